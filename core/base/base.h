@@ -1,0 +1,77 @@
+/* base/base.h -- the few things that every other folder of the core uses: errors in context, exit codes, text, memory.
+ * Depends on the C library only. */
+#ifndef DDP_BASE_H
+#define DDP_BASE_H
+
+#include <ddpengine/plugin.h>
+#include <stdbool.h>
+
+/* Exit codes of the program; the core decides by phase, no status maps to one by itself (docs/architecture.md). */
+enum {
+    DDP_EXIT_OK = 0,
+    DDP_EXIT_INTERNAL = 1,
+    DDP_EXIT_CONFIG = 2, /* or usage */
+    DDP_EXIT_PLUGIN = 3,
+    DDP_EXIT_MEETING = 4, /* rendezvous or agreement */
+    DDP_EXIT_PEER = 5,
+    DDP_EXIT_TIMEOUT = 6,
+    DDP_EXIT_NONFINITE = 7,
+    DDP_EXIT_CHECKPOINT = 8,
+    DDP_EXIT_DIVERGED = 9,
+    DDP_EXIT_DATA = 10
+};
+
+#define DDP_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        ddp_status try_status_ = (call);                                                                               \
+        if (try_status_ != DDP_OK) return try_status_;                                                                 \
+    } while (0)
+
+#define DDP_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define DDP_MIN_OF(a, b) ((a) < (b) ? (a) : (b))
+#define DDP_MAX_OF(a, b) ((a) > (b) ? (a) : (b))
+
+/* Puts "CONTEXT: " in front of err's message; keeps its status and returns it. */
+ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...) DDP_PRINTF_(2, 3);
+/* DDP_ERR_SYSTEM with ": strerror" appended and sys_errno kept; call before errno changes. */
+ddp_status ddp_fail_errno(ddp_err *err, const char *fmt, ...) DDP_PRINTF_(2, 3);
+const char *ddp_status_text(ddp_status status);
+const char *ddp_kind_name(uint32_t kind);   /* "backend", NULL for an unknown kind */
+const char *ddp_dtype_name(uint32_t dtype); /* "f32", "?" for an unknown dtype */
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+void *ddp_alloc(size_t bytes, ddp_err *err);                 /* zero-filled; free() */
+void *ddp_alloc_aligned(size_t bytes, ddp_err *err);         /* 64-byte aligned, zero-filled; free() */
+char *ddp_strdup(const char *s, ddp_err *err);
+static inline uint64_t ddp_round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+/* A bump allocator: many small things of one lifetime, freed together. NULL err->msg context on failure. */
+typedef struct ddp_pool {
+    struct ddp_pool_block *head;
+} ddp_pool;
+void *ddp_pool_alloc(ddp_pool *p, size_t bytes, ddp_err *err); /* zero-filled, 16-byte aligned */
+char *ddp_pool_strdup(ddp_pool *p, const char *s, ddp_err *err);
+char *ddp_pool_printf(ddp_pool *p, ddp_err *err, const char *fmt, ...) DDP_PRINTF_(3, 4);
+void ddp_pool_free(ddp_pool *p);
+
+/* ---- text ----------------------------------------------------------------------------------------------------------- */
+/* A growing text; after a failed allocation `failed` is set and appends do nothing. Zero-initialise; ddp_text_free. */
+typedef struct ddp_text {
+    char *data; /* NUL-terminated, NULL while empty */
+    size_t length, capacity;
+    bool failed;
+} ddp_text;
+void ddp_text_printf(ddp_text *t, const char *fmt, ...) DDP_PRINTF_(2, 3);
+void ddp_text_append(ddp_text *t, const void *data, size_t length);
+void ddp_text_free(ddp_text *t);
+
+/* The candidate nearest to `word` (Levenshtein distance at most 3 and less than its length), or NULL. */
+const char *ddp_nearest(const char *word, const char *const *candidates, size_t count);
+/* "25 MiB", "1.2 GiB", "640 B" / "3.4 ms", "2 min 5 s" / "1,234,567"; each returns buf */
+const char *ddp_format_bytes(uint64_t bytes, char *buf, size_t capacity);
+const char *ddp_format_seconds(double seconds, char *buf, size_t capacity);
+const char *ddp_format_count(uint64_t n, char *buf, size_t capacity);
+/* Copies with truncation, always NUL-terminated. */
+void ddp_copy_text(char *dst, size_t capacity, const char *src);
+
+#endif

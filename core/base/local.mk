@@ -1,0 +1,6 @@
+libddpcore_a_SOURCES += core/base/base.h core/base/log.h core/base/sys.h core/base/mt19937.h core/base/base.c
+pluginincludedir = $(includedir)/ddpengine
+plugininclude_HEADERS = core/include/ddpengine/plugin.h core/include/ddpengine/backend.h \
+	core/include/ddpengine/init.h core/include/ddpengine/device.h core/include/ddpengine/program.h \
+	core/include/ddpengine/graph.h core/include/ddpengine/model.h core/include/ddpengine/sampler.h \
+	core/include/ddpengine/dataset.h

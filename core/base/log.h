@@ -1,0 +1,25 @@
+/* base/log.h -- lines for people, on stderr. One write(2) a line, so that ranks do not interleave within one. */
+#ifndef DDP_LOG_H
+#define DDP_LOG_H
+
+#include "base/base.h"
+#include <stdatomic.h>
+
+typedef struct ddp_log {
+    int fd;              /* stderr */
+    int level;           /* lines below it are dropped; DDP_LOG_INFO by default */
+    int rank;            /* -1: no prefix */
+    bool terminal;       /* a progress line may stand on the last line of the terminal: lines clear it first */
+    atomic_bool progress_shown;
+} ddp_log;
+
+void ddp_log_init(ddp_log *log);
+/* "ddpengine[1]: error: TEXT". Any thread. */
+void ddp_log_line(ddp_log *log, int level, const char *fmt, ...) DDP_PRINTF_(3, 4);
+void ddp_log_vline(ddp_log *log, int level, const char *fmt, va_list ap);
+/* Replaces the progress line (terminal only); an empty text takes it away. */
+void ddp_log_progress(ddp_log *log, const char *text);
+/* The host table over this log, for plugins; `log` outlives it. */
+ddp_host ddp_log_host(ddp_log *log);
+
+#endif

@@ -1,0 +1,41 @@
+/* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, MANIFEST.json written last.
+ *
+ * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/resume.c). Durable when save returns: each file
+ * fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the highest number that
+ * verifies, and a folder that does not verify is skipped with a warning. */
+#ifndef DDP_CHECKPOINT_H
+#define DDP_CHECKPOINT_H
+
+#include "base/log.h"
+#include "checkpoint/safetensors.h"
+
+typedef struct ddp_checkpoint_meta {
+    uint64_t step, epoch;   /* updates done; epoch that the cursor is in */
+    uint64_t cursor;        /* micro-batches of this epoch consumed by each rank */
+    uint64_t seed;
+    uint64_t world_size, bucket_size, first_bucket_size, batch_size, accumulate;
+    char config_hash[DDP_SHA256_HEX];
+    char model[64];
+    bool finished;          /* the run that saved it was complete */
+} ddp_checkpoint_meta;
+
+/* Saves into DIR/step-%08llu; an existing one of that number that verifies is kept and counts as saved. A left-over .tmp is
+ * removed. Then removes the oldest beyond `keep` (0: keeps all) -- only ones that verify count. DDP_ERR_SYSTEM names the
+ * file; earlier checkpoints stay intact. */
+ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
+                               size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
+                               uint64_t keep, ddp_log *log, ddp_err *err);
+/* Creates DIR where needed and checks that it can be written, before training starts. */
+ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err);
+
+typedef struct ddp_checkpoint {
+    char path[4096];
+    ddp_checkpoint_meta meta;
+    ddp_safetensors *model, *optimizer;
+} ddp_checkpoint;
+/* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. */
+ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
+ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
+void ddp_checkpoint_close(ddp_checkpoint *c);
+
+#endif

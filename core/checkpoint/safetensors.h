@@ -1,0 +1,29 @@
+/* checkpoint/safetensors.h -- the safetensors format: 8 bytes little-endian header length, JSON header, raw tensors.
+ * Written and read here so that the file opens in PyTorch, and in anything with JSON and struct. */
+#ifndef DDP_SAFETENSORS_H
+#define DDP_SAFETENSORS_H
+
+#include "base/base.h"
+#include "base/sys.h"
+
+typedef struct ddp_named_tensor {
+    const char *name;
+    uint32_t dtype, rank;
+    int64_t dims[DDP_MAX_DIMS];
+    const void *data; /* row-major, dtype's size x product of dims */
+} ddp_named_tensor;
+
+/* Writes path (O_EXCL), fsyncs it; on failure removes it. `metadata`: pairs key, value, ..., NULL; may be NULL. */
+ddp_status ddp_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
+                                 const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
+                                 ddp_err *err);
+
+typedef struct ddp_safetensors ddp_safetensors;
+/* Maps the file and checks it: header bounds, JSON, dtypes, shapes against byte ranges, no overlap, no gap past the end. */
+ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err *err);
+void ddp_safetensors_close(ddp_safetensors *s);
+size_t ddp_safetensors_count(const ddp_safetensors *s);
+const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i); /* in file order */
+const ddp_named_tensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
+
+#endif

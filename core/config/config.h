@@ -1,0 +1,137 @@
+/* config/config.h -- INI files to typed options.
+ *
+ * ini.c reads files and overrides into entries with their places; options.c turns entries into a struct by a table of
+ * ddp_option and records every effective setting; config.c holds the tables of the core's own sections. */
+#ifndef DDP_CONFIG_H
+#define DDP_CONFIG_H
+
+#include "base/base.h"
+#include <ddpengine/device.h>
+
+/* ---- entries -------------------------------------------------------------------------------------------------------- */
+typedef struct ddp_ini_entry {
+    const char *section, *key, *value;
+    const char *where; /* "node1.ini:14", "--set" */
+    bool used;         /* a table has claimed it */
+} ddp_ini_entry;
+typedef struct ddp_ini ddp_ini;
+
+/* Reads FILE and what it includes (`include = other.ini`, before the first section, relative to the including file).
+ * Errors (DDP_ERR_CONFIG) carry file:line: a line over 4096 bytes, a NUL, a key twice in one file, a syntax error, an
+ * include of itself or deeper than 8, a file that cannot be read. */
+ddp_status ddp_ini_load(const char *path, ddp_ini **out, ddp_err *err);
+ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment, ddp_err *err); /* "section.key=value", as of --set; the last
+    dot before '=' divides section from key */
+void ddp_ini_free(ddp_ini *ini);
+const ddp_ini_entry *ddp_ini_find(const ddp_ini *ini, const char *section, const char *key); /* NULL when absent */
+/* Where a section first stands, "node1.ini:3", NULL when it does not. An empty section counts. */
+const char *ddp_ini_section_where(const ddp_ini *ini, const char *section);
+
+/* ---- settings: what is in force, and why ---------------------------------------------------------------------------- */
+typedef struct ddp_setting {
+    const char *section, *key;
+    const char *value; /* canonical text: parsing it again gives the same value; "***" for a secret */
+    const char *where; /* "node1.ini:14", "--set", "default" */
+    const ddp_option *option;
+} ddp_setting;
+typedef struct ddp_settings {
+    ddp_setting *items;
+    size_t count, capacity;
+    ddp_pool pool; /* owns every string and config struct below */
+} ddp_settings;
+void ddp_settings_free(ddp_settings *s);
+const ddp_setting *ddp_settings_find(const ddp_settings *s, const char *section, const char *key);
+
+/* Checks a plugin's table itself: keys, types, docs, offsets within config_size, no duplicates, defaults that parse.
+ * `stride` is the table's option_size. */
+ddp_status ddp_options_check(const ddp_option *options, size_t count, size_t stride, size_t config_size, ddp_err *err);
+/* Fills a new config struct (owned by s->pool) from the section's entries and the defaults and records each setting.
+ * A key of the section that the table lacks is an error with its place and the nearest key. */
+ddp_status ddp_options_parse(ddp_ini *ini, const char *section, const ddp_option *options, size_t count,
+                             size_t stride, size_t config_size, ddp_settings *s, const void **config, ddp_err *err);
+/* "type, range, default" of one row, for help and docs. */
+void ddp_option_describe(const ddp_option *o, ddp_text *out);
+/* A valid INI: "# doc (type, range, default)" then "key = value   ; node1.ini:14". */
+void ddp_settings_print(const ddp_settings *s, ddp_text *out);
+/* The lines that must be equal on all ranks, "section.key = value\twhere\n", sorted as recorded; PER_RANK rows left out. */
+void ddp_settings_agreement(const ddp_settings *s, ddp_text *out);
+/* Hex SHA-256 of the same lines without their places. */
+ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
+
+/* ---- the core's own sections ------------------------------------------------------------------------------------------ */
+enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
+enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
+enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
+
+struct ddp_group_config {
+    const char *backend, *init_method; /* "gloo-tcp"; "tcp://host:port", "" with --nproc: a free loopback port */
+    int64_t world_size, rank;          /* world_size 0: not given */
+    int64_t rendezvous_timeout_ms, step_timeout_ms;
+    int32_t auth; /* 0 psk, 1 none */
+};
+struct ddp_train_config {
+    const char *device; /* "cpu", "cpu:1" */
+    int64_t threads;    /* 0: processors / local ranks */
+    int64_t epochs, max_steps; /* max_steps 0: no limit */
+    int64_t batch_size, global_batch, accumulate; /* 0: not given; ddp_config_batches resolves */
+    uint64_t seed;
+    int64_t eval_every; /* epochs; 0: only at the end */
+};
+struct ddp_optimizer_config {
+    int32_t algorithm; /* DDP_ALGORITHM_* */
+    int32_t nesterov;
+    double lr, momentum, eps, weight_decay;
+    ddp_list betas; /* of two doubles */
+};
+struct ddp_ddp_config {
+    uint64_t bucket_size, first_bucket_size; /* bytes */
+    int32_t overlap;                         /* DDP_OVERLAP_* */
+};
+struct ddp_loader_config {
+    int64_t workers, prefetch; /* threads; batches ready ahead */
+};
+struct ddp_checkpoint_config {
+    const char *dir; /* "": no checkpoints */
+    int64_t every, keep; /* steps, 0: only at the end; newest ones kept, 0: all */
+    const char *resume; /* "auto", "never" or a path */
+};
+struct ddp_output_config {
+    const char *dir; /* "": writes no files */
+    int64_t log_every; /* steps between lines */
+    int32_t progress;
+};
+
+typedef struct ddp_config {
+    ddp_ini *ini;
+    ddp_settings settings; /* of the core and of every chosen plugin, in the order of the manual */
+    const struct ddp_group_config *group;
+    const struct ddp_train_config *train;
+    const struct ddp_optimizer_config *optimizer;
+    const struct ddp_ddp_config *ddp;
+    const struct ddp_loader_config *loader;
+    const struct ddp_checkpoint_config *checkpoint;
+    const struct ddp_output_config *output;
+    ddp_list plugin_path;                     /* of const char *, [plugins] path */
+    const char *model, *data, *eval, *sampler; /* [model] plugin ..; eval: "" when there is no [eval] */
+} ddp_config;
+
+/* Loads the file, applies the overrides in order, parses the core's sections, checks section names (sections of plugins,
+ * "backend.NAME" and the like, may be there without being chosen). */
+ddp_status ddp_config_load(const char *path, const char *const *overrides, size_t override_count, ddp_config *out,
+                           ddp_err *err);
+void ddp_config_free(ddp_config *c);
+/* Parses the section of a chosen plugin, "backend.gloo-tcp", and appends its settings. */
+ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugin *plugin, const void **config,
+                             ddp_err *err);
+
+typedef struct ddp_batches {
+    int64_t batch_size, accumulate, global_batch; /* batch_size: samples a rank and micro-step */
+} ddp_batches;
+/* batch_size x accumulate x world_size = global_batch: any two give the third, a contradiction is an error that names the
+ * places. Neither given: batch_size 64. accumulate defaults to 1 unless both others are given. */
+ddp_status ddp_config_batches(const ddp_config *c, int64_t world_size, ddp_batches *out, ddp_err *err);
+/* The rows of a core section, for help; count 0 for an unknown section. NULL `section` lists names into `names`. */
+size_t ddp_config_sections(const char *const **names);
+const ddp_option *ddp_config_options(const char *section, size_t *count);
+
+#endif

@@ -1,0 +1,40 @@
+/* data/loader.h -- batches ready ahead of the trainer, made by worker threads ("ddp-loader-N").
+ *
+ * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch lies in slot
+ * k % prefetch; a slot holds one buffer a field, batch_size samples, 64-byte aligned, in memory that the caller gives
+ * (or the loader's own). */
+#ifndef DDP_LOADER_H
+#define DDP_LOADER_H
+
+#include "base/log.h"
+#include <ddpengine/dataset.h>
+#include <ddpengine/sampler.h>
+
+typedef struct ddp_loader ddp_loader;
+
+typedef struct ddp_loader_params {
+    const ddp_dataset_ops *dataset_ops;
+    const ddp_dataset *dataset;
+    const ddp_sampler_ops *sampler_ops;
+    ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
+    int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */
+    int64_t workers;      /* 0: batches are made in ddp_loader_next itself */
+    int64_t prefetch;     /* slots, at least 2 with workers */
+} ddp_loader_params;
+
+typedef struct ddp_batch {
+    int64_t count;        /* samples */
+    void *const *buffers; /* by field; valid until the next ddp_loader_next or _begin */
+    const uint64_t *indices; /* `count` dataset indices */
+} ddp_batch;
+
+ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err *err);
+void ddp_loader_close(ddp_loader *l);
+uint64_t ddp_loader_batches(const ddp_loader *l); /* of an epoch */
+/* Starts an epoch at batch `first` (0, or the cursor of a checkpoint); allocates nothing after the first epoch. */
+ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_err *err);
+/* The next batch, DDP_IN_PROGRESS at the epoch's end (out->count 0). Allocates nothing. A sample that cannot be read is
+ * DDP_ERR_DATA with its index. */
+ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err);
+
+#endif

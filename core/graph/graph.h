@@ -1,0 +1,124 @@
+/* graph/graph.h -- from a model's description to a program with its gradients and a memory plan. All local, no device.
+ *
+ *   builder.c   the ddp_graph_api that models call; shape inference by the op table
+ *   optable.c   one row an op: name, arity, shape rule, gradient rule, FLOPs, bytes, scalar reference
+ *   autodiff.c  appends gradient nodes; program.c makes the program for one N
+ *   layout.c    where parameters and gradients lie in the arenas, and the buckets
+ *   plan.c      offsets of the activations over the kernels of a lowered program
+ *   initial.c   draws the initial parameters
+ *   reference.c runs a program op by op with the scalar references, in double: the meaning that devices are tested against */
+#ifndef DDP_GRAPH_INTERNAL_H
+#define DDP_GRAPH_INTERNAL_H
+
+#include "base/base.h"
+#include <ddpengine/dataset.h>
+#include <ddpengine/graph.h>
+
+/* ---- op table --------------------------------------------------------------------------------------------------------- */
+/* A tensor of the reference: doubles, also for integer fields. */
+typedef struct ddp_ref_tensor {
+    double *data;
+    uint32_t rank;
+    const int64_t *dims;
+    int64_t elements;
+} ddp_ref_tensor;
+
+struct ddp_grad_context; /* autodiff.c */
+struct ddp_shape;
+
+typedef struct ddp_op_row {
+    uint32_t op;
+    const char *name;
+    uint32_t min_in, max_in;
+    bool view; /* the same elements: no arithmetic */
+    /* Writes rank, dims and dtype of the output; complains with the shapes on a mismatch. dims[0] may be DDP_N times a
+     * factor: see ddp_shape. NULL for gradient ops, whose shapes autodiff knows. */
+    ddp_status (*shape)(const ddp_attrs *attrs, uint32_t in_count, const struct ddp_shape *const *in,
+                        struct ddp_shape *out, ddp_err *err);
+    /* Adds the nodes that give the gradient of each input that needs one. NULL: not differentiable. */
+    ddp_status (*gradient)(struct ddp_grad_context *c, const ddp_node *node, int32_t grad_out, ddp_err *err);
+    uint64_t (*flops)(const ddp_node *node, const ddp_value *values); /* multiply and add count as two */
+    void (*reference)(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out);
+} ddp_op_row;
+
+typedef struct ddp_shape {
+    uint32_t dtype, rank;
+    int64_t dims[DDP_MAX_DIMS]; /* with `batched`, dims[0] is times N */
+    bool batched;
+} ddp_shape;
+
+const ddp_op_row *ddp_op_find(uint32_t op); /* NULL when unknown */
+const char *ddp_op_name(uint32_t op);
+/* Elements read and written, times their size, each value once. */
+uint64_t ddp_node_bytes(const ddp_node *node, const ddp_value *values);
+
+/* ---- graph ------------------------------------------------------------------------------------------------------------ */
+typedef struct ddp_param_info {
+    const char *name; /* "fc1.weight" */
+    uint32_t rank;
+    int64_t dims[DDP_MAX_DIMS];
+    uint64_t elements;
+    ddp_init_spec init;
+    uint32_t first_use; /* index of the first node that reads it */
+} ddp_param_info;
+
+/* `fields` of the dataset outlive the graph. The model's build is then called with the result. */
+ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err);
+void ddp_graph_free(ddp_graph *g);
+/* After build: there is a loss, every parameter gets a gradient (else the first that does not is named), integer labels of
+ * known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
+ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
+uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
+
+/* ---- layout: one flat arena each for parameters, gradients, optimiser states -------------------------------------------- */
+typedef struct ddp_bucket {
+    uint64_t first, count;  /* elements of the arena; count is a multiple of world x 16 */
+    uint32_t first_param, param_count; /* into `order` */
+} ddp_bucket;
+typedef struct ddp_layout {
+    uint64_t elements;     /* of an arena */
+    uint32_t param_count, bucket_count;
+    uint64_t *offset;      /* by parameter, in elements, multiples of 16 (64 bytes) */
+    uint32_t *order;       /* parameters in arena order: reverse of first use */
+    ddp_bucket *buckets;
+    uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for scalars that ride along */
+} ddp_layout;
+#define DDP_EXTRA 16
+/* torch's compute_bucket_assignment_by_size: a bucket closes once it holds at least its limit; the first one's limit is
+ * `first_bytes`, the others' `bytes`. */
+ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
+                             ddp_layout **out, ddp_err *err);
+void ddp_layout_free(ddp_layout *l);
+
+/* ---- program ------------------------------------------------------------------------------------------------------------ */
+/* training: forward, then gradients in an order that completes buckets in index order as early as it can; else forward and
+ * metrics. */
+ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t batch, bool training,
+                              ddp_program **out, ddp_err *err);
+void ddp_program_free(ddp_program *p);
+uint64_t ddp_program_flops(const ddp_program *p);
+uint64_t ddp_program_bytes(const ddp_program *p); /* as if no two nodes were fused */
+
+/* Checks a device's lowering: every node in exactly one kernel, order, storage of every value that crosses kernels,
+ * aliases and in-place pairs that make sense. DDP_ERR_INTERNAL names kernel and value. */
+ddp_status ddp_lowered_check(const ddp_program *p, const ddp_lowered *l, ddp_err *err);
+typedef struct ddp_planned {
+    ddp_plan plan;
+    uint64_t peak_bytes; /* of live storage: the lower bound of arena_bytes */
+    uint32_t peak_kernel;
+    uint32_t *bucket_ready; /* by bucket: the kernel after which all its gradients are final, as run()'s `last` */
+} ddp_planned;
+/* Lifetimes over kernels, in-place reuse, best-fit offsets. The loss and the metrics live to the end. `l` NULL: no bucket_ready. */
+ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, const ddp_layout *l, ddp_planned **out,
+                           ddp_err *err);
+void ddp_plan_free(ddp_planned *p);
+
+/* ---- parameters ----------------------------------------------------------------------------------------------------------- */
+/* Draws every parameter, in order of declaration, into the arena (host memory, `layout->elements` floats, padding zero). */
+void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena);
+
+/* ---- reference ------------------------------------------------------------------------------------------------------------ */
+/* Runs the whole program; values[i].data is storage for value i (elements doubles), INPUT and PARAM filled by the caller. */
+ddp_status ddp_reference_run(const ddp_program *p, ddp_ref_tensor *values, ddp_err *err);
+
+#endif

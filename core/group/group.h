@@ -1,0 +1,105 @@
+/* group/group.h -- the ranks of a run: meeting, agreement, named waits, the store, failure, and the communicator.
+ *
+ * control.c   the control plane: rank 0 listens on one port, every other rank has one connection to it. One control
+ *             thread ("ddp-control") a rank owns the sockets; other threads post to it and wait with a deadline.
+ * wire.c      frames; store.c the key-value store on rank 0; agree.c compares the ranks' lines
+ * comm.c      the communicator: one queue thread ("ddp-queue") makes every call of the backend */
+#ifndef DDP_GROUP_H
+#define DDP_GROUP_H
+
+#include "base/log.h"
+#include "plugin/plugin.h"
+
+typedef struct ddp_group ddp_group;
+
+typedef struct ddp_group_params {
+    int32_t rank, world;
+    const char *url;              /* init_method, for messages */
+    const ddp_init_ops *init_ops; /* with `init`; not used when listen_fd is given or world is 1 */
+    ddp_init *init;
+    int listen_fd;                /* rank 0: an already listening socket whose ownership passes to the group, or -1 */
+    const char *endpoint;         /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
+    int64_t timeout_ms;           /* rendezvous_timeout */
+    const char *agreement;        /* lines "key = value\twhere\n" that must be equal on all ranks, in this order */
+    ddp_log *log;
+    /* Called once from the control thread when the run has failed and the rank has not left within a second. */
+    void (*expired)(void *ctx, int exit_code);
+    void *expired_ctx;
+} ddp_group_params;
+
+/* The first failure of the run, the same on every rank. */
+typedef struct ddp_failure {
+    int exit_code; /* DDP_EXIT_*, 0: none */
+    int rank;      /* whose, -1 unknown */
+    char msg[512];
+} ddp_failure;
+
+/* Returns when all ranks have met and agree. While waiting, rank 0 names the missing ranks every 5 s, the others say that
+ * rank 0 is missing. Fails with the failure's text (ddp_group_failure has the code: DDP_EXIT_MEETING for a time-out, a rank
+ * twice or out of range, a difference). world 1: no socket. */
+ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err);
+/* Says goodbye and waits (bounded) until all ranks have; after a failure just closes. */
+void ddp_group_leave(ddp_group *g);
+
+int32_t ddp_group_rank(const ddp_group *g);
+int32_t ddp_group_world(const ddp_group *g);
+/* Among the ranks on the same host (by host id: boot id and network namespace, exchanged at hello). */
+int32_t ddp_group_local_rank(const ddp_group *g);
+int32_t ddp_group_local_size(const ddp_group *g);
+const char *ddp_group_host_of(const ddp_group *g, int32_t rank); /* host name */
+const char *ddp_group_address(const ddp_group *g);               /* own address as the control connection shows it */
+
+/* A store whose keys start with `scope`; freed with the group. */
+const ddp_store *ddp_group_store(ddp_group *g, const char *scope, ddp_err *err);
+
+/* Named waits. A time-out names the wait and the ranks that have not come. DDP_ERR_ABORTED once the run has failed. */
+ddp_status ddp_group_barrier(ddp_group *g, const char *name, int64_t timeout_ms, ddp_err *err);
+/* Every rank gets every rank's bytes: out[r] points into *block (free()d by the caller), lengths[r] their length; at most
+ * 1 MiB a rank. `out` and `lengths` hold world entries. */
+ddp_status ddp_group_gather(ddp_group *g, const char *name, const void *data, size_t length, void **block,
+                            const void **out, size_t *lengths, int64_t timeout_ms, ddp_err *err);
+/* Compares lines as at hello ("key = value\twhere\n"); the first difference is the failure of all ranks, exit code given. */
+ddp_status ddp_group_agree(ddp_group *g, const char *name, const char *lines, int exit_code, int64_t timeout_ms,
+                           ddp_err *err);
+
+/* Ends the run on all ranks: the first call of any rank wins and becomes everyone's ddp_failure. Any thread. */
+void ddp_group_abort(ddp_group *g, int exit_code, const char *message);
+/* True once the run has failed; fills *out. Any thread. */
+bool ddp_group_failed(ddp_group *g, ddp_failure *out);
+/* Called once from the control thread as soon as the run has failed (wakes what blocks outside the group). One
+ * listener; set before it is needed, NULL takes it away and returns only when no call is running. */
+void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx);
+/* For "connection closed at step N". Any thread, a plain atomic store. */
+void ddp_group_set_step(ddp_group *g, int64_t step);
+
+/* ---- communicator ----------------------------------------------------------------------------------------------------------- */
+typedef struct ddp_communicator ddp_communicator;
+
+enum { DDP_COLL_ALL_REDUCE = 1, DDP_COLL_BROADCAST, DDP_COLL_ALL_GATHER, DDP_COLL_BARRIER };
+
+typedef struct ddp_task {
+    uint32_t what; /* DDP_COLL_* */
+    ddp_coll coll;
+    void (*before)(void *ctx); /* on the queue thread just before the collective, or NULL */
+    void *before_ctx;
+} ddp_task;
+
+/* Starts the queue thread, opens the backend there and connects all ranks. `backend` and `config` live until close.
+ * All functions but abort come from one thread. */
+ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
+                                 int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
+void ddp_communicator_close(ddp_communicator *c);
+/* Queues a collective (at most 256 pending) and returns its ticket, 1, 2, ...; allocates nothing. */
+ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err);
+/* Waits until it is done: DDP_OK or its error. After step_timeout the run is aborted with DDP_EXIT_TIMEOUT and the text names
+ * collective, sequence number, bytes and rank. */
+ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *err);
+bool ddp_communicator_done(ddp_communicator *c, uint64_t ticket);
+/* submit and wait */
+ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err);
+uint64_t ddp_communicator_caps(const ddp_communicator *c);
+/* Memory of the backend (CAP_MEM_ALLOC), through the queue thread; collective. */
+ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out, ddp_err *err);
+void ddp_communicator_free(ddp_communicator *c, void *p);
+
+#endif

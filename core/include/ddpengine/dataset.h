@@ -1,0 +1,40 @@
+/* ddpengine/dataset.h -- kind `dataset`: samples by index. */
+#ifndef DDPENGINE_DATASET_H
+#define DDPENGINE_DATASET_H
+
+#include <ddpengine/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DDP_DATASET_ABI 1u
+
+/* One field of a sample. Names by convention: "image" (C, H, W) f32, "label" () i64, "input", "target" f32, "tokens". */
+typedef struct ddp_field {
+    const char *name;
+    uint32_t dtype, rank;
+    int64_t dims[DDP_MAX_DIMS]; /* of one sample, without the batch dimension; rank 0 is a scalar */
+    int64_t min, max;           /* smallest and largest value of an integer field where known, else min > max */
+} ddp_field;
+
+typedef struct ddp_dataset ddp_dataset; /* defined by the plugin */
+
+typedef struct ddp_dataset_ops {
+    uint32_t struct_size, reserved0;
+    /* Opens and checks everything that can be checked: a damaged file is DDP_ERR_DATA and names the file. */
+    ddp_status (*open)(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err);
+    void (*close)(ddp_dataset *d);
+    uint64_t (*length)(const ddp_dataset *d);
+    /* *out and what it points to live until close. */
+    uint32_t (*fields)(const ddp_dataset *d, const ddp_field **out);
+    /* 64 bits that are equal on two ranks if and only if (but for chance) their data and transforms are equal. */
+    uint64_t (*fingerprint)(const ddp_dataset *d);
+    /* Writes sample `index` of `epoch` into buffers[f], one for each field, of the field's bytes. Any number of threads at once. */
+    ddp_status (*read)(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err);
+} ddp_dataset_ops;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

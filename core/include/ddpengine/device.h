@@ -1,0 +1,114 @@
+/* ddpengine/device.h -- kind `device`: runs programs, updates parameters.
+ *
+ * All calls of one device come from one thread, except `flat` and `copy`, which may also come from the queue thread on
+ * memory that no running kernel touches. Between the first and the last step nothing of the device's own allocates.
+ */
+#ifndef DDPENGINE_DEVICE_H
+#define DDPENGINE_DEVICE_H
+
+#include <ddpengine/program.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DDP_DEVICE_ABI 1u
+
+#define DDP_DEVICE_CAP_HOST_MEMORY (1ull << 0) /* its memory is the host's: the loader and host backends use it directly */
+#define DDP_DEVICE_CAP_OVERLAP     (1ull << 1) /* run() returns before the kernels are done */
+
+enum { DDP_PRECISION_F32 = 0, DDP_PRECISION_BF16 };
+
+typedef struct ddp_device ddp_device; /* these three are defined by the plugin */
+typedef struct ddp_exec ddp_exec;
+typedef struct ddp_instance ddp_instance;
+
+typedef struct ddp_device_params {
+    uint32_t struct_size, ordinal; /* of "cpu:1": 1 */
+    uint32_t threads;              /* compute threads, at least 1 */
+    uint32_t precision;            /* DDP_PRECISION_* */
+    uint32_t local_rank, local_size;
+} ddp_device_params;
+
+typedef struct ddp_device_info { /* zeroed by the core */
+    uint32_t struct_size, reserved0;
+    uint64_t memory_bytes;
+    char name[128];     /* "AMD EPYC, AVX-512 with bf16" */
+    char library[128];  /* "oneDNN 2.6.3" */
+} ddp_device_info;
+
+/* Memory of one instance of a program. */
+typedef struct ddp_bind {
+    uint32_t struct_size, reserved0;
+    void *arena;        /* plan->arena_bytes, 64-byte aligned, of this device's alloc */
+    const float *params; /* the parameter arena */
+    float *grads;        /* the gradient arena; NULL when the program has no gradients */
+} ddp_bind;
+
+#define DDP_RUN_GRAD_ADD (1u << 0) /* add to the gradient arena instead of setting it: the later micro-steps */
+
+typedef struct ddp_run {
+    uint32_t struct_size, flags;
+    void *const *inputs; /* by field, 64-byte aligned device memory of N samples; stays valid until the run is done */
+} ddp_run;
+
+/* One update of a flat slice, PyTorch's formulas (torch.optim.SGD, Adam, AdamW; dampening 0, amsgrad off), the same bits
+ * on every CPU. g is grad * grad_scale. */
+enum { DDP_OPTIM_SGD = 1, DDP_OPTIM_ADAM, DDP_OPTIM_ADAMW };
+
+typedef struct ddp_optim {
+    uint32_t struct_size, algorithm;
+    uint32_t nesterov, reserved0;
+    uint64_t step; /* 1 for the first update */
+    double lr, momentum, beta1, beta2, eps, weight_decay, grad_scale;
+} ddp_optim;
+
+typedef struct ddp_optim_slice {
+    float *param, *state1, *state2; /* SGD with momentum: state1 the buffer; Adam: exp_avg, exp_avg_sq; else NULL */
+    const float *grad;
+    uint64_t count;
+} ddp_optim_slice;
+
+enum {
+    DDP_FLAT_FINITE = 1, /* result.index: of the first value that is not finite, or `count` */
+    DDP_FLAT_SUM_SQUARES /* result.value: in double, fixed order, the same bits for every thread count and CPU */
+};
+
+typedef struct ddp_flat_result {
+    uint64_t index;
+    double value;
+} ddp_flat_result;
+
+enum { DDP_COPY_TO_DEVICE = 1, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE };
+
+typedef struct ddp_device_ops {
+    uint32_t struct_size, reserved0;
+    uint64_t caps;
+    ddp_status (*open)(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
+                       ddp_err *err);
+    void (*close)(ddp_device *d);
+    void (*describe)(ddp_device *d, ddp_device_info *out);
+    ddp_status (*alloc)(ddp_device *d, size_t bytes, void **out, ddp_err *err); /* 64-byte aligned, zero-filled */
+    void (*free)(ddp_device *d, void *p);
+    ddp_status (*copy)(ddp_device *d, void *dst, const void *src, size_t bytes, uint32_t direction, ddp_err *err);
+    /* Groups nodes into kernels. An op that the device cannot do is DDP_ERR_UNSUPPORTED, with the op and node->name. */
+    ddp_status (*lower)(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
+    void (*lowered_free)(ddp_device *d, ddp_lowered *l);
+    /* program, lowered and plan live until exec_free. */
+    ddp_status (*compile)(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan,
+                          ddp_exec **out, ddp_err *err);
+    void (*exec_free)(ddp_exec *e);
+    ddp_status (*instance_create)(ddp_exec *e, const ddp_bind *bind, ddp_instance **out, ddp_err *err);
+    void (*instance_free)(ddp_instance *i);
+    /* Kernels first .. last-1, in order. A label out of range is DDP_ERR_DATA with the row and the value. */
+    ddp_status (*run)(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
+    ddp_status (*sync)(ddp_device *d, ddp_err *err);
+    ddp_status (*optim_step)(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
+    ddp_status (*flat)(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
+                       ddp_err *err);
+} ddp_device_ops;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

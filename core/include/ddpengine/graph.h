@@ -1,0 +1,191 @@
+/* ddpengine/graph.h -- building a model's graph; a model reads like the PyTorch module it matches.
+ *
+ * A model describes and never computes. Errors stick: the first one is kept with the op, its name and both shapes, later
+ * calls are harmless, ddp_graph_status() returns it. The first dimension of every input is the batch N; it is symbolic
+ * while the graph is built (ddp_dims gives DDP_N for it).
+ *
+ *     ddp_tensor x = ddp_flatten(g, ddp_input(g, "image"));          // (N, 784)
+ *     x = ddp_relu(g, ddp_linear(g, x, 512, 1, "fc1"));              // (N, 512)
+ *     x = ddp_linear(g, x, 10, 1, "fc2");                            // (N, 10)
+ *     ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));
+ *     ddp_metric(g, "accuracy", ddp_accuracy(g, x, ddp_input(g, "label")));
+ *     return ddp_graph_status(g, err);
+ */
+#ifndef DDPENGINE_GRAPH_H
+#define DDPENGINE_GRAPH_H
+
+#include <ddpengine/program.h>
+#include <math.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DDP_N        (-1) /* the batch dimension */
+#define DDP_NAME_MAX 192
+
+typedef struct ddp_tensor {
+    int32_t id; /* -1: the result of a call that failed */
+} ddp_tensor;
+
+/* How a parameter starts. Drawn in order of declaration from one mt19937 seeded with [train] seed, as
+ * torch.manual_seed(seed) followed by the modules' constructors draws it. */
+enum { DDP_INIT_CONSTANT = 1, DDP_INIT_UNIFORM, DDP_INIT_NORMAL };
+typedef struct ddp_init_spec {
+    uint32_t kind, reserved0;
+    double a, b; /* CONSTANT: a; UNIFORM: from a to b; NORMAL: mean a, standard deviation b */
+} ddp_init_spec;
+
+typedef struct ddp_graph ddp_graph;
+
+typedef struct ddp_graph_api {
+    uint32_t struct_size, reserved0;
+    /* A field of the dataset, with the batch dimension in front. */
+    ddp_tensor (*input)(ddp_graph *g, const char *field);
+    /* The name gets the scopes in front, joined by dots. Declaring a name twice is an error. */
+    ddp_tensor (*param)(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims, const ddp_init_spec *init);
+    /* attrs may be NULL; in[i].id -1 with no error pending means "absent". */
+    ddp_tensor (*op)(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, const ddp_tensor *in,
+                     const char *name);
+    void (*scope)(ddp_graph *g, const char *name); /* NULL ends the innermost one */
+    void (*loss)(ddp_graph *g, ddp_tensor scalar);
+    void (*metric)(ddp_graph *g, const char *name, ddp_tensor scalar); /* summed over the samples of an evaluation */
+    uint32_t (*dims)(const ddp_graph *g, ddp_tensor t, int64_t *dims); /* returns the rank, 0 for a failed tensor */
+    void (*fail)(ddp_graph *g, const char *message);                   /* a model's own complaint; the first one sticks */
+    ddp_status (*status)(const ddp_graph *g, ddp_err *err);
+} ddp_graph_api;
+
+struct ddp_graph { /* the core's graph starts with this */
+    const ddp_graph_api *api;
+};
+
+#define DDP_FORMAT_NAME_(buf, fmt)                                                                                     \
+    do {                                                                                                               \
+        va_list ap_;                                                                                                   \
+        va_start(ap_, fmt);                                                                                            \
+        (void)vsnprintf(buf, sizeof(buf), fmt, ap_);                                                                   \
+        va_end(ap_);                                                                                                   \
+    } while (0)
+
+static inline ddp_tensor ddp_input(ddp_graph *g, const char *field) { return g->api->input(g, field); }
+
+/* Starts a scope: ddp_scope(g, "h.%d", i) .. ddp_scope_end(g) puts "h.0." in front of the names in between. */
+static inline void ddp_scope(ddp_graph *g, const char *fmt, ...) DDP_PRINTF_(2, 3);
+static inline void ddp_scope(ddp_graph *g, const char *fmt, ...)
+{
+    char name[DDP_NAME_MAX];
+
+    DDP_FORMAT_NAME_(name, fmt);
+    g->api->scope(g, name);
+}
+static inline void ddp_scope_end(ddp_graph *g) { g->api->scope(g, NULL); }
+
+static inline uint32_t ddp_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims) { return g->api->dims(g, t, dims); }
+static inline void ddp_loss(ddp_graph *g, ddp_tensor scalar) { g->api->loss(g, scalar); }
+static inline void ddp_metric(ddp_graph *g, const char *name, ddp_tensor scalar) { g->api->metric(g, name, scalar); }
+static inline void ddp_graph_fail(ddp_graph *g, const char *message) { g->api->fail(g, message); }
+static inline ddp_status ddp_graph_status(const ddp_graph *g, ddp_err *err) { return g->api->status(g, err); }
+
+static inline ddp_tensor ddp_op1_(ddp_graph *g, uint32_t op, ddp_tensor a)
+{
+    return g->api->op(g, op, NULL, 1, &a, "");
+}
+static inline ddp_tensor ddp_op2_(ddp_graph *g, uint32_t op, ddp_tensor a, ddp_tensor b)
+{
+    ddp_tensor in[2];
+
+    in[0] = a;
+    in[1] = b;
+    return g->api->op(g, op, NULL, 2, in, "");
+}
+
+/* torch.nn.Linear: parameters "NAME.weight" (out, in) and "NAME.bias" (out), both kaiming-uniform with a = sqrt(5).
+ * x (*, in) -> (*, out). */
+static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
+    DDP_PRINTF_(5, 6);
+static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
+{
+    char name[DDP_NAME_MAX - 8], full[DDP_NAME_MAX];
+    int64_t dims[DDP_MAX_DIMS], shape[2];
+    uint32_t rank = ddp_dims(g, x, dims);
+    ddp_init_spec init;
+    ddp_tensor in[3];
+    double in_features = rank > 0 ? (double)dims[rank - 1] : 1.0;
+
+    DDP_FORMAT_NAME_(name, fmt);
+    shape[0] = out;
+    shape[1] = rank > 0 ? dims[rank - 1] : 1;
+    memset(&init, 0, sizeof(init));
+    init.kind = DDP_INIT_UNIFORM;
+    /* torch.nn.init.kaiming_uniform_ step by step, so that the double is the same */
+    init.b = sqrt(3.0) * (sqrt(2.0 / (1.0 + sqrt(5.0) * sqrt(5.0))) / sqrt(in_features));
+    init.a = -init.b;
+    in[0] = x;
+    (void)snprintf(full, sizeof(full), "%s.weight", name);
+    in[1] = g->api->param(g, full, 2, shape, &init);
+    in[2].id = -1;
+    if (bias) {
+        init.b = 1.0 / sqrt(in_features);
+        init.a = -init.b;
+        (void)snprintf(full, sizeof(full), "%s.bias", name);
+        in[2] = g->api->param(g, full, 1, shape, &init);
+    }
+    return g->api->op(g, DDP_OP_LINEAR, NULL, bias ? 3 : 2, in, name);
+}
+
+static inline ddp_tensor ddp_relu(ddp_graph *g, ddp_tensor x) { return ddp_op1_(g, DDP_OP_RELU, x); }
+
+/* tanh_approximation: 0 for torch's approximate='none', 1 for 'tanh'. */
+static inline ddp_tensor ddp_gelu(ddp_graph *g, ddp_tensor x, int tanh_approximation)
+{
+    ddp_attrs attrs;
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.gelu.tanh = tanh_approximation != 0;
+    return g->api->op(g, DDP_OP_GELU, &attrs, 1, &x, "");
+}
+
+static inline ddp_tensor ddp_add(ddp_graph *g, ddp_tensor a, ddp_tensor b) { return ddp_op2_(g, DDP_OP_ADD, a, b); }
+
+/* At most one of dims[1..] is -1 ("what is left"); dims[0] is DDP_N where the batch dimension is kept. */
+static inline ddp_tensor ddp_reshape(ddp_graph *g, ddp_tensor x, uint32_t rank, const int64_t *dims)
+{
+    ddp_attrs attrs;
+    uint32_t i;
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.reshape.rank = rank;
+    for (i = 0; i < rank && i < DDP_MAX_DIMS; i++) attrs.reshape.dims[i] = dims[i];
+    return g->api->op(g, DDP_OP_RESHAPE, &attrs, 1, &x, "");
+}
+
+/* (N, a, b, ..) -> (N, a*b*..); (N) -> (N, 1). */
+static inline ddp_tensor ddp_flatten(ddp_graph *g, ddp_tensor x)
+{
+    int64_t dims[DDP_MAX_DIMS], flat[2];
+    uint32_t rank = ddp_dims(g, x, dims), i;
+
+    flat[0] = DDP_N;
+    flat[1] = 1;
+    for (i = 1; i < rank; i++) flat[1] *= dims[i];
+    return ddp_reshape(g, x, 2, flat);
+}
+
+static inline ddp_tensor ddp_cross_entropy(ddp_graph *g, ddp_tensor logits, ddp_tensor label)
+{
+    return ddp_op2_(g, DDP_OP_CROSS_ENTROPY, logits, label);
+}
+static inline ddp_tensor ddp_mse(ddp_graph *g, ddp_tensor prediction, ddp_tensor target)
+{
+    return ddp_op2_(g, DDP_OP_MSE, prediction, target);
+}
+static inline ddp_tensor ddp_accuracy(ddp_graph *g, ddp_tensor logits, ddp_tensor label)
+{
+    return ddp_op2_(g, DDP_OP_ACCURACY, logits, label);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,36 @@
+/* ddpengine/init.h -- kind `init`: how a rank finds rank 0, chosen by the scheme of [group] init_method.
+ * It only discovers. It opens no port: the core listens at the endpoint that listen_at names.
+ * All calls of one handle come from one thread. Endpoints are text, "host:port" or "[v6]:port", at most 255 bytes. */
+#ifndef DDPENGINE_INIT_H
+#define DDPENGINE_INIT_H
+
+#include <ddpengine/plugin.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DDP_INIT_ABI     1u
+#define DDP_ENDPOINT_MAX 256
+
+typedef struct ddp_init ddp_init; /* defined by the plugin */
+
+typedef struct ddp_init_ops {
+    uint32_t struct_size, reserved0;
+    /* `url` is the whole init_method; it is checked here, a mistake is DDP_ERR_CONFIG. */
+    ddp_status (*open)(const ddp_host *host, const void *config, const char *url, ddp_init **out, ddp_err *err);
+    void (*close)(ddp_init *i);
+    /* Rank and world where the method knows them, -1 where not. Optional slot. */
+    ddp_status (*identity)(ddp_init *i, int32_t *rank, int32_t *world, ddp_err *err);
+    /* Rank 0: where to listen. Port 0 asks the core to take a free one. `endpoint` holds DDP_ENDPOINT_MAX bytes. */
+    ddp_status (*listen_at)(ddp_init *i, char *endpoint, ddp_err *err);
+    /* Rank 0, once it listens: the endpoint with its real port. Optional slot. */
+    ddp_status (*publish)(ddp_init *i, const char *endpoint, ddp_err *err);
+    /* Other ranks: where rank 0 is. DDP_IN_PROGRESS: not known yet, the core asks again until its own deadline. */
+    ddp_status (*find)(ddp_init *i, char *endpoint, ddp_err *err);
+} ddp_init_ops;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,49 @@
+/* observe/observe.h -- what a run leaves (metrics.jsonl, summary.json) and what it shows (progress). Rank 0 only.
+ *
+ * The trainer puts records into a ring; one thread ("ddp-observe") writes them. Names of fields are a promise, see
+ * docs/metrics.md. */
+#ifndef DDP_OBSERVE_H
+#define DDP_OBSERVE_H
+
+#include "base/log.h"
+#include "base/sys.h"
+
+typedef struct ddp_observer ddp_observer;
+
+typedef struct ddp_observe_params {
+    const char *dir;      /* "": no files */
+    int64_t log_every;    /* steps between plain lines */
+    int32_t progress;     /* DDP_PROGRESS_*: auto is a live line on a terminal, plain lines elsewhere */
+    bool append;          /* a resumed run adds to metrics.jsonl */
+    uint64_t total_steps; /* planned, for the ETA; first_step: already done */
+    uint64_t first_step;
+    uint64_t steps_per_epoch, epochs;
+    ddp_log *log;
+} ddp_observe_params;
+
+typedef struct ddp_step_record {
+    uint64_t step, epoch; /* step: 1 for the first; epoch: from 1 */
+    double loss, lr, grad_norm; /* grad_norm NaN: not measured, left out */
+    double step_ms, data_ms, wait_ms, samples_per_s;
+} ddp_step_record;
+
+typedef struct ddp_summary {
+    uint64_t steps, epochs, parameters, world_size;
+    double final_loss, eval_loss, eval_accuracy; /* NaN: not measured, null in the file */
+    char parameter_sha256[DDP_SHA256_HEX];
+    double first_step_s;
+    const char *backend, *device, *precision;
+    int exit_code;
+} ddp_summary; /* the observer adds median_step_ms, samples_per_s, peak_rss_bytes, peak_pss_bytes */
+
+ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err);
+/* Allocates nothing; waits only when 1024 records are unwritten. */
+void ddp_observe_step(ddp_observer *o, const ddp_step_record *r);
+/* One line with "event": EVENT and these members, a JSON object's inside: "\"epoch\": 1, \"eval_loss\": 0.3". Also shown as
+ * `text` for people when it is not NULL. */
+void ddp_observe_event(ddp_observer *o, const char *event, const char *members, const char *text);
+/* Writes summary.json (atomically), the end event and the closing lines; then close joins the thread. */
+ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *err);
+void ddp_observer_close(ddp_observer *o);
+
+#endif

@@ -1,0 +1,1 @@
+# sources of plugins/backend/gloo_tcp

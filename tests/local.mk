@@ -1,0 +1,24 @@
+# Every test prints TAP; automake's driver counts each case.
+TEST_LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+LOG_DRIVER = $(TEST_LOG_DRIVER)
+PY_LOG_DRIVER = $(TEST_LOG_DRIVER)
+SH_LOG_DRIVER = $(TEST_LOG_DRIVER)
+TEST_EXTENSIONS = .py .sh
+PY_LOG_COMPILER = $(PYTHON)
+SH_LOG_COMPILER = $(SHELL)
+AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; \
+	DDP_SRCDIR='$(abs_srcdir)'; export DDP_SRCDIR; DDP_BUILDDIR='$(abs_builddir)'; export DDP_BUILDDIR;
+
+# unit tests: one program a folder of the core, tests/unit/NAME.mk
+include $(srcdir)/tests/unit/base.mk
+include $(srcdir)/tests/unit/config.mk
+include $(srcdir)/tests/unit/plugin.mk
+include $(srcdir)/tests/unit/graph.mk
+include $(srcdir)/tests/unit/group.mk
+include $(srcdir)/tests/unit/data.mk
+include $(srcdir)/tests/unit/checkpoint.mk
+include $(srcdir)/tests/unit/observe.mk
+include $(srcdir)/tests/unit/device.mk
+include $(srcdir)/tests/integration/local.mk
+include $(srcdir)/tests/parity/local.mk
+include $(srcdir)/tests/bench/local.mk
