@@ -4,3 +4,4 @@ plugininclude_HEADERS = core/include/ddpengine/plugin.h core/include/ddpengine/b
 	core/include/ddpengine/init.h core/include/ddpengine/device.h core/include/ddpengine/program.h \
 	core/include/ddpengine/graph.h core/include/ddpengine/model.h core/include/ddpengine/sampler.h \
 	core/include/ddpengine/dataset.h
+libddpcore_a_SOURCES += core/base/mt19937.c
