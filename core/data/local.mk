@@ -1,1 +1,1 @@
-# sources of core/data
+libddpcore_a_SOURCES += core/data/loader.c core/data/loader.h

@@ -1,1 +1,16 @@
-# unit tests of data
+if WITH_CMOCKA
+check_PROGRAMS += tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
+TESTS += tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
+
+tests_unit_test_random_SOURCES = tests/unit/test_random.c tests/unit/data_util.h
+tests_unit_test_random_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_random_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_sampler_SOURCES = tests/unit/test_sampler.c tests/unit/data_util.h
+tests_unit_test_sampler_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_sampler_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_synthetic_SOURCES = tests/unit/test_synthetic.c tests/unit/data_util.h
+tests_unit_test_synthetic_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_synthetic_LDADD = $(UNIT_LDADD)
+endif

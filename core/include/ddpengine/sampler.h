@@ -21,7 +21,8 @@ typedef struct ddp_sampler_params {
 
 typedef struct ddp_sampler_ops {
     uint32_t struct_size, reserved0;
-    /* A length that leaves this rank without samples is DDP_ERR_CONFIG with the reason. */
+    /* A length that it cannot share out is DDP_ERR_CONFIG with the reason. Training needs equal counts, none of them 0, on
+     * all ranks; a sampler for evaluation may leave a rank with count 0. */
     ddp_status (*open)(const ddp_host *host, const void *config, const ddp_sampler_params *p, ddp_sampler **out,
                        ddp_err *err);
     void (*close)(ddp_sampler *s);

@@ -1,0 +1,380 @@
+/* data/loader.c -- makes batches ahead of the trainer; the interface and what a slot holds are in loader.h.
+ *
+ * Threads: the consumer (who calls ddp_loader_begin and _next) and `workers` threads "ddp-loader-N". Batch k of an epoch is
+ * made by worker k % workers into slot k % slots, as soon as batch k - slots has been given back; so which thread makes
+ * which batch is fixed, and the order is the sampler's whatever the timing. One mutex guards what the threads share; it is
+ * taken once a batch, never while a sample is read. `indices` is written by the consumer while every worker is idle.
+ *
+ * Left to others: what a sample is (the dataset), which samples (the sampler), where batches go (the trainer). */
+#include "data/loader.h"
+#include "base/sys.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+typedef struct slot {
+    void **buffers; /* by field: batch_size samples */
+    uint64_t made;  /* 1 + the batch that lies here in this epoch, 0: none */
+    ddp_err err;    /* err.status tells whether that batch is good */
+} slot;
+
+typedef struct worker {
+    struct ddp_loader *loader;
+    pthread_t thread;
+    pthread_cond_t wake;
+    uint64_t number;
+    void **targets; /* by field: where the next sample goes */
+    bool idle;
+} worker;
+
+struct ddp_loader {
+    const ddp_dataset_ops *dataset;
+    const ddp_dataset *data;
+    const ddp_sampler_ops *sampler_ops;
+    ddp_sampler *sampler;
+    ddp_pool pool; /* owns the small arrays below */
+
+    uint64_t batch_size, count, batches; /* count: samples of this rank in an epoch */
+    uint64_t length;                     /* of the dataset */
+    uint32_t field_count;
+    const ddp_field *fields;
+    size_t *sample_bytes; /* by field */
+    uint64_t *indices;    /* count entries, of the running epoch */
+    uint64_t slot_count, worker_count;
+    slot *slots;
+    worker *workers; /* one without a thread when worker_count is 0 */
+    uint64_t threads_started;
+    void *memory; /* the buffers of all slots */
+
+    pthread_mutex_t lock;       /* guards everything below, slot.made and .err, and worker.idle */
+    pthread_cond_t ready;       /* for the consumer: a batch is made, a worker became idle */
+    uint64_t epoch, generation; /* generation: number of begun epochs */
+    uint64_t next, held;        /* the batch that _next gives next; the oldest whose slot is in use */
+    bool running;               /* an epoch has begun: indices are valid and batches are wanted */
+    bool closing;
+    atomic_bool cancel; /* = !running, for a look between samples without the lock */
+};
+
+/* ---- making a batch, on a worker or in ddp_loader_next ------------------------------------------------------------------ */
+static uint64_t batch_count(const ddp_loader *l, uint64_t batch)
+{
+    return DDP_MIN_OF(l->batch_size, l->count - batch * l->batch_size);
+}
+
+/* Abandoned half-way when the epoch is stopped: nobody looks at it then. */
+static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_err *err)
+{
+    uint64_t first = batch * l->batch_size, count = batch_count(l, batch);
+
+    err->status = DDP_OK;
+    for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = s->buffers[f];
+    for (uint64_t i = 0; i < count && !atomic_load_explicit(&l->cancel, memory_order_relaxed); i++) {
+        uint64_t index = l->indices[first + i];
+        ddp_status status = l->dataset->read(l->data, index, l->epoch, w->targets, err);
+
+        if (status != DDP_OK) {
+            (void)ddp_fail_context(
+                err, "sample %" PRIu64 " of the dataset cannot be read (batch %" PRIu64 " of epoch %" PRIu64 ")", index,
+                batch, l->epoch);
+            err->status = DDP_ERR_DATA;
+            return;
+        }
+        for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = (char *)w->targets[f] + l->sample_bytes[f];
+    }
+}
+
+/* The first batch from `from` on that is this worker's. */
+static uint64_t own_batch(const worker *w, uint64_t from)
+{
+    uint64_t n = w->loader->worker_count;
+
+    return from + (w->number + n - from % n) % n;
+}
+
+/* Makes this worker's batches of the epoch that is running; called and left with the lock held. */
+static void work_epoch(ddp_loader *l, worker *w)
+{
+    uint64_t batch = own_batch(w, l->next);
+    ddp_err err = {0};
+
+    for (; batch < l->batches; batch += l->worker_count) {
+        slot *s = &l->slots[batch % l->slot_count];
+
+        while (l->running && batch >= l->held + l->slot_count) pthread_cond_wait(&w->wake, &l->lock);
+        if (!l->running) return;
+        pthread_mutex_unlock(&l->lock);
+        make_batch(l, w, batch, s, &err);
+        pthread_mutex_lock(&l->lock);
+        s->err = err;
+        s->made = batch + 1;
+        pthread_cond_signal(&l->ready);
+        if (err.status != DDP_OK) return;
+    }
+}
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    ddp_loader *l = w->loader;
+    uint64_t done = 0; /* generation */
+
+    pthread_mutex_lock(&l->lock);
+    while (!l->closing) {
+        if (l->running && l->generation != done) {
+            done = l->generation;
+            w->idle = false;
+            work_epoch(l, w);
+            w->idle = true;
+            pthread_cond_signal(&l->ready);
+        } else {
+            pthread_cond_wait(&w->wake, &l->lock);
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ---- epochs, on the consumer's thread ----------------------------------------------------------------------------------- */
+/* Stops the running epoch and waits until no worker touches its slots or indices; with the lock held. */
+static void stop_epoch(ddp_loader *l)
+{
+    l->running = false;
+    atomic_store(&l->cancel, true);
+    for (uint64_t i = 0; i < l->worker_count; i++) pthread_cond_signal(&l->workers[i].wake);
+    for (uint64_t i = 0; i < l->worker_count; i++)
+        while (!l->workers[i].idle) pthread_cond_wait(&l->ready, &l->lock);
+}
+
+static ddp_status draw_indices(ddp_loader *l, uint64_t epoch, ddp_err *err)
+{
+    ddp_status status = l->sampler_ops->indices(l->sampler, epoch, l->indices, err);
+
+    if (status != DDP_OK) return ddp_fail_context(err, "sampler, epoch %" PRIu64, epoch);
+    for (uint64_t i = 0; i < l->count; i++)
+        if (l->indices[i] >= l->length)
+            return ddp_fail(err, DDP_ERR_INTERNAL,
+                            "loader: the sampler gave index %" PRIu64 " at position %" PRIu64 " of epoch %" PRIu64
+                            ", the dataset has %" PRIu64 " samples; the sampler plugin is at fault",
+                            l->indices[i], i, epoch, l->length);
+    return DDP_OK;
+}
+
+ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_err *err)
+{
+    ddp_status status;
+
+    if (first > l->batches)
+        return ddp_fail(err, DDP_ERR_INVALID, "loader: an epoch cannot begin at batch %" PRIu64 ", it has %" PRIu64,
+                        first, l->batches);
+    pthread_mutex_lock(&l->lock);
+    stop_epoch(l);
+    status = draw_indices(l, epoch, err);
+    if (status == DDP_OK) {
+        for (uint64_t i = 0; i < l->slot_count; i++) l->slots[i].made = 0;
+        l->epoch = epoch;
+        l->generation++;
+        l->next = l->held = first;
+        l->running = true;
+        atomic_store(&l->cancel, false);
+        for (uint64_t i = 0; i < l->worker_count; i++) pthread_cond_signal(&l->workers[i].wake);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return status;
+}
+
+/* Gives back the slot of the batch that the caller has finished with; with the lock held. */
+static void release_held(ddp_loader *l)
+{
+    if (l->held == l->next) return;
+    l->held = l->next;
+    if (l->worker_count > 0) /* whose batch may now be made */
+        pthread_cond_signal(&l->workers[(l->held + l->slot_count - 1) % l->worker_count].wake);
+}
+
+ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err)
+{
+    ddp_status status = DDP_OK;
+    slot *s;
+
+    pthread_mutex_lock(&l->lock);
+    if (!l->running) {
+        status = ddp_fail(err, DDP_ERR_INVALID, "loader: no epoch has begun");
+        goto unlock;
+    }
+    release_held(l);
+    if (l->next >= l->batches) {
+        *out = (ddp_batch){.count = 0};
+        status = DDP_IN_PROGRESS;
+        goto unlock;
+    }
+    s = &l->slots[l->next % l->slot_count];
+    if (l->worker_count == 0)
+        make_batch(l, &l->workers[0], l->next, s, &s->err);
+    else
+        while (s->made != l->next + 1) pthread_cond_wait(&l->ready, &l->lock);
+    if (s->err.status != DDP_OK) {
+        *err = s->err;
+        status = err->status;
+        goto unlock;
+    }
+    *out = (ddp_batch){
+        .count = (int64_t)batch_count(l, l->next),
+        .buffers = s->buffers,
+        .indices = l->indices + l->next * l->batch_size,
+    };
+    l->next++;
+unlock:
+    pthread_mutex_unlock(&l->lock);
+    return status;
+}
+
+uint64_t ddp_loader_batches(const ddp_loader *l) { return l->batches; }
+
+/* ---- open, close -------------------------------------------------------------------------------------------------------- */
+static ddp_status make_indices(ddp_loader *l, ddp_err *err)
+{
+    size_t bytes;
+
+    if (__builtin_mul_overflow(DDP_MAX_OF(l->count, 1), sizeof(*l->indices), &bytes))
+        return ddp_fail(err, DDP_ERR_NOMEM, "loader: %" PRIu64 " indices are beyond any memory", l->count);
+    l->indices = ddp_alloc(bytes, err);
+    return l->indices != NULL ? DDP_OK : err->status;
+}
+
+/* Bytes of one sample of a field, 0 when it has none or too many. */
+static size_t field_bytes(const ddp_field *f)
+{
+    size_t bytes = ddp_dtype_size(f->dtype);
+
+    for (uint32_t i = 0; i < f->rank && i < DDP_MAX_DIMS; i++)
+        if (f->dims[i] < 1 || __builtin_mul_overflow(bytes, (size_t)f->dims[i], &bytes)) return 0;
+    return bytes;
+}
+
+static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
+{
+    l->field_count = l->dataset->fields(l->data, &l->fields);
+    l->sample_bytes = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(*l->sample_bytes), err);
+    if (l->sample_bytes == NULL) return err->status;
+    for (uint32_t f = 0; f < l->field_count; f++) {
+        l->sample_bytes[f] = field_bytes(&l->fields[f]);
+        if (l->sample_bytes[f] == 0)
+            return ddp_fail(err, DDP_ERR_INVALID, "loader: field %s of the dataset has an impossible shape or dtype",
+                            l->fields[f].name);
+    }
+    return DDP_OK;
+}
+
+/* All slots lie in one block: field by field, each from a multiple of 64 bytes on. */
+static ddp_status make_slots(ddp_loader *l, ddp_err *err)
+{
+    size_t slot_bytes = 0, total, bytes;
+    char *at;
+
+    for (uint32_t f = 0; f < l->field_count; f++)
+        if (__builtin_mul_overflow(l->sample_bytes[f], l->batch_size, &bytes) || bytes > SIZE_MAX - 64 ||
+            __builtin_add_overflow(slot_bytes, ddp_round_up(bytes, 64), &slot_bytes))
+            return ddp_fail(err, DDP_ERR_NOMEM, "loader: a batch of %" PRIu64 " samples is beyond any memory",
+                            l->batch_size);
+    if (__builtin_mul_overflow(slot_bytes, l->slot_count, &total))
+        return ddp_fail(err, DDP_ERR_NOMEM, "loader: %" PRIu64 " batches ahead are beyond any memory", l->slot_count);
+    l->slots = ddp_pool_alloc(&l->pool, l->slot_count * sizeof(*l->slots), err);
+    if (l->slots == NULL) return err->status;
+    l->memory = at = ddp_alloc_aligned(total, err);
+    if (at == NULL) return ddp_fail_context(err, "loader: %" PRIu64 " batches ahead, [loader] prefetch", l->slot_count);
+    for (uint64_t i = 0; i < l->slot_count; i++) {
+        l->slots[i].buffers = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(void *), err);
+        if (l->slots[i].buffers == NULL) return err->status;
+        for (uint32_t f = 0; f < l->field_count; f++) {
+            l->slots[i].buffers[f] = at;
+            at += ddp_round_up(l->sample_bytes[f] * l->batch_size, 64);
+        }
+    }
+    return DDP_OK;
+}
+
+static ddp_status make_workers(ddp_loader *l, ddp_err *err)
+{
+    uint64_t count = DDP_MAX_OF(l->worker_count, 1);
+    worker *workers = ddp_pool_alloc(&l->pool, count * sizeof(*workers), err);
+
+    if (workers == NULL) return err->status;
+    for (uint64_t i = 0; i < count; i++) {
+        workers[i] = (worker){.loader = l, .number = i, .idle = true};
+        workers[i].targets = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(void *), err);
+        if (workers[i].targets == NULL) return err->status;
+    }
+    l->workers = workers;
+    for (uint64_t i = 0; i < l->worker_count; i++) {
+        char name[16];
+
+        ddp_cond_init(&workers[i].wake);
+        (void)snprintf(name, sizeof(name), "ddp-loader-%u", (unsigned)i % 1000);
+        if (ddp_thread_start(&workers[i].thread, name, worker_main, &workers[i], err) != DDP_OK) {
+            pthread_cond_destroy(&workers[i].wake);
+            return ddp_fail_context(err, "loader: worker %" PRIu64 " of %" PRIu64, i, l->worker_count);
+        }
+        l->threads_started++;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err *err)
+{
+    ddp_loader *l;
+    ddp_status status;
+
+    if (p->batch_size < 1 || p->workers < 0 || p->prefetch < 0)
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "loader: batch_size %" PRId64 ", workers %" PRId64 ", prefetch %" PRId64 " make no loader",
+                        p->batch_size, p->workers, p->prefetch);
+    l = ddp_alloc(sizeof(*l), err);
+    if (l == NULL) return err->status;
+    pthread_mutex_init(&l->lock, NULL);
+    ddp_cond_init(&l->ready);
+    l->dataset = p->dataset_ops;
+    l->data = p->dataset;
+    l->sampler_ops = p->sampler_ops;
+    l->sampler = p->sampler;
+    l->batch_size = (uint64_t)p->batch_size;
+    l->length = l->dataset->length(l->data);
+    l->count = l->sampler_ops->count(l->sampler);
+    l->batches = l->count / l->batch_size + (l->count % l->batch_size != 0);
+    l->worker_count = (uint64_t)p->workers;
+    l->slot_count = l->worker_count == 0 ? 1 : (uint64_t)DDP_MAX_OF(p->prefetch, 2);
+    atomic_init(&l->cancel, true);
+
+    status = make_indices(l, err);
+    if (status != DDP_OK) goto close_loader;
+    status = measure_fields(l, err);
+    if (status != DDP_OK) goto close_loader;
+    status = make_slots(l, err);
+    if (status != DDP_OK) goto close_loader;
+    status = make_workers(l, err);
+    if (status != DDP_OK) goto close_loader;
+    *out = l;
+    return DDP_OK;
+close_loader:
+    ddp_loader_close(l);
+    return status;
+}
+
+void ddp_loader_close(ddp_loader *l)
+{
+    if (l == NULL) return;
+    pthread_mutex_lock(&l->lock);
+    l->closing = true;
+    l->running = false;
+    atomic_store(&l->cancel, true);
+    for (uint64_t i = 0; i < l->threads_started; i++) pthread_cond_signal(&l->workers[i].wake);
+    pthread_mutex_unlock(&l->lock);
+    for (uint64_t i = 0; i < l->threads_started; i++) {
+        pthread_join(l->workers[i].thread, NULL);
+        pthread_cond_destroy(&l->workers[i].wake);
+    }
+    pthread_cond_destroy(&l->ready);
+    pthread_mutex_destroy(&l->lock);
+    free(l->memory);
+    free(l->indices);
+    ddp_pool_free(&l->pool);
+    free(l);
+}

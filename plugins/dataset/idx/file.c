@@ -1,0 +1,307 @@
+/* plugins/dataset/idx/file.c -- one IDX file into memory: found, mapped, inflated where it is gzip, and checked against
+ * its own header. What the bytes mean is idx.c's affair. */
+#include "file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum {
+    HEADER_MAX = 4 + 4 * IDX_MAX_DIMS,
+    TYPE_U8 = 0x08,
+    DEFLATE_MAX_RATIO = 1032 /* no deflate stream grows by more */
+};
+
+#define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
+
+/* The file's bytes as they lie on disk. */
+struct raw {
+    const char *path, *what;
+    uint8_t *bytes;
+    size_t size;
+};
+
+#define REPLACE_HINT "; replace the file (on Debian: apt-get install --reinstall dataset-fashion-mnist)"
+
+/* Opens `path`, or its other spelling with or without ".gz"; `found` gets the name that was opened. */
+static int open_either(const char *path, char *found, size_t capacity)
+{
+    size_t length = strlen(path);
+    int fd;
+
+    (void)snprintf(found, capacity, "%s", path);
+    fd = open(found, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 || errno != ENOENT) return fd;
+    if (length > 3 && strcmp(path + length - 3, ".gz") == 0)
+        (void)snprintf(found, capacity, "%.*s", (int)(length - 3), path);
+    else
+        (void)snprintf(found, capacity, "%s.gz", path);
+    return open(found, O_RDONLY | O_CLOEXEC);
+}
+
+static ddp_status fail_errno(ddp_err *err, const char *what, const char *path, const char *hint)
+{
+    int number = errno;
+    ddp_status status =
+        ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\": %s%s", what, path, strerror(number), hint);
+
+    err->sys_errno = number;
+    return status;
+}
+
+/* Maps the whole file; `found` must hold PATH_MAX bytes. */
+static ddp_status raw_open(struct raw *r, const char *path, const char *what, char *found, ddp_err *err)
+{
+    struct stat st;
+    int fd;
+    ddp_status status = DDP_ERR_DATA;
+
+    if (strlen(path) + 4 > PATH_MAX) return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: the path is too long", what);
+    fd = open_either(path, found, PATH_MAX);
+    if (fd < 0)
+        return fail_errno(err, what, path,
+                          errno == ENOENT
+                              ? ", neither with nor without .gz; set the option to your file or install the "
+                                "default one (on Debian: apt-get install dataset-fashion-mnist)"
+                              : "; make it readable for this user");
+    if (fstat(fd, &st) != 0) {
+        (void)fail_errno(err, what, found, "");
+        goto close_fd;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size == 0) {
+        (void)ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\" is %s" REPLACE_HINT, what, found,
+                       S_ISREG(st.st_mode) ? "empty" : "not a regular file");
+        goto close_fd;
+    }
+    r->bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (r->bytes == MAP_FAILED) {
+        (void)fail_errno(err, what, found, " (mmap)");
+        goto close_fd;
+    }
+    r->path = found;
+    r->what = what;
+    r->size = (size_t)st.st_size;
+    status = DDP_OK;
+close_fd:
+    close(fd);
+    return status;
+}
+
+static void raw_close(struct raw *r) { munmap(r->bytes, r->size); }
+
+static uint32_t big_endian(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* Judges the header and gives the dims and their product. */
+static ddp_status parse_header(const struct raw *r, const uint8_t *h, uint32_t rank, idx_file *f, ddp_err *err)
+{
+    uint64_t size = 1;
+
+    if (h[0] != 0 || h[1] != 0 || h[2] != TYPE_U8 || h[3] != rank)
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "dataset idx: %s: \"%s\" starts with %02x %02x %02x %02x, not with 00 00 08 %02x: it is no IDX file "
+            "of %u-dimensional unsigned bytes; check that images and labels are not exchanged",
+            r->what, r->path, h[0], h[1], h[2], h[3], rank, rank);
+    for (uint32_t i = 0; i < rank; i++) {
+        f->dims[i] = big_endian(h + 4 + 4 * i);
+        if (f->dims[i] == 0)
+            return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\": dimension %u is 0" REPLACE_HINT, r->what,
+                            r->path, i);
+        if (size > (uint64_t)PTRDIFF_MAX / f->dims[i])
+            return ddp_fail(err, DDP_ERR_DATA,
+                            "dataset idx: %s: \"%s\": its header's sizes are impossible" REPLACE_HINT, r->what,
+                            r->path);
+        size *= f->dims[i];
+    }
+    f->size = (size_t)size;
+    return DDP_OK;
+}
+
+static ddp_status fail_short(const struct raw *r, const idx_file *f, uint64_t got, ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_DATA,
+        "dataset idx: %s: \"%s\" is truncated: its header promises %zu bytes of data, it has %" PRIu64 REPLACE_HINT,
+        r->what, r->path, f->size, got);
+}
+
+static ddp_status fail_long(const struct raw *r, const idx_file *f, ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_DATA,
+        "dataset idx: %s: \"%s\" is too long: its header promises %zu bytes of data, more follow" REPLACE_HINT, r->what,
+        r->path, f->size);
+}
+
+static ddp_status fail_header(const struct raw *r, uint64_t got, ddp_err *err)
+{
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset idx: %s: \"%s\" is truncated: %" PRIu64 " bytes hold no IDX header" REPLACE_HINT, r->what,
+                    r->path, got);
+}
+
+/* Takes over the mapping. */
+static ddp_status open_plain(const struct raw *r, uint32_t rank, idx_file *f, ddp_err *err)
+{
+    size_t header = 4 + 4 * (size_t)rank;
+    ddp_status status;
+
+    if (r->size < header) return fail_header(r, r->size, err);
+    status = parse_header(r, r->bytes, rank, f, err);
+    if (status != DDP_OK) return status;
+    if (r->size - header < f->size) return fail_short(r, f, r->size - header, err);
+    if (r->size - header > f->size) return fail_long(r, f, err);
+    f->data = r->bytes + header;
+    f->map = r->bytes;
+    f->map_size = r->size;
+    return DDP_OK;
+}
+
+/* ---- gzip ------------------------------------------------------------------------------------------------------------ */
+struct stream {
+    z_stream z;
+    int code; /* of the last inflate; Z_OK while the stream goes on */
+    const struct raw *raw;
+};
+
+/* Inflates until `size` bytes are out or the stream stops; returns how many came. zlib counts in 32 bits, so both sides
+ * are handed over in pieces. */
+static size_t pump(struct stream *s, uint8_t *out, size_t size)
+{
+    const uint8_t *end = s->raw->bytes + s->raw->size;
+    size_t done = 0;
+
+    while (s->code == Z_OK && done < size) {
+        s->z.avail_in = (uInt)MIN_OF((size_t)(end - s->z.next_in), (size_t)UINT_MAX);
+        s->z.next_out = out + done;
+        s->z.avail_out = (uInt)MIN_OF(size - done, (size_t)UINT_MAX);
+        s->code = inflate(&s->z, Z_NO_FLUSH);
+        done = (size_t)(s->z.next_out - out);
+    }
+    return done;
+}
+
+/* The stream did not reach its end in good order. */
+static ddp_status fail_inflate(const struct stream *s, ddp_err *err)
+{
+    const struct raw *r = s->raw;
+    ddp_status status;
+
+    if (s->code == Z_BUF_ERROR) /* wants more input than the file has */
+        status =
+            ddp_fail(err, DDP_ERR_DATA,
+                     "dataset idx: %s: \"%s\" is truncated: its gzip stream breaks off after %lu bytes" REPLACE_HINT,
+                     r->what, r->path, s->z.total_out);
+    else
+        status = ddp_fail(err, s->code == Z_MEM_ERROR ? DDP_ERR_NOMEM : DDP_ERR_DATA,
+                          "dataset idx: %s: \"%s\" is damaged: zlib says \"%s\" after %lu bytes" REPLACE_HINT, r->what,
+                          r->path, s->z.msg != NULL ? s->z.msg : zError(s->code), s->z.total_out);
+    err->lib_code = s->code;
+    return status;
+}
+
+/* Inflates the elements into f->map; the stream must end with them, and the file with the stream. */
+static ddp_status inflate_data(struct stream *s, idx_file *f, ddp_err *err)
+{
+    size_t got = pump(s, f->map, f->size);
+    const uint8_t *end = s->raw->bytes + s->raw->size;
+    uint8_t beyond;
+
+    if (got == f->size && pump(s, &beyond, 1) > 0) return fail_long(s->raw, f, err);
+    if (s->code != Z_STREAM_END) return fail_inflate(s, err);
+    if (got < f->size) return fail_short(s->raw, f, got, err);
+    if (s->z.next_in != end)
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset idx: %s: \"%s\" is too long: %td bytes follow its gzip stream" REPLACE_HINT,
+                        s->raw->what, s->raw->path, end - s->z.next_in);
+    return DDP_OK;
+}
+
+static ddp_status inflate_file(struct stream *s, uint32_t rank, idx_file *f, ddp_err *err)
+{
+    const struct raw *r = s->raw;
+    uint8_t header[HEADER_MAX];
+    size_t length = 4 + 4 * (size_t)rank, got = pump(s, header, length);
+    ddp_status status;
+
+    if (s->code != Z_OK && s->code != Z_STREAM_END) return fail_inflate(s, err);
+    if (got < length) return fail_header(r, got, err);
+    status = parse_header(r, header, rank, f, err);
+    if (status != DDP_OK) return status;
+    /* no allocation for what a damaged header promises: deflate cannot have packed that */
+    if (f->size / DEFLATE_MAX_RATIO > r->size)
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "dataset idx: %s: \"%s\" is damaged: its header promises %zu bytes, which %zu bytes of gzip cannot "
+            "hold" REPLACE_HINT,
+            r->what, r->path, f->size, r->size);
+    f->map = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (f->map == MAP_FAILED)
+        return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: %s: \"%s\": no memory for its %zu bytes", r->what, r->path,
+                        f->size);
+    f->map_size = f->size;
+    f->data = f->map;
+    (void)madvise(f->map, f->size, MADV_HUGEPAGE); /* fewer page faults; a refusal does no harm */
+    status = inflate_data(s, f, err);
+    if (status != DDP_OK) munmap(f->map, f->map_size);
+    return status;
+}
+
+static ddp_status open_gzip(const struct raw *r, uint32_t rank, idx_file *f, ddp_err *err)
+{
+    struct stream s = {.code = Z_OK, .raw = r};
+    ddp_status status;
+
+    s.z.next_in = r->bytes;
+    if (inflateInit2(&s.z, 16 + MAX_WBITS) != Z_OK)
+        return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: zlib: out of memory");
+    status = inflate_file(&s, rank, f, err);
+    inflateEnd(&s.z);
+    return status;
+}
+
+/* ---- both ------------------------------------------------------------------------------------------------------------ */
+ddp_status idx_file_open(const char *path, const char *what, uint32_t rank, idx_file *out, ddp_err *err)
+{
+    char found[PATH_MAX];
+    struct raw r;
+    idx_file f = {.data = NULL};
+    bool gzip;
+    ddp_status status = raw_open(&r, path, what, found, err);
+
+    if (status != DDP_OK) return status;
+    gzip = r.size >= 2 && r.bytes[0] == 0x1f && r.bytes[1] == 0x8b;
+    status = gzip ? open_gzip(&r, rank, &f, err) : open_plain(&r, rank, &f, err);
+    if (gzip || status != DDP_OK) raw_close(&r);
+    if (status == DDP_OK) *out = f;
+    return status;
+}
+
+void idx_file_truncate(idx_file *f, uint32_t count)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), keep;
+    uint8_t *base = f->map;
+
+    if (count >= f->dims[0]) return;
+    f->size = f->size / f->dims[0] * count;
+    f->dims[0] = count;
+    keep = ((size_t)(f->data - base) + f->size + page - 1) / page * page;
+    if (keep >= f->map_size) return;
+    munmap(base + keep, f->map_size - keep);
+    f->map_size = keep;
+}
+
+void idx_file_close(idx_file *f)
+{
+    if (f->map != NULL) munmap(f->map, f->map_size);
+    f->map = NULL;
+}

@@ -1,0 +1,27 @@
+/* plugins/dataset/idx/file.h -- reading one IDX file, plain or gzip, and judging it.
+ *
+ * IDX is MNIST's format: 0 0 TYPE NDIMS, then NDIMS big-endian 32-bit sizes, then the elements in row-major order. */
+#ifndef DDP_IDX_FILE_H
+#define DDP_IDX_FILE_H
+
+#include <ddpengine/plugin.h>
+
+enum { IDX_MAX_DIMS = 3 };
+
+typedef struct idx_file {
+    uint32_t dims[IDX_MAX_DIMS]; /* dims[0] is the number of samples */
+    const uint8_t *data;         /* the elements, one byte each */
+    size_t size;                 /* bytes of `data`, the product of the dims */
+    void *map; /* what idx_file_close unmaps: a plain file is mapped, so that ranks of a host share it */
+    size_t map_size;
+} idx_file;
+
+/* Reads PATH, or PATH.gz, or PATH without its .gz, whichever is there first; whether it is gzip is told by its first bytes.
+ * `what` names the option in messages ("images"). The file must have `rank` dimensions of unsigned bytes, none of them 0,
+ * and hold exactly what its header says: else DDP_ERR_DATA, naming the file. */
+ddp_status idx_file_open(const char *path, const char *what, uint32_t rank, idx_file *out, ddp_err *err);
+/* Gives back the memory of samples from `count` on, as far as whole pages allow. */
+void idx_file_truncate(idx_file *f, uint32_t count);
+void idx_file_close(idx_file *f);
+
+#endif
