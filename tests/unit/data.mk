@@ -13,4 +13,12 @@ tests_unit_test_sampler_LDADD = $(UNIT_LDADD)
 tests_unit_test_synthetic_SOURCES = tests/unit/test_synthetic.c tests/unit/data_util.h
 tests_unit_test_synthetic_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_synthetic_LDADD = $(UNIT_LDADD)
+
+if WITH_ZLIB
+check_PROGRAMS += tests/unit/test_idx
+TESTS += tests/unit/test_idx
+tests_unit_test_idx_SOURCES = tests/unit/test_idx.c tests/unit/data_util.h
+tests_unit_test_idx_CPPFLAGS = $(UNIT_CPPFLAGS) $(ZLIB_CFLAGS)
+tests_unit_test_idx_LDADD = $(UNIT_LDADD) $(ZLIB_LIBS)
+endif
 endif
