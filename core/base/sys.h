@@ -8,7 +8,6 @@
 /* ---- clock ---------------------------------------------------------------------------------------------------------- */
 int64_t ddp_now_ns(void); /* CLOCK_MONOTONIC */
 static inline int64_t ddp_now_ms(void) { return ddp_now_ns() / 1000000; }
-/* Seconds since the first process of this run started (its start time is handed to children), see ddp_run_began(). */
 int64_t ddp_process_start_ns(void); /* CLOCK_MONOTONIC time at which this process started, from /proc/self/stat */
 
 /* ---- threads -------------------------------------------------------------------------------------------------------- */

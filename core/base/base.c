@@ -1,6 +1,0 @@
-#include "base/base.h"
-const char *ddp_status_text(ddp_status status)
-{
-    (void)status;
-    return "";
-}

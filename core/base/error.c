@@ -1,0 +1,80 @@
+/* base/error.c -- errors in context, and the names of the ABI's numbers. Writing the first message is ddp_fail()'s, in the
+ * public header; which exit code follows is decided by whoever knows the phase. */
+#include "base/base.h"
+#include <errno.h>
+#include <string.h>
+
+ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...)
+{
+    char inner[sizeof(err->msg)];
+    int length;
+    va_list ap;
+
+    memcpy(inner, err->msg, sizeof(inner));
+    inner[sizeof(inner) - 1] = '\0';
+    va_start(ap, fmt);
+    length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
+    va_end(ap);
+    if (length < 0) length = 0;
+    if ((size_t)length < sizeof(err->msg))
+        (void)snprintf(err->msg + length, sizeof(err->msg) - (size_t)length, ": %s", inner);
+    return err->status;
+}
+
+ddp_status ddp_fail_errno(ddp_err *err, const char *fmt, ...)
+{
+    int number = errno;
+    char reason[128];
+    int length;
+    va_list ap;
+
+    va_start(ap, fmt);
+    length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
+    va_end(ap);
+    if (length < 0) length = 0;
+    if ((size_t)length < sizeof(err->msg))
+        (void)snprintf(err->msg + length, sizeof(err->msg) - (size_t)length, ": %s",
+                       strerror_r(number, reason, sizeof(reason)));
+    err->sys_errno = number;
+    err->lib_code = 0;
+    err->rank = -1;
+    return err->status = DDP_ERR_SYSTEM;
+}
+
+const char *ddp_status_text(ddp_status status)
+{
+    switch (status) {
+#define STATUS_CASE(name, value, text)                                                                                 \
+    case name: return text;
+        DDP_STATUS_MAP(STATUS_CASE)
+#undef STATUS_CASE
+    default: return "unknown status";
+    }
+}
+
+const char *ddp_kind_name(uint32_t kind)
+{
+    switch (kind) {
+    case DDP_KIND_BACKEND: return "backend";
+    case DDP_KIND_INIT: return "init";
+    case DDP_KIND_DEVICE: return "device";
+    case DDP_KIND_MODEL: return "model";
+    case DDP_KIND_SAMPLER: return "sampler";
+    case DDP_KIND_DATASET: return "dataset";
+    case DDP_KIND_HOOK: return "hook";
+    default: return NULL;
+    }
+}
+
+const char *ddp_dtype_name(uint32_t dtype)
+{
+    switch (dtype) {
+    case DDP_F32: return "f32";
+    case DDP_BF16: return "bf16";
+    case DDP_F64: return "f64";
+    case DDP_I32: return "i32";
+    case DDP_I64: return "i64";
+    case DDP_U8: return "u8";
+    default: return "?";
+    }
+}
