@@ -1,0 +1,195 @@
+"""What the integration tests share: the real program started as users start it, INI files made on the spot, TAP output.
+
+A test is a method `test_...` of a Case; it may raise Skip("why"), which is counted. Every case has a folder of its own."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+SRC = pathlib.Path(os.environ.get("DDP_SRCDIR", pathlib.Path(__file__).resolve().parents[2]))
+BUILD = pathlib.Path(os.environ.get("DDP_BUILDDIR", SRC))
+ENGINE = BUILD / "ddpengine"
+FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
+SANITIZED = "fsanitize" in (BUILD / "config.status").read_text() and "DDP_SAN=\"\"" not in (BUILD / "config.status").read_text()
+PATIENCE = 120  # seconds after which a run counts as hung
+
+
+class Skip(Exception):
+    pass
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+# A small, quick, learnable run; tests override what they are about.
+BASE = {
+    "train": {"epochs": 2, "batch_size": 16, "seed": 3, "threads": 1},
+    "model": {"plugin": "mlp"},
+    "model.mlp": {"hidden": "24, 17", "classes": 4, "input": "input"},
+    "data": {"plugin": "synthetic"},
+    "data.synthetic": {"samples": 640, "shape": 12, "classes": 4, "seed": 1},
+    "optimizer": {"algorithm": "sgd", "lr": 0.05, "momentum": 0.9},
+}
+
+
+def merged(*layers):
+    out = {}
+    for layer in layers:
+        for section, keys in layer.items():
+            if keys is None:
+                out.pop(section, None)
+            else:
+                out.setdefault(section, {}).update(keys)
+    return out
+
+
+def ini_text(config):
+    lines = []
+    for section, keys in config.items():
+        lines.append(f"[{section}]")
+        lines += [f"{k} = {v}" for k, v in keys.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+class Result:
+    def __init__(self, code, out, err, seconds):
+        self.code, self.out, self.err, self.seconds = code, out, err, seconds
+
+    def errors(self):
+        return [line for line in self.err.splitlines() if ": error: " in line]
+
+    def __repr__(self):
+        return f"exit {self.code} after {self.seconds:.2f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class Case:
+    def __init__(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ddpengine-test-"))
+        self.started = []
+
+    def close(self):
+        for p in self.started:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    # ---- running -------------------------------------------------------------------------------------------------
+    def ini(self, name, *layers, text=None):
+        path = self.dir / name
+        path.write_text(text if text is not None else ini_text(merged(BASE, *layers)))
+        return path
+
+    def start(self, *args, env=None, cwd=None):
+        p = subprocess.Popen([str(ENGINE), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             stdin=subprocess.DEVNULL, cwd=cwd or self.dir, env={**os.environ, **(env or {})})
+        p.began = time.monotonic()
+        self.started.append(p)
+        return p
+
+    def finish(self, p, timeout=PATIENCE):
+        try:
+            out, err = p.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            out, err = p.communicate()
+            raise AssertionError(f"hung for {timeout} s\n{out}\n{err}") from None
+        return Result(p.returncode, out, err, time.monotonic() - p.began)
+
+    def run(self, *args, env=None, cwd=None, timeout=PATIENCE):
+        return self.finish(self.start(*args, env=env, cwd=cwd), timeout)
+
+    def train(self, *layers, nproc=2, args=(), env=None, name="run.ini", expect=0):
+        out = self.dir / (name + ".out")
+        path = self.ini(name, {"output": {"dir": out, "log_every": 1000}}, *layers)
+        extra = ["--nproc", nproc] if nproc else []
+        r = self.run("-c", path, *extra, *args, env=env)
+        self.equal(r.code, expect, r)
+        r.dir = out
+        r.summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else None
+        return r
+
+    def metrics(self, folder, event=None):
+        rows = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        return rows if event is None else [r for r in rows if r["event"] == event]
+
+    # ---- asserting ------------------------------------------------------------------------------------------------
+    @staticmethod
+    def check(ok, detail=""):
+        if not ok:
+            raise AssertionError(str(detail))
+
+    def equal(self, a, b, detail=""):
+        self.check(a == b, f"{a!r} != {b!r}\n{detail}")
+
+    def fails(self, result, code, *parts):
+        """The documented exit code and exactly one error line that has every part."""
+        self.equal(result.code, code, result)
+        self.equal(len(result.errors()), 1, result)
+        for part in parts:
+            self.check(re.search(part, result.errors()[0]) if hasattr(part, "search") else str(part) in result.errors()[0],
+                       f"no {part!r} in: {result.errors()[0]}")
+
+    def no_processes_left(self, marker):
+        """No process has `marker` (a path of this case) on its command line."""
+        left = []
+        for _ in range(20):
+            left = []
+            for entry in pathlib.Path("/proc").iterdir():
+                if entry.name.isdigit():
+                    try:
+                        cmd = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                        state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                    except (OSError, IndexError):
+                        continue
+                    if str(marker) in cmd and "ddpengine" in cmd and state != "Z":
+                        left.append(f"{entry.name}: {cmd}")
+            if not left:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"left behind: {left}")
+
+
+def children_of(pid):
+    kids = []
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        kids += [int(k) for k in (task / "children").read_text().split()]
+    return sorted(kids)
+
+
+def main(*cases):
+    """Runs every test_ method of every case as TAP; arguments choose by name."""
+    tests = [(c, n) for c in cases for n in dir(c) if n.startswith("test_")]
+    if len(sys.argv) > 1:
+        tests = [t for t in tests if any(a in t[1] for a in sys.argv[1:])]
+    print(f"1..{len(tests)}", flush=True)
+    failed = 0
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for number, (cls, name) in enumerate(tests, 1):
+        case = cls()
+        began = time.monotonic()
+        title = f"{number} {cls.__name__}.{name}"
+        try:
+            getattr(case, name)()
+            print(f"ok {title}", flush=True)
+        except Skip as why:
+            print(f"ok {title} # SKIP {why}", flush=True)
+        except Exception:  # noqa: BLE001 -- a test's failure is reported, whatever it is
+            failed += 1
+            print(f"not ok {title}", flush=True)
+            print("\n".join("# " + line for line in traceback.format_exc().splitlines()), flush=True)
+        finally:
+            case.close()
+        print(f"# {time.monotonic() - began:.2f} s", flush=True)
+    return 1 if failed else 0

@@ -1,0 +1,195 @@
+"""Checkpoints of real runs: read with json and struct alone, resumed bit for bit after kill -9 at any moment."""
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import struct
+import sys
+import time
+
+import harness
+from harness import Case
+
+TRIES = int(os.environ.get("DDPENGINE_KILL_TRIES", "20"))
+
+
+def read_safetensors(path):
+    """The format's description and nothing else: length, JSON header, bytes."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, t in header.items():
+        begin, end = t["data_offsets"]
+        body = raw[8 + length + begin:8 + length + end]
+        count = 1
+        for d in t["shape"]:
+            count *= d
+        assert len(body) == count * {"F32": 4, "I64": 8}[t["dtype"]], (name, t)
+        tensors[name] = (t["dtype"], t["shape"], body)
+    return tensors
+
+
+class Checkpoint(Case):
+    def saved(self, *layers, name="run.ini", nproc=2, args=(), expect=0, folder="ckpt"):
+        return self.train({"checkpoint": {"dir": self.dir / folder, "every": 20, "keep": 3}}, *layers, name=name,
+                          nproc=nproc, args=args, expect=expect)
+
+    def newest(self, folder="ckpt"):
+        return sorted((self.dir / folder).glob("step-????????"))[-1]
+
+    def test_opens_with_json_and_struct(self):
+        r = self.saved()
+        folder = self.newest()
+        self.equal(folder.name, "step-00000040")
+        model = read_safetensors(folder / "model.safetensors")
+        self.equal([(n, t[1]) for n, t in model.items()],
+                   [("fc1.weight", [24, 12]), ("fc1.bias", [24]), ("fc2.weight", [17, 24]), ("fc2.bias", [17]),
+                    ("fc3.weight", [4, 17]), ("fc3.bias", [4])])
+        digest = hashlib.sha256(b"".join(t[2] for t in model.values())).hexdigest()
+        self.equal(digest, r.summary["parameter_sha256"])
+        optimizer = read_safetensors(folder / "optimizer.safetensors")
+        self.equal(set(optimizer), {f"{n}.momentum_buffer" for n in model})
+        manifest = json.loads((folder / "MANIFEST.json").read_text())
+        text = json.dumps(manifest)
+        for f in ("model.safetensors", "optimizer.safetensors"):
+            self.check(hashlib.sha256((folder / f).read_bytes()).hexdigest() in text, manifest)
+
+    def test_stopped_and_resumed_is_the_uninterrupted_run(self):
+        for extra in ({}, {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}):
+            whole = self.saved(extra, name="whole.ini", folder="whole")
+            for steps in (7, 20, 31):
+                folder = f"part{steps}"
+                self.saved(extra, {"train": {"max_steps": steps}}, name="part.ini", folder=folder)
+                r = self.saved(extra, name="part.ini", folder=folder)
+                self.check("resuming from" in r.err, r)
+                self.equal(r.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+                self.equal(r.summary["steps"], 40)
+                shutil.rmtree(self.dir / folder)
+            shutil.rmtree(self.dir / "whole")
+
+    def test_kill_9_at_any_moment(self):
+        """`kill -9` of a random process of the run, then the same command: the same parameters, every time."""
+        slow = {"train": {"epochs": 12}, "checkpoint": {"every": 9}}
+        whole = self.saved(slow, name="whole.ini", folder="whole")
+        duration = whole.seconds
+        rng = random.Random(7)
+        killed = 0
+        for attempt in range(TRIES):
+            folder = f"kill{attempt}"
+            path = self.ini("kill.ini", {"checkpoint": {"dir": self.dir / folder, "keep": 3}}, slow,
+                            {"output": {"dir": self.dir / "out"}})
+            p = self.start("-c", path, "--nproc", 2)
+            time.sleep(rng.uniform(0.1, 1.0) * duration)
+            victims = [p.pid] + harness.children_of(p.pid) if p.poll() is None else []
+            if victims:
+                try:
+                    os.kill(rng.choice(victims), 9)
+                    killed += 1
+                except ProcessLookupError:
+                    pass
+            self.finish(p)
+            self.no_processes_left(path)
+            r = self.run("-c", path, "--nproc", 2)
+            self.equal(r.code, 0, r)
+            model = read_safetensors(self.newest(folder) / "model.safetensors")
+            digest = hashlib.sha256(b"".join(t[2] for t in model.values())).hexdigest()
+            self.equal(digest, whole.summary["parameter_sha256"], f"try {attempt}")
+            self.check(not list((self.dir / folder).glob("*.tmp")), "a .tmp was left")
+            shutil.rmtree(self.dir / folder)
+        self.check(killed >= TRIES // 2, f"only {killed} of {TRIES} runs were still there to be killed")
+
+    def test_ranks_with_different_folders(self):
+        port = harness.free_port()
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{port}", "world_size": 2}}
+
+        def both(steps):
+            rank = [self.ini(f"{r}.ini", group, {"group": {"rank": r}, "train": {"max_steps": steps},
+                                                 "output": {"dir": self.dir / f"out{r}"},
+                                                 "checkpoint": {"dir": self.dir / f"only{r}"}}) for r in (0, 1)]
+            for r in [self.finish(p) for p in [self.start("-c", x) for x in rank]]:
+                self.equal(r.code, 0, r)
+            return json.loads((self.dir / "out0/summary.json").read_text())["parameter_sha256"]
+
+        both(13)
+        resumed = both(30)
+        self.check(not (self.dir / "only1").exists(), "only rank 0 writes")
+        self.equal(resumed, self.train({"train": {"max_steps": 30}}).summary["parameter_sha256"])
+
+    def test_finished_run_says_so(self):
+        self.saved()
+        r = self.saved()
+        self.check("already complete" in r.err, r)
+
+    def test_never_starts_afresh(self):
+        a = self.saved()
+        b = self.saved({"checkpoint": {"resume": "never"}})
+        self.equal(a.summary["parameter_sha256"], b.summary["parameter_sha256"])
+
+    def test_another_models_checkpoint(self):
+        self.saved()
+        path = self.ini("other.ini", {"checkpoint": {"dir": self.dir / "ckpt"}, "model.mlp": {"hidden": "25, 17"}})
+        r = self.run("-c", path, "--nproc", 2)
+        self.fails(r, 8, "fc1.weight", "24x12", "25x12")
+
+    def test_resume_from_a_path(self):
+        self.saved()
+        first = sorted((self.dir / "ckpt").glob("step-*"))[0]
+        r = self.saved({"checkpoint": {"resume": first}}, name="again.ini", folder="other")
+        self.check("resuming from" in r.err or "already complete" in r.err, r)
+
+    def test_damaged_newest_is_skipped(self):
+        whole = self.saved()
+        newest = self.newest()
+        raw = bytearray((newest / "model.safetensors").read_bytes())
+        raw[-5] ^= 1
+        (newest / "model.safetensors").write_bytes(raw)
+        r = self.saved()
+        self.check(newest.name in r.err and "resuming from" in r.err, r)
+        self.equal(r.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+
+    def test_keep(self):
+        self.saved({"checkpoint": {"every": 5, "keep": 2}})
+        self.equal(sorted(p.name for p in (self.dir / "ckpt").iterdir()), ["step-00000035", "step-00000040"])
+
+    def test_folder_that_cannot_be_used(self):
+        (self.dir / "file").write_text("x")
+        path = self.ini("x.ini", {"checkpoint": {"dir": self.dir / "file"}})
+        r = self.run("-c", path, "--nproc", 2)
+        self.fails(r, 8, self.dir / "file")
+        path = self.ini("y.ini", {"checkpoint": {"resume": self.dir / "nowhere"}})
+        self.fails(self.run("-c", path, "--nproc", 2), 8, self.dir / "nowhere")
+
+    def test_full_disk(self):
+        """The file-size limit stands in for a full disk where a small file system cannot be mounted."""
+        first = self.saved({"train": {"max_steps": 20}})
+        before = sorted(p.name for p in (self.dir / "ckpt").iterdir())
+        path = self.ini("full.ini", {"checkpoint": {"dir": self.dir / "ckpt", "every": 20}, "model.mlp": {"hidden": "24, 17"}})
+        r = self.run_limited(path, 4096)
+        self.fails(r, 8, "ckpt", re.compile("File too large|No space"))
+        self.equal(sorted(p.name for p in (self.dir / "ckpt").iterdir()), before)
+        again = self.saved()
+        self.equal(again.code, 0)
+        self.check(first.summary["parameter_sha256"] != again.summary["parameter_sha256"])
+
+    def run_limited(self, path, size):
+        import resource
+        import signal
+        import subprocess
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        p = subprocess.Popen([str(harness.ENGINE), "-c", str(path), "--nproc", "2"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, cwd=self.dir, preexec_fn=limit)
+        p.began = time.monotonic()
+        self.started.append(p)
+        return self.finish(p)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Checkpoint))

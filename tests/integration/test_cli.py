@@ -1,0 +1,92 @@
+"""The commands that tell: --check, --print-config, plugins, help, --version; and the line on a terminal."""
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+
+import harness
+from harness import ENGINE, SRC, Case
+
+
+class Cli(Case):
+    def test_check_prints_the_plan_and_trains_nothing(self):
+        path = self.ini("x.ini", {"output": {"dir": self.dir / "out"}, "checkpoint": {"dir": self.dir / "ckpt"}})
+        r = self.run("-c", path, "--check", "--nproc", 2)
+        self.equal(r.code, 0, r)
+        for part in ("fc1.weight", "24x12", "buckets", "activations", "GFLOP", "809"):
+            self.check(part in r.out, (part, r.out))
+        self.equal(sorted(p.name for p in self.dir.iterdir()), ["x.ini"])
+
+    def test_print_config_is_a_config(self):
+        path = self.ini("x.ini")
+        first = self.run("-c", path, "--print-config")
+        self.equal(first.code, 0, first)
+        self.check("x.ini:" in first.out and "default" in first.out, first.out)
+        again = self.run("-c", self.ini("y.ini", text=first.out), "--print-config")
+        self.equal(again.code, 0, again)
+
+        def values(text):
+            return [re.split(r"\s+;", line)[0].strip() for line in text.splitlines() if line and line[0] not in "#;"]
+        self.equal(values(first.out), values(again.out))
+
+    def test_plugins(self):
+        r = self.run("plugins")
+        self.equal(r.code, 0, r)
+        for name in ("gloo-tcp", "tcp", "cpu", "idx", "synthetic", "distributed", "sequential", "toy", "mlp"):
+            self.check(re.search(rf"^\w+\s+{name}\s", r.out, re.M), (name, r.out))
+        r = self.run("plugins", "idx")
+        self.equal(r.code, 0, r)
+        self.check("[data.idx]" in r.out and "images" in r.out and "labels" in r.out, r.out)
+        self.fails(self.run("plugins", "nonsense"), 3, "nonsense")
+
+    def test_help_and_version(self):
+        for args, part in ((("--help",), "--nproc"), (("--version",), "ABI"), (("help",), "[train]"), (("help", "train"), "batch_size")):
+            r = self.run(*args)
+            self.equal(r.code, 0, r)
+            self.check(part in r.out, (args, r.out))
+        self.fails(self.run("help", "trian"), 2, "trian", "train")
+
+    def test_every_key_has_a_doc(self):
+        sections = re.findall(r"\[(\w+)\]", self.run("help").out.split("sections of the INI file")[1].split("and one section")[0])
+        self.check(len(sections) >= 8, sections)
+        for s in sections:
+            r = self.run("help", s)
+            rows = r.out.splitlines()[1:]
+            self.check(rows and all(re.match(r"  \S+\s+\S.*\(.*\)$", x) for x in rows), r.out)
+
+    def test_conf_examples_plan(self):
+        for ini in sorted((SRC / "conf").glob("*.ini")):
+            if ini.name == "common.ini" or not harness.FASHION.exists():
+                continue
+            r = self.run("-c", ini, "--check", *(["--nproc", 2] if ini.name == "quickstart.ini" else []))
+            self.equal(r.code, 0, (ini, r))
+
+    def test_progress_on_a_terminal_and_plain_lines_elsewhere(self):
+        path = self.ini("x.ini", {"train": {"epochs": 60}, "output": {"log_every": 400}})
+        master, slave = pty.openpty()
+        p = subprocess.Popen([str(ENGINE), "-c", str(path), "--nproc", "2"], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL)
+        os.close(slave)
+        seen, deadline = b"", time.monotonic() + harness.PATIENCE
+        while time.monotonic() < deadline:
+            if select.select([master], [], [], 0.2)[0]:
+                try:
+                    data = os.read(master, 65536)
+                except OSError:
+                    break
+                if not data:
+                    break
+                seen += data
+            elif p.poll() is not None:
+                break
+        self.equal(p.wait(), 0, seen)
+        text = seen.decode()
+        self.check("\r" in text and "ETA" in text and "loss" in text and "samples/s" in text, text[-800:])
+        r = self.run("-c", path, "--nproc", 2)
+        self.check("\r" not in r.err and re.search(r"epoch .* step .* loss .* samples/s", r.err), r)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Cli))

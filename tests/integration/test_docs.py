@@ -1,0 +1,65 @@
+"""Every command printed in README.md and docs/ runs: `ddpengine` commands here, the others by continuous integration."""
+import re
+import shutil
+import sys
+
+import harness
+from harness import FASHION, SRC, Case, Skip
+
+# run by .ci/run itself, or by tests/installed.sh, in just these words
+ELSEWHERE = re.compile(r"^(git clone |cd |\./quickstart|make\b|\./configure|autoreconf -fi|make -C |export |cc |pkg-config )")
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
+
+
+def blocks():
+    for page in [SRC / "README.md", *sorted((SRC / "docs").glob("*.md"))]:
+        for block in BLOCK.findall(page.read_text()):
+            lines = [re.sub(r"\s+#.*$", "", x).strip() for x in block.replace("\\\n", " ").splitlines()]
+            yield page.name, [x for x in lines if x and not x.startswith("#")]
+
+
+class Docs(Case):
+    def test_every_command_runs(self):
+        if not FASHION.exists():
+            raise Skip("dataset-fashion-mnist is not installed")
+        shutil.copytree(SRC / "conf", self.dir / "conf")
+        ran = 0
+        for page, lines in blocks():
+            ours = [x for x in lines if re.match(r"(\./)?ddpengine\b", x)]
+            for x in lines:
+                self.check(x in ours or ELSEWHERE.match(x), f"{page}: nobody runs: {x}")
+            started = []
+            for x in ours:
+                args = x.split()[1:]
+                if "-c" in args and not {"--check", "--print-config"} & set(args):
+                    args += ["--set", "train.max_steps=12"]
+                p = self.start(*args)
+                started.append((x, p))
+                if "node" not in x:  # the nodes of a block run side by side, everything else in turn
+                    self.done(page, started)
+            self.done(page, started)
+            ran += len(ours)
+        self.check(ran >= 5, f"only {ran} commands found")
+
+    def done(self, page, started):
+        for x, p in started:
+            r = self.finish(p)
+            self.equal(r.code, 0, f"{page}: {x}\n{r}")
+        started.clear()
+
+    def test_every_page_is_reachable_and_every_link_leads_somewhere(self):
+        pages = [SRC / "README.md", SRC / "CONTRIBUTING.md", SRC / "CHANGELOG.md", *sorted((SRC / "docs").glob("*.md"))]
+        linked = set()
+        for page in pages:
+            for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+                if "://" in target:
+                    continue
+                path = (page.parent / target).resolve()
+                self.check(path.exists(), f"{page.name} links to {target}, which is not there")
+                linked.add(path)
+        for page in (SRC / "docs").glob("*.md"):
+            self.check(page.resolve() in linked, f"no page links to {page.name}")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Docs))

@@ -1,0 +1,107 @@
+"""Mistakes that users make: one clear line, the documented exit code, nothing left behind."""
+import gzip
+import struct
+import sys
+
+import harness
+from harness import Case
+
+
+def idx(kind, dims, body):
+    return struct.pack(">HBB", 0, kind, len(dims)) + b"".join(struct.pack(">I", d) for d in dims) + body
+
+
+class Errors(Case):
+    def bad(self, text, code, *parts, name="x.ini", args=()):
+        r = self.run("-c", self.ini(name, text=text), "--check", *args)
+        self.fails(r, code, *parts)
+
+    # ---- config -----------------------------------------------------------------------------------------------------
+    def test_unknown_key_names_place_and_nearest(self):
+        self.bad("[train]\nbach_size = 3\n", 2, "x.ini:2", "bach_size", "batch_size")
+
+    def test_unknown_section(self):
+        self.bad("\n[trian]\nseed = 3\n", 2, "x.ini:2", "trian", "train")
+
+    def test_bad_unit(self):
+        self.bad("[group]\nrendezvous_timeout = 5 parsecs\n", 2, "x.ini:2", "rendezvous_timeout", "5 parsecs")
+
+    def test_out_of_range(self):
+        self.bad("[train]\nepochs = -1\n", 2, "x.ini:2", "epochs", "-1")
+
+    def test_long_line(self):
+        self.bad("[train]\nseed = " + "1" * 100000 + "\n", 2, "x.ini:2")
+
+    def test_nul(self):
+        path = self.dir / "x.ini"
+        path.write_bytes(b"[train]\nseed = 1\x002\n")
+        self.fails(self.run("-c", path), 2, "x.ini:2")
+
+    def test_include_of_itself(self):
+        self.bad("include = x.ini\n[train]\nseed = 1\n", 2, "x.ini:1", "include")
+
+    def test_missing_file_and_missing_include(self):
+        self.fails(self.run("-c", self.dir / "none.ini"), 2, "none.ini")
+        self.bad("include = other.ini\n", 2, "x.ini:1", "other.ini")
+
+    def test_key_twice(self):
+        self.bad("[train]\nseed = 1\nseed = 2\n", 2, "x.ini:3", "seed")
+
+    def test_plugin_key(self):
+        r = self.run("-c", self.ini("x.ini", {"model.mlp": {"hiden": "3"}}), "--check")
+        self.fails(r, 2, "x.ini:", "hiden", "hidden")
+
+    def test_batches_that_contradict(self):
+        r = self.run("-c", self.ini("x.ini", {"train": {"batch_size": 16, "accumulate": 1, "global_batch": 100}}), "--check", "--nproc", 2)
+        self.fails(r, 2, "global_batch", "100")
+
+    def test_set(self):
+        path = self.ini("x.ini")
+        self.fails(self.run("-c", path, "--check", "--set", "train.sed=4"), 2, "--set", "sed", "seed")
+        self.fails(self.run("-c", path, "--check", "--set", "nonsense"), 2, "nonsense")
+        self.equal(self.run("-c", path, "--check", "--set", "train.seed=4").code, 0)
+
+    def test_usage(self):
+        self.equal(self.run().code, 2)
+        self.equal(self.run("--nonsense").code, 2)
+        self.fails(self.run("frobnicate"), 2, "frobnicate")
+        self.fails(self.run("-c", self.ini("x.ini"), "--nproc", "0"), 2, "--nproc")
+
+    def test_model_and_data_that_do_not_fit(self):
+        r = self.run("-c", self.ini("x.ini", {"model.mlp": {"input": "image"}}), "--check")
+        self.fails(r, 2, "image", "input")
+
+    # ---- sampler ----------------------------------------------------------------------------------------------------
+    def test_fewer_samples_than_ranks(self):
+        config = {"data.synthetic": {"samples": 1}, "sampler": {"plugin": "distributed"}, "sampler.distributed": {"drop_last": "yes"}}
+        r = self.run("-c", self.ini("x.ini", config), "--nproc", 2)
+        self.fails(r, 2, "drop_last")
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+    def data(self, images, labels, *parts, classes=10):
+        (self.dir / "images").write_bytes(images)
+        (self.dir / "labels").write_bytes(labels)
+        config = {"model.mlp": {"input": "image", "classes": classes}, "data": {"plugin": "idx"}, "data.synthetic": None,
+                  "data.idx": {"images": self.dir / "images", "labels": self.dir / "labels"}}
+        self.fails(self.run("-c", self.ini("x.ini", config), "--nproc", 2), 10, *parts)
+
+    def test_damaged_data(self):
+        images, labels = idx(8, [8, 3, 3], bytes(72)), idx(8, [8], bytes(range(8)))
+        self.data(images[:-1], labels, "images", "truncated")
+        self.data(b"GIF89a" + images, labels, "images", "IDX")
+        self.data(images, idx(8, [7], bytes(7)), "images", "8", "7")
+        self.data(gzip.compress(images)[:-9], labels, "images")
+        self.data(idx(8, [2 ** 31, 2 ** 31, 2 ** 31], b""), labels, "images")
+
+    def test_label_out_of_range(self):
+        images = idx(8, [8, 3, 3], bytes(72))
+        self.data(images, idx(8, [8], bytes([0, 1, 2, 3, 4, 5, 6, 200])), "200", "label")
+
+    def test_missing_data(self):
+        config = {"model.mlp": {"input": "image"}, "data": {"plugin": "idx"}, "data.synthetic": None,
+                  "data.idx": {"images": self.dir / "nowhere", "labels": self.dir / "nowhere"}}
+        self.fails(self.run("-c", self.ini("x.ini", config), "--check"), 10, self.dir / "nowhere")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Errors))

@@ -1,0 +1,133 @@
+"""Ranks that differ, that never come, that die: everyone leaves in time, with the documented code and the first cause."""
+import os
+import re
+import signal
+import sys
+import time
+
+import harness
+from harness import Case, children_of
+
+LONG = {"train": {"epochs": 100000}, "output": {"log_every": 50}}
+
+
+class Group(Case):
+    def pair(self, second, first=None, world=2):
+        """Two nodes with an INI each; `second` is what node 2 has differently."""
+        port = harness.free_port()
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{port}", "world_size": world, "rendezvous_timeout": "20s"}}
+        a = self.ini("node1.ini", group, {"group": {"rank": 0}}, first or {})
+        b = self.ini("node2.ini", group, {"group": {"rank": 1}}, second)
+        p, q = self.start("-c", a), self.start("-c", b)
+        return self.finish(p), self.finish(q)
+
+    def differ(self, second, key, left, right):
+        for r in self.pair(second):
+            self.fails(r, 4, key, left, right, "node1.ini:", "node2.ini:")
+            self.check(r.seconds < (10 if harness.SANITIZED else 3), r)
+
+    def test_differing_learning_rate(self):
+        self.differ({"optimizer": {"lr": 0.06}}, "optimizer.lr", "0.05", "0.06")
+
+    def test_differing_batch_size(self):
+        self.differ({"train": {"batch_size": 8}}, "train.batch_size", "16", "8")
+
+    def test_differing_model(self):
+        self.differ({"model.mlp": {"hidden": "24, 18"}}, "model.mlp.hidden", "24, 17", "24, 18")
+
+    def test_differing_dataset(self):
+        self.differ({"data.synthetic": {"samples": 600}}, "data.synthetic.samples", "640", "600")
+
+    def test_differing_world_size(self):
+        for r in self.pair({"group": {"world_size": 3}}):
+            self.fails(r, 4, "world_size", "2", "3")
+
+    def test_same_rank_twice(self):
+        for r in self.pair({"group": {"rank": 0}}):
+            self.check(r.code == 4, r)
+
+    def test_rank_out_of_range(self):
+        r = self.run("-c", self.ini("x.ini", {"group": {"rank": 5, "world_size": 2, "init_method": "tcp://127.0.0.1:29999"}}))
+        self.fails(r, 2, "rank", "world_size")
+
+    def test_missing_rank_is_named_and_times_out(self):
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 3, "rank": 0,
+                           "rendezvous_timeout": "6s"}}
+        r = self.run("-c", self.ini("x.ini", group))
+        self.fails(r, 4, "1", "2")
+        self.check(re.search(r"waiting.*1.*2", r.err), r)
+
+    def test_port_in_use(self):
+        import socket
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            port = s.getsockname()[1]
+            r = self.run("-c", self.ini("x.ini", {"group": {"init_method": f"tcp://127.0.0.1:{port}", "world_size": 2,
+                                                            "rank": 0, "rendezvous_timeout": "5s"}}))
+        self.fails(r, 4, str(port), "in use")
+
+    def test_no_encryption_needs_consent(self):
+        r = self.run("-c", self.ini("x.ini", {"group": {"init_method": "tcp://192.0.2.1:29500", "world_size": 2, "rank": 0}}))
+        self.fails(r, 2, "192.0.2.1", "auth = none")
+
+    # ---- a rank dies ----------------------------------------------------------------------------------------------
+    def trained_a_while(self, p):
+        """Waits until the plain lines show steps."""
+        line = ""
+        while "step" not in line or "loss" not in line:
+            line = p.stderr.readline()
+            self.check(line, "ended early")
+
+    def test_killed_rank_of_two_nodes(self):
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
+        for victim in (0, 1):
+            p = [self.start("-c", self.ini(f"{r}.ini", group, LONG, {"group": {"rank": r}})) for r in (0, 1)]
+            self.trained_a_while(p[0])
+            p[victim].kill()
+            killed = time.monotonic()
+            r = self.finish(p[1 - victim])
+            self.check(time.monotonic() - killed < (10 if harness.SANITIZED else 2), r)
+            self.fails(r, 5, f"rank {victim}")
+            p[victim].wait()
+
+    def test_killed_child_ends_the_family(self):
+        path = self.ini("family.ini", LONG)
+        for nproc, victim in ((2, 1), (3, 0)):
+            p = self.start("-c", path, "--nproc", nproc)
+            self.trained_a_while(p)
+            kids = children_of(p.pid)
+            self.equal(len(kids), nproc)
+            os.kill(kids[victim], signal.SIGKILL)
+            killed = time.monotonic()
+            r = self.finish(p)
+            self.check(time.monotonic() - killed < (10 if harness.SANITIZED else 3), r)
+            self.equal(r.code, 5, r)
+            self.check(f"rank {victim}" in r.err and "killed by signal 9" in r.err, r)
+            self.no_processes_left(path)
+
+    def test_killed_supervisor_leaves_no_orphan(self):
+        path = self.ini("orphan.ini", LONG)
+        p = self.start("-c", path, "--nproc", 2)
+        self.trained_a_while(p)
+        p.kill()
+        p.wait()
+        self.no_processes_left(path)
+
+    def test_terminated_supervisor_ends_its_ranks(self):
+        path = self.ini("term.ini", LONG)
+        p = self.start("-c", path, "--nproc", 2)
+        self.trained_a_while(p)
+        p.terminate()
+        r = self.finish(p)
+        self.equal(r.code, 128 + 15, r)
+        self.no_processes_left(path)
+
+    # ---- not finite -------------------------------------------------------------------------------------------------
+    def test_diverging_run_names_rank_tensor_and_step(self):
+        r = self.run("-c", self.ini("x.ini", {"optimizer": {"lr": 1e30}}), "--nproc", 2)
+        self.fails(r, 7, "not finite", "rank ", "step ", re.compile("loss|gradient of fc"))
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Group))

@@ -1,0 +1,131 @@
+"""Swapping plugins by one line: what cannot be loaded ends the run with exit 3 and one line, and none of its code has run."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import pathlib
+
+import harness
+from harness import BUILD, SRC, Case, Skip
+
+# A backend with nothing in it but a constructor that leaves a trace; MACROS make it wrong in one way each.
+SOURCE = r"""
+#include <ddpengine/backend.h>
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void trace(void) { int fd = open(TRACE, O_CREAT | O_WRONLY, 0600); if (fd >= 0) close(fd); }
+#ifndef ABI
+#define ABI DDP_ABI
+#endif
+#ifndef KIND_ABI
+#define KIND_ABI DDP_BACKEND_ABI
+#endif
+#ifndef KIND
+#define KIND DDP_KIND_BACKEND
+#endif
+#ifdef UNDEFINED
+extern int nowhere_to_be_found(void);
+int use(void); int use(void) { return nowhere_to_be_found(); }
+#endif
+#ifdef NEEDED
+extern int from_the_missing_library(void);
+int use(void); int use(void) { return from_the_missing_library(); }
+#endif
+static const ddp_backend_ops ops = { .struct_size = sizeof(ops), .caps = 0 };
+#ifndef NO_SYMBOL
+__attribute__((visibility("default"))) const ddp_plugin ddp_plugin_desc = {
+    .magic = DDP_MAGIC, .abi = ABI, .struct_size = sizeof(ddp_plugin), .kind = KIND, .kind_abi = KIND_ABI,
+    .host_size = sizeof(ddp_host), .name = "mine", .version = "1", .summary = "test", .option_size = sizeof(ddp_option), .ops = &ops };
+#endif
+"""
+
+
+class Plugins(Case):
+    def build(self, *flags, folder="plugins", name="backend_mine.so", after=()):
+        where = self.dir / folder
+        where.mkdir(exist_ok=True)
+        source = self.dir / "mine.c"
+        source.write_text(SOURCE)
+        self.trace = self.dir / "constructor-ran"
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", f'-DTRACE="{self.trace}"', *flags, str(source), "-o",
+                        str(where / name), *after], check=True)
+        return where / name
+
+    def refused(self, *parts, folder="plugins", backend="mine", ran=False):
+        path = self.ini("x.ini", {"group": {"backend": backend}, "plugins": {"path": self.dir / folder}})
+        for args in (("--check",), ("--nproc", 2)):
+            r = self.run("-c", path, *args)
+            self.fails(r, 3, *parts)
+        if not ran:
+            self.check(not self.trace.exists(), "the constructor of a refused plugin has run")
+
+    def test_unknown_backend(self):
+        self.trace = self.dir / "no"
+        self.refused("gloo-tpc", "gloo-tcp", backend="gloo-tpc")
+
+    def test_missing_file_by_path(self):
+        self.trace = self.dir / "no"
+        self.refused(self.dir / "none.so", backend=str(self.dir / "none.so"))
+
+    def test_not_a_plugin(self):
+        self.build("-DNO_SYMBOL")
+        self.refused("backend_mine.so", "ddp_plugin_desc")
+
+    def test_not_an_object(self):
+        self.build()
+        (self.dir / "plugins/backend_mine.so").write_text("#!/bin/sh\n")
+        self.refused("backend_mine.so", "ELF")
+
+    def test_wrong_numbers(self):
+        self.build("-DABI=7")
+        self.refused("backend_mine.so", "ABI 7")
+        self.build("-DKIND_ABI=9")
+        self.refused("backend_mine.so", "backend ABI 9")
+        self.build("-DKIND=DDP_KIND_MODEL")
+        self.refused("backend_mine.so", "model")
+
+    def test_missing_library(self):
+        lib = self.dir / "libmissing-here.so"
+        (self.dir / "lib.c").write_text("int from_the_missing_library(void) { return 1; }")
+        subprocess.run(["cc", "-shared", "-fPIC", str(self.dir / "lib.c"), "-o", str(lib)], check=True)
+        self.build("-DNEEDED", after=(str(lib),))
+        lib.unlink()
+        self.refused("backend_mine.so", "libmissing-here.so")
+
+    def test_undefined_symbol(self):
+        self.build("-DUNDEFINED")
+        self.refused("backend_mine.so", "nowhere_to_be_found")
+
+    def test_world_writable_folder(self):
+        self.build()
+        (self.dir / "plugins").chmod(0o777)
+        self.refused("plugins", "writable")
+
+    def test_clone_under_tmp_and_another_users_checkout(self):
+        """The build tree itself, copied below /tmp; then, as root, owned by somebody else."""
+        if not str(BUILD).startswith("/"):
+            raise Skip("no build tree")
+        clone = pathlib.Path(tempfile.mkdtemp(prefix="ddpengine-clone-", dir="/tmp"))
+        try:
+            (clone / ".libs").mkdir()
+            shutil.copy(BUILD / "ddpengine", clone)
+            shutil.copy(BUILD / "config.status", clone)
+            for so in (BUILD / ".libs").glob("*.so"):
+                shutil.copy(so, clone / ".libs")
+            self.clone_trains(clone)
+            if os.geteuid() == 0:
+                for p in [clone, *clone.rglob("*")]:
+                    os.chown(p, 65534, 65534)
+                self.clone_trains(clone)
+        finally:
+            shutil.rmtree(clone)
+
+    def clone_trains(self, clone):
+        r = subprocess.run([str(clone / "ddpengine"), "-c", str(self.ini("x.ini")), "--nproc", "2"], capture_output=True,
+                           text=True, timeout=harness.PATIENCE)
+        self.equal(r.returncode, 0, r.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Plugins))

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Layers include only downwards: a folder of core/ may include what stands above it in ORDER, the public headers, and
+itself; plugins, models and samplers see the public headers alone; nothing in core/ includes a header of MPI, Gloo, CUDA,
+NCCL or oneDNN. Prints each violation; exits 1 when there is one."""
+import pathlib
+import re
+import sys
+
+ORDER = ["base", "config", "plugin", "graph", "group", "data", "checkpoint", "observe", "train", "conform", "cli"]
+FOREIGN = re.compile(r"^(mpi\.h|gloo/|cuda|nccl|cublas|cudnn|dnnl|oneapi/)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# the generator of torch.Generator is one source, compiled into the core and into the sampler that must match it
+SHARED = {"samplers/distributed.c": {"base/mt19937.h"}}
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        m = INCLUDE.match(line)
+        if m:
+            yield number, m.group(1), m.group(2)
+
+
+def check_core(root, path, bad):
+    layer = path.relative_to(root / "core").parts[0]
+    for number, quote, name in includes(path):
+        where = f"{path.relative_to(root)}:{number}"
+        if FOREIGN.match(name):
+            bad.append(f"{where}: the core includes <{name}>, which only a plugin may")
+        if layer == "include":
+            if quote == '"' or (name.startswith("ddpengine/") and not (root / "core/include" / name).exists()):
+                bad.append(f"{where}: a public header includes {name}")
+            continue
+        first = name.split("/")[0]
+        if quote == '"' and first in ORDER and ORDER.index(first) > ORDER.index(layer):
+            bad.append(f"{where}: {layer} includes {name}, which stands above it")
+        if quote == '"' and first not in ORDER:
+            bad.append(f"{where}: include \"{name}\" by its path from core/")
+
+
+def check_plugin(root, path, bad):
+    allowed = SHARED.get(str(path.relative_to(root)), set())
+    for number, quote, name in includes(path):
+        beside = (path.parent / name).exists()
+        if quote == '"' and not beside and name not in allowed:
+            bad.append(f"{path.relative_to(root)}:{number}: a plugin includes \"{name}\"; it may see <ddpengine/...> only")
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    bad = []
+    for path in sorted(root.glob("core/**/*.[ch]")):
+        check_core(root, path, bad)
+    for folder in ("plugins", "models", "samplers"):
+        for path in sorted((root / folder).glob("**/*")):
+            if path.suffix in (".c", ".h", ".cc", ".cu"):
+                check_plugin(root, path, bad)
+    print("\n".join(bad) if bad else "layers: every include points downwards")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+#!/bin/sh
+# make lint: layers, format, cppcheck, clang-tidy. A tool that is not installed is named and counts as a failure, so that
+# nothing passes by absence.
+set -u
+cd "$(dirname "$0")/../.."
+bad=0
+sources=$(find core plugins models samplers tests docs/examples -name '*.c' -o -name '*.h' -o -name '*.cc' | grep -v '^core/include' | sort)
+
+need() { command -v "$1" >/dev/null 2>&1 || { echo "lint: $1 is not installed (apt-get install $2)"; bad=1; return 1; }; }
+
+python3 tests/lint/layers.py || bad=1
+
+if need clang-format clang-format; then
+    # shellcheck disable=SC2086
+    if clang-format --dry-run -Werror $sources; then echo "format: clean"; else bad=1; fi
+fi
+
+if need cppcheck cppcheck; then
+    # shellcheck disable=SC2086
+    if cppcheck -q --std=c11 --language=c --error-exitcode=1 --inline-suppr --enable=warning,performance,portability \
+        --suppressions-list=tests/lint/cppcheck.txt -j 2 -Icore -Icore/include -D_GNU_SOURCE -DDDP_VERSION='"0"' \
+        -DDDP_PLUGIN_DIR='"/"' $(echo "$sources" | grep '^core/.*\.c$\|^plugins/.*\.c$\|^models\|^samplers'); then
+        echo "cppcheck: clean"
+    else
+        bad=1
+    fi
+fi
+
+if need clang-tidy clang-tidy; then
+    log=$(mktemp)
+    # shellcheck disable=SC2086
+    echo $(echo "$sources" | grep '^core/.*\.c$\|^plugins/.*\.c$\|^models\|^samplers') | tr ' ' '\n' | xargs -P 2 -n 4 sh -c \
+        'clang-tidy -quiet "$@" -- -std=gnu11 -D_GNU_SOURCE -DDDP_VERSION="\"0\"" -DDDP_PLUGIN_DIR="\"/\"" -Icore -Icore/include 2>/dev/null' tidy >"$log"
+    if grep -E '(warning|error):' "$log"; then bad=1; else echo "clang-tidy: clean"; fi
+    rm -f "$log"
+fi
+exit $bad

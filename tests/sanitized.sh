@@ -1,0 +1,30 @@
+#!/bin/sh
+# tests/sanitized.sh address,undefined | thread: builds once more in a folder of its own and runs the tests there (with
+# `thread` the unit tests only: a library that is not built for it, such as OpenMP's, would drown the rest).
+set -eu
+cd "$(dirname "$0")/.."
+kind=$1
+top=$(pwd)
+build=$top/build-$(echo "$kind" | tr ',' '-')
+log=$build/check.log
+mkdir -p "$build"
+cd "$build"
+[ -f config.status ] || "$top/configure" -q --enable-werror --enable-sanitizers="$kind" >/dev/null
+rc=0
+if [ "$kind" = thread ]; then
+    export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
+    set -- TESTS_ONLY_UNIT=1
+else
+    export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1" UBSAN_OPTIONS="print_stacktrace=1" \
+        LSAN_OPTIONS="suppressions=$top/tests/lsan.supp:print_suppressions=0"
+    set --
+fi
+make -j "$(nproc)" "$@" check >"$log" 2>&1 || rc=$?
+if ! grep -q '^# TOTAL' "$log"; then
+    tail -n 40 "$log"
+    exit 1
+fi
+[ "$rc" = 0 ] || grep -E -B2 -A12 '^not ok|ERROR: |WARNING: ThreadSanitizer' test-suite.log | head -n 120 || true
+awk '/^# PASS:/ {p = $3} /^# XFAIL:/ {p += $3} /^# FAIL:/ {f = $3} /^# XPASS:/ {f += $3} /^# ERROR:/ {f += $3} /^# SKIP:/ {s = $3}
+    END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' "$log"
+exit "$rc"
