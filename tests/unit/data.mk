@@ -1,6 +1,13 @@
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
-TESTS += tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
+check_PROGRAMS += tests/unit/test_data tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
+TESTS += tests/unit/test_data tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
+
+# counts the loader's allocations and makes them fail
+tests_unit_test_data_SOURCES = tests/unit/test_data.c
+tests_unit_test_data_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_data_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc \
+	-Wl,--wrap=posix_memalign
+tests_unit_test_data_LDADD = $(UNIT_LDADD)
 
 tests_unit_test_random_SOURCES = tests/unit/test_random.c tests/unit/data_util.h
 tests_unit_test_random_CPPFLAGS = $(UNIT_CPPFLAGS)
