@@ -19,9 +19,9 @@ typedef struct ddp_checkpoint_meta {
     bool finished;          /* the run that saved it was complete */
 } ddp_checkpoint_meta;
 
-/* Saves into DIR/step-%08llu; an existing one of that number that verifies is kept and counts as saved. A left-over .tmp is
- * removed. Then removes the oldest beyond `keep` (0: keeps all) -- only ones that verify count. DDP_ERR_SYSTEM names the
- * file; earlier checkpoints stay intact. */
+/* Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as
+ * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest beyond `keep` (0: keeps all) -- only
+ * ones that verify count, and the new one always stays. DDP_ERR_SYSTEM names the file; earlier checkpoints stay intact. */
 ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
                                size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
                                uint64_t keep, ddp_log *log, ddp_err *err);
@@ -33,7 +33,8 @@ typedef struct ddp_checkpoint {
     ddp_checkpoint_meta meta;
     ddp_safetensors *model, *optimizer;
 } ddp_checkpoint;
-/* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. */
+/* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later format
+ * version wrote is an error: an older one must not silently take its place. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
 void ddp_checkpoint_close(ddp_checkpoint *c);

@@ -19,6 +19,7 @@ ddp_status ddp_safetensors_write(const char *path, const ddp_named_tensor *tenso
                                  ddp_err *err);
 
 typedef struct ddp_safetensors ddp_safetensors;
+/* Tensors point into the mapping. In a file that others wrote they may be unaligned: memcpy, do not cast. */
 /* Maps the file and checks it: header bounds, JSON, dtypes, shapes against byte ranges, no overlap, no gap past the end. */
 ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err *err);
 void ddp_safetensors_close(ddp_safetensors *s);

@@ -1,0 +1,269 @@
+/* checkpoint/checkpoint.c -- saving so that a kill at any moment leaves a checkpoint that loads, and finding the newest.
+ * What ranks tell each other about it is train/resume.c's affair. */
+#include "checkpoint/folder.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- opening ------------------------------------------------------------------------------------------------------- */
+static ddp_status open_part(const char *dir, const char *name, const ddp_file_facts *facts, ddp_safetensors **out,
+                            ddp_err *err)
+{
+    ddp_path path;
+
+    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    DDP_TRY(ddp_verify_file(path.text, facts, err));
+    return ddp_safetensors_open(path.text, out, err);
+}
+
+/* A folder without a manifest is the usual mistake: say which one it is. */
+static ddp_status check_is_checkpoint(const char *path, const char *manifest, ddp_err *err)
+{
+    uint64_t *steps = NULL;
+    size_t count = 0;
+    char name[DDP_STEP_NAME] = "";
+
+    if (access(manifest, F_OK) == 0 || errno != ENOENT) return DDP_OK;
+    if (ddp_step_list(path, &steps, &count, err) == DDP_OK && count > 0) ddp_step_name(name, steps[0]);
+    free(steps);
+    if (count > 0)
+        return ddp_fail(err, DDP_ERR_DATA, "%s holds checkpoints but is none: name one of them, such as %s/%s", path,
+                        path, name);
+    return ddp_fail(err, DDP_ERR_DATA, "%s has no " DDP_MANIFEST_FILE ": not a checkpoint, or its save did not finish",
+                    path);
+}
+
+ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err)
+{
+    ddp_checkpoint c = {0};
+    ddp_manifest m;
+    ddp_path manifest;
+    ddp_status st;
+
+    if (strlen(path) >= sizeof(c.path)) return ddp_fail(err, DDP_ERR_INVALID, "the path %.200s... is too long", path);
+    ddp_copy_text(c.path, sizeof(c.path), path);
+    DDP_TRY(ddp_path_join(&manifest, path, DDP_MANIFEST_FILE, err));
+    DDP_TRY(check_is_checkpoint(path, manifest.text, err));
+    DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
+    c.meta = m.meta;
+    st = open_part(path, DDP_MODEL_FILE, &m.model, &c.model, err);
+    if (st == DDP_OK) st = open_part(path, DDP_OPTIMIZER_FILE, &m.optimizer, &c.optimizer, err);
+    if (st != DDP_OK) {
+        ddp_checkpoint_close(&c);
+        return st;
+    }
+    *out = c;
+    return DDP_OK;
+}
+
+void ddp_checkpoint_close(ddp_checkpoint *c)
+{
+    ddp_safetensors_close(c->model);
+    ddp_safetensors_close(c->optimizer);
+    c->model = c->optimizer = NULL;
+}
+
+/* DIR/step-STEP, whose manifest must be of that step. */
+static ddp_status open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err)
+{
+    char name[DDP_STEP_NAME];
+    ddp_checkpoint c;
+    ddp_path path;
+
+    ddp_step_name(name, step);
+    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    DDP_TRY(ddp_checkpoint_open(path.text, &c, err));
+    if (c.meta.step != step) {
+        ddp_checkpoint_close(&c);
+        return ddp_fail(err, DDP_ERR_DATA, "%s holds step %" PRIu64 ": the folder was renamed", path.text, c.meta.step);
+    }
+    *out = c;
+    return DDP_OK;
+}
+
+ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err)
+{
+    uint64_t *steps = NULL;
+    size_t count = 0;
+    ddp_status st = DDP_IN_PROGRESS;
+
+    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    for (size_t i = 0; i < count; i++) {
+        st = open_step(dir, steps[i], out, err);
+        /* neither says that the checkpoint is bad, so an older one must not take its place */
+        if (st == DDP_OK || st == DDP_ERR_NOMEM || st == DDP_ERR_UNSUPPORTED) break;
+        ddp_log_line(log, DDP_LOG_WARN, "checkpoint step-%08" PRIu64 " is skipped: %s", steps[i], err->msg);
+        st = DDP_IN_PROGRESS;
+    }
+    free(steps);
+    return st;
+}
+
+/* ---- saving -------------------------------------------------------------------------------------------------------- */
+static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
+                              size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
+                              uint64_t *bytes, ddp_err *err)
+{
+    static const char *const metadata[] = {"format", "pt", NULL}; /* what PyTorch users' tools look for */
+    ddp_manifest m = {.meta = *meta};
+    ddp_path path;
+
+    DDP_TRY(ddp_path_join(&path, dir, DDP_MODEL_FILE, err));
+    DDP_TRY(ddp_safetensors_write(path.text, model, model_count, metadata, m.model.sha256, &m.model.bytes, err));
+    DDP_TRY(ddp_path_join(&path, dir, DDP_OPTIMIZER_FILE, err));
+    DDP_TRY(ddp_safetensors_write(path.text, optimizer, optimizer_count, metadata, m.optimizer.sha256,
+                                  &m.optimizer.bytes, err));
+    DDP_TRY(ddp_path_join(&path, dir, DDP_MANIFEST_FILE, err));
+    DDP_TRY(ddp_manifest_write(path.text, &m, err));
+    *bytes = m.model.bytes + m.optimizer.bytes;
+    return ddp_fsync_folder(dir, err);
+}
+
+/* Puts `tmp` in the place of `final`. What was there (damaged, or of another run) is exchanged in one step, so that at no
+ * moment neither is there, and then removed; a file system that cannot exchange (NFS) loses it first. */
+static ddp_status put_in_place(const char *tmp, const char *final, ddp_log *log, ddp_err *err)
+{
+    if (rename(tmp, final) == 0) return DDP_OK;
+    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+        return ddp_fail_errno(err, "cannot rename %s to %s", tmp, final);
+    ddp_log_line(log, DDP_LOG_WARN, "checkpoint %s was damaged or of another run: replaced", final);
+    if (renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
+        if (ddp_remove_path(tmp, err) != DDP_OK) ddp_log_line(log, DDP_LOG_WARN, "%s", err->msg);
+        return DDP_OK;
+    }
+    DDP_TRY(ddp_remove_path(final, err));
+    return rename(tmp, final) == 0 ? DDP_OK : ddp_fail_errno(err, "cannot rename %s to %s", tmp, final);
+}
+
+static bool is_saved(const char *dir, const ddp_checkpoint_meta *meta)
+{
+    ddp_checkpoint c;
+    ddp_err ignored;
+    bool equal;
+
+    if (open_step(dir, meta->step, &c, &ignored) != DDP_OK) return false;
+    equal = ddp_meta_equal(&c.meta, meta);
+    ddp_checkpoint_close(&c);
+    return equal;
+}
+
+/* Out of the way first, so that a kill leaves no half of it under a checkpoint's name. */
+static ddp_status remove_step(const char *dir, uint64_t step, ddp_err *err)
+{
+    char name[DDP_STEP_NAME], tmp_name[DDP_STEP_NAME + 4];
+    ddp_path path, tmp;
+
+    ddp_step_name(name, step);
+    (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
+    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    DDP_TRY(ddp_path_join(&tmp, dir, tmp_name, err));
+    if (rename(path.text, tmp.text) != 0) return ddp_fail_errno(err, "cannot rename %s", path.text);
+    return ddp_remove_path(tmp.text, err);
+}
+
+/* Removes what is older than the newest `keep` that verify. `step` was written just now: it counts, and is not read again. */
+static ddp_status prune(const char *dir, uint64_t step, uint64_t keep, ddp_err *err)
+{
+    uint64_t *steps = NULL, good = 1;
+    size_t count = 0;
+    ddp_status st = DDP_OK;
+    ddp_checkpoint c;
+
+    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    for (size_t i = 0; st == DDP_OK && keep > 0 && count > keep && i < count; i++) {
+        if (steps[i] == step) continue;
+        if (good >= keep) {
+            st = remove_step(dir, steps[i], err);
+        } else if (open_step(dir, steps[i], &c, err) == DDP_OK) {
+            ddp_checkpoint_close(&c);
+            good++;
+        }
+    }
+    free(steps);
+    return st;
+}
+
+static void log_durable(ddp_log *log, const char *path, uint64_t bytes, int64_t from_ns)
+{
+    char size[32], time[32];
+
+    ddp_log_line(log, DDP_LOG_INFO, "checkpoint %s is durable (%s, %s)", path,
+                 ddp_format_bytes(bytes, size, sizeof(size)),
+                 ddp_format_seconds((double)(ddp_now_ns() - from_ns) * 1e-9, time, sizeof(time)));
+}
+
+ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
+                               size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
+                               uint64_t keep, ddp_log *log, ddp_err *err)
+{
+    char name[DDP_STEP_NAME], tmp_name[DDP_STEP_NAME + 4];
+    int64_t from = ddp_now_ns();
+    ddp_path final, tmp;
+    uint64_t bytes = 0;
+    ddp_err ignored;
+    ddp_status st;
+
+    ddp_step_name(name, meta->step);
+    (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
+    DDP_TRY(ddp_path_join(&final, dir, name, err));
+    DDP_TRY(ddp_path_join(&tmp, dir, tmp_name, err));
+    DDP_TRY(ddp_make_folders(dir, err));
+    DDP_TRY(ddp_sweep(dir, err));
+    if (is_saved(dir, meta)) {
+        ddp_log_line(log, DDP_LOG_INFO, "checkpoint %s is there already", final.text);
+        return DDP_OK;
+    }
+    if (mkdir(tmp.text, 0777) != 0) return ddp_fail_errno(err, "cannot create the checkpoint folder %s", tmp.text);
+    st = write_files(tmp.text, meta, model, model_count, optimizer, optimizer_count, &bytes, err);
+    if (st == DDP_OK) st = put_in_place(tmp.text, final.text, log, err);
+    if (st != DDP_OK) {
+        (void)ddp_remove_path(tmp.text, &ignored);
+        return st;
+    }
+    DDP_TRY(ddp_fsync_folder(dir, err));
+    log_durable(log, final.text, bytes, from);
+    if (prune(dir, meta->step, keep, err) != DDP_OK) /* the new one is safe: not the run's end */
+        ddp_log_line(log, DDP_LOG_WARN, "old checkpoints stay: %s", err->msg);
+    return DDP_OK;
+}
+
+/* ---- before training ------------------------------------------------------------------------------------------------ */
+/* Makes the new folder's own name durable; its parent may be closed to us, then the file system decides. */
+static void fsync_parent(const char *dir)
+{
+    ddp_err ignored;
+    ddp_path copy;
+
+    ddp_copy_text(copy.text, sizeof(copy.text), dir);
+    (void)ddp_fsync_folder(dirname(copy.text), &ignored);
+}
+
+ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)
+{
+    static const char trial[4096]; /* a block, so that a full disk shows */
+    uint64_t *steps = NULL;
+    char name[64];
+    size_t count;
+    ddp_path path;
+    ddp_status st;
+    int fd;
+
+    DDP_TRY(ddp_make_folders(dir, err));
+    fsync_parent(dir);
+    DDP_TRY(ddp_step_list(dir, &steps, &count, err)); /* may we list it? */
+    free(steps);
+    (void)snprintf(name, sizeof(name), ".write-test-%ld", (long)getpid());
+    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    fd = open(path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return ddp_fail_errno(err, "cannot write in the checkpoint folder %s ([checkpoint] dir)", dir);
+    st = ddp_write_all(fd, trial, sizeof(trial), path.text, err);
+    (void)close(fd);
+    if (unlink(path.text) != 0 && st == DDP_OK)
+        st = ddp_fail_errno(err, "cannot remove files in the checkpoint folder %s ([checkpoint] dir)", dir);
+    return st;
+}

@@ -1,0 +1,158 @@
+/* checkpoint/folder.c -- names of checkpoint folders, listing and sweeping [checkpoint] dir, comparing a file with its hash. */
+#include "checkpoint/folder.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ddp_status ddp_path_join(ddp_path *out, const char *dir, const char *name, ddp_err *err)
+{
+    int n = snprintf(out->text, sizeof(out->text), "%s/%s", dir, name);
+
+    if (n < 0 || (size_t)n >= sizeof(out->text))
+        return ddp_fail(err, DDP_ERR_INVALID, "the path %.200s.../%s is too long", dir, name);
+    return DDP_OK;
+}
+
+void ddp_step_name(char name[DDP_STEP_NAME], uint64_t step)
+{
+    (void)snprintf(name, DDP_STEP_NAME, "step-%08" PRIu64, step);
+}
+
+/* True for exactly the names that ddp_step_name gives. */
+static bool parse_step(const char *name, uint64_t *step)
+{
+    char again[DDP_STEP_NAME];
+
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return false;
+    *step = strtoull(name + 5, NULL, 10);
+    ddp_step_name(again, *step);
+    return strcmp(name, again) == 0;
+}
+
+static int compare_down(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static ddp_status append(uint64_t **steps, size_t *count, size_t *capacity, uint64_t step, ddp_err *err)
+{
+    if (*count == *capacity) {
+        size_t more = *capacity == 0 ? 16 : 2 * *capacity;
+        uint64_t *grown = realloc(*steps, more * sizeof(*grown));
+
+        if (grown == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a list of checkpoints");
+        *steps = grown;
+        *capacity = more;
+    }
+    (*steps)[(*count)++] = step;
+    return DDP_OK;
+}
+
+ddp_status ddp_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_err *err)
+{
+    uint64_t *found = NULL, step;
+    size_t n = 0, capacity = 0;
+    ddp_status st = DDP_OK;
+    DIR *d = opendir(dir);
+
+    if (d == NULL && errno != ENOENT) return ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
+    while (d != NULL && st == DDP_OK) {
+        const struct dirent *e;
+
+        errno = 0;
+        e = readdir(d);
+        if (e == NULL && errno != 0) st = ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
+        if (e == NULL) break;
+        if (parse_step(e->d_name, &step)) st = append(&found, &n, &capacity, step, err);
+    }
+    if (d != NULL) (void)closedir(d);
+    if (st != DDP_OK) {
+        free(found);
+        return st;
+    }
+    if (n > 0) qsort(found, n, sizeof(*found), compare_down);
+    *steps = found;
+    *count = n;
+    return DDP_OK;
+}
+
+ddp_status ddp_remove_path(const char *path, ddp_err *err)
+{
+    return unlink(path) == 0 ? DDP_OK : ddp_remove_folder(path, err);
+}
+
+static bool is_left_over(const char *name)
+{
+    char base[DDP_STEP_NAME];
+    size_t n = strlen(name);
+    uint64_t step;
+
+    if (n < 5 || n - 4 >= sizeof(base) || strcmp(name + n - 4, ".tmp") != 0) return false;
+    memcpy(base, name, n - 4);
+    base[n - 4] = '\0';
+    return parse_step(base, &step);
+}
+
+ddp_status ddp_sweep(const char *dir, ddp_err *err)
+{
+    const struct dirent *e;
+    ddp_status st = DDP_OK;
+    ddp_path path;
+    DIR *d = opendir(dir);
+
+    if (d == NULL) return ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
+    while (st == DDP_OK && (e = readdir(d)) != NULL) {
+        if (!is_left_over(e->d_name)) continue;
+        st = ddp_path_join(&path, dir, e->d_name, err);
+        if (st == DDP_OK) st = ddp_remove_path(path.text, err);
+    }
+    (void)closedir(d);
+    return st;
+}
+
+/* read(2) rather than a mapping: a bad disk is then an error with a name, not a SIGBUS. */
+static ddp_status hash_file(int fd, const char *path, char hex[DDP_SHA256_HEX], ddp_err *err)
+{
+    const size_t capacity = (size_t)1 << 20;
+    char *buffer = ddp_alloc(capacity, err);
+    ssize_t n = 0;
+    ddp_sha256 h;
+    ddp_status st = buffer == NULL ? err->status : ddp_sha256_begin(&h, err);
+
+    if (st != DDP_OK) goto free_buffer;
+    while ((n = read(fd, buffer, capacity)) > 0 || (n < 0 && errno == EINTR))
+        if (n > 0) ddp_sha256_add(&h, buffer, (size_t)n);
+    if (n < 0) st = ddp_fail_errno(err, "cannot read %s", path);
+    ddp_sha256_end(&h, hex);
+free_buffer:
+    free(buffer);
+    return st;
+}
+
+ddp_status ddp_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err)
+{
+    char hex[DDP_SHA256_HEX];
+    struct stat s;
+    ddp_status st = DDP_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd < 0) return ddp_fail_errno(err, "cannot open %s", path);
+    if (fstat(fd, &s) != 0) {
+        st = ddp_fail_errno(err, "cannot stat %s", path);
+    } else if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != facts->bytes) {
+        st = ddp_fail(err, DDP_ERR_DATA, "%s has %lld bytes where the manifest says %" PRIu64, path,
+                      (long long)s.st_size, facts->bytes);
+    } else if ((st = hash_file(fd, path, hex, err)) == DDP_OK && strcmp(hex, facts->sha256) != 0) {
+        st = ddp_fail(err, DDP_ERR_DATA, "%s is damaged: its SHA-256 is %.12s..., the manifest says %.12s...", path,
+                      hex, facts->sha256);
+    }
+    (void)close(fd);
+    return st;
+}

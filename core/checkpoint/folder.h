@@ -1,0 +1,26 @@
+/* checkpoint/folder.h -- names of checkpoint folders and what lies in [checkpoint] dir. Private to checkpoint/. */
+#ifndef DDP_CHECKPOINT_FOLDER_H
+#define DDP_CHECKPOINT_FOLDER_H
+
+#include "checkpoint/manifest.h"
+
+#define DDP_PATH_CAPACITY 4096
+#define DDP_STEP_NAME     32 /* "step-" and up to 20 digits, ".tmp" */
+
+typedef struct ddp_path {
+    char text[DDP_PATH_CAPACITY];
+} ddp_path;
+
+/* DIR/NAME; DDP_ERR_INVALID when it is too long. */
+ddp_status ddp_path_join(ddp_path *out, const char *dir, const char *name, ddp_err *err);
+void ddp_step_name(char name[DDP_STEP_NAME], uint64_t step); /* "step-00000500" */
+
+/* The steps that have a folder in `dir`, highest first; free() *steps. An absent folder has none. */
+ddp_status ddp_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_err *err);
+/* Removes step-*.tmp, left over from saves that did not finish. */
+ddp_status ddp_sweep(const char *dir, ddp_err *err);
+ddp_status ddp_remove_path(const char *path, ddp_err *err); /* a folder with its files, or a file; absent: ok */
+/* Size and SHA-256 of a file against what the manifest says. */
+ddp_status ddp_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err);
+
+#endif

@@ -1,0 +1,232 @@
+/* checkpoint/manifest.c -- MANIFEST.json to struct and back. It carries a checksum of itself, so that a flipped digit in the
+ * position is found as surely as one in the tensors. Folders and renames are checkpoint.c's affair. */
+#include "checkpoint/manifest.h"
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MANIFEST_LIMIT ((size_t)1 << 20)
+
+/* Every whole number of ddp_checkpoint_meta, in the order of the file. */
+static const struct {
+    const char *key;
+    size_t offset;
+} numbers[] = {
+    {"step", offsetof(ddp_checkpoint_meta, step)},
+    {"epoch", offsetof(ddp_checkpoint_meta, epoch)},
+    {"cursor", offsetof(ddp_checkpoint_meta, cursor)},
+    {"seed", offsetof(ddp_checkpoint_meta, seed)},
+    {"world_size", offsetof(ddp_checkpoint_meta, world_size)},
+    {"bucket_size", offsetof(ddp_checkpoint_meta, bucket_size)},
+    {"first_bucket_size", offsetof(ddp_checkpoint_meta, first_bucket_size)},
+    {"batch_size", offsetof(ddp_checkpoint_meta, batch_size)},
+    {"accumulate", offsetof(ddp_checkpoint_meta, accumulate)},
+};
+
+static uint64_t number_of(const ddp_checkpoint_meta *m, size_t i)
+{
+    uint64_t n;
+
+    memcpy(&n, (const char *)m + numbers[i].offset, sizeof(n));
+    return n;
+}
+
+bool ddp_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b)
+{
+    for (size_t i = 0; i < DDP_COUNT(numbers); i++)
+        if (number_of(a, i) != number_of(b, i)) return false;
+    return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 && a->finished == b->finished;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------- */
+/* A number; as text where jansson's signed 64 bits cannot hold it (a seed may be any 64 bits). */
+static json_t *json_number(uint64_t n)
+{
+    char text[24];
+
+    if (n <= INT64_MAX) return json_integer((json_int_t)n);
+    (void)snprintf(text, sizeof(text), "%" PRIu64, n);
+    return json_string(text);
+}
+
+static json_t *json_file(const ddp_file_facts *f)
+{
+    return json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
+}
+
+/* SHA-256 of the object without its "checksum", sorted keys, no white space. */
+static ddp_status checksum_of(const json_t *object, char hex[DDP_SHA256_HEX], ddp_err *err)
+{
+    json_t *bare = json_copy((json_t *)(uintptr_t)object); /* shallow */
+    char *text = NULL;
+    ddp_sha256 h;
+    ddp_status st;
+
+    if (bare != NULL) (void)json_object_del(bare, "checksum");
+    if (bare != NULL) text = json_dumps(bare, JSON_COMPACT | JSON_SORT_KEYS);
+    if (text == NULL) {
+        st = ddp_fail(err, DDP_ERR_NOMEM, "out of memory for " DDP_MANIFEST_FILE);
+    } else if ((st = ddp_sha256_begin(&h, err)) == DDP_OK) {
+        ddp_sha256_add(&h, text, strlen(text));
+        ddp_sha256_end(&h, hex);
+    }
+    free(text);
+    json_decref(bare);
+    return st;
+}
+
+static ddp_status to_json(const ddp_manifest *m, json_t **out, ddp_err *err)
+{
+    const ddp_checkpoint_meta *meta = &m->meta;
+    json_t *object = json_pack("{s:s, s:i}", "format", DDP_MANIFEST_FORMAT, "version", DDP_MANIFEST_VERSION);
+    char hex[DDP_SHA256_HEX];
+    bool bad = object == NULL;
+    ddp_status st;
+
+    for (size_t i = 0; i < DDP_COUNT(numbers); i++)
+        bad |= json_object_set_new(object, numbers[i].key, json_number(number_of(meta, i))) != 0;
+    bad |= json_object_set_new(object, "config_hash", json_string(meta->config_hash)) != 0;
+    bad |= json_object_set_new(object, "model", json_string(meta->model)) != 0;
+    bad |= json_object_set_new(object, "finished", json_boolean(meta->finished)) != 0;
+    bad |= json_object_set_new(object, "files",
+                               json_pack("{s:o, s:o}", DDP_MODEL_FILE, json_file(&m->model), DDP_OPTIMIZER_FILE,
+                                         json_file(&m->optimizer))) != 0;
+    if (bad) {
+        st = ddp_fail(err, DDP_ERR_INVALID,
+                      "cannot describe the checkpoint: its model name is not UTF-8, or out of memory");
+    } else if ((st = checksum_of(object, hex, err)) == DDP_OK &&
+               json_object_set_new(object, "checksum", json_string(hex)) != 0) {
+        st = ddp_fail(err, DDP_ERR_NOMEM, "out of memory for " DDP_MANIFEST_FILE);
+    }
+    if (st == DDP_OK)
+        *out = object;
+    else
+        json_decref(object);
+    return st;
+}
+
+static ddp_status write_new(const char *path, const char *text, ddp_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    ddp_status st;
+
+    if (fd < 0) return ddp_fail_errno(err, "cannot create %s", path);
+    st = ddp_write_all(fd, text, strlen(text), path, err);
+    if (st == DDP_OK) st = ddp_write_all(fd, "\n", 1, path, err);
+    if (st == DDP_OK && fsync(fd) != 0) st = ddp_fail_errno(err, "cannot flush %s to disk", path);
+    if (close(fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
+    if (st != DDP_OK) (void)unlink(path);
+    return st;
+}
+
+ddp_status ddp_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err)
+{
+    json_t *object = NULL;
+    char *text;
+    ddp_status st;
+
+    DDP_TRY(to_json(m, &object, err));
+    text = json_dumps(object, JSON_INDENT(2));
+    st = text == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory for " DDP_MANIFEST_FILE)
+                      : write_new(path, text, err);
+    free(text);
+    json_decref(object);
+    return st;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------- */
+static bool read_number(const json_t *v, uint64_t *out)
+{
+    const char *text = json_string_value(v);
+    char again[24];
+
+    if (json_is_integer(v) && json_integer_value(v) >= 0) {
+        *out = (uint64_t)json_integer_value(v);
+        return true;
+    }
+    if (text == NULL) return false;
+    *out = strtoull(text, NULL, 10);
+    (void)snprintf(again, sizeof(again), "%" PRIu64, *out);
+    return strcmp(text, again) == 0;
+}
+
+static bool read_text(const json_t *v, char *out, size_t capacity)
+{
+    const char *text = json_string_value(v);
+
+    if (text == NULL || strlen(text) >= capacity) return false;
+    ddp_copy_text(out, capacity, text);
+    return true;
+}
+
+static bool read_file(const json_t *files, const char *name, ddp_file_facts *f)
+{
+    const json_t *v = json_object_get(files, name);
+
+    return read_number(json_object_get(v, "bytes"), &f->bytes) &&
+           read_text(json_object_get(v, "sha256"), f->sha256, sizeof(f->sha256)) &&
+           strlen(f->sha256) == DDP_SHA256_HEX - 1;
+}
+
+static ddp_status read_fields(const char *path, const json_t *object, ddp_manifest *m, ddp_err *err)
+{
+    const json_t *files = json_object_get(object, "files"), *finished = json_object_get(object, "finished");
+
+    for (size_t i = 0; i < DDP_COUNT(numbers); i++) {
+        uint64_t n;
+
+        if (!read_number(json_object_get(object, numbers[i].key), &n))
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"%s\" is missing or not a whole number", path, numbers[i].key);
+        memcpy((char *)&m->meta + numbers[i].offset, &n, sizeof(n));
+    }
+    if (!read_text(json_object_get(object, "config_hash"), m->meta.config_hash, sizeof(m->meta.config_hash)) ||
+        !read_text(json_object_get(object, "model"), m->meta.model, sizeof(m->meta.model)) ||
+        !json_is_boolean(finished))
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "%s: \"config_hash\", \"model\" or \"finished\" is missing or of a wrong type", path);
+    m->meta.finished = json_is_true(finished);
+    if (!read_file(files, DDP_MODEL_FILE, &m->model) || !read_file(files, DDP_OPTIMIZER_FILE, &m->optimizer))
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of both files", path);
+    return DDP_OK;
+}
+
+static ddp_status check_object(const char *path, const json_t *object, ddp_manifest *m, ddp_err *err)
+{
+    const char *format = json_string_value(json_object_get(object, "format"));
+    const char *stated = json_string_value(json_object_get(object, "checksum"));
+    const json_t *version = json_object_get(object, "version");
+    char hex[DDP_SHA256_HEX];
+
+    if (format == NULL || strcmp(format, DDP_MANIFEST_FORMAT) != 0 || !json_is_integer(version))
+        return ddp_fail(err, DDP_ERR_DATA, "%s is not the manifest of a ddpengine checkpoint", path);
+    if (json_integer_value(version) != DDP_MANIFEST_VERSION)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "%s is of format version %lld, this ddpengine reads %d: use the version that wrote it", path,
+                        (long long)json_integer_value(version), DDP_MANIFEST_VERSION);
+    DDP_TRY(checksum_of(object, hex, err));
+    if (stated == NULL || strcmp(stated, hex) != 0)
+        return ddp_fail(err, DDP_ERR_DATA, "%s: its contents do not match its checksum: damaged or edited", path);
+    return read_fields(path, object, m, err);
+}
+
+ddp_status ddp_manifest_read(const char *path, ddp_manifest *m, ddp_err *err)
+{
+    ddp_manifest found = {0};
+    size_t length = 0;
+    char *text = NULL;
+    json_error_t why;
+    json_t *object;
+    ddp_status st;
+
+    DDP_TRY(ddp_file_read(path, MANIFEST_LIMIT, &text, &length, err));
+    object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
+    st = object == NULL ? ddp_fail(err, DDP_ERR_DATA, "%s is not valid JSON: %s at line %d", path, why.text, why.line)
+                        : check_object(path, object, &found, err);
+    if (st == DDP_OK) *m = found;
+    json_decref(object);
+    free(text);
+    return st;
+}

@@ -1,0 +1,29 @@
+/* checkpoint/manifest.h -- MANIFEST.json: the last file of a checkpoint; what it lists is complete. Private to checkpoint/. */
+#ifndef DDP_MANIFEST_H
+#define DDP_MANIFEST_H
+
+#include "checkpoint/checkpoint.h"
+
+#define DDP_MANIFEST_FORMAT  "ddpengine checkpoint"
+#define DDP_MANIFEST_VERSION 1
+#define DDP_MANIFEST_FILE    "MANIFEST.json"
+#define DDP_MODEL_FILE       "model.safetensors"
+#define DDP_OPTIMIZER_FILE   "optimizer.safetensors"
+
+typedef struct ddp_file_facts {
+    uint64_t bytes;
+    char sha256[DDP_SHA256_HEX];
+} ddp_file_facts;
+
+typedef struct ddp_manifest {
+    ddp_checkpoint_meta meta;
+    ddp_file_facts model, optimizer;
+} ddp_manifest;
+
+/* Writes path (O_EXCL) and fsyncs it; on failure removes it. */
+ddp_status ddp_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err);
+/* DDP_ERR_DATA: damaged, with the reason; DDP_ERR_UNSUPPORTED: of a later version. */
+ddp_status ddp_manifest_read(const char *path, ddp_manifest *m, ddp_err *err);
+bool ddp_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b);
+
+#endif

@@ -1,0 +1,16 @@
+/* checkpoint/safetensors_format.h -- what the writer and the reader of safetensors share: dtype names, sizes, bounds. */
+#ifndef DDP_SAFETENSORS_FORMAT_H
+#define DDP_SAFETENSORS_FORMAT_H
+
+#include "checkpoint/safetensors.h"
+
+/* The bound that the format's own implementations set, 100 MB. */
+#define DDP_SAFETENSORS_MAX_HEADER 100000000u
+#define DDP_SAFETENSORS_METADATA   "__metadata__"
+
+const char *ddp_safetensors_dtype_name(uint32_t dtype); /* "F32"; NULL for what the format or ddpengine lacks */
+uint32_t ddp_safetensors_dtype(const char *name);       /* 0 when unknown */
+/* dtype's size x product of dims; false for an unknown dtype, too many or negative dims, or an overflow of 2^63-1. */
+bool ddp_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes);
+
+#endif
