@@ -1,0 +1,85 @@
+/* observe/internal.h -- the parts of the observer. Private to observe/.
+ *
+ *   observe.c     ring and thread: from the trainer's steps to the parts below
+ *   metrics.c     metrics.jsonl
+ *   summary.c     summary.json
+ *   progress.c    lines for people
+ *   statistics.c  times over the whole run, memory of the process
+ *
+ * All but the ring belongs to the thread "ddp-observe" until it is joined, then to the trainer's thread. */
+#ifndef DDP_OBSERVE_INTERNAL_H
+#define DDP_OBSERVE_INTERNAL_H
+
+#include "config/config.h"
+#include "observe/observe.h"
+#include <stdatomic.h>
+
+/* ---- metrics.jsonl ------------------------------------------------------------------------------------------------- */
+#define DDP_METRICS_BUFFER 65536
+#define DDP_METRICS_LINE   1024 /* longest line of a step */
+
+typedef struct ddp_metrics {
+    int fd; /* -1: no file */
+    char path[4096];
+    int64_t size;           /* up to the last complete line */
+    uint64_t pending, lost; /* lines in the buffer; lines that could not be written */
+    ddp_log *log;
+    size_t used;
+    char buffer[DDP_METRICS_BUFFER]; /* preallocated: nothing is allocated between steps */
+} ddp_metrics;
+
+/* DIR/metrics.jsonl, emptied, or with `append` cut after its last complete line. An empty `dir`: no file. */
+ddp_status ddp_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err);
+void ddp_metrics_step(ddp_metrics *m, const ddp_step_record *r);
+void ddp_metrics_line(ddp_metrics *m, const char *line); /* ends with a newline */
+/* Writes what is pending. A failure is one warning for the run; what could not be written is counted. */
+void ddp_metrics_flush(ddp_metrics *m);
+void ddp_metrics_close(ddp_metrics *m);
+/* "0.123456789", "null" for what is not finite; at most 31 characters. Returns buf. */
+const char *ddp_json_number(double v, const char *fmt, char buf[32]);
+
+/* ---- statistics ------------------------------------------------------------------------------------------------------ */
+#define DDP_STEP_SAMPLES 262144 /* exact up to here, then a uniform sample of as many (Vitter's algorithm R) */
+
+typedef struct ddp_statistics {
+    float *step_ms; /* DDP_STEP_SAMPLES */
+    uint64_t steps; /* of this run */
+    uint64_t random;
+    double seconds, samples; /* of all steps but the first */
+    double first_seconds, first_samples;
+    uint64_t peak_pss; /* bytes; 0 where the kernel does not tell */
+    int64_t next_memory_ns;
+} ddp_statistics;
+
+ddp_status ddp_statistics_open(ddp_statistics *s, ddp_err *err);
+void ddp_statistics_close(ddp_statistics *s);
+void ddp_statistics_step(ddp_statistics *s, const ddp_step_record *r);
+double ddp_statistics_median_ms(ddp_statistics *s); /* NaN before the second step; sorts in place, at the end */
+double ddp_statistics_samples_per_s(const ddp_statistics *s); /* NaN before the first step */
+/* Reads Pss where it is due: at most 1% of the time goes into it. */
+void ddp_statistics_memory(ddp_statistics *s, bool now);
+uint64_t ddp_peak_rss(void); /* bytes */
+
+/* ---- progress --------------------------------------------------------------------------------------------------------- */
+typedef struct ddp_progress {
+    ddp_observe_params p;
+    bool live, plain;
+    ddp_step_record last;
+    uint64_t steps;                            /* of this run */
+    uint64_t count;                            /* since the last line: */
+    double step_ms, data_ms, wait_ms, samples; /* sums */
+    double average_ms;                         /* moving, for the time left */
+    int64_t shown_ns;                          /* of the live line */
+    bool stale;                                /* steps since then */
+} ddp_progress;
+
+void ddp_progress_open(ddp_progress *g, const ddp_observe_params *p);
+void ddp_progress_step(ddp_progress *g, const ddp_step_record *r);
+void ddp_progress_text(ddp_progress *g, const char *text);
+void ddp_progress_refresh(ddp_progress *g); /* the live line, at most ten times a second */
+void ddp_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, double samples_per_s);
+
+/* ---- summary.json ------------------------------------------------------------------------------------------------------ */
+ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err);
+
+#endif

@@ -1,0 +1,114 @@
+/* observe/metrics.c -- metrics.jsonl: complete lines of valid JSON, whatever happens to the disk or to the run before. */
+#include "observe/internal.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *ddp_json_number(double v, const char *fmt, char buf[32])
+{
+    (void)snprintf(buf, 32, isfinite(v) ? fmt : "null", v);
+    return buf;
+}
+
+/* A run that was killed may have left half a line: cut it off, so that the file stays one object a line. */
+static ddp_status cut_torn_line(ddp_metrics *m, int64_t size, ddp_err *err)
+{
+    char tail[DDP_METRICS_BUFFER];
+    int64_t from = size > (int64_t)sizeof(tail) ? size - (int64_t)sizeof(tail) : 0, keep;
+    ssize_t n = pread(m->fd, tail, sizeof(tail), from);
+
+    if (n < 0) return ddp_fail_errno(err, "cannot read %s", m->path);
+    while (n > 0 && tail[n - 1] != '\n') n--;
+    keep = from + n;
+    if (keep != size && ftruncate(m->fd, keep) != 0)
+        return ddp_fail_errno(err, "cannot cut the last line of %s", m->path);
+    m->size = keep;
+    return DDP_OK;
+}
+
+ddp_status ddp_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err)
+{
+    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
+    struct stat facts;
+
+    m->fd = -1;
+    m->log = log;
+    if (dir[0] == '\0') return DDP_OK;
+    if ((size_t)snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", dir) >= sizeof(m->path))
+        return ddp_fail(err, DDP_ERR_CONFIG, "[output] dir %.200s... is too long", dir);
+    DDP_TRY(ddp_make_folders(dir, err));
+    m->fd = open(m->path, flags, 0666);
+    if (m->fd < 0) return ddp_fail_errno(err, "cannot open %s ([output] dir)", m->path);
+    if (fstat(m->fd, &facts) != 0) return ddp_fail_errno(err, "cannot stat %s", m->path);
+    return S_ISREG(facts.st_mode) && facts.st_size > 0 ? cut_torn_line(m, facts.st_size, err) : DDP_OK;
+}
+
+void ddp_metrics_flush(ddp_metrics *m)
+{
+    ddp_err err;
+
+    if (m->used == 0) return;
+    if (ddp_write_all(m->fd, m->buffer, m->used, m->path, &err) == DDP_OK) {
+        m->size += (int64_t)m->used;
+    } else {
+        if (m->lost == 0)
+            ddp_log_line(m->log, DDP_LOG_WARN, "%s; the run goes on, and lines are lost until there is room", err.msg);
+        m->lost += m->pending;
+        while (ftruncate(m->fd, m->size) != 0 && errno == EINTR) continue; /* no half line stays */
+    }
+    m->used = 0;
+    m->pending = 0;
+}
+
+static void append(ddp_metrics *m, const char *line, size_t length)
+{
+    if (m->used + length > sizeof(m->buffer)) ddp_metrics_flush(m);
+    memcpy(m->buffer + m->used, line, length);
+    m->used += length;
+    m->pending++;
+}
+
+void ddp_metrics_step(ddp_metrics *m, const ddp_step_record *r)
+{
+    char line[DDP_METRICS_LINE], norm[64] = "", a[32], b[32], c[32], d[32], e[32], f[32];
+    int n;
+
+    if (m->fd < 0) return;
+    if (!isnan(r->grad_norm))
+        (void)snprintf(norm, sizeof(norm), ", \"grad_norm\": %s", ddp_json_number(r->grad_norm, "%.9g", a));
+    n = snprintf(line, sizeof(line),
+                 "{\"event\": \"step\", \"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"loss\": %s, \"lr\": %s%s, "
+                 "\"step_ms\": %s, \"data_ms\": %s, \"wait_ms\": %s, \"samples_per_s\": %s}\n",
+                 r->step, r->epoch, ddp_json_number(r->loss, "%.9g", a), ddp_json_number(r->lr, "%.9g", b), norm,
+                 ddp_json_number(r->step_ms, "%.6g", c), ddp_json_number(r->data_ms, "%.6g", d),
+                 ddp_json_number(r->wait_ms, "%.6g", e), ddp_json_number(r->samples_per_s, "%.6g", f));
+    append(m, line, (size_t)n);
+}
+
+void ddp_metrics_line(ddp_metrics *m, const char *line)
+{
+    size_t length = strlen(line);
+
+    if (m->fd < 0) return;
+    if (length <= sizeof(m->buffer)) {
+        append(m, line, length);
+    } else {
+        m->lost++;
+        ddp_log_line(m->log, DDP_LOG_WARN, "%s: an event of %zu bytes is too long for a line, left out", m->path,
+                     length);
+    }
+}
+
+void ddp_metrics_close(ddp_metrics *m)
+{
+    if (m->fd < 0) return;
+    ddp_metrics_flush(m);
+    if (m->lost > 0)
+        ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks %" PRIu64 " lines that could not be written", m->path, m->lost);
+    (void)close(m->fd);
+    m->fd = -1;
+}

@@ -1,0 +1,253 @@
+/* observe/observe.c -- the ring between the trainer's thread and "ddp-observe", which writes and shows what it carries.
+ *
+ * One producer (the thread that calls step, event, finish), one consumer. A step costs the producer a copy of its record and
+ * two atomic operations; it takes the lock only when the ring becomes half full or is full. */
+#include "observe/internal.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define RING      1024
+#define WAKE_NS   INT64_C(250000000) /* how late a plain line may be */
+#define WAKE_LIVE INT64_C(100000000)
+#define STALL_NS  INT64_C(1000000000)
+
+struct slot {
+    bool is_event;
+    ddp_step_record record;
+    char *line, *text; /* of an event: owned, free()d by who takes it out; text may be NULL */
+};
+
+struct ddp_observer {
+    alignas(64) atomic_uint_fast64_t head; /* written by the producer */
+    alignas(64) atomic_uint_fast64_t tail; /* written by the consumer */
+    alignas(64) struct slot ring[RING];
+
+    pthread_mutex_t lock; /* guards asked and stop */
+    pthread_cond_t wake;  /* the consumer waits for it */
+    pthread_cond_t space; /* the producer waits for it */
+    bool asked, stop;
+    pthread_t thread;
+    bool running;
+
+    char *dir;
+    ddp_log *log;
+    ddp_metrics metrics;
+    ddp_statistics statistics;
+    ddp_progress progress;
+};
+
+/* ---- consumer ------------------------------------------------------------------------------------------------------ */
+static void take(ddp_observer *o, struct slot *s)
+{
+    if (!s->is_event) {
+        ddp_metrics_step(&o->metrics, &s->record);
+        ddp_statistics_step(&o->statistics, &s->record);
+        ddp_progress_step(&o->progress, &s->record);
+        return;
+    }
+    ddp_metrics_line(&o->metrics, s->line);
+    if (s->text != NULL) ddp_progress_text(&o->progress, s->text);
+    free(s->line);
+    free(s->text);
+}
+
+static void drain(ddp_observer *o)
+{
+    uint64_t tail = atomic_load_explicit(&o->tail, memory_order_relaxed);
+
+    while (tail != atomic_load_explicit(&o->head, memory_order_acquire)) {
+        take(o, &o->ring[tail % RING]);
+        atomic_store_explicit(&o->tail, ++tail, memory_order_release);
+        if (tail % (RING / 4) != 0) continue;
+        pthread_mutex_lock(&o->lock);
+        pthread_cond_signal(&o->space);
+        pthread_mutex_unlock(&o->lock);
+    }
+    ddp_metrics_flush(&o->metrics);
+    ddp_progress_refresh(&o->progress);
+}
+
+/* Thread "ddp-observe": touches everything but `head`, until it is joined. */
+static void *observe_main(void *arg)
+{
+    ddp_observer *o = arg;
+    bool stop = false;
+
+    while (!stop) {
+        int64_t until = ddp_now_ns() + (o->progress.live ? WAKE_LIVE : WAKE_NS);
+
+        pthread_mutex_lock(&o->lock);
+        while (!o->asked && !o->stop && ddp_cond_wait_until(&o->wake, &o->lock, until)) continue;
+        o->asked = false;
+        stop = o->stop;
+        pthread_mutex_unlock(&o->lock);
+        drain(o);
+        ddp_statistics_memory(&o->statistics, stop);
+    }
+    return NULL;
+}
+
+/* After it the caller's thread owns everything. */
+static void stop_thread(ddp_observer *o)
+{
+    if (o->running) {
+        pthread_mutex_lock(&o->lock);
+        o->stop = true;
+        pthread_cond_signal(&o->wake);
+        pthread_mutex_unlock(&o->lock);
+        pthread_join(o->thread, NULL);
+        o->running = false;
+    }
+    drain(o);
+}
+
+/* ---- producer ------------------------------------------------------------------------------------------------------ */
+static void wait_for_space(ddp_observer *o, uint64_t head)
+{
+    if (!o->running) {
+        drain(o);
+        return;
+    }
+    pthread_mutex_lock(&o->lock);
+    while (head - atomic_load_explicit(&o->tail, memory_order_acquire) == RING) {
+        o->asked = true;
+        pthread_cond_signal(&o->wake);
+        (void)ddp_cond_wait_until(&o->space, &o->lock, ddp_now_ns() + STALL_NS);
+    }
+    pthread_mutex_unlock(&o->lock);
+}
+
+static struct slot *claim(ddp_observer *o)
+{
+    uint64_t head = atomic_load_explicit(&o->head, memory_order_relaxed);
+
+    if (head - atomic_load_explicit(&o->tail, memory_order_acquire) == RING) wait_for_space(o, head);
+    return &o->ring[head % RING];
+}
+
+static void publish(ddp_observer *o)
+{
+    uint64_t head = atomic_load_explicit(&o->head, memory_order_relaxed) + 1;
+
+    atomic_store_explicit(&o->head, head, memory_order_release);
+    if (head - atomic_load_explicit(&o->tail, memory_order_relaxed) != RING / 2) return;
+    pthread_mutex_lock(&o->lock);
+    o->asked = true;
+    pthread_cond_signal(&o->wake);
+    pthread_mutex_unlock(&o->lock);
+}
+
+void ddp_observe_step(ddp_observer *o, const ddp_step_record *r)
+{
+    struct slot *s = claim(o);
+
+    s->is_event = false;
+    s->record = *r;
+    publish(o);
+}
+
+/* {"event": EVENT, "time": SECONDS, MEMBERS}; members that would break the line are kept as one string. */
+static char *event_line(const char *event, const char *members)
+{
+    bool any = members != NULL && members[0] != '\0';
+    struct timespec now = {0};
+    ddp_text t = {0};
+    json_t *check, *quoted;
+    char *text;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    ddp_text_printf(&t, "{\"event\": \"%s\", \"time\": %lld.%03ld%s%s}\n", event, (long long)now.tv_sec,
+                    now.tv_nsec / 1000000, any ? ", " : "", any ? members : "");
+    check =
+        t.failed || (any && strchr(members, '\n') != NULL) ? NULL : json_loads(t.data, JSON_REJECT_DUPLICATES, NULL);
+    if (check != NULL || t.failed) {
+        json_decref(check);
+        if (t.failed) ddp_text_free(&t);
+        return t.data;
+    }
+    ddp_text_free(&t);
+    quoted = json_pack("{s:s, s:f, s:s?}", "event", event, "time", (double)now.tv_sec, "text", members);
+    text = quoted == NULL ? NULL : json_dumps(quoted, 0);
+    json_decref(quoted);
+    if (text != NULL) ddp_text_printf(&t, "%s\n", text);
+    free(text);
+    return t.data;
+}
+
+void ddp_observe_event(ddp_observer *o, const char *event, const char *members, const char *text)
+{
+    char *line = event_line(event, members);
+    struct slot *s;
+
+    if (line == NULL) {
+        ddp_log_line(o->log, DDP_LOG_WARN, "event \"%s\" is left out of metrics.jsonl: not valid JSON, or no memory",
+                     event);
+        return;
+    }
+    s = claim(o);
+    s->is_event = true;
+    s->line = line;
+    s->text = text == NULL ? NULL : strdup(text);
+    publish(o);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------ */
+ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err)
+{
+    ddp_observer *o = ddp_alloc_aligned(sizeof(*o), err);
+    ddp_observe_params own = *p;
+    ddp_status st;
+
+    if (o == NULL) return err->status;
+    o->log = p->log;
+    o->metrics.fd = -1;
+    pthread_mutex_init(&o->lock, NULL);
+    ddp_cond_init(&o->wake);
+    ddp_cond_init(&o->space);
+    own.dir = o->dir = ddp_strdup(p->dir, err);
+    st = o->dir == NULL ? err->status : ddp_statistics_open(&o->statistics, err);
+    if (st == DDP_OK) st = ddp_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
+    if (st == DDP_OK) {
+        ddp_progress_open(&o->progress, &own);
+        st = ddp_thread_start(&o->thread, "ddp-observe", observe_main, o, err);
+        o->running = st == DDP_OK;
+    }
+    if (st != DDP_OK) {
+        ddp_observer_close(o);
+        return st;
+    }
+    *out = o;
+    return DDP_OK;
+}
+
+ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *err)
+{
+    char members[128], loss[32];
+
+    stop_thread(o);
+    if (o->dir[0] != '\0') DDP_TRY(ddp_summary_write(o->dir, s, &o->statistics, err));
+    (void)snprintf(members, sizeof(members), "\"steps\": %" PRIu64 ", \"final_loss\": %s, \"exit_code\": %d", s->steps,
+                   ddp_json_number(s->final_loss, "%.9g", loss), s->exit_code);
+    ddp_observe_event(o, "end", members, NULL);
+    drain(o);
+    ddp_progress_end(&o->progress, s, ddp_statistics_median_ms(&o->statistics),
+                     ddp_statistics_samples_per_s(&o->statistics));
+    return DDP_OK;
+}
+
+void ddp_observer_close(ddp_observer *o)
+{
+    if (o == NULL) return;
+    stop_thread(o);
+    ddp_metrics_close(&o->metrics);
+    ddp_statistics_close(&o->statistics);
+    pthread_cond_destroy(&o->space);
+    pthread_cond_destroy(&o->wake);
+    pthread_mutex_destroy(&o->lock);
+    free(o->dir);
+    free(o);
+}

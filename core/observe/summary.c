@@ -1,0 +1,76 @@
+/* observe/summary.c -- summary.json: what a run came to, for programs. The names are a promise, see docs/metrics.md. */
+#include "observe/internal.h"
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *count(uint64_t n) { return json_integer((json_int_t)n); }
+
+static json_t *text(const char *s)
+{
+    json_t *v = s == NULL || s[0] == '\0' ? NULL : json_string(s); /* NULL: not UTF-8 */
+
+    return v == NULL ? json_null() : v;
+}
+
+static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
+{
+    json_t *o = json_object();
+    int bad = 0;
+
+    bad |= json_object_set_new(o, "steps", count(s->steps));
+    bad |= json_object_set_new(o, "epochs", count(s->epochs));
+    bad |= json_object_set_new(o, "final_loss", number(s->final_loss));
+    bad |= json_object_set_new(o, "eval_loss", number(s->eval_loss));
+    bad |= json_object_set_new(o, "eval_accuracy", number(s->eval_accuracy));
+    bad |= json_object_set_new(o, "parameters", count(s->parameters));
+    bad |= json_object_set_new(o, "parameter_sha256", text(s->parameter_sha256));
+    bad |= json_object_set_new(o, "first_step_s", number(s->first_step_s));
+    bad |= json_object_set_new(o, "median_step_ms", number(ddp_statistics_median_ms(stats)));
+    bad |= json_object_set_new(o, "samples_per_s", number(ddp_statistics_samples_per_s(stats)));
+    bad |= json_object_set_new(o, "peak_rss_bytes", count(ddp_peak_rss()));
+    bad |= json_object_set_new(o, "peak_pss_bytes", stats->peak_pss == 0 ? json_null() : count(stats->peak_pss));
+    bad |= json_object_set_new(o, "backend", text(s->backend));
+    bad |= json_object_set_new(o, "device", text(s->device));
+    bad |= json_object_set_new(o, "precision", text(s->precision));
+    bad |= json_object_set_new(o, "world_size", count(s->world_size));
+    bad |= json_object_set_new(o, "exit_code", json_integer(s->exit_code));
+    if (bad == 0) return o;
+    json_decref(o);
+    return NULL;
+}
+
+static ddp_status write_file(const char *path, const char *data, ddp_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    ddp_status st;
+
+    if (fd < 0) return ddp_fail_errno(err, "cannot create %s", path);
+    st = ddp_write_all(fd, data, strlen(data), path, err);
+    if (st == DDP_OK) st = ddp_write_all(fd, "\n", 1, path, err);
+    if (st == DDP_OK && fsync(fd) != 0) st = ddp_fail_errno(err, "cannot flush %s to disk", path);
+    if (close(fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
+    return st;
+}
+
+ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err)
+{
+    json_t *object = to_json(s, stats);
+    char *data = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    char path[4096], tmp[4096 + 8];
+    ddp_status st = DDP_OK;
+
+    json_decref(object);
+    if (data == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for summary.json");
+    (void)snprintf(path, sizeof(path), "%s/summary.json", dir);
+    (void)snprintf(tmp, sizeof(tmp), "%s.tmp", path);
+    st = write_file(tmp, data, err);
+    if (st == DDP_OK && rename(tmp, path) != 0) st = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
+    if (st != DDP_OK) (void)unlink(tmp);
+    free(data);
+    return st;
+}
