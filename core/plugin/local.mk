@@ -1,1 +1,13 @@
-# sources of core/plugin
+libddpcore_a_SOURCES += core/plugin/plugin.h core/plugin/internal.h core/plugin/gate.c core/plugin/elf.c \
+	core/plugin/kinds.c core/plugin/search.c core/plugin/load.c core/plugin/registry.c
+
+# what an author of plugins needs besides the headers (core/base/local.mk): flags, the manual, the examples
+pkgconfigdir = $(libdir)/pkgconfig
+pkgconfig_DATA = ddpengine-plugin.pc
+dist_doc_DATA = docs/writing-plugins.md
+examples_backenddir = $(docdir)/examples/backend-skeleton
+dist_examples_backend_DATA = docs/examples/backend-skeleton/backend_store.c docs/examples/backend-skeleton/store.ini \
+	docs/examples/backend-skeleton/Makefile
+examples_modeldir = $(docdir)/examples/model-example
+dist_examples_model_DATA = docs/examples/model-example/model_resmlp.c docs/examples/model-example/resmlp.ini \
+	docs/examples/model-example/Makefile

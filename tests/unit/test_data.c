@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- counted and failing allocations (the link wraps these names) --------------------------------------------------------- */
 static atomic_int allocations, fail_at; /* fail_at: number of the allocation that fails, 0: none */
@@ -484,5 +485,7 @@ int main(void)
         cmocka_unit_test(test_parallel),      cmocka_unit_test(test_no_allocation),
         cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_bad_params),
     };
+
+    (void)alarm(120); /* a loader that hangs is a failure, not a hung test run */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

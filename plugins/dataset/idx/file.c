@@ -112,7 +112,7 @@ static ddp_status parse_header(const struct raw *r, const uint8_t *h, uint32_t r
             "of %u-dimensional unsigned bytes; check that images and labels are not exchanged",
             r->what, r->path, h[0], h[1], h[2], h[3], rank, rank);
     for (uint32_t i = 0; i < rank; i++) {
-        f->dims[i] = big_endian(h + 4 + 4 * i);
+        f->dims[i] = big_endian(h + 4 + 4 * (size_t)i);
         if (f->dims[i] == 0)
             return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\": dimension %u is 0" REPLACE_HINT, r->what,
                             r->path, i);
@@ -229,7 +229,7 @@ static ddp_status inflate_data(struct stream *s, idx_file *f, ddp_err *err)
 static ddp_status inflate_file(struct stream *s, uint32_t rank, idx_file *f, ddp_err *err)
 {
     const struct raw *r = s->raw;
-    uint8_t header[HEADER_MAX];
+    uint8_t header[HEADER_MAX] = {0};
     size_t length = 4 + 4 * (size_t)rank, got = pump(s, header, length);
     ddp_status status;
 
@@ -273,7 +273,7 @@ static ddp_status open_gzip(const struct raw *r, uint32_t rank, idx_file *f, ddp
 ddp_status idx_file_open(const char *path, const char *what, uint32_t rank, idx_file *out, ddp_err *err)
 {
     char found[PATH_MAX];
-    struct raw r;
+    struct raw r = {.bytes = NULL};
     idx_file f = {.data = NULL};
     bool gzip;
     ddp_status status = raw_open(&r, path, what, found, err);

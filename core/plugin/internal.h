@@ -1,0 +1,86 @@
+/* plugin/internal.h -- what the files of core/plugin share with each other and with their unit test.
+ *
+ * elf.c     reads the frozen words of ddp_plugin_desc from a file's bytes
+ * gate.c    owner and modes of the file and of the folders above it
+ * kinds.c   the slots of each kind's function table: which are mandatory, which belong to a capability, their stubs
+ * search.c  the folders, in order; file names; what else is there when a name is not found
+ * load.c    dlopen of a judged descriptor, the checks that need memory, the full-size copies, unloading
+ * registry.c  the interface of plugin.h over these */
+#ifndef DDP_PLUGIN_INTERNAL_H
+#define DDP_PLUGIN_INTERNAL_H
+
+#include "plugin/plugin.h"
+#include <limits.h>
+#include <sys/types.h>
+
+#define DDP_PROC_FD_MAX    40  /* "/proc/self/fd/N" */
+#define DDP_DESC_V1_SIZE   88u /* of ddp_plugin and ddp_option in the first release: the least that is accepted */
+#define DDP_OPTION_V1_SIZE 48u
+
+/* ---- elf.c ---------------------------------------------------------------------------------------------------------- */
+/* Any bytes at all are safe: nothing is read outside the file, every loop is bounded. `path` is for messages. */
+ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err);
+
+/* ---- kinds.c -------------------------------------------------------------------------------------------------------- */
+typedef struct ddp_slot {
+    const char *name;
+    uint32_t offset;
+    bool required;
+    uint64_t cap; /* this bit is set if and only if the slot is filled; 0: no rule */
+    const char *cap_name;
+} ddp_slot;
+
+typedef struct ddp_kind_table {
+    uint32_t abi, size;
+    const ddp_slot *slots;
+    size_t slot_count;
+    const void *stubs; /* a full table of stubs for the optional slots, or NULL where all are mandatory */
+} ddp_kind_table;
+
+const ddp_kind_table *ddp_kind_find(uint32_t kind); /* NULL: this release has no plugins of that kind */
+/* Checks a plugin's table and writes its full-size copy with stubs in the holes to `out`, of table->size bytes. */
+ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err);
+/* Compares the frozen words, in their order, with what this engine needs. The message starts with `path`. */
+ddp_status ddp_kind_judge(uint32_t kind, const ddp_gate_facts *facts, const char *path, ddp_err *err);
+
+/* ---- search.c ------------------------------------------------------------------------------------------------------- */
+typedef struct ddp_folder {
+    const char *path, *source; /* source: "[plugins] path", for messages */
+} ddp_folder;
+
+typedef struct ddp_search {
+    ddp_folder *items;
+    size_t count;
+} ddp_search;
+
+ddp_status ddp_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search *out, ddp_err *err);
+/* "backend_gloo_tcp.so" */
+void ddp_search_file_name(uint32_t kind, const char *name, char *out, size_t capacity);
+/* Splits "backend_gloo_tcp.so"; `name` is "gloo-tcp". False: not the name of a plugin file. */
+bool ddp_search_parse(const char *file, uint32_t *kind, char *name, size_t capacity);
+/* Plugin files of a folder in alphabetical order; *out and each entry are free()d. 0 when the folder cannot be read. */
+size_t ddp_search_files(const char *folder, char ***out);
+/* The message for a name that no folder has: nearest name, another kind that has it, the places tried. */
+ddp_status ddp_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err);
+
+/* ---- load.c --------------------------------------------------------------------------------------------------------- */
+typedef struct ddp_entry {
+    ddp_loaded loaded; /* first: users hold a pointer to it */
+    ddp_pool pool;     /* owns the copies and every string of `loaded` that is not the plugin's */
+    void *handle;
+    int fd; /* of the "/proc/self/fd/N" that glibc knows the plugin by; open while it is mapped */
+    dev_t dev;
+    ino_t ino;
+} ddp_entry;
+
+/* Loads the file behind `fd`, which passed the gate; owns `fd` from now on, also on failure. `name` NULL: any name. */
+ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gate_facts *facts, ddp_entry **out,
+                          ddp_err *err);
+ddp_status ddp_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name,
+                                ddp_err *err);
+/* `unmap` false: the code and its descriptor stay for the rest of the process. */
+void ddp_entry_free(ddp_entry *e, bool unmap);
+/* The path of an open file, PATH_MAX bytes at `out`. */
+ddp_status ddp_fd_path(int fd, char *out, ddp_err *err);
+
+#endif

@@ -1,0 +1,275 @@
+/* plugin/kinds.c -- what each kind's function table must hold, and the stubs that fill its holes.
+ *
+ * The core calls slots without looking: a copy of the table is full-size, and a slot that the plugin lacks answers
+ * DDP_ERR_UNSUPPORTED. A new slot is a row here, its stub, and its line in the golden offsets of the unit test. */
+#include "plugin/internal.h"
+
+#include <string.h>
+
+typedef void (*any_function)(void);
+_Static_assert(sizeof(any_function) == sizeof(void *), "slots are copied as function pointers of one size");
+
+/* ---- backend -------------------------------------------------------------------------------------------------------- */
+#define COLLECTIVE_STUB(slot)                                                                                          \
+    static ddp_status no_##slot(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)                          \
+    {                                                                                                                  \
+        (void)c;                                                                                                       \
+        (void)a;                                                                                                       \
+        (void)out;                                                                                                     \
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend has no " #slot);                                       \
+    }
+COLLECTIVE_STUB(all_reduce)
+COLLECTIVE_STUB(broadcast)
+COLLECTIVE_STUB(all_gather)
+COLLECTIVE_STUB(reduce_scatter)
+COLLECTIVE_STUB(reduce)
+COLLECTIVE_STUB(gather)
+COLLECTIVE_STUB(scatter)
+COLLECTIVE_STUB(all_to_all)
+COLLECTIVE_STUB(send)
+COLLECTIVE_STUB(recv)
+
+static void no_comm_abort(ddp_comm *c) { (void)c; }
+static ddp_status no_barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
+{
+    (void)c;
+    (void)out;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend has no barrier");
+}
+static ddp_status no_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *err)
+{
+    (void)c;
+    (void)bytes;
+    (void)out;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend has no memory of its own");
+}
+static void no_mem_free(ddp_comm *c, void *p)
+{
+    (void)c;
+    (void)p;
+}
+static ddp_status no_work_test(ddp_work *w, ddp_err *err)
+{
+    (void)w;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend is blocking: it has no work_test");
+}
+static ddp_status no_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
+{
+    (void)w;
+    (void)timeout_ms;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend is blocking: it has no work_wait");
+}
+static ddp_status no_work_stream_wait(ddp_work *w, void *stream, ddp_err *err)
+{
+    (void)w;
+    (void)stream;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend knows no streams");
+}
+static void no_work_free(ddp_work *w) { (void)w; }
+
+static const ddp_backend_ops backend_stubs = {
+    .comm_abort = no_comm_abort,
+    .all_reduce = no_all_reduce,
+    .broadcast = no_broadcast,
+    .all_gather = no_all_gather,
+    .reduce_scatter = no_reduce_scatter,
+    .barrier = no_barrier,
+    .reduce = no_reduce,
+    .gather = no_gather,
+    .scatter = no_scatter,
+    .all_to_all = no_all_to_all,
+    .send = no_send,
+    .recv = no_recv,
+    .mem_alloc = no_mem_alloc,
+    .mem_free = no_mem_free,
+    .work_test = no_work_test,
+    .work_wait = no_work_wait,
+    .work_stream_wait = no_work_stream_wait,
+    .work_free = no_work_free,
+};
+
+#define MUST(type, slot)                                                                                               \
+    {                                                                                                                  \
+#slot, offsetof(type, slot), true, 0, NULL                                                                     \
+    }
+#define MAY(type, slot)                                                                                                \
+    {                                                                                                                  \
+#slot, offsetof(type, slot), false, 0, NULL                                                                    \
+    }
+#define WITH(type, slot, cap)                                                                                          \
+    {                                                                                                                  \
+#slot, offsetof(type, slot), false, DDP_CAP_##cap, "DDP_CAP_" #cap                                             \
+    }
+
+static const ddp_slot backend_slots[] = {
+    MUST(ddp_backend_ops, open),
+    MUST(ddp_backend_ops, close),
+    MUST(ddp_backend_ops, comm_create),
+    MUST(ddp_backend_ops, comm_destroy),
+    MUST(ddp_backend_ops, supports),
+    WITH(ddp_backend_ops, comm_abort, ABORT),
+    WITH(ddp_backend_ops, all_reduce, ALL_REDUCE),
+    WITH(ddp_backend_ops, broadcast, BROADCAST),
+    WITH(ddp_backend_ops, all_gather, ALL_GATHER),
+    WITH(ddp_backend_ops, reduce_scatter, REDUCE_SCATTER),
+    WITH(ddp_backend_ops, barrier, BARRIER),
+    WITH(ddp_backend_ops, reduce, REDUCE),
+    WITH(ddp_backend_ops, gather, GATHER),
+    WITH(ddp_backend_ops, scatter, SCATTER),
+    WITH(ddp_backend_ops, all_to_all, ALL_TO_ALL),
+    WITH(ddp_backend_ops, send, SEND_RECV),
+    WITH(ddp_backend_ops, recv, SEND_RECV),
+    WITH(ddp_backend_ops, mem_alloc, MEM_ALLOC),
+    WITH(ddp_backend_ops, mem_free, MEM_ALLOC),
+    WITH(ddp_backend_ops, work_test, ASYNC),
+    WITH(ddp_backend_ops, work_wait, ASYNC),
+    WITH(ddp_backend_ops, work_free, ASYNC),
+    WITH(ddp_backend_ops, work_stream_wait, STREAM),
+};
+
+/* ---- init ----------------------------------------------------------------------------------------------------------- */
+static ddp_status no_identity(ddp_init *i, int32_t *rank, int32_t *world, ddp_err *err)
+{
+    (void)i;
+    (void)rank;
+    (void)world;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                    "this init method does not know ranks: set rank and world_size in [group]");
+}
+static ddp_status no_publish(ddp_init *i, const char *endpoint, ddp_err *err)
+{
+    (void)i;
+    (void)endpoint;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this init method publishes nothing: every rank knows the endpoint");
+}
+static const ddp_init_ops init_stubs = {.identity = no_identity, .publish = no_publish};
+static const ddp_slot init_slots[] = {
+    MUST(ddp_init_ops, open),      MUST(ddp_init_ops, close),  MAY(ddp_init_ops, identity),
+    MUST(ddp_init_ops, listen_at), MAY(ddp_init_ops, publish), MUST(ddp_init_ops, find),
+};
+
+/* ---- the kinds whose slots are all mandatory ------------------------------------------------------------------------ */
+static const ddp_slot device_slots[] = {
+    MUST(ddp_device_ops, open),
+    MUST(ddp_device_ops, close),
+    MUST(ddp_device_ops, describe),
+    MUST(ddp_device_ops, alloc),
+    MUST(ddp_device_ops, free),
+    MUST(ddp_device_ops, copy),
+    MUST(ddp_device_ops, lower),
+    MUST(ddp_device_ops, lowered_free),
+    MUST(ddp_device_ops, compile),
+    MUST(ddp_device_ops, exec_free),
+    MUST(ddp_device_ops, instance_create),
+    MUST(ddp_device_ops, instance_free),
+    MUST(ddp_device_ops, run),
+    MUST(ddp_device_ops, sync),
+    MUST(ddp_device_ops, optim_step),
+    MUST(ddp_device_ops, flat),
+};
+static const ddp_slot model_slots[] = {MUST(ddp_model_ops, build)};
+static const ddp_slot sampler_slots[] = {
+    MUST(ddp_sampler_ops, open),
+    MUST(ddp_sampler_ops, close),
+    MUST(ddp_sampler_ops, count),
+    MUST(ddp_sampler_ops, indices),
+};
+static const ddp_slot dataset_slots[] = {
+    MUST(ddp_dataset_ops, open),   MUST(ddp_dataset_ops, close),       MUST(ddp_dataset_ops, length),
+    MUST(ddp_dataset_ops, fields), MUST(ddp_dataset_ops, fingerprint), MUST(ddp_dataset_ops, read),
+};
+
+static const ddp_kind_table kinds[DDP_KIND_END_] = {
+    [DDP_KIND_BACKEND] = {DDP_BACKEND_ABI, sizeof(ddp_backend_ops), backend_slots, DDP_COUNT(backend_slots),
+                          &backend_stubs},
+    [DDP_KIND_INIT] = {DDP_INIT_ABI, sizeof(ddp_init_ops), init_slots, DDP_COUNT(init_slots), &init_stubs},
+    [DDP_KIND_DEVICE] = {DDP_DEVICE_ABI, sizeof(ddp_device_ops), device_slots, DDP_COUNT(device_slots), NULL},
+    [DDP_KIND_MODEL] = {DDP_MODEL_ABI, sizeof(ddp_model_ops), model_slots, DDP_COUNT(model_slots), NULL},
+    [DDP_KIND_SAMPLER] = {DDP_SAMPLER_ABI, sizeof(ddp_sampler_ops), sampler_slots, DDP_COUNT(sampler_slots), NULL},
+    [DDP_KIND_DATASET] = {DDP_DATASET_ABI, sizeof(ddp_dataset_ops), dataset_slots, DDP_COUNT(dataset_slots), NULL},
+};
+
+const ddp_kind_table *ddp_kind_find(uint32_t kind)
+{
+    return kind < DDP_KIND_END_ && kinds[kind].size != 0 ? &kinds[kind] : NULL;
+}
+
+static bool slot_filled(const void *table, const ddp_slot *slot)
+{
+    any_function f;
+
+    memcpy(&f, (const char *)table + slot->offset, sizeof(f));
+    return f != NULL;
+}
+
+/* Every table of a kind with capabilities has them right after the two size words. */
+static ddp_status check_slot(const ddp_slot *slot, const void *table, uint64_t caps, ddp_err *err)
+{
+    bool filled = slot_filled(table, slot);
+
+    if (slot->required && !filled)
+        return ddp_fail(err, DDP_ERR_INVALID, "leaves the mandatory function %s NULL", slot->name);
+    if (slot->cap != 0 && (caps & slot->cap) != 0 && !filled)
+        return ddp_fail(err, DDP_ERR_INVALID, "sets %s but leaves its function %s NULL", slot->cap_name, slot->name);
+    if (slot->cap != 0 && (caps & slot->cap) == 0 && filled)
+        return ddp_fail(err, DDP_ERR_INVALID, "has the function %s but does not set %s", slot->name, slot->cap_name);
+    return DDP_OK;
+}
+
+ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err)
+{
+    const ddp_kind_table *table = ddp_kind_find(kind);
+    uint32_t size = *(const uint32_t *)ops;
+    uint64_t caps = 0;
+
+    if (size < 2 * sizeof(uint32_t))
+        return ddp_fail(err, DDP_ERR_INVALID, "has a function table without its struct_size: set it to sizeof(ops)");
+    memset(out, 0, table->size);
+    memcpy(out, ops, DDP_MIN_OF(size - size % sizeof(any_function), table->size)); /* whole slots */
+    *(uint32_t *)out = table->size;
+    if (kind == DDP_KIND_BACKEND) {
+        caps = ((const ddp_backend_ops *)out)->caps;
+        if ((caps & (DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA)) == 0)
+            return ddp_fail(err, DDP_ERR_INVALID, "sets neither DDP_CAP_MEM_HOST nor DDP_CAP_MEM_CUDA");
+    }
+    for (size_t i = 0; i < table->slot_count; i++) {
+        const ddp_slot *slot = &table->slots[i];
+        DDP_TRY(check_slot(slot, out, caps, err));
+        if (!slot_filled(out, slot))
+            memcpy((char *)out + slot->offset, (const char *)table->stubs + slot->offset, sizeof(any_function));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_kind_judge(uint32_t kind, const ddp_gate_facts *f, const char *path, ddp_err *err)
+{
+    const char *is = ddp_kind_name(f->kind);
+
+    if (f->magic != DDP_MAGIC)
+        return ddp_fail(err, DDP_ERR_INVALID, "%s is not a plugin of ddpengine (magic 0x%08x, not 0x%08x)", path,
+                        f->magic, DDP_MAGIC);
+    if (f->abi != DDP_ABI)
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s was built for plugin ABI %u, this ddpengine needs %u. Rebuild it against the installed "
+                        "ddpengine/plugin.h (ddpengine --version shows both numbers)",
+                        path, f->abi, DDP_ABI);
+    if (f->struct_size < DDP_DESC_V1_SIZE)
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s has a descriptor of %u bytes, that of the first release has %u: set struct_size to "
+                        "sizeof(ddp_plugin) (DDP_PLUGIN_HEAD does)",
+                        path, f->struct_size, DDP_DESC_V1_SIZE);
+    if (f->kind != kind)
+        return ddp_fail(err, DDP_ERR_INVALID, "%s is a plugin of kind %s, not %s: name it where its kind belongs", path,
+                        is != NULL ? is : "unknown", ddp_kind_name(kind));
+    if (f->kind_abi != ddp_kind_find(kind)->abi)
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s was built for %s ABI %u, this ddpengine needs %u. Rebuild it against the installed "
+                        "ddpengine/plugin.h (ddpengine --version shows both numbers)",
+                        path, is, f->kind_abi, ddp_kind_find(kind)->abi);
+    if (f->host_size > sizeof(ddp_host))
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s was built for a newer ddpengine (its host table has %u bytes, this one's %zu). Update "
+                        "ddpengine, or rebuild the plugin against the installed ddpengine/plugin.h",
+                        path, f->host_size, sizeof(ddp_host));
+    return DDP_OK;
+}

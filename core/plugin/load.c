@@ -1,0 +1,255 @@
+/* plugin/load.c -- loads a file that passed the gate, checks what only memory can tell, and makes full-size copies.
+ *
+ * The descriptor itself is loaded, as /proc/self/fd/N. glibc recognises a loaded object by that text, so descriptor N stays
+ * open for as long as the object is mapped, also when dlclose could not unmap it (C++ libraries with unique symbols, a
+ * second registry): else a later plugin that happens to get number N would silently be this one. */
+#include "plugin/internal.h"
+#include "config/config.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_OPTIONS 1024
+
+/* ---- dlopen ----------------------------------------------------------------------------------------------------------- */
+/* Libraries of the plugins that are known, by the start of their file name, and what to install. */
+static const struct {
+    const char *library, *remedy;
+} known_libraries[] = {
+    {"libgloo.so", "Install the Debian package libgloo0"},
+    {"libdnnl.so", "Install the Debian package libdnnl2"},
+    {"libmpi.so", "Install the Debian package libopenmpi3"},
+    {"libnccl.so", "Install the Debian package libnccl2"},
+    {"libz.so", "Install the Debian package zlib1g"},
+    {"libcuda.so", "Install the NVIDIA driver"},
+    {"libcudart.so", "Install the CUDA Toolkit"},
+    {"libcublasLt.so", "Install the CUDA Toolkit"},
+    {"libcudnn.so", "Install cuDNN"},
+};
+
+/* Turns dlerror's text, in which the plugin is /proc/self/fd/N, into a message about `path`. */
+static ddp_status explain(const char *text, const char *proc_path, const char *path, ddp_err *err)
+{
+    static const char missing[] = ": cannot open shared object file";
+    const char *colon = strstr(text, missing), *remedy = "Install it, or rebuild the plugin without it";
+    size_t skip = strlen(proc_path);
+
+    if (strncmp(text, proc_path, skip) == 0 && strncmp(text + skip, ": ", 2) == 0) text += skip + 2;
+    if (colon != NULL && colon > text) {
+        for (size_t i = 0; i < DDP_COUNT(known_libraries); i++)
+            if (strncmp(text, known_libraries[i].library, strlen(known_libraries[i].library)) == 0)
+                remedy = known_libraries[i].remedy;
+        return ddp_fail(err, DDP_ERR_LIBRARY, "%s needs the library %.*s, which is not found. %s. (%s)", path,
+                        (int)(colon - text), text, remedy, text);
+    }
+    if (strstr(text, "undefined symbol") != NULL)
+        return ddp_fail(err, DDP_ERR_LIBRARY,
+                        "%s cannot be loaded: %s. It was linked without a library that it uses: link it with "
+                        "-Wl,-z,defs, which shows this at build time",
+                        path, text);
+    return ddp_fail(err, DDP_ERR_LIBRARY, "%s cannot be loaded: %s. Rebuild it on this system", path, text);
+}
+
+typedef struct mapped_search {
+    dev_t dev;
+    ino_t ino;
+    int fd; /* found, or -1 */
+} mapped_search;
+
+static int match_mapped(struct dl_phdr_info *info, size_t size, void *ctx)
+{
+    mapped_search *m = ctx;
+    struct stat st;
+    int fd;
+
+    (void)size;
+    if (sscanf(info->dlpi_name, "/proc/self/fd/%d", &fd) != 1 || fstat(fd, &st) != 0) return 0;
+    if (st.st_dev != m->dev || st.st_ino != m->ino) return 0;
+    m->fd = fd;
+    return 1;
+}
+
+static ddp_status open_object(ddp_entry *e, ddp_err *err)
+{
+    mapped_search mapped = {.dev = e->dev, .ino = e->ino, .fd = -1};
+    char proc_path[DDP_PROC_FD_MAX];
+    const char *text;
+
+    if (dl_iterate_phdr(match_mapped, &mapped) != 0 && mapped.fd != e->fd) {
+        (void)close(e->fd); /* it was kept mapped, under the descriptor of that time */
+        e->fd = mapped.fd;
+    }
+    (void)snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", e->fd);
+    e->handle = dlopen(proc_path, RTLD_NOW | RTLD_LOCAL);
+    if (e->handle != NULL) return DDP_OK;
+    text = dlerror();
+    return explain(text != NULL ? text : "no reason given", proc_path, e->loaded.path, err);
+}
+
+/* The symbol must be this file's own, not that of a library behind it. */
+static const ddp_plugin *find_symbol(void *handle)
+{
+    void *symbol = dlsym(handle, DDP_PLUGIN_SYMBOL);
+    struct link_map *own, *map;
+    Dl_info info;
+
+    if (symbol == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &own) != 0) return NULL;
+    if (dladdr1(symbol, &info, (void **)&map, RTLD_DL_LINKMAP) == 0 || map != own) return NULL;
+    return symbol;
+}
+
+/* ---- checks and copies -------------------------------------------------------------------------------------------------- */
+ddp_status ddp_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name, ddp_err *err)
+{
+    if (name == NULL || strcmp(desc->name, name) == 0) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s calls itself \"%s\", but \"%s\" was asked for: write that name in the INI, and name the file "
+                    "%s_%s.so with '_' for '-'",
+                    path, desc->name, name, ddp_kind_name(kind), desc->name);
+}
+
+static ddp_status check_desc(const ddp_plugin *d, const char *path, ddp_err *err)
+{
+    const char *hole = d->name == NULL                             ? "name"
+                       : d->version == NULL                        ? "version"
+                       : d->summary == NULL                        ? "summary"
+                       : d->ops == NULL                            ? "ops"
+                       : d->option_count > 0 && d->options == NULL ? "options"
+                                                                   : NULL;
+
+    if (hole != NULL) return ddp_fail(err, DDP_ERR_INVALID, "%s: %s of its descriptor is NULL", path, hole);
+    if (d->option_count > MAX_OPTIONS)
+        return ddp_fail(err, DDP_ERR_INVALID, "%s: option_count of its descriptor is %u, at most %d make sense", path,
+                        d->option_count, MAX_OPTIONS);
+    if (d->option_count > 0 && d->option_size < DDP_OPTION_V1_SIZE)
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s: option_size of its descriptor is %u, rows of the first release have %u bytes: set it to "
+                        "sizeof(ddp_option)",
+                        path, d->option_size, DDP_OPTION_V1_SIZE);
+    return DDP_OK;
+}
+
+static ddp_status copy_options(ddp_entry *e, ddp_err *err)
+{
+    ddp_plugin *d = &e->loaded.desc;
+    ddp_option *rows;
+
+    if (d->option_count == 0) {
+        d->options = NULL;
+    } else {
+        rows = ddp_pool_alloc(&e->pool, d->option_count * sizeof(*rows), err);
+        if (rows == NULL) return DDP_ERR_NOMEM;
+        for (uint32_t i = 0; i < d->option_count; i++)
+            memcpy(&rows[i], (const char *)d->options + (size_t)i * d->option_size,
+                   DDP_MIN_OF(d->option_size, sizeof(*rows)));
+        d->options = rows;
+    }
+    d->option_size = sizeof(*rows);
+    if (ddp_options_check(d->options, d->option_count, d->option_size, d->config_size, err) != DDP_OK)
+        return ddp_fail_context(err, "%s", e->loaded.path);
+    return DDP_OK;
+}
+
+static ddp_status copy_ops(ddp_entry *e, ddp_err *err)
+{
+    void *ops = ddp_pool_alloc(&e->pool, ddp_kind_find(e->loaded.kind)->size, err);
+    ddp_status status;
+
+    if (ops == NULL) return DDP_ERR_NOMEM;
+    status = ddp_kind_fill(e->loaded.kind, e->loaded.desc.ops, ops, err);
+    if (status != DDP_OK) {
+        char text[sizeof(err->msg)];
+        ddp_copy_text(text, sizeof(text), err->msg);
+        return ddp_fail(err, status, "%s %.400s", e->loaded.path, text);
+    }
+    e->loaded.ops = e->loaded.desc.ops = ops;
+    return DDP_OK;
+}
+
+static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, ddp_err *err)
+{
+    ddp_plugin *d = &e->loaded.desc;
+    ddp_gate_facts facts = {.magic = own->magic,
+                            .abi = own->abi,
+                            .struct_size = own->struct_size,
+                            .kind = own->kind,
+                            .kind_abi = own->kind_abi,
+                            .flags = own->flags,
+                            .host_size = own->host_size};
+
+    DDP_TRY(ddp_kind_judge(e->loaded.kind, &facts, e->loaded.path, err)); /* a constructor may have changed them */
+    memcpy(d, own, DDP_MIN_OF(own->struct_size, sizeof(*d)));
+    d->struct_size = sizeof(*d);
+    DDP_TRY(check_desc(d, e->loaded.path, err));
+    DDP_TRY(ddp_entry_check_name(d, e->loaded.path, e->loaded.kind, name, err));
+    e->loaded.name = d->name;
+    DDP_TRY(copy_options(e, err));
+    return copy_ops(e, err);
+}
+
+static ddp_status describe_file(ddp_entry *e, ddp_err *err)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    if (fstat(e->fd, &st) != 0) return ddp_fail_errno(err, "the opened plugin cannot be examined");
+    e->dev = st.st_dev;
+    e->ino = st.st_ino;
+    DDP_TRY(ddp_fd_path(e->fd, path, err));
+    e->loaded.path = ddp_pool_strdup(&e->pool, path, err);
+    return e->loaded.path != NULL ? DDP_OK : DDP_ERR_NOMEM;
+}
+
+ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gate_facts *facts, ddp_entry **out,
+                          ddp_err *err)
+{
+    ddp_entry *e = ddp_alloc(sizeof(*e), err);
+    const ddp_plugin *own;
+    ddp_status status;
+
+    if (e == NULL) {
+        (void)close(fd);
+        return DDP_ERR_NOMEM;
+    }
+    e->fd = fd;
+    e->loaded.kind = kind;
+    status = describe_file(e, err);
+    if (status == DDP_OK) status = ddp_kind_judge(kind, facts, e->loaded.path, err);
+    if (status == DDP_OK) status = open_object(e, err);
+    if (status == DDP_OK) {
+        own = find_symbol(e->handle);
+        status = own != NULL ? take(e, own, name, err)
+                             : ddp_fail(err, DDP_ERR_INVALID, "%s: " DDP_PLUGIN_SYMBOL " is not the file's own",
+                                        e->loaded.path);
+    }
+    if (status != DDP_OK) {
+        ddp_entry_free(e, (facts->flags & DDP_PLUGIN_F_NO_UNLOAD) == 0);
+        return status;
+    }
+    *out = e;
+    return DDP_OK;
+}
+
+void ddp_entry_free(ddp_entry *e, bool unmap)
+{
+    char proc_path[DDP_PROC_FD_MAX];
+    void *still = NULL;
+
+    if (unmap) {
+        if (e->handle != NULL) {
+            (void)snprintf(proc_path, sizeof(proc_path), "/proc/self/fd/%d", e->fd);
+            (void)dlclose(e->handle);
+            still = dlopen(proc_path, RTLD_LAZY | RTLD_NOLOAD);
+        }
+        if (still != NULL)
+            (void)dlclose(still);
+        else
+            (void)close(e->fd);
+    }
+    ddp_pool_free(&e->pool);
+    free(e);
+}
