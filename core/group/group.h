@@ -1,8 +1,10 @@
 /* group/group.h -- the ranks of a run: meeting, agreement, named waits, the store, failure, and the communicator.
  *
+ * group.c     join, leave and failure; calls.c the store and the named waits
  * control.c   the control plane: rank 0 listens on one port, every other rank has one connection to it. One control
  *             thread ("ddp-control") a rank owns the sockets; other threads post to it and wait with a deadline.
- * wire.c      frames; store.c the key-value store on rank 0; agree.c compares the ranks' lines
+ *             Its inside is in plane.h, meet.c, server.c, waits.c, deliver.c
+ * wire.c      frames; store.c the key-value store on rank 0; agree.c compares the ranks' lines; address.c endpoints
  * comm.c      the communicator: one queue thread ("ddp-queue") makes every call of the backend */
 #ifndef DDP_GROUP_H
 #define DDP_GROUP_H
@@ -11,6 +13,9 @@
 #include "plugin/plugin.h"
 
 typedef struct ddp_group ddp_group;
+
+/* True when every address of the endpoint's host is of this host alone (127.0.0.0/8, ::1); false when it has none. */
+bool ddp_endpoint_is_loopback(const char *endpoint);
 
 typedef struct ddp_group_params {
     int32_t rank, world;

@@ -1,1 +1,9 @@
 # unit tests of group
+if WITH_CMOCKA
+check_PROGRAMS += tests/unit/test_group
+TESTS += tests/unit/test_group
+
+tests_unit_test_group_SOURCES = tests/unit/test_group.c tests/unit/group_util.h
+tests_unit_test_group_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_group_LDADD = $(UNIT_LDADD)
+endif

@@ -1,0 +1,223 @@
+/* group/meet.c -- how ranks find each other: rank 0 opens the listener; any other rank asks the init plugin where that is,
+ * connects, says hello and waits to be heard, again and again until rendezvous_timeout. All on the thread that joins, before
+ * the control thread takes the sockets over. */
+#include "group/address.h"
+#include "group/plane.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BACK_OFF_FIRST_MS 10
+#define BACK_OFF_LAST_MS  200
+
+void ddp_rank_list(char *buf, size_t capacity, const bool *missing, int32_t world)
+{
+    int32_t count = 0, listed = 0;
+    size_t used;
+
+    for (int32_t r = 0; r < world; r++) count += missing[r];
+    used = (size_t)snprintf(buf, capacity, count == 1 ? "rank " : "ranks ");
+    for (int32_t r = 0; r < world && listed < 16; r++) {
+        if (!missing[r] || used >= capacity) continue;
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%d", listed == 0 ? "" : ", ", (int)r);
+        listed++;
+    }
+    if (listed < count && used < capacity) (void)snprintf(buf + used, capacity - used, ", ... (%d in all)", (int)count);
+}
+
+/* Ranks share a host when they share a kernel and its network: "BOOT-ID/NAMESPACE". */
+static void host_id(char *buf, size_t capacity)
+{
+    const char *given = getenv("DDPENGINE_HOST_ID");
+    char *boot = NULL;
+    size_t length;
+    struct stat st = {0};
+    ddp_err err;
+
+    if (given != NULL && given[0] != '\0') {
+        ddp_copy_text(buf, capacity, given);
+        return;
+    }
+    if (ddp_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, &length, &err) == DDP_OK)
+        boot[strcspn(boot, "\n")] = '\0';
+    (void)stat("/proc/self/ns/net", &st);
+    (void)snprintf(buf, capacity, "%s/%llu", boot == NULL ? "unknown" : boot, (unsigned long long)st.st_ino);
+    free(boot);
+}
+
+void ddp_meet_identify(ddp_group *g)
+{
+    ddp_member *m = &g->members[g->rank];
+    char host[sizeof(m->host)] = "unknown";
+
+    host_id(m->host_id, sizeof(m->host_id));
+    (void)gethostname(host, sizeof(host) - 1);
+    ddp_copy_printable(m->host, sizeof(m->host), host, strlen(host));
+    m->pid = (uint32_t)getpid();
+}
+
+ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+{
+    char wanted[DDP_ENDPOINT_MAX] = "";
+
+    if (g->listen_fd >= 0) {
+        (void)fcntl(g->listen_fd, F_SETFL, fcntl(g->listen_fd, F_GETFL) | O_NONBLOCK);
+        (void)fcntl(g->listen_fd, F_SETFD, FD_CLOEXEC);
+        ddp_address_own(g->listen_fd, true, g->endpoint, sizeof(g->endpoint));
+    } else {
+        ddp_status status;
+
+        DDP_TRY(p->init_ops->listen_at(p->init, wanted, err));
+        DDP_TRY(ddp_endpoint_listen(wanted, &g->listen_fd, g->endpoint, err));
+        status = p->init_ops->publish == NULL ? DDP_OK : p->init_ops->publish(p->init, g->endpoint, err);
+        if (status != DDP_OK && status != DDP_ERR_UNSUPPORTED) return status;
+    }
+    ddp_address_own(g->listen_fd, false, g->address, sizeof(g->address));
+    return DDP_OK;
+}
+
+/* ---- the other ranks ------------------------------------------------------------------------------------------------ */
+typedef struct search {
+    ddp_group *g;
+    const ddp_group_params *p;
+    int64_t deadline_ns, report_ns;
+    ddp_failure *failure;
+} search;
+
+static const char *where(const search *s) { return s->g->endpoint[0] != '\0' ? s->g->endpoint : s->g->url; }
+
+static void report(search *s, const char *reason)
+{
+    int64_t now = ddp_now_ns();
+
+    if (now < s->report_ns) return;
+    s->report_ns = now + s->g->report_ms * 1000000;
+    ddp_log_line(s->g->log, DDP_LOG_INFO, "still waiting for rank 0 at %s: %s (%.3g s of %.3g s)", where(s), reason,
+                 (double)(now - s->g->began_ns) / 1e9, (double)s->g->timeout_ms / 1e3);
+}
+
+static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
+{
+    const ddp_member *m = &g->members[g->rank];
+    ddp_text t = {0};
+    ddp_status status;
+
+    ddp_pack_u32(&t, (uint32_t)g->rank);
+    ddp_pack_u32(&t, (uint32_t)g->world);
+    ddp_pack_u32(&t, DDP_ABI);
+    ddp_pack_u32(&t, DDP_BACKEND_ABI);
+    ddp_pack_u32(&t, m->pid);
+    ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
+    ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
+    ddp_pack_bytes(&t, m->host, strlen(m->host));
+    status = t.failed ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for the hello to rank 0")
+                      : ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, err);
+    ddp_text_free(&t);
+    DDP_TRY(status);
+    return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->agreement, strlen(g->agreement), err);
+}
+
+/* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. */
+static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
+{
+    ddp_group *g = s->g;
+    ddp_frame f;
+    ddp_status status = ddp_wire_next(w, &f, err);
+
+    if (status == DDP_IN_PROGRESS) return status;
+    if (status == DDP_OK && f.type == DDP_FRAME_HEARD) {
+        ddp_unpack u = {.data = f.data, .left = f.length};
+
+        ddp_unpack_text(&u, g->members[0].host, sizeof(g->members[0].host));
+        w->limit =
+            (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
+        return DDP_OK;
+    }
+    if (status == DDP_OK && f.type == DDP_FRAME_FAILURE && ddp_failure_unpack(&f, s->failure))
+        return ddp_fail(err, DDP_ERR_PEER, "%s", s->failure->msg);
+    if (status == DDP_OK) (void)ddp_fail(err, DDP_ERR_DATA, "a frame of type %u", f.type);
+    return ddp_fail_context(err, "what answers at %s is not rank 0 of this run", g->endpoint);
+}
+
+/* Speaks over a new connection until rank 0 has heard. DDP_IN_PROGRESS: worth another attempt, the reason in err. */
+static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
+{
+    DDP_TRY(say_hello(s->g, w, err));
+    for (;;) {
+        struct pollfd p = {.fd = w->fd, .events = POLLIN};
+        int64_t now = ddp_now_ns(), left = DDP_MIN_OF(s->deadline_ns, s->report_ns) - now;
+        ddp_status status;
+
+        if (now >= s->deadline_ns) {
+            (void)ddp_fail(err, DDP_ERR_PEER, "somebody listens there, but does not answer");
+            return DDP_IN_PROGRESS;
+        }
+        report(s, "connected, it does not answer yet");
+        /* an error of sending is left to reading: what the other end said before it closed is still to be read */
+        if (ddp_wire_flush(w, err) == DDP_IN_PROGRESS) p.events |= POLLOUT;
+        (void)poll(&p, 1, left <= 0 ? 0 : (int)DDP_MIN_OF(left / 1000000 + 1, 60000));
+        status = ddp_wire_receive(w, err);
+        if (status == DDP_ERR_PEER) {
+            (void)ddp_fail_context(err, "the connection was closed before rank 0 answered");
+            return DDP_IN_PROGRESS;
+        }
+        if (status == DDP_OK) status = first_frame(s, w, err);
+        if (status != DDP_IN_PROGRESS) return status;
+    }
+}
+
+static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
+{
+    ddp_group *g = s->g;
+    ddp_status status;
+    int fd;
+
+    if (s->p->endpoint == NULL) {
+        char found[DDP_ENDPOINT_MAX] = "";
+
+        status = s->p->init_ops->find(s->p->init, found, err);
+        if (status == DDP_IN_PROGRESS) (void)ddp_fail(err, DDP_ERR_PEER, "it has not been published yet");
+        if (status != DDP_OK) return status;
+        ddp_copy_text(g->endpoint, sizeof(g->endpoint), found);
+    }
+    status = ddp_endpoint_connect(g->endpoint, s->deadline_ns, &fd, err);
+    if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
+    DDP_TRY(status);
+    ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
+    status = converse(s, out, err);
+    if (status == DDP_OK)
+        ddp_address_own(fd, false, g->address, sizeof(g->address));
+    else
+        ddp_wire_close(out);
+    return status;
+}
+
+ddp_status ddp_meet_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure, ddp_err *err)
+{
+    search s = {.g = g, .p = p, .failure = failure};
+    int64_t back_off_ms = BACK_OFF_FIRST_MS;
+
+    s.deadline_ns = ddp_deadline_ns(g->began_ns, g->timeout_ms);
+    s.report_ns = g->began_ns + g->report_ms * 1000000;
+    if (p->endpoint != NULL) ddp_copy_text(g->endpoint, sizeof(g->endpoint), p->endpoint);
+    for (;;) {
+        ddp_status status = attempt(&s, out, err);
+        int64_t left = s.deadline_ns - ddp_now_ns();
+
+        if (status != DDP_IN_PROGRESS) return status;
+        report(&s, err->msg);
+        if (left <= back_off_ms * 1000000) break; /* too late for another attempt */
+        left = back_off_ms * 1000000;
+        (void)nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000}, NULL);
+        back_off_ms = DDP_MIN_OF(2 * back_off_ms, BACK_OFF_LAST_MS);
+    }
+    (void)ddp_fail_context(err, "rank 0 was not found at %s within %.3g s (rendezvous_timeout)", where(&s),
+                           (double)g->timeout_ms / 1e3);
+    (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg),
+                   ". Start rank 0 there, or correct init_method%s%s%s", g->url[0] == '\0' ? "" : " (", g->url,
+                   g->url[0] == '\0' ? "" : ")");
+    return err->status = DDP_ERR_TIMEOUT;
+}
