@@ -18,8 +18,9 @@ typedef struct ddp_gate_facts {
 } ddp_gate_facts;
 
 /* Opens `path` once and checks it without running any of its code: a regular file; owned by root, the effective user or
- * the owner of the ddpengine executable; not writable by others (group or world), nor any parent folder, a root-owned
- * sticky one excepted; ELF for this machine; exports ddp_plugin_desc as data. *fd is open (O_CLOEXEC) on success. */
+ * the owner of the ddpengine executable; not writable by others (everyone, or a group that somebody else is in), nor any
+ * parent folder, a sticky one excepted; ELF for this machine; exports ddp_plugin_desc as data. *fd is open (O_CLOEXEC) on
+ * success. */
 ddp_status ddp_gate_open(const char *path, int *fd, ddp_gate_facts *facts, ddp_err *err);
 
 typedef struct ddp_loaded {
@@ -27,7 +28,7 @@ typedef struct ddp_loaded {
     const char *name, *path; /* path: as opened, absolute */
     ddp_plugin desc;         /* a full-size copy; desc.ops points to `ops` */
     const void *ops;         /* full-size, holes filled with stubs that answer DDP_ERR_UNSUPPORTED */
-    uint32_t live;           /* objects opened and not closed, kept by the users of the plugin for the registry's close */
+    uint32_t live; /* objects opened and not closed, kept by the users of the plugin for the registry's close */
 } ddp_loaded;
 
 typedef struct ddp_registry ddp_registry;
@@ -39,8 +40,9 @@ ddp_status ddp_registry_open(ddp_log *log, const ddp_list *paths, ddp_registry *
  * why, what to do next; not found lists the places tried and the nearest name there. The pointer lives until close. */
 ddp_status ddp_registry_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err);
 /* Every plugin file on the search path, each judged by the gate; `visit` gets the loaded plugin, or NULL and the error. */
-ddp_status ddp_registry_list(ddp_registry *r, void (*visit)(void *ctx, const char *path, const ddp_loaded *p,
-                                                             const ddp_err *err), void *ctx, ddp_err *err);
+ddp_status ddp_registry_list(ddp_registry *r,
+                             void (*visit)(void *ctx, const char *path, const ddp_loaded *p, const ddp_err *err),
+                             void *ctx, ddp_err *err);
 /* Unloads in reverse order; what still has live objects is named in a warning and stays mapped. DDP_KEEP_PLUGINS=1 keeps
  * all mapped (symbol names for leak checkers). */
 void ddp_registry_close(ddp_registry *r);

@@ -38,7 +38,7 @@ static ddp_status reserve(ddp_registry *r, ddp_err *err)
     ddp_entry **grown;
 
     if (r->count < r->capacity) return DDP_OK;
-    grown = realloc(r->entries, capacity * sizeof(*grown));
+    grown = realloc(r->entries, capacity * sizeof(void *));
     if (grown == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "no memory for the list of plugins");
     r->entries = grown;
     r->capacity = capacity;
