@@ -68,4 +68,24 @@ static inline void copy_file(const char *from, const char *to)
     free(data);
 }
 
+/* A registry whose [plugins] path is one folder. */
+static inline ddp_registry *open_registry(ddp_log *log, const char *path)
+{
+    const ddp_list paths = {1, &path};
+    ddp_registry *r;
+    ddp_err err;
+
+    assert_int_equal(ddp_registry_open(log, &paths, &r, &err), DDP_OK);
+    return r;
+}
+
+static inline ddp_loaded *load(ddp_registry *r, uint32_t kind, const char *name)
+{
+    ddp_loaded *p = NULL;
+    ddp_err err;
+
+    if (ddp_registry_load(r, kind, name, &p, &err) != DDP_OK) fail_msg("%s", err.msg);
+    return p;
+}
+
 #endif
