@@ -1,0 +1,222 @@
+/* config/config.c -- a run's configuration: the file, the overrides, the core's sections and the rules that tie keys
+ * together. Options of plugins come in when the plugin has been loaded (ddp_config_plugin). */
+#include "config/private.h"
+#include "config/sections.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* "backend.NAME" and the like hold the options of a plugin, chosen or not. */
+static const char *const plugin_sections[] = {"backend", "init", "device", "model", "data", "eval", "sampler", "hook"};
+
+/* ---- names of sections ------------------------------------------------------------------------------------------------------ */
+static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
+{
+    const char *dot = strchr(s->name, '.'), *nearest, *const * names;
+    char prefix[64];
+    size_t count;
+
+    ddp_copy_text(prefix, dot != NULL ? DDP_MIN_OF((size_t)(dot - s->name) + 1, sizeof(prefix)) : sizeof(prefix),
+                  s->name);
+    if (dot != NULL) {
+        nearest = ddp_nearest(prefix, plugin_sections, DDP_COUNT(plugin_sections));
+    } else {
+        count = ddp_config_sections(&names);
+        nearest = ddp_nearest(prefix, names, count);
+    }
+    if (nearest != NULL)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: unknown section [%s]; did you mean [%s%s]?", s->where, s->name,
+                        nearest, dot != NULL ? dot : "");
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "%s: unknown section [%s]; sections are group, train, model, data, eval, sampler, optimizer, ddp, loader, "
+        "checkpoint, output, plugins, and those of plugins, as in [backend.gloo-tcp]",
+        s->where, s->name);
+}
+
+static bool section_is_known(const char *name)
+{
+    if (ddp_core_section_find(name) != NULL) return true;
+    for (size_t i = 0; i < DDP_COUNT(plugin_sections); i++) {
+        size_t length = strlen(plugin_sections[i]);
+
+        if (strncmp(name, plugin_sections[i], length) == 0 && name[length] == '.' && name[length + 1] != '\0')
+            return true;
+    }
+    return false;
+}
+
+/* ---- rules between keys ------------------------------------------------------------------------------------------------------- */
+/* Where a key was written, "default" otherwise. */
+static const char *where_of(const ddp_config *c, const char *section, const char *key)
+{
+    const ddp_setting *s = ddp_settings_find(&c->settings, section, key);
+
+    return s != NULL ? s->where : "default";
+}
+
+static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
+{
+    const struct ddp_optimizer_config *o = c->optimizer;
+    const double *betas = o->betas.items;
+
+    if (o->betas.count != 2)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] betas takes two numbers, as in 0.9, 0.999, not %zu",
+                        where_of(c, "optimizer", "betas"), o->betas.count);
+    if (betas[0] >= 1 || betas[1] >= 1)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] betas must both be below 1",
+                        where_of(c, "optimizer", "betas"));
+    if (o->nesterov && o->momentum == 0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] nesterov = yes needs a momentum above 0",
+                        where_of(c, "optimizer", "nesterov"));
+    return DDP_OK;
+}
+
+static ddp_status check_group(const ddp_config *c, ddp_err *err)
+{
+    const struct ddp_group_config *g = c->group;
+
+    if (g->world_size > 0 && g->rank >= g->world_size)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] rank = %" PRId64 " does not exist in world_size = %" PRId64
+                        " (%s); ranks are 0..%" PRId64,
+                        where_of(c, "group", "rank"), g->rank, g->world_size, where_of(c, "group", "world_size"),
+                        g->world_size - 1);
+    return DDP_OK;
+}
+
+/* ---- loading ------------------------------------------------------------------------------------------------------------------ */
+static ddp_status parse_section(ddp_config *c, const char *name, const void **config, ddp_err *err)
+{
+    const ddp_core_section *s = ddp_core_section_find(name);
+
+    return ddp_options_parse(c->ini, name, s->options, s->count, sizeof(ddp_option), s->config_size, &c->settings,
+                             config, err);
+}
+
+static ddp_status parse_choice(ddp_config *c, const char *section, const char **plugin, ddp_err *err)
+{
+    const void *config;
+
+    DDP_TRY(parse_section(c, section, &config, err));
+    *plugin = ((const struct ddp_plugin_config *)config)->plugin;
+    return DDP_OK;
+}
+
+static ddp_status parse_sections(ddp_config *c, ddp_err *err)
+{
+    const void *config[8];
+
+    DDP_TRY(parse_section(c, "group", &config[0], err));
+    DDP_TRY(parse_section(c, "train", &config[1], err));
+    DDP_TRY(parse_choice(c, "model", &c->model, err));
+    DDP_TRY(parse_choice(c, "data", &c->data, err));
+    DDP_TRY(parse_choice(c, "eval", &c->eval, err));
+    DDP_TRY(parse_choice(c, "sampler", &c->sampler, err));
+    DDP_TRY(parse_section(c, "optimizer", &config[2], err));
+    DDP_TRY(parse_section(c, "ddp", &config[3], err));
+    DDP_TRY(parse_section(c, "loader", &config[4], err));
+    DDP_TRY(parse_section(c, "checkpoint", &config[5], err));
+    DDP_TRY(parse_section(c, "output", &config[6], err));
+    DDP_TRY(parse_section(c, "plugins", &config[7], err));
+    c->group = config[0];
+    c->train = config[1];
+    c->optimizer = config[2];
+    c->ddp = config[3];
+    c->loader = config[4];
+    c->checkpoint = config[5];
+    c->output = config[6];
+    c->plugin_path = ((const struct ddp_plugins_config *)config[7])->path;
+    return DDP_OK;
+}
+
+static ddp_status load(const char *path, const char *const *overrides, size_t override_count, ddp_config *c,
+                       ddp_err *err)
+{
+    DDP_TRY(ddp_ini_load(path, &c->ini, err));
+    for (size_t i = 0; i < override_count; i++) DDP_TRY(ddp_ini_set(c->ini, overrides[i], err));
+    for (const ddp_ini_section *s = c->ini->sections; s != NULL; s = s->next)
+        if (!section_is_known(s->name)) return fail_section(s, err);
+    DDP_TRY(parse_sections(c, err));
+    DDP_TRY(check_group(c, err));
+    return check_optimizer(c, err);
+}
+
+ddp_status ddp_config_load(const char *path, const char *const *overrides, size_t override_count, ddp_config *out,
+                           ddp_err *err)
+{
+    ddp_config c = {0};
+    ddp_status status = load(path, overrides, override_count, &c, err);
+
+    if (status != DDP_OK) {
+        ddp_config_free(&c);
+        return status;
+    }
+    *out = c;
+    return DDP_OK;
+}
+
+void ddp_config_free(ddp_config *c)
+{
+    ddp_settings_free(&c->settings);
+    ddp_ini_free(c->ini);
+    *c = (ddp_config){0};
+}
+
+ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugin *plugin, const void **config,
+                             ddp_err *err)
+{
+    return ddp_options_parse(c->ini, section, plugin->options, plugin->option_count, plugin->option_size,
+                             plugin->config_size, &c->settings, config, err);
+}
+
+/* ---- batches --------------------------------------------------------------------------------------------------------------------- */
+/* "batch_size 64 (node1.ini:4)" for those of the three that were given. */
+static ddp_status fail_batches(const ddp_config *c, int64_t world, const char *why, ddp_err *err)
+{
+    const struct ddp_train_config *t = c->train;
+    ddp_text given = {0};
+
+    if (t->batch_size > 0)
+        ddp_text_printf(&given, "batch_size %" PRId64 " (%s), ", t->batch_size, where_of(c, "train", "batch_size"));
+    if (t->accumulate > 0)
+        ddp_text_printf(&given, "accumulate %" PRId64 " (%s), ", t->accumulate, where_of(c, "train", "accumulate"));
+    if (t->global_batch > 0)
+        ddp_text_printf(&given, "global_batch %" PRId64 " (%s), ", t->global_batch,
+                        where_of(c, "train", "global_batch"));
+    (void)ddp_fail(err, DDP_ERR_CONFIG,
+                   "[train] %sworld_size %" PRId64 ": %s; batch_size x accumulate x world_size must be global_batch",
+                   given.data != NULL ? given.data : "", world, why);
+    ddp_text_free(&given);
+    return err->status;
+}
+
+ddp_status ddp_config_batches(const ddp_config *c, int64_t world, ddp_batches *out, ddp_err *err)
+{
+    const struct ddp_train_config *t = c->train;
+    ddp_batches b = {t->batch_size, t->accumulate, t->global_batch};
+    int64_t product;
+    char why[128];
+
+    if (world < 1) return ddp_fail(err, DDP_ERR_INVALID, "world_size %" PRId64 " has no ranks", world);
+    if (b.global_batch == 0 && b.batch_size == 0) b.batch_size = 64;
+    if (b.accumulate == 0 && (b.global_batch == 0 || b.batch_size == 0)) b.accumulate = 1;
+    /* at most one of the three is missing now */
+    product = world * (b.batch_size > 0 ? b.batch_size : 1); /* below 2^47, and below 2^67 with accumulate */
+    if (b.accumulate > 0 && __builtin_mul_overflow(product, b.accumulate, &product))
+        return fail_batches(c, world, "their product is over 64 bits", err);
+    if (b.global_batch == 0) {
+        b.global_batch = product;
+    } else if (b.global_batch % product != 0) {
+        (void)snprintf(why, sizeof(why), "%" PRId64 " cannot be divided by %" PRId64, b.global_batch, product);
+        return fail_batches(c, world, why, err);
+    } else if (b.batch_size == 0) {
+        b.batch_size = b.global_batch / product;
+    } else if (b.accumulate == 0) {
+        b.accumulate = b.global_batch / product;
+    } else if (b.global_batch != product) {
+        (void)snprintf(why, sizeof(why), "that makes %" PRId64, product);
+        return fail_batches(c, world, why, err);
+    }
+    *out = b;
+    return DDP_OK;
+}

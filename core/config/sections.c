@@ -1,0 +1,164 @@
+/* config/sections.c -- the tables of the core's own sections, in the order of the manual. Every key that the program knows
+ * outside a plugin stands here, with its default. */
+#include "config/sections.h"
+#include <string.h>
+
+#define R DDP_OPT_F_PER_RANK
+#define L DDP_OPT_F_LIST
+
+#define AT(field) offsetof(struct ddp_group_config, field)
+static const ddp_option group_options[] = {
+    {"backend", "gloo-tcp", NULL, "Backend plugin that does the collectives.", DDP_OPT_STRING, 0, AT(backend)},
+    {"init_method", "", NULL,
+     "URL where the ranks meet, tcp://HOST:PORT with the host that rank 0 listens on; empty with --nproc takes a free "
+     "loopback port.",
+     DDP_OPT_STRING, R, AT(init_method)},
+    {"world_size", "0", "0..65536", "Number of ranks; 0 takes it from --nproc.", DDP_OPT_INT, 0, AT(world_size)},
+    {"rank", "0", "0..65535", "Rank of this process; with --nproc the first one on this host.", DDP_OPT_INT, R,
+     AT(rank)},
+    {"rendezvous_timeout", "300s", "1s..30d", "How long a rank waits until all have met.", DDP_OPT_DURATION, 0,
+     AT(rendezvous_timeout_ms)},
+    {"step_timeout", "600s", "1s..30d", "How long a rank waits for one collective.", DDP_OPT_DURATION, 0,
+     AT(step_timeout_ms)},
+    {"auth", "psk", "psk|none",
+     "none, in writing, lets ranks on other hosts connect without a shared secret; loopback needs neither.",
+     DDP_OPT_ENUM, 0, AT(auth)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_train_config, field)
+static const ddp_option train_options[] = {
+    {"device", "cpu", NULL, "Device plugin, and behind a colon which of its devices, as in cpu or cpu:1.",
+     DDP_OPT_STRING, R, AT(device)},
+    {"threads", "0", "0..4096", "Compute threads of a rank; 0 is the processors divided by the ranks on this host.",
+     DDP_OPT_INT, R, AT(threads)},
+    {"epochs", "1", "1..1000000000", "Passes over the data.", DDP_OPT_INT, 0, AT(epochs)},
+    {"max_steps", "0", "0..", "Steps after which the run ends even within an epoch; 0 is no limit.", DDP_OPT_INT, 0,
+     AT(max_steps)},
+    {"batch_size", "0", "0..1073741824",
+     "Samples of a rank in one micro-step; 0 is global_batch / (accumulate x world_size), or 64.", DDP_OPT_INT, 0,
+     AT(batch_size)},
+    {"global_batch", "0", "0..1099511627776",
+     "Samples of all ranks in one step; 0 is batch_size x accumulate x world_size.", DDP_OPT_INT, 0, AT(global_batch)},
+    {"accumulate", "0", "0..1048576",
+     "Micro-steps whose gradients are summed before the ranks communicate; 0 is global_batch / (batch_size x "
+     "world_size), or 1.",
+     DDP_OPT_INT, 0, AT(accumulate)},
+    {"seed", "0", NULL, "Seed of the initial parameters and of the samples' order.", DDP_OPT_UINT, 0, AT(seed)},
+    {"eval_every", "1", "0..", "Epochs between evaluations; 0 evaluates only at the end.", DDP_OPT_INT, 0,
+     AT(eval_every)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_plugin_config, field)
+static const ddp_option model_options[] = {
+    {"plugin", NULL, NULL, "Model plugin that builds the graph, as in mlp.", DDP_OPT_STRING, 0, AT(plugin)},
+};
+static const ddp_option data_options[] = {
+    {"plugin", NULL, NULL, "Dataset plugin that gives the training samples, as in idx.", DDP_OPT_STRING, 0, AT(plugin)},
+};
+static const ddp_option eval_options[] = {
+    {"plugin", "", NULL, "Dataset plugin that gives the evaluation samples; empty means no evaluation.", DDP_OPT_STRING,
+     0, AT(plugin)},
+};
+static const ddp_option sampler_options[] = {
+    {"plugin", "distributed", NULL, "Sampler plugin that orders the samples.", DDP_OPT_STRING, 0, AT(plugin)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_optimizer_config, field)
+static const ddp_option optimizer_options[] = {
+    {"algorithm", "sgd", "sgd|adam|adamw", "Update rule, as torch.optim's SGD, Adam or AdamW.", DDP_OPT_ENUM, 0,
+     AT(algorithm)},
+    {"lr", "0.01", "0..", "Learning rate.", DDP_OPT_FLOAT, 0, AT(lr)},
+    {"momentum", "0", "0..", "Momentum of sgd.", DDP_OPT_FLOAT, 0, AT(momentum)},
+    {"nesterov", "no", NULL, "Nesterov momentum of sgd; momentum must be above 0.", DDP_OPT_BOOL, 0, AT(nesterov)},
+    {"betas", "0.9, 0.999", "0..1", "The two decay rates of adam and adamw, each below 1.", DDP_OPT_FLOAT, L,
+     AT(betas)},
+    {"eps", "1e-8", "0..", "Added to the denominator of adam and adamw.", DDP_OPT_FLOAT, 0, AT(eps)},
+    {"weight_decay", "0", "0..", "Weight decay: L2 for sgd and adam, decoupled for adamw.", DDP_OPT_FLOAT, 0,
+     AT(weight_decay)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_ddp_config, field)
+static const ddp_option ddp_options[] = {
+    {"bucket_size", "25MiB", "1..1TiB", "Bytes of gradients that are reduced together.", DDP_OPT_SIZE, 0,
+     AT(bucket_size)},
+    {"first_bucket_size", "1MiB", "1..1TiB", "Bytes of the first bucket, smaller so that communication starts early.",
+     DDP_OPT_SIZE, 0, AT(first_bucket_size)},
+    {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
+     AT(overlap)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_loader_config, field)
+static const ddp_option loader_options[] = {
+    {"workers", "1", "0..256", "Threads that read samples; 0 reads them within the step.", DDP_OPT_INT, R, AT(workers)},
+    {"prefetch", "4", "2..1024", "Batches held ready.", DDP_OPT_INT, R, AT(prefetch)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_checkpoint_config, field)
+static const ddp_option checkpoint_options[] = {
+    {"dir", "", NULL, "Folder for checkpoints; empty writes none.", DDP_OPT_PATH, 0, AT(dir)},
+    {"every", "0", "0..", "Steps between checkpoints; 0 writes one at the end.", DDP_OPT_INT, 0, AT(every)},
+    {"keep", "3", "0..", "Newest checkpoints that are kept; 0 keeps all.", DDP_OPT_INT, 0, AT(keep)},
+    {"resume", "auto", NULL,
+     "auto goes on from the newest checkpoint that verifies, never starts anew, a path goes on from that one.",
+     DDP_OPT_STRING, 0, AT(resume)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_output_config, field)
+static const ddp_option output_options[] = {
+    {"dir", "", NULL, "Folder for metrics.jsonl and summary.json; empty writes neither.", DDP_OPT_PATH, 0, AT(dir)},
+    {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
+    {"progress", "auto", "auto|plain|off", "auto is a live line on a terminal and plain lines elsewhere.", DDP_OPT_ENUM,
+     R, AT(progress)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_plugins_config, field)
+static const ddp_option plugins_options[] = {
+    {"path", "", NULL, "Folders searched for plugins, before DDPENGINE_PLUGIN_PATH and the installed ones.",
+     DDP_OPT_PATH, L, AT(path)},
+};
+#undef AT
+
+#define SECTION(name, type)                                                                                            \
+    {                                                                                                                  \
+#name, name##_options, DDP_COUNT(name##_options), sizeof(type)                                                 \
+    }
+static const ddp_core_section sections[] = {
+    SECTION(group, struct ddp_group_config),         SECTION(train, struct ddp_train_config),
+    SECTION(model, struct ddp_plugin_config),        SECTION(data, struct ddp_plugin_config),
+    SECTION(eval, struct ddp_plugin_config),         SECTION(sampler, struct ddp_plugin_config),
+    SECTION(optimizer, struct ddp_optimizer_config), SECTION(ddp, struct ddp_ddp_config),
+    SECTION(loader, struct ddp_loader_config),       SECTION(checkpoint, struct ddp_checkpoint_config),
+    SECTION(output, struct ddp_output_config),       SECTION(plugins, struct ddp_plugins_config),
+};
+static const char *const section_names[] = {"group",     "train", "model",  "data",       "eval",   "sampler",
+                                            "optimizer", "ddp",   "loader", "checkpoint", "output", "plugins"};
+_Static_assert(DDP_COUNT(sections) == DDP_COUNT(section_names), "a section without its name");
+
+const ddp_core_section *ddp_core_section_find(const char *name)
+{
+    for (size_t i = 0; i < DDP_COUNT(sections); i++)
+        if (strcmp(sections[i].name, name) == 0) return &sections[i];
+    return NULL;
+}
+
+size_t ddp_config_sections(const char *const **names)
+{
+    *names = section_names;
+    return DDP_COUNT(section_names);
+}
+
+const ddp_option *ddp_config_options(const char *section, size_t *count)
+{
+    const ddp_core_section *s = ddp_core_section_find(section);
+
+    *count = s != NULL ? s->count : 0;
+    return s != NULL ? s->options : NULL;
+}

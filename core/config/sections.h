@@ -1,0 +1,22 @@
+/* config/sections.h -- the core's own sections as sections.c lists them, for config.c. */
+#ifndef DDP_CONFIG_SECTIONS_H
+#define DDP_CONFIG_SECTIONS_H
+
+#include "config/config.h"
+
+struct ddp_plugin_config { /* of [model], [data], [eval], [sampler] */
+    const char *plugin;
+};
+struct ddp_plugins_config {
+    ddp_list path;
+};
+
+typedef struct ddp_core_section {
+    const char *name;
+    const ddp_option *options;
+    size_t count, config_size;
+} ddp_core_section;
+
+const ddp_core_section *ddp_core_section_find(const char *name);
+
+#endif
