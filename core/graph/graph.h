@@ -1,9 +1,11 @@
 /* graph/graph.h -- from a model's description to a program with its gradients and a memory plan. All local, no device.
  *
- *   builder.c   the ddp_graph_api that models call; shape inference by the op table
- *   optable.c   one row an op: name, arity, shape rule, gradient rule, FLOPs, bytes, scalar reference
+ *   builder.c   the ddp_graph_api that models call; shape inference by the op table; finish.c: what a graph must satisfy
+ *   optable.c   one row an op: name, arity, shape rule, gradient rule, FLOPs, bytes, scalar reference; the rows by family in
+ *               op_linear.c, op_pointwise.c, op_loss.c
  *   autodiff.c  appends gradient nodes; program.c makes the program for one N
  *   layout.c    where parameters and gradients lie in the arenas, and the buckets
+ *   lowered.c   checks what a device made of a program
  *   plan.c      offsets of the activations over the kernels of a lowered program
  *   initial.c   draws the initial parameters
  *   reference.c runs a program op by op with the scalar references, in double: the meaning that devices are tested against */
@@ -72,29 +74,29 @@ uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 
 /* ---- layout: one flat arena each for parameters, gradients, optimiser states -------------------------------------------- */
 typedef struct ddp_bucket {
-    uint64_t first, count;  /* elements of the arena; count is a multiple of world x 16 */
+    uint64_t first, count;             /* elements of the arena; count is a multiple of world x 16 */
     uint32_t first_param, param_count; /* into `order` */
 } ddp_bucket;
 typedef struct ddp_layout {
-    uint64_t elements;     /* of an arena */
+    uint64_t elements; /* of an arena */
     uint32_t param_count, bucket_count;
-    uint64_t *offset;      /* by parameter, in elements, multiples of 16 (64 bytes) */
-    uint32_t *order;       /* parameters in arena order: reverse of first use */
+    uint64_t *offset; /* by parameter, in elements, multiples of 16 (64 bytes) */
+    uint32_t *order;  /* parameters in arena order: reverse of first use */
     ddp_bucket *buckets;
     uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for scalars that ride along */
 } ddp_layout;
 #define DDP_EXTRA 16
 /* torch's compute_bucket_assignment_by_size: a bucket closes once it holds at least its limit; the first one's limit is
  * `first_bytes`, the others' `bytes`. */
-ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
-                             ddp_layout **out, ddp_err *err);
+ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world, ddp_layout **out,
+                             ddp_err *err);
 void ddp_layout_free(ddp_layout *l);
 
 /* ---- program ------------------------------------------------------------------------------------------------------------ */
 /* training: forward, then gradients in an order that completes buckets in index order as early as it can; else forward and
  * metrics. */
-ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t batch, bool training,
-                              ddp_program **out, ddp_err *err);
+ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t batch, bool training, ddp_program **out,
+                              ddp_err *err);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
 uint64_t ddp_program_bytes(const ddp_program *p); /* as if no two nodes were fused */

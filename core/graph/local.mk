@@ -1,1 +1,4 @@
-# sources of core/graph
+libddpcore_a_SOURCES += core/graph/graph.h core/graph/internal.h core/graph/builder.c core/graph/finish.c \
+	core/graph/optable.c core/graph/op_linear.c core/graph/op_pointwise.c core/graph/op_loss.c core/graph/autodiff.c \
+	core/graph/program.c core/graph/layout.c core/graph/lowered.c core/graph/plan.c core/graph/initial.c \
+	core/graph/reference.c

@@ -2,7 +2,7 @@
  *
  * A model describes and never computes. Errors stick: the first one is kept with the op, its name and both shapes, later
  * calls are harmless, ddp_graph_status() returns it. The first dimension of every input is the batch N; it is symbolic
- * while the graph is built (ddp_dims gives DDP_N for it).
+ * while the graph is built: ddp_dims gives DDP_N for it, and -f for a first dimension of f times N, as ddp_reshape takes it.
  *
  *     ddp_tensor x = ddp_flatten(g, ddp_input(g, "image"));          // (N, 784)
  *     x = ddp_relu(g, ddp_linear(g, x, 512, 1, "fc1"));              // (N, 512)
@@ -31,10 +31,10 @@ typedef struct ddp_tensor {
 
 /* How a parameter starts. Drawn in order of declaration from one mt19937 seeded with [train] seed, as
  * torch.manual_seed(seed) followed by the modules' constructors draws it. */
-enum { DDP_INIT_CONSTANT = 1, DDP_INIT_UNIFORM, DDP_INIT_NORMAL };
+enum { DDP_INIT_CONSTANT = 1, DDP_INIT_UNIFORM };
 typedef struct ddp_init_spec {
     uint32_t kind, reserved0;
-    double a, b; /* CONSTANT: a; UNIFORM: from a to b; NORMAL: mean a, standard deviation b */
+    double a, b; /* CONSTANT: a; UNIFORM: from a to b */
 } ddp_init_spec;
 
 typedef struct ddp_graph ddp_graph;

@@ -1,0 +1,375 @@
+/* graph/builder.c -- the ddp_graph_api that models call. Shapes come from the op table; the first error sticks and makes every
+ * later call harmless. What a finished graph must satisfy is finish.c's. */
+#include "graph/internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ELEMENTS (INT64_C(1) << 48) /* of one tensor, or of one sample of it */
+
+static const ddp_tensor failed = {-1};
+
+static bool broken(const ddp_graph_core *c) { return c->err.status != DDP_OK; }
+
+ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err)
+{
+    void *old, *p;
+    uint32_t more = *capacity < 16 ? 16 : *capacity * 2;
+
+    if (count < *capacity) return DDP_OK;
+    memcpy(&old, items, sizeof(old)); /* items is a pointer to some T *; the copies keep to strict aliasing */
+    p = more > *capacity ? realloc(old, more * size) : NULL;
+    if (p == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory, %zu bytes wanted", more * size);
+    memset((char *)p + *capacity * size, 0, (more - *capacity) * size);
+    memcpy(items, &p, sizeof(p));
+    *capacity = more;
+    return DDP_OK;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------------ */
+static const char *full_name(ddp_graph_core *c, const char *name)
+{
+    if (strlen(c->prefix) + strlen(name) < DDP_NAME_MAX)
+        return ddp_pool_printf(&c->pool, &c->err, "%s%s", c->prefix, name);
+    (void)ddp_fail(&c->err, DDP_ERR_CONFIG,
+                   "the name \"%s%.64s\" is longer than %d characters; shorten it or its scopes", c->prefix, name,
+                   DDP_NAME_MAX - 1);
+    return NULL;
+}
+
+/* A layer that the model does not name is called as torch.fx calls it: relu, relu_1, relu_2. */
+static const char *node_name(ddp_graph_core *c, const ddp_op_row *row, const char *name)
+{
+    char made[64];
+    uint32_t n;
+
+    if (name != NULL && name[0] != '\0') return full_name(c, name);
+    n = c->unnamed[row->op]++;
+    (void)snprintf(made, sizeof(made), n == 0 ? "%s" : "%s_%u", row->name, n);
+    return full_name(c, made);
+}
+
+static void open_scope(ddp_graph_core *c, const char *name)
+{
+    size_t used = strlen(c->prefix);
+
+    if (name[0] == '\0') {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "a scope in \"%s\" has no name", c->prefix);
+        return;
+    }
+    if (c->scope_count == DDP_SCOPE_DEPTH || used + strlen(name) + 2 > sizeof(c->prefix)) {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "scope \"%s%.64s\": scopes nest at most %d deep and %d characters long",
+                       c->prefix, name, DDP_SCOPE_DEPTH, DDP_NAME_MAX - 1);
+        return;
+    }
+    c->scope_length[c->scope_count++] = used;
+    (void)snprintf(c->prefix + used, sizeof(c->prefix) - used, "%s.", name);
+}
+
+static void graph_scope(ddp_graph *g, const char *name)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (broken(c)) return;
+    if (name != NULL) {
+        open_scope(c, name);
+    } else if (c->scope_count == 0) {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "ddp_scope_end without an open scope");
+    } else {
+        c->prefix[c->scope_length[--c->scope_count]] = '\0';
+    }
+}
+
+/* ---- values ----------------------------------------------------------------------------------------------------------- */
+static ddp_tensor add_value(ddp_graph_core *c, const ddp_graph_value *v)
+{
+    ddp_tensor t = {(int32_t)c->value_count};
+
+    if (ddp_grow(&c->values, &c->value_capacity, c->value_count, sizeof(*v), &c->err) != DDP_OK) return failed;
+    c->values[c->value_count++] = *v;
+    return t;
+}
+
+static bool is_tensor(const ddp_graph_core *c, ddp_tensor t) { return t.id >= 0 && (uint32_t)t.id < c->value_count; }
+
+/* Dimensions are positive and their product is small enough to count with. */
+static bool countable(uint32_t rank, const int64_t *dims)
+{
+    int64_t n = 1;
+
+    for (uint32_t i = 0; i < rank; i++)
+        if (dims[i] < 1 || __builtin_mul_overflow(n, dims[i], &n) || n > MAX_ELEMENTS) return false;
+    return true;
+}
+
+static void unknown_field(ddp_graph_core *c, const char *field)
+{
+    char shape[DDP_SHAPE_TEXT];
+    ddp_text t = {0};
+
+    for (uint32_t i = 0; i < c->field_count; i++)
+        ddp_text_printf(&t, "%s%s %s %s", i > 0 ? "; " : "", c->fields[i].name, ddp_dtype_name(c->fields[i].dtype),
+                        ddp_dims_text(c->fields[i].rank, c->fields[i].dims, shape, sizeof(shape)));
+    (void)ddp_fail(
+        &c->err, DDP_ERR_CONFIG,
+        "input \"%.64s\": the dataset has no such field, it has: %s. Choose a dataset that gives it, or name "
+        "another field in the model's options",
+        field, t.data != NULL ? t.data : "none");
+    ddp_text_free(&t);
+}
+
+static ddp_tensor field_value(ddp_graph_core *c, uint32_t index)
+{
+    const ddp_field *f = &c->fields[index];
+    ddp_graph_value v = {.kind = DDP_VALUE_INPUT, .index = (int32_t)index, .node = -1};
+    char shape[DDP_SHAPE_TEXT];
+
+    for (uint32_t i = 0; i < c->value_count; i++) /* asked for before */
+        if (c->values[i].kind == DDP_VALUE_INPUT && c->values[i].index == v.index) return (ddp_tensor){(int32_t)i};
+    if (f->rank + 1 > DDP_MAX_DIMS || !countable(f->rank, f->dims)) {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG,
+                       "input \"%s\": the dataset's shape %s is not usable: at most %d positive "
+                       "dimensions",
+                       f->name,
+                       ddp_dims_text(DDP_MIN_OF(f->rank, (uint32_t)DDP_MAX_DIMS), f->dims, shape, sizeof(shape)),
+                       DDP_MAX_DIMS - 1);
+        return failed;
+    }
+    v.shape = (ddp_shape){.dtype = f->dtype, .rank = f->rank + 1, .dims = {1}, .batched = true};
+    memcpy(v.shape.dims + 1, f->dims, f->rank * sizeof(f->dims[0]));
+    v.name = f->name;
+    return add_value(c, &v);
+}
+
+static ddp_tensor graph_input(ddp_graph *g, const char *field)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (broken(c)) return failed;
+    for (uint32_t i = 0; i < c->field_count; i++)
+        if (strcmp(c->fields[i].name, field) == 0) return field_value(c, i);
+    unknown_field(c, field);
+    return failed;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------------------- */
+static ddp_status check_param(ddp_graph_core *c, const char *name, uint32_t rank, const int64_t *dims,
+                              const ddp_init_spec *init)
+{
+    char shape[DDP_SHAPE_TEXT];
+
+    if (name[0] == '\0') return ddp_fail(&c->err, DDP_ERR_CONFIG, "a parameter in scope \"%s\" has no name", c->prefix);
+    if (rank > DDP_MAX_DIMS)
+        return ddp_fail(&c->err, DDP_ERR_CONFIG, "parameter \"%s%s\": %u dimensions, at most %d are possible",
+                        c->prefix, name, rank, DDP_MAX_DIMS);
+    (void)ddp_dims_text(rank, dims, shape, sizeof(shape));
+    for (uint32_t i = 0; i < rank; i++)
+        if (dims[i] < 0)
+            return ddp_fail(&c->err, DDP_ERR_CONFIG,
+                            "parameter \"%s%s\" of shape %s would depend on the batch; reshape the layer's input to "
+                            "(N, features)",
+                            c->prefix, name, shape);
+    if (!countable(rank, dims))
+        return ddp_fail(&c->err, DDP_ERR_CONFIG, "parameter \"%s%s\": the shape %s has no usable size", c->prefix, name,
+                        shape);
+    if ((init->kind != DDP_INIT_CONSTANT && init->kind != DDP_INIT_UNIFORM) || !isfinite(init->a) ||
+        !isfinite(init->b) || (init->kind == DDP_INIT_UNIFORM && init->a > init->b))
+        return ddp_fail(&c->err, DDP_ERR_CONFIG, "parameter \"%s%s\": no such initialisation (kind %u, %g, %g)",
+                        c->prefix, name, init->kind, init->a, init->b);
+    for (uint32_t i = 0; i < c->param_count; i++) {
+        size_t prefix = strlen(c->prefix);
+
+        if (strncmp(c->params[i].name, c->prefix, prefix) == 0 && strcmp(c->params[i].name + prefix, name) == 0)
+            return ddp_fail(&c->err, DDP_ERR_CONFIG,
+                            "parameter \"%s\" is declared twice; give the layer another name, or "
+                            "use the tensor again to share it",
+                            c->params[i].name);
+    }
+    return DDP_OK;
+}
+
+static ddp_tensor graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims,
+                              const ddp_init_spec *init)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+    ddp_param_info p = {.rank = rank, .elements = 1, .first_use = UINT32_MAX};
+    ddp_graph_value v = {.kind = DDP_VALUE_PARAM, .index = (int32_t)c->param_count, .node = -1};
+
+    if (broken(c) || check_param(c, name, rank, dims, init) != DDP_OK) return failed;
+    v.name = p.name = full_name(c, name);
+    if (p.name == NULL || ddp_grow(&c->params, &c->param_capacity, c->param_count, sizeof(p), &c->err) != DDP_OK)
+        return failed;
+    v.shape = (ddp_shape){.dtype = DDP_F32, .rank = rank};
+    for (uint32_t i = 0; i < rank; i++) {
+        v.shape.dims[i] = p.dims[i] = dims[i];
+        p.elements *= (uint64_t)dims[i];
+    }
+    p.init = *init;
+    c->params[c->param_count++] = p;
+    return add_value(c, &v);
+}
+
+/* ---- ops -------------------------------------------------------------------------------------------------------------- */
+/* Takes over the inputs, without the absent ones at the end. */
+static ddp_status node_inputs(ddp_graph_core *c, ddp_graph_node *n, uint32_t in_count, const ddp_tensor *in)
+{
+    while (in_count > n->row->min_in && in[in_count - 1].id == -1) in_count--;
+    if (in_count < n->row->min_in || in_count > n->row->max_in || in_count > DDP_NODE_MAX_IN)
+        return ddp_fail(&c->err, DDP_ERR_CONFIG, "%u inputs, from %u to %u are possible", in_count, n->row->min_in,
+                        n->row->max_in);
+    for (uint32_t i = 0; i < in_count; i++) {
+        if (!is_tensor(c, in[i])) return ddp_fail(&c->err, DDP_ERR_CONFIG, "input %u is not a tensor of this graph", i);
+        n->in[i] = in[i].id;
+    }
+    n->in_count = in_count;
+    return DDP_OK;
+}
+
+static ddp_status node_shape(ddp_graph_core *c, const ddp_graph_node *n, ddp_shape *out)
+{
+    const ddp_shape *shapes[DDP_NODE_MAX_IN] = {0};
+
+    for (uint32_t i = 0; i < n->in_count; i++) shapes[i] = &c->values[n->in[i]].shape;
+    DDP_TRY(n->row->shape(&n->attrs, n->in_count, shapes, out, &c->err));
+    if (!countable(out->rank, out->dims))
+        return ddp_fail(&c->err, DDP_ERR_CONFIG, "the result has too many elements to count");
+    return DDP_OK;
+}
+
+static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, const ddp_tensor *in,
+                           const char *name)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+    ddp_graph_node n = {.row = ddp_op_find(op)};
+    ddp_graph_value v = {.kind = DDP_VALUE_ACT, .index = -1, .node = (int32_t)c->node_count};
+
+    if (broken(c)) return failed;
+    if (n.row == NULL || n.row->shape == NULL) {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "op number %u (\"%s\") is not one that a model can use", op,
+                       name != NULL ? name : "");
+        return failed;
+    }
+    n.name = v.name = node_name(c, n.row, name);
+    if (n.name == NULL) return failed;
+    if (attrs != NULL) n.attrs = *attrs;
+    if (node_inputs(c, &n, in_count, in) != DDP_OK || node_shape(c, &n, &v.shape) != DDP_OK) {
+        (void)ddp_fail_context(&c->err, "%s \"%s\"", n.row->name, n.name);
+        return failed;
+    }
+    if (ddp_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(n), &c->err) != DDP_OK) return failed;
+    n.out = (int32_t)c->value_count;
+    c->nodes[c->node_count++] = n;
+    return add_value(c, &v);
+}
+
+/* ---- results ---------------------------------------------------------------------------------------------------------- */
+static ddp_status check_scalar(ddp_graph_core *c, const char *what, ddp_tensor t)
+{
+    char shape[DDP_SHAPE_TEXT];
+
+    if (!is_tensor(c, t)) return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s is not a tensor of this graph", what);
+    if (c->values[t.id].shape.rank == 0 && c->values[t.id].shape.dtype == DDP_F32) return DDP_OK;
+    return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s \"%s\" has shape %s, a scalar is needed", what, c->values[t.id].name,
+                    ddp_shape_text(&c->values[t.id].shape, shape, sizeof(shape)));
+}
+
+static void graph_loss(ddp_graph *g, ddp_tensor scalar)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (broken(c) || check_scalar(c, "the loss", scalar) != DDP_OK) return;
+    if (c->loss >= 0)
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "the loss is declared twice, \"%s\" and \"%s\"; add them with ddp_add",
+                       c->values[c->loss].name, c->values[scalar.id].name);
+    else
+        c->loss = scalar.id;
+}
+
+static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+    ddp_graph_metric m = {.value = scalar.id};
+
+    if (broken(c) || check_scalar(c, "the metric", scalar) != DDP_OK) return;
+    for (uint32_t i = 0; i < c->metric_count; i++)
+        if (strcmp(c->metrics[i].name, name) == 0) {
+            (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "metric \"%s\" is declared twice", name);
+            return;
+        }
+    m.name = ddp_pool_strdup(&c->pool, name, &c->err);
+    if (m.name == NULL || ddp_grow(&c->metrics, &c->metric_capacity, c->metric_count, sizeof(m), &c->err) != DDP_OK)
+        return;
+    c->metrics[c->metric_count++] = m;
+}
+
+static uint32_t graph_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+    const ddp_shape *s;
+
+    if (!is_tensor(c, t)) return 0;
+    s = &c->values[t.id].shape;
+    for (uint32_t i = 0; i < s->rank; i++) dims[i] = i == 0 && s->batched ? -s->dims[0] : s->dims[i];
+    return s->rank;
+}
+
+static void graph_fail(ddp_graph *g, const char *message)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (!broken(c)) (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "%s", message);
+}
+
+static ddp_status graph_status(const ddp_graph *g, ddp_err *err)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+
+    if (broken(c)) *err = c->err;
+    return c->err.status;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------------- */
+static const ddp_graph_api api = {
+    .struct_size = sizeof(api),
+    .input = graph_input,
+    .param = graph_param,
+    .op = graph_op,
+    .scope = graph_scope,
+    .loss = graph_loss,
+    .metric = graph_metric,
+    .dims = graph_dims,
+    .fail = graph_fail,
+    .status = graph_status,
+};
+
+ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err)
+{
+    ddp_graph_core *c = ddp_alloc(sizeof(*c), err);
+
+    if (c == NULL) return err->status;
+    c->head.api = &api;
+    c->err.rank = -1;
+    c->fields = fields;
+    c->field_count = field_count;
+    c->loss = -1;
+    *out = &c->head;
+    return DDP_OK;
+}
+
+void ddp_graph_free(ddp_graph *g)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (c == NULL) return;
+    free(c->values);
+    free(c->nodes);
+    free(c->params);
+    free(c->metrics);
+    ddp_pool_free(&c->pool);
+    free(c);
+}
+
+uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out)
+{
+    *out = ddp_graph_view(g)->params;
+    return ddp_graph_view(g)->param_count;
+}

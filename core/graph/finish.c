@@ -1,0 +1,164 @@
+/* graph/finish.c -- what must be true of a graph once its model is built: a loss whose gradient is known, a gradient for every
+ * parameter, labels that the classes cover. Also marks which nodes training and evaluation need. */
+#include "graph/internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Nodes come after what they read, so one pass from the end marks all that a marked value needs. */
+static void mark(ddp_graph_core *c, bool *needed, bool training)
+{
+    for (uint32_t i = c->node_count; i-- > 0;) {
+        ddp_graph_node *n = &c->nodes[i];
+
+        if (!needed[n->out]) continue;
+        if (training) n->trains = true;
+        n->evaluates = true;
+        for (uint32_t k = 0; k < n->in_count; k++) needed[n->in[k]] = true;
+    }
+}
+
+static ddp_status mark_nodes(ddp_graph_core *c, ddp_err *err)
+{
+    bool *needed = ddp_alloc(c->value_count * sizeof(*needed), err);
+
+    if (needed == NULL) return err->status;
+    needed[c->loss] = true;
+    mark(c, needed, true);
+    for (uint32_t i = 0; i < c->metric_count; i++) needed[c->metrics[i].value] = true;
+    mark(c, needed, false);
+    free(needed);
+    return DDP_OK;
+}
+
+static bool is_loss_op(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_MSE; }
+
+/* in_loss[i]: node i is a term of the loss, or a sum of terms; its gradient is 1. */
+static ddp_status mark_terms(const ddp_graph_core *c, bool *in_loss, ddp_err *err)
+{
+    int32_t root = c->values[c->loss].node;
+
+    if (root < 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "the loss is \"%s\" itself; it must be cross_entropy, mse, or a sum of such",
+                        c->values[c->loss].name);
+    in_loss[root] = true;
+    for (int32_t i = root; i >= 0; i--) {
+        const ddp_graph_node *n = &c->nodes[i];
+
+        if (!in_loss[i] || is_loss_op(n->row->op)) continue;
+        for (uint32_t k = 0; k < n->in_count; k++) {
+            int32_t from = c->values[n->in[k]].node;
+
+            if (n->row->op != DDP_OP_ADD || from < 0)
+                return ddp_fail(err, DDP_ERR_CONFIG,
+                                "the loss contains %s \"%s\"; it must be cross_entropy, mse, or a sum of such",
+                                n->row->name, n->name);
+            if (in_loss[from])
+                return ddp_fail(err, DDP_ERR_CONFIG, "the loss adds %s \"%s\" twice; each term may stand in it once",
+                                c->nodes[from].row->name, c->nodes[from].name);
+            in_loss[from] = true;
+        }
+    }
+    return DDP_OK;
+}
+
+/* A loss's gradient is the constant 1: nothing on the way to the loss may read it but the sum. */
+static ddp_status check_uses(const ddp_graph_core *c, const bool *in_loss, ddp_err *err)
+{
+    for (uint32_t i = 0; i < c->node_count; i++) {
+        const ddp_graph_node *n = &c->nodes[i];
+
+        if (!n->trains || (in_loss[i] && !is_loss_op(n->row->op))) continue;
+        for (uint32_t k = 0; k < n->in_count; k++) {
+            int32_t from = c->values[n->in[k]].node;
+
+            if (from >= 0 && (in_loss[from] || is_loss_op(c->nodes[from].row->op)))
+                return ddp_fail(err, DDP_ERR_CONFIG,
+                                "%s \"%s\" reads the loss %s \"%s\"; a loss can only be added to another", n->row->name,
+                                n->name, c->nodes[from].row->name, c->nodes[from].name);
+            if (from >= 0 && c->nodes[from].row->gradient == NULL)
+                return ddp_fail(err, DDP_ERR_CONFIG, "%s \"%s\" reads %s \"%s\", which has no gradient", n->row->name,
+                                n->name, c->nodes[from].row->name, c->nodes[from].name);
+        }
+    }
+    return DDP_OK;
+}
+
+static ddp_status check_loss(const ddp_graph_core *c, ddp_err *err)
+{
+    bool *in_loss = ddp_alloc(c->node_count * sizeof(*in_loss), err);
+    ddp_status st;
+
+    if (in_loss == NULL) return err->status;
+    st = mark_terms(c, in_loss, err);
+    if (st == DDP_OK) st = check_uses(c, in_loss, err);
+    free(in_loss);
+    return st;
+}
+
+/* Only nodes that the loss needs count: they alone give gradients, and in this order reversed. */
+static ddp_status check_params(ddp_graph_core *c, ddp_err *err)
+{
+    for (uint32_t i = 0; i < c->node_count; i++)
+        for (uint32_t k = 0; c->nodes[i].trains && k < c->nodes[i].in_count; k++) {
+            const ddp_graph_value *v = &c->values[c->nodes[i].in[k]];
+
+            if (v->kind == DDP_VALUE_PARAM)
+                c->params[v->index].first_use = DDP_MIN_OF(c->params[v->index].first_use, i);
+        }
+    if (c->param_count == 0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "the model has no parameters, there is nothing to train");
+    for (uint32_t i = 0; i < c->param_count; i++)
+        if (c->params[i].first_use == UINT32_MAX)
+            return ddp_fail(
+                err, DDP_ERR_CONFIG,
+                "parameter \"%s\" gets no gradient: the loss does not depend on it; use it or do not declare it",
+                c->params[i].name);
+    return DDP_OK;
+}
+
+/* The field that a label comes from, through reshapes; NULL when it is computed. */
+static const ddp_field *label_field(const ddp_graph_core *c, int32_t value)
+{
+    while (c->values[value].node >= 0 && c->nodes[c->values[value].node].row->view)
+        value = c->nodes[c->values[value].node].in[0];
+    return c->values[value].kind == DDP_VALUE_INPUT ? &c->fields[c->values[value].index] : NULL;
+}
+
+static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
+{
+    for (uint32_t i = 0; i < c->node_count; i++) {
+        const ddp_graph_node *n = &c->nodes[i];
+        const ddp_field *f;
+        int64_t classes;
+
+        if (!n->evaluates || (n->row->op != DDP_OP_CROSS_ENTROPY && n->row->op != DDP_OP_ACCURACY)) continue;
+        f = label_field(c, n->in[1]);
+        classes = c->values[n->in[0]].shape.dims[1];
+        if (f == NULL || f->min > f->max || (f->min >= 0 && f->max < classes)) continue;
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "%s \"%s\": field \"%s\" has labels from %lld to %lld, the model has %lld classes (0 to %lld); set "
+            "the model's classes to match the data",
+            n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)classes,
+            (long long)classes - 1);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (c->finished) return DDP_OK;
+    DDP_TRY(g->api->status(g, err));
+    if (c->scope_count > 0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "scope \"%s\" is not closed with ddp_scope_end", c->prefix);
+    if (c->loss < 0) return ddp_fail(err, DDP_ERR_CONFIG, "the model declares no loss; it has to call ddp_loss");
+    DDP_TRY(mark_nodes(c, err));
+    DDP_TRY(check_loss(c, err));
+    DDP_TRY(check_params(c, err));
+    DDP_TRY(check_labels(c, err));
+    c->finished = true;
+    return DDP_OK;
+}

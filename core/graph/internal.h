@@ -1,0 +1,120 @@
+/* graph/internal.h -- what the files of this folder share: the graph as built, and a program while autodiff adds to it. */
+#ifndef DDP_GRAPH_SHARED_H
+#define DDP_GRAPH_SHARED_H
+
+#include "graph/graph.h"
+
+/* ---- the graph as built ----------------------------------------------------------------------------------------------- */
+#define DDP_SCOPE_DEPTH 32
+
+typedef struct ddp_graph_value {
+    uint32_t kind; /* DDP_VALUE_INPUT, _PARAM or _ACT */
+    int32_t index; /* field or parameter, else -1 */
+    int32_t node;  /* that computes it, else -1 */
+    ddp_shape shape;
+    const char *name;
+} ddp_graph_value;
+
+typedef struct ddp_graph_node {
+    const ddp_op_row *row;
+    uint32_t in_count; /* trailing absent inputs are dropped */
+    int32_t in[DDP_NODE_MAX_IN], out;
+    ddp_attrs attrs; /* of a reshape: with DDP_N, see ddp_shape_reshape */
+    const char *name;
+    bool trains, evaluates; /* the loss needs it; the loss or a metric needs it. Set by ddp_graph_finish */
+} ddp_graph_node;
+
+typedef struct ddp_graph_metric {
+    const char *name;
+    int32_t value;
+} ddp_graph_metric;
+
+typedef struct ddp_graph_core {
+    struct ddp_graph head; /* what plugins see */
+    ddp_err err;           /* the first error; status DDP_OK while there is none */
+    ddp_pool pool;         /* names */
+    const ddp_field *fields;
+    uint32_t field_count;
+    ddp_graph_value *values;
+    ddp_graph_node *nodes; /* in the order of the calls, which is a topological one */
+    ddp_param_info *params;
+    ddp_graph_metric *metrics;
+    uint32_t value_count, value_capacity, node_count, node_capacity, param_count, param_capacity;
+    uint32_t metric_count, metric_capacity;
+    int32_t loss; /* value, -1 while there is none */
+    bool finished;
+    uint32_t unnamed[DDP_OP_END_]; /* nodes without a name so far, by op */
+    char prefix[DDP_NAME_MAX];     /* of the open scopes, "h.0." */
+    uint32_t scope_count;
+    size_t scope_length[DDP_SCOPE_DEPTH]; /* of the prefix before each open scope */
+} ddp_graph_core;
+
+static inline ddp_graph_core *ddp_graph_of(ddp_graph *g) { return (ddp_graph_core *)g; }
+static inline const ddp_graph_core *ddp_graph_view(const ddp_graph *g) { return (const ddp_graph_core *)g; }
+
+/* Makes room for one more item in *items, an array of `size`-byte items. */
+ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err);
+/* "(N, 784)", "(28N, 3)", "(5, 2)", "()"; returns buf. */
+const char *ddp_shape_text(const ddp_shape *s, char *buf, size_t capacity);
+/* The same for a shape with DDP_N in it, as ddp_dims and ddp_reshape have it. */
+const char *ddp_dims_text(uint32_t rank, const int64_t *dims, char *buf, size_t capacity);
+#define DDP_SHAPE_TEXT 128
+
+/* ---- a program while it is made --------------------------------------------------------------------------------------- */
+/* Values that a gradient can be: another value, nothing yet, or the constant 1 of the loss. */
+enum { DDP_GRAD_NONE = -1, DDP_GRAD_ONE = -2 };
+
+typedef struct ddp_grad_context {
+    ddp_value *values;
+    ddp_node *nodes;
+    uint32_t value_count, value_capacity, node_count, node_capacity;
+    const ddp_layout *layout;
+    int32_t *grad;       /* by forward value: the sum of its gradients so far */
+    bool *wanted;        /* by forward value: a parameter lies below it */
+    int32_t *param_grad; /* by parameter: its GRAD value once a node has set it, else -1 */
+} ddp_grad_context;
+
+ddp_status ddp_program_value(ddp_grad_context *c, const ddp_value *v, int32_t *out, ddp_err *err);
+ddp_status ddp_program_node(ddp_grad_context *c, const ddp_node *n, ddp_err *err);
+/* Appends the gradient nodes for `loss`; layout, values and nodes of the forward pass are set. */
+ddp_status ddp_autodiff(ddp_grad_context *c, uint32_t param_count, int32_t loss, ddp_err *err);
+
+/* For the gradient rules. `node` is the forward node, `target` the input whose gradient it is. */
+bool ddp_grad_wanted(const ddp_grad_context *c, int32_t target);
+/* Adds a node `op`(in[0], in[1]) that gives the gradient; attributes and name are the forward node's. */
+ddp_status ddp_grad_emit(ddp_grad_context *c, const ddp_node *node, uint32_t op, int32_t target, int32_t in0,
+                         int32_t in1, ddp_err *err);
+/* The gradient of `target` is `grad_out` itself, in target's shape. */
+ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t target, int32_t grad_out, ddp_err *err);
+/* A loss's gradient is the constant 1; anything else is a mistake that ddp_graph_finish has to refuse. */
+ddp_status ddp_grad_require_one(const ddp_node *node, int32_t grad_out, ddp_err *err);
+
+/* ---- a lowered program ------------------------------------------------------------------------------------------------- */
+#define DDP_NEVER UINT32_MAX
+
+/* When each value is touched, by kernel. */
+typedef struct ddp_lifetimes {
+    uint32_t *kernel_of; /* by node; DDP_NEVER: in no kernel */
+    uint32_t *first;     /* by value: the kernel that writes it first; DDP_NEVER: none does */
+    uint32_t *last; /* by value: the last kernel that reads or writes it; kernel_count for the loss and the metrics */
+} ddp_lifetimes;
+
+/* The nodes' indices are known to be in range. */
+ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_lifetimes *out, ddp_err *err);
+void ddp_lifetimes_free(ddp_lifetimes *t);
+/* The value whose storage `value` has: itself, or the end of its chain of aliases. */
+int32_t ddp_storage_root(const ddp_lowered *l, int32_t value);
+
+/* ---- rows of the op table, by family ------------------------------------------------------------------------------------ */
+extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;
+extern const ddp_op_row ddp_row_relu, ddp_row_relu_grad, ddp_row_gelu, ddp_row_gelu_grad, ddp_row_add, ddp_row_reshape;
+extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad,
+    ddp_row_accuracy;
+
+/* Elements of one sample where batched, else of the whole. */
+int64_t ddp_shape_elements(const ddp_shape *s);
+bool ddp_shape_equal(const ddp_shape *a, const ddp_shape *b); /* dtype aside */
+ddp_status ddp_shape_need(const ddp_shape *s, uint32_t dtype, const char *what, ddp_err *err);
+void ddp_shape_scalar(ddp_shape *out);
+
+#endif
