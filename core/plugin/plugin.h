@@ -27,8 +27,9 @@ typedef struct ddp_loaded {
     uint32_t kind;
     const char *name, *path; /* path: as opened, absolute */
     ddp_plugin desc;         /* a full-size copy; desc.ops points to `ops` */
-    const void *ops;         /* full-size, holes filled with stubs that answer DDP_ERR_UNSUPPORTED */
-    uint32_t live; /* objects opened and not closed, kept by the users of the plugin for the registry's close */
+    const void *ops; /* full-size, no slot is NULL: holes answer DDP_ERR_UNSUPPORTED; void functions and the optional
+                                ones of init (rank -1, nothing to publish) do nothing */
+    uint32_t live;   /* objects opened and not closed, kept by the users of the plugin for the registry's close */
 } ddp_loaded;
 
 typedef struct ddp_registry ddp_registry;
