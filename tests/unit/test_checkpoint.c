@@ -194,11 +194,14 @@ static void damage_is_skipped(void **state)
 {
     struct place *p = *state;
     const char *model = "ck/step-00000002/model.safetensors", *manifest = "ck/step-00000002/MANIFEST.json";
-    static const char *const parts[] = {
-        "checkpoint step-00000002 is skipped:", "model.safetensors is damaged: its SHA-256 is",
-        "model.safetensors has 100 bytes where the manifest says", "cannot open ", "do not match its checksum",
-        "MANIFEST.json is not valid JSON", "has no MANIFEST.json: not a checkpoint, or its save did not finish",
-        "MANIFEST.json is not the manifest of a ddpengine checkpoint"};
+    static const char *const parts[] = {"checkpoint step-00000002 is skipped:",
+                                        "model.safetensors is damaged: its SHA-256 is",
+                                        "model.safetensors has 100 bytes where the manifest says",
+                                        "cannot open ",
+                                        "do not match its checksum",
+                                        "MANIFEST.json is not valid JSON",
+                                        "has no MANIFEST.json: not a checkpoint, or its save did not finish",
+                                        "MANIFEST.json is not the manifest of a ddpengine checkpoint"};
 
     for (size_t i = 1; i < DDP_COUNT(parts); i++) {
         must_save(p, 1, 0);

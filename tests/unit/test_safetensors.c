@@ -298,9 +298,9 @@ static void hostile_lengths(void **state)
 
 static void accepted_variants(void **state)
 {
-    static const char *const headers[] = {
-        "{" W("1", "0", "4") "}", "{" W("", "0", "4") "}     ", "{" W("2,2", "4", "20") V("0", "4") "}",
-        "{\"__metadata__\":{\"by\":\"someone\"}," W("1", "0", "4") "}"};
+    static const char *const headers[] = {"{" W("1", "0", "4") "}", "{" W("", "0", "4") "}     ",
+                                          "{" W("2,2", "4", "20") V("0", "4") "}",
+                                          "{\"__metadata__\":{\"by\":\"someone\"}," W("1", "0", "4") "}"};
     static const size_t data[] = {4, 4, 20, 4};
     const char *path = in(*state, "good.safetensors");
     ddp_safetensors *s;
