@@ -1,5 +1,5 @@
-/* checkpoint/checkpoint.c -- saving so that a kill at any moment leaves a checkpoint that loads, and finding the newest.
- * What ranks tell each other about it is train/resume.c's affair. */
+/* checkpoint/checkpoint.c -- saving so that a kill at any moment leaves a checkpoint that loads, and finding the
+ * newest. What ranks tell each other about it is train/resume.c's affair. */
 #include "checkpoint/folder.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- opening ------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static ddp_status open_part(const char *dir, const char *name, const ddp_file_facts *facts, ddp_safetensors **out,
                             ddp_err *err)
 {
@@ -72,7 +72,7 @@ void ddp_checkpoint_close(ddp_checkpoint *c)
 static ddp_status open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err)
 {
     char name[DDP_STEP_NAME];
-    ddp_checkpoint c;
+    ddp_checkpoint c = {0};
     ddp_path path;
 
     ddp_step_name(name, step);
@@ -104,7 +104,7 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
     return st;
 }
 
-/* ---- saving -------------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------------ */
 static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
                               size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
                               uint64_t *bytes, ddp_err *err)
@@ -124,8 +124,8 @@ static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, 
     return ddp_fsync_folder(dir, err);
 }
 
-/* Puts `tmp` in the place of `final`. What was there (damaged, or of another run) is exchanged in one step, so that at no
- * moment neither is there, and then removed; a file system that cannot exchange (NFS) loses it first. */
+/* Puts `tmp` in the place of `final`. What was there (damaged, or of another run) is exchanged in one step, so that
+ * at no moment neither is there, and then removed; a file system that cannot exchange (NFS) loses it first. */
 static ddp_status put_in_place(const char *tmp, const char *final, ddp_log *log, ddp_err *err)
 {
     if (rename(tmp, final) == 0) return DDP_OK;
@@ -142,7 +142,7 @@ static ddp_status put_in_place(const char *tmp, const char *final, ddp_log *log,
 
 static bool is_saved(const char *dir, const ddp_checkpoint_meta *meta)
 {
-    ddp_checkpoint c;
+    ddp_checkpoint c = {0};
     ddp_err ignored;
     bool equal;
 
@@ -166,13 +166,14 @@ static ddp_status remove_step(const char *dir, uint64_t step, ddp_err *err)
     return ddp_remove_path(tmp.text, err);
 }
 
-/* Removes what is older than the newest `keep` that verify. `step` was written just now: it counts, and is not read again. */
+/* Removes what is older than the newest `keep` that verify. `step` was written just now: it counts, and is not read
+ * again. */
 static ddp_status prune(const char *dir, uint64_t step, uint64_t keep, ddp_err *err)
 {
     uint64_t *steps = NULL, good = 1;
     size_t count = 0;
     ddp_status st = DDP_OK;
-    ddp_checkpoint c;
+    ddp_checkpoint c = {0};
 
     DDP_TRY(ddp_step_list(dir, &steps, &count, err));
     for (size_t i = 0; st == DDP_OK && keep > 0 && count > keep && i < count; i++) {
@@ -232,7 +233,7 @@ ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta,
     return DDP_OK;
 }
 
-/* ---- before training ------------------------------------------------------------------------------------------------ */
+/* ---- before training --------------------------------------------------------------------------------------------- */
 /* Makes the new folder's own name durable; its parent may be closed to us, then the file system decides. */
 static void fsync_parent(const char *dir)
 {

@@ -1,4 +1,5 @@
-/* checkpoint/folder.c -- names of checkpoint folders, listing and sweeping [checkpoint] dir, comparing a file with its hash. */
+/* checkpoint/folder.c -- names of checkpoint folders, listing and sweeping [checkpoint] dir, comparing a file with
+ * its hash. */
 #include "checkpoint/folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -11,9 +12,9 @@
 
 ddp_status ddp_path_join(ddp_path *out, const char *dir, const char *name, ddp_err *err)
 {
-    int n = snprintf(out->text, sizeof(out->text), "%s/%s", dir, name);
+    int n = snprintf(out->text, DDP_PATH_CAPACITY, "%s/%s", dir, name);
 
-    if (n < 0 || (size_t)n >= sizeof(out->text))
+    if (n < 0 || n >= DDP_PATH_CAPACITY)
         return ddp_fail(err, DDP_ERR_INVALID, "the path %.200s.../%s is too long", dir, name);
     return DDP_OK;
 }

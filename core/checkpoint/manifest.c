@@ -1,5 +1,5 @@
-/* checkpoint/manifest.c -- MANIFEST.json to struct and back. It carries a checksum of itself, so that a flipped digit in the
- * position is found as surely as one in the tensors. Folders and renames are checkpoint.c's affair. */
+/* checkpoint/manifest.c -- MANIFEST.json to struct and back. It carries a checksum of itself, so that a flipped digit
+ * in the position is found as surely as one in the tensors. Folders and renames are checkpoint.c's affair. */
 #include "checkpoint/manifest.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -41,7 +41,7 @@ bool ddp_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b)
     return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 && a->finished == b->finished;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 /* A number; as text where jansson's signed 64 bits cannot hold it (a seed may be any 64 bits). */
 static json_t *json_number(uint64_t n)
 {
@@ -58,9 +58,9 @@ static json_t *json_file(const ddp_file_facts *f)
 }
 
 /* SHA-256 of the object without its "checksum", sorted keys, no white space. */
-static ddp_status checksum_of(const json_t *object, char hex[DDP_SHA256_HEX], ddp_err *err)
+static ddp_status checksum_of(json_t *object, char hex[DDP_SHA256_HEX], ddp_err *err)
 {
-    json_t *bare = json_copy((json_t *)(uintptr_t)object); /* shallow */
+    json_t *bare = json_copy(object); /* shallow */
     char *text = NULL;
     ddp_sha256 h;
     ddp_status st;
@@ -137,7 +137,7 @@ ddp_status ddp_manifest_write(const char *path, const ddp_manifest *m, ddp_err *
     return st;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 static bool read_number(const json_t *v, uint64_t *out)
 {
     const char *text = json_string_value(v);
@@ -193,7 +193,7 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     return DDP_OK;
 }
 
-static ddp_status check_object(const char *path, const json_t *object, ddp_manifest *m, ddp_err *err)
+static ddp_status check_object(const char *path, json_t *object, ddp_manifest *m, ddp_err *err)
 {
     const char *format = json_string_value(json_object_get(object, "format"));
     const char *stated = json_string_value(json_object_get(object, "checksum"));

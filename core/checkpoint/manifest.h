@@ -1,4 +1,5 @@
-/* checkpoint/manifest.h -- MANIFEST.json: the last file of a checkpoint; what it lists is complete. Private to checkpoint/. */
+/* checkpoint/manifest.h -- MANIFEST.json: the last file of a checkpoint; what it lists is complete. Private to
+ * checkpoint/. */
 #ifndef DDP_MANIFEST_H
 #define DDP_MANIFEST_H
 

@@ -1,4 +1,4 @@
-/* checkpoint/safetensors_format.h -- what the writer and the reader of safetensors share: dtype names, sizes, bounds. */
+/* checkpoint/safetensors_format.h -- what writer and reader share: dtype names, sizes, bounds. */
 #ifndef DDP_SAFETENSORS_FORMAT_H
 #define DDP_SAFETENSORS_FORMAT_H
 

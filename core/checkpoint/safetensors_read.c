@@ -15,13 +15,17 @@ struct entry {
     uint64_t begin, end; /* bytes from the start of the data */
 };
 
+struct named {
+    const struct entry *entry;
+};
+
 struct ddp_safetensors {
     unsigned char *map;
     size_t map_bytes;
     size_t count;
-    struct entry *entries;        /* by place in the file */
-    const struct entry **by_name; /* the same, sorted by name */
-    ddp_pool pool;                /* names */
+    struct entry *entries; /* by place in the file */
+    struct named *by_name; /* the same, sorted by name */
+    ddp_pool pool;         /* names */
 };
 
 /* What is being read, for messages. */
@@ -32,7 +36,7 @@ struct reader {
     ddp_safetensors *s;
 };
 
-/* ---- one entry of the header --------------------------------------------------------------------------------------- */
+/* ---- one entry of the header ------------------------------------------------------------------------------------- */
 static ddp_status bad_tensor(const struct reader *r, const char *name, ddp_err *err, const char *what)
 {
     return ddp_fail(err, DDP_ERR_DATA, "%s: tensor \"%.100s\": %s", r->path, name, what);
@@ -91,18 +95,17 @@ static ddp_status read_entry(const struct reader *r, const char *name, const jso
     return read_range(r, name, json_object_get(value, "data_offsets"), e, err);
 }
 
-static ddp_status check_metadata(const struct reader *r, const json_t *metadata, ddp_err *err)
+static ddp_status check_metadata(const struct reader *r, json_t *metadata, ddp_err *err)
 {
     bool good = json_is_object(metadata);
 
-    for (void *i = json_object_iter((json_t *)(uintptr_t)metadata); good && i != NULL;
-         i = json_object_iter_next((json_t *)(uintptr_t)metadata, i))
+    for (void *i = json_object_iter(metadata); good && i != NULL; i = json_object_iter_next(metadata, i))
         good = json_is_string(json_object_iter_value(i));
     return good ? DDP_OK
                 : ddp_fail(err, DDP_ERR_DATA, "%s: " DDP_SAFETENSORS_METADATA " is not an object of strings", r->path);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------------------------------ */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 static int compare_places(const void *a, const void *b)
 {
     const struct entry *x = a, *y = b;
@@ -114,9 +117,9 @@ static int compare_places(const void *a, const void *b)
 
 static int compare_names(const void *a, const void *b)
 {
-    const struct entry *const *x = a, *const *y = b;
+    const struct named *x = a, *y = b;
 
-    return strcmp((*x)->tensor.name, (*y)->tensor.name);
+    return strcmp(x->entry->tensor.name, y->entry->tensor.name);
 }
 
 /* The format wants the data covered without overlap or hole. */
@@ -137,15 +140,14 @@ static ddp_status check_cover(const struct reader *r, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status read_entries(struct reader *r, const json_t *header, ddp_err *err)
+static ddp_status read_entries(struct reader *r, json_t *header, ddp_err *err)
 {
-    json_t *object = (json_t *)(uintptr_t)header;
     ddp_safetensors *s = r->s;
     size_t most = json_object_size(header);
 
     if ((s->entries = ddp_alloc((most + 1) * sizeof(*s->entries), err)) == NULL) return err->status;
     if ((s->by_name = ddp_alloc((most + 1) * sizeof(*s->by_name), err)) == NULL) return err->status;
-    for (void *i = json_object_iter(object); i != NULL; i = json_object_iter_next(object, i)) {
+    for (void *i = json_object_iter(header); i != NULL; i = json_object_iter_next(header, i)) {
         const char *name = json_object_iter_key(i);
 
         if (strcmp(name, DDP_SAFETENSORS_METADATA) == 0) {
@@ -156,7 +158,7 @@ static ddp_status read_entries(struct reader *r, const json_t *header, ddp_err *
         s->count++;
     }
     qsort(s->entries, s->count, sizeof(*s->entries), compare_places);
-    for (size_t i = 0; i < s->count; i++) s->by_name[i] = &s->entries[i];
+    for (size_t i = 0; i < s->count; i++) s->by_name[i].entry = &s->entries[i];
     qsort(s->by_name, s->count, sizeof(*s->by_name), compare_names);
     return check_cover(r, err);
 }
@@ -223,7 +225,7 @@ ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err
 {
     ddp_safetensors *s = ddp_alloc(sizeof(*s), err);
     struct reader r = {.path = path, .s = s};
-    ddp_status st = s == NULL ? err->status : map_file(path, s, err);
+    ddp_status st = s == NULL ? DDP_ERR_NOMEM : map_file(path, s, err);
 
     if (st == DDP_OK) st = read_header(&r, err);
     if (st != DDP_OK) {
@@ -254,9 +256,10 @@ const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i)
 
 const ddp_named_tensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
-    const struct entry key = {.tensor.name = name}, *wanted = &key, *const * found;
+    const struct entry key = {.tensor.name = name};
+    const struct named wanted = {&key}, *found;
 
     if (s->count == 0) return NULL;
     found = bsearch(&wanted, s->by_name, s->count, sizeof(*s->by_name), compare_names);
-    return found == NULL ? NULL : &(*found)->tensor;
+    return found == NULL ? NULL : &found->entry->tensor;
 }

@@ -83,26 +83,22 @@ static ddp_status add_tensor(json_t *header, const ddp_named_tensor *t, uint64_t
 /* The 8 bytes of length and the JSON, padded with spaces so that the data start at a multiple of 8. */
 static ddp_status frame_header(const json_t *header, char **out, size_t *length, ddp_err *err)
 {
-    char *json = json_dumps(header, JSON_COMPACT), *framed = NULL;
-    size_t n = json == NULL ? 0 : strlen(json), padded = (size_t)ddp_round_up(n, 8);
-    ddp_status st = DDP_OK;
+    size_t n = json_dumpb(header, NULL, 0, JSON_COMPACT), padded = (size_t)ddp_round_up(n, 8);
+    char *framed;
 
-    if (json == NULL) {
-        st = ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a safetensors header");
-    } else if (padded > DDP_SAFETENSORS_MAX_HEADER) {
-        st = ddp_fail(err, DDP_ERR_INVALID, "a safetensors header of %zu bytes is over the format's limit of %u",
-                      padded, DDP_SAFETENSORS_MAX_HEADER);
-    } else if ((framed = ddp_alloc(8 + padded, err)) == NULL) {
-        st = err->status;
-    } else {
-        for (int i = 0; i < 8; i++) framed[i] = (char)(unsigned char)((uint64_t)padded >> (8 * i) & 0xff);
-        memcpy(framed + 8, json, n);
-        memset(framed + 8 + n, ' ', padded - n);
-        *out = framed;
-        *length = 8 + padded;
+    if (padded > DDP_SAFETENSORS_MAX_HEADER)
+        return ddp_fail(err, DDP_ERR_INVALID, "a safetensors header of %zu bytes is over the format's limit of %u",
+                        padded, DDP_SAFETENSORS_MAX_HEADER);
+    if ((framed = ddp_alloc(8 + padded, err)) == NULL) return err->status;
+    for (int i = 0; i < 8; i++) framed[i] = (char)(unsigned char)((uint64_t)padded >> (8 * i) & 0xff);
+    memset(framed + 8, ' ', padded);
+    if (n == 0 || json_dumpb(header, framed + 8, n, JSON_COMPACT) != n) {
+        free(framed);
+        return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a safetensors header");
     }
-    free(json);
-    return st;
+    *out = framed;
+    *length = 8 + padded;
+    return DDP_OK;
 }
 
 static ddp_status build_header(const ddp_named_tensor *tensors, size_t count, const char *const *metadata, char **out,

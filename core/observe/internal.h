@@ -14,7 +14,7 @@
 #include "observe/observe.h"
 #include <stdatomic.h>
 
-/* ---- metrics.jsonl ------------------------------------------------------------------------------------------------- */
+/* ---- metrics.jsonl ----------------------------------------------------------------------------------------------- */
 #define DDP_METRICS_BUFFER 65536
 #define DDP_METRICS_LINE   1024 /* longest line of a step */
 
@@ -38,7 +38,7 @@ void ddp_metrics_close(ddp_metrics *m);
 /* "0.123456789", "null" for what is not finite; at most 31 characters. Returns buf. */
 const char *ddp_json_number(double v, const char *fmt, char buf[32]);
 
-/* ---- statistics ------------------------------------------------------------------------------------------------------ */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 #define DDP_STEP_SAMPLES 262144 /* exact up to here, then a uniform sample of as many (Vitter's algorithm R) */
 
 typedef struct ddp_statistics {
@@ -60,7 +60,7 @@ double ddp_statistics_samples_per_s(const ddp_statistics *s); /* NaN before the 
 void ddp_statistics_memory(ddp_statistics *s, bool now);
 uint64_t ddp_peak_rss(void); /* bytes */
 
-/* ---- progress --------------------------------------------------------------------------------------------------------- */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 typedef struct ddp_progress {
     ddp_observe_params p;
     bool live, plain;
@@ -79,7 +79,7 @@ void ddp_progress_text(ddp_progress *g, const char *text);
 void ddp_progress_refresh(ddp_progress *g); /* the live line, at most ten times a second */
 void ddp_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, double samples_per_s);
 
-/* ---- summary.json ------------------------------------------------------------------------------------------------------ */
+/* ---- summary.json ------------------------------------------------------------------------------------------------ */
 ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* observe/metrics.c -- metrics.jsonl: complete lines of valid JSON, whatever happens to the disk or to the run before. */
+/* observe/metrics.c -- metrics.jsonl: complete lines of valid JSON, whatever happens to the disk or to the run
+ * before. */
 #include "observe/internal.h"
 #include <errno.h>
 #include <fcntl.h>

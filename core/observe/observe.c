@@ -1,7 +1,7 @@
 /* observe/observe.c -- the ring between the trainer's thread and "ddp-observe", which writes and shows what it carries.
  *
- * One producer (the thread that calls step, event, finish), one consumer. A step costs the producer a copy of its record and
- * two atomic operations; it takes the lock only when the ring becomes half full or is full. */
+ * One producer (the thread that calls step, event, finish), one consumer. A step costs the producer a copy of its
+ * record and two atomic operations; it takes the lock only when the ring becomes half full or is full. */
 #include "observe/internal.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -22,25 +22,25 @@ struct slot {
 };
 
 struct ddp_observer {
-    alignas(64) atomic_uint_fast64_t head; /* written by the producer */
-    alignas(64) atomic_uint_fast64_t tail; /* written by the consumer */
-    alignas(64) struct slot ring[RING];
-
-    pthread_mutex_t lock; /* guards asked and stop */
-    pthread_cond_t wake;  /* the consumer waits for it */
-    pthread_cond_t space; /* the producer waits for it */
-    bool asked, stop;
+    alignas(64) atomic_uint_fast64_t head; /* written by the producer, on a cache line of its own */
     pthread_t thread;
-    bool running;
-
     char *dir;
     ddp_log *log;
-    ddp_metrics metrics;
+    bool running;
+
+    alignas(64) atomic_uint_fast64_t tail; /* written by the consumer */
+    pthread_mutex_t lock;                  /* guards asked and stop */
+    pthread_cond_t wake;                   /* the consumer waits for it */
+    pthread_cond_t space;                  /* the producer waits for it */
+    bool asked, stop;
+
     ddp_statistics statistics;
     ddp_progress progress;
+    struct slot ring[RING];
+    ddp_metrics metrics;
 };
 
-/* ---- consumer ------------------------------------------------------------------------------------------------------ */
+/* ---- consumer ---------------------------------------------------------------------------------------------------- */
 static void take(ddp_observer *o, struct slot *s)
 {
     if (!s->is_event) {
@@ -105,7 +105,7 @@ static void stop_thread(ddp_observer *o)
     drain(o);
 }
 
-/* ---- producer ------------------------------------------------------------------------------------------------------ */
+/* ---- producer ---------------------------------------------------------------------------------------------------- */
 static void wait_for_space(ddp_observer *o, uint64_t head)
 {
     if (!o->running) {
@@ -195,7 +195,7 @@ void ddp_observe_event(ddp_observer *o, const char *event, const char *members, 
     publish(o);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err)
 {
     ddp_observer *o = ddp_alloc_aligned(sizeof(*o), err);

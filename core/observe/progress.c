@@ -101,8 +101,8 @@ void ddp_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, d
     if (isfinite(s->eval_accuracy))
         n += snprintf(line + n, sizeof(line) - (size_t)n, "  eval accuracy %.4f", s->eval_accuracy);
     if (isfinite(median_ms) && samples_per_s < 1e18)
-        n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s samples/s  %.2f ms/step (median)",
-                      ddp_format_count((uint64_t)(samples_per_s + 0.5), rate, sizeof(rate)), median_ms);
+        (void)snprintf(line + n, sizeof(line) - (size_t)n, "  %s samples/s  %.2f ms/step (median)",
+                       ddp_format_count((uint64_t)(samples_per_s + 0.5), rate, sizeof(rate)), median_ms);
     ddp_log_line(g->p.log, DDP_LOG_INFO, "%s", line);
     if (g->p.dir[0] != '\0') ddp_log_line(g->p.log, DDP_LOG_INFO, "summary in %s/summary.json", g->p.dir);
 }

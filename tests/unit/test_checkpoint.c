@@ -1,5 +1,5 @@
-/* test_checkpoint.c -- a checkpoint is there whole or not at all: damage, full disks, left-overs, kill -9; and the code that
- * docs/checkpoints.md shows. */
+/* test_checkpoint.c -- a checkpoint is there whole or not at all: damage, full disks, left-overs, kill -9; and the
+ * code that docs/checkpoints.md shows. */
 #include "checkpoint_util.h"
 
 #include "base/mt19937.h"
@@ -342,7 +342,7 @@ static void killed_at_any_moment(void **state)
     assert_int_equal(logged(p, "warning"), 0);
 }
 
-/* ---- the code in docs/checkpoints.md -------------------------------------------------------------------------------------- */
+/* ---- the code in docs/checkpoints.md ----------------------------------------------------------------------------- */
 /* Writes the `index`-th ```python block of the page to `to`. */
 static void extract(int index, const char *to)
 {

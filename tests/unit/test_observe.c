@@ -1,5 +1,5 @@
-/* test_observe.c -- what a run leaves and shows: every step once and in order, valid JSON, the summary's names and figures,
- * disks that are full. */
+/* test_observe.c -- what a run leaves and shows: every step once and in order, valid JSON, the summary's names and
+ * figures, disks that are full. */
 #include "checkpoint_util.h"
 
 #include "config/config.h"

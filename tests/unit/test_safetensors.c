@@ -96,6 +96,29 @@ static void no_tensors(void **state)
     ddp_safetensors_close(s);
 }
 
+/* Whatever the header's length: the data start at a multiple of 8. */
+static void padding(void **state)
+{
+    const char *path = in(*state, "pad.safetensors");
+    ddp_named_tensor t = {.dtype = DDP_F32, .rank = 1, .dims = {6}, .data = f32};
+    ddp_err err = {0};
+
+    for (size_t i = 0; i < 8; i++) {
+        uint64_t header = 0;
+        size_t length;
+        char *data;
+
+        t.name = "weights." + i;
+        assert_int_equal(write_it(path, &t, 1, &err), DDP_OK);
+        data = slurp(path, &length);
+        memcpy(&header, data, 8);
+        assert_int_equal(header % 8, 0);
+        assert_int_equal(length, 8 + header + sizeof(f32));
+        free(data);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 static void what_cannot_be_written(void **state)
 {
     const char *path = in(*state, "bad.safetensors");
@@ -190,7 +213,7 @@ static void full_disk(void **state)
     assert_int_equal(code, 0);
 }
 
-/* ---- hostile files --------------------------------------------------------------------------------------------------- */
+/* ---- hostile files ----------------------------------------------------------------------------------------------- */
 /* A file of this header and `data` zero bytes behind it. */
 static void craft(const char *path, const char *header, size_t data)
 {
@@ -388,6 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(round_trip, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(no_tensors, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(padding, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_written, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(file_size_limit, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(full_disk, place_setup, place_teardown),
