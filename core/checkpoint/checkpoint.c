@@ -16,7 +16,7 @@ static ddp_status open_part(const char *dir, const char *name, const ddp_file_fa
 {
     ddp_path path;
 
-    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    DDP_TRY(ddp_path_join(path.text, dir, name, err));
     DDP_TRY(ddp_verify_file(path.text, facts, err));
     return ddp_safetensors_open(path.text, out, err);
 }
@@ -47,7 +47,7 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
 
     if (strlen(path) >= sizeof(c.path)) return ddp_fail(err, DDP_ERR_INVALID, "the path %.200s... is too long", path);
     ddp_copy_text(c.path, sizeof(c.path), path);
-    DDP_TRY(ddp_path_join(&manifest, path, DDP_MANIFEST_FILE, err));
+    DDP_TRY(ddp_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
     DDP_TRY(check_is_checkpoint(path, manifest.text, err));
     DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
     c.meta = m.meta;
@@ -76,7 +76,7 @@ static ddp_status open_step(const char *dir, uint64_t step, ddp_checkpoint *out,
     ddp_path path;
 
     ddp_step_name(name, step);
-    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    DDP_TRY(ddp_path_join(path.text, dir, name, err));
     DDP_TRY(ddp_checkpoint_open(path.text, &c, err));
     if (c.meta.step != step) {
         ddp_checkpoint_close(&c);
@@ -113,12 +113,12 @@ static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, 
     ddp_manifest m = {.meta = *meta};
     ddp_path path;
 
-    DDP_TRY(ddp_path_join(&path, dir, DDP_MODEL_FILE, err));
+    DDP_TRY(ddp_path_join(path.text, dir, DDP_MODEL_FILE, err));
     DDP_TRY(ddp_safetensors_write(path.text, model, model_count, metadata, m.model.sha256, &m.model.bytes, err));
-    DDP_TRY(ddp_path_join(&path, dir, DDP_OPTIMIZER_FILE, err));
+    DDP_TRY(ddp_path_join(path.text, dir, DDP_OPTIMIZER_FILE, err));
     DDP_TRY(ddp_safetensors_write(path.text, optimizer, optimizer_count, metadata, m.optimizer.sha256,
                                   &m.optimizer.bytes, err));
-    DDP_TRY(ddp_path_join(&path, dir, DDP_MANIFEST_FILE, err));
+    DDP_TRY(ddp_path_join(path.text, dir, DDP_MANIFEST_FILE, err));
     DDP_TRY(ddp_manifest_write(path.text, &m, err));
     *bytes = m.model.bytes + m.optimizer.bytes;
     return ddp_fsync_folder(dir, err);
@@ -160,8 +160,8 @@ static ddp_status remove_step(const char *dir, uint64_t step, ddp_err *err)
 
     ddp_step_name(name, step);
     (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
-    DDP_TRY(ddp_path_join(&path, dir, name, err));
-    DDP_TRY(ddp_path_join(&tmp, dir, tmp_name, err));
+    DDP_TRY(ddp_path_join(path.text, dir, name, err));
+    DDP_TRY(ddp_path_join(tmp.text, dir, tmp_name, err));
     if (rename(path.text, tmp.text) != 0) return ddp_fail_errno(err, "cannot rename %s", path.text);
     return ddp_remove_path(tmp.text, err);
 }
@@ -211,8 +211,8 @@ ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta,
 
     ddp_step_name(name, meta->step);
     (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
-    DDP_TRY(ddp_path_join(&final, dir, name, err));
-    DDP_TRY(ddp_path_join(&tmp, dir, tmp_name, err));
+    DDP_TRY(ddp_path_join(final.text, dir, name, err));
+    DDP_TRY(ddp_path_join(tmp.text, dir, tmp_name, err));
     DDP_TRY(ddp_make_folders(dir, err));
     DDP_TRY(ddp_sweep(dir, err));
     if (is_saved(dir, meta)) {
@@ -259,7 +259,7 @@ ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)
     DDP_TRY(ddp_step_list(dir, &steps, &count, err)); /* may we list it? */
     free(steps);
     (void)snprintf(name, sizeof(name), ".write-test-%ld", (long)getpid());
-    DDP_TRY(ddp_path_join(&path, dir, name, err));
+    DDP_TRY(ddp_path_join(path.text, dir, name, err));
     fd = open(path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return ddp_fail_errno(err, "cannot write in the checkpoint folder %s ([checkpoint] dir)", dir);
     st = ddp_write_all(fd, trial, sizeof(trial), path.text, err);

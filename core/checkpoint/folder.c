@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-ddp_status ddp_path_join(ddp_path *out, const char *dir, const char *name, ddp_err *err)
+ddp_status ddp_path_join(char out[DDP_PATH_CAPACITY], const char *dir, const char *name, ddp_err *err)
 {
-    int n = snprintf(out->text, DDP_PATH_CAPACITY, "%s/%s", dir, name);
+    int n = snprintf(out, DDP_PATH_CAPACITY, "%s/%s", dir, name);
 
     if (n < 0 || n >= DDP_PATH_CAPACITY)
         return ddp_fail(err, DDP_ERR_INVALID, "the path %.200s.../%s is too long", dir, name);
@@ -111,7 +111,7 @@ ddp_status ddp_sweep(const char *dir, ddp_err *err)
     if (d == NULL) return ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
     while (st == DDP_OK && (e = readdir(d)) != NULL) {
         if (!is_left_over(e->d_name)) continue;
-        st = ddp_path_join(&path, dir, e->d_name, err);
+        st = ddp_path_join(path.text, dir, e->d_name, err);
         if (st == DDP_OK) st = ddp_remove_path(path.text, err);
     }
     (void)closedir(d);

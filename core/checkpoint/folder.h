@@ -12,7 +12,7 @@ typedef struct ddp_path {
 } ddp_path;
 
 /* DIR/NAME; DDP_ERR_INVALID when it is too long. */
-ddp_status ddp_path_join(ddp_path *out, const char *dir, const char *name, ddp_err *err);
+ddp_status ddp_path_join(char out[DDP_PATH_CAPACITY], const char *dir, const char *name, ddp_err *err);
 void ddp_step_name(char name[DDP_STEP_NAME], uint64_t step); /* "step-00000500" */
 
 /* The steps that have a folder in `dir`, highest first; free() *steps. An absent folder has none. */
