@@ -1,7 +1,7 @@
 /* observe/observe.h -- what a run leaves (metrics.jsonl, summary.json) and what it shows (progress). Rank 0 only.
  *
- * The trainer puts records into a ring; one thread ("ddp-observe") writes them. Names of fields are a promise, see
- * docs/metrics.md. */
+ * The trainer puts records into a ring; one thread ("ddp-observe") writes them. All calls come from one thread, the
+ * trainer's. Names of fields are a promise, see docs/metrics.md. */
 #ifndef DDP_OBSERVE_H
 #define DDP_OBSERVE_H
 
