@@ -1,0 +1,147 @@
+/* device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in lower.c and exec.c. */
+#include "cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ALIGNMENT  64
+#define HUGE_BYTES (2u << 20) /* from this size on, memory is aligned to and asked for in huge pages */
+
+static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
+                           ddp_err *err)
+{
+    const cpu_kernels *variants[3];
+    ddp_device *d;
+    ddp_status status;
+
+    (void)config;
+    if (p->precision != DDP_PRECISION_F32)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "device \"cpu\" computes in f32 only; set precision = f32 in [train]");
+    if (p->threads == 0 || p->threads > 4096)
+        return ddp_fail(err, DDP_ERR_CONFIG, "device \"cpu\": threads is %u; set [train] threads to 1 or more",
+                        p->threads);
+    d = calloc(1, sizeof(*d));
+    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory at open");
+    d->host = host;
+    d->threads = p->threads;
+    (void)cpu_kernels_available(variants);
+    d->kernels = variants[0];
+    status = cpu_library_open(p->threads, &d->library, err);
+    if (status != DDP_OK) {
+        free(d);
+        return status;
+    }
+    *out = d;
+    return DDP_OK;
+}
+
+static void cpu_close(ddp_device *d)
+{
+    if (d == NULL) return;
+    cpu_library_close(d->library);
+    free(d);
+}
+
+/* The model name of the first CPU; "CPU" where the kernel does not say, as on some ARM machines. */
+static void cpu_model(char *name, size_t capacity)
+{
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+
+    (void)snprintf(name, capacity, "CPU");
+    while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+        char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+        if (value == NULL) continue;
+        value += 1 + strspn(value + 1, " \t");
+        value[strcspn(value, "\n")] = '\0';
+        (void)snprintf(name, capacity, "%s", value);
+        break;
+    }
+    if (f != NULL) (void)fclose(f);
+}
+
+static void cpu_describe(ddp_device *d, ddp_device_info *out)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    char model[96];
+
+    cpu_model(model, sizeof(model));
+    out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    (void)snprintf(out->name, sizeof(out->name), "%s, %s", model, d->kernels->isa);
+    cpu_library_version(out->library, sizeof(out->library));
+}
+
+static ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err)
+{
+    bool huge = bytes >= HUGE_BYTES;
+    size_t alignment = huge ? HUGE_BYTES : ALIGNMENT;
+    void *memory = NULL;
+
+    (void)d;
+    if (bytes > SIZE_MAX - alignment || posix_memalign(&memory, alignment, bytes != 0 ? bytes : 1) != 0)
+        return ddp_fail(err, DDP_ERR_NOMEM,
+                        "device \"cpu\": %zu bytes of memory are not to be had; use a smaller batch or model", bytes);
+    if (huge) (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: without huge pages it is only slower */
+    memset(memory, 0, bytes);                              /* touches the pages here, not in a step */
+    *out = memory;
+    return DDP_OK;
+}
+
+static void cpu_free(ddp_device *d, void *memory)
+{
+    (void)d;
+    free(memory);
+}
+
+static ddp_status cpu_copy(ddp_device *d, void *dst, const void *src, size_t bytes, uint32_t direction, ddp_err *err)
+{
+    (void)d;
+    (void)direction; /* all memory is the host's */
+    (void)err;
+    if (bytes > 0) memcpy(dst, src, bytes);
+    return DDP_OK;
+}
+
+static ddp_status cpu_sync(ddp_device *d, ddp_err *err)
+{
+    (void)d;
+    (void)err;
+    return DDP_OK; /* run returns when its kernels are done */
+}
+
+static const ddp_device_ops ops = {
+    .struct_size = sizeof(ops),
+    .caps = DDP_DEVICE_CAP_HOST_MEMORY,
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .copy = cpu_copy,
+    .lower = cpu_lower,
+    .lowered_free = cpu_lowered_free,
+    .compile = cpu_compile,
+    .exec_free = cpu_exec_free,
+    .instance_create = cpu_instance_create,
+    .instance_free = cpu_instance_free,
+    .run = cpu_run,
+    .sync = cpu_sync,
+    .optim_step = cpu_optim_step,
+    .flat = cpu_flat,
+};
+
+/* NO_UNLOAD: OpenMP's threads live on after close and must find their code mapped. */
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(DDP_KIND_DEVICE, DDP_DEVICE_ABI, DDP_PLUGIN_F_NO_UNLOAD),
+    .name = "cpu",
+    .version = "0.1.0",
+    .summary = "the host's CPU, matrix products by oneDNN",
+    .options = NULL,
+    .option_count = 0,
+    .option_size = sizeof(ddp_option),
+    .config_size = 0,
+    .ops = &ops,
+};

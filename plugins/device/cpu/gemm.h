@@ -1,0 +1,38 @@
+/* gemm.h -- matrix products by oneDNN. The only file that includes its header is gemm.c, so that another version of the library
+ * is a change of one file.
+ *
+ * All matrices are plain row-major f32. Which call is used for which shape is a fixed rule (gemm.c), never a timing: the same
+ * configuration gives the same bits in every run. Calls come from the device's one thread. */
+#ifndef DDP_CPU_GEMM_H
+#define DDP_CPU_GEMM_H
+
+#include <ddpengine/device.h>
+#include <stdbool.h>
+
+typedef struct cpu_library cpu_library; /* oneDNN's engine and stream */
+ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err);
+void cpu_library_close(cpu_library *lib);
+void cpu_library_version(char *text, size_t capacity); /* "oneDNN 2.6.3" */
+
+/* y (rows, out) = x (rows, in) w^T, w (out, in). Described when a program is lowered, built when it is compiled, bound to
+ * memory for each instance. */
+typedef struct cpu_product cpu_product;
+typedef struct cpu_bound cpu_bound;
+ddp_status cpu_product_create(cpu_library *lib, int64_t rows, int64_t in, int64_t out, cpu_product **product,
+                              ddp_err *err);
+uint64_t cpu_product_scratch(const cpu_product *p); /* bytes, 0 for none */
+ddp_status cpu_product_build(cpu_product *p, ddp_err *err);
+void cpu_product_free(cpu_product *p);
+ddp_status cpu_product_bind(const cpu_product *p, const float *w, float *y, void *scratch, cpu_bound **out,
+                            ddp_err *err);
+ddp_status cpu_bound_run(cpu_bound *b, const float *x, ddp_err *err);
+void cpu_bound_free(cpu_bound *b);
+
+/* dx (rows, in) = dy (rows, out) w (out, in). */
+ddp_status cpu_grad_input(cpu_library *lib, int64_t rows, int64_t in, int64_t out, const float *dy, const float *w,
+                          float *dx, ddp_err *err);
+/* dw (out, in) = or += dy^T x. */
+ddp_status cpu_grad_weight(cpu_library *lib, int64_t rows, int64_t in, int64_t out, const float *dy, const float *x,
+                           float *dw, bool add, ddp_err *err);
+
+#endif

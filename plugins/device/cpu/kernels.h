@@ -1,0 +1,57 @@
+/* kernels.h -- the CPU device's own kernels: everything that is not a matrix product.
+ *
+ * One table of functions for each instruction set, compiled from the same source (kernels_body.h, optim_body.h) and chosen
+ * once, at open, by CPU feature. Every variant gives the same bits: each fused multiply-add is written as fmaf, reductions have
+ * a fixed order, and the files are compiled with -ffp-contract=off. No threads, no allocation, nothing of oneDNN. */
+#ifndef DDP_CPU_KERNELS_H
+#define DDP_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Activations by number, for bias_act, act and act_grad. */
+enum { CPU_ACT_NONE = 0, CPU_ACT_RELU, CPU_ACT_GELU_ERF, CPU_ACT_GELU_TANH };
+
+/* One update's constants, rounded to float where PyTorch rounds them. */
+typedef struct cpu_update {
+    uint32_t algorithm; /* DDP_OPTIM_* */
+    bool nesterov, first, momentum_on;
+    float grad_scale, weight_decay, minus_lr, momentum;
+    float shrink; /* AdamW: 1 - lr * weight_decay */
+    float beta1, one_minus_beta1;
+    float beta2, one_minus_beta2;
+    float minus_step, root_bias2, eps; /* lr / (1 - beta1^t) negated; sqrt(1 - beta2^t) */
+} cpu_update;
+
+typedef struct cpu_kernels {
+    const char *isa;
+    /* y (rows, cols) += bias (cols), NULL for none; then out = act(y). out may be y. */
+    void (*bias_act)(float *out, float *y, const float *bias, int64_t rows, int64_t cols, uint32_t act);
+    /* dx = dy * act'(ref) over columns first .. last-1 of (rows, cols), and db = or += the column sums of dx unless NULL. ref is
+     * the output for relu, the input for gelu. act NONE: dx is dy, not written. dx may be dy or ref. */
+    void (*act_grad)(float *dx, const float *dy, const float *ref, float *db, int64_t rows, int64_t cols, int64_t first,
+                     int64_t last, uint32_t act, bool add);
+    void (*add)(float *y, const float *a, const float *b, int64_t n);
+    /* Sum over the rows of log-sum-exp(row) - row[label]; grad, unless NULL, gets (softmax - onehot) * scale, and may be logits.
+     * Labels are in range. */
+    double (*cross_entropy)(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
+                            float scale);
+    /* Sum of (p - t)^2; grad, unless NULL, gets (p - t) * scale, and may be p. */
+    double (*mse)(float *grad, const float *p, const float *t, int64_t n, float scale);
+    /* Rows whose first largest logit stands at the label. A NaN counts as the largest, as in torch.argmax. */
+    int64_t (*accuracy)(const float *logits, const int64_t *label, int64_t rows, int64_t cols);
+    /* state1, state2 as in ddp_optim_slice. */
+    void (*update)(const cpu_update *u, float *param, float *state1, float *state2, const float *grad, int64_t n);
+    int64_t (*first_not_finite)(const float *x, int64_t n); /* its index, or n */
+    double (*sum_squares)(const float *x, int64_t n);       /* 16 lanes of double, lane i % 16; lanes added in order */
+} cpu_kernels;
+
+extern const cpu_kernels cpu_kernels_portable;
+#if defined(__x86_64__)
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
+#endif
+
+/* The variants that this CPU can run, best first; returns their number, at most 3. */
+int cpu_kernels_available(const cpu_kernels *out[3]);
+
+#endif

@@ -1,0 +1,11 @@
+/* kernels_portable.c -- the kernels in plain C for any CPU. */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <ddpengine/device.h>
+#include "kernels.h"
+
+#define CPU_ISA_NAME  "portable"
+#define CPU_ISA_TABLE cpu_kernels_portable
+#include "kernels_body.h"

@@ -1,0 +1,105 @@
+/* math_body.h -- exp, and the two forms of GELU, as straight-line float code that a compiler vectorises.
+ *
+ * Included by kernels_body.h only. Every multiply-add is an explicit fmaf, so that all variants give the same bits. */
+
+static inline float cpu_from_bits(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+static inline uint32_t cpu_to_bits(float f)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof(bits));
+    return bits;
+}
+
+/* e^x to about 1 ulp for all x; NaN stays NaN. x = n ln 2 + r with |r| <= ln 2 / 2, Taylor to r^7 (5e-9), then times 2^n in two
+ * halves so that denormal results and overflow come out right. ln 2 is split after Cody and Waite. */
+static inline float cpu_exp(float x)
+{
+    const float magic = 0x1.8p23f; /* adding it rounds to an integer, which then stands in the low bits */
+    float t, n, r, p;
+    uint32_t k, half;
+
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -104.0f ? -104.0f : x;
+    t = fmaf(x, 0x1.715476p0f, magic);
+    n = t - magic;
+    r = fmaf(n, -0x1.62e400p-1f, x);
+    r = fmaf(n, -0x1.7f7d1cp-20f, r);
+    p = 1.0f / 5040.0f;
+    p = fmaf(p, r, 1.0f / 720.0f);
+    p = fmaf(p, r, 1.0f / 120.0f);
+    p = fmaf(p, r, 1.0f / 24.0f);
+    p = fmaf(p, r, 1.0f / 6.0f);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    k = cpu_to_bits(t) - cpu_to_bits(magic) + 256u; /* n + 256, positive */
+    half = k >> 1;                                  /* (n + 256) / 2: exponents n/2 + 127 = half - 1 */
+    return p * cpu_from_bits((half - 1u) << 23) * cpu_from_bits((k - half - 1u) << 23);
+}
+
+/* 1 - Phi(t) for t >= 0, the normal distribution's upper tail, with a small relative error also far out:
+ * exp(-t^2 / 2) * P(q) / (1 + t) with q = (t - 3) / (t + 3). P is a Chebyshev fit, of degree 10 over 0 <= t <= 14, to
+ * erfc(t / sqrt 2) / 2 * exp(t^2 / 2) * (1 + t); its relative error is 5e-9. `gauss` gets exp(-t^2 / 2). */
+static inline float cpu_normal_tail(float t, float *gauss)
+{
+    float square = t * t, low = fmaf(t, t, -square), q, p;
+    float e = cpu_exp(-0.5f * square);
+
+    e = fmaf(e * -0.5f, low, e); /* the square's rounding error matters where t is large */
+    *gauss = e;
+    q = (t - 3.0f) / (t + 3.0f);
+    p = 4.4894294514299945e-05f;
+    p = fmaf(p, q, 8.898131894854319e-06f);
+    p = fmaf(p, q, -0.00046991144591161833f);
+    p = fmaf(p, q, -0.0003377155641092194f);
+    p = fmaf(p, q, 0.0029919735561438456f);
+    p = fmaf(p, q, 0.0011543943606032192f);
+    p = fmaf(p, q, -0.022726906724390063f);
+    p = fmaf(p, q, 0.045164710723317694f);
+    p = fmaf(p, q, -0.016432339621028837f);
+    p = fmaf(p, q, -0.09652678505116712f);
+    p = fmaf(p, q, 0.486055795085674f);
+    return e * p / (1.0f + t);
+}
+
+/* gelu(x) = x Phi(x). */
+static inline float cpu_gelu_erf(float x)
+{
+    float gauss, tail = cpu_normal_tail(fabsf(x), &gauss);
+
+    return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
+/* gelu'(x) = Phi(x) + x phi(x). */
+static inline float cpu_gelu_erf_slope(float x)
+{
+    float gauss, tail = cpu_normal_tail(fabsf(x), &gauss);
+
+    return fmaf(x * gauss, 0.3989422804014327f, x < 0.0f ? tail : 1.0f - tail);
+}
+
+/* gelu(x) = x / 2 (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+static inline float cpu_gelu_tanh_exp(float x)
+{
+    float v = -2.0f * 0.7978845608028654f * x * fmaf(x * x, 0.044715f, 1.0f);
+
+    return cpu_exp(v > 87.0f ? 87.0f : v); /* finite, so that the slope below has no inf * 0 */
+}
+
+static inline float cpu_gelu_tanh(float x) { return x / (1.0f + cpu_gelu_tanh_exp(x)); }
+
+static inline float cpu_gelu_tanh_slope(float x)
+{
+    float e = cpu_gelu_tanh_exp(x), s = 1.0f / (1.0f + e);
+    float du2 = 2.0f * 0.7978845608028654f * fmaf(x * x, 3.0f * 0.044715f, 1.0f); /* d(2u)/dx */
+
+    return fmaf(x * s * (e * s), du2, s);
+}
