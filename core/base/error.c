@@ -16,8 +16,10 @@ ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...)
     length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
     va_end(ap);
     if (length < 0) length = 0;
-    if ((size_t)length < sizeof(err->msg))
-        (void)snprintf(err->msg + length, sizeof(err->msg) - (size_t)length, ": %s", inner);
+    if ((size_t)length + 2 < sizeof(err->msg)) { /* what does not fit is cut */
+        ddp_copy_text(err->msg + length, 3, ": ");
+        ddp_copy_text(err->msg + length + 2, sizeof(err->msg) - (size_t)length - 2, inner);
+    }
     return err->status;
 }
 

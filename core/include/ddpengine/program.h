@@ -91,7 +91,8 @@ typedef struct ddp_program {
 typedef struct ddp_kernel {
     const uint32_t *nodes; /* that it computes, in program order */
     uint32_t node_count;
-    uint32_t inplace_count;        /* pairs whose two values may share storage if `in` is not read by a later kernel */
+    uint32_t inplace_count;        /* pairs whose two values may share storage if `in` is not read by a later kernel;
+                              * pairs of one output are alternatives, the first that can be is taken */
     int32_t inplace_out[2], inplace_in[2];
     uint64_t scratch_bytes;        /* during this kernel only */
     const char *name;              /* "linear+bias+relu" */
