@@ -3,3 +3,4 @@ libddpcore_a_SOURCES += core/group/group.h core/group/plane.h core/group/wire.h 
 	core/group/address.h core/group/group.c core/group/calls.c core/group/control.c core/group/deliver.c \
 	core/group/server.c core/group/waits.c core/group/meet.c core/group/address.c core/group/wire.c core/group/store.c \
 	core/group/agree.c
+libddpcore_a_SOURCES += core/group/comm.c core/group/queue.c core/group/queue.h

@@ -7,3 +7,13 @@ tests_unit_test_group_SOURCES = tests/unit/test_group.c tests/unit/group_util.h
 tests_unit_test_group_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_group_LDADD = $(UNIT_LDADD)
 endif
+
+# the communicator, and backend gloo-tcp alone
+if WITH_CMOCKA
+check_PROGRAMS += tests/unit/test_gloo
+TESTS += tests/unit/test_gloo
+
+tests_unit_test_gloo_SOURCES = tests/unit/test_gloo.c tests/unit/group_util.h tests/unit/store_double.h
+tests_unit_test_gloo_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_gloo_LDADD = $(UNIT_LDADD) -lm
+endif

@@ -1,0 +1,185 @@
+/* group/queue.c -- "ddp-queue", the thread of a communicator that makes every call of the backend plugin but comm_abort: it
+ * opens the backend and connects, runs the queued tasks in order, and closes. What submits and waits is comm.c.
+ *
+ * An error is final: the first one ends its ticket and all later ones, because the ranks no longer agree on what is next. */
+#include "group/queue.h"
+
+const char *ddp_queue_what(const ddp_queue_slot *s)
+{
+    switch (s->task.what) {
+    case DDP_COLL_ALL_REDUCE: return "all_reduce";
+    case DDP_COLL_BROADCAST: return "broadcast";
+    case DDP_COLL_ALL_GATHER: return "all_gather";
+    case DDP_COLL_BARRIER: return "barrier";
+    case DDP_TASK_ALLOC: return "mem_alloc";
+    default: return "mem_free";
+    }
+}
+
+size_t ddp_queue_bytes(const ddp_queue_slot *s)
+{
+    if (s->task.what == DDP_TASK_ALLOC) return s->bytes;
+    if (s->task.what == DDP_TASK_FREE || s->task.what == DDP_COLL_BARRIER) return 0;
+    return s->task.coll.count * ddp_dtype_size(s->task.coll.dtype);
+}
+
+/* Waits for an asynchronous work; when it does not end in time, the communicator is aborted so that it does. */
+static ddp_status finish_work(ddp_communicator *c, ddp_work *work, ddp_err *err)
+{
+    int64_t timeout_ms = c->step_timeout_ns / 1000000;
+    ddp_status st = c->ops->work_wait(work, timeout_ms, err);
+
+    if (st == DDP_ERR_TIMEOUT && (c->ops->caps & DDP_CAP_ABORT) != 0) {
+        ddp_err ignored;
+        c->ops->comm_abort(c->comm);
+        (void)c->ops->work_wait(work, DDP_END_GRACE_MS, &ignored);
+    }
+    c->ops->work_free(work);
+    return st;
+}
+
+static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *err)
+{
+    const ddp_backend_ops *ops = c->ops;
+    ddp_work *work = NULL;
+    ddp_status st;
+
+    switch (s->task.what) {
+    case DDP_COLL_ALL_REDUCE: st = ops->all_reduce(c->comm, &s->task.coll, &work, err); break;
+    case DDP_COLL_BROADCAST: st = ops->broadcast(c->comm, &s->task.coll, &work, err); break;
+    case DDP_COLL_ALL_GATHER: st = ops->all_gather(c->comm, &s->task.coll, &work, err); break;
+    case DDP_COLL_BARRIER: st = ops->barrier(c->comm, &work, err); break;
+    case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->allocated, err); break;
+    case DDP_TASK_FREE: ops->mem_free(c->comm, s->memory); return DDP_OK;
+    default: return ddp_fail(err, DDP_ERR_INTERNAL, "unknown task %u", s->task.what);
+    }
+    if (st == DDP_OK && work != NULL && (ops->caps & DDP_CAP_ASYNC) != 0) st = finish_work(c, work, err);
+    return st;
+}
+
+static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_t ticket, ddp_err *err)
+{
+    ddp_status st;
+
+    if (s->task.before != NULL) s->task.before(s->task.before_ctx);
+    st = call(c, s, err);
+    if (st == DDP_OK) return st;
+    return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", ddp_queue_what(s), (unsigned long long)ticket,
+                            ddp_queue_bytes(s), c->rank);
+}
+
+/* Ends ticket done + 1; `lock` held. A failed mem_alloc fails alone when the run still stands. */
+static void end_task(ddp_communicator *c, const ddp_queue_slot *s, ddp_status st, const ddp_err *err)
+{
+    uint64_t ticket = c->done + 1;
+
+    if (s->task.what == DDP_TASK_ALLOC) {
+        c->alloc_status = st;
+        if (st != DDP_OK) c->alloc_err = *err;
+    } else if (st != DDP_OK && c->failed == 0) {
+        c->failed = ticket;
+        c->cause = *err;
+    }
+    c->began_ns = 0;
+    atomic_store_explicit(&c->done, ticket, memory_order_release);
+    if (c->waiting) pthread_cond_signal(&c->progress);
+}
+
+/* Runs tasks until stop; `lock` held on entry and return. Freeing is done even after a failure. */
+static void run_tasks(ddp_communicator *c)
+{
+    for (;;) {
+        const ddp_queue_slot *s;
+        ddp_status st = DDP_OK;
+        ddp_err err = {.status = DDP_OK};
+
+        while (c->done == c->submitted && !c->stop) {
+            c->idle = true;
+            pthread_cond_wait(&c->work, &c->lock);
+            c->idle = false;
+        }
+        if (c->done == c->submitted) return;
+        s = &c->ring[(c->done + 1) % DDP_QUEUE_RING];
+        if ((s->task.what != DDP_TASK_FREE || c->abandoned) && (c->failed != 0 || c->run_failed)) {
+            st = c->failed != 0 ? c->cause.status : DDP_ERR_ABORTED;
+            err = c->cause;
+        } else {
+            uint64_t ticket = c->done + 1;
+            c->began_ns = ddp_now_ns();
+            pthread_mutex_unlock(&c->lock);
+            st = run_slot(c, s, ticket, &err);
+            pthread_mutex_lock(&c->lock);
+        }
+        end_task(c, s, st, &err);
+    }
+}
+
+static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
+{
+    ddp_comm_params p = {.struct_size = sizeof(p),
+                         .rank = (uint32_t)c->rank,
+                         .world_size = (uint32_t)ddp_group_world(c->group),
+                         .local_rank = (uint32_t)ddp_group_local_rank(c->group),
+                         .local_size = (uint32_t)ddp_group_local_size(c->group),
+                         .timeout_ms = c->step_timeout_ns / 1000000 * 2, /* ours speaks first */
+                         .group = c->name,
+                         .address = ddp_group_address(c->group),
+                         .store = c->store};
+    ddp_comm *comm;
+    ddp_status st = c->ops->open(c->host, c->config, &c->backend, err);
+
+    if (st != DDP_OK) return st;
+    st = c->ops->comm_create(c->backend, &p, &comm, err);
+    if (st != DDP_OK) {
+        c->ops->close(c->backend);
+        return st;
+    }
+    pthread_mutex_lock(&c->abort_lock);
+    c->comm = comm;
+    pthread_mutex_unlock(&c->abort_lock);
+    return DDP_OK;
+}
+
+static void close_backend(ddp_communicator *c)
+{
+    ddp_comm *comm = c->comm;
+
+    pthread_mutex_lock(&c->abort_lock);
+    c->comm = NULL;
+    pthread_mutex_unlock(&c->abort_lock);
+    c->ops->comm_destroy(comm);
+    c->ops->close(c->backend);
+}
+
+/* `lock` held on entry and return. */
+static void serve(ddp_communicator *c)
+{
+    run_tasks(c);
+    if (c->abandoned) return;
+    pthread_mutex_unlock(&c->lock);
+    close_backend(c);
+    pthread_mutex_lock(&c->lock);
+}
+
+void *ddp_queue_main(void *arg)
+{
+    ddp_communicator *c = arg;
+    ddp_err err = {.status = DDP_OK};
+    ddp_status st = open_backend(c, &err);
+    bool abandoned;
+
+    pthread_mutex_lock(&c->lock);
+    if (st != DDP_OK) {
+        c->failed = 1;
+        c->cause = err;
+    }
+    c->opened = true;
+    pthread_cond_signal(&c->progress);
+    if (st == DDP_OK) serve(c);
+    c->ended = true;
+    abandoned = c->abandoned;
+    pthread_cond_signal(&c->progress);
+    pthread_mutex_unlock(&c->lock);
+    if (abandoned) ddp_communicator_destroy(c);
+    return NULL;
+}

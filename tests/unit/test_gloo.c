@@ -1,0 +1,529 @@
+/* test_gloo.c -- backend gloo-tcp alone, by its function table: ranks are threads of the test, or a child that is killed;
+ * the store is a double (store_double.h). Inputs are small integers, exact in every dtype, so that expected values are
+ * computed independently of the order of summing. */
+#include "group_util.h"
+#include "store_double.h"
+#include <dirent.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <time.h>
+
+#define MAX_WORLD 4
+
+typedef struct rank_run {
+    uint32_t rank, world;
+    store_double *store;
+    int64_t timeout_ms;
+    size_t chunk, small; /* options; 0: the defaults */
+    unsigned seed;
+    void (*body)(struct rank_run *r);
+    atomic_bool *entered;
+    pthread_t thread;
+    ddp_backend *backend;
+    ddp_comm *comm;
+    ddp_status status; /* of comm_create */
+    ddp_err err;
+} rank_run;
+
+static const ddp_plugin *plugin;
+static const ddp_backend_ops *ops;
+
+static void no_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
+{
+    (void)ctx, (void)level, (void)file, (void)line, (void)fmt;
+}
+static const ddp_host host = {.struct_size = sizeof(host), .log = no_log};
+
+static int load(void **state)
+{
+    const char *path = DDP_BUILDDIR "/.libs/backend_gloo_tcp.so";
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+    (void)state;
+    if (handle == NULL) {
+        (void)fprintf(stderr, "# %s\n", dlerror());
+        return access(path, F_OK) == 0 ? -1 : 0; /* not built: the tests skip */
+    }
+    plugin = dlsym(handle, DDP_PLUGIN_SYMBOL);
+    if (plugin == NULL) return -1;
+    ops = plugin->ops;
+    return 0;
+}
+
+#define NEED_PLUGIN()                                                                                                  \
+    do {                                                                                                               \
+        if (ops == NULL) skip();                                                                                       \
+    } while (0)
+
+static void set_option(void *config, const char *key, uint64_t value)
+{
+    for (uint32_t i = 0; i < plugin->option_count; i++)
+        if (strcmp(plugin->options[i].key, key) == 0) memcpy((char *)config + plugin->options[i].offset, &value, 8);
+}
+
+static void *rank_main(void *arg)
+{
+    rank_run *r = arg;
+    char config[64] = {0};
+    ddp_store store = store_double_table(r->store);
+    ddp_comm_params p = {.struct_size = sizeof(p),
+                         .rank = r->rank,
+                         .world_size = r->world,
+                         .timeout_ms = r->timeout_ms,
+                         .group = "test",
+                         .address = "127.0.0.1",
+                         .store = &store};
+
+    assert_true(plugin->config_size <= sizeof(config));
+    set_option(config, "chunk", r->chunk != 0 ? r->chunk : 131072);
+    set_option(config, "small", r->chunk != 0 ? r->small : 65536);
+    CHECK(ops->open(&host, config, &r->backend, &r->err) == DDP_OK);
+    r->status = ops->comm_create(r->backend, &p, &r->comm, &r->err);
+    if (r->status == DDP_OK) {
+        r->body(r);
+        ops->comm_destroy(r->comm);
+    }
+    ops->close(r->backend);
+    return NULL;
+}
+
+static void start_ranks(rank_run *r, uint32_t first, uint32_t last)
+{
+    for (uint32_t i = first; i < last; i++) assert_int_equal(pthread_create(&r[i].thread, NULL, rank_main, &r[i]), 0);
+}
+
+static void join_ranks(rank_run *r, uint32_t first, uint32_t last)
+{
+    for (uint32_t i = first; i < last; i++) assert_int_equal(pthread_join(r[i].thread, NULL), 0);
+}
+
+static void run_world(uint32_t world, size_t chunk, size_t small, void (*body)(rank_run *))
+{
+    rank_run r[MAX_WORLD];
+    store_double *store = store_double_new();
+    unsigned seed = (unsigned)ddp_now_ns();
+
+    print_message("# world %u chunk %zu seed %u\n", world, chunk, seed);
+    for (uint32_t i = 0; i < world; i++)
+        r[i] = (rank_run){.rank = i,
+                          .world = world,
+                          .store = store,
+                          .timeout_ms = LONG_MS,
+                          .chunk = chunk,
+                          .small = small,
+                          .seed = seed,
+                          .body = body};
+    start_ranks(r, 0, world);
+    join_ranks(r, 0, world);
+    store_double_free(store);
+    assert_no_wrongs();
+    for (uint32_t i = 0; i < world; i++)
+        if (r[i].status != DDP_OK) fail_msg("rank %u: %s", i, r[i].err.msg);
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------------- */
+/* Element i of rank's input: 0 .. 12, less 6 for signed dtypes. */
+static int input(unsigned seed, uint32_t rank, size_t i, uint32_t dtype)
+{
+    uint64_t x = ddp_hash64(&i, sizeof(i), seed + rank);
+
+    return (int)(x % 13) - (dtype == DDP_U8 ? 0 : 6);
+}
+
+static void store_value(void *p, size_t i, uint32_t dtype, double v)
+{
+    float f = (float)v;
+    uint32_t bits;
+
+    switch (dtype) {
+    case DDP_F32: ((float *)p)[i] = f; break;
+    case DDP_F64: ((double *)p)[i] = v; break;
+    case DDP_I32: ((int32_t *)p)[i] = (int32_t)v; break;
+    case DDP_I64: ((int64_t *)p)[i] = (int64_t)v; break;
+    case DDP_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    default: /* bf16, round to nearest even */
+        memcpy(&bits, &f, sizeof(bits));
+        ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    }
+}
+
+static double expected(const rank_run *r, size_t i, uint32_t dtype, uint32_t op)
+{
+    double v = input(r->seed, 0, i, dtype);
+
+    for (uint32_t k = 1; k < r->world; k++) {
+        double x = input(r->seed, k, i, dtype);
+        v = op == DDP_MIN ? fmin(v, x) : op == DDP_MAX ? fmax(v, x) : v + x;
+    }
+    if (op != DDP_AVG) return v;
+    if (dtype == DDP_F32 || dtype == DDP_BF16) return (float)v / (float)r->world;
+    return dtype == DDP_F64 ? v / r->world : trunc(v / r->world);
+}
+
+/* ---- collectives against computed results ------------------------------------------------------------------------------ */
+static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, bool in_place)
+{
+    size_t size = ddp_dtype_size(dtype), bytes = n * size;
+    char *in = malloc(bytes + 1), *out = in_place ? in : malloc(bytes + 1), *want = malloc(bytes + 1);
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = dtype, .op = op, .send = in, .recv = out, .count = n};
+
+    for (size_t i = 0; i < n; i++) {
+        store_value(in, i, dtype, input(r->seed, r->rank, i, dtype));
+        store_value(want, i, dtype, expected(r, i, dtype, op));
+    }
+    CHECK(ops->supports(r->comm, dtype, op) == DDP_OK);
+    CHECK(ops->all_reduce(r->comm, &a, NULL, &r->err) == DDP_OK);
+    CHECK(memcmp(out, want, bytes) == 0);
+    if (!in_place) free(out);
+    free(in);
+    free(want);
+}
+
+static void body_all_reduce(rank_run *r)
+{
+    static const size_t sizes[] = {0, 1, 1237, 20011};
+
+    for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++)
+        for (uint32_t op = DDP_SUM; op < DDP_REDUCE_OP_END_; op++)
+            for (size_t s = 0; s < DDP_COUNT(sizes); s++) all_reduce_one(r, dtype, op, sizes[s], (s & 1) != 0);
+    for (int in_place = 0; in_place < 2; in_place++) all_reduce_one(r, DDP_F32, DDP_AVG, 262144 + 3, in_place != 0);
+}
+
+static void test_all_reduce(void **state)
+{
+    (void)state;
+    NEED_PLUGIN();
+    for (uint32_t world = 1; world <= MAX_WORLD; world++) {
+        run_world(world, 0, 0, body_all_reduce);
+        run_world(world, 4096, 0, body_all_reduce); /* no short way: many blocks, slices that are empty */
+    }
+}
+
+static void body_others(rank_run *r)
+{
+    static const size_t sizes[] = {0, 1, 1237, 262144 + 3};
+
+    for (size_t s = 0; s < DDP_COUNT(sizes); s++) {
+        size_t n = sizes[s];
+        float *all = malloc((n * r->world + 1) * sizeof(float)), *own = malloc((n + 1) * sizeof(float));
+        ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .recv = own, .count = n};
+
+        for (a.root = 0; a.root < r->world; a.root++) {
+            bool same = true;
+            for (size_t i = 0; i < n; i++) own[i] = (float)input(r->seed, r->rank, i, DDP_F32);
+            CHECK(ops->broadcast(r->comm, &a, NULL, &r->err) == DDP_OK);
+            for (size_t i = 0; i < n; i++) same = same && own[i] == (float)input(r->seed, a.root, i, DDP_F32);
+            CHECK(same);
+        }
+        for (int in_place = 0; in_place < 2; in_place++) {
+            bool same = true;
+            ddp_coll g = {.struct_size = sizeof(g), .dtype = DDP_F32, .send = own, .recv = all, .count = n};
+            if (in_place != 0) g.send = all + r->rank * n;
+            for (size_t i = 0; i < n * r->world; i++) all[i] = -1;
+            for (size_t i = 0; i < n; i++) ((float *)(uintptr_t)g.send)[i] = (float)input(r->seed, r->rank, i, DDP_F32);
+            CHECK(ops->all_gather(r->comm, &g, NULL, &r->err) == DDP_OK);
+            for (size_t i = 0; i < n * r->world; i++)
+                same = same && all[i] == (float)input(r->seed, (uint32_t)(i / n), i % n, DDP_F32);
+            CHECK(same);
+        }
+        CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK);
+        free(all);
+        free(own);
+    }
+}
+
+static void test_broadcast_all_gather_barrier(void **state)
+{
+    (void)state;
+    NEED_PLUGIN();
+    for (uint32_t world = 1; world <= MAX_WORLD; world++) run_world(world, world == 3 ? 4096 : 0, 0, body_others);
+}
+
+static atomic_int inside, released_early;
+static void body_barrier(rank_run *r)
+{
+    for (int i = 1; i <= 20; i++) {
+        if (r->rank == 1) (void)usleep(500);
+        (void)atomic_fetch_add(&inside, 1);
+        CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK);
+        if (atomic_load(&inside) < i * (int)r->world) (void)atomic_fetch_add(&released_early, 1);
+        CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK);
+    }
+}
+
+static void test_barrier_waits_for_all(void **state)
+{
+    (void)state;
+    NEED_PLUGIN();
+    atomic_store(&inside, 0);
+    run_world(3, 0, 0, body_barrier);
+    assert_int_equal(atomic_load(&released_early), 0);
+}
+
+/* ---- random floats: the bits are the same on all ranks, and near the sum in double ------------------------------------- */
+static float rounded[MAX_WORLD][50021];
+static float drawn(unsigned seed, uint32_t rank, size_t i)
+{
+    return (float)((double)ddp_hash64(&i, sizeof(i), seed * 31 + rank) / 1.8446744073709552e19 - 0.5) * 3.3f;
+}
+
+static void body_random(rank_run *r)
+{
+    size_t n = DDP_COUNT(rounded[0]);
+    float *x = rounded[r->rank];
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_AVG, .send = x, .recv = x, .count = n};
+
+    for (size_t i = 0; i < n; i++) x[i] = drawn(r->seed, r->rank, i);
+    CHECK(ops->all_reduce(r->comm, &a, NULL, &r->err) == DDP_OK);
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < r->world; k++) sum += drawn(r->seed, k, i);
+        if (fabs(x[i] - sum / r->world) > 1e-6) {
+            CHECK(!"near the average in double");
+            break;
+        }
+    }
+}
+
+static void test_same_bits_on_all_ranks(void **state)
+{
+    (void)state;
+    NEED_PLUGIN();
+    for (uint32_t world = 2; world <= MAX_WORLD; world++)
+        for (size_t chunk = 0; chunk <= 4096; chunk += 4096) {
+            run_world(world, chunk, 0, body_random);
+            for (uint32_t k = 1; k < world; k++) assert_memory_equal(rounded[0], rounded[k], sizeof(rounded[0]));
+        }
+}
+
+/* ---- arguments ---------------------------------------------------------------------------------------------------------- */
+static void body_arguments(rank_run *r)
+{
+    float x[32] = {0};
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = x + 4, .count = 8};
+
+    CHECK(ops->all_reduce(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID && contains(r->err.msg, "overlap"));
+    CHECK(ops->all_gather(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID);
+    a.recv = NULL;
+    CHECK(ops->all_reduce(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID);
+    a.recv = x;
+    a.root = r->world;
+    CHECK(ops->broadcast(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID && contains(r->err.msg, "rank 2 of 2"));
+    a.op = 77;
+    CHECK(ops->all_reduce(r->comm, &a, NULL, &r->err) == DDP_ERR_UNSUPPORTED && contains(r->err.msg, "77"));
+    a.dtype = 55;
+    CHECK(ops->all_reduce(r->comm, &a, NULL, &r->err) == DDP_ERR_UNSUPPORTED && contains(r->err.msg, "55"));
+    CHECK(ops->supports(r->comm, 55, DDP_SUM) == DDP_ERR_UNSUPPORTED);
+    CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK); /* none of these broke it */
+}
+
+static void test_bad_arguments_are_refused(void **state)
+{
+    (void)state;
+    NEED_PLUGIN();
+    run_world(2, 0, 0, body_arguments);
+}
+
+/* ---- failures ----------------------------------------------------------------------------------------------------------- */
+static void body_blocked(rank_run *r) /* rank 0 reduces, rank 1 never comes */
+{
+    static float x[300000];
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = x, .count = 300000};
+
+    if (r->rank == 1) {
+        while (!atomic_load(&r->entered[1])) (void)usleep(1000);
+        return;
+    }
+    atomic_store(&r->entered[0], true);
+    r->status = ops->all_reduce(r->comm, &a, NULL, &r->err);
+    if (r->status == DDP_ERR_ABORTED) {
+        CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_ERR_ABORTED);
+        CHECK(ops->broadcast(r->comm, &a, NULL, &r->err) == DDP_ERR_ABORTED);
+    }
+    atomic_store(&r->entered[1], true);
+}
+
+/* Two ranks, the second of which stays out of the collective; `abort` ends it, else the time-out does. */
+static void run_blocked(int64_t timeout_ms, bool abort, ddp_err *err)
+{
+    atomic_bool entered[2] = {false, false};
+    store_double *store = store_double_new();
+    rank_run r[2];
+
+    for (uint32_t i = 0; i < 2; i++)
+        r[i] = (rank_run){
+            .rank = i, .world = 2, .store = store, .timeout_ms = timeout_ms, .body = body_blocked, .entered = entered};
+    start_ranks(r, 0, 2);
+    while (!atomic_load(&entered[0])) (void)usleep(1000);
+    if (abort) {
+        (void)usleep(30000); /* so that it has entered the call, most likely; right in either case */
+        for (int k = 0; k < 3; k++) ops->comm_abort(r[0].comm);
+    }
+    join_ranks(r, 0, 2);
+    store_double_free(store);
+    assert_no_wrongs();
+    *err = r[0].err;
+    err->status = r[0].status;
+}
+
+static void test_abort_wakes_a_blocked_call(void **state)
+{
+    ddp_err err;
+
+    (void)state;
+    NEED_PLUGIN();
+    for (int i = 0; i < 3; i++) {
+        run_blocked(LONG_MS * 10, true, &err);
+        assert_int_equal(err.status, DDP_ERR_ABORTED);
+        assert_contains(err.msg, "abort");
+    }
+}
+
+static void test_deadline_ends_a_call(void **state)
+{
+    ddp_err err;
+
+    (void)state;
+    NEED_PLUGIN();
+    run_blocked(300, false, &err);
+    assert_int_equal(err.status, DDP_ERR_TIMEOUT);
+    assert_contains(err.msg, "rank 1");
+}
+
+static void body_nothing(rank_run *r) { (void)r; }
+
+static void test_abort_of_the_run_ends_connecting(void **state)
+{
+    store_double *store = store_double_new();
+    rank_run r = {.rank = 0, .world = 2, .store = store, .timeout_ms = LONG_MS * 10, .body = body_nothing};
+    ddp_store table = store_double_table(store);
+    ddp_err err;
+    size_t length;
+    char address[STORE_DOUBLE_BYTES];
+
+    (void)state;
+    NEED_PLUGIN();
+    /* a peer that publishes an address and is gone: rank 0 waits in Gloo, not in the store */
+    start_ranks(&r, 0, 1);
+    assert_int_equal(table.get(table.ctx, "gloo/0/1", address, sizeof(address), &length, LONG_MS, &err), DDP_OK);
+    assert_int_equal(table.set(table.ctx, "gloo/1/0", address, length, &err), DDP_OK);
+    ((struct { uint16_t family, port; } *)(void *)address)->port = 0xffff; /* greater than any: rank 0 listens */
+    assert_int_equal(table.set(table.ctx, "gloo/1/0", address, length, &err), DDP_OK);
+    (void)usleep(50000);
+    store_double_abort(store);
+    join_ranks(&r, 0, 1);
+    store_double_free(store);
+    assert_int_not_equal(r.status, DDP_OK);
+    assert_int_not_equal(r.status, DDP_ERR_TIMEOUT);
+}
+
+static void body_loop(rank_run *r)
+{
+    size_t n = 200000;
+    float *x = calloc(n, sizeof(float));
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = x, .count = n};
+
+    for (int i = 0; r->status == DDP_OK; i++) {
+        r->status = ops->all_reduce(r->comm, &a, NULL, &r->err);
+        if (i == 50) atomic_store(r->entered, true);
+    }
+    free(x);
+}
+
+static void test_killed_peer_is_an_error(void **state)
+{
+    store_double *store = store_double_new();
+    atomic_bool *entered = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    rank_run r[2];
+    pid_t child;
+
+    (void)state;
+    NEED_PLUGIN();
+    for (uint32_t i = 0; i < 2; i++)
+        r[i] = (rank_run){
+            .rank = i, .world = 2, .store = store, .timeout_ms = LONG_MS * 10, .body = body_loop, .entered = entered};
+    child = fork();
+    if (child == 0) {
+        (void)rank_main(&r[1]);
+        _exit(1);
+    }
+    start_ranks(r, 0, 1);
+    while (!atomic_load(entered)) (void)usleep(1000);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    join_ranks(r, 0, 1);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    store_double_free(store);
+    (void)munmap(entered, 4096);
+    assert_int_equal(r[0].status, DDP_ERR_PEER);
+    assert_int_equal(r[0].err.rank, 1);
+    assert_contains(r[0].err.msg, "with rank 1");
+}
+
+/* ---- resources ---------------------------------------------------------------------------------------------------------- */
+static size_t entries(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    size_t n = 0;
+
+    assert_non_null(dir);
+    while (readdir(dir) != NULL) n++;
+    (void)closedir(dir);
+    return n;
+}
+
+static void body_once(rank_run *r) { CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK); }
+
+static void test_opening_and_closing_leaks_nothing(void **state)
+{
+    size_t fds, threads;
+
+    (void)state;
+    NEED_PLUGIN();
+    run_world(2, 0, 0, body_once);
+    fds = entries("/proc/self/fd");
+    threads = entries("/proc/self/task");
+    for (int i = 0; i < 50; i++) run_world(2, 4096, 0, body_once);
+    assert_int_equal(entries("/proc/self/fd"), fds);
+    assert_int_equal(entries("/proc/self/task"), threads);
+}
+
+static void test_two_communicators_at_once(void **state)
+{
+    store_double *stores[2] = {store_double_new(), store_double_new()};
+    rank_run r[4];
+
+    (void)state;
+    NEED_PLUGIN();
+    for (uint32_t i = 0; i < 4; i++)
+        r[i] = (rank_run){.rank = i % 2,
+                          .world = 2,
+                          .store = stores[i / 2],
+                          .timeout_ms = LONG_MS,
+                          .seed = 1 + i / 2,
+                          .body = body_all_reduce};
+    start_ranks(r, 0, 4);
+    join_ranks(r, 0, 4);
+    store_double_free(stores[0]);
+    store_double_free(stores[1]);
+    assert_no_wrongs();
+    for (uint32_t i = 0; i < 4; i++) assert_int_equal(r[i].status, DDP_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_peer_is_an_error), /* forks: before any test has left memory behind */
+        cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_broadcast_all_gather_barrier),
+        cmocka_unit_test(test_barrier_waits_for_all),
+        cmocka_unit_test(test_same_bits_on_all_ranks),
+        cmocka_unit_test(test_bad_arguments_are_refused),
+        cmocka_unit_test(test_abort_wakes_a_blocked_call),
+        cmocka_unit_test(test_deadline_ends_a_call),
+        cmocka_unit_test(test_abort_of_the_run_ends_connecting),
+        cmocka_unit_test(test_opening_and_closing_leaks_nothing),
+        cmocka_unit_test(test_two_communicators_at_once),
+    };
+
+    return cmocka_run_group_tests(tests, load, NULL);
+}
