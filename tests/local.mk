@@ -22,3 +22,10 @@ include $(srcdir)/tests/unit/device.mk
 include $(srcdir)/tests/integration/local.mk
 include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
+
+EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/sanitized.sh tests/werror.sh \
+	tests/installed.sh tests/tarball.sh tests/lsan.supp tests/tsan.supp .clang-tidy
+
+lint:
+	@$(SHELL) $(srcdir)/tests/lint/lint.sh
+.PHONY: lint

@@ -13,7 +13,7 @@ cd "$build"
 rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
-    set -- TESTS_ONLY_UNIT=1
+    set -- 'TESTS=$(check_PROGRAMS)'
 else
     export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1" UBSAN_OPTIONS="print_stacktrace=1" \
         LSAN_OPTIONS="suppressions=$top/tests/lsan.supp:print_suppressions=0"

@@ -1,4 +1,4 @@
 # the program; everything below it is in libddpcore.a
 bin_PROGRAMS += ddpengine
-ddpengine_SOURCES = core/cli/main.c
+ddpengine_SOURCES = core/cli/cli.h core/cli/main.c core/cli/run.c core/cli/supervise.c core/cli/commands.c
 ddpengine_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)

@@ -1,1 +1,1 @@
-# bench
+EXTRA_DIST += tests/bench/step_time.py

@@ -168,7 +168,7 @@ class Checkpoint(Case):
         first = self.saved({"train": {"max_steps": 20}})
         before = sorted(p.name for p in (self.dir / "ckpt").iterdir())
         path = self.ini("full.ini", {"checkpoint": {"dir": self.dir / "ckpt", "every": 20}, "model.mlp": {"hidden": "24, 17"}})
-        r = self.run_limited(path, 4096)
+        r = self.run_limited(path, 2048)
         self.fails(r, 8, "ckpt", re.compile("File too large|No space"))
         self.equal(sorted(p.name for p in (self.dir / "ckpt").iterdir()), before)
         again = self.saved()

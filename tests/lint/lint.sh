@@ -18,7 +18,7 @@ fi
 if need cppcheck cppcheck; then
     # shellcheck disable=SC2086
     if cppcheck -q --std=c11 --language=c --error-exitcode=1 --inline-suppr --enable=warning,performance,portability \
-        --suppressions-list=tests/lint/cppcheck.txt -j 2 -Icore -Icore/include -D_GNU_SOURCE -DDDP_VERSION='"0"' \
+        --suppressions-list=tests/lint/cppcheck.txt -j 2 -Icore -Icore/include -D_GNU_SOURCE -D__x86_64__ -DDDP_VERSION='"0"' \
         -DDDP_PLUGIN_DIR='"/"' $(echo "$sources" | grep '^core/.*\.c$\|^plugins/.*\.c$\|^models\|^samplers'); then
         echo "cppcheck: clean"
     else

@@ -1,3 +1,21 @@
 # What PyTorch gives, stored; tests/parity/make_vectors.py writes it anew.
 EXTRA_DIST += tests/parity/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt
+EXTRA_DIST += tests/parity/torch_mlp.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
+if WITH_GLOO
+if WITH_DNNL
+if WITH_ZLIB
+TESTS += tests/parity/test_curve.py
+endif
+endif
+endif
+
+# every op against PyTorch's stored results
+EXTRA_DIST += tests/parity/make_ops.py tests/parity/vectors/ops.safetensors
+if WITH_CMOCKA
+check_PROGRAMS += tests/parity/test_ops
+TESTS += tests/parity/test_ops
+tests_parity_test_ops_SOURCES = tests/parity/test_ops.c
+tests_parity_test_ops_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_parity_test_ops_LDADD = $(UNIT_LDADD)
+endif

@@ -1,0 +1,154 @@
+/* cli/commands.c -- the commands that only tell: plugins, help, --print-config. */
+#include "cli/cli.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int print_text(ddp_text *text)
+{
+    int code = DDP_EXIT_OK;
+
+    if (text->failed || (text->data != NULL && fputs(text->data, stdout) == EOF) || fflush(stdout) == EOF)
+        code = DDP_EXIT_INTERNAL;
+    ddp_text_free(text);
+    return code;
+}
+
+static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        ddp_text_printf(out, "  %-22s %s (", options[i].key, options[i].doc);
+        ddp_option_describe(&options[i], out);
+        ddp_text_printf(out, ")\n");
+    }
+}
+
+/* ---- plugins ---------------------------------------------------------------------------------------------------------- */
+struct listing {
+    const char *wanted; /* NULL: all */
+    ddp_text out;
+    ddp_text refused;
+    int found;
+};
+
+static bool is_wanted(const ddp_loaded *p, const char *wanted)
+{
+    char qualified[160];
+
+    (void)snprintf(qualified, sizeof(qualified), "%s.%s", ddp_kind_name(p->kind), p->name);
+    return wanted == NULL || strcmp(p->name, wanted) == 0 || strcmp(qualified, wanted) == 0;
+}
+
+static void list_one(void *ctx, const char *path, const ddp_loaded *p, const ddp_err *err)
+{
+    struct listing *l = ctx;
+
+    if (p == NULL) {
+        ddp_text_printf(&l->refused, "refused: %s\n", err->msg);
+        return;
+    }
+    if (!is_wanted(p, l->wanted)) return;
+    l->found++;
+    if (l->wanted == NULL) {
+        ddp_text_printf(&l->out, "%-8s %-14s %-8s %s\n", ddp_kind_name(p->kind), p->name, p->desc.version,
+                        p->desc.summary);
+        return;
+    }
+    ddp_text_printf(&l->out, "%s \"%s\" %s: %s\n  %s\n", ddp_kind_name(p->kind), p->name, p->desc.version,
+                    p->desc.summary, path);
+    if (p->desc.option_count == 0)
+        ddp_text_printf(&l->out, "  no options\n");
+    else
+        ddp_text_printf(&l->out, "options, in section [%s.%s]:\n",
+                        p->kind == DDP_KIND_DATASET ? "data" : ddp_kind_name(p->kind), p->name);
+    option_rows(p->desc.options, p->desc.option_count, &l->out);
+}
+
+/* The search path comes from the config where one is given. */
+static int open_registry(const ddp_args *args, ddp_log *log, ddp_config *config, ddp_registry **out)
+{
+    static const ddp_list none = {0};
+    ddp_err err = {0};
+
+    if (args->config_path != NULL &&
+        ddp_config_load(args->config_path, args->overrides, args->override_count, config, &err) != DDP_OK) {
+        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+        return DDP_EXIT_CONFIG;
+    }
+    if (ddp_registry_open(log, args->config_path != NULL ? &config->plugin_path : &none, out, &err) != DDP_OK) {
+        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+        return DDP_EXIT_CONFIG;
+    }
+    return DDP_EXIT_OK;
+}
+
+int ddp_command_plugins(const ddp_args *args, ddp_log *log)
+{
+    struct listing l = {.wanted = args->argument};
+    ddp_config config = {0};
+    ddp_registry *registry;
+    ddp_err err = {0};
+    int code = open_registry(args, log, &config, &registry);
+
+    if (code != DDP_EXIT_OK) return code;
+    if (ddp_registry_list(registry, list_one, &l, &err) != DDP_OK) {
+        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+        code = DDP_EXIT_PLUGIN;
+    } else if (l.wanted != NULL && l.found == 0) {
+        ddp_log_line(log, DDP_LOG_ERROR, "no plugin \"%s\"; `ddpengine plugins` lists what is there", l.wanted);
+        code = DDP_EXIT_PLUGIN;
+    }
+    if (l.wanted == NULL && l.refused.length > 0) ddp_text_append(&l.out, l.refused.data, l.refused.length);
+    ddp_text_free(&l.refused);
+    if (print_text(&l.out) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
+    ddp_registry_close(registry);
+    if (args->config_path != NULL) ddp_config_free(&config);
+    return code;
+}
+
+/* ---- help --------------------------------------------------------------------------------------------------------------- */
+int ddp_command_help(const char *section)
+{
+    const char *const *names;
+    size_t sections = ddp_config_sections(&names), count = 0;
+    const ddp_option *options = section == NULL ? NULL : ddp_config_options(section, &count);
+    ddp_text out = {0};
+
+    if (section == NULL) {
+        ddp_print_usage(stdout);
+        ddp_text_printf(&out, "\nsections of the INI file (`ddpengine help SECTION` shows the keys of one):\n ");
+        for (size_t i = 0; i < sections; i++) ddp_text_printf(&out, " [%s]", names[i]);
+        ddp_text_printf(&out,
+                        "\nand one section for each plugin, such as [backend.gloo-tcp] (`ddpengine plugins NAME`).\n");
+        return print_text(&out);
+    }
+    if (options == NULL) {
+        const char *near = ddp_nearest(section, names, sections);
+
+        (void)fprintf(stderr, "ddpengine: error: no section [%s]%s%s%s\n", section,
+                      near == NULL ? "" : "; did you mean [", near == NULL ? "" : near,
+                      near == NULL ? "; `ddpengine help` lists them" : "]?");
+        return DDP_EXIT_CONFIG;
+    }
+    ddp_text_printf(&out, "[%s]\n", section);
+    option_rows(options, count, &out);
+    return print_text(&out);
+}
+
+/* ---- config --------------------------------------------------------------------------------------------------------------- */
+int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log)
+{
+    ddp_session s = {.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
+    ddp_text out = {0};
+    ddp_err err = {0};
+    int code;
+
+    if (ddp_session_load_plugins(&s, &err) != DDP_OK) {
+        code = s.phase;
+        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+    } else {
+        ddp_settings_print(&config->settings, &out);
+        code = print_text(&out);
+    }
+    ddp_session_close(&s);
+    return code;
+}

@@ -1,0 +1,83 @@
+/* cli/run.c -- one rank in this process: session, then plan (--check) or training; and how its failure is said. */
+#include "base/sys.h"
+#include "cli/cli.h"
+#include "train/trainer.h"
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct ddp_cause {
+    atomic_flag taken;
+    char first[512];
+};
+
+ddp_cause *ddp_cause_create(ddp_err *err)
+{
+    ddp_cause *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (c == MAP_FAILED) {
+        (void)ddp_fail_errno(err, "cannot map shared memory");
+        return NULL;
+    }
+    atomic_flag_clear(&c->taken);
+    return c;
+}
+
+void ddp_cause_print(ddp_cause *cause, ddp_log *log, const char *message)
+{
+    if (cause != NULL) {
+        if (atomic_flag_test_and_set(&cause->taken)) {
+            /* another rank has spoken, or is about to: only something else is worth a line */
+            for (int i = 0; i < 50 && cause->first[0] == '\0'; i++) (void)usleep(1000);
+            if (strncmp(cause->first, message, sizeof(cause->first) - 1) == 0) return;
+        } else {
+            ddp_copy_text(cause->first, sizeof(cause->first), message);
+        }
+    }
+    ddp_log_line(log, DDP_LOG_ERROR, "%s", message);
+}
+
+struct expiry {
+    ddp_cause *cause;
+    ddp_log *log;
+};
+
+/* Control thread: the run has failed and a plugin's call does not return. */
+static void expired(void *ctx, int exit_code, const char *message)
+{
+    struct expiry *e = ctx;
+
+    if (message[0] != '\0') ddp_cause_print(e->cause, e->log, message);
+    _exit(exit_code);
+}
+
+static int print_plan(const ddp_session *s)
+{
+    ddp_text text = {0};
+    int code = DDP_EXIT_OK;
+
+    ddp_session_report(s, &text);
+    if (text.failed || fputs(text.data, stdout) == EOF || fflush(stdout) == EOF) code = DDP_EXIT_INTERNAL;
+    ddp_text_free(&text);
+    return code;
+}
+
+int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause)
+{
+    struct expiry expiry = {.cause = cause, .log = log};
+    ddp_ending ending = {.expired = expired, .ctx = &expiry};
+    ddp_session session;
+    ddp_err err = {0};
+    int code;
+
+    if (launch->world > 1 && !args->check) log->rank = launch->rank;
+    if (ddp_session_open(&session, log, config, launch, &err) != DDP_OK) {
+        ddp_cause_print(cause, log, err.msg);
+        return session.phase;
+    }
+    code = args->check ? print_plan(&session) : ddp_train(&session, &ending);
+    if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, ending.message);
+    ddp_session_close(&session);
+    return code;
+}

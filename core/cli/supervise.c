@@ -1,0 +1,173 @@
+/* cli/supervise.c -- `--nproc N`: forks N ranks of one config, hands rank 0 a listening loopback socket, and sees to it that
+ * they end together: no orphan, whatever dies first. Nothing is loaded before the fork. */
+#include "base/sys.h"
+#include "cli/cli.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Time that the ranks have to leave by themselves after the first one has failed. */
+enum { GRACE_MS = 3000, TERM_MS = 1000 };
+
+struct family {
+    int32_t count, left;
+    int32_t first_rank;
+    pid_t *pids;                            /* 0: has ended */
+    int code;                               /* of the first cause */
+    int64_t failed_at_ms, terminated_at_ms; /* 0: not */
+    int signal;                             /* that this process was asked to end by; 0: none */
+    ddp_log *log;
+};
+
+static ddp_status listen_loopback(int *out, char *endpoint, size_t capacity, ddp_err *err)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) return ddp_fail_errno(err, "cannot open a socket");
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0 || listen(fd, SOMAXCONN) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &length) != 0) {
+        (void)ddp_fail_errno(err, "cannot listen on 127.0.0.1");
+        (void)close(fd);
+        return err->status;
+    }
+    (void)snprintf(endpoint, capacity, "127.0.0.1:%u", (unsigned)ntohs(a.sin_port));
+    *out = fd;
+    return DDP_OK;
+}
+
+/* In the child: one rank, then out without the parent's clean-up. */
+static void child(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause,
+                  pid_t parent, const sigset_t *signals)
+{
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(DDP_EXIT_INTERNAL); /* it died before the line above */
+    (void)sigprocmask(SIG_SETMASK, signals, NULL);
+    if (launch->rank > 0) atomic_store(&log->progress_shown, log->terminal); /* rank 0's line may stand there */
+    exit(ddp_run_rank(args, config, launch, log, cause));
+}
+
+static void tell_all(const struct family *f, int sig)
+{
+    for (int32_t i = 0; i < f->count; i++)
+        if (f->pids[i] > 0) (void)kill(f->pids[i], sig);
+}
+
+static void rank_ended(struct family *f, pid_t pid, int status)
+{
+    int32_t i = 0;
+
+    while (i < f->count && f->pids[i] != pid) i++;
+    if (i == f->count) return;
+    f->pids[i] = 0;
+    f->left--;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    if (f->failed_at_ms == 0) {
+        f->failed_at_ms = ddp_now_ms();
+        f->code = WIFEXITED(status) ? WEXITSTATUS(status) : DDP_EXIT_PEER;
+    }
+    if (WIFSIGNALED(status) && f->terminated_at_ms == 0 && f->signal == 0)
+        ddp_log_line(f->log, DDP_LOG_ERROR, "rank %d (pid %d) was killed by signal %d (%s)", f->first_rank + i,
+                     (int)pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+}
+
+/* After the first failure the control plane lets the others leave; what has not after a while is made to. */
+static void enforce(struct family *f)
+{
+    int64_t now = ddp_now_ms();
+
+    if (f->failed_at_ms == 0 || f->left == 0) return;
+    if (f->terminated_at_ms == 0 && now >= f->failed_at_ms + GRACE_MS) {
+        f->terminated_at_ms = now;
+        tell_all(f, SIGTERM);
+    } else if (f->terminated_at_ms != 0 && now >= f->terminated_at_ms + TERM_MS) {
+        tell_all(f, SIGKILL);
+    }
+}
+
+static void asked_to_end(struct family *f, int sig)
+{
+    tell_all(f, f->signal == 0 ? sig : SIGKILL); /* a second signal does not wait */
+    f->signal = sig;
+    if (f->failed_at_ms == 0) f->failed_at_ms = ddp_now_ms();
+}
+
+static void wait_for_all(struct family *f, const sigset_t *watched)
+{
+    while (f->left > 0) {
+        const struct timespec tick = {.tv_nsec = 100000000};
+        int status, sig = sigtimedwait(watched, NULL, &tick);
+        pid_t pid;
+
+        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) asked_to_end(f, sig);
+        while ((pid = waitpid(-1, &status, WNOHANG)) > 0) rank_ended(f, pid, status);
+        enforce(f);
+    }
+}
+
+static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *config, const ddp_launch *first,
+                           const sigset_t *signals, ddp_err *err)
+{
+    char endpoint[64];
+    ddp_cause *cause = ddp_cause_create(err);
+    int listen_fd = -1;
+    pid_t parent = getpid();
+
+    if (cause == NULL) return err->status;
+    if (config->group->init_method[0] == '\0') DDP_TRY(listen_loopback(&listen_fd, endpoint, sizeof(endpoint), err));
+    for (int32_t i = 0; i < f->count; i++) {
+        ddp_launch launch = *first;
+        pid_t pid;
+
+        launch.rank = first->rank + i;
+        launch.local_rank = i;
+        launch.local_size = f->count;
+        launch.introduced = listen_fd >= 0;
+        launch.listen_fd = launch.rank == 0 ? listen_fd : -1;
+        launch.endpoint = listen_fd >= 0 && launch.rank != 0 ? endpoint : NULL;
+        pid = fork();
+        if (pid == 0) {
+            if (launch.rank != 0 && listen_fd >= 0) (void)close(listen_fd);
+            child(args, config, &launch, f->log, cause, parent, signals);
+        }
+        if (pid < 0) {
+            (void)ddp_fail_errno(err, "cannot start rank %d", launch.rank);
+            tell_all(f, SIGKILL);
+            return err->status;
+        }
+        f->pids[i] = pid;
+        f->left++;
+    }
+    if (listen_fd >= 0) (void)close(listen_fd);
+    return DDP_OK;
+}
+
+int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log)
+{
+    struct family f = {.count = args->nproc, .first_rank = first->rank, .log = log};
+    sigset_t watched, before;
+    ddp_err err = {0};
+
+    (void)sigemptyset(&watched);
+    (void)sigaddset(&watched, SIGCHLD);
+    (void)sigaddset(&watched, SIGINT);
+    (void)sigaddset(&watched, SIGTERM);
+    (void)sigaddset(&watched, SIGHUP);
+    (void)sigprocmask(SIG_BLOCK, &watched, &before);
+    f.pids = ddp_alloc((size_t)f.count * sizeof(*f.pids), &err);
+    if (f.pids == NULL || fork_all(&f, args, config, first, &before, &err) != DDP_OK) {
+        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+        f.code = DDP_EXIT_INTERNAL;
+    }
+    wait_for_all(&f, &watched);
+    free(f.pids);
+    if (f.signal != 0) return 128 + f.signal;
+    return f.code;
+}

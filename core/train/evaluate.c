@@ -1,0 +1,103 @@
+/* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its share, none is padded; the sums are
+ * gathered over the control plane and added in rank order, so that all ranks have the same bits. */
+#include "train/trainer.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sums {
+    double loss, correct, samples;
+};
+
+static ddp_status read_scalar(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
+{
+    const char *at = (const char *)t->arena + v->planned->plan.value_offset[value];
+
+    return t->s->device_ops->copy(t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
+}
+
+static int32_t accuracy_value(const ddp_program *p)
+{
+    for (uint32_t i = 0; i < p->metric_count; i++)
+        if (strcmp(p->metric_names[i], "accuracy") == 0) return p->metrics[i];
+    return -1;
+}
+
+static ddp_status eval_batch(ddp_trainer *t, const ddp_batch *batch, struct sums *sums, ddp_err *err)
+{
+    ddp_variant *v = ddp_session_variant(t->s, batch->count, false);
+    ddp_run run = {.struct_size = sizeof(run), .inputs = batch->buffers};
+    float loss, correct = 0.0f;
+    int32_t accuracy;
+
+    if (v == NULL)
+        return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
+    DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
+    DDP_TRY(t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err));
+    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
+    accuracy = accuracy_value(v->program);
+    if (accuracy >= 0) DDP_TRY(read_scalar(t, v, accuracy, &correct, err));
+    sums->loss += (double)loss * (double)batch->count;
+    sums->correct += accuracy >= 0 ? (double)correct : NAN;
+    sums->samples += (double)batch->count;
+    return DDP_OK;
+}
+
+static ddp_status gather_sums(ddp_trainer *t, struct sums *sums, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    struct sums own = *sums, part;
+    void *block = NULL;
+
+    t->s->phase = DDP_EXIT_PEER;
+    DDP_TRY(ddp_group_gather(t->group, "evaluation", &own, sizeof(own), &block, parts, lengths,
+                             t->s->config->group->step_timeout_ms, err));
+    *sums = (struct sums){0};
+    for (int32_t r = 0; r < world; r++) {
+        memcpy(&part, parts[r], sizeof(part));
+        sums->loss += part.loss;
+        sums->correct += part.correct;
+        sums->samples += part.samples;
+    }
+    free(block);
+    return DDP_OK;
+}
+
+static void report(ddp_trainer *t, const struct sums *sums)
+{
+    char members[256], text[128], loss[32] = "null", accuracy[32] = "null";
+    int n;
+
+    t->eval_loss = sums->loss / sums->samples;
+    t->eval_accuracy = sums->correct / sums->samples;
+    if (t->observer == NULL) return;
+    if (isfinite(t->eval_loss)) (void)snprintf(loss, sizeof(loss), "%.9g", t->eval_loss);
+    if (isfinite(t->eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), "%.6f", t->eval_accuracy);
+    (void)snprintf(members, sizeof(members),
+                   "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"eval_loss\": %s, \"eval_accuracy\": %s, "
+                   "\"samples\": %.0f",
+                   t->step, t->epoch, loss, accuracy, sums->samples);
+    n = snprintf(text, sizeof(text), "step %" PRIu64 ": eval loss %.4f", t->step, t->eval_loss);
+    if (isfinite(t->eval_accuracy) && n > 0)
+        (void)snprintf(text + n, sizeof(text) - (size_t)n, ", accuracy %.4f", t->eval_accuracy);
+    ddp_observe_event(t->observer, "eval", members, text);
+}
+
+ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
+{
+    struct sums sums = {0};
+    ddp_batch batch;
+    ddp_status st;
+
+    t->s->phase = DDP_EXIT_DATA;
+    DDP_TRY(ddp_loader_begin(t->eval_loader, 0, 0, err));
+    while ((st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) DDP_TRY(eval_batch(t, &batch, &sums, err));
+    if (st != DDP_IN_PROGRESS) return st;
+    DDP_TRY(gather_sums(t, &sums, err));
+    report(t, &sums);
+    return DDP_OK;
+}

@@ -1,0 +1,141 @@
+/* train/reducer.c -- see reducer.h. The trainer's thread owns the reducer; `struct scan` is written by the queue thread and
+ * read by the trainer after the wait for its bucket, which orders the two. */
+#include "train/reducer.h"
+#include "base/sys.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+struct scan {
+    ddp_reducer *reducer;
+    uint32_t bucket;
+    uint64_t bad; /* arena element that is not finite, UINT64_MAX: none */
+};
+
+struct ddp_reducer {
+    ddp_session *session;
+    ddp_communicator *comm;
+    const ddp_layout *layout;
+    float *grads, *extra; /* extra: loss sum, samples, "not finite", each averaged over the ranks */
+    struct scan *scans;
+    uint64_t *tickets;
+    double own_loss, own_samples;
+};
+
+enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD };
+
+/* Elements of a bucket that hold gradients: the last one ends with the extras. */
+static uint64_t bucket_elements(const ddp_layout *l, uint32_t b)
+{
+    return b + 1 == l->bucket_count ? l->extra_offset - l->buckets[b].first : l->buckets[b].count;
+}
+
+static void write_extras(ddp_reducer *r)
+{
+    bool bad = !isfinite(r->own_loss);
+
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
+    r->extra[EXTRA_LOSS] = isfinite(r->own_loss) ? (float)r->own_loss : 0.0f;
+    r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
+    r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
+}
+
+/* Queue thread, just before the bucket is reduced; the bucket's gradients are final and nobody else touches them. */
+static void scan_bucket(void *ctx)
+{
+    struct scan *scan = ctx;
+    ddp_reducer *r = scan->reducer;
+    const ddp_device_ops *ops = r->session->device_ops;
+    uint64_t first = r->layout->buckets[scan->bucket].first, count = bucket_elements(r->layout, scan->bucket);
+    ddp_flat_result result;
+    ddp_err err;
+
+    scan->bad = UINT64_MAX;
+    if (ops->flat(r->session->device, DDP_FLAT_FINITE, r->grads + first, count, &result, &err) == DDP_OK &&
+        result.index < count)
+        scan->bad = first + result.index;
+    if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
+}
+
+ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_reducer **out, ddp_err *err)
+{
+    ddp_reducer *r = ddp_alloc(sizeof(*r), err);
+    uint32_t buckets = s->layout->bucket_count;
+
+    if (r == NULL) return err->status;
+    r->session = s;
+    r->comm = c;
+    r->layout = s->layout;
+    r->grads = grads;
+    r->extra = grads + s->layout->extra_offset;
+    r->scans = ddp_alloc(buckets * sizeof(*r->scans), err);
+    r->tickets = ddp_alloc(buckets * sizeof(*r->tickets), err);
+    if (r->scans == NULL || r->tickets == NULL) {
+        ddp_reducer_close(r);
+        return err->status;
+    }
+    for (uint32_t b = 0; b < buckets; b++) r->scans[b] = (struct scan){.reducer = r, .bucket = b, .bad = UINT64_MAX};
+    *out = r;
+    return DDP_OK;
+}
+
+void ddp_reducer_close(ddp_reducer *r)
+{
+    if (r == NULL) return;
+    free(r->scans);
+    free(r->tickets);
+    free(r);
+}
+
+ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    const ddp_bucket *b = &r->layout->buckets[index];
+    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_AVG,
+                              .send = r->grads + b->first,
+                              .recv = r->grads + b->first,
+                              .count = b->count},
+                     .before = scan_bucket,
+                     .before_ctx = &r->scans[index]};
+
+    return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
+}
+
+void ddp_reducer_set_loss(ddp_reducer *r, double loss_sum, double samples)
+{
+    r->own_loss = loss_sum;
+    r->own_samples = samples;
+}
+
+ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    return ddp_communicator_wait(r->comm, r->tickets[index], err);
+}
+
+void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
+{
+    out->finite = r->extra[EXTRA_BAD] == 0.0f;
+    out->loss = (double)r->extra[EXTRA_LOSS] / (double)r->extra[EXTRA_SAMPLES];
+}
+
+void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
+{
+    const ddp_layout *l = r->layout;
+
+    buf[0] = '\0';
+    if (!isfinite(r->own_loss)) {
+        (void)snprintf(buf, capacity, "loss (%g)", r->own_loss);
+        return;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++)
+        for (uint32_t i = 0; r->scans[b].bad != UINT64_MAX && i < l->buckets[b].param_count; i++) {
+            uint32_t p = l->order[l->buckets[b].first_param + i];
+            uint64_t at = r->scans[b].bad - l->offset[p];
+
+            if (r->scans[b].bad < l->offset[p] || at >= r->session->params[p].elements) continue;
+            (void)snprintf(buf, capacity, "gradient of %s (element %" PRIu64 ")", r->session->params[p].name, at);
+            return;
+        }
+}

@@ -1,0 +1,32 @@
+/* train/reducer.h -- DistributedDataParallel's gradient averaging: one all-reduce a bucket, in index order on all ranks.
+ *
+ * The scalars that every step needs from all ranks (loss, sample count, "not finite") ride in the last bucket, so that they
+ * cost no message of their own. The check for finite gradients runs on the queue thread, just before a bucket is reduced. */
+#ifndef DDP_REDUCER_H
+#define DDP_REDUCER_H
+
+#include "group/group.h"
+#include "train/session.h"
+
+typedef struct ddp_reducer ddp_reducer;
+
+/* `grads` is the gradient arena (layout->elements floats). Session, communicator and arena outlive the reducer. */
+ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_reducer **out, ddp_err *err);
+void ddp_reducer_close(ddp_reducer *r);
+/* Queues bucket `index`; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
+ * this step) and sample count. */
+ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err);
+void ddp_reducer_set_loss(ddp_reducer *r, double loss_sum, double samples);
+ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
+
+typedef struct ddp_reduced {
+    double loss; /* mean over the global batch */
+    bool finite; /* on all ranks: loss and gradients */
+} ddp_reduced;
+/* After the last bucket's wait. */
+void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out);
+/* What this rank itself found not to be finite in the last step, "loss" or "gradient of fc1.weight (element 17)"; "" when
+ * nothing. */
+void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity);
+
+#endif

@@ -1,0 +1,129 @@
+/* train/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree on. */
+#include "train/session.h"
+#include <inttypes.h>
+#include <string.h>
+
+static void shape_text(const ddp_param_info *p, char *buf, size_t capacity)
+{
+    size_t used = 0;
+
+    buf[0] = '\0';
+    for (uint32_t i = 0; i < p->rank && used < capacity; i++)
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? "" : "x", p->dims[i]);
+    if (p->rank == 0) (void)snprintf(buf, capacity, "scalar");
+}
+
+/* ---- agreement -------------------------------------------------------------------------------------------------------- */
+static void source_lines(const ddp_source *src, const char *section, ddp_text *out)
+{
+    ddp_text_printf(out, "%s.length = %" PRIu64 "\tdataset %s\n", section, src->length, src->plugin->desc.name);
+    ddp_text_printf(out, "%s.fingerprint = %016" PRIx64 "\tcontent of dataset %s\n", section,
+                    src->ops->fingerprint(src->dataset), src->plugin->desc.name);
+}
+
+void ddp_session_agreement(const ddp_session *s, ddp_text *out)
+{
+    char shape[128];
+
+    ddp_settings_agreement(&s->config->settings, out);
+    ddp_text_printf(out, "train.global_batch (resolved) = %" PRId64 "\tbatch_size x accumulate x world_size\n",
+                    s->batches.global_batch);
+    source_lines(&s->train, "data", out);
+    if (s->eval.plugin != NULL) source_lines(&s->eval, "eval", out);
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        shape_text(&s->params[i], shape, sizeof(shape));
+        ddp_text_printf(out, "parameter %s = %s\tmodel %s\n", s->params[i].name, shape, s->model->desc.name);
+    }
+    for (uint32_t i = 0; i < s->layout->bucket_count; i++)
+        ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
+                        s->model->desc.name);
+    ddp_text_printf(out, "steps an epoch = %" PRIu64 "\tsampler %s\n", s->steps_per_epoch,
+                    s->train.sampler_plugin->desc.name);
+}
+
+/* ---- the plan ----------------------------------------------------------------------------------------------------------- */
+static void report_params(const ddp_session *s, ddp_text *out)
+{
+    char shape[128], a[32], b[32];
+
+    ddp_text_printf(out, "parameters            %s in %u tensors, %s\n",
+                    ddp_format_count(s->param_elements, a, sizeof(a)), s->param_count,
+                    ddp_format_bytes(s->param_elements * 4, b, sizeof(b)));
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        shape_text(&s->params[i], shape, sizeof(shape));
+        ddp_text_printf(out, "  %-28s %-16s %12s\n", s->params[i].name, shape,
+                        ddp_format_count(s->params[i].elements, a, sizeof(a)));
+    }
+}
+
+static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    const ddp_layout *l = s->layout;
+    char a[32];
+
+    ddp_text_printf(out, "buckets               %u, in the order in which they are reduced\n", l->bucket_count);
+    for (uint32_t i = 0; i < l->bucket_count; i++) {
+        const ddp_bucket *b = &l->buckets[i];
+
+        ddp_text_printf(out, "  %-3u %12s  complete after kernel %u of %u: %s", i,
+                        ddp_format_bytes(b->count * 4, a, sizeof(a)), v->planned->bucket_ready[i],
+                        v->lowered->kernel_count, s->params[l->order[b->first_param]].name);
+        if (b->param_count > 1)
+            ddp_text_printf(out, " .. %s", s->params[l->order[b->first_param + b->param_count - 1]].name);
+        ddp_text_printf(out, "\n");
+    }
+}
+
+static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    uint64_t arena = s->layout->elements * 4, states = 0;
+    char a[32], b[32], c[32], d[32], e[32];
+
+    switch (s->config->optimizer->algorithm) {
+    case DDP_ALGORITHM_SGD: states = s->config->optimizer->momentum != 0.0 ? 1 : 0; break;
+    default: states = 2; break;
+    }
+    ddp_text_printf(out, "memory a rank         parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
+                    ddp_format_bytes(arena, a, sizeof(a)), ddp_format_bytes(arena, b, sizeof(b)),
+                    ddp_format_bytes(arena * states, c, sizeof(c)), ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
+                    ddp_format_bytes(arena * (2 + states) + s->arena_bytes, e, sizeof(e)));
+    ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
+                    ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
+                    v->lowered->kernels[v->planned->peak_kernel].name);
+}
+
+static void report_kernels(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    (void)s;
+    ddp_text_printf(out, "kernels               %u for %u operations\n", v->lowered->kernel_count,
+                    v->program->node_count);
+    for (uint32_t i = 0; i < v->lowered->kernel_count; i++) {
+        const ddp_kernel *k = &v->lowered->kernels[i];
+        const char *layer = k->node_count > 0 ? v->program->nodes[k->nodes[0]].name : "";
+
+        ddp_text_printf(out, "  %-3u %-36s %s\n", i, k->name, layer);
+    }
+}
+
+void ddp_session_report(const ddp_session *s, ddp_text *out)
+{
+    const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
+    char a[32];
+
+    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s\n", s->model->desc.name,
+                    s->config->train->device, s->device_info.name, s->device_info.library, s->threads,
+                    s->threads == 1 ? "" : "s");
+    ddp_text_printf(out, "group                 world_size %d, backend %s\n", s->launch.world, s->backend_name);
+    ddp_text_printf(out,
+                    "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64
+                    " x %d ranks = %" PRId64 ", %" PRIu64 " steps an epoch\n",
+                    s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
+                    s->batches.accumulate, s->launch.world, s->batches.global_batch, s->steps_per_epoch);
+    report_params(s, out);
+    report_buckets(s, v, out);
+    report_memory(s, v, out);
+    ddp_text_printf(out, "a step, batch %-7" PRId64 " %.3f GFLOP, %s read and written if nothing were fused\n",
+                    v->batch, (double)ddp_program_flops(v->program) * 1e-9,
+                    ddp_format_bytes(ddp_program_bytes(v->program), a, sizeof(a)));
+    report_kernels(s, v, out);
+}

@@ -1,0 +1,353 @@
+/* train/resume.c -- checkpoints of a group: rank 0 alone reads and writes, named waits before and after, everything that is
+ * loaded is broadcast and its hash compared. The files are checkpoint/'s affair. */
+#include "train/trainer.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tensors over the arenas -------------------------------------------------------------------------------------------- */
+struct state_names {
+    const char *suffix[2];
+};
+
+static struct state_names state_names(const ddp_config *c)
+{
+    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return (struct state_names){{"momentum_buffer", NULL}};
+    return (struct state_names){{"exp_avg", "exp_avg_sq"}};
+}
+
+/* Named tensors over slices of the arenas; data[i] is where tensors[i].data may be written. */
+struct views {
+    ddp_named_tensor *tensors;
+    float **data;
+    size_t count;
+};
+
+static ddp_status views_create(struct views *v, size_t capacity, ddp_pool *pool, ddp_err *err)
+{
+    *v = (struct views){.tensors = ddp_pool_alloc(pool, capacity * sizeof(*v->tensors), err)};
+    if (v->tensors == NULL) return DDP_ERR_NOMEM;
+    v->data = ddp_pool_alloc(pool, capacity * sizeof(*v->data), err);
+    return v->data == NULL ? DDP_ERR_NOMEM : DDP_OK;
+}
+
+static void views_add(const ddp_trainer *t, struct views *v, uint32_t p, float *arena, const char *name)
+{
+    ddp_named_tensor *n = &v->tensors[v->count];
+
+    v->data[v->count++] = arena + t->s->layout->offset[p];
+    *n = (ddp_named_tensor){
+        .name = name, .dtype = DDP_F32, .rank = t->s->params[p].rank, .data = arena + t->s->layout->offset[p]};
+    memcpy(n->dims, t->s->params[p].dims, sizeof(n->dims));
+}
+
+static ddp_status model_views(const ddp_trainer *t, struct views *v, ddp_pool *pool, ddp_err *err)
+{
+    DDP_TRY(views_create(v, t->s->param_count, pool, err));
+    for (uint32_t p = 0; p < t->s->param_count; p++) views_add(t, v, p, t->params, t->s->params[p].name);
+    return DDP_OK;
+}
+
+/* "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter */
+static ddp_status state_views(const ddp_trainer *t, struct views *v, ddp_pool *pool, ddp_err *err)
+{
+    struct state_names names = state_names(t->s->config);
+    float *arenas[2] = {t->state1, t->state2};
+
+    DDP_TRY(views_create(v, (size_t)t->s->param_count * 2, pool, err));
+    for (uint32_t p = 0; p < t->s->param_count; p++)
+        for (int k = 0; k < 2 && arenas[k] != NULL; k++) {
+            char *name = ddp_pool_printf(pool, err, "%s.%s", t->s->params[p].name, names.suffix[k]);
+
+            if (name == NULL) return err->status;
+            views_add(t, v, p, arenas[k], name);
+        }
+    return DDP_OK;
+}
+
+/* ---- loading, rank 0 -------------------------------------------------------------------------------------------------------- */
+static void shape_of(const ddp_named_tensor *t, char *buf, size_t capacity)
+{
+    size_t used = (size_t)snprintf(buf, capacity, "%s", t == NULL ? "absent" : ddp_dtype_name(t->dtype));
+
+    for (uint32_t i = 0; t != NULL && i < t->rank && used < capacity; i++)
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? " " : "x", t->dims[i]);
+}
+
+static bool same_shape(const ddp_named_tensor *a, const ddp_named_tensor *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
+}
+
+static ddp_status another(const char *path, const char *what, const char *name, const char *there, const char *here,
+                          ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "checkpoint %s is of another %s: %s is %s there and %s in this run; set [checkpoint] dir to another "
+        "folder, or resume = never",
+        path, what, name, there, here);
+}
+
+/* Copies every tensor of the file into the views; the first difference between the two tables is the error. */
+static ddp_status fill_views(const char *path, const char *what, const ddp_safetensors *file, const struct views *v,
+                             ddp_err *err)
+{
+    char a[128], b[128];
+
+    for (size_t i = 0; i < v->count; i++) {
+        const ddp_named_tensor *here = &v->tensors[i], *found = ddp_safetensors_find(file, here->name);
+        size_t bytes = ddp_dtype_size(here->dtype);
+
+        shape_of(found, a, sizeof(a));
+        shape_of(here, b, sizeof(b));
+        if (found == NULL || !same_shape(found, here)) return another(path, what, here->name, a, b, err);
+        for (uint32_t d = 0; d < here->rank; d++) bytes *= (size_t)here->dims[d];
+        memcpy(v->data[i], found->data, bytes);
+    }
+    for (size_t i = 0; i < ddp_safetensors_count(file); i++) {
+        const ddp_named_tensor *there = ddp_safetensors_at(file, i);
+        bool known = false;
+
+        for (size_t k = 0; k < v->count && !known; k++) known = strcmp(v->tensors[k].name, there->name) == 0;
+        shape_of(there, a, sizeof(a));
+        if (!known) return another(path, what, there->name, a, "absent", err);
+    }
+    return DDP_OK;
+}
+
+/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split. */
+static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
+{
+    const ddp_checkpoint_meta *m = &c->meta;
+    uint64_t world = (uint64_t)t->s->launch.world, batch = (uint64_t)t->s->batches.batch_size,
+             accumulate = (uint64_t)t->s->batches.accumulate;
+
+    if (m->cursor == 0 || (m->world_size == world && m->batch_size == batch && m->accumulate == accumulate))
+        return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "checkpoint %s was saved in the middle of an epoch with world_size %" PRIu64 ", batch_size %" PRIu64
+                    ", accumulate %" PRIu64 "; this run has %" PRIu64 ", %" PRIu64 ", %" PRIu64
+                    ": resume with the same, or from a checkpoint of an epoch's end",
+                    c->path, m->world_size, m->batch_size, m->accumulate, world, batch, accumulate);
+}
+
+static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
+{
+    ddp_pool pool = {0};
+    struct views model, states;
+    ddp_status st = model_views(t, &model, &pool, err);
+
+    if (st == DDP_OK) st = fill_views(c->path, "model", c->model, &model, err);
+    if (st == DDP_OK) st = check_position(t, c, err);
+    if (st == DDP_OK) st = state_views(t, &states, &pool, err);
+    if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->optimizer, &states, err);
+    ddp_pool_free(&pool);
+    return st;
+}
+
+/* What rank 0 tells the others; the same program runs on all, so a struct is its own wire format. */
+struct resume_word {
+    int32_t found, failed, saving;
+    ddp_checkpoint_meta meta;
+    char path[512], error[496];
+};
+
+static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    ddp_checkpoint ck;
+    ddp_status st = DDP_IN_PROGRESS;
+
+    if (c->dir[0] != '\0') DDP_TRY(ddp_checkpoint_prepare(c->dir, err));
+    if (strcmp(c->resume, "never") == 0) {
+        st = DDP_IN_PROGRESS;
+    } else if (strcmp(c->resume, "auto") != 0) {
+        st = ddp_checkpoint_open(c->resume, &ck, err);
+    } else if (c->dir[0] != '\0') {
+        st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
+    }
+    if (st == DDP_IN_PROGRESS) {
+        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->params);
+        return DDP_OK;
+    }
+    if (st != DDP_OK) return st;
+    st = fill_from(t, &ck, err);
+    word->found = 1;
+    word->meta = ck.meta;
+    ddp_copy_text(word->path, sizeof(word->path), ck.path);
+    ddp_checkpoint_close(&ck);
+    return st;
+}
+
+/* ---- what every rank gets ----------------------------------------------------------------------------------------------- */
+static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
+{
+    ddp_task task = {.what = DDP_COLL_BROADCAST,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_SUM,
+                              .root = 0,
+                              .recv = arena,
+                              .count = t->s->layout->elements}};
+
+    return arena == NULL ? DDP_OK : ddp_communicator_run(t->comm, &task, err);
+}
+
+static ddp_status compare_hashes(ddp_trainer *t, ddp_err *err)
+{
+    size_t bytes = t->s->layout->elements * sizeof(float);
+    ddp_text lines = {0};
+    ddp_status st;
+
+    ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+                    ddp_hash64(t->params, bytes, 0));
+    if (t->state1 != NULL)
+        ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+                        ddp_hash64(t->state1, bytes, t->state2 == NULL ? 0 : ddp_hash64(t->state2, bytes, 0)));
+    st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
+                      : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
+                                        t->s->config->group->step_timeout_ms, err);
+    ddp_text_free(&lines);
+    return st;
+}
+
+/* Rank 0's word to all; its failure is everyone's. */
+static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    void *block = NULL;
+
+    DDP_TRY(ddp_group_gather(t->group, "checkpoint to load", word, t->s->launch.rank == 0 ? sizeof(*word) : 0, &block,
+                             parts, lengths, t->s->config->group->step_timeout_ms, err));
+    if (lengths[0] == sizeof(*word)) memcpy(word, parts[0], sizeof(*word));
+    free(block);
+    if (!word->failed) return DDP_OK;
+    ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, word->error);
+    return ddp_fail(err, DDP_ERR_DATA, "%s", word->error);
+}
+
+static bool complete(const ddp_trainer *t)
+{
+    const struct ddp_train_config *c = t->s->config->train;
+
+    return t->epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->step >= (uint64_t)c->max_steps);
+}
+
+static void take_position(ddp_trainer *t, const struct resume_word *word, bool *done)
+{
+    t->step = t->start_step = word->meta.step;
+    t->epoch = t->start_epoch = word->meta.epoch;
+    t->cursor = word->meta.cursor;
+    t->saved_step = word->meta.step;
+    *done = complete(t);
+    if (t->s->launch.rank != 0) return;
+    if (*done)
+        ddp_log_line(
+            t->s->log, DDP_LOG_INFO,
+            "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
+            " epochs); nothing to do. Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
+            word->path, t->step, t->epoch);
+    else
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path, t->step,
+                     t->epoch + 1);
+}
+
+ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
+{
+    struct resume_word word = {0};
+
+    *done = false;
+    t->saved_step = UINT64_MAX;
+    t->s->phase = DDP_EXIT_CHECKPOINT;
+    if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
+        word.failed = 1;
+        ddp_copy_text(word.error, sizeof(word.error), err->msg);
+    }
+    word.saving = t->s->config->checkpoint->dir[0] != '\0';
+    DDP_TRY(share_word(t, &word, err));
+    t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
+    t->s->phase = DDP_EXIT_PEER;
+    DDP_TRY(broadcast(t, t->params, err));
+    if (word.found) {
+        DDP_TRY(broadcast(t, t->state1, err));
+        DDP_TRY(broadcast(t, t->state2, err));
+        take_position(t, &word, done);
+    }
+    return compare_hashes(t, err);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------------- */
+static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    ddp_checkpoint_meta meta = {.step = t->step,
+                                .epoch = t->epoch,
+                                .cursor = t->cursor,
+                                .seed = t->s->config->train->seed,
+                                .world_size = (uint64_t)t->s->launch.world,
+                                .bucket_size = t->s->config->ddp->bucket_size,
+                                .first_bucket_size = t->s->config->ddp->first_bucket_size,
+                                .batch_size = (uint64_t)t->s->batches.batch_size,
+                                .accumulate = (uint64_t)t->s->batches.accumulate,
+                                .finished = complete(t)};
+    ddp_pool pool = {0};
+    struct views model, states;
+    ddp_status st = model_views(t, &model, &pool, err);
+
+    ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
+    if (st == DDP_OK) st = state_views(t, &states, &pool, err);
+    if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
+    if (st == DDP_OK)
+        st = ddp_checkpoint_save(c->dir, &meta, model.tensors, model.count, states.tensors, states.count,
+                                 (uint64_t)c->keep, t->s->log, err);
+    ddp_pool_free(&pool);
+    return st;
+}
+
+/* Ranks wait for rank 0 by name before and after; its error, if any, is the word that they get. */
+ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    char name[64], error[496] = "", members[128];
+    int64_t timeout = t->s->config->group->step_timeout_ms, from = ddp_now_ns();
+    void *block = NULL;
+
+    if (!t->saving || t->saved_step == t->step) return DDP_OK;
+    t->s->phase = DDP_EXIT_PEER;
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
+    DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
+    if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
+    DDP_TRY(ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
+    if (lengths[0] > 0) {
+        (void)snprintf(error, sizeof(error), "%.*s", (int)lengths[0], (const char *)parts[0]);
+        free(block);
+        t->s->phase = DDP_EXIT_CHECKPOINT;
+        ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, error);
+        return ddp_fail(err, DDP_ERR_SYSTEM, "%s", error);
+    }
+    free(block);
+    t->saved_step = t->step;
+    if (t->observer != NULL) {
+        (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f", t->step,
+                       t->epoch, (double)(ddp_now_ns() - from) * 1e-6);
+        ddp_observe_event(t->observer, "checkpoint", members, NULL);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err)
+{
+    ddp_sha256 h;
+
+    DDP_TRY(ddp_sha256_begin(&h, err));
+    for (uint32_t p = 0; p < t->s->param_count; p++)
+        ddp_sha256_add(&h, t->params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
+    ddp_sha256_end(&h, sha256);
+    return DDP_OK;
+}

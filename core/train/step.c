@@ -1,0 +1,194 @@
+/* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
+ * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
+#include "train/trainer.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t ddp_optimizer_states(const ddp_config *c)
+{
+    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return c->optimizer->momentum != 0.0 ? 1 : 0;
+    return 2;
+}
+
+void ddp_trainer_optimizer(ddp_trainer *t)
+{
+    static const uint32_t algorithms[] = {[DDP_ALGORITHM_SGD] = DDP_OPTIM_SGD,
+                                          [DDP_ALGORITHM_ADAM] = DDP_OPTIM_ADAM,
+                                          [DDP_ALGORITHM_ADAMW] = DDP_OPTIM_ADAMW};
+    const struct ddp_optimizer_config *o = t->s->config->optimizer;
+    const double *betas = o->betas.items;
+
+    t->optim = (ddp_optim){.struct_size = sizeof(t->optim),
+                           .algorithm = algorithms[o->algorithm],
+                           .nesterov = (uint32_t)o->nesterov,
+                           .lr = o->lr,
+                           .momentum = o->momentum,
+                           .beta1 = betas[0],
+                           .beta2 = betas[1],
+                           .eps = o->eps,
+                           .weight_decay = o->weight_decay,
+                           .grad_scale = 1.0};
+}
+
+/* Kernels of one micro-step. On the last one, a bucket goes out as soon as its gradients are final (overlap), or all go out
+ * at the end. */
+static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run, bool last, ddp_err *err)
+{
+    const ddp_device_ops *ops = t->s->device_ops;
+    uint32_t at = 0, kernels = v->lowered->kernel_count;
+
+    for (uint32_t b = 0; last && t->overlap && b + 1 < t->s->layout->bucket_count; b++) {
+        uint32_t ready = v->planned->bucket_ready[b];
+
+        DDP_TRY(ops->run(v->instance, run, at, ready, err));
+        at = ready;
+        DDP_TRY(ddp_reducer_launch(t->reducer, b, err));
+    }
+    return ops->run(v->instance, run, at, kernels, err);
+}
+
+static ddp_status read_loss(ddp_trainer *t, const ddp_variant *v, float *loss, ddp_err *err)
+{
+    const char *at = (const char *)t->arena + v->planned->plan.value_offset[v->program->loss];
+
+    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    return t->s->device_ops->copy(t->s->device, loss, at, sizeof(*loss), DDP_COPY_TO_HOST, err);
+}
+
+static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                             ddp_err *err)
+{
+    ddp_variant *v = ddp_session_variant(t->s, batch->count, true);
+    ddp_run run = {.struct_size = sizeof(run), .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0, .inputs = batch->buffers};
+    float loss;
+
+    if (v == NULL)
+        return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
+    DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
+    t->s->phase = DDP_EXIT_DATA; /* a label out of range */
+    DDP_TRY(run_program(t, v, &run, last, err));
+    t->s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY(read_loss(t, v, &loss, err));
+    *loss_sum += (double)loss * (double)batch->count;
+    return DDP_OK;
+}
+
+/* The buckets that have not gone out yet: the last one, or all of them without overlap. */
+static ddp_status launch_rest(ddp_trainer *t, double loss_sum, double samples, ddp_err *err)
+{
+    uint32_t buckets = t->s->layout->bucket_count;
+
+    ddp_reducer_set_loss(t->reducer, loss_sum, samples);
+    for (uint32_t b = t->overlap ? buckets - 1 : 0; b < buckets; b++) DDP_TRY(ddp_reducer_launch(t->reducer, b, err));
+    return DDP_OK;
+}
+
+static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    const ddp_layout *l = t->s->layout;
+    uint64_t first = l->buckets[b].first, end = first + l->buckets[b].count;
+    ddp_optim_slice slice = {.param = t->params + first,
+                             .grad = t->grads + first,
+                             .state1 = t->state1 == NULL ? NULL : t->state1 + first,
+                             .state2 = t->state2 == NULL ? NULL : t->state2 + first};
+
+    slice.count = DDP_MIN_OF(end, l->extra_offset) - first; /* the extras are not parameters */
+    return t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err);
+}
+
+/* All ranks come here in the same step; the lowest rank with a culprit is the cause that everyone names. */
+static ddp_status not_finite(ddp_trainer *t, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group), guilty = 0;
+    const void *texts[world];
+    size_t lengths[world];
+    char own[256], name[64], msg[512];
+    void *block = NULL;
+
+    t->s->phase = DDP_EXIT_NONFINITE;
+    ddp_reducer_culprit(t->reducer, own, sizeof(own));
+    (void)snprintf(name, sizeof(name), "not finite at step %" PRIu64, t->step + 1);
+    DDP_TRY(ddp_group_gather(t->group, name, own, strlen(own), &block, texts, lengths,
+                             t->s->config->group->step_timeout_ms, err));
+    while (guilty + 1 < world && lengths[guilty] == 0) guilty++;
+    (void)snprintf(msg, sizeof(msg),
+                   "step %" PRIu64
+                   ": %.*s of rank %d is not finite; lower [optimizer] lr, or look at the data of that step",
+                   t->step + 1, (int)lengths[guilty], (const char *)texts[guilty], guilty);
+    free(block);
+    ddp_group_abort(t->group, DDP_EXIT_NONFINITE, msg);
+    return ddp_fail(err, DDP_ERR_DATA, "%s", msg);
+}
+
+static ddp_status reduce_and_update(ddp_trainer *t, uint64_t micros, double *wait_ms, ddp_reduced *reduced,
+                                    ddp_err *err)
+{
+    uint32_t buckets = t->s->layout->bucket_count;
+    int64_t waited = 0;
+
+    t->optim.step = t->step + 1;
+    t->optim.grad_scale = 1.0 / (double)micros;
+    for (uint32_t b = 0; b < buckets; b++) {
+        int64_t from = ddp_now_ns();
+
+        t->s->phase = DDP_EXIT_PEER;
+        DDP_TRY(ddp_reducer_wait(t->reducer, b, err));
+        waited += ddp_now_ns() - from;
+        t->s->phase = DDP_EXIT_INTERNAL;
+        if (b + 1 == buckets) { /* the last bucket brings the verdict on all: a run that ends leaves it unapplied */
+            ddp_reducer_result(t->reducer, reduced);
+            if (!reduced->finite) return not_finite(t, err);
+        }
+        DDP_TRY(update_bucket(t, b, err));
+    }
+    *wait_ms = (double)waited * 1e-6;
+    return DDP_OK;
+}
+
+static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wait_ms, double samples)
+{
+    double step_s = (double)(ddp_now_ns() - from) * 1e-9;
+    ddp_step_record r = {.step = t->step,
+                         .epoch = t->epoch + 1,
+                         .loss = t->loss,
+                         .lr = t->optim.lr,
+                         .grad_norm = NAN,
+                         .step_ms = step_s * 1e3,
+                         .data_ms = data_ms,
+                         .wait_ms = wait_ms,
+                         .samples_per_s = samples * ddp_group_world(t->group) / step_s};
+
+    if (t->step == t->start_step + 1) t->first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
+    if (t->observer != NULL) ddp_observe_step(t->observer, &r);
+}
+
+ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
+{
+    uint64_t left = t->s->batches_per_epoch - t->cursor, micros = (uint64_t)t->s->batches.accumulate, micro;
+    int64_t from = ddp_now_ns(), data_ns = 0;
+    double loss_sum = 0.0, samples = 0.0, wait_ms = 0.0;
+    ddp_reduced reduced = {0};
+
+    micros = DDP_MIN_OF(micros, left);
+    if (micros == 0) return DDP_IN_PROGRESS;
+    for (micro = 0; micro < micros; micro++) {
+        ddp_batch batch;
+        int64_t waiting = ddp_now_ns();
+
+        t->s->phase = DDP_EXIT_DATA;
+        DDP_TRY(ddp_loader_next(t->loader, &batch, err));
+        data_ns += ddp_now_ns() - waiting;
+        DDP_TRY(micro_step(t, &batch, micro, micro + 1 == micros, &loss_sum, err));
+        samples += (double)batch.count;
+    }
+    DDP_TRY(launch_rest(t, loss_sum, samples, err));
+    DDP_TRY(reduce_and_update(t, micros, &wait_ms, &reduced, err));
+    t->loss = reduced.loss;
+    t->step++;
+    t->cursor += micros;
+    ddp_group_set_step(t->group, (int64_t)t->step);
+    record_step(t, from, (double)data_ns * 1e-6, wait_ms, samples);
+    return DDP_OK;
+}

@@ -1,0 +1,318 @@
+/* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
+ * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
+#include "train/trainer.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- meeting ------------------------------------------------------------------------------------------------------------ */
+static ddp_status check_auth(const ddp_session *s, ddp_err *err)
+{
+    const char *endpoint = strstr(s->url, "://");
+
+    if (s->config->group->auth == 1 || s->init_handle == NULL || endpoint == NULL ||
+        ddp_endpoint_is_loopback(endpoint + 3))
+        return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "init_method = %s is not a loopback address, and anyone who reaches it could join the run; on a "
+                    "private network write auth = none in [group] to accept that",
+                    s->url);
+}
+
+static void expire(void *ctx, int exit_code);
+
+static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
+{
+    ddp_session *s = t->s;
+    ddp_text lines = {0};
+    ddp_group_params p = {.rank = s->launch.rank,
+                          .world = s->launch.world,
+                          .url = s->url,
+                          .init_ops = s->init_ops,
+                          .init = s->init_handle,
+                          .listen_fd = s->launch.listen_fd,
+                          .endpoint = s->launch.endpoint,
+                          .timeout_ms = s->config->group->rendezvous_timeout_ms,
+                          .log = s->log,
+                          .expired = expire,
+                          .expired_ctx = t};
+    ddp_status st;
+
+    s->phase = DDP_EXIT_CONFIG;
+    DDP_TRY(check_auth(s, err));
+    s->phase = DDP_EXIT_MEETING;
+    s->launch.listen_fd = -1; /* the group's from here */
+    ddp_session_agreement(s, &lines);
+    p.agreement = lines.data;
+    st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory") : ddp_group_join(&p, &t->group, failure, err);
+    ddp_text_free(&lines);
+    return st;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------------- */
+static ddp_status floats(ddp_trainer *t, float **out, ddp_err *err)
+{
+    void *p;
+
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->layout->elements * sizeof(float), &p, err));
+    *out = p;
+    return DDP_OK;
+}
+
+/* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
+static ddp_status shared_floats(ddp_trainer *t, float **out, ddp_err *err)
+{
+    void *p;
+
+    if (!t->comm_memory) return floats(t, out, err);
+    DDP_TRY(ddp_communicator_alloc(t->comm, t->s->layout->elements * sizeof(float), &p, err));
+    *out = p;
+    return DDP_OK;
+}
+
+static ddp_status allocate(ddp_trainer *t, ddp_err *err)
+{
+    uint32_t states = ddp_optimizer_states(t->s->config);
+
+    t->s->phase = DDP_EXIT_INTERNAL;
+    t->comm_memory = (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
+    DDP_TRY(shared_floats(t, &t->params, err));
+    DDP_TRY(shared_floats(t, &t->grads, err));
+    if (states > 0) DDP_TRY(floats(t, &t->state1, err));
+    if (states > 1) DDP_TRY(floats(t, &t->state2, err));
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
+    t->bind = (ddp_bind){.struct_size = sizeof(t->bind), .arena = t->arena, .params = t->params, .grads = t->grads};
+    return ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err);
+}
+
+static void release(ddp_trainer *t)
+{
+    const ddp_device_ops *ops = t->s->device_ops;
+    float *own[4] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads};
+
+    ddp_variants_free(t->s);
+    ddp_reducer_close(t->reducer);
+    for (size_t i = 0; i < DDP_COUNT(own); i++)
+        if (own[i] != NULL) ops->free(t->s->device, own[i]);
+    if (t->arena != NULL) ops->free(t->s->device, t->arena);
+    if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
+    if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
+}
+
+static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
+{
+    ddp_loader_params p = {.dataset_ops = src->ops,
+                           .dataset = src->dataset,
+                           .sampler_ops = src->sampler_ops,
+                           .sampler = src->sampler,
+                           .batch_size = t->s->batches.batch_size,
+                           .workers = t->s->config->loader->workers,
+                           .prefetch = t->s->config->loader->prefetch};
+
+    t->s->phase = DDP_EXIT_DATA;
+    return ddp_loader_open(&p, out, err);
+}
+
+/* ---- observing ------------------------------------------------------------------------------------------------------------ */
+static void plan_steps(ddp_trainer *t)
+{
+    const struct ddp_train_config *c = t->s->config->train;
+    uint64_t accumulate = (uint64_t)t->s->batches.accumulate;
+    uint64_t epochs = (uint64_t)c->epochs > t->epoch ? (uint64_t)c->epochs - t->epoch : 0;
+    uint64_t ahead = epochs * t->s->steps_per_epoch, behind = (t->cursor + accumulate - 1) / accumulate;
+
+    t->total_steps = t->step + (ahead > behind ? ahead - behind : 0);
+    if (c->max_steps > 0) t->total_steps = DDP_MIN_OF(t->total_steps, (uint64_t)c->max_steps);
+}
+
+static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
+{
+    const ddp_session *s = t->s;
+    ddp_observe_params p = {.dir = s->config->output->dir,
+                            .log_every = s->config->output->log_every,
+                            .progress = s->config->output->progress,
+                            .append = t->step > 0,
+                            .total_steps = t->total_steps,
+                            .first_step = t->step,
+                            .steps_per_epoch = s->steps_per_epoch,
+                            .epochs = (uint64_t)s->config->train->epochs,
+                            .log = s->log};
+    char members[512], count[32], text[512];
+
+    t->s->phase = DDP_EXIT_CONFIG;
+    if (s->launch.rank != 0) return DDP_OK;
+    DDP_TRY(ddp_observer_open(&p, &t->observer, err));
+    (void)snprintf(
+        members, sizeof(members),
+        "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"f32\", "
+        "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
+        ", \"planned_steps\": %" PRIu64,
+        DDP_VERSION, s->launch.world, s->backend_name, s->config->train->device, s->model->desc.name, s->param_elements,
+        s->batches.global_batch, t->step, t->total_steps);
+    (void)snprintf(text, sizeof(text),
+                   "training %s (%s parameters) with %d rank%s x batch %" PRId64 " over %s on %s, %u thread%s a rank",
+                   s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), s->launch.world,
+                   s->launch.world == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate, s->backend_name,
+                   s->device_info.name, s->threads, s->threads == 1 ? "" : "s");
+    ddp_observe_event(t->observer, "start", members, text);
+    return DDP_OK;
+}
+
+/* The summary, of a run that is done (exit code 0) or has failed. */
+static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
+{
+    ddp_summary sum = {.steps = t->step,
+                       .epochs = t->epoch,
+                       .parameters = t->s->param_elements,
+                       .world_size = (uint64_t)t->s->launch.world,
+                       .final_loss = t->loss,
+                       .eval_loss = t->eval_loss,
+                       .eval_accuracy = t->eval_accuracy,
+                       .first_step_s = t->first_step_s,
+                       .backend = t->s->backend_name,
+                       .device = t->s->config->train->device,
+                       .precision = "f32",
+                       .exit_code = exit_code};
+
+    if (t->observer == NULL) return DDP_OK;
+    DDP_TRY(ddp_trainer_hash(t, sum.parameter_sha256, err));
+    return ddp_observer_finish(t->observer, &sum, err);
+}
+
+/* ---- the epochs ------------------------------------------------------------------------------------------------------------- */
+static bool step_limit(const ddp_trainer *t)
+{
+    return t->s->config->train->max_steps > 0 && t->step >= (uint64_t)t->s->config->train->max_steps;
+}
+
+static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
+{
+    uint64_t every = (uint64_t)t->s->config->checkpoint->every;
+    ddp_status st = DDP_OK;
+
+    t->s->phase = DDP_EXIT_DATA;
+    DDP_TRY(ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
+    while (!step_limit(t) && (st = ddp_trainer_step(t, err)) == DDP_OK)
+        if (every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch) DDP_TRY(ddp_trainer_save(t, err));
+    if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
+    if (t->cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
+    t->epoch++;
+    t->cursor = 0;
+    if (every > 0 && t->step % every == 0) DDP_TRY(ddp_trainer_save(t, err));
+    return DDP_OK;
+}
+
+static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
+{
+    const struct ddp_train_config *c = t->s->config->train;
+    uint64_t evaluated = UINT64_MAX; /* step of the newest evaluation */
+
+    while (t->epoch < (uint64_t)c->epochs && !step_limit(t)) {
+        uint64_t epoch = t->epoch;
+
+        DDP_TRY(run_epoch(t, err));
+        if (t->eval_loader == NULL || t->epoch == epoch || c->eval_every == 0 ||
+            t->epoch % (uint64_t)c->eval_every != 0)
+            continue;
+        DDP_TRY(ddp_trainer_evaluate(t, err));
+        evaluated = t->step;
+    }
+    if (t->eval_loader != NULL && evaluated != t->step) DDP_TRY(ddp_trainer_evaluate(t, err));
+    return ddp_trainer_save(t, err);
+}
+
+/* Idle processors of this host decide: overlapped communication takes one from the compute threads. */
+static bool choose_overlap(const ddp_trainer *t)
+{
+    int32_t wish = t->s->config->ddp->overlap;
+    unsigned local = (unsigned)ddp_group_local_size(t->group);
+
+    if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
+    return ddp_group_world(t->group) > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
+}
+
+/* Everything after the meeting. */
+static ddp_status run(ddp_trainer *t, ddp_err *err)
+{
+    ddp_session *s = t->s;
+    bool done;
+
+    s->phase = DDP_EXIT_MEETING;
+    DDP_TRY(ddp_communicator_open(t->group, s->backend, &s->host, s->backend_config, s->config->group->step_timeout_ms,
+                                  &t->comm, err));
+    DDP_TRY(allocate(t, err));
+    DDP_TRY(open_loader(t, &s->train, &t->loader, err));
+    if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
+    t->overlap = choose_overlap(t);
+    ddp_trainer_optimizer(t);
+    DDP_TRY(ddp_trainer_restore(t, &done, err));
+    if (done) return DDP_OK;
+    plan_steps(t);
+    DDP_TRY(open_observer(t, err));
+    DDP_TRY(run_epochs(t, err));
+    s->phase = DDP_EXIT_INTERNAL;
+    return finish(t, DDP_EXIT_OK, err);
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------------------------- */
+/* The run's first failure, which is not always this rank's own error: a collective that breaks is often only the echo of a
+ * rank that has died, and the control plane knows which one a moment later. */
+static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capacity)
+{
+    ddp_failure f = {0};
+    char own[sizeof(f.msg)];
+    bool echo = err->status == DDP_ERR_PEER || err->status == DDP_ERR_ABORTED || err->status == DDP_ERR_LIBRARY;
+
+    for (int i = 0; i < 100 && echo && !ddp_group_failed(t->group, &f); i++) {
+        const struct timespec pause = {.tv_nsec = 5000000};
+
+        (void)nanosleep(&pause, NULL);
+    }
+    (void)snprintf(own, sizeof(own), "rank %d: %s", t->s->launch.rank, err->msg);
+    ddp_group_abort(t->group, t->s->phase, own); /* does nothing when the run has already failed */
+    if (!ddp_group_failed(t->group, &f)) {
+        f.exit_code = t->s->phase;
+        ddp_copy_text(f.msg, sizeof(f.msg), own);
+    }
+    ddp_copy_text(message, capacity, f.msg);
+    return f.exit_code;
+}
+
+static void expire(void *ctx, int exit_code)
+{
+    ddp_trainer *t = ctx;
+    ddp_failure f = {0};
+
+    if (t->group != NULL) (void)ddp_group_failed(t->group, &f);
+    t->ending->expired(t->ending->ctx, exit_code, f.msg);
+}
+
+int ddp_train(ddp_session *s, ddp_ending *ending)
+{
+    ddp_trainer t = {
+        .s = s, .ending = ending, .loss = NAN, .first_step_s = NAN, .eval_loss = NAN, .eval_accuracy = NAN};
+    ddp_failure failure = {0};
+    ddp_err err = {0};
+    int code = DDP_EXIT_OK;
+
+    if (join(&t, &failure, &err) != DDP_OK) {
+        ddp_copy_text(ending->message, sizeof(ending->message), failure.exit_code != 0 ? failure.msg : err.msg);
+        return failure.exit_code != 0 ? failure.exit_code : s->phase;
+    }
+    if (run(&t, &err) != DDP_OK) {
+        code = failed(&t, &err, ending->message, sizeof(ending->message));
+        (void)finish(&t, code, &err);
+    }
+    if (t.observer != NULL) ddp_observer_close(t.observer);
+    if (t.eval_loader != NULL) ddp_loader_close(t.eval_loader);
+    if (t.loader != NULL) ddp_loader_close(t.loader);
+    if (t.comm != NULL) {
+        release(&t);
+        ddp_communicator_close(t.comm);
+    }
+    ddp_group_leave(t.group);
+    return code;
+}
