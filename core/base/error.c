@@ -4,6 +4,16 @@
 #include <errno.h>
 #include <string.h>
 
+/* ": WHAT" behind the `length` bytes that vsnprintf has written or would have written; what does not fit is cut off. */
+static void append(ddp_err *err, int length, const char *what)
+{
+    size_t at = length > 0 ? (size_t)length : 0;
+
+    if (at + 2 >= sizeof(err->msg)) return;
+    memcpy(err->msg + at, ": ", 3);
+    ddp_copy_text(err->msg + at + 2, sizeof(err->msg) - at - 2, what);
+}
+
 ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...)
 {
     char inner[sizeof(err->msg)];
@@ -15,11 +25,7 @@ ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
     va_end(ap);
-    if (length < 0) length = 0;
-    if ((size_t)length + 2 < sizeof(err->msg)) { /* what does not fit is cut */
-        ddp_copy_text(err->msg + length, 3, ": ");
-        ddp_copy_text(err->msg + length + 2, sizeof(err->msg) - (size_t)length - 2, inner);
-    }
+    append(err, length, inner);
     return err->status;
 }
 
@@ -33,10 +39,7 @@ ddp_status ddp_fail_errno(ddp_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
     va_end(ap);
-    if (length < 0) length = 0;
-    if ((size_t)length < sizeof(err->msg))
-        (void)snprintf(err->msg + length, sizeof(err->msg) - (size_t)length, ": %s",
-                       strerror_r(number, reason, sizeof(reason)));
+    append(err, length, strerror_r(number, reason, sizeof(reason)));
     err->sys_errno = number;
     err->lib_code = 0;
     err->rank = -1;

@@ -15,6 +15,9 @@ static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
     char prefix[64];
     size_t count;
 
+    if (dot != NULL && dot[1] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: section [%s] names no plugin, as [%sNAME] would", s->where, s->name,
+                        s->name);
     ddp_copy_text(prefix, dot != NULL ? DDP_MIN_OF((size_t)(dot - s->name) + 1, sizeof(prefix)) : sizeof(prefix),
                   s->name);
     if (dot != NULL) {

@@ -13,10 +13,10 @@ typedef struct unit {
     uint64_t factor;
 } unit;
 
-/* Canonical text takes the first that divides without a rest. */
-static const unit size_units[] = {{"TiB", 1ull << 40}, {"GiB", 1ull << 30},   {"MiB", 1ull << 20},
-                                  {"KiB", 1ull << 10}, {"TB", 1000000000000}, {"GB", 1000000000},
-                                  {"MB", 1000000},     {"kB", 1000},          {"B", 1}};
+/* Canonical text takes the first, which is the largest, that divides without a rest. */
+static const unit size_units[] = {{"TiB", 1ull << 40}, {"TB", 1000000000000}, {"GiB", 1ull << 30},
+                                  {"GB", 1000000000},  {"MiB", 1ull << 20},   {"MB", 1000000},
+                                  {"KiB", 1ull << 10}, {"kB", 1000},          {"B", 1}};
 static const unit time_units[] = {{"d", 86400000}, {"h", 3600000}, {"min", 60000},
                                   {"m", 60000},    {"s", 1000},    {"ms", 1}};
 
