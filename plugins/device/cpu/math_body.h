@@ -50,9 +50,12 @@ static inline float cpu_exp(float x)
  * erfc(t / sqrt 2) / 2 * exp(t^2 / 2) * (1 + t); its relative error is 5e-9. `gauss` gets exp(-t^2 / 2). */
 static inline float cpu_normal_tail(float t, float *gauss)
 {
-    float square = t * t, low = fmaf(t, t, -square), q, p;
-    float e = cpu_exp(-0.5f * square);
+    float square, low, e, q, p;
 
+    t = t > 20.0f ? 20.0f : t; /* where all is 0 already; the square stays finite */
+    square = t * t;
+    low = fmaf(t, t, -square);
+    e = cpu_exp(-0.5f * square);
     e = fmaf(e * -0.5f, low, e); /* the square's rounding error matters where t is large */
     *gauss = e;
     q = (t - 3.0f) / (t + 3.0f);
@@ -87,19 +90,22 @@ static inline float cpu_gelu_erf_slope(float x)
 }
 
 /* gelu(x) = x / 2 (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). */
-static inline float cpu_gelu_tanh_exp(float x)
+static inline float cpu_gelu_tanh_power(float x)
 {
-    float v = -2.0f * 0.7978845608028654f * x * fmaf(x * x, 0.044715f, 1.0f);
-
-    return cpu_exp(v > 87.0f ? 87.0f : v); /* finite, so that the slope below has no inf * 0 */
+    return -2.0f * 0.7978845608028654f * x * fmaf(x * x, 0.044715f, 1.0f); /* -2u */
 }
 
-static inline float cpu_gelu_tanh(float x) { return x / (1.0f + cpu_gelu_tanh_exp(x)); }
+static inline float cpu_gelu_tanh(float x) { return x / (1.0f + cpu_exp(cpu_gelu_tanh_power(x))); }
 
 static inline float cpu_gelu_tanh_slope(float x)
 {
-    float e = cpu_gelu_tanh_exp(x), s = 1.0f / (1.0f + e);
-    float du2 = 2.0f * 0.7978845608028654f * fmaf(x * x, 3.0f * 0.044715f, 1.0f); /* d(2u)/dx */
+    float v, e, s, du2;
 
+    x = x > 15.0f ? 15.0f : x; /* beyond, the slope is 0 or 1; no inf * 0 */
+    x = x < -15.0f ? -15.0f : x;
+    v = cpu_gelu_tanh_power(x);
+    e = cpu_exp(v > 87.0f ? 87.0f : v);
+    s = 1.0f / (1.0f + e);
+    du2 = 2.0f * 0.7978845608028654f * fmaf(x * x, 3.0f * 0.044715f, 1.0f); /* d(2u)/dx */
     return fmaf(x * s * (e * s), du2, s);
 }

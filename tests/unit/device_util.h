@@ -1,0 +1,250 @@
+/* device_util.h -- runs programs on the built CPU device and in the double reference, and compares. */
+#ifndef DDP_TEST_DEVICE_UTIL_H
+#define DDP_TEST_DEVICE_UTIL_H
+
+#include "graph/graph.h"
+#include <ddpengine/device.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define CANARY 16 /* poisoned floats around what a device may write */
+
+typedef struct fixture {
+    void *handle;
+    const ddp_plugin *plugin;
+    const ddp_device_ops *ops;
+    ddp_device *device;
+    ddp_err err;
+} fixture;
+
+#define OK(f, call)                                                                                                    \
+    do {                                                                                                               \
+        if ((call) != DDP_OK) fail_msg("%s: %s", #call, (f)->err.msg);                                                 \
+    } while (0)
+
+static inline const char *build_dir(void)
+{
+    const char *dir = getenv("DDP_BUILDDIR");
+
+    return dir != NULL ? dir : DDP_BUILDDIR;
+}
+
+/* OpenMP's threads are not made for ThreadSanitizer, which does not see its barriers. */
+static inline uint32_t two_threads(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    return 1;
+#else
+    return 2;
+#endif
+}
+
+static inline void fixture_open(fixture *f, uint32_t threads)
+{
+    ddp_device_params p = {.struct_size = sizeof(p), .threads = threads, .local_size = 1};
+    char path[4096];
+
+    memset(f, 0, sizeof(*f));
+    (void)snprintf(path, sizeof(path), "%s/.libs/device_cpu.so", build_dir());
+    f->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (f->handle == NULL) fail_msg("%s", dlerror());
+    f->plugin = dlsym(f->handle, DDP_PLUGIN_SYMBOL);
+    assert_non_null(f->plugin);
+    f->ops = f->plugin->ops;
+    OK(f, f->ops->open(NULL, NULL, &p, &f->device, &f->err));
+}
+
+static inline void fixture_close(fixture *f)
+{
+    f->ops->close(f->device); /* the file stays mapped, as its F_NO_UNLOAD asks */
+}
+
+/* ---- random numbers: fresh in every run of the tests, the seed is printed ------------------------------------------------ */
+static inline uint64_t random_bits(uint64_t *state) /* splitmix64 */
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t test_seed(void)
+{
+    const char *given = getenv("DDP_TEST_SEED");
+    uint64_t seed =
+        given != NULL ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given; /* the stack's place is random */
+
+    (void)printf("# DDP_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+static inline float random_float(uint64_t *state) /* -1 .. 1 */
+{
+    return (float)((double)(random_bits(state) >> 40) / (double)(1 << 23) - 1.0);
+}
+
+static inline void poison(float *x, size_t n) { memset(x, 0xff, n * sizeof(*x)); } /* NaN */
+
+/* ---- one program on both sides ------------------------------------------------------------------------------------------- */
+typedef struct job {
+    fixture *f;
+    const ddp_program *p;
+    const ddp_layout *layout; /* or NULL: parameters one after another, as their values say */
+    uint64_t arena_elements;  /* of parameters and gradients */
+    uint64_t *seed;
+    double scale;     /* of inputs and parameters; 0 is 1 */
+    int64_t classes;  /* labels are below */
+    bool add;         /* the gradients are added to what is there */
+    double tolerance; /* relative to 1 + |expected|; 0 is 1e-5 */
+    /* set up by job_open */
+    ddp_ref_tensor *ref;
+    float *params, *grads, *before, *arena, **inputs;
+    uint32_t input_count;
+    ddp_lowered *lowered;
+    ddp_planned *planned;
+    ddp_exec *exec;
+    ddp_instance *instance;
+} job;
+
+static inline void *aligned(size_t bytes)
+{
+    void *p = NULL;
+
+    assert_int_equal(posix_memalign(&p, 64, bytes + 64), 0);
+    return p;
+}
+
+static inline void job_fill_value(job *j, uint32_t i)
+{
+    const ddp_value *v = &j->p->values[i];
+    double scale = j->scale > 0.0 ? j->scale : 1.0;
+
+    j->ref[i].data = calloc((size_t)v->elements + 1, sizeof(double));
+    if (v->kind == DDP_VALUE_PARAM)
+        for (int64_t e = 0; e < v->elements; e++)
+            j->ref[i].data[e] = j->params[v->offset + (uint64_t)e] = random_float(j->seed) * (float)scale;
+    if (v->kind != DDP_VALUE_INPUT) return;
+    if (v->index >= (int32_t)j->input_count) j->input_count = (uint32_t)v->index + 1;
+    j->inputs[v->index] = aligned((size_t)v->elements * ddp_dtype_size(v->dtype));
+    for (int64_t e = 0; e < v->elements; e++) {
+        if (v->dtype == DDP_I64) {
+            int64_t label = (int64_t)(random_bits(j->seed) % (uint64_t)j->classes);
+            ((int64_t *)(void *)j->inputs[v->index])[e] = label;
+            j->ref[i].data[e] = (double)label;
+        } else {
+            j->ref[i].data[e] = j->inputs[v->index][e] = random_float(j->seed) * (float)scale;
+        }
+    }
+}
+
+static inline void job_open(job *j)
+{
+    fixture *f = j->f;
+    uint64_t floats = j->arena_elements;
+    ddp_bind bind = {.struct_size = sizeof(bind)};
+    size_t bytes;
+
+    j->ref = calloc(j->p->value_count, sizeof(*j->ref));
+    j->inputs = calloc(j->p->value_count + 1, sizeof(*j->inputs));
+    j->params = aligned(floats * 4);
+    j->grads = aligned((floats + CANARY) * 4);
+    j->before = aligned((floats + CANARY) * 4);
+    for (uint32_t i = 0; i < j->p->value_count; i++) job_fill_value(j, i);
+    OK(f, f->ops->lower(f->device, j->p, &j->lowered, &f->err));
+    OK(f, ddp_lowered_check(j->p, j->lowered, &f->err));
+    OK(f, ddp_plan_create(j->p, j->lowered, j->layout, &j->planned, &f->err));
+    OK(f, f->ops->compile(f->device, j->p, j->lowered, &j->planned->plan, &j->exec, &f->err));
+    bytes = (size_t)j->planned->plan.arena_bytes;
+    j->arena = aligned(bytes + CANARY * 4);
+    poison(j->arena, bytes / 4 + CANARY);
+    bind.arena = j->arena;
+    bind.params = j->params;
+    bind.grads = j->grads;
+    OK(f, f->ops->instance_create(j->exec, &bind, &j->instance, &f->err));
+}
+
+static inline void job_close(job *j)
+{
+    j->f->ops->instance_free(j->instance);
+    j->f->ops->exec_free(j->exec);
+    ddp_plan_free(j->planned);
+    j->f->ops->lowered_free(j->f->device, j->lowered);
+    for (uint32_t i = 0; i < j->p->value_count; i++) free(j->ref[i].data);
+    for (uint32_t i = 0; i < j->input_count; i++) free(j->inputs[i]);
+    free(j->ref);
+    free(j->inputs);
+    free(j->params);
+    free(j->grads);
+    free(j->before);
+    free(j->arena);
+}
+
+static inline ddp_status job_run(job *j)
+{
+    ddp_run r = {
+        .struct_size = sizeof(r), .flags = j->add ? DDP_RUN_GRAD_ADD : 0, .inputs = (void *const *)(void *)j->inputs};
+    uint32_t count = j->lowered->kernel_count, cut = count > 1 ? (uint32_t)(random_bits(j->seed) % count) : 0;
+    ddp_status status;
+
+    for (uint64_t i = 0; i < j->arena_elements + CANARY; i++) j->before[i] = random_float(j->seed);
+    if (!j->add) poison(j->before, j->arena_elements + CANARY);
+    memcpy(j->grads, j->before, (j->arena_elements + CANARY) * 4);
+    poison(j->arena, (size_t)j->planned->plan.arena_bytes / 4 + CANARY);
+    status = j->f->ops->run(j->instance, &r, 0, cut, &j->f->err);
+    return status != DDP_OK ? status : j->f->ops->run(j->instance, &r, cut, count, &j->f->err);
+}
+
+static inline void compare(const job *j, const ddp_value *v, uint32_t index, const float *got, const float *before)
+{
+    double tolerance = j->tolerance > 0.0 ? j->tolerance : 1e-5;
+
+    for (int64_t e = 0; e < v->elements; e++) {
+        double want = j->ref[index].data[e] + (before != NULL ? (double)before[e] : 0.0);
+        if (!(fabs((double)got[e] - want) <= tolerance * (1.0 + fabs(want))))
+            fail_msg("value %u \"%s\" [%lld] is %.9g, should be %.9g (batch %lld)", index, v->name, (long long)e,
+                     (double)got[e], want, (long long)j->p->batch);
+    }
+}
+
+/* Gradients, the loss and the metrics; also that nothing else was written. */
+static inline void job_check(job *j)
+{
+    bool *owned = calloc(j->arena_elements + CANARY, sizeof(*owned));
+
+    OK(j->f, ddp_reference_run(j->p, j->ref, &j->f->err));
+    for (uint32_t i = 0; i < j->p->value_count; i++) {
+        const ddp_value *v = &j->p->values[i];
+        bool kept = (int32_t)i == j->p->loss;
+        for (uint32_t m = 0; m < j->p->metric_count; m++) kept = kept || j->p->metrics[m] == (int32_t)i;
+        if (v->kind == DDP_VALUE_GRAD) {
+            compare(j, v, i, j->grads + v->offset, j->add ? j->before + v->offset : NULL);
+            for (int64_t e = 0; e < v->elements; e++) owned[v->offset + (uint64_t)e] = true;
+        } else if (kept && v->kind == DDP_VALUE_ACT) {
+            assert_int_not_equal(j->planned->plan.value_offset[i], DDP_NO_OFFSET);
+            compare(j, v, i, j->arena + j->planned->plan.value_offset[i] / 4, NULL);
+        }
+    }
+    for (uint64_t e = 0; e < j->arena_elements + CANARY; e++)
+        if (!owned[e] && memcmp(&j->grads[e], &j->before[e], 4) != 0)
+            fail_msg("element %llu of the gradient arena belongs to nobody and was written", (unsigned long long)e);
+    for (uint32_t i = 0; i < CANARY; i++) assert_true(isnan(j->arena[j->planned->plan.arena_bytes / 4 + i]));
+    free(owned);
+}
+
+static inline void job_run_and_check(job *j)
+{
+    for (int add = 0; add < 2; add++) {
+        j->add = add != 0;
+        OK(j->f, job_run(j));
+        job_check(j);
+    }
+}
+
+#endif
