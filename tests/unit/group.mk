@@ -1,11 +1,19 @@
 # unit tests of group
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_group
-TESTS += tests/unit/test_group
+check_PROGRAMS += tests/unit/test_group tests/unit/test_group_waits tests/unit/test_group_failure
+TESTS += tests/unit/test_group tests/unit/test_group_waits tests/unit/test_group_failure
 
 tests_unit_test_group_SOURCES = tests/unit/test_group.c tests/unit/group_util.h
 tests_unit_test_group_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_group_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_group_waits_SOURCES = tests/unit/test_group_waits.c tests/unit/group_util.h
+tests_unit_test_group_waits_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_group_waits_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_group_failure_SOURCES = tests/unit/test_group_failure.c tests/unit/group_util.h
+tests_unit_test_group_failure_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_group_failure_LDADD = $(UNIT_LDADD)
 endif
 
 # the communicator, and backend gloo-tcp alone
