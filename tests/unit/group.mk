@@ -18,10 +18,14 @@ endif
 
 # the communicator, and backend gloo-tcp alone
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_gloo
-TESTS += tests/unit/test_gloo
+check_PROGRAMS += tests/unit/test_gloo tests/unit/test_comm
+TESTS += tests/unit/test_gloo tests/unit/test_comm
 
 tests_unit_test_gloo_SOURCES = tests/unit/test_gloo.c tests/unit/group_util.h tests/unit/store_double.h
 tests_unit_test_gloo_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_gloo_LDADD = $(UNIT_LDADD) -lm
+
+tests_unit_test_comm_SOURCES = tests/unit/test_comm.c tests/unit/group_util.h
+tests_unit_test_comm_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_comm_LDADD = $(UNIT_LDADD)
 endif

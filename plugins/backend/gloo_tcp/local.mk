@@ -13,3 +13,14 @@ backend_gloo_tcp_la_DEPENDENCIES = plugins/backend/gloo_tcp/exports.map
 backend_gloo_tcp_la_LIBADD = -lgloo
 endif
 EXTRA_DIST += plugins/backend/gloo_tcp/exports.map
+
+# make tests/bench/bench_allreduce
+if WITH_GLOO
+EXTRA_PROGRAMS += tests/bench/bench_allreduce
+tests_bench_bench_allreduce_SOURCES = tests/bench/bench_allreduce.cc tests/bench/bench_allreduce.h \
+	tests/bench/bench_allreduce_core.c tests/unit/store_double.h
+tests_bench_bench_allreduce_CPPFLAGS = $(AM_CPPFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
+# Gloo's headers convert freely
+tests_bench_bench_allreduce_CXXFLAGS = $(AM_CXXFLAGS) -Wno-conversion -Wno-unused-parameter -Wno-sign-compare
+tests_bench_bench_allreduce_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS) -lgloo
+endif

@@ -1,0 +1,16 @@
+/* bench_allreduce.h -- the core's side of bench_allreduce.cc, in C: two forked ranks, a store that they share (the tests'
+ * double), the plugin's slot and a communicator over a real group. */
+#ifndef BENCH_ALLREDUCE_H
+#define BENCH_ALLREDUCE_H
+
+#include <stddef.h>
+
+int bench_start(void); /* the rank */
+int bench_end(int rank);
+int bench_agree(int rank, int rounds); /* rank 0's */
+void bench_store_set(const char *key, const void *data, size_t bytes);
+size_t bench_store_get(const char *key, void *data, size_t capacity);
+void bench_slot(float *x, size_t n);
+void bench_queue(float *x, size_t n);
+
+#endif
