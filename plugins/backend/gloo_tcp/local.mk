@@ -17,6 +17,7 @@ EXTRA_DIST += plugins/backend/gloo_tcp/exports.map
 # make tests/bench/bench_allreduce
 if WITH_GLOO
 EXTRA_PROGRAMS += tests/bench/bench_allreduce
+CLEANFILES += tests/bench/bench_allreduce
 tests_bench_bench_allreduce_SOURCES = tests/bench/bench_allreduce.cc tests/bench/bench_allreduce.h \
 	tests/bench/bench_allreduce_core.c tests/unit/store_double.h
 tests_bench_bench_allreduce_CPPFLAGS = $(AM_CPPFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
