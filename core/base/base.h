@@ -40,8 +40,8 @@ const char *ddp_kind_name(uint32_t kind);   /* "backend", NULL for an unknown ki
 const char *ddp_dtype_name(uint32_t dtype); /* "f32", "?" for an unknown dtype */
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
-void *ddp_alloc(size_t bytes, ddp_err *err);                 /* zero-filled; free() */
-void *ddp_alloc_aligned(size_t bytes, ddp_err *err);         /* 64-byte aligned, zero-filled; free() */
+void *ddp_alloc(size_t bytes, ddp_err *err);         /* zero-filled; free() */
+void *ddp_alloc_aligned(size_t bytes, ddp_err *err); /* 64-byte aligned, zero-filled; free() */
 char *ddp_strdup(const char *s, ddp_err *err);
 static inline uint64_t ddp_round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 

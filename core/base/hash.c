@@ -30,10 +30,11 @@ void ddp_sha256_end(ddp_sha256 *h, char hex[DDP_SHA256_HEX])
 {
     static const char digits[] = "0123456789abcdef";
     unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int size = 0;
+    unsigned int bytes = 0;
+    size_t size;
 
-    if (h->ctx == NULL || EVP_DigestFinal_ex(h->ctx, digest, &size) != 1 || size != 32) size = 0;
-    for (unsigned int i = 0; i < size; i++) {
+    size = h->ctx != NULL && EVP_DigestFinal_ex(h->ctx, digest, &bytes) == 1 && bytes == 32 ? bytes : 0;
+    for (size_t i = 0; i < size; i++) {
         hex[2 * i] = digits[digest[i] >> 4];
         hex[2 * i + 1] = digits[digest[i] & 15];
     }

@@ -16,7 +16,8 @@ void *ddp_alloc(size_t bytes, ddp_err *err)
 {
     void *p = calloc(1, bytes > 0 ? bytes : 1);
 
-    return p != NULL ? p : out_of_memory(bytes, err);
+    if (p == NULL) return out_of_memory(bytes, err);
+    return p;
 }
 
 void *ddp_alloc_aligned(size_t bytes, ddp_err *err)
@@ -54,7 +55,8 @@ static struct ddp_pool_block *pool_block(ddp_pool *p, size_t bytes)
     if (block == NULL) return NULL;
     block->capacity = capacity;
     block->next = p->head;
-    return p->head = block;
+    p->head = block;
+    return block;
 }
 
 void *ddp_pool_alloc(ddp_pool *p, size_t bytes, ddp_err *err)

@@ -29,7 +29,7 @@ int64_t ddp_process_start_ns(void)
     long per_second = sysconf(_SC_CLK_TCK);
     char *data, *at;
     size_t length;
-    ddp_err err;
+    ddp_err err = {0};
 
     if (per_second <= 0 || ddp_file_read("/proc/self/stat", 65536, &data, &length, &err) != DDP_OK) return now;
     at = strrchr(data, ')'); /* field 2, the command's name, may hold blanks and brackets */

@@ -36,7 +36,7 @@ typedef struct ddp_sha256 {
 } ddp_sha256;
 ddp_status ddp_sha256_begin(ddp_sha256 *h, ddp_err *err);
 void ddp_sha256_add(ddp_sha256 *h, const void *data, size_t length);
-void ddp_sha256_end(ddp_sha256 *h, char hex[DDP_SHA256_HEX]); /* frees the context */
+void ddp_sha256_end(ddp_sha256 *h, char hex[DDP_SHA256_HEX]);        /* frees the context */
 uint64_t ddp_hash64(const void *data, size_t length, uint64_t seed); /* XXH3 */
 
 #endif

@@ -20,7 +20,8 @@ typedef struct ddp_ini ddp_ini;
  * Errors (DDP_ERR_CONFIG) carry file:line: a line over 4096 bytes, a NUL, a key twice in one file, a syntax error, an
  * include of itself or deeper than 8, a file that cannot be read. */
 ddp_status ddp_ini_load(const char *path, ddp_ini **out, ddp_err *err);
-ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment, ddp_err *err); /* "section.key=value", as of --set; the last
+ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment,
+                       ddp_err *err); /* "section.key=value", as of --set; the last
     dot before '=' divides section from key */
 void ddp_ini_free(ddp_ini *ini);
 const ddp_ini_entry *ddp_ini_find(const ddp_ini *ini, const char *section, const char *key); /* NULL when absent */
@@ -47,8 +48,8 @@ const ddp_setting *ddp_settings_find(const ddp_settings *s, const char *section,
 ddp_status ddp_options_check(const ddp_option *options, size_t count, size_t stride, size_t config_size, ddp_err *err);
 /* Fills a new config struct (owned by s->pool) from the section's entries and the defaults and records each setting.
  * A key of the section that the table lacks is an error with its place and the nearest key. */
-ddp_status ddp_options_parse(ddp_ini *ini, const char *section, const ddp_option *options, size_t count,
-                             size_t stride, size_t config_size, ddp_settings *s, const void **config, ddp_err *err);
+ddp_status ddp_options_parse(ddp_ini *ini, const char *section, const ddp_option *options, size_t count, size_t stride,
+                             size_t config_size, ddp_settings *s, const void **config, ddp_err *err);
 /* "type, range, default" of one row, for help and docs. */
 void ddp_option_describe(const ddp_option *o, ddp_text *out);
 /* A valid INI: "# doc (type, range, default)" then "key = value   ; node1.ini:14". */
@@ -70,9 +71,9 @@ struct ddp_group_config {
     int32_t auth; /* 0 psk, 1 none */
 };
 struct ddp_train_config {
-    const char *device; /* "cpu", "cpu:1" */
-    int64_t threads;    /* 0: processors / local ranks */
-    int64_t epochs, max_steps; /* max_steps 0: no limit */
+    const char *device;                           /* "cpu", "cpu:1" */
+    int64_t threads;                              /* 0: processors / local ranks */
+    int64_t epochs, max_steps;                    /* max_steps 0: no limit */
     int64_t batch_size, global_batch, accumulate; /* 0: not given; ddp_config_batches resolves */
     uint64_t seed;
     int64_t eval_every; /* epochs; 0: only at the end */
@@ -91,12 +92,12 @@ struct ddp_loader_config {
     int64_t workers, prefetch; /* threads; batches ready ahead */
 };
 struct ddp_checkpoint_config {
-    const char *dir; /* "": no checkpoints */
+    const char *dir;     /* "": no checkpoints */
     int64_t every, keep; /* steps, 0: only at the end; newest ones kept, 0: all */
-    const char *resume; /* "auto", "never" or a path */
+    const char *resume;  /* "auto", "never" or a path */
 };
 struct ddp_output_config {
-    const char *dir; /* "": writes no files */
+    const char *dir;   /* "": writes no files */
     int64_t log_every; /* steps between lines */
     int32_t progress;
 };
@@ -111,7 +112,7 @@ typedef struct ddp_config {
     const struct ddp_loader_config *loader;
     const struct ddp_checkpoint_config *checkpoint;
     const struct ddp_output_config *output;
-    ddp_list plugin_path;                     /* of const char *, [plugins] path */
+    ddp_list plugin_path;                      /* of const char *, [plugins] path */
     const char *model, *data, *eval, *sampler; /* [model] plugin ..; eval: "" when there is no [eval] */
 } ddp_config;
 

@@ -16,7 +16,7 @@ static ddp_option row_at(const ddp_option *options, size_t stride, size_t index)
 
 static size_t field_size(const ddp_option *o)
 {
-    return o->flags & DDP_OPT_F_LIST ? sizeof(ddp_list) : ddp_scalar_size(o->type);
+    return (o->flags & DDP_OPT_F_LIST) != 0 ? sizeof(ddp_list) : ddp_scalar_size(o->type);
 }
 
 /* ---- values of a row ------------------------------------------------------------------------------------------------------ */
@@ -140,7 +140,7 @@ static ddp_status check_texts(const ddp_option *o, size_t index, ddp_err *err)
 
 static ddp_status check_row(const ddp_option *o, size_t index, size_t config_size, ddp_err *err)
 {
-    size_t size = field_size(o), align = o->flags & DDP_OPT_F_LIST ? _Alignof(ddp_list) : size;
+    size_t size = field_size(o), align = (o->flags & DDP_OPT_F_LIST) != 0 ? _Alignof(ddp_list) : size;
     char why[DDP_WHY_MAX] = "";
     ddp_pool pool = {0};
     ddp_status status = DDP_OK;
@@ -280,7 +280,7 @@ static ddp_status record(const table *t, const ddp_option *o, const char *value,
     }
     setting = &s->items[s->count];
     *setting = (ddp_setting){.section = t->section, .key = o->key, .option = o};
-    setting->value = o->flags & DDP_OPT_F_SECRET ? "***" : value;
+    setting->value = (o->flags & DDP_OPT_F_SECRET) != 0 ? "***" : value;
     setting->where = ddp_pool_strdup(&s->pool, where, t->err);
     if (setting->where == NULL) return t->err->status;
     s->count++;
@@ -305,7 +305,7 @@ static ddp_status parse_row(const table *t, const ddp_option *o)
     const ddp_ini_item *item = ddp_ini_item_find(t->ini, t->section, o->key);
     ddp_ini_entry fallback = {.value = o->dflt, .where = "default"};
     const ddp_ini_entry *e = item != NULL ? &item->entry : &fallback;
-    const char *canonical;
+    const char *canonical = NULL;
 
     if (e->value == NULL) return fail_missing(t, o);
     if (item != NULL && item->continued != NULL && !(o->flags & DDP_OPT_F_LIST))
@@ -324,7 +324,8 @@ static ddp_status parse_rows(const table *t)
     for (size_t i = 0; i < t->count; i++) {
         ddp_ini_entry fallback = {.value = t->rows[i].dflt, .where = "default"};
 
-        if (t->rows[i].flags & DDP_OPT_F_DEPRECATED) DDP_TRY(fill(t, &t->rows[i], &fallback, &ignored));
+        if ((t->rows[i].flags & DDP_OPT_F_DEPRECATED) && fallback.value != NULL)
+            DDP_TRY(fill(t, &t->rows[i], &fallback, &ignored));
     }
     for (size_t i = 0; i < t->count; i++)
         if (!(t->rows[i].flags & DDP_OPT_F_DEPRECATED)) DDP_TRY(parse_row(t, &t->rows[i]));

@@ -21,7 +21,7 @@ const ddp_setting *ddp_settings_find(const ddp_settings *s, const char *section,
 
 void ddp_option_describe(const ddp_option *o, ddp_text *out)
 {
-    ddp_text_printf(out, "%s", o->flags & DDP_OPT_F_LIST ? "list of " : "");
+    ddp_text_printf(out, "%s", (o->flags & DDP_OPT_F_LIST) != 0 ? "list of " : "");
     if (o->type == DDP_OPT_ENUM)
         ddp_text_printf(out, "%s", o->range);
     else

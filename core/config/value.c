@@ -106,7 +106,7 @@ static bool parse_units(const char *text, const unit *units, size_t count, uint6
     size_t digits = strspn(text, "0123456789");
     const char *name = text + digits + strspn(text + digits, " \t");
     char number[24];
-    uint64_t value, product;
+    uint64_t value = 0, product;
 
     if (digits == 0 || digits >= sizeof(number)) return false;
     ddp_copy_text(number, digits + 1, text);
@@ -135,7 +135,7 @@ static bool parse_size(const char *text, uint64_t *out, char *why)
 
 static bool parse_duration(const char *text, int64_t *out, char *why)
 {
-    uint64_t value;
+    uint64_t value = 0;
 
     why[0] = '\0';
     if (parse_units(text, time_units, DDP_COUNT(time_units), &value, why)) {
@@ -202,7 +202,7 @@ static bool parse_hostport(const char *text, char *why)
 {
     const char *colon = strrchr(text, ':');
     bool bracketed = text[0] == '[';
-    uint64_t port;
+    uint64_t port = 0;
     char ignored[DDP_WHY_MAX];
 
     if (colon == NULL || colon == text) return refuse(why, "not host:port");
