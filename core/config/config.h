@@ -20,9 +20,8 @@ typedef struct ddp_ini ddp_ini;
  * Errors (DDP_ERR_CONFIG) carry file:line: a line over 4096 bytes, a NUL, a key twice in one file, a syntax error, an
  * include of itself or deeper than 8, a file that cannot be read. */
 ddp_status ddp_ini_load(const char *path, ddp_ini **out, ddp_err *err);
-ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment,
-                       ddp_err *err); /* "section.key=value", as of --set; the last
-    dot before '=' divides section from key */
+/* "section.key=value", as of --set; the last dot before '=' divides section from key. */
+ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment, ddp_err *err);
 void ddp_ini_free(ddp_ini *ini);
 const ddp_ini_entry *ddp_ini_find(const ddp_ini *ini, const char *section, const char *key); /* NULL when absent */
 /* Where a section first stands, "node1.ini:3", NULL when it does not. An empty section counts. */
