@@ -3,21 +3,37 @@
  * Operation for operation what torch.optim.SGD, Adam and AdamW do on a CPU (add with alpha and addcmul are fused
  * multiply-adds there, addcdiv is not), so that one update from the same state gives PyTorch's bits. */
 
-static void sgd(const cpu_update *u, float *restrict p, float *restrict buf, const float *restrict g, int64_t n)
+/* `first` and `nesterov` are constants where it is inlined, so that the loop has no branch. */
+static inline __attribute__((always_inline)) void momentum(const cpu_update *u, float *restrict p, float *restrict buf,
+                                                           const float *restrict g, int64_t n, bool first,
+                                                           bool nesterov)
 {
     const float scale = u->grad_scale, wd = u->weight_decay, lr = u->minus_lr, mu = u->momentum;
 
-    if (!u->momentum_on) {
-        for (int64_t i = 0; i < n; i++) p[i] = fmaf(lr, fmaf(wd, p[i], g[i] * scale), p[i]);
-        return;
-    }
     for (int64_t i = 0; i < n; i++) {
         float d = fmaf(wd, p[i], g[i] * scale);
-        float old = buf[i] * mu + d;
-        float b = u->first ? d : old; /* torch clones the first gradient */
-        float nesterov = fmaf(mu, b, d);
+        float b = first ? d : buf[i] * mu + d; /* torch clones the first gradient */
         buf[i] = b;
-        p[i] = fmaf(lr, u->nesterov ? nesterov : b, p[i]);
+        p[i] = fmaf(lr, nesterov ? fmaf(mu, b, d) : b, p[i]);
+    }
+}
+
+static void sgd(const cpu_update *u, float *restrict p, float *restrict buf, const float *restrict g, int64_t n)
+{
+    const float scale = u->grad_scale, wd = u->weight_decay, lr = u->minus_lr;
+
+    if (!u->momentum_on) {
+        for (int64_t i = 0; i < n; i++) p[i] = fmaf(lr, fmaf(wd, p[i], g[i] * scale), p[i]);
+    } else if (u->first) {
+        if (u->nesterov)
+            momentum(u, p, buf, g, n, true, true);
+        else
+            momentum(u, p, buf, g, n, true, false);
+    } else {
+        if (u->nesterov)
+            momentum(u, p, buf, g, n, false, true);
+        else
+            momentum(u, p, buf, g, n, false, false);
     }
 }
 
