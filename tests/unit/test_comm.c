@@ -405,6 +405,32 @@ static void test_step_timeout_ends_the_run(void **state)
     run_alone(&f, body_timeout);
 }
 
+static void body_failed_idle(member *m)
+{
+    ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
+    ddp_task t = reduce_task(0);
+    bool told = false;
+
+    ddp_group_abort(m->group, DDP_EXIT_DATA, "the test's own failure");
+    while (!told) {
+        (void)pthread_mutex_lock(&the_fake->lock);
+        told = the_fake->aborted;
+        (void)pthread_mutex_unlock(&the_fake->lock);
+    }
+    CHECK(ddp_communicator_run(c, &t, &m->err) == DDP_ERR_ABORTED && contains(m->err.msg, "the test's own failure"));
+    ddp_communicator_close(c);
+    CHECK(the_fake->calls == 0 && the_fake->closes == 1);
+}
+
+static void test_nothing_begins_after_the_run_has_failed(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, DDP_CAP_ABORT);
+    run_alone(&f, body_failed_idle);
+}
+
 static void *abort_when_begun(void *arg)
 {
     member *m = arg;
@@ -586,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_async_works_are_awaited_and_freed),
         cmocka_unit_test(test_memory_of_the_backend),
         cmocka_unit_test(test_step_timeout_ends_the_run),
+        cmocka_unit_test(test_nothing_begins_after_the_run_has_failed),
         cmocka_unit_test(test_no_wait_blocks_on_a_plugin_that_never_returns),
         cmocka_unit_test(test_gloo_through_the_queue),
         cmocka_unit_test(test_failure_of_one_rank_wakes_the_others),

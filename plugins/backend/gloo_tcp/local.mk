@@ -1,8 +1,8 @@
 if WITH_GLOO
 plugin_LTLIBRARIES += backend_gloo_tcp.la
 backend_gloo_tcp_la_SOURCES = plugins/backend/gloo_tcp/backend.c plugins/backend/gloo_tcp/collective.c \
-	plugins/backend/gloo_tcp/collective.h plugins/backend/gloo_tcp/reduce.c plugins/backend/gloo_tcp/shim.cc \
-	plugins/backend/gloo_tcp/shim.h
+	plugins/backend/gloo_tcp/collective.h plugins/backend/gloo_tcp/connect.cc plugins/backend/gloo_tcp/mesh.h \
+	plugins/backend/gloo_tcp/reduce.c plugins/backend/gloo_tcp/shim.cc plugins/backend/gloo_tcp/shim.h
 backend_gloo_tcp_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
 # GCC's cost model of -O2 vectorises no loop of unknown length
 backend_gloo_tcp_la_CFLAGS = $(AM_CFLAGS) -fvect-cost-model=dynamic

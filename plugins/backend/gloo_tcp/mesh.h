@@ -1,0 +1,94 @@
+/* mesh.h -- the inside of a ddp_gloo, shared by shim.cc (messages, abort, errors) and connect.cc (how it comes to be). C++. */
+#ifndef DDP_GLOO_MESH_H
+#define DDP_GLOO_MESH_H
+
+#include "shim.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#include <gloo/common/error.h>
+#include <gloo/transport/buffer.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/tcp/device.h>
+#pragma GCC diagnostic pop
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <signal.h>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace ddp_gloo_mesh
+{
+namespace tp = gloo::transport;
+
+/* A ddp_status with its text, on its way to the extern "C" function. */
+struct Failure : std::runtime_error {
+    ddp_status status;
+    Failure(ddp_status s, const std::string &text) : std::runtime_error(text), status(s) {}
+};
+
+struct Peer {
+    int fd = -1; /* a duplicate of the pair's socket, for shutdown(2) and options; ours to close */
+    std::unique_ptr<char[]> inbox;
+    std::unique_ptr<tp::Buffer> to_inbox, to_region; /* over the whole address space: send() takes absolute addresses */
+    std::unique_ptr<tp::Buffer> from_inbox, from_region;
+};
+
+/* Threads that Gloo starts inherit the mask: no signal of the process is theirs. */
+class SignalsBlocked
+{
+  public:
+    SignalsBlocked()
+    {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  private:
+    sigset_t before_;
+};
+
+/* Connects everything of a new mesh whose `p` and `group` are set; throws. In connect.cc. */
+void connect(ddp_gloo &g);
+/* Sends one message. In shim.cc. */
+void send_to(Peer &peer, uint32_t where, size_t at, const void *data, size_t bytes);
+} // namespace ddp_gloo_mesh
+
+struct ddp_gloo {
+    ddp_gloo_params p{};
+    std::string group;
+    std::shared_ptr<gloo::transport::Device> device;
+    std::shared_ptr<gloo::transport::Context> context; /* holds the device; its pairs outlive the buffers in `peers` */
+    std::vector<ddp_gloo_mesh::Peer> peers;            /* by rank; that of this rank is empty */
+    std::atomic<bool> aborted{false};
+    size_t room = 0;
+    std::mutex fds; /* guards Peer::fd against ddp_gloo_abort in another thread */
+    bool broken = false;
+    ddp_err cause{}; /* why, once broken */
+
+    ~ddp_gloo()
+    {
+        for (ddp_gloo_mesh::Peer &peer : peers) {
+            peer.from_region.reset();
+            peer.from_inbox.reset();
+            peer.to_region.reset();
+            peer.to_inbox.reset();
+        }
+        ddp_gloo_mesh::SignalsBlocked guard;
+        context.reset();
+        device.reset();
+        for (ddp_gloo_mesh::Peer &peer : peers)
+            if (peer.fd >= 0) ::close(peer.fd);
+    }
+};
+
+#endif
