@@ -34,6 +34,16 @@ static const char *base_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
+/* A plugin is loaded through its descriptor: the link tells which one. */
+static const char *object_name(const char *path, char *buf, size_t capacity)
+{
+    ssize_t n = strncmp(path, "/proc/self/fd/", 14) == 0 ? readlink(path, buf, capacity - 1) : -1;
+
+    if (n <= 0) return base_name(path);
+    buf[n] = '\0';
+    return base_name(buf);
+}
+
 static int is_runtime(const char *object)
 {
     static const char *const names[] = {"libc.so", "libstdc++", "ld-linux", "libgcc_s", "libcount"};
@@ -48,15 +58,15 @@ static void count(void)
     void *frames[24];
     Dl_info info;
     const char *object = "?";
-    char thread[16] = "";
+    char thread[16] = "", path[4096];
     int n, i;
 
     if (!ready || inside) return;
     inside = 1;
     n = backtrace(frames, 24);
     for (i = 1; i < n; i++)
-        if (dladdr(frames[i], &info) != 0 && info.dli_fname != NULL && !is_runtime(base_name(info.dli_fname))) {
-            object = base_name(info.dli_fname);
+        if (dladdr(frames[i], &info) != 0 && info.dli_fname != NULL && !is_runtime(object_name(info.dli_fname, path, sizeof(path)))) {
+            object = object_name(info.dli_fname, path, sizeof(path));
             break;
         }
     (void)prctl(PR_GET_NAME, thread);

@@ -1,5 +1,6 @@
 """The engine's loss curves against PyTorch DDP's: stored ones always, live ones where torch is installed.
 
+The seed is one under which PyTorch agrees with itself under two BLAS kernels (make_curves.py says why that matters).
 plain SGD, 200 steps: within 2e-6 relative at every step; momentum 0.9 at lr 0.05 and AdamW, which amplify the last bit:
 the first 10 steps within 2e-5. The parameters before the first step are equal to the last bit."""
 import json
@@ -16,7 +17,7 @@ STORED = json.loads((SRC / "tests/parity/vectors/curves.json").read_text())
 TORCH_PYTHON = "/usr/bin/python3"
 
 MLP = {"model.mlp": {"hidden": "512, 512", "classes": 10, "input": "image"}, "data": {"plugin": "idx"}, "data.synthetic": None,
-       "data.idx": {"split": "train", "mean": 0.286, "std": 0.353}, "train": {"batch_size": 64, "seed": 0, "epochs": 1}}
+       "data.idx": {"split": "train", "mean": 0.286, "std": 0.353}, "train": {"batch_size": 64, "seed": 2, "epochs": 1}}
 PLAIN = {"optimizer": {"algorithm": "sgd", "lr": 0.01, "momentum": 0}}
 MOMENTUM = {"optimizer": {"algorithm": "sgd", "lr": 0.05, "momentum": 0.9}}
 ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.001, "weight_decay": 0.01, "momentum": None}}
@@ -29,25 +30,28 @@ class Curve(Case):
         r = self.train(MLP, {"train": {"max_steps": steps}}, *layers, nproc=world)
         return [m["loss"] for m in self.metrics(r.dir, "step")]
 
-    def compare(self, ours, theirs, bound):
+    def compare(self, ours, theirs, bound, own=None):
         self.equal(len(ours), len(theirs))
         worst = max((abs(a - b) / abs(b), i) for i, (a, b) in enumerate(zip(ours, theirs, strict=True), 1))
-        print(f"# largest relative difference {worst[0]:.2e} at step {worst[1]}, bound {bound:.0e}")
+        print(f"# largest relative difference {worst[0]:.2e} at step {worst[1]}, bound {bound:.0e}"
+              + (f"; PyTorch from itself under another BLAS kernel {own:.2e}" if own is not None else ""))
         self.check(worst[0] <= bound, worst)
 
     def test_plain_sgd_world_1(self):
-        self.compare(self.losses(1, 200, PLAIN), STORED["plain-1"]["losses"], 2e-6)
+        self.compare(self.losses(1, 200, PLAIN), STORED["plain-1"]["losses"], 2e-6, STORED["plain-1"]["self_difference"])
 
     def test_plain_sgd_world_2(self):
-        self.compare(self.losses(2, 200, PLAIN), STORED["plain-2"]["losses"], 2e-6)
+        self.compare(self.losses(2, 200, PLAIN), STORED["plain-2"]["losses"], 2e-6, STORED["plain-2"]["self_difference"])
 
     def test_momentum(self):
         for world in (1, 2):
-            self.compare(self.losses(world, 10, MOMENTUM), STORED[f"momentum-{world}"]["losses"], 2e-5)
+            self.compare(self.losses(world, 10, MOMENTUM), STORED[f"momentum-{world}"]["losses"], 2e-5,
+                         STORED[f"momentum-{world}"]["self_difference"])
 
     def test_adamw(self):
         for world in (1, 2):
-            self.compare(self.losses(world, 10, ADAMW), STORED[f"adamw-{world}"]["losses"], 2e-5)
+            self.compare(self.losses(world, 10, ADAMW), STORED[f"adamw-{world}"]["losses"], 2e-5,
+                         STORED[f"adamw-{world}"]["self_difference"])
 
     def test_initial_parameters_to_the_last_bit(self):
         """A learning rate too small to move a float leaves the parameters where they began."""
@@ -72,8 +76,9 @@ class Curve(Case):
             raise Skip("python3-torch is not installed")
         if harness.SANITIZED:
             raise Skip("the plain build compares")
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        r = subprocess.run([TORCH_PYTHON, str(SRC / "tests/parity/torch_mlp.py"), "--world", "2", "--steps", "60", "--lr", "0.01"],
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "SkylakeX"}
+        r = subprocess.run([TORCH_PYTHON, str(SRC / "tests/parity/torch_mlp.py"), "--world", "2", "--steps", "60", "--lr", "0.01",
+                            "--seed", "2"],
                            capture_output=True, text=True, env=env, timeout=harness.PATIENCE)
         self.equal(r.returncode, 0, r.stderr)
         theirs = json.loads(r.stdout)

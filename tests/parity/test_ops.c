@@ -147,7 +147,7 @@ static bool make_one(const struct fixture *f, const struct op_case *c, int k, st
                                .node_count = 1,
                                .values = o->values,
                                .nodes = &o->node,
-                               .loss = c->grad ? -1 : o->node.out[0]};
+                               .loss = c->grad ? 0 : o->node.out[0]};
     return true;
 }
 

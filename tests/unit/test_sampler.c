@@ -130,7 +130,7 @@ static void test_refusals(void **state)
     expect_refusal(sequential, NULL, params(0, 2, 0, 0), DDP_ERR_CONFIG, "the dataset has no samples");
     expect_refusal(sequential, NULL, params(5, 0, 0, 0), DDP_ERR_INVALID, "rank 0 of 0 ranks");
     config_set(distributed, config, "drop_last", "yes");
-    expect_refusal(distributed, config, params(3, 4, 1, 0), DDP_ERR_CONFIG, "rank 1 nothing of 3 samples on 4 ranks");
+    expect_refusal(distributed, config, params(3, 4, 1, 0), DDP_ERR_CONFIG, "nothing of 3 samples for each of 4 ranks");
     expect_refusal(distributed, config, params(3, 4, 1, 0), DDP_ERR_CONFIG, "set drop_last = no");
     config_free(distributed, config);
 }
