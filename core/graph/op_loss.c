@@ -54,7 +54,7 @@ static void cross_entropy_reference(const ddp_node *node, const ddp_ref_tensor *
         const double *x = in[0].data + r * classes;
         double max = row_max(x, classes);
 
-        sum += log(row_sum_exp(x, classes, max)) + max - x[(int64_t)in[1].data[r]];
+        sum += log(row_sum_exp(x, classes, max)) + (max - x[(int64_t)in[1].data[r]]);
     }
     out->data[0] = sum / (double)rows;
 }

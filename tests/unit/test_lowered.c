@@ -1,0 +1,98 @@
+/* test_lowered.c -- what ddp_lowered_check refuses of a device's lowering, with the kernel and the value named. */
+#include "device_double.h"
+
+static void refused(small *s, const char *a, const char *b)
+{
+    ddp_err err = {0};
+
+    assert_int_equal(ddp_lowered_check(s->p, &s->d.lowered, &err), DDP_ERR_INTERNAL);
+    assert_has(err.msg, "the device's lowering");
+    assert_has(err.msg, a);
+    assert_has(err.msg, b);
+    small_free(s);
+    small_make(s, true);
+    ok(ddp_lowered_check(s->p, &s->d.lowered, &err));
+}
+
+static void refuses_nodes(small *s)
+{
+    uint32_t kept;
+
+    s->d.order[2] = s->p->node_count;
+    refused(s, "kernel 2 \"double\"", "a node that the program does not have");
+    s->d.order[2] = 1;
+    refused(s, "kernel 2", "is in two kernels");
+    s->d.lowered.kernel_count--;
+    refused(s, "\"fc1.weight\"", "is in no kernel");
+    kept = s->d.order[1];
+    s->d.order[1] = s->d.order[2];
+    s->d.order[2] = kept;
+    refused(s, "kernel 1", "read before it is written");
+    s->d.kernels[0].node_count = 2; /* takes over the node of kernel 1 */
+    s->d.order[0] = 1;
+    s->d.order[1] = 0;
+    refused(s, "kernel 0", "not in program order");
+    s->d.kernels[1].inplace_count = 3;
+    refused(s, "kernel 1", "too many in-place pairs");
+}
+
+static void refuses_storage(small *s)
+{
+    int32_t fc1 = s->p->nodes[1].out[0], relu = out_of_op(s, DDP_OP_RELU);
+
+    s->d.storage[fc1].bytes = 0;
+    refused(s, "value 4 \"fc1\"", "has no storage");
+    s->d.storage[s->p->loss].bytes = 0;
+    refused(s, "cross_entropy", "has no storage");
+    s->d.storage[0].bytes = 8;
+    refused(s, "\"image\"", "outside the arena");
+    s->d.storage[relu].alias_of = fc1;
+    refused(s, "\"relu\"", "alias of a value with other elements");
+    s->d.storage[relu].alias_of = relu;
+    refused(s, "\"relu\"", "alias of nothing, or of itself");
+    s->d.storage[relu].alias_of = 1000;
+    refused(s, "\"relu\"", "alias of nothing, or of itself");
+    s->d.privates[0] = (ddp_private){8, 3, 2};
+    s->d.lowered.private_count = 1;
+    refused(s, "private value 0", "kernels 3 to 2");
+    s->d.privates[0] = (ddp_private){8, 3, s->d.lowered.kernel_count};
+    s->d.lowered.private_count = 1;
+    refused(s, "private value 0", "kernels 3 to");
+}
+
+static void refuses_pairs(small *s)
+{
+    int32_t fc1 = s->p->nodes[1].out[0], relu = out_of_op(s, DDP_OP_RELU), flat = s->p->nodes[0].out[0];
+    uint32_t k = kernel_of_op(s, DDP_OP_RELU);
+
+    pair(s, k, 0, relu, -1);
+    refused(s, "kernel 2", "a value that the program does not have");
+    pair(s, k, 0, fc1, fc1);
+    refused(s, "kernel 2", "does not write it");
+    pair(s, k, 0, relu, flat);
+    refused(s, "kernel 2", "does not read it from the arena");
+    pair(s, 0, 0, flat, 0);
+    refused(s, "kernel 0", "does not read it from the arena");
+    pair(s, k, 0, relu, fc1);
+    pair(s, k, 1, relu, fc1);
+    refused(s, "kernel 2", "in two in-place pairs");
+}
+
+static void refusals(void **state)
+{
+    small s;
+
+    (void)state;
+    small_make(&s, true);
+    refuses_nodes(&s);
+    refuses_storage(&s);
+    refuses_pairs(&s);
+    small_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(refusals)};
+
+    return cmocka_run_group_tests_name("lowered", tests, NULL, NULL);
+}
