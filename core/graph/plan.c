@@ -69,7 +69,8 @@ static void other_items(planner *pl)
     }
 }
 
-/* The output may have the input's place when nothing reads the input, or what it shares its place with, any more. */
+/* The output may have the input's place when nothing reads the input, or what it shares its place with, any more. Of
+ * alternatives the first is taken: after it, the output's storage begins before this kernel. */
 static void take_over(planner *pl, uint32_t kernel, int32_t out, int32_t in)
 {
     uint32_t to = item_of(pl, ddp_storage_root(pl->l, in)), from = item_of(pl, out);

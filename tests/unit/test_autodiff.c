@@ -79,6 +79,11 @@ static void check_writes(const ddp_program *p, struct tally *tally)
         assert_true(kind == DDP_VALUE_ACT || kind == DDP_VALUE_GRAD);
         assert_int_equal((node->flags & DDP_NODE_F_ACCUMULATE) != 0, writes[node->out[0]] > 0);
         if (kind == DDP_VALUE_ACT) assert_int_equal(writes[node->out[0]], 0);
+        if (node->op == DDP_OP_RESHAPE) {
+            assert_int_equal(node->attrs.reshape.rank, p->values[node->out[0]].rank);
+            assert_memory_equal(node->attrs.reshape.dims, p->values[node->out[0]].dims,
+                                sizeof(node->attrs.reshape.dims));
+        }
         if (node->flags & DDP_NODE_F_ACCUMULATE) tally->accumulated++;
         if (kind == DDP_VALUE_GRAD && node->op == DDP_OP_RESHAPE) tally->copies++;
         if (writes[node->out[0]]++ == 0 && kind == DDP_VALUE_GRAD) grads++;

@@ -358,11 +358,49 @@ static void in_place_only_where_it_may(void **state)
     small_free(&s);
 }
 
+/* Two outputs of a kernel that nobody reads later are both offered one input's place: only one may have it. */
+static void one_input_has_one_heir(void **state)
+{
+    small s;
+    ddp_err err = {0};
+    ddp_planned *planned;
+    uint32_t k = 2;
+    rng r = rng_make(1);
+    int32_t in, a, b;
+    ddp_tensor h, y;
+
+    (void)state;
+    ok(ddp_graph_create(model_fields, DDP_COUNT(model_fields), &s.g, &err));
+    h = ddp_linear(s.g, ddp_flatten(s.g, ddp_input(s.g, "image")), 3, 1, "fc1");
+    y = ddp_add(s.g, ddp_relu(s.g, h), ddp_gelu(s.g, h, 0));
+    ddp_loss(s.g, ddp_cross_entropy(s.g, y, ddp_input(s.g, "label")));
+    ok(ddp_graph_finish(s.g, &err));
+    ok(ddp_layout_create(s.g, 1, 1, 1, &s.l, &err));
+    ok(ddp_program_create(s.g, s.l, 32, false, &s.p, &err));
+    device_lower(&s.d, s.p, &r, true); /* reshape, linear, relu, gelu, add, cross_entropy */
+    s.d.kernels[k].node_count = 3;     /* relu, gelu and add in one kernel */
+    s.d.kernels[k + 1] = s.d.kernels[k + 3];
+    s.d.lowered.kernel_count = 4;
+    in = s.p->nodes[1].out[0];
+    a = s.p->nodes[2].out[0];
+    b = s.p->nodes[3].out[0];
+    for (uint32_t i = 0; i < 4; i++) s.d.kernels[i].inplace_count = 0;
+    pair(&s, k, 0, a, in);
+    pair(&s, k, 1, b, in);
+    ok(ddp_lowered_check(s.p, &s.d.lowered, &err));
+    ok(ddp_plan_create(s.p, &s.d.lowered, NULL, &planned, &err));
+    assert_int_equal(planned->plan.value_offset[a], planned->plan.value_offset[in]);
+    assert_int_not_equal(planned->plan.value_offset[b], planned->plan.value_offset[in]);
+    ddp_plan_free(planned);
+    small_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_by_hand),
         cmocka_unit_test(in_place_only_where_it_may),
+        cmocka_unit_test(one_input_has_one_heir),
         cmocka_unit_test(random_plans),
     };
 
