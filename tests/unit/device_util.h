@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -87,9 +88,11 @@ static inline uint64_t random_bits(uint64_t *state) /* splitmix64 */
 static inline uint64_t test_seed(void)
 {
     const char *given = getenv("DDP_TEST_SEED");
-    uint64_t seed =
-        given != NULL ? strtoull(given, NULL, 0) : (uint64_t)(uintptr_t)&given; /* the stack's place is random */
+    struct timespec t;
+    uint64_t seed;
 
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)t.tv_nsec;
     (void)printf("# DDP_TEST_SEED=%llu\n", (unsigned long long)seed);
     return seed;
 }

@@ -68,7 +68,7 @@ static void resolve(ddp_instance *in, const ddp_bind *bind)
         switch (value->kind) {
         case DDP_VALUE_INPUT: in->inputs[in->input_count++] = (input_slot){(int32_t)v, value->index}; break;
         case DDP_VALUE_PARAM: /* only read; the table of pointers is shared with what is written */
-            in->at[v] = (void *)(uintptr_t)(bind->params + value->offset);
+            in->at[v] = (void *)(bind->params + value->offset);
             break;
         case DDP_VALUE_GRAD: in->at[v] = bind->grads != NULL ? bind->grads + value->offset : NULL; break;
         default: in->at[v] = offset == DDP_NO_OFFSET ? NULL : (char *)bind->arena + offset; break;
@@ -106,10 +106,10 @@ ddp_status cpu_instance_create(ddp_exec *e, const ddp_bind *bind, ddp_instance *
 
     if (in == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory for an instance");
     in->exec = e;
-    in->at = calloc(values + 1, sizeof(*in->at));
+    in->at = calloc(values + 1, sizeof(void *));
     in->inputs = calloc(values + 1, sizeof(*in->inputs));
-    in->bound = calloc(kernels + 1, sizeof(*in->bound));
-    in->scratch = calloc(kernels + 1, sizeof(*in->scratch));
+    in->bound = calloc(kernels + 1, sizeof(void *));
+    in->scratch = calloc(kernels + 1, sizeof(void *));
     if (in->at == NULL || in->inputs == NULL || in->bound == NULL || in->scratch == NULL) {
         status = ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory for an instance");
     } else {
@@ -139,8 +139,8 @@ void cpu_instance_free(ddp_instance *in)
 typedef struct piece { /* of an elementwise kernel, for cpu_parallel */
     const cpu_kernels *f;
     const cpu_kernel *k;
-    float *out, *bias;
-    const float *a, *b;
+    float *out, *bias, *a;
+    const float *b;
     bool add;
 } piece;
 
@@ -150,7 +150,7 @@ static void act_piece(void *ctx, int64_t first, int64_t last)
 {
     const piece *p = ctx;
 
-    p->f->bias_act(p->out + first, (float *)(uintptr_t)(p->a + first), NULL, 1, last - first, p->k->act);
+    p->f->bias_act(p->out + first, p->a + first, NULL, 1, last - first, p->k->act);
 }
 
 static void bias_piece(void *ctx, int64_t first, int64_t last) /* rows */
@@ -158,7 +158,7 @@ static void bias_piece(void *ctx, int64_t first, int64_t last) /* rows */
     const piece *p = ctx;
     int64_t from = first * p->k->cols;
 
-    p->f->bias_act(p->out + from, (float *)(uintptr_t)(p->a + from), p->b, last - first, p->k->cols, p->k->act);
+    p->f->bias_act(p->out + from, p->a + from, p->b, last - first, p->k->cols, p->k->act);
 }
 
 static void add_piece(void *ctx, int64_t first, int64_t last)

@@ -172,7 +172,7 @@ static dnnl_status_t bind_memory(cpu_bound *b, void *scratch)
     const dnnl_memory_desc_t *desc[4] = {&p->x, &p->w, &p->y, NULL};
     const int arg[4] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
     /* oneDNN takes void *, the caller's const memory is only read; x comes with the first run */
-    void *data[4] = {NULL, (void *)(uintptr_t)b->w, b->y, scratch};
+    void *data[4] = {NULL, (void *)b->w, b->y, scratch};
 
     desc[3] = dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
     for (int i = 0; i < 4; i++) {
@@ -220,7 +220,7 @@ ddp_status cpu_bound_run(cpu_bound *b, const float *x, ddp_err *err)
     if (!p->matmul) {
         status = dnnl_sgemm('N', 'T', p->rows, p->out, p->in, 1.0f, x, p->in, b->w, p->in, 0.0f, b->y, p->out);
     } else {
-        if (x != b->x) status = dnnl_memory_set_data_handle(b->memory[0], (void *)(uintptr_t)x);
+        if (x != b->x) status = dnnl_memory_set_data_handle(b->memory[0], (void *)x);
         b->x = x;
         if (status == dnnl_success) status = dnnl_primitive_execute(p->primitive, p->lib->stream, 4, b->args);
     }

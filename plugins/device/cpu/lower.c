@@ -400,13 +400,14 @@ ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp
 {
     lowering w = {.device = d, .p = p};
     ddp_lowered *lowered = calloc(1, sizeof(*lowered));
-    ddp_status status = DDP_OK;
+    ddp_status status;
 
-    if (lowered == NULL || !lowering_reserve(&w))
+    if (lowered != NULL && lowering_reserve(&w))
+        status = lowering_run(&w, err);
+    else
         status = ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering %u nodes", p->node_count);
-    if (status == DDP_OK) status = lowering_run(&w, err);
     lowering_release(&w);
-    if (status != DDP_OK) {
+    if (status != DDP_OK || lowered == NULL) {
         lowered_release(w.l);
         free(lowered);
         return status;
