@@ -121,7 +121,7 @@ static ddp_status walk_back(ddp_grad_context *c, uint32_t nodes, ddp_err *err)
         const ddp_op_row *row = ddp_op_find(n.op);
         int32_t dy = c->grad[n.out[0]];
 
-        if (dy == DDP_GRAD_NONE || !c->wanted[n.out[0]]) continue;
+        if (dy == DDP_GRAD_NONE) continue;
         if (row->gradient == NULL)
             return ddp_fail(err, DDP_ERR_INTERNAL, "%s \"%s\" has no gradient", row->name, n.name);
         DDP_TRY(row->gradient(c, &n, dy, err));

@@ -22,7 +22,7 @@ ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_
 
     if (t.kernel_of == NULL || t.first == NULL || t.last == NULL) {
         ddp_lifetimes_free(&t);
-        return err->status;
+        return DDP_ERR_NOMEM;
     }
     for (uint32_t i = 0; i < p->node_count; i++) t.kernel_of[i] = DDP_NEVER;
     for (uint32_t i = 0; i < p->value_count; i++) t.first[i] = DDP_NEVER;
@@ -75,32 +75,30 @@ static ddp_status bad(const checker *c, uint32_t kernel, int32_t value, const ch
     return ddp_fail(c->err, DDP_ERR_INTERNAL, "the device's lowering%s: %s", where, why);
 }
 
-static ddp_status check_nodes(checker *c)
+static ddp_status check_kernel_nodes(const checker *c, uint32_t k, bool *seen)
+{
+    const ddp_kernel *kernel = &c->l->kernels[k];
+
+    for (uint32_t i = 0; i < kernel->node_count; i++) {
+        uint32_t n = kernel->nodes[i];
+
+        if (n >= c->p->node_count) return bad(c, k, -1, "it has a node that the program does not have");
+        if (i > 0 && kernel->nodes[i - 1] >= n) return bad(c, k, -1, "its nodes are not in program order");
+        if (seen[n]) return bad(c, k, c->p->nodes[n].out[0], "the node that computes it is in two kernels");
+        seen[n] = true;
+    }
+    if (kernel->inplace_count > DDP_COUNT(kernel->inplace_out)) return bad(c, k, -1, "it has too many in-place pairs");
+    return DDP_OK;
+}
+
+static ddp_status check_nodes(const checker *c)
 {
     bool *seen = ddp_alloc(c->p->node_count, c->err);
-    ddp_status st = seen != NULL ? DDP_OK : c->err->status;
-    uint32_t count = 0;
+    ddp_status st = DDP_OK;
 
-    for (uint32_t k = 0; st == DDP_OK && k < c->l->kernel_count; k++) {
-        const ddp_kernel *kernel = &c->l->kernels[k];
-
-        for (uint32_t i = 0; st == DDP_OK && i < kernel->node_count; i++) {
-            uint32_t n = kernel->nodes[i];
-
-            if (n >= c->p->node_count)
-                st = bad(c, k, -1, "it has a node that the program does not have");
-            else if (i > 0 && kernel->nodes[i - 1] >= n)
-                st = bad(c, k, -1, "its nodes are not in program order");
-            else if (seen[n])
-                st = bad(c, k, c->p->nodes[n].out[0], "the node that computes it is in two kernels");
-            else
-                seen[n] = true;
-            count++;
-        }
-        if (st == DDP_OK && kernel->inplace_count > DDP_COUNT(kernel->inplace_out))
-            st = bad(c, k, -1, "it has too many in-place pairs");
-    }
-    for (uint32_t n = 0; st == DDP_OK && count < c->p->node_count && n < c->p->node_count; n++)
+    if (seen == NULL) return DDP_ERR_NOMEM;
+    for (uint32_t k = 0; st == DDP_OK && k < c->l->kernel_count; k++) st = check_kernel_nodes(c, k, seen);
+    for (uint32_t n = 0; st == DDP_OK && n < c->p->node_count; n++)
         if (!seen[n])
             st = bad(c, c->l->kernel_count, c->p->nodes[n].out[0], "the node that computes it is in no kernel");
     free(seen);
@@ -108,11 +106,12 @@ static ddp_status check_nodes(checker *c)
 }
 
 /* Every value is written before it is read; a gradient that several nodes write, in their order. */
-static ddp_status check_order(checker *c)
+static ddp_status check_order(const checker *c)
 {
-    uint32_t *written = ddp_alloc(c->p->value_count * sizeof(*written), c->err);
-    ddp_status st = written != NULL ? DDP_OK : c->err->status;
+    uint32_t *written = ddp_alloc(c->p->value_count * sizeof(*written), c->err); /* kernel, by value */
+    ddp_status st = DDP_OK;
 
+    if (written == NULL) return DDP_ERR_NOMEM;
     for (uint32_t n = 0; st == DDP_OK && n < c->p->node_count; n++) {
         const ddp_node *node = &c->p->nodes[n];
         uint32_t k = c->t.kernel_of[n];

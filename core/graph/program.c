@@ -47,14 +47,16 @@ static void mark_values(const ddp_graph_core *g, bool training, bool *used)
     }
 }
 
+/* map: by value of the graph, that of the program, -1 where it has none */
 static ddp_status add_values(const ddp_graph_core *g, ddp_grad_context *c, int64_t batch, bool training, ddp_pool *pool,
                              int32_t *map, ddp_err *err)
 {
     bool *used = ddp_alloc(g->value_count * sizeof(*used), err);
-    ddp_status st = used != NULL ? DDP_OK : err->status;
+    ddp_status st = DDP_OK;
     ddp_value v;
 
-    if (used != NULL) mark_values(g, training, used);
+    if (used == NULL) return DDP_ERR_NOMEM;
+    mark_values(g, training, used);
     for (uint32_t i = 0; st == DDP_OK && i < g->value_count; i++) {
         map[i] = -1;
         if (!used[i]) continue;
@@ -98,7 +100,7 @@ static ddp_status add_metrics(const ddp_graph_core *g, program_memory *m, const 
     return DDP_OK;
 }
 
-static ddp_status make(const ddp_graph_core *g, program_memory *m, ddp_grad_context *c, int32_t *map, ddp_err *err)
+static ddp_status add_all(const ddp_graph_core *g, program_memory *m, ddp_grad_context *c, int32_t *map, ddp_err *err)
 {
     bool training = m->program.training != 0;
 
@@ -110,38 +112,42 @@ static ddp_status make(const ddp_graph_core *g, program_memory *m, ddp_grad_cont
     return ddp_autodiff(c, g->param_count, m->program.loss, err);
 }
 
+static ddp_status make(const ddp_graph_core *g, const ddp_layout *l, program_memory *m, ddp_err *err)
+{
+    int32_t *map = ddp_alloc(g->value_count * sizeof(*map), err);
+    ddp_grad_context c = {.layout = l};
+    ddp_status st;
+
+    if (map == NULL) return DDP_ERR_NOMEM;
+    st = add_all(g, m, &c, map, err);
+    m->program.values = c.values; /* also after a failure: ddp_program_free takes them */
+    m->program.nodes = c.nodes;
+    m->program.value_count = c.value_count;
+    m->program.node_count = c.node_count;
+    free(map);
+    return st;
+}
+
 ddp_status ddp_program_create(const ddp_graph *graph, const ddp_layout *l, int64_t batch, bool training,
                               ddp_program **out, ddp_err *err)
 {
     const ddp_graph_core *g = ddp_graph_view(graph);
-    ddp_grad_context c = {.layout = l};
     program_memory *m;
-    int32_t *map;
-    ddp_status st;
 
     if (!g->finished || batch < 1 || l->param_count != g->param_count)
         return ddp_fail(err, DDP_ERR_INTERNAL, "program of a graph that is not finished, or a batch of %lld",
                         (long long)batch);
     m = ddp_alloc(sizeof(*m), err);
-    map = ddp_alloc(g->value_count * sizeof(*map), err);
-    st = m != NULL && map != NULL ? DDP_OK : err->status;
-    if (st == DDP_OK) {
-        m->program = (ddp_program){.struct_size = sizeof(ddp_program),
-                                   .value_size = sizeof(ddp_value),
-                                   .node_size = sizeof(ddp_node),
-                                   .batch = batch,
-                                   .training = training,
-                                   .param_count = g->param_count};
-        st = make(g, m, &c, map, err);
-        m->program.values = c.values;
-        m->program.nodes = c.nodes;
-        m->program.value_count = c.value_count;
-        m->program.node_count = c.node_count;
-    }
-    free(map);
-    if (st != DDP_OK) {
+    if (m == NULL) return DDP_ERR_NOMEM;
+    m->program = (ddp_program){.struct_size = sizeof(ddp_program),
+                               .value_size = sizeof(ddp_value),
+                               .node_size = sizeof(ddp_node),
+                               .batch = batch,
+                               .training = training,
+                               .param_count = g->param_count};
+    if (make(g, l, m, err) != DDP_OK) {
         ddp_program_free(&m->program);
-        return st;
+        return err->status;
     }
     *out = &m->program;
     return DDP_OK;
@@ -152,8 +158,8 @@ void ddp_program_free(ddp_program *p)
     program_memory *m = (program_memory *)p;
 
     if (m == NULL) return;
-    free((void *)(uintptr_t)m->program.values);
-    free((void *)(uintptr_t)m->program.nodes);
+    free((void *)m->program.values);
+    free((void *)m->program.nodes);
     ddp_pool_free(&m->pool);
     free(m);
 }

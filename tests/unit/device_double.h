@@ -1,5 +1,6 @@
 /* device_double.h -- a double of a device for the tests of the plan: it lowers a program at random but legally, in random
- * order, fused, with aliases, in-place pairs, private values and scratch. It computes nothing. */
+ * order, fused, with aliases, in-place pairs, private values and scratch. It computes nothing. With it the check that a plan
+ * gives no two values that live at the same time one place. */
 #ifndef DEVICE_DOUBLE_H
 #define DEVICE_DOUBLE_H
 
@@ -196,7 +197,86 @@ UNUSED_OK static void device_free(device *d)
     free(d->kernel_of);
 }
 
-/* ---- a small model, one node a kernel ---- */
+/* ---- a plan by itself ---------------------------------------------------------------------------------------------------------- */
+typedef struct span {
+    uint64_t from, to;
+    uint32_t first, last;
+    int32_t value; /* root, -1: private or scratch */
+} span;
+
+/* The span of a root covers its aliases. */
+UNUSED_OK static span span_of(const device *d, const ddp_plan *plan, int32_t root)
+{
+    span s = {plan->value_offset[root], plan->value_offset[root] + d->storage[root].bytes, UINT32_MAX, 0, root};
+
+    for (uint32_t n = 0; n < d->p->node_count; n++) {
+        int32_t v = d->p->nodes[n].out[0];
+
+        if (root_of(&d->lowered, v) != root) continue;
+        s.first = DDP_MIN_OF(s.first, d->kernel_of[n]);
+        s.last = DDP_MAX_OF(s.last, last_read(d, v));
+    }
+    return s;
+}
+
+UNUSED_OK static uint32_t spans_of(const device *d, const ddp_plan *plan, span *out)
+{
+    uint32_t count = 0;
+
+    for (uint32_t v = 0; v < d->p->value_count; v++) {
+        int32_t root = root_of(&d->lowered, (int32_t)v);
+
+        assert_true((plan->value_offset[v] != DDP_NO_OFFSET) == (d->storage[root].bytes > 0));
+        assert_int_equal(plan->value_offset[v], plan->value_offset[root]);
+        if (root == (int32_t)v && d->storage[v].bytes > 0) out[count++] = span_of(d, plan, root);
+    }
+    for (uint32_t i = 0; i < d->lowered.private_count; i++)
+        out[count++] = (span){plan->private_offset[i], plan->private_offset[i] + d->privates[i].bytes,
+                              d->privates[i].first_kernel, d->privates[i].last_kernel, -1};
+    for (uint32_t k = 0; k < d->lowered.kernel_count; k++) {
+        assert_true((plan->scratch_offset[k] != DDP_NO_OFFSET) == (d->kernels[k].scratch_bytes > 0));
+        if (d->kernels[k].scratch_bytes > 0)
+            out[count++] =
+                (span){plan->scratch_offset[k], plan->scratch_offset[k] + d->kernels[k].scratch_bytes, k, k, -1};
+    }
+    return count;
+}
+
+UNUSED_OK static bool may_share(const device *d, const span *a, const span *b)
+{
+    if (a->value < 0 || b->value < 0) return false;
+    if (a->last != b->first || a->first >= b->first)
+        return b->last == a->first && b->first < a->first && may_share(d, b, a);
+    for (uint32_t i = 0; i < d->kernels[b->first].inplace_count; i++)
+        if (d->kernels[b->first].inplace_out[i] == b->value &&
+            root_of(&d->lowered, d->kernels[b->first].inplace_in[i]) == a->value)
+            return a->from == b->from;
+    return false;
+}
+
+UNUSED_OK static void check_spans(const device *d, const ddp_plan *plan)
+{
+    span *s = calloc(d->p->value_count + d->lowered.private_count + d->lowered.kernel_count, sizeof(*s));
+    uint32_t count;
+
+    assert_non_null(s);
+    count = spans_of(d, plan, s);
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(s[i].from % 64, 0);
+        assert_true(s[i].to <= plan->arena_bytes);
+        for (uint32_t j = 0; j < i; j++) {
+            bool memory = s[i].from < s[j].to && s[j].from < s[i].to;
+            bool time = s[i].first <= s[j].last && s[j].first <= s[i].last;
+
+            if (memory && time && !may_share(d, &s[i], &s[j]))
+                fail_msg("values %d and %d, kernels %u to %u and %u to %u, overlap", s[i].value, s[j].value, s[i].first,
+                         s[i].last, s[j].first, s[j].last);
+        }
+    }
+    free(s);
+}
+
+/* ---- a small model, one node a kernel ------------------------------------------------------------------------------------------ */
 typedef struct small {
     ddp_graph *g;
     ddp_layout *l;

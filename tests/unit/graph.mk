@@ -1,9 +1,9 @@
 # unit tests of graph
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_layout tests/unit/test_lowered \
-	tests/unit/test_models tests/unit/test_ops tests/unit/test_plan tests/unit/test_program
-TESTS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_layout tests/unit/test_lowered \
-	tests/unit/test_models tests/unit/test_ops tests/unit/test_plan tests/unit/test_program
+check_PROGRAMS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_graph_memory tests/unit/test_layout \
+	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
+TESTS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_graph_memory tests/unit/test_layout \
+	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
 
 tests_unit_test_autodiff_SOURCES = tests/unit/test_autodiff.c tests/unit/graph_util.h
 tests_unit_test_autodiff_CPPFLAGS = $(UNIT_CPPFLAGS)
@@ -36,4 +36,14 @@ tests_unit_test_plan_LDADD = $(UNIT_LDADD)
 tests_unit_test_program_SOURCES = tests/unit/test_program.c tests/unit/graph_util.h
 tests_unit_test_program_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_program_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_plan_cases_SOURCES = tests/unit/test_plan_cases.c tests/unit/graph_util.h tests/unit/device_double.h
+tests_unit_test_plan_cases_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_plan_cases_LDADD = $(UNIT_LDADD)
+
+# makes allocations fail
+tests_unit_test_graph_memory_SOURCES = tests/unit/test_graph_memory.c tests/unit/graph_util.h tests/unit/device_double.h
+tests_unit_test_graph_memory_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_graph_memory_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=calloc,--wrap=realloc
+tests_unit_test_graph_memory_LDADD = $(UNIT_LDADD)
 endif

@@ -73,6 +73,10 @@ static void refuses_pairs(small *s)
     refused(s, "kernel 2", "does not read it from the arena");
     pair(s, 0, 0, flat, 0);
     refused(s, "kernel 0", "does not read it from the arena");
+    s->d.kernels[1].node_count = 2; /* linear and relu in one kernel: the sum in between is not in the arena yet */
+    memmove(s->d.kernels + 2, s->d.kernels + 3, (--s->d.lowered.kernel_count - 2) * sizeof(ddp_kernel));
+    pair(s, 1, 0, relu, fc1);
+    refused(s, "kernel 1", "does not read it from the arena");
 }
 
 static void refusals(void **state)

@@ -276,12 +276,37 @@ static void accuracy_counts(void **state)
     assert_true(y.data[0] == 0.0);
 }
 
+/* Each value once; a gradient that is added to is read as well; a view costs nothing unless it is a copy. */
+static void bytes_of_nodes(void **state)
+{
+    ddp_value v[] = {{.kind = DDP_VALUE_ACT, .dtype = DDP_F32, .rank = 1, .dims = {5}, .elements = 5},
+                     {.kind = DDP_VALUE_ACT, .dtype = DDP_F32, .rank = 1, .dims = {5}, .elements = 5},
+                     {.kind = DDP_VALUE_GRAD, .dtype = DDP_F32, .rank = 1, .dims = {5}, .elements = 5}};
+    ddp_node n = {.op = DDP_OP_ADD, .in_count = 2, .out_count = 1, .in = {0, 0, -1, -1}, .out = {1, -1, -1}};
+
+    (void)state;
+    assert_int_equal(ddp_node_bytes(&n, v), 40);
+    n.in[1] = 1;
+    n.out[0] = 2;
+    assert_int_equal(ddp_node_bytes(&n, v), 60);
+    n.flags = DDP_NODE_F_ACCUMULATE;
+    assert_int_equal(ddp_node_bytes(&n, v), 80);
+    n = (ddp_node){.op = DDP_OP_RESHAPE, .in_count = 1, .out_count = 1, .in = {0, -1, -1, -1}, .out = {1, -1, -1}};
+    assert_int_equal(ddp_node_bytes(&n, v), 0);
+    n.out[0] = 2;
+    assert_int_equal(ddp_node_bytes(&n, v), 40);
+    assert_null(ddp_op_find(0));
+    assert_null(ddp_op_find(DDP_OP_END_));
+    assert_string_equal(ddp_op_name(DDP_OP_LINEAR_GRAD_BIAS), "linear_grad_bias");
+    for (uint32_t op = 1; op < DDP_OP_END_; op++) assert_int_equal(ddp_op_find(op)->op, op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_values),   cmocka_unit_test(linear_gradients), cmocka_unit_test(pointwise_gradients),
         cmocka_unit_test(loss_gradients),  cmocka_unit_test(torch_values),     cmocka_unit_test(relu_edges),
-        cmocka_unit_test(accuracy_counts),
+        cmocka_unit_test(accuracy_counts), cmocka_unit_test(bytes_of_nodes),
     };
 
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
