@@ -22,8 +22,8 @@ RUNS = {
     "plain": ["--steps", "200", "--lr", "0.01"],
     "momentum": ["--steps", "10", "--lr", "0.05", "--momentum", "0.9"],
     "adamw": ["--steps", "10", "--lr", "0.001", "--optimizer", "adamw", "--weight-decay", "0.01"],
-    "accuracy": ["--epochs", "5", "--lr", "0.05", "--momentum", "0.9", "--eval"],
 }
+ACCURACY = ["--epochs", "5", "--lr", "0.05", "--momentum", "0.9", "--eval"]
 
 
 def run(args, world, seed, kernel):
@@ -37,16 +37,17 @@ def reference(name, args, world):
     for seed in range(20):
         a, b = (run(args, world, seed, k) for k in KERNELS)
         own = max(abs(x - y) / y for x, y in zip(a["losses"], b["losses"]))
-        print(f"{name}, world {world}, seed {seed}: PyTorch from itself {own:.1e}", a.get("accuracy"), b.get("accuracy"), flush=True)
-        if own <= AGREES or name == "accuracy":
-            keep = {"torch": a["torch"], "arguments": args, "world": world, "seed": seed, "initial_sha256": a["initial_sha256"],
-                    "self_difference": own}
-            return {**keep, "accuracy": a["accuracy"]} if name == "accuracy" else {**keep, "losses": a["losses"]}
+        print(f"{name}, world {world}, seed {seed}: PyTorch from itself {own:.1e}", flush=True)
+        if own <= AGREES:
+            return {"torch": a["torch"], "arguments": args, "world": world, "seed": seed, "initial_sha256": a["initial_sha256"],
+                    "self_difference": own, "losses": a["losses"]}
     raise SystemExit(f"{name}, world {world}: PyTorch does not agree with itself under any seed")
 
 
 def main():
     out = {f"{name}-{world}": reference(name, args, world) for name, args in RUNS.items() for world in (1, 2)}
+    out["accuracy-2"] = {"arguments": ACCURACY, "world": 2,
+                         "accuracy": [run(ACCURACY, 2, seed, KERNELS[0])["accuracy"] for seed in range(3)]}  # seeds 0, 1, 2
     (HERE / "vectors/curves.json").write_text(json.dumps(out, indent=1) + "\n")
 
 

@@ -66,15 +66,16 @@ class Curve(Case):
             self.equal(r.summary["parameter_sha256"], ref["initial_sha256"])
 
     def test_accuracy_after_five_epochs(self):
-        """Within 0.5% of PyTorch's; five epochs, so under sanitizers it would be all that is done."""
+        """Chaotic runs: one seed's accuracy says little (0.86 to 0.88, PyTorch's too), so the mean of three within 0.5%."""
         if not FASHION.exists() or harness.SANITIZED:
             raise Skip("a sanitizer makes it slow" if harness.SANITIZED else "dataset-fashion-mnist is not installed")
-        ref = STORED["accuracy-2"]
-        r = self.train(MLP, MOMENTUM, {"train": {"epochs": 5, "eval_every": 0, "seed": ref["seed"]}, "eval": {"plugin": "idx"},
-                                       "eval.idx": {"split": "test", "mean": 0.286, "std": 0.353}})
-        ours, theirs = r.summary["eval_accuracy"], ref["accuracy"]
-        print(f"# accuracy {ours:.4f}, PyTorch's {theirs:.4f}")
-        self.check(ours >= theirs - 0.005, (ours, theirs))
+        theirs, ours = STORED["accuracy-2"]["accuracy"], []
+        for seed in range(len(theirs)):
+            r = self.train(MLP, MOMENTUM, {"train": {"epochs": 5, "eval_every": 0, "seed": seed}, "eval": {"plugin": "idx"},
+                                           "eval.idx": {"split": "test", "mean": 0.286, "std": 0.353}}, name=f"seed{seed}")
+            ours.append(r.summary["eval_accuracy"])
+        print(f"# accuracy {ours}, PyTorch's {theirs}")
+        self.check(abs(sum(ours) - sum(theirs)) / len(ours) <= 0.005, (ours, theirs))
 
     def test_live(self):
         """The same, with the torch of this machine in the same minute."""
