@@ -1,5 +1,6 @@
-/* tests/integration/count_malloc.c -- preloaded by test_step.py: counts allocations by thread name and by the object whose
- * code asked for them (the nearest frame outside the C and C++ libraries), and writes the table to $COUNT_MALLOC.PID at exit. */
+/* tests/integration/count_malloc.c -- preloaded by test_step.py: counts allocations between the starts of two epochs (which
+ * counting_sampler.c marks), by thread name and by the object whose code asked for them (the nearest frame outside the C and
+ * C++ libraries), and writes the table to $COUNT_MALLOC.PID at exit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -25,7 +26,8 @@ struct row {
 static struct row rows[ROWS];
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 static __thread int inside __attribute__((tls_model("initial-exec")));
-static int ready;
+static int ready; /* the unwinder has been loaded */
+static atomic_int counting;
 
 static const char *base_name(const char *path)
 {
@@ -61,7 +63,7 @@ static void count(void)
     char thread[16] = "", path[4096];
     int n, i;
 
-    if (!ready || inside) return;
+    if (!ready || inside || !atomic_load(&counting)) return;
     inside = 1;
     n = backtrace(frames, 24);
     for (i = 1; i < n; i++)
@@ -114,6 +116,15 @@ int posix_memalign(void **out, size_t a, size_t n)
     if (p == NULL) return ENOMEM;
     *out = p;
     return 0;
+}
+
+/* Counts from the start of epoch $COUNT_FROM to the start of epoch $COUNT_TO, both from 0. */
+void count_malloc_epoch(uint64_t epoch)
+{
+    const char *from = getenv("COUNT_FROM"), *to = getenv("COUNT_TO");
+
+    if (from != NULL && epoch == strtoull(from, NULL, 10)) atomic_store(&counting, 1);
+    if (to != NULL && epoch == strtoull(to, NULL, 10)) atomic_store(&counting, 0);
 }
 
 __attribute__((constructor)) static void begin(void)

@@ -8,7 +8,7 @@ import sys
 import time
 
 import harness
-from harness import ENGINE, SRC, Case
+from harness import ENGINE, SRC, Case, Skip
 
 
 class Cli(Case):
@@ -66,7 +66,10 @@ class Cli(Case):
 
     def test_progress_on_a_terminal_and_plain_lines_elsewhere(self):
         path = self.ini("x.ini", {"train": {"epochs": 60}, "output": {"log_every": 400}})
-        master, slave = pty.openpty()
+        try:
+            master, slave = pty.openpty()
+        except OSError as why:
+            raise Skip(f"no pseudo-terminal here: {why}") from None
         p = subprocess.Popen([str(ENGINE), "-c", str(path), "--nproc", "2"], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL)
         os.close(slave)
         seen, deadline = b"", time.monotonic() + harness.PATIENCE
