@@ -67,10 +67,12 @@ static void test_meet(void **state)
 {
     (void)state;
     for (int32_t world = 1; world <= 4; world++) {
+        int64_t began = ddp_now_ms();
         member m[4];
         board b;
 
         run_ranks(m, &b, world, check_who);
+        assert_true(ddp_now_ms() - began < 9000); /* no wait ran into its bound */
         assert_no_wrongs();
         for (int32_t r = 0; r < world; r++) {
             assert_int_equal(m[r].status, DDP_OK);
@@ -229,24 +231,38 @@ static void test_difference(void **state)
     members_close(m, 2);
 }
 
-/* Rank 0 stays for a moment, so that one that comes just after a failed meeting hears why. */
-static void test_difference_told_late(void **state)
+/* Rank 0 stays for half a second, so that one that comes just after a failed meeting hears why. Whether the test's own
+ * late-comer makes it within that time is up to the machine: one of five must. */
+static bool told_late(void)
 {
+    bool told;
     member m[3];
     board b;
 
-    (void)state;
     board_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 3; r++) member_init(&m[r], &b, r, 3);
     m[1].agreement = "a = 1\there\n";
+    m[2].timeout_ms = 300;
     for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
     member_join(&m[1]);
+    (void)usleep(20000);
     member_start(&m[2]);
     member_join(&m[2]);
     member_join(&m[0]);
-    assert_all_failed(m, 3, DDP_EXIT_MEETING,
+    assert_all_failed(m, 2, DDP_EXIT_MEETING,
                       "rank 0 and rank 1 differ in a: not set (rank 0) against 1 (rank 1, here). Make them equal.");
+    told = strcmp(m[2].failure.msg, m[0].failure.msg) == 0;
     members_close(m, 3);
+    return told;
+}
+
+static void test_difference_told_late(void **state)
+{
+    bool told = false;
+
+    (void)state;
+    for (int i = 0; i < 5 && !told; i++) told = told_late();
+    assert_true(told);
 }
 
 static void test_world_differs(void **state)
@@ -458,6 +474,31 @@ static void test_not_ours(void **state)
     members_close(&m, 1);
 }
 
+/* A connection that ends before rank 0 has answered is worth another attempt. */
+static void test_try_again(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX];
+    member m[2];
+    ddp_err err;
+    int fd, peer;
+
+    (void)state;
+    assert_int_equal(ddp_endpoint_listen("127.0.0.1:0", &fd, endpoint, &err), DDP_OK);
+    for (int32_t r = 0; r < 2; r++) member_init(&m[r], NULL, r, 2);
+    m[0].listen_fd = fd;
+    m[1].endpoint = endpoint;
+    member_start(&m[1]);
+    for (int i = 0; i < 2; i++) {
+        do peer = accept(fd, NULL, NULL);
+        while (peer < 0 && errno == EAGAIN);
+        (void)close(peer);
+    }
+    member_start(&m[0]);
+    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
+    members_close(m, 2);
+}
+
 static void listen_failure(const char *endpoint, ddp_failure *out)
 {
     member m;
@@ -625,6 +666,7 @@ int main(void)
         cmocka_unit_test(test_missing_rank),
         cmocka_unit_test(test_missing_rank0),
         cmocka_unit_test(test_not_ours),
+        cmocka_unit_test(test_try_again),
         cmocka_unit_test(test_cannot_listen),
         cmocka_unit_test(test_tcp_urls),
         cmocka_unit_test(test_late_rank0),

@@ -269,7 +269,8 @@ static void stay(member *m)
         return; /* leaves in time */
     }
     for (int i = 0; i < 4000 && atomic_load(&expired_codes[1]) == 0; i++) (void)usleep(1000);
-    (void)usleep(50000); /* it would be called again by now */
+    ddp_group_on_failure(m->group, NULL, NULL); /* wakes the control thread */
+    (void)usleep(50000);                        /* it would be called again by now */
 }
 
 static void test_expired(void **state)
@@ -380,6 +381,29 @@ static void wait_to_be_ended(member *m)
     CHECK(ddp_group_barrier(m->group, "never", LONG_MS, &err) == DDP_ERR_ABORTED);
 }
 
+/* A connection that closes after its goodbye is no failure, though the others go on. */
+static void go_on_without(member *m)
+{
+    ddp_err err;
+
+    CHECK(ddp_group_barrier(m->group, "never", LONG_MS, &err) == DDP_ERR_PEER);
+    CHECK(strcmp(err.msg, "barrier \"never\": rank 2 has left the run") == 0);
+    (void)usleep(50000);
+}
+
+static void test_closed_after_goodbye(void **state)
+{
+    stage s;
+    ddp_err err;
+
+    (void)state;
+    stage_open(&s, go_on_without);
+    assert_int_equal(ddp_wire_put(&s.raw, DDP_FRAME_GOODBYE, NULL, 0, &err), DDP_OK);
+    assert_int_equal(ddp_wire_flush(&s.raw, &err), DDP_OK);
+    (void)shutdown(s.raw.fd, SHUT_WR);
+    stage_close(&s, 0, "");
+}
+
 static void test_damaged_frames(void **state)
 {
     static const unsigned char request[4] = {1, 2, 3, 4};
@@ -411,6 +435,7 @@ static void train_on(member *m)
 {
     ddp_err err;
 
+    atomic_fetch_add(&on_stage, 1);
     while (atomic_load(&go_on) == 0) (void)usleep(1000);
     CHECK(ddp_group_barrier(m->group, "on", LONG_MS, &err) == DDP_OK);
 }
@@ -423,6 +448,7 @@ static void test_stray_rank(void **state)
 
     (void)state;
     atomic_store(&go_on, 0);
+    atomic_store(&on_stage, 0);
     board_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 2; r++) {
         member_init(&m[r], &b, r, 2);
@@ -430,7 +456,7 @@ static void test_stray_rank(void **state)
         member_start(&m[r]);
     }
     board_wait(&b, endpoint);
-    (void)usleep(50000); /* both are in */
+    while (atomic_load(&on_stage) < 2) (void)usleep(1000);
     member_init(&stray, &b, 1, 2);
     (void)member_main(&stray);
     atomic_store(&go_on, 1);
@@ -486,6 +512,19 @@ static void attack_all(attack *a)
     for (int i = 0; i < FLOOD; i++) attack_with(a, NULL, 0);
 }
 
+static int count_closed(const attack *a)
+{
+    int n = 0;
+    char c;
+
+    for (int i = 0; i < a->count; i++) {
+        ssize_t got = recv(a->fds[i], &c, 1, MSG_DONTWAIT);
+
+        n += got == 0 || (got < 0 && errno != EAGAIN);
+    }
+    return n;
+}
+
 static void attack_end(attack *a)
 {
     for (int i = 0; i < a->count; i++) (void)close(a->fds[i]);
@@ -524,6 +563,8 @@ static void test_strangers(void **state)
     attack_all(&before); /* while ranks 1 and 2 are still to come */
     for (int32_t r = 1; r < 3; r++) member_start(&m[r]);
     attack_all(&during);
+    for (int i = 0; i < 1000 && count_closed(&before) + count_closed(&during) < 2 * FLOOD - 64; i++) (void)usleep(5000);
+    assert_true(count_closed(&before) + count_closed(&during) >= 2 * FLOOD - 64); /* pending ones are bounded */
     atomic_store(&go_on, 1);
     for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
     attack_end(&before);
@@ -582,11 +623,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_rank), /* forks: while this process has one thread */
-        cmocka_unit_test(test_abort),          cmocka_unit_test(test_abort_race),
-        cmocka_unit_test(test_abort_world_1),  cmocka_unit_test(test_listener),
-        cmocka_unit_test(test_expired),        cmocka_unit_test(test_cause_before_symptom),
-        cmocka_unit_test(test_damaged_frames), cmocka_unit_test(test_stray_rank),
-        cmocka_unit_test(test_strangers),      cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_abort_race),
+        cmocka_unit_test(test_abort_world_1),
+        cmocka_unit_test(test_listener),
+        cmocka_unit_test(test_expired),
+        cmocka_unit_test(test_cause_before_symptom),
+        cmocka_unit_test(test_closed_after_goodbye),
+        cmocka_unit_test(test_damaged_frames),
+        cmocka_unit_test(test_stray_rank),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_nothing_left),
     };
 
     return cmocka_run_group_tests_name("group failure", tests, NULL, NULL);
