@@ -125,8 +125,8 @@ static ddp_status ask(ddp_group *g, const question *q, unsigned char **reply, si
 ddp_status ddp_group_barrier(ddp_group *g, const char *name, int64_t timeout_ms, ddp_err *err)
 {
     const question q = {.op = DDP_ASK_BARRIER, .name = name, .name_length = strlen(name), .timeout_ms = timeout_ms};
-    unsigned char *reply;
-    size_t length;
+    unsigned char *reply = NULL;
+    size_t length = 0;
 
     DDP_TRY(ask(g, &q, &reply, &length, err));
     free(reply);
@@ -142,9 +142,9 @@ ddp_status ddp_group_gather(ddp_group *g, const char *name, const void *data, si
                         .data = data,
                         .length = length,
                         .timeout_ms = timeout_ms};
-    unsigned char *reply;
+    unsigned char *reply = NULL;
     ddp_unpack heads, body;
-    size_t total, sum = 0;
+    size_t total = 0, sum = 0;
 
     DDP_TRY(ask(g, &q, &reply, &total, err));
     heads = (ddp_unpack){.data = reply, .left = total};
@@ -176,8 +176,8 @@ ddp_status ddp_group_agree(ddp_group *g, const char *name, const char *lines, in
                         .data = lines,
                         .length = strlen(lines),
                         .timeout_ms = timeout_ms};
-    unsigned char *reply;
-    size_t length;
+    unsigned char *reply = NULL;
+    size_t length = 0;
 
     DDP_TRY(ask(g, &q, &reply, &length, err));
     free(reply);
@@ -215,8 +215,8 @@ static ddp_status store_ask(const ddp_store_scope *s, const char *what, const ch
 static ddp_status store_set(void *ctx, const char *key, const void *value, size_t length, ddp_err *err)
 {
     question q = {.op = DDP_ASK_SET, .data = value, .length = length, .timeout_ms = DDP_LEAVE_MS};
-    unsigned char *reply;
-    size_t ignored;
+    unsigned char *reply = NULL;
+    size_t ignored = 0;
 
     DDP_TRY(store_ask(ctx, "set", key, &q, &reply, &ignored, err));
     free(reply);
@@ -228,8 +228,8 @@ static ddp_status store_get(void *ctx, const char *key, void *buf, size_t capaci
 {
     const ddp_store_scope *s = ctx;
     question q = {.op = DDP_ASK_GET, .timeout_ms = timeout_ms};
-    unsigned char *reply;
-    size_t n;
+    unsigned char *reply = NULL;
+    size_t n = 0;
 
     DDP_TRY(store_ask(s, "get", key, &q, &reply, &n, err));
     if (n > capacity) {
@@ -246,7 +246,7 @@ static ddp_status store_get(void *ctx, const char *key, void *buf, size_t capaci
 static ddp_status store_add(void *ctx, const char *key, int64_t delta, int64_t *value, ddp_err *err)
 {
     question q = {.op = DDP_ASK_ADD, .timeout_ms = DDP_LEAVE_MS};
-    unsigned char bytes[8], *reply;
+    unsigned char bytes[8], *reply = NULL;
     ddp_unpack u;
 
     for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)delta >> (8 * i));
@@ -263,8 +263,8 @@ static ddp_status store_add(void *ctx, const char *key, int64_t delta, int64_t *
 static ddp_status store_remove(void *ctx, const char *key, ddp_err *err)
 {
     question q = {.op = DDP_ASK_REMOVE, .timeout_ms = DDP_LEAVE_MS};
-    unsigned char *reply;
-    size_t ignored;
+    unsigned char *reply = NULL;
+    size_t ignored = 0;
 
     DDP_TRY(store_ask(ctx, "remove", key, &q, &reply, &ignored, err));
     free(reply);

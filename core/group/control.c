@@ -28,7 +28,7 @@ ddp_status ddp_plane_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out
     ddp_peer *p = ddp_alloc(sizeof(*p), err);
     struct epoll_event e = {.events = EPOLLIN};
 
-    if (p == NULL) return err->status;
+    if (p == NULL) return DDP_ERR_NOMEM;
     p->wire = *wire;
     p->state = DDP_PEER_NEW;
     p->rank = -1;
@@ -37,7 +37,7 @@ ddp_status ddp_plane_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out
     if (epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, wire->fd, &e) != 0) {
         (void)ddp_fail_errno(err, "cannot watch a control connection");
         free(p);
-        return err->status;
+        return DDP_ERR_SYSTEM;
     }
     ddp_address_peer(wire->fd, p->address, sizeof(p->address));
     p->next = g->peers;

@@ -66,12 +66,12 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     ddp_copy_text(g->url, sizeof(g->url), p->url == NULL ? "" : p->url);
     ddp_copy_text(g->address, sizeof(g->address), "127.0.0.1");
     g->agreement = ddp_strdup(p->agreement == NULL ? "" : p->agreement, err);
-    if (g->agreement == NULL) return err->status;
+    if (g->agreement == NULL) return DDP_ERR_NOMEM;
     if (strlen(g->agreement) > DDP_WIRE_BLOCK_LIMIT)
         return ddp_fail(err, DDP_ERR_INVALID, "the lines to agree on have %zu bytes, at most 1 MiB is allowed",
                         strlen(g->agreement));
     g->members = ddp_alloc((size_t)g->world * sizeof(*g->members), err);
-    if (g->members == NULL) return err->status;
+    if (g->members == NULL) return DDP_ERR_NOMEM;
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     g->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (g->epoll_fd < 0 || g->event_fd < 0)
@@ -82,10 +82,11 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
 static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err *err)
 {
     ddp_group *g = ddp_alloc(sizeof(*g), err);
+    ddp_status status;
 
     if (g == NULL) {
         if (p->listen_fd >= 0) (void)close(p->listen_fd);
-        return err->status;
+        return DDP_ERR_NOMEM;
     }
     (void)pthread_mutex_init(&g->lock, NULL);
     ddp_cond_init(&g->changed);
@@ -94,12 +95,12 @@ static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err 
     g->posts_end = &g->posts;
     g->epoll_fd = g->event_fd = -1;
     g->listen_fd = p->listen_fd;
-    if (group_fill(g, p, err) != DDP_OK) {
+    status = group_fill(g, p, err);
+    if (status == DDP_OK)
+        *out = g;
+    else
         group_free(g);
-        return err->status;
-    }
-    *out = g;
-    return DDP_OK;
+    return status;
 }
 
 /* ---- join ----------------------------------------------------------------------------------------------------------- */

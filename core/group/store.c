@@ -21,12 +21,12 @@ ddp_status ddp_table_open(ddp_table **out, ddp_err *err)
 {
     ddp_table *t = ddp_alloc(sizeof(*t), err);
 
-    if (t == NULL) return err->status;
+    if (t == NULL) return DDP_ERR_NOMEM;
     t->head_count = 64;
     t->heads = ddp_alloc(t->head_count * sizeof(*t->heads), err);
     if (t->heads == NULL) {
         free(t);
-        return err->status;
+        return DDP_ERR_NOMEM;
     }
     *out = t;
     return DDP_OK;
@@ -89,7 +89,7 @@ static ddp_status entry_new(const void *key, size_t key_length, uint64_t hash, e
 {
     entry *e = ddp_alloc(sizeof(*e) + key_length, err);
 
-    if (e == NULL) return err->status;
+    if (e == NULL) return DDP_ERR_NOMEM;
     e->hash = hash;
     e->key_length = key_length;
     memcpy(e->key, key, key_length);
@@ -109,11 +109,11 @@ ddp_status ddp_table_set(ddp_table *t, const void *key, size_t key_length, const
         return ddp_fail(err, DDP_ERR_INVALID, "the store is full: it holds %zu of at most %u bytes", t->bytes,
                         DDP_STORE_TOTAL_LIMIT);
     copy = ddp_alloc(length + 1, err);
-    if (copy == NULL) return err->status;
+    if (copy == NULL) return DDP_ERR_NOMEM;
     if (e == NULL) {
         if (entry_new(key, key_length, hash, &e, err) != DDP_OK) {
             free(copy);
-            return err->status;
+            return DDP_ERR_NOMEM;
         }
         *link = e;
         t->count++;

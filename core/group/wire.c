@@ -42,7 +42,7 @@ void ddp_wire_close(ddp_wire *w)
 
 static ddp_status grow(unsigned char **data, size_t *capacity, size_t wanted, ddp_err *err)
 {
-    size_t size = *capacity == 0 ? 2 * READ_ROOM : *capacity;
+    size_t size = *capacity == 0 ? (size_t)2 * READ_ROOM : *capacity;
     unsigned char *p;
 
     while (size < wanted) size *= 2;

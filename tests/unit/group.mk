@@ -1,7 +1,7 @@
 # unit tests of group
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_group tests/unit/test_group_waits tests/unit/test_group_failure
-TESTS += tests/unit/test_group tests/unit/test_group_waits tests/unit/test_group_failure
+check_PROGRAMS += tests/unit/test_group tests/unit/test_group_waits tests/unit/test_group_failure tests/unit/test_init_tcp
+TESTS += tests/unit/test_group tests/unit/test_group_waits tests/unit/test_group_failure tests/unit/test_init_tcp
 
 tests_unit_test_group_SOURCES = tests/unit/test_group.c tests/unit/group_util.h
 tests_unit_test_group_CPPFLAGS = $(UNIT_CPPFLAGS)
@@ -14,6 +14,10 @@ tests_unit_test_group_waits_LDADD = $(UNIT_LDADD)
 tests_unit_test_group_failure_SOURCES = tests/unit/test_group_failure.c tests/unit/group_util.h
 tests_unit_test_group_failure_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_group_failure_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_init_tcp_SOURCES = tests/unit/test_init_tcp.c tests/unit/group_util.h
+tests_unit_test_init_tcp_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_init_tcp_LDADD = $(UNIT_LDADD)
 endif
 
 # the communicator, and backend gloo-tcp alone
