@@ -27,8 +27,10 @@ int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
 /* `nproc` ranks as children; returns the exit code of the first cause. */
 int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log);
 
+/* Writes the text to stdout and frees it; the exit code, after a line that says why when it cannot be written. */
+int ddp_print_text(ddp_text *text, ddp_log *log);
 int ddp_command_plugins(const ddp_args *args, ddp_log *log);
-int ddp_command_help(const char *section);
+int ddp_command_help(const char *section, ddp_log *log);
 int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);
 void ddp_print_usage(FILE *to);
 

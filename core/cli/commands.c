@@ -1,14 +1,18 @@
 /* cli/commands.c -- the commands that only tell: plugins, help, --print-config. */
 #include "cli/cli.h"
-#include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 
-static int print_text(ddp_text *text)
+int ddp_print_text(ddp_text *text, ddp_log *log)
 {
-    int code = DDP_EXIT_OK;
+    int code = DDP_EXIT_INTERNAL;
 
-    if (text->failed || (text->data != NULL && fputs(text->data, stdout) == EOF) || fflush(stdout) == EOF)
-        code = DDP_EXIT_INTERNAL;
+    if (text->failed)
+        ddp_log_line(log, DDP_LOG_ERROR, "out of memory");
+    else if ((text->data != NULL && fputs(text->data, stdout) == EOF) || fflush(stdout) == EOF)
+        ddp_log_line(log, DDP_LOG_ERROR, "cannot write to standard output: %s", strerror(errno));
+    else
+        code = DDP_EXIT_OK;
     ddp_text_free(text);
     return code;
 }
@@ -76,6 +80,7 @@ static int open_registry(const ddp_args *args, ddp_log *log, ddp_config *config,
     }
     if (ddp_registry_open(log, args->config_path != NULL ? &config->plugin_path : &none, out, &err) != DDP_OK) {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+        ddp_config_free(config);
         return DDP_EXIT_CONFIG;
     }
     return DDP_EXIT_OK;
@@ -99,14 +104,14 @@ int ddp_command_plugins(const ddp_args *args, ddp_log *log)
     }
     if (l.wanted == NULL && l.refused.length > 0) ddp_text_append(&l.out, l.refused.data, l.refused.length);
     ddp_text_free(&l.refused);
-    if (print_text(&l.out) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
+    if (ddp_print_text(&l.out, log) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
     ddp_registry_close(registry);
-    if (args->config_path != NULL) ddp_config_free(&config);
+    ddp_config_free(&config);
     return code;
 }
 
 /* ---- help --------------------------------------------------------------------------------------------------------------- */
-int ddp_command_help(const char *section)
+int ddp_command_help(const char *section, ddp_log *log)
 {
     const char *const *names;
     size_t sections = ddp_config_sections(&names), count = 0;
@@ -119,19 +124,18 @@ int ddp_command_help(const char *section)
         for (size_t i = 0; i < sections; i++) ddp_text_printf(&out, " [%s]", names[i]);
         ddp_text_printf(&out,
                         "\nand one section for each plugin, such as [backend.gloo-tcp] (`ddpengine plugins NAME`).\n");
-        return print_text(&out);
+        return ddp_print_text(&out, log);
     }
     if (options == NULL) {
         const char *near = ddp_nearest(section, names, sections);
 
-        (void)fprintf(stderr, "ddpengine: error: no section [%s]%s%s%s\n", section,
-                      near == NULL ? "" : "; did you mean [", near == NULL ? "" : near,
-                      near == NULL ? "; `ddpengine help` lists them" : "]?");
+        ddp_log_line(log, DDP_LOG_ERROR, "no section [%s]%s%s%s", section, near == NULL ? "" : "; did you mean [",
+                     near == NULL ? "" : near, near == NULL ? "; `ddpengine help` lists them" : "]?");
         return DDP_EXIT_CONFIG;
     }
     ddp_text_printf(&out, "[%s]\n", section);
     option_rows(options, count, &out);
-    return print_text(&out);
+    return ddp_print_text(&out, log);
 }
 
 /* ---- config --------------------------------------------------------------------------------------------------------------- */
@@ -147,7 +151,7 @@ int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_l
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     } else {
         ddp_settings_print(&config->settings, &out);
-        code = print_text(&out);
+        code = ddp_print_text(&out, log);
     }
     ddp_session_close(&s);
     return code;

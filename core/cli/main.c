@@ -152,7 +152,7 @@ int main(int argc, char **argv)
     (void)setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
     ddp_log_init(&log);
     if (args.command != NULL && strcmp(args.command, "plugins") == 0) return ddp_command_plugins(&args, &log);
-    if (args.command != NULL && strcmp(args.command, "help") == 0) return ddp_command_help(args.argument);
+    if (args.command != NULL && strcmp(args.command, "help") == 0) return ddp_command_help(args.argument, &log);
     if (args.command != NULL) return usage_error("unknown command ", args.command);
     if (args.config_path == NULL) {
         ddp_print_usage(stderr);

@@ -9,6 +9,7 @@
 
 struct ddp_cause {
     atomic_flag taken;
+    atomic_bool said; /* `first` is written */
     char first[512];
 };
 
@@ -21,6 +22,7 @@ ddp_cause *ddp_cause_create(ddp_err *err)
         return NULL;
     }
     atomic_flag_clear(&c->taken);
+    atomic_init(&c->said, false);
     return c;
 }
 
@@ -29,10 +31,11 @@ void ddp_cause_print(ddp_cause *cause, ddp_log *log, const char *message)
     if (cause != NULL) {
         if (atomic_flag_test_and_set(&cause->taken)) {
             /* another rank has spoken, or is about to: only something else is worth a line */
-            for (int i = 0; i < 50 && cause->first[0] == '\0'; i++) (void)usleep(1000);
-            if (strncmp(cause->first, message, sizeof(cause->first) - 1) == 0) return;
+            for (int i = 0; i < 50 && !atomic_load(&cause->said); i++) (void)usleep(1000);
+            if (atomic_load(&cause->said) && strncmp(cause->first, message, sizeof(cause->first) - 1) == 0) return;
         } else {
             ddp_copy_text(cause->first, sizeof(cause->first), message);
+            atomic_store(&cause->said, true);
         }
     }
     ddp_log_line(log, DDP_LOG_ERROR, "%s", message);
@@ -52,15 +55,12 @@ static void expired(void *ctx, int exit_code, const char *message)
     _exit(exit_code);
 }
 
-static int print_plan(const ddp_session *s)
+static int print_plan(const ddp_session *s, ddp_log *log)
 {
     ddp_text text = {0};
-    int code = DDP_EXIT_OK;
 
     ddp_session_report(s, &text);
-    if (text.failed || fputs(text.data, stdout) == EOF || fflush(stdout) == EOF) code = DDP_EXIT_INTERNAL;
-    ddp_text_free(&text);
-    return code;
+    return ddp_print_text(&text, log);
 }
 
 int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause)
@@ -76,8 +76,12 @@ int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
         ddp_cause_print(cause, log, err.msg);
         return session.phase;
     }
-    code = args->check ? print_plan(&session) : ddp_train(&session, &ending);
-    if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, ending.message);
+    if (args->check) {
+        code = print_plan(&session, log);
+    } else {
+        code = ddp_train(&session, &ending);
+        if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, ending.message);
+    }
     ddp_session_close(&session);
     return code;
 }

@@ -139,6 +139,8 @@ static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *c
         }
         if (pid < 0) {
             (void)ddp_fail_errno(err, "cannot start rank %d", launch.rank);
+            f->failed_at_ms = f->terminated_at_ms = ddp_now_ms();
+            f->code = DDP_EXIT_INTERNAL;
             tell_all(f, SIGKILL);
             return err->status;
         }

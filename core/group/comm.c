@@ -11,7 +11,7 @@
 enum { CAUSE_GRACE_MS = 500 }; /* a lost peer: so long the control plane gets to tell the first cause */
 
 /* ---- capabilities ---------------------------------------------------------------------------------------------------- */
-static ddp_status check_caps(const ddp_loaded *loaded, ddp_err *err)
+ddp_status ddp_backend_check(const ddp_loaded *loaded, ddp_err *err)
 {
     static const struct {
         uint64_t bit;
@@ -155,7 +155,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
     ddp_communicator *c;
     ddp_status st;
 
-    DDP_TRY(check_caps(backend, err));
+    DDP_TRY(ddp_backend_check(backend, err));
     c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_communicator){.group = g,
@@ -191,11 +191,13 @@ free_communicator:
     return st;
 }
 
-void ddp_communicator_close(ddp_communicator *c)
+bool ddp_communicator_close(ddp_communicator *c)
 {
     ddp_loaded *loaded = c->loaded;
 
-    if (end(c)) loaded->live--;
+    if (!end(c)) return false;
+    loaded->live--;
+    return true;
 }
 
 static ddp_status push(ddp_communicator *c, const ddp_queue_slot *s, uint64_t *ticket, ddp_err *err)

@@ -22,10 +22,10 @@ typedef struct ddp_group_params {
     const char *url;              /* init_method, for messages */
     const ddp_init_ops *init_ops; /* with `init`; not used when listen_fd is given or world is 1 */
     ddp_init *init;
-    int listen_fd;                /* rank 0: an already listening socket whose ownership passes to the group, or -1 */
-    const char *endpoint;         /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
-    int64_t timeout_ms;           /* rendezvous_timeout */
-    const char *agreement;        /* lines "key = value\twhere\n" that must be equal on all ranks, in this order */
+    int listen_fd;         /* rank 0: an already listening socket whose ownership passes to the group, or -1 */
+    const char *endpoint;  /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
+    int64_t timeout_ms;    /* rendezvous_timeout */
+    const char *agreement; /* lines "key = value\twhere\n" that must be equal on all ranks, in this order */
     ddp_log *log;
     /* Called once from the control thread when the run has failed and the rank has not left within a second. */
     void (*expired)(void *ctx, int exit_code);
@@ -82,6 +82,8 @@ typedef struct ddp_communicator ddp_communicator;
 
 enum { DDP_COLL_ALL_REDUCE = 1, DDP_COLL_BROADCAST, DDP_COLL_ALL_GATHER, DDP_COLL_BARRIER };
 
+enum { DDP_MAX_PENDING = 256 };
+
 typedef struct ddp_task {
     uint32_t what; /* DDP_COLL_* */
     ddp_coll coll;
@@ -93,8 +95,12 @@ typedef struct ddp_task {
  * All functions but abort come from one thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
                                  int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
-void ddp_communicator_close(ddp_communicator *c);
-/* Queues a collective (at most 256 pending) and returns its ticket, 1, 2, ...; allocates nothing. */
+/* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was given
+ * (buffers, `before_ctx`) must stay until the process ends. */
+bool ddp_communicator_close(ddp_communicator *c);
+/* Whether a backend can do all that training asks of one; the error names what is missing. */
+ddp_status ddp_backend_check(const ddp_loaded *backend, ddp_err *err);
+/* Queues a collective (at most DDP_MAX_PENDING that have not ended) and returns its ticket, 1, 2, ...; allocates nothing. */
 ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err);
 /* Waits until it is done: DDP_OK or its error. After step_timeout the run is aborted with DDP_EXIT_TIMEOUT and the text names
  * collective, sequence number, bytes and rank. */

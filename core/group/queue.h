@@ -6,7 +6,7 @@
 #include "group/group.h"
 
 enum {
-    DDP_QUEUE_RING = 256,
+    DDP_QUEUE_RING = DDP_MAX_PENDING,
     DDP_TASK_ALLOC = 100, /* beside DDP_COLL_*: memory of the backend */
     DDP_TASK_FREE,
     DDP_END_GRACE_MS = 2000 /* of the queue thread after a failure, before it is left behind */

@@ -34,7 +34,11 @@ static ddp_status eval_batch(ddp_trainer *t, const ddp_batch *batch, struct sums
     if (v == NULL)
         return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    DDP_TRY(t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err));
+    t->s->phase = DDP_EXIT_INTERNAL;
+    if (t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK) {
+        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA;
+        return err->status;
+    }
     DDP_TRY(t->s->device_ops->sync(t->s->device, err));
     DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
     accuracy = accuracy_value(v->program);
@@ -95,7 +99,10 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
 
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_begin(t->eval_loader, 0, 0, err));
-    while ((st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) DDP_TRY(eval_batch(t, &batch, &sums, err));
+    while ((st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) {
+        DDP_TRY(eval_batch(t, &batch, &sums, err));
+        t->s->phase = DDP_EXIT_DATA;
+    }
     if (st != DDP_IN_PROGRESS) return st;
     DDP_TRY(gather_sums(t, &sums, err));
     report(t, &sums);

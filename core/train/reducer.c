@@ -10,6 +10,7 @@ struct scan {
     ddp_reducer *reducer;
     uint32_t bucket;
     uint64_t bad; /* arena element that is not finite, UINT64_MAX: none */
+    ddp_err err;  /* err.status tells whether the device could look */
 };
 
 struct ddp_reducer {
@@ -32,11 +33,11 @@ static uint64_t bucket_elements(const ddp_layout *l, uint32_t b)
 
 static void write_extras(ddp_reducer *r)
 {
-    bool bad = !isfinite(r->own_loss);
+    bool bad = !isfinite((float)r->own_loss);
 
-    for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
-    r->extra[EXTRA_LOSS] = isfinite(r->own_loss) ? (float)r->own_loss : 0.0f;
+    r->extra[EXTRA_LOSS] = bad ? 0.0f : (float)r->own_loss;
     r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
     r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
 }
 
@@ -48,12 +49,10 @@ static void scan_bucket(void *ctx)
     const ddp_device_ops *ops = r->session->device_ops;
     uint64_t first = r->layout->buckets[scan->bucket].first, count = bucket_elements(r->layout, scan->bucket);
     ddp_flat_result result;
-    ddp_err err;
 
     scan->bad = UINT64_MAX;
-    if (ops->flat(r->session->device, DDP_FLAT_FINITE, r->grads + first, count, &result, &err) == DDP_OK &&
-        result.index < count)
-        scan->bad = first + result.index;
+    scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, r->grads + first, count, &result, &scan->err);
+    if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
     if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
 }
 
@@ -100,6 +99,7 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err)
                      .before = scan_bucket,
                      .before_ctx = &r->scans[index]};
 
+    if (index >= DDP_MAX_PENDING) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - DDP_MAX_PENDING], err));
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
 }
 
@@ -111,7 +111,12 @@ void ddp_reducer_set_loss(ddp_reducer *r, double loss_sum, double samples)
 
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
-    return ddp_communicator_wait(r->comm, r->tickets[index], err);
+    const ddp_err *looked = &r->scans[index].err;
+
+    DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index], err));
+    if (looked->status == DDP_OK) return DDP_OK;
+    *err = *looked;
+    return ddp_fail_context(err, "gradients of bucket %u", index);
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
@@ -125,7 +130,7 @@ void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
     const ddp_layout *l = r->layout;
 
     buf[0] = '\0';
-    if (!isfinite(r->own_loss)) {
+    if (!isfinite((float)r->own_loss)) {
         (void)snprintf(buf, capacity, "loss (%g)", r->own_loss);
         return;
     }

@@ -37,8 +37,15 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
     for (uint32_t i = 0; i < s->layout->bucket_count; i++)
         ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
                         s->model->desc.name);
-    ddp_text_printf(out, "steps an epoch = %" PRIu64 "\tsampler %s\n", s->steps_per_epoch,
+    /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */
+    ddp_text_printf(out, "micro-batches an epoch = %" PRIu64 "\tsampler %s\n", s->batches_per_epoch,
                     s->train.sampler_plugin->desc.name);
+}
+
+uint32_t ddp_optimizer_states(const ddp_config *c)
+{
+    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return c->optimizer->momentum != 0.0 ? 1 : 0;
+    return 2;
 }
 
 /* ---- the plan ----------------------------------------------------------------------------------------------------------- */
@@ -76,13 +83,9 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
 
 static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    uint64_t arena = s->layout->elements * 4, states = 0;
+    uint64_t arena = s->layout->elements * 4, states = ddp_optimizer_states(s->config);
     char a[32], b[32], c[32], d[32], e[32];
 
-    switch (s->config->optimizer->algorithm) {
-    case DDP_ALGORITHM_SGD: states = s->config->optimizer->momentum != 0.0 ? 1 : 0; break;
-    default: states = 2; break;
-    }
     ddp_text_printf(out, "memory a rank         parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
                     ddp_format_bytes(arena, a, sizeof(a)), ddp_format_bytes(arena, b, sizeof(b)),
                     ddp_format_bytes(arena * states, c, sizeof(c)), ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
@@ -92,9 +95,8 @@ static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *
                     v->lowered->kernels[v->planned->peak_kernel].name);
 }
 
-static void report_kernels(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+static void report_kernels(const ddp_variant *v, ddp_text *out)
 {
-    (void)s;
     ddp_text_printf(out, "kernels               %u for %u operations\n", v->lowered->kernel_count,
                     v->program->node_count);
     for (uint32_t i = 0; i < v->lowered->kernel_count; i++) {
@@ -125,5 +127,5 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     ddp_text_printf(out, "a step, batch %-7" PRId64 " %.3f GFLOP, %s read and written if nothing were fused\n",
                     v->batch, (double)ddp_program_flops(v->program) * 1e-9,
                     ddp_format_bytes(ddp_program_bytes(v->program), a, sizeof(a)));
-    report_kernels(s, v, out);
+    report_kernels(v, out);
 }

@@ -220,11 +220,13 @@ static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *
     size_t lengths[world];
     void *block = NULL;
 
+    t->s->phase = DDP_EXIT_PEER;
     DDP_TRY(ddp_group_gather(t->group, "checkpoint to load", word, t->s->launch.rank == 0 ? sizeof(*word) : 0, &block,
                              parts, lengths, t->s->config->group->step_timeout_ms, err));
     if (lengths[0] == sizeof(*word)) memcpy(word, parts[0], sizeof(*word));
     free(block);
     if (!word->failed) return DDP_OK;
+    t->s->phase = DDP_EXIT_CHECKPOINT;
     ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, word->error);
     return ddp_fail(err, DDP_ERR_DATA, "%s", word->error);
 }
@@ -269,7 +271,6 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     word.saving = t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(share_word(t, &word, err));
     t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
-    t->s->phase = DDP_EXIT_PEER;
     DDP_TRY(broadcast(t, t->params, err));
     if (word.found) {
         DDP_TRY(broadcast(t, t->state1, err));

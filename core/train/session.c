@@ -46,6 +46,7 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     char scheme[32];
     size_t length = strcspn(url, ":");
 
+    s->phase = DDP_EXIT_CONFIG;
     ddp_copy_text(s->url, sizeof(s->url), url);
     if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
     if (url[0] == '\0')
@@ -80,6 +81,8 @@ static ddp_status load_all(ddp_session *s, struct plugin_configs *pc, ddp_err *e
     DDP_TRY(split_device(c->train->device, s->device_name, sizeof(s->device_name), &pc->ordinal, err));
     ddp_copy_text(s->backend_name, sizeof(s->backend_name), c->group->backend);
     DDP_TRY(load_plugin(s, DDP_KIND_BACKEND, s->backend_name, "backend", &s->backend, &s->backend_config, err));
+    s->phase = DDP_EXIT_PLUGIN;
+    DDP_TRY(ddp_backend_check(s->backend, err));
     DDP_TRY(load_init(s, err));
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
     s->device_ops = s->device_plugin->ops;
@@ -252,7 +255,6 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
     if (open_device(s, &pc, err) != DDP_OK) goto close;
-    s->phase = DDP_EXIT_CONFIG;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     return DDP_OK;
 

@@ -84,6 +84,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
 void ddp_session_close(ddp_session *s);
 
+uint32_t ddp_optimizer_states(const ddp_config *c); /* arenas that the optimiser keeps: 0, 1 or 2 */
 /* The lines that all ranks must agree on, options first. */
 void ddp_session_agreement(const ddp_session *s, ddp_text *out);
 /* The plan, for people: parameters, buckets, memory, FLOPs and bytes of a step. */

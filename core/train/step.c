@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t ddp_optimizer_states(const ddp_config *c)
-{
-    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return c->optimizer->momentum != 0.0 ? 1 : 0;
-    return 2;
-}
-
 void ddp_trainer_optimizer(ddp_trainer *t)
 {
     static const uint32_t algorithms[] = {[DDP_ALGORITHM_SGD] = DDP_OPTIM_SGD,
@@ -67,9 +61,11 @@ static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
     if (v == NULL)
         return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    t->s->phase = DDP_EXIT_DATA; /* a label out of range */
-    DDP_TRY(run_program(t, v, &run, last, err));
     t->s->phase = DDP_EXIT_INTERNAL;
+    if (run_program(t, v, &run, last, err) != DDP_OK) {
+        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA; /* a label out of range */
+        return err->status;
+    }
     DDP_TRY(read_loss(t, v, &loss, err));
     *loss_sum += (double)loss * (double)batch->count;
     return DDP_OK;

@@ -88,18 +88,21 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     return ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err);
 }
 
+/* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
+ * it, and the rest when the queue thread has ended. */
 static void release(ddp_trainer *t)
 {
     const ddp_device_ops *ops = t->s->device_ops;
     float *own[4] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads};
 
     ddp_variants_free(t->s);
+    if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
+    if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
+    if (!ddp_communicator_close(t->comm)) return;
     ddp_reducer_close(t->reducer);
     for (size_t i = 0; i < DDP_COUNT(own); i++)
         if (own[i] != NULL) ops->free(t->s->device, own[i]);
     if (t->arena != NULL) ops->free(t->s->device, t->arena);
-    if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
-    if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
 }
 
 static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
@@ -266,6 +269,8 @@ static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capa
     char own[sizeof(f.msg)];
     bool echo = err->status == DDP_ERR_PEER || err->status == DDP_ERR_ABORTED || err->status == DDP_ERR_LIBRARY;
 
+    if (t->s->phase == DDP_EXIT_PEER && err->status == DDP_ERR_TIMEOUT) t->s->phase = DDP_EXIT_TIMEOUT;
+
     for (int i = 0; i < 100 && echo && !ddp_group_failed(t->group, &f); i++) {
         const struct timespec pause = {.tv_nsec = 5000000};
 
@@ -309,10 +314,7 @@ int ddp_train(ddp_session *s, ddp_ending *ending)
     if (t.observer != NULL) ddp_observer_close(t.observer);
     if (t.eval_loader != NULL) ddp_loader_close(t.eval_loader);
     if (t.loader != NULL) ddp_loader_close(t.loader);
-    if (t.comm != NULL) {
-        release(&t);
-        ddp_communicator_close(t.comm);
-    }
+    if (t.comm != NULL) release(&t);
     ddp_group_leave(t.group);
     return code;
 }

@@ -51,9 +51,8 @@ int ddp_train(ddp_session *s, ddp_ending *ending);
 
 /* The phase is the exit code if what follows fails on this rank. */
 ddp_status ddp_trainer_step(ddp_trainer *t,
-                            ddp_err *err);          /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
-void ddp_trainer_optimizer(ddp_trainer *t);         /* fills t->optim from the config */
-uint32_t ddp_optimizer_states(const ddp_config *c); /* arenas that the optimiser keeps: 0, 1 or 2 */
+                            ddp_err *err);  /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+void ddp_trainer_optimizer(ddp_trainer *t); /* fills t->optim from the config */
 ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
 
 /* Rank 0's parameters (and a checkpoint's optimiser state and position) on every rank. *done: the checkpoint is of a run

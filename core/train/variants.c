@@ -5,6 +5,7 @@
 
 static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
+    s->phase = DDP_EXIT_CONFIG;
     DDP_TRY(ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
     s->phase = DDP_EXIT_PLUGIN;
     if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
@@ -52,6 +53,7 @@ ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training)
 ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bind, ddp_err *err)
 {
     if (v->instance != NULL) return DDP_OK;
+    s->phase = DDP_EXIT_PLUGIN;
     if (v->exec == NULL)
         DDP_TRY(s->device_ops->compile(s->device, v->program, v->lowered, &v->planned->plan, &v->exec, err));
     return s->device_ops->instance_create(v->exec, bind, &v->instance, err);

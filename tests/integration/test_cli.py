@@ -12,6 +12,14 @@ from harness import ENGINE, SRC, Case, Skip
 
 
 class Cli(Case):
+    def test_output_that_cannot_be_written(self):
+        for args in (["plugins"], ["help", "train"], ["-c", self.ini("x.ini"), "--check"],
+                     ["-c", self.ini("x.ini"), "--print-config"]):
+            with open("/dev/full", "w") as full:
+                r = subprocess.run([harness.ENGINE, *args], stdout=full, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+            self.equal(r.returncode, 1, r)
+            self.check(r.stderr.strip() == "ddpengine: error: cannot write to standard output: No space left on device", r)
+
     def test_check_prints_the_plan_and_trains_nothing(self):
         path = self.ini("x.ini", {"output": {"dir": self.dir / "out"}, "checkpoint": {"dir": self.dir / "ckpt"}})
         r = self.run("-c", path, "--check", "--nproc", 2)

@@ -38,6 +38,13 @@ class Group(Case):
     def test_differing_dataset(self):
         self.differ({"data.synthetic": {"samples": 600}}, "data.synthetic.samples", "640", "600")
 
+    def test_sampler_with_unlike_counts(self):
+        # 129 samples: 65 are 3 micro-batches, 64 are 2; both would be one step of up to 4
+        uneven = {"data.synthetic": {"samples": 129}, "train": {"batch_size": 32, "accumulate": 4},
+                  "sampler": {"plugin": "sequential"}}
+        for r in self.pair(uneven, uneven):
+            self.fails(r, 4, "micro-batches an epoch", "3", "2", "sampler sequential")
+
     def test_differing_world_size(self):
         for r in self.pair({"group": {"world_size": 3}}):
             self.fails(r, 4, "world_size", "2", "3")
@@ -122,6 +129,20 @@ class Group(Case):
         r = self.finish(p)
         self.equal(r.code, 128 + 15, r)
         self.no_processes_left(path)
+
+    # ---- a rank stands still -----------------------------------------------------------------------------------------
+    def test_stopped_rank_is_a_time_out(self):
+        for victim in (0, 1):
+            group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2,
+                               "step_timeout": "1s"}}
+            p = [self.start("-c", self.ini(f"{r}.ini", group, LONG, {"group": {"rank": r}})) for r in (0, 1)]
+            self.trained_a_while(p[0])
+            p[victim].send_signal(signal.SIGSTOP)
+            r = self.finish(p[1 - victim])
+            p[victim].send_signal(signal.SIGCONT)
+            self.finish(p[victim])
+            self.fails(r, 6, f"on rank {1 - victim}", "all_reduce", "step_timeout")
+            self.check(p[victim].returncode in (5, 6), p[victim].returncode)
 
     # ---- not finite -------------------------------------------------------------------------------------------------
     def test_diverging_run_names_rank_tensor_and_step(self):

@@ -7,6 +7,13 @@ from harness import Case, FASHION, Skip
 
 
 class Train(Case):
+    def test_more_buckets_than_the_queue_holds(self):
+        many = {"model.mlp": {"hidden": ", ".join(["3"] * 140)}, "ddp": {"bucket_size": 1, "first_bucket_size": 1},
+                "train": {"epochs": 1, "max_steps": 3}}
+        hashes = [self.train(many, {"ddp": {"overlap": overlap}}, name=overlap).summary["parameter_sha256"]
+                  for overlap in ("yes", "no")]
+        self.equal(hashes[0], hashes[1])
+
     def test_two_ranks_learn(self):
         r = self.train({"train": {"epochs": 8}, "eval": {"plugin": "synthetic"},
                         "eval.synthetic": {"samples": 203, "shape": 12, "classes": 4, "seed": 1}})
