@@ -50,7 +50,8 @@ static ddp_status check(const struct config *c, const ddp_sampler_params *p, ddp
                         "sampler distributed: the dataset has no samples; check the dataset's paths and limits");
     if (c->drop_last && p->length < p->world_size)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "sampler distributed: drop_last = yes leaves nothing of %" PRIu64 " samples for each of %u ranks; "
+                        "sampler distributed: drop_last = yes leaves nothing of %" PRIu64
+                        " samples for each of %u ranks; "
                         "set drop_last = no, use fewer ranks or more data",
                         p->length, p->world_size);
     return DDP_OK;

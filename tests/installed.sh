@@ -3,11 +3,12 @@
 # trains, the man page is there, and the out-of-tree examples build against the installed headers and run.
 set -eu
 cd "$(dirname "$0")/.."
-top=$(pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+. tests/source.sh
+source_tree "$work/source"
 mkdir "$work/build"
-(cd "$work/build" && "$top/configure" -q --prefix="$work/prefix" >/dev/null && make -s -j "$(nproc)" && make -s install >/dev/null)
+(cd "$work/build" && "$source/configure" -q --prefix="$work/prefix" >/dev/null && make -s -j "$(nproc)" && make -s install >/dev/null)
 rm -rf "$work/build"
 export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
 for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin.pc share/man/man1/ddpengine.1; do

@@ -23,8 +23,8 @@ include $(srcdir)/tests/integration/local.mk
 include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
 
-EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/sanitized.sh tests/werror.sh \
-	tests/installed.sh tests/tarball.sh tests/lsan.supp tests/tsan.supp .clang-tidy
+EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
+	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/lsan.supp tests/tsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh

@@ -8,8 +8,10 @@ top=$(pwd)
 build=$top/build-$(echo "$kind" | tr ',' '-')
 log=$build/check.log
 mkdir -p "$build"
+. tests/source.sh
+source_tree "$build/source"
 cd "$build"
-[ -f config.status ] || "$top/configure" -q --enable-werror --enable-sanitizers="$kind" >/dev/null
+[ -f config.status ] || "$source/configure" -q --enable-werror --enable-sanitizers="$kind" >/dev/null
 rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"

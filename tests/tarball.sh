@@ -2,14 +2,15 @@
 # make dist, then the tarball alone: unpacks, configures, builds and passes the tests.
 set -eu
 cd "$(dirname "$0")/.."
-top=$(pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+. tests/source.sh
+source_tree "$work/source"
 mkdir "$work/build"
-(cd "$work/build" && "$top/configure" -q >/dev/null && make -s dist >/dev/null && cp ddpengine-*.tar.gz "$work")
+(cd "$work/build" && "$source/configure" -q >/dev/null && make -s dist >/dev/null && cp ddpengine-*.tar.gz "$work")
 cd "$work"
 tar xzf ddpengine-*.tar.gz
-rm -rf build ddpengine-*.tar.gz
+rm -rf build source ddpengine-*.tar.gz
 cd ddpengine-*
 ./configure -q >/dev/null
 make -s -j "$(nproc)"

@@ -10,13 +10,13 @@
 #include "checkpoint/safetensors.h"
 
 typedef struct ddp_checkpoint_meta {
-    uint64_t step, epoch;   /* updates done; epoch that the cursor is in */
-    uint64_t cursor;        /* micro-batches of this epoch consumed by each rank */
+    uint64_t step, epoch; /* updates done; epoch that the cursor is in */
+    uint64_t cursor;      /* micro-batches of this epoch consumed by each rank */
     uint64_t seed;
     uint64_t world_size, bucket_size, first_bucket_size, batch_size, accumulate;
     char config_hash[DDP_SHA256_HEX];
     char model[64];
-    bool finished;          /* the run that saved it was complete */
+    bool finished; /* the run that saved it was complete */
 } ddp_checkpoint_meta;
 
 /* Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as

@@ -23,8 +23,8 @@ typedef struct ddp_loader_params {
 } ddp_loader_params;
 
 typedef struct ddp_batch {
-    int64_t count;        /* samples */
-    void *const *buffers; /* by field; valid until the next ddp_loader_next or _begin */
+    int64_t count;           /* samples */
+    void *const *buffers;    /* by field; valid until the next ddp_loader_next or _begin */
     const uint64_t *indices; /* `count` dataset indices */
 } ddp_batch;
 

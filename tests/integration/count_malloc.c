@@ -67,7 +67,8 @@ static void count(void)
     inside = 1;
     n = backtrace(frames, 24);
     for (i = 1; i < n; i++)
-        if (dladdr(frames[i], &info) != 0 && info.dli_fname != NULL && !is_runtime(object_name(info.dli_fname, path, sizeof(path)))) {
+        if (dladdr(frames[i], &info) != 0 && info.dli_fname != NULL &&
+            !is_runtime(object_name(info.dli_fname, path, sizeof(path)))) {
             object = object_name(info.dli_fname, path, sizeof(path));
             break;
         }
