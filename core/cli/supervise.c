@@ -3,7 +3,6 @@
 #include "base/sys.h"
 #include "cli/cli.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

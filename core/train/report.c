@@ -1,7 +1,6 @@
 /* train/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree on. */
 #include "train/session.h"
 #include <inttypes.h>
-#include <string.h>
 
 static void shape_text(const ddp_param_info *p, char *buf, size_t capacity)
 {

@@ -3,10 +3,8 @@
 #include "train/trainer.h"
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- meeting ------------------------------------------------------------------------------------------------------------ */
 static ddp_status check_auth(const ddp_session *s, ddp_err *err)

@@ -1,7 +1,6 @@
 /* train/variants.c -- the programs of a session, one for each batch size that will occur: made and planned at the start,
  * compiled when first due. */
 #include "train/session.h"
-#include <stdlib.h>
 
 static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
