@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Step time and time to the first step against PyTorch DDP, both over gloo, 2 ranks x 1 thread, alternating in one run:
 
-    make && tests/bench/step_time.py [--rounds 7] [--steps 400]
+    make && make tests/bench/bench_device tests/bench/bench_allreduce && tests/bench/step_time.py [--rounds 7] [--steps 400]
 
 PyTorch is taken at its best (OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=SkylakeX, for Debian's OpenBLAS).
-Prints each side's median with its spread over the rounds, and the ratio of each round. Nothing here decides a test."""
+Prints each side's median with its spread over the rounds, and the ratio of each round; and, before and after the rounds, the
+floor of a step: oneDNN's own best times for the same products with both ranks' processors busy, plus the faster of Gloo's own
+ring and bcube all-reduce of that size, called directly. Nothing here decides a test."""
 import argparse
 import gzip
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -39,6 +42,18 @@ def torch(steps):
     return json.loads(r.stdout)
 
 
+def floor():
+    """(compute, all-reduce) in ms; both ranks compute at once, as they do in a step."""
+    env = {**os.environ, "DDP_BUILDDIR": str(BUILD)}
+    both = [subprocess.Popen([str(BUILD / "tests/bench/bench_device")], stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)]
+    texts = [p.communicate()[0] for p in both]
+    compute = statistics.mean(float(re.search(r"batch 64: 784-512-512-10 +floor ([\d.]+) ms", t).group(1)) for t in texts)
+    text = subprocess.run([str(BUILD / "tests/bench/bench_allreduce"), "0.3"], capture_output=True, text=True, env=env).stdout
+    gloo = min(float(x) for x in re.findall(r"2700000 B +gloo \w+ +median +([\d.]+)", text)) / 1e3
+    print(f"  floor: compute {compute:.3f} ms + Gloo's own all-reduce of 2.7 MB {gloo:.3f} ms = {compute + gloo:.3f} ms", flush=True)
+    return compute + gloo
+
+
 def row(name, values, unit):
     print(f"  {name:34s} median {statistics.median(values):8.3f} {unit}   min {min(values):8.3f}   max {max(values):8.3f}")
 
@@ -49,10 +64,11 @@ def main():
     p.add_argument("--steps", type=int, default=400)
     args = p.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="ddpengine-bench-"))
-    ours, theirs, first, first_gz, first_torch = [], [], [], [], []
+    ours, theirs, first, first_gz, first_torch, floors = [], [], [], [], [], []
     try:
         for part, name in (("images", "train-images-idx3-ubyte.gz"), ("labels", "train-labels-idx1-ubyte.gz")):
             (work / part).write_bytes(gzip.decompress((FASHION / name).read_bytes()))
+        floors.append(floor())
         for _ in range(args.rounds):
             a, gz, b = engine(work, args.steps, True), engine(work, 2, False), torch(args.steps)
             ours.append(a["median_step_ms"])
@@ -61,6 +77,7 @@ def main():
             theirs.append(b["median_step_ms"])
             first_torch.append(b["first_step_s"])
             print(f"  round: ddpengine {ours[-1]:.3f} ms, PyTorch {theirs[-1]:.3f} ms, ratio {theirs[-1] / ours[-1]:.2f}", flush=True)
+        floors.append(floor())
     finally:
         shutil.rmtree(work)
     print("MLP 784-512-512-10, batch 64 a rank, 2 ranks x 1 thread, f32 over gloo")
@@ -68,6 +85,7 @@ def main():
     row("PyTorch DDP, step", theirs, "ms")
     ratios = [t / o for o, t in zip(ours, theirs, strict=True)]
     row("ratio", ratios, "x ")
+    row("floor", floors, "ms")
     row("ddpengine, first step, plain IDX", first, "s ")
     row("ddpengine, first step, .gz", first_gz, "s ")
     row("PyTorch DDP, first step", first_torch, "s ")
