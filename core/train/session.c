@@ -79,8 +79,8 @@ static ddp_status load_all(ddp_session *s, struct plugin_configs *pc, ddp_err *e
     s->phase = DDP_EXIT_CONFIG;
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
     DDP_TRY(split_device(c->train->device, s->device_name, sizeof(s->device_name), &pc->ordinal, err));
-    ddp_copy_text(s->backend_name, sizeof(s->backend_name), c->group->backend);
-    DDP_TRY(load_plugin(s, DDP_KIND_BACKEND, s->backend_name, "backend", &s->backend, &s->backend_config, err));
+    DDP_TRY(load_plugin(s, DDP_KIND_BACKEND, c->group->backend, "backend", &s->backend, &s->backend_config, err));
+    ddp_copy_text(s->backend_name, sizeof(s->backend_name), s->backend->desc.name); /* the INI may give a path */
     s->phase = DDP_EXIT_PLUGIN;
     DDP_TRY(ddp_backend_check(s->backend, err));
     DDP_TRY(load_init(s, err));

@@ -60,6 +60,11 @@ class Plugins(Case):
         if not ran:
             self.check(not self.trace.exists(), "the constructor of a refused plugin has run")
 
+    def test_backend_by_path_is_reported_by_name(self):
+        r = self.train({"group": {"backend": harness.BUILD / ".libs/backend_gloo_tcp.so"}, "train": {"max_steps": 2}})
+        self.equal(r.summary["backend"], "gloo-tcp")
+        self.equal(self.metrics(r.dir, "start")[0]["backend"], "gloo-tcp")
+
     def test_unknown_backend(self):
         self.trace = self.dir / "no"
         self.refused("gloo-tpc", "gloo-tcp", backend="gloo-tpc")
