@@ -19,11 +19,14 @@ typedef struct ddp_args {
 /* What the ranks of one supervisor share: the cause already printed, so that N ranks do not print it N times. */
 typedef struct ddp_cause ddp_cause;
 ddp_cause *ddp_cause_create(ddp_err *err); /* shared memory, inherited by children; NULL on failure */
-/* Prints the line once among all ranks that share `cause` (NULL: always). */
-void ddp_cause_print(ddp_cause *cause, ddp_log *log, const char *message);
+/* Prints the line once among all ranks that share `cause` (NULL: always). One that leaves because of a peer (exit code
+ * DDP_EXIT_PEER) lets the others speak first, for the peer itself or the supervisor knows why. */
+void ddp_cause_print(ddp_cause *cause, ddp_log *log, int exit_code, const char *message);
 
 /* One rank, here: returns the exit code. */
 int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause);
+/* A signal that ends this process leaves a line as well; not for ranks under a supervisor, which speaks for them. */
+void ddp_say_signals(void);
 /* `nproc` ranks as children; returns the exit code of the first cause. */
 int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log);
 

@@ -2,10 +2,12 @@
 #include "cli/cli.h"
 #include "base/sys.h"
 #include "group/group.h"
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void ddp_print_usage(FILE *to)
 {
@@ -52,7 +54,11 @@ static int parse_option(int option, ddp_args *args)
     int code;
 
     switch (option) {
-    case 'c': args->config_path = optarg; return -1;
+    case 'c':
+        if (args->config_path != NULL) return usage_error("one -c only, not also -c ", optarg);
+        if (optarg[0] == '\0') return usage_error("-c needs the name of a file", "");
+        args->config_path = optarg;
+        return -1;
     case 'h': ddp_print_usage(stdout); return DDP_EXIT_OK;
     case OPT_SET:
         if (args->override_count == DDP_MAX_OVERRIDES) return usage_error("too many --set", "");
@@ -66,7 +72,7 @@ static int parse_option(int option, ddp_args *args)
                      DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI, DDP_INIT_ABI, DDP_DEVICE_ABI, DDP_MODEL_ABI,
                      DDP_SAMPLER_ABI, DDP_DATASET_ABI);
         return DDP_EXIT_OK;
-    default: return usage_error("unknown option or missing value", ""); /* getopt has named it */
+    default: return DDP_EXIT_INTERNAL; /* a row of the table that no case knows */
     }
 }
 
@@ -79,12 +85,42 @@ static int parse_args(int argc, char **argv, ddp_args *args)
         {"version", no_argument, NULL, OPT_VERSION}, {NULL, 0, NULL, 0}};
     int option, code;
 
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
+    opterr = 0; /* one line, ours */
+    while ((option = getopt_long(argc, argv, ":c:h", options, NULL)) != -1) {
+        const char letter[] = {'-', (char)optopt, '\0'};
+        const char *given = optopt > ' ' && optopt < 0x7f ? letter : argv[optind - 1];
+
+        if (option == ':') return usage_error("missing value behind ", given);
+        if (option == '?') return usage_error("unknown option, or one that takes no value: ", given);
         if ((code = parse_option(option, args)) >= 0) return code;
+    }
     if (optind < argc) args->command = argv[optind++];
     if (optind < argc) args->argument = argv[optind++];
     if (optind < argc) return usage_error("too many arguments: ", argv[optind]);
     return -1;
+}
+
+static const char *where_of(const ddp_config *c, const char *key)
+{
+    const ddp_setting *s = ddp_settings_find(&c->settings, "group", key);
+
+    return s != NULL ? s->where : "default";
+}
+
+/* Without --nproc only world_size says how many ranks there are: a rank 0 that did not know would train alone. */
+static ddp_status check_world(const ddp_args *args, const ddp_config *c, ddp_err *err)
+{
+    if (args->nproc > 0 || c->group->world_size > 0) return DDP_OK;
+    if (c->group->rank > 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] rank = %d, but world_size is not set; write how many ranks there are in all",
+                        where_of(c, "rank"), (int)c->group->rank);
+    if (c->group->init_method[0] != '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] init_method is where ranks meet, but world_size is not set; write how many ranks "
+                        "there are in all",
+                        where_of(c, "init_method"));
+    return DDP_OK;
 }
 
 /* Rank and world of the first rank of this process, from the config and --nproc. */
@@ -101,6 +137,7 @@ static ddp_status resolve_launch(const ddp_args *args, const ddp_config *c, ddp_
         out->local_size = (int32_t)world;
         out->local_rank = out->rank;
     }
+    DDP_TRY(check_world(args, c, err));
     if (c->group->rank + nproc > world)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
@@ -132,19 +169,31 @@ static int run_config(const ddp_args *args, ddp_log *log)
             code = ddp_command_print_config(&config, &launch, log);
         else if (args->nproc > 1 && !args->check)
             code = ddp_supervise(args, &config, &launch, log);
-        else
+        else {
+            ddp_say_signals();
             code = ddp_run_rank(args, &config, &launch, log, NULL);
+        }
     }
     ddp_config_free(&config);
     return code;
+}
+
+/* A closed standard stream would give its number to the next file or socket, and lines of the log would go there.
+ * Standard output is opened for reading only, so that what cannot be written is still an error. */
+static void open_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) == -1) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 int main(int argc, char **argv)
 {
     ddp_args args = {0};
     ddp_log log;
-    int code = parse_args(argc, argv, &args);
+    int code;
 
+    open_standard_streams();
+    code = parse_args(argc, argv, &args);
     if (code >= 0) return code;
     (void)signal(SIGPIPE, SIG_IGN);
     /* OpenMP of a device's library reads it when it is loaded; spinning would burn processors that other ranks need. */

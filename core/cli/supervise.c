@@ -21,6 +21,7 @@ struct family {
     int code;                               /* of the first cause */
     int64_t failed_at_ms, terminated_at_ms; /* 0: not */
     int signal;                             /* that this process was asked to end by; 0: none */
+    ddp_cause *cause;
     ddp_log *log;
 };
 
@@ -61,6 +62,7 @@ static void tell_all(const struct family *f, int sig)
 
 static void rank_ended(struct family *f, pid_t pid, int status)
 {
+    char line[160];
     int32_t i = 0;
 
     while (i < f->count && f->pids[i] != pid) i++;
@@ -72,9 +74,11 @@ static void rank_ended(struct family *f, pid_t pid, int status)
         f->failed_at_ms = ddp_now_ms();
         f->code = WIFEXITED(status) ? WEXITSTATUS(status) : DDP_EXIT_PEER;
     }
-    if (WIFSIGNALED(status) && f->terminated_at_ms == 0 && f->signal == 0)
-        ddp_log_line(f->log, DDP_LOG_ERROR, "rank %d (pid %d) was killed by signal %d (%s)", f->first_rank + i,
-                     (int)pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (!WIFSIGNALED(status) || f->terminated_at_ms != 0 || f->signal != 0) return;
+    (void)snprintf(line, sizeof(line), "rank %d (pid %d) was killed by signal %d (%s)%s", f->first_rank + i, (int)pid,
+                   WTERMSIG(status), strsignal(WTERMSIG(status)),
+                   WTERMSIG(status) == SIGKILL ? "; the kernel does that when memory runs out (dmesg tells)" : "");
+    ddp_cause_print(f->cause, f->log, DDP_EXIT_INTERNAL, line); /* the rank itself cannot speak any more */
 }
 
 /* After the first failure the control plane lets the others leave; what has not after a while is made to. */
@@ -115,11 +119,11 @@ static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *c
                            const sigset_t *signals, ddp_err *err)
 {
     char endpoint[64];
-    ddp_cause *cause = ddp_cause_create(err);
     int listen_fd = -1;
     pid_t parent = getpid();
 
-    if (cause == NULL) return err->status;
+    f->cause = ddp_cause_create(err);
+    if (f->cause == NULL) return err->status;
     if (config->group->init_method[0] == '\0') DDP_TRY(listen_loopback(&listen_fd, endpoint, sizeof(endpoint), err));
     for (int32_t i = 0; i < f->count; i++) {
         ddp_launch launch = *first;
@@ -134,7 +138,7 @@ static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *c
         pid = fork();
         if (pid == 0) {
             if (launch.rank != 0 && listen_fd >= 0) (void)close(listen_fd);
-            child(args, config, &launch, f->log, cause, parent, signals);
+            child(args, config, &launch, f->log, f->cause, parent, signals);
         }
         if (pid < 0) {
             (void)ddp_fail_errno(err, "cannot start rank %d", launch.rank);
@@ -147,7 +151,21 @@ static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *c
         f->left++;
     }
     if (listen_fd >= 0) (void)close(listen_fd);
+    atomic_store(&f->log->progress_shown, f->log->terminal); /* rank 0's line may stand there */
     return DDP_OK;
+}
+
+/* The signals that end a run, but not those that who started us wants ignored: nohup, a shell's background job. */
+static void choose_signals(sigset_t *watched)
+{
+    static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
+
+    (void)signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would hide how a rank ended */
+    (void)sigemptyset(watched);
+    (void)sigaddset(watched, SIGCHLD);
+    for (size_t i = 0; i < DDP_COUNT(asking); i++)
+        if (sigaction(asking[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) (void)sigaddset(watched, asking[i]);
 }
 
 int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log)
@@ -156,11 +174,7 @@ int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *fi
     sigset_t watched, before;
     ddp_err err = {0};
 
-    (void)sigemptyset(&watched);
-    (void)sigaddset(&watched, SIGCHLD);
-    (void)sigaddset(&watched, SIGINT);
-    (void)sigaddset(&watched, SIGTERM);
-    (void)sigaddset(&watched, SIGHUP);
+    choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     f.pids = ddp_alloc((size_t)f.count * sizeof(*f.pids), &err);
     if (f.pids == NULL || fork_all(&f, args, config, first, &before, &err) != DDP_OK) {
@@ -169,6 +183,9 @@ int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *fi
     }
     wait_for_all(&f, &watched);
     free(f.pids);
-    if (f.signal != 0) return 128 + f.signal;
+    if (f.signal != 0) {
+        ddp_log_line(log, DDP_LOG_ERROR, "ended by signal %d (%s)", f.signal, strsignal(f.signal));
+        return 128 + f.signal;
+    }
     return f.code;
 }

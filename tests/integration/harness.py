@@ -91,9 +91,11 @@ class Case:
         path.write_text(text if text is not None else ini_text(merged(BASE, *layers)))
         return path
 
-    def start(self, *args, env=None, cwd=None):
+    def start(self, *args, env=None, cwd=None, ignore=None):
+        """`ignore`: a signal that the program is started with as ignored."""
         p = subprocess.Popen([str(ENGINE), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             stdin=subprocess.DEVNULL, cwd=cwd or self.dir, env={**os.environ, **(env or {})})
+                             errors="replace", stdin=subprocess.DEVNULL, cwd=cwd or self.dir, env={**os.environ, **(env or {})},
+                             preexec_fn=(lambda: signal.signal(ignore, signal.SIG_IGN)) if ignore else None)
         p.began = time.monotonic()
         self.started.append(p)
         return p

@@ -1,5 +1,6 @@
 """The commands that tell: --check, --print-config, plugins, help, --version; and the line on a terminal."""
 import os
+import pathlib
 import pty
 import re
 import select
@@ -56,6 +57,30 @@ class Cli(Case):
             self.equal(r.code, 0, r)
             self.check(part in r.out, (args, r.out))
         self.fails(self.run("help", "trian"), 2, "trian", "train")
+
+    def test_usage_is_one_line(self):
+        path = self.ini("x.ini")
+        for args, part in ((("--nonsense",), "--nonsense"), (("-x",), "-x"), (("-c",), "-c"), (("--set",), "--set"),
+                           (("--check=3",), "--check"), (("-c", path, "-c", path), "-c"), (("-c", ""), "-c")):
+            r = self.run(*args)
+            self.fails(r, 2, part, "--help")
+            self.equal(len(r.err.splitlines()), 1, r)
+
+    def test_closed_standard_streams(self):
+        """Their numbers must not go to files of the run, or the log's lines would be written into them."""
+        path = self.ini("x.ini", {"train": {"epochs": 100000}})
+        p = subprocess.Popen(["sh", "-c", f"exec {ENGINE} -c {path} <&- >&- 2>&-"])
+        self.started.append(p)
+        deadline = time.monotonic() + harness.PATIENCE
+        while "ddp-queue" not in " ".join(t.read_text() for t in pathlib.Path(f"/proc/{p.pid}/task").glob("*/comm")):
+            self.check(p.poll() is None and time.monotonic() < deadline, "did not start")
+            time.sleep(0.02)
+        self.equal([os.readlink(f"/proc/{p.pid}/fd/{fd}") for fd in (0, 1, 2)], ["/dev/null"] * 3)
+        p.kill()
+        p.wait()
+        r = subprocess.run(["sh", "-c", f"exec {ENGINE} -c {path} --check >&-"], capture_output=True, text=True)
+        self.equal(r.returncode, 1, r)
+        self.check("error: cannot write to standard output" in r.stderr, r)
 
     def test_every_key_has_a_doc(self):
         sections = re.findall(r"\[(\w+)\]", self.run("help").out.split("sections of the INI file")[-1].split("and one section")[0])

@@ -57,6 +57,13 @@ class Group(Case):
         r = self.run("-c", self.ini("x.ini", {"group": {"rank": 5, "world_size": 2, "init_method": "tcp://127.0.0.1:29999"}}))
         self.fails(r, 2, "rank", "world_size")
 
+    def test_world_size_is_not_guessed(self):
+        """A rank 0 that knows an address but no number of ranks would train alone."""
+        address = f"tcp://127.0.0.1:{harness.free_port()}"
+        r = self.run("-c", self.ini("x.ini", {"group": {"init_method": address}}))
+        self.fails(r, 2, "x.ini:", "init_method", "world_size")
+        self.fails(self.run("-c", self.ini("y.ini", {"group": {"rank": 1}})), 2, "y.ini:", "rank = 1", "world_size")
+
     def test_missing_rank_is_named_and_times_out(self):
         group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 3, "rank": 0,
                            "rendezvous_timeout": "6s"}}
@@ -109,8 +116,7 @@ class Group(Case):
             killed = time.monotonic()
             r = self.finish(p)
             self.check(time.monotonic() - killed < (10 if harness.SANITIZED else 3), r)
-            self.equal(r.code, 5, r)
-            self.check(f"rank {victim}" in r.err and "killed by signal 9" in r.err, r)
+            self.fails(r, 5, f"rank {victim} (pid {kids[victim]})", "killed by signal 9")
             self.no_processes_left(path)
 
     def test_killed_supervisor_leaves_no_orphan(self):
@@ -127,8 +133,30 @@ class Group(Case):
         self.trained_a_while(p)
         p.terminate()
         r = self.finish(p)
-        self.equal(r.code, 128 + 15, r)
+        self.fails(r, 128 + 15, "ended by signal 15")
         self.no_processes_left(path)
+
+    def test_terminated_rank_without_a_supervisor(self):
+        p = self.start("-c", self.ini("one.ini", LONG))
+        self.trained_a_while(p)
+        p.terminate()
+        self.fails(self.finish(p), -15, "ended by signal 15")
+
+    def test_signals_that_are_to_be_ignored(self):
+        """nohup: the run outlives its terminal. SIGCHLD ignored: the ranks' ends are seen all the same."""
+        path = self.ini("nohup.ini", LONG)
+        for nproc in ((), ("--nproc", 2)):
+            p = self.start("-c", path, *nproc, ignore=signal.SIGHUP)
+            self.trained_a_while(p)
+            p.send_signal(signal.SIGHUP)
+            for _ in range(3):
+                self.trained_a_while(p)
+            self.equal(p.poll(), None)
+            p.terminate()
+            self.check(self.finish(p).code in (-15, 128 + 15))
+            self.no_processes_left(path)
+        r = self.finish(self.start("-c", self.ini("short.ini"), "--nproc", 2, ignore=signal.SIGCHLD), timeout=30)
+        self.equal(r.code, 0, r)
 
     # ---- a rank stands still -----------------------------------------------------------------------------------------
     def test_stopped_rank_is_a_time_out(self):
