@@ -105,8 +105,9 @@ static const ddp_option checkpoint_options[] = {
     {"every", "0", "0..", "Steps between checkpoints; 0 writes one at the end.", DDP_OPT_INT, 0, AT(every)},
     {"keep", "3", "0..", "Newest checkpoints that are kept; 0 keeps all.", DDP_OPT_INT, 0, AT(keep)},
     {"resume", "auto", NULL,
-     "auto goes on from the newest checkpoint that verifies, never starts anew, a path goes on from that one.",
-     DDP_OPT_STRING, 0, AT(resume)},
+     "auto goes on from the newest checkpoint that verifies, never starts anew, a path goes on from that one; rank 0's "
+     "word counts.",
+     DDP_OPT_STRING, DDP_OPT_F_PER_RANK, AT(resume)},
 };
 #undef AT
 

@@ -114,7 +114,8 @@ class Checkpoint(Case):
         def both(steps):
             rank = [self.ini(f"{r}.ini", group, {"group": {"rank": r}, "train": {"max_steps": steps},
                                                  "output": {"dir": self.dir / f"out{r}"},
-                                                 "checkpoint": {"dir": self.dir / f"only{r}"}}) for r in (0, 1)]
+                                                 "checkpoint": {"dir": self.dir / f"only{r}",
+                                                                "resume": "auto" if r == 0 else "never"}}) for r in (0, 1)]
             for r in [self.finish(p) for p in [self.start("-c", x) for x in rank]]:
                 self.equal(r.code, 0, r)
             return json.loads((self.dir / "out0/summary.json").read_text())["parameter_sha256"]
