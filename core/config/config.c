@@ -87,6 +87,23 @@ static ddp_status check_group(const ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
+/* Names that have a default, so that only an empty value can leave them out. */
+static ddp_status check_names(const ddp_config *c, ddp_err *err)
+{
+    const struct {
+        const char *section, *key, *value;
+    } names[] = {{"group", "backend", c->group->backend},
+                 {"train", "device", c->train->device},
+                 {"sampler", "plugin", c->sampler},
+                 {"checkpoint", "resume", c->checkpoint->resume}};
+
+    for (size_t i = 0; i < DDP_COUNT(names); i++)
+        if (names[i].value[0] == '\0')
+            return ddp_fail(err, DDP_ERR_CONFIG, "%s: [%s] %s is empty; give it a value, or leave the line out",
+                            where_of(c, names[i].section, names[i].key), names[i].section, names[i].key);
+    return DDP_OK;
+}
+
 /* ---- loading ------------------------------------------------------------------------------------------------------------------ */
 static ddp_status parse_section(ddp_config *c, const char *name, const void **config, ddp_err *err)
 {
@@ -140,6 +157,7 @@ static ddp_status load(const char *path, const char *const *overrides, size_t ov
     for (const ddp_ini_section *s = c->ini->sections; s != NULL; s = s->next)
         if (!section_is_known(s->name)) return fail_section(s, err);
     DDP_TRY(parse_sections(c, err));
+    DDP_TRY(check_names(c, err));
     DDP_TRY(check_group(c, err));
     return check_optimizer(c, err);
 }

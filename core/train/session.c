@@ -8,6 +8,26 @@
 #include <string.h>
 
 /* ---- plugins and their options ---------------------------------------------------------------------------------------- */
+/* Puts in front of an error where the key that led to it stands, when somebody wrote it. */
+static ddp_status at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
+{
+    const ddp_setting *t = ddp_settings_find(&s->config->settings, section, key);
+
+    if (t == NULL || strcmp(t->where, "default") == 0) return err->status;
+    return ddp_fail_context(err, "%s", t->where);
+}
+
+/* The same for the key that names a plugin. */
+static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
+{
+    switch (kind) {
+    case DDP_KIND_BACKEND: return at_key(s, "group", "backend", err);
+    case DDP_KIND_INIT: return at_key(s, "group", "init_method", err);
+    case DDP_KIND_DEVICE: return at_key(s, "train", "device", err);
+    default: return at_key(s, section_kind, "plugin", err);
+    }
+}
+
 static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, const char *section_kind,
                               ddp_loaded **out, const void **config, ddp_err *err)
 {
@@ -15,7 +35,7 @@ static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, c
     ddp_loaded *p;
 
     s->phase = DDP_EXIT_PLUGIN;
-    DDP_TRY(ddp_registry_load(s->registry, kind, name, &p, err));
+    if (ddp_registry_load(s->registry, kind, name, &p, err) != DDP_OK) return at_choice(s, kind, section_kind, err);
     s->phase = DDP_EXIT_CONFIG;
     (void)snprintf(section, sizeof(section), "%s.%s", section_kind, p->desc.name);
     DDP_TRY(ddp_config_plugin(s->config, section, &p->desc, config, err));
@@ -54,15 +74,18 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
                         "[group] init_method is not set, so the ranks cannot find each other; write for example "
                         "init_method = tcp://127.0.0.1:29500, or start all ranks of one host with --nproc %d",
                         s->launch.world);
-    if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0)
-        return ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
-                        url);
+    if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
+                       url);
+        return at_key(s, "group", "init_method", err);
+    }
     memcpy(scheme, url, length);
     scheme[length] = '\0';
     DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init, &s->init_config, err));
     s->init_ops = s->init->ops;
     s->phase = DDP_EXIT_CONFIG;
-    DDP_TRY(s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err));
+    if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
+        return at_key(s, "group", "init_method", err);
     s->init->live++;
     return DDP_OK;
 }
@@ -78,7 +101,8 @@ static ddp_status load_all(ddp_session *s, struct plugin_configs *pc, ddp_err *e
 
     s->phase = DDP_EXIT_CONFIG;
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
-    DDP_TRY(split_device(c->train->device, s->device_name, sizeof(s->device_name), &pc->ordinal, err));
+    if (split_device(c->train->device, s->device_name, sizeof(s->device_name), &pc->ordinal, err) != DDP_OK)
+        return at_key(s, "train", "device", err);
     DDP_TRY(load_plugin(s, DDP_KIND_BACKEND, c->group->backend, "backend", &s->backend, &s->backend_config, err));
     ddp_copy_text(s->backend_name, sizeof(s->backend_name), s->backend->desc.name); /* the INI may give a path */
     s->phase = DDP_EXIT_PLUGIN;
@@ -99,11 +123,27 @@ static ddp_status load_all(ddp_session *s, struct plugin_configs *pc, ddp_err *e
     return load_plugin(s, DDP_KIND_SAMPLER, "sequential", "sampler", &s->eval.sampler_plugin, &pc->eval_sampler, err);
 }
 
+/* One line each, of the first rank on this host: they mostly share the file. */
+static void warn_deprecated(const ddp_session *s)
+{
+    const ddp_settings *all = &s->config->settings;
+
+    for (size_t i = 0; i < all->count && s->launch.local_rank == 0; i++) {
+        const ddp_setting *t = &all->items[i];
+
+        if ((t->option->flags & DDP_OPT_F_DEPRECATED) != 0)
+            ddp_log_line(s->log, DDP_LOG_WARN, "%s: [%s] %s is deprecated: %s", t->where, t->section, t->key,
+                         t->option->doc);
+    }
+}
+
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err)
 {
     struct plugin_configs pc = {0};
 
-    return load_all(s, &pc, err);
+    DDP_TRY(load_all(s, &pc, err));
+    warn_deprecated(s);
+    return DDP_OK;
 }
 
 /* ---- data --------------------------------------------------------------------------------------------------------------- */
@@ -166,17 +206,64 @@ static ddp_status check_eval_fields(ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
+static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
+{
+    uint64_t batch = (uint64_t)s->batches.batch_size;
+
+    return samples / batch + (samples % batch != 0);
+}
+
+/* What the sampler gives rank `rank` in an epoch. */
+static ddp_status share_of(const ddp_session *s, const void *sampler_config, int32_t rank, uint64_t *samples,
+                           ddp_err *err)
+{
+    ddp_sampler_params sp = {.struct_size = sizeof(sp),
+                             .rank = (uint32_t)rank,
+                             .world_size = (uint32_t)s->launch.world,
+                             .length = s->train.length,
+                             .seed = s->config->train->seed};
+    ddp_sampler *trial;
+
+    DDP_TRY(s->train.sampler_ops->open(&s->host, sampler_config, &sp, &trial, err));
+    *samples = s->train.sampler_ops->count(trial);
+    s->train.sampler_ops->close(trial);
+    return DDP_OK;
+}
+
+/* Every rank must have samples, and as many micro-batches as the others. The first and the last rank tell for the
+ * samplers there are, so that each rank, and --check, sees it alone; the agreement of the ranks looks at all. */
+static ddp_status check_shares(const ddp_session *s, const void *sampler_config, ddp_err *err)
+{
+    const int32_t ranks[] = {0, s->launch.world - 1};
+    uint64_t batches[DDP_COUNT(ranks)];
+
+    for (size_t i = 0; i < DDP_COUNT(ranks); i++) {
+        uint64_t samples = s->train.count;
+
+        if (ranks[i] != s->launch.rank) DDP_TRY(share_of(s, sampler_config, ranks[i], &samples, err));
+        batches[i] = micro_batches(s, samples);
+        if (samples == 0)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "rank %d gets no samples: the dataset has %" PRIu64
+                            " for %d ranks; lower world_size or use more data",
+                            ranks[i], s->train.length, s->launch.world);
+    }
+    if (batches[0] == batches[1]) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "sampler \"%s\" gives rank 0 %" PRIu64 " batches an epoch and rank %d %" PRIu64 " (%" PRIu64
+                    " samples, batch %" PRId64
+                    "), but ranks train in step; write [sampler] plugin = distributed, which makes the shares equal",
+                    s->train.sampler_plugin->desc.name, batches[0], ranks[1], batches[1], s->train.length,
+                    s->batches.batch_size);
+}
+
 static ddp_status open_data(ddp_session *s, const struct plugin_configs *pc, ddp_err *err)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size, accumulate = (uint64_t)s->batches.accumulate;
+    uint64_t accumulate = (uint64_t)s->batches.accumulate;
 
     DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
-    if (s->train.count == 0)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "rank %d gets no samples: the dataset has %" PRIu64
-                        " for %d ranks; lower world_size or use more data",
-                        s->launch.rank, s->train.length, s->launch.world);
-    s->batches_per_epoch = (s->train.count + batch - 1) / batch;
+    s->batches_per_epoch = micro_batches(s, s->train.count);
+    DDP_TRY(check_shares(s, pc->sampler, err));
     s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
@@ -250,6 +337,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
 
     *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
     if (load_all(s, &pc, err) != DDP_OK) goto close;
+    warn_deprecated(s);
     s->phase = DDP_EXIT_CONFIG;
     if (ddp_config_batches(config, launch->world, &s->batches, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;

@@ -1,5 +1,6 @@
 """Mistakes that users make: one clear line, the documented exit code, nothing left behind."""
 import gzip
+import re
 import struct
 import sys
 
@@ -43,6 +44,22 @@ class Errors(Case):
     def test_missing_file_and_missing_include(self):
         self.fails(self.run("-c", self.dir / "none.ini"), 2, "none.ini")
         self.bad("include = other.ini\n", 2, "x.ini:1", "other.ini")
+
+    def test_names_that_are_empty(self):
+        for section, key in (("group", "backend"), ("train", "device"), ("sampler", "plugin"), ("checkpoint", "resume")):
+            r = self.run("-c", self.ini("x.ini", {section: {key: ""}}), "--check")
+            self.fails(r, 2, "x.ini:", f"[{section}] {key}", "empty")
+
+    def test_place_of_a_choice_that_cannot_be_had(self):
+        for section, key, value, code in (("group", "backend", "none", 3), ("train", "device", "none", 3),
+                                          ("model", "plugin", "none", 3), ("data", "plugin", "none", 3),
+                                          ("sampler", "plugin", "none", 3), ("train", "device", "cpu:x", 2)):
+            path = self.ini("x.ini", {section: {key: value}})
+            line = path.read_text().splitlines().index(f"{key} = {value}") + 1
+            self.fails(self.run("-c", path, "--check"), code, f"error: {path}:{line}: ")
+        for url, code in (("none://x", 3), ("tcp://127.0.0.1", 2), ("127.0.0.1:1", 2)):
+            r = self.run("-c", self.ini("x.ini", {"group": {"init_method": url, "world_size": 2}}), "--check")
+            self.fails(r, code, re.compile(r"error: \S+/x\.ini:\d+: "), url.split(":")[0])
 
     def test_key_twice(self):
         self.bad("[train]\nseed = 1\nseed = 2\n", 2, "x.ini:3", "seed")

@@ -43,7 +43,13 @@ class Group(Case):
         uneven = {"data.synthetic": {"samples": 129}, "train": {"batch_size": 32, "accumulate": 4},
                   "sampler": {"plugin": "sequential"}}
         for r in self.pair(uneven, uneven):
-            self.fails(r, 4, "micro-batches an epoch", "3", "2", "sampler sequential")
+            self.fails(r, 2, "rank 0 3 batches", "rank 1 2", "sequential", "plugin = distributed")
+        self.fails(self.run("-c", self.ini("x.ini", uneven), "--check", "--nproc", 2), 2, "rank 0 3 batches", "rank 1 2")
+
+    def test_fewer_samples_than_ranks_is_seen_by_all(self):
+        one = {"data.synthetic": {"samples": 1}, "sampler": {"plugin": "sequential"}}
+        for r in self.pair(one, one):
+            self.fails(r, 2, "rank 1 gets no samples")
 
     def test_differing_world_size(self):
         for r in self.pair({"group": {"world_size": 3}}):

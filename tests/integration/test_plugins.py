@@ -107,6 +107,29 @@ class Plugins(Case):
         (self.dir / "plugins").chmod(0o777)
         self.refused("plugins", "writable")
 
+    def test_deprecated_option_is_warned_of_once(self):
+        """A sampler whose one option is an old name."""
+        table = ('static const ddp_option options[] = {{"old", "3", NULL, "Use new.", DDP_OPT_INT, DDP_OPT_F_DEPRECATED, '
+                 'offsetof(struct config, unused)}};\nDDP_PLUGIN_EXPORT')
+        source = (SRC / "samplers/sequential.c").read_text()
+        for old, new in (("DDP_PLUGIN_EXPORT", table), ('"sequential"', '"older"'), (".options = NULL", ".options = options"),
+                         (".option_count = 0", ".option_count = 1"), ("int32_t unused;", "int64_t unused;")):
+            self.check(old in source, old)
+            source = source.replace(old, new)
+        (self.dir / "older.c").write_text("#include <stddef.h>\n" + source)
+        (self.dir / "plugins").mkdir()
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", str(self.dir / "older.c"), "-o",
+                        str(self.dir / "plugins/sampler_older.so")], check=True)
+        for given in (True, False):
+            path = self.ini("x.ini", {"plugins": {"path": self.dir / "plugins"}, "sampler": {"plugin": "older"}},
+                            {"sampler.older": {"old": 4}} if given else {})
+            for args in (("--check",), ("--nproc", 2), ("--print-config",)):
+                r = self.run("-c", path, *args)
+                self.equal(r.code, 0, r)
+                warnings = [line for line in r.err.splitlines() if "warning: " in line]
+                self.equal(len(warnings), 1 if given else 0, r)
+                self.check(all("x.ini:" in w and "[sampler.older] old is deprecated: Use new." in w for w in warnings), r)
+
     def test_clone_under_tmp_and_another_users_checkout(self):
         """The build tree itself, copied below /tmp; then, as root, owned by somebody else."""
         if not str(BUILD).startswith("/"):
