@@ -75,7 +75,7 @@ static ddp_status sampler_open(const ddp_host *host, const void *config, const d
     /* PyTorch's ceil((length - world) / world) of a remainder is the quotient */
     s->count = s->length / s->world + (!c->drop_last && s->length % s->world != 0);
     if (c->shuffle) {
-        s->order = calloc(s->length, sizeof(*s->order));
+        s->order = s->length > SIZE_MAX / sizeof(*s->order) ? NULL : calloc(s->length, sizeof(*s->order));
         if (s->order == NULL) {
             free(s);
             return ddp_fail(err, DDP_ERR_NOMEM,

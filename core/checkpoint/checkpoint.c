@@ -214,7 +214,7 @@ ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta,
     DDP_TRY(ddp_path_join(final.text, dir, name, err));
     DDP_TRY(ddp_path_join(tmp.text, dir, tmp_name, err));
     DDP_TRY(ddp_make_folders(dir, err));
-    DDP_TRY(ddp_sweep(dir, err));
+    DDP_TRY(ddp_sweep(dir, ".tmp", err));
     if (is_saved(dir, meta)) {
         ddp_log_line(log, DDP_LOG_INFO, "checkpoint %s is there already", final.text);
         return DDP_OK;
@@ -242,6 +242,43 @@ static void fsync_parent(const char *dir)
 
     ddp_copy_text(copy.text, sizeof(copy.text), dir);
     (void)ddp_fsync_folder(dirname(copy.text), &ignored);
+}
+
+static ddp_status rename_old(const char *dir, uint64_t step, ddp_err *err)
+{
+    char name[DDP_STEP_NAME], old_name[DDP_STEP_NAME + 4];
+    ddp_path path, old;
+
+    ddp_step_name(name, step);
+    (void)snprintf(old_name, sizeof(old_name), "%s.old", name);
+    DDP_TRY(ddp_path_join(path.text, dir, name, err));
+    DDP_TRY(ddp_path_join(old.text, dir, old_name, err));
+    if (rename(path.text, old.text) != 0) return ddp_fail_errno(err, "cannot rename %s to %s", path.text, old_name);
+    return DDP_OK;
+}
+
+ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log, ddp_err *err)
+{
+    uint64_t *steps = NULL;
+    size_t count = 0, n = 0;
+    char name[DDP_STEP_NAME];
+    ddp_status st;
+
+    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    while (n < count && steps[n] >= from) n++; /* highest first, so that a kill halfway leaves what is lower */
+    st = n > 0 ? ddp_sweep(dir, ".old", err) : DDP_OK;
+    for (size_t i = 0; i < n && st == DDP_OK; i++) st = rename_old(dir, steps[i], err);
+    if (n > 0 && st == DDP_OK) st = ddp_fsync_folder(dir, err);
+    if (n > 0 && st == DDP_OK) {
+        ddp_step_name(name, steps[0]);
+        ddp_log_line(
+            log, DDP_LOG_INFO,
+            "%zu checkpoint%s of an earlier run in %s, the newest %s, %s set aside as step-*.old until a run does so "
+            "again",
+            n, n == 1 ? "" : "s", dir, name, n == 1 ? "is" : "are");
+    }
+    free(steps);
+    return st;
 }
 
 ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)

@@ -25,6 +25,10 @@ typedef struct ddp_checkpoint_meta {
 ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
                                size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
                                uint64_t keep, ddp_log *log, ddp_err *err);
+/* Renames every checkpoint of DIR at or above step `from` to step-NNNNNNNN.old, which nothing loads, highest first; those
+ * that an earlier call left are removed before, when there is something to rename. For a run that starts afresh or goes
+ * back: otherwise what an older run saved under higher steps would pass for this run's newest. */
+ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log, ddp_err *err);
 /* Creates DIR where needed and checks that it can be written, before training starts. */
 ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err);
 

@@ -89,19 +89,19 @@ ddp_status ddp_remove_path(const char *path, ddp_err *err)
     return unlink(path) == 0 ? DDP_OK : ddp_remove_folder(path, err);
 }
 
-static bool is_left_over(const char *name)
+static bool is_step_with(const char *name, const char *suffix)
 {
     char base[DDP_STEP_NAME];
-    size_t n = strlen(name);
+    size_t n = strlen(name), tail = strlen(suffix);
     uint64_t step;
 
-    if (n < 5 || n - 4 >= sizeof(base) || strcmp(name + n - 4, ".tmp") != 0) return false;
-    memcpy(base, name, n - 4);
-    base[n - 4] = '\0';
+    if (n <= tail || n - tail >= sizeof(base) || strcmp(name + n - tail, suffix) != 0) return false;
+    memcpy(base, name, n - tail);
+    base[n - tail] = '\0';
     return parse_step(base, &step);
 }
 
-ddp_status ddp_sweep(const char *dir, ddp_err *err)
+ddp_status ddp_sweep(const char *dir, const char *suffix, ddp_err *err)
 {
     const struct dirent *e;
     ddp_status st = DDP_OK;
@@ -110,7 +110,7 @@ ddp_status ddp_sweep(const char *dir, ddp_err *err)
 
     if (d == NULL) return ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
     while (st == DDP_OK && (e = readdir(d)) != NULL) {
-        if (!is_left_over(e->d_name)) continue;
+        if (!is_step_with(e->d_name, suffix)) continue;
         st = ddp_path_join(path.text, dir, e->d_name, err);
         if (st == DDP_OK) st = ddp_remove_path(path.text, err);
     }

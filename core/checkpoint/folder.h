@@ -17,8 +17,8 @@ void ddp_step_name(char name[DDP_STEP_NAME], uint64_t step); /* "step-00000500" 
 
 /* The steps that have a folder in `dir`, highest first; free() *steps. An absent folder has none. */
 ddp_status ddp_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_err *err);
-/* Removes step-*.tmp, left over from saves that did not finish. */
-ddp_status ddp_sweep(const char *dir, ddp_err *err);
+/* Removes step-*SUFFIX: ".tmp" is left over from saves that did not finish, ".old" was set aside. */
+ddp_status ddp_sweep(const char *dir, const char *suffix, ddp_err *err);
 ddp_status ddp_remove_path(const char *path, ddp_err *err); /* a folder with its files, or a file; absent: ok */
 /* Size and SHA-256 of a file against what the manifest says. */
 ddp_status ddp_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err);

@@ -25,7 +25,7 @@ static void compose(const ddp_progress *g, char *buf, size_t capacity)
 
     if (left > 0)
         (void)snprintf(eta, sizeof(eta), "  ETA %s",
-                       ddp_format_seconds((double)left * g->average_ms * 1e-3, time, sizeof(time)));
+                       ddp_format_seconds(ceil((double)left * g->average_ms * 1e-3), time, sizeof(time)));
     if (rate >= 100.0 && rate < 1e18)
         ddp_format_count((uint64_t)(rate + 0.5), per_s, sizeof(per_s));
     else

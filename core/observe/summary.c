@@ -68,7 +68,8 @@ ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statisti
     if (data == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for summary.json");
     (void)snprintf(path, sizeof(path), "%s/summary.json", dir);
     (void)snprintf(tmp, sizeof(tmp), "%s.tmp", path);
-    st = write_file(tmp, data, err);
+    st = ddp_make_folders(dir, err); /* it may have been removed since the start */
+    if (st == DDP_OK) st = write_file(tmp, data, err);
     if (st == DDP_OK && rename(tmp, path) != 0) st = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
     if (st != DDP_OK) (void)unlink(tmp);
     free(data);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- tensors over the arenas -------------------------------------------------------------------------------------------- */
 struct state_names {
@@ -116,20 +117,22 @@ static ddp_status fill_views(const char *path, const char *what, const ddp_safet
     return DDP_OK;
 }
 
-/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split. */
+/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split and
+ * the same order of the samples. */
 static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
     const ddp_checkpoint_meta *m = &c->meta;
     uint64_t world = (uint64_t)t->s->launch.world, batch = (uint64_t)t->s->batches.batch_size,
-             accumulate = (uint64_t)t->s->batches.accumulate;
+             accumulate = (uint64_t)t->s->batches.accumulate, seed = t->s->config->train->seed;
 
-    if (m->cursor == 0 || (m->world_size == world && m->batch_size == batch && m->accumulate == accumulate))
+    if (m->cursor == 0 ||
+        (m->world_size == world && m->batch_size == batch && m->accumulate == accumulate && m->seed == seed))
         return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,
                     "checkpoint %s was saved in the middle of an epoch with world_size %" PRIu64 ", batch_size %" PRIu64
-                    ", accumulate %" PRIu64 "; this run has %" PRIu64 ", %" PRIu64 ", %" PRIu64
-                    ": resume with the same, or from a checkpoint of an epoch's end",
-                    c->path, m->world_size, m->batch_size, m->accumulate, world, batch, accumulate);
+                    ", accumulate %" PRIu64 ", seed %" PRIu64 "; this run has %" PRIu64 ", %" PRIu64 ", %" PRIu64
+                    ", %" PRIu64 ": resume with the same, or from a checkpoint of an epoch's end",
+                    c->path, m->world_size, m->batch_size, m->accumulate, m->seed, world, batch, accumulate, seed);
 }
 
 static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
@@ -153,6 +156,27 @@ struct resume_word {
     char path[512], error[496];
 };
 
+/* Whether the checkpoint at `path` lies directly in `dir`. */
+static bool lies_in(const char *path, const char *dir)
+{
+    char parent[sizeof(((ddp_checkpoint *)NULL)->path) + 4];
+    struct stat a, b;
+
+    (void)snprintf(parent, sizeof(parent), "%s/..", path);
+    return stat(parent, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* A run that starts afresh or goes back leaves the folder to itself: see ddp_checkpoint_set_aside. */
+static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    uint64_t from = 0;
+
+    if (t->s->launch.rank != 0 || c->dir[0] == '\0' || strcmp(c->resume, "auto") == 0) return DDP_OK;
+    if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->step + 1;
+    return ddp_checkpoint_set_aside(c->dir, from, t->s->log, err);
+}
+
 static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *err)
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
@@ -164,6 +188,7 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
         st = DDP_IN_PROGRESS;
     } else if (strcmp(c->resume, "auto") != 0) {
         st = ddp_checkpoint_open(c->resume, &ck, err);
+        if (st != DDP_OK) return ddp_fail_context(err, "[checkpoint] resume, which takes auto, never or a checkpoint");
     } else if (c->dir[0] != '\0') {
         st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
     }
@@ -277,7 +302,9 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
         DDP_TRY(broadcast(t, t->state2, err));
         take_position(t, &word, done);
     }
-    return compare_hashes(t, err);
+    DDP_TRY(compare_hashes(t, err));
+    t->s->phase = DDP_EXIT_CHECKPOINT;
+    return *done ? DDP_OK : set_aside(t, err);
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------------- */

@@ -135,6 +135,50 @@ class Checkpoint(Case):
         b = self.saved({"checkpoint": {"resume": "never"}})
         self.equal(a.summary["parameter_sha256"], b.summary["parameter_sha256"])
 
+    def names(self, folder="ckpt"):
+        return sorted(p.name for p in (self.dir / folder).iterdir())
+
+    def test_never_sets_older_checkpoints_aside(self):
+        """Those of an older run with higher steps must not pass for the newest of this one, nor be removed as its oldest."""
+        self.saved()
+        afresh = {"train": {"max_steps": 10}, "checkpoint": {"resume": "never", "every": 5, "keep": 1}}
+        r = self.saved(afresh, name="again.ini")
+        self.equal(self.names(), ["step-00000010", "step-00000020.old", "step-00000040.old"], r)
+        self.check("step-00000040" in r.err and str(self.dir / "ckpt") in r.err and "set aside" in r.err, r)
+        r = self.saved({"train": {"max_steps": 15}}, name="auto.ini")
+        self.check("resuming from" in r.err and "step-00000010" in r.err and "set aside" not in r.err, r)
+        r = self.saved(afresh, name="third.ini")
+        self.equal(self.names(), ["step-00000010", "step-00000010.old", "step-00000015.old"], r)
+
+    def test_going_back_sets_later_checkpoints_aside(self):
+        self.saved({"checkpoint": {"every": 10, "keep": 0}})
+        back = {"checkpoint": {"resume": f"{self.dir}/ckpt/step-00000020/", "every": 7, "keep": 0}, "train": {"max_steps": 22}}
+        r = self.saved(back, name="back.ini")
+        self.check("resuming from" in r.err, r)
+        self.equal(self.names(), ["step-00000010", "step-00000020", "step-00000021", "step-00000022", "step-00000030.old",
+                                  "step-00000040.old"], r)
+        r = self.saved({"train": {"max_steps": 25}}, name="on.ini")
+        self.check("step-00000022: step 22" in r.err, r)
+        # nothing to do: nothing is touched
+        before = self.names()
+        self.saved({"checkpoint": {"resume": f"{self.dir}/ckpt/step-00000020"}, "train": {"max_steps": 20}}, name="done.ini")
+        self.equal(self.names(), before)
+
+    def test_another_seed_in_the_middle_of_an_epoch(self):
+        self.saved({"train": {"max_steps": 7}})
+        r = self.run("-c", self.ini("x.ini", {"checkpoint": {"dir": self.dir / "ckpt"}, "train": {"seed": 4}}), "--nproc", 2)
+        self.fails(r, 8, "seed 3", "4")
+
+    def test_output_folder_removed_while_running(self):
+        path = self.ini("x.ini", {"train": {"epochs": 200}, "output": {"dir": self.dir / "out", "log_every": 1}})
+        p = self.start("-c", path, "--nproc", 2)
+        while "loss" not in p.stderr.readline():
+            pass
+        shutil.rmtree(self.dir / "out")
+        r = self.finish(p)
+        self.equal(r.code, 0, r)
+        self.equal(json.loads((self.dir / "out/summary.json").read_text())["exit_code"], 0)
+
     def test_another_models_checkpoint(self):
         self.saved()
         path = self.ini("other.ini", {"checkpoint": {"dir": self.dir / "ckpt"}, "model.mlp": {"hidden": "25, 17"}})
@@ -167,7 +211,7 @@ class Checkpoint(Case):
         r = self.run("-c", path, "--nproc", 2)
         self.fails(r, 8, self.dir / "file")
         path = self.ini("y.ini", {"checkpoint": {"resume": self.dir / "nowhere"}})
-        self.fails(self.run("-c", path, "--nproc", 2), 8, self.dir / "nowhere")
+        self.fails(self.run("-c", path, "--nproc", 2), 8, self.dir / "nowhere", "[checkpoint] resume", "never")
 
     def test_full_disk(self):
         """The file-size limit stands in for a full disk where a small file system cannot be mounted."""

@@ -180,8 +180,8 @@ static void plain_lines(void **state)
     assert_int_equal(logged(p, "  step "), 4); /* 100, 200, 300 and the last */
     assert_int_equal(
         logged(p, "epoch 1/2  step 100/350  loss 0.0100  25,600 samples/s  1.25 ms/step (data 0.01, wait 0.20)  "
-                  "ETA "),
-        1);
+                  "ETA 1 s\n"),
+        1); /* 250 x 1.25 ms: whole seconds, rounded up */
     assert_int_equal(
         logged(p, "epoch 2/2  step 350/350  loss 0.0029  25,600 samples/s  1.25 ms/step (data 0.01, wait 0.20)\n"), 1);
     assert_int_equal(
