@@ -157,7 +157,7 @@ class Checkpoint(Case):
         self.check("resuming from" in r.err, r)
         self.equal(self.names(), ["step-00000010", "step-00000020", "step-00000021", "step-00000022", "step-00000030.old",
                                   "step-00000040.old"], r)
-        r = self.saved({"train": {"max_steps": 25}}, name="on.ini")
+        r = self.saved({"train": {"max_steps": 25}, "checkpoint": {"keep": 0}}, name="on.ini")
         self.check("step-00000022: step 22" in r.err, r)
         # nothing to do: nothing is touched
         before = self.names()
