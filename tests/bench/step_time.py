@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Step time and time to the first step against PyTorch DDP, both over gloo, 2 ranks x 1 thread, alternating in one run:
 
-    make && make tests/bench/bench_device tests/bench/bench_allreduce && tests/bench/step_time.py [--rounds 7] [--steps 400]
+    make -s bench [BENCH_FLAGS="--rounds 7 --steps 400"]
 
 PyTorch is taken at its best (OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=SkylakeX, for Debian's OpenBLAS).
 Prints each side's median with its spread over the rounds, and the ratio of each round; and, before and after the rounds, the
