@@ -25,6 +25,10 @@ ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
     va_end(ap);
+    if (err->status == DDP_OK) { /* a plugin has failed without ddp_fail(): it stays a failure */
+        err->status = DDP_ERR_INTERNAL;
+        if (inner[0] == '\0') ddp_copy_text(inner, sizeof(inner), "failed without giving a reason");
+    }
     append(err, length, inner);
     return err->status;
 }

@@ -43,11 +43,31 @@ static const char *level_text(int level)
     }
 }
 
-/* Names from files and from other hosts reach the terminal: control characters are taken out. */
+/* Bytes of the UTF-8 character at `text`, 0 when it is none or a control character of C1. */
+static size_t utf8_length(const unsigned char *text)
+{
+    size_t length = text[0] < 0x80                      ? 1
+                    : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
+                    : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
+                                                        : 4;
+
+    if (length == 1) return 1;
+    if (text[0] < 0xc2 || text[0] > 0xf4 || (text[0] == 0xc2 && text[1] < 0xa0)) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0; /* the end of the text as well */
+    return length;
+}
+
+/* Names from files and from other hosts reach the terminal: control characters are taken out, and what is no UTF-8. */
 static void clean(char *text)
 {
-    for (; *text != '\0'; text++)
+    while (*text != '\0') {
+        size_t length = utf8_length((const unsigned char *)text);
+
         if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f) *text = ' ';
+        if (length == 0) *text = '?';
+        text += length == 0 ? 1 : length;
+    }
 }
 
 void ddp_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)

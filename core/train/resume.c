@@ -125,6 +125,11 @@ static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, 
     uint64_t world = (uint64_t)t->s->launch.world, batch = (uint64_t)t->s->batches.batch_size,
              accumulate = (uint64_t)t->s->batches.accumulate, seed = t->s->config->train->seed;
 
+    if (m->cursor > t->s->batches_per_epoch && m->world_size == world && m->batch_size == batch)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "checkpoint %s was saved after micro-batch %" PRIu64 " of an epoch, which has %" PRIu64
+                        " in this run: it is of other data; set [checkpoint] dir to another folder, or resume = never",
+                        c->path, m->cursor, t->s->batches_per_epoch);
     if (m->cursor == 0 ||
         (m->world_size == world && m->batch_size == batch && m->accumulate == accumulate && m->seed == seed))
         return DDP_OK;

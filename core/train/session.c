@@ -347,6 +347,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     return DDP_OK;
 
 close:
+    if (err->status == DDP_OK) (void)ddp_fail(err, DDP_ERR_INTERNAL, "a plugin failed without giving a reason");
     ddp_session_close(s);
     return err->status;
 }

@@ -274,7 +274,8 @@ static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capa
 
         (void)nanosleep(&pause, NULL);
     }
-    (void)snprintf(own, sizeof(own), "rank %d: %s", t->s->launch.rank, err->msg);
+    (void)snprintf(own, sizeof(own), "rank %d: %s", t->s->launch.rank,
+                   err->msg[0] != '\0' ? err->msg : "a plugin failed without giving a reason");
     ddp_group_abort(t->group, t->s->phase, own); /* does nothing when the run has already failed */
     if (!ddp_group_failed(t->group, &f)) {
         f.exit_code = t->s->phase;

@@ -169,6 +169,12 @@ class Checkpoint(Case):
         r = self.run("-c", self.ini("x.ini", {"checkpoint": {"dir": self.dir / "ckpt"}, "train": {"seed": 4}}), "--nproc", 2)
         self.fails(r, 8, "seed 3", "4")
 
+    def test_less_data_than_the_position(self):
+        self.saved({"train": {"max_steps": 17}})
+        less = {"checkpoint": {"dir": self.dir / "ckpt"}, "data.synthetic": {"samples": 100}}
+        r = self.run("-c", self.ini("x.ini", less), "--nproc", 2)
+        self.fails(r, 8, "micro-batch 17", "4 in this run", "step-00000017")
+
     def test_output_folder_removed_while_running(self):
         path = self.ini("x.ini", {"train": {"epochs": 200}, "output": {"dir": self.dir / "out", "log_every": 1}})
         p = self.start("-c", path, "--nproc", 2)

@@ -2,6 +2,7 @@
 import gzip
 import re
 import struct
+import subprocess
 import sys
 
 import harness
@@ -60,6 +61,13 @@ class Errors(Case):
         for url, code in (("none://x", 3), ("tcp://127.0.0.1", 2), ("127.0.0.1:1", 2)):
             r = self.run("-c", self.ini("x.ini", {"group": {"init_method": url, "world_size": 2}}), "--check")
             self.fails(r, code, re.compile(r"error: \S+/x\.ini:\d+: "), url.split(":")[0])
+
+    def test_bytes_that_are_no_text_do_not_reach_the_terminal(self):
+        path = self.dir / "x.ini"
+        path.write_bytes(b"[train]\nsee\xff\xc2\x9b\xe2\x82d\xc3\xbc = 1\n")
+        r = subprocess.run([str(harness.ENGINE), "-c", str(path)], capture_output=True)
+        self.equal(r.returncode, 2, r)
+        self.check("see?????d\u00fc" in r.stderr.decode(), r.stderr)
 
     def test_key_twice(self):
         self.bad("[train]\nseed = 1\nseed = 2\n", 2, "x.ini:3", "seed")

@@ -130,6 +130,22 @@ class Plugins(Case):
                 self.equal(len(warnings), 1 if given else 0, r)
                 self.check(all("x.ini:" in w and "[sampler.older] old is deprecated: Use new." in w for w in warnings), r)
 
+    def test_plugin_that_fails_without_a_reason(self):
+        """A status without ddp_fail() is a failure all the same, not a crash."""
+        (self.dir / "plugins").mkdir()
+        source = self.dir / "mute.c"
+        source.write_text('#include <ddpengine/model.h>\n'
+                          'static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)'
+                          '{ (void)g; (void)config; (void)err; return DDP_ERR_CONFIG; }\n'
+                          'static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = build};\n'
+                          'DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0), '
+                          '.name = "mute", .version = "1", .summary = "s", .option_size = sizeof(ddp_option), .ops = &ops };\n')
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", str(source), "-o",
+                        str(self.dir / "plugins/model_mute.so")], check=True)
+        path = self.ini("x.ini", {"model": {"plugin": "mute"}, "plugins": {"path": self.dir / "plugins"}})
+        for args in (("--check",), ("--nproc", 2)):
+            self.fails(self.run("-c", path, *args), 2, 'model "mute"', "without giving a reason")
+
     def test_clone_under_tmp_and_another_users_checkout(self):
         """The build tree itself, copied below /tmp; then, as root, owned by somebody else."""
         if not str(BUILD).startswith("/"):
