@@ -46,6 +46,15 @@ static ddp_status watch(ddp_group *g, int *fd, ddp_err *err)
     return ddp_fail_errno(err, "cannot watch the sockets of the control plane");
 }
 
+/* " (node1.ini:4)"; of a long path the end, which tells most. */
+static void name_place(ddp_group *g, const char *where)
+{
+    size_t room = sizeof(g->world_where) - sizeof(" ()"), length = where == NULL ? 0 : strlen(where);
+
+    if (length > 0)
+        (void)snprintf(g->world_where, sizeof(g->world_where), " (%s)", length > room ? where + length - room : where);
+}
+
 /* What a group needs before it meets anybody; on failure group_free takes what is there. */
 static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
@@ -64,6 +73,7 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     g->expired = p->expired;
     g->expired_ctx = p->expired_ctx;
     ddp_copy_text(g->url, sizeof(g->url), p->url == NULL ? "" : p->url);
+    name_place(g, p->world_where);
     ddp_copy_text(g->address, sizeof(g->address), "127.0.0.1");
     g->agreement = ddp_strdup(p->agreement == NULL ? "" : p->agreement, err);
     if (g->agreement == NULL) return DDP_ERR_NOMEM;

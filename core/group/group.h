@@ -19,6 +19,7 @@ bool ddp_endpoint_is_loopback(const char *endpoint);
 
 typedef struct ddp_group_params {
     int32_t rank, world;
+    const char *world_where;      /* where world_size was set, "node1.ini:4", for messages; may be NULL */
     const char *url;              /* init_method, for messages */
     const ddp_init_ops *init_ops; /* with `init`; not used when listen_fd is given or world is 1 */
     ddp_init *init;

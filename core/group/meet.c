@@ -113,6 +113,7 @@ static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
     ddp_pack_bytes(&t, m->host, strlen(m->host));
+    ddp_pack_bytes(&t, g->world_where, strlen(g->world_where));
     status = t.failed ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for the hello to rank 0")
                       : ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, err);
     ddp_text_free(&t);

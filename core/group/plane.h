@@ -63,6 +63,8 @@ enum {
     DDP_PEER_REFUSED /* has been told why; gone as soon as it closes */
 };
 
+#define DDP_WHERE_MAX 160
+
 /* One connection; the control thread's. */
 typedef struct ddp_peer {
     struct ddp_peer *next;
@@ -107,6 +109,7 @@ typedef struct ddp_server {
 struct ddp_group {
     int32_t rank, world, local_rank, local_size;
     char endpoint[DDP_ENDPOINT_MAX], url[DDP_ENDPOINT_MAX + 64], address[64];
+    char world_where[DDP_WHERE_MAX]; /* " (node1.ini:4)" or empty */
     int64_t began_ns, timeout_ms, report_ms;
     char *agreement;
     ddp_log *log;

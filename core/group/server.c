@@ -197,11 +197,12 @@ static bool hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     uint32_t abi = ddp_unpack_u32(&u), backend_abi = ddp_unpack_u32(&u);
     ddp_member m = {.pid = ddp_unpack_u32(&u)};
     const ddp_member *first;
-    char version[32];
+    char version[32], where[DDP_WHERE_MAX];
 
     ddp_unpack_text(&u, version, sizeof(version));
     ddp_unpack_text(&u, m.host_id, sizeof(m.host_id));
     ddp_unpack_text(&u, m.host, sizeof(m.host));
+    ddp_unpack_text(&u, where, sizeof(where));
     if (u.bad || u.left != 0) return false;
     first = rank >= 0 && rank < g->world ? &g->members[rank] : NULL;
     if (g->server->failed)
@@ -213,8 +214,8 @@ static bool hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
                "the same ddpengine on all hosts",
                (int)rank, m.host, version, abi, backend_abi, DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI);
     else if (world != g->world)
-        refuse(g, p, rank, "rank %d on host %s has world_size %d, rank 0 has %d. Make them equal", (int)rank, m.host,
-               (int)world, (int)g->world);
+        refuse(g, p, rank, "rank %d on host %s has world_size %d%s, rank 0 has %d%s. Make them equal", (int)rank,
+               m.host, (int)world, where, (int)g->world, g->world_where);
     else if (first == NULL)
         refuse(g, p, rank, "rank %d on host %s is out of range: with world_size %d the ranks are 0 to %d", (int)rank,
                m.host, (int)g->world, (int)g->world - 1);

@@ -25,9 +25,12 @@ static void expire(void *ctx, int exit_code);
 static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 {
     ddp_session *s = t->s;
+    const ddp_setting *world_size = ddp_settings_find(&s->config->settings, "group", "world_size");
     ddp_text lines = {0};
     ddp_group_params p = {.rank = s->launch.rank,
                           .world = s->launch.world,
+                          .world_where =
+                              world_size == NULL || s->config->group->world_size == 0 ? "--nproc" : world_size->where,
                           .url = s->url,
                           .init_ops = s->init_ops,
                           .init = s->init_handle,

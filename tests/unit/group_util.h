@@ -79,7 +79,7 @@ static inline void board_wait(board *b, char *endpoint)
 /* ---- one rank ------------------------------------------------------------------------------------------------------- */
 typedef struct member {
     int32_t rank, world;
-    const char *agreement, *endpoint;
+    const char *agreement, *endpoint, *world_where;
     int listen_fd;
     int64_t timeout_ms;
     board *board;
@@ -108,6 +108,7 @@ static inline void *member_main(void *arg)
     member *m = arg;
     const ddp_group_params p = {.rank = m->rank,
                                 .world = m->world,
+                                .world_where = m->world_where,
                                 .url = "test://board",
                                 .init_ops = &board_ops,
                                 .init = (ddp_init *)m->board,
@@ -209,6 +210,7 @@ static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
     ddp_pack_bytes(&t, h.version, strlen(h.version));
     ddp_pack_bytes(&t, "raw", 3);
     ddp_pack_bytes(&t, "rawhost", 7);
+    ddp_pack_bytes(&t, "", 0);
     assert_int_equal(ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, &err), DDP_OK);
     assert_int_equal(ddp_wire_put(w, DDP_FRAME_AGREEMENT, agreement, strlen(agreement), &err), DDP_OK);
     assert_int_equal(ddp_wire_flush(w, &err), DDP_OK);

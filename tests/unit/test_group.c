@@ -260,10 +260,14 @@ static void test_world_differs(void **state)
     board_init(&b, "127.0.0.1:0");
     member_init(&m[0], &b, 0, 2);
     member_init(&m[1], &b, 2, 3);
+    m[0].world_where = "node1.ini:4";
+    m[1].world_where = "node3.ini:2";
     m[1].agreement = "a = 1\there\n"; /* the world comes first */
     for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
     for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
-    (void)snprintf(text, sizeof(text), "rank 2 on host %s has world_size 3, rank 0 has 2. Make them equal", host);
+    (void)snprintf(text, sizeof(text),
+                   "rank 2 on host %s has world_size 3 (node3.ini:2), rank 0 has 2 (node1.ini:4). Make them equal",
+                   host);
     assert_all_failed(m, 2, DDP_EXIT_MEETING, text);
     assert_int_equal(m[0].failure.rank, 2);
     members_close(m, 2);
