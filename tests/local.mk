@@ -6,6 +6,7 @@ SH_LOG_DRIVER = $(TEST_LOG_DRIVER)
 TEST_EXTENSIONS = .py .sh
 PY_LOG_COMPILER = $(PYTHON)
 SH_LOG_COMPILER = $(SHELL)
+LOG_COMPILER = $(SHELL) $(srcdir)/tests/tap.sh
 AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; \
 	DDP_SRCDIR='$(abs_srcdir)'; export DDP_SRCDIR; DDP_BUILDDIR='$(abs_builddir)'; export DDP_BUILDDIR;
 
@@ -24,7 +25,7 @@ include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/lsan.supp tests/tsan.supp .clang-tidy
+	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/tap.sh tests/tsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh
