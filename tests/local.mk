@@ -25,7 +25,7 @@ include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/tap.sh tests/tsan.supp .clang-tidy
+	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/tap.sh tests/count.awk tests/tsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh

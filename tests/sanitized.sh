@@ -27,6 +27,5 @@ if ! grep -q '^# TOTAL' "$log"; then
     exit 1
 fi
 [ "$rc" = 0 ] || grep -E -B2 -A12 '^not ok|ERROR: |WARNING: ThreadSanitizer' test-suite.log | head -n 120 || true
-awk '/^# PASS:/ {p = $3} /^# XFAIL:/ {p += $3} /^# FAIL:/ {f = $3} /^# XPASS:/ {f += $3} /^# ERROR:/ {f += $3} /^# SKIP:/ {s = $3}
-    END {printf "%d passed, %d failed, %d skipped\n", p, f, s}' "$log"
+awk -f "$top/tests/count.awk" "$log"
 exit "$rc"

@@ -133,6 +133,18 @@ static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
     return c->store == NULL ? err->status : DDP_OK;
 }
 
+/* `lock` held. What breaks here is often the echo of a rank that has died, which the control plane is about to name: it speaks
+ * first. */
+static ddp_status failed(ddp_communicator *c, ddp_err *err)
+{
+    int64_t limit = ddp_now_ns() + (int64_t)CAUSE_GRACE_MS * 1000000;
+
+    while ((c->cause.status == DDP_ERR_PEER || c->cause.status == DDP_ERR_LIBRARY) && !c->run_failed)
+        if (!wait_progress(c, limit)) break;
+    *err = c->cause;
+    return c->run_failed ? DDP_ERR_ABORTED : err->status;
+}
+
 static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
 {
     ddp_status st = DDP_OK;
@@ -141,10 +153,8 @@ static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
     while (!c->opened && !c->run_failed) (void)wait_progress(c, INT64_MAX);
     if (c->run_failed)
         st = DDP_ERR_ABORTED;
-    else if (c->failed != 0) {
-        *err = c->cause;
-        st = err->status;
-    }
+    else if (c->failed != 0)
+        st = failed(c, err);
     pthread_mutex_unlock(&c->lock);
     return st;
 }
@@ -239,17 +249,6 @@ static ddp_status timed_out(const ddp_communicator *c, ddp_err *err)
                    (double)c->step_timeout_ns * 1e-9);
     err->rank = c->rank;
     return err->status;
-}
-
-/* `lock` held. A peer that is lost here is about to be reported by the control plane with its cause: let it speak first. */
-static ddp_status failed(ddp_communicator *c, ddp_err *err)
-{
-    int64_t limit = ddp_now_ns() + (int64_t)CAUSE_GRACE_MS * 1000000;
-
-    while (c->cause.status == DDP_ERR_PEER && !c->run_failed)
-        if (!wait_progress(c, limit)) break;
-    *err = c->cause;
-    return c->run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
 /* `lock` held. The limit runs from the begin of the task that holds up the queue, or from the begin of the wait. */

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- meeting ------------------------------------------------------------------------------------------------------------ */
 static ddp_status check_auth(const ddp_session *s, ddp_err *err)
@@ -262,21 +261,13 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------------------- */
-/* The run's first failure, which is not always this rank's own error: a collective that breaks is often only the echo of a
- * rank that has died, and the control plane knows which one a moment later. */
+/* The run's first failure, which is not always this rank's own error. */
 static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capacity)
 {
     ddp_failure f = {0};
     char own[sizeof(f.msg)];
-    bool echo = err->status == DDP_ERR_PEER || err->status == DDP_ERR_ABORTED || err->status == DDP_ERR_LIBRARY;
 
     if (t->s->phase == DDP_EXIT_PEER && err->status == DDP_ERR_TIMEOUT) t->s->phase = DDP_EXIT_TIMEOUT;
-
-    for (int i = 0; i < 100 && echo && !ddp_group_failed(t->group, &f); i++) {
-        const struct timespec pause = {.tv_nsec = 5000000};
-
-        (void)nanosleep(&pause, NULL);
-    }
     (void)snprintf(own, sizeof(own), "rank %d: %s", t->s->launch.rank,
                    err->msg[0] != '\0' ? err->msg : "a plugin failed without giving a reason");
     ddp_group_abort(t->group, t->s->phase, own); /* does nothing when the run has already failed */

@@ -3,7 +3,7 @@
  *     make tests/bench/bench_device && tests/bench/bench_device [threads]
  *
  * For each MLP: time of forward, of forward + backward, of the optimiser, as lower quartile (median) of rounds. The floor is the
- * sum, over the products of the step, of the fastest of oneDNN's matmul, inner_product and sgemm for that shape. Both sides take
+ * sum, over the products of the step, of the faster of oneDNN's matmul and sgemm for that shape. Both sides take
  * turns in one run, since a machine's speed drifts. */
 #include <dnnl.h>
 #include <omp.h>

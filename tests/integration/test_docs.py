@@ -6,8 +6,8 @@ import sys
 import harness
 from harness import FASHION, SRC, Case, Skip
 
-# run by .ci/run itself, or by tests/installed.sh, in just these words
-ELSEWHERE = re.compile(r"^(git clone |cd |\./quickstart|make\b|\./configure|autoreconf -fi|make -C |export |cc |pkg-config )")
+# run by .ci/run: the first one as `./quickstart check` and its training as the command below it in the README
+ELSEWHERE = {"./quickstart", "./quickstart check", "make -s bench"}
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
@@ -27,7 +27,7 @@ class Docs(Case):
         for page, lines in blocks():
             ours = [x for x in lines if re.match(r"(\./)?ddpengine\b", x)]
             for x in lines:
-                self.check(x in ours or ELSEWHERE.match(x), f"{page}: nobody runs: {x}")
+                self.check(x in ours or x in ELSEWHERE, f"{page}: nobody runs: {x}")
             started = []
             for x in ours:
                 args = x.split()[1:]

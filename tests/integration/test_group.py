@@ -56,8 +56,11 @@ class Group(Case):
             self.fails(r, 4, "world_size", "2 (", "3 (", "node1.ini:", "node2.ini:")
 
     def test_same_rank_twice(self):
-        for r in self.pair({"group": {"rank": 0}}):
-            self.check(r.code == 4, r)
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 4, "rendezvous_timeout": "20s"}}
+        ranks = [self.start("-c", self.ini(f"{i}.ini", group, {"group": {"rank": rank}})) for i, rank in enumerate((0, 1, 1))]
+        for r in [self.finish(p) for p in ranks]:
+            self.fails(r, 4, "rank 1 is already taken")
+            self.check(r.seconds < 10, r)
 
     def test_rank_out_of_range(self):
         r = self.run("-c", self.ini("x.ini", {"group": {"rank": 5, "world_size": 2, "init_method": "tcp://127.0.0.1:29999"}}))
