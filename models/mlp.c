@@ -61,6 +61,7 @@ static ddp_status mlp_build(ddp_graph *g, const void *config, ddp_err *err)
     x = ddp_linear(g, x, c->classes, c->bias, "fc%d", layer); /* (N, classes) */
     ddp_loss(g, ddp_cross_entropy(g, x, label));
     ddp_metric(g, "accuracy", ddp_accuracy(g, x, label));
+    ddp_output(g, "logits", x);
     return ddp_graph_status(g, err);
 }
 

@@ -27,3 +27,7 @@ for ini in examples/*/*.ini; do
     echo "-- $ini"
     "$engine" -c "$ini" --nproc 2
 done
+for plugin in backend.store model.resmlp; do
+    echo "-- conform $plugin"
+    "$engine" conform "$plugin" --quick --nproc 2
+done

@@ -16,16 +16,22 @@ include $(srcdir)/tests/unit/config.mk
 include $(srcdir)/tests/unit/plugin.mk
 include $(srcdir)/tests/unit/graph.mk
 include $(srcdir)/tests/unit/group.mk
+include $(srcdir)/tests/unit/shm.mk
+include $(srcdir)/tests/unit/nccl.mk
 include $(srcdir)/tests/unit/data.mk
 include $(srcdir)/tests/unit/checkpoint.mk
 include $(srcdir)/tests/unit/observe.mk
 include $(srcdir)/tests/unit/device.mk
+include $(srcdir)/tests/unit/train.mk
+include $(srcdir)/tests/unit/conform.mk
 include $(srcdir)/tests/integration/local.mk
 include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
+include $(srcdir)/tests/reliability/local.mk
+include $(srcdir)/tests/gpu/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/tap.sh tests/count.awk tests/tsan.supp .clang-tidy
+	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh

@@ -35,6 +35,7 @@ ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...)
 
 ddp_status ddp_fail_errno(ddp_err *err, const char *fmt, ...)
 {
+    static const char too_many[] = "Too many open files; raise the limit that ulimit -n shows";
     int number = errno;
     char reason[128];
     int length;
@@ -43,7 +44,7 @@ ddp_status ddp_fail_errno(ddp_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     length = vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
     va_end(ap);
-    append(err, length, strerror_r(number, reason, sizeof(reason)));
+    append(err, length, number == EMFILE ? too_many : strerror_r(number, reason, sizeof(reason)));
     err->sys_errno = number;
     err->lib_code = 0;
     err->rank = -1;

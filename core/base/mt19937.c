@@ -1,8 +1,9 @@
-/* base/mt19937.c -- the generator behind torch.Generator on the CPU, and the two draws from it whose bits this project
- * promises: uniform floats and permutations. Needs nothing of the core, so that the sampler plugin compiles it too.
+/* base/mt19937.c -- the generator behind torch.Generator on the CPU, and draws from it whose bits this project promises:
+ * uniform floats and permutations; normal floats are in normal.c. Needs nothing of the core, so that the sampler plugin compiles
+ * it too.
  *
  * Sources: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998), and the behaviour of PyTorch 1.13 and
- * later; tests/parity/make_vectors.py stores what PyTorch gives. Normal draws are left to who needs them. */
+ * later; tests/parity/make_vectors.py stores what PyTorch gives. */
 #include "base/mt19937.h"
 #include <math.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@ void ddp_mt19937_seed(ddp_mt19937 *g, uint64_t seed)
         g->state[i] = 1812433253u * (last ^ (last >> 30)) + i;
     }
     g->next = STATE_WORDS;
+    g->has_kept = 0;
 }
 
 /* The recurrence for one word: the upper bit of `high`, the lower 31 of `low`. */
@@ -48,6 +50,12 @@ uint32_t ddp_mt19937_next(ddp_mt19937 *g)
     y ^= (y << 7) & 0x9d2c5680u;
     y ^= (y << 15) & 0xefc60000u;
     return y ^ (y >> 18);
+}
+
+void ddp_mt19937_skip(ddp_mt19937 *g, uint64_t words)
+{
+    for (; words > STATE_WORDS - g->next; refill(g)) words -= STATE_WORDS - g->next;
+    g->next += (uint32_t)words;
 }
 
 /* CPUGeneratorImpl::random64: the first draw is the high half. */

@@ -14,6 +14,7 @@ typedef struct ddp_checkpoint_meta {
     uint64_t cursor;      /* micro-batches of this epoch consumed by each rank */
     uint64_t seed;
     uint64_t world_size, bucket_size, first_bucket_size, batch_size, accumulate;
+    uint64_t micro_steps; /* done by each rank since the start */
     char config_hash[DDP_SHA256_HEX];
     char model[64];
     bool finished; /* the run that saved it was complete */

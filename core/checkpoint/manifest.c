@@ -14,16 +14,18 @@
 static const struct {
     const char *key;
     size_t offset;
+    bool optional; /* files of earlier versions lack it: then 0 */
 } numbers[] = {
-    {"step", offsetof(ddp_checkpoint_meta, step)},
-    {"epoch", offsetof(ddp_checkpoint_meta, epoch)},
-    {"cursor", offsetof(ddp_checkpoint_meta, cursor)},
-    {"seed", offsetof(ddp_checkpoint_meta, seed)},
-    {"world_size", offsetof(ddp_checkpoint_meta, world_size)},
-    {"bucket_size", offsetof(ddp_checkpoint_meta, bucket_size)},
-    {"first_bucket_size", offsetof(ddp_checkpoint_meta, first_bucket_size)},
-    {"batch_size", offsetof(ddp_checkpoint_meta, batch_size)},
-    {"accumulate", offsetof(ddp_checkpoint_meta, accumulate)},
+    {"step", offsetof(ddp_checkpoint_meta, step), false},
+    {"epoch", offsetof(ddp_checkpoint_meta, epoch), false},
+    {"cursor", offsetof(ddp_checkpoint_meta, cursor), false},
+    {"seed", offsetof(ddp_checkpoint_meta, seed), false},
+    {"world_size", offsetof(ddp_checkpoint_meta, world_size), false},
+    {"bucket_size", offsetof(ddp_checkpoint_meta, bucket_size), false},
+    {"first_bucket_size", offsetof(ddp_checkpoint_meta, first_bucket_size), false},
+    {"batch_size", offsetof(ddp_checkpoint_meta, batch_size), false},
+    {"accumulate", offsetof(ddp_checkpoint_meta, accumulate), false},
+    {"micro_steps", offsetof(ddp_checkpoint_meta, micro_steps), true},
 };
 
 static uint64_t number_of(const ddp_checkpoint_meta *m, size_t i)
@@ -176,9 +178,11 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     const json_t *files = json_object_get(object, "files"), *finished = json_object_get(object, "finished");
 
     for (size_t i = 0; i < DDP_COUNT(numbers); i++) {
+        const json_t *v = json_object_get(object, numbers[i].key);
         uint64_t n;
 
-        if (!read_number(json_object_get(object, numbers[i].key), &n))
+        if (v == NULL && numbers[i].optional) continue;
+        if (!read_number(v, &n))
             return ddp_fail(err, DDP_ERR_DATA, "%s: \"%s\" is missing or not a whole number", path, numbers[i].key);
         memcpy((char *)&m->meta + numbers[i].offset, &n, sizeof(n));
     }

@@ -6,9 +6,22 @@
 #include "base/base.h"
 #include "base/sys.h"
 
+/* What others' files may hold beside DDP_F32 and its like: named, sized, and computed with nowhere. */
+enum {
+    DDP_FILE_F16 = 256,
+    DDP_FILE_BOOL,
+    DDP_FILE_I8,
+    DDP_FILE_I16,
+    DDP_FILE_U16,
+    DDP_FILE_U32,
+    DDP_FILE_U64,
+    DDP_FILE_F8_E4M3,
+    DDP_FILE_F8_E5M2
+};
+
 typedef struct ddp_named_tensor {
     const char *name;
-    uint32_t dtype, rank;
+    uint32_t dtype, rank; /* DDP_F32 .., DDP_FILE_F16 .. */
     int64_t dims[DDP_MAX_DIMS];
     const void *data; /* row-major, dtype's size x product of dims */
 } ddp_named_tensor;
@@ -17,6 +30,9 @@ typedef struct ddp_named_tensor {
 ddp_status ddp_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
                                  const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
                                  ddp_err *err);
+
+const char *ddp_safetensors_dtype_name(uint32_t dtype); /* "F32"; NULL for what the format or ddpengine lacks */
+size_t ddp_safetensors_dtype_size(uint32_t dtype);      /* 0 for the same */
 
 typedef struct ddp_safetensors ddp_safetensors;
 /* Tensors point into the mapping. In a file that others wrote they may be unaligned: memcpy, do not cast. */

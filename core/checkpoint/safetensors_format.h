@@ -8,8 +8,7 @@
 #define DDP_SAFETENSORS_MAX_HEADER 100000000u
 #define DDP_SAFETENSORS_METADATA   "__metadata__"
 
-const char *ddp_safetensors_dtype_name(uint32_t dtype); /* "F32"; NULL for what the format or ddpengine lacks */
-uint32_t ddp_safetensors_dtype(const char *name);       /* 0 when unknown */
+uint32_t ddp_safetensors_dtype(const char *name); /* 0 when unknown */
 /* dtype's size x product of dims; false for an unknown dtype, too many or negative dims, or an overflow of 2^63-1. */
 bool ddp_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes);
 

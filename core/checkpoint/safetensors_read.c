@@ -87,7 +87,7 @@ static ddp_status read_entry(const struct reader *r, const char *name, const jso
     if (dtype == NULL) return bad_tensor(r, name, err, "no dtype");
     e->tensor.dtype = ddp_safetensors_dtype(dtype);
     if (e->tensor.dtype == 0)
-        return ddp_fail(err, DDP_ERR_DATA, "%s: tensor \"%.100s\": dtype %.20s is not one of F32 BF16 F64 I32 I64 U8",
+        return ddp_fail(err, DDP_ERR_DATA, "%s: tensor \"%.100s\": dtype %.20s is not one of the safetensors format",
                         r->path, name, dtype);
     e->tensor.name = ddp_pool_strdup(&r->s->pool, name, err);
     if (e->tensor.name == NULL) return err->status;

@@ -13,9 +13,23 @@
 
 static const struct {
     uint32_t dtype;
+    uint32_t size;
     const char *name;
-} dtypes[] = {{DDP_F32, "F32"}, {DDP_BF16, "BF16"}, {DDP_F64, "F64"},
-              {DDP_I32, "I32"}, {DDP_I64, "I64"},   {DDP_U8, "U8"}};
+} dtypes[] = {{DDP_F32, 4, "F32"},
+              {DDP_BF16, 2, "BF16"},
+              {DDP_F64, 8, "F64"},
+              {DDP_I32, 4, "I32"},
+              {DDP_I64, 8, "I64"},
+              {DDP_U8, 1, "U8"},
+              {DDP_FILE_F16, 2, "F16"},
+              {DDP_FILE_BOOL, 1, "BOOL"},
+              {DDP_FILE_I8, 1, "I8"},
+              {DDP_FILE_I16, 2, "I16"},
+              {DDP_FILE_U16, 2, "U16"},
+              {DDP_FILE_U32, 4, "U32"},
+              {DDP_FILE_U64, 8, "U64"},
+              {DDP_FILE_F8_E4M3, 1, "F8_E4M3"},
+              {DDP_FILE_F8_E5M2, 1, "F8_E5M2"}};
 
 static const size_t element_sizes[] = {8, 4, 2, 1};
 
@@ -24,6 +38,13 @@ const char *ddp_safetensors_dtype_name(uint32_t dtype)
     for (size_t i = 0; i < DDP_COUNT(dtypes); i++)
         if (dtypes[i].dtype == dtype) return dtypes[i].name;
     return NULL;
+}
+
+size_t ddp_safetensors_dtype_size(uint32_t dtype)
+{
+    for (size_t i = 0; i < DDP_COUNT(dtypes); i++)
+        if (dtypes[i].dtype == dtype) return dtypes[i].size;
+    return 0;
 }
 
 uint32_t ddp_safetensors_dtype(const char *name)
@@ -35,7 +56,7 @@ uint32_t ddp_safetensors_dtype(const char *name)
 
 bool ddp_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes)
 {
-    int64_t n = (int64_t)ddp_dtype_size(t->dtype);
+    int64_t n = (int64_t)ddp_safetensors_dtype_size(t->dtype);
 
     if (n == 0 || t->rank > DDP_MAX_DIMS) return false;
     for (uint32_t i = 0; i < t->rank; i++)
@@ -115,7 +136,7 @@ static ddp_status build_header(const ddp_named_tensor *tensors, size_t count, co
     if (st == DDP_OK && metadata != NULL) st = add_metadata(header, metadata, err);
     for (size_t s = 0; s < DDP_COUNT(element_sizes); s++)
         for (size_t i = 0; st == DDP_OK && i < count; i++)
-            if (ddp_dtype_size(tensors[i].dtype) == element_sizes[s])
+            if (ddp_safetensors_dtype_size(tensors[i].dtype) == element_sizes[s])
                 st = add_tensor(header, &tensors[i], &offset, err);
     if (st == DDP_OK) st = frame_header(header, out, length, err);
     json_decref(header);
@@ -152,7 +173,7 @@ static ddp_status put_tensors(struct sink *s, const ddp_named_tensor *tensors, s
 
     for (size_t e = 0; e < DDP_COUNT(element_sizes); e++)
         for (size_t i = 0; i < count; i++) {
-            if (ddp_dtype_size(tensors[i].dtype) != element_sizes[e]) continue;
+            if (ddp_safetensors_dtype_size(tensors[i].dtype) != element_sizes[e]) continue;
             (void)ddp_safetensors_bytes(&tensors[i], &bytes);
             DDP_TRY(put(s, tensors[i].data, bytes, err));
         }

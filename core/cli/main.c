@@ -1,7 +1,6 @@
 /* cli/main.c -- arguments, and which command they ask for. */
 #include "cli/cli.h"
 #include "base/sys.h"
-#include "group/group.h"
 #include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
@@ -12,21 +11,32 @@
 void ddp_print_usage(FILE *to)
 {
     (void)fprintf(
-        to, "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N] [--check | --print-config]\n"
-            "       ddpengine plugins [NAME]\n"
-            "       ddpengine help [SECTION]\n"
-            "\n"
-            "  -c, --config FILE    the run's INI file\n"
-            "  --set SECTION.KEY=V  overrides one key; may be repeated\n"
-            "  --nproc N            starts N ranks on this host and supervises them\n"
-            "  --check              loads and plans everything, prints the plan, trains nothing\n"
-            "  --print-config       prints every key in force, with its place, as a valid INI\n"
-            "  plugins [NAME]       the plugins found, or the options of one\n"
-            "  help [SECTION]       the sections of the INI file, or the keys of one\n"
-            "  --version, --help\n"
-            "\n"
-            "exit codes: 0 done, 1 internal, 2 config or usage, 3 plugin, 4 rendezvous or agreement, 5 peer lost,\n"
-            "            6 time-out, 7 not finite, 8 checkpoint, 10 data\n");
+        to,
+        "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N] [--check [--all] | --print-config]\n"
+        "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
+        "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
+        "       ddpengine plugins [NAME]\n"
+        "       ddpengine help [SECTION]\n"
+        "       ddpengine conform PLUGIN [...] | bench all_reduce [...]\n"
+        "       ddpengine --gen-secret [FILE]\n"
+        "\n"
+        "  -c, --config FILE    the run's INI file\n"
+        "  --set SECTION.KEY=V  overrides one key; may be repeated\n"
+        "  --nproc N            starts N ranks on this host and supervises them\n"
+        "  --check              loads and plans everything, prints the plan, trains nothing\n"
+        "  --all                with --check: loads and checks the plugins of sections that are not chosen as well\n"
+        "  --print-config       prints every key in force, with its place, as a valid INI\n"
+        "  eval                 evaluates a checkpoint, the newest one without --checkpoint, on the [eval] data\n"
+        "  generate             continues a text with a language model; see ddpengine generate --help\n"
+        "  plugins [NAME]       the plugins found, or the options of one\n"
+        "  help [SECTION]       the sections of the INI file, or the keys of one\n"
+        "  conform PLUGIN       whether a plugin keeps its contract; see ddpengine conform --help\n"
+        "  bench all_reduce     how fast backends are on this machine; see ddpengine bench --help\n"
+        "  --gen-secret [FILE]  writes a new secret for [group] secret_file, to standard output without FILE\n"
+        "  --version, --help\n"
+        "\n"
+        "exit codes: 0 done, 1 internal, 2 config or usage, 3 plugin, 4 rendezvous or agreement, 5 peer lost,\n"
+        "            6 time-out, 7 not finite, 8 checkpoint, 9 replicas diverged, 10 data, 128+n ended by signal n\n");
 }
 
 static int usage_error(const char *what, const char *detail)
@@ -46,7 +56,7 @@ static int parse_nproc(const char *text, int32_t *out)
     return DDP_EXIT_OK;
 }
 
-enum { OPT_SET = 256, OPT_NPROC, OPT_CHECK, OPT_PRINT, OPT_VERSION };
+enum { OPT_SET = 256, OPT_NPROC, OPT_ONE_RANK, OPT_CHECK, OPT_ALL, OPT_PRINT, OPT_SECRET, OPT_VERSION, OPT_CHECKPOINT };
 
 /* -1: go on; else the exit code of a command that is done. */
 static int parse_option(int option, ddp_args *args)
@@ -65,8 +75,18 @@ static int parse_option(int option, ddp_args *args)
         args->overrides[args->override_count++] = optarg;
         return -1;
     case OPT_NPROC: code = parse_nproc(optarg, &args->nproc); return code == DDP_EXIT_OK ? -1 : code;
+    case OPT_ONE_RANK:
+        args->one_rank = true;
+        args->meeting = optarg;
+        return -1;
     case OPT_CHECK: args->check = true; return -1;
+    case OPT_ALL: args->check_all = true; return -1;
+    case OPT_CHECKPOINT: args->checkpoint = optarg; return -1;
     case OPT_PRINT: args->print_config = true; return -1;
+    case OPT_SECRET:
+        args->gen_secret = true;
+        args->secret_path = optarg;
+        return -1;
     case OPT_VERSION:
         (void)printf("ddpengine %s\nplugin ABI %u: backend %u, init %u, device %u, model %u, sampler %u, dataset %u\n",
                      DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI, DDP_INIT_ABI, DDP_DEVICE_ABI, DDP_MODEL_ABI,
@@ -76,13 +96,31 @@ static int parse_option(int option, ddp_args *args)
     }
 }
 
+static int check_eval(ddp_args *args)
+{
+    args->eval = args->command != NULL && strcmp(args->command, "eval") == 0;
+    if (!args->eval && args->checkpoint != NULL)
+        return usage_error("--checkpoint belongs to eval and generate; to train on from one set checkpoint.resume", "");
+    if (!args->eval) return -1;
+    if (args->argument != NULL) return usage_error("too many arguments: ", args->argument);
+    if (args->check || args->print_config) return usage_error("eval takes neither --check nor --print-config", "");
+    return -1;
+}
+
 static int parse_args(int argc, char **argv, ddp_args *args)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},    {"help", no_argument, NULL, 'h'},
-        {"set", required_argument, NULL, OPT_SET},   {"nproc", required_argument, NULL, OPT_NPROC},
-        {"check", no_argument, NULL, OPT_CHECK},     {"print-config", no_argument, NULL, OPT_PRINT},
-        {"version", no_argument, NULL, OPT_VERSION}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {"set", required_argument, NULL, OPT_SET},
+                                            {"nproc", required_argument, NULL, OPT_NPROC},
+                                            {"one-rank", optional_argument, NULL, OPT_ONE_RANK}, /* for launcher.c */
+                                            {"check", no_argument, NULL, OPT_CHECK},
+                                            {"all", no_argument, NULL, OPT_ALL},
+                                            {"print-config", no_argument, NULL, OPT_PRINT},
+                                            {"checkpoint", required_argument, NULL, OPT_CHECKPOINT},
+                                            {"version", no_argument, NULL, OPT_VERSION},
+                                            {"gen-secret", optional_argument, NULL, OPT_SECRET},
+                                            {NULL, 0, NULL, 0}};
     int option, code;
 
     opterr = 0; /* one line, ours */
@@ -94,63 +132,13 @@ static int parse_args(int argc, char **argv, ddp_args *args)
         if (option == '?') return usage_error("unknown option, or one that takes no value: ", given);
         if ((code = parse_option(option, args)) >= 0) return code;
     }
+    if (args->check_all && !args->check) return usage_error("--all goes with --check", "");
+    if (args->gen_secret && args->secret_path == NULL && optind < argc) args->secret_path = argv[optind++];
+    if (args->gen_secret && optind < argc) return usage_error("too many arguments: ", argv[optind]);
     if (optind < argc) args->command = argv[optind++];
     if (optind < argc) args->argument = argv[optind++];
     if (optind < argc) return usage_error("too many arguments: ", argv[optind]);
-    return -1;
-}
-
-static const char *where_of(const ddp_config *c, const char *key)
-{
-    const ddp_setting *s = ddp_settings_find(&c->settings, "group", key);
-
-    return s != NULL ? s->where : "default";
-}
-
-/* Without --nproc only world_size says how many ranks there are: a rank 0 that did not know would train alone. */
-static ddp_status check_world(const ddp_args *args, const ddp_config *c, ddp_err *err)
-{
-    if (args->nproc > 0 || c->group->world_size > 0) return DDP_OK;
-    if (c->group->rank > 0)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] rank = %d, but world_size is not set; write how many ranks there are in all",
-                        where_of(c, "rank"), (int)c->group->rank);
-    if (c->group->init_method[0] != '\0')
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] init_method is where ranks meet, but world_size is not set; write how many ranks "
-                        "there are in all",
-                        where_of(c, "init_method"));
-    return DDP_OK;
-}
-
-/* Rank and world of the first rank of this process, from the config and --nproc. */
-static ddp_status resolve_launch(const ddp_args *args, const ddp_config *c, ddp_launch *out, ddp_err *err)
-{
-    int32_t nproc = args->nproc > 0 ? args->nproc : 1;
-    int64_t world = c->group->world_size > 0 ? c->group->world_size : nproc;
-    const char *endpoint = strstr(c->group->init_method, "://");
-    bool loopback = endpoint != NULL && ddp_endpoint_is_loopback(endpoint + 3);
-
-    *out = (ddp_launch){.rank = (int32_t)c->group->rank, .world = (int32_t)world, .local_size = nproc, .listen_fd = -1};
-    out->introduced = args->nproc > 0 && c->group->init_method[0] == '\0'; /* as the supervisor will do it */
-    if (args->nproc == 0 && loopback) { /* all ranks are here, each started by hand */
-        out->local_size = (int32_t)world;
-        out->local_rank = out->rank;
-    }
-    DDP_TRY(check_world(args, c, err));
-    if (c->group->rank + nproc > world)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "[group] rank = %d with --nproc %d makes ranks up to %d, but world_size is %d; raise world_size or "
-            "lower the other two",
-            out->rank, nproc, out->rank + nproc - 1, out->world);
-    if (args->nproc > 0 && world > nproc && c->group->init_method[0] == '\0')
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "world_size is %d and --nproc %d starts only some of the ranks, so [group] init_method must say where "
-            "rank 0 is, for example tcp://host:29500",
-            out->world, nproc);
-    return DDP_OK;
+    return check_eval(args);
 }
 
 static int run_config(const ddp_args *args, ddp_log *log)
@@ -161,16 +149,20 @@ static int run_config(const ddp_args *args, ddp_log *log)
     int code = DDP_EXIT_CONFIG;
 
     if (ddp_config_load(args->config_path, args->overrides, args->override_count, &config, &err) != DDP_OK ||
-        resolve_launch(args, &config, &launch, &err) != DDP_OK) {
+        ddp_launch_resolve(args, &config, &launch, &err) != DDP_OK ||
+        (!args->print_config && ddp_secret_load(&config, &launch, &err) != DDP_OK)) {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     } else {
         launch.began_ns = ddp_process_start_ns();
+        launch.planning = args->check || args->print_config;
+        launch.purpose = args->eval ? DDP_TO_EVALUATE : DDP_TO_TRAIN;
+        launch.weights = args->checkpoint;
         if (args->print_config)
             code = ddp_command_print_config(&config, &launch, log);
-        else if (args->nproc > 1 && !args->check)
-            code = ddp_supervise(args, &config, &launch, log);
+        else if (launch.nproc > 1 && !args->check)
+            code = ddp_start_ranks(args, &config, &launch, log);
         else {
-            ddp_say_signals();
+            launch.stop = ddp_handle_signals(false);
             code = ddp_run_rank(args, &config, &launch, log, NULL);
         }
     }
@@ -186,22 +178,36 @@ static void open_standard_streams(void)
         if (fcntl(fd, F_GETFD) == -1) (void)open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+/* Commands with options of their own; NULL for all else. */
+static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log *log)
+{
+    if (argc > 1 && strcmp(argv[1], "conform") == 0) return ddp_command_conform;
+    if (argc > 1 && strcmp(argv[1], "bench") == 0) return ddp_command_bench;
+    if (argc > 1 && strcmp(argv[1], "generate") == 0) return ddp_command_generate;
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     ddp_args args = {0};
+    int (*sub_command)(int argc, char **argv, ddp_log *log);
     ddp_log log;
     int code;
 
     open_standard_streams();
-    code = parse_args(argc, argv, &args);
+    sub_command = find_command(argc, argv);
+    code = sub_command != NULL ? -1 : parse_args(argc, argv, &args);
     if (code >= 0) return code;
-    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN); /* what is written fails with a reason instead */
+    (void)signal(SIGXFSZ, SIG_IGN);
     /* OpenMP of a device's library reads it when it is loaded; spinning would burn processors that other ranks need. */
     (void)setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
     ddp_log_init(&log);
+    if (sub_command != NULL) return sub_command(argc - 1, argv + 1, &log);
+    if (args.gen_secret) return ddp_command_gen_secret(args.secret_path, &log);
     if (args.command != NULL && strcmp(args.command, "plugins") == 0) return ddp_command_plugins(&args, &log);
     if (args.command != NULL && strcmp(args.command, "help") == 0) return ddp_command_help(args.argument, &log);
-    if (args.command != NULL) return usage_error("unknown command ", args.command);
+    if (args.command != NULL && !args.eval) return usage_error("unknown command ", args.command);
     if (args.config_path == NULL) {
         ddp_print_usage(stderr);
         return usage_error("no config file: give -c FILE", "");

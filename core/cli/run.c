@@ -4,6 +4,7 @@
 #include "train/trainer.h"
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <termios.h>
@@ -50,32 +51,60 @@ void ddp_cause_print(ddp_cause *cause, ddp_log *log, int exit_code, const char *
     ddp_log_line(log, DDP_LOG_ERROR, "%s", message);
 }
 
-/* Signal handler: only what is safe there, and nothing of the program's state. A terminal may show a progress line. */
-static void say_signal(int sig)
+/* ---- signals -------------------------------------------------------------------------------------------------------- */
+/* What the handler may touch. The one variable of the program: a handler has no other way to its run. */
+static struct {
+    ddp_stop stop;
+    bool supervised;
+    _Alignas(16) unsigned char stack[65536]; /* of the handler; a frame with all vector registers takes some 11 KiB */
+} asked;
+
+/* In the handler, with only what is safe there. A terminal may show a progress line. */
+static void say_signal(int sig, const char *tail)
 {
-    static const char head[] = "\nddpengine: error: ended by signal ";
+    static const char head[] = "\nddpengine: error: ";
     struct termios terminal;
     size_t skip = tcgetattr(STDERR_FILENO, &terminal) == 0 ? 0 : 1;
-    char line[sizeof(head) + 3];
-    size_t length = sizeof(head) - 1;
+    char line[160], *at = line;
 
-    memcpy(line, head, length);
-    if (sig >= 10) line[length++] = (char)('0' + sig / 10);
-    line[length++] = (char)('0' + sig % 10);
-    line[length++] = '\n';
-    if (write(STDERR_FILENO, line + skip, length - skip) < 0) { /* nobody to tell */
+    memcpy(at, head, sizeof(head) - 1);
+    at = stpcpy(at + sizeof(head) - 1, "ended by signal ");
+    if (sig >= 10) *at++ = (char)('0' + sig / 10);
+    *at++ = (char)('0' + sig % 10);
+    at = stpcpy(at, tail);
+    *at++ = '\n';
+    if (write(STDERR_FILENO, line + skip, (size_t)(at - line) - skip) < 0) { /* nobody to tell */
     }
-    (void)raise(sig); /* its default, once the handler is left */
 }
 
-void ddp_say_signals(void)
+static void on_signal(int sig, siginfo_t *info, void *context)
+{
+    int none = 0;
+
+    (void)context;
+    if (atomic_load(&asked.stop.graceful) && atomic_compare_exchange_strong(&asked.stop.signal, &none, sig)) return;
+    /* to end a rank at once is the supervisor's word: what reaches a whole group of processes comes from it once more */
+    if (asked.supervised && (atomic_load(&asked.stop.signal) != 0 || info->si_code == SI_KERNEL)) return;
+    if (!asked.supervised)
+        say_signal(sig, atomic_load(&asked.stop.signal) == 0 ? "" : ", the second one: nothing more is saved");
+    (void)signal(sig, SIG_DFL);
+    (void)raise(sig); /* once the handler is left */
+}
+
+/* On a stack of its own: the kernels of oneDNN's sgemm point the stack pointer of the calling thread, which is the main thread
+ * and so the one that gets the signals, into memory of the heap. What the system writes below it there is someone else's. */
+ddp_stop *ddp_handle_signals(bool supervised)
 {
     static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
-    const struct sigaction say = {.sa_handler = say_signal, .sa_flags = (int)SA_RESETHAND};
-    struct sigaction now;
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, now;
+    const stack_t stack = {.ss_sp = asked.stack, .ss_size = sizeof(asked.stack)};
 
+    asked.supervised = supervised;
+    (void)sigaltstack(&stack, NULL);
     for (size_t i = 0; i < DDP_COUNT(asking); i++)
-        if (sigaction(asking[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) (void)sigaction(asking[i], &say, NULL);
+        if (sigaction(asking[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            (void)sigaction(asking[i], &action, NULL);
+    return &asked.stop;
 }
 
 struct expiry {
@@ -92,11 +121,22 @@ static void expired(void *ctx, int exit_code, const char *message)
     _exit(exit_code);
 }
 
-static int print_plan(const ddp_session *s, ddp_log *log)
+static int print_plan(ddp_session *s, bool all, ddp_log *log)
+{
+    ddp_text text = {0};
+    int code = DDP_EXIT_OK, printed;
+
+    ddp_session_report(s, &text);
+    if (all) code = ddp_session_check_unused(s, &text);
+    printed = ddp_print_text(&text, log);
+    return code != DDP_EXIT_OK ? code : printed;
+}
+
+static int print_line(const char *line, ddp_log *log)
 {
     ddp_text text = {0};
 
-    ddp_session_report(s, &text);
+    ddp_text_printf(&text, "%s\n", line);
     return ddp_print_text(&text, log);
 }
 
@@ -114,10 +154,11 @@ int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
         return session.phase;
     }
     if (args->check) {
-        code = print_plan(&session, log);
+        code = print_plan(&session, args->check_all, log);
     } else {
         code = ddp_train(&session, &ending);
         if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, code, ending.message);
+        if (code == DDP_EXIT_OK && ending.result[0] != '\0') code = print_line(ending.result, log);
     }
     ddp_session_close(&session);
     return code;

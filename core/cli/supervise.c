@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Time that the ranks have to leave by themselves after the first one has failed. */
-enum { GRACE_MS = 3000, TERM_MS = 1000 };
+/* Time that the ranks have to leave by themselves after the first one has failed: more than the second after which a rank
+ * does not wait for a plugin's call any longer. Who still waits for a dead rank at the meeting never hears of it. */
+enum { GRACE_MS = 1500, TERM_MS = 1000 };
 
 struct family {
     int32_t count, left;
@@ -20,7 +21,10 @@ struct family {
     pid_t *pids;                            /* 0: has ended */
     int code;                               /* of the first cause */
     int64_t failed_at_ms, terminated_at_ms; /* 0: not */
+    int64_t stopped_at_ms;                  /* a rank has left as it was asked to; 0: none */
     int signal;                             /* that this process was asked to end by; 0: none */
+    bool hurried;                           /* it was asked again, and has killed the ranks */
+    bool cut;                               /* it ended ranks that could not leave by themselves */
     ddp_cause *cause;
     ddp_log *log;
 };
@@ -44,9 +48,10 @@ static ddp_status listen_loopback(int *out, char *endpoint, size_t capacity, ddp
 }
 
 /* In the child: one rank, then out without the parent's clean-up. */
-static void child(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause,
+static void child(const ddp_args *args, ddp_config *config, ddp_launch *launch, ddp_log *log, ddp_cause *cause,
                   pid_t parent, const sigset_t *signals)
 {
+    launch->stop = ddp_handle_signals(true);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(DDP_EXIT_INTERNAL); /* it died before the line above */
     (void)sigprocmask(SIG_SETMASK, signals, NULL);
@@ -60,8 +65,16 @@ static void tell_all(const struct family *f, int sig)
         if (f->pids[i] > 0) (void)kill(f->pids[i], sig);
 }
 
+/* It ended by what it was asked to end by, or by what followed; a crash while it saves, or lack of memory, is a failure. */
+static bool ended_as_asked(const struct family *f, int status)
+{
+    return f->signal != 0 && WIFSIGNALED(status) &&
+           (WTERMSIG(status) == f->signal || (f->hurried && WTERMSIG(status) == SIGKILL));
+}
+
 static void rank_ended(struct family *f, pid_t pid, int status)
 {
+    bool as_asked = ended_as_asked(f, status);
     char line[160];
     int32_t i = 0;
 
@@ -70,11 +83,15 @@ static void rank_ended(struct family *f, pid_t pid, int status)
     f->pids[i] = 0;
     f->left--;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    if (f->code == 0) f->code = WIFEXITED(status) ? WEXITSTATUS(status) : as_asked ? 128 + f->signal : DDP_EXIT_PEER;
+    if (WIFEXITED(status) && WEXITSTATUS(status) > 128) return; /* asked to end; the others are on their way too */
     if (f->failed_at_ms == 0) {
         f->failed_at_ms = ddp_now_ms();
-        f->code = WIFEXITED(status) ? WEXITSTATUS(status) : DDP_EXIT_PEER;
+        tell_all(f, SIGCONT); /* one that was stopped, which may be the cause, leaves by itself as well */
     }
-    if (!WIFSIGNALED(status) || f->terminated_at_ms != 0 || f->signal != 0) return;
+    if (!WIFSIGNALED(status) || f->terminated_at_ms != 0) return;
+    f->cut = f->cut || as_asked;
+    if (as_asked) return;
     (void)snprintf(line, sizeof(line), "rank %d (pid %d) was killed by signal %d (%s)%s", f->first_rank + i, (int)pid,
                    WTERMSIG(status), strsignal(WTERMSIG(status)),
                    WTERMSIG(status) == SIGKILL ? "; the kernel does that when memory runs out (dmesg tells)" : "");
@@ -86,20 +103,28 @@ static void enforce(struct family *f)
 {
     int64_t now = ddp_now_ms();
 
+    if (f->failed_at_ms == 0 && f->stopped_at_ms != 0 && now >= f->stopped_at_ms + DDP_STOP_MS) f->failed_at_ms = now;
     if (f->failed_at_ms == 0 || f->left == 0) return;
     if (f->terminated_at_ms == 0 && now >= f->failed_at_ms + GRACE_MS) {
         f->terminated_at_ms = now;
         tell_all(f, SIGTERM);
+        tell_all(f, SIGCONT);
     } else if (f->terminated_at_ms != 0 && now >= f->terminated_at_ms + TERM_MS) {
         tell_all(f, SIGKILL);
     }
 }
 
+/* The ranks agree on a step, save and leave in their own time; a second signal does not wait for that. */
 static void asked_to_end(struct family *f, int sig)
 {
-    tell_all(f, f->signal == 0 ? sig : SIGKILL); /* a second signal does not wait */
+    bool again = f->signal != 0;
+
     f->signal = sig;
-    if (f->failed_at_ms == 0) f->failed_at_ms = ddp_now_ms();
+    f->hurried = again;
+    tell_all(f, again ? SIGKILL : sig);
+    if (!again)
+        ddp_log_line(f->log, DDP_LOG_INFO, "signal %d (%s): the ranks are asked to end; a second one ends them at once",
+                     sig, strsignal(sig));
 }
 
 static void wait_for_all(struct family *f, const sigset_t *watched)
@@ -118,15 +143,20 @@ static void wait_for_all(struct family *f, const sigset_t *watched)
 static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *config, const ddp_launch *first,
                            const sigset_t *signals, ddp_err *err)
 {
+    ddp_launch with_secret = *first;
     char endpoint[64];
     int listen_fd = -1;
     pid_t parent = getpid();
 
     f->cause = ddp_cause_create(err);
     if (f->cause == NULL) return err->status;
-    if (config->group->init_method[0] == '\0') DDP_TRY(listen_loopback(&listen_fd, endpoint, sizeof(endpoint), err));
+    if (first->introduced) {
+        /* other users of this machine reach the port as well */
+        DDP_TRY(ddp_secret_make(&with_secret, err));
+        DDP_TRY(listen_loopback(&listen_fd, endpoint, sizeof(endpoint), err));
+    }
     for (int32_t i = 0; i < f->count; i++) {
-        ddp_launch launch = *first;
+        ddp_launch launch = with_secret;
         pid_t pid;
 
         launch.rank = first->rank + i;
@@ -155,8 +185,7 @@ static ddp_status fork_all(struct family *f, const ddp_args *args, ddp_config *c
     return DDP_OK;
 }
 
-/* The signals that end a run, but not those that who started us wants ignored: nohup, a shell's background job. */
-static void choose_signals(sigset_t *watched)
+void ddp_choose_signals(sigset_t *watched)
 {
     static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction now;
@@ -170,11 +199,11 @@ static void choose_signals(sigset_t *watched)
 
 int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log)
 {
-    struct family f = {.count = args->nproc, .first_rank = first->rank, .log = log};
+    struct family f = {.count = first->nproc, .first_rank = first->rank, .log = log};
     sigset_t watched, before;
     ddp_err err = {0};
 
-    choose_signals(&watched);
+    ddp_choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     f.pids = ddp_alloc((size_t)f.count * sizeof(*f.pids), &err);
     if (f.pids == NULL || fork_all(&f, args, config, first, &before, &err) != DDP_OK) {
@@ -183,9 +212,7 @@ int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *fi
     }
     wait_for_all(&f, &watched);
     free(f.pids);
-    if (f.signal != 0) {
-        ddp_log_line(log, DDP_LOG_ERROR, "ended by signal %d (%s)", f.signal, strsignal(f.signal));
-        return 128 + f.signal;
-    }
-    return f.code;
+    if (!f.cut) return f.code;
+    ddp_log_line(log, DDP_LOG_ERROR, "ended by signal %d (%s)", f.signal, strsignal(f.signal));
+    return 128 + f.signal;
 }

@@ -3,6 +3,7 @@
 #include "config/private.h"
 #include "config/sections.h"
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* "backend.NAME" and the like hold the options of a plugin, chosen or not. */
@@ -74,15 +75,25 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status check_group(const ddp_config *c, ddp_err *err)
+static ddp_status check_group(ddp_config *c, ddp_err *err)
 {
     const struct ddp_group_config *g = c->group;
+    char *end;
 
-    if (g->world_size > 0 && g->rank >= g->world_size)
+    if (strcmp(g->rank, "auto") == 0) {
+        c->rank = DDP_RANK_AUTO;
+        return DDP_OK;
+    }
+    c->rank = strtoll(g->rank, &end, 10);
+    if (end == g->rank || *end != '\0' || c->rank < 0 || c->rank > 65535)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] rank = %s is no rank; write a number from 0 to 65535, or auto",
+                        where_of(c, "group", "rank"), g->rank);
+    if (g->world_size > 0 && c->rank >= g->world_size)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: [group] rank = %" PRId64 " does not exist in world_size = %" PRId64
                         " (%s); ranks are 0..%" PRId64,
-                        where_of(c, "group", "rank"), g->rank, g->world_size, where_of(c, "group", "world_size"),
+                        where_of(c, "group", "rank"), c->rank, g->world_size, where_of(c, "group", "world_size"),
                         g->world_size - 1);
     return DDP_OK;
 }
@@ -124,13 +135,13 @@ static ddp_status parse_choice(ddp_config *c, const char *section, const char **
 
 static ddp_status parse_sections(ddp_config *c, ddp_err *err)
 {
-    const void *config[8];
+    const void *config[10];
 
     DDP_TRY(parse_section(c, "group", &config[0], err));
     DDP_TRY(parse_section(c, "train", &config[1], err));
     DDP_TRY(parse_choice(c, "model", &c->model, err));
-    DDP_TRY(parse_choice(c, "data", &c->data, err));
-    DDP_TRY(parse_choice(c, "eval", &c->eval, err));
+    DDP_TRY(parse_section(c, "data", &config[8], err));
+    DDP_TRY(parse_section(c, "eval", &config[9], err));
     DDP_TRY(parse_choice(c, "sampler", &c->sampler, err));
     DDP_TRY(parse_section(c, "optimizer", &config[2], err));
     DDP_TRY(parse_section(c, "ddp", &config[3], err));
@@ -140,6 +151,10 @@ static ddp_status parse_sections(ddp_config *c, ddp_err *err)
     DDP_TRY(parse_section(c, "plugins", &config[7], err));
     c->group = config[0];
     c->train = config[1];
+    c->train_data = config[8];
+    c->eval_data = config[9];
+    c->data = c->train_data->plugin;
+    c->eval = c->eval_data->plugin;
     c->optimizer = config[2];
     c->ddp = config[3];
     c->loader = config[4];
@@ -188,6 +203,24 @@ ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugi
 {
     return ddp_options_parse(c->ini, section, plugin->options, plugin->option_count, plugin->option_size,
                              plugin->config_size, &c->settings, config, err);
+}
+
+const char *ddp_config_unused_section(const ddp_config *c, const char *after)
+{
+    const ddp_ini_section *s = c->ini->sections;
+
+    if (after != NULL) {
+        while (s != NULL && strcmp(s->name, after) != 0) s = s->next;
+        if (s != NULL) s = s->next;
+    }
+    for (; s != NULL; s = s->next) {
+        bool parsed = ddp_core_section_find(s->name) != NULL;
+
+        for (size_t i = 0; i < c->settings.count && !parsed; i++)
+            parsed = strcmp(c->settings.items[i].section, s->name) == 0;
+        if (!parsed) return s->name;
+    }
+    return NULL;
 }
 
 /* ---- batches --------------------------------------------------------------------------------------------------------------------- */

@@ -64,9 +64,12 @@ enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 
 struct ddp_group_config {
-    const char *backend, *init_method; /* "gloo-tcp"; "tcp://host:port", "" with --nproc: a free loopback port */
-    int64_t world_size, rank;          /* world_size 0: not given */
-    int64_t rendezvous_timeout_ms, step_timeout_ms;
+    const char *backend, *init_method;   /* "gloo-tcp"; "tcp://host:port", "" with --nproc: a free loopback port */
+    int64_t world_size;                  /* 0: not given */
+    const char *rank;                    /* "0", "auto" */
+    ddp_list nodes;                      /* of const char *, "host1:2" */
+    const char *interface, *secret_file; /* "": not given */
+    int64_t rendezvous_timeout_ms, peer_timeout_ms, step_timeout_ms;
     int32_t auth; /* 0 psk, 1 none */
 };
 struct ddp_train_config {
@@ -75,7 +78,17 @@ struct ddp_train_config {
     int64_t epochs, max_steps;                    /* max_steps 0: no limit */
     int64_t batch_size, global_batch, accumulate; /* 0: not given; ddp_config_batches resolves */
     uint64_t seed;
-    int64_t eval_every; /* epochs; 0: only at the end */
+    int64_t eval_every;           /* epochs; 0: only at the end */
+    int64_t check_replicas_every; /* steps; 0: never */
+};
+/* [data] and [eval]: a dataset, and what is done to its images (data/transform.h). The empty list means "not given". */
+struct ddp_data_config {
+    const char *plugin;                        /* [eval]: "" is no evaluation */
+    ddp_list resize, random_crop, center_crop; /* of int64_t: one number, or height and width */
+    ddp_list mean, std; /* of double, one a channel or one for all; [eval]: empty takes [data]'s */
+    int64_t padding;    /* pixels on each side, before random_crop */
+    double flip;        /* probability */
+    int32_t antialias;  /* of resize */
 };
 struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */
@@ -86,14 +99,16 @@ struct ddp_optimizer_config {
 struct ddp_ddp_config {
     uint64_t bucket_size, first_bucket_size; /* bytes */
     int32_t overlap;                         /* DDP_OVERLAP_* */
+    int32_t broadcast_buffers;
 };
 struct ddp_loader_config {
     int64_t workers, prefetch; /* threads; batches ready ahead */
 };
 struct ddp_checkpoint_config {
-    const char *dir;     /* "": no checkpoints */
-    int64_t every, keep; /* steps, 0: only at the end; newest ones kept, 0: all */
-    const char *resume;  /* "auto", "never" or a path */
+    const char *dir;       /* "": no checkpoints */
+    int64_t every, keep;   /* steps, 0: only at the end; newest ones kept, 0: all */
+    const char *resume;    /* "auto", "never" or a path */
+    const char *init_from; /* "": drawn by the seed */
 };
 struct ddp_output_config {
     const char *dir;   /* "": writes no files */
@@ -101,16 +116,20 @@ struct ddp_output_config {
     int32_t progress;
 };
 
+enum { DDP_RANK_AUTO = -1 };
+
 typedef struct ddp_config {
     ddp_ini *ini;
     ddp_settings settings; /* of the core and of every chosen plugin, in the order of the manual */
     const struct ddp_group_config *group;
     const struct ddp_train_config *train;
+    const struct ddp_data_config *train_data, *eval_data;
     const struct ddp_optimizer_config *optimizer;
     const struct ddp_ddp_config *ddp;
     const struct ddp_loader_config *loader;
     const struct ddp_checkpoint_config *checkpoint;
     const struct ddp_output_config *output;
+    int64_t rank;                              /* [group] rank, or DDP_RANK_AUTO */
     ddp_list plugin_path;                      /* of const char *, [plugins] path */
     const char *model, *data, *eval, *sampler; /* [model] plugin ..; eval: "" when there is no [eval] */
 } ddp_config;
@@ -123,6 +142,10 @@ void ddp_config_free(ddp_config *c);
 /* Parses the section of a chosen plugin, "backend.gloo-tcp", and appends its settings. */
 ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugin *plugin, const void **config,
                              ddp_err *err);
+
+/* The next section of a plugin that nobody has parsed, for this run does not use it; NULL behind the last. `after`: the one
+ * before it, NULL for the first. */
+const char *ddp_config_unused_section(const ddp_config *c, const char *after);
 
 typedef struct ddp_batches {
     int64_t batch_size, accumulate, global_batch; /* batch_size: samples a rank and micro-step */

@@ -8,18 +8,38 @@
 
 #define AT(field) offsetof(struct ddp_group_config, field)
 static const ddp_option group_options[] = {
-    {"backend", "gloo-tcp", NULL, "Backend plugin that does the collectives.", DDP_OPT_STRING, 0, AT(backend)},
+    {"backend", "auto", NULL,
+     "Backend plugin that does the collectives; auto is nccl on CUDA devices, shm where all ranks share a host, "
+     "gloo-tcp "
+     "otherwise.",
+     DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
-     "URL where the ranks meet, tcp://HOST:PORT with the host that rank 0 listens on; empty with --nproc takes a free "
-     "loopback port.",
+     "URL where the ranks meet: tcp://HOST:PORT with the host that rank 0 listens on, file:///PATH in a folder that "
+     "all hosts see, env:// for a launcher's variables; empty takes a free loopback port with --nproc, env:// under a "
+     "launcher, port 29500 of the first of nodes.",
      DDP_OPT_STRING, R, AT(init_method)},
-    {"world_size", "0", "0..65536", "Number of ranks; 0 takes it from --nproc.", DDP_OPT_INT, 0, AT(world_size)},
-    {"rank", "0", "0..65535", "Rank of this process; with --nproc the first one on this host.", DDP_OPT_INT, R,
-     AT(rank)},
+    {"world_size", "0", "0..65536", "Number of ranks; 0 takes it from the launcher, nodes or --nproc.", DDP_OPT_INT, 0,
+     AT(world_size)},
+    {"rank", "0", NULL,
+     "Rank of this process, with --nproc the first one on this host; auto takes it from the variables of env://, Open "
+     "MPI, PMI or Slurm, or from nodes.",
+     DDP_OPT_STRING, R, AT(rank)},
+    {"nodes", "", NULL,
+     "The hosts of the run in the order of their ranks, HOST:RANKS each, as in host1:2, host2:2; with rank = auto each "
+     "host finds itself by its own addresses.",
+     DDP_OPT_STRING, L, AT(nodes)},
+    {"interface", "", NULL,
+     "Network interface by which the ranks reach this one, as in eth0; empty takes the one that routes to rank 0.",
+     DDP_OPT_STRING, R, AT(interface)},
     {"rendezvous_timeout", "300s", "1s..30d", "How long a rank waits until all have met.", DDP_OPT_DURATION, 0,
      AT(rendezvous_timeout_ms)},
+    {"peer_timeout", "10s", "1s..30d", "How long a rank may be silent before the run ends without it.",
+     DDP_OPT_DURATION, 0, AT(peer_timeout_ms)},
     {"step_timeout", "600s", "1s..30d", "How long a rank waits for one collective.", DDP_OPT_DURATION, 0,
      AT(step_timeout_ms)},
+    {"secret_file", "", NULL,
+     "File with the secret that lets a process join, the same on all hosts; ddpengine --gen-secret writes one.",
+     DDP_OPT_PATH, R, AT(secret_file)},
     {"auth", "psk", "psk|none",
      "none, in writing, lets ranks on other hosts connect without a shared secret; loopback needs neither.",
      DDP_OPT_ENUM, 0, AT(auth)},
@@ -47,6 +67,9 @@ static const ddp_option train_options[] = {
     {"seed", "0", NULL, "Seed of the initial parameters and of the samples' order.", DDP_OPT_UINT, 0, AT(seed)},
     {"eval_every", "1", "0..", "Epochs between evaluations; 0 evaluates only at the end.", DDP_OPT_INT, 0,
      AT(eval_every)},
+    {"check_replicas_every", "0", "0..",
+     "Steps between two comparisons of all ranks' parameters, which must be equal bit for bit; 0 never compares.",
+     DDP_OPT_INT, 0, AT(check_replicas_every)},
 };
 #undef AT
 
@@ -54,15 +77,48 @@ static const ddp_option train_options[] = {
 static const ddp_option model_options[] = {
     {"plugin", NULL, NULL, "Model plugin that builds the graph, as in mlp.", DDP_OPT_STRING, 0, AT(plugin)},
 };
+static const ddp_option sampler_options[] = {
+    {"plugin", "distributed", NULL, "Sampler plugin that orders the samples.", DDP_OPT_STRING, 0, AT(plugin)},
+};
+#undef AT
+
+/* What [data] and [eval] share. */
+#define RESIZE_DOC                                                                                                     \
+    "Size that images are scaled to, bilinearly: height, width, or one number for the shorter side; empty leaves "     \
+    "them."
+#define ANTIALIAS_DOC   "Whether resize smooths where it makes images smaller, as torchvision's antialias=True."
+#define PADDING_DOC     "Black pixels on each side of an image that random_crop adds first."
+#define RANDOM_CROP_DOC "Size cut out at a random place, anew in each epoch: height, width, or one number for both."
+#define CENTER_CROP_DOC "Size cut out of the middle: height, width, or one number for both."
+#define FLIP_DOC        "Probability with which an image is mirrored left to right, anew in each epoch."
+#define MEAN_DOC                                                                                                       \
+    "Subtracted from pixels of 0..1, a number for each channel or one for all, as torchvision's Normalize; empty is "  \
+    "0."
+#define STD_DOC "Pixels are divided by it after that, a number for each channel or one for all; empty is 1."
+
+#define AT(field) offsetof(struct ddp_data_config, field)
 static const ddp_option data_options[] = {
     {"plugin", NULL, NULL, "Dataset plugin that gives the training samples, as in idx.", DDP_OPT_STRING, 0, AT(plugin)},
+    {"resize", "", "1..16384", RESIZE_DOC, DDP_OPT_INT, L, AT(resize)},
+    {"antialias", "yes", NULL, ANTIALIAS_DOC, DDP_OPT_BOOL, 0, AT(antialias)},
+    {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},
+    {"random_crop", "", "1..16384", RANDOM_CROP_DOC, DDP_OPT_INT, L, AT(random_crop)},
+    {"center_crop", "", "1..16384", CENTER_CROP_DOC, DDP_OPT_INT, L, AT(center_crop)},
+    {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
+    {"mean", "", NULL, MEAN_DOC, DDP_OPT_FLOAT, L, AT(mean)},
+    {"std", "", NULL, STD_DOC, DDP_OPT_FLOAT, L, AT(std)},
 };
 static const ddp_option eval_options[] = {
     {"plugin", "", NULL, "Dataset plugin that gives the evaluation samples; empty means no evaluation.", DDP_OPT_STRING,
      0, AT(plugin)},
-};
-static const ddp_option sampler_options[] = {
-    {"plugin", "distributed", NULL, "Sampler plugin that orders the samples.", DDP_OPT_STRING, 0, AT(plugin)},
+    {"resize", "", "1..16384", RESIZE_DOC, DDP_OPT_INT, L, AT(resize)},
+    {"antialias", "yes", NULL, ANTIALIAS_DOC, DDP_OPT_BOOL, 0, AT(antialias)},
+    {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},
+    {"random_crop", "", "1..16384", RANDOM_CROP_DOC, DDP_OPT_INT, L, AT(random_crop)},
+    {"center_crop", "", "1..16384", CENTER_CROP_DOC, DDP_OPT_INT, L, AT(center_crop)},
+    {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
+    {"mean", "", NULL, "As in [data]; empty takes what [data] has.", DDP_OPT_FLOAT, L, AT(mean)},
+    {"std", "", NULL, "As in [data]; empty takes what [data] has.", DDP_OPT_FLOAT, L, AT(std)},
 };
 #undef AT
 
@@ -89,6 +145,11 @@ static const ddp_option ddp_options[] = {
      DDP_OPT_SIZE, 0, AT(first_bucket_size)},
     {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
      AT(overlap)},
+    {"broadcast_buffers", "yes", NULL,
+     "Whether all ranks evaluate with rank 0's running statistics, which are those that a checkpoint holds; no lets "
+     "each "
+     "evaluate with its own.",
+     DDP_OPT_BOOL, 0, AT(broadcast_buffers)},
 };
 #undef AT
 
@@ -108,6 +169,11 @@ static const ddp_option checkpoint_options[] = {
      "auto goes on from the newest checkpoint that verifies, never starts anew, a path goes on from that one; rank 0's "
      "word counts.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, AT(resume)},
+    {"init_from", "", NULL,
+     "Safetensors file, or a checkpoint's folder, that gives a run which starts anew its first parameters and buffers, "
+     "by "
+     "PyTorch's names; rank 0 reads it.",
+     DDP_OPT_PATH, 0, AT(init_from)},
 };
 #undef AT
 
@@ -133,8 +199,8 @@ static const ddp_option plugins_options[] = {
     }
 static const ddp_core_section sections[] = {
     SECTION(group, struct ddp_group_config),         SECTION(train, struct ddp_train_config),
-    SECTION(model, struct ddp_plugin_config),        SECTION(data, struct ddp_plugin_config),
-    SECTION(eval, struct ddp_plugin_config),         SECTION(sampler, struct ddp_plugin_config),
+    SECTION(model, struct ddp_plugin_config),        SECTION(data, struct ddp_data_config),
+    SECTION(eval, struct ddp_data_config),           SECTION(sampler, struct ddp_plugin_config),
     SECTION(optimizer, struct ddp_optimizer_config), SECTION(ddp, struct ddp_ddp_config),
     SECTION(loader, struct ddp_loader_config),       SECTION(checkpoint, struct ddp_checkpoint_config),
     SECTION(output, struct ddp_output_config),       SECTION(plugins, struct ddp_plugins_config),

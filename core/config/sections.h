@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 
-struct ddp_plugin_config { /* of [model], [data], [eval], [sampler] */
+struct ddp_plugin_config { /* of [model], [sampler] */
     const char *plugin;
 };
 struct ddp_plugins_config {

@@ -23,12 +23,14 @@ typedef struct worker {
     pthread_cond_t wake;
     uint64_t number;
     void **targets; /* by field: where the next sample goes */
+    void *scratch;  /* of the transform, NULL without one */
     bool idle;
 } worker;
 
 struct ddp_loader {
     const ddp_dataset_ops *dataset;
     const ddp_dataset *data;
+    const ddp_transform *transform;
     const ddp_sampler_ops *sampler_ops;
     ddp_sampler *sampler;
     ddp_pool pool; /* owns the small arrays below */
@@ -60,6 +62,21 @@ static uint64_t batch_count(const ddp_loader *l, uint64_t batch)
     return DDP_MIN_OF(l->batch_size, l->count - batch * l->batch_size);
 }
 
+/* Sample `index` to w->targets. */
+static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err *err)
+{
+    uint32_t field = l->transform != NULL ? ddp_transform_field(l->transform) : 0;
+    void *target = w->targets[field];
+    ddp_status status;
+
+    if (l->transform == NULL) return l->dataset->read(l->data, index, l->epoch, w->targets, err);
+    w->targets[field] = w->scratch;
+    status = l->dataset->read(l->data, index, l->epoch, w->targets, err);
+    w->targets[field] = target;
+    if (status == DDP_OK) ddp_transform_apply(l->transform, index, l->epoch, w->scratch, target);
+    return status;
+}
+
 /* Abandoned half-way when the epoch is stopped: nobody looks at it then. */
 static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_err *err)
 {
@@ -69,7 +86,7 @@ static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_er
     for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = s->buffers[f];
     for (uint64_t i = 0; i < count && !atomic_load_explicit(&l->cancel, memory_order_relaxed); i++) {
         uint64_t index = l->indices[first + i];
-        ddp_status status = l->dataset->read(l->data, index, l->epoch, w->targets, err);
+        ddp_status status = read_sample(l, w, index, err);
 
         if (status != DDP_OK) {
             (void)ddp_fail_context(
@@ -253,6 +270,7 @@ static size_t field_bytes(const ddp_field *f)
 static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
 {
     l->field_count = l->dataset->fields(l->data, &l->fields);
+    if (l->transform != NULL) l->fields = ddp_transform_fields(l->transform);
     l->sample_bytes = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(*l->sample_bytes), err);
     if (l->sample_bytes == NULL) return err->status;
     for (uint32_t f = 0; f < l->field_count; f++) {
@@ -304,6 +322,10 @@ static ddp_status make_workers(ddp_loader *l, ddp_err *err)
         if (workers[i].targets == NULL) return err->status;
     }
     l->workers = workers;
+    for (uint64_t i = 0; i < count && l->transform != NULL; i++) {
+        workers[i].scratch = ddp_alloc_aligned(ddp_transform_scratch(l->transform), err);
+        if (workers[i].scratch == NULL) return ddp_fail_context(err, "loader: worker %" PRIu64, i);
+    }
     for (uint64_t i = 0; i < l->worker_count; i++) {
         char name[16];
 
@@ -333,6 +355,7 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     ddp_cond_init(&l->ready);
     l->dataset = p->dataset_ops;
     l->data = p->dataset;
+    l->transform = p->transform;
     l->sampler_ops = p->sampler_ops;
     l->sampler = p->sampler;
     l->batch_size = (uint64_t)p->batch_size;
@@ -373,6 +396,7 @@ void ddp_loader_close(ddp_loader *l)
     }
     pthread_cond_destroy(&l->ready);
     pthread_mutex_destroy(&l->lock);
+    for (uint64_t i = 0; l->workers != NULL && i < DDP_MAX_OF(l->worker_count, 1); i++) free(l->workers[i].scratch);
     free(l->memory);
     free(l->indices);
     ddp_pool_free(&l->pool);

@@ -2,11 +2,13 @@
  *
  * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch lies in slot
  * k % prefetch; a slot holds one buffer a field, batch_size samples, 64-byte aligned, in memory that the caller gives
- * (or the loader's own). */
+ * (or the loader's own). The dataset writes each sample straight to its place in the slot; an image that is transformed goes
+ * through a buffer of the worker's own, which stays in its cache. */
 #ifndef DDP_LOADER_H
 #define DDP_LOADER_H
 
 #include "base/log.h"
+#include "data/transform.h"
 #include <ddpengine/dataset.h>
 #include <ddpengine/sampler.h>
 
@@ -15,6 +17,7 @@ typedef struct ddp_loader ddp_loader;
 typedef struct ddp_loader_params {
     const ddp_dataset_ops *dataset_ops;
     const ddp_dataset *dataset;
+    const ddp_transform *transform; /* of its image, NULL: the fields stay as the dataset gives them */
     const ddp_sampler_ops *sampler_ops;
     ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
     int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */

@@ -1,7 +1,7 @@
 /* graph/autodiff.c -- appends the gradient nodes of a program: the forward nodes backwards, each by the rule of its row.
  *
  * A value with several uses sums its gradients through add nodes. A parameter's gradient is written straight into the gradient
- * arena; every use after the first adds to it, by DDP_NODE_F_ACCUMULATE. Only values between a parameter and the loss get one. */
+ * arena; every use after the first adds to it, by ddp_node.accumulate. Only values between a parameter and the loss get one. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +30,11 @@ ddp_status ddp_grad_require_one(const ddp_node *node, int32_t grad_out, ddp_err 
 }
 
 /* The value that a gradient of `target` goes to: the parameter's slice, or a new activation. */
-static ddp_status grad_value(ddp_grad_context *c, int32_t target, int32_t *out, uint32_t *flags, ddp_err *err)
+static ddp_status grad_value(ddp_grad_context *c, int32_t target, int32_t *out, bool *adds, ddp_err *err)
 {
     ddp_value v = c->values[target];
 
-    *flags = 0;
+    *adds = false;
     if (v.kind != DDP_VALUE_PARAM) {
         v.kind = DDP_VALUE_ACT;
         v.index = -1;
@@ -42,34 +42,37 @@ static ddp_status grad_value(ddp_grad_context *c, int32_t target, int32_t *out, 
         return ddp_program_value(c, &v, out, err);
     }
     *out = c->param_grad[v.index];
-    if (*out >= 0) {
-        *flags = DDP_NODE_F_ACCUMULATE;
-        return DDP_OK;
-    }
+    *adds = *out >= 0;
+    if (*adds) return DDP_OK;
     v.kind = DDP_VALUE_GRAD;
     DDP_TRY(ddp_program_value(c, &v, out, err));
     c->param_grad[v.index] = *out;
     return DDP_OK;
 }
 
-static ddp_status grad_node(ddp_grad_context *c, const ddp_node *node, uint32_t op, int32_t target, int32_t in0,
-                            int32_t in1, int32_t *out, ddp_err *err)
+/* Adds a node whose output i is the gradient of targets[i]; -1 where that is -1 or not wanted. */
+static ddp_status grad_node(ddp_grad_context *c, const ddp_node *node, uint32_t op, uint32_t in_count,
+                            const int32_t *in, uint32_t target_count, const int32_t *targets, int32_t *out,
+                            ddp_err *err)
 {
-    ddp_node n = {.op = op,
-                  .in_count = in1 >= 0 ? 2 : 1,
-                  .out_count = 1,
-                  .in = {in0, in1, -1, -1},
-                  .out = {-1, -1, -1},
-                  .name = node->name};
+    ddp_node n = {.op = op, .in_count = in_count, .out_count = target_count, .name = node->name};
 
+    for (uint32_t i = 0; i < DDP_NODE_MAX_IN; i++) n.in[i] = i < in_count ? in[i] : -1;
+    for (uint32_t i = 0; i < DDP_NODE_MAX_OUT; i++) {
+        bool adds = false;
+
+        n.out[i] = -1;
+        if (i >= target_count || targets[i] < 0 || !c->wanted[targets[i]]) continue;
+        DDP_TRY(grad_value(c, targets[i], &n.out[i], &adds, err));
+        if (adds) n.accumulate |= 1u << i;
+    }
     if (op == DDP_OP_RESHAPE) {
-        n.attrs.reshape.rank = c->values[target].rank;
-        memcpy(n.attrs.reshape.dims, c->values[target].dims, sizeof(n.attrs.reshape.dims));
-    } else if (op == DDP_OP_GELU_GRAD) {
+        n.attrs.reshape.rank = c->values[targets[0]].rank;
+        memcpy(n.attrs.reshape.dims, c->values[targets[0]].dims, sizeof(n.attrs.reshape.dims));
+    } else if (op != DDP_OP_ADD) {
         n.attrs = node->attrs;
     }
-    DDP_TRY(grad_value(c, target, &n.out[0], &n.flags, err));
-    *out = n.out[0];
+    memcpy(out, n.out, target_count * sizeof(*out));
     return ddp_program_node(c, &n, err);
 }
 
@@ -84,18 +87,27 @@ static ddp_status accumulate(ddp_grad_context *c, const ddp_node *node, int32_t 
     }
     if (g == DDP_GRAD_ONE || c->grad[target] == DDP_GRAD_ONE)
         return ddp_fail(err, DDP_ERR_INTERNAL, "%s \"%s\": a loss is used twice", ddp_op_name(node->op), node->name);
-    DDP_TRY(grad_node(c, node, DDP_OP_ADD, target, c->grad[target], g, &sum, err));
+    DDP_TRY(grad_node(c, node, DDP_OP_ADD, 2, (int32_t[]){c->grad[target], g}, 1, &target, &sum, err));
     c->grad[target] = sum;
+    return DDP_OK;
+}
+
+ddp_status ddp_grad_emit_all(ddp_grad_context *c, const ddp_node *node, uint32_t op, uint32_t in_count,
+                             const int32_t *in, uint32_t target_count, const int32_t *targets, ddp_err *err)
+{
+    int32_t out[DDP_NODE_MAX_OUT];
+
+    DDP_TRY(grad_node(c, node, op, in_count, in, target_count, targets, out, err));
+    for (uint32_t i = 0; i < target_count; i++)
+        if (out[i] >= 0 && c->values[targets[i]].kind != DDP_VALUE_PARAM)
+            DDP_TRY(accumulate(c, node, targets[i], out[i], err));
     return DDP_OK;
 }
 
 ddp_status ddp_grad_emit(ddp_grad_context *c, const ddp_node *node, uint32_t op, int32_t target, int32_t in0,
                          int32_t in1, ddp_err *err)
 {
-    int32_t g;
-
-    DDP_TRY(grad_node(c, node, op, target, in0, in1, &g, err));
-    return c->values[target].kind == DDP_VALUE_PARAM ? DDP_OK : accumulate(c, node, target, g, err);
+    return ddp_grad_emit_all(c, node, op, in1 >= 0 ? 2 : 1, (int32_t[]){in0, in1}, 1, &target, err);
 }
 
 ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t target, int32_t grad_out, ddp_err *err)
@@ -111,7 +123,7 @@ static void mark_wanted(ddp_grad_context *c, uint32_t values, uint32_t nodes)
     for (uint32_t i = 0; i < values; i++) c->wanted[i] = c->values[i].kind == DDP_VALUE_PARAM;
     for (uint32_t i = 0; i < nodes; i++)
         for (uint32_t k = 0; k < c->nodes[i].in_count; k++)
-            if (c->wanted[c->nodes[i].in[k]]) c->wanted[c->nodes[i].out[0]] = true;
+            if (c->nodes[i].in[k] >= 0 && c->wanted[c->nodes[i].in[k]]) c->wanted[c->nodes[i].out[0]] = true;
 }
 
 static ddp_status walk_back(ddp_grad_context *c, uint32_t nodes, ddp_err *err)

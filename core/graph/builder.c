@@ -1,5 +1,5 @@
 /* graph/builder.c -- the ddp_graph_api that models call. Shapes come from the op table; the first error sticks and makes every
- * later call harmless. What a finished graph must satisfy is finish.c's. */
+ * later call harmless. Parameters and buffers are in state.c, what a finished graph must satisfy in finish.c. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,6 @@
 #define MAX_ELEMENTS (INT64_C(1) << 48) /* of one tensor, or of one sample of it */
 
 static const ddp_tensor failed = {-1};
-
-static bool broken(const ddp_graph_core *c) { return c->err.status != DDP_OK; }
 
 ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err)
 {
@@ -26,7 +24,7 @@ ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------------ */
-static const char *full_name(ddp_graph_core *c, const char *name)
+const char *ddp_graph_name(ddp_graph_core *c, const char *name)
 {
     if (strlen(c->prefix) + strlen(name) < DDP_NAME_MAX)
         return ddp_pool_printf(&c->pool, &c->err, "%s%s", c->prefix, name);
@@ -42,10 +40,10 @@ static const char *node_name(ddp_graph_core *c, const ddp_op_row *row, const cha
     char made[64];
     uint32_t n;
 
-    if (name != NULL && name[0] != '\0') return full_name(c, name);
+    if (name != NULL && name[0] != '\0') return ddp_graph_name(c, name);
     n = c->unnamed[row->op]++;
     (void)snprintf(made, sizeof(made), n == 0 ? "%s" : "%s_%u", row->name, n);
-    return full_name(c, made);
+    return ddp_graph_name(c, made);
 }
 
 static void open_scope(ddp_graph_core *c, const char *name)
@@ -69,7 +67,7 @@ static void graph_scope(ddp_graph *g, const char *name)
 {
     ddp_graph_core *c = ddp_graph_of(g);
 
-    if (broken(c)) return;
+    if (ddp_graph_broken(c)) return;
     if (name != NULL) {
         open_scope(c, name);
     } else if (c->scope_count == 0) {
@@ -80,7 +78,7 @@ static void graph_scope(ddp_graph *g, const char *name)
 }
 
 /* ---- values ----------------------------------------------------------------------------------------------------------- */
-static ddp_tensor add_value(ddp_graph_core *c, const ddp_graph_value *v)
+ddp_tensor ddp_graph_add_value(ddp_graph_core *c, const ddp_graph_value *v)
 {
     ddp_tensor t = {(int32_t)c->value_count};
 
@@ -89,10 +87,8 @@ static ddp_tensor add_value(ddp_graph_core *c, const ddp_graph_value *v)
     return t;
 }
 
-static bool is_tensor(const ddp_graph_core *c, ddp_tensor t) { return t.id >= 0 && (uint32_t)t.id < c->value_count; }
-
 /* Dimensions are positive and their product is small enough to count with. */
-static bool countable(uint32_t rank, const int64_t *dims)
+bool ddp_countable(uint32_t rank, const int64_t *dims)
 {
     int64_t n = 1;
 
@@ -125,7 +121,7 @@ static ddp_tensor field_value(ddp_graph_core *c, uint32_t index)
 
     for (uint32_t i = 0; i < c->value_count; i++) /* asked for before */
         if (c->values[i].kind == DDP_VALUE_INPUT && c->values[i].index == v.index) return (ddp_tensor){(int32_t)i};
-    if (f->rank + 1 > DDP_MAX_DIMS || !countable(f->rank, f->dims)) {
+    if (f->rank + 1 > DDP_MAX_DIMS || !ddp_countable(f->rank, f->dims)) {
         (void)ddp_fail(&c->err, DDP_ERR_CONFIG,
                        "input \"%s\": the dataset's shape %s is not usable: at most %d positive "
                        "dimensions",
@@ -137,75 +133,18 @@ static ddp_tensor field_value(ddp_graph_core *c, uint32_t index)
     v.shape = (ddp_shape){.dtype = f->dtype, .rank = f->rank + 1, .dims = {1}, .batched = true};
     memcpy(v.shape.dims + 1, f->dims, f->rank * sizeof(f->dims[0]));
     v.name = f->name;
-    return add_value(c, &v);
+    return ddp_graph_add_value(c, &v);
 }
 
 static ddp_tensor graph_input(ddp_graph *g, const char *field)
 {
     ddp_graph_core *c = ddp_graph_of(g);
 
-    if (broken(c)) return failed;
+    if (ddp_graph_broken(c)) return failed;
     for (uint32_t i = 0; i < c->field_count; i++)
         if (strcmp(c->fields[i].name, field) == 0) return field_value(c, i);
     unknown_field(c, field);
     return failed;
-}
-
-/* ---- parameters ------------------------------------------------------------------------------------------------------- */
-static ddp_status check_param(ddp_graph_core *c, const char *name, uint32_t rank, const int64_t *dims,
-                              const ddp_init_spec *init)
-{
-    char shape[DDP_SHAPE_TEXT];
-
-    if (name[0] == '\0') return ddp_fail(&c->err, DDP_ERR_CONFIG, "a parameter in scope \"%s\" has no name", c->prefix);
-    if (rank > DDP_MAX_DIMS)
-        return ddp_fail(&c->err, DDP_ERR_CONFIG, "parameter \"%s%s\": %u dimensions, at most %d are possible",
-                        c->prefix, name, rank, DDP_MAX_DIMS);
-    (void)ddp_dims_text(rank, dims, shape, sizeof(shape));
-    for (uint32_t i = 0; i < rank; i++)
-        if (dims[i] < 0)
-            return ddp_fail(&c->err, DDP_ERR_CONFIG,
-                            "parameter \"%s%s\" of shape %s would depend on the batch; reshape the layer's input to "
-                            "(N, features)",
-                            c->prefix, name, shape);
-    if (!countable(rank, dims))
-        return ddp_fail(&c->err, DDP_ERR_CONFIG, "parameter \"%s%s\": the shape %s has no usable size", c->prefix, name,
-                        shape);
-    if ((init->kind != DDP_INIT_CONSTANT && init->kind != DDP_INIT_UNIFORM) || !isfinite(init->a) ||
-        !isfinite(init->b) || (init->kind == DDP_INIT_UNIFORM && init->a > init->b))
-        return ddp_fail(&c->err, DDP_ERR_CONFIG, "parameter \"%s%s\": no such initialisation (kind %u, %g, %g)",
-                        c->prefix, name, init->kind, init->a, init->b);
-    for (uint32_t i = 0; i < c->param_count; i++) {
-        size_t prefix = strlen(c->prefix);
-
-        if (strncmp(c->params[i].name, c->prefix, prefix) == 0 && strcmp(c->params[i].name + prefix, name) == 0)
-            return ddp_fail(&c->err, DDP_ERR_CONFIG,
-                            "parameter \"%s\" is declared twice; give the layer another name, or "
-                            "use the tensor again to share it",
-                            c->params[i].name);
-    }
-    return DDP_OK;
-}
-
-static ddp_tensor graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims,
-                              const ddp_init_spec *init)
-{
-    ddp_graph_core *c = ddp_graph_of(g);
-    ddp_param_info p = {.rank = rank, .elements = 1, .first_use = UINT32_MAX};
-    ddp_graph_value v = {.kind = DDP_VALUE_PARAM, .index = (int32_t)c->param_count, .node = -1};
-
-    if (broken(c) || check_param(c, name, rank, dims, init) != DDP_OK) return failed;
-    v.name = p.name = full_name(c, name);
-    if (p.name == NULL || ddp_grow(&c->params, &c->param_capacity, c->param_count, sizeof(p), &c->err) != DDP_OK)
-        return failed;
-    v.shape = (ddp_shape){.dtype = DDP_F32, .rank = rank};
-    for (uint32_t i = 0; i < rank; i++) {
-        v.shape.dims[i] = p.dims[i] = dims[i];
-        p.elements *= (uint64_t)dims[i];
-    }
-    p.init = *init;
-    c->params[c->param_count++] = p;
-    return add_value(c, &v);
 }
 
 /* ---- ops -------------------------------------------------------------------------------------------------------------- */
@@ -217,22 +156,43 @@ static ddp_status node_inputs(ddp_graph_core *c, ddp_graph_node *n, uint32_t in_
         return ddp_fail(&c->err, DDP_ERR_CONFIG, "%u inputs, from %u to %u are possible", in_count, n->row->min_in,
                         n->row->max_in);
     for (uint32_t i = 0; i < in_count; i++) {
-        if (!is_tensor(c, in[i])) return ddp_fail(&c->err, DDP_ERR_CONFIG, "input %u is not a tensor of this graph", i);
+        if (!ddp_graph_is_tensor(c, in[i]) && (in[i].id != -1 || i < n->row->min_in))
+            return ddp_fail(&c->err, DDP_ERR_CONFIG, "input %u is not a tensor of this graph", i);
         n->in[i] = in[i].id;
     }
     n->in_count = in_count;
     return DDP_OK;
 }
 
-static ddp_status node_shape(ddp_graph_core *c, const ddp_graph_node *n, ddp_shape *out)
+static ddp_status node_shapes(ddp_graph_core *c, const ddp_graph_node *n, ddp_shape out[DDP_NODE_MAX_OUT])
 {
     const ddp_shape *shapes[DDP_NODE_MAX_IN] = {0};
 
-    for (uint32_t i = 0; i < n->in_count; i++) shapes[i] = &c->values[n->in[i]].shape;
+    for (uint32_t i = 0; i < n->in_count; i++)
+        if (n->in[i] >= 0) shapes[i] = &c->values[n->in[i]].shape;
     DDP_TRY(n->row->shape(&n->attrs, n->in_count, shapes, out, &c->err));
-    if (!countable(out->rank, out->dims))
-        return ddp_fail(&c->err, DDP_ERR_CONFIG, "the result has too many elements to count");
+    for (uint32_t i = 0; i < ddp_op_outs(n->row); i++)
+        if (!ddp_countable(out[i].rank, out[i].dims))
+            return ddp_fail(&c->err, DDP_ERR_CONFIG, "the result has too many elements to count");
     return DDP_OK;
+}
+
+/* Adds the node and its outputs; the first of them is the op's result. */
+static ddp_tensor add_node(ddp_graph_core *c, ddp_graph_node *n, const ddp_shape *shapes)
+{
+    ddp_graph_value v = {.kind = DDP_VALUE_ACT, .index = -1, .node = (int32_t)c->node_count};
+
+    if (ddp_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(*n), &c->err) != DDP_OK) return failed;
+    for (uint32_t i = 0; i < DDP_NODE_MAX_OUT; i++) {
+        n->out[i] = -1;
+        if (i >= ddp_op_outs(n->row)) continue;
+        v.shape = shapes[i];
+        v.name = i == 0 ? n->name : "";
+        n->out[i] = ddp_graph_add_value(c, &v).id;
+        if (n->out[i] < 0) return failed;
+    }
+    c->nodes[c->node_count++] = *n;
+    return (ddp_tensor){n->out[0]};
 }
 
 static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, const ddp_tensor *in,
@@ -240,25 +200,23 @@ static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, ui
 {
     ddp_graph_core *c = ddp_graph_of(g);
     ddp_graph_node n = {.row = ddp_op_find(op)};
-    ddp_graph_value v = {.kind = DDP_VALUE_ACT, .index = -1, .node = (int32_t)c->node_count};
+    ddp_shape shapes[DDP_NODE_MAX_OUT] = {0};
 
-    if (broken(c)) return failed;
+    if (ddp_graph_broken(c)) return failed;
     if (n.row == NULL || n.row->shape == NULL) {
         (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "op number %u (\"%s\") is not one that a model can use", op,
                        name != NULL ? name : "");
         return failed;
     }
-    n.name = v.name = node_name(c, n.row, name);
+    n.name = node_name(c, n.row, name);
     if (n.name == NULL) return failed;
     if (attrs != NULL) n.attrs = *attrs;
-    if (node_inputs(c, &n, in_count, in) != DDP_OK || node_shape(c, &n, &v.shape) != DDP_OK) {
+    if (node_inputs(c, &n, in_count, in) != DDP_OK || node_shapes(c, &n, shapes) != DDP_OK) {
         (void)ddp_fail_context(&c->err, "%s \"%s\"", n.row->name, n.name);
         return failed;
     }
-    if (ddp_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(n), &c->err) != DDP_OK) return failed;
-    n.out = (int32_t)c->value_count;
-    c->nodes[c->node_count++] = n;
-    return add_value(c, &v);
+    ddp_op_place(op, c->node_count, &n.attrs);
+    return add_node(c, &n, shapes);
 }
 
 /* ---- results ---------------------------------------------------------------------------------------------------------- */
@@ -266,7 +224,7 @@ static ddp_status check_scalar(ddp_graph_core *c, const char *what, ddp_tensor t
 {
     char shape[DDP_SHAPE_TEXT];
 
-    if (!is_tensor(c, t)) return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s is not a tensor of this graph", what);
+    if (!ddp_graph_is_tensor(c, t)) return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s is not a tensor of this graph", what);
     if (c->values[t.id].shape.rank == 0 && c->values[t.id].shape.dtype == DDP_F32) return DDP_OK;
     return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s \"%s\" has shape %s, a scalar is needed", what, c->values[t.id].name,
                     ddp_shape_text(&c->values[t.id].shape, shape, sizeof(shape)));
@@ -276,7 +234,7 @@ static void graph_loss(ddp_graph *g, ddp_tensor scalar)
 {
     ddp_graph_core *c = ddp_graph_of(g);
 
-    if (broken(c) || check_scalar(c, "the loss", scalar) != DDP_OK) return;
+    if (ddp_graph_broken(c) || check_scalar(c, "the loss", scalar) != DDP_OK) return;
     if (c->loss >= 0)
         (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "the loss is declared twice, \"%s\" and \"%s\"; add them with ddp_add",
                        c->values[c->loss].name, c->values[scalar.id].name);
@@ -289,7 +247,7 @@ static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
     ddp_graph_core *c = ddp_graph_of(g);
     ddp_graph_metric m = {.value = scalar.id};
 
-    if (broken(c) || check_scalar(c, "the metric", scalar) != DDP_OK) return;
+    if (ddp_graph_broken(c) || check_scalar(c, "the metric", scalar) != DDP_OK) return;
     for (uint32_t i = 0; i < c->metric_count; i++)
         if (strcmp(c->metrics[i].name, name) == 0) {
             (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "metric \"%s\" is declared twice", name);
@@ -301,12 +259,33 @@ static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
     c->metrics[c->metric_count++] = m;
 }
 
+static void graph_output(ddp_graph *g, const char *name, ddp_tensor t)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+    ddp_graph_metric m = {.value = t.id};
+
+    if (ddp_graph_broken(c)) return;
+    if (!ddp_graph_is_tensor(c, t) || c->values[t.id].node < 0 || c->values[t.id].shape.dtype != DDP_F32) {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "output \"%s\" is not a tensor that this graph computes", name);
+        return;
+    }
+    for (uint32_t i = 0; i < c->output_count; i++)
+        if (strcmp(c->outputs[i].name, name) == 0) {
+            (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "output \"%s\" is declared twice", name);
+            return;
+        }
+    m.name = ddp_pool_strdup(&c->pool, name, &c->err);
+    if (m.name == NULL || ddp_grow(&c->outputs, &c->output_capacity, c->output_count, sizeof(m), &c->err) != DDP_OK)
+        return;
+    c->outputs[c->output_count++] = m;
+}
+
 static uint32_t graph_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims)
 {
     const ddp_graph_core *c = ddp_graph_view(g);
     const ddp_shape *s;
 
-    if (!is_tensor(c, t)) return 0;
+    if (!ddp_graph_is_tensor(c, t)) return 0;
     s = &c->values[t.id].shape;
     for (uint32_t i = 0; i < s->rank; i++) dims[i] = i == 0 && s->batched ? -s->dims[0] : s->dims[i];
     return s->rank;
@@ -316,14 +295,14 @@ static void graph_fail(ddp_graph *g, const char *message)
 {
     ddp_graph_core *c = ddp_graph_of(g);
 
-    if (!broken(c)) (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "%s", message);
+    if (!ddp_graph_broken(c)) (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "%s", message);
 }
 
 static ddp_status graph_status(const ddp_graph *g, ddp_err *err)
 {
     const ddp_graph_core *c = ddp_graph_view(g);
 
-    if (broken(c)) *err = c->err;
+    if (ddp_graph_broken(c)) *err = c->err;
     return c->err.status;
 }
 
@@ -331,11 +310,14 @@ static ddp_status graph_status(const ddp_graph *g, ddp_err *err)
 static const ddp_graph_api api = {
     .struct_size = sizeof(api),
     .input = graph_input,
-    .param = graph_param,
+    .param = ddp_graph_param,
+    .buffer = ddp_graph_buffer,
+    .init = ddp_graph_init,
     .op = graph_op,
     .scope = graph_scope,
     .loss = graph_loss,
     .metric = graph_metric,
+    .output = graph_output,
     .dims = graph_dims,
     .fail = graph_fail,
     .status = graph_status,
@@ -363,13 +345,10 @@ void ddp_graph_free(ddp_graph *g)
     free(c->values);
     free(c->nodes);
     free(c->params);
+    free(c->buffers);
+    free(c->draws);
     free(c->metrics);
+    free(c->outputs);
     ddp_pool_free(&c->pool);
     free(c);
-}
-
-uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out)
-{
-    *out = ddp_graph_view(g)->params;
-    return ddp_graph_view(g)->param_count;
 }

@@ -4,16 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { TRAINS = 1, EVALUATES = 2, ANSWERS = 4 };
+
 /* Nodes come after what they read, so one pass from the end marks all that a marked value needs. */
-static void mark(ddp_graph_core *c, bool *needed, bool training)
+static void mark(ddp_graph_core *c, bool *needed, int what)
 {
     for (uint32_t i = c->node_count; i-- > 0;) {
         ddp_graph_node *n = &c->nodes[i];
 
-        if (!needed[n->out]) continue;
-        if (training) n->trains = true;
-        n->evaluates = true;
-        for (uint32_t k = 0; k < n->in_count; k++) needed[n->in[k]] = true;
+        if (!needed[n->out[0]]) continue;
+        if ((what & TRAINS) != 0) n->trains = true;
+        if ((what & EVALUATES) != 0) n->evaluates = true;
+        if ((what & ANSWERS) != 0) n->answers = true;
+        for (uint32_t k = 0; k < n->in_count; k++)
+            if (n->in[k] >= 0) needed[n->in[k]] = true;
     }
 }
 
@@ -23,9 +27,12 @@ static ddp_status mark_nodes(ddp_graph_core *c, ddp_err *err)
 
     if (needed == NULL) return err->status;
     needed[c->loss] = true;
-    mark(c, needed, true);
+    mark(c, needed, TRAINS | EVALUATES);
     for (uint32_t i = 0; i < c->metric_count; i++) needed[c->metrics[i].value] = true;
-    mark(c, needed, false);
+    mark(c, needed, EVALUATES);
+    memset(needed, 0, c->value_count * sizeof(*needed));
+    for (uint32_t i = 0; i < c->output_count; i++) needed[c->outputs[i].value] = true;
+    mark(c, needed, ANSWERS);
     free(needed);
     return DDP_OK;
 }
@@ -70,7 +77,7 @@ static ddp_status check_uses(const ddp_graph_core *c, const bool *in_loss, ddp_e
 
         if (!n->trains || (in_loss[i] && !is_loss_op(n->row->op))) continue;
         for (uint32_t k = 0; k < n->in_count; k++) {
-            int32_t from = c->values[n->in[k]].node;
+            int32_t from = n->in[k] >= 0 ? c->values[n->in[k]].node : -1;
 
             if (from >= 0 && (in_loss[from] || is_loss_op(c->nodes[from].row->op)))
                 return ddp_fail(err, DDP_ERR_CONFIG,
@@ -101,9 +108,9 @@ static ddp_status check_params(ddp_graph_core *c, ddp_err *err)
 {
     for (uint32_t i = 0; i < c->node_count; i++)
         for (uint32_t k = 0; c->nodes[i].trains && k < c->nodes[i].in_count; k++) {
-            const ddp_graph_value *v = &c->values[c->nodes[i].in[k]];
+            const ddp_graph_value *v = c->nodes[i].in[k] >= 0 ? &c->values[c->nodes[i].in[k]] : NULL;
 
-            if (v->kind == DDP_VALUE_PARAM)
+            if (v != NULL && v->kind == DDP_VALUE_PARAM)
                 c->params[v->index].first_use = DDP_MIN_OF(c->params[v->index].first_use, i);
         }
     if (c->param_count == 0)
@@ -125,6 +132,27 @@ static const ddp_field *label_field(const ddp_graph_core *c, int32_t value)
     return c->values[value].kind == DDP_VALUE_INPUT ? &c->fields[c->values[value].index] : NULL;
 }
 
+/* The indices of an embedding must lie in its table. */
+static ddp_status check_indices(const ddp_graph_core *c, ddp_err *err)
+{
+    for (uint32_t i = 0; i < c->node_count; i++) {
+        const ddp_graph_node *n = &c->nodes[i];
+        const ddp_field *f = n->evaluates && n->row->op == DDP_OP_EMBEDDING ? label_field(c, n->in[0]) : NULL;
+        int64_t rows;
+
+        if (f == NULL || f->min > f->max) continue;
+        rows = c->values[n->in[1]].shape.dims[0];
+        if (f->min < 0 || f->max >= rows)
+            return ddp_fail(
+                err, DDP_ERR_DATA,
+                "%s \"%s\": field \"%s\" has values from %lld to %lld, the model's vocabulary has %lld (0 to "
+                "%lld); set the model's vocabulary to match the data",
+                n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)rows,
+                (long long)rows - 1);
+    }
+    return DDP_OK;
+}
+
 static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
 {
     for (uint32_t i = 0; i < c->node_count; i++) {
@@ -134,8 +162,11 @@ static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
 
         if (!n->evaluates || (n->row->op != DDP_OP_CROSS_ENTROPY && n->row->op != DDP_OP_ACCURACY)) continue;
         f = label_field(c, n->in[1]);
-        classes = c->values[n->in[0]].shape.dims[1];
+        classes = c->values[n->in[0]].shape.dims[c->values[n->in[0]].shape.rank - 1];
         if (f == NULL || f->min > f->max || (f->min >= 0 && f->max < classes)) continue;
+        if (n->row->op == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.ignores && f->max < classes &&
+            f->min == n->attrs.cross_entropy.ignore_index)
+            continue;
         return ddp_fail(
             err, DDP_ERR_DATA,
             "%s \"%s\": field \"%s\" has labels from %lld to %lld, the model has %lld classes (0 to %lld); set "
@@ -159,6 +190,7 @@ ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err)
     DDP_TRY(check_loss(c, err));
     DDP_TRY(check_params(c, err));
     DDP_TRY(check_labels(c, err));
+    DDP_TRY(check_indices(c, err));
     c->finished = true;
     return DDP_OK;
 }

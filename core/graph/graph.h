@@ -2,24 +2,24 @@
  *
  *   builder.c   the ddp_graph_api that models call; shape inference by the op table; finish.c: what a graph must satisfy
  *   optable.c   one row an op: name, arity, shape rule, gradient rule, FLOPs, bytes, scalar reference; the rows by family in
- *               op_linear.c, op_pointwise.c, op_loss.c
+ *               op_*.c
  *   autodiff.c  appends gradient nodes; program.c makes the program for one N
  *   layout.c    where parameters and gradients lie in the arenas, and the buckets
  *   lowered.c   checks what a device made of a program
  *   plan.c      offsets of the activations over the kernels of a lowered program
- *   initial.c   draws the initial parameters
+ *   state.c     parameters, buffers, and their first values
  *   reference.c runs a program op by op with the scalar references, in double: the meaning that devices are tested against */
 #ifndef DDP_GRAPH_INTERNAL_H
 #define DDP_GRAPH_INTERNAL_H
 
 #include "base/base.h"
 #include <ddpengine/dataset.h>
-#include <ddpengine/graph.h>
+#include <ddpengine/layers.h>
 
 /* ---- op table --------------------------------------------------------------------------------------------------------- */
 /* A tensor of the reference: doubles, also for integer fields. */
 typedef struct ddp_ref_tensor {
-    double *data;
+    double *data; /* of a BUFFER: its node may write it */
     uint32_t rank;
     const int64_t *dims;
     int64_t elements;
@@ -32,15 +32,22 @@ typedef struct ddp_op_row {
     uint32_t op;
     const char *name;
     uint32_t min_in, max_in;
-    bool view; /* the same elements: no arithmetic */
-    /* Writes rank, dims and dtype of the output; complains with the shapes on a mismatch. dims[0] may be DDP_N times a
+    uint32_t outs; /* that the node has; 0 is 1 */
+    bool view;     /* the same elements: no arithmetic */
+    /* Writes rank, dims and dtype of each output; complains with the shapes on a mismatch. dims[0] may be DDP_N times a
      * factor: see ddp_shape. NULL for gradient ops, whose shapes autodiff knows. */
     ddp_status (*shape)(const ddp_attrs *attrs, uint32_t in_count, const struct ddp_shape *const *in,
                         struct ddp_shape *out, ddp_err *err);
     /* Adds the nodes that give the gradient of each input that needs one. NULL: not differentiable. */
     ddp_status (*gradient)(struct ddp_grad_context *c, const ddp_node *node, int32_t grad_out, ddp_err *err);
     uint64_t (*flops)(const ddp_node *node, const ddp_value *values); /* multiply and add count as two */
+    /* What the values of its inputs must satisfy, labels and indices; NULL: nothing. DDP_ERR_DATA. */
+    ddp_status (*check)(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err);
+    /* An input that is absent and an output that nobody wants have data NULL. */
     void (*reference)(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out);
+    /* In place of it, for an op that draws. */
+    void (*reference_random)(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *in,
+                             ddp_ref_tensor *out);
 } ddp_op_row;
 
 typedef struct ddp_shape {
@@ -51,6 +58,11 @@ typedef struct ddp_shape {
 
 const ddp_op_row *ddp_op_find(uint32_t op); /* NULL when unknown */
 const char *ddp_op_name(uint32_t op);
+static inline uint32_t ddp_op_outs(const ddp_op_row *row) { return row->outs > 0 ? row->outs : 1; }
+/* Tells an op that draws from the others of the model: `place` goes into its attributes. */
+void ddp_op_place(uint32_t op, uint32_t place, ddp_attrs *attrs);
+/* What dropout of probability p multiplies the element with: 0 or 1 / (1 - p). */
+double ddp_dropout_factor(const ddp_random *random, uint32_t place, uint64_t element, double p);
 /* Elements read and written, times their size, each value once. */
 uint64_t ddp_node_bytes(const ddp_node *node, const ddp_value *values);
 
@@ -60,9 +72,19 @@ typedef struct ddp_param_info {
     uint32_t rank;
     int64_t dims[DDP_MAX_DIMS];
     uint64_t elements;
-    ddp_init_spec init;
     uint32_t first_use; /* index of the first node that reads it */
 } ddp_param_info;
+
+/* State that is not trained: part of state_dict, saved, and sent from rank 0. */
+typedef struct ddp_buffer_info {
+    const char *name; /* "bn1.running_mean" */
+    uint32_t dtype;   /* DDP_F32: a slice of the buffer arena; DDP_I64: a count of the training programs run so far */
+    uint32_t rank;
+    int64_t dims[DDP_MAX_DIMS];
+    uint64_t elements, offset; /* of the arena; multiples of 16 */
+    double initial;
+    uint32_t after_param; /* parameters declared before it: its place in state_dict's order */
+} ddp_buffer_info;
 
 /* `fields` of the dataset outlive the graph. The model's build is then called with the result. */
 ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err);
@@ -71,6 +93,8 @@ void ddp_graph_free(ddp_graph *g);
  * known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
 ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
 uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
+uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
+uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena */
 
 /* ---- layout: one flat arena each for parameters, gradients, optimiser states -------------------------------------------- */
 typedef struct ddp_bucket {
@@ -97,6 +121,9 @@ void ddp_layout_free(ddp_layout *l);
  * metrics. */
 ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t batch, bool training, ddp_program **out,
                               ddp_err *err);
+/* What the model's outputs need and no more, neither loss nor metrics; program->metrics are the outputs. */
+ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, int64_t batch, ddp_program **out,
+                                      ddp_err *err);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
 uint64_t ddp_program_bytes(const ddp_program *p); /* as if no two nodes were fused */
@@ -118,9 +145,12 @@ void ddp_plan_free(ddp_planned *p);
 /* ---- parameters ----------------------------------------------------------------------------------------------------------- */
 /* Draws every parameter, in order of declaration, into the arena (host memory, `layout->elements` floats, padding zero). */
 void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena);
+bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b); /* the same draws in the same order */
+void ddp_initial_buffers(const ddp_graph *g, float *arena);     /* ddp_graph_buffer_elements() floats */
 
 /* ---- reference ------------------------------------------------------------------------------------------------------------ */
-/* Runs the whole program; values[i].data is storage for value i (elements doubles), INPUT and PARAM filled by the caller. */
-ddp_status ddp_reference_run(const ddp_program *p, ddp_ref_tensor *values, ddp_err *err);
+/* Runs the whole program; values[i].data is storage for value i (elements doubles), INPUT, PARAM and BUFFER filled by the
+ * caller. */
+ddp_status ddp_reference_run(const ddp_program *p, const ddp_random *random, ddp_ref_tensor *values, ddp_err *err);
 
 #endif

@@ -8,8 +8,8 @@
 #define DDP_SCOPE_DEPTH 32
 
 typedef struct ddp_graph_value {
-    uint32_t kind; /* DDP_VALUE_INPUT, _PARAM or _ACT */
-    int32_t index; /* field or parameter, else -1 */
+    uint32_t kind; /* DDP_VALUE_INPUT, _PARAM, _BUFFER or _ACT */
+    int32_t index; /* field, parameter or buffer, else -1 */
     int32_t node;  /* that computes it, else -1 */
     ddp_shape shape;
     const char *name;
@@ -17,14 +17,21 @@ typedef struct ddp_graph_value {
 
 typedef struct ddp_graph_node {
     const ddp_op_row *row;
-    uint32_t in_count; /* trailing absent inputs are dropped */
-    int32_t in[DDP_NODE_MAX_IN], out;
-    ddp_attrs attrs; /* of a reshape: with DDP_N, see ddp_shape_reshape */
+    uint32_t in_count;                                  /* trailing absent inputs are dropped */
+    int32_t in[DDP_NODE_MAX_IN], out[DDP_NODE_MAX_OUT]; /* row->outs of them, -1 behind */
+    ddp_attrs attrs;                                    /* of a reshape: with DDP_N, see ddp_shape_reshape */
     const char *name;
-    bool trains, evaluates; /* the loss needs it; the loss or a metric needs it. Set by ddp_graph_finish */
+    /* The loss needs it; the loss or a metric; an output. Set by ddp_graph_finish */
+    bool trains, evaluates, answers;
 } ddp_graph_node;
 
-typedef struct ddp_graph_metric {
+/* Fills a parameter, in the order of the calls; a later draw of the same one overwrites. */
+typedef struct ddp_graph_draw {
+    int32_t param;
+    ddp_init_spec init;
+} ddp_graph_draw;
+
+typedef struct ddp_graph_metric { /* or an output */
     const char *name;
     int32_t value;
 } ddp_graph_metric;
@@ -38,9 +45,13 @@ typedef struct ddp_graph_core {
     ddp_graph_value *values;
     ddp_graph_node *nodes; /* in the order of the calls, which is a topological one */
     ddp_param_info *params;
-    ddp_graph_metric *metrics;
+    ddp_buffer_info *buffers;
+    ddp_graph_draw *draws;
+    ddp_graph_metric *metrics, *outputs;
     uint32_t value_count, value_capacity, node_count, node_capacity, param_count, param_capacity;
-    uint32_t metric_count, metric_capacity;
+    uint32_t buffer_count, buffer_capacity, draw_count, draw_capacity;
+    uint64_t buffer_elements; /* of the buffer arena so far */
+    uint32_t metric_count, metric_capacity, output_count, output_capacity;
     int32_t loss; /* value, -1 while there is none */
     bool finished;
     uint32_t unnamed[DDP_OP_END_]; /* nodes without a name so far, by op */
@@ -51,6 +62,23 @@ typedef struct ddp_graph_core {
 
 static inline ddp_graph_core *ddp_graph_of(ddp_graph *g) { return (ddp_graph_core *)g; }
 static inline const ddp_graph_core *ddp_graph_view(const ddp_graph *g) { return (const ddp_graph_core *)g; }
+
+static inline bool ddp_graph_broken(const ddp_graph_core *c) { return c->err.status != DDP_OK; }
+static inline bool ddp_graph_is_tensor(const ddp_graph_core *c, ddp_tensor t)
+{
+    return t.id >= 0 && (uint32_t)t.id < c->value_count;
+}
+/* The name with the open scopes in front, of the graph's memory; NULL after a failure, which is kept. */
+const char *ddp_graph_name(ddp_graph_core *c, const char *name);
+ddp_tensor ddp_graph_add_value(ddp_graph_core *c, const ddp_graph_value *v);
+/* Dimensions are positive and their product is small enough to count with. */
+bool ddp_countable(uint32_t rank, const int64_t *dims);
+/* state.c: slots of ddp_graph_api */
+ddp_tensor ddp_graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims,
+                           const ddp_init_spec *init);
+ddp_tensor ddp_graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
+                            double initial);
+void ddp_graph_init(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init);
 
 /* Makes room for one more item in *items, an array of `size`-byte items. */
 ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err);
@@ -84,6 +112,10 @@ bool ddp_grad_wanted(const ddp_grad_context *c, int32_t target);
 /* Adds a node `op`(in[0], in[1]) that gives the gradient; attributes and name are the forward node's. */
 ddp_status ddp_grad_emit(ddp_grad_context *c, const ddp_node *node, uint32_t op, int32_t target, int32_t in0,
                          int32_t in1, ddp_err *err);
+/* The same for a node of several inputs and outputs: output i is the gradient of targets[i], a forward input; where that is -1
+ * or not wanted, the node has no such output. */
+ddp_status ddp_grad_emit_all(ddp_grad_context *c, const ddp_node *node, uint32_t op, uint32_t in_count,
+                             const int32_t *in, uint32_t target_count, const int32_t *targets, ddp_err *err);
 /* The gradient of `target` is `grad_out` itself, in target's shape. */
 ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t target, int32_t grad_out, ddp_err *err);
 /* A loss's gradient is the constant 1; anything else is a mistake that ddp_graph_finish has to refuse. */
@@ -110,11 +142,23 @@ extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linea
 extern const ddp_op_row ddp_row_relu, ddp_row_relu_grad, ddp_row_gelu, ddp_row_gelu_grad, ddp_row_add, ddp_row_reshape;
 extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad,
     ddp_row_accuracy;
+extern const ddp_op_row ddp_row_conv2d, ddp_row_conv2d_grad_input, ddp_row_conv2d_grad_weight, ddp_row_conv2d_grad_bias;
+extern const ddp_op_row ddp_row_max_pool2d, ddp_row_max_pool2d_grad, ddp_row_avg_pool2d, ddp_row_avg_pool2d_grad,
+    ddp_row_adaptive_avg_pool2d, ddp_row_adaptive_avg_pool2d_grad;
+extern const ddp_op_row ddp_row_batch_norm, ddp_row_batch_norm_grad, ddp_row_layer_norm, ddp_row_layer_norm_grad;
+extern const ddp_op_row ddp_row_embedding, ddp_row_embedding_grad, ddp_row_position, ddp_row_position_grad;
+extern const ddp_op_row ddp_row_attention, ddp_row_attention_grad, ddp_row_dropout, ddp_row_dropout_grad;
+
+ddp_status ddp_dropout_check(double p, ddp_err *err); /* p is a probability */
 
 /* Elements of one sample where batched, else of the whole. */
 int64_t ddp_shape_elements(const ddp_shape *s);
 bool ddp_shape_equal(const ddp_shape *a, const ddp_shape *b); /* dtype aside */
 ddp_status ddp_shape_need(const ddp_shape *s, uint32_t dtype, const char *what, ddp_err *err);
 void ddp_shape_scalar(ddp_shape *out);
+/* op_conv.c: x is (N, C, H, W) in f32; and the height and width of what windows over x give. */
+ddp_status ddp_shape_image(const ddp_shape *x, ddp_err *err);
+ddp_status ddp_shape_windows(const ddp_shape *x, const int64_t kernel[2], const int64_t stride[2],
+                             const int64_t padding[2], ddp_shape *out, ddp_err *err);
 
 #endif

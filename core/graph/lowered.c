@@ -9,6 +9,7 @@ static void touch(uint32_t kernel, const ddp_node *n, ddp_lifetimes *t)
     for (uint32_t i = 0; i < n->in_count; i++)
         if (n->in[i] >= 0) t->last[n->in[i]] = DDP_MAX_OF(t->last[n->in[i]], kernel);
     for (uint32_t i = 0; i < n->out_count; i++) {
+        if (n->out[i] < 0) continue;
         t->first[n->out[i]] = DDP_MIN_OF(t->first[n->out[i]], kernel);
         t->last[n->out[i]] = DDP_MAX_OF(t->last[n->out[i]], kernel);
     }
@@ -31,7 +32,7 @@ ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_
             t.kernel_of[l->kernels[k].nodes[i]] = k;
             touch(k, &p->nodes[l->kernels[k].nodes[i]], &t);
         }
-    t.last[p->loss] = l->kernel_count;
+    if (p->loss >= 0) t.last[p->loss] = l->kernel_count;
     for (uint32_t i = 0; i < p->metric_count; i++) t.last[p->metrics[i]] = l->kernel_count;
     *out = t;
     return DDP_OK;
@@ -120,6 +121,7 @@ static ddp_status check_order(const checker *c)
             if (node->in[i] >= 0 && written[node->in[i]] > k)
                 st = bad(c, k, node->in[i], "it is read before it is written");
         for (uint32_t i = 0; st == DDP_OK && i < node->out_count; i++) {
+            if (node->out[i] < 0) continue;
             if (written[node->out[i]] > k) st = bad(c, k, node->out[i], "it is added to before it is set");
             written[node->out[i]] = DDP_MAX_OF(written[node->out[i]], k);
         }
@@ -164,7 +166,8 @@ static ddp_status check_storage(const checker *c)
         }
         DDP_TRY(check_alias(c, v));
         root = ddp_storage_root(c->l, v);
-        if (crosses(c, v) && c->p->values[root].kind == DDP_VALUE_ACT && c->l->storage[root].bytes == 0)
+        if (crosses(c, v) && c->p->values[root].kind == DDP_VALUE_ACT && c->l->storage[root].bytes == 0 &&
+            c->l->storage[root].alias_of != DDP_NOT_STORED)
             return bad(c, k, v, "it is needed after that kernel and has no storage");
     }
     return DDP_OK;

@@ -8,8 +8,8 @@ static ddp_status linear_shape(const ddp_attrs *attrs, uint32_t in_count, const 
 {
     const ddp_shape *x = in[X], *w = in[W], *b = in_count > B ? in[B] : NULL;
     char sx[DDP_SHAPE_TEXT], sw[DDP_SHAPE_TEXT], sb[DDP_SHAPE_TEXT];
+    bool t = attrs->linear.transposed != 0; /* the weight is (in, out) */
 
-    (void)attrs;
     DDP_TRY(ddp_shape_need(x, DDP_F32, "the input", err));
     DDP_TRY(ddp_shape_need(w, DDP_F32, "the weight", err));
     (void)ddp_shape_text(x, sx, sizeof(sx));
@@ -19,16 +19,17 @@ static ddp_status linear_shape(const ddp_attrs *attrs, uint32_t in_count, const 
     if (w->batched || w->rank != 2)
         return ddp_fail(err, DDP_ERR_CONFIG, "input %s, weight %s: the weight must be (out, in) without a batch", sx,
                         sw);
-    if (x->dims[x->rank - 1] != w->dims[1])
-        return ddp_fail(err, DDP_ERR_CONFIG, "input %s and weight %s: the last dimensions must be equal", sx, sw);
+    if (x->dims[x->rank - 1] != w->dims[t ? 0 : 1])
+        return ddp_fail(err, DDP_ERR_CONFIG, "input %s and weight %s: the %s must be equal", sx, sw,
+                        t ? "last dimension and the first" : "last dimensions");
     if (b != NULL) {
         DDP_TRY(ddp_shape_need(b, DDP_F32, "the bias", err));
-        if (b->batched || b->rank != 1 || b->dims[0] != w->dims[0])
+        if (b->batched || b->rank != 1 || b->dims[0] != w->dims[t ? 1 : 0])
             return ddp_fail(err, DDP_ERR_CONFIG, "weight %s and bias %s: the bias must be (out)", sw,
                             ddp_shape_text(b, sb, sizeof(sb)));
     }
     *out = *x;
-    out->dims[x->rank - 1] = w->dims[0];
+    out->dims[x->rank - 1] = w->dims[t ? 1 : 0];
     return DDP_OK;
 }
 
@@ -50,12 +51,22 @@ static uint64_t linear_flops(const ddp_node *node, const ddp_value *values)
 {
     uint64_t out = (uint64_t)values[node->out[0]].elements;
 
-    return out * (uint64_t)last_dim(&values[node->in[W]]) * 2 + (node->in_count > B ? out : 0);
+    return out * (uint64_t)last_dim(&values[node->in[X]]) * 2 + (node->in_count > B ? out : 0);
 }
 
+/* Rows times in times out, as the weight's or its gradient's elements are in times out. */
 static uint64_t grad_input_flops(const ddp_node *node, const ddp_value *values)
 {
-    return 2 * (uint64_t)values[node->in[0]].elements * (uint64_t)last_dim(&values[node->in[1]]);
+    const ddp_value *dy = &values[node->in[0]];
+
+    return 2 * (uint64_t)(dy->elements / last_dim(dy)) * (uint64_t)values[node->in[1]].elements;
+}
+
+static uint64_t grad_weight_flops(const ddp_node *node, const ddp_value *values)
+{
+    const ddp_value *dy = &values[node->in[0]];
+
+    return 2 * (uint64_t)(dy->elements / last_dim(dy)) * (uint64_t)values[node->out[0]].elements;
 }
 
 static uint64_t grad_bias_flops(const ddp_node *node, const ddp_value *values)
@@ -63,16 +74,23 @@ static uint64_t grad_bias_flops(const ddp_node *node, const ddp_value *values)
     return (uint64_t)values[node->in[0]].elements;
 }
 
+/* Of the weight's element for output o and input i. */
+static int64_t weight_at(const ddp_node *node, int64_t o, int64_t i, int64_t outer, int64_t inner)
+{
+    return node->attrs.linear.transposed ? i * outer + o : o * inner + i;
+}
+
 /* x (R, I), w (O, I), b (O) -> y (R, O) */
 static void linear_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t inner = in[W].dims[1], outer = in[W].dims[0], rows = in[X].elements / inner;
+    int64_t inner = in[X].dims[in[X].rank - 1], outer = in[W].elements / inner, rows = in[X].elements / inner;
 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < outer; o++) {
             double sum = node->in_count > B ? in[B].data[o] : 0.0;
 
-            for (int64_t i = 0; i < inner; i++) sum += in[X].data[r * inner + i] * in[W].data[o * inner + i];
+            for (int64_t i = 0; i < inner; i++)
+                sum += in[X].data[r * inner + i] * in[W].data[weight_at(node, o, i, outer, inner)];
             out->data[r * outer + o] = sum;
         }
 }
@@ -80,14 +98,14 @@ static void linear_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp
 /* dy (R, O), w (O, I) -> dx (R, I) */
 static void grad_input_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t inner = in[1].dims[1], outer = in[1].dims[0], rows = in[0].elements / outer;
+    int64_t outer = in[0].dims[in[0].rank - 1], inner = in[1].elements / outer, rows = in[0].elements / outer;
 
-    (void)node;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < inner; i++) {
             double sum = 0.0;
 
-            for (int64_t o = 0; o < outer; o++) sum += in[0].data[r * outer + o] * in[1].data[o * inner + i];
+            for (int64_t o = 0; o < outer; o++)
+                sum += in[0].data[r * outer + o] * in[1].data[weight_at(node, o, i, outer, inner)];
             out->data[r * inner + i] = sum;
         }
 }
@@ -97,13 +115,12 @@ static void grad_weight_reference(const ddp_node *node, const ddp_ref_tensor *in
 {
     int64_t outer = in[0].dims[in[0].rank - 1], inner = in[1].dims[in[1].rank - 1], rows = in[0].elements / outer;
 
-    (void)node;
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
             double sum = 0.0;
 
             for (int64_t r = 0; r < rows; r++) sum += in[0].data[r * outer + o] * in[1].data[r * inner + i];
-            out->data[o * inner + i] = sum;
+            out->data[weight_at(node, o, i, outer, inner)] = sum;
         }
 }
 
@@ -139,7 +156,7 @@ const ddp_op_row ddp_row_linear_grad_weight = {.op = DDP_OP_LINEAR_GRAD_WEIGHT,
                                                .name = "linear_grad_weight",
                                                .min_in = 2,
                                                .max_in = 2,
-                                               .flops = grad_input_flops, /* elements of dy times I as well */
+                                               .flops = grad_weight_flops,
                                                .reference = grad_weight_reference};
 const ddp_op_row ddp_row_linear_grad_bias = {.op = DDP_OP_LINEAR_GRAD_BIAS,
                                              .name = "linear_grad_bias",

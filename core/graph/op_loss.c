@@ -9,15 +9,51 @@ static ddp_status labelled_shape(const ddp_attrs *attrs, uint32_t in_count, cons
 {
     const ddp_shape *x = in[0], *label = in[1];
     char a[DDP_SHAPE_TEXT], b[DDP_SHAPE_TEXT];
+    ddp_shape rows = *x;
 
     (void)attrs;
     (void)in_count;
     DDP_TRY(ddp_shape_need(x, DDP_F32, "the logits", err));
     DDP_TRY(ddp_shape_need(label, DDP_I64, "the label", err));
-    if (x->rank != 2 || label->rank != 1 || x->batched != label->batched || x->dims[0] != label->dims[0])
-        return ddp_fail(err, DDP_ERR_CONFIG, "logits %s and label %s: they must be (N, classes) and (N)",
+    if (rows.rank > 0) rows.rank--;
+    if (x->rank < 2 || !ddp_shape_equal(&rows, label))
+        return ddp_fail(err, DDP_ERR_CONFIG, "logits %s and label %s: they must be (N, .., classes) and (N, ..)",
                         ddp_shape_text(x, a, sizeof(a)), ddp_shape_text(label, b, sizeof(b)));
     ddp_shape_scalar(out);
+    return DDP_OK;
+}
+
+static ddp_status cross_entropy_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in,
+                                      ddp_shape *out, ddp_err *err)
+{
+    double s = attrs->cross_entropy.label_smoothing;
+
+    DDP_TRY(labelled_shape(attrs, in_count, in, out, err));
+    if (!(s >= 0.0 && s <= 1.0))
+        return ddp_fail(err, DDP_ERR_CONFIG, "label smoothing is %g, it must be from 0 to 1", s);
+    if (attrs->cross_entropy.ignores && attrs->cross_entropy.ignore_index >= 0 &&
+        attrs->cross_entropy.ignore_index < in[0]->dims[in[0]->rank - 1])
+        return ddp_fail(err, DDP_ERR_CONFIG, "label %lld is to be ignored, but it is one of the classes",
+                        (long long)attrs->cross_entropy.ignore_index);
+    return DDP_OK;
+}
+
+static int64_t classes_of(const ddp_ref_tensor *logits) { return logits->dims[logits->rank - 1]; }
+
+static bool ignored(const ddp_node *node, double label)
+{
+    bool entropy = node->op == DDP_OP_CROSS_ENTROPY || node->op == DDP_OP_CROSS_ENTROPY_GRAD;
+
+    return entropy && node->attrs.cross_entropy.ignores && label == (double)node->attrs.cross_entropy.ignore_index;
+}
+
+static ddp_status check_label(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err)
+{
+    for (int64_t r = 0; r < in[1].elements; r++)
+        if (!(in[1].data[r] >= 0.0 && in[1].data[r] < (double)classes_of(&in[0])) && !ignored(node, in[1].data[r]))
+            return ddp_fail(err, DDP_ERR_DATA, "%s \"%s\": row %lld has label %.0f, there are %lld classes",
+                            ddp_op_name(node->op), node->name, (long long)r, in[1].data[r],
+                            (long long)classes_of(&in[0]));
     return DDP_OK;
 }
 
@@ -44,34 +80,46 @@ static double row_sum_exp(const double *x, int64_t n, double max)
     return sum;
 }
 
-static void cross_entropy_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+static double counted_rows(const ddp_node *node, const ddp_ref_tensor *label)
 {
-    int64_t rows = in[0].dims[0], classes = in[0].dims[1];
-    double sum = 0.0;
+    double n = 0.0;
 
-    (void)node;
-    for (int64_t r = 0; r < rows; r++) {
-        const double *x = in[0].data + r * classes;
-        double max = row_max(x, classes);
-
-        sum += log(row_sum_exp(x, classes, max)) + (max - x[(int64_t)in[1].data[r]]);
-    }
-    out->data[0] = sum / (double)rows;
+    for (int64_t r = 0; r < label->elements; r++) n += ignored(node, label->data[r]) ? 0.0 : 1.0;
+    return n;
 }
 
-/* (softmax - one_hot) / rows */
+/* (1 - s) * -log p[label] + s / C * sum of -log p; the mean of no rows is 0 / 0, as in torch. */
+static void cross_entropy_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    int64_t classes = classes_of(&in[0]);
+    double sum = 0.0, smooth = node->attrs.cross_entropy.label_smoothing;
+
+    for (int64_t r = 0; r < in[1].elements; r++) {
+        const double *x = in[0].data + r * classes;
+        double max = row_max(x, classes), lse = log(row_sum_exp(x, classes, max)), all = 0.0; /* lse: of x - max */
+
+        if (ignored(node, in[1].data[r])) continue;
+        for (int64_t i = 0; i < classes; i++) all += lse + (max - x[i]);
+        sum += (1.0 - smooth) * (lse + (max - x[(int64_t)in[1].data[r]])) + smooth / (double)classes * all;
+    }
+    out->data[0] = sum / counted_rows(node, &in[1]);
+}
+
+/* (softmax - (1 - s) one_hot - s / C) / rows */
 static void cross_entropy_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t rows = in[0].dims[0], classes = in[0].dims[1];
+    int64_t classes = classes_of(&in[0]);
+    double rows = counted_rows(node, &in[1]), smooth = node->attrs.cross_entropy.label_smoothing;
 
-    (void)node;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < in[1].elements; r++) {
         const double *x = in[0].data + r * classes;
-        double max = row_max(x, classes), sum = row_sum_exp(x, classes, max);
-        int64_t label = (int64_t)in[1].data[r];
+        double max = row_max(x, classes), sum = row_sum_exp(x, classes, max), *dx = out->data + r * classes;
 
-        for (int64_t i = 0; i < classes; i++)
-            out->data[r * classes + i] = (exp(x[i] - max) / sum - (i == label ? 1.0 : 0.0)) / (double)rows;
+        for (int64_t i = 0; i < classes; i++) {
+            double target = (i == (int64_t)in[1].data[r] ? 1.0 - smooth : 0.0) + smooth / (double)classes;
+
+            dx[i] = ignored(node, in[1].data[r]) ? 0.0 : (exp(x[i] - max) / sum - target) / rows;
+        }
     }
 }
 
@@ -154,14 +202,15 @@ static int64_t first_largest(const double *x, int64_t n)
     return best;
 }
 
+/* An evaluation adds it up over samples: a sample of several rows counts by its share of right ones. */
 static void accuracy_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t rows = in[0].dims[0], classes = in[0].dims[1], right = 0;
+    int64_t classes = classes_of(&in[0]), rows = in[1].elements, right = 0;
 
     (void)node;
     for (int64_t r = 0; r < rows; r++)
         right += first_largest(in[0].data + r * classes, classes) == (int64_t)in[1].data[r];
-    out->data[0] = (double)right;
+    out->data[0] = (double)right / ((double)rows / (double)in[1].dims[0]);
 }
 
 static uint64_t accuracy_flops(const ddp_node *node, const ddp_value *values)
@@ -174,15 +223,17 @@ const ddp_op_row ddp_row_cross_entropy = {.op = DDP_OP_CROSS_ENTROPY,
                                           .name = "cross_entropy",
                                           .min_in = 2,
                                           .max_in = 2,
-                                          .shape = labelled_shape,
+                                          .shape = cross_entropy_shape,
                                           .gradient = cross_entropy_gradient,
                                           .flops = cross_entropy_flops,
+                                          .check = check_label,
                                           .reference = cross_entropy_reference};
 const ddp_op_row ddp_row_cross_entropy_grad = {.op = DDP_OP_CROSS_ENTROPY_GRAD,
                                                .name = "cross_entropy_grad",
                                                .min_in = 2,
                                                .max_in = 2,
                                                .flops = cross_entropy_grad_flops,
+                                               .check = check_label,
                                                .reference = cross_entropy_grad_reference};
 const ddp_op_row ddp_row_mse = {.op = DDP_OP_MSE,
                                 .name = "mse",
@@ -204,4 +255,5 @@ const ddp_op_row ddp_row_accuracy = {.op = DDP_OP_ACCURACY,
                                      .max_in = 2,
                                      .shape = labelled_shape,
                                      .flops = accuracy_flops,
+                                     .check = check_label,
                                      .reference = accuracy_reference};

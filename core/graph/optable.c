@@ -1,6 +1,5 @@
-/* graph/optable.c -- finds the row of an op. A row is the whole truth of it; the rows stand by family in op_linear.c,
- * op_pointwise.c and op_loss.c. A new op is a row there, a line here, its code in <ddpengine/program.h>, and a kernel in a
- * device. Also what the rows share about shapes. */
+/* graph/optable.c -- finds the row of an op. A row is the whole truth of it; the rows stand by family in op_*.c. A new op is a
+ * row there, a line here, its code in <ddpengine/program.h>, and a kernel in a device. Also what the rows share about shapes. */
 #include "graph/internal.h"
 #include <string.h>
 
@@ -20,6 +19,28 @@ static const ddp_op_row *const rows[DDP_OP_END_] = {
     [DDP_OP_MSE] = &ddp_row_mse,
     [DDP_OP_MSE_GRAD] = &ddp_row_mse_grad,
     [DDP_OP_ACCURACY] = &ddp_row_accuracy,
+    [DDP_OP_LAYER_NORM] = &ddp_row_layer_norm,
+    [DDP_OP_LAYER_NORM_GRAD] = &ddp_row_layer_norm_grad,
+    [DDP_OP_EMBEDDING] = &ddp_row_embedding,
+    [DDP_OP_EMBEDDING_GRAD] = &ddp_row_embedding_grad,
+    [DDP_OP_POSITION] = &ddp_row_position,
+    [DDP_OP_POSITION_GRAD] = &ddp_row_position_grad,
+    [DDP_OP_ATTENTION] = &ddp_row_attention,
+    [DDP_OP_ATTENTION_GRAD] = &ddp_row_attention_grad,
+    [DDP_OP_DROPOUT] = &ddp_row_dropout,
+    [DDP_OP_DROPOUT_GRAD] = &ddp_row_dropout_grad,
+    [DDP_OP_CONV2D] = &ddp_row_conv2d,
+    [DDP_OP_CONV2D_GRAD_INPUT] = &ddp_row_conv2d_grad_input,
+    [DDP_OP_CONV2D_GRAD_WEIGHT] = &ddp_row_conv2d_grad_weight,
+    [DDP_OP_CONV2D_GRAD_BIAS] = &ddp_row_conv2d_grad_bias,
+    [DDP_OP_BATCH_NORM] = &ddp_row_batch_norm,
+    [DDP_OP_BATCH_NORM_GRAD] = &ddp_row_batch_norm_grad,
+    [DDP_OP_MAX_POOL2D] = &ddp_row_max_pool2d,
+    [DDP_OP_MAX_POOL2D_GRAD] = &ddp_row_max_pool2d_grad,
+    [DDP_OP_AVG_POOL2D] = &ddp_row_avg_pool2d,
+    [DDP_OP_AVG_POOL2D_GRAD] = &ddp_row_avg_pool2d_grad,
+    [DDP_OP_ADAPTIVE_AVG_POOL2D] = &ddp_row_adaptive_avg_pool2d,
+    [DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD] = &ddp_row_adaptive_avg_pool2d_grad,
 };
 
 const ddp_op_row *ddp_op_find(uint32_t op) { return op < DDP_OP_END_ ? rows[op] : NULL; }
@@ -29,6 +50,12 @@ const char *ddp_op_name(uint32_t op)
     const ddp_op_row *row = ddp_op_find(op);
 
     return row != NULL ? row->name : "?";
+}
+
+void ddp_op_place(uint32_t op, uint32_t place, ddp_attrs *attrs)
+{
+    if (op == DDP_OP_DROPOUT) attrs->dropout.place = place;
+    if (op == DDP_OP_ATTENTION) attrs->attention.place = place;
 }
 
 static bool seen_before(const ddp_node *node, uint32_t k)
@@ -49,9 +76,10 @@ uint64_t ddp_node_bytes(const ddp_node *node, const ddp_value *values)
         if (node->in[i] >= 0 && !seen_before(node, i))
             bytes += (uint64_t)values[node->in[i]].elements * ddp_dtype_size(values[node->in[i]].dtype);
     for (uint32_t i = 0; i < node->out_count; i++) {
-        uint64_t out = (uint64_t)values[node->out[i]].elements * ddp_dtype_size(values[node->out[i]].dtype);
+        const ddp_value *v = node->out[i] >= 0 ? &values[node->out[i]] : NULL;
+        uint64_t out = v != NULL ? (uint64_t)v->elements * ddp_dtype_size(v->dtype) : 0;
 
-        bytes += node->flags & DDP_NODE_F_ACCUMULATE ? 2 * out : out;
+        bytes += node->accumulate >> i & 1u ? 2 * out : out;
     }
     return bytes;
 }

@@ -8,7 +8,11 @@
 #include "group/queue.h"
 #include <stdlib.h>
 
-enum { CAUSE_GRACE_MS = 500 }; /* a lost peer: so long the control plane gets to tell the first cause */
+enum {
+    CAUSE_GRACE_MS = 500, /* a lost peer: so long the control plane gets to tell the first cause */
+    OPEN_GRACE_MS =
+        2000 /* how much longer than the backend's own limit its connecting may take: it names who is missing */
+};
 
 /* ---- capabilities ---------------------------------------------------------------------------------------------------- */
 ddp_status ddp_backend_check(const ddp_loaded *loaded, ddp_err *err)
@@ -83,35 +87,57 @@ void ddp_communicator_destroy(ddp_communicator *c)
     free(c);
 }
 
-/* Waits until the thread has ended; after a failure of the run not for ever. */
+static bool can_be_woken(const ddp_communicator *c) { return (c->ops->caps & DDP_CAP_ABORT) != 0; }
+
+/* `lock` held. Waits until the thread has ended, which is bounded as a collective is; after a failure of the run it must be
+ * quick. */
 static bool wait_ended(ddp_communicator *c)
 {
-    int64_t limit = INT64_MAX;
+    int64_t limit = ddp_now_ns() + c->step_timeout_ns, grace_ms = can_be_woken(c) ? DDP_END_GRACE_MS : DDP_STUCK_MS;
+    bool failed = false;
 
     while (!c->ended) {
-        if (c->run_failed && limit == INT64_MAX) limit = ddp_now_ns() + (int64_t)DDP_END_GRACE_MS * 1000000;
+        if (c->run_failed && !failed) limit = DDP_MIN_OF(limit, ddp_now_ns() + grace_ms * 1000000);
+        failed = c->run_failed;
         if (!wait_progress(c, limit)) break;
     }
     return c->ended;
+}
+
+/* Closing hangs though all went well: that is a failure of the run, which is given the usual moment to end it. */
+static void close_timed_out(ddp_communicator *c)
+{
+    char text[256];
+
+    (void)snprintf(text, sizeof(text),
+                   "backend \"%s\" did not close within %g s on rank %d; all steps are done, and what was saved is "
+                   "whole. Look at the library's own log, or raise [group] step_timeout",
+                   c->loaded->name, (double)c->step_timeout_ns * 1e-9, c->rank);
+    ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, text);
+    pthread_mutex_lock(&c->lock);
+    (void)wait_ended(c);
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left behind;
  * it frees *c if it ever returns. */
 static bool end(ddp_communicator *c)
 {
-    bool ended;
+    bool ended, hangs;
 
     pthread_mutex_lock(&c->lock);
     c->stop = true;
     if (c->idle) pthread_cond_signal(&c->work);
-    (void)wait_ended(c);
+    hangs = !wait_ended(c) && !c->run_failed;
     pthread_mutex_unlock(&c->lock);
+    if (hangs) close_timed_out(c);
     ddp_group_on_failure(c->group, NULL, NULL); /* from here on only the thread and this function know *c */
     pthread_mutex_lock(&c->lock);
     ended = c->ended;
     c->abandoned = !ended;
     if (!ended) pthread_detach(c->thread);
     pthread_mutex_unlock(&c->lock);
+    if (!ended && (hangs || !can_be_woken(c))) ddp_group_expire(c->group); /* nothing will bring it back */
     if (!ended) return false;
     pthread_join(c->thread, NULL);
     ddp_communicator_destroy(c);
@@ -145,18 +171,36 @@ static ddp_status failed(ddp_communicator *c, ddp_err *err)
     return c->run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
+/* The library waits for ranks that do not answer, and has no limit of its own or does not keep it: that ends the run. */
+static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
+{
+    (void)ddp_fail(
+        err, DDP_ERR_TIMEOUT,
+        "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout), and does "
+        "not say why; where hosts differ, name in [group] interface the network that they share",
+        c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
+    ddp_group_abort(c->group, DDP_EXIT_MEETING, err->msg);
+    return DDP_ERR_ABORTED;
+}
+
 static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
 {
+    ddp_comm_params p;
+    int64_t limit;
     ddp_status st = DDP_OK;
+    bool late = false;
 
+    ddp_group_comm_params(c->group, c->name, c->store, 0, &p);
+    limit = ddp_now_ns() + (p.connect_timeout_ms + OPEN_GRACE_MS) * 1000000;
     pthread_mutex_lock(&c->lock);
-    while (!c->opened && !c->run_failed) (void)wait_progress(c, INT64_MAX);
+    while (!c->opened && !c->run_failed && !late) late = !wait_progress(c, limit);
+    late = late && !c->opened && !c->run_failed;
     if (c->run_failed)
         st = DDP_ERR_ABORTED;
     else if (c->failed != 0)
         st = failed(c, err);
     pthread_mutex_unlock(&c->lock);
-    return st;
+    return late ? not_opened(c, p.connect_timeout_ms, err) : st;
 }
 
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
@@ -311,7 +355,7 @@ ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out,
 void ddp_communicator_free(ddp_communicator *c, void *p)
 {
     uint64_t ticket;
-    ddp_err err;
+    ddp_err err = {.status = DDP_OK};
 
     if (push(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_FREE}, .memory = p}, &ticket, &err) == DDP_OK)
         (void)ddp_communicator_wait(c, ticket, &err);

@@ -10,9 +10,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define EVENTS_A_ROUND  32
-#define ACCEPT_A_ROUND  32
-#define ACCEPT_AGAIN_MS 100
+#define EVENTS_A_ROUND 32
 
 void ddp_plane_wake(ddp_group *g)
 {
@@ -39,7 +37,9 @@ ddp_status ddp_plane_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out
         free(p);
         return DDP_ERR_SYSTEM;
     }
+    ddp_pulse_heard(g, p);
     ddp_address_peer(wire->fd, p->address, sizeof(p->address));
+    ddp_address_net(wire->fd, p->net);
     p->next = g->peers;
     g->peers = p;
     *out = p;
@@ -61,7 +61,7 @@ static void rank0_lost(ddp_group *g, const ddp_err *why)
     ddp_deliver_failure(g, &f);
 }
 
-static void lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
+void ddp_plane_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     if (p->dead) return;
     p->dead = true;
@@ -115,19 +115,22 @@ static void read_frames(ddp_group *g, ddp_peer *p)
     }
 }
 
-static void peer_event(ddp_group *g, ddp_peer *p)
+void ddp_plane_read(ddp_group *g, ddp_peer *p)
 {
     ddp_err err = {0};
     ddp_status status;
 
     if (p->dead) return;
     status = ddp_wire_receive(&p->wire, &err);
+    if (status == DDP_OK) ddp_pulse_heard(g, p);
     if (status == DDP_OK && p->state == DDP_PEER_REFUSED)
         p->wire.in_taken = p->wire.in_length; /* read so that closing does not throw away what it was told */
     else if (status == DDP_OK)
         read_frames(g, p);
+    else if (status == DDP_ERR_DATA)
+        damaged(g, p, &err);
     else if (status != DDP_IN_PROGRESS)
-        lost(g, p, &err);
+        ddp_plane_lost(g, p, &err);
 }
 
 static void flush_peer(ddp_group *g, ddp_peer *p)
@@ -139,11 +142,10 @@ static void flush_peer(ddp_group *g, ddp_peer *p)
     if (ddp_wire_pending(&p->wire)) {
         ddp_status status = ddp_wire_flush(&p->wire, &err);
 
-        if (status == DDP_IN_PROGRESS)
-            e.events |= EPOLLOUT;
-        else if (status != DDP_OK)
-            p->mute = true; /* what it said last may still be there to be read: reading finds the end */
+        /* what it said last may still be there to be read: reading finds the end */
+        p->mute = status != DDP_OK && status != DDP_IN_PROGRESS;
     }
+    if (!p->mute && ddp_wire_wants_out(&p->wire)) e.events |= EPOLLOUT;
     if (e.events == p->events) return;
     p->events = e.events;
     e.data.ptr = p;
@@ -164,57 +166,6 @@ static void free_dead(ddp_group *g)
         *link = p->next;
         ddp_wire_close(&p->wire);
         free(p);
-    }
-}
-
-/* ---- the listener --------------------------------------------------------------------------------------------------- */
-static void watch_listener(ddp_group *g, bool on)
-{
-    struct epoll_event e = {.events = on ? EPOLLIN : 0u, .data.ptr = &g->listen_fd};
-
-    (void)epoll_ctl(g->epoll_fd, EPOLL_CTL_MOD, g->listen_fd, &e);
-}
-
-/* Of those that have not said hello the oldest goes: a rank says hello at once. */
-static void make_room(ddp_group *g, size_t at_most)
-{
-    ddp_err why;
-    ddp_peer *oldest = NULL;
-    size_t count = 0;
-
-    for (ddp_peer *p = g->peers; p != NULL; p = p->next) {
-        if (p->dead || (p->state != DDP_PEER_NEW && p->state != DDP_PEER_REFUSED)) continue;
-        count++;
-        oldest = p; /* new ones come in front */
-    }
-    if (count <= at_most || oldest == NULL) return;
-    (void)ddp_fail(&why, DDP_ERR_PEER, "too many connections wait to say hello");
-    lost(g, oldest, &why);
-}
-
-static void accept_peers(ddp_group *g)
-{
-    for (int i = 0; i < ACCEPT_A_ROUND; i++) {
-        int fd = accept4(g->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        ddp_wire wire;
-        ddp_peer *p;
-        ddp_err err;
-
-        if (fd < 0) {
-            if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-            make_room(g, 0);
-            watch_listener(g, false);
-            g->server->accept_again_ns = ddp_now_ns() + ACCEPT_AGAIN_MS * 1000000ll;
-            return;
-        }
-        ddp_wire_init(&wire, fd, DDP_WIRE_HELLO_LIMIT);
-        if (ddp_plane_add_peer(g, &wire, &p, &err) != DDP_OK) {
-            ddp_wire_close(&wire);
-            return;
-        }
-        p->deadline_ns = ddp_now_ns() + DDP_HELLO_MS * 1000000ll;
-        make_room(g, DDP_PENDING_MAX);
-        peer_event(g, p); /* its hello has often come already */
     }
 }
 
@@ -299,7 +250,7 @@ static bool finished(ddp_group *g, int64_t now)
     }
     if (now >= g->drain_ns) return true;
     for (const ddp_peer *p = g->peers; p != NULL; p = p->next)
-        if (!p->mute && ddp_wire_pending(&p->wire)) return false;
+        if (!p->mute && !p->silent && ddp_wire_pending(&p->wire)) return false;
     return g->server == NULL || ddp_server_done(g);
 }
 
@@ -307,24 +258,10 @@ static int64_t tick(ddp_group *g, int64_t now)
 {
     int64_t next = call_expired(g, now);
 
+    next = DDP_MIN_OF(next, ddp_pulse_tick(g, now));
     if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
     if (g->server == NULL) return next;
-    if (g->server->accept_again_ns != 0 && now >= g->server->accept_again_ns) {
-        g->server->accept_again_ns = 0;
-        watch_listener(g, true);
-    }
-    if (g->server->accept_again_ns != 0) next = DDP_MIN_OF(next, g->server->accept_again_ns);
-    for (ddp_peer *p = g->peers; p != NULL; p = p->next) {
-        ddp_err why;
-
-        if (p->dead || (p->state != DDP_PEER_NEW && p->state != DDP_PEER_REFUSED)) continue;
-        if (now >= p->deadline_ns) {
-            (void)ddp_fail(&why, DDP_ERR_PEER, "no hello within %d s", DDP_HELLO_MS / 1000);
-            lost(g, p, &why);
-        } else {
-            next = DDP_MIN_OF(next, p->deadline_ns);
-        }
-    }
+    next = DDP_MIN_OF(next, ddp_door_tick(g, now));
     return DDP_MIN_OF(next, ddp_server_tick(g, now));
 }
 
@@ -342,6 +279,7 @@ void *ddp_plane_main(void *arg)
     struct epoll_event events[EVENTS_A_ROUND];
     uint64_t posted;
 
+    ddp_pulse_start(g);
     /* what came behind the first frame, while the thread that joins was reading */
     for (ddp_peer *p = g->peers; p != NULL; p = p->next) read_frames(g, p);
     for (;;) {
@@ -356,13 +294,14 @@ void *ddp_plane_main(void *arg)
         if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
         free_dead(g);
         n = epoll_wait(g->epoll_fd, events, EVENTS_A_ROUND, wait_ms(next));
+        ddp_pulse_round(g, ddp_now_ns());
         for (int i = 0; i < n; i++) {
             if (events[i].data.ptr == &g->event_fd)
                 (void)!read(g->event_fd, &posted, sizeof(posted));
             else if (events[i].data.ptr == &g->listen_fd)
-                accept_peers(g);
+                ddp_door_accept(g);
             else
-                peer_event(g, events[i].data.ptr);
+                ddp_plane_read(g, events[i].data.ptr);
         }
     }
     return NULL;

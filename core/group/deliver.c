@@ -5,17 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+void ddp_when(const ddp_group *g, char *buf, size_t capacity)
+{
+    long long step = atomic_load(&g->step);
+
+    ddp_copy_text(buf, capacity, g->met ? "" : " before all ranks had met");
+    if (g->met && step >= 0) (void)snprintf(buf, capacity, " at step %lld", step);
+}
+
 void ddp_lost_failure(ddp_group *g, int32_t rank, const ddp_err *why, ddp_failure *out)
 {
     bool closed =
         why->status == DDP_ERR_PEER && (why->sys_errno == 0 || why->sys_errno == ECONNRESET || why->sys_errno == EPIPE);
-    long long step = atomic_load(&g->step);
-    char when[48] = "";
+    char when[48];
 
-    if (!g->met)
-        ddp_copy_text(when, sizeof(when), " before all ranks had met");
-    else if (step >= 0)
-        (void)snprintf(when, sizeof(when), " at step %lld", step);
+    ddp_when(g, when, sizeof(when));
     *out = (ddp_failure){.exit_code = DDP_EXIT_PEER, .rank = rank};
     (void)snprintf(out->msg, sizeof(out->msg), "rank %d on host %s: connection %s without goodbye%s%s%.200s", (int)rank,
                    g->members[rank].host, closed ? "closed" : "lost", when, closed ? "" : ": ", closed ? "" : why->msg);
@@ -125,6 +129,28 @@ static void deliver_farewell(ddp_group *g)
     (void)pthread_mutex_unlock(&g->lock);
 }
 
+void ddp_deliver_silence(ddp_group *g, const ddp_failure *f)
+{
+    ddp_text t = {0};
+
+    ddp_pack_u32(&t, (uint32_t)f->exit_code);
+    ddp_pack_u32(&t, (uint32_t)f->rank);
+    ddp_text_append(&t, f->msg, strlen(f->msg));
+    if (!t.failed && g->peers != NULL) ddp_plane_put(g->peers, DDP_FRAME_FAILURE, t.data, t.length);
+    ddp_text_free(&t);
+    ddp_deliver_failure(g, f);
+}
+
+static bool deliver_stop(ddp_group *g, const ddp_frame *f)
+{
+    ddp_unpack u = {.data = f->data, .left = f->length};
+    uint32_t sig = ddp_unpack_u32(&u);
+
+    if (u.bad || sig == 0 || sig > 255) return false;
+    atomic_store(&g->stop_asked, (int)sig);
+    return true;
+}
+
 bool ddp_deliver(ddp_group *g, const ddp_frame *f)
 {
     ddp_failure failure;
@@ -133,6 +159,8 @@ bool ddp_deliver(ddp_group *g, const ddp_frame *f)
     case DDP_FRAME_REPLY: return deliver_reply(g, f);
     case DDP_FRAME_WELCOME: return deliver_welcome(g, f);
     case DDP_FRAME_FAREWELL: deliver_farewell(g); return true;
+    case DDP_FRAME_BEAT: return true;
+    case DDP_FRAME_STOP: return deliver_stop(g, f);
     case DDP_FRAME_FAILURE:
         if (!ddp_failure_unpack(f, &failure)) return false;
         ddp_deliver_failure(g, &failure);

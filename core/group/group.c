@@ -26,6 +26,7 @@ static void group_free(ddp_group *g)
         g->posts = post->next;
         free(post);
     }
+    ddp_tls_close(g->tls);
     ddp_server_close(g);
     ddp_scopes_free(g);
     if (g->listen_fd >= 0) (void)close(g->listen_fd);
@@ -55,6 +56,16 @@ static void name_place(ddp_group *g, const char *where)
         (void)snprintf(g->world_where, sizeof(g->world_where), " (%s)", length > room ? where + length - room : where);
 }
 
+static ddp_status set_secret(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+{
+    size_t length = p->secret == NULL ? 0 : p->secret_length;
+
+    ddp_copy_text(g->secret_where, sizeof(g->secret_where), p->secret_where == NULL ? "" : p->secret_where);
+    DDP_TRY(ddp_identity_make(g->rank, g->world, g->agreement, p->secret, length, &g->identity, err));
+    if (length == 0 || g->world == 1) return DDP_OK;
+    return ddp_tls_open(p->secret, length, &g->identity, g->rank == 0, &g->tls, err);
+}
+
 /* What a group needs before it meets anybody; on failure group_free takes what is there. */
 static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
@@ -72,14 +83,17 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     g->log = p->log;
     g->expired = p->expired;
     g->expired_ctx = p->expired_ctx;
+    ddp_pulse_open(g, p);
     ddp_copy_text(g->url, sizeof(g->url), p->url == NULL ? "" : p->url);
     name_place(g, p->world_where);
+    ddp_copy_text(g->interface, sizeof(g->interface), p->interface == NULL ? "" : p->interface);
     ddp_copy_text(g->address, sizeof(g->address), "127.0.0.1");
     g->agreement = ddp_strdup(p->agreement == NULL ? "" : p->agreement, err);
     if (g->agreement == NULL) return DDP_ERR_NOMEM;
     if (strlen(g->agreement) > DDP_WIRE_BLOCK_LIMIT)
         return ddp_fail(err, DDP_ERR_INVALID, "the lines to agree on have %zu bytes, at most 1 MiB is allowed",
                         strlen(g->agreement));
+    DDP_TRY(set_secret(g, p, err));
     g->members = ddp_alloc((size_t)g->world * sizeof(*g->members), err);
     if (g->members == NULL) return DDP_ERR_NOMEM;
     g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -101,6 +115,7 @@ static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err 
     (void)pthread_mutex_init(&g->lock, NULL);
     ddp_cond_init(&g->changed);
     atomic_init(&g->step, -1);
+    atomic_init(&g->stop_asked, 0);
     atomic_init(&g->ids, 0);
     g->posts_end = &g->posts;
     g->epoll_fd = g->event_fd = -1;
@@ -135,7 +150,7 @@ static ddp_status connect_rank(ddp_group *g, const ddp_group_params *p, ddp_fail
         ddp_deliver_met(g);
         return DDP_OK;
     }
-    DDP_TRY(ddp_meet_listen(g, p, err));
+    DDP_TRY(ddp_meet_listen(g, p, failure, err));
     return watch(g, &g->listen_fd, err);
 }
 
@@ -162,6 +177,27 @@ static ddp_status wait_until_met(ddp_group *g, ddp_failure *failure, ddp_err *er
                     g->members[0].host, g->endpoint, (double)g->timeout_ms / 1e3);
 }
 
+/* A loopback address is of no use to a backend on another host: those ranks have met through a tunnel or a proxy. Whoever
+ * sets host ids by hand knows better. */
+static ddp_status check_reachable(ddp_group *g, ddp_failure *failure, ddp_err *err)
+{
+    const char *given = getenv("DDPENGINE_HOST_ID");
+    char text[sizeof(failure->msg)];
+    int32_t other = 0;
+
+    while (other < g->world && strcmp(g->members[other].host_id, g->members[g->rank].host_id) == 0) other++;
+    if (!g->loopback || g->interface[0] != '\0' || other == g->world || (given != NULL && given[0] != '\0'))
+        return DDP_OK;
+    (void)snprintf(
+        text, sizeof(text),
+        "rank %d on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s "
+        "cannot reach it. Name in [group] interface the network interface that the hosts share",
+        (int)g->rank, g->members[g->rank].host, g->address, (int)other, g->members[other].host);
+    ddp_group_abort(g, DDP_EXIT_MEETING, text);
+    (void)ddp_group_failed(g, failure);
+    return ddp_fail(err, DDP_ERR_PEER, "%s", failure->msg);
+}
+
 static void stop_and_free(ddp_group *g)
 {
     (void)pthread_mutex_lock(&g->lock);
@@ -186,6 +222,7 @@ ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failur
     if (status != DDP_OK) goto free_group;
     g->thread_started = true;
     status = wait_until_met(g, failure, err);
+    if (status == DDP_OK) status = check_reachable(g, failure, err);
     if (status != DDP_OK) goto stop;
     *out = g;
     return DDP_OK;
@@ -245,6 +282,24 @@ int32_t ddp_group_local_rank(const ddp_group *g) { return g->local_rank; }
 int32_t ddp_group_local_size(const ddp_group *g) { return g->local_size; }
 const char *ddp_group_host_of(const ddp_group *g, int32_t rank) { return g->members[rank].host; }
 const char *ddp_group_address(const ddp_group *g) { return g->address; }
+
+void ddp_group_comm_params(const ddp_group *g, const char *name, const ddp_store *store, int64_t timeout_ms,
+                           ddp_comm_params *out)
+{
+    *out = (ddp_comm_params){.struct_size = sizeof(*out),
+                             .rank = (uint32_t)g->rank,
+                             .world_size = (uint32_t)g->world,
+                             .local_rank = (uint32_t)g->local_rank,
+                             .local_size = (uint32_t)g->local_size,
+                             .timeout_ms = timeout_ms,
+                             .connect_timeout_ms = g->timeout_ms,
+                             .group = name,
+                             .address = g->address,
+                             .store = store,
+                             .interface = g->interface,
+                             .device_ordinal = -1};
+}
+
 void ddp_group_set_step(ddp_group *g, int64_t step) { atomic_store_explicit(&g->step, step, memory_order_relaxed); }
 
 /* ---- failure -------------------------------------------------------------------------------------------------------- */
@@ -257,6 +312,17 @@ bool ddp_group_failed(ddp_group *g, ddp_failure *out)
     if (failed) *out = g->failure;
     (void)pthread_mutex_unlock(&g->lock);
     return failed;
+}
+
+void ddp_group_expire(ddp_group *g)
+{
+    int exit_code = 0;
+
+    (void)pthread_mutex_lock(&g->lock);
+    if (!g->expired_called && g->expired != NULL) exit_code = g->failure.exit_code;
+    if (exit_code != 0) g->expired_called = true;
+    (void)pthread_mutex_unlock(&g->lock);
+    if (exit_code != 0) g->expired(g->expired_ctx, exit_code);
 }
 
 void ddp_group_abort(ddp_group *g, int exit_code, const char *message)
@@ -282,12 +348,19 @@ void ddp_group_abort(ddp_group *g, int exit_code, const char *message)
 
 void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
 {
+    int64_t limit = ddp_deadline_ns(ddp_now_ns(), DDP_EXPIRE_MS);
+
     (void)pthread_mutex_lock(&g->lock);
     g->listener = fn;
     g->listener_ctx = ctx;
     g->listener_called = false;
-    while (g->listener_running && !pthread_equal(pthread_self(), g->thread))
-        (void)ddp_cond_wait_until(&g->changed, &g->lock, DDP_FOREVER_NS);
+    while (g->listener_running && !pthread_equal(pthread_self(), g->thread)) {
+        if (ddp_cond_wait_until(&g->changed, &g->lock, limit)) continue;
+        limit = DDP_FOREVER_NS; /* the control thread stands in the call and cannot end the process */
+        (void)pthread_mutex_unlock(&g->lock);
+        ddp_group_expire(g);
+        (void)pthread_mutex_lock(&g->lock);
+    }
     (void)pthread_mutex_unlock(&g->lock);
     ddp_plane_wake(g);
 }

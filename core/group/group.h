@@ -3,19 +3,24 @@
  * group.c     join, leave and failure; calls.c the store and the named waits
  * control.c   the control plane: rank 0 listens on one port, every other rank has one connection to it. One control
  *             thread ("ddp-control") a rank owns the sockets; other threads post to it and wait with a deadline.
- *             Its inside is in plane.h, meet.c, server.c, waits.c, deliver.c
- * wire.c      frames; store.c the key-value store on rank 0; agree.c compares the ranks' lines; address.c endpoints
+ *             Its inside is in plane.h, meet.c, door.c, server.c, waits.c, deliver.c, pulse.c
+ * wire.c      frames; tls.c, identity.c TLS by a pre-shared key; store.c the key-value store on rank 0; agree.c compares the ranks' lines; address.c endpoints
  * comm.c      the communicator: one queue thread ("ddp-queue") makes every call of the backend */
 #ifndef DDP_GROUP_H
 #define DDP_GROUP_H
 
 #include "base/log.h"
 #include "plugin/plugin.h"
+#include <ddpengine/backend.h>
+#include <stdatomic.h>
 
 typedef struct ddp_group ddp_group;
 
 /* True when every address of the endpoint's host is of this host alone (127.0.0.0/8, ::1); false when it has none. */
 bool ddp_endpoint_is_loopback(const char *endpoint);
+/* The address of a network interface as text, IPv4 where it has one. DDP_ERR_CONFIG when it does not exist, is down or has
+ * none: names those that this host has. */
+ddp_status ddp_interface_check(const char *name, char *address, size_t capacity, ddp_err *err);
 
 typedef struct ddp_group_params {
     int32_t rank, world;
@@ -27,8 +32,19 @@ typedef struct ddp_group_params {
     const char *endpoint;  /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
     int64_t timeout_ms;    /* rendezvous_timeout */
     const char *agreement; /* lines "key = value\twhere\n" that must be equal on all ranks, in this order */
+    /* Once ranks have met, a rank from which nothing has come for so long is lost (DDP_EXIT_TIMEOUT); 0: no heartbeats. */
+    int64_t peer_timeout_ms;
+    const void *secret; /* pre-shared key of the control plane's TLS, the same on all ranks; NULL: in clear */
+    size_t secret_length;
+    const char *secret_where; /* the file it was read from, for messages; may be NULL */
+    bool auth_none; /* [group] auth = none: without a secret too, rank 0 may be at an address that others reach */
+    const char *interface; /* network interface by which this rank is reached and reaches rank 0; "": as routes say */
+    /* Number of the signal that asks this process to end, 0: none; set by its handler. The control thread looks at it once
+     * a second and tells all ranks. May be NULL. */
+    const atomic_int *stop_signal;
     ddp_log *log;
-    /* Called once from the control thread when the run has failed and the rank has not left within a second. */
+    /* Called once when the run has failed and the rank has not left within a second, from the control thread, or by
+     * ddp_group_expire. */
     void (*expired)(void *ctx, int exit_code);
     void *expired_ctx;
 } ddp_group_params;
@@ -53,7 +69,11 @@ int32_t ddp_group_world(const ddp_group *g);
 int32_t ddp_group_local_rank(const ddp_group *g);
 int32_t ddp_group_local_size(const ddp_group *g);
 const char *ddp_group_host_of(const ddp_group *g, int32_t rank); /* host name */
-const char *ddp_group_address(const ddp_group *g);               /* own address as the control connection shows it */
+/* This rank's own address for the backend: that of `interface`, else the one the control connection shows. */
+const char *ddp_group_address(const ddp_group *g);
+/* What a backend is told of this rank; `name` is unique among the communicators of the run. */
+void ddp_group_comm_params(const ddp_group *g, const char *name, const ddp_store *store, int64_t timeout_ms,
+                           ddp_comm_params *out);
 
 /* A store whose keys start with `scope`; freed with the group. */
 const ddp_store *ddp_group_store(ddp_group *g, const char *scope, ddp_err *err);
@@ -70,13 +90,26 @@ ddp_status ddp_group_agree(ddp_group *g, const char *name, const char *lines, in
 
 /* Ends the run on all ranks: the first call of any rank wins and becomes everyone's ddp_failure. Any thread. */
 void ddp_group_abort(ddp_group *g, int exit_code, const char *message);
+/* After a failure, where a thread stands in what nothing can end: the rank's second is over now. Does not return where
+ * `expired` ends the process. */
+void ddp_group_expire(ddp_group *g);
 /* True once the run has failed; fills *out. Any thread. */
 bool ddp_group_failed(ddp_group *g, ddp_failure *out);
 /* Called once from the control thread as soon as the run has failed (wakes what blocks outside the group). One
- * listener; set before it is needed, NULL takes it away and returns only when no call is running. */
+ * listener; set before it is needed, NULL takes it away and returns only when no call is running: a call that does not
+ * return within a second ends the rank by `expired`. */
 void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx);
 /* For "connection closed at step N". Any thread, a plain atomic store. */
 void ddp_group_set_step(ddp_group *g, int64_t step);
+/* The same, and where the time of that step went; rank 0 names a rank that is clearly slower than the others. Any thread, plain
+ * atomics. */
+void ddp_group_report_step(ddp_group *g, int64_t step, double data_ms, double compute_ms, double wait_ms);
+/* Counts a collective that is about to begin, so that a time-out can name who has not come to it. Any thread. */
+void ddp_group_count_collective(ddp_group *g);
+/* Rank 0: a warning about the run that nobody has taken yet. */
+bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity);
+/* The signal that some rank has been asked to end by, 0: none. Any thread. */
+int ddp_group_stop_requested(const ddp_group *g);
 
 /* ---- communicator ----------------------------------------------------------------------------------------------------------- */
 typedef struct ddp_communicator ddp_communicator;
@@ -92,7 +125,8 @@ typedef struct ddp_task {
     void *before_ctx;
 } ddp_task;
 
-/* Starts the queue thread, opens the backend there and connects all ranks. `backend` and `config` live until close.
+/* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than rendezvous_timeout
+ * the run is aborted with DDP_EXIT_MEETING. `backend` and `config` live until close.
  * All functions but abort come from one thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
                                  int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);

@@ -2,6 +2,7 @@
  * connects, says hello and waits to be heard, again and again until rendezvous_timeout. All on the thread that joins, before
  * the control thread takes the sockets over. */
 #include "group/address.h"
+#include "group/nodes.h"
 #include "group/plane.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -28,13 +29,13 @@ void ddp_rank_list(char *buf, size_t capacity, const bool *missing, int32_t worl
     if (listed < count && used < capacity) (void)snprintf(buf + used, capacity - used, ", ... (%d in all)", (int)count);
 }
 
-/* Ranks share a host when they share a kernel and its network: "BOOT-ID/NAMESPACE". */
+/* Ranks share a host when they share a kernel, its network and its processes: "BOOT-ID/NETWORK/PROCESSES". */
 static void host_id(char *buf, size_t capacity)
 {
     const char *given = getenv("DDPENGINE_HOST_ID");
     char *boot = NULL;
     size_t length;
-    struct stat st = {0};
+    struct stat net = {0}, pid = {0};
     ddp_err err;
 
     if (given != NULL && given[0] != '\0') {
@@ -43,8 +44,10 @@ static void host_id(char *buf, size_t capacity)
     }
     if (ddp_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, &length, &err) == DDP_OK)
         boot[strcspn(boot, "\n")] = '\0';
-    (void)stat("/proc/self/ns/net", &st);
-    (void)snprintf(buf, capacity, "%s/%llu", boot == NULL ? "unknown" : boot, (unsigned long long)st.st_ino);
+    (void)stat("/proc/self/ns/net", &net);
+    (void)stat("/proc/self/ns/pid", &pid);
+    (void)snprintf(buf, capacity, "%s/%llu/%llu", boot == NULL ? "unknown" : boot, (unsigned long long)net.st_ino,
+                   (unsigned long long)pid.st_ino);
     free(boot);
 }
 
@@ -59,7 +62,63 @@ void ddp_meet_identify(ddp_group *g)
     m->pid = (uint32_t)getpid();
 }
 
-ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+/* What the other ranks connect to, by way of the backend: an address of `interface`, of the family by which the ranks meet
+ * where it has one; else the address of the connection to rank 0. */
+static ddp_status choose_address(ddp_group *g, int fd, ddp_err *err)
+{
+    struct sockaddr_storage a;
+    socklen_t length;
+
+    if (g->interface[0] == '\0') {
+        ddp_address_own(fd, false, g->address, sizeof(g->address));
+        return DDP_OK;
+    }
+    if (ddp_interface_address(g->interface, ddp_address_family(fd), &a, &length, err) != DDP_OK)
+        DDP_TRY(ddp_interface_address(g->interface, AF_UNSPEC, &a, &length, err));
+    ddp_address_text((const struct sockaddr *)&a, length, g->address, sizeof(g->address));
+    ddp_log_line(g->log, DDP_LOG_DEBUG, "this rank's address is %s, of interface %s", g->address, g->interface);
+    return DDP_OK;
+}
+
+/* "localhost:1", "127.0.0.1:1", "[::1]:1": nobody means several hosts by that. */
+static bool is_plainly_loopback(const char *endpoint)
+{
+    return strncmp(endpoint, "localhost", 9) == 0 || strspn(endpoint, "0123456789.") == strcspn(endpoint, ":") ||
+           endpoint[0] == '[';
+}
+
+/* Where rank 0 is: a mistake of the configuration, once the endpoint is known. */
+static ddp_status check_auth(const ddp_group_params *p, const char *endpoint, ddp_failure *failure, ddp_err *err)
+{
+    const char *url = p->url == NULL ? "" : p->url;
+
+    if (p->auth_none || p->secret_length > 0 || ddp_endpoint_is_loopback(endpoint)) return DDP_OK;
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "rank 0 at %s%s%s%s is not at a loopback address, and anyone who reaches it could join the run; give all hosts "
+        "the secret_file that ddpengine --gen-secret FILE writes, on a private network write auth = none in [group] to "
+        "accept that, or meet at 127.0.0.1 "
+        "where all ranks are on one host",
+        endpoint, url[0] == '\0' ? "" : " (init_method = ", url, url[0] == '\0' ? "" : ")");
+    failure->exit_code = DDP_EXIT_CONFIG;
+    failure->rank = p->rank;
+    ddp_copy_text(failure->msg, sizeof(failure->msg), err->msg);
+    return err->status;
+}
+
+/* ":29500" -> "192.0.2.7:29500" */
+static ddp_status own_host(const ddp_group *g, char endpoint[DDP_ENDPOINT_MAX], ddp_err *err)
+{
+    char port[8], host[DDP_ENDPOINT_MAX - 16];
+
+    if (endpoint[0] != ':') return DDP_OK;
+    ddp_copy_text(port, sizeof(port), endpoint + 1);
+    DDP_TRY(ddp_own_address(g->interface, host, sizeof(host), err));
+    (void)snprintf(endpoint, DDP_ENDPOINT_MAX, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host, port);
+    return DDP_OK;
+}
+
+ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err)
 {
     char wanted[DDP_ENDPOINT_MAX] = "";
 
@@ -71,12 +130,21 @@ ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_err *err
         ddp_status status;
 
         DDP_TRY(p->init_ops->listen_at(p->init, wanted, err));
+        DDP_TRY(own_host(g, wanted, err));
+        DDP_TRY(check_auth(p, wanted, failure, err));
         DDP_TRY(ddp_endpoint_listen(wanted, &g->listen_fd, g->endpoint, err));
         status = p->init_ops->publish == NULL ? DDP_OK : p->init_ops->publish(p->init, g->endpoint, err);
         if (status != DDP_OK && status != DDP_ERR_UNSUPPORTED) return status;
     }
-    ddp_address_own(g->listen_fd, false, g->address, sizeof(g->address));
-    return DDP_OK;
+    g->loopback = ddp_address_of_loopback(g->listen_fd);
+    if (g->loopback && p->listen_fd < 0 && !is_plainly_loopback(g->endpoint))
+        ddp_log_line(
+            g->log, DDP_LOG_WARN,
+            "rank 0 listens at %s, and on this host that name stands for a loopback address (/etc/hosts): only "
+            "ranks of this host reach it. Where others take part, correct the entry or write the address in "
+            "init_method",
+            g->endpoint);
+    return choose_address(g, g->listen_fd, err);
 }
 
 /* ---- the other ranks ------------------------------------------------------------------------------------------------ */
@@ -102,6 +170,7 @@ static void report(search *s, const char *reason)
 static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
 {
     const ddp_member *m = &g->members[g->rank];
+    char identity[DDP_IDENTITY_MAX];
     ddp_text t = {0};
     ddp_status status;
 
@@ -114,6 +183,7 @@ static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
     ddp_pack_bytes(&t, m->host, strlen(m->host));
     ddp_pack_bytes(&t, g->world_where, strlen(g->world_where));
+    ddp_pack_bytes(&t, identity, ddp_identity_text(&g->identity, identity));
     status = t.failed ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for the hello to rank 0")
                       : ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, err);
     ddp_text_free(&t);
@@ -129,7 +199,7 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
     ddp_status status = ddp_wire_next(w, &f, err);
 
     if (status == DDP_IN_PROGRESS) return status;
-    if (status == DDP_OK && f.type == DDP_FRAME_HEARD) {
+    if (status == DDP_OK && f.type == DDP_FRAME_HEARD && ddp_wire_trusted(w)) {
         ddp_unpack u = {.data = f.data, .left = f.length};
 
         ddp_unpack_text(&u, g->members[0].host, sizeof(g->members[0].host));
@@ -141,6 +211,16 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
         return ddp_fail(err, DDP_ERR_PEER, "%s", s->failure->msg);
     if (status == DDP_OK) (void)ddp_fail(err, DDP_ERR_DATA, "a frame of type %u", f.type);
     return ddp_fail_context(err, "what answers at %s is not rank 0 of this run", g->endpoint);
+}
+
+/* The handshake has failed, and rank 0 did not say why in its own words. */
+static ddp_status not_accepted(const search *s, ddp_err *err)
+{
+    (void)ddp_fail_context(err,
+                           "rank 0 at %s does not accept the secret of this rank (%s, fingerprint %s), or something "
+                           "else answers there. Use the same secret_file on all hosts",
+                           s->g->endpoint, s->g->secret_where, s->g->identity.fingerprint);
+    return err->status;
 }
 
 /* Speaks over a new connection until rank 0 has heard. DDP_IN_PROGRESS: worth another attempt, the reason in err. */
@@ -158,16 +238,27 @@ static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
         }
         report(s, "connected, it does not answer yet");
         /* an error of sending is left to reading: what the other end said before it closed is still to be read */
-        if (ddp_wire_flush(w, err) == DDP_IN_PROGRESS) p.events |= POLLOUT;
+        (void)ddp_wire_flush(w, err);
+        if (ddp_wire_wants_out(w)) p.events |= POLLOUT;
         (void)poll(&p, 1, left <= 0 ? 0 : (int)DDP_MIN_OF(left / 1000000 + 1, 60000));
         status = ddp_wire_receive(w, err);
         if (status == DDP_ERR_PEER) {
             (void)ddp_fail_context(err, "the connection was closed before rank 0 answered");
             return DDP_IN_PROGRESS;
         }
+        if (status == DDP_ERR_DATA) return not_accepted(s, err);
         if (status == DDP_OK) status = first_frame(s, w, err);
         if (status != DDP_IN_PROGRESS) return status;
     }
+}
+
+/* Of an endpoint that no attempt will ever reach: a mistake in this rank's configuration. */
+static ddp_status unreachable(search *s, ddp_err *err)
+{
+    (void)ddp_fail_context(err, "rank 0 is at %s", s->g->endpoint);
+    *s->failure = (ddp_failure){.exit_code = DDP_EXIT_CONFIG, .rank = s->g->rank};
+    ddp_copy_text(s->failure->msg, sizeof(s->failure->msg), err->msg);
+    return err->status;
 }
 
 static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
@@ -179,20 +270,25 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
     if (s->p->endpoint == NULL) {
         char found[DDP_ENDPOINT_MAX] = "";
 
+        err->msg[0] = '\0';
         status = s->p->init_ops->find(s->p->init, found, err);
-        if (status == DDP_IN_PROGRESS) (void)ddp_fail(err, DDP_ERR_PEER, "it has not been published yet");
+        if (status == DDP_IN_PROGRESS) {
+            g->endpoint[0] = '\0'; /* what it was before holds no longer */
+            if (err->msg[0] == '\0') (void)ddp_fail(err, DDP_ERR_PEER, "it has not been published yet");
+        }
         if (status != DDP_OK) return status;
         ddp_copy_text(g->endpoint, sizeof(g->endpoint), found);
+        DDP_TRY(check_auth(s->p, found, s->failure, err));
     }
-    status = ddp_endpoint_connect(g->endpoint, s->deadline_ns, &fd, err);
+    status = ddp_endpoint_connect_from(g->interface, g->endpoint, s->deadline_ns, &fd, err);
     if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
-    DDP_TRY(status);
+    if (status != DDP_OK) return unreachable(s, err);
     ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
-    status = converse(s, out, err);
-    if (status == DDP_OK)
-        ddp_address_own(fd, false, g->address, sizeof(g->address));
-    else
-        ddp_wire_close(out);
+    status = g->tls == NULL ? DDP_OK : ddp_wire_secure(out, g->tls, err);
+    if (status == DDP_OK) status = converse(s, out, err);
+    g->loopback = ddp_address_of_loopback(fd);
+    if (status == DDP_OK) status = choose_address(g, fd, err);
+    if (status != DDP_OK) ddp_wire_close(out);
     return status;
 }
 
@@ -218,7 +314,8 @@ ddp_status ddp_meet_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out
     (void)ddp_fail_context(err, "rank 0 was not found at %s within %.3g s (rendezvous_timeout)", where(&s),
                            (double)g->timeout_ms / 1e3);
     (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg),
-                   ". Start rank 0 there, or correct init_method%s%s%s", g->url[0] == '\0' ? "" : " (", g->url,
-                   g->url[0] == '\0' ? "" : ")");
+                   ". Start rank 0 there%s, or correct init_method%s%s%s",
+                   ddp_endpoint_is_loopback(g->endpoint) ? " (a loopback address, so on this host)" : "",
+                   g->url[0] == '\0' ? "" : " (", g->url, g->url[0] == '\0' ? "" : ")");
     return err->status = DDP_ERR_TIMEOUT;
 }

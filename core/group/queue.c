@@ -62,6 +62,7 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
     ddp_status st;
 
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
+    ddp_group_count_collective(c->group);
     st = call(c, s, err);
     if (st == DDP_OK) return st;
     return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", ddp_queue_what(s), (unsigned long long)ticket,
@@ -116,19 +117,13 @@ static void run_tasks(ddp_communicator *c)
 
 static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
 {
-    ddp_comm_params p = {.struct_size = sizeof(p),
-                         .rank = (uint32_t)c->rank,
-                         .world_size = (uint32_t)ddp_group_world(c->group),
-                         .local_rank = (uint32_t)ddp_group_local_rank(c->group),
-                         .local_size = (uint32_t)ddp_group_local_size(c->group),
-                         .timeout_ms = c->step_timeout_ns / 1000000 * 2, /* ours speaks first */
-                         .group = c->name,
-                         .address = ddp_group_address(c->group),
-                         .store = c->store};
+    int64_t timeout_ms = c->step_timeout_ns / 1000000 * 2; /* ours speaks first */
+    ddp_comm_params p;
     ddp_comm *comm;
     ddp_status st = c->ops->open(c->host, c->config, &c->backend, err);
 
     if (st != DDP_OK) return st;
+    ddp_group_comm_params(c->group, c->name, c->store, timeout_ms, &p);
     st = c->ops->comm_create(c->backend, &p, &comm, err);
     if (st != DDP_OK) {
         c->ops->close(c->backend);

@@ -9,7 +9,8 @@ enum {
     DDP_QUEUE_RING = DDP_MAX_PENDING,
     DDP_TASK_ALLOC = 100, /* beside DDP_COLL_*: memory of the backend */
     DDP_TASK_FREE,
-    DDP_END_GRACE_MS = 2000 /* of the queue thread after a failure, before it is left behind */
+    DDP_END_GRACE_MS = 2000, /* of the queue thread after a failure, before it is left behind */
+    DDP_STUCK_MS = 200       /* the same where nothing can wake it; the first cause is told to all within that */
 };
 
 typedef struct ddp_queue_slot {

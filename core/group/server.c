@@ -17,7 +17,8 @@ ddp_status ddp_server_open(ddp_group *g, ddp_err *err)
     s->joined = 1;
     s->report_ns = g->began_ns + g->report_ms * 1000000;
     g->server = s;
-    return DDP_OK;
+    ddp_door_open(g);
+    return ddp_pace_open(g, err);
 }
 
 void ddp_server_close(ddp_group *g)
@@ -26,6 +27,7 @@ void ddp_server_close(ddp_group *g)
 
     if (s == NULL) return;
     ddp_waits_free(g);
+    ddp_pace_close(g);
     ddp_table_close(s->table);
     free(s);
     g->server = NULL;
@@ -82,11 +84,12 @@ void ddp_server_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt,
     fail_all(g, &f);
 }
 
-static void aborted(ddp_group *g, int32_t from, const ddp_failure *f)
+static void aborted(ddp_group *g, int32_t from, ddp_failure *f)
 {
     ddp_server *s = g->server;
 
     if (s->failed || (s->held_ns != 0 && f->exit_code == DDP_EXIT_PEER)) return;
+    if (f->exit_code == DDP_EXIT_TIMEOUT) ddp_pace_blame(g, from, f);
     if (f->exit_code != DDP_EXIT_PEER || g->world == 1) {
         fail_all(g, f);
         return;
@@ -97,18 +100,12 @@ static void aborted(ddp_group *g, int32_t from, const ddp_failure *f)
 }
 
 /* ---- connections that are no ranks ---------------------------------------------------------------------------------- */
-/* Who floods the port must not flood the log. */
-static void log_stranger(ddp_group *g, const ddp_peer *p, const char *why)
+void ddp_server_turn_away(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank)
 {
-    uint64_t n = ++g->server->strangers;
-
-    if (n <= 8)
-        ddp_log_line(g->log, DDP_LOG_INFO, "closed a connection from %s, it is no rank of this run: %s", p->address,
-                     why);
-    else if ((n & (n - 1)) == 0)
-        ddp_log_line(g->log, DDP_LOG_INFO,
-                     "closed %llu connections that are no ranks of this run, the last from %s: %s",
-                     (unsigned long long)n, p->address, why);
+    put_failure(p, f);
+    g->server->told += is_rank;
+    p->state = DDP_PEER_REFUSED;
+    p->since_ns = ddp_now_ns();
 }
 
 /* A rank that cannot take part: while ranks meet that ends the run, later it is that rank's affair alone. */
@@ -125,14 +122,16 @@ static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...
         ddp_log_line(g->log, DDP_LOG_WARN, "refused a rank from %s: %s", p->address, f.msg);
     else
         fail_all(g, &f);
-    put_failure(p, g->server->failed ? &g->server->failure : &f);
-    g->server->told++;
-    p->state = DDP_PEER_REFUSED;
-    p->deadline_ns = ddp_now_ns() + DDP_HELLO_MS * 1000000ll;
+    ddp_server_turn_away(g, p, g->server->failed ? &g->server->failure : &f, true);
 }
 
 void ddp_server_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
+    if (!ddp_wire_trusted(&p->wire)) {
+        p->dead = true;
+        ddp_door_stranger(g, p, why->msg);
+        return;
+    }
     refuse(g, p, -1, "a rank at %s cannot be understood: %s. Install the same ddpengine on all hosts", p->address,
            why->msg);
 }
@@ -142,7 +141,7 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     ddp_server *s = g->server;
     ddp_failure f;
 
-    if (p->state == DDP_PEER_NEW) log_stranger(g, p, why->msg);
+    if (p->state == DDP_PEER_NEW) ddp_door_stranger(g, p, why->msg);
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) return;
     g->members[p->rank].peer = NULL;
     if (s->failed || s->farewell || p->goodbye) return;
@@ -152,16 +151,20 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 
 void ddp_server_damaged(ddp_group *g, ddp_peer *p, const char *why)
 {
+    if (p->state == DDP_PEER_NEW && p->wire.named) {
+        ddp_door_other_secret(g, p);
+        return;
+    }
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) {
         p->dead = true;
-        log_stranger(g, p, why);
+        ddp_door_stranger(g, p, why);
         return;
     }
     ddp_server_fail(g, DDP_EXIT_PEER, p->rank, "rank %d on host %s sent a damaged frame: %s", (int)p->rank,
                     g->members[p->rank].host, why);
     g->members[p->rank].peer = NULL;
     p->state = DDP_PEER_REFUSED;
-    p->deadline_ns = ddp_now_ns() + DDP_HELLO_MS * 1000000ll;
+    p->since_ns = ddp_now_ns();
 }
 
 /* ---- the meeting ---------------------------------------------------------------------------------------------------- */
@@ -197,13 +200,19 @@ static bool hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     uint32_t abi = ddp_unpack_u32(&u), backend_abi = ddp_unpack_u32(&u);
     ddp_member m = {.pid = ddp_unpack_u32(&u)};
     const ddp_member *first;
-    char version[32], where[DDP_WHERE_MAX];
+    char version[32], where[DDP_WHERE_MAX], identity[DDP_IDENTITY_MAX];
 
     ddp_unpack_text(&u, version, sizeof(version));
     ddp_unpack_text(&u, m.host_id, sizeof(m.host_id));
     ddp_unpack_text(&u, m.host, sizeof(m.host));
     ddp_unpack_text(&u, where, sizeof(where));
+    ddp_unpack_text(&u, identity, sizeof(identity));
     if (u.bad || u.left != 0) return false;
+    if (!ddp_wire_trusted(&p->wire)) {
+        if (!ddp_identity_parse(identity, strlen(identity), &p->wire.presented)) return false;
+        ddp_door_other_secret(g, p);
+        return true;
+    }
     first = rank >= 0 && rank < g->world ? &g->members[rank] : NULL;
     if (g->server->failed)
         refuse(g, p, rank, "the run has failed");
@@ -247,6 +256,7 @@ static bool agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     ddp_pack_bytes(&host, g->members[0].host, strlen(g->members[0].host));
     ddp_server_send(g, p->rank, DDP_FRAME_HEARD, &host);
     ddp_text_free(&host);
+    ddp_pulse_tell_stop(g, p->rank);
     if (++s->joined == g->world) welcome(g);
     return true;
 }
@@ -263,6 +273,7 @@ static void missing_ranks(const ddp_group *g, char *buf, size_t capacity)
 static int64_t meeting_tick(ddp_group *g, int64_t now)
 {
     int64_t deadline = ddp_deadline_ns(g->began_ns, g->timeout_ms);
+    const char *other = g->server->other_secret[0] == '\0' ? "" : "; a process without the run's secret came from ";
     char ranks[160];
 
     missing_ranks(g, ranks, sizeof(ranks));
@@ -270,14 +281,17 @@ static int64_t meeting_tick(ddp_group *g, int64_t now)
         ddp_server_fail(
             g, DDP_EXIT_MEETING, -1,
             "%s of world_size %d did not come to rank 0 at %s within %.3g s (rendezvous_timeout). Start what is "
-            "missing, or look there why it ended or cannot reach rank 0",
-            ranks, (int)g->world, g->endpoint, (double)g->timeout_ms / 1e3);
+            "missing, or look there why it ended or cannot reach rank 0%s%s%s",
+            ranks, (int)g->world, g->endpoint, (double)g->timeout_ms / 1e3,
+            g->loopback ? " (on this host that is a loopback address, which no other host reaches)" : "", other,
+            g->server->other_secret);
         return DDP_FOREVER_NS;
     }
     if (now >= g->server->report_ns) {
         g->server->report_ns = now + g->report_ms * 1000000;
-        ddp_log_line(g->log, DDP_LOG_INFO, "waiting at %s for %s of world_size %d (%.3g s of %.3g s)", g->endpoint,
-                     ranks, (int)g->world, (double)(now - g->began_ns) / 1e9, (double)g->timeout_ms / 1e3);
+        ddp_log_line(g->log, DDP_LOG_INFO, "waiting at %s for %s of world_size %d (%.3g s of %.3g s)%s%s", g->endpoint,
+                     ranks, (int)g->world, (double)(now - g->began_ns) / 1e9, (double)g->timeout_ms / 1e3, other,
+                     g->server->other_secret);
     }
     return DDP_MIN_OF(deadline, g->server->report_ns);
 }
@@ -315,7 +329,7 @@ bool ddp_server_done(const ddp_group *g)
 {
     if (!g->server->failed) return true;
     for (const ddp_peer *p = g->peers; p != NULL; p = p->next)
-        if (!p->dead && !p->mute && p->state != DDP_PEER_NEW && !p->goodbye) return false;
+        if (!p->dead && !p->mute && !p->silent && p->state != DDP_PEER_NEW && !p->goodbye) return false;
     /* ranks that come a moment later shall hear too why there is no meeting */
     return g->met || g->server->told >= g->world - 1;
 }
@@ -330,6 +344,12 @@ static bool member_frame(ddp_group *g, int32_t from, const ddp_frame *f)
     case DDP_FRAME_REQUEST: /* after a goodbye nobody waits for the reply */
         return g->server->failed || g->members[from].goodbye || ddp_waits_request(g, from, f);
     case DDP_FRAME_GOODBYE: goodbye(g, from); return true;
+    case DDP_FRAME_BEAT: return ddp_pace_frame(g, from, f);
+    case DDP_FRAME_STOP: return ddp_pulse_stop(g, f);
+    case DDP_FRAME_FAILURE:
+        if (!ddp_failure_unpack(f, &failure)) return false;
+        fail_all(g, &failure);
+        return true;
     case DDP_FRAME_ABORT:
         failure.exit_code = (int)ddp_unpack_u32(&u);
         if (u.bad || failure.exit_code <= 0 || failure.exit_code > 255) return false;

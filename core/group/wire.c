@@ -13,11 +13,59 @@
 #define READ_ROOM     (16u << 10)  /* free bytes wanted before a read */
 #define KEEP_CAPACITY (256u << 10) /* a larger buffer is given back once it is empty */
 
-static ssize_t bytes_in(const ddp_wire *w, void *data, size_t length) { return recv(w->fd, data, length, 0); }
-
-static ssize_t bytes_out(const ddp_wire *w, const void *data, size_t length)
+static ddp_status broken(ddp_err *err)
 {
-    return send(w->fd, data, length, MSG_NOSIGNAL);
+    int e = errno;
+
+    (void)ddp_fail(err, DDP_ERR_PEER, "%s", strerror(e));
+    err->sys_errno = e;
+    return DDP_ERR_PEER;
+}
+
+/* Of bytes that the TLS below has given back: the other end speaks in clear. */
+static void fall(ddp_wire *w)
+{
+    ddp_wire_give_up_tls(w);
+    w->fallen = true;
+    w->out_length = w->out_sent = 0; /* it was not meant for that */
+}
+
+/* DDP_OK: *count bytes; DDP_IN_PROGRESS: none now. */
+static ddp_status bytes_in(ddp_wire *w, void *data, size_t length, size_t *count, ddp_err *err)
+{
+    ddp_status status;
+    ssize_t n;
+
+    if (w->link != NULL) {
+        status = ddp_link_read(w->link, data, length, count, err);
+        if (status == DDP_ERR_DATA && ddp_link_presented(w->link) != NULL) {
+            w->presented = *ddp_link_presented(w->link);
+            w->named = true;
+        }
+        if (status != DDP_ERR_UNSUPPORTED) return status;
+        fall(w);
+        return DDP_OK;
+    }
+    do n = recv(w->fd, data, length, 0);
+    while (n < 0 && errno == EINTR);
+    *count = n < 0 ? 0 : (size_t)n;
+    if (n > 0) return DDP_OK;
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? DDP_IN_PROGRESS : broken(err);
+    (void)ddp_fail(err, DDP_ERR_PEER, "the other end closed it");
+    err->sys_errno = 0;
+    return DDP_ERR_PEER;
+}
+
+static ddp_status bytes_out(ddp_wire *w, const void *data, size_t length, size_t *count, ddp_err *err)
+{
+    ssize_t n;
+
+    if (w->link != NULL) return ddp_link_write(w->link, data, length, count, err);
+    do n = send(w->fd, data, length, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    *count = n < 0 ? 0 : (size_t)n;
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? DDP_IN_PROGRESS : broken(err);
+    return DDP_OK;
 }
 
 void ddp_wire_init(ddp_wire *w, int fd, uint32_t limit)
@@ -31,8 +79,17 @@ void ddp_wire_init(ddp_wire *w, int fd, uint32_t limit)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
+ddp_status ddp_wire_secure(ddp_wire *w, ddp_tls *tls, ddp_err *err) { return ddp_link_open(tls, w->fd, &w->link, err); }
+
+void ddp_wire_give_up_tls(ddp_wire *w)
+{
+    ddp_link_close(w->link);
+    w->link = NULL;
+}
+
 void ddp_wire_close(ddp_wire *w)
 {
+    ddp_link_close(w->link);
     if (w->fd >= 0) (void)close(w->fd);
     free(w->in);
     free(w->out);
@@ -62,18 +119,9 @@ static void shrink(unsigned char **data, size_t *capacity)
     *capacity = 0;
 }
 
-static ddp_status broken(ddp_err *err)
-{
-    int e = errno;
-
-    (void)ddp_fail(err, DDP_ERR_PEER, "%s", strerror(e));
-    err->sys_errno = e;
-    return DDP_ERR_PEER;
-}
-
 ddp_status ddp_wire_receive(ddp_wire *w, ddp_err *err)
 {
-    ssize_t n;
+    size_t n = 0;
 
     if (w->in_taken > 0) {
         w->in_length -= w->in_taken;
@@ -83,19 +131,10 @@ ddp_status ddp_wire_receive(ddp_wire *w, ddp_err *err)
     }
     /* memory follows the bytes that have come, not the length that a header claims */
     DDP_TRY(grow(&w->in, &w->in_capacity, w->in_length + READ_ROOM, err));
-    do n = bytes_in(w, w->in + w->in_length, w->in_capacity - w->in_length);
-    while (n < 0 && errno == EINTR);
-    if (n > 0) {
-        w->in_length += (size_t)n;
-        return DDP_OK;
-    }
-    if (n == 0) {
-        (void)ddp_fail(err, DDP_ERR_PEER, "the other end closed it");
-        err->sys_errno = 0;
-        return DDP_ERR_PEER;
-    }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return DDP_IN_PROGRESS;
-    return broken(err);
+    /* a record of TLS has at most READ_ROOM bytes: all of it fits, and none stays behind where epoll does not see it */
+    DDP_TRY(bytes_in(w, w->in + w->in_length, w->in_capacity - w->in_length, &n, err));
+    w->in_length += n;
+    return DDP_OK;
 }
 
 static uint32_t load_u32(const unsigned char *p)
@@ -108,6 +147,16 @@ static void store_u32(unsigned char *p, uint32_t v)
     for (int i = 0; i < 4; i++) p[i] = (unsigned char)(v >> (8 * i));
 }
 
+/* The end that connects by TLS to one that does without presents its identity in its first record. */
+static ddp_status tls_hello(ddp_wire *w, const unsigned char *p, size_t have, ddp_err *err)
+{
+    size_t record = have < 5 ? 0 : 5 + ((size_t)p[3] << 8 | p[4]);
+
+    if (record <= w->limit && have < DDP_MAX_OF(record, 5)) return DDP_IN_PROGRESS;
+    w->named = record <= w->limit && ddp_identity_search(p, record, &w->presented);
+    return ddp_fail(err, DDP_ERR_DATA, "it speaks TLS, and this run has no secret");
+}
+
 ddp_status ddp_wire_next(ddp_wire *w, ddp_frame *out, ddp_err *err)
 {
     const unsigned char *p = w->in + w->in_taken;
@@ -115,6 +164,7 @@ ddp_status ddp_wire_next(ddp_wire *w, ddp_frame *out, ddp_err *err)
     uint32_t version, type, length;
 
     if (have < 4) return DDP_IN_PROGRESS;
+    if (p[0] == 22 && p[1] == 3 && w->link == NULL && !w->fallen) return tls_hello(w, p, have, err);
     if (load_u32(p) != DDP_WIRE_MAGIC) return ddp_fail(err, DDP_ERR_DATA, "these bytes are not ddpengine's protocol");
     if (have < DDP_WIRE_HEADER) return DDP_IN_PROGRESS;
     version = load_u32(p + 4) & 0xffffu;
@@ -155,14 +205,10 @@ ddp_status ddp_wire_put(ddp_wire *w, uint32_t type, const void *data, size_t len
 ddp_status ddp_wire_flush(ddp_wire *w, ddp_err *err)
 {
     while (w->out_sent < w->out_length) {
-        ssize_t n = bytes_out(w, w->out + w->out_sent, w->out_length - w->out_sent);
+        size_t n = 0;
 
-        if (n >= 0)
-            w->out_sent += (size_t)n;
-        else if (errno == EAGAIN || errno == EWOULDBLOCK)
-            return DDP_IN_PROGRESS;
-        else if (errno != EINTR)
-            return broken(err);
+        DDP_TRY(bytes_out(w, w->out + w->out_sent, w->out_length - w->out_sent, &n, err));
+        w->out_sent += n;
     }
     w->out_sent = w->out_length = 0;
     shrink(&w->out, &w->out_capacity);

@@ -29,8 +29,8 @@ typedef struct ddp_step_record {
 
 typedef struct ddp_summary {
     uint64_t steps, epochs, parameters, world_size;
-    double final_loss, eval_loss, eval_accuracy; /* NaN: not measured, null in the file */
-    char parameter_sha256[DDP_SHA256_HEX];
+    double final_loss, eval_loss, eval_accuracy;                          /* NaN: not measured, null in the file */
+    char parameter_sha256[DDP_SHA256_HEX], buffer_sha256[DDP_SHA256_HEX]; /* "": none, null in the file */
     double first_step_s;
     const char *backend, *device, *precision;
     int exit_code;

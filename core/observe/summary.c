@@ -29,6 +29,7 @@ static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
     bad |= json_object_set_new(o, "eval_accuracy", number(s->eval_accuracy));
     bad |= json_object_set_new(o, "parameters", count(s->parameters));
     bad |= json_object_set_new(o, "parameter_sha256", text(s->parameter_sha256));
+    bad |= json_object_set_new(o, "buffer_sha256", text(s->buffer_sha256));
     bad |= json_object_set_new(o, "first_step_s", number(s->first_step_s));
     bad |= json_object_set_new(o, "median_step_ms", number(ddp_statistics_median_ms(stats)));
     bad |= json_object_set_new(o, "samples_per_s", number(ddp_statistics_samples_per_s(stats)));

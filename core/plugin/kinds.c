@@ -66,6 +66,15 @@ static ddp_status no_work_stream_wait(ddp_work *w, void *stream, ddp_err *err)
     return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend knows no streams");
 }
 static void no_work_free(ddp_work *w) { (void)w; }
+static ddp_status no_check(const ddp_host *host, const void *config, const ddp_comm_params *p, ddp_err *err)
+{
+    (void)host;
+    (void)config;
+    (void)p;
+    (void)err;
+    return DDP_OK; /* nothing can be said before the meeting */
+}
+static void no_launcher_clean(uint64_t pid) { (void)pid; }
 
 static const ddp_backend_ops backend_stubs = {
     .comm_abort = no_comm_abort,
@@ -86,6 +95,8 @@ static const ddp_backend_ops backend_stubs = {
     .work_wait = no_work_wait,
     .work_stream_wait = no_work_stream_wait,
     .work_free = no_work_free,
+    .check = no_check,
+    .launcher_clean = no_launcher_clean,
 };
 
 #define MUST(type, slot)                                                                                               \
@@ -125,6 +136,9 @@ static const ddp_slot backend_slots[] = {
     WITH(ddp_backend_ops, work_wait, ASYNC),
     WITH(ddp_backend_ops, work_free, ASYNC),
     WITH(ddp_backend_ops, work_stream_wait, STREAM),
+    MAY(ddp_backend_ops, launcher), /* data, not a function */
+    MAY(ddp_backend_ops, check),
+    MAY(ddp_backend_ops, launcher_clean),
 };
 
 /* ---- init ----------------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "config/config.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,9 @@ static ddp_status explain(const char *text, const char *proc_path, const char *p
     size_t skip = strlen(proc_path);
 
     if (strncmp(text, proc_path, skip) == 0 && strncmp(text + skip, ": ", 2) == 0) text += skip + 2;
+    if (strstr(text, strerror(EMFILE)) != NULL)
+        return ddp_fail(err, DDP_ERR_LIBRARY, "%s cannot be loaded: %s; raise the limit that ulimit -n shows", path,
+                        text);
     if (colon != NULL && colon > text) {
         for (size_t i = 0; i < DDP_COUNT(known_libraries); i++)
             if (strncmp(text, known_libraries[i].library, strlen(known_libraries[i].library)) == 0)
@@ -170,6 +174,19 @@ static ddp_status copy_ops(ddp_entry *e, ddp_err *err)
     return DDP_OK;
 }
 
+/* The flag stands in the file's bytes, so that a launcher is known before anything is loaded: both or neither. */
+static ddp_status check_launcher(const ddp_entry *e, ddp_err *err)
+{
+    bool flag = (e->loaded.desc.flags & DDP_PLUGIN_F_LAUNCHER) != 0;
+    const ddp_backend_ops *ops = e->loaded.ops;
+    bool filled = e->loaded.kind == DDP_KIND_BACKEND && ops->launcher != NULL;
+
+    if (flag == filled) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_INVALID, "%s %s", e->loaded.path,
+                    flag ? "sets DDP_PLUGIN_F_LAUNCHER but leaves launcher NULL"
+                         : "has a launcher but does not set DDP_PLUGIN_F_LAUNCHER");
+}
+
 static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, ddp_err *err)
 {
     ddp_plugin *d = &e->loaded.desc;
@@ -188,7 +205,8 @@ static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, dd
     DDP_TRY(ddp_entry_check_name(d, e->loaded.path, e->loaded.kind, name, err));
     e->loaded.name = d->name;
     DDP_TRY(copy_options(e, err));
-    return copy_ops(e, err);
+    DDP_TRY(copy_ops(e, err));
+    return check_launcher(e, err);
 }
 
 static ddp_status describe_file(ddp_entry *e, ddp_err *err)

@@ -40,6 +40,8 @@ ddp_status ddp_registry_open(ddp_log *log, const ddp_list *paths, ddp_registry *
 /* Loads "KIND_NAME.so" ('-' in the name becomes '_'), or finds it loaded. Every failure is one message: what, where,
  * why, what to do next; not found lists the places tried and the nearest name there. The pointer lives until close. */
 ddp_status ddp_registry_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err);
+/* What the gate reads from the bytes of the file that ddp_registry_load would load; runs none of its code. */
+ddp_status ddp_registry_facts(ddp_registry *r, uint32_t kind, const char *name, ddp_gate_facts *out, ddp_err *err);
 /* Every plugin file on the search path, each judged by the gate; `visit` gets the loaded plugin, or NULL and the error. */
 ddp_status ddp_registry_list(ddp_registry *r,
                              void (*visit)(void *ctx, const char *path, const ddp_loaded *p, const ddp_err *err),

@@ -79,20 +79,42 @@ static ddp_status load_file(ddp_registry *r, uint32_t kind, const char *name, co
     return DDP_OK;
 }
 
-static ddp_status search_and_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err)
+/* The first file of that name on the search path, PATH_MAX bytes at `path`. */
+static ddp_status search(ddp_registry *r, uint32_t kind, const char *name, char *path, ddp_err *err)
 {
-    char file[NAME_MAX + 64], path[PATH_MAX];
+    char file[NAME_MAX + 64];
     struct stat st;
 
     if (name[0] == '\0' || strlen(name) > NAME_MAX)
         return ddp_fail(err, DDP_ERR_CONFIG, "a plugin's name has 1 to %d characters", NAME_MAX);
     ddp_search_file_name(kind, name, file, sizeof(file));
     for (size_t i = 0; i < r->search.count; i++) {
-        if ((size_t)snprintf(path, sizeof(path), "%s/%s", r->search.items[i].path, file) >= sizeof(path)) continue;
+        if ((size_t)snprintf(path, PATH_MAX, "%s/%s", r->search.items[i].path, file) >= PATH_MAX) continue;
         if (lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR)) continue;
-        return load_file(r, kind, name, path, out, err);
+        return DDP_OK;
     }
     return ddp_search_not_found(&r->search, kind, name, err);
+}
+
+static ddp_status search_and_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err)
+{
+    char path[PATH_MAX];
+
+    DDP_TRY(search(r, kind, name, path, err));
+    return load_file(r, kind, name, path, out, err);
+}
+
+ddp_status ddp_registry_facts(ddp_registry *r, uint32_t kind, const char *name, ddp_gate_facts *out, ddp_err *err)
+{
+    char path[PATH_MAX];
+    ddp_gate_facts facts;
+    int fd;
+
+    if (strchr(name, '/') == NULL) DDP_TRY(search(r, kind, name, path, err));
+    DDP_TRY(ddp_gate_open(strchr(name, '/') == NULL ? path : name, &fd, &facts, err));
+    (void)close(fd);
+    *out = facts;
+    return DDP_OK;
 }
 
 ddp_status ddp_registry_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err)

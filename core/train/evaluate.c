@@ -8,6 +8,7 @@
 
 struct sums {
     double loss, correct, samples;
+    int32_t stop; /* the signal this rank was asked to end by, 0: none */
 };
 
 static ddp_status read_scalar(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
@@ -66,6 +67,7 @@ static ddp_status gather_sums(ddp_trainer *t, struct sums *sums, ddp_err *err)
         sums->loss += part.loss;
         sums->correct += part.correct;
         sums->samples += part.samples;
+        if (part.stop != 0) t->stopping = part.stop;
     }
     free(block);
     return DDP_OK;
@@ -78,6 +80,7 @@ static void report(ddp_trainer *t, const struct sums *sums)
 
     t->eval_loss = sums->loss / sums->samples;
     t->eval_accuracy = sums->correct / sums->samples;
+    t->eval_samples = sums->samples;
     if (t->observer == NULL) return;
     if (isfinite(t->eval_loss)) (void)snprintf(loss, sizeof(loss), "%.9g", t->eval_loss);
     if (isfinite(t->eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), "%.6f", t->eval_accuracy);
@@ -85,6 +88,10 @@ static void report(ddp_trainer *t, const struct sums *sums)
                    "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"eval_loss\": %s, \"eval_accuracy\": %s, "
                    "\"samples\": %.0f",
                    t->step, t->epoch, loss, accuracy, sums->samples);
+    if (t->s->launch.purpose == DDP_TO_EVALUATE) {
+        ddp_observe_event(t->observer, "eval", members, NULL);
+        return;
+    }
     n = snprintf(text, sizeof(text), "step %" PRIu64 ": eval loss %.4f", t->step, t->eval_loss);
     if (isfinite(t->eval_accuracy) && n > 0)
         (void)snprintf(text + n, sizeof(text) - (size_t)n, ", accuracy %.4f", t->eval_accuracy);
@@ -95,16 +102,58 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
 {
     struct sums sums = {0};
     ddp_batch batch;
-    ddp_status st;
+    ddp_status st = DDP_OK;
 
+    if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_share_buffers(t, err));
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_begin(t->eval_loader, 0, 0, err));
-    while ((st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) {
+    /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
+    while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
+           (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) {
         DDP_TRY(eval_batch(t, &batch, &sums, err));
         t->s->phase = DDP_EXIT_DATA;
     }
-    if (st != DDP_IN_PROGRESS) return st;
+    if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
     DDP_TRY(gather_sums(t, &sums, err));
-    report(t, &sums);
+    if (t->stopping == 0) report(t, &sums);
+    return DDP_OK;
+}
+
+/* ---- an evaluation alone -------------------------------------------------------------------------------------------------- */
+/* Beside what a training run has left in the folder: its summary stays, its metrics get more lines. */
+static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
+{
+    const ddp_session *s = t->s;
+    ddp_observe_params p = {.dir = s->config->output->dir,
+                            .log_every = s->config->output->log_every,
+                            .progress = DDP_PROGRESS_OFF,
+                            .append = true,
+                            .log = s->log};
+    char members[512];
+
+    t->s->phase = DDP_EXIT_CONFIG;
+    if (s->launch.rank != 0) return DDP_OK;
+    DDP_TRY(ddp_observer_open(&p, &t->observer, err));
+    (void)snprintf(members, sizeof(members),
+                   "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", "
+                   "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,
+                   DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->config->train->device,
+                   s->model->desc.name, s->param_elements, t->step);
+    ddp_observe_event(t->observer, "start", members, NULL);
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err)
+{
+    char accuracy[48] = "";
+
+    DDP_TRY(open_observer(t, err));
+    DDP_TRY(ddp_trainer_evaluate(t, err));
+    if (t->observer == NULL) return DDP_OK;
+    ddp_observe_event(t->observer, "end", "\"exit_code\": 0", NULL);
+    if (isfinite(t->eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), ", accuracy %.6f", t->eval_accuracy);
+    (void)snprintf(t->ending->result, sizeof(t->ending->result),
+                   "eval loss %.9g%s, %.0f samples, step %" PRIu64 " of %.120s", t->eval_loss, accuracy,
+                   t->eval_samples, t->step, t->weights);
     return DDP_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/sys.h"
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 
 struct scan {
@@ -21,9 +22,13 @@ struct ddp_reducer {
     struct scan *scans;
     uint64_t *tickets;
     double own_loss, own_samples;
+    int own_stop;
 };
 
-enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD };
+/* A place for each signal that asks a run to end: an average above 0 says that some rank was asked. */
+enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD, EXTRA_STOP };
+static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP};
+_Static_assert(EXTRA_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the scalars that ride along");
 
 /* Elements of a bucket that hold gradients: the last one ends with the extras. */
 static uint64_t bucket_elements(const ddp_layout *l, uint32_t b)
@@ -39,6 +44,7 @@ static void write_extras(ddp_reducer *r)
     r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
     r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
+    for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->extra[EXTRA_STOP + i] = r->own_stop == stop_signals[i];
 }
 
 /* Queue thread, just before the bucket is reduced; the bucket's gradients are final and nobody else touches them. */
@@ -103,8 +109,9 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err)
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
 }
 
-void ddp_reducer_set_loss(ddp_reducer *r, double loss_sum, double samples)
+void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop)
 {
+    r->own_stop = stop;
     r->own_loss = loss_sum;
     r->own_samples = samples;
 }
@@ -122,6 +129,9 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
 {
     out->finite = r->extra[EXTRA_BAD] == 0.0f;
+    out->stop = 0;
+    for (size_t i = DDP_COUNT(stop_signals); i-- > 0;)
+        if (r->extra[EXTRA_STOP + i] > 0.0f) out->stop = stop_signals[i];
     out->loss = (double)r->extra[EXTRA_LOSS] / (double)r->extra[EXTRA_SAMPLES];
 }
 

@@ -14,14 +14,15 @@ typedef struct ddp_reducer ddp_reducer;
 ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
 /* Queues bucket `index`; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
- * this step) and sample count. */
+ * this step), sample count, and the signal it was asked to end by (0: none). */
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err);
-void ddp_reducer_set_loss(ddp_reducer *r, double loss_sum, double samples);
+void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
 
 typedef struct ddp_reduced {
     double loss; /* mean over the global batch */
     bool finite; /* on all ranks: loss and gradients */
+    int stop;    /* the signal that a rank was asked to end by, the same on all ranks; 0: none */
 } ddp_reduced;
 /* After the last bucket's wait. */
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out);

@@ -2,14 +2,14 @@
 #include "train/session.h"
 #include <inttypes.h>
 
-static void shape_text(const ddp_param_info *p, char *buf, size_t capacity)
+static void shape_text(uint32_t rank, const int64_t *dims, char *buf, size_t capacity)
 {
     size_t used = 0;
 
     buf[0] = '\0';
-    for (uint32_t i = 0; i < p->rank && used < capacity; i++)
-        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? "" : "x", p->dims[i]);
-    if (p->rank == 0) (void)snprintf(buf, capacity, "scalar");
+    for (uint32_t i = 0; i < rank && used < capacity; i++)
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? "" : "x", dims[i]);
+    if (rank == 0) (void)snprintf(buf, capacity, "scalar");
 }
 
 /* ---- agreement -------------------------------------------------------------------------------------------------------- */
@@ -27,16 +27,22 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
     ddp_settings_agreement(&s->config->settings, out);
     ddp_text_printf(out, "train.global_batch (resolved) = %" PRId64 "\tbatch_size x accumulate x world_size\n",
                     s->batches.global_batch);
-    source_lines(&s->train, "data", out);
+    if (s->train.plugin != NULL) source_lines(&s->train, "data", out);
     if (s->eval.plugin != NULL) source_lines(&s->eval, "eval", out);
     for (uint32_t i = 0; i < s->param_count; i++) {
-        shape_text(&s->params[i], shape, sizeof(shape));
+        shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
         ddp_text_printf(out, "parameter %s = %s\tmodel %s\n", s->params[i].name, shape, s->model->desc.name);
+    }
+    for (uint32_t i = 0; i < s->buffer_count; i++) {
+        shape_text(s->buffers[i].rank, s->buffers[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->buffers[i].name, ddp_dtype_name(s->buffers[i].dtype),
+                        shape, s->model->desc.name);
     }
     for (uint32_t i = 0; i < s->layout->bucket_count; i++)
         ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
                         s->model->desc.name);
     /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */
+    if (s->train.sampler_plugin == NULL) return;
     ddp_text_printf(out, "micro-batches an epoch = %" PRIu64 "\tsampler %s\n", s->batches_per_epoch,
                     s->train.sampler_plugin->desc.name);
 }
@@ -56,10 +62,13 @@ static void report_params(const ddp_session *s, ddp_text *out)
                     ddp_format_count(s->param_elements, a, sizeof(a)), s->param_count,
                     ddp_format_bytes(s->param_elements * 4, b, sizeof(b)));
     for (uint32_t i = 0; i < s->param_count; i++) {
-        shape_text(&s->params[i], shape, sizeof(shape));
+        shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
         ddp_text_printf(out, "  %-28s %-16s %12s\n", s->params[i].name, shape,
                         ddp_format_count(s->params[i].elements, a, sizeof(a)));
     }
+    if (s->buffer_count > 0)
+        ddp_text_printf(out, "buffers               %u tensors, %s\n", s->buffer_count,
+                        ddp_format_bytes(s->buffer_elements * 4, b, sizeof(b)));
 }
 
 static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text *out)
@@ -106,6 +115,14 @@ static void report_kernels(const ddp_variant *v, ddp_text *out)
     }
 }
 
+static void report_images(const char *section, const ddp_source *src, ddp_text *out)
+{
+    if (src->transform == NULL) return;
+    ddp_text_printf(out, "images of [%s]      ", section);
+    ddp_transform_describe(src->transform, out);
+    ddp_text_printf(out, "\n");
+}
+
 void ddp_session_report(const ddp_session *s, ddp_text *out)
 {
     const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
@@ -114,12 +131,17 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s\n", s->model->desc.name,
                     s->config->train->device, s->device_info.name, s->device_info.library, s->threads,
                     s->threads == 1 ? "" : "s");
-    ddp_text_printf(out, "group                 world_size %d, backend %s\n", s->launch.world, s->backend_name);
+    ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
+                    ddp_session_backend_name(s));
+    if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
+    ddp_text_printf(out, "\n");
     ddp_text_printf(out,
                     "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64
                     " x %d ranks = %" PRId64 ", %" PRIu64 " steps an epoch\n",
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
                     s->batches.accumulate, s->launch.world, s->batches.global_batch, s->steps_per_epoch);
+    report_images("data", &s->train, out);
+    report_images("eval", &s->eval, out);
     report_params(s, out);
     report_buckets(s, v, out);
     report_memory(s, v, out);

@@ -1,85 +1,12 @@
 /* train/resume.c -- checkpoints of a group: rank 0 alone reads and writes, named waits before and after, everything that is
  * loaded is broadcast and its hash compared. The files are checkpoint/'s affair. */
-#include "train/trainer.h"
+#include "train/tensors.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- tensors over the arenas -------------------------------------------------------------------------------------------- */
-struct state_names {
-    const char *suffix[2];
-};
-
-static struct state_names state_names(const ddp_config *c)
-{
-    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return (struct state_names){{"momentum_buffer", NULL}};
-    return (struct state_names){{"exp_avg", "exp_avg_sq"}};
-}
-
-/* Named tensors over slices of the arenas; data[i] is where tensors[i].data may be written. */
-struct views {
-    ddp_named_tensor *tensors;
-    float **data;
-    size_t count;
-};
-
-static ddp_status views_create(struct views *v, size_t capacity, ddp_pool *pool, ddp_err *err)
-{
-    *v = (struct views){.tensors = ddp_pool_alloc(pool, capacity * sizeof(*v->tensors), err)};
-    if (v->tensors == NULL) return DDP_ERR_NOMEM;
-    v->data = ddp_pool_alloc(pool, capacity * sizeof(*v->data), err);
-    return v->data == NULL ? DDP_ERR_NOMEM : DDP_OK;
-}
-
-static void views_add(const ddp_trainer *t, struct views *v, uint32_t p, float *arena, const char *name)
-{
-    ddp_named_tensor *n = &v->tensors[v->count];
-
-    v->data[v->count++] = arena + t->s->layout->offset[p];
-    *n = (ddp_named_tensor){
-        .name = name, .dtype = DDP_F32, .rank = t->s->params[p].rank, .data = arena + t->s->layout->offset[p]};
-    memcpy(n->dims, t->s->params[p].dims, sizeof(n->dims));
-}
-
-static ddp_status model_views(const ddp_trainer *t, struct views *v, ddp_pool *pool, ddp_err *err)
-{
-    DDP_TRY(views_create(v, t->s->param_count, pool, err));
-    for (uint32_t p = 0; p < t->s->param_count; p++) views_add(t, v, p, t->params, t->s->params[p].name);
-    return DDP_OK;
-}
-
-/* "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter */
-static ddp_status state_views(const ddp_trainer *t, struct views *v, ddp_pool *pool, ddp_err *err)
-{
-    struct state_names names = state_names(t->s->config);
-    float *arenas[2] = {t->state1, t->state2};
-
-    DDP_TRY(views_create(v, (size_t)t->s->param_count * 2, pool, err));
-    for (uint32_t p = 0; p < t->s->param_count; p++)
-        for (int k = 0; k < 2 && arenas[k] != NULL; k++) {
-            char *name = ddp_pool_printf(pool, err, "%s.%s", t->s->params[p].name, names.suffix[k]);
-
-            if (name == NULL) return err->status;
-            views_add(t, v, p, arenas[k], name);
-        }
-    return DDP_OK;
-}
-
 /* ---- loading, rank 0 -------------------------------------------------------------------------------------------------------- */
-static void shape_of(const ddp_named_tensor *t, char *buf, size_t capacity)
-{
-    size_t used = (size_t)snprintf(buf, capacity, "%s", t == NULL ? "absent" : ddp_dtype_name(t->dtype));
-
-    for (uint32_t i = 0; t != NULL && i < t->rank && used < capacity; i++)
-        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? " " : "x", t->dims[i]);
-}
-
-static bool same_shape(const ddp_named_tensor *a, const ddp_named_tensor *b)
-{
-    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
-}
-
 static ddp_status another(const char *path, const char *what, const char *name, const char *there, const char *here,
                           ddp_err *err)
 {
@@ -91,27 +18,25 @@ static ddp_status another(const char *path, const char *what, const char *name, 
 }
 
 /* Copies every tensor of the file into the views; the first difference between the two tables is the error. */
-static ddp_status fill_views(const char *path, const char *what, const ddp_safetensors *file, const struct views *v,
+static ddp_status fill_views(const char *path, const char *what, const ddp_safetensors *file, const ddp_views *v,
                              ddp_err *err)
 {
     char a[128], b[128];
 
     for (size_t i = 0; i < v->count; i++) {
         const ddp_named_tensor *here = &v->tensors[i], *found = ddp_safetensors_find(file, here->name);
-        size_t bytes = ddp_dtype_size(here->dtype);
 
-        shape_of(found, a, sizeof(a));
-        shape_of(here, b, sizeof(b));
-        if (found == NULL || !same_shape(found, here)) return another(path, what, here->name, a, b, err);
-        for (uint32_t d = 0; d < here->rank; d++) bytes *= (size_t)here->dims[d];
-        memcpy(v->data[i], found->data, bytes);
+        ddp_tensor_text(found, a, sizeof(a));
+        ddp_tensor_text(here, b, sizeof(b));
+        if (found == NULL || !ddp_tensor_alike(found, here)) return another(path, what, here->name, a, b, err);
+        memcpy(v->data[i], found->data, ddp_tensor_elements(here) * ddp_dtype_size(here->dtype));
     }
     for (size_t i = 0; i < ddp_safetensors_count(file); i++) {
         const ddp_named_tensor *there = ddp_safetensors_at(file, i);
         bool known = false;
 
         for (size_t k = 0; k < v->count && !known; k++) known = strcmp(v->tensors[k].name, there->name) == 0;
-        shape_of(there, a, sizeof(a));
+        ddp_tensor_text(there, a, sizeof(a));
         if (!known) return another(path, what, there->name, a, "absent", err);
     }
     return DDP_OK;
@@ -142,15 +67,15 @@ static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, 
 
 static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
-    ddp_pool pool = {0};
-    struct views model, states;
-    ddp_status st = model_views(t, &model, &pool, err);
+    ddp_views model, states = {0};
+    ddp_status st = ddp_model_views(t, &model, err);
 
     if (st == DDP_OK) st = fill_views(c->path, "model", c->model, &model, err);
     if (st == DDP_OK) st = check_position(t, c, err);
-    if (st == DDP_OK) st = state_views(t, &states, &pool, err);
+    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
     if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->optimizer, &states, err);
-    ddp_pool_free(&pool);
+    ddp_views_free(&states);
+    ddp_views_free(&model);
     return st;
 }
 
@@ -182,12 +107,24 @@ static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
     return ddp_checkpoint_set_aside(c->dir, from, t->s->log, err);
 }
 
+/* For a run that does not train. */
+static ddp_status rank0_use(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+{
+    ddp_weights w;
+
+    DDP_TRY(ddp_trainer_read_weights(t, &w, err));
+    word->meta = w.meta;
+    ddp_copy_text(word->path, sizeof(word->path), w.path);
+    return DDP_OK;
+}
+
 static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *err)
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
     ddp_checkpoint ck;
     ddp_status st = DDP_IN_PROGRESS;
 
+    if (t->s->launch.purpose != DDP_TO_TRAIN) return rank0_use(t, word, err);
     if (c->dir[0] != '\0') DDP_TRY(ddp_checkpoint_prepare(c->dir, err));
     if (strcmp(c->resume, "never") == 0) {
         st = DDP_IN_PROGRESS;
@@ -199,7 +136,8 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
     }
     if (st == DDP_IN_PROGRESS) {
         ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->params);
-        return DDP_OK;
+        if (t->buffers != NULL) ddp_initial_buffers(t->s->graph, t->buffers);
+        return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
     }
     if (st != DDP_OK) return st;
     st = fill_from(t, &ck, err);
@@ -235,6 +173,9 @@ static ddp_status compare_hashes(ddp_trainer *t, ddp_err *err)
     if (t->state1 != NULL)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n",
                         ddp_hash64(t->state1, bytes, t->state2 == NULL ? 0 : ddp_hash64(t->state2, bytes, 0)));
+    if (t->buffers != NULL)
+        ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+                        ddp_hash64(t->buffers, t->s->buffer_elements * sizeof(float), 0));
     st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);
@@ -273,6 +214,8 @@ static void take_position(ddp_trainer *t, const struct resume_word *word, bool *
     t->step = t->start_step = word->meta.step;
     t->epoch = t->start_epoch = word->meta.epoch;
     t->cursor = word->meta.cursor;
+    t->micro_steps = word->meta.micro_steps;
+    if (t->micro_steps == 0) t->micro_steps = t->epoch * t->s->batches_per_epoch + t->cursor; /* as good as it can be */
     t->saved_step = word->meta.step;
     *done = complete(t);
     if (t->s->launch.rank != 0) return;
@@ -290,6 +233,7 @@ static void take_position(ddp_trainer *t, const struct resume_word *word, bool *
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
 {
     struct resume_word word = {0};
+    bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     *done = false;
     t->saved_step = UINT64_MAX;
@@ -298,10 +242,11 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
         word.failed = 1;
         ddp_copy_text(word.error, sizeof(word.error), err->msg);
     }
-    word.saving = t->s->config->checkpoint->dir[0] != '\0';
+    word.saving = training && t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(share_word(t, &word, err));
     t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
     DDP_TRY(broadcast(t, t->params, err));
+    DDP_TRY(ddp_trainer_share_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (word.found) {
         DDP_TRY(broadcast(t, t->state1, err));
         DDP_TRY(broadcast(t, t->state2, err));
@@ -309,7 +254,11 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     }
     DDP_TRY(compare_hashes(t, err));
     t->s->phase = DDP_EXIT_CHECKPOINT;
-    return *done ? DDP_OK : set_aside(t, err);
+    if (training) return *done ? DDP_OK : set_aside(t, err);
+    t->step = word.meta.step;
+    t->epoch = word.meta.epoch;
+    ddp_copy_text(t->weights, sizeof(t->weights), word.path);
+    return DDP_OK;
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------------- */
@@ -325,18 +274,19 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                 .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                 .batch_size = (uint64_t)t->s->batches.batch_size,
                                 .accumulate = (uint64_t)t->s->batches.accumulate,
+                                .micro_steps = t->micro_steps,
                                 .finished = complete(t)};
-    ddp_pool pool = {0};
-    struct views model, states;
-    ddp_status st = model_views(t, &model, &pool, err);
+    ddp_views model, states = {0};
+    ddp_status st = ddp_model_views(t, &model, err);
 
     ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
-    if (st == DDP_OK) st = state_views(t, &states, &pool, err);
+    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
     if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
     if (st == DDP_OK)
         st = ddp_checkpoint_save(c->dir, &meta, model.tensors, model.count, states.tensors, states.count,
                                  (uint64_t)c->keep, t->s->log, err);
-    ddp_pool_free(&pool);
+    ddp_views_free(&states);
+    ddp_views_free(&model);
     return st;
 }
 

@@ -1,152 +1,31 @@
-/* train/session.c -- opens, in the order of a start, what is local to a rank: plugins, data, graph, layout, device,
- * programs. Each step sets the phase, which is the exit code if it fails. */
-#include "train/session.h"
+/* train/session.c -- opens, in the order of a start, what is local to a rank: plugins (plugins.c), data, graph, layout,
+ * device, programs. Each step sets the phase, which is the exit code if it fails. */
+#include "train/plugins.h"
 #include "base/sys.h"
-#include "group/group.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- plugins and their options ---------------------------------------------------------------------------------------- */
-/* Puts in front of an error where the key that led to it stands, when somebody wrote it. */
-static ddp_status at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
-{
-    const ddp_setting *t = ddp_settings_find(&s->config->settings, section, key);
-
-    if (t == NULL || strcmp(t->where, "default") == 0) return err->status;
-    return ddp_fail_context(err, "%s", t->where);
-}
-
-/* The same for the key that names a plugin. */
-static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
-{
-    switch (kind) {
-    case DDP_KIND_BACKEND: return at_key(s, "group", "backend", err);
-    case DDP_KIND_INIT: return at_key(s, "group", "init_method", err);
-    case DDP_KIND_DEVICE: return at_key(s, "train", "device", err);
-    default: return at_key(s, section_kind, "plugin", err);
-    }
-}
-
-static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, const char *section_kind,
-                              ddp_loaded **out, const void **config, ddp_err *err)
-{
-    char section[128];
-    ddp_loaded *p;
-
-    s->phase = DDP_EXIT_PLUGIN;
-    if (ddp_registry_load(s->registry, kind, name, &p, err) != DDP_OK) return at_choice(s, kind, section_kind, err);
-    s->phase = DDP_EXIT_CONFIG;
-    (void)snprintf(section, sizeof(section), "%s.%s", section_kind, p->desc.name);
-    DDP_TRY(ddp_config_plugin(s->config, section, &p->desc, config, err));
-    *out = p;
-    return DDP_OK;
-}
-
-/* "cpu:1" -> "cpu" and 1 */
-static ddp_status split_device(const char *text, char *name, size_t capacity, uint32_t *ordinal, ddp_err *err)
-{
-    const char *colon = strchr(text, ':');
-    size_t length = colon == NULL ? strlen(text) : (size_t)(colon - text);
-    char *end = NULL;
-    unsigned long n = 0;
-
-    if (colon != NULL) n = strtoul(colon + 1, &end, 10);
-    if (length == 0 || length >= capacity || (colon != NULL && (end == colon + 1 || *end != '\0' || n > 1023)))
-        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device = %s is not a device; write \"cpu\" or \"cpu:1\"", text);
-    memcpy(name, text, length);
-    name[length] = '\0';
-    *ordinal = (uint32_t)n;
-    return DDP_OK;
-}
-
-static ddp_status load_init(ddp_session *s, ddp_err *err)
-{
-    const char *url = s->config->group->init_method;
-    char scheme[32];
-    size_t length = strcspn(url, ":");
-
-    s->phase = DDP_EXIT_CONFIG;
-    ddp_copy_text(s->url, sizeof(s->url), url);
-    if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
-    if (url[0] == '\0')
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "[group] init_method is not set, so the ranks cannot find each other; write for example "
-                        "init_method = tcp://127.0.0.1:29500, or start all ranks of one host with --nproc %d",
-                        s->launch.world);
-    if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0) {
-        (void)ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
-                       url);
-        return at_key(s, "group", "init_method", err);
-    }
-    memcpy(scheme, url, length);
-    scheme[length] = '\0';
-    DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init, &s->init_config, err));
-    s->init_ops = s->init->ops;
-    s->phase = DDP_EXIT_CONFIG;
-    if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
-        return at_key(s, "group", "init_method", err);
-    s->init->live++;
-    return DDP_OK;
-}
-
-struct plugin_configs {
-    const void *model, *data, *eval, *sampler, *eval_sampler, *device;
-    uint32_t ordinal;
-};
-
-static ddp_status load_all(ddp_session *s, struct plugin_configs *pc, ddp_err *err)
-{
-    ddp_config *c = s->config;
-
-    s->phase = DDP_EXIT_CONFIG;
-    DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
-    if (split_device(c->train->device, s->device_name, sizeof(s->device_name), &pc->ordinal, err) != DDP_OK)
-        return at_key(s, "train", "device", err);
-    DDP_TRY(load_plugin(s, DDP_KIND_BACKEND, c->group->backend, "backend", &s->backend, &s->backend_config, err));
-    ddp_copy_text(s->backend_name, sizeof(s->backend_name), s->backend->desc.name); /* the INI may give a path */
-    s->phase = DDP_EXIT_PLUGIN;
-    DDP_TRY(ddp_backend_check(s->backend, err));
-    DDP_TRY(load_init(s, err));
-    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
-    s->device_ops = s->device_plugin->ops;
-    DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
-    DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->data, "data", &s->train.plugin, &pc->data, err));
-    DDP_TRY(load_plugin(s, DDP_KIND_SAMPLER, c->sampler, "sampler", &s->train.sampler_plugin, &pc->sampler, err));
-    if (c->eval[0] == '\0') return DDP_OK;
-    DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->eval, "eval", &s->eval.plugin, &pc->eval, err));
-    if (strcmp(c->sampler, "sequential") == 0) { /* one plugin, one set of options */
-        s->eval.sampler_plugin = s->train.sampler_plugin;
-        pc->eval_sampler = pc->sampler;
-        return DDP_OK;
-    }
-    return load_plugin(s, DDP_KIND_SAMPLER, "sequential", "sampler", &s->eval.sampler_plugin, &pc->eval_sampler, err);
-}
-
-/* One line each, of the first rank on this host: they mostly share the file. */
-static void warn_deprecated(const ddp_session *s)
-{
-    const ddp_settings *all = &s->config->settings;
-
-    for (size_t i = 0; i < all->count && s->launch.local_rank == 0; i++) {
-        const ddp_setting *t = &all->items[i];
-
-        if ((t->option->flags & DDP_OPT_F_DEPRECATED) != 0)
-            ddp_log_line(s->log, DDP_LOG_WARN, "%s: [%s] %s is deprecated: %s", t->where, t->section, t->key,
-                         t->option->doc);
-    }
-}
-
-ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err)
-{
-    struct plugin_configs pc = {0};
-
-    DDP_TRY(load_all(s, &pc, err));
-    warn_deprecated(s);
-    return DDP_OK;
-}
-
 /* ---- data --------------------------------------------------------------------------------------------------------------- */
+/* mean and std of [eval] are those of [data] unless it has its own: a model must see both alike. */
+static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *section, ddp_err *err)
+{
+    const struct ddp_data_config *own = src == &s->train ? s->config->train_data : s->config->eval_data;
+    const struct ddp_data_config *other = s->config->train_data;
+    ddp_transform_params p = {.config = own,
+                              .mean = own->mean.count > 0 ? &own->mean : &other->mean,
+                              .std = own->std.count > 0 ? &own->std : &other->std,
+                              .seed = s->config->train->seed,
+                              .fields = src->fields,
+                              .field_count = src->field_count};
+
+    s->phase = DDP_EXIT_CONFIG;
+    if (ddp_transform_open(&p, &src->transform, err) != DDP_OK)
+        return ddp_fail_context(err, "[%s] plugin = %s", section, src->plugin->desc.name);
+    if (src->transform != NULL) src->fields = ddp_transform_fields(src->transform);
+    return DDP_OK;
+}
+
 static ddp_status open_source(ddp_session *s, ddp_source *src, const void *config, const void *sampler_config,
                               const char *section, ddp_err *err)
 {
@@ -156,7 +35,6 @@ static ddp_status open_source(ddp_session *s, ddp_source *src, const void *confi
                              .seed = s->config->train->seed};
 
     src->ops = src->plugin->ops;
-    src->sampler_ops = src->sampler_plugin->ops;
     s->phase = DDP_EXIT_DATA;
     if (src->ops->open(&s->host, config, &src->dataset, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
@@ -165,7 +43,9 @@ static ddp_status open_source(ddp_session *s, ddp_source *src, const void *confi
     src->plugin->live++;
     src->field_count = src->ops->fields(src->dataset, &src->fields);
     src->length = src->ops->length(src->dataset);
-    s->phase = DDP_EXIT_CONFIG;
+    DDP_TRY(open_transform(s, src, section, err));
+    if (src->sampler_plugin == NULL) return DDP_OK; /* only its fields are wanted */
+    src->sampler_ops = src->sampler_plugin->ops;
     sp.length = src->length;
     if (src->sampler_ops->open(&s->host, sampler_config, &sp, &src->sampler, err) != DDP_OK)
         return ddp_fail_context(err, "[sampler.%s]", src->sampler_plugin->desc.name);
@@ -180,6 +60,7 @@ static void close_source(ddp_source *src)
         src->sampler_ops->close(src->sampler);
         src->sampler_plugin->live--;
     }
+    ddp_transform_close(src->transform);
     if (src->dataset != NULL) {
         src->ops->close(src->dataset);
         src->plugin->live--;
@@ -257,17 +138,19 @@ static ddp_status check_shares(const ddp_session *s, const void *sampler_config,
                     s->batches.batch_size);
 }
 
-static ddp_status open_data(ddp_session *s, const struct plugin_configs *pc, ddp_err *err)
+static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_err *err)
 {
     uint64_t accumulate = (uint64_t)s->batches.accumulate;
 
-    DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
-    s->batches_per_epoch = micro_batches(s, s->train.count);
-    DDP_TRY(check_shares(s, pc->sampler, err));
-    s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
+    if (s->train.plugin != NULL) DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
+    if (s->train.sampler != NULL) {
+        s->batches_per_epoch = micro_batches(s, s->train.count);
+        DDP_TRY(check_shares(s, pc->sampler, err));
+        s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
+    }
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
-    return check_eval_fields(s, err);
+    return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);
 }
 
 /* ---- graph, device, programs ---------------------------------------------------------------------------------------------- */
@@ -290,34 +173,48 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
                             src->plugin->desc.name);
 }
 
-static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
+static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err *err)
 {
     ddp_graph *trial = NULL;
 
+    if (s->train.plugin == NULL) return describe(s, &s->eval, "eval", model_config, &s->graph, err);
     DDP_TRY(describe(s, &s->train, "data", model_config, &s->graph, err));
     if (s->eval.plugin != NULL) { /* the same graph; built to check the evaluation's fields and labels */
         DDP_TRY(describe(s, &s->eval, "eval", model_config, &trial, err));
         ddp_graph_free(trial);
     }
+    return DDP_OK;
+}
+
+static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
+{
+    DDP_TRY(describe_all(s, model_config, err));
     s->param_count = ddp_graph_params(s->graph, &s->params);
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
+    s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
+    s->buffer_elements = ddp_graph_buffer_elements(s->graph);
     return ddp_layout_create(s->graph, s->config->ddp->first_bucket_size, s->config->ddp->bucket_size,
                              (uint32_t)s->launch.world, &s->layout, err);
 }
 
-static ddp_status open_device(ddp_session *s, const struct plugin_configs *pc, ddp_err *err)
+static uint32_t compute_threads(const ddp_session *s)
+{
+    if (s->config->train->threads > 0) return (uint32_t)s->config->train->threads;
+    return DDP_MAX_OF(ddp_cpu_count() / (unsigned)s->launch.local_size, 1);
+}
+
+static ddp_status open_device(ddp_session *s, ddp_err *err)
 {
     ddp_device_params p = {.struct_size = sizeof(p),
-                           .ordinal = pc->ordinal,
+                           .ordinal = s->device_ordinal,
+                           .threads = compute_threads(s),
                            .precision = DDP_PRECISION_F32,
                            .local_rank = (uint32_t)s->launch.local_rank,
                            .local_size = (uint32_t)s->launch.local_size};
-    int64_t threads = s->config->train->threads;
 
-    if (threads == 0) threads = DDP_MAX_OF((int64_t)ddp_cpu_count() / s->launch.local_size, 1);
-    p.threads = s->threads = (uint32_t)threads;
+    s->threads = p.threads;
     s->phase = DDP_EXIT_PLUGIN;
-    if (s->device_ops->open(&s->host, pc->device, &p, &s->device, err) != DDP_OK) {
+    if (s->device_ops->open(&s->host, s->device_config, &p, &s->device, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
         return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
     }
@@ -331,18 +228,29 @@ static ddp_status open_device(ddp_session *s, const struct plugin_configs *pc, d
     return DDP_OK;
 }
 
+/* How a global batch is made up matters to training alone. */
+static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
+{
+    const struct ddp_train_config *c = s->config->train;
+
+    if (s->launch.purpose == DDP_TO_TRAIN) return ddp_config_batches(s->config, s->launch.world, &s->batches, err);
+    s->batches = (ddp_batches){.batch_size = c->batch_size > 0 ? c->batch_size : 64, .accumulate = 1};
+    return DDP_OK;
+}
+
 ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err)
 {
-    struct plugin_configs pc = {0};
+    ddp_plugin_configs pc = {0};
 
     *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
-    if (load_all(s, &pc, err) != DDP_OK) goto close;
-    warn_deprecated(s);
+    if (ddp_plugins_load(s, &pc, err) != DDP_OK) goto close;
     s->phase = DDP_EXIT_CONFIG;
-    if (ddp_config_batches(config, launch->world, &s->batches, err) != DDP_OK) goto close;
+    if (resolve_batches(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
-    if (open_device(s, &pc, err) != DDP_OK) goto close;
+    s->device_config = pc.device;
+    s->device_ordinal = pc.ordinal;
+    if (open_device(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     return DDP_OK;
 
@@ -352,13 +260,30 @@ close:
     return err->status;
 }
 
-void ddp_session_close(ddp_session *s)
+static void close_device(ddp_session *s)
 {
     ddp_variants_free(s);
-    if (s->device != NULL) {
-        s->device_ops->close(s->device);
-        s->device_plugin->live--;
-    }
+    if (s->device == NULL) return;
+    s->device_ops->close(s->device);
+    s->device_plugin->live--;
+    s->device = NULL;
+}
+
+ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err)
+{
+    if (local_size <= s->launch.local_size)
+        return DDP_OK; /* the supervisor or launcher knew, whatever hosts are called */
+    s->launch.local_rank = local_rank;
+    s->launch.local_size = local_size;
+    if (compute_threads(s) == s->threads) return DDP_OK;
+    close_device(s);
+    DDP_TRY(open_device(s, err));
+    return ddp_variants_plan(s, err);
+}
+
+void ddp_session_close(ddp_session *s)
+{
+    close_device(s);
     ddp_layout_free(s->layout);
     ddp_graph_free(s->graph);
     close_source(&s->eval);

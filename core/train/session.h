@@ -10,14 +10,34 @@
 #include "data/loader.h"
 #include "graph/graph.h"
 #include "plugin/plugin.h"
+#include <stdatomic.h>
+
+/* How a signal asks a run to end: while `graceful`, the handler leaves its number and the ranks agree on a step, save and
+ * leave; otherwise the process ends by it at once. Written by the handler and by the trainer. */
+typedef struct ddp_stop {
+    atomic_int signal; /* 0: none */
+    atomic_bool graceful;
+} ddp_stop;
+
+/* What the process is for. Evaluating loads no training data, generating meets nobody. */
+typedef enum ddp_purpose { DDP_TO_TRAIN = 0, DDP_TO_EVALUATE, DDP_TO_GENERATE } ddp_purpose;
 
 /* Who this process is: from the command line and the supervisor. */
 typedef struct ddp_launch {
     int32_t rank, world, local_rank, local_size;
-    bool introduced;      /* a supervisor brings the ranks together, no init method is needed: */
-    int listen_fd;        /* rank 0: already listening; else -1 */
-    const char *endpoint; /* other ranks: where rank 0 listens; else NULL */
-    int64_t began_ns;     /* start of the first process of the run on this host, ddp_now_ns() terms */
+    ddp_purpose purpose;
+    const char *weights;                  /* --checkpoint; NULL: as the config says */
+    bool planning;                        /* --check, --print-config: nothing is started */
+    int32_t nproc;                        /* ranks that this process starts and supervises; 1: it is one itself */
+    char url[DDP_ENDPOINT_MAX + 64];      /* init_method in force; "": none is needed, or none is known */
+    const char *rank_where, *world_where; /* "node1.ini:4", "--nproc", "PMI_SIZE", for messages */
+    bool introduced;                      /* a supervisor brings the ranks together, no init method is needed: */
+    int listen_fd;                        /* rank 0: already listening; else -1 */
+    const char *endpoint;                 /* other ranks: where rank 0 listens; else NULL */
+    unsigned char secret[64]; /* of the control plane's TLS: the supervisor's own, or from [group] secret_file */
+    size_t secret_length;     /* 0: in clear */
+    ddp_stop *stop;           /* may be NULL: signals are not its affair */
+    int64_t began_ns;         /* start of the first process of the run on this host, ddp_now_ns() terms */
 } ddp_launch;
 
 /* A dataset with its sampler. */
@@ -27,10 +47,18 @@ typedef struct ddp_source {
     const ddp_sampler_ops *sampler_ops;
     ddp_dataset *dataset;
     ddp_sampler *sampler;
-    const ddp_field *fields;
+    ddp_transform *transform; /* NULL: none */
+    const ddp_field *fields;  /* as the model sees them */
     uint32_t field_count;
     uint64_t length, count; /* samples in all, and of this rank in an epoch */
 } ddp_source;
+
+/* A backend that the run may use. */
+typedef struct ddp_candidate {
+    ddp_loaded *plugin;
+    const void *config;
+    const char *name; /* its own, for the INI may give a path */
+} ddp_candidate;
 
 /* One program: a batch size, for training or evaluation. Planned at the start, compiled when first due. */
 typedef struct ddp_variant {
@@ -54,9 +82,13 @@ typedef struct ddp_session {
     ddp_registry *registry;
     ddp_batches batches;
 
-    ddp_loaded *backend, *init, *model, *device_plugin;
-    const void *backend_config, *init_config;
-    char backend_name[64], url[DDP_ENDPOINT_MAX + 64], device_name[64];
+    ddp_candidate backends[2]; /* `auto` across hosts: shm, then gloo-tcp; else the one there is */
+    uint32_t backend_count;
+    const ddp_candidate *backend; /* the chosen one; with two of them NULL until the ranks have met */
+    ddp_loaded *init, *model, *device_plugin;
+    const void *init_config;
+    char address[64]; /* of [group] interface, "" where that is not given */
+    char url[DDP_ENDPOINT_MAX + 64], device_name[64];
     ddp_init *init_handle;
     const ddp_init_ops *init_ops;
 
@@ -65,9 +97,14 @@ typedef struct ddp_session {
     const ddp_param_info *params;
     uint32_t param_count;
     uint64_t param_elements; /* of all parameters, without padding */
+    const ddp_buffer_info *buffers;
+    uint32_t buffer_count;
+    uint64_t buffer_elements; /* of the buffer arena */
     ddp_layout *layout;
 
     const ddp_device_ops *device_ops;
+    const void *device_config;
+    uint32_t device_ordinal;
     ddp_device *device;
     ddp_device_info device_info;
     uint32_t threads;
@@ -82,7 +119,17 @@ typedef struct ddp_session {
 ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err);
 /* Plugins and their settings alone: what --print-config needs. */
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
+/* Loads the plugins whose sections this run does not use and checks their options. Every fault is a line of the log; the exit
+ * code of the first. What is in order goes to `out`. */
+int ddp_session_check_unused(ddp_session *s, ddp_text *out);
 void ddp_session_close(ddp_session *s);
+/* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
+ * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
+ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
+/* Once it is known whether all ranks share this host: sets s->backend. */
+void ddp_session_choose_backend(ddp_session *s, bool one_host);
+/* "shm", or "shm or gloo-tcp" */
+const char *ddp_session_backend_name(const ddp_session *s);
 
 uint32_t ddp_optimizer_states(const ddp_config *c); /* arenas that the optimiser keeps: 0, 1 or 2 */
 /* The lines that all ranks must agree on, options first. */

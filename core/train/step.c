@@ -55,7 +55,10 @@ static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
                              ddp_err *err)
 {
     ddp_variant *v = ddp_session_variant(t->s, batch->count, true);
-    ddp_run run = {.struct_size = sizeof(run), .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0, .inputs = batch->buffers};
+    ddp_run run = {.struct_size = sizeof(run),
+                   .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
+                   .inputs = batch->buffers,
+                   .random = ddp_trainer_random(t)};
     float loss;
 
     if (v == NULL)
@@ -68,7 +71,15 @@ static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
     }
     DDP_TRY(read_loss(t, v, &loss, err));
     *loss_sum += (double)loss * (double)batch->count;
+    ddp_trainer_buffers_count(t);
     return DDP_OK;
+}
+
+int ddp_trainer_asked_to_stop(const ddp_trainer *t)
+{
+    int sig = t->s->launch.stop == NULL ? 0 : atomic_load(&t->s->launch.stop->signal);
+
+    return sig != 0 ? sig : ddp_group_stop_requested(t->group);
 }
 
 /* The buckets that have not gone out yet: the last one, or all of them without overlap. */
@@ -76,7 +87,7 @@ static ddp_status launch_rest(ddp_trainer *t, double loss_sum, double samples, d
 {
     uint32_t buckets = t->s->layout->bucket_count;
 
-    ddp_reducer_set_loss(t->reducer, loss_sum, samples);
+    ddp_reducer_set_own(t->reducer, loss_sum, samples, ddp_trainer_asked_to_stop(t));
     for (uint32_t b = t->overlap ? buckets - 1 : 0; b < buckets; b++) DDP_TRY(ddp_reducer_launch(t->reducer, b, err));
     return DDP_OK;
 }
@@ -146,6 +157,7 @@ static ddp_status reduce_and_update(ddp_trainer *t, uint64_t micros, double *wai
 static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wait_ms, double samples)
 {
     double step_s = (double)(ddp_now_ns() - from) * 1e-9;
+    char warning[512];
     ddp_step_record r = {.step = t->step,
                          .epoch = t->epoch + 1,
                          .loss = t->loss,
@@ -157,7 +169,11 @@ static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wai
                          .samples_per_s = samples * ddp_group_world(t->group) / step_s};
 
     if (t->step == t->start_step + 1) t->first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
-    if (t->observer != NULL) ddp_observe_step(t->observer, &r);
+    ddp_group_report_step(t->group, (int64_t)t->step, data_ms, r.step_ms - data_ms - wait_ms, wait_ms);
+    if (t->observer == NULL) return;
+    ddp_observe_step(t->observer, &r);
+    if (ddp_group_take_warning(t->group, warning, sizeof(warning)))
+        ddp_observe_event(t->observer, "warning", warning, NULL);
 }
 
 ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
@@ -182,9 +198,9 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
     DDP_TRY(launch_rest(t, loss_sum, samples, err));
     DDP_TRY(reduce_and_update(t, micros, &wait_ms, &reduced, err));
     t->loss = reduced.loss;
+    t->stopping = reduced.stop;
     t->step++;
     t->cursor += micros;
-    ddp_group_set_step(t->group, (int64_t)t->step);
     record_step(t, from, (double)data_ns * 1e-6, wait_ms, samples);
     return DDP_OK;
 }

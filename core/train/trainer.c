@@ -3,46 +3,37 @@
 #include "train/trainer.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- meeting ------------------------------------------------------------------------------------------------------------ */
-static ddp_status check_auth(const ddp_session *s, ddp_err *err)
-{
-    const char *endpoint = strstr(s->url, "://");
-
-    if (s->config->group->auth == 1 || s->init_handle == NULL || endpoint == NULL ||
-        ddp_endpoint_is_loopback(endpoint + 3))
-        return DDP_OK;
-    return ddp_fail(err, DDP_ERR_CONFIG,
-                    "init_method = %s is not a loopback address, and anyone who reaches it could join the run; on a "
-                    "private network write auth = none in [group] to accept that",
-                    s->url);
-}
-
 static void expire(void *ctx, int exit_code);
 
 static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 {
     ddp_session *s = t->s;
-    const ddp_setting *world_size = ddp_settings_find(&s->config->settings, "group", "world_size");
     ddp_text lines = {0};
     ddp_group_params p = {.rank = s->launch.rank,
                           .world = s->launch.world,
-                          .world_where =
-                              world_size == NULL || s->config->group->world_size == 0 ? "--nproc" : world_size->where,
+                          .world_where = s->launch.world_where,
                           .url = s->url,
                           .init_ops = s->init_ops,
                           .init = s->init_handle,
                           .listen_fd = s->launch.listen_fd,
                           .endpoint = s->launch.endpoint,
                           .timeout_ms = s->config->group->rendezvous_timeout_ms,
+                          .peer_timeout_ms = s->config->group->peer_timeout_ms,
+                          .secret = s->launch.secret_length > 0 ? s->launch.secret : NULL,
+                          .secret_length = s->launch.secret_length,
+                          .secret_where = s->launch.introduced ? "--nproc" : s->config->group->secret_file,
+                          .auth_none = s->config->group->auth == 1,
+                          .interface = s->config->group->interface,
+                          .stop_signal = s->launch.stop == NULL ? NULL : &s->launch.stop->signal,
                           .log = s->log,
                           .expired = expire,
                           .expired_ctx = t};
     ddp_status st;
 
-    s->phase = DDP_EXIT_CONFIG;
-    DDP_TRY(check_auth(s, err));
     s->phase = DDP_EXIT_MEETING;
     s->launch.listen_fd = -1; /* the group's from here */
     ddp_session_agreement(s, &lines);
@@ -75,17 +66,23 @@ static ddp_status shared_floats(ddp_trainer *t, float **out, ddp_err *err)
 
 static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 {
-    uint32_t states = ddp_optimizer_states(t->s->config);
+    bool training = t->s->launch.purpose == DDP_TO_TRAIN;
+    uint32_t states = training ? ddp_optimizer_states(t->s->config) : 0;
 
     t->s->phase = DDP_EXIT_INTERNAL;
-    t->comm_memory = (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
+    t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
     DDP_TRY(shared_floats(t, &t->params, err));
-    DDP_TRY(shared_floats(t, &t->grads, err));
+    if (training) DDP_TRY(shared_floats(t, &t->grads, err));
     if (states > 0) DDP_TRY(floats(t, &t->state1, err));
     if (states > 1) DDP_TRY(floats(t, &t->state2, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
-    t->bind = (ddp_bind){.struct_size = sizeof(t->bind), .arena = t->arena, .params = t->params, .grads = t->grads};
-    return ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err);
+    DDP_TRY(ddp_trainer_buffers_open(t, err));
+    t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
+                         .arena = t->arena,
+                         .params = t->params,
+                         .grads = t->grads,
+                         .buffers = t->buffers};
+    return training ? ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err) : DDP_OK;
 }
 
 /* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
@@ -93,7 +90,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 static void release(ddp_trainer *t)
 {
     const ddp_device_ops *ops = t->s->device_ops;
-    float *own[4] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads};
+    float *own[5] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
+                     t->buffers};
 
     ddp_variants_free(t->s);
     if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
@@ -103,12 +101,14 @@ static void release(ddp_trainer *t)
     for (size_t i = 0; i < DDP_COUNT(own); i++)
         if (own[i] != NULL) ops->free(t->s->device, own[i]);
     if (t->arena != NULL) ops->free(t->s->device, t->arena);
+    free(t->counts);
 }
 
 static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
 {
     ddp_loader_params p = {.dataset_ops = src->ops,
                            .dataset = src->dataset,
+                           .transform = src->transform,
                            .sampler_ops = src->sampler_ops,
                            .sampler = src->sampler,
                            .batch_size = t->s->batches.batch_size,
@@ -153,13 +153,13 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
         "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"f32\", "
         "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
         ", \"planned_steps\": %" PRIu64,
-        DDP_VERSION, s->launch.world, s->backend_name, s->config->train->device, s->model->desc.name, s->param_elements,
-        s->batches.global_batch, t->step, t->total_steps);
+        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->config->train->device, s->model->desc.name,
+        s->param_elements, s->batches.global_batch, t->step, t->total_steps);
     (void)snprintf(text, sizeof(text),
                    "training %s (%s parameters) with %d rank%s x batch %" PRId64 " over %s on %s, %u thread%s a rank",
                    s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), s->launch.world,
-                   s->launch.world == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate, s->backend_name,
-                   s->device_info.name, s->threads, s->threads == 1 ? "" : "s");
+                   s->launch.world == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
+                   ddp_session_backend_name(s), s->device_info.name, s->threads, s->threads == 1 ? "" : "s");
     ddp_observe_event(t->observer, "start", members, text);
     return DDP_OK;
 }
@@ -175,13 +175,14 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
                        .eval_loss = t->eval_loss,
                        .eval_accuracy = t->eval_accuracy,
                        .first_step_s = t->first_step_s,
-                       .backend = t->s->backend_name,
+                       .backend = ddp_session_backend_name(t->s),
                        .device = t->s->config->train->device,
                        .precision = "f32",
                        .exit_code = exit_code};
 
     if (t->observer == NULL) return DDP_OK;
     DDP_TRY(ddp_trainer_hash(t, sum.parameter_sha256, err));
+    DDP_TRY(ddp_trainer_hash_buffers(t, sum.buffer_sha256, err));
     return ddp_observer_finish(t->observer, &sum, err);
 }
 
@@ -193,13 +194,16 @@ static bool step_limit(const ddp_trainer *t)
 
 static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
 {
-    uint64_t every = (uint64_t)t->s->config->checkpoint->every;
+    uint64_t every = (uint64_t)t->s->config->checkpoint->every,
+             check = (uint64_t)t->s->config->train->check_replicas_every;
     ddp_status st = DDP_OK;
 
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
-    while (!step_limit(t) && (st = ddp_trainer_step(t, err)) == DDP_OK)
+    while (!step_limit(t) && t->stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
+        if (check > 0 && t->step % check == 0) DDP_TRY(ddp_trainer_check_replicas(t, err));
         if (every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch) DDP_TRY(ddp_trainer_save(t, err));
+    }
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
     if (t->cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
     t->epoch++;
@@ -213,17 +217,17 @@ static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
     const struct ddp_train_config *c = t->s->config->train;
     uint64_t evaluated = UINT64_MAX; /* step of the newest evaluation */
 
-    while (t->epoch < (uint64_t)c->epochs && !step_limit(t)) {
+    while (t->epoch < (uint64_t)c->epochs && !step_limit(t) && t->stopping == 0) {
         uint64_t epoch = t->epoch;
 
         DDP_TRY(run_epoch(t, err));
-        if (t->eval_loader == NULL || t->epoch == epoch || c->eval_every == 0 ||
+        if (t->eval_loader == NULL || t->stopping != 0 || t->epoch == epoch || c->eval_every == 0 ||
             t->epoch % (uint64_t)c->eval_every != 0)
             continue;
         DDP_TRY(ddp_trainer_evaluate(t, err));
         evaluated = t->step;
     }
-    if (t->eval_loader != NULL && evaluated != t->step) DDP_TRY(ddp_trainer_evaluate(t, err));
+    if (t->eval_loader != NULL && t->stopping == 0 && evaluated != t->step) DDP_TRY(ddp_trainer_evaluate(t, err));
     return ddp_trainer_save(t, err);
 }
 
@@ -237,27 +241,37 @@ static bool choose_overlap(const ddp_trainer *t)
     return ddp_group_world(t->group) > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
 
+static void set_graceful(const ddp_session *s, bool on)
+{
+    if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
+}
+
 /* Everything after the meeting. */
 static ddp_status run(ddp_trainer *t, ddp_err *err)
 {
     ddp_session *s = t->s;
     bool done;
 
+    DDP_TRY(ddp_session_share_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
     s->phase = DDP_EXIT_MEETING;
-    DDP_TRY(ddp_communicator_open(t->group, s->backend, &s->host, s->backend_config, s->config->group->step_timeout_ms,
-                                  &t->comm, err));
+    ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
+    DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
+                                  s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(allocate(t, err));
-    DDP_TRY(open_loader(t, &s->train, &t->loader, err));
+    if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
     t->overlap = choose_overlap(t);
     ddp_trainer_optimizer(t);
     DDP_TRY(ddp_trainer_restore(t, &done, err));
+    if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);
     if (done) return DDP_OK;
     plan_steps(t);
     DDP_TRY(open_observer(t, err));
+    set_graceful(s, true);
     DDP_TRY(run_epochs(t, err));
+    set_graceful(s, false);
     s->phase = DDP_EXIT_INTERNAL;
-    return finish(t, DDP_EXIT_OK, err);
+    return finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------------------- */
@@ -277,6 +291,19 @@ static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capa
     }
     ddp_copy_text(message, capacity, f.msg);
     return f.exit_code;
+}
+
+/* The words for a run that a signal has ended in good order. */
+static int stopped(const ddp_trainer *t, char *message, size_t capacity)
+{
+    int n = snprintf(message, capacity, "ended by signal %d (%s) after step %" PRIu64, t->stopping,
+                     strsignal(t->stopping), t->step);
+
+    if (n > 0 && (size_t)n < capacity)
+        (void)snprintf(message + n, capacity - (size_t)n, "%s",
+                       t->saving ? ", which is saved: the same command goes on from there"
+                                 : "; nothing is saved, for [checkpoint] dir is not set");
+    return 128 + t->stopping;
 }
 
 static void expire(void *ctx, int exit_code)
@@ -302,12 +329,18 @@ int ddp_train(ddp_session *s, ddp_ending *ending)
     }
     if (run(&t, &err) != DDP_OK) {
         code = failed(&t, &err, ending->message, sizeof(ending->message));
-        (void)finish(&t, code, &err);
+        if (s->launch.purpose == DDP_TO_TRAIN) (void)finish(&t, code, &err);
+    } else if (t.stopping != 0) {
+        code = stopped(&t, ending->message, sizeof(ending->message));
     }
     if (t.observer != NULL) ddp_observer_close(t.observer);
     if (t.eval_loader != NULL) ddp_loader_close(t.eval_loader);
     if (t.loader != NULL) ddp_loader_close(t.loader);
     if (t.comm != NULL) release(&t);
+    if (code == DDP_EXIT_OK && ddp_group_failed(t.group, &failure)) { /* closing, here or on another rank */
+        ddp_copy_text(ending->message, sizeof(ending->message), failure.msg);
+        code = failure.exit_code;
+    }
     ddp_group_leave(t.group);
     return code;
 }

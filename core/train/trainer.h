@@ -3,6 +3,11 @@
  *   trainer.c   the order of a run: join, memory, parameters, epochs, end
  *   step.c      one update: micro-steps, buckets, optimiser
  *   evaluate.c  a pass over the evaluation data, sharded without padding
+ *   buffers.c   what the model keeps and does not train, and the random numbers of a step
+ *   tensors.c   all of it by PyTorch's names
+ *   replicas.c  are all ranks' parameters the same bits?
+ *   weights.c   weights that another program, or another run, has saved
+ *   generate.c  text from a language model
  *   resume.c    checkpoints: who waits for whom, what is broadcast, what is checked */
 #ifndef DDP_TRAINER_H
 #define DDP_TRAINER_H
@@ -17,6 +22,7 @@
 /* How a run ends badly: the first cause, for the program to print. */
 typedef struct ddp_ending {
     char message[512];
+    char result[256]; /* rank 0 of an evaluation: its line for standard output; else "" */
     /* Called from the control thread when a failed run has not left within a second; ends the process. */
     void (*expired)(void *ctx, int exit_code, const char *message);
     void *ctx;
@@ -35,15 +41,20 @@ typedef struct ddp_trainer {
     /* Flat arenas of layout->elements floats, canonical f32, in bucket order. */
     float *params, *grads, *state1, *state2; /* states NULL where the optimiser has none */
     bool comm_memory;                        /* params and grads are the backend's memory */
+    float *buffers;                          /* s->buffer_elements, the device's; NULL where the model has none */
+    int64_t *counts;                         /* by buffer: what one of i64 holds */
     void *arena;                             /* activations, s->arena_bytes */
     ddp_bind bind;
     ddp_optim optim;
 
     uint64_t step, epoch, cursor; /* updates done; epoch in progress, from 0; micro-batches of it consumed */
+    uint64_t micro_steps;         /* done by this rank since step 0, as many as by every other */
     uint64_t start_step, start_epoch;
     uint64_t total_steps; /* planned for the whole run */
     uint64_t saved_step;  /* of the newest checkpoint, UINT64_MAX: none */
-    double loss, first_step_s, eval_loss, eval_accuracy;
+    char weights[512];    /* where an evaluation's parameters come from */
+    int stopping;         /* the signal that the ranks have agreed to end by, 0: none */
+    double loss, first_step_s, eval_loss, eval_accuracy, eval_samples;
 } ddp_trainer;
 
 /* Runs it all and returns the exit code; ending->message says why it failed. Takes over the session's launch.listen_fd. */
@@ -51,13 +62,40 @@ int ddp_train(ddp_session *s, ddp_ending *ending);
 
 /* The phase is the exit code if what follows fails on this rank. */
 ddp_status ddp_trainer_step(ddp_trainer *t,
-                            ddp_err *err);  /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
-void ddp_trainer_optimizer(ddp_trainer *t); /* fills t->optim from the config */
+                            ddp_err *err);           /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
+void ddp_trainer_optimizer(ddp_trainer *t);          /* fills t->optim from the config */
+/* Sets t->stopping when a signal cuts it short on any rank. */
 ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
+/* All that an evaluation without training does once parameters are there. */
+ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
+/* Collective; a rank whose parameters are not those of the others ends the run with DDP_EXIT_DIVERGED. */
+ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err);
+
+/* Zero; ddp_trainer_restore fills them. */
+ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err);
+/* A training program has run. */
+void ddp_trainer_buffers_count(ddp_trainer *t);
+/* Of the micro-step that is next: differs between ranks and micro-steps, and not between a resumed run and one that was never
+ * cut. */
+ddp_random ddp_trainer_random(const ddp_trainer *t);
+/* Rank 0's on every rank; collective. */
+ddp_status ddp_trainer_share_buffers(ddp_trainer *t, ddp_err *err);
+/* In state_dict's order; "" where there are none. */
+ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err);
 
 /* Rank 0's parameters (and a checkpoint's optimiser state and position) on every rank. *done: the checkpoint is of a run
  * that is complete under this config. */
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err);
+/* Rank 0: parameters and buffers of a safetensors file, or of a checkpoint's folder, by PyTorch's names. */
+ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err);
+/* Rank 0 of a run that does not train: those that launch.weights names, a checkpoint, a folder of such, or a file; else what a
+ * run of this config would go on from, or start with. */
+typedef struct ddp_weights {
+    char path[512];
+    ddp_checkpoint_meta meta; /* zero where it was no checkpoint */
+} ddp_weights;
+ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *err);
 ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
                             ddp_err *err); /* parameters, state_dict order */

@@ -5,7 +5,9 @@
 static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
     s->phase = DDP_EXIT_CONFIG;
-    DDP_TRY(ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
+    DDP_TRY(s->launch.purpose == DDP_TO_GENERATE
+                ? ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err)
+                : ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
     s->phase = DDP_EXIT_PLUGIN;
     if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
         return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
@@ -38,6 +40,7 @@ static ddp_status source_variants(ddp_session *s, uint64_t samples, bool trainin
 
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
 {
+    if (s->launch.purpose == DDP_TO_GENERATE) return variant_add(s, 1, false, err);
     DDP_TRY(source_variants(s, s->train.count, true, err));
     return s->eval.plugin == NULL ? DDP_OK : source_variants(s, s->eval.count, false, err);
 }

@@ -53,6 +53,7 @@ static void open_slot(int rank)
                          .rank = (uint32_t)rank,
                          .world_size = 2,
                          .timeout_ms = 60000,
+                         .connect_timeout_ms = 60000,
                          .group = "bench",
                          .address = "127.0.0.1",
                          .store = store};

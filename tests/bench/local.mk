@@ -1,7 +1,20 @@
 EXTRA_DIST += tests/bench/step_time.py
 
-# not a test: both sides of the comparison with PyTorch, from one run
+# not a test: both sides of the comparisons with PyTorch, with Gloo and with MPI, from one run each
 bench: all
-	@$(MAKE) $(AM_MAKEFLAGS) tests/bench/bench_device$(EXEEXT) tests/bench/bench_allreduce$(EXEEXT)
+	@$(MAKE) $(AM_MAKEFLAGS) tests/bench/bench_device$(EXEEXT) tests/bench/bench_allreduce$(EXEEXT) $(BENCH_SHM) $(BENCH_MPI)
 	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/step_time.py $(BENCH_FLAGS)
+	@for program in $(BENCH_SHM); do ./$$program $(BENCH_ROUNDS); done
+	@for program in $(BENCH_MPI); do OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+		mpirun --oversubscribe --bind-to none -np 2 ./$$program $(BENCH_ROUNDS); done
 .PHONY: bench
+
+# make tests/bench/bench_mpi: MPI called directly against backend mpi and others
+if WITH_MPI
+BENCH_MPI = tests/bench/bench_mpi$(EXEEXT)
+EXTRA_PROGRAMS += tests/bench/bench_mpi
+CLEANFILES += tests/bench/bench_mpi
+tests_bench_bench_mpi_SOURCES = tests/bench/bench_mpi.c
+tests_bench_bench_mpi_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
+tests_bench_bench_mpi_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS) $(MPI_LIBS)
+endif

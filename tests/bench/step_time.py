@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Step time and time to the first step against PyTorch DDP, both over gloo, 2 ranks x 1 thread, alternating in one run:
+"""Step time and time to the first step against PyTorch DDP over gloo, 2 ranks x 1 thread, alternating in one run; ours over gloo-tcp,
+like for like, and over shm, which is the default on one host:
 
     make -s bench [BENCH_FLAGS="--rounds 7 --steps 400"]
 
@@ -26,10 +27,10 @@ FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
 BEST = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "SkylakeX"}
 
 
-def engine(work, steps, plain):
+def engine(work, steps, plain, backend="gloo-tcp"):
     ini = work / "x.ini"
     data = f"images = {work}/images\nlabels = {work}/labels\n" if plain else "split = train\n"
-    ini.write_text(f"[train]\nthreads = 1\nbatch_size = 64\nmax_steps = {steps}\nepochs = 100\n[model]\nplugin = mlp\n"
+    ini.write_text(f"[group]\nbackend = {backend}\n[train]\nthreads = 1\nbatch_size = 64\nmax_steps = {steps}\nepochs = 100\n[model]\nplugin = mlp\n"
                    f"[data]\nplugin = idx\n[data.idx]\nmean = 0.286\nstd = 0.353\n{data}"
                    f"[optimizer]\nlr = 0.01\n[output]\ndir = {work}/out\nlog_every = 1000000\n")
     subprocess.run([str(BUILD / "ddpengine"), "-c", str(ini), "--nproc", "2"], check=True, stderr=subprocess.DEVNULL)
@@ -64,7 +65,7 @@ def main():
     p.add_argument("--steps", type=int, default=400)
     args = p.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="ddpengine-bench-"))
-    ours, theirs, first, first_gz, first_torch, floors = [], [], [], [], [], []
+    ours, shared, theirs, first, first_gz, first_torch, floors = [], [], [], [], [], [], []
     try:
         for part, name in (("images", "train-images-idx3-ubyte.gz"), ("labels", "train-labels-idx1-ubyte.gz")):
             (work / part).write_bytes(gzip.decompress((FASHION / name).read_bytes()))
@@ -72,19 +73,22 @@ def main():
         for _ in range(args.rounds):
             a, gz, b = engine(work, args.steps, True), engine(work, 2, False), torch(args.steps)
             ours.append(a["median_step_ms"])
+            shared.append(engine(work, args.steps, True, "shm")["median_step_ms"])
             first.append(a["first_step_s"])
             first_gz.append(gz["first_step_s"])
             theirs.append(b["median_step_ms"])
             first_torch.append(b["first_step_s"])
-            print(f"  round: ddpengine {ours[-1]:.3f} ms, PyTorch {theirs[-1]:.3f} ms, ratio {theirs[-1] / ours[-1]:.2f}", flush=True)
+            print(f"  round: ddpengine {ours[-1]:.3f} ms, over shm {shared[-1]:.3f} ms, PyTorch {theirs[-1]:.3f} ms, ratio {theirs[-1] / ours[-1]:.2f}", flush=True)
         floors.append(floor())
     finally:
         shutil.rmtree(work)
     print("MLP 784-512-512-10, batch 64 a rank, 2 ranks x 1 thread, f32 over gloo")
     row("ddpengine, step", ours, "ms")
+    row("ddpengine over shm, step", shared, "ms")
     row("PyTorch DDP, step", theirs, "ms")
     ratios = [t / o for o, t in zip(ours, theirs, strict=True)]
     row("ratio", ratios, "x ")
+    row("ratio over shm", [t / o for o, t in zip(shared, theirs, strict=True)], "x ")
     row("floor", floors, "ms")
     row("ddpengine, first step, plain IDX", first, "s ")
     row("ddpengine, first step, .gz", first_gz, "s ")

@@ -1,7 +1,16 @@
 INTEGRATION_TESTS = tests/integration/test_train.py tests/integration/test_group.py tests/integration/test_checkpoint.py \
-	tests/integration/test_errors.py tests/integration/test_plugins.py tests/integration/test_step.py \
-	tests/integration/test_cli.py tests/integration/test_docs.py
-EXTRA_DIST += tests/integration/harness.py tests/integration/count_malloc.c tests/integration/counting_sampler.c $(INTEGRATION_TESTS)
+	tests/integration/test_errors.py tests/integration/test_plugins.py tests/integration/test_step.py tests/integration/test_stop.py \
+	tests/integration/test_cli.py tests/integration/test_docs.py tests/integration/test_backends.py \
+	tests/integration/test_init.py tests/integration/test_conform.py tests/integration/test_network.py tests/integration/test_bench.py
+INTEGRATION_TESTS += tests/integration/test_nccl.py
+INTEGRATION_TESTS += tests/integration/test_mpi.py
+INTEGRATION_TESTS += tests/integration/test_secret.py
+INTEGRATION_TESTS += tests/integration/test_data.py
+INTEGRATION_TESTS += tests/integration/test_state.py
+INTEGRATION_TESTS += tests/integration/test_use.py
+EXTRA_DIST += tests/fixtures/plugins/broken_backend.c
+EXTRA_DIST += tests/integration/buffered_model.c
+EXTRA_DIST += tests/integration/harness.py tests/integration/count_malloc.c tests/integration/counting_sampler.c tests/integration/drifting_backend.c $(INTEGRATION_TESTS)
 if WITH_GLOO
 if WITH_DNNL
 TESTS += $(INTEGRATION_TESTS)

@@ -102,6 +102,18 @@ class Errors(Case):
         r = self.run("-c", self.ini("x.ini", config), "--nproc", 2)
         self.fails(r, 2, "drop_last")
 
+    # ---- limits of the process --------------------------------------------------------------------------------------
+    def test_too_many_open_files(self):
+        """However far a run comes with so few descriptors, the limit is named."""
+        path = self.ini("x.ini", {"group": {"rendezvous_timeout": "2s"}})
+        codes = set()
+        for limit in (6, 8, 10, 11, 12, 13, 64):
+            p = subprocess.run(["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", str(harness.ENGINE), "-c", str(path),
+                                "--nproc", "2"], capture_output=True, text=True, timeout=harness.PATIENCE, check=False)
+            codes.add(p.returncode)
+            self.check(p.returncode == 0 or "raise the limit that ulimit -n shows" in p.stderr, (limit, p.returncode, p.stderr))
+        self.check(0 in codes and 3 in codes, codes)
+
     # ---- data -------------------------------------------------------------------------------------------------------
     def data(self, images, labels, *parts, classes=10):
         (self.dir / "images").write_bytes(images)

@@ -3,6 +3,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 
 import harness
@@ -149,7 +150,7 @@ class Group(Case):
         p = self.start("-c", self.ini("one.ini", LONG))
         self.trained_a_while(p)
         p.terminate()
-        self.fails(self.finish(p), -15, "ended by signal 15")
+        self.fails(self.finish(p), 128 + 15, "ended by signal 15", "after step")
 
     def test_signals_that_are_to_be_ignored(self):
         """nohup: the run outlives its terminal. SIGCHLD ignored: the ranks' ends are seen all the same."""
@@ -180,6 +181,86 @@ class Group(Case):
             self.finish(p[victim])
             self.fails(r, 6, f"on rank {1 - victim}", "all_reduce", "step_timeout")
             self.check(p[victim].returncode in (5, 6), p[victim].returncode)
+
+    def silent(self, victim, group):
+        """Two nodes in training, one of them stopped; returns what the other says and after how long."""
+        where = {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2, **group}
+        p = [self.start("-c", self.ini(f"{r}.ini", {"group": where}, LONG, {"group": {"rank": r}})) for r in (0, 1)]
+        self.trained_a_while(p[0])
+        p[victim].send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        r = self.finish(p[1 - victim])
+        seconds = time.monotonic() - stopped
+        p[victim].send_signal(signal.SIGCONT)
+        return r, self.finish(p[victim]), seconds
+
+    def test_silent_rank_ends_the_run(self):
+        """No plugin notices that a peer was stopped; it leaves by itself once it wakes."""
+        for victim in (0, 1):
+            r, woken, seconds = self.silent(victim, {"peer_timeout": "2s"})
+            for one in (r, woken):
+                self.fails(one, 6, f"rank {victim} on host ", "has been silent for 2 s (peer_timeout) at step ")
+            self.check("did not run for" in woken.err, woken)
+            self.check(seconds < (10 if harness.SANITIZED else 3), seconds)
+
+    def test_silent_child_ends_the_family(self):
+        path = self.ini("family.ini", LONG, {"group": {"peer_timeout": "2s"}})
+        for nproc, victim in ((2, 0), (3, 2)):
+            p = self.start("-c", path, "--nproc", nproc)
+            self.trained_a_while(p)
+            os.kill(children_of(p.pid)[victim], signal.SIGSTOP)
+            r = self.finish(p)
+            self.fails(r, 6, f"rank {victim} on host ", "silent for 2 s (peer_timeout)")
+            self.no_processes_left(path)
+
+    def test_pause_is_survived(self):
+        path = self.ini("pause.ini", LONG, {"group": {"peer_timeout": "4s"}})
+        p = self.start("-c", path, "--nproc", 2)
+        self.trained_a_while(p)
+        for kid in children_of(p.pid):
+            os.kill(kid, signal.SIGSTOP)
+            time.sleep(1)
+            os.kill(kid, signal.SIGCONT)
+            for _ in range(3):
+                self.trained_a_while(p)
+        self.equal(p.poll(), None)
+        p.terminate()
+        self.equal(self.finish(p).code, 128 + 15)
+
+    def test_straggler_is_named(self):
+        """A rank that gets half of the time only, as on a busier machine."""
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
+        work = {"model.mlp": {"hidden": "600, 600"}, "data.synthetic": {"shape": 600}}
+        p = [self.start("-c", self.ini(f"{r}.ini", group, LONG, work, {"group": {"rank": r}, "output": {"dir": self.dir / f"o{r}"}}))
+             for r in (0, 1)]
+        self.trained_a_while(p[0])
+        done, lines = threading.Event(), []
+
+        def hold_back():
+            while not done.is_set():
+                p[1].send_signal(signal.SIGSTOP)
+                time.sleep(0.02)
+                p[1].send_signal(signal.SIGCONT)
+                time.sleep(0.02)
+
+        holder = threading.Thread(target=hold_back)
+        holder.start()
+        try:
+            end = time.monotonic() + harness.PATIENCE
+            while time.monotonic() < end and not any("straggler" in line for line in lines):
+                lines.append(p[0].stderr.readline())
+        finally:
+            done.set()
+            holder.join()
+        for q in p:
+            q.terminate()
+        for q in p:
+            self.finish(q)
+        self.check(re.search(r"warning: rank 1 on host \S+ is the straggler: it computes [0-9.]+ ms and waits for data", lines[-1]),
+                   lines)
+        warnings = self.metrics(self.dir / "o0", "warning")
+        self.equal(len(warnings), 1)
+        self.check("rank 1 on host" in warnings[0]["text"], warnings)
 
     # ---- not finite -------------------------------------------------------------------------------------------------
     def test_diverging_run_names_rank_tensor_and_step(self):

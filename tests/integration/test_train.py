@@ -23,12 +23,12 @@ class Train(Case):
         self.equal([x["step"] for x in steps], list(range(1, 161)))
         self.check(steps[-1]["loss"] < 0.7 * steps[0]["loss"], (steps[0], steps[-1]))
         self.equal((s["world_size"], s["backend"], s["device"], s["steps"], s["epochs"], s["exit_code"]),
-                   (2, "gloo-tcp", "cpu", 160, 8, 0))
+                   (2, "shm", "cpu", 160, 8, 0))
 
     def test_summary_and_metrics_have_the_promised_names(self):
         r = self.train()
         self.equal(set(r.summary) - {"event"}, {
-            "steps", "epochs", "final_loss", "eval_loss", "eval_accuracy", "parameters", "parameter_sha256",
+            "steps", "epochs", "final_loss", "eval_loss", "eval_accuracy", "parameters", "parameter_sha256", "buffer_sha256",
             "first_step_s", "median_step_ms", "samples_per_s", "peak_rss_bytes", "peak_pss_bytes", "backend", "device",
             "precision", "world_size", "exit_code"})
         self.equal(r.summary["parameters"], 12 * 24 + 24 + 24 * 17 + 17 + 17 * 4 + 4)

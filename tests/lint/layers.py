@@ -9,8 +9,10 @@ import sys
 ORDER = ["base", "config", "plugin", "graph", "group", "data", "checkpoint", "observe", "train", "conform", "cli"]
 FOREIGN = re.compile(r"^(mpi\.h|gloo/|cuda|nccl|cublas|cudnn|dnnl|oneapi/)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-# the generator of torch.Generator is one source, compiled into the core and into the sampler that must match it
-SHARED = {"samplers/distributed.c": {"base/mt19937.h"}}
+# one source each, compiled into the core and into the plugin that must match it: the generator of torch.Generator, and the
+# table of launchers
+SHARED = {"samplers/distributed.c": {"base/mt19937.h"},
+          "plugins/init/env/env.c": {"base/launcher.h"}, "plugins/init/env/slurm.c": {"base/launcher.h"}}
 
 
 def includes(path):

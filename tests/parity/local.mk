@@ -19,3 +19,25 @@ tests_parity_test_ops_SOURCES = tests/parity/test_ops.c
 tests_parity_test_ops_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_parity_test_ops_LDADD = $(UNIT_LDADD)
 endif
+
+# every model against torchvision's, Hugging Face's and PyTorch's
+MODEL_VECTORS = lenet two_conv resnet resnet_imagenet gpt2
+EXTRA_DIST += tests/parity/torch_models.py tests/parity/make_models.py tests/parity/vectors/models.json \
+	$(MODEL_VECTORS:%=tests/parity/vectors/models/%.safetensors) $(MODEL_VECTORS:%=tests/parity/vectors/models/%.expected.safetensors)
+if WITH_CMOCKA
+check_PROGRAMS += tests/parity/test_models
+TESTS += tests/parity/test_models
+tests_parity_test_models_SOURCES = tests/parity/test_models.c tests/parity/model_util.h
+tests_parity_test_models_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_parity_test_models_LDADD = $(UNIT_LDADD)
+endif
+
+# the transforms of images against PyTorch's stored results
+EXTRA_DIST += tests/parity/make_transforms.py tests/parity/vectors/transforms.safetensors
+if WITH_CMOCKA
+check_PROGRAMS += tests/parity/test_transforms
+TESTS += tests/parity/test_transforms
+tests_parity_test_transforms_SOURCES = tests/parity/test_transforms.c
+tests_parity_test_transforms_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_parity_test_transforms_LDADD = $(UNIT_LDADD)
+endif

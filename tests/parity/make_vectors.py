@@ -100,6 +100,13 @@ def random_lines():
             t = torch.randperm(count, generator=generator(seed))
             lines.append("permutation %d %d : %s : %s" % (
                 seed, count, sha(tensor_bytes(t))[:16], " ".join(str(i) for i in t[:4].tolist())))
+    for seed in seeds:
+        for count in (1, 2, 3, 15, 16, 17, 31, 32, 33, 1023, 1025, 10000, 70001):
+            for mean, std in ((0.0, 1.0), (0.0, 0.02), (-1.5, 3.0)):
+                t = torch.empty(count).normal_(mean, std, generator=generator(seed))
+                lines.append("normal %d %d %s %s : %s : %s" % (
+                    seed, count, mean.hex(), std.hex(), sha(tensor_bytes(t))[:16], bits(t, 3)))
+    for seed in seeds:
         # one generator, draws in turn: a draw must leave it where PyTorch leaves it
         g = generator(seed)
         h = hashlib.sha256()
@@ -107,6 +114,13 @@ def random_lines():
             h.update(tensor_bytes(torch.randperm(37 * i, generator=g)))
             h.update(tensor_bytes(torch.empty(13 * i).uniform_(-0.5, 0.5, generator=g)))
         lines.append("mixed %d : %s" % (seed, h.hexdigest()[:16]))
+        # fewer than 16 normals come in pairs, the second of which may wait behind draws of another kind
+        g = generator(seed)
+        h = hashlib.sha256()
+        for i in range(1, 40):
+            h.update(tensor_bytes(torch.empty(i).normal_(0.25, 2.0, generator=g)))
+            h.update(tensor_bytes(torch.empty(3 * i).uniform_(-0.5, 0.5, generator=g)))
+        lines.append("normals %d : %s" % (seed, h.hexdigest()[:16]))
     return lines
 
 
@@ -140,7 +154,7 @@ def main():
     os.makedirs(FOLDER, exist_ok=True)
     write("sampler.txt", "length world rank seed epoch shuffle drop_last : count hash : first indices",
           [sampler_line(*c) for c in sampler_cases()])
-    write("random.txt", "uniform seed count from to | permutation seed count | mixed seed : hash : first values",
+    write("random.txt", "uniform seed count from to | permutation seed count | normal seed count mean std | mixed, normals seed : hash : first values",
           random_lines())
     write("initial.txt", "linear seed sizes : SHA-256 of all parameters in state_dict order : first values",
           initial_lines())

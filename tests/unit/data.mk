@@ -1,6 +1,8 @@
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/test_data tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
 TESTS += tests/unit/test_data tests/unit/test_random tests/unit/test_sampler tests/unit/test_synthetic
+check_PROGRAMS += tests/unit/test_datasets tests/unit/test_transform
+TESTS += tests/unit/test_datasets tests/unit/test_transform
 
 # counts the loader's allocations and makes them fail
 tests_unit_test_data_SOURCES = tests/unit/test_data.c
@@ -20,6 +22,14 @@ tests_unit_test_sampler_LDADD = $(UNIT_LDADD)
 tests_unit_test_synthetic_SOURCES = tests/unit/test_synthetic.c tests/unit/data_util.h
 tests_unit_test_synthetic_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_synthetic_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_datasets_SOURCES = tests/unit/test_datasets.c tests/unit/data_util.h
+tests_unit_test_datasets_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_datasets_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_transform_SOURCES = tests/unit/test_transform.c
+tests_unit_test_transform_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_transform_LDADD = $(UNIT_LDADD)
 
 if WITH_ZLIB
 check_PROGRAMS += tests/unit/test_idx

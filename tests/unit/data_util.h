@@ -31,17 +31,40 @@ static inline const ddp_plugin *plugin_open(const char *name)
     return p;
 }
 
-static inline void set_list(ddp_list *list, const char *text)
+/* Numbers, or texts, which then stay in `items` themselves. */
+static inline void set_list(ddp_list *list, uint32_t type, const char *text)
 {
-    int64_t *items = calloc(16, sizeof(*items));
+    static char texts[4096]; /* of the last list that was set */
+    int64_t *numbers = calloc(16, sizeof(*numbers));
+    const char **items = (const char **)(void *)numbers;
     char *end;
 
-    assert_non_null(items);
+    assert_non_null(numbers);
     free((void *)list->items);
-    list->items = items;
-    for (list->count = 0; *text != '\0'; text = end + (*end == ',')) {
-        items[list->count++] = strtoll(text, &end, 10);
-        assert_true(end != text);
+    list->items = numbers;
+    list->count = 0;
+    if (type == DDP_OPT_INT) {
+        for (; *text != '\0'; text = end + (*end == ',')) {
+            numbers[list->count++] = strtoll(text, &end, 10);
+            assert_true(end != text);
+        }
+        return;
+    }
+    assert_true(strlen(text) < sizeof(texts));
+    (void)strcpy(texts, text);
+    for (char *t = strtok(texts, ","); t != NULL; t = strtok(NULL, ",")) items[list->count++] = t;
+}
+
+/* The place of `text` in "a|b|c". */
+static inline int32_t enum_index(const char *range, const char *text)
+{
+    size_t length = strlen(text);
+
+    for (int32_t i = 0;; i++) {
+        if (strcspn(range, "|") == length && strncmp(range, text, length) == 0) return i;
+        range = strchr(range, '|');
+        assert_non_null(range);
+        range++;
     }
 }
 
@@ -54,7 +77,7 @@ static inline void config_set(const ddp_plugin *p, void *config, const char *key
 
         if (strcmp(o->key, key) != 0) continue;
         if (o->flags & DDP_OPT_F_LIST) {
-            set_list(at, text);
+            set_list(at, o->type, text);
             return;
         }
         switch (o->type) {
@@ -62,7 +85,7 @@ static inline void config_set(const ddp_plugin *p, void *config, const char *key
         case DDP_OPT_UINT: *(uint64_t *)at = strtoull(text, NULL, 10); return;
         case DDP_OPT_FLOAT: *(double *)at = strtod(text, NULL); return;
         case DDP_OPT_BOOL: *(int32_t *)at = strcmp(text, "yes") == 0; return;
-        case DDP_OPT_ENUM: *(int32_t *)at = strstr(o->range, text) != o->range; return; /* of two words */
+        case DDP_OPT_ENUM: *(int32_t *)at = enum_index(o->range, text); return;
         default: *(const char **)at = text; return;
         }
     }

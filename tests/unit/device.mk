@@ -1,8 +1,8 @@
 # unit tests of plugins/device/cpu; the kernels are also built into their test, which compares the variants
 if WITH_CMOCKA
 if WITH_DNNL
-check_PROGRAMS += tests/unit/test_device tests/unit/test_device_flat
-TESTS += tests/unit/test_device tests/unit/test_device_flat
+check_PROGRAMS += tests/unit/test_device tests/unit/test_device_flat tests/unit/test_device_sequence
+TESTS += tests/unit/test_device tests/unit/test_device_flat tests/unit/test_device_sequence
 tests_unit_test_device_SOURCES = tests/unit/test_device.c tests/unit/device_util.h
 tests_unit_test_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_LDADD = $(UNIT_LDADD)
@@ -13,6 +13,18 @@ tests_unit_test_device_flat_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_flat_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_test_device_flat_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_test_device_flat_DEPENDENCIES = device_cpu.la
+check_PROGRAMS += tests/unit/test_device_image
+TESTS += tests/unit/test_device_image
+tests_unit_test_device_image_SOURCES = tests/unit/test_device_image.c tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_test_device_image_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_device_image_CFLAGS = $(CPU_KERNEL_CFLAGS)
+tests_unit_test_device_image_LDADD = $(UNIT_LDADD)
+EXTRA_tests_unit_test_device_image_DEPENDENCIES = device_cpu.la
+tests_unit_test_device_sequence_SOURCES = tests/unit/test_device_sequence.c tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_test_device_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_device_sequence_CFLAGS = $(CPU_KERNEL_CFLAGS)
+tests_unit_test_device_sequence_LDADD = $(UNIT_LDADD)
+EXTRA_tests_unit_test_device_sequence_DEPENDENCIES = device_cpu.la
 # not a test: make tests/bench/bench_device
 EXTRA_PROGRAMS += tests/bench/bench_device
 CLEANFILES += tests/bench/bench_device
@@ -20,5 +32,11 @@ tests_bench_bench_device_SOURCES = tests/bench/bench_device.c tests/unit/device_
 tests_bench_bench_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_bench_bench_device_LDADD = $(UNIT_LDADD) -ldnnl -lgomp
 EXTRA_tests_bench_bench_device_DEPENDENCIES = device_cpu.la
+EXTRA_PROGRAMS += tests/bench/bench_ops
+CLEANFILES += tests/bench/bench_ops
+tests_bench_bench_ops_SOURCES = tests/bench/bench_ops.c tests/bench/bench_nets.h tests/unit/device_util.h
+tests_bench_bench_ops_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_bench_bench_ops_LDADD = $(UNIT_LDADD) -ldnnl -lgomp
+EXTRA_tests_bench_bench_ops_DEPENDENCIES = device_cpu.la
 endif
 endif

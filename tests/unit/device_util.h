@@ -115,9 +115,13 @@ typedef struct job {
     int64_t classes;  /* labels are below */
     bool add;         /* the gradients are added to what is there */
     double tolerance; /* relative to 1 + |expected|; 0 is 1e-5 */
+    bool by_scale;    /* instead relative to the value's largest element, for gradients that are small all over */
+    ddp_random random;
     /* set up by job_open */
     ddp_ref_tensor *ref;
     float *params, *grads, *before, *arena, **inputs;
+    float *buffers; /* of the model */
+    uint64_t buffer_elements;
     uint32_t input_count;
     ddp_lowered *lowered;
     ddp_planned *planned;
@@ -142,6 +146,8 @@ static inline void job_fill_value(job *j, uint32_t i)
     if (v->kind == DDP_VALUE_PARAM)
         for (int64_t e = 0; e < v->elements; e++)
             j->ref[i].data[e] = j->params[v->offset + (uint64_t)e] = random_float(j->seed) * (float)scale;
+    for (int64_t e = 0; v->kind == DDP_VALUE_BUFFER && e < v->elements; e++) /* positive: a variance */
+        j->ref[i].data[e] = j->buffers[v->offset + (uint64_t)e] = fabsf(random_float(j->seed)) + 0.125f;
     if (v->kind != DDP_VALUE_INPUT) return;
     if (v->index >= (int32_t)j->input_count) j->input_count = (uint32_t)v->index + 1;
     j->inputs[v->index] = aligned((size_t)v->elements * ddp_dtype_size(v->dtype));
@@ -168,6 +174,11 @@ static inline void job_open(job *j)
     j->params = aligned(floats * 4);
     j->grads = aligned((floats + CANARY) * 4);
     j->before = aligned((floats + CANARY) * 4);
+    for (uint32_t i = 0; i < j->p->value_count; i++)
+        if (j->p->values[i].kind == DDP_VALUE_BUFFER)
+            j->buffer_elements += ddp_round_up((uint64_t)j->p->values[i].elements, 16);
+    j->buffers = aligned((j->buffer_elements + CANARY) * 4);
+    poison(j->buffers, j->buffer_elements + CANARY);
     for (uint32_t i = 0; i < j->p->value_count; i++) job_fill_value(j, i);
     OK(f, f->ops->lower(f->device, j->p, &j->lowered, &f->err));
     OK(f, ddp_lowered_check(j->p, j->lowered, &f->err));
@@ -179,6 +190,7 @@ static inline void job_open(job *j)
     bind.arena = j->arena;
     bind.params = j->params;
     bind.grads = j->grads;
+    bind.buffers = j->buffers;
     OK(f, f->ops->instance_create(j->exec, &bind, &j->instance, &f->err));
 }
 
@@ -195,13 +207,16 @@ static inline void job_close(job *j)
     free(j->params);
     free(j->grads);
     free(j->before);
+    free(j->buffers);
     free(j->arena);
 }
 
 static inline ddp_status job_run(job *j)
 {
-    ddp_run r = {
-        .struct_size = sizeof(r), .flags = j->add ? DDP_RUN_GRAD_ADD : 0, .inputs = (void *const *)(void *)j->inputs};
+    ddp_run r = {.struct_size = sizeof(r),
+                 .flags = j->add ? DDP_RUN_GRAD_ADD : 0,
+                 .inputs = (void *const *)(void *)j->inputs,
+                 .random = j->random};
     uint32_t count = j->lowered->kernel_count, cut = count > 1 ? (uint32_t)(random_bits(j->seed) % count) : 0;
     ddp_status status;
 
@@ -215,22 +230,24 @@ static inline ddp_status job_run(job *j)
 
 static inline void compare(const job *j, const ddp_value *v, uint32_t index, const float *got, const float *before)
 {
-    double tolerance = j->tolerance > 0.0 ? j->tolerance : 1e-5;
+    double tolerance = j->tolerance > 0.0 ? j->tolerance : 1e-5, largest = 0.0;
 
+    for (int64_t e = 0; e < v->elements; e++) largest = fmax(largest, fabs(j->ref[index].data[e]));
     for (int64_t e = 0; e < v->elements; e++) {
         double want = j->ref[index].data[e] + (before != NULL ? (double)before[e] : 0.0);
-        if (!(fabs((double)got[e] - want) <= tolerance * (1.0 + fabs(want))))
+        double bound = j->by_scale ? tolerance * largest + 1e-7 * fabs(want) : tolerance * (1.0 + fabs(want));
+        if (!(fabs((double)got[e] - want) <= bound))
             fail_msg("value %u \"%s\" [%lld] is %.9g, should be %.9g (batch %lld)", index, v->name, (long long)e,
                      (double)got[e], want, (long long)j->p->batch);
     }
 }
 
-/* Gradients, the loss and the metrics; also that nothing else was written. */
+/* Gradients, buffers, the loss and the metrics; also that nothing else was written. */
 static inline void job_check(job *j)
 {
     bool *owned = calloc(j->arena_elements + CANARY, sizeof(*owned));
 
-    OK(j->f, ddp_reference_run(j->p, j->ref, &j->f->err));
+    OK(j->f, ddp_reference_run(j->p, &j->random, j->ref, &j->f->err));
     for (uint32_t i = 0; i < j->p->value_count; i++) {
         const ddp_value *v = &j->p->values[i];
         bool kept = (int32_t)i == j->p->loss;
@@ -238,6 +255,8 @@ static inline void job_check(job *j)
         if (v->kind == DDP_VALUE_GRAD) {
             compare(j, v, i, j->grads + v->offset, j->add ? j->before + v->offset : NULL);
             for (int64_t e = 0; e < v->elements; e++) owned[v->offset + (uint64_t)e] = true;
+        } else if (v->kind == DDP_VALUE_BUFFER) {
+            compare(j, v, i, j->buffers + v->offset, NULL);
         } else if (kept && v->kind == DDP_VALUE_ACT) {
             assert_int_not_equal(j->planned->plan.value_offset[i], DDP_NO_OFFSET);
             compare(j, v, i, j->arena + j->planned->plan.value_offset[i] / 4, NULL);
@@ -247,6 +266,7 @@ static inline void job_check(job *j)
         if (!owned[e] && memcmp(&j->grads[e], &j->before[e], 4) != 0)
             fail_msg("element %llu of the gradient arena belongs to nobody and was written", (unsigned long long)e);
     for (uint32_t i = 0; i < CANARY; i++) assert_true(isnan(j->arena[j->planned->plan.arena_bytes / 4 + i]));
+    for (uint32_t i = 0; i < CANARY; i++) assert_true(isnan(j->buffers[j->buffer_elements + i]));
     free(owned);
 }
 

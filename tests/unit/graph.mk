@@ -1,9 +1,9 @@
 # unit tests of graph
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_graph_memory tests/unit/test_layout \
-	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
+	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_ops_sequence tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
 TESTS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_graph_memory tests/unit/test_layout \
-	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
+	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_ops_sequence tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
 
 tests_unit_test_autodiff_SOURCES = tests/unit/test_autodiff.c tests/unit/graph_util.h
 tests_unit_test_autodiff_CPPFLAGS = $(UNIT_CPPFLAGS)
@@ -29,6 +29,10 @@ tests_unit_test_ops_SOURCES = tests/unit/test_ops.c tests/unit/graph_util.h
 tests_unit_test_ops_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_ops_LDADD = $(UNIT_LDADD)
 
+tests_unit_test_ops_sequence_SOURCES = tests/unit/test_ops_sequence.c tests/unit/graph_util.h
+tests_unit_test_ops_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_ops_sequence_LDADD = $(UNIT_LDADD)
+
 tests_unit_test_plan_SOURCES = tests/unit/test_plan.c tests/unit/graph_util.h tests/unit/device_double.h
 tests_unit_test_plan_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_plan_LDADD = $(UNIT_LDADD)
@@ -46,4 +50,10 @@ tests_unit_test_graph_memory_SOURCES = tests/unit/test_graph_memory.c tests/unit
 tests_unit_test_graph_memory_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_graph_memory_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=calloc,--wrap=realloc
 tests_unit_test_graph_memory_LDADD = $(UNIT_LDADD)
+
+check_PROGRAMS += tests/unit/test_ops_image
+TESTS += tests/unit/test_ops_image
+tests_unit_test_ops_image_SOURCES = tests/unit/test_ops_image.c tests/unit/graph_util.h
+tests_unit_test_ops_image_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_ops_image_LDADD = $(UNIT_LDADD)
 endif

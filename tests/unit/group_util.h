@@ -5,6 +5,7 @@
 #include "base/sys.h"
 #include "group/address.h"
 #include "group/group.h"
+#include "group/identity.h"
 #include "group/wire.h"
 #include <ddpengine/backend.h>
 #include <errno.h>
@@ -79,9 +80,11 @@ static inline void board_wait(board *b, char *endpoint)
 /* ---- one rank ------------------------------------------------------------------------------------------------------- */
 typedef struct member {
     int32_t rank, world;
-    const char *agreement, *endpoint, *world_where;
+    const char *agreement, *endpoint, *world_where, *interface;
     int listen_fd;
-    int64_t timeout_ms;
+    const char *secret; /* NULL: in clear */
+    int64_t timeout_ms, peer_timeout_ms;
+    const atomic_int *stop_signal;
     board *board;
     void (*body)(struct member *m); /* while it is in the group */
     void *arg;
@@ -98,6 +101,7 @@ typedef struct member {
 static inline void member_init(member *m, board *b, int32_t rank, int32_t world)
 {
     *m = (member){.rank = rank, .world = world, .agreement = "", .listen_fd = -1, .timeout_ms = LONG_MS, .board = b};
+    (void)setenv("DDPENGINE_HOST_ID", "test", 0); /* "raw" ranks are of another host, and yet reached over loopback */
     ddp_log_init(&m->log);
     m->log.fd = memfd_create("log", MFD_CLOEXEC);
     m->log.rank = rank;
@@ -115,7 +119,14 @@ static inline void *member_main(void *arg)
                                 .listen_fd = m->listen_fd,
                                 .endpoint = m->endpoint,
                                 .timeout_ms = m->timeout_ms,
+                                .peer_timeout_ms = m->peer_timeout_ms,
+                                .stop_signal = m->stop_signal,
                                 .agreement = m->agreement,
+                                .secret = m->secret,
+                                .secret_length = m->secret == NULL ? 0 : strlen(m->secret),
+                                .secret_where = "secret.txt",
+                                .auth_none = true,
+                                .interface = m->interface,
                                 .log = &m->log,
                                 .expired = m->expired,
                                 .expired_ctx = m};
@@ -199,6 +210,8 @@ static inline void raw_open(ddp_wire *w, const char *endpoint)
 
 static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
 {
+    char identity[DDP_IDENTITY_MAX];
+    ddp_identity id;
     ddp_text t = {0};
     ddp_err err;
 
@@ -211,6 +224,8 @@ static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
     ddp_pack_bytes(&t, "raw", 3);
     ddp_pack_bytes(&t, "rawhost", 7);
     ddp_pack_bytes(&t, "", 0);
+    assert_int_equal(ddp_identity_make((int32_t)h.rank, (int32_t)h.world, agreement, NULL, 0, &id, &err), DDP_OK);
+    ddp_pack_bytes(&t, identity, ddp_identity_text(&id, identity));
     assert_int_equal(ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, &err), DDP_OK);
     assert_int_equal(ddp_wire_put(w, DDP_FRAME_AGREEMENT, agreement, strlen(agreement), &err), DDP_OK);
     assert_int_equal(ddp_wire_flush(w, &err), DDP_OK);

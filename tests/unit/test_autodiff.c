@@ -5,7 +5,7 @@ static double loss_at(values *v)
 {
     ddp_err err = {0};
 
-    ok(ddp_reference_run(v->p, v->at, &err));
+    ok(ddp_reference_run(v->p, &(const ddp_random){0}, v->at, &err));
     return values_loss(v);
 }
 
@@ -77,14 +77,14 @@ static void check_writes(const ddp_program *p, struct tally *tally)
             assert_true(from != DDP_VALUE_GRAD);
         }
         assert_true(kind == DDP_VALUE_ACT || kind == DDP_VALUE_GRAD);
-        assert_int_equal((node->flags & DDP_NODE_F_ACCUMULATE) != 0, writes[node->out[0]] > 0);
+        assert_int_equal(node->accumulate != 0, writes[node->out[0]] > 0);
         if (kind == DDP_VALUE_ACT) assert_int_equal(writes[node->out[0]], 0);
         if (node->op == DDP_OP_RESHAPE) {
             assert_int_equal(node->attrs.reshape.rank, p->values[node->out[0]].rank);
             assert_memory_equal(node->attrs.reshape.dims, p->values[node->out[0]].dims,
                                 sizeof(node->attrs.reshape.dims));
         }
-        if (node->flags & DDP_NODE_F_ACCUMULATE) tally->accumulated++;
+        if (node->accumulate) tally->accumulated++;
         if (kind == DDP_VALUE_GRAD && node->op == DDP_OP_RESHAPE) tally->copies++;
         if (writes[node->out[0]]++ == 0 && kind == DDP_VALUE_GRAD) grads++;
     }
@@ -109,7 +109,7 @@ static void check_model(uint64_t seed, int64_t batch, struct tally *tally)
     ve = values_make(eval);
     values_fill(&vt, seed, MODEL_CLASSES);
     values_fill(&ve, seed, MODEL_CLASSES);
-    ok(ddp_reference_run(train, vt.at, &err));
+    ok(ddp_reference_run(train, &(const ddp_random){0}, vt.at, &err));
     assert_true(values_loss(&vt) == loss_at(&ve));
     for (uint32_t i = 0; i < train->value_count; i++)
         if (train->values[i].kind == DDP_VALUE_GRAD) check_param(&vt, &ve, i, &r, tally, seed);
@@ -146,7 +146,7 @@ static void reference_refuses_labels(void **state)
     values_fill(&v, 1, MODEL_CLASSES);
     for (uint32_t i = 0; i < p->value_count; i++)
         if (p->values[i].kind == DDP_VALUE_INPUT && p->values[i].dtype == DDP_I64) v.at[i].data[1] = 3.0;
-    assert_int_equal(ddp_reference_run(p, v.at, &err), DDP_ERR_DATA);
+    assert_int_equal(ddp_reference_run(p, &(const ddp_random){0}, v.at, &err), DDP_ERR_DATA);
     assert_has(err.msg, "row 1 has label 3, there are 3 classes");
     values_free(&v);
     ddp_program_free(p);

@@ -64,6 +64,9 @@ static void errors_in_context(void **state)
     assert_string_equal(err.msg, "a/b: cannot write: No space left on device");
     assert_int_equal(err.sys_errno, ENOSPC);
     assert_int_equal(err.rank, -1);
+    errno = EMFILE;
+    (void)ddp_fail_errno(&err, "cannot open a socket");
+    assert_string_equal(err.msg, "cannot open a socket: Too many open files; raise the limit that ulimit -n shows");
 }
 
 static void names(void **state)

@@ -11,6 +11,10 @@ typedef struct fake {
     pthread_cond_t changed;
     bool held;          /* calls wait while it is set; an abort lets them go unless `deaf` */
     bool deaf, aborted; /* deaf: the plugin that never returns */
+    bool create_held;   /* connecting waits too, until released */
+    bool abort_held;    /* so does an abort */
+    bool destroy_held;  /* and closing */
+    int expired;        /* the exit code that the owner was to end with */
     int fail_at;        /* this call of all_reduce fails, counted from 1 */
     ddp_status failure;
     int calls, waits, frees, allocs, begun, opens, closes;
@@ -42,19 +46,33 @@ static ddp_status fake_open(const ddp_host *host, const void *config, ddp_backen
 static void fake_close(ddp_backend *b)
 {
     note_thread((fake *)b);
-    ((fake *)b)->closes++;
+    (void)__atomic_add_fetch(&((fake *)b)->closes, 1, __ATOMIC_RELEASE);
 }
 
 static ddp_status fake_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err)
 {
+    fake *f = (fake *)b;
+
     (void)err;
-    note_thread((fake *)b);
+
+    note_thread(f);
+    (void)pthread_mutex_lock(&f->lock);
     CHECK(p->timeout_ms > 0 && strcmp(p->group, "communicator-1") == 0 && p->address[0] != '\0' && p->store != NULL);
+    while (f->create_held) (void)pthread_cond_wait(&f->changed, &f->lock);
+    (void)pthread_mutex_unlock(&f->lock);
     *out = (ddp_comm *)b;
     return DDP_OK;
 }
 
-static void fake_destroy(ddp_comm *c) { note_thread((fake *)c); }
+static void fake_destroy(ddp_comm *c)
+{
+    fake *f = (fake *)c;
+
+    note_thread(f);
+    (void)pthread_mutex_lock(&f->lock);
+    while (f->destroy_held) (void)pthread_cond_wait(&f->changed, &f->lock);
+    (void)pthread_mutex_unlock(&f->lock);
+}
 
 static void fake_abort(ddp_comm *c)
 {
@@ -63,13 +81,14 @@ static void fake_abort(ddp_comm *c)
     (void)pthread_mutex_lock(&f->lock);
     f->aborted = true;
     (void)pthread_cond_broadcast(&f->changed);
+    while (f->abort_held) (void)pthread_cond_wait(&f->changed, &f->lock);
     (void)pthread_mutex_unlock(&f->lock);
 }
 
 static void fake_release(fake *f)
 {
     (void)pthread_mutex_lock(&f->lock);
-    f->held = false;
+    f->held = f->create_held = f->abort_held = f->destroy_held = false;
     (void)pthread_cond_broadcast(&f->changed);
     (void)pthread_mutex_unlock(&f->lock);
 }
@@ -453,24 +472,162 @@ static void body_deaf(member *m)
     CHECK(the_fake->calls == 0 && the_fake->closes == 0 && the_fake->loaded.live == 1); /* still in the call */
 }
 
+/* The thread left behind ends and frees the communicator. */
+static void let_it_return(fake *f)
+{
+    bool returned = false;
+
+    fake_release(f);
+    while (!returned) {
+        (void)usleep(10000);
+        (void)pthread_mutex_lock(&f->lock);
+        returned = f->calls == 1;
+        (void)pthread_mutex_unlock(&f->lock);
+    }
+    (void)usleep(50000);
+    assert_int_equal(f->closes, 0);
+}
+
 static void test_no_wait_blocks_on_a_plugin_that_never_returns(void **state)
 {
     static fake f; /* outlives the test, as the thread left behind may */
-    bool returned = false;
 
     (void)state;
     fake_init(&f, DDP_CAP_ABORT);
     f.held = f.deaf = true;
     run_alone(&f, body_deaf);
-    fake_release(&f); /* the thread left behind now ends and frees the communicator */
-    while (!returned) {
-        (void)usleep(10000);
-        (void)pthread_mutex_lock(&f.lock);
-        returned = f.calls == 1;
-        (void)pthread_mutex_unlock(&f.lock);
-    }
-    (void)usleep(50000);
-    assert_int_equal(f.closes, 0);
+    let_it_return(&f);
+}
+
+static atomic_int expired_here;
+static pthread_t closing;
+static void note_expired(void *ctx, int exit_code)
+{
+    (void)ctx;
+    CHECK(exit_code == DDP_EXIT_DATA && pthread_equal(pthread_self(), closing));
+    atomic_fetch_add(&expired_here, 1);
+}
+
+static void body_cannot_be_woken(member *m)
+{
+    closing = pthread_self();
+    body_deaf(m);
+    CHECK(atomic_load(&expired_here) == 1 && !the_fake->aborted);
+}
+
+/* Nothing can bring such a thread back, so that the process ends without waiting out its second. */
+static void test_a_plugin_that_cannot_be_woken_ends_the_process_at_once(void **state)
+{
+    static fake f;
+    member m;
+    board b;
+
+    (void)state;
+    fake_init(&f, 0);
+    f.held = f.deaf = true;
+    board_init(&b, "127.0.0.1:0");
+    member_init(&m, &b, 0, 1);
+    m.body = body_cannot_be_woken;
+    m.expired = note_expired;
+    member_start(&m);
+    member_join(&m);
+    members_close(&m, 1);
+    assert_no_wrongs();
+    let_it_return(&f);
+}
+
+static void body_deaf_at_opening(member *m)
+{
+    ddp_communicator *c = NULL;
+    const ddp_host host = ddp_log_host(&m->log);
+    ddp_failure failure = {0};
+
+    CHECK(ddp_communicator_open(m->group, &the_fake->loaded, &host, NULL, LONG_MS, &c, &m->err) == DDP_ERR_ABORTED);
+    CHECK(c == NULL && the_fake->loaded.live == 1); /* still in the call */
+    CHECK(contains(m->err.msg, "backend \"fake\" did not connect rank 0") &&
+          contains(m->err.msg, "0.3 s (rendezvous_timeout)"));
+    CHECK(ddp_group_failed(m->group, &failure) && failure.exit_code == DDP_EXIT_MEETING);
+}
+
+static void note_expired_and_release(void *ctx, int exit_code)
+{
+    (void)ctx;
+    (void)pthread_mutex_lock(&the_fake->lock);
+    the_fake->expired = exit_code;
+    (void)pthread_mutex_unlock(&the_fake->lock);
+    fake_release(the_fake);
+}
+
+static void run_alone_to_expiry(void (*body)(member *))
+{
+    member m;
+    board b;
+
+    board_init(&b, "127.0.0.1:0");
+    member_init(&m, &b, 0, 1);
+    m.timeout_ms = 300;
+    m.expired = note_expired_and_release;
+    m.body = body;
+    member_start(&m);
+    member_join(&m);
+    members_close(&m, 1);
+    assert_no_wrongs();
+}
+
+static void test_connecting_that_never_ends_is_ended(void **state)
+{
+    static fake f; /* outlives the test, as the thread left behind may */
+
+    (void)state;
+    fake_init(&f, 0);
+    f.create_held = true;
+    run_alone_to_expiry(body_deaf_at_opening);
+    assert_int_equal(f.expired, DDP_EXIT_MEETING);
+    (void)usleep(50000); /* the thread left behind ends */
+}
+
+static void body_abort_hangs(member *m)
+{
+    ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
+
+    ddp_group_abort(m->group, DDP_EXIT_DATA, "the test's own failure");
+    (void)pthread_mutex_lock(&the_fake->lock);
+    while (!the_fake->aborted) (void)pthread_cond_wait(&the_fake->changed, &the_fake->lock);
+    (void)pthread_mutex_unlock(&the_fake->lock);
+    ddp_communicator_close(c);
+}
+
+static void test_an_abort_that_never_returns_ends_the_rank(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, DDP_CAP_ABORT);
+    f.abort_held = true;
+    run_alone_to_expiry(body_abort_hangs);
+    assert_int_equal(f.expired, DDP_EXIT_DATA);
+}
+
+static void body_close_hangs(member *m)
+{
+    ddp_communicator *c = open_fake(m, the_fake, 300);
+    ddp_failure failure;
+
+    CHECK(!ddp_communicator_close(c));
+    CHECK(ddp_group_failed(m->group, &failure) && strstr(failure.msg, "did not close within 0.3 s") != NULL);
+}
+
+static void test_closing_that_never_ends_is_ended(void **state)
+{
+    static fake f; /* outlives the test, as the thread left behind may */
+
+    (void)state;
+    fake_init(&f, DDP_CAP_ABORT);
+    f.destroy_held = true;
+    run_alone_to_expiry(body_close_hangs);
+    assert_int_equal(f.expired, DDP_EXIT_TIMEOUT);
+    /* the thread left behind reads the test's own memory up to there */
+    while (__atomic_load_n(&f.closes, __ATOMIC_ACQUIRE) == 0) (void)usleep(1000);
 }
 
 /* ---- with gloo-tcp --------------------------------------------------------------------------------------------------------- */
@@ -614,6 +771,10 @@ int main(void)
         cmocka_unit_test(test_step_timeout_ends_the_run),
         cmocka_unit_test(test_nothing_begins_after_the_run_has_failed),
         cmocka_unit_test(test_no_wait_blocks_on_a_plugin_that_never_returns),
+        cmocka_unit_test(test_a_plugin_that_cannot_be_woken_ends_the_process_at_once),
+        cmocka_unit_test(test_connecting_that_never_ends_is_ended),
+        cmocka_unit_test(test_an_abort_that_never_returns_ends_the_rank),
+        cmocka_unit_test(test_closing_that_never_ends_is_ended),
         cmocka_unit_test(test_gloo_through_the_queue),
         cmocka_unit_test(test_failure_of_one_rank_wakes_the_others),
         cmocka_unit_test(test_failure_of_one_rank_ends_opening),

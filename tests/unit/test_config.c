@@ -388,10 +388,10 @@ static void defaults(void **state)
     ddp_config c = load_config(MINIMAL, NULL, 0);
 
     (void)state;
-    assert_string_equal(c.group->backend, "gloo-tcp");
+    assert_string_equal(c.group->backend, "auto");
     assert_string_equal(c.group->init_method, "");
     assert_int_equal(c.group->world_size, 0);
-    assert_int_equal(c.group->rank, 0);
+    assert_string_equal(c.group->rank, "0");
     assert_int_equal(c.group->rendezvous_timeout_ms, 300000);
     assert_int_equal(c.group->step_timeout_ms, 600000);
     assert_int_equal(c.group->auth, 0);
@@ -438,7 +438,7 @@ static void given(void **state)
 
     (void)state;
     assert_string_equal(c.group->init_method, "tcp://10.0.0.1:29500");
-    assert_int_equal(c.group->rank, 3);
+    assert_string_equal(c.group->rank, "3");
     assert_int_equal(c.group->auth, 1);
     assert_int_equal(c.group->rendezvous_timeout_ms, 120000);
     assert_int_equal(c.optimizer->algorithm, DDP_ALGORITHM_ADAMW);
@@ -645,7 +645,7 @@ static void agreement(void **state)
     ddp_settings_agreement(&a.settings, &lines);
     ddp_settings_agreement(&b.settings, &other);
     assert_string_equal(lines.data, other.data);
-    assert_memory_equal(lines.data, "group.backend = gloo-tcp\tdefault\ngroup.world_size = 0\tdefault\n", 60);
+    assert_memory_equal(lines.data, "group.backend = auto\tdefault\ngroup.world_size = 0\tdefault\n", 56);
     assert_non_null(strstr(lines.data, "\nmodel.plugin = mlp\tnode1.ini:2\n"));
     assert_null(strstr(lines.data, "rank"));
     assert_null(strstr(lines.data, ".dir"));

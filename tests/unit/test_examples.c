@@ -223,6 +223,7 @@ static ddp_backend *join(rank *k)
                          .rank = k->rank,
                          .world_size = WORLD,
                          .timeout_ms = 60000,
+                         .connect_timeout_ms = 60000,
                          .group = "g",
                          .address = "127.0.0.1",
                          .store = &k->store};

@@ -1,164 +1,6 @@
-/* test_gloo.c -- backend gloo-tcp alone, by its function table: ranks are threads of the test, or a child that is killed;
- * the store is a double (store_double.h). Inputs are small integers, exact in every dtype, so that expected values are
- * computed independently of the order of summing. */
-#include "group_util.h"
-#include "store_double.h"
-#include <dirent.h>
-#include <dlfcn.h>
-#include <math.h>
-#include <time.h>
-
-#define MAX_WORLD 4
-
-typedef struct rank_run {
-    uint32_t rank, world;
-    store_double *store;
-    int64_t timeout_ms;
-    size_t chunk, small; /* options; 0: the defaults */
-    unsigned seed;
-    void (*body)(struct rank_run *r);
-    atomic_bool *entered;
-    pthread_t thread;
-    ddp_backend *backend;
-    ddp_comm *comm;
-    ddp_status status; /* of comm_create */
-    ddp_err err;
-} rank_run;
-
-static const ddp_plugin *plugin;
-static const ddp_backend_ops *ops;
-
-static void no_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
-{
-    (void)ctx, (void)level, (void)file, (void)line, (void)fmt;
-}
-static const ddp_host host = {.struct_size = sizeof(host), .log = no_log};
-
-static int load(void **state)
-{
-    const char *path = DDP_BUILDDIR "/.libs/backend_gloo_tcp.so";
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-
-    (void)state;
-    if (handle == NULL) {
-        (void)fprintf(stderr, "# %s\n", dlerror());
-        return access(path, F_OK) == 0 ? -1 : 0; /* not built: the tests skip */
-    }
-    plugin = dlsym(handle, DDP_PLUGIN_SYMBOL);
-    if (plugin == NULL) return -1;
-    ops = plugin->ops;
-    return 0;
-}
-
-#define NEED_PLUGIN()                                                                                                  \
-    do {                                                                                                               \
-        if (ops == NULL) skip();                                                                                       \
-    } while (0)
-
-static void set_option(void *config, const char *key, uint64_t value)
-{
-    for (uint32_t i = 0; i < plugin->option_count; i++)
-        if (strcmp(plugin->options[i].key, key) == 0) memcpy((char *)config + plugin->options[i].offset, &value, 8);
-}
-
-static void *rank_main(void *arg)
-{
-    rank_run *r = arg;
-    char config[64] = {0};
-    ddp_store store = store_double_table(r->store);
-    ddp_comm_params p = {.struct_size = sizeof(p),
-                         .rank = r->rank,
-                         .world_size = r->world,
-                         .timeout_ms = r->timeout_ms,
-                         .group = "test",
-                         .address = "127.0.0.1",
-                         .store = &store};
-
-    assert_true(plugin->config_size <= sizeof(config));
-    set_option(config, "chunk", r->chunk != 0 ? r->chunk : 131072);
-    set_option(config, "small", r->chunk != 0 ? r->small : 65536);
-    CHECK(ops->open(&host, config, &r->backend, &r->err) == DDP_OK);
-    r->status = ops->comm_create(r->backend, &p, &r->comm, &r->err);
-    if (r->status == DDP_OK) {
-        r->body(r);
-        ops->comm_destroy(r->comm);
-    }
-    ops->close(r->backend);
-    return NULL;
-}
-
-static void start_ranks(rank_run *r, uint32_t first, uint32_t last)
-{
-    for (uint32_t i = first; i < last; i++) assert_int_equal(pthread_create(&r[i].thread, NULL, rank_main, &r[i]), 0);
-}
-
-static void join_ranks(rank_run *r, uint32_t first, uint32_t last)
-{
-    for (uint32_t i = first; i < last; i++) assert_int_equal(pthread_join(r[i].thread, NULL), 0);
-}
-
-static void run_world(uint32_t world, size_t chunk, size_t small, void (*body)(rank_run *))
-{
-    rank_run r[MAX_WORLD];
-    store_double *store = store_double_new();
-    unsigned seed = (unsigned)ddp_now_ns();
-
-    print_message("# world %u chunk %zu seed %u\n", world, chunk, seed);
-    for (uint32_t i = 0; i < world; i++)
-        r[i] = (rank_run){.rank = i,
-                          .world = world,
-                          .store = store,
-                          .timeout_ms = LONG_MS,
-                          .chunk = chunk,
-                          .small = small,
-                          .seed = seed,
-                          .body = body};
-    start_ranks(r, 0, world);
-    join_ranks(r, 0, world);
-    store_double_free(store);
-    assert_no_wrongs();
-    for (uint32_t i = 0; i < world; i++)
-        if (r[i].status != DDP_OK) fail_msg("rank %u: %s", i, r[i].err.msg);
-}
-
-/* ---- values ---------------------------------------------------------------------------------------------------------- */
-/* Element i of rank's input: 0 .. 12, less 6 for signed dtypes. */
-static int input(unsigned seed, uint32_t rank, size_t i, uint32_t dtype)
-{
-    uint64_t x = ddp_hash64(&i, sizeof(i), seed + rank);
-
-    return (int)(x % 13) - (dtype == DDP_U8 ? 0 : 6);
-}
-
-static void store_value(void *p, size_t i, uint32_t dtype, double v)
-{
-    float f = (float)v;
-    uint32_t bits;
-
-    switch (dtype) {
-    case DDP_F32: ((float *)p)[i] = f; break;
-    case DDP_F64: ((double *)p)[i] = v; break;
-    case DDP_I32: ((int32_t *)p)[i] = (int32_t)v; break;
-    case DDP_I64: ((int64_t *)p)[i] = (int64_t)v; break;
-    case DDP_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
-    default: /* bf16, round to nearest even */
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-    }
-}
-
-static double expected(const rank_run *r, size_t i, uint32_t dtype, uint32_t op)
-{
-    double v = input(r->seed, 0, i, dtype);
-
-    for (uint32_t k = 1; k < r->world; k++) {
-        double x = input(r->seed, k, i, dtype);
-        v = op == DDP_MIN ? fmin(v, x) : op == DDP_MAX ? fmax(v, x) : v + x;
-    }
-    if (op != DDP_AVG) return v;
-    if (dtype == DDP_F32 || dtype == DDP_BF16) return (float)v / (float)r->world;
-    return dtype == DDP_F64 ? v / r->world : trunc(v / r->world);
-}
+/* test_gloo.c -- backend gloo-tcp alone: all_reduce, broadcast, barrier, failures, resources. Every slot in every dtype is in
+ * test_gloo_slots.c, how the ranks connect in test_gloo_connect.c. */
+#include "gloo_util.h"
 
 /* ---- collectives against computed results ------------------------------------------------------------------------------ */
 static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, bool in_place)
@@ -393,33 +235,6 @@ static void test_deadline_ends_a_call(void **state)
     assert_contains(err.msg, "rank 1");
 }
 
-static void body_nothing(rank_run *r) { (void)r; }
-
-static void test_abort_of_the_run_ends_connecting(void **state)
-{
-    store_double *store = store_double_new();
-    rank_run r = {.rank = 0, .world = 2, .store = store, .timeout_ms = LONG_MS * 10, .body = body_nothing};
-    ddp_store table = store_double_table(store);
-    ddp_err err;
-    size_t length;
-    char address[STORE_DOUBLE_BYTES];
-
-    (void)state;
-    NEED_PLUGIN();
-    /* a peer that publishes an address and is gone: rank 0 waits in Gloo, not in the store */
-    start_ranks(&r, 0, 1);
-    assert_int_equal(table.get(table.ctx, "gloo/0/1", address, sizeof(address), &length, LONG_MS, &err), DDP_OK);
-    assert_int_equal(table.set(table.ctx, "gloo/1/0", address, length, &err), DDP_OK);
-    ((struct { uint16_t family, port; } *)(void *)address)->port = 0xffff; /* greater than any: rank 0 listens */
-    assert_int_equal(table.set(table.ctx, "gloo/1/0", address, length, &err), DDP_OK);
-    (void)usleep(50000);
-    store_double_abort(store);
-    join_ranks(&r, 0, 1);
-    store_double_free(store);
-    assert_int_not_equal(r.status, DDP_OK);
-    assert_int_not_equal(r.status, DDP_ERR_TIMEOUT);
-}
-
 static void body_loop(rank_run *r)
 {
     size_t n = 200000;
@@ -523,7 +338,6 @@ int main(void)
         cmocka_unit_test(test_bad_arguments_are_refused),
         cmocka_unit_test(test_abort_wakes_a_blocked_call),
         cmocka_unit_test(test_deadline_ends_a_call),
-        cmocka_unit_test(test_abort_of_the_run_ends_connecting),
         cmocka_unit_test(test_opening_and_closing_leaks_nothing),
         cmocka_unit_test(test_two_communicators_at_once),
     };

@@ -163,7 +163,8 @@ static void shape_mistakes(void **state)
     x = ddp_flatten(g, ddp_input(g, "image"));
     (void)ddp_relu(g, x);
     (void)ddp_cross_entropy(g, x, ddp_flatten(g, ddp_input(g, "label")));
-    failed_with(g, "cross_entropy \"cross_entropy\"", "logits (N, 784) and label (N, 1)", "(N, classes) and (N)");
+    failed_with(g, "cross_entropy \"cross_entropy\"", "logits (N, 784) and label (N, 1)",
+                "(N, .., classes) and (N, ..)");
 
     g = open_graph();
     (void)ddp_cross_entropy(g, ddp_input(g, "label"), ddp_input(g, "label"));
@@ -236,7 +237,7 @@ static void op_mistakes(void **state)
 static void param_mistakes(void **state)
 {
     ddp_graph *g = open_graph();
-    ddp_init_spec init = {.kind = 3, .b = 1.0};
+    ddp_init_spec init = {.kind = 9, .b = 1.0};
 
     (void)state;
     ddp_scope(g, "a");
@@ -257,7 +258,7 @@ static void param_mistakes(void **state)
     failed_with(g, "has no name", "", "");
     g = open_graph();
     (void)g->api->param(g, "w", 0, NULL, &init);
-    failed_with(g, "\"w\"", "no such initialisation", "kind 3");
+    failed_with(g, "\"w\"", "no such initialisation", "kind 9");
     g = open_graph(); /* a layer on a scalar a sample */
     (void)ddp_linear(g, ddp_input(g, "label"), 5, 1, "fc");
     failed_with(g, "\"fc.weight\"", "(5, N)", "reshape the layer's input to (N, features)");
@@ -305,6 +306,14 @@ static void result_mistakes(void **state)
     ddp_metric(g, "accuracy", ddp_accuracy(g, x, ddp_input(g, "label")));
     ddp_metric(g, "accuracy", loss);
     failed_with(g, "metric \"accuracy\"", "twice", "");
+    g = open_graph();
+    ddp_output(g, "logits", ddp_input(g, "image"));
+    failed_with(g, "output \"logits\"", "computes", "");
+    g = open_graph();
+    x = ddp_flatten(g, ddp_input(g, "image"));
+    ddp_output(g, "logits", x);
+    ddp_output(g, "logits", x);
+    failed_with(g, "output \"logits\"", "twice", "");
     g = open_graph();
     x = ddp_linear(g, ddp_flatten(g, ddp_input(g, "image")), 10, 1, "fc");
     ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));

@@ -1,4 +1,5 @@
 /* tests/unit/test_group.c -- meeting: who comes, who must not, who is missing. */
+#include <netinet/in.h>
 #include "group_util.h"
 #include "group/agree.h"
 
@@ -180,6 +181,84 @@ static void test_other_host(void **state)
     member_join(&m);
     assert_no_wrongs();
     assert_int_equal(m.status, DDP_OK);
+    members_close(&m, 1);
+}
+
+/* ---- interfaces ------------------------------------------------------------------------------------------------------ */
+static void test_interface_addresses(void **state)
+{
+    struct sockaddr_storage a;
+    char text[DDP_ADDRESS_MAX];
+    socklen_t length = 0;
+    ddp_err err;
+
+    (void)state;
+    assert_int_equal(ddp_interface_check("lo", text, sizeof(text), &err), DDP_OK);
+    assert_string_equal(text, "127.0.0.1");
+    assert_int_equal(ddp_interface_address("lo", AF_INET, &a, &length, &err), DDP_OK);
+    assert_int_equal(a.ss_family, AF_INET);
+    assert_int_equal(length, sizeof(struct sockaddr_in));
+    if (ddp_interface_address("lo", AF_INET6, &a, &length, &err) == DDP_OK) {
+        ddp_address_text((const struct sockaddr *)&a, length, text, sizeof(text));
+        assert_string_equal(text, "::1");
+    } else {
+        assert_contains(err.msg, "network interface \"lo\" has no IPv6 address; this host has lo (127.0.0.1");
+    }
+    assert_int_equal(ddp_interface_check("lo0", text, sizeof(text), &err), DDP_ERR_CONFIG);
+    assert_contains(err.msg, "this host has no network interface \"lo0\"; it has ");
+    assert_contains(err.msg, "lo (127.0.0.1");
+}
+
+static void check_address(member *m) { CHECK(strcmp(ddp_group_address(m->group), "127.0.0.1") == 0); }
+
+static void test_interface_of_a_group(void **state)
+{
+    member m[2];
+    board b;
+
+    (void)state;
+    board_init(&b, "127.0.0.1:0");
+    for (int32_t r = 0; r < 2; r++) {
+        member_init(&m[r], &b, r, 2);
+        m[r].interface = "lo";
+        m[r].body = check_address;
+    }
+    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
+    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    assert_no_wrongs();
+    for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
+    members_close(m, 2);
+}
+
+/* Two network namespaces are two hosts: that they meet over loopback says that a tunnel is between them. */
+static void test_loopback_between_hosts(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    ddp_failure f = {0};
+    ddp_frame frame;
+    board b;
+    member m;
+    ddp_wire w;
+
+    (void)state;
+    board_init(&b, "127.0.0.1:0");
+    member_init(&m, &b, 0, 2);
+    (void)unsetenv("DDPENGINE_HOST_ID");
+    member_start(&m);
+    board_wait(&b, endpoint);
+    raw_open(&w, endpoint);
+    raw_hello(&w, (hello){1, 2, DDP_VERSION}, "");
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_WELCOME);
+    frame = raw_next(&w);
+    assert_int_equal(frame.type, DDP_FRAME_FAILURE);
+    assert_true(frame.length > 8);
+    (void)snprintf(f.msg, sizeof(f.msg), "%.*s", (int)(frame.length - 8), (const char *)frame.data + 8);
+    member_join(&m);
+    ddp_wire_close(&w); /* rank 0 has not waited for that */
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_contains(m.failure.msg, "over its loopback address 127.0.0.1, where rank 1 on host rawhost cannot reach it");
+    assert_string_equal(m.failure.msg, f.msg);
     members_close(&m, 1);
 }
 
@@ -402,7 +481,8 @@ static void test_missing_rank(void **state)
     (void)snprintf(
         text, sizeof(text),
         "ranks 2, 3 of world_size 4 did not come to rank 0 at %s within 0.4 s (rendezvous_timeout). Start what is "
-        "missing, or look there why it ended or cannot reach rank 0",
+        "missing, or look there why it ended or cannot reach rank 0 (on this host that is a loopback address, which no "
+        "other host reaches)",
         b.endpoint);
     assert_all_failed(m, 2, DDP_EXIT_MEETING, text);
     log = member_log(&m[0]);
@@ -429,9 +509,10 @@ static void test_missing_rank0(void **state)
     assert_int_equal(m.status, DDP_ERR_TIMEOUT);
     assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
     assert_contains(m.failure.msg, "rank 0 was not found at 127.0.0.1:");
-    assert_contains(m.failure.msg,
-                    "within 0.4 s (rendezvous_timeout): Connection refused. Start rank 0 there, or correct "
-                    "init_method (test://board)");
+    assert_contains(
+        m.failure.msg,
+        "within 0.4 s (rendezvous_timeout): Connection refused. Start rank 0 there (a loopback address, so on "
+        "this host), or correct init_method (test://board)");
     log = member_log(&m);
     assert_contains(log, "still waiting for rank 0 at 127.0.0.1:");
     free(log);
@@ -534,6 +615,9 @@ int main(void)
         cmocka_unit_test(test_meet_ipv6),
         cmocka_unit_test(test_meet_given_socket),
         cmocka_unit_test(test_other_host),
+        cmocka_unit_test(test_interface_addresses),
+        cmocka_unit_test(test_interface_of_a_group),
+        cmocka_unit_test(test_loopback_between_hosts),
         cmocka_unit_test(test_difference),
         cmocka_unit_test(test_difference_told_late),
         cmocka_unit_test(test_world_differs),

@@ -578,7 +578,7 @@ static void test_strangers(void **state)
     log = member_log(&m[0]);
     assert_contains(log, "closed a connection from 127.0.0.1:");
     assert_contains(log, "it is no rank of this run: these bytes are not ddpengine's protocol");
-    assert_contains(log, "a frame of 2147483647 bytes, at most 65536 are allowed here");
+    assert_contains(log, "a frame of 2147483647 bytes, at most 4096 are allowed here");
     for (const char *p = log; (p = strchr(p, '\n')) != NULL; p++) lines++;
     assert_true(lines < 30);
     free(log);

@@ -112,7 +112,7 @@ static void refuses_gradients_out_of_order(void **state)
     ok(ddp_graph_finish(g, &err));
     ok(ddp_layout_create(g, 1, 1, 1, &l, &err));
     ok(ddp_program_create(g, l, 2, true, &p, &err));
-    while (add < p->node_count && !(p->nodes[add].flags & DDP_NODE_F_ACCUMULATE)) add++;
+    while (add < p->node_count && !p->nodes[add].accumulate) add++;
     assert_true(add < p->node_count);
     while (p->nodes[set].out[0] != p->nodes[add].out[0]) set++;
     device_lower(&d, p, &r, true);

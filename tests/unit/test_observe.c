@@ -254,11 +254,11 @@ static json_t *summary_file(const char *path)
 
 static void the_summary(void **state)
 {
-    static const char *const names[] = {"steps",          "epochs",        "final_loss",       "eval_loss",
-                                        "eval_accuracy",  "parameters",    "parameter_sha256", "first_step_s",
-                                        "median_step_ms", "samples_per_s", "peak_rss_bytes",   "peak_pss_bytes",
-                                        "backend",        "device",        "precision",        "world_size",
-                                        "exit_code"};
+    static const char *const names[] = {"steps",          "epochs",         "final_loss",       "eval_loss",
+                                        "eval_accuracy",  "parameters",     "parameter_sha256", "buffer_sha256",
+                                        "first_step_s",   "median_step_ms", "samples_per_s",    "peak_rss_bytes",
+                                        "peak_pss_bytes", "backend",        "device",           "precision",
+                                        "world_size",     "exit_code"};
     struct place *p = *state;
     ddp_observe_params own = params(p, in(p, "out"));
     ddp_summary s = summary_of(400);
@@ -288,6 +288,7 @@ static void the_summary(void **state)
         assert_in_range((uint64_t)real(v, "peak_pss_bytes"), 1 << 16, (uint64_t)1 << 50);
     assert_true(real(v, "world_size") == 2 && real(v, "exit_code") == 0);
     assert_string_equal(json_string_value(json_object_get(v, "parameter_sha256")), "abc123");
+    assert_true(json_is_null(json_object_get(v, "buffer_sha256")));
     assert_string_equal(json_string_value(json_object_get(v, "backend")), "gloo-tcp");
     assert_string_equal(json_string_value(json_object_get(v, "device")), "cpu");
     assert_string_equal(json_string_value(json_object_get(v, "precision")), "f32");

@@ -289,7 +289,7 @@ static void bytes_of_nodes(void **state)
     n.in[1] = 1;
     n.out[0] = 2;
     assert_int_equal(ddp_node_bytes(&n, v), 60);
-    n.flags = DDP_NODE_F_ACCUMULATE;
+    n.accumulate = 1;
     assert_int_equal(ddp_node_bytes(&n, v), 80);
     n = (ddp_node){.op = DDP_OP_RESHAPE, .in_count = 1, .out_count = 1, .in = {0, -1, -1, -1}, .out = {1, -1, -1}};
     assert_int_equal(ddp_node_bytes(&n, v), 0);

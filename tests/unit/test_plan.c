@@ -31,7 +31,7 @@ static void run_kernel_node(const machine *m, const ddp_node *n)
         if (n->op == DDP_OP_RESHAPE && in[i].data == to) return; /* a view, or in place */
     }
     out.data = to;
-    if (n->flags & DDP_NODE_F_ACCUMULATE) {
+    if (n->accumulate) {
         keep = malloc((size_t)out.elements * sizeof(double));
         assert_non_null(keep);
         memcpy(keep, to, (size_t)out.elements * sizeof(double));
@@ -119,7 +119,7 @@ static void run_planned(const device *d, const ddp_planned *planned, const ddp_l
     memset(m.arena, POISON, planned->plan.arena_bytes);
     values_fill(&want, seed, MODEL_CLASSES);
     values_fill(&inside, seed, MODEL_CLASSES);
-    ok(ddp_reference_run(p, want.at, &err));
+    ok(ddp_reference_run(p, &(const ddp_random){0}, want.at, &err));
     for (uint32_t v = 0; v < p->value_count; v++) {
         inside.at[v].rank = want.at[v].rank;
         inside.at[v].dims = want.at[v].dims;

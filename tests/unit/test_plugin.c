@@ -191,6 +191,8 @@ static const refusal refusals[] = {
     {DDP_KIND_SAMPLER, "hole", true, {"leaves the mandatory function indices NULL"}},
     {DDP_KIND_BACKEND, "cap", true, {"sets DDP_CAP_ALL_REDUCE but leaves its function all_reduce NULL"}},
     {DDP_KIND_BACKEND, "slot", true, {"has the function all_reduce but does not set DDP_CAP_ALL_REDUCE"}},
+    {DDP_KIND_BACKEND, "nolauncher", true, {"sets DDP_PLUGIN_F_LAUNCHER but leaves launcher NULL"}},
+    {DDP_KIND_BACKEND, "noflag", true, {"has a launcher but does not set DDP_PLUGIN_F_LAUNCHER"}},
     {DDP_KIND_BACKEND, "nomem", true, {"sets neither DDP_CAP_MEM_HOST nor DDP_CAP_MEM_CUDA"}},
 };
 
@@ -217,6 +219,24 @@ static void refuses_with_a_reason(void **state)
         (void)unlink(trace);
     }
     assert_int_equal(open_descriptors(), descriptors);
+}
+
+/* What a file says of itself is known before it is loaded. */
+static void reads_facts_of_files(void **state)
+{
+    ddp_gate_facts facts;
+    ddp_err err;
+
+    (void)state;
+    assert_int_equal(ddp_registry_facts(registry, DDP_KIND_BACKEND, "launched", &facts, &err), DDP_OK);
+    assert_int_equal(facts.flags, DDP_PLUGIN_F_LAUNCHER);
+    assert_false(is_mapped("/backend_launched.so"));
+    assert_int_equal(ddp_registry_facts(registry, DDP_KIND_BACKEND, FIXTURES "/backend_whole.so", &facts, &err),
+                     DDP_OK);
+    assert_int_equal(facts.flags, 0);
+    assert_int_not_equal(ddp_registry_facts(registry, DDP_KIND_BACKEND, "absent", &facts, &err), DDP_OK);
+    assert_string_equal(((const ddp_backend_ops *)load(registry, DDP_KIND_BACKEND, "launched")->ops)->launcher,
+                        "A=1 run -n %n");
 }
 
 static void refuses_kinds_it_has_not(void **state)
@@ -320,7 +340,7 @@ int main(void)
         TEST(loads_once),       TEST(reads_wider_rows),      TEST(fills_holes_with_stubs),
         TEST(knows_every_slot), TEST(refuses_with_a_reason), TEST(refuses_kinds_it_has_not),
         TEST(unloads),          TEST(keeps_what_must_stay),  TEST(two_registries_share),
-        TEST(names_survivors),
+        TEST(names_survivors),  TEST(reads_facts_of_files),
     };
 
     return cmocka_run_group_tests_name("plugin", tests, NULL, NULL);

@@ -179,7 +179,7 @@ static void program_of_an_mlp(void **state)
     for (uint32_t i = 0; i < p->node_count; i++) {
         assert_int_equal(p->nodes[i].op, train_ops[i]);
         assert_string_equal(p->nodes[i].name, names[i]);
-        assert_int_equal(p->nodes[i].flags, 0);
+        assert_int_equal(p->nodes[i].accumulate, 0);
     }
     assert_int_equal(p->nodes[0].attrs.reshape.dims[0], 5);
     assert_int_equal(p->nodes[0].attrs.reshape.dims[1], 784);
@@ -211,13 +211,53 @@ static void program_of_an_mlp(void **state)
     ddp_graph_free(g);
 }
 
+/* What answers alone: no label, no loss, no dropout; what only the answer needs is in no other program. */
+static void program_of_outputs(void **state)
+{
+    static const uint32_t ops[] = {DDP_OP_RESHAPE, DDP_OP_LINEAR, DDP_OP_RESHAPE, DDP_OP_RELU};
+    ddp_graph *g = open_graph();
+    ddp_tensor x = ddp_dropout(g, logits_of(g, 10), 0.5), y = ddp_relu(g, x);
+    ddp_err err = {0};
+    ddp_layout *l;
+    ddp_program *p;
+
+    (void)state;
+    ddp_output(g, "positive", y);
+    ddp_output(g, "logits", x);
+    ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));
+    ok(ddp_graph_finish(g, &err));
+    ok(ddp_layout_create(g, 1, 1, 1, &l, &err));
+    ok(ddp_program_create_outputs(g, l, 3, &p, &err));
+    assert_int_equal(p->training, 0);
+    assert_int_equal(p->loss, -1);
+    assert_int_equal(p->node_count, DDP_COUNT(ops));
+    for (uint32_t i = 0; i < p->node_count; i++) assert_int_equal(p->nodes[i].op, ops[i]);
+    for (uint32_t i = 0; i < p->value_count; i++) assert_string_not_equal(p->values[i].name, "label");
+    assert_int_equal(p->metric_count, 2);
+    assert_string_equal(p->metric_names[0], "positive");
+    assert_int_equal(p->metrics[0], p->nodes[3].out[0]);
+    assert_string_equal(p->metric_names[1], "logits");
+    assert_int_equal(p->metrics[1], p->nodes[2].out[0]);
+    ddp_program_free(p);
+    ok(ddp_program_create(g, l, 3, false, &p, &err));
+    for (uint32_t i = 0; i < p->node_count; i++) assert_int_not_equal(p->nodes[i].op, DDP_OP_RELU);
+    ddp_program_free(p);
+    ddp_layout_free(l);
+    ddp_graph_free(g);
+    g = mlp();
+    ok(ddp_layout_create(g, 1, 1, 1, &l, &err));
+    assert_int_equal(ddp_program_create_outputs(g, l, 3, &p, &err), DDP_ERR_UNSUPPORTED);
+    assert_has(err.msg, "no output");
+    ddp_layout_free(l);
+    ddp_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finish_needs_a_loss),
-        cmocka_unit_test(finish_names_the_parameter_without_gradient),
-        cmocka_unit_test(finish_checks_labels),
-        cmocka_unit_test(program_of_an_mlp),
+        cmocka_unit_test(finish_needs_a_loss),  cmocka_unit_test(finish_names_the_parameter_without_gradient),
+        cmocka_unit_test(finish_checks_labels), cmocka_unit_test(program_of_an_mlp),
+        cmocka_unit_test(program_of_outputs),
     };
 
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);

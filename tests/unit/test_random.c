@@ -66,10 +66,62 @@ static void check_mixed(const char *line)
     if (strncmp(hex, expected, 16) != 0) fail_msg("got %.16s: %s", hex, line);
 }
 
+static void check_normal(const char *line)
+{
+    uint64_t seed, count;
+    char mean[64], std[64], expected[32], hex[65];
+    ddp_mt19937 g, skipped;
+    float *values;
+
+    assert_int_equal(
+        5, sscanf(line, "normal %" SCNu64 " %" SCNu64 " %63s %63s : %31s", &seed, &count, mean, std, expected));
+    values = malloc(count * sizeof(*values));
+    assert_non_null(values);
+    ddp_mt19937_seed(&g, seed);
+    ddp_mt19937_normal(&g, values, count, strtod(mean, NULL), strtod(std, NULL));
+    sha256_hex(values, count * sizeof(*values), hex);
+    free(values);
+    if (strncmp(hex, expected, 16) != 0) fail_msg("got %.16s: %s", hex, line);
+    ddp_mt19937_seed(&skipped, seed);
+    ddp_mt19937_skip_normal(&skipped, count);
+    for (int i = 0; i < 700; i++) assert_int_equal(ddp_mt19937_next(&g), ddp_mt19937_next(&skipped));
+    assert_int_equal(g.has_kept, skipped.has_kept);
+}
+
+/* Normals, few and many, and uniforms in turn from one generator; then the same with every second draw skipped. */
+static void check_normals(const char *line)
+{
+    enum { ROUNDS = 39 };
+    uint64_t seed;
+    char expected[32], hex[65];
+    float drawn[ROUNDS * (ROUNDS + 1) * 2], again[ROUNDS], *at = drawn;
+    ddp_mt19937 g, skipped;
+
+    assert_int_equal(2, sscanf(line, "normals %" SCNu64 " : %31s", &seed, expected));
+    ddp_mt19937_seed(&g, seed);
+    ddp_mt19937_seed(&skipped, seed);
+    for (uint64_t i = 1; i <= ROUNDS; at += 4 * i, i++) {
+        ddp_mt19937_normal(&g, at, i, 0.25, 2.0);
+        ddp_mt19937_uniform(&g, at + i, 3 * i, -0.5, 0.5);
+        if (i % 2 == 0)
+            ddp_mt19937_skip_normal(&skipped, i);
+        else
+            ddp_mt19937_normal(&skipped, again, i, 0.25, 2.0);
+        if (i % 2 == 1) assert_memory_equal(again, at, i * sizeof(float));
+        ddp_mt19937_skip(&skipped, 3 * i);
+    }
+    sha256_hex(drawn, sizeof(drawn), hex);
+    if (strncmp(hex, expected, 16) != 0) fail_msg("got %.16s: %s", hex, line);
+}
+
 static void check_random(const char *line)
 {
     if (line[0] == 'u')
         check_uniform(line);
+    else if (strncmp(line, "normals", 7) == 0)
+        check_normals(line);
+    else if (line[0] == 'n')
+        check_normal(line);
     else if (line[0] == 'p')
         check_permutation(line);
     else
@@ -79,7 +131,30 @@ static void check_random(const char *line)
 static void test_random(void **state)
 {
     (void)state;
-    assert_true(each_vector("random.txt", check_random) >= 400);
+    assert_true(each_vector("random.txt", check_random) >= 720);
+}
+
+/* The CPU's fused operations and the C library's give the same bits, at the ends of the range too. */
+static void test_normal_variants(void **state)
+{
+    enum { COUNT = 4096 };
+    float fast[COUNT], portable[COUNT];
+    ddp_mt19937 g;
+
+    (void)state;
+    ddp_mt19937_seed(&g, 5);
+    for (int round = 0; round < 8; round++) {
+        ddp_mt19937_uniform(&g, fast, COUNT, 0.0, 1.0);
+        fast[0] = 0.0f;
+        fast[1] = 1.0f - 0x1p-24f;
+        fast[8] = 0.0f;
+        fast[9] = 1.0f - 0x1p-24f;
+        memcpy(portable, fast, sizeof(fast));
+        ddp_normal_blocks(fast, COUNT, 0.0f, 1.0f, 0);
+        ddp_normal_blocks(portable, COUNT, 0.0f, 1.0f, 1);
+        assert_memory_equal(fast, portable, sizeof(fast));
+        for (int i = 0; i < COUNT; i++) assert_true(fabsf(fast[i]) < 6.0f);
+    }
 }
 
 /* torch.nn.Linear(in, out): weight, then bias. Returns the elements written. */
@@ -127,6 +202,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_normal_variants),
         cmocka_unit_test(test_initial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -259,7 +259,7 @@ static void hostile_headers(void **state)
         {"{\"w\":3}", 0, "\"w\": not a JSON object"},
         {"{\"w\":{}}", 0, "\"w\": no dtype"},
         {"{\"w\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "no dtype"},
-        {"{\"w\":{\"dtype\":\"F12\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "dtype F12 is not one of"},
+        {"{\"w\":{\"dtype\":\"F12\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "dtype F12 is not one"},
         {"{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "no shape"},
         {"{\"w\":{\"dtype\":\"F32\",\"shape\":4,\"data_offsets\":[0,4]}}", 4, "no shape"},
         {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "no data_offsets"},

@@ -205,6 +205,76 @@ static void expect_refusal(const char *key, const char *text, const char *part)
     config_free(plugin, config);
 }
 
+/* Bytes stand for the same numbers as the floats, and labels follow from them. */
+static void test_bytes(void **state)
+{
+    ddp_dataset *bytes = open_with("shape", "3,8,8", "classes", "4", "dtype", "u8", NULL);
+    ddp_dataset *floats = open_with("shape", "3,8,8", "classes", "4", NULL);
+    const ddp_field *f;
+    int same = 0;
+
+    (void)state;
+    ops->fields(bytes, &f);
+    assert_string_equal(f[0].name, "image");
+    assert_int_equal(f[0].dtype, DDP_U8);
+    assert_int_equal(f[0].min, 0);
+    assert_int_equal(f[0].max, 255);
+    assert_true(ops->fingerprint(bytes) != ops->fingerprint(floats));
+    for (uint64_t i = 0; i < 200; i++) {
+        unsigned char image[192];
+        float values[192];
+        int64_t label, other;
+
+        read_sample(bytes, i, image, &label);
+        read_sample(floats, i, values, &other);
+        for (int k = 0; k < 192; k++) assert_true(fabsf(values[k] - (float)(image[k] - 128) / 36.0f) < 1.0f / 36.0f);
+        assert_true(label >= 0 && label < 4);
+        same += label == other;
+    }
+    assert_true(same > 180);
+    ops->close(bytes);
+    ops->close(floats);
+}
+
+/* The target is the input one further; three of four tokens follow from the one before. */
+static void test_tokens(void **state)
+{
+    enum { CONTEXT = 50, VOCABULARY = 11, SAMPLES = 400 };
+    ddp_dataset *d = open_with("shape", "50", "vocabulary", "11", "samples", "400", NULL);
+    ddp_dataset *other = open_with("shape", "50", "vocabulary", "12", "samples", "400", NULL);
+    int64_t input[CONTEXT], target[CONTEXT];
+    int counts[VOCABULARY][VOCABULARY] = {{0}}, followed = 0;
+    const ddp_field *f;
+
+    (void)state;
+    assert_int_equal(ops->fields(d, &f), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(f[i].name, i == 0 ? "input" : "target");
+        assert_int_equal(f[i].dtype, DDP_I64);
+        assert_int_equal(f[i].dims[0], CONTEXT);
+        assert_int_equal(f[i].max, VOCABULARY - 1);
+    }
+    assert_true(ops->fingerprint(d) != ops->fingerprint(other));
+    for (uint64_t i = 0; i < SAMPLES; i++) {
+        read_sample(d, i, input, target);
+        for (int k = 0; k < CONTEXT; k++) {
+            assert_true(input[k] >= 0 && input[k] < VOCABULARY && target[k] >= 0 && target[k] < VOCABULARY);
+            if (k > 0) assert_int_equal(input[k], target[k - 1]);
+            counts[input[k]][target[k]]++;
+        }
+    }
+    for (int a = 0; a < VOCABULARY; a++) {
+        int best = 0;
+
+        for (int b = 0; b < VOCABULARY; b++) best = counts[a][b] > best ? counts[a][b] : best;
+        followed += best;
+    }
+    /* 3 of 4, and one eleventh of the others by chance: 0.773 */
+    assert_true(followed > 0.75 * SAMPLES * CONTEXT && followed < 0.8 * SAMPLES * CONTEXT);
+    ops->close(d);
+    ops->close(other);
+}
+
 static void test_refusals(void **state)
 {
     ddp_dataset *d = open_with(NULL);
@@ -228,7 +298,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox), cmocka_unit_test(test_fields),     cmocka_unit_test(test_determinism),
         cmocka_unit_test(test_golden), cmocka_unit_test(test_statistics), cmocka_unit_test(test_learnable),
-        cmocka_unit_test(test_labels), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_labels), cmocka_unit_test(test_refusals),   cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, open_plugin, NULL);
 }

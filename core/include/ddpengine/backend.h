@@ -5,8 +5,15 @@
  * communicator; only comm_abort comes from others. All ranks issue the same collectives in the same order.
  *
  * `count` is elements per rank: recv of all_gather and gather, send of reduce_scatter, scatter and all_to_all hold
- * count x world. In place is send == recv; for all_gather send == recv + rank * count, for reduce_scatter
- * recv == send + rank * count; any other overlap is DDP_ERR_INVALID. count 0 and world 1 are legal everywhere.
+ * count x world; recv of reduce and gather and send of scatter are used at the root alone. count 0 and world 1 are legal
+ * everywhere. A count whose bytes times world are more than PTRDIFF_MAX is DDP_ERR_INVALID on every rank.
+ *
+ * In place is NCCL's, and MPI's by the addresses. Any other overlap of what a rank uses is DDP_ERR_INVALID on that rank.
+ *     all_reduce, reduce          send == recv (reduce: at the root)
+ *     all_gather, gather          send == recv + rank * count (gather: at the root)
+ *     reduce_scatter, scatter     recv == send + rank * count (scatter: at the root)
+ *     all_to_all                  none
+ *     broadcast                   always: on recv, send is ignored
  */
 #ifndef DDPENGINE_BACKEND_H
 #define DDPENGINE_BACKEND_H
@@ -46,10 +53,14 @@ typedef struct ddp_work ddp_work;
 typedef struct ddp_comm_params {
     uint32_t struct_size, rank, world_size, local_rank; /* local_rank: among the ranks of this host */
     uint32_t local_size, reserved0;
-    int64_t timeout_ms;     /* of connecting and of one collective; the core's own deadlines are shorter */
+    int64_t timeout_ms;     /* of one collective; the core's own deadlines are shorter */
     const char *group;      /* unique for each communicator */
     const char *address;    /* this rank's own address as rank 0 reaches it, "192.0.2.7" or "127.0.0.1" */
     const ddp_store *store; /* valid until comm_destroy returns */
+    const char *interface;  /* [group] interface of this rank, "eth0"; "": not given, go by `address` */
+    int32_t device_ordinal; /* of CAP_MEM_CUDA: the CUDA device of this rank; -1: host memory only */
+    int32_t reserved1;
+    int64_t connect_timeout_ms; /* of comm_create: every rank is reached by then, or the error names one that is not */
 } ddp_comm_params;
 
 typedef struct ddp_coll {
@@ -71,7 +82,7 @@ typedef struct ddp_backend_ops {
     ddp_status (*comm_create)(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err);
     /* Any thread, any time before comm_destroy, repeatable; pending and later calls end with DDP_ERR_ABORTED. */
     void (*comm_abort)(ddp_comm *c);
-    void (*comm_destroy)(ddp_comm *c); /* never communicates after an abort */
+    void (*comm_destroy)(ddp_comm *c);                                /* never communicates after an abort */
     ddp_status (*supports)(ddp_comm *c, uint32_t dtype, uint32_t op); /* DDP_OK or DDP_ERR_UNSUPPORTED */
     ddp_collective all_reduce;
     ddp_collective broadcast; /* in place on `recv`; `send` is ignored */
@@ -92,6 +103,19 @@ typedef struct ddp_backend_ops {
     ddp_status (*work_wait)(ddp_work *w, int64_t timeout_ms, ddp_err *err);
     ddp_status (*work_stream_wait)(ddp_work *w, void *stream, ddp_err *err);
     void (*work_free)(ddp_work *w);
+    /* With DDP_PLUGIN_F_LAUNCHER: the words that start the program under the backend's own launcher, "%n" standing for the
+     * number of ranks: "mpirun --bind-to none -np %n". NAME=value words in front go to its environment, where the user has
+     * not set that name. Each rank then learns who it is from the launcher's variables. The launcher gives the exit code of
+     * the first rank that failed. */
+    const char *launcher;
+    /* Optional. On each rank before any meeting, on the thread that starts the run: whether this process could take part
+     * at all (a library or a driver is missing, it was not started by the launcher). Of `p` rank, world_size, interface and
+     * device_ordinal are set. Opens nothing. DDP_ERR_CONFIG ends the run with exit code 2, anything else with 3. */
+    ddp_status (*check)(const ddp_host *host, const void *config, const ddp_comm_params *p, ddp_err *err);
+    /* Optional, beside `launcher`. In the process that has started the launcher, on its only thread, when the launcher and all
+     * ranks of this host have ended, however they did: removes from this host what the launcher that was process `pid` and its
+     * ranks have left, and nothing of anybody else's. Nothing is open; what cannot be removed stays. */
+    void (*launcher_clean)(uint64_t pid);
 } ddp_backend_ops;
 
 #ifdef __cplusplus

@@ -10,7 +10,9 @@ extern "C" {
 
 #define DDP_DATASET_ABI 1u
 
-/* One field of a sample. Names by convention: "image" (C, H, W) f32, "label" () i64, "input", "target" f32, "tokens". */
+/* One field of a sample. Names by convention: "image" (C, H, W), "label" () i64; "input" and "target", f32 of any shape or, for
+ * language models, i64 (T). An image is f32, or u8 as it lies on disk: the core then makes f32 of it, from 0 to 1, and does
+ * what [data] asks for (resize, random_crop, flip, mean, std ..), so that a dataset need not. */
 typedef struct ddp_field {
     const char *name;
     uint32_t dtype, rank;
@@ -28,9 +30,12 @@ typedef struct ddp_dataset_ops {
     uint64_t (*length)(const ddp_dataset *d);
     /* *out and what it points to live until close. */
     uint32_t (*fields)(const ddp_dataset *d, const ddp_field **out);
-    /* 64 bits that are equal on two ranks if and only if (but for chance) their data and transforms are equal. */
+    /* 64 bits that are equal on two ranks if and only if (but for chance) their data are equal, and what the plugin itself does
+     * to them; of very large data a sample of the content may stand for the rest. Known after open. */
     uint64_t (*fingerprint)(const ddp_dataset *d);
-    /* Writes sample `index` of `epoch` into buffers[f], one for each field, of the field's bytes. Any number of threads at once. */
+    /* Writes sample `index` of `epoch` into buffers[f], one for each field, of the field's bytes. Any number of threads at once.
+     * A file that has changed or gone since open is DDP_ERR_DATA and names the file: read it by pread, since a mapped file
+     * that is cut short ends the process. */
     ddp_status (*read)(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err);
 } ddp_dataset_ops;
 

@@ -14,8 +14,9 @@ extern "C" {
 
 #define DDP_DEVICE_ABI 1u
 
-#define DDP_DEVICE_CAP_HOST_MEMORY (1ull << 0) /* its memory is the host's: the loader and host backends use it directly */
-#define DDP_DEVICE_CAP_OVERLAP     (1ull << 1) /* run() returns before the kernels are done */
+#define DDP_DEVICE_CAP_HOST_MEMORY                                                                                     \
+    (1ull << 0)                            /* its memory is the host's: the loader and host backends use it directly */
+#define DDP_DEVICE_CAP_OVERLAP (1ull << 1) /* run() returns before the kernels are done */
 
 enum { DDP_PRECISION_F32 = 0, DDP_PRECISION_BF16 };
 
@@ -33,16 +34,17 @@ typedef struct ddp_device_params {
 typedef struct ddp_device_info { /* zeroed by the core */
     uint32_t struct_size, reserved0;
     uint64_t memory_bytes;
-    char name[128];     /* "AMD EPYC, AVX-512 with bf16" */
-    char library[128];  /* "oneDNN 2.6.3" */
+    char name[128];    /* "AMD EPYC, AVX-512 with bf16" */
+    char library[128]; /* "oneDNN 2.6.3" */
 } ddp_device_info;
 
 /* Memory of one instance of a program. */
 typedef struct ddp_bind {
     uint32_t struct_size, reserved0;
-    void *arena;        /* plan->arena_bytes, 64-byte aligned, of this device's alloc */
+    void *arena;         /* plan->arena_bytes, 64-byte aligned, of this device's alloc */
     const float *params; /* the parameter arena */
     float *grads;        /* the gradient arena; NULL when the program has no gradients */
+    float *buffers;      /* the buffer arena; NULL when the model has none */
 } ddp_bind;
 
 #define DDP_RUN_GRAD_ADD (1u << 0) /* add to the gradient arena instead of setting it: the later micro-steps */
@@ -50,6 +52,7 @@ typedef struct ddp_bind {
 typedef struct ddp_run {
     uint32_t struct_size, flags;
     void *const *inputs; /* by field, 64-byte aligned device memory of N samples; stays valid until the run is done */
+    ddp_random random;   /* of this micro-step on this rank */
 } ddp_run;
 
 /* One update of a flat slice, PyTorch's formulas (torch.optim.SGD, Adam, AdamW; dampening 0, amsgrad off), the same bits

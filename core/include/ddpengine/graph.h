@@ -31,10 +31,10 @@ typedef struct ddp_tensor {
 
 /* How a parameter starts. Drawn in order of declaration from one mt19937 seeded with [train] seed, as
  * torch.manual_seed(seed) followed by the modules' constructors draws it. */
-enum { DDP_INIT_CONSTANT = 1, DDP_INIT_UNIFORM };
+enum { DDP_INIT_CONSTANT = 1, DDP_INIT_UNIFORM, DDP_INIT_NORMAL };
 typedef struct ddp_init_spec {
     uint32_t kind, reserved0;
-    double a, b; /* CONSTANT: a; UNIFORM: from a to b */
+    double a, b; /* CONSTANT: a; UNIFORM: from a to b; NORMAL: mean a, standard deviation b */
 } ddp_init_spec;
 
 typedef struct ddp_graph ddp_graph;
@@ -52,8 +52,16 @@ typedef struct ddp_graph_api {
     void (*loss)(ddp_graph *g, ddp_tensor scalar);
     void (*metric)(ddp_graph *g, const char *name, ddp_tensor scalar); /* summed over the samples of an evaluation */
     uint32_t (*dims)(const ddp_graph *g, ddp_tensor t, int64_t *dims); /* returns the rank, 0 for a failed tensor */
-    void (*fail)(ddp_graph *g, const char *message);                   /* a model's own complaint; the first one sticks */
+    void (*fail)(ddp_graph *g, const char *message); /* a model's own complaint; the first one sticks */
     ddp_status (*status)(const ddp_graph *g, ddp_err *err);
+    /* Draws a parameter anew over its first values, as torch.nn.init.*_ does after a module's constructor. */
+    void (*init)(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init);
+    /* torch's register_buffer: state of the model that is not trained. DDP_F32 starts at `initial`; a DDP_I64 scalar starts
+     * at 0 and counts the training batches by itself, as num_batches_tracked does. */
+    ddp_tensor (*buffer)(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
+                         double initial);
+    /* A result for programs that use the model, such as the logits that text is sampled from; of any shape. */
+    void (*output)(ddp_graph *g, const char *name, ddp_tensor t);
 } ddp_graph_api;
 
 struct ddp_graph { /* the core's graph starts with this */
@@ -84,6 +92,7 @@ static inline void ddp_scope_end(ddp_graph *g) { g->api->scope(g, NULL); }
 static inline uint32_t ddp_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims) { return g->api->dims(g, t, dims); }
 static inline void ddp_loss(ddp_graph *g, ddp_tensor scalar) { g->api->loss(g, scalar); }
 static inline void ddp_metric(ddp_graph *g, const char *name, ddp_tensor scalar) { g->api->metric(g, name, scalar); }
+static inline void ddp_output(ddp_graph *g, const char *name, ddp_tensor t) { g->api->output(g, name, t); }
 static inline void ddp_graph_fail(ddp_graph *g, const char *message) { g->api->fail(g, message); }
 static inline ddp_status ddp_graph_status(const ddp_graph *g, ddp_err *err) { return g->api->status(g, err); }
 
@@ -98,40 +107,6 @@ static inline ddp_tensor ddp_op2_(ddp_graph *g, uint32_t op, ddp_tensor a, ddp_t
     in[0] = a;
     in[1] = b;
     return g->api->op(g, op, NULL, 2, in, "");
-}
-
-/* torch.nn.Linear: parameters "NAME.weight" (out, in) and "NAME.bias" (out), both kaiming-uniform with a = sqrt(5).
- * x (*, in) -> (*, out). */
-static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
-    DDP_PRINTF_(5, 6);
-static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
-{
-    char name[DDP_NAME_MAX - 8], full[DDP_NAME_MAX];
-    int64_t dims[DDP_MAX_DIMS], shape[2];
-    uint32_t rank = ddp_dims(g, x, dims);
-    ddp_init_spec init;
-    ddp_tensor in[3];
-    double in_features = rank > 0 ? (double)dims[rank - 1] : 1.0;
-
-    DDP_FORMAT_NAME_(name, fmt);
-    shape[0] = out;
-    shape[1] = rank > 0 ? dims[rank - 1] : 1;
-    memset(&init, 0, sizeof(init));
-    init.kind = DDP_INIT_UNIFORM;
-    /* torch.nn.init.kaiming_uniform_ step by step, so that the double is the same */
-    init.b = sqrt(3.0) * (sqrt(2.0 / (1.0 + sqrt(5.0) * sqrt(5.0))) / sqrt(in_features));
-    init.a = -init.b;
-    in[0] = x;
-    (void)snprintf(full, sizeof(full), "%s.weight", name);
-    in[1] = g->api->param(g, full, 2, shape, &init);
-    in[2].id = -1;
-    if (bias) {
-        init.b = 1.0 / sqrt(in_features);
-        init.a = -init.b;
-        (void)snprintf(full, sizeof(full), "%s.bias", name);
-        in[2] = g->api->param(g, full, 1, shape, &init);
-    }
-    return g->api->op(g, DDP_OP_LINEAR, NULL, bias ? 3 : 2, in, name);
 }
 
 static inline ddp_tensor ddp_relu(ddp_graph *g, ddp_tensor x) { return ddp_op1_(g, DDP_OP_RELU, x); }
@@ -172,9 +147,24 @@ static inline ddp_tensor ddp_flatten(ddp_graph *g, ddp_tensor x)
     return ddp_reshape(g, x, 2, flat);
 }
 
+/* logits (N, .., C), label (N, ..) -> the mean over the labels that are not -100, torch's ignore_index. */
+static inline ddp_tensor ddp_cross_entropy_smoothed(ddp_graph *g, ddp_tensor logits, ddp_tensor label,
+                                                    double label_smoothing)
+{
+    ddp_attrs attrs;
+    ddp_tensor in[2];
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.cross_entropy.label_smoothing = label_smoothing;
+    attrs.cross_entropy.ignore_index = -100;
+    attrs.cross_entropy.ignores = 1;
+    in[0] = logits;
+    in[1] = label;
+    return g->api->op(g, DDP_OP_CROSS_ENTROPY, &attrs, 2, in, "");
+}
 static inline ddp_tensor ddp_cross_entropy(ddp_graph *g, ddp_tensor logits, ddp_tensor label)
 {
-    return ddp_op2_(g, DDP_OP_CROSS_ENTROPY, logits, label);
+    return ddp_cross_entropy_smoothed(g, logits, label, 0.0);
 }
 static inline ddp_tensor ddp_mse(ddp_graph *g, ddp_tensor prediction, ddp_tensor target)
 {
@@ -183,6 +173,67 @@ static inline ddp_tensor ddp_mse(ddp_graph *g, ddp_tensor prediction, ddp_tensor
 static inline ddp_tensor ddp_accuracy(ddp_graph *g, ddp_tensor logits, ddp_tensor label)
 {
     return ddp_op2_(g, DDP_OP_ACCURACY, logits, label);
+}
+
+/* torch.nn.functional.max_pool2d over squares: x (N, C, H, W). */
+static inline ddp_tensor ddp_pool2d_(ddp_graph *g, uint32_t op, ddp_tensor x, int64_t kernel, int64_t stride,
+                                     int64_t padding)
+{
+    ddp_attrs attrs;
+    int i;
+
+    memset(&attrs, 0, sizeof(attrs));
+    for (i = 0; i < 2; i++) {
+        attrs.pool.kernel[i] = kernel;
+        attrs.pool.stride[i] = stride;
+        attrs.pool.padding[i] = padding;
+    }
+    return g->api->op(g, op, &attrs, 1, &x, "");
+}
+static inline ddp_tensor ddp_max_pool2d(ddp_graph *g, ddp_tensor x, int64_t kernel, int64_t stride, int64_t padding)
+{
+    return ddp_pool2d_(g, DDP_OP_MAX_POOL2D, x, kernel, stride, padding);
+}
+static inline ddp_tensor ddp_avg_pool2d(ddp_graph *g, ddp_tensor x, int64_t kernel, int64_t stride, int64_t padding)
+{
+    return ddp_pool2d_(g, DDP_OP_AVG_POOL2D, x, kernel, stride, padding);
+}
+
+/* torch.nn.functional.adaptive_avg_pool2d: x (N, C, H, W) -> (N, C, height, width). */
+static inline ddp_tensor ddp_adaptive_avg_pool2d(ddp_graph *g, ddp_tensor x, int64_t height, int64_t width)
+{
+    ddp_attrs attrs;
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.adaptive.out[0] = height;
+    attrs.adaptive.out[1] = width;
+    return g->api->op(g, DDP_OP_ADAPTIVE_AVG_POOL2D, &attrs, 1, &x, "");
+}
+
+/* torch.nn.functional.dropout; with p = 0 there is no op. */
+static inline ddp_tensor ddp_dropout(ddp_graph *g, ddp_tensor x, double p)
+{
+    ddp_attrs attrs;
+
+    if (p == 0.0) return x;
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.dropout.p = p;
+    return g->api->op(g, DDP_OP_DROPOUT, &attrs, 1, &x, "");
+}
+
+/* Causal self-attention without its projections: qkv (N, T, 3 E) -> (N, T, E), scores scaled by 1 / sqrt(E / heads). */
+static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, double dropout)
+{
+    ddp_attrs attrs;
+    int64_t dims[DDP_MAX_DIMS];
+    uint32_t rank = ddp_dims(g, qkv, dims);
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.attention.heads = heads;
+    attrs.attention.causal = 1;
+    attrs.attention.scale = rank == 3 && heads > 0 ? 1.0 / sqrt((double)dims[2] / 3.0 / (double)heads) : 1.0;
+    attrs.attention.dropout = dropout;
+    return g->api->op(g, DDP_OP_ATTENTION, &attrs, 1, &qkv, "");
 }
 
 #ifdef __cplusplus

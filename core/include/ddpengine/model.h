@@ -1,8 +1,9 @@
-/* ddpengine/model.h -- kind `model`: describes a graph with the builder of <ddpengine/graph.h>. */
+/* ddpengine/model.h -- kind `model`: describes a graph with the builder of <ddpengine/graph.h> and the layers of
+ * <ddpengine/layers.h>. */
 #ifndef DDPENGINE_MODEL_H
 #define DDPENGINE_MODEL_H
 
-#include <ddpengine/graph.h>
+#include <ddpengine/layers.h>
 
 #ifdef __cplusplus
 extern "C" {

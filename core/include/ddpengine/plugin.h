@@ -169,6 +169,7 @@ typedef struct ddp_store {
 
 /* ---- envelope: the one exported symbol ---------------------------------------------------------------------------- */
 #define DDP_PLUGIN_F_NO_UNLOAD (1u << 0) /* never dlclose (libraries whose threads or handlers outlive it) */
+#define DDP_PLUGIN_F_LAUNCHER  (1u << 1) /* a backend whose table has a `launcher`: --nproc starts the ranks by it */
 
 typedef struct ddp_plugin {
     uint32_t magic, abi, struct_size, kind; /* these four never move */

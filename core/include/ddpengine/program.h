@@ -13,9 +13,10 @@ extern "C" {
 #endif
 
 /* ---- ops ---------------------------------------------------------------------------------------------------------- *
- * Inputs -> outputs. N is the batch, * any leading dimensions. Each op matches the PyTorch function named. */
+ * Inputs -> outputs. N is the batch, * any leading dimensions. Each op matches the PyTorch function named. Images are
+ * (N, C, H, W). An optional input that is absent is -1, as is an output that nobody wants. */
 enum {
-    DDP_OP_LINEAR = 1,         /* x (*, I), w (O, I) [, b (O)] -> y (*, O)              torch.nn.functional.linear */
+    DDP_OP_LINEAR = 1,         /* x (*, I), w (O, I) [, b (O)] -> y (*, O); attrs.linear  torch.nn.functional.linear */
     DDP_OP_LINEAR_GRAD_INPUT,  /* dy (*, O), w (O, I) -> dx (*, I) */
     DDP_OP_LINEAR_GRAD_WEIGHT, /* dy (*, O), x (*, I) -> dw (O, I) */
     DDP_OP_LINEAR_GRAD_BIAS,   /* dy (*, O) -> db (O) */
@@ -25,15 +26,51 @@ enum {
     DDP_OP_GELU_GRAD,          /* dy, x (the input) -> dx */
     DDP_OP_ADD,                /* a, b of one shape -> a + b */
     DDP_OP_RESHAPE,            /* x -> y, the same elements in the same order; attrs.reshape */
-    DDP_OP_CROSS_ENTROPY,      /* logits (N, C), label (N) i64 -> loss (), mean over N  torch.nn.functional.cross_entropy */
-    DDP_OP_CROSS_ENTROPY_GRAD, /* logits (N, C), label (N) -> dlogits (N, C), for a loss gradient of 1 */
+    DDP_OP_CROSS_ENTROPY,      /* logits (*, C), label (*) i64 -> loss (), mean over the rows that are not ignored;
+                                * attrs.cross_entropy                                   torch.nn.functional.cross_entropy */
+    DDP_OP_CROSS_ENTROPY_GRAD, /* logits (*, C), label (*) -> dlogits (*, C), for a loss gradient of 1 */
     DDP_OP_MSE,                /* p, t of one shape -> loss (), mean over all elements  torch.nn.functional.mse_loss */
     DDP_OP_MSE_GRAD,           /* p, t -> dp, for a loss gradient of 1 */
-    DDP_OP_ACCURACY,           /* logits (N, C), label (N) -> count () of rows whose first largest logit is at the label */
+    DDP_OP_ACCURACY,          /* logits (*, C), label (*) -> count () of rows whose first largest logit is at the label,
+                                * divided by the rows of one sample */
+    DDP_OP_CONV2D,            /* x (N, C, H, W), w (O, C / groups, KH, KW) [, b (O)] -> y (N, O, H', W'); attrs.conv
+                                *                                                       torch.nn.functional.conv2d */
+    DDP_OP_CONV2D_GRAD_INPUT, /* dy, w -> dx (N, C, H, W) */
+    DDP_OP_CONV2D_GRAD_WEIGHT, /* dy, x -> dw */
+    DDP_OP_CONV2D_GRAD_BIAS,   /* dy -> db (O) */
+    DDP_OP_BATCH_NORM, /* x (N, C, H, W), w (C), b (C), running mean (C), running var (C) -> y, mean (C), invstd (C);
+                                * attrs.batch_norm. Training: the batch's statistics, and the two buffers are updated
+                                * (variance unbiased); else the buffers are used, and mean and invstd are -1.
+                                *                                                       torch.nn.functional.batch_norm */
+    DDP_OP_BATCH_NORM_GRAD, /* dy, x, w, mean, invstd -> dx, dw, db */
+    DDP_OP_MAX_POOL2D,      /* x (N, C, H, W) -> y; attrs.pool                       torch.nn.functional.max_pool2d */
+    DDP_OP_MAX_POOL2D_GRAD, /* dy, x -> dx; of equal values the first in the window gets it */
+    DDP_OP_AVG_POOL2D,      /* x -> y; attrs.pool; padding counts                    torch.nn.functional.avg_pool2d */
+    DDP_OP_AVG_POOL2D_GRAD, /* dy -> dx */
+    DDP_OP_ADAPTIVE_AVG_POOL2D, /* x -> y (N, C, attrs.adaptive.out)                     torch's adaptive_avg_pool2d */
+    DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, /* dy -> dx */
+    DDP_OP_LAYER_NORM,               /* x (*, E), w (E), b (E) -> y, mean (*), invstd (*); attrs.layer_norm
+                                *                                                       torch.nn.functional.layer_norm */
+    DDP_OP_LAYER_NORM_GRAD,          /* dy, x, w, mean, invstd -> dx, dw, db */
+    DDP_OP_EMBEDDING,      /* index (*) i64, w (V, E) -> y (*, E)                   torch.nn.functional.embedding */
+    DDP_OP_EMBEDDING_GRAD, /* dy (*, E), index (*) -> dw (V, E), summed in the order of the rows */
+    DDP_OP_POSITION,       /* x (N, T, E), w (P, E), T <= P -> x + w[:T] */
+    DDP_OP_POSITION_GRAD,  /* dy (N, T, E) -> dw (P, E), 0 from row T on */
+    DDP_OP_ATTENTION,      /* qkv (N, T, 3 E): q, k and v side by side, each of attrs.attention.heads heads
+                                * -> y (N, T, E), log-sum-exp (N, heads, T) of the scaled scores. For dropout, the weight
+                                * of key s for query t in head h of sample n is element ((n heads + h) T + t) T + s.
+                                *                                                       scaled_dot_product_attention */
+    DDP_OP_ATTENTION_GRAD, /* dy, qkv, y, log-sum-exp -> dqkv */
+    DDP_OP_DROPOUT,        /* x -> y; attrs.dropout; never in a program that does not train
+                                *                                                       torch.nn.functional.dropout */
+    DDP_OP_DROPOUT_GRAD,   /* dy -> dx, by the same mask */
     DDP_OP_END_
 };
 
 typedef union ddp_attrs {
+    struct {
+        uint32_t transposed; /* 1: w is (I, O), as in Hugging Face's Conv1D */
+    } linear;
     struct {
         uint32_t tanh; /* 1: the tanh approximation, 0: erf */
     } gelu;
@@ -41,33 +78,98 @@ typedef union ddp_attrs {
         uint32_t rank, reserved0;
         int64_t dims[DDP_MAX_DIMS]; /* of the output */
     } reshape;
+    struct {
+        double label_smoothing; /* from 0 to 1 */
+        int64_t ignore_index;   /* a label that counts for nothing, where `ignores` is 1; not in 0 .. C-1 */
+        uint32_t ignores, reserved0;
+    } cross_entropy;
+    struct {
+        int64_t stride[2], padding[2]; /* height, width */
+        int64_t groups;
+    } conv;
+    struct {
+        int64_t kernel[2], stride[2], padding[2];
+    } pool;
+    struct {
+        int64_t out[2];
+    } adaptive;
+    struct {
+        double eps, momentum; /* running = (1 - momentum) * running + momentum * the batch's */
+        uint32_t training, reserved0;
+    } batch_norm;
+    struct {
+        double eps;
+    } layer_norm;
+    struct {
+        double scale;              /* of q k^T */
+        double dropout;            /* of the weights, after softmax; 0 in a program that does not train */
+        uint32_t heads, causal;    /* causal: position t sees 0 .. t */
+        uint32_t place, reserved0; /* of the dropout */
+    } attention;
+    struct {
+        double p;                  /* an element is 0 with it, else divided by 1 - p */
+        uint32_t place, reserved0; /* of the op in the model, see ddp_philox */
+    } dropout;
     uint64_t words[16]; /* the union's size, 128 bytes, is part of the ABI */
 } ddp_attrs;
+
+/* ---- random numbers of a step --------------------------------------------------------------------------------------- *
+ * Counter-based, so that nothing is kept and a resumed run repeats them: Philox4x32-10 (Salmon et al., "Parallel random
+ * numbers: as easy as 1, 2, 3", 2011). The four words of block i give elements 4 i .. 4 i + 3. An element is dropped where
+ * its word is below p * 2^32, rounded to the nearest integer. */
+typedef struct ddp_random {
+    uint64_t seed;
+    uint64_t stream; /* differs between micro-steps and between ranks */
+} ddp_random;
+
+static inline void ddp_philox(const ddp_random *r, uint32_t place, uint64_t block, uint32_t out[4])
+{
+    uint32_t c0 = (uint32_t)block, c1 = place ^ (uint32_t)(block >> 32) << 16;
+    uint32_t c2 = (uint32_t)r->stream, c3 = (uint32_t)(r->stream >> 32);
+    uint32_t k0 = (uint32_t)r->seed, k1 = (uint32_t)(r->seed >> 32);
+    int round;
+
+    for (round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
 
 /* ---- program ------------------------------------------------------------------------------------------------------ */
 enum {
     DDP_VALUE_INPUT = 1, /* a field of the batch, written by the loader */
     DDP_VALUE_PARAM,     /* a slice of the parameter arena, canonical f32 */
     DDP_VALUE_GRAD,      /* a slice of the gradient arena, canonical f32 */
-    DDP_VALUE_ACT        /* everything computed in between */
+    DDP_VALUE_ACT,       /* everything computed in between */
+    DDP_VALUE_BUFFER     /* a slice of the buffer arena, f32: state that is not trained; its node reads and writes it */
 };
 
 typedef struct ddp_value {
     uint32_t kind, dtype, rank;
-    int32_t index; /* INPUT: field; PARAM and GRAD: parameter; else -1 */
+    int32_t index; /* INPUT: field; PARAM and GRAD: parameter; BUFFER: buffer; else -1 */
     int64_t dims[DDP_MAX_DIMS];
     int64_t elements;
-    uint64_t offset;  /* PARAM and GRAD: elements from the arena's start */
+    uint64_t offset;  /* PARAM, GRAD and BUFFER: elements from the arena's start */
     const char *name; /* the model's name where it has one, else "" */
 } ddp_value;
 
-#define DDP_NODE_MAX_IN  4
+#define DDP_NODE_MAX_IN  6
 #define DDP_NODE_MAX_OUT 3
 
-#define DDP_NODE_F_ACCUMULATE (1u << 0) /* adds to its output, a GRAD that an earlier node of the program has set */
-
 typedef struct ddp_node {
-    uint32_t op, flags, in_count, out_count;
+    uint32_t op;
+    uint32_t accumulate; /* bit i: it adds to out[i], a GRAD that an earlier node of the program has set */
+    uint32_t in_count, out_count;
     int32_t in[DDP_NODE_MAX_IN], out[DDP_NODE_MAX_OUT]; /* values; -1 where absent */
     int32_t reserved0;
     ddp_attrs attrs;
@@ -81,9 +183,10 @@ typedef struct ddp_program {
     uint32_t value_count, node_count, param_count;
     const ddp_value *values;
     const ddp_node *nodes; /* in an order in which every value is written before it is read */
-    int32_t loss;          /* value; mean over the batch */
+    int32_t loss;          /* value; mean over the batch; -1 in a program of outputs alone */
     uint32_t metric_count;
-    const int32_t *metrics; /* values, scalars f32 */
+    /* Values that are there when the program has run: scalars f32, in a program of outputs of any shape, row-major. */
+    const int32_t *metrics;
     const char *const *metric_names;
 } ddp_program;
 
@@ -91,15 +194,17 @@ typedef struct ddp_program {
 typedef struct ddp_kernel {
     const uint32_t *nodes; /* that it computes, in program order */
     uint32_t node_count;
-    uint32_t inplace_count;        /* pairs whose two values may share storage if `in` is not read by a later kernel;
+    uint32_t inplace_count; /* pairs whose two values may share storage if `in` is not read by a later kernel;
                               * pairs of one output are alternatives, the first that can be is taken */
     int32_t inplace_out[2], inplace_in[2];
-    uint64_t scratch_bytes;        /* during this kernel only */
-    const char *name;              /* "linear+bias+relu" */
+    uint64_t scratch_bytes; /* during this kernel only */
+    const char *name;       /* "linear+bias+relu" */
 } ddp_kernel;
 
 /* For each value: bytes 0 means that it has no storage in the arena (inside a kernel, or an INPUT, PARAM or GRAD).
- * alias_of >= 0: a view, it shares the storage of that value. */
+ * alias_of >= 0: a view, it shares the storage of that value. DDP_NOT_STORED: later nodes read it, but their kernels need
+ * nothing of it but what the first one has kept in a private value. */
+#define DDP_NOT_STORED (-2)
 typedef struct ddp_storage {
     uint64_t bytes;
     uint32_t layout; /* opaque to the core */
@@ -125,10 +230,10 @@ typedef struct ddp_lowered {
 
 typedef struct ddp_plan {
     uint32_t struct_size, reserved0;
-    uint64_t arena_bytes;            /* of one instance; offsets are multiples of 64 */
-    const uint64_t *value_offset;    /* program->value_count; DDP_NO_OFFSET where a value has no storage */
-    const uint64_t *private_offset;  /* lowered->private_count */
-    const uint64_t *scratch_offset;  /* lowered->kernel_count; DDP_NO_OFFSET where none */
+    uint64_t arena_bytes;           /* of one instance; offsets are multiples of 64 */
+    const uint64_t *value_offset;   /* program->value_count; DDP_NO_OFFSET where a value has no storage */
+    const uint64_t *private_offset; /* lowered->private_count */
+    const uint64_t *scratch_offset; /* lowered->kernel_count; DDP_NO_OFFSET where none */
 } ddp_plan;
 
 #ifdef __cplusplus

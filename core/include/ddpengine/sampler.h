@@ -26,7 +26,7 @@ typedef struct ddp_sampler_ops {
     ddp_status (*open)(const ddp_host *host, const void *config, const ddp_sampler_params *p, ddp_sampler **out,
                        ddp_err *err);
     void (*close)(ddp_sampler *s);
-    uint64_t (*count)(const ddp_sampler *s);                                    /* samples of this rank in an epoch */
+    uint64_t (*count)(const ddp_sampler *s); /* samples of this rank in an epoch */
     ddp_status (*indices)(ddp_sampler *s, uint64_t epoch, uint64_t *out, ddp_err *err); /* writes count(s) indices */
 } ddp_sampler_ops;
 

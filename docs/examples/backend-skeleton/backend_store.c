@@ -148,7 +148,7 @@ static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm
     c->store = *p->store;
     c->rank = p->rank;
     c->world = p->world_size;
-    c->timeout_ms = p->timeout_ms;
+    c->timeout_ms = p->connect_timeout_ms;
     c->chunk = (size_t)b->config->chunk / 8 * 8; /* whole elements of every dtype */
     c->mine = malloc(c->chunk);
     c->theirs = malloc(c->chunk);
@@ -160,6 +160,7 @@ static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm
         comm_destroy(c);
         return status;
     }
+    c->timeout_ms = p->timeout_ms;
     b->host->log(b->host->ctx, DDP_LOG_DEBUG, __FILE__, __LINE__, "store: %u ranks, chunks of %zu bytes", c->world,
                  c->chunk);
     *out = c;
@@ -315,6 +316,9 @@ static ddp_status check(ddp_comm *c, const ddp_coll *a, const char *what, size_t
     if (supports(c, a->dtype, a->op == 0 ? (uint32_t)DDP_SUM : a->op) != DDP_OK)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "store: %s cannot do dtype %u with operation %u", what, a->dtype,
                         a->op);
+    if (a->count > (size_t)PTRDIFF_MAX / ddp_dtype_size(a->dtype) / c->world)
+        return ddp_fail(err, DDP_ERR_INVALID, "store: %s of %llu elements for each of %u ranks: no memory is so large",
+                        what, (unsigned long long)a->count, c->world);
     if (!in_place && overlaps(a->send, send_bytes, a->recv, recv_bytes))
         return ddp_fail(err, DDP_ERR_INVALID, "store: %s has overlapping buffers", what);
     return DDP_OK;

@@ -1,7 +1,8 @@
-/* backend.c -- backend gloo-tcp: its option table, its function table, and the checks of arguments.
+/* backend.c -- backend gloo-tcp: its option table, its function table, and what comes before each collective.
  *
  * Collectives over TCP between hosts, host memory, blocking. Messages travel by Gloo (shim.cc); the algorithms over them
- * are in collective.c, the arithmetic in reduce.c. */
+ * are in collective.c, the arithmetic in ../common. */
+#include "../common/arguments.h"
 #include "collective.h"
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,15 @@ static ddp_status open_backend(const ddp_host *host, const void *config, ddp_bac
 
 static void close_backend(ddp_backend *b) { free(b); }
 
+/* Before the meeting: a name in GLOO_SOCKET_IFNAME that no interface has. */
+static ddp_status check_here(const ddp_host *host, const void *config, const ddp_comm_params *p, ddp_err *err)
+{
+    char address[DDP_GLOO_ADDRESS_MAX];
+
+    (void)host, (void)config;
+    return ddp_gloo_own_address(p->interface, "", address, err);
+}
+
 static void comm_destroy(ddp_comm *c)
 {
     if (c->mesh != NULL) ddp_gloo_close(c->mesh);
@@ -63,22 +73,30 @@ static void choose_sizes(const ddp_backend *b, ddp_comm *c)
 
 static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err)
 {
+    char address[DDP_GLOO_ADDRESS_MAX];
     ddp_gloo_params mesh = {.rank = p->rank,
                             .world = p->world_size,
                             .timeout_ms = p->timeout_ms,
+                            .connect_timeout_ms = p->connect_timeout_ms,
                             .group = p->group,
-                            .address = p->address,
+                            .address = address,
+                            .host = b->host,
                             .store = p->store,
                             .inbox_bytes = b->config.chunk_bytes};
+    const ddp_kernels *kernels[3];
     ddp_comm *c;
     ddp_status st;
 
     if (p->world_size == 0 || p->rank >= p->world_size)
         return ddp_fail(err, DDP_ERR_INVALID, "gloo-tcp: rank %u of world_size %u", p->rank, p->world_size);
+    st = ddp_gloo_own_address(p->interface, p->address, address, err);
+    if (st != DDP_OK) return st;
     c = calloc(1, sizeof(*c));
     if (c == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "gloo-tcp: out of memory");
     c->rank = p->rank;
     c->world = p->world_size;
+    (void)ddp_kernels_find(kernels);
+    c->kernels = kernels[0];
     c->sources = calloc(p->world_size, sizeof(*c->sources));
     st = c->sources == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "gloo-tcp: out of memory") : DDP_OK;
     if (st == DDP_OK && c->world > 1) st = ddp_gloo_open(&mesh, &c->mesh, err);
@@ -99,73 +117,51 @@ static void comm_abort(ddp_comm *c)
 
 static ddp_status supports(ddp_comm *c, uint32_t dtype, uint32_t op)
 {
-    return ddp_gloo_reduction_of(dtype, op, c->world) != NULL ? DDP_OK : DDP_ERR_UNSUPPORTED;
+    (void)c;
+    return ddp_reduces(dtype, op) ? DDP_OK : DDP_ERR_UNSUPPORTED;
 }
 
-/* ---- arguments ------------------------------------------------------------------------------------------------------- */
-static int overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+/* ---- the slots --------------------------------------------------------------------------------------------------------- */
+static ddp_status check_aborted(ddp_comm *c, const char *name, ddp_err *err)
 {
-    return a < b + b_bytes && b < a + a_bytes;
+    if (!atomic_load(&c->aborted)) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_ABORTED, "gloo-tcp: %s after the communicator was aborted", name);
 }
 
-/* What holds for every collective. `send` and `recv` are sizes in bytes, `in_place` where send may stand within recv. */
-static ddp_status check(ddp_comm *c, const char *name, const ddp_coll *a, size_t send, size_t recv,
-                        const void *in_place, ddp_err *err)
+/* A collective: `run` for world 2 and more, where there is something to do. */
+static ddp_status call(ddp_comm *c, ddp_args_slot slot, const ddp_coll *a,
+                       ddp_status (*run)(ddp_comm *c, const ddp_coll *a, ddp_err *err), ddp_err *err)
 {
-    if (atomic_load(&c->aborted))
-        return ddp_fail(err, DDP_ERR_ABORTED, "gloo-tcp: %s after the communicator was aborted", name);
-    if (ddp_dtype_size(a->dtype) == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "gloo-tcp: %s: unknown dtype %u", name, a->dtype);
-    if (a->count == 0) return DDP_OK;
-    if (a->recv == NULL || (send > 0 && a->send == NULL))
-        return ddp_fail(err, DDP_ERR_INVALID, "gloo-tcp: %s of %zu elements without a buffer", name, a->count);
-    if (send > 0 && a->send != in_place && overlap(a->send, send, a->recv, recv))
-        return ddp_fail(err, DDP_ERR_INVALID, "gloo-tcp: %s: send and recv overlap and are not in place", name);
-    return DDP_OK;
-}
+    ddp_status st = check_aborted(c, ddp_args_name(slot), err);
 
-static ddp_status all_reduce(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
-{
-    size_t bytes = a->count * ddp_dtype_size(a->dtype);
-    ddp_status st = check(c, "all_reduce", a, bytes, bytes, a->recv, err);
-
-    (void)out;
-    if (st != DDP_OK) return st;
-    if (supports(c, a->dtype, a->op) != DDP_OK)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "gloo-tcp: all_reduce: unknown operation %u", a->op);
-    if (a->count == 0) return DDP_OK;
-    if (c->world > 1) return ddp_gloo_all_reduce(c, a, err);
-    if (a->send != a->recv) memcpy(a->recv, a->send, bytes);
-    return DDP_OK;
-}
-
-static ddp_status broadcast(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
-{
-    ddp_status st = check(c, "broadcast", a, 0, 0, NULL, err);
-
-    (void)out;
-    if (st != DDP_OK) return st;
-    if (a->root >= c->world)
-        return ddp_fail(err, DDP_ERR_INVALID, "gloo-tcp: broadcast from rank %u of %u", a->root, c->world);
-    return c->world > 1 && a->count > 0 ? ddp_gloo_broadcast(c, a, err) : DDP_OK;
-}
-
-static ddp_status all_gather(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
-{
-    size_t bytes = a->count * ddp_dtype_size(a->dtype);
-    ddp_status st = check(c, "all_gather", a, bytes, bytes * c->world, (char *)a->recv + c->rank * bytes, err);
-
-    (void)out;
+    if (st == DDP_OK) st = ddp_args_check("gloo-tcp", c->rank, c->world, slot, a, err);
     if (st != DDP_OK || a->count == 0) return st;
-    if (c->world > 1) return ddp_gloo_all_gather(c, a, err);
-    if (a->send != a->recv) memcpy(a->recv, a->send, bytes);
+    if (c->world > 1) return run(c, a, err);
+    if (slot != DDP_ARGS_BROADCAST && a->send != a->recv) memcpy(a->recv, a->send, ddp_args_bytes(a));
     return DDP_OK;
 }
+
+#define SLOT(NAME, ARGS, RUN)                                                                                          \
+    static ddp_status NAME(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)                               \
+    {                                                                                                                  \
+        (void)out;                                                                                                     \
+        return call(c, ARGS, a, RUN, err);                                                                             \
+    }
+
+SLOT(all_reduce, DDP_ARGS_ALL_REDUCE, ddp_gloo_all_reduce)
+SLOT(broadcast, DDP_ARGS_BROADCAST, ddp_gloo_broadcast)
+SLOT(all_gather, DDP_ARGS_ALL_GATHER, ddp_gloo_all_gather)
+SLOT(reduce_scatter, DDP_ARGS_REDUCE_SCATTER, ddp_gloo_reduce_scatter)
+SLOT(reduce, DDP_ARGS_REDUCE, ddp_gloo_reduce)
+SLOT(gather, DDP_ARGS_GATHER, ddp_gloo_gather)
+SLOT(scatter, DDP_ARGS_SCATTER, ddp_gloo_scatter)
+SLOT(all_to_all, DDP_ARGS_ALL_TO_ALL, ddp_gloo_all_to_all)
+SLOT(send_to, DDP_ARGS_SEND, ddp_gloo_send_one)
+SLOT(recv_from, DDP_ARGS_RECV, ddp_gloo_recv_one)
 
 static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
 {
-    const ddp_coll none = {.struct_size = sizeof(none), .dtype = DDP_U8};
-    ddp_status st = check(c, "barrier", &none, 0, 0, NULL, err);
+    ddp_status st = check_aborted(c, "barrier", err);
 
     (void)out;
     return st == DDP_OK && c->world > 1 ? ddp_gloo_barrier(c, err) : st;
@@ -173,8 +169,9 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
 
 static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
-    .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_BARRIER | DDP_CAP_MEM_HOST |
-            DDP_CAP_ABORT,
+    .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
+            DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV |
+            DDP_CAP_MEM_HOST | DDP_CAP_ABORT,
     .open = open_backend,
     .close = close_backend,
     .comm_create = comm_create,
@@ -184,7 +181,15 @@ static const ddp_backend_ops ops = {
     .all_reduce = all_reduce,
     .broadcast = broadcast,
     .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
     .barrier = barrier,
+    .reduce = reduce,
+    .gather = gather,
+    .scatter = scatter,
+    .all_to_all = all_to_all,
+    .send = send_to,
+    .recv = recv_from,
+    .check = check_here,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

@@ -1,7 +1,8 @@
-/* collective.h -- the collectives of backend gloo-tcp over the mesh of shim.h, and their element-wise reductions. */
+/* collective.h -- the collectives of backend gloo-tcp over the mesh of shim.h. */
 #ifndef DDP_GLOO_COLLECTIVE_H
 #define DDP_GLOO_COLLECTIVE_H
 
+#include "../common/reduce.h"
 #include "shim.h"
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -12,18 +13,32 @@ struct ddp_comm {
     uint32_t rank, world;
     size_t chunk;         /* bytes of the largest message */
     size_t small;         /* all_reduce of at most this many bytes takes one round; not above chunk */
-    const void **sources; /* [world], for ddp_gloo_reduce */
+    const void **sources; /* [world], for ddp_reduce */
+    const ddp_kernels *kernels;
 };
 
-/* Reads n sources element by element in the order given, so that the bits do not depend on who computes.
- * `out` may be one of them. */
-typedef void (*ddp_gloo_reduction)(void *out, const void *const *in, uint32_t n, size_t count);
-/* NULL for a dtype or op that does not exist. `world` selects how AVG scales. */
-ddp_gloo_reduction ddp_gloo_reduction_of(uint32_t dtype, uint32_t op, uint32_t world);
+/* Every peer, each rank starting with another, so that no rank is everyone's first; `step` 1 to world-1. */
+static inline uint32_t ddp_gloo_peer_at(const ddp_comm *c, uint32_t step) { return (c->rank + step) % c->world; }
+ddp_status ddp_gloo_send_to_all(ddp_comm *c, uint32_t where, size_t at, const void *data, size_t bytes, ddp_err *err);
+ddp_status ddp_gloo_receive_from_all(ddp_comm *c, uint32_t where, ddp_err *err);
 
+/* All for world 2 and more, arguments checked, count 1 and more. collective.c: */
 ddp_status ddp_gloo_all_reduce(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_reduce(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_reduce_scatter(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+/* move.c: */
 ddp_status ddp_gloo_broadcast(ddp_comm *c, const ddp_coll *a, ddp_err *err);
 ddp_status ddp_gloo_all_gather(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_gather(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_scatter(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_all_to_all(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_send_one(ddp_comm *c, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_gloo_recv_one(ddp_comm *c, const ddp_coll *a, ddp_err *err);
 ddp_status ddp_gloo_barrier(ddp_comm *c, ddp_err *err);
+
+#define DDP_GLOO_ADDRESS_MAX 64
+/* The address to bind to: `address`, which the core has chosen; or where no interface was named in [group] and
+ * GLOO_SOCKET_IFNAME is set, that interface's. */
+ddp_status ddp_gloo_own_address(const char *interface, const char *address, char *out, ddp_err *err);
 
 #endif

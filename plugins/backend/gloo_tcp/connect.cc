@@ -1,8 +1,9 @@
 /* connect.cc -- how a mesh comes to be: device, addresses by the store, connections, greetings, sizes agreed on.
  *
- * Gloo's event thread accepts and connects. While connecting, a watch thread waits for the run to be aborted. */
-#include "mesh.h"
+ * Gloo's event thread accepts and connects. All waits together end at one deadline, to which watch.cc sees. */
+#include "watch.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +13,6 @@
 #include <netinet/tcp.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <thread>
 #include <unistd.h>
 
 namespace ddp_gloo_mesh
@@ -22,6 +22,7 @@ namespace
 using Bytes = std::vector<char>;
 
 constexpr size_t kTokenBytes = 16;
+constexpr int64_t kYearMs = INT64_C(1000) * 60 * 60 * 24 * 365;
 constexpr int kSocketBuffer = 2 << 20; /* asked for; the kernel's net.core.wmem_max bounds it */
 
 /* What is said first on each connection: proves that both ends belong to this communicator. Padded to the largest message,
@@ -37,16 +38,37 @@ void store_set(const ddp_gloo &g, const std::string &key, const void *data, size
     if (g.p.store->set(g.p.store->ctx, key.c_str(), data, bytes, &err) != DDP_OK) throw Failure(err.status, err.msg);
 }
 
+/* "30 s", of all of connecting. */
+std::string patience(const ddp_gloo &g)
+{
+    char seconds[32];
+    (void)snprintf(seconds, sizeof seconds, "%.3g s", (double)g.p.connect_timeout_ms / 1e3);
+    return seconds;
+}
+
 Bytes store_get(const ddp_gloo &g, const std::string &key, size_t capacity, const std::string &what)
 {
     Bytes data(capacity);
     size_t length = 0;
     ddp_err err{};
-    if (g.p.store->get(g.p.store->ctx, key.c_str(), data.data(), capacity, &length, g.p.timeout_ms, &err) != DDP_OK)
-        throw Failure(err.status, "waiting for " + what + ": " + err.msg);
+    const ddp_status st =
+        g.p.store->get(g.p.store->ctx, key.c_str(), data.data(), capacity, &length, g.left_ms(), &err);
+    if (st == DDP_ERR_TIMEOUT)
+        throw Failure(st, "rank " + std::to_string(g.p.rank) + " has waited for " + what + " until " + patience(g) +
+                              " (rendezvous_timeout) were over");
+    if (st != DDP_OK) throw Failure(st, "waiting for " + what + ": " + err.msg);
     data.resize(length);
     return data;
 }
+
+/* What its readers have read: the store outlives the communicator, and a run may open many. */
+void store_remove(const ddp_gloo &g, const std::string &key)
+{
+    ddp_err err{};
+    if (g.p.store->remove(g.p.store->ctx, key.c_str(), &err) != DDP_OK) throw Failure(err.status, err.msg);
+}
+
+std::string key_of(uint32_t rank, const std::string &what) { return "gloo/" + std::to_string(rank) + "/" + what; }
 
 /* A secret of this communicator, drawn by rank 0 and spread over the authenticated store. */
 Bytes agree_on_token(const ddp_gloo &g)
@@ -95,17 +117,22 @@ int duplicate_socket(const sockaddr_storage &self, const sockaddr_storage &other
     return found;
 }
 
-/* Room for what is under way, and time-outs of the length asked for (the pair was made with a fifth, see connect_all). */
+/* Of one send or receive; Gloo has set a fifth of connect_timeout_ms, see connect(). */
+void limit_waits(int fd, int64_t ms)
+{
+    timeval limit{};
+    limit.tv_sec = ms / 1000;
+    limit.tv_usec = (ms % 1000) * 1000;
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+/* Room for what is under way. */
 void tune_socket(ddp_gloo &g, int fd)
 {
     const int asked = kSocketBuffer, one = 1;
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &asked, sizeof asked);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    timeval limit{};
-    limit.tv_sec = g.p.timeout_ms / 1000;
-    limit.tv_usec = (g.p.timeout_ms % 1000) * 1000;
-    (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     int got = 0;
     socklen_t size = sizeof got;
     if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &got, &size) != 0) got = 0;
@@ -114,66 +141,101 @@ void tune_socket(ddp_gloo &g, int fd)
     if (g.room == 0 || room < g.room) g.room = room;
 }
 
-/* While the ranks connect, no communicator exists that could be aborted: this thread waits for a key that is set when
- * connecting is over, and a get ends at once when the run is aborted. Closing the pairs then wakes Pair::connect. */
-class Watch
+/* A link-local address holds the number that its interface has on the other host; here it is this rank's own. */
+Bytes seen_from_here(const Bytes &theirs, const sockaddr_storage &mine)
 {
-  public:
-    explicit Watch(ddp_gloo &g) : g_(g), key_("gloo/connected/" + std::to_string(g.p.rank)), thread_([this] { run(); })
-    {
-    }
-    ~Watch()
-    {
-        ddp_err err{};
-        (void)g_.p.store->set(g_.p.store->ctx, key_.c_str(), "1", 1, &err);
-        thread_.join();
-        (void)g_.p.store->remove(g_.p.store->ctx, key_.c_str(), &err);
-    }
-    bool fired() const { return fired_; }
+    const tp::tcp::Address address(theirs);
+    sockaddr_storage a = address.getSockaddr();
+    auto &v6 = reinterpret_cast<sockaddr_in6 &>(a);
+    if (a.ss_family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) return theirs;
+    v6.sin6_scope_id = reinterpret_cast<const sockaddr_in6 &>(mine).sin6_scope_id;
+    return tp::tcp::Address(a, address.getSeq()).bytes();
+}
 
-  private:
-    void run()
-    {
-        char value;
-        size_t length = 0;
-        ddp_err err{};
-        if (g_.p.store->get(g_.p.store->ctx, key_.c_str(), &value, 1, &length, g_.p.timeout_ms, &err) == DDP_OK) return;
-        fired_ = true;
-        for (uint32_t peer = 0; peer < g_.p.world; peer++)
-            if (peer != g_.p.rank) g_.context->getPair((int)peer)->close();
-    }
-    ddp_gloo &g_;
-    const std::string key_;
-    std::atomic<bool> fired_{false};
-    std::thread thread_;
-};
-
-/* Publishes the addresses of this rank's pairs, one a peer, and connects each to its counterpart. */
-void connect_all(ddp_gloo &g)
+std::string name_of(uint32_t rank, const Bytes &host, const Bytes &address)
 {
-    const std::string mine = "gloo/" + std::to_string(g.p.rank) + "/";
+    return "rank " + std::to_string(rank) + " on host " + std::string(host.begin(), host.end()) + " (" +
+           tp::tcp::Address(address).str() + ")";
+}
+
+/* Gloo's text without the place in its source. */
+std::string reason(const std::exception &e)
+{
+    const std::string text = e.what();
+    const size_t end = text.find("] ");
+    return text[0] == '[' && end != std::string::npos ? text.substr(end + 2) : text;
+}
+
+Failure unreachable(const ddp_gloo &g, uint32_t peer, const std::string &why)
+{
+    return Failure(DDP_ERR_PEER, g.peers[g.p.rank].name + " and " + g.peers[peer].name +
+                                     " cannot connect to each other within " + patience(g) +
+                                     " (rendezvous_timeout): " + why +
+                                     ". Let a firewall between them pass TCP, or name in [group] interface the network "
+                                     "that they share");
+}
+
+/* Why `peer` failed: the watch had ended its connection, or as Gloo says. */
+Failure lost(const ddp_gloo &g, uint32_t peer, const Watch &watch, const std::exception &e)
+{
+    switch (watch.verdict()) {
+    case Watch::Aborted:
+        return Failure(DDP_ERR_ABORTED, "the run was aborted while connecting to " + g.peers[peer].name);
+    case Watch::Late: return unreachable(g, peer, "the time is over");
+    default: return unreachable(g, peer, reason(e));
+    }
+}
+
+void connect_one(ddp_gloo &g, uint32_t peer, const Bytes &theirs, const Watch &watch)
+{
+    auto &pair = g.context->getPair((int)peer);
+    const tp::tcp::Address mine(pair->address().bytes());
+    const Bytes address = seen_from_here(theirs, mine.getSockaddr());
+    const tp::tcp::Address other(address);
+    if (mine.getSockaddr().ss_family != other.getSockaddr().ss_family)
+        throw unreachable(g, peer, "one has an IPv4 address and the other an IPv6 address");
+    try {
+        pair->connect(address);
+        const tp::tcp::Address self(pair->address().bytes());
+        pair->setSync(true, false);
+        const int fd = duplicate_socket(self.getSockaddr(), other.getSockaddr());
+        limit_waits(fd, g.p.connect_timeout_ms);
+        std::lock_guard<std::mutex> lock(g.fds);
+        g.peers[peer].fd = fd;
+    } catch (const std::exception &e) {
+        throw lost(g, peer, watch, e);
+    }
+}
+
+/* Makes the pairs, one a peer, and tells the others this rank's host and their addresses. */
+void publish(ddp_gloo &g)
+{
+    Bytes host(256), address;
+    if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+    host.resize(strlen(host.data()));
+    store_set(g, key_of(g.p.rank, "host"), host.data(), host.size());
     for (uint32_t peer = 0; peer < g.p.world; peer++) {
         if (peer == g.p.rank) continue;
-        const Bytes address = g.context->createPair((int)peer)->address().bytes();
-        store_set(g, mine + std::to_string(peer), address.data(), address.size());
+        address = g.context->createPair((int)peer)->address().bytes();
+        store_set(g, key_of(g.p.rank, std::to_string(peer)), address.data(), address.size());
     }
-    Watch watch(g);
+    g.peers[g.p.rank].name = name_of(g.p.rank, host, address);
+}
+
+/* Connects each pair to its counterpart. */
+void connect_all(ddp_gloo &g, Watch &watch)
+{
+    const std::string own = std::to_string(g.p.rank);
     for (uint32_t peer = 0; peer < g.p.world; peer++) {
         if (peer == g.p.rank) continue;
         const std::string who = "rank " + std::to_string(peer);
-        const Bytes address = store_get(g, "gloo/" + std::to_string(peer) + "/" + std::to_string(g.p.rank),
-                                        tp::Address::kMaxByteSize, who + "'s address");
-        auto &pair = g.context->getPair((int)peer);
-        try {
-            pair->connect(address);
-            const tp::tcp::Address self(pair->address().bytes()), other(address);
-            pair->setSync(true, false);
-            g.peers[peer].fd = duplicate_socket(self.getSockaddr(), other.getSockaddr());
-        } catch (const std::exception &e) {
-            if (watch.fired()) throw Failure(DDP_ERR_ABORTED, "the run was aborted while connecting to " + who);
-            throw Failure(DDP_ERR_PEER, "no connection to " + who + " at " + tp::tcp::Address(address).str() + ": " +
-                                            e.what() + "; check that the network lets these hosts connect");
-        }
+        watch.waits_for(who);
+        const Bytes host = store_get(g, key_of(peer, "host"), 256, "the name of " + who + "'s host");
+        const Bytes address = store_get(g, key_of(peer, own), tp::Address::kMaxByteSize, who + "'s address");
+        store_remove(g, key_of(peer, own)); /* it was for this rank alone */
+        g.peers[peer].name = name_of(peer, host, address);
+        watch.waits_for(g.peers[peer].name);
+        connect_one(g, peer, address, watch);
     }
 }
 
@@ -191,7 +253,7 @@ void make_buffers(ddp_gloo &g)
 }
 
 /* Exchanges greetings with every peer, the lower rank first: no two ranks wait for each other's reading. */
-void greet(ddp_gloo &g, const Bytes &token)
+void greet(ddp_gloo &g, const Bytes &token, Watch &watch)
 {
     std::vector<char> out(g.p.inbox_bytes);
     Greeting hello{};
@@ -202,35 +264,47 @@ void greet(ddp_gloo &g, const Bytes &token)
     for (uint32_t rank = 0; rank < g.p.world; rank++) {
         if (rank == g.p.rank) continue;
         Peer &peer = g.peers[rank];
-        if (g.p.rank < rank) send_to(peer, DDP_GLOO_INBOX, 0, out.data(), out.size());
-        peer.from_inbox->waitRecv();
-        if (g.p.rank > rank) send_to(peer, DDP_GLOO_INBOX, 0, out.data(), out.size());
+        watch.waits_for(peer.name);
+        try {
+            if (g.p.rank < rank) send_to(peer, DDP_GLOO_INBOX, 0, out.data(), out.size());
+            peer.from_inbox->waitRecv();
+            if (g.p.rank > rank) send_to(peer, DDP_GLOO_INBOX, 0, out.data(), out.size());
+        } catch (const std::exception &e) {
+            throw lost(g, rank, watch, e);
+        }
         Greeting theirs;
         memcpy(&theirs, peer.inbox.get(), sizeof theirs);
         if (memcmp(theirs.token, hello.token, kTokenBytes) != 0 || theirs.rank != rank || theirs.world != g.p.world)
-            throw Failure(DDP_ERR_PEER, "what connected in the place of rank " + std::to_string(rank) +
+            throw Failure(DDP_ERR_PEER, "what connected in the place of " + peer.name +
                                             " does not belong to communicator \"" + g.group + "\"");
         tune_socket(g, peer.fd);
     }
 }
 
 /* Every rank takes the least room of all: chunks must be cut the same way everywhere. */
-void agree_on_room(ddp_gloo &g)
+void agree_on_room(ddp_gloo &g, Watch &watch)
 {
     const uint64_t mine = g.room;
-    for (uint32_t rank = 0; rank < g.p.world; rank++)
-        if (rank != g.p.rank) send_to(g.peers[rank], DDP_GLOO_INBOX, 0, &mine, sizeof mine);
-    for (uint32_t rank = 0; rank < g.p.world; rank++) {
-        if (rank == g.p.rank) continue;
-        uint64_t theirs;
-        g.peers[rank].from_inbox->waitRecv();
-        memcpy(&theirs, g.peers[rank].inbox.get(), sizeof theirs);
-        if (theirs < g.room) g.room = theirs;
+    uint32_t rank = 0;
+    try {
+        for (; rank < g.p.world; rank++)
+            if (rank != g.p.rank) send_to(g.peers[rank], DDP_GLOO_INBOX, 0, &mine, sizeof mine);
+        for (rank = 0; rank < g.p.world; rank++) {
+            if (rank == g.p.rank) continue;
+            uint64_t theirs;
+            watch.waits_for(g.peers[rank].name);
+            g.peers[rank].from_inbox->waitRecv();
+            memcpy(&theirs, g.peers[rank].inbox.get(), sizeof theirs);
+            if (theirs < g.room) g.room = theirs;
+        }
+    } catch (const std::exception &e) {
+        throw lost(g, rank, watch, e);
     }
 }
 
 std::shared_ptr<tp::Device> make_device(const ddp_gloo_params &p)
 {
+    ThreadName name("ddp-gloo-events");
     tp::tcp::attr attr;
     attr.hostname = p.address;
     try {
@@ -244,16 +318,26 @@ std::shared_ptr<tp::Device> make_device(const ddp_gloo_params &p)
 void connect(ddp_gloo &g)
 {
     SignalsBlocked guard;
+    g.p.connect_timeout_ms = std::min(g.p.connect_timeout_ms, kYearMs);
+    g.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(g.p.connect_timeout_ms);
     if (g.p.inbox_bytes < sizeof(Greeting)) g.p.inbox_bytes = sizeof(Greeting);
     g.peers.resize(g.p.world);
     g.device = make_device(g.p);
     g.context = g.device->createContext((int)g.p.rank, (int)g.p.world);
-    /* Gloo waits five times this long for a connection; receives get the whole in tune_socket */
-    g.context->setTimeout(std::chrono::milliseconds(g.p.timeout_ms / 5 + 1));
+    /* Gloo waits five times this long for a connection */
+    g.context->setTimeout(std::chrono::milliseconds(g.p.connect_timeout_ms / 5 + 1));
     const Bytes token = agree_on_token(g);
-    connect_all(g);
+    publish(g);
+    Watch watch(g);
+    connect_all(g, watch);
     make_buffers(g);
-    greet(g, token);
-    agree_on_room(g);
+    greet(g, token, watch);
+    agree_on_room(g, watch);
+    watch.end();
+    /* with its room each rank has said that it has read what stands in the store for all */
+    store_remove(g, key_of(g.p.rank, "host"));
+    if (g.p.rank == 0) store_remove(g, "gloo/token");
+    for (Peer &peer : g.peers)
+        if (peer.fd >= 0) limit_waits(peer.fd, g.p.timeout_ms);
 }
 } // namespace ddp_gloo_mesh

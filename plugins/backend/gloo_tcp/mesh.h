@@ -17,8 +17,10 @@
 #pragma GCC diagnostic pop
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <signal.h>
 #include <stdexcept>
 #include <string>
@@ -35,7 +37,8 @@ struct Failure : std::runtime_error {
 };
 
 struct Peer {
-    int fd = -1; /* a duplicate of the pair's socket, for shutdown(2) and options; ours to close */
+    std::string name; /* "rank 1 on host b (192.0.2.7:40123)" */
+    int fd = -1;      /* a duplicate of the pair's socket, for shutdown(2) and options; ours to close */
     std::unique_ptr<char[]> inbox;
     std::unique_ptr<tp::Buffer> to_inbox, to_region; /* over the whole address space: send() takes absolute addresses */
     std::unique_ptr<tp::Buffer> from_inbox, from_region;
@@ -57,6 +60,24 @@ class SignalsBlocked
     sigset_t before_;
 };
 
+/* Threads start under the name of the one that starts them: Gloo gives its own none. */
+class ThreadName
+{
+  public:
+    explicit ThreadName(const char *name)
+    {
+        if (pthread_getname_np(pthread_self(), before_, sizeof before_) != 0) before_[0] = '\0';
+        (void)pthread_setname_np(pthread_self(), name);
+    }
+    ~ThreadName()
+    {
+        if (before_[0] != '\0') (void)pthread_setname_np(pthread_self(), before_);
+    }
+
+  private:
+    char before_[16];
+};
+
 /* Connects everything of a new mesh whose `p` and `group` are set; throws. In connect.cc. */
 void connect(ddp_gloo &g);
 /* Sends one message. In shim.cc. */
@@ -71,10 +92,17 @@ struct ddp_gloo {
     std::vector<ddp_gloo_mesh::Peer> peers;            /* by rank; that of this rank is empty */
     std::atomic<bool> aborted{false};
     size_t room = 0;
-    std::mutex fds; /* guards Peer::fd against ddp_gloo_abort in another thread */
+    std::mutex fds; /* guards Peer::fd against the watch while connecting, and ddp_gloo_abort, in other threads */
+    std::chrono::steady_clock::time_point deadline; /* of connecting as a whole */
     bool broken = false;
     ddp_err cause{}; /* why, once broken */
 
+    int64_t left_ms() const /* of connecting; 0: the time is over */
+    {
+        using ms = std::chrono::milliseconds;
+        const int64_t left = std::chrono::duration_cast<ms>(deadline - std::chrono::steady_clock::now()).count();
+        return left > 0 ? left : 0;
+    }
     ~ddp_gloo()
     {
         for (ddp_gloo_mesh::Peer &peer : peers) {

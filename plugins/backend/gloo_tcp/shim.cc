@@ -51,7 +51,7 @@ ddp_status broke(ddp_gloo &g, int peer, ddp_err *err)
     else if (peer >= 0)
         (void)ddp_fail(err, status, "gloo, rank %u, with rank %d: %s", g.p.rank, peer, text.c_str());
     else
-        (void)ddp_fail(err, status, "gloo, rank %u: %s", g.p.rank, text.c_str());
+        (void)ddp_fail(err, status, "%s", text.c_str());
     err->rank = peer;
     if (!g.broken) g.cause = *err;
     g.broken = true;
@@ -103,7 +103,7 @@ void ddp_gloo_close(ddp_gloo *g) { delete g; }
 
 size_t ddp_gloo_room(const ddp_gloo *g) { return g->room; }
 
-const void *ddp_gloo_inbox(const ddp_gloo *g, uint32_t peer) { return g->peers[peer].inbox.get(); }
+void *ddp_gloo_inbox(const ddp_gloo *g, uint32_t peer) { return g->peers[peer].inbox.get(); }
 
 ddp_status ddp_gloo_expect(ddp_gloo *g, void *region, size_t bytes, ddp_err *err)
 {

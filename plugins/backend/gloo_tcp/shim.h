@@ -23,9 +23,11 @@ enum {
 
 typedef struct ddp_gloo_params {
     uint32_t rank, world;
-    int64_t timeout_ms;     /* of connecting, and of one send or receive */
-    const char *group;      /* name of the communicator: no other one takes part */
-    const char *address;    /* to bind to */
+    int64_t timeout_ms;         /* of one send or receive */
+    int64_t connect_timeout_ms; /* of ddp_gloo_open */
+    const char *group;          /* name of the communicator: no other one takes part */
+    const char *address;        /* to bind to */
+    const ddp_host *host;
     const ddp_store *store; /* lives until ddp_gloo_close */
     size_t inbox_bytes;     /* largest message, the same on all ranks */
 } ddp_gloo_params;
@@ -38,7 +40,7 @@ void ddp_gloo_close(ddp_gloo *g);
 
 /* Bytes that can be under way to any peer before a send waits for it to read: the least of all ranks, the same on each. */
 size_t ddp_gloo_room(const ddp_gloo *g);
-const void *ddp_gloo_inbox(const ddp_gloo *g, uint32_t peer);
+void *ddp_gloo_inbox(const ddp_gloo *g, uint32_t peer);
 /* Names where messages to REGION may land, until ddp_gloo_expect_end; `bytes` at least 1. */
 ddp_status ddp_gloo_expect(ddp_gloo *g, void *region, size_t bytes, ddp_err *err);
 void ddp_gloo_expect_end(ddp_gloo *g);

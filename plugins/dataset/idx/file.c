@@ -1,11 +1,11 @@
-/* plugins/dataset/idx/file.c -- one IDX file into memory: found, mapped, inflated where it is gzip, and checked against
- * its own header. What the bytes mean is idx.c's affair. */
+/* plugins/dataset/idx/file.c -- one IDX file: found, inflated into memory where it is gzip, and checked against its own
+ * header. What the bytes mean is idx.c's affair. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,16 +15,17 @@
 enum {
     HEADER_MAX = 4 + 4 * IDX_MAX_DIMS,
     TYPE_U8 = 0x08,
-    DEFLATE_MAX_RATIO = 1032 /* no deflate stream grows by more */
+    DEFLATE_MAX_RATIO = 1032, /* no deflate stream grows by more */
+    PIECE = 65536             /* bytes of a gzip file that are read at once */
 };
 
 #define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 
-/* The file's bytes as they lie on disk. */
+/* The file as it lies on disk. */
 struct raw {
-    const char *path, *what;
-    uint8_t *bytes;
-    size_t size;
+    data_file file;
+    const char *what, *path; /* path: file.path */
+    uint64_t size;
 };
 
 #define REPLACE_HINT "; replace the file (on Debian: apt-get install --reinstall dataset-fashion-mnist)"
@@ -36,13 +37,13 @@ static int open_either(const char *path, char *found, size_t capacity)
     int fd;
 
     (void)snprintf(found, capacity, "%s", path);
-    fd = open(found, O_RDONLY | O_CLOEXEC);
+    fd = open(found, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 || errno != ENOENT) return fd;
     if (length > 3 && strcmp(path + length - 3, ".gz") == 0)
         (void)snprintf(found, capacity, "%.*s", (int)(length - 3), path);
     else
         (void)snprintf(found, capacity, "%s.gz", path);
-    return open(found, O_RDONLY | O_CLOEXEC);
+    return open(found, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
 static ddp_status fail_errno(ddp_err *err, const char *what, const char *path, const char *hint)
@@ -55,45 +56,41 @@ static ddp_status fail_errno(ddp_err *err, const char *what, const char *path, c
     return status;
 }
 
-/* Maps the whole file; `found` must hold PATH_MAX bytes. */
-static ddp_status raw_open(struct raw *r, const char *path, const char *what, char *found, ddp_err *err)
+/* What `fd` is open on; `found` is its name. */
+static ddp_status raw_adopt(struct raw *r, int fd, const char *found, const char *what, ddp_err *err)
 {
     struct stat st;
+
+    if (fstat(fd, &st) != 0) return fail_errno(err, what, found, "");
+    if (!S_ISREG(st.st_mode) || st.st_size == 0)
+        return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\" is %s" REPLACE_HINT, what, found,
+                        S_ISREG(st.st_mode) ? "empty" : "not a regular file");
+    r->file = (data_file){.plugin = "idx", .path = strdup(found), .size = (uint64_t)st.st_size, .fd = fd};
+    if (r->file.path == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: out of memory");
+    r->what = what;
+    r->path = r->file.path;
+    r->size = r->file.size;
+    return DDP_OK;
+}
+
+static ddp_status raw_open(struct raw *r, const char *path, const char *what, ddp_err *err)
+{
+    char found[PATH_MAX];
+    ddp_status status;
     int fd;
-    ddp_status status = DDP_ERR_DATA;
 
     if (strlen(path) + 4 > PATH_MAX) return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: the path is too long", what);
-    fd = open_either(path, found, PATH_MAX);
+    fd = open_either(path, found, sizeof(found));
     if (fd < 0)
         return fail_errno(err, what, path,
                           errno == ENOENT
                               ? ", neither with nor without .gz; set the option to your file or install the "
                                 "default one (on Debian: apt-get install dataset-fashion-mnist)"
                               : "; make it readable for this user");
-    if (fstat(fd, &st) != 0) {
-        (void)fail_errno(err, what, found, "");
-        goto close_fd;
-    }
-    if (!S_ISREG(st.st_mode) || st.st_size == 0) {
-        (void)ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\" is %s" REPLACE_HINT, what, found,
-                       S_ISREG(st.st_mode) ? "empty" : "not a regular file");
-        goto close_fd;
-    }
-    r->bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (r->bytes == MAP_FAILED) {
-        (void)fail_errno(err, what, found, " (mmap)");
-        goto close_fd;
-    }
-    r->path = found;
-    r->what = what;
-    r->size = (size_t)st.st_size;
-    status = DDP_OK;
-close_fd:
-    close(fd);
+    status = raw_adopt(r, fd, found, what, err);
+    if (status != DDP_OK) close(fd);
     return status;
 }
-
-static void raw_close(struct raw *r) { munmap(r->bytes, r->size); }
 
 static uint32_t big_endian(const uint8_t *p)
 {
@@ -149,39 +146,77 @@ static ddp_status fail_header(const struct raw *r, uint64_t got, ddp_err *err)
                     r->path, got);
 }
 
-/* Takes over the mapping. */
-static ddp_status open_plain(const struct raw *r, uint32_t rank, idx_file *f, ddp_err *err)
+static ddp_status allocate(const struct raw *r, idx_file *f, ddp_err *err)
 {
-    size_t header = 4 + 4 * (size_t)rank;
+    f->map = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (f->map == MAP_FAILED) {
+        f->map = NULL;
+        return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: %s: \"%s\": no memory for its %zu bytes", r->what, r->path,
+                        f->size);
+    }
+    f->map_size = f->size;
+    f->data = f->map;
+    (void)madvise(f->map, f->size, MADV_HUGEPAGE); /* fewer page faults; a refusal does no harm */
+    return DDP_OK;
+}
+
+/* Takes over the open file, or reads it into memory. */
+static ddp_status open_plain(struct raw *r, uint32_t rank, bool resident, idx_file *f, ddp_err *err)
+{
+    size_t length = 4 + 4 * (size_t)rank;
+    uint8_t header[HEADER_MAX] = {0};
     ddp_status status;
 
-    if (r->size < header) return fail_header(r, r->size, err);
-    status = parse_header(r, r->bytes, rank, f, err);
+    if (r->size < length) return fail_header(r, r->size, err);
+    status = data_file_read(&r->file, header, length, 0, err);
     if (status != DDP_OK) return status;
-    if (r->size - header < f->size) return fail_short(r, f, r->size - header, err);
-    if (r->size - header > f->size) return fail_long(r, f, err);
-    f->data = r->bytes + header;
-    f->map = r->bytes;
-    f->map_size = r->size;
-    return DDP_OK;
+    status = parse_header(r, header, rank, f, err);
+    if (status != DDP_OK) return status;
+    if (r->size - length < f->size) return fail_short(r, f, r->size - length, err);
+    if (r->size - length > f->size) return fail_long(r, f, err);
+    f->offset = length;
+    if (!resident) {
+        f->source = r->file;
+        r->file = (data_file){.fd = -1};
+        return DDP_OK;
+    }
+    status = allocate(r, f, err);
+    return status == DDP_OK ? data_file_read(&r->file, f->map, f->size, f->offset, err) : status;
 }
 
 /* ---- gzip ------------------------------------------------------------------------------------------------------------ */
 struct stream {
     z_stream z;
-    int code; /* of the last inflate; Z_OK while the stream goes on */
+    int code;      /* of the last inflate; Z_OK while the stream goes on */
+    ddp_status io; /* of the last read; when it failed, *err tells why */
     const struct raw *raw;
+    uint64_t at; /* bytes of the file that were read */
+    ddp_err *err;
+    uint8_t piece[PIECE];
 };
 
-/* Inflates until `size` bytes are out or the stream stops; returns how many came. zlib counts in 32 bits, so both sides
- * are handed over in pieces. */
+/* Hands zlib what comes next in the file, if it has taken all it got. */
+static void refill(struct stream *s)
+{
+    uint64_t left = s->raw->size - s->at;
+    size_t bytes = left < PIECE ? (size_t)left : PIECE;
+
+    if (s->z.avail_in > 0 || bytes == 0) return;
+    s->io = data_file_read(&s->raw->file, s->piece, bytes, s->at, s->err);
+    s->at += bytes;
+    s->z.next_in = s->piece;
+    s->z.avail_in = s->io == DDP_OK ? (uInt)bytes : 0;
+}
+
+/* Inflates until `size` bytes are out or the stream stops; returns how many came. zlib counts in 32 bits, so the output is
+ * handed over in pieces too. */
 static size_t pump(struct stream *s, uint8_t *out, size_t size)
 {
-    const uint8_t *end = s->raw->bytes + s->raw->size;
     size_t done = 0;
 
     while (s->code == Z_OK && done < size) {
-        s->z.avail_in = (uInt)MIN_OF((size_t)(end - s->z.next_in), (size_t)UINT_MAX);
+        refill(s);
+        if (s->io != DDP_OK) break;
         s->z.next_out = out + done;
         s->z.avail_out = (uInt)MIN_OF(size - done, (size_t)UINT_MAX);
         s->code = inflate(&s->z, Z_NO_FLUSH);
@@ -196,6 +231,7 @@ static ddp_status fail_inflate(const struct stream *s, ddp_err *err)
     const struct raw *r = s->raw;
     ddp_status status;
 
+    if (s->io != DDP_OK) return s->io;
     if (s->code == Z_BUF_ERROR) /* wants more input than the file has */
         status =
             ddp_fail(err, DDP_ERR_DATA,
@@ -213,16 +249,15 @@ static ddp_status fail_inflate(const struct stream *s, ddp_err *err)
 static ddp_status inflate_data(struct stream *s, idx_file *f, ddp_err *err)
 {
     size_t got = pump(s, f->map, f->size);
-    const uint8_t *end = s->raw->bytes + s->raw->size;
     uint8_t beyond;
 
     if (got == f->size && pump(s, &beyond, 1) > 0) return fail_long(s->raw, f, err);
     if (s->code != Z_STREAM_END) return fail_inflate(s, err);
     if (got < f->size) return fail_short(s->raw, f, got, err);
-    if (s->z.next_in != end)
+    if (s->at - s->z.avail_in != s->raw->size)
         return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset idx: %s: \"%s\" is too long: %td bytes follow its gzip stream" REPLACE_HINT,
-                        s->raw->what, s->raw->path, end - s->z.next_in);
+                        "dataset idx: %s: \"%s\" is too long: %" PRIu64 " bytes follow its gzip stream" REPLACE_HINT,
+                        s->raw->what, s->raw->path, s->raw->size - (s->at - s->z.avail_in));
     return DDP_OK;
 }
 
@@ -233,7 +268,7 @@ static ddp_status inflate_file(struct stream *s, uint32_t rank, idx_file *f, ddp
     size_t length = 4 + 4 * (size_t)rank, got = pump(s, header, length);
     ddp_status status;
 
-    if (s->code != Z_OK && s->code != Z_STREAM_END) return fail_inflate(s, err);
+    if (s->io != DDP_OK || (s->code != Z_OK && s->code != Z_STREAM_END)) return fail_inflate(s, err);
     if (got < length) return fail_header(r, got, err);
     status = parse_header(r, header, rank, f, err);
     if (status != DDP_OK) return status;
@@ -243,60 +278,67 @@ static ddp_status inflate_file(struct stream *s, uint32_t rank, idx_file *f, ddp
             err, DDP_ERR_DATA,
             "dataset idx: %s: \"%s\" is damaged: its header promises %zu bytes, which %zu bytes of gzip cannot "
             "hold" REPLACE_HINT,
-            r->what, r->path, f->size, r->size);
-    f->map = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (f->map == MAP_FAILED)
-        return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: %s: \"%s\": no memory for its %zu bytes", r->what, r->path,
-                        f->size);
-    f->map_size = f->size;
-    f->data = f->map;
-    (void)madvise(f->map, f->size, MADV_HUGEPAGE); /* fewer page faults; a refusal does no harm */
-    status = inflate_data(s, f, err);
-    if (status != DDP_OK) munmap(f->map, f->map_size);
-    return status;
+            r->what, r->path, f->size, (size_t)r->size);
+    status = allocate(r, f, err);
+    return status == DDP_OK ? inflate_data(s, f, err) : status;
 }
 
 static ddp_status open_gzip(const struct raw *r, uint32_t rank, idx_file *f, ddp_err *err)
 {
-    struct stream s = {.code = Z_OK, .raw = r};
-    ddp_status status;
+    struct stream *s = calloc(1, sizeof(*s));
+    ddp_status status = DDP_ERR_NOMEM;
 
-    s.z.next_in = r->bytes;
-    if (inflateInit2(&s.z, 16 + MAX_WBITS) != Z_OK)
-        return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: zlib: out of memory");
-    status = inflate_file(&s, rank, f, err);
-    inflateEnd(&s.z);
+    if (s == NULL) goto no_memory;
+    s->code = Z_OK;
+    s->raw = r;
+    s->err = err;
+    if (inflateInit2(&s->z, 16 + MAX_WBITS) != Z_OK) goto no_memory;
+    status = inflate_file(s, rank, f, err);
+    inflateEnd(&s->z);
+    free(s);
     return status;
+no_memory:
+    free(s);
+    return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: zlib: out of memory");
 }
 
 /* ---- both ------------------------------------------------------------------------------------------------------------ */
-ddp_status idx_file_open(const char *path, const char *what, uint32_t rank, idx_file *out, ddp_err *err)
+ddp_status idx_file_open(const char *path, const char *what, uint32_t rank, bool resident, idx_file *out, ddp_err *err)
 {
-    char found[PATH_MAX];
-    struct raw r = {.bytes = NULL};
+    struct raw r = {.file = {.fd = -1}};
     idx_file f = {.data = NULL};
-    bool gzip;
-    ddp_status status = raw_open(&r, path, what, found, err);
+    uint8_t magic[2] = {0};
+    ddp_status status = raw_open(&r, path, what, err);
 
     if (status != DDP_OK) return status;
-    gzip = r.size >= 2 && r.bytes[0] == 0x1f && r.bytes[1] == 0x8b;
-    status = gzip ? open_gzip(&r, rank, &f, err) : open_plain(&r, rank, &f, err);
-    if (gzip || status != DDP_OK) raw_close(&r);
-    if (status == DDP_OK) *out = f;
+    status = data_file_read(&r.file, magic, MIN_OF(sizeof(magic), (size_t)r.size), 0, err);
+    if (status == DDP_OK)
+        status = magic[0] == 0x1f && magic[1] == 0x8b ? open_gzip(&r, rank, &f, err)
+                                                      : open_plain(&r, rank, resident, &f, err);
+    data_file_close(&r.file);
+    if (status == DDP_OK)
+        *out = f;
+    else
+        idx_file_close(&f);
     return status;
+}
+
+const uint8_t *idx_file_get(const idx_file *f, uint64_t at, size_t bytes, uint8_t *buffer, ddp_err *err)
+{
+    if (f->data != NULL) return f->data + at;
+    return data_file_read(&f->source, buffer, bytes, f->offset + at, err) == DDP_OK ? buffer : NULL;
 }
 
 void idx_file_truncate(idx_file *f, uint32_t count)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), keep;
-    uint8_t *base = f->map;
 
     if (count >= f->dims[0]) return;
     f->size = f->size / f->dims[0] * count;
     f->dims[0] = count;
-    keep = ((size_t)(f->data - base) + f->size + page - 1) / page * page;
-    if (keep >= f->map_size) return;
-    munmap(base + keep, f->map_size - keep);
+    keep = (f->size + page - 1) / page * page;
+    if (keep >= f->map_size) return; /* as where nothing is mapped */
+    munmap((uint8_t *)f->map + keep, f->map_size - keep);
     f->map_size = keep;
 }
 
@@ -304,4 +346,5 @@ void idx_file_close(idx_file *f)
 {
     if (f->map != NULL) munmap(f->map, f->map_size);
     f->map = NULL;
+    data_file_close(&f->source);
 }

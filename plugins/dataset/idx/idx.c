@@ -1,4 +1,5 @@
-/* plugins/dataset/idx/idx.c -- images and labels in IDX files (MNIST, Fashion-MNIST, EMNIST, ...), held in memory as bytes.
+/* plugins/dataset/idx/idx.c -- images and labels in IDX files (MNIST, Fashion-MNIST, EMNIST, ...), held in memory as bytes
+ * where they are gzip, else read from the file when they are wanted.
  *
  * A sample is "image", f32 (1, rows, cols), and "label", i64 (). Images are converted as torchvision's ToTensor followed by
  * Normalize(mean, std) does it, bit for bit, through a table of the 256 possible results. file.c reads the files. */
@@ -89,9 +90,9 @@ static ddp_status open_files(const struct config *c, ddp_dataset *d, ddp_err *er
 
     if (c->images[0] != '\0') images = c->images;
     if (c->labels[0] != '\0') labels = c->labels;
-    status = idx_file_open(images, "images", 3, &d->images, err);
+    status = idx_file_open(images, "images", 3, false, &d->images, err);
     if (status != DDP_OK) return status;
-    status = idx_file_open(labels, "labels", 1, &d->labels, err);
+    status = idx_file_open(labels, "labels", 1, true, &d->labels, err);
     if (status != DDP_OK) return status;
     if (d->images.dims[0] != d->labels.dims[0])
         return ddp_fail(
@@ -119,14 +120,45 @@ static void describe(ddp_dataset *d)
     d->fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .min = smallest, .max = largest};
 }
 
+/* The hash of the elements, wherever they lie: XXH3 of all of them. */
+static ddp_status hash_elements(const idx_file *f, uint64_t *out, ddp_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    uint8_t *buffer = malloc(PIECE);
+    XXH3_state_t *hash = XXH3_createState();
+    ddp_status status = DDP_OK;
+
+    if (buffer == NULL || hash == NULL) {
+        status = ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: out of memory");
+        goto free_all;
+    }
+    (void)XXH3_64bits_reset(hash);
+    for (size_t at = 0; at < f->size && status == DDP_OK; at += PIECE) {
+        size_t bytes = f->size - at < PIECE ? f->size - at : PIECE;
+        const uint8_t *from = idx_file_get(f, at, bytes, buffer, err);
+
+        if (from == NULL)
+            status = err->status;
+        else
+            (void)XXH3_64bits_update(hash, from, bytes);
+    }
+    *out = XXH3_64bits_digest(hash);
+free_all:
+    (void)XXH3_freeState(hash);
+    free(buffer);
+    return status;
+}
+
 /* Of the samples in use, their shape, and what is done to them (the table stands for mean and std). */
-static uint64_t hash_all(const ddp_dataset *d)
+static ddp_status hash_all(ddp_dataset *d, ddp_err *err)
 {
     uint64_t parts[5] = {d->length, d->images.dims[1], d->images.dims[2], 0, 0};
+    ddp_status status = hash_elements(&d->images, &parts[3], err);
 
-    parts[3] = XXH3_64bits(d->images.data, d->images.size);
+    if (status != DDP_OK) return status;
     parts[4] = XXH3_64bits(d->labels.data, d->labels.size);
-    return XXH3_64bits_withSeed(parts, sizeof(parts), XXH3_64bits(d->table, sizeof(d->table)));
+    d->fingerprint = XXH3_64bits_withSeed(parts, sizeof(parts), XXH3_64bits(d->table, sizeof(d->table)));
+    return DDP_OK;
 }
 
 static void dataset_close(ddp_dataset *d)
@@ -155,7 +187,8 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     }
     d->length = d->images.dims[0];
     describe(d);
-    d->fingerprint = hash_all(d);
+    status = hash_all(d, err);
+    if (status != DDP_OK) goto close_dataset;
     *out = d;
     return DDP_OK;
 close_dataset:
@@ -184,7 +217,9 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     if (index >= d->length)
         return ddp_fail(err, DDP_ERR_INVALID, "dataset idx: there is no sample %" PRIu64 " of %" PRIu64, index,
                         d->length);
-    from = d->images.data + index * pixels;
+    /* read from the file, the bytes come into the last quarter of the floats: they are used up before they are written over */
+    from = idx_file_get(&d->images, index * pixels, pixels, (uint8_t *)image + 3 * pixels, err);
+    if (from == NULL) return err->status;
     for (size_t i = 0; i < pixels; i++) image[i] = d->table[from[i]];
     label = d->labels.data[index];
     memcpy(buffers[1], &label, sizeof(label));

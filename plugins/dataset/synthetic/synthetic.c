@@ -3,7 +3,10 @@
  * Inputs are roughly normal; what is to be learnt is a fixed random linear map of them plus noise: its values (regression)
  * or the index of its largest (classification). Everything follows from (seed, sample index) by a counter-based generator:
  * nothing is stored a sample, and every rank, thread and machine makes the same bits, since only integers and correctly
- * rounded float operations in a fixed order are used. The same sample comes in every epoch. */
+ * rounded float operations in a fixed order are used. The same sample comes in every epoch.
+ *
+ * With dtype = u8 the input is bytes, as images lie on disk, so that the core's transforms have their work. With a vocabulary
+ * the samples are tokens, three quarters of which follow from the one before by a fixed random map. */
 #include "philox.h"
 #include <ddpengine/dataset.h>
 #include <inttypes.h>
@@ -18,9 +21,11 @@ enum {
 };
 #define MAX_FEATURES (UINT64_C(1) << 31)
 static const float noise_scale = 0.1f;
+static const float byte_scale = 1.0f / 36.0f; /* 3.5 is 126 steps from 128: within a byte */
 
 /* What the second word of a counter stands for. */
-enum { DRAW_INPUT = 0, DRAW_NOISE, DRAW_WEIGHT, DRAW_POSITION };
+enum { DRAW_INPUT = 0, DRAW_NOISE, DRAW_WEIGHT, DRAW_POSITION, DRAW_TOKEN, DRAW_NEXT };
+enum { TYPE_F32 = 0, TYPE_U8 };
 
 struct config {
     uint64_t samples;
@@ -28,11 +33,14 @@ struct config {
     int64_t outputs, classes;
     uint64_t seed;
     const char *input_name;
+    int32_t dtype;
+    uint64_t vocabulary;
 };
 
 struct ddp_dataset {
     ddp_field fields[2];
     uint64_t samples, seed, features, fingerprint;
+    uint64_t vocabulary;  /* 0: no tokens */
     uint32_t rows, width; /* of the map: (rows, width) */
     float *weights;       /* (rows, width), scaled so that an output has variance 1 */
     uint32_t *positions;  /* (rows, width), which input each weight takes; NULL: the first `width` */
@@ -74,6 +82,20 @@ static const ddp_option options[] = {
      .doc = "Name of the input's field; empty: image for a shape of three dimensions, else input.",
      .type = DDP_OPT_STRING,
      .offset = offsetof(struct config, input_name)},
+    {.key = "dtype",
+     .dflt = "f32",
+     .range = "f32|u8",
+     .doc = "u8 gives inputs of bytes, as images have them on disk; the core makes floats of an image.",
+     .type = DDP_OPT_ENUM,
+     .offset = offsetof(struct config, dtype)},
+    {.key = "vocabulary",
+     .dflt = "0",
+     .range = "0..16777216",
+     .doc = "Number of different tokens; above 0 samples are input and target of tokens, shape is the context, and "
+            "outputs, "
+            "classes, input_name and dtype have no meaning.",
+     .type = DDP_OPT_UINT,
+     .offset = offsetof(struct config, vocabulary)},
 };
 
 /* 128 bits for four consecutive elements of a draw. */
@@ -148,9 +170,10 @@ static ddp_status describe_input(const struct config *c, ddp_dataset *d, ddp_err
         f->dims[i] = dims[i];
     }
     f->name = c->input_name[0] != '\0' ? c->input_name : c->shape.count == 3 ? "image" : "input";
-    f->dtype = DDP_F32;
+    f->dtype = c->dtype == TYPE_U8 ? DDP_U8 : DDP_F32;
     f->rank = (uint32_t)c->shape.count;
-    f->min = 1;
+    f->min = c->dtype == TYPE_U8 ? 0 : 1;
+    f->max = c->dtype == TYPE_U8 ? UINT8_MAX : 0;
     return DDP_OK;
 }
 
@@ -163,6 +186,32 @@ static void describe_target(const struct config *c, ddp_dataset *d)
         d->fields[1] = (ddp_field){.name = "target", .dtype = DDP_F32, .rank = 1, .dims = {c->outputs}, .min = 1};
 }
 
+static ddp_status describe_tokens(const struct config *c, ddp_dataset *d, ddp_err *err)
+{
+    const int64_t *context = c->shape.items;
+
+    if (c->shape.count != 1 || context[0] < 1 || (uint64_t)context[0] > MAX_FEATURES)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "dataset synthetic: with vocabulary = %" PRIu64
+                        " shape is the context, one number of at most %" PRIu64 ", as in shape = 256",
+                        c->vocabulary, MAX_FEATURES);
+    d->features = (uint64_t)context[0];
+    d->vocabulary = c->vocabulary;
+    d->fields[0] = (ddp_field){
+        .name = "input", .dtype = DDP_I64, .rank = 1, .dims = {context[0]}, .max = (int64_t)c->vocabulary - 1};
+    d->fields[1] = d->fields[0];
+    d->fields[1].name = "target";
+    return DDP_OK;
+}
+
+/* Multiplies and folds, so that every word moves every bit. */
+static uint64_t mix(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * UINT64_C(0xbf58476d1ce4e5b9);
+    h = (h ^ h >> 29) * UINT64_C(0x94d049bb133111eb);
+    return h ^ h >> 32;
+}
+
 /* The data follow from the options, so these stand for them. The field's name is not data. */
 static uint64_t hash_options(const struct config *c, const ddp_dataset *d)
 {
@@ -170,12 +219,21 @@ static uint64_t hash_options(const struct config *c, const ddp_dataset *d)
     uint64_t words[6 + MAX_RANK] = {FORMAT, d->samples, d->seed, d->rows, d->fields[1].dtype, c->shape.count};
 
     for (size_t i = 0; i < c->shape.count; i++) words[6 + i] = (uint64_t)d->fields[0].dims[i];
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        h = (h ^ words[i]) * UINT64_C(0xbf58476d1ce4e5b9); /* multiply and fold, so that every word moves every bit */
-        h = (h ^ h >> 29) * UINT64_C(0x94d049bb133111eb);
-        h ^= h >> 32;
-    }
-    return h;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) h = mix(h, words[i]);
+    if (d->fields[0].dtype == DDP_F32) return h;
+    return mix(mix(h, d->fields[0].dtype), d->vocabulary);
+}
+
+static ddp_status describe(const struct config *c, ddp_dataset *d, ddp_err *err)
+{
+    ddp_status status = describe_input(c, d, err);
+
+    if (status != DDP_OK) return status;
+    describe_target(c, d);
+    if (strcmp(d->fields[0].name, d->fields[1].name) == 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "dataset synthetic: input_name = %s is the other field's name; choose another", c->input_name);
+    return make_map(d, err);
 }
 
 static void dataset_close(ddp_dataset *d)
@@ -196,16 +254,7 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset synthetic: out of memory");
     d->samples = c->samples;
     d->seed = c->seed;
-    status = describe_input(c, d, err);
-    if (status != DDP_OK) goto close_dataset;
-    describe_target(c, d);
-    if (strcmp(d->fields[0].name, d->fields[1].name) == 0) {
-        status =
-            ddp_fail(err, DDP_ERR_CONFIG,
-                     "dataset synthetic: input_name = %s is the other field's name; choose another", c->input_name);
-        goto close_dataset;
-    }
-    status = make_map(d, err);
+    status = c->vocabulary > 0 ? describe_tokens(c, d, err) : describe(c, d, err);
     if (status != DDP_OK) goto close_dataset;
     d->fingerprint = hash_options(c, d);
     *out = d;
@@ -226,20 +275,50 @@ static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
 
 static uint64_t dataset_fingerprint(const ddp_dataset *d) { return d->fingerprint; }
 
-/* One row of the map over an input, in a fixed order. */
-static float apply_row(const ddp_dataset *d, uint32_t row, const float *input)
+static void fill_bytes(uint64_t seed, uint64_t which, uint8_t *out, uint64_t count)
 {
-    const float *w = d->weights + (size_t)row * d->width;
+    uint32_t bits[4];
+
+    for (uint64_t i = 0; i < count; i++) {
+        if (i % 4 == 0) draw4(seed, DRAW_INPUT, which, (uint32_t)(i / 4), bits);
+        out[i] = (uint8_t)(128 + (int32_t)(bell(bits[i % 4]) / byte_scale));
+    }
+}
+
+/* One row of the map over an input, in a fixed order. */
+static float apply_row(const ddp_dataset *d, uint32_t row, const void *input)
+{
+    const float *w = d->weights + (size_t)row * d->width, *values = input;
     const uint32_t *at = d->positions != NULL ? d->positions + (size_t)row * d->width : NULL;
+    const uint8_t *bytes = d->fields[0].dtype == DDP_U8 ? input : NULL;
     float sum = 0.0f;
 
-    for (uint32_t i = 0; i < d->width; i++) sum += w[i] * input[at != NULL ? at[i] : i];
+    for (uint32_t i = 0; i < d->width; i++) {
+        uint32_t k = at != NULL ? at[i] : i;
+
+        sum += w[i] * (bytes != NULL ? (float)(bytes[k] - 128) * byte_scale : values[k]);
+    }
     return sum;
+}
+
+/* input is token 0 .. T - 1 of a row, target the one after each. */
+static void read_tokens(const ddp_dataset *d, uint64_t index, int64_t *input, int64_t *target)
+{
+    uint32_t bits[4] = {0}, next[4];
+    uint64_t token = 0;
+
+    for (uint64_t i = 0; i <= d->features; i++) {
+        if (i % 2 == 0) draw4(d->seed, DRAW_TOKEN, index, (uint32_t)(i / 2), bits);
+        draw4(d->seed, DRAW_NEXT, token, 0, next);
+        token = (i == 0 || bits[i % 2 * 2] < UINT32_C(1) << 30 ? bits[i % 2 * 2 + 1] : next[0]) % d->vocabulary;
+        if (i < d->features) input[i] = (int64_t)token;
+        if (i > 0) target[i - 1] = (int64_t)token;
+    }
 }
 
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
-    float *input = buffers[0], *target = buffers[1], best = -INFINITY;
+    float *target = buffers[1], best = -INFINITY;
     int64_t label = 0;
     uint32_t bits[4];
 
@@ -247,12 +326,19 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     if (index >= d->samples)
         return ddp_fail(err, DDP_ERR_INVALID, "dataset synthetic: there is no sample %" PRIu64 " of %" PRIu64, index,
                         d->samples);
-    fill(d->seed, DRAW_INPUT, index, 1.0f, input, d->features);
+    if (d->vocabulary > 0) {
+        read_tokens(d, index, buffers[0], buffers[1]);
+        return DDP_OK;
+    }
+    if (d->fields[0].dtype == DDP_U8)
+        fill_bytes(d->seed, index, buffers[0], d->features);
+    else
+        fill(d->seed, DRAW_INPUT, index, 1.0f, buffers[0], d->features);
     for (uint32_t r = 0; r < d->rows; r++) {
         float y;
 
         if (r % 4 == 0) draw4(d->seed, DRAW_NOISE, index, r / 4, bits);
-        y = apply_row(d, r, input) + noise_scale * bell(bits[r % 4]);
+        y = apply_row(d, r, buffers[0]) + noise_scale * bell(bits[r % 4]);
         if (d->fields[1].dtype == DDP_F32) target[r] = y;
         if (y > best) {
             best = y;

@@ -1,14 +1,19 @@
 /* cpu.h -- what the files of the CPU device share.
  *
- *   device.c   the plugin's table: open, memory, copy, describe
- *   lower.c    groups a program's nodes into kernels
- *   exec.c     compile, instances, run
- *   flat.c     optimiser step and reductions over flat slices
- *   gemm.c     matrix products by oneDNN, the one file that sees it
- *   kernels.c  everything else, in three variants by CPU feature */
+ *   device.c     the plugin's table: open, memory, copy, describe
+ *   lower.c      groups a program's nodes into kernels, says what storage they need
+ *   exec.c       compile, instances, run
+ *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
+ *   flat.c       optimiser step and reductions over flat slices
+ *   onednn.c, gemm.c, .. the files that see oneDNN; gemm.h and conv.h hide it from the others
+ *   kernels.c    everything else, in three variants by CPU feature
+ *
+ * Images lie channels last, (N, H, W, C): so every kernel but a convolution or a pooling sees rows of channels. A field of the
+ * batch, a parameter and a gradient keep PyTorch's order. */
 #ifndef DDP_CPU_H
 #define DDP_CPU_H
 
+#include "conv.h"
 #include "gemm.h"
 #include "kernels.h"
 
@@ -23,57 +28,164 @@ struct ddp_device {
  * What fn computes must not depend on the cut. */
 void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(void *ctx, int64_t first, int64_t last),
                   void *ctx);
+#define CPU_GRAIN 16384 /* elements of an elementwise kernel for which another thread pays */
 
-/* ---- lowering: our notes beside ddp_lowered ------------------------------------------------------------------------- */
-typedef enum cpu_kind {
-    CPU_LINEAR = 1,    /* a = x, b = w, c = bias or -1; out = y (a value even when it has no storage), act_out or -1 */
-    CPU_GRAD_INPUT,    /* a = dy, b = w; out = dx */
-    CPU_GRAD_WEIGHT,   /* a = dy, b = x; out = dw */
-    CPU_GRAD_BIAS,     /* a = dy; bias_out = db */
-    CPU_ACT,           /* a = x; out = y */
-    CPU_ACT_GRAD,      /* a = dy, b = x or y; out = dx, bias_out or -1 */
-    CPU_ADD,           /* a, b; out */
-    CPU_VIEW,          /* nothing to do, or a copy into the gradient arena */
-    CPU_CROSS_ENTROPY, /* a = logits, b = label; out = loss or -1, grad_out or -1 */
-    CPU_MSE,           /* a = prediction, b = target; out = loss or -1, grad_out or -1 */
-    CPU_ACCURACY       /* a = logits, b = label; out */
-} cpu_kind;
+/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* How a value lies in memory; ddp_storage.layout. */
+enum { CPU_PLAIN = 0, /* row-major in the program's shape */ CPU_CHANNELS_LAST /* rank 4: (N, H, W, C) */ };
 
-typedef struct cpu_kernel {
-    cpu_kind kind;
-    uint32_t act;                             /* CPU_ACT_* */
-    int32_t a, b, c;                          /* values read */
-    int32_t out, act_out, grad_out, bias_out; /* values written */
-    int64_t rows, in, cols;                   /* linear: (rows, in) -> (rows, cols); else (rows, cols) */
-    bool add, bias_add;                       /* DDP_NODE_F_ACCUMULATE of the node that writes out, bias_out */
-    int32_t staged;       /* a value of the gradient arena that goes through scratch when it is added, or -1 */
-    cpu_product *product; /* CPU_LINEAR */
-    const char *name;     /* of the layer */
-    uint32_t nodes[3];    /* that it computes, in program order */
-    uint32_t node_count;
-} cpu_kernel;
+enum { CPU_MAX_VALUES = 8, CPU_MAX_NODES = 6, CPU_NO_PRIVATE = -1 };
 
-typedef struct cpu_lowered {
-    cpu_kernel *kernels;
-    ddp_kernel *table; /* what the core sees */
-    ddp_storage *storage;
-    uint32_t kernel_count;
-} cpu_lowered;
+typedef struct cpu_lowering cpu_lowering;
+typedef struct cpu_kernel cpu_kernel;
+typedef struct cpu_call cpu_call;
+
+/* A family of kernels. Only `group` and `run` are never NULL. */
+typedef struct cpu_family {
+    /* Makes k the kernel of `node`, which it has already, and of the nodes it takes besides. */
+    ddp_status (*group)(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err);
+    ddp_status (*build)(const cpu_kernel *k, ddp_err *err); /* at compile */
+    /* For one instance: what `run` finds in c->bound. Pointers into the arena are known, those of the batch are not. */
+    ddp_status (*bind)(const cpu_call *c, void **bound, ddp_err *err);
+    ddp_status (*run)(const cpu_call *c, ddp_err *err);
+    void (*unbind)(void *bound);  /* takes NULL */
+    void (*release)(void *state); /* takes NULL */
+} cpu_family;
+
+struct cpu_kernel {
+    const cpu_family *family;
+    const char *name;                                /* "linear+bias+relu" */
+    const char *layer;                               /* "fc1" */
+    int32_t in[CPU_MAX_VALUES], out[CPU_MAX_VALUES]; /* values by the family's own numbering; -1: absent */
+    uint32_t adds;       /* bit i: the program adds to out[i], a gradient that is set before */
+    bool plain;          /* it takes and gives all of them row-major; else images channels last */
+    uint32_t reads_any;  /* bit i: takes in[i] as it lies; else it is converted */
+    uint32_t writes_any; /* bit i: gives out[i] as it lies; else it is converted, but for a gradient */
+    uint32_t
+        writes_grad;    /* bit i: where out[i] is a slice of the gradient arena it writes there itself, set or added */
+    uint32_t kind, act; /* the family's own; CPU_ACT_* */
+    int64_t rows, inner, cols; /* of the matrix it works on: (rows, cols), or (rows, inner) -> (rows, cols) */
+    uint64_t scratch_bytes;    /* the family's own */
+    int32_t inplace_out[2], inplace_in[2];
+    uint32_t inplace_count;
+    int32_t privates[4]; /* cpu_private_add, cpu_private_use */
+    uint32_t private_count;
+    void *state;                    /* the family's own, freed by its release */
+    uint32_t nodes[CPU_MAX_NODES];  /* that it computes, in program order */
+    uint32_t node_count, place, id; /* stands where node `place` does; id: in order of creation */
+};
+
+/* ---- lowering: for the families ------------------------------------------------------------------------------------- */
+struct cpu_lowering {
+    ddp_device *device;
+    const ddp_program *p;
+    struct cpu_lowered *l;
+    uint32_t *readers; /* by value: nodes that read it */
+    bool *kept;        /* by value: the loss and the metrics */
+    bool *taken;       /* by node */
+    bool *inner;       /* by value: never leaves its kernel, no storage */
+    uint32_t *layout;  /* by value */
+};
 
 static inline const ddp_value *cpu_value(const ddp_program *p, int32_t v)
 {
     return (const ddp_value *)(const void *)((const char *)p->values + (size_t)v * p->value_size);
 }
-
 static inline const ddp_node *cpu_node(const ddp_program *p, uint32_t n)
 {
     return (const ddp_node *)(const void *)((const char *)p->nodes + (size_t)n * p->node_size);
 }
+/* Not computed: a kernel may read it wherever it stands. */
+static inline bool cpu_always_there(const cpu_lowering *w, int32_t v)
+{
+    return cpu_value(w->p, v)->kind != DDP_VALUE_ACT;
+}
+static inline int64_t cpu_last_dim(const ddp_value *v) { return v->rank > 0 ? v->dims[v->rank - 1] : 1; }
 
-const char *cpu_op_name(uint32_t op);
+/* Rows of channels, as the value lies: the channels of an image, else the last dimension. */
+void cpu_matrix(const cpu_lowering *w, int32_t v, int64_t *rows, int64_t *cols);
+/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's place moves it there. */
+void cpu_take(cpu_lowering *w, cpu_kernel *k, uint32_t node);
+void cpu_take_and_move(cpu_lowering *w, cpu_kernel *k, uint32_t node);
+/* The first free node after `from` whose op is in the list and whose input `slot` is `value`; -1 if none. */
+int64_t cpu_find_reader(const cpu_lowering *w, uint32_t from, int32_t value, uint32_t slot, const uint32_t *ops,
+                        uint32_t op_count);
+/* One node alone reads it, and it is no result: a kernel that has both needs no storage for it. */
+bool cpu_read_once(const cpu_lowering *w, int32_t v);
+/* out may lie where in lies if nobody needs that later. Of several pairs of one output the first that can be is taken. */
+void cpu_may_replace(cpu_kernel *k, int32_t out, int32_t in);
+/* Memory of the device's own, from this kernel to the last that uses it. Returns its number. */
+ddp_status cpu_private_add(cpu_lowering *w, cpu_kernel *k, uint64_t bytes, int32_t *number, ddp_err *err);
+void cpu_private_use(cpu_lowering *w, cpu_kernel *k, int32_t number);
+/* The kernel, of those made so far, that computes `node`; NULL. */
+const cpu_kernel *cpu_kernel_of(const cpu_lowering *w, uint32_t node);
+/* The node that writes the value; -1. */
+int64_t cpu_writer(const cpu_lowering *w, int32_t v);
+ddp_status cpu_refuse(ddp_err *err, const ddp_node *n, const char *why);
+/* fam_pool.c: whether a max pooling, and its gradient, do the relu's work; then k becomes their kernel. */
+bool cpu_pool_takes_relu(const cpu_lowering *w, uint32_t relu);
+ddp_status cpu_pool_group_relu(cpu_lowering *w, cpu_kernel *k, uint32_t relu, ddp_err *err);
+/* fam_batch_norm.c: whether a batch norm's gradient joins the gradient of a relu, or the add before it; then k becomes its kernel. */
+bool cpu_batch_norm_takes(const cpu_lowering *w, uint32_t node);
+ddp_status cpu_batch_norm_group(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err);
+
+extern const cpu_family cpu_family_linear, cpu_family_linear_grad, cpu_family_pointwise, cpu_family_act_grad,
+    cpu_family_view, cpu_family_loss;
+extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_pool, cpu_family_max_pool_grad,
+    cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
+extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
+    cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
+/* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
+bool cpu_join_layer_norm(cpu_lowering *w, cpu_kernel *k, uint32_t add);
+
+/* ---- lowering: the result ------------------------------------------------------------------------------------------- */
+/* A value that is in another place for one kernel: an input converted before it, an output after it. */
+typedef enum cpu_conversion { CPU_COPY, CPU_TO_PLAIN, CPU_TO_IMAGE } cpu_conversion;
+typedef struct cpu_convert {
+    uint32_t slot;
+    bool output;
+    cpu_conversion how;
+    uint64_t offset; /* in the kernel's scratch, behind the family's own */
+} cpu_convert;
+
+typedef struct cpu_lowered {
+    cpu_kernel *kernels;
+    ddp_kernel *table; /* what the core sees */
+    ddp_storage *storage;
+    ddp_private *privates;
+    uint32_t kernel_count, private_count, private_capacity;
+    cpu_convert (*converts)[2 * CPU_MAX_VALUES]; /* by kernel */
+    uint32_t *convert_count;
+} cpu_lowered;
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);
+
+/* ---- a call of a kernel --------------------------------------------------------------------------------------------- */
+struct cpu_call {
+    ddp_device *device;
+    const ddp_program *program;
+    const cpu_kernel *k;
+    void *const *at; /* by value */
+    void *scratch, *bound;
+    char *arena;
+    const ddp_plan *plan;
+    const ddp_random *random;
+    uint32_t adds; /* bit i: out[i] is added to */
+};
+
+static inline void *cpu_at(const cpu_call *c, int32_t v) { return v >= 0 ? c->at[v] : NULL; }
+static inline void *cpu_in(const cpu_call *c, uint32_t slot) { return cpu_at(c, c->k->in[slot]); }
+static inline void *cpu_out(const cpu_call *c, uint32_t slot) { return cpu_at(c, c->k->out[slot]); }
+static inline bool cpu_adds(const cpu_call *c, uint32_t slot) { return (c->adds >> slot & 1u) != 0; }
+/* Memory of privates[i] of the kernel. */
+static inline void *cpu_private(const cpu_call *c, uint32_t i)
+{
+    return c->arena + c->plan->private_offset[c->k->privates[i]];
+}
+
+/* What dropout of probability p does in this run. */
+cpu_mask cpu_mask_of(const cpu_call *c, double p, uint32_t place);
 
 /* exec.c and flat.c: slots of ddp_device_ops */
 ddp_status cpu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan, ddp_exec **out,

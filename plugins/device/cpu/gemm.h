@@ -14,25 +14,27 @@ ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err);
 void cpu_library_close(cpu_library *lib);
 void cpu_library_version(char *text, size_t capacity); /* "oneDNN 2.6.3" */
 
-/* y (rows, out) = x (rows, in) w^T, w (out, in). Described when a program is lowered, built when it is compiled, bound to
- * memory for each instance. */
+/* y (rows, out) = x (rows, in) w^T, w (out, in), or transposed (in, out). Described when a program is lowered, built when it is
+ * compiled, bound to memory for each instance. With `bias` the bias is added too, where the call that is chosen does it for
+ * nothing: cpu_product_adds_bias(). */
 typedef struct cpu_product cpu_product;
 typedef struct cpu_bound cpu_bound;
-ddp_status cpu_product_create(cpu_library *lib, int64_t rows, int64_t in, int64_t out, cpu_product **product,
-                              ddp_err *err);
+ddp_status cpu_product_create(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, bool bias,
+                              cpu_product **product, ddp_err *err);
+bool cpu_product_adds_bias(const cpu_product *p);
 uint64_t cpu_product_scratch(const cpu_product *p); /* bytes, 0 for none */
 ddp_status cpu_product_build(cpu_product *p, ddp_err *err);
 void cpu_product_free(cpu_product *p);
-ddp_status cpu_product_bind(const cpu_product *p, const float *w, float *y, void *scratch, cpu_bound **out,
-                            ddp_err *err);
-ddp_status cpu_bound_run(cpu_bound *b, const float *x, ddp_err *err);
+ddp_status cpu_product_bind(const cpu_product *p, void *scratch, cpu_bound **out, ddp_err *err);
+/* bias (out), read only where it is added */
+ddp_status cpu_bound_run(cpu_bound *b, const float *x, const float *w, const float *bias, float *y, ddp_err *err);
 void cpu_bound_free(cpu_bound *b);
 
-/* dx (rows, in) = dy (rows, out) w (out, in). */
-ddp_status cpu_grad_input(cpu_library *lib, int64_t rows, int64_t in, int64_t out, const float *dy, const float *w,
-                          float *dx, ddp_err *err);
-/* dw (out, in) = or += dy^T x. */
-ddp_status cpu_grad_weight(cpu_library *lib, int64_t rows, int64_t in, int64_t out, const float *dy, const float *x,
-                           float *dw, bool add, ddp_err *err);
+/* dx (rows, in) = dy (rows, out) w (out, in), or transposed (in, out). */
+ddp_status cpu_grad_input(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
+                          const float *w, float *dx, ddp_err *err);
+/* dw (out, in) = or += dy^T x; transposed: (in, out). */
+ddp_status cpu_grad_weight(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
+                           const float *x, float *dw, bool add, ddp_err *err);
 
 #endif

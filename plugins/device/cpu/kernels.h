@@ -6,6 +6,9 @@
 #ifndef DDP_CPU_KERNELS_H
 #define DDP_CPU_KERNELS_H
 
+#include "image.h"
+
+#include <ddpengine/device.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,8 +26,24 @@ typedef struct cpu_update {
     float minus_step, root_bias2, eps; /* lr / (1 - beta1^t) negated; sqrt(1 - beta2^t) */
 } cpu_update;
 
+/* Of dropout: an element is 0 where its word is below the threshold, else multiplied by the scale. */
+typedef struct cpu_mask {
+    ddp_random random;
+    uint32_t place, threshold; /* threshold 0: nothing is dropped */
+    float scale;
+} cpu_mask;
+
+/* Causal or full attention over packed qkv (samples, length, 3 * heads * size); see ddp_attrs. */
+typedef struct cpu_attention {
+    int64_t length, heads, size;
+    float scale;
+    bool causal;
+    cpu_mask mask;
+} cpu_attention;
+
 typedef struct cpu_kernels {
     const char *isa;
+    cpu_image_kernels image;
     /* y (rows, cols) += bias (cols), NULL for none; then out = act(y). out may be y. */
     void (*bias_act)(float *out, float *y, const float *bias, int64_t rows, int64_t cols, uint32_t act);
     /* dx = dy * act'(ref) over columns first .. last-1 of (rows, cols), and db = or += the column sums of dx unless NULL. ref is
@@ -32,14 +51,34 @@ typedef struct cpu_kernels {
     void (*act_grad)(float *dx, const float *dy, const float *ref, float *db, int64_t rows, int64_t cols, int64_t first,
                      int64_t last, uint32_t act, bool add);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    /* Sum over the rows of log-sum-exp(row) - row[label]; grad, unless NULL, gets (softmax - onehot) * scale, and may be logits.
-     * Labels are in range. */
+    /* (n, c, hw) to (n, hw, c), and back: y = or += x. */
+    void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);
+    void (*channels_first)(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add);
+    /* Sum over the rows of the loss with label smoothing s: log-sum-exp(row) - (1 - s) row[label] - s mean(row); grad, unless NULL,
+     * gets (softmax - (1 - s) onehot - s / cols) * scale, and may be logits. A row whose label is out of range counts for nothing
+     * and has the gradient 0. */
     double (*cross_entropy)(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
-                            float scale);
+                            float scale, float s);
     /* Sum of (p - t)^2; grad, unless NULL, gets (p - t) * scale, and may be p. */
     double (*mse)(float *grad, const float *p, const float *t, int64_t n, float scale);
     /* Rows whose first largest logit stands at the label. A NaN counts as the largest, as in torch.argmax. */
     int64_t (*accuracy)(const float *logits, const int64_t *label, int64_t rows, int64_t cols);
+    /* y = (s - mean) invstd w + b over rows of n, s = x, or x + residual, which is written to sum; mean and invstd (rows) unless
+     * NULL. y may be x. */
+    void (*layer_norm)(float *y, float *mean, float *invstd, float *sum, const float *x, const float *residual,
+                       const float *w, const float *b, int64_t rows, int64_t n, double eps);
+    /* dx (rows, n), unless NULL, plus the residual unless that is NULL; dx may be dy or the residual. dw and db get the sums over
+     * these rows; they have room for n up to a multiple of 16. */
+    void (*layer_norm_grad)(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w,
+                            const float *mean, const float *invstd, const float *residual, int64_t rows, int64_t n);
+    /* Elements first .. first + n - 1 of the op. y may be x. */
+    void (*dropout)(float *y, const float *x, const cpu_mask *m, uint64_t first, int64_t n);
+    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp; its part of dqkv. The
+     * scratch has attention_scratch() floats, 64-byte aligned. */
+    void (*attention)(const cpu_attention *a, int64_t number, float *y, float *lse, const float *qkv, float *scratch);
+    void (*attention_grad)(const cpu_attention *a, int64_t number, float *dqkv, const float *dy, const float *qkv,
+                           const float *y, const float *lse, float *scratch);
+    int64_t (*attention_scratch)(const cpu_attention *a, bool gradient);
     /* state1, state2 as in ddp_optim_slice. */
     void (*update)(const cpu_update *u, float *param, float *state1, float *state2, const float *grad, int64_t n);
     int64_t (*first_not_finite)(const float *x, int64_t n); /* its index, or n */

@@ -7,6 +7,7 @@
 #include "kernels.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
@@ -14,6 +15,7 @@
 #endif
 #define CPU_ISA_NAME  "AVX2"
 #define CPU_ISA_TABLE cpu_kernels_avx2
+#define CPU_VECTOR    8
 #include "kernels_body.h"
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -7,6 +7,7 @@
 #include "kernels.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma"))),                   \
                              apply_to = function)
@@ -15,6 +16,7 @@
 #endif
 #define CPU_ISA_NAME  "AVX-512"
 #define CPU_ISA_TABLE cpu_kernels_avx512
+#define CPU_VECTOR    16
 #include "kernels_body.h"
 #if defined(__clang__)
 #pragma clang attribute pop

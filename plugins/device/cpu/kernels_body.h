@@ -1,19 +1,28 @@
 /* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it.
  *
- * The including file defines CPU_ISA_NAME and CPU_ISA_TABLE and has included math.h, string.h, device.h, kernels.h. Loops are
+ * The including file defines CPU_ISA_NAME, CPU_ISA_TABLE and CPU_VECTOR and has included math.h, string.h, device.h, kernels.h. Loops are
  * written so that the compiler vectorises them: no branch, no call, constant trip counts where there is an order to keep. */
+#include "image_body.h"
 #include "math_body.h"
 #include "optim_body.h"
 
-#define LANES 16  /* of every reduction, on every CPU */
-#define TILE  128 /* columns summed together: their accumulators stay in registers and L1 */
-#define BLOCK 128 /* rows summed in float before they join the total: bounds the rounding error */
+#define LANES 16   /* of every reduction, on every CPU */
+#define TILE  1024 /* columns summed together: their accumulators stay in registers and L1 */
+#define BLOCK 128  /* rows summed in float before they join the total: bounds the rounding error */
 
-/* Applies `f` from a to y over i of [0, n); the switch stands outside the loop. */
+/* The expression for each i of [0, n). What it reads and what it writes may be the same memory, element for element: in place,
+ * a compiler that has to make sure would take the slow way. */
+#if defined(__clang__)
+#define MAP_LOOP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define MAP_LOOP _Pragma("GCC ivdep")
+#endif
 #define MAP(n, expression)                                                                                             \
-    for (int64_t i = 0; i < (n); i++) {                                                                                \
-        expression;                                                                                                    \
-    }
+    MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }
+
+#include "vector_body.h"
+#include "norm_body.h"
+#include "attention_body.h"
 
 static void act_row(float *out, const float *y, int64_t n, uint32_t act)
 {
@@ -119,20 +128,110 @@ static float row_exp_sum(float *e, const float *x, float max, int64_t n)
     return lane_sum(lane) + rest;
 }
 
+/* ---- (n, c, hw) to (n, hw, c), and back --------------------------------------------------------------------------- */
+typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
+#define PAIRS(a, b)                                                                                                    \
+    __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13), __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define QUADS(a, b)                                                                                                    \
+    __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13), __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define HALVES(a, b)                                                                                                   \
+    __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11), __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+
+/* y[j][i] = or += x[i][j] for 8 x 8, rows `sx` and `sy` apart. */
+static inline void transpose_8(float *y, int64_t sy, const float *x, int64_t sx, bool add)
+{
+#define ROW(i) (*(const eight *)(const void *)(x + (i)*sx))
+    eight p[8] = {PAIRS(ROW(0), ROW(1)), PAIRS(ROW(2), ROW(3)), PAIRS(ROW(4), ROW(5)), PAIRS(ROW(6), ROW(7))};
+    eight q[8] = {QUADS(p[0], p[2]), QUADS(p[1], p[3]), QUADS(p[4], p[6]), QUADS(p[5], p[7])};
+    eight h[8] = {HALVES(q[0], q[4]), HALVES(q[1], q[5]), HALVES(q[2], q[6]), HALVES(q[3], q[7])};
+    static const int order[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+
+    for (int j = 0; j < 8; j++) {
+        eight *to = (eight *)(void *)(y + j * sy);
+        if (add)
+            *to += h[order[j]];
+        else
+            *to = h[order[j]];
+    }
+#undef ROW
+}
+
+/* (rows, cols) to (cols, rows). The tile is small, so that both sides stay in L1. */
+#define EDGE 32
+static void transpose(float *y, const float *x, int64_t rows, int64_t cols, bool add)
+{
+    for (int64_t j0 = 0; j0 < cols; j0 += EDGE)
+        for (int64_t i = 0; i < rows; i += 8)
+            for (int64_t j = j0; j < cols && j < j0 + EDGE; j += 8) {
+                if (i + 8 <= rows && j + 8 <= cols) {
+                    transpose_8(y + j * rows + i, rows, x + i * cols + j, cols, add);
+                    continue;
+                }
+                for (int64_t a = i; a < rows && a < i + 8; a++)
+                    for (int64_t b = j; b < cols && b < j + 8; b++)
+                        y[b * rows + a] = add ? y[b * rows + a] + x[a * cols + b] : x[a * cols + b];
+            }
+}
+
+static void channels_last(float *y, const float *x, int64_t n, int64_t c, int64_t hw)
+{
+    for (int64_t i = 0; i < n; i++, x += c * hw, y += c * hw) {
+        if (c != 3) {
+            transpose(y, x, c, hw, false);
+            continue;
+        }
+        for (int64_t p = 0; p < hw; p++) {
+            y[3 * p] = x[p];
+            y[3 * p + 1] = x[hw + p];
+            y[3 * p + 2] = x[2 * hw + p];
+        }
+    }
+}
+
+static void channels_first(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add)
+{
+    for (int64_t i = 0; i < n; i++, x += c * hw, y += c * hw) transpose(y, x, hw, c, add);
+}
+
+static double row_sum(const float *x, int64_t n)
+{
+    double lane[LANES] = {0}, sum = 0.0;
+    int64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] += (double)x[i + l];
+    for (; i < n; i++) sum += (double)x[i];
+    for (int l = 0; l < LANES; l++) sum += lane[l];
+    return sum;
+}
+
 static double cross_entropy(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
-                            float scale)
+                            float scale, float s)
 {
     double loss = 0.0;
 
     for (int64_t r = 0; r < rows; r++) {
         const float *x = logits + r * cols;
         float *g = grad != NULL ? grad + r * cols : NULL;
-        float at_label = x[label[r]], max = row_max(x, cols); /* read before g, which may be x, is written */
-        float sum = row_exp_sum(g, x, max, cols), inverse = scale / sum;
-        loss += log((double)sum) + ((double)max - (double)at_label);
+        float at_label, max, sum, inverse, even = s / (float)cols * scale;
+        double mean;
+        if (label[r] < 0 || label[r] >= cols) {
+            if (g != NULL) memset(g, 0, (size_t)cols * sizeof(*g));
+            continue;
+        }
+        at_label = x[label[r]]; /* read before g, which may be x, is written */
+        max = row_max(x, cols);
+        mean = s != 0.0f ? row_sum(x, cols) / (double)cols : 0.0;
+        sum = row_exp_sum(g, x, max, cols);
+        inverse = scale / sum;
+        loss += log((double)sum) + (double)max - (1.0 - (double)s) * (double)at_label - (double)s * mean;
         if (g == NULL) continue;
-        MAP(cols, g[i] *= inverse)
-        g[label[r]] -= scale;
+        if (s == 0.0f) {
+            MAP(cols, g[i] *= inverse)
+        } else {
+            MAP(cols, g[i] = g[i] * inverse - even)
+        }
+        g[label[r]] -= (1.0f - s) * scale;
     }
     return loss;
 }
@@ -173,12 +272,21 @@ static int64_t accuracy(const float *logits, const int64_t *label, int64_t rows,
 
 const cpu_kernels CPU_ISA_TABLE = {
     .isa = CPU_ISA_NAME,
+    .image = CPU_IMAGE_KERNELS,
     .bias_act = bias_act,
     .act_grad = act_grad,
     .add = add,
+    .channels_last = channels_last,
+    .channels_first = channels_first,
     .cross_entropy = cross_entropy,
     .mse = mse,
     .accuracy = accuracy,
+    .layer_norm = layer_norm,
+    .layer_norm_grad = layer_norm_grad,
+    .dropout = dropout,
+    .attention = attention,
+    .attention_grad = attention_grad,
+    .attention_scratch = attention_scratch,
     .update = update,
     .first_not_finite = first_not_finite,
     .sum_squares = sum_squares,

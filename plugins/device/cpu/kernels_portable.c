@@ -8,4 +8,5 @@
 
 #define CPU_ISA_NAME  "portable"
 #define CPU_ISA_TABLE cpu_kernels_portable
+#define CPU_VECTOR    4
 #include "kernels_body.h"

@@ -1,103 +1,106 @@
 /* lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they need.
  *
- * A kernel stands at the place of its first node; the nodes that join it from further down read nothing but values that exist
- * there already:
- *   linear + relu or gelu         the pre-activation has no storage unless somebody else reads it (gelu's gradient does)
- *   relu or gelu gradient + bias gradient   one pass over dy
- *   cross-entropy or mse + its gradient     one pass over the logits, in their place when nobody reads them later
- * A reshape is a view. What the device cannot do is refused here, with the op and the layer's name. */
+ * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at the place
+ * of its first node, unless a node that joined it reads a value that does not exist there yet. A value that lies otherwise
+ * than a family takes it is converted into scratch around the kernel. What the device cannot do is refused here, with the op
+ * and the layer's name. */
 #include "cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct lowering {
-    ddp_device *device;
-    const ddp_program *p;
-    cpu_lowered *l;
-    uint32_t *readers; /* by value: nodes that read it */
-    bool *kept;        /* by value: the loss and the metrics */
-    bool *taken;       /* by node */
-    bool *inner;       /* by value: never leaves its kernel, no storage */
-} lowering;
+typedef struct op_traits {
+    const char *name;
+    const cpu_family *family;
+    uint32_t min_in, max_in;
+    uint32_t outs;
+    uint32_t index_in; /* bit i: input i is i64 */
+    bool grad;         /* the outputs may be slices of the gradient arena */
+} op_traits;
 
-const char *cpu_op_name(uint32_t op)
-{
-    static const char *const names[DDP_OP_END_] = {
-        [DDP_OP_LINEAR] = "linear",
-        [DDP_OP_LINEAR_GRAD_INPUT] = "linear_grad_input",
-        [DDP_OP_LINEAR_GRAD_WEIGHT] = "linear_grad_weight",
-        [DDP_OP_LINEAR_GRAD_BIAS] = "linear_grad_bias",
-        [DDP_OP_RELU] = "relu",
-        [DDP_OP_RELU_GRAD] = "relu_grad",
-        [DDP_OP_GELU] = "gelu",
-        [DDP_OP_GELU_GRAD] = "gelu_grad",
-        [DDP_OP_ADD] = "add",
-        [DDP_OP_RESHAPE] = "reshape",
-        [DDP_OP_CROSS_ENTROPY] = "cross_entropy",
-        [DDP_OP_CROSS_ENTROPY_GRAD] = "cross_entropy_grad",
-        [DDP_OP_MSE] = "mse",
-        [DDP_OP_MSE_GRAD] = "mse_grad",
-        [DDP_OP_ACCURACY] = "accuracy",
-    };
-
-    return op < DDP_OP_END_ && names[op] != NULL ? names[op] : "unknown";
-}
+static const op_traits traits[DDP_OP_END_] = {
+    [DDP_OP_LINEAR] = {"linear", &cpu_family_linear, 2, 3, 1, 0, false},
+    [DDP_OP_LINEAR_GRAD_INPUT] = {"linear_grad_input", &cpu_family_linear_grad, 2, 2, 1, 0, true},
+    [DDP_OP_LINEAR_GRAD_WEIGHT] = {"linear_grad_weight", &cpu_family_linear_grad, 2, 2, 1, 0, true},
+    [DDP_OP_LINEAR_GRAD_BIAS] = {"linear_grad_bias", &cpu_family_act_grad, 1, 1, 1, 0, true},
+    [DDP_OP_RELU] = {"relu", &cpu_family_pointwise, 1, 1, 1, 0, false},
+    [DDP_OP_RELU_GRAD] = {"relu_grad", &cpu_family_act_grad, 2, 2, 1, 0, true},
+    [DDP_OP_GELU] = {"gelu", &cpu_family_pointwise, 1, 1, 1, 0, false},
+    [DDP_OP_GELU_GRAD] = {"gelu_grad", &cpu_family_act_grad, 2, 2, 1, 0, true},
+    [DDP_OP_ADD] = {"add", &cpu_family_pointwise, 2, 2, 1, 0, true},
+    [DDP_OP_RESHAPE] = {"reshape", &cpu_family_view, 1, 1, 1, 0, true},
+    [DDP_OP_CROSS_ENTROPY] = {"cross_entropy", &cpu_family_loss, 2, 2, 1, 2, false},
+    [DDP_OP_CROSS_ENTROPY_GRAD] = {"cross_entropy_grad", &cpu_family_loss, 2, 2, 1, 2, true},
+    [DDP_OP_MSE] = {"mse", &cpu_family_loss, 2, 2, 1, 0, false},
+    [DDP_OP_MSE_GRAD] = {"mse_grad", &cpu_family_loss, 2, 2, 1, 0, true},
+    [DDP_OP_ACCURACY] = {"accuracy", &cpu_family_loss, 2, 2, 1, 2, false},
+    [DDP_OP_CONV2D] = {"conv2d", &cpu_family_conv, 2, 3, 1, 0, false},
+    [DDP_OP_CONV2D_GRAD_INPUT] = {"conv2d_grad_input", &cpu_family_conv_grad, 2, 2, 1, 0, true},
+    [DDP_OP_CONV2D_GRAD_WEIGHT] = {"conv2d_grad_weight", &cpu_family_conv_grad, 2, 2, 1, 0, true},
+    [DDP_OP_CONV2D_GRAD_BIAS] = {"conv2d_grad_bias", &cpu_family_act_grad, 1, 1, 1, 0, true},
+    [DDP_OP_BATCH_NORM] = {"batch_norm", &cpu_family_batch_norm, 5, 5, 3, 0, false},
+    [DDP_OP_BATCH_NORM_GRAD] = {"batch_norm_grad", &cpu_family_batch_norm_grad, 5, 5, 3, 0, true},
+    [DDP_OP_MAX_POOL2D] = {"max_pool2d", &cpu_family_max_pool, 1, 1, 1, 0, false},
+    [DDP_OP_MAX_POOL2D_GRAD] = {"max_pool2d_grad", &cpu_family_max_pool_grad, 2, 2, 1, 0, true},
+    [DDP_OP_AVG_POOL2D] = {"avg_pool2d", &cpu_family_avg_pool, 1, 1, 1, 0, false},
+    [DDP_OP_AVG_POOL2D_GRAD] = {"avg_pool2d_grad", &cpu_family_avg_pool, 1, 1, 1, 0, true},
+    [DDP_OP_ADAPTIVE_AVG_POOL2D] = {"adaptive_avg_pool2d", &cpu_family_avg_pool, 1, 1, 1, 0, false},
+    [DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD] = {"adaptive_avg_pool2d_grad", &cpu_family_avg_pool, 1, 1, 1, 0, true},
+    [DDP_OP_LAYER_NORM] = {"layer_norm", &cpu_family_layer_norm, 3, 3, 3, 0, false},
+    [DDP_OP_LAYER_NORM_GRAD] = {"layer_norm_grad", &cpu_family_layer_norm_grad, 5, 5, 3, 0, true},
+    [DDP_OP_EMBEDDING] = {"embedding", &cpu_family_embedding, 2, 2, 1, 1, false},
+    [DDP_OP_EMBEDDING_GRAD] = {"embedding_grad", &cpu_family_embedding_grad, 2, 2, 1, 2, true},
+    [DDP_OP_POSITION] = {"position", &cpu_family_position, 2, 2, 1, 0, false},
+    [DDP_OP_POSITION_GRAD] = {"position_grad", &cpu_family_position, 1, 1, 1, 0, true},
+    [DDP_OP_ATTENTION] = {"attention", &cpu_family_attention, 1, 1, 2, 0, false},
+    [DDP_OP_ATTENTION_GRAD] = {"attention_grad", &cpu_family_attention, 4, 4, 1, 0, true},
+    [DDP_OP_DROPOUT] = {"dropout", &cpu_family_dropout, 1, 1, 1, 0, false},
+    [DDP_OP_DROPOUT_GRAD] = {"dropout_grad", &cpu_family_dropout, 1, 1, 1, 0, true},
+};
 
 /* ---- checks --------------------------------------------------------------------------------------------------------- */
-static uint32_t op_arity(uint32_t op)
+ddp_status cpu_refuse(ddp_err *err, const ddp_node *n, const char *why)
 {
-    switch (op) {
-    case DDP_OP_LINEAR: return 2; /* or 3, with a bias */
-    case DDP_OP_LINEAR_GRAD_BIAS:
-    case DDP_OP_RELU:
-    case DDP_OP_GELU:
-    case DDP_OP_RESHAPE: return 1;
-    default: return 2;
+    const char *name = n->op < DDP_OP_END_ && traits[n->op].name != NULL ? traits[n->op].name : "unknown";
+
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\" cannot run op %u (%s) of layer \"%s\": %s", n->op, name,
+                    n->name, why);
+}
+
+static ddp_status check_values(const ddp_program *p, const ddp_node *n, const op_traits *t, ddp_err *err)
+{
+    bool view = n->op == DDP_OP_RESHAPE;
+
+    for (uint32_t i = 0; i < n->in_count && !view; i++) {
+        uint32_t want = t->index_in >> i & 1u ? DDP_I64 : DDP_F32;
+        if (n->in[i] >= 0 && cpu_value(p, n->in[i])->dtype != want)
+            return cpu_refuse(err, n,
+                              want == DDP_I64 ? "its labels and indices must be i64" : "its inputs must be f32");
     }
-}
-
-static bool op_has_label(uint32_t op)
-{
-    return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_ACCURACY;
-}
-
-static bool op_is_gradient(uint32_t op)
-{
-    return op != DDP_OP_LINEAR && op != DDP_OP_RELU && op != DDP_OP_GELU && op != DDP_OP_CROSS_ENTROPY &&
-           op != DDP_OP_MSE && op != DDP_OP_ACCURACY;
-}
-
-static ddp_status refuse(ddp_err *err, const ddp_node *n, const char *why)
-{
-    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\" cannot run op %u (%s) of layer \"%s\": %s", n->op,
-                    cpu_op_name(n->op), n->name, why);
+    for (uint32_t i = 0; i < n->out_count; i++) {
+        const ddp_value *out = n->out[i] >= 0 ? cpu_value(p, n->out[i]) : NULL;
+        if (out == NULL) continue;
+        if (out->dtype != (view ? cpu_value(p, n->in[0])->dtype : DDP_F32))
+            return cpu_refuse(err, n, "its output must be f32, or for a reshape of the input's dtype");
+        if (out->kind == DDP_VALUE_GRAD && !t->grad)
+            return cpu_refuse(err, n, "its output cannot be a parameter's gradient");
+    }
+    return DDP_OK;
 }
 
 static ddp_status check_node(const ddp_program *p, const ddp_node *n, ddp_err *err)
 {
-    uint32_t arity = op_arity(n->op);
-    const ddp_value *out;
+    const op_traits *t = n->op < DDP_OP_END_ ? &traits[n->op] : NULL;
 
-    if (n->op == 0 || n->op >= DDP_OP_END_)
-        return refuse(err, n, "this plugin does not know it; use a newer device plugin");
-    if (n->in_count < arity || n->in_count > arity + (n->op == DDP_OP_LINEAR) || n->out_count != 1)
-        return refuse(err, n, "it has a number of inputs or outputs that this plugin does not know");
-    out = cpu_value(p, n->out[0]);
-    for (uint32_t i = 0; i < n->in_count && n->op != DDP_OP_RESHAPE; i++) {
-        uint32_t want = op_has_label(n->op) && i == 1 ? DDP_I64 : DDP_F32;
-        if (n->in[i] >= 0 && cpu_value(p, n->in[i])->dtype != want)
-            return refuse(err, n, want == DDP_I64 ? "its labels must be i64" : "its inputs must be f32");
-    }
-    if (out->dtype != (n->op == DDP_OP_RESHAPE ? cpu_value(p, n->in[0])->dtype : DDP_F32))
-        return refuse(err, n, "its output must be f32, or for a reshape of the input's dtype");
-    if (out->kind == DDP_VALUE_GRAD && !op_is_gradient(n->op))
-        return refuse(err, n, "its output cannot be a parameter's gradient");
-    return DDP_OK;
+    if (t == NULL || t->family == NULL)
+        return cpu_refuse(err, n, "this plugin does not know it; use a newer device plugin");
+    if (n->in_count < t->min_in || n->in_count > t->max_in || n->out_count != t->outs)
+        return cpu_refuse(err, n, "it has a number of inputs or outputs that this plugin does not know");
+    return check_values(p, n, t, err);
 }
 
-/* ---- grouping ------------------------------------------------------------------------------------------------------- */
-static void kernel_take(lowering *w, cpu_kernel *k, uint32_t node)
+/* ---- for the families ----------------------------------------------------------------------------------------------- */
+void cpu_take(cpu_lowering *w, cpu_kernel *k, uint32_t node)
 {
     uint32_t i = k->node_count++;
 
@@ -106,275 +109,284 @@ static void kernel_take(lowering *w, cpu_kernel *k, uint32_t node)
     w->taken[node] = true;
 }
 
-/* The first free node after `from` whose op is in the list and whose first input is `value`; -1 if none. */
-static int64_t find_reader(const lowering *w, uint32_t from, int32_t value, const uint32_t *ops, uint32_t op_count)
+void cpu_take_and_move(cpu_lowering *w, cpu_kernel *k, uint32_t node)
 {
+    cpu_take(w, k, node);
+    if (node > k->place) k->place = node;
+}
+
+int64_t cpu_find_reader(const cpu_lowering *w, uint32_t from, int32_t value, uint32_t slot, const uint32_t *ops,
+                        uint32_t op_count)
+{
+    if (value < 0) return -1;
     for (uint32_t i = from + 1; i < w->p->node_count; i++) {
         const ddp_node *n = cpu_node(w->p, i);
-        if (w->taken[i] || n->in[0] != value) continue;
+        if (w->taken[i] || slot >= n->in_count || n->in[slot] != value) continue;
         for (uint32_t o = 0; o < op_count; o++)
             if (n->op == ops[o]) return i;
     }
     return -1;
 }
 
-static uint32_t act_of(const ddp_node *n)
+bool cpu_read_once(const cpu_lowering *w, int32_t v) { return w->readers[v] == 1 && !w->kept[v]; }
+
+void cpu_may_replace(cpu_kernel *k, int32_t out, int32_t in)
 {
-    if (n->op == DDP_OP_RELU || n->op == DDP_OP_RELU_GRAD) return CPU_ACT_RELU;
-    return n->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
+    if (k->inplace_count == 2 || out < 0 || in < 0) return;
+    k->inplace_out[k->inplace_count] = out;
+    k->inplace_in[k->inplace_count++] = in;
 }
 
-static ddp_status group_linear(lowering *w, cpu_kernel *k, uint32_t node, const ddp_node *n, ddp_err *err)
+ddp_status cpu_private_add(cpu_lowering *w, cpu_kernel *k, uint64_t bytes, int32_t *number, ddp_err *err)
 {
-    static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
-    const ddp_value *weight = cpu_value(w->p, n->in[1]);
-    int64_t act = find_reader(w, node, n->out[0], acts, 2);
+    cpu_lowered *l = w->l;
 
-    k->kind = CPU_LINEAR;
-    k->c = n->in_count > 2 ? n->in[2] : -1;
-    k->in = weight->dims[1];
-    k->cols = weight->dims[0];
-    k->rows = cpu_value(w->p, n->out[0])->elements / k->cols;
-    if (act >= 0) {
-        const ddp_node *a = cpu_node(w->p, (uint32_t)act);
-        k->act = act_of(a);
-        k->act_out = a->out[0];
-        w->inner[n->out[0]] = w->readers[n->out[0]] == 1 && !w->kept[n->out[0]];
-        kernel_take(w, k, (uint32_t)act);
+    if (l->private_count == l->private_capacity) {
+        uint32_t capacity = l->private_capacity * 2 + 16;
+        ddp_private *more = realloc(l->privates, capacity * sizeof(*more));
+        if (more == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
+        l->privates = more;
+        l->private_capacity = capacity;
     }
-    return cpu_product_create(w->device->library, k->rows, k->in, k->cols, &k->product, err);
-}
-
-static void group_linear_gradient(lowering *w, cpu_kernel *k, const ddp_node *n)
-{
-    const ddp_value *dy = cpu_value(w->p, n->in[0]), *out = cpu_value(w->p, n->out[0]);
-
-    k->cols = dy->dims[dy->rank - 1];
-    k->rows = dy->elements / k->cols;
-    if (n->op == DDP_OP_LINEAR_GRAD_BIAS) {
-        k->kind = CPU_GRAD_BIAS;
-        k->bias_out = n->out[0];
-        k->out = -1;
-        k->bias_add = k->add;
-        return;
-    }
-    k->kind = n->op == DDP_OP_LINEAR_GRAD_INPUT ? CPU_GRAD_INPUT : CPU_GRAD_WEIGHT;
-    k->in = out->dims[out->rank - 1];
-}
-
-/* A gradient that accumulates stays where it is, here and in group_loss: another one must have been set before it. */
-static void group_act_gradient(lowering *w, cpu_kernel *k, uint32_t node, const ddp_node *n)
-{
-    static const uint32_t ops[] = {DDP_OP_LINEAR_GRAD_BIAS};
-    const ddp_value *dx = cpu_value(w->p, n->out[0]);
-    int64_t bias = find_reader(w, node, n->out[0], ops, 1);
-
-    k->kind = CPU_ACT_GRAD;
-    k->act = act_of(n);
-    k->cols = dx->rank > 0 ? dx->dims[dx->rank - 1] : 1;
-    k->rows = dx->elements / k->cols;
-    if (bias < 0 || (cpu_node(w->p, (uint32_t)bias)->flags & DDP_NODE_F_ACCUMULATE)) return;
-    k->bias_out = cpu_node(w->p, (uint32_t)bias)->out[0];
-    kernel_take(w, k, (uint32_t)bias);
-}
-
-static void group_loss(lowering *w, cpu_kernel *k, uint32_t node, const ddp_node *n)
-{
-    bool entropy = n->op == DDP_OP_CROSS_ENTROPY || n->op == DDP_OP_CROSS_ENTROPY_GRAD;
-    bool gradient = n->op == DDP_OP_CROSS_ENTROPY_GRAD || n->op == DDP_OP_MSE_GRAD;
-    uint32_t forward = entropy ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
-    uint32_t partner = gradient ? forward : forward + 1; /* X_GRAD follows X in the list of ops */
-    int64_t other = find_reader(w, node, n->in[0], &partner, 1);
-    const ddp_value *x = cpu_value(w->p, n->in[0]);
-
-    k->kind = entropy ? CPU_CROSS_ENTROPY : CPU_MSE;
-    k->cols = x->rank > 0 ? x->dims[x->rank - 1] : 1;
-    k->rows = x->elements / k->cols;
-    k->out = gradient ? -1 : n->out[0];
-    k->grad_out = gradient ? n->out[0] : -1;
-    if (other < 0 || cpu_node(w->p, (uint32_t)other)->in[1] != n->in[1] ||
-        (cpu_node(w->p, (uint32_t)other)->flags & DDP_NODE_F_ACCUMULATE))
-        return;
-    *(gradient ? &k->out : &k->grad_out) = cpu_node(w->p, (uint32_t)other)->out[0];
-    kernel_take(w, k, (uint32_t)other);
-}
-
-static void group_simple(lowering *w, cpu_kernel *k, const ddp_node *n)
-{
-    const ddp_value *x = cpu_value(w->p, n->in[0]);
-
-    k->cols = x->rank > 0 ? x->dims[x->rank - 1] : 1;
-    k->rows = x->elements / k->cols;
-    switch (n->op) {
-    case DDP_OP_ADD: k->kind = CPU_ADD; break;
-    case DDP_OP_RESHAPE: k->kind = CPU_VIEW; break;
-    case DDP_OP_ACCURACY: k->kind = CPU_ACCURACY; break;
-    default:
-        k->kind = CPU_ACT;
-        k->act = act_of(n);
-        break;
-    }
-}
-
-static ddp_status group(lowering *w, uint32_t node, ddp_err *err)
-{
-    const ddp_node *n = cpu_node(w->p, node);
-    cpu_kernel *k = &w->l->kernels[w->l->kernel_count++];
-
-    *k = (cpu_kernel){.a = n->in[0],
-                      .b = n->in_count > 1 ? n->in[1] : -1,
-                      .c = -1,
-                      .out = n->out[0],
-                      .act_out = -1,
-                      .grad_out = -1,
-                      .bias_out = -1,
-                      .name = n->name};
-    k->add = (n->flags & DDP_NODE_F_ACCUMULATE) != 0;
-    kernel_take(w, k, node);
-    switch (n->op) {
-    case DDP_OP_LINEAR: return group_linear(w, k, node, n, err);
-    case DDP_OP_LINEAR_GRAD_INPUT:
-    case DDP_OP_LINEAR_GRAD_WEIGHT:
-    case DDP_OP_LINEAR_GRAD_BIAS: group_linear_gradient(w, k, n); break;
-    case DDP_OP_RELU_GRAD:
-    case DDP_OP_GELU_GRAD: group_act_gradient(w, k, node, n); break;
-    case DDP_OP_CROSS_ENTROPY:
-    case DDP_OP_CROSS_ENTROPY_GRAD:
-    case DDP_OP_MSE:
-    case DDP_OP_MSE_GRAD: group_loss(w, k, node, n); break;
-    default: group_simple(w, k, n); break;
-    }
+    l->privates[l->private_count] = (ddp_private){.bytes = bytes, .first_kernel = UINT32_MAX};
+    *number = (int32_t)l->private_count++;
+    cpu_private_use(w, k, *number);
     return DDP_OK;
 }
 
-/* ---- what the core sees --------------------------------------------------------------------------------------------- */
-static const char *kernel_name(const cpu_kernel *k)
+void cpu_private_use(cpu_lowering *w, cpu_kernel *k, int32_t number)
 {
-    static const char *const linear[2][4] = {
-        {"linear", "linear+relu", "linear+gelu", "linear+gelu"},
-        {"linear+bias", "linear+bias+relu", "linear+bias+gelu", "linear+bias+gelu"}};
-    static const char *const grad[2][4] = {{"", "relu_grad", "gelu_grad", "gelu_grad"},
-                                           {"", "relu_grad+bias_grad", "gelu_grad+bias_grad", "gelu_grad+bias_grad"}};
+    (void)w;
+    k->privates[k->private_count++] = number;
+}
 
-    switch (k->kind) {
-    case CPU_LINEAR: return linear[k->c >= 0][k->act];
-    case CPU_GRAD_INPUT: return "linear_grad_input";
-    case CPU_GRAD_WEIGHT: return "linear_grad_weight";
-    case CPU_GRAD_BIAS: return "linear_grad_bias";
-    case CPU_ACT: return k->act == CPU_ACT_RELU ? "relu" : "gelu";
-    case CPU_ACT_GRAD: return grad[k->bias_out >= 0][k->act];
-    case CPU_ADD: return "add";
-    case CPU_VIEW: return "reshape";
-    case CPU_CROSS_ENTROPY:
-        return k->grad_out < 0 ? "cross_entropy" : k->out < 0 ? "cross_entropy_grad" : "cross_entropy+grad";
-    case CPU_MSE: return k->grad_out < 0 ? "mse" : k->out < 0 ? "mse_grad" : "mse+grad";
-    case CPU_ACCURACY: return "accuracy";
-    default: return "?";
+const cpu_kernel *cpu_kernel_of(const cpu_lowering *w, uint32_t node)
+{
+    for (uint32_t i = 0; i < w->l->kernel_count; i++)
+        for (uint32_t j = 0; j < w->l->kernels[i].node_count; j++)
+            if (w->l->kernels[i].nodes[j] == node) return &w->l->kernels[i];
+    return NULL;
+}
+
+int64_t cpu_writer(const cpu_lowering *w, int32_t v)
+{
+    for (uint32_t i = 0; i < w->p->node_count; i++)
+        for (uint32_t j = 0; j < cpu_node(w->p, i)->out_count; j++)
+            if (cpu_node(w->p, i)->out[j] == v) return i;
+    return -1;
+}
+
+void cpu_matrix(const cpu_lowering *w, int32_t v, int64_t *rows, int64_t *cols)
+{
+    const ddp_value *value = cpu_value(w->p, v);
+
+    *cols = value->rank == 4 ? value->dims[1] : cpu_last_dim(value);
+    *rows = value->elements / *cols;
+}
+
+/* ---- how values lie ------------------------------------------------------------------------------------------------- */
+static uint32_t natural_layout(const ddp_value *v)
+{
+    return v->rank == 4 && v->dtype == DDP_F32 ? CPU_CHANNELS_LAST : CPU_PLAIN;
+}
+
+/* An image with one channel, or of one pixel, lies the same both ways. */
+static bool lies_the_same(const ddp_value *v)
+{
+    return natural_layout(v) == CPU_PLAIN || v->dims[1] == 1 || v->dims[2] * v->dims[3] == 1;
+}
+
+static bool outside(const ddp_value *v) { return v->kind != DDP_VALUE_ACT; }
+
+/* Results lie plain, whoever asks for them. A reshape is a view where both sides lie in the order of their elements. */
+static bool is_view(const cpu_lowering *w, const ddp_node *n)
+{
+    const ddp_value *x = cpu_value(w->p, n->in[0]), *y = cpu_value(w->p, n->out[0]);
+
+    if (n->op != DDP_OP_RESHAPE || y->kind != DDP_VALUE_ACT) return false;
+    return (w->layout[n->in[0]] == CPU_PLAIN || lies_the_same(x)) &&
+           (w->layout[n->out[0]] == CPU_PLAIN || lies_the_same(y));
+}
+
+static void describe_storage(cpu_lowering *w)
+{
+    const ddp_program *p = w->p;
+
+    for (uint32_t v = 0; v < p->value_count; v++) {
+        const ddp_value *value = cpu_value(p, (int32_t)v);
+        w->l->storage[v].alias_of = -1;
+        w->layout[v] = outside(value) || w->kept[v] ? CPU_PLAIN : natural_layout(value);
+    }
+    for (uint32_t i = 0; i < p->node_count; i++) {
+        const ddp_node *n = cpu_node(p, i);
+        if (!is_view(w, n)) continue;
+        w->l->storage[n->out[0]].alias_of = n->in[0];
     }
 }
 
-static bool is_act(const ddp_program *p, int32_t v) { return v >= 0 && cpu_value(p, v)->kind == DDP_VALUE_ACT; }
-
-/* `out` may lie where `in` lies, if nobody else reads that: one pair an output, so the better of two inputs is chosen here. */
-static bool allow_in_place(const lowering *w, ddp_kernel *t, int32_t out, int32_t in)
+static int32_t root_of(const cpu_lowering *w, int32_t v)
 {
-    uint32_t here = 0;
-    int32_t root = in;
-
-    if (!is_act(w->p, out) || !is_act(w->p, in)) return false;
-    for (uint32_t i = 0; i < t->node_count; i++) {
-        const ddp_node *n = cpu_node(w->p, t->nodes[i]);
-        for (uint32_t j = 0; j < n->in_count; j++) here += n->in[j] == in;
-    }
-    if (w->readers[in] != here || w->kept[in]) return false;
-    while (w->l->storage[root].alias_of >= 0) root = w->l->storage[root].alias_of;
-    if (w->l->storage[root].bytes == 0) return false; /* a view of an input or a parameter */
-    t->inplace_out[t->inplace_count] = out;
-    t->inplace_in[t->inplace_count++] = in;
-    return true;
+    while (w->l->storage[v].alias_of >= 0) v = w->l->storage[v].alias_of;
+    return v;
 }
 
-/* A gradient that is computed by a kernel that can only set, and goes to the gradient arena, where a run may want it added. */
-static int32_t staged_value(const ddp_program *p, const cpu_kernel *k)
-{
-    int32_t v = k->kind == CPU_CROSS_ENTROPY || k->kind == CPU_MSE ? k->grad_out : k->out;
-
-    if (k->kind == CPU_GRAD_WEIGHT || k->kind == CPU_VIEW) return -1;
-    return v >= 0 && cpu_value(p, v)->kind == DDP_VALUE_GRAD ? v : -1;
-}
-
-static void describe_kernel(const lowering *w, cpu_kernel *k, ddp_kernel *t)
-{
-    k->staged = staged_value(w->p, k);
-    t->nodes = k->nodes;
-    t->node_count = k->node_count;
-    t->name = kernel_name(k);
-    t->scratch_bytes = k->product != NULL ? cpu_product_scratch(k->product) : 0;
-    if (k->staged >= 0) t->scratch_bytes = (uint64_t)cpu_value(w->p, k->staged)->elements * sizeof(float);
-    switch (k->kind) {
-    case CPU_ACT: (void)allow_in_place(w, t, k->out, k->a); break;
-    case CPU_ACT_GRAD:
-    case CPU_ADD:
-        if (!allow_in_place(w, t, k->out, k->a)) (void)allow_in_place(w, t, k->out, k->b);
-        break;
-    case CPU_CROSS_ENTROPY:
-    case CPU_MSE: (void)allow_in_place(w, t, k->grad_out, k->a); break;
-    default: break;
-    }
-}
-
-static void describe_storage(lowering *w)
+static void size_storage(cpu_lowering *w)
 {
     for (uint32_t v = 0; v < w->p->value_count; v++) {
         const ddp_value *value = cpu_value(w->p, (int32_t)v);
-        w->l->storage[v].alias_of = -1;
-        if (value->kind == DDP_VALUE_ACT && !w->inner[v])
-            w->l->storage[v].bytes = (uint64_t)value->elements * ddp_dtype_size(value->dtype);
+        ddp_storage *s = &w->l->storage[v];
+        if (!outside(value) && !w->inner[v] && s->alias_of < 0)
+            s->bytes = (uint64_t)value->elements * ddp_dtype_size(value->dtype);
+        s->layout = w->layout[v];
     }
-    for (uint32_t i = 0; i < w->l->kernel_count; i++) {
-        const cpu_kernel *k = &w->l->kernels[i];
-        if (k->kind != CPU_VIEW || !is_act(w->p, k->out)) continue;
-        w->l->storage[k->out].bytes = 0;
-        w->l->storage[k->out].alias_of = k->a;
+}
+
+/* ---- what the core sees --------------------------------------------------------------------------------------------- */
+static bool may_replace(const cpu_lowering *w, const cpu_kernel *k, int32_t out, int32_t in)
+{
+    uint32_t here = 0;
+    int32_t root = root_of(w, in);
+
+    if (outside(cpu_value(w->p, out)) || outside(cpu_value(w->p, root))) return false;
+    if (w->l->storage[out].bytes == 0 || w->l->storage[root].bytes == 0) return false;
+    for (uint32_t i = 0; i < k->node_count; i++) {
+        const ddp_node *n = cpu_node(w->p, k->nodes[i]);
+        for (uint32_t j = 0; j < n->in_count; j++) here += n->in[j] == in;
     }
+    return w->readers[in] == here && !w->kept[in];
+}
+
+static void add_convert(cpu_lowering *w, uint32_t index, uint32_t slot, bool output, cpu_conversion how,
+                        uint64_t *scratch)
+{
+    const cpu_kernel *k = &w->l->kernels[index];
+    int32_t v = output ? k->out[slot] : k->in[slot];
+
+    w->l->converts[index][w->l->convert_count[index]++] = (cpu_convert){slot, output, how, *scratch};
+    *scratch += ((uint64_t)cpu_value(w->p, v)->elements * sizeof(float) + 63) / 64 * 64;
+}
+
+/* From how the value lies to how the kernel has it, for an input; the other way round for an output. */
+static cpu_conversion conversion(const cpu_lowering *w, const cpu_kernel *k, int32_t v, bool output)
+{
+    const ddp_value *value = cpu_value(w->p, v);
+    bool lies_plain = outside(cpu_value(w->p, root_of(w, v))) || w->layout[v] == CPU_PLAIN;
+
+    if (lies_the_same(value) || lies_plain == k->plain) return CPU_COPY;
+    return lies_plain == output ? CPU_TO_PLAIN : CPU_TO_IMAGE;
+}
+
+/* Inputs and outputs that lie otherwise than the kernel has them; gradients that it cannot add to. */
+static void find_converts(cpu_lowering *w, uint32_t index, uint64_t *scratch)
+{
+    const cpu_kernel *k = &w->l->kernels[index];
+
+    *scratch = (k->scratch_bytes + 63) / 64 * 64;
+    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
+        cpu_conversion how = k->in[i] >= 0 ? conversion(w, k, k->in[i], false) : CPU_COPY;
+        if (how != CPU_COPY && !(k->reads_any >> i & 1u)) add_convert(w, index, i, false, how, scratch);
+    }
+    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
+        cpu_conversion how = k->out[i] >= 0 ? conversion(w, k, k->out[i], true) : CPU_COPY;
+        bool grad = k->out[i] >= 0 && cpu_value(w->p, k->out[i])->kind == DDP_VALUE_GRAD;
+        if (grad ? !(k->writes_grad >> i & 1u) : how != CPU_COPY && !(k->writes_any >> i & 1u) && !w->inner[k->out[i]])
+            add_convert(w, index, i, true, how, scratch);
+    }
+}
+
+static void describe_kernel(cpu_lowering *w, uint32_t index)
+{
+    cpu_kernel *k = &w->l->kernels[index];
+    ddp_kernel *t = &w->l->table[index];
+
+    t->nodes = k->nodes;
+    t->node_count = k->node_count;
+    t->name = k->name;
+    find_converts(w, index, &t->scratch_bytes);
+    for (uint32_t i = 0; i < k->inplace_count; i++) {
+        bool had = t->inplace_count > 0 && t->inplace_out[0] == k->inplace_out[i];
+        if (had || w->l->convert_count[index] > 0 || !may_replace(w, k, k->inplace_out[i], k->inplace_in[i])) continue;
+        t->inplace_out[t->inplace_count] = k->inplace_out[i];
+        t->inplace_in[t->inplace_count++] = k->inplace_in[i];
+    }
+    for (uint32_t i = 0; i < k->private_count; i++) {
+        ddp_private *own = &w->l->privates[k->privates[i]];
+        if (own->first_kernel == UINT32_MAX) own->first_kernel = index;
+        own->last_kernel = index;
+    }
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const cpu_kernel *x = a, *y = b;
+
+    return x->place != y->place ? (x->place < y->place ? -1 : 1) : (x->id < y->id ? -1 : 1);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
 static void lowered_release(cpu_lowered *l)
 {
     if (l == NULL) return;
-    for (uint32_t i = 0; l->kernels != NULL && i < l->kernel_count; i++) cpu_product_free(l->kernels[i].product);
+    for (uint32_t i = 0; l->kernels != NULL && i < l->kernel_count; i++)
+        if (l->kernels[i].family->release != NULL) l->kernels[i].family->release(l->kernels[i].state);
     free(l->kernels);
     free(l->table);
     free(l->storage);
+    free(l->privates);
+    free(l->converts);
+    free(l->convert_count);
     free(l);
 }
 
-static bool lowering_reserve(lowering *w)
+static bool lowering_reserve(cpu_lowering *w)
 {
-    size_t nodes = w->p->node_count, values = w->p->value_count;
+    size_t nodes = w->p->node_count + 1, values = w->p->value_count + 1;
+    cpu_lowered *l = w->l = calloc(1, sizeof(*w->l));
 
-    w->l = calloc(1, sizeof(*w->l));
-    w->readers = calloc(values + 1, sizeof(*w->readers));
-    w->kept = calloc(values + 1, sizeof(*w->kept));
-    w->inner = calloc(values + 1, sizeof(*w->inner));
-    w->taken = calloc(nodes + 1, sizeof(*w->taken));
-    if (w->l == NULL || w->readers == NULL || w->kept == NULL || w->inner == NULL || w->taken == NULL) return false;
-    w->l->kernels = calloc(nodes + 1, sizeof(*w->l->kernels));
-    w->l->table = calloc(nodes + 1, sizeof(*w->l->table));
-    w->l->storage = calloc(values + 1, sizeof(*w->l->storage));
-    return w->l->kernels != NULL && w->l->table != NULL && w->l->storage != NULL;
+    w->readers = calloc(values, sizeof(*w->readers));
+    w->kept = calloc(values, sizeof(*w->kept));
+    w->inner = calloc(values, sizeof(*w->inner));
+    w->layout = calloc(values, sizeof(*w->layout));
+    w->taken = calloc(nodes, sizeof(*w->taken));
+    if (l == NULL || w->readers == NULL || w->kept == NULL || w->inner == NULL || w->layout == NULL || w->taken == NULL)
+        return false;
+    l->kernels = calloc(nodes, sizeof(*l->kernels));
+    l->table = calloc(nodes, sizeof(*l->table));
+    l->storage = calloc(values, sizeof(*l->storage));
+    l->converts = calloc(nodes, sizeof(*l->converts));
+    l->convert_count = calloc(nodes, sizeof(*l->convert_count));
+    return l->kernels != NULL && l->table != NULL && l->storage != NULL && l->converts != NULL &&
+           l->convert_count != NULL;
 }
 
-static void lowering_release(lowering *w)
+static void lowering_release(cpu_lowering *w)
 {
     free(w->readers);
     free(w->kept);
     free(w->inner);
+    free(w->layout);
     free(w->taken);
 }
 
-static ddp_status lowering_run(lowering *w, ddp_err *err)
+/* ---- all together --------------------------------------------------------------------------------------------------- */
+static ddp_status group(cpu_lowering *w, uint32_t node, ddp_err *err)
+{
+    const ddp_node *n = cpu_node(w->p, node);
+    uint32_t id = w->l->kernel_count++;
+    cpu_kernel *k = &w->l->kernels[id];
+
+    *k = (cpu_kernel){
+        .family = traits[n->op].family, .layer = n->name, .name = traits[n->op].name, .place = node, .id = id};
+    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
+        k->in[i] = i < n->in_count ? n->in[i] : -1;
+        k->out[i] = i < n->out_count ? n->out[i] : -1;
+    }
+    k->adds = n->accumulate;
+    cpu_take(w, k, node);
+    return k->family->group(w, k, node, err);
+}
+
+static ddp_status count_readers(cpu_lowering *w, ddp_err *err)
 {
     const ddp_program *p = w->p;
 
@@ -387,18 +399,28 @@ static ddp_status lowering_run(lowering *w, ddp_err *err)
     }
     if (p->loss >= 0) w->kept[p->loss] = true;
     for (uint32_t i = 0; i < p->metric_count; i++) w->kept[p->metrics[i]] = true;
-    for (uint32_t i = 0; i < p->node_count; i++) {
-        ddp_status status = w->taken[i] ? DDP_OK : group(w, i, err);
+    return DDP_OK;
+}
+
+static ddp_status lowering_run(cpu_lowering *w, ddp_err *err)
+{
+    ddp_status status = count_readers(w, err);
+
+    if (status != DDP_OK) return status;
+    describe_storage(w);
+    for (uint32_t i = 0; i < w->p->node_count; i++) {
+        status = w->taken[i] ? DDP_OK : group(w, i, err);
         if (status != DDP_OK) return status;
     }
-    describe_storage(w);
-    for (uint32_t i = 0; i < w->l->kernel_count; i++) describe_kernel(w, &w->l->kernels[i], &w->l->table[i]);
+    qsort(w->l->kernels, w->l->kernel_count, sizeof(*w->l->kernels), by_place);
+    size_storage(w);
+    for (uint32_t i = 0; i < w->l->kernel_count; i++) describe_kernel(w, i);
     return DDP_OK;
 }
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err)
 {
-    lowering w = {.device = d, .p = p};
+    cpu_lowering w = {.device = d, .p = p};
     ddp_lowered *lowered = calloc(1, sizeof(*lowered));
     ddp_status status;
 
@@ -414,8 +436,10 @@ ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp
     }
     *lowered = (ddp_lowered){.struct_size = sizeof(*lowered),
                              .kernel_count = w.l->kernel_count,
+                             .private_count = w.l->private_count,
                              .kernels = w.l->table,
                              .storage = w.l->storage,
+                             .privates = w.l->privates,
                              .device_data = w.l};
     *out = lowered;
     return DDP_OK;

@@ -1,0 +1,22 @@
+/* data/resize.h -- bilinear resizing of one axis, as torch.nn.functional.interpolate(mode="bilinear", align_corners=False) does
+ * it with antialias=False and True. An image is resized along its rows first, then along its columns. */
+#ifndef DDP_RESIZE_H
+#define DDP_RESIZE_H
+
+#include "base/base.h"
+
+/* Output i is the sum over k < count[i] of weights[i * taps + k] * input[first[i] + k]. */
+typedef struct ddp_resize {
+    int64_t in, out, taps; /* taps: the largest count */
+    int64_t *first, *count;
+    float *weights; /* (out, taps) */
+} ddp_resize;
+
+/* in, out >= 1. The tables come from `pool`. */
+ddp_status ddp_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t out, bool antialias, ddp_err *err);
+/* One row: in (r->in) -> out (r->out). */
+void ddp_resize_row(const ddp_resize *r, const float *in, float *out);
+/* All columns: in (r->in, width) -> out (r->out, width). */
+void ddp_resize_columns(const ddp_resize *r, const float *in, int64_t width, float *out);
+
+#endif

@@ -1,0 +1,36 @@
+/* data/transform.h -- what is done to the images of a dataset before the model sees them, by the keys of [data] and [eval].
+ *
+ * The field "image", (C, H, W) of u8 or f32, becomes f32 in this order, as torchvision's transforms have it:
+ *   to float (u8: / 255), resize, padding, random_crop or center_crop, flip, normalise ((x - mean) / std).
+ * Where the crop lies and whether an image is mirrored follows from the seed, the epoch and the sample's index alone: neither
+ * the number of workers or ranks nor a restart changes a sample. */
+#ifndef DDP_TRANSFORM_H
+#define DDP_TRANSFORM_H
+
+#include "config/config.h"
+#include <ddpengine/dataset.h>
+
+typedef struct ddp_transform ddp_transform;
+
+typedef struct ddp_transform_params {
+    const struct ddp_data_config *config;
+    const ddp_list *mean, *std; /* those in force: of `config`, or for [eval] of [data] */
+    uint64_t seed;
+    const ddp_field *fields; /* of the dataset, as they are when it gives them */
+    uint32_t field_count;
+} ddp_transform_params;
+
+/* *out is NULL where there is nothing to do: no image of bytes, no key set. What does not fit is DDP_ERR_CONFIG. */
+ddp_status ddp_transform_open(const ddp_transform_params *p, ddp_transform **out, ddp_err *err);
+void ddp_transform_close(ddp_transform *t);
+/* The fields as the model sees them, as many as the dataset has; they live until close. */
+const ddp_field *ddp_transform_fields(const ddp_transform *t);
+uint32_t ddp_transform_field(const ddp_transform *t); /* which of them is made here */
+/* Bytes of memory that one thread needs. The dataset writes the field as it has it to its start. */
+size_t ddp_transform_scratch(const ddp_transform *t);
+/* From `scratch`, which is 64-byte aligned, to `out`. Any number of threads at once; allocates nothing. */
+void ddp_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out);
+/* "u8 3x96x96 -> resize 72x72 (antialias) -> random crop 64x64 -> flip 0.5 -> normalise" */
+void ddp_transform_describe(const ddp_transform *t, ddp_text *out);
+
+#endif

@@ -1,0 +1,16 @@
+/* train/plugins.h -- what session.c needs of plugins.c. */
+#ifndef DDP_TRAIN_PLUGINS_H
+#define DDP_TRAIN_PLUGINS_H
+
+#include "train/session.h"
+
+/* The options of each plugin, owned by the settings. */
+typedef struct ddp_plugin_configs {
+    const void *model, *data, *eval, *sampler, *eval_sampler, *device;
+    uint32_t ordinal;
+} ddp_plugin_configs;
+
+/* Loads all plugins of the run and opens the init method; s->phase is the exit code on failure. */
+ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err);
+
+#endif

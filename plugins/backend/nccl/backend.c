@@ -1,0 +1,110 @@
+/* backend.c -- backend nccl: its options, its function table, and whether this machine can run it. See comm.h. */
+#include "comm.h"
+#include <stdlib.h>
+
+#if CUDART_VERSION >= 13000
+#define CUDA_LIBRARY "libcudart.so.13"
+#else
+#define CUDA_LIBRARY "libcudart.so.12"
+#endif
+
+static const ddp_option options[] = {
+    {"library", "libnccl.so.2", NULL, "NCCL's library, a name that the system's loader finds or a path.",
+     DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, library)},
+    {"cuda_library", CUDA_LIBRARY, NULL, "The CUDA runtime's library, a name or a path.", DDP_OPT_STRING,
+     DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, cuda_library)},
+    {"driver_library", "libcuda.so.1", NULL, "The NVIDIA driver's library, a name or a path; only looked for.",
+     DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, driver_library)},
+    {"register", "yes", NULL, "Whether gradient memory is registered with NCCL, which lets it reduce without copies.",
+     DDP_OPT_BOOL, 0, offsetof(ddp_nccl_config, registration)},
+};
+
+static ddp_nccl_libraries libraries_of(const ddp_nccl_config *c)
+{
+    return (ddp_nccl_libraries){.nccl = c->library, .cuda = c->cuda_library, .driver = c->driver_library};
+}
+
+static ddp_status check(const ddp_host *host, const void *config, const ddp_comm_params *p, ddp_err *err)
+{
+    ddp_nccl_libraries names = libraries_of(config);
+    ddp_nccl_runtime runtime;
+    ddp_status st;
+
+    if (p->device_ordinal < 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "it reduces CUDA memory; [train] device = cpu is host memory: use gloo-tcp, shm or mpi");
+    st = ddp_nccl_runtime_open(&names, &runtime, err);
+    if (st != DDP_OK) return st;
+    st = ddp_nccl_device_check(&runtime, p->device_ordinal, err);
+    ddp_nccl_runtime_close(&runtime);
+    if (st == DDP_OK) ddp_nccl_use_interface(host, p->interface, NULL); /* while the process has one thread */
+    return st;
+}
+
+static ddp_status open_backend(const ddp_host *host, const void *config, ddp_backend **out, ddp_err *err)
+{
+    ddp_backend *b = calloc(1, sizeof(*b));
+    ddp_nccl_libraries names;
+    ddp_status st;
+
+    if (b == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "nccl: out of memory");
+    b->host = host;
+    b->config = *(const ddp_nccl_config *)config;
+    names = libraries_of(&b->config);
+    st = ddp_nccl_runtime_open(&names, &b->runtime, err);
+    if (st != DDP_OK) {
+        free(b);
+        return st;
+    }
+    *out = b;
+    return DDP_OK;
+}
+
+static void close_backend(ddp_backend *b)
+{
+    ddp_nccl_runtime_close(&b->runtime);
+    free(b);
+}
+
+static const ddp_backend_ops ops = {
+    .struct_size = sizeof(ops),
+    .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
+            DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV | DDP_CAP_ASYNC |
+            DDP_CAP_STREAM | DDP_CAP_MEM_CUDA | DDP_CAP_MEM_ALLOC | DDP_CAP_ABORT,
+    .open = open_backend,
+    .close = close_backend,
+    .comm_create = ddp_nccl_comm_create,
+    .comm_abort = ddp_nccl_comm_abort,
+    .comm_destroy = ddp_nccl_comm_destroy,
+    .supports = ddp_nccl_supports,
+    .all_reduce = ddp_nccl_all_reduce,
+    .broadcast = ddp_nccl_broadcast,
+    .all_gather = ddp_nccl_all_gather,
+    .reduce_scatter = ddp_nccl_reduce_scatter,
+    .barrier = ddp_nccl_barrier,
+    .reduce = ddp_nccl_reduce,
+    .gather = ddp_nccl_gather,
+    .scatter = ddp_nccl_scatter,
+    .all_to_all = ddp_nccl_all_to_all,
+    .send = ddp_nccl_send,
+    .recv = ddp_nccl_recv,
+    .mem_alloc = ddp_nccl_mem_alloc,
+    .mem_free = ddp_nccl_mem_free,
+    .work_test = ddp_nccl_work_test,
+    .work_wait = ddp_nccl_work_wait,
+    .work_stream_wait = ddp_nccl_work_stream_wait,
+    .work_free = ddp_nccl_work_free,
+    .check = check,
+};
+
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, DDP_PLUGIN_F_NO_UNLOAD),
+    .name = "nccl",
+    .version = "0.1.0",
+    .summary = "collectives between NVIDIA GPUs, ordered on CUDA streams, by the NCCL library",
+    .options = options,
+    .option_count = sizeof(options) / sizeof(options[0]),
+    .option_size = sizeof(ddp_option),
+    .config_size = sizeof(ddp_nccl_config),
+    .ops = &ops,
+};

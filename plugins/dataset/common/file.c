@@ -1,0 +1,98 @@
+/* plugins/dataset/common/file.c -- see file.h. What the bytes mean is the plugin's affair. */
+#include "file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static ddp_status fail_errno(const data_file *f, const char *advice, ddp_err *err)
+{
+    int number = errno;
+    ddp_status status =
+        ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\": %s%s", f->plugin, f->path, strerror(number), advice);
+
+    err->sys_errno = number;
+    return status;
+}
+
+static const char *open_advice(int number, const char *absent)
+{
+    switch (number) {
+    case ENOENT: return absent;
+    case EACCES: return "; make it readable for this user";
+    case EMFILE: return "; raise the limit of open files (ulimit -n), or join files";
+    default: return "";
+    }
+}
+
+ddp_status data_file_open(data_file *f, const char *plugin, const char *path, const char *advice, ddp_err *err)
+{
+    struct stat st;
+
+    *f = (data_file){.plugin = plugin, .path = strdup(path), .fd = -1};
+    if (f->path == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset %s: out of memory", plugin);
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hold the start up: it is refused below */
+    if (f->fd < 0) {
+        (void)fail_errno(f, open_advice(errno, advice), err);
+        goto free_path;
+    }
+    if (fstat(f->fd, &st) != 0) {
+        (void)fail_errno(f, "", err);
+        goto close_fd;
+    }
+    if (!S_ISREG(st.st_mode) || st.st_size == 0) {
+        (void)ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\" is %s; name a file that holds data", plugin, path,
+                       S_ISREG(st.st_mode) ? "empty" : "not a regular file");
+        goto close_fd;
+    }
+    f->size = (uint64_t)st.st_size;
+    return DDP_OK;
+close_fd:
+    close(f->fd);
+free_path:
+    free(f->path);
+    *f = (data_file){.fd = -1};
+    return err->status;
+}
+
+ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t offset, ddp_err *err)
+{
+    size_t done = 0;
+
+    while (done < bytes) {
+        ssize_t n = pread(f->fd, (char *)out + done, bytes - done, (off_t)(offset + done));
+
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_errno(f, "; look at the disk it lies on", err);
+        if (n == 0)
+            return ddp_fail(err, DDP_ERR_DATA,
+                            "dataset %s: \"%s\" ends after %" PRIu64 " bytes; it had %" PRIu64
+                            " when it was opened. Something has truncated it since: restore it and start again",
+                            f->plugin, f->path, offset + done, f->size);
+        done += (size_t)n;
+    }
+    return DDP_OK;
+}
+
+void data_file_close(data_file *f)
+{
+    if (f->path == NULL) return;
+    close(f->fd);
+    free(f->path);
+    *f = (data_file){.fd = -1};
+}
+
+char *data_path(const char *folder, const char *name, ddp_err *err)
+{
+    size_t size = strlen(folder) + strlen(name) + 2;
+    char *path = malloc(size);
+
+    if (path == NULL)
+        (void)ddp_fail(err, DDP_ERR_NOMEM, "dataset: out of memory for a path");
+    else
+        (void)snprintf(path, size, "%s/%s", folder, name);
+    return path;
+}

@@ -1,0 +1,27 @@
+/* plugins/dataset/common/file.h -- a data file that is read while it stays where it is: opened once, then read by pread.
+ *
+ * Not mapped: a mapped file that is cut short while training would end the process by SIGBUS. Here it is an error that names
+ * the file. Compiled into each dataset plugin that reads files. */
+#ifndef DDP_DATASET_FILE_H
+#define DDP_DATASET_FILE_H
+
+#include <ddpengine/plugin.h>
+
+typedef struct data_file {
+    const char *plugin; /* its name, for messages */
+    char *path;
+    uint64_t size; /* bytes, when it was opened */
+    int fd;
+} data_file;
+
+/* A regular file that is not empty, or DDP_ERR_DATA. `advice` follows the reason where the file is not there. A file that was
+ * not opened may be all zero. */
+ddp_status data_file_open(data_file *f, const char *plugin, const char *path, const char *advice, ddp_err *err);
+/* Exactly `bytes` from `offset` on; any number of threads at once. A file that has become shorter is DDP_ERR_DATA. */
+ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t offset, ddp_err *err);
+void data_file_close(data_file *f);
+
+/* "FOLDER/NAME"; free() it. */
+char *data_path(const char *folder, const char *name, ddp_err *err);
+
+#endif

@@ -1,0 +1,398 @@
+/* plugins/dataset/tokens/tokens.c -- text as tokens, for language models: the bytes of any file (vocabulary 256), or the .bin
+ * files of llm.c (uint16 after a header of 256 int32).
+ *
+ * All files in order are one row of tokens; `from` and `to` cut a part out of it, for training and validation. Sample i is
+ * "input", i64 (T), tokens i*T .. i*T + T - 1 of that part, and "target", i64 (T), the same one further: windows that do not
+ * overlap, as llm.c's loader has them. Nothing is kept in memory but the descriptors; the tokens of a sample are read when
+ * it is wanted. */
+#include "../common/file.h"
+#include <ddpengine/dataset.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { FORMAT_AUTO = 0, FORMAT_BYTES, FORMAT_LLMC };
+enum {
+    HEADER = 1024, /* bytes before the tokens of llm.c: int32 magic, version, number of tokens, then nothing */
+    MAGIC = 20240520,
+    VERSION = 1,
+    GPT2_VOCABULARY = 50257,
+    CHUNK = 4096,     /* tokens converted at once */
+    BLOCK = 65536,    /* tokens hashed at once */
+    BLOCKS_MAX = 4096 /* and this often: beyond 256 Mi tokens the fingerprint takes a sample */
+};
+
+struct config {
+    ddp_list files;
+    int32_t format;
+    uint64_t context, vocabulary;
+    double from, to;
+};
+
+struct ddp_dataset {
+    ddp_field fields[2];
+    data_file *files;
+    uint64_t *first; /* token with which each file begins; one more entry than files */
+    uint32_t file_count, capacity;
+    uint32_t width;      /* bytes of a token */
+    uint64_t offset;     /* of the first token in a file */
+    uint64_t begin, end; /* tokens in use */
+    uint64_t length, context, vocabulary, fingerprint;
+};
+
+static const ddp_option options[] = {
+    {.key = "files",
+     .dflt = "",
+     .doc = "Files in this order; a name with *, ? or [] stands for all that match, in alphabetical order.",
+     .type = DDP_OPT_PATH,
+     .flags = DDP_OPT_F_LIST,
+     .offset = offsetof(struct config, files)},
+    {.key = "format",
+     .dflt = "auto",
+     .range = "auto|bytes|llmc",
+     .doc =
+         "bytes makes each byte a token, llmc reads llm.c's .bin files; auto takes llmc where the first file has that "
+         "header.",
+     .type = DDP_OPT_ENUM,
+     .offset = offsetof(struct config, format)},
+    {.key = "context",
+     .dflt = "256",
+     .range = "1..16777216",
+     .doc = "Tokens of a sample, the T of the model.",
+     .type = DDP_OPT_UINT,
+     .offset = offsetof(struct config, context)},
+    {.key = "vocabulary",
+     .dflt = "0",
+     .range = "0..65536",
+     .doc = "Number of different tokens; 0 is 256 for bytes and GPT-2's 50257 for llmc.",
+     .type = DDP_OPT_UINT,
+     .offset = offsetof(struct config, vocabulary)},
+    {.key = "from",
+     .dflt = "0",
+     .range = "0..1",
+     .doc = "Where the part in use begins, as a fraction of all tokens.",
+     .type = DDP_OPT_FLOAT,
+     .offset = offsetof(struct config, from)},
+    {.key = "to",
+     .dflt = "1",
+     .range = "0..1",
+     .doc = "Where it ends; to = 0.9 for training and from = 0.9 for evaluation share no token.",
+     .type = DDP_OPT_FLOAT,
+     .offset = offsetof(struct config, to)},
+};
+
+/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* Raw tokens from `at` of all files on, `width` bytes each; they may lie in several files. */
+static ddp_status read_raw(const ddp_dataset *d, uint64_t at, uint64_t count, uint8_t *out, ddp_err *err)
+{
+    uint32_t low = 0, high = d->file_count;
+
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (d->first[middle] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (uint32_t f = low; count > 0; f++) {
+        uint64_t here = d->first[f + 1] - at < count ? d->first[f + 1] - at : count;
+        uint64_t offset = d->offset + (at - d->first[f]) * d->width;
+        ddp_status status = data_file_read(&d->files[f], out, (size_t)(here * d->width), offset, err);
+
+        if (status != DDP_OK) return status;
+        out += here * d->width;
+        at += here;
+        count -= here;
+    }
+    return DDP_OK;
+}
+
+static ddp_status fail_token(const ddp_dataset *d, uint64_t at, int64_t token, ddp_err *err)
+{
+    uint32_t f = 0;
+
+    while (d->first[f + 1] <= at) f++;
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset tokens: \"%s\": token %" PRIu64 " is %" PRId64 ", beyond vocabulary = %" PRIu64
+                    "; the file was made for a larger vocabulary, or format does not fit it",
+                    d->files[f].path, at - d->first[f], token, d->vocabulary);
+}
+
+/* Tokens at .. at + T, T = context: all but the last go to `input`, all but the first to `target`. */
+static ddp_status read_window(const ddp_dataset *d, uint64_t at, int64_t *input, int64_t *target, ddp_err *err)
+{
+    uint8_t raw[2 * CHUNK];
+
+    for (uint64_t done = 0; done <= d->context; done += CHUNK) {
+        uint64_t count = d->context + 1 - done < CHUNK ? d->context + 1 - done : CHUNK;
+        ddp_status status = read_raw(d, at + done, count, raw, err);
+
+        if (status != DDP_OK) return status;
+        for (uint64_t i = 0; i < count; i++) {
+            int64_t token = d->width == 1 ? raw[i] : raw[2 * i] | raw[2 * i + 1] << 8;
+
+            if ((uint64_t)token >= d->vocabulary) return fail_token(d, at + done + i, token, err);
+            if (done + i < d->context) input[done + i] = token;
+            if (done + i > 0) target[done + i - 1] = token;
+        }
+    }
+    return DDP_OK;
+}
+
+/* ---- open ------------------------------------------------------------------------------------------------------------ */
+static uint32_t word_of(const uint8_t *header, size_t i)
+{
+    const uint8_t *p = header + 4 * i;
+
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static ddp_status check_header(const data_file *f, uint64_t *tokens, ddp_err *err)
+{
+    uint8_t header[12];
+    ddp_status status;
+
+    if (f->size < HEADER)
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset tokens: \"%s\" has %" PRIu64 " bytes, too few for the header of %d that llm.c's files "
+                        "start with; set format = bytes for a text",
+                        f->path, f->size, HEADER);
+    status = data_file_read(f, header, sizeof(header), 0, err);
+    if (status != DDP_OK) return status;
+    if (word_of(header, 0) != MAGIC || word_of(header, 1) != VERSION)
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "dataset tokens: \"%s\" starts with magic %u, version %u; files of llm.c with uint16 tokens have "
+            "%d, version %d. All files must be of one format",
+            f->path, word_of(header, 0), word_of(header, 1), MAGIC, VERSION);
+    *tokens = word_of(header, 2);
+    if (f->size != HEADER + 2 * *tokens)
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset tokens: \"%s\" has %" PRIu64 " bytes; its header promises %" PRIu64
+                        " tokens, which makes %" PRIu64 ". Make or download the file again",
+                        f->path, f->size, *tokens, HEADER + 2 * *tokens);
+    return DDP_OK;
+}
+
+static ddp_status choose_format(ddp_dataset *d, int32_t format, const data_file *f, ddp_err *err)
+{
+    uint8_t magic[4] = {0};
+
+    if (format == FORMAT_AUTO) {
+        if (f->size >= HEADER) {
+            ddp_status status = data_file_read(f, magic, sizeof(magic), 0, err);
+
+            if (status != DDP_OK) return status;
+        }
+        format = word_of(magic, 0) == MAGIC ? FORMAT_LLMC : FORMAT_BYTES;
+    }
+    d->width = format == FORMAT_LLMC ? 2 : 1;
+    d->offset = format == FORMAT_LLMC ? HEADER : 0;
+    if (d->vocabulary == 0) d->vocabulary = format == FORMAT_LLMC ? GPT2_VOCABULARY : 256;
+    return DDP_OK;
+}
+
+static ddp_status grow(ddp_dataset *d, ddp_err *err)
+{
+    uint32_t capacity = d->capacity * 2 + 8;
+    void *files, *first;
+
+    if (d->file_count < d->capacity) return DDP_OK;
+    files = realloc(d->files, capacity * sizeof(*d->files));
+    if (files != NULL) d->files = files;
+    first = realloc(d->first, (capacity + (size_t)1) * sizeof(*d->first));
+    if (first != NULL) d->first = first;
+    if (files == NULL || first == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset tokens: out of memory");
+    d->capacity = capacity;
+    return DDP_OK;
+}
+
+static ddp_status add_file(ddp_dataset *d, int32_t format, const char *path, ddp_err *err)
+{
+    uint64_t tokens;
+    data_file *f;
+    ddp_status status = grow(d, err);
+
+    if (status != DDP_OK) return status;
+    f = &d->files[d->file_count];
+    status = data_file_open(f, "tokens", path, "; set files to the text, or to llm.c's .bin files", err);
+    if (status != DDP_OK) return status;
+    if (d->file_count++ == 0) {
+        status = choose_format(d, format, f, err);
+        if (status != DDP_OK) return status;
+        d->first[0] = 0;
+    }
+    tokens = f->size;
+    if (d->width == 2) {
+        status = check_header(f, &tokens, err);
+        if (status != DDP_OK) return status;
+    }
+    d->first[d->file_count] = d->first[d->file_count - 1] + tokens;
+    return DDP_OK;
+}
+
+static ddp_status add_matches(ddp_dataset *d, int32_t format, const char *pattern, ddp_err *err)
+{
+    glob_t found;
+    ddp_status status = DDP_OK;
+    int code;
+
+    if (strpbrk(pattern, "*?[") == NULL) return add_file(d, format, pattern, err);
+    code = glob(pattern, 0, NULL, &found);
+    if (code == GLOB_NOMATCH)
+        return ddp_fail(err, DDP_ERR_DATA, "dataset tokens: no file matches \"%s\"; look at files", pattern);
+    if (code != 0)
+        return ddp_fail(err, DDP_ERR_DATA, "dataset tokens: \"%s\" cannot be searched for (%s)", pattern,
+                        code == GLOB_NOSPACE ? "out of memory" : "a folder cannot be read");
+    for (size_t i = 0; i < found.gl_pathc && status == DDP_OK; i++)
+        status = add_file(d, format, found.gl_pathv[i], err);
+    globfree(&found);
+    return status;
+}
+
+static ddp_status open_files(const struct config *c, ddp_dataset *d, ddp_err *err)
+{
+    const char *const *patterns = c->files.items;
+
+    for (size_t i = 0; i < c->files.count; i++) {
+        ddp_status status = add_matches(d, c->format, patterns[i], err);
+
+        if (status != DDP_OK) return status;
+    }
+    if (d->file_count == 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "dataset tokens: files is not set; name one or more text files, or llm.c's .bin files");
+    return DDP_OK;
+}
+
+static ddp_status choose_part(const struct config *c, ddp_dataset *d, ddp_err *err)
+{
+    uint64_t all = d->first[d->file_count];
+
+    if (!(c->from < c->to))
+        return ddp_fail(err, DDP_ERR_CONFIG, "dataset tokens: from = %g, to = %g leave nothing; from must be below to",
+                        c->from, c->to);
+    d->begin = (uint64_t)floor(c->from * (double)all);
+    d->end = c->to == 1.0 ? all : (uint64_t)floor(c->to * (double)all);
+    if (d->end - d->begin <= d->context)
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset tokens: \"%s\"%s: %" PRIu64 " tokens from %g to %g, but a sample of context = %" PRIu64
+                        " takes %" PRIu64 "; choose a smaller context, or more text",
+                        d->files[0].path, d->file_count > 1 ? " and the files after it" : "", d->end - d->begin,
+                        c->from, c->to, d->context, d->context + 1);
+    d->length = (d->end - d->begin - 1) / d->context;
+    return DDP_OK;
+}
+
+/* All tokens in use, in blocks; of more than BLOCKS_MAX blocks as many, evenly spread, with the first and the last. */
+static ddp_status hash_all(ddp_dataset *d, ddp_err *err)
+{
+    uint64_t count = d->end - d->begin, blocks = (count + BLOCK - 1) / BLOCK;
+    uint64_t taken = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
+    uint64_t head[4] = {count, d->width, d->context, d->vocabulary};
+    uint8_t *buffer = malloc((size_t)BLOCK * d->width);
+    XXH3_state_t *hash = XXH3_createState();
+    ddp_status status = DDP_OK;
+
+    if (buffer == NULL || hash == NULL) {
+        status = ddp_fail(err, DDP_ERR_NOMEM, "dataset tokens: out of memory");
+        goto free_all;
+    }
+    (void)XXH3_64bits_reset(hash);
+    (void)XXH3_64bits_update(hash, head, sizeof(head));
+    for (uint64_t i = 0; i < taken && status == DDP_OK; i++) {
+        uint64_t at = (taken < 2 ? 0 : i * (blocks - 1) / (taken - 1)) * BLOCK;
+        uint64_t here = count - at < BLOCK ? count - at : BLOCK;
+
+        status = read_raw(d, d->begin + at, here, buffer, err);
+        if (status == DDP_OK) (void)XXH3_64bits_update(hash, buffer, (size_t)here * d->width);
+    }
+    d->fingerprint = XXH3_64bits_digest(hash);
+free_all:
+    (void)XXH3_freeState(hash);
+    free(buffer);
+    return status;
+}
+
+static void dataset_close(ddp_dataset *d)
+{
+    if (d == NULL) return;
+    for (uint32_t f = 0; f < d->file_count; f++) data_file_close(&d->files[f]);
+    free(d->files);
+    free(d->first);
+    free(d);
+}
+
+static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+{
+    const struct config *c = config;
+    ddp_dataset *d = calloc(1, sizeof(*d));
+    ddp_status status;
+
+    (void)host;
+    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset tokens: out of memory");
+    d->context = c->context;
+    d->vocabulary = c->vocabulary;
+    status = open_files(c, d, err);
+    if (status != DDP_OK) goto close_dataset;
+    status = choose_part(c, d, err);
+    if (status != DDP_OK) goto close_dataset;
+    status = hash_all(d, err);
+    if (status != DDP_OK) goto close_dataset;
+    d->fields[0] = (ddp_field){
+        .name = "input", .dtype = DDP_I64, .rank = 1, .dims = {(int64_t)d->context}, .max = (int64_t)d->vocabulary - 1};
+    d->fields[1] = d->fields[0];
+    d->fields[1].name = "target";
+    *out = d;
+    return DDP_OK;
+close_dataset:
+    dataset_close(d);
+    return status;
+}
+
+/* ---- use ------------------------------------------------------------------------------------------------------------- */
+static uint64_t dataset_length(const ddp_dataset *d) { return d->length; }
+
+static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
+{
+    *out = d->fields;
+    return 2;
+}
+
+static uint64_t dataset_fingerprint(const ddp_dataset *d) { return d->fingerprint; }
+
+static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
+{
+    (void)epoch;
+    if (index >= d->length)
+        return ddp_fail(err, DDP_ERR_INVALID, "dataset tokens: there is no sample %" PRIu64 " of %" PRIu64, index,
+                        d->length);
+    return read_window(d, d->begin + index * d->context, buffers[0], buffers[1], err);
+}
+
+static const ddp_dataset_ops ops = {
+    .struct_size = sizeof(ops),
+    .open = dataset_open,
+    .close = dataset_close,
+    .length = dataset_length,
+    .fields = dataset_fields,
+    .fingerprint = dataset_fingerprint,
+    .read = dataset_read,
+};
+
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),
+    .name = "tokens",
+    .version = "0.1.0",
+    .summary = "text as tokens: the bytes of any file, or llm.c's .bin files",
+    .options = options,
+    .option_count = sizeof(options) / sizeof(options[0]),
+    .option_size = sizeof(ddp_option),
+    .config_size = sizeof(struct config),
+    .ops = &ops,
+};

@@ -1,0 +1,145 @@
+/* fam_linear.c -- linear layers: the product with bias and activation in one kernel, and the gradients of input and weight.
+ *
+ *   linear + bias + relu or gelu   the pre-activation has no storage unless somebody else reads it (gelu's gradient does)
+ *
+ * A weight may be (O, I), torch's, or transposed (I, O), Conv1D's: then the gradient of the input is the forward product's form
+ * and the other way round. */
+#include "cpu.h"
+
+#include <stdlib.h>
+
+enum { X, W, B };                              /* forward: in */
+enum { Y, ACTIVATED };                         /* forward: out */
+enum { FORWARD = 0, GRAD_INPUT, GRAD_WEIGHT }; /* kind */
+
+static const char *forward_name(bool bias, uint32_t act)
+{
+    static const char *const names[2][4] = {
+        {"linear", "linear+relu", "linear+gelu", "linear+gelu"},
+        {"linear+bias", "linear+bias+relu", "linear+bias+gelu", "linear+bias+gelu"}};
+
+    return names[bias][act];
+}
+
+static bool transposed(const cpu_lowering *w, const cpu_kernel *k)
+{
+    return cpu_node(w->p, k->nodes[0])->attrs.linear.transposed != 0;
+}
+
+static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+{
+    static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
+    const ddp_value *weight = cpu_value(w->p, k->in[W]);
+    bool t = transposed(w, k);
+    int64_t act = cpu_find_reader(w, node, k->out[Y], 0, acts, 2);
+    cpu_product *product;
+    ddp_status status;
+
+    k->kind = FORWARD;
+    k->plain = true;
+    k->inner = weight->dims[t ? 0 : 1];
+    k->cols = weight->dims[t ? 1 : 0];
+    k->rows = cpu_value(w->p, k->out[Y])->elements / k->cols;
+    if (act >= 0) {
+        const ddp_node *a = cpu_node(w->p, (uint32_t)act);
+        k->act = a->op == DDP_OP_RELU ? CPU_ACT_RELU : a->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
+        k->out[ACTIVATED] = a->out[0];
+        w->inner[k->out[Y]] = cpu_read_once(w, k->out[Y]);
+        cpu_take(w, k, (uint32_t)act);
+    }
+    k->name = forward_name(k->in[B] >= 0, k->act);
+    status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, t, k->in[B] >= 0, &product, err);
+    if (status != DDP_OK) return status;
+    k->state = product;
+    k->scratch_bytes = cpu_product_scratch(product);
+    return DDP_OK;
+}
+
+static ddp_status linear_build(const cpu_kernel *k, ddp_err *err) { return cpu_product_build(k->state, err); }
+
+/* Where the product goes: the pre-activation's storage, or the activation's when the former is inner. */
+static float *product_target(const cpu_call *c)
+{
+    return cpu_out(c, Y) != NULL ? cpu_out(c, Y) : cpu_out(c, ACTIVATED);
+}
+
+static ddp_status linear_bind(const cpu_call *c, void **bound, ddp_err *err)
+{
+    cpu_bound *b = NULL;
+    ddp_status status = cpu_product_bind(c->k->state, c->scratch, &b, err);
+
+    *bound = b;
+    return status;
+}
+
+typedef struct rows_job {
+    const cpu_call *c;
+    float *y;
+} rows_job;
+
+static void bias_rows(void *ctx, int64_t first, int64_t last)
+{
+    const rows_job *j = ctx;
+    const cpu_kernel *k = j->c->k;
+    float *out = k->out[ACTIVATED] >= 0 ? cpu_out(j->c, ACTIVATED) : j->y;
+    int64_t from = first * k->cols;
+
+    const float *bias = cpu_product_adds_bias(k->state) ? NULL : cpu_in(j->c, B);
+
+    j->c->device->kernels->bias_act(out + from, j->y + from, bias, last - first, k->cols, k->act);
+}
+
+static ddp_status run_forward(const cpu_call *c, ddp_err *err)
+{
+    const cpu_kernel *k = c->k;
+    rows_job j = {.c = c, .y = product_target(c)};
+    ddp_status status = cpu_bound_run(c->bound, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.y, err);
+    bool biased = k->in[B] < 0 || cpu_product_adds_bias(k->state);
+
+    if (status != DDP_OK || (biased && k->act == CPU_ACT_NONE)) return status;
+    cpu_parallel(c->device->threads, k->rows, (CPU_GRAIN + k->cols - 1) / k->cols, bias_rows, &j);
+    return DDP_OK;
+}
+
+static void linear_unbind(void *bound) { cpu_bound_free(bound); }
+static void linear_release(void *state) { cpu_product_free(state); }
+
+const cpu_family cpu_family_linear = {.group = group_forward,
+                                      .build = linear_build,
+                                      .bind = linear_bind,
+                                      .run = run_forward,
+                                      .unbind = linear_unbind,
+                                      .release = linear_release};
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+enum { DY, OTHER }; /* in: dy, and the weight or the input */
+
+/* act holds whether the weight is transposed. */
+static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+{
+    const ddp_value *dy = cpu_value(w->p, k->in[DY]);
+
+    (void)err;
+    k->kind = cpu_node(w->p, node)->op == DDP_OP_LINEAR_GRAD_INPUT ? GRAD_INPUT : GRAD_WEIGHT;
+    k->plain = true;
+    k->act = transposed(w, k);
+    k->cols = cpu_last_dim(dy);
+    k->rows = dy->elements / k->cols;
+    k->inner = cpu_value(w->p, k->kind == GRAD_INPUT ? k->out[0] : k->in[OTHER])->elements / k->rows;
+    if (k->kind == GRAD_WEIGHT) k->writes_grad = 1;
+    return DDP_OK;
+}
+
+static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
+{
+    const cpu_kernel *k = c->k;
+    cpu_library *lib = c->device->library;
+
+    if (k->kind == GRAD_INPUT)
+        return cpu_grad_input(lib, k->rows, k->inner, k->cols, k->act != 0, cpu_in(c, DY), cpu_in(c, OTHER),
+                              cpu_out(c, 0), err);
+    return cpu_grad_weight(lib, k->rows, k->inner, k->cols, k->act != 0, cpu_in(c, DY), cpu_in(c, OTHER), cpu_out(c, 0),
+                           cpu_adds(c, 0), err);
+}
+
+const cpu_family cpu_family_linear_grad = {.group = group_gradient, .run = run_gradient};

@@ -1,0 +1,164 @@
+/* fam_pointwise.c -- ops that take each element by itself: relu, gelu, add, reshape; and gradients of activations with the bias
+ * gradient of the layer below:
+ *   relu or gelu gradient + bias gradient   one pass over dy */
+#include "cpu.h"
+
+#include <string.h>
+
+static uint32_t act_of(const ddp_node *n)
+{
+    if (n->op == DDP_OP_RELU || n->op == DDP_OP_RELU_GRAD) return CPU_ACT_RELU;
+    return n->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
+}
+
+/* ---- relu, gelu, add ------------------------------------------------------------------------------------------------ */
+static ddp_status group_pointwise(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+{
+    const ddp_node *n = cpu_node(w->p, node);
+
+    if (n->op == DDP_OP_RELU && cpu_pool_takes_relu(w, node)) return cpu_pool_group_relu(w, k, node, err);
+    if (cpu_batch_norm_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
+    if (n->op == DDP_OP_ADD && cpu_join_layer_norm(w, k, node)) return DDP_OK;
+    k->kind = n->op;
+    k->cols = cpu_value(w->p, k->out[0])->elements;
+    cpu_may_replace(k, k->out[0], k->in[0]);
+    if (n->op == DDP_OP_ADD)
+        cpu_may_replace(k, k->out[0], k->in[1]);
+    else
+        k->act = act_of(n);
+    return DDP_OK;
+}
+
+static void act_piece(void *ctx, int64_t first, int64_t last)
+{
+    const cpu_call *c = ctx;
+    float *y = cpu_out(c, 0), *x = cpu_in(c, 0);
+
+    c->device->kernels->bias_act(y + first, x + first, NULL, 1, last - first, c->k->act);
+}
+
+static void add_piece(void *ctx, int64_t first, int64_t last)
+{
+    const cpu_call *c = ctx;
+    float *y = cpu_out(c, 0), *a = cpu_in(c, 0), *b = cpu_in(c, 1);
+
+    c->device->kernels->add(y + first, a + first, b + first, last - first);
+}
+
+static ddp_status run_pointwise(const cpu_call *c, ddp_err *err)
+{
+    cpu_call mine = *c;
+
+    (void)err;
+    cpu_parallel(c->device->threads, c->k->cols, CPU_GRAIN, c->k->kind == DDP_OP_ADD ? add_piece : act_piece, &mine);
+    return DDP_OK;
+}
+
+const cpu_family cpu_family_pointwise = {.group = group_pointwise, .run = run_pointwise};
+
+/* ---- gradient of an activation, with or without the bias gradient behind it; the bias gradient alone ------------------ */
+enum { DX, DB }; /* out */
+
+static ddp_status group_act_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+{
+    static const char *const names[2][4] = {{"", "relu_grad", "gelu_grad", "gelu_grad"},
+                                            {"", "relu_grad+bias_grad", "gelu_grad+bias_grad", "gelu_grad+bias_grad"}};
+    const ddp_node *n = cpu_node(w->p, node), *bias_node = NULL;
+    bool image = cpu_value(w->p, k->in[0])->rank == 4;
+    const uint32_t bias_ops[] = {image ? DDP_OP_CONV2D_GRAD_BIAS : DDP_OP_LINEAR_GRAD_BIAS};
+    bool linear = n->op == DDP_OP_LINEAR_GRAD_BIAS, alone = linear || n->op == DDP_OP_CONV2D_GRAD_BIAS;
+    int64_t bias;
+
+    if (cpu_batch_norm_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
+    if (linear) { /* over its last dimension */
+        k->plain = true;
+        k->cols = cpu_last_dim(cpu_value(w->p, k->in[0]));
+        k->rows = cpu_value(w->p, k->in[0])->elements / k->cols;
+    } else {
+        cpu_matrix(w, k->in[0], &k->rows, &k->cols);
+    }
+    k->writes_grad = 1u << DB;
+    if (alone) {
+        k->out[DB] = k->out[DX];
+        k->out[DX] = -1;
+        k->adds = k->adds << DB;
+    } else {
+        k->act = act_of(n);
+        cpu_may_replace(k, k->out[DX], k->in[0]);
+        cpu_may_replace(k, k->out[DX], k->in[1]);
+        bias = cpu_find_reader(w, node, k->out[DX], 0, bias_ops, 1);
+        bias_node = bias >= 0 ? cpu_node(w->p, (uint32_t)bias) : NULL;
+        /* a gradient that accumulates stays where it is: another one must have been set before it */
+        if (bias_node != NULL && bias_node->accumulate == 0) {
+            k->out[DB] = bias_node->out[0];
+            cpu_take(w, k, (uint32_t)bias);
+        }
+    }
+    if (!alone) k->name = names[k->out[DB] >= 0][k->act];
+    return DDP_OK;
+}
+
+static void grad_piece(void *ctx, int64_t first, int64_t last) /* columns */
+{
+    const cpu_call *c = ctx;
+    const cpu_kernel *k = c->k;
+
+    c->device->kernels->act_grad(cpu_out(c, DX), cpu_in(c, 0), cpu_in(c, 1), cpu_out(c, DB), k->rows, k->cols, first,
+                                 last, k->act, cpu_adds(c, DB));
+}
+
+static ddp_status run_act_grad(const cpu_call *c, ddp_err *err)
+{
+    cpu_call mine = *c;
+    int64_t grain = (CPU_GRAIN / c->k->rows + 128) / 128 * 128; /* whole tiles of columns */
+
+    (void)err;
+    cpu_parallel(c->device->threads, c->k->cols, grain, grad_piece, &mine);
+    return DDP_OK;
+}
+
+const cpu_family cpu_family_act_grad = {.group = group_act_grad, .run = run_act_grad};
+
+/* ---- reshape: nothing to do, or a copy where the two sides lie differently --------------------------------------------- */
+static ddp_status group_view(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+{
+    const ddp_value *x = cpu_value(w->p, k->in[0]), *y = cpu_value(w->p, k->out[0]);
+    bool from_image = w->layout[k->in[0]] == CPU_CHANNELS_LAST && w->l->storage[k->out[0]].alias_of < 0;
+    bool to_image = w->layout[k->out[0]] == CPU_CHANNELS_LAST && w->l->storage[k->out[0]].alias_of < 0;
+
+    (void)node;
+    (void)err;
+    k->reads_any = k->writes_any = k->writes_grad = 1;
+    k->cols = y->elements;
+    k->kind = (from_image ? 1u : 0u) | (to_image ? 2u : 0u);
+    if (x->rank != 4) k->kind &= ~1u;
+    if (k->kind == 3) k->scratch_bytes = (uint64_t)y->elements * sizeof(float);
+    return DDP_OK;
+}
+
+static ddp_status run_view(const cpu_call *c, ddp_err *err)
+{
+    const cpu_kernels *f = c->device->kernels;
+    const ddp_value *x = cpu_value(c->program, c->k->in[0]), *y = cpu_value(c->program, c->k->out[0]);
+    float *to = cpu_out(c, 0);
+    const float *from = cpu_in(c, 0);
+    bool add = cpu_adds(c, 0);
+
+    (void)err;
+    if (to == from) return DDP_OK;
+    if (c->k->kind == 0 && add) {
+        f->add(to, to, from, c->k->cols);
+    } else if (c->k->kind == 0) {
+        memcpy(to, from, (size_t)c->k->cols * ddp_dtype_size(x->dtype));
+    } else {
+        if (c->k->kind & 1u) {
+            float *plain = c->k->kind == 1 ? to : c->scratch;
+            f->channels_first(plain, from, x->dims[0], x->dims[1], x->dims[2] * x->dims[3], add);
+            from = plain;
+        }
+        if (c->k->kind & 2u) f->channels_last(to, from, y->dims[0], y->dims[1], y->dims[2] * y->dims[3]);
+    }
+    return DDP_OK;
+}
+
+const cpu_family cpu_family_view = {.group = group_view, .run = run_view};

@@ -1,0 +1,51 @@
+/* image.h -- kernels over images that lie channels last: windows of convolution and pooling, and batch norm, for which an image
+ * is rows of channels. One table for each instruction set, part of cpu_kernels; what kernels.h says about bits holds here too. */
+#ifndef DDP_CPU_IMAGE_H
+#define DDP_CPU_IMAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Windows over an image x that give an image y. Kernel 0: adaptive, window i of o over n goes from i n / o to (i + 1) n / o,
+ * rounded outwards. */
+typedef struct cpu_windows {
+    int64_t channels, height, width, out_height, out_width;
+    int64_t kernel[2], stride[2], padding[2];
+} cpu_windows;
+
+enum { CPU_POOL_NOWHERE = 255, CPU_POOL_PLACES = 255 }; /* of a window; NOWHERE: the gradient goes to none of them */
+
+typedef struct cpu_image_kernels {
+    /* Places first .. last-1 of the y of all images: rows (channels, kernel height, kernel width) of what each sees, 0 where that
+     * is padding. */
+    void (*unfold)(float *rows, const float *x, const cpu_windows *w, int64_t first, int64_t last);
+    /* Lines first .. last-1 of the x of all images: the sum of what the rows have for each place. */
+    void (*fold)(float *x, const float *rows, const cpu_windows *w, int64_t first, int64_t last);
+    /* Lines of y. `at`, unless NULL, gets the place in the window of the first largest. relu: of y, and NOWHERE where that is 0. */
+    void (*max_pool)(float *y, uint8_t *at, const float *x, const cpu_windows *w, bool relu, int64_t first,
+                     int64_t last);
+    /* Lines of x. */
+    void (*max_pool_grad)(float *dx, const float *dy, const uint8_t *at, const cpu_windows *w, int64_t first,
+                          int64_t last);
+    /* Columns first .. last-1 of the sums over rows of dy where `at` is not NOWHERE: db = or +=. */
+    void (*place_sums)(float *db, const float *dy, const uint8_t *at, int64_t rows, int64_t cols, int64_t first,
+                       int64_t last, bool add);
+    /* Lines of y: the windows' averages, of which padding is a part; lines of x: back. */
+    void (*avg_pool)(float *y, const float *x, const cpu_windows *w, int64_t first, int64_t last);
+    void (*avg_pool_grad)(float *dx, const float *dy, const cpu_windows *w, int64_t first, int64_t last);
+    /* Column sums of (rows, cols), columns first .. last-1: of x, and of its squares. */
+    void (*moments)(double *sum, double *square, const float *x, int64_t rows, int64_t cols, int64_t first,
+                    int64_t last);
+    /* y = act(x * scale + shift + other) over rows; scale and shift by column, other NULL for none, act relu or none. */
+    void (*normalize)(float *y, const float *x, const float *scale, const float *shift, const float *other,
+                      int64_t rows, int64_t cols, bool relu);
+    /* g = dy + more, 0 where ref <= 0 (more and ref NULL: none); columns: sums of g and of g * x. g itself is written unless
+     * NULL; it may be dy, more or ref. */
+    void (*norm_sums)(double *sum, double *dot, float *g, const float *dy, const float *more, const float *ref,
+                      const float *x, int64_t rows, int64_t cols, int64_t first, int64_t last);
+    /* dx = g * a + x * b + c over rows, g as above; dx may be any of the images. */
+    void (*norm_grad)(float *dx, const float *dy, const float *more, const float *ref, const float *x, const float *a,
+                      const float *b, const float *c, int64_t rows, int64_t cols);
+} cpu_image_kernels;
+
+#endif

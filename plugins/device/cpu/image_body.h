@@ -1,0 +1,382 @@
+/* image_body.h -- the kernels of image.h, included by kernels_body.h only. Loops over channels are the inner ones. */
+
+/* Of an output's window along axis i: the part of [0, size) that it sees. */
+static inline void window_span(const cpu_windows *w, int i, int64_t at, int64_t *first, int64_t *last)
+{
+    int64_t size = i == 0 ? w->height : w->width, out = i == 0 ? w->out_height : w->out_width;
+
+    if (w->kernel[i] == 0) {
+        *first = at * size / out;
+        *last = ((at + 1) * size + out - 1) / out;
+        return;
+    }
+    *first = at * w->stride[i] - w->padding[i];
+    *last = *first + w->kernel[i] < size ? *first + w->kernel[i] : size;
+    *first = *first > 0 ? *first : 0;
+}
+
+/* The outputs whose windows see `at`: first .. last-1. */
+static inline void seen_by(const cpu_windows *w, int i, int64_t at, int64_t *first, int64_t *last)
+{
+    int64_t size = i == 0 ? w->height : w->width, out = i == 0 ? w->out_height : w->out_width;
+
+    if (w->kernel[i] == 0) {
+        *first = at * out / size;
+        *last = ((at + 1) * out + size - 1) / size;
+    } else {
+        int64_t from = at + w->padding[i] - w->kernel[i] + 1;
+        *first = from > 0 ? (from + w->stride[i] - 1) / w->stride[i] : 0;
+        *last = (at + w->padding[i]) / w->stride[i] + 1;
+    }
+    *last = *last < out ? *last : out;
+}
+
+/* ---- rows of windows ------------------------------------------------------------------------------------------------ */
+static void unfold_place(float *row, const float *image, const cpu_windows *w, int64_t top, int64_t left)
+{
+    int64_t taps = w->kernel[0] * w->kernel[1];
+
+    for (int64_t i = 0; i < w->kernel[0]; i++)
+        for (int64_t j = 0; j < w->kernel[1]; j++) {
+            int64_t y = top + i, x = left + j;
+            bool inside = y >= 0 && y < w->height && x >= 0 && x < w->width;
+            const float *from = image + (inside ? (y * w->width + x) * w->channels : 0);
+            float *to = row + i * w->kernel[1] + j;
+            if (taps == 1) {
+                memcpy(to, from, (size_t)w->channels * sizeof(*to));
+            } else if (inside) {
+                for (int64_t c = 0; c < w->channels; c++) to[c * taps] = from[c];
+            } else {
+                for (int64_t c = 0; c < w->channels; c++) to[c * taps] = 0.0f;
+            }
+        }
+}
+
+static void unfold(float *rows, const float *x, const cpu_windows *w, int64_t first, int64_t last)
+{
+    int64_t places = w->out_height * w->out_width, wide = w->channels * w->kernel[0] * w->kernel[1];
+
+    for (int64_t r = first; r < last; r++) {
+        const float *image = x + r / places * w->height * w->width * w->channels;
+        int64_t row = r % places / w->out_width, col = r % w->out_width;
+        unfold_place(rows + r * wide, image, w, row * w->stride[0] - w->padding[0], col * w->stride[1] - w->padding[1]);
+    }
+}
+
+static void fold(float *x, const float *rows, const cpu_windows *w, int64_t first, int64_t last)
+{
+    int64_t taps = w->kernel[0] * w->kernel[1], places = w->out_height * w->out_width;
+
+    for (int64_t line = first; line < last; line++) {
+        int64_t row = line % w->height, r0, r1;
+        const float *image = rows + line / w->height * places * w->channels * taps;
+        seen_by(w, 0, row, &r0, &r1);
+        for (int64_t col = 0; col < w->width; col++) {
+            float *to = x + (line * w->width + col) * w->channels;
+            int64_t c0, c1;
+            seen_by(w, 1, col, &c0, &c1);
+            memset(to, 0, (size_t)w->channels * sizeof(*to));
+            for (int64_t i = r0; i < r1; i++)
+                for (int64_t j = c0; j < c1; j++) {
+                    int64_t tap = (row + w->padding[0] - i * w->stride[0]) * w->kernel[1] + col + w->padding[1] -
+                                  j * w->stride[1];
+                    const float *from = image + (i * w->out_width + j) * w->channels * taps + tap;
+                    for (int64_t c = 0; c < w->channels; c++) to[c] += from[c * taps];
+                }
+        }
+    }
+}
+
+/* ---- pooling -------------------------------------------------------------------------------------------------------- */
+#define POOL_TILE 64 /* channels of one window at a time */
+
+/* The largest of the window over n <= POOL_TILE channels; `place` counts from the window's corner, in the padding or not. */
+static void max_window(float *y, uint8_t *at, const float *image, const cpu_windows *w, int64_t row, int64_t col,
+                       int64_t n, bool relu)
+{
+    float best[POOL_TILE];
+    int32_t place[POOL_TILE];
+    int64_t h0, h1, w0, w1, top = row * w->stride[0] - w->padding[0], left = col * w->stride[1] - w->padding[1];
+
+    window_span(w, 0, row, &h0, &h1);
+    window_span(w, 1, col, &w0, &w1);
+    for (int64_t c = 0; c < POOL_TILE; c++) {
+        best[c] = -INFINITY;
+        place[c] = (int32_t)((h0 - top) * w->kernel[1] + w0 - left);
+    }
+    for (int64_t i = h0; i < h1; i++)
+        for (int64_t j = w0; j < w1; j++) {
+            const float *x = image + (i * w->width + j) * w->channels;
+            int32_t here = (int32_t)((i - top) * w->kernel[1] + j - left);
+            for (int64_t c = 0; c < n; c++) { /* a NaN is larger than all, and is never left */
+                bool more = (x[c] > best[c]) | (x[c] != x[c]);
+                best[c] = more ? x[c] : best[c];
+                place[c] = more ? here : place[c];
+            }
+        }
+    for (int64_t c = 0; c < n && relu; c++) {
+        place[c] = best[c] <= 0.0f ? CPU_POOL_NOWHERE : place[c];
+        best[c] = best[c] <= 0.0f ? 0.0f : best[c];
+    }
+    memcpy(y, best, (size_t)n * sizeof(*y));
+    if (at == NULL) return;
+    for (int64_t c = 0; c < n; c++) at[c] = (uint8_t)place[c];
+}
+
+static void max_pool(float *y, uint8_t *at, const float *x, const cpu_windows *w, bool relu, int64_t first,
+                     int64_t last)
+{
+    for (int64_t line = first; line < last; line++) {
+        const float *image = x + line / w->out_height * w->height * w->width * w->channels;
+        for (int64_t col = 0; col < w->out_width; col++)
+            for (int64_t c = 0; c < w->channels; c += POOL_TILE) {
+                int64_t to = (line * w->out_width + col) * w->channels + c;
+                max_window(y + to, at != NULL ? at + to : NULL, image + c, w, line % w->out_height, col,
+                           w->channels - c < POOL_TILE ? w->channels - c : POOL_TILE, relu);
+            }
+    }
+}
+
+static void max_pool_grad(float *dx, const float *dy, const uint8_t *at, const cpu_windows *w, int64_t first,
+                          int64_t last)
+{
+    for (int64_t line = first; line < last; line++) {
+        int64_t row = line % w->height, r0, r1, base = line / w->height * w->out_height;
+        seen_by(w, 0, row, &r0, &r1);
+        for (int64_t col = 0; col < w->width; col++) {
+            float *to = dx + (line * w->width + col) * w->channels;
+            int64_t c0, c1;
+            seen_by(w, 1, col, &c0, &c1);
+            memset(to, 0, (size_t)w->channels * sizeof(*to));
+            for (int64_t i = r0; i < r1; i++)
+                for (int64_t j = c0; j < c1; j++) {
+                    int64_t from = ((base + i) * w->out_width + j) * w->channels;
+                    const float *d = dy + from;
+                    const uint8_t *p = at + from;
+                    uint8_t here = (uint8_t)((row + w->padding[0] - i * w->stride[0]) * w->kernel[1] + col +
+                                             w->padding[1] - j * w->stride[1]);
+                    for (int64_t c = 0; c < w->channels; c++) to[c] += p[c] == here ? d[c] : 0.0f;
+                }
+        }
+    }
+}
+
+static void place_sums(float *db, const float *dy, const uint8_t *at, int64_t rows, int64_t cols, int64_t first,
+                       int64_t last, bool add)
+{
+    for (int64_t c = first; c < last; c += POOL_TILE) {
+        int64_t n = last - c < POOL_TILE ? last - c : POOL_TILE;
+        double s[POOL_TILE] = {0};
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t i = 0; i < n; i++)
+                s[i] += at[r * cols + c + i] == CPU_POOL_NOWHERE ? 0.0 : (double)dy[r * cols + c + i];
+        for (int64_t i = 0; i < n; i++) db[c + i] = add ? db[c + i] + (float)s[i] : (float)s[i];
+    }
+}
+
+/* What a window's sum is multiplied with. */
+static inline float window_share(const cpu_windows *w, int64_t h0, int64_t h1, int64_t w0, int64_t w1)
+{
+    int64_t all = w->kernel[0] == 0 ? (h1 - h0) * (w1 - w0) : w->kernel[0] * w->kernel[1];
+
+    return 1.0f / (float)all;
+}
+
+static void avg_pool(float *y, const float *x, const cpu_windows *w, int64_t first, int64_t last)
+{
+    for (int64_t line = first; line < last; line++) {
+        const float *image = x + line / w->out_height * w->height * w->width * w->channels;
+        int64_t h0, h1;
+        window_span(w, 0, line % w->out_height, &h0, &h1);
+        for (int64_t col = 0; col < w->out_width; col++) {
+            float *to = y + (line * w->out_width + col) * w->channels, share;
+            int64_t w0, w1;
+            window_span(w, 1, col, &w0, &w1);
+            share = window_share(w, h0, h1, w0, w1);
+            memset(to, 0, (size_t)w->channels * sizeof(*to));
+            for (int64_t i = h0; i < h1; i++)
+                for (int64_t j = w0; j < w1; j++) {
+                    const float *from = image + (i * w->width + j) * w->channels;
+                    for (int64_t c = 0; c < w->channels; c++) to[c] += from[c];
+                }
+            for (int64_t c = 0; c < w->channels; c++) to[c] *= share;
+        }
+    }
+}
+
+static void avg_pool_grad(float *dx, const float *dy, const cpu_windows *w, int64_t first, int64_t last)
+{
+    for (int64_t line = first; line < last; line++) {
+        int64_t r0, r1, base = line / w->height * w->out_height;
+        seen_by(w, 0, line % w->height, &r0, &r1);
+        for (int64_t col = 0; col < w->width; col++) {
+            float *to = dx + (line * w->width + col) * w->channels;
+            int64_t c0, c1;
+            seen_by(w, 1, col, &c0, &c1);
+            memset(to, 0, (size_t)w->channels * sizeof(*to));
+            for (int64_t i = r0; i < r1; i++)
+                for (int64_t j = c0; j < c1; j++) {
+                    const float *d = dy + ((base + i) * w->out_width + j) * w->channels;
+                    int64_t h0, h1, w0, w1;
+                    float share;
+                    window_span(w, 0, i, &h0, &h1);
+                    window_span(w, 1, j, &w0, &w1);
+                    share = window_share(w, h0, h1, w0, w1);
+                    for (int64_t c = 0; c < w->channels; c++) to[c] = fmaf(d[c], share, to[c]);
+                }
+        }
+    }
+}
+
+/* ---- batch norm ----------------------------------------------------------------------------------------------------- */
+/* The pointers that may be NULL, and full tiles, are known where these are inlined: no loop has a branch. */
+#define INLINED   static inline __attribute__((always_inline))
+#define NORM_TILE 64 /* columns whose sums stay in registers or L1; the product of two floats is exact in double */
+
+INLINED void moments_columns(double *s, double *q, const float *x, int64_t rows, int64_t cols, int64_t n)
+{
+    int64_t r = 0;
+
+    for (; r + 4 <= rows; r += 4) {
+        const float *x0 = x + r * cols, *x1 = x0 + cols, *x2 = x1 + cols, *x3 = x2 + cols;
+        for (int64_t i = 0; i < n; i++) {
+            double a = (double)x0[i], b = (double)x1[i], c = (double)x2[i], d = (double)x3[i];
+            s[i] += (a + b) + (c + d);
+            q[i] += (a * a + b * b) + (c * c + d * d);
+        }
+    }
+    for (; r < rows; r++)
+        for (int64_t i = 0; i < n; i++) {
+            double v = (double)x[r * cols + i];
+            s[i] += v;
+            q[i] += v * v;
+        }
+}
+
+static void moments(double *sum, double *square, const float *x, int64_t rows, int64_t cols, int64_t first,
+                    int64_t last)
+{
+    for (int64_t c = first; c < last; c += NORM_TILE) {
+        int64_t n = last - c < NORM_TILE ? last - c : NORM_TILE;
+        double s[NORM_TILE] = {0}, q[NORM_TILE] = {0};
+        if (n == NORM_TILE)
+            moments_columns(s, q, x + c, rows, cols, NORM_TILE);
+        else
+            moments_columns(s, q, x + c, rows, cols, n);
+        memcpy(sum + c, s, (size_t)n * sizeof(*s));
+        memcpy(square + c, q, (size_t)n * sizeof(*q));
+    }
+}
+
+INLINED void normalize_rows(float *y, const float *x, const float *scale, const float *shift, const float *other,
+                            int64_t rows, int64_t cols, bool relu)
+{
+    for (int64_t r = 0; r < rows; r++, x += cols, y += cols)
+        for (int64_t i = 0; i < cols; i++) {
+            float v = fmaf(x[i], scale[i], shift[i]);
+            v = other != NULL ? v + other[r * cols + i] : v;
+            y[i] = relu && v <= 0.0f ? 0.0f : v;
+        }
+}
+
+static void normalize(float *y, const float *x, const float *scale, const float *shift, const float *other,
+                      int64_t rows, int64_t cols, bool relu)
+{
+    if (other == NULL && relu)
+        normalize_rows(y, x, scale, shift, NULL, rows, cols, true);
+    else if (other == NULL)
+        normalize_rows(y, x, scale, shift, NULL, rows, cols, false);
+    else
+        normalize_rows(y, x, scale, shift, other, rows, cols, relu);
+}
+
+/* The gradient that reaches the batch norm: dy + more, behind a relu whose output was ref. */
+INLINED float norm_g(const float *dy, const float *more, const float *ref, int64_t i)
+{
+    float g = more != NULL ? dy[i] + more[i] : dy[i];
+
+    return ref != NULL && ref[i] <= 0.0f ? 0.0f : g;
+}
+
+/* Four rows at once: each column's sums are touched once for them. */
+INLINED void sum_columns(double *s, double *d, float *g, const float *dy, const float *more, const float *ref,
+                         const float *x, int64_t rows, int64_t cols, int64_t n)
+{
+    float v[4][NORM_TILE];
+    int64_t r = 0;
+
+    for (; r + 4 <= rows; r += 4) {
+        const float *x0 = x + r * cols, *x1 = x0 + cols, *x2 = x1 + cols, *x3 = x2 + cols;
+        for (int64_t k = 0; k < 4; k++) {
+            for (int64_t i = 0; i < n; i++) v[k][i] = norm_g(dy, more, ref, (r + k) * cols + i);
+            if (g != NULL) memcpy(g + (r + k) * cols, v[k], (size_t)n * sizeof(**v));
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double a = (double)v[0][i], b = (double)v[1][i], c = (double)v[2][i], e = (double)v[3][i];
+            s[i] += (a + b) + (c + e);
+            d[i] += (a * (double)x0[i] + b * (double)x1[i]) + (c * (double)x2[i] + e * (double)x3[i]);
+        }
+    }
+    for (; r < rows; r++) {
+        for (int64_t i = 0; i < n; i++) v[0][i] = norm_g(dy, more, ref, r * cols + i);
+        if (g != NULL) memcpy(g + r * cols, v[0], (size_t)n * sizeof(**v));
+        for (int64_t i = 0; i < n; i++) {
+            s[i] += (double)v[0][i];
+            d[i] += (double)v[0][i] * (double)x[r * cols + i];
+        }
+    }
+}
+
+static const float *offset(const float *p, int64_t n) { return p != NULL ? p + n : NULL; }
+
+static void norm_sums(double *sum, double *dot, float *g, const float *dy, const float *more, const float *ref,
+                      const float *x, int64_t rows, int64_t cols, int64_t first, int64_t last)
+{
+    for (int64_t c = first; c < last; c += NORM_TILE) {
+        int64_t n = last - c < NORM_TILE ? last - c : NORM_TILE;
+        double s[NORM_TILE] = {0}, d[NORM_TILE] = {0};
+        float *to = g != NULL ? g + c : NULL;
+        if (n < NORM_TILE)
+            sum_columns(s, d, to, dy + c, offset(more, c), offset(ref, c), x + c, rows, cols, n);
+        else if (more == NULL && ref == NULL)
+            sum_columns(s, d, to, dy + c, NULL, NULL, x + c, rows, cols, NORM_TILE);
+        else if (more == NULL)
+            sum_columns(s, d, to, dy + c, NULL, ref + c, x + c, rows, cols, NORM_TILE);
+        else if (ref == NULL)
+            sum_columns(s, d, to, dy + c, more + c, NULL, x + c, rows, cols, NORM_TILE);
+        else
+            sum_columns(s, d, to, dy + c, more + c, ref + c, x + c, rows, cols, NORM_TILE);
+        memcpy(sum + c, s, (size_t)n * sizeof(*s));
+        memcpy(dot + c, d, (size_t)n * sizeof(*d));
+    }
+}
+
+INLINED void grad_rows(float *dx, const float *dy, const float *more, const float *ref, const float *x, const float *a,
+                       const float *b, const float *c, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i++) {
+            int64_t at = r * cols + i;
+            dx[at] = fmaf(norm_g(dy, more, ref, at), a[i], fmaf(x[at], b[i], c[i]));
+        }
+}
+
+static void norm_grad(float *dx, const float *dy, const float *more, const float *ref, const float *x, const float *a,
+                      const float *b, const float *c, int64_t rows, int64_t cols)
+{
+    if (more == NULL && ref == NULL)
+        grad_rows(dx, dy, NULL, NULL, x, a, b, c, rows, cols);
+    else if (more == NULL)
+        grad_rows(dx, dy, NULL, ref, x, a, b, c, rows, cols);
+    else if (ref == NULL)
+        grad_rows(dx, dy, more, NULL, x, a, b, c, rows, cols);
+    else
+        grad_rows(dx, dy, more, ref, x, a, b, c, rows, cols);
+}
+
+#define CPU_IMAGE_KERNELS                                                                                              \
+    {                                                                                                                  \
+        .unfold = unfold, .fold = fold, .max_pool = max_pool, .max_pool_grad = max_pool_grad,                          \
+        .place_sums = place_sums, .avg_pool = avg_pool, .avg_pool_grad = avg_pool_grad, .moments = moments,            \
+        .normalize = normalize, .norm_sums = norm_sums, .norm_grad = norm_grad                                         \
+    }

@@ -1,0 +1,26 @@
+/* onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
+#ifndef DDP_CPU_ONEDNN_H
+#define DDP_CPU_ONEDNN_H
+
+#include <dnnl.h>
+#include <omp.h>
+
+/* Waking another thread costs 5-10 us, which is what one thread needs for this many operations. */
+#define CPU_SERIAL_FLOPS 2e6
+
+struct cpu_library {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    int threads;
+};
+
+/* OpenMP's count is a property of the calling thread, oneDNN reads it at creation and at execution: both must agree. */
+static inline int cpu_threads_for(const struct cpu_library *lib, double flops)
+{
+    int n = flops < CPU_SERIAL_FLOPS ? 1 : lib->threads;
+
+    omp_set_num_threads(n);
+    return n;
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* plugins/init/file/file.c -- see file.h. */
+#include "file.h"
+#include <errno.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define SCHEME "file://"
+
+struct file_config {
+    const char *listen;
+    int64_t heartbeat_ms;
+};
+
+struct ddp_init {
+    claim claim;
+    watch watch;
+    char listen[DDP_ENDPOINT_MAX];
+    char path[PATH_LIMIT];
+};
+
+void file_log(const ddp_host *host, int level, int line, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    if (host == NULL) return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    host->log(host->ctx, level, __FILE__, line, "%s", text);
+}
+
+/* ---- open ---------------------------------------------------------------------------------------------------------------- */
+static const char *check_url(const char *url)
+{
+    const char *path = url + strlen(SCHEME);
+
+    if (strncmp(url, SCHEME, strlen(SCHEME)) != 0) return "it does not begin with file://";
+    if (path[0] == '\0') return "the path is missing";
+    if (path[0] != '/') return "the path must be absolute, for ranks may start in different folders";
+    if (path[strlen(path) - 1] == '/') return "it names a folder, not a file in it";
+    if (strlen(path) >= PATH_LIMIT) return "the path is too long";
+    return NULL;
+}
+
+static ddp_status file_open(const ddp_host *host, const void *config, const char *url, ddp_init **out, ddp_err *err)
+{
+    const struct file_config *c = config;
+    const char *wrong = check_url(url);
+    ddp_init *i;
+
+    if (wrong != NULL)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "init_method \"%.200s\": %s. Write it as file:///PATH, for example file:///mnt/nfs/run1", url,
+                        wrong);
+    i = calloc(1, sizeof(*i));
+    if (i == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "init file: no memory");
+    memcpy(i->path, url + strlen(SCHEME), strlen(url) - strlen(SCHEME));
+    (void)snprintf(i->listen, sizeof(i->listen), "%s", c->listen);
+    i->claim.host = host;
+    i->claim.path = i->path;
+    i->claim.fd = -1;
+    if (record_of_this_run(&i->claim.self, c->heartbeat_ms, err) != DDP_OK) {
+        free(i);
+        return err->status;
+    }
+    *out = i;
+    return DDP_OK;
+}
+
+static void file_close(ddp_init *i)
+{
+    claim_drop(&i->claim);
+    free(i);
+}
+
+/* ---- rank 0 -------------------------------------------------------------------------------------------------------------- */
+static bool is_own_interface(const char *name, char *address, size_t capacity, char *all, size_t all_capacity)
+{
+    struct ifaddrs *list;
+    bool found = false;
+    size_t used = 0;
+
+    if (getifaddrs(&list) != 0) return false;
+    for (const struct ifaddrs *a = list; a != NULL; a = a->ifa_next) {
+        int family = a->ifa_addr == NULL ? AF_UNSPEC : a->ifa_addr->sa_family;
+        socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+
+        if ((family != AF_INET && family != AF_INET6) || (a->ifa_flags & IFF_UP) == 0) continue;
+        if (family == AF_INET && used < all_capacity) /* once each, mostly */
+            used += (size_t)snprintf(all + used, all_capacity - used, "%s%s", used == 0 ? "" : ", ", a->ifa_name);
+        /* the list has IPv4 addresses first */
+        if (found || strcmp(a->ifa_name, name) != 0) continue;
+        found = getnameinfo(a->ifa_addr, length, address, (socklen_t)capacity, NULL, 0, NI_NUMERICHOST) == 0;
+    }
+    freeifaddrs(list);
+    return found;
+}
+
+static ddp_status file_listen_at(ddp_init *i, char *endpoint, ddp_err *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    char address[DDP_ENDPOINT_MAX - 8], names[160] = "";
+    struct addrinfo *found;
+
+    if (strcmp(i->listen, "auto") == 0) {
+        (void)snprintf(endpoint, DDP_ENDPOINT_MAX, ":0");
+        return DDP_OK;
+    }
+    if (!is_own_interface(i->listen, address, sizeof(address), names, sizeof(names))) {
+        if (getaddrinfo(i->listen, NULL, &hints, &found) != 0)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "[init.file] listen = %.100s is neither an address nor an interface of this host (%s)",
+                            i->listen, names);
+        freeaddrinfo(found);
+        (void)snprintf(address, sizeof(address), "%.240s", i->listen);
+    }
+    (void)snprintf(endpoint, DDP_ENDPOINT_MAX, strchr(address, ':') != NULL ? "[%s]:0" : "%s:0", address);
+    return DDP_OK;
+}
+
+static ddp_status file_publish(ddp_init *i, const char *endpoint, ddp_err *err)
+{
+    (void)snprintf(i->claim.self.endpoint, sizeof(i->claim.self.endpoint), "%s", endpoint);
+    return claim_take(&i->claim, err);
+}
+
+/* ---- the other ranks ----------------------------------------------------------------------------------------------------- */
+static ddp_status check_folder(const ddp_init *i, ddp_err *err)
+{
+    char folder[PATH_LIMIT];
+    struct stat st;
+
+    memcpy(folder, i->path, sizeof(folder));
+    *(strrchr(folder, '/') + 1) = '\0';
+    if (stat(folder, &st) == 0 || errno == ESTALE) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_SYSTEM,
+                    "init_method: the folder of %.300s cannot be reached on this host: %s; create or mount it", i->path,
+                    strerror(errno));
+}
+
+static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
+{
+    char who[224];
+    record r;
+    ddp_status status = record_read(i->path, &r, err);
+
+    if (status == DDP_IN_PROGRESS) {
+        i->watch = (watch){.absent = true};
+        status = check_folder(i, err);
+        if (status != DDP_OK) return status;
+        (void)ddp_fail(err, DDP_ERR_PEER, "the file is not there yet");
+        return DDP_IN_PROGRESS;
+    }
+    if (status != DDP_OK) return status;
+    switch (record_judge(&i->claim.self, &r, &i->watch)) {
+    case LIVE: memcpy(endpoint, r.endpoint, sizeof(r.endpoint)); return DDP_OK;
+    case DEAD:
+        (void)ddp_fail(err, DDP_ERR_PEER, "the file there is of a run that has died (%s)",
+                       record_who(&r, who, sizeof(who)));
+        return DDP_IN_PROGRESS;
+    default:
+        (void)ddp_fail(err, DDP_ERR_PEER, "the run that has left the file (%s) has shown no sign of life yet",
+                       record_who(&r, who, sizeof(who)));
+        return DDP_IN_PROGRESS;
+    }
+}
+
+static const ddp_option options[] = {
+    {"listen", "auto", NULL,
+     "Where rank 0 listens: an address or a network interface of its host; auto takes the address of [group] "
+     "interface, or "
+     "the one of the default route; 127.0.0.1 where all ranks are on one host.",
+     DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(struct file_config, listen)},
+    {"heartbeat", "1s", "50ms..60s",
+     "Time between two signs of life that rank 0 writes into the file; a run of another host that misses five is dead.",
+     DDP_OPT_DURATION, 0, offsetof(struct file_config, heartbeat_ms)},
+};
+
+static const ddp_init_ops ops = {
+    .struct_size = sizeof(ops),
+    .open = file_open,
+    .close = file_close,
+    .listen_at = file_listen_at,
+    .publish = file_publish,
+    .find = file_find,
+};
+
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(DDP_KIND_INIT, DDP_INIT_ABI, 0),
+    .name = "file",
+    .version = "0.1.0",
+    .summary = "rank 0 says where it is in a file that all hosts see: file:///mnt/nfs/sharedfile",
+    .options = options,
+    .option_count = sizeof(options) / sizeof(options[0]),
+    .option_size = sizeof(ddp_option),
+    .config_size = sizeof(struct file_config),
+    .ops = &ops,
+};

@@ -1,0 +1,95 @@
+"""One INI, every backend, every way to meet: the same bits for two ranks, and for more ranks the same in every run."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import harness
+from harness import Case, Skip
+
+RUN = {"train": {"epochs": 3}, "optimizer": {"algorithm": "adamw", "momentum": None}, "data.synthetic": {"samples": 650},
+       "ddp": {"first_bucket_size": "1KiB", "bucket_size": "2KiB", "overlap": "yes"},
+       # no address of its own is asked for: all ranks are here
+       "init.file": {"listen": "127.0.0.1"}}
+
+
+def built(backend):
+    return (harness.BUILD / ".libs" / f"backend_{backend.replace('-', '_')}.so").exists()
+
+
+class Backends(Case):
+    runs = 0
+
+    def meet(self, backend, method, world):
+        """The parameters' hash of a run of `world` ranks that are started one by one."""
+        Backends.runs += 1
+        name = f"run{Backends.runs}"
+        port = harness.free_port()
+        url = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{self.dir}/{name}.meet", "env": "env://"}[method]
+        path = self.ini(f"{name}.ini", RUN, {"group": {"backend": backend, "init_method": url, "world_size": world, "rank": "auto"},
+                                              "output": {"dir": self.dir / name, "log_every": 1000}})
+        if backend == "mpi":
+            if shutil.which("mpirun") is None:
+                raise Skip("mpirun is not installed")
+            env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **harness.MPI_LEAKS}
+            argv = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(world), str(harness.ENGINE), "-c", str(path)]
+            r = self.finish(self.spawn(argv, env))
+            self.equal(r.code, 0, r)
+        else:
+            ranks = []
+            for rank in range(world):
+                env = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+                given = () if method == "env" else ("--set", f"group.rank={rank}")
+                ranks.append(self.start("-c", path, *given, env=env if method == "env" else {}))
+            for p in ranks:
+                r = self.finish(p)
+                self.equal(r.code, 0, r)
+        summary = json.loads((self.dir / name / "summary.json").read_text())
+        self.equal(summary["backend"], backend)
+        return summary["parameter_sha256"]
+
+    def spawn(self, argv, env):
+        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, cwd=self.dir,
+                                     env={**os.environ, **env})
+        p.began = time.monotonic()
+        self.started.append(p)
+        return p
+
+    def test_two_ranks_have_the_same_bits_everywhere(self):
+        hashes = {}
+        for backend in ("gloo-tcp", "mpi", "shm"):
+            for method in ("tcp", "file", "env"):
+                if not built(backend):
+                    raise Skip(f"backend {backend} is not built")
+                hashes[backend, method] = self.meet(backend, method, 2)
+        self.equal(len(hashes), 9)
+        self.equal(len(set(hashes.values())), 1, hashes)
+
+    def test_more_ranks_give_the_same_bits_in_every_run(self):
+        for backend in ("gloo-tcp", "mpi", "shm"):
+            if not built(backend):
+                raise Skip(f"backend {backend} is not built")
+            for world in (3, 5):
+                hashes = {self.meet(backend, method, world) for method in ("tcp", "file")}
+                self.equal(len(hashes), 1, (backend, world))
+
+    def test_auto_is_shared_memory_on_one_host_and_tcp_across_hosts(self):
+        for ids, expected in ((("a", "a"), "shm"), (("a", "b"), "gloo-tcp")):
+            port = harness.free_port()
+            ranks = [self.start("-c", self.ini(f"{expected}{r}.ini", {
+                "group": {"init_method": f"tcp://127.0.0.1:{port}", "world_size": 2, "rank": r},
+                "output": {"dir": self.dir / expected if r == 0 else None}}), env={"DDPENGINE_HOST_ID": ids[r]}) for r in (0, 1)]
+            for p in ranks:
+                r = self.finish(p)
+                self.equal(r.code, 0, r)
+            summary = json.loads((self.dir / expected / "summary.json").read_text())
+            self.equal(summary["backend"], expected)
+        r = self.train({}, nproc=2)
+        self.equal(r.summary["backend"], "shm")
+        self.check("over shm on" in r.err, r)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Backends))

@@ -1,0 +1,396 @@
+"""Backend mpi: started by mpirun, by --nproc through mpirun, or not at all; ranks that die; what the log then says."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import harness
+from harness import Case, Skip, children_of
+
+MPI = {"group": {"backend": "mpi"}}
+LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}}  # few lines: nobody reads them for a while
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class Mpi(Case):
+    def __init__(self):
+        super().__init__()
+        for name in [n for n in os.environ if n.startswith(("OMPI_", "PMI", "SLURM_"))]:
+            del os.environ[name]
+        os.environ.update(harness.MPI_LEAKS)
+
+    def mpirun(self, np, *args, env=None, options=()):
+        """Started as users start it: mpirun -np 2 ddpengine ..."""
+        p = subprocess.Popen(["mpirun", "--oversubscribe", "--bind-to", "none", *options, "-np", str(np), str(harness.ENGINE),
+                              *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                             stdin=subprocess.DEVNULL, cwd=self.dir, env={**os.environ, **ROOT, **(env or {})})
+        p.began = time.monotonic()
+        self.started.append(p)
+        return p
+
+    def trained_a_while(self, p):
+        line = ""
+        while "step" not in line or "loss" not in line:
+            line = p.stderr.readline()
+            self.check(line, "ended early")
+
+    def gone(self, pids, seconds=10):
+        """Within that time none of them runs any more; a zombie waits for its parent only. On a quiet machine the ranks are gone
+        after 0.2 s and mpirun after 1.3; how often within 2 is for the reliability runs to say."""
+        limit = time.monotonic() + seconds
+        while True:
+            left = []
+            for pid in pids:
+                try:
+                    state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+                except OSError:
+                    continue
+                if state != "Z":
+                    left.append(pid)
+            if not left:
+                return
+            self.check(time.monotonic() < limit, f"still there: {left}")
+            time.sleep(0.02)
+
+    # ---- it trains ------------------------------------------------------------------------------------------------
+    def test_same_bits_as_gloo(self):
+        mpi, gloo = self.train(MPI), self.train({"group": {"backend": "gloo-tcp"}}, name="gloo.ini")
+        self.equal(mpi.summary["backend"], "mpi")
+        self.equal(mpi.summary["parameter_sha256"], gloo.summary["parameter_sha256"])
+        self.equal(mpi.err.count("error"), 0, mpi)
+
+    def test_nothing_on_stderr_but_our_own_lines(self):
+        r = self.train(MPI)
+        for line in r.err.splitlines():
+            self.check(line.startswith("ddpengine"), f"{line!r}\n{r}")
+        self.equal(r.out, "")
+
+    def test_more_ranks_than_processors(self):
+        world = (os.cpu_count() or 1) + 3
+        once, again = self.train(MPI, nproc=world), self.train(MPI, nproc=world, name="again.ini")
+        self.equal(once.summary["world_size"], world)
+        self.equal(once.summary["parameter_sha256"], again.summary["parameter_sha256"])
+
+    def test_one_rank_needs_no_mpirun(self):
+        for nproc in (None, 1):
+            r = self.train(MPI, nproc=nproc, env={"PATH": "/nowhere"}, name=f"one{nproc}.ini")
+            self.equal(r.summary["world_size"], 1)
+
+    def test_mpirun_as_users_start_it(self):
+        path = self.ini("run.ini", MPI, {"output": {"dir": self.dir / "out"}})
+        r = self.finish(self.mpirun(2, "-c", path))
+        self.equal(r.code, 0, r)
+        self.check("2 ranks" in r.err and "over mpi" in r.err, r)
+        address = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "rank": "auto", "world_size": 3}}
+        r = self.finish(self.mpirun(3, "-c", self.ini("tcp.ini", MPI, address)))
+        self.equal(r.code, 0, r)
+
+    def test_gloo_under_mpirun(self):
+        """The launcher says who is who; the backend need not be MPI."""
+        r = self.finish(self.mpirun(2, "-c", self.ini("gloo.ini", {"group": {"backend": "gloo-tcp"}})))
+        self.equal(r.code, 0, r)
+
+    def test_no_noise_where_processes_may_not_be_read(self):
+        """Containers refuse process_vm_readv; Open MPI would say so for each message."""
+        filtered = subprocess.run([sys.executable, "-c", SECCOMP, str(harness.ENGINE), "-c",
+                                   str(self.ini("run.ini", MPI, {"model.mlp": {"hidden": "512, 512"}})), "--nproc", "2"],
+                                  capture_output=True, text=True, timeout=harness.PATIENCE, cwd=self.dir, check=False)
+        if filtered.returncode == 77:
+            raise Skip("this machine does not let a process filter its system calls: " + filtered.stderr.strip())
+        self.equal(filtered.returncode, 0, filtered.stderr)
+        for line in filtered.stderr.splitlines():
+            self.check(line.startswith("ddpengine"), filtered.stderr)
+
+    def test_interface(self):
+        """Over TCP by the one that is named, unless the environment has named another for MPI."""
+        tcp, named = {"OMPI_MCA_btl": "self,tcp"}, {"group": {"interface": "lo"}}
+        self.train(MPI, named, env=tcp)
+        other = self.start("-c", self.ini("other.ini", MPI, named), "--nproc", 2,
+                           env={**tcp, "OMPI_MCA_btl_tcp_if_include": "none0"})
+        r = self.finish(other, 60)
+        self.check(r.code != 0, r)
+
+    def test_ranks_run_with_what_was_written(self):
+        """As many overrides as one may give; a rank in the INI is the first one's; nothing else is put in."""
+        overrides = [a for _ in range(64) for a in ("--set", "optimizer.lr=0.04")]
+        self.train(MPI, {"group": {"rank": 0}}, args=overrides)
+
+    def test_launcher_that_does_not_say_who_is_who(self):
+        r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double('while [ "${1%/ddpengine}" = "$1" ]; do shift; done; exec "$@"\n'))
+        self.fails(r, 2, "started this rank by the backend's launcher", "OMPI_COMM_WORLD_RANK")
+
+    # ---- it cannot start --------------------------------------------------------------------------------------------
+    def test_plain_start_says_the_command(self):
+        address = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2, "rendezvous_timeout": "3s"}}
+        self.fails(self.run("-c", self.ini("x.ini", MPI, address)), 2, "not started by mpirun",
+                   "mpirun --bind-to none -np 2 ddpengine -c", "--nproc 2")
+
+    def test_missing_mpirun(self):
+        r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env={"PATH": "/nowhere"})
+        self.fails(r, 3, "mpirun is not on the PATH", "openmpi-bin")
+
+    def test_nproc_is_the_whole_world(self):
+        address = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 3}}
+        self.fails(self.run("-c", self.ini("x.ini", MPI, address), "--nproc", 2), 2, "must be world_size (3, ", "x.ini:", "not 2")
+
+    def test_check_needs_no_mpirun(self):
+        r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, "--check", env={"PATH": "/nowhere"})
+        self.equal(r.code, 0, r)
+        self.check("backend mpi" in r.out, r)
+
+    def test_mismatched_world(self):
+        """Both numbers, whoever sees it first: the launcher's variables, or MPI itself where they are hidden."""
+        wrong = {"group": {"world_size": 3, "init_method": f"tcp://127.0.0.1:{harness.free_port()}"}}
+        r = self.finish(self.mpirun(2, "-c", self.ini("x.ini", MPI, wrong)))
+        self.equal(r.code, 2, r)
+        for line in r.errors():
+            self.check("world_size = 3" in line and "OMPI_COMM_WORLD_SIZE=2" in line, r)
+        self.check(r.errors(), r)
+
+    def test_mpi_disagrees_with_the_rank(self):
+        """Ranks the other way round, told by variables that count before MPI's."""
+        port = harness.free_port()
+        swapped = (f'export RANK=$((1 - OMPI_COMM_WORLD_RANK)) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}; '
+                   f'unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE; exec {harness.ENGINE} "$@"')
+        path = self.ini("x.ini", MPI, {"group": {"init_method": "env://"}})
+        p = subprocess.Popen(["mpirun", "-q", "--oversubscribe", "-np", "2", "sh", "-c", swapped, "sh", "-c", str(path)],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir,
+                             env={**os.environ, **ROOT})
+        p.began = time.monotonic()
+        self.started.append(p)
+        r = self.finish(p)
+        self.equal(r.code, 4, r)
+        self.check(re.search(r"rank [01] of 2 in MPI, but rank [01] of 2 in the run", r.err), r)
+
+    # ---- a rank fails or dies -------------------------------------------------------------------------------------------
+    def test_first_cause_gives_the_code(self):
+        r = self.run("-c", self.ini("x.ini", MPI, {"optimizer": {"lr": 1e30}}), "--nproc", 2)
+        self.equal(r.code, 7, r)
+        for line in r.errors():
+            self.check("not finite" in line, r)
+        for line in r.err.splitlines():
+            self.check(line.startswith("ddpengine"), r)
+
+    def test_killed_rank(self):
+        for victim in (0, 1):
+            p = self.start("-c", self.ini("x.ini", MPI, LONG), "--nproc", 2)
+            self.trained_a_while(p)
+            launcher = children_of(p.pid)[0]
+            ranks = children_of(launcher)
+            self.equal(len(ranks), 2)
+            left = self.left_of(ranks[0])
+            # their order is that of their start, not of their numbers
+            number = {pid: int(re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", pathlib.Path(f"/proc/{pid}/environ").read_bytes())[1])
+                      for pid in ranks}
+            os.kill(next(pid for pid in ranks if number[pid] == victim), signal.SIGKILL)
+            self.gone([*ranks, launcher])
+            r = self.finish(p)
+            self.equal(r.code, 5, r)
+            self.check(any(re.search(rf"\[{1 - victim}\]: error: rank {victim} on host .*: connection closed", e) for e in r.errors()), r)
+            self.check("killed by signal 9" in r.errors()[-1], r)
+            self.equal(left(), [], r)
+
+    def test_killed_rank_under_mpirun(self):
+        p = self.mpirun(3, "-c", self.ini("x.ini", MPI, LONG))
+        self.trained_a_while(p)
+        ranks = children_of(p.pid)
+        os.kill(ranks[-1], signal.SIGKILL)
+        self.gone([*ranks, p.pid])
+        r = self.finish(p)
+        self.check(r.code != 0 and re.search(r"error: rank \d on host .*: connection closed", r.err), r)
+
+    def running(self, *layers):
+        """A long run that trains by now: its parent, mpirun, the ranks."""
+        p = self.start("-c", self.ini("x.ini", MPI, LONG, *layers), "--nproc", 2, env={"TMPDIR": str(self.dir)})
+        self.trained_a_while(p)
+        launcher = children_of(p.pid)[0]
+        ranks = children_of(launcher)
+        self.equal(len(ranks), 2)
+        return p, launcher, ranks
+
+    def left_of(self, rank):
+        """Call it while the rank runs; the function that it gives names what Open MPI has left of that run by then."""
+        environ = dict(v.split("=", 1) for v in pathlib.Path(f"/proc/{rank}/environ").read_text().split("\0") if "=" in v)
+        session = pathlib.Path(environ["OMPI_MCA_orte_jobfam_session_dir"])
+        pattern = f"vader_segment.*.{os.getuid()}.{int(environ['OMPI_MCA_ess_base_jobid']):x}.*"
+        self.check(session.is_dir(), session)
+        return lambda: [str(p) for p in (session, *pathlib.Path("/dev/shm").glob(pattern)) if p.exists()]
+
+    def test_killed_launcher(self):
+        """The ranks save and leave; what mpirun cannot clean up any more is removed, and nothing else."""
+        p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
+        left = self.left_of(ranks[0])
+        session, segment = pathlib.Path(left()[0]), pathlib.Path(left()[-1])
+        head, job, _ = segment.name.rsplit(".", 2)
+        others = [segment.with_name(f"{head}.{int(job, 16) ^ 0x10000:x}.0"), session.with_name(f"pid.{launcher}0")]
+        others[0].touch()
+        others[1].mkdir()
+        try:
+            os.kill(launcher, signal.SIGKILL)
+            r = self.finish(p)
+            self.fails(r, 5, "mpirun was killed by signal 9")
+            self.gone([*ranks, launcher], 0)
+            self.equal(left(), [], r)
+            self.check(all(o.exists() for o in others), others)
+            self.check(list((self.dir / "saved").glob("step-*")), r)
+        finally:
+            others[0].unlink(missing_ok=True)
+
+    def test_killed_parent(self):
+        p, launcher, ranks = self.running()
+        left = self.left_of(ranks[0])
+        p.kill()
+        self.gone([*ranks, launcher])
+        self.finish(p)
+        self.equal(left(), [])
+
+    def test_killed_launcher_and_ranks_that_cannot_help(self):
+        for sig in (signal.SIGSTOP, signal.SIGKILL):
+            p, launcher, ranks = self.running()
+            left = self.left_of(ranks[0])
+            os.kill(launcher, signal.SIGSTOP)  # so that it sees nothing of what follows
+            for rank in ranks:
+                os.kill(rank, sig)
+            os.kill(launcher, signal.SIGKILL)
+            r = self.finish(p, 30)
+            self.fails(r, 5, "mpirun was killed by signal 9")
+            self.gone([*ranks, launcher], 0)
+            self.equal(left(), [], r)
+
+    # ---- a launcher that fails, or stands still -------------------------------------------------------------------------
+    def double(self, script, interpreter="/bin/sh"):
+        """Stands in for mpirun: the environment in which it is found."""
+        (self.dir / "mpirun").write_text(f"#!{interpreter}\n{script}")
+        (self.dir / "mpirun").chmod(0o755)
+        return {"PATH": f"{self.dir}:{os.environ['PATH']}"}
+
+    def test_launcher_that_fails_by_itself(self):
+        r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double("exit 243\n"))
+        self.fails(r, 3, "mpirun failed with exit code 243")
+
+    def test_launcher_that_never_ends(self):
+        """Its ranks have left; it is made to, although it heeds no SIGTERM. The ranks are what counts."""
+        script = ("import signal, subprocess, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                  "p = subprocess.Popen(['sh', '-c', 'sleep 1.5; exit 7'])\ntime.sleep(1000)\n")
+        r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double(script, sys.executable))
+        self.equal(r.code, 7, r)
+        self.check("mpirun has not ended after its ranks" in r.err, r)
+
+    def test_launcher_that_stands_still_at_the_end(self):
+        path = self.ini("x.ini", MPI, {"train": {"max_steps": 20000, "epochs": 100000}, "output": {"dir": self.dir / "out", "log_every": 1000}})
+        p = self.start("-c", path, "--nproc", 2)
+        self.trained_a_while(p)
+        launcher = children_of(p.pid)[0]
+        os.kill(launcher, signal.SIGSTOP)
+        r = self.finish(p, 60)
+        self.equal(r.code, 0, r)
+        self.check("mpirun" in r.err and "was stopped" in r.err, r)
+        self.check((self.dir / "out/summary.json").exists(), r)
+
+    def test_asked_while_the_launcher_stands_still(self):
+        p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
+        left = self.left_of(ranks[0])
+        os.kill(launcher, signal.SIGSTOP)
+        p.terminate()
+        r = self.finish(p, 60)
+        self.equal(r.code, 128 + 15, r)
+        self.gone([*ranks, launcher], 0)
+        self.equal(left(), [], r)
+        self.check(list((self.dir / "saved").glob("step-*")), r)
+
+    def test_asked_twice_while_the_launcher_stands_still(self):
+        """And nobody heeds the first one; Open MPI's own ranks go on with their mpirun, too soon for this test."""
+        deaf = "trap '' TERM\nsh -c 'sleep 1000 & echo there >&2; wait; sleep 1000' &\nwait; wait\n"
+        p = self.start("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double(deaf))
+        self.equal(p.stderr.readline(), "there\n")
+        launcher = children_of(p.pid)[0]
+        rank = children_of(launcher)[0]
+        started = children_of(rank)[0]
+        os.kill(launcher, signal.SIGSTOP)
+        p.terminate()
+        time.sleep(0.5)
+        self.check(p.poll() is None, "did not wait")
+        p.terminate()
+        r = self.finish(p, 30)
+        self.fails(r, 128 + 15, "ended by signal 15")
+        self.gone([launcher, rank, started], 0)
+
+    def test_children_that_are_not_of_this_run(self):
+        """A shell that becomes the program keeps its children; they are neither waited for nor ended."""
+        p = subprocess.Popen(["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; exec "$@"', "sh", str(harness.ENGINE), "-c", str(self.ini("x.ini", MPI)),
+                              "--nproc", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        p.began = time.monotonic()
+        self.started.append(p)
+        sleeper = int(p.stdout.readline())
+        try:
+            r = self.finish(p, 60)
+            self.equal(r.code, 0, r)
+            self.check(pathlib.Path(f"/proc/{sleeper}").exists(), "ended")
+        finally:
+            os.kill(sleeper, signal.SIGKILL)
+
+    # ---- asked to end -----------------------------------------------------------------------------------------------------
+    def test_asked_to_end(self):
+        saved = {"checkpoint": {"dir": self.dir / "saved"}, "output": {"dir": self.dir / "out"}}
+        for sig in (signal.SIGTERM, signal.SIGINT):
+            p = self.start("-c", self.ini("x.ini", MPI, LONG, saved), "--nproc", 2)
+            self.trained_a_while(p)
+            launcher = children_of(p.pid)[0]
+            ranks = children_of(launcher)
+            p.send_signal(sig)
+            r = self.finish(p, 30)
+            self.equal(r.code, 128 + sig, r)
+            self.check(f"ended by signal {int(sig)}" in r.err and "is saved" in r.err, r)
+            self.gone([*ranks, launcher])
+        self.check(list((self.dir / "saved").glob("step-*")), r)
+
+    def test_asked_twice(self):
+        p = self.start("-c", self.ini("x.ini", MPI, LONG), "--nproc", 2)
+        self.trained_a_while(p)
+        launcher = children_of(p.pid)[0]
+        ranks = children_of(launcher)
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)  # so that they cannot leave before the second one
+        p.terminate()
+        time.sleep(0.3)
+        p.terminate()
+        self.gone([*ranks, launcher])
+        self.fails(self.finish(p, 30), 128 + 15, "ended by signal 15")
+
+
+# Runs a command that may not read other processes' memory: process_vm_readv and _writev fail with EPERM.
+SECCOMP = """
+import ctypes, os, platform, struct, sys
+calls = {"x86_64": (310, 311), "aarch64": (270, 271)}.get(platform.machine())
+if calls is None:
+    sys.exit(77)
+def op(code, k, jt=0, jf=0):
+    return struct.pack("HBBI", code, jt, jf, k)
+program = (op(0x20, 0) + op(0x15, calls[0], 1, 0) + op(0x15, calls[1], 0, 1) + op(0x06, 0x00050000 | 1) + op(0x06, 0x7fff0000))
+buffer = ctypes.create_string_buffer(program)
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_void_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+chosen = Filter(len(program) // 8, ctypes.addressof(buffer))
+if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, ctypes.byref(chosen), 0, 0) != 0:
+    print(os.strerror(ctypes.get_errno()), file=sys.stderr)
+    sys.exit(77)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def why_not():
+    if not (harness.BUILD / ".libs/backend_mpi.so").exists():
+        return "backend mpi is not built"
+    return None if shutil.which("mpirun") else "mpirun is not installed (openmpi-bin)"
+
+
+if __name__ == "__main__":
+    if why_not():
+        print(f"1..1\nok 1 Mpi # SKIP {why_not()}")
+        sys.exit(0)
+    sys.exit(harness.main(Mpi))

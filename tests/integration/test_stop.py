@@ -1,0 +1,212 @@
+"""A run that is asked to end: all ranks agree on a step, save, and leave with 128 + the signal; a second signal does not wait.
+And replicas that are no longer the same bits."""
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import harness
+from harness import Case, children_of
+
+# about a second; the last batch of an epoch is smaller than the others
+RUN = {"train": {"epochs": 400}, "data.synthetic": {"samples": 650}, "output": {"log_every": 20}, "checkpoint": {"keep": 2}}
+LONG = {"train": {"epochs": 1000000}}
+
+
+def wait_for_steps(p):
+    line = ""
+    while "loss" not in line:
+        line = p.stderr.readline()
+        Case.check(line, "ended early")
+
+
+class Stop(Case):
+    def dirs(self, name):
+        return {"output": {"dir": self.dir / name}, "checkpoint": {"dir": self.dir / (name + ".ck")}}
+
+    def whole_run(self, nproc):
+        r = self.train(RUN, nproc=nproc, name=f"whole{nproc}.ini", args=("--set", f"checkpoint.dir={self.dir}/whole{nproc}.ck"))
+        return r.summary["parameter_sha256"], r.summary["steps"]
+
+    def stopped(self, r, sig):
+        self.fails(r, 128 + sig, f"ended by signal {sig}", "after step", "which is saved")
+        step = int(re.search(r"after step (\d+)", r.errors()[0]).group(1))
+        return step
+
+    def stand_still(self, pid):
+        """SIGSTOP takes a moment on a busy machine."""
+        os.kill(pid, signal.SIGSTOP)
+        for _ in range(1000):
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[0] == "T":
+                    return
+            time.sleep(0.01)
+        raise AssertionError("the rank does not stop")
+
+    def test_every_signal_saves_and_the_run_goes_on_bit_for_bit(self):
+        for nproc in (0, 2):
+            whole, steps = self.whole_run(nproc or 1)
+            for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                name = f"cut{nproc}{sig}"
+                args = ("-c", self.ini(name + ".ini", RUN, self.dirs(name)), *(("--nproc", nproc) if nproc else ()))
+                p = self.start(*args)
+                wait_for_steps(p)
+                p.send_signal(sig)
+                r = self.finish(p)
+                step = self.stopped(r, sig)
+                self.check(0 < step < steps, f"{step} of {steps}: {r}")
+                self.check((self.dir / f"{name}.ck/step-{step:08d}/MANIFEST.json").exists(), r)
+                end = self.metrics(self.dir / name, "end")
+                self.equal(end[-1].get("exit_code"), 128 + sig, end)
+                r = self.run(*args)
+                self.equal(r.code, 0, r)
+                summary = (self.dir / name / "summary.json").read_text()
+                self.check(whole in summary, f"not the bits of an uncut run: {summary}")
+
+    def test_a_signal_within_a_matrix_product(self):
+        """oneDNN's sgemm (2.6) points the stack pointer into memory of the heap: a handler that runs there overwrites it."""
+        wide = {"train": {"batch_size": 64}, "model.mlp": {"hidden": "1500, 1500"}, "data.synthetic": {"samples": 6400}}
+        path = self.ini("wide.ini", LONG, wide, self.dirs("wide"), {"output": {"log_every": 1}})
+        p = self.start("-c", path, "--nproc", 2)
+        wait_for_steps(p)
+        victim = children_of(p.pid)[0]
+        for _ in range(3000):  # of a supervised rank's only the first counts, the others just run the handler
+            try:
+                os.kill(victim, signal.SIGTERM)
+            except ProcessLookupError:
+                break
+            time.sleep(0.0005)
+        self.stopped(self.finish(p), 15)
+
+    def test_a_signal_to_one_rank_ends_all(self):
+        """Supervised, and two started by hand: the rank that was not asked learns it in the same step."""
+        path = self.ini("one.ini", LONG, self.dirs("one"))
+        p = self.start("-c", path, "--nproc", 3)
+        wait_for_steps(p)
+        os.kill(children_of(p.pid)[2], signal.SIGTERM)
+        self.stopped(self.finish(p), 15)
+        self.no_processes_left(path)
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
+        both = [self.start("-c", self.ini(f"r{r}.ini", LONG, group, {"group": {"rank": r}},
+                                          self.dirs("hand") if r == 0 else {})) for r in (0, 1)]
+        wait_for_steps(both[0])
+        both[1].send_signal(signal.SIGINT)
+        steps = {self.stopped(self.finish(p), 2) for p in both}
+        self.equal(len(steps), 1, steps)
+
+    def test_without_a_checkpoint_folder_it_says_that_nothing_is_saved(self):
+        p = self.start("-c", self.ini("none.ini", LONG, {"output": {"log_every": 20}}), "--nproc", 2)
+        wait_for_steps(p)
+        p.terminate()
+        self.fails(self.finish(p), 143, "ended by signal 15", "nothing is saved", "[checkpoint] dir")
+
+    def test_during_an_evaluation(self):
+        """Which is cut short on all ranks, and does not count."""
+        big = {"train": {"epochs": 1}, "eval": {"plugin": "synthetic"},
+               "eval.synthetic": {"samples": 40000000, "shape": 12, "classes": 4, "seed": 2}}
+        p = self.start("-c", self.ini("eval.ini", big, self.dirs("eval"), {"output": {"log_every": 1}}), "--nproc", 2)
+        for _ in range(20):  # steps of the one epoch
+            wait_for_steps(p)
+        time.sleep(1)
+        began = time.monotonic()
+        p.terminate()
+        r = self.finish(p)
+        self.check(time.monotonic() - began < 20, r)
+        self.equal(self.stopped(r, 15), 20, r)
+        self.equal(self.metrics(self.dir / "eval", "eval"), [], r)
+
+    def test_a_second_signal_leaves_at_once(self):
+        """The first one cannot be served, for one rank stands still."""
+        path = self.ini("second.ini", LONG, self.dirs("second"))
+        p = self.start("-c", path, "--nproc", 2)
+        wait_for_steps(p)
+        self.stand_still(children_of(p.pid)[1])
+        p.terminate()
+        time.sleep(0.3)
+        self.equal(p.poll(), None)
+        began = time.monotonic()
+        p.terminate()
+        r = self.finish(p)
+        self.check(time.monotonic() - began < 3, r)
+        self.fails(r, 143, "ended by signal 15")
+        self.no_processes_left(path)
+
+    def test_a_rank_that_crashes_while_it_should_save_is_named(self):
+        # A sanitizer's own handler would turn the signal into an exit code.
+        plain = {f"{s}SAN_OPTIONS": os.environ.get(f"{s}SAN_OPTIONS", "") + ":handle_segv=0" for s in ("A", "T", "UB")}
+        for sig in (signal.SIGSEGV, signal.SIGKILL):
+            path = self.ini(f"crash{sig}.ini", LONG, self.dirs(f"crash{sig}"))
+            p = self.start("-c", path, "--nproc", 2, env=plain)
+            wait_for_steps(p)
+            ranks = children_of(p.pid)
+            self.stand_still(ranks[1])  # so that rank 0 cannot leave
+            p.terminate()
+            time.sleep(0.3)
+            os.kill(ranks[0], sig)
+            self.fails(self.finish(p), 5, "rank 0 (pid", f"was killed by signal {int(sig)}")
+            self.no_processes_left(path)
+
+    def test_before_training_it_ends_at_once(self):
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
+        p = self.start("-c", self.ini("alone.ini", group))
+        time.sleep(1)
+        p.terminate()
+        self.fails(self.finish(p), -15, "ended by signal 15")
+
+    def test_interrupt_of_a_terminal(self):
+        """A terminal sends it to the supervisor and to every rank: that is one signal, not two."""
+        path = self.ini("tty.ini", LONG, self.dirs("tty"))
+        parent, child = pty.openpty()
+        p = subprocess.Popen([str(harness.ENGINE), "-c", str(path), "--nproc", "2"], stdin=child, stdout=child, stderr=child,
+                             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.started.append(p)
+        os.close(child)
+        seen, asked, deadline = b"", None, time.monotonic() + harness.PATIENCE
+        while time.monotonic() < deadline:
+            if asked is None and b"step" in seen:
+                asked = time.monotonic()
+                time.sleep(0.5)
+                os.write(parent, b"\x03")
+            if not select.select([parent], [], [], 1)[0]:
+                continue
+            try:
+                seen += os.read(parent, 4096)
+            except OSError:  # the other end has gone
+                break
+        os.close(parent)
+        self.equal(p.wait(30), 130, seen.decode(errors="replace"))
+        self.check(b"which is saved" in seen, seen)
+        self.no_processes_left(path)
+
+
+class Replicas(Case):
+    def test_equal_replicas_pass(self):
+        plain = self.train({}, name="plain.ini")
+        checked = self.train({"train": {"check_replicas_every": 3}}, name="checked.ini")
+        self.equal(plain.summary["parameter_sha256"], checked.summary["parameter_sha256"])
+
+    def test_a_deviant_rank_ends_the_run(self):
+        (self.dir / "plugins").mkdir()
+        cc = os.environ.get("CC", "cc").split()
+        subprocess.run([*cc, "-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+                        f"-I{harness.SRC}/core/include", f"-I{harness.SRC}/docs/examples/backend-skeleton", "-o",
+                        str(self.dir / "plugins/backend_drifting.so"),
+                        str(harness.SRC / "tests/integration/drifting_backend.c")], check=True)
+        os.chmod(self.dir / "plugins/backend_drifting.so", 0o755)
+        for every, step in ((1, None), (5, 10)):
+            path = self.ini("drift.ini", {"group": {"backend": "drifting"}, "plugins": {"path": self.dir / "plugins"},
+                                          "train": {"check_replicas_every": every}, "output": {"log_every": 1}})
+            r = self.run("-c", path, "--nproc", 3)
+            self.fails(r, 9, "rank 2", "bit for bit", re.compile(r"first in \S+\.(weight|bias)"))
+            if step:
+                self.check(f"step {step}:" in r.errors()[0], r)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Stop, Replicas))

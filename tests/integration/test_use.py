@@ -1,0 +1,172 @@
+"""What is done with a trained model: ddpengine eval, ddpengine generate."""
+import re
+import sys
+
+import harness
+from harness import Case
+from test_state import EVAL
+
+LINE = re.compile(r"eval loss (\S+), accuracy (\S+), (\d+) samples, step (\d+) of (\S+)\n")
+
+
+class Eval(Case):
+    def trained(self, *layers, **named):
+        return self.train(EVAL, {"checkpoint": {"dir": self.dir / "ckpt", "every": 20, "keep": 0}}, *layers, **named)
+
+    def evaluate(self, *args, nproc=2, name="run.ini", expect=0):
+        r = self.run("eval", "-c", self.dir / name, *(["--nproc", nproc] if nproc else []), *args)
+        self.equal(r.code, expect, r)
+        if expect:
+            return r
+        match = LINE.fullmatch(r.out)
+        self.check(match, r)
+        return float(match[1]), float(match[2]), int(match[3]), int(match[4]), match[5]
+
+    def test_gives_what_training_measured(self):
+        r = self.trained()
+        (measured,) = [m for m in self.metrics(r.dir, "eval") if m["step"] == 20]
+        whole = (r.dir / "summary.json").read_text()
+        for nproc in (0, 2, 3):
+            for path, step, expected in ((self.dir / "ckpt", 40, r.summary), (self.dir / "ckpt/step-00000020", 20, measured)):
+                loss, accuracy, samples, at, name = self.evaluate("--checkpoint", path, nproc=nproc)
+                self.check(abs(loss - expected["eval_loss"]) <= (0 if nproc == 2 else 1e-6) * loss, (nproc, loss, expected))
+                self.equal((accuracy, samples, at), (round(expected["eval_accuracy"], 6), 203, step))
+                self.equal(name, str(self.dir / f"ckpt/step-{step:08d}"))
+        rows = self.metrics(r.dir)
+        self.equal([m["event"] for m in rows[-3:]], ["start", "eval", "end"])
+        self.equal((rows[-3]["command"], rows[-2]["samples"], rows[-1]["exit_code"]), ("eval", 203, 0))
+        self.check(any(m["event"] == "step" for m in rows), "the training's lines stay")
+        self.equal((r.dir / "summary.json").read_text(), whole, "and so does its summary")
+
+    def test_where_the_weights_come_from(self):
+        self.trained()
+        newest = self.evaluate()
+        self.equal(newest[3:], (40, str(self.dir / "ckpt/step-00000040")))
+        weights = self.dir / "ckpt/step-00000020/model.safetensors"
+        by_file = self.evaluate("--checkpoint", weights)
+        self.equal(by_file[3:], (0, str(weights)))
+        self.equal(by_file[:3], self.evaluate("--set", f"checkpoint.init_from={weights}", "--set", "checkpoint.dir=")[:3])
+        self.equal(by_file[:3], self.evaluate("--checkpoint", self.dir / "ckpt/step-00000020")[:3])
+        self.fails(self.evaluate("--set", "checkpoint.dir=", expect=8), 8, "no weights", "--checkpoint")
+        self.fails(self.evaluate("--set", f"checkpoint.dir={self.dir}/none", expect=8), 8, "no weights", "holds no checkpoint")
+        (self.dir / "empty").mkdir()
+        self.fails(self.evaluate("--checkpoint", self.dir / "empty", expect=8), 8, "--checkpoint", "empty")
+        self.fails(self.evaluate("--checkpoint", self.dir / "absent", expect=8), 8, "--checkpoint", "absent")
+        self.fails(self.evaluate("--set", "model.mlp.hidden=24", expect=8), 8, "not of this model", "unexpected (fc3.weight")
+        self.check(not (self.dir / "none").exists(), "an evaluation makes no folder")
+
+    def test_leaves_training_alone(self):
+        """Neither the training data nor the batch that training is cut into matters, and nothing is saved."""
+        self.trained()
+        before = sorted(p.name for p in (self.dir / "ckpt").iterdir())
+        self.evaluate("--set", "data.plugin=absent", "--set", "train.global_batch=96", "--set", "checkpoint.resume=never", nproc=3)
+        self.equal(sorted(p.name for p in (self.dir / "ckpt").iterdir()), before)
+
+    def test_usage(self):
+        path = self.ini("run.ini")
+        self.fails(self.run("eval", "-c", path), 2, "[eval] plugin is not set")
+        self.fails(self.run("eval"), 2, "no config file")
+        self.fails(self.run("eval", "-c", path, "--check"), 2, "--check")
+        self.fails(self.run("eval", "more", "-c", path), 2, "too many arguments: more")
+        self.fails(self.run("-c", path, "--checkpoint", "x"), 2, "--checkpoint belongs to eval")
+
+
+class Generate(Case):
+    TEXT = "The quick brown fox jumps over the lazy dog; so it goes.\n"
+
+    def gpt(self, text=None, **model):
+        """A GPT of a few thousand parameters that has learnt one line by heart."""
+        path = self.dir / "text"
+        path.write_bytes((text or self.TEXT.encode()) * 60)
+        return {"model": {"plugin": "gpt2"}, "model.mlp": None,
+                "model.gpt2": {"preset": "bytes", "layers": 2, "heads": 2, "width": 32, "context": 32, **model},
+                "data": {"plugin": "tokens"}, "data.synthetic": None, "data.tokens": {"files": path, "context": 32},
+                "train": {"epochs": 40, "batch_size": 8}, "optimizer": {"algorithm": "adamw", "lr": 0.01, "momentum": None},
+                "checkpoint": {"dir": self.dir / "ckpt"}}
+
+    def generate(self, *args, expect=0, **run):
+        r = self.run("generate", "-c", self.dir / "run.ini", *args, **run)
+        self.equal(r.code, expect, r)
+        return r if expect else r.out
+
+    def test_text(self):
+        self.train(self.gpt())
+        said = self.generate("--prompt", "The quick", "--tokens", 120, "--temperature", 0)
+        self.equal(said, (self.TEXT * 3)[:9 + 120] + "\n", "greedy, and far beyond the context of 32")
+        # nothing but the last 32 tokens counts
+        long = (self.TEXT * 3)[-70:]
+        a = self.generate("--prompt", "Nothing of it. " + long[:-32] + long[-32:], "--tokens", 20, "--temperature", 0)
+        b = self.generate("--prompt", long[-32:], "--tokens", 20, "--temperature", 0)
+        self.equal(a[-21:], b[-21:])
+        self.equal(self.generate("--prompt", "The", "--tokens", 9, "--top-k", 1), "The quick brown"[:12] + "\n")
+
+    def test_seed_makes_the_choice(self):
+        self.train(self.gpt(), {"train": {"max_steps": 20}})
+        args = ("--prompt", "T", "--tokens", 40, "--temperature", 1.5)
+        texts = [self.generate(*args, "--seed", seed) for seed in (1, 1, 2)]
+        self.equal(texts[0], texts[1])
+        self.check(texts[0] != texts[2], texts)
+        self.check(texts[0] != self.generate(*args, "--seed", 1, "--top-k", 2))
+        # one that is longer begins with the shorter one
+        self.equal(self.generate(*args[:2], "--tokens", 10, *args[4:], "--seed", 1)[:-1], texts[0][:11])
+
+    def test_numbers(self):
+        """Tokens as numbers: those of bytes by wish, others always; padding rows are never chosen."""
+        self.train(self.gpt(), {"train": {"max_steps": 20}})
+        text = self.generate("--prompt", "The ", "--tokens", 12, "--temperature", 0)
+        ids = self.generate("--prompt-tokens", "84,104,101,32", "--tokens", 12, "--temperature", 0)
+        self.equal([int(x) for x in ids.split()], list(text.encode("latin-1"))[:-1])
+        other = ("--set", "data.tokens.vocabulary=300", "--set", "model.gpt2.vocabulary=300")
+        self.fails(self.generate(*other, "--prompt", "x", expect=2), 2, "300 tokens", "--prompt-tokens")
+        padded = self.generate("--set", "model.gpt2.padded_vocabulary=4000", "--prompt-tokens", "84", "--tokens", 64,
+                               "--temperature", 50)
+        self.check(len(padded.split()) == 65 and max(int(x) for x in padded.split()) < 256, padded)
+        for bad in ("1,256", "-1", "1,,2", "", "x"):
+            self.fails(self.generate("--prompt-tokens", bad, expect=2), 2, "--prompt-tokens")
+        self.fails(self.generate("--prompt", "", expect=2), 2, "--prompt is empty")
+
+    def test_weights(self):
+        self.train(self.gpt(), {"train": {"max_steps": 8}, "checkpoint": {"every": 4, "keep": 0}})
+        args = ("--prompt", "T", "--tokens", 30, "--seed", 5)
+        newest = self.generate(*args)
+        first = self.generate(*args, "--checkpoint", self.dir / "ckpt/step-00000004")
+        self.check(newest != first)
+        weights = self.dir / "ckpt/step-00000008/model.safetensors"
+        self.equal(self.generate(*args, "--set", "checkpoint.dir=", "--set", f"checkpoint.init_from={weights}"), newest)
+        self.fails(self.generate(*args, "--checkpoint", self.dir / "none", expect=8), 8, "--checkpoint")
+
+    def test_a_group_in_the_config_does_not_matter(self):
+        self.train(self.gpt(), {"train": {"max_steps": 8}})
+        args = ("--prompt", "T", "--tokens", 10)
+        group = ("--set", "group.world_size=4", "--set", "group.rank=3", "--set", "group.init_method=tcp://192.0.2.1:9",
+                 "--set", "train.global_batch=64")
+        self.equal(self.generate(*args, *group), self.generate(*args))
+
+    def test_dropout_resumes(self):
+        """k steps + resume + the rest: the same elements are dropped."""
+        net = self.gpt(dropout=0.2)
+        short = {"train": {"epochs": 2, "accumulate": 2}, "checkpoint": {"every": 3}}
+        whole = self.train(net, short, {"checkpoint": {"dir": self.dir / "whole"}}, name="whole.ini").summary
+        for steps in (3, 5):
+            at = {"checkpoint": {"dir": self.dir / f"part{steps}"}}
+            self.train(net, short, at, {"train": {"max_steps": steps}}, name="part.ini")
+            r = self.train(net, short, at, {"train": {"max_steps": 0}}, name="part.ini")
+            self.check("resuming from" in r.err, r)
+            self.equal(r.summary["parameter_sha256"], whole["parameter_sha256"], steps)
+
+    def test_usage(self):
+        path = self.ini("run.ini")
+        for args, part in ((("--tokens", "0"), "--tokens takes"), (("--temperature", "-1"), "--temperature takes"),
+                           (("--top-k", "x"), "--top-k takes"), (("--seed", "-3"), "--seed takes"), (("more",), "too many"),
+                           (("--prompt", "a", "--prompt-tokens", "1"), "not both"), (("--nproc", "2"), "unknown option")):
+            self.fails(self.run("generate", "-c", path, *args), 2, part)
+        self.fails(self.run("generate"), 2, "no config file")
+        self.check("--prompt-tokens" in self.run("generate", "--help").out)
+
+    def test_model_without_text(self):
+        r = self.run("generate", "-c", self.ini("run.ini"))
+        self.fails(r, 2, 'model "mlp"', "generates no text", "field of tokens")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Eval, Generate))

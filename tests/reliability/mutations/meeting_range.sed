@@ -1,0 +1,5 @@
+# row: meeting: rank >= world
+# file: core/config/config.c
+# trials: 1
+# A rank that cannot be goes to the meeting.
+s/if (g->world_size > 0 && c->rank >= g->world_size)/if (g->world_size < 0 \&\& c->rank >= g->world_size)/

@@ -1,0 +1,13 @@
+# unit tests of train
+if WITH_CMOCKA
+check_PROGRAMS += tests/unit/test_state tests/unit/test_generate
+TESTS += tests/unit/test_state tests/unit/test_generate
+
+tests_unit_test_state_SOURCES = tests/unit/test_state.c
+tests_unit_test_state_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_state_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_generate_SOURCES = tests/unit/test_generate.c
+tests_unit_test_generate_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_generate_LDADD = $(UNIT_LDADD) -lm
+endif
