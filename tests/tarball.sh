@@ -4,6 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+chmod 755 "$work" # one test runs the program as another user
 . tests/source.sh
 source_tree "$work/source"
 mkdir "$work/build"
@@ -14,5 +15,9 @@ rm -rf build source ddpengine-*.tar.gz
 cd ddpengine-*
 ./configure -q >/dev/null
 make -s -j "$(nproc)"
-make -j "$(nproc)" check >check.log 2>&1 || { tail -n 60 check.log; exit 1; }
+make -j "$(nproc)" check >check.log 2>&1 || {
+    grep -E '^(FAIL|ERROR):' check.log
+    grep -rhE -A 15 '^not ok' --include='test_*.log' . | head -n 60
+    exit 1
+}
 grep -E '^# (TOTAL|PASS|SKIP|FAIL|ERROR)' check.log
