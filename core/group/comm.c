@@ -119,11 +119,12 @@ static void close_timed_out(ddp_communicator *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left behind;
- * it frees *c if it ever returns. */
+/* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left behind; *c is
+ * its own from the moment that it is told so, and freed if it ever returns. */
 static bool end(ddp_communicator *c)
 {
-    bool ended, hangs;
+    ddp_group *group = c->group;
+    bool ended, hangs, stuck = !can_be_woken(c);
 
     pthread_mutex_lock(&c->lock);
     c->stop = true;
@@ -131,13 +132,13 @@ static bool end(ddp_communicator *c)
     hangs = !wait_ended(c) && !c->run_failed;
     pthread_mutex_unlock(&c->lock);
     if (hangs) close_timed_out(c);
-    ddp_group_on_failure(c->group, NULL, NULL); /* from here on only the thread and this function know *c */
+    ddp_group_on_failure(group, NULL, NULL); /* from here on only the thread and this function know *c */
     pthread_mutex_lock(&c->lock);
     ended = c->ended;
     c->abandoned = !ended;
     if (!ended) pthread_detach(c->thread);
     pthread_mutex_unlock(&c->lock);
-    if (!ended && (hangs || !can_be_woken(c))) ddp_group_expire(c->group); /* nothing will bring it back */
+    if (!ended && (hangs || stuck)) ddp_group_expire(group); /* nothing will bring it back */
     if (!ended) return false;
     pthread_join(c->thread, NULL);
     ddp_communicator_destroy(c);
