@@ -61,9 +61,8 @@ static const ddp_option options[] = {
     {.key = "dropout",
      .dflt = "0",
      .range = "0..1",
-     .doc = "Probability that an element is dropped, after the embeddings, of the attention weights, and at the end of "
-            "each "
-            "branch; Hugging Face's models have 0.1.",
+     .doc = "Probability that an element is dropped, after the embeddings, of the attention weights, and at the end "
+            "of each branch; Hugging Face's models have 0.1.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, dropout)},
 };

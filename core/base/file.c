@@ -95,7 +95,7 @@ static ddp_status make_folder(const char *path, ddp_err *err)
         return ddp_fail(err, DDP_ERR_SYSTEM, "%s: cannot make a folder here, something else has that name", path);
     }
     errno = number;
-    return ddp_fail_errno(err, "%s: cannot make the folder", path);
+    return ddp_fail_errno(err, "%s: cannot make the folder; name one where this user may write", path);
 }
 
 ddp_status ddp_make_folders(const char *path, ddp_err *err)

@@ -291,7 +291,7 @@ ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)
     ddp_status st;
     int fd;
 
-    DDP_TRY(ddp_make_folders(dir, err));
+    if (ddp_make_folders(dir, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] dir");
     fsync_parent(dir);
     DDP_TRY(ddp_step_list(dir, &steps, &count, err)); /* may we list it? */
     free(steps);

@@ -130,7 +130,10 @@ int ddp_command_help(const char *section, ddp_log *log)
         const char *near = ddp_nearest(section, names, sections);
 
         ddp_log_line(log, DDP_LOG_ERROR, "no section [%s]%s%s%s", section, near == NULL ? "" : "; did you mean [",
-                     near == NULL ? "" : near, near == NULL ? "; `ddpengine help` lists them" : "]?");
+                     near == NULL ? "" : near,
+                     near == NULL
+                         ? "; `ddpengine help` lists them, and `ddpengine plugins NAME` shows the keys of a plugin"
+                         : "]?");
         return DDP_EXIT_CONFIG;
     }
     ddp_text_printf(&out, "[%s]\n", section);

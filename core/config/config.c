@@ -85,9 +85,8 @@ static ddp_status check_group(ddp_config *c, ddp_err *err)
         return DDP_OK;
     }
     c->rank = strtoll(g->rank, &end, 10);
-    if (end == g->rank || *end != '\0' || c->rank < 0 || c->rank > 65535)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] rank = %s is no rank; write a number from 0 to 65535, or auto",
+    if (end == g->rank || *end != '\0' || c->rank < 0 || c->rank > 4095)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [group] rank = %s is no rank; write a number from 0 to 4095, or auto",
                         where_of(c, "group", "rank"), g->rank);
     if (g->world_size > 0 && c->rank >= g->world_size)
         return ddp_fail(err, DDP_ERR_CONFIG,

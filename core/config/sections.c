@@ -18,11 +18,11 @@ static const ddp_option group_options[] = {
      "all hosts see, env:// for a launcher's variables; empty takes a free loopback port with --nproc, env:// under a "
      "launcher, port 29500 of the first of nodes.",
      DDP_OPT_STRING, R, AT(init_method)},
-    {"world_size", "0", "0..65536", "Number of ranks; 0 takes it from the launcher, nodes or --nproc.", DDP_OPT_INT, 0,
+    {"world_size", "0", "0..4096", "Number of ranks; 0 takes it from the launcher, nodes or --nproc.", DDP_OPT_INT, 0,
      AT(world_size)},
     {"rank", "0", NULL,
-     "Rank of this process, with --nproc the first one on this host; auto takes it from the variables of env://, Open "
-     "MPI, PMI or Slurm, or from nodes.",
+     "Rank of this process, with --nproc the first one on this host; auto takes it from the variables of Open MPI, PMI "
+     "or Slurm, from nodes, and where no init_method is set from those of torchrun.",
      DDP_OPT_STRING, R, AT(rank)},
     {"nodes", "", NULL,
      "The hosts of the run in the order of their ranks, HOST:RANKS each, as in host1:2, host2:2; with rank = auto each "
@@ -48,7 +48,8 @@ static const ddp_option group_options[] = {
 
 #define AT(field) offsetof(struct ddp_train_config, field)
 static const ddp_option train_options[] = {
-    {"device", "cpu", NULL, "Device plugin, and behind a colon which of its devices, as in cpu or cpu:1.",
+    {"device", "cpu", NULL,
+     "Device plugin, and behind a colon which of its devices where it has several, as in cuda:1; cpu is one.",
      DDP_OPT_STRING, R, AT(device)},
     {"threads", "0", "0..4096", "Compute threads of a rank; 0 is the processors divided by the ranks on this host.",
      DDP_OPT_INT, R, AT(threads)},
@@ -147,8 +148,7 @@ static const ddp_option ddp_options[] = {
      AT(overlap)},
     {"broadcast_buffers", "yes", NULL,
      "Whether all ranks evaluate with rank 0's running statistics, which are those that a checkpoint holds; no lets "
-     "each "
-     "evaluate with its own.",
+     "each evaluate with its own.",
      DDP_OPT_BOOL, 0, AT(broadcast_buffers)},
 };
 #undef AT
@@ -171,8 +171,7 @@ static const ddp_option checkpoint_options[] = {
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, AT(resume)},
     {"init_from", "", NULL,
      "Safetensors file, or a checkpoint's folder, that gives a run which starts anew its first parameters and buffers, "
-     "by "
-     "PyTorch's names; rank 0 reads it.",
+     "by PyTorch's names; rank 0 reads it.",
      DDP_OPT_PATH, 0, AT(init_from)},
 };
 #undef AT

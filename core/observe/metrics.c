@@ -41,7 +41,7 @@ ddp_status ddp_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_lo
     if (dir[0] == '\0') return DDP_OK;
     if ((size_t)snprintf(m->path, sizeof(m->path), "%s/metrics.jsonl", dir) >= sizeof(m->path))
         return ddp_fail(err, DDP_ERR_CONFIG, "[output] dir %.200s... is too long", dir);
-    DDP_TRY(ddp_make_folders(dir, err));
+    if (ddp_make_folders(dir, err) != DDP_OK) return ddp_fail_context(err, "[output] dir");
     m->fd = open(m->path, flags, 0666);
     if (m->fd < 0) return ddp_fail_errno(err, "cannot open %s ([output] dir)", m->path);
     if (fstat(m->fd, &facts) != 0) return ddp_fail_errno(err, "cannot stat %s", m->path);

@@ -160,8 +160,9 @@ static void look_around(const ddp_search *s, uint32_t kind, const char *name, fo
             if (ddp_search_parse(files[i], &is_kind, is, sizeof(is))) {
                 if (is_kind == kind) names_add(names, is);
                 if (is_kind != kind && strcmp(is, name) == 0 && elsewhere->length == 0)
-                    ddp_text_printf(elsewhere, "There is a %s of that name (%s/%s). ", ddp_kind_name(is_kind),
-                                    s->items[f].path, files[i]);
+                    ddp_text_printf(elsewhere, "There is %s %s of that name (%s/%s). ",
+                                    is_kind == DDP_KIND_INIT ? "an" : "a", ddp_kind_name(is_kind), s->items[f].path,
+                                    files[i]);
             }
             free(files[i]);
         }

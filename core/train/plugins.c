@@ -86,11 +86,22 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t
     return ddp_backend_check(b->plugin, err);
 }
 
-/* Rank and world are known, no device is loaded. */
+/* Rank and world are known, no device is loaded. Where shared memory cannot do what is asked, `auto` goes on without it. */
 static ddp_status check_backends(ddp_session *s, uint32_t ordinal, ddp_err *err)
 {
-    for (uint32_t i = 0; i < s->backend_count; i++) DDP_TRY(check_backend(s, &s->backends[i], ordinal, err));
-    return DDP_OK;
+    bool automatic = strcmp(s->config->group->backend, "auto") == 0 && strcmp(s->device_name, "cuda") != 0;
+    ddp_status st = check_backend(s, &s->backends[0], ordinal, err);
+
+    if (st == DDP_ERR_UNSUPPORTED && automatic) {
+        if (s->backend_count == 1) DDP_TRY(load_backend(s, "gloo-tcp", err));
+        s->backends[0] = s->backends[1];
+        s->backend_count = 1;
+        s->backend = &s->backends[0];
+        st = check_backend(s, s->backend, ordinal, err);
+    }
+    for (uint32_t i = 1; st == DDP_OK && i < s->backend_count; i++)
+        st = check_backend(s, &s->backends[i], ordinal, err);
+    return st;
 }
 
 void ddp_session_choose_backend(ddp_session *s, bool one_host)

@@ -81,7 +81,7 @@ static ddp_status check_eval_fields(ddp_session *s, ddp_err *err)
             return ddp_fail(
                 err, DDP_ERR_CONFIG,
                 "[eval] plugin = %s does not give field \"%s\" in the shape and dtype of [data] plugin = %s; "
-                "both must describe the same samples",
+                "both must describe the same samples, after the resize and crop that each section names for itself",
                 b->plugin->desc.name, f->name, a->plugin->desc.name);
     }
     return DDP_OK;

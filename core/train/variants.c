@@ -5,9 +5,10 @@
 static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
     s->phase = DDP_EXIT_CONFIG;
-    DDP_TRY(s->launch.purpose == DDP_TO_GENERATE
-                ? ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err)
-                : ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
+    if (s->launch.purpose != DDP_TO_GENERATE)
+        DDP_TRY(ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
+    else if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) != DDP_OK)
+        return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
     s->phase = DDP_EXIT_PLUGIN;
     if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
         return ddp_fail_context(err, "device \"%s\"", s->config->train->device);

@@ -259,9 +259,17 @@ static bool inside(const char *path, const char *name, char *out, size_t capacit
 ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
 {
     char file[4096];
+    struct stat facts;
 
-    if (open_and_take(t, inside(path, "model.safetensors", file, sizeof(file)) ? file : path, err) != DDP_OK)
-        return ddp_fail_context(err, "[checkpoint] init_from");
+    if (!inside(path, "model.safetensors", file, sizeof(file))) {
+        if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
+            return ddp_fail(err, DDP_ERR_DATA,
+                            "[checkpoint] init_from: the folder %s holds no model.safetensors; name one checkpoint's "
+                            "folder, such as %s/step-..., or a safetensors file",
+                            path, path);
+        ddp_copy_text(file, sizeof(file), path);
+    }
+    if (open_and_take(t, file, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] init_from");
     if (t->s->launch.rank == 0) ddp_log_line(t->s->log, DDP_LOG_INFO, "the first parameters are those of %s", path);
     return DDP_OK;
 }
@@ -300,7 +308,11 @@ static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_
     if (inside(path, "model.safetensors", file, sizeof(file))) return open_and_take(t, file, err);
     if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return open_and_take(t, path, err);
     st = newest(t, path, out, err);
-    return st == DDP_IN_PROGRESS ? ddp_fail(err, DDP_ERR_DATA, "%s holds no checkpoint", path) : st;
+    return st == DDP_IN_PROGRESS ? ddp_fail(err, DDP_ERR_DATA,
+                                            "%s holds no checkpoint that can be used; name a folder that does, or a "
+                                            "safetensors file",
+                                            path)
+                                 : st;
 }
 
 ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *err)

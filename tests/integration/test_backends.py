@@ -90,6 +90,17 @@ class Backends(Case):
         self.equal(r.summary["backend"], "shm")
         self.check("over shm on" in r.err, r)
 
+    def test_more_ranks_than_shared_memory_holds(self):
+        """Said before any rank is started; `auto` does without it."""
+        def check(world, **group):
+            return self.run("-c", self.ini("many.ini", {"group": group}), "--nproc", world, "--check")
+        for world, backend in ((64, "shm"), (65, "gloo-tcp")):
+            r = check(world)
+            self.equal(r.code, 0, r)
+            self.check(f"backend {backend}" in r.out, r)
+        self.fails(check(65, backend="shm"), 3, "world_size 65", "at most 64 ranks", "gloo-tcp")
+        self.fails(check(4097), 2, "4096")
+
 
 if __name__ == "__main__":
     sys.exit(harness.main(Backends))

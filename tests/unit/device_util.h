@@ -75,6 +75,38 @@ static inline void fixture_close(fixture *f)
     f->ops->close(f->device); /* the file stays mapped, as its F_NO_UNLOAD asks */
 }
 
+/* Set-up and tear-down of a test, with one thread and with two. */
+static inline int open_one(void **state)
+{
+    static fixture f;
+
+    fixture_open(&f, 1);
+    *state = &f;
+    return 0;
+}
+
+static inline int open_two(void **state)
+{
+    static fixture f;
+
+    fixture_open(&f, two_threads());
+    *state = &f;
+    return 0;
+}
+
+static inline int close_device(void **state)
+{
+    fixture_close(*state);
+    return 0;
+}
+
+#define ONE(test)                                                                                                      \
+    {                                                                                                                  \
+#test, test, open_one, close_device, NULL                                                                      \
+    }
+#define BOTH(test)                                                                                                     \
+    ONE(test), { #test ", 2 threads", test, open_two, close_device, NULL }
+
 /* ---- random numbers: fresh in every run of the tests, the seed is printed ------------------------------------------------ */
 static inline uint64_t random_bits(uint64_t *state) /* splitmix64 */
 {

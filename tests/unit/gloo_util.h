@@ -1,14 +1,13 @@
 /* gloo_util.h -- backend gloo-tcp alone, by its function table: ranks are threads of the test, or a child that is killed; the
- * store is a double (store_double.h). Inputs are small integers, exact in every dtype, so that expected values are computed
- * independently of the order of summing. */
+ * store is a double (store_double.h). */
 #ifndef GLOO_UTIL_H
 #define GLOO_UTIL_H
 
+#include "collective_util.h"
 #include "group_util.h"
 #include "store_double.h"
 #include <dirent.h>
 #include <dlfcn.h>
-#include <math.h>
 #include <time.h>
 
 #define MAX_WORLD 4
@@ -124,45 +123,6 @@ static inline void run_world(uint32_t world, size_t chunk, size_t small, void (*
     assert_no_wrongs();
     for (uint32_t i = 0; i < world; i++)
         if (r[i].status != DDP_OK) fail_msg("rank %u: %s", i, r[i].err.msg);
-}
-
-/* ---- values ---------------------------------------------------------------------------------------------------------- */
-/* Element i of rank's input: 0 .. 12, less 6 for signed dtypes. */
-static inline int input(unsigned seed, uint32_t rank, size_t i, uint32_t dtype)
-{
-    uint64_t x = ddp_hash64(&i, sizeof(i), seed + rank);
-
-    return (int)(x % 13) - (dtype == DDP_U8 ? 0 : 6);
-}
-
-static inline void store_value(void *p, size_t i, uint32_t dtype, double v)
-{
-    float f = (float)v;
-    uint32_t bits;
-
-    switch (dtype) {
-    case DDP_F32: ((float *)p)[i] = f; break;
-    case DDP_F64: ((double *)p)[i] = v; break;
-    case DDP_I32: ((int32_t *)p)[i] = (int32_t)v; break;
-    case DDP_I64: ((int64_t *)p)[i] = (int64_t)v; break;
-    case DDP_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
-    default: /* bf16, round to nearest even */
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-    }
-}
-
-static inline double expected(const rank_run *r, size_t i, uint32_t dtype, uint32_t op)
-{
-    double v = input(r->seed, 0, i, dtype);
-
-    for (uint32_t k = 1; k < r->world; k++) {
-        double x = input(r->seed, k, i, dtype);
-        v = op == DDP_MIN ? fmin(v, x) : op == DDP_MAX ? fmax(v, x) : v + x;
-    }
-    if (op != DDP_AVG) return v;
-    if (dtype == DDP_F32 || dtype == DDP_BF16) return (float)v / (float)r->world;
-    return dtype == DDP_F64 ? v / r->world : trunc(v / r->world);
 }
 
 #endif

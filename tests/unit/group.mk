@@ -35,17 +35,17 @@ if WITH_CMOCKA
 check_PROGRAMS += tests/unit/test_gloo tests/unit/test_gloo_connect tests/unit/test_gloo_slots tests/unit/test_comm
 TESTS += tests/unit/test_gloo tests/unit/test_gloo_connect tests/unit/test_gloo_slots tests/unit/test_comm
 
-tests_unit_test_gloo_SOURCES = tests/unit/test_gloo.c tests/unit/gloo_util.h tests/unit/group_util.h \
+tests_unit_test_gloo_SOURCES = tests/unit/test_gloo.c tests/unit/collective_util.h tests/unit/gloo_util.h tests/unit/group_util.h \
 	tests/unit/store_double.h
 tests_unit_test_gloo_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_gloo_LDADD = $(UNIT_LDADD) -lm
 
-tests_unit_test_gloo_connect_SOURCES = tests/unit/test_gloo_connect.c tests/unit/gloo_util.h tests/unit/group_util.h \
+tests_unit_test_gloo_connect_SOURCES = tests/unit/test_gloo_connect.c tests/unit/collective_util.h tests/unit/gloo_util.h tests/unit/group_util.h \
 	tests/unit/store_double.h
 tests_unit_test_gloo_connect_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_gloo_connect_LDADD = $(UNIT_LDADD) -lm
 
-tests_unit_test_gloo_slots_SOURCES = tests/unit/test_gloo_slots.c tests/unit/gloo_util.h tests/unit/group_util.h \
+tests_unit_test_gloo_slots_SOURCES = tests/unit/test_gloo_slots.c tests/unit/collective_util.h tests/unit/gloo_util.h tests/unit/group_util.h \
 	tests/unit/store_double.h
 tests_unit_test_gloo_slots_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_gloo_slots_LDADD = $(UNIT_LDADD) -lm

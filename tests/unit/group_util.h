@@ -158,16 +158,26 @@ static inline void members_close(member *m, int count)
     for (int i = 0; i < count; i++) (void)close(m[i].log.fd);
 }
 
-/* Runs `world` ranks with one body to their end. */
-static inline void run_ranks(member *m, board *b, int32_t world, void (*body)(member *))
+/* Runs `world` ranks with one body to their end: at once, or after more has been set. */
+static inline void ranks_init(member *m, board *b, int32_t world, void (*body)(member *))
 {
     board_init(b, "127.0.0.1:0");
     for (int32_t r = 0; r < world; r++) {
         member_init(&m[r], b, r, world);
         m[r].body = body;
     }
+}
+
+static inline void ranks_run(member *m, int32_t world)
+{
     for (int32_t r = 0; r < world; r++) member_start(&m[r]);
     for (int32_t r = 0; r < world; r++) member_join(&m[r]);
+}
+
+static inline void run_ranks(member *m, board *b, int32_t world, void (*body)(member *))
+{
+    ranks_init(m, b, world, body);
+    ranks_run(m, world);
     members_close(m, world);
 }
 

@@ -12,7 +12,7 @@ check_PROGRAMS += tests/unit/test_nccl tests/unit/test_nccl_failure
 TESTS += tests/unit/test_nccl tests/unit/test_nccl_failure
 NCCL_TEST_SUPPORT = tests/doubles/nccl_double.h tests/unit/group_util.h tests/unit/nccl_util.h tests/unit/store_double.h
 
-tests_unit_test_nccl_SOURCES = tests/unit/test_nccl.c $(NCCL_TEST_SUPPORT)
+tests_unit_test_nccl_SOURCES = tests/unit/test_nccl.c tests/unit/collective_util.h $(NCCL_TEST_SUPPORT)
 tests_unit_test_nccl_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_nccl_LDADD = $(UNIT_LDADD) -lm
 EXTRA_tests_unit_test_nccl_DEPENDENCIES = $(NCCL_UNDER_TEST)

@@ -3,7 +3,7 @@ if WITH_CMOCKA
 check_PROGRAMS += tests/unit/test_shm tests/unit/test_shm_failure tests/unit/test_reduce
 TESTS += tests/unit/test_shm tests/unit/test_shm_failure tests/unit/test_reduce
 
-tests_unit_test_shm_SOURCES = tests/unit/test_shm.c tests/unit/shm_util.h tests/unit/store_double.h
+tests_unit_test_shm_SOURCES = tests/unit/test_shm.c tests/unit/collective_util.h tests/unit/shm_util.h tests/unit/store_double.h
 tests_unit_test_shm_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_shm_LDADD = $(UNIT_LDADD) -lm
 EXTRA_tests_unit_test_shm_DEPENDENCIES = backend_shm.la

@@ -586,9 +586,12 @@ static void test_connecting_that_never_ends_is_ended(void **state)
     (void)usleep(50000); /* the thread left behind ends */
 }
 
-/* The thread left behind reads the test's own memory up to there. */
-static void await_closed(const fake *f)
+/* The process is ended with that code, and the thread left behind closes the backend when it is let go: it reads the test's own
+ * memory up to there. */
+static void expires_by(fake *f, void (*body)(member *), int exit_code)
 {
+    run_alone_to_expiry(body);
+    assert_int_equal(f->expired, exit_code);
     while (__atomic_load_n(&f->closes, __ATOMIC_ACQUIRE) == 0) (void)usleep(1000);
 }
 
@@ -610,9 +613,7 @@ static void test_an_abort_that_never_returns_ends_the_rank(void **state)
     (void)state;
     fake_init(&f, DDP_CAP_ABORT);
     f.abort_held = true;
-    run_alone_to_expiry(body_abort_hangs);
-    assert_int_equal(f.expired, DDP_EXIT_DATA);
-    await_closed(&f);
+    expires_by(&f, body_abort_hangs, DDP_EXIT_DATA);
 }
 
 static void body_close_hangs(member *m)
@@ -631,9 +632,7 @@ static void test_closing_that_never_ends_is_ended(void **state)
     (void)state;
     fake_init(&f, DDP_CAP_ABORT);
     f.destroy_held = true;
-    run_alone_to_expiry(body_close_hangs);
-    assert_int_equal(f.expired, DDP_EXIT_TIMEOUT);
-    await_closed(&f);
+    expires_by(&f, body_close_hangs, DDP_EXIT_TIMEOUT);
 }
 
 /* ---- with gloo-tcp --------------------------------------------------------------------------------------------------------- */

@@ -437,37 +437,6 @@ static void test_memory(void **state)
 }
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------- */
-static int open_one(void **state)
-{
-    static fixture f;
-
-    fixture_open(&f, 1);
-    *state = &f;
-    return 0;
-}
-
-static int open_two(void **state)
-{
-    static fixture f;
-
-    fixture_open(&f, two_threads());
-    *state = &f;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    fixture_close(*state);
-    return 0;
-}
-
-#define ONE(test)                                                                                                      \
-    {                                                                                                                  \
-#test, test, open_one, close_device, NULL                                                                      \
-    }
-#define BOTH(test)                                                                                                     \
-    ONE(test), { #test ", 2 threads", test, open_two, close_device, NULL }
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {

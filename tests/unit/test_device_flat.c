@@ -295,33 +295,6 @@ static void test_sum_squares(void **state)
     free(x);
 }
 
-static int open_one(void **state)
-{
-    static fixture f;
-
-    fixture_open(&f, 1);
-    *state = &f;
-    return 0;
-}
-
-static int open_two(void **state)
-{
-    static fixture f;
-
-    fixture_open(&f, two_threads());
-    *state = &f;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    fixture_close(*state);
-    return 0;
-}
-
-#define BOTH(test)                                                                                                     \
-    {#test, test, open_one, close_device, NULL}, { #test ", 2 threads", test, open_two, close_device, NULL }
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,8 +304,8 @@ int main(void)
         cmocka_unit_test(test_gelu_far_out),
         BOTH(test_updates_are_torchs),
         BOTH(test_sum_squares),
-        cmocka_unit_test_setup_teardown(test_finite, open_one, close_device),
-        cmocka_unit_test_setup_teardown(test_update_refusals, open_one, close_device),
+        ONE(test_finite),
+        ONE(test_update_refusals),
     };
 
     seed = test_seed();

@@ -432,46 +432,15 @@ static void test_bad_index(void **state)
 }
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------- */
-static int open_one(void **state)
-{
-    static fixture f;
-
-    fixture_open(&f, 1);
-    *state = &f;
-    return 0;
-}
-
-static int open_two(void **state)
-{
-    static fixture f;
-
-    fixture_open(&f, two_threads());
-    *state = &f;
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    fixture_close(*state);
-    return 0;
-}
-
-#define DEVICE(name, test, open)                                                                                       \
-    {                                                                                                                  \
-        name, test, open, close_device, NULL                                                                           \
-    }
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm_variants),
                                        cmocka_unit_test(test_attention_variants),
                                        cmocka_unit_test(test_dropout_variants),
-                                       DEVICE("ops", test_ops, open_one),
-                                       DEVICE("ops, 2 threads", test_ops, open_two),
-                                       DEVICE("models", test_models, open_one),
-                                       DEVICE("models, 2 threads", test_models, open_two),
-                                       DEVICE("lowering", test_lowering, open_one),
-                                       DEVICE("bad index", test_bad_index, open_one)};
+                                       BOTH(test_ops),
+                                       BOTH(test_models),
+                                       ONE(test_lowering),
+                                       ONE(test_bad_index)};
 
     variant_count = cpu_kernels_available(variants);
     seed = test_seed();

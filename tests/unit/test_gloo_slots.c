@@ -4,10 +4,9 @@
 
 enum { GUARD = 64 }; /* bytes before and behind each buffer */
 
-enum { ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL, SLOTS };
 static const struct {
     bool reduces, rooted, wide_send, wide_recv; /* wide: count x world elements */
-} slots[SLOTS] = {
+} slots[COLLECTIVES] = {
     [ALL_REDUCE] = {.reduces = true},
     [REDUCE] = {.reduces = true, .rooted = true},
     [REDUCE_SCATTER] = {.reduces = true, .wide_send = true},
@@ -26,36 +25,6 @@ typedef struct trial {
     uint32_t dtype, op, root;
     size_t n;
 } trial;
-
-static ddp_collective slot_of(int slot)
-{
-    switch (slot) {
-    case ALL_REDUCE: return ops->all_reduce;
-    case REDUCE: return ops->reduce;
-    case REDUCE_SCATTER: return ops->reduce_scatter;
-    case BROADCAST: return ops->broadcast;
-    case ALL_GATHER: return ops->all_gather;
-    case GATHER: return ops->gather;
-    case SCATTER: return ops->scatter;
-    default: return ops->all_to_all;
-    }
-}
-
-/* Element i of what this rank shall have received. */
-static double wanted(const trial *t, size_t i)
-{
-    const rank_run *r = t->r;
-
-    switch (t->slot) {
-    case ALL_REDUCE:
-    case REDUCE: return expected(r, i, t->dtype, t->op);
-    case REDUCE_SCATTER: return expected(r, r->rank * t->n + i, t->dtype, t->op);
-    case BROADCAST: return input(r->seed, t->root, i, t->dtype);
-    case SCATTER: return input(r->seed, t->root, r->rank * t->n + i, t->dtype);
-    case ALL_TO_ALL: return input(r->seed, (uint32_t)(i / t->n), r->rank * t->n + i % t->n, t->dtype);
-    default: return input(r->seed, (uint32_t)(i / t->n), i % t->n, t->dtype);
-    }
-}
 
 static char *guarded(size_t bytes)
 {
@@ -92,10 +61,11 @@ static void run_trial(const trial *t)
     if (t->place == OWN_SLICE && is_root && send_bytes > recv_bytes) recv += own;
     if (t->slot == BROADCAST) recv = one;
     for (size_t i = 0; i < send_bytes / size; i++) store_value(send, i, t->dtype, input(r->seed, r->rank, i, t->dtype));
-    for (size_t i = 0; receives && i < recv_bytes / size; i++) store_value(want, i, t->dtype, wanted(t, i));
+    for (size_t i = 0; receives && i < recv_bytes / size; i++)
+        store_value(want, i, t->dtype, received((uint32_t)t->slot, &a, r->seed, r->rank, r->world, i));
     a.send = sends && t->slot != BROADCAST ? send : NULL;
     a.recv = receives ? recv : NULL;
-    CHECK(slot_of(t->slot)(r->comm, &a, NULL, &r->err) == DDP_OK);
+    CHECK(collective_slot(ops, (uint32_t)t->slot)(r->comm, &a, NULL, &r->err) == DDP_OK);
     CHECK(!receives || memcmp(recv, want, recv_bytes) == 0);
     for (size_t i = 0; !in_place && t->slot != BROADCAST && i < send_bytes / size; i++) { /* the input is as it was */
         store_value(one_value, 0, t->dtype, input(r->seed, r->rank, i, t->dtype));
@@ -125,7 +95,7 @@ static void body_slots(rank_run *r)
     static const size_t sizes[] = {0, 1, 3, 1237, 5003};
     trial t = {.r = r};
 
-    for (t.slot = 0; t.slot < SLOTS; t.slot++)
+    for (t.slot = 0; t.slot < COLLECTIVES; t.slot++)
         for (t.dtype = DDP_F32; t.dtype < DDP_DTYPE_END_; t.dtype++)
             for (t.op = DDP_SUM; t.op < (slots[t.slot].reduces ? DDP_REDUCE_OP_END_ : DDP_SUM + 1); t.op++)
                 for (t.root = 0; t.root < (slots[t.slot].rooted ? r->world : 1); t.root++)
@@ -150,7 +120,7 @@ static void body_large(rank_run *r)
 {
     trial t = {.r = r, .dtype = DDP_F32, .op = DDP_AVG, .root = r->world - 1, .n = 262144 + 3};
 
-    for (t.slot = 0; t.slot < SLOTS; t.slot++)
+    for (t.slot = 0; t.slot < COLLECTIVES; t.slot++)
         for (t.place = OUT_OF_PLACE; t.place <= OWN_SLICE; t.place++)
             if (has_place(t.slot, t.place)) run_trial(&t);
 }
@@ -210,13 +180,14 @@ static void body_arguments(rank_run *r)
     float x[64] = {0};
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = x + 4, .count = 8};
 
-    for (int slot = 0; slot < SLOTS; slot++) {
+    for (int slot = 0; slot < COLLECTIVES; slot++) {
         if (slot == BROADCAST) continue;
         a.root = r->rank;
-        CHECK(slot_of(slot)(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID && contains(r->err.msg, "overlap"));
+        CHECK(collective_slot(ops, (uint32_t)slot)(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID &&
+              contains(r->err.msg, "overlap"));
         if (!slots[slot].rooted) continue;
         a.root = r->world;
-        CHECK(slot_of(slot)(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID);
+        CHECK(collective_slot(ops, (uint32_t)slot)(r->comm, &a, NULL, &r->err) == DDP_ERR_INVALID);
     }
     a.recv = x;
     a.op = 77;
@@ -244,7 +215,7 @@ static void body_mixed(rank_run *r)
     for (size_t i = 0; i < 60; i++) {
         trial t = {.r = r, .dtype = DDP_F32, .op = DDP_SUM, .n = 1 + (ddp_hash64(&i, sizeof(i), r->seed) & 0x7fff)};
 
-        t.slot = (int)(ddp_hash64(&i, sizeof(i), r->seed + 1) % SLOTS);
+        t.slot = (int)(ddp_hash64(&i, sizeof(i), r->seed + 1) % COLLECTIVES);
         t.root = (uint32_t)(ddp_hash64(&i, sizeof(i), r->seed + 2) % r->world);
         if (i % r->world == r->rank) (void)usleep(2000);
         run_trial(&t);
@@ -258,7 +229,7 @@ static void test_in_any_order(void **state)
     for (int i = 0; i < 3; i++) run_world(MAX_WORLD, i == 1 ? 4096 : 0, 0, body_mixed);
 }
 
-static int blocked_slot; /* SLOTS: recv */
+static int blocked_slot; /* COLLECTIVES: recv */
 
 static void body_blocked(rank_run *r) /* rank 1 never comes */
 {
@@ -270,9 +241,10 @@ static void body_blocked(rank_run *r) /* rank 1 never comes */
         while (!atomic_load(&r->entered[1])) (void)usleep(1000);
         return;
     }
-    a.root = blocked_slot == SCATTER || blocked_slot == BROADCAST || blocked_slot == SLOTS ? 1 : 0;
+    a.root = blocked_slot == SCATTER || blocked_slot == BROADCAST || blocked_slot == COLLECTIVES ? 1 : 0;
     atomic_store(&r->entered[0], true);
-    r->status = (blocked_slot == SLOTS ? ops->recv : slot_of(blocked_slot))(r->comm, &a, NULL, &r->err);
+    r->status = (blocked_slot == COLLECTIVES ? ops->recv : collective_slot(ops, (uint32_t)blocked_slot))(r->comm, &a,
+                                                                                                         NULL, &r->err);
     atomic_store(&r->entered[1], true);
     while (!atomic_load(&r->entered[2])) (void)usleep(1000); /* comm_abort has returned before comm_destroy begins */
 }
@@ -300,7 +272,7 @@ static void test_abort_and_deadline(void **state)
 {
     (void)state;
     NEED_PLUGIN();
-    for (blocked_slot = 0; blocked_slot <= SLOTS; blocked_slot++) {
+    for (blocked_slot = 0; blocked_slot <= COLLECTIVES; blocked_slot++) {
         run_blocked(true, LONG_MS * 10, DDP_ERR_ABORTED);
         run_blocked(false, 200, DDP_ERR_TIMEOUT);
     }

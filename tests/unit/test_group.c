@@ -79,8 +79,7 @@ static void test_meet_ipv6(void **state)
     (void)close(fd);
     board_init(&b, "[::1]:0");
     for (int32_t r = 0; r < 2; r++) member_init(&m[r], &b, r, 2);
-    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    ranks_run(m, 2);
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
     assert_memory_equal(b.endpoint, "[::1]:", 6);
     members_close(m, 2);
@@ -217,14 +216,9 @@ static void test_interface_of_a_group(void **state)
     board b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
-    for (int32_t r = 0; r < 2; r++) {
-        member_init(&m[r], &b, r, 2);
-        m[r].interface = "lo";
-        m[r].body = check_address;
-    }
-    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    ranks_init(m, &b, 2, check_address);
+    for (int32_t r = 0; r < 2; r++) m[r].interface = "lo";
+    ranks_run(m, 2);
     assert_no_wrongs();
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
     members_close(m, 2);
@@ -284,8 +278,7 @@ static void test_difference(void **state)
     for (int32_t r = 0; r < 2; r++) member_init(&m[r], &b, r, 3); /* rank 2 never comes */
     m[0].agreement = "model.plugin = mlp\tnode1.ini:3\ntrain.lr = 0.01\tnode1.ini:14\ntrain.seed = 1\tdefault\n";
     m[1].agreement = "model.plugin = mlp\tnode2.ini:4\ntrain.lr = 0.02\tnode2.ini:9\ntrain.seed = 2\t--set\n";
-    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    ranks_run(m, 2);
     assert_all_failed(
         m, 2, DDP_EXIT_MEETING,
         "rank 0 and rank 1 differ in train.lr: 0.01 (rank 0, node1.ini:14) against 0.02 (rank 1, node2.ini:9) "
@@ -342,8 +335,7 @@ static void test_world_differs(void **state)
     m[0].world_where = "node1.ini:4";
     m[1].world_where = "node3.ini:2";
     m[1].agreement = "a = 1\there\n"; /* the world comes first */
-    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    ranks_run(m, 2);
     (void)snprintf(text, sizeof(text),
                    "rank 2 on host %s has world_size 3 (node3.ini:2), rank 0 has 2 (node1.ini:4). Make them equal",
                    host);
@@ -476,8 +468,7 @@ static void test_missing_rank(void **state)
         member_init(&m[r], &b, r, 4);
         m[r].timeout_ms = 400;
     }
-    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    ranks_run(m, 2);
     (void)snprintf(
         text, sizeof(text),
         "ranks 2, 3 of world_size 4 did not come to rank 0 at %s within 0.4 s (rendezvous_timeout). Start what is "

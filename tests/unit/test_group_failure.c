@@ -280,14 +280,9 @@ static void test_expired(void **state)
     board b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
-    for (int32_t r = 0; r < 2; r++) {
-        member_init(&m[r], &b, r, 2);
-        m[r].body = stay;
-        m[r].expired = note_expired;
-    }
-    for (int32_t r = 0; r < 2; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    ranks_init(m, &b, 2, stay);
+    for (int32_t r = 0; r < 2; r++) m[r].expired = note_expired;
+    ranks_run(m, 2);
     assert_int_equal(atomic_load(&expired_codes[0]), 0);
     assert_int_equal(atomic_load(&expired_codes[1]), DDP_EXIT_DIVERGED);
     assert_true(ddp_now_ms() - began >= 1000);
@@ -552,11 +547,7 @@ static void test_strangers(void **state)
 
     (void)state;
     atomic_store(&go_on, 0);
-    board_init(&b, "127.0.0.1:0");
-    for (int32_t r = 0; r < 3; r++) {
-        member_init(&m[r], &b, r, 3);
-        m[r].body = go_through_barriers;
-    }
+    ranks_init(m, &b, 3, go_through_barriers);
     member_start(&m[0]);
     board_wait(&b, endpoint);
     before.endpoint = during.endpoint = endpoint;

@@ -289,15 +289,12 @@ static char *run_paces(paces *p)
     member m[3];
     board b;
 
-    board_init(&b, "127.0.0.1:0");
+    ranks_init(m, &b, 3, make_steps);
     for (int32_t r = 0; r < 3; r++) {
-        member_init(&m[r], &b, r, 3);
-        m[r].body = make_steps;
         m[r].arg = p;
         m[r].peer_timeout_ms = 1000; /* a beat every 250 ms, a window every one or two */
     }
-    for (int32_t r = 0; r < 3; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
+    ranks_run(m, 3);
     for (int32_t r = 0; r < 3; r++) assert_int_equal(m[r].failure.exit_code, 0);
     assert_no_wrongs();
     log = member_log(&m[0]);
@@ -358,14 +355,9 @@ static void test_time_out_names_who_is_late(void **state)
     board b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
-    for (int32_t r = 0; r < 3; r++) {
-        member_init(&m[r], &b, r, 3);
-        m[r].body = count_and_time_out;
-        m[r].peer_timeout_ms = 1000;
-    }
-    for (int32_t r = 0; r < 3; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
+    ranks_init(m, &b, 3, count_and_time_out);
+    for (int32_t r = 0; r < 3; r++) m[r].peer_timeout_ms = 1000;
+    ranks_run(m, 3);
     for (int32_t r = 0; r < 3; r++) {
         assert_int_equal(m[r].failure.exit_code, DDP_EXIT_TIMEOUT);
         assert_string_equal(m[r].failure.msg,
@@ -402,14 +394,9 @@ static void test_stop_is_known_to_all(void **state)
             board b;
 
             atomic_store(&asked, 0);
-            board_init(&b, "127.0.0.1:0");
-            for (int32_t r = 0; r < world; r++) {
-                member_init(&m[r], &b, r, world);
-                m[r].body = wait_for_stop;
-                m[r].stop_signal = r == who ? &asked : r == 1 ? NULL : &none;
-            }
-            for (int32_t r = 0; r < world; r++) member_start(&m[r]);
-            for (int32_t r = 0; r < world; r++) member_join(&m[r]);
+            ranks_init(m, &b, world, wait_for_stop);
+            for (int32_t r = 0; r < world; r++) m[r].stop_signal = r == who ? &asked : r == 1 ? NULL : &none;
+            ranks_run(m, world);
             for (int32_t r = 0; r < world; r++) assert_int_equal(m[r].status, DDP_OK);
             members_close(m, world);
             assert_no_wrongs();
@@ -432,12 +419,8 @@ static void test_stop_while_ranks_meet(void **state)
 
     (void)state;
     atomic_store(&asked, 2);
-    board_init(&b, "127.0.0.1:0");
-    for (int32_t r = 0; r < 3; r++) {
-        member_init(&m[r], &b, r, 3);
-        m[r].stop_signal = r == 1 ? &asked : NULL;
-        m[r].body = wait_for_signal_2;
-    }
+    ranks_init(m, &b, 3, wait_for_signal_2);
+    for (int32_t r = 0; r < 3; r++) m[r].stop_signal = r == 1 ? &asked : NULL;
     member_start(&m[0]);
     board_wait(&b, endpoint);
     member_start(&m[1]);

@@ -58,15 +58,12 @@ static void test_right_secret(void **state)
     board b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    ranks_init(m, &b, 3, exchange_large);
     for (int32_t r = 0; r < 3; r++) {
-        member_init(&m[r], &b, r, 3);
         m[r].secret = SECRET;
         m[r].peer_timeout_ms = LONG_MS;
-        m[r].body = exchange_large;
     }
-    for (int32_t r = 0; r < 3; r++) member_start(&m[r]);
-    for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
+    ranks_run(m, 3);
     assert_no_wrongs();
     for (int32_t r = 0; r < 3; r++) {
         assert_int_equal(m[r].status, DDP_OK);
@@ -151,12 +148,10 @@ static void refused_alone(const char *ours, const char *its)
     member m[2], stray;
     board b;
 
-    board_init(&b, "127.0.0.1:0");
+    ranks_init(m, &b, 2, join_and_leave);
     for (int32_t r = 0; r < 2; r++) {
-        member_init(&m[r], &b, r, 2);
         m[r].secret = ours;
         m[r].agreement = "a = 1\t\n";
-        m[r].body = join_and_leave;
     }
     member_start(&m[0]);
     board_wait(&b, endpoint);
@@ -570,12 +565,8 @@ static void test_strangers_at_a_tls_port(void **state)
     board b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
-    for (int32_t r = 0; r < 2; r++) {
-        member_init(&m[r], &b, r, 2);
-        m[r].secret = SECRET;
-        m[r].body = join_and_leave;
-    }
+    ranks_init(m, &b, 2, join_and_leave);
+    for (int32_t r = 0; r < 2; r++) m[r].secret = SECRET;
     member_start(&m[0]);
     board_wait(&b, endpoint);
     attack(endpoint, huge, sizeof(huge), false, &fds[n++]);
@@ -649,13 +640,11 @@ static void test_meeting_in_a_flood(void **state)
     board b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    ranks_init(m, &b, 3, live_for_a_while);
     for (int32_t r = 0; r < 3; r++) {
-        member_init(&m[r], &b, r, 3);
         m[r].secret = SECRET;
         m[r].timeout_ms = 2 * LONG_MS;
         m[r].peer_timeout_ms = 1500;
-        m[r].body = live_for_a_while;
     }
     member_start(&m[0]);
     board_wait(&b, endpoint);

@@ -1,38 +1,7 @@
 /* test_nccl.c -- backend nccl by its function table, over a double of NCCL and CUDA: what it computes, in which order, and what
- * is left of it. Inputs are small integers, exact in every dtype. */
+ * is left of it. */
 #include "nccl_util.h"
-#include <math.h>
-
-static int input(uint32_t rank, size_t i) { return (int)((i * 7 + rank * 5 + 3) % 13); }
-
-static void put(void *p, size_t i, uint32_t dtype, double v)
-{
-    float f = (float)v;
-    uint32_t bits;
-
-    switch (dtype) {
-    case DDP_F32: ((float *)p)[i] = f; break;
-    case DDP_F64: ((double *)p)[i] = v; break;
-    case DDP_I32: ((int32_t *)p)[i] = (int32_t)v; break;
-    case DDP_I64: ((int64_t *)p)[i] = (int64_t)v; break;
-    case DDP_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
-    default: /* bf16, round to nearest even */
-        memcpy(&bits, &f, sizeof(bits));
-        ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-    }
-}
-
-static double expected(uint32_t world, size_t i, uint32_t dtype, uint32_t op)
-{
-    double v = input(0, i);
-
-    for (uint32_t k = 1; k < world; k++) {
-        double x = input(k, i);
-        v = op == DDP_MIN ? fmin(v, x) : op == DDP_MAX ? fmax(v, x) : v + x;
-    }
-    if (op != DDP_AVG) return v;
-    return dtype == DDP_I32 || dtype == DDP_I64 || dtype == DDP_U8 ? trunc(v / world) : v / world;
-}
+#include "collective_util.h"
 
 static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, bool in_place)
 {
@@ -41,8 +10,8 @@ static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, b
     ddp_coll a = {.struct_size = sizeof(a), .dtype = dtype, .op = op, .send = in, .recv = out, .count = n};
 
     for (size_t i = 0; i < n; i++) {
-        put(in, i, dtype, input(r->rank, i));
-        put(want, i, dtype, expected(r->world, i, dtype, op));
+        store_value(in, i, dtype, input(0, r->rank, i, dtype));
+        store_value(want, i, dtype, reduced(0, r->world, i, dtype, op));
     }
     if (ops->supports(r->comm, dtype, op) == DDP_OK) {
         CHECK(run_to_end(r, ops->all_reduce, &a) == DDP_OK);

@@ -1,55 +1,11 @@
 /* test_shm.c -- backend shm: every collective, dtype and operation against a scalar reference, in worlds of 1 to 8, in and out
  * of place, in memory of its own and of others. Inputs are small integers, exact in every dtype. */
 #include "shm_util.h"
-#include <math.h>
+#include "collective_util.h"
 
-enum { ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL, WHATS };
 enum { PRIVATE, SHARED, MIXED, MEMORIES }; /* MIXED: rank 0's is shared, the others' is not */
 
 static const uint32_t worlds[] = {1, 2, 3, 4, 8};
-
-/* ---- reference ------------------------------------------------------------------------------------------------------- */
-static int input(unsigned seed, uint32_t rank, size_t i, uint32_t dtype)
-{
-    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u + (seed + rank) * 0xff51afd7ed558ccdu;
-
-    x ^= x >> 31;
-    x *= 0xc4ceb9fe1a85ec53u;
-    return (int)((x >> 40) % 13) - (dtype == DDP_U8 ? 0 : 6);
-}
-
-static uint16_t to_bf16(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof(bits));
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-static void store_value(void *p, size_t i, uint32_t dtype, double v)
-{
-    switch (dtype) {
-    case DDP_F32: ((float *)p)[i] = (float)v; break;
-    case DDP_F64: ((double *)p)[i] = v; break;
-    case DDP_I32: ((int32_t *)p)[i] = (int32_t)v; break;
-    case DDP_I64: ((int64_t *)p)[i] = (int64_t)v; break;
-    case DDP_U8: ((uint8_t *)p)[i] = (uint8_t)v; break;
-    default: ((uint16_t *)p)[i] = to_bf16((float)v);
-    }
-}
-
-static double reduced(const rank_run *r, size_t i, uint32_t dtype, uint32_t op)
-{
-    double v = input(r->seed, 0, i, dtype);
-
-    for (uint32_t k = 1; k < r->world; k++) {
-        double x = input(r->seed, k, i, dtype);
-        v = op == DDP_MIN ? fmin(v, x) : op == DDP_MAX ? fmax(v, x) : v + x;
-    }
-    if (op != DDP_AVG) return v;
-    if (dtype == DDP_F32 || dtype == DDP_BF16) return (float)v / (float)r->world;
-    return dtype == DDP_F64 ? v / r->world : trunc(v / r->world);
-}
 
 typedef struct trial {
     uint32_t what, dtype, op, root;
@@ -71,37 +27,7 @@ static size_t recv_blocks(const rank_run *r, const trial *t)
     return t->what == ALL_GATHER || t->what == GATHER || t->what == ALL_TO_ALL ? r->world : 1;
 }
 
-/* Element i of what this rank receives. */
-static double expected(const rank_run *r, const trial *t, size_t i)
-{
-    size_t own = r->rank * t->n;
-
-    switch (t->what) {
-    case ALL_REDUCE:
-    case REDUCE: return reduced(r, i, t->dtype, t->op);
-    case REDUCE_SCATTER: return reduced(r, own + i, t->dtype, t->op);
-    case BROADCAST: return input(r->seed, t->root, i, t->dtype);
-    case SCATTER: return input(r->seed, t->root, own + i, t->dtype);
-    case ALL_TO_ALL: return input(r->seed, (uint32_t)(i / t->n), own + i % t->n, t->dtype);
-    default: return input(r->seed, (uint32_t)(i / t->n), i % t->n, t->dtype);
-    }
-}
-
 /* ---- one call --------------------------------------------------------------------------------------------------------- */
-static ddp_collective slot_of(uint32_t what)
-{
-    switch (what) {
-    case ALL_REDUCE: return ops->all_reduce;
-    case REDUCE: return ops->reduce;
-    case REDUCE_SCATTER: return ops->reduce_scatter;
-    case BROADCAST: return ops->broadcast;
-    case ALL_GATHER: return ops->all_gather;
-    case GATHER: return ops->gather;
-    case SCATTER: return ops->scatter;
-    default: return ops->all_to_all;
-    }
-}
-
 static char *shared[2]; /* of this rank, from mem_alloc: large enough for every trial */
 static char *own[2];
 
@@ -135,10 +61,11 @@ static void try_one(rank_run *r, const trial *t)
         send = NULL;
     }
     for (size_t i = 0; i < sent; i++) store_value(send, i, t->dtype, input(r->seed, r->rank, i, t->dtype));
-    for (size_t i = 0; i < got; i++) store_value(want, i, t->dtype, expected(r, t, i));
+    for (size_t i = 0; i < got; i++)
+        store_value(want, i, t->dtype, received(t->what, &a, r->seed, r->rank, r->world, i));
     a.send = sent > 0 ? send : NULL;
     a.recv = got > 0 ? recv : NULL;
-    CHECK_OK(r, slot_of(t->what)(r->comm, &a, NULL, &r->err));
+    CHECK_OK(r, collective_slot(ops, t->what)(r->comm, &a, NULL, &r->err));
     CHECK(memcmp(recv, want, got * size) == 0);
     for (size_t i = 0; !t->in_place && i < sent && same; i++) { /* the input is as it was */
         double one = 0;
@@ -193,7 +120,7 @@ static void body_matrix(rank_run *r)
     size_t turn = 0;
 
     open_buffers(r, (5003 + 64) * sizeof(double) * r->world);
-    for (uint32_t what = 0; what < WHATS; what++)
+    for (uint32_t what = 0; what < COLLECTIVES; what++)
         for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++)
             for (uint32_t op = DDP_SUM; op < (reduces(what) ? DDP_REDUCE_OP_END_ : DDP_SUM + 1); op++)
                 for (size_t s = 0; s < DDP_COUNT(sizes); s++)
@@ -216,7 +143,7 @@ static void body_large(rank_run *r)
     const uint32_t dtypes[] = {DDP_F32, DDP_BF16, DDP_U8};
 
     open_buffers(r, ((1 << 20) + 1024) * r->world);
-    for (uint32_t what = 0; what < WHATS; what++)
+    for (uint32_t what = 0; what < COLLECTIVES; what++)
         for (size_t d = 0; d < DDP_COUNT(dtypes); d++) {
             size_t n = (1 << 20) / ddp_dtype_size(dtypes[d]) + 3;
             if (what != ALL_REDUCE && (r->world > 3 || dtypes[d] != DDP_U8)) continue;

@@ -262,7 +262,7 @@ static void test_two_hosts_are_refused(void **state)
     assert_contains(r.err.msg, "gloo-tcp");
     r = rank_of(0, 65, store, NULL);
     rank_main(&r);
-    assert_int_equal(seen->status[0], DDP_ERR_CONFIG);
+    assert_int_equal(seen->status[0], DDP_ERR_UNSUPPORTED);
     assert_contains(r.err.msg, "at most 64");
     store_double_free(store);
 }

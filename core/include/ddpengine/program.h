@@ -7,6 +7,7 @@
 #define DDPENGINE_PROGRAM_H
 
 #include <ddpengine/plugin.h>
+#include <ddpengine/random.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -114,8 +115,7 @@ typedef union ddp_attrs {
 } ddp_attrs;
 
 /* ---- random numbers of a step --------------------------------------------------------------------------------------- *
- * Counter-based, so that nothing is kept and a resumed run repeats them: Philox4x32-10 (Salmon et al., "Parallel random
- * numbers: as easy as 1, 2, 3", 2011). The four words of block i give elements 4 i .. 4 i + 3. An element is dropped where
+ * Counter-based, so that nothing is kept and a resumed run repeats them: ddp_philox4x32 with the seed as the key. The four words of block i give elements 4 i .. 4 i + 3. An element is dropped where
  * its word is below p * 2^32, rounded to the nearest integer. */
 typedef struct ddp_random {
     uint64_t seed;
@@ -124,25 +124,10 @@ typedef struct ddp_random {
 
 static inline void ddp_philox(const ddp_random *r, uint32_t place, uint64_t block, uint32_t out[4])
 {
-    uint32_t c0 = (uint32_t)block, c1 = place ^ (uint32_t)(block >> 32) << 16;
-    uint32_t c2 = (uint32_t)r->stream, c3 = (uint32_t)(r->stream >> 32);
-    uint32_t k0 = (uint32_t)r->seed, k1 = (uint32_t)(r->seed >> 32);
-    int round;
+    const uint32_t counter[4] = {(uint32_t)block, place ^ (uint32_t)(block >> 32) << 16, (uint32_t)r->stream,
+                                 (uint32_t)(r->stream >> 32)};
 
-    for (round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
-
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
+    ddp_philox4x32(counter, r->seed, out);
 }
 
 /* ---- program ------------------------------------------------------------------------------------------------------ */

@@ -49,9 +49,10 @@ ddp_status ddp_nccl_runtime_open(const ddp_nccl_libraries *names, ddp_nccl_runti
                       "Install the CUDA Toolkit or its package cuda-cudart, or name it in [backend.nccl] cuda_library",
                       &r.cuda, err);
     if (st != DDP_OK) goto close_nccl;
-    st = open_library(names->driver, "the NVIDIA driver",
-                      "Install the driver on this machine, or run without a GPU: [group] backend = gloo-tcp", &driver,
-                      err);
+    st = open_library(
+        names->driver, "the NVIDIA driver",
+        "Install the driver on this machine, or run without one: [train] device = cpu, [group] backend = gloo-tcp",
+        &driver, err);
     if (st != DDP_OK) goto close_cuda;
     (void)dlclose(driver); /* only looked for: the two above find it by themselves */
     st = fill(&r, names, err);
@@ -86,8 +87,8 @@ static ddp_status no_device(const ddp_nccl_runtime *r, cudaError_t result, ddp_e
     } else if (result == cudaSuccess || result == cudaErrorNoDevice) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
         (void)ddp_fail(err, DDP_ERR_LIBRARY,
-                       "no CUDA device on this machine%s%.100s; look with nvidia-smi, or run without a GPU: "
-                       "[group] backend = gloo-tcp",
+                       "no CUDA device on this machine%s%.100s; look with nvidia-smi, or run without one: "
+                       "[train] device = cpu, [group] backend = gloo-tcp",
                        visible != NULL ? ", with CUDA_VISIBLE_DEVICES = " : "", visible != NULL ? visible : "");
     } else {
         return ddp_nccl_fail_cuda(r, result, err, "the CUDA devices cannot be counted");

@@ -52,8 +52,16 @@ static ddp_status check_params(const ddp_comm_params *p, ddp_err *err)
             "between hosts",
             p->world_size, p->local_size);
     if (p->world_size > SHM_MAX_WORLD)
-        return ddp_fail(err, DDP_ERR_CONFIG, "shm: world_size %u, at most %d ranks", p->world_size, SHM_MAX_WORLD);
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "shm: world_size %u, at most %d ranks; use [group] backend = gloo-tcp", p->world_size,
+                        SHM_MAX_WORLD);
     return DDP_OK;
+}
+
+static ddp_status check(const ddp_host *host, const void *config, const ddp_comm_params *p, ddp_err *err)
+{
+    (void)host, (void)config;
+    return check_params(p, err);
 }
 
 /* From where the inputs and results of a rank's part fill its own cache. */
@@ -176,6 +184,7 @@ static const ddp_backend_ops ops = {
     .recv = recv,
     .mem_alloc = ddp_shm_mem_alloc,
     .mem_free = ddp_shm_mem_free,
+    .check = check,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

@@ -86,12 +86,8 @@ static ddp_status open_file(ddp_dataset *d, const char *folder, const char *name
 {
     data_file *f = &d->files[d->file_count];
     uint64_t record = record_bytes(d);
-    char *path = data_path(folder, name, err);
-    ddp_status status;
+    ddp_status status = data_file_open_in(f, "cifar", folder, name, ADVICE, err);
 
-    if (path == NULL) return err->status;
-    status = data_file_open(f, "cifar", path, ADVICE, err);
-    free(path);
     if (status != DDP_OK) return status;
     d->file_count++;
     if (f->size % record != 0)

@@ -77,22 +77,25 @@ ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t 
     return DDP_OK;
 }
 
+ddp_status data_file_open_in(data_file *f, const char *plugin, const char *folder, const char *name, const char *advice,
+                             ddp_err *err)
+{
+    size_t size = strlen(folder) + strlen(name) + 2;
+    char *path = malloc(size);
+    ddp_status status;
+
+    *f = (data_file){.fd = -1};
+    if (path == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset %s: out of memory", plugin);
+    (void)snprintf(path, size, "%s/%s", folder, name);
+    status = data_file_open(f, plugin, path, advice, err);
+    free(path);
+    return status;
+}
+
 void data_file_close(data_file *f)
 {
     if (f->path == NULL) return;
     close(f->fd);
     free(f->path);
     *f = (data_file){.fd = -1};
-}
-
-char *data_path(const char *folder, const char *name, ddp_err *err)
-{
-    size_t size = strlen(folder) + strlen(name) + 2;
-    char *path = malloc(size);
-
-    if (path == NULL)
-        (void)ddp_fail(err, DDP_ERR_NOMEM, "dataset: out of memory for a path");
-    else
-        (void)snprintf(path, size, "%s/%s", folder, name);
-    return path;
 }

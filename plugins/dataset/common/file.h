@@ -19,9 +19,9 @@ typedef struct data_file {
 ddp_status data_file_open(data_file *f, const char *plugin, const char *path, const char *advice, ddp_err *err);
 /* Exactly `bytes` from `offset` on; any number of threads at once. A file that has become shorter is DDP_ERR_DATA. */
 ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t offset, ddp_err *err);
+/* The same for NAME in a folder. */
+ddp_status data_file_open_in(data_file *f, const char *plugin, const char *folder, const char *name, const char *advice,
+                             ddp_err *err);
 void data_file_close(data_file *f);
-
-/* "FOLDER/NAME"; free() it. */
-char *data_path(const char *folder, const char *name, ddp_err *err);
 
 #endif

@@ -50,17 +50,6 @@ static const ddp_option options[] = {
 };
 
 /* ---- open ------------------------------------------------------------------------------------------------------------ */
-static ddp_status open_part(const char *folder, const char *name, data_file *out, ddp_err *err)
-{
-    char *path = data_path(folder, name, err);
-    ddp_status status;
-
-    if (path == NULL) return err->status;
-    status = data_file_open(out, "stl10", path, ADVICE, err);
-    free(path);
-    return status;
-}
-
 static ddp_status check_sizes(const data_file *images, const data_file *labels, ddp_err *err)
 {
     if (images->size % IMAGE != 0)
@@ -143,9 +132,10 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     d->fields[0] =
         (ddp_field){.name = "image", .dtype = DDP_U8, .rank = 3, .dims = {CHANNELS, SIDE, SIDE}, .max = UINT8_MAX};
     d->fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .max = CLASSES - 1};
-    status = open_part(c->folder, c->split == 0 ? "train_X.bin" : "test_X.bin", &d->images, err);
+    status =
+        data_file_open_in(&d->images, "stl10", c->folder, c->split == 0 ? "train_X.bin" : "test_X.bin", ADVICE, err);
     if (status != DDP_OK) goto close_dataset;
-    status = open_part(c->folder, c->split == 0 ? "train_y.bin" : "test_y.bin", &labels, err);
+    status = data_file_open_in(&labels, "stl10", c->folder, c->split == 0 ? "train_y.bin" : "test_y.bin", ADVICE, err);
     if (status != DDP_OK) goto close_dataset;
     status = check_sizes(&d->images, &labels, err);
     if (status != DDP_OK) goto close_labels;

@@ -7,8 +7,8 @@
  *
  * With dtype = u8 the input is bytes, as images lie on disk, so that the core's transforms have their work. With a vocabulary
  * the samples are tokens, three quarters of which follow from the one before by a fixed random map. */
-#include "philox.h"
 #include <ddpengine/dataset.h>
+#include <ddpengine/random.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -91,9 +91,8 @@ static const ddp_option options[] = {
     {.key = "vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc = "Number of different tokens; above 0 samples are input and target of tokens, shape is the context, and "
-            "outputs, "
-            "classes, input_name and dtype have no meaning.",
+     .doc = "Number of different tokens; above 0 samples are input and target of tokens, shape is the context, "
+            "and outputs, classes, input_name and dtype have no meaning.",
      .type = DDP_OPT_UINT,
      .offset = offsetof(struct config, vocabulary)},
 };
@@ -103,7 +102,7 @@ static inline void draw4(uint64_t seed, uint32_t what, uint64_t which, uint32_t 
 {
     uint32_t counter[4] = {block, what, (uint32_t)which, (uint32_t)(which >> 32)};
 
-    ddp_philox(counter, seed, out);
+    ddp_philox4x32(counter, seed, out);
 }
 
 /* Mean 0, variance 1, bell-shaped within 3.5: the sum of four bytes. */
