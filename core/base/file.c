@@ -7,10 +7,26 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { READ_FIRST = 4096 };
+
+ddp_status ddp_allow_open_files(unsigned count, ddp_err *err)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ddp_fail_errno(err, "cannot read the limit of open files");
+    if (limit.rlim_cur >= count) return DDP_OK;
+    if (limit.rlim_max < count)
+        return ddp_fail(err, DDP_ERR_SYSTEM,
+                        "this process may have %llu files open at once and needs %u; raise the limit that ulimit -n shows",
+                        (unsigned long long)limit.rlim_max, count);
+    limit.rlim_cur = count;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return ddp_fail_errno(err, "cannot raise the limit of open files");
+    return DDP_OK;
+}
 
 /* Until the end of the file or limit + 1 bytes: sizes from stat are wrong for /proc and pipes. */
 static ddp_status read_to_end(int fd, const char *path, size_t limit, ddp_text *t, ddp_err *err)
@@ -81,6 +97,31 @@ ddp_status ddp_write_all(int fd, const void *data, size_t length, const char *wh
         length -= (size_t)n;
     }
     return DDP_OK;
+}
+
+static ddp_status write_file(const char *path, const void *data, size_t length, ddp_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    ddp_status st;
+
+    if (fd < 0) return ddp_fail_errno(err, "cannot create %s", path);
+    st = ddp_write_all(fd, data, length, path, err);
+    if (st == DDP_OK && fsync(fd) != 0) st = ddp_fail_errno(err, "cannot flush %s to disk", path);
+    if (close(fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
+    return st;
+}
+
+ddp_status ddp_file_replace(const char *path, const void *data, size_t length, ddp_err *err)
+{
+    char tmp[4096 + 8];
+    ddp_status st;
+
+    if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
+        return ddp_fail(err, DDP_ERR_SYSTEM, "the name %.200s... is too long", path);
+    st = write_file(tmp, data, length, err);
+    if (st == DDP_OK && rename(tmp, path) != 0) st = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
+    if (st != DDP_OK) (void)unlink(tmp);
+    return st;
 }
 
 static ddp_status make_folder(const char *path, ddp_err *err)

@@ -41,17 +41,91 @@ int64_t ddp_process_start_ns(void)
     return age > 0 ? now - age : now;
 }
 
+/* ---- processors ----------------------------------------------------------------------------------------------------- */
+typedef struct cpu_mask {
+    cpu_set_t *set;
+    size_t bytes, cpus; /* of the set */
+    size_t count;       /* of processors in it; 0: not known */
+} cpu_mask;
+
+static cpu_mask first_mask;
+static int32_t *first_list;
+static pthread_once_t first_once = PTHREAD_ONCE_INIT;
+
+/* Of the calling thread; the caller frees out->set. */
+static bool read_mask(cpu_mask *out)
+{
+    /* the kernel answers EINVAL while the set is smaller than its own */
+    for (size_t cpus = 1024; cpus <= MAX_CPUS; cpus *= 2) {
+        cpu_mask m = {.set = CPU_ALLOC(cpus), .bytes = CPU_ALLOC_SIZE(cpus), .cpus = cpus};
+
+        if (m.set == NULL) return false;
+        if (sched_getaffinity(0, m.bytes, m.set) == 0) {
+            m.count = (size_t)CPU_COUNT_S(m.bytes, m.set);
+            *out = m;
+            return true;
+        }
+        CPU_FREE(m.set);
+    }
+    return false;
+}
+
+static void read_first(void)
+{
+    size_t n = 0;
+
+    if (!read_mask(&first_mask)) return;
+    first_list = malloc(first_mask.count * sizeof(*first_list));
+    for (size_t cpu = 0; first_list != NULL && cpu < first_mask.cpus; cpu++)
+        if (CPU_ISSET_S(cpu, first_mask.bytes, first_mask.set)) first_list[n++] = (int32_t)cpu;
+}
+
+static const cpu_mask *started_with(void)
+{
+    (void)pthread_once(&first_once, read_first);
+    return &first_mask;
+}
+
+size_t ddp_processors(const int32_t **out)
+{
+    size_t count = started_with()->count;
+
+    *out = first_list;
+    return first_list != NULL ? count : 0;
+}
+
+unsigned ddp_cpu_count(void) { return (unsigned)DDP_MAX_OF(started_with()->count, 1); }
+
+bool ddp_processors_are_own(void)
+{
+    const cpu_mask *first = started_with();
+    cpu_mask now;
+    bool own;
+
+    if (first->count == 0 || !read_mask(&now)) return false;
+    own = now.bytes == first->bytes && CPU_EQUAL_S(now.bytes, now.set, first->set);
+    CPU_FREE(now.set);
+    return own;
+}
+
+/* ---- threads -------------------------------------------------------------------------------------------------------- */
 ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void *), void *arg, ddp_err *err)
 {
+    const cpu_mask *mask = started_with();
     char short_name[16];
+    pthread_attr_t attr;
     sigset_t all, saved;
     pthread_t thread;
     int rc;
 
+    (void)pthread_attr_init(&attr);
+    if (mask->count > 0) (void)pthread_attr_setaffinity_np(&attr, mask->bytes, mask->set);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &saved);
-    rc = pthread_create(&thread, NULL, main, arg);
+    rc = pthread_create(&thread, &attr, main, arg);
+    if (rc == EINVAL) rc = pthread_create(&thread, NULL, main, arg); /* those processors have been taken away since */
     (void)pthread_sigmask(SIG_SETMASK, &saved, NULL);
+    (void)pthread_attr_destroy(&attr);
     if (rc != 0) {
         errno = rc;
         return ddp_fail_errno(err, "cannot start thread %s", name);
@@ -60,6 +134,15 @@ ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void
     (void)pthread_setname_np(thread, short_name);
     *out = thread;
     return DDP_OK;
+}
+
+void ddp_thread_share_processors(pthread_t thread)
+{
+    cpu_mask own;
+
+    if (!read_mask(&own)) return; /* it keeps what it has */
+    (void)pthread_setaffinity_np(thread, own.bytes, own.set);
+    CPU_FREE(own.set);
 }
 
 void ddp_cond_init(pthread_cond_t *c)
@@ -84,20 +167,4 @@ bool ddp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline
     t.tv_sec = (time_t)(deadline_ns / NS_PER_S);
     t.tv_nsec = (long)(deadline_ns % NS_PER_S);
     return pthread_cond_timedwait(c, m, &t) != ETIMEDOUT;
-}
-
-unsigned ddp_cpu_count(void)
-{
-    unsigned count = 0;
-
-    /* the kernel answers EINVAL while the set is smaller than its own */
-    for (size_t cpus = 1024; cpus <= MAX_CPUS && count == 0; cpus *= 2) {
-        size_t bytes = CPU_ALLOC_SIZE(cpus);
-        cpu_set_t *set = CPU_ALLOC(cpus);
-
-        if (set == NULL) break;
-        if (sched_getaffinity(0, bytes, set) == 0) count = (unsigned)CPU_COUNT_S(bytes, set);
-        CPU_FREE(set);
-    }
-    return count > 0 ? count : 1;
 }

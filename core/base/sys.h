@@ -11,18 +11,31 @@ static inline int64_t ddp_now_ms(void) { return ddp_now_ns() / 1000000; }
 int64_t ddp_process_start_ns(void); /* CLOCK_MONOTONIC time at which this process started, from /proc/self/stat */
 
 /* ---- threads -------------------------------------------------------------------------------------------------------- */
-/* Starts a joinable thread with all signals blocked and a name of at most 15 characters. */
+/* Starts a joinable thread with all signals blocked, a name of at most 15 characters, and all of ddp_processors, though its
+ * creator be pinned to some of them. */
 ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void *), void *arg, ddp_err *err);
+/* Lets a running thread use the calling thread's processors and no other. */
+void ddp_thread_share_processors(pthread_t thread);
 /* A condition variable on CLOCK_MONOTONIC. */
 void ddp_cond_init(pthread_cond_t *c);
 /* Waits until signalled or the deadline (ddp_now_ns() terms; INT64_MAX = none); false once the deadline has passed. */
 bool ddp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline_ns);
-unsigned ddp_cpu_count(void); /* processors this process may use */
+/* The numbers of the processors that this process was started with, ascending; the count. Asked for the first time before
+ * anything is pinned: main does. 0 and NULL where the system does not tell. */
+size_t ddp_processors(const int32_t **out);
+unsigned ddp_cpu_count(void); /* of them, at least 1 */
+/* Whether the calling thread may still run on all of them and on no other: OpenMP, for one, has variables that bind it. */
+bool ddp_processors_are_own(void);
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
+/* Lets this process and its children have `count` files open at once, or says why not: the soft limit goes up to the hard
+ * one at most. What opens files need then not expect to find none left, but where there is one for each of many ranks. */
+ddp_status ddp_allow_open_files(unsigned count, ddp_err *err);
 /* Reads a whole file of at most `limit` bytes; *data is free()d by the caller and NUL-terminated beyond its length. */
 ddp_status ddp_file_read(const char *path, size_t limit, char **data, size_t *length, ddp_err *err);
 ddp_status ddp_write_all(int fd, const void *data, size_t length, const char *what, ddp_err *err);
+/* The whole file, under another name first and then renamed: a reader sees the old one or the new one. */
+ddp_status ddp_file_replace(const char *path, const void *data, size_t length, ddp_err *err);
 /* mkdir -p; a component that exists as something else is an error that names it. */
 ddp_status ddp_make_folders(const char *path, ddp_err *err);
 ddp_status ddp_fsync_folder(const char *path, ddp_err *err);

@@ -16,7 +16,7 @@ typedef struct ddp_args {
     int32_t nproc;       /* 0: not given */
     bool one_rank;       /* of --nproc, started by a backend's launcher, whose variables say which */
     const char *meeting; /* with one_rank: where to meet if the config does not say; or NULL */
-    bool check, check_all, print_config, gen_secret;
+    bool check, check_all, print_config, gen_secret, profile;
     const char *secret_path;        /* with gen_secret; NULL: standard output */
     const char *command, *argument; /* "plugins", "help", "eval"; NULL when absent */
     const char *checkpoint;         /* of eval; NULL when absent */

@@ -113,6 +113,8 @@ static int parse(int argc, char **argv, request *q)
         const char *given = optind > 0 ? argv[optind - 1] : "";
 
         if (option == ':') return bad("missing value behind ", given);
+        if (option == '?' && strcmp(given, "--profile") == 0)
+            return bad("--profile measures the steps of a training; leave it out, or leave out ", "generate");
         if (option == '?') return bad("unknown option, or one that takes no value: ", given);
         if ((code = parse_option(option, q)) >= 0) return code;
     }

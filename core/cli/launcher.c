@@ -24,7 +24,7 @@ static const struct {
 typedef struct launcher {
     char *text;                                              /* owns the words of the template */
     char *settings[MAX_WORDS + 1];                           /* NAME=value, for the environment */
-    const char *argv[MAX_WORDS + 2 * DDP_MAX_OVERRIDES + 8]; /* the launcher, this program, its arguments */
+    const char *argv[MAX_WORDS + 2 * DDP_MAX_OVERRIDES + 9]; /* the launcher, this program, its arguments */
     size_t setting_count, argc;
     char number[16], program[PATH_MAX], one_rank[80];
     int held; /* socket that keeps the port of the meeting for rank 0, or -1 */
@@ -81,6 +81,7 @@ static ddp_status build_command(launcher *l, const ddp_args *args, const ddp_lau
     l->program[n] = '\0';
     add(l, l->program);
     if (args->eval) add(l, "eval");
+    if (args->profile) add(l, "--profile");
     if (args->checkpoint != NULL) {
         add(l, "--checkpoint");
         add(l, args->checkpoint);

@@ -8,11 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Files that a small run has open at once, with room: plugins, control plane, data and connections of a few ranks. */
+enum { OPEN_FILES = 64 };
+
 void ddp_print_usage(FILE *to)
 {
     (void)fprintf(
         to,
-        "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N] [--check [--all] | --print-config]\n"
+        "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N]\n"
+        "                 [--profile | --check [--all] | --print-config]\n"
         "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
         "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
         "       ddpengine plugins [NAME]\n"
@@ -23,6 +27,7 @@ void ddp_print_usage(FILE *to)
         "  -c, --config FILE    the run's INI file\n"
         "  --set SECTION.KEY=V  overrides one key; may be repeated\n"
         "  --nproc N            starts N ranks on this host and supervises them\n"
+        "  --profile            trains and prints, on standard error, where the time of rank 0's steps went\n"
         "  --check              loads and plans everything, prints the plan, trains nothing\n"
         "  --all                with --check: loads and checks the plugins of sections that are not chosen as well\n"
         "  --print-config       prints every key in force, with its place, as a valid INI\n"
@@ -56,7 +61,18 @@ static int parse_nproc(const char *text, int32_t *out)
     return DDP_EXIT_OK;
 }
 
-enum { OPT_SET = 256, OPT_NPROC, OPT_ONE_RANK, OPT_CHECK, OPT_ALL, OPT_PRINT, OPT_SECRET, OPT_VERSION, OPT_CHECKPOINT };
+enum {
+    OPT_SET = 256,
+    OPT_NPROC,
+    OPT_ONE_RANK,
+    OPT_PROFILE,
+    OPT_CHECK,
+    OPT_ALL,
+    OPT_PRINT,
+    OPT_SECRET,
+    OPT_VERSION,
+    OPT_CHECKPOINT
+};
 
 /* -1: go on; else the exit code of a command that is done. */
 static int parse_option(int option, ddp_args *args)
@@ -79,6 +95,7 @@ static int parse_option(int option, ddp_args *args)
         args->one_rank = true;
         args->meeting = optarg;
         return -1;
+    case OPT_PROFILE: args->profile = true; return -1;
     case OPT_CHECK: args->check = true; return -1;
     case OPT_ALL: args->check_all = true; return -1;
     case OPT_CHECKPOINT: args->checkpoint = optarg; return -1;
@@ -107,6 +124,19 @@ static int check_eval(ddp_args *args)
     return -1;
 }
 
+/* It would measure nothing in a command that does not train. */
+static int check_profile(const ddp_args *args)
+{
+    const char *other = args->command != NULL ? args->command
+                        : args->check         ? "--check"
+                        : args->print_config  ? "--print-config"
+                        : args->gen_secret    ? "--gen-secret"
+                                              : NULL;
+
+    if (!args->profile || other == NULL) return -1;
+    return usage_error("--profile measures the steps of a training; leave it out, or leave out ", other);
+}
+
 static int parse_args(int argc, char **argv, ddp_args *args)
 {
     static const struct option options[] = {{"config", required_argument, NULL, 'c'},
@@ -114,6 +144,7 @@ static int parse_args(int argc, char **argv, ddp_args *args)
                                             {"set", required_argument, NULL, OPT_SET},
                                             {"nproc", required_argument, NULL, OPT_NPROC},
                                             {"one-rank", optional_argument, NULL, OPT_ONE_RANK}, /* for launcher.c */
+                                            {"profile", no_argument, NULL, OPT_PROFILE},
                                             {"check", no_argument, NULL, OPT_CHECK},
                                             {"all", no_argument, NULL, OPT_ALL},
                                             {"print-config", no_argument, NULL, OPT_PRINT},
@@ -138,6 +169,7 @@ static int parse_args(int argc, char **argv, ddp_args *args)
     if (optind < argc) args->command = argv[optind++];
     if (optind < argc) args->argument = argv[optind++];
     if (optind < argc) return usage_error("too many arguments: ", argv[optind]);
+    if ((code = check_profile(args)) >= 0) return code;
     return check_eval(args);
 }
 
@@ -157,6 +189,7 @@ static int run_config(const ddp_args *args, ddp_log *log)
         launch.planning = args->check || args->print_config;
         launch.purpose = args->eval ? DDP_TO_EVALUATE : DDP_TO_TRAIN;
         launch.weights = args->checkpoint;
+        launch.profile = args->profile;
         if (args->print_config)
             code = ddp_command_print_config(&config, &launch, log);
         else if (launch.nproc > 1 && !args->check)
@@ -191,10 +224,12 @@ int main(int argc, char **argv)
 {
     ddp_args args = {0};
     int (*sub_command)(int argc, char **argv, ddp_log *log);
+    ddp_err err = {0};
     ddp_log log;
     int code;
 
     open_standard_streams();
+    (void)ddp_cpu_count(); /* reads the processors before a plugin's library can bind this thread */
     sub_command = find_command(argc, argv);
     code = sub_command != NULL ? -1 : parse_args(argc, argv, &args);
     if (code >= 0) return code;
@@ -203,6 +238,10 @@ int main(int argc, char **argv)
     /* OpenMP of a device's library reads it when it is loaded; spinning would burn processors that other ranks need. */
     (void)setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
     ddp_log_init(&log);
+    if (ddp_allow_open_files(OPEN_FILES, &err) != DDP_OK) {
+        ddp_log_line(&log, DDP_LOG_ERROR, "%s", err.msg);
+        return DDP_EXIT_PLUGIN;
+    }
     if (sub_command != NULL) return sub_command(argc - 1, argv + 1, &log);
     if (args.gen_secret) return ddp_command_gen_secret(args.secret_path, &log);
     if (args.command != NULL && strcmp(args.command, "plugins") == 0) return ddp_command_plugins(&args, &log);

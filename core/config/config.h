@@ -60,6 +60,8 @@ ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 
 /* ---- the core's own sections ------------------------------------------------------------------------------------------ */
 enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
+enum { DDP_SHARD_AUTO = 0, DDP_SHARD_NO };
+typedef enum ddp_pin_wish { DDP_PIN_AUTO = 0, DDP_PIN_YES, DDP_PIN_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 
@@ -75,11 +77,13 @@ struct ddp_group_config {
 struct ddp_train_config {
     const char *device;                           /* "cpu", "cpu:1" */
     int64_t threads;                              /* 0: processors / local ranks */
+    int32_t pin;                                  /* ddp_pin_wish */
     int64_t epochs, max_steps;                    /* max_steps 0: no limit */
     int64_t batch_size, global_batch, accumulate; /* 0: not given; ddp_config_batches resolves */
     uint64_t seed;
     int64_t eval_every;           /* epochs; 0: only at the end */
     int64_t check_replicas_every; /* steps; 0: never */
+    int32_t precision;            /* DDP_PRECISION_* */
 };
 /* [data] and [eval]: a dataset, and what is done to its images (data/transform.h). The empty list means "not given". */
 struct ddp_data_config {
@@ -99,6 +103,7 @@ struct ddp_optimizer_config {
 struct ddp_ddp_config {
     uint64_t bucket_size, first_bucket_size; /* bytes */
     int32_t overlap;                         /* DDP_OVERLAP_* */
+    int32_t shard_update;                    /* DDP_SHARD_* */
     int32_t broadcast_buffers;
 };
 struct ddp_loader_config {

@@ -53,6 +53,11 @@ static const ddp_option train_options[] = {
      DDP_OPT_STRING, R, AT(device)},
     {"threads", "0", "0..4096", "Compute threads of a rank; 0 is the processors divided by the ranks on this host.",
      DDP_OPT_INT, R, AT(threads)},
+    {"pin", "auto", "auto|yes|no",
+     "Whether each compute thread keeps to a processor of its own; auto does that where the ranks of a host have a "
+     "thread "
+     "for each of its processors, and leaves alone what a launcher has bound.",
+     DDP_OPT_ENUM, R, AT(pin)},
     {"epochs", "1", "1..1000000000", "Passes over the data.", DDP_OPT_INT, 0, AT(epochs)},
     {"max_steps", "0", "0..", "Steps after which the run ends even within an epoch; 0 is no limit.", DDP_OPT_INT, 0,
      AT(max_steps)},
@@ -71,6 +76,9 @@ static const ddp_option train_options[] = {
     {"check_replicas_every", "0", "0..",
      "Steps between two comparisons of all ranks' parameters, which must be equal bit for bit; 0 never compares.",
      DDP_OPT_INT, 0, AT(check_replicas_every)},
+    {"precision", "f32", "f32|bf16",
+     "Of matrix products and convolutions; bf16 rounds what they multiply and adds up in f32, all else stays f32.",
+     DDP_OPT_ENUM, 0, AT(precision)},
 };
 #undef AT
 
@@ -146,6 +154,11 @@ static const ddp_option ddp_options[] = {
      DDP_OPT_SIZE, 0, AT(first_bucket_size)},
     {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
      AT(overlap)},
+    {"shard_update", "auto", "auto|no",
+     "Whether each rank updates a share of the parameters and stores them to all, where the backend lets ranks see "
+     "each "
+     "other's memory and overlap is not yes; no updates all of them on every rank. The same bits either way.",
+     DDP_OPT_ENUM, 0, AT(shard_update)},
     {"broadcast_buffers", "yes", NULL,
      "Whether all ranks evaluate with rank 0's running statistics, which are those that a checkpoint holds; no lets "
      "each evaluate with its own.",

@@ -176,6 +176,37 @@ static bool memory_round(ddp_actor *a, uint32_t round)
     return good;
 }
 
+/* Each rank finds in its memory what all others have stored there, and in theirs what they have. */
+static bool peers_round(ddp_actor *a)
+{
+    enum { WORDS = 1000 };
+    void *own = NULL, *peer;
+    ddp_err err = {0};
+    bool good = a->ops->mem_alloc(a->comm, WORDS * sizeof(uint32_t), &own, &err) == DDP_OK;
+
+    if (!good) return ddp_actor_fail_call(a, "mem_alloc", err.status, &err);
+    for (uint32_t r = 0; r < a->world && good; r++) {
+        good = a->ops->mem_peer(a->comm, own, r, &peer, &err) == DDP_OK ||
+               ddp_actor_fail_call(a, "mem_peer", err.status, &err);
+        for (uint32_t i = a->rank; i < WORDS && good; i += a->world) ((uint32_t *)peer)[i] = i ^ r;
+    }
+    good = ddp_actor_meet(a, "all have stored") && good;
+    for (uint32_t r = 0; r < a->world && good; r++) {
+        good = a->ops->mem_peer(a->comm, own, r, &peer, &err) == DDP_OK;
+        for (uint32_t i = 0; i < WORDS && good; i++)
+            good = DDP_EXPECT(a, ((uint32_t *)peer)[i] == (i ^ r),
+                              "word %u of rank %u's memory is not what rank %u stored there", i, r, i % a->world);
+    }
+    good = good &&
+           DDP_EXPECT(a, a->ops->mem_peer(a->comm, own, a->world, &peer, &err) != DDP_OK,
+                      "mem_peer of a rank that is none") &&
+           DDP_EXPECT(a, a->ops->mem_peer(a->comm, &err, 0, &peer, &err) != DDP_OK,
+                      "mem_peer of memory that is not its own");
+    good = ddp_actor_meet(a, "all have read") && good;
+    a->ops->mem_free(a->comm, own);
+    return good;
+}
+
 void ddp_backend_memory(ddp_actor *a)
 {
     ddp_trial t = ddp_trial_shared(a);
@@ -190,6 +221,7 @@ void ddp_backend_memory(ddp_actor *a)
 
     for (uint32_t i = 0; i < MEMORY_ROUNDS; i++)
         if (!memory_round(a, i)) return;
+    if ((a->ops->caps & DDP_CAP_MEM_PEER) != 0 && !peers_round(a)) return;
     if (ddp_trial_can(&t, c.slot) && ddp_trial_collective(&t, &c)) keep_hash(a, &t);
 }
 

@@ -127,6 +127,8 @@ ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, i
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
 uint64_t ddp_program_bytes(const ddp_program *p); /* as if no two nodes were fused */
+uint64_t ddp_kernel_flops(const ddp_program *p, const ddp_kernel *k);
+uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_kernel *k); /* the same: a sum over its nodes */
 
 /* Checks a device's lowering: every node in exactly one kernel, order, storage of every value that crosses kernels,
  * aliases and in-place pairs that make sense. DDP_ERR_INTERNAL names kernel and value. */

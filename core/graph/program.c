@@ -211,6 +211,26 @@ uint64_t ddp_program_flops(const ddp_program *p)
     return sum;
 }
 
+uint64_t ddp_kernel_flops(const ddp_program *p, const ddp_kernel *k)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < k->node_count; i++) {
+        const ddp_node *n = &p->nodes[k->nodes[i]];
+
+        sum += ddp_op_find(n->op)->flops(n, p->values);
+    }
+    return sum;
+}
+
+uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_kernel *k)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < k->node_count; i++) sum += ddp_node_bytes(&p->nodes[k->nodes[i]], p->values);
+    return sum;
+}
+
 uint64_t ddp_program_bytes(const ddp_program *p)
 {
     uint64_t sum = 0;

@@ -246,6 +246,8 @@ free_communicator:
     return st;
 }
 
+void ddp_communicator_stay_near(ddp_communicator *c) { ddp_thread_share_processors(c->thread); }
+
 bool ddp_communicator_close(ddp_communicator *c)
 {
     ddp_loaded *loaded = c->loaded;
@@ -337,13 +339,12 @@ ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_e
 
 uint64_t ddp_communicator_caps(const ddp_communicator *c) { return c->ops->caps; }
 
-ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out, ddp_err *err)
+/* Runs a task whose result is an address. */
+static ddp_status get_memory(ddp_communicator *c, const ddp_queue_slot *task, void **out, ddp_err *err)
 {
     uint64_t ticket;
 
-    if ((c->ops->caps & DDP_CAP_MEM_ALLOC) == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "backend \"%s\" has no memory of its own", c->loaded->name);
-    DDP_TRY(push(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_ALLOC}, .bytes = bytes}, &ticket, err));
+    DDP_TRY(push(c, task, &ticket, err));
     DDP_TRY(ddp_communicator_wait(c, ticket, err));
     if (c->alloc_status != DDP_OK) {
         *err = c->alloc_err;
@@ -351,6 +352,21 @@ ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out,
     }
     *out = c->allocated;
     return DDP_OK;
+}
+
+ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out, ddp_err *err)
+{
+    if ((c->ops->caps & DDP_CAP_MEM_ALLOC) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "backend \"%s\" has no memory of its own", c->loaded->name);
+    return get_memory(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_ALLOC}, .bytes = bytes}, out, err);
+}
+
+ddp_status ddp_communicator_peer(ddp_communicator *c, void *p, uint32_t rank, void **out, ddp_err *err)
+{
+    if ((c->ops->caps & DDP_CAP_MEM_PEER) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "backend \"%s\" cannot show a rank another's memory",
+                        c->loaded->name);
+    return get_memory(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_PEER}, .memory = p, .rank = rank}, out, err);
 }
 
 void ddp_communicator_free(ddp_communicator *c, void *p)

@@ -280,6 +280,10 @@ int32_t ddp_group_rank(const ddp_group *g) { return g->rank; }
 int32_t ddp_group_world(const ddp_group *g) { return g->world; }
 int32_t ddp_group_local_rank(const ddp_group *g) { return g->local_rank; }
 int32_t ddp_group_local_size(const ddp_group *g) { return g->local_size; }
+bool ddp_group_same_host(const ddp_group *g, int32_t rank)
+{
+    return strcmp(g->members[rank].host_id, g->members[g->rank].host_id) == 0;
+}
 const char *ddp_group_host_of(const ddp_group *g, int32_t rank) { return g->members[rank].host; }
 const char *ddp_group_address(const ddp_group *g) { return g->address; }
 

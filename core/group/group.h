@@ -68,6 +68,7 @@ int32_t ddp_group_world(const ddp_group *g);
 /* Among the ranks on the same host (by host id: boot id and network namespace, exchanged at hello). */
 int32_t ddp_group_local_rank(const ddp_group *g);
 int32_t ddp_group_local_size(const ddp_group *g);
+bool ddp_group_same_host(const ddp_group *g, int32_t rank);      /* as this rank */
 const char *ddp_group_host_of(const ddp_group *g, int32_t rank); /* host name */
 /* This rank's own address for the backend: that of `interface`, else the one the control connection shows. */
 const char *ddp_group_address(const ddp_group *g);
@@ -144,8 +145,12 @@ bool ddp_communicator_done(ddp_communicator *c, uint64_t ticket);
 /* submit and wait */
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err);
 uint64_t ddp_communicator_caps(const ddp_communicator *c);
+/* The queue thread works only while the calling thread waits: it gets that one's processors, where the caches are warm. */
+void ddp_communicator_stay_near(ddp_communicator *c);
 /* Memory of the backend (CAP_MEM_ALLOC), through the queue thread; collective. */
 ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out, ddp_err *err);
 void ddp_communicator_free(ddp_communicator *c, void *p);
+/* Where the memory that `rank` got when this rank got `p` lies in this process (CAP_MEM_PEER); not collective. */
+ddp_status ddp_communicator_peer(ddp_communicator *c, void *p, uint32_t rank, void **out, ddp_err *err);
 
 #endif

@@ -12,6 +12,7 @@ const char *ddp_queue_what(const ddp_queue_slot *s)
     case DDP_COLL_ALL_GATHER: return "all_gather";
     case DDP_COLL_BARRIER: return "barrier";
     case DDP_TASK_ALLOC: return "mem_alloc";
+    case DDP_TASK_PEER: return "mem_peer";
     default: return "mem_free";
     }
 }
@@ -19,7 +20,7 @@ const char *ddp_queue_what(const ddp_queue_slot *s)
 size_t ddp_queue_bytes(const ddp_queue_slot *s)
 {
     if (s->task.what == DDP_TASK_ALLOC) return s->bytes;
-    if (s->task.what == DDP_TASK_FREE || s->task.what == DDP_COLL_BARRIER) return 0;
+    if (s->task.what == DDP_TASK_FREE || s->task.what == DDP_TASK_PEER || s->task.what == DDP_COLL_BARRIER) return 0;
     return s->task.coll.count * ddp_dtype_size(s->task.coll.dtype);
 }
 
@@ -50,6 +51,7 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     case DDP_COLL_ALL_GATHER: st = ops->all_gather(c->comm, &s->task.coll, &work, err); break;
     case DDP_COLL_BARRIER: st = ops->barrier(c->comm, &work, err); break;
     case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->allocated, err); break;
+    case DDP_TASK_PEER: st = ops->mem_peer(c->comm, s->memory, s->rank, &c->allocated, err); break;
     case DDP_TASK_FREE: ops->mem_free(c->comm, s->memory); return DDP_OK;
     default: return ddp_fail(err, DDP_ERR_INTERNAL, "unknown task %u", s->task.what);
     }
@@ -69,12 +71,12 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
                             ddp_queue_bytes(s), c->rank);
 }
 
-/* Ends ticket done + 1; `lock` held. A failed mem_alloc fails alone when the run still stands. */
+/* Ends ticket done + 1; `lock` held. A failed mem_alloc or mem_peer fails alone when the run still stands. */
 static void end_task(ddp_communicator *c, const ddp_queue_slot *s, ddp_status st, const ddp_err *err)
 {
     uint64_t ticket = c->done + 1;
 
-    if (s->task.what == DDP_TASK_ALLOC) {
+    if (s->task.what == DDP_TASK_ALLOC || s->task.what == DDP_TASK_PEER) {
         c->alloc_status = st;
         if (st != DDP_OK) c->alloc_err = *err;
     } else if (st != DDP_OK && c->failed == 0) {

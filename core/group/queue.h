@@ -9,14 +9,16 @@ enum {
     DDP_QUEUE_RING = DDP_MAX_PENDING,
     DDP_TASK_ALLOC = 100, /* beside DDP_COLL_*: memory of the backend */
     DDP_TASK_FREE,
+    DDP_TASK_PEER,
     DDP_END_GRACE_MS = 2000, /* of the queue thread after a failure, before it is left behind */
     DDP_STUCK_MS = 200       /* the same where nothing can wake it; the first cause is told to all within that */
 };
 
 typedef struct ddp_queue_slot {
     ddp_task task;
-    size_t bytes; /* DDP_TASK_ALLOC */
-    void *memory; /* DDP_TASK_FREE */
+    size_t bytes;  /* DDP_TASK_ALLOC */
+    void *memory;  /* DDP_TASK_FREE, DDP_TASK_PEER */
+    uint32_t rank; /* DDP_TASK_PEER */
 } ddp_queue_slot;
 
 struct ddp_communicator {
@@ -45,7 +47,7 @@ struct ddp_communicator {
     int64_t began_ns;      /* when the running task began; 0: none runs */
     uint64_t failed;       /* ticket of the first that failed, 0: none; `cause` says why */
     ddp_err cause;
-    ddp_status alloc_status; /* of the last DDP_TASK_ALLOC, with alloc_err or `allocated` */
+    ddp_status alloc_status; /* of the last DDP_TASK_ALLOC or DDP_TASK_PEER, with alloc_err or `allocated` */
     ddp_err alloc_err;
     void *allocated;
     ddp_queue_slot ring[DDP_QUEUE_RING]; /* by ticket */

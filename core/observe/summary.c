@@ -1,11 +1,8 @@
 /* observe/summary.c -- summary.json: what a run came to, for programs. The names are a promise, see docs/metrics.md. */
 #include "observe/internal.h"
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 static json_t *count(uint64_t n) { return json_integer((json_int_t)n); }
@@ -45,34 +42,24 @@ static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
     return NULL;
 }
 
-static ddp_status write_file(const char *path, const char *data, ddp_err *err)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    ddp_status st;
-
-    if (fd < 0) return ddp_fail_errno(err, "cannot create %s", path);
-    st = ddp_write_all(fd, data, strlen(data), path, err);
-    if (st == DDP_OK) st = ddp_write_all(fd, "\n", 1, path, err);
-    if (st == DDP_OK && fsync(fd) != 0) st = ddp_fail_errno(err, "cannot flush %s to disk", path);
-    if (close(fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
-    return st;
-}
-
 ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err)
 {
     json_t *object = to_json(s, stats);
     char *data = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    char path[4096], tmp[4096 + 8];
-    ddp_status st = DDP_OK;
+    ddp_text file = {0};
+    char path[4096];
+    ddp_status st;
 
     json_decref(object);
-    if (data == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for summary.json");
-    (void)snprintf(path, sizeof(path), "%s/summary.json", dir);
-    (void)snprintf(tmp, sizeof(tmp), "%s.tmp", path);
-    st = ddp_make_folders(dir, err); /* it may have been removed since the start */
-    if (st == DDP_OK) st = write_file(tmp, data, err);
-    if (st == DDP_OK && rename(tmp, path) != 0) st = ddp_fail_errno(err, "cannot rename %s to %s", tmp, path);
-    if (st != DDP_OK) (void)unlink(tmp);
+    if (data != NULL) ddp_text_printf(&file, "%s\n", data);
     free(data);
+    if (file.data == NULL || file.failed) {
+        ddp_text_free(&file);
+        return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for summary.json");
+    }
+    (void)snprintf(path, sizeof(path), "%s/summary.json", dir);
+    st = ddp_make_folders(dir, err); /* it may have been removed since the start */
+    if (st == DDP_OK) st = ddp_file_replace(path, file.data, file.length, err);
+    ddp_text_free(&file);
     return st;
 }

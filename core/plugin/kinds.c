@@ -75,6 +75,14 @@ static ddp_status no_check(const ddp_host *host, const void *config, const ddp_c
     return DDP_OK; /* nothing can be said before the meeting */
 }
 static void no_launcher_clean(uint64_t pid) { (void)pid; }
+static ddp_status no_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err)
+{
+    (void)c;
+    (void)p;
+    (void)rank;
+    (void)out;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this backend's ranks do not see each other's memory");
+}
 
 static const ddp_backend_ops backend_stubs = {
     .comm_abort = no_comm_abort,
@@ -97,6 +105,7 @@ static const ddp_backend_ops backend_stubs = {
     .work_free = no_work_free,
     .check = no_check,
     .launcher_clean = no_launcher_clean,
+    .mem_peer = no_mem_peer,
 };
 
 #define MUST(type, slot)                                                                                               \
@@ -132,6 +141,7 @@ static const ddp_slot backend_slots[] = {
     WITH(ddp_backend_ops, recv, SEND_RECV),
     WITH(ddp_backend_ops, mem_alloc, MEM_ALLOC),
     WITH(ddp_backend_ops, mem_free, MEM_ALLOC),
+    WITH(ddp_backend_ops, mem_peer, MEM_PEER),
     WITH(ddp_backend_ops, work_test, ASYNC),
     WITH(ddp_backend_ops, work_wait, ASYNC),
     WITH(ddp_backend_ops, work_free, ASYNC),
@@ -164,7 +174,20 @@ static const ddp_slot init_slots[] = {
     MUST(ddp_init_ops, listen_at), MAY(ddp_init_ops, publish), MUST(ddp_init_ops, find),
 };
 
-/* ---- the kinds whose slots are all mandatory ------------------------------------------------------------------------ */
+/* ---- device --------------------------------------------------------------------------------------------------------- */
+static ddp_status no_measure(ddp_device *d, ddp_device_peaks *out, ddp_err *err)
+{
+    (void)d;
+    (void)out;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this device does not measure what it can do");
+}
+static ddp_status no_pin(ddp_device *d, const int32_t *processors, ddp_err *err)
+{
+    (void)d;
+    (void)processors;
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this device does not bind its compute threads to processors");
+}
+static const ddp_device_ops device_stubs = {.measure = no_measure, .pin = no_pin};
 static const ddp_slot device_slots[] = {
     MUST(ddp_device_ops, open),
     MUST(ddp_device_ops, close),
@@ -182,7 +205,11 @@ static const ddp_slot device_slots[] = {
     MUST(ddp_device_ops, sync),
     MUST(ddp_device_ops, optim_step),
     MUST(ddp_device_ops, flat),
+    MAY(ddp_device_ops, measure),
+    MAY(ddp_device_ops, pin),
 };
+
+/* ---- the kinds whose slots are all mandatory ------------------------------------------------------------------------ */
 static const ddp_slot model_slots[] = {MUST(ddp_model_ops, build)};
 static const ddp_slot sampler_slots[] = {
     MUST(ddp_sampler_ops, open),
@@ -199,7 +226,7 @@ static const ddp_kind_table kinds[DDP_KIND_END_] = {
     [DDP_KIND_BACKEND] = {DDP_BACKEND_ABI, sizeof(ddp_backend_ops), backend_slots, DDP_COUNT(backend_slots),
                           &backend_stubs},
     [DDP_KIND_INIT] = {DDP_INIT_ABI, sizeof(ddp_init_ops), init_slots, DDP_COUNT(init_slots), &init_stubs},
-    [DDP_KIND_DEVICE] = {DDP_DEVICE_ABI, sizeof(ddp_device_ops), device_slots, DDP_COUNT(device_slots), NULL},
+    [DDP_KIND_DEVICE] = {DDP_DEVICE_ABI, sizeof(ddp_device_ops), device_slots, DDP_COUNT(device_slots), &device_stubs},
     [DDP_KIND_MODEL] = {DDP_MODEL_ABI, sizeof(ddp_model_ops), model_slots, DDP_COUNT(model_slots), NULL},
     [DDP_KIND_SAMPLER] = {DDP_SAMPLER_ABI, sizeof(ddp_sampler_ops), sampler_slots, DDP_COUNT(sampler_slots), NULL},
     [DDP_KIND_DATASET] = {DDP_DATASET_ABI, sizeof(ddp_dataset_ops), dataset_slots, DDP_COUNT(dataset_slots), NULL},

@@ -23,6 +23,7 @@ struct ddp_reducer {
     uint64_t *tickets;
     double own_loss, own_samples;
     int own_stop;
+    bool own_bad; /* gradients that an exchange is told of */
 };
 
 /* A place for each signal that asks a run to end: an average above 0 says that some rank was asked. */
@@ -41,6 +42,7 @@ static void write_extras(ddp_reducer *r)
     bool bad = !isfinite((float)r->own_loss);
 
     r->extra[EXTRA_LOSS] = bad ? 0.0f : (float)r->own_loss;
+    bad |= r->own_bad;
     r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
     r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
@@ -107,6 +109,35 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err)
 
     if (index >= DDP_MAX_PENDING) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - DDP_MAX_PENDING], err));
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
+}
+
+static void write_extras_of(void *reducer) { write_extras(reducer); }
+
+ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
+{
+    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_AVG,
+                              .send = r->extra,
+                              .recv = r->extra,
+                              .count = DDP_EXTRA},
+                     .before = write_extras_of,
+                     .before_ctx = r};
+
+    r->own_bad = !finite;
+    return ddp_communicator_run(r->comm, &task, err);
+}
+
+ddp_status ddp_reducer_scan(ddp_reducer *r, ddp_err *err)
+{
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) {
+        scan_bucket(&r->scans[b]);
+        if (r->scans[b].err.status == DDP_OK) continue;
+        *err = r->scans[b].err;
+        return ddp_fail_context(err, "gradients of bucket %u", b);
+    }
+    return DDP_OK;
 }
 
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop)

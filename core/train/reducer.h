@@ -19,12 +19,18 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err);
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
 
+/* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when it returns;
+ * `finite`: what this rank has seen of the gradients. Submits and waits. */
+ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err);
+/* Looks for what is not finite in the rank's own gradients, as the queue thread does for buckets. */
+ddp_status ddp_reducer_scan(ddp_reducer *r, ddp_err *err);
+
 typedef struct ddp_reduced {
     double loss; /* mean over the global batch */
     bool finite; /* on all ranks: loss and gradients */
     int stop;    /* the signal that a rank was asked to end by, the same on all ranks; 0: none */
 } ddp_reduced;
-/* After the last bucket's wait. */
+/* After the last bucket's wait, or an exchange. */
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out);
 /* What this rank itself found not to be finite in the last step, "loss" or "gradient of fc1.weight (element 17)"; "" when
  * nothing. */

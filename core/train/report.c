@@ -1,5 +1,5 @@
 /* train/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree on. */
-#include "train/session.h"
+#include "train/pin.h"
 #include <inttypes.h>
 
 static void shape_text(uint32_t rank, const int64_t *dims, char *buf, size_t capacity)
@@ -128,9 +128,11 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
     char a[32];
 
-    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s\n", s->model->desc.name,
+    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name,
                     s->config->train->device, s->device_info.name, s->device_info.library, s->threads,
                     s->threads == 1 ? "" : "s");
+    ddp_session_pin_text(s, out);
+    ddp_text_printf(out, "\n");
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
                     ddp_session_backend_name(s));
     if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);

@@ -304,6 +304,7 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     t->s->phase = DDP_EXIT_PEER;
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
     DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
+    DDP_TRY(ddp_shards_gather_state(t, err));
     if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
     DDP_TRY(ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));

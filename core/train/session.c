@@ -1,6 +1,7 @@
 /* train/session.c -- opens, in the order of a start, what is local to a rank: plugins (plugins.c), data, graph, layout,
  * device, programs. Each step sets the phase, which is the exit code if it fails. */
 #include "train/plugins.h"
+#include "train/pin.h"
 #include "base/sys.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -197,6 +198,11 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
                              (uint32_t)s->launch.world, &s->layout, err);
 }
 
+const char *ddp_session_precision(const ddp_session *s)
+{
+    return s->config->train->precision == DDP_PRECISION_BF16 ? "bf16" : "f32";
+}
+
 static uint32_t compute_threads(const ddp_session *s)
 {
     if (s->config->train->threads > 0) return (uint32_t)s->config->train->threads;
@@ -208,12 +214,16 @@ static ddp_status open_device(ddp_session *s, ddp_err *err)
     ddp_device_params p = {.struct_size = sizeof(p),
                            .ordinal = s->device_ordinal,
                            .threads = compute_threads(s),
-                           .precision = DDP_PRECISION_F32,
+                           .precision = (uint32_t)s->config->train->precision,
                            .local_rank = (uint32_t)s->launch.local_rank,
                            .local_size = (uint32_t)s->launch.local_size};
 
     s->threads = p.threads;
     s->phase = DDP_EXIT_PLUGIN;
+    if (p.precision != DDP_PRECISION_F32 && (s->device_ops->caps & DDP_DEVICE_CAP_BF16) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
+                        s->config->train->device);
     if (s->device_ops->open(&s->host, s->device_config, &p, &s->device, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
         return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
@@ -251,6 +261,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     s->device_config = pc.device;
     s->device_ordinal = pc.ordinal;
     if (open_device(s, err) != DDP_OK) goto close;
+    if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     return DDP_OK;
 

@@ -28,6 +28,7 @@ typedef struct ddp_launch {
     ddp_purpose purpose;
     const char *weights;                  /* --checkpoint; NULL: as the config says */
     bool planning;                        /* --check, --print-config: nothing is started */
+    bool profile;                         /* --profile: rank 0 measures its kernels */
     int32_t nproc;                        /* ranks that this process starts and supervises; 1: it is one itself */
     char url[DDP_ENDPOINT_MAX + 64];      /* init_method in force; "": none is needed, or none is known */
     const char *rank_where, *world_where; /* "node1.ini:4", "--nproc", "PMI_SIZE", for messages */
@@ -71,6 +72,13 @@ typedef struct ddp_variant {
     ddp_instance *instance;
 } ddp_variant;
 
+/* Where the compute threads are bound; train/pin.h */
+typedef struct ddp_pin {
+    bool pinned;
+    uint32_t first;  /* thread i to processor number first + i of ddp_processors */
+    bool left_alone; /* though it should be: the processors are not this rank's to share out */
+} ddp_pin;
+
 #define DDP_MAX_VARIANTS 4 /* training and evaluation, each with its remainder */
 
 typedef struct ddp_session {
@@ -108,6 +116,7 @@ typedef struct ddp_session {
     ddp_device *device;
     ddp_device_info device_info;
     uint32_t threads;
+    ddp_pin pin; /* planned; in force once the ranks have met */
 
     ddp_variant variants[DDP_MAX_VARIANTS];
     uint32_t variant_count;
@@ -131,7 +140,8 @@ void ddp_session_choose_backend(ddp_session *s, bool one_host);
 /* "shm", or "shm or gloo-tcp" */
 const char *ddp_session_backend_name(const ddp_session *s);
 
-uint32_t ddp_optimizer_states(const ddp_config *c); /* arenas that the optimiser keeps: 0, 1 or 2 */
+const char *ddp_session_precision(const ddp_session *s); /* "f32", "bf16": of the products */
+uint32_t ddp_optimizer_states(const ddp_config *c);      /* arenas that the optimiser keeps: 0, 1 or 2 */
 /* The lines that all ranks must agree on, options first. */
 void ddp_session_agreement(const ddp_session *s, ddp_text *out);
 /* The plan, for people: parameters, buckets, memory, FLOPs and bytes of a step. */

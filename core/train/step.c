@@ -1,6 +1,6 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
-#include "train/trainer.h"
+#include "train/profile.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,21 +26,33 @@ void ddp_trainer_optimizer(ddp_trainer *t)
                            .grad_scale = 1.0};
 }
 
+static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
+                              ddp_err *err)
+{
+    if (t->profile != NULL) return ddp_profile_run(t->profile, v, run, first, last, err);
+    return t->s->device_ops->run(v->instance, run, first, last, err);
+}
+
+static ddp_status launch_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    if (t->profile != NULL) return ddp_profile_launch(t->profile, t->reducer, b, err);
+    return ddp_reducer_launch(t->reducer, b, err);
+}
+
 /* Kernels of one micro-step. On the last one, a bucket goes out as soon as its gradients are final (overlap), or all go out
  * at the end. */
 static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run, bool last, ddp_err *err)
 {
-    const ddp_device_ops *ops = t->s->device_ops;
     uint32_t at = 0, kernels = v->lowered->kernel_count;
 
     for (uint32_t b = 0; last && t->overlap && b + 1 < t->s->layout->bucket_count; b++) {
         uint32_t ready = v->planned->bucket_ready[b];
 
-        DDP_TRY(ops->run(v->instance, run, at, ready, err));
+        DDP_TRY(run_kernels(t, v, run, at, ready, err));
         at = ready;
-        DDP_TRY(ddp_reducer_launch(t->reducer, b, err));
+        DDP_TRY(launch_bucket(t, b, err));
     }
-    return ops->run(v->instance, run, at, kernels, err);
+    return run_kernels(t, v, run, at, kernels, err);
 }
 
 static ddp_status read_loss(ddp_trainer *t, const ddp_variant *v, float *loss, ddp_err *err)
@@ -83,12 +95,11 @@ int ddp_trainer_asked_to_stop(const ddp_trainer *t)
 }
 
 /* The buckets that have not gone out yet: the last one, or all of them without overlap. */
-static ddp_status launch_rest(ddp_trainer *t, double loss_sum, double samples, ddp_err *err)
+static ddp_status launch_rest(ddp_trainer *t, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count;
 
-    ddp_reducer_set_own(t->reducer, loss_sum, samples, ddp_trainer_asked_to_stop(t));
-    for (uint32_t b = t->overlap ? buckets - 1 : 0; b < buckets; b++) DDP_TRY(ddp_reducer_launch(t->reducer, b, err));
+    for (uint32_t b = t->overlap ? buckets - 1 : 0; b < buckets; b++) DDP_TRY(launch_bucket(t, b, err));
     return DDP_OK;
 }
 
@@ -102,6 +113,7 @@ static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
                              .state2 = t->state2 == NULL ? NULL : t->state2 + first};
 
     slice.count = DDP_MIN_OF(end, l->extra_offset) - first; /* the extras are not parameters */
+    if (t->profile != NULL) return ddp_profile_update(t->profile, &t->optim, &slice, err);
     return t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err);
 }
 
@@ -119,24 +131,26 @@ static ddp_status not_finite(ddp_trainer *t, ddp_err *err)
     (void)snprintf(name, sizeof(name), "not finite at step %" PRIu64, t->step + 1);
     DDP_TRY(ddp_group_gather(t->group, name, own, strlen(own), &block, texts, lengths,
                              t->s->config->group->step_timeout_ms, err));
-    while (guilty + 1 < world && lengths[guilty] == 0) guilty++;
-    (void)snprintf(msg, sizeof(msg),
-                   "step %" PRIu64
-                   ": %.*s of rank %d is not finite; lower [optimizer] lr, or look at the data of that step",
-                   t->step + 1, (int)lengths[guilty], (const char *)texts[guilty], guilty);
+    while (guilty < world && lengths[guilty] == 0) guilty++;
+    if (guilty == world) /* each is finite and their sum is not */
+        (void)snprintf(msg, sizeof(msg),
+                       "step %" PRIu64 ": the mean of the ranks' gradients is not finite; lower [optimizer] lr",
+                       t->step + 1);
+    else
+        (void)snprintf(msg, sizeof(msg),
+                       "step %" PRIu64
+                       ": %.*s of rank %d is not finite; lower [optimizer] lr, or look at the data of that step",
+                       t->step + 1, (int)lengths[guilty], (const char *)texts[guilty], guilty);
     free(block);
     ddp_group_abort(t->group, DDP_EXIT_NONFINITE, msg);
     return ddp_fail(err, DDP_ERR_DATA, "%s", msg);
 }
 
-static ddp_status reduce_and_update(ddp_trainer *t, uint64_t micros, double *wait_ms, ddp_reduced *reduced,
-                                    ddp_err *err)
+static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count;
     int64_t waited = 0;
 
-    t->optim.step = t->step + 1;
-    t->optim.grad_scale = 1.0 / (double)micros;
     for (uint32_t b = 0; b < buckets; b++) {
         int64_t from = ddp_now_ns();
 
@@ -152,6 +166,41 @@ static ddp_status reduce_and_update(ddp_trainer *t, uint64_t micros, double *wai
     }
     *wait_ms = (double)waited * 1e-6;
     return DDP_OK;
+}
+
+/* All ranks meet and have each other's scalars; adds the time to *wait_ms. */
+static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+
+    t->s->phase = DDP_EXIT_PEER;
+    DDP_TRY(ddp_reducer_exchange(t->reducer, finite, err));
+    t->s->phase = DDP_EXIT_INTERNAL;
+    *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+    ddp_reducer_result(t->reducer, reduced);
+    if (reduced->finite) return DDP_OK;
+    DDP_TRY(ddp_reducer_scan(t->reducer, err));
+    return not_finite(t, err);
+}
+
+static ddp_status update_shares(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
+{
+    bool finite;
+
+    DDP_TRY(exchange(t, true, wait_ms, reduced, err));
+    DDP_TRY(t->profile != NULL ? ddp_profile_shards(t->profile, t, &finite, err) : ddp_shards_update(t, &finite, err));
+    return exchange(t, finite, wait_ms, reduced, err);
+}
+
+static ddp_status update(ddp_trainer *t, uint64_t micros, double loss_sum, double samples, double *wait_ms,
+                         ddp_reduced *reduced, ddp_err *err)
+{
+    t->optim.step = t->step + 1;
+    t->optim.grad_scale = 1.0 / (double)micros;
+    ddp_reducer_set_own(t->reducer, loss_sum, samples, ddp_trainer_asked_to_stop(t));
+    if (t->shards != NULL) return update_shares(t, wait_ms, reduced, err);
+    DDP_TRY(launch_rest(t, err));
+    return reduce_and_update(t, wait_ms, reduced, err);
 }
 
 static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wait_ms, double samples)
@@ -195,12 +244,12 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
         DDP_TRY(micro_step(t, &batch, micro, micro + 1 == micros, &loss_sum, err));
         samples += (double)batch.count;
     }
-    DDP_TRY(launch_rest(t, loss_sum, samples, err));
-    DDP_TRY(reduce_and_update(t, micros, &wait_ms, &reduced, err));
+    DDP_TRY(update(t, micros, loss_sum, samples, &wait_ms, &reduced, err));
     t->loss = reduced.loss;
     t->stopping = reduced.stop;
     t->step++;
     t->cursor += micros;
     record_step(t, from, (double)data_ns * 1e-6, wait_ms, samples);
+    if (t->profile != NULL) ddp_profile_step(t->profile, from, data_ns, micros, wait_ms);
     return DDP_OK;
 }

@@ -1,6 +1,8 @@
 /* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
  * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
 #include "train/trainer.h"
+#include "train/pin.h"
+#include "train/profile.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -82,7 +84,9 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .params = t->params,
                          .grads = t->grads,
                          .buffers = t->buffers};
-    return training ? ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err) : DDP_OK;
+    if (!training) return DDP_OK;
+    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err));
+    return ddp_shards_open(t, err);
 }
 
 /* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
@@ -94,6 +98,7 @@ static void release(ddp_trainer *t)
                      t->buffers};
 
     ddp_variants_free(t->s);
+    ddp_shards_close(t);
     if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
     if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
     if (!ddp_communicator_close(t->comm)) return;
@@ -144,22 +149,27 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
     char members[512], count[32], text[512];
+    ddp_text pinned = {0};
 
     t->s->phase = DDP_EXIT_CONFIG;
     if (s->launch.rank != 0) return DDP_OK;
     DDP_TRY(ddp_observer_open(&p, &t->observer, err));
+    ddp_session_pin_text(s, &pinned);
     (void)snprintf(
         members, sizeof(members),
-        "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"f32\", "
+        "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"%s\", "
         "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
         ", \"planned_steps\": %" PRIu64,
-        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->config->train->device, s->model->desc.name,
-        s->param_elements, s->batches.global_batch, t->step, t->total_steps);
+        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->config->train->device, ddp_session_precision(s),
+        s->model->desc.name, s->param_elements, s->batches.global_batch, t->step, t->total_steps);
     (void)snprintf(text, sizeof(text),
-                   "training %s (%s parameters) with %d rank%s x batch %" PRId64 " over %s on %s, %u thread%s a rank",
+                   "training %s (%s parameters) with %d rank%s x batch %" PRId64
+                   " over %s on %s, %u thread%s a rank%s%s",
                    s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), s->launch.world,
                    s->launch.world == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
-                   ddp_session_backend_name(s), s->device_info.name, s->threads, s->threads == 1 ? "" : "s");
+                   ddp_session_backend_name(s), s->device_info.name, s->threads, s->threads == 1 ? "" : "s",
+                   s->launch.world == 1 ? ", " : ", rank 0 ", pinned.data != NULL ? pinned.data : "");
+    ddp_text_free(&pinned);
     ddp_observe_event(t->observer, "start", members, text);
     return DDP_OK;
 }
@@ -177,7 +187,7 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
                        .first_step_s = t->first_step_s,
                        .backend = ddp_session_backend_name(t->s),
                        .device = t->s->config->train->device,
-                       .precision = "f32",
+                       .precision = ddp_session_precision(t->s),
                        .exit_code = exit_code};
 
     if (t->observer == NULL) return DDP_OK;
@@ -237,6 +247,7 @@ static bool choose_overlap(const ddp_trainer *t)
     int32_t wish = t->s->config->ddp->overlap;
     unsigned local = (unsigned)ddp_group_local_size(t->group);
 
+    if (t->shards != NULL) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
     return ddp_group_world(t->group) > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
@@ -253,6 +264,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     bool done;
 
     DDP_TRY(ddp_session_share_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
+    DDP_TRY(ddp_trainer_pin(t, err)); /* before memory is touched, which lies near the processor that does */
     s->phase = DDP_EXIT_MEETING;
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
     DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
@@ -261,17 +273,20 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
     t->overlap = choose_overlap(t);
+    if (!t->overlap && s->pin.pinned) ddp_communicator_stay_near(t->comm);
     ddp_trainer_optimizer(t);
     DDP_TRY(ddp_trainer_restore(t, &done, err));
     if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);
     if (done) return DDP_OK;
     plan_steps(t);
     DDP_TRY(open_observer(t, err));
+    DDP_TRY(ddp_profile_open(t, &t->profile, err));
     set_graceful(s, true);
     DDP_TRY(run_epochs(t, err));
     set_graceful(s, false);
     s->phase = DDP_EXIT_INTERNAL;
-    return finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err);
+    DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
+    return ddp_profile_report(t->profile, err);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------------------- */
@@ -333,6 +348,7 @@ int ddp_train(ddp_session *s, ddp_ending *ending)
     } else if (t.stopping != 0) {
         code = stopped(&t, ending->message, sizeof(ending->message));
     }
+    ddp_profile_close(t.profile);
     if (t.observer != NULL) ddp_observer_close(t.observer);
     if (t.eval_loader != NULL) ddp_loader_close(t.eval_loader);
     if (t.loader != NULL) ddp_loader_close(t.loader);

@@ -2,6 +2,8 @@
  *
  *   trainer.c   the order of a run: join, memory, parameters, epochs, end
  *   step.c      one update: micro-steps, buckets, optimiser
+ *   shards.c    the update where ranks see each other's memory: a share of the parameters each
+ *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
  *   buffers.c   what the model keeps and does not train, and the random numbers of a step
  *   tensors.c   all of it by PyTorch's names
@@ -28,6 +30,9 @@ typedef struct ddp_ending {
     void *ctx;
 } ddp_ending;
 
+typedef struct ddp_shards ddp_shards;
+typedef struct ddp_profile ddp_profile;
+
 typedef struct ddp_trainer {
     ddp_ending *ending;
     ddp_session *s;
@@ -35,12 +40,14 @@ typedef struct ddp_trainer {
     ddp_communicator *comm;
     ddp_reducer *reducer;
     ddp_observer *observer; /* rank 0 only */
+    ddp_profile *profile;   /* rank 0 with --profile; else NULL */
     ddp_loader *loader, *eval_loader;
     bool overlap, saving; /* saving: rank 0 has a checkpoint folder */
 
     /* Flat arenas of layout->elements floats, canonical f32, in bucket order. */
     float *params, *grads, *state1, *state2; /* states NULL where the optimiser has none */
     bool comm_memory;                        /* params and grads are the backend's memory */
+    ddp_shards *shards;                      /* each rank updates a share of the parameters; NULL: all of them */
     float *buffers;                          /* s->buffer_elements, the device's; NULL where the model has none */
     int64_t *counts;                         /* by buffer: what one of i64 holds */
     void *arena;                             /* activations, s->arena_bytes */
@@ -65,6 +72,14 @@ ddp_status ddp_trainer_step(ddp_trainer *t,
                             ddp_err *err);           /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 void ddp_trainer_optimizer(ddp_trainer *t);          /* fills t->optim from the config */
+/* Sets t->shards where each rank is to update a share of the parameters. */
+ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
+void ddp_shards_close(ddp_trainer *t);
+/* This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
+ * *finite: whether these shares of the mean gradients are. */
+ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
+/* The whole optimiser state on every rank; collective, nothing where it is there already. */
+ddp_status ddp_shards_gather_state(ddp_trainer *t, ddp_err *err);
 /* Sets t->stopping when a signal cuts it short on any rank. */
 ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
 /* All that an evaluation without training does once parameters are there. */
@@ -99,5 +114,8 @@ ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *e
 ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
                             ddp_err *err); /* parameters, state_dict order */
+
+/* Once the ranks have met: has the device bind its compute threads where [train] pin says so; s->pin tells. */
+ddp_status ddp_trainer_pin(ddp_trainer *t, ddp_err *err);
 
 #endif

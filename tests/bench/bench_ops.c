@@ -1,6 +1,6 @@
 /* bench_ops.c -- how far the CPU device is from oneDNN's convolutions and matrix products alone, kernel by kernel.
  *
- *     make tests/bench/bench_ops && tests/bench/bench_ops [resnet|lenet|gpt|gpt2] [rounds] [threads]
+ *     make tests/bench/bench_ops && tests/bench/bench_ops [resnet|lenet|gpt|gpt2] [rounds] [threads] [f32|bf16]
  *
  * The step is forward and backward of one of bench_nets.h. Its floor is the sum, over the convolutions, linear layers and products
  * of attention of the program, of the fastest that oneDNN does for that shape by any of its implementations and layouts, weights
@@ -17,6 +17,7 @@
 #include "device_util.h"
 
 static uint64_t seed = 1;
+static bool half;
 static clockid_t which_clock = CLOCK_MONOTONIC;
 
 static double now(void)
@@ -79,6 +80,9 @@ static dnnl_memory_t memory_for(dnnl_primitive_desc_t pd, dnnl_query_t what)
 
 enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS };
 
+/* Results are f32; what is multiplied is as the step's precision says. */
+static dnnl_data_type_t type_of(bool result) { return half && !result ? dnnl_bf16 : dnnl_f32; }
+
 static void add_way(floor_entry *e, dnnl_primitive_desc_t pd, uint32_t what)
 {
     static const int args[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
@@ -93,6 +97,23 @@ static void add_way(floor_entry *e, dnnl_primitive_desc_t pd, uint32_t what)
     dnnl_ok(dnnl_primitive_create(&w->primitive, pd));
     for (int i = 0; i < 3; i++) w->args[i] = (dnnl_exec_arg_t){args[what][i], memory_for(pd, mds[what][i])};
     e->way_count++;
+}
+
+/* The forward convolution that the library wants to know for a gradient, all of it of the type that is read. */
+static dnnl_primitive_desc_t hint(const dnnl_dims_t xd, const dnnl_dims_t wd, const dnnl_dims_t yd,
+                                  dnnl_format_tag_t tag, const dnnl_dims_t stride, const dnnl_dims_t padding)
+{
+    dnnl_memory_desc_t x, w, y;
+    dnnl_convolution_desc_t op;
+    dnnl_primitive_desc_t pd;
+
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&x, 4, xd, type_of(false), tag));
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&w, 4, wd, type_of(false), dnnl_format_tag_any));
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&y, 4, yd, type_of(false), tag));
+    dnnl_ok(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &x, &w, NULL, &y,
+                                               stride, padding, padding));
+    dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL));
+    return pd;
 }
 
 /* The first two of the library's list, with images in the layout that it likes best and channels last. */
@@ -112,12 +133,14 @@ static void conv_ways(floor_entry *e, const ddp_value *x, const ddp_value *w, co
         dnnl_convolution_desc_t op;
         dnnl_primitive_desc_t forward;
         dnnl_primitive_desc_iterator_t it;
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&xm, 4, xd, dnnl_f32, tag));
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&wm, 4, wd, dnnl_f32, dnnl_format_tag_any));
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&ym, 4, yd, dnnl_f32, tag));
-        dnnl_ok(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &xm, &wm, NULL,
-                                                   &ym, stride, padding, padding));
-        dnnl_ok(dnnl_primitive_desc_create(&forward, &op, NULL, engine, NULL));
+        dnnl_ok(dnnl_memory_desc_init_by_tag(&xm, 4, xd, type_of(e->op == DDP_OP_CONV2D_GRAD_INPUT), tag));
+        dnnl_ok(
+            dnnl_memory_desc_init_by_tag(&wm, 4, wd, type_of(e->op == DDP_OP_CONV2D_GRAD_WEIGHT), dnnl_format_tag_any));
+        dnnl_ok(dnnl_memory_desc_init_by_tag(&ym, 4, yd, type_of(e->op == DDP_OP_CONV2D), tag));
+        forward = hint(xd, wd, yd, tag, stride, padding);
+        if (e->op == DDP_OP_CONV2D)
+            dnnl_ok(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &xm, &wm,
+                                                       NULL, &ym, stride, padding, padding));
         if (e->op == DDP_OP_CONV2D_GRAD_INPUT)
             dnnl_ok(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &xm, &wm, &ym, stride,
                                                              padding, padding));
@@ -147,8 +170,8 @@ static void matmul_ways(floor_entry *e, int64_t batch, int64_t m, int64_t n, int
         dnnl_memory_desc_t am, bm, cm;
         dnnl_matmul_desc_t op;
         dnnl_primitive_desc_t pd;
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&am, 3, (dnnl_dims_t){batch, m, k}, dnnl_f32, a));
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&bm, 3, (dnnl_dims_t){batch, k, n}, dnnl_f32, b));
+        dnnl_ok(dnnl_memory_desc_init_by_tag(&am, 3, (dnnl_dims_t){batch, m, k}, type_of(false), a));
+        dnnl_ok(dnnl_memory_desc_init_by_tag(&bm, 3, (dnnl_dims_t){batch, k, n}, type_of(false), b));
         dnnl_ok(dnnl_memory_desc_init_by_tag(&cm, 3, (dnnl_dims_t){batch, m, n}, dnnl_f32, dnnl_abc));
         dnnl_ok(dnnl_matmul_desc_init(&op, &am, &bm, NULL, &cm));
         dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL));
@@ -164,9 +187,12 @@ static void inner_product_way(floor_entry *e, int64_t rows, int64_t in, int64_t 
     dnnl_primitive_desc_t forward, pd;
     uint32_t what = e->op - DDP_OP_LINEAR;
 
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&x, 2, (dnnl_dims_t){rows, in}, dnnl_f32, dnnl_format_tag_any));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&w, 2, (dnnl_dims_t){out, in}, dnnl_f32, dnnl_format_tag_any));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&y, 2, (dnnl_dims_t){rows, out}, dnnl_f32, dnnl_format_tag_any));
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&x, 2, (dnnl_dims_t){rows, in}, type_of(what == BACKWARD_DATA),
+                                         dnnl_format_tag_any));
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&w, 2, (dnnl_dims_t){out, in}, type_of(what == BACKWARD_WEIGHTS),
+                                         dnnl_format_tag_any));
+    dnnl_ok(
+        dnnl_memory_desc_init_by_tag(&y, 2, (dnnl_dims_t){rows, out}, type_of(what == FORWARD), dnnl_format_tag_any));
     dnnl_ok(dnnl_inner_product_forward_desc_init(&op, dnnl_forward_training, &x, &w, NULL, &y));
     dnnl_ok(dnnl_primitive_desc_create(&forward, &op, NULL, engine, NULL));
     if (what == BACKWARD_DATA) dnnl_ok(dnnl_inner_product_backward_data_desc_init(&op, &x, &w, &y));
@@ -184,6 +210,7 @@ static void linear_ways(floor_entry *e, int64_t rows, int64_t in, int64_t out)
     const int *s = which[e->op - DDP_OP_LINEAR];
 
     matmul_ways(e, 1, size[s[0]], size[s[1]], size[s[2]]);
+    if (half) return;
     inner_product_way(e, rows, in, out);
     e->a = numbers((size_t)(rows * in) * 4);
     e->b = numbers((size_t)(in * out) * 4);
@@ -410,7 +437,8 @@ int main(int argc, char **argv)
         return 2;
     }
     if (threads == 1) which_clock = CLOCK_THREAD_CPUTIME_ID;
-    fixture_open(&f, threads);
+    half = argc > 4 && strcmp(argv[4], "bf16") == 0;
+    fixture_open_in(&f, threads, half ? DDP_PRECISION_BF16 : DDP_PRECISION_F32);
     omp_set_num_threads((int)threads);
     dnnl_ok(dnnl_engine_create(&engine, dnnl_cpu, 0));
     dnnl_ok(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));

@@ -93,11 +93,18 @@ class Case:
         path.write_text(text if text is not None else ini_text(merged(BASE, *layers)))
         return path
 
-    def start(self, *args, env=None, cwd=None, ignore=None):
-        """`ignore`: a signal that the program is started with as ignored."""
+    def start(self, *args, env=None, cwd=None, ignore=None, affinity=None):
+        """`ignore`: a signal that the program is started with as ignored; `affinity`: the processors that it may use."""
+
+        def prepare():
+            if ignore:
+                signal.signal(ignore, signal.SIG_IGN)
+            if affinity:
+                os.sched_setaffinity(0, affinity)
+
         p = subprocess.Popen([str(ENGINE), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              errors="replace", stdin=subprocess.DEVNULL, cwd=cwd or self.dir, env={**os.environ, **(env or {})},
-                             preexec_fn=(lambda: signal.signal(ignore, signal.SIG_IGN)) if ignore else None)
+                             preexec_fn=prepare if ignore or affinity else None)
         p.began = time.monotonic()
         self.started.append(p)
         return p
@@ -183,10 +190,11 @@ def main(*cases):
     for sig in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # a shell's background job ignores them, and the programs would
         signal.signal(sig, signal.SIG_DFL)
     for number, (cls, name) in enumerate(tests, 1):
-        case = cls()
+        case = None
         began = time.monotonic()
         title = f"{number} {cls.__name__}.{name}"
         try:
+            case = cls()
             getattr(case, name)()
             print(f"ok {title}", flush=True)
         except Skip as why:
@@ -196,6 +204,7 @@ def main(*cases):
             print(f"not ok {title}", flush=True)
             print("\n".join("# " + line for line in traceback.format_exc().splitlines()), flush=True)
         finally:
-            case.close()
+            if case is not None:
+                case.close()
         print(f"# {time.monotonic() - began:.2f} s", flush=True)
     return 1 if failed else 0

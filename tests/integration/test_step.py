@@ -18,14 +18,14 @@ class Step(Case):
                         str(target), "-ldl"], check=True)
         return target
 
-    def counts(self, first, last, extra):
+    def counts(self, first, last, extra, *args):
         """Allocations between the starts of two epochs by (thread, object), both ranks together."""
         lib = self.compile("count_malloc.c", self.dir / "libcount_malloc.so")
         (self.dir / "plugins").mkdir(exist_ok=True)
         self.compile("counting_sampler.c", self.dir / "plugins/sampler_counting.so")
         path = self.ini("x.ini", MLP, extra, {"sampler": {"plugin": "counting"}, "plugins": {"path": self.dir / "plugins"},
                                               "output": {"dir": self.dir / "out"}})
-        r = self.run("-c", path, "--nproc", 2, env={"LD_PRELOAD": str(lib), "COUNT_MALLOC": str(self.dir / "count"),
+        r = self.run("-c", path, "--nproc", 2, *args, env={"LD_PRELOAD": str(lib), "COUNT_MALLOC": str(self.dir / "count"),
                                                     "COUNT_FROM": str(first), "COUNT_TO": str(last)})
         self.equal(r.code, 0, r)
         total = collections.Counter()
@@ -42,12 +42,13 @@ class Step(Case):
         """Not by any thread of the core, not by any object but wrapped libraries; Gloo's shim on its own thread only."""
         if harness.SANITIZED:
             raise Skip("a sanitizer owns malloc")
-        for extra in ({}, {"optimizer": {"algorithm": "adamw", "momentum": None}, "train": {"accumulate": 2, "batch_size": 32},
-                           "ddp": {"overlap": "yes", "first_bucket_size": "4KiB", "bucket_size": "8KiB"}}):
-            start = self.counts(0, 1, extra)
+        adamw = {"optimizer": {"algorithm": "adamw", "momentum": None}, "train": {"accumulate": 2, "batch_size": 32},
+                 "ddp": {"overlap": "yes", "first_bucket_size": "4KiB", "bucket_size": "8KiB"}}
+        for args, extra in (([], {}), (["--profile"], {}), ([], adamw)):
+            start = self.counts(0, 1, extra, *args)
             self.check(any(obj == "device_cpu.so" for _, obj in start), f"the counter did not see the device compile: {start}")
             libraries = ("libdnnl", "libgloo", "libgomp")
-            ours = {k: n for k, n in self.counts(1, 10, extra).items()
+            ours = {k: n for k, n in self.counts(1, 10, extra, *args).items()
                     if not k[1].startswith(libraries) and k != ("ddp-queue", "backend_gloo_tcp.so")}
             self.equal(ours, {}, "allocations between steps 10 and 100")
 

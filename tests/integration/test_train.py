@@ -1,5 +1,6 @@
 """Training with the real program: two to four ranks, one INI or one for each node, every model, the files that a run leaves."""
 import json
+import pathlib
 import sys
 
 import harness
@@ -94,6 +95,33 @@ class Train(Case):
                         "model.mlp": {"activation": "gelu"}, "train": {"epochs": 4}})
         steps = self.metrics(r.dir, "step")
         self.check(steps[-1]["loss"] < 0.9 * steps[0]["loss"], (steps[0], steps[-1]))
+
+    def test_precision_bf16(self):
+        if "avx512_bf16" not in pathlib.Path("/proc/cpuinfo").read_text():
+            r = self.run("-c", self.ini("x.ini"), "--set", "train.precision=bf16")
+            self.fails(r, 3, "precision = bf16", "without_bf16")
+            r = self.train({"train": {"precision": "bf16"}, "device.cpu": {"without_bf16": "f32"}})
+            self.equal(r.summary["parameter_sha256"], self.train({}).summary["parameter_sha256"])
+            raise Skip("this CPU has no AVX512_BF16")
+        plain = self.train({"train": {"epochs": 4}}, nproc=2)
+        half = self.train({"train": {"epochs": 4, "precision": "bf16"}, "checkpoint": {"dir": self.dir / "ck"}}, nproc=2)
+        self.equal((plain.summary["precision"], half.summary["precision"]), ("f32", "bf16"))
+        self.check(plain.summary["parameter_sha256"] != half.summary["parameter_sha256"])
+        self.check(abs(plain.summary["final_loss"] / half.summary["final_loss"] - 1) < 0.15, (plain.summary, half.summary))
+        again = self.train({"train": {"epochs": 4, "precision": "bf16"}}, nproc=2)
+        self.equal(again.summary["parameter_sha256"], half.summary["parameter_sha256"])
+        # its checkpoint goes on in f32
+        r = self.train({"train": {"epochs": 5}, "checkpoint": {"dir": self.dir / "ck"}}, nproc=2)
+        self.equal((r.summary["precision"], r.summary["epochs"]), ("f32", 5))
+
+    def test_precision_is_agreed_on(self):
+        port = harness.free_port()
+        ranks = [self.start("-c", self.ini(f"r{r}.ini", {
+            "group": {"backend": "gloo-tcp", "init_method": f"tcp://127.0.0.1:{port}", "world_size": 2, "rank": r},
+            "train": {"precision": ("f32", "bf16")[r]}, "device.cpu": {"without_bf16": "f32"}})) for r in (0, 1)]
+        for p in ranks:
+            self.fails(self.finish(p), 4, "precision", "bf16", "f32")
+        self.fails(self.run("-c", self.ini("x.ini"), "--set", "train.precision=half"), 2, "precision", "f32|bf16")
 
     def test_two_nodes_by_two_files(self):
         port = harness.free_port()

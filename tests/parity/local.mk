@@ -1,7 +1,7 @@
 # What PyTorch gives, stored; tests/parity/make_vectors.py writes it anew.
 EXTRA_DIST += tests/parity/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt
-EXTRA_DIST += tests/parity/torch_mlp.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
+EXTRA_DIST += tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
 if WITH_GLOO
 if WITH_DNNL
 if WITH_ZLIB
@@ -9,6 +9,18 @@ TESTS += tests/parity/test_curve.py
 endif
 endif
 endif
+
+# loss curves of a convolutional net, a ResNet and a GPT
+EXTRA_DIST += tests/parity/torch_train.py tests/parity/make_model_curves.py tests/parity/test_model_curves.py \
+	tests/parity/vectors/model_curves.json
+if WITH_DNNL
+if WITH_ZLIB
+TESTS += tests/parity/test_model_curves.py
+endif
+endif
+
+# not a test: trainings of minutes to hours, started by hand
+EXTRA_DIST += tests/parity/accuracy.py
 
 # every op against PyTorch's stored results
 EXTRA_DIST += tests/parity/make_ops.py tests/parity/vectors/ops.safetensors

@@ -6,7 +6,8 @@
     vectors/models/NAME.safetensors       random weights of a small model, in the layout in which those libraries save theirs
     vectors/models/NAME.expected.safetensors   for these weights and the inputs in it: loss, logits, every gradient and what batch
                                           norm's buffers become, from PyTorch in float64; "own.X" is how far PyTorch in float32 is
-                                          from it, the largest difference over the largest magnitude of X
+                                          from it, the largest difference over the largest magnitude of X (of a
+                                          gradient at least GRAD_FLOOR of the largest of all gradients)
 
 Needs torch, torchvision and transformers, any interpreter that has them. The models are those of torch_models.py, once they are
 proved equal to the libraries'. A seed is taken under which PyTorch's float32 agrees with its float64: where a ReLU's input or
@@ -23,6 +24,7 @@ import torch_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 AGREES = 6e-6
+GRAD_FLOOR = 1e-6
 NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
 SEEDS = (0, 42)
 # name, plugin, its options, the image's channels and size or the tokens' length
@@ -159,8 +161,10 @@ def results(model, state, fields, dtype):
     return {k: t.detach().double() for k, t in out.items()}
 
 
-def distance(a, b):
-    return ((a - b).abs().max() / b.abs().max()).item()
+def distances(ours, exact):
+    floor = GRAD_FLOOR * max(t.abs().max() for k, t in exact.items() if k.startswith("grad."))
+    return {k: ((t - exact[k]).abs().max() / max(exact[k].abs().max(), floor if k.startswith("grad.") else 0)).item()
+            for k, t in ours.items()}
 
 
 def small(name, plugin, options, data, batch):
@@ -171,7 +175,7 @@ def small(name, plugin, options, data, batch):
         state = {k: t.clone() for k, t in model.state_dict().items()}
         fields = make_fields(plugin, model, data, batch)
         exact = results(model, state, fields, torch.float64)
-        own = {k: distance(t, exact[k]) for k, t in results(build(plugin, options, data), state, fields, torch.float32).items()}
+        own = distances(results(build(plugin, options, data), state, fields, torch.float32), exact)
         if max(own.values()) <= AGREES:
             break
     else:

@@ -10,11 +10,11 @@ import gzip
 import hashlib
 import json
 import os
-import socket
 import struct
-import subprocess
 import sys
 import time
+
+import torch_ranks
 
 BEGAN = float(os.environ.get("TORCH_MLP_BEGAN", "0")) or time.time()
 FOLDER = "/usr/share/datasets/fashion-mnist"
@@ -127,13 +127,7 @@ def main():
     if args.rank >= 0:
         worker(args)
         return 0
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    env = {**os.environ, "TORCH_MLP_BEGAN": str(BEGAN)}
-    ranks = [subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--rank", str(r), "--port", str(port)], env=env)
-             for r in range(args.world)]
-    return max(p.wait() for p in ranks)
+    return torch_ranks.start(__file__, args.world, {"TORCH_MLP_BEGAN": str(BEGAN)})
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ typedef struct fixture {
     void *handle;
     const ddp_plugin *plugin;
     const ddp_device_ops *ops;
-    ddp_device *device;
+    ddp_device *device; /* NULL: this CPU cannot do the precision that was asked for */
+    bool half; /* products in bf16: inputs and parameters are numbers that bf16 has, which makes each op exact */
     ddp_err err;
 } fixture;
 
@@ -55,9 +56,11 @@ static inline uint32_t two_threads(void)
 #endif
 }
 
-static inline void fixture_open(fixture *f, uint32_t threads)
+/* All options of the device at 0, which are their defaults. */
+static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precision)
 {
-    ddp_device_params p = {.struct_size = sizeof(p), .threads = threads, .local_size = 1};
+    static const uint64_t config[8];
+    ddp_device_params p = {.struct_size = sizeof(p), .threads = threads, .precision = precision, .local_size = 1};
     char path[4096];
 
     memset(f, 0, sizeof(*f));
@@ -67,12 +70,16 @@ static inline void fixture_open(fixture *f, uint32_t threads)
     f->plugin = dlsym(f->handle, DDP_PLUGIN_SYMBOL);
     assert_non_null(f->plugin);
     f->ops = f->plugin->ops;
-    OK(f, f->ops->open(NULL, NULL, &p, &f->device, &f->err));
+    f->half = precision == DDP_PRECISION_BF16;
+    if (f->half && !__builtin_cpu_supports("avx512bf16")) return;
+    OK(f, f->ops->open(NULL, config, &p, &f->device, &f->err));
 }
+
+static inline void fixture_open(fixture *f, uint32_t threads) { fixture_open_in(f, threads, DDP_PRECISION_F32); }
 
 static inline void fixture_close(fixture *f)
 {
-    f->ops->close(f->device); /* the file stays mapped, as its F_NO_UNLOAD asks */
+    if (f->device != NULL) f->ops->close(f->device); /* the file stays mapped, as its F_NO_UNLOAD asks */
 }
 
 /* Set-up and tear-down of a test, with one thread and with two. */
@@ -100,12 +107,43 @@ static inline int close_device(void **state)
     return 0;
 }
 
+static inline int open_one_half(void **state)
+{
+    static fixture f;
+
+    fixture_open_in(&f, 1, DDP_PRECISION_BF16);
+    *state = &f;
+    return 0;
+}
+
+static inline int open_two_half(void **state)
+{
+    static fixture f;
+
+    fixture_open_in(&f, two_threads(), DDP_PRECISION_BF16);
+    *state = &f;
+    return 0;
+}
+
+/* At the beginning of a test that runs in bf16 too. */
+#define NEEDS_DEVICE(f)                                                                                                \
+    do {                                                                                                               \
+        if ((f)->device != NULL) break;                                                                                \
+        print_message("# this CPU has no AVX512_BF16\n");                                                              \
+        skip();                                                                                                        \
+    } while (0)
+
 #define ONE(test)                                                                                                      \
     {                                                                                                                  \
 #test, test, open_one, close_device, NULL                                                                      \
     }
 #define BOTH(test)                                                                                                     \
     ONE(test), { #test ", 2 threads", test, open_two, close_device, NULL }
+#define HALF(test)                                                                                                     \
+    {#test ", bf16", test, open_one_half, close_device, NULL},                                                         \
+    {                                                                                                                  \
+#test ", bf16, 2 threads", test, open_two_half, close_device, NULL                                             \
+    }
 
 /* ---- random numbers: fresh in every run of the tests, the seed is printed ------------------------------------------------ */
 static inline uint64_t random_bits(uint64_t *state) /* splitmix64 */
@@ -169,6 +207,14 @@ static inline void *aligned(size_t bytes)
     return p;
 }
 
+/* -1 .. 1; eight bits where bf16 has to have it */
+static inline float job_random(const job *j)
+{
+    float x = random_float(j->seed);
+
+    return j->f->half ? roundf(x * 128) / 128 : x;
+}
+
 static inline void job_fill_value(job *j, uint32_t i)
 {
     const ddp_value *v = &j->p->values[i];
@@ -177,7 +223,7 @@ static inline void job_fill_value(job *j, uint32_t i)
     j->ref[i].data = calloc((size_t)v->elements + 1, sizeof(double));
     if (v->kind == DDP_VALUE_PARAM)
         for (int64_t e = 0; e < v->elements; e++)
-            j->ref[i].data[e] = j->params[v->offset + (uint64_t)e] = random_float(j->seed) * (float)scale;
+            j->ref[i].data[e] = j->params[v->offset + (uint64_t)e] = job_random(j) * (float)scale;
     for (int64_t e = 0; v->kind == DDP_VALUE_BUFFER && e < v->elements; e++) /* positive: a variance */
         j->ref[i].data[e] = j->buffers[v->offset + (uint64_t)e] = fabsf(random_float(j->seed)) + 0.125f;
     if (v->kind != DDP_VALUE_INPUT) return;
@@ -189,7 +235,7 @@ static inline void job_fill_value(job *j, uint32_t i)
             ((int64_t *)(void *)j->inputs[v->index])[e] = label;
             j->ref[i].data[e] = (double)label;
         } else {
-            j->ref[i].data[e] = j->inputs[v->index][e] = random_float(j->seed) * (float)scale;
+            j->ref[i].data[e] = j->inputs[v->index][e] = job_random(j) * (float)scale;
         }
     }
 }

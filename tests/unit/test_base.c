@@ -405,19 +405,36 @@ static void deadlines(void **state)
     (void)pthread_cond_destroy(&cond);
 }
 
+static void *read_affinity(void *arg)
+{
+    if (sched_getaffinity(0, sizeof(cpu_set_t), arg) != 0) CPU_ZERO((cpu_set_t *)arg);
+    return NULL;
+}
+
 static void cpus(void **state)
 {
-    cpu_set_t saved, one;
-    size_t first = 0;
+    cpu_set_t saved, one, seen;
+    const int32_t *list;
+    pthread_t thread;
+    ddp_err err = {0};
 
     (void)state;
     assert_int_equal(sched_getaffinity(0, sizeof(saved), &saved), 0);
     assert_int_equal(ddp_cpu_count(), CPU_COUNT(&saved));
-    while (!CPU_ISSET(first, &saved)) first++;
+    assert_int_equal(ddp_processors(&list), CPU_COUNT(&saved));
+    for (size_t i = 0; i < (size_t)CPU_COUNT(&saved); i++) {
+        assert_true(CPU_ISSET((size_t)list[i], &saved));
+        assert_true(i == 0 || list[i] > list[i - 1]);
+    }
+    assert_true(ddp_processors_are_own());
     CPU_ZERO(&one);
-    CPU_SET(first, &one);
+    CPU_SET((size_t)list[0], &one);
     assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
-    assert_int_equal(ddp_cpu_count(), 1);
+    assert_int_equal(ddp_cpu_count(), CPU_COUNT(&saved)); /* as it was at the start */
+    assert_int_equal(ddp_processors_are_own(), CPU_COUNT(&saved) == 1);
+    assert_int_equal(ddp_thread_start(&thread, "ddp-free", read_affinity, &seen, &err), DDP_OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(CPU_EQUAL(&seen, &saved)); /* though its creator is bound */
     assert_int_equal(sched_setaffinity(0, sizeof(saved), &saved), 0);
 }
 

@@ -511,7 +511,7 @@ static void bad_overrides(void **state)
     assert_int_equal(ddp_config_load("node1.ini", sets, 2, &c, &err), DDP_ERR_CONFIG);
     assert_string_equal(err.msg, "--set: unknown section [trian]; did you mean [train]?");
     assert_int_equal(ddp_config_load("node1.ini", key, 1, &c, &err), DDP_ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "--set: unknown key \"lr\" in [train]; its keys are device, threads, epochs"));
+    assert_non_null(strstr(err.msg, "--set: unknown key \"lr\" in [train]; its keys are device, threads, pin, epochs"));
 }
 
 static void tables(void **state)
@@ -635,7 +635,7 @@ static void agreement(void **state)
     static const char *const sets[] = {"group.rank=1",          "train.threads=3",    "loader.workers=9",
                                        "output.progress=off",   "output.log_every=7", "output.dir=/tmp/x",
                                        "train.device=cpu:1",    "plugins.path=/z",    "group.init_method=tcp://a:1",
-                                       "checkpoint.dir=/tmp/y", "loader.prefetch=8"};
+                                       "checkpoint.dir=/tmp/y", "loader.prefetch=8",  "train.pin=no"};
     ddp_config a = load_config(MINIMAL, NULL, 0), b = load_config(MINIMAL, sets, DDP_COUNT(sets)), c;
     char hash_a[65], hash_b[65], hash_c[65];
     ddp_text lines = {0}, other = {0};

@@ -101,6 +101,17 @@ static void single_run(fixture *f, single *s, int64_t classes, double scale, dou
         single_run(f, &s_, classes, scale, tolerance);                                                                 \
     } while (0)
 
+/* With the weight as (in, out). */
+static void transposed_op(fixture *f, uint32_t op, double tolerance, shape a, shape b, shape c)
+{
+    const shape shapes[] = {a, b, c};
+    single s;
+
+    single_make(&s, op, 3, shapes);
+    s.node.attrs.linear.transposed = 1;
+    single_run(f, &s, 0, 1, tolerance);
+}
+
 /* n rows, i inputs, o outputs; the tolerance grows with the length of the sums */
 static void linear_ops(fixture *f, int64_t n, int64_t i, int64_t o)
 {
@@ -111,15 +122,22 @@ static void linear_ops(fixture *f, int64_t n, int64_t i, int64_t o)
     RUN(DDP_OP_LINEAR_GRAD_INPUT, 0, 1, t * (1 + sqrt((double)o)), IN(n, o), PARAM(o, i), ACT(n, i));
     RUN(DDP_OP_LINEAR_GRAD_INPUT, 0, 1, t * (1 + sqrt((double)o)), IN(n, o), PARAM(o, i), GRAD(n, i));
     RUN(DDP_OP_LINEAR_GRAD_WEIGHT, 0, 1, t * (1 + sqrt((double)n)), IN(n, o), IN(n, i), GRAD(o, i));
+    transposed_op(f, DDP_OP_LINEAR, t * (1 + sqrt((double)i)), (shape)IN(n, i), (shape)PARAM(i, o), (shape)ACT(n, o));
+    transposed_op(f, DDP_OP_LINEAR_GRAD_INPUT, t * (1 + sqrt((double)o)), (shape)IN(n, o), (shape)PARAM(i, o),
+                  (shape)ACT(n, i));
+    transposed_op(f, DDP_OP_LINEAR_GRAD_WEIGHT, t * (1 + sqrt((double)n)), (shape)IN(n, o), (shape)IN(n, i),
+                  (shape)GRAD(i, o));
     RUN(DDP_OP_LINEAR_GRAD_BIAS, 0, 1, t * (1 + sqrt((double)n)), IN(n, o), GRAD(o, 0));
 }
 
-static const int64_t sizes[][3] = {{1, 1, 1},     {1, 7, 10},     {2, 16, 3},    {3, 5, 17},
-                                   {8, 33, 64},   {9, 33, 64},    {16, 64, 16},  {37, 79, 5},
-                                   {64, 100, 10}, {130, 17, 129}, {5, 784, 300}, {300, 129, 257}};
+static const int64_t sizes[][3] = {{1, 1, 1},      {1, 7, 10},     {2, 16, 3},    {3, 5, 17},
+                                   {8, 33, 64},    {9, 33, 64},    {16, 64, 16},  {37, 79, 5},
+                                   {64, 100, 10},  {130, 17, 129}, {5, 784, 300}, {300, 129, 257},
+                                   {800, 130, 70}, {33, 3100, 70}, {7, 70, 800},  {1030, 65, 1100}};
 
 static void test_linear(void **state)
 {
+    NEEDS_DEVICE((fixture *)*state);
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) linear_ops(*state, sizes[i][0], sizes[i][1], sizes[i][2]);
 }
 
@@ -261,6 +279,9 @@ static void model_run(fixture *f, const model *m, int64_t batch, bool training)
     ddp_program *p;
     job j = {.f = f, .seed = &seed, .classes = m->classes, .scale = 0.3, .tolerance = 2e-5};
 
+    if (f->half) j.tolerance = 0.2; /* two roundings of 2^-9, and what cancels */
+    if (f->half) j.scale = 0.25;    /* still bf16 numbers */
+    j.by_scale = f->half;
     OK(f, ddp_graph_create(fields, 3, &g, &f->err));
     model_build(g, m);
     OK(f, ddp_graph_status(g, &f->err));
@@ -281,7 +302,9 @@ static void model_run(fixture *f, const model *m, int64_t batch, bool training)
 static void test_models(void **state)
 {
     static const int64_t batches[] = {1, 8, 9, 33};
+    const fixture *f = *state;
 
+    NEEDS_DEVICE(f);
     for (int i = 0; i < 48; i++) {
         model m = {.features = 13 + 29 * (i % 3),
                    .width = 5 + 31 * (i % 5),
@@ -292,6 +315,11 @@ static void test_models(void **state)
                    .residual = i % 2 == 1,
                    .shared = i % 4 >= 2,
                    .regression = i % 7 == 3};
+        if (f->half) { /* rounded before a relu, or the largest of its row, a number may be on either side */
+            m.layers = 1;
+            m.shared = false;
+            m.regression = true;
+        }
         for (size_t b = 0; b < DDP_COUNT(batches); b++) {
             model_run(*state, &m, batches[b], true);
             model_run(*state, &m, batches[b], false);
@@ -399,12 +427,28 @@ static void test_open(void **state)
     ddp_device_params p = {.struct_size = sizeof(p), .threads = 1, .precision = DDP_PRECISION_BF16};
     ddp_device *d = NULL;
     ddp_device_info info = {0};
+    int32_t options[2] = {0};
 
-    assert_int_equal(f->ops->open(NULL, NULL, &p, &d, &f->err), DDP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(f->err.msg, "precision = f32"));
+    if (__builtin_cpu_supports("avx512bf16")) {
+        OK(f, f->ops->open(NULL, options, &p, &d, &f->err));
+        f->ops->describe(d, &info);
+        assert_non_null(strstr(info.name, "bf16"));
+        f->ops->close(d);
+        d = NULL;
+    } else {
+        assert_int_equal(f->ops->open(NULL, options, &p, &d, &f->err), DDP_ERR_UNSUPPORTED);
+        assert_non_null(strstr(f->err.msg, "precision = f32"));
+        assert_non_null(strstr(f->err.msg, "without_bf16"));
+        options[0] = 1;
+        OK(f, f->ops->open(NULL, options, &p, &d, &f->err)); /* in f32 then */
+        f->ops->close(d);
+        d = NULL;
+    }
+    p.precision = 77;
+    assert_int_equal(f->ops->open(NULL, options, &p, &d, &f->err), DDP_ERR_UNSUPPORTED);
     p.precision = DDP_PRECISION_F32;
     p.threads = 0;
-    assert_int_equal(f->ops->open(NULL, NULL, &p, &d, &f->err), DDP_ERR_CONFIG);
+    assert_int_equal(f->ops->open(NULL, options, &p, &d, &f->err), DDP_ERR_CONFIG);
     assert_null(d);
     f->ops->describe(f->device, &info);
     assert_non_null(strstr(info.library, "oneDNN "));
@@ -436,12 +480,24 @@ static void test_memory(void **state)
     OK(f, f->ops->sync(f->device, &f->err));
 }
 
+/* No rate is known beforehand, but none of a CPU is below these, and none above. */
+static void test_measure(void **state)
+{
+    fixture *f = *state;
+    ddp_device_peaks peaks = {.struct_size = sizeof(peaks)};
+
+    OK(f, f->ops->measure(f->device, &peaks, &f->err));
+    assert_true(peaks.flops_per_s > 1e7 && peaks.flops_per_s < 1e13);
+    assert_true(peaks.bytes_per_s > 1e7 && peaks.bytes_per_s < 1e13);
+}
+
 /* ---- main -------------------------------------------------------------------------------------------------------------------- */
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_linear),  BOTH(test_pointwise), BOTH(test_losses),     BOTH(test_models), ONE(test_special_values),
-        ONE(test_lowering), ONE(test_bad_label),  ONE(test_unsupported), ONE(test_open),    ONE(test_memory)};
+        BOTH(test_linear), HALF(test_linear),        HALF(test_models),  BOTH(test_pointwise), BOTH(test_losses),
+        BOTH(test_models), ONE(test_special_values), ONE(test_lowering), ONE(test_bad_label),  ONE(test_unsupported),
+        ONE(test_open),    ONE(test_memory),         BOTH(test_measure)};
 
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "../../plugins/device/cpu/kernels.h"
 #include "device_util.h"
 #include "device_torch.h"
+#include <sched.h>
 
 enum { N = 1037, ROWS = 17, COLS = 61 }; /* ROWS x COLS = N, all odd */
 
@@ -214,6 +215,66 @@ static void test_updates_are_torchs(void **state)
     }
 }
 
+/* A slice of `n` under `ranks` ranks, each with its gradients: the bits of the mean's update, on all of them. */
+static void run_peers(fixture *f, uint32_t ranks, uint64_t n, uint64_t bad)
+{
+    float *grads[5], *params[5], *state1[2], *plain = aligned(n * 4), *mean = aligned(n * 4);
+    uint64_t not_finite = 0;
+    ddp_optim_peers peers = {.struct_size = sizeof(peers),
+                             .count = ranks,
+                             .grads = (const float *const *)grads,
+                             .params = params,
+                             .not_finite = &not_finite};
+    ddp_optim o = {
+        .struct_size = sizeof(o), .algorithm = DDP_OPTIM_SGD, .step = 2, .lr = 0.1, .momentum = 0.9, .grad_scale = 0.5};
+    ddp_optim_slice s = {.param = plain, .grad = mean, .count = n};
+
+    for (uint32_t r = 0; r < ranks; r++) {
+        grads[r] = aligned(n * 4);
+        params[r] = aligned(n * 4);
+        for (uint64_t i = 0; i < n; i++) grads[r][i] = (float)((i * 7 + r * 13) % 101) * 0.37f - 17;
+        memset(params[r], 0xff, n * 4);
+    }
+    for (int k = 0; k < 2; k++) state1[k] = aligned(n * 4);
+    for (uint64_t i = 0; i < n; i++) {
+        mean[i] = grads[0][i];
+        for (uint32_t r = 1; r < ranks; r++) mean[i] += grads[r][i];
+        mean[i] /= (float)ranks;
+        plain[i] = params[1][i] = (float)(i % 97) * 0.11f;
+        state1[0][i] = state1[1][i] = (float)(i % 31) * 0.01f;
+    }
+    if (bad < n) grads[ranks - 1][bad] = INFINITY;
+    s.state1 = state1[0];
+    OK(f, f->ops->optim_step(f->device, &o, &s, &f->err));
+    s.param = params[1];
+    s.state1 = state1[1];
+    s.grad = NULL;
+    o.peers = &peers;
+    OK(f, f->ops->optim_step(f->device, &o, &s, &f->err));
+    assert_int_equal(not_finite, bad < n ? bad : n);
+    for (uint32_t r = 0; r < ranks; r++)
+        for (uint64_t i = 0; i < n; i++)
+            if (i != bad && (bits(params[r][i]) != bits(plain[i]) || bits(state1[0][i]) != bits(state1[1][i])))
+                fail_msg("%u ranks, rank %u: element %llu of %llu", ranks, r, (unsigned long long)i,
+                         (unsigned long long)n);
+    for (uint32_t r = 0; r < ranks; r++) {
+        free(grads[r]);
+        free(params[r]);
+    }
+    for (int k = 0; k < 2; k++) free(state1[k]);
+    free(plain);
+    free(mean);
+}
+
+static void test_update_with_peers(void **state)
+{
+    for (uint32_t ranks = 2; ranks <= 5; ranks++) {
+        run_peers(*state, ranks, 48, UINT64_MAX);
+        run_peers(*state, ranks, 5003, 4999);
+        run_peers(*state, ranks, 300016, 150001);
+    }
+}
+
 static void test_update_refusals(void **state)
 {
     fixture *f = *state;
@@ -229,6 +290,12 @@ static void test_update_refusals(void **state)
     o.momentum = 0.9;
     assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_INVALID);
     o.momentum = 0;
+    o.peers = &(ddp_optim_peers){.struct_size = sizeof(ddp_optim_peers), .count = 1000};
+    assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_UNSUPPORTED);
+    o.struct_size = offsetof(ddp_optim, peers); /* of an engine that knew no peers: what lies behind is not read */
+    assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_OK);
+    o.struct_size = sizeof(o);
+    o.peers = NULL;
     o.step = 0;
     assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_INVALID);
 }
@@ -295,6 +362,39 @@ static void test_sum_squares(void **state)
     free(x);
 }
 
+/* Of the calling thread; tests/integration/test_pin.py looks at the others. */
+static void test_pin(void **state)
+{
+    cpu_set_t before, now;
+    int32_t list[2];
+    uint32_t count = 0;
+    fixture f;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
+    for (int32_t cpu = 0; cpu < CPU_SETSIZE && count < 2; cpu++)
+        if (CPU_ISSET((size_t)cpu, &before)) list[count++] = cpu;
+    if (count < 2) skip();
+    fixture_open(&f, two_threads());
+    OK(&f, f.ops->pin(f.device, list, &f.err));
+    assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+    assert_true(CPU_COUNT(&now) == 1 && CPU_ISSET((size_t)list[0], &now));
+    list[0] = list[1];
+    OK(&f, f.ops->pin(f.device, list, &f.err));
+    assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+    assert_true(CPU_COUNT(&now) == 1 && CPU_ISSET((size_t)list[1], &now));
+    list[0] = 60000; /* there is none */
+    assert_int_equal(f.ops->pin(f.device, list, &f.err), DDP_ERR_SYSTEM);
+    assert_non_null(strstr(f.err.msg, "cannot be bound"));
+    assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+    assert_true(CPU_EQUAL(&now, &before));
+    list[0] = list[1];
+    OK(&f, f.ops->pin(f.device, list, &f.err));
+    fixture_close(&f);
+    assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
+    assert_true(CPU_EQUAL(&now, &before));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,7 +405,9 @@ int main(void)
         BOTH(test_updates_are_torchs),
         BOTH(test_sum_squares),
         ONE(test_finite),
+        ONE(test_update_with_peers),
         ONE(test_update_refusals),
+        cmocka_unit_test(test_pin),
     };
 
     seed = test_seed();

@@ -100,6 +100,7 @@ static void test_conv(void **state)
 {
     fixture *f = *state;
 
+    NEEDS_DEVICE(f);
     for (size_t i = 0; i < DDP_COUNT(convs); i++) {
         const conv_sizes *s = &convs[i];
         ddp_attrs a = {.conv = {{s->sh, s->sw}, {s->ph, s->pw}, s->groups}};
@@ -460,13 +461,9 @@ static void test_variants_agree(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {BOTH(test_conv),
-                                       BOTH(test_pool),
-                                       BOTH(test_batch_norm),
-                                       BOTH(test_networks),
-                                       ONE(test_lowering),
-                                       ONE(test_refusals),
-                                       cmocka_unit_test(test_variants_agree)};
+    const struct CMUnitTest tests[] = {
+        BOTH(test_conv),     HALF(test_conv),    BOTH(test_pool),    BOTH(test_batch_norm),
+        BOTH(test_networks), ONE(test_lowering), ONE(test_refusals), cmocka_unit_test(test_variants_agree)};
 
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,7 @@ extern "C" {
 #define DDP_CAP_MEM_CUDA       (1ull << 19) /* reduces CUDA memory */
 #define DDP_CAP_MEM_ALLOC      (1ull << 20) /* mem_alloc, mem_free: gradients are born in its memory */
 #define DDP_CAP_ABORT          (1ull << 21) /* comm_abort wakes a blocked call within 100 ms */
+#define DDP_CAP_MEM_PEER       (1ull << 22) /* mem_peer: ranks read and write each other's mem_alloc by load and store */
 
 enum { DDP_SUM = 1, DDP_AVG, DDP_MIN, DDP_MAX, DDP_REDUCE_OP_END_ }; /* AVG: sum over the ranks / world_size */
 
@@ -116,6 +117,9 @@ typedef struct ddp_backend_ops {
      * ranks of this host have ended, however they did: removes from this host what the launcher that was process `pid` and its
      * ranks have left, and nothing of anybody else's. Nothing is open; what cannot be removed stays. */
     void (*launcher_clean)(uint64_t pid);
+    /* Where the memory that `rank` got from the mem_alloc that gave this rank `p` lies in this process; valid until mem_free of
+     * `p`. Not collective. What a rank stores there, and what it loads, is in order with the collectives that both call. */
+    ddp_status (*mem_peer)(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err);
 } ddp_backend_ops;
 
 #ifdef __cplusplus

@@ -17,7 +17,11 @@ extern "C" {
 #define DDP_DEVICE_CAP_HOST_MEMORY                                                                                     \
     (1ull << 0)                            /* its memory is the host's: the loader and host backends use it directly */
 #define DDP_DEVICE_CAP_OVERLAP (1ull << 1) /* run() returns before the kernels are done */
+#define DDP_DEVICE_CAP_PEERS   (1ull << 2) /* optim_step honours ddp_optim.peers */
+#define DDP_DEVICE_CAP_BF16    (1ull << 3) /* knows DDP_PRECISION_BF16; open may still refuse it, with the reason */
 
+/* BF16: operands of matrix products and convolutions are rounded to bf16, their sums are f32; parameters, gradients, optimiser
+ * state, normalisation and loss are f32, as under PyTorch's autocast. */
 enum { DDP_PRECISION_F32 = 0, DDP_PRECISION_BF16 };
 
 typedef struct ddp_device ddp_device; /* these three are defined by the plugin */
@@ -55,6 +59,17 @@ typedef struct ddp_run {
     ddp_random random;   /* of this micro-step on this rank */
 } ddp_run;
 
+/* Ranks that see each other's memory: the gradient of a slice is the mean of grads[0 .. count - 1], added in that order, with the
+ * bits of an all_reduce with DDP_AVG, and slice->grad is not used; the new parameters go to each of params, slice->param among
+ * them. All are addresses of the slice's first element. *not_finite gets the index of the first mean that is not finite, or
+ * slice->count. */
+typedef struct ddp_optim_peers {
+    uint32_t struct_size, count;
+    const float *const *grads;
+    float *const *params;
+    uint64_t *not_finite;
+} ddp_optim_peers;
+
 /* One update of a flat slice, PyTorch's formulas (torch.optim.SGD, Adam, AdamW; dampening 0, amsgrad off), the same bits
  * on every CPU. g is grad * grad_scale. */
 enum { DDP_OPTIM_SGD = 1, DDP_OPTIM_ADAM, DDP_OPTIM_ADAMW };
@@ -64,6 +79,7 @@ typedef struct ddp_optim {
     uint32_t nesterov, reserved0;
     uint64_t step; /* 1 for the first update */
     double lr, momentum, beta1, beta2, eps, weight_decay, grad_scale;
+    const ddp_optim_peers *peers; /* of DDP_DEVICE_CAP_PEERS; NULL: none */
 } ddp_optim;
 
 typedef struct ddp_optim_slice {
@@ -81,6 +97,13 @@ typedef struct ddp_flat_result {
     uint64_t index;
     double value;
 } ddp_flat_result;
+
+/* What the device does at its best, as measured; 0: not known. */
+typedef struct ddp_device_peaks {
+    uint32_t struct_size, reserved0;
+    double flops_per_s; /* of products in the precision of open; multiply and add count as two */
+    double bytes_per_s; /* read from memory, behind all caches */
+} ddp_device_peaks;
 
 enum { DDP_COPY_TO_DEVICE = 1, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE };
 
@@ -109,6 +132,11 @@ typedef struct ddp_device_ops {
     ddp_status (*optim_step)(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
     ddp_status (*flat)(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
                        ddp_err *err);
+    /* May be NULL. With all of the device's threads, in about 50 ms, while nothing runs. */
+    ddp_status (*measure)(ddp_device *d, ddp_device_peaks *out, ddp_err *err);
+    /* May be NULL. Compute thread i, the caller being thread 0, keeps to processors[i] from now on (params.threads of them),
+     * until close gives all of them back what the caller had. On failure none is bound. */
+    ddp_status (*pin)(ddp_device *d, const int32_t *processors, ddp_err *err);
 } ddp_device_ops;
 
 #ifdef __cplusplus

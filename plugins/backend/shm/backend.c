@@ -164,7 +164,7 @@ static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
     .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
             DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV |
-            DDP_CAP_MEM_HOST | DDP_CAP_MEM_ALLOC | DDP_CAP_ABORT,
+            DDP_CAP_MEM_HOST | DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER | DDP_CAP_ABORT,
     .open = open_backend,
     .close = close_backend,
     .comm_create = comm_create,
@@ -185,6 +185,7 @@ static const ddp_backend_ops ops = {
     .mem_alloc = ddp_shm_mem_alloc,
     .mem_free = ddp_shm_mem_free,
     .check = check,
+    .mem_peer = ddp_shm_mem_peer,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

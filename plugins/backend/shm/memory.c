@@ -152,6 +152,19 @@ void ddp_shm_mem_free(ddp_comm *c, void *p)
     }
 }
 
+ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err)
+{
+    for (uint32_t i = 0; i < c->region_count && rank < c->world; i++) {
+        const shm_region *r = &c->regions[i];
+
+        if (r->base + c->rank * r->stride != p) continue;
+        *out = r->base + rank * r->stride;
+        return DDP_OK;
+    }
+    return ddp_fail(err, DDP_ERR_INVALID, "shm: mem_peer of rank %u of %u, or of memory that is not from mem_alloc",
+                    rank, c->world);
+}
+
 /* Few regions exist at a time: parameters, gradients. */
 shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes)
 {

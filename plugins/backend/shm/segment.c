@@ -23,7 +23,7 @@ ddp_status ddp_shm_errno(ddp_err *err, const char *what)
     ddp_status st = code == ENOMEM || code == ENOSPC ? DDP_ERR_NOMEM : DDP_ERR_SYSTEM;
 
     errno = code;
-    (void)ddp_fail(err, st, "shm: %s: %m", what);
+    (void)ddp_fail(err, st, "shm: %s: %m%s", what, code == EMFILE ? "; raise the limit that ulimit -n shows" : "");
     err->sys_errno = code;
     return st;
 }

@@ -185,6 +185,7 @@ void ddp_shm_wake_all(ddp_comm *c); /* any thread */
 /* ---- memory.c ------------------------------------------------------------------------------------------------------------ */
 ddp_status ddp_shm_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *err);
 void ddp_shm_mem_free(ddp_comm *c, void *p);
+ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err);
 /* Where a buffer of this rank lies. */
 shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes);
 /* A peer's buffer as this rank sees it; NULL when the place is none of a region that is there. */

@@ -43,14 +43,20 @@ static ddp_status conv_failed(const cpu_conv *c, dnnl_status_t status, const cha
 
 /* ---- descriptions --------------------------------------------------------------------------------------------------- */
 /* With groups the weight has a dimension more, in front. */
-static dnnl_status_t describe_weight(const cpu_conv_shape *s, dnnl_format_tag_t plain, dnnl_format_tag_t grouped,
-                                     dnnl_memory_desc_t *out)
+static dnnl_status_t describe_weight(const cpu_conv_shape *s, dnnl_data_type_t type, dnnl_format_tag_t plain,
+                                     dnnl_format_tag_t grouped, dnnl_memory_desc_t *out)
 {
     dnnl_dims_t one = {s->out, s->channels, s->kernel[0], s->kernel[1]};
     dnnl_dims_t more = {s->groups, s->out / s->groups, s->channels / s->groups, s->kernel[0], s->kernel[1]};
 
-    if (s->groups == 1) return dnnl_memory_desc_init_by_tag(out, 4, one, dnnl_f32, plain);
-    return dnnl_memory_desc_init_by_tag(out, 5, more, dnnl_f32, grouped);
+    if (s->groups == 1) return dnnl_memory_desc_init_by_tag(out, 4, one, type, plain);
+    return dnnl_memory_desc_init_by_tag(out, 5, more, type, grouped);
+}
+
+/* What is read is bf16 where the shape says so; what is written is f32. */
+static dnnl_data_type_t type_of(const cpu_conv *c, int written_by)
+{
+    return c->shape.half && c->what != written_by ? dnnl_bf16 : dnnl_f32;
 }
 
 static dnnl_status_t describe_memory(cpu_conv *c, dnnl_memory_desc_t *any)
@@ -59,14 +65,16 @@ static dnnl_status_t describe_memory(cpu_conv *c, dnnl_memory_desc_t *any)
     dnnl_dims_t x = {s->images, s->channels, s->height, s->width};
     dnnl_dims_t y = {s->images, s->out, s->out_height, s->out_width};
     dnnl_dims_t bias = {s->out};
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&c->x, 4, x, dnnl_f32, dnnl_nhwc);
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&c->x, 4, x, type_of(c, CPU_CONV_GRAD_INPUT), dnnl_nhwc);
 
-    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&c->y, 4, y, dnnl_f32, dnnl_nhwc);
+    if (status == dnnl_success)
+        status = dnnl_memory_desc_init_by_tag(&c->y, 4, y, type_of(c, CPU_CONV_FORWARD), dnnl_nhwc);
     if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&c->bias, 1, bias, dnnl_f32, dnnl_a);
-    if (status == dnnl_success) status = describe_weight(s, dnnl_format_tag_any, dnnl_format_tag_any, any);
+    if (status == dnnl_success)
+        status = describe_weight(s, type_of(c, CPU_CONV_GRAD_WEIGHT), dnnl_format_tag_any, dnnl_format_tag_any, any);
     if (status != dnnl_success) return status;
-    return s->weight_last ? describe_weight(s, dnnl_ohwi, dnnl_gohwi, &c->own)
-                          : describe_weight(s, dnnl_oihw, dnnl_goihw, &c->own);
+    return s->weight_last ? describe_weight(s, dnnl_f32, dnnl_ohwi, dnnl_gohwi, &c->own)
+                          : describe_weight(s, dnnl_f32, dnnl_oihw, dnnl_goihw, &c->own);
 }
 
 static dnnl_status_t attributes(dnnl_primitive_attr_t *attr)
@@ -121,6 +129,24 @@ static dnnl_status_t choose(cpu_conv *c, const void *op, dnnl_primitive_desc_t h
     return dnnl_success;
 }
 
+/* The forward convolution that a gradient is of: the library asks for one, of the images' own types. */
+static dnnl_status_t describe_hint(const cpu_conv *c, const dnnl_dims_t stride, const dnnl_dims_t padding,
+                                   dnnl_primitive_desc_t *out)
+{
+    const dnnl_data_type_t type = c->shape.half ? dnnl_bf16 : dnnl_f32;
+    dnnl_memory_desc_t x, y, any;
+    dnnl_convolution_desc_t op;
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&x, 4, c->x.dims, type, dnnl_nhwc);
+
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&y, 4, c->y.dims, type, dnnl_nhwc);
+    if (status == dnnl_success)
+        status = describe_weight(&c->shape, type, dnnl_format_tag_any, dnnl_format_tag_any, &any);
+    if (status == dnnl_success)
+        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &x, &any, NULL,
+                                                    &y, stride, padding, padding);
+    return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, NULL, c->lib->engine, NULL) : status;
+}
+
 static dnnl_status_t describe(cpu_conv *c)
 {
     const cpu_conv_shape *s = &c->shape;
@@ -130,12 +156,12 @@ static dnnl_status_t describe(cpu_conv *c)
     dnnl_primitive_desc_t forward = NULL;
     dnnl_status_t status = describe_memory(c, &any);
 
-    if (status == dnnl_success)
+    if (status == dnnl_success && c->what == CPU_CONV_FORWARD)
         status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &c->x, &any,
                                                     s->bias ? &c->bias : NULL, &c->y, stride, padding, padding);
     if (status != dnnl_success) return status;
     if (c->what == CPU_CONV_FORWARD) return choose(c, &op, NULL, &c->desc);
-    status = dnnl_primitive_desc_create(&forward, &op, NULL, c->lib->engine, NULL);
+    status = describe_hint(c, stride, padding, &forward);
     if (status == dnnl_success && c->what == CPU_CONV_GRAD_INPUT)
         status = dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &c->x, &any, &c->y, stride,
                                                           padding, padding);
@@ -333,7 +359,7 @@ static dnnl_status_t execute(cpu_conv_bound *b)
     return dnnl_primitive_execute(c->primitive, c->lib->stream, c->shape.bias ? 5 : 4, list);
 }
 
-ddp_status cpu_conv_run(cpu_conv_bound *b, const float *x, const float *w, const float *bias, const float *y, bool add,
+ddp_status cpu_conv_run(cpu_conv_bound *b, const void *x, const float *w, const float *bias, const void *y, bool add,
                         ddp_err *err)
 {
     const cpu_conv *c = b->conv;

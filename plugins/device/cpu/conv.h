@@ -13,7 +13,8 @@ typedef struct cpu_conv_shape {
     int64_t out, out_height, out_width;      /* of y */
     int64_t kernel[2], stride[2], padding[2], groups;
     bool weight_last; /* the weight lies (O, KH, KW, C / groups) */
-    bool bias;        /* forward only */
+    bool half; /* what is read is bf16: the images by the caller, the weight within the call; what is written is f32 */
+    bool bias; /* forward only */
 } cpu_conv_shape;
 
 enum { CPU_CONV_FORWARD, CPU_CONV_GRAD_INPUT, CPU_CONV_GRAD_WEIGHT };
@@ -28,8 +29,8 @@ ddp_status cpu_conv_build(cpu_conv *c, ddp_err *err);
 void cpu_conv_free(cpu_conv *c);
 ddp_status cpu_conv_bind(const cpu_conv *c, void *scratch, cpu_conv_bound **out, ddp_err *err);
 /* x, w, y or their gradients: two are read, the one that `what` names is written; of a weight's gradient `add` says to add.
- * bias: (O), of a convolution that has one. */
-ddp_status cpu_conv_run(cpu_conv_bound *b, const float *x, const float *w, const float *bias, const float *y, bool add,
+ * bias: (O), of a convolution that has one. All of f32, but for the images that are read where shape.half. */
+ddp_status cpu_conv_run(cpu_conv_bound *b, const void *x, const float *w, const float *bias, const void *y, bool add,
                         ddp_err *err);
 void cpu_conv_bound_free(cpu_conv_bound *b);
 

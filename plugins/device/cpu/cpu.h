@@ -5,7 +5,9 @@
  *   exec.c       compile, instances, run
  *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
  *   flat.c       optimiser step and reductions over flat slices
+ *   peak.c       how many FLOPs and bytes a second this CPU does at its best
  *   onednn.c, gemm.c, .. the files that see oneDNN; gemm.h and conv.h hide it from the others
+ *   half.c       products in bf16; half_avx512.c has their kernels
  *   kernels.c    everything else, in three variants by CPU feature
  *
  * Images lie channels last, (N, H, W, C): so every kernel but a convolution or a pooling sees rows of channels. A field of the
@@ -15,26 +17,45 @@
 
 #include "conv.h"
 #include "gemm.h"
+#include "half.h"
 #include "kernels.h"
+
+typedef struct cpu_pins cpu_pins; /* parallel.c */
 
 struct ddp_device {
     const ddp_host *host;
     uint32_t threads;
     const cpu_kernels *kernels;
+    const cpu_half_kernels *half; /* NULL: products are in f32 */
     cpu_library *library;
+    cpu_pins *pins; /* NULL: the threads run where the system puts them */
 };
 
 /* fn(ctx, first, last) over [0, count) in at most `threads` pieces whose bounds are multiples of `grain`; the pieces run at once.
  * What fn computes must not depend on the cut. */
 void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(void *ctx, int64_t first, int64_t last),
                   void *ctx);
+/* ddp_device_ops.pin, for the OpenMP threads of the calling thread. cpu_unpin takes *pins == NULL and leaves that. */
+ddp_status cpu_pin_threads(uint32_t threads, const int32_t *processors, cpu_pins **pins, ddp_err *err);
+void cpu_unpin(uint32_t threads, cpu_pins **pins);
 #define CPU_GRAIN 16384 /* elements of an elementwise kernel for which another thread pays */
+
+/* half.c: p->left_packed is set by the call. The scratch is 64-byte aligned. */
+uint64_t cpu_half_scratch(const ddp_device *d, const cpu_half_product *p);
+void cpu_half_multiply(const ddp_device *d, cpu_half_product *p, void *scratch);
+/* The products of gemm.h. What becomes of the first one's result is for the caller to say. */
+cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x,
+                                  const float *w);
+cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
+                                     const float *w, float *dx);
+cpu_half_product cpu_half_grad_weight(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
+                                      const float *x, float *dw, bool add);
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */
 /* How a value lies in memory; ddp_storage.layout. */
 enum { CPU_PLAIN = 0, /* row-major in the program's shape */ CPU_CHANNELS_LAST /* rank 4: (N, H, W, C) */ };
 
-enum { CPU_MAX_VALUES = 8, CPU_MAX_NODES = 6, CPU_NO_PRIVATE = -1 };
+enum { CPU_MAX_VALUES = 8, CPU_MAX_NODES = 6, CPU_NO_PRIVATE = -1, CPU_MAX_PEERS = 64 };
 
 typedef struct cpu_lowering cpu_lowering;
 typedef struct cpu_kernel cpu_kernel;
@@ -187,7 +208,10 @@ static inline void *cpu_private(const cpu_call *c, uint32_t i)
 /* What dropout of probability p does in this run. */
 cpu_mask cpu_mask_of(const cpu_call *c, double p, uint32_t place);
 
-/* exec.c and flat.c: slots of ddp_device_ops */
+/* device.c, exec.c, flat.c and peak.c: slots of ddp_device_ops */
+ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err);
+void cpu_free(ddp_device *d, void *memory);
+ddp_status cpu_measure(ddp_device *d, ddp_device_peaks *out, ddp_err *err);
 ddp_status cpu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan, ddp_exec **out,
                        ddp_err *err);
 void cpu_exec_free(ddp_exec *e);

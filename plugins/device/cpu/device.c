@@ -1,6 +1,7 @@
 /* device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in lower.c and exec.c. */
 #include "cpu.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,17 +10,33 @@
 #define ALIGNMENT  64
 #define HUGE_BYTES (2u << 20) /* from this size on, memory is aligned to and asked for in huge pages */
 
+enum { REFUSE = 0, COMPUTE_IN_F32 };
+typedef struct cpu_config {
+    int32_t without_bf16;
+} cpu_config;
+
+static const ddp_option options[] = {
+    {"without_bf16", "refuse", "refuse|f32",
+     "What [train] precision = bf16 does on a CPU that has no instructions for it: refuse to run, or compute in f32.",
+     DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cpu_config, without_bf16)},
+};
+
 static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
                            ddp_err *err)
 {
+    const cpu_config *given = config;
     const cpu_kernels *variants[3];
     ddp_device *d;
     ddp_status status;
 
-    (void)config;
-    if (p->precision != DDP_PRECISION_F32)
+    if (p->precision != DDP_PRECISION_F32 && p->precision != DDP_PRECISION_BF16)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "device \"cpu\" computes in f32 only; set precision = f32 in [train]");
+                        "device \"cpu\" does not know precision %u; set [train] precision to f32", p->precision);
+    if (p->precision == DDP_PRECISION_BF16 && cpu_half_available() == NULL && given->without_bf16 == REFUSE)
+        return ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "[train] precision = bf16: this CPU has no instructions for bf16 (AVX512_BF16); set precision = f32, or "
+            "[device.cpu] without_bf16 = f32 to compute in f32 where they are missing");
     if (p->threads == 0 || p->threads > 4096)
         return ddp_fail(err, DDP_ERR_CONFIG, "device \"cpu\": threads is %u; set [train] threads to 1 or more",
                         p->threads);
@@ -29,6 +46,7 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     d->threads = p->threads;
     (void)cpu_kernels_available(variants);
     d->kernels = variants[0];
+    if (p->precision == DDP_PRECISION_BF16) d->half = cpu_half_available();
     status = cpu_library_open(p->threads, &d->library, err);
     if (status != DDP_OK) {
         free(d);
@@ -41,6 +59,7 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
 static void cpu_close(ddp_device *d)
 {
     if (d == NULL) return;
+    cpu_unpin(d->threads, &d->pins);
     cpu_library_close(d->library);
     free(d);
 }
@@ -70,11 +89,12 @@ static void cpu_describe(ddp_device *d, ddp_device_info *out)
 
     cpu_model(model, sizeof(model));
     out->memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    (void)snprintf(out->name, sizeof(out->name), "%s, %s", model, d->kernels->isa);
+    (void)snprintf(out->name, sizeof(out->name), "%s, %s%s", model, d->kernels->isa,
+                   d->half != NULL ? ", products in bf16" : "");
     cpu_library_version(out->library, sizeof(out->library));
 }
 
-static ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err)
+ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err)
 {
     bool huge = bytes >= HUGE_BYTES;
     size_t alignment = huge ? HUGE_BYTES : ALIGNMENT;
@@ -90,7 +110,7 @@ static ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *er
     return DDP_OK;
 }
 
-static void cpu_free(ddp_device *d, void *memory)
+void cpu_free(ddp_device *d, void *memory)
 {
     (void)d;
     free(memory);
@@ -105,6 +125,12 @@ static ddp_status cpu_copy(ddp_device *d, void *dst, const void *src, size_t byt
     return DDP_OK;
 }
 
+static ddp_status cpu_pin(ddp_device *d, const int32_t *processors, ddp_err *err)
+{
+    cpu_unpin(d->threads, &d->pins);
+    return cpu_pin_threads(d->threads, processors, &d->pins, err);
+}
+
 static ddp_status cpu_sync(ddp_device *d, ddp_err *err)
 {
     (void)d;
@@ -114,7 +140,7 @@ static ddp_status cpu_sync(ddp_device *d, ddp_err *err)
 
 static const ddp_device_ops ops = {
     .struct_size = sizeof(ops),
-    .caps = DDP_DEVICE_CAP_HOST_MEMORY,
+    .caps = DDP_DEVICE_CAP_HOST_MEMORY | DDP_DEVICE_CAP_PEERS | DDP_DEVICE_CAP_BF16,
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
@@ -131,6 +157,8 @@ static const ddp_device_ops ops = {
     .sync = cpu_sync,
     .optim_step = cpu_optim_step,
     .flat = cpu_flat,
+    .measure = cpu_measure,
+    .pin = cpu_pin,
 };
 
 /* NO_UNLOAD: OpenMP's threads live on after close and must find their code mapped. */
@@ -139,9 +167,9 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     .name = "cpu",
     .version = "0.1.0",
     .summary = "the host's CPU, matrix products by oneDNN",
-    .options = NULL,
-    .option_count = 0,
+    .options = options,
+    .option_count = sizeof(options) / sizeof(options[0]),
     .option_size = sizeof(ddp_option),
-    .config_size = 0,
+    .config_size = sizeof(cpu_config),
     .ops = &ops,
 };

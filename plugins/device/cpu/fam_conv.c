@@ -26,6 +26,9 @@ typedef struct conv_state {
     bool direct;          /* x is its own rows */
     int64_t lines;        /* of all images of x */
     uint64_t rows_bytes;  /* at the start of the scratch */
+    uint64_t round_bytes; /* of images in bf16, at the end of the scratch: of what is read, x and y */
+    int64_t x_elements, y_elements;
+    bool shares, first; /* y in bf16 is privates[0], of both gradients of a convolution: the first of them makes it */
 } conv_state;
 
 /* ---- shapes --------------------------------------------------------------------------------------------------------- */
@@ -42,7 +45,8 @@ static cpu_conv_shape shape_of(const cpu_lowering *w, const ddp_node *n, int32_t
                         .out_height = vy->dims[2],
                         .out_width = vy->dims[3],
                         .groups = n->attrs.conv.groups,
-                        .weight_last = lies_last(w, weight)};
+                        .weight_last = lies_last(w, weight),
+                        .half = w->device->half != NULL};
 
     for (int i = 0; i < 2; i++) {
         s.kernel[i] = vw->dims[2 + i];
@@ -58,7 +62,8 @@ static bool is_direct(const cpu_conv_shape *s)
 }
 
 /* Measured on ResNet-18's layers (oneDNN 2.6, AVX-512), each way with its reorders or unfolding: the product wins where places are
- * few for the weights, earlier where a stride spreads them, and for a kernel of one pixel over up to some thousand of them. */
+ * few for the weights, earlier where a stride spreads them (but for the gradient of the input in bf16), and for a kernel of one pixel
+ * over up to some thousand of them. */
 static bool by_product(const cpu_conv_shape *s, uint32_t kind)
 {
     int64_t places = s->images * s->out_height * s->out_width;
@@ -66,7 +71,75 @@ static bool by_product(const cpu_conv_shape *s, uint32_t kind)
 
     if (s->groups != 1 || s->weight_last) return false;
     if (s->kernel[0] * s->kernel[1] == 1) return places <= 4096;
-    return places <= (strided && kind != FORWARD ? 600 : 160);
+    if (kind == FORWARD || (s->half && kind == GRAD_INPUT)) strided = false;
+    return places <= (strided ? 600 : 160);
+}
+
+static uint64_t half_bytes(int64_t elements) { return (uint64_t)(elements + 63) / 32 * 64; }
+
+/* Behind the library's own scratch stand the images that are read, in bf16. */
+static void measure_conv(cpu_kernel *k, const cpu_conv_shape *s)
+{
+    conv_state *t = k->state;
+
+    k->scratch_bytes = (cpu_conv_scratch(t->conv) + 63) / 64 * 64;
+    t->round_bytes = k->scratch_bytes;
+    t->x_elements = s->half && k->kind != GRAD_INPUT ? s->images * s->height * s->width * s->channels : 0;
+    t->y_elements = s->half && k->kind != FORWARD ? s->images * s->out_height * s->out_width * s->out : 0;
+    k->scratch_bytes += half_bytes(t->x_elements) + (t->shares ? 0 : half_bytes(t->y_elements));
+}
+
+/* The kernel of the other gradient of the same dy, if it has been made already; *expected: there is, or will be, such a node. */
+static const cpu_kernel *other_gradient(const cpu_lowering *w, const cpu_kernel *k, bool *expected)
+{
+    const uint32_t op = k->kind == GRAD_INPUT ? DDP_OP_CONV2D_GRAD_WEIGHT : DDP_OP_CONV2D_GRAD_INPUT;
+
+    *expected = false;
+    for (uint32_t i = 0; i < w->p->node_count; i++) {
+        const ddp_node *n = cpu_node(w->p, i);
+        if (n->op != op || n->in[DY] != k->in[DY]) continue;
+        *expected = true;
+        return w->taken[i] ? cpu_kernel_of(w, i) : NULL;
+    }
+    return NULL;
+}
+
+/* dy is rounded once for both gradients: the kernel that comes first keeps it for the other. */
+static ddp_status share_rounded(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shape *s, ddp_err *err)
+{
+    conv_state *t = k->state;
+    bool expected;
+    const cpu_kernel *other = other_gradient(w, k, &expected);
+    const conv_state *o = other != NULL ? other->state : NULL;
+    int32_t number;
+
+    if (!s->half || k->kind == FORWARD || !expected || (other != NULL && !o->shares)) return DDP_OK;
+    t->shares = true;
+    t->first = other == NULL;
+    if (t->first)
+        return cpu_private_add(w, k, half_bytes(s->images * s->out_height * s->out_width * s->out), &number, err);
+    cpu_private_use(w, k, other->privates[0]);
+    return DDP_OK;
+}
+
+/* By the product's own names: rows (places, C KH KW), the weight, y; two are read, the one that the kernel computes is written. */
+static cpu_half_product product_in_half(const cpu_kernel *k, float *rows, float *weight, float *y, bool add)
+{
+    cpu_half_product p;
+
+    if (k->kind == GRAD_INPUT) return cpu_half_grad_input(k->rows, k->inner, k->cols, false, y, weight, rows);
+    if (k->kind == GRAD_WEIGHT) return cpu_half_grad_weight(k->rows, k->inner, k->cols, false, y, rows, weight, add);
+    p = cpu_half_forward(k->rows, k->inner, k->cols, false, rows, weight);
+    *(k->act == CPU_ACT_NONE ? &p.plain : &p.activated) = y;
+    p.act = k->act;
+    return p;
+}
+
+static void multiply_in_half(const cpu_call *c, cpu_half_product *p)
+{
+    const conv_state *t = c->k->state;
+
+    cpu_half_multiply(c->device, p, (char *)c->scratch + t->rows_bytes);
 }
 
 static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shape *s, ddp_err *err)
@@ -90,11 +163,17 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shap
     k->cols = s->out;
     if (!by_product(s, k->kind)) {
         status = cpu_conv_create(w->device->library, (int)k->kind, s, &t->conv, err);
-        if (status == DDP_OK) k->scratch_bytes = cpu_conv_scratch(t->conv);
+        if (status == DDP_OK) status = share_rounded(w, k, s, err);
+        if (status == DDP_OK) measure_conv(k, s);
         return status;
     }
     if (!t->direct) t->rows_bytes = ((uint64_t)(k->rows * k->inner) * sizeof(float) + 63) / 64 * 64;
     k->scratch_bytes = t->rows_bytes;
+    if (s->half) {
+        cpu_half_product p = product_in_half(k, NULL, NULL, NULL, false);
+        k->scratch_bytes += cpu_half_scratch(w->device, &p);
+        return DDP_OK;
+    }
     if (k->kind != FORWARD) return DDP_OK;
     status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, false, false, &t->product, err);
     if (status == DDP_OK) k->scratch_bytes += cpu_product_scratch(t->product);
@@ -179,6 +258,36 @@ static const float *rows_of(const cpu_call *c, const float *x)
     return c->scratch;
 }
 
+/* ---- the library's convolution ---------------------------------------------------------------------------------------- */
+static void round_piece(void *ctx, int64_t first, int64_t last)
+{
+    const rows_job *j = ctx;
+
+    j->c->device->half->round((uint16_t *)(void *)j->to + first, j->from + first, last - first);
+}
+
+static const void *rounded(const cpu_call *c, const float *x, int64_t count, void *to)
+{
+    rows_job j = {c, x, to};
+
+    cpu_parallel(c->device->threads, count, CPU_GRAIN, round_piece, &j);
+    return to;
+}
+
+static ddp_status run_conv(const cpu_call *c, const float *x, const float *w, const float *bias, const float *y,
+                           bool add, ddp_err *err)
+{
+    const conv_state *t = c->k->state;
+    char *to = (char *)c->scratch + t->round_bytes;
+    const void *image_x = t->x_elements > 0 ? rounded(c, x, t->x_elements, to) : x, *image_y = y;
+
+    if (t->shares && !t->first)
+        image_y = cpu_private(c, 0);
+    else if (t->y_elements > 0)
+        image_y = rounded(c, y, t->y_elements, t->shares ? cpu_private(c, 0) : to + half_bytes(t->x_elements));
+    return cpu_conv_run(((conv_bound *)c->bound)->conv, image_x, w, bias, image_y, add, err);
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
 static const char *forward_name(bool bias, bool relu)
 {
@@ -224,8 +333,14 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
     bool own_pass = k->act != CPU_ACT_NONE || (t->conv == NULL && k->in[B] >= 0);
     ddp_status status;
 
+    if (t->conv == NULL && c->device->half != NULL) {
+        cpu_half_product p = product_in_half(k, (float *)rows_of(c, cpu_in(c, X)), cpu_in(c, W), j.to, false);
+        p.bias = cpu_in(c, B);
+        multiply_in_half(c, &p);
+        return DDP_OK;
+    }
     if (t->conv != NULL)
-        status = cpu_conv_run(b->conv, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.to, false, err);
+        status = run_conv(c, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.to, false, err);
     else
         status = cpu_bound_run(b->product, rows_of(c, cpu_in(c, X)), cpu_in(c, W), NULL, j.to, err);
     if (status == DDP_OK && own_pass)
@@ -264,12 +379,15 @@ static ddp_status run_grad_input(const cpu_call *c, ddp_err *err)
     const conv_state *t = k->state;
     float *dx = cpu_out(c, 0), *rows = t->direct ? dx : c->scratch;
     rows_job j = {c, rows, dx};
-    ddp_status status;
+    ddp_status status = DDP_OK;
 
-    if (t->conv != NULL)
-        return cpu_conv_run(((conv_bound *)c->bound)->conv, dx, cpu_in(c, OTHER), NULL, cpu_in(c, DY), false, err);
-    status = cpu_grad_input(c->device->library, k->rows, k->inner, k->cols, false, cpu_in(c, DY), cpu_in(c, OTHER),
-                            rows, err);
+    if (t->conv != NULL) return run_conv(c, dx, cpu_in(c, OTHER), NULL, cpu_in(c, DY), false, err);
+    if (c->device->half != NULL) {
+        cpu_half_product p = product_in_half(k, rows, cpu_in(c, OTHER), cpu_in(c, DY), false);
+        multiply_in_half(c, &p);
+    } else
+        status = cpu_grad_input(c->device->library, k->rows, k->inner, k->cols, false, cpu_in(c, DY), cpu_in(c, OTHER),
+                                rows, err);
     if (status == DDP_OK && !t->direct)
         cpu_parallel(c->device->threads, t->lines, CPU_GRAIN / (t->windows.width * t->windows.channels) + 1, fold_piece,
                      &j);
@@ -282,9 +400,13 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
     const conv_state *t = k->state;
 
     if (k->kind == GRAD_INPUT) return run_grad_input(c, err);
-    if (t->conv != NULL)
-        return cpu_conv_run(((conv_bound *)c->bound)->conv, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY),
-                            cpu_adds(c, 0), err);
+    if (t->conv != NULL) return run_conv(c, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY), cpu_adds(c, 0), err);
+    if (c->device->half != NULL) {
+        cpu_half_product p =
+            product_in_half(k, (float *)rows_of(c, cpu_in(c, OTHER)), cpu_out(c, 0), cpu_in(c, DY), cpu_adds(c, 0));
+        multiply_in_half(c, &p);
+        return DDP_OK;
+    }
     return cpu_grad_weight(c->device->library, k->rows, k->inner, k->cols, false, cpu_in(c, DY),
                            rows_of(c, cpu_in(c, OTHER)), cpu_out(c, 0), cpu_adds(c, 0), err);
 }

@@ -26,6 +26,11 @@ static bool transposed(const cpu_lowering *w, const cpu_kernel *k)
     return cpu_node(w->p, k->nodes[0])->attrs.linear.transposed != 0;
 }
 
+static cpu_half_product forward_in_half(const cpu_kernel *k, bool is_transposed)
+{
+    return cpu_half_forward(k->rows, k->inner, k->cols, is_transposed, NULL, NULL);
+}
+
 static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
@@ -48,6 +53,11 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
         cpu_take(w, k, (uint32_t)act);
     }
     k->name = forward_name(k->in[B] >= 0, k->act);
+    if (w->device->half != NULL) {
+        cpu_half_product p = forward_in_half(k, t);
+        k->scratch_bytes = cpu_half_scratch(w->device, &p);
+        return DDP_OK;
+    }
     status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, t, k->in[B] >= 0, &product, err);
     if (status != DDP_OK) return status;
     k->state = product;
@@ -55,7 +65,10 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
     return DDP_OK;
 }
 
-static ddp_status linear_build(const cpu_kernel *k, ddp_err *err) { return cpu_product_build(k->state, err); }
+static ddp_status linear_build(const cpu_kernel *k, ddp_err *err)
+{
+    return k->state != NULL ? cpu_product_build(k->state, err) : DDP_OK;
+}
 
 /* Where the product goes: the pre-activation's storage, or the activation's when the former is inner. */
 static float *product_target(const cpu_call *c)
@@ -66,7 +79,7 @@ static float *product_target(const cpu_call *c)
 static ddp_status linear_bind(const cpu_call *c, void **bound, ddp_err *err)
 {
     cpu_bound *b = NULL;
-    ddp_status status = cpu_product_bind(c->k->state, c->scratch, &b, err);
+    ddp_status status = c->k->state != NULL ? cpu_product_bind(c->k->state, c->scratch, &b, err) : DDP_OK;
 
     *bound = b;
     return status;
@@ -89,7 +102,21 @@ static void bias_rows(void *ctx, int64_t first, int64_t last)
     j->c->device->kernels->bias_act(out + from, j->y + from, bias, last - first, k->cols, k->act);
 }
 
-static ddp_status run_forward(const cpu_call *c, ddp_err *err)
+static void run_forward_half(const cpu_call *c)
+{
+    const cpu_kernel *k = c->k;
+    cpu_half_product p = forward_in_half(k, cpu_node(c->program, k->nodes[0])->attrs.linear.transposed != 0);
+
+    p.left.at = cpu_in(c, X);
+    p.right.at = cpu_in(c, W);
+    p.bias = cpu_in(c, B);
+    p.plain = cpu_out(c, Y);
+    p.activated = cpu_out(c, ACTIVATED);
+    p.act = k->act;
+    cpu_half_multiply(c->device, &p, c->scratch);
+}
+
+static ddp_status run_forward_f32(const cpu_call *c, ddp_err *err)
 {
     const cpu_kernel *k = c->k;
     rows_job j = {.c = c, .y = product_target(c)};
@@ -98,6 +125,13 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 
     if (status != DDP_OK || (biased && k->act == CPU_ACT_NONE)) return status;
     cpu_parallel(c->device->threads, k->rows, (CPU_GRAIN + k->cols - 1) / k->cols, bias_rows, &j);
+    return DDP_OK;
+}
+
+static ddp_status run_forward(const cpu_call *c, ddp_err *err)
+{
+    if (c->device->half == NULL) return run_forward_f32(c, err);
+    run_forward_half(c);
     return DDP_OK;
 }
 
@@ -114,6 +148,12 @@ const cpu_family cpu_family_linear = {.group = group_forward,
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
 enum { DY, OTHER }; /* in: dy, and the weight or the input */
 
+static cpu_half_product gradient_in_half(const cpu_kernel *k, const float *dy, const float *other, float *out, bool add)
+{
+    if (k->kind == GRAD_INPUT) return cpu_half_grad_input(k->rows, k->inner, k->cols, k->act != 0, dy, other, out);
+    return cpu_half_grad_weight(k->rows, k->inner, k->cols, k->act != 0, dy, other, out, add);
+}
+
 /* act holds whether the weight is transposed. */
 static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
 {
@@ -127,6 +167,10 @@ static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
     k->rows = dy->elements / k->cols;
     k->inner = cpu_value(w->p, k->kind == GRAD_INPUT ? k->out[0] : k->in[OTHER])->elements / k->rows;
     if (k->kind == GRAD_WEIGHT) k->writes_grad = 1;
+    if (w->device->half != NULL) {
+        cpu_half_product p = gradient_in_half(k, NULL, NULL, NULL, false);
+        k->scratch_bytes = cpu_half_scratch(w->device, &p);
+    }
     return DDP_OK;
 }
 
@@ -135,6 +179,11 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
     const cpu_kernel *k = c->k;
     cpu_library *lib = c->device->library;
 
+    if (c->device->half != NULL) {
+        cpu_half_product p = gradient_in_half(k, cpu_in(c, DY), cpu_in(c, OTHER), cpu_out(c, 0), cpu_adds(c, 0));
+        cpu_half_multiply(c->device, &p, c->scratch);
+        return DDP_OK;
+    }
     if (k->kind == GRAD_INPUT)
         return cpu_grad_input(lib, k->rows, k->inner, k->cols, k->act != 0, cpu_in(c, DY), cpu_in(c, OTHER),
                               cpu_out(c, 0), err);

@@ -2,15 +2,22 @@
 #include "cpu.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <string.h>
 
 #define UPDATE_GRAIN (1 << 16) /* elements: below this a second thread does not pay */
 #define SUM_CHUNK    (1 << 16) /* elements summed apart: fixed, so that the sum is the same for every thread count */
 #define SUM_WAVE     64        /* chunks at a time */
 
+#define PEER_BLOCK  2048      /* elements whose mean, update and copies stay in L1 */
+#define PAST_CACHES (1 << 17) /* elements of a slice from which the peers' copies go past the caches */
+
 typedef struct update_job {
     const cpu_kernels *k;
     const cpu_update *u;
     const ddp_optim_slice *s;
+    const ddp_optim_peers *peers;
+    _Atomic uint64_t not_finite; /* of the peers' mean */
 } update_job;
 
 static void update_piece(void *ctx, int64_t first, int64_t last)
@@ -20,6 +27,43 @@ static void update_piece(void *ctx, int64_t first, int64_t last)
 
     j->k->update(j->u, s->param + first, s->state1 != NULL ? s->state1 + first : NULL,
                  s->state2 != NULL ? s->state2 + first : NULL, s->grad + first, last - first);
+}
+
+static float *at(float *x, int64_t i) { return x == NULL ? NULL : x + i; }
+
+static void note_not_finite(update_job *j, int64_t first, const float *g, int64_t n)
+{
+    int64_t bad = j->k->first_not_finite(g, n);
+    uint64_t known = atomic_load(&j->not_finite), place = (uint64_t)(first + bad);
+
+    while (bad < n && place < known && !atomic_compare_exchange_weak(&j->not_finite, &known, place)) continue;
+}
+
+/* Each gradient is read, and each copy of the parameters written, once. */
+static void peers_block(update_job *j, int64_t first, int64_t n)
+{
+    const ddp_optim_slice *s = j->s;
+    const float *grads[CPU_MAX_PEERS];
+    _Alignas(64) float g[PEER_BLOCK];
+
+    for (uint32_t p = 0; p < j->peers->count; p++) grads[p] = j->peers->grads[p] + first;
+    j->k->mean(g, grads, j->peers->count, n);
+    note_not_finite(j, first, g, n);
+    j->k->update(j->u, s->param + first, at(s->state1, first), at(s->state2, first), g, n);
+    for (uint32_t p = 0; p < j->peers->count; p++) {
+        float *to = j->peers->params[p] + first;
+        if (to == s->param + first) continue;
+        if (s->count >= PAST_CACHES)
+            j->k->copy_past(to, s->param + first, n);
+        else
+            memcpy(to, s->param + first, (size_t)n * sizeof(*to));
+    }
+}
+
+static void update_with_peers(void *ctx, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; i += PEER_BLOCK)
+        peers_block(ctx, i, last - i < PEER_BLOCK ? last - i : PEER_BLOCK);
 }
 
 static void update_constants(const ddp_optim *o, cpu_update *u)
@@ -49,8 +93,9 @@ static void update_constants(const ddp_optim *o, cpu_update *u)
 ddp_status cpu_optim_step(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err)
 {
     bool adam = o->algorithm == DDP_OPTIM_ADAM || o->algorithm == DDP_OPTIM_ADAMW;
+    const ddp_optim_peers *peers = o->struct_size >= sizeof(*o) ? o->peers : NULL;
     cpu_update u;
-    update_job job = {d->kernels, &u, s};
+    update_job job = {.k = d->kernels, .u = &u, .s = s, .peers = peers, .not_finite = s->count};
 
     if (!adam && o->algorithm != DDP_OPTIM_SGD)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\": optimiser algorithm %u is not known to this plugin",
@@ -59,8 +104,12 @@ ddp_status cpu_optim_step(ddp_device *d, const ddp_optim *o, const ddp_optim_sli
     if ((adam && (s->state1 == NULL || s->state2 == NULL)) || (!adam && o->momentum != 0.0 && s->state1 == NULL))
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": optimiser state is missing for algorithm %u",
                         o->algorithm);
+    if (peers != NULL && (peers->count == 0 || peers->count > CPU_MAX_PEERS))
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\": an update with %u peers, it can do 1 to %d",
+                        peers->count, CPU_MAX_PEERS);
     update_constants(o, &u);
-    cpu_parallel(d->threads, (int64_t)s->count, UPDATE_GRAIN, update_piece, &job);
+    cpu_parallel(d->threads, (int64_t)s->count, UPDATE_GRAIN, peers != NULL ? update_with_peers : update_piece, &job);
+    if (peers != NULL) *peers->not_finite = job.not_finite;
     return DDP_OK;
 }
 

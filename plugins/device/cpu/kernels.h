@@ -81,8 +81,16 @@ typedef struct cpu_kernels {
     int64_t (*attention_scratch)(const cpu_attention *a, bool gradient);
     /* state1, state2 as in ddp_optim_slice. */
     void (*update)(const cpu_update *u, float *param, float *state1, float *state2, const float *grad, int64_t n);
+    /* y = the mean of x[0 .. count - 1], added in that order; the bits of an average by all_reduce. */
+    void (*mean)(float *y, const float *const *x, uint32_t count, int64_t n);
+    /* y = x past the caches where the CPU can; y is 64-byte aligned. */
+    void (*copy_past)(float *y, const float *x, int64_t n);
     int64_t (*first_not_finite)(const float *x, int64_t n); /* its index, or n */
     double (*sum_squares)(const float *x, int64_t n);       /* 16 lanes of double, lane i % 16; lanes added in order */
+    /* For measuring; keep has 32 floats, the first 16 between 0 and 1. As many independent multiply-adds as the CPU can have in
+     * flight, `rounds` times; the FLOPs that were done. */
+    double (*fma_chains)(int64_t rounds, float *keep);
+    void (*read_through)(const float *x, int64_t n, float *keep);
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_portable;

@@ -2,6 +2,8 @@
  *
  * The including file defines CPU_ISA_NAME, CPU_ISA_TABLE and CPU_VECTOR and has included math.h, string.h, device.h, kernels.h. Loops are
  * written so that the compiler vectorises them: no branch, no call, constant trip counts where there is an order to keep. */
+#include "loops.h"
+
 #include "image_body.h"
 #include "math_body.h"
 #include "optim_body.h"
@@ -12,17 +14,13 @@
 
 /* The expression for each i of [0, n). What it reads and what it writes may be the same memory, element for element: in place,
  * a compiler that has to make sure would take the slow way. */
-#if defined(__clang__)
-#define MAP_LOOP _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define MAP_LOOP _Pragma("GCC ivdep")
-#endif
 #define MAP(n, expression)                                                                                             \
     MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }
 
 #include "vector_body.h"
 #include "norm_body.h"
 #include "attention_body.h"
+#include "peak_body.h"
 
 static void act_row(float *out, const float *y, int64_t n, uint32_t act)
 {
@@ -288,6 +286,10 @@ const cpu_kernels CPU_ISA_TABLE = {
     .attention_grad = attention_grad,
     .attention_scratch = attention_scratch,
     .update = update,
+    .mean = mean,
+    .copy_past = copy_past,
     .first_not_finite = first_not_finite,
     .sum_squares = sum_squares,
+    .fma_chains = fma_chains,
+    .read_through = read_through,
 };

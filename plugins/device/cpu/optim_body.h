@@ -65,6 +65,40 @@ static void update(const cpu_update *u, float *param, float *state1, float *stat
         adam(u, param, state1, state2, grad, n);
 }
 
+/* By a half, a quarter .. the product has the bits of the quotient. */
+static void mean(float *restrict y, const float *const *x, uint32_t count, int64_t n)
+{
+    const float *a = x[0], *b = x[count > 1 ? 1 : 0];
+    const bool exact = (count & (count - 1)) == 0;
+    const float by = exact ? 1.0f / (float)count : (float)count;
+
+    if (count == 2) {
+        for (int64_t i = 0; i < n; i++) y[i] = (a[i] + b[i]) * 0.5f;
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) y[i] = a[i];
+    for (uint32_t k = 1; k < count; k++) {
+        const float *from = x[k];
+        for (int64_t i = 0; i < n; i++) y[i] += from[i];
+    }
+    if (exact) {
+        for (int64_t i = 0; i < n; i++) y[i] *= by;
+    } else {
+        for (int64_t i = 0; i < n; i++) y[i] /= by;
+    }
+}
+
+static void copy_past(float *y, const float *x, int64_t n)
+{
+    int64_t i = 0;
+
+#if CPU_VECTOR == 16
+    for (; i + 16 <= n; i += 16) _mm512_stream_ps(y + i, _mm512_loadu_ps(x + i));
+    _mm_sfence();
+#endif
+    if (i < n) memcpy(y + i, x + i, (size_t)(n - i) * sizeof(*y));
+}
+
 #define FINITE_CHUNK 4096
 
 /* Chunk by chunk the exponents' highest value, then the place within the first bad chunk. */

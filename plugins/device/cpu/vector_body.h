@@ -4,13 +4,6 @@
  * The including file defines CPU_VECTOR, the floats of a register, and has included immintrin.h where that is 8 or 16. A
  * reduction has sixteen lanes on every CPU, or a fixed multiple; element i goes to lane i % 16. */
 
-#if defined(__GNUC__) && !defined(__clang__)
-#define CPU_UNROLL _Pragma("GCC unroll 16")
-#else
-#define CPU_UNROLL _Pragma("unroll")
-#endif
-#define CPU_INLINE static inline __attribute__((always_inline))
-
 typedef float cpu_vec __attribute__((vector_size(4 * CPU_VECTOR)));
 
 CPU_INLINE cpu_vec vec_load(const float *p)
