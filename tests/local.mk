@@ -31,7 +31,7 @@ include $(srcdir)/tests/reliability/local.mk
 include $(srcdir)/tests/gpu/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/werror.sh tests/installed.sh tests/tarball.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
+	tests/sanitized.sh tests/packaged.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh

@@ -92,7 +92,7 @@ static void *observe_main(void *arg)
 }
 
 /* After it the caller's thread owns everything. */
-static void stop_thread(ddp_observer *o)
+void ddp_observer_stop(ddp_observer *o)
 {
     if (o->running) {
         pthread_mutex_lock(&o->lock);
@@ -228,7 +228,7 @@ ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *e
 {
     char members[128], loss[32];
 
-    stop_thread(o);
+    ddp_observer_stop(o);
     if (o->dir[0] != '\0') DDP_TRY(ddp_summary_write(o->dir, s, &o->statistics, err));
     (void)snprintf(members, sizeof(members), "\"steps\": %" PRIu64 ", \"final_loss\": %s, \"exit_code\": %d", s->steps,
                    ddp_json_number(s->final_loss, "%.9g", loss), s->exit_code);
@@ -242,7 +242,7 @@ ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *e
 void ddp_observer_close(ddp_observer *o)
 {
     if (o == NULL) return;
-    stop_thread(o);
+    ddp_observer_stop(o);
     ddp_metrics_close(&o->metrics);
     ddp_statistics_close(&o->statistics);
     pthread_cond_destroy(&o->space);

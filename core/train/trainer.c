@@ -191,6 +191,7 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
                        .exit_code = exit_code};
 
     if (t->observer == NULL) return DDP_OK;
+    ddp_observer_stop(t->observer); /* before the hashes, in whose time other ranks leave */
     DDP_TRY(ddp_trainer_hash(t, sum.parameter_sha256, err));
     DDP_TRY(ddp_trainer_hash_buffers(t, sum.buffer_sha256, err));
     return ddp_observer_finish(t->observer, &sum, err);

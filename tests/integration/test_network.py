@@ -313,7 +313,7 @@ class Network(Case):
         ranks = (self.rank(self.a, 0, LONG, peer_timeout=f"{timeout}s"), self.rank(self.b, 1, LONG, peer_timeout=f"{timeout}s"))
         metrics = self.dir / "0.out" / "metrics.jsonl"
         until = time.monotonic() + 30
-        while not metrics.exists() or '"step": 40' not in metrics.read_text():
+        while not metrics.exists() or '"step": 40' not in metrics.open().read(65536):
             self.check(time.monotonic() < until and ranks[0].poll() is None, "training does not begin")
             time.sleep(0.05)
         time.sleep(random.random())  # at any moment between two heartbeats

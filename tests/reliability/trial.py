@@ -205,7 +205,14 @@ class Trial(Case):
     def trains(self, p, name):
         """Waits for the first steps of the run whose rank 0 has the INI `name`."""
         metrics = self.dir / f"{name}.out" / "metrics.jsonl"
-        self.until(lambda: metrics.exists() and '"event": "step"' in metrics.read_text(errors="replace"), "it trains", 30, p)
+
+        def started():  # of the file's beginning: it may grow faster than it can be read
+            if not metrics.exists():
+                return False
+            with metrics.open(errors="replace") as f:
+                return '"event": "step"' in f.read(65536)
+
+        self.until(started, "it trains", 30, p)
 
     @staticmethod
     def log(p):

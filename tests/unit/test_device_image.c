@@ -266,6 +266,19 @@ static ddp_tensor net_shared(ddp_graph *g, ddp_tensor x)
     return ddp_relu(g, ddp_add(g, y[0], g->api->op(g, DDP_OP_BATCH_NORM, &norm, 5, n, "")));
 }
 
+/* dropouts with images around them, between them and behind them, and a flattening or another shape that follows */
+static ddp_tensor net_dropped(ddp_graph *g, ddp_tensor x)
+{
+    const int64_t dims[] = {-1, 3, 10, 4};
+    ddp_tensor y;
+
+    x = ddp_dropout(g, conv(g, x, 6, 3, 1, 1, "c1"), 0.3);
+    y = ddp_dropout(g, ddp_dropout(g, ddp_max_pool2d(g, x, 2, 2, 0), 0.2), 0.4);
+    y = ddp_dropout(g, ddp_reshape(g, y, 4, dims), 0.1);
+    y = ddp_add(g, conv(g, y, 3, 3, 1, 1, "c2"), y);
+    return ddp_dropout(g, ddp_max_pool2d(g, y, 2, 2, 0), 0.5);
+}
+
 typedef struct built {
     ddp_graph *g;
     ddp_layout *layout;
@@ -313,7 +326,7 @@ static void net_run(fixture *f, network net, int64_t batch, bool training)
 
 static void test_networks(void **state)
 {
-    static const network nets[] = {net_lenet, net_resnet, net_odd, net_shared};
+    static const network nets[] = {net_lenet, net_resnet, net_odd, net_shared, net_dropped};
     static const int64_t batches[] = {1, 2, 5, 9};
 
     for (size_t i = 0; i < DDP_COUNT(nets); i++)

@@ -2,6 +2,7 @@
  *
  *   device.c     the plugin's table: open, memory, copy, describe
  *   lower.c      groups a program's nodes into kernels, says what storage they need
+ *   layout.c     how values lie, and the copies where they lie otherwise than a kernel has them
  *   exec.c       compile, instances, run
  *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
  *   flat.c       optimiser step and reductions over flat slices
@@ -121,6 +122,8 @@ static inline bool cpu_always_there(const cpu_lowering *w, int32_t v)
 {
     return cpu_value(w->p, v)->kind != DDP_VALUE_ACT;
 }
+/* Of the batch, a parameter, a gradient or a buffer: it lies as the program has it. */
+static inline bool cpu_outside(const ddp_value *v) { return v->kind != DDP_VALUE_ACT; }
 static inline int64_t cpu_last_dim(const ddp_value *v) { return v->rank > 0 ? v->dims[v->rank - 1] : 1; }
 
 /* Rows of channels, as the value lies: the channels of an image, else the last dimension. */
@@ -143,6 +146,12 @@ const cpu_kernel *cpu_kernel_of(const cpu_lowering *w, uint32_t node);
 /* The node that writes the value; -1. */
 int64_t cpu_writer(const cpu_lowering *w, int32_t v);
 ddp_status cpu_refuse(ddp_err *err, const ddp_node *n, const char *why);
+/* layout.c, in this order: before the nodes are grouped; behind that; for each kernel in its place, into the scratch behind its
+ * own. The root of a value is the one whose memory it lies in. */
+void cpu_describe_layouts(cpu_lowering *w);
+void cpu_size_storage(cpu_lowering *w);
+void cpu_find_converts(cpu_lowering *w, uint32_t kernel, uint64_t *scratch);
+int32_t cpu_root_of(const cpu_lowering *w, int32_t v);
 /* fam_pool.c: whether a max pooling, and its gradient, do the relu's work; then k becomes their kernel. */
 bool cpu_pool_takes_relu(const cpu_lowering *w, uint32_t relu);
 ddp_status cpu_pool_group_relu(cpu_lowering *w, cpu_kernel *k, uint32_t relu, ddp_err *err);

@@ -88,39 +88,74 @@ static void fold(float *x, const float *rows, const cpu_windows *w, int64_t firs
 }
 
 /* ---- pooling -------------------------------------------------------------------------------------------------------- */
-#define POOL_TILE 64 /* channels of one window at a time */
+#define POOL_TILE 64 /* channels whose sums stay in registers or L1 */
+#define POOL_VECS 4  /* registers of channels that are searched together */
 
-/* The largest of the window over n <= POOL_TILE channels; `place` counts from the window's corner, in the padding or not. */
-static void max_window(float *y, uint8_t *at, const float *image, const cpu_windows *w, int64_t row, int64_t col,
-                       int64_t n, bool relu)
+/* A window's part of the image: rows h0 .. h1-1 and columns w0 .. w1-1; its corner may lie in the padding. */
+typedef struct pool_window {
+    int64_t h0, h1, w0, w1, top, left;
+} pool_window;
+
+/* The largest of the window over n <= POOL_VECS registers of channels, and the places, which count from the window's corner. */
+CPU_INLINE void max_vectors(float *y, uint8_t *at, const float *image, const cpu_windows *w, const pool_window *p,
+                            int64_t n, bool relu)
 {
-    float best[POOL_TILE];
-    int32_t place[POOL_TILE];
-    int64_t h0, h1, w0, w1, top = row * w->stride[0] - w->padding[0], left = col * w->stride[1] - w->padding[1];
+    cpu_vec best[POOL_VECS];
+    cpu_ivec place[POOL_VECS];
+    int32_t first = (int32_t)((p->h0 - p->top) * w->kernel[1] + p->w0 - p->left);
 
-    window_span(w, 0, row, &h0, &h1);
-    window_span(w, 1, col, &w0, &w1);
-    for (int64_t c = 0; c < POOL_TILE; c++) {
-        best[c] = -INFINITY;
-        place[c] = (int32_t)((h0 - top) * w->kernel[1] + w0 - left);
+    CPU_UNROLL for (int64_t v = 0; v < n; v++)
+    {
+        best[v] = (cpu_vec){0} - INFINITY;
+        place[v] = (cpu_ivec){0} + first;
     }
-    for (int64_t i = h0; i < h1; i++)
-        for (int64_t j = w0; j < w1; j++) {
-            const float *x = image + (i * w->width + j) * w->channels;
-            int32_t here = (int32_t)((i - top) * w->kernel[1] + j - left);
-            for (int64_t c = 0; c < n; c++) { /* a NaN is larger than all, and is never left */
-                bool more = (x[c] > best[c]) | (x[c] != x[c]);
-                best[c] = more ? x[c] : best[c];
-                place[c] = more ? here : place[c];
+    for (int64_t i = p->h0; i < p->h1; i++)
+        for (int64_t j = p->w0; j < p->w1; j++) {
+            const float *from = image + (i * w->width + j) * w->channels;
+            cpu_ivec here = (cpu_ivec){0} + (int32_t)((i - p->top) * w->kernel[1] + j - p->left);
+            CPU_UNROLL for (int64_t v = 0; v < n; v++)
+            { /* a NaN is larger than all, and is never left */
+                cpu_vec x = vec_load(from + v * CPU_VECTOR);
+                cpu_ivec more = (x > best[v]) | (x != x);
+                best[v] = (cpu_vec)vec_choose(more, (cpu_ivec)x, (cpu_ivec)best[v]);
+                place[v] = vec_choose(more, here, place[v]);
             }
         }
-    for (int64_t c = 0; c < n && relu; c++) {
-        place[c] = best[c] <= 0.0f ? CPU_POOL_NOWHERE : place[c];
-        best[c] = best[c] <= 0.0f ? 0.0f : best[c];
+    CPU_UNROLL for (int64_t v = 0; v < n; v++)
+    {
+        uint8_t bytes[CPU_VECTOR];
+        if (relu) {
+            cpu_ivec none = best[v] <= 0.0f;
+            place[v] |= none & CPU_POOL_NOWHERE;
+            best[v] = (cpu_vec)(~none & (cpu_ivec)best[v]);
+        }
+        vec_store(y + v * CPU_VECTOR, best[v]);
+        for (int64_t c = 0; c < CPU_VECTOR; c++) bytes[c] = (uint8_t)place[v][c];
+        if (at != NULL) memcpy(at + v * CPU_VECTOR, bytes, sizeof(bytes));
     }
-    memcpy(y, best, (size_t)n * sizeof(*y));
-    if (at == NULL) return;
-    for (int64_t c = 0; c < n; c++) at[c] = (uint8_t)place[c];
+}
+
+/* The same for n channels, one by one. */
+static void max_channels(float *y, uint8_t *at, const float *image, const cpu_windows *w, const pool_window *p,
+                         int64_t n, bool relu)
+{
+    for (int64_t c = 0; c < n; c++) {
+        float best = -INFINITY;
+        int32_t place = (int32_t)((p->h0 - p->top) * w->kernel[1] + p->w0 - p->left);
+        for (int64_t i = p->h0; i < p->h1; i++)
+            for (int64_t j = p->w0; j < p->w1; j++) {
+                float x = image[(i * w->width + j) * w->channels + c];
+                bool more = (x > best) | (x != x);
+                best = more ? x : best;
+                place = more ? (int32_t)((i - p->top) * w->kernel[1] + j - p->left) : place;
+            }
+        if (relu && best <= 0.0f) {
+            best = 0.0f;
+            place = CPU_POOL_NOWHERE;
+        }
+        y[c] = best;
+        if (at != NULL) at[c] = (uint8_t)place;
+    }
 }
 
 static void max_pool(float *y, uint8_t *at, const float *x, const cpu_windows *w, bool relu, int64_t first,
@@ -128,12 +163,18 @@ static void max_pool(float *y, uint8_t *at, const float *x, const cpu_windows *w
 {
     for (int64_t line = first; line < last; line++) {
         const float *image = x + line / w->out_height * w->height * w->width * w->channels;
-        for (int64_t col = 0; col < w->out_width; col++)
-            for (int64_t c = 0; c < w->channels; c += POOL_TILE) {
-                int64_t to = (line * w->out_width + col) * w->channels + c;
-                max_window(y + to, at != NULL ? at + to : NULL, image + c, w, line % w->out_height, col,
-                           w->channels - c < POOL_TILE ? w->channels - c : POOL_TILE, relu);
-            }
+        int64_t row = line % w->out_height;
+        for (int64_t col = 0; col < w->out_width; col++) {
+            pool_window p = {.top = row * w->stride[0] - w->padding[0], .left = col * w->stride[1] - w->padding[1]};
+            int64_t to = (line * w->out_width + col) * w->channels, c = 0;
+            window_span(w, 0, row, &p.h0, &p.h1);
+            window_span(w, 1, col, &p.w0, &p.w1);
+            for (; c + POOL_VECS * CPU_VECTOR <= w->channels; c += POOL_VECS * CPU_VECTOR)
+                max_vectors(y + to + c, at != NULL ? at + to + c : NULL, image + c, w, &p, POOL_VECS, relu);
+            for (; c + CPU_VECTOR <= w->channels; c += CPU_VECTOR)
+                max_vectors(y + to + c, at != NULL ? at + to + c : NULL, image + c, w, &p, 1, relu);
+            max_channels(y + to + c, at != NULL ? at + to + c : NULL, image + c, w, &p, w->channels - c, relu);
+        }
     }
 }
 

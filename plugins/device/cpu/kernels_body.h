@@ -4,6 +4,8 @@
  * written so that the compiler vectorises them: no branch, no call, constant trip counts where there is an order to keep. */
 #include "loops.h"
 
+#include "vector_body.h"
+
 #include "image_body.h"
 #include "math_body.h"
 #include "optim_body.h"
@@ -17,7 +19,6 @@
 #define MAP(n, expression)                                                                                             \
     MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }
 
-#include "vector_body.h"
 #include "norm_body.h"
 #include "attention_body.h"
 #include "peak_body.h"

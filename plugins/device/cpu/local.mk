@@ -9,7 +9,7 @@ CPU_KERNEL_SOURCES += plugins/device/cpu/image.h plugins/device/cpu/loops.h
 CPU_KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
 if WITH_DNNL
 plugin_LTLIBRARIES += device_cpu.la
-device_cpu_la_SOURCES = plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/lower.c \
+device_cpu_la_SOURCES = plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/lower.c plugins/device/cpu/layout.c \
 	plugins/device/cpu/exec.c plugins/device/cpu/fam_linear.c plugins/device/cpu/fam_pointwise.c \
 	plugins/device/cpu/fam_loss.c plugins/device/cpu/fam_layer_norm.c plugins/device/cpu/fam_embedding.c \
 	plugins/device/cpu/fam_attention.c plugins/device/cpu/fam_dropout.c plugins/device/cpu/flat.c plugins/device/cpu/parallel.c plugins/device/cpu/peak.c plugins/device/cpu/gemm.h \

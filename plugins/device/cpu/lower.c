@@ -1,9 +1,8 @@
 /* lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they need.
  *
  * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at the place
- * of its first node, unless a node that joined it reads a value that does not exist there yet. A value that lies otherwise
- * than a family takes it is converted into scratch around the kernel. What the device cannot do is refused here, with the op
- * and the layer's name. */
+ * of its first node, unless a node that joined it reads a value that does not exist there yet. How values lie is
+ * layout.c's. What the device cannot do is refused here, with the op and the layer's name. */
 #include "cpu.h"
 
 #include <stdlib.h>
@@ -184,114 +183,19 @@ void cpu_matrix(const cpu_lowering *w, int32_t v, int64_t *rows, int64_t *cols)
     *rows = value->elements / *cols;
 }
 
-/* ---- how values lie ------------------------------------------------------------------------------------------------- */
-static uint32_t natural_layout(const ddp_value *v)
-{
-    return v->rank == 4 && v->dtype == DDP_F32 ? CPU_CHANNELS_LAST : CPU_PLAIN;
-}
-
-/* An image with one channel, or of one pixel, lies the same both ways. */
-static bool lies_the_same(const ddp_value *v)
-{
-    return natural_layout(v) == CPU_PLAIN || v->dims[1] == 1 || v->dims[2] * v->dims[3] == 1;
-}
-
-static bool outside(const ddp_value *v) { return v->kind != DDP_VALUE_ACT; }
-
-/* Results lie plain, whoever asks for them. A reshape is a view where both sides lie in the order of their elements. */
-static bool is_view(const cpu_lowering *w, const ddp_node *n)
-{
-    const ddp_value *x = cpu_value(w->p, n->in[0]), *y = cpu_value(w->p, n->out[0]);
-
-    if (n->op != DDP_OP_RESHAPE || y->kind != DDP_VALUE_ACT) return false;
-    return (w->layout[n->in[0]] == CPU_PLAIN || lies_the_same(x)) &&
-           (w->layout[n->out[0]] == CPU_PLAIN || lies_the_same(y));
-}
-
-static void describe_storage(cpu_lowering *w)
-{
-    const ddp_program *p = w->p;
-
-    for (uint32_t v = 0; v < p->value_count; v++) {
-        const ddp_value *value = cpu_value(p, (int32_t)v);
-        w->l->storage[v].alias_of = -1;
-        w->layout[v] = outside(value) || w->kept[v] ? CPU_PLAIN : natural_layout(value);
-    }
-    for (uint32_t i = 0; i < p->node_count; i++) {
-        const ddp_node *n = cpu_node(p, i);
-        if (!is_view(w, n)) continue;
-        w->l->storage[n->out[0]].alias_of = n->in[0];
-    }
-}
-
-static int32_t root_of(const cpu_lowering *w, int32_t v)
-{
-    while (w->l->storage[v].alias_of >= 0) v = w->l->storage[v].alias_of;
-    return v;
-}
-
-static void size_storage(cpu_lowering *w)
-{
-    for (uint32_t v = 0; v < w->p->value_count; v++) {
-        const ddp_value *value = cpu_value(w->p, (int32_t)v);
-        ddp_storage *s = &w->l->storage[v];
-        if (!outside(value) && !w->inner[v] && s->alias_of < 0)
-            s->bytes = (uint64_t)value->elements * ddp_dtype_size(value->dtype);
-        s->layout = w->layout[v];
-    }
-}
-
 /* ---- what the core sees --------------------------------------------------------------------------------------------- */
 static bool may_replace(const cpu_lowering *w, const cpu_kernel *k, int32_t out, int32_t in)
 {
     uint32_t here = 0;
-    int32_t root = root_of(w, in);
+    int32_t root = cpu_root_of(w, in);
 
-    if (outside(cpu_value(w->p, out)) || outside(cpu_value(w->p, root))) return false;
+    if (cpu_outside(cpu_value(w->p, out)) || cpu_outside(cpu_value(w->p, root))) return false;
     if (w->l->storage[out].bytes == 0 || w->l->storage[root].bytes == 0) return false;
     for (uint32_t i = 0; i < k->node_count; i++) {
         const ddp_node *n = cpu_node(w->p, k->nodes[i]);
         for (uint32_t j = 0; j < n->in_count; j++) here += n->in[j] == in;
     }
     return w->readers[in] == here && !w->kept[in];
-}
-
-static void add_convert(cpu_lowering *w, uint32_t index, uint32_t slot, bool output, cpu_conversion how,
-                        uint64_t *scratch)
-{
-    const cpu_kernel *k = &w->l->kernels[index];
-    int32_t v = output ? k->out[slot] : k->in[slot];
-
-    w->l->converts[index][w->l->convert_count[index]++] = (cpu_convert){slot, output, how, *scratch};
-    *scratch += ((uint64_t)cpu_value(w->p, v)->elements * sizeof(float) + 63) / 64 * 64;
-}
-
-/* From how the value lies to how the kernel has it, for an input; the other way round for an output. */
-static cpu_conversion conversion(const cpu_lowering *w, const cpu_kernel *k, int32_t v, bool output)
-{
-    const ddp_value *value = cpu_value(w->p, v);
-    bool lies_plain = outside(cpu_value(w->p, root_of(w, v))) || w->layout[v] == CPU_PLAIN;
-
-    if (lies_the_same(value) || lies_plain == k->plain) return CPU_COPY;
-    return lies_plain == output ? CPU_TO_PLAIN : CPU_TO_IMAGE;
-}
-
-/* Inputs and outputs that lie otherwise than the kernel has them; gradients that it cannot add to. */
-static void find_converts(cpu_lowering *w, uint32_t index, uint64_t *scratch)
-{
-    const cpu_kernel *k = &w->l->kernels[index];
-
-    *scratch = (k->scratch_bytes + 63) / 64 * 64;
-    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
-        cpu_conversion how = k->in[i] >= 0 ? conversion(w, k, k->in[i], false) : CPU_COPY;
-        if (how != CPU_COPY && !(k->reads_any >> i & 1u)) add_convert(w, index, i, false, how, scratch);
-    }
-    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
-        cpu_conversion how = k->out[i] >= 0 ? conversion(w, k, k->out[i], true) : CPU_COPY;
-        bool grad = k->out[i] >= 0 && cpu_value(w->p, k->out[i])->kind == DDP_VALUE_GRAD;
-        if (grad ? !(k->writes_grad >> i & 1u) : how != CPU_COPY && !(k->writes_any >> i & 1u) && !w->inner[k->out[i]])
-            add_convert(w, index, i, true, how, scratch);
-    }
 }
 
 static void describe_kernel(cpu_lowering *w, uint32_t index)
@@ -302,7 +206,7 @@ static void describe_kernel(cpu_lowering *w, uint32_t index)
     t->nodes = k->nodes;
     t->node_count = k->node_count;
     t->name = k->name;
-    find_converts(w, index, &t->scratch_bytes);
+    cpu_find_converts(w, index, &t->scratch_bytes);
     for (uint32_t i = 0; i < k->inplace_count; i++) {
         bool had = t->inplace_count > 0 && t->inplace_out[0] == k->inplace_out[i];
         if (had || w->l->convert_count[index] > 0 || !may_replace(w, k, k->inplace_out[i], k->inplace_in[i])) continue;
@@ -407,13 +311,13 @@ static ddp_status lowering_run(cpu_lowering *w, ddp_err *err)
     ddp_status status = count_readers(w, err);
 
     if (status != DDP_OK) return status;
-    describe_storage(w);
+    cpu_describe_layouts(w);
     for (uint32_t i = 0; i < w->p->node_count; i++) {
         status = w->taken[i] ? DDP_OK : group(w, i, err);
         if (status != DDP_OK) return status;
     }
     qsort(w->l->kernels, w->l->kernel_count, sizeof(*w->l->kernels), by_place);
-    size_storage(w);
+    cpu_size_storage(w);
     for (uint32_t i = 0; i < w->l->kernel_count; i++) describe_kernel(w, i);
     return DDP_OK;
 }

@@ -5,6 +5,7 @@
  * reduction has sixteen lanes on every CPU, or a fixed multiple; element i goes to lane i % 16. */
 
 typedef float cpu_vec __attribute__((vector_size(4 * CPU_VECTOR)));
+typedef int32_t cpu_ivec __attribute__((vector_size(4 * CPU_VECTOR))); /* of a comparison: -1 where it holds, else 0 */
 
 CPU_INLINE cpu_vec vec_load(const float *p)
 {
@@ -15,6 +16,8 @@ CPU_INLINE cpu_vec vec_load(const float *p)
 }
 
 CPU_INLINE void vec_store(float *p, cpu_vec v) { memcpy(p, &v, sizeof(v)); }
+
+CPU_INLINE cpu_ivec vec_choose(cpu_ivec where, cpu_ivec a, cpu_ivec b) { return (where & a) | (~where & b); }
 
 CPU_INLINE cpu_vec vec_fma(cpu_vec a, cpu_vec b, cpu_vec c)
 {

@@ -1,0 +1,59 @@
+#!/bin/sh
+# What a packager does: make dist; the tarball alone has every file, builds its program and its tests without a warning, passes
+# those that train and use what was trained (all have run elsewhere, on the same files), and installs. What was installed is
+# then used from elsewhere without the build tree: the examples build against its headers, train and keep their contracts.
+set -eu
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+. tests/source.sh
+
+echo "-- make dist"
+source_tree "$work/source"
+mkdir "$work/build"
+(cd "$work/build" && "$source/configure" -q >/dev/null && make -s dist >/dev/null && mv ddpengine-*.tar.gz "$work")
+if [ -e .git ]; then
+    tar tzf "$work"/ddpengine-*.tar.gz | sed 's,^[^/]*/,,' | sort >"$work/packed"
+    git ls-files ':!.ci' ':!.gitignore' | sort >"$work/tracked"
+    missing=$(comm -13 "$work/packed" "$work/tracked")
+    [ -z "$missing" ] || { echo "not in the tarball: $missing"; exit 1; }
+fi
+cd "$work"
+tar xzf ddpengine-*.tar.gz
+rm -rf build source ddpengine-*.tar.gz
+
+echo "-- build and check"
+cd ddpengine-*
+./configure -q --enable-werror --prefix="$work/prefix" >/dev/null
+make -s -j "$(nproc)"
+make -j "$(nproc)" check TESTS="tests/integration/test_use.py tests/integration/test_train.py" >check.log 2>&1 || {
+    grep -E '^(FAIL|ERROR):|error:' check.log
+    grep -rhE -A 15 '^not ok' --include='test_*.log' . | head -n 60
+    exit 1
+}
+grep -E '^# (TOTAL|PASS|SKIP|FAIL|ERROR)' check.log
+make -s install >/dev/null
+cp -r docs/examples "$work/examples"
+cd "$work"
+rm -rf ddpengine-*
+
+echo "-- what was installed"
+export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
+for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin.pc share/man/man1/ddpengine.1; do
+    [ -f "prefix/$f" ] || { echo "not installed: $f"; exit 1; }
+done
+engine=$work/prefix/bin/ddpengine
+for example in backend-skeleton model-example; do
+    make -s -C "examples/$example"
+done
+DDPENGINE_PLUGIN_PATH=$work/examples/backend-skeleton:$work/examples/model-example
+export DDPENGINE_PLUGIN_PATH
+"$engine" plugins
+for ini in examples/*/*.ini; do
+    echo "-- $ini"
+    "$engine" -c "$ini" --nproc 2
+done
+for plugin in backend.store model.resmlp; do
+    echo "-- conform $plugin"
+    "$engine" conform "$plugin" --quick --nproc 2
+done
