@@ -20,9 +20,10 @@ ddp_status ddp_allow_open_files(unsigned count, ddp_err *err)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return ddp_fail_errno(err, "cannot read the limit of open files");
     if (limit.rlim_cur >= count) return DDP_OK;
     if (limit.rlim_max < count)
-        return ddp_fail(err, DDP_ERR_SYSTEM,
-                        "this process may have %llu files open at once and needs %u; raise the limit that ulimit -n shows",
-                        (unsigned long long)limit.rlim_max, count);
+        return ddp_fail(
+            err, DDP_ERR_SYSTEM,
+            "this process may have %llu files open at once and needs %u; raise the limit that ulimit -n shows",
+            (unsigned long long)limit.rlim_max, count);
     limit.rlim_cur = count;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return ddp_fail_errno(err, "cannot raise the limit of open files");
     return DDP_OK;

@@ -330,7 +330,8 @@ static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64
     op_value(&c, 2, DDP_VALUE_INPUT, 3, n, t, e);
     op_value(&c, 3, DDP_VALUE_INPUT, 3, n, heads, t);
     op_value(&c, 4, DDP_VALUE_ACT, 3, n, t, 3 * e);
-    c.attrs.attention.scale = 1.0 / sqrt((double)size); /* the log-sum-exps are random: more would make weights of thousands */
+    c.attrs.attention.scale =
+        1.0 / sqrt((double)size); /* the log-sum-exps are random: more would make weights of thousands */
     op_run(f, &c, 5e-5);
     op_value(&c, 4, DDP_VALUE_GRAD, 3, n, t, 3 * e);
     op_run(f, &c, 5e-5);

@@ -90,6 +90,7 @@ static void fold(float *x, const float *rows, const cpu_windows *w, int64_t firs
 /* ---- pooling -------------------------------------------------------------------------------------------------------- */
 #define POOL_TILE 64 /* channels whose sums stay in registers or L1 */
 #define POOL_VECS 4  /* registers of channels that are searched together */
+enum { POOL_STEP = POOL_VECS * CPU_VECTOR };
 
 /* A window's part of the image: rows h0 .. h1-1 and columns w0 .. w1-1; its corner may lie in the padding. */
 typedef struct pool_window {
@@ -116,7 +117,7 @@ CPU_INLINE void max_vectors(float *y, uint8_t *at, const float *image, const cpu
             CPU_UNROLL for (int64_t v = 0; v < n; v++)
             { /* a NaN is larger than all, and is never left */
                 cpu_vec x = vec_load(from + v * CPU_VECTOR);
-                cpu_ivec more = (x > best[v]) | (x != x);
+                cpu_ivec more = (x > best[v]) | ~((x < 0.0f) | (x >= 0.0f));
                 best[v] = (cpu_vec)vec_choose(more, (cpu_ivec)x, (cpu_ivec)best[v]);
                 place[v] = vec_choose(more, here, place[v]);
             }
@@ -169,7 +170,7 @@ static void max_pool(float *y, uint8_t *at, const float *x, const cpu_windows *w
             int64_t to = (line * w->out_width + col) * w->channels, c = 0;
             window_span(w, 0, row, &p.h0, &p.h1);
             window_span(w, 1, col, &p.w0, &p.w1);
-            for (; c + POOL_VECS * CPU_VECTOR <= w->channels; c += POOL_VECS * CPU_VECTOR)
+            for (; c + POOL_STEP <= w->channels; c += POOL_STEP)
                 max_vectors(y + to + c, at != NULL ? at + to + c : NULL, image + c, w, &p, POOL_VECS, relu);
             for (; c + CPU_VECTOR <= w->channels; c += CPU_VECTOR)
                 max_vectors(y + to + c, at != NULL ? at + to + c : NULL, image + c, w, &p, 1, relu);

@@ -143,7 +143,7 @@ static void philox16(uint32_t *out, const ddp_random *random, uint32_t place, ui
     uint32_t k0 = (uint32_t)random->seed, k1 = (uint32_t)(random->seed >> 32);
     __m512i c0[2], c1[2], c2[2], c3[2];
 
-    for (int h = 0; h < 2; h++) {
+    for (int64_t h = 0; h < 2; h++) {
         __m512i lane = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
         c0[h] = _mm512_add_epi64(_mm512_set1_epi64((int64_t)first + 8 * h), lane);
         c1[h] = _mm512_xor_si512(_mm512_set1_epi64(place), _mm512_slli_epi64(_mm512_srli_epi64(c0[h], 32), 16));
@@ -151,14 +151,14 @@ static void philox16(uint32_t *out, const ddp_random *random, uint32_t place, ui
         c3[h] = _mm512_srli_epi64(c2[h], 32);
     }
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        for (int h = 0; h < 2; h++) {
+        for (int64_t h = 0; h < 2; h++) {
             __m512i a = _mm512_mul_epu32(m0, c0[h]), b = _mm512_mul_epu32(m1, c2[h]);
             c0[h] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(b, 32), c1[h], _mm512_set1_epi64(k0), 0x96);
             c2[h] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(a, 32), c3[h], _mm512_set1_epi64(k1), 0x96);
             c1[h] = b;
             c3[h] = a;
         }
-    for (int h = 0; h < 2; h++) {
+    for (int64_t h = 0; h < 2; h++) {
         __m512i l = _mm512_ternarylogic_epi64(low, c0[h], _mm512_slli_epi64(c1[h], 32), 0xEA); /* (low & c0) | c1 */
         __m512i r = _mm512_ternarylogic_epi64(low, c2[h], _mm512_slli_epi64(c3[h], 32), 0xEA);
         _mm512_storeu_si512(out + 32 * h, _mm512_permutex2var_epi64(l, order, r));
