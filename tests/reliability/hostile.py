@@ -53,8 +53,9 @@ def listens_nowhere_else(t, pids, port):
 def layers(t, secret):
     """`secret`: whether the ranks have one."""
     path = t.dir / "secret"
-    path.write_text("5ec2e7" * 10 + "\n")
-    path.chmod(0o600)
+    if not path.exists():  # a rank that has started may be reading it
+        path.write_text("5ec2e7" * 10 + "\n")
+        path.chmod(0o600)
     return [t.paced(EPOCHS, BETWEEN_MS), {"group": {"rendezvous_timeout": "120s", "secret_file": path if secret else None}}]
 
 

@@ -46,16 +46,6 @@ static inline const char *build_dir(void)
     return dir != NULL ? dir : DDP_BUILDDIR;
 }
 
-/* OpenMP's threads are not made for ThreadSanitizer, which does not see its barriers. */
-static inline uint32_t two_threads(void)
-{
-#if defined(__SANITIZE_THREAD__)
-    return 1;
-#else
-    return 2;
-#endif
-}
-
 /* All options of the device at 0, which are their defaults. */
 static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precision)
 {
@@ -96,7 +86,7 @@ static inline int open_two(void **state)
 {
     static fixture f;
 
-    fixture_open(&f, two_threads());
+    fixture_open(&f, 2);
     *state = &f;
     return 0;
 }
@@ -120,7 +110,7 @@ static inline int open_two_half(void **state)
 {
     static fixture f;
 
-    fixture_open_in(&f, two_threads(), DDP_PRECISION_BF16);
+    fixture_open_in(&f, 2, DDP_PRECISION_BF16);
     *state = &f;
     return 0;
 }

@@ -375,7 +375,7 @@ static void test_pin(void **state)
     for (int32_t cpu = 0; cpu < CPU_SETSIZE && count < 2; cpu++)
         if (CPU_ISSET((size_t)cpu, &before)) list[count++] = cpu;
     if (count < 2) skip();
-    fixture_open(&f, two_threads());
+    fixture_open(&f, 2);
     OK(&f, f.ops->pin(f.device, list, &f.err));
     assert_int_equal(sched_getaffinity(0, sizeof(now), &now), 0);
     assert_true(CPU_COUNT(&now) == 1 && CPU_ISSET((size_t)list[0], &now));
