@@ -140,15 +140,16 @@ DOUBLE_EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t s)
     return cudaSuccess;
 }
 
-static void run_delay(void *arg)
+static void run_hold(void *arg)
 {
-    struct timespec t = {(intptr_t)arg / 1000, (intptr_t)arg % 1000 * 1000000};
+    const struct timespec pause = {0, 100000};
+    atomic_int *released = arg;
 
-    (void)nanosleep(&t, NULL);
+    while (!atomic_load(released)) (void)nanosleep(&pause, NULL);
 }
 
-DOUBLE_EXPORT void nccl_double_delay(void *stream, int ms);
-void nccl_double_delay(void *stream, int ms) { double_enqueue(stream, run_delay, (void *)(intptr_t)ms); }
+DOUBLE_EXPORT void nccl_double_hold(void *stream, atomic_int *released);
+void nccl_double_hold(void *stream, atomic_int *released) { double_enqueue(stream, run_hold, released); }
 
 /* ---- events ---------------------------------------------------------------------------------------------------------- */
 struct CUevent_st {

@@ -32,7 +32,7 @@ typedef struct nccl_double_control {
 
 /* Back to the start; nothing may live. */
 typedef nccl_double_control *(*nccl_double_function)(void); /* symbol "nccl_double" */
-/* Holds up a stream for some milliseconds. Symbol "nccl_double_delay". */
-typedef void (*nccl_double_delay_function)(void *stream, int ms);
+/* Holds up a stream until *released is not 0. Symbol "nccl_double_hold". */
+typedef void (*nccl_double_hold_function)(void *stream, atomic_int *released);
 
 #endif

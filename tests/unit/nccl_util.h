@@ -20,7 +20,7 @@ static struct { /* the few calls that a caller of the backend makes itself; stre
     int (*stream_destroy)(void *stream);
     int (*stream_synchronize)(void *stream);
     int (*memcpy_async)(void *to, const void *from, size_t bytes, int kind, void *stream);
-    nccl_double_delay_function delay;
+    nccl_double_hold_function hold;
 } gpu;
 
 typedef struct nccl_options { /* as the plugin's own, checked in nccl_load */
@@ -76,7 +76,7 @@ static int nccl_load(void **state)
     plugin = dlsym(handle, DDP_PLUGIN_SYMBOL);
     if (plugin == NULL || plugin->config_size != sizeof(nccl_options)) return -1;
     take_symbol(doubled, "nccl_double", &get);
-    take_symbol(doubled, "nccl_double_delay", &gpu.delay);
+    take_symbol(doubled, "nccl_double_hold", &gpu.hold);
     take_symbol(doubled, "cudaStreamCreateWithPriority", &gpu.stream_create);
     take_symbol(doubled, "cudaStreamDestroy", &gpu.stream_destroy);
     take_symbol(doubled, "cudaStreamSynchronize", &gpu.stream_synchronize);

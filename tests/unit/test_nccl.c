@@ -161,6 +161,7 @@ static void body_order(rank_run *r)
     float late[N], data[N], seen[N];
     float growth = (float)(r->world * r->world * r->world);
     void *producer, *consumer;
+    atomic_int produced;
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .send = data, .recv = data, .count = N};
     ddp_work *w[4];
 
@@ -169,7 +170,8 @@ static void body_order(rank_run *r)
         memset(data, 0, sizeof(data));
         memset(seen, 0, sizeof(seen));
         fill(late, r->rank, (uint32_t)turn);
-        gpu.delay(producer, 5);
+        atomic_store(&produced, 0);
+        gpu.hold(producer, &produced);
         CHECK(gpu.memcpy_async(data, late, sizeof(data), 0, producer) == 0);
         a.stream = producer;
         a.op = DDP_AVG;
@@ -177,6 +179,7 @@ static void body_order(rank_run *r)
         CHECK(ops->work_test(w[0], &r->err) == DDP_IN_PROGRESS);
         CHECK(ops->work_stream_wait(w[0], consumer, &r->err) == DDP_OK);
         CHECK(gpu.memcpy_async(seen, data, sizeof(data), 0, consumer) == 0);
+        atomic_store(&produced, 1);
         ops->work_free(w[0]); /* the consumer goes on waiting */
         a.stream = consumer;  /* the next one starts after the consumer has read */
         a.op = DDP_SUM;
