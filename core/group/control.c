@@ -217,19 +217,19 @@ static void call_listener(ddp_group *g)
 static int64_t call_expired(ddp_group *g, int64_t now)
 {
     int64_t deadline = DDP_FOREVER_NS;
-    int exit_code = 0;
+    ddp_failure cause = {0};
 
     (void)pthread_mutex_lock(&g->lock);
     if (g->failure.exit_code != 0 && !g->leaving && !g->expired_called && g->expired != NULL) {
         deadline = g->failed_ns + DDP_EXPIRE_MS * 1000000ll;
         if (now >= deadline) {
             g->expired_called = true;
-            exit_code = g->failure.exit_code;
+            cause = g->failure;
             deadline = DDP_FOREVER_NS;
         }
     }
     (void)pthread_mutex_unlock(&g->lock);
-    if (exit_code != 0) g->expired(g->expired_ctx, exit_code);
+    if (cause.exit_code != 0) g->expired(g->expired_ctx, &cause);
     return deadline;
 }
 

@@ -320,13 +320,13 @@ bool ddp_group_failed(ddp_group *g, ddp_failure *out)
 
 void ddp_group_expire(ddp_group *g)
 {
-    int exit_code = 0;
+    ddp_failure cause = {0};
 
     (void)pthread_mutex_lock(&g->lock);
-    if (!g->expired_called && g->expired != NULL) exit_code = g->failure.exit_code;
-    if (exit_code != 0) g->expired_called = true;
+    if (!g->expired_called && g->expired != NULL) cause = g->failure;
+    if (cause.exit_code != 0) g->expired_called = true;
     (void)pthread_mutex_unlock(&g->lock);
-    if (exit_code != 0) g->expired(g->expired_ctx, exit_code);
+    if (cause.exit_code != 0) g->expired(g->expired_ctx, &cause);
 }
 
 void ddp_group_abort(ddp_group *g, int exit_code, const char *message)

@@ -22,6 +22,13 @@ bool ddp_endpoint_is_loopback(const char *endpoint);
  * none: names those that this host has. */
 ddp_status ddp_interface_check(const char *name, char *address, size_t capacity, ddp_err *err);
 
+/* The first failure of the run, the same on every rank. */
+typedef struct ddp_failure {
+    int exit_code; /* DDP_EXIT_*, 0: none */
+    int rank;      /* whose, -1 unknown */
+    char msg[512];
+} ddp_failure;
+
 typedef struct ddp_group_params {
     int32_t rank, world;
     const char *world_where;      /* where world_size was set, "node1.ini:4", for messages; may be NULL */
@@ -45,16 +52,9 @@ typedef struct ddp_group_params {
     ddp_log *log;
     /* Called once when the run has failed and the rank has not left within a second, from the control thread, or by
      * ddp_group_expire. */
-    void (*expired)(void *ctx, int exit_code);
+    void (*expired)(void *ctx, const ddp_failure *cause); /* the run's first failure */
     void *expired_ctx;
 } ddp_group_params;
-
-/* The first failure of the run, the same on every rank. */
-typedef struct ddp_failure {
-    int exit_code; /* DDP_EXIT_*, 0: none */
-    int rank;      /* whose, -1 unknown */
-    char msg[512];
-} ddp_failure;
 
 /* Returns when all ranks have met and agree. While waiting, rank 0 names the missing ranks every 5 s, the others say that
  * rank 0 is missing. Fails with the failure's text (ddp_group_failure has the code: DDP_EXIT_MEETING for a time-out, a rank

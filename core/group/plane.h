@@ -154,7 +154,7 @@ struct ddp_group {
     ddp_identity identity;
     char secret_where[DDP_WHERE_MAX];
     ddp_log *log;
-    void (*expired)(void *ctx, int exit_code);
+    void (*expired)(void *ctx, const ddp_failure *cause);
     void *expired_ctx;
     char interface[64];
     atomic_llong step; /* -1: none yet */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* ---- meeting ------------------------------------------------------------------------------------------------------------ */
-static void expire(void *ctx, int exit_code);
+static void expire(void *ctx, const ddp_failure *cause);
 
 static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 {
@@ -322,13 +322,11 @@ static int stopped(const ddp_trainer *t, char *message, size_t capacity)
     return 128 + t->stopping;
 }
 
-static void expire(void *ctx, int exit_code)
+static void expire(void *ctx, const ddp_failure *cause) /* maybe while the ranks still meet */
 {
     ddp_trainer *t = ctx;
-    ddp_failure f = {0};
 
-    if (t->group != NULL) (void)ddp_group_failed(t->group, &f);
-    t->ending->expired(t->ending->ctx, exit_code, f.msg);
+    t->ending->expired(t->ending->ctx, cause->exit_code, cause->msg);
 }
 
 int ddp_train(ddp_session *s, ddp_ending *ending)

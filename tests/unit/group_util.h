@@ -88,7 +88,7 @@ typedef struct member {
     board *board;
     void (*body)(struct member *m); /* while it is in the group */
     void *arg;
-    void (*expired)(void *ctx, int exit_code);
+    void (*expired)(void *ctx, const ddp_failure *cause);
     /* set by the run */
     pthread_t thread;
     ddp_log log;

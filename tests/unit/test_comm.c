@@ -501,10 +501,10 @@ static void test_no_wait_blocks_on_a_plugin_that_never_returns(void **state)
 
 static atomic_int expired_here;
 static pthread_t closing;
-static void note_expired(void *ctx, int exit_code)
+static void note_expired(void *ctx, const ddp_failure *cause)
 {
     (void)ctx;
-    CHECK(exit_code == DDP_EXIT_DATA && pthread_equal(pthread_self(), closing));
+    CHECK(cause->exit_code == DDP_EXIT_DATA && cause->msg[0] != 0 && pthread_equal(pthread_self(), closing));
     atomic_fetch_add(&expired_here, 1);
 }
 
@@ -549,11 +549,11 @@ static void body_deaf_at_opening(member *m)
     CHECK(ddp_group_failed(m->group, &failure) && failure.exit_code == DDP_EXIT_MEETING);
 }
 
-static void note_expired_and_release(void *ctx, int exit_code)
+static void note_expired_and_release(void *ctx, const ddp_failure *cause)
 {
     (void)ctx;
     (void)pthread_mutex_lock(&the_fake->lock);
-    the_fake->expired = exit_code;
+    the_fake->expired = cause->exit_code;
     (void)pthread_mutex_unlock(&the_fake->lock);
     fake_release(the_fake);
 }

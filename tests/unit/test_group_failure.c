@@ -37,10 +37,10 @@ static void wait_for_ever(member *m)
     o->done = 2;
 }
 
-static void exit_at_once(void *ctx, int exit_code)
+static void exit_at_once(void *ctx, const ddp_failure *cause)
 {
     (void)ctx;
-    _exit(exit_code);
+    _exit(cause->exit_code);
 }
 
 /* Starts four ranks as processes, kills one once all are in the run, and returns when it did. `out` is shared memory. Rank 2
@@ -254,9 +254,9 @@ static void test_listener(void **state)
 
 /* ---- a rank that does not leave ------------------------------------------------------------------------------------- */
 static atomic_int expired_codes[2];
-static void note_expired(void *ctx, int exit_code)
+static void note_expired(void *ctx, const ddp_failure *cause)
 {
-    atomic_fetch_add(&expired_codes[((member *)ctx)->rank], exit_code);
+    atomic_fetch_add(&expired_codes[((member *)ctx)->rank], cause->exit_code);
 }
 
 static void stay(member *m)
