@@ -28,8 +28,8 @@ unsigned ddp_cpu_count(void); /* of them, at least 1 */
 bool ddp_processors_are_own(void);
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
-/* Lets this process and its children have `count` files open at once, or says why not: the soft limit goes up to the hard
- * one at most. What opens files need then not expect to find none left, but where there is one for each of many ranks. */
+/* Raises the soft limit of open files to `count` where it is lower, for this process and its children; DDP_ERR_SYSTEM where the
+ * hard limit does not allow it. */
 ddp_status ddp_allow_open_files(unsigned count, ddp_err *err);
 /* Reads a whole file of at most `limit` bytes; *data is free()d by the caller and NUL-terminated beyond its length. */
 ddp_status ddp_file_read(const char *path, size_t limit, char **data, size_t *length, ddp_err *err);
