@@ -4,7 +4,7 @@
  *
  * The step is forward and backward of one of bench_nets.h. Its floor is the sum, over the convolutions, linear layers and products
  * of attention of the program, of the fastest that oneDNN does for that shape by any of its implementations and layouts, weights
- * already reordered. Attention counts as the two products of the forward and the four of the gradient over all pairs of positions,
+ * already reordered; of convolutions in f32 also by Winograd's algorithm, and a second sum goes without it. Attention counts as the two products of the forward and the four of the gradient over all pairs of positions,
  * as one batched product each: what is skipped above the diagonal is the engine's gain, what it computes again its loss. All sides take turns within each round, minima count:
  * a machine's speed drifts. With one thread the clock is the processor's time of that thread, so that a busy machine takes part of
  * the cache but not of the count. */
@@ -45,6 +45,7 @@ typedef struct way { /* one implementation, or sgemm */
     dnnl_primitive_t primitive;
     dnnl_exec_arg_t args[3];
     double least;
+    bool winograd; /* which does fewer multiplications than are counted */
 } way;
 
 typedef struct floor_entry {
@@ -83,7 +84,7 @@ enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS };
 /* Results are f32; what is multiplied is as the step's precision says. */
 static dnnl_data_type_t type_of(bool result) { return half && !result ? dnnl_bf16 : dnnl_f32; }
 
-static void add_way(floor_entry *e, dnnl_primitive_desc_t pd, uint32_t what)
+static way *add_way(floor_entry *e, dnnl_primitive_desc_t pd, uint32_t what)
 {
     static const int args[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
                                    {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
@@ -97,66 +98,92 @@ static void add_way(floor_entry *e, dnnl_primitive_desc_t pd, uint32_t what)
     dnnl_ok(dnnl_primitive_create(&w->primitive, pd));
     for (int i = 0; i < 3; i++) w->args[i] = (dnnl_exec_arg_t){args[what][i], memory_for(pd, mds[what][i])};
     e->way_count++;
+    return w;
 }
 
-/* The forward convolution that the library wants to know for a gradient, all of it of the type that is read. */
-static dnnl_primitive_desc_t hint(const dnnl_dims_t xd, const dnnl_dims_t wd, const dnnl_dims_t yd,
-                                  dnnl_format_tag_t tag, const dnnl_dims_t stride, const dnnl_dims_t padding)
+typedef struct conv_case {
+    dnnl_dims_t x, w, y, stride, padding;
+    dnnl_alg_kind_t algorithm;
+    dnnl_format_tag_t tag; /* of images */
+} conv_case;
+
+static void describe(const conv_case *c, const dnnl_data_type_t types[3], dnnl_memory_desc_t out[3])
 {
-    dnnl_memory_desc_t x, w, y;
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&out[0], 4, c->x, types[0], c->tag));
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&out[1], 4, c->w, types[1], dnnl_format_tag_any));
+    dnnl_ok(dnnl_memory_desc_init_by_tag(&out[2], 4, c->y, types[2], c->tag));
+}
+
+static void describe_forward(const conv_case *c, const dnnl_memory_desc_t m[3], dnnl_convolution_desc_t *out)
+{
+    dnnl_ok(dnnl_convolution_forward_desc_init(out, dnnl_forward_training, c->algorithm, &m[0], &m[1], NULL, &m[2],
+                                               c->stride, c->padding, c->padding));
+}
+
+/* The forward convolution that the library wants to know for a gradient, all of it of the type that is read; NULL: none. */
+static dnnl_primitive_desc_t hint(const conv_case *c)
+{
+    const dnnl_data_type_t types[3] = {type_of(false), type_of(false), type_of(false)};
+    dnnl_memory_desc_t m[3];
     dnnl_convolution_desc_t op;
-    dnnl_primitive_desc_t pd;
+    dnnl_primitive_desc_t pd = NULL;
 
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&x, 4, xd, type_of(false), tag));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&w, 4, wd, type_of(false), dnnl_format_tag_any));
-    dnnl_ok(dnnl_memory_desc_init_by_tag(&y, 4, yd, type_of(false), tag));
-    dnnl_ok(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &x, &w, NULL, &y,
-                                               stride, padding, padding));
-    dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL));
-    return pd;
+    describe(c, types, m);
+    describe_forward(c, m, &op);
+    return dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL) == dnnl_success ? pd : NULL;
 }
 
-/* The first two of the library's list, with images in the layout that it likes best and channels last. */
-static void conv_ways(floor_entry *e, const ddp_value *x, const ddp_value *w, const ddp_value *y, const ddp_attrs *a)
+/* The first two of the library's list. */
+static void conv_ways_of(floor_entry *e, const conv_case *c)
 {
-    dnnl_dims_t xd, wd, yd, stride = {a->conv.stride[0], a->conv.stride[1]},
-                            padding = {a->conv.padding[0], a->conv.padding[1]};
+    const dnnl_data_type_t types[3] = {type_of(e->op == DDP_OP_CONV2D_GRAD_INPUT),
+                                       type_of(e->op == DDP_OP_CONV2D_GRAD_WEIGHT), type_of(e->op == DDP_OP_CONV2D)};
+    dnnl_memory_desc_t m[3];
+    dnnl_convolution_desc_t op;
+    dnnl_primitive_desc_t forward = hint(c);
+    dnnl_primitive_desc_iterator_t it;
 
-    for (int i = 0; i < 4; i++) {
-        xd[i] = x->dims[i];
-        wd[i] = w->dims[i];
-        yd[i] = y->dims[i];
-    }
-    for (int last = 0; last < 2; last++) {
-        dnnl_format_tag_t tag = last ? dnnl_nhwc : dnnl_format_tag_any;
-        dnnl_memory_desc_t xm, wm, ym;
-        dnnl_convolution_desc_t op;
-        dnnl_primitive_desc_t forward;
-        dnnl_primitive_desc_iterator_t it;
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&xm, 4, xd, type_of(e->op == DDP_OP_CONV2D_GRAD_INPUT), tag));
-        dnnl_ok(
-            dnnl_memory_desc_init_by_tag(&wm, 4, wd, type_of(e->op == DDP_OP_CONV2D_GRAD_WEIGHT), dnnl_format_tag_any));
-        dnnl_ok(dnnl_memory_desc_init_by_tag(&ym, 4, yd, type_of(e->op == DDP_OP_CONV2D), tag));
-        forward = hint(xd, wd, yd, tag, stride, padding);
-        if (e->op == DDP_OP_CONV2D)
-            dnnl_ok(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &xm, &wm,
-                                                       NULL, &ym, stride, padding, padding));
-        if (e->op == DDP_OP_CONV2D_GRAD_INPUT)
-            dnnl_ok(dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &xm, &wm, &ym, stride,
-                                                             padding, padding));
-        if (e->op == DDP_OP_CONV2D_GRAD_WEIGHT)
-            dnnl_ok(dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &xm, &wm, NULL, &ym,
-                                                                stride, padding, padding));
-        dnnl_ok(dnnl_primitive_desc_iterator_create(&it, &op, NULL, engine, e->op == DDP_OP_CONV2D ? NULL : forward));
+    if (forward == NULL) return;
+    describe(c, types, m);
+    if (e->op == DDP_OP_CONV2D) describe_forward(c, m, &op);
+    if (e->op == DDP_OP_CONV2D_GRAD_INPUT)
+        dnnl_ok(dnnl_convolution_backward_data_desc_init(&op, c->algorithm, &m[0], &m[1], &m[2], c->stride, c->padding,
+                                                         c->padding));
+    if (e->op == DDP_OP_CONV2D_GRAD_WEIGHT)
+        dnnl_ok(dnnl_convolution_backward_weights_desc_init(&op, c->algorithm, &m[0], &m[1], NULL, &m[2], c->stride,
+                                                            c->padding, c->padding));
+    if (dnnl_primitive_desc_iterator_create(&it, &op, NULL, engine, e->op == DDP_OP_CONV2D ? NULL : forward) ==
+        dnnl_success) {
         for (int i = 0; i < 2; i++) {
             dnnl_primitive_desc_t pd = dnnl_primitive_desc_iterator_fetch(it);
-            add_way(e, pd, e->op - DDP_OP_CONV2D);
+            add_way(e, pd, e->op - DDP_OP_CONV2D)->winograd = c->algorithm == dnnl_convolution_winograd;
             (void)dnnl_primitive_desc_destroy(pd);
             if (dnnl_primitive_desc_iterator_next(it) != dnnl_success) break;
         }
         (void)dnnl_primitive_desc_iterator_destroy(it);
-        (void)dnnl_primitive_desc_destroy(forward);
     }
+    (void)dnnl_primitive_desc_destroy(forward);
+}
+
+/* With images in the layout that the library likes best, channels last, and by Winograd's algorithm. */
+static void conv_ways(floor_entry *e, const ddp_value *x, const ddp_value *w, const ddp_value *y, const ddp_attrs *a)
+{
+    conv_case c = {.stride = {a->conv.stride[0], a->conv.stride[1]},
+                   .padding = {a->conv.padding[0], a->conv.padding[1]},
+                   .algorithm = dnnl_convolution_direct};
+
+    for (int i = 0; i < 4; i++) {
+        c.x[i] = x->dims[i];
+        c.w[i] = w->dims[i];
+        c.y[i] = y->dims[i];
+    }
+    c.tag = dnnl_format_tag_any;
+    conv_ways_of(e, &c);
+    c.tag = dnnl_nhwc;
+    conv_ways_of(e, &c);
+    c.tag = dnnl_format_tag_any;
+    c.algorithm = dnnl_convolution_winograd;
+    if (!half) conv_ways_of(e, &c);
 }
 
 /* `batch` products (m, k) (k, n), in the layouts that the library likes and in plain ones. */
@@ -175,7 +202,7 @@ static void matmul_ways(floor_entry *e, int64_t batch, int64_t m, int64_t n, int
         dnnl_ok(dnnl_memory_desc_init_by_tag(&cm, 3, (dnnl_dims_t){batch, m, n}, dnnl_f32, dnnl_abc));
         dnnl_ok(dnnl_matmul_desc_init(&op, &am, &bm, NULL, &cm));
         dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, NULL));
-        add_way(e, pd, FORWARD);
+        (void)add_way(e, pd, FORWARD);
         (void)dnnl_primitive_desc_destroy(pd);
     }
 }
@@ -198,7 +225,7 @@ static void inner_product_way(floor_entry *e, int64_t rows, int64_t in, int64_t 
     if (what == BACKWARD_DATA) dnnl_ok(dnnl_inner_product_backward_data_desc_init(&op, &x, &w, &y));
     if (what == BACKWARD_WEIGHTS) dnnl_ok(dnnl_inner_product_backward_weights_desc_init(&op, &x, &w, NULL, &y));
     dnnl_ok(dnnl_primitive_desc_create(&pd, &op, NULL, engine, what == FORWARD ? NULL : forward));
-    add_way(e, pd, what);
+    (void)add_way(e, pd, what);
     (void)dnnl_primitive_desc_destroy(pd);
     (void)dnnl_primitive_desc_destroy(forward);
 }
@@ -318,11 +345,12 @@ static void time_floor(void)
     }
 }
 
-static double least_of(const floor_entry *e)
+static double least_of(const floor_entry *e, bool winograd)
 {
     double least = e->sgemm;
 
-    for (int k = 0; k < e->way_count; k++) keep_least(&least, e->ways[k].least);
+    for (int k = 0; k < e->way_count; k++)
+        if (winograd || !e->ways[k].winograd) keep_least(&least, e->ways[k].least);
     return least;
 }
 
@@ -349,23 +377,23 @@ static void rounds_of(job *j, int rounds, double *whole, double *each)
     }
 }
 
-/* One line for each kernel: its time, and for a product the floor of its shape. Returns the sum of these. */
-static double print_kernels(const job *j, const double *each, const node_floor *entry)
+/* One line for each kernel: its time, and for a product the floor of its shape. sum: of these, and without Winograd's algorithm. */
+static void print_kernels(const job *j, const double *each, const node_floor *entry, double sum[2])
 {
-    double sum = 0.0;
-
     for (uint32_t i = 0; i < j->lowered->kernel_count; i++) {
         const ddp_kernel *k = &j->lowered->kernels[i];
-        double least = 0.0;
+        double least[2] = {0.0, 0.0};
         for (uint32_t a = 0; a < k->node_count; a++)
             for (int t = 0; t < MOST_TERMS; t++)
-                if (entry[k->nodes[a]].term[t] != NULL) least += least_of(entry[k->nodes[a]].term[t]);
-        sum += least;
+                for (int direct = 0; direct < 2 && entry[k->nodes[a]].term[t] != NULL; direct++)
+                    least[direct] += least_of(entry[k->nodes[a]].term[t], direct == 0);
+        sum[0] += least[0];
+        sum[1] += least[1];
         (void)printf("%4u  %-36s %-24s %8.3f ms", i, k->name, j->p->nodes[k->nodes[0]].name, 1e3 * each[i]);
-        if (least > 0.0) (void)printf("   floor %8.3f", 1e3 * least);
+        if (least[0] > 0.0) (void)printf("   floor %8.3f", 1e3 * least[0]);
+        if (least[0] < least[1]) (void)printf(", direct %8.3f", 1e3 * least[1]);
         (void)printf("\n");
     }
-    return sum;
 }
 
 /* By name of the kernel: its times, summed. */
@@ -391,7 +419,7 @@ static void bench(fixture *f, const net *n, int rounds)
     ddp_layout *layout;
     ddp_program *p;
     job j = {.f = f, .seed = &seed, .classes = n->classes, .scale = 0.05};
-    double whole = 0.0, *each, sum = 0.0, floor;
+    double whole = 0.0, *each, sum = 0.0, floor[2] = {0.0, 0.0};
     node_floor *entry;
 
     OK(f, ddp_graph_create(n->fields, 2, &g, &f->err));
@@ -407,14 +435,15 @@ static void bench(fixture *f, const net *n, int rounds)
     entry = calloc(p->node_count, sizeof(*entry));
     for (uint32_t i = 0; i < p->node_count; i++) entry[i] = floor_of(p, &p->nodes[i]);
     rounds_of(&j, rounds, &whole, each);
-    floor = print_kernels(&j, each, entry);
+    print_kernels(&j, each, entry, floor);
     print_totals(&j, each);
     for (uint32_t i = 0; i < j.lowered->kernel_count; i++) sum += each[i];
-    (void)printf(
-        "%s, batch %lld: step %.2f ms (kernels by themselves %.2f), floor %.2f ms, %.2f x; %.0f GFLOP/s, arena "
-        "%.1f MiB\n",
-        n->text, (long long)n->batch, 1e3 * whole, 1e3 * sum, 1e3 * floor, whole / floor,
-        (double)ddp_program_flops(p) / whole * 1e-9, (double)j.planned->plan.arena_bytes / 1048576.0);
+    (void)printf("%s, batch %lld: step %.2f ms (kernels by themselves %.2f), floor %.2f ms, %.2f x, convolutions "
+                 "direct %.2f ms, "
+                 "%.2f x; %.0f GFLOP/s, arena %.1f MiB\n",
+                 n->text, (long long)n->batch, 1e3 * whole, 1e3 * sum, 1e3 * floor[0], whole / floor[0], 1e3 * floor[1],
+                 whole / floor[1], (double)ddp_program_flops(p) / whole * 1e-9,
+                 (double)j.planned->plan.arena_bytes / 1048576.0);
     free(entry);
     free(each);
     job_close(&j);

@@ -94,6 +94,8 @@ static const conv_sizes convs[] = {
     {4, 16, 13, 13, 48, 1, 1, 2, 2, 0, 0, 1}, {2, 64, 12, 12, 64, 3, 3, 1, 1, 1, 1, 1},
     {2, 32, 4, 4, 80, 3, 3, 2, 2, 1, 1, 1},   {9, 1, 28, 28, 32, 5, 5, 1, 1, 2, 2, 1},
     {3, 130, 3, 3, 67, 3, 3, 1, 1, 1, 1, 1},  {1, 32, 40, 40, 32, 3, 3, 1, 1, 1, 1, 1},
+    {5, 32, 13, 11, 64, 3, 3, 1, 1, 0, 0, 1}, {3, 64, 18, 21, 32, 3, 3, 1, 1, 1, 1, 1},
+    {7, 48, 14, 9, 32, 3, 3, 1, 1, 0, 1, 1},  {4, 32, 10, 11, 48, 3, 3, 1, 1, 2, 2, 1},
 };
 
 static void test_conv(void **state)
@@ -228,6 +230,14 @@ static ddp_tensor net_resnet(ddp_graph *g, ddp_tensor x)
     return ddp_adaptive_avg_pool2d(g, x, 1, 1);
 }
 
+/* in a batch of 8, two convolutions with as many tiles of 4 x 4 as channels; one with fewer, one with too few channels */
+static ddp_tensor net_tiles(ddp_graph *g, ddp_tensor x)
+{
+    x = conv(g, conv(g, x, 32, 3, 1, 0, "c1"), 48, 3, 1, 1, "c2");
+    x = conv(g, conv(g, x, 32, 3, 1, 0, "c3"), 512, 3, 1, 0, "c4");
+    return ddp_adaptive_avg_pool2d(g, x, 1, 1);
+}
+
 /* relus whose output others read too, poolings without a relu, averages, a batch norm with nothing behind it */
 static ddp_tensor net_odd(ddp_graph *g, ddp_tensor x)
 {
@@ -339,7 +349,7 @@ static void test_networks(void **state)
 /* ---- what is fused --------------------------------------------------------------------------------------------------- */
 static int kernels_named(fixture *f, network net, bool training, const char *name)
 {
-    built n = net_build(f, net, 4, training);
+    built n = net_build(f, net, 8, training);
     ddp_lowered *l;
     int found = 0;
 
@@ -368,6 +378,23 @@ static void test_lowering(void **state)
     assert_int_equal(kernels_named(f, net_resnet, true, "add+relu_grad+batch_norm_grad"), 2);
     assert_int_equal(kernels_named(f, net_resnet, true, "relu_grad+batch_norm_grad"), 4);
     assert_int_equal(kernels_named(f, net_resnet, false, "batch_norm+add+relu"), 3);
+}
+
+/* Where the library has Winograd's algorithm, which is with AVX-512, it serves the two convolutions that have tiles enough. */
+static void test_winograd(void **state)
+{
+    const cpu_kernels *best[3];
+    fixture *f = *state;
+    int each;
+
+    NEEDS_DEVICE(f);
+    (void)cpu_kernels_available(best);
+    each = best[0] != &cpu_kernels_portable && best[0] != &cpu_kernels_avx2 && !f->half;
+    assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd+bias"), each);
+    assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd"), each);
+    assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd_grad_input"), 2 * each);
+    assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd_grad_weight"), 2 * each);
+    assert_int_equal(kernels_named(f, net_tiles, true, "conv2d"), each ? 2 : 3);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------------- */
@@ -474,9 +501,11 @@ static void test_variants_agree(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        BOTH(test_conv),     HALF(test_conv),    BOTH(test_pool),    BOTH(test_batch_norm),
-        BOTH(test_networks), ONE(test_lowering), ONE(test_refusals), cmocka_unit_test(test_variants_agree)};
+    const struct CMUnitTest tests[] = {BOTH(test_conv),     HALF(test_conv),
+                                       BOTH(test_pool),     BOTH(test_batch_norm),
+                                       BOTH(test_networks), ONE(test_lowering),
+                                       ONE(test_winograd),  HALF(test_winograd),
+                                       ONE(test_refusals),  cmocka_unit_test(test_variants_agree)};
 
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

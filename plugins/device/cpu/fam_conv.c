@@ -75,6 +75,18 @@ static bool by_product(const cpu_conv_shape *s, uint32_t kind)
     return places <= (strided ? 600 : 160);
 }
 
+/* Measured with oneDNN 2.6 on AVX-512, images reordered and all: 1.2 to 2.5 times as fast as the direct one where tiles of 4 x 4 are
+ * as many as channels; no faster in bf16. */
+static bool by_winograd(const cpu_conv_shape *s)
+{
+    int64_t tiles = s->images * ((s->out_height + 3) / 4) * ((s->out_width + 3) / 4);
+    int64_t few = s->channels < s->out ? s->channels : s->out, many = s->channels < s->out ? s->out : s->channels;
+
+    if (s->half || s->groups != 1 || s->stride[0] * s->stride[1] > 1 || s->kernel[0] != 3 || s->kernel[1] != 3)
+        return false;
+    return few >= 32 && s->channels % 16 == 0 && s->out % 16 == 0 && tiles >= many;
+}
+
 static uint64_t half_bytes(int64_t elements) { return (uint64_t)(elements + 63) / 32 * 64; }
 
 /* Behind the library's own scratch stand the images that are read, in bf16. */
@@ -142,7 +154,7 @@ static void multiply_in_half(const cpu_call *c, cpu_half_product *p)
     cpu_half_multiply(c->device, p, (char *)c->scratch + t->rows_bytes);
 }
 
-static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shape *s, ddp_err *err)
+static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, cpu_conv_shape *s, ddp_err *err)
 {
     conv_state *t = k->state = calloc(1, sizeof(*t));
     ddp_status status;
@@ -162,6 +174,7 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shap
     k->inner = s->channels / s->groups * s->kernel[0] * s->kernel[1];
     k->cols = s->out;
     if (!by_product(s, k->kind)) {
+        s->winograd = by_winograd(s);
         status = cpu_conv_create(w->device->library, (int)k->kind, s, &t->conv, err);
         if (status == DDP_OK) status = share_rounded(w, k, s, err);
         if (status == DDP_OK) measure_conv(k, s);
@@ -178,6 +191,13 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shap
     status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, false, false, &t->product, err);
     if (status == DDP_OK) k->scratch_bytes += cpu_product_scratch(t->product);
     return status;
+}
+
+static bool by_library_winograd(const cpu_kernel *k)
+{
+    const conv_state *t = k->state;
+
+    return t->conv != NULL && cpu_conv_by_winograd(t->conv);
 }
 
 static ddp_status conv_build(const cpu_kernel *k, ddp_err *err)
@@ -289,11 +309,13 @@ static ddp_status run_conv(const cpu_call *c, const float *x, const float *w, co
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
-static const char *forward_name(bool bias, bool relu)
+static const char *forward_name(bool winograd, bool bias, bool relu)
 {
-    static const char *const names[2][2] = {{"conv2d", "conv2d+relu"}, {"conv2d+bias", "conv2d+bias+relu"}};
+    static const char *const names[2][2][2] = {
+        {{"conv2d", "conv2d+relu"}, {"conv2d+bias", "conv2d+bias+relu"}},
+        {{"conv2d_winograd", "conv2d_winograd+relu"}, {"conv2d_winograd+bias", "conv2d_winograd+bias+relu"}}};
 
-    return names[bias][relu];
+    return names[winograd][bias][relu];
 }
 
 static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
@@ -301,6 +323,7 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
     static const uint32_t acts[] = {DDP_OP_RELU};
     cpu_conv_shape s = shape_of(w, cpu_node(w->p, node), k->in[X], k->in[W], k->out[Y]);
     int64_t act = cpu_find_reader(w, node, k->out[Y], 0, acts, 1);
+    ddp_status status;
 
     k->kind = FORWARD;
     k->reads_any = 1u << W;
@@ -310,9 +333,10 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
         w->inner[k->out[Y]] = true;
         cpu_take(w, k, (uint32_t)act);
     }
-    k->name = forward_name(k->in[B] >= 0, k->act != CPU_ACT_NONE);
     s.bias = k->in[B] >= 0 && k->act == CPU_ACT_NONE;
-    return make_state(w, k, &s, err);
+    status = make_state(w, k, &s, err);
+    if (status == DDP_OK) k->name = forward_name(by_library_winograd(k), k->in[B] >= 0, k->act != CPU_ACT_NONE);
+    return status;
 }
 
 static void bias_rows(void *ctx, int64_t first, int64_t last)
@@ -360,6 +384,7 @@ static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
 {
     const ddp_node *n = cpu_node(w->p, node);
     cpu_conv_shape s;
+    ddp_status status;
 
     if (n->op == DDP_OP_CONV2D_GRAD_INPUT) {
         k->kind = GRAD_INPUT;
@@ -370,7 +395,10 @@ static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
         k->writes_any = k->writes_grad = 1;
         s = shape_of(w, n, k->in[OTHER], k->out[0], k->in[DY]);
     }
-    return make_state(w, k, &s, err);
+    status = make_state(w, k, &s, err);
+    if (status == DDP_OK && by_library_winograd(k))
+        k->name = k->kind == GRAD_INPUT ? "conv2d_winograd_grad_input" : "conv2d_winograd_grad_weight";
+    return status;
 }
 
 static ddp_status run_grad_input(const cpu_call *c, ddp_err *err)
