@@ -1,43 +1,30 @@
 /* conv.c -- convolutions by oneDNN's C API, version 2. Hides the library: nothing of it passes conv.h.
  *
  * Weights stay canonical in their arena; each call reorders them into scratch, or out of it: a copy of the weight's size, against
- * which stand N H' W' multiply-adds for each weight. Where those are few, fam_conv.c takes a matrix product instead. Winograd's
- * algorithm (Lavin and Gray, arXiv:1509.09308, tiles of 4 x 4) wants images in blocks of 16 channels: they are reordered the same way. */
+ * which stand N H' W' multiply-adds for each weight. Where those are few, fam_conv.c takes a matrix product instead. */
 #include "conv.h"
 #include "onednn.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { X, W, Y, OPERANDS }; /* two are read, the one that `what` names is written */
-
-/* As the caller has it, and as the primitive wants it: where these differ it is reordered, through a part of the scratch. */
-typedef struct operand {
-    dnnl_memory_desc_t own;
-    bool reorders;
-    uint64_t packed_at;                    /* bytes into the scratch */
-    dnnl_primitive_desc_t reorder_desc[2]; /* set; of a weight's gradient also: added */
-    dnnl_primitive_t reorder[2];
-} operand;
+enum { IMAGE_X, WEIGHT, BIAS, IMAGE_Y, SCRATCH, PLACES };
 
 struct cpu_conv {
     cpu_library *lib;
     cpu_conv_shape shape;
     int what, threads;
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;
-    dnnl_memory_desc_t bias;
-    operand operands[OPERANDS];
-    uint64_t packed_bytes, scratch_bytes; /* scratch: what is packed, then the primitives' own */
+    dnnl_primitive_desc_t desc, reorder_desc[2]; /* of the weight or its gradient: set, added */
+    dnnl_primitive_t primitive, reorder[2];
+    dnnl_memory_desc_t x, y, own, bias;   /* own: the weight as the arena has it */
+    uint64_t packed_bytes, scratch_bytes; /* scratch: the packed weight, then the primitives' own */
 };
 
 struct cpu_conv_bound {
     const cpu_conv *conv;
-    const void *at[OPERANDS + 1]; /* where the memory objects point now; the last: the bias */
-    dnnl_memory_t memory[OPERANDS + 1], packed[OPERANDS], reorder_scratch[OPERANDS][2], scratch;
+    const void *at[PLACES]; /* where the memory objects point now */
+    dnnl_memory_t memory[PLACES], packed, reorder_scratch[2];
 };
-
-static int written_by(int what) { return what == CPU_CONV_FORWARD ? Y : what == CPU_CONV_GRAD_INPUT ? X : W; }
 
 static ddp_status conv_failed(const cpu_conv *c, dnnl_status_t status, const char *call, ddp_err *err)
 {
@@ -67,39 +54,27 @@ static dnnl_status_t describe_weight(const cpu_conv_shape *s, dnnl_data_type_t t
 }
 
 /* What is read is bf16 where the shape says so; what is written is f32. */
-static dnnl_data_type_t type_of(const cpu_conv *c, int operand)
+static dnnl_data_type_t type_of(const cpu_conv *c, int written_by)
 {
-    return c->shape.half && operand != written_by(c->what) ? dnnl_bf16 : dnnl_f32;
+    return c->shape.half && c->what != written_by ? dnnl_bf16 : dnnl_f32;
 }
 
-/* The memory of the caller. */
-static dnnl_status_t describe_memory(cpu_conv *c)
+static dnnl_status_t describe_memory(cpu_conv *c, dnnl_memory_desc_t *any)
 {
     const cpu_conv_shape *s = &c->shape;
     dnnl_dims_t x = {s->images, s->channels, s->height, s->width};
     dnnl_dims_t y = {s->images, s->out, s->out_height, s->out_width};
     dnnl_dims_t bias = {s->out};
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&c->operands[X].own, 4, x, type_of(c, X), dnnl_nhwc);
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&c->x, 4, x, type_of(c, CPU_CONV_GRAD_INPUT), dnnl_nhwc);
 
     if (status == dnnl_success)
-        status = dnnl_memory_desc_init_by_tag(&c->operands[Y].own, 4, y, type_of(c, Y), dnnl_nhwc);
+        status = dnnl_memory_desc_init_by_tag(&c->y, 4, y, type_of(c, CPU_CONV_FORWARD), dnnl_nhwc);
     if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&c->bias, 1, bias, dnnl_f32, dnnl_a);
-    if (status != dnnl_success) return status;
-    return s->weight_last ? describe_weight(s, dnnl_f32, dnnl_ohwi, dnnl_gohwi, &c->operands[W].own)
-                          : describe_weight(s, dnnl_f32, dnnl_oihw, dnnl_goihw, &c->operands[W].own);
-}
-
-/* What the primitive is asked for: with Winograd's algorithm all layouts are its choice, otherwise the weight's. */
-static dnnl_status_t describe_wish(const cpu_conv *c, const dnnl_data_type_t *types, dnnl_memory_desc_t *wish)
-{
-    dnnl_format_tag_t tag = c->shape.winograd ? dnnl_format_tag_any : dnnl_nhwc;
-    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&wish[X], 4, c->operands[X].own.dims, types[X], tag);
-
     if (status == dnnl_success)
-        status = dnnl_memory_desc_init_by_tag(&wish[Y], 4, c->operands[Y].own.dims, types[Y], tag);
-    return status == dnnl_success
-               ? describe_weight(&c->shape, types[W], dnnl_format_tag_any, dnnl_format_tag_any, &wish[W])
-               : status;
+        status = describe_weight(s, type_of(c, CPU_CONV_GRAD_WEIGHT), dnnl_format_tag_any, dnnl_format_tag_any, any);
+    if (status != dnnl_success) return status;
+    return s->weight_last ? describe_weight(s, dnnl_f32, dnnl_ohwi, dnnl_gohwi, &c->own)
+                          : describe_weight(s, dnnl_f32, dnnl_oihw, dnnl_goihw, &c->own);
 }
 
 static dnnl_status_t attributes(dnnl_primitive_attr_t *attr)
@@ -154,67 +129,59 @@ static dnnl_status_t choose(cpu_conv *c, const void *op, dnnl_primitive_desc_t h
     return dnnl_success;
 }
 
-static dnnl_alg_kind_t algorithm(const cpu_conv *c)
-{
-    return c->shape.winograd ? dnnl_convolution_winograd : dnnl_convolution_direct;
-}
-
 /* The forward convolution that a gradient is of: the library asks for one, of the images' own types. */
 static dnnl_status_t describe_hint(const cpu_conv *c, const dnnl_dims_t stride, const dnnl_dims_t padding,
                                    dnnl_primitive_desc_t *out)
 {
-    const dnnl_data_type_t type = c->shape.half ? dnnl_bf16 : dnnl_f32, types[OPERANDS] = {type, type, type};
-    dnnl_memory_desc_t wish[OPERANDS];
+    const dnnl_data_type_t type = c->shape.half ? dnnl_bf16 : dnnl_f32;
+    dnnl_memory_desc_t x, y, any;
     dnnl_convolution_desc_t op;
-    dnnl_status_t status = describe_wish(c, types, wish);
+    dnnl_status_t status = dnnl_memory_desc_init_by_tag(&x, 4, c->x.dims, type, dnnl_nhwc);
 
+    if (status == dnnl_success) status = dnnl_memory_desc_init_by_tag(&y, 4, c->y.dims, type, dnnl_nhwc);
     if (status == dnnl_success)
-        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, algorithm(c), &wish[X], &wish[W], NULL,
-                                                    &wish[Y], stride, padding, padding);
+        status = describe_weight(&c->shape, type, dnnl_format_tag_any, dnnl_format_tag_any, &any);
+    if (status == dnnl_success)
+        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &x, &any, NULL,
+                                                    &y, stride, padding, padding);
     return status == dnnl_success ? dnnl_primitive_desc_create(out, &op, NULL, c->lib->engine, NULL) : status;
 }
 
 static dnnl_status_t describe(cpu_conv *c)
 {
     const cpu_conv_shape *s = &c->shape;
-    const dnnl_data_type_t types[OPERANDS] = {type_of(c, X), type_of(c, W), type_of(c, Y)};
     dnnl_dims_t stride = {s->stride[0], s->stride[1]}, padding = {s->padding[0], s->padding[1]};
     dnnl_convolution_desc_t op;
-    dnnl_memory_desc_t wish[OPERANDS];
+    dnnl_memory_desc_t any;
     dnnl_primitive_desc_t forward = NULL;
-    dnnl_status_t status = describe_wish(c, types, wish);
+    dnnl_status_t status = describe_memory(c, &any);
 
     if (status == dnnl_success && c->what == CPU_CONV_FORWARD)
-        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, algorithm(c), &wish[X], &wish[W],
-                                                    s->bias ? &c->bias : NULL, &wish[Y], stride, padding, padding);
+        status = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, dnnl_convolution_direct, &c->x, &any,
+                                                    s->bias ? &c->bias : NULL, &c->y, stride, padding, padding);
     if (status != dnnl_success) return status;
     if (c->what == CPU_CONV_FORWARD) return choose(c, &op, NULL, &c->desc);
     status = describe_hint(c, stride, padding, &forward);
     if (status == dnnl_success && c->what == CPU_CONV_GRAD_INPUT)
-        status = dnnl_convolution_backward_data_desc_init(&op, algorithm(c), &wish[X], &wish[W], &wish[Y], stride,
+        status = dnnl_convolution_backward_data_desc_init(&op, dnnl_convolution_direct, &c->x, &any, &c->y, stride,
                                                           padding, padding);
     if (status == dnnl_success && c->what == CPU_CONV_GRAD_WEIGHT)
-        status = dnnl_convolution_backward_weights_desc_init(&op, algorithm(c), &wish[X], &wish[W], NULL, &wish[Y],
+        status = dnnl_convolution_backward_weights_desc_init(&op, dnnl_convolution_direct, &c->x, &any, NULL, &c->y,
                                                              stride, padding, padding);
     if (status == dnnl_success) status = choose(c, &op, forward, &c->desc);
     if (forward != NULL) (void)dnnl_primitive_desc_destroy(forward);
     return status;
 }
 
-/* ---- reorders ------------------------------------------------------------------------------------------------------- */
-static const dnnl_memory_desc_t *packed(const cpu_conv *c, int operand)
+static const dnnl_memory_desc_t *packed(const cpu_conv *c)
 {
-    static const dnnl_query_t read[] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
-                              gradient[] = {dnnl_query_diff_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md};
-    bool is_gradient = c->what != CPU_CONV_FORWARD && (operand == Y || operand == written_by(c->what));
-
-    return dnnl_primitive_desc_query_md(c->desc, (is_gradient ? gradient : read)[operand], 0);
+    return dnnl_primitive_desc_query_md(
+        c->desc, c->what == CPU_CONV_GRAD_WEIGHT ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
 }
 
-static dnnl_status_t describe_reorder(cpu_conv *c, int operand, bool add)
+static dnnl_status_t describe_reorder(cpu_conv *c, bool add)
 {
-    bool out = operand == written_by(c->what);
-    const dnnl_memory_desc_t *own = &c->operands[operand].own, *other = packed(c, operand);
+    bool out = c->what == CPU_CONV_GRAD_WEIGHT;
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t sum = NULL;
     dnnl_status_t status = attributes(&attr);
@@ -223,31 +190,11 @@ static dnnl_status_t describe_reorder(cpu_conv *c, int operand, bool add)
     if (status == dnnl_success && add) status = dnnl_post_ops_append_sum(sum, 1.0f);
     if (status == dnnl_success && add) status = dnnl_primitive_attr_set_post_ops(attr, sum);
     if (status == dnnl_success)
-        status = dnnl_reorder_primitive_desc_create(&c->operands[operand].reorder_desc[add], out ? other : own,
-                                                    c->lib->engine, out ? own : other, c->lib->engine, attr);
+        status = dnnl_reorder_primitive_desc_create(&c->reorder_desc[add], out ? packed(c) : &c->own, c->lib->engine,
+                                                    out ? &c->own : packed(c), c->lib->engine, attr);
     if (sum != NULL) (void)dnnl_post_ops_destroy(sum);
     if (attr != NULL) (void)dnnl_primitive_attr_destroy(attr);
     return status;
-}
-
-/* A weight's gradient always goes through the scratch: it may have to be added. */
-static dnnl_status_t describe_reorders(cpu_conv *c)
-{
-    dnnl_status_t status = dnnl_success;
-
-    for (int i = 0; i < OPERANDS && status == dnnl_success; i++) {
-        bool gradient = i == W && c->what == CPU_CONV_GRAD_WEIGHT;
-
-        c->operands[i].reorders = gradient || !dnnl_memory_desc_equal(&c->operands[i].own, packed(c, i));
-        if (c->operands[i].reorders) status = describe_reorder(c, i, false);
-        if (status == dnnl_success && gradient) status = describe_reorder(c, i, true);
-    }
-    return status;
-}
-
-static uint64_t bytes_of(const dnnl_memory_desc_t *md)
-{
-    return ((uint64_t)dnnl_memory_desc_get_size(md) + 63) / 64 * 64;
 }
 
 static uint64_t scratch_of(dnnl_primitive_desc_t desc)
@@ -255,22 +202,17 @@ static uint64_t scratch_of(dnnl_primitive_desc_t desc)
     const dnnl_memory_desc_t *md =
         desc != NULL ? dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0) : NULL;
 
-    return md != NULL ? bytes_of(md) : 0;
+    return md != NULL ? ((uint64_t)dnnl_memory_desc_get_size(md) + 63) / 64 * 64 : 0;
 }
 
-/* The primitive and the reorders run one after the other: their own scratch is shared. */
+/* The primitive and the reorder run one after the other: their own scratch is shared. */
 static void measure(cpu_conv *c)
 {
     uint64_t own = scratch_of(c->desc);
 
-    for (int i = 0; i < OPERANDS; i++) {
-        operand *o = &c->operands[i];
-
-        for (int k = 0; k < 2; k++)
-            if (scratch_of(o->reorder_desc[k]) > own) own = scratch_of(o->reorder_desc[k]);
-        o->packed_at = c->packed_bytes;
-        if (o->reorders) c->packed_bytes += bytes_of(packed(c, i));
-    }
+    for (int i = 0; i < 2; i++)
+        if (scratch_of(c->reorder_desc[i]) > own) own = scratch_of(c->reorder_desc[i]);
+    c->packed_bytes = ((uint64_t)dnnl_memory_desc_get_size(packed(c)) + 63) / 64 * 64;
     c->scratch_bytes = c->packed_bytes + own;
 }
 
@@ -286,13 +228,9 @@ ddp_status cpu_conv_create(cpu_library *lib, int what, const cpu_conv_shape *s, 
     c->shape = *s;
     c->what = what;
     c->threads = cpu_threads_for(lib, 2.0 * weights * (double)s->images * (double)s->out_height * (double)s->out_width);
-    status = describe_memory(c);
-    if (status == dnnl_success) status = describe(c);
-    if (status == dnnl_unimplemented && s->winograd) { /* not on this CPU */
-        c->shape.winograd = false;
-        status = describe(c);
-    }
-    if (status == dnnl_success) status = describe_reorders(c);
+    status = describe(c);
+    if (status == dnnl_success) status = describe_reorder(c, false);
+    if (status == dnnl_success && what == CPU_CONV_GRAD_WEIGHT) status = describe_reorder(c, true);
     if (status != dnnl_success) {
         (void)conv_failed(c, status, "description", err);
         cpu_conv_free(c);
@@ -305,18 +243,14 @@ ddp_status cpu_conv_create(cpu_library *lib, int what, const cpu_conv_shape *s, 
 
 uint64_t cpu_conv_scratch(const cpu_conv *c) { return c->scratch_bytes; }
 
-bool cpu_conv_by_winograd(const cpu_conv *c) { return c->shape.winograd; }
-
 ddp_status cpu_conv_build(cpu_conv *c, ddp_err *err)
 {
     dnnl_status_t status = dnnl_success;
 
     if (c->primitive != NULL) return DDP_OK;
     omp_set_num_threads(c->threads);
-    for (int i = 0; i < OPERANDS; i++)
-        for (int k = 0; k < 2 && status == dnnl_success; k++)
-            if (c->operands[i].reorder_desc[k] != NULL)
-                status = dnnl_primitive_create(&c->operands[i].reorder[k], c->operands[i].reorder_desc[k]);
+    for (int i = 0; i < 2 && status == dnnl_success; i++)
+        if (c->reorder_desc[i] != NULL) status = dnnl_primitive_create(&c->reorder[i], c->reorder_desc[i]);
     if (status == dnnl_success) status = dnnl_primitive_create(&c->primitive, c->desc);
     return status == dnnl_success ? DDP_OK : conv_failed(c, status, "creation", err);
 }
@@ -324,44 +258,31 @@ ddp_status cpu_conv_build(cpu_conv *c, ddp_err *err)
 void cpu_conv_free(cpu_conv *c)
 {
     if (c == NULL) return;
-    for (int i = 0; i < OPERANDS; i++)
-        for (int k = 0; k < 2; k++) {
-            operand *o = &c->operands[i];
-
-            if (o->reorder[k] != NULL) (void)dnnl_primitive_destroy(o->reorder[k]);
-            if (o->reorder_desc[k] != NULL) (void)dnnl_primitive_desc_destroy(o->reorder_desc[k]);
-        }
+    for (int i = 0; i < 2; i++) {
+        if (c->reorder[i] != NULL) (void)dnnl_primitive_destroy(c->reorder[i]);
+        if (c->reorder_desc[i] != NULL) (void)dnnl_primitive_desc_destroy(c->reorder_desc[i]);
+    }
     if (c->primitive != NULL) (void)dnnl_primitive_destroy(c->primitive);
     if (c->desc != NULL) (void)dnnl_primitive_desc_destroy(c->desc);
     free(c);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------- */
-/* The tensors come with the first run. */
-static dnnl_status_t bind_operand(cpu_conv_bound *b, int i, char *scratch)
-{
-    const cpu_conv *c = b->conv;
-    const operand *o = &c->operands[i];
-    dnnl_status_t status = dnnl_memory_create(&b->memory[i], &o->own, c->lib->engine, NULL);
-
-    if (status == dnnl_success && o->reorders)
-        status = dnnl_memory_create(&b->packed[i], packed(c, i), c->lib->engine, scratch + o->packed_at);
-    for (int k = 0; k < 2 && status == dnnl_success; k++)
-        if (o->reorder_desc[k] != NULL)
-            status = dnnl_memory_create(&b->reorder_scratch[i][k],
-                                        dnnl_primitive_desc_query_md(o->reorder_desc[k], dnnl_query_scratchpad_md, 0),
-                                        c->lib->engine, scratch + c->packed_bytes);
-    return status;
-}
-
 static dnnl_status_t bind_memory(cpu_conv_bound *b, char *scratch)
 {
     const cpu_conv *c = b->conv;
     const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(c->desc, dnnl_query_scratchpad_md, 0);
-    dnnl_status_t status = dnnl_memory_create(&b->scratch, own, c->lib->engine, scratch + c->packed_bytes);
+    const dnnl_memory_desc_t *desc[PLACES] = {&c->x, &c->own, &c->bias, &c->y, own};
+    dnnl_status_t status = dnnl_memory_create(&b->packed, packed(c), c->lib->engine, scratch);
 
-    if (status == dnnl_success) status = dnnl_memory_create(&b->memory[OPERANDS], &c->bias, c->lib->engine, NULL);
-    for (int i = 0; i < OPERANDS && status == dnnl_success; i++) status = bind_operand(b, i, scratch);
+    for (int i = 0; i < PLACES && status == dnnl_success; i++) /* the tensors come with the first run */
+        status =
+            dnnl_memory_create(&b->memory[i], desc[i], c->lib->engine, i == SCRATCH ? scratch + c->packed_bytes : NULL);
+    for (int i = 0; i < 2 && status == dnnl_success; i++)
+        if (c->reorder_desc[i] != NULL)
+            status = dnnl_memory_create(&b->reorder_scratch[i],
+                                        dnnl_primitive_desc_query_md(c->reorder_desc[i], dnnl_query_scratchpad_md, 0),
+                                        c->lib->engine, scratch + c->packed_bytes);
     return status;
 }
 
@@ -384,14 +305,11 @@ ddp_status cpu_conv_bind(const cpu_conv *c, void *scratch, cpu_conv_bound **out,
 void cpu_conv_bound_free(cpu_conv_bound *b)
 {
     if (b == NULL) return;
-    for (int i = 0; i <= OPERANDS; i++)
+    for (int i = 0; i < PLACES; i++)
         if (b->memory[i] != NULL) (void)dnnl_memory_destroy(b->memory[i]);
-    for (int i = 0; i < OPERANDS; i++) {
-        if (b->packed[i] != NULL) (void)dnnl_memory_destroy(b->packed[i]);
-        for (int k = 0; k < 2; k++)
-            if (b->reorder_scratch[i][k] != NULL) (void)dnnl_memory_destroy(b->reorder_scratch[i][k]);
-    }
-    if (b->scratch != NULL) (void)dnnl_memory_destroy(b->scratch);
+    for (int i = 0; i < 2; i++)
+        if (b->reorder_scratch[i] != NULL) (void)dnnl_memory_destroy(b->reorder_scratch[i]);
+    if (b->packed != NULL) (void)dnnl_memory_destroy(b->packed);
     free(b);
 }
 
@@ -406,47 +324,46 @@ static dnnl_status_t point(cpu_conv_bound *b, int place, const void *at)
     return status;
 }
 
-/* Into its packed form what is read, out of it what is written. */
-static dnnl_status_t reorder(cpu_conv_bound *b, int operand, bool add)
+/* The weight into its packed form, or its gradient out of it. */
+static dnnl_status_t reorder(cpu_conv_bound *b, bool add)
 {
     const cpu_conv *c = b->conv;
-    bool out = operand == written_by(c->what);
-    const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, out ? b->packed[operand] : b->memory[operand]},
-                                    {DNNL_ARG_TO, out ? b->memory[operand] : b->packed[operand]},
-                                    {DNNL_ARG_SCRATCHPAD, b->reorder_scratch[operand][add]}};
+    bool out = c->what == CPU_CONV_GRAD_WEIGHT;
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, out ? b->packed : b->memory[WEIGHT]},
+                                    {DNNL_ARG_TO, out ? b->memory[WEIGHT] : b->packed},
+                                    {DNNL_ARG_SCRATCHPAD, b->reorder_scratch[add]}};
 
-    if (!c->operands[operand].reorders) return dnnl_success;
-    return dnnl_primitive_execute(c->operands[operand].reorder[add], c->lib->stream, 3, args);
+    return dnnl_primitive_execute(c->reorder[add], c->lib->stream, 3, args);
 }
 
 static dnnl_status_t execute(cpu_conv_bound *b)
 {
-    static const int args[][OPERANDS] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-                                         {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
-                                         {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}};
+    static const int args[][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+                                  {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+                                  {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}};
     const cpu_conv *c = b->conv;
-    dnnl_exec_arg_t list[OPERANDS + 2] = {{0, NULL}};
+    const dnnl_exec_arg_t list[] = {{args[c->what][0], b->memory[IMAGE_X]},
+                                    {args[c->what][1], b->packed},
+                                    {args[c->what][2], b->memory[IMAGE_Y]},
+                                    {DNNL_ARG_SCRATCHPAD, b->memory[SCRATCH]},
+                                    {DNNL_ARG_BIAS, b->memory[BIAS]}};
 
-    for (int i = 0; i < OPERANDS; i++)
-        list[i] = (dnnl_exec_arg_t){args[c->what][i], c->operands[i].reorders ? b->packed[i] : b->memory[i]};
-    list[OPERANDS] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, b->scratch};
-    list[OPERANDS + 1] = (dnnl_exec_arg_t){DNNL_ARG_BIAS, b->memory[OPERANDS]};
-    return dnnl_primitive_execute(c->primitive, c->lib->stream, OPERANDS + (c->shape.bias ? 2 : 1), list);
+    return dnnl_primitive_execute(c->primitive, c->lib->stream, c->shape.bias ? 5 : 4, list);
 }
 
 ddp_status cpu_conv_run(cpu_conv_bound *b, const void *x, const float *w, const float *bias, const void *y, bool add,
                         ddp_err *err)
 {
     const cpu_conv *c = b->conv;
-    const void *at[OPERANDS + 1] = {x, w, y, bias};
-    int written = written_by(c->what);
-    dnnl_status_t status = dnnl_success;
+    bool out = c->what == CPU_CONV_GRAD_WEIGHT;
+    dnnl_status_t status = point(b, IMAGE_X, x);
 
     omp_set_num_threads(c->threads);
-    for (int i = 0; i < OPERANDS + (c->shape.bias ? 1 : 0) && status == dnnl_success; i++) status = point(b, i, at[i]);
-    for (int i = 0; i < OPERANDS && status == dnnl_success; i++)
-        if (i != written) status = reorder(b, i, false);
+    if (status == dnnl_success) status = point(b, WEIGHT, w);
+    if (status == dnnl_success) status = point(b, IMAGE_Y, y);
+    if (status == dnnl_success && c->shape.bias) status = point(b, BIAS, bias);
+    if (status == dnnl_success && !out) status = reorder(b, false);
     if (status == dnnl_success) status = execute(b);
-    if (status == dnnl_success) status = reorder(b, written, add);
+    if (status == dnnl_success && out) status = reorder(b, add);
     return status == dnnl_success ? DDP_OK : conv_failed(c, status, "execution", err);
 }

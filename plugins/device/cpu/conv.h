@@ -2,7 +2,7 @@
  *
  * Images are channels last, (N, H, W, C). The weight, or its gradient, lies (O, C / groups, KH, KW) as in the parameter arena, or
  * channels last too; it is reordered within the call to the layout that the library computes with, through scratch. Which
- * implementation is used is a fixed rule (conv.c, fam_conv.c), never a timing. Calls come from the device's one thread. */
+ * implementation is used is a fixed rule (conv.c), never a timing. Calls come from the device's one thread. */
 #ifndef DDP_CPU_CONV_H
 #define DDP_CPU_CONV_H
 
@@ -15,7 +15,6 @@ typedef struct cpu_conv_shape {
     bool weight_last; /* the weight lies (O, KH, KW, C / groups) */
     bool half; /* what is read is bf16: the images by the caller, the weight within the call; what is written is f32 */
     bool bias; /* forward only */
-    bool winograd; /* by Winograd's algorithm where the library has it for this CPU; images through scratch */
 } cpu_conv_shape;
 
 enum { CPU_CONV_FORWARD, CPU_CONV_GRAD_INPUT, CPU_CONV_GRAD_WEIGHT };
@@ -25,7 +24,6 @@ typedef struct cpu_conv cpu_conv;
 typedef struct cpu_conv_bound cpu_conv_bound;
 ddp_status cpu_conv_create(cpu_library *lib, int what, const cpu_conv_shape *s, cpu_conv **out, ddp_err *err);
 uint64_t cpu_conv_scratch(const cpu_conv *c); /* bytes */
-bool cpu_conv_by_winograd(const cpu_conv *c); /* as wished, and the library has it */
 ddp_status cpu_conv_build(cpu_conv *c, ddp_err *err);
 void cpu_conv_free(cpu_conv *c);
 ddp_status cpu_conv_bind(const cpu_conv *c, void *scratch, cpu_conv_bound **out, ddp_err *err);

@@ -9,8 +9,11 @@
  *   grad input    rows = dy w, folded to dx
  *   grad weight   dw = or += dy^T rows
  *
- * The rule goes by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
+ * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products.
+ *
+ * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"
+#include "winograd.h"
 
 #include <stdlib.h>
 
@@ -21,7 +24,9 @@ enum { FORWARD = 0, GRAD_INPUT, GRAD_WEIGHT }; /* kind, and CPU_CONV_* */
 
 typedef struct conv_state {
     cpu_windows windows;
-    cpu_conv *conv;       /* of the library; NULL: by a matrix product */
+    bool by_tiles; /* by winograd.h; otherwise */
+    cpu_winograd winograd;
+    cpu_conv *conv;       /* of the library, or NULL: by a matrix product */
     cpu_product *product; /* forward by a matrix product */
     bool direct;          /* x is its own rows */
     int64_t lines;        /* of all images of x */
@@ -73,18 +78,6 @@ static bool by_product(const cpu_conv_shape *s, uint32_t kind)
     if (s->kernel[0] * s->kernel[1] == 1) return places <= 4096;
     if (kind == FORWARD || (s->half && kind == GRAD_INPUT)) strided = false;
     return places <= (strided ? 600 : 160);
-}
-
-/* Measured with oneDNN 2.6 on AVX-512, images reordered and all: 1.2 to 2.5 times as fast as the direct one where tiles of 4 x 4 are
- * as many as channels; no faster in bf16. */
-static bool by_winograd(const cpu_conv_shape *s)
-{
-    int64_t tiles = s->images * ((s->out_height + 3) / 4) * ((s->out_width + 3) / 4);
-    int64_t few = s->channels < s->out ? s->channels : s->out, many = s->channels < s->out ? s->out : s->channels;
-
-    if (s->half || s->groups != 1 || s->stride[0] * s->stride[1] > 1 || s->kernel[0] != 3 || s->kernel[1] != 3)
-        return false;
-    return few >= 32 && s->channels % 16 == 0 && s->out % 16 == 0 && tiles >= many;
 }
 
 static uint64_t half_bytes(int64_t elements) { return (uint64_t)(elements + 63) / 32 * 64; }
@@ -154,7 +147,7 @@ static void multiply_in_half(const cpu_call *c, cpu_half_product *p)
     cpu_half_multiply(c->device, p, (char *)c->scratch + t->rows_bytes);
 }
 
-static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, cpu_conv_shape *s, ddp_err *err)
+static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shape *s, ddp_err *err)
 {
     conv_state *t = k->state = calloc(1, sizeof(*t));
     ddp_status status;
@@ -173,8 +166,13 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, cpu_conv_shape *s, 
     k->rows = s->images * s->out_height * s->out_width;
     k->inner = s->channels / s->groups * s->kernel[0] * s->kernel[1];
     k->cols = s->out;
+    t->by_tiles = !s->half && w->device->kernels != &cpu_kernels_portable && cpu_winograd_suits(s);
+    if (t->by_tiles) {
+        cpu_winograd_init(&t->winograd, (int)k->kind, s, w->device->threads);
+        k->scratch_bytes = t->winograd.scratch_bytes;
+        return DDP_OK;
+    }
     if (!by_product(s, k->kind)) {
-        s->winograd = by_winograd(s);
         status = cpu_conv_create(w->device->library, (int)k->kind, s, &t->conv, err);
         if (status == DDP_OK) status = share_rounded(w, k, s, err);
         if (status == DDP_OK) measure_conv(k, s);
@@ -191,13 +189,6 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, cpu_conv_shape *s, 
     status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, false, false, &t->product, err);
     if (status == DDP_OK) k->scratch_bytes += cpu_product_scratch(t->product);
     return status;
-}
-
-static bool by_library_winograd(const cpu_kernel *k)
-{
-    const conv_state *t = k->state;
-
-    return t->conv != NULL && cpu_conv_by_winograd(t->conv);
 }
 
 static ddp_status conv_build(const cpu_kernel *k, ddp_err *err)
@@ -308,14 +299,20 @@ static ddp_status run_conv(const cpu_call *c, const float *x, const float *w, co
     return cpu_conv_run(((conv_bound *)c->bound)->conv, image_x, w, bias, image_y, add, err);
 }
 
+static void run_tiles(const cpu_call *c, float *x, float *w, const float *bias, float *y, bool add)
+{
+    cpu_winograd_run(&((const conv_state *)c->k->state)->winograd, c->device->kernels, c->scratch, x, w, bias, y,
+                     c->k->act == CPU_ACT_RELU, add);
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
-static const char *forward_name(bool winograd, bool bias, bool relu)
+static const char *forward_name(bool by_tiles, bool bias, bool relu)
 {
     static const char *const names[2][2][2] = {
         {{"conv2d", "conv2d+relu"}, {"conv2d+bias", "conv2d+bias+relu"}},
         {{"conv2d_winograd", "conv2d_winograd+relu"}, {"conv2d_winograd+bias", "conv2d_winograd+bias+relu"}}};
 
-    return names[winograd][bias][relu];
+    return names[by_tiles][bias][relu];
 }
 
 static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
@@ -335,7 +332,8 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
     }
     s.bias = k->in[B] >= 0 && k->act == CPU_ACT_NONE;
     status = make_state(w, k, &s, err);
-    if (status == DDP_OK) k->name = forward_name(by_library_winograd(k), k->in[B] >= 0, k->act != CPU_ACT_NONE);
+    if (status == DDP_OK)
+        k->name = forward_name(((const conv_state *)k->state)->by_tiles, k->in[B] >= 0, k->act != CPU_ACT_NONE);
     return status;
 }
 
@@ -357,6 +355,10 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
     bool own_pass = k->act != CPU_ACT_NONE || (t->conv == NULL && k->in[B] >= 0);
     ddp_status status;
 
+    if (t->by_tiles) {
+        run_tiles(c, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.to, false);
+        return DDP_OK;
+    }
     if (t->conv == NULL && c->device->half != NULL) {
         cpu_half_product p = product_in_half(k, (float *)rows_of(c, cpu_in(c, X)), cpu_in(c, W), j.to, false);
         p.bias = cpu_in(c, B);
@@ -396,7 +398,7 @@ static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
         s = shape_of(w, n, k->in[OTHER], k->out[0], k->in[DY]);
     }
     status = make_state(w, k, &s, err);
-    if (status == DDP_OK && by_library_winograd(k))
+    if (status == DDP_OK && ((const conv_state *)k->state)->by_tiles)
         k->name = k->kind == GRAD_INPUT ? "conv2d_winograd_grad_input" : "conv2d_winograd_grad_weight";
     return status;
 }
@@ -427,6 +429,14 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
     const cpu_kernel *k = c->k;
     const conv_state *t = k->state;
 
+    if (t->by_tiles && k->kind == GRAD_INPUT) {
+        run_tiles(c, cpu_out(c, 0), cpu_in(c, OTHER), NULL, cpu_in(c, DY), false);
+        return DDP_OK;
+    }
+    if (t->by_tiles) {
+        run_tiles(c, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY), cpu_adds(c, 0));
+        return DDP_OK;
+    }
     if (k->kind == GRAD_INPUT) return run_grad_input(c, err);
     if (t->conv != NULL) return run_conv(c, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY), cpu_adds(c, 0), err);
     if (c->device->half != NULL) {

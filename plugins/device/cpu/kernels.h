@@ -44,6 +44,7 @@ typedef struct cpu_attention {
 typedef struct cpu_kernels {
     const char *isa;
     cpu_image_kernels image;
+    cpu_winograd_kernels winograd;
     /* y (rows, cols) += bias (cols), NULL for none; then out = act(y). out may be y. */
     void (*bias_act)(float *out, float *y, const float *bias, int64_t rows, int64_t cols, uint32_t act);
     /* dx = dy * act'(ref) over columns first .. last-1 of (rows, cols), and db = or += the column sums of dx unless NULL. ref is

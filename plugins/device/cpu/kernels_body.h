@@ -22,6 +22,7 @@
 #include "norm_body.h"
 #include "attention_body.h"
 #include "peak_body.h"
+#include "winograd_body.h"
 
 static void act_row(float *out, const float *y, int64_t n, uint32_t act)
 {
@@ -272,6 +273,7 @@ static int64_t accuracy(const float *logits, const int64_t *label, int64_t rows,
 const cpu_kernels CPU_ISA_TABLE = {
     .isa = CPU_ISA_NAME,
     .image = CPU_IMAGE_KERNELS,
+    .winograd = CPU_WINOGRAD_KERNELS,
     .bias_act = bias_act,
     .act_grad = act_grad,
     .add = add,
