@@ -86,16 +86,22 @@ CPU_INLINE void weights_of_points(f16 *y, const f16 *x)
     y[2] = f16_more(f16_more(x[5], SQUARE_A, even_a), SQUARE_B, even_b);
 }
 
-/* y (to, to) = T x T^T for one of them, x (from, from), rows of 6; x is overwritten. */
-#define BOTH_WAYS(y, x, from, to, transform)                                                                           \
-    CPU_UNROLL for (int64_t j = 0; j < (from); j++)                                                                    \
+/* T x T^T, of from x from values by `load` of (i, j) to to x to by `store` of (i, j, value). */
+#define BOTH_WAYS(from, to, transform, load, store)                                                                    \
     {                                                                                                                  \
-        f16 in[6], out[6];                                                                                             \
-        CPU_UNROLL for (int64_t i = 0; i < (from); i++) in[i] = (x)[i * 6 + j];                                        \
-        transform(out, in);                                                                                            \
-        CPU_UNROLL for (int64_t i = 0; i < (to); i++)(x)[i * 6 + j] = out[i];                                          \
-    }                                                                                                                  \
-    CPU_UNROLL for (int64_t i = 0; i < (to); i++) transform((y) + i * 6, (x) + i * 6);
+        f16 between[POINTS], in[6], out[6];                                                                            \
+        CPU_UNROLL for (int64_t j = 0; j < (from); j++)                                                                \
+        {                                                                                                              \
+            CPU_UNROLL for (int64_t i = 0; i < (from); i++) in[i] = load(i, j);                                        \
+            transform(out, in);                                                                                        \
+            CPU_UNROLL for (int64_t i = 0; i < (to); i++) between[i * 6 + j] = out[i];                                 \
+        }                                                                                                              \
+        CPU_UNROLL for (int64_t i = 0; i < (to); i++)                                                                  \
+        {                                                                                                              \
+            transform(out, between + i * 6);                                                                           \
+            CPU_UNROLL for (int64_t j = 0; j < (to); j++) store(i, j, out[j]);                                         \
+        }                                                                                                              \
+    }
 
 /* ---- pixels to points, and back ------------------------------------------------------------------------------------------- */
 /* The pixels of a tile; one outside of the image is read as `nothing`, wherever the channel. */
@@ -110,35 +116,33 @@ static void find_pixels(tile_pixels *p, const float *x, const cpu_tiles *s, int6
                         int64_t width, int64_t channels, const int64_t *before)
 {
     int64_t image = tile / (s->high * s->wide), top = tile / s->wide % s->high * 4 - before[0],
-            left = tile % s->wide * 4 - before[1];
+            left = tile % s->wide * 4 - before[1], line = ((image * height + top) * width + left) * channels;
 
-    for (int64_t i = 0; i < size; i++)
+    for (int64_t i = 0; i < size; i++, line += width * channels) {
+        bool on_line = top + i >= 0 && top + i < height;
         for (int64_t j = 0; j < size; j++) {
-            int64_t h = top + i, w = left + j;
-            bool inside = h >= 0 && h < height && w >= 0 && w < width;
-            p->at[i * 6 + j] = inside ? x + ((image * height + h) * width + w) * channels : nothing;
+            bool inside = on_line && left + j >= 0 && left + j < width;
+            p->at[i * 6 + j] = inside ? x + line + j * channels : nothing;
             p->keep[i * 6 + j] = inside ? -1 : 0;
         }
+    }
 }
 
-CPU_INLINE void load_pixels(f16 *d, const tile_pixels *p, int64_t size, int64_t c)
-{
-    CPU_UNROLL for (int64_t i = 0; i < size; i++) CPU_UNROLL for (int64_t j = 0; j < size; j++) d[i * 6 + j] =
-        f16_load(p->at[i * 6 + j] + (p->keep[i * 6 + j] & c));
-}
+#define LOAD_PIXEL(i, j)         f16_load(p.at[(i)*6 + (j)] + (p.keep[(i)*6 + (j)] & c))
+#define LOAD_POINT(i, j)         f16_load(from + ((i)*6 + (j)) * apart)
+#define STORE_POINT(i, j, value) f16_store(to + ((i)*6 + (j)) * apart, value)
 
 static void winograd_pixels(float *points, const float *x, const cpu_tiles *s, int64_t base, int64_t first,
                             int64_t last)
 {
+    const int64_t apart = s->x_stride;
     tile_pixels p;
 
     for (int64_t t = first; t < last; t++) {
         find_pixels(&p, x, s, base + t, 6, s->height, s->width, s->channels, s->padding);
         for (int64_t c = 0; c < s->channels; c += 16) {
-            f16 d[POINTS], y[POINTS];
-            load_pixels(d, &p, 6, c);
-            BOTH_WAYS(y, d, 6, 6, points_of_pixels)
-            for (int64_t q = 0; q < POINTS; q++) f16_store(points + q * s->x_stride + t * s->channels + c, y[q]);
+            float *to = points + t * s->channels + c;
+            BOTH_WAYS(6, 6, points_of_pixels, LOAD_PIXEL, STORE_POINT)
         }
     }
 }
@@ -147,58 +151,61 @@ static void winograd_gradients(float *points, const float *dy, const cpu_tiles *
                                int64_t last)
 {
     static const int64_t before[2];
+    const int64_t apart = s->y_stride;
     tile_pixels p;
 
     for (int64_t t = first; t < last; t++) {
         find_pixels(&p, dy, s, base + t, 4, s->out_height, s->out_width, s->out, before);
         for (int64_t c = 0; c < s->out; c += 16) {
-            f16 d[POINTS], y[POINTS];
-            load_pixels(d, &p, 4, c);
-            BOTH_WAYS(y, d, 4, 6, points_of_gradients)
-            for (int64_t q = 0; q < POINTS; q++) f16_store(points + q * s->y_stride + t * s->out + c, y[q]);
+            float *to = points + t * s->out + c;
+            BOTH_WAYS(4, 6, points_of_gradients, LOAD_PIXEL, STORE_POINT)
         }
     }
 }
 
+#define STORE_PIXEL(i, j, value)                                                                                       \
+    if ((i) < high && (j) < wide) {                                                                                    \
+        f16 v = f16_add(value, b);                                                                                     \
+        f16_store(to + ((i)*s->out_width + (j)) * s->out + c, relu ? f16_relu(v) : v);                                 \
+    }
+
 static void winograd_images(float *y, const float *points, const float *bias, bool relu, const cpu_tiles *s,
                             int64_t base, int64_t first, int64_t last)
 {
+    const int64_t apart = s->y_stride;
+
     for (int64_t t = first; t < last; t++) {
         int64_t tile = base + t, image = tile / (s->high * s->wide), top = tile / s->wide % s->high * 4,
                 left = tile % s->wide * 4, high = s->out_height - top, wide = s->out_width - left;
         float *to = y + ((image * s->out_height + top) * s->out_width + left) * s->out;
 
         for (int64_t c = 0; c < s->out; c += 16) {
-            f16 m[POINTS], p[POINTS], b = bias != NULL ? f16_load(bias + c) : f16_set(0.0f);
-            for (int64_t q = 0; q < POINTS; q++) m[q] = f16_load(points + q * s->y_stride + t * s->out + c);
-            BOTH_WAYS(p, m, 6, 4, pixels_of_points)
-            for (int64_t i = 0; i < 4 && i < high; i++)
-                for (int64_t j = 0; j < 4 && j < wide; j++) {
-                    f16 v = f16_add(p[i * 6 + j], b);
-                    f16_store(to + (i * s->out_width + j) * s->out + c, relu ? f16_relu(v) : v);
-                }
+            const float *from = points + t * s->out + c;
+            f16 b = bias != NULL ? f16_load(bias + c) : f16_set(0.0f);
+            BOTH_WAYS(6, 4, pixels_of_points, LOAD_POINT, STORE_PIXEL)
         }
     }
 }
 
 /* ---- weights to points, and back ------------------------------------------------------------------------------------------- */
+#define LOAD_WEIGHT(i, j)         f16_load(g[(i)*3 + (j)])
+#define STORE_WEIGHT(i, j, value) f16_store(g[(i)*3 + (j)], value)
+
 /* Inputs first .. last-1 of points (36, panels of outputs, inputs, outputs of the panel). */
 static void winograd_weights(float *points, const float *w, const cpu_tiles *s, int64_t first, int64_t last)
 {
+    const int64_t apart = s->channels * s->out;
+
     for (int64_t in = first; in < last; in++)
-        for (int64_t out = 0; out < s->out; out += 16) {
-            int64_t panel = out / MUL_PANEL * MUL_PANEL, wide = s->out - panel < MUL_PANEL ? s->out - panel : MUL_PANEL;
-            float *to = points + panel * s->channels + in * wide + (out - panel);
+        for (int64_t o = 0; o < s->out; o += 16) {
+            int64_t panel = o / MUL_PANEL * MUL_PANEL, wide = s->out - panel < MUL_PANEL ? s->out - panel : MUL_PANEL;
+            float *to = points + panel * s->channels + in * wide + (o - panel);
             float g[9][16];
-            f16 x[POINTS], y[POINTS];
 
             for (int64_t l = 0; l < 16; l++)
                 for (int64_t k = 0; k < 9; k++)
-                    g[s->turned ? 8 - k : k][l] =
-                        w[(out + l) * s->weight_out + in * s->weight_in + k * s->weight_place];
-            for (int64_t k = 0; k < 9; k++) x[k / 3 * 6 + k % 3] = f16_load(g[k]);
-            BOTH_WAYS(y, x, 3, 6, points_of_weights)
-            for (int64_t q = 0; q < POINTS; q++) f16_store(to + q * s->channels * s->out, y[q]);
+                    g[s->turned ? 8 - k : k][l] = w[(o + l) * s->weight_out + in * s->weight_in + k * s->weight_place];
+            BOTH_WAYS(3, 6, points_of_weights, LOAD_WEIGHT, STORE_POINT)
         }
 }
 
@@ -206,17 +213,17 @@ static void winograd_weights(float *points, const float *w, const cpu_tiles *s, 
 static void winograd_weight_gradients(float *dw, const float *points, const cpu_tiles *s, bool add, int64_t first,
                                       int64_t last)
 {
+    const int64_t apart = s->channels * s->out;
+
     for (int64_t in = first; in < last; in++)
-        for (int64_t out = 0; out < s->out; out += 16) {
-            f16 x[POINTS], y[POINTS];
+        for (int64_t o = 0; o < s->out; o += 16) {
+            const float *from = points + in * s->out + o;
             float g[9][16];
 
-            for (int64_t q = 0; q < POINTS; q++) x[q] = f16_load(points + (q * s->channels + in) * s->out + out);
-            BOTH_WAYS(y, x, 6, 3, weights_of_points)
-            for (int64_t k = 0; k < 9; k++) f16_store(g[k], y[k / 3 * 6 + k % 3]);
+            BOTH_WAYS(6, 3, weights_of_points, LOAD_POINT, STORE_WEIGHT)
             for (int64_t l = 0; l < 16; l++)
                 for (int64_t k = 0; k < 9; k++) {
-                    float *to = dw + (out + l) * s->weight_out + in * s->weight_in + k * s->weight_place;
+                    float *to = dw + (o + l) * s->weight_out + in * s->weight_in + k * s->weight_place;
                     *to = add ? *to + g[k][l] : g[k][l];
                 }
         }
