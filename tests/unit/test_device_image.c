@@ -380,7 +380,7 @@ static void test_lowering(void **state)
     assert_int_equal(kernels_named(f, net_resnet, false, "batch_norm+add+relu"), 3);
 }
 
-/* Where the library has Winograd's algorithm, which is with AVX-512, it serves the two convolutions that have tiles enough. */
+/* By vectors it serves the two convolutions that have tiles enough, in bf16 too. */
 static void test_winograd(void **state)
 {
     const cpu_kernels *best[3];
@@ -389,7 +389,7 @@ static void test_winograd(void **state)
 
     NEEDS_DEVICE(f);
     (void)cpu_kernels_available(best);
-    each = best[0] != &cpu_kernels_portable && best[0] != &cpu_kernels_avx2 && !f->half;
+    each = best[0] != &cpu_kernels_portable;
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd+bias"), each);
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd"), each);
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d_winograd_grad_input"), 2 * each);

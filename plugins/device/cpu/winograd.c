@@ -7,11 +7,10 @@ enum { POINTS = 36, STEP = 6, FEWEST = 12, BLOCK_FLOATS = 160 << 10 /* of a core
 bool cpu_winograd_suits(const cpu_conv_shape *s)
 {
     int64_t tiles = s->images * ((s->out_height + 3) / 4) * ((s->out_width + 3) / 4);
-    int64_t few = s->channels < s->out ? s->channels : s->out, many = s->channels < s->out ? s->out : s->channels;
+    int64_t many = s->channels < s->out ? s->out : s->channels;
 
     if (s->groups != 1 || s->stride[0] * s->stride[1] > 1 || s->kernel[0] != 3 || s->kernel[1] != 3) return false;
-    return few >= 32 && s->channels % 16 == 0 && s->out % 16 == 0 && s->padding[0] <= 2 && s->padding[1] <= 2 &&
-           tiles >= many;
+    return s->channels % 16 == 0 && s->out % 16 == 0 && s->padding[0] <= 2 && s->padding[1] <= 2 && tiles >= many;
 }
 
 /* The gradient of the input is the convolution of dy with the kernels turned, from outputs to channels. */
@@ -51,12 +50,13 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
 void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint32_t threads)
 {
     cpu_tiles *t = &w->tiles;
-    int64_t all;
+    int64_t all, few = s->channels * s->out / (s->channels + s->out);
 
     *w = (cpu_winograd){.tiles = tiles_of(what, s), .what = what, .threads = threads};
     all = (t->count + STEP - 1) / STEP * STEP;
     w->block = BLOCK_FLOATS * (int64_t)threads / (POINTS * (t->channels + t->out)) / STEP * STEP;
     if (w->block < FEWEST * (int64_t)threads) w->block = FEWEST * (int64_t)threads;
+    if (w->block < few) w->block = few / STEP * STEP;
     if (w->block > all) w->block = all;
     t->x_stride = w->block * t->channels + APART;
     t->y_stride = w->block * t->out + APART;
