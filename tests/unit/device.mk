@@ -20,6 +20,13 @@ tests_unit_test_device_image_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_image_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_test_device_image_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_test_device_image_DEPENDENCIES = device_cpu.la
+check_PROGRAMS += tests/unit/test_winograd
+TESTS += tests/unit/test_winograd
+tests_unit_test_winograd_SOURCES = tests/unit/test_winograd.c tests/unit/device_util.h plugins/device/cpu/winograd.h \
+	plugins/device/cpu/winograd.c $(CPU_KERNEL_SOURCES)
+tests_unit_test_winograd_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_winograd_CFLAGS = $(CPU_KERNEL_CFLAGS)
+tests_unit_test_winograd_LDADD = $(UNIT_LDADD)
 tests_unit_test_device_sequence_SOURCES = tests/unit/test_device_sequence.c tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
 tests_unit_test_device_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_sequence_CFLAGS = $(CPU_KERNEL_CFLAGS)
