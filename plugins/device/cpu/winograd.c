@@ -3,6 +3,7 @@
 #include "cpu.h"
 
 enum { POINTS = 36, STEP = 6, FEWEST = 12, BLOCK_FLOATS = 160 << 10 /* of a core's L2 */, APART = 16 };
+#define SERIAL_FLOPS 4e6 /* of fewer one thread is done before others have woken for each of the three passes */
 
 bool cpu_winograd_suits(const cpu_conv_shape *s)
 {
@@ -46,7 +47,8 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
     return t;
 }
 
-/* Points lie apart by a little more than a block: 36 streams whose addresses differ by 4 KiB would share a set of the cache. */
+/* A block is what the L2 cache holds, but large enough that the points of the weight, which it meets as a whole, take no longer than
+ * its own. Points lie apart by a little more than a block: 36 streams whose addresses differ by 4 KiB would share a set of the cache. */
 void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint32_t threads)
 {
     cpu_tiles *t = &w->tiles;
@@ -58,6 +60,7 @@ void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint3
     if (w->block < FEWEST * (int64_t)threads) w->block = FEWEST * (int64_t)threads;
     if (w->block < few) w->block = few / STEP * STEP;
     if (w->block > all) w->block = all;
+    if ((double)t->count * POINTS * 2.0 * (double)(t->channels * t->out) < SERIAL_FLOPS) w->threads = 1;
     t->x_stride = w->block * t->channels + APART;
     t->y_stride = w->block * t->out + APART;
     w->y_points = POINTS * t->x_stride;
