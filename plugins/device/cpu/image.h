@@ -50,7 +50,8 @@ typedef struct cpu_image_kernels {
 
 /* A convolution of 3 x 3 by tiles of y, 4 x 4 pixels each. For the gradient of the input x and y have changed places. */
 typedef struct cpu_tiles {
-    int64_t channels, height, width, out, out_height, out_width; /* of x, of y */
+    int64_t channels, height, width, out, out_height, out_width; /* of x, of y; channels and outputs may be a part: */
+    int64_t x_pitch, y_pitch;                                    /* floats from a pixel to the next */
     int64_t padding[2];
     int64_t high, wide, count;                   /* tiles of an image; of all */
     int64_t weight_out, weight_in, weight_place; /* floats from a weight to that of the next output, input, place */
@@ -59,22 +60,20 @@ typedef struct cpu_tiles {
         y_stride; /* floats from a point of a block of tiles to its next one: x (36, tiles, channels), y (36, tiles, out) */
 } cpu_tiles;
 
-/* Tiles first .. last-1 of a block whose first is tile `base` of all; the points of a weight are (36, channels, out), in whatever
- * order `weights` gives them for `multiply`. */
+/* `tiles` tiles from `base` of all on; the points of a weight are (36, channels, out), in whatever order `weights` gives them for
+ * `multiply`. */
 typedef struct cpu_winograd_kernels {
-    void (*pixels)(float *points, const float *x, const cpu_tiles *s, int64_t base, int64_t first, int64_t last);
-    void (*gradients)(float *points, const float *dy, const cpu_tiles *s, int64_t base, int64_t first, int64_t last);
+    void (*pixels)(float *points, const float *x, const cpu_tiles *s, int64_t base, int64_t tiles);
+    void (*gradients)(float *points, const float *dy, const cpu_tiles *s, int64_t base, int64_t tiles);
     /* y = points + bias, unless NULL; with relu of it. */
     void (*images)(float *y, const float *points, const float *bias, bool relu, const cpu_tiles *s, int64_t base,
-                   int64_t first, int64_t last);
+                   int64_t tiles);
     /* Channels first .. last-1. */
     void (*weights)(float *points, const float *w, const cpu_tiles *s, int64_t first, int64_t last);
-    void (*weight_gradients)(float *dw, const float *points, const cpu_tiles *s, bool add, int64_t first, int64_t last);
-    /* Points first .. last-1 of y = x weight, and of weight = or += x^T dy, over a block of `tiles`. */
-    void (*multiply)(float *y, const float *x, const float *weight, const cpu_tiles *s, int64_t tiles, int64_t first,
-                     int64_t last);
-    void (*correlate)(float *weight, const float *x, const float *dy, const cpu_tiles *s, int64_t tiles, bool add,
-                      int64_t first, int64_t last);
+    void (*weight_gradients)(float *dw, const float *points, const cpu_tiles *s, bool add);
+    /* y = x weight, and weight = or += x^T dy, point by point. */
+    void (*multiply)(float *y, const float *x, const float *weight, const cpu_tiles *s, int64_t tiles);
+    void (*correlate)(float *weight, const float *x, const float *dy, const cpu_tiles *s, int64_t tiles, bool add);
 } cpu_winograd_kernels;
 
 #endif

@@ -1,9 +1,13 @@
-/* winograd.c -- blocks of tiles through the kernels of winograd_body.h. */
+/* winograd.c -- blocks of tiles through the kernels of winograd_body.h.
+ *
+ * Waking threads costs as much as a block: each has a part of its own from the first block to the last. Forward and gradient of the
+ * input that is a range of tiles, once the points of the weight are there for all. The gradient of the weight sums over all tiles, so
+ * there it is a range of channels and one of outputs, whose points the others that share one of them make too. */
 #include "winograd.h"
 #include "cpu.h"
 
-enum { POINTS = 36, STEP = 6, FEWEST = 12, BLOCK_FLOATS = 160 << 10 /* of a core's L2 */, APART = 16 };
-#define SERIAL_FLOPS 4e6 /* of fewer one thread is done before others have woken for each of the three passes */
+enum { POINTS = 36, STEP = 6, FEWEST = 12, GROUP = 16, BLOCK_FLOATS = 160 << 10 /* of a core's L2 */, APART = 16 };
+#define SERIAL_FLOPS 2e6 /* of fewer one thread is done before others have woken */
 
 bool cpu_winograd_suits(const cpu_conv_shape *s)
 {
@@ -47,25 +51,67 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
     return t;
 }
 
+/* Of `groups` of 16 the first one of part i of n. */
+static int64_t part_start(int64_t groups, int64_t i, int64_t n) { return groups * i / n * GROUP; }
+
+static int64_t largest_part(int64_t size, int64_t n) { return (size / GROUP + n - 1) / n * GROUP; }
+
+/* The split with the least work for a thread: points of a channel cost about what 8 multiply-adds for it do. */
+static void split_weight(cpu_winograd *w)
+{
+    int64_t least = INT64_MAX, threads = w->threads;
+
+    for (int64_t in = 1; in <= threads && in <= w->sizes[0] / GROUP; in++) {
+        int64_t out = threads / in < w->sizes[1] / GROUP ? threads / in : w->sizes[1] / GROUP;
+        int64_t c = largest_part(w->sizes[0], in), o = largest_part(w->sizes[1], out), cost = 8 * (c + o) + c * o;
+
+        if (cost >= least) continue;
+        least = cost;
+        w->parts[0] = in;
+        w->parts[1] = out;
+    }
+    w->threads = (uint32_t)(w->parts[0] * w->parts[1]);
+    w->tiles.channels = largest_part(w->sizes[0], w->parts[0]);
+    w->tiles.out = largest_part(w->sizes[1], w->parts[1]);
+}
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
 /* A block is what the L2 cache holds, but large enough that the points of the weight, which it meets as a whole, take no longer than
  * its own. Points lie apart by a little more than a block: 36 streams whose addresses differ by 4 KiB would share a set of the cache. */
+static void choose_block(cpu_winograd *w)
+{
+    cpu_tiles *t = &w->tiles;
+    int64_t balanced = t->channels * t->out / (t->channels + t->out) / STEP * STEP;
+
+    w->block = BLOCK_FLOATS / (POINTS * (t->channels + t->out)) / STEP * STEP;
+    if (w->block < balanced) w->block = balanced;
+    if (w->block < FEWEST) w->block = FEWEST;
+    if (w->block > t->count) w->block = round_up(t->count, STEP);
+    t->x_stride = w->block * t->channels + APART;
+    t->y_stride = w->block * t->out + APART;
+}
+
 void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint32_t threads)
 {
     cpu_tiles *t = &w->tiles;
-    int64_t all, few = s->channels * s->out / (s->channels + s->out);
+    bool back = what == CPU_CONV_GRAD_WEIGHT;
+    int64_t weight;
 
     *w = (cpu_winograd){.tiles = tiles_of(what, s), .what = what, .threads = threads};
-    all = (t->count + STEP - 1) / STEP * STEP;
-    w->block = BLOCK_FLOATS * (int64_t)threads / (POINTS * (t->channels + t->out)) / STEP * STEP;
-    if (w->block < FEWEST * (int64_t)threads) w->block = FEWEST * (int64_t)threads;
-    if (w->block < few) w->block = few / STEP * STEP;
-    if (w->block > all) w->block = all;
+    w->sizes[0] = t->x_pitch = t->channels;
+    w->sizes[1] = t->y_pitch = t->out;
     if ((double)t->count * POINTS * 2.0 * (double)(t->channels * t->out) < SERIAL_FLOPS) w->threads = 1;
-    t->x_stride = w->block * t->channels + APART;
-    t->y_stride = w->block * t->out + APART;
+    if (back)
+        split_weight(w);
+    else if ((int64_t)w->threads > (t->count + STEP - 1) / STEP)
+        w->threads = (uint32_t)((t->count + STEP - 1) / STEP);
+    choose_block(w);
+    weight = POINTS * t->channels * t->out;
     w->y_points = POINTS * t->x_stride;
     w->weight_points = w->y_points + POINTS * t->y_stride;
-    w->scratch_bytes = (uint64_t)(w->weight_points + POINTS * t->channels * t->out) * sizeof(float);
+    w->own = round_up(w->weight_points + (back ? weight : 0), GROUP);
+    w->scratch_bytes = (uint64_t)(w->own * w->threads + (back ? 0 : weight)) * sizeof(float);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------------- */
@@ -75,67 +121,65 @@ typedef struct job {
     float *scratch, *x, *weight, *y;
     const float *bias;
     bool relu, add;
-    int64_t base, tiles; /* of the block */
 } job;
 
-static float *x_points(const job *j) { return j->scratch; }
-static float *y_points(const job *j) { return j->scratch + j->w->y_points; }
-static float *weight_points(const job *j) { return j->scratch + j->w->weight_points; }
+/* Of all threads, behind their own. */
+static float *shared_weight(const job *j) { return j->scratch + j->w->own * j->w->threads; }
 
 static void weights(void *ctx, int64_t first, int64_t last)
 {
     const job *j = ctx;
 
-    j->kernels->weights(weight_points(j), j->weight, &j->w->tiles, first, last);
+    j->kernels->weights(shared_weight(j), j->weight, &j->w->tiles, first, last);
 }
 
-static void pixels(void *ctx, int64_t first, int64_t last)
+static void images(void *ctx, int64_t part, int64_t end)
 {
     const job *j = ctx;
+    const cpu_winograd *w = j->w;
+    const cpu_tiles *t = &w->tiles;
 
-    j->kernels->pixels(x_points(j), j->x, &j->w->tiles, j->base, first, last);
+    for (; part < end; part++) {
+        float *x = j->scratch + part * w->own, *y = x + w->y_points;
+        int64_t base = t->count * part / w->threads, last = t->count * (part + 1) / w->threads;
+
+        for (; base < last; base += w->block) {
+            int64_t n = last - base < w->block ? last - base : w->block;
+            j->kernels->pixels(x, j->x, t, base, n);
+            j->kernels->multiply(y, x, shared_weight(j), t, n);
+            j->kernels->images(j->y, y, j->bias, j->relu, t, base, n);
+        }
+    }
 }
 
-static void multiply(void *ctx, int64_t first, int64_t last)
+static void weight_gradients(void *ctx, int64_t part, int64_t end)
 {
     const job *j = ctx;
+    const cpu_winograd *w = j->w;
 
-    j->kernels->multiply(y_points(j), x_points(j), weight_points(j), &j->w->tiles, j->tiles, first, last);
-}
+    for (; part < end; part++) {
+        cpu_tiles t = w->tiles;
+        float *x = j->scratch + part * w->own, *y = x + w->y_points, *weight = x + w->weight_points;
+        int64_t i = part / w->parts[1], k = part % w->parts[1];
+        int64_t in = part_start(w->sizes[0] / GROUP, i, w->parts[0]),
+                out = part_start(w->sizes[1] / GROUP, k, w->parts[1]);
 
-static void images(void *ctx, int64_t first, int64_t last)
-{
-    const job *j = ctx;
-
-    j->kernels->images(j->y, y_points(j), j->bias, j->relu, &j->w->tiles, j->base, first, last);
-}
-
-static void gradients(void *ctx, int64_t first, int64_t last)
-{
-    const job *j = ctx;
-
-    j->kernels->gradients(y_points(j), j->y, &j->w->tiles, j->base, first, last);
-}
-
-static void correlate(void *ctx, int64_t first, int64_t last)
-{
-    const job *j = ctx;
-
-    j->kernels->correlate(weight_points(j), x_points(j), y_points(j), &j->w->tiles, j->tiles, j->base > 0, first, last);
-}
-
-static void weight_gradients(void *ctx, int64_t first, int64_t last)
-{
-    const job *j = ctx;
-
-    j->kernels->weight_gradients(j->weight, weight_points(j), &j->w->tiles, j->add, first, last);
+        t.channels = part_start(w->sizes[0] / GROUP, i + 1, w->parts[0]) - in;
+        t.out = part_start(w->sizes[1] / GROUP, k + 1, w->parts[1]) - out;
+        for (int64_t base = 0; base < t.count; base += w->block) {
+            int64_t n = t.count - base < w->block ? t.count - base : w->block;
+            j->kernels->pixels(x, j->x + in, &t, base, n);
+            j->kernels->gradients(y, j->y + out, &t, base, n);
+            j->kernels->correlate(weight, x, y, &t, n, base > 0);
+        }
+        j->kernels->weight_gradients(j->weight + in * t.weight_in + out * t.weight_out, weight, &t, j->add);
+    }
 }
 
 void cpu_winograd_run(const cpu_winograd *w, const cpu_kernels *kernels, float *scratch, float *x, float *weight,
                       const float *bias, float *y, bool relu, bool add)
 {
-    const cpu_tiles *t = &w->tiles;
-    bool back = w->what == CPU_CONV_GRAD_WEIGHT, turned = w->what == CPU_CONV_GRAD_INPUT;
+    bool turned = w->what == CPU_CONV_GRAD_INPUT;
     job j = {.w = w,
              .kernels = &kernels->winograd,
              .scratch = scratch,
@@ -146,13 +190,10 @@ void cpu_winograd_run(const cpu_winograd *w, const cpu_kernels *kernels, float *
              .relu = relu,
              .add = add};
 
-    if (!back) cpu_parallel(w->threads, t->channels, 1, weights, &j);
-    for (; j.base < t->count; j.base += w->block) {
-        j.tiles = t->count - j.base < w->block ? t->count - j.base : w->block;
-        cpu_parallel(w->threads, j.tiles, 1, pixels, &j);
-        if (back) cpu_parallel(w->threads, j.tiles, 1, gradients, &j);
-        cpu_parallel(w->threads, POINTS, 1, back ? correlate : multiply, &j);
-        if (!back) cpu_parallel(w->threads, j.tiles, 1, images, &j);
+    if (w->what == CPU_CONV_GRAD_WEIGHT) {
+        cpu_parallel(w->threads, w->threads, 1, weight_gradients, &j);
+        return;
     }
-    if (back) cpu_parallel(w->threads, t->channels, 1, weight_gradients, &j);
+    cpu_parallel(w->threads, w->tiles.channels, 1, weights, &j);
+    cpu_parallel(w->threads, w->threads, 1, images, &j);
 }

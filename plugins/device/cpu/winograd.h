@@ -11,11 +11,14 @@
 #include "kernels.h"
 
 typedef struct cpu_winograd {
-    cpu_tiles tiles;
-    int what; /* CPU_CONV_* */
+    cpu_tiles tiles; /* of a part */
+    int what;        /* CPU_CONV_* */
     uint32_t threads;
-    int64_t block;                   /* tiles at a time */
-    int64_t y_points, weight_points; /* floats into the scratch; x's come first */
+    int64_t
+        parts[2]; /* of the gradient of the weight: channels and outputs are split over the threads, otherwise tiles */
+    int64_t sizes[2];                     /* all channels and outputs */
+    int64_t block;                        /* tiles at a time */
+    int64_t y_points, weight_points, own; /* floats: in a thread's own part of the scratch, which has so many */
     uint64_t scratch_bytes;
 } cpu_winograd;
 

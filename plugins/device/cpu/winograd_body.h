@@ -113,16 +113,16 @@ typedef struct tile_pixels {
 static const float nothing[16];
 
 static void find_pixels(tile_pixels *p, const float *x, const cpu_tiles *s, int64_t tile, int64_t size, int64_t height,
-                        int64_t width, int64_t channels, const int64_t *before)
+                        int64_t width, int64_t pitch, const int64_t *before)
 {
     int64_t image = tile / (s->high * s->wide), top = tile / s->wide % s->high * 4 - before[0],
-            left = tile % s->wide * 4 - before[1], line = ((image * height + top) * width + left) * channels;
+            left = tile % s->wide * 4 - before[1], line = ((image * height + top) * width + left) * pitch;
 
-    for (int64_t i = 0; i < size; i++, line += width * channels) {
+    for (int64_t i = 0; i < size; i++, line += width * pitch) {
         bool on_line = top + i >= 0 && top + i < height;
         for (int64_t j = 0; j < size; j++) {
             bool inside = on_line && left + j >= 0 && left + j < width;
-            p->at[i * 6 + j] = inside ? x + line + j * channels : nothing;
+            p->at[i * 6 + j] = inside ? x + line + j * pitch : nothing;
             p->keep[i * 6 + j] = inside ? -1 : 0;
         }
     }
@@ -132,14 +132,13 @@ static void find_pixels(tile_pixels *p, const float *x, const cpu_tiles *s, int6
 #define LOAD_POINT(i, j)         f16_load(from + ((i)*6 + (j)) * apart)
 #define STORE_POINT(i, j, value) f16_store(to + ((i)*6 + (j)) * apart, value)
 
-static void winograd_pixels(float *points, const float *x, const cpu_tiles *s, int64_t base, int64_t first,
-                            int64_t last)
+static void winograd_pixels(float *points, const float *x, const cpu_tiles *s, int64_t base, int64_t count)
 {
     const int64_t apart = s->x_stride;
     tile_pixels p;
 
-    for (int64_t t = first; t < last; t++) {
-        find_pixels(&p, x, s, base + t, 6, s->height, s->width, s->channels, s->padding);
+    for (int64_t t = 0; t < count; t++) {
+        find_pixels(&p, x, s, base + t, 6, s->height, s->width, s->x_pitch, s->padding);
         for (int64_t c = 0; c < s->channels; c += 16) {
             float *to = points + t * s->channels + c;
             BOTH_WAYS(6, 6, points_of_pixels, LOAD_PIXEL, STORE_POINT)
@@ -147,15 +146,14 @@ static void winograd_pixels(float *points, const float *x, const cpu_tiles *s, i
     }
 }
 
-static void winograd_gradients(float *points, const float *dy, const cpu_tiles *s, int64_t base, int64_t first,
-                               int64_t last)
+static void winograd_gradients(float *points, const float *dy, const cpu_tiles *s, int64_t base, int64_t count)
 {
     static const int64_t before[2];
     const int64_t apart = s->y_stride;
     tile_pixels p;
 
-    for (int64_t t = first; t < last; t++) {
-        find_pixels(&p, dy, s, base + t, 4, s->out_height, s->out_width, s->out, before);
+    for (int64_t t = 0; t < count; t++) {
+        find_pixels(&p, dy, s, base + t, 4, s->out_height, s->out_width, s->y_pitch, before);
         for (int64_t c = 0; c < s->out; c += 16) {
             float *to = points + t * s->out + c;
             BOTH_WAYS(4, 6, points_of_gradients, LOAD_PIXEL, STORE_POINT)
@@ -166,18 +164,18 @@ static void winograd_gradients(float *points, const float *dy, const cpu_tiles *
 #define STORE_PIXEL(i, j, value)                                                                                       \
     if ((i) < high && (j) < wide) {                                                                                    \
         f16 v = f16_add(value, b);                                                                                     \
-        f16_store(to + ((i)*s->out_width + (j)) * s->out + c, relu ? f16_relu(v) : v);                                 \
+        f16_store(to + ((i)*s->out_width + (j)) * s->y_pitch + c, relu ? f16_relu(v) : v);                             \
     }
 
 static void winograd_images(float *y, const float *points, const float *bias, bool relu, const cpu_tiles *s,
-                            int64_t base, int64_t first, int64_t last)
+                            int64_t base, int64_t count)
 {
     const int64_t apart = s->y_stride;
 
-    for (int64_t t = first; t < last; t++) {
+    for (int64_t t = 0; t < count; t++) {
         int64_t tile = base + t, image = tile / (s->high * s->wide), top = tile / s->wide % s->high * 4,
                 left = tile % s->wide * 4, high = s->out_height - top, wide = s->out_width - left;
-        float *to = y + ((image * s->out_height + top) * s->out_width + left) * s->out;
+        float *to = y + ((image * s->out_height + top) * s->out_width + left) * s->y_pitch;
 
         for (int64_t c = 0; c < s->out; c += 16) {
             const float *from = points + t * s->out + c;
@@ -209,13 +207,12 @@ static void winograd_weights(float *points, const float *w, const cpu_tiles *s, 
         }
 }
 
-/* Inputs first .. last-1 of points (36, inputs, outputs). */
-static void winograd_weight_gradients(float *dw, const float *points, const cpu_tiles *s, bool add, int64_t first,
-                                      int64_t last)
+/* From points (36, inputs, outputs). */
+static void winograd_weight_gradients(float *dw, const float *points, const cpu_tiles *s, bool add)
 {
     const int64_t apart = s->channels * s->out;
 
-    for (int64_t in = first; in < last; in++)
+    for (int64_t in = 0; in < s->channels; in++)
         for (int64_t o = 0; o < s->out; o += 16) {
             const float *from = points + in * s->out + o;
             float g[9][16];
@@ -278,11 +275,10 @@ static void multiply_panel(int64_t rows, int64_t cols, float *c, int64_t row_c, 
 #endif
 }
 
-/* Points first .. last-1 of y (36, tiles, outputs) from those of x (36, tiles, inputs) and of the weight. */
-static void winograd_multiply(float *y, const float *x, const float *weight, const cpu_tiles *s, int64_t tiles,
-                              int64_t first, int64_t last)
+/* y (36, tiles, outputs) from those of x (36, tiles, inputs) and of the weight. */
+static void winograd_multiply(float *y, const float *x, const float *weight, const cpu_tiles *s, int64_t tiles)
 {
-    for (int64_t q = first; q < last; q++)
+    for (int64_t q = 0; q < POINTS; q++)
         for (int64_t out = 0; out < s->out; out += MUL_PANEL) {
             int64_t cols = s->out - out < MUL_PANEL ? s->out - out : MUL_PANEL;
             for (int64_t t = 0; t < tiles; t += MUL_ROWS)
@@ -292,11 +288,11 @@ static void winograd_multiply(float *y, const float *x, const float *weight, con
         }
 }
 
-/* Points first .. last-1 of the weight's gradient (36, inputs, outputs), set or added. */
+/* The weight's gradient (36, inputs, outputs), set or added. */
 static void winograd_correlate(float *weight, const float *x, const float *dy, const cpu_tiles *s, int64_t tiles,
-                               bool add, int64_t first, int64_t last)
+                               bool add)
 {
-    for (int64_t q = first; q < last; q++)
+    for (int64_t q = 0; q < POINTS; q++)
         for (int64_t out = 0; out < s->out; out += MUL_PANEL) {
             int64_t cols = s->out - out < MUL_PANEL ? s->out - out : MUL_PANEL;
             for (int64_t in = 0; in < s->channels; in += MUL_ROWS)
