@@ -138,12 +138,20 @@ static void run(problem *p, const cpu_kernels *kernels, uint32_t threads, bool w
 }
 
 /* ---- against the definition ----------------------------------------------------------------------------------------------------- */
+enum { MANY_BLOCKS = 5 };
 static const cpu_conv_shape shapes[] = {
     {.images = 1, .channels = 16, .height = 3, .width = 3, .out = 16},
     {.images = 3, .channels = 16, .height = 6, .width = 5, .out = 48, .padding = {1, 1}},
     {.images = 2, .channels = 48, .height = 13, .width = 10, .out = 32, .padding = {0, 1}, .weight_last = true},
     {.images = 2, .channels = 32, .height = 4, .width = 4, .out = 80, .padding = {2, 2}},
     {.images = 5, .channels = 112, .height = 12, .width = 12, .out = 128, .padding = {1, 1}},
+    {.images = 4,
+     .channels = 32,
+     .height = 22,
+     .width = 18,
+     .out = 48,
+     .padding = {1, 1},
+     .weight_last = true}, /* many blocks */
     {.images = 1, .channels = 64, .height = 1, .width = 30, .out = 16, .padding = {1, 2}, .weight_last = true},
 };
 
@@ -209,11 +217,13 @@ static void test_same_bits(void **state)
             float *first = malloc((size_t)r->count * sizeof(float));
 
             assert_non_null(first);
-            run(&p, variants[0], 1, false, false, false);
+            if (what == CPU_CONV_GRAD_WEIGHT) memset(r->data, 0, (size_t)r->count * sizeof(float));
+            run(&p, variants[0], 1, true, true, true);
             memcpy(first, r->data, (size_t)r->count * sizeof(float));
             for (int v = 0; v < count; v++)
-                for (uint32_t threads = 1; threads < 6; threads += 2) {
-                    run(&p, variants[v], threads, false, false, false);
+                for (uint32_t threads = 1; threads < 6; threads++) {
+                    if (what == CPU_CONV_GRAD_WEIGHT) memset(r->data, 0, (size_t)r->count * sizeof(float));
+                    run(&p, variants[v], threads, true, true, true);
                     if (memcmp(first, r->data, (size_t)r->count * sizeof(float)) != 0)
                         fail_msg("kind %d of shape %zu: %s with %u threads has other bits than %s with one", what, i,
                                  variants[v]->isa, threads, variants[0]->isa);
@@ -221,6 +231,28 @@ static void test_same_bits(void **state)
             free(first);
             drop(&p);
         }
+}
+
+/* That the shape meant to be split is: into blocks of which the last is smaller, among as many threads as there are. */
+static void test_split(void **state)
+{
+    cpu_conv_shape s = shapes[MANY_BLOCKS];
+    cpu_winograd w;
+
+    (void)state;
+    s.out_height = s.height;
+    s.out_width = s.width;
+    for (int what = 0; what < 3; what++)
+        for (uint32_t threads = 1; threads < 4; threads++) {
+            cpu_winograd_init(&w, what, &s, threads);
+            assert_int_equal(w.threads, threads);
+            if (threads == 1) assert_true(w.tiles.count > 2 * w.block && w.tiles.count % w.block != 0);
+        }
+    cpu_winograd_init(&w, CPU_CONV_GRAD_INPUT, &s, 200); /* 20 steps of 6 tiles */
+    assert_int_equal(w.threads, 20);
+    s.channels = s.out = 512;
+    cpu_winograd_init(&w, CPU_CONV_FORWARD, &s, 64);
+    assert_true(w.scratch_bytes < UINT64_C(5) * 36 * 512 * 512 * 4);
 }
 
 static void test_not_a_number(void **state)
@@ -251,10 +283,10 @@ static void test_suits(void **state)
                                  .stride = {1, 1},
                                  .padding = {1, 1},
                                  .groups = 1};
-    cpu_conv_shape bad[8];
+    cpu_conv_shape bad[9], few = good;
 
     (void)state;
-    assert_true(cpu_winograd_suits(&good));
+    assert_true(cpu_winograd_suits(CPU_CONV_FORWARD, &good, 4));
     for (size_t i = 0; i < DDP_COUNT(bad); i++) bad[i] = good;
     bad[0].stride[1] = 2;
     bad[1].kernel[0] = 5;
@@ -264,14 +296,26 @@ static void test_suits(void **state)
     bad[5].padding[0] = 3;
     bad[6].images = 7; /* 28 tiles for 32 channels */
     bad[7].out = 48;
+    bad[8].images = 128; /* four of sixteen places of a tile */
+    bad[8].height = bad[8].width = bad[8].out_height = bad[8].out_width = 2;
     for (size_t i = 0; i < DDP_COUNT(bad); i++)
-        if (cpu_winograd_suits(&bad[i])) fail_msg("shape %zu suits", i);
+        if (cpu_winograd_suits(CPU_CONV_FORWARD, &bad[i], 4)) fail_msg("shape %zu suits", i);
+    assert_true(cpu_winograd_suits(CPU_CONV_GRAD_WEIGHT, &good, 4));
+    assert_false(cpu_winograd_suits(CPU_CONV_GRAD_WEIGHT, &good, 5)); /* 2 x 2 groups of 16 weights */
+    few.images =
+        32; /* 6 x 6 from 4 x 4: the gradient of the input has four tiles for what the definition does in one */
+    few.height = few.width = 6;
+    few.padding[0] = few.padding[1] = 0;
+    few.out_height = few.out_width = 4;
+    assert_true(cpu_winograd_suits(CPU_CONV_FORWARD, &few, 1));
+    assert_false(cpu_winograd_suits(CPU_CONV_GRAD_INPUT, &few, 1));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_definition), cmocka_unit_test(test_same_bits),
-                                       cmocka_unit_test(test_not_a_number), cmocka_unit_test(test_suits)};
+                                       cmocka_unit_test(test_split), cmocka_unit_test(test_not_a_number),
+                                       cmocka_unit_test(test_suits)};
 
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
  *   flat.c       optimiser step and reductions over flat slices
  *   peak.c       how many FLOPs and bytes a second this CPU does at its best
  *   onednn.c, gemm.c, .. the files that see oneDNN; gemm.h and conv.h hide it from the others
+ *   winograd.c   convolutions of 3 x 3 by tiles; it sees nothing of programs
  *   half.c       products in bf16; half_avx512.c has their kernels
  *   kernels.c    everything else, in three variants by CPU feature
  *

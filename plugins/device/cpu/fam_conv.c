@@ -166,7 +166,8 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shap
     k->rows = s->images * s->out_height * s->out_width;
     k->inner = s->channels / s->groups * s->kernel[0] * s->kernel[1];
     k->cols = s->out;
-    t->by_tiles = w->device->kernels != &cpu_kernels_portable && cpu_winograd_suits(s);
+    t->by_tiles = w->device->kernels != &cpu_kernels_portable && !(s->half && cpu_half_by_matrices()) &&
+                  cpu_winograd_suits((int)k->kind, s, w->device->threads);
     if (t->by_tiles) {
         cpu_winograd_init(&t->winograd, (int)k->kind, s, w->device->threads);
         k->scratch_bytes = t->winograd.scratch_bytes;

@@ -56,8 +56,8 @@ typedef struct cpu_tiles {
     int64_t high, wide, count;                   /* tiles of an image; of all */
     int64_t weight_out, weight_in, weight_place; /* floats from a weight to that of the next output, input, place */
     bool turned;                                 /* the kernels are, by half a turn */
-    int64_t x_stride,
-        y_stride; /* floats from a point of a block of tiles to its next one: x (36, tiles, channels), y (36, tiles, out) */
+    /* Floats from a point to the next: of a block of tiles, x (36, tiles, channels) and y (36, tiles, out), and of the weight. */
+    int64_t x_stride, y_stride, weight_stride;
 } cpu_tiles;
 
 /* `tiles` tiles from `base` of all on; the points of a weight are (36, channels, out), in whatever order `weights` gives them for

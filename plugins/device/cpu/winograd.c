@@ -6,17 +6,17 @@
 #include "winograd.h"
 #include "cpu.h"
 
-enum { POINTS = 36, STEP = 6, FEWEST = 12, GROUP = 16, BLOCK_FLOATS = 160 << 10 /* of a core's L2 */, APART = 16 };
+enum {
+    POINTS = 36,
+    STEP = 6,
+    FEWEST = 12,
+    GROUP = 16,
+    FEWEST_PLACES = 6 /* of a tile's 16 */,
+    BLOCK_FLOATS = 160 << 10 /* of a core's L2 */,
+    APART = 16,
+    SHARED_WEIGHTS = 4
+};
 #define SERIAL_FLOPS 2e6 /* of fewer one thread is done before others have woken */
-
-bool cpu_winograd_suits(const cpu_conv_shape *s)
-{
-    int64_t tiles = s->images * ((s->out_height + 3) / 4) * ((s->out_width + 3) / 4);
-    int64_t many = s->channels < s->out ? s->out : s->channels;
-
-    if (s->groups != 1 || s->stride[0] * s->stride[1] > 1 || s->kernel[0] != 3 || s->kernel[1] != 3) return false;
-    return s->channels % 16 == 0 && s->out % 16 == 0 && s->padding[0] <= 2 && s->padding[1] <= 2 && tiles >= many;
-}
 
 /* The gradient of the input is the convolution of dy with the kernels turned, from outputs to channels. */
 static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
@@ -51,6 +51,18 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
     return t;
 }
 
+bool cpu_winograd_suits(int what, const cpu_conv_shape *s, uint32_t threads)
+{
+    int64_t many = s->channels < s->out ? s->out : s->channels, tiles, groups = s->channels / GROUP * (s->out / GROUP),
+            places = s->images * s->out_height * s->out_width;
+
+    if (s->groups != 1 || s->stride[0] * s->stride[1] > 1 || s->kernel[0] != 3 || s->kernel[1] != 3) return false;
+    if (s->channels % GROUP != 0 || s->out % GROUP != 0 || s->padding[0] > 2 || s->padding[1] > 2) return false;
+    if (what == CPU_CONV_GRAD_WEIGHT && groups < (int64_t)threads) return false;
+    tiles = tiles_of(what, s).count;
+    return tiles >= many && places >= FEWEST_PLACES * tiles;
+}
+
 /* Of `groups` of 16 the first one of part i of n. */
 static int64_t part_start(int64_t groups, int64_t i, int64_t n) { return groups * i / n * GROUP; }
 
@@ -78,36 +90,42 @@ static void split_weight(cpu_winograd *w)
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* A block is what the L2 cache holds, but large enough that the points of the weight, which it meets as a whole, take no longer than
- * its own. Points lie apart by a little more than a block: 36 streams whose addresses differ by 4 KiB would share a set of the cache. */
+ * its own; those of all threads together are at most a few times the weight's. Points lie apart by a little more than a block: 36
+ * streams whose addresses differ by a multiple of 4 KiB would share a set of the cache. */
 static void choose_block(cpu_winograd *w)
 {
     cpu_tiles *t = &w->tiles;
-    int64_t balanced = t->channels * t->out / (t->channels + t->out) / STEP * STEP;
+    bool back = w->what == CPU_CONV_GRAD_WEIGHT; /* each thread has all tiles, but not all of the weight */
+    int64_t threads = back ? 1 : w->threads, most = round_up((t->count + threads - 1) / threads, STEP);
+    int64_t balanced = t->channels * t->out / (t->channels + t->out);
 
+    if (threads > SHARED_WEIGHTS) balanced = balanced * SHARED_WEIGHTS / threads;
     w->block = BLOCK_FLOATS / (POINTS * (t->channels + t->out)) / STEP * STEP;
-    if (w->block < balanced) w->block = balanced;
+    if (w->block < balanced) w->block = balanced / STEP * STEP;
     if (w->block < FEWEST) w->block = FEWEST;
-    if (w->block > t->count) w->block = round_up(t->count, STEP);
+    if (w->block > most) w->block = most;
     t->x_stride = w->block * t->channels + APART;
     t->y_stride = w->block * t->out + APART;
+    t->weight_stride = t->channels * t->out + APART;
 }
 
 void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint32_t threads)
 {
     cpu_tiles *t = &w->tiles;
     bool back = what == CPU_CONV_GRAD_WEIGHT;
-    int64_t weight;
+    int64_t weight, steps;
 
-    *w = (cpu_winograd){.tiles = tiles_of(what, s), .what = what, .threads = threads};
+    *w = (cpu_winograd){.tiles = tiles_of(what, s), .what = what, .team = threads, .threads = threads};
     w->sizes[0] = t->x_pitch = t->channels;
     w->sizes[1] = t->y_pitch = t->out;
-    if ((double)t->count * POINTS * 2.0 * (double)(t->channels * t->out) < SERIAL_FLOPS) w->threads = 1;
+    steps = (t->count + STEP - 1) / STEP;
+    if ((double)t->count * POINTS * 2.0 * (double)(t->channels * t->out) < SERIAL_FLOPS) w->team = w->threads = 1;
     if (back)
         split_weight(w);
-    else if ((int64_t)w->threads > (t->count + STEP - 1) / STEP)
-        w->threads = (uint32_t)((t->count + STEP - 1) / STEP);
+    else if ((int64_t)w->threads > steps)
+        w->threads = (uint32_t)steps;
     choose_block(w);
-    weight = POINTS * t->channels * t->out;
+    weight = POINTS * t->weight_stride;
     w->y_points = POINTS * t->x_stride;
     w->weight_points = w->y_points + POINTS * t->y_stride;
     w->own = round_up(w->weight_points + (back ? weight : 0), GROUP);
@@ -191,9 +209,9 @@ void cpu_winograd_run(const cpu_winograd *w, const cpu_kernels *kernels, float *
              .add = add};
 
     if (w->what == CPU_CONV_GRAD_WEIGHT) {
-        cpu_parallel(w->threads, w->threads, 1, weight_gradients, &j);
+        cpu_parallel(w->team, w->threads, 1, weight_gradients, &j);
         return;
     }
-    cpu_parallel(w->threads, w->tiles.channels, 1, weights, &j);
-    cpu_parallel(w->threads, w->threads, 1, images, &j);
+    cpu_parallel(w->team, w->tiles.channels, 1, weights, &j);
+    cpu_parallel(w->team, w->threads, 1, images, &j);
 }

@@ -11,9 +11,9 @@
 #include "kernels.h"
 
 typedef struct cpu_winograd {
-    cpu_tiles tiles; /* of a part */
-    int what;        /* CPU_CONV_* */
-    uint32_t threads;
+    cpu_tiles tiles;        /* of a part */
+    int what;               /* CPU_CONV_* */
+    uint32_t team, threads; /* of the device; that have a part */
     int64_t
         parts[2]; /* of the gradient of the weight: channels and outputs are split over the threads, otherwise tiles */
     int64_t sizes[2];                     /* all channels and outputs */
@@ -23,8 +23,8 @@ typedef struct cpu_winograd {
 } cpu_winograd;
 
 /* Whether it can, and is worth it: measured, it is 1.2 to 3 times as fast as the direct one where there are as many tiles as
- * channels. */
-bool cpu_winograd_suits(const cpu_conv_shape *s);
+ * channels. Not where most of a tile lies outside of the image, and not the gradient of so few weights that threads would be idle. */
+bool cpu_winograd_suits(int what, const cpu_conv_shape *s, uint32_t threads);
 void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint32_t threads);
 /* x, w, y or their gradients: two are read, the one that `what` names is written, a weight's gradient set or added. bias (O), or
  * NULL, and relu are the forward's. scratch: scratch_bytes, 64-byte aligned. */

@@ -122,7 +122,7 @@ static void find_pixels(tile_pixels *p, const float *x, const cpu_tiles *s, int6
         bool on_line = top + i >= 0 && top + i < height;
         for (int64_t j = 0; j < size; j++) {
             bool inside = on_line && left + j >= 0 && left + j < width;
-            p->at[i * 6 + j] = inside ? x + line + j * pitch : nothing;
+            p->at[i * 6 + j] = inside ? x + (line + j * pitch) : nothing;
             p->keep[i * 6 + j] = inside ? -1 : 0;
         }
     }
@@ -192,7 +192,7 @@ static void winograd_images(float *y, const float *points, const float *bias, bo
 /* Inputs first .. last-1 of points (36, panels of outputs, inputs, outputs of the panel). */
 static void winograd_weights(float *points, const float *w, const cpu_tiles *s, int64_t first, int64_t last)
 {
-    const int64_t apart = s->channels * s->out;
+    const int64_t apart = s->weight_stride;
 
     for (int64_t in = first; in < last; in++)
         for (int64_t o = 0; o < s->out; o += 16) {
@@ -210,7 +210,7 @@ static void winograd_weights(float *points, const float *w, const cpu_tiles *s, 
 /* From points (36, inputs, outputs). */
 static void winograd_weight_gradients(float *dw, const float *points, const cpu_tiles *s, bool add)
 {
-    const int64_t apart = s->channels * s->out;
+    const int64_t apart = s->weight_stride;
 
     for (int64_t in = 0; in < s->channels; in++)
         for (int64_t o = 0; o < s->out; o += 16) {
@@ -271,7 +271,8 @@ static void multiply_panel(int64_t rows, int64_t cols, float *c, int64_t row_c, 
     default: MULTIPLY_ROWS(4) return;
     }
 #else
-    for (; cols > 0; cols -= MUL_PANEL, b += MUL_PANEL, c += MUL_PANEL) MULTIPLY_ROWS(MUL_VECS)
+    (void)cols; /* a panel is 16 */
+    MULTIPLY_ROWS(MUL_VECS)
 #endif
 }
 
@@ -284,7 +285,8 @@ static void winograd_multiply(float *y, const float *x, const float *weight, con
             for (int64_t t = 0; t < tiles; t += MUL_ROWS)
                 multiply_panel(tiles - t < MUL_ROWS ? tiles - t : MUL_ROWS, cols,
                                y + q * s->y_stride + t * s->out + out, s->out, x + q * s->x_stride + t * s->channels,
-                               s->channels, 1, weight + (q * s->out + out) * s->channels, cols, s->channels, false);
+                               s->channels, 1, weight + q * s->weight_stride + out * s->channels, cols, s->channels,
+                               false);
         }
 }
 
@@ -297,7 +299,7 @@ static void winograd_correlate(float *weight, const float *x, const float *dy, c
             int64_t cols = s->out - out < MUL_PANEL ? s->out - out : MUL_PANEL;
             for (int64_t in = 0; in < s->channels; in += MUL_ROWS)
                 multiply_panel(s->channels - in < MUL_ROWS ? s->channels - in : MUL_ROWS, cols,
-                               weight + (q * s->channels + in) * s->out + out, s->out, x + q * s->x_stride + in, 1,
+                               weight + q * s->weight_stride + in * s->out + out, s->out, x + q * s->x_stride + in, 1,
                                s->channels, dy + q * s->y_stride + out, s->out, tiles, add);
         }
 }
