@@ -144,7 +144,7 @@ static const cpu_conv_shape shapes[] = {
     {.images = 3, .channels = 16, .height = 6, .width = 5, .out = 48, .padding = {1, 1}},
     {.images = 2, .channels = 48, .height = 13, .width = 10, .out = 32, .padding = {0, 1}, .weight_last = true},
     {.images = 2, .channels = 32, .height = 4, .width = 4, .out = 80, .padding = {2, 2}},
-    {.images = 5, .channels = 112, .height = 12, .width = 12, .out = 128, .padding = {1, 1}},
+    {.images = 2, .channels = 112, .height = 12, .width = 12, .out = 128, .padding = {1, 1}},
     {.images = 4,
      .channels = 32,
      .height = 22,
