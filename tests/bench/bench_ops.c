@@ -441,9 +441,8 @@ static void bench(fixture *f, const net *n, int rounds)
     print_kernels(&j, each, entry, floor);
     print_totals(&j, each);
     for (uint32_t i = 0; i < j.lowered->kernel_count; i++) sum += each[i];
-    (void)printf("%s, batch %lld: step %.2f ms (kernels by themselves %.2f), floor %.2f ms, %.2f x, convolutions "
-                 "direct %.2f ms, "
-                 "%.2f x; %.0f GFLOP/s, arena %.1f MiB\n",
+    (void)printf("%s, batch %lld: step %.2f ms (kernels by themselves %.2f), floor %.2f ms, %.2f x, "
+                 "convolutions direct %.2f ms, %.2f x; %.0f GFLOP/s, arena %.1f MiB\n",
                  n->text, (long long)n->batch, 1e3 * whole, 1e3 * sum, 1e3 * floor[0], whole / floor[0], 1e3 * floor[1],
                  whole / floor[1], (double)ddp_program_flops(p) / whole * 1e-9,
                  (double)j.planned->plan.arena_bytes / 1048576.0);

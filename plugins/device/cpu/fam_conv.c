@@ -9,7 +9,8 @@
  *   grad input    rows = dy w, folded to dx
  *   grad weight   dw = or += dy^T rows
  *
- * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products.
+ * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products, and adds the
+ * bias and does the relu as it writes.
  *
  * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"
@@ -166,7 +167,7 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shap
     k->rows = s->images * s->out_height * s->out_width;
     k->inner = s->channels / s->groups * s->kernel[0] * s->kernel[1];
     k->cols = s->out;
-    t->by_tiles = w->device->kernels != &cpu_kernels_portable && !(s->half && cpu_half_by_matrices()) &&
+    t->by_tiles = w->device->kernels != &cpu_kernels_portable && !(s->half && cpu_multiplies_matrices()) &&
                   cpu_winograd_suits((int)k->kind, s, w->device->threads);
     if (t->by_tiles) {
         cpu_winograd_init(&t->winograd, (int)k->kind, s, w->device->threads);
@@ -412,6 +413,10 @@ static ddp_status run_grad_input(const cpu_call *c, ddp_err *err)
     rows_job j = {c, rows, dx};
     ddp_status status = DDP_OK;
 
+    if (t->by_tiles) {
+        run_tiles(c, dx, cpu_in(c, OTHER), NULL, cpu_in(c, DY), false);
+        return DDP_OK;
+    }
     if (t->conv != NULL) return run_conv(c, dx, cpu_in(c, OTHER), NULL, cpu_in(c, DY), false, err);
     if (c->device->half != NULL) {
         cpu_half_product p = product_in_half(k, rows, cpu_in(c, OTHER), cpu_in(c, DY), false);
@@ -430,15 +435,11 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
     const cpu_kernel *k = c->k;
     const conv_state *t = k->state;
 
-    if (t->by_tiles && k->kind == GRAD_INPUT) {
-        run_tiles(c, cpu_out(c, 0), cpu_in(c, OTHER), NULL, cpu_in(c, DY), false);
-        return DDP_OK;
-    }
+    if (k->kind == GRAD_INPUT) return run_grad_input(c, err);
     if (t->by_tiles) {
         run_tiles(c, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY), cpu_adds(c, 0));
         return DDP_OK;
     }
-    if (k->kind == GRAD_INPUT) return run_grad_input(c, err);
     if (t->conv != NULL) return run_conv(c, cpu_in(c, OTHER), cpu_out(c, 0), NULL, cpu_in(c, DY), cpu_adds(c, 0), err);
     if (c->device->half != NULL) {
         cpu_half_product p =

@@ -41,6 +41,5 @@ typedef struct cpu_half_kernels {
 
 /* NULL where this CPU has no AVX512_BF16, or the compiler did not know it. */
 const cpu_half_kernels *cpu_half_available(void);
-bool cpu_half_by_matrices(void); /* the CPU has AMX for bf16, which the library uses */
 
 #endif

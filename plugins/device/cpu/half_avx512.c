@@ -7,8 +7,6 @@
 #include "half.h"
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 11)
-#include <cpuid.h>
-
 #include "half_body.h"
 
 #define BLOCK_BYTES (384 << 10)   /* of packed panels: L2 has 1 MiB or more where there is AVX512_BF16 */
@@ -311,14 +309,6 @@ const cpu_half_kernels *cpu_half_available(void)
                ? &kernels
                : NULL;
 }
-
-bool cpu_half_by_matrices(void)
-{
-    unsigned a, b, c, d;
-
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1u) != 0;
-}
 #else
-bool cpu_half_by_matrices(void) { return false; }
 const cpu_half_kernels *cpu_half_available(void) { return NULL; }
 #endif

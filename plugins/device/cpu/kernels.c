@@ -1,5 +1,9 @@
-/* kernels.c -- which of the kernel tables this CPU can run. */
+/* kernels.c -- what this CPU can run. */
 #include "kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 int cpu_kernels_available(const cpu_kernels *out[3])
 {
@@ -14,4 +18,15 @@ int cpu_kernels_available(const cpu_kernels *out[3])
 #endif
     out[n++] = &cpu_kernels_portable;
     return n;
+}
+
+bool cpu_multiplies_matrices(void)
+{
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22 & 1u) != 0;
+#else
+    return false;
+#endif
 }

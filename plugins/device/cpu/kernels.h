@@ -101,5 +101,6 @@ extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
 
 /* The variants that this CPU can run, best first; returns their number, at most 3. */
 int cpu_kernels_available(const cpu_kernels *out[3]);
+bool cpu_multiplies_matrices(void); /* it has AMX for bf16, which oneDNN uses */
 
 #endif

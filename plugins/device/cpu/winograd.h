@@ -1,6 +1,6 @@
 /* winograd.h -- convolutions with kernels of 3 x 3, stride 1, by Winograd's algorithm F(4 x 4, 3 x 3) (Lavin and Gray,
- * arXiv:1509.09308): 36 multiplications where the definition has 144. A block of tiles goes through all of it while it is in the L2
- * cache. Images are channels last, f32; channels and outputs are multiples of 16.
+ * arXiv:1509.09308): 36 multiplications where the definition has 144. A block of tiles goes through all of it, up to some
+ * 128 channels while it is in the L2 cache. Images are channels last, f32; channels and outputs are multiples of 16.
  *
  * Rounding: of the order of 1e-6 of the largest result, a few times the definition's; the same bits for every instruction set and
  * number of threads. Calls come from the device's one thread. */
@@ -14,9 +14,8 @@ typedef struct cpu_winograd {
     cpu_tiles tiles;        /* of a part */
     int what;               /* CPU_CONV_* */
     uint32_t team, threads; /* of the device; that have a part */
-    int64_t
-        parts[2]; /* of the gradient of the weight: channels and outputs are split over the threads, otherwise tiles */
-    int64_t sizes[2];                     /* all channels and outputs */
+    /* The threads split the tiles, for the gradient of the weight channels and outputs: all of them, and in how many parts. */
+    int64_t sizes[2], parts[2];
     int64_t block;                        /* tiles at a time */
     int64_t y_points, weight_points, own; /* floats: in a thread's own part of the scratch, which has so many */
     uint64_t scratch_bytes;

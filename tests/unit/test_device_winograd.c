@@ -1,4 +1,4 @@
-/* test_winograd.c -- Winograd's convolution against the definition in double: forward and both gradients over odd sizes, all
+/* test_device_winograd.c -- Winograd's convolution against the definition in double: forward and both gradients over odd sizes, all
  * paddings and both layouts of the weight, every instruction set and split of the work the same bits, nothing written beside. */
 #include "../../plugins/device/cpu/winograd.h"
 #include "device_util.h"
