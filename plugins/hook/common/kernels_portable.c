@@ -1,0 +1,9 @@
+/* kernels_portable.c -- the kernels for any CPU. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define HOOK_ISA_NAME  "portable"
+#define HOOK_ISA_TABLE hook_kernels_portable
+#include "kernels_body.h"
