@@ -1,24 +1,7 @@
 /* train/hook.c -- see hook.h. */
-#include "train/hook.h"
+#include "train/hooked.h"
 #include <stdlib.h>
 #include <string.h>
-
-struct call { /* of one bucket, for the queue thread */
-    ddp_hooked *hooked;
-    uint32_t bucket;
-    uint64_t update;
-};
-
-struct ddp_hooked {
-    ddp_session *session;
-    ddp_communicator *comm;
-    const ddp_hook_ops *ops;
-    ddp_hook *hook;
-    float *grads;
-    ddp_hook_bucket *buckets;
-    ddp_hook_tensor *tensors; /* by place in the arena */
-    struct call *calls;
-};
 
 ddp_status ddp_hook_check(const ddp_loaded *hook, const ddp_loaded *backend, ddp_err *err)
 {
@@ -55,6 +38,7 @@ static ddp_hook_tensor *describe(const ddp_session *s, uint32_t b, ddp_hook_buck
                                 .elements = s->params[p].elements,
                                 .rank = s->params[p].rank};
         memcpy(at->dims, s->params[p].dims, sizeof(at->dims));
+        out->count = ddp_round_up(at->offset + at->elements, 16); /* however many ranks the bucket is padded for */
     }
     return at;
 }
@@ -111,6 +95,7 @@ void ddp_hooked_close(ddp_hooked *h)
         h->ops->close(h->hook);
         h->session->hook->live--;
     }
+    ddp_hooked_drop(h);
     free(h->buckets);
     free(h->tensors);
     free(h->calls);
@@ -122,7 +107,7 @@ static float *grads_of(const ddp_hooked *h, uint32_t b) { return h->grads + h->s
 /* Queue thread. */
 static ddp_status exchange(void *ctx, ddp_err *err)
 {
-    const struct call *k = ctx;
+    const struct ddp_hook_call *k = ctx;
     ddp_hooked *h = k->hooked;
 
     return h->ops->exchange(h->hook, k->bucket, k->update, grads_of(h, k->bucket), err);
@@ -135,11 +120,11 @@ static ddp_status of_plugin(const ddp_hooked *h, ddp_status st, uint32_t b, ddp_
 
 ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err)
 {
-    struct call *k = &h->calls[b];
+    struct ddp_hook_call *k = &h->calls[b];
     ddp_task task = {
         .what = DDP_COLL_CALL, .call = exchange, .call_ctx = k, .bytes = h->buckets[b].count * sizeof(float)};
 
-    *k = (struct call){.hooked = h, .bucket = b, .update = update};
+    *k = (struct ddp_hook_call){.hooked = h, .bucket = b, .update = update};
     DDP_TRY(of_plugin(h, h->ops->compress(h->hook, b, update, grads_of(h, b), err), b, err));
     return ddp_communicator_submit(h->comm, &task, ticket, err);
 }

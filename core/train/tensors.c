@@ -73,6 +73,25 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     return DDP_OK;
 }
 
+ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+{
+    const ddp_hook_state *states = NULL;
+    uint32_t count = t->hooked == NULL ? 0 : ddp_hooked_states(t->hooked, &states),
+             world = (uint32_t)t->s->launch.world;
+
+    DDP_TRY(create(out, (size_t)count * world, err));
+    for (uint32_t s = 0; s < count; s++)
+        for (uint32_t r = 0; r < (states[s].shared ? 1 : world); r++) {
+            int64_t dims[] = {(int64_t)states[s].elements};
+            char *name = states[s].shared ? ddp_pool_printf(&out->pool, err, "%s", states[s].name)
+                                          : ddp_pool_printf(&out->pool, err, "rank%u.%s", r, states[s].name);
+
+            if (name == NULL) return err->status;
+            add(out, name, DDP_F32, 1, dims, ddp_hooked_held(t->hooked, r, s));
+        }
+    return DDP_OK;
+}
+
 void ddp_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity)
 {
     bool foreign = t != NULL && ddp_dtype_size(t->dtype) == 0;

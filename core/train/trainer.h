@@ -127,6 +127,8 @@ ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
 /* Rank 0's parameters (and a checkpoint's optimiser state and position) on every rank. *done: the checkpoint is of a run
  * that is complete under this config. */
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err);
+/* Rank 0: what the checkpoint holds of all ranks' hooks, to be spread (resume_hook.c); *fits: there is something. */
+ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err);
 /* Rank 0: parameters and buffers of a safetensors file, or of a checkpoint's folder, by PyTorch's names. */
 ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err);
 /* Rank 0 of a run that does not train: those that launch.weights names, a checkpoint, a folder of such, or a file; else what a
