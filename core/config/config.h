@@ -122,8 +122,9 @@ struct ddp_checkpoint_config {
     const char *init_from; /* "": drawn by the seed */
 };
 struct ddp_output_config {
-    const char *dir;   /* "": writes no files */
-    int64_t log_every; /* steps between lines */
+    const char *dir;         /* "": writes no files */
+    const char *trace_steps; /* "A-B" or "" */
+    int64_t log_every;       /* steps between lines */
     int32_t progress;
 };
 
@@ -140,6 +141,7 @@ typedef struct ddp_config {
     const struct ddp_loader_config *loader;
     const struct ddp_checkpoint_config *checkpoint;
     const struct ddp_output_config *output;
+    uint64_t trace_first, trace_last;                 /* [output] trace_steps; 0: none */
     int64_t rank;                                     /* [group] rank, or DDP_RANK_AUTO */
     ddp_list plugin_path;                             /* of const char *, [plugins] path */
     const char *model, *data, *eval, *sampler, *hook; /* [model] plugin ..; eval, hook: "" when there is none */

@@ -221,6 +221,9 @@ static const ddp_option checkpoint_options[] = {
 #define AT(field) offsetof(struct ddp_output_config, field)
 static const ddp_option output_options[] = {
     {"dir", "", NULL, "Folder for metrics.jsonl and summary.json; empty writes neither.", DDP_OPT_PATH, 0, AT(dir)},
+    {"trace_steps", "", NULL,
+     "Steps, as in 10-12, of which each rank writes a trace of its segments and buckets, trace-rankN.json in dir.",
+     DDP_OPT_STRING, 0, AT(trace_steps)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
     {"progress", "auto", "auto|plain|off", "auto is a live line on a terminal and plain lines elsewhere.", DDP_OPT_ENUM,
      R, AT(progress)},

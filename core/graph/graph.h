@@ -100,6 +100,7 @@ uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena *
 typedef struct ddp_bucket {
     uint64_t first, count;             /* elements of the arena; count is a multiple of world x 16 */
     uint32_t first_param, param_count; /* into `order` */
+    int64_t first_row, rows;           /* of its one parameter, of which it is a part; rows 0: whole parameters */
 } ddp_bucket;
 typedef struct ddp_layout {
     uint64_t elements; /* of an arena */
@@ -119,6 +120,10 @@ static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
  * `first_bytes`, the others' `bytes`. */
 ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world, ddp_layout **out,
                              ddp_err *err);
+/* The same for a group that overlaps: a parameter of at least two buckets' bytes is cut by rows into buckets of its own, so that
+ * none is much larger than `bytes` and what is in front of it does not wait for it. */
+ddp_status ddp_layout_create_cut(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
+                                 ddp_layout **out, ddp_err *err);
 void ddp_layout_free(ddp_layout *l);
 
 /* ---- program ------------------------------------------------------------------------------------------------------------ */

@@ -5,15 +5,16 @@
 #define DDP_HOOKED_H
 
 #include "group/group.h"
-#include "train/session.h"
+#include "train/trace.h"
 
 typedef struct ddp_hooked ddp_hooked;
 
 /* Whether a backend can do what the hook asks of the group; the error names what is missing. */
 ddp_status ddp_hook_check(const ddp_loaded *hook, const ddp_loaded *backend, ddp_err *err);
 
-/* `grads` is the gradient arena. Session, communicator and arena outlive it. */
-ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked **out, ddp_err *err);
+/* `grads` is the gradient arena. Session, communicator, arena and trace outlive it. */
+ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_trace *trace, ddp_hooked **out,
+                           ddp_err *err);
 void ddp_hooked_close(ddp_hooked *h);
 /* Bucket b's gradients are final: compresses them and queues the exchange. `update` counts from 1. */
 ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err);

@@ -13,6 +13,7 @@ struct ddp_hook_call { /* of one bucket, for the queue thread */
 struct ddp_hooked {
     ddp_session *session;
     ddp_communicator *comm;
+    ddp_trace *trace;
     const ddp_hook_ops *ops;
     ddp_hook *hook;
     float *grads;

@@ -85,6 +85,8 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
                         v->lowered->kernel_count, s->params[l->order[b->first_param]].name);
         if (b->param_count > 1)
             ddp_text_printf(out, " .. %s", s->params[l->order[b->first_param + b->param_count - 1]].name);
+        if (b->rows > 0)
+            ddp_text_printf(out, ", rows %" PRId64 " to %" PRId64, b->first_row, b->first_row + b->rows - 1);
         ddp_text_printf(out, "\n");
     }
 }

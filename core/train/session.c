@@ -204,8 +204,8 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
     s->buffer_elements = ddp_graph_buffer_elements(s->graph);
-    return ddp_layout_create(s->graph, s->config->ddp->first_bucket_size, s->config->ddp->bucket_size,
-                             (uint32_t)s->launch.world, &s->layout, err);
+    return ddp_layout_create_cut(s->graph, s->config->ddp->first_bucket_size, s->config->ddp->bucket_size,
+                                 (uint32_t)s->launch.world, &s->layout, err);
 }
 
 const char *ddp_session_precision(const ddp_session *s)

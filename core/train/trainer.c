@@ -83,11 +83,12 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .grads = t->grads,
                          .buffers = t->buffers};
     if (!training) return DDP_OK;
-    if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, &t->hooked, err));
+    DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
+    if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, t->trace, &t->hooked, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
-    return ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, &t->reducer, err);
+    return ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, t->trace, &t->reducer, err);
 }
 
 /* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
@@ -105,6 +106,7 @@ static void release(ddp_trainer *t)
     if (!ddp_communicator_close(t->comm)) return;
     ddp_reducer_close(t->reducer);
     ddp_hooked_close(t->hooked);
+    ddp_trace_close(t->trace);
     ddp_clip_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++)
@@ -246,7 +248,7 @@ static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
     return ddp_trainer_save(t, err);
 }
 
-/* Idle processors of this host decide: overlapped communication takes one from the compute threads. */
+/* Between hosts it pays; within one idle processors decide: communication takes one from the compute threads. */
 static bool choose_overlap(const ddp_trainer *t)
 {
     int32_t wish = t->s->config->ddp->overlap;
@@ -254,7 +256,8 @@ static bool choose_overlap(const ddp_trainer *t)
 
     if (ddp_shards_direct(t)) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
-    return ddp_group_world(t->group) > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
+    if (local < (unsigned)ddp_group_world(t->group)) return true; /* the network works, no processor */
+    return local > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
 
 static void set_graceful(const ddp_session *s, bool on)
@@ -290,6 +293,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     set_graceful(s, true);
     DDP_TRY(run_epochs(t, err));
     set_graceful(s, false);
+    DDP_TRY(ddp_trace_step(t->trace, UINT64_MAX, err));
     s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
     return ddp_profile_report(t->profile, err);

@@ -6,6 +6,7 @@
  *   states.c    the optimiser's state, and the whole of it for a checkpoint
  *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
  *   hook.c      a plugin between the gradients and the wire, and what it remembers
+ *   trace.c     what a rank does when, for a trace viewer
  *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
  *   buffers.c   what the model keeps and does not train, and the random numbers of a step
@@ -46,6 +47,7 @@ typedef struct ddp_trainer {
     ddp_reducer *reducer;
     ddp_observer *observer; /* rank 0 only */
     ddp_profile *profile;   /* rank 0 with --profile; else NULL */
+    ddp_trace *trace;       /* [output] trace_steps; else NULL */
     ddp_loader *loader, *eval_loader;
     bool overlap, saving; /* saving: rank 0 has a checkpoint folder */
 
