@@ -193,9 +193,13 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
         *err = *looked;
         return ddp_fail_context(err, "gradients of bucket %u", index);
     }
-    if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
     if (index + 1 < r->layout->bucket_count || extras_ride(r)) return DDP_OK;
     return ddp_communicator_wait(r->comm, r->extra_ticket, err);
+}
+
+ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    return r->hooked != NULL ? ddp_hooked_finish(r->hooked, index, err) : DDP_OK;
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)

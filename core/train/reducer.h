@@ -21,7 +21,9 @@ void ddp_reducer_close(ddp_reducer *r);
  * this step), sample count, and the signal it was asked to end by (0: none). */
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
+/* Until it is through the wire; then a hook's part after it, which leaves the mean. */
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
+ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
 
 /* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when it returns;
  * `finite`: what this rank has seen of the gradients. Submits and waits. */

@@ -187,6 +187,7 @@ static ddp_status take_bucket(ddp_trainer *t, uint32_t b, ddp_reduced *reduced, 
         ddp_reducer_result(t->reducer, reduced);
         if (!reduced->finite) return not_finite(t, err);
     }
+    DDP_TRY(ddp_reducer_take(t->reducer, b, err));
     if (t->clip == NULL) return update_bucket(t, b, err);
     DDP_TRY(measure_bucket(t, b, err));
     return last ? clip_and_update(t, err) : DDP_OK;

@@ -12,6 +12,7 @@
 #endif
 #define HOOK_ISA_NAME  "AVX2"
 #define HOOK_ISA_TABLE hook_kernels_avx2
+#define HOOK_LINE      8
 #include "kernels_body.h"
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -12,6 +12,7 @@
 #endif
 #define HOOK_ISA_NAME  "AVX-512"
 #define HOOK_ISA_TABLE hook_kernels_avx512
+#define HOOK_LINE      16
 #include "kernels_body.h"
 #if defined(__clang__)
 #pragma clang attribute pop

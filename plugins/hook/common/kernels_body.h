@@ -1,11 +1,14 @@
 /* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it, which defines
- * HOOK_ISA_NAME and HOOK_ISA_TABLE and has included math.h, string.h and kernels.h. Loops are written so that the compiler
+ * HOOK_ISA_NAME, HOOK_ISA_TABLE and HOOK_LINE, the floats of a register, and has included math.h, string.h and kernels.h. Loops are written so that the compiler
  * vectorises them; no multiplication is fused with an addition (-ffp-contract=off). */
 
-/* 16 floats, anywhere in memory. Never passed to a function: that would be another ABI on each instruction set. */
-typedef float line __attribute__((vector_size(64), aligned(4), may_alias));
+/* A register of floats, anywhere in memory. Never passed to a function: that would be another ABI on each instruction set. */
+typedef float line __attribute__((vector_size(HOOK_LINE * 4), aligned(4), may_alias));
 
-enum { LINE = 16, COLS = 2048 }; /* COLS: of a matrix at a time, so that the factor's part stays in the L2 cache */
+enum {
+    LINE = HOOK_LINE,
+    COLS = 2048
+}; /* COLS: of a matrix at a time, so that the factor's part stays in the L2 cache */
 
 /* ---- bf16 --------------------------------------------------------------------------------------------------------------- */
 static void to_bf16(uint16_t *restrict y, const float *restrict x, size_t n)

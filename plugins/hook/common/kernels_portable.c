@@ -6,4 +6,5 @@
 
 #define HOOK_ISA_NAME  "portable"
 #define HOOK_ISA_TABLE hook_kernels_portable
+#define HOOK_LINE      4
 #include "kernels_body.h"
