@@ -62,6 +62,36 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
     return DDP_OK;
 }
 
+ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err)
+{
+    ddp_path manifest;
+    ddp_manifest m;
+
+    DDP_TRY(ddp_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
+    DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
+    *out = m.meta;
+    return DDP_OK;
+}
+
+ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err)
+{
+    uint64_t *steps = NULL;
+    size_t count = 0;
+    ddp_status st = DDP_IN_PROGRESS;
+
+    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    for (size_t i = 0; i < count && st != DDP_OK; i++) {
+        char name[DDP_STEP_NAME];
+        ddp_path path;
+
+        ddp_step_name(name, steps[i]);
+        st = ddp_path_join(path.text, dir, name, err);
+        if (st == DDP_OK) st = ddp_checkpoint_meta_of(path.text, out, err);
+    }
+    free(steps);
+    return st;
+}
+
 void ddp_checkpoint_close(ddp_checkpoint *c)
 {
     for (int i = 0; i < DDP_PARTS; i++) {

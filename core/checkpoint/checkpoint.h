@@ -49,6 +49,9 @@ typedef struct ddp_checkpoint {
 /* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later format
  * version wrote is an error: an older one must not silently take its place. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
+/* What the manifest of a checkpoint says, of the newest that has one; the other files are not looked at. */
+ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);
+ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
 void ddp_checkpoint_close(ddp_checkpoint *c);
 

@@ -107,6 +107,12 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
 /* Keys of [ddp] and [hook] that exclude each other. */
 static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
 {
+    if (c->ddp->bucket_size == 0 && c->train->deterministic)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [ddp] bucket_size = auto goes by the measured link, and the order in which gradients are added by "
+            "the buckets, which [train] deterministic = yes (%s) rules out; write a size, such as 25MiB",
+            where_of(c, "ddp", "bucket_size"), where_of(c, "train", "deterministic"));
     if (c->ddp->zero == 1 && c->hook[0] != '\0')
         return ddp_fail(
             err, DDP_ERR_CONFIG,

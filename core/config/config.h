@@ -84,7 +84,8 @@ struct ddp_train_config {
     uint64_t seed;
     int64_t eval_every;           /* epochs; 0: only at the end */
     int64_t check_replicas_every; /* steps; 0: never */
-    int32_t precision;            /* DDP_PRECISION_* */
+    int32_t deterministic;
+    int32_t precision; /* DDP_PRECISION_* */
 };
 /* [data] and [eval]: a dataset, and what is done to its images (data/transform.h). The empty list means "not given". */
 struct ddp_data_config {
@@ -106,7 +107,7 @@ struct ddp_optimizer_config {
     double gamma, min_lr;
 };
 struct ddp_ddp_config {
-    uint64_t bucket_size, first_bucket_size; /* bytes */
+    uint64_t bucket_size, first_bucket_size; /* bytes; bucket_size 0: auto */
     int32_t overlap;                         /* DDP_OVERLAP_* */
     int32_t shard_update;                    /* DDP_SHARD_* */
     int64_t zero;                            /* 0, 1 */

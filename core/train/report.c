@@ -38,7 +38,7 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
         ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->buffers[i].name, ddp_dtype_name(s->buffers[i].dtype),
                         shape, s->model->desc.name);
     }
-    for (uint32_t i = 0; i < s->layout->bucket_count; i++)
+    for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->layout->bucket_count; i++)
         ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
                         s->model->desc.name);
     /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */

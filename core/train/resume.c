@@ -280,7 +280,7 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                 .cursor = t->cursor,
                                 .seed = t->s->config->train->seed,
                                 .world_size = (uint64_t)t->s->launch.world,
-                                .bucket_size = t->s->config->ddp->bucket_size,
+                                .bucket_size = t->s->bucket_size,
                                 .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                 .batch_size = (uint64_t)t->s->batches.batch_size,
                                 .accumulate = (uint64_t)t->s->batches.accumulate,

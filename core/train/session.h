@@ -110,6 +110,7 @@ typedef struct ddp_session {
     uint32_t buffer_count;
     uint64_t buffer_elements; /* of the buffer arena */
     ddp_layout *layout;
+    uint64_t bucket_size; /* bytes, in force */
 
     const ddp_device_ops *device_ops;
     const void *device_config;
@@ -138,6 +139,8 @@ void ddp_session_close(ddp_session *s);
 /* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
  * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
+/* Other buckets than planned: the layout and the variants are planned anew. */
+ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
 /* Once it is known whether all ranks share this host: sets s->backend. */
 void ddp_session_choose_backend(ddp_session *s, bool one_host);
 /* "shm", or "shm or gloo-tcp" */

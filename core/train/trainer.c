@@ -277,6 +277,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
     DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
                                   s->config->group->step_timeout_ms, &t->comm, err));
+    DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));
     if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));

@@ -6,6 +6,7 @@
  *   states.c    the optimiser's state, and the whole of it for a checkpoint
  *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
  *   hook.c      a plugin between the gradients and the wire, and what it remembers
+ *   link.c      how large a bucket is to be
  *   trace.c     what a rank does when, for a trace viewer
  *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
@@ -113,6 +114,9 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
 /* Collective; a rank whose parameters are not those of the others ends the run with DDP_EXIT_DIVERGED. */
 ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err);
+
+/* [ddp] bucket_size = auto: plans the buckets anew by the measured link (link.c). Collective. */
+ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err);
 
 /* Zero; ddp_trainer_restore fills them. */
 ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err);
