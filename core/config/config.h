@@ -84,6 +84,7 @@ struct ddp_train_config {
     uint64_t seed;
     int64_t eval_every;           /* epochs; 0: only at the end */
     int64_t check_replicas_every; /* steps; 0: never */
+    ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
     int32_t precision; /* DDP_PRECISION_* */
 };

@@ -76,6 +76,11 @@ static const ddp_option train_options[] = {
     {"check_replicas_every", "0", "0..",
      "Steps between two comparisons of all ranks' parameters, which must be equal bit for bit; 0 never compares.",
      DDP_OPT_INT, 0, AT(check_replicas_every)},
+    {"freeze", "", NULL,
+     "Parameters that are not trained, by name, as in conv1.*, where * stands for anything; they are loaded and saved "
+     "like the "
+     "others.",
+     DDP_OPT_STRING, L, AT(freeze)},
     {"deterministic", "no", NULL,
      "Whether what would make the result depend on anything measured while the run starts, as bucket_size = auto does, "
      "is "

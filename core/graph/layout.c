@@ -19,6 +19,21 @@ static void order_params(const ddp_param_info *params, uint32_t count, uint32_t 
     }
 }
 
+/* The order stays otherwise; returns how many are trained. */
+static uint32_t frozen_last(const ddp_param_info *params, ddp_layout *l)
+{
+    uint32_t trained = 0;
+
+    for (uint32_t i = 0; i < l->param_count; i++) {
+        uint32_t p = l->order[i], at = i;
+
+        if (params[p].frozen) continue;
+        for (; at > trained; at--) l->order[at] = l->order[at - 1];
+        l->order[trained++] = p;
+    }
+    return trained;
+}
+
 typedef struct assignment {
     const ddp_param_info *params;
     ddp_layout *l;
@@ -82,7 +97,7 @@ static bool is_large(const assignment *a, uint32_t place)
 /* A bucket closes as soon as it holds at least its limit; padding does not count, as in torch. */
 static void assign_buckets(assignment *a, bool cuts)
 {
-    for (uint32_t i = 0; i < a->l->param_count; i++) {
+    for (uint32_t i = 0; i < a->l->trained; i++) {
         if (cuts && is_large(a, i)) {
             cut(a, i);
             continue;
@@ -124,6 +139,11 @@ static void place(const ddp_param_info *params, uint32_t world, ddp_layout *l)
         at = bucket->first + bucket->count;
     }
     l->elements = at;
+    for (uint32_t i = l->trained; i < l->param_count; i++) {
+        l->offset[l->order[i]] = at;
+        at += ddp_round_up(params[l->order[i]].elements, ALIGNMENT);
+    }
+    l->param_elements = at;
 }
 
 static uint64_t most_buckets(const ddp_param_info *params, uint32_t count, uint64_t bytes)
@@ -155,6 +175,7 @@ static ddp_status create(const ddp_graph *g, uint64_t first_bytes, uint64_t byte
         return err->status;
     }
     order_params(params, count, l->order);
+    l->trained = frozen_last(params, l);
     a.l = l;
     assign_buckets(&a, cuts);
     place(params, world, l);

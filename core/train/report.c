@@ -63,8 +63,8 @@ static void report_params(const ddp_session *s, ddp_text *out)
                     ddp_format_bytes(s->param_elements * 4, b, sizeof(b)));
     for (uint32_t i = 0; i < s->param_count; i++) {
         shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
-        ddp_text_printf(out, "  %-28s %-16s %12s\n", s->params[i].name, shape,
-                        ddp_format_count(s->params[i].elements, a, sizeof(a)));
+        ddp_text_printf(out, "  %-28s %-16s %12s%s\n", s->params[i].name, shape,
+                        ddp_format_count(s->params[i].elements, a, sizeof(a)), s->params[i].frozen ? "  frozen" : "");
     }
     if (s->buffer_count > 0)
         ddp_text_printf(out, "buffers               %u tensors, %s\n", s->buffer_count,
@@ -93,13 +93,15 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
 
 static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    uint64_t arena = s->layout->elements * 4, states = ddp_optimizer_states(s->config);
+    uint64_t params = s->layout->param_elements * 4, arena = s->layout->elements * 4;
+    uint64_t ranks = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : 1;
+    uint64_t states = ddp_optimizer_states(s->config) * arena / ranks;
     char a[32], b[32], c[32], d[32], e[32];
 
     ddp_text_printf(out, "memory a rank         parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
-                    ddp_format_bytes(arena, a, sizeof(a)), ddp_format_bytes(arena, b, sizeof(b)),
-                    ddp_format_bytes(arena * states, c, sizeof(c)), ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
-                    ddp_format_bytes(arena * (2 + states) + s->arena_bytes, e, sizeof(e)));
+                    ddp_format_bytes(params, a, sizeof(a)), ddp_format_bytes(arena, b, sizeof(b)),
+                    ddp_format_bytes(states, c, sizeof(c)), ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
+                    ddp_format_bytes(params + arena + states + s->arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
                     v->lowered->kernels[v->planned->peak_kernel].name);

@@ -161,14 +161,14 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .op = DDP_SUM,
                               .root = 0,
                               .recv = arena,
-                              .count = t->s->layout->elements}};
+                              .count = t->s->layout->param_elements}};
 
     return arena == NULL ? DDP_OK : ddp_communicator_run(t->comm, &task, err);
 }
 
 static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
 {
-    size_t bytes = t->s->layout->elements * sizeof(float);
+    size_t bytes = t->s->layout->param_elements * sizeof(float);
     ddp_text lines = {0};
     ddp_status st;
 

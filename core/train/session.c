@@ -209,6 +209,8 @@ static ddp_status create_layout(ddp_session *s, ddp_err *err)
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
+    if (ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK)
+        return ddp_fail_context(err, "[train] freeze");
     s->param_count = ddp_graph_params(s->graph, &s->params);
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);

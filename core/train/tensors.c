@@ -64,7 +64,7 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 
     DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)
-        for (int k = 0; k < 2 && arenas[k] != NULL; k++) {
+        for (int k = 0; k < 2 && arenas[k] != NULL && !t->s->params[p].frozen; k++) {
             char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->params[p].name, suffix[k]);
 
             if (name == NULL) return err->status;

@@ -47,22 +47,22 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------------- */
-static ddp_status floats(ddp_trainer *t, float **out, ddp_err *err)
+static ddp_status floats(ddp_trainer *t, uint64_t count, float **out, ddp_err *err)
 {
     void *p;
 
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->layout->elements * sizeof(float), &p, err));
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, count * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
 }
 
 /* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
-static ddp_status shared_floats(ddp_trainer *t, float **out, ddp_err *err)
+static ddp_status shared_floats(ddp_trainer *t, uint64_t count, float **out, ddp_err *err)
 {
     void *p;
 
-    if (!t->comm_memory) return floats(t, out, err);
-    DDP_TRY(ddp_communicator_alloc(t->comm, t->s->layout->elements * sizeof(float), &p, err));
+    if (!t->comm_memory) return floats(t, count, out, err);
+    DDP_TRY(ddp_communicator_alloc(t->comm, count * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
 }
@@ -73,8 +73,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 
     t->s->phase = DDP_EXIT_INTERNAL;
     t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
-    DDP_TRY(shared_floats(t, &t->params, err));
-    if (training) DDP_TRY(shared_floats(t, &t->grads, err));
+    DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
+    if (training) DDP_TRY(shared_floats(t, t->s->layout->elements, &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),

@@ -52,7 +52,7 @@ typedef struct ddp_trainer {
     ddp_loader *loader, *eval_loader;
     bool overlap, saving; /* saving: rank 0 has a checkpoint folder */
 
-    /* Flat arenas of layout->elements floats, canonical f32, in bucket order. */
+    /* Flat arenas, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the others. */
     float *params, *grads;
     float *state1, *state2;   /* NULL where the optimiser has none; with shards of this rank's alone */
     float *whole[2], *bounce; /* states.c */
