@@ -91,13 +91,14 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
 
 static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    uint64_t arena = s->layout->elements * 4, states = ddp_optimizer_states(s->config);
+    uint64_t arena = s->layout->elements * 4, optimizer = arena * ddp_optimizer_states(s->config) / s->replicas;
     char a[32], b[32], c[32], d[32], e[32];
 
-    ddp_text_printf(out, "memory a rank         parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
-                    ddp_format_bytes(arena, a, sizeof(a)), ddp_format_bytes(arena, b, sizeof(b)),
-                    ddp_format_bytes(arena * states, c, sizeof(c)), ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
-                    ddp_format_bytes(arena * (2 + states) + s->arena_bytes, e, sizeof(e)));
+    ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
+                    s->replicas > 1 ? "replica" : "rank", ddp_format_bytes(arena, a, sizeof(a)),
+                    ddp_format_bytes(arena, b, sizeof(b)), ddp_format_bytes(optimizer, c, sizeof(c)),
+                    ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
+                    ddp_format_bytes(arena * 2 + optimizer + s->arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
                     v->lowered->kernels[v->planned->peak_kernel].name);
@@ -128,20 +129,21 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
     char a[32];
 
-    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name,
-                    s->config->train->device, s->device_info.name, s->device_info.library, s->threads,
-                    s->threads == 1 ? "" : "s");
+    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name, s->device_text,
+                    s->device_info.name, s->device_info.library, s->threads, s->threads == 1 ? "" : "s");
     ddp_session_pin_text(s, out);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
                     ddp_session_backend_name(s));
+    if (s->replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->replicas, s->device_text);
     if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out,
-                    "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64
-                    " x %d ranks = %" PRId64 ", %" PRIu64 " steps an epoch\n",
+                    "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64 " x %" PRIu64
+                    " %s = %" PRId64 ", %" PRIu64 " steps an epoch\n",
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
-                    s->batches.accumulate, s->launch.world, s->batches.global_batch, s->steps_per_epoch);
+                    s->batches.accumulate, ddp_session_parts(s), s->replicas > 1 ? "replicas" : "ranks",
+                    s->batches.global_batch, s->steps_per_epoch);
     report_images("data", &s->train, out);
     report_images("eval", &s->eval, out);
     report_params(s, out);

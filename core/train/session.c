@@ -90,7 +90,7 @@ static ddp_status check_eval_fields(ddp_session *s, ddp_err *err)
 
 static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size;
+    uint64_t batch = (uint64_t)s->batches.batch_size * s->replicas;
 
     return samples / batch + (samples % batch != 0);
 }
@@ -195,7 +195,7 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
     s->buffer_elements = ddp_graph_buffer_elements(s->graph);
     return ddp_layout_create(s->graph, s->config->ddp->first_bucket_size, s->config->ddp->bucket_size,
-                             (uint32_t)s->launch.world, &s->layout, err);
+                             (uint32_t)ddp_session_parts(s), &s->layout, err);
 }
 
 const char *ddp_session_precision(const ddp_session *s)
@@ -206,13 +206,13 @@ const char *ddp_session_precision(const ddp_session *s)
 static uint32_t compute_threads(const ddp_session *s)
 {
     if (s->config->train->threads > 0) return (uint32_t)s->config->train->threads;
-    return DDP_MAX_OF(ddp_cpu_count() / (unsigned)s->launch.local_size, 1);
+    return DDP_MAX_OF(ddp_cpu_count() / ((unsigned)s->launch.local_size * s->replicas), 1);
 }
 
-static ddp_status open_device(ddp_session *s, ddp_err *err)
+ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
 {
     ddp_device_params p = {.struct_size = sizeof(p),
-                           .ordinal = s->device_ordinal,
+                           .ordinal = s->ordinals[s->replica],
                            .threads = compute_threads(s),
                            .precision = (uint32_t)s->config->train->precision,
                            .local_rank = (uint32_t)s->launch.local_rank,
@@ -223,19 +223,23 @@ static ddp_status open_device(ddp_session *s, ddp_err *err)
     if (p.precision != DDP_PRECISION_F32 && (s->device_ops->caps & DDP_DEVICE_CAP_BF16) == 0)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
-                        s->config->train->device);
+                        s->device_text);
     if (s->device_ops->open(&s->host, s->device_config, &p, &s->device, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
-        return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
+        return ddp_fail_context(err, "device \"%s\"", s->device_text);
     }
-    s->device_plugin->live++;
     if ((s->device_ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "device \"%s\": its memory is not the host's, which this engine needs",
-                        s->config->train->device);
+                        "device \"%s\": its memory is not the host's, which this engine needs", s->device_text);
     s->device_info.struct_size = sizeof(s->device_info);
     s->device_ops->describe(s->device, &s->device_info);
     return DDP_OK;
+}
+
+static ddp_status count_device(ddp_session *s, ddp_status opened)
+{
+    if (s->device != NULL) s->device_plugin->live++;
+    return opened;
 }
 
 /* How a global batch is made up matters to training alone. */
@@ -243,7 +247,10 @@ static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
 {
     const struct ddp_train_config *c = s->config->train;
 
-    if (s->launch.purpose == DDP_TO_TRAIN) return ddp_config_batches(s->config, s->launch.world, &s->batches, err);
+    if (s->launch.purpose == DDP_TO_TRAIN) {
+        if (ddp_config_batches(s->config, (int64_t)ddp_session_parts(s), &s->batches, err) == DDP_OK) return DDP_OK;
+        return s->replicas == 1 ? err->status : ddp_fail_context(err, "parallel = dp, each device counts as a rank");
+    }
     s->batches = (ddp_batches){.batch_size = c->batch_size > 0 ? c->batch_size : 64, .accumulate = 1};
     return DDP_OK;
 }
@@ -259,8 +266,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
     s->device_config = pc.device;
-    s->device_ordinal = pc.ordinal;
-    if (open_device(s, err) != DDP_OK) goto close;
+    if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     return DDP_OK;
@@ -271,13 +277,17 @@ close:
     return err->status;
 }
 
-static void close_device(ddp_session *s)
+void ddp_session_close_device(ddp_session *s)
 {
     ddp_variants_free(s);
-    if (s->device == NULL) return;
-    s->device_ops->close(s->device);
-    s->device_plugin->live--;
+    if (s->device != NULL) s->device_ops->close(s->device);
     s->device = NULL;
+}
+
+static void close_device(ddp_session *s)
+{
+    if (s->device != NULL) s->device_plugin->live--;
+    ddp_session_close_device(s);
 }
 
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err)
@@ -288,7 +298,7 @@ ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t lo
     s->launch.local_size = local_size;
     if (compute_threads(s) == s->threads) return DDP_OK;
     close_device(s);
-    DDP_TRY(open_device(s, err));
+    DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
     return ddp_variants_plan(s, err);
 }
 

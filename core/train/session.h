@@ -79,7 +79,9 @@ typedef struct ddp_pin {
     bool left_alone; /* though it should be: the processors are not this rank's to share out */
 } ddp_pin;
 
-#define DDP_MAX_VARIANTS 4 /* training and evaluation, each with its remainder */
+/* Training and evaluation, each with its remainder, whose parts of replicas may have two sizes. */
+#define DDP_MAX_VARIANTS 6
+#define DDP_MAX_DEVICES  64
 
 typedef struct ddp_session {
     ddp_log *log;
@@ -95,8 +97,12 @@ typedef struct ddp_session {
     const ddp_candidate *backend; /* the chosen one; with two of them NULL until the ranks have met */
     ddp_loaded *init, *model, *device_plugin;
     const void *init_config;
-    char address[64]; /* of [group] interface, "" where that is not given */
-    char url[DDP_ENDPOINT_MAX + 64], device_name[64];
+    char address[64];                                 /* of [group] interface, "" where that is not given */
+    char url[DDP_ENDPOINT_MAX + 64], device_name[64]; /* of the device plugin */
+    const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1" */
+    uint32_t ordinals[DDP_MAX_DEVICES], device_count;
+    uint32_t replicas; /* of this process, which share a batch out: devices with parallel = dp, else 1 */
+    uint32_t replica;  /* which of them this session has the device of; 0 but in train/dp.c */
     ddp_init *init_handle;
     const ddp_init_ops *init_ops;
 
@@ -112,11 +118,10 @@ typedef struct ddp_session {
 
     const ddp_device_ops *device_ops;
     const void *device_config;
-    uint32_t device_ordinal;
     ddp_device *device;
     ddp_device_info device_info;
-    uint32_t threads;
-    ddp_pin pin; /* planned; in force once the ranks have met */
+    uint32_t threads; /* of a device */
+    ddp_pin pin;      /* planned; in force once the ranks have met */
 
     ddp_variant variants[DDP_MAX_VARIANTS];
     uint32_t variant_count;
@@ -135,6 +140,12 @@ void ddp_session_close(ddp_session *s);
 /* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
  * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
+/* Parts that a global batch is split into: ranks, or replicas of the one there is. */
+static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_t)s->launch.world * s->replicas; }
+/* The device of ordinals[replica], by the thread that will use it; the plugin does not count it as live. */
+ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
+/* Frees the variants too. */
+void ddp_session_close_device(ddp_session *s);
 /* Once it is known whether all ranks share this host: sets s->backend. */
 void ddp_session_choose_backend(ddp_session *s, bool one_host);
 /* "shm", or "shm or gloo-tcp" */

@@ -40,16 +40,14 @@ static ddp_status find_peers(ddp_trainer *t, ddp_shards *s, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
+static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err *err)
 {
-    uint32_t world = (uint32_t)ddp_group_world(t->group);
     ddp_shards *s;
 
-    if (!wanted(t)) return DDP_OK;
     t->shards = s = ddp_alloc(sizeof(*s), err);
     if (s == NULL) return err->status;
     s->world = world;
-    s->rank = (uint32_t)ddp_group_rank(t->group);
+    s->rank = rank;
     s->params = ddp_alloc(world * sizeof(*s->params), err);
     s->grads = ddp_alloc(world * sizeof(*s->grads), err);
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
@@ -60,7 +58,24 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
                                  .grads = s->slice_grads,
                                  .params = s->slice_params,
                                  .not_finite = &s->not_finite};
-    return find_peers(t, s, err);
+    return DDP_OK;
+}
+
+ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
+{
+    if (!wanted(t)) return DDP_OK;
+    DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
+    return find_peers(t, t->shards, err);
+}
+
+ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, ddp_err *err)
+{
+    DDP_TRY(create(all[own], count, own, err));
+    for (uint32_t r = 0; r < count; r++) {
+        all[own]->shards->params[r] = all[r]->params;
+        all[own]->shards->grads[r] = all[r]->grads;
+    }
+    return DDP_OK;
 }
 
 void ddp_shards_close(ddp_trainer *t)
@@ -133,7 +148,7 @@ static ddp_status gather(ddp_trainer *t, float *state, ddp_err *err)
 
 ddp_status ddp_shards_gather_state(ddp_trainer *t, ddp_err *err)
 {
-    if (t->shards == NULL) return DDP_OK;
+    if (t->shards == NULL || t->dp != NULL) return DDP_OK; /* replicas have one arena of states */
     DDP_TRY(gather(t, t->state1, err));
     return gather(t, t->state2, err);
 }

@@ -1,5 +1,6 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
+#include "train/dp.h"
 #include "train/profile.h"
 #include <inttypes.h>
 #include <math.h>
@@ -63,8 +64,8 @@ static ddp_status read_loss(ddp_trainer *t, const ddp_variant *v, float *loss, d
     return t->s->device_ops->copy(t->s->device, loss, at, sizeof(*loss), DDP_COPY_TO_HOST, err);
 }
 
-static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                             ddp_err *err)
+ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                                  ddp_err *err)
 {
     ddp_variant *v = ddp_session_variant(t->s, batch->count, true);
     ddp_run run = {.struct_size = sizeof(run),
@@ -186,9 +187,12 @@ static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_red
 static ddp_status update_shares(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
 {
     bool finite;
+    ddp_status st;
 
     DDP_TRY(exchange(t, true, wait_ms, reduced, err));
-    DDP_TRY(t->profile != NULL ? ddp_profile_shards(t->profile, t, &finite, err) : ddp_shards_update(t, &finite, err));
+    ddp_dp_begin_update(t);
+    st = t->profile != NULL ? ddp_profile_shards(t->profile, t, &finite, err) : ddp_shards_update(t, &finite, err);
+    DDP_TRY(ddp_dp_end_update(t, st, &finite, err));
     return exchange(t, finite, wait_ms, reduced, err);
 }
 
@@ -241,7 +245,8 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
         t->s->phase = DDP_EXIT_DATA;
         DDP_TRY(ddp_loader_next(t->loader, &batch, err));
         data_ns += ddp_now_ns() - waiting;
-        DDP_TRY(micro_step(t, &batch, micro, micro + 1 == micros, &loss_sum, err));
+        DDP_TRY((t->dp != NULL ? ddp_dp_micro_step : ddp_trainer_micro_step)(t, &batch, micro, micro + 1 == micros,
+                                                                             &loss_sum, err));
         samples += (double)batch.count;
     }
     DDP_TRY(update(t, micros, loss_sum, samples, &wait_ms, &reduced, err));

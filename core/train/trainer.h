@@ -3,6 +3,7 @@
  *   trainer.c   the order of a run: join, memory, parameters, epochs, end
  *   step.c      one update: micro-steps, buckets, optimiser
  *   shards.c    the update where ranks see each other's memory: a share of the parameters each
+ *   dp.c        parallel = dp: replicas on several devices of this process; team.c its threads
  *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
  *   buffers.c   what the model keeps and does not train, and the random numbers of a step
@@ -31,6 +32,7 @@ typedef struct ddp_ending {
 } ddp_ending;
 
 typedef struct ddp_shards ddp_shards;
+typedef struct ddp_dp ddp_dp;
 typedef struct ddp_profile ddp_profile;
 
 typedef struct ddp_trainer {
@@ -48,6 +50,7 @@ typedef struct ddp_trainer {
     float *params, *grads, *state1, *state2; /* states NULL where the optimiser has none */
     bool comm_memory;                        /* params and grads are the backend's memory */
     ddp_shards *shards;                      /* each rank updates a share of the parameters; NULL: all of them */
+    ddp_dp *dp;                              /* the other replicas; NULL without parallel = dp */
     float *buffers;                          /* s->buffer_elements, the device's; NULL where the model has none */
     int64_t *counts;                         /* by buffer: what one of i64 holds */
     void *arena;                             /* activations, s->arena_bytes */
@@ -69,17 +72,28 @@ int ddp_train(ddp_session *s, ddp_ending *ending);
 
 /* The phase is the exit code if what follows fails on this rank. */
 ddp_status ddp_trainer_step(ddp_trainer *t,
-                            ddp_err *err);           /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+                            ddp_err *err); /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+/* Forward and backward of the batch on this trainer's device; adds loss x samples. `last` of the step: buckets may go out. */
+ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                                  ddp_err *err);
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 void ddp_trainer_optimizer(ddp_trainer *t);          /* fills t->optim from the config */
 /* Sets t->shards where each rank is to update a share of the parameters. */
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
+/* The same for the trainers of one process, which all have their parameters and gradients: sets that of all[own]. */
+ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, ddp_err *err);
 void ddp_shards_close(ddp_trainer *t);
 /* This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
  * *finite: whether these shares of the mean gradients are. */
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
 /* The whole optimiser state on every rank; collective, nothing where it is there already. */
 ddp_status ddp_shards_gather_state(ddp_trainer *t, ddp_err *err);
+typedef struct ddp_sums {
+    double loss, correct, samples;
+    int32_t stop; /* the signal this rank was asked to end by, 0: none */
+} ddp_sums;
+/* Adds what a batch gives on this trainer's device. */
+ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
 /* Sets t->stopping when a signal cuts it short on any rank. */
 ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
 /* All that an evaluation without training does once parameters are there. */

@@ -11,7 +11,7 @@ static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
         return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
     s->phase = DDP_EXIT_PLUGIN;
     if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
-        return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
+        return ddp_fail_context(err, "device \"%s\"", s->device_text);
     s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(ddp_lowered_check(v->program, v->lowered, err));
     return ddp_plan_create(v->program, v->lowered, v->training ? s->layout : NULL, &v->planned, err);
@@ -21,7 +21,7 @@ static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_
 {
     ddp_variant *v = &s->variants[s->variant_count];
 
-    if (batch <= 0) return DDP_OK;
+    if (batch <= 0 || ddp_session_variant(s, batch, training) != NULL) return DDP_OK;
     s->variant_count++; /* counted first: free takes what a failed plan has left */
     v->batch = batch;
     v->training = training;
@@ -30,13 +30,14 @@ static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_
     return DDP_OK;
 }
 
-/* A full batch and what is left at an epoch's end. */
+/* A full batch and what is left at an epoch's end, of which some replicas may get one sample more than others. */
 static ddp_status source_variants(ddp_session *s, uint64_t samples, bool training, ddp_err *err)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size;
+    uint64_t batch = (uint64_t)s->batches.batch_size, left = samples % (batch * s->replicas);
 
-    if (samples >= batch) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
-    return variant_add(s, (int64_t)(samples % batch), training, err);
+    if (samples >= batch * s->replicas) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
+    DDP_TRY(variant_add(s, (int64_t)((left + s->replicas - 1) / s->replicas), training, err));
+    return variant_add(s, (int64_t)(left / s->replicas), training, err);
 }
 
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
