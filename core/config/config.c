@@ -30,11 +30,11 @@ static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
     if (nearest != NULL)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: unknown section [%s]; did you mean [%s%s]?", s->where, s->name,
                         nearest, dot != NULL ? dot : "");
-    return ddp_fail(
-        err, DDP_ERR_CONFIG,
-        "%s: unknown section [%s]; sections are group, train, model, data, eval, sampler, optimizer, ddp, loader, "
-        "checkpoint, output, plugins, and those of plugins, as in [backend.gloo-tcp]",
-        s->where, s->name);
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s: unknown section [%s]; sections are group, train, model, data, eval, sampler, optimizer, ddp, "
+                    "hook, loader, "
+                    "checkpoint, output, plugins, and those of plugins, as in [backend.gloo-tcp]",
+                    s->where, s->name);
 }
 
 static bool section_is_known(const char *name)
@@ -72,6 +72,22 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
     if (o->nesterov && o->momentum == 0)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] nesterov = yes needs a momentum above 0",
                         where_of(c, "optimizer", "nesterov"));
+    if (o->schedule == DDP_SCHEDULE_STEP && o->step_size == 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] schedule = step needs step_size, the updates between two drops",
+                        where_of(c, "optimizer", "schedule"));
+    return DDP_OK;
+}
+
+/* Keys of [ddp] and [hook] that exclude each other. */
+static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
+{
+    if (c->ddp->zero == 1 && c->hook[0] != '\0')
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [ddp] zero = 1 leaves each rank with the mean of its share alone, and a hook gives all of it to "
+            "every rank; take one of the two away, [ddp] zero or [hook] plugin (%s)",
+            where_of(c, "ddp", "zero"), where_of(c, "hook", "plugin"));
     return DDP_OK;
 }
 
@@ -144,6 +160,7 @@ static ddp_status parse_sections(ddp_config *c, ddp_err *err)
     DDP_TRY(parse_choice(c, "sampler", &c->sampler, err));
     DDP_TRY(parse_section(c, "optimizer", &config[2], err));
     DDP_TRY(parse_section(c, "ddp", &config[3], err));
+    DDP_TRY(parse_choice(c, "hook", &c->hook, err));
     DDP_TRY(parse_section(c, "loader", &config[4], err));
     DDP_TRY(parse_section(c, "checkpoint", &config[5], err));
     DDP_TRY(parse_section(c, "output", &config[6], err));
@@ -173,6 +190,7 @@ static ddp_status load(const char *path, const char *const *overrides, size_t ov
     DDP_TRY(parse_sections(c, err));
     DDP_TRY(check_names(c, err));
     DDP_TRY(check_group(c, err));
+    DDP_TRY(check_ddp(c, err));
     return check_optimizer(c, err);
 }
 

@@ -65,6 +65,7 @@ enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP };
 typedef enum ddp_pin_wish { DDP_PIN_AUTO = 0, DDP_PIN_YES, DDP_PIN_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
+enum { DDP_SCHEDULE_CONSTANT = 0, DDP_SCHEDULE_STEP, DDP_SCHEDULE_LINEAR, DDP_SCHEDULE_COSINE };
 
 struct ddp_group_config {
     const char *backend, *init_method;   /* "gloo-tcp"; "tcp://host:port", "" with --nproc: a free loopback port */
@@ -100,12 +101,17 @@ struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */
     int32_t nesterov;
     double lr, momentum, eps, weight_decay;
-    ddp_list betas; /* of two doubles */
+    ddp_list betas;   /* of two doubles */
+    double clip_norm; /* 0: none */
+    int32_t schedule; /* DDP_SCHEDULE_* */
+    int64_t warmup_steps, schedule_steps, step_size;
+    double gamma, min_lr;
 };
 struct ddp_ddp_config {
     uint64_t bucket_size, first_bucket_size; /* bytes */
     int32_t overlap;                         /* DDP_OVERLAP_* */
     int32_t shard_update;                    /* DDP_SHARD_* */
+    int64_t zero;                            /* 0, 1 */
     int32_t broadcast_buffers;
 };
 struct ddp_loader_config {
@@ -136,9 +142,9 @@ typedef struct ddp_config {
     const struct ddp_loader_config *loader;
     const struct ddp_checkpoint_config *checkpoint;
     const struct ddp_output_config *output;
-    int64_t rank;                              /* [group] rank, or DDP_RANK_AUTO */
-    ddp_list plugin_path;                      /* of const char *, [plugins] path */
-    const char *model, *data, *eval, *sampler; /* [model] plugin ..; eval: "" when there is no [eval] */
+    int64_t rank;                                     /* [group] rank, or DDP_RANK_AUTO */
+    ddp_list plugin_path;                             /* of const char *, [plugins] path */
+    const char *model, *data, *eval, *sampler, *hook; /* [model] plugin ..; eval, hook: "" when there is none */
 } ddp_config;
 
 /* Loads the file, applies the overrides in order, parses the core's sections, checks section names (sections of plugins,

@@ -96,6 +96,11 @@ static const ddp_option train_options[] = {
 static const ddp_option model_options[] = {
     {"plugin", NULL, NULL, "Model plugin that builds the graph, as in mlp.", DDP_OPT_STRING, 0, AT(plugin)},
 };
+static const ddp_option hook_options[] = {
+    {"plugin", "", NULL,
+     "Hook plugin that compresses gradients on their way to the other ranks, as in bf16; empty sends them as they are.",
+     DDP_OPT_STRING, 0, AT(plugin)},
+};
 static const ddp_option sampler_options[] = {
     {"plugin", "distributed", NULL, "Sampler plugin that orders the samples.", DDP_OPT_STRING, 0, AT(plugin)},
 };
@@ -153,6 +158,25 @@ static const ddp_option optimizer_options[] = {
     {"eps", "1e-8", "0..", "Added to the denominator of adam and adamw.", DDP_OPT_FLOAT, 0, AT(eps)},
     {"weight_decay", "0", "0..", "Weight decay: L2 for sgd and adam, decoupled for adamw.", DDP_OPT_FLOAT, 0,
      AT(weight_decay)},
+    {"clip_norm", "0", "0..",
+     "Largest 2-norm of all gradients together, which are scaled down to it, as torch.nn.utils.clip_grad_norm_; 0 "
+     "leaves "
+     "them.",
+     DDP_OPT_FLOAT, 0, AT(clip_norm)},
+    {"schedule", "constant", "constant|step|linear|cosine",
+     "How the learning rate goes on behind the warm-up: step multiplies it by gamma every step_size updates, linear "
+     "and "
+     "cosine lower it to min_lr by the end of the run.",
+     DDP_OPT_ENUM, 0, AT(schedule)},
+    {"warmup_steps", "0", "0..", "Updates over which the learning rate rises to lr in equal steps.", DDP_OPT_INT, 0,
+     AT(warmup_steps)},
+    {"schedule_steps", "0", "0..",
+     "Updates, with those of the warm-up, after which linear and cosine have reached min_lr; 0 is those of the whole "
+     "run.",
+     DDP_OPT_INT, 0, AT(schedule_steps)},
+    {"step_size", "0", "0..", "Updates between two drops of schedule = step.", DDP_OPT_INT, 0, AT(step_size)},
+    {"gamma", "0.1", "0..", "Factor of schedule = step.", DDP_OPT_FLOAT, 0, AT(gamma)},
+    {"min_lr", "0", "0..", "Learning rate at the end of linear and cosine.", DDP_OPT_FLOAT, 0, AT(min_lr)},
 };
 #undef AT
 
@@ -169,6 +193,11 @@ static const ddp_option ddp_options[] = {
      "each "
      "other's memory and overlap is not yes; no updates all of them on every rank. The same bits either way.",
      DDP_OPT_ENUM, 0, AT(shard_update)},
+    {"zero", "0", "0..1",
+     "1 has each rank keep the optimiser's state of its share of the parameters alone, and update that share (ZeRO "
+     "stage "
+     "1); a checkpoint is the same either way.",
+     DDP_OPT_INT, 0, AT(zero)},
     {"broadcast_buffers", "yes", NULL,
      "Whether all ranks evaluate with rank 0's running statistics, which are those that a checkpoint holds; no lets "
      "each evaluate with its own.",
@@ -220,15 +249,22 @@ static const ddp_option plugins_options[] = {
 #name, name##_options, DDP_COUNT(name##_options), sizeof(type)                                                 \
     }
 static const ddp_core_section sections[] = {
-    SECTION(group, struct ddp_group_config),         SECTION(train, struct ddp_train_config),
-    SECTION(model, struct ddp_plugin_config),        SECTION(data, struct ddp_data_config),
-    SECTION(eval, struct ddp_data_config),           SECTION(sampler, struct ddp_plugin_config),
-    SECTION(optimizer, struct ddp_optimizer_config), SECTION(ddp, struct ddp_ddp_config),
-    SECTION(loader, struct ddp_loader_config),       SECTION(checkpoint, struct ddp_checkpoint_config),
-    SECTION(output, struct ddp_output_config),       SECTION(plugins, struct ddp_plugins_config),
+    SECTION(group, struct ddp_group_config),
+    SECTION(train, struct ddp_train_config),
+    SECTION(model, struct ddp_plugin_config),
+    SECTION(data, struct ddp_data_config),
+    SECTION(eval, struct ddp_data_config),
+    SECTION(sampler, struct ddp_plugin_config),
+    SECTION(optimizer, struct ddp_optimizer_config),
+    SECTION(ddp, struct ddp_ddp_config),
+    SECTION(hook, struct ddp_plugin_config),
+    SECTION(loader, struct ddp_loader_config),
+    SECTION(checkpoint, struct ddp_checkpoint_config),
+    SECTION(output, struct ddp_output_config),
+    SECTION(plugins, struct ddp_plugins_config),
 };
-static const char *const section_names[] = {"group",     "train", "model",  "data",       "eval",   "sampler",
-                                            "optimizer", "ddp",   "loader", "checkpoint", "output", "plugins"};
+static const char *const section_names[] = {"group", "train", "model",  "data",       "eval",   "sampler", "optimizer",
+                                            "ddp",   "hook",  "loader", "checkpoint", "output", "plugins"};
 _Static_assert(DDP_COUNT(sections) == DDP_COUNT(section_names), "a section without its name");
 
 const ddp_core_section *ddp_core_section_find(const char *name)

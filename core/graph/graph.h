@@ -110,6 +110,11 @@ typedef struct ddp_layout {
     uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for scalars that ride along */
 } ddp_layout;
 #define DDP_EXTRA 16
+/* Elements of a bucket that hold gradients: the last one ends with the extras. */
+static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
+{
+    return b + 1 == l->bucket_count ? l->extra_offset - l->buckets[b].first : l->buckets[b].count;
+}
 /* torch's compute_bucket_assignment_by_size: a bucket closes once it holds at least its limit; the first one's limit is
  * `first_bytes`, the others' `bytes`. */
 ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world, ddp_layout **out,

@@ -276,10 +276,8 @@ static ddp_status push(ddp_communicator *c, const ddp_queue_slot *s, uint64_t *t
 
 ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err)
 {
-    if (task->what < DDP_COLL_ALL_REDUCE || task->what > DDP_COLL_BARRIER)
+    if (task->what < DDP_COLL_ALL_REDUCE || task->what >= DDP_COLL_END_)
         return ddp_fail(err, DDP_ERR_INVALID, "collective %u does not exist", task->what);
-    if (task->what == DDP_COLL_ALL_GATHER && (c->ops->caps & DDP_CAP_ALL_GATHER) == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "backend \"%s\" cannot do all_gather", c->loaded->name);
     return push(c, &(ddp_queue_slot){.task = *task}, ticket, err);
 }
 
@@ -336,6 +334,8 @@ ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_e
     DDP_TRY(ddp_communicator_submit(c, task, &ticket, err));
     return ddp_communicator_wait(c, ticket, err);
 }
+
+const ddp_hook_group *ddp_communicator_group(ddp_communicator *c) { return &c->table; }
 
 uint64_t ddp_communicator_caps(const ddp_communicator *c) { return c->ops->caps; }
 

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "plugin/plugin.h"
-#include <ddpengine/backend.h>
+#include <ddpengine/hook.h>
 #include <stdatomic.h>
 
 typedef struct ddp_group ddp_group;
@@ -115,7 +115,17 @@ int ddp_group_stop_requested(const ddp_group *g);
 /* ---- communicator ----------------------------------------------------------------------------------------------------------- */
 typedef struct ddp_communicator ddp_communicator;
 
-enum { DDP_COLL_ALL_REDUCE = 1, DDP_COLL_BROADCAST, DDP_COLL_ALL_GATHER, DDP_COLL_BARRIER };
+/* ALL_GATHER and REDUCE_SCATTER are composed where the backend lacks them, of a broadcast from each rank and of an all_reduce: a
+ * reduce_scatter in place may leave anything in the other ranks' parts. CALL runs `call` in place of a collective. */
+enum {
+    DDP_COLL_ALL_REDUCE = 1,
+    DDP_COLL_BROADCAST,
+    DDP_COLL_ALL_GATHER,
+    DDP_COLL_REDUCE_SCATTER,
+    DDP_COLL_BARRIER,
+    DDP_COLL_CALL,
+    DDP_COLL_END_
+};
 
 enum { DDP_MAX_PENDING = 256 };
 
@@ -124,6 +134,10 @@ typedef struct ddp_task {
     ddp_coll coll;
     void (*before)(void *ctx); /* on the queue thread just before the collective, or NULL */
     void *before_ctx;
+    ddp_status (*call)(void *ctx,
+                       ddp_err *err); /* CALL: on the queue thread; may use the table of ddp_communicator_group */
+    void *call_ctx;
+    size_t bytes; /* CALL: of a rank, for messages */
 } ddp_task;
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than rendezvous_timeout
@@ -145,6 +159,8 @@ bool ddp_communicator_done(ddp_communicator *c, uint64_t ticket);
 /* submit and wait */
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err);
 uint64_t ddp_communicator_caps(const ddp_communicator *c);
+/* Collectives for the `call` of a task; valid until close. */
+const ddp_hook_group *ddp_communicator_group(ddp_communicator *c);
 /* The queue thread works only while the calling thread waits: it gets that one's processors, where the caches are warm. */
 void ddp_communicator_stay_near(ddp_communicator *c);
 /* Memory of the backend (CAP_MEM_ALLOC), through the queue thread; collective. */

@@ -10,7 +10,9 @@ const char *ddp_queue_what(const ddp_queue_slot *s)
     case DDP_COLL_ALL_REDUCE: return "all_reduce";
     case DDP_COLL_BROADCAST: return "broadcast";
     case DDP_COLL_ALL_GATHER: return "all_gather";
+    case DDP_COLL_REDUCE_SCATTER: return "reduce_scatter";
     case DDP_COLL_BARRIER: return "barrier";
+    case DDP_COLL_CALL: return "hook";
     case DDP_TASK_ALLOC: return "mem_alloc";
     case DDP_TASK_PEER: return "mem_peer";
     default: return "mem_free";
@@ -20,6 +22,7 @@ const char *ddp_queue_what(const ddp_queue_slot *s)
 size_t ddp_queue_bytes(const ddp_queue_slot *s)
 {
     if (s->task.what == DDP_TASK_ALLOC) return s->bytes;
+    if (s->task.what == DDP_COLL_CALL) return s->task.bytes;
     if (s->task.what == DDP_TASK_FREE || s->task.what == DDP_TASK_PEER || s->task.what == DDP_COLL_BARRIER) return 0;
     return s->task.coll.count * ddp_dtype_size(s->task.coll.dtype);
 }
@@ -39,6 +42,11 @@ static ddp_status finish_work(ddp_communicator *c, ddp_work *work, ddp_err *err)
     return st;
 }
 
+ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)
+{
+    return st == DDP_OK && work != NULL && (c->ops->caps & DDP_CAP_ASYNC) != 0 ? finish_work(c, work, err) : st;
+}
+
 static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *err)
 {
     const ddp_backend_ops *ops = c->ops;
@@ -48,15 +56,16 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     switch (s->task.what) {
     case DDP_COLL_ALL_REDUCE: st = ops->all_reduce(c->comm, &s->task.coll, &work, err); break;
     case DDP_COLL_BROADCAST: st = ops->broadcast(c->comm, &s->task.coll, &work, err); break;
-    case DDP_COLL_ALL_GATHER: st = ops->all_gather(c->comm, &s->task.coll, &work, err); break;
+    case DDP_COLL_ALL_GATHER: return ddp_compose_all_gather(c, &s->task.coll, err);
+    case DDP_COLL_REDUCE_SCATTER: return ddp_compose_reduce_scatter(c, &s->task.coll, err);
+    case DDP_COLL_CALL: return s->task.call(s->task.call_ctx, err);
     case DDP_COLL_BARRIER: st = ops->barrier(c->comm, &work, err); break;
     case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->allocated, err); break;
     case DDP_TASK_PEER: st = ops->mem_peer(c->comm, s->memory, s->rank, &c->allocated, err); break;
     case DDP_TASK_FREE: ops->mem_free(c->comm, s->memory); return DDP_OK;
     default: return ddp_fail(err, DDP_ERR_INTERNAL, "unknown task %u", s->task.what);
     }
-    if (st == DDP_OK && work != NULL && (ops->caps & DDP_CAP_ASYNC) != 0) st = finish_work(c, work, err);
-    return st;
+    return ddp_queue_finish(c, st, work, err);
 }
 
 static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_t ticket, ddp_err *err)
@@ -64,7 +73,7 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
     ddp_status st;
 
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
-    ddp_group_count_collective(c->group);
+    if (s->task.what != DDP_COLL_CALL) ddp_group_count_collective(c->group);
     st = call(c, s, err);
     if (st == DDP_OK) return st;
     return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", ddp_queue_what(s), (unsigned long long)ticket,
@@ -134,6 +143,7 @@ static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
     pthread_mutex_lock(&c->abort_lock);
     c->comm = comm;
     pthread_mutex_unlock(&c->abort_lock);
+    ddp_compose_table(c);
     return DDP_OK;
 }
 

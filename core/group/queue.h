@@ -50,9 +50,16 @@ struct ddp_communicator {
     ddp_status alloc_status; /* of the last DDP_TASK_ALLOC or DDP_TASK_PEER, with alloc_err or `allocated` */
     ddp_err alloc_err;
     void *allocated;
+    ddp_hook_group table;                /* set when opened; its functions are the queue thread's */
     ddp_queue_slot ring[DDP_QUEUE_RING]; /* by ticket */
 };
 
+/* queue thread: fills c->table, whose functions make a collective of the backend, or compose it of others */
+void ddp_compose_table(ddp_communicator *c);
+ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);
+ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work,
+                            ddp_err *err);           /* of an asynchronous one */
 const char *ddp_queue_what(const ddp_queue_slot *s); /* "all_reduce" */
 size_t ddp_queue_bytes(const ddp_queue_slot *s);     /* of one rank */
 void *ddp_queue_main(void *communicator);            /* the thread */

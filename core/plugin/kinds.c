@@ -222,6 +222,18 @@ static const ddp_slot dataset_slots[] = {
     MUST(ddp_dataset_ops, fields), MUST(ddp_dataset_ops, fingerprint), MUST(ddp_dataset_ops, read),
 };
 
+static uint32_t no_states(ddp_hook *h, const ddp_hook_state **out)
+{
+    (void)h;
+    *out = NULL;
+    return 0;
+}
+static const ddp_hook_ops hook_stubs = {.states = no_states};
+static const ddp_slot hook_slots[] = {
+    MUST(ddp_hook_ops, open),     MUST(ddp_hook_ops, close),      MUST(ddp_hook_ops, compress),
+    MUST(ddp_hook_ops, exchange), MUST(ddp_hook_ops, decompress), MAY(ddp_hook_ops, states),
+};
+
 static const ddp_kind_table kinds[DDP_KIND_END_] = {
     [DDP_KIND_BACKEND] = {DDP_BACKEND_ABI, sizeof(ddp_backend_ops), backend_slots, DDP_COUNT(backend_slots),
                           &backend_stubs},
@@ -230,6 +242,7 @@ static const ddp_kind_table kinds[DDP_KIND_END_] = {
     [DDP_KIND_MODEL] = {DDP_MODEL_ABI, sizeof(ddp_model_ops), model_slots, DDP_COUNT(model_slots), NULL},
     [DDP_KIND_SAMPLER] = {DDP_SAMPLER_ABI, sizeof(ddp_sampler_ops), sampler_slots, DDP_COUNT(sampler_slots), NULL},
     [DDP_KIND_DATASET] = {DDP_DATASET_ABI, sizeof(ddp_dataset_ops), dataset_slots, DDP_COUNT(dataset_slots), NULL},
+    [DDP_KIND_HOOK] = {DDP_HOOK_ABI, sizeof(ddp_hook_ops), hook_slots, DDP_COUNT(hook_slots), &hook_stubs},
 };
 
 const ddp_kind_table *ddp_kind_find(uint32_t kind)

@@ -8,6 +8,7 @@
 #include <ddpengine/backend.h>
 #include <ddpengine/dataset.h>
 #include <ddpengine/device.h>
+#include <ddpengine/hook.h>
 #include <ddpengine/init.h>
 #include <ddpengine/model.h>
 #include <ddpengine/sampler.h>

@@ -56,6 +56,17 @@ static ddp_status check_ddp(ddp_session *s, ddp_err *err)
     return ddp_at_key(s, "train", "device", err);
 }
 
+/* A hook stands between ranks that send their gradients. */
+static ddp_status check_hook(ddp_session *s, ddp_err *err)
+{
+    if (s->config->hook[0] == '\0' || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
+    (void)ddp_fail(err, DDP_ERR_CONFIG,
+                   "[hook] plugin = %s compresses what ranks send each other, and within one process nothing is sent; "
+                   "leave it out, or write [train] parallel = ddp",
+                   s->config->hook);
+    return ddp_at_key(s, "hook", "plugin", err);
+}
+
 static ddp_status check_dp(ddp_session *s, ddp_err *err)
 {
     if (s->launch.world > 1) {
@@ -88,5 +99,5 @@ ddp_status ddp_session_find_devices(ddp_session *s, ddp_err *err)
     if (s->config->train->parallel != DDP_PARALLEL_DP) return check_ddp(s, err);
     DDP_TRY(check_dp(s, err));
     s->replicas = s->device_count;
-    return DDP_OK;
+    return check_hook(s, err);
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JOB_OPEN, JOB_CLOSE, JOB_SHARE_ALL, JOB_SHARE_BUFFERS, JOB_MICRO, JOB_EVAL, JOB_UPDATE, JOB_HASH };
+enum { JOB_OPEN, JOB_CLOSE, JOB_SHARE_ALL, JOB_SHARE_BUFFERS, JOB_MICRO, JOB_EVAL, JOB_MEAN, JOB_UPDATE, JOB_HASH };
 
 typedef struct replica {
     ddp_session session; /* the trainer's, with a device and variants of this replica */
@@ -143,6 +143,7 @@ static ddp_status do_job(ddp_dp *d, replica *r, uint32_t job, ddp_err *err)
     case JOB_SHARE_BUFFERS: return share(d, r, false, err);
     case JOB_MICRO: return micro_part(d, &r->trainer, &r->loss_sum, err);
     case JOB_EVAL: return eval_part(d, &r->trainer, &r->sums, err);
+    case JOB_MEAN: return ddp_shards_mean(&r->trainer, err);
     case JOB_UPDATE: return ddp_shards_update(&r->trainer, &r->finite, err);
     default: r->hash = ddp_hash64(r->trainer.params, s->layout->extra_offset * sizeof(float), 0); return DDP_OK;
     }
@@ -190,7 +191,7 @@ static void prepare(ddp_dp *d, uint32_t index)
     s->pin.first += index * s->threads;
     (void)snprintf(r->name, sizeof(r->name), "%s:%u", s->device_name, s->ordinals[index]);
     s->device_text = r->name;
-    r->trainer = (ddp_trainer){.s = s, .state1 = d->t->state1, .state2 = d->t->state2};
+    r->trainer = (ddp_trainer){.s = s, .state1 = d->t->state1, .state2 = d->t->state2, .clip = d->t->clip};
     d->all[index] = &r->trainer;
 }
 
@@ -303,6 +304,17 @@ ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *s
         sums->samples += d->replicas[i].sums.samples;
     }
     return DDP_OK;
+}
+
+void ddp_dp_begin_mean(ddp_trainer *t)
+{
+    if (t->dp == NULL) return;
+    ddp_team_start(t->dp->team, JOB_MEAN);
+}
+
+ddp_status ddp_dp_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err)
+{
+    return t->dp == NULL ? own : finish(t->dp, "the mean gradients", own, err);
 }
 
 void ddp_dp_begin_update(ddp_trainer *t)

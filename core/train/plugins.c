@@ -1,5 +1,6 @@
 /* train/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use. Each step
  * sets the phase, which is the exit code if it fails. */
+#include "train/hook.h"
 #include "train/plugins.h"
 #include "base/sys.h"
 #include "group/group.h"
@@ -185,6 +186,18 @@ static ddp_status load_sources(ddp_session *s, ddp_plugin_configs *pc, ddp_err *
     return load_plugin(s, DDP_KIND_SAMPLER, "sequential", "sampler", &s->eval.sampler_plugin, &pc->eval_sampler, err);
 }
 
+/* Of training alone. */
+static ddp_status load_hook(ddp_session *s, ddp_err *err)
+{
+    if (s->config->hook[0] == '\0' || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
+    DDP_TRY(load_plugin(s, DDP_KIND_HOOK, s->config->hook, "hook", &s->hook, &s->hook_config, err));
+    s->phase = DDP_EXIT_CONFIG;
+    for (uint32_t i = 0; i < s->backend_count; i++)
+        if (ddp_hook_check(s->hook, s->backends[i].plugin, err) != DDP_OK)
+            return at_choice(s, DDP_KIND_HOOK, "hook", err);
+    return DDP_OK;
+}
+
 static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 {
     ddp_config *c = s->config;
@@ -202,6 +215,7 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     }
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
     s->device_ops = s->device_plugin->ops;
+    DDP_TRY(load_hook(s, err));
     DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
     return load_sources(s, pc, err);
 }

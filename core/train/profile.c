@@ -62,7 +62,7 @@ ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *er
 {
     ddp_profile *p;
     double states = ddp_optimizer_states(t->s->config),
-           ranks = t->shards == NULL ? 1.0 : (double)ddp_session_parts(t->s);
+           ranks = ddp_shards_direct(t) ? (double)ddp_session_parts(t->s) : 1.0;
     ddp_status st;
 
     if (!t->s->launch.profile || t->s->launch.rank != 0) return DDP_OK;
@@ -73,7 +73,7 @@ ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *er
     p->sync = (t->s->device_ops->caps & DDP_DEVICE_CAP_OVERLAP) != 0;
     /* every rank's gradient is read and every rank's parameter written where they are shared, else this rank's */
     p->update_bytes = sizeof(float) * (2.0 * ranks + 1.0 + 2.0 * states);
-    p->waits = t->shards == NULL ? t->s->layout->bucket_count : 2;
+    p->waits = ddp_shards_direct(t) ? 2 : t->s->layout->bucket_count;
     st = plan_rows(p, err);
     if (st == DDP_OK) st = measure(p, err);
     if (st == DDP_OK)
@@ -124,11 +124,11 @@ ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *
 }
 
 /* A bucket that goes out wakes another thread, which may have to take this one's processor for its work. */
-ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, ddp_err *err)
+ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, uint64_t update, ddp_err *err)
 {
     int64_t from = ddp_now_ns();
 
-    DDP_TRY(ddp_reducer_launch(r, bucket, err));
+    DDP_TRY(ddp_reducer_launch(r, bucket, update, err));
     add(&p->now->rows[DDP_ROW_WAIT], 0, ddp_now_ns() - from, 0.0, 0.0);
     return DDP_OK;
 }

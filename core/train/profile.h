@@ -13,7 +13,7 @@ void ddp_profile_close(ddp_profile *p); /* takes NULL */
 /* In place of the device's run and optim_step, ddp_reducer_launch and ddp_shards_update: the same calls, timed. */
 ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
                            ddp_err *err);
-ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, ddp_err *err);
+ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, uint64_t update, ddp_err *err);
 ddp_status ddp_profile_update(ddp_profile *p, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
 ddp_status ddp_profile_shards(ddp_profile *p, ddp_trainer *t, bool *finite, ddp_err *err);
 /* A step that began at `from` (ddp_now_ns()) is done. */

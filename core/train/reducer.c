@@ -17,10 +17,12 @@ struct scan {
 struct ddp_reducer {
     ddp_session *session;
     ddp_communicator *comm;
+    ddp_hooked *hooked; /* NULL: the gradients go as they are */
+    bool shares;        /* reduce_scatter */
     const ddp_layout *layout;
     float *grads, *extra; /* extra: loss sum, samples, "not finite", each averaged over the ranks */
     struct scan *scans;
-    uint64_t *tickets;
+    uint64_t *tickets, extra_ticket;
     double own_loss, own_samples;
     int own_stop;
     bool own_bad; /* gradients that an exchange is told of */
@@ -30,12 +32,6 @@ struct ddp_reducer {
 enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD, EXTRA_STOP };
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP};
 _Static_assert(EXTRA_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the scalars that ride along");
-
-/* Elements of a bucket that hold gradients: the last one ends with the extras. */
-static uint64_t bucket_elements(const ddp_layout *l, uint32_t b)
-{
-    return b + 1 == l->bucket_count ? l->extra_offset - l->buckets[b].first : l->buckets[b].count;
-}
 
 static void write_extras(ddp_reducer *r)
 {
@@ -55,7 +51,7 @@ static void scan_bucket(void *ctx)
     struct scan *scan = ctx;
     ddp_reducer *r = scan->reducer;
     const ddp_device_ops *ops = r->session->device_ops;
-    uint64_t first = r->layout->buckets[scan->bucket].first, count = bucket_elements(r->layout, scan->bucket);
+    uint64_t first = r->layout->buckets[scan->bucket].first, count = ddp_bucket_elements(r->layout, scan->bucket);
     ddp_flat_result result;
 
     scan->bad = UINT64_MAX;
@@ -64,7 +60,8 @@ static void scan_bucket(void *ctx)
     if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
 }
 
-ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_reducer **out, ddp_err *err)
+ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
+                            ddp_reducer **out, ddp_err *err)
 {
     ddp_reducer *r = ddp_alloc(sizeof(*r), err);
     uint32_t buckets = s->layout->bucket_count;
@@ -72,6 +69,8 @@ ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, d
     if (r == NULL) return err->status;
     r->session = s;
     r->comm = c;
+    r->hooked = hooked;
+    r->shares = shares;
     r->layout = s->layout;
     r->grads = grads;
     r->extra = grads + s->layout->extra_offset;
@@ -94,26 +93,30 @@ void ddp_reducer_close(ddp_reducer *r)
     free(r);
 }
 
-ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err)
+static bool extras_ride(const ddp_reducer *r) { return r->hooked == NULL && !r->shares; }
+
+/* In place; a rank's share is its part of the bucket. */
+static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     const ddp_bucket *b = &r->layout->buckets[index];
-    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
+    const ddp_hook_group *g = ddp_communicator_group(r->comm);
+    uint64_t share = b->count / g->world_size;
+    ddp_task task = {.what = r->shares ? DDP_COLL_REDUCE_SCATTER : DDP_COLL_ALL_REDUCE,
                      .coll = {.struct_size = sizeof(ddp_coll),
                               .dtype = DDP_F32,
                               .op = DDP_AVG,
                               .send = r->grads + b->first,
-                              .recv = r->grads + b->first,
-                              .count = b->count},
+                              .recv = r->grads + b->first + (r->shares ? g->rank * share : 0),
+                              .count = r->shares ? share : b->count},
                      .before = scan_bucket,
                      .before_ctx = &r->scans[index]};
 
-    if (index >= DDP_MAX_PENDING) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - DDP_MAX_PENDING], err));
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
 }
 
 static void write_extras_of(void *reducer) { write_extras(reducer); }
 
-ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
+static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
 {
     ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
                      .coll = {.struct_size = sizeof(ddp_coll),
@@ -125,8 +128,27 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
                      .before = write_extras_of,
                      .before_ctx = r};
 
+    return ddp_communicator_submit(r->comm, &task, &r->extra_ticket, err);
+}
+
+ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
+{
+    if (index + 1 >= DDP_MAX_PENDING)
+        DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index + 1 - DDP_MAX_PENDING], err));
+    if (r->hooked != NULL) {
+        scan_bucket(&r->scans[index]);
+        DDP_TRY(ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err));
+    } else {
+        DDP_TRY(launch_collective(r, index, err));
+    }
+    return index + 1 == r->layout->bucket_count && !extras_ride(r) ? launch_extras(r, err) : DDP_OK;
+}
+
+ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
+{
     r->own_bad = !finite;
-    return ddp_communicator_run(r->comm, &task, err);
+    DDP_TRY(launch_extras(r, err));
+    return ddp_communicator_wait(r->comm, r->extra_ticket, err);
 }
 
 ddp_status ddp_reducer_scan(ddp_reducer *r, ddp_err *err)
@@ -143,6 +165,7 @@ ddp_status ddp_reducer_scan(ddp_reducer *r, ddp_err *err)
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop)
 {
     r->own_stop = stop;
+    r->own_bad = false;
     r->own_loss = loss_sum;
     r->own_samples = samples;
 }
@@ -152,9 +175,13 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
     const ddp_err *looked = &r->scans[index].err;
 
     DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index], err));
-    if (looked->status == DDP_OK) return DDP_OK;
-    *err = *looked;
-    return ddp_fail_context(err, "gradients of bucket %u", index);
+    if (looked->status != DDP_OK) {
+        *err = *looked;
+        return ddp_fail_context(err, "gradients of bucket %u", index);
+    }
+    if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
+    if (index + 1 < r->layout->bucket_count || extras_ride(r)) return DDP_OK;
+    return ddp_communicator_wait(r->comm, r->extra_ticket, err);
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)

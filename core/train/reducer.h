@@ -1,21 +1,24 @@
-/* train/reducer.h -- DistributedDataParallel's gradient averaging: one all-reduce a bucket, in index order on all ranks.
+/* train/reducer.h -- DistributedDataParallel's gradient averaging: one collective a bucket, in index order on all ranks: an
+ * all_reduce; a reduce_scatter, where each rank updates a share; or what a hook does.
  *
- * The scalars that every step needs from all ranks (loss, sample count, "not finite") ride in the last bucket, so that they
- * cost no message of their own. The check for finite gradients runs on the queue thread, just before a bucket is reduced. */
+ * The scalars that every step needs from all ranks (loss, sample count, "not finite") ride in the last bucket's all_reduce, so
+ * that they cost no message of their own; without one they go behind it. The check for finite gradients runs on the queue
+ * thread, just before a bucket is reduced; before a hook on the trainer's. */
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
-#include "group/group.h"
-#include "train/session.h"
+#include "train/hook.h"
 
 typedef struct ddp_reducer ddp_reducer;
 
-/* `grads` is the gradient arena (layout->elements floats). Session, communicator and arena outlive the reducer. */
-ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_reducer **out, ddp_err *err);
+/* `grads` is the gradient arena (layout->elements floats). Session, communicator, arena and hook outlive the reducer.
+ * `hooked` may be NULL; `shares`: a rank gets the mean of its share of a bucket alone. */
+ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
+                            ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
-/* Queues bucket `index`; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
+/* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
  * this step), sample count, and the signal it was asked to end by (0: none). */
-ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, ddp_err *err);
+ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
 

@@ -72,6 +72,7 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
 
     if (st == DDP_OK) st = fill_views(c->path, "model", c->model, &model, err);
     if (st == DDP_OK) st = check_position(t, c, err);
+    if (st == DDP_OK) st = ddp_states_whole(t, err);
     if (st == DDP_OK) st = ddp_state_views(t, &states, err);
     if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->optimizer, &states, err);
     ddp_views_free(&states);
@@ -162,7 +163,7 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
     return arena == NULL ? DDP_OK : ddp_communicator_run(t->comm, &task, err);
 }
 
-static ddp_status compare_hashes(ddp_trainer *t, ddp_err *err)
+static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
 {
     size_t bytes = t->s->layout->elements * sizeof(float);
     ddp_text lines = {0};
@@ -171,8 +172,7 @@ static ddp_status compare_hashes(ddp_trainer *t, ddp_err *err)
     ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
                     ddp_hash64(t->params, bytes, 0));
     if (t->state1 != NULL)
-        ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                        ddp_hash64(t->state1, bytes, t->state2 == NULL ? 0 : ddp_hash64(t->state2, bytes, 0)));
+        ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
     if (t->buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
                         ddp_hash64(t->buffers, t->s->buffer_elements * sizeof(float), 0));
@@ -233,6 +233,7 @@ static void take_position(ddp_trainer *t, const struct resume_word *word, bool *
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
 {
     struct resume_word word = {0};
+    uint64_t states = 0;
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     *done = false;
@@ -248,11 +249,12 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     DDP_TRY(broadcast(t, t->params, err));
     DDP_TRY(ddp_trainer_share_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (word.found) {
-        DDP_TRY(broadcast(t, t->state1, err));
-        DDP_TRY(broadcast(t, t->state2, err));
+        if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
+        DDP_TRY(ddp_states_spread(t, &states, err));
         take_position(t, &word, done);
     }
-    DDP_TRY(compare_hashes(t, err));
+    ddp_states_free(t);
+    DDP_TRY(compare_hashes(t, states, err));
     t->s->phase = DDP_EXIT_CHECKPOINT;
     if (training) return *done ? DDP_OK : set_aside(t, err);
     t->step = word.meta.step;
@@ -304,8 +306,10 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     t->s->phase = DDP_EXIT_PEER;
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
     DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
-    DDP_TRY(ddp_shards_gather_state(t, err));
+    DDP_TRY(ddp_states_whole(t, err));
+    DDP_TRY(ddp_states_gather(t, err));
     if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
+    ddp_states_free(t);
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
     DDP_TRY(ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
     if (lengths[0] > 0) {

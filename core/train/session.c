@@ -2,6 +2,7 @@
  * device, programs. Each step sets the phase, which is the exit code if it fails. */
 #include "train/plugins.h"
 #include "train/pin.h"
+#include "train/schedule.h"
 #include "base/sys.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -139,6 +140,14 @@ static ddp_status check_shares(const ddp_session *s, const void *sampler_config,
                     s->batches.batch_size);
 }
 
+uint64_t ddp_session_steps(const ddp_session *s)
+{
+    uint64_t steps = (uint64_t)s->config->train->epochs * s->steps_per_epoch,
+             most = (uint64_t)s->config->train->max_steps;
+
+    return most > 0 && most < steps ? most : steps;
+}
+
 static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_err *err)
 {
     uint64_t accumulate = (uint64_t)s->batches.accumulate;
@@ -149,6 +158,7 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
         DDP_TRY(check_shares(s, pc->sampler, err));
         s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
     }
+    if (s->train.sampler != NULL) DDP_TRY(ddp_schedule_check(s->config->optimizer, ddp_session_steps(s), err));
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
     return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);

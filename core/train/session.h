@@ -96,7 +96,8 @@ typedef struct ddp_session {
     uint32_t backend_count;
     const ddp_candidate *backend; /* the chosen one; with two of them NULL until the ranks have met */
     ddp_loaded *init, *model, *device_plugin;
-    const void *init_config;
+    ddp_loaded *hook; /* NULL: none */
+    const void *init_config, *hook_config;
     char address[64];                                 /* of [group] interface, "" where that is not given */
     char url[DDP_ENDPOINT_MAX + 64], device_name[64]; /* of the device plugin */
     const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1" */
@@ -128,6 +129,8 @@ typedef struct ddp_session {
     uint64_t arena_bytes; /* activations: the largest plan, shared by all variants */
     uint64_t steps_per_epoch, batches_per_epoch;
 } ddp_session;
+
+uint64_t ddp_session_steps(const ddp_session *s); /* updates of the whole run, wherever it goes on from */
 
 /* `config` and `log` outlive the session. On failure s->phase is the exit code and everything opened is closed again. */
 ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err);

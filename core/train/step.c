@@ -1,7 +1,9 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
+#include "train/clip.h"
 #include "train/dp.h"
 #include "train/profile.h"
+#include "train/schedule.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -36,8 +38,8 @@ static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_ru
 
 static ddp_status launch_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    if (t->profile != NULL) return ddp_profile_launch(t->profile, t->reducer, b, err);
-    return ddp_reducer_launch(t->reducer, b, err);
+    if (t->profile != NULL) return ddp_profile_launch(t->profile, t->reducer, b, t->step + 1, err);
+    return ddp_reducer_launch(t->reducer, b, t->step + 1, err);
 }
 
 /* Kernels of one micro-step. On the last one, a bucket goes out as soon as its gradients are final (overlap), or all go out
@@ -107,13 +109,14 @@ static ddp_status launch_rest(ddp_trainer *t, ddp_err *err)
 static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
     const ddp_layout *l = t->s->layout;
-    uint64_t first = l->buckets[b].first, end = first + l->buckets[b].count;
+    uint64_t first = l->buckets[b].first;
     ddp_optim_slice slice = {.param = t->params + first,
                              .grad = t->grads + first,
                              .state1 = t->state1 == NULL ? NULL : t->state1 + first,
-                             .state2 = t->state2 == NULL ? NULL : t->state2 + first};
+                             .state2 = t->state2 == NULL ? NULL : t->state2 + first,
+                             .count = ddp_bucket_elements(l, b)};
 
-    slice.count = DDP_MIN_OF(end, l->extra_offset) - first; /* the extras are not parameters */
+    if (t->shards != NULL) return ddp_shards_update_bucket(t, b, err);
     if (t->profile != NULL) return ddp_profile_update(t->profile, &t->optim, &slice, err);
     return t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err);
 }
@@ -147,25 +150,56 @@ static ddp_status not_finite(ddp_trainer *t, ddp_err *err)
     return ddp_fail(err, DDP_ERR_DATA, "%s", msg);
 }
 
-static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
+/* Of a bucket that has been reduced: this rank has all of it, or its own share. */
+static ddp_status measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    uint32_t rank = (uint32_t)ddp_group_rank(t->group);
+
+    if (t->shards != NULL) return ddp_clip_measure(t, b, rank, rank + 1, err);
+    return ddp_clip_measure(t, b, 0, (uint32_t)ddp_group_world(t->group), err);
+}
+
+/* The norm of all gradients is needed before the first of them can be used. */
+static ddp_status clip_and_update(ddp_trainer *t, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count;
-    int64_t waited = 0;
 
-    for (uint32_t b = 0; b < buckets; b++) {
-        int64_t from = ddp_now_ns();
+    if (t->shards != NULL) DDP_TRY(ddp_clip_gather(t, err));
+    if (!ddp_clip_apply(t)) return not_finite(t, err);
+    for (uint32_t b = 0; b < buckets; b++) DDP_TRY(update_bucket(t, b, err));
+    return DDP_OK;
+}
 
+static ddp_status take_bucket(ddp_trainer *t, uint32_t b, ddp_reduced *reduced, ddp_err *err)
+{
+    bool last = b + 1 == t->s->layout->bucket_count;
+
+    if (last) { /* it brings the verdict on all: a run that ends leaves it unapplied */
+        ddp_reducer_result(t->reducer, reduced);
+        if (!reduced->finite) return not_finite(t, err);
+    }
+    if (t->clip == NULL) return update_bucket(t, b, err);
+    DDP_TRY(measure_bucket(t, b, err));
+    return last ? clip_and_update(t, err) : DDP_OK;
+}
+
+static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
+{
+    int64_t waited = 0, from;
+
+    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+        from = ddp_now_ns();
         t->s->phase = DDP_EXIT_PEER;
         DDP_TRY(ddp_reducer_wait(t->reducer, b, err));
         waited += ddp_now_ns() - from;
         t->s->phase = DDP_EXIT_INTERNAL;
-        if (b + 1 == buckets) { /* the last bucket brings the verdict on all: a run that ends leaves it unapplied */
-            ddp_reducer_result(t->reducer, reduced);
-            if (!reduced->finite) return not_finite(t, err);
-        }
-        DDP_TRY(update_bucket(t, b, err));
+        DDP_TRY(take_bucket(t, b, reduced, err));
     }
-    *wait_ms = (double)waited * 1e-6;
+    from = ddp_now_ns();
+    t->s->phase = DDP_EXIT_PEER;
+    if (t->shards != NULL) DDP_TRY(ddp_shards_wait(t, err));
+    t->s->phase = DDP_EXIT_INTERNAL;
+    *wait_ms = (double)(waited + ddp_now_ns() - from) * 1e-6;
     return DDP_OK;
 }
 
@@ -184,15 +218,32 @@ static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_red
     return not_finite(t, err);
 }
 
-static ddp_status update_shares(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
+static ddp_status run_shards(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    bool finite;
     ddp_status st;
 
-    DDP_TRY(exchange(t, true, wait_ms, reduced, err));
     ddp_dp_begin_update(t);
-    st = t->profile != NULL ? ddp_profile_shards(t->profile, t, &finite, err) : ddp_shards_update(t, &finite, err);
-    DDP_TRY(ddp_dp_end_update(t, st, &finite, err));
+    st = t->profile != NULL ? ddp_profile_shards(t->profile, t, finite, err) : ddp_shards_update(t, finite, err);
+    return ddp_dp_end_update(t, st, finite, err);
+}
+
+/* Ranks read and write each other's memory. */
+static ddp_status update_direct(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
+{
+    bool finite = true;
+
+    DDP_TRY(exchange(t, true, wait_ms, reduced, err));
+    if (t->clip != NULL) {
+        int64_t from;
+
+        ddp_dp_begin_mean(t);
+        DDP_TRY(ddp_dp_end_mean(t, ddp_shards_mean(t, err), err));
+        from = ddp_now_ns();
+        DDP_TRY(ddp_clip_gather(t, err));
+        *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+        finite = ddp_clip_apply(t);
+    }
+    if (finite) DDP_TRY(run_shards(t, &finite, err));
     return exchange(t, finite, wait_ms, reduced, err);
 }
 
@@ -200,9 +251,10 @@ static ddp_status update(ddp_trainer *t, uint64_t micros, double loss_sum, doubl
                          ddp_reduced *reduced, ddp_err *err)
 {
     t->optim.step = t->step + 1;
+    t->optim.lr = ddp_schedule_lr(t->s->config->optimizer, t->step, t->lr_steps);
     t->optim.grad_scale = 1.0 / (double)micros;
     ddp_reducer_set_own(t->reducer, loss_sum, samples, ddp_trainer_asked_to_stop(t));
-    if (t->shards != NULL) return update_shares(t, wait_ms, reduced, err);
+    if (ddp_shards_direct(t)) return update_direct(t, wait_ms, reduced, err);
     DDP_TRY(launch_rest(t, err));
     return reduce_and_update(t, wait_ms, reduced, err);
 }
@@ -215,7 +267,7 @@ static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wai
                          .epoch = t->epoch + 1,
                          .loss = t->loss,
                          .lr = t->optim.lr,
-                         .grad_norm = NAN,
+                         .grad_norm = t->clip == NULL ? NAN : t->clip->norm,
                          .step_ms = step_s * 1e3,
                          .data_ms = data_ms,
                          .wait_ms = wait_ms,

@@ -59,7 +59,8 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 {
     bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
     const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
-    float *arenas[2] = {t->state1, t->state2};
+    bool whole = t->whole[0] != NULL; /* rank 0, where each has a share */
+    float *arenas[2] = {whole ? t->whole[0] : t->state1, whole ? t->whole[1] : t->state2};
 
     DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)

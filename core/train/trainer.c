@@ -1,6 +1,7 @@
 /* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
  * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
 #include "train/trainer.h"
+#include "train/clip.h"
 #include "train/dp.h"
 #include "train/pin.h"
 #include "train/profile.h"
@@ -70,14 +71,11 @@ static ddp_status shared_floats(ddp_trainer *t, float **out, ddp_err *err)
 static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 {
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
-    uint32_t states = training ? ddp_optimizer_states(t->s->config) : 0;
 
     t->s->phase = DDP_EXIT_INTERNAL;
     t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
     DDP_TRY(shared_floats(t, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, &t->grads, err));
-    if (states > 0) DDP_TRY(floats(t, &t->state1, err));
-    if (states > 1) DDP_TRY(floats(t, &t->state2, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
@@ -86,8 +84,11 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .grads = t->grads,
                          .buffers = t->buffers};
     if (!training) return ddp_dp_open(t, err);
-    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, &t->reducer, err));
+    if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, &t->hooked, err));
     DDP_TRY(ddp_shards_open(t, err));
+    DDP_TRY(ddp_states_open(t, err));
+    DDP_TRY(ddp_clip_open(t, err));
+    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, &t->reducer, err));
     return ddp_dp_open(t, err);
 }
 
@@ -106,6 +107,9 @@ static void release(ddp_trainer *t)
     if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
     if (!ddp_communicator_close(t->comm)) return;
     ddp_reducer_close(t->reducer);
+    ddp_hooked_close(t->hooked);
+    ddp_clip_close(t);
+    ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++)
         if (own[i] != NULL) ops->free(t->s->device, own[i]);
     if (t->arena != NULL) ops->free(t->s->device, t->arena);
@@ -255,7 +259,7 @@ static bool choose_overlap(const ddp_trainer *t)
     int32_t wish = t->s->config->ddp->overlap;
     unsigned local = (unsigned)ddp_group_local_size(t->group);
 
-    if (t->shards != NULL) return false; /* there is nothing to send */
+    if (ddp_shards_direct(t)) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
     return ddp_group_world(t->group) > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
@@ -283,6 +287,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     t->overlap = choose_overlap(t);
     if (!t->overlap && s->pin.pinned) ddp_communicator_stay_near(t->comm);
     ddp_trainer_optimizer(t);
+    t->lr_steps = ddp_session_steps(s);
     DDP_TRY(ddp_trainer_restore(t, &done, err));
     DDP_TRY(ddp_dp_share_all(t, err));
     if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);

@@ -2,7 +2,10 @@
  *
  *   trainer.c   the order of a run: join, memory, parameters, epochs, end
  *   step.c      one update: micro-steps, buckets, optimiser
- *   shards.c    the update where ranks see each other's memory: a share of the parameters each
+ *   shards.c    the update in shares: a share of the parameters and of the optimiser's state each
+ *   states.c    the optimiser's state, and the whole of it for a checkpoint
+ *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
+ *   hook.c      a plugin between the gradients and the wire, and what it remembers
  *   dp.c        parallel = dp: replicas on several devices of this process; team.c its threads
  *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
@@ -19,6 +22,7 @@
 #include "checkpoint/checkpoint.h"
 #include "group/group.h"
 #include "observe/observe.h"
+#include "train/hook.h"
 #include "train/reducer.h"
 #include "train/session.h"
 
@@ -33,6 +37,7 @@ typedef struct ddp_ending {
 
 typedef struct ddp_shards ddp_shards;
 typedef struct ddp_dp ddp_dp;
+typedef struct ddp_clip ddp_clip;
 typedef struct ddp_profile ddp_profile;
 
 typedef struct ddp_trainer {
@@ -47,15 +52,20 @@ typedef struct ddp_trainer {
     bool overlap, saving; /* saving: rank 0 has a checkpoint folder */
 
     /* Flat arenas of layout->elements floats, canonical f32, in bucket order. */
-    float *params, *grads, *state1, *state2; /* states NULL where the optimiser has none */
-    bool comm_memory;                        /* params and grads are the backend's memory */
-    ddp_shards *shards;                      /* each rank updates a share of the parameters; NULL: all of them */
-    ddp_dp *dp;                              /* the other replicas; NULL without parallel = dp */
-    float *buffers;                          /* s->buffer_elements, the device's; NULL where the model has none */
-    int64_t *counts;                         /* by buffer: what one of i64 holds */
-    void *arena;                             /* activations, s->arena_bytes */
+    float *params, *grads;
+    float *state1, *state2;   /* NULL where the optimiser has none; with shards of this rank's alone */
+    float *whole[2], *bounce; /* states.c */
+    bool comm_memory;         /* params and grads are the backend's memory */
+    ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
+    ddp_dp *dp;               /* the other replicas; NULL without parallel = dp */
+    float *buffers;           /* s->buffer_elements, the device's; NULL where the model has none */
+    int64_t *counts;          /* by buffer: what one of i64 holds */
+    void *arena;              /* activations, s->arena_bytes */
     ddp_bind bind;
     ddp_optim optim;
+    ddp_clip *clip;     /* NULL: gradients are not clipped */
+    ddp_hooked *hooked; /* NULL: gradients go as they are */
+    uint64_t lr_steps;  /* updates of the whole run, for the schedule */
 
     uint64_t step, epoch, cursor; /* updates done; epoch in progress, from 0; micro-batches of it consumed */
     uint64_t micro_steps;         /* done by this rank since step 0, as many as by every other */
@@ -83,11 +93,27 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
 /* The same for the trainers of one process, which all have their parameters and gradients: sets that of all[own]. */
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, ddp_err *err);
 void ddp_shards_close(ddp_trainer *t);
-/* This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
- * *finite: whether these shares of the mean gradients are. */
+bool ddp_shards_direct(const ddp_trainer *t);       /* ranks write into each other's memory */
+bool ddp_shards_split_states(const ddp_trainer *t); /* a rank has the optimiser's state of its shares alone */
+/* A rank's share of bucket b, in elements, without the extras behind the last parameter; *first: of the arena. */
+uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first);
+/* Direct. This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
+ * *finite: whether these shares of the mean gradients are. With clipping ddp_shards_mean comes first. */
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
-/* The whole optimiser state on every rank; collective, nothing where it is there already. */
-ddp_status ddp_shards_gather_state(ddp_trainer *t, ddp_err *err);
+/* Direct. This rank's shares of the mean gradients in their place, and their squares measured. */
+ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err);
+/* Not direct. The reducer has left this rank's share of bucket b: updates it and sends the parameters to all. */
+ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err);
+ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err); /* until this rank has all parameters */
+
+ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err);
+/* Memory for the whole of a state that is in shares: t->whole on rank 0. */
+ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err);
+void ddp_states_free(ddp_trainer *t);
+/* Collective, between those two: all ranks' shares to rank 0's t->whole; and from there, or from rank 0's own arenas, to every
+ * rank, with a hash of what came. */
+ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err);
 typedef struct ddp_sums {
     double loss, correct, samples;
     int32_t stop; /* the signal this rank was asked to end by, 0: none */

@@ -44,6 +44,14 @@ class Modes(Case):
                 dp = self.train(PLAIN, extra, DP3, nproc=1, name="dp")
                 self.alike(dp, self.train(PLAIN, extra, {"train": {"batch_size": 48}}, nproc=1, name="one"))
 
+    def test_dp_clips_by_the_norm_of_all_gradients(self):
+        extra = {"optimizer": {"clip_norm": 0.1, "schedule": "cosine", "warmup_steps": 5}}
+        dp = self.train(PLAIN, extra, DP, nproc=1, name="dp")
+        one = self.train(PLAIN, extra, {"train": {"batch_size": 32}}, nproc=1, name="one")
+        self.alike(dp, one)
+        for x, y in zip(self.metrics(dp.dir, "step"), self.metrics(one.dir, "step"), strict=True):
+            self.check(abs(x["grad_norm"] / y["grad_norm"] - 1) < 1e-4 and x["grad_norm"] > 0.1, (x, y))
+
     def test_dp_same_bits_every_time(self):
         a, b = (self.train(ADAMW, DP3, {"train": {"threads": 2}}, nproc=1, name=name) for name in "ab")
         self.equal(a.summary["parameter_sha256"], b.summary["parameter_sha256"])
@@ -119,6 +127,7 @@ class Modes(Case):
                 (({"train": {"parallel": "dp"}},), [], ("parallel = dp", "x.ini:", "device = cpu:0, cpu:1")),
                 (({"train": {"parallel": "dp", "device": "cpu:0, cuda:1"}},), [], ('"cpu" and "cuda"', "x.ini:")),
                 (({"train": {"parallel": "dp", "device": "cpu:0, cpu:x"}},), [], ("cpu:x is not a device", "x.ini:")),
+                ((DP, {"hook": {"plugin": "bf16"}}), [], ("[hook] plugin = bf16", "x.ini:", "parallel = ddp")),
                 ((DP, {"train": {"global_batch": 33}}), [], ("33", "each device counts as a rank"))):
             for more in ([], ["--check"]):
                 r = self.run("-c", self.ini("x.ini", *layers), *args, *more)

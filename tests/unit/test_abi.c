@@ -6,7 +6,7 @@
 
 #define HEADERS DDP_SRCDIR "/core/include"
 static const char *const headers[] = {"plugin", "backend", "init",    "program", "device",
-                                      "graph",  "model",   "sampler", "dataset"};
+                                      "graph",  "model",   "sampler", "dataset", "hook"};
 
 static void no_member_moved(void **state)
 {

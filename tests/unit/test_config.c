@@ -523,7 +523,7 @@ static void tables(void **state)
     ddp_err err = {0};
 
     (void)state;
-    assert_int_equal(sections, 12);
+    assert_int_equal(sections, 13);
     for (size_t i = 0; i < sections; i++) {
         const ddp_option *options = ddp_config_options(names[i], &count);
 
@@ -531,7 +531,7 @@ static void tables(void **state)
         if (ddp_options_check(options, count, sizeof(*options), 4096, &err) != DDP_OK)
             fail_msg("[%s] %s", names[i], err.msg);
     }
-    assert_null(ddp_config_options("hook", &count));
+    assert_null(ddp_config_options("hooks", &count));
     assert_int_equal(count, 0);
 }
 

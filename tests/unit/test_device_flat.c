@@ -215,6 +215,16 @@ static void test_updates_are_torchs(void **state)
     }
 }
 
+static void expect_update(float *const *params, uint32_t ranks, const float *plain, float *const *state1, uint64_t n,
+                          uint64_t bad)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        for (uint64_t i = 0; i < n; i++)
+            if (i != bad && (bits(params[r][i]) != bits(plain[i]) || bits(state1[0][i]) != bits(state1[1][i])))
+                fail_msg("%u ranks, rank %u: element %llu of %llu", ranks, r, (unsigned long long)i,
+                         (unsigned long long)n);
+}
+
 /* A slice of `n` under `ranks` ranks, each with its gradients: the bits of the mean's update, on all of them. */
 static void run_peers(fixture *f, uint32_t ranks, uint64_t n, uint64_t bad)
 {
@@ -252,11 +262,24 @@ static void run_peers(fixture *f, uint32_t ranks, uint64_t n, uint64_t bad)
     o.peers = &peers;
     OK(f, f->ops->optim_step(f->device, &o, &s, &f->err));
     assert_int_equal(not_finite, bad < n ? bad : n);
-    for (uint32_t r = 0; r < ranks; r++)
-        for (uint64_t i = 0; i < n; i++)
-            if (i != bad && (bits(params[r][i]) != bits(plain[i]) || bits(state1[0][i]) != bits(state1[1][i])))
-                fail_msg("%u ranks, rank %u: element %llu of %llu", ranks, r, (unsigned long long)i,
-                         (unsigned long long)n);
+    expect_update(params, ranks, plain, state1, n, bad);
+    /* in two passes: the mean in the place of one of the gradients, then the update of all from there */
+    for (uint64_t i = 0; i < n; i++) {
+        params[1][i] = (float)(i % 97) * 0.11f;
+        state1[1][i] = (float)(i % 31) * 0.01f;
+        params[0][i] = NAN;
+    }
+    not_finite = 12345678;
+    o.algorithm = DDP_OPTIM_MEAN;
+    OK(f, f->ops->optim_step(f->device, &o, &(ddp_optim_slice){.param = grads[1], .count = n}, &f->err));
+    assert_int_equal(not_finite, bad < n ? bad : n);
+    o.algorithm = DDP_OPTIM_SGD;
+    peers.grads = NULL;
+    s.grad = grads[1];
+    not_finite = 12345678;
+    OK(f, f->ops->optim_step(f->device, &o, &s, &f->err));
+    assert_int_equal(not_finite, 12345678);
+    expect_update(params, ranks, plain, state1, n, bad);
     for (uint32_t r = 0; r < ranks; r++) {
         free(grads[r]);
         free(params[r]);
@@ -296,6 +319,9 @@ static void test_update_refusals(void **state)
     assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_OK);
     o.struct_size = sizeof(o);
     o.peers = NULL;
+    o.algorithm = DDP_OPTIM_MEAN;
+    assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_INVALID);
+    o.algorithm = DDP_OPTIM_SGD;
     o.step = 0;
     assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_INVALID);
 }

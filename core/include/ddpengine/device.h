@@ -62,7 +62,7 @@ typedef struct ddp_run {
 /* Ranks that see each other's memory: the gradient of a slice is the mean of grads[0 .. count - 1], added in that order, with the
  * bits of an all_reduce with DDP_AVG, and slice->grad is not used; the new parameters go to each of params, slice->param among
  * them. All are addresses of the slice's first element. *not_finite gets the index of the first mean that is not finite, or
- * slice->count. */
+ * slice->count. grads NULL: the gradient is slice->grad, and *not_finite is not written. */
 typedef struct ddp_optim_peers {
     uint32_t struct_size, count;
     const float *const *grads;
@@ -71,8 +71,9 @@ typedef struct ddp_optim_peers {
 } ddp_optim_peers;
 
 /* One update of a flat slice, PyTorch's formulas (torch.optim.SGD, Adam, AdamW; dampening 0, amsgrad off), the same bits
- * on every CPU. g is grad * grad_scale. */
-enum { DDP_OPTIM_SGD = 1, DDP_OPTIM_ADAM, DDP_OPTIM_ADAMW };
+ * on every CPU. g is grad * grad_scale. MEAN is no update: slice->param gets the mean of the peers' gradients and may be one of
+ * them; peers->params, states and all other numbers are not used. */
+enum { DDP_OPTIM_SGD = 1, DDP_OPTIM_ADAM, DDP_OPTIM_ADAMW, DDP_OPTIM_MEAN };
 
 typedef struct ddp_optim {
     uint32_t struct_size, algorithm;

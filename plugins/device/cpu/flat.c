@@ -39,16 +39,26 @@ static void note_not_finite(update_job *j, int64_t first, const float *g, int64_
     while (bad < n && place < known && !atomic_compare_exchange_weak(&j->not_finite, &known, place)) continue;
 }
 
+static void peers_mean(update_job *j, float *out, int64_t first, int64_t n)
+{
+    const float *grads[CPU_MAX_PEERS];
+
+    for (uint32_t p = 0; p < j->peers->count; p++) grads[p] = j->peers->grads[p] + first;
+    j->k->mean(out, grads, j->peers->count, n);
+    note_not_finite(j, first, out, n);
+}
+
 /* Each gradient is read, and each copy of the parameters written, once. */
 static void peers_block(update_job *j, int64_t first, int64_t n)
 {
     const ddp_optim_slice *s = j->s;
-    const float *grads[CPU_MAX_PEERS];
-    _Alignas(64) float g[PEER_BLOCK];
+    _Alignas(64) float mean[PEER_BLOCK];
+    const float *g = mean;
 
-    for (uint32_t p = 0; p < j->peers->count; p++) grads[p] = j->peers->grads[p] + first;
-    j->k->mean(g, grads, j->peers->count, n);
-    note_not_finite(j, first, g, n);
+    if (j->peers->grads != NULL)
+        peers_mean(j, mean, first, n);
+    else
+        g = s->grad + first;
     j->k->update(j->u, s->param + first, at(s->state1, first), at(s->state2, first), g, n);
     for (uint32_t p = 0; p < j->peers->count; p++) {
         float *to = j->peers->params[p] + first;
@@ -64,6 +74,20 @@ static void update_with_peers(void *ctx, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i += PEER_BLOCK)
         peers_block(ctx, i, last - i < PEER_BLOCK ? last - i : PEER_BLOCK);
+}
+
+/* The result may lie in the place of one of the gradients, so it goes there by way of a block of its own. */
+static void mean_of_peers(void *ctx, int64_t first, int64_t last)
+{
+    update_job *j = ctx;
+    _Alignas(64) float mean[PEER_BLOCK];
+
+    for (int64_t i = first; i < last; i += PEER_BLOCK) {
+        int64_t n = last - i < PEER_BLOCK ? last - i : PEER_BLOCK;
+
+        peers_mean(j, mean, i, n);
+        memcpy(j->s->param + i, mean, (size_t)n * sizeof(*mean));
+    }
 }
 
 static void update_constants(const ddp_optim *o, cpu_update *u)
@@ -90,26 +114,43 @@ static void update_constants(const ddp_optim *o, cpu_update *u)
     };
 }
 
-ddp_status cpu_optim_step(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err)
+static ddp_status check_update(const ddp_optim *o, const ddp_optim_slice *s, const ddp_optim_peers *peers, ddp_err *err)
 {
-    bool adam = o->algorithm == DDP_OPTIM_ADAM || o->algorithm == DDP_OPTIM_ADAMW;
-    const ddp_optim_peers *peers = o->struct_size >= sizeof(*o) ? o->peers : NULL;
-    cpu_update u;
-    update_job job = {.k = d->kernels, .u = &u, .s = s, .peers = peers, .not_finite = s->count};
+    bool adam = o->algorithm == DDP_OPTIM_ADAM || o->algorithm == DDP_OPTIM_ADAMW,
+         mean = o->algorithm == DDP_OPTIM_MEAN;
 
-    if (!adam && o->algorithm != DDP_OPTIM_SGD)
+    if (!adam && !mean && o->algorithm != DDP_OPTIM_SGD)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\": optimiser algorithm %u is not known to this plugin",
                         o->algorithm);
-    if (o->step == 0) return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": optimiser steps count from 1, not 0");
-    if ((adam && (s->state1 == NULL || s->state2 == NULL)) || (!adam && o->momentum != 0.0 && s->state1 == NULL))
+    if (mean && (peers == NULL || peers->grads == NULL))
+        return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": a mean of no gradients");
+    if (!mean && o->step == 0)
+        return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": optimiser steps count from 1, not 0");
+    if ((adam && (s->state1 == NULL || s->state2 == NULL)) ||
+        (o->algorithm == DDP_OPTIM_SGD && o->momentum != 0.0 && s->state1 == NULL))
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": optimiser state is missing for algorithm %u",
                         o->algorithm);
     if (peers != NULL && (peers->count == 0 || peers->count > CPU_MAX_PEERS))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\": an update with %u peers, it can do 1 to %d",
                         peers->count, CPU_MAX_PEERS);
-    update_constants(o, &u);
-    cpu_parallel(d->threads, (int64_t)s->count, UPDATE_GRAIN, peers != NULL ? update_with_peers : update_piece, &job);
-    if (peers != NULL) *peers->not_finite = job.not_finite;
+    return DDP_OK;
+}
+
+ddp_status cpu_optim_step(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err)
+{
+    const ddp_optim_peers *peers = o->struct_size >= sizeof(*o) ? o->peers : NULL;
+    bool mean = o->algorithm == DDP_OPTIM_MEAN;
+    cpu_update u;
+    update_job job = {.k = d->kernels, .u = &u, .s = s, .peers = peers, .not_finite = s->count};
+
+    if (check_update(o, s, peers, err) != DDP_OK) return err->status;
+    if (!mean) update_constants(o, &u);
+    cpu_parallel(d->threads, (int64_t)s->count, UPDATE_GRAIN,
+                 mean            ? mean_of_peers
+                 : peers != NULL ? update_with_peers
+                                 : update_piece,
+                 &job);
+    if (peers != NULL && peers->grads != NULL) *peers->not_finite = job.not_finite;
     return DDP_OK;
 }
 

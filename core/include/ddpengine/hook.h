@@ -1,0 +1,83 @@
+/* ddpengine/hook.h -- kind `hook`: what goes over the wire in place of a bucket's gradients.
+ *
+ * A bucket is reduced in three calls: `compress` on the rank's compute thread as soon as its gradients are final, `exchange` on
+ * the queue thread, which alone may use the group, and `decompress` on the compute thread again, when the wire may already be
+ * busy with the next bucket. Calls of different buckets run side by side, those of one bucket never; every rank makes the calls
+ * of a thread in the same order, buckets 0, 1, .. in each update. Nothing between open and close may allocate.
+ *
+ * Every rank must end with the same bits: what decompress writes may depend only on what the group has given to all.
+ */
+#ifndef DDPENGINE_HOOK_H
+#define DDPENGINE_HOOK_H
+
+#include <ddpengine/backend.h>
+#include <ddpengine/program.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DDP_HOOK_ABI 1u
+
+typedef struct ddp_hook ddp_hook; /* defined by the plugin */
+
+/* Collectives of the run's ranks, with the rules of backend.h; blocking, from `exchange` alone. A slot that the backend lacks is
+ * composed of others, or NULL. Errors go back to the core as they are. */
+typedef struct ddp_hook_group {
+    uint32_t struct_size, rank, world_size, reserved0;
+    void *ctx;
+    ddp_status (*all_reduce)(void *ctx, const ddp_coll *a, ddp_err *err);
+    ddp_status (*broadcast)(void *ctx, const ddp_coll *a, ddp_err *err);
+    ddp_status (*all_gather)(void *ctx, const ddp_coll *a, ddp_err *err);
+    ddp_status (*all_to_all)(void *ctx, const ddp_coll *a, ddp_err *err); /* NULL: the backend has none */
+} ddp_hook_group;
+
+/* A parameter's gradient, or a stretch of whole rows of it, within a bucket. */
+typedef struct ddp_hook_tensor {
+    const char *name;          /* "fc1.weight" */
+    uint64_t offset, elements; /* from the bucket's first element */
+    uint32_t rank, reserved0;
+    int64_t dims[DDP_MAX_DIMS];
+} ddp_hook_tensor;
+
+typedef struct ddp_hook_bucket {
+    uint64_t count; /* elements; those between tensors are zero on every rank */
+    const ddp_hook_tensor *tensors;
+    uint32_t tensor_count, dtype; /* dtype: of the gradients, today always DDP_F32 */
+} ddp_hook_bucket;
+
+typedef struct ddp_hook_params {
+    uint32_t struct_size, bucket_size, tensor_size, bucket_count; /* bucket_size, tensor_size: strides of the arrays */
+    uint64_t seed;                                                /* [train] seed */
+    const ddp_hook_bucket *buckets;                               /* valid until close, as is the group */
+    const ddp_hook_group *group;
+} ddp_hook_params;
+
+/* What a hook remembers from update to update, f32, in host memory; the core saves and loads it in place. */
+typedef struct ddp_hook_state {
+    const char *name; /* unique within the hook, without spaces */
+    float *data;
+    uint64_t elements;
+    uint32_t shared, reserved0; /* 1: the same on all ranks; 0: each rank's own, whose mean over the ranks is what counts */
+} ddp_hook_state;
+
+typedef struct ddp_hook_ops {
+    uint32_t struct_size, state_version; /* state_version: a checkpoint of another is refused */
+    uint64_t needs;                      /* DDP_CAP_* of backend.h: slots of the group that `exchange` uses */
+    ddp_status (*open)(const ddp_host *host, const void *config, const ddp_hook_params *p, ddp_hook **out,
+                       ddp_err *err);
+    void (*close)(ddp_hook *h);
+    /* grads: the bucket's `count` gradients of this rank; `update` is 1 for the first of the run. */
+    ddp_status (*compress)(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err);
+    ddp_status (*exchange)(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err);
+    /* Leaves the mean over the ranks, as nearly as the hook gives it, in grads. */
+    ddp_status (*decompress)(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err);
+    /* The arrays of its state, the same list on every rank, valid until close; returns their number. May be NULL: none. Not
+     * called while an update is made. */
+    uint32_t (*states)(ddp_hook *h, const ddp_hook_state **out);
+} ddp_hook_ops;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

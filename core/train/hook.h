@@ -1,0 +1,27 @@
+/* train/hook.h -- the hook of a run: a plugin that stands between a bucket's gradients and the wire.
+ *
+ * The trainer's thread opens, compresses, decompresses and closes; the queue thread exchanges. */
+#ifndef DDP_HOOKED_H
+#define DDP_HOOKED_H
+
+#include "group/group.h"
+#include "train/session.h"
+
+typedef struct ddp_hooked ddp_hooked;
+
+/* Whether a backend can do what the hook asks of the group; the error names what is missing. */
+ddp_status ddp_hook_check(const ddp_loaded *hook, const ddp_loaded *backend, ddp_err *err);
+
+/* `grads` is the gradient arena. Session, communicator and arena outlive it. */
+ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked **out, ddp_err *err);
+void ddp_hooked_close(ddp_hooked *h);
+/* Bucket b's gradients are final: compresses them and queues the exchange. `update` counts from 1. */
+ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err);
+/* The exchange is done: leaves the mean in the arena. */
+ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err);
+
+/* What it remembers; 0: nothing. */
+uint32_t ddp_hooked_states(ddp_hooked *h, const ddp_hook_state **out);
+uint32_t ddp_hooked_version(const ddp_hooked *h);
+
+#endif
