@@ -41,7 +41,7 @@ struct ddp_loader {
     const ddp_field *fields;
     size_t *sample_bytes; /* by field */
     uint64_t *indices;    /* count entries, of the running epoch */
-    uint64_t slot_count, worker_count;
+    uint64_t slot_count, worker_count, hold;
     slot *slots;
     worker *workers; /* one without a thread when worker_count is 0 */
     uint64_t threads_started;
@@ -207,11 +207,11 @@ ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_e
     return status;
 }
 
-/* Gives back the slot of the batch that the caller has finished with; with the lock held. */
+/* Gives back the slot of the batch that the caller has finished with, which is about to take one more; with the lock held. */
 static void release_held(ddp_loader *l)
 {
-    if (l->held == l->next) return;
-    l->held = l->next;
+    if (l->next - l->held < l->hold) return;
+    l->held++;
     if (l->worker_count > 0) /* whose batch may now be made */
         pthread_cond_signal(&l->workers[(l->held + l->slot_count - 1) % l->worker_count].wake);
 }
@@ -384,7 +384,8 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     l->count = l->sampler_ops->count(l->sampler);
     l->batches = l->count / l->batch_size + (l->count % l->batch_size != 0);
     l->worker_count = (uint64_t)p->workers;
-    l->slot_count = l->worker_count == 0 ? 1 : (uint64_t)DDP_MAX_OF(p->prefetch, 2);
+    l->hold = (uint64_t)DDP_MAX_OF(p->hold, 1);
+    l->slot_count = (l->worker_count == 0 ? 1 : (uint64_t)DDP_MAX_OF(p->prefetch, 2)) + l->hold - 1;
     atomic_init(&l->cancel, true);
 
     status = make_indices(l, err);

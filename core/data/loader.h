@@ -21,6 +21,7 @@ typedef struct ddp_loader_params {
     const ddp_sampler_ops *sampler_ops;
     ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
     int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */
+    int64_t hold;         /* batches that stay valid, the newest among them; 0 is 1 */
     uint32_t parts;       /* that a batch is given out in, ddp_batch_part; divides batch_size, 0 is 1 */
     int64_t workers;      /* 0: batches are made in ddp_loader_next itself */
     int64_t prefetch;     /* slots, at least 2 with workers */
@@ -28,7 +29,7 @@ typedef struct ddp_loader_params {
 
 typedef struct ddp_batch {
     int64_t count;           /* samples */
-    void *const *buffers;    /* by field, of the first part; valid until the next ddp_loader_next or _begin */
+    void *const *buffers;    /* by field, of the first part; valid until `hold` more have been taken, or _begin */
     const uint64_t *indices; /* `count` dataset indices */
 } ddp_batch;
 

@@ -27,7 +27,8 @@ ddp_random ddp_trainer_random(const ddp_trainer *t)
 {
     return (ddp_random){.seed = t->s->config->train->seed,
                         .stream = t->micro_steps * ddp_session_parts(t->s) +
-                                  (uint64_t)t->s->launch.rank * t->s->replicas + t->s->replica};
+                                  (uint64_t)t->s->launch.rank * t->s->replicas +
+                                  (t->s->replicas > 1 ? t->s->member : 0)};
 }
 
 ddp_status ddp_trainer_share_buffers(ddp_trainer *t, ddp_err *err)

@@ -92,7 +92,7 @@ ddp_status ddp_session_find_devices(ddp_session *s, ddp_err *err)
     s->phase = DDP_EXIT_CONFIG;
     s->device_text = ddp_settings_find(&s->config->settings, "train", "device")->value;
     s->device_count = 0;
-    s->replicas = 1;
+    s->replicas = s->stages = 1;
     for (size_t i = 0; i < list->count; i++)
         if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
     if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */

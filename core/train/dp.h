@@ -21,15 +21,10 @@ bool ddp_dp_close(ddp_trainer *t);
 ddp_status ddp_dp_share_all(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_dp_share_buffers(ddp_trainer *t, ddp_err *err);
 
-/* ddp_trainer_micro_step and ddp_trainer_eval_batch by all replicas; and the others' side of ddp_shards_mean and
- * ddp_shards_update, which replica 0 calls in between. Nothing without replicas. */
+/* ddp_trainer_micro_step and ddp_trainer_eval_batch by all replicas. */
 ddp_status ddp_dp_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
                              ddp_err *err);
 ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
-void ddp_dp_begin_mean(ddp_trainer *t);
-ddp_status ddp_dp_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err);
-void ddp_dp_begin_update(ddp_trainer *t);
-ddp_status ddp_dp_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err);
 
 /* All replicas' parameters are the same bits; else DDP_EXIT_DIVERGED, with the device and the first parameter. */
 ddp_status ddp_dp_check(ddp_trainer *t, ddp_err *err);

@@ -62,7 +62,7 @@ static ddp_pin_rank own_rank(const ddp_session *s)
 
     return (ddp_pin_rank){.mask = ddp_hash64(list, count * sizeof(*list), 0),
                           .processors = (uint32_t)count,
-                          .threads = s->threads * s->replicas};
+                          .threads = s->threads * ddp_session_devices(s)};
 }
 
 static ddp_status choose(ddp_session *s, const ddp_pin_rank *ranks, uint32_t own, uint32_t count, ddp_err *err)
@@ -98,7 +98,7 @@ ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
 void ddp_session_pin_text(const ddp_session *s, ddp_text *out)
 {
     const int32_t *list;
-    uint32_t threads = s->threads * s->replicas;
+    uint32_t threads = s->threads * ddp_session_devices(s);
 
     if (!s->pin.pinned || ddp_processors(&list) == 0) {
         ddp_text_printf(out, "not pinned");

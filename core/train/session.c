@@ -205,7 +205,7 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
     s->buffer_elements = ddp_graph_buffer_elements(s->graph);
     return ddp_layout_create(s->graph, s->config->ddp->first_bucket_size, s->config->ddp->bucket_size,
-                             (uint32_t)ddp_session_parts(s), &s->layout, err);
+                             (uint32_t)ddp_session_shares(s), &s->layout, err);
 }
 
 const char *ddp_session_precision(const ddp_session *s)
@@ -216,13 +216,13 @@ const char *ddp_session_precision(const ddp_session *s)
 static uint32_t compute_threads(const ddp_session *s)
 {
     if (s->config->train->threads > 0) return (uint32_t)s->config->train->threads;
-    return DDP_MAX_OF(ddp_cpu_count() / ((unsigned)s->launch.local_size * s->replicas), 1);
+    return DDP_MAX_OF(ddp_cpu_count() / ((unsigned)s->launch.local_size * ddp_session_devices(s)), 1);
 }
 
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
 {
     ddp_device_params p = {.struct_size = sizeof(p),
-                           .ordinal = s->ordinals[s->replica],
+                           .ordinal = s->ordinals[s->member],
                            .threads = compute_threads(s),
                            .precision = (uint32_t)s->config->train->precision,
                            .local_rank = (uint32_t)s->launch.local_rank,

@@ -103,7 +103,8 @@ typedef struct ddp_session {
     const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1" */
     uint32_t ordinals[DDP_MAX_DEVICES], device_count;
     uint32_t replicas; /* of this process, which share a batch out: devices with parallel = dp, else 1 */
-    uint32_t replica;  /* which of them this session has the device of; 0 but in train/dp.c */
+    uint32_t stages;   /* of this process, which divide the model up: devices with parallel = model, else 1 */
+    uint32_t member;   /* which of the devices this session has; 0 but in train/crew.c */
     ddp_init *init_handle;
     const ddp_init_ops *init_ops;
 
@@ -145,7 +146,14 @@ void ddp_session_close(ddp_session *s);
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
 /* Parts that a global batch is split into: ranks, or replicas of the one there is. */
 static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_t)s->launch.world * s->replicas; }
-/* The device of ordinals[replica], by the thread that will use it; the plugin does not count it as live. */
+/* Devices that this process trains on, which share out the update. */
+static inline uint32_t ddp_session_devices(const ddp_session *s) { return DDP_MAX_OF(s->replicas, s->stages); }
+/* The same shares where ranks have them: what the layout and the update are divided by. */
+static inline uint64_t ddp_session_shares(const ddp_session *s)
+{
+    return (uint64_t)s->launch.world * ddp_session_devices(s);
+}
+/* The device of ordinals[member], by the thread that will use it; the plugin does not count it as live. */
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
 /* Frees the variants too. */
 void ddp_session_close_device(ddp_session *s);

@@ -80,9 +80,10 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     return t->shards->direct ? find_peers(t, t->shards, err) : DDP_OK;
 }
 
-ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, ddp_err *err)
+ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
 {
     DDP_TRY(create(all[own], count, own, err));
+    all[own]->shards->peers.count = arenas;
     all[own]->shards->direct = all[own]->shards->whole_states = true;
     for (uint32_t r = 0; r < count; r++) {
         all[own]->shards->params[r] = all[r]->params;

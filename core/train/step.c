@@ -1,6 +1,7 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
 #include "train/clip.h"
+#include "train/crew.h"
 #include "train/dp.h"
 #include "train/profile.h"
 #include "train/schedule.h"
@@ -222,9 +223,9 @@ static ddp_status run_shards(ddp_trainer *t, bool *finite, ddp_err *err)
 {
     ddp_status st;
 
-    ddp_dp_begin_update(t);
+    ddp_crew_begin_update(t);
     st = t->profile != NULL ? ddp_profile_shards(t->profile, t, finite, err) : ddp_shards_update(t, finite, err);
-    return ddp_dp_end_update(t, st, finite, err);
+    return ddp_crew_end_update(t, st, finite, err);
 }
 
 /* Ranks read and write each other's memory. */
@@ -236,8 +237,8 @@ static ddp_status update_direct(ddp_trainer *t, double *wait_ms, ddp_reduced *re
     if (t->clip != NULL) {
         int64_t from;
 
-        ddp_dp_begin_mean(t);
-        DDP_TRY(ddp_dp_end_mean(t, ddp_shards_mean(t, err), err));
+        ddp_crew_begin_mean(t);
+        DDP_TRY(ddp_crew_end_mean(t, ddp_shards_mean(t, err), err));
         from = ddp_now_ns();
         DDP_TRY(ddp_clip_gather(t, err));
         *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;

@@ -6,7 +6,9 @@
  *   states.c    the optimiser's state, and the whole of it for a checkpoint
  *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
  *   hook.c      a plugin between the gradients and the wire, and what it remembers
- *   dp.c        parallel = dp: replicas on several devices of this process; team.c its threads
+ *   dp.c        parallel = dp: replicas on several devices of this process
+ *   pipeline.c  parallel = model: stages of the model on several devices; channel.c what passes between them
+ *   crew.c      what both have: the other devices, and the update; team.c its threads
  *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
  *   buffers.c   what the model keeps and does not train, and the random numbers of a step
@@ -36,7 +38,9 @@ typedef struct ddp_ending {
 } ddp_ending;
 
 typedef struct ddp_shards ddp_shards;
+typedef struct ddp_crew ddp_crew;
 typedef struct ddp_dp ddp_dp;
+typedef struct ddp_pipeline ddp_pipeline;
 typedef struct ddp_clip ddp_clip;
 typedef struct ddp_profile ddp_profile;
 
@@ -57,7 +61,9 @@ typedef struct ddp_trainer {
     float *whole[2], *bounce; /* states.c */
     bool comm_memory;         /* params and grads are the backend's memory */
     ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
-    ddp_dp *dp;               /* the other replicas; NULL without parallel = dp */
+    ddp_crew *crew;           /* the other devices; NULL: there are none */
+    ddp_dp *dp;               /* NULL without parallel = dp */
+    ddp_pipeline *pipeline;   /* NULL without parallel = model */
     float *buffers;           /* s->buffer_elements, the device's; NULL where the model has none */
     int64_t *counts;          /* by buffer: what one of i64 holds */
     void *arena;              /* activations, s->arena_bytes */
@@ -90,8 +96,9 @@ int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a
 void ddp_trainer_optimizer(ddp_trainer *t);          /* fills t->optim from the config */
 /* Sets t->shards where each rank is to update a share of the parameters. */
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
-/* The same for the trainers of one process, which all have their parameters and gradients: sets that of all[own]. */
-ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, ddp_err *err);
+/* The same for the trainers of one process, which all have their parameters and gradients, each its own (`arenas` is `count`) or
+ * all the same (1): sets that of all[own]. */
+ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err);
 void ddp_shards_close(ddp_trainer *t);
 bool ddp_shards_direct(const ddp_trainer *t);       /* ranks write into each other's memory */
 bool ddp_shards_split_states(const ddp_trainer *t); /* a rank has the optimiser's state of its shares alone */

@@ -260,6 +260,36 @@ static void test_parts(void **state)
         }
 }
 
+/* With `hold` the last batches stay as they are while later ones are made. */
+static void test_hold(void **state)
+{
+    enum { HOLD = 3 };
+    setting s;
+
+    (void)state;
+    for (size_t w = 0; w < DDP_COUNT(worker_counts); w++) {
+        ddp_batch batches[HOLD];
+        ddp_loader *l;
+        ddp_err err = {0};
+
+        set_up(&s, 205, 10, worker_counts[w], 2);
+        s.params.hold = HOLD;
+        l = open_loader(&s);
+        for (uint64_t epoch = 0; epoch < 2; epoch++) {
+            begin(l, epoch, epoch);
+            for (uint64_t b = epoch; b < 21; b++) {
+                if (ddp_loader_next(l, &batches[b % HOLD], &err) != DDP_OK) fail_msg("batch %d: %s", (int)b, err.msg);
+                for (uint64_t old = b >= epoch + HOLD ? b - HOLD + 1 : epoch; old <= b; old++)
+                    for (int64_t i = 0; i < batches[old % HOLD].count; i++)
+                        assert_int_equal(((int64_t *)batches[old % HOLD].buffers[1])[i],
+                                         nth_index(epoch, old * 10 + (uint64_t)i));
+            }
+            expect_end(l);
+        }
+        ddp_loader_close(l);
+    }
+}
+
 static void test_resume(void **state)
 {
     setting s;
@@ -525,13 +555,13 @@ static void test_bad_params(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_resume),         cmocka_unit_test(test_begin_again),
-        cmocka_unit_test(test_empty),          cmocka_unit_test(test_read_error),
-        cmocka_unit_test(test_sampler_error),  cmocka_unit_test(test_close_early),
-        cmocka_unit_test(test_prefetch_bound), cmocka_unit_test(test_parallel),
-        cmocka_unit_test(test_no_allocation),  cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_bad_params),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_hold),          cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_begin_again),   cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_read_error),    cmocka_unit_test(test_sampler_error),
+        cmocka_unit_test(test_close_early),   cmocka_unit_test(test_prefetch_bound),
+        cmocka_unit_test(test_parallel),      cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_bad_params),
     };
 
     (void)alarm(120); /* a loader that hangs is a failure, not a hung test run */
