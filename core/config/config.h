@@ -61,7 +61,7 @@ ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 /* ---- the core's own sections ------------------------------------------------------------------------------------------ */
 enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
 enum { DDP_SHARD_AUTO = 0, DDP_SHARD_NO };
-enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP };
+enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
 typedef enum ddp_pin_wish { DDP_PIN_AUTO = 0, DDP_PIN_YES, DDP_PIN_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };

@@ -48,14 +48,15 @@ static const ddp_option group_options[] = {
 
 #define AT(field) offsetof(struct ddp_train_config, field)
 static const ddp_option train_options[] = {
-    {"parallel", "ddp", "ddp|dp",
-     "ddp has one device a rank; dp trains a replica on each of several devices within one process, world_size being "
-     "1.",
+    {"parallel", "ddp", "ddp|dp|model",
+     "ddp has one device a rank; within one process, world_size being 1, dp trains a replica on each of several "
+     "devices, and "
+     "model puts the layers of one model on them, as [model.NAME] place says.",
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
-     "Device plugin, and behind a colon which of its devices, as in cuda:1; with parallel = dp a list, as in cpu:0, "
-     "cpu:1. "
-     "Of cpu each number is a set of compute threads.",
+     "Device plugin, and behind a colon which of its devices, as in cuda:1; with parallel = dp or model a list, as in "
+     "cpu:0, "
+     "cpu:1. Of cpu each number is a set of compute threads.",
      DDP_OPT_STRING, R | L, AT(device)},
     {"threads", "0", "0..4096",
      "Compute threads of a device; 0 is the processors divided by the ranks on this host and by the devices of a rank.",

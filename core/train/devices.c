@@ -67,21 +67,44 @@ static ddp_status check_hook(ddp_session *s, ddp_err *err)
     return ddp_at_key(s, "hook", "plugin", err);
 }
 
-static ddp_status check_dp(ddp_session *s, ddp_err *err)
+/* What dp and model have in common. */
+static ddp_status check_several(ddp_session *s, const char *mode, const char *does, ddp_err *err)
 {
     if (s->launch.world > 1) {
         (void)ddp_fail(err, DDP_ERR_CONFIG,
-                       "[train] parallel = dp is one process with several devices, but there are %d ranks (%s); start "
+                       "[train] parallel = %s is one process with several devices, but there are %d ranks (%s); start "
                        "one, or write parallel = ddp",
-                       s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
+                       mode, s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
         return ddp_at_key(s, "train", "parallel", err);
     }
-    if (s->device_count > 1) return DDP_OK;
-    (void)ddp_fail(err, DDP_ERR_CONFIG,
-                   "[train] parallel = dp trains a replica on each of several devices, but device = %s is one; write "
-                   "for example device = %s:0, %s:1, or parallel = ddp",
-                   s->device_text, s->device_name, s->device_name);
+    if (s->device_count > 1) return check_hook(s, err);
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[train] parallel = %s %s each of several devices, but device = %s is one; write for example device = "
+        "%s:0, %s:1, or parallel = ddp",
+        mode, does, s->device_text, s->device_name, s->device_name);
     return ddp_at_key(s, "train", "parallel", err);
+}
+
+static ddp_status use_devices(ddp_session *s, ddp_err *err)
+{
+    switch (s->config->train->parallel) {
+    case DDP_PARALLEL_DP:
+        DDP_TRY(check_several(s, "dp", "trains a replica on", err));
+        s->replicas = s->device_count;
+        return DDP_OK;
+    case DDP_PARALLEL_MODEL:
+        if (s->launch.purpose != DDP_TO_TRAIN) return DDP_OK; /* the whole model on the first one */
+        DDP_TRY(check_several(s, "model", "puts layers on", err));
+        if (s->launch.profile)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "--profile measures one device, and [train] parallel = model has %u; add --set "
+                            "train.parallel=ddp --set train.device=%s:%u to measure the model on one",
+                            s->device_count, s->device_name, s->ordinals[0]);
+        s->stages = s->device_count;
+        return DDP_OK;
+    default: return check_ddp(s, err);
+    }
 }
 
 ddp_status ddp_session_find_devices(ddp_session *s, ddp_err *err)
@@ -96,8 +119,38 @@ ddp_status ddp_session_find_devices(ddp_session *s, ddp_err *err)
     for (size_t i = 0; i < list->count; i++)
         if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
     if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */
-    if (s->config->train->parallel != DDP_PARALLEL_DP) return check_ddp(s, err);
-    DDP_TRY(check_dp(s, err));
-    s->replicas = s->device_count;
-    return check_hook(s, err);
+    return use_devices(s, err);
+}
+
+ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
+{
+    uint32_t places = ddp_graph_places(s->graph);
+
+    if (s->stages == 1) return DDP_OK;
+    s->phase = DDP_EXIT_CONFIG;
+    if (places == 0) {
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that "
+            "can have an option place, as [model.gpt2] has: place = 0:0, 2:1",
+            s->model->desc.name);
+        return ddp_at_key(s, "train", "parallel", err);
+    }
+    if (places > s->stages) {
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] device = %s has devices 0 to %u, and model \"%s\" places a layer on device %u; name one "
+            "more, or change place",
+            s->device_text, s->stages - 1, s->model->desc.name, places - 1);
+        return ddp_at_key(s, "train", "device", err);
+    }
+    for (uint32_t i = 0; i < s->stages; i++) {
+        if (ddp_graph_place_trains(s->graph, i)) continue;
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "[train] device = %s: model \"%s\" places no layer on device %u (%s:%u); name fewer devices, or "
+                       "give it layers with place",
+                       s->device_text, s->model->desc.name, i, s->device_name, s->ordinals[i]);
+        return ddp_at_key(s, "train", "device", err);
+    }
+    return DDP_OK;
 }

@@ -104,6 +104,23 @@ static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *
                     v->lowered->kernels[v->planned->peak_kernel].name);
 }
 
+/* With parallel = model. The lines of kernels and memory are of the whole model on one device. */
+static void report_stages(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    char a[32];
+
+    for (uint32_t g = 0; v->stages != NULL && g < v->stages->count; g++) {
+        const ddp_program *p = v->stages->programs[g];
+        uint64_t sends = 0;
+
+        for (uint32_t i = 0; i < v->stages->crossing_count; i++)
+            if (v->stages->crossings[i].from == g) sends += v->stages->crossings[i].bytes;
+        ddp_text_printf(out, "  stage %-3u           %s:%u, %u operations, %.3f GFLOP, sends %s a micro-batch\n", g,
+                        s->device_name, s->ordinals[g], p->node_count, (double)ddp_program_flops(p) * 1e-9,
+                        ddp_format_bytes(sends, a, sizeof(a)));
+    }
+}
+
 static void report_kernels(const ddp_variant *v, ddp_text *out)
 {
     ddp_text_printf(out, "kernels               %u for %u operations\n", v->lowered->kernel_count,
@@ -136,6 +153,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
                     ddp_session_backend_name(s));
     if (s->replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->replicas, s->device_text);
+    if (s->stages > 1) ddp_text_printf(out, ", %u stages on %s", s->stages, s->device_text);
     if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out,
@@ -144,6 +162,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
                     s->batches.accumulate, ddp_session_parts(s), s->replicas > 1 ? "replicas" : "ranks",
                     s->batches.global_batch, s->steps_per_epoch);
+    report_stages(s, v, out);
     report_images("data", &s->train, out);
     report_images("eval", &s->eval, out);
     report_params(s, out);

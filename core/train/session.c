@@ -1,6 +1,7 @@
 /* train/session.c -- opens, in the order of a start, what is local to a rank: plugins (plugins.c), data, graph, layout,
  * device, programs. Each step sets the phase, which is the exit code if it fails. */
 #include "train/plugins.h"
+#include "train/devices.h"
 #include "train/pin.h"
 #include "train/schedule.h"
 #include "base/sys.h"
@@ -200,6 +201,7 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
+    DDP_TRY(ddp_session_check_places(s, err));
     s->param_count = ddp_graph_params(s->graph, &s->params);
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);

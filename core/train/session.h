@@ -66,6 +66,7 @@ typedef struct ddp_variant {
     int64_t batch;
     bool training;
     ddp_program *program;
+    ddp_stages *stages; /* the program cut up, where it trains with parallel = model; else NULL */
     ddp_lowered *lowered;
     ddp_planned *planned;
     ddp_exec *exec; /* NULL until compiled */
@@ -153,6 +154,8 @@ static inline uint64_t ddp_session_shares(const ddp_session *s)
 {
     return (uint64_t)s->launch.world * ddp_session_devices(s);
 }
+/* Elements of the gradient arena. */
+uint64_t ddp_session_grad_elements(const ddp_session *s);
 /* The device of ordinals[member], by the thread that will use it; the plugin does not count it as live. */
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
 /* Frees the variants too. */

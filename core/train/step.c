@@ -3,6 +3,7 @@
 #include "train/clip.h"
 #include "train/crew.h"
 #include "train/dp.h"
+#include "train/pipeline.h"
 #include "train/profile.h"
 #include "train/schedule.h"
 #include <inttypes.h>
@@ -282,26 +283,35 @@ static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wai
         ddp_observe_event(t->observer, "warning", warning, NULL);
 }
 
+/* Forward and backward of `micros` micro-batches. */
+static ddp_status run_micros(ddp_trainer *t, uint64_t micros, double *loss_sum, double *samples, int64_t *data_ns,
+                             ddp_err *err)
+{
+    if (t->pipeline != NULL) return ddp_pipeline_run(t, micros, loss_sum, samples, data_ns, err);
+    for (uint64_t micro = 0; micro < micros; micro++) {
+        ddp_batch batch;
+        int64_t waiting = ddp_now_ns();
+
+        t->s->phase = DDP_EXIT_DATA;
+        DDP_TRY(ddp_loader_next(t->loader, &batch, err));
+        *data_ns += ddp_now_ns() - waiting;
+        DDP_TRY((t->dp != NULL ? ddp_dp_micro_step : ddp_trainer_micro_step)(t, &batch, micro, micro + 1 == micros,
+                                                                             loss_sum, err));
+        *samples += (double)batch.count;
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
 {
-    uint64_t left = t->s->batches_per_epoch - t->cursor, micros = (uint64_t)t->s->batches.accumulate, micro;
+    uint64_t left = t->s->batches_per_epoch - t->cursor, micros = (uint64_t)t->s->batches.accumulate;
     int64_t from = ddp_now_ns(), data_ns = 0;
     double loss_sum = 0.0, samples = 0.0, wait_ms = 0.0;
     ddp_reduced reduced = {0};
 
     micros = DDP_MIN_OF(micros, left);
     if (micros == 0) return DDP_IN_PROGRESS;
-    for (micro = 0; micro < micros; micro++) {
-        ddp_batch batch;
-        int64_t waiting = ddp_now_ns();
-
-        t->s->phase = DDP_EXIT_DATA;
-        DDP_TRY(ddp_loader_next(t->loader, &batch, err));
-        data_ns += ddp_now_ns() - waiting;
-        DDP_TRY((t->dp != NULL ? ddp_dp_micro_step : ddp_trainer_micro_step)(t, &batch, micro, micro + 1 == micros,
-                                                                             &loss_sum, err));
-        samples += (double)batch.count;
-    }
+    DDP_TRY(run_micros(t, micros, &loss_sum, &samples, &data_ns, err));
     DDP_TRY(update(t, micros, loss_sum, samples, &wait_ms, &reduced, err));
     t->loss = reduced.loss;
     t->stopping = reduced.stop;

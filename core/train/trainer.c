@@ -3,6 +3,7 @@
 #include "train/trainer.h"
 #include "train/clip.h"
 #include "train/dp.h"
+#include "train/pipeline.h"
 #include "train/pin.h"
 #include "train/profile.h"
 #include <inttypes.h>
@@ -48,22 +49,22 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------------- */
-static ddp_status floats(ddp_trainer *t, float **out, ddp_err *err)
+static ddp_status floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
 {
     void *p;
 
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->layout->elements * sizeof(float), &p, err));
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, elements * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
 }
 
 /* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
-static ddp_status shared_floats(ddp_trainer *t, float **out, ddp_err *err)
+static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
 {
     void *p;
 
-    if (!t->comm_memory) return floats(t, out, err);
-    DDP_TRY(ddp_communicator_alloc(t->comm, t->s->layout->elements * sizeof(float), &p, err));
+    if (!t->comm_memory) return floats(t, elements, out, err);
+    DDP_TRY(ddp_communicator_alloc(t->comm, elements * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
 }
@@ -74,8 +75,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 
     t->s->phase = DDP_EXIT_INTERNAL;
     t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
-    DDP_TRY(shared_floats(t, &t->params, err));
-    if (training) DDP_TRY(shared_floats(t, &t->grads, err));
+    DDP_TRY(shared_floats(t, t->s->layout->elements, &t->params, err));
+    if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
@@ -89,6 +90,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
     DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, &t->reducer, err));
+    DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_dp_open(t, err);
 }
 
@@ -100,7 +102,7 @@ static void release(ddp_trainer *t)
     float *own[5] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
                      t->buffers};
 
-    if (!ddp_dp_close(t)) return; /* which still uses all of this */
+    if (!ddp_dp_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
     ddp_variants_free(t->s);
     ddp_shards_close(t);
     if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
@@ -124,6 +126,7 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .sampler_ops = src->sampler_ops,
                            .sampler = src->sampler,
                            .batch_size = t->s->batches.batch_size * t->s->replicas,
+                           .hold = t->s->stages, /* stage 0 has so many in flight */
                            .parts = t->s->replicas,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
@@ -157,8 +160,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
     char members[640], count[32], text[640];
-    const char *part = s->replicas > 1 ? "replica" : "rank";
-    uint64_t parts = ddp_session_parts(s);
+    const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
+    uint64_t parts = ddp_session_shares(s);
     ddp_text pinned = {0};
 
     t->s->phase = DDP_EXIT_CONFIG;
@@ -177,8 +180,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                    " over %s on %s, %u thread%s a %s%s%s",
                    s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), parts, part,
                    parts == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
-                   s->replicas > 1 ? s->device_text : ddp_session_backend_name(s), s->device_info.name, s->threads,
-                   s->threads == 1 ? "" : "s", part, s->launch.world == 1 ? ", " : ", rank 0 ",
+                   ddp_session_devices(s) > 1 ? s->device_text : ddp_session_backend_name(s), s->device_info.name,
+                   s->threads, s->threads == 1 ? "" : "s", part, s->launch.world == 1 ? ", " : ", rank 0 ",
                    pinned.data != NULL ? pinned.data : "");
     ddp_text_free(&pinned);
     ddp_observe_event(t->observer, "start", members, text);

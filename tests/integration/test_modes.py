@@ -1,4 +1,4 @@
-"""Several devices in one process: [train] parallel = dp. What it trains is what ddp, or one device with the whole batch, trains."""
+"""Several devices in one process: [train] parallel = dp and model. What they train is what ddp, or one device, trains."""
 import subprocess
 import sys
 
@@ -9,6 +9,15 @@ DP = {"train": {"parallel": "dp", "device": "cpu:0, cpu:1"}}
 DP3 = {"train": {"parallel": "dp", "device": "cpu:0, cpu:1, cpu:2"}}
 # Plain SGD, samples in order: the mean of two replicas' means is the mean of the whole batch.
 PLAIN = {"optimizer": {"momentum": 0, "lr": 0.01}, "sampler.distributed": {"shuffle": "no"}, "train": {"max_steps": 50, "epochs": 4}}
+# Two stages of the toy, and of a small GPT, whose token embedding is of both.
+MODEL = {"train": {"parallel": "model", "device": "cpu:0, cpu:1"}}
+TOY = {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"net": "relu", "place": "net1:0, net2:1"},
+       "data.synthetic": {"shape": 10, "classes": 0, "outputs": 5}, "train": {"max_steps": 50, "epochs": 9, "accumulate": 3}}
+TEXT = {"files": "/usr/share/common-licenses/GPL-3", "context": 32}
+GPT = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "tokens"}, "data.synthetic": None, "data.tokens": TEXT,
+       "model.gpt2": {"preset": "bytes", "width": 32, "heads": 4, "place": "0:0, 2:1"},
+       "train": {"accumulate": 4, "batch_size": 4, "max_steps": 50},
+       "optimizer": {"algorithm": "adamw", "lr": 0.0006, "momentum": None}}
 ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}
 
 
@@ -117,6 +126,99 @@ class Modes(Case):
     def test_dp_ends_where_the_loss_is_not_finite(self):
         r = self.run("-c", self.ini("x.ini", DP, {"optimizer": {"lr": 1e30}}))
         self.fails(r, 7, "not finite")
+
+    def test_model_trains_what_one_device_trains(self):
+        clipped = {"optimizer": {"clip_norm": 0.5}, "model.gpt2": {"dropout": 0.1}}
+        three = {"train": {"device": "cpu:0, cpu:1, cpu:2"}, "model.gpt2": {"place": "0:0, 1:1, 2:2"}}
+        for name, extra, placed in (("toy", TOY, {}), ("gpt", GPT, {}), ("clip", harness.merged(GPT, clipped), {}), ("three", GPT, three),
+                                    ("few", harness.merged(GPT, {"train": {"accumulate": 1}}), three)):
+            one = self.train(extra, nproc=1, name=f"{name}-one")
+            two = self.train(extra, MODEL, placed, nproc=1, name=f"{name}-two")
+            self.check("stages" in two.err, two)
+            self.alike(two, one, 50, within=1e-6)
+            for x, y in zip(self.metrics(two.dir, "step"), self.metrics(one.dir, "step"), strict=True):
+                self.check(name != "clip" or abs(x["grad_norm"] / y["grad_norm"] - 1) < 1e-3, (x, y))
+
+    def test_model_with_an_uneven_last_batch(self):
+        extra = harness.merged(TOY, {"data.synthetic": {"samples": 337}, "train": {"accumulate": 4}})
+        self.alike(self.train(extra, MODEL, nproc=1, name="two"), self.train(extra, nproc=1, name="one"), 50, within=1e-6)
+
+    def test_model_same_bits_every_time(self):
+        a, b = (self.train(GPT, MODEL, {"train": {"threads": 2, "max_steps": 10}}, nproc=1, name=name) for name in "ab")
+        self.equal(a.summary["parameter_sha256"], b.summary["parameter_sha256"])
+
+    def test_model_stopped_and_resumed_is_the_uninterrupted_run(self):
+        extra = harness.merged(GPT, {"model.gpt2": {"dropout": 0.1}, "train": {"max_steps": 30}})
+        whole = self.train(extra, MODEL, {"checkpoint": {"dir": self.dir / "whole"}}, nproc=1, name="whole.ini")
+        ck = {"checkpoint": {"dir": self.dir / "part"}}
+        self.train(extra, MODEL, ck, {"train": {"max_steps": 17}}, nproc=1, name="x.ini")
+        r = self.train(extra, MODEL, ck, nproc=1, name="x.ini")
+        self.check("resuming from" in r.err, r)
+        self.equal(r.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+
+    def test_model_and_one_device_go_on_from_each_others_checkpoints(self):
+        whole = self.train(GPT, {"train": {"max_steps": 20}}, nproc=1, name="whole.ini")
+        for first, second in ((MODEL, {}), ({}, MODEL)):
+            ck = {"checkpoint": {"dir": self.dir / ("model" if first else "one")}}
+            self.train(GPT, ck, first, {"train": {"max_steps": 9}}, nproc=1, name="x.ini")
+            r = self.train(GPT, ck, second, {"train": {"max_steps": 20}}, nproc=1, name="x.ini")
+            self.check("resuming from" in r.err and "step 9" in r.err, r)
+            self.check(abs(r.summary["final_loss"] / whole.summary["final_loss"] - 1) < 1e-6, (r.summary, whole.summary))
+
+    def test_model_evaluates(self):
+        extra = {"eval": {"plugin": "tokens"}, "eval.tokens": {**TEXT, "files": "/usr/share/common-licenses/GPL-2"}}
+        extra = harness.merged(GPT, extra, {"train": {"max_steps": 10}, "checkpoint": {"dir": self.dir / "ck"}})
+        r = self.train(extra, MODEL, nproc=1, name="x.ini")
+        e = self.run("eval", "-c", self.dir / "x.ini")
+        self.equal(e.code, 0, e)
+        self.check(abs(float(e.out.split()[2].rstrip(",")) / r.summary["eval_loss"] - 1) < 1e-7, (e, r.summary))
+        g = self.run("generate", "-c", self.dir / "x.ini", "--prompt", "The", "--tokens", 3)
+        self.equal(g.code, 0, g)
+
+    def test_model_a_failing_stage_ends_the_run_with_its_words(self):
+        """A sample that stage 0 cannot read, a token that it has no row for, a loss that is not finite on the last one."""
+        text = self.dir / "text"
+        text.write_bytes(bytes(range(128)) * 40 + b"\xff" + bytes(range(128)) * 40)
+        small = harness.merged(GPT, {"model.gpt2": {"vocabulary": 128}, "data.tokens": {"files": text}})
+        r = self.run("-c", self.ini("x.ini", small, MODEL))
+        self.fails(r, 10, "255")
+        r = self.run("-c", self.ini("y.ini", GPT, MODEL, {"optimizer": {"lr": 1e30}}))
+        self.fails(r, 7, "not finite")
+
+    def test_model_check_tells_the_plan(self):
+        r = self.run("-c", self.ini("x.ini", GPT, MODEL), "--check")
+        self.equal(r.code, 0, r)
+        for part in ("2 stages on cpu:0, cpu:1", "stage 0", "stage 1", "sends"):
+            self.check(part in r.out, r)
+
+    def test_model_refusals(self):
+        def gpt(place, devices="cpu:0, cpu:1"):
+            return {"model.gpt2": {"place": place}, "train": {"device": devices}}
+
+        def toy(place):
+            return {**TOY, "model.toy": {"net": "relu", "place": place}}
+
+        for layers, args, parts in (
+                ((GPT, MODEL), ["--nproc", 2], ("parallel = model", "x.ini:", "2 ranks")),
+                ((GPT, MODEL, {"train": {"device": "cpu"}}), [], ("parallel = model", "x.ini:", "device = cpu:0, cpu:1")),
+                ((GPT, MODEL, {"train": {"device": "cpu:1,cpu:1"}}), [], ("cpu:1 twice", "x.ini:")),
+                ((MODEL,), [], ('model "mlp" does not say', "x.ini:", "place")),
+                ((GPT, MODEL, {"model.gpt2": {"place": ""}}), [], ('model "gpt2" does not say', "x.ini:")),
+                ((GPT, MODEL, gpt("0:0, 2:1", "cpu:0, cpu:1, cpu:2")), [], ("no layer on device 2 (cpu:2)", "x.ini:")),
+                ((GPT, MODEL, gpt("0:1")), [], ("no layer on device 0 (cpu:0)", "x.ini:")),
+                ((GPT, MODEL, gpt("0:0, 2:2")), [], ("devices 0 to 1", "device 2", "x.ini:")),
+                ((GPT, MODEL, gpt("0:0, 4:1")), [], ('"4:1" names a block that is not there', "0 to 3", "gpt2")),
+                ((GPT, MODEL, gpt("0:0, h2:1")), [], ('"h2:1" is no block', "gpt2")),
+                ((GPT, MODEL, gpt("0:1, 2:0")), [], ("device 0 and reads", "backwards", "h.2.")),
+                ((GPT, MODEL, gpt("0:0, 2:1, 1:1")), [], ('"1:1" goes backwards', "block 2")),
+                ((GPT, MODEL, gpt("1:0, 2:1")), [], ('"1:0" is the first item', "0:0")),
+                ((toy("net1:0, net3:1"), MODEL), [], ('"net3:1" is no layer', "net1 and net2")),
+                ((toy("net1:1, net2:0"), MODEL), [], ("backwards", "net2")),
+                ((toy("net1:0, net2:"), MODEL), [], ('"net2:" is no layer', "net1 and net2")),
+                ((GPT, MODEL, {"hook": {"plugin": "bf16"}}), [], ("[hook] plugin = bf16", "x.ini:"))):
+            for more in ([], ["--check"]):
+                self.fails(self.run("-c", self.ini("x.ini", *layers), *args, *more), 2, *parts)
+        self.fails(self.run("-c", self.ini("x.ini", GPT, MODEL), "--profile"), 2, "--profile", "parallel = model")
 
     def test_refusals(self):
         for layers, args, parts in (

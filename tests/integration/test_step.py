@@ -45,7 +45,10 @@ class Step(Case):
         adamw = {"optimizer": {"algorithm": "adamw", "momentum": None}, "train": {"accumulate": 2, "batch_size": 32},
                  "ddp": {"overlap": "yes", "first_bucket_size": "4KiB", "bucket_size": "8KiB"}}
         dp = {"train": {"parallel": "dp", "device": "cpu:0, cpu:1", "accumulate": 2}}
-        for args, extra, nproc in (([], {}, 2), (["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1)):
+        stages = {"train": {"parallel": "model", "device": "cpu:0, cpu:1", "accumulate": 4, "batch_size": 32},
+                  "model": {"plugin": "toy"}, "model.toy": {"net": "relu", "loss": "cross_entropy", "place": "net1:0, net2:1"},
+                  "data.synthetic": {"shape": 10, "classes": 5}, "model.mlp": None}
+        for args, extra, nproc in (([], {}, 2), (["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1), ([], stages, 1)):
             start = self.counts(0, 1, extra, *args, nproc=nproc)
             self.check(any(obj == "device_cpu.so" for _, obj in start), f"the counter did not see the device compile: {start}")
             libraries = ("libdnnl", "libgloo", "libgomp")
