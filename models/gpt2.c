@@ -4,6 +4,7 @@
  *
  * Reads "input" (T) i64, the tokens, and "target" (T) i64, the token that follows each; a target of -100 counts for nothing. */
 #include <ddpengine/model.h>
+#include <stdlib.h>
 
 enum { PRESET_GPT2, PRESET_GPT2_MEDIUM, PRESET_GPT2_LARGE, PRESET_GPT2_XL, PRESET_BYTES };
 enum { MAX_LAYERS = 256 };
@@ -12,6 +13,7 @@ struct config {
     int32_t preset;
     int64_t layers, heads, width, context, vocabulary, padded_vocabulary;
     double dropout;
+    ddp_list place;
 };
 
 static const ddp_option options[] = {
@@ -65,6 +67,15 @@ static const ddp_option options[] = {
             "of each branch; Hugging Face's models have 0.1.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, dropout)},
+    {.key = "place",
+     .dflt = "",
+     .doc =
+         "With [train] parallel = model the first block of each device, by its place in [train] device: 0:0, 6:1 has "
+         "blocks 0 to 5 on the first one and the rest on the second. The embeddings are with block 0, what follows the "
+         "blocks is with the last one.",
+     .type = DDP_OPT_STRING,
+     .flags = DDP_OPT_F_LIST,
+     .offset = offsetof(struct config, place)},
 };
 
 static const struct config presets[] = {
@@ -111,6 +122,57 @@ static void check(ddp_graph *g, const struct config *c, ddp_tensor tokens)
                        "sequences or raise [model.gpt2] context",
                        (long long)dims[1], (long long)c->context);
     if (message[0] != '\0') ddp_graph_fail(g, message);
+}
+
+/* Item i of `place`; -1 where it is none. */
+static int64_t placed_block(const struct config *c, size_t i, uint32_t *device)
+{
+    char text[16], *end;
+    int64_t block;
+
+    if (!ddp_place_item(&c->place, i, text, sizeof(text), device)) return -1;
+    block = strtoll(text, &end, 10);
+    return *end == '\0' && text[0] != '-' ? block : -1;
+}
+
+static void check_place(ddp_graph *g, const struct config *c)
+{
+    char message[192];
+    uint32_t device;
+    int64_t before = -1;
+
+    for (size_t i = 0; i < c->place.count; i++) {
+        const char *text = ((const char *const *)c->place.items)[i];
+        int64_t block = placed_block(c, i, &device);
+
+        if (block < 0)
+            (void)snprintf(message, sizeof(message),
+                           "place: \"%.64s\" is no block with a device; write for example 0:0, %lld:1", text,
+                           (long long)(c->layers + 1) / 2);
+        else if (block >= c->layers)
+            (void)snprintf(message, sizeof(message),
+                           "place: \"%.64s\" names a block that is not there: of %lld, 0 to %lld", text,
+                           (long long)c->layers, (long long)c->layers - 1);
+        else if (block <= before)
+            (void)snprintf(message, sizeof(message), "place: \"%.64s\" goes backwards, it stands behind block %lld",
+                           text, (long long)before);
+        else if (i == 0 && block > 0)
+            (void)snprintf(message, sizeof(message),
+                           "place: \"%.64s\" is the first item, which must say where block 0 is, as in 0:0", text);
+        else
+            message[0] = '\0';
+        if (message[0] != '\0') ddp_graph_fail(g, message);
+        before = block;
+    }
+}
+
+/* What comes next is the block, and what follows. */
+static void place(ddp_graph *g, const struct config *c, int64_t block)
+{
+    uint32_t device;
+
+    for (size_t i = 0; i < c->place.count; i++)
+        if (placed_block(c, i, &device) == block) ddp_place(g, device);
 }
 
 #define STD 0.02 /* of every weight's first values, save those at the end of a branch */
@@ -171,9 +233,11 @@ static ddp_tensor transformer(ddp_graph *g, const struct config *c, ddp_tensor t
     ddp_tensor x, wte, wpe;
 
     ddp_scope(g, "transformer");
+    place(g, c, 0);
     x = ddp_embedding(g, tokens, c->padded_vocabulary, c->width, 1.0, &wte, "wte");
     x = ddp_dropout(g, ddp_position_embedding(g, x, c->context, 1.0, &wpe, "wpe"), c->dropout);
     for (int64_t i = 0; i < c->layers; i++) {
+        place(g, c, i);
         ddp_scope(g, "h.%d", (int)i);
         x = block(g, c, x, &drawn[i]);
         ddp_scope_end(g);
@@ -192,6 +256,7 @@ static ddp_status gpt2_build(ddp_graph *g, const void *config, ddp_err *err)
     ddp_tensor tokens = ddp_input(g, "input"), target = ddp_input(g, "target"), logits; /* (N, T) */
 
     check(g, &c, tokens);
+    check_place(g, &c);
     logits = transformer(g, &c, tokens); /* (N, T, vocabulary) */
     ddp_loss(g, ddp_cross_entropy(g, logits, target));
     ddp_output(g, "logits", logits);

@@ -12,6 +12,7 @@ enum { FEATURES = 10 };
 
 struct config {
     int32_t net, loss;
+    ddp_list place;
 };
 
 static const ddp_option options[] = {
@@ -27,7 +28,43 @@ static const ddp_option options[] = {
      .doc = "mse reads the field \"target\", cross_entropy the field \"label\".",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, loss)},
+    {.key = "place",
+     .dflt = "",
+     .doc = "With [train] parallel = model the device of each layer, by its place in [train] device, as in net1:0, "
+            "net2:1.",
+     .type = DDP_OPT_STRING,
+     .flags = DDP_OPT_F_LIST,
+     .offset = offsetof(struct config, place)},
 };
+
+static const char *const layer_names[][2] = {[NET_LINEAR] = {"fc1", "fc2"}, [NET_RELU] = {"net1", "net2"}};
+
+/* What comes next is the layer. */
+static void place(ddp_graph *g, const struct config *c, const char *layer)
+{
+    char name[64];
+    uint32_t device;
+
+    for (size_t i = 0; i < c->place.count; i++)
+        if (ddp_place_item(&c->place, i, name, sizeof(name), &device) && strcmp(name, layer) == 0) ddp_place(g, device);
+}
+
+static void check_place(ddp_graph *g, const struct config *c)
+{
+    const char *const *names = layer_names[c->net];
+    char name[64], message[160];
+    uint32_t device;
+
+    for (size_t i = 0; i < c->place.count; i++) {
+        if (ddp_place_item(&c->place, i, name, sizeof(name), &device) &&
+            (strcmp(name, names[0]) == 0 || strcmp(name, names[1]) == 0))
+            continue;
+        (void)snprintf(message, sizeof(message),
+                       "place: \"%.64s\" is no layer with a device; its layers are %s and %s, as in %s:0, %s:1",
+                       ((const char *const *)c->place.items)[i], names[0], names[1], names[0], names[1]);
+        ddp_graph_fail(g, message);
+    }
+}
 
 /* The layers are those of the tutorials only for inputs of ten numbers. */
 static void check_input(ddp_graph *g, ddp_tensor x)
@@ -48,11 +85,15 @@ static ddp_status toy_build(ddp_graph *g, const void *config, ddp_err *err)
     ddp_tensor x = ddp_input(g, "input"), label; /* (N, 10) */
 
     check_input(g, x);
+    check_place(g, c);
+    place(g, c, layer_names[c->net][0]);
     if (c->net == NET_LINEAR) {
         x = ddp_linear(g, x, 5, 1, "fc1");
+        place(g, c, "fc2");
         x = ddp_linear(g, x, 2, 1, "fc2");
     } else {
         x = ddp_relu(g, ddp_linear(g, x, 10, 1, "net1"));
+        place(g, c, "net2");
         x = ddp_linear(g, x, 5, 1, "net2");
     }
     if (c->loss == LOSS_MSE) {

@@ -150,7 +150,7 @@ static ddp_status check_names(const ddp_config *c, ddp_err *err)
     const struct {
         const char *section, *key, *value;
     } names[] = {{"group", "backend", c->group->backend},
-                 {"train", "device", c->train->device},
+                 {"train", "device", c->train->device.count > 0 ? "named" : ""},
                  {"sampler", "plugin", c->sampler},
                  {"checkpoint", "resume", c->checkpoint->resume}};
 

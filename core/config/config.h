@@ -61,6 +61,7 @@ ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 /* ---- the core's own sections ------------------------------------------------------------------------------------------ */
 enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
 enum { DDP_SHARD_AUTO = 0, DDP_SHARD_NO };
+enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
 typedef enum ddp_pin_wish { DDP_PIN_AUTO = 0, DDP_PIN_YES, DDP_PIN_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
@@ -76,7 +77,8 @@ struct ddp_group_config {
     int32_t auth; /* 0 psk, 1 none */
 };
 struct ddp_train_config {
-    const char *device;                           /* "cpu", "cpu:1" */
+    int32_t parallel;                             /* DDP_PARALLEL_* */
+    ddp_list device;                              /* of const char *, "cpu", "cpu:1" */
     int64_t threads;                              /* 0: processors / local ranks */
     int32_t pin;                                  /* ddp_pin_wish */
     int64_t epochs, max_steps;                    /* max_steps 0: no limit */
@@ -165,7 +167,8 @@ const char *ddp_config_unused_section(const ddp_config *c, const char *after);
 typedef struct ddp_batches {
     int64_t batch_size, accumulate, global_batch; /* batch_size: samples a rank and micro-step */
 } ddp_batches;
-/* batch_size x accumulate x world_size = global_batch: any two give the third, a contradiction is an error that names the
+/* `world_size`: parts that a batch has, ranks or the replicas of one process.
+ * batch_size x accumulate x world_size = global_batch: any two give the third, a contradiction is an error that names the
  * places. Neither given: batch_size 64. accumulate defaults to 1 unless both others are given. */
 ddp_status ddp_config_batches(const ddp_config *c, int64_t world_size, ddp_batches *out, ddp_err *err);
 /* The rows of a core section, for help; count 0 for an unknown section. NULL `section` lists names into `names`. */

@@ -48,10 +48,18 @@ static const ddp_option group_options[] = {
 
 #define AT(field) offsetof(struct ddp_train_config, field)
 static const ddp_option train_options[] = {
+    {"parallel", "ddp", "ddp|dp|model",
+     "ddp has one device a rank; within one process, world_size being 1, dp trains a replica on each of several "
+     "devices, and "
+     "model puts the layers of one model on them, as [model.NAME] place says.",
+     DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
-     "Device plugin, and behind a colon which of its devices where it has several, as in cuda:1; cpu is one.",
-     DDP_OPT_STRING, R, AT(device)},
-    {"threads", "0", "0..4096", "Compute threads of a rank; 0 is the processors divided by the ranks on this host.",
+     "Device plugin, and behind a colon which of its devices, as in cuda:1; with parallel = dp or model a list, as in "
+     "cpu:0, "
+     "cpu:1. Of cpu each number is a set of compute threads.",
+     DDP_OPT_STRING, R | L, AT(device)},
+    {"threads", "0", "0..4096",
+     "Compute threads of a device; 0 is the processors divided by the ranks on this host and by the devices of a rank.",
      DDP_OPT_INT, R, AT(threads)},
     {"pin", "auto", "auto|yes|no",
      "Whether each compute thread keeps to a processor of its own; auto does that where the ranks of a host have a "
@@ -62,10 +70,13 @@ static const ddp_option train_options[] = {
     {"max_steps", "0", "0..", "Steps after which the run ends even within an epoch; 0 is no limit.", DDP_OPT_INT, 0,
      AT(max_steps)},
     {"batch_size", "0", "0..1073741824",
-     "Samples of a rank in one micro-step; 0 is global_batch / (accumulate x world_size), or 64.", DDP_OPT_INT, 0,
-     AT(batch_size)},
+     "Samples of a rank, with parallel = dp of a replica, in one micro-step; 0 is global_batch / (accumulate x "
+     "world_size), "
+     "or 64.",
+     DDP_OPT_INT, 0, AT(batch_size)},
     {"global_batch", "0", "0..1099511627776",
-     "Samples of all ranks in one step; 0 is batch_size x accumulate x world_size.", DDP_OPT_INT, 0, AT(global_batch)},
+     "Samples of all ranks in one step; 0 is batch_size x accumulate x world_size, with parallel = dp x replicas.",
+     DDP_OPT_INT, 0, AT(global_batch)},
     {"accumulate", "0", "0..1048576",
      "Micro-steps whose gradients are summed before the ranks communicate; 0 is global_batch / (batch_size x "
      "world_size), or 1.",

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 typedef struct slot {
-    void **buffers; /* by field: batch_size samples */
+    void **buffers; /* by part, by field: batch_size / parts samples */
     uint64_t made;  /* 1 + the batch that lies here in this epoch, 0: none */
     ddp_err err;    /* err.status tells whether that batch is good */
 } slot;
@@ -37,11 +37,11 @@ struct ddp_loader {
 
     uint64_t batch_size, count, batches; /* count: samples of this rank in an epoch */
     uint64_t length;                     /* of the dataset */
-    uint32_t field_count;
+    uint32_t field_count, parts;
     const ddp_field *fields;
     size_t *sample_bytes; /* by field */
     uint64_t *indices;    /* count entries, of the running epoch */
-    uint64_t slot_count, worker_count;
+    uint64_t slot_count, worker_count, hold;
     slot *slots;
     worker *workers; /* one without a thread when worker_count is 0 */
     uint64_t threads_started;
@@ -62,6 +62,12 @@ static uint64_t batch_count(const ddp_loader *l, uint64_t batch)
     return DDP_MIN_OF(l->batch_size, l->count - batch * l->batch_size);
 }
 
+/* The first sample of a part in a batch of `count`. */
+static uint64_t part_begin(uint64_t count, uint64_t parts, uint64_t part)
+{
+    return count / parts * part + DDP_MIN_OF(count % parts, part);
+}
+
 /* Sample `index` to w->targets. */
 static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err *err)
 {
@@ -80,14 +86,17 @@ static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err 
 /* Abandoned half-way when the epoch is stopped: nobody looks at it then. */
 static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_err *err)
 {
-    uint64_t first = batch * l->batch_size, count = batch_count(l, batch);
+    uint64_t first = batch * l->batch_size, count = batch_count(l, batch), part = 0;
 
     err->status = DDP_OK;
-    for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = s->buffers[f];
     for (uint64_t i = 0; i < count && !atomic_load_explicit(&l->cancel, memory_order_relaxed); i++) {
         uint64_t index = l->indices[first + i];
-        ddp_status status = read_sample(l, w, index, err);
+        ddp_status status;
 
+        for (; part < l->parts && i == part_begin(count, l->parts, part);
+             part++) /* empty parts are behind the others */
+            for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = s->buffers[part * l->field_count + f];
+        status = read_sample(l, w, index, err);
         if (status != DDP_OK) {
             (void)ddp_fail_context(
                 err, "sample %" PRIu64 " of the dataset cannot be read (batch %" PRIu64 " of epoch %" PRIu64 ")", index,
@@ -198,11 +207,11 @@ ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_e
     return status;
 }
 
-/* Gives back the slot of the batch that the caller has finished with; with the lock held. */
+/* Gives back the slot of the batch that the caller has finished with, which is about to take one more; with the lock held. */
 static void release_held(ddp_loader *l)
 {
-    if (l->held == l->next) return;
-    l->held = l->next;
+    if (l->next - l->held < l->hold) return;
+    l->held++;
     if (l->worker_count > 0) /* whose batch may now be made */
         pthread_cond_signal(&l->workers[(l->held + l->slot_count - 1) % l->worker_count].wake);
 }
@@ -244,6 +253,15 @@ unlock:
     return status;
 }
 
+ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t part)
+{
+    uint64_t count = (uint64_t)batch->count, first = part_begin(count, l->parts, part);
+
+    return (ddp_batch){.count = (int64_t)(part_begin(count, l->parts, part + 1) - first),
+                       .buffers = batch->buffers + (size_t)part * l->field_count,
+                       .indices = batch->indices + first};
+}
+
 uint64_t ddp_loader_batches(const ddp_loader *l) { return l->batches; }
 
 /* ---- open, close -------------------------------------------------------------------------------------------------------- */
@@ -282,29 +300,30 @@ static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
     return DDP_OK;
 }
 
-/* All slots lie in one block: field by field, each from a multiple of 64 bytes on. */
+/* All slots lie in one block: part by part, field by field, each from a multiple of 64 bytes on. */
 static ddp_status make_slots(ddp_loader *l, ddp_err *err)
 {
-    size_t slot_bytes = 0, total, bytes;
+    uint64_t part_size = l->batch_size / l->parts;
+    size_t slot_bytes = 0, total, bytes, arrays = (size_t)l->parts * l->field_count;
     char *at;
 
     for (uint32_t f = 0; f < l->field_count; f++)
-        if (__builtin_mul_overflow(l->sample_bytes[f], l->batch_size, &bytes) || bytes > SIZE_MAX - 64 ||
+        if (__builtin_mul_overflow(l->sample_bytes[f], part_size, &bytes) || bytes > SIZE_MAX - 64 ||
             __builtin_add_overflow(slot_bytes, ddp_round_up(bytes, 64), &slot_bytes))
             return ddp_fail(err, DDP_ERR_NOMEM, "loader: a batch of %" PRIu64 " samples is beyond any memory",
                             l->batch_size);
-    if (__builtin_mul_overflow(slot_bytes, l->slot_count, &total))
+    if (__builtin_mul_overflow(slot_bytes, l->slot_count * l->parts, &total))
         return ddp_fail(err, DDP_ERR_NOMEM, "loader: %" PRIu64 " batches ahead are beyond any memory", l->slot_count);
     l->slots = ddp_pool_alloc(&l->pool, l->slot_count * sizeof(*l->slots), err);
     if (l->slots == NULL) return err->status;
     l->memory = at = ddp_alloc_aligned(total, err);
     if (at == NULL) return ddp_fail_context(err, "loader: %" PRIu64 " batches ahead, [loader] prefetch", l->slot_count);
     for (uint64_t i = 0; i < l->slot_count; i++) {
-        l->slots[i].buffers = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(void *), err);
+        l->slots[i].buffers = ddp_pool_alloc(&l->pool, (arrays + 1) * sizeof(void *), err);
         if (l->slots[i].buffers == NULL) return err->status;
-        for (uint32_t f = 0; f < l->field_count; f++) {
-            l->slots[i].buffers[f] = at;
-            at += ddp_round_up(l->sample_bytes[f] * l->batch_size, 64);
+        for (size_t k = 0; k < arrays; k++) {
+            l->slots[i].buffers[k] = at;
+            at += ddp_round_up(l->sample_bytes[k % l->field_count] * part_size, 64);
         }
     }
     return DDP_OK;
@@ -345,10 +364,11 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     ddp_loader *l;
     ddp_status status;
 
-    if (p->batch_size < 1 || p->workers < 0 || p->prefetch < 0)
+    if (p->batch_size < 1 || p->workers < 0 || p->prefetch < 0 || (p->parts > 1 && p->batch_size % p->parts != 0))
         return ddp_fail(err, DDP_ERR_INVALID,
-                        "loader: batch_size %" PRId64 ", workers %" PRId64 ", prefetch %" PRId64 " make no loader",
-                        p->batch_size, p->workers, p->prefetch);
+                        "loader: batch_size %" PRId64 " in %u parts, workers %" PRId64 ", prefetch %" PRId64
+                        " make no loader",
+                        p->batch_size, p->parts, p->workers, p->prefetch);
     l = ddp_alloc(sizeof(*l), err);
     if (l == NULL) return err->status;
     pthread_mutex_init(&l->lock, NULL);
@@ -359,11 +379,13 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     l->sampler_ops = p->sampler_ops;
     l->sampler = p->sampler;
     l->batch_size = (uint64_t)p->batch_size;
+    l->parts = DDP_MAX_OF(p->parts, 1);
     l->length = l->dataset->length(l->data);
     l->count = l->sampler_ops->count(l->sampler);
     l->batches = l->count / l->batch_size + (l->count % l->batch_size != 0);
     l->worker_count = (uint64_t)p->workers;
-    l->slot_count = l->worker_count == 0 ? 1 : (uint64_t)DDP_MAX_OF(p->prefetch, 2);
+    l->hold = (uint64_t)DDP_MAX_OF(p->hold, 1);
+    l->slot_count = (l->worker_count == 0 ? 1 : (uint64_t)DDP_MAX_OF(p->prefetch, 2)) + l->hold - 1;
     atomic_init(&l->cancel, true);
 
     status = make_indices(l, err);

@@ -1,8 +1,8 @@
 /* data/loader.h -- batches ready ahead of the trainer, made by worker threads ("ddp-loader-N").
  *
  * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch lies in slot
- * k % prefetch; a slot holds one buffer a field, batch_size samples, 64-byte aligned, in memory that the caller gives
- * (or the loader's own). The dataset writes each sample straight to its place in the slot; an image that is transformed goes
+ * k % prefetch; a slot holds one buffer a field and part, 64-byte aligned, in the loader's own memory; a batch is one part, or one
+ * for each of several devices that share it out. The dataset writes each sample straight to its place in the slot; an image that is transformed goes
  * through a buffer of the worker's own, which stays in its cache. */
 #ifndef DDP_LOADER_H
 #define DDP_LOADER_H
@@ -21,13 +21,15 @@ typedef struct ddp_loader_params {
     const ddp_sampler_ops *sampler_ops;
     ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
     int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */
+    int64_t hold;         /* batches that stay valid, the newest among them; 0 is 1 */
+    uint32_t parts;       /* that a batch is given out in, ddp_batch_part; divides batch_size, 0 is 1 */
     int64_t workers;      /* 0: batches are made in ddp_loader_next itself */
     int64_t prefetch;     /* slots, at least 2 with workers */
 } ddp_loader_params;
 
 typedef struct ddp_batch {
     int64_t count;           /* samples */
-    void *const *buffers;    /* by field; valid until the next ddp_loader_next or _begin */
+    void *const *buffers;    /* by field, of the first part; valid until `hold` more have been taken, or _begin */
     const uint64_t *indices; /* `count` dataset indices */
 } ddp_batch;
 
@@ -39,5 +41,9 @@ ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_e
 /* The next batch, DDP_IN_PROGRESS at the epoch's end (out->count 0). Allocates nothing. A sample that cannot be read is
  * DDP_ERR_DATA with its index. */
 ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err);
+
+/* Part `part` of a batch, of `parts`: as even as they can be, the first ones a sample longer where that is needed, in the order of the
+ * samples. Its buffers are aligned as the batch's are. It may be empty. */
+ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t part);
 
 #endif

@@ -177,6 +177,21 @@ static ddp_status node_shapes(ddp_graph_core *c, const ddp_graph_node *n, ddp_sh
     return DDP_OK;
 }
 
+static ddp_status node_place(ddp_graph_core *c, ddp_graph_node *n)
+{
+    n->place = c->place;
+    for (uint32_t i = 0; i < n->in_count; i++) {
+        const ddp_graph_value *v = n->in[i] >= 0 ? &c->values[n->in[i]] : NULL;
+
+        if (v != NULL && v->node >= 0 && c->nodes[v->node].place > n->place)
+            return ddp_fail(&c->err, DDP_ERR_CONFIG,
+                            "it is placed on device %u and reads \"%s\", which device %u computes; places cannot go "
+                            "backwards, later layers need the same device or a later one",
+                            n->place, c->nodes[v->node].name, c->nodes[v->node].place);
+    }
+    return DDP_OK;
+}
+
 /* Adds the node and its outputs; the first of them is the op's result. */
 static ddp_tensor add_node(ddp_graph_core *c, ddp_graph_node *n, const ddp_shape *shapes)
 {
@@ -211,7 +226,8 @@ static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, ui
     n.name = node_name(c, n.row, name);
     if (n.name == NULL) return failed;
     if (attrs != NULL) n.attrs = *attrs;
-    if (node_inputs(c, &n, in_count, in) != DDP_OK || node_shapes(c, &n, shapes) != DDP_OK) {
+    if (node_inputs(c, &n, in_count, in) != DDP_OK || node_place(c, &n) != DDP_OK ||
+        node_shapes(c, &n, shapes) != DDP_OK) {
         (void)ddp_fail_context(&c->err, "%s \"%s\"", n.row->name, n.name);
         return failed;
     }
@@ -280,6 +296,15 @@ static void graph_output(ddp_graph *g, const char *name, ddp_tensor t)
     c->outputs[c->output_count++] = m;
 }
 
+static void graph_place(ddp_graph *g, uint32_t device)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (ddp_graph_broken(c)) return;
+    c->place = device;
+    c->places = DDP_MAX_OF(c->places, device + 1);
+}
+
 static uint32_t graph_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims)
 {
     const ddp_graph_core *c = ddp_graph_view(g);
@@ -321,6 +346,7 @@ static const ddp_graph_api api = {
     .dims = graph_dims,
     .fail = graph_fail,
     .status = graph_status,
+    .place = graph_place,
 };
 
 ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err)

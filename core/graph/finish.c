@@ -5,6 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+uint32_t ddp_graph_places(const ddp_graph *g) { return ddp_graph_view(g)->places; }
+
+bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+    bool any = false;
+
+    for (uint32_t i = 0; i < c->node_count; i++) any |= c->nodes[i].trains && c->nodes[i].place == device;
+    return any;
+}
+
 enum { TRAINS = 1, EVALUATES = 2, ANSWERS = 4 };
 
 /* Nodes come after what they read, so one pass from the end marks all that a marked value needs. */

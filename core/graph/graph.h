@@ -100,6 +100,10 @@ uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
 uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena */
 
+/* 1 + the highest device that the model has placed anything on; 0: it says nothing of devices. */
+uint32_t ddp_graph_places(const ddp_graph *g);
+bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device); /* the loss needs something that is there */
+
 /* ---- layout: one flat arena each for parameters, gradients, optimiser states -------------------------------------------- */
 typedef struct ddp_bucket {
     uint64_t first, count;             /* elements of the arena; count is a multiple of world x 16 */
@@ -159,6 +163,38 @@ typedef struct ddp_planned {
 ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, const ddp_layout *l, ddp_planned **out,
                            ddp_err *err);
 void ddp_plan_free(ddp_planned *p);
+
+/* ---- stages: a program cut up by places --------------------------------------------------------------------------------- */
+/* A value of the whole program that one stage computes and another reads: an activation, forward, or a gradient, backward. To the
+ * stage that reads it it is a field of the batch, behind those of the dataset. */
+typedef struct ddp_crossing {
+    uint32_t from, to;
+    int32_t value;         /* of the whole program */
+    int32_t sent;          /* in programs[from], among its metrics; -1: a field of the batch, which stage 0 hands on */
+    uint32_t field, input; /* that field; the field of programs[to] that it becomes */
+    uint64_t bytes;
+} ddp_crossing;
+/* The gradient of a parameter that two stages use: that of the later stage is in its place, this part lies behind the arena
+ * and is to be added, in the order of the table. */
+typedef struct ddp_extra_grad {
+    uint32_t param, stage;
+    uint64_t offset, elements; /* of the gradient arena */
+} ddp_extra_grad;
+typedef struct ddp_stages {
+    uint32_t count, crossing_count, extra_count;
+    ddp_program **programs;  /* by stage */
+    uint32_t *inputs;        /* by stage: fields of its batch, those that it receives among them */
+    ddp_crossing *crossings; /* ordered by from, to, value */
+    ddp_extra_grad *extras;
+    uint64_t grad_elements; /* of the gradient arena with the extras behind it */
+} ddp_stages;
+/* `whole` is a training program, and outlives the stages; `fields` of the dataset. Every stage has nodes. */
+ddp_status ddp_stages_create(const ddp_program *whole, const ddp_layout *l, uint32_t count, uint32_t fields,
+                             ddp_stages **out, ddp_err *err);
+void ddp_stages_free(ddp_stages *s);
+/* How a stage's kernels divide into its forward and its backward pass: those before *split read nothing that a later stage sends, and
+ * give all that it is sent. */
+ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lowered *l, uint32_t *split, ddp_err *err);
 
 /* ---- parameters ----------------------------------------------------------------------------------------------------------- */
 /* Draws every parameter, in order of declaration, into the arena (host memory, `layout->param_elements` floats, padding zero). */

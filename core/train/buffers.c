@@ -25,10 +25,10 @@ void ddp_trainer_buffers_count(ddp_trainer *t)
 
 ddp_random ddp_trainer_random(const ddp_trainer *t)
 {
-    const ddp_launch *l = &t->s->launch;
-
     return (ddp_random){.seed = t->s->config->train->seed,
-                        .stream = t->micro_steps * (uint64_t)l->world + (uint64_t)l->rank};
+                        .stream = t->micro_steps * ddp_session_parts(t->s) +
+                                  (uint64_t)t->s->launch.rank * t->s->replicas +
+                                  (t->s->replicas > 1 ? t->s->member : 0)};
 }
 
 ddp_status ddp_trainer_share_buffers(ddp_trainer *t, ddp_err *err)

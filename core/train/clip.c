@@ -5,7 +5,7 @@
 
 ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
 {
-    size_t parts = (size_t)ddp_group_world(t->group) * t->s->layout->bucket_count;
+    size_t parts = ddp_session_shares(t->s) * t->s->layout->bucket_count;
     double max_norm = t->s->config->optimizer->clip_norm;
     ddp_clip *c;
 
@@ -29,7 +29,7 @@ ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t
     uint32_t buckets = t->s->layout->bucket_count;
 
     for (uint32_t r = first; r < end; r++) {
-        uint64_t from, count = ddp_share_of(t->s->layout, b, r, (uint32_t)ddp_group_world(t->group), &from);
+        uint64_t from, count = ddp_share_of(t->s->layout, b, r, (uint32_t)ddp_session_shares(t->s), &from);
         ddp_flat_result result = {0};
 
         if (count > 0)
@@ -55,7 +55,7 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
 
 bool ddp_clip_apply(ddp_trainer *t)
 {
-    uint32_t buckets = t->s->layout->bucket_count, world = (uint32_t)ddp_group_world(t->group);
+    uint32_t buckets = t->s->layout->bucket_count, world = (uint32_t)ddp_session_shares(t->s);
     ddp_clip *c = t->clip;
     double sum = 0.0, coefficient;
 

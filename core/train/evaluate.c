@@ -1,15 +1,10 @@
 /* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its share, none is padded; the sums are
  * gathered over the control plane and added in rank order, so that all ranks have the same bits. */
-#include "train/trainer.h"
+#include "train/dp.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct sums {
-    double loss, correct, samples;
-    int32_t stop; /* the signal this rank was asked to end by, 0: none */
-};
 
 static ddp_status read_scalar(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
 {
@@ -25,7 +20,7 @@ static int32_t accuracy_value(const ddp_program *p)
     return -1;
 }
 
-static ddp_status eval_batch(ddp_trainer *t, const ddp_batch *batch, struct sums *sums, ddp_err *err)
+ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
 {
     ddp_variant *v = ddp_session_variant(t->s, batch->count, false);
     ddp_run run = {.struct_size = sizeof(run), .inputs = batch->buffers};
@@ -50,18 +45,18 @@ static ddp_status eval_batch(ddp_trainer *t, const ddp_batch *batch, struct sums
     return DDP_OK;
 }
 
-static ddp_status gather_sums(ddp_trainer *t, struct sums *sums, ddp_err *err)
+static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
     size_t lengths[world];
-    struct sums own = *sums, part;
+    ddp_sums own = *sums, part;
     void *block = NULL;
 
     t->s->phase = DDP_EXIT_PEER;
     DDP_TRY(ddp_group_gather(t->group, "evaluation", &own, sizeof(own), &block, parts, lengths,
                              t->s->config->group->step_timeout_ms, err));
-    *sums = (struct sums){0};
+    *sums = (ddp_sums){0};
     for (int32_t r = 0; r < world; r++) {
         memcpy(&part, parts[r], sizeof(part));
         sums->loss += part.loss;
@@ -73,7 +68,7 @@ static ddp_status gather_sums(ddp_trainer *t, struct sums *sums, ddp_err *err)
     return DDP_OK;
 }
 
-static void report(ddp_trainer *t, const struct sums *sums)
+static void report(ddp_trainer *t, const ddp_sums *sums)
 {
     char members[256], text[128], loss[32] = "null", accuracy[32] = "null";
     int n;
@@ -100,17 +95,19 @@ static void report(ddp_trainer *t, const struct sums *sums)
 
 ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
 {
-    struct sums sums = {0};
+    ddp_sums sums = {0};
     ddp_batch batch;
     ddp_status st = DDP_OK;
 
     if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_share_buffers(t, err));
+    DDP_TRY(ddp_dp_share_buffers(t, err));
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_begin(t->eval_loader, 0, 0, err));
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
     while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
            (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) {
-        DDP_TRY(eval_batch(t, &batch, &sums, err));
+        DDP_TRY(t->dp != NULL ? ddp_dp_eval_batch(t, &batch, &sums, err)
+                              : ddp_trainer_eval_batch(t, &batch, &sums, err));
         t->s->phase = DDP_EXIT_DATA;
     }
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
@@ -137,8 +134,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     (void)snprintf(members, sizeof(members),
                    "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", "
                    "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,
-                   DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->config->train->device,
-                   s->model->desc.name, s->param_elements, t->step);
+                   DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, s->model->desc.name,
+                   s->param_elements, t->step);
     ddp_observe_event(t->observer, "start", members, NULL);
     return DDP_OK;
 }

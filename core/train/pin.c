@@ -60,8 +60,9 @@ static ddp_pin_rank own_rank(const ddp_session *s)
     const int32_t *list;
     size_t count = ddp_processors(&list);
 
-    return (ddp_pin_rank){
-        .mask = ddp_hash64(list, count * sizeof(*list), 0), .processors = (uint32_t)count, .threads = s->threads};
+    return (ddp_pin_rank){.mask = ddp_hash64(list, count * sizeof(*list), 0),
+                          .processors = (uint32_t)count,
+                          .threads = s->threads * ddp_session_devices(s)};
 }
 
 static ddp_status choose(ddp_session *s, const ddp_pin_rank *ranks, uint32_t own, uint32_t count, ddp_err *err)
@@ -97,15 +98,16 @@ ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
 void ddp_session_pin_text(const ddp_session *s, ddp_text *out)
 {
     const int32_t *list;
+    uint32_t threads = s->threads * ddp_session_devices(s);
 
     if (!s->pin.pinned || ddp_processors(&list) == 0) {
         ddp_text_printf(out, "not pinned");
         return;
     }
     list += s->pin.first;
-    ddp_text_printf(out, "pinned to processor%s ", s->threads == 1 ? "" : "s");
-    for (uint32_t i = 0, end; i < s->threads; i = end) {
-        for (end = i + 1; end < s->threads && list[end] == list[end - 1] + 1;) end++;
+    ddp_text_printf(out, "pinned to processor%s ", threads == 1 ? "" : "s");
+    for (uint32_t i = 0, end; i < threads; i = end) {
+        for (end = i + 1; end < threads && list[end] == list[end - 1] + 1;) end++;
         ddp_text_printf(out, "%s%d", i == 0 ? "" : ", ", list[i]);
         if (end > i + 1) ddp_text_printf(out, "-%d", list[end - 1]);
     }
@@ -157,7 +159,7 @@ ddp_status ddp_trainer_pin(ddp_trainer *t, ddp_err *err)
     if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
     if (s->config->train->pin == DDP_PIN_YES)
-        return ddp_fail_context(err, "[train] pin = yes, device = %s", s->config->train->device);
+        return ddp_fail_context(err, "[train] pin = yes, device = %s", s->device_text);
     if (err->status != DDP_ERR_UNSUPPORTED) ddp_log_line(s->log, DDP_LOG_INFO, "not pinned: %s", err->msg);
     *err = (ddp_err){.status = DDP_OK};
     return DDP_OK;

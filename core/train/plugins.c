@@ -4,12 +4,12 @@
 #include "train/plugins.h"
 #include "base/sys.h"
 #include "group/group.h"
+#include "train/devices.h"
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- plugins and their options ---------------------------------------------------------------------------------------- */
-/* Puts in front of an error where the key that led to it stands, when somebody wrote it. */
-static ddp_status at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
+ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
 {
     const ddp_setting *t = ddp_settings_find(&s->config->settings, section, key);
 
@@ -21,10 +21,10 @@ static ddp_status at_key(const ddp_session *s, const char *section, const char *
 static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
 {
     switch (kind) {
-    case DDP_KIND_BACKEND: return at_key(s, "group", "backend", err);
-    case DDP_KIND_INIT: return at_key(s, "group", "init_method", err);
-    case DDP_KIND_DEVICE: return at_key(s, "train", "device", err);
-    default: return at_key(s, section_kind, "plugin", err);
+    case DDP_KIND_BACKEND: return ddp_at_key(s, "group", "backend", err);
+    case DDP_KIND_INIT: return ddp_at_key(s, "group", "init_method", err);
+    case DDP_KIND_DEVICE: return ddp_at_key(s, "train", "device", err);
+    default: return ddp_at_key(s, section_kind, "plugin", err);
     }
 }
 
@@ -115,23 +115,6 @@ const char *ddp_session_backend_name(const ddp_session *s)
     return s->backend != NULL ? s->backend->name : "shm or gloo-tcp";
 }
 
-/* "cpu:1" -> "cpu" and 1 */
-static ddp_status split_device(const char *text, char *name, size_t capacity, uint32_t *ordinal, ddp_err *err)
-{
-    const char *colon = strchr(text, ':');
-    size_t length = colon == NULL ? strlen(text) : (size_t)(colon - text);
-    char *end = NULL;
-    unsigned long n = 0;
-
-    if (colon != NULL) n = strtoul(colon + 1, &end, 10);
-    if (length == 0 || length >= capacity || (colon != NULL && (end == colon + 1 || *end != '\0' || n > 1023)))
-        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device = %s is not a device; write \"cpu\" or \"cpu:1\"", text);
-    memcpy(name, text, length);
-    name[length] = '\0';
-    *ordinal = (uint32_t)n;
-    return DDP_OK;
-}
-
 /* Where the init method knows who this process is, it must be who it was started as. */
 static ddp_status check_identity(const ddp_session *s, ddp_err *err)
 {
@@ -166,7 +149,7 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0) {
         (void)ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
                        url);
-        return at_key(s, "group", "init_method", err);
+        return ddp_at_key(s, "group", "init_method", err);
     }
     memcpy(scheme, url, length);
     scheme[length] = '\0';
@@ -174,7 +157,7 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     s->init_ops = s->init->ops;
     s->phase = DDP_EXIT_CONFIG;
     if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
-        return at_key(s, "group", "init_method", err);
+        return ddp_at_key(s, "group", "init_method", err);
     s->init->live++;
     return check_identity(s, err);
 }
@@ -222,14 +205,13 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     s->phase = DDP_EXIT_CONFIG;
     if (c->group->interface[0] != '\0' &&
         ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
-        return at_key(s, "group", "interface", err);
+        return ddp_at_key(s, "group", "interface", err);
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
-    if (split_device(c->train->device, s->device_name, sizeof(s->device_name), &pc->ordinal, err) != DDP_OK)
-        return at_key(s, "train", "device", err);
+    DDP_TRY(ddp_session_find_devices(s, err));
     if (s->launch.purpose != DDP_TO_GENERATE) {
         DDP_TRY(load_backends(s, err));
         DDP_TRY(load_init(s, err));
-        DDP_TRY(check_backends(s, pc->ordinal, err));
+        DDP_TRY(check_backends(s, s->ordinals[0], err));
     }
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
     s->device_ops = s->device_plugin->ops;

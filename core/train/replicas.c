@@ -1,6 +1,6 @@
 /* train/replicas.c -- are all ranks' parameters still the same bits? They must be: every rank makes the same update from the
  * same reduced gradients. Where they are not, memory, a processor or a backend is at fault, and the run ends. */
-#include "train/trainer.h"
+#include "train/dp.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +101,7 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own = ddp_hash64(t->params, t->s->layout->extra_offset * sizeof(float), 0), *all;
     ddp_status st = DDP_OK;
 
+    if (t->dp != NULL) return ddp_dp_check(t, err);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     for (int32_t r = 0; r < world; r++) equal += all[r] == all[0];
     if (equal < world) st = diverged(t, all, err);

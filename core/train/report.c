@@ -93,18 +93,36 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
 
 static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    uint64_t params = s->layout->param_elements * 4, arena = s->layout->elements * 4;
-    uint64_t ranks = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : 1;
-    uint64_t states = ddp_optimizer_states(s->config) * arena / ranks;
+    uint64_t params = s->layout->param_elements * 4, grads = ddp_session_grad_elements(s) * 4;
+    uint64_t parts = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : s->replicas;
+    uint64_t states = ddp_optimizer_states(s->config) * s->layout->elements * 4 / parts;
     char a[32], b[32], c[32], d[32], e[32];
 
-    ddp_text_printf(out, "memory a rank         parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
-                    ddp_format_bytes(params, a, sizeof(a)), ddp_format_bytes(arena, b, sizeof(b)),
-                    ddp_format_bytes(states, c, sizeof(c)), ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
-                    ddp_format_bytes(params + arena + states + s->arena_bytes, e, sizeof(e)));
+    ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
+                    s->replicas > 1 ? "replica" : "rank", ddp_format_bytes(params, a, sizeof(a)),
+                    ddp_format_bytes(grads, b, sizeof(b)), ddp_format_bytes(states, c, sizeof(c)),
+                    ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
+                    ddp_format_bytes(params + grads + states + s->arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
                     v->lowered->kernels[v->planned->peak_kernel].name);
+}
+
+/* With parallel = model. The lines of kernels and memory are of the whole model on one device. */
+static void report_stages(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    char a[32];
+
+    for (uint32_t g = 0; v->stages != NULL && g < v->stages->count; g++) {
+        const ddp_program *p = v->stages->programs[g];
+        uint64_t sends = 0;
+
+        for (uint32_t i = 0; i < v->stages->crossing_count; i++)
+            if (v->stages->crossings[i].from == g) sends += v->stages->crossings[i].bytes;
+        ddp_text_printf(out, "  stage %-3u           %s:%u, %u operations, %.3f GFLOP, sends %s a micro-batch\n", g,
+                        s->device_name, s->ordinals[g], p->node_count, (double)ddp_program_flops(p) * 1e-9,
+                        ddp_format_bytes(sends, a, sizeof(a)));
+    }
 }
 
 static void report_kernels(const ddp_variant *v, ddp_text *out)
@@ -132,20 +150,23 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
     char a[32];
 
-    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name,
-                    s->config->train->device, s->device_info.name, s->device_info.library, s->threads,
-                    s->threads == 1 ? "" : "s");
+    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name, s->device_text,
+                    s->device_info.name, s->device_info.library, s->threads, s->threads == 1 ? "" : "s");
     ddp_session_pin_text(s, out);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
                     ddp_session_backend_name(s));
+    if (s->replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->replicas, s->device_text);
+    if (s->stages > 1) ddp_text_printf(out, ", %u stages on %s", s->stages, s->device_text);
     if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out,
-                    "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64
-                    " x %d ranks = %" PRId64 ", %" PRIu64 " steps an epoch\n",
+                    "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64 " x %" PRIu64
+                    " %s = %" PRId64 ", %" PRIu64 " steps an epoch\n",
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
-                    s->batches.accumulate, s->launch.world, s->batches.global_batch, s->steps_per_epoch);
+                    s->batches.accumulate, ddp_session_parts(s), s->replicas > 1 ? "replicas" : "ranks",
+                    s->batches.global_batch, s->steps_per_epoch);
+    report_stages(s, v, out);
     report_images("data", &s->train, out);
     report_images("eval", &s->eval, out);
     report_params(s, out);

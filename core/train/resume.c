@@ -47,7 +47,7 @@ static ddp_status fill_views(const char *path, const char *what, const ddp_safet
 static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
     const ddp_checkpoint_meta *m = &c->meta;
-    uint64_t world = (uint64_t)t->s->launch.world, batch = (uint64_t)t->s->batches.batch_size,
+    uint64_t world = ddp_session_parts(t->s), batch = (uint64_t)t->s->batches.batch_size,
              accumulate = (uint64_t)t->s->batches.accumulate, seed = t->s->config->train->seed;
 
     if (m->cursor > t->s->batches_per_epoch && m->world_size == world && m->batch_size == batch)
@@ -279,7 +279,7 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                 .epoch = t->epoch,
                                 .cursor = t->cursor,
                                 .seed = t->s->config->train->seed,
-                                .world_size = (uint64_t)t->s->launch.world,
+                                .world_size = ddp_session_parts(t->s),
                                 .bucket_size = t->s->bucket_size,
                                 .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                 .batch_size = (uint64_t)t->s->batches.batch_size,

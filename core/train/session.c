@@ -1,6 +1,7 @@
 /* train/session.c -- opens, in the order of a start, what is local to a rank: plugins (plugins.c), data, graph, layout,
  * device, programs. Each step sets the phase, which is the exit code if it fails. */
 #include "train/plugins.h"
+#include "train/devices.h"
 #include "train/pin.h"
 #include "train/schedule.h"
 #include "base/sys.h"
@@ -94,7 +95,7 @@ static ddp_status check_eval_fields(ddp_session *s, ddp_err *err)
 
 static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size;
+    uint64_t batch = (uint64_t)s->batches.batch_size * s->replicas;
 
     return samples / batch + (samples % batch != 0);
 }
@@ -203,7 +204,7 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 static ddp_status create_layout(ddp_session *s, ddp_err *err)
 {
     return ddp_layout_create_cut(s->graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->bucket_size),
-                                 s->bucket_size, (uint32_t)s->launch.world, &s->layout, err);
+                                 s->bucket_size, (uint32_t)ddp_session_shares(s), &s->layout, err);
 }
 
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
@@ -211,6 +212,7 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     DDP_TRY(describe_all(s, model_config, err));
     if (ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK)
         return ddp_fail_context(err, "[train] freeze");
+    DDP_TRY(ddp_session_check_places(s, err));
     s->param_count = ddp_graph_params(s->graph, &s->params);
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
@@ -227,13 +229,13 @@ const char *ddp_session_precision(const ddp_session *s)
 static uint32_t compute_threads(const ddp_session *s)
 {
     if (s->config->train->threads > 0) return (uint32_t)s->config->train->threads;
-    return DDP_MAX_OF(ddp_cpu_count() / (unsigned)s->launch.local_size, 1);
+    return DDP_MAX_OF(ddp_cpu_count() / ((unsigned)s->launch.local_size * ddp_session_devices(s)), 1);
 }
 
-static ddp_status open_device(ddp_session *s, ddp_err *err)
+ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
 {
     ddp_device_params p = {.struct_size = sizeof(p),
-                           .ordinal = s->device_ordinal,
+                           .ordinal = s->ordinals[s->member],
                            .threads = compute_threads(s),
                            .precision = (uint32_t)s->config->train->precision,
                            .local_rank = (uint32_t)s->launch.local_rank,
@@ -244,19 +246,23 @@ static ddp_status open_device(ddp_session *s, ddp_err *err)
     if (p.precision != DDP_PRECISION_F32 && (s->device_ops->caps & DDP_DEVICE_CAP_BF16) == 0)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
-                        s->config->train->device);
+                        s->device_text);
     if (s->device_ops->open(&s->host, s->device_config, &p, &s->device, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
-        return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
+        return ddp_fail_context(err, "device \"%s\"", s->device_text);
     }
-    s->device_plugin->live++;
     if ((s->device_ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "device \"%s\": its memory is not the host's, which this engine needs",
-                        s->config->train->device);
+                        "device \"%s\": its memory is not the host's, which this engine needs", s->device_text);
     s->device_info.struct_size = sizeof(s->device_info);
     s->device_ops->describe(s->device, &s->device_info);
     return DDP_OK;
+}
+
+static ddp_status count_device(ddp_session *s, ddp_status opened)
+{
+    if (s->device != NULL) s->device_plugin->live++;
+    return opened;
 }
 
 /* How a global batch is made up matters to training alone. */
@@ -264,7 +270,10 @@ static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
 {
     const struct ddp_train_config *c = s->config->train;
 
-    if (s->launch.purpose == DDP_TO_TRAIN) return ddp_config_batches(s->config, s->launch.world, &s->batches, err);
+    if (s->launch.purpose == DDP_TO_TRAIN) {
+        if (ddp_config_batches(s->config, (int64_t)ddp_session_parts(s), &s->batches, err) == DDP_OK) return DDP_OK;
+        return s->replicas == 1 ? err->status : ddp_fail_context(err, "parallel = dp, each device counts as a rank");
+    }
     s->batches = (ddp_batches){.batch_size = c->batch_size > 0 ? c->batch_size : 64, .accumulate = 1};
     return DDP_OK;
 }
@@ -280,8 +289,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
     s->device_config = pc.device;
-    s->device_ordinal = pc.ordinal;
-    if (open_device(s, err) != DDP_OK) goto close;
+    if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     return DDP_OK;
@@ -292,13 +300,17 @@ close:
     return err->status;
 }
 
-static void close_device(ddp_session *s)
+void ddp_session_close_device(ddp_session *s)
 {
     ddp_variants_free(s);
-    if (s->device == NULL) return;
-    s->device_ops->close(s->device);
-    s->device_plugin->live--;
+    if (s->device != NULL) s->device_ops->close(s->device);
     s->device = NULL;
+}
+
+static void close_device(ddp_session *s)
+{
+    if (s->device != NULL) s->device_plugin->live--;
+    ddp_session_close_device(s);
 }
 
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err)
@@ -309,7 +321,7 @@ ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t lo
     s->launch.local_size = local_size;
     if (compute_threads(s) == s->threads) return DDP_OK;
     close_device(s);
-    DDP_TRY(open_device(s, err));
+    DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
     return ddp_variants_plan(s, err);
 }
 

@@ -66,6 +66,7 @@ typedef struct ddp_variant {
     int64_t batch;
     bool training;
     ddp_program *program;
+    ddp_stages *stages; /* the program cut up, where it trains with parallel = model; else NULL */
     ddp_lowered *lowered;
     ddp_planned *planned;
     ddp_exec *exec; /* NULL until compiled */
@@ -79,7 +80,9 @@ typedef struct ddp_pin {
     bool left_alone; /* though it should be: the processors are not this rank's to share out */
 } ddp_pin;
 
-#define DDP_MAX_VARIANTS 4 /* training and evaluation, each with its remainder */
+/* Training and evaluation, each with its remainder, whose parts of replicas may have two sizes. */
+#define DDP_MAX_VARIANTS 6
+#define DDP_MAX_DEVICES  64
 
 typedef struct ddp_session {
     ddp_log *log;
@@ -96,8 +99,13 @@ typedef struct ddp_session {
     ddp_loaded *init, *model, *device_plugin;
     ddp_loaded *hook; /* NULL: none */
     const void *init_config, *hook_config;
-    char address[64]; /* of [group] interface, "" where that is not given */
-    char url[DDP_ENDPOINT_MAX + 64], device_name[64];
+    char address[64];                                 /* of [group] interface, "" where that is not given */
+    char url[DDP_ENDPOINT_MAX + 64], device_name[64]; /* of the device plugin */
+    const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1" */
+    uint32_t ordinals[DDP_MAX_DEVICES], device_count;
+    uint32_t replicas; /* of this process, which share a batch out: devices with parallel = dp, else 1 */
+    uint32_t stages;   /* of this process, which divide the model up: devices with parallel = model, else 1 */
+    uint32_t member;   /* which of the devices this session has; 0 but in train/crew.c */
     ddp_init *init_handle;
     const ddp_init_ops *init_ops;
 
@@ -114,11 +122,10 @@ typedef struct ddp_session {
 
     const ddp_device_ops *device_ops;
     const void *device_config;
-    uint32_t device_ordinal;
     ddp_device *device;
     ddp_device_info device_info;
-    uint32_t threads;
-    ddp_pin pin; /* planned; in force once the ranks have met */
+    uint32_t threads; /* of a device */
+    ddp_pin pin;      /* planned; in force once the ranks have met */
 
     ddp_variant variants[DDP_MAX_VARIANTS];
     uint32_t variant_count;
@@ -141,6 +148,21 @@ void ddp_session_close(ddp_session *s);
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
 /* Other buckets than planned: the layout and the variants are planned anew. */
 ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
+/* Parts that a global batch is split into: ranks, or replicas of the one there is. */
+static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_t)s->launch.world * s->replicas; }
+/* Devices that this process trains on, which share out the update. */
+static inline uint32_t ddp_session_devices(const ddp_session *s) { return DDP_MAX_OF(s->replicas, s->stages); }
+/* The same shares where ranks have them: what the layout and the update are divided by. */
+static inline uint64_t ddp_session_shares(const ddp_session *s)
+{
+    return (uint64_t)s->launch.world * ddp_session_devices(s);
+}
+/* Elements of the gradient arena. */
+uint64_t ddp_session_grad_elements(const ddp_session *s);
+/* The device of ordinals[member], by the thread that will use it; the plugin does not count it as live. */
+ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
+/* Frees the variants too. */
+void ddp_session_close_device(ddp_session *s);
 /* Once it is known whether all ranks share this host: sets s->backend. */
 void ddp_session_choose_backend(ddp_session *s, bool one_host);
 /* "shm", or "shm or gloo-tcp" */

@@ -14,6 +14,7 @@
 struct ddp_shards {
     uint32_t world, rank;
     bool direct;
+    bool whole_states; /* the shares of the states lie where those of the parameters do, in arenas that all have */
     float **params, **grads; /* direct, by rank: their arenas, as this process sees them */
     float **slice_params;    /* the same at the slice in hand */
     const float **slice_grads;
@@ -50,17 +51,14 @@ static ddp_status find_peers(ddp_trainer *t, ddp_shards *s, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
+static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err *err)
 {
-    uint32_t world = (uint32_t)ddp_group_world(t->group);
     ddp_shards *s;
 
-    if (!wanted(t)) return DDP_OK;
     t->shards = s = ddp_alloc(sizeof(*s), err);
     if (s == NULL) return err->status;
     s->world = world;
-    s->rank = (uint32_t)ddp_group_rank(t->group);
-    s->direct = can_be_direct(t);
+    s->rank = rank;
     s->params = ddp_alloc(world * sizeof(*s->params), err);
     s->grads = ddp_alloc(world * sizeof(*s->grads), err);
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
@@ -71,7 +69,27 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
         return err->status;
     s->peers = (ddp_optim_peers){
         .struct_size = sizeof(s->peers), .count = world, .params = s->slice_params, .not_finite = &s->not_finite};
-    return s->direct ? find_peers(t, s, err) : DDP_OK;
+    return DDP_OK;
+}
+
+ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
+{
+    if (!wanted(t)) return DDP_OK;
+    DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
+    t->shards->direct = can_be_direct(t);
+    return t->shards->direct ? find_peers(t, t->shards, err) : DDP_OK;
+}
+
+ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
+{
+    DDP_TRY(create(all[own], count, own, err));
+    all[own]->shards->peers.count = arenas;
+    all[own]->shards->direct = all[own]->shards->whole_states = true;
+    for (uint32_t r = 0; r < count; r++) {
+        all[own]->shards->params[r] = all[r]->params;
+        all[own]->shards->grads[r] = all[r]->grads;
+    }
+    return DDP_OK;
 }
 
 void ddp_shards_close(ddp_trainer *t)
@@ -90,6 +108,8 @@ void ddp_shards_close(ddp_trainer *t)
 
 bool ddp_shards_direct(const ddp_trainer *t) { return t->shards != NULL && t->shards->direct; }
 
+bool ddp_shards_split_states(const ddp_trainer *t) { return t->shards != NULL && !t->shards->whole_states; }
+
 uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
 {
     uint64_t share = l->buckets[b].count / world, end;
@@ -104,7 +124,7 @@ static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
     const ddp_shards *s = t->shards;
     uint64_t first, count = ddp_share_of(t->s->layout, b, s->rank, s->world, &first);
-    uint64_t state = t->s->layout->buckets[b].first / s->world;
+    uint64_t state = s->whole_states ? first : t->s->layout->buckets[b].first / s->world;
 
     return (ddp_optim_slice){.param = t->params + first,
                              .grad = t->grads + first,

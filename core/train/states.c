@@ -8,7 +8,7 @@ static uint64_t own_elements(const ddp_trainer *t)
 {
     uint64_t all = t->s->layout->elements;
 
-    return t->shards == NULL ? all : all / (uint64_t)ddp_group_world(t->group);
+    return !ddp_shards_split_states(t) ? all : all / (uint64_t)ddp_group_world(t->group);
 }
 
 static ddp_status alloc_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
@@ -34,7 +34,7 @@ ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
     float *own[2] = {t->state1, t->state2};
     uint64_t most = 0;
 
-    if (t->shards == NULL || own[0] == NULL) return DDP_OK;
+    if (!ddp_shards_split_states(t) || own[0] == NULL) return DDP_OK;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) most = DDP_MAX_OF(most, t->s->layout->buckets[b].count);
     if (ddp_group_rank(t->group) != 0) return alloc_floats(t, most, &t->bounce, err);
     for (int k = 0; k < 2; k++)
@@ -75,7 +75,7 @@ ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err)
 {
     float *own[2] = {t->state1, t->state2};
 
-    for (int k = 0; k < 2 && t->shards != NULL; k++)
+    for (int k = 0; k < 2 && ddp_shards_split_states(t); k++)
         if (own[k] != NULL) DDP_TRY(gather(t, own[k], t->whole[k], err));
     return DDP_OK;
 }
@@ -99,7 +99,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
 
         DDP_TRY(ddp_communicator_run(t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
-        if (t->shards != NULL) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
+        if (ddp_shards_split_states(t)) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
     }
     return DDP_OK;
 }
@@ -110,6 +110,6 @@ ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
 
     *hash = 0;
     for (int k = 0; k < 2; k++)
-        if (own[k] != NULL) DDP_TRY(spread(t, own[k], t->shards == NULL ? own[k] : t->whole[k], hash, err));
+        if (own[k] != NULL) DDP_TRY(spread(t, own[k], !ddp_shards_split_states(t) ? own[k] : t->whole[k], hash, err));
     return DDP_OK;
 }

@@ -1,6 +1,9 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
 #include "train/clip.h"
+#include "train/crew.h"
+#include "train/dp.h"
+#include "train/pipeline.h"
 #include "train/profile.h"
 #include "train/schedule.h"
 #include <inttypes.h>
@@ -69,8 +72,8 @@ static ddp_status read_loss(ddp_trainer *t, const ddp_variant *v, float *loss, d
     return t->s->device_ops->copy(t->s->device, loss, at, sizeof(*loss), DDP_COPY_TO_HOST, err);
 }
 
-static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                             ddp_err *err)
+ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                                  ddp_err *err)
 {
     ddp_variant *v = ddp_session_variant(t->s, batch->count, true);
     ddp_run run = {.struct_size = sizeof(run),
@@ -233,7 +236,11 @@ static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_red
 
 static ddp_status run_shards(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    return t->profile != NULL ? ddp_profile_shards(t->profile, t, finite, err) : ddp_shards_update(t, finite, err);
+    ddp_status st;
+
+    ddp_crew_begin_update(t);
+    st = t->profile != NULL ? ddp_profile_shards(t->profile, t, finite, err) : ddp_shards_update(t, finite, err);
+    return ddp_crew_end_update(t, st, finite, err);
 }
 
 /* Ranks read and write each other's memory. */
@@ -245,7 +252,8 @@ static ddp_status update_direct(ddp_trainer *t, double *wait_ms, ddp_reduced *re
     if (t->clip != NULL) {
         int64_t from;
 
-        DDP_TRY(ddp_shards_mean(t, err));
+        ddp_crew_begin_mean(t);
+        DDP_TRY(ddp_crew_end_mean(t, ddp_shards_mean(t, err), err));
         from = ddp_now_ns();
         DDP_TRY(ddp_clip_gather(t, err));
         *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
@@ -289,9 +297,28 @@ static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wai
         ddp_observe_event(t->observer, "warning", warning, NULL);
 }
 
+/* Forward and backward of `micros` micro-batches. */
+static ddp_status run_micros(ddp_trainer *t, uint64_t micros, double *loss_sum, double *samples, int64_t *data_ns,
+                             ddp_err *err)
+{
+    if (t->pipeline != NULL) return ddp_pipeline_run(t, micros, loss_sum, samples, data_ns, err);
+    for (uint64_t micro = 0; micro < micros; micro++) {
+        ddp_batch batch;
+        int64_t waiting = ddp_now_ns();
+
+        t->s->phase = DDP_EXIT_DATA;
+        DDP_TRY(ddp_loader_next(t->loader, &batch, err));
+        *data_ns += ddp_now_ns() - waiting;
+        DDP_TRY((t->dp != NULL ? ddp_dp_micro_step : ddp_trainer_micro_step)(t, &batch, micro, micro + 1 == micros,
+                                                                             loss_sum, err));
+        *samples += (double)batch.count;
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
 {
-    uint64_t left = t->s->batches_per_epoch - t->cursor, micros = (uint64_t)t->s->batches.accumulate, micro;
+    uint64_t left = t->s->batches_per_epoch - t->cursor, micros = (uint64_t)t->s->batches.accumulate;
     int64_t from = ddp_now_ns(), data_ns = 0;
     double loss_sum = 0.0, samples = 0.0, wait_ms = 0.0;
     ddp_reduced reduced = {0};
@@ -299,16 +326,7 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
     micros = DDP_MIN_OF(micros, left);
     if (micros == 0) return DDP_IN_PROGRESS;
     DDP_TRY(ddp_trace_step(t->trace, t->step + 1, err));
-    for (micro = 0; micro < micros; micro++) {
-        ddp_batch batch;
-        int64_t waiting = ddp_now_ns();
-
-        t->s->phase = DDP_EXIT_DATA;
-        DDP_TRY(ddp_loader_next(t->loader, &batch, err));
-        data_ns += ddp_now_ns() - waiting;
-        DDP_TRY(micro_step(t, &batch, micro, micro + 1 == micros, &loss_sum, err));
-        samples += (double)batch.count;
-    }
+    DDP_TRY(run_micros(t, micros, &loss_sum, &samples, &data_ns, err));
     DDP_TRY(update(t, micros, loss_sum, samples, &wait_ms, &reduced, err));
     t->loss = reduced.loss;
     t->stopping = reduced.stop;

@@ -2,6 +2,8 @@
  * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
 #include "train/trainer.h"
 #include "train/clip.h"
+#include "train/dp.h"
+#include "train/pipeline.h"
 #include "train/pin.h"
 #include "train/profile.h"
 #include <inttypes.h>
@@ -47,22 +49,22 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------------- */
-static ddp_status floats(ddp_trainer *t, uint64_t count, float **out, ddp_err *err)
+static ddp_status floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
 {
     void *p;
 
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, count * sizeof(float), &p, err));
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, elements * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
 }
 
 /* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
-static ddp_status shared_floats(ddp_trainer *t, uint64_t count, float **out, ddp_err *err)
+static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
 {
     void *p;
 
-    if (!t->comm_memory) return floats(t, count, out, err);
-    DDP_TRY(ddp_communicator_alloc(t->comm, count * sizeof(float), &p, err));
+    if (!t->comm_memory) return floats(t, elements, out, err);
+    DDP_TRY(ddp_communicator_alloc(t->comm, elements * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
 }
@@ -74,7 +76,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     t->s->phase = DDP_EXIT_INTERNAL;
     t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
-    if (training) DDP_TRY(shared_floats(t, t->s->layout->elements, &t->grads, err));
+    if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
@@ -82,13 +84,15 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .params = t->params,
                          .grads = t->grads,
                          .buffers = t->buffers};
-    if (!training) return DDP_OK;
+    if (!training) return ddp_dp_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, t->trace, &t->hooked, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
-    return ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, t->trace, &t->reducer, err);
+    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, t->trace, &t->reducer, err));
+    DDP_TRY(ddp_pipeline_open(t, err));
+    return ddp_dp_open(t, err);
 }
 
 /* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
@@ -99,6 +103,7 @@ static void release(ddp_trainer *t)
     float *own[5] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
                      t->buffers};
 
+    if (!ddp_dp_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
     ddp_variants_free(t->s);
     ddp_shards_close(t);
     if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
@@ -122,7 +127,9 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .transform = src->transform,
                            .sampler_ops = src->sampler_ops,
                            .sampler = src->sampler,
-                           .batch_size = t->s->batches.batch_size,
+                           .batch_size = t->s->batches.batch_size * t->s->replicas,
+                           .hold = t->s->stages, /* stage 0 has so many in flight */
+                           .parts = t->s->replicas,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
 
@@ -154,7 +161,9 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .steps_per_epoch = s->steps_per_epoch,
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
-    char members[512], count[32], text[512];
+    char members[640], count[32], text[640];
+    const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
+    uint64_t parts = ddp_session_shares(s);
     ddp_text pinned = {0};
 
     t->s->phase = DDP_EXIT_CONFIG;
@@ -166,15 +175,16 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
         "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"%s\", "
         "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
         ", \"planned_steps\": %" PRIu64,
-        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->config->train->device, ddp_session_precision(s),
+        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, ddp_session_precision(s),
         s->model->desc.name, s->param_elements, s->batches.global_batch, t->step, t->total_steps);
     (void)snprintf(text, sizeof(text),
-                   "training %s (%s parameters) with %d rank%s x batch %" PRId64
-                   " over %s on %s, %u thread%s a rank%s%s",
-                   s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), s->launch.world,
-                   s->launch.world == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
-                   ddp_session_backend_name(s), s->device_info.name, s->threads, s->threads == 1 ? "" : "s",
-                   s->launch.world == 1 ? ", " : ", rank 0 ", pinned.data != NULL ? pinned.data : "");
+                   "training %s (%s parameters) with %" PRIu64 " %s%s x batch %" PRId64
+                   " over %s on %s, %u thread%s a %s%s%s",
+                   s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), parts, part,
+                   parts == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
+                   ddp_session_devices(s) > 1 ? s->device_text : ddp_session_backend_name(s), s->device_info.name,
+                   s->threads, s->threads == 1 ? "" : "s", part, s->launch.world == 1 ? ", " : ", rank 0 ",
+                   pinned.data != NULL ? pinned.data : "");
     ddp_text_free(&pinned);
     ddp_observe_event(t->observer, "start", members, text);
     return DDP_OK;
@@ -192,7 +202,7 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
                        .eval_accuracy = t->eval_accuracy,
                        .first_step_s = t->first_step_s,
                        .backend = ddp_session_backend_name(t->s),
-                       .device = t->s->config->train->device,
+                       .device = t->s->device_text,
                        .precision = ddp_session_precision(t->s),
                        .exit_code = exit_code};
 
@@ -286,6 +296,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     ddp_trainer_optimizer(t);
     t->lr_steps = ddp_session_steps(s);
     DDP_TRY(ddp_trainer_restore(t, &done, err));
+    DDP_TRY(ddp_dp_share_all(t, err));
     if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);
     if (done) return DDP_OK;
     plan_steps(t);

@@ -8,6 +8,9 @@
  *   hook.c      a plugin between the gradients and the wire, and what it remembers
  *   link.c      how large a bucket is to be
  *   trace.c     what a rank does when, for a trace viewer
+ *   dp.c        parallel = dp: replicas on several devices of this process
+ *   pipeline.c  parallel = model: stages of the model on several devices; channel.c what passes between them
+ *   crew.c      what both have: the other devices, and the update; team.c its threads
  *   profile.c   where the time of the steps goes, by kernel; profile_report.c the table of it
  *   evaluate.c  a pass over the evaluation data, sharded without padding
  *   buffers.c   what the model keeps and does not train, and the random numbers of a step
@@ -37,6 +40,9 @@ typedef struct ddp_ending {
 } ddp_ending;
 
 typedef struct ddp_shards ddp_shards;
+typedef struct ddp_crew ddp_crew;
+typedef struct ddp_dp ddp_dp;
+typedef struct ddp_pipeline ddp_pipeline;
 typedef struct ddp_clip ddp_clip;
 typedef struct ddp_profile ddp_profile;
 
@@ -58,6 +64,9 @@ typedef struct ddp_trainer {
     float *whole[2], *bounce; /* states.c */
     bool comm_memory;         /* params and grads are the backend's memory */
     ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
+    ddp_crew *crew;           /* the other devices; NULL: there are none */
+    ddp_dp *dp;               /* NULL without parallel = dp */
+    ddp_pipeline *pipeline;   /* NULL without parallel = model */
     float *buffers;           /* s->buffer_elements, the device's; NULL where the model has none */
     int64_t *counts;          /* by buffer: what one of i64 holds */
     void *arena;              /* activations, s->arena_bytes */
@@ -82,13 +91,20 @@ int ddp_train(ddp_session *s, ddp_ending *ending);
 
 /* The phase is the exit code if what follows fails on this rank. */
 ddp_status ddp_trainer_step(ddp_trainer *t,
-                            ddp_err *err);           /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+                            ddp_err *err); /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+/* Forward and backward of the batch on this trainer's device; adds loss x samples. `last` of the step: buckets may go out. */
+ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                                  ddp_err *err);
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 void ddp_trainer_optimizer(ddp_trainer *t);          /* fills t->optim from the config */
 /* Sets t->shards where each rank is to update a share of the parameters. */
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
+/* The same for the trainers of one process, which all have their parameters and gradients, each its own (`arenas` is `count`) or
+ * all the same (1): sets that of all[own]. */
+ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err);
 void ddp_shards_close(ddp_trainer *t);
-bool ddp_shards_direct(const ddp_trainer *t); /* ranks write into each other's memory */
+bool ddp_shards_direct(const ddp_trainer *t);       /* ranks write into each other's memory */
+bool ddp_shards_split_states(const ddp_trainer *t); /* a rank has the optimiser's state of its shares alone */
 /* A rank's share of bucket b, in elements, without the extras behind the last parameter; *first: of the arena. */
 uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first);
 /* Direct. This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
@@ -108,6 +124,12 @@ void ddp_states_free(ddp_trainer *t);
  * rank, with a hash of what came. */
 ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err);
+typedef struct ddp_sums {
+    double loss, correct, samples;
+    int32_t stop; /* the signal this rank was asked to end by, 0: none */
+} ddp_sums;
+/* Adds what a batch gives on this trainer's device. */
+ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
 /* Sets t->stopping when a signal cuts it short on any rank. */
 ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
 /* All that an evaluation without training does once parameters are there. */

@@ -9,9 +9,12 @@ static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
         DDP_TRY(ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
     else if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) != DDP_OK)
         return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
+    s->phase = DDP_EXIT_INTERNAL;
+    if (s->stages > 1 && v->training)
+        DDP_TRY(ddp_stages_create(v->program, s->layout, s->stages, s->train.field_count, &v->stages, err));
     s->phase = DDP_EXIT_PLUGIN;
     if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
-        return ddp_fail_context(err, "device \"%s\"", s->config->train->device);
+        return ddp_fail_context(err, "device \"%s\"", s->device_text);
     s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(ddp_lowered_check(v->program, v->lowered, err));
     return ddp_plan_create(v->program, v->lowered, v->training ? s->layout : NULL, &v->planned, err);
@@ -21,22 +24,23 @@ static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_
 {
     ddp_variant *v = &s->variants[s->variant_count];
 
-    if (batch <= 0) return DDP_OK;
+    if (batch <= 0 || ddp_session_variant(s, batch, training) != NULL) return DDP_OK;
     s->variant_count++; /* counted first: free takes what a failed plan has left */
     v->batch = batch;
     v->training = training;
     DDP_TRY(variant_plan(s, v, err));
-    s->arena_bytes = DDP_MAX_OF(s->arena_bytes, v->planned->plan.arena_bytes);
+    if (v->stages == NULL) s->arena_bytes = DDP_MAX_OF(s->arena_bytes, v->planned->plan.arena_bytes);
     return DDP_OK;
 }
 
-/* A full batch and what is left at an epoch's end. */
+/* A full batch and what is left at an epoch's end, of which some replicas may get one sample more than others. */
 static ddp_status source_variants(ddp_session *s, uint64_t samples, bool training, ddp_err *err)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size;
+    uint64_t batch = (uint64_t)s->batches.batch_size, left = samples % (batch * s->replicas);
 
-    if (samples >= batch) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
-    return variant_add(s, (int64_t)(samples % batch), training, err);
+    if (samples >= batch * s->replicas) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
+    DDP_TRY(variant_add(s, (int64_t)((left + s->replicas - 1) / s->replicas), training, err));
+    return variant_add(s, (int64_t)(left / s->replicas), training, err);
 }
 
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
@@ -44,6 +48,13 @@ ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
     if (s->launch.purpose == DDP_TO_GENERATE) return variant_add(s, 1, false, err);
     DDP_TRY(source_variants(s, s->train.count, true, err));
     return s->eval.plugin == NULL ? DDP_OK : source_variants(s, s->eval.count, false, err);
+}
+
+uint64_t ddp_session_grad_elements(const ddp_session *s)
+{
+    const ddp_stages *cut = s->variant_count > 0 ? s->variants[0].stages : NULL;
+
+    return cut != NULL ? cut->grad_elements : s->layout->elements;
 }
 
 ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training)
@@ -71,6 +82,7 @@ void ddp_variants_free(ddp_session *s)
         if (v->exec != NULL) s->device_ops->exec_free(v->exec);
         ddp_plan_free(v->planned);
         if (v->lowered != NULL) s->device_ops->lowered_free(s->device, v->lowered);
+        ddp_stages_free(v->stages);
         ddp_program_free(v->program);
         *v = (ddp_variant){0};
     }

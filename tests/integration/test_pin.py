@@ -70,6 +70,14 @@ class Pin(Case):
         self.equal(sorted(compute[0]), [[p] for p in PROCESSORS[:2]], r)
         self.check(re.search(r", pinned to processors \S+(, \S+)?\n", r.err), r)
 
+    def test_each_replica_has_its_processor(self):
+        dp = {"train": {"pin": "yes", "parallel": "dp", "device": "cpu:0, cpu:1"}}
+        p = self.start("-c", self.ini("x.ini", LONG, dp))
+        found = self.while_it_runs(p.pid, 1)[0]
+        p.terminate()
+        self.equal(self.finish(p).code, 128 + 15)
+        self.equal((found["ddpengine"], found["ddp-replica-1"]), ([[PROCESSORS[0]]], [[PROCESSORS[1]]]), found)
+
     def test_auto(self):
         """Pins where the ranks use all processors of the host, and neither where some are left nor where they are too few."""
         if len(PROCESSORS) % 2 or len(PROCESSORS) < (os.cpu_count() or 1):

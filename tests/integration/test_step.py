@@ -18,19 +18,19 @@ class Step(Case):
                         str(target), "-ldl"], check=True)
         return target
 
-    def counts(self, first, last, extra, *args):
-        """Allocations between the starts of two epochs by (thread, object), both ranks together."""
+    def counts(self, first, last, extra, *args, nproc=2):
+        """Allocations between the starts of two epochs by (thread, object), all ranks together."""
         lib = self.compile("count_malloc.c", self.dir / "libcount_malloc.so")
         (self.dir / "plugins").mkdir(exist_ok=True)
         self.compile("counting_sampler.c", self.dir / "plugins/sampler_counting.so")
         path = self.ini("x.ini", MLP, extra, {"sampler": {"plugin": "counting"}, "plugins": {"path": self.dir / "plugins"},
                                               "output": {"dir": self.dir / "out"}})
-        r = self.run("-c", path, "--nproc", 2, *args, env={"LD_PRELOAD": str(lib), "COUNT_MALLOC": str(self.dir / "count"),
+        r = self.run("-c", path, "--nproc", nproc, *args, env={"LD_PRELOAD": str(lib), "COUNT_MALLOC": str(self.dir / "count"),
                                                     "COUNT_FROM": str(first), "COUNT_TO": str(last)})
         self.equal(r.code, 0, r)
         total = collections.Counter()
         files = list(self.dir.glob("count.*"))
-        self.check(len(files) >= 2, "no table was written")
+        self.check(len(files) >= nproc, "no table was written")
         for f in files:
             for line in f.read_text().splitlines():
                 thread, obj, n = line.split("\t")
@@ -44,11 +44,15 @@ class Step(Case):
             raise Skip("a sanitizer owns malloc")
         adamw = {"optimizer": {"algorithm": "adamw", "momentum": None}, "train": {"accumulate": 2, "batch_size": 32},
                  "ddp": {"overlap": "yes", "first_bucket_size": "4KiB", "bucket_size": "8KiB"}}
-        for args, extra in (([], {}), (["--profile"], {}), ([], adamw)):
-            start = self.counts(0, 1, extra, *args)
+        dp = {"train": {"parallel": "dp", "device": "cpu:0, cpu:1", "accumulate": 2}}
+        stages = {"train": {"parallel": "model", "device": "cpu:0, cpu:1", "accumulate": 4, "batch_size": 32},
+                  "model": {"plugin": "toy"}, "model.toy": {"net": "relu", "loss": "cross_entropy", "place": "net1:0, net2:1"},
+                  "data.synthetic": {"shape": 10, "classes": 5}, "model.mlp": None}
+        for args, extra, nproc in (([], {}, 2), (["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1), ([], stages, 1)):
+            start = self.counts(0, 1, extra, *args, nproc=nproc)
             self.check(any(obj == "device_cpu.so" for _, obj in start), f"the counter did not see the device compile: {start}")
             libraries = ("libdnnl", "libgloo", "libgomp")
-            ours = {k: n for k, n in self.counts(1, 10, extra, *args).items()
+            ours = {k: n for k, n in self.counts(1, 10, extra, *args, nproc=nproc).items()
                     if not k[1].startswith(libraries) and k != ("ddp-queue", "backend_gloo_tcp.so")}
             self.equal(ours, {}, "allocations between steps 10 and 100")
 

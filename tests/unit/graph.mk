@@ -1,13 +1,17 @@
 # unit tests of graph
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_graph_memory tests/unit/test_layout \
-	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_ops_sequence tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
+	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_ops_sequence tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program tests/unit/test_stages
 TESTS += tests/unit/test_autodiff tests/unit/test_graph tests/unit/test_graph_memory tests/unit/test_layout \
-	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_ops_sequence tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program
+	tests/unit/test_lowered tests/unit/test_models tests/unit/test_ops tests/unit/test_ops_sequence tests/unit/test_plan tests/unit/test_plan_cases tests/unit/test_program tests/unit/test_stages
 
 tests_unit_test_autodiff_SOURCES = tests/unit/test_autodiff.c tests/unit/graph_util.h
 tests_unit_test_autodiff_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_autodiff_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_stages_SOURCES = tests/unit/test_stages.c tests/unit/graph_util.h
+tests_unit_test_stages_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_stages_LDADD = $(UNIT_LDADD) -lm
 
 tests_unit_test_graph_SOURCES = tests/unit/test_graph.c tests/unit/graph_util.h
 tests_unit_test_graph_CPPFLAGS = $(UNIT_CPPFLAGS)

@@ -395,7 +395,8 @@ static void defaults(void **state)
     assert_int_equal(c.group->rendezvous_timeout_ms, 300000);
     assert_int_equal(c.group->step_timeout_ms, 600000);
     assert_int_equal(c.group->auth, 0);
-    assert_string_equal(c.train->device, "cpu");
+    assert_int_equal(c.train->device.count, 1);
+    assert_string_equal(*(const char *const *)c.train->device.items, "cpu");
     assert_int_equal(c.train->epochs, 1);
     assert_int_equal(c.train->batch_size, 0);
     assert_int_equal(c.train->seed, 0);
@@ -511,7 +512,8 @@ static void bad_overrides(void **state)
     assert_int_equal(ddp_config_load("node1.ini", sets, 2, &c, &err), DDP_ERR_CONFIG);
     assert_string_equal(err.msg, "--set: unknown section [trian]; did you mean [train]?");
     assert_int_equal(ddp_config_load("node1.ini", key, 1, &c, &err), DDP_ERR_CONFIG);
-    assert_non_null(strstr(err.msg, "--set: unknown key \"lr\" in [train]; its keys are device, threads, pin, epochs"));
+    assert_non_null(
+        strstr(err.msg, "--set: unknown key \"lr\" in [train]; its keys are parallel, device, threads, pin, epochs"));
 }
 
 static void tables(void **state)

@@ -213,6 +213,83 @@ static void test_order(void **state)
         }
 }
 
+/* A batch in parts: as even as can be, in order, aligned; the last batch leaves some parts shorter or empty. */
+static void test_parts(void **state)
+{
+    static const struct {
+        uint64_t count;
+        int64_t batch_size;
+        uint32_t parts;
+    } cases[] = {{96, 12, 3}, {97, 12, 3}, {98, 12, 3}, {95, 12, 4}, {101, 20, 1}, {5, 16, 8}, {40, 10, 10}};
+    setting s;
+
+    (void)state;
+    for (size_t w = 0; w < DDP_COUNT(worker_counts); w++)
+        for (size_t c = 0; c < DDP_COUNT(cases); c++) {
+            ddp_loader *l;
+            ddp_batch batch;
+            ddp_err err = {0};
+            uint64_t place = 0;
+
+            set_up(&s, cases[c].count, cases[c].batch_size, worker_counts[w], 3);
+            s.params.parts = cases[c].parts;
+            l = open_loader(&s);
+            begin(l, 2, 0);
+            while (ddp_loader_next(l, &batch, &err) == DDP_OK) {
+                int64_t rest = batch.count, longest = (batch.count + cases[c].parts - 1) / cases[c].parts;
+
+                for (uint32_t p = 0; p < cases[c].parts; p++) {
+                    ddp_batch part = ddp_batch_part(l, &batch, p);
+
+                    assert_true(part.count == longest || part.count == batch.count / cases[c].parts);
+                    rest -= part.count;
+                    for (int f = 0; f < 2; f++) assert_int_equal((uintptr_t)part.buffers[f] % 64, 0);
+                    for (int64_t i = 0; i < part.count; i++, place++) {
+                        uint64_t index = nth_index(2, place);
+
+                        assert_int_equal(part.indices[i], index);
+                        assert_int_equal(((int64_t *)part.buffers[1])[i], index);
+                        for (int k = 0; k < WIDTH; k++)
+                            assert_true(((float *)part.buffers[0])[i * WIDTH + k] == element(index, 2, k));
+                    }
+                }
+                assert_int_equal(rest, 0);
+            }
+            assert_int_equal(place, cases[c].count);
+            ddp_loader_close(l);
+        }
+}
+
+/* With `hold` the last batches stay as they are while later ones are made. */
+static void test_hold(void **state)
+{
+    enum { HOLD = 3 };
+    setting s;
+
+    (void)state;
+    for (size_t w = 0; w < DDP_COUNT(worker_counts); w++) {
+        ddp_batch batches[HOLD];
+        ddp_loader *l;
+        ddp_err err = {0};
+
+        set_up(&s, 205, 10, worker_counts[w], 2);
+        s.params.hold = HOLD;
+        l = open_loader(&s);
+        for (uint64_t epoch = 0; epoch < 2; epoch++) {
+            begin(l, epoch, epoch);
+            for (uint64_t b = epoch; b < 21; b++) {
+                if (ddp_loader_next(l, &batches[b % HOLD], &err) != DDP_OK) fail_msg("batch %d: %s", (int)b, err.msg);
+                for (uint64_t old = b >= epoch + HOLD ? b - HOLD + 1 : epoch; old <= b; old++)
+                    for (int64_t i = 0; i < batches[old % HOLD].count; i++)
+                        assert_int_equal(((int64_t *)batches[old % HOLD].buffers[1])[i],
+                                         nth_index(epoch, old * 10 + (uint64_t)i));
+            }
+            expect_end(l);
+        }
+        ddp_loader_close(l);
+    }
+}
+
 static void test_resume(void **state)
 {
     setting s;
@@ -478,7 +555,8 @@ static void test_bad_params(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_hold),          cmocka_unit_test(test_resume),
         cmocka_unit_test(test_begin_again),   cmocka_unit_test(test_empty),
         cmocka_unit_test(test_read_error),    cmocka_unit_test(test_sampler_error),
         cmocka_unit_test(test_close_early),   cmocka_unit_test(test_prefetch_bound),

@@ -62,6 +62,9 @@ typedef struct ddp_graph_api {
                          double initial);
     /* A result for programs that use the model, such as the logits that text is sampled from; of any shape. */
     void (*output)(ddp_graph *g, const char *name, ddp_tensor t);
+    /* The ops from here on run on this of the run's devices, from 0; 0 until the first call. Data go from device to device in
+     * their order: an op cannot read what a later device computes. Without parallel = model it means nothing. */
+    void (*place)(ddp_graph *g, uint32_t device);
 } ddp_graph_api;
 
 struct ddp_graph { /* the core's graph starts with this */
@@ -93,6 +96,7 @@ static inline uint32_t ddp_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims)
 static inline void ddp_loss(ddp_graph *g, ddp_tensor scalar) { g->api->loss(g, scalar); }
 static inline void ddp_metric(ddp_graph *g, const char *name, ddp_tensor scalar) { g->api->metric(g, name, scalar); }
 static inline void ddp_output(ddp_graph *g, const char *name, ddp_tensor t) { g->api->output(g, name, t); }
+static inline void ddp_place(ddp_graph *g, uint32_t device) { g->api->place(g, device); }
 static inline void ddp_graph_fail(ddp_graph *g, const char *message) { g->api->fail(g, message); }
 static inline ddp_status ddp_graph_status(const ddp_graph *g, ddp_err *err) { return g->api->status(g, err); }
 

@@ -9,6 +9,24 @@
 extern "C" {
 #endif
 
+/* Item i of an option `place`, a list of LAYER:DEVICE as in "net1:0, net2:1", for ddp_place; 0 where it is not of that form. */
+static inline int ddp_place_item(const ddp_list *list, size_t i, char *layer, size_t capacity, uint32_t *device)
+{
+    const char *text = ((const char *const *)list->items)[i], *colon = strrchr(text, ':');
+    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
+    uint32_t n = 0;
+
+    if (length == 0 || length >= capacity || colon[1] == '\0' || strlen(colon + 1) > 4) return 0;
+    for (colon++; *colon != '\0'; colon++) {
+        if (*colon < '0' || *colon > '9') return 0;
+        n = n * 10 + (uint32_t)(*colon - '0');
+    }
+    memcpy(layer, text, length);
+    layer[length] = '\0';
+    *device = n;
+    return 1;
+}
+
 /* A parameter "NAME.suffix" of this shape. */
 static inline ddp_tensor ddp_param_(ddp_graph *g, const char *name, const char *suffix, uint32_t rank,
                                     const int64_t *dims, uint32_t kind, double a, double b)
