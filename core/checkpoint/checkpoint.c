@@ -51,8 +51,9 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
     DDP_TRY(check_is_checkpoint(path, manifest.text, err));
     DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
     c.meta = m.meta;
-    st = open_part(path, DDP_MODEL_FILE, &m.model, &c.model, err);
-    if (st == DDP_OK) st = open_part(path, DDP_OPTIMIZER_FILE, &m.optimizer, &c.optimizer, err);
+    st = DDP_OK;
+    for (int i = 0; i < DDP_PARTS && st == DDP_OK; i++)
+        if (m.parts[i].bytes > 0) st = open_part(path, ddp_part_file(i), &m.parts[i], &c.parts[i], err);
     if (st != DDP_OK) {
         ddp_checkpoint_close(&c);
         return st;
@@ -61,11 +62,42 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
     return DDP_OK;
 }
 
+ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err)
+{
+    ddp_path manifest;
+    ddp_manifest m;
+
+    DDP_TRY(ddp_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
+    DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
+    *out = m.meta;
+    return DDP_OK;
+}
+
+ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err)
+{
+    uint64_t *steps = NULL;
+    size_t count = 0;
+    ddp_status st = DDP_IN_PROGRESS;
+
+    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    for (size_t i = 0; i < count && st != DDP_OK; i++) {
+        char name[DDP_STEP_NAME];
+        ddp_path path;
+
+        ddp_step_name(name, steps[i]);
+        st = ddp_path_join(path.text, dir, name, err);
+        if (st == DDP_OK) st = ddp_checkpoint_meta_of(path.text, out, err);
+    }
+    free(steps);
+    return st;
+}
+
 void ddp_checkpoint_close(ddp_checkpoint *c)
 {
-    ddp_safetensors_close(c->model);
-    ddp_safetensors_close(c->optimizer);
-    c->model = c->optimizer = NULL;
+    for (int i = 0; i < DDP_PARTS; i++) {
+        ddp_safetensors_close(c->parts[i]);
+        c->parts[i] = NULL;
+    }
 }
 
 /* DIR/step-STEP, whose manifest must be of that step. */
@@ -105,22 +137,23 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------------------ */
-static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
-                              size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
+static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
                               uint64_t *bytes, ddp_err *err)
 {
     static const char *const metadata[] = {"format", "pt", NULL}; /* what PyTorch users' tools look for */
     ddp_manifest m = {.meta = *meta};
     ddp_path path;
 
-    DDP_TRY(ddp_path_join(path.text, dir, DDP_MODEL_FILE, err));
-    DDP_TRY(ddp_safetensors_write(path.text, model, model_count, metadata, m.model.sha256, &m.model.bytes, err));
-    DDP_TRY(ddp_path_join(path.text, dir, DDP_OPTIMIZER_FILE, err));
-    DDP_TRY(ddp_safetensors_write(path.text, optimizer, optimizer_count, metadata, m.optimizer.sha256,
-                                  &m.optimizer.bytes, err));
+    *bytes = 0;
+    for (int i = 0; i < DDP_PARTS; i++) {
+        if (i == DDP_PART_HOOK && parts[i].count == 0) continue;
+        DDP_TRY(ddp_path_join(path.text, dir, ddp_part_file(i), err));
+        DDP_TRY(ddp_safetensors_write(path.text, parts[i].tensors, parts[i].count, metadata, m.parts[i].sha256,
+                                      &m.parts[i].bytes, err));
+        *bytes += m.parts[i].bytes;
+    }
     DDP_TRY(ddp_path_join(path.text, dir, DDP_MANIFEST_FILE, err));
     DDP_TRY(ddp_manifest_write(path.text, &m, err));
-    *bytes = m.model.bytes + m.optimizer.bytes;
     return ddp_fsync_folder(dir, err);
 }
 
@@ -198,8 +231,7 @@ static void log_durable(ddp_log *log, const char *path, uint64_t bytes, int64_t 
                  ddp_format_seconds((double)(ddp_now_ns() - from_ns) * 1e-9, time, sizeof(time)));
 }
 
-ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
-                               size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
+ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
                                uint64_t keep, ddp_log *log, ddp_err *err)
 {
     char name[DDP_STEP_NAME], tmp_name[DDP_STEP_NAME + 4];
@@ -220,7 +252,7 @@ ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta,
         return DDP_OK;
     }
     if (mkdir(tmp.text, 0777) != 0) return ddp_fail_errno(err, "cannot create the checkpoint folder %s", tmp.text);
-    st = write_files(tmp.text, meta, model, model_count, optimizer, optimizer_count, &bytes, err);
+    st = write_files(tmp.text, meta, parts, &bytes, err);
     if (st == DDP_OK) st = put_in_place(tmp.text, final.text, log, err);
     if (st != DDP_OK) {
         (void)ddp_remove_path(tmp.text, &ignored);

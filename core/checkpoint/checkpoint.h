@@ -1,4 +1,5 @@
-/* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, MANIFEST.json written last.
+/* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors, MANIFEST.json
+ * written last.
  *
  * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/resume.c). Durable when save returns: each file
  * fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the highest number that
@@ -16,15 +17,22 @@ typedef struct ddp_checkpoint_meta {
     uint64_t world_size, bucket_size, first_bucket_size, batch_size, accumulate;
     uint64_t micro_steps; /* done by each rank since the start */
     char config_hash[DDP_SHA256_HEX];
-    char model[64];
-    bool finished; /* the run that saved it was complete */
+    uint64_t hook_version;    /* of what the hook remembers */
+    char model[64], hook[64]; /* hook: "" where none was used */
+    bool finished;            /* the run that saved it was complete */
 } ddp_checkpoint_meta;
+
+/* The files of a checkpoint; one of the hook is there where it remembers something. */
+enum { DDP_PART_MODEL, DDP_PART_OPTIMIZER, DDP_PART_HOOK, DDP_PARTS };
+typedef struct ddp_part {
+    const ddp_named_tensor *tensors;
+    size_t count;
+} ddp_part;
 
 /* Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as
  * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest beyond `keep` (0: keeps all) -- only
  * ones that verify count, and the new one always stays. DDP_ERR_SYSTEM names the file; earlier checkpoints stay intact. */
-ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_named_tensor *model,
-                               size_t model_count, const ddp_named_tensor *optimizer, size_t optimizer_count,
+ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
                                uint64_t keep, ddp_log *log, ddp_err *err);
 /* Renames every checkpoint of DIR at or above step `from` to step-NNNNNNNN.old, which nothing loads, highest first; those
  * that an earlier call left are removed before, when there is something to rename. For a run that starts afresh or goes
@@ -36,11 +44,14 @@ ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err);
 typedef struct ddp_checkpoint {
     char path[4096];
     ddp_checkpoint_meta meta;
-    ddp_safetensors *model, *optimizer;
+    ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none */
 } ddp_checkpoint;
 /* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later format
  * version wrote is an error: an older one must not silently take its place. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
+/* What the manifest of a checkpoint says, of the newest that has one; the other files are not looked at. */
+ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);
+ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
 void ddp_checkpoint_close(ddp_checkpoint *c);
 

@@ -26,7 +26,15 @@ static const struct {
     {"batch_size", offsetof(ddp_checkpoint_meta, batch_size), false},
     {"accumulate", offsetof(ddp_checkpoint_meta, accumulate), false},
     {"micro_steps", offsetof(ddp_checkpoint_meta, micro_steps), true},
+    {"hook_version", offsetof(ddp_checkpoint_meta, hook_version), true},
 };
+
+const char *ddp_part_file(int part)
+{
+    static const char *const names[DDP_PARTS] = {"model.safetensors", "optimizer.safetensors", "hook.safetensors"};
+
+    return names[part];
+}
 
 static uint64_t number_of(const ddp_checkpoint_meta *m, size_t i)
 {
@@ -40,7 +48,8 @@ bool ddp_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b)
 {
     for (size_t i = 0; i < DDP_COUNT(numbers); i++)
         if (number_of(a, i) != number_of(b, i)) return false;
-    return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 && a->finished == b->finished;
+    return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 &&
+           strcmp(a->hook, b->hook) == 0 && a->finished == b->finished;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -54,9 +63,20 @@ static json_t *json_number(uint64_t n)
     return json_string(text);
 }
 
-static json_t *json_file(const ddp_file_facts *f)
+static json_t *json_files(const ddp_manifest *m)
 {
-    return json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
+    json_t *files = json_object();
+
+    for (int i = 0; i < DDP_PARTS; i++) {
+        const ddp_file_facts *f = &m->parts[i];
+        json_t *facts = NULL;
+
+        if (f->bytes > 0) facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
+        if (f->bytes == 0 || json_object_set_new(files, ddp_part_file(i), facts) == 0) continue;
+        json_decref(files);
+        return NULL;
+    }
+    return files;
 }
 
 /* SHA-256 of the object without its "checksum", sorted keys, no white space. */
@@ -93,9 +113,8 @@ static ddp_status to_json(const ddp_manifest *m, json_t **out, ddp_err *err)
     bad |= json_object_set_new(object, "config_hash", json_string(meta->config_hash)) != 0;
     bad |= json_object_set_new(object, "model", json_string(meta->model)) != 0;
     bad |= json_object_set_new(object, "finished", json_boolean(meta->finished)) != 0;
-    bad |= json_object_set_new(object, "files",
-                               json_pack("{s:o, s:o}", DDP_MODEL_FILE, json_file(&m->model), DDP_OPTIMIZER_FILE,
-                                         json_file(&m->optimizer))) != 0;
+    bad |= json_object_set_new(object, "hook", json_string(meta->hook)) != 0;
+    bad |= json_object_set_new(object, "files", json_files(m)) != 0;
     if (bad) {
         st = ddp_fail(err, DDP_ERR_INVALID,
                       "cannot describe the checkpoint: its model name is not UTF-8, or out of memory");
@@ -192,8 +211,14 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
         return ddp_fail(err, DDP_ERR_DATA,
                         "%s: \"config_hash\", \"model\" or \"finished\" is missing or of a wrong type", path);
     m->meta.finished = json_is_true(finished);
-    if (!read_file(files, DDP_MODEL_FILE, &m->model) || !read_file(files, DDP_OPTIMIZER_FILE, &m->optimizer))
-        return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of both files", path);
+    if (json_object_get(object, "hook") != NULL && /* files of earlier versions lack it */
+        !read_text(json_object_get(object, "hook"), m->meta.hook, sizeof(m->meta.hook)))
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"hook\" is of a wrong type", path);
+    for (int i = 0; i < DDP_PARTS; i++) {
+        if (i == DDP_PART_HOOK && json_object_get(files, ddp_part_file(i)) == NULL) continue;
+        if (!read_file(files, ddp_part_file(i), &m->parts[i]))
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path, ddp_part_file(i));
+    }
     return DDP_OK;
 }
 

@@ -8,8 +8,6 @@
 #define DDP_MANIFEST_FORMAT  "ddpengine checkpoint"
 #define DDP_MANIFEST_VERSION 1
 #define DDP_MANIFEST_FILE    "MANIFEST.json"
-#define DDP_MODEL_FILE       "model.safetensors"
-#define DDP_OPTIMIZER_FILE   "optimizer.safetensors"
 
 typedef struct ddp_file_facts {
     uint64_t bytes;
@@ -18,8 +16,10 @@ typedef struct ddp_file_facts {
 
 typedef struct ddp_manifest {
     ddp_checkpoint_meta meta;
-    ddp_file_facts model, optimizer;
+    ddp_file_facts parts[DDP_PARTS]; /* bytes 0: there is no such file */
 } ddp_manifest;
+
+const char *ddp_part_file(int part); /* "model.safetensors" */
 
 /* Writes path (O_EXCL) and fsyncs it; on failure removes it. */
 ddp_status ddp_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err);

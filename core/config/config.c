@@ -79,9 +79,40 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
+/* "10-12" */
+static ddp_status check_output(ddp_config *c, ddp_err *err)
+{
+    const char *text = c->output->trace_steps;
+    char *end = NULL;
+    uint64_t first, last;
+
+    if (text[0] == '\0') return DDP_OK;
+    first = strtoull(text, &end, 10);
+    last = *end == '-' ? strtoull(end + 1, &end, 10) : 0;
+    if (*end != '\0' || text[0] == '-' || first == 0 || last < first || last - first >= 10000)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [output] trace_steps = %.60s is no range of at most 10000 steps, counted from 1; write for "
+            "example 10-12",
+            where_of(c, "output", "trace_steps"), text);
+    if (c->output->dir[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [output] trace_steps needs [output] dir, where the traces are written",
+                        where_of(c, "output", "trace_steps"));
+    c->trace_first = first;
+    c->trace_last = last;
+    return DDP_OK;
+}
+
 /* Keys of [ddp] and [hook] that exclude each other. */
 static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
 {
+    if (c->ddp->bucket_size == 0 && c->train->deterministic)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [ddp] bucket_size = auto goes by the measured link, and the order in which gradients are added by "
+            "the buckets, which [train] deterministic = yes (%s) rules out; write a size, such as 25MiB",
+            where_of(c, "ddp", "bucket_size"), where_of(c, "train", "deterministic"));
     if (c->ddp->zero == 1 && c->hook[0] != '\0')
         return ddp_fail(
             err, DDP_ERR_CONFIG,
@@ -190,6 +221,7 @@ static ddp_status load(const char *path, const char *const *overrides, size_t ov
     DDP_TRY(parse_sections(c, err));
     DDP_TRY(check_names(c, err));
     DDP_TRY(check_group(c, err));
+    DDP_TRY(check_output(c, err));
     DDP_TRY(check_ddp(c, err));
     return check_optimizer(c, err);
 }

@@ -86,7 +86,9 @@ struct ddp_train_config {
     uint64_t seed;
     int64_t eval_every;           /* epochs; 0: only at the end */
     int64_t check_replicas_every; /* steps; 0: never */
-    int32_t precision;            /* DDP_PRECISION_* */
+    ddp_list freeze;              /* of const char *, patterns of names */
+    int32_t deterministic;
+    int32_t precision; /* DDP_PRECISION_* */
 };
 /* [data] and [eval]: a dataset, and what is done to its images (data/transform.h). The empty list means "not given". */
 struct ddp_data_config {
@@ -108,7 +110,7 @@ struct ddp_optimizer_config {
     double gamma, min_lr;
 };
 struct ddp_ddp_config {
-    uint64_t bucket_size, first_bucket_size; /* bytes */
+    uint64_t bucket_size, first_bucket_size; /* bytes; bucket_size 0: auto */
     int32_t overlap;                         /* DDP_OVERLAP_* */
     int32_t shard_update;                    /* DDP_SHARD_* */
     int64_t zero;                            /* 0, 1 */
@@ -124,8 +126,9 @@ struct ddp_checkpoint_config {
     const char *init_from; /* "": drawn by the seed */
 };
 struct ddp_output_config {
-    const char *dir;   /* "": writes no files */
-    int64_t log_every; /* steps between lines */
+    const char *dir;         /* "": writes no files */
+    const char *trace_steps; /* "A-B" or "" */
+    int64_t log_every;       /* steps between lines */
     int32_t progress;
 };
 
@@ -142,6 +145,7 @@ typedef struct ddp_config {
     const struct ddp_loader_config *loader;
     const struct ddp_checkpoint_config *checkpoint;
     const struct ddp_output_config *output;
+    uint64_t trace_first, trace_last;                 /* [output] trace_steps; 0: none */
     int64_t rank;                                     /* [group] rank, or DDP_RANK_AUTO */
     ddp_list plugin_path;                             /* of const char *, [plugins] path */
     const char *model, *data, *eval, *sampler, *hook; /* [model] plugin ..; eval, hook: "" when there is none */

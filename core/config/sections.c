@@ -87,6 +87,16 @@ static const ddp_option train_options[] = {
     {"check_replicas_every", "0", "0..",
      "Steps between two comparisons of all ranks' parameters, which must be equal bit for bit; 0 never compares.",
      DDP_OPT_INT, 0, AT(check_replicas_every)},
+    {"freeze", "", NULL,
+     "Parameters that are not trained, by name, as in conv1.*, where * stands for anything; they are loaded and saved "
+     "like the "
+     "others.",
+     DDP_OPT_STRING, L, AT(freeze)},
+    {"deterministic", "no", NULL,
+     "Whether what would make the result depend on anything measured while the run starts, as bucket_size = auto does, "
+     "is "
+     "refused.",
+     DDP_OPT_BOOL, 0, AT(deterministic)},
     {"precision", "f32", "f32|bf16",
      "Of matrix products and convolutions; bf16 rounds what they multiply and adds up in f32, all else stays f32.",
      DDP_OPT_ENUM, 0, AT(precision)},
@@ -183,8 +193,9 @@ static const ddp_option optimizer_options[] = {
 
 #define AT(field) offsetof(struct ddp_ddp_config, field)
 static const ddp_option ddp_options[] = {
-    {"bucket_size", "25MiB", "1..1TiB", "Bytes of gradients that are reduced together.", DDP_OPT_SIZE, 0,
-     AT(bucket_size)},
+    {"bucket_size", "25MiB", "1..1TiB",
+     "Bytes of gradients that are reduced together; auto measures the link between the ranks at the start of the run.",
+     DDP_OPT_SIZE, DDP_OPT_F_AUTO, AT(bucket_size)},
     {"first_bucket_size", "1MiB", "1..1TiB", "Bytes of the first bucket, smaller so that communication starts early.",
      DDP_OPT_SIZE, 0, AT(first_bucket_size)},
     {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
@@ -232,6 +243,9 @@ static const ddp_option checkpoint_options[] = {
 #define AT(field) offsetof(struct ddp_output_config, field)
 static const ddp_option output_options[] = {
     {"dir", "", NULL, "Folder for metrics.jsonl and summary.json; empty writes neither.", DDP_OPT_PATH, 0, AT(dir)},
+    {"trace_steps", "", NULL,
+     "Steps, as in 10-12, of which each rank writes a trace of its segments and buckets, trace-rankN.json in dir.",
+     DDP_OPT_STRING, 0, AT(trace_steps)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
     {"progress", "auto", "auto|plain|off", "auto is a live line on a terminal and plain lines elsewhere.", DDP_OPT_ENUM,
      R, AT(progress)},

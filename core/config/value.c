@@ -309,6 +309,10 @@ bool ddp_scalar_parse(const ddp_option *o, const char *text, ddp_scalar *out, ch
     ddp_scalar value = {0};
     bool good;
 
+    if ((o->flags & DDP_OPT_F_AUTO) != 0 && strcmp(text, "auto") == 0) {
+        *out = value;
+        return true;
+    }
     switch (o->type) {
     case DDP_OPT_BOOL: good = parse_bool(text, &value.e, why); break;
     case DDP_OPT_ENUM: good = parse_enum(o->range, text, &value.e, why); break;
@@ -356,6 +360,10 @@ void ddp_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out)
     size_t length = 0;
     const char *name;
 
+    if ((o->flags & DDP_OPT_F_AUTO) != 0 && value.u == 0) {
+        ddp_text_printf(out, "auto");
+        return;
+    }
     switch (o->type) {
     case DDP_OPT_INT: ddp_text_printf(out, "%" PRId64, value.i); break;
     case DDP_OPT_UINT: ddp_text_printf(out, "%" PRIu64, value.u); break;

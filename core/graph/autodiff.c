@@ -121,7 +121,8 @@ ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t targ
 
 static void mark_wanted(ddp_grad_context *c, uint32_t values, uint32_t nodes)
 {
-    for (uint32_t i = 0; i < values; i++) c->wanted[i] = c->values[i].kind == DDP_VALUE_PARAM;
+    for (uint32_t i = 0; i < values; i++)
+        c->wanted[i] = c->values[i].kind == DDP_VALUE_PARAM && !c->params[c->values[i].index].frozen;
     for (uint32_t i = 0; i < nodes; i++)
         for (uint32_t k = 0; k < c->nodes[i].in_count; k++)
             if (c->nodes[i].in[k] >= 0 && c->wanted[c->nodes[i].in[k]]) c->wanted[c->nodes[i].out[0]] = true;

@@ -1,6 +1,7 @@
 /* graph/finish.c -- what must be true of a graph once its model is built: a loss whose gradient is known, a gradient for every
  * parameter, labels that the classes cover. Also marks which nodes training and evaluation need. */
 #include "graph/internal.h"
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,6 +186,31 @@ static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
             n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)classes,
             (long long)classes - 1);
     }
+    return DDP_OK;
+}
+
+ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+    const char *const *items = patterns->items;
+    uint32_t frozen = 0;
+
+    for (size_t k = 0; k < patterns->count; k++) {
+        uint32_t fits = 0;
+
+        for (uint32_t i = 0; i < c->param_count; i++)
+            if (fnmatch(items[k], c->params[i].name, 0) == 0) {
+                frozen += !c->params[i].frozen;
+                c->params[i].frozen = true;
+                fits++;
+            }
+        if (fits == 0)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "\"%s\" names no parameter; their names begin with \"%s\", and * stands for anything",
+                            items[k], c->params[0].name);
+    }
+    if (frozen == c->param_count)
+        return ddp_fail(err, DDP_ERR_CONFIG, "every parameter is frozen, nothing is left to train");
     return DDP_OK;
 }
 

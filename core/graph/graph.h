@@ -73,6 +73,7 @@ typedef struct ddp_param_info {
     int64_t dims[DDP_MAX_DIMS];
     uint64_t elements;
     uint32_t first_use; /* index of the first node that reads it */
+    bool frozen;        /* not trained: it has no gradient and no optimiser state */
 } ddp_param_info;
 
 /* State that is not trained: part of state_dict, saved, and sent from rank 0. */
@@ -92,6 +93,9 @@ void ddp_graph_free(ddp_graph *g);
 /* After build: there is a loss, every parameter gets a gradient (else the first that does not is named), integer labels of
  * known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
 ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
+/* After finish: the parameters that one of the patterns names, in which * stands for anything and ? for a character, are not
+ * trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
+ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err);
 uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
 uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena */
@@ -104,12 +108,15 @@ bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device); /* the loss ne
 typedef struct ddp_bucket {
     uint64_t first, count;             /* elements of the arena; count is a multiple of world x 16 */
     uint32_t first_param, param_count; /* into `order` */
+    int64_t first_row, rows;           /* of its one parameter, of which it is a part; rows 0: whole parameters */
 } ddp_bucket;
 typedef struct ddp_layout {
-    uint64_t elements; /* of an arena */
+    uint64_t elements;       /* of an arena of gradients, or of optimiser state */
+    uint64_t param_elements; /* of the parameters' arena: those that are not trained lie behind the others */
     uint32_t param_count, bucket_count;
+    uint32_t trained; /* parameters in buckets: the first of `order` */
     uint64_t *offset; /* by parameter, in elements, multiples of 16 (64 bytes) */
-    uint32_t *order;  /* parameters in arena order: reverse of first use */
+    uint32_t *order;  /* parameters in arena order: reverse of first use, then those that are not trained */
     ddp_bucket *buckets;
     uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for scalars that ride along */
 } ddp_layout;
@@ -123,6 +130,10 @@ static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
  * `first_bytes`, the others' `bytes`. */
 ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world, ddp_layout **out,
                              ddp_err *err);
+/* The same for a group that overlaps: a parameter of at least two buckets' bytes is cut by rows into buckets of its own, so that
+ * none is much larger than `bytes` and what is in front of it does not wait for it. */
+ddp_status ddp_layout_create_cut(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
+                                 ddp_layout **out, ddp_err *err);
 void ddp_layout_free(ddp_layout *l);
 
 /* ---- program ------------------------------------------------------------------------------------------------------------ */
@@ -186,7 +197,7 @@ void ddp_stages_free(ddp_stages *s);
 ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lowered *l, uint32_t *split, ddp_err *err);
 
 /* ---- parameters ----------------------------------------------------------------------------------------------------------- */
-/* Draws every parameter, in order of declaration, into the arena (host memory, `layout->elements` floats, padding zero). */
+/* Draws every parameter, in order of declaration, into the arena (host memory, `layout->param_elements` floats, padding zero). */
 void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena);
 bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b); /* the same draws in the same order */
 void ddp_initial_buffers(const ddp_graph *g, float *arena);     /* ddp_graph_buffer_elements() floats */

@@ -99,8 +99,9 @@ typedef struct ddp_grad_context {
     ddp_node *nodes;
     uint32_t value_count, value_capacity, node_count, node_capacity;
     const ddp_layout *layout;
-    int32_t *grad;       /* by forward value: the sum of its gradients so far */
-    bool *wanted;        /* by forward value: a parameter lies below it */
+    int32_t *grad; /* by forward value: the sum of its gradients so far */
+    const ddp_param_info *params;
+    bool *wanted;        /* by forward value: a parameter that is trained lies below it */
     int32_t *param_grad; /* by parameter: its GRAD value once a node has set it, else -1 */
 } ddp_grad_context;
 

@@ -139,7 +139,7 @@ static ddp_status add_all(const ddp_graph_core *g, program_memory *m, ddp_grad_c
 static ddp_status make(const ddp_graph_core *g, const ddp_layout *l, program_memory *m, ddp_err *err)
 {
     int32_t *map = ddp_alloc(g->value_count * sizeof(*map), err);
-    ddp_grad_context c = {.layout = l};
+    ddp_grad_context c = {.layout = l, .params = g->params};
     ddp_status st;
 
     if (map == NULL) return DDP_ERR_NOMEM;

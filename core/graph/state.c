@@ -136,7 +136,7 @@ void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, 
     const ddp_graph_core *c = ddp_graph_view(g);
     ddp_mt19937 generator;
 
-    memset(arena, 0, l->elements * sizeof(*arena));
+    memset(arena, 0, l->param_elements * sizeof(*arena));
     ddp_mt19937_seed(&generator, seed);
     for (uint32_t i = 0; i < c->draw_count; i++) {
         const ddp_init_spec *init = &c->draws[i].init;

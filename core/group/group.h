@@ -133,6 +133,7 @@ typedef struct ddp_task {
     uint32_t what; /* DDP_COLL_* */
     ddp_coll coll;
     void (*before)(void *ctx); /* on the queue thread just before the collective, or NULL */
+    void (*after)(void *ctx);  /* the same when it has succeeded; gets before_ctx */
     void *before_ctx;
     ddp_status (*call)(void *ctx,
                        ddp_err *err); /* CALL: on the queue thread; may use the table of ddp_communicator_group */

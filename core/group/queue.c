@@ -75,6 +75,7 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
     if (s->task.what != DDP_COLL_CALL) ddp_group_count_collective(c->group);
     st = call(c, s, err);
+    if (st == DDP_OK && s->task.after != NULL) s->task.after(s->task.before_ctx);
     if (st == DDP_OK) return st;
     return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", ddp_queue_what(s), (unsigned long long)ticket,
                             ddp_queue_bytes(s), c->rank);

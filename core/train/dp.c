@@ -38,12 +38,12 @@ static ddp_status open_replica(ddp_member *m, ddp_err *err)
 {
     ddp_session *s = &m->session;
     ddp_trainer *t = &m->trainer;
-    uint64_t bytes = s->layout->elements * sizeof(float);
 
     DDP_TRY(ddp_variants_plan(s, err));
     s->phase = DDP_EXIT_INTERNAL;
-    DDP_TRY(alloc_floats(s, bytes, &t->params, err));
-    if (s->launch.purpose == DDP_TO_TRAIN) DDP_TRY(alloc_floats(s, bytes, &t->grads, err));
+    DDP_TRY(alloc_floats(s, s->layout->param_elements * sizeof(float), &t->params, err));
+    if (s->launch.purpose == DDP_TO_TRAIN)
+        DDP_TRY(alloc_floats(s, s->layout->elements * sizeof(float), &t->grads, err));
     DDP_TRY(s->device_ops->alloc(s->device, s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
@@ -70,8 +70,8 @@ static ddp_status share(const ddp_dp *d, ddp_member *m, bool params, ddp_err *er
     const ddp_session *s = &m->session;
 
     if (params)
-        DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params, s->layout->elements * sizeof(float),
-                                    DDP_COPY_ON_DEVICE, err));
+        DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params,
+                                    s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
     if (m->trainer.buffers != NULL)
         DDP_TRY(s->device_ops->copy(s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
                                     DDP_COPY_ON_DEVICE, err));

@@ -146,7 +146,7 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
 
     for (uint32_t i = 0; i < s->train.field_count; i++)
         if (s->train.fields[i].rank == 1) longest = DDP_MAX_OF(longest, s->train.fields[i].dims[0]);
-    DDP_TRY(device_memory(g, s->layout->elements * sizeof(float), &t->params, err));
+    DDP_TRY(device_memory(g, s->layout->param_elements * sizeof(float), &t->params, err));
     DDP_TRY(device_memory(g, s->arena_bytes, &t->arena, err));
     DDP_TRY(device_memory(g, (uint64_t)longest * sizeof(int64_t), &g->tokens, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));

@@ -1,24 +1,7 @@
 /* train/hook.c -- see hook.h. */
-#include "train/hook.h"
+#include "train/hooked.h"
 #include <stdlib.h>
 #include <string.h>
-
-struct call { /* of one bucket, for the queue thread */
-    ddp_hooked *hooked;
-    uint32_t bucket;
-    uint64_t update;
-};
-
-struct ddp_hooked {
-    ddp_session *session;
-    ddp_communicator *comm;
-    const ddp_hook_ops *ops;
-    ddp_hook *hook;
-    float *grads;
-    ddp_hook_bucket *buckets;
-    ddp_hook_tensor *tensors; /* by place in the arena */
-    struct call *calls;
-};
 
 ddp_status ddp_hook_check(const ddp_loaded *hook, const ddp_loaded *backend, ddp_err *err)
 {
@@ -45,16 +28,19 @@ static ddp_hook_tensor *describe(const ddp_session *s, uint32_t b, ddp_hook_buck
     const ddp_layout *l = s->layout;
     const ddp_bucket *k = &l->buckets[b];
 
-    *out = (ddp_hook_bucket){
-        .count = ddp_bucket_elements(l, b), .tensors = at, .tensor_count = k->param_count, .dtype = DDP_F32};
+    *out = (ddp_hook_bucket){.tensors = at, .tensor_count = k->param_count, .dtype = DDP_F32};
     for (uint32_t i = 0; i < k->param_count; i++, at++) {
-        uint32_t p = l->order[k->first_param + i];
+        const ddp_param_info *p = &s->params[l->order[k->first_param + i]];
 
-        *at = (ddp_hook_tensor){.name = s->params[p].name,
-                                .offset = l->offset[p] - k->first,
-                                .elements = s->params[p].elements,
-                                .rank = s->params[p].rank};
-        memcpy(at->dims, s->params[p].dims, sizeof(at->dims));
+        *at = (ddp_hook_tensor){.name = p->name, .elements = p->elements, .rank = p->rank};
+        memcpy(at->dims, p->dims, sizeof(at->dims));
+        if (k->rows > 0) {
+            at->elements = p->elements / (uint64_t)p->dims[0] * (uint64_t)k->rows;
+            at->dims[0] = k->rows;
+        } else {
+            at->offset = l->offset[l->order[k->first_param + i]] - k->first;
+        }
+        out->count = ddp_round_up(at->offset + at->elements, 16); /* however many ranks the bucket is padded for */
     }
     return at;
 }
@@ -79,17 +65,19 @@ static ddp_status open_plugin(ddp_hooked *h, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked **out, ddp_err *err)
+ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_trace *trace, ddp_hooked **out,
+                           ddp_err *err)
 {
     ddp_hooked *h = ddp_alloc(sizeof(*h), err);
-    uint32_t buckets = s->layout->bucket_count;
+    uint32_t buckets = s->layout->bucket_count, tensors = 0;
     ddp_hook_tensor *at;
     ddp_status st = DDP_ERR_NOMEM;
 
     if (h == NULL) return err->status;
-    *h = (ddp_hooked){.session = s, .comm = c, .ops = s->hook->ops, .grads = grads};
+    *h = (ddp_hooked){.session = s, .comm = c, .ops = s->hook->ops, .grads = grads, .trace = trace};
     h->buckets = ddp_alloc(buckets * sizeof(*h->buckets), err);
-    h->tensors = ddp_alloc(s->layout->param_count * sizeof(*h->tensors), err);
+    for (uint32_t b = 0; b < buckets; b++) tensors += s->layout->buckets[b].param_count;
+    h->tensors = ddp_alloc(tensors * sizeof(*h->tensors), err);
     h->calls = ddp_alloc(buckets * sizeof(*h->calls), err);
     if (h->buckets != NULL && h->tensors != NULL && h->calls != NULL) {
         at = h->tensors;
@@ -111,6 +99,7 @@ void ddp_hooked_close(ddp_hooked *h)
         h->ops->close(h->hook);
         h->session->hook->live--;
     }
+    ddp_hooked_drop(h);
     free(h->buckets);
     free(h->tensors);
     free(h->calls);
@@ -122,10 +111,14 @@ static float *grads_of(const ddp_hooked *h, uint32_t b) { return h->grads + h->s
 /* Queue thread. */
 static ddp_status exchange(void *ctx, ddp_err *err)
 {
-    const struct call *k = ctx;
+    const struct ddp_hook_call *k = ctx;
     ddp_hooked *h = k->hooked;
 
-    return h->ops->exchange(h->hook, k->bucket, k->update, grads_of(h, k->bucket), err);
+    int64_t from = ddp_trace_begin(h->trace);
+    ddp_status st = h->ops->exchange(h->hook, k->bucket, k->update, grads_of(h, k->bucket), err);
+
+    ddp_trace_end(h->trace, DDP_TRACK_QUEUE, "exchange", k->bucket, 0, from);
+    return st;
 }
 
 static ddp_status of_plugin(const ddp_hooked *h, ddp_status st, uint32_t b, ddp_err *err)
@@ -135,18 +128,25 @@ static ddp_status of_plugin(const ddp_hooked *h, ddp_status st, uint32_t b, ddp_
 
 ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err)
 {
-    struct call *k = &h->calls[b];
+    struct ddp_hook_call *k = &h->calls[b];
     ddp_task task = {
         .what = DDP_COLL_CALL, .call = exchange, .call_ctx = k, .bytes = h->buckets[b].count * sizeof(float)};
 
-    *k = (struct call){.hooked = h, .bucket = b, .update = update};
+    int64_t from = ddp_trace_begin(h->trace);
+
+    *k = (struct ddp_hook_call){.hooked = h, .bucket = b, .update = update};
     DDP_TRY(of_plugin(h, h->ops->compress(h->hook, b, update, grads_of(h, b), err), b, err));
+    ddp_trace_end(h->trace, DDP_TRACK_TRAINER, "compress", b, 0, from);
     return ddp_communicator_submit(h->comm, &task, ticket, err);
 }
 
 ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err)
 {
-    return of_plugin(h, h->ops->decompress(h->hook, b, h->calls[b].update, grads_of(h, b), err), b, err);
+    int64_t from = ddp_trace_begin(h->trace);
+
+    DDP_TRY(of_plugin(h, h->ops->decompress(h->hook, b, h->calls[b].update, grads_of(h, b), err), b, err));
+    ddp_trace_end(h->trace, DDP_TRACK_TRAINER, "decompress", b, 0, from);
+    return DDP_OK;
 }
 
 uint32_t ddp_hooked_states(ddp_hooked *h, const ddp_hook_state **out) { return h->ops->states(h->hook, out); }

@@ -10,8 +10,9 @@
 struct scan {
     ddp_reducer *reducer;
     uint32_t bucket;
-    uint64_t bad; /* arena element that is not finite, UINT64_MAX: none */
-    ddp_err err;  /* err.status tells whether the device could look */
+    int64_t began; /* of its collective, for the trace */
+    uint64_t bad;  /* arena element that is not finite, UINT64_MAX: none */
+    ddp_err err;   /* err.status tells whether the device could look */
 };
 
 struct ddp_reducer {
@@ -19,6 +20,7 @@ struct ddp_reducer {
     ddp_communicator *comm;
     ddp_hooked *hooked; /* NULL: the gradients go as they are */
     bool shares;        /* reduce_scatter */
+    ddp_trace *trace;   /* may be NULL */
     const ddp_layout *layout;
     float *grads, *extra; /* extra: loss sum, samples, "not finite", each averaged over the ranks */
     struct scan *scans;
@@ -58,10 +60,20 @@ static void scan_bucket(void *ctx)
     scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, r->grads + first, count, &result, &scan->err);
     if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
     if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
+    scan->began = ddp_trace_begin(r->trace);
+}
+
+static void bucket_reduced(void *ctx)
+{
+    struct scan *scan = ctx;
+    ddp_reducer *r = scan->reducer;
+
+    ddp_trace_end(r->trace, DDP_TRACK_QUEUE, r->shares ? "reduce_scatter" : "all_reduce", scan->bucket,
+                  r->layout->buckets[scan->bucket].count * sizeof(float), scan->began);
 }
 
 ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
-                            ddp_reducer **out, ddp_err *err)
+                            ddp_trace *trace, ddp_reducer **out, ddp_err *err)
 {
     ddp_reducer *r = ddp_alloc(sizeof(*r), err);
     uint32_t buckets = s->layout->bucket_count;
@@ -71,6 +83,7 @@ ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, d
     r->comm = c;
     r->hooked = hooked;
     r->shares = shares;
+    r->trace = trace;
     r->layout = s->layout;
     r->grads = grads;
     r->extra = grads + s->layout->extra_offset;
@@ -109,6 +122,7 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
                               .recv = r->grads + b->first + (r->shares ? g->rank * share : 0),
                               .count = r->shares ? share : b->count},
                      .before = scan_bucket,
+                     .after = bucket_reduced,
                      .before_ctx = &r->scans[index]};
 
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
@@ -179,9 +193,13 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
         *err = *looked;
         return ddp_fail_context(err, "gradients of bucket %u", index);
     }
-    if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
     if (index + 1 < r->layout->bucket_count || extras_ride(r)) return DDP_OK;
     return ddp_communicator_wait(r->comm, r->extra_ticket, err);
+}
+
+ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    return r->hooked != NULL ? ddp_hooked_finish(r->hooked, index, err) : DDP_OK;
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)

@@ -8,19 +8,22 @@
 #define DDP_REDUCER_H
 
 #include "train/hook.h"
+#include "train/trace.h"
 
 typedef struct ddp_reducer ddp_reducer;
 
 /* `grads` is the gradient arena (layout->elements floats). Session, communicator, arena and hook outlive the reducer.
  * `hooked` may be NULL; `shares`: a rank gets the mean of its share of a bucket alone. */
 ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
-                            ddp_reducer **out, ddp_err *err);
+                            ddp_trace *trace, ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
 /* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
  * this step), sample count, and the signal it was asked to end by (0: none). */
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
+/* Until it is through the wire; then a hook's part after it, which leaves the mean. */
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
+ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
 
 /* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when it returns;
  * `finite`: what this rank has seen of the gradients. Submits and waits. */

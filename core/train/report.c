@@ -38,7 +38,7 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
         ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->buffers[i].name, ddp_dtype_name(s->buffers[i].dtype),
                         shape, s->model->desc.name);
     }
-    for (uint32_t i = 0; i < s->layout->bucket_count; i++)
+    for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->layout->bucket_count; i++)
         ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
                         s->model->desc.name);
     /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */
@@ -63,8 +63,8 @@ static void report_params(const ddp_session *s, ddp_text *out)
                     ddp_format_bytes(s->param_elements * 4, b, sizeof(b)));
     for (uint32_t i = 0; i < s->param_count; i++) {
         shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
-        ddp_text_printf(out, "  %-28s %-16s %12s\n", s->params[i].name, shape,
-                        ddp_format_count(s->params[i].elements, a, sizeof(a)));
+        ddp_text_printf(out, "  %-28s %-16s %12s%s\n", s->params[i].name, shape,
+                        ddp_format_count(s->params[i].elements, a, sizeof(a)), s->params[i].frozen ? "  frozen" : "");
     }
     if (s->buffer_count > 0)
         ddp_text_printf(out, "buffers               %u tensors, %s\n", s->buffer_count,
@@ -85,20 +85,24 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
                         v->lowered->kernel_count, s->params[l->order[b->first_param]].name);
         if (b->param_count > 1)
             ddp_text_printf(out, " .. %s", s->params[l->order[b->first_param + b->param_count - 1]].name);
+        if (b->rows > 0)
+            ddp_text_printf(out, ", rows %" PRId64 " to %" PRId64, b->first_row, b->first_row + b->rows - 1);
         ddp_text_printf(out, "\n");
     }
 }
 
 static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    uint64_t arena = s->layout->elements * 4, optimizer = arena * ddp_optimizer_states(s->config) / s->replicas;
+    uint64_t params = s->layout->param_elements * 4, grads = ddp_session_grad_elements(s) * 4;
+    uint64_t parts = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : s->replicas;
+    uint64_t states = ddp_optimizer_states(s->config) * s->layout->elements * 4 / parts;
     char a[32], b[32], c[32], d[32], e[32];
 
     ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
-                    s->replicas > 1 ? "replica" : "rank", ddp_format_bytes(arena, a, sizeof(a)),
-                    ddp_format_bytes(arena, b, sizeof(b)), ddp_format_bytes(optimizer, c, sizeof(c)),
+                    s->replicas > 1 ? "replica" : "rank", ddp_format_bytes(params, a, sizeof(a)),
+                    ddp_format_bytes(grads, b, sizeof(b)), ddp_format_bytes(states, c, sizeof(c)),
                     ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
-                    ddp_format_bytes(arena * 2 + optimizer + s->arena_bytes, e, sizeof(e)));
+                    ddp_format_bytes(params + grads + states + s->arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
                     v->lowered->kernels[v->planned->peak_kernel].name);

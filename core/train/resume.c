@@ -70,11 +70,11 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
     ddp_views model, states = {0};
     ddp_status st = ddp_model_views(t, &model, err);
 
-    if (st == DDP_OK) st = fill_views(c->path, "model", c->model, &model, err);
+    if (st == DDP_OK) st = fill_views(c->path, "model", c->parts[DDP_PART_MODEL], &model, err);
     if (st == DDP_OK) st = check_position(t, c, err);
     if (st == DDP_OK) st = ddp_states_whole(t, err);
     if (st == DDP_OK) st = ddp_state_views(t, &states, err);
-    if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->optimizer, &states, err);
+    if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->parts[DDP_PART_OPTIMIZER], &states, err);
     ddp_views_free(&states);
     ddp_views_free(&model);
     return st;
@@ -82,7 +82,7 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
 
 /* What rank 0 tells the others; the same program runs on all, so a struct is its own wire format. */
 struct resume_word {
-    int32_t found, failed, saving;
+    int32_t found, failed, saving, hooked; /* hooked: what hooks remember is there too */
     ddp_checkpoint_meta meta;
     char path[512], error[496];
 };
@@ -123,6 +123,7 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
     ddp_checkpoint ck;
+    bool hooked = false;
     ddp_status st = DDP_IN_PROGRESS;
 
     if (t->s->launch.purpose != DDP_TO_TRAIN) return rank0_use(t, word, err);
@@ -142,6 +143,8 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
     }
     if (st != DDP_OK) return st;
     st = fill_from(t, &ck, err);
+    if (st == DDP_OK) st = ddp_trainer_fill_hook(t, &ck, &hooked, err);
+    word->hooked = hooked;
     word->found = 1;
     word->meta = ck.meta;
     ddp_copy_text(word->path, sizeof(word->path), ck.path);
@@ -158,14 +161,14 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .op = DDP_SUM,
                               .root = 0,
                               .recv = arena,
-                              .count = t->s->layout->elements}};
+                              .count = t->s->layout->param_elements}};
 
     return arena == NULL ? DDP_OK : ddp_communicator_run(t->comm, &task, err);
 }
 
 static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
 {
-    size_t bytes = t->s->layout->elements * sizeof(float);
+    size_t bytes = t->s->layout->param_elements * sizeof(float);
     ddp_text lines = {0};
     ddp_status st;
 
@@ -253,6 +256,11 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
         DDP_TRY(ddp_states_spread(t, &states, err));
         take_position(t, &word, done);
     }
+    if (word.hooked) {
+        if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->hooked, err));
+        DDP_TRY(ddp_hooked_spread(t->hooked, err));
+    }
+    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
     ddp_states_free(t);
     DDP_TRY(compare_hashes(t, states, err));
     t->s->phase = DDP_EXIT_CHECKPOINT;
@@ -272,21 +280,30 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                 .cursor = t->cursor,
                                 .seed = t->s->config->train->seed,
                                 .world_size = ddp_session_parts(t->s),
-                                .bucket_size = t->s->config->ddp->bucket_size,
+                                .bucket_size = t->s->bucket_size,
                                 .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                 .batch_size = (uint64_t)t->s->batches.batch_size,
                                 .accumulate = (uint64_t)t->s->batches.accumulate,
                                 .micro_steps = t->micro_steps,
                                 .finished = complete(t)};
-    ddp_views model, states = {0};
+    ddp_views model, states = {0}, hook = {0};
     ddp_status st = ddp_model_views(t, &model, err);
 
     ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
+    if (t->hooked != NULL) {
+        ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
+        meta.hook_version = ddp_hooked_version(t->hooked);
+    }
     if (st == DDP_OK) st = ddp_state_views(t, &states, err);
+    if (st == DDP_OK) st = ddp_hook_views(t, &hook, err);
     if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
     if (st == DDP_OK)
-        st = ddp_checkpoint_save(c->dir, &meta, model.tensors, model.count, states.tensors, states.count,
+        st = ddp_checkpoint_save(c->dir, &meta,
+                                 (const ddp_part[DDP_PARTS]){[DDP_PART_MODEL] = {model.tensors, model.count},
+                                                             [DDP_PART_OPTIMIZER] = {states.tensors, states.count},
+                                                             [DDP_PART_HOOK] = {hook.tensors, hook.count}},
                                  (uint64_t)c->keep, t->s->log, err);
+    ddp_views_free(&hook);
     ddp_views_free(&states);
     ddp_views_free(&model);
     return st;
@@ -308,8 +325,13 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
     DDP_TRY(ddp_states_whole(t, err));
     DDP_TRY(ddp_states_gather(t, err));
+    if (t->hooked != NULL) {
+        DDP_TRY(ddp_hooked_hold(t->hooked, err));
+        DDP_TRY(ddp_hooked_gather(t->hooked, err));
+    }
     if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     ddp_states_free(t);
+    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
     DDP_TRY(ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
     if (lengths[0] > 0) {

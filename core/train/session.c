@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes: what --check shows, and a run of one rank has, where [ddp] bucket_size = auto. */
+#define DDP_PLANNED_BUCKET (25u << 20)
+
 /* ---- data --------------------------------------------------------------------------------------------------------------- */
 /* mean and std of [eval] are those of [data] unless it has its own: a model must see both alike. */
 static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *section, ddp_err *err)
@@ -198,16 +201,24 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
     return DDP_OK;
 }
 
+static ddp_status create_layout(ddp_session *s, ddp_err *err)
+{
+    return ddp_layout_create_cut(s->graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->bucket_size),
+                                 s->bucket_size, (uint32_t)ddp_session_shares(s), &s->layout, err);
+}
+
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
+    if (ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK)
+        return ddp_fail_context(err, "[train] freeze");
     DDP_TRY(ddp_session_check_places(s, err));
     s->param_count = ddp_graph_params(s->graph, &s->params);
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
     s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
     s->buffer_elements = ddp_graph_buffer_elements(s->graph);
-    return ddp_layout_create(s->graph, s->config->ddp->first_bucket_size, s->config->ddp->bucket_size,
-                             (uint32_t)ddp_session_shares(s), &s->layout, err);
+    s->bucket_size = s->config->ddp->bucket_size > 0 ? s->config->ddp->bucket_size : DDP_PLANNED_BUCKET;
+    return create_layout(s, err);
 }
 
 const char *ddp_session_precision(const ddp_session *s)
@@ -311,6 +322,17 @@ ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t lo
     if (compute_threads(s) == s->threads) return DDP_OK;
     close_device(s);
     DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
+    return ddp_variants_plan(s, err);
+}
+
+ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err)
+{
+    if (bytes == s->bucket_size) return DDP_OK;
+    ddp_variants_free(s);
+    ddp_layout_free(s->layout);
+    s->layout = NULL;
+    s->bucket_size = bytes;
+    DDP_TRY(create_layout(s, err));
     return ddp_variants_plan(s, err);
 }
 

@@ -118,6 +118,7 @@ typedef struct ddp_session {
     uint32_t buffer_count;
     uint64_t buffer_elements; /* of the buffer arena */
     ddp_layout *layout;
+    uint64_t bucket_size; /* bytes, in force */
 
     const ddp_device_ops *device_ops;
     const void *device_config;
@@ -145,6 +146,8 @@ void ddp_session_close(ddp_session *s);
 /* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
  * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
 ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
+/* Other buckets than planned: the layout and the variants are planned anew. */
+ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
 /* Parts that a global batch is split into: ranks, or replicas of the one there is. */
 static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_t)s->launch.world * s->replicas; }
 /* Devices that this process trains on, which share out the update. */

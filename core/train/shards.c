@@ -72,8 +72,17 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     return DDP_OK;
 }
 
+/* A rank by itself: the pass that updates also sees what is not finite, so that gradients are read once. */
+static bool alone(const ddp_trainer *t)
+{
+    return ddp_group_world(t->group) == 1 && ddp_session_devices(t->s) == 1 && t->s->hook == NULL &&
+           t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
+           (t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) != 0;
+}
+
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
 {
+    if (alone(t)) return ddp_shards_among(&t, 1, 0, 1, err);
     if (!wanted(t)) return DDP_OK;
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
     t->shards->direct = can_be_direct(t);

@@ -34,8 +34,12 @@ void ddp_trainer_optimizer(ddp_trainer *t)
 static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
                               ddp_err *err)
 {
-    if (t->profile != NULL) return ddp_profile_run(t->profile, v, run, first, last, err);
-    return t->s->device_ops->run(v->instance, run, first, last, err);
+    int64_t from = ddp_trace_begin(t->trace);
+
+    DDP_TRY(t->profile != NULL ? ddp_profile_run(t->profile, v, run, first, last, err)
+                               : t->s->device_ops->run(v->instance, run, first, last, err));
+    if (last > first) ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "compute", -1, 0, from);
+    return DDP_OK;
 }
 
 static ddp_status launch_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
@@ -117,10 +121,16 @@ static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
                              .state1 = t->state1 == NULL ? NULL : t->state1 + first,
                              .state2 = t->state2 == NULL ? NULL : t->state2 + first,
                              .count = ddp_bucket_elements(l, b)};
+    int64_t from = ddp_trace_begin(t->trace);
 
-    if (t->shards != NULL) return ddp_shards_update_bucket(t, b, err);
-    if (t->profile != NULL) return ddp_profile_update(t->profile, &t->optim, &slice, err);
-    return t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err);
+    if (t->shards != NULL)
+        DDP_TRY(ddp_shards_update_bucket(t, b, err));
+    else if (t->profile != NULL)
+        DDP_TRY(ddp_profile_update(t->profile, &t->optim, &slice, err));
+    else
+        DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
+    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", b, 0, from);
+    return DDP_OK;
 }
 
 /* All ranks come here in the same step; the lowest rank with a culprit is the cause that everyone names. */
@@ -180,6 +190,7 @@ static ddp_status take_bucket(ddp_trainer *t, uint32_t b, ddp_reduced *reduced, 
         ddp_reducer_result(t->reducer, reduced);
         if (!reduced->finite) return not_finite(t, err);
     }
+    DDP_TRY(ddp_reducer_take(t->reducer, b, err));
     if (t->clip == NULL) return update_bucket(t, b, err);
     DDP_TRY(measure_bucket(t, b, err));
     return last ? clip_and_update(t, err) : DDP_OK;
@@ -190,11 +201,14 @@ static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced
     int64_t waited = 0, from;
 
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+        int64_t traced = ddp_trace_begin(t->trace);
+
         from = ddp_now_ns();
         t->s->phase = DDP_EXIT_PEER;
         DDP_TRY(ddp_reducer_wait(t->reducer, b, err));
         waited += ddp_now_ns() - from;
         t->s->phase = DDP_EXIT_INTERNAL;
+        ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
         DDP_TRY(take_bucket(t, b, reduced, err));
     }
     from = ddp_now_ns();
@@ -311,6 +325,7 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
 
     micros = DDP_MIN_OF(micros, left);
     if (micros == 0) return DDP_IN_PROGRESS;
+    DDP_TRY(ddp_trace_step(t->trace, t->step + 1, err));
     DDP_TRY(run_micros(t, micros, &loss_sum, &samples, &data_ns, err));
     DDP_TRY(update(t, micros, loss_sum, samples, &wait_ms, &reduced, err));
     t->loss = reduced.loss;

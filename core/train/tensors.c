@@ -64,11 +64,30 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 
     DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)
-        for (int k = 0; k < 2 && arenas[k] != NULL; k++) {
+        for (int k = 0; k < 2 && arenas[k] != NULL && !t->s->params[p].frozen; k++) {
             char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->params[p].name, suffix[k]);
 
             if (name == NULL) return err->status;
             add_param(t, out, p, arenas[k], name);
+        }
+    return DDP_OK;
+}
+
+ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+{
+    const ddp_hook_state *states = NULL;
+    uint32_t count = t->hooked == NULL ? 0 : ddp_hooked_states(t->hooked, &states),
+             world = (uint32_t)t->s->launch.world;
+
+    DDP_TRY(create(out, (size_t)count * world, err));
+    for (uint32_t s = 0; s < count; s++)
+        for (uint32_t r = 0; r < (states[s].shared ? 1 : world); r++) {
+            int64_t dims[] = {(int64_t)states[s].elements};
+            char *name = states[s].shared ? ddp_pool_printf(&out->pool, err, "%s", states[s].name)
+                                          : ddp_pool_printf(&out->pool, err, "rank%u.%s", r, states[s].name);
+
+            if (name == NULL) return err->status;
+            add(out, name, DDP_F32, 1, dims, ddp_hooked_held(t->hooked, r, s));
         }
     return DDP_OK;
 }

@@ -75,7 +75,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 
     t->s->phase = DDP_EXIT_INTERNAL;
     t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
-    DDP_TRY(shared_floats(t, t->s->layout->elements, &t->params, err));
+    DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
@@ -85,11 +85,12 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .grads = t->grads,
                          .buffers = t->buffers};
     if (!training) return ddp_dp_open(t, err);
-    if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, &t->hooked, err));
+    DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
+    if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, t->trace, &t->hooked, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
-    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, &t->reducer, err));
+    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, t->trace, &t->reducer, err));
     DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_dp_open(t, err);
 }
@@ -110,6 +111,7 @@ static void release(ddp_trainer *t)
     if (!ddp_communicator_close(t->comm)) return;
     ddp_reducer_close(t->reducer);
     ddp_hooked_close(t->hooked);
+    ddp_trace_close(t->trace);
     ddp_clip_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++)
@@ -256,7 +258,7 @@ static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
     return ddp_trainer_save(t, err);
 }
 
-/* Idle processors of this host decide: overlapped communication takes one from the compute threads. */
+/* Between hosts it pays; within one idle processors decide: communication takes one from the compute threads. */
 static bool choose_overlap(const ddp_trainer *t)
 {
     int32_t wish = t->s->config->ddp->overlap;
@@ -264,7 +266,8 @@ static bool choose_overlap(const ddp_trainer *t)
 
     if (ddp_shards_direct(t)) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
-    return ddp_group_world(t->group) > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
+    if (local < (unsigned)ddp_group_world(t->group)) return true; /* the network works, no processor */
+    return local > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
 
 static void set_graceful(const ddp_session *s, bool on)
@@ -284,6 +287,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
     DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
                                   s->config->group->step_timeout_ms, &t->comm, err));
+    DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));
     if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
@@ -301,6 +305,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     set_graceful(s, true);
     DDP_TRY(run_epochs(t, err));
     set_graceful(s, false);
+    DDP_TRY(ddp_trace_step(t->trace, UINT64_MAX, err));
     s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
     return ddp_profile_report(t->profile, err);

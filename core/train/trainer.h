@@ -6,6 +6,8 @@
  *   states.c    the optimiser's state, and the whole of it for a checkpoint
  *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
  *   hook.c      a plugin between the gradients and the wire, and what it remembers
+ *   link.c      how large a bucket is to be
+ *   trace.c     what a rank does when, for a trace viewer
  *   dp.c        parallel = dp: replicas on several devices of this process
  *   pipeline.c  parallel = model: stages of the model on several devices; channel.c what passes between them
  *   crew.c      what both have: the other devices, and the update; team.c its threads
@@ -52,10 +54,11 @@ typedef struct ddp_trainer {
     ddp_reducer *reducer;
     ddp_observer *observer; /* rank 0 only */
     ddp_profile *profile;   /* rank 0 with --profile; else NULL */
+    ddp_trace *trace;       /* [output] trace_steps; else NULL */
     ddp_loader *loader, *eval_loader;
     bool overlap, saving; /* saving: rank 0 has a checkpoint folder */
 
-    /* Flat arenas of layout->elements floats, canonical f32, in bucket order. */
+    /* Flat arenas, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the others. */
     float *params, *grads;
     float *state1, *state2;   /* NULL where the optimiser has none; with shards of this rank's alone */
     float *whole[2], *bounce; /* states.c */
@@ -134,6 +137,9 @@ ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
 /* Collective; a rank whose parameters are not those of the others ends the run with DDP_EXIT_DIVERGED. */
 ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err);
 
+/* [ddp] bucket_size = auto: plans the buckets anew by the measured link (link.c). Collective. */
+ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err);
+
 /* Zero; ddp_trainer_restore fills them. */
 ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err);
 /* A training program has run. */
@@ -149,6 +155,8 @@ ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
 /* Rank 0's parameters (and a checkpoint's optimiser state and position) on every rank. *done: the checkpoint is of a run
  * that is complete under this config. */
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err);
+/* Rank 0: what the checkpoint holds of all ranks' hooks, to be spread (resume_hook.c); *fits: there is something. */
+ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err);
 /* Rank 0: parameters and buffers of a safetensors file, or of a checkpoint's folder, by PyTorch's names. */
 ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err);
 /* Rank 0 of a run that does not train: those that launch.weights names, a checkpoint, a folder of such, or a file; else what a

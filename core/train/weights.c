@@ -277,7 +277,7 @@ ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
 /* ---- weights to use ------------------------------------------------------------------------------------------------------ */
 static ddp_status take_checkpoint(ddp_trainer *t, ddp_checkpoint *c, ddp_weights *out, ddp_err *err)
 {
-    ddp_status st = take_file(t, c->path, c->model, err);
+    ddp_status st = take_file(t, c->path, c->parts[DDP_PART_MODEL], err);
 
     ddp_copy_text(out->path, sizeof(out->path), c->path);
     out->meta = c->meta;

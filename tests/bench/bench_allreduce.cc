@@ -2,7 +2,11 @@
  * directly (fastest of ring and bcube, options and buffers kept between calls), the plugin's slot, and the communicator's
  * queue. Prints median, minimum and 90th percentile in microseconds, and the processor time of one rank.
  *
- *   bench_allreduce [SECONDS_A_ROW]     default 1 */
+ *   bench_allreduce [SECONDS_A_ROW]     default 1
+ *
+ * Or of one size between two hosts, the plugin's slot alone; the hosts are network namespaces, rank 0's the one it is started in:
+ *
+ *   bench_allreduce SECONDS BYTES RANK0_ADDRESS RANK1_ADDRESS RANK1_NETNS_FILE */
 #include <gloo/allreduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
@@ -55,15 +59,21 @@ double now(clockid_t clock)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
+/* How often at least: the first calls, those that tell how long one takes, those that count. */
+struct Least {
+    int first, trial, rounds;
+};
+
 /* As many rounds as the slower rank needs for the time given: rank 0 decides. */
-void measure(int rank, size_t bytes, const char *name, double seconds, const std::function<void()> &call)
+void measure(int rank, size_t bytes, const char *name, double seconds, const std::function<void()> &call,
+             Least least = {3, 5, 10})
 {
     std::vector<double> times;
-    for (int i = 0; i < 3; i++) call();
+    for (int i = 0; i < least.first; i++) call();
     double once = now(CLOCK_MONOTONIC);
-    for (int i = 0; i < 5; i++) call();
-    once = (now(CLOCK_MONOTONIC) - once) / 5;
-    const int rounds = bench_agree(rank, std::max(10, std::min(5000, (int)(seconds * 1e6 / once))));
+    for (int i = 0; i < least.trial; i++) call();
+    once = (now(CLOCK_MONOTONIC) - once) / least.trial;
+    const int rounds = bench_agree(rank, std::max(least.rounds, std::min(5000, (int)(seconds * 1e6 / once))));
     const double began = now(CLOCK_PROCESS_CPUTIME_ID);
     for (int i = 0; i < rounds; i++) {
         const double t = now(CLOCK_MONOTONIC);
@@ -77,10 +87,19 @@ void measure(int rank, size_t bytes, const char *name, double seconds, const std
                     times[times.size() / 2], times[0], times[times.size() * 9 / 10], cpu, rounds);
     std::fflush(stdout);
 }
+
+int hosts(double seconds, size_t bytes, const char *const address[2], const char *rank1_netns)
+{
+    const int rank = bench_start_hosts(address, rank1_netns);
+    std::vector<float> x(bytes / 4);
+    measure(rank, bytes, "slot", seconds, [&] { bench_slot(x.data(), x.size()); }, {0, 1, 3});
+    return bench_end(rank);
+}
 } // namespace
 
 int main(int argc, char **argv)
 {
+    if (argc == 6) return hosts(std::atof(argv[1]), std::strtoul(argv[2], nullptr, 10), argv + 3, argv[5]);
     const double seconds = argc > 1 ? std::atof(argv[1]) : 1;
     const int rank = bench_start(); /* forks: 0 or 1 */
     gloo::transport::tcp::attr attr("127.0.0.1");

@@ -1,11 +1,12 @@
 /* bench_allreduce.h -- the core's side of bench_allreduce.cc, in C: two forked ranks, a store that they share (the tests'
- * double), the plugin's slot and a communicator over a real group. */
+ * double), the plugin's slot and a communicator over a real group; of two hosts the slot alone. */
 #ifndef BENCH_ALLREDUCE_H
 #define BENCH_ALLREDUCE_H
 
 #include <stddef.h>
 
-int bench_start(void); /* the rank */
+int bench_start(void);                                                        /* the rank */
+int bench_start_hosts(const char *const address[2], const char *rank1_netns); /* the same; rank 1 goes there first */
 int bench_end(int rank);
 int bench_agree(int rank, int rounds); /* rank 0's */
 void bench_store_set(const char *key, const void *data, size_t bytes);

@@ -4,8 +4,12 @@
 #include "base/sys.h"
 #include "group/group.h"
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +25,8 @@ static ddp_host host;
 static ddp_loaded loaded;
 static uint64_t config[8];
 static int agreements;
+
+enum { PATIENCE_MS = 600000 }; /* a large sum takes minutes on a slow network */
 
 static void check(ddp_status st, const ddp_err *err, const char *what)
 {
@@ -45,17 +51,17 @@ static void load_plugin(void)
     loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND, .name = "gloo-tcp", .path = "", .desc = *plugin, .ops = ops};
 }
 
-static void open_slot(int rank)
+static void open_slot(int rank, const char *address)
 {
     ddp_store *store = malloc(sizeof(*store));
     ddp_err err;
     ddp_comm_params p = {.struct_size = sizeof(p),
                          .rank = (uint32_t)rank,
                          .world_size = 2,
-                         .timeout_ms = 60000,
+                         .timeout_ms = PATIENCE_MS,
                          .connect_timeout_ms = 60000,
                          .group = "bench",
-                         .address = "127.0.0.1",
+                         .address = address,
                          .store = store};
 
     *store = store_double_table(shared);
@@ -100,8 +106,37 @@ int bench_start(void)
     host = ddp_log_host(&bench_log);
     if (rank != 0) (void)close(listen_fd);
     load_plugin();
-    open_slot(rank);
+    open_slot(rank, "127.0.0.1");
     open_queue(rank, listen_fd, endpoint);
+    return rank;
+}
+
+static void enter(const char *netns)
+{
+    int fd = open(netns, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) {
+        perror(netns);
+        _exit(1);
+    }
+    (void)close(fd);
+}
+
+int bench_start_hosts(const char *const address[2], const char *rank1_netns)
+{
+    int rank;
+
+    shared = store_double_new();
+    rank = fork() == 0 ? 1 : 0;
+    if (rank == 1) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        enter(rank1_netns);
+    }
+    ddp_log_init(&bench_log);
+    bench_log.rank = rank;
+    host = ddp_log_host(&bench_log);
+    load_plugin();
+    open_slot(rank, address[rank]);
     return rank;
 }
 
@@ -109,8 +144,10 @@ int bench_end(int rank)
 {
     int status = 0;
 
-    ddp_communicator_close(communicator);
-    ddp_group_leave(group);
+    if (communicator != NULL) {
+        ddp_communicator_close(communicator);
+        ddp_group_leave(group);
+    }
     ops->comm_destroy(comm);
     ops->close(backend);
     if (rank != 0) _exit(0);
@@ -142,7 +179,7 @@ size_t bench_store_get(const char *key, void *data, size_t capacity)
     ddp_err err;
     size_t length = 0;
 
-    check(store_double_get(shared, key, data, capacity, &length, 60000, &err), &err, key);
+    check(store_double_get(shared, key, data, capacity, &length, PATIENCE_MS, &err), &err, key);
     return length;
 }
 

@@ -1,10 +1,14 @@
-EXTRA_DIST += tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py
+EXTRA_DIST += tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py tests/bench/slow_link.py
+
+# of slow_link.py; it skips itself where it is not root
+LINK_FLAGS = --rate 1gbit --rounds 1 --steps 4
 
 # not a test: both sides of the comparisons with PyTorch, with Gloo and with MPI, from one run each
 bench: all
 	@$(MAKE) $(AM_MAKEFLAGS) tests/bench/bench_device$(EXEEXT) tests/bench/bench_allreduce$(EXEEXT) $(BENCH_SHM) $(BENCH_MPI)
 	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/step_time.py $(BENCH_FLAGS)
 	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/model_steps.py $(MODEL_FLAGS)
+	@DDP_SRCDIR='$(abs_srcdir)' DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/slow_link.py $(LINK_FLAGS) || test $$? -eq 77
 	@for program in $(BENCH_SHM); do ./$$program $(BENCH_ROUNDS); done
 	@for program in $(BENCH_MPI); do OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 		mpirun --oversubscribe --bind-to none -np 2 ./$$program $(BENCH_ROUNDS); done

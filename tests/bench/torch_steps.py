@@ -2,10 +2,11 @@
 """PyTorch's side of model_steps.py: one model of tests/parity/torch_models.py under DistributedDataParallel over gloo, a process a
 rank, one thread each. Prints one JSON object: the median step in ms, the largest PSS of a rank in bytes, the loss at the end.
 
-    torch_steps.py --model resnet --world 2 --steps 20 [--compile] [--bf16] [--channels-last] [--data FILE]
+    torch_steps.py --model resnet --world 2 --steps 20 [--compile] [--bf16] [--channels-last] [--dynamic] [--data FILE]
 
-Made as fast as PyTorch allows without other libraries: data in memory, gradients as views of the buckets, a static graph, fused
-optimisers where this version has them on CPUs, scaled_dot_product_attention, zero_grad to None."""
+Made as fast as PyTorch allows without other libraries: data in memory, gradients as views of the buckets, a static graph (--dynamic:
+none, which newer versions are faster with on a slow network), fused optimisers where this version has them on CPUs,
+scaled_dot_product_attention, zero_grad to None."""
 import argparse
 import json
 import os
@@ -27,9 +28,11 @@ def arguments():
     p.add_argument("--world", type=int, default=2)
     p.add_argument("--rank", type=int, default=-1)
     p.add_argument("--port", type=int, default=0)
+    p.add_argument("--address", default="127.0.0.1", help="rank 0's")
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--warmup", type=int, default=3)
-    for flag in ("--compile", "--bf16", "--channels-last"):
+    p.add_argument("--momentum", type=float, default=0.9, help="of SGD")
+    for flag in ("--compile", "--bf16", "--channels-last", "--dynamic"):
         p.add_argument(flag, action="store_true")
     p.add_argument("--data", help="bytes to read tokens from")
     return p.parse_args()
@@ -81,7 +84,7 @@ def batches(args):
 
 def optimizer(args, model):
     import torch
-    kind, options = torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}
+    kind, options = torch.optim.SGD, {"lr": 0.01, "momentum": args.momentum}
     if args.model.startswith("gpt"):
         kind, options = torch.optim.AdamW, {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
     try:
@@ -99,13 +102,13 @@ def worker(args):
     import torch
     import torch.distributed as dist
     import torch_models
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK=str(args.rank), WORLD_SIZE=str(args.world))
+    os.environ.update(MASTER_ADDR=args.address, MASTER_PORT=str(args.port), RANK=str(args.rank), WORLD_SIZE=str(args.world))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = build(args)
     if args.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True, broadcast_buffers=False)
+    net = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=not args.dynamic, broadcast_buffers=False)
     opt = optimizer(args, model)
 
     def forward(x, y):

@@ -45,7 +45,7 @@ class Cli(Case):
         self.equal(r.code, 2, r)  # the first in the file's order
         for section, text in (("data.idx", 'unknown key "imges"'), ("eval.synthetic", "samples = many")):
             self.check(any(f"{path}:{line[section] + 1}: " in e and text in e for e in r.errors()), (section, r))
-        for section, text in (("backend.nonesuch", "no such plugin"), ("hook.none", "kind hook")):
+        for section, text in (("backend.nonesuch", "no such plugin"), ("hook.none", "no such plugin")):
             self.check(any(f"{path}:{line[section]}: [{section}]" in e and text in e for e in r.errors()), (section, r))
         self.equal((len(r.errors()), r.out.count("not used")), (4, 2), r)
         self.fails(self.run("-c", path, "--all"), 2, "--all goes with --check")

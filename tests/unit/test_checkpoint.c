@@ -36,7 +36,7 @@ static ddp_status save(struct place *p, uint64_t step, uint64_t keep, ddp_err *e
                                       .finished = true};
 
     for (size_t i = 0; i < ELEMENTS; i++) weight[i] = moment[i] = (float)step;
-    return ddp_checkpoint_save(in(p, "ck"), &meta, model, 2, &state, 1, keep, &p->log, err);
+    return ddp_checkpoint_save(in(p, "ck"), &meta, (ddp_part[DDP_PARTS]){{model, 2}, {&state, 1}}, keep, &p->log, err);
 }
 
 static void must_save(struct place *p, uint64_t step, uint64_t keep)
@@ -58,10 +58,10 @@ static uint64_t newest(struct place *p)
     if (st == DDP_IN_PROGRESS) return 0;
     if (st != DDP_OK) fail_msg("%s", err.msg);
     step = c.meta.step;
-    t = ddp_safetensors_find(c.model, "fc1.weight");
+    t = ddp_safetensors_find(c.parts[DDP_PART_MODEL], "fc1.weight");
     assert_non_null(t);
     for (size_t i = 0; i < ELEMENTS; i++) assert_true(((const float *)t->data)[i] == (float)step);
-    assert_non_null(ddp_safetensors_find(c.optimizer, "fc1.weight.exp_avg"));
+    assert_non_null(ddp_safetensors_find(c.parts[DDP_PART_OPTIMIZER], "fc1.weight.exp_avg"));
     ddp_checkpoint_close(&c);
     return step;
 }
@@ -123,10 +123,11 @@ static void another_run_in_the_folder(void **state)
 
     must_save(p, 5, 0);
     must_save(p, 9, 0);
-    assert_int_equal(ddp_checkpoint_save(in(p, "ck"), &meta, NULL, 0, NULL, 0, 1, &p->log, &err), DDP_OK);
+    assert_int_equal(ddp_checkpoint_save(in(p, "ck"), &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &p->log, &err),
+                     DDP_OK);
     assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000005"), &c, &err), DDP_OK);
     assert_string_equal(c.meta.config_hash, "other");
-    assert_int_equal(ddp_safetensors_count(c.model), 0);
+    assert_int_equal(ddp_safetensors_count(c.parts[DDP_PART_MODEL]), 0);
     ddp_checkpoint_close(&c);
     assert_int_equal(entries(in(p, "ck")), 1); /* keep = 1: the one just written */
 }

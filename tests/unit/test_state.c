@@ -25,7 +25,7 @@ static ddp_trainer *rank_of(struct rank *r, int32_t rank, int32_t world, uint64_
     r->session.config = &r->config;
     r->session.launch.rank = rank;
     r->session.launch.world = world;
-    r->session.replicas = r->session.stages = 1;
+    r->session.replicas = 1;
     r->trainer.s = &r->session;
     r->trainer.counts = r->counts;
     return &r->trainer;

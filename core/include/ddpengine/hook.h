@@ -53,12 +53,23 @@ typedef struct ddp_hook_params {
     const ddp_hook_group *group;
 } ddp_hook_params;
 
+static inline const ddp_hook_bucket *ddp_hook_bucket_at(const ddp_hook_params *p, uint32_t i)
+{
+    return (const ddp_hook_bucket *)(const void *)((const char *)p->buckets + (size_t)i * p->bucket_size);
+}
+
+static inline const ddp_hook_tensor *ddp_hook_tensor_at(const ddp_hook_params *p, const ddp_hook_bucket *b, uint32_t i)
+{
+    return (const ddp_hook_tensor *)(const void *)((const char *)b->tensors + (size_t)i * p->tensor_size);
+}
+
 /* What a hook remembers from update to update, f32, in host memory; the core saves and loads it in place. */
 typedef struct ddp_hook_state {
     const char *name; /* unique within the hook, without spaces */
     float *data;
     uint64_t elements;
-    uint32_t shared, reserved0; /* 1: the same on all ranks; 0: each rank's own, whose mean over the ranks is what counts */
+    uint32_t shared,
+        reserved0; /* 1: the same on all ranks; 0: each rank's own, whose mean over the ranks is what counts */
 } ddp_hook_state;
 
 typedef struct ddp_hook_ops {

@@ -127,6 +127,7 @@ enum {
 #define DDP_OPT_F_SECRET     (1u << 1) /* never printed */
 #define DDP_OPT_F_DEPRECATED (1u << 2) /* accepted with a warning */
 #define DDP_OPT_F_LIST       (1u << 3) /* comma-separated; stored as ddp_list */
+#define DDP_OPT_F_AUTO       (1u << 4) /* of a number, size or duration: "auto" is accepted too, and stored as 0 */
 
 typedef struct ddp_list {
     size_t count;

@@ -1,0 +1,26 @@
+/* train/hooked.h -- what hook.c and hookstate.c share. */
+#ifndef DDP_HOOKED_PRIVATE_H
+#define DDP_HOOKED_PRIVATE_H
+
+#include "train/hook.h"
+
+struct ddp_hook_call { /* of one bucket, for the queue thread */
+    ddp_hooked *hooked;
+    uint32_t bucket;
+    uint64_t update;
+};
+
+struct ddp_hooked {
+    ddp_session *session;
+    ddp_communicator *comm;
+    ddp_trace *trace;
+    const ddp_hook_ops *ops;
+    ddp_hook *hook;
+    float *grads;
+    ddp_hook_bucket *buckets;
+    ddp_hook_tensor *tensors; /* by place in the arena */
+    struct ddp_hook_call *calls;
+    float **held, *piece; /* hookstate.c: [rank][state] on rank 0; a piece elsewhere */
+};
+
+#endif

@@ -1,0 +1,85 @@
+/* train/resume_hook.c -- what a checkpoint holds for the hook of a run, on rank 0: taken where it fits; else the hook begins anew,
+ * which is said. */
+#include "train/tensors.h"
+#include <inttypes.h>
+#include <string.h>
+
+/* The mean over the ranks of the checkpoint, where this run has others: what is remembered is what has not been sent. */
+static void fill_mean(const ddp_checkpoint *c, const char *name, float *to, uint64_t elements)
+{
+    const ddp_safetensors *file = c->parts[DDP_PART_HOOK];
+    char of_rank[160];
+
+    memset(to, 0, elements * sizeof(*to));
+    for (uint64_t r = 0; r < c->meta.world_size; r++) {
+        const ddp_named_tensor *there;
+
+        (void)snprintf(of_rank, sizeof(of_rank), "rank%" PRIu64 ".%s", r, name);
+        there = ddp_safetensors_find(file, of_rank);
+        for (uint64_t i = 0; there != NULL && i < elements; i++) to[i] += ((const float *)there->data)[i];
+    }
+    for (uint64_t i = 0; i < elements; i++) to[i] /= (float)c->meta.world_size;
+}
+
+/* Why the run begins with a hook that remembers nothing; NULL: the file fits. */
+static const char *misfit(const ddp_trainer *t, const ddp_checkpoint *c, const ddp_views *v)
+{
+    const ddp_hook_state *states;
+    uint32_t count = ddp_hooked_states(t->hooked, &states);
+
+    if (strcmp(c->meta.hook, t->s->hook->desc.name) != 0) return "it is of another hook";
+    if (c->meta.hook_version != ddp_hooked_version(t->hooked)) return "it is of another version of the hook";
+    if (c->parts[DDP_PART_HOOK] == NULL) return "it is not there";
+    for (size_t i = 0; i < v->count; i++) {
+        const ddp_named_tensor *there = ddp_safetensors_find(c->parts[DDP_PART_HOOK], v->tensors[i].name);
+
+        if (there == NULL && c->meta.world_size == (uint64_t)t->s->launch.world)
+            return "it is of other buckets or options";
+        if (there != NULL && !ddp_tensor_alike(there, &v->tensors[i])) return "it is of other buckets or options";
+    }
+    return count == 0 ? "it remembers nothing" : NULL;
+}
+
+static void fill_hook_views(const ddp_trainer *t, const ddp_checkpoint *c, const ddp_views *v)
+{
+    const ddp_hook_state *states;
+    uint32_t count = ddp_hooked_states(t->hooked, &states);
+
+    for (size_t i = 0; i < v->count && c->meta.world_size == (uint64_t)t->s->launch.world; i++)
+        memcpy(v->data[i], ddp_safetensors_find(c->parts[DDP_PART_HOOK], v->tensors[i].name)->data,
+               ddp_tensor_elements(&v->tensors[i]) * sizeof(float));
+    if (c->meta.world_size == (uint64_t)t->s->launch.world) return;
+    for (uint32_t s = 0; s < count; s++)
+        for (uint32_t r = 0; r < (states[s].shared ? 1 : (uint32_t)t->s->launch.world); r++) {
+            float *to = ddp_hooked_held(t->hooked, r, s);
+
+            if (states[s].shared)
+                memcpy(to, ddp_safetensors_find(c->parts[DDP_PART_HOOK], states[s].name)->data,
+                       states[s].elements * sizeof(float));
+            else
+                fill_mean(c, states[s].name, to, states[s].elements);
+        }
+}
+
+ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err)
+{
+    const char *why;
+    ddp_views v;
+
+    *fits = false;
+    if (t->hooked == NULL && c->meta.hook[0] != '\0')
+        ddp_log_line(t->s->log, DDP_LOG_WARN,
+                     "%s was saved with hook \"%s\": what that remembered is dropped, for this run has none", c->path,
+                     c->meta.hook);
+    if (t->hooked == NULL) return DDP_OK;
+    DDP_TRY(ddp_hooked_hold(t->hooked, err));
+    DDP_TRY(ddp_hook_views(t, &v, err));
+    why = v.count == 0 ? NULL : misfit(t, c, &v);
+    if (v.count > 0 && why == NULL) fill_hook_views(t, c, &v);
+    if (why != NULL)
+        ddp_log_line(t->s->log, DDP_LOG_WARN, "hook \"%s\" begins anew: what %s holds for it cannot be used, %s",
+                     t->s->hook->desc.name, c->path, why);
+    *fits = v.count > 0 && why == NULL;
+    ddp_views_free(&v);
+    return DDP_OK;
+}

@@ -1,0 +1,42 @@
+/* common.h -- what the hooks of this tree share: refusals, and collectives in a line. */
+#ifndef DDP_HOOK_COMMON_H
+#define DDP_HOOK_COMMON_H
+
+#include "kernels.h"
+#include <ddpengine/hook.h>
+
+#define HOOK_TRY(call)                                                                                                 \
+    do {                                                                                                               \
+        ddp_status hook_status_ = (call);                                                                              \
+        if (hook_status_ != DDP_OK) return hook_status_;                                                               \
+    } while (0)
+
+/* Gradients that are no floats cannot be rounded. */
+static inline ddp_status hook_check(const ddp_hook_params *p, const char *name, ddp_err *err)
+{
+    for (uint32_t i = 0; i < p->bucket_count; i++)
+        if (ddp_hook_bucket_at(p, i)->dtype != DDP_F32)
+            return ddp_fail(
+                err, DDP_ERR_UNSUPPORTED,
+                "hook \"%s\" compresses f32 gradients, and bucket %u has dtype %u; leave [hook] plugin empty", name, i,
+                ddp_hook_bucket_at(p, i)->dtype);
+    return DDP_OK;
+}
+
+static inline const hook_kernels *hook_best_kernels(void)
+{
+    const hook_kernels *found[3];
+
+    (void)hook_kernels_find(found);
+    return found[0];
+}
+
+/* The mean of `count` elements over the ranks, in place. */
+static inline ddp_status hook_average(const ddp_hook_group *g, uint32_t dtype, void *x, size_t count, ddp_err *err)
+{
+    const ddp_coll a = {.struct_size = sizeof(a), .dtype = dtype, .op = DDP_AVG, .send = x, .recv = x, .count = count};
+
+    return g->all_reduce(g->ctx, &a, err);
+}
+
+#endif

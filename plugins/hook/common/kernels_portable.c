@@ -1,0 +1,10 @@
+/* kernels_portable.c -- the kernels for any CPU. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define HOOK_ISA_NAME  "portable"
+#define HOOK_ISA_TABLE hook_kernels_portable
+#define HOOK_LINE      4
+#include "kernels_body.h"
