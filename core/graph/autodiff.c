@@ -55,7 +55,8 @@ static ddp_status grad_node(ddp_grad_context *c, const ddp_node *node, uint32_t 
                             const int32_t *in, uint32_t target_count, const int32_t *targets, int32_t *out,
                             ddp_err *err)
 {
-    ddp_node n = {.op = op, .in_count = in_count, .out_count = target_count, .place = node->place, .name = node->name};
+    ddp_node n = {
+        .op = op, .in_count = in_count, .out_count = target_count, .device = node->device, .name = node->name};
 
     for (uint32_t i = 0; i < DDP_NODE_MAX_IN; i++) n.in[i] = i < in_count ? in[i] : -1;
     for (uint32_t i = 0; i < DDP_NODE_MAX_OUT; i++) {

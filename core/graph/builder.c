@@ -179,15 +179,15 @@ static ddp_status node_shapes(ddp_graph_core *c, const ddp_graph_node *n, ddp_sh
 
 static ddp_status node_place(ddp_graph_core *c, ddp_graph_node *n)
 {
-    n->place = c->place;
+    n->device = c->device;
     for (uint32_t i = 0; i < n->in_count; i++) {
         const ddp_graph_value *v = n->in[i] >= 0 ? &c->values[n->in[i]] : NULL;
 
-        if (v != NULL && v->node >= 0 && c->nodes[v->node].place > n->place)
+        if (v != NULL && v->node >= 0 && c->nodes[v->node].device > n->device)
             return ddp_fail(&c->err, DDP_ERR_CONFIG,
                             "it is placed on device %u and reads \"%s\", which device %u computes; places cannot go "
                             "backwards, later layers need the same device or a later one",
-                            n->place, c->nodes[v->node].name, c->nodes[v->node].place);
+                            n->device, c->nodes[v->node].name, c->nodes[v->node].device);
     }
     return DDP_OK;
 }
@@ -301,8 +301,12 @@ static void graph_place(ddp_graph *g, uint32_t device)
     ddp_graph_core *c = ddp_graph_of(g);
 
     if (ddp_graph_broken(c)) return;
-    c->place = device;
-    c->places = DDP_MAX_OF(c->places, device + 1);
+    if (device > 1023) {
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "a layer is placed on device %u; devices are 0 to 1023", device);
+        return;
+    }
+    c->device = device;
+    c->devices = DDP_MAX_OF(c->devices, device + 1);
 }
 
 static uint32_t graph_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims)

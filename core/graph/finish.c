@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t ddp_graph_places(const ddp_graph *g) { return ddp_graph_view(g)->places; }
+uint32_t ddp_graph_places(const ddp_graph *g) { return ddp_graph_view(g)->devices; }
 
 bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device)
 {
     const ddp_graph_core *c = ddp_graph_view(g);
     bool any = false;
 
-    for (uint32_t i = 0; i < c->node_count; i++) any |= c->nodes[i].trains && c->nodes[i].place == device;
+    for (uint32_t i = 0; i < c->node_count; i++) any |= c->nodes[i].trains && c->nodes[i].device == device;
     return any;
 }
 

@@ -21,7 +21,7 @@ typedef struct ddp_graph_node {
     int32_t in[DDP_NODE_MAX_IN], out[DDP_NODE_MAX_OUT]; /* row->outs of them, -1 behind */
     ddp_attrs attrs;                                    /* of a reshape: with DDP_N, see ddp_shape_reshape */
     const char *name;
-    uint32_t place; /* device */
+    uint32_t device; /* that it is placed on */
     /* The loss needs it; the loss or a metric; an output. Set by ddp_graph_finish */
     bool trains, evaluates, answers;
 } ddp_graph_node;
@@ -53,8 +53,8 @@ typedef struct ddp_graph_core {
     uint32_t buffer_count, buffer_capacity, draw_count, draw_capacity;
     uint64_t buffer_elements; /* of the buffer arena so far */
     uint32_t metric_count, metric_capacity, output_count, output_capacity;
-    int32_t loss;           /* value, -1 while there is none */
-    uint32_t place, places; /* of the next node; 1 + the highest that was asked for, 0: none was */
+    int32_t loss;             /* value, -1 while there is none */
+    uint32_t device, devices; /* of the next node; 1 + the highest that was asked for, 0: none was */
     bool finished;
     uint32_t unnamed[DDP_OP_END_]; /* nodes without a name so far, by op */
     char prefix[DDP_NAME_MAX];     /* of the open scopes, "h.0." */

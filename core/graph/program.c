@@ -94,7 +94,7 @@ static void set_mode(ddp_node *n, const ddp_value *y, bool training)
 static ddp_status add_node(const ddp_graph_node *from, ddp_grad_context *c, mode m, ddp_pool *pool, const int32_t *map,
                            ddp_err *err)
 {
-    ddp_node n = {.op = from->row->op, .in_count = from->in_count, .place = from->place, .attrs = from->attrs};
+    ddp_node n = {.op = from->row->op, .in_count = from->in_count, .device = from->device, .attrs = from->attrs};
 
     for (uint32_t k = 0; k < DDP_NODE_MAX_IN; k++) n.in[k] = k < n.in_count && from->in[k] >= 0 ? map[from->in[k]] : -1;
     for (uint32_t k = 0; k < DDP_NODE_MAX_OUT; k++) {

@@ -36,11 +36,11 @@ static void mark(cutter *c)
         const ddp_node *n = &c->p->nodes[i];
 
         for (uint32_t k = 0; k < n->in_count; k++)
-            if (n->in[k] >= 0) c->touched[at(c, n->place, n->in[k])] = true;
+            if (n->in[k] >= 0) c->touched[at(c, n->device, n->in[k])] = true;
         for (uint32_t k = 0; k < n->out_count; k++) {
             if (n->out[k] < 0) continue;
-            c->touched[at(c, n->place, n->out[k])] = true;
-            if (c->producer[n->out[k]] == DDP_NEVER) c->producer[n->out[k]] = n->place;
+            c->touched[at(c, n->device, n->out[k])] = true;
+            if (c->producer[n->out[k]] == DDP_NEVER) c->producer[n->out[k]] = n->device;
         }
     }
 }
@@ -161,7 +161,7 @@ static ddp_status add_nodes(cutter *c, uint32_t stage, ddp_program *out)
     for (uint32_t i = 0; i < c->p->node_count; i++) {
         ddp_node n = c->p->nodes[i];
 
-        if (n.place != stage) continue;
+        if (n.device != stage) continue;
         for (uint32_t k = 0; k < n.in_count; k++)
             if (n.in[k] >= 0) n.in[k] = c->map[at(c, stage, n.in[k])];
         for (uint32_t k = 0; k < n.out_count; k++)
@@ -248,9 +248,9 @@ ddp_status ddp_stages_create(const ddp_program *whole, const ddp_layout *l, uint
     ddp_status st;
 
     for (uint32_t i = 0; i < whole->node_count; i++)
-        if (whole->nodes[i].place >= count || whole->training == 0)
+        if (whole->nodes[i].device >= count || whole->training == 0)
             return ddp_fail(err, DDP_ERR_INTERNAL, "\"%s\" is on device %u of %u", whole->nodes[i].name,
-                            whole->nodes[i].place, count);
+                            whole->nodes[i].device, count);
     c.m = ddp_alloc(sizeof(*c.m), err);
     if (c.m == NULL) return err->status;
     c.m->stages.count = count;

@@ -1,7 +1,8 @@
 /* ddpengine/device.h -- kind `device`: runs programs, updates parameters.
  *
  * All calls of one device come from one thread, except `flat` and `copy`, which may also come from the queue thread on
- * memory that no running kernel touches. Between the first and the last step nothing of the device's own allocates.
+ * memory that no running kernel touches. Several devices of one process have a thread each; a copy, and an update with peers, may
+ * then name memory that another device of the plugin has given. Between the first and the last step nothing of the device's own allocates.
  */
 #ifndef DDPENGINE_DEVICE_H
 #define DDPENGINE_DEVICE_H

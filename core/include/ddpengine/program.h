@@ -156,7 +156,7 @@ typedef struct ddp_node {
     uint32_t accumulate; /* bit i: it adds to out[i], a GRAD that an earlier node of the program has set */
     uint32_t in_count, out_count;
     int32_t in[DDP_NODE_MAX_IN], out[DDP_NODE_MAX_OUT]; /* values; -1 where absent */
-    uint32_t place; /* the device that the model has put it on, ddp_place; a device plugin need not look */
+    uint32_t device; /* that the model has placed it on, ddp_place, from 0; a device plugin need not look */
     ddp_attrs attrs;
     const char *name; /* of the layer, "fc1"; a gradient node has its forward node's name */
 } ddp_node;
