@@ -5,7 +5,11 @@
 #include "conform/internal.h"
 #include <ddpengine/hook.h>
 
-enum { DDP_HOOK_BUCKETS = 4, DDP_HOOK_LATER = 40 /* bytes by which structs of a later release are larger */ };
+enum {
+    DDP_HOOK_BUCKETS = 4,
+    DDP_HOOK_LATER = 40,  /* bytes by which structs of a later release are larger */
+    DDP_HOOK_BEGUN = 1000 /* updates that a run has made before its hook, which begins anew behind a checkpoint */
+};
 
 /* How the calls of an update follow each other. */
 typedef enum ddp_hook_way {
@@ -24,7 +28,7 @@ typedef struct ddp_hook_trial {
     void *tables[2]; /* buckets, tensors; with the strides of params */
     void *blocks[2]; /* of grads and their guards; of mean */
     float *grads[DDP_HOOK_BUCKETS], *other;
-    uint64_t update; /* made so far */
+    uint64_t update; /* made so far; DDP_HOOK_BEGUN when opened, for some hooks let the first ones pass */
 
     /* what all ranks know: of the gradients that `fill` has made last */
     double *mean[DDP_HOOK_BUCKETS];
@@ -62,7 +66,7 @@ bool ddp_hook_update(ddp_hook_trial *t, ddp_hook_way way);
 uint64_t ddp_hook_bits(const ddp_hook_trial *t); /* hash of the results */
 uint64_t ddp_hook_count(uint32_t bucket);        /* elements */
 /* Tensors of a bucket: where tensor i lies; false behind the last. */
-bool ddp_hook_tensor_at(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements);
+bool ddp_hook_judged_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements);
 #define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (ddp_actor_fail((t)->a, __VA_ARGS__), ddp_hook_give_up(t), false))
 
 #endif

@@ -31,7 +31,7 @@ static uint64_t elements_of(uint32_t tensor)
     return n;
 }
 
-bool ddp_hook_tensor_at(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements)
+bool ddp_hook_judged_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements)
 {
     for (uint32_t k = 0; k < TENSORS; k++) {
         if (tensors[k].bucket != bucket || i-- > 0) continue;
@@ -122,7 +122,7 @@ static bool prepare(ddp_hook_trial *t, ddp_actor *a, uint32_t lane, bool later, 
 {
     uint32_t more = later ? DDP_HOOK_LATER : 0;
 
-    *t = (ddp_hook_trial){.a = a, .ops = a->plugin->ops, .x = &a->board->exchanges[lane]};
+    *t = (ddp_hook_trial){.a = a, .ops = a->plugin->ops, .x = &a->board->exchanges[lane], .update = DDP_HOOK_BEGUN};
     t->params = (ddp_hook_params){.struct_size = (uint32_t)sizeof(t->params) + more,
                                   .bucket_size = (uint32_t)sizeof(ddp_hook_bucket) + more,
                                   .tensor_size = (uint32_t)sizeof(ddp_hook_tensor) + more,
