@@ -9,16 +9,10 @@
 #include <string.h>
 
 enum {
-    FEW = 5,         /* updates */
-    SHORT_RUN = 256, /* updates of the same gradients, over which errors even out */
-    LONG_RUN = 512,
+    FEW = DDP_HOOK_FEW, /* updates */
     HEAP_ALLOWED = 256, /* bytes between updates */
     HEAP_OPENS = 256
 };
-
-/* What one update of a hook that remembers nothing may be wrong by, in shares of the largest gradient. Each rank rounds once, and
- * so does each sum: more of them in larger worlds. */
-static double once_tolerance(uint32_t world) { return 0.01 * DDP_MAX_OF(1.0, (double)world / 3.0); }
 
 /* ---- its state -------------------------------------------------------------------------------------------------------------- */
 static uint32_t states_of(const ddp_hook_trial *t, const ddp_hook_state **out)
@@ -27,8 +21,7 @@ static uint32_t states_of(const ddp_hook_trial *t, const ddp_hook_state **out)
     return t->ops->states == NULL ? 0 : t->ops->states(t->hook, out);
 }
 
-/* Whether a rank carries what it could not send to the next update. */
-static bool remembers(const ddp_hook_trial *t)
+bool ddp_hook_remembers(const ddp_hook_trial *t)
 {
     const ddp_hook_state *s;
     uint32_t n = states_of(t, &s);
@@ -75,7 +68,7 @@ static uint64_t states_hash(const ddp_hook_trial *t, bool places, bool values)
     return hash;
 }
 
-static bool update(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
+bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
 {
     ddp_hook_fill(t, seed, false);
     return ddp_hook_update(t, way);
@@ -95,117 +88,13 @@ static bool opens(ddp_hook_trial *t)
     t->update = 0;
     if (!ddp_hook_agree(t, states_hash(t, false, false), "the list of states")) return false;
     for (uint32_t u = 1; u <= FEW; u++) {
-        if (!update(t, u, DDP_WAY_AT_ONCE) ||
+        if (!ddp_hook_next(t, u, DDP_WAY_AT_ONCE) ||
             !DDP_HOOK_EXPECT(t, states_hash(t, true, false) == before, "the list of states changes with update %u",
                              u) ||
             !ddp_hook_agree(t, states_hash(t, false, true), "the content of the shared states"))
             return false;
     }
     return true;
-}
-
-/* ---- the mean --------------------------------------------------------------------------------------------------------------- */
-/* Every single result, to a share of the largest gradient of its bucket. */
-static bool near_the_mean(ddp_hook_trial *t)
-{
-    for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++) {
-        double allowed = once_tolerance(t->a->world) * t->largest[b];
-
-        for (uint64_t i = 0; i < ddp_hook_count(b); i++)
-            if (!DDP_HOOK_EXPECT(t, fabs((double)t->grads[b][i] - t->mean[b][i]) <= allowed,
-                                 "update %llu: element %llu of bucket %u is %g, and the mean %g; without a state of "
-                                 "its ranks %g is allowed",
-                                 (unsigned long long)t->update, (unsigned long long)i, b, (double)t->grads[b][i],
-                                 t->mean[b][i], allowed))
-                return false;
-    }
-    return true;
-}
-
-/* Root of the mean square by which sums / updates misses the mean, of the worst tensor, in shares of the gradients' own. */
-static double worst_tensor(const ddp_hook_trial *t, double *const *sums, uint32_t updates, const char **name)
-{
-    uint64_t offset, elements;
-    double worst = -1.0;
-    const char *tensor;
-
-    for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-        for (uint32_t k = 0; ddp_hook_judged_tensor(b, k, &tensor, &offset, &elements); k++) {
-            double squares = 0.0, error;
-
-            for (uint64_t i = offset; i < offset + elements; i++) {
-                double e = sums[b][i] / updates - t->mean[b][i];
-                squares += e * e;
-            }
-            error = sqrt(squares / (double)elements) / t->rms[b];
-            if (error <= worst) continue; /* a NaN is the worst */
-            worst = error;
-            *name = tensor;
-            if (isnan(error)) return error;
-        }
-    return worst;
-}
-
-/* What is held back goes out later, so that there is a bound to it, and twice the updates halve the error; a hook that sends a
- * matrix by few directions needs some updates until its bound is there, or lets the first ones pass. An error that is made anew
- * each time stays, or grows from there. */
-static bool errors_even_out(ddp_hook_trial *t, double *const *sums)
-{
-    const char *name = "";
-    double early = 0.0, late;
-
-    for (uint32_t u = 1; u <= LONG_RUN; u++) {
-        if (!update(t, 1, DDP_WAY_AT_ONCE)) return false;
-        for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-            for (uint64_t i = 0; i < ddp_hook_count(b); i++) sums[b][i] += (double)t->grads[b][i];
-        if (u == SHORT_RUN) early = worst_tensor(t, sums, u, &name);
-    }
-    late = worst_tensor(t, sums, LONG_RUN, &name);
-    return DDP_HOOK_EXPECT(t, late <= 1e-4 || (late <= early * 0.75 && late <= 0.5),
-                           "the sum of %d updates of the same gradients, divided, misses the mean of \"%s\" by %.2g of "
-                           "their size, and that of %d by %.2g: what is held back never comes",
-                           LONG_RUN, name, late, SHORT_RUN, early);
-}
-
-static bool means_from_here(ddp_hook_trial *t)
-{
-    double *sums[DDP_HOOK_BUCKETS] = {NULL};
-    ddp_err err = {0};
-    bool good = true;
-
-    if (!remembers(t)) {
-        for (uint32_t u = 1; u <= FEW && good; u++) good = update(t, u, DDP_WAY_AT_ONCE) && near_the_mean(t);
-        return good;
-    }
-    for (uint32_t b = 0; b < DDP_HOOK_BUCKETS && good; b++) {
-        sums[b] = ddp_alloc(ddp_hook_count(b) * sizeof(double), &err);
-        good = DDP_HOOK_EXPECT(t, sums[b] != NULL, "%.200s", err.msg);
-    }
-    good = good && errors_even_out(t, sums);
-    for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++) free(sums[b]);
-    return good;
-}
-
-static bool means(ddp_hook_trial *t)
-{
-    t->update = 0;
-    return means_from_here(t);
-}
-
-/* Directions that have died of them must come back. */
-static bool zeros(ddp_hook_trial *t)
-{
-    for (uint32_t u = 1; u <= FEW; u++) {
-        ddp_hook_fill(t, u, true);
-        if (!ddp_hook_update(t, DDP_WAY_AT_ONCE)) return false;
-        for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-            for (uint64_t i = 0; i < ddp_hook_count(b); i++)
-                if (!DDP_HOOK_EXPECT(t, t->grads[b][i] == 0.0f,
-                                     "update %llu: element %llu of bucket %u is %g, of gradients that were always 0",
-                                     (unsigned long long)t->update, (unsigned long long)i, b, (double)t->grads[b][i]))
-                    return false;
-    }
-    return means_from_here(t);
 }
 
 /* ---- the same bits, whatever else is going on ---------------------------------------------------------------------------------- */
@@ -219,7 +108,7 @@ static bool run_of_its_own(ddp_actor *a, uint32_t lane, bool later, ddp_hook_way
     *hash = 0;
     if (together != NULL) (void)pthread_barrier_wait(together);
     for (uint32_t u = 1; u <= FEW && good; u++) {
-        good = update(&t, u, way);
+        good = ddp_hook_next(&t, u, way);
         if (good) *hash = *hash * 31 + ddp_hook_bits(&t);
     }
     if (together != NULL) (void)pthread_barrier_wait(together);
@@ -307,7 +196,7 @@ static bool go_on(ddp_hook_trial *t, uint64_t *hash)
 {
     *hash = 0;
     for (uint32_t u = 1; u <= FEW; u++) {
-        if (!update(t, FEW + u, DDP_WAY_AT_ONCE)) return false;
+        if (!ddp_hook_next(t, FEW + u, DDP_WAY_AT_ONCE)) return false;
         *hash = *hash * 31 + ddp_hook_bits(t);
     }
     return true;
@@ -337,7 +226,7 @@ static bool keeps(ddp_hook_trial *t, float **kept, uint64_t *size, uint64_t *has
     ddp_err err = {0};
 
     for (uint32_t u = 1; u <= FEW; u++)
-        if (!update(t, u, DDP_WAY_AT_ONCE)) return false;
+        if (!ddp_hook_next(t, u, DDP_WAY_AT_ONCE)) return false;
     move_states(t, NULL, false, size);
     *kept = ddp_alloc((*size + 1) * sizeof(float), &err);
     if (!DDP_HOOK_EXPECT(t, *kept != NULL, "%.200s", err.msg)) return false;
@@ -367,12 +256,12 @@ static bool allocates_nothing(ddp_hook_trial *t)
 {
     size_t before, after;
 
-    if (!update(t, 1, DDP_WAY_AT_ONCE)) return false;
+    if (!ddp_hook_next(t, 1, DDP_WAY_AT_ONCE)) return false;
     before = ddp_hook_heap();
     t->most = before;
     t->watch = true;
     for (uint32_t u = 2; u <= 2 * FEW; u++) {
-        if (!update(t, u, DDP_WAY_AT_ONCE)) return false;
+        if (!ddp_hook_next(t, u, DDP_WAY_AT_ONCE)) return false;
         after = ddp_hook_heap();
         if (!DDP_HOOK_EXPECT(t, after <= before + HEAP_ALLOWED, "%zu bytes of memory more after update %llu",
                              after - before, (unsigned long long)t->update) ||
@@ -401,7 +290,7 @@ static bool open_once(ddp_actor *a, uint32_t i)
     ddp_hook_trial t;
     bool good = ddp_hook_open(&t, a, 0, false);
 
-    if (good && i % 3 != 0) good = update(&t, i, DDP_WAY_AT_ONCE);
+    if (good && i % 3 != 0) good = ddp_hook_next(&t, i, DDP_WAY_AT_ONCE);
     ddp_hook_close(&t);
     return good;
 }
@@ -419,7 +308,7 @@ void ddp_hook_case(ddp_actor *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_OPEN: with_hook(a, opens); break;
-    case DDP_SUITE_RESULTS: with_hook(a, a->c->variant == DDP_TOPIC_ZERO ? zeros : means); break;
+    case DDP_SUITE_RESULTS: with_hook(a, a->c->variant == DDP_TOPIC_ZERO ? ddp_hook_zeros : ddp_hook_means); break;
     case DDP_SUITE_ORDER: orders(a); break;
     case DDP_SUITE_STATE: state(a); break;
     case DDP_SUITE_MEMORY:

@@ -8,6 +8,7 @@
 enum {
     DDP_HOOK_BUCKETS = 4,
     DDP_HOOK_LATER = 40,  /* bytes by which structs of a later release are larger */
+    DDP_HOOK_FEW = 5,     /* updates of most cases */
     DDP_HOOK_BEGUN = 1000 /* updates that a run has made before its hook, which begins anew behind a checkpoint */
 };
 
@@ -67,6 +68,13 @@ uint64_t ddp_hook_bits(const ddp_hook_trial *t); /* hash of the results */
 uint64_t ddp_hook_count(uint32_t bucket);        /* elements */
 /* Tensors of a bucket: where tensor i lies; false behind the last. */
 bool ddp_hook_judged_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements);
+
+/* ---- hook.c, hook_mean.c ------------------------------------------------------------------------------------------------- */
+bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way); /* `fill` and `update` */
+bool ddp_hook_remembers(const ddp_hook_trial *t); /* a rank carries what it could not send to the next update */
+bool ddp_hook_means(ddp_hook_trial *t);           /* from the first update on */
+bool ddp_hook_zeros(ddp_hook_trial *t);           /* gradients of zero, then others */
+
 #define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (ddp_actor_fail((t)->a, __VA_ARGS__), ddp_hook_give_up(t), false))
 
 #endif
