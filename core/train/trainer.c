@@ -90,7 +90,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
-    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, t->trace, &t->reducer, err));
+    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL,
+                             ddp_group_local_size(t->group) < ddp_group_world(t->group), t->trace, &t->reducer, err));
     DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_dp_open(t, err);
 }
