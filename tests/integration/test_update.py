@@ -68,12 +68,13 @@ class Update(Case):
         """Plain SGD moves by lr x gradient, so that two checkpoints tell the gradients: torch's total norm is the root of the sum
         of their squares, its coefficient clip / (norm + 1e-6), at most 1."""
         plain = {"optimizer": {"momentum": 0, "lr": 0.5}}
-        for nproc in (1, 2):
-            before, _ = self.weights(f"before{nproc}", plain, {"optimizer": {"lr": 0}}, steps=1, nproc=nproc)
-            after, _ = self.weights(f"after{nproc}", plain, steps=1, nproc=nproc)
+        for nproc, accumulate in ((1, 1), (2, 1), (2, 3)):
+            plain["train"] = {"accumulate": accumulate}
+            before, _ = self.weights(f"before{nproc}-{accumulate}", plain, {"optimizer": {"lr": 0}}, steps=1, nproc=nproc)
+            after, _ = self.weights(f"after{nproc}-{accumulate}", plain, steps=1, nproc=nproc)
             norm = math.sqrt(sum(((b - a) / 0.5) ** 2 for a, b in zip(after, before, strict=True)))
             for clip in (norm / 3, norm * 3):
-                clipped, r = self.weights(f"clipped{nproc}", plain, {"optimizer": {"clip_norm": clip}, "checkpoint": {"resume": "never"}},
+                clipped, r = self.weights(f"clipped{nproc}-{accumulate}", plain, {"optimizer": {"clip_norm": clip}, "checkpoint": {"resume": "never"}},
                                           steps=1, nproc=nproc)
                 shown = self.metrics(r.dir, "step")[0]["grad_norm"]
                 self.check(abs(shown - norm) < 1e-5 * norm, (shown, norm))
