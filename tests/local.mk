@@ -17,6 +17,7 @@ include $(srcdir)/tests/unit/plugin.mk
 include $(srcdir)/tests/unit/graph.mk
 include $(srcdir)/tests/unit/group.mk
 include $(srcdir)/tests/unit/shm.mk
+include $(srcdir)/tests/unit/hook.mk
 include $(srcdir)/tests/unit/nccl.mk
 include $(srcdir)/tests/unit/data.mk
 include $(srcdir)/tests/unit/checkpoint.mk

@@ -43,17 +43,17 @@ for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin
     [ -f "prefix/$f" ] || { echo "not installed: $f"; exit 1; }
 done
 engine=$work/prefix/bin/ddpengine
-for example in backend-skeleton model-example; do
+for example in backend-skeleton model-example hook-skeleton; do
     make -s -C "examples/$example"
 done
-DDPENGINE_PLUGIN_PATH=$work/examples/backend-skeleton:$work/examples/model-example
+DDPENGINE_PLUGIN_PATH=$work/examples/backend-skeleton:$work/examples/model-example:$work/examples/hook-skeleton
 export DDPENGINE_PLUGIN_PATH
 "$engine" plugins
 for ini in examples/*/*.ini; do
     echo "-- $ini"
     "$engine" -c "$ini" --nproc 2
 done
-for plugin in backend.store model.resmlp; do
+for plugin in backend.store model.resmlp hook.carry; do
     echo "-- conform $plugin"
     "$engine" conform "$plugin" --quick --nproc 2
 done

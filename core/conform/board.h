@@ -17,6 +17,7 @@ enum {
     DDP_SUITE_CONNECT,
     DDP_SUITE_RESULTS,
     DDP_SUITE_ORDER,
+    DDP_SUITE_STATE,
     DDP_SUITE_MEMORY,
     DDP_SUITE_REFUSALS,
     DDP_SUITE_GROWTH,
@@ -55,6 +56,8 @@ enum {
     DDP_TOPIC_GRAPH,   /* model */
     DDP_TOPIC_INDICES, /* sampler */
     DDP_TOPIC_SAMPLES, /* dataset */
+    DDP_TOPIC_MEAN,    /* hook */
+    DDP_TOPIC_ZERO,
     DDP_TOPIC_END
 };
 
@@ -93,6 +96,17 @@ typedef struct ddp_bench_plan {
     uint64_t sizes[DDP_BENCH_SIZES];
 } ddp_bench_plan;
 
+/* Where the ranks of a hook meet and leave each other bytes (hook_group.c): one collective at a time, piece by piece. */
+enum { DDP_EXCHANGE_BYTES = 32768, DDP_EXCHANGE_LANES = 2 };
+typedef struct ddp_exchange {
+    atomic_uint arrived, round; /* of a barrier */
+    struct {
+        uint32_t slot, dtype, op, root; /* what the rank has come for */
+        uint64_t count;
+    } calls[DDP_CONFORM_MAX_WORLD];
+    _Alignas(8) unsigned char bytes[DDP_CONFORM_MAX_WORLD][DDP_EXCHANGE_BYTES];
+} ddp_exchange;
+
 typedef struct ddp_board {
     /* the plugin */
     uint32_t kind;
@@ -110,6 +124,8 @@ typedef struct ddp_board {
     char endpoint[DDP_ENDPOINT_MAX];
     atomic_int pids[DDP_CONFORM_MAX_WORLD]; /* of ranks that a launcher started */
     atomic_uint at[DDP_CONFORM_MAX_WORLD];  /* case that the rank is in */
+    atomic_int given_up;                    /* a rank of a hook has failed: nobody waits for it */
+    ddp_exchange exchanges[DDP_EXCHANGE_LANES];
     size_t verdicts_offset, bytes;
     ddp_case cases[];
 } ddp_board;

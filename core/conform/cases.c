@@ -54,7 +54,9 @@ void ddp_case_describe(const ddp_case *c, char *out, size_t capacity)
                                                       [DDP_TOPIC_PROGRAM] = "a program's values",
                                                       [DDP_TOPIC_GRAPH] = "the graph",
                                                       [DDP_TOPIC_INDICES] = "indices",
-                                                      [DDP_TOPIC_SAMPLES] = "samples"};
+                                                      [DDP_TOPIC_SAMPLES] = "samples",
+                                                      [DDP_TOPIC_MEAN] = "the mean",
+                                                      [DDP_TOPIC_ZERO] = "gradients of zero, then others"};
     const ddp_slot_info *s = ddp_slot_info_of(c->slot);
     char root[16] = "", late[32] = "";
 

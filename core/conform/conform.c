@@ -100,7 +100,8 @@ static ddp_status judge_kind_world(judgement *j, uint32_t world, ddp_err *err)
     ddp_case_list cases = {0};
     ddp_world w = {.log = j->p->log, .board_fd = -1};
     char folder[64] = "";
-    ddp_status st = ddp_kind_cases(&cases, j->probe.kind, world > 1 ? DDP_SUITE_MEET : j->suite, err);
+    bool init = j->probe.kind == DDP_KIND_INIT;
+    ddp_status st = ddp_kind_cases(&cases, j->probe.kind, init && world > 1 ? DDP_SUITE_MEET : j->suite, err);
 
     if (st == DDP_OK && cases.count > 0) {
         st = ddp_board_create(world, cases.items, cases.count, &w.board, &w.board_fd, err);
@@ -119,14 +120,15 @@ static ddp_status judge_kind_world(judgement *j, uint32_t world, ddp_err *err)
     return st;
 }
 
-/* Only an init plugin has to do with more than one rank. */
+/* Only init plugins and hooks have to do with more than one rank. */
 static ddp_status judge_kind(judgement *j, ddp_err *err)
 {
     uint32_t last = j->p->nproc > 0 ? (uint32_t)j->p->nproc : QUICK_WORLD;
 
     DDP_TRY(judge_kind_world(j, 1, err));
-    for (uint32_t world = 2; world <= last && j->probe.kind == DDP_KIND_INIT && j->signal == 0; world++)
-        if (j->suite == DDP_SUITE_END || j->suite == DDP_SUITE_MEET) DDP_TRY(judge_kind_world(j, world, err));
+    if (j->probe.kind == DDP_KIND_INIT && j->suite != DDP_SUITE_END && j->suite != DDP_SUITE_MEET) return DDP_OK;
+    if (j->probe.kind != DDP_KIND_INIT && j->probe.kind != DDP_KIND_HOOK) return DDP_OK;
+    for (uint32_t world = 2; world <= last && j->signal == 0; world++) DDP_TRY(judge_kind_world(j, world, err));
     return DDP_OK;
 }
 

@@ -10,6 +10,7 @@
  * pattern.c   values that every rank can compute for every rank
  * cases.c     which cases a backend gets, pairwise or all of them
  * bench.c     `ddpengine bench`: what its ranks measure; bench_plan.c its parent; bench_print.c its rows
+ * hook.c      the cases of a hook; hook_mean.c of its results; hook_trial.c its buckets and updates, hook_group.c the collectives that it gets
  * backend.c   the cases of a backend by name; its suites are in backend_*.c
  * init.c, device.c, model.c, sampler.c, dataset.c: the suites of the other kinds */
 #ifndef DDP_CONFORM_H

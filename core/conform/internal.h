@@ -148,6 +148,12 @@ void ddp_backend_leaks(ddp_actor *a);
  * were. `heap` bytes a time are forgiven. False from `once`: it has failed. */
 void ddp_leaks_check(ddp_actor *a, bool (*once)(ddp_actor *a, uint32_t i), size_t heap);
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DDP_SANITIZED 1 /* its allocator keeps freed memory, and looks for leaks itself */
+#else
+#define DDP_SANITIZED 0
+#endif
+
 /* ---- the other kinds (kinds.c) ------------------------------------------------------------------------------------------------- */
 ddp_status ddp_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err);
 void ddp_kind_case(ddp_actor *a); /* judges a->c */
@@ -158,6 +164,7 @@ void ddp_device_program(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d);
 void ddp_model_case(ddp_actor *a);
 void ddp_sampler_case(ddp_actor *a);
 void ddp_dataset_case(ddp_actor *a);
+void ddp_hook_case(ddp_actor *a);
 /* 0 .. below - 1, the same in every run. */
 static inline uint64_t ddp_next_random(uint64_t *state, uint64_t below)
 {
@@ -193,6 +200,9 @@ void ddp_pattern_fill(const ddp_pattern *p, uint32_t rank, size_t first, size_t 
 /* Whether got[0 .. count-1] is the reduction of elements first .. over all ranks; else `text` says where not. */
 bool ddp_pattern_reduced(const ddp_pattern *p, size_t first, size_t count, const void *got, char *text,
                          size_t capacity);
+/* Elements as numbers, and numbers rounded to elements. */
+void ddp_pattern_get(uint32_t dtype, const void *from, size_t count, double *v);
+void ddp_pattern_put(uint32_t dtype, const double *v, size_t count, void *to);
 /* How many of them are wrong. */
 uint64_t ddp_pattern_wrong(const ddp_pattern *p, size_t count, const void *got);
 /* The same for a copy of a rank's elements. */

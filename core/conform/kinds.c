@@ -1,4 +1,5 @@
-/* conform/kinds.c -- the cases of the kinds that need no ranks beside each other, and of init, which brings ranks together. */
+/* conform/kinds.c -- the cases of all kinds but backend: most need no ranks beside each other, init brings them together, and a
+ * hook works between them. */
 #include "conform/internal.h"
 
 enum { CASE_MS = 30000, LEAKS_MS = 120000 };
@@ -23,6 +24,16 @@ static const ddp_case table[] = {
     {.slot = DDP_KIND_DATASET, .suite = DDP_SUITE_RESULTS, .variant = DDP_TOPIC_SAMPLES},
     {.slot = DDP_KIND_DATASET, .suite = DDP_SUITE_THREADS},
     {.slot = DDP_KIND_DATASET, .suite = DDP_SUITE_LEAKS, .fresh = true},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_OPEN},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_RESULTS, .variant = DDP_TOPIC_MEAN},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_RESULTS, .variant = DDP_TOPIC_ZERO},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_ORDER},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_STATE},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_MEMORY},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_REFUSALS},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_GROWTH},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_PAIR},
+    {.slot = DDP_KIND_HOOK, .suite = DDP_SUITE_LEAKS, .fresh = true},
 };
 
 /* In the table `slot` is the kind. */
@@ -47,6 +58,7 @@ void ddp_kind_case(ddp_actor *a)
     case DDP_KIND_MODEL: ddp_model_case(a); break;
     case DDP_KIND_SAMPLER: ddp_sampler_case(a); break;
     case DDP_KIND_DATASET: ddp_dataset_case(a); break;
+    case DDP_KIND_HOOK: ddp_hook_case(a); break;
     default: ddp_actor_skip(a, "no suite for kind %s", ddp_kind_name(a->plugin->kind));
     }
 }

@@ -114,8 +114,10 @@ static double from_bf16(uint16_t h)
     return (double)f;
 }
 
-static void put(uint32_t dtype, const double *v, size_t count, unsigned char *to)
+void ddp_pattern_put(uint32_t dtype, const double *v, size_t count, void *out)
 {
+    unsigned char *to = out;
+
     for (size_t i = 0; i < count && dtype == DDP_F32; i++) {
         float f = (float)v[i];
         memcpy(to + 4 * i, &f, 4);
@@ -136,8 +138,10 @@ static void put(uint32_t dtype, const double *v, size_t count, unsigned char *to
     if (dtype == DDP_F64) memcpy(to, v, count * sizeof(*v));
 }
 
-static void get(uint32_t dtype, const unsigned char *from, size_t count, double *v)
+void ddp_pattern_get(uint32_t dtype, const void *in, size_t count, double *v)
 {
+    const unsigned char *from = in;
+
     for (size_t i = 0; i < count && dtype == DDP_F32; i++) {
         float f;
         memcpy(&f, from + 4 * i, 4);
@@ -177,7 +181,7 @@ void ddp_pattern_fill(const ddp_pattern *p, uint32_t rank, size_t first, size_t 
             memcpy(to, draw(p, rank, first + i, n, &m), n * element);
         } else {
             values(p, &s, rank, first + i, n, v);
-            put(p->dtype, v, n, to);
+            ddp_pattern_put(p->dtype, v, n, to);
         }
     }
 }
@@ -227,8 +231,8 @@ static void reduce(const ddp_pattern *p, const span *s, size_t first, size_t cou
     for (uint32_t r = 0; r < p->world; r++) {
         values(p, s, r, first, count, v);
         if (p->random) { /* as the rank has it */
-            put(p->dtype, v, count, rounded);
-            get(p->dtype, rounded, count, v);
+            ddp_pattern_put(p->dtype, v, count, rounded);
+            ddp_pattern_get(p->dtype, rounded, count, v);
         }
         if (r == 0)
             memcpy(ref->want, v, count * sizeof(double));
@@ -264,7 +268,7 @@ static uint64_t compare(const ddp_pattern *p, size_t first, size_t count, const 
     for (size_t i = 0; i < count; i += n, from += n * element) {
         n = DDP_MIN_OF(count - i, (size_t)CHUNK);
         reduce(p, &s, first + i, n, &ref);
-        get(p->dtype, from, n, is);
+        ddp_pattern_get(p->dtype, from, n, is);
         wrong += wrong_in(&ref, is, n, &at);
         if (wrong == 0 || text == NULL) continue;
         (void)snprintf(text, capacity, "element %zu is %.17g, not %.17g", i + at, is[at], ref.want[at]);

@@ -293,6 +293,8 @@ static ddp_status run_once(ddp_world *w, const sigset_t *watched, const sigset_t
     ddp_status status;
 
     atomic_store(&w->board->endpoint_ready, 0);
+    atomic_store(&w->board->given_up, 0);
+    for (uint32_t i = 0; i < DDP_EXCHANGE_LANES; i++) atomic_store(&w->board->exchanges[i].arrived, 0);
     forget(w->board, w->board->first, w->board->last);
     for (uint32_t i = 0; i < w->board->world; i++) {
         atomic_store(&w->board->at[i], w->board->first);

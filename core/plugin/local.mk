@@ -11,3 +11,6 @@ dist_examples_backend_DATA = docs/examples/backend-skeleton/backend_store.c docs
 examples_modeldir = $(docdir)/examples/model-example
 dist_examples_model_DATA = docs/examples/model-example/model_resmlp.c docs/examples/model-example/resmlp.ini \
 	docs/examples/model-example/Makefile
+examples_hookdir = $(docdir)/examples/hook-skeleton
+dist_examples_hook_DATA = docs/examples/hook-skeleton/hook_carry.c docs/examples/hook-skeleton/carry.ini \
+	docs/examples/hook-skeleton/Makefile

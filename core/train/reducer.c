@@ -20,6 +20,7 @@ struct ddp_reducer {
     ddp_communicator *comm;
     ddp_hooked *hooked; /* NULL: the gradients go as they are */
     bool shares;        /* reduce_scatter */
+    bool scans_early;   /* on the trainer's thread: the wire is what the queue thread is for */
     ddp_trace *trace;   /* may be NULL */
     const ddp_layout *layout;
     float *grads, *extra; /* extra: loss sum, samples, "not finite", each averaged over the ranks */
@@ -47,10 +48,9 @@ static void write_extras(ddp_reducer *r)
     for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->extra[EXTRA_STOP + i] = r->own_stop == stop_signals[i];
 }
 
-/* Queue thread, just before the bucket is reduced; the bucket's gradients are final and nobody else touches them. */
-static void scan_bucket(void *ctx)
+/* The bucket's gradients are final and nobody else touches them. */
+static void scan_bucket(struct scan *scan)
 {
-    struct scan *scan = ctx;
     ddp_reducer *r = scan->reducer;
     const ddp_device_ops *ops = r->session->device_ops;
     uint64_t first = r->layout->buckets[scan->bucket].first, count = ddp_bucket_elements(r->layout, scan->bucket);
@@ -59,6 +59,15 @@ static void scan_bucket(void *ctx)
     scan->bad = UINT64_MAX;
     scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, r->grads + first, count, &result, &scan->err);
     if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
+}
+
+/* Queue thread, just before the bucket is reduced. */
+static void begin_bucket(void *ctx)
+{
+    struct scan *scan = ctx;
+    ddp_reducer *r = scan->reducer;
+
+    if (!r->scans_early) scan_bucket(scan);
     if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
     scan->began = ddp_trace_begin(r->trace);
 }
@@ -73,7 +82,7 @@ static void bucket_reduced(void *ctx)
 }
 
 ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
-                            ddp_trace *trace, ddp_reducer **out, ddp_err *err)
+                            bool between_hosts, ddp_trace *trace, ddp_reducer **out, ddp_err *err)
 {
     ddp_reducer *r = ddp_alloc(sizeof(*r), err);
     uint32_t buckets = s->layout->bucket_count;
@@ -84,6 +93,7 @@ ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, d
     r->hooked = hooked;
     r->shares = shares;
     r->trace = trace;
+    r->scans_early = hooked != NULL || between_hosts;
     r->layout = s->layout;
     r->grads = grads;
     r->extra = grads + s->layout->extra_offset;
@@ -121,7 +131,7 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
                               .send = r->grads + b->first,
                               .recv = r->grads + b->first + (r->shares ? g->rank * share : 0),
                               .count = r->shares ? share : b->count},
-                     .before = scan_bucket,
+                     .before = begin_bucket,
                      .after = bucket_reduced,
                      .before_ctx = &r->scans[index]};
 
@@ -149,8 +159,8 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, d
 {
     if (index + 1 >= DDP_MAX_PENDING)
         DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index + 1 - DDP_MAX_PENDING], err));
+    if (r->scans_early) scan_bucket(&r->scans[index]);
     if (r->hooked != NULL) {
-        scan_bucket(&r->scans[index]);
         DDP_TRY(ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err));
     } else {
         DDP_TRY(launch_collective(r, index, err));

@@ -3,7 +3,7 @@
  *
  * The scalars that every step needs from all ranks (loss, sample count, "not finite") ride in the last bucket's all_reduce, so
  * that they cost no message of their own; without one they go behind it. The check for finite gradients runs on the queue
- * thread, just before a bucket is reduced; before a hook on the trainer's. */
+ * thread, just before a bucket is reduced; between hosts and before a hook on the trainer's, as the bucket is launched. */
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
@@ -15,7 +15,7 @@ typedef struct ddp_reducer ddp_reducer;
 /* `grads` is the gradient arena (layout->elements floats). Session, communicator, arena and hook outlive the reducer.
  * `hooked` may be NULL; `shares`: a rank gets the mean of its share of a bucket alone. */
 ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
-                            ddp_trace *trace, ddp_reducer **out, ddp_err *err);
+                            bool between_hosts, ddp_trace *trace, ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
 /* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
  * this step), sample count, and the signal it was asked to end by (0: none). */

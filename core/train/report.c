@@ -159,6 +159,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     if (s->replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->replicas, s->device_text);
     if (s->stages > 1) ddp_text_printf(out, ", %u stages on %s", s->stages, s->device_text);
     if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
+    if (s->hook != NULL) ddp_text_printf(out, ", hook %s", s->hook->desc.name);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out,
                     "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64 " x %" PRIu64

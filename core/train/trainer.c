@@ -90,7 +90,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
-    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL, t->trace, &t->reducer, err));
+    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL,
+                             ddp_group_local_size(t->group) < ddp_group_world(t->group), t->trace, &t->reducer, err));
     DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_dp_open(t, err);
 }
@@ -173,10 +174,12 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     (void)snprintf(
         members, sizeof(members),
         "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"%s\", "
+        "\"hook\": \"%s\", \"bucket_size\": %" PRIu64 ", "
         "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
         ", \"planned_steps\": %" PRIu64,
         DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, ddp_session_precision(s),
-        s->model->desc.name, s->param_elements, s->batches.global_batch, t->step, t->total_steps);
+        s->hook != NULL ? s->hook->desc.name : "", s->bucket_size, s->model->desc.name, s->param_elements,
+        s->batches.global_batch, t->step, t->total_steps);
     (void)snprintf(text, sizeof(text),
                    "training %s (%s parameters) with %" PRIu64 " %s%s x batch %" PRId64
                    " over %s on %s, %u thread%s a %s%s%s",

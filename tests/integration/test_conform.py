@@ -12,6 +12,7 @@ import harness
 from harness import SRC, Case, Skip, children_of
 
 SKELETON = SRC / "docs/examples/backend-skeleton"
+HOOK = SRC / "docs/examples/hook-skeleton"
 
 
 class Conform(Case):
@@ -203,6 +204,64 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
             r = self.run("conform", out)
             self.equal(r.code, 0 if part is None else 3, r)
             self.check(part is None or part in r.out, (part, r))
+
+    # ---- hooks -----------------------------------------------------------------------------------------------------
+    def build_hook(self, fault):
+        """The example hook with one fault; 0: none."""
+        out = self.dir / "hook_faulty.so"
+        subprocess.run(["cc", "-std=gnu11", "-O1", "-fPIC", "-fvisibility=hidden", "-shared", f"-DBREAK={fault}", f"-I{SRC}/core/include",
+                        f"-I{HOOK}", str(SRC / "tests/fixtures/plugins/broken_hook.c"), "-o", str(out)], check=True)
+        return out
+
+    def test_every_built_hook_passes(self):
+        for name in re.findall(r"^hook +(\S+)", self.run("plugins").out, re.M):
+            for settings in ((), ("--set", "rank=1", "--set", "start_step=1")) if name == "powersgd" else ((),):
+                r = self.run("conform", f"hook.{name}", *settings, timeout=240)
+                self.equal(r.code, 0, r)
+                self.check(re.search(r"^\d+ passed, 0 failed, \d+ skipped$", r.out, re.M), r)
+                print(f"# {name}: {r.out.splitlines()[-1]}, {r.seconds:.1f} s", flush=True)
+
+    def test_the_unbroken_example_hook_passes(self):
+        plugin = self.build_hook(0)
+        for settings in ((), ("--set", "carry=no")):  # without a state every single result is judged
+            r = self.run("conform", plugin, "--nproc", 4, *settings, timeout=240)
+            self.equal(r.code, 0, r)
+            for world in (1, 2, 3, 4):
+                self.check(re.search(rf"world {world}  pair +1 passed", r.out), r)
+        self.fails(self.run("conform", plugin, "--set", "carrry=no"), 2, "carrry", "carry")
+
+    def test_faulty_hooks(self):
+        """By fault: every suite that fails, None where others may by chance, and the words of one failure."""
+        everywhere = {"open", "results", "order", "state", "memory", "growth", "pair", "leaks"}
+        if harness.SANITIZED:
+            everywhere.discard("memory")
+        for fault, suites, failure in (
+                (1, everywhere, r"world 1, .*update 1: memory outside bucket 1 was written"),
+                (2, everywhere, r"element 15 of bucket 0, between its tensors, is no longer 0"),
+                (3, everywhere - {"leaks"}, r"world 2, .*: update 1003: what is left in bucket 0 differs from rank \d's"),
+                (4, {"results"}, r"the mean: rank \d: the sum of 512 updates .* misses the mean of \"[abce]\.\w+\" by 0\.00"),
+                (5, {"results", "state"}, r"world 1, state: .*`states` is not all that it remembers"),
+                (6, None, r"order: rank \d: when all buckets are compressed before the first|order: rank \d: when buckets overlap"),
+                (7, {"memory"}, r"update 1002: 50\d\d bytes of memory more when a collective was called"),
+                (8, {"leaks"}, r"\d+ KiB of memory more after 100 opens"),
+                (9, everywhere, r"all_gather is called outside `exchange`"),
+                (10, everywhere, r"exchange calls all_gather, which `needs` does not name"),
+                (11, {"refusals"}, r"gradients of dtype i32: open answers \"ok\""),
+                (12, {"growth"}, r"growth: rank \d: open: .*bucket 1 has gradients of dtype 4294967295"),
+                (13, everywhere, r"world 2, .*calls all_gather of \d+ bf16 where rank \d calls all_gather of \d+ bf16"),
+                (14, {"results"}, r"gradients of zero, then others: .*element 0 of bucket 2 is 1e-07"),
+                (15, {"pair"}, r"two instances at once have other results than one alone"),
+                (16, {"open", "state"}, r"the list of states changes with update 1"),
+                (17, {"results"}, r"world 2, the mean: .* by 0\.\d"),
+                (18, {"open"}, r"two states are called \"rest\.0\""),
+                (19, {"refusals"}, r"refused without a reason")):
+            if harness.SANITIZED and fault in (7, 8):
+                continue  # its allocator does not tell, and has a leak checker of its own
+            r = self.run("conform", self.build_hook(fault), "--nproc", 2)
+            self.equal(r.code, 3, (fault, r))
+            self.check(re.search("FAILED.*" + failure, r.out), (fault, failure, r))
+            failed = set(re.findall(r"world \d+  (\w+) +\d+ passed, \d+ failed", r.out))
+            self.check(suites is None or failed == suites, (fault, failed, r))
 
     # ---- the command ---------------------------------------------------------------------------------------------------
     def test_usage(self):

@@ -48,7 +48,14 @@ class Step(Case):
         stages = {"train": {"parallel": "model", "device": "cpu:0, cpu:1", "accumulate": 4, "batch_size": 32},
                   "model": {"plugin": "toy"}, "model.toy": {"net": "relu", "loss": "cross_entropy", "place": "net1:0, net2:1"},
                   "data.synthetic": {"shape": 10, "classes": 5}, "model.mlp": None}
-        for args, extra, nproc in (([], {}, 2), (["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1), ([], stages, 1)):
+        buckets = {"ddp": {"first_bucket_size": "4KiB", "bucket_size": "8KiB"}}
+        int8 = {"hook": {"plugin": "int8"}, **buckets}
+        powersgd = {"hook": {"plugin": "powersgd"}, "hook.powersgd": {"start_step": 15, "rank": 2}, **buckets}
+        zero = {"optimizer": {"algorithm": "adamw", "momentum": None, "clip_norm": 1, "schedule": "cosine"},
+                "group": {"backend": "gloo-tcp"}, "ddp": {"zero": 1, **buckets["ddp"]}}
+        traced = {"output": {"trace_steps": "5-100"}}
+        for args, extra, nproc in (([], {}, 2), (["--profile"], {}, 2), ([], adamw, 2), ([], dp, 1), ([], stages, 1), ([], int8, 2),
+                                   ([], powersgd, 2), ([], zero, 2), ([], traced, 2)):
             start = self.counts(0, 1, extra, *args, nproc=nproc)
             self.check(any(obj == "device_cpu.so" for _, obj in start), f"the counter did not see the device compile: {start}")
             libraries = ("libdnnl", "libgloo", "libgomp")

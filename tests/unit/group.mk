@@ -32,8 +32,8 @@ endif
 
 # the communicator, and backend gloo-tcp alone
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_gloo tests/unit/test_gloo_connect tests/unit/test_gloo_slots tests/unit/test_comm
-TESTS += tests/unit/test_gloo tests/unit/test_gloo_connect tests/unit/test_gloo_slots tests/unit/test_comm
+check_PROGRAMS += tests/unit/test_gloo tests/unit/test_gloo_connect tests/unit/test_gloo_slots tests/unit/test_comm tests/unit/test_compose
+TESTS += tests/unit/test_gloo tests/unit/test_gloo_connect tests/unit/test_gloo_slots tests/unit/test_comm tests/unit/test_compose
 
 tests_unit_test_gloo_SOURCES = tests/unit/test_gloo.c tests/unit/collective_util.h tests/unit/gloo_util.h tests/unit/group_util.h \
 	tests/unit/store_double.h
@@ -53,6 +53,10 @@ tests_unit_test_gloo_slots_LDADD = $(UNIT_LDADD) -lm
 tests_unit_test_comm_SOURCES = tests/unit/test_comm.c tests/unit/group_util.h
 tests_unit_test_comm_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_comm_LDADD = $(UNIT_LDADD)
+
+tests_unit_test_compose_SOURCES = tests/unit/test_compose.c tests/unit/group_util.h
+tests_unit_test_compose_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_test_compose_LDADD = $(UNIT_LDADD)
 endif
 
 # ways to meet, and who a process is

@@ -2,6 +2,7 @@
  * what they say. The backend runs with several ranks, one thread each, over a store in memory. */
 #include "plugin_fixture.h"
 
+#include <ddpengine/hook.h>
 #include <pthread.h>
 
 #define WORLD 3
@@ -423,6 +424,72 @@ static void model_builds(void **state)
     ddp_text_free(&graph.text);
 }
 
+/* ---- the hook --------------------------------------------------------------------------------------------------------------- */
+static ddp_status all_gather_alone(void *ctx, const ddp_coll *a, ddp_err *err)
+{
+    (void)ctx;
+    (void)err;
+    memcpy(a->recv, a->send, a->count * ddp_dtype_size(a->dtype));
+    return DDP_OK;
+}
+
+/* In a world of one: every update is the upper halves of its gradients, and what was cut off comes later. */
+static void check_hook(const ddp_hook_ops *ops, ddp_hook *h)
+{
+    const float third = 1.0f / 3.0f;
+    double sum = 0.0;
+    ddp_err err;
+
+    for (uint64_t update = 1; update <= 1000; update++) {
+        float grads[] = {third, -8.0f, 0.0f};
+        uint32_t bits;
+
+        assert_int_equal(ops->compress(h, 0, update, grads, &err), DDP_OK);
+        assert_int_equal(ops->exchange(h, 0, update, grads, &err), DDP_OK);
+        assert_int_equal(ops->decompress(h, 0, update, grads, &err), DDP_OK);
+        memcpy(&bits, &grads[0], sizeof(bits));
+        assert_int_equal(bits & 0xffffu, 0);
+        assert_true(grads[0] >= 0.33f && grads[0] < 0.337f && grads[1] == -8.0f && grads[2] == 0.0f);
+        sum += (double)grads[0];
+    }
+    assert_true(sum > 1000 * (double)third - 0.01 && sum < 1000 * (double)third + 0.01); /* else 1.3 too little */
+}
+
+static void hook_carries(void **state)
+{
+    const struct {
+        int32_t carry;
+    } config = {1};
+    const ddp_hook_group group = {.struct_size = sizeof(group), .world_size = 1, .all_gather = all_gather_alone};
+    const ddp_hook_tensor tensor = {.name = "weight", .elements = 3, .rank = 1, .dims = {3}};
+    const ddp_hook_bucket bucket = {.count = 3, .tensors = &tensor, .tensor_count = 1, .dtype = DDP_F32};
+    const ddp_hook_params params = {.struct_size = sizeof(params),
+                                    .bucket_size = sizeof(bucket),
+                                    .tensor_size = sizeof(tensor),
+                                    .bucket_count = 1,
+                                    .buckets = &bucket,
+                                    .group = &group};
+    const ddp_host host = {.struct_size = sizeof(host)};
+    const ddp_hook_state *states;
+    const ddp_hook_ops *ops;
+    ddp_registry *r = *state;
+    ddp_loaded *p;
+    ddp_hook *h;
+    ddp_err err;
+
+    build("hook-skeleton", "hook_carry", "c99");
+    build("hook-skeleton", "hook_carry", "c11");
+    if (ddp_registry_load(r, DDP_KIND_HOOK, "carry", &p, &err) != DDP_OK) fail_msg("%s", err.msg);
+    ops = p->ops;
+    assert_int_equal(p->desc.config_size, sizeof(config));
+    if (ops->open(&host, &config, &params, &h, &err) != DDP_OK) fail_msg("%s", err.msg);
+    check_hook(ops, h);
+    assert_int_equal(ops->states(h, &states), 1);
+    assert_string_equal(states[0].name, "rest.0");
+    assert_true(states[0].elements == 3 && states[0].shared == 0);
+    ops->close(h);
+}
+
 static int set_up(void **state)
 {
     static ddp_log log;
@@ -447,6 +514,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(backend_reduces, set_up, tear_down),
         cmocka_unit_test_setup_teardown(model_builds, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(hook_carries, set_up, tear_down),
     };
 
     return cmocka_run_group_tests_name("examples", tests, NULL, NULL);

@@ -241,9 +241,84 @@ static void constants_draw_nothing(void **state)
     }
 }
 
+/* Parts lie one behind the other, begin where a bucket may and cover their parameter once; none is much larger than asked. */
+static void check_cut(const ddp_graph *g, const ddp_layout *l, uint64_t bytes, uint32_t world)
+{
+    const ddp_param_info *params;
+    int64_t *rows;
+    uint64_t at = 0;
+
+    rows = calloc(ddp_graph_params(g, &params), sizeof(*rows));
+    for (uint32_t b = 0; b < l->bucket_count; b++) {
+        const ddp_bucket *k = &l->buckets[b];
+        uint32_t p = l->order[k->first_param];
+        uint64_t cols = params[p].elements / (uint64_t)params[p].dims[0], most = bytes / 4 + world * 16 * cols + 16;
+
+        assert_int_equal(k->first, at);
+        assert_int_equal(k->count % (world * 16u), 0);
+        at += k->count;
+        for (uint32_t i = 0; k->rows == 0 && i < k->param_count; i++)
+            rows[l->order[k->first_param + i]] += params[l->order[k->first_param + i]].dims[0];
+        if (k->rows == 0) continue;
+        assert_int_equal(k->param_count, 1);
+        assert_int_equal(k->first_row, rows[p]);
+        assert_int_equal(k->first, l->offset[p] + (uint64_t)k->first_row * cols);
+        rows[p] += k->rows;
+        if (rows[p] < params[p].dims[0]) assert_int_equal(k->count, (uint64_t)k->rows * cols);
+        assert_true((uint64_t)k->rows * cols <= most);
+    }
+    assert_int_equal(at, l->elements);
+    for (uint32_t p = 0; p < l->param_count; p++) assert_int_equal(rows[p], params[p].dims[0]);
+    free(rows);
+}
+
+static void cuts_large_parameters(void **state)
+{
+    ddp_graph *g = mlp("input", (const int64_t[]){517, 1000, 3, 10, 0});
+
+    (void)state;
+    for (uint32_t world = 1; world <= 7; world++)
+        for (uint64_t bytes = 1 << 10; bytes <= 1 << 24; bytes *= 4) {
+            ddp_layout *l;
+            ddp_err err = {0};
+
+            ok(ddp_layout_create_cut(g, 1 << 12, bytes, world, &l, &err));
+            check_cut(g, l, bytes, world);
+            ddp_layout_free(l);
+        }
+    ddp_graph_free(g);
+}
+
+/* What is not trained lies behind what is, in no bucket. */
+static void frozen_lie_last(void **state)
+{
+    ddp_graph *g = mlp("input", (const int64_t[]){24, 17, 10, 0});
+    const char *patterns[] = {"fc1.*", "*.bias"};
+    const ddp_list list = {.count = 2, .items = patterns};
+    const ddp_param_info *params;
+    uint32_t count = ddp_graph_params(g, &params), frozen = 0;
+    ddp_layout *l;
+    ddp_err err = {0};
+
+    (void)state;
+    ok(ddp_graph_freeze(g, &list, &err));
+    ok(ddp_layout_create_cut(g, 1 << 12, 1 << 12, 3, &l, &err));
+    for (uint32_t p = 0; p < count; p++) {
+        frozen += params[p].frozen;
+        assert_int_equal(params[p].frozen,
+                         strcmp(params[p].name, "fc2.weight") != 0 && strcmp(params[p].name, "fc3.weight") != 0);
+        assert_int_equal(params[p].frozen, l->offset[p] >= l->elements);
+        assert_true(l->offset[p] + params[p].elements <= l->param_elements);
+    }
+    assert_int_equal(l->trained, count - frozen);
+    ddp_layout_free(l);
+    ddp_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuts_large_parameters),   cmocka_unit_test(frozen_lie_last),
         cmocka_unit_test(buckets_of_torch),        cmocka_unit_test(offsets_by_hand),
         cmocka_unit_test(order_is_first_use),      cmocka_unit_test(random_layouts),
         cmocka_unit_test(initial_values_of_torch), cmocka_unit_test(constants_draw_nothing),
