@@ -54,7 +54,7 @@ static ddp_status open_plugin(ddp_hooked *h, ddp_err *err)
                          .bucket_count = s->layout->bucket_count,
                          .seed = s->config->train->seed,
                          .buckets = h->buckets,
-                         .group = ddp_communicator_group(h->comm)};
+                         .group = &h->group};
 
     s->phase = DDP_EXIT_PLUGIN;
     if (h->ops->open(&s->host, s->hook_config, &p, &h->hook, err) != DDP_OK) {
@@ -75,6 +75,7 @@ ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, dd
 
     if (h == NULL) return err->status;
     *h = (ddp_hooked){.session = s, .comm = c, .ops = s->hook->ops, .grads = grads, .trace = trace};
+    h->group = *ddp_communicator_group(c);
     h->buckets = ddp_alloc(buckets * sizeof(*h->buckets), err);
     for (uint32_t b = 0; b < buckets; b++) tensors += s->layout->buckets[b].param_count;
     h->tensors = ddp_alloc(tensors * sizeof(*h->tensors), err);
@@ -96,10 +97,10 @@ void ddp_hooked_close(ddp_hooked *h)
 {
     if (h == NULL) return;
     if (h->hook != NULL) {
+        ddp_hooked_drop(h);
         h->ops->close(h->hook);
         h->session->hook->live--;
     }
-    ddp_hooked_drop(h);
     free(h->buckets);
     free(h->tensors);
     free(h->calls);
@@ -113,7 +114,6 @@ static ddp_status exchange(void *ctx, ddp_err *err)
 {
     const struct ddp_hook_call *k = ctx;
     ddp_hooked *h = k->hooked;
-
     int64_t from = ddp_trace_begin(h->trace);
     ddp_status st = h->ops->exchange(h->hook, k->bucket, k->update, grads_of(h, k->bucket), err);
 

@@ -16,6 +16,7 @@ struct ddp_hooked {
     ddp_trace *trace;
     const ddp_hook_ops *ops;
     ddp_hook *hook;
+    ddp_hook_group group; /* of the communicator, which is closed before the hook is */
     float *grads;
     ddp_hook_bucket *buckets;
     ddp_hook_tensor *tensors; /* by place in the arena */

@@ -8,7 +8,7 @@ enum { PIECE = 1 << 20 }; /* elements */
 
 static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s)
 {
-    return s->shared ? 1 : ddp_communicator_group(h->comm)->world_size;
+    return s->shared ? 1 : h->group.world_size;
 }
 
 float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
@@ -21,7 +21,7 @@ float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
 
 ddp_status ddp_hooked_hold(ddp_hooked *h, ddp_err *err)
 {
-    const ddp_hook_group *g = ddp_communicator_group(h->comm);
+    const ddp_hook_group *g = &h->group;
     const ddp_hook_state *states;
     uint32_t count = h->ops->states(h->hook, &states);
 
@@ -47,7 +47,7 @@ void ddp_hooked_drop(ddp_hooked *h)
     const ddp_hook_state *states;
     uint32_t count = h->held == NULL ? 0 : h->ops->states(h->hook, &states);
 
-    for (size_t i = 0; i < (size_t)count * ddp_communicator_group(h->comm)->world_size; i++) free(h->held[i]);
+    for (size_t i = 0; i < (size_t)count * h->group.world_size; i++) free(h->held[i]);
     free(h->held);
     free(h->piece);
     h->held = NULL;
@@ -73,7 +73,7 @@ static ddp_status broadcast(ddp_hooked *h, uint32_t root, float *at, uint64_t el
 
 ddp_status ddp_hooked_gather(ddp_hooked *h, ddp_err *err)
 {
-    uint32_t rank = ddp_communicator_group(h->comm)->rank;
+    uint32_t rank = h->group.rank;
     const ddp_hook_state *states;
     uint32_t count = h->ops->states(h->hook, &states);
 
@@ -90,7 +90,7 @@ ddp_status ddp_hooked_gather(ddp_hooked *h, ddp_err *err)
 
 ddp_status ddp_hooked_spread(ddp_hooked *h, ddp_err *err)
 {
-    uint32_t rank = ddp_communicator_group(h->comm)->rank;
+    uint32_t rank = h->group.rank;
     const ddp_hook_state *states;
     uint32_t count = h->ops->states(h->hook, &states);
 

@@ -162,7 +162,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .steps_per_epoch = s->steps_per_epoch,
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
-    char members[640], count[32], text[640];
+    char members[1024], count[32], text[640];
     const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
     uint64_t parts = ddp_session_shares(s);
     ddp_text pinned = {0};
