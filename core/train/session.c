@@ -278,6 +278,25 @@ static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
+/* For --check, which starts no threads: the devices that others than the first one will open. */
+static ddp_status try_devices(const ddp_session *s, int *phase, ddp_err *err)
+{
+    for (uint32_t i = 1; i < ddp_session_devices(s); i++) {
+        ddp_session other = *s;
+        char name[sizeof(s->device_name) + 16];
+
+        (void)snprintf(name, sizeof(name), "%s:%u", s->device_name, s->ordinals[i]);
+        other.device = NULL;
+        other.device_text = name;
+        other.member = i;
+        *phase = DDP_EXIT_OK;
+        if (ddp_session_open_device(&other, err) != DDP_OK) *phase = other.phase;
+        if (other.device != NULL) s->device_ops->close(other.device);
+        if (*phase != DDP_EXIT_OK) return err->status;
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err)
 {
     ddp_plugin_configs pc = {0};
@@ -292,6 +311,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
+    if (s->launch.planning && try_devices(s, &s->phase, err) != DDP_OK) goto close;
     return DDP_OK;
 
 close:

@@ -70,13 +70,15 @@ class Pin(Case):
         self.equal(sorted(compute[0]), [[p] for p in PROCESSORS[:2]], r)
         self.check(re.search(r", pinned to processors \S+(, \S+)?\n", r.err), r)
 
-    def test_each_replica_has_its_processor(self):
-        dp = {"train": {"pin": "yes", "parallel": "dp", "device": "cpu:0, cpu:1"}}
-        p = self.start("-c", self.ini("x.ini", LONG, dp))
-        found = self.while_it_runs(p.pid, 1)[0]
-        p.terminate()
-        self.equal(self.finish(p).code, 128 + 15)
-        self.equal((found["ddpengine"], found["ddp-replica-1"]), ([[PROCESSORS[0]]], [[PROCESSORS[1]]]), found)
+    def test_each_device_has_its_processor(self):
+        toy = {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"place": "fc1:0, fc2:1"},
+               "data.synthetic": {"shape": 10, "classes": 0, "outputs": 2}}
+        for mode, thread in (("dp", "ddp-replica-1"), ("model", "ddp-stage-1")):
+            p = self.start("-c", self.ini("x.ini", LONG, toy, {"train": {"pin": "yes", "parallel": mode, "device": "cpu:0, cpu:1"}}))
+            found = self.while_it_runs(p.pid, 1)[0]
+            p.terminate()
+            self.equal(self.finish(p).code, 128 + 15)
+            self.equal((found["ddpengine"], found[thread]), ([[PROCESSORS[0]]], [[PROCESSORS[1]]]), found)
 
     def test_auto(self):
         """Pins where the ranks use all processors of the host, and neither where some are left nor where they are too few."""
