@@ -4,8 +4,8 @@
  * A tensor of shape (n, ...) is a matrix M of n rows: its gradient plus what earlier updates have left of it. With the right
  * factor Q of the update before:
  *     P = mean over the ranks of M Q^T; its columns orthonormal; Q = mean of P M; the gradient is P Q, and M - P Q stays here.
- * Vectors, and matrices that two factors would not make at least twice smaller, go as they are. So does everything before update
- * start_step, while gradients still change their directions. */
+ * Vectors, and matrices that two factors would not make at least twice smaller, go as they are. So does everything in the first
+ * start_step updates, while gradients still change their directions. */
 #include "../common/common.h"
 #include <math.h>
 #include <stdbool.h>
@@ -26,8 +26,8 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, rank)},
     {.key = "start_step",
      .dflt = "100",
-     .range = "1..",
-     .doc = "First update that is compressed; those before it send the gradients as they are.",
+     .range = "0..",
+     .doc = "Updates that send the gradients as they are, before the first one is compressed.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, start_step)},
 };
@@ -175,7 +175,7 @@ static void move_plain(const bucket *b, float *grads, bool back)
 
 static bool compresses(const ddp_hook *h, const bucket *b, uint64_t update)
 {
-    return b->matrix_count > 0 && update >= (uint64_t)h->config.start_step;
+    return b->matrix_count > 0 && update > (uint64_t)h->config.start_step;
 }
 
 static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
