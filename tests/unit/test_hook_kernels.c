@@ -77,7 +77,7 @@ static void test_bf16(void **state)
 }
 
 /* ---- int8 --------------------------------------------------------------------------------------------------------------- */
-static void quantise_n(const hook_kernels *k, size_t n, bool with_x)
+static void quantise_n(const hook_kernels *k, size_t n)
 {
     size_t blocks = (n + HOOK_BLOCK - 1) / HOOK_BLOCK;
     float *x = floats(n), *error = floats(n), *before = floats(n), *y = floats(n), *scale = floats(blocks);
@@ -86,16 +86,16 @@ static void quantise_n(const hook_kernels *k, size_t n, bool with_x)
     draw(x, n, 1);
     draw(error, n, 2);
     memcpy(before, error, n * sizeof(*error));
-    k->quantise(q, scale, with_x ? x : NULL, error, n);
-    k->dequantise(y, q, scale, n, 0);
+    k->quantise(q, scale, x, error, n);
+    k->dequantise(y, q, scale, n);
     for (size_t b = 0; b < blocks; b++) {
         size_t end = DDP_MIN_OF(n, (b + 1) * HOOK_BLOCK);
         float most = 0;
 
-        for (size_t i = b * HOOK_BLOCK; i < end; i++) most = fmaxf(most, fabsf(before[i] + (with_x ? x[i] : 0)));
+        for (size_t i = b * HOOK_BLOCK; i < end; i++) most = fmaxf(most, fabsf(before[i] + x[i]));
         assert_float_equal(scale[b], most / 127, 0);
         for (size_t i = b * HOOK_BLOCK; i < end; i++) {
-            float v = before[i] + (with_x ? x[i] : 0);
+            float v = before[i] + x[i];
 
             assert_true(fabsf(v - y[i]) <= scale[b] * 0.5001f);
             assert_true(fabsf(y[i] + error[i] - v) <= 1e-6f * most);
@@ -105,9 +105,6 @@ static void quantise_n(const hook_kernels *k, size_t n, bool with_x)
     expect_guard(error, n);
     expect_guard(y, n);
     expect_guard(scale, blocks);
-    memcpy(before, y, n * sizeof(*y));
-    k->dequantise(y, q, scale, n, 1);
-    for (size_t i = 0; i < n; i++) assert_float_equal(y[i], 2 * before[i], 0);
     free(x);
     free(error);
     free(before);
@@ -116,11 +113,51 @@ static void quantise_n(const hook_kernels *k, size_t n, bool with_x)
     free(q);
 }
 
+static void requantise_n(const hook_kernels *k, size_t n, uint32_t parts)
+{
+    size_t blocks = (n + HOOK_BLOCK - 1) / HOOK_BLOCK + 1,
+           bytes = blocks * (HOOK_BLOCK + sizeof(float)); /* one is left over */
+    float *x = floats(n), *error = floats(n), *zero = floats(n), *y = floats(n), *scale = floats(blocks),
+          *before = floats(n);
+    double *mean = calloc(n, sizeof(*mean));
+    const unsigned char *part[4];
+    unsigned char *own[4];
+    int8_t *q = calloc(blocks, HOOK_BLOCK);
+
+    for (uint32_t p = 0; p < parts; p++) {
+        part[p] = own[p] = calloc(1, bytes);
+        draw(x, n, 10 + p);
+        memset(zero, 0, n * sizeof(*zero));
+        k->quantise((int8_t *)own[p] + blocks * sizeof(float), (float *)(void *)own[p], x, zero, n);
+        k->dequantise(y, (int8_t *)own[p] + blocks * sizeof(float), (float *)(void *)own[p], n);
+        for (size_t i = 0; i < n; i++) mean[i] += (double)y[i] / parts;
+    }
+    draw(error, n, 20);
+    memcpy(before, error, n * sizeof(*error));
+    k->requantise(q, scale, part, parts, blocks, error, n);
+    k->dequantise(y, q, scale, n);
+    for (size_t i = 0; i < n; i++) {
+        assert_true(fabs((double)y[i] - mean[i]) <= (double)scale[i / HOOK_BLOCK] * 0.501);
+        assert_true(fabs((double)(error[i] - before[i]) - parts * (mean[i] - (double)y[i])) <= 1e-4);
+    }
+    expect_guard(error, n);
+    expect_guard(scale, blocks - 1);
+    for (uint32_t p = 0; p < parts; p++) free(own[p]);
+    free(x);
+    free(error);
+    free(zero);
+    free(y);
+    free(scale);
+    free(before);
+    free(mean);
+    free(q);
+}
+
 static void int8_of(const hook_kernels *k)
 {
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) {
-        quantise_n(k, sizes[i], true);
-        quantise_n(k, sizes[i], false);
+        quantise_n(k, sizes[i]);
+        requantise_n(k, sizes[i], 1 + (uint32_t)i % 4);
     }
 }
 
@@ -137,7 +174,7 @@ static void tiny_of(const hook_kernels *k)
 
     for (size_t i = 0; i < HOOK_BLOCK; i++) x[i] = 1e-39f; /* 127 over it is not finite */
     k->quantise(q, &scale, x, error, HOOK_BLOCK);
-    k->dequantise(y, q, &scale, HOOK_BLOCK, 0);
+    k->dequantise(y, q, &scale, HOOK_BLOCK);
     for (size_t i = 0; i < HOOK_BLOCK; i++) assert_true(y[i] == 0 && error[i] == x[i]);
 }
 
@@ -233,7 +270,7 @@ static void test_the_same_bits_on_every_instruction_set(void **state)
         found[i]->back(m[i], p, q[i], ROWS, COLS, RANK);
         found[i]->expand(g[i], m[i], p, q[i], ROWS, COLS, RANK);
         found[i]->quantise(bytes[i], scale[i], g[i], error[i], N);
-        found[i]->dequantise(y[i], bytes[i], scale[i], N, 0);
+        found[i]->dequantise(y[i], bytes[i], scale[i], N);
     }
     for (int i = 1; i < n; i++) {
         assert_memory_equal(m[0], m[i], sizeof(m[0]));

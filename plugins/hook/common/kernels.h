@@ -15,10 +15,13 @@ typedef struct hook_kernels {
     void (*from_bf16)(float *y, const uint16_t *x, size_t n);
 
     /* v = x + error, in blocks of HOOK_BLOCK with a scale each, the largest magnitude over 127: q = v / scale to nearest even,
-     * error = v - q scale. A block of n values is padded with zeros; x may be NULL: v = error. */
+     * error = v - q scale. A block of n values is padded with zeros. */
     void (*quantise)(int8_t *q, float *scale, const float *x, float *error, size_t n);
-    /* y = q scale, or y += q scale */
-    void (*dequantise)(float *y, const int8_t *q, const float *scale, size_t n, int add);
+    void (*dequantise)(float *y, const int8_t *q, const float *scale, size_t n); /* y = q scale */
+    /* The mean of `parts` such vectors, added in their order, rounded anew to q and scale; what that loses, times `parts`, is
+     * added to error. `part`: of vector k the blocks' scales, and behind `blocks` of them the blocks. */
+    void (*requantise)(int8_t *q, float *scale, const unsigned char *const *part, uint32_t parts, size_t blocks,
+                       float *error, size_t n);
 
     /* A matrix M (rows, cols), its factors by column: P (rank, rows), Q (rank, cols).
      *     fold      M += G, then P = (M Q^T)^T

@@ -68,25 +68,47 @@ static void quantise(int8_t *restrict q, float *restrict scale, const float *res
         float v[HOOK_BLOCK];
 
         if (m < HOOK_BLOCK) memset(v, 0, sizeof(v));
-        if (x == NULL)
-            memcpy(v, error + at, m * sizeof(*v));
-        else
-            for (size_t i = 0; i < m; i++) v[i] = error[at + i] + x[at + i];
+        for (size_t i = 0; i < m; i++) v[i] = error[at + i] + x[at + i];
         quantise_block(q, scale, v);
         memcpy(error + at, v, m * sizeof(*v));
     }
 }
 
-static void dequantise(float *restrict y, const int8_t *restrict q, const float *restrict scale, size_t n, int add)
+static void dequantise(float *restrict y, const int8_t *restrict q, const float *restrict scale, size_t n)
 {
     for (size_t at = 0; at < n; at += HOOK_BLOCK, q += HOOK_BLOCK, scale++) {
         size_t m = n - at < HOOK_BLOCK ? n - at : HOOK_BLOCK;
         const float step = *scale;
 
-        if (add)
-            for (size_t i = 0; i < m; i++) y[at + i] += (float)q[i] * step;
+        for (size_t i = 0; i < m; i++) y[at + i] = (float)q[i] * step;
+    }
+}
+
+static void mean_block(float *restrict v, const unsigned char *const *part, uint32_t parts, size_t blocks, size_t block)
+{
+    for (uint32_t k = 0; k < parts; k++) {
+        const int8_t *restrict q = (const int8_t *)part[k] + blocks * sizeof(float) + block * HOOK_BLOCK;
+        float step;
+
+        memcpy(&step, part[k] + block * sizeof(float), sizeof(step));
+        if (k == 0)
+            for (int i = 0; i < HOOK_BLOCK; i++) v[i] = (float)q[i] * step;
         else
-            for (size_t i = 0; i < m; i++) y[at + i] = (float)q[i] * step;
+            for (int i = 0; i < HOOK_BLOCK; i++) v[i] += (float)q[i] * step;
+    }
+    for (int i = 0; i < HOOK_BLOCK; i++) v[i] /= (float)parts;
+}
+
+static void requantise(int8_t *restrict q, float *restrict scale, const unsigned char *const *part, uint32_t parts,
+                       size_t blocks, float *restrict error, size_t n)
+{
+    for (size_t b = 0; b * HOOK_BLOCK < n; b++) {
+        size_t at = b * HOOK_BLOCK, m = n - at < HOOK_BLOCK ? n - at : HOOK_BLOCK;
+        float v[HOOK_BLOCK];
+
+        mean_block(v, part, parts, blocks, b);
+        quantise_block(q + at, scale + b, v);
+        for (size_t i = 0; i < m; i++) error[at + i] += v[i] * (float)parts;
     }
 }
 
@@ -249,6 +271,7 @@ const hook_kernels HOOK_ISA_TABLE = {
     .from_bf16 = from_bf16,
     .quantise = quantise,
     .dequantise = dequantise,
+    .requantise = requantise,
     .fold = fold,
     .back = back,
     .expand = expand,

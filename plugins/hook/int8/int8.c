@@ -16,7 +16,6 @@ typedef struct bucket {
     size_t share, share_blocks; /* elements and blocks of a rank's share; the last ones may be short or empty */
     float *error;               /* count */
     unsigned char *out, *in;    /* by rank: share_blocks scales, then their blocks */
-    float *mean;                /* share */
     char name[32];
 } bucket;
 
@@ -26,6 +25,7 @@ struct ddp_hook {
     uint32_t bucket_count;
     bucket *buckets;
     ddp_hook_state *states;
+    const unsigned char **parts; /* by rank, of the exchange in hand */
 };
 
 static size_t part_bytes(const bucket *b) { return b->share_blocks * (sizeof(float) + HOOK_BLOCK); }
@@ -54,10 +54,10 @@ static void hook_close(ddp_hook *h)
         free(h->buckets[i].error);
         free(h->buckets[i].out);
         free(h->buckets[i].in);
-        free(h->buckets[i].mean);
     }
     free(h->buckets);
     free(h->states);
+    free(h->parts);
     free(h);
 }
 
@@ -65,7 +65,7 @@ static ddp_status no_memory(ddp_hook *h, ddp_err *err)
 {
     if (h != NULL) hook_close(h);
     return ddp_fail(err, DDP_ERR_NOMEM,
-                    "hook \"int8\": no memory for what it sends and remembers (about 8 bytes a gradient)");
+                    "hook \"int8\": no memory for what it sends and remembers (about 6 bytes a gradient)");
 }
 
 static bool open_bucket(ddp_hook *h, uint32_t i, uint64_t count)
@@ -80,10 +80,9 @@ static bool open_bucket(ddp_hook *h, uint32_t i, uint64_t count)
     b->error = calloc(count, sizeof(*b->error));
     b->out = calloc(world, part_bytes(b));
     b->in = calloc(world, part_bytes(b));
-    b->mean = calloc(b->share, sizeof(*b->mean));
     (void)snprintf(b->name, sizeof(b->name), "bucket%u.error", i);
     h->states[i] = (ddp_hook_state){.name = b->name, .data = b->error, .elements = count};
-    return b->error != NULL && b->out != NULL && b->in != NULL && b->mean != NULL;
+    return b->error != NULL && b->out != NULL && b->in != NULL;
 }
 
 static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_hook_params *p, ddp_hook **out,
@@ -101,7 +100,8 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     h->bucket_count = p->bucket_count;
     h->buckets = calloc(p->bucket_count, sizeof(*h->buckets));
     h->states = calloc(p->bucket_count, sizeof(*h->states));
-    if (h->buckets == NULL || h->states == NULL) return no_memory(h, err);
+    h->parts = calloc(p->group->world_size, sizeof(*h->parts));
+    if (h->buckets == NULL || h->states == NULL || h->parts == NULL) return no_memory(h, err);
     for (uint32_t i = 0; i < p->bucket_count; i++)
         if (!open_bucket(h, i, ddp_hook_bucket_at(p, i)->count)) return no_memory(h, err);
     *out = h;
@@ -148,11 +148,9 @@ static void round_mean(const ddp_hook *h, const bucket *b)
     const uint32_t world = h->group->world_size, rank = h->group->rank;
     size_t first, n = share_of(b, rank, &first);
 
-    for (uint32_t r = 0; r < world; r++)
-        h->k->dequantise(b->mean, values_of(b, b->in, r), scales_of(b, b->in, r), n, r > 0);
-    for (size_t i = 0; i < n; i++) b->mean[i] /= (float)world;
-    h->k->quantise(values_of(b, b->out, rank), scales_of(b, b->out, rank), NULL, b->mean, n);
-    for (size_t i = 0; i < n; i++) b->error[first + i] += b->mean[i] * (float)world;
+    for (uint32_t r = 0; r < world; r++) h->parts[r] = b->in + r * part_bytes(b);
+    h->k->requantise(values_of(b, b->out, rank), scales_of(b, b->out, rank), h->parts, world, b->share_blocks,
+                     b->error + first, n);
 }
 
 static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
@@ -175,7 +173,7 @@ static ddp_status hook_decompress(ddp_hook *h, uint32_t i, uint64_t update, floa
     for (uint32_t r = 0; r < h->group->world_size; r++) {
         size_t first, n = share_of(b, r, &first);
 
-        h->k->dequantise(grads + first, values_of(b, b->out, r), scales_of(b, b->out, r), n, 0);
+        h->k->dequantise(grads + first, values_of(b, b->out, r), scales_of(b, b->out, r), n);
     }
     return DDP_OK;
 }
