@@ -49,7 +49,7 @@ static void write_extras(ddp_reducer *r)
 }
 
 /* The bucket's gradients are final and nobody else touches them. */
-static void scan_bucket(struct scan *scan)
+static void scan_bucket(struct scan *scan, const float *grads)
 {
     ddp_reducer *r = scan->reducer;
     const ddp_device_ops *ops = r->session->device_ops;
@@ -57,7 +57,7 @@ static void scan_bucket(struct scan *scan)
     ddp_flat_result result;
 
     scan->bad = UINT64_MAX;
-    scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, r->grads + first, count, &result, &scan->err);
+    scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &scan->err);
     if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
 }
 
@@ -67,7 +67,7 @@ static void begin_bucket(void *ctx)
     struct scan *scan = ctx;
     ddp_reducer *r = scan->reducer;
 
-    if (!r->scans_early) scan_bucket(scan);
+    if (!r->scans_early) scan_bucket(scan, r->grads);
     if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
     scan->began = ddp_trace_begin(r->trace);
 }
@@ -159,7 +159,7 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, d
 {
     if (index + 1 >= DDP_MAX_PENDING)
         DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index + 1 - DDP_MAX_PENDING], err));
-    if (r->scans_early) scan_bucket(&r->scans[index]);
+    if (r->scans_early) scan_bucket(&r->scans[index], r->grads);
     if (r->hooked != NULL) {
         DDP_TRY(ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err));
     } else {
@@ -175,10 +175,10 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
     return ddp_communicator_wait(r->comm, r->extra_ticket, err);
 }
 
-ddp_status ddp_reducer_scan(ddp_reducer *r, ddp_err *err)
+ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err)
 {
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) {
-        scan_bucket(&r->scans[b]);
+        scan_bucket(&r->scans[b], grads);
         if (r->scans[b].err.status == DDP_OK) continue;
         *err = r->scans[b].err;
         return ddp_fail_context(err, "gradients of bucket %u", b);

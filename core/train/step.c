@@ -133,17 +133,21 @@ static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     return DDP_OK;
 }
 
-/* All ranks come here in the same step; the lowest rank with a culprit is the cause that everyone names. */
-static ddp_status not_finite(ddp_trainer *t, ddp_err *err)
+/* All ranks come here in the same step; the lowest rank with a culprit is the cause that everyone names. `device`: which of its
+ * devices has it, NULL: it has one. */
+static ddp_status not_finite(ddp_trainer *t, const char *device, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group), guilty = 0;
     const void *texts[world];
     size_t lengths[world];
+    size_t used;
     char own[256], name[64], msg[512];
     void *block = NULL;
 
     t->s->phase = DDP_EXIT_NONFINITE;
     ddp_reducer_culprit(t->reducer, own, sizeof(own));
+    used = strlen(own);
+    if (device != NULL) (void)snprintf(own + used, sizeof(own) - used, " on %s", device);
     (void)snprintf(name, sizeof(name), "not finite at step %" PRIu64, t->step + 1);
     DDP_TRY(ddp_group_gather(t->group, name, own, strlen(own), &block, texts, lengths,
                              t->s->config->group->step_timeout_ms, err));
@@ -177,7 +181,7 @@ static ddp_status clip_and_update(ddp_trainer *t, ddp_err *err)
     uint32_t buckets = t->s->layout->bucket_count;
 
     if (t->shards != NULL) DDP_TRY(ddp_clip_gather(t, err));
-    if (!ddp_clip_apply(t)) return not_finite(t, err);
+    if (!ddp_clip_apply(t)) return not_finite(t, NULL, err);
     for (uint32_t b = 0; b < buckets; b++) DDP_TRY(update_bucket(t, b, err));
     return DDP_OK;
 }
@@ -188,7 +192,7 @@ static ddp_status take_bucket(ddp_trainer *t, uint32_t b, ddp_reduced *reduced, 
 
     if (last) { /* it brings the verdict on all: a run that ends leaves it unapplied */
         ddp_reducer_result(t->reducer, reduced);
-        if (!reduced->finite) return not_finite(t, err);
+        if (!reduced->finite) return not_finite(t, NULL, err);
     }
     DDP_TRY(ddp_reducer_take(t->reducer, b, err));
     if (t->clip == NULL) return update_bucket(t, b, err);
@@ -219,6 +223,20 @@ static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced
     return DDP_OK;
 }
 
+/* In the gradients of this rank, or of one of its replicas. */
+static ddp_status find_not_finite(ddp_trainer *t, ddp_err *err)
+{
+    uint32_t arenas = t->dp != NULL ? t->crew->count : 1;
+    char own[256];
+
+    for (uint32_t i = 0; i < arenas; i++) {
+        DDP_TRY(ddp_reducer_scan(t->reducer, i == 0 ? t->grads : t->crew->all[i]->grads, err));
+        ddp_reducer_culprit(t->reducer, own, sizeof(own));
+        if (own[0] != '\0') return not_finite(t, i == 0 ? NULL : t->crew->members[i].name, err);
+    }
+    return not_finite(t, NULL, err);
+}
+
 /* All ranks meet and have each other's scalars; adds the time to *wait_ms. */
 static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
 {
@@ -230,8 +248,7 @@ static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_red
     *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
     ddp_reducer_result(t->reducer, reduced);
     if (reduced->finite) return DDP_OK;
-    DDP_TRY(ddp_reducer_scan(t->reducer, err));
-    return not_finite(t, err);
+    return find_not_finite(t, err);
 }
 
 static ddp_status run_shards(ddp_trainer *t, bool *finite, ddp_err *err)

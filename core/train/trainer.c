@@ -74,7 +74,9 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     t->s->phase = DDP_EXIT_INTERNAL;
-    t->comm_memory = training && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
+    /* alone there is nobody to share with, and the host's own memory may have larger pages */
+    t->comm_memory =
+        training && ddp_group_world(t->group) > 1 && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));

@@ -43,6 +43,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--rate", action="append", help="tc's spelling: 1gbit, 100mbit; may be repeated; both without it")
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--bucket-size", default="8MiB", help="of ddpengine; powersgd's passes find smaller ones in the cache (default %(default)s)")
     p.add_argument("--steps", type=int, default=8, help="that count, of a run")
     p.add_argument("--warmup", type=int, default=3, help="steps before them")
     p.add_argument("--variants", help="separated by commas; f32 and all hooks of this build without it")
@@ -144,7 +145,7 @@ def node_ini(args, hosts):
     section, data, optimizer = MODELS[NAMES[args.model]]
     optimizer = optimizer.replace("momentum = 0.9\n", "")
     return hosts.ini("node.ini", text=f"[train]\nthreads = 1\nbatch_size = {BATCH[NAMES[args.model]]}\nmax_steps = {args.warmup + args.steps}\nepochs = 1000\n"
-                     f"[ddp]\noverlap = yes\n{section}[data]\nplugin = synthetic\n[data.synthetic]\n{data}[optimizer]\n{optimizer}"
+                     f"[ddp]\noverlap = yes\nbucket_size = {args.bucket_size}\n{section}[data]\nplugin = synthetic\n[data.synthetic]\n{data}[optimizer]\n{optimizer}"
                      f"[output]\ndir = {hosts.dir}/out\nlog_every = 1000000\n")
 
 

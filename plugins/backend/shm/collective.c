@@ -186,5 +186,9 @@ ddp_status ddp_shm_collective(ddp_comm *c, uint32_t what, const ddp_coll *a, ddp
     ddp_status st = ddp_shm_begin(c, names[what], given_bytes(&j), err);
 
     if (st != DDP_OK || (a->count == 0 && what != SHM_BARRIER)) return st;
+    if (c->world == 1) { /* whatever it is, what a rank gives is what it gets */
+        if (what != SHM_BARRIER && j.send != j.recv) memcpy(j.recv, j.send, j.count * j.element);
+        return DDP_OK;
+    }
     return run(c, &j, err);
 }
