@@ -187,7 +187,7 @@ static bool read_file(const json_t *files, const char *name, ddp_file_facts *f)
 {
     const json_t *v = json_object_get(files, name);
 
-    return read_number(json_object_get(v, "bytes"), &f->bytes) &&
+    return read_number(json_object_get(v, "bytes"), &f->bytes) && f->bytes > 0 &&
            read_text(json_object_get(v, "sha256"), f->sha256, sizeof(f->sha256)) &&
            strlen(f->sha256) == DDP_SHA256_HEX - 1;
 }

@@ -6,10 +6,7 @@
 
 enum { PIECE = 1 << 20 }; /* elements */
 
-static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s)
-{
-    return s->shared ? 1 : h->group.world_size;
-}
+static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s) { return s->shared ? 1 : h->group.world_size; }
 
 float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
 {

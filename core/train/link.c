@@ -68,7 +68,7 @@ static uint64_t kept(const ddp_trainer *t)
         st = ddp_checkpoint_meta_of(c->resume, &meta, &ignored);
     else if (c->dir[0] != '\0')
         st = ddp_checkpoint_newest_meta(c->dir, &meta, &ignored);
-    return st == DDP_OK ? meta.bucket_size : 0;
+    return st == DDP_OK && meta.world_size > 1 ? meta.bucket_size : 0; /* one rank has measured nothing */
 }
 
 /* Rank 0's number on every rank. */

@@ -55,6 +55,7 @@ typedef struct ddp_stage {
     void **arenas;                                /* by slot */
     void ***inputs;                               /* by slot: fields of its batch */
     double loss_sum;                              /* of the step; of the stage that has the loss */
+    bool cancelled;                               /* a wait has ended because another stage failed */
 } ddp_stage;
 
 struct ddp_pipeline {

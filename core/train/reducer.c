@@ -157,8 +157,10 @@ static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
 
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
-    if (index + 1 >= DDP_MAX_PENDING)
-        DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index + 1 - DDP_MAX_PENDING], err));
+    /* the scalars need a place too, and as many for the parameters that go back in shares */
+    uint32_t ahead = r->shares ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
+
+    if (index >= ahead) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - ahead], err));
     if (r->scans_early) scan_bucket(&r->scans[index], r->grads);
     if (r->hooked != NULL) {
         DDP_TRY(ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err));

@@ -21,23 +21,37 @@ static void fill_mean(const ddp_checkpoint *c, const char *name, float *to, uint
     for (uint64_t i = 0; i < elements; i++) to[i] /= (float)c->meta.world_size;
 }
 
-/* Why the run begins with a hook that remembers nothing; NULL: the file fits. */
-static const char *misfit(const ddp_trainer *t, const ddp_checkpoint *c, const ddp_views *v)
+/* Every rank of the checkpoint has what this run's hook would have in its place, and nothing else is there. */
+static bool has_all(const ddp_trainer *t, const ddp_checkpoint *c)
 {
+    const ddp_safetensors *file = c->parts[DDP_PART_HOOK];
     const ddp_hook_state *states;
     uint32_t count = ddp_hooked_states(t->hooked, &states);
+    size_t expected = 0;
+    char name[160];
 
+    for (uint32_t s = 0; s < count; s++)
+        for (uint64_t r = 0; r < (states[s].shared ? 1 : c->meta.world_size); r++, expected++) {
+            const ddp_named_tensor *there;
+
+            if (states[s].shared)
+                (void)snprintf(name, sizeof(name), "%s", states[s].name);
+            else
+                (void)snprintf(name, sizeof(name), "rank%" PRIu64 ".%s", r, states[s].name);
+            there = ddp_safetensors_find(file, name);
+            if (there == NULL || there->dtype != DDP_F32 || ddp_tensor_elements(there) != states[s].elements)
+                return false;
+        }
+    return expected == ddp_safetensors_count(file);
+}
+
+/* Why the run begins with a hook that remembers nothing; NULL: the file fits. */
+static const char *misfit(const ddp_trainer *t, const ddp_checkpoint *c)
+{
     if (strcmp(c->meta.hook, t->s->hook->desc.name) != 0) return "it is of another hook";
     if (c->meta.hook_version != ddp_hooked_version(t->hooked)) return "it is of another version of the hook";
     if (c->parts[DDP_PART_HOOK] == NULL) return "it is not there";
-    for (size_t i = 0; i < v->count; i++) {
-        const ddp_named_tensor *there = ddp_safetensors_find(c->parts[DDP_PART_HOOK], v->tensors[i].name);
-
-        if (there == NULL && c->meta.world_size == (uint64_t)t->s->launch.world)
-            return "it is of other buckets or options";
-        if (there != NULL && !ddp_tensor_alike(there, &v->tensors[i])) return "it is of other buckets or options";
-    }
-    return count == 0 ? "it remembers nothing" : NULL;
+    return has_all(t, c) ? NULL : "it is of other buckets or options";
 }
 
 static void fill_hook_views(const ddp_trainer *t, const ddp_checkpoint *c, const ddp_views *v)
@@ -74,7 +88,7 @@ ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *
     if (t->hooked == NULL) return DDP_OK;
     DDP_TRY(ddp_hooked_hold(t->hooked, err));
     DDP_TRY(ddp_hook_views(t, &v, err));
-    why = v.count == 0 ? NULL : misfit(t, c, &v);
+    why = v.count == 0 ? NULL : misfit(t, c);
     if (v.count > 0 && why == NULL) fill_hook_views(t, c, &v);
     if (why != NULL)
         ddp_log_line(t->s->log, DDP_LOG_WARN, "hook \"%s\" begins anew: what %s holds for it cannot be used, %s",

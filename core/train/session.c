@@ -162,7 +162,8 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
         DDP_TRY(check_shares(s, pc->sampler, err));
         s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
     }
-    if (s->train.sampler != NULL) DDP_TRY(ddp_schedule_check(s->config->optimizer, ddp_session_steps(s), err));
+    if (s->train.sampler != NULL && ddp_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
+        return ddp_at_key(s, "optimizer", "warmup_steps", err);
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
     return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);
@@ -210,8 +211,10 @@ static ddp_status create_layout(ddp_session *s, ddp_err *err)
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
-    if (ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK)
-        return ddp_fail_context(err, "[train] freeze");
+    if (s->launch.purpose == DDP_TO_TRAIN && ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK) {
+        (void)ddp_fail_context(err, "[train] freeze");
+        return ddp_at_key(s, "train", "freeze", err);
+    }
     DDP_TRY(ddp_session_check_places(s, err));
     s->param_count = ddp_graph_params(s->graph, &s->params);
     for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;

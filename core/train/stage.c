@@ -107,9 +107,10 @@ void ddp_stage_close(ddp_stage *g)
 static int64_t deadline(const ddp_stage *g) { return ddp_now_ns() + g->s->config->group->step_timeout_ms * 1000000; }
 
 /* The words for a wait that has ended badly; none where another stage has failed, whose words count. */
-static ddp_status waited(const ddp_stage *g, ddp_status st, const ddp_link *l, uint64_t micro, ddp_err *err)
+static ddp_status waited(ddp_stage *g, ddp_status st, const ddp_link *l, uint64_t micro, ddp_err *err)
 {
-    if (st == DDP_OK || st == DDP_ERR_ABORTED) return st;
+    g->cancelled = st == DDP_ERR_ABORTED;
+    if (st == DDP_OK || g->cancelled) return st;
     g->s->phase = DDP_EXIT_TIMEOUT;
     return ddp_fail(err, st,
                     "%s of micro-batch %" PRIu64 ", from stage %u to stage %u: not within [group] step_timeout",
@@ -303,8 +304,9 @@ ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err)
     ddp_status st;
 
     g->loss_sum = 0.0;
+    g->cancelled = false;
     st = run_schedule(g, err);
-    if (st == DDP_ERR_ABORTED) return DDP_OK; /* the one that failed has the words */
+    if (g->cancelled) return DDP_OK; /* the one that failed has the words */
     for (uint32_t i = 0; st != DDP_OK && i < g->pipe->link_count; i++) ddp_channel_cancel(g->pipe->links[i].channel);
     return st;
 }

@@ -175,18 +175,29 @@ static ddp_status measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     return ddp_clip_measure(t, b, 0, (uint32_t)ddp_group_world(t->group), err);
 }
 
+static ddp_status gather_squares(ddp_trainer *t, double *wait_ms, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+
+    t->s->phase = DDP_EXIT_PEER;
+    DDP_TRY(ddp_clip_gather(t, err));
+    t->s->phase = DDP_EXIT_INTERNAL;
+    *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+    return DDP_OK;
+}
+
 /* The norm of all gradients is needed before the first of them can be used. */
-static ddp_status clip_and_update(ddp_trainer *t, ddp_err *err)
+static ddp_status clip_and_update(ddp_trainer *t, double *wait_ms, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count;
 
-    if (t->shards != NULL) DDP_TRY(ddp_clip_gather(t, err));
+    if (t->shards != NULL) DDP_TRY(gather_squares(t, wait_ms, err));
     if (!ddp_clip_apply(t)) return not_finite(t, NULL, err);
     for (uint32_t b = 0; b < buckets; b++) DDP_TRY(update_bucket(t, b, err));
     return DDP_OK;
 }
 
-static ddp_status take_bucket(ddp_trainer *t, uint32_t b, ddp_reduced *reduced, ddp_err *err)
+static ddp_status take_bucket(ddp_trainer *t, uint32_t b, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
 {
     bool last = b + 1 == t->s->layout->bucket_count;
 
@@ -197,7 +208,7 @@ static ddp_status take_bucket(ddp_trainer *t, uint32_t b, ddp_reduced *reduced, 
     DDP_TRY(ddp_reducer_take(t->reducer, b, err));
     if (t->clip == NULL) return update_bucket(t, b, err);
     DDP_TRY(measure_bucket(t, b, err));
-    return last ? clip_and_update(t, err) : DDP_OK;
+    return last ? clip_and_update(t, wait_ms, err) : DDP_OK;
 }
 
 static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
@@ -213,13 +224,13 @@ static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced
         waited += ddp_now_ns() - from;
         t->s->phase = DDP_EXIT_INTERNAL;
         ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
-        DDP_TRY(take_bucket(t, b, reduced, err));
+        DDP_TRY(take_bucket(t, b, wait_ms, reduced, err));
     }
     from = ddp_now_ns();
     t->s->phase = DDP_EXIT_PEER;
     if (t->shards != NULL) DDP_TRY(ddp_shards_wait(t, err));
     t->s->phase = DDP_EXIT_INTERNAL;
-    *wait_ms = (double)(waited + ddp_now_ns() - from) * 1e-6;
+    *wait_ms += (double)(waited + ddp_now_ns() - from) * 1e-6;
     return DDP_OK;
 }
 
@@ -240,12 +251,13 @@ static ddp_status find_not_finite(ddp_trainer *t, ddp_err *err)
 /* All ranks meet and have each other's scalars; adds the time to *wait_ms. */
 static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_reduced *reduced, ddp_err *err)
 {
-    int64_t from = ddp_now_ns();
+    int64_t from = ddp_now_ns(), traced = ddp_trace_begin(t->trace);
 
     t->s->phase = DDP_EXIT_PEER;
     DDP_TRY(ddp_reducer_exchange(t->reducer, finite, err));
     t->s->phase = DDP_EXIT_INTERNAL;
     *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", -1, 0, traced);
     ddp_reducer_result(t->reducer, reduced);
     if (reduced->finite) return DDP_OK;
     return find_not_finite(t, err);
@@ -253,11 +265,14 @@ static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_red
 
 static ddp_status run_shards(ddp_trainer *t, bool *finite, ddp_err *err)
 {
+    int64_t from = ddp_trace_begin(t->trace);
     ddp_status st;
 
     ddp_crew_begin_update(t);
     st = t->profile != NULL ? ddp_profile_shards(t->profile, t, finite, err) : ddp_shards_update(t, finite, err);
-    return ddp_crew_end_update(t, st, finite, err);
+    DDP_TRY(ddp_crew_end_update(t, st, finite, err));
+    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", -1, 0, from);
+    return DDP_OK;
 }
 
 /* Ranks read and write each other's memory. */
@@ -267,13 +282,9 @@ static ddp_status update_direct(ddp_trainer *t, double *wait_ms, ddp_reduced *re
 
     DDP_TRY(exchange(t, true, wait_ms, reduced, err));
     if (t->clip != NULL) {
-        int64_t from;
-
         ddp_crew_begin_mean(t);
         DDP_TRY(ddp_crew_end_mean(t, ddp_shards_mean(t, err), err));
-        from = ddp_now_ns();
-        DDP_TRY(ddp_clip_gather(t, err));
-        *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+        DDP_TRY(gather_squares(t, wait_ms, err));
         finite = ddp_clip_apply(t);
     }
     if (finite) DDP_TRY(run_shards(t, &finite, err));
@@ -342,7 +353,7 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
 
     micros = DDP_MIN_OF(micros, left);
     if (micros == 0) return DDP_IN_PROGRESS;
-    DDP_TRY(ddp_trace_step(t->trace, t->step + 1, err));
+    ddp_trace_step(t->trace, t->step + 1);
     DDP_TRY(run_micros(t, micros, &loss_sum, &samples, &data_ns, err));
     DDP_TRY(update(t, micros, loss_sum, samples, &wait_ms, &reduced, err));
     t->loss = reduced.loss;

@@ -20,12 +20,19 @@ struct ddp_trace {
     event *events;
 };
 
-ddp_status ddp_trace_open(const ddp_session *s, ddp_trace **out, ddp_err *err)
+ddp_status ddp_trace_open(ddp_session *s, ddp_trace **out, ddp_err *err)
 {
     uint64_t steps = s->config->trace_last - s->config->trace_first + 1, buckets = s->layout->bucket_count;
     ddp_trace *t;
 
     if (s->config->trace_last == 0) return DDP_OK;
+    s->phase = DDP_EXIT_CONFIG;
+    if (ddp_make_folders(s->config->output->dir, err) != DDP_OK)
+        return ddp_fail_context(err, "[output] trace_steps writes to [output] dir");
+    if (s->config->trace_first > ddp_session_steps(s) && s->launch.rank == 0)
+        ddp_log_line(s->log, DDP_LOG_WARN,
+                     "[output] trace_steps begin at %" PRIu64 ", and the run ends with step %" PRIu64,
+                     s->config->trace_first, ddp_session_steps(s));
     t = ddp_alloc(sizeof(*t), err);
     if (t == NULL) return err->status;
     t->session = s;
@@ -35,7 +42,7 @@ ddp_status ddp_trace_open(const ddp_session *s, ddp_trace **out, ddp_err *err)
     t->events = ddp_alloc(t->capacity * sizeof(*t->events), err);
     if (t->events == NULL) {
         free(t);
-        return err->status;
+        return ddp_fail_context(err, "[output] trace_steps; name fewer");
     }
     *out = t;
     return DDP_OK;
@@ -89,12 +96,13 @@ static void write_event(const ddp_trace *t, const event *e, ddp_text *out)
     ddp_text_printf(out, "\"step\":%" PRIu64 "}}", e->step);
 }
 
-static ddp_status write_file(const ddp_trace *t, ddp_err *err)
+static void write_file(const ddp_trace *t)
 {
     const char *dir = t->session->config->output->dir;
     size_t count = DDP_MIN_OF(atomic_load(&t->count), t->capacity);
     ddp_text out = {0};
     char path[4096];
+    ddp_err why = {0}, *err = &why;
     ddp_status st;
 
     (void)snprintf(path, sizeof(path), "%s/trace-rank%d.json", dir, t->session->launch.rank);
@@ -106,17 +114,19 @@ static ddp_status write_file(const ddp_trace *t, ddp_err *err)
     if (st == DDP_OK) st = ddp_file_replace(path, out.data, out.length, err);
     ddp_text_free(&out);
     if (st == DDP_OK)
-        ddp_log_line(t->session->log, DDP_LOG_INFO, "steps %" PRIu64 " to %" PRIu64 " of this rank are in %s", t->first,
-                     t->last, path);
-    return st;
+        ddp_log_line(t->session->log, DDP_LOG_INFO, "steps %" PRIu64 " to %" PRIu64 " of this rank are in %s%s",
+                     count > 0 ? t->events[0].step : t->first, count > 0 ? t->events[count - 1].step : t->last, path,
+                     atomic_load(&t->count) > t->capacity ? ", but for the last of them: too many" : "");
+    else /* not worth the run */
+        ddp_log_line(t->session->log, DDP_LOG_WARN, "no trace: %s", err->msg);
 }
 
-ddp_status ddp_trace_step(ddp_trace *t, uint64_t step, ddp_err *err)
+void ddp_trace_step(ddp_trace *t, uint64_t step)
 {
     bool was;
 
-    if (t == NULL) return DDP_OK;
+    if (t == NULL) return;
     was = atomic_exchange(&t->active, step >= t->first && step <= t->last);
     t->step = step;
-    return was && step > t->last ? write_file(t, err) : DDP_OK;
+    if (was && step > t->last) write_file(t);
 }

@@ -15,10 +15,11 @@ typedef enum ddp_track {
 } ddp_track; /* the threads that there is something of */
 
 /* *out is NULL where no steps are traced. */
-ddp_status ddp_trace_open(const ddp_session *s, ddp_trace **out, ddp_err *err);
+ddp_status ddp_trace_open(ddp_session *s, ddp_trace **out, ddp_err *err);
 void ddp_trace_close(ddp_trace *t); /* takes NULL, as the others do */
-/* Trainer's thread: update `step`, from 1, is about to begin; behind the last traced one writes the file. */
-ddp_status ddp_trace_step(ddp_trace *t, uint64_t step, ddp_err *err);
+/* Trainer's thread: update `step`, from 1, is about to begin; behind the last traced one writes the file; where that
+ * fails it is a warning. */
+void ddp_trace_step(ddp_trace *t, uint64_t step);
 /* When what is added below began; 0 where nothing is traced. Any thread. */
 int64_t ddp_trace_begin(const ddp_trace *t);
 /* It has ended. `name` is a constant; bucket -1 and bytes 0: none. Allocates nothing. Any thread. */

@@ -164,17 +164,17 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .steps_per_epoch = s->steps_per_epoch,
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
-    char members[1024], count[32], text[640];
+    char count[32], text[640];
     const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
     uint64_t parts = ddp_session_shares(s);
-    ddp_text pinned = {0};
+    ddp_text pinned = {0}, members = {0};
 
     t->s->phase = DDP_EXIT_CONFIG;
     if (s->launch.rank != 0) return DDP_OK;
     DDP_TRY(ddp_observer_open(&p, &t->observer, err));
     ddp_session_pin_text(s, &pinned);
-    (void)snprintf(
-        members, sizeof(members),
+    ddp_text_printf(
+        &members,
         "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"%s\", "
         "\"hook\": \"%s\", \"bucket_size\": %" PRIu64 ", "
         "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
@@ -191,7 +191,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                    s->threads, s->threads == 1 ? "" : "s", part, s->launch.world == 1 ? ", " : ", rank 0 ",
                    pinned.data != NULL ? pinned.data : "");
     ddp_text_free(&pinned);
-    ddp_observe_event(t->observer, "start", members, text);
+    ddp_observe_event(t->observer, "start", members.data != NULL ? members.data : "", text);
+    ddp_text_free(&members);
     return DDP_OK;
 }
 
@@ -310,7 +311,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     set_graceful(s, true);
     DDP_TRY(run_epochs(t, err));
     set_graceful(s, false);
-    DDP_TRY(ddp_trace_step(t->trace, UINT64_MAX, err));
+    ddp_trace_step(t->trace, UINT64_MAX);
     s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
     return ddp_profile_report(t->profile, err);

@@ -73,6 +73,14 @@ class Hooks(Case):
             r = self.train(WIDE, HOOKS[name], at, nproc=4, name=f"{name}.ini")
             self.check("resuming from" in r.err and "anew" not in r.err, r)
 
+    def test_other_ranks_and_other_buckets_begin_anew(self):
+        at = {"checkpoint": {"dir": self.dir / "ckpt"}}
+        self.train(WIDE, PSGD, at, {"train": {"epochs": 1}})
+        r = self.train(WIDE, PSGD, SMALL_BUCKETS, at, nproc=4)
+        self.check('hook "powersgd" begins anew' in r.err and "other buckets" in r.err, r)
+        r = self.train(WIDE, PSGD, at, {"train": {"epochs": 3}}, nproc=4)  # the file has more than this run would have
+        self.check('hook "powersgd" begins anew' in r.err and "other buckets" in r.err, r)
+
     def test_another_hook_begins_anew_and_says_so(self):
         at = {"checkpoint": {"dir": self.dir / "ckpt"}}
         self.train(WIDE, HOOKS["int8"], at, {"train": {"epochs": 1}})
@@ -110,6 +118,14 @@ class Buckets(Case):
         self.equal(sum("fc2.weight, rows" in line for line in plan), 3, plan)
         self.check(not any("rows" in line for line in self.plan()), "cut though it is small")
 
+    def test_more_buckets_than_can_be_pending(self):
+        many = {"model.mlp": {"hidden": "700, 24"}, "ddp": {"first_bucket_size": "64B", "bucket_size": "64B"}, "train": {"max_steps": 3},
+                "group": {"backend": "gloo-tcp"}}
+        hashes = {self.train(many, way, name=f"{i}.ini").summary["parameter_sha256"]
+                  for i, way in enumerate(({}, {"ddp": {"zero": 1}}, {"ddp": {"zero": 1, "overlap": "yes"}}))}
+        self.equal(len(hashes), 1)
+        self.train(many, HOOKS["bf16"], name="hook.ini")
+
     def test_cut_or_not_the_same_training(self):
         hashes = {self.train(WIDE, extra, {"ddp": {"shard_update": shard}}, name=f"{i}{shard}.ini").summary["parameter_sha256"]
                   for i, extra in enumerate(({}, SMALL_BUCKETS)) for shard in ("auto", "no")}
@@ -142,6 +158,12 @@ class Buckets(Case):
             self.equal([e["args"]["bucket"] for e in reduced], list(range(len(reduced))), "not in index order")
             self.check(all(a["ts"] + a["dur"] <= b["ts"] for a, b in zip(reduced, reduced[1:])), "two buckets at once")
             self.equal(len([e for e in spans if e["name"].startswith("update")]), 2 * len(reduced))
+        (out / "no" / "trace-rank1.json").mkdir(parents=True)
+        r = self.train(WIDE, {"output": {"dir": out / "no", "trace_steps": "19-100"}}, name="no.ini")
+        self.check("no trace:" in r.err and "trace-rank1.json" in r.err, r)
+        self.check("steps 19 to 40" in r.err, r)
+        direct = json.loads((out / "no" / "trace-rank0.json").read_text())["traceEvents"]
+        self.equal({e["name"] for e in direct if e["ph"] == "X"}, {"compute", "wait", "update"}, "shared memory")
         for bad in ("6-5", "0-3", "x", "3"):
             r = self.run("-c", self.ini("x.ini", {"output": {"dir": out, "trace_steps": bad}}))
             self.fails(r, 2, "x.ini:", "trace_steps", "10-12")
@@ -173,7 +195,7 @@ class Frozen(Case):
 
     def test_refusals(self):
         r = self.run("-c", self.ini("x.ini", {"train": {"freeze": "conv*"}}))
-        self.fails(r, 2, "[train] freeze", '"conv*"', "fc1.weight")
+        self.fails(r, 2, "x.ini:", "[train] freeze", '"conv*"', "fc1.weight")
         self.fails(self.run("-c", self.ini("x.ini", {"train": {"freeze": "*"}})), 2, "[train] freeze", "nothing is left")
 
 

@@ -321,7 +321,7 @@ static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64
     op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, 3 * e);
     op_value(&c, 1, DDP_VALUE_ACT, 3, n, t, e);
     op_value(&c, 2, DDP_VALUE_ACT, 3, n, heads, t);
-    op_run(f, &c, 1e-5); /* a log-sum-exp near 0 of scores that are not */
+    op_run(f, &c, 5e-6);
     c.op = DDP_OP_ATTENTION_GRAD;
     c.in_count = 4;
     c.out_count = 1;
@@ -351,7 +351,7 @@ static void other_ops(fixture *f, int64_t n, int64_t t, int64_t e)
     op_value(&c, 1, DDP_VALUE_INPUT, 2, n, t, 0);
     c.values[1].dtype = DDP_I64;
     op_value(&c, 2, DDP_VALUE_GRAD, 2, 5, e, 0);
-    op_run(f, &c, 5e-6);
+    op_run(f, &c, 2e-5); /* a fifth of all rows go into one: their sum may be near 0 when they are not */
     c.op = DDP_OP_POSITION;
     op_value(&c, 1, DDP_VALUE_PARAM, 2, t + 2, e, 0);
     op_value(&c, 2, DDP_VALUE_ACT, 3, n, t, e);
