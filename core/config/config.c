@@ -89,7 +89,8 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
     if (text[0] == '\0') return DDP_OK;
     first = strtoull(text, &end, 10);
     last = *end == '-' ? strtoull(end + 1, &end, 10) : 0;
-    if (*end != '\0' || text[0] == '-' || first == 0 || last < first || last - first >= 10000)
+    if (*end != '\0' || text[strspn(text, "0123456789-")] != '\0' || strlen(text) > 39 || first == 0 || last < first ||
+        last - first >= 10000)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
             "%s: [output] trace_steps = %.60s is no range of at most 10000 steps, counted from 1; write for "

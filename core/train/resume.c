@@ -13,7 +13,7 @@ static ddp_status another(const char *path, const char *what, const char *name, 
     return ddp_fail(
         err, DDP_ERR_CONFIG,
         "checkpoint %s is of another %s: %s is %s there and %s in this run; set [checkpoint] dir to another "
-        "folder, or resume = never",
+        "folder, or resume = never; init_from takes the parameters alone",
         path, what, name, there, here);
 }
 
