@@ -226,6 +226,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
     ddp_cond_init(&c->progress);
     st = choose_name(c, err);
     if (st != DDP_OK) goto free_communicator;
+    ddp_compose_table(c);
     ddp_group_on_failure(g, run_failed, c);
     st = ddp_thread_start(&c->thread, "ddp-queue", ddp_queue_main, c, err);
     if (st != DDP_OK) goto stop_listening;

@@ -144,7 +144,6 @@ static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
     pthread_mutex_lock(&c->abort_lock);
     c->comm = comm;
     pthread_mutex_unlock(&c->abort_lock);
-    ddp_compose_table(c);
     return DDP_OK;
 }
 

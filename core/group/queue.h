@@ -50,11 +50,12 @@ struct ddp_communicator {
     ddp_status alloc_status; /* of the last DDP_TASK_ALLOC or DDP_TASK_PEER, with alloc_err or `allocated` */
     ddp_err alloc_err;
     void *allocated;
-    ddp_hook_group table;                /* set when opened; its functions are the queue thread's */
+    ddp_hook_group table;                /* set before the thread begins, whose its functions are */
     ddp_queue_slot ring[DDP_QUEUE_RING]; /* by ticket */
 };
 
-/* queue thread: fills c->table, whose functions make a collective of the backend, or compose it of others */
+/* Owner, before the thread begins: fills c->table, whose functions, for that thread alone, make a collective of the backend or
+ * compose it of others. */
 void ddp_compose_table(ddp_communicator *c);
 ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
 ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);

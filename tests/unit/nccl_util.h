@@ -41,6 +41,7 @@ typedef struct rank_run {
     ddp_err err;
 } rank_run;
 
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char last_log[512];
 static void keep_log(void *ctx, int level, const char *file, int line, const char *fmt, ...) DDP_PRINTF_(5, 6);
 static void keep_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
@@ -48,9 +49,11 @@ static void keep_log(void *ctx, int level, const char *file, int line, const cha
     va_list ap;
 
     (void)ctx, (void)file, (void)line;
-    if (level < DDP_LOG_WARN) return; /* warnings come from tests with one rank */
+    if (level < DDP_LOG_WARN) return;
     va_start(ap, fmt);
+    pthread_mutex_lock(&log_lock); /* ranks are threads */
     (void)vsnprintf(last_log, sizeof(last_log), fmt, ap);
+    pthread_mutex_unlock(&log_lock);
     va_end(ap);
 }
 static const ddp_host host = {.struct_size = sizeof(host), .log = keep_log};
