@@ -145,13 +145,14 @@ enum { ELEMENTS = DDP_EXCHANGE_BYTES / 8 };
 static bool reduce_piece(ddp_hook_trial *t, const ddp_coll *c, size_t at, size_t n)
 {
     size_t size = ddp_dtype_size(c->dtype);
-    double sum[ELEMENTS], v[ELEMENTS];
+    double sum[ELEMENTS] = {0}, v[ELEMENTS] = {0};
 
     memcpy(t->x->bytes[t->a->rank], (const char *)c->send + at * size, n * size);
     if (!meet(t)) return false;
-    for (uint32_t r = 0; r < t->a->world; r++) {
-        ddp_pattern_get(c->dtype, t->x->bytes[r], n, r == 0 ? sum : v);
-        for (size_t i = 0; i < n && r > 0; i++) {
+    ddp_pattern_get(c->dtype, t->x->bytes[0], n, sum);
+    for (uint32_t r = 1; r < t->a->world; r++) {
+        ddp_pattern_get(c->dtype, t->x->bytes[r], n, v);
+        for (size_t i = 0; i < n; i++) {
             if (c->op == DDP_MIN || c->op == DDP_MAX)
                 sum[i] = (v[i] < sum[i]) == (c->op == DDP_MIN) ? v[i] : sum[i];
             else

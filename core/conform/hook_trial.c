@@ -11,15 +11,14 @@ enum { GUARD = 64, TENSORS = 8, FILLER = 0x5a }; /* GUARD: elements on either si
 static const uint64_t counts[DDP_HOOK_BUCKETS] = {3392, 7056, 1, 603};
 
 static const struct {
-    uint32_t bucket;
+    uint32_t bucket, rank;
     const char *name;
     uint64_t offset;
-    uint32_t rank;
     int64_t dims[DDP_MAX_DIMS];
 } tensors[TENSORS] = {
-    {0, "a.weight", 0, 2, {3, 5}}, {0, "a.bias", 16, 1, {1}},          {0, "b.weight", 32, 2, {64, 48}},
-    {0, "b.bias", 3104, 1, {257}}, {1, "c.weight", 0, 2, {1000, 7}},   {1, "c.scale", 7008, 1, {33}},
-    {2, "d", 0, 1, {1}},           {3, "e.weight", 3, 4, {8, 3, 5, 5}}};
+    {0, 2, "a.weight", 0, {3, 5}}, {0, 1, "a.bias", 16, {1}},          {0, 2, "b.weight", 32, {64, 48}},
+    {0, 1, "b.bias", 3104, {257}}, {1, 2, "c.weight", 0, {1000, 7}},   {1, 1, "c.scale", 7008, {33}},
+    {2, 1, "d", 0, {1}},           {3, 4, "e.weight", 3, {8, 3, 5, 5}}};
 
 uint64_t ddp_hook_count(uint32_t bucket) { return counts[bucket]; }
 

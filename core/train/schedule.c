@@ -11,6 +11,7 @@ static uint64_t length_of(const struct ddp_optimizer_config *o, uint64_t total)
 double ddp_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total)
 {
     uint64_t warmup = (uint64_t)o->warmup_steps, length = length_of(o, total);
+    uint64_t drops = o->step_size > 0 && step >= warmup ? (step - warmup) / (uint64_t)o->step_size : 0;
     double p;
 
     if (step < warmup) return o->lr * ((double)(step + 1) / (double)warmup);
@@ -18,7 +19,7 @@ double ddp_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint
     length = length > warmup ? length - warmup : 1;
     p = step < length ? (double)step / (double)length : 1.0;
     switch (o->schedule) {
-    case DDP_SCHEDULE_STEP: return o->lr * pow(o->gamma, (double)(step / (uint64_t)o->step_size));
+    case DDP_SCHEDULE_STEP: return o->lr * pow(o->gamma, (double)drops);
     case DDP_SCHEDULE_LINEAR: return o->lr + (o->min_lr - o->lr) * p;
     case DDP_SCHEDULE_COSINE: return o->min_lr + (o->lr - o->min_lr) * (1.0 + cos(acos(-1.0) * p)) / 2.0;
     default: return o->lr;
