@@ -89,6 +89,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     if (!training) return ddp_dp_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, t->trace, &t->hooked, err));
+    t->s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
