@@ -60,7 +60,8 @@ static ddp_status open_side(bench *b, uint32_t i, size_t bytes)
     s->a.ops = s->a.plugin->ops;
     (void)snprintf(name, sizeof(name), "bench-%u", i);
     if (b->plan->queue)
-        DDP_TRY(ddp_communicator_open(b->a->group, s->a.plugin, &s->a.host, s->a.config, MEET_MS, &s->queue, &b->err));
+        DDP_TRY(
+            ddp_communicator_open(b->a->group, s->a.plugin, &s->a.host, s->a.config, -1, MEET_MS, &s->queue, &b->err));
     else
         DDP_TRY(ddp_trial_open(&s->t, &s->a, name, MEET_MS, &b->err));
     s->own = (s->a.ops->caps & DDP_CAP_MEM_ALLOC) != 0;

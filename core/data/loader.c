@@ -45,6 +45,7 @@ struct ddp_loader {
     slot *slots;
     worker *workers; /* one without a thread when worker_count is 0 */
     uint64_t threads_started;
+    ddp_loader_place place;
     void *memory; /* the buffers of all slots */
 
     pthread_mutex_t lock;       /* guards everything below, slot.made and .err, and worker.idle */
@@ -300,6 +301,13 @@ static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
     return DDP_OK;
 }
 
+static ddp_status slot_memory(ddp_loader *l, size_t bytes, ddp_err *err)
+{
+    if (l->place.alloc != NULL) return l->place.alloc(l->place.ctx, bytes, &l->memory, err);
+    l->memory = ddp_alloc_aligned(bytes, err);
+    return l->memory == NULL ? err->status : DDP_OK;
+}
+
 /* All slots lie in one block: part by part, field by field, each from a multiple of 64 bytes on. */
 static ddp_status make_slots(ddp_loader *l, ddp_err *err)
 {
@@ -316,8 +324,9 @@ static ddp_status make_slots(ddp_loader *l, ddp_err *err)
         return ddp_fail(err, DDP_ERR_NOMEM, "loader: %" PRIu64 " batches ahead are beyond any memory", l->slot_count);
     l->slots = ddp_pool_alloc(&l->pool, l->slot_count * sizeof(*l->slots), err);
     if (l->slots == NULL) return err->status;
-    l->memory = at = ddp_alloc_aligned(total, err);
-    if (at == NULL) return ddp_fail_context(err, "loader: %" PRIu64 " batches ahead, [loader] prefetch", l->slot_count);
+    if (slot_memory(l, total, err) != DDP_OK)
+        return ddp_fail_context(err, "loader: %" PRIu64 " batches ahead, [loader] prefetch", l->slot_count);
+    at = l->memory;
     for (uint64_t i = 0; i < l->slot_count; i++) {
         l->slots[i].buffers = ddp_pool_alloc(&l->pool, (arrays + 1) * sizeof(void *), err);
         if (l->slots[i].buffers == NULL) return err->status;
@@ -378,6 +387,7 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     l->transform = p->transform;
     l->sampler_ops = p->sampler_ops;
     l->sampler = p->sampler;
+    l->place = p->place;
     l->batch_size = (uint64_t)p->batch_size;
     l->parts = DDP_MAX_OF(p->parts, 1);
     l->length = l->dataset->length(l->data);
@@ -419,7 +429,10 @@ void ddp_loader_close(ddp_loader *l)
     pthread_cond_destroy(&l->ready);
     pthread_mutex_destroy(&l->lock);
     for (uint64_t i = 0; l->workers != NULL && i < DDP_MAX_OF(l->worker_count, 1); i++) free(l->workers[i].scratch);
-    free(l->memory);
+    if (l->place.free != NULL)
+        l->place.free(l->place.ctx, l->memory);
+    else
+        free(l->memory);
     free(l->indices);
     ddp_pool_free(&l->pool);
     free(l);

@@ -14,17 +14,25 @@
 
 typedef struct ddp_loader ddp_loader;
 
+/* Whose memory it is, 64-byte aligned; `free` takes NULL. alloc NULL: the heap's. */
+typedef struct ddp_loader_place {
+    ddp_status (*alloc)(const void *ctx, size_t bytes, void **out, ddp_err *err);
+    void (*free)(const void *ctx, void *p);
+    const void *ctx;
+} ddp_loader_place;
+
 typedef struct ddp_loader_params {
     const ddp_dataset_ops *dataset_ops;
     const ddp_dataset *dataset;
     const ddp_transform *transform; /* of its image, NULL: the fields stay as the dataset gives them */
     const ddp_sampler_ops *sampler_ops;
-    ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
-    int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */
-    int64_t hold;         /* batches that stay valid, the newest among them; 0 is 1 */
-    uint32_t parts;       /* that a batch is given out in, ddp_batch_part; divides batch_size, 0 is 1 */
-    int64_t workers;      /* 0: batches are made in ddp_loader_next itself */
-    int64_t prefetch;     /* slots, at least 2 with workers */
+    ddp_sampler *sampler;   /* called by the loader, from the thread that calls ddp_loader_begin */
+    int64_t batch_size;     /* samples; the last batch of an epoch holds what is left */
+    int64_t hold;           /* batches that stay valid, the newest among them; 0 is 1 */
+    uint32_t parts;         /* that a batch is given out in, ddp_batch_part; divides batch_size, 0 is 1 */
+    int64_t workers;        /* 0: batches are made in ddp_loader_next itself */
+    int64_t prefetch;       /* slots, at least 2 with workers */
+    ddp_loader_place place; /* of the slots */
 } ddp_loader_params;
 
 typedef struct ddp_batch {

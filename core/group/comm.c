@@ -15,15 +15,15 @@ enum {
 };
 
 /* ---- capabilities ---------------------------------------------------------------------------------------------------- */
-ddp_status ddp_backend_check(const ddp_loaded *loaded, ddp_err *err)
+ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
 {
-    static const struct {
+    const struct {
         uint64_t bit;
         const char *name;
     } needed[] = {{DDP_CAP_ALL_REDUCE, "all_reduce"},
                   {DDP_CAP_BROADCAST, "broadcast"},
                   {DDP_CAP_BARRIER, "barrier"},
-                  {DDP_CAP_MEM_HOST, "host memory"}};
+                  {cuda ? DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA : DDP_CAP_MEM_HOST, "host memory"}};
     uint64_t caps = ((const ddp_backend_ops *)loaded->ops)->caps;
     ddp_text missing = {0};
     ddp_status st = DDP_OK;
@@ -205,12 +205,12 @@ static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
 }
 
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
-                                 int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+                                 int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
 {
     ddp_communicator *c;
     ddp_status st;
 
-    DDP_TRY(ddp_backend_check(backend, err));
+    DDP_TRY(ddp_backend_check(backend, cuda_device >= 0, err));
     c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_communicator){.group = g,
@@ -219,6 +219,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
                             .host = host,
                             .config = config,
                             .rank = ddp_group_rank(g),
+                            .cuda_device = cuda_device,
                             .step_timeout_ns = step_timeout_ms * 1000000};
     pthread_mutex_init(&c->abort_lock, NULL);
     pthread_mutex_init(&c->lock, NULL);

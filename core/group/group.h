@@ -139,18 +139,21 @@ typedef struct ddp_task {
                        ddp_err *err); /* CALL: on the queue thread; may use the table of ddp_communicator_group */
     void *call_ctx;
     size_t bytes; /* CALL: of a rank, for messages */
+    bool enqueue; /* with coll.stream: done once it stands in that stream's order, whenever it ends */
 } ddp_task;
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than rendezvous_timeout
  * the run is aborted with DDP_EXIT_MEETING. `backend` and `config` live until close.
+ * `cuda_device`: the one whose memory it is to take, -1: the host's.
  * All functions but abort come from one thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
-                                 int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
+                                 int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
 /* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was given
  * (buffers, `before_ctx`) must stay until the process ends. */
 bool ddp_communicator_close(ddp_communicator *c);
-/* Whether a backend can do all that training asks of one; the error names what is missing. */
-ddp_status ddp_backend_check(const ddp_loaded *backend, ddp_err *err);
+/* Whether a backend can do all that training asks of one; the error names what is missing. `cuda`: the gradients are in CUDA memory,
+ * which it takes, or the host's, where they are copied. */
+ddp_status ddp_backend_check(const ddp_loaded *backend, bool cuda, ddp_err *err);
 /* Queues a collective (at most DDP_MAX_PENDING that have not ended) and returns its ticket, 1, 2, ...; allocates nothing. */
 ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err);
 /* Waits until it is done: DDP_OK or its error. After step_timeout the run is aborted with DDP_EXIT_TIMEOUT and the text names

@@ -42,9 +42,18 @@ static ddp_status finish_work(ddp_communicator *c, ddp_work *work, ddp_err *err)
     return st;
 }
 
+static ddp_status leave_in_stream(ddp_communicator *c, ddp_work *work, void *stream, ddp_err *err)
+{
+    ddp_status st = c->ops->work_stream_wait(work, stream, err);
+
+    c->ops->work_free(work);
+    return st;
+}
+
 ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)
 {
-    return st == DDP_OK && work != NULL && (c->ops->caps & DDP_CAP_ASYNC) != 0 ? finish_work(c, work, err) : st;
+    if (st != DDP_OK || work == NULL || (c->ops->caps & DDP_CAP_ASYNC) == 0) return st;
+    return c->stream != NULL ? leave_in_stream(c, work, c->stream, err) : finish_work(c, work, err);
 }
 
 static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *err)
@@ -72,6 +81,7 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
 {
     ddp_status st;
 
+    c->stream = s->task.enqueue && (c->ops->caps & DDP_CAP_STREAM) != 0 ? s->task.coll.stream : NULL;
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
     if (s->task.what != DDP_COLL_CALL) ddp_group_count_collective(c->group);
     st = call(c, s, err);
@@ -136,6 +146,7 @@ static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
 
     if (st != DDP_OK) return st;
     ddp_group_comm_params(c->group, c->name, c->store, timeout_ms, &p);
+    if ((c->ops->caps & DDP_CAP_MEM_CUDA) != 0) p.device_ordinal = c->cuda_device;
     st = c->ops->comm_create(c->backend, &p, &comm, err);
     if (st != DDP_OK) {
         c->ops->close(c->backend);

@@ -31,6 +31,7 @@ struct ddp_communicator {
     char name[48]; /* unique among the communicators of the run */
     int32_t rank;
     int64_t step_timeout_ns;
+    int32_t cuda_device; /* -1: none */
     pthread_t thread;
 
     ddp_backend *backend; /* queue thread */
@@ -50,6 +51,7 @@ struct ddp_communicator {
     ddp_status alloc_status; /* of the last DDP_TASK_ALLOC or DDP_TASK_PEER, with alloc_err or `allocated` */
     ddp_err alloc_err;
     void *allocated;
+    void *stream;                        /* queue thread: that the task in hand is left in; NULL: it is waited for */
     ddp_hook_group table;                /* set before the thread begins, whose its functions are */
     ddp_queue_slot ring[DDP_QUEUE_RING]; /* by ticket */
 };
@@ -59,8 +61,8 @@ struct ddp_communicator {
 void ddp_compose_table(ddp_communicator *c);
 ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
 ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);
-ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work,
-                            ddp_err *err);           /* of an asynchronous one */
+/* Of an asynchronous one: left in c->stream, or waited for. */
+ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err);
 const char *ddp_queue_what(const ddp_queue_slot *s); /* "all_reduce" */
 size_t ddp_queue_bytes(const ddp_queue_slot *s);     /* of one rank */
 void *ddp_queue_main(void *communicator);            /* the thread */

@@ -187,7 +187,119 @@ static ddp_status no_pin(ddp_device *d, const int32_t *processors, ddp_err *err)
     (void)processors;
     return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this device does not bind its compute threads to processors");
 }
-static const ddp_device_ops device_stubs = {.measure = no_measure, .pin = no_pin};
+/* The core asks for DDP_DEVICE_CAP_QUEUES before it calls any of these. */
+static ddp_status no_queues(ddp_err *err)
+{
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "this device has no queues (DDP_DEVICE_CAP_QUEUES)");
+}
+static ddp_status no_host_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err)
+{
+    (void)d;
+    (void)bytes;
+    (void)out;
+    return no_queues(err);
+}
+static ddp_status no_events(ddp_device *d, uint32_t count, ddp_err *err)
+{
+    (void)d;
+    (void)count;
+    return no_queues(err);
+}
+static ddp_status no_event_record(ddp_device *d, uint32_t queue, uint32_t event, ddp_err *err)
+{
+    (void)d;
+    (void)queue;
+    (void)event;
+    return no_queues(err);
+}
+static ddp_status no_event_wait(ddp_device *d, uint32_t queue, uint32_t event, ddp_err *err)
+{
+    (void)d;
+    (void)queue;
+    (void)event;
+    return no_queues(err);
+}
+static ddp_status no_event_sync(ddp_device *d, uint32_t event, ddp_err *err)
+{
+    (void)d;
+    (void)event;
+    return no_queues(err);
+}
+static ddp_status no_copy_async(ddp_device *d, uint32_t queue, void *dst, const void *src, size_t bytes,
+                                uint32_t direction, ddp_err *err)
+{
+    (void)d;
+    (void)queue;
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    (void)direction;
+    return no_queues(err);
+}
+static ddp_status no_flat_async(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
+                                ddp_err *err)
+{
+    (void)d;
+    (void)what;
+    (void)x;
+    (void)count;
+    (void)out;
+    return no_queues(err);
+}
+static ddp_status no_scale(ddp_device *d, float *x, uint64_t count, double by, ddp_err *err)
+{
+    (void)d;
+    (void)x;
+    (void)count;
+    (void)by;
+    return no_queues(err);
+}
+static ddp_status no_params_changed(ddp_device *d, const float *params, uint64_t count, ddp_err *err)
+{
+    (void)d;
+    (void)params;
+    (void)count;
+    return no_queues(err);
+}
+static void no_host_free(ddp_device *d, void *p)
+{
+    (void)d;
+    (void)p;
+}
+static void *no_stream(ddp_device *d, uint32_t queue)
+{
+    (void)d;
+    (void)queue;
+    return NULL;
+}
+static ddp_status no_device_check(const ddp_host *host, const void *config, uint32_t ordinal, ddp_err *err)
+{
+    (void)host;
+    (void)config;
+    (void)ordinal;
+    (void)err;
+    return DDP_OK; /* open will tell */
+}
+static const ddp_device_ops device_stubs = {
+    .measure = no_measure,
+    .pin = no_pin,
+    .host_alloc = no_host_alloc,
+    .host_free = no_host_free,
+    .events = no_events,
+    .event_record = no_event_record,
+    .event_wait = no_event_wait,
+    .event_sync = no_event_sync,
+    .copy_async = no_copy_async,
+    .flat_async = no_flat_async,
+    .stream = no_stream,
+    .scale = no_scale,
+    .params_changed = no_params_changed,
+    .check = no_device_check,
+};
+#define QUEUES(slot)                                                                                                   \
+    {                                                                                                                  \
+#slot, offsetof(ddp_device_ops, slot), false, DDP_DEVICE_CAP_QUEUES, "DDP_DEVICE_CAP_QUEUES"                   \
+    }
 static const ddp_slot device_slots[] = {
     MUST(ddp_device_ops, open),
     MUST(ddp_device_ops, close),
@@ -207,6 +319,18 @@ static const ddp_slot device_slots[] = {
     MUST(ddp_device_ops, flat),
     MAY(ddp_device_ops, measure),
     MAY(ddp_device_ops, pin),
+    QUEUES(host_alloc),
+    QUEUES(host_free),
+    QUEUES(events),
+    QUEUES(event_record),
+    QUEUES(event_wait),
+    QUEUES(event_sync),
+    QUEUES(copy_async),
+    QUEUES(flat_async),
+    QUEUES(stream),
+    QUEUES(scale),
+    QUEUES(params_changed),
+    MAY(ddp_device_ops, check),
 };
 
 /* ---- the kinds whose slots are all mandatory ------------------------------------------------------------------------ */
@@ -287,6 +411,11 @@ ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err
         caps = ((const ddp_backend_ops *)out)->caps;
         if ((caps & (DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA)) == 0)
             return ddp_fail(err, DDP_ERR_INVALID, "sets neither DDP_CAP_MEM_HOST nor DDP_CAP_MEM_CUDA");
+    }
+    if (kind == DDP_KIND_DEVICE) {
+        caps = ((const ddp_device_ops *)out)->caps;
+        if ((caps & (DDP_DEVICE_CAP_HOST_MEMORY | DDP_DEVICE_CAP_QUEUES)) == 0)
+            return ddp_fail(err, DDP_ERR_INVALID, "sets neither DDP_DEVICE_CAP_HOST_MEMORY nor DDP_DEVICE_CAP_QUEUES");
     }
     for (size_t i = 0; i < table->slot_count; i++) {
         const ddp_slot *slot = &table->slots[i];

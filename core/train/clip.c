@@ -50,7 +50,7 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
                               .recv = t->clip->squares,
                               .count = buckets}};
 
-    return ddp_communicator_run(t->comm, &task, err);
+    return ddp_host_collective(t->s, t->comm, &task, err);
 }
 
 bool ddp_clip_apply(ddp_trainer *t)

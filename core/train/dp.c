@@ -1,6 +1,7 @@
 /* train/dp.c -- see dp.h. */
 #include "train/crew.h"
 #include "train/dp.h"
+#include "train/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,15 +73,12 @@ static ddp_status share(const ddp_dp *d, ddp_member *m, bool params, ddp_err *er
     if (params)
         DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params,
                                     s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+    if (params && ddp_is_far(s))
+        DDP_TRY(s->device_ops->params_changed(s->device, m->trainer.params, s->layout->param_elements, err));
     if (m->trainer.buffers != NULL)
         DDP_TRY(s->device_ops->copy(s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
                                     DDP_COPY_ON_DEVICE, err));
     return s->device_ops->sync(s->device, err);
-}
-
-static void scale(float *x, uint64_t count, double by)
-{
-    for (uint64_t i = 0; i < count; i++) x[i] = (float)((double)x[i] * by);
 }
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
@@ -93,13 +91,11 @@ static ddp_status micro_part(const ddp_dp *d, ddp_trainer *t, double *loss_sum, 
     double weight = (double)part.count * d->crew->count / (double)d->batch.count;
 
     if (part.count == 0) {
-        if (d->micro == 0) memset(t->grads, 0, elements * sizeof(*t->grads));
-        return DDP_OK;
+        return d->micro == 0 ? ddp_scale_floats(t, t->grads, elements, 0.0, err) : DDP_OK;
     }
-    if (!even && d->micro > 0) scale(t->grads, elements, 1.0 / weight);
+    if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->grads, elements, 1.0 / weight, err));
     DDP_TRY(ddp_trainer_micro_step(t, &part, d->micro, d->last, loss_sum, err));
-    if (!even) scale(t->grads, elements, weight);
-    return DDP_OK;
+    return even ? DDP_OK : ddp_scale_floats(t, t->grads, elements, weight, err);
 }
 
 static ddp_status eval_part(const ddp_dp *d, ddp_trainer *t, ddp_sums *sums, ddp_err *err)
@@ -121,7 +117,7 @@ static ddp_status work(void *ctx, ddp_member *m, uint32_t job, ddp_err *err)
     case JOB_SHARE_BUFFERS: return share(d, m, false, err);
     case JOB_MICRO: return micro_part(d, &m->trainer, &r->loss_sum, err);
     case JOB_EVAL: return eval_part(d, &m->trainer, &r->sums, err);
-    default: r->hash = ddp_hash64(m->trainer.params, m->session.layout->extra_offset * sizeof(float), 0); return DDP_OK;
+    default: return ddp_hash_floats(&m->trainer, m->trainer.params, m->session.layout->extra_offset, &r->hash, err);
     }
 }
 
@@ -216,10 +212,13 @@ static ddp_status diverged(const ddp_dp *d, uint32_t index, ddp_err *err)
     const ddp_session *s = d->t->s;
     const char *name = "the padding between parameters";
 
-    for (uint32_t p = s->param_count; p-- > 0;)
-        if (memcmp(d->t->params + s->layout->offset[p], d->crew->all[index]->params + s->layout->offset[p],
-                   s->params[p].elements * sizeof(float)) != 0)
-            name = s->params[p].name;
+    for (uint32_t p = s->param_count; p-- > 0;) {
+        uint64_t own, other, at = s->layout->offset[p], count = s->params[p].elements;
+
+        DDP_TRY(ddp_hash_floats(d->t, d->t->params + at, count, &own, err));
+        DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->params + at, count, &other, err));
+        if (own != other) name = s->params[p].name;
+    }
     d->t->s->phase = DDP_EXIT_DIVERGED;
     return ddp_fail(err, DDP_ERR_DATA,
                     "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
@@ -231,12 +230,13 @@ static ddp_status diverged(const ddp_dp *d, uint32_t index, ddp_err *err)
 ddp_status ddp_dp_check(ddp_trainer *t, ddp_err *err)
 {
     ddp_dp *d = t->dp;
-    uint64_t own;
+    uint64_t own = 0;
+    ddp_status st;
 
     if (d == NULL) return DDP_OK;
     ddp_crew_start(d->crew, JOB_HASH);
-    own = ddp_hash64(t->params, t->s->layout->extra_offset * sizeof(float), 0);
-    DDP_TRY(ddp_crew_finish(d->crew, "comparison of the replicas", DDP_OK, err));
+    st = ddp_hash_floats(t, t->params, t->s->layout->extra_offset, &own, err);
+    DDP_TRY(ddp_crew_finish(d->crew, "comparison of the replicas", st, err));
     for (uint32_t i = 1; i < d->crew->count; i++)
         if (d->replicas[i].hash != own) return diverged(d, i, err);
     return DDP_OK;

@@ -35,7 +35,10 @@ ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_su
         if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA;
         return err->status;
     }
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    if (t->s->device_ops->sync(t->s->device, err) != DDP_OK) {
+        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA;
+        return err->status;
+    }
     DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
     accuracy = accuracy_value(v->program);
     if (accuracy >= 0) DDP_TRY(read_scalar(t, v, accuracy, &correct, err));

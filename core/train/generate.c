@@ -1,7 +1,7 @@
 /* train/generate.c -- see generate.h. Every token costs a pass over the whole context: attention looks at all of it, and nothing
  * of the pass before is kept. */
 #include "train/generate.h"
-#include "train/trainer.h"
+#include "train/memory.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ struct ddp_generator {
     ddp_variant *v;
     int32_t logits;                     /* value */
     int64_t context, vocabulary, width; /* width: logits of a position, vocabulary and padding */
-    int64_t *tokens;                    /* the context, device memory */
+    int64_t *tokens;                    /* the context, host memory that the device copies from */
     void **inputs;                      /* by field */
     float *row;
     int64_t *order;
@@ -148,7 +148,7 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
         if (s->train.fields[i].rank == 1) longest = DDP_MAX_OF(longest, s->train.fields[i].dims[0]);
     DDP_TRY(device_memory(g, s->layout->param_elements * sizeof(float), &t->params, err));
     DDP_TRY(device_memory(g, s->arena_bytes, &t->arena, err));
-    DDP_TRY(device_memory(g, (uint64_t)longest * sizeof(int64_t), &g->tokens, err));
+    DDP_TRY(ddp_host_memory(s, (size_t)longest * sizeof(int64_t), &g->tokens, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     g->inputs = ddp_alloc((s->train.field_count + 1) * sizeof(*g->inputs), err);
     if (g->inputs == NULL) return err->status;
@@ -167,7 +167,10 @@ static ddp_status prepare(ddp_generator *g, ddp_err *err)
     s->phase = DDP_EXIT_CONFIG;
     DDP_TRY(allocate(g, err));
     s->phase = DDP_EXIT_CHECKPOINT;
+    DDP_TRY(ddp_images_open(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_trainer_read_weights(&g->t, &weights, err));
+    DDP_TRY(ddp_push(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    ddp_images_close(&g->t);
     bind.arena = g->t.arena;
     bind.params = g->t.params;
     bind.buffers = g->t.buffers;
@@ -192,9 +195,11 @@ ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
 void ddp_generator_close(ddp_generator *g)
 {
     ddp_session *s = g->t.s;
-    void *own[] = {g->t.params, g->t.arena, g->t.buffers, g->tokens};
+    void *own[] = {g->t.params, g->t.arena, g->t.buffers};
 
     ddp_variants_free(s);
+    ddp_images_close(&g->t);
+    ddp_host_free(s, g->tokens);
     for (size_t i = 0; i < DDP_COUNT(own); i++)
         if (own[i] != NULL) s->device_ops->free(s->device, own[i]);
     free(g->t.counts);

@@ -3,7 +3,7 @@
  * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets waste less on
  * `a`, smaller ones leave less behind the end of the backward pass; it takes the size at which `a` is 2 % of the whole, in
  * powers of two from 1 to 64 MiB. A run that goes on from a checkpoint keeps what that one was saved with. */
-#include "train/trainer.h"
+#include "train/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +32,29 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
     return DDP_OK;
 }
 
+/* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
+static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
+{
+    bool device = !ddp_is_far(t->s) || (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_HOST) == 0;
+    void *p;
+
+    if (!device) {
+        DDP_TRY(ddp_host_memory(t->s, LARGE, &t->bounce, err));
+        *x = t->bounce;
+        return DDP_OK;
+    }
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, LARGE, &p, err));
+    *x = t->probe = p;
+    return DDP_OK;
+}
+
 static ddp_status measure(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
 {
     double small, large, per_byte;
-    void *x;
+    float *x;
 
     t->s->phase = DDP_EXIT_INTERNAL;
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, LARGE, &x, err));
-    t->bounce = x; /* freed with the trainer, when no collective can still be writing there */
+    DDP_TRY(allocate(t, &x, err));
     t->s->phase = DDP_EXIT_PEER;
     DDP_TRY(time_all_reduce(t, x, SMALL, SMALL_RUNS, &small, err));
     DDP_TRY(time_all_reduce(t, x, LARGE, LARGE_RUNS, &large, err));

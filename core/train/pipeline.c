@@ -1,4 +1,5 @@
 /* train/pipeline.c -- see pipeline.h. Opens the stages and their links, and runs a step; what a stage does is in stage.c. */
+#include "train/memory.h"
 #include "train/pipeline.h"
 #include <stdlib.h>
 
@@ -85,6 +86,13 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
     ddp_pipeline *p;
 
     if (t->s->stages == 1) return DDP_OK;
+    t->s->phase = DDP_EXIT_CONFIG;
+    if (ddp_is_far(t->s))
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
+                        "not; write parallel = dp for a replica on each",
+                        t->s->device_name);
+    t->s->phase = DDP_EXIT_INTERNAL;
     t->pipeline = p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->t = t;

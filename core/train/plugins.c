@@ -61,6 +61,7 @@ static ddp_status load_backends(ddp_session *s, ddp_err *err)
     bool automatic = strcmp(name, "auto") == 0, cuda = strcmp(s->device_name, "cuda") == 0;
     bool one_host = s->launch.introduced || s->launch.world == 1;
 
+    cuda = cuda && s->launch.world > 1; /* one rank has nothing to send */
     DDP_TRY(load_backend(s, !automatic ? name : cuda ? "nccl" : "shm", err));
     if (automatic && !cuda && !one_host) DDP_TRY(load_backend(s, "gloo-tcp", err));
     if (s->backend_count == 1) s->backend = &s->backends[0];
@@ -84,7 +85,7 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t
         return at_choice(s, DDP_KIND_BACKEND, "backend", err);
     }
     s->phase = DDP_EXIT_PLUGIN;
-    return ddp_backend_check(b->plugin, err);
+    return ddp_backend_check(b->plugin, strcmp(s->device_name, "cuda") == 0, err);
 }
 
 /* Rank and world are known, no device is loaded. Where shared memory cannot do what is asked, `auto` goes on without it. */

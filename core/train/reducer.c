@@ -2,6 +2,7 @@
  * read by the trainer after the wait for its bucket, which orders the two. */
 #include "train/reducer.h"
 #include "base/sys.h"
+#include "train/memory.h"
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -19,11 +20,15 @@ struct ddp_reducer {
     ddp_session *session;
     ddp_communicator *comm;
     ddp_hooked *hooked; /* NULL: the gradients go as they are */
+    ddp_lane *lane;     /* NULL: the gradients are in host memory */
     bool shares;        /* reduce_scatter */
     bool scans_early;   /* on the trainer's thread: the wire is what the queue thread is for */
     ddp_trace *trace;   /* may be NULL */
     const ddp_layout *layout;
-    float *grads, *extra; /* extra: loss sum, samples, "not finite", each averaged over the ranks */
+    float *grads, *extra;   /* extra: loss sum, samples, "not finite", each averaged over the ranks */
+    float *own_extra;       /* where that is not in the arena */
+    ddp_flat_result *found; /* with a lane, by bucket: what the device has found, page-locked */
+    uint32_t looked;        /* buckets of this update that it was asked for */
     struct scan *scans;
     uint64_t *tickets, extra_ticket;
     double own_loss, own_samples;
@@ -36,10 +41,25 @@ enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD, EXTRA_STOP };
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP};
 _Static_assert(EXTRA_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the scalars that ride along");
 
+static uint64_t first_of(const ddp_reducer *r, uint32_t b) { return r->layout->buckets[b].first; }
+
+/* With a lane: once the device has come to the end of the last bucket asked for. */
+static void take_found(ddp_reducer *r)
+{
+    for (uint32_t b = 0; b < r->looked; b++) {
+        struct scan *scan = &r->scans[b];
+
+        if (scan->err.status == DDP_OK) scan->err.status = ddp_lane_reached(r->lane, b, &scan->err);
+        if (scan->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
+            scan->bad = first_of(r, b) + r->found[b].index;
+    }
+}
+
 static void write_extras(ddp_reducer *r)
 {
     bool bad = !isfinite((float)r->own_loss);
 
+    take_found(r);
     r->extra[EXTRA_LOSS] = bad ? 0.0f : (float)r->own_loss;
     bad |= r->own_bad;
     r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
@@ -53,12 +73,30 @@ static void scan_bucket(struct scan *scan, const float *grads)
 {
     ddp_reducer *r = scan->reducer;
     const ddp_device_ops *ops = r->session->device_ops;
-    uint64_t first = r->layout->buckets[scan->bucket].first, count = ddp_bucket_elements(r->layout, scan->bucket);
+    uint64_t first = first_of(r, scan->bucket), count = ddp_bucket_elements(r->layout, scan->bucket);
     ddp_flat_result result;
 
     scan->bad = UINT64_MAX;
     scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &scan->err);
     if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
+}
+
+/* The device looks, when it has made them. */
+static ddp_status ask_device(struct scan *scan, ddp_err *err)
+{
+    ddp_reducer *r = scan->reducer;
+
+    scan->bad = UINT64_MAX;
+    scan->err.status = DDP_OK;
+    r->looked = scan->bucket + 1;
+    return r->session->device_ops->flat_async(r->session->device, DDP_FLAT_FINITE, r->grads + first_of(r, scan->bucket),
+                                              ddp_bucket_elements(r->layout, scan->bucket), &r->found[scan->bucket],
+                                              err);
+}
+
+static bool extras_ride(const ddp_reducer *r)
+{
+    return r->hooked == NULL && !r->shares && (r->lane == NULL || !ddp_lane_direct(r->lane));
 }
 
 /* Queue thread, just before the bucket is reduced. */
@@ -68,7 +106,7 @@ static void begin_bucket(void *ctx)
     ddp_reducer *r = scan->reducer;
 
     if (!r->scans_early) scan_bucket(scan, r->grads);
-    if (scan->bucket + 1 == r->layout->bucket_count) write_extras(r);
+    if (scan->bucket + 1 == r->layout->bucket_count && extras_ride(r)) write_extras(r);
     scan->began = ddp_trace_begin(r->trace);
 }
 
@@ -81,42 +119,63 @@ static void bucket_reduced(void *ctx)
                   r->layout->buckets[scan->bucket].count * sizeof(float), scan->began);
 }
 
-ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
-                            bool between_hosts, ddp_trace *trace, ddp_reducer **out, ddp_err *err)
+/* The scalars have a place in the arena; where that is not the host's memory, in the image of it, or in one of their own. */
+static ddp_status place_extras(ddp_reducer *r, bool buckets, ddp_err *err)
+{
+    uint64_t at = r->layout->extra_offset;
+
+    if (r->lane == NULL) {
+        r->extra = r->grads + at;
+        return DDP_OK;
+    }
+    DDP_TRY(ddp_host_memory(r->session, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
+    DDP_TRY(ddp_host_memory(r->session, DDP_EXTRA * sizeof(float), &r->own_extra, err));
+    r->extra = buckets && extras_ride(r) ? ddp_lane_image(r->lane) + at : r->own_extra;
+    return DDP_OK;
+}
+
+static ddp_status allocate(ddp_reducer *r, bool buckets, ddp_err *err)
+{
+    uint32_t count = r->layout->bucket_count;
+
+    r->scans = ddp_alloc(count * sizeof(*r->scans), err);
+    r->tickets = ddp_alloc(count * sizeof(*r->tickets), err);
+    if (r->scans == NULL || r->tickets == NULL) return err->status;
+    for (uint32_t b = 0; b < count; b++) r->scans[b] = (struct scan){.reducer = r, .bucket = b, .bad = UINT64_MAX};
+    return place_extras(r, buckets, err);
+}
+
+ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err)
 {
     ddp_reducer *r = ddp_alloc(sizeof(*r), err);
-    uint32_t buckets = s->layout->bucket_count;
 
     if (r == NULL) return err->status;
-    r->session = s;
-    r->comm = c;
-    r->hooked = hooked;
-    r->shares = shares;
-    r->trace = trace;
-    r->scans_early = hooked != NULL || between_hosts;
-    r->layout = s->layout;
-    r->grads = grads;
-    r->extra = grads + s->layout->extra_offset;
-    r->scans = ddp_alloc(buckets * sizeof(*r->scans), err);
-    r->tickets = ddp_alloc(buckets * sizeof(*r->tickets), err);
-    if (r->scans == NULL || r->tickets == NULL) {
-        ddp_reducer_close(r);
-        return err->status;
+    *r = (ddp_reducer){.session = p->session,
+                       .comm = p->comm,
+                       .hooked = p->hooked,
+                       .lane = p->lane,
+                       .shares = p->shares,
+                       .trace = p->trace,
+                       .scans_early = p->lane != NULL || p->hooked != NULL || p->between_hosts,
+                       .layout = p->session->layout,
+                       .grads = p->grads};
+    if (allocate(r, p->buckets, err) == DDP_OK) {
+        *out = r;
+        return DDP_OK;
     }
-    for (uint32_t b = 0; b < buckets; b++) r->scans[b] = (struct scan){.reducer = r, .bucket = b, .bad = UINT64_MAX};
-    *out = r;
-    return DDP_OK;
+    ddp_reducer_close(r);
+    return err->status;
 }
 
 void ddp_reducer_close(ddp_reducer *r)
 {
     if (r == NULL) return;
+    ddp_host_free(r->session, r->found);
+    ddp_host_free(r->session, r->own_extra);
     free(r->scans);
     free(r->tickets);
     free(r);
 }
-
-static bool extras_ride(const ddp_reducer *r) { return r->hooked == NULL && !r->shares; }
 
 /* In place; a rank's share is its part of the bucket. */
 static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err)
@@ -135,6 +194,7 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
                      .after = bucket_reduced,
                      .before_ctx = &r->scans[index]};
 
+    if (r->lane != NULL) return ddp_lane_submit(r->lane, index, &task, &r->tickets[index], err);
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
 }
 
@@ -152,7 +212,15 @@ static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
                      .before = write_extras_of,
                      .before_ctx = r};
 
+    if (r->lane != NULL) return ddp_lane_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->extra_ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->extra_ticket, err);
+}
+
+/* A hook has the gradients in host memory. */
+static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
+{
+    if (r->lane != NULL) DDP_TRY(ddp_lane_fetch(r->lane, first_of(r, index), r->layout->buckets[index].count, err));
+    return ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err);
 }
 
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
@@ -161,18 +229,18 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, d
     uint32_t ahead = r->shares ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
 
     if (index >= ahead) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - ahead], err));
-    if (r->scans_early) scan_bucket(&r->scans[index], r->grads);
-    if (r->hooked != NULL) {
-        DDP_TRY(ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err));
-    } else {
-        DDP_TRY(launch_collective(r, index, err));
-    }
+    if (r->lane != NULL)
+        DDP_TRY(ask_device(&r->scans[index], err));
+    else if (r->scans_early)
+        scan_bucket(&r->scans[index], r->grads);
+    DDP_TRY(r->hooked != NULL ? launch_hooked(r, index, update, err) : launch_collective(r, index, err));
     return index + 1 == r->layout->bucket_count && !extras_ride(r) ? launch_extras(r, err) : DDP_OK;
 }
 
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
 {
     r->own_bad = !finite;
+    r->looked = 0;
     DDP_TRY(launch_extras(r, err));
     return ddp_communicator_wait(r->comm, r->extra_ticket, err);
 }
@@ -196,22 +264,30 @@ void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int st
     r->own_samples = samples;
 }
 
+static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
+{
+    if (r->scans[b].err.status == DDP_OK) return DDP_OK;
+    *err = r->scans[b].err;
+    return ddp_fail_context(err, "gradients of bucket %u", b);
+}
+
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
-    const ddp_err *looked = &r->scans[index].err;
+    bool last = index + 1 == r->layout->bucket_count;
 
     DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index], err));
-    if (looked->status != DDP_OK) {
-        *err = *looked;
-        return ddp_fail_context(err, "gradients of bucket %u", index);
-    }
-    if (index + 1 < r->layout->bucket_count || extras_ride(r)) return DDP_OK;
-    return ddp_communicator_wait(r->comm, r->extra_ticket, err);
+    if (last && !extras_ride(r)) DDP_TRY(ddp_communicator_wait(r->comm, r->extra_ticket, err));
+    if (r->lane == NULL) return looked_at(r, index, err);
+    for (uint32_t b = 0; last && b <= index; b++) DDP_TRY(looked_at(r, b, err)); /* the queue thread's until now */
+    return DDP_OK;
 }
 
 ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
-    return r->hooked != NULL ? ddp_hooked_finish(r->hooked, index, err) : DDP_OK;
+    if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
+    if (r->lane == NULL) return DDP_OK;
+    if (r->hooked == NULL) return ddp_lane_take(r->lane, index, err);
+    return ddp_lane_store(r->lane, first_of(r, index), r->layout->buckets[index].count, err);
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)

@@ -3,19 +3,30 @@
  *
  * The scalars that every step needs from all ranks (loss, sample count, "not finite") ride in the last bucket's all_reduce, so
  * that they cost no message of their own; without one they go behind it. The check for finite gradients runs on the queue
- * thread, just before a bucket is reduced; between hosts and before a hook on the trainer's, as the bucket is launched. */
+ * thread, just before a bucket is reduced; between hosts and before a hook on the trainer's, as the bucket is launched; where the
+ * gradients are in a device's own memory, by the device. */
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
 #include "train/hook.h"
+#include "train/lane.h"
 #include "train/trace.h"
 
 typedef struct ddp_reducer ddp_reducer;
 
-/* `grads` is the gradient arena (layout->elements floats). Session, communicator, arena and hook outlive the reducer.
- * `hooked` may be NULL; `shares`: a rank gets the mean of its share of a bucket alone. */
-ddp_status ddp_reducer_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_hooked *hooked, bool shares,
-                            bool between_hosts, ddp_trace *trace, ddp_reducer **out, ddp_err *err);
+/* All of it outlives the reducer, which opens once the ranks have met. */
+typedef struct ddp_reducer_params {
+    ddp_session *session;
+    ddp_communicator *comm;
+    float *grads;       /* the gradient arena, layout->elements floats */
+    ddp_hooked *hooked; /* NULL: none */
+    ddp_lane *lane;     /* of the arena, with a task for each bucket and one more; NULL: it is the host's memory */
+    ddp_trace *trace;   /* NULL: none */
+    bool shares;        /* a rank gets the mean of its share of a bucket alone */
+    bool buckets;       /* it will launch buckets, not exchange alone */
+    bool between_hosts;
+} ddp_reducer_params;
+ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
 /* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
  * this step), sample count, and the signal it was asked to end by (0: none). */

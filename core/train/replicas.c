@@ -1,6 +1,7 @@
 /* train/replicas.c -- are all ranks' parameters still the same bits? They must be: every rank makes the same update from the
  * same reduced gradients. Where they are not, memory, a processor or a backend is at fault, and the run ends. */
 #include "train/dp.h"
+#include "train/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +66,7 @@ static ddp_status first_difference(ddp_trainer *t, int32_t model, int32_t devian
 
     if (own == NULL) return err->status;
     for (size_t p = 0; p < count; p++)
-        own[p] = ddp_hash64(t->params + s->layout->offset[p], s->params[p].elements * sizeof(float), 0);
+        own[p] = ddp_hash64(t->host.params + s->layout->offset[p], s->params[p].elements * sizeof(float), 0);
     st = gather_hashes(t, "hashes of each parameter", own, count, &all, err);
     *name = "the padding between parameters";
     for (size_t p = count; st == DDP_OK && p-- > 0;)
@@ -98,10 +99,12 @@ static ddp_status diverged(ddp_trainer *t, const uint64_t *hashes, ddp_err *err)
 ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group), equal = 0;
-    uint64_t own = ddp_hash64(t->params, t->s->layout->extra_offset * sizeof(float), 0), *all;
+    uint64_t own, *all;
     ddp_status st = DDP_OK;
 
     if (t->dp != NULL) return ddp_dp_check(t, err);
+    DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
+    own = ddp_hash64(t->host.params, t->s->layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     for (int32_t r = 0; r < world; r++) equal += all[r] == all[0];
     if (equal < world) st = diverged(t, all, err);

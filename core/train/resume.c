@@ -1,5 +1,6 @@
 /* train/resume.c -- checkpoints of a group: rank 0 alone reads and writes, named waits before and after, everything that is
  * loaded is broadcast and its hash compared. The files are checkpoint/'s affair. */
+#include "train/memory.h"
 #include "train/tensors.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -137,8 +138,8 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
         st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
     }
     if (st == DDP_IN_PROGRESS) {
-        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->params);
-        if (t->buffers != NULL) ddp_initial_buffers(t->s->graph, t->buffers);
+        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->host.params);
+        if (t->buffers != NULL) ddp_initial_buffers(t->s->graph, t->host.buffers);
         return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
     }
     if (st != DDP_OK) return st;
@@ -163,7 +164,7 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .recv = arena,
                               .count = t->s->layout->param_elements}};
 
-    return arena == NULL ? DDP_OK : ddp_communicator_run(t->comm, &task, err);
+    return ddp_host_collective(t->s, t->comm, &task, err);
 }
 
 static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
@@ -173,12 +174,12 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
     ddp_status st;
 
     ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                    ddp_hash64(t->params, bytes, 0));
+                    ddp_hash64(t->host.params, bytes, 0));
     if (t->state1 != NULL)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
     if (t->buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                        ddp_hash64(t->buffers, t->s->buffer_elements * sizeof(float), 0));
+                        ddp_hash64(t->host.buffers, t->s->buffer_elements * sizeof(float), 0));
     st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);
@@ -242,6 +243,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     *done = false;
     t->saved_step = UINT64_MAX;
     t->s->phase = DDP_EXIT_CHECKPOINT;
+    DDP_TRY(ddp_images_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
         word.failed = 1;
         ddp_copy_text(word.error, sizeof(word.error), err->msg);
@@ -249,11 +251,13 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     word.saving = training && t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(share_word(t, &word, err));
     t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
-    DDP_TRY(broadcast(t, t->params, err));
+    DDP_TRY(broadcast(t, t->host.params, err));
+    DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_trainer_share_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (word.found) {
         if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
         DDP_TRY(ddp_states_spread(t, &states, err));
+        DDP_TRY(ddp_push(t, DDP_IMAGE_STATES, err));
         take_position(t, &word, done);
     }
     if (word.hooked) {
@@ -324,6 +328,8 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
     DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
     DDP_TRY(ddp_states_whole(t, err));
+    if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    if (t->s->launch.rank == 0 || ddp_shards_split_states(t)) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
     DDP_TRY(ddp_states_gather(t, err));
     if (t->hooked != NULL) {
         DDP_TRY(ddp_hooked_hold(t->hooked, err));
@@ -355,9 +361,10 @@ ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err
 {
     ddp_sha256 h;
 
+    DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)
-        ddp_sha256_add(&h, t->params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
+        ddp_sha256_add(&h, t->host.params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
     ddp_sha256_end(&h, sha256);
     return DDP_OK;
 }

@@ -242,7 +242,8 @@ ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
                            .threads = compute_threads(s),
                            .precision = (uint32_t)s->config->train->precision,
                            .local_rank = (uint32_t)s->launch.local_rank,
-                           .local_size = (uint32_t)s->launch.local_size};
+                           .local_size = (uint32_t)s->launch.local_size,
+                           .deterministic = (uint32_t)s->config->train->deterministic};
 
     s->threads = p.threads;
     s->phase = DDP_EXIT_PLUGIN;
@@ -254,9 +255,6 @@ ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
         if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
         return ddp_fail_context(err, "device \"%s\"", s->device_text);
     }
-    if ((s->device_ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "device \"%s\": its memory is not the host's, which this engine needs", s->device_text);
     s->device_info.struct_size = sizeof(s->device_info);
     s->device_ops->describe(s->device, &s->device_info);
     return DDP_OK;

@@ -9,6 +9,7 @@
  * By collectives ([ddp] zero = 1 elsewhere): a reduce_scatter for each bucket, as the reducer sends them, the update of the share
  * as it arrives, and an all_gather of the parameters behind it. */
 #include "train/clip.h"
+#include "train/memory.h"
 #include <stdlib.h>
 
 struct ddp_shards {
@@ -19,8 +20,9 @@ struct ddp_shards {
     float **slice_params;    /* the same at the slice in hand */
     const float **slice_grads;
     ddp_optim_peers peers;
-    uint64_t not_finite;
-    uint64_t *tickets; /* by bucket, of the parameters on their way */
+    uint64_t *not_finite; /* by bucket */
+    uint64_t *tickets;    /* by bucket, of the parameters on their way */
+    ddp_lane *lane;       /* of the parameters, where they are not in host memory and go by collectives; else NULL */
 };
 
 static bool can_be_direct(const ddp_trainer *t)
@@ -64,11 +66,11 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
     s->slice_grads = ddp_alloc(world * sizeof(*s->slice_grads), err);
     s->tickets = ddp_alloc(t->s->layout->bucket_count * sizeof(*s->tickets), err);
+    s->not_finite = ddp_alloc(t->s->layout->bucket_count * sizeof(*s->not_finite), err);
     if (s->params == NULL || s->grads == NULL || s->slice_params == NULL || s->slice_grads == NULL ||
-        s->tickets == NULL)
+        s->tickets == NULL || s->not_finite == NULL)
         return err->status;
-    s->peers = (ddp_optim_peers){
-        .struct_size = sizeof(s->peers), .count = world, .params = s->slice_params, .not_finite = &s->not_finite};
+    s->peers = (ddp_optim_peers){.struct_size = sizeof(s->peers), .count = world, .params = s->slice_params};
     return DDP_OK;
 }
 
@@ -80,13 +82,28 @@ static bool alone(const ddp_trainer *t)
            (t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) != 0;
 }
 
+/* Its events stand behind those of the gradients' lane. */
+static ddp_status open_lane(ddp_trainer *t, ddp_lane **out, ddp_err *err)
+{
+    const ddp_layout *l = t->s->layout;
+    ddp_lane_params p = {.session = t->s,
+                         .comm = t->comm,
+                         .arena = t->params,
+                         .elements = l->param_elements,
+                         .first_event = 2 * (l->bucket_count + 1),
+                         .count = l->bucket_count};
+
+    return ddp_lane_open(&p, out, err);
+}
+
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
 {
     if (alone(t)) return ddp_shards_among(&t, 1, 0, 1, err);
     if (!wanted(t)) return DDP_OK;
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
     t->shards->direct = can_be_direct(t);
-    return t->shards->direct ? find_peers(t, t->shards, err) : DDP_OK;
+    if (t->shards->direct) return find_peers(t, t->shards, err);
+    return ddp_is_far(t->s) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
 }
 
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
@@ -112,6 +129,8 @@ void ddp_shards_close(ddp_trainer *t)
     free(s->slice_params);
     free(s->slice_grads);
     free(s->tickets);
+    free(s->not_finite);
+    ddp_lane_close(s->lane);
     free(s);
 }
 
@@ -143,7 +162,7 @@ static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 }
 
 /* ---- direct ------------------------------------------------------------------------------------------------------------- */
-static void point_peers(ddp_trainer *t, const ddp_optim_slice *slice, bool mean)
+static void point_peers(ddp_trainer *t, uint32_t b, const ddp_optim_slice *slice, bool mean)
 {
     ddp_shards *s = t->shards;
     uint64_t first = (uint64_t)(slice->param - t->params);
@@ -153,6 +172,8 @@ static void point_peers(ddp_trainer *t, const ddp_optim_slice *slice, bool mean)
         s->slice_grads[r] = s->grads[r] + first;
     }
     s->peers.grads = mean ? s->slice_grads : NULL;
+    s->peers.not_finite = &s->not_finite[b];
+    s->not_finite[b] = slice->count;
 }
 
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
@@ -163,7 +184,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         ddp_optim_slice slice = slice_of(t, b);
 
-        point_peers(t, &slice, true);
+        point_peers(t, b, &slice, true);
         slice.param = t->grads + (slice.param - t->params);
         if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &mean, &slice, err));
         DDP_TRY(ddp_clip_measure(t, b, s->rank, s->rank + 1, err));
@@ -181,12 +202,13 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
         ddp_optim_slice slice = slice_of(t, b);
 
         if (slice.count == 0) continue;
-        point_peers(t, &slice, t->clip == NULL);
-        s->not_finite = slice.count;
+        point_peers(t, b, &slice, t->clip == NULL);
         DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
-        *finite = *finite && s->not_finite >= slice.count;
     }
-    return t->s->device_ops->sync(t->s->device, err);
+    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++)
+        *finite = *finite && s->not_finite[b] >= slice_of(t, b).count;
+    return DDP_OK;
 }
 
 /* ---- by collectives ----------------------------------------------------------------------------------------------------- */
@@ -205,12 +227,19 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
                               .count = share}};
 
     if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
     if (b >= DDP_MAX_PENDING / 2) DDP_TRY(ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
+    if (s->lane != NULL) return ddp_lane_submit(s->lane, b, &task, &s->tickets[b], err);
+    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
 }
 
 ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 {
-    return ddp_communicator_wait(t->comm, t->shards->tickets[t->s->layout->bucket_count - 1], err);
+    const ddp_layout *l = t->s->layout;
+
+    DDP_TRY(ddp_communicator_wait(t->comm, t->shards->tickets[l->bucket_count - 1], err));
+    for (uint32_t b = 0; t->shards->lane != NULL && b < l->bucket_count; b++)
+        DDP_TRY(ddp_lane_take(t->shards->lane, b, err));
+    if (t->shards->lane == NULL) return DDP_OK;
+    return t->s->device_ops->params_changed(t->s->device, t->params, l->param_elements, err);
 }

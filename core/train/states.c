@@ -1,10 +1,10 @@
 /* train/states.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shares, that of its own. A
  * checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0 collects it to save, and gives
  * every rank its part after loading. */
-#include "train/trainer.h"
+#include "train/memory.h"
 #include <string.h>
 
-static uint64_t own_elements(const ddp_trainer *t)
+uint64_t ddp_states_elements(const ddp_trainer *t)
 {
     uint64_t all = t->s->layout->elements;
 
@@ -24,8 +24,8 @@ ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err)
 {
     uint32_t states = ddp_optimizer_states(t->s->config);
 
-    if (states > 0) DDP_TRY(alloc_floats(t, own_elements(t), &t->state1, err));
-    return states > 1 ? alloc_floats(t, own_elements(t), &t->state2, err) : DDP_OK;
+    if (states > 0) DDP_TRY(alloc_floats(t, ddp_states_elements(t), &t->state1, err));
+    return states > 1 ? alloc_floats(t, ddp_states_elements(t), &t->state2, err) : DDP_OK;
 }
 
 /* They are the trainer's until ddp_states_free: after a failure a collective may still be writing there. */
@@ -34,11 +34,12 @@ ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
     float *own[2] = {t->state1, t->state2};
     uint64_t most = 0;
 
+    DDP_TRY(ddp_images_open(t, DDP_IMAGE_STATES, err));
     if (!ddp_shards_split_states(t) || own[0] == NULL) return DDP_OK;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) most = DDP_MAX_OF(most, t->s->layout->buckets[b].count);
-    if (ddp_group_rank(t->group) != 0) return alloc_floats(t, most, &t->bounce, err);
+    if (ddp_group_rank(t->group) != 0) return ddp_host_memory(t->s, most * sizeof(float), &t->bounce, err);
     for (int k = 0; k < 2; k++)
-        if (own[k] != NULL) DDP_TRY(alloc_floats(t, t->s->layout->elements, &t->whole[k], err));
+        if (own[k] != NULL) DDP_TRY(ddp_host_memory(t->s, t->s->layout->elements * sizeof(float), &t->whole[k], err));
     return DDP_OK;
 }
 
@@ -47,7 +48,7 @@ void ddp_states_free(ddp_trainer *t)
     float **own[3] = {&t->whole[0], &t->whole[1], &t->bounce};
 
     for (size_t k = 0; k < DDP_COUNT(own); k++) {
-        if (*own[k] != NULL) t->s->device_ops->free(t->s->device, *own[k]);
+        ddp_host_free(t->s, *own[k]);
         *own[k] = NULL;
     }
 }
@@ -66,14 +67,14 @@ static ddp_status gather(ddp_trainer *t, const float *own, float *whole, ddp_err
                                   .recv = whole != NULL ? whole + k->first : t->bounce,
                                   .count = k->count / world}};
 
-        DDP_TRY(ddp_communicator_run(t->comm, &task, err));
+        DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
     }
     return DDP_OK;
 }
 
 ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err)
 {
-    float *own[2] = {t->state1, t->state2};
+    float *own[2] = {t->host.state1, t->host.state2};
 
     for (int k = 0; k < 2 && ddp_shards_split_states(t); k++)
         if (own[k] != NULL) DDP_TRY(gather(t, own[k], t->whole[k], err));
@@ -97,7 +98,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
                                   .recv = at,
                                   .count = k->count}};
 
-        DDP_TRY(ddp_communicator_run(t->comm, &task, err));
+        DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
         if (ddp_shards_split_states(t)) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
     }
@@ -106,7 +107,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
 
 ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
 {
-    float *own[2] = {t->state1, t->state2};
+    float *own[2] = {t->host.state1, t->host.state2};
 
     *hash = 0;
     for (int k = 0; k < 2; k++)

@@ -90,7 +90,10 @@ ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64
         if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA; /* a label out of range */
         return err->status;
     }
-    DDP_TRY(read_loss(t, v, &loss, err));
+    if (read_loss(t, v, &loss, err) != DDP_OK) {
+        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA; /* the same, of a device that runs ahead */
+        return err->status;
+    }
     *loss_sum += (double)loss * (double)batch->count;
     ddp_trainer_buffers_count(t);
     return DDP_OK;

@@ -39,7 +39,7 @@ static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b)
     const ddp_buffer_info *i = &t->s->buffers[b];
 
     add(v, i->name, i->dtype, i->rank, i->dims,
-        i->dtype == DDP_I64 ? (void *)&t->counts[b] : (void *)(t->buffers + i->offset));
+        i->dtype == DDP_I64 ? (void *)&t->counts[b] : (void *)(t->host.buffers + i->offset));
 }
 
 ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
@@ -50,7 +50,7 @@ ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     DDP_TRY(create(out, s->param_count + s->buffer_count, err));
     for (uint32_t p = 0; p <= s->param_count; p++) {
         for (; b < s->buffer_count && s->buffers[b].after_param == p; b++) add_buffer(t, out, b);
-        if (p < s->param_count) add_param(t, out, p, t->params, s->params[p].name);
+        if (p < s->param_count) add_param(t, out, p, t->host.params, s->params[p].name);
     }
     return DDP_OK;
 }
@@ -60,7 +60,7 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
     const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
     bool whole = t->whole[0] != NULL; /* rank 0, where each has a share */
-    float *arenas[2] = {whole ? t->whole[0] : t->state1, whole ? t->whole[1] : t->state2};
+    float *arenas[2] = {whole ? t->whole[0] : t->host.state1, whole ? t->whole[1] : t->host.state2};
 
     DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)

@@ -3,6 +3,7 @@
 #include "train/trainer.h"
 #include "train/clip.h"
 #include "train/dp.h"
+#include "train/memory.h"
 #include "train/pipeline.h"
 #include "train/pin.h"
 #include "train/profile.h"
@@ -69,14 +70,51 @@ static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, 
     return DDP_OK;
 }
 
+/* Whether the backend reduces memory of the device's kind. */
+static bool takes_memory(const ddp_trainer *t)
+{
+    uint64_t kind = ddp_is_far(t->s) ? DDP_CAP_MEM_CUDA : DDP_CAP_MEM_HOST;
+
+    return (ddp_communicator_caps(t->comm) & kind) != 0 &&
+           (!ddp_is_far(t->s) || (t->s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0);
+}
+
+/* Between the gradients and the wire. */
+static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
+{
+    ddp_session *s = t->s;
+    bool buckets = !ddp_shards_direct(t) && ddp_session_devices(s) == 1;
+    ddp_lane_params lane = {.session = s,
+                            .comm = t->comm,
+                            .arena = t->grads,
+                            .elements = buckets ? s->layout->elements : 0,
+                            .count = s->layout->bucket_count + 1};
+    ddp_reducer_params p = {.session = s,
+                            .comm = t->comm,
+                            .grads = t->grads,
+                            .trace = t->trace,
+                            .shares = t->shards != NULL,
+                            .buckets = buckets,
+                            .between_hosts = ddp_group_local_size(t->group) < ddp_group_world(t->group)};
+
+    if (ddp_is_far(s)) DDP_TRY(ddp_lane_open(&lane, &t->lane, err));
+    if (s->hook != NULL)
+        DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_lane_image(t->lane) : t->grads, t->trace, &t->hooked,
+                                err));
+    s->phase = DDP_EXIT_INTERNAL;
+    p.lane = t->lane;
+    p.hooked = t->hooked;
+    return ddp_reducer_open(&p, &t->reducer, err);
+}
+
 static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 {
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     t->s->phase = DDP_EXIT_INTERNAL;
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
-    t->comm_memory =
-        training && ddp_group_world(t->group) > 1 && (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0;
+    t->comm_memory = training && ddp_group_world(t->group) > 1 &&
+                     (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 && takes_memory(t);
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
@@ -88,13 +126,10 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .buffers = t->buffers};
     if (!training) return ddp_dp_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
-    if (t->s->hook != NULL) DDP_TRY(ddp_hooked_open(t->s, t->comm, t->grads, t->trace, &t->hooked, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
-    DDP_TRY(ddp_reducer_open(t->s, t->comm, t->grads, t->hooked, t->shards != NULL,
-                             ddp_group_local_size(t->group) < ddp_group_world(t->group), t->trace, &t->reducer, err));
+    DDP_TRY(open_reduction(t, err));
     DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_dp_open(t, err);
 }
@@ -104,17 +139,19 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 static void release(ddp_trainer *t)
 {
     const ddp_device_ops *ops = t->s->device_ops;
-    float *own[5] = {t->state1, t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
-                     t->buffers};
+    float *own[] = {t->state1,  t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
+                    t->buffers, t->probe};
 
     if (!ddp_dp_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
     ddp_variants_free(t->s);
-    ddp_shards_close(t);
     if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
     if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
     if (!ddp_communicator_close(t->comm)) return;
+    ddp_shards_close(t);
     ddp_reducer_close(t->reducer);
     ddp_hooked_close(t->hooked);
+    ddp_lane_close(t->lane);
+    ddp_images_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
     ddp_states_free(t);
@@ -123,6 +160,14 @@ static void release(ddp_trainer *t)
     if (t->arena != NULL) ops->free(t->s->device, t->arena);
     free(t->counts);
 }
+
+/* Batches lie where the device can copy them from by itself. */
+static ddp_status loader_memory(const void *session, size_t bytes, void **out, ddp_err *err)
+{
+    return ddp_host_memory(session, bytes, out, err);
+}
+
+static void loader_free(const void *session, void *p) { ddp_host_free(session, p); }
 
 static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
 {
@@ -137,6 +182,7 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
 
+    if (ddp_is_far(t->s)) p.place = (ddp_loader_place){loader_memory, loader_free, t->s};
     t->s->phase = DDP_EXIT_DATA;
     return ddp_loader_open(&p, out, err);
 }
@@ -273,6 +319,7 @@ static bool choose_overlap(const ddp_trainer *t)
 
     if (ddp_shards_direct(t)) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
+    if (ddp_is_far(t->s)) return ddp_group_world(t->group) > 1;   /* the device computes, no processor */
     if (local < (unsigned)ddp_group_world(t->group)) return true; /* the network works, no processor */
     return local > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
@@ -280,6 +327,12 @@ static bool choose_overlap(const ddp_trainer *t)
 static void set_graceful(const ddp_session *s, bool on)
 {
     if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
+}
+
+/* Whose memory a backend is to take; -1: the host's alone. */
+static int32_t cuda_device(const ddp_session *s)
+{
+    return (s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0 ? (int32_t)s->ordinals[0] : -1;
 }
 
 /* Everything after the meeting. */
@@ -292,7 +345,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_trainer_pin(t, err)); /* before memory is touched, which lies near the processor that does */
     s->phase = DDP_EXIT_MEETING;
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
-    DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
+    DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config, cuda_device(s),
                                   s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));

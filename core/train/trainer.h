@@ -2,6 +2,8 @@
  *
  *   trainer.c   the order of a run: join, memory, parameters, epochs, end
  *   step.c      one update: micro-steps, buckets, optimiser
+ *   memory.c    the device's arenas as the host sees them
+ *   lane.c      collectives on the memory of a device that is not the host's
  *   shards.c    the update in shares: a share of the parameters and of the optimiser's state each
  *   states.c    the optimiser's state, and the whole of it for a checkpoint
  *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
@@ -27,6 +29,7 @@
 #include "group/group.h"
 #include "observe/observe.h"
 #include "train/hook.h"
+#include "train/lane.h"
 #include "train/reducer.h"
 #include "train/session.h"
 
@@ -58,10 +61,16 @@ typedef struct ddp_trainer {
     ddp_loader *loader, *eval_loader;
     bool overlap, saving; /* saving: rank 0 has a checkpoint folder */
 
-    /* Flat arenas, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the others. */
+    /* Flat arenas of the device, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the
+     * others. The host reads and writes them through memory.h. */
     float *params, *grads;
-    float *state1, *state2;   /* NULL where the optimiser has none; with shards of this rank's alone */
-    float *whole[2], *bounce; /* states.c */
+    float *state1, *state2; /* NULL where the optimiser has none; with shards of this rank's alone */
+    struct {
+        float *params, *buffers, *state1, *state2;
+    } host;                   /* memory.h: the arenas or images of them; NULL: not opened */
+    float *whole[2], *bounce; /* states.c, host memory */
+    float *probe;             /* link.c: device memory that a backend reduces */
+    ddp_lane *lane;           /* of the gradients, where the device's memory is not the host's; else NULL */
     bool comm_memory;         /* params and grads are the backend's memory */
     ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
     ddp_crew *crew;           /* the other devices; NULL: there are none */
@@ -117,11 +126,12 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err);
 ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err); /* until this rank has all parameters */
 
 ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err);
+uint64_t ddp_states_elements(const ddp_trainer *t); /* of each arena of this rank */
 /* Memory for the whole of a state that is in shares: t->whole on rank 0. */
 ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err);
 void ddp_states_free(ddp_trainer *t);
-/* Collective, between those two: all ranks' shares to rank 0's t->whole; and from there, or from rank 0's own arenas, to every
- * rank, with a hash of what came. */
+/* Collective, between those two: all ranks' shares, in their images, to rank 0's t->whole; and from there, or from rank 0's own
+ * images, to every rank's images, with a hash of what came. */
 ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err);
 typedef struct ddp_sums {

@@ -83,7 +83,7 @@ static void open_queue(int rank, int listen_fd, const char *endpoint)
     ddp_err err;
 
     check(ddp_group_join(&p, &group, &failure, &err), &err, "join");
-    check(ddp_communicator_open(group, &loaded, &host, config, 60000, &communicator, &err), &err, "communicator");
+    check(ddp_communicator_open(group, &loaded, &host, config, -1, 60000, &communicator, &err), &err, "communicator");
 }
 
 int bench_start(void)

@@ -191,7 +191,8 @@ static void open_ways(bench *b, float *x, char **others, int count)
     w->loaded = mpi;
     w->comm = comm;
     (void)load(b, "mpi", &config);
-    must(ddp_communicator_open(b->group, (ddp_loaded *)(uintptr_t)mpi, &b->host, config, 60000, &queue, &err) == DDP_OK,
+    must(ddp_communicator_open(b->group, (ddp_loaded *)(uintptr_t)mpi, &b->host, config, -1, 60000, &queue, &err) ==
+             DDP_OK,
          "queue", &err);
     (void)add_way(b, "mpi, queue", through_queue, x);
     for (int i = 0; i < count && b->way_count < MAX_WAYS; i++) {

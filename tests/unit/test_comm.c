@@ -189,7 +189,7 @@ static ddp_communicator *open_fake(member *m, fake *f, int64_t step_timeout_ms)
     ddp_communicator *c = NULL;
     const ddp_host host = ddp_log_host(&m->log);
 
-    CHECK(ddp_communicator_open(m->group, &f->loaded, &host, NULL, step_timeout_ms, &c, &m->err) == DDP_OK);
+    CHECK(ddp_communicator_open(m->group, &f->loaded, &host, NULL, -1, step_timeout_ms, &c, &m->err) == DDP_OK);
     CHECK(f->loaded.live == 1);
     return c;
 }
@@ -336,7 +336,8 @@ static void body_missing(member *m)
     ddp_communicator *c;
     const ddp_host host = ddp_log_host(&m->log);
 
-    CHECK(ddp_communicator_open(m->group, &the_fake->loaded, &host, NULL, 1000, &c, &m->err) == DDP_ERR_UNSUPPORTED);
+    CHECK(ddp_communicator_open(m->group, &the_fake->loaded, &host, NULL, -1, 1000, &c, &m->err) ==
+          DDP_ERR_UNSUPPORTED);
     CHECK(contains(m->err.msg, "broadcast, host memory") && contains(m->err.msg, "/nowhere/fake.so"));
     CHECK(!contains(m->err.msg, "barrier") && the_fake->opens == 0);
 }
@@ -539,7 +540,7 @@ static void body_deaf_at_opening(member *m)
     const ddp_host host = ddp_log_host(&m->log);
     ddp_failure failure = {0};
 
-    CHECK(ddp_communicator_open(m->group, &the_fake->loaded, &host, NULL, LONG_MS, &c, &m->err) == DDP_ERR_ABORTED);
+    CHECK(ddp_communicator_open(m->group, &the_fake->loaded, &host, NULL, -1, LONG_MS, &c, &m->err) == DDP_ERR_ABORTED);
     CHECK(c == NULL && the_fake->loaded.live == 1); /* still in the call */
     CHECK(contains(m->err.msg, "backend \"fake\" did not connect rank 0") &&
           contains(m->err.msg, "0.3 s (rendezvous_timeout)"));
@@ -659,7 +660,7 @@ static ddp_status open_gloo(member *m, ddp_communicator **c)
 {
     static const ddp_host quiet = {.struct_size = sizeof(quiet)};
 
-    return ddp_communicator_open(m->group, &gloo[m->rank], &quiet, gloo_config, LONG_MS * 10, c, &m->err);
+    return ddp_communicator_open(m->group, &gloo[m->rank], &quiet, gloo_config, -1, LONG_MS * 10, c, &m->err);
 }
 
 /* Returns when every rank has it open; false, which is noted, leaves nothing open. */

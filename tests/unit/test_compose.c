@@ -175,7 +175,7 @@ static ddp_communicator *open_wire(member *m)
     const ddp_host host = ddp_log_host(&m->log);
     ddp_communicator *c = NULL;
 
-    CHECK(ddp_communicator_open(m->group, &end_of(m)->loaded, &host, end_of(m), LONG_MS, &c, &m->err) == DDP_OK);
+    CHECK(ddp_communicator_open(m->group, &end_of(m)->loaded, &host, end_of(m), -1, LONG_MS, &c, &m->err) == DDP_OK);
     end_of(m)->calls = 0;
     return c;
 }

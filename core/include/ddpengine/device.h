@@ -1,8 +1,9 @@
 /* ddpengine/device.h -- kind `device`: runs programs, updates parameters.
  *
- * All calls of one device come from one thread, except `flat` and `copy`, which may also come from the queue thread on
- * memory that no running kernel touches. Several devices of one process have a thread each; a copy, and an update with peers, may
- * then name memory that another device of the plugin has given. Between the first and the last step nothing of the device's own allocates.
+ * All calls of one device come from one thread, except `flat` and `copy` of a device with CAP_HOST_MEMORY, which may also come
+ * from the queue thread on memory that no running kernel touches, and except the calls that name DDP_QUEUE_LANE, which all come
+ * from the queue thread. Several devices of one process have a thread each; a copy, and an update with peers, may then name memory
+ * that another device of the plugin has given. Between the first and the last step nothing of the device's own allocates.
  */
 #ifndef DDPENGINE_DEVICE_H
 #define DDPENGINE_DEVICE_H
@@ -20,6 +21,8 @@ extern "C" {
 #define DDP_DEVICE_CAP_OVERLAP (1ull << 1) /* run() returns before the kernels are done */
 #define DDP_DEVICE_CAP_PEERS   (1ull << 2) /* optim_step honours ddp_optim.peers */
 #define DDP_DEVICE_CAP_BF16    (1ull << 3) /* knows DDP_PRECISION_BF16; open may still refuse it, with the reason */
+#define DDP_DEVICE_CAP_QUEUES  (1ull << 4) /* the slots from host_alloc on; set where CAP_HOST_MEMORY is not */
+#define DDP_DEVICE_CAP_CUDA    (1ull << 5) /* its memory and its streams are CUDA's: DDP_CAP_MEM_CUDA reduces them in place */
 
 /* BF16: operands of matrix products and convolutions are rounded to bf16, their sums are f32; parameters, gradients, optimiser
  * state, normalisation and loss are f32, as under PyTorch's autocast. */
@@ -34,6 +37,8 @@ typedef struct ddp_device_params {
     uint32_t threads;              /* compute threads, at least 1 */
     uint32_t precision;            /* DDP_PRECISION_* */
     uint32_t local_rank, local_size;
+    uint32_t deterministic; /* 1: the same bits in every run, whatever a measurement would choose */
+    uint32_t reserved0;
 } ddp_device_params;
 
 typedef struct ddp_device_info { /* zeroed by the core */
@@ -56,14 +61,16 @@ typedef struct ddp_bind {
 
 typedef struct ddp_run {
     uint32_t struct_size, flags;
-    void *const *inputs; /* by field, 64-byte aligned device memory of N samples; stays valid until the run is done */
+    /* By field, 64-byte aligned memory of N samples, the device's or, with CAP_QUEUES, of host_alloc; it stays valid, and what a
+     * kernel reads unchanged, until the run is done. */
+    void *const *inputs;
     ddp_random random;   /* of this micro-step on this rank */
 } ddp_run;
 
 /* Ranks that see each other's memory: the gradient of a slice is the mean of grads[0 .. count - 1], added in that order, with the
  * bits of an all_reduce with DDP_AVG, and slice->grad is not used; the new parameters go to each of params, slice->param among
  * them. All are addresses of the slice's first element. *not_finite gets the index of the first mean that is not finite, or
- * slice->count. grads NULL: the gradient is slice->grad, and *not_finite is not written. */
+ * slice->count, by the end of the next sync. grads NULL: the gradient is slice->grad, and *not_finite is not written. */
 typedef struct ddp_optim_peers {
     uint32_t struct_size, count;
     const float *const *grads;
@@ -95,6 +102,8 @@ enum {
     DDP_FLAT_SUM_SQUARES /* result.value: in double, fixed order, the same bits for every thread count and CPU */
 };
 
+#define DDP_FLAT_PENDING 1024u /* results of flat_async that are not known yet */
+
 typedef struct ddp_flat_result {
     uint64_t index;
     double value;
@@ -108,6 +117,10 @@ typedef struct ddp_device_peaks {
 } ddp_device_peaks;
 
 enum { DDP_COPY_TO_DEVICE = 1, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE };
+
+/* Of DDP_DEVICE_CAP_QUEUES. The work of a queue is done in its order, beside that of the other; an event is a place in one queue that
+ * the other, or the host, can wait for. run, optim_step, copy, flat and scale work on COMPUTE. */
+enum { DDP_QUEUE_COMPUTE = 0, DDP_QUEUE_LANE, DDP_QUEUE_COUNT };
 
 typedef struct ddp_device_ops {
     uint32_t struct_size, reserved0;
@@ -128,7 +141,8 @@ typedef struct ddp_device_ops {
     void (*exec_free)(ddp_exec *e);
     ddp_status (*instance_create)(ddp_exec *e, const ddp_bind *bind, ddp_instance **out, ddp_err *err);
     void (*instance_free)(ddp_instance *i);
-    /* Kernels first .. last-1, in order. A label out of range is DDP_ERR_DATA with the row and the value. */
+    /* Kernels first .. last-1, in order. A label out of range is DDP_ERR_DATA with the row and the value, here or, with CAP_OVERLAP,
+     * at the next sync. */
     ddp_status (*run)(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
     ddp_status (*sync)(ddp_device *d, ddp_err *err);
     ddp_status (*optim_step)(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
@@ -139,6 +153,29 @@ typedef struct ddp_device_ops {
     /* May be NULL. Compute thread i, the caller being thread 0, keeps to processors[i] from now on (params.threads of them),
      * until close gives all of them back what the caller had. On failure none is bound. */
     ddp_status (*pin)(ddp_device *d, const int32_t *processors, ddp_err *err);
+    /* Of DDP_DEVICE_CAP_QUEUES; NULL elsewhere. Host memory that copies do not wait for: 64-byte aligned, zero-filled. */
+    ddp_status (*host_alloc)(ddp_device *d, size_t bytes, void **out, ddp_err *err);
+    void (*host_free)(ddp_device *d, void *p);
+    /* Events 0 .. count - 1 are there from now on, none of them waited for. Before any of the calls below. */
+    ddp_status (*events)(ddp_device *d, uint32_t count, ddp_err *err);
+    ddp_status (*event_record)(ddp_device *d, uint32_t queue, uint32_t event, ddp_err *err);
+    /* What comes later in `queue` waits for the newest record of the event; the caller does not. One never recorded is past. */
+    ddp_status (*event_wait)(ddp_device *d, uint32_t queue, uint32_t event, ddp_err *err);
+    ddp_status (*event_sync)(ddp_device *d, uint32_t event, ddp_err *err); /* the caller waits; any thread */
+    /* Between host_alloc and alloc memory, or within the latter; returns before it is done. */
+    ddp_status (*copy_async)(ddp_device *d, uint32_t queue, void *dst, const void *src, size_t bytes, uint32_t direction,
+                             ddp_err *err);
+    /* `flat` on COMPUTE, into host_alloc memory, where the result is once an event behind it is past. At most DDP_FLAT_PENDING. */
+    ddp_status (*flat_async)(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
+                             ddp_err *err);
+    void *(*stream)(ddp_device *d, uint32_t queue); /* of DDP_DEVICE_CAP_CUDA: a cudaStream_t, for ddp_coll.stream */
+    /* x[i] *= by, in double, rounded once; by 0 sets zeros whatever x is. */
+    ddp_status (*scale)(ddp_device *d, float *x, uint64_t count, double by, ddp_err *err);
+    /* `count` parameters from `params` on were written by another than optim_step: on COMPUTE, copies of the device's own are
+     * made anew. Before the first run all are. */
+    ddp_status (*params_changed)(ddp_device *d, const float *params, uint64_t count, ddp_err *err);
+    /* Optional. On any thread, nothing is open: whether device `ordinal` is there and could be opened; keeps nothing. */
+    ddp_status (*check)(const ddp_host *host, const void *config, uint32_t ordinal, ddp_err *err);
 } ddp_device_ops;
 
 #ifdef __cplusplus
