@@ -55,8 +55,8 @@ static const ddp_option train_options[] = {
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
      "Device plugin, and behind a colon which of its devices, as in cuda:1; with parallel = dp or model a list, as in "
-     "cpu:0, "
-     "cpu:1. Of cpu each number is a set of compute threads.",
+     "cpu:0, cpu:1. Of cpu each number is a set of compute threads; cuda alone is a GPU for each rank of a host, in "
+     "their order. auto: cuda where this machine has a GPU, else cpu.",
      DDP_OPT_STRING, R | L, AT(device)},
     {"threads", "0", "0..4096",
      "Compute threads of a device; 0 is the processors divided by the ranks on this host and by the devices of a rank.",

@@ -14,7 +14,8 @@ static ddp_status split_device(const char *text, char *name, size_t capacity, ui
 
     if (colon != NULL) n = strtoul(colon + 1, &end, 10);
     if (length == 0 || length >= capacity || (colon != NULL && (end == colon + 1 || *end != '\0' || n > 1023)))
-        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device = %s is not a device; write \"cpu\" or \"cpu:1\"", text);
+        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device = %s is not a device; write cpu, cuda, cuda:1 or auto",
+                        text);
     memcpy(name, text, length);
     name[length] = '\0';
     *ordinal = (uint32_t)n;
@@ -29,6 +30,7 @@ static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
     if (s->device_count == DDP_MAX_DEVICES)
         return ddp_fail(err, DDP_ERR_CONFIG, "[train] device names more than %d devices", DDP_MAX_DEVICES);
     DDP_TRY(split_device(text, name, sizeof(name), &ordinal, err));
+    if (strcmp(text, "cuda") == 0) ordinal = (uint32_t)s->launch.local_rank; /* each rank of a host has its own */
     if (s->device_count == 0) ddp_copy_text(s->device_name, sizeof(s->device_name), name);
     if (strcmp(name, s->device_name) != 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -107,10 +109,17 @@ static ddp_status use_devices(ddp_session *s, ddp_err *err)
     }
 }
 
-ddp_status ddp_session_find_devices(ddp_session *s, ddp_err *err)
+bool ddp_session_device_is_auto(const ddp_session *s)
 {
     const ddp_list *list = &s->config->train->device;
-    const char *const *items = list->items;
+
+    return list->count == 1 && strcmp(((const char *const *)list->items)[0], "auto") == 0;
+}
+
+ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *err)
+{
+    const ddp_list *list = &s->config->train->device;
+    const char *const *items = found != NULL ? &found : list->items;
 
     s->phase = DDP_EXIT_CONFIG;
     s->device_text = ddp_settings_find(&s->config->settings, "train", "device")->value;
@@ -118,6 +127,13 @@ ddp_status ddp_session_find_devices(ddp_session *s, ddp_err *err)
     s->replicas = s->stages = 1;
     for (size_t i = 0; i < list->count; i++)
         if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
+    if (found != NULL || strcmp(s->device_text, "cuda") == 0) {
+        bool numbered = strcmp(s->device_name, "cuda") == 0;
+
+        (void)snprintf(s->device_found, sizeof(s->device_found), numbered ? "%s:%u" : "%s", s->device_name,
+                       s->ordinals[0]);
+        s->device_text = s->device_found;
+    }
     if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */
     return use_devices(s, err);
 }

@@ -12,6 +12,12 @@ ddp_status ddp_hook_check(const ddp_loaded *hook, const ddp_loaded *backend, ddp
         {DDP_CAP_ALL_REDUCE, "all_reduce"}, {DDP_CAP_BROADCAST, "broadcast"}, {DDP_CAP_ALL_TO_ALL, "all_to_all"}};
     uint64_t needs = ((const ddp_hook_ops *)hook->ops)->needs, caps = ((const ddp_backend_ops *)backend->ops)->caps;
 
+    if ((caps & DDP_CAP_MEM_HOST) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "hook \"%s\" works in the host's memory, which backend \"%s\" does not take; name another in "
+                        "[group] backend, such as gloo-tcp, or leave [hook] plugin empty",
+                        hook->desc.name, backend->desc.name);
+
     for (size_t i = 0; i < DDP_COUNT(slots); i++)
         if ((needs & ~caps & slots[i].bit) != 0)
             return ddp_fail(

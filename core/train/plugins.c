@@ -199,16 +199,37 @@ static ddp_status load_hook(ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
+/* [train] device = auto: CUDA's where one is to be had. */
+static ddp_status choose_device(ddp_session *s, const char **found, ddp_err *err)
+{
+    ddp_err why = {.status = DDP_OK};
+    const void *config;
+    ddp_loaded *p;
+
+    *found = "cpu";
+    if (ddp_registry_load(s->registry, DDP_KIND_DEVICE, "cuda", &p, &why) == DDP_OK) {
+        DDP_TRY(ddp_config_plugin(s->config, "device.cuda", &p->desc, &config, err));
+        if (((const ddp_device_ops *)p->ops)->check(&s->host, config, (uint32_t)s->launch.local_rank, &why) == DDP_OK)
+            *found = "cuda";
+    }
+    if (s->launch.local_rank == 0)
+        ddp_log_line(s->log, DDP_LOG_INFO, "device = auto: %s%s%s", *found, why.msg[0] != '\0' ? ", for " : "",
+                     why.msg);
+    return DDP_OK;
+}
+
 static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 {
     ddp_config *c = s->config;
+    const char *found = NULL;
 
     s->phase = DDP_EXIT_CONFIG;
     if (c->group->interface[0] != '\0' &&
         ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
         return ddp_at_key(s, "group", "interface", err);
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
-    DDP_TRY(ddp_session_find_devices(s, err));
+    if (ddp_session_device_is_auto(s)) DDP_TRY(choose_device(s, &found, err));
+    DDP_TRY(ddp_session_find_devices(s, found, err));
     if (s->launch.purpose != DDP_TO_GENERATE) {
         DDP_TRY(load_backends(s, err));
         DDP_TRY(load_init(s, err));

@@ -39,6 +39,8 @@ ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
 /* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when it returns;
  * `finite`: what this rank has seen of the gradients. Submits and waits. */
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err);
+/* What the update has seen of the gradients, before that: element `at` of the arena, in bucket `index`, is not finite. */
+void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at);
 /* Looks for what is not finite in an arena of gradients of this rank, as is done for buckets. */
 ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err);
 

@@ -101,7 +101,8 @@ typedef struct ddp_session {
     const void *init_config, *hook_config;
     char address[64];                                 /* of [group] interface, "" where that is not given */
     char url[DDP_ENDPOINT_MAX + 64], device_name[64]; /* of the device plugin */
-    const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1" */
+    const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1"; or: */
+    char device_found[80];                            /* what device = auto or cuda stands for, "cuda:1" */
     uint32_t ordinals[DDP_MAX_DEVICES], device_count;
     uint32_t replicas; /* of this process, which share a batch out: devices with parallel = dp, else 1 */
     uint32_t stages;   /* of this process, which divide the model up: devices with parallel = model, else 1 */

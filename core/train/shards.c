@@ -20,7 +20,7 @@ struct ddp_shards {
     float **slice_params;    /* the same at the slice in hand */
     const float **slice_grads;
     ddp_optim_peers peers;
-    uint64_t *not_finite; /* by bucket */
+    uint64_t *not_finite; /* by bucket, host memory that the device sees */
     uint64_t *tickets;    /* by bucket, of the parameters on their way */
     ddp_lane *lane;       /* of the parameters, where they are not in host memory and go by collectives; else NULL */
 };
@@ -66,10 +66,10 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
     s->slice_grads = ddp_alloc(world * sizeof(*s->slice_grads), err);
     s->tickets = ddp_alloc(t->s->layout->bucket_count * sizeof(*s->tickets), err);
-    s->not_finite = ddp_alloc(t->s->layout->bucket_count * sizeof(*s->not_finite), err);
     if (s->params == NULL || s->grads == NULL || s->slice_params == NULL || s->slice_grads == NULL ||
-        s->tickets == NULL || s->not_finite == NULL)
+        s->tickets == NULL)
         return err->status;
+    DDP_TRY(ddp_host_memory(t->s, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
     s->peers = (ddp_optim_peers){.struct_size = sizeof(s->peers), .count = world, .params = s->slice_params};
     return DDP_OK;
 }
@@ -129,7 +129,7 @@ void ddp_shards_close(ddp_trainer *t)
     free(s->slice_params);
     free(s->slice_grads);
     free(s->tickets);
-    free(s->not_finite);
+    ddp_host_free(t->s, s->not_finite);
     ddp_lane_close(s->lane);
     free(s);
 }
@@ -162,7 +162,7 @@ static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 }
 
 /* ---- direct ------------------------------------------------------------------------------------------------------------- */
-static void point_peers(ddp_trainer *t, uint32_t b, const ddp_optim_slice *slice, bool mean)
+static void point_peers(ddp_trainer *t, const ddp_optim_slice *slice, bool mean)
 {
     ddp_shards *s = t->shards;
     uint64_t first = (uint64_t)(slice->param - t->params);
@@ -172,8 +172,12 @@ static void point_peers(ddp_trainer *t, uint32_t b, const ddp_optim_slice *slice
         s->slice_grads[r] = s->grads[r] + first;
     }
     s->peers.grads = mean ? s->slice_grads : NULL;
-    s->peers.not_finite = &s->not_finite[b];
-    s->not_finite[b] = slice->count;
+}
+
+static void point_result(ddp_shards *s, uint64_t *not_finite, uint64_t count)
+{
+    s->peers.not_finite = not_finite;
+    *not_finite = count;
 }
 
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
@@ -184,7 +188,8 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         ddp_optim_slice slice = slice_of(t, b);
 
-        point_peers(t, b, &slice, true);
+        point_peers(t, &slice, true);
+        point_result(s, &s->not_finite[b], slice.count);
         slice.param = t->grads + (slice.param - t->params);
         if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &mean, &slice, err));
         DDP_TRY(ddp_clip_measure(t, b, s->rank, s->rank + 1, err));
@@ -192,22 +197,36 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
+ddp_status ddp_shards_launch(ddp_trainer *t, uint64_t *not_finite, ddp_err *err)
 {
     ddp_shards *s = t->shards;
 
-    *finite = true;
     t->optim.peers = &s->peers;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         ddp_optim_slice slice = slice_of(t, b);
 
         if (slice.count == 0) continue;
-        point_peers(t, b, &slice, t->clip == NULL);
+        point_peers(t, &slice, t->clip == NULL);
+        point_result(s, &not_finite[b], slice.count);
         DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
     }
+    return DDP_OK;
+}
+
+bool ddp_shards_finite(const ddp_trainer *t, uint32_t b, const uint64_t *not_finite)
+{
+    uint64_t count = slice_of(t, b).count;
+
+    return count == 0 || not_finite[b] >= count;
+}
+
+ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
+{
+    DDP_TRY(ddp_shards_launch(t, t->shards->not_finite, err));
     DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    *finite = true;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++)
-        *finite = *finite && s->not_finite[b] >= slice_of(t, b).count;
+        *finite = *finite && ddp_shards_finite(t, b, t->shards->not_finite);
     return DDP_OK;
 }
 

@@ -1,5 +1,6 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
+#include "train/ahead.h"
 #include "train/clip.h"
 #include "train/crew.h"
 #include "train/dp.h"
@@ -136,9 +137,8 @@ static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     return DDP_OK;
 }
 
-/* All ranks come here in the same step; the lowest rank with a culprit is the cause that everyone names. `device`: which of its
- * devices has it, NULL: it has one. */
-static ddp_status not_finite(ddp_trainer *t, const char *device, ddp_err *err)
+/* All ranks come here in the same step; the lowest rank with a culprit is the cause that everyone names. */
+ddp_status ddp_trainer_not_finite(ddp_trainer *t, const char *device, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group), guilty = 0;
     const void *texts[world];
@@ -195,7 +195,7 @@ static ddp_status clip_and_update(ddp_trainer *t, double *wait_ms, ddp_err *err)
     uint32_t buckets = t->s->layout->bucket_count;
 
     if (t->shards != NULL) DDP_TRY(gather_squares(t, wait_ms, err));
-    if (!ddp_clip_apply(t)) return not_finite(t, NULL, err);
+    if (!ddp_clip_apply(t)) return ddp_trainer_not_finite(t, NULL, err);
     for (uint32_t b = 0; b < buckets; b++) DDP_TRY(update_bucket(t, b, err));
     return DDP_OK;
 }
@@ -206,7 +206,7 @@ static ddp_status take_bucket(ddp_trainer *t, uint32_t b, double *wait_ms, ddp_r
 
     if (last) { /* it brings the verdict on all: a run that ends leaves it unapplied */
         ddp_reducer_result(t->reducer, reduced);
-        if (!reduced->finite) return not_finite(t, NULL, err);
+        if (!reduced->finite) return ddp_trainer_not_finite(t, NULL, err);
     }
     DDP_TRY(ddp_reducer_take(t->reducer, b, err));
     if (t->clip == NULL) return update_bucket(t, b, err);
@@ -246,9 +246,9 @@ static ddp_status find_not_finite(ddp_trainer *t, ddp_err *err)
     for (uint32_t i = 0; i < arenas; i++) {
         DDP_TRY(ddp_reducer_scan(t->reducer, i == 0 ? t->grads : t->crew->all[i]->grads, err));
         ddp_reducer_culprit(t->reducer, own, sizeof(own));
-        if (own[0] != '\0') return not_finite(t, i == 0 ? NULL : t->crew->members[i].name, err);
+        if (own[0] != '\0') return ddp_trainer_not_finite(t, i == 0 ? NULL : t->crew->members[i].name, err);
     }
-    return not_finite(t, NULL, err);
+    return ddp_trainer_not_finite(t, NULL, err);
 }
 
 /* All ranks meet and have each other's scalars; adds the time to *wait_ms. */
@@ -306,10 +306,21 @@ static ddp_status update(ddp_trainer *t, uint64_t micros, double loss_sum, doubl
     return reduce_and_update(t, wait_ms, reduced, err);
 }
 
+void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
+{
+    char warning[512];
+
+    if (r->step == t->start_step + 1) t->first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
+    ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms, r->step_ms - r->data_ms - r->wait_ms, r->wait_ms);
+    if (t->observer == NULL) return;
+    ddp_observe_step(t->observer, r);
+    if (ddp_group_take_warning(t->group, warning, sizeof(warning)))
+        ddp_observe_event(t->observer, "warning", warning, NULL);
+}
+
 static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wait_ms, double samples)
 {
     double step_s = (double)(ddp_now_ns() - from) * 1e-9;
-    char warning[512];
     ddp_step_record r = {.step = t->step,
                          .epoch = t->epoch + 1,
                          .loss = t->loss,
@@ -320,12 +331,7 @@ static void record_step(ddp_trainer *t, int64_t from, double data_ms, double wai
                          .wait_ms = wait_ms,
                          .samples_per_s = samples * ddp_group_world(t->group) / step_s};
 
-    if (t->step == t->start_step + 1) t->first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
-    ddp_group_report_step(t->group, (int64_t)t->step, data_ms, r.step_ms - data_ms - wait_ms, wait_ms);
-    if (t->observer == NULL) return;
-    ddp_observe_step(t->observer, &r);
-    if (ddp_group_take_warning(t->group, warning, sizeof(warning)))
-        ddp_observe_event(t->observer, "warning", warning, NULL);
+    ddp_trainer_record(t, &r);
 }
 
 /* Forward and backward of `micros` micro-batches. */
@@ -354,6 +360,7 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
     double loss_sum = 0.0, samples = 0.0, wait_ms = 0.0;
     ddp_reduced reduced = {0};
 
+    if (t->ahead != NULL) return ddp_ahead_step(t, err);
     micros = DDP_MIN_OF(micros, left);
     if (micros == 0) return DDP_IN_PROGRESS;
     ddp_trace_step(t->trace, t->step + 1);

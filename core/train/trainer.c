@@ -1,6 +1,7 @@
 /* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
  * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
 #include "train/trainer.h"
+#include "train/ahead.h"
 #include "train/clip.h"
 #include "train/dp.h"
 #include "train/memory.h"
@@ -151,6 +152,7 @@ static void release(ddp_trainer *t)
     ddp_reducer_close(t->reducer);
     ddp_hooked_close(t->hooked);
     ddp_lane_close(t->lane);
+    ddp_ahead_close(t);
     ddp_images_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
@@ -177,7 +179,8 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .sampler_ops = src->sampler_ops,
                            .sampler = src->sampler,
                            .batch_size = t->s->batches.batch_size * t->s->replicas,
-                           .hold = t->s->stages, /* stage 0 has so many in flight */
+                           /* stage 0 has so many in flight; a device that runs ahead still copies one */
+                           .hold = t->ahead != NULL ? 2 : t->s->stages,
                            .parts = t->s->replicas,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
@@ -281,10 +284,15 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
     while (!step_limit(t) && t->stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
-        if (check > 0 && t->step % check == 0) DDP_TRY(ddp_trainer_check_replicas(t, err));
-        if (every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch) DDP_TRY(ddp_trainer_save(t, err));
+        bool checks = check > 0 && t->step % check == 0,
+             saves = every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch;
+
+        if (checks || saves) DDP_TRY(ddp_ahead_finish(t, err));
+        if (checks) DDP_TRY(ddp_trainer_check_replicas(t, err));
+        if (saves) DDP_TRY(ddp_trainer_save(t, err));
     }
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
+    DDP_TRY(ddp_ahead_finish(t, err));
     if (t->cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
     t->epoch++;
     t->cursor = 0;
@@ -349,6 +357,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
                                   s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));
+    DDP_TRY(ddp_ahead_open(t, err));
     if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
     t->overlap = choose_overlap(t);

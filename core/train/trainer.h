@@ -4,6 +4,7 @@
  *   step.c      one update: micro-steps, buckets, optimiser
  *   memory.c    the device's arenas as the host sees them
  *   lane.c      collectives on the memory of a device that is not the host's
+ *   ahead.c     a step begins before the one before it has ended, on a device that can
  *   shards.c    the update in shares: a share of the parameters and of the optimiser's state each
  *   states.c    the optimiser's state, and the whole of it for a checkpoint
  *   schedule.c  the learning rate of each update; clip.c the norm of its gradients
@@ -47,6 +48,7 @@ typedef struct ddp_crew ddp_crew;
 typedef struct ddp_dp ddp_dp;
 typedef struct ddp_pipeline ddp_pipeline;
 typedef struct ddp_clip ddp_clip;
+typedef struct ddp_ahead ddp_ahead;
 typedef struct ddp_profile ddp_profile;
 
 typedef struct ddp_trainer {
@@ -70,6 +72,7 @@ typedef struct ddp_trainer {
     } host;                   /* memory.h: the arenas or images of them; NULL: not opened */
     float *whole[2], *bounce; /* states.c, host memory */
     float *probe;             /* link.c: device memory that a backend reduces */
+    ddp_ahead *ahead;         /* steps begin before the one before has ended; NULL: they do not */
     ddp_lane *lane;           /* of the gradients, where the device's memory is not the host's; else NULL */
     bool comm_memory;         /* params and grads are the backend's memory */
     ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
@@ -104,6 +107,11 @@ ddp_status ddp_trainer_step(ddp_trainer *t,
 /* Forward and backward of the batch on this trainer's device; adds loss x samples. `last` of the step: buckets may go out. */
 ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
                                   ddp_err *err);
+/* In the order of the steps: the metrics of one that has ended. */
+void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r);
+/* A loss or gradient of step t->step + 1 is not finite, on some rank; collective, ends the run. `device`: which of this process has it,
+ * NULL: it has one. */
+ddp_status ddp_trainer_not_finite(ddp_trainer *t, const char *device, ddp_err *err);
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 void ddp_trainer_optimizer(ddp_trainer *t);          /* fills t->optim from the config */
 /* Sets t->shards where each rank is to update a share of the parameters. */
@@ -119,6 +127,10 @@ uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t w
 /* Direct. This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
  * *finite: whether these shares of the mean gradients are. With clipping ddp_shards_mean comes first. */
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
+/* The first half of it: nothing is waited for. not_finite, by bucket, as ddp_optim_peers has it; behind it tells whether bucket b's
+ * share is finite. */
+ddp_status ddp_shards_launch(ddp_trainer *t, uint64_t *not_finite, ddp_err *err);
+bool ddp_shards_finite(const ddp_trainer *t, uint32_t b, const uint64_t *not_finite);
 /* Direct. This rank's shares of the mean gradients in their place, and their squares measured. */
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err);
 /* Not direct. The reducer has left this rank's share of bucket b: updates it and sends the parameters to all. */

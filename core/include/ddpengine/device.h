@@ -70,7 +70,8 @@ typedef struct ddp_run {
 /* Ranks that see each other's memory: the gradient of a slice is the mean of grads[0 .. count - 1], added in that order, with the
  * bits of an all_reduce with DDP_AVG, and slice->grad is not used; the new parameters go to each of params, slice->param among
  * them. All are addresses of the slice's first element. *not_finite gets the index of the first mean that is not finite, or
- * slice->count, by the end of the next sync. grads NULL: the gradient is slice->grad, and *not_finite is not written. */
+ * slice->count; with CAP_QUEUES it is host_alloc memory that holds slice->count before, and the index once a sync or an event
+ * behind the call is past. grads NULL: the gradient is slice->grad, and *not_finite is not written. */
 typedef struct ddp_optim_peers {
     uint32_t struct_size, count;
     const float *const *grads;
@@ -142,7 +143,7 @@ typedef struct ddp_device_ops {
     ddp_status (*instance_create)(ddp_exec *e, const ddp_bind *bind, ddp_instance **out, ddp_err *err);
     void (*instance_free)(ddp_instance *i);
     /* Kernels first .. last-1, in order. A label out of range is DDP_ERR_DATA with the row and the value, here or, with CAP_OVERLAP,
-     * at the next sync. */
+     * at the next sync, or at a later run when it is known by then. */
     ddp_status (*run)(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
     ddp_status (*sync)(ddp_device *d, ddp_err *err);
     ddp_status (*optim_step)(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
