@@ -23,6 +23,7 @@ include $(srcdir)/tests/unit/data.mk
 include $(srcdir)/tests/unit/checkpoint.mk
 include $(srcdir)/tests/unit/observe.mk
 include $(srcdir)/tests/unit/device.mk
+include $(srcdir)/tests/unit/cuda.mk
 include $(srcdir)/tests/unit/train.mk
 include $(srcdir)/tests/unit/conform.mk
 include $(srcdir)/tests/integration/local.mk

@@ -26,6 +26,7 @@ static ddp_status do_job(ddp_crew *c, ddp_member *m, uint32_t job, ddp_err *err)
         return c->work(c->ctx, m, job, err);
     case DDP_JOB_CLOSE:
         (void)c->work(c->ctx, m, job, err);
+        ddp_shards_close(&m->trainer); /* in memory of the device's */
         ddp_session_close_device(&m->session);
         return DDP_OK;
     case DDP_JOB_MEAN: return ddp_shards_mean(&m->trainer, err);

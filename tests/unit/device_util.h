@@ -1,4 +1,5 @@
-/* device_util.h -- runs programs on the built CPU device and in the double reference, and compares. */
+/* device_util.h -- runs programs on a built device, the CPU's unless a test says otherwise, and in the double reference, and
+ * compares. Where a device's memory is its own, the job's arrays are the host's side of it. */
 #ifndef DDP_TEST_DEVICE_UTIL_H
 #define DDP_TEST_DEVICE_UTIL_H
 
@@ -30,7 +31,8 @@ typedef struct fixture {
     const ddp_plugin *plugin;
     const ddp_device_ops *ops;
     ddp_device *device; /* NULL: this CPU cannot do the precision that was asked for */
-    bool half; /* products in bf16: inputs and parameters are numbers that bf16 has, which makes each op exact */
+    bool half;  /* products in bf16: inputs and parameters are numbers that bf16 has, which makes each op exact */
+    bool apart; /* its memory is not the host's */
     ddp_err err;
 } fixture;
 
@@ -46,20 +48,27 @@ static inline const char *build_dir(void)
     return dir != NULL ? dir : DDP_BUILDDIR;
 }
 
-/* All options of the device at 0, which are their defaults. */
-static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precision)
+static inline void fixture_load(fixture *f, const char *file)
 {
-    static const uint64_t config[8];
-    ddp_device_params p = {.struct_size = sizeof(p), .threads = threads, .precision = precision, .local_size = 1};
     char path[4096];
 
     memset(f, 0, sizeof(*f));
-    (void)snprintf(path, sizeof(path), "%s/.libs/device_cpu.so", build_dir());
+    (void)snprintf(path, sizeof(path), "%s/%s", build_dir(), file);
     f->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (f->handle == NULL) fail_msg("%s", dlerror());
     f->plugin = dlsym(f->handle, DDP_PLUGIN_SYMBOL);
     assert_non_null(f->plugin);
     f->ops = f->plugin->ops;
+    f->apart = (f->ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0;
+}
+
+/* All options of the device at 0, which are their defaults. */
+static inline void fixture_open_in(fixture *f, uint32_t threads, uint32_t precision)
+{
+    static const uint64_t config[8];
+    ddp_device_params p = {.struct_size = sizeof(p), .threads = threads, .precision = precision, .local_size = 1};
+
+    fixture_load(f, ".libs/device_cpu.so");
     f->half = precision == DDP_PRECISION_BF16;
     if (f->half && !__builtin_cpu_supports("avx512bf16")) return;
     OK(f, f->ops->open(NULL, config, &p, &f->device, &f->err));
@@ -176,6 +185,8 @@ typedef struct job {
     bool add;         /* the gradients are added to what is there */
     double tolerance; /* relative to 1 + |expected|; 0 is 1e-5 */
     bool by_scale;    /* instead relative to the value's largest element, for gradients that are small all over */
+    bool
+        by_norm; /* instead of the elements their distance altogether, relative to the value's norm: what rounding moves */
     ddp_random random;
     /* set up by job_open */
     ddp_ref_tensor *ref;
@@ -183,6 +194,7 @@ typedef struct job {
     float *buffers; /* of the model */
     uint64_t buffer_elements;
     uint32_t input_count;
+    ddp_bind bind; /* the device's side */
     ddp_lowered *lowered;
     ddp_planned *planned;
     ddp_exec *exec;
@@ -194,6 +206,38 @@ static inline void *aligned(size_t bytes)
     void *p = NULL;
 
     assert_int_equal(posix_memalign(&p, 64, bytes + 64), 0);
+    return p;
+}
+
+/* ---- the device's side of an array; itself where the host's memory is the device's */
+static inline void *job_mirror(job *j, void *host, size_t bytes)
+{
+    void *p = host;
+
+    if (j->f->apart) OK(j->f, j->f->ops->alloc(j->f->device, bytes, &p, &j->f->err));
+    return p;
+}
+
+static inline void job_up(job *j, const void *device, const void *host, size_t bytes)
+{
+    if (!j->f->apart) return;
+    OK(j->f, j->f->ops->copy(j->f->device, (void *)device, host, bytes, DDP_COPY_TO_DEVICE, &j->f->err));
+}
+
+static inline void job_down(job *j, void *host, const void *device, size_t bytes)
+{
+    if (!j->f->apart) return;
+    OK(j->f, j->f->ops->copy(j->f->device, host, device, bytes, DDP_COPY_TO_HOST, &j->f->err));
+}
+
+static inline size_t job_arena_bytes(const job *j) { return (size_t)j->planned->plan.arena_bytes + CANARY * 4; }
+
+static inline void *job_host_memory(job *j, size_t bytes)
+{
+    void *p;
+
+    if (!j->f->apart) return aligned(bytes);
+    OK(j->f, j->f->ops->host_alloc(j->f->device, bytes, &p, &j->f->err));
     return p;
 }
 
@@ -218,7 +262,7 @@ static inline void job_fill_value(job *j, uint32_t i)
         j->ref[i].data[e] = j->buffers[v->offset + (uint64_t)e] = fabsf(random_float(j->seed)) + 0.125f;
     if (v->kind != DDP_VALUE_INPUT) return;
     if (v->index >= (int32_t)j->input_count) j->input_count = (uint32_t)v->index + 1;
-    j->inputs[v->index] = aligned((size_t)v->elements * ddp_dtype_size(v->dtype));
+    j->inputs[v->index] = job_host_memory(j, (size_t)v->elements * ddp_dtype_size(v->dtype));
     for (int64_t e = 0; e < v->elements; e++) {
         if (v->dtype == DDP_I64) {
             int64_t label = (int64_t)(random_bits(j->seed) % (uint64_t)j->classes);
@@ -234,12 +278,11 @@ static inline void job_open(job *j)
 {
     fixture *f = j->f;
     uint64_t floats = j->arena_elements;
-    ddp_bind bind = {.struct_size = sizeof(bind)};
     size_t bytes;
 
     j->ref = calloc(j->p->value_count, sizeof(*j->ref));
     j->inputs = calloc(j->p->value_count + 1, sizeof(*j->inputs));
-    j->params = aligned(floats * 4);
+    j->params = aligned((floats + CANARY) * 4);
     j->grads = aligned((floats + CANARY) * 4);
     j->before = aligned((floats + CANARY) * 4);
     for (uint32_t i = 0; i < j->p->value_count; i++)
@@ -255,11 +298,14 @@ static inline void job_open(job *j)
     bytes = (size_t)j->planned->plan.arena_bytes;
     j->arena = aligned(bytes + CANARY * 4);
     poison(j->arena, bytes / 4 + CANARY);
-    bind.arena = j->arena;
-    bind.params = j->params;
-    bind.grads = j->grads;
-    bind.buffers = j->buffers;
-    OK(f, f->ops->instance_create(j->exec, &bind, &j->instance, &f->err));
+    j->bind.struct_size = sizeof(j->bind);
+    j->bind.arena = job_mirror(j, j->arena, job_arena_bytes(j));
+    j->bind.params = job_mirror(j, j->params, (floats + CANARY) * 4);
+    j->bind.grads = job_mirror(j, j->grads, (floats + CANARY) * 4);
+    j->bind.buffers = job_mirror(j, j->buffers, (j->buffer_elements + CANARY) * 4);
+    OK(f, f->ops->instance_create(j->exec, &j->bind, &j->instance, &f->err));
+    job_up(j, j->bind.params, j->params, (floats + CANARY) * 4);
+    job_up(j, j->bind.buffers, j->buffers, (j->buffer_elements + CANARY) * 4);
 }
 
 static inline void job_close(job *j)
@@ -269,7 +315,15 @@ static inline void job_close(job *j)
     ddp_plan_free(j->planned);
     j->f->ops->lowered_free(j->f->device, j->lowered);
     for (uint32_t i = 0; i < j->p->value_count; i++) free(j->ref[i].data);
-    for (uint32_t i = 0; i < j->input_count; i++) free(j->inputs[i]);
+    for (uint32_t i = 0; i < j->input_count; i++)
+        if (j->f->apart)
+            j->f->ops->host_free(j->f->device, j->inputs[i]);
+        else
+            free(j->inputs[i]);
+    if (j->f->apart) {
+        void *const mine[] = {j->bind.arena, (void *)j->bind.params, j->bind.grads, j->bind.buffers};
+        for (size_t i = 0; i < DDP_COUNT(mine); i++) j->f->ops->free(j->f->device, mine[i]);
+    }
     free(j->ref);
     free(j->inputs);
     free(j->params);
@@ -292,14 +346,40 @@ static inline ddp_status job_run(job *j)
     if (!j->add) poison(j->before, j->arena_elements + CANARY);
     memcpy(j->grads, j->before, (j->arena_elements + CANARY) * 4);
     poison(j->arena, (size_t)j->planned->plan.arena_bytes / 4 + CANARY);
+    job_up(j, j->bind.grads, j->grads, (j->arena_elements + CANARY) * 4);
+    job_up(j, j->bind.arena, j->arena, job_arena_bytes(j));
     status = j->f->ops->run(j->instance, &r, 0, cut, &j->f->err);
-    return status != DDP_OK ? status : j->f->ops->run(j->instance, &r, cut, count, &j->f->err);
+    if (status == DDP_OK) status = j->f->ops->run(j->instance, &r, cut, count, &j->f->err);
+    if (status == DDP_OK) status = j->f->ops->sync(j->f->device, &j->f->err);
+    if (status != DDP_OK) return status;
+    job_down(j, j->grads, j->bind.grads, (j->arena_elements + CANARY) * 4);
+    job_down(j, j->buffers, j->bind.buffers, (j->buffer_elements + CANARY) * 4);
+    job_down(j, j->arena, j->bind.arena, job_arena_bytes(j));
+    return DDP_OK;
+}
+
+static inline void compare_norm(const job *j, const ddp_value *v, uint32_t index, const float *got, const float *before)
+{
+    double far = 0.0, norm = 0.0;
+
+    for (int64_t e = 0; e < v->elements; e++) {
+        double want = j->ref[index].data[e], is = (double)got[e] - (before != NULL ? (double)before[e] : 0.0);
+        far += (is - want) * (is - want);
+        norm += want * want;
+    }
+    if (!(sqrt(far) <= j->tolerance * sqrt(norm) + 1e-6 * sqrt((double)v->elements)))
+        fail_msg("value %u \"%s\" is %.3g away from what it should be, which is %.3g long (batch %lld)", index, v->name,
+                 sqrt(far), sqrt(norm), (long long)j->p->batch);
 }
 
 static inline void compare(const job *j, const ddp_value *v, uint32_t index, const float *got, const float *before)
 {
     double tolerance = j->tolerance > 0.0 ? j->tolerance : 1e-5, largest = 0.0;
 
+    if (j->by_norm) {
+        compare_norm(j, v, index, got, before);
+        return;
+    }
     for (int64_t e = 0; e < v->elements; e++) largest = fmax(largest, fabs(j->ref[index].data[e]));
     for (int64_t e = 0; e < v->elements; e++) {
         double want = j->ref[index].data[e] + (before != NULL ? (double)before[e] : 0.0);

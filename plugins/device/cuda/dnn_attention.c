@@ -1,0 +1,270 @@
+/* dnn_attention.c -- attention by cuDNN's fused kernels: the graphs that it recognises as attention and runs as one kernel, forward, or
+ * three, backward.
+ *
+ * The order of the operations and the layouts between them are a pattern: cuDNN 9 has kernels for this one, and none for others that
+ * compute the same. Dimensions are (n, heads, t, size); q, k and v are views of the packed qkv. A transposed matrix is the same memory
+ * with its last two dimensions exchanged. The single operation CUDNN_BACKEND_OPERATION_SDPA_FWD has no causal mask before 9.21. */
+#include "dnn_graph.h"
+#include <math.h>
+#include <stdlib.h>
+
+/* Older ones need a padding mask where t is not a multiple of 128, or have known errors. */
+#define LEAST_VERSION 91600
+#define MAX_WORKSPACE ((size_t)2 << 30) /* the gradient keeps the gradients of all scores in bf16 */
+#define BF16          CUDNN_DATA_BFLOAT16
+#define F32           CUDNN_DATA_FLOAT
+enum { Q = 1, K, V, Y, LSE, DY, DQ, DK, DV, DELTA, SCALE, MINUS_INFINITY, ONE, OPERANDS };
+
+struct cu_dnn_attention {
+    cu_attention a;
+    bool training;
+    float scale, minus_infinity, one; /* operands in host memory */
+    cu_graph forward, backward;
+};
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------------ */
+static cu_shape exchanged(cu_shape s)
+{
+    return (cu_shape){{s.dims[0], s.dims[1], s.dims[3], s.dims[2]},
+                      {s.strides[0], s.strides[1], s.strides[3], s.strides[2]}};
+}
+
+static cu_shape packed(const cu_attention *a) /* q, k, v */
+{
+    const int64_t e = a->heads * a->size;
+
+    return (cu_shape){{a->n, a->heads, a->t, a->size}, {a->t * 3 * e, a->size, 3 * e, 1}};
+}
+
+static cu_shape alone(const cu_attention *a) /* y */
+{
+    const int64_t e = a->heads * a->size;
+
+    return (cu_shape){{a->n, a->heads, a->t, a->size}, {a->t * e, a->size, e, 1}};
+}
+
+static cu_shape scores(const cu_attention *a)
+{
+    return (cu_shape){{a->n, a->heads, a->t, a->t}, {a->heads * a->t * a->t, a->t * a->t, a->t, 1}};
+}
+
+static cu_shape per_row(const cu_attention *a)
+{
+    return (cu_shape){{a->n, a->heads, a->t, 1}, {a->heads * a->t, a->t, 1, 1}};
+}
+
+/* ---- what both graphs have --------------------------------------------------------------------------------------------- */
+/* A new virtual tensor that is `mode` of x and b. */
+static cu_node apply(cu_graph *g, cudnnPointwiseMode_t mode, cu_node x, cu_node b, const cu_shape *s)
+{
+    cu_node y = cu_graph_virtual(g, F32, s);
+
+    cu_graph_pointwise(g, mode, F32, -1, x, b, NULL, y);
+    return y;
+}
+
+/* x where the key is not behind the query, else minus infinity. */
+static cu_node mask(cu_graph *g, cu_node x, const cu_shape *s)
+{
+    cu_node row = cu_graph_virtual(g, CUDNN_DATA_INT32, s), col = cu_graph_virtual(g, CUDNN_DATA_INT32, s),
+            seen = cu_graph_virtual(g, CUDNN_DATA_BOOLEAN, s), y = cu_graph_virtual(g, F32, s);
+
+    cu_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, F32, 2, x, NULL, NULL, row);
+    cu_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, F32, 3, x, NULL, NULL, col);
+    cu_graph_pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, col, NULL, seen);
+    cu_graph_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, -1, x, cu_graph_value(g, MINUS_INFINITY), seen, y);
+    return y;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------------- */
+static void build_forward(cu_graph *g, const cu_attention *a, bool training)
+{
+    const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a), row = per_row(a);
+    cu_node score = cu_graph_virtual(g, F32, &s), largest, power, sum, weight;
+
+    cu_graph_matmul(g, cu_graph_tensor(g, Q, BF16, &qkv), cu_graph_tensor(g, K, BF16, &transposed), score);
+    score = apply(g, CUDNN_POINTWISE_MUL, score, cu_graph_value(g, SCALE), &s);
+    if (a->causal) score = mask(g, score, &s);
+    largest = cu_graph_virtual(g, F32, &row);
+    cu_graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, largest);
+    power = apply(g, CUDNN_POINTWISE_EXP, apply(g, CUDNN_POINTWISE_SUB, score, largest, &s), NULL, &s);
+    sum = cu_graph_virtual(g, F32, &row);
+    cu_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, power, sum);
+    cu_graph_pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, largest, apply(g, CUDNN_POINTWISE_LOG, sum, NULL, &row), NULL,
+                       training ? cu_graph_tensor(g, LSE, F32, &row) : cu_graph_virtual(g, F32, &row));
+    weight = cu_graph_virtual(g, BF16, &s);
+    cu_graph_pointwise(g, CUDNN_POINTWISE_DIV, F32, -1, power, sum, NULL, weight);
+    cu_graph_matmul(g, weight, cu_graph_tensor(g, V, BF16, &qkv), cu_graph_tensor(g, Y, BF16, &out));
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------------- */
+/* DELTA, the sums over the rows of dy * y. */
+static cu_node build_delta(cu_graph *g, const cu_attention *a, cu_node dy)
+{
+    const cu_shape out = alone(a), row = per_row(a);
+    const cu_shape between = {{a->n, a->heads, a->t, a->size}, {a->heads * a->t * a->size, a->t * a->size, a->size, 1}};
+    cu_node sum = cu_graph_virtual(g, F32, &row), delta = cu_graph_tensor(g, DELTA, F32, &row);
+
+    cu_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD,
+                    apply(g, CUDNN_POINTWISE_MUL, dy, cu_graph_tensor(g, Y, BF16, &out), &between), sum);
+    cu_graph_pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, sum, cu_graph_value(g, ONE), NULL, delta);
+    return delta;
+}
+
+/* The weights again, from the scores and their log-sum-exp. */
+static cu_node build_weights(cu_graph *g, const cu_attention *a, cu_node q, cu_node k_transposed, cu_node scale)
+{
+    const cu_shape s = scores(a), row = per_row(a);
+    cu_node score = cu_graph_virtual(g, F32, &s);
+
+    cu_graph_matmul(g, q, k_transposed, score);
+    score = apply(g, CUDNN_POINTWISE_MUL, score, scale, &s);
+    score = apply(g, CUDNN_POINTWISE_SUB, score, cu_graph_tensor(g, LSE, F32, &row), &s);
+    if (a->causal) score = mask(g, score, &s);
+    return apply(g, CUDNN_POINTWISE_EXP, score, NULL, &s);
+}
+
+/* to = x transposed, times b */
+static void transposed_product(cu_graph *g, const cu_shape *s, cu_node x, cu_node b, cu_node to)
+{
+    const cu_shape transposed = exchanged(*s);
+    cu_node turned = cu_graph_virtual(g, BF16, &transposed);
+
+    cu_graph_reshape(g, x, turned);
+    cu_graph_matmul(g, turned, b, to);
+}
+
+/* dq is written by one product over all keys, not summed up in memory by many blocks at once: the same bits in every run. */
+static void build_backward(cu_graph *g, const cu_attention *a)
+{
+    const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a);
+    cu_node q = cu_graph_tensor(g, Q, BF16, &qkv), k_transposed = cu_graph_tensor(g, K, BF16, &transposed),
+            v_transposed = cu_graph_tensor(g, V, BF16, &transposed), dy = cu_graph_tensor(g, DY, BF16, &out),
+            scale = cu_graph_value(g, SCALE), delta = build_delta(g, a, dy),
+            weight = build_weights(g, a, q, k_transposed, scale), grad, k;
+
+    transposed_product(g, &s, weight, dy, cu_graph_tensor(g, DV, BF16, &qkv));
+    grad = cu_graph_virtual(g, F32, &s);
+    cu_graph_matmul(g, dy, v_transposed, grad);
+    grad = apply(g, CUDNN_POINTWISE_SUB, grad, delta, &s);
+    grad = apply(g, CUDNN_POINTWISE_MUL, grad, weight, &s);
+    grad = apply(g, CUDNN_POINTWISE_MUL, grad, scale, &s);
+    transposed_product(g, &s, grad, q, cu_graph_tensor(g, DK, BF16, &qkv));
+    k = cu_graph_virtual(g, F32, &qkv);
+    cu_graph_reshape(g, k_transposed, k);
+    cu_graph_matmul(g, grad, k, cu_graph_tensor(g, DQ, BF16, &qkv));
+}
+
+/* ---- create ------------------------------------------------------------------------------------------------------------ */
+static ddp_status check(const cu_dnn *d, const cu_attention *a, ddp_err *err)
+{
+    if (d->l->cudnnGetVersion() < LEAST_VERSION)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "attention by cuDNN needs cuDNN %d.%d or newer, this is %zu",
+                        LEAST_VERSION / 10000, LEAST_VERSION / 100 % 100, d->l->cudnnGetVersion());
+    if (a->dropout != 0 || a->size % 8 != 0 || a->size > 128 || a->t < 2)
+        return ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "attention by cuDNN: heads of size %lld, length %lld, dropout %g: it takes sizes that are multiples of 8 "
+            "up to 128, lengths from 2, no dropout",
+            (long long)a->size, (long long)a->t, a->dropout);
+    return DDP_OK;
+}
+
+ddp_status cu_dnn_attention_create(cu_dnn *d, const cu_attention *a, bool training, cu_dnn_attention **out,
+                                   ddp_err *err)
+{
+    cu_dnn_attention *c;
+    ddp_status status = check(d, a, err);
+
+    if (status != DDP_OK) return status;
+    c = calloc(1, sizeof(*c));
+    if (c == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for attention by cuDNN");
+    c->a = *a;
+    c->training = training;
+    c->scale = (float)a->scale;
+    c->minus_infinity = -INFINITY;
+    c->one = 1;
+    cu_graph_begin(&c->forward, d);
+    cu_graph_begin(&c->backward, d);
+    build_forward(&c->forward, a, training);
+    status = cu_graph_plan(&c->forward, MAX_WORKSPACE, "attention", err);
+    if (status == DDP_OK && training) {
+        build_backward(&c->backward, a);
+        status = cu_graph_plan(&c->backward, MAX_WORKSPACE, "the gradient of attention", err);
+    }
+    if (status != DDP_OK) {
+        cu_dnn_attention_free(c);
+        return status;
+    }
+    *out = c;
+    return DDP_OK;
+}
+
+void cu_dnn_attention_free(cu_dnn_attention *c)
+{
+    if (c == NULL) return;
+    cu_graph_end(&c->forward);
+    cu_graph_end(&c->backward);
+    free(c);
+}
+
+/* ---- run --------------------------------------------------------------------------------------------------------------- */
+/* Before the plan's workspace, in the gradient: DELTA. */
+static size_t delta_bytes(const cu_attention *a)
+{
+    return ((size_t)(a->n * a->heads * a->t) * sizeof(float) + 255) / 256 * 256;
+}
+
+size_t cu_dnn_attention_workspace(const cu_dnn_attention *c, bool gradient)
+{
+    return gradient ? delta_bytes(&c->a) + c->backward.workspace : c->forward.workspace;
+}
+
+typedef struct operands {
+    int64_t uids[OPERANDS];
+    void *at[OPERANDS];
+    int64_t count;
+} operands;
+
+/* cuDNN's table of operands has no const. */
+static void add(operands *o, int64_t uid, const void *at)
+{
+    o->uids[o->count] = uid;
+    o->at[o->count++] = (void *)(uintptr_t)at;
+}
+
+static void add_qkv(operands *o, const cu_attention *a, int64_t first_uid, const void *qkv)
+{
+    for (int64_t i = 0; i < 3; i++) add(o, first_uid + i, (const uint16_t *)qkv + i * a->heads * a->size);
+}
+
+ddp_status cu_dnn_attention_run(const cu_dnn_attention *c, cudaStream_t s, const void *qkv, void *y, float *lse,
+                                void *workspace, ddp_err *err)
+{
+    operands o = {.count = 0};
+
+    add_qkv(&o, &c->a, Q, qkv);
+    add(&o, Y, y);
+    if (c->training) add(&o, LSE, lse);
+    add(&o, SCALE, &c->scale);
+    if (c->a.causal) add(&o, MINUS_INFINITY, &c->minus_infinity);
+    return cu_graph_run(&c->forward, s, o.uids, o.at, o.count, workspace, "attention", err);
+}
+
+ddp_status cu_dnn_attention_run_grad(const cu_dnn_attention *c, cudaStream_t s, const void *dy, const void *qkv,
+                                     const void *y, const float *lse, void *dqkv, void *workspace, ddp_err *err)
+{
+    operands o = {.count = 0};
+
+    add_qkv(&o, &c->a, Q, qkv);
+    add_qkv(&o, &c->a, DQ, dqkv);
+    add(&o, Y, y);
+    add(&o, LSE, lse);
+    add(&o, DY, dy);
+    add(&o, DELTA, workspace);
+    add(&o, SCALE, &c->scale);
+    add(&o, ONE, &c->one);
+    if (c->a.causal) add(&o, MINUS_INFINITY, &c->minus_infinity);
+    return cu_graph_run(&c->backward, s, o.uids, o.at, o.count, (unsigned char *)workspace + delta_bytes(&c->a),
+                        "the gradient of attention", err);
+}

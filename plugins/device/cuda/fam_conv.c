@@ -1,0 +1,196 @@
+/* fam_conv.c -- convolutions, and the gradients of their input and weight, by cuDNN or by the device's own kernels:
+ *
+ *   conv2d + bias + relu   the bias and the relu in one pass over the result
+ *
+ * cuDNN has weights in another order, (O, KH, KW, I), and in the type of the images: they are packed in front of each call, and
+ * the gradient of a weight is unpacked behind it. */
+#include "cu.h"
+
+#include <stdlib.h>
+
+enum { X, W, B };      /* forward: in */
+enum { Y, ACTIVATED }; /* forward: out */
+enum { DY, OTHER };    /* gradients: in; the weight or x */
+
+typedef struct conv_state {
+    cu_conv conv;
+    cu_dnn_conv *dnn;      /* NULL: the device's own kernel */
+    uint64_t packed_bytes; /* of the weight, at the start of the scratch */
+} conv_state;
+
+static void conv_release(void *state)
+{
+    conv_state *t = state;
+
+    if (t == NULL) return;
+    cu_dnn_conv_free(t->dnn);
+    free(t);
+}
+
+static void describe(const cu_lowering *w, const ddp_node *n, int32_t x, int32_t weight, int32_t y, cu_conv *c)
+{
+    const ddp_value *vx = cu_value(w->p, x), *vw = cu_value(w->p, weight), *vy = cu_value(w->p, y);
+
+    c->in = (cu_image){.n = vx->dims[0], .h = vx->dims[2], .w = vx->dims[3], .c = vx->dims[1]};
+    c->o = vy->dims[1];
+    c->oh = vy->dims[2];
+    c->ow = vy->dims[3];
+    c->groups = n->attrs.conv.groups;
+    c->bf16 = w->device->half;
+    for (int i = 0; i < 2; i++) {
+        c->w.kernel[i] = vw->dims[2 + i];
+        c->w.stride[i] = n->attrs.conv.stride[i];
+        c->w.padding[i] = n->attrs.conv.padding[i];
+    }
+}
+
+static int64_t khw(const cu_conv *c) { return c->w.kernel[0] * c->w.kernel[1]; }
+
+/* Of cuDNN, or else of its own. `images`: the slots that cuDNN has in its type. */
+static ddp_status choose(cu_lowering *w, cu_kernel *k, uint32_t images_in, bool image_out, ddp_err *err)
+{
+    conv_state *t = k->state;
+    uint32_t type = cu_operand(w->device);
+    ddp_status status = DDP_ERR_UNSUPPORTED;
+
+    if (w->device->dnn != NULL) status = cu_dnn_conv_create(w->device->dnn, k->kind, &t->conv, type, &t->dnn, err);
+    if (status != DDP_OK && status != DDP_ERR_UNSUPPORTED) return status;
+    if (status == DDP_ERR_UNSUPPORTED) {
+        t->dnn = NULL;
+        if (w->device->dnn != NULL)
+            CU_LOG(w->device, DDP_LOG_DEBUG, "device \"cuda\": %s of layer \"%s\" by a kernel of its own: %s", k->name,
+                   k->layer, err->msg);
+        if (k->kind == CU_CONV_GRAD_WEIGHT) k->scratch_bytes = cu_conv_plain_grad_weight_scratch(&t->conv);
+        return DDP_OK;
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        if (images_in >> i & 1u) k->in_type[i] = (uint8_t)type;
+    if (image_out) k->out_type[0] = k->out_type[1] = (uint8_t)type;
+    t->packed_bytes = cu_round((uint64_t)(t->conv.o * (t->conv.in.c / t->conv.groups) * khw(&t->conv)) * cu_size(type));
+    k->scratch_bytes = t->packed_bytes + cu_dnn_conv_workspace(t->dnn);
+    return DDP_OK;
+}
+
+static cu_view packed_view(const cu_call *c) { return (cu_view){c->scratch, cu_operand(c->device)}; }
+static void *workspace(const cu_call *c) { return c->scratch + ((const conv_state *)c->k->state)->packed_bytes; }
+
+static cudaError_t pack(const cu_call *c, const float *w)
+{
+    const cu_conv *v = &((const conv_state *)c->k->state)->conv;
+
+    return cu_conv_pack(c->stream, w, packed_view(c), v->o, v->in.c / v->groups, khw(v));
+}
+
+/* ---- forward -------------------------------------------------------------------------------------------------------- */
+static const char *forward_name(bool bias, bool relu)
+{
+    static const char *const names[2][2] = {{"conv2d", "conv2d+relu"}, {"conv2d+bias", "conv2d+bias+relu"}};
+
+    return names[bias][relu];
+}
+
+static ddp_status group_forward(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+{
+    static const uint32_t acts[] = {DDP_OP_RELU};
+    int64_t act = cu_find_reader(w, node, k->out[Y], 0, acts, 1);
+    conv_state *t = cu_state(k, sizeof(*t), err);
+
+    if (t == NULL) return err->status;
+    k->kind = CU_CONV_FORWARD;
+    k->plain_in = 1u << W;
+    k->in_type[W] = CU_F32;
+    describe(w, cu_node(w->p, node), k->in[X], k->in[W], k->out[Y], &t->conv);
+    if (act >= 0 && cu_read_once(w, k->out[Y])) {
+        k->act = CU_ACT_RELU;
+        w->inner[k->out[Y]] = true;
+        k->out[ACTIVATED] = cu_node(w->p, (uint32_t)act)->out[0];
+        cu_take(w, k, (uint32_t)act);
+    }
+    k->name = forward_name(k->in[B] >= 0, k->act != CU_ACT_NONE);
+    k->cols = t->conv.o;
+    k->rows = t->conv.in.n * t->conv.oh * t->conv.ow;
+    return choose(w, k, 1u << X, true, err);
+}
+
+static ddp_status run_forward(const cu_call *c, ddp_err *err)
+{
+    const cu_kernel *k = c->k;
+    const conv_state *t = k->state;
+    cu_view y = k->act != CU_ACT_NONE ? c->out[ACTIVATED] : c->out[Y], none = {NULL, CU_F32};
+    const float *bias = c->in[B].at;
+    ddp_status status;
+
+    if (t->dnn == NULL) {
+        status = cu_started(c, cu_conv_plain(c->stream, &t->conv, c->in[X], c->in[W].at, bias, y), err);
+        bias = NULL;
+    } else {
+        status = cu_started(c, pack(c, c->in[W].at), err);
+        if (status == DDP_OK)
+            status = cu_dnn_conv_run(t->dnn, c->stream, c->in[X].at, c->scratch, y.at, workspace(c), err);
+    }
+    if (status != DDP_OK) return status;
+    if (bias != NULL) return cu_started(c, cu_bias_act(c->stream, k->act, y, bias, none, y, k->rows, k->cols), err);
+    if (k->act == CU_ACT_NONE) return DDP_OK;
+    return cu_started(c, cu_act(c->stream, k->act, y, y, k->rows * k->cols), err);
+}
+
+const cu_family cu_family_conv = {.group = group_forward, .run = run_forward, .release = conv_release};
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+static ddp_status group_gradient(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+{
+    const ddp_node *n = cu_node(w->p, node);
+    conv_state *t = cu_state(k, sizeof(*t), err);
+
+    if (t == NULL) return err->status;
+    if (n->op == DDP_OP_CONV2D_GRAD_INPUT) {
+        k->kind = CU_CONV_GRAD_INPUT;
+        k->plain_in = 1u << OTHER;
+        k->in_type[OTHER] = CU_F32;
+        describe(w, n, k->out[0], k->in[OTHER], k->in[DY], &t->conv);
+        return choose(w, k, 1u << DY, true, err);
+    }
+    k->kind = CU_CONV_GRAD_WEIGHT;
+    k->plain_out = k->writes_grad = 1;
+    k->out_type[0] = CU_F32;
+    describe(w, n, k->in[OTHER], k->out[0], k->in[DY], &t->conv);
+    return choose(w, k, 1u << DY | 1u << OTHER, false, err);
+}
+
+static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
+{
+    const conv_state *t = c->k->state;
+    ddp_status status;
+
+    if (t->dnn == NULL)
+        return cu_started(
+            c, cu_conv_plain_grad_input(c->stream, &t->conv, c->in[DY], c->in[OTHER].at, c->out[0], false), err);
+    status = cu_started(c, pack(c, c->in[OTHER].at), err);
+    if (status != DDP_OK) return status;
+    return cu_dnn_conv_run(t->dnn, c->stream, c->in[DY].at, c->scratch, c->out[0].at, workspace(c), err);
+}
+
+static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
+{
+    const conv_state *t = c->k->state;
+    const cu_conv *v = &t->conv;
+    ddp_status status;
+
+    if (t->dnn == NULL)
+        return cu_started(
+            c,
+            cu_conv_plain_grad_weight(c->stream, v, c->in[DY], c->in[OTHER], c->out[0].at, cu_adds(c, 0), c->scratch),
+            err);
+    status = cu_dnn_conv_run(t->dnn, c->stream, c->in[DY].at, c->in[OTHER].at, c->scratch, workspace(c), err);
+    if (status != DDP_OK) return status;
+    return cu_started(
+        c, cu_conv_unpack(c->stream, packed_view(c), c->out[0].at, v->o, v->in.c / v->groups, khw(v), cu_adds(c, 0)),
+        err);
+}
+
+static ddp_status run_gradient(const cu_call *c, ddp_err *err)
+{
+    return c->k->kind == CU_CONV_GRAD_INPUT ? run_grad_input(c, err) : run_grad_weight(c, err);
+}
+
+const cu_family cu_family_conv_grad = {.group = group_gradient, .run = run_gradient, .release = conv_release};

@@ -1,0 +1,38 @@
+/* gemm_parts.h -- what gemm.c and gemm_measure.c share. */
+#ifndef DDP_CUDA_GEMM_PARTS_H
+#define DDP_CUDA_GEMM_PARTS_H
+
+#include "gemm.h"
+#include "gemm_cache.h"
+
+struct cu_products {
+    const cu_libraries *l;
+    const ddp_host *host;
+    cudaStream_t stream;
+    cublasLtHandle_t handle;
+    void *workspace;
+    size_t workspace_bytes;
+    bool first_heuristic, tf32;
+    uint32_t candidates;
+    cu_algorithms *known;
+    cudaEvent_t begin, end;
+};
+
+struct cu_product {
+    cu_products *all;
+    cu_product_params p;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, c; /* of our a, b and c */
+    cublasLtMatmulAlgo_t algo;
+};
+
+bool cu_product_uses_aux(uint32_t epilogue);
+/* Where the product's bias and aux are, for those that have them. */
+cublasStatus_t cu_product_point(const cu_product *t, const void *bias, const void *aux);
+cublasStatus_t cu_product_start(const cu_product *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t s, const void *a,
+                                const void *b, void *c, bool add);
+/* t->algo = the fastest of `found`, put into the cache. Without memory to measure in, it stays as it is. */
+ddp_status cu_product_measure(cu_product *t, const cublasLtMatmulHeuristicResult_t *found, int count, const char *key,
+                              ddp_err *err);
+
+#endif

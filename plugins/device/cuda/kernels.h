@@ -1,0 +1,216 @@
+/* kernels.h -- the CUDA device's own kernels, as its host code calls them. The .cu files beside it define them.
+ *
+ * Each call starts work on a stream and returns what the start said; none allocates or waits. Whatever stream capture takes
+ * part in may be captured. Matrices are row-major. Images lie channels last, (N, H, W, C). Results are the same bits in every run on
+ * one kind of GPU: sums go in a fixed order, no floating-point atomics. Sums are f32 at least, whatever type is stored.
+ *
+ * A cu_view is an array in device memory with its element type; `at` NULL: absent. `add`: the result is added to what is there.
+ * `scratch` is device memory of at least as many bytes as the function named ..._scratch says, 256-byte aligned; what it holds
+ * before and after does not matter. */
+#ifndef DDP_CUDA_KERNELS_H
+#define DDP_CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CU_F32 = 0, CU_BF16 };
+typedef struct cu_view {
+    void *at;
+    uint32_t type; /* CU_* */
+} cu_view;
+
+/* What changes from run to run, in device memory, so that a captured graph finds it. */
+typedef struct cu_run_params {
+    uint64_t seed, stream; /* ddp_random */
+} cu_run_params;
+
+/* What a kernel finds wrong in its data, in page-locked host memory that kernels see. The first to report fills it in (atomically from
+ * kind 0); the host resets it. */
+enum { CU_FAULT_NONE = 0, CU_FAULT_LABEL, CU_FAULT_INDEX };
+typedef struct cu_fault {
+    uint32_t kind, kernel; /* kernel: the `kernel` argument of the call that found it */
+    int64_t row, value;
+} cu_fault;
+
+/* ---- pointwise: pointwise.cu ------------------------------------------------------------------------------------------ */
+enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF };
+cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n);
+/* saved: relu's output, gelu's input. dx may be dy. NaN in relu stays NaN. */
+cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved, cu_view dx, int64_t n, bool add);
+/* y = a + b; y may be a or b. */
+cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add);
+/* y = x in y's type; nearest even to bf16. */
+cudaError_t cu_convert(cudaStream_t s, cu_view x, cu_view y, int64_t n, bool add);
+/* x (rows, cols) + bias (cols) f32, activated: what no product's epilogue did. pre: x + bias itself, may be absent; y may be x. */
+cudaError_t cu_bias_act(cudaStream_t s, uint32_t act, cu_view x, const float *bias, cu_view pre, cu_view y,
+                        int64_t rows, int64_t cols);
+/* y = 0 where dropped, else x / (1 - p); element i's word as program.h says (ddp_philox over *params, `place`). The gradient too. */
+cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p, uint32_t place,
+                       const cu_run_params *params, bool add);
+/* db (cols) f32 = sums over the rows of dy (rows, cols). */
+size_t cu_column_sums_scratch(int64_t rows, int64_t cols);
+cudaError_t cu_column_sums(cudaStream_t s, cu_view dy, float *db, int64_t rows, int64_t cols, bool add, void *scratch);
+/* (n, c, hw) <-> (n, hw, c) */
+cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
+cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
+
+/* ---- sequences: norm.cu, embedding.cu ----------------------------------------------------------------------------------- */
+/* t = x + residual (absent: x), rounded to sum's type and stored there if sum is present (and that is what is normalised);
+ * y = (t - mean) * invstd * w + b over rows of cols. mean, invstd (rows) may be NULL; in f32, variance biased, two passes. */
+cudaError_t cu_layer_norm(cudaStream_t s, cu_view x, cu_view residual, cu_view sum, const float *w, const float *b,
+                          cu_view y, float *mean, float *invstd, int64_t rows, int64_t cols, double eps);
+/* dx (+ passed where present); dw, db (cols) f32, NULL: not wanted; add_w, add_b for them. dx may be dy or passed, or absent. */
+size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols);
+cudaError_t cu_layer_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
+                               const float *invstd, cu_view passed, cu_view dx, float *dw, float *db, int64_t rows,
+                               int64_t cols, bool add_x, bool add_w, bool add_b, void *scratch);
+/* y (rows, e) = w[index]; an index that is not in 0 .. v - 1 is a fault, its row is left as it was. */
+cudaError_t cu_embedding(cudaStream_t s, const int64_t *index, const float *w, cu_view y, int64_t rows, int64_t e,
+                         int64_t v, cu_fault *fault, uint32_t kernel);
+/* dw (v, e) f32 in full: rows of dy with one index summed in the order of the rows, 0 (or what was there) elsewhere. */
+size_t cu_embedding_grad_scratch(int64_t rows, int64_t e, int64_t v);
+cudaError_t cu_embedding_grad(cudaStream_t s, cu_view dy, const int64_t *index, float *dw, int64_t rows, int64_t e,
+                              int64_t v, bool add, void *scratch);
+/* x (n, t, e) + w[:t]; y may be x. */
+cudaError_t cu_position(cudaStream_t s, cu_view x, const float *w, cu_view y, int64_t n, int64_t t, int64_t e);
+/* dw (p, e): sums over n, 0 from row t on. */
+cudaError_t cu_position_grad(cudaStream_t s, cu_view dy, float *dw, int64_t n, int64_t t, int64_t e, int64_t p,
+                             bool add);
+
+/* ---- losses: loss.cu ---------------------------------------------------------------------------------------------------- */
+/* loss () f32 and grad (rows, cols), either may be absent; grad may be logits. Mean over the rows that are not ignored. A label
+ * out of range that is not ignored is a fault. */
+typedef struct cu_entropy {
+    double smoothing;
+    int64_t ignore_index;
+    uint32_t ignores;
+} cu_entropy;
+size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols);
+cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,
+                             int64_t rows, int64_t cols, const cu_entropy *e, bool add_grad, void *scratch,
+                             cu_fault *fault, uint32_t kernel);
+size_t cu_mse_scratch(int64_t n);
+cudaError_t cu_mse(cudaStream_t s, cu_view p, cu_view t, float *loss, cu_view grad, int64_t n, bool add_grad,
+                   void *scratch);
+/* *out = rows whose first largest logit (a NaN is the largest) is at the label, / per_sample. */
+size_t cu_accuracy_scratch(int64_t rows);
+cudaError_t cu_accuracy(cudaStream_t s, cu_view logits, const int64_t *label, float *out, int64_t rows, int64_t cols,
+                        double per_sample, void *scratch, cu_fault *fault, uint32_t kernel);
+
+/* ---- attention: attention.cu (any size and type), flash.cu (tensor cores, bf16) ------------------------------------------ */
+/* qkv (n, t, 3 e): q, k and v side by side, heads of size = e / heads. y (n, t, e); lse (n, heads, t) f32, may be NULL. */
+typedef struct cu_attention {
+    int64_t n, t, heads, size;
+    double scale, dropout;
+    uint32_t causal, place;
+    const cu_run_params *params; /* device memory */
+} cu_attention;
+cudaError_t cu_attention_plain(cudaStream_t s, const cu_attention *a, cu_view qkv, cu_view y, float *lse);
+size_t cu_attention_plain_grad_scratch(const cu_attention *a);
+cudaError_t cu_attention_plain_grad(cudaStream_t s, const cu_attention *a, cu_view dy, cu_view qkv, cu_view y,
+                                    const float *lse, cu_view dqkv, bool add, void *scratch);
+bool cu_flash_can(const cu_attention *a); /* size 64 or 128, bf16 everywhere, no dropout */
+cudaError_t cu_flash(cudaStream_t s, const cu_attention *a, cu_view qkv, cu_view y, float *lse);
+size_t cu_flash_grad_scratch(const cu_attention *a);
+cudaError_t cu_flash_grad(cudaStream_t s, const cu_attention *a, cu_view dy, cu_view qkv, cu_view y, const float *lse,
+                          cu_view dqkv, void *scratch);
+
+/* ---- images: batch_norm.cu, pool.cu, conv.cu ----------------------------------------------------------------------------- */
+typedef struct cu_image {
+    int64_t n, h, w, c;
+} cu_image;
+typedef struct cu_window {
+    int64_t kernel[2], stride[2], padding[2]; /* height, width */
+} cu_window;
+
+/* rows = n h w. Training: the batch's statistics, kept in mean and invstd, and the running ones updated (variance unbiased). Else
+ * the running ones are used. y = relu of it where relu; y may be x. residual (absent: none) is added before the relu. */
+size_t cu_batch_norm_scratch(int64_t rows, int64_t c);
+cudaError_t cu_batch_norm(cudaStream_t s, cu_view x, const float *w, const float *b, float *running_mean,
+                          float *running_var, cu_view residual, cu_view y, float *mean, float *invstd, int64_t rows,
+                          int64_t c, double eps, double momentum, bool training, bool relu, void *scratch);
+/* dw, db NULL: not wanted. dx may be dy. */
+size_t cu_batch_norm_grad_scratch(int64_t rows, int64_t c);
+cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
+                               const float *invstd, cu_view dx, float *dw, float *db, int64_t rows, int64_t c,
+                               bool add_x, bool add_w, bool add_b, void *scratch);
+/* The same for the gradient behind y = relu(batch norm (+ residual)): dy counts where y (absent: everywhere) is not 0. */
+cudaError_t cu_batch_norm_grad_relu(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
+                                    const float *invstd, cu_view dx, float *dw, float *db, int64_t rows, int64_t c,
+                                    bool add_x, bool add_w, bool add_b, void *scratch, cu_view y);
+/* The same where a residual joins: the gradient is dy + more (absent: dy), 0 where y (absent: nowhere) is 0, and is kept in masked
+ * (absent: not kept) for the residual's branch. masked may be dy or more; dx may be any of the arrays read but masked. */
+cudaError_t cu_batch_norm_grad_joined(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
+                                      const float *w, const float *mean, const float *invstd, cu_view dx, float *dw,
+                                      float *db, int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b,
+                                      void *scratch);
+/* x of shape `in` -> y (n, oh, ow, c). A NaN is the largest. */
+cudaError_t cu_max_pool(cudaStream_t s, cu_view x, cu_view y, cu_image in, cu_window w, int64_t oh, int64_t ow);
+/* Of equal values the first in the window, row by row, gets it. */
+cudaError_t cu_max_pool_grad(cudaStream_t s, cu_view dy, cu_view x, cu_view dx, cu_image in, cu_window w, int64_t oh,
+                             int64_t ow, bool add);
+cudaError_t cu_avg_pool(cudaStream_t s, cu_view x, cu_view y, cu_image in, cu_window w, int64_t oh, int64_t ow);
+cudaError_t cu_avg_pool_grad(cudaStream_t s, cu_view dy, cu_view dx, cu_image in, cu_window w, int64_t oh, int64_t ow,
+                             bool add);
+cudaError_t cu_adaptive_pool(cudaStream_t s, cu_view x, cu_view y, cu_image in, int64_t oh, int64_t ow);
+cudaError_t cu_adaptive_pool_grad(cudaStream_t s, cu_view dy, cu_view dx, cu_image in, int64_t oh, int64_t ow,
+                                  bool add);
+
+/* Convolution without a library: any size and type, groups too. w (o, c / groups, kh, kw) f32, PyTorch's order. In bf16 the operands
+ * are rounded to bf16 and the sums are f32. */
+typedef struct cu_conv {
+    cu_image in;
+    int64_t o, oh, ow, groups;
+    cu_window w;
+    bool bf16;
+} cu_conv;
+cudaError_t cu_conv_plain(cudaStream_t s, const cu_conv *c, cu_view x, const float *w, const float *bias, cu_view y);
+cudaError_t cu_conv_plain_grad_input(cudaStream_t s, const cu_conv *c, cu_view dy, const float *w, cu_view dx,
+                                     bool add);
+size_t cu_conv_plain_grad_weight_scratch(const cu_conv *c);
+cudaError_t cu_conv_plain_grad_weight(cudaStream_t s, const cu_conv *c, cu_view dy, cu_view x, float *dw, bool add,
+                                      void *scratch);
+/* Weights between PyTorch's order (o, i, khw) f32 and a library's (o, khw, i) in any type. */
+cudaError_t cu_conv_pack(cudaStream_t s, const float *w, cu_view packed, int64_t o, int64_t i, int64_t khw);
+cudaError_t cu_conv_unpack(cudaStream_t s, cu_view packed, float *w, int64_t o, int64_t i, int64_t khw, bool add);
+
+/* ---- flat arrays: optimizer.cu, flat.cu ----------------------------------------------------------------------------------- */
+enum { CU_MAX_PEERS = 16 };
+/* One update, ddp_optim of <ddpengine/device.h>: PyTorch's formulas in f32 as the CPU device has them, with explicit fma where that
+ * has. half (may be NULL): the new parameters in bf16 too, nearest even, or with stochastic rounding where `rounding` is given:
+ * one Philox word each. peers: counts 0: none. not_finite (may be NULL): device-visible word, atomic minimum of the indices of
+ * means that are not finite; the caller has set it to n. */
+typedef struct cu_optim {
+    uint32_t algorithm, nesterov; /* DDP_OPTIM_* */
+    uint64_t step;
+    double lr, momentum, beta1, beta2, eps, weight_decay, grad_scale;
+    float *param, *state1, *state2;
+    const float *grad;
+    uint16_t *half;
+    uint64_t n;
+    uint32_t grad_peers, param_peers; /* how many of the two below */
+    const float *grads[CU_MAX_PEERS];
+    float *params[CU_MAX_PEERS]; /* `param` among them */
+    unsigned long long *not_finite;
+    bool stochastic;
+    uint64_t seed; /* of the stochastic rounding; the stream is `step`, the block counts from `first` */
+    uint64_t first;
+} cu_optim;
+cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o);
+/* *out, device or page-locked memory: the first index that is not finite, or n. */
+cudaError_t cu_flat_finite(cudaStream_t s, const float *x, uint64_t n, uint64_t *out);
+/* *out: the sum of squares in double, in an order that depends on n alone. */
+size_t cu_flat_squares_scratch(uint64_t n);
+cudaError_t cu_flat_squares(cudaStream_t s, const float *x, uint64_t n, double *out, void *scratch);
+cudaError_t cu_flat_scale(cudaStream_t s, float *x, uint64_t n, double by); /* ddp_device_ops.scale */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,187 @@
+/* optimizer.cu -- parameter updates of a flat slice.
+ *
+ * Operation for operation what the CPU device does, and torch.optim.SGD, Adam and AdamW on a CPU: add with alpha and addcmul are
+ * fused multiply-adds, addcdiv is not. */
+#include "load.cuh"
+#include <ddpengine/device.h>
+
+static const int THREADS = 256, N = 4; /* elements of a thread */
+
+struct update_args {
+    cu_optim o;
+    float grad_scale, weight_decay, minus_lr, momentum, shrink, beta1, one_minus_beta1, beta2, one_minus_beta2,
+        minus_step, root_bias2, eps, mean_by;
+    bool first, mean_exact, aligned;
+};
+
+/* ---- gradient ---------------------------------------------------------------------------------------------------------------------- */
+/* The peers' mean, added in their order; by a half, a quarter .. the product has the bits of the quotient. */
+template <bool WHOLE>
+static __device__ __forceinline__ void peers_mean(const update_args &a, uint64_t i, int count, float (&g)[N])
+{
+    float u[N];
+    int bad = N;
+
+    cu_load_some<WHOLE>(a.o.grads[0] + i, count, g);
+    CU_UNROLL_4
+    for (uint32_t p = 1; p < a.o.grad_peers; p++) {
+        cu_load_some<WHOLE>(a.o.grads[p] + i, count, u);
+        CU_UNROLL
+        for (int k = 0; k < N; k++) g[k] = __fadd_rn(g[k], u[k]);
+    }
+    CU_UNROLL
+    for (int k = N - 1; k >= 0; k--) {
+        g[k] = a.mean_exact ? __fmul_rn(g[k], a.mean_by) : cu_div_rn(g[k], a.mean_by);
+        if (k < count && !cu_is_finite(g[k])) bad = k;
+    }
+    if (bad < N && a.o.not_finite != NULL)
+        atomicMin(a.o.not_finite, static_cast<unsigned long long>(i) + static_cast<unsigned>(bad));
+}
+
+/* ---- the formulas -------------------------------------------------------------------------------------------------------------- */
+enum { SGD = 0, MOMENTUM, ADAM, MEAN };
+
+static __device__ __forceinline__ void momentum(const update_args &a, float &p, float &buffer, float g)
+{
+    float d = __fmaf_rn(a.weight_decay, p, __fmul_rn(g, a.grad_scale));
+    float b = a.first ? d : __fadd_rn(__fmul_rn(buffer, a.momentum), d); /* torch clones the first gradient */
+
+    buffer = b;
+    p = __fmaf_rn(a.minus_lr, a.o.nesterov ? __fmaf_rn(a.momentum, b, d) : b, p);
+}
+
+/* ADAMW: shrink and no weight_decay; ADAM: a shrink of 1. */
+static __device__ __forceinline__ void adam(const update_args &a, float &p, float &m, float &v, float g)
+{
+    float q = __fmul_rn(p, a.shrink), d = __fmaf_rn(a.weight_decay, q, __fmul_rn(g, a.grad_scale));
+
+    m = __fmaf_rn(d, a.one_minus_beta1, __fmul_rn(m, a.beta1));
+    v = __fmaf_rn(__fmul_rn(d, a.one_minus_beta2), d, __fmul_rn(v, a.beta2));
+    p = __fadd_rn(q, cu_div_rn(__fmul_rn(a.minus_step, m), __fadd_rn(cu_div_rn(cu_sqrt_rn(v), a.root_bias2), a.eps)));
+}
+
+/* Rounds up with the probability of the part that is cut off. */
+static __device__ __forceinline__ cu_bf16 round_by(float x, unsigned word)
+{
+    unsigned bits = __float_as_uint(x);
+
+    if (!cu_is_finite(x)) return cu_to_bf16(x);
+    return static_cast<cu_bf16>((bits + (word & 0xffffu)) >> 16);
+}
+
+template <bool WHOLE>
+static __device__ __forceinline__ void store_half(const update_args &a, uint64_t i, int count, const float (&p)[N])
+{
+    cu_bf16 *half = a.o.half + i;
+    float rounded[N];
+
+    if (!a.o.stochastic) {
+        cu_store_some<WHOLE>(half, count, p);
+        return;
+    }
+    uint4 q = cu_philox(a.o.seed, a.o.step, 0, a.o.first + i / N);
+    rounded[0] = cu_from_bf16(round_by(p[0], q.x)), rounded[1] = cu_from_bf16(round_by(p[1], q.y));
+    rounded[2] = cu_from_bf16(round_by(p[2], q.z)), rounded[3] = cu_from_bf16(round_by(p[3], q.w));
+    cu_store_some<WHOLE>(half, count, rounded);
+}
+
+template <bool WHOLE, int FORMULA>
+static __device__ __forceinline__ void update(const update_args &a, uint64_t i, int count)
+{
+    float g[N], p[N], s1[N] = {}, s2[N] = {};
+
+    if (FORMULA != MEAN) cu_load_some<WHOLE>(a.o.param + i, count, p);
+    if (FORMULA == ADAM || (FORMULA == MOMENTUM && !a.first)) cu_load_some<WHOLE>(a.o.state1 + i, count, s1);
+    if (FORMULA == ADAM) cu_load_some<WHOLE>(a.o.state2 + i, count, s2);
+    if (a.o.grad_peers != 0)
+        peers_mean<WHOLE>(a, i, count, g);
+    else
+        cu_load_some<WHOLE>(a.o.grad + i, count, g);
+    CU_UNROLL
+    for (int k = 0; k < N; k++) {
+        if (FORMULA == SGD)
+            p[k] = __fmaf_rn(a.minus_lr, __fmaf_rn(a.weight_decay, p[k], __fmul_rn(g[k], a.grad_scale)), p[k]);
+        else if (FORMULA == MOMENTUM)
+            momentum(a, p[k], s1[k], g[k]);
+        else if (FORMULA == ADAM)
+            adam(a, p[k], s1[k], s2[k], g[k]);
+        else
+            p[k] = g[k];
+    }
+    if (FORMULA == MOMENTUM || FORMULA == ADAM) cu_store_some<WHOLE>(a.o.state1 + i, count, s1);
+    if (FORMULA == ADAM) cu_store_some<WHOLE>(a.o.state2 + i, count, s2);
+    cu_store_some<WHOLE>(a.o.param + i, count, p);
+    for (uint32_t k = 0; k < a.o.param_peers; k++)
+        if (a.o.params[k] != a.o.param) cu_store_some<WHOLE>(a.o.params[k] + i, count, p);
+    if (FORMULA != MEAN && a.o.half != NULL) store_half<WHOLE>(a, i, count, p);
+}
+
+template <int FORMULA> static __global__ void __launch_bounds__(THREADS) update_kernel(const update_args a)
+{
+    uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
+
+    if (i >= a.o.n) return;
+    if (a.aligned && a.o.n - i >= N)
+        update<true, FORMULA>(a, i, N);
+    else
+        update<false, FORMULA>(a, i, a.o.n - i < N ? static_cast<int>(a.o.n - i) : N);
+}
+
+/* ---- on the host ---------------------------------------------------------------------------------------------------------------- */
+static bool all_aligned(const cu_optim *o)
+{
+    bool aligned = cu_aligned(o->param, 16) && cu_aligned(o->state1, 16) && cu_aligned(o->state2, 16) &&
+                   cu_aligned(o->half, 8) && (o->grad_peers != 0 || cu_aligned(o->grad, 16));
+
+    for (uint32_t k = 0; k < o->grad_peers; k++) aligned = aligned && cu_aligned(o->grads[k], 16);
+    if (o->algorithm == DDP_OPTIM_MEAN) return aligned;
+    for (uint32_t k = 0; k < o->param_peers; k++) aligned = aligned && cu_aligned(o->params[k], 16);
+    return aligned;
+}
+
+static void set_constants(const cu_optim *o, update_args *a)
+{
+    const bool decoupled = o->algorithm == DDP_OPTIM_ADAMW;
+    double bias1 = 1.0 - pow(o->beta1, static_cast<double>(o->step)),
+           bias2 = 1.0 - pow(o->beta2, static_cast<double>(o->step));
+
+    a->first = o->step == 1;
+    a->grad_scale = static_cast<float>(o->grad_scale);
+    a->weight_decay = decoupled ? 0.0f : static_cast<float>(o->weight_decay);
+    a->minus_lr = static_cast<float>(-o->lr);
+    a->momentum = static_cast<float>(o->momentum);
+    a->shrink = decoupled ? static_cast<float>(1.0 - o->lr * o->weight_decay) : 1.0f;
+    a->beta1 = static_cast<float>(o->beta1);
+    a->one_minus_beta1 = static_cast<float>(1.0 - o->beta1);
+    a->beta2 = static_cast<float>(o->beta2);
+    a->one_minus_beta2 = static_cast<float>(1.0 - o->beta2);
+    a->minus_step = static_cast<float>(-(o->lr / bias1));
+    a->root_bias2 = static_cast<float>(sqrt(bias2));
+    a->eps = static_cast<float>(o->eps);
+}
+
+cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o)
+{
+    const dim3 block(THREADS);
+    update_args a = {};
+
+    if (o->grad_peers > CU_MAX_PEERS || o->param_peers > CU_MAX_PEERS) return cudaErrorInvalidValue;
+    if (o->n == 0) return cudaSuccess;
+    const dim3 grid = cu_grid(cu_div_up(static_cast<int64_t>(o->n), THREADS * N));
+    a.o = *o;
+    set_constants(o, &a);
+    a.mean_exact = (o->grad_peers & (o->grad_peers - 1)) == 0;
+    a.mean_by = o->grad_peers == 0 ? 1.0f
+                : a.mean_exact     ? 1.0f / static_cast<float>(o->grad_peers)
+                                   : static_cast<float>(o->grad_peers);
+    a.aligned = all_aligned(o);
+    switch (o->algorithm) {
+    case DDP_OPTIM_SGD:
+        return o->momentum != 0.0 ? cu_launch(update_kernel<MOMENTUM>, grid, block, 0, s, a)
+                                  : cu_launch(update_kernel<SGD>, grid, block, 0, s, a);
+    case DDP_OPTIM_ADAM:
+    case DDP_OPTIM_ADAMW: return cu_launch(update_kernel<ADAM>, grid, block, 0, s, a);
+    case DDP_OPTIM_MEAN: a.o.param_peers = 0; return cu_launch(update_kernel<MEAN>, grid, block, 0, s, a);
+    default: return cudaErrorInvalidValue;
+    }
+}

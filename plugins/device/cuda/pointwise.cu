@@ -1,0 +1,451 @@
+/* pointwise.cu -- element by element: activations, sums, conversions, dropout; column sums; the order of an image's channels. */
+#include "load.cuh"
+
+enum { THREADS = 256 };
+
+/* Elements of one thread: 16 bytes of the narrowest type. */
+template <class A, class B, class Y> struct pack_of {
+    static const int size = sizeof(A) + sizeof(B) + sizeof(Y) == 12 ? 4 : 8;
+};
+
+static __device__ __forceinline__ int64_t thread_index(void)
+{
+    return static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+}
+
+static __device__ __forceinline__ int at_most(int64_t left, int n) { return left < n ? static_cast<int>(left) : n; }
+
+static bool usable(cu_view x) { return x.at == NULL || cu_aligned(x.at, 16); }
+
+/* ---- functions ------------------------------------------------------------------------------------------------------------ */
+/* x / 2 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3); this is -2u. */
+static __device__ __forceinline__ float tanh_power(float x)
+{
+    return -2.0f * 0.7978845608028654f * x * fmaf(x * x, 0.044715f, 1.0f);
+}
+
+static __device__ __forceinline__ float tanh_slope(float x)
+{
+    float v, e, s, du2;
+
+    x = x > 15.0f ? 15.0f : x; /* beyond, the slope is 0 or 1; no inf * 0 */
+    x = x < -15.0f ? -15.0f : x;
+    v = tanh_power(x);
+    e = cu_exp(v > 87.0f ? 87.0f : v);
+    s = 1.0f / (1.0f + e);
+    du2 = 2.0f * 0.7978845608028654f * fmaf(x * x, 3.0f * 0.044715f, 1.0f); /* d(2u)/dx */
+    return fmaf(x * s * (e * s), du2, s);
+}
+
+/* The normal distribution below x; erfc keeps the lower tail's digits. */
+static __device__ __forceinline__ float normal(float x) { return 0.5f * erfcf(x * -0.7071067811865476f); }
+
+template <int ACT> static __device__ __forceinline__ float activate(float x)
+{
+    if (ACT == CU_ACT_RELU) return x <= 0.0f ? 0.0f : x;
+    if (ACT == CU_ACT_GELU_TANH) return x / (1.0f + cu_exp(tanh_power(x)));
+    if (ACT == CU_ACT_GELU_ERF) return x * normal(x);
+    return x;
+}
+
+template <int ACT> struct act_grad_of {
+    __device__ __forceinline__ float operator()(float dy, float saved) const
+    {
+        if (ACT == CU_ACT_RELU) return saved <= 0.0f ? 0.0f : dy;
+        if (ACT == CU_ACT_GELU_TANH) return dy * tanh_slope(saved);
+        if (ACT == CU_ACT_GELU_ERF)
+            return dy * fmaf(saved * expf(-0.5f * saved * saved), 0.3989422804014327f, normal(saved));
+        return dy;
+    }
+};
+
+struct sum_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+
+/* ---- y = f(a, b) ---------------------------------------------------------------------------------------------------------- */
+template <bool WHOLE, int N, class F, class A, class B, class Y>
+static __device__ __forceinline__ void map_piece(F f, const A *a, const B *b, Y *y, int count, bool add)
+{
+    float u[N], v[N], w[N];
+
+    cu_load_some<WHOLE>(a, count, u);
+    cu_load_some<WHOLE>(b, count, v);
+    if (add) cu_load_some<WHOLE>(y, count, w);
+    CU_UNROLL
+    for (int k = 0; k < N; k++) {
+        float r = f(u[k], v[k]);
+        u[k] = add ? w[k] + r : r;
+    }
+    cu_store_some<WHOLE>(y, count, u);
+}
+
+template <class F, class A, class B, class Y>
+static __global__ void __launch_bounds__(THREADS)
+    map_kernel(F f, const A *a, const B *b, Y *y, int64_t n, bool add, bool aligned)
+{
+    const int N = pack_of<A, B, Y>::size;
+    int64_t i = thread_index() * N;
+
+    if (i >= n) return;
+    if (aligned && n - i >= N)
+        map_piece<true, N>(f, a + i, b + i, y + i, N, add);
+    else
+        map_piece<false, N>(f, a + i, b + i, y + i, at_most(n - i, N), add);
+}
+
+template <class F> static cudaError_t map(cudaStream_t s, F f, cu_view a, cu_view b, cu_view y, int64_t n, bool add)
+{
+    bool aligned = usable(a) && usable(b) && usable(y);
+
+    if (n <= 0) return cudaSuccess;
+    return cu_by_type(a.type, [=](auto at) {
+        return cu_by_type(b.type, [=](auto bt) {
+            return cu_by_type(y.type, [=](auto yt) {
+                typedef decltype(at) A;
+                typedef decltype(bt) B;
+                typedef decltype(yt) Y;
+                return cu_launch(map_kernel<F, A, B, Y>, cu_grid(cu_div_up(n, THREADS * pack_of<A, B, Y>::size)),
+                                 dim3(THREADS), 0, s, f, static_cast<const A *>(a.at), static_cast<const B *>(b.at),
+                                 static_cast<Y *>(y.at), n, add, aligned);
+            });
+        });
+    });
+}
+
+cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved, cu_view dx, int64_t n, bool add)
+{
+    switch (act) {
+    case CU_ACT_RELU: return map(s, act_grad_of<CU_ACT_RELU>(), dy, saved, dx, n, add);
+    case CU_ACT_GELU_TANH: return map(s, act_grad_of<CU_ACT_GELU_TANH>(), dy, saved, dx, n, add);
+    case CU_ACT_GELU_ERF: return map(s, act_grad_of<CU_ACT_GELU_ERF>(), dy, saved, dx, n, add);
+    default: return cu_convert(s, dy, dx, n, add);
+    }
+}
+
+cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add)
+{
+    return map(s, sum_of(), a, b, y, n, add);
+}
+
+/* ---- y = act(x + bias) ------------------------------------------------------------------------------------------------------ */
+struct bias_args {
+    const float *bias; /* NULL: none */
+    cu_view pre;
+    int64_t n, cols;
+    bool add, aligned;
+};
+
+template <bool WHOLE, int ACT, int N, class X, class Y>
+static __device__ __forceinline__ void bias_piece(const X *x, Y *y, int64_t i, int count, const bias_args &a)
+{
+    float v[N], b[N];
+
+    cu_load_some<WHOLE>(x + i, count, v);
+    if (a.bias != NULL) {
+        int64_t column = i % a.cols;
+        if (WHOLE) {
+            cu_load(a.bias + column, b);
+        } else {
+            for (int k = 0; k < N; k++, column = column + 1 < a.cols ? column + 1 : 0) b[k] = a.bias[column];
+        }
+        CU_UNROLL
+        for (int k = 0; k < N; k++) v[k] += b[k];
+    }
+    if (a.pre.at != NULL && a.pre.type == CU_BF16)
+        cu_store_some<WHOLE>(static_cast<cu_bf16 *>(a.pre.at) + i, count, v);
+    else if (a.pre.at != NULL)
+        cu_store_some<WHOLE>(static_cast<float *>(a.pre.at) + i, count, v);
+    CU_UNROLL
+    for (int k = 0; k < N; k++) v[k] = activate<ACT>(v[k]);
+    if (a.add) {
+        cu_load_some<WHOLE>(y + i, count, b);
+        CU_UNROLL
+        for (int k = 0; k < N; k++) v[k] += b[k];
+    }
+    cu_store_some<WHOLE>(y + i, count, v);
+}
+
+template <int ACT, class X, class Y>
+static __global__ void __launch_bounds__(THREADS) bias_kernel(const X *x, Y *y, bias_args a)
+{
+    const int N = pack_of<X, X, Y>::size;
+    int64_t i = thread_index() * N;
+
+    if (i >= a.n) return;
+    if (a.aligned && a.n - i >= N)
+        bias_piece<true, ACT, N>(x, y, i, N, a);
+    else
+        bias_piece<false, ACT, N>(x, y, i, at_most(a.n - i, N), a);
+}
+
+template <int ACT> static cudaError_t start_bias(cudaStream_t s, cu_view x, cu_view y, bias_args a)
+{
+    if (a.n <= 0) return cudaSuccess;
+    a.aligned =
+        usable(x) && usable(y) && usable(a.pre) && cu_aligned(a.bias, 16) && (a.bias == NULL || a.cols % 8 == 0);
+    return cu_by_type(x.type, [=](auto xt) {
+        return cu_by_type(y.type, [=](auto yt) {
+            typedef decltype(xt) X;
+            typedef decltype(yt) Y;
+            return cu_launch(bias_kernel<ACT, X, Y>, cu_grid(cu_div_up(a.n, THREADS * pack_of<X, X, Y>::size)),
+                             dim3(THREADS), 0, s, static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
+        });
+    });
+}
+
+static cudaError_t bias_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, const bias_args &a)
+{
+    switch (act) {
+    case CU_ACT_RELU: return start_bias<CU_ACT_RELU>(s, x, y, a);
+    case CU_ACT_GELU_TANH: return start_bias<CU_ACT_GELU_TANH>(s, x, y, a);
+    case CU_ACT_GELU_ERF: return start_bias<CU_ACT_GELU_ERF>(s, x, y, a);
+    default: return start_bias<CU_ACT_NONE>(s, x, y, a);
+    }
+}
+
+cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n)
+{
+    bias_args a = {};
+
+    a.n = n;
+    return bias_act(s, act, x, y, a);
+}
+
+cudaError_t cu_convert(cudaStream_t s, cu_view x, cu_view y, int64_t n, bool add)
+{
+    bias_args a = {};
+
+    a.n = n;
+    a.add = add;
+    return bias_act(s, CU_ACT_NONE, x, y, a);
+}
+
+cudaError_t cu_bias_act(cudaStream_t s, uint32_t act, cu_view x, const float *bias, cu_view pre, cu_view y,
+                        int64_t rows, int64_t cols)
+{
+    bias_args a = {};
+
+    a.bias = bias;
+    a.pre = pre;
+    a.n = rows * cols;
+    a.cols = cols;
+    return bias_act(s, act, x, y, a);
+}
+
+/* ---- dropout ------------------------------------------------------------------------------------------------------------------ */
+struct dropout_args {
+    const cu_run_params *params;
+    int64_t n;
+    uint32_t place, threshold;
+    float scale;
+    bool add, aligned;
+};
+
+template <bool WHOLE, class X, class Y>
+static __device__ __forceinline__ void dropout_piece(const X *x, Y *y, int64_t i, int count, const dropout_args &a)
+{
+    float v[8], old[8];
+    unsigned word[8];
+    uint64_t seed = a.params->seed, stream = a.params->stream, block = static_cast<uint64_t>(i) / 4;
+    uint4 q = cu_philox(seed, stream, a.place, block), r = cu_philox(seed, stream, a.place, block + 1);
+
+    cu_load_some<WHOLE>(x + i, count, v);
+    if (a.add) cu_load_some<WHOLE>(y + i, count, old);
+    word[0] = q.x, word[1] = q.y, word[2] = q.z, word[3] = q.w;
+    word[4] = r.x, word[5] = r.y, word[6] = r.z, word[7] = r.w;
+    CU_UNROLL
+    for (int k = 0; k < 8; k++) {
+        v[k] = word[k] < a.threshold ? 0.0f : v[k] * a.scale;
+        if (a.add) v[k] += old[k];
+    }
+    cu_store_some<WHOLE>(y + i, count, v);
+}
+
+template <class X, class Y>
+static __global__ void __launch_bounds__(THREADS) dropout_kernel(const X *x, Y *y, dropout_args a)
+{
+    int64_t i = thread_index() * 8;
+
+    if (i >= a.n) return;
+    if (a.aligned && a.n - i >= 8)
+        dropout_piece<true>(x, y, i, 8, a);
+    else
+        dropout_piece<false>(x, y, i, at_most(a.n - i, 8), a);
+}
+
+cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p, uint32_t place,
+                       const cu_run_params *params, bool add)
+{
+    double threshold = nearbyint(p * 4294967296.0);
+    dropout_args a = {params, n, place, UINT32_MAX, 0.0f, add, usable(x) && usable(y)};
+
+    if (n <= 0) return cudaSuccess;
+    if (threshold < 4294967296.0) { /* else the word that is left is scaled by 0 */
+        a.threshold = static_cast<uint32_t>(threshold);
+        a.scale = static_cast<float>(1.0 / (1.0 - p));
+    }
+    return cu_by_type(x.type, [=](auto xt) {
+        return cu_by_type(y.type, [=](auto yt) {
+            typedef decltype(xt) X;
+            typedef decltype(yt) Y;
+            return cu_launch(dropout_kernel<X, Y>, cu_grid(cu_div_up(n, THREADS * 8)), dim3(THREADS), 0, s,
+                             static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
+        });
+    });
+}
+
+/* ---- sums of columns -------------------------------------------------------------------------------------------------------- *
+ * A block of 8 warps sums 32 N columns over every eighth of its rows, then the warps' sums; a second kernel adds the blocks'. */
+template <int N, class T>
+static __global__ void __launch_bounds__(THREADS)
+    columns_kernel(const T *dy, float *out, int64_t rows, int64_t cols, int64_t rows_per_block, bool add)
+{
+    CU_SHARED(float, tile, [8][32 * N]);
+    int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    int64_t first = static_cast<int64_t>(blockIdx.x) * 32 * N, column = first + lane * N;
+    int64_t row = blockIdx.y * rows_per_block, last = row + rows_per_block < rows ? row + rows_per_block : rows;
+    float sum[N] = {}, v[N];
+
+    if (column < cols) {
+        CU_UNROLL_4
+        for (row += warp; row < last; row += 8) {
+            cu_load_some<(N > 1)>(dy + row * cols + column, 1, v);
+            CU_UNROLL
+            for (int k = 0; k < N; k++) sum[k] += v[k];
+        }
+    }
+    CU_UNROLL
+    for (int k = 0; k < N; k++) tile[warp][k * 32 + lane] = sum[k]; /* no two lanes in one bank */
+    __syncthreads();
+    for (int t = static_cast<int>(threadIdx.x); t < 32 * N; t += THREADS) {
+        float total = 0.0f;
+        for (int w = 0; w < 8; w++) total += tile[w][t];
+        column = first + t % 32 * N + t / 32;
+        if (column >= cols) continue;
+        float *to = out + blockIdx.y * cols + column;
+        *to = add ? *to + total : total;
+    }
+}
+
+static const int64_t FILL = 132 * 4; /* blocks that keep a large GPU busy; fixed, so that sums do not depend on it */
+
+/* Blocks that share the rows, at least 64 rows each. */
+static int64_t column_parts(int64_t rows, int64_t cols)
+{
+    int64_t parts = FILL / cu_div_up(cols, 256), most = cu_div_up(rows, 64);
+
+    parts = parts < most ? parts : most;
+    return parts > 1 ? parts : 1;
+}
+
+size_t cu_column_sums_scratch(int64_t rows, int64_t cols)
+{
+    if (rows <= 0 || cols <= 0) return 0;
+    return static_cast<size_t>(column_parts(rows, cols) * cols) * sizeof(float);
+}
+
+template <int N, class T>
+static cudaError_t column_sums(cudaStream_t s, const T *dy, float *db, int64_t rows, int64_t cols, bool add,
+                               float *scratch)
+{
+    int64_t parts = column_parts(rows, cols);
+    dim3 grid(static_cast<unsigned>(cu_div_up(cols, 32 * N)), static_cast<unsigned>(parts));
+    cudaError_t e = cu_launch(columns_kernel<N, T>, grid, dim3(THREADS), 0, s, dy, parts > 1 ? scratch : db, rows, cols,
+                              cu_div_up(rows, parts), parts == 1 && add);
+
+    if (e != cudaSuccess || parts == 1) return e;
+    return cu_sum_parts<float>(s, scratch, parts, cols, cols, db, NULL, add, false);
+}
+
+cudaError_t cu_column_sums(cudaStream_t s, cu_view dy, float *db, int64_t rows, int64_t cols, bool add, void *scratch)
+{
+    if (cols <= 0) return cudaSuccess;
+    if (rows <= 0) return add ? cudaSuccess : cudaMemsetAsync(db, 0, static_cast<size_t>(cols) * sizeof(*db), s);
+    return cu_by_type(dy.type, [=](auto t) {
+        typedef decltype(t) T;
+        if (usable(dy) && cols % 8 == 0)
+            return column_sums<8, T>(s, static_cast<const T *>(dy.at), db, rows, cols, add,
+                                     static_cast<float *>(scratch));
+        return column_sums<1, T>(s, static_cast<const T *>(dy.at), db, rows, cols, add, static_cast<float *>(scratch));
+    });
+}
+
+/* ---- order of an image's channels: n matrices (rows, cols) transposed ------------------------------------------------------ */
+enum { TILE = 32 };
+
+template <class X, class Y>
+static __global__ void __launch_bounds__(THREADS)
+    transpose_kernel(const X *x, Y *y, int64_t n, int64_t rows, int64_t cols, bool add)
+{
+    CU_SHARED(float, tile, [TILE][TILE + 1]);
+    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    unsigned wide = static_cast<unsigned>((cols + TILE - 1) / TILE);
+    int64_t row = static_cast<int64_t>(blockIdx.x / wide) * TILE, col = static_cast<int64_t>(blockIdx.x % wide) * TILE;
+
+    for (int64_t image = blockIdx.y; image < n; image += gridDim.y) {
+        const X *from = x + image * rows * cols;
+        Y *to = y + image * rows * cols;
+        CU_UNROLL
+        for (unsigned k = warp; k < TILE; k += 8)
+            if (row + k < rows && col + lane < cols) tile[k][lane] = cu_get(from + (row + k) * cols + col + lane);
+        __syncthreads();
+        CU_UNROLL
+        for (unsigned k = warp; k < TILE; k += 8)
+            if (col + k < cols && row + lane < rows) {
+                Y *at = to + (col + k) * rows + row + lane;
+                cu_put(at, add ? cu_get(at) + tile[lane][k] : tile[lane][k]);
+            }
+        __syncthreads();
+    }
+}
+
+/* Few rows, such as the three channels of a picture: a thread takes a column. */
+template <class X, class Y>
+static __global__ void __launch_bounds__(THREADS)
+    narrow_kernel(const X *x, Y *y, int64_t n, int64_t rows, int64_t cols, bool add)
+{
+    int64_t col = thread_index();
+
+    if (col >= cols) return;
+    for (int64_t image = blockIdx.y; image < n; image += gridDim.y) {
+        const X *from = x + image * rows * cols + col;
+        Y *to = y + image * rows * cols + col * rows;
+        CU_UNROLL_4
+        for (int64_t k = 0; k < rows; k++) {
+            float v = cu_get(from + k * cols);
+            cu_put(to + k, add ? cu_get(to + k) + v : v);
+        }
+    }
+}
+
+static cudaError_t transpose(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t rows, int64_t cols, bool add)
+{
+    const unsigned images = static_cast<unsigned>(n < 65535 ? n : 65535);
+    const int64_t tiles = cu_div_up(cols, TILE) * cu_div_up(rows, TILE);
+
+    if (n <= 0 || rows <= 0 || cols <= 0) return cudaSuccess;
+    if (rows == 1 || cols == 1) return cu_convert(s, x, y, n * rows * cols, add);
+    return cu_by_type(x.type, [=](auto xt) {
+        return cu_by_type(y.type, [=](auto yt) {
+            typedef decltype(xt) X;
+            typedef decltype(yt) Y;
+            const X *from = static_cast<const X *>(x.at);
+            if (rows <= 8)
+                return cu_launch(narrow_kernel<X, Y>, dim3(static_cast<unsigned>(cu_div_up(cols, THREADS)), images),
+                                 dim3(THREADS), 0, s, from, static_cast<Y *>(y.at), n, rows, cols, add);
+            return cu_launch(transpose_kernel<X, Y>, dim3(static_cast<unsigned>(tiles), images), dim3(THREADS), 0, s,
+                             from, static_cast<Y *>(y.at), n, rows, cols, add);
+        });
+    });
+}
+
+cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add)
+{
+    return transpose(s, x, y, n, c, hw, add);
+}
+
+cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add)
+{
+    return transpose(s, x, y, n, hw, c, add);
+}

@@ -1,0 +1,282 @@
+"""The stages of tests/gpu/run that prove: each row is ok or FAILED, or says why it was not possible here."""
+import math
+import re
+import shutil
+import subprocess
+import threading
+
+from gpu_engine import Failure, Impossible, Run, apart, last_line, merged, small_models
+
+STEPS = 30
+EARLY = 3
+# Largest relative difference of a loss from the CPU's, in the first EARLY steps and in all. Both sides compute in f32 and add in another
+# order; a difference of a few 1e-7 a sum grows with each update. The ResNet's later steps are held loosely: batch norm amplifies
+# rounding until runs part, whoever makes them (tests/parity/make_model_curves.py).
+F32 = {"mlp": (1e-4, 1e-3), "lenet": (1e-4, 1e-3), "resnet": (1e-4, 0.1), "gpt": (1e-4, 1e-3)}
+# Of bf16 from f32 on one device: operands have 8 bits, so a product is off by 2^-9 at most, and sums by less, as errors cancel.
+BF16 = {"mlp": (0.01, 0.02), "lenet": (0.01, 0.03), "resnet": (0.02, 0.1), "gpt": (0.01, 0.02)}
+OWN_LIBRARIES = re.compile(r"cutlass|cublas|cudnn|xmma|gemm[A-Z]|splitK|nvjet|ncclDev|ncclKernel|implicit_convolve|dgrad|wgrad")
+
+
+def steps_of(c, count=STEPS):
+    return {"train": {"max_steps": min(count, 8) if c.args.tiny else count}}
+
+
+# ---- the machine -------------------------------------------------------------------------------------------------------------------
+def info(c):
+    if c.cuda:
+        r = c.call("nvidia-smi", ["nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,clocks.max.sm,power.limit",
+                                  "--format=csv,noheader"], limit=30)
+        c.facts["gpus"] = r.stdout.strip().splitlines()
+        for line in c.facts["gpus"]:
+            c.row("gpu", "info", line)
+    for title, command in (("nvcc", ["nvcc", "--version"]), ("C library", ["ldd", "--version"])):
+        if shutil.which(command[0]):
+            lines = [line for line in c.call(title, command, limit=20).stdout.splitlines() if re.search(r"\d+\.\d+", line)]
+            c.facts[title] = lines[0].strip() if lines else ""
+            c.row(title, "info", c.facts[title])
+    r = c.call("versions", [c.args.python, "-c", "import torch; v = torch.backends.cudnn.version(); print('torch', torch.__version__, "
+                            "'CUDA', torch.version.cuda, 'cuDNN', v, 'NCCL', torch.cuda.nccl.version() if torch.cuda.is_available() else None)"],
+               limit=60, check=False)
+    c.facts["torch"] = (r.stdout.strip() or last_line(r.stderr))
+    c.row("PyTorch", "info", c.facts["torch"])
+    r = c.call("plugins", [c.home / "ddpengine", "plugins"])
+    wanted = "cuda" if c.cuda else "cpu"
+    found = re.search(rf"^device +{wanted} .*", r.stdout, re.M)
+    if not found:
+        raise Failure(f"there is no device {wanted} in {c.home}/.libs")
+    c.row("plugin", "ok", found.group(0))
+
+
+# ---- operations --------------------------------------------------------------------------------------------------------------------
+def gpus(c):
+    return len(c.facts.get("gpus", [])) or len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
+
+
+def ops(c):
+    c.part("every op against the scalar reference", all_ops, c)
+    c.part("contract of the device", conform, c, f"device.{'cuda' if c.cuda else 'cpu'}")
+
+
+def all_ops(c):
+    program = c.home / "tests/gpu/cuda_ops" if c.cuda else c.home / "tests/unit/test_device"
+    if not program.exists():
+        if c.cuda:
+            raise Failure(f"{program} is not there: make tests/gpu/cuda_ops before pack")
+        raise Impossible(f"{program} is not built")
+    env = {"LD_LIBRARY_PATH": ":".join(filter(None, [str(c.home / "lib"), c.env["DDP_CUDA_LIBRARIES"], c.env.get("LD_LIBRARY_PATH")]))}
+    r = c.call("ops", [program], env=env, check=False)
+    text = r.stdout + r.stderr
+    passed = sum(map(int, re.findall(r"\[  PASSED  \] (\d+) test", text)))
+    skipped = len(re.findall(r"\[  SKIPPED \] \w", text))
+    failed = sorted(set(re.findall(r"\[  FAILED  \] (\w*[a-z]\w*)", text)))
+    if r.returncode != 0 or passed == 0:
+        raise Failure(f"exit {r.returncode}, {passed} passed, failed: {', '.join(failed) or last_line(text)}")
+    c.row("every op against the scalar reference", "ok", f"{passed} tests passed, {skipped} skipped, {r.seconds:.0f} s")
+
+
+def conform(c, plugin):
+    r = c.call("conform", [c.home / "ddpengine", "conform", plugin, "--quick"], check=False)
+    line = re.findall(r"^\d+ passed, .*$", r.stdout, re.M)
+    if r.returncode != 0 or not line:
+        bad = re.findall(r"^.*(?:FAIL|failed:).*$", r.stdout, re.M)
+        raise Failure(f"exit {r.returncode}: {(bad or line or [last_line(r.stderr)])[0].strip()[:200]}")
+    c.row(f"contract of {plugin}", "ok", f"{line[0]}, {r.seconds:.0f} s")
+
+
+# ---- loss curves -------------------------------------------------------------------------------------------------------------------
+def curves(c):
+    for name, model in small_models(c).items():
+        c.part(f"{name}, f32 against cpu", curve, c, name, model)
+
+
+def within(c, what, ours, theirs, bounds):
+    d = apart(ours, theirs)
+    early, late = max(d[:EARLY]), max(d)
+    text = (f"{early:.1e} in {EARLY} steps (bound {bounds[0]:.0e}), {late:.1e} in {len(d)} (bound {bounds[1]:.0e}); "
+            f"loss {ours[0]:.4f} to {ours[-1]:.4f}" if late < math.inf else f"a loss is not finite: {ours}")
+    c.row(what, "ok" if early <= bounds[0] and late <= bounds[1] else "FAILED", text, early=early, late=late, losses=ours, reference=theirs)
+
+
+def curve(c, name, model):
+    cpu = c.train(f"{name}-cpu", model, steps_of(c), {"train": {"device": "cpu"}})
+    f32 = c.train(f"{name}-f32", model, steps_of(c))
+    within(c, f"{name}, f32 against cpu", f32.losses, cpu.losses, F32[name])
+    c.part(f"{name}, bf16 against f32", curve_bf16, c, name, model, f32)
+
+
+def curve_bf16(c, name, model, f32):
+    bf16 = c.train(f"{name}-bf16", model, steps_of(c), {"train": {"precision": "bf16"}})
+    within(c, f"{name}, bf16 against f32", bf16.losses, f32.losses, BF16[name])
+
+
+def repeat(c):
+    models = small_models(c)
+    for name, precision, exact in (("mlp", "f32", "yes"), ("lenet", "f32", "no"), ("resnet", "bf16", "yes"), ("gpt", "bf16", "no")):
+        c.part(f"{name}, {precision}, twice", twice, c, name, models[name], precision, exact)
+
+
+def twice(c, name, model, precision, exact):
+    config = merged(model, steps_of(c), {"train": {"precision": precision, "deterministic": exact}})
+    a, b = (c.train(f"{name}-again", config) for _ in range(2))
+    same = a.sha == b.sha and a.losses == b.losses
+    c.row(f"{name}, {precision}, deterministic = {exact}, twice", "ok" if same else "FAILED", f"parameters {a.sha[:12]} and {b.sha[:12]}")
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------------------------
+def checkpoint(c):
+    models = small_models(c)
+    for name in ("mlp", "gpt"):
+        c.part(f"{name}, moved between devices", moved, c, name, models[name])
+
+
+def moved(c, name, model):
+    """Half of the steps on one device, the rest on the other, both ways, against all of them on one."""
+    half, all_steps = 10, 20
+    straight = c.train(f"{name}-straight", model, {"train": {"max_steps": all_steps}})
+    for first, second in ((c.device(), "cpu"), ("cpu", c.device())):
+        folder = {"checkpoint": {"dir": c.work / f"{name}-{first.replace(':', '')}-checkpoints"}}
+        c.train(f"{name}-first", model, folder, {"train": {"device": first, "max_steps": half}})
+        rest = c.train(f"{name}-rest", model, folder, {"train": {"device": second, "max_steps": all_steps}})
+        if rest.steps[0]["step"] != half + 1:
+            raise Failure(f"it went on at step {rest.steps[0]['step']}")
+        worst = max(apart(rest.losses, straight.losses[half:]))
+        c.row(f"{name}, {half} steps on {first}, {half} on {second}", "ok" if worst <= 1e-3 else "FAILED",
+              f"losses within {worst:.1e} of a straight run's (bound 1e-3)", late=worst)
+        shutil.rmtree(folder["checkpoint"]["dir"])
+
+
+# ---- compute-sanitizer -------------------------------------------------------------------------------------------------------------
+def sanitizer(c):
+    tool = next((t for t in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer") if t and shutil.which(t)), None)
+    if tool is None:
+        c.row("compute-sanitizer", "n/a", "not possible: it is not on this machine")
+        return
+    text = c.call("sanitizer", [tool, "--help"], limit=20, check=False).stdout
+    flash = ["--kernel-name", "kernel_substring=flash"] if "--kernel-name" in text else ["--kernel-regex", "kns=flash"]
+    models = small_models(c)
+    jobs = [(f"{kind} of {name}", [tool, "--tool", kind, *(flash if kind == "racecheck" else [])], models[name])
+            for kind, name in (("memcheck", "mlp"), ("memcheck", "gpt"), ("racecheck", "gpt"), ("initcheck", "gpt"), ("initcheck", "mlp"))]
+    # side by side: each takes one processor most of the time
+    threads = [threading.Thread(target=c.part, args=(what, sanitized, c, what, command, model)) for what, command, model in jobs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+
+
+def sanitized(c, what, command, model):
+    """Errors in the kernels of NVIDIA's libraries are told, and fail nothing."""
+    ini, _ = c.prepare(merged(model, {"train": {"max_steps": 2, "batch_size": 3, "precision": "bf16"}}), what.replace(" ", "-"))
+    command = [*command, "--error-exitcode", "99", "--target-processes", "all", "--print-limit", "50"]
+    r = c.call(what, [*command, c.home / "ddpengine", "-c", ini], check=False)
+    text = r.stdout + r.stderr
+    found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", text)
+    if not found:
+        raise Impossible(f"the tool did not work: {last_line(text)}")
+    kernels = sorted(set(re.findall(r"=+\s+at (?:void )?([\w:]+)", text)))
+    ours = [k for k in kernels if not OWN_LIBRARIES.search(k)]
+    errors = sum(map(int, found))
+    if errors and (ours or not kernels):
+        raise Failure(f"{errors} errors, in {', '.join(ours) or 'places it does not name'}")
+    if r.returncode not in (0, 99):
+        raise Failure(f"exit {r.returncode}: {last_line(r.stderr)}")
+    c.row(what, "ok", f"{errors} errors{' in kernels of libraries: ' + ', '.join(kernels)[:80] if kernels else ''}, {r.seconds:.0f} s")
+
+
+# ---- ranks -------------------------------------------------------------------------------------------------------------------------
+def ranks(c):
+    models = small_models(c)
+    for name, backend in (("mlp", "gloo-tcp"), ("gpt", "gloo-tcp"), ("gpt", "shm")):
+        c.part(f"{name}, two ranks over {backend}", two_ranks, c, name, models[name], backend)
+    c.part("parallel = dp", replicas, c, models["gpt"])
+
+
+def halved(model):
+    """The same global batch, which two ranks or replicas share."""
+    return merged(model, {"train": {"batch_size": None, "global_batch": model["train"]["batch_size"]}})
+
+
+def two_ranks(c, name, model, backend):
+    config = merged(halved(model), steps_of(c, 20))
+    one = c.train(f"{name}-one", config)
+    two = c.train(f"{name}-two", config, {"group": {"backend": backend}}, nproc=2)
+    within(c, f"{name}, two ranks on one device over {backend} against one rank", two.losses, one.losses, (1e-5, 1e-3))
+
+
+def replicas(c, model):
+    if c.cuda and gpus(c) < 2:
+        raise Impossible("this machine has one GPU")
+    config = merged(halved(model), steps_of(c, 20))
+    one = c.train("dp-one", config)
+    two = c.train("dp-two", config, {"train": {"parallel": "dp", "device": "cuda:0, cuda:1" if c.cuda else "cpu:0, cpu:1"}})
+    within(c, "gpt, parallel = dp on two devices against one", two.losses, one.losses, (1e-5, 1e-3))
+
+
+# ---- nccl --------------------------------------------------------------------------------------------------------------------------
+SLOW = {"NCCL_SOCKET_IFNAME": "=lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+REFUSED = re.compile(r"[Dd]uplicate GPU|invalid usage|ncclInvalidUsage|unhandled system error|cannot be loaded")
+
+
+def nccl(c):
+    if not c.cuda:
+        c.row("nccl", "n/a", "not possible: without a GPU")
+        return
+    c.part("backend's slots, one rank", slots, c, "backend's slots, one rank", ["--world", "1", "--max", str(64 << 20)], {})
+    c.part("backend's slots, two ranks on one GPU", slots, c, "backend's slots, two ranks on one GPU",
+           ["--world", "2", "--one-gpu", "--max", str(1 << 20)], SLOW)
+    c.part("one rank", nccl_alone, c)
+    c.part("two ranks on one GPU", nccl_pair, c)
+
+
+def slots(c, what, arguments, env):
+    program = c.home / "tests/gpu/nccl_slots"
+    if not program.exists():
+        raise Impossible("nccl_slots is not built: make tests/gpu/nccl_slots before pack")
+    env = {**env, "LD_LIBRARY_PATH": ":".join(filter(None, [str(c.home / "lib"), c.env["DDP_CUDA_LIBRARIES"], c.env.get("LD_LIBRARY_PATH")]))}
+    r = c.call(what, [program, c.home / ".libs/backend_nccl.so", *arguments], env=env, check=False)
+    bad = re.findall(r"rank \d+ +(.*?) +FAILED: (.*)", r.stdout)
+    if r.returncode != 0 or bad:
+        text = f"{bad[0][0]}: {bad[0][1]}" if bad else f"exit {r.returncode}: {last_line(r.stderr or r.stdout)}"
+        raise Impossible(text[:250]) if REFUSED.search(r.stdout + r.stderr) else Failure(text)
+    rates = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", r.stdout, re.M)
+    c.row(what, "ok", f"{len(re.findall(r' ok$', r.stdout, re.M))} checks" + (f"; {rates[-1][0]} bytes in {rates[-1][1]} us" if rates else ""))
+
+
+def nccl_alone(c):
+    config = merged(small_models(c)["gpt"], steps_of(c, 20))
+    plain = c.train("nccl-none", config)
+    engaged = c.train("nccl-one", config, {"group": {"backend": "nccl"}, "ddp": {"shard_update": "no", "overlap": "yes"}})
+    within(c, "gpt, one rank over nccl against none", engaged.losses, plain.losses, (1e-6, 1e-3))
+
+
+def nccl_pair(c):
+    """Two processes that NCCL takes for two hosts."""
+    config = merged(halved(small_models(c)["gpt"]), steps_of(c, 20))
+    one = c.train("nccl-single", config)
+    meeting = f"file://{c.work}/nccl-meeting"
+    runs, errors = [], []
+
+    def rank(number):
+        ini, out = c.prepare(merged(config, {"group": {"backend": "nccl", "rank": number, "world_size": 2, "init_method": meeting},
+                                             "init.file": {"listen": "127.0.0.1"}}), f"nccl-rank{number}")
+        env = {**SLOW, "NCCL_HOSTID": f"ddpengine-{number}"}
+        r = c.call(f"nccl-rank{number}", [c.home / "ddpengine", "-c", ini], env=env, limit=60, check=False)
+        if r.returncode != 0:
+            errors.append(last_line(r.stderr))
+        elif number == 0:
+            runs.append(Run(out, r.stderr, r.seconds))
+
+    def guarded(number):
+        try:
+            rank(number)
+        except Failure as e:
+            errors.append(str(e))
+    threads = [threading.Thread(target=guarded, args=(n,)) for n in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise Impossible(errors[0]) if any(REFUSED.search(e) for e in errors) else Failure("; ".join(errors)[:300])
+    within(c, "gpt, two ranks on one GPU over nccl against one rank", runs[0].losses, one.losses, (1e-5, 1e-3))

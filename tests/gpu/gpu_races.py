@@ -1,0 +1,278 @@
+"""The stages of tests/gpu/run that compare with PyTorch: both sides take turns on one GPU in one run. gpu_torch.py is PyTorch's."""
+import json
+import os
+import queue
+import statistics
+import subprocess
+import threading
+import time
+
+from gpu_engine import ADAMW, SGD, SRC, Failure, fashion, kill_group, merged
+
+COMPILE_S = 200  # for all of PyTorch's ways of one model
+RACES = ("gpt2", "resnet", "mlp")
+
+
+class Rival:
+    """A process of gpu_torch.py; it compiles while other stages run."""
+
+    def __init__(self, c, model, batch, context):
+        self.name = model
+        self.log = (c.work / f"torch-{model}.log").open("w+")
+        env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(c.work / "inductor")}
+        argv = [c.args.python, str(SRC / "tests/gpu/gpu_torch.py"), model, "--device", c.args.device, "--batch", str(batch),
+                "--context", str(context)]
+        self.p = subprocess.Popen([*argv, *(["--tiny"] if c.args.tiny else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
+                                  text=True, env=env, start_new_session=True)
+        self.answers, self.began, self.ways, self.failed = queue.Queue(), time.monotonic(), None, None
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        for line in self.p.stdout:
+            self.answers.put(line)
+        self.answers.put(None)
+
+    def answer(self, limit):
+        try:
+            line = self.answers.get(timeout=max(1.0, limit))
+        except queue.Empty:
+            raise Failure(f"PyTorch ({self.name}) did not answer in {limit:.0f} s") from None
+        if line is None:
+            self.log.seek(0)
+            raise Failure(f"PyTorch ({self.name}) ended: {(self.log.read().strip().splitlines() or ['it said nothing'])[-1][:300]}")
+        return json.loads(line)
+
+    def ready(self, c):
+        """The ways that work, after what may be a minute of compiling."""
+        if self.failed:
+            raise Failure(self.failed)
+        if self.ways is None:
+            try:
+                told = self.answer(min(c.left(), COMPILE_S - (time.monotonic() - self.began)))["ready"]
+            except Failure as e:
+                self.failed = str(e)
+                kill_group(self.p)  # else it would compile beside what is timed
+                raise
+            self.ways = [w for w, t in told.items() if not isinstance(t, str)]
+            for way, t in told.items():
+                c.row(f"PyTorch, {self.name}, {way}", "info", f"not possible: {t}" if isinstance(t, str) else f"compiled and tried in {t} s")
+        if not self.ways:
+            raise Failure(f"PyTorch ({self.name}): no way works")
+        return self.ways
+
+    def ask(self, c, **order):
+        self.p.stdin.write(json.dumps(order) + "\n")
+        self.p.stdin.flush()
+        out = self.answer(min(c.left(), 120))
+        if "error" in out:
+            raise Failure(f"PyTorch ({self.name}): {out['error']}")
+        return out
+
+    def end(self, c):
+        kill_group(self.p)
+        self.p.wait()
+        self.log.seek(0)
+        c.log.write(f"---- PyTorch, {self.name}\n{self.log.read()}")
+
+
+class Memory:
+    """The device's used memory at its largest, and how much more that is than before; None where nvidia-smi does not tell."""
+
+    def __enter__(self):
+        self.values = []
+        try:
+            self.p = subprocess.Popen(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "50"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            self.p = None
+            return self
+        threading.Thread(target=self.read, daemon=True).start()
+        time.sleep(1)
+        return self
+
+    def read(self):
+        for line in self.p.stdout:
+            if line.strip().isdigit():
+                self.values.append(int(line) << 20)
+
+    def __exit__(self, *_):
+        if self.p:
+            self.p.kill()
+            self.p.wait()
+
+    def grown(self):
+        return max(self.values) - self.values[0] if self.values else None
+
+
+# ---- what is raced: sizes, the engine's INI, FLOPs and bytes of a step ----------------------------------------------------------------
+def gpt2(c):
+    """Per token 6 FLOPs a weight of a product, and attention's two products over half of the context, forward and twice backward. Bytes: each
+    activation that is kept, in bf16, written and read back; logits and their gradient written and read; AdamW's 28 a parameter."""
+    tiny = c.args.tiny
+    layers, width, vocabulary, context = (2, 128, 256, 32) if tiny else (12, 768, 50304, 1024)
+    batch = c.args.gpt_batch or (2 if tiny else 32)
+    tokens, matrices = batch * context, 12 * layers * width * width
+    flops = tokens * (6 * (matrices + vocabulary * width) + 6 * layers * width * context)
+    size = 28 * (matrices + (vocabulary + context) * width) + tokens * (layers * 16 * width * 4 + vocabulary * 8)
+    options = {"layers": 2, "heads": 2, "width": 128, "context": 32, "vocabulary": 256} if tiny else {"preset": "gpt2", "padded_vocabulary": 50304}
+    config = merged(ADAMW, {"model": {"plugin": "gpt2"}, "model.gpt2": options, "data": {"plugin": "synthetic"},
+                            "data.synthetic": {"samples": 64 * batch, "shape": context, "vocabulary": 256 if tiny else 50257},
+                            "train": {"batch_size": batch, "precision": "bf16"}})
+    return {"title": f"GPT-2 124M, {batch} x {context}, bf16", "config": config, "batch": batch, "context": context, "unit": "tokens/s",
+            "per_step": tokens, "flops": flops, "bytes": size, "rate": "bf16", "steps": 4 if tiny else 40, "warmup": 2 if tiny else 5}
+
+
+def resnet(c):
+    """Convolutions of ResNet-18 on 32 x 32, forward and twice backward; every output of a convolution and of what follows it is written and
+    read twice, and its gradient written and read."""
+    tiny = c.args.tiny
+    width, batch = (8, 8) if tiny else (64, 512)
+    macs, elements, side, before = 27 * width * 1024, width * 1024, 32, width
+    for layer in range(4):
+        out, side = width << layer, side if layer == 0 else side // 2
+        places, first = side * side, 9 * before * out
+        macs += places * (first + 3 * 9 * out * out + (before * out if layer else 0))
+        elements += places * out * (5 if layer else 4)
+        before = out
+    folder = images(c, 64 if tiny else 2048)
+    config = merged(SGD, {"model": {"plugin": "resnet"}, "model.resnet": {"stem": "cifar", "width": width, "classes": 10},
+                          "data": {"plugin": "cifar", "mean": 0.5, "std": 0.25}, "data.cifar": {"folder": folder},
+                          "loader": {"workers": 1 if tiny else 4, "prefetch": 8}, "train": {"batch_size": batch, "precision": "bf16"}})
+    return {"title": f"ResNet-18, 3 x 3 stem, {batch} x 32 x 32, bf16", "config": config, "batch": batch, "context": 0, "unit": "images/s",
+            "per_step": batch, "flops": 6 * macs * batch, "bytes": 20 * elements * batch, "rate": "bf16", "steps": 4 if tiny else 120,
+            "warmup": 2 if tiny else 15}
+
+
+def images(c, count):
+    """Files as CIFAR-10's, of bytes in no order."""
+    folder = c.work / "cifar"
+    if not folder.exists():
+        folder.mkdir()
+        for part in range(1, 6):
+            raw = bytearray(os.urandom(3073 * count))
+            for i in range(count):
+                raw[3073 * i] = i % 10
+            (folder / f"data_batch_{part}.bin").write_bytes(raw)
+    return folder
+
+
+def mlp(c):
+    """Weights read forward and backward, their gradients written, SGD with momentum 20 a parameter."""
+    products = 784 * 512 + 512 * 512 + 512 * 10
+    config = merged(fashion(c), SGD, {"model": {"plugin": "mlp"}, "model.mlp": {"hidden": "512, 512", "classes": 10}, "train": {"batch_size": 64},
+                                      "loader": {"workers": 1 if c.args.tiny else 2, "prefetch": 16}}, c.device_section(tf32=True))
+    return {"title": "MLP 784-512-512-10, batch 64", "config": config, "batch": 64, "context": 0, "unit": "samples/s", "per_step": 64,
+            "flops": 2 * 64 * (3 * products - 784 * 512), "bytes": 32 * products, "rate": "f32", "steps": 20 if c.args.tiny else 8000,
+            "warmup": 5 if c.args.tiny else 500}
+
+
+KINDS = {"gpt2": gpt2, "resnet": resnet, "mlp": mlp}
+
+
+def start(c, chosen):
+    """PyTorch's processes of the races that are chosen."""
+    made = {}
+    for name in RACES:
+        if name in chosen:
+            race = KINDS[name](c)
+            made[name] = Rival(c, name, race["batch"], race["context"] or 1)
+    return made
+
+
+def settle(c, rivals):
+    """Waits until none of them compiles any more; what failed is told by its race."""
+    for r in rivals.values():
+        try:
+            r.ready(c)
+        except Failure as e:
+            c.log.say(str(e))
+
+
+# ---- a race ----------------------------------------------------------------------------------------------------------------------------
+def ours(c, name, race, options=(), steps=None, layers=()):
+    steps = steps or race["steps"]
+    return c.train(name, race["config"], {"train": {"max_steps": race["warmup"] + steps}}, *layers, options=options)
+
+
+def run(c, name, rival):
+    c.part(name, compete, c, name, rival)
+
+
+def asked(c, what, ways, call):
+    """PyTorch's answer; None, and a row, where it has none: the engine's side goes on."""
+    try:
+        return call()
+    except Failure as e:
+        c.row(f"{what}, PyTorch", "FAILED", str(e))
+        ways.clear()
+        return None
+
+
+def compete(c, name, rival):
+    race = KINDS[name](c)
+    ways = asked(c, name, [], lambda: list(rival.ready(c))) or []
+    with Memory() as memory:  # the first round only warms up: it measures and keeps algorithms, and what memory it takes
+        ours(c, f"{name}-first", race)
+    rates = asked(c, name, ways, lambda: rival.ask(c, rates=True)) if ways else None
+    mine, theirs, peaks, hidden = [], {}, {}, []
+    for _ in range(2 if c.args.tiny else 4):
+        r = ours(c, name, race)
+        mine.append(r.step_ms(race["warmup"]))
+        hidden.append(r.unaccounted_ms())
+        for way in list(ways):
+            if way == "eager" and len(theirs.get(way, [])) == 2:
+                continue
+            steps = race["steps"] if name != "mlp" else race["steps"] // 4
+            a = asked(c, name, ways, lambda way=way, steps=steps: rival.ask(c, way=way, steps=steps, warmup=race["warmup"]))
+            if a is None:
+                break
+            theirs.setdefault(way, []).append(a["ms"])
+            peaks[way] = a.get("reserved", 0)
+    c.tables[name] = result = summed_up(race, rates, mine, theirs)
+    result |= {"our_peak_bytes": memory.grown(), "their_peak_bytes": peaks.get(result["best"]), "unaccounted_ms": hidden}
+    c.row(race["title"], "ok", f"{result['ms']:.3f} ms{result['against']}; {statistics.median(hidden):.0f} ms of a run were outside of its steps")
+    c.part(f"{name}, profile", profile, c, name, race)
+
+
+def summed_up(race, rates, mine, theirs):
+    ms = statistics.median(mine)
+    out = {"title": race["title"], "unit": race["unit"], "per_second": race["per_step"] / ms * 1e3, "ms": ms, "ours_ms": mine, "theirs_ms": theirs,
+           "rates": rates, "best": None, "ratios": [], "against": ""}
+    if rates:
+        out |= {"floor_compute_ms": 1e3 * race["flops"] / rates[race["rate"]], "floor_memory_ms": 1e3 * race["bytes"] / rates["copy"]}
+    if theirs:
+        best = min(theirs, key=lambda w: statistics.median(theirs[w]))
+        other = statistics.median(theirs[best])
+        ratios = [t / o for t, o in zip(theirs[best], mine)]
+        out |= {"best": best, "other_ms": other, "ratios": ratios, "ratio": statistics.median(ratios),
+                "against": f" against {other:.3f} ({best}), {statistics.median(ratios):.2f} times"}
+    return out
+
+
+def profile(c, name, race):
+    r = ours(c, f"{name}-profile", race, ["--profile"], steps=3 if c.args.tiny else 12)
+    at = r.err.find("profile of rank 0")
+    if at < 0 or not (r.dir / "profile.json").exists():
+        raise Failure("--profile printed no table")
+    c.profiles.append((race["title"], r.err[at:], json.loads((r.dir / "profile.json").read_text())))
+    c.row(f"{name}, profile", "ok", f"{len(c.profiles[-1][2]['rows'])} kinds of kernels")
+
+
+# ---- the machinery of DistributedDataParallel at world 1 ----------------------------------------------------------------------------------
+def machinery(c):
+    engaged = {"ddp": {"shard_update": "no", "overlap": "yes"}}
+    backends = ("gloo-tcp", "nccl") if c.cuda else ("gloo-tcp",)
+    for name, taken in (("resnet", backends), ("gpt2", backends[-1:])):
+        c.part(f"{name}, one rank with the backend engaged", weigh, c, name, taken, engaged)
+
+
+def weigh(c, name, backends, engaged):
+    race, times = KINDS[name](c), {}
+    race["steps"] = min(race["steps"], 40)
+    for _ in range(3):
+        for way in ("none", *backends):
+            layers = () if way == "none" else (engaged, {"group": {"backend": way}})
+            times.setdefault(way, []).append(ours(c, f"{name}-{way}", race, layers=layers).step_ms(race["warmup"]))
+    base = statistics.median(times["none"])
+    text = ", ".join(f"{way} {statistics.median(t):.3f} ({statistics.median(t) / base:.3f})" for way, t in times.items())
+    c.row(f"{name}, one rank with the backend engaged", "ok", f"ms (of none): {text}", times=times)

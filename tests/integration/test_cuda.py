@@ -1,0 +1,189 @@
+"""Device cuda in the real program: over a double of CUDA where there is no GPU, whose device memory the host cannot touch
+(CUDA_DOUBLE_STRICT); and what the plugin itself says where there is none. The kernels are tested in tests/unit/test_cuda_*."""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import harness
+from harness import BUILD, Case, Skip
+
+DOUBLE = BUILD / "tests/doubles/plugins/.libs/device_cuda.so"
+PLUGIN = BUILD / ".libs/device_cuda.so"
+CUDA = {
+    "plugins": {"path": DOUBLE.parent},
+    "train": {"device": "cuda"},
+    "device.cuda": {"cublas_library": "double", "cudnn_library": "double", "algorithm_cache": "off"},
+}
+STRICT = {"CUDA_DOUBLE_STRICT": "1", **({"ASAN_OPTIONS": "handle_segv=0"} if harness.SANITIZED else {})}
+SHORT = {"train": {"max_steps": 12, "epochs": 3}, "data.synthetic": {"samples": 320}}
+TEXT = {"files": "/usr/share/common-licenses/GPL-3", "context": 16}
+GPT = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "tokens"}, "data.synthetic": None, "data.tokens": TEXT,
+       "model.gpt2": {"preset": "bytes", "layers": 2, "width": 32, "heads": 2},
+       "train": {"batch_size": 2, "max_steps": 3, "epochs": 1},
+       "optimizer": {"algorithm": "adamw", "lr": 0.0006, "momentum": None}}
+LENET = {"model": {"plugin": "lenet"}, "model.mlp": None, "model.lenet": {"classes": 4},
+         "data.synthetic": {"samples": 24, "shape": "1, 28, 28", "classes": 4}, "train": {"batch_size": 4, "max_steps": 3, "epochs": 1}}
+
+
+class Cuda(Case):
+    def needs_double(self):
+        if not DOUBLE.exists():
+            raise Skip("CUDA's headers were not there when this was built")
+
+    def cuda(self, *layers, env=None, **more):
+        self.needs_double()
+        return self.train(CUDA, SHORT, *layers, env={**STRICT, **(env or {})}, **more)
+
+    def losses(self, r):
+        return [x["loss"] for x in self.metrics(r.dir, "step")]
+
+    def alike(self, a, b, within):
+        x, y = self.losses(a), self.losses(b)
+        self.check(len(x) == len(y) > 0, (x, y))
+        self.check(all(abs(i / j - 1) < within for i, j in zip(x, y, strict=True)), (x, y))
+
+    # ---- one rank ----------------------------------------------------------------------------------------------------
+    def test_trains_what_a_cpu_trains(self):
+        for name, extra in (("mlp", {}), ("gpt", GPT), ("lenet", LENET)):
+            gpu = self.cuda(extra, nproc=1, name=f"{name}-gpu")
+            cpu = self.train(SHORT, extra, nproc=1, name=f"{name}-cpu")
+            self.equal(gpu.summary["device"], "cuda:0")
+            self.check("on double of a GPU" in gpu.err, gpu)
+            self.alike(gpu, cpu, within=1e-4)
+
+    def test_bf16_trains_nearly_that(self):
+        for name, extra in (("mlp", {}), ("gpt", GPT)):
+            half = self.cuda(extra, {"train": {"precision": "bf16"}}, nproc=1, name=f"{name}-half")
+            self.alike(half, self.train(SHORT, extra, nproc=1, name=f"{name}-cpu"), within=0.02)
+
+    def test_the_same_bits_however_it_is_run(self):
+        """Ahead of the host or not, by graphs or not, with streams that are late."""
+        first = self.cuda(nproc=1, name="first")
+        for name, extra, env in (("again", {}, {}), ("late", {}, {"CUDA_DOUBLE_LATE": "1"}), ("plain", {"device.cuda": {"graphs": "no"}}, {}),
+                                 ("trace", {"output": {"trace_steps": "1-3"}}, {})):
+            r = self.cuda(extra, nproc=1, name=name, env=env)
+            self.equal(r.summary["parameter_sha256"], first.summary["parameter_sha256"])
+            self.equal(self.losses(r), self.losses(first))
+
+    def test_accumulates_clips_and_evaluates(self):
+        extra = {"train": {"accumulate": 2}, "optimizer": {"clip_norm": 0.5}, "eval": {"plugin": "synthetic"},
+                 "eval.synthetic": {"samples": 50, "shape": 12, "classes": 4, "seed": 1}}
+        gpu, cpu = self.cuda(extra, nproc=1, name="gpu"), self.train(SHORT, extra, nproc=1, name="cpu")
+        self.alike(gpu, cpu, within=1e-4)
+        self.check(abs(gpu.summary["eval_loss"] / cpu.summary["eval_loss"] - 1) < 1e-4, (gpu.summary, cpu.summary))
+        for x, y in zip(self.metrics(gpu.dir, "step"), self.metrics(cpu.dir, "step"), strict=True):
+            self.check(abs(x["grad_norm"] / y["grad_norm"] - 1) < 1e-3, (x, y))
+
+    def test_checkpoints_go_between_devices(self):
+        whole = self.cuda(nproc=1, name="whole")
+        for name, first, then in (("same", True, True), ("from", True, False), ("to", False, True)):
+            saved = {"checkpoint": {"dir": self.dir / name}}
+            half = (self.cuda if first else lambda *x, **k: self.train(SHORT, *x, **k))
+            half(saved, {"train": {"max_steps": 6}}, nproc=1, name=f"{name}-1")
+            rest = (self.cuda if then else lambda *x, **k: self.train(SHORT, *x, **k))
+            r = rest(saved, nproc=1, name=f"{name}-2")
+            self.check("resuming from" in r.err, r)
+            if name == "same":
+                self.equal(r.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+            self.check(abs(r.summary["final_loss"] / whole.summary["final_loss"] - 1) < 1e-4, (r.summary, whole.summary))
+
+    def test_generates_and_evaluates_alone(self):
+        saved = {"checkpoint": {"dir": self.dir / "ck"}}
+        self.cuda(GPT, saved, nproc=1)
+        texts = []
+        for layers in ((CUDA,), ()):
+            r = self.run("generate", "-c", self.ini("g.ini", *layers, SHORT, GPT, saved), "--prompt", "The ", "--tokens", "12",
+                         "--temperature", "0", env=STRICT)
+            self.equal(r.code, 0, r)
+            texts.append(r.out)
+        self.equal(texts[0], texts[1])
+
+    # ---- several ---------------------------------------------------------------------------------------------------
+    def test_ranks_over_the_hosts_memory(self):
+        """Gradients go through page-locked memory; the curves are those of CPUs, and all ways have the same bits."""
+        cpu = self.train(SHORT, {"group": {"backend": "gloo-tcp"}}, name="cpu")
+        seen = set()
+        for name, extra in (("gloo", {"group": {"backend": "gloo-tcp"}}), ("shm", {"group": {"backend": "shm"}}),
+                            ("overlap", {"group": {"backend": "gloo-tcp"}, "ddp": {"overlap": "yes", "bucket_size": "1KiB", "first_bucket_size": "1KiB"}}),
+                            ("zero", {"group": {"backend": "gloo-tcp"}, "ddp": {"zero": 1}})):
+            r = self.cuda(extra, {"train": {"device": "cuda:0", "check_replicas_every": 4}}, name=name)
+            self.alike(r, cpu, within=1e-4)
+            seen.add(r.summary["parameter_sha256"])
+        self.equal(len(seen), 1, seen)
+
+    def test_ranks_have_a_device_each(self):
+        r = self.cuda({"group": {"backend": "gloo-tcp"}})
+        self.equal(r.summary["device"], "cuda:0")
+        three = self.run("-c", self.ini("x.ini", CUDA, SHORT, {"group": {"backend": "gloo-tcp"}}), "--nproc", "3", env=STRICT)
+        self.equal(three.code, 2, three)
+        self.check("this machine shows 2 CUDA devices" in three.err, three)
+
+    def test_hooks(self):
+        for hook in ("bf16", "int8", "powersgd"):
+            extra = {"hook": {"plugin": hook}, "group": {"backend": "gloo-tcp"}}
+            gpu = self.cuda(extra, name=f"{hook}-gpu")
+            self.alike(gpu, self.train(SHORT, extra, name=f"{hook}-cpu"), within=1e-2)
+
+    def test_replicas_in_one_process(self):
+        """An epoch's last batch does not divide: a replica's gradients are scaled."""
+        extra = {"train": {"parallel": "dp", "check_replicas_every": 3, "max_steps": 0, "epochs": 2}, "data.synthetic": {"samples": 101}}
+        gpu = self.cuda(extra, {"train": {"device": "cuda:0, cuda:1"}}, nproc=1, name="gpu")
+        cpu = self.train(SHORT, extra, {"train": {"device": "cpu:0, cpu:1"}}, nproc=1, name="cpu")
+        self.alike(gpu, cpu, within=1e-4)
+
+    # ---- what goes wrong -----------------------------------------------------------------------------------------------
+    def fails(self, code, *words, layers=(), args=(), env=None):
+        r = self.run("-c", self.ini("x.ini", CUDA, SHORT, *layers), *args, env={**STRICT, **(env or {})})
+        self.equal(r.code, code, r)
+        self.equal(len(r.errors()), 1, r)
+        self.check(all(w in r.err for w in words), (words, r))
+
+    def test_refusals(self):
+        self.needs_double()
+        self.fails(3, "no CUDA device on this machine", "device = cpu", env={"CUDA_DOUBLE_DEVICES": "0"})
+        self.fails(3, "no NVIDIA driver", env={"CUDA_DOUBLE_DEVICES": "-1"})
+        self.fails(2, "cuda:7", "numbered from 0", layers=({"train": {"device": "cuda:7"}},))
+        self.fails(3, "cuBLASLt", "none.so", layers=({"device.cuda": {"cublas_library": "none.so"}},))
+        self.fails(2, "parallel = model", "memory is the host's", layers=(
+            {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"place": "net1:0, net2:1"},
+             "data.synthetic": {"shape": 10, "classes": 0, "outputs": 5}, "train": {"parallel": "model", "device": "cuda:0, cuda:1"}},))
+
+    def test_losses_that_are_not_finite(self):
+        self.needs_double()
+        self.fails(7, "not finite", "step 2", layers=({"optimizer": {"lr": 1e38}},))
+
+    def test_auto(self):
+        self.needs_double()
+        gpu = self.cuda({"train": {"device": "auto"}}, nproc=1, name="gpu")
+        self.equal(gpu.summary["device"], "cuda:0")
+        cpu = self.cuda({"train": {"device": "auto"}}, nproc=1, name="cpu", env={"CUDA_DOUBLE_DEVICES": "0"})
+        self.equal(cpu.summary["device"], "cpu")
+        self.check("device = auto: cpu, for" in cpu.err and "no CUDA device" in cpu.err, cpu)
+
+    def test_conform(self):
+        self.needs_double()
+        r = self.run("conform", DOUBLE, "--set", "cublas_library=double", "--set", "cudnn_library=double",
+                     "--set", "algorithm_cache=off", env=STRICT)
+        self.equal(r.code, 0, r)
+
+    def test_the_plugin_explains_itself(self):
+        """The one for GPUs, here without any."""
+        if not PLUGIN.exists():
+            raise Skip("nvcc was not there when this was built")
+        if shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi"], capture_output=True).returncode == 0:
+            raise Skip("this machine has a GPU")
+        r = self.run("plugins", "cuda")
+        self.equal(r.code, 0, r)
+        self.check("tf32" in r.out and "device.cuda" in r.out, r)
+        r = self.run("-c", self.ini("x.ini", {"train": {"device": "cuda"}}))
+        self.equal(r.code, 3, r)
+        self.equal(len(r.errors()), 1, r)
+        self.check("NVIDIA driver" in r.err or "no CUDA device" in r.err, r)
+        symbols = subprocess.run(["nm", "-D", "--defined-only", PLUGIN], capture_output=True, text=True, check=True).stdout.split()
+        self.equal(symbols[2::3], ["ddp_plugin_desc"], symbols)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).parent))
+    harness.main(Cuda)
