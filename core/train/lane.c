@@ -250,7 +250,7 @@ static ddp_status run_piece(const ddp_session *s, ddp_communicator *c, const ddp
 
 ddp_status ddp_host_collective(const ddp_session *s, ddp_communicator *c, const ddp_task *task, ddp_err *err)
 {
-    size_t size = ddp_dtype_size(task->coll.dtype), most;
+    size_t size = DDP_MAX_OF(ddp_dtype_size(task->coll.dtype), (size_t)1), most;
     void *bounce;
     ddp_status st = DDP_OK;
 

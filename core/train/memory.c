@@ -7,7 +7,7 @@ enum { PIECE = 1 << 20 }; /* elements that are hashed at a time */
 
 ddp_status ddp_host_memory(const ddp_session *s, size_t bytes, void *out, ddp_err *err)
 {
-    void *p;
+    void *p = NULL;
 
     DDP_TRY((ddp_is_far(s) ? s->device_ops->host_alloc : s->device_ops->alloc)(s->device, bytes, &p, err));
     memcpy(out, &p, sizeof(p));

@@ -12,7 +12,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # one source each, compiled into the core and into the plugin that must match it: the generator of torch.Generator, and the
 # table of launchers
 SHARED = {"samplers/distributed.c": {"base/mt19937.h"},
-          "plugins/init/env/env.c": {"base/launcher.h"}, "plugins/init/env/slurm.c": {"base/launcher.h"}}
+          "plugins/init/env/env.c": {"base/launcher.h"}, "plugins/init/env/slurm.c": {"base/launcher.h"},
+          "plugins/device/cuda/simt.h": {"simt_double.h"}}
 
 
 def includes(path):

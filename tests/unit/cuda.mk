@@ -67,7 +67,11 @@ tests_unit_test_cuda_runtime_LDADD = libcuda_double.la $(CMOCKA_LIBS)
 
 # of the kernels by themselves
 check_PROGRAMS += tests/unit/test_cuda_attention tests/unit/test_cuda_image tests/unit/test_cuda_kernels
-TESTS += tests/unit/test_cuda_attention tests/unit/test_cuda_image tests/unit/test_cuda_kernels
+TESTS += tests/unit/test_cuda_image tests/unit/test_cuda_kernels
+# attention takes some ten minutes under the sanitizers, and its memory is that of the kernels above
+if !SANITIZERS
+TESTS += tests/unit/test_cuda_attention
+endif
 tests_unit_test_cuda_attention_SOURCES = tests/unit/test_cuda_attention.cpp
 tests_unit_test_cuda_attention_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_test_cuda_attention_CXXFLAGS = $(CUDA_TEST_CXXFLAGS)

@@ -100,6 +100,17 @@ static void test_shuffles(void **state)
         }
 }
 
+static __global__ void nobody(unsigned *out) { out[threadIdx.x] = __shfl_sync(ALL, threadIdx.x, 20); }
+
+static void test_half_warp(void **state)
+{
+    unsigned out[16];
+
+    (void)state;
+    LAUNCH(nobody, 1, 16, 0, nullptr, out);
+    for (unsigned i = 0; i < 16; i++) assert_int_equal(out[i], ALL); /* lane 20 is not there */
+}
+
 static __global__ void votes(unsigned *out)
 {
     const unsigned lane = threadIdx.x % 32, half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
@@ -403,10 +414,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_misuse), /* first: a process that has streams is not forked */
-        cmocka_unit_test(test_places), cmocka_unit_test(test_barrier),       cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_votes),  cmocka_unit_test(test_atomics),       cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_mma),    cmocka_unit_test(test_mma_registers), cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_places),     cmocka_unit_test(test_barrier),   cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_votes),      cmocka_unit_test(test_half_warp), cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_mma),       cmocka_unit_test(test_mma_registers),
+        cmocka_unit_test(test_copies),     cmocka_unit_test(test_limits),
     };
 
     return cmocka_run_group_tests(tests, nullptr, nullptr);

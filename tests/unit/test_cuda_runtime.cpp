@@ -158,8 +158,16 @@ static void test_copies(void **state)
     OK(cudaStreamSynchronize(t->a));
     assert_true(isnan(t->host[0]) && isnan(t->host[N - 1])); /* new memory holds nothing */
     for (int i = 0; i < N; i++) pageable[i] = 4.0f;
+    keep_back(t->a, &go);
+    std::thread later([&go] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        go = 1;
+    });
     OK(cudaMemcpyAsync(t->x, pageable, BYTES, cudaMemcpyHostToDevice, t->a));
-    for (int i = 0; i < N; i++) pageable[i] = 5.0f; /* it had been taken */
+    assert_int_equal(go.load(), 1); /* it waited, and had been taken */
+    later.join();
+    go = 0;
+    for (int i = 0; i < N; i++) pageable[i] = 5.0f;
     fetch(t, t->x, 4.0f);
     keep_back(t->a, &go);
     for (int i = 0; i < N; i++) t->host[i] = 6.0f;

@@ -7,6 +7,7 @@
 #include "dnn_graph.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Older ones need a padding mask where t is not a multiple of 128, or have known errors. */
 #define LEAST_VERSION 91600
@@ -230,7 +231,7 @@ typedef struct operands {
 static void add(operands *o, int64_t uid, const void *at)
 {
     o->uids[o->count] = uid;
-    o->at[o->count++] = (void *)(uintptr_t)at;
+    memcpy(&o->at[o->count++], &at, sizeof(at));
 }
 
 static void add_qkv(operands *o, const cu_attention *a, int64_t first_uid, const void *qkv)

@@ -87,7 +87,7 @@ static int digit_of(char c)
 
 static bool parse_hex(const char *text, cublasLtMatmulAlgo_t *out)
 {
-    unsigned char bytes[sizeof(*out)];
+    unsigned char bytes[sizeof(*out)] = {0};
 
     for (size_t i = 0; i < sizeof(bytes); i++) {
         int high = digit_of(text[2 * i]), low = high < 0 ? -1 : digit_of(text[2 * i + 1]);
