@@ -99,8 +99,8 @@ static void state_dict_order(void **state)
     r.session.buffers = infos;
     r.session.buffer_count = 4;
     r.session.layout = &layout;
-    t->params = arena;
-    t->buffers = buffers;
+    t->host.params = arena;
+    t->host.buffers = buffers;
     t->counts = count;
     assert_int_equal(ddp_model_views(t, &v, &err), DDP_OK);
     assert_int_equal(v.count, 6);
