@@ -73,12 +73,17 @@ static ddp_status share(const ddp_dp *d, ddp_member *m, bool params, ddp_err *er
     if (params)
         DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params,
                                     s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
-    if (params && ddp_is_far(s))
-        DDP_TRY(s->device_ops->params_changed(s->device, m->trainer.params, s->layout->param_elements, err));
     if (m->trainer.buffers != NULL)
         DDP_TRY(s->device_ops->copy(s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
                                     DDP_COPY_ON_DEVICE, err));
     return s->device_ops->sync(s->device, err);
+}
+
+/* Other devices have written into this one's parameters. */
+static ddp_status see_params(ddp_trainer *t, ddp_err *err)
+{
+    if (!ddp_is_far(t->s)) return DDP_OK;
+    return t->s->device_ops->params_changed(t->s->device, t->params, t->s->layout->param_elements, err);
 }
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
@@ -93,6 +98,7 @@ static ddp_status micro_part(const ddp_dp *d, ddp_trainer *t, double *loss_sum, 
     if (part.count == 0) {
         return d->micro == 0 ? ddp_scale_floats(t, t->grads, elements, 0.0, err) : DDP_OK;
     }
+    if (d->micro == 0) DDP_TRY(see_params(t, err));
     if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->grads, elements, 1.0 / weight, err));
     DDP_TRY(ddp_trainer_micro_step(t, &part, d->micro, d->last, loss_sum, err));
     return even ? DDP_OK : ddp_scale_floats(t, t->grads, elements, weight, err);
@@ -102,6 +108,7 @@ static ddp_status eval_part(const ddp_dp *d, ddp_trainer *t, ddp_sums *sums, ddp
 {
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
 
+    DDP_TRY(see_params(t, err));
     return part.count > 0 ? ddp_trainer_eval_batch(t, &part, sums, err) : DDP_OK;
 }
 

@@ -118,7 +118,10 @@ ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint6
 
 ddp_status ddp_scale_floats(ddp_trainer *t, float *x, uint64_t count, double by, ddp_err *err)
 {
-    if (ddp_is_far(t->s)) return t->s->device_ops->scale(t->s->device, x, count, by, err);
+    if (ddp_is_far(t->s)) {
+        DDP_TRY(t->s->device_ops->scale(t->s->device, x, count, by, err));
+        return t->s->device_ops->sync(t->s->device, err); /* other devices may read it next */
+    }
     if (by == 0.0)
         memset(x, 0, count * sizeof(*x));
     else

@@ -24,7 +24,7 @@ ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err);
 
 /* Of `count` elements of device memory; to be compared with others of this function alone. */
 ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint64_t *hash, ddp_err *err);
-/* x *= by, device memory; by 0 sets zeros whatever x is. */
+/* x *= by, device memory, done when it returns; by 0 sets zeros whatever x is. */
 ddp_status ddp_scale_floats(ddp_trainer *t, float *x, uint64_t count, double by, ddp_err *err);
 
 #endif

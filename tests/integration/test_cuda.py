@@ -131,6 +131,9 @@ class Cuda(Case):
         gpu = self.cuda(extra, {"train": {"device": "cuda:0, cuda:1"}}, nproc=1, name="gpu")
         cpu = self.train(SHORT, extra, {"train": {"device": "cpu:0, cpu:1"}}, nproc=1, name="cpu")
         self.alike(gpu, cpu, within=1e-4)
+        half = self.cuda(extra, {"train": {"device": "cuda:0, cuda:1", "precision": "bf16"}, "optimizer": {"lr": 0.3}}, nproc=1, name="half")
+        self.alike(half, self.train(SHORT, extra, {"optimizer": {"lr": 0.3}, "train": {"device": "cpu:0, cpu:1"}}, nproc=1, name="full"),
+                   within=0.02)
 
     # ---- what goes wrong -----------------------------------------------------------------------------------------------
     def fails(self, code, *words, layers=(), args=(), env=None):
@@ -146,7 +149,7 @@ class Cuda(Case):
         self.fails(2, "cuda:7", "numbered from 0", layers=({"train": {"device": "cuda:7"}},))
         self.fails(3, "cuBLASLt", "none.so", layers=({"device.cuda": {"cublas_library": "none.so"}},))
         self.fails(2, "parallel = model", "memory is the host's", layers=(
-            {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"place": "net1:0, net2:1"},
+            {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"net": "relu", "place": "net1:0, net2:1"},
              "data.synthetic": {"shape": 10, "classes": 0, "outputs": 5}, "train": {"parallel": "model", "device": "cuda:0, cuda:1"}},))
 
     def test_losses_that_are_not_finite(self):
