@@ -49,6 +49,15 @@ asm(".text\n.p2align 4\n.type simt_switch_by_hand,@function\n"
     "retq\n.size simt_switch_by_hand,.-simt_switch_by_hand\n");
 #endif
 
+static inline void simt_stack_unpoison(simt_stack *s)
+{
+#if defined __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(s->base + SIMT_GUARD, SIMT_STACK);
+#else
+    (void)s;
+#endif
+}
+
 static inline simt_stack *simt_stack_create(unsigned index)
 {
     const size_t bytes = SIMT_STACK + SIMT_GUARD;
@@ -74,6 +83,7 @@ static inline void simt_stack_free(simt_stack *s)
 #if defined __SANITIZE_THREAD__
     __tsan_destroy_fiber(s->spare);
 #endif
+    simt_stack_unpoison(s); /* what is mapped here next is another's */
     (void)munmap(s->base, SIMT_STACK + SIMT_GUARD);
     free(s);
 }
@@ -81,9 +91,7 @@ static inline void simt_stack_free(simt_stack *s)
 /* `enter` starts on it at the next switch; it never returns. Tops differ by cache lines: else those of all stacks fall into one set. */
 static inline void simt_stack_begin(simt_stack *s, void (*enter)(void))
 {
-#if defined __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(s->base + SIMT_GUARD, SIMT_STACK); /* the one before was left without unwinding */
-#endif
+    simt_stack_unpoison(s); /* the one before was left without unwinding */
 #if SIMT_BY_HAND
     char *top = s->base + SIMT_GUARD + SIMT_STACK - static_cast<size_t>(s->index % 21) * 192;
     void **sp = reinterpret_cast<void **>(top);
