@@ -24,7 +24,7 @@ struct ddp_lane {
     bool direct;
 };
 
-static bool takes_device_memory(const ddp_session *s, ddp_communicator *c)
+bool ddp_takes_device_memory(const ddp_session *s, ddp_communicator *c)
 {
     return (s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0 && (ddp_communicator_caps(c) & DDP_CAP_MEM_CUDA) != 0;
 }
@@ -54,7 +54,7 @@ ddp_status ddp_lane_open(const ddp_lane_params *p, ddp_lane **out, ddp_err *err)
                     .comm = p->comm,
                     .arena = p->arena,
                     .first_event = p->first_event,
-                    .direct = takes_device_memory(p->session, p->comm)};
+                    .direct = ddp_takes_device_memory(p->session, p->comm)};
     if (allocate(l, p, err) == DDP_OK) {
         *out = l;
         return DDP_OK;
@@ -254,7 +254,7 @@ ddp_status ddp_host_collective(const ddp_session *s, ddp_communicator *c, const 
     void *bounce;
     ddp_status st = DDP_OK;
 
-    if (!takes_device_memory(s, c)) return ddp_communicator_run(c, task, err);
+    if (!ddp_takes_device_memory(s, c)) return ddp_communicator_run(c, task, err);
     most = BOUNCE / size / (task->what == DDP_COLL_ALL_GATHER ? ddp_communicator_group(c)->world_size : 1);
     DDP_TRY(s->device_ops->alloc(s->device, BOUNCE, &bounce, err));
     for (size_t first = 0; st == DDP_OK && first < task->coll.count; first += most)

@@ -14,6 +14,9 @@
 
 typedef struct ddp_lane ddp_lane;
 
+/* The backend reduces memory of the device's own. */
+bool ddp_takes_device_memory(const ddp_session *s, ddp_communicator *c);
+
 /* For tasks 0 .. count - 1, each of which is pending once at most; they have events `first_event` and the 2 count - 1 behind it to
  * themselves. `arena`: of the device, `elements` floats, in which all sends and receives lie; elements 0: there are none. */
 typedef struct ddp_lane_params {
@@ -35,7 +38,7 @@ ddp_status ddp_lane_submit(ddp_lane *l, uint32_t index, const ddp_task *task, ui
  * ticket is done; `task->before` comes just before they are read. */
 enum { DDP_LANE_SCALARS = 256 };
 ddp_status ddp_lane_submit_scalars(ddp_lane *l, uint32_t index, const ddp_task *task, uint64_t *ticket, ddp_err *err);
-/* Once the ticket is done: what the device is given from now on sees what was received. */
+/* Once the ticket is done, of scalars too, whose copies may have failed: what the device is given from now on sees what was received. */
 ddp_status ddp_lane_take(ddp_lane *l, uint32_t index, ddp_err *err);
 
 /* Between the arena and the image, beside no task: waits. */

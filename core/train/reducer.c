@@ -237,6 +237,12 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, d
     return index + 1 == r->layout->bucket_count && !extras_ride(r) ? launch_extras(r, err) : DDP_OK;
 }
 
+static ddp_status wait_extras(ddp_reducer *r, ddp_err *err)
+{
+    DDP_TRY(ddp_communicator_wait(r->comm, r->extra_ticket, err));
+    return r->lane != NULL ? ddp_lane_take(r->lane, r->layout->bucket_count, err) : DDP_OK;
+}
+
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
 {
     r->own_bad = !finite;
@@ -246,7 +252,7 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
         return DDP_OK;
     }
     DDP_TRY(launch_extras(r, err));
-    return ddp_communicator_wait(r->comm, r->extra_ticket, err);
+    return wait_extras(r, err);
 }
 
 void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at) { r->scans[index].bad = at; }
@@ -282,7 +288,7 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
     bool last = index + 1 == r->layout->bucket_count;
 
     DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index], err));
-    if (last && !extras_ride(r)) DDP_TRY(ddp_communicator_wait(r->comm, r->extra_ticket, err));
+    if (last && !extras_ride(r)) DDP_TRY(wait_extras(r, err));
     if (r->lane == NULL) return looked_at(r, index, err);
     for (uint32_t b = 0; last && b <= index; b++) DDP_TRY(looked_at(r, b, err)); /* the queue thread's until now */
     return DDP_OK;

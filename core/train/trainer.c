@@ -71,15 +71,6 @@ static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, 
     return DDP_OK;
 }
 
-/* Whether the backend reduces memory of the device's kind. */
-static bool takes_memory(const ddp_trainer *t)
-{
-    uint64_t kind = ddp_is_far(t->s) ? DDP_CAP_MEM_CUDA : DDP_CAP_MEM_HOST;
-
-    return (ddp_communicator_caps(t->comm) & kind) != 0 &&
-           (!ddp_is_far(t->s) || (t->s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0);
-}
-
 /* Between the gradients and the wire. */
 static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
 {
@@ -115,7 +106,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     t->s->phase = DDP_EXIT_INTERNAL;
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
     t->comm_memory = training && ddp_group_world(t->group) > 1 &&
-                     (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 && takes_memory(t);
+                     (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
+                     (!ddp_is_far(t->s) || ddp_takes_device_memory(t->s, t->comm));
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
