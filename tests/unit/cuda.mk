@@ -8,7 +8,7 @@ libsimt_double_la_SOURCES = tests/doubles/simt_double.cpp tests/doubles/simt_dou
 	tests/doubles/simt_parts.h tests/doubles/simt_warp_double.cpp
 libsimt_double_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CUDA_DOUBLE_CPPFLAGS)
 libsimt_double_la_CXXFLAGS = $(CUDA_FIBER_CXXFLAGS) -fvisibility=default
-libcuda_double_la_SOURCES = tests/doubles/cuda_capture_double.cpp tests/doubles/cuda_memory_double.cpp tests/doubles/cuda_parts.h \
+libcuda_double_la_SOURCES = tests/doubles/cuda_capture_double.cpp tests/doubles/cuda_double.h tests/doubles/cuda_memory_double.cpp tests/doubles/cuda_parts.h \
 	tests/doubles/cuda_runtime_double.cpp tests/doubles/cuda_runtime_double.h tests/doubles/cuda_stream_double.cpp
 libcuda_double_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CUDA_DOUBLE_CPPFLAGS)
 libcuda_double_la_CXXFLAGS = $(AM_CXXFLAGS) -std=c++17 -fvisibility=default
@@ -108,7 +108,7 @@ tests_unit_test_cuda_dnn_LDADD = $(CUDA_DOUBLES) $(CMOCKA_LIBS) -lm
 TESTS += tests/unit/test_cuda_sass.sh
 
 # of the device
-CUDA_DEVICE_TEST = tests/unit/cuda_device_util.h tests/unit/device_util.h
+CUDA_DEVICE_TEST = tests/unit/cuda_device_util.h tests/unit/device_models.h tests/unit/device_util.h
 check_PROGRAMS += tests/unit/test_cuda_device tests/unit/test_cuda_models tests/unit/test_cuda_queues
 TESTS += tests/unit/test_cuda_device tests/unit/test_cuda_models tests/unit/test_cuda_queues
 tests_unit_test_cuda_device_SOURCES = tests/unit/test_cuda_device.c $(CUDA_DEVICE_TEST)

@@ -3,7 +3,7 @@ if WITH_CMOCKA
 if WITH_DNNL
 check_PROGRAMS += tests/unit/test_device tests/unit/test_device_flat tests/unit/test_device_sequence
 TESTS += tests/unit/test_device tests/unit/test_device_flat tests/unit/test_device_sequence
-tests_unit_test_device_SOURCES = tests/unit/test_device.c tests/unit/device_util.h
+tests_unit_test_device_SOURCES = tests/unit/test_device.c tests/unit/device_models.h tests/unit/device_util.h
 tests_unit_test_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_test_device_DEPENDENCIES = device_cpu.la
@@ -15,7 +15,7 @@ tests_unit_test_device_flat_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_test_device_flat_DEPENDENCIES = device_cpu.la
 check_PROGRAMS += tests/unit/test_device_image
 TESTS += tests/unit/test_device_image
-tests_unit_test_device_image_SOURCES = tests/unit/test_device_image.c tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_test_device_image_SOURCES = tests/unit/test_device_image.c tests/unit/device_models.h tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
 tests_unit_test_device_image_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_image_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_test_device_image_LDADD = $(UNIT_LDADD)
@@ -27,7 +27,7 @@ tests_unit_test_device_winograd_SOURCES = tests/unit/test_device_winograd.c test
 tests_unit_test_device_winograd_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_winograd_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_test_device_winograd_LDADD = $(UNIT_LDADD)
-tests_unit_test_device_sequence_SOURCES = tests/unit/test_device_sequence.c tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_test_device_sequence_SOURCES = tests/unit/test_device_sequence.c tests/unit/device_models.h tests/unit/device_util.h $(CPU_KERNEL_SOURCES)
 tests_unit_test_device_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_test_device_sequence_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_test_device_sequence_LDADD = $(UNIT_LDADD)

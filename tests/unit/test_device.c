@@ -1,6 +1,6 @@
 /* test_device.c -- the CPU device against the double reference: every op forward and gradient over odd sizes, whole models,
  * kernels in place, gradients set and added, refusals and bad labels. */
-#include "device_util.h"
+#include "device_models.h"
 
 static uint64_t seed;
 
@@ -224,79 +224,16 @@ static void test_special_values(void **state)
 }
 
 /* ---- whole models ---------------------------------------------------------------------------------------------------------- */
-typedef struct model {
-    int64_t features, width, classes;
-    int layers, act; /* 0 relu, 1 gelu erf, 2 gelu tanh */
-    bool bias, residual, shared, regression;
-} model;
-
-static ddp_tensor activate(ddp_graph *g, ddp_tensor x, int act)
+static void model_run(fixture *f, const mlp *m, int64_t batch, bool training)
 {
-    return act == 0 ? ddp_relu(g, x) : ddp_gelu(g, x, act == 2);
-}
+    built b = mlp_build(f, m, batch, training);
+    job like = {.f = f, .seed = &seed, .classes = m->classes, .scale = 0.3, .tolerance = 2e-5};
 
-/* `shared`: a layer applied twice, so that its gradients accumulate. `residual`: values with several readers. */
-static void model_build(ddp_graph *g, const model *m)
-{
-    ddp_tensor x = ddp_flatten(g, ddp_input(g, "image")), label = ddp_input(g, m->regression ? "target" : "label");
-    ddp_init_spec init = {.kind = DDP_INIT_CONSTANT, .a = 0.5};
-    int64_t w_dims[2] = {m->width, m->width};
-    ddp_tensor in[3], first;
-
-    x = activate(g, ddp_linear(g, x, m->width, m->bias, "fc1"), m->act);
-    first = x;
-    for (int i = 1; i < m->layers; i++) {
-        ddp_tensor y = activate(g, ddp_linear(g, x, m->width, m->bias, "fc%d", i + 1), m->act);
-        x = m->residual ? ddp_add(g, x, y) : y;
-    }
-    if (m->shared) {
-        in[1] = g->api->param(g, "tied.weight", 2, w_dims, &init);
-        in[2] = g->api->param(g, "tied.bias", 1, w_dims, &init);
-        for (int i = 0; i < 2; i++) {
-            in[0] = x;
-            x = activate(g, g->api->op(g, DDP_OP_LINEAR, NULL, 3, in, "tied"), m->act);
-        }
-        x = ddp_add(g, x, first);
-    }
-    x = ddp_linear(g, x, m->classes, m->bias, "head");
-    if (m->regression) {
-        ddp_loss(g, ddp_mse(g, x, label));
-        return;
-    }
-    ddp_loss(g, ddp_cross_entropy(g, x, label));
-    ddp_metric(g, "accuracy", ddp_accuracy(g, x, label));
-}
-
-static void model_run(fixture *f, const model *m, int64_t batch, bool training)
-{
-    const ddp_field fields[] = {
-        {.name = "image", .dtype = DDP_F32, .rank = 2, .dims = {1, m->features}, .min = 1},
-        {.name = "label", .dtype = DDP_I64, .min = 0, .max = m->classes - 1},
-        {.name = "target", .dtype = DDP_F32, .rank = 1, .dims = {m->classes}, .min = 1},
-    };
-    ddp_graph *g;
-    ddp_layout *layout;
-    ddp_program *p;
-    job j = {.f = f, .seed = &seed, .classes = m->classes, .scale = 0.3, .tolerance = 2e-5};
-
-    if (f->half) j.tolerance = 0.2; /* two roundings of 2^-9, and what cancels */
-    if (f->half) j.scale = 0.25;    /* still bf16 numbers */
-    j.by_scale = f->half;
-    OK(f, ddp_graph_create(fields, 3, &g, &f->err));
-    model_build(g, m);
-    OK(f, ddp_graph_status(g, &f->err));
-    OK(f, ddp_graph_finish(g, &f->err));
-    OK(f, ddp_layout_create(g, 256, 1024, 1, &layout, &f->err));
-    OK(f, ddp_program_create(g, layout, batch, training, &p, &f->err));
-    j.p = p;
-    j.layout = layout;
-    j.arena_elements = layout->elements;
-    job_open(&j);
-    job_run_and_check(&j);
-    job_close(&j);
-    ddp_program_free(p);
-    ddp_layout_free(layout);
-    ddp_graph_free(g);
+    if (f->half) like.tolerance = 0.2; /* two roundings of 2^-9, and what cancels */
+    if (f->half) like.scale = 0.25;    /* still bf16 numbers */
+    like.by_scale = f->half;
+    built_check(&b, like, 1);
+    unbuild(&b);
 }
 
 static void test_models(void **state)
@@ -306,17 +243,18 @@ static void test_models(void **state)
 
     NEEDS_DEVICE(f);
     for (int i = 0; i < 48; i++) {
-        model m = {.features = 13 + 29 * (i % 3),
-                   .width = 5 + 31 * (i % 5),
-                   .classes = 2 + i % 11,
-                   .layers = 1 + i % 4,
-                   .act = i % 3,
-                   .bias = i % 5 != 0,
-                   .residual = i % 2 == 1,
-                   .shared = i % 4 >= 2,
-                   .regression = i % 7 == 3};
+        mlp m = {.features = 13 + 29 * (i % 3),
+                 .width = 5 + 31 * (i % 5),
+                 .classes = 2 + i % 11,
+                 .layers = 1 + i % 4,
+                 .act = i % 3,
+                 .bias = i % 5 != 0,
+                 .residual = i % 2 == 1,
+                 .shared = i % 4 >= 2,
+                 .regression = i % 7 == 3};
         if (f->half) { /* rounded before a relu, or the largest of its row, a number may be on either side */
             m.layers = 1;
+            m.act = 1 + i % 2;
             m.shared = false;
             m.regression = true;
         }
@@ -337,14 +275,14 @@ static void test_lowering(void **state)
     fixture *f = *state;
     const ddp_field fields[] = {{.name = "image", .dtype = DDP_F32, .rank = 1, .dims = {20}, .min = 1},
                                 {.name = "label", .dtype = DDP_I64, .min = 0, .max = 9}};
-    const model m = {.features = 20, .width = 32, .classes = 10, .layers = 1, .bias = true};
+    const mlp m = {.features = 20, .width = 32, .classes = 10, .layers = 1, .bias = true};
     ddp_graph *g;
     ddp_layout *layout;
     ddp_program *p;
     ddp_lowered *l;
 
     OK(f, ddp_graph_create(fields, 2, &g, &f->err));
-    model_build(g, &m);
+    mlp_layers(g, &m);
     OK(f, ddp_graph_finish(g, &f->err));
     OK(f, ddp_layout_create(g, 1 << 20, 1 << 20, 1, &layout, &f->err));
     OK(f, ddp_program_create(g, layout, 64, true, &p, &f->err));

@@ -1,7 +1,7 @@
 /* test_device_image.c -- the CPU device against the double reference over images: convolution, pooling, batch norm, each op by
  * itself over odd sizes and as it stands in small networks, where kernels are fused; every variant of the kernels the same bits. */
 #include "../../plugins/device/cpu/kernels.h"
-#include "device_util.h"
+#include "device_models.h"
 
 static uint64_t seed;
 
@@ -190,147 +190,12 @@ static void test_batch_norm(void **state)
 }
 
 /* ---- networks -------------------------------------------------------------------------------------------------------- */
-enum { CLASSES = 5 };
-typedef ddp_tensor (*network)(ddp_graph *g, ddp_tensor x);
-
-static ddp_tensor conv(ddp_graph *g, ddp_tensor x, int64_t out, int64_t kernel, int64_t stride, int bias,
-                       const char *name)
-{
-    const ddp_conv_spec s = {.out = out, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = bias};
-
-    return ddp_conv2d(g, x, &s, NULL, "%s", name);
-}
-
-/* convolution, relu, convolution, relu, max pooling: the relu goes into the pooling */
-static ddp_tensor net_lenet(ddp_graph *g, ddp_tensor x)
-{
-    x = ddp_relu(g, conv(g, x, 6, 3, 1, 1, "c1"));
-    return ddp_max_pool2d(g, ddp_relu(g, conv(g, x, 18, 3, 1, 1, "c2")), 2, 2, 0);
-}
-
-static ddp_tensor block(ddp_graph *g, ddp_tensor x, int64_t out, int64_t stride, const char *scope)
-{
-    ddp_tensor y;
-
-    ddp_scope(g, "%s", scope);
-    y = ddp_relu(g, ddp_batch_norm2d(g, conv(g, x, out, 3, stride, 0, "conv1"), NULL, "bn1"));
-    y = ddp_batch_norm2d(g, conv(g, y, out, 3, 1, 0, "conv2"), NULL, "bn2");
-    if (stride != 1) x = ddp_batch_norm2d(g, conv(g, x, out, 1, stride, 0, "down"), NULL, "bn3");
-    x = ddp_relu(g, ddp_add(g, y, x));
-    ddp_scope_end(g);
-    return x;
-}
-
-static ddp_tensor net_resnet(ddp_graph *g, ddp_tensor x)
-{
-    x = ddp_relu(g, ddp_batch_norm2d(g, conv(g, x, 8, 3, 1, 0, "conv1"), NULL, "bn1"));
-    x = block(g, ddp_max_pool2d(g, x, 3, 2, 1), 8, 1, "a");
-    x = block(g, block(g, x, 12, 2, "b"), 12, 1, "c");
-    return ddp_adaptive_avg_pool2d(g, x, 1, 1);
-}
-
-/* in a batch of 8, two convolutions with as many tiles of 4 x 4 as channels; one with fewer, one with too few channels */
-static ddp_tensor net_tiles(ddp_graph *g, ddp_tensor x)
-{
-    x = conv(g, conv(g, x, 32, 3, 1, 0, "c1"), 48, 3, 1, 1, "c2");
-    x = conv(g, conv(g, x, 32, 3, 1, 0, "c3"), 512, 3, 1, 0, "c4");
-    return ddp_adaptive_avg_pool2d(g, x, 1, 1);
-}
-
-/* relus whose output others read too, poolings without a relu, averages, a batch norm with nothing behind it */
-static ddp_tensor net_odd(ddp_graph *g, ddp_tensor x)
-{
-    ddp_tensor y = ddp_relu(g, conv(g, x, 4, 3, 2, 1, "c1")), z;
-
-    z = ddp_add(g, ddp_max_pool2d(g, y, 3, 1, 1), y);
-    z = ddp_batch_norm2d(g, ddp_avg_pool2d(g, z, 2, 2, 1), NULL, "bn1");
-    y = ddp_max_pool2d(g, ddp_gelu(g, z, 0), 2, 1, 0);
-    return ddp_adaptive_avg_pool2d(g, ddp_add(g, y, ddp_avg_pool2d(g, z, 2, 1, 0)), 2, 1);
-}
-
-/* one convolution applied twice and one batch norm four times; the sum of two batch norms goes on without a relu */
-static ddp_tensor net_shared(ddp_graph *g, ddp_tensor x)
-{
-    const int64_t weight_dims[] = {4, 4, 3, 3}, one[] = {4};
-    const ddp_init_spec init = {.kind = DDP_INIT_CONSTANT, .a = 0.5};
-    ddp_attrs attrs = {.conv = {{1, 1}, {1, 1}, 1}}, norm = {.batch_norm = {1e-2, 0.25, 0, 0}};
-    ddp_tensor w = g->api->param(g, "shared", 4, weight_dims, &init), n[5], y[2];
-
-    n[1] = g->api->param(g, "bn.weight", 1, one, &init);
-    n[2] = g->api->param(g, "bn.bias", 1, one, &init);
-    n[3] = g->api->buffer(g, "bn.mean", DDP_F32, 1, one, 0);
-    n[4] = g->api->buffer(g, "bn.var", DDP_F32, 1, one, 1);
-    w = ddp_relu(g, w); /* a weight that is computed lies otherwise */
-    x = conv(g, x, 4, 3, 1, 0, "first");
-    for (int i = 0; i < 2; i++) {
-        ddp_tensor in[2] = {x, w};
-        n[0] = g->api->op(g, DDP_OP_CONV2D, &attrs, 2, in, "");
-        x = y[i] = g->api->op(g, DDP_OP_BATCH_NORM, &norm, 5, n, "");
-    }
-    x = ddp_relu(g, ddp_add(g, ddp_add(g, y[0], y[1]), ddp_relu(g, x)));
-    /* used again before the sum that its first result goes into alone */
-    n[0] = conv(g, x, 4, 3, 1, 0, "left");
-    y[0] = g->api->op(g, DDP_OP_BATCH_NORM, &norm, 5, n, "");
-    n[0] = conv(g, x, 4, 3, 1, 0, "right");
-    return ddp_relu(g, ddp_add(g, y[0], g->api->op(g, DDP_OP_BATCH_NORM, &norm, 5, n, "")));
-}
-
-/* dropouts with images around them, between them and behind them, and a flattening or another shape that follows */
-static ddp_tensor net_dropped(ddp_graph *g, ddp_tensor x)
-{
-    const int64_t dims[] = {-1, 3, 10, 4};
-    ddp_tensor y;
-
-    x = ddp_dropout(g, conv(g, x, 6, 3, 1, 1, "c1"), 0.3);
-    y = ddp_dropout(g, ddp_dropout(g, ddp_max_pool2d(g, x, 2, 2, 0), 0.2), 0.4);
-    y = ddp_dropout(g, ddp_reshape(g, y, 4, dims), 0.1);
-    y = ddp_add(g, conv(g, y, 3, 3, 1, 1, "c2"), y);
-    return ddp_dropout(g, ddp_max_pool2d(g, y, 2, 2, 0), 0.5);
-}
-
-typedef struct built {
-    ddp_graph *g;
-    ddp_layout *layout;
-    ddp_program *p;
-} built;
-
-static built net_build(fixture *f, network net, int64_t batch, bool training)
-{
-    static const ddp_field fields[] = {{.name = "image", .dtype = DDP_F32, .rank = 3, .dims = {3, 10, 8}, .min = 1},
-                                       {.name = "label", .dtype = DDP_I64, .min = 0, .max = CLASSES - 1}};
-    ddp_tensor x;
-    built n;
-
-    OK(f, ddp_graph_create(fields, 2, &n.g, &f->err));
-    x = ddp_linear(n.g, ddp_flatten(n.g, net(n.g, ddp_input(n.g, "image"))), CLASSES, 1, "head");
-    ddp_loss(n.g, ddp_cross_entropy(n.g, x, ddp_input(n.g, "label")));
-    ddp_metric(n.g, "accuracy", ddp_accuracy(n.g, x, ddp_input(n.g, "label")));
-    OK(f, ddp_graph_status(n.g, &f->err));
-    OK(f, ddp_graph_finish(n.g, &f->err));
-    OK(f, ddp_layout_create(n.g, 256, 1024, 1, &n.layout, &f->err));
-    OK(f, ddp_program_create(n.g, n.layout, batch, training, &n.p, &f->err));
-    return n;
-}
-
-static void net_free(built *n)
-{
-    ddp_program_free(n->p);
-    ddp_layout_free(n->layout);
-    ddp_graph_free(n->g);
-}
-
 static void net_run(fixture *f, network net, int64_t batch, bool training)
 {
-    built n = net_build(f, net, batch, training);
-    job j = {.f = f, .seed = &seed, .classes = CLASSES, .tolerance = 1e-4};
+    built b = net_build(f, net, batch, training);
 
-    j.p = n.p;
-    j.layout = n.layout;
-    j.arena_elements = n.layout->elements;
-    job_open(&j);
-    job_run_and_check(&j);
-    job_close(&j);
-    net_free(&n);
+    built_check(&b, (job){.f = f, .seed = &seed, .classes = CLASSES, .tolerance = 1e-4}, 1);
+    unbuild(&b);
 }
 
 static void test_networks(void **state)
@@ -348,14 +213,10 @@ static void test_networks(void **state)
 /* ---- what is fused --------------------------------------------------------------------------------------------------- */
 static int kernels_named(fixture *f, network net, bool training, const char *name)
 {
-    built n = net_build(f, net, 8, training);
-    ddp_lowered *l;
-    int found = 0;
+    built b = net_build(f, net, 8, training);
+    int found = named(f, &b, name);
 
-    OK(f, f->ops->lower(f->device, n.p, &l, &f->err));
-    for (uint32_t i = 0; i < l->kernel_count; i++) found += strcmp(l->kernels[i].name, name) == 0;
-    f->ops->lowered_free(f->device, l);
-    net_free(&n);
+    unbuild(&b);
     return found;
 }
 

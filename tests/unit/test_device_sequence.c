@@ -1,7 +1,7 @@
 /* test_device_sequence.c -- the CPU device's kernels of a transformer: against the double reference over odd sizes, alone and as
  * whole models, with one thread and two; every variant gives the same bits; what is fused; indices out of range. */
 #include "../../plugins/device/cpu/kernels.h"
-#include "device_util.h"
+#include "device_models.h"
 
 static uint64_t seed;
 
@@ -115,99 +115,12 @@ static void test_dropout_variants(void **state)
 }
 
 /* ---- models --------------------------------------------------------------------------------------------------------------- */
-typedef struct model {
-    int64_t length, heads, size, vocabulary;
-    int layers;
-    double dropout;
-    bool tied, full, post; /* full: attention is not causal; post: the norm comes behind the sum */
-} model;
-
-/* Conv1D whose weight is not as small as GPT-2's, so that a mistake shows. */
-static ddp_tensor conv1d(ddp_graph *g, ddp_tensor x, int64_t out, const char *name)
+static void model_run(fixture *f, const gpt *m, int64_t batch, bool training)
 {
-    return ddp_conv1d(g, x, out, 0.3, NULL, "%s", name);
-}
+    built b = gpt_build(f, m, batch, training);
 
-static ddp_tensor attend(ddp_graph *g, const model *m, ddp_tensor x)
-{
-    int64_t e = m->heads * m->size;
-    ddp_attrs attrs = {.attention = {.scale = 1.0 / sqrt((double)m->size),
-                                     .dropout = m->dropout,
-                                     .heads = (uint32_t)m->heads,
-                                     .causal = !m->full}};
-
-    x = conv1d(g, x, 3 * e, "c_attn");
-    x = g->api->op(g, DDP_OP_ATTENTION, &attrs, 1, &x, "attn");
-    return ddp_dropout(g, conv1d(g, x, e, "c_proj"), m->dropout);
-}
-
-static void model_build(ddp_graph *g, const model *m)
-{
-    int64_t e = m->heads * m->size;
-    ddp_tensor table, x = ddp_embedding(g, ddp_input(g, "token"), m->vocabulary, e, 1.0, &table, "wte");
-
-    x = ddp_dropout(g, ddp_position_embedding(g, x, m->length + 3, 1.0, NULL, "wpe"), m->dropout);
-    for (int i = 0; i < m->layers; i++) {
-        ddp_scope(g, "h.%d", i);
-        if (m->post) {
-            x = ddp_layer_norm(g, ddp_add(g, x, attend(g, m, x)), "ln_1");
-        } else {
-            x = ddp_add(g, x, attend(g, m, ddp_layer_norm(g, x, "ln_1")));
-            x = ddp_add(
-                g, conv1d(g, ddp_gelu(g, conv1d(g, ddp_layer_norm(g, x, "ln_2"), 2 * e, "c_fc"), 1), e, "c_proj2"), x);
-        }
-        ddp_scope_end(g);
-    }
-    x = ddp_layer_norm(g, x, "ln_f");
-    x = m->tied ? ddp_linear_tied(g, x, table, "head") : ddp_linear(g, x, m->vocabulary, 0, "head");
-    ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));
-}
-
-typedef struct made {
-    ddp_graph *g;
-    ddp_layout *layout;
-    ddp_program *p;
-} made;
-
-static void make(fixture *f, made *to, const model *m, int64_t batch, bool training)
-{
-    static ddp_field fields[2];
-
-    for (int i = 0; i < 2; i++)
-        fields[i] = (ddp_field){.name = i == 0 ? "token" : "label",
-                                .dtype = DDP_I64,
-                                .rank = 1,
-                                .dims = {m->length},
-                                .max = m->vocabulary - 1};
-    OK(f, ddp_graph_create(fields, 2, &to->g, &f->err));
-    model_build(to->g, m);
-    OK(f, ddp_graph_status(to->g, &f->err));
-    OK(f, ddp_graph_finish(to->g, &f->err));
-    OK(f, ddp_layout_create(to->g, 256, 1024, 1, &to->layout, &f->err));
-    OK(f, ddp_program_create(to->g, to->layout, batch, training, &to->p, &f->err));
-}
-
-static void unmake(made *m)
-{
-    ddp_program_free(m->p);
-    ddp_layout_free(m->layout);
-    ddp_graph_free(m->g);
-}
-
-static void model_run(fixture *f, const model *m, int64_t batch, bool training)
-{
-    made made;
-    job j = {.f = f, .seed = &seed, .classes = m->vocabulary, .scale = 1.0, .tolerance = 1e-4, .by_scale = true};
-
-    make(f, &made, m, batch, training);
-    j.p = made.p;
-    j.layout = made.layout;
-    j.arena_elements = made.layout->elements;
-    j.random = (ddp_random){random_bits(&seed), random_bits(&seed)};
-    job_open(&j);
-    job_run_and_check(&j);
-    job_close(&j);
-    unmake(&made);
+    built_check(&b, (job){.f = f, .seed = &seed, .classes = m->vocabulary, .tolerance = 1e-4, .by_scale = true}, 1);
+    unbuild(&b);
 }
 
 /* T, heads, d */
@@ -218,15 +131,15 @@ static void test_models(void **state)
 {
     for (size_t i = 0; i < 2 * DDP_COUNT(shapes); i++) {
         const int64_t *s = shapes[i / 2];
-        const model m = {.length = s[0],
-                         .heads = s[1],
-                         .size = s[2],
-                         .vocabulary = 5 + 17 * (int64_t)(i % 4),
-                         .layers = s[0] > 64 ? 1 : 1 + (int)i % 2,
-                         .dropout = i % 3 == 1 ? 0.3 : 0.0,
-                         .tied = i % 2 == 0,
-                         .full = i % 4 == 3,
-                         .post = i % 5 == 2};
+        const gpt m = {.length = s[0],
+                       .heads = s[1],
+                       .size = s[2],
+                       .vocabulary = 5 + 17 * (int64_t)(i % 4),
+                       .layers = s[0] > 64 ? 1 : 1 + (int)i % 2,
+                       .dropout = i % 3 == 1 ? 0.3 : 0.0,
+                       .tied = i % 2 == 0,
+                       .full = i % 4 == 3,
+                       .post = i % 5 == 2};
 
         model_run(*state, &m, 1, true);
         model_run(*state, &m, 3, true);
@@ -391,35 +304,29 @@ static void test_lowering(void **state)
         "layer_norm_grad+add", "linear_grad_bias",   "linear_grad_weight",  "linear_grad_input",   "attention_grad",
         "linear_grad_bias",    "linear_grad_weight", "linear_grad_input",   "layer_norm_grad+add", "position_grad",
         "embedding_grad"};
-    const model m = {.length = 8, .heads = 2, .size = 8, .vocabulary = 11, .layers = 1, .tied = true};
+    const gpt m = {.length = 8, .heads = 2, .size = 8, .vocabulary = 11, .layers = 1, .tied = true};
     fixture *f = *state;
+    built b = gpt_build(f, &m, 2, true);
     ddp_lowered *l;
-    made made;
 
-    make(f, &made, &m, 2, true);
-    OK(f, f->ops->lower(f->device, made.p, &l, &f->err));
+    OK(f, f->ops->lower(f->device, b.p, &l, &f->err));
     for (uint32_t i = 0; i < l->kernel_count && i < DDP_COUNT(want); i++)
         assert_string_equal(l->kernels[i].name, want[i]);
     assert_int_equal(l->kernel_count, DDP_COUNT(want));
     f->ops->lowered_free(f->device, l);
-    unmake(&made);
+    unbuild(&b);
 }
 
 static void test_bad_index(void **state)
 {
     static const int64_t bad[] = {11, -1, INT64_MAX, INT64_MIN};
-    const model m = {.length = 4, .heads = 1, .size = 4, .vocabulary = 11, .layers = 1};
+    const gpt m = {.length = 4, .heads = 1, .size = 4, .vocabulary = 11, .layers = 1};
     fixture *f = *state;
-    made made;
+    built b = gpt_build(f, &m, 2, true);
 
-    make(f, &made, &m, 2, true);
     for (size_t i = 0; i < DDP_COUNT(bad); i++) {
-        job j = {.f = f,
-                 .seed = &seed,
-                 .classes = 11,
-                 .p = made.p,
-                 .layout = made.layout,
-                 .arena_elements = made.layout->elements};
+        job j = {
+            .f = f, .seed = &seed, .classes = 11, .p = b.p, .layout = b.layout, .arena_elements = b.layout->elements};
         char text[96];
         job_open(&j);
         ((int64_t *)(void *)j.inputs[0])[5] = bad[i];
@@ -430,7 +337,7 @@ static void test_bad_index(void **state)
         assert_non_null(strstr(f->err.msg, "11 rows (0 to 10)"));
         job_close(&j);
     }
-    unmake(&made);
+    unbuild(&b);
 }
 
 /* ---- main -------------------------------------------------------------------------------------------------------------------- */
