@@ -10,7 +10,7 @@
 struct ddp_exec {
     ddp_device *device;
     const ddp_program *program;
-    const cpu_lowered *lowered;
+    const low_lowered *lowered;
     const ddp_plan *plan;
 };
 
@@ -32,12 +32,13 @@ struct ddp_instance {
 ddp_status cpu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan, ddp_exec **out,
                        ddp_err *err)
 {
-    const cpu_lowered *own = l->device_data;
+    const low_lowered *own = l->device_data;
     ddp_exec *e;
 
     for (uint32_t i = 0; i < own->kernel_count; i++) {
-        const cpu_kernel *k = &own->kernels[i];
-        ddp_status status = k->family->build != NULL ? k->family->build(k, err) : DDP_OK;
+        const low_kernel *k = &own->kernels[i];
+        const cpu_family *f = cpu_family_of(k);
+        ddp_status status = f->build != NULL ? f->build(k, err) : DDP_OK;
         if (status != DDP_OK) return status;
     }
     e = calloc(1, sizeof(*e));
@@ -50,21 +51,14 @@ ddp_status cpu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l
 void cpu_exec_free(ddp_exec *e) { free(e); }
 
 /* ---- instances ------------------------------------------------------------------------------------------------------ */
-/* The value whose memory v uses: v itself, or the end of its chain of views. */
-static int32_t root_of(const ddp_exec *e, int32_t v)
-{
-    while (e->lowered->storage[v].alias_of >= 0) v = e->lowered->storage[v].alias_of;
-    return v;
-}
-
 static void resolve(ddp_instance *in, const ddp_bind *bind)
 {
     const ddp_exec *e = in->exec;
 
     in->arena = bind->arena;
     for (uint32_t v = 0; v < e->program->value_count; v++) {
-        int32_t root = root_of(e, (int32_t)v);
-        const ddp_value *value = cpu_value(e->program, root);
+        int32_t root = low_root_of(e->lowered, (int32_t)v);
+        const ddp_value *value = low_value(e->program, root);
         uint64_t offset = e->plan->value_offset[root];
         switch (value->kind) {
         case DDP_VALUE_INPUT: in->inputs[in->input_count++] = (input_slot){(int32_t)v, value->index}; break;
@@ -97,7 +91,7 @@ static ddp_status bind_kernels(ddp_instance *in, ddp_err *err)
     const ddp_exec *e = in->exec;
 
     for (uint32_t i = 0; i < e->lowered->kernel_count; i++) {
-        const cpu_family *f = e->lowered->kernels[i].family;
+        const cpu_family *f = cpu_family_of(&e->lowered->kernels[i]);
         uint64_t offset = e->plan->scratch_offset[i];
         cpu_call c;
         in->scratch[i] = offset == DDP_NO_OFFSET ? NULL : in->arena + offset;
@@ -140,7 +134,7 @@ void cpu_instance_free(ddp_instance *in)
 {
     if (in == NULL) return;
     for (uint32_t i = 0; in->bound != NULL && i < in->exec->lowered->kernel_count; i++) {
-        const cpu_family *f = in->exec->lowered->kernels[i].family;
+        const cpu_family *f = cpu_family_of(&in->exec->lowered->kernels[i]);
         if (f->unbind != NULL) f->unbind(in->bound[i]);
     }
     free(in->bound);
@@ -152,22 +146,22 @@ void cpu_instance_free(ddp_instance *in)
 
 /* ---- running -------------------------------------------------------------------------------------------------------- */
 /* Which outputs the kernel adds to: those that the program says, and with the run's flag all of the gradient arena. */
-static uint32_t adds(const ddp_program *p, const cpu_kernel *k, uint32_t flags)
+static uint32_t adds(const ddp_program *p, const low_kernel *k, uint32_t flags)
 {
     uint32_t mask = k->adds;
 
-    for (uint32_t i = 0; (flags & DDP_RUN_GRAD_ADD) != 0 && i < CPU_MAX_VALUES; i++)
-        if (k->out[i] >= 0 && cpu_value(p, k->out[i])->kind == DDP_VALUE_GRAD) mask |= 1u << i;
+    for (uint32_t i = 0; (flags & DDP_RUN_GRAD_ADD) != 0 && i < LOW_MAX_VALUES; i++)
+        if (k->out[i] >= 0 && low_value(p, k->out[i])->kind == DDP_VALUE_GRAD) mask |= 1u << i;
     return mask;
 }
 
-static void convert(const cpu_call *c, const ddp_value *x, cpu_conversion how, float *to, const float *from, bool add)
+static void convert(const cpu_call *c, const ddp_value *x, low_conversion how, float *to, const float *from, bool add)
 {
     const cpu_kernels *f = c->device->kernels;
 
-    if (how == CPU_TO_IMAGE)
+    if (how == LOW_TO_IMAGE)
         f->channels_last(to, from, x->dims[0], x->dims[1], x->dims[2] * x->dims[3]);
-    else if (how == CPU_TO_PLAIN)
+    else if (how == LOW_TO_PLAIN)
         f->channels_first(to, from, x->dims[0], x->dims[1], x->dims[2] * x->dims[3], add);
     else if (add)
         f->add(to, to, from, x->elements);
@@ -178,10 +172,10 @@ static void convert(const cpu_call *c, const ddp_value *x, cpu_conversion how, f
 /* The family sees the converted values at their places. */
 static ddp_status run_converted(ddp_instance *in, uint32_t index, cpu_call *c, ddp_err *err)
 {
-    const cpu_lowered *l = in->exec->lowered;
-    const cpu_convert *list = l->converts[index];
-    uint32_t count = l->convert_count[index], all = c->adds;
-    void *kept[2 * CPU_MAX_VALUES];
+    const low_lowered *l = in->exec->lowered;
+    const low_change *list = l->changes[index];
+    uint32_t count = l->change_count[index], all = c->adds;
+    void *kept[2 * LOW_MAX_VALUES];
     ddp_status status;
 
     for (uint32_t i = 0; i < count; i++) {
@@ -190,24 +184,24 @@ static ddp_status run_converted(ddp_instance *in, uint32_t index, cpu_call *c, d
         if (list[i].output)
             c->adds &= ~(1u << list[i].slot);
         else
-            convert(c, cpu_value(c->program, v), list[i].how, (float *)(void *)scratch, in->at[v], false);
+            convert(c, low_value(c->program, v), list[i].how, (float *)(void *)scratch, in->at[v], false);
         kept[i] = in->at[v];
         in->at[v] = scratch;
     }
-    status = c->k->family->run(c, err);
+    status = cpu_family_of(c->k)->run(c, err);
     for (uint32_t i = count; i-- > 0;) {
         int32_t v = list[i].output ? c->k->out[list[i].slot] : c->k->in[list[i].slot];
         const float *scratch = in->at[v];
         in->at[v] = kept[i];
         if (list[i].output && status == DDP_OK)
-            convert(c, cpu_value(c->program, v), list[i].how, kept[i], scratch, (all >> list[i].slot & 1u) != 0);
+            convert(c, low_value(c->program, v), list[i].how, kept[i], scratch, (all >> list[i].slot & 1u) != 0);
     }
     return status;
 }
 
 ddp_status cpu_run(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err)
 {
-    const cpu_lowered *l = in->exec->lowered;
+    const low_lowered *l = in->exec->lowered;
 
     if (first > last || last > l->kernel_count)
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": run of kernels %u to %u, but the program has %u", first,
@@ -218,7 +212,7 @@ ddp_status cpu_run(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t 
         ddp_status status;
         c.random = &r->random;
         c.adds = adds(c.program, c.k, r->flags);
-        status = l->convert_count[i] > 0 ? run_converted(in, i, &c, err) : c.k->family->run(&c, err);
+        status = l->change_count[i] > 0 ? run_converted(in, i, &c, err) : cpu_family_of(c.k)->run(&c, err);
         if (status != DDP_OK) return status;
     }
     return DDP_OK;

@@ -6,10 +6,10 @@ enum { QKV };                            /* forward: in */
 enum { Y, LSE };                         /* forward: out */
 enum { DY, GRAD_QKV, GRAD_Y, GRAD_LSE }; /* gradient: in */
 
-static cpu_attention describe(const ddp_program *p, const cpu_kernel *k)
+static cpu_attention describe(const ddp_program *p, const low_kernel *k)
 {
-    const ddp_node *n = cpu_node(p, k->nodes[0]);
-    const ddp_value *qkv = cpu_value(p, k->in[n->op == DDP_OP_ATTENTION_GRAD ? GRAD_QKV : QKV]);
+    const ddp_node *n = low_node(p, k->nodes[0]);
+    const ddp_value *qkv = low_value(p, k->in[n->op == DDP_OP_ATTENTION_GRAD ? GRAD_QKV : QKV]);
 
     return (cpu_attention){.length = qkv->dims[1],
                            .heads = n->attrs.attention.heads,
@@ -18,21 +18,21 @@ static cpu_attention describe(const ddp_program *p, const cpu_kernel *k)
                            .causal = n->attrs.attention.causal != 0};
 }
 
-static int64_t slots(const cpu_kernel *k, uint32_t threads)
+static int64_t slots(const low_kernel *k, uint32_t threads)
 {
     return k->rows < (int64_t)threads ? k->rows : (int64_t)threads;
 }
 
 /* rows: heads of the batch; cols: floats of scratch a thread */
-static ddp_status group_attention(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    bool gradient = cpu_node(w->p, node)->op == DDP_OP_ATTENTION_GRAD;
+    bool gradient = low_node(w->p, node)->op == DDP_OP_ATTENTION_GRAD;
     cpu_attention a = describe(w->p, k);
 
     (void)err;
     k->plain = true;
     k->kind = gradient;
-    k->rows = cpu_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0] * a.heads;
+    k->rows = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0] * a.heads;
     k->cols = (w->device->kernels->attention_scratch(&a, gradient) + 15) / 16 * 16;
     k->scratch_bytes = (uint64_t)(slots(k, w->device->threads) * k->cols) * sizeof(float);
     return DDP_OK;
@@ -63,7 +63,7 @@ static void run_slots(void *ctx, int64_t first, int64_t last)
 
 static ddp_status run_attention(const cpu_call *c, ddp_err *err)
 {
-    const ddp_attrs *attrs = &cpu_node(c->program, c->k->nodes[0])->attrs;
+    const ddp_attrs *attrs = &low_node(c->program, c->k->nodes[0])->attrs;
     heads_job j = {.c = c, .a = describe(c->program, c->k)};
 
     (void)err;
@@ -72,4 +72,4 @@ static ddp_status run_attention(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_attention = {.group = group_attention, .run = run_attention};
+const cpu_family cpu_family_attention = {.base.group = group_attention, .run = run_attention};

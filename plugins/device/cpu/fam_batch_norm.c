@@ -15,25 +15,25 @@ enum { Y, MEAN, INVSTD };                           /* forward: out; Y: of the l
 static const ddp_attrs *attrs_of(const cpu_call *c, uint32_t op)
 {
     for (uint32_t i = 0; i < c->k->node_count; i++)
-        if (cpu_node(c->program, c->k->nodes[i])->op == op) return &cpu_node(c->program, c->k->nodes[i])->attrs;
+        if (low_node(c->program, c->k->nodes[i])->op == op) return &low_node(c->program, c->k->nodes[i])->attrs;
     return NULL;
 }
 
 /* ---- forward: what joins -------------------------------------------------------------------------------------------- */
-static int64_t free_reader(const cpu_lowering *w, uint32_t from, int32_t v, uint32_t op, uint32_t *slot)
+static int64_t free_reader(const low_lowering *w, uint32_t from, int32_t v, uint32_t op, uint32_t *slot)
 {
     for (*slot = 0; *slot < (op == DDP_OP_ADD ? 2u : 1u); (*slot)++) {
-        int64_t node = cpu_find_reader(w, from, v, *slot, &op, 1);
+        int64_t node = low_find_reader(w, from, v, *slot, &op, 1);
         if (node >= 0) return node;
     }
     return -1;
 }
 
 /* The same batch norm used again in between: its running statistics move in program order. */
-static bool used_between(const cpu_lowering *w, const cpu_kernel *k, uint32_t from, uint32_t to)
+static bool used_between(const low_lowering *w, const low_kernel *k, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from + 1; i < to; i++) {
-        const ddp_node *n = cpu_node(w->p, i);
+        const ddp_node *n = low_node(w->p, i);
         if (n->op == DDP_OP_BATCH_NORM &&
             (n->in[RUNNING_MEAN] == k->in[RUNNING_MEAN] || n->in[RUNNING_VAR] == k->in[RUNNING_VAR]))
             return true;
@@ -41,60 +41,60 @@ static bool used_between(const cpu_lowering *w, const cpu_kernel *k, uint32_t fr
     return false;
 }
 
-static bool may_pass(const cpu_lowering *w, const cpu_kernel *k)
+static bool may_pass(const low_lowering *w, const low_kernel *k)
 {
-    return cpu_read_once(w, k->out[Y]) && cpu_value(w->p, k->out[Y])->kind == DDP_VALUE_ACT;
+    return low_read_once(w, k->out[Y]) && low_value(w->p, k->out[Y])->kind == DDP_VALUE_ACT;
 }
 
-static bool take_add(cpu_lowering *w, cpu_kernel *k, uint32_t node)
+static bool take_add(low_lowering *w, low_kernel *k, uint32_t node)
 {
     uint32_t slot;
     int64_t add = may_pass(w, k) ? free_reader(w, node, k->out[Y], DDP_OP_ADD, &slot) : -1;
-    const ddp_node *n = add >= 0 ? cpu_node(w->p, (uint32_t)add) : NULL;
+    const ddp_node *n = add >= 0 ? low_node(w->p, (uint32_t)add) : NULL;
 
     if (n == NULL || n->accumulate != 0 || used_between(w, k, node, (uint32_t)add)) return false;
-    if (cpu_value(w->p, n->out[0])->kind != DDP_VALUE_ACT) return false;
+    if (low_value(w->p, n->out[0])->kind != DDP_VALUE_ACT) return false;
     w->inner[k->out[Y]] = true;
     k->in[OTHER] = n->in[1 - slot];
     k->out[Y] = n->out[0];
-    cpu_take_and_move(w, k, (uint32_t)add);
+    low_take_and_move(w, k, (uint32_t)add);
     return true;
 }
 
-static bool take_relu(cpu_lowering *w, cpu_kernel *k, uint32_t node)
+static bool take_relu(low_lowering *w, low_kernel *k, uint32_t node)
 {
     uint32_t slot;
     int64_t relu = may_pass(w, k) ? free_reader(w, node, k->out[Y], DDP_OP_RELU, &slot) : -1;
 
     if (relu < 0 || cpu_pool_takes_relu(w, (uint32_t)relu)) return false;
     w->inner[k->out[Y]] = true;
-    k->out[Y] = cpu_node(w->p, (uint32_t)relu)->out[0];
+    k->out[Y] = low_node(w->p, (uint32_t)relu)->out[0];
     k->act = CPU_ACT_RELU;
-    cpu_take(w, k, (uint32_t)relu);
+    low_take(w, k, (uint32_t)relu);
     return true;
 }
 
-static ddp_status check_count(const cpu_kernel *k, const ddp_node *n, ddp_err *err)
+static ddp_status check_count(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err)
 {
     if (!n->attrs.batch_norm.training || k->rows > 1) return DDP_OK;
-    return cpu_refuse(err, n, "one value per channel has no variance; train with larger batches or images");
+    return low_refuse(w, n, "one value per channel has no variance; train with larger batches or images", err);
 }
 
-static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const char *const names[2][2] = {{"batch_norm", "batch_norm+relu"},
                                             {"batch_norm+add", "batch_norm+add+relu"}};
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
     bool add;
 
-    cpu_matrix(w, k->in[X], &k->rows, &k->cols);
+    low_matrix(w, k->in[X], &k->rows, &k->cols);
     add = take_add(w, k, node);
     k->name = names[add][take_relu(w, k, node)];
     k->kind = n->attrs.batch_norm.training;
     k->scratch_bytes = (uint64_t)k->cols * (2 * sizeof(double) + 2 * sizeof(float));
-    if (add) cpu_may_replace(k, k->out[Y], k->in[OTHER]);
-    cpu_may_replace(k, k->out[Y], k->in[X]);
-    return check_count(k, n, err);
+    if (add) low_may_replace(k, k->out[Y], k->in[OTHER]);
+    low_may_replace(k, k->out[Y], k->in[X]);
+    return check_count(w, k, n, err);
 }
 
 /* ---- forward: running ----------------------------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ static norm_job job_of(const cpu_call *c)
 static void sum_columns(void *ctx, int64_t first, int64_t last)
 {
     const norm_job *j = ctx;
-    const cpu_kernel *k = j->c->k;
+    const low_kernel *k = j->c->k;
 
     j->c->device->kernels->image.moments(j->sum, j->square, cpu_in(j->c, X), k->rows, k->cols, first, last);
 }
@@ -160,7 +160,7 @@ static void finish_statistics(const norm_job *j)
 static void normalize_rows(void *ctx, int64_t first, int64_t last)
 {
     const norm_job *j = ctx;
-    const cpu_kernel *k = j->c->k;
+    const low_kernel *k = j->c->k;
     const float *x = cpu_in(j->c, X), *other = cpu_in(j->c, OTHER);
     float *y = cpu_out(j->c, Y);
     int64_t from = first * k->cols;
@@ -169,10 +169,10 @@ static void normalize_rows(void *ctx, int64_t first, int64_t last)
                                            last - first, k->cols, k->act == CPU_ACT_RELU);
 }
 
-static int64_t row_grain(const cpu_kernel *k) { return (CPU_GRAIN + k->cols - 1) / k->cols; }
+static int64_t row_grain(const low_kernel *k) { return (CPU_GRAIN + k->cols - 1) / k->cols; }
 
 /* Threads share columns; a cache line's worth at least, and so many that there is work for another thread. */
-static int64_t column_grain(const cpu_kernel *k) { return (CPU_GRAIN / k->rows + 32) / 32 * 32; }
+static int64_t column_grain(const low_kernel *k) { return (CPU_GRAIN / k->rows + 32) / 32 * 32; }
 
 static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 {
@@ -185,80 +185,80 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_batch_norm = {.group = group_forward, .run = run_forward};
+const cpu_family cpu_family_batch_norm = {.base.group = group_forward, .run = run_forward};
 
 /* ---- gradient ------------------------------------------------------------------------------------------------------- */
 enum { G_DY, G_X, G_W, G_MEAN, G_INVSTD, G_MORE, G_REF }; /* in: gradient, and its second term; relu's output */
 enum { G_DX, G_DW, G_DB, G_MASKED };                      /* out; MASKED: what reaches the batch norm, for others */
 
 /* A batch norm's gradient that can move up to where its dy is made: the node, or -1. */
-static int64_t norm_behind(const cpu_lowering *w, uint32_t from, int32_t dy)
+static int64_t norm_behind(const low_lowering *w, uint32_t from, int32_t dy)
 {
     static const uint32_t ops[] = {DDP_OP_BATCH_NORM_GRAD};
-    int64_t norm = cpu_find_reader(w, from, dy, G_DY, ops, 1);
+    int64_t norm = low_find_reader(w, from, dy, G_DY, ops, 1);
 
     /* a gradient that accumulates stays where it is: another one must have been set before it */
-    if (norm < 0 || cpu_node(w->p, (uint32_t)norm)->accumulate != 0) return -1;
-    return cpu_value(w->p, dy)->kind == DDP_VALUE_ACT && !w->kept[dy] ? norm : -1;
+    if (norm < 0 || low_node(w->p, (uint32_t)norm)->accumulate != 0) return -1;
+    return low_value(w->p, dy)->kind == DDP_VALUE_ACT && !w->kept[dy] ? norm : -1;
 }
 
-static int64_t relu_behind(const cpu_lowering *w, uint32_t add)
+static int64_t relu_behind(const low_lowering *w, uint32_t add)
 {
     static const uint32_t ops[] = {DDP_OP_RELU_GRAD};
-    const ddp_node *n = cpu_node(w->p, add);
+    const ddp_node *n = low_node(w->p, add);
 
-    if (n->accumulate != 0 || !cpu_read_once(w, n->out[0])) return -1;
-    return cpu_find_reader(w, add, n->out[0], 0, ops, 1);
+    if (n->accumulate != 0 || !low_read_once(w, n->out[0])) return -1;
+    return low_find_reader(w, add, n->out[0], 0, ops, 1);
 }
 
-bool cpu_batch_norm_takes(const cpu_lowering *w, uint32_t node)
+bool cpu_batch_norm_takes(const low_lowering *w, uint32_t node)
 {
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
     int64_t relu = n->op == DDP_OP_RELU_GRAD ? (int64_t)node : n->op == DDP_OP_ADD ? relu_behind(w, node) : -1;
 
-    return relu >= 0 && norm_behind(w, node, cpu_node(w->p, (uint32_t)relu)->out[0]) >= 0;
+    return relu >= 0 && norm_behind(w, node, low_node(w->p, (uint32_t)relu)->out[0]) >= 0;
 }
 
-static ddp_status finish_group(cpu_lowering *w, cpu_kernel *k)
+static ddp_status finish_group(low_lowering *w, low_kernel *k)
 {
-    k->family = &cpu_family_batch_norm_grad;
-    cpu_matrix(w, k->in[G_X], &k->rows, &k->cols);
+    k->family = &cpu_family_batch_norm_grad.base;
+    low_matrix(w, k->in[G_X], &k->rows, &k->cols);
     k->writes_grad = 1u << G_DW | 1u << G_DB;
     k->scratch_bytes = (uint64_t)k->cols * (2 * sizeof(double) + 3 * sizeof(float));
     if (k->out[G_MASKED] >= 0) {
-        cpu_may_replace(k, k->out[G_MASKED], k->in[G_DY]);
-        cpu_may_replace(k, k->out[G_DX], k->in[G_X]);
+        low_may_replace(k, k->out[G_MASKED], k->in[G_DY]);
+        low_may_replace(k, k->out[G_DX], k->in[G_X]);
     } else {
-        cpu_may_replace(k, k->out[G_DX], k->in[G_DY]);
-        cpu_may_replace(k, k->out[G_DX], k->in[G_X]);
+        low_may_replace(k, k->out[G_DX], k->in[G_DY]);
+        low_may_replace(k, k->out[G_DX], k->in[G_X]);
     }
     return DDP_OK;
 }
 
 /* `node` is the add or the gradient of the relu that cpu_batch_norm_takes has found. */
-ddp_status cpu_batch_norm_group(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node), *norm;
+    const ddp_node *n = low_node(w->p, node), *norm;
     int64_t relu = n->op == DDP_OP_ADD ? relu_behind(w, node) : (int64_t)node;
-    int64_t behind = relu >= 0 ? norm_behind(w, node, cpu_node(w->p, (uint32_t)relu)->out[0]) : -1;
+    int64_t behind = relu >= 0 ? norm_behind(w, node, low_node(w->p, (uint32_t)relu)->out[0]) : -1;
     int32_t masked, more = n->op == DDP_OP_ADD ? n->in[1] : -1, dy = n->in[0];
 
     if (behind < 0) return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no batch norm behind \"%s\"", k->layer);
-    norm = cpu_node(w->p, (uint32_t)behind);
-    masked = cpu_node(w->p, (uint32_t)relu)->out[0];
+    norm = low_node(w->p, (uint32_t)behind);
+    masked = low_node(w->p, (uint32_t)relu)->out[0];
     if (n->op == DDP_OP_ADD) {
         w->inner[n->out[0]] = true;
-        cpu_take(w, k, (uint32_t)relu);
+        low_take(w, k, (uint32_t)relu);
     }
-    cpu_take(w, k, (uint32_t)behind);
-    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
+    low_take(w, k, (uint32_t)behind);
+    for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
         k->in[i] = i < norm->in_count ? norm->in[i] : -1;
         k->out[i] = i < norm->out_count ? norm->out[i] : -1;
     }
     k->in[G_DY] = dy;
     k->in[G_MORE] = more;
-    k->in[G_REF] = cpu_node(w->p, (uint32_t)relu)->in[1];
-    if (cpu_read_once(w, masked))
+    k->in[G_REF] = low_node(w->p, (uint32_t)relu)->in[1];
+    if (low_read_once(w, masked))
         w->inner[masked] = true;
     else
         k->out[G_MASKED] = masked;
@@ -266,7 +266,7 @@ ddp_status cpu_batch_norm_group(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
     return finish_group(w, k);
 }
 
-static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
     (void)err;
@@ -342,4 +342,4 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_batch_norm_grad = {.group = group_gradient, .run = run_gradient};
+const cpu_family cpu_family_batch_norm_grad = {.base.group = group_gradient, .run = run_gradient};

@@ -38,11 +38,11 @@ typedef struct conv_state {
 } conv_state;
 
 /* ---- shapes --------------------------------------------------------------------------------------------------------- */
-static bool lies_last(const cpu_lowering *w, int32_t v) { return w->layout[v] == CPU_CHANNELS_LAST; }
+static bool lies_last(const low_lowering *w, int32_t v) { return w->layout[v] == LOW_CHANNELS_LAST; }
 
-static cpu_conv_shape shape_of(const cpu_lowering *w, const ddp_node *n, int32_t x, int32_t weight, int32_t y)
+static cpu_conv_shape shape_of(const low_lowering *w, const ddp_node *n, int32_t x, int32_t weight, int32_t y)
 {
-    const ddp_value *vx = cpu_value(w->p, x), *vw = cpu_value(w->p, weight), *vy = cpu_value(w->p, y);
+    const ddp_value *vx = low_value(w->p, x), *vw = low_value(w->p, weight), *vy = low_value(w->p, y);
     cpu_conv_shape s = {.images = vx->dims[0],
                         .channels = vx->dims[1],
                         .height = vx->dims[2],
@@ -84,7 +84,7 @@ static bool by_product(const cpu_conv_shape *s, uint32_t kind)
 static uint64_t half_bytes(int64_t elements) { return (uint64_t)(elements + 63) / 32 * 64; }
 
 /* Behind the library's own scratch stand the images that are read, in bf16. */
-static void measure_conv(cpu_kernel *k, const cpu_conv_shape *s)
+static void measure_conv(low_kernel *k, const cpu_conv_shape *s)
 {
     conv_state *t = k->state;
 
@@ -96,26 +96,26 @@ static void measure_conv(cpu_kernel *k, const cpu_conv_shape *s)
 }
 
 /* The kernel of the other gradient of the same dy, if it has been made already; *expected: there is, or will be, such a node. */
-static const cpu_kernel *other_gradient(const cpu_lowering *w, const cpu_kernel *k, bool *expected)
+static const low_kernel *other_gradient(const low_lowering *w, const low_kernel *k, bool *expected)
 {
     const uint32_t op = k->kind == GRAD_INPUT ? DDP_OP_CONV2D_GRAD_WEIGHT : DDP_OP_CONV2D_GRAD_INPUT;
 
     *expected = false;
     for (uint32_t i = 0; i < w->p->node_count; i++) {
-        const ddp_node *n = cpu_node(w->p, i);
+        const ddp_node *n = low_node(w->p, i);
         if (n->op != op || n->in[DY] != k->in[DY]) continue;
         *expected = true;
-        return w->taken[i] ? cpu_kernel_of(w, i) : NULL;
+        return w->taken[i] ? low_kernel_of(w, i) : NULL;
     }
     return NULL;
 }
 
 /* dy is rounded once for both gradients: the kernel that comes first keeps it for the other. */
-static ddp_status share_rounded(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shape *s, ddp_err *err)
+static ddp_status share_rounded(low_lowering *w, low_kernel *k, const cpu_conv_shape *s, ddp_err *err)
 {
     conv_state *t = k->state;
     bool expected;
-    const cpu_kernel *other = other_gradient(w, k, &expected);
+    const low_kernel *other = other_gradient(w, k, &expected);
     const conv_state *o = other != NULL ? other->state : NULL;
     int32_t number;
 
@@ -123,13 +123,13 @@ static ddp_status share_rounded(cpu_lowering *w, cpu_kernel *k, const cpu_conv_s
     t->shares = true;
     t->first = other == NULL;
     if (t->first)
-        return cpu_private_add(w, k, half_bytes(s->images * s->out_height * s->out_width * s->out), &number, err);
-    cpu_private_use(w, k, other->privates[0]);
+        return low_private_add(w, k, half_bytes(s->images * s->out_height * s->out_width * s->out), &number, err);
+    low_private_use(k, other->privates[0]);
     return DDP_OK;
 }
 
 /* By the product's own names: rows (places, C KH KW), the weight, y; two are read, the one that the kernel computes is written. */
-static cpu_half_product product_in_half(const cpu_kernel *k, float *rows, float *weight, float *y, bool add)
+static cpu_half_product product_in_half(const low_kernel *k, float *rows, float *weight, float *y, bool add)
 {
     cpu_half_product p;
 
@@ -148,7 +148,7 @@ static void multiply_in_half(const cpu_call *c, cpu_half_product *p)
     cpu_half_multiply(c->device, p, (char *)c->scratch + t->rows_bytes);
 }
 
-static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shape *s, ddp_err *err)
+static ddp_status make_state(low_lowering *w, low_kernel *k, const cpu_conv_shape *s, ddp_err *err)
 {
     conv_state *t = k->state = calloc(1, sizeof(*t));
     ddp_status status;
@@ -193,7 +193,7 @@ static ddp_status make_state(cpu_lowering *w, cpu_kernel *k, const cpu_conv_shap
     return status;
 }
 
-static ddp_status conv_build(const cpu_kernel *k, ddp_err *err)
+static ddp_status conv_build(const low_kernel *k, ddp_err *err)
 {
     const conv_state *t = k->state;
 
@@ -317,20 +317,20 @@ static const char *forward_name(bool by_tiles, bool bias, bool relu)
     return names[by_tiles][bias][relu];
 }
 
-static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t acts[] = {DDP_OP_RELU};
-    cpu_conv_shape s = shape_of(w, cpu_node(w->p, node), k->in[X], k->in[W], k->out[Y]);
-    int64_t act = cpu_find_reader(w, node, k->out[Y], 0, acts, 1);
+    cpu_conv_shape s = shape_of(w, low_node(w->p, node), k->in[X], k->in[W], k->out[Y]);
+    int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 1);
     ddp_status status;
 
     k->kind = FORWARD;
     k->reads_any = 1u << W;
-    if (act >= 0 && cpu_read_once(w, k->out[Y]) && !cpu_pool_takes_relu(w, (uint32_t)act)) {
+    if (act >= 0 && low_read_once(w, k->out[Y]) && !cpu_pool_takes_relu(w, (uint32_t)act)) {
         k->act = CPU_ACT_RELU;
-        k->out[ACTIVATED] = cpu_node(w->p, (uint32_t)act)->out[0];
+        k->out[ACTIVATED] = low_node(w->p, (uint32_t)act)->out[0];
         w->inner[k->out[Y]] = true;
-        cpu_take(w, k, (uint32_t)act);
+        low_take(w, k, (uint32_t)act);
     }
     s.bias = k->in[B] >= 0 && k->act == CPU_ACT_NONE;
     status = make_state(w, k, &s, err);
@@ -342,7 +342,7 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
 static void bias_rows(void *ctx, int64_t first, int64_t last)
 {
     const rows_job *j = ctx;
-    const cpu_kernel *k = j->c->k;
+    const low_kernel *k = j->c->k;
     float *y = j->to + first * k->cols;
 
     j->c->device->kernels->bias_act(y, y, cpu_in(j->c, B), last - first, k->cols, k->act);
@@ -350,7 +350,7 @@ static void bias_rows(void *ctx, int64_t first, int64_t last)
 
 static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 {
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const conv_state *t = k->state;
     conv_bound *b = c->bound;
     rows_job j = {.c = c, .to = k->act != CPU_ACT_NONE ? cpu_out(c, ACTIVATED) : cpu_out(c, Y)};
@@ -376,17 +376,17 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
     return status;
 }
 
-const cpu_family cpu_family_conv = {.group = group_forward,
+const cpu_family cpu_family_conv = {.base.group = group_forward,
                                     .build = conv_build,
                                     .bind = conv_bind,
                                     .run = run_forward,
                                     .unbind = conv_unbind,
-                                    .release = conv_release};
+                                    .base.release = conv_release};
 
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
-static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
     cpu_conv_shape s;
     ddp_status status;
 
@@ -407,7 +407,7 @@ static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
 
 static ddp_status run_grad_input(const cpu_call *c, ddp_err *err)
 {
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const conv_state *t = k->state;
     float *dx = cpu_out(c, 0), *rows = t->direct ? dx : c->scratch;
     rows_job j = {c, rows, dx};
@@ -432,7 +432,7 @@ static ddp_status run_grad_input(const cpu_call *c, ddp_err *err)
 
 static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
 {
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const conv_state *t = k->state;
 
     if (k->kind == GRAD_INPUT) return run_grad_input(c, err);
@@ -451,9 +451,9 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
                            rows_of(c, cpu_in(c, OTHER)), cpu_out(c, 0), cpu_adds(c, 0), err);
 }
 
-const cpu_family cpu_family_conv_grad = {.group = group_gradient,
+const cpu_family cpu_family_conv_grad = {.base.group = group_gradient,
                                          .build = conv_build,
                                          .bind = conv_bind,
                                          .run = run_gradient,
                                          .unbind = conv_unbind,
-                                         .release = conv_release};
+                                         .base.release = conv_release};

@@ -14,13 +14,13 @@ cpu_mask cpu_mask_of(const cpu_call *c, double p, uint32_t place)
     return m;
 }
 
-static ddp_status group_dropout(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_dropout(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
     (void)err;
     k->plain = true; /* an image's elements are counted in the program's order */
-    k->cols = cpu_value(w->p, k->in[0])->elements;
-    cpu_may_replace(k, k->out[0], k->in[0]);
+    k->cols = low_value(w->p, k->in[0])->elements;
+    low_may_replace(k, k->out[0], k->in[0]);
     return DDP_OK;
 }
 
@@ -39,7 +39,7 @@ static void drop_piece(void *ctx, int64_t first, int64_t last)
 
 static ddp_status run_dropout(const cpu_call *c, ddp_err *err)
 {
-    const ddp_attrs *a = &cpu_node(c->program, c->k->nodes[0])->attrs;
+    const ddp_attrs *a = &low_node(c->program, c->k->nodes[0])->attrs;
     drop_job j = {.c = c, .mask = cpu_mask_of(c, a->dropout.p, a->dropout.place)};
 
     (void)err;
@@ -47,4 +47,4 @@ static ddp_status run_dropout(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_dropout = {.group = group_dropout, .run = run_dropout};
+const cpu_family cpu_family_dropout = {.base.group = group_dropout, .run = run_dropout};

@@ -23,32 +23,32 @@ static ddp_status check_index(const cpu_call *c, const int64_t *index, int64_t r
 }
 
 /* ---- embedding, with position ------------------------------------------------------------------------------------------ */
-static ddp_status group_embedding(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_embedding(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t ops[] = {DDP_OP_POSITION};
-    int64_t position = cpu_read_once(w, k->out[0]) ? cpu_find_reader(w, node, k->out[0], X, ops, 1) : -1;
+    int64_t position = low_read_once(w, k->out[0]) ? low_find_reader(w, node, k->out[0], X, ops, 1) : -1;
 
     (void)err;
     k->plain = true;
-    k->cols = cpu_last_dim(cpu_value(w->p, k->out[0]));
-    k->rows = cpu_value(w->p, k->out[0])->elements / k->cols;
-    if (position < 0 || !cpu_always_there(w, cpu_node(w->p, (uint32_t)position)->in[W])) return DDP_OK;
+    k->cols = low_last_dim(low_value(w->p, k->out[0]));
+    k->rows = low_value(w->p, k->out[0])->elements / k->cols;
+    if (position < 0 || !low_outside(low_value(w->p, low_node(w->p, (uint32_t)position)->in[W]))) return DDP_OK;
     w->inner[k->out[0]] = true;
-    k->in[POSITIONS] = cpu_node(w->p, (uint32_t)position)->in[W];
-    k->out[0] = cpu_node(w->p, (uint32_t)position)->out[0];
+    k->in[POSITIONS] = low_node(w->p, (uint32_t)position)->in[W];
+    k->out[0] = low_node(w->p, (uint32_t)position)->out[0];
     k->name = "embedding+position";
-    cpu_take(w, k, (uint32_t)position);
+    low_take(w, k, (uint32_t)position);
     return DDP_OK;
 }
 
 static void embedding_rows(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const int64_t *index = cpu_in(c, INDEX);
     const float *table = cpu_in(c, TABLE), *positions = cpu_in(c, POSITIONS);
     float *y = cpu_out(c, 0);
-    int64_t length = positions != NULL ? cpu_value(c->program, k->out[0])->dims[1] : 1;
+    int64_t length = positions != NULL ? low_value(c->program, k->out[0])->dims[1] : 1;
 
     for (int64_t r = first; r < last; r++) {
         const float *row = table + index[r] * k->cols;
@@ -63,26 +63,26 @@ static ddp_status run_embedding(const cpu_call *c, ddp_err *err)
 {
     cpu_call mine = *c;
     ddp_status status =
-        check_index(c, cpu_in(c, INDEX), c->k->rows, cpu_value(c->program, c->k->in[TABLE])->dims[0], err);
+        check_index(c, cpu_in(c, INDEX), c->k->rows, low_value(c->program, c->k->in[TABLE])->dims[0], err);
 
     if (status != DDP_OK) return status;
     cpu_parallel(c->device->threads, c->k->rows, (CPU_GRAIN + c->k->cols - 1) / c->k->cols, embedding_rows, &mine);
     return DDP_OK;
 }
 
-const cpu_family cpu_family_embedding = {.group = group_embedding, .run = run_embedding};
+const cpu_family cpu_family_embedding = {.base.group = group_embedding, .run = run_embedding};
 
 /* ---- gradient of the table ---------------------------------------------------------------------------------------------- */
 enum { DY, AT }; /* in */
 
-static ddp_status group_embedding_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_embedding_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
     (void)err;
     k->plain = true;
     k->writes_grad = 1;
-    k->cols = cpu_last_dim(cpu_value(w->p, k->in[DY]));
-    k->rows = cpu_value(w->p, k->in[DY])->elements / k->cols;
+    k->cols = low_last_dim(low_value(w->p, k->in[DY]));
+    k->rows = low_value(w->p, k->in[DY])->elements / k->cols;
     return DDP_OK;
 }
 
@@ -96,7 +96,7 @@ static void clear_piece(void *ctx, int64_t first, int64_t last)
 static void scatter_columns(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const int64_t *index = cpu_in(c, AT);
     const float *dy = cpu_in(c, DY);
     float *dw = cpu_out(c, 0);
@@ -110,7 +110,7 @@ static void scatter_columns(void *ctx, int64_t first, int64_t last)
 static ddp_status run_embedding_grad(const cpu_call *c, ddp_err *err)
 {
     cpu_call mine = *c;
-    const ddp_value *dw = cpu_value(c->program, c->k->out[0]);
+    const ddp_value *dw = low_value(c->program, c->k->out[0]);
     int64_t grain = (CPU_GRAIN / c->k->rows + 64) / 64 * 64;
     ddp_status status = check_index(c, cpu_in(c, AT), c->k->rows, dw->dims[0], err);
 
@@ -120,13 +120,13 @@ static ddp_status run_embedding_grad(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_embedding_grad = {.group = group_embedding_grad, .run = run_embedding_grad};
+const cpu_family cpu_family_embedding_grad = {.base.group = group_embedding_grad, .run = run_embedding_grad};
 
 /* ---- position alone, and its gradient ------------------------------------------------------------------------------------ */
-static ddp_status group_position(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_position(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
-    const ddp_value *x = cpu_value(w->p, n->in[0]);
+    const ddp_node *n = low_node(w->p, node);
+    const ddp_value *x = low_value(w->p, n->in[0]);
 
     (void)err;
     k->plain = true;
@@ -134,7 +134,7 @@ static ddp_status group_position(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
     k->rows = x->dims[0];
     k->cols = x->dims[1] * x->dims[2]; /* of one sample */
     if (n->op == DDP_OP_POSITION)
-        cpu_may_replace(k, k->out[0], k->in[X]);
+        low_may_replace(k, k->out[0], k->in[X]);
     else
         k->writes_grad = 1;
     return DDP_OK;
@@ -144,7 +144,7 @@ static ddp_status group_position(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
 static void position_columns(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const float *x = cpu_in(c, 0), *w = cpu_in(c, W);
     float *y = cpu_out(c, 0);
 
@@ -155,7 +155,7 @@ static void position_columns(void *ctx, int64_t first, int64_t last)
 static void position_sums(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const float *dy = cpu_in(c, 0);
     float *dw = cpu_out(c, 0);
     int64_t n = 0;
@@ -167,16 +167,16 @@ static void position_sums(void *ctx, int64_t first, int64_t last)
 static ddp_status run_position(const cpu_call *c, ddp_err *err)
 {
     cpu_call mine = *c;
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     int64_t grain = (CPU_GRAIN / k->rows + 64) / 64 * 64, rest;
 
     (void)err;
     cpu_parallel(c->device->threads, k->cols, grain, k->kind == DDP_OP_POSITION ? position_columns : position_sums,
                  &mine);
     if (k->kind == DDP_OP_POSITION || cpu_adds(c, 0)) return DDP_OK;
-    rest = cpu_value(c->program, k->out[0])->elements - k->cols; /* positions that no sample of this program has */
+    rest = low_value(c->program, k->out[0])->elements - k->cols; /* positions that no sample of this program has */
     memset((float *)cpu_out(c, 0) + k->cols, 0, (size_t)rest * sizeof(float));
     return DDP_OK;
 }
 
-const cpu_family cpu_family_position = {.group = group_position, .run = run_position};
+const cpu_family cpu_family_position = {.base.group = group_position, .run = run_position};

@@ -21,22 +21,22 @@ static const char *forward_name(bool bias, uint32_t act)
     return names[bias][act];
 }
 
-static bool transposed(const cpu_lowering *w, const cpu_kernel *k)
+static bool transposed(const low_lowering *w, const low_kernel *k)
 {
-    return cpu_node(w->p, k->nodes[0])->attrs.linear.transposed != 0;
+    return low_node(w->p, k->nodes[0])->attrs.linear.transposed != 0;
 }
 
-static cpu_half_product forward_in_half(const cpu_kernel *k, bool is_transposed)
+static cpu_half_product forward_in_half(const low_kernel *k, bool is_transposed)
 {
     return cpu_half_forward(k->rows, k->inner, k->cols, is_transposed, NULL, NULL);
 }
 
-static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
-    const ddp_value *weight = cpu_value(w->p, k->in[W]);
+    const ddp_value *weight = low_value(w->p, k->in[W]);
     bool t = transposed(w, k);
-    int64_t act = cpu_find_reader(w, node, k->out[Y], 0, acts, 2);
+    int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 2);
     cpu_product *product;
     ddp_status status;
 
@@ -44,13 +44,13 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
     k->plain = true;
     k->inner = weight->dims[t ? 0 : 1];
     k->cols = weight->dims[t ? 1 : 0];
-    k->rows = cpu_value(w->p, k->out[Y])->elements / k->cols;
+    k->rows = low_value(w->p, k->out[Y])->elements / k->cols;
     if (act >= 0) {
-        const ddp_node *a = cpu_node(w->p, (uint32_t)act);
+        const ddp_node *a = low_node(w->p, (uint32_t)act);
         k->act = a->op == DDP_OP_RELU ? CPU_ACT_RELU : a->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
         k->out[ACTIVATED] = a->out[0];
-        w->inner[k->out[Y]] = cpu_read_once(w, k->out[Y]);
-        cpu_take(w, k, (uint32_t)act);
+        w->inner[k->out[Y]] = low_read_once(w, k->out[Y]);
+        low_take(w, k, (uint32_t)act);
     }
     k->name = forward_name(k->in[B] >= 0, k->act);
     if (w->device->half != NULL) {
@@ -65,7 +65,7 @@ static ddp_status group_forward(cpu_lowering *w, cpu_kernel *k, uint32_t node, d
     return DDP_OK;
 }
 
-static ddp_status linear_build(const cpu_kernel *k, ddp_err *err)
+static ddp_status linear_build(const low_kernel *k, ddp_err *err)
 {
     return k->state != NULL ? cpu_product_build(k->state, err) : DDP_OK;
 }
@@ -93,7 +93,7 @@ typedef struct rows_job {
 static void bias_rows(void *ctx, int64_t first, int64_t last)
 {
     const rows_job *j = ctx;
-    const cpu_kernel *k = j->c->k;
+    const low_kernel *k = j->c->k;
     float *out = k->out[ACTIVATED] >= 0 ? cpu_out(j->c, ACTIVATED) : j->y;
     int64_t from = first * k->cols;
 
@@ -104,8 +104,8 @@ static void bias_rows(void *ctx, int64_t first, int64_t last)
 
 static void run_forward_half(const cpu_call *c)
 {
-    const cpu_kernel *k = c->k;
-    cpu_half_product p = forward_in_half(k, cpu_node(c->program, k->nodes[0])->attrs.linear.transposed != 0);
+    const low_kernel *k = c->k;
+    cpu_half_product p = forward_in_half(k, low_node(c->program, k->nodes[0])->attrs.linear.transposed != 0);
 
     p.left.at = cpu_in(c, X);
     p.right.at = cpu_in(c, W);
@@ -118,7 +118,7 @@ static void run_forward_half(const cpu_call *c)
 
 static ddp_status run_forward_f32(const cpu_call *c, ddp_err *err)
 {
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     rows_job j = {.c = c, .y = product_target(c)};
     ddp_status status = cpu_bound_run(c->bound, cpu_in(c, X), cpu_in(c, W), cpu_in(c, B), j.y, err);
     bool biased = k->in[B] < 0 || cpu_product_adds_bias(k->state);
@@ -138,34 +138,34 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 static void linear_unbind(void *bound) { cpu_bound_free(bound); }
 static void linear_release(void *state) { cpu_product_free(state); }
 
-const cpu_family cpu_family_linear = {.group = group_forward,
+const cpu_family cpu_family_linear = {.base.group = group_forward,
                                       .build = linear_build,
                                       .bind = linear_bind,
                                       .run = run_forward,
                                       .unbind = linear_unbind,
-                                      .release = linear_release};
+                                      .base.release = linear_release};
 
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
 enum { DY, OTHER }; /* in: dy, and the weight or the input */
 
-static cpu_half_product gradient_in_half(const cpu_kernel *k, const float *dy, const float *other, float *out, bool add)
+static cpu_half_product gradient_in_half(const low_kernel *k, const float *dy, const float *other, float *out, bool add)
 {
     if (k->kind == GRAD_INPUT) return cpu_half_grad_input(k->rows, k->inner, k->cols, k->act != 0, dy, other, out);
     return cpu_half_grad_weight(k->rows, k->inner, k->cols, k->act != 0, dy, other, out, add);
 }
 
 /* act holds whether the weight is transposed. */
-static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_value *dy = cpu_value(w->p, k->in[DY]);
+    const ddp_value *dy = low_value(w->p, k->in[DY]);
 
     (void)err;
-    k->kind = cpu_node(w->p, node)->op == DDP_OP_LINEAR_GRAD_INPUT ? GRAD_INPUT : GRAD_WEIGHT;
+    k->kind = low_node(w->p, node)->op == DDP_OP_LINEAR_GRAD_INPUT ? GRAD_INPUT : GRAD_WEIGHT;
     k->plain = true;
     k->act = transposed(w, k);
-    k->cols = cpu_last_dim(dy);
+    k->cols = low_last_dim(dy);
     k->rows = dy->elements / k->cols;
-    k->inner = cpu_value(w->p, k->kind == GRAD_INPUT ? k->out[0] : k->in[OTHER])->elements / k->rows;
+    k->inner = low_value(w->p, k->kind == GRAD_INPUT ? k->out[0] : k->in[OTHER])->elements / k->rows;
     if (k->kind == GRAD_WEIGHT) k->writes_grad = 1;
     if (w->device->half != NULL) {
         cpu_half_product p = gradient_in_half(k, NULL, NULL, NULL, false);
@@ -176,7 +176,7 @@ static ddp_status group_gradient(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
 
 static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
 {
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     cpu_library *lib = c->device->library;
 
     if (c->device->half != NULL) {
@@ -191,4 +191,4 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
                            cpu_adds(c, 0), err);
 }
 
-const cpu_family cpu_family_linear_grad = {.group = group_gradient, .run = run_gradient};
+const cpu_family cpu_family_linear_grad = {.base.group = group_gradient, .run = run_gradient};

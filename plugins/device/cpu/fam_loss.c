@@ -8,7 +8,7 @@ enum { LOSS, GRAD }; /* out */
 static bool is_entropy(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD; }
 static bool is_gradient(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_MSE_GRAD; }
 
-static const char *loss_name(const cpu_kernel *k)
+static const char *loss_name(const low_kernel *k)
 {
     static const char *const names[2][3] = {{"mse", "mse_grad", "mse+grad"},
                                             {"cross_entropy", "cross_entropy_grad", "cross_entropy+grad"}};
@@ -17,31 +17,31 @@ static const char *loss_name(const cpu_kernel *k)
 }
 
 /* A gradient that accumulates stays where it is: another one must have been set before it. */
-static void take_partner(cpu_lowering *w, cpu_kernel *k, uint32_t node, const ddp_node *n)
+static void take_partner(low_lowering *w, low_kernel *k, uint32_t node, const ddp_node *n)
 {
     uint32_t forward = is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
     uint32_t partner = is_gradient(n->op) ? forward : forward + 1; /* X_GRAD follows X in the list of ops */
-    int64_t other = cpu_find_reader(w, node, n->in[X], X, &partner, 1);
-    const ddp_node *o = other >= 0 ? cpu_node(w->p, (uint32_t)other) : NULL;
+    int64_t other = low_find_reader(w, node, n->in[X], X, &partner, 1);
+    const ddp_node *o = other >= 0 ? low_node(w->p, (uint32_t)other) : NULL;
 
     if (o == NULL || o->in[TARGET] != n->in[TARGET] || o->accumulate != 0) return;
     k->out[is_gradient(o->op) ? GRAD : LOSS] = o->out[0];
-    cpu_take(w, k, (uint32_t)other);
+    low_take(w, k, (uint32_t)other);
 }
 
-static ddp_status group_loss(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
 
     (void)err;
     k->plain = true;
     k->kind = n->op == DDP_OP_ACCURACY ? DDP_OP_ACCURACY : is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
     if (k->kind == DDP_OP_MSE) {
         k->rows = 1;
-        k->cols = cpu_value(w->p, k->in[X])->elements;
+        k->cols = low_value(w->p, k->in[X])->elements;
     } else {
-        k->cols = cpu_last_dim(cpu_value(w->p, k->in[X]));
-        k->rows = cpu_value(w->p, k->in[X])->elements / k->cols;
+        k->cols = low_last_dim(low_value(w->p, k->in[X]));
+        k->rows = low_value(w->p, k->in[X])->elements / k->cols;
     }
     if (k->kind == DDP_OP_ACCURACY) return DDP_OK;
     if (is_gradient(n->op)) {
@@ -51,15 +51,15 @@ static ddp_status group_loss(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_
     }
     take_partner(w, k, node, n);
     k->name = loss_name(k);
-    cpu_may_replace(k, k->out[GRAD], k->in[X]);
+    low_may_replace(k, k->out[GRAD], k->in[X]);
     return DDP_OK;
 }
 
 /* Counts the labels that are not ignored. */
 static ddp_status check_labels(const cpu_call *c, const int64_t *label, int64_t *counted, ddp_err *err)
 {
-    const cpu_kernel *k = c->k;
-    const ddp_attrs *attrs = &cpu_node(c->program, k->nodes[0])->attrs;
+    const low_kernel *k = c->k;
+    const ddp_attrs *attrs = &low_node(c->program, k->nodes[0])->attrs;
     bool ignores = k->kind == DDP_OP_CROSS_ENTROPY && attrs->cross_entropy.ignores;
 
     *counted = 0;
@@ -79,8 +79,8 @@ static ddp_status check_labels(const cpu_call *c, const int64_t *label, int64_t 
 static ddp_status run_loss(const cpu_call *c, ddp_err *err)
 {
     const cpu_kernels *f = c->device->kernels;
-    const cpu_kernel *k = c->k;
-    const ddp_node *n = cpu_node(c->program, k->nodes[0]);
+    const low_kernel *k = c->k;
+    const ddp_node *n = low_node(c->program, k->nodes[0]);
     const void *target = cpu_in(c, TARGET);
     float *loss = cpu_out(c, LOSS);
     double sum, smooth = n->attrs.cross_entropy.label_smoothing;
@@ -97,9 +97,9 @@ static ddp_status run_loss(const cpu_call *c, ddp_err *err)
         sum = f->mse(cpu_out(c, GRAD), cpu_in(c, X), target, counted, (float)(2.0 / (double)counted)) / (double)counted;
     else
         sum = (double)f->accuracy(cpu_in(c, X), target, k->rows, k->cols) /
-              ((double)k->rows / (double)cpu_value(c->program, k->in[TARGET])->dims[0]);
+              ((double)k->rows / (double)low_value(c->program, k->in[TARGET])->dims[0]);
     if (loss != NULL) *loss = (float)sum;
     return DDP_OK;
 }
 
-const cpu_family cpu_family_loss = {.group = group_loss, .run = run_loss};
+const cpu_family cpu_family_loss = {.base.group = group_loss, .run = run_loss};

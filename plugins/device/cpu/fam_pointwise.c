@@ -12,18 +12,18 @@ static uint32_t act_of(const ddp_node *n)
 }
 
 /* ---- relu, gelu, add ------------------------------------------------------------------------------------------------ */
-static ddp_status group_pointwise(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_pointwise(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
 
     if (n->op == DDP_OP_RELU && cpu_pool_takes_relu(w, node)) return cpu_pool_group_relu(w, k, node, err);
     if (cpu_batch_norm_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
     if (n->op == DDP_OP_ADD && cpu_join_layer_norm(w, k, node)) return DDP_OK;
     k->kind = n->op;
-    k->cols = cpu_value(w->p, k->out[0])->elements;
-    cpu_may_replace(k, k->out[0], k->in[0]);
+    k->cols = low_value(w->p, k->out[0])->elements;
+    low_may_replace(k, k->out[0], k->in[0]);
     if (n->op == DDP_OP_ADD)
-        cpu_may_replace(k, k->out[0], k->in[1]);
+        low_may_replace(k, k->out[0], k->in[1]);
     else
         k->act = act_of(n);
     return DDP_OK;
@@ -54,17 +54,17 @@ static ddp_status run_pointwise(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_pointwise = {.group = group_pointwise, .run = run_pointwise};
+const cpu_family cpu_family_pointwise = {.base.group = group_pointwise, .run = run_pointwise};
 
 /* ---- gradient of an activation, with or without the bias gradient behind it; the bias gradient alone ------------------ */
 enum { DX, DB }; /* out */
 
-static ddp_status group_act_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const char *const names[2][4] = {{"", "relu_grad", "gelu_grad", "gelu_grad"},
                                             {"", "relu_grad+bias_grad", "gelu_grad+bias_grad", "gelu_grad+bias_grad"}};
-    const ddp_node *n = cpu_node(w->p, node), *bias_node = NULL;
-    bool image = cpu_value(w->p, k->in[0])->rank == 4;
+    const ddp_node *n = low_node(w->p, node), *bias_node = NULL;
+    bool image = low_value(w->p, k->in[0])->rank == 4;
     const uint32_t bias_ops[] = {image ? DDP_OP_CONV2D_GRAD_BIAS : DDP_OP_LINEAR_GRAD_BIAS};
     bool linear = n->op == DDP_OP_LINEAR_GRAD_BIAS, alone = linear || n->op == DDP_OP_CONV2D_GRAD_BIAS;
     int64_t bias;
@@ -72,10 +72,10 @@ static ddp_status group_act_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
     if (cpu_batch_norm_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
     if (linear) { /* over its last dimension */
         k->plain = true;
-        k->cols = cpu_last_dim(cpu_value(w->p, k->in[0]));
-        k->rows = cpu_value(w->p, k->in[0])->elements / k->cols;
+        k->cols = low_last_dim(low_value(w->p, k->in[0]));
+        k->rows = low_value(w->p, k->in[0])->elements / k->cols;
     } else {
-        cpu_matrix(w, k->in[0], &k->rows, &k->cols);
+        low_matrix(w, k->in[0], &k->rows, &k->cols);
     }
     k->writes_grad = 1u << DB;
     if (alone) {
@@ -84,14 +84,14 @@ static ddp_status group_act_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
         k->adds = k->adds << DB;
     } else {
         k->act = act_of(n);
-        cpu_may_replace(k, k->out[DX], k->in[0]);
-        cpu_may_replace(k, k->out[DX], k->in[1]);
-        bias = cpu_find_reader(w, node, k->out[DX], 0, bias_ops, 1);
-        bias_node = bias >= 0 ? cpu_node(w->p, (uint32_t)bias) : NULL;
+        low_may_replace(k, k->out[DX], k->in[0]);
+        low_may_replace(k, k->out[DX], k->in[1]);
+        bias = low_find_reader(w, node, k->out[DX], 0, bias_ops, 1);
+        bias_node = bias >= 0 ? low_node(w->p, (uint32_t)bias) : NULL;
         /* a gradient that accumulates stays where it is: another one must have been set before it */
         if (bias_node != NULL && bias_node->accumulate == 0) {
             k->out[DB] = bias_node->out[0];
-            cpu_take(w, k, (uint32_t)bias);
+            low_take(w, k, (uint32_t)bias);
         }
     }
     if (!alone) k->name = names[k->out[DB] >= 0][k->act];
@@ -101,7 +101,7 @@ static ddp_status group_act_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, 
 static void grad_piece(void *ctx, int64_t first, int64_t last) /* columns */
 {
     const cpu_call *c = ctx;
-    const cpu_kernel *k = c->k;
+    const low_kernel *k = c->k;
 
     c->device->kernels->act_grad(cpu_out(c, DX), cpu_in(c, 0), cpu_in(c, 1), cpu_out(c, DB), k->rows, k->cols, first,
                                  last, k->act, cpu_adds(c, DB));
@@ -117,14 +117,14 @@ static ddp_status run_act_grad(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_act_grad = {.group = group_act_grad, .run = run_act_grad};
+const cpu_family cpu_family_act_grad = {.base.group = group_act_grad, .run = run_act_grad};
 
 /* ---- reshape: nothing to do, or a copy where the two sides lie differently --------------------------------------------- */
-static ddp_status group_view(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_view(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_value *x = cpu_value(w->p, k->in[0]), *y = cpu_value(w->p, k->out[0]);
-    bool from_image = w->layout[k->in[0]] == CPU_CHANNELS_LAST && w->l->storage[k->out[0]].alias_of < 0;
-    bool to_image = w->layout[k->out[0]] == CPU_CHANNELS_LAST && w->l->storage[k->out[0]].alias_of < 0;
+    const ddp_value *x = low_value(w->p, k->in[0]), *y = low_value(w->p, k->out[0]);
+    bool from_image = w->layout[k->in[0]] == LOW_CHANNELS_LAST && w->l->storage[k->out[0]].alias_of < 0;
+    bool to_image = w->layout[k->out[0]] == LOW_CHANNELS_LAST && w->l->storage[k->out[0]].alias_of < 0;
 
     (void)node;
     (void)err;
@@ -139,7 +139,7 @@ static ddp_status group_view(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_
 static ddp_status run_view(const cpu_call *c, ddp_err *err)
 {
     const cpu_kernels *f = c->device->kernels;
-    const ddp_value *x = cpu_value(c->program, c->k->in[0]), *y = cpu_value(c->program, c->k->out[0]);
+    const ddp_value *x = low_value(c->program, c->k->in[0]), *y = low_value(c->program, c->k->out[0]);
     float *to = cpu_out(c, 0);
     const float *from = cpu_in(c, 0);
     bool add = cpu_adds(c, 0);
@@ -161,4 +161,4 @@ static ddp_status run_view(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_view = {.group = group_view, .run = run_view};
+const cpu_family cpu_family_view = {.base.group = group_view, .run = run_view};

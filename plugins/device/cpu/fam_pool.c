@@ -14,9 +14,9 @@ typedef struct pool_state {
     int64_t x_lines, y_lines; /* of all images */
 } pool_state;
 
-static ddp_status pool_make_state(cpu_lowering *w, cpu_kernel *k, const ddp_node *n, int32_t x, int32_t y, ddp_err *err)
+static ddp_status pool_make_state(low_lowering *w, low_kernel *k, const ddp_node *n, int32_t x, int32_t y, ddp_err *err)
 {
-    const ddp_value *vx = cpu_value(w->p, x), *vy = cpu_value(w->p, y);
+    const ddp_value *vx = low_value(w->p, x), *vy = low_value(w->p, y);
     bool adaptive = n->op == DDP_OP_ADAPTIVE_AVG_POOL2D || n->op == DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD;
     pool_state *t = k->state = calloc(1, sizeof(*t));
 
@@ -51,12 +51,12 @@ static void over_lines(const cpu_call *c, bool x, void (*fn)(void *ctx, int64_t 
 
 /* ---- max pooling ---------------------------------------------------------------------------------------------------- */
 /* Who reads v, besides `but`: the node, -1 for none, -2 for several. */
-static int64_t other_reader(const cpu_lowering *w, int32_t v, uint32_t op)
+static int64_t other_reader(const low_lowering *w, int32_t v, uint32_t op)
 {
     int64_t found = -1;
 
     for (uint32_t i = 0; i < w->p->node_count; i++) {
-        const ddp_node *n = cpu_node(w->p, i);
+        const ddp_node *n = low_node(w->p, i);
         for (uint32_t j = 0; j < n->in_count; j++)
             if (n->in[j] == v && n->op == op) found = found == -1 ? (int64_t)i : -2;
     }
@@ -68,45 +68,45 @@ typedef struct pool_chain {
     int64_t pool, pool_grad, relu_grad; /* the gradients -1 where the program has none */
 } pool_chain;
 
-static bool find_chain(const cpu_lowering *w, uint32_t relu, pool_chain *out)
+static bool find_chain(const low_lowering *w, uint32_t relu, pool_chain *out)
 {
-    int32_t v = cpu_node(w->p, relu)->out[0];
+    int32_t v = low_node(w->p, relu)->out[0];
     uint32_t readers;
 
     out->pool = other_reader(w, v, DDP_OP_MAX_POOL2D);
     out->pool_grad = other_reader(w, v, DDP_OP_MAX_POOL2D_GRAD);
     out->relu_grad = other_reader(w, v, DDP_OP_RELU_GRAD);
     readers = (uint32_t)(out->pool >= 0) + (uint32_t)(out->pool_grad >= 0) + (uint32_t)(out->relu_grad >= 0);
-    if (out->pool < 0 || w->kept[v] || w->readers[v] != readers || cpu_value(w->p, v)->rank != 4) return false;
+    if (out->pool < 0 || w->kept[v] || w->readers[v] != readers || low_value(w->p, v)->rank != 4) return false;
     if (w->taken[out->pool] || (out->pool_grad < 0) != (out->relu_grad < 0)) return false;
     if (out->pool_grad < 0) return true;
-    v = cpu_node(w->p, (uint32_t)out->pool_grad)->out[0];
-    return cpu_node(w->p, (uint32_t)out->relu_grad)->in[0] == v && cpu_read_once(w, v);
+    v = low_node(w->p, (uint32_t)out->pool_grad)->out[0];
+    return low_node(w->p, (uint32_t)out->relu_grad)->in[0] == v && low_read_once(w, v);
 }
 
-bool cpu_pool_takes_relu(const cpu_lowering *w, uint32_t relu)
+bool cpu_pool_takes_relu(const low_lowering *w, uint32_t relu)
 {
     pool_chain chain;
 
     return find_chain(w, relu, &chain);
 }
 
-static ddp_status keep_places(cpu_lowering *w, cpu_kernel *k, int32_t y, ddp_err *err)
+static ddp_status keep_places(low_lowering *w, low_kernel *k, int32_t y, ddp_err *err)
 {
     int32_t number;
 
-    return cpu_private_add(w, k, (uint64_t)cpu_value(w->p, y)->elements, &number, err);
+    return low_private_add(w, k, (uint64_t)low_value(w->p, y)->elements, &number, err);
 }
 
-static ddp_status check_places(const cpu_kernel *k, const ddp_node *n, ddp_err *err)
+static ddp_status check_places(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err)
 {
-    const cpu_windows *w = &((const pool_state *)k->state)->windows;
+    const int64_t *kernel = ((const pool_state *)k->state)->windows.kernel;
 
-    if (w->kernel[0] * w->kernel[1] <= CPU_POOL_PLACES) return DDP_OK;
-    return cpu_refuse(err, n, "its windows have more than 255 places; use a smaller kernel");
+    if (kernel[0] * kernel[1] <= CPU_POOL_PLACES) return DDP_OK;
+    return low_refuse(w, n, "its windows have more than 255 places; use a smaller kernel", err);
 }
 
-ddp_status cpu_pool_group_relu(cpu_lowering *w, cpu_kernel *k, uint32_t relu, ddp_err *err)
+ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, ddp_err *err)
 {
     pool_chain chain;
     const ddp_node *pool;
@@ -114,28 +114,28 @@ ddp_status cpu_pool_group_relu(cpu_lowering *w, cpu_kernel *k, uint32_t relu, dd
 
     if (!find_chain(w, relu, &chain))
         return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no pooling behind the relu \"%s\"", k->layer);
-    pool = cpu_node(w->p, (uint32_t)chain.pool);
-    k->family = &cpu_family_max_pool;
+    pool = low_node(w->p, (uint32_t)chain.pool);
+    k->family = &cpu_family_max_pool.base;
     k->name = "relu+max_pool2d";
     k->act = CPU_ACT_RELU;
     w->inner[k->out[0]] = true;
     w->l->storage[k->out[0]].alias_of = DDP_NOT_STORED;
     k->out[0] = pool->out[0];
-    cpu_take(w, k, (uint32_t)chain.pool);
+    low_take(w, k, (uint32_t)chain.pool);
     status = pool_make_state(w, k, pool, pool->in[0], pool->out[0], err);
-    if (status == DDP_OK) status = check_places(k, pool, err);
+    if (status == DDP_OK) status = check_places(w, k, pool, err);
     return status == DDP_OK && chain.pool_grad >= 0 ? keep_places(w, k, pool->out[0], err) : status;
 }
 
-static ddp_status group_max(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_max(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
     ddp_status status = pool_make_state(w, k, n, k->in[0], k->out[0], err);
     bool gradient = false;
 
-    if (status == DDP_OK) status = check_places(k, n, err);
+    if (status == DDP_OK) status = check_places(w, k, n, err);
     for (uint32_t i = node; i < w->p->node_count; i++) {
-        const ddp_node *g = cpu_node(w->p, i);
+        const ddp_node *g = low_node(w->p, i);
         gradient = gradient || (g->op == DDP_OP_MAX_POOL2D_GRAD && g->in[1] == k->in[0]);
     }
     return status == DDP_OK && gradient ? keep_places(w, k, k->out[0], err) : status;
@@ -158,57 +158,57 @@ static ddp_status run_max(const cpu_call *c, ddp_err *err)
 
 static void pool_release(void *state) { free(state); }
 
-const cpu_family cpu_family_max_pool = {.group = group_max, .run = run_max, .release = pool_release};
+const cpu_family cpu_family_max_pool = {.base.group = group_max, .run = run_max, .base.release = pool_release};
 
 /* ---- its gradient --------------------------------------------------------------------------------------------------- */
 enum { DX, DB }; /* out */
 
 /* The kernel of the pooling of `x` by the same windows; NULL when the program has only the gradient. */
-static const cpu_kernel *forward_kernel(const cpu_lowering *w, const ddp_node *n)
+static const low_kernel *forward_kernel(const low_lowering *w, const ddp_node *n)
 {
     for (uint32_t i = 0; i < w->p->node_count; i++) {
-        const ddp_node *f = cpu_node(w->p, i);
+        const ddp_node *f = low_node(w->p, i);
         if (f->op == DDP_OP_MAX_POOL2D && f->in[0] == n->in[1] &&
             memcmp(&f->attrs.pool, &n->attrs.pool, sizeof(n->attrs.pool)) == 0)
-            return cpu_kernel_of(w, i);
+            return low_kernel_of(w, i);
     }
     return NULL;
 }
 
 /* The sum of what comes through the windows is the sum of what goes to x: dy where the gradient goes anywhere. */
-static void take_bias(cpu_lowering *w, cpu_kernel *k, uint32_t node)
+static void take_bias(low_lowering *w, low_kernel *k, uint32_t node)
 {
     static const uint32_t ops[] = {DDP_OP_CONV2D_GRAD_BIAS};
-    int64_t bias = cpu_find_reader(w, node, k->out[DX], 0, ops, 1);
+    int64_t bias = low_find_reader(w, node, k->out[DX], 0, ops, 1);
 
-    if (bias < 0 || cpu_node(w->p, (uint32_t)bias)->accumulate != 0) return;
-    k->out[DB] = cpu_node(w->p, (uint32_t)bias)->out[0];
-    cpu_take(w, k, (uint32_t)bias);
+    if (bias < 0 || low_node(w->p, (uint32_t)bias)->accumulate != 0) return;
+    k->out[DB] = low_node(w->p, (uint32_t)bias)->out[0];
+    low_take(w, k, (uint32_t)bias);
     k->name = "max_pool2d_grad+relu_grad+bias_grad";
 }
 
-static ddp_status group_max_grad(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_max_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
-    const cpu_kernel *forward = forward_kernel(w, n);
+    const ddp_node *n = low_node(w->p, node);
+    const low_kernel *forward = forward_kernel(w, n);
     ddp_status status = pool_make_state(w, k, n, k->out[DX], k->in[0], err);
 
     if (status != DDP_OK) return status;
     k->writes_grad = 1u << DB;
     if (forward == NULL) { /* finds the places again */
-        status = check_places(k, n, err);
-        k->scratch_bytes = (uint64_t)cpu_value(w->p, k->in[0])->elements * (1 + sizeof(float)) + 4;
+        status = check_places(w, k, n, err);
+        k->scratch_bytes = (uint64_t)low_value(w->p, k->in[0])->elements * (1 + sizeof(float)) + 4;
         return status;
     }
-    cpu_private_use(w, k, forward->privates[0]);
+    low_private_use(k, forward->privates[0]);
     k->in[1] = -1; /* x is not read */
     if (forward->act == CPU_ACT_RELU) {
         static const uint32_t ops[] = {DDP_OP_RELU_GRAD};
-        int64_t relu = cpu_find_reader(w, node, k->out[DX], 0, ops, 1);
+        int64_t relu = low_find_reader(w, node, k->out[DX], 0, ops, 1);
         w->inner[k->out[DX]] = true;
-        k->out[DX] = cpu_node(w->p, (uint32_t)relu)->out[0];
+        k->out[DX] = low_node(w->p, (uint32_t)relu)->out[0];
         k->name = "max_pool2d_grad+relu_grad";
-        cpu_take(w, k, (uint32_t)relu);
+        low_take(w, k, (uint32_t)relu);
         take_bias(w, k, node);
     }
     return DDP_OK;
@@ -226,7 +226,7 @@ static void max_grad_lines(void *ctx, int64_t first, int64_t last)
 static void find_lines(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
-    int64_t elements = cpu_value(c->program, c->k->in[0])->elements;
+    int64_t elements = low_value(c->program, c->k->in[0])->elements;
     uint8_t *at = c->scratch;
 
     c->device->kernels->image.max_pool((float *)(void *)(at + (elements + 3) / 4 * 4), at, cpu_in(c, 1), windows_of(c),
@@ -239,7 +239,7 @@ static void bias_columns(void *ctx, int64_t first, int64_t last)
     int64_t cols = windows_of(c)->channels;
 
     c->device->kernels->image.place_sums(cpu_out(c, DB), cpu_in(c, 0), places_of(c),
-                                         cpu_value(c->program, c->k->in[0])->elements / cols, cols, first, last,
+                                         low_value(c->program, c->k->in[0])->elements / cols, cols, first, last,
                                          cpu_adds(c, DB));
 }
 
@@ -254,12 +254,13 @@ static ddp_status run_max_grad(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_max_pool_grad = {.group = group_max_grad, .run = run_max_grad, .release = pool_release};
+const cpu_family cpu_family_max_pool_grad = {
+    .base.group = group_max_grad, .run = run_max_grad, .base.release = pool_release};
 
 /* ---- averages, and their gradients: kind 1 --------------------------------------------------------------------------- */
-static ddp_status group_avg(cpu_lowering *w, cpu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_avg(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cpu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
 
     k->kind = n->op == DDP_OP_AVG_POOL2D_GRAD || n->op == DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD;
     return pool_make_state(w, k, n, k->kind ? k->out[0] : k->in[0], k->kind ? k->in[0] : k->out[0], err);
@@ -280,4 +281,4 @@ static ddp_status run_avg(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
-const cpu_family cpu_family_avg_pool = {.group = group_avg, .run = run_avg, .release = pool_release};
+const cpu_family cpu_family_avg_pool = {.base.group = group_avg, .run = run_avg, .base.release = pool_release};

@@ -1,358 +1,55 @@
-/* lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they need.
- *
- * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at the place
- * of its first node, unless a node that joined it reads a value that does not exist there yet. How values lie is
- * layout.c's. What the device cannot do is refused here, with the op and the layer's name. */
+/* lower.c -- which family of kernels has which op. */
 #include "cpu.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-typedef struct op_traits {
-    const char *name;
-    const cpu_family *family;
-    uint32_t min_in, max_in;
-    uint32_t outs;
-    uint32_t index_in; /* bit i: input i is i64 */
-    bool grad;         /* the outputs may be slices of the gradient arena */
-} op_traits;
-
-static const op_traits traits[DDP_OP_END_] = {
-    [DDP_OP_LINEAR] = {"linear", &cpu_family_linear, 2, 3, 1, 0, false},
-    [DDP_OP_LINEAR_GRAD_INPUT] = {"linear_grad_input", &cpu_family_linear_grad, 2, 2, 1, 0, true},
-    [DDP_OP_LINEAR_GRAD_WEIGHT] = {"linear_grad_weight", &cpu_family_linear_grad, 2, 2, 1, 0, true},
-    [DDP_OP_LINEAR_GRAD_BIAS] = {"linear_grad_bias", &cpu_family_act_grad, 1, 1, 1, 0, true},
-    [DDP_OP_RELU] = {"relu", &cpu_family_pointwise, 1, 1, 1, 0, false},
-    [DDP_OP_RELU_GRAD] = {"relu_grad", &cpu_family_act_grad, 2, 2, 1, 0, true},
-    [DDP_OP_GELU] = {"gelu", &cpu_family_pointwise, 1, 1, 1, 0, false},
-    [DDP_OP_GELU_GRAD] = {"gelu_grad", &cpu_family_act_grad, 2, 2, 1, 0, true},
-    [DDP_OP_ADD] = {"add", &cpu_family_pointwise, 2, 2, 1, 0, true},
-    [DDP_OP_RESHAPE] = {"reshape", &cpu_family_view, 1, 1, 1, 0, true},
-    [DDP_OP_CROSS_ENTROPY] = {"cross_entropy", &cpu_family_loss, 2, 2, 1, 2, false},
-    [DDP_OP_CROSS_ENTROPY_GRAD] = {"cross_entropy_grad", &cpu_family_loss, 2, 2, 1, 2, true},
-    [DDP_OP_MSE] = {"mse", &cpu_family_loss, 2, 2, 1, 0, false},
-    [DDP_OP_MSE_GRAD] = {"mse_grad", &cpu_family_loss, 2, 2, 1, 0, true},
-    [DDP_OP_ACCURACY] = {"accuracy", &cpu_family_loss, 2, 2, 1, 2, false},
-    [DDP_OP_CONV2D] = {"conv2d", &cpu_family_conv, 2, 3, 1, 0, false},
-    [DDP_OP_CONV2D_GRAD_INPUT] = {"conv2d_grad_input", &cpu_family_conv_grad, 2, 2, 1, 0, true},
-    [DDP_OP_CONV2D_GRAD_WEIGHT] = {"conv2d_grad_weight", &cpu_family_conv_grad, 2, 2, 1, 0, true},
-    [DDP_OP_CONV2D_GRAD_BIAS] = {"conv2d_grad_bias", &cpu_family_act_grad, 1, 1, 1, 0, true},
-    [DDP_OP_BATCH_NORM] = {"batch_norm", &cpu_family_batch_norm, 5, 5, 3, 0, false},
-    [DDP_OP_BATCH_NORM_GRAD] = {"batch_norm_grad", &cpu_family_batch_norm_grad, 5, 5, 3, 0, true},
-    [DDP_OP_MAX_POOL2D] = {"max_pool2d", &cpu_family_max_pool, 1, 1, 1, 0, false},
-    [DDP_OP_MAX_POOL2D_GRAD] = {"max_pool2d_grad", &cpu_family_max_pool_grad, 2, 2, 1, 0, true},
-    [DDP_OP_AVG_POOL2D] = {"avg_pool2d", &cpu_family_avg_pool, 1, 1, 1, 0, false},
-    [DDP_OP_AVG_POOL2D_GRAD] = {"avg_pool2d_grad", &cpu_family_avg_pool, 1, 1, 1, 0, true},
-    [DDP_OP_ADAPTIVE_AVG_POOL2D] = {"adaptive_avg_pool2d", &cpu_family_avg_pool, 1, 1, 1, 0, false},
-    [DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD] = {"adaptive_avg_pool2d_grad", &cpu_family_avg_pool, 1, 1, 1, 0, true},
-    [DDP_OP_LAYER_NORM] = {"layer_norm", &cpu_family_layer_norm, 3, 3, 3, 0, false},
-    [DDP_OP_LAYER_NORM_GRAD] = {"layer_norm_grad", &cpu_family_layer_norm_grad, 5, 5, 3, 0, true},
-    [DDP_OP_EMBEDDING] = {"embedding", &cpu_family_embedding, 2, 2, 1, 1, false},
-    [DDP_OP_EMBEDDING_GRAD] = {"embedding_grad", &cpu_family_embedding_grad, 2, 2, 1, 2, true},
-    [DDP_OP_POSITION] = {"position", &cpu_family_position, 2, 2, 1, 0, false},
-    [DDP_OP_POSITION_GRAD] = {"position_grad", &cpu_family_position, 1, 1, 1, 0, true},
-    [DDP_OP_ATTENTION] = {"attention", &cpu_family_attention, 1, 1, 2, 0, false},
-    [DDP_OP_ATTENTION_GRAD] = {"attention_grad", &cpu_family_attention, 4, 4, 1, 0, true},
-    [DDP_OP_DROPOUT] = {"dropout", &cpu_family_dropout, 1, 1, 1, 0, false},
-    [DDP_OP_DROPOUT_GRAD] = {"dropout_grad", &cpu_family_dropout, 1, 1, 1, 0, true},
+static const low_family *const families[DDP_OP_END_] = {
+    [DDP_OP_LINEAR] = &cpu_family_linear.base,
+    [DDP_OP_LINEAR_GRAD_INPUT] = &cpu_family_linear_grad.base,
+    [DDP_OP_LINEAR_GRAD_WEIGHT] = &cpu_family_linear_grad.base,
+    [DDP_OP_LINEAR_GRAD_BIAS] = &cpu_family_act_grad.base,
+    [DDP_OP_RELU] = &cpu_family_pointwise.base,
+    [DDP_OP_RELU_GRAD] = &cpu_family_act_grad.base,
+    [DDP_OP_GELU] = &cpu_family_pointwise.base,
+    [DDP_OP_GELU_GRAD] = &cpu_family_act_grad.base,
+    [DDP_OP_ADD] = &cpu_family_pointwise.base,
+    [DDP_OP_RESHAPE] = &cpu_family_view.base,
+    [DDP_OP_CROSS_ENTROPY] = &cpu_family_loss.base,
+    [DDP_OP_CROSS_ENTROPY_GRAD] = &cpu_family_loss.base,
+    [DDP_OP_MSE] = &cpu_family_loss.base,
+    [DDP_OP_MSE_GRAD] = &cpu_family_loss.base,
+    [DDP_OP_ACCURACY] = &cpu_family_loss.base,
+    [DDP_OP_CONV2D] = &cpu_family_conv.base,
+    [DDP_OP_CONV2D_GRAD_INPUT] = &cpu_family_conv_grad.base,
+    [DDP_OP_CONV2D_GRAD_WEIGHT] = &cpu_family_conv_grad.base,
+    [DDP_OP_CONV2D_GRAD_BIAS] = &cpu_family_act_grad.base,
+    [DDP_OP_BATCH_NORM] = &cpu_family_batch_norm.base,
+    [DDP_OP_BATCH_NORM_GRAD] = &cpu_family_batch_norm_grad.base,
+    [DDP_OP_MAX_POOL2D] = &cpu_family_max_pool.base,
+    [DDP_OP_MAX_POOL2D_GRAD] = &cpu_family_max_pool_grad.base,
+    [DDP_OP_AVG_POOL2D] = &cpu_family_avg_pool.base,
+    [DDP_OP_AVG_POOL2D_GRAD] = &cpu_family_avg_pool.base,
+    [DDP_OP_ADAPTIVE_AVG_POOL2D] = &cpu_family_avg_pool.base,
+    [DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD] = &cpu_family_avg_pool.base,
+    [DDP_OP_LAYER_NORM] = &cpu_family_layer_norm.base,
+    [DDP_OP_LAYER_NORM_GRAD] = &cpu_family_layer_norm_grad.base,
+    [DDP_OP_EMBEDDING] = &cpu_family_embedding.base,
+    [DDP_OP_EMBEDDING_GRAD] = &cpu_family_embedding_grad.base,
+    [DDP_OP_POSITION] = &cpu_family_position.base,
+    [DDP_OP_POSITION_GRAD] = &cpu_family_position.base,
+    [DDP_OP_ATTENTION] = &cpu_family_attention.base,
+    [DDP_OP_ATTENTION_GRAD] = &cpu_family_attention.base,
+    [DDP_OP_DROPOUT] = &cpu_family_dropout.base,
+    [DDP_OP_DROPOUT_GRAD] = &cpu_family_dropout.base,
 };
 
-/* ---- checks --------------------------------------------------------------------------------------------------------- */
-ddp_status cpu_refuse(ddp_err *err, const ddp_node *n, const char *why)
-{
-    const char *name = n->op < DDP_OP_END_ && traits[n->op].name != NULL ? traits[n->op].name : "unknown";
-
-    return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\" cannot run op %u (%s) of layer \"%s\": %s", n->op, name,
-                    n->name, why);
-}
-
-static ddp_status check_values(const ddp_program *p, const ddp_node *n, const op_traits *t, ddp_err *err)
-{
-    bool view = n->op == DDP_OP_RESHAPE;
-
-    for (uint32_t i = 0; i < n->in_count && !view; i++) {
-        uint32_t want = t->index_in >> i & 1u ? DDP_I64 : DDP_F32;
-        if (n->in[i] >= 0 && cpu_value(p, n->in[i])->dtype != want)
-            return cpu_refuse(err, n,
-                              want == DDP_I64 ? "its labels and indices must be i64" : "its inputs must be f32");
-    }
-    for (uint32_t i = 0; i < n->out_count; i++) {
-        const ddp_value *out = n->out[i] >= 0 ? cpu_value(p, n->out[i]) : NULL;
-        if (out == NULL) continue;
-        if (out->dtype != (view ? cpu_value(p, n->in[0])->dtype : DDP_F32))
-            return cpu_refuse(err, n, "its output must be f32, or for a reshape of the input's dtype");
-        if (out->kind == DDP_VALUE_GRAD && !t->grad)
-            return cpu_refuse(err, n, "its output cannot be a parameter's gradient");
-    }
-    return DDP_OK;
-}
-
-static ddp_status check_node(const ddp_program *p, const ddp_node *n, ddp_err *err)
-{
-    const op_traits *t = n->op < DDP_OP_END_ ? &traits[n->op] : NULL;
-
-    if (t == NULL || t->family == NULL)
-        return cpu_refuse(err, n, "this plugin does not know it; use a newer device plugin");
-    if (n->in_count < t->min_in || n->in_count > t->max_in || n->out_count != t->outs)
-        return cpu_refuse(err, n, "it has a number of inputs or outputs that this plugin does not know");
-    return check_values(p, n, t, err);
-}
-
-/* ---- for the families ----------------------------------------------------------------------------------------------- */
-void cpu_take(cpu_lowering *w, cpu_kernel *k, uint32_t node)
-{
-    uint32_t i = k->node_count++;
-
-    for (; i > 0 && k->nodes[i - 1] > node; i--) k->nodes[i] = k->nodes[i - 1];
-    k->nodes[i] = node;
-    w->taken[node] = true;
-}
-
-void cpu_take_and_move(cpu_lowering *w, cpu_kernel *k, uint32_t node)
-{
-    cpu_take(w, k, node);
-    if (node > k->place) k->place = node;
-}
-
-int64_t cpu_find_reader(const cpu_lowering *w, uint32_t from, int32_t value, uint32_t slot, const uint32_t *ops,
-                        uint32_t op_count)
-{
-    if (value < 0) return -1;
-    for (uint32_t i = from + 1; i < w->p->node_count; i++) {
-        const ddp_node *n = cpu_node(w->p, i);
-        if (w->taken[i] || slot >= n->in_count || n->in[slot] != value) continue;
-        for (uint32_t o = 0; o < op_count; o++)
-            if (n->op == ops[o]) return i;
-    }
-    return -1;
-}
-
-bool cpu_read_once(const cpu_lowering *w, int32_t v) { return w->readers[v] == 1 && !w->kept[v]; }
-
-void cpu_may_replace(cpu_kernel *k, int32_t out, int32_t in)
-{
-    if (k->inplace_count == 2 || out < 0 || in < 0) return;
-    k->inplace_out[k->inplace_count] = out;
-    k->inplace_in[k->inplace_count++] = in;
-}
-
-ddp_status cpu_private_add(cpu_lowering *w, cpu_kernel *k, uint64_t bytes, int32_t *number, ddp_err *err)
-{
-    cpu_lowered *l = w->l;
-
-    if (l->private_count == l->private_capacity) {
-        uint32_t capacity = l->private_capacity * 2 + 16;
-        ddp_private *more = realloc(l->privates, capacity * sizeof(*more));
-        if (more == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering");
-        l->privates = more;
-        l->private_capacity = capacity;
-    }
-    l->privates[l->private_count] = (ddp_private){.bytes = bytes, .first_kernel = UINT32_MAX};
-    *number = (int32_t)l->private_count++;
-    cpu_private_use(w, k, *number);
-    return DDP_OK;
-}
-
-void cpu_private_use(cpu_lowering *w, cpu_kernel *k, int32_t number)
-{
-    (void)w;
-    k->privates[k->private_count++] = number;
-}
-
-const cpu_kernel *cpu_kernel_of(const cpu_lowering *w, uint32_t node)
-{
-    for (uint32_t i = 0; i < w->l->kernel_count; i++)
-        for (uint32_t j = 0; j < w->l->kernels[i].node_count; j++)
-            if (w->l->kernels[i].nodes[j] == node) return &w->l->kernels[i];
-    return NULL;
-}
-
-int64_t cpu_writer(const cpu_lowering *w, int32_t v)
-{
-    for (uint32_t i = 0; i < w->p->node_count; i++)
-        for (uint32_t j = 0; j < cpu_node(w->p, i)->out_count; j++)
-            if (cpu_node(w->p, i)->out[j] == v) return i;
-    return -1;
-}
-
-void cpu_matrix(const cpu_lowering *w, int32_t v, int64_t *rows, int64_t *cols)
-{
-    const ddp_value *value = cpu_value(w->p, v);
-
-    *cols = value->rank == 4 ? value->dims[1] : cpu_last_dim(value);
-    *rows = value->elements / *cols;
-}
-
-/* ---- what the core sees --------------------------------------------------------------------------------------------- */
-static bool may_replace(const cpu_lowering *w, const cpu_kernel *k, int32_t out, int32_t in)
-{
-    uint32_t here = 0;
-    int32_t root = cpu_root_of(w, in);
-
-    if (cpu_outside(cpu_value(w->p, out)) || cpu_outside(cpu_value(w->p, root))) return false;
-    if (w->l->storage[out].bytes == 0 || w->l->storage[root].bytes == 0) return false;
-    for (uint32_t i = 0; i < k->node_count; i++) {
-        const ddp_node *n = cpu_node(w->p, k->nodes[i]);
-        for (uint32_t j = 0; j < n->in_count; j++) here += n->in[j] == in;
-    }
-    return w->readers[in] == here && !w->kept[in];
-}
-
-static void describe_kernel(cpu_lowering *w, uint32_t index)
-{
-    cpu_kernel *k = &w->l->kernels[index];
-    ddp_kernel *t = &w->l->table[index];
-
-    t->nodes = k->nodes;
-    t->node_count = k->node_count;
-    t->name = k->name;
-    cpu_find_converts(w, index, &t->scratch_bytes);
-    for (uint32_t i = 0; i < k->inplace_count; i++) {
-        bool had = t->inplace_count > 0 && t->inplace_out[0] == k->inplace_out[i];
-        if (had || w->l->convert_count[index] > 0 || !may_replace(w, k, k->inplace_out[i], k->inplace_in[i])) continue;
-        t->inplace_out[t->inplace_count] = k->inplace_out[i];
-        t->inplace_in[t->inplace_count++] = k->inplace_in[i];
-    }
-    for (uint32_t i = 0; i < k->private_count; i++) {
-        ddp_private *own = &w->l->privates[k->privates[i]];
-        if (own->first_kernel == UINT32_MAX) own->first_kernel = index;
-        own->last_kernel = index;
-    }
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const cpu_kernel *x = a, *y = b;
-
-    return x->place != y->place ? (x->place < y->place ? -1 : 1) : (x->id < y->id ? -1 : 1);
-}
-
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
-static void lowered_release(cpu_lowered *l)
-{
-    if (l == NULL) return;
-    for (uint32_t i = 0; l->kernels != NULL && i < l->kernel_count; i++)
-        if (l->kernels[i].family->release != NULL) l->kernels[i].family->release(l->kernels[i].state);
-    free(l->kernels);
-    free(l->table);
-    free(l->storage);
-    free(l->privates);
-    free(l->converts);
-    free(l->convert_count);
-    free(l);
-}
-
-static bool lowering_reserve(cpu_lowering *w)
-{
-    size_t nodes = w->p->node_count + 1, values = w->p->value_count + 1;
-    cpu_lowered *l = w->l = calloc(1, sizeof(*w->l));
-
-    w->readers = calloc(values, sizeof(*w->readers));
-    w->kept = calloc(values, sizeof(*w->kept));
-    w->inner = calloc(values, sizeof(*w->inner));
-    w->layout = calloc(values, sizeof(*w->layout));
-    w->taken = calloc(nodes, sizeof(*w->taken));
-    if (l == NULL || w->readers == NULL || w->kept == NULL || w->inner == NULL || w->layout == NULL || w->taken == NULL)
-        return false;
-    l->kernels = calloc(nodes, sizeof(*l->kernels));
-    l->table = calloc(nodes, sizeof(*l->table));
-    l->storage = calloc(values, sizeof(*l->storage));
-    l->converts = calloc(nodes, sizeof(*l->converts));
-    l->convert_count = calloc(nodes, sizeof(*l->convert_count));
-    return l->kernels != NULL && l->table != NULL && l->storage != NULL && l->converts != NULL &&
-           l->convert_count != NULL;
-}
-
-static void lowering_release(cpu_lowering *w)
-{
-    free(w->readers);
-    free(w->kept);
-    free(w->inner);
-    free(w->layout);
-    free(w->taken);
-}
-
-/* ---- all together --------------------------------------------------------------------------------------------------- */
-static ddp_status group(cpu_lowering *w, uint32_t node, ddp_err *err)
-{
-    const ddp_node *n = cpu_node(w->p, node);
-    uint32_t id = w->l->kernel_count++;
-    cpu_kernel *k = &w->l->kernels[id];
-
-    *k = (cpu_kernel){
-        .family = traits[n->op].family, .layer = n->name, .name = traits[n->op].name, .place = node, .id = id};
-    for (uint32_t i = 0; i < CPU_MAX_VALUES; i++) {
-        k->in[i] = i < n->in_count ? n->in[i] : -1;
-        k->out[i] = i < n->out_count ? n->out[i] : -1;
-    }
-    k->adds = n->accumulate;
-    cpu_take(w, k, node);
-    return k->family->group(w, k, node, err);
-}
-
-static ddp_status count_readers(cpu_lowering *w, ddp_err *err)
-{
-    const ddp_program *p = w->p;
-
-    for (uint32_t i = 0; i < p->node_count; i++) {
-        const ddp_node *n = cpu_node(p, i);
-        ddp_status status = check_node(p, n, err);
-        if (status != DDP_OK) return status;
-        for (uint32_t j = 0; j < n->in_count; j++)
-            if (n->in[j] >= 0) w->readers[n->in[j]]++;
-    }
-    if (p->loss >= 0) w->kept[p->loss] = true;
-    for (uint32_t i = 0; i < p->metric_count; i++) w->kept[p->metrics[i]] = true;
-    return DDP_OK;
-}
-
-static ddp_status lowering_run(cpu_lowering *w, ddp_err *err)
-{
-    ddp_status status = count_readers(w, err);
-
-    if (status != DDP_OK) return status;
-    cpu_describe_layouts(w);
-    for (uint32_t i = 0; i < w->p->node_count; i++) {
-        status = w->taken[i] ? DDP_OK : group(w, i, err);
-        if (status != DDP_OK) return status;
-    }
-    qsort(w->l->kernels, w->l->kernel_count, sizeof(*w->l->kernels), by_place);
-    cpu_size_storage(w);
-    for (uint32_t i = 0; i < w->l->kernel_count; i++) describe_kernel(w, i);
-    return DDP_OK;
-}
+static const low_target target = {.name = "cpu", .families = families, .alignment = 64};
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err)
 {
-    cpu_lowering w = {.device = d, .p = p};
-    ddp_lowered *lowered = calloc(1, sizeof(*lowered));
-    ddp_status status;
-
-    if (lowered != NULL && lowering_reserve(&w))
-        status = lowering_run(&w, err);
-    else
-        status = ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory while lowering %u nodes", p->node_count);
-    lowering_release(&w);
-    if (status != DDP_OK || lowered == NULL) {
-        lowered_release(w.l);
-        free(lowered);
-        return status;
-    }
-    *lowered = (ddp_lowered){.struct_size = sizeof(*lowered),
-                             .kernel_count = w.l->kernel_count,
-                             .private_count = w.l->private_count,
-                             .kernels = w.l->table,
-                             .storage = w.l->storage,
-                             .privates = w.l->privates,
-                             .device_data = w.l};
-    *out = lowered;
-    return DDP_OK;
+    return low_lower(&target, d, p, out, err);
 }
 
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l)
 {
     (void)d;
-    if (l == NULL) return;
-    lowered_release(l->device_data);
-    free(l);
+    low_free(l);
 }

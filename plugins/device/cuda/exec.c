@@ -16,19 +16,19 @@ ddp_status cu_started(const cu_call *c, cudaError_t result, ddp_err *err)
 /* -1: the value is no field, nor a view of one. */
 static int32_t field_of(const ddp_exec *e, int32_t v)
 {
-    const ddp_value *value = cu_value(e->program, cu_root_of(e->lowered, v));
+    const ddp_value *value = low_value(e->program, low_root_of(e->lowered, v));
 
     return value->kind == DDP_VALUE_INPUT ? value->index : -1;
 }
 
-static bool is_free_view(const ddp_exec *e, const cu_kernel *k)
+static bool is_free_view(const ddp_exec *e, const low_kernel *k)
 {
-    return k->family == &cu_family_view && e->lowered->storage[k->out[0]].alias_of >= 0;
+    return k->family == &cu_family_view.base && e->lowered->storage[k->out[0]].alias_of >= 0;
 }
 
-static bool reads_field(const ddp_exec *e, const cu_kernel *k, uint32_t field)
+static bool reads_field(const ddp_exec *e, const low_kernel *k, uint32_t field)
 {
-    for (uint32_t i = 0; i < CU_MAX_VALUES && !is_free_view(e, k); i++)
+    for (uint32_t i = 0; i < LOW_MAX_VALUES && !is_free_view(e, k); i++)
         if (k->in[i] >= 0 && field_of(e, k->in[i]) == (int32_t)field) return true;
     return false;
 }
@@ -36,7 +36,7 @@ static bool reads_field(const ddp_exec *e, const cu_kernel *k, uint32_t field)
 static void count_fields(ddp_exec *e)
 {
     for (uint32_t v = 0; v < e->program->value_count; v++) {
-        const ddp_value *value = cu_value(e->program, (int32_t)v);
+        const ddp_value *value = low_value(e->program, (int32_t)v);
         if (value->kind == DDP_VALUE_INPUT && value->index >= (int32_t)e->field_count)
             e->field_count = (uint32_t)value->index + 1;
     }
@@ -53,7 +53,7 @@ static ddp_status find_fields(ddp_exec *e, ddp_err *err)
     if (e->field_at == NULL || e->field_bytes == NULL || e->next_reader == NULL)
         return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory while compiling");
     for (uint32_t v = 0; v < e->program->value_count; v++) {
-        const ddp_value *value = cu_value(e->program, (int32_t)v);
+        const ddp_value *value = low_value(e->program, (int32_t)v);
         uint64_t bytes = (uint64_t)value->elements * ddp_dtype_size(value->dtype);
         if (value->kind == DDP_VALUE_INPUT && bytes > e->field_bytes[value->index])
             e->field_bytes[value->index] = bytes;
@@ -72,7 +72,7 @@ static ddp_status find_fields(ddp_exec *e, ddp_err *err)
 static void find_random(ddp_exec *e)
 {
     for (uint32_t i = 0; i < e->program->node_count; i++) {
-        const ddp_node *n = cu_node(e->program, i);
+        const ddp_node *n = low_node(e->program, i);
         bool attention = n->op == DDP_OP_ATTENTION || n->op == DDP_OP_ATTENTION_GRAD;
         if (n->op == DDP_OP_DROPOUT || n->op == DDP_OP_DROPOUT_GRAD || (attention && n->attrs.attention.dropout > 0.0))
             e->random = true;
@@ -82,7 +82,7 @@ static void find_random(ddp_exec *e)
 ddp_status cu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan, ddp_exec **out,
                       ddp_err *err)
 {
-    const cu_lowered *own = l->device_data;
+    const low_lowered *own = l->device_data;
     const cu_building b = {.device = d, .program = p, .type = own->type};
     ddp_exec *e = calloc(1, sizeof(*e));
     ddp_status status = cu_enter(d, err);
@@ -90,8 +90,8 @@ ddp_status cu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l,
     if (e == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory while compiling");
     *e = (ddp_exec){.device = d, .program = p, .lowered = own, .plan = plan, .first_site = d->next_site};
     for (uint32_t i = 0; status == DDP_OK && i < own->kernel_count; i++) {
-        const cu_kernel *k = &own->kernels[i];
-        if (k->family->build != NULL) status = k->family->build(&b, k, err);
+        const low_kernel *k = &own->kernels[i];
+        if (cu_family_of(k)->build != NULL) status = cu_family_of(k)->build(&b, k, err);
     }
     if (status == DDP_OK) status = find_fields(e, err);
     find_random(e);
@@ -123,8 +123,8 @@ void cu_exec_free(ddp_exec *e)
 static void *address_of(const ddp_instance *in, const ddp_bind *bind, int32_t v)
 {
     const ddp_exec *e = in->exec;
-    int32_t root = cu_root_of(e->lowered, v);
-    const ddp_value *value = cu_value(e->program, root);
+    int32_t root = low_root_of(e->lowered, v);
+    const ddp_value *value = low_value(e->program, root);
     uint64_t offset = e->plan->value_offset[root];
 
     switch (value->kind) {
@@ -139,7 +139,7 @@ static void *address_of(const ddp_instance *in, const ddp_bind *bind, int32_t v)
 
 static uint16_t *half_of(const ddp_instance *in, int32_t v)
 {
-    const ddp_value *value = cu_value(in->exec->program, cu_root_of(in->exec->lowered, v));
+    const ddp_value *value = low_value(in->exec->program, low_root_of(in->exec->lowered, v));
 
     return value->kind == DDP_VALUE_PARAM && in->mirror != NULL ? in->mirror->half + value->offset : NULL;
 }
@@ -156,32 +156,32 @@ static char *scratch_of(const ddp_instance *in, uint32_t index)
 
 static void resolve_values(const ddp_instance *in, const ddp_bind *bind, cu_call *c)
 {
-    const cu_lowered *l = in->exec->lowered;
-    const cu_kernel *k = c->k;
+    const low_lowered *l = in->exec->lowered;
+    const low_kernel *k = c->k;
 
-    for (uint32_t i = 0; i < CU_MAX_VALUES; i++) {
+    for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
         if (k->in[i] >= 0) {
             c->in[i] = (cu_view){address_of(in, bind, k->in[i]), l->type[k->in[i]]};
             c->half[i] = half_of(in, k->in[i]);
         }
         if (k->out[i] < 0) continue;
         c->out[i] = (cu_view){address_of(in, bind, k->out[i]), l->type[k->out[i]]};
-        if (cu_value(c->program, k->out[i])->kind == DDP_VALUE_GRAD) c->grads |= 1u << i;
+        if (low_value(c->program, k->out[i])->kind == DDP_VALUE_GRAD) c->grads |= 1u << i;
     }
 }
 
 /* Puts the converted place where the value's own was. */
 static void resolve_changes(const ddp_instance *in, uint32_t index, cu_call *c)
 {
-    const cu_lowered *l = in->exec->lowered;
-    bool changed[CU_MAX_VALUES] = {false};
+    const low_lowered *l = in->exec->lowered;
+    bool changed[LOW_MAX_VALUES] = {false};
 
     for (uint32_t i = 0; i < l->change_count[index]; i++) {
-        const cu_change *x = &l->changes[index][i];
+        const low_change *x = &l->changes[index][i];
         cu_view *at = x->output ? &c->out[x->slot] : &c->in[x->slot], value = *at;
         char *place = x->own >= 0 ? in->arena + in->exec->plan->private_offset[x->own] : c->scratch + x->offset;
         int32_t v = x->output ? c->k->out[x->slot] : c->k->in[x->slot];
-        cu_move move = {.how = x->how, .slot = x->slot, .value = cu_value(c->program, v)};
+        cu_move move = {.how = x->how, .slot = x->slot, .value = low_value(c->program, v)};
         *at = (cu_view){place, x->type};
         move.from = x->output ? *at : value;
         move.to = x->output ? value : *at;
@@ -193,7 +193,7 @@ static void resolve_changes(const ddp_instance *in, uint32_t index, cu_call *c)
             if (!x->ready) c->before[c->before_count++] = move;
         }
     }
-    for (uint32_t i = 0; i < CU_MAX_VALUES; i++)
+    for (uint32_t i = 0; i < LOW_MAX_VALUES; i++)
         if (!changed[i] && c->k->in[i] >= 0 && c->k->in_type[i] == CU_BF16 && c->in[i].type == CU_F32 &&
             c->half[i] != NULL)
             c->in[i] = (cu_view){c->half[i], CU_BF16};
@@ -224,7 +224,7 @@ static uint64_t param_elements(const ddp_program *p)
     uint64_t elements = 0;
 
     for (uint32_t v = 0; v < p->value_count; v++) {
-        const ddp_value *value = cu_value(p, (int32_t)v);
+        const ddp_value *value = low_value(p, (int32_t)v);
         if (value->kind == DDP_VALUE_PARAM && value->offset + (uint64_t)value->elements > elements)
             elements = value->offset + (uint64_t)value->elements;
     }

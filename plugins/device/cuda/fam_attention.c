@@ -68,7 +68,7 @@ static ddp_status find_dnn(ddp_device *d, const cu_attention *a, bool training, 
     return DDP_OK;
 }
 
-static void log_choice(const cu_lowering *w, const cu_kernel *k, const cu_attention *a)
+static void log_choice(const low_lowering *w, const low_kernel *k, const cu_attention *a)
 {
     static const char *const by[] = {"cuDNN", "the device's flash kernel", "the device's plain kernel"};
 
@@ -76,11 +76,11 @@ static void log_choice(const cu_lowering *w, const cu_kernel *k, const cu_attent
            k->name, k->layer, (long long)a->heads, (long long)a->size, (long long)a->t, by[k->kind]);
 }
 
-static ddp_status group_attention(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
     bool gradient = n->op == DDP_OP_ATTENTION_GRAD;
-    const ddp_value *qkv = cu_value(w->p, k->in[gradient ? GRAD_QKV : QKV]);
+    const ddp_value *qkv = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV]);
     attention_state *t = cu_state(k, sizeof(*t), err);
     ddp_status status = DDP_OK;
 
@@ -126,7 +126,7 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
     return cu_started(c, cu_attention_plain(c->stream, &a, c->in[QKV], c->out[Y], lse), err);
 }
 
-const cu_family cu_family_attention = {.group = group_attention, .run = run_forward, .release = free};
+const cu_family cu_family_attention = {.base.group = group_attention, .run = run_forward, .base.release = free};
 
 static ddp_status run_gradient(const cu_call *c, ddp_err *err)
 {
@@ -143,4 +143,4 @@ static ddp_status run_gradient(const cu_call *c, ddp_err *err)
     return cu_started(c, cu_attention_plain_grad(c->stream, &a, dy, qkv, y, lse, dqkv, false, c->scratch), err);
 }
 
-const cu_family cu_family_attention_grad = {.group = group_attention, .run = run_gradient, .release = free};
+const cu_family cu_family_attention_grad = {.base.group = group_attention, .run = run_gradient, .base.release = free};

@@ -27,9 +27,9 @@ static void conv_release(void *state)
     free(t);
 }
 
-static void describe(const cu_lowering *w, const ddp_node *n, int32_t x, int32_t weight, int32_t y, cu_conv *c)
+static void describe(const low_lowering *w, const ddp_node *n, int32_t x, int32_t weight, int32_t y, cu_conv *c)
 {
-    const ddp_value *vx = cu_value(w->p, x), *vw = cu_value(w->p, weight), *vy = cu_value(w->p, y);
+    const ddp_value *vx = low_value(w->p, x), *vw = low_value(w->p, weight), *vy = low_value(w->p, y);
 
     c->in = (cu_image){.n = vx->dims[0], .h = vx->dims[2], .w = vx->dims[3], .c = vx->dims[1]};
     c->o = vy->dims[1];
@@ -47,7 +47,7 @@ static void describe(const cu_lowering *w, const ddp_node *n, int32_t x, int32_t
 static int64_t khw(const cu_conv *c) { return c->w.kernel[0] * c->w.kernel[1]; }
 
 /* Of cuDNN, or else of its own. `images`: the slots that cuDNN has in its type. */
-static ddp_status choose(cu_lowering *w, cu_kernel *k, uint32_t images_in, bool image_out, ddp_err *err)
+static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, bool image_out, ddp_err *err)
 {
     conv_state *t = k->state;
     uint32_t type = cu_operand(w->device);
@@ -89,22 +89,22 @@ static const char *forward_name(bool bias, bool relu)
     return names[bias][relu];
 }
 
-static ddp_status group_forward(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t acts[] = {DDP_OP_RELU};
-    int64_t act = cu_find_reader(w, node, k->out[Y], 0, acts, 1);
+    int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 1);
     conv_state *t = cu_state(k, sizeof(*t), err);
 
     if (t == NULL) return err->status;
     k->kind = CU_CONV_FORWARD;
     k->plain_in = 1u << W;
     k->in_type[W] = CU_F32;
-    describe(w, cu_node(w->p, node), k->in[X], k->in[W], k->out[Y], &t->conv);
-    if (act >= 0 && cu_read_once(w, k->out[Y])) {
+    describe(w, low_node(w->p, node), k->in[X], k->in[W], k->out[Y], &t->conv);
+    if (act >= 0 && low_read_once(w, k->out[Y])) {
         k->act = CU_ACT_RELU;
         w->inner[k->out[Y]] = true;
-        k->out[ACTIVATED] = cu_node(w->p, (uint32_t)act)->out[0];
-        cu_take(w, k, (uint32_t)act);
+        k->out[ACTIVATED] = low_node(w->p, (uint32_t)act)->out[0];
+        low_take(w, k, (uint32_t)act);
     }
     k->name = forward_name(k->in[B] >= 0, k->act != CU_ACT_NONE);
     k->cols = t->conv.o;
@@ -114,7 +114,7 @@ static ddp_status group_forward(cu_lowering *w, cu_kernel *k, uint32_t node, ddp
 
 static ddp_status run_forward(const cu_call *c, ddp_err *err)
 {
-    const cu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const conv_state *t = k->state;
     cu_view y = k->act != CU_ACT_NONE ? c->out[ACTIVATED] : c->out[Y], none = {NULL, CU_F32};
     const float *bias = c->in[B].at;
@@ -134,12 +134,12 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
     return cu_started(c, cu_act(c->stream, k->act, y, y, k->rows * k->cols), err);
 }
 
-const cu_family cu_family_conv = {.group = group_forward, .run = run_forward, .release = conv_release};
+const cu_family cu_family_conv = {.base.group = group_forward, .run = run_forward, .base.release = conv_release};
 
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
-static ddp_status group_gradient(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
     conv_state *t = cu_state(k, sizeof(*t), err);
 
     if (t == NULL) return err->status;
@@ -193,4 +193,4 @@ static ddp_status run_gradient(const cu_call *c, ddp_err *err)
     return c->k->kind == CU_CONV_GRAD_INPUT ? run_grad_input(c, err) : run_grad_weight(c, err);
 }
 
-const cu_family cu_family_conv_grad = {.group = group_gradient, .run = run_gradient, .release = conv_release};
+const cu_family cu_family_conv_grad = {.base.group = group_gradient, .run = run_gradient, .base.release = conv_release};

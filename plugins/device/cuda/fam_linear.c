@@ -36,16 +36,16 @@ static void linear_release(void *state)
     free(t);
 }
 
-static ddp_status make_state(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status make_state(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     linear_state *t = cu_state(k, sizeof(*t), err);
 
     if (t == NULL) return err->status;
-    t->transposed = cu_node(w->p, node)->attrs.linear.transposed != 0;
+    t->transposed = low_node(w->p, node)->attrs.linear.transposed != 0;
     return DDP_OK;
 }
 
-static ddp_status named(const cu_kernel *k, ddp_status status, ddp_err *err)
+static ddp_status named(const low_kernel *k, ddp_status status, ddp_err *err)
 {
     char why[sizeof(err->msg)];
 
@@ -82,11 +82,11 @@ static const char *forward_name(bool bias, uint32_t act)
     return names[bias][act];
 }
 
-static ddp_status group_forward(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
-    const ddp_value *weight = cu_value(w->p, k->in[W]);
-    int64_t act = cu_find_reader(w, node, k->out[Y], 0, acts, 2);
+    const ddp_value *weight = low_value(w->p, k->in[W]);
+    int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 2);
     ddp_status status = make_state(w, k, node, err);
     linear_state *t = k->state;
 
@@ -94,22 +94,22 @@ static ddp_status group_forward(cu_lowering *w, cu_kernel *k, uint32_t node, ddp
     k->plain = true;
     k->inner = weight->dims[t->transposed ? 0 : 1];
     k->cols = weight->dims[t->transposed ? 1 : 0];
-    k->rows = cu_value(w->p, k->out[Y])->elements / k->cols;
+    k->rows = low_value(w->p, k->out[Y])->elements / k->cols;
     k->in_type[X] = k->in_type[W] = cu_operand(w->device);
     if (act >= 0) {
-        k->act = cu_act_of(cu_node(w->p, (uint32_t)act));
-        k->out[ACTIVATED] = cu_node(w->p, (uint32_t)act)->out[0];
-        w->inner[k->out[Y]] = cu_read_once(w, k->out[Y]);
+        k->act = cu_act_of(low_node(w->p, (uint32_t)act));
+        k->out[ACTIVATED] = low_node(w->p, (uint32_t)act)->out[0];
+        w->inner[k->out[Y]] = low_read_once(w, k->out[Y]);
         t->pre = !w->inner[k->out[Y]];
-        cu_take(w, k, (uint32_t)act);
+        low_take(w, k, (uint32_t)act);
     }
-    if (w->device->half && k->in[B] >= 0 && cu_value(w->p, k->in[B])->kind == DDP_VALUE_PARAM) w->l->mirrored = true;
+    if (w->device->half && k->in[B] >= 0 && low_value(w->p, k->in[B])->kind == DDP_VALUE_PARAM) w->l->mirrored = true;
     k->name = forward_name(k->in[B] >= 0, k->act);
     return DDP_OK;
 }
 
 /* The epilogue that does all; NONE where there is none. */
-static uint32_t whole_epilogue(const cu_building *b, const cu_kernel *k)
+static uint32_t whole_epilogue(const cu_building *b, const low_kernel *k)
 {
     const linear_state *t = k->state;
 
@@ -120,10 +120,10 @@ static uint32_t whole_epilogue(const cu_building *b, const cu_kernel *k)
     return b->type[k->out[Y]] == b->type[k->out[ACTIVATED]] ? CU_EPILOGUE_GELU_AUX_BIAS : CU_EPILOGUE_NONE;
 }
 
-static ddp_status build_forward(const cu_building *b, const cu_kernel *k, ddp_err *err)
+static ddp_status build_forward(const cu_building *b, const low_kernel *k, ddp_err *err)
 {
     linear_state *t = k->state;
-    bool bias = k->in[B] >= 0, half_bias = bias && cu_value(b->program, k->in[B])->kind == DDP_VALUE_PARAM;
+    bool bias = k->in[B] >= 0, half_bias = bias && low_value(b->program, k->in[B])->kind == DDP_VALUE_PARAM;
     int32_t activated = k->act != CU_ACT_NONE ? k->out[ACTIVATED] : k->out[Y];
     cu_product_params p = {.m = k->rows,
                            .n = k->cols,
@@ -157,7 +157,7 @@ static ddp_status build_forward(const cu_building *b, const cu_kernel *k, ddp_er
 /* The product goes to the activation's storage, but with BIAS_FUSED to the pre-activation's where there is one. */
 static ddp_status run_forward(const cu_call *c, ddp_err *err)
 {
-    const cu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const linear_state *t = k->state;
     cu_view y = k->act != CU_ACT_NONE ? c->out[ACTIVATED] : c->out[Y], none = {NULL, CU_F32};
     cu_view pre = t->pre ? c->out[Y] : none, to = t->way == BIAS_FUSED && t->pre ? pre : y;
@@ -175,41 +175,41 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
 }
 
 const cu_family cu_family_linear = {
-    .group = group_forward, .build = build_forward, .run = run_forward, .release = linear_release};
+    .base.group = group_forward, .build = build_forward, .run = run_forward, .base.release = linear_release};
 
 /* ---- gradient of the input ------------------------------------------------------------------------------------------ */
 /* The gradient of a gelu whose output nobody else uses. */
-static void take_gelu(cu_lowering *w, cu_kernel *k, uint32_t node)
+static void take_gelu(low_lowering *w, low_kernel *k, uint32_t node)
 {
     static const uint32_t ops[] = {DDP_OP_GELU_GRAD};
-    int64_t gelu = cu_read_once(w, k->out[DX]) ? cu_find_reader(w, node, k->out[DX], 0, ops, 1) : -1;
-    const ddp_node *n = gelu >= 0 ? cu_node(w->p, (uint32_t)gelu) : NULL;
+    int64_t gelu = low_read_once(w, k->out[DX]) ? low_find_reader(w, node, k->out[DX], 0, ops, 1) : -1;
+    const ddp_node *n = gelu >= 0 ? low_node(w->p, (uint32_t)gelu) : NULL;
 
-    if (n == NULL || !n->attrs.gelu.tanh || cu_value(w->p, n->out[0])->kind != DDP_VALUE_ACT) return;
-    if (cu_value(w->p, k->out[DX])->kind != DDP_VALUE_ACT || gelu != (int64_t)node + 1) return;
+    if (n == NULL || !n->attrs.gelu.tanh || low_value(w->p, n->out[0])->kind != DDP_VALUE_ACT) return;
+    if (low_value(w->p, k->out[DX])->kind != DDP_VALUE_ACT || gelu != (int64_t)node + 1) return;
     w->inner[k->out[DX]] = true;
     k->in[AUX] = n->in[1];
     k->out[DX] = n->out[0];
     k->in_type[AUX] = w->type[n->out[0]];
     k->act = CU_ACT_GELU_TANH;
     k->name = "linear_grad_input+gelu_grad";
-    cu_take(w, k, (uint32_t)gelu);
+    low_take(w, k, (uint32_t)gelu);
 }
 
-static ddp_status group_grad_input(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_grad_input(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     ddp_status status = make_state(w, k, node, err);
 
     if (status != DDP_OK) return status;
     cu_rows(w, k, k->in[DY]);
-    k->inner = cu_value(w->p, k->out[DX])->elements / k->rows;
+    k->inner = low_value(w->p, k->out[DX])->elements / k->rows;
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DX;
     take_gelu(w, k, node);
     return DDP_OK;
 }
 
-static ddp_status build_grad_input(const cu_building *b, const cu_kernel *k, ddp_err *err)
+static ddp_status build_grad_input(const cu_building *b, const low_kernel *k, ddp_err *err)
 {
     linear_state *t = k->state;
     cu_product_params p = {.m = k->rows,
@@ -224,7 +224,7 @@ static ddp_status build_grad_input(const cu_building *b, const cu_kernel *k, ddp
 
     if (status == DDP_OK && t->fused == NULL) {
         p.epilogue = CU_EPILOGUE_NONE;
-        p.add = cu_value(b->program, k->out[DX])->kind == DDP_VALUE_GRAD;
+        p.add = low_value(b->program, k->out[DX])->kind == DDP_VALUE_GRAD;
         status = cu_product_create(b->device->products, &p, &t->plain, err);
     }
     return named(k, status, err);
@@ -232,7 +232,7 @@ static ddp_status build_grad_input(const cu_building *b, const cu_kernel *k, ddp
 
 static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
 {
-    const cu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const linear_state *t = k->state;
     cu_view dx = c->out[DX];
     ddp_status status = cu_product_run(t->fused != NULL ? t->fused : t->plain, c->stream, c->in[DY].at, c->in[OTHER].at,
@@ -243,16 +243,16 @@ static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
 }
 
 const cu_family cu_family_linear_grad_input = {
-    .group = group_grad_input, .build = build_grad_input, .run = run_grad_input, .release = linear_release};
+    .base.group = group_grad_input, .build = build_grad_input, .run = run_grad_input, .base.release = linear_release};
 
 /* ---- gradients of the weight and the bias --------------------------------------------------------------------------- */
-static ddp_status group_grad_weight(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_grad_weight(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     ddp_status status = make_state(w, k, node, err);
 
     if (status != DDP_OK) return status;
     cu_rows(w, k, k->in[DY]);
-    k->inner = cu_value(w->p, k->in[OTHER])->elements / k->rows;
+    k->inner = low_value(w->p, k->in[OTHER])->elements / k->rows;
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DW | 1u << DB;
     if (k->out[DB] >= 0) k->scratch_bytes = cu_column_sums_scratch(k->rows, k->cols);
@@ -260,19 +260,19 @@ static ddp_status group_grad_weight(cu_lowering *w, cu_kernel *k, uint32_t node,
 }
 
 /* The two stand side by side, so that neither moves past another that adds to the same slice. */
-static bool takes_weight(const cu_lowering *w, uint32_t bias)
+static bool takes_weight(const low_lowering *w, uint32_t bias)
 {
     static const uint32_t ops[] = {DDP_OP_LINEAR_GRAD_WEIGHT};
 
-    return cu_find_reader(w, bias, cu_node(w->p, bias)->in[0], DY, ops, 1) == (int64_t)bias + 1;
+    return low_find_reader(w, bias, low_node(w->p, bias)->in[0], DY, ops, 1) == (int64_t)bias + 1;
 }
 
-static ddp_status group_column_sums(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_column_sums(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cu_node(w->p, node), *weight = takes_weight(w, node) ? cu_node(w->p, node + 1) : NULL;
+    const ddp_node *n = low_node(w->p, node), *weight = takes_weight(w, node) ? low_node(w->p, node + 1) : NULL;
 
     if (n->op == DDP_OP_CONV2D_GRAD_BIAS)
-        cu_matrix(w, k->in[DY], &k->rows, &k->cols);
+        low_matrix(w, k->in[DY], &k->rows, &k->cols);
     else
         cu_rows(w, k, k->in[DY]);
     k->scratch_bytes = cu_column_sums_scratch(k->rows, k->cols);
@@ -283,14 +283,14 @@ static ddp_status group_column_sums(cu_lowering *w, cu_kernel *k, uint32_t node,
     k->out[DB] = k->out[0];
     k->out[DW] = weight->out[0];
     k->adds = k->adds << DB | (weight->accumulate & 1u) << DW;
-    k->family = &cu_family_linear_grad_weight;
+    k->family = &cu_family_linear_grad_weight.base;
     k->name = "linear_grad_weight+bias";
-    cu_take(w, k, node + 1);
+    low_take(w, k, node + 1);
     return group_grad_weight(w, k, node + 1, err);
 }
 
 /* dw = dy^T x, or transposed x^T dy */
-static ddp_status build_grad_weight(const cu_building *b, const cu_kernel *k, ddp_err *err)
+static ddp_status build_grad_weight(const cu_building *b, const low_kernel *k, ddp_err *err)
 {
     linear_state *t = k->state;
     cu_product_params p = {.m = t->transposed ? k->inner : k->cols,
@@ -308,7 +308,7 @@ static ddp_status build_grad_weight(const cu_building *b, const cu_kernel *k, dd
     if (status == DDP_OK) {
         p.epilogue = CU_EPILOGUE_NONE;
         p.has_bias = false;
-        p.add = cu_value(b->program, k->out[DW])->kind == DDP_VALUE_GRAD;
+        p.add = low_value(b->program, k->out[DW])->kind == DDP_VALUE_GRAD;
         status = cu_product_create(b->device->products, &p, &t->plain, err);
     }
     return named(k, status, err);
@@ -316,7 +316,7 @@ static ddp_status build_grad_weight(const cu_building *b, const cu_kernel *k, dd
 
 static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
 {
-    const cu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const linear_state *t = k->state;
     cu_view dy = c->in[DY];
     const void *x = c->in[OTHER].at, *a = t->transposed ? x : dy.at, *b = t->transposed ? dy.at : x;
@@ -329,16 +329,18 @@ static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
                       err);
 }
 
-const cu_family cu_family_linear_grad_weight = {
-    .group = group_grad_weight, .build = build_grad_weight, .run = run_grad_weight, .release = linear_release};
+const cu_family cu_family_linear_grad_weight = {.base.group = group_grad_weight,
+                                                .build = build_grad_weight,
+                                                .run = run_grad_weight,
+                                                .base.release = linear_release};
 
 /* ---- the gradient of a bias alone ------------------------------------------------------------------------------------- */
 static ddp_status run_column_sums(const cu_call *c, ddp_err *err)
 {
-    const cu_kernel *k = c->k;
+    const low_kernel *k = c->k;
 
     return cu_started(
         c, cu_column_sums(c->stream, c->in[DY], c->out[0].at, k->rows, k->cols, cu_adds(c, 0), c->scratch), err);
 }
 
-const cu_family cu_family_column_sums = {.group = group_column_sums, .run = run_column_sums};
+const cu_family cu_family_column_sums = {.base.group = group_column_sums, .run = run_column_sums};

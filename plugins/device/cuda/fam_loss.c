@@ -8,7 +8,7 @@ enum { LOSS, GRAD }; /* out */
 static bool is_entropy(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD; }
 static bool is_gradient(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_MSE_GRAD; }
 
-static const char *loss_name(const cu_kernel *k)
+static const char *loss_name(const low_kernel *k)
 {
     static const char *const names[2][3] = {{"mse", "mse_grad", "mse+grad"},
                                             {"cross_entropy", "cross_entropy_grad", "cross_entropy+grad"}};
@@ -17,21 +17,21 @@ static const char *loss_name(const cu_kernel *k)
 }
 
 /* A gradient that accumulates stays where it is: another one must have been set before it. */
-static void take_partner(cu_lowering *w, cu_kernel *k, uint32_t node, const ddp_node *n)
+static void take_partner(low_lowering *w, low_kernel *k, uint32_t node, const ddp_node *n)
 {
     uint32_t forward = is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
     uint32_t partner = is_gradient(n->op) ? forward : forward + 1; /* X_GRAD follows X in the list of ops */
-    int64_t other = cu_find_reader(w, node, n->in[X], X, &partner, 1);
-    const ddp_node *o = other >= 0 ? cu_node(w->p, (uint32_t)other) : NULL;
+    int64_t other = low_find_reader(w, node, n->in[X], X, &partner, 1);
+    const ddp_node *o = other >= 0 ? low_node(w->p, (uint32_t)other) : NULL;
 
     if (o == NULL || o->in[TARGET] != n->in[TARGET] || o->accumulate != 0) return;
     k->out[is_gradient(o->op) ? GRAD : LOSS] = o->out[0];
-    cu_take(w, k, (uint32_t)other);
+    low_take(w, k, (uint32_t)other);
 }
 
-static ddp_status group_loss(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = cu_node(w->p, node);
+    const ddp_node *n = low_node(w->p, node);
 
     (void)err;
     cu_rows(w, k, k->in[X]);
@@ -51,13 +51,13 @@ static ddp_status group_loss(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_er
     k->writes_grad = 1u << GRAD;
     take_partner(w, k, node, n);
     k->name = loss_name(k);
-    cu_may_replace(k, k->out[GRAD], k->in[X]);
+    low_may_replace(k, k->out[GRAD], k->in[X]);
     return DDP_OK;
 }
 
 static ddp_status run_loss(const cu_call *c, ddp_err *err)
 {
-    const cu_kernel *k = c->k;
+    const low_kernel *k = c->k;
     const ddp_attrs *a = cu_attrs(c, 0);
     const cu_entropy e = {.smoothing = a->cross_entropy.label_smoothing,
                           .ignore_index = a->cross_entropy.ignore_index,
@@ -72,9 +72,9 @@ static ddp_status run_loss(const cu_call *c, ddp_err *err)
                         cu_adds(c, GRAD), c->scratch);
     else
         result = cu_accuracy(c->stream, c->in[X], c->in[TARGET].at, c->out[0].at, k->rows, k->cols,
-                             (double)k->rows / (double)cu_value(c->program, k->in[TARGET])->dims[0], c->scratch,
+                             (double)k->rows / (double)low_value(c->program, k->in[TARGET])->dims[0], c->scratch,
                              c->fault, c->site);
     return cu_started(c, result, err);
 }
 
-const cu_family cu_family_loss = {.group = group_loss, .run = run_loss};
+const cu_family cu_family_loss = {.base.group = group_loss, .run = run_loss};

@@ -2,12 +2,12 @@
 #include "cu.h"
 
 /* ---- relu, gelu ----------------------------------------------------------------------------------------------------- */
-static ddp_status group_act(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_act(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)err;
-    k->cols = cu_value(w->p, k->out[0])->elements;
-    k->act = cu_act_of(cu_node(w->p, node));
-    cu_may_replace(k, k->out[0], k->in[0]);
+    k->cols = low_value(w->p, k->out[0])->elements;
+    k->act = cu_act_of(low_node(w->p, node));
+    low_may_replace(k, k->out[0], k->in[0]);
     return DDP_OK;
 }
 
@@ -16,14 +16,14 @@ static ddp_status run_act(const cu_call *c, ddp_err *err)
     return cu_started(c, cu_act(c->stream, c->k->act, c->in[0], c->out[0], c->k->cols), err);
 }
 
-const cu_family cu_family_act = {.group = group_act, .run = run_act};
+const cu_family cu_family_act = {.base.group = group_act, .run = run_act};
 
 /* ---- their gradients: dy, what was kept -> dx ------------------------------------------------------------------------- */
-static ddp_status group_act_grad(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     k->writes_grad = 1;
     (void)group_act(w, k, node, err);
-    cu_may_replace(k, k->out[0], k->in[1]);
+    low_may_replace(k, k->out[0], k->in[1]);
     return DDP_OK;
 }
 
@@ -33,17 +33,17 @@ static ddp_status run_act_grad(const cu_call *c, ddp_err *err)
                       err);
 }
 
-const cu_family cu_family_act_grad = {.group = group_act_grad, .run = run_act_grad};
+const cu_family cu_family_act_grad = {.base.group = group_act_grad, .run = run_act_grad};
 
 /* ---- add ------------------------------------------------------------------------------------------------------------ */
-static ddp_status group_add(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_add(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)err;
     if (cu_join_layer_norm(w, k, node)) return DDP_OK;
-    k->cols = cu_value(w->p, k->out[0])->elements;
+    k->cols = low_value(w->p, k->out[0])->elements;
     k->writes_grad = 1;
-    cu_may_replace(k, k->out[0], k->in[0]);
-    cu_may_replace(k, k->out[0], k->in[1]);
+    low_may_replace(k, k->out[0], k->in[0]);
+    low_may_replace(k, k->out[0], k->in[1]);
     return DDP_OK;
 }
 
@@ -52,17 +52,17 @@ static ddp_status run_add(const cu_call *c, ddp_err *err)
     return cu_started(c, cu_add(c->stream, c->in[0], c->in[1], c->out[0], c->k->cols, cu_adds(c, 0)), err);
 }
 
-const cu_family cu_family_add = {.group = group_add, .run = run_add};
+const cu_family cu_family_add = {.base.group = group_add, .run = run_add};
 
 /* ---- dropout and its gradient: the same mask drawn twice, nothing kept in between --------------------------------------- */
-static ddp_status group_dropout(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_dropout(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
     (void)err;
     k->plain = true; /* an image's elements are counted in the program's order */
     k->writes_grad = 1;
-    k->cols = cu_value(w->p, k->in[0])->elements;
-    cu_may_replace(k, k->out[0], k->in[0]);
+    k->cols = low_value(w->p, k->in[0])->elements;
+    low_may_replace(k, k->out[0], k->in[0]);
     return DDP_OK;
 }
 
@@ -76,23 +76,23 @@ static ddp_status run_dropout(const cu_call *c, ddp_err *err)
                       err);
 }
 
-const cu_family cu_family_dropout = {.group = group_dropout, .run = run_dropout};
+const cu_family cu_family_dropout = {.base.group = group_dropout, .run = run_dropout};
 
 /* ---- reshape: nothing to do, or a copy where the two sides lie differently or are of two types --------------------------- */
 enum { FROM_IMAGE = 1, TO_IMAGE = 2 }; /* kind, bits */
 
-static ddp_status group_view(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_view(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_value *x = cu_value(w->p, k->in[0]), *y = cu_value(w->p, k->out[0]);
+    const ddp_value *x = low_value(w->p, k->in[0]), *y = low_value(w->p, k->out[0]);
     bool own = w->l->storage[k->out[0]].alias_of < 0;
 
     (void)node;
     (void)err;
     k->reads_any = k->writes_any = k->writes_grad = 1;
     k->cols = y->elements;
-    if (own && w->layout[k->in[0]] == CU_CHANNELS_LAST && x->rank == 4) k->kind |= FROM_IMAGE;
-    if (own && w->layout[k->out[0]] == CU_CHANNELS_LAST) k->kind |= TO_IMAGE;
-    if (k->kind == (FROM_IMAGE | TO_IMAGE)) k->scratch_bytes = cu_stored_bytes(x, w->type[k->in[0]]);
+    if (own && w->layout[k->in[0]] == LOW_CHANNELS_LAST && x->rank == 4) k->kind |= FROM_IMAGE;
+    if (own && w->layout[k->out[0]] == LOW_CHANNELS_LAST) k->kind |= TO_IMAGE;
+    if (k->kind == (FROM_IMAGE | TO_IMAGE)) k->scratch_bytes = low_stored_bytes(x, w->type[k->in[0]]);
     return DDP_OK;
 }
 
@@ -112,7 +112,7 @@ static cudaError_t reorder(const cu_call *c, const ddp_value *x, const ddp_value
 
 static ddp_status run_view(const cu_call *c, ddp_err *err)
 {
-    const ddp_value *x = cu_value(c->program, c->k->in[0]), *y = cu_value(c->program, c->k->out[0]);
+    const ddp_value *x = low_value(c->program, c->k->in[0]), *y = low_value(c->program, c->k->out[0]);
     cu_view from = c->in[0], to = c->out[0];
     size_t bytes = (size_t)c->k->cols * ddp_dtype_size(x->dtype);
 
@@ -123,4 +123,4 @@ static ddp_status run_view(const cu_call *c, ddp_err *err)
     return cu_started(c, cu_convert(c->stream, from, to, c->k->cols, cu_adds(c, 0)), err);
 }
 
-const cu_family cu_family_view = {.group = group_view, .run = run_view};
+const cu_family cu_family_view = {.base.group = group_view, .run = run_view};

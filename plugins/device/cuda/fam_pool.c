@@ -12,9 +12,9 @@ typedef struct pool_state {
     int64_t oh, ow;
 } pool_state;
 
-static ddp_status describe(cu_lowering *w, cu_kernel *k, const ddp_node *n, int32_t x, int32_t y, ddp_err *err)
+static ddp_status describe(low_lowering *w, low_kernel *k, const ddp_node *n, int32_t x, int32_t y, ddp_err *err)
 {
-    const ddp_value *vx = cu_value(w->p, x), *vy = cu_value(w->p, y);
+    const ddp_value *vx = low_value(w->p, x), *vy = low_value(w->p, y);
     pool_state *t = cu_state(k, sizeof(*t), err);
 
     if (t == NULL) return err->status;
@@ -32,9 +32,9 @@ static ddp_status describe(cu_lowering *w, cu_kernel *k, const ddp_node *n, int3
     return DDP_OK;
 }
 
-static ddp_status group_pool(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_pool(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    return describe(w, k, cu_node(w->p, node), k->in[0], k->out[0], err);
+    return describe(w, k, low_node(w->p, node), k->in[0], k->out[0], err);
 }
 
 static ddp_status run_pool(const cu_call *c, ddp_err *err)
@@ -52,11 +52,11 @@ static ddp_status run_pool(const cu_call *c, ddp_err *err)
     return cu_started(c, result, err);
 }
 
-const cu_family cu_family_pool = {.group = group_pool, .run = run_pool, .release = free};
+const cu_family cu_family_pool = {.base.group = group_pool, .run = run_pool, .base.release = free};
 
-static ddp_status group_gradient(cu_lowering *w, cu_kernel *k, uint32_t node, ddp_err *err)
+static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    return describe(w, k, cu_node(w->p, node), k->out[0], k->in[DY], err);
+    return describe(w, k, low_node(w->p, node), k->out[0], k->in[DY], err);
 }
 
 static ddp_status run_gradient(const cu_call *c, ddp_err *err)
@@ -74,4 +74,4 @@ static ddp_status run_gradient(const cu_call *c, ddp_err *err)
     return cu_started(c, result, err);
 }
 
-const cu_family cu_family_pool_grad = {.group = group_gradient, .run = run_gradient, .release = free};
+const cu_family cu_family_pool_grad = {.base.group = group_gradient, .run = run_gradient, .base.release = free};

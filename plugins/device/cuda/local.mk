@@ -3,12 +3,12 @@
 CUDA_DEVICE_H = plugins/device/cuda/batch_norm.cuh plugins/device/cuda/cu.h plugins/device/cuda/dnn.h plugins/device/cuda/dnn_graph.h plugins/device/cuda/gemm.h \
 	plugins/device/cuda/gemm_cache.h plugins/device/cuda/gemm_parts.h plugins/device/cuda/image.cuh plugins/device/cuda/kernels.h \
 	plugins/device/cuda/libraries.h plugins/device/cuda/load.cuh plugins/device/cuda/simt.h
-CUDA_HOST = plugins/device/cuda/device.c plugins/device/cuda/dnn.c plugins/device/cuda/dnn_attention.c \
+CUDA_HOST = $(DEVICE_COMMON) plugins/device/cuda/device.c plugins/device/cuda/dnn.c plugins/device/cuda/dnn_attention.c \
 	plugins/device/cuda/dnn_graph.c plugins/device/cuda/exec.c plugins/device/cuda/fam_attention.c \
 	plugins/device/cuda/fam_batch_norm.c plugins/device/cuda/fam_conv.c plugins/device/cuda/fam_embedding.c \
 	plugins/device/cuda/fam_layer_norm.c plugins/device/cuda/fam_linear.c plugins/device/cuda/fam_loss.c \
 	plugins/device/cuda/fam_pointwise.c plugins/device/cuda/fam_pool.c plugins/device/cuda/gemm.c plugins/device/cuda/gemm_cache.c \
-	plugins/device/cuda/gemm_measure.c plugins/device/cuda/layout.c plugins/device/cuda/libraries.c plugins/device/cuda/lower.c \
+	plugins/device/cuda/gemm_measure.c plugins/device/cuda/libraries.c plugins/device/cuda/lower.c \
 	plugins/device/cuda/mirror.c plugins/device/cuda/peak.c plugins/device/cuda/queues.c plugins/device/cuda/run.c \
 	plugins/device/cuda/slices.c plugins/device/cuda/types.c
 CUDA_KERNELS = plugins/device/cuda/attention.cu plugins/device/cuda/batch_norm.cu plugins/device/cuda/batch_norm_grad.cu \

@@ -10,9 +10,9 @@ static ddp_status convert(const cu_call *c, const cu_move *m, bool add, ddp_err 
     const int64_t *dims = m->value->dims;
     cudaError_t result;
 
-    if (m->how == CU_TO_IMAGE)
+    if (m->how == LOW_TO_IMAGE)
         result = cu_channels_last(c->stream, m->from, m->to, dims[0], dims[1], dims[2] * dims[3], add);
-    else if (m->how == CU_TO_PLAIN)
+    else if (m->how == LOW_TO_PLAIN)
         result = cu_channels_first(c->stream, m->from, m->to, dims[0], dims[1], dims[2] * dims[3], add);
     else
         result = cu_convert(c->stream, m->from, m->to, m->value->elements, add);
@@ -27,7 +27,7 @@ static ddp_status start_kernel(cu_call *c, uint32_t flags, ddp_err *err)
 
     c->adds = adds & ~c->changed;
     for (uint32_t i = 0; status == DDP_OK && i < c->before_count; i++) status = convert(c, &c->before[i], false, err);
-    if (status == DDP_OK) status = c->k->family->run(c, err);
+    if (status == DDP_OK) status = cu_family_of(c->k)->run(c, err);
     for (uint32_t i = 0; status == DDP_OK && i < c->after_count; i++)
         status = convert(c, &c->after[i], (adds >> c->after[i].slot & 1u) != 0, err);
     return status;

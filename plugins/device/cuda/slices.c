@@ -6,7 +6,7 @@
 #define ROUNDING_SEED UINT64_C(0x6ec7a1e55) /* one for all: ranks that update the same parameter round it alike */
 
 /* ---- sync ------------------------------------------------------------------------------------------------------------- */
-static const cu_kernel *kernel_at(const ddp_device *d, uint32_t site)
+static const low_kernel *kernel_at(const ddp_device *d, uint32_t site)
 {
     for (const ddp_exec *e = d->execs; e != NULL; e = e->next)
         if (site >= e->first_site && site - e->first_site < e->lowered->kernel_count)
@@ -16,7 +16,7 @@ static const cu_kernel *kernel_at(const ddp_device *d, uint32_t site)
 
 static ddp_status tell_fault(const ddp_device *d, const cu_fault *f, ddp_err *err)
 {
-    const cu_kernel *k = kernel_at(d, f->kernel);
+    const low_kernel *k = kernel_at(d, f->kernel);
     long long limit = k != NULL ? (long long)k->limit : 0;
     const char *layer = k != NULL ? k->layer : "?";
 

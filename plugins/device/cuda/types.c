@@ -11,13 +11,13 @@
 #include <string.h>
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
-static bool only_products_read(const cu_lowering *w, int32_t v)
+static bool only_products_read(const low_lowering *w, int32_t v)
 {
     bool any = false;
 
     if (w->kept[v]) return false;
     for (uint32_t i = 0; i < w->p->node_count; i++) {
-        const ddp_node *n = cu_node(w->p, i);
+        const ddp_node *n = low_node(w->p, i);
         for (uint32_t j = 0; j < n->in_count; j++) {
             if (n->in[j] != v) continue;
             any = true;
@@ -31,29 +31,29 @@ static bool only_products_read(const cu_lowering *w, int32_t v)
 
 /* ---- gradients: the type of the value whose gradient it is ---------------------------------------------------------- */
 /* The input of the forward node that has the same weight and gave values of dy's shape; dx has its shape. */
-static uint8_t type_of_layers_input(const cu_lowering *w, const ddp_node *grad, uint32_t op)
+static uint8_t type_of_layers_input(const low_lowering *w, const ddp_node *grad, uint32_t op)
 {
-    const ddp_value *dx = cu_value(w->p, grad->out[0]);
+    const ddp_value *dx = low_value(w->p, grad->out[0]);
 
     for (uint32_t i = 0; i < w->p->node_count; i++) {
-        const ddp_node *n = cu_node(w->p, i);
-        if (n->op != op || n->in[1] != grad->in[1] || cu_value(w->p, n->in[0])->elements != dx->elements) continue;
+        const ddp_node *n = low_node(w->p, i);
+        if (n->op != op || n->in[1] != grad->in[1] || low_value(w->p, n->in[0])->elements != dx->elements) continue;
         return w->type[n->in[0]];
     }
     return CU_F32;
 }
 
-static uint8_t type_of_dropouts_input(const cu_lowering *w, const ddp_node *grad)
+static uint8_t type_of_dropouts_input(const low_lowering *w, const ddp_node *grad)
 {
     for (uint32_t i = 0; i < w->p->node_count; i++) {
-        const ddp_node *n = cu_node(w->p, i);
+        const ddp_node *n = low_node(w->p, i);
         if (n->op == DDP_OP_DROPOUT && n->attrs.dropout.place == grad->attrs.dropout.place) return w->type[n->in[0]];
     }
     return w->type[grad->in[0]];
 }
 
 /* Of output 0; all others are statistics or slices of arenas. */
-static uint8_t type_of_output(const cu_lowering *w, const ddp_node *n)
+static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
 {
     switch (n->op) {
     case DDP_OP_LINEAR:
@@ -86,13 +86,13 @@ static uint8_t type_of_output(const cu_lowering *w, const ddp_node *n)
     }
 }
 
-void cu_choose_types(cu_lowering *w)
+void cu_choose_types(low_lowering *w)
 {
     for (uint32_t i = 0; i < w->p->value_count; i++) w->type[i] = CU_F32;
     for (uint32_t i = 0; w->device->half && i < w->p->node_count; i++) {
-        const ddp_node *n = cu_node(w->p, i);
-        const ddp_value *out = n->out[0] >= 0 ? cu_value(w->p, n->out[0]) : NULL;
-        if (out == NULL || cu_outside(out) || out->dtype != DDP_F32 || w->kept[n->out[0]]) continue;
+        const ddp_node *n = low_node(w->p, i);
+        const ddp_value *out = n->out[0] >= 0 ? low_value(w->p, n->out[0]) : NULL;
+        if (out == NULL || low_outside(out) || out->dtype != DDP_F32 || w->kept[n->out[0]]) continue;
         w->type[n->out[0]] = type_of_output(w, n);
     }
 }
