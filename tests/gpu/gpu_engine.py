@@ -1,5 +1,6 @@
 """What the stages of tests/gpu/run share: the engine of a build or of pack's bundle, INI files made on the spot, the rows of the
 table, the time that is left."""
+import collections
 import itertools
 import json
 import math
@@ -96,6 +97,25 @@ class Run:
         """From the start event to the end event, less all steps: a step whose work is counted nowhere would show here."""
         at = {e["event"]: e["time"] for e in self.events if "time" in e}
         return (at["end"] - at["start"]) * 1e3 - sum(e["step_ms"] for e in self.steps)
+
+
+class Plan:
+    """What --check says of a run."""
+
+    UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+    def __init__(self, text):
+        self.kernels = collections.Counter(re.findall(r"^  \d+ +(\S+) ", text[text.find("\nkernels "):], re.M))
+        device = re.search(r"^model +\S+ on (.*)$", text, re.M)
+        self.device = device.group(1) if device else "?"
+        size = re.search(r"^memory a rank.* in all ([\d.,]+) (\w+)$", text, re.M)
+        self.bytes = round(float(size.group(1).replace(",", "")) * self.UNITS[size.group(2)]) if size else None
+        version = re.search(r"cuDNN (\d+)\.(\d+)\.(\d+)", self.device)
+        self.cudnn = tuple(map(int, version.groups())) if version else None
+
+    def paths(self):
+        """The kernels that there are several ways for, by name: which of them it is stands in brackets."""
+        return {name: count for name, count in self.kernels.items() if re.match(r"attention|conv", name)}
 
 
 class Context:
@@ -202,6 +222,10 @@ class Context:
         ini = self.work / f"{number:03d}-{name}.ini"
         ini.write_text(ini_text(merged(base, self.device_section() if on_cuda else {}, config)))
         return ini, out
+
+    def plan(self, name, *layers):
+        ini, _ = self.prepare(merged(*layers), f"{name}-plan")
+        return Plan(self.call(f"{name}-plan", [self.home / "ddpengine", "-c", ini, "--check"]).stdout)
 
     def train(self, name, *layers, nproc=1, options=(), env=None, limit=None):
         ini, out = self.prepare(merged(*layers), name)

@@ -46,6 +46,37 @@ def info(c):
     if not found:
         raise Failure(f"there is no device {wanted} in {c.home}/.libs")
     c.row("plugin", "ok", found.group(0))
+    c.part("which kernels compute what", paths, c)
+
+
+CUDNN_ATTENTION = (9, 16, 0)  # has the engines that attention and its gradient want on Hopper
+
+
+def paths(c):
+    """Which of several ways each op takes; bf16 attention with heads of 64 is to be cuDNN's where that is new enough."""
+    models, told = small_models(c), {}
+    models["resnet"] = merged(models["resnet"], {"model.resnet": {"width": 64}})
+    for name in ("gpt", "lenet", "resnet"):
+        for precision in ("bf16", "f32"):
+            plan = c.plan(f"{name}-{precision}", models[name], {"train": {"precision": precision}})
+            told[name, precision] = plan
+            c.row(f"{name}, {precision}: kernels", "info", ", ".join(f"{count} {kernel}" for kernel, count in sorted(plan.paths().items())))
+    plan = told["gpt", "bf16"]
+    c.facts["device"] = plan.device
+    c.row("device and its libraries", "info", plan.device)
+    attention = sorted(k for k in plan.kernels if k.startswith("attention"))
+    if not c.cuda:
+        return
+    if len(attention) == 2 and all(k.endswith("(cudnn)") for k in attention):
+        c.row("bf16 attention, heads of 64", "ok", f"{' and '.join(attention)}")
+    elif c.args.allow_own:
+        c.row("bf16 attention, heads of 64", "ok", f"{' and '.join(attention)}, which --allow-own allows")
+    elif plan.cudnn is None:
+        raise Failure(f"cuDNN is not loaded, so it is by {' and '.join(attention)}; --allow-own if that is meant")
+    elif plan.cudnn >= CUDNN_ATTENTION:
+        raise Failure(f"{' and '.join(attention)}, with cuDNN {'.'.join(map(str, plan.cudnn))} there; --allow-own if that is meant")
+    else:
+        c.row("bf16 attention, heads of 64", "info", f"{' and '.join(attention)}: cuDNN {'.'.join(map(str, plan.cudnn))} is old")
 
 
 # ---- operations --------------------------------------------------------------------------------------------------------------------
@@ -54,25 +85,28 @@ def gpus(c):
 
 
 def ops(c):
-    c.part("every op against the scalar reference", all_ops, c)
+    c.part("every op against the scalar reference", unit_tests, c, "every op against the scalar reference", "cuda_ops", "test_device")
+    c.part("whole models against the scalar reference", unit_tests, c, "whole models against the scalar reference", "cuda_models",
+           "test_device_sequence")
     c.part("contract of the device", conform, c, f"device.{'cuda' if c.cuda else 'cpu'}")
 
 
-def all_ops(c):
-    program = c.home / "tests/gpu/cuda_ops" if c.cuda else c.home / "tests/unit/test_device"
+def unit_tests(c, what, on_gpu, on_cpu):
+    program = c.home / "tests/gpu" / on_gpu if c.cuda else c.home / "tests/unit" / on_cpu
     if not program.exists():
         if c.cuda:
-            raise Failure(f"{program} is not there: make tests/gpu/cuda_ops before pack")
+            raise Failure(f"{program} is not there: make tests/gpu/{on_gpu} before pack")
         raise Impossible(f"{program} is not built")
     env = {"LD_LIBRARY_PATH": ":".join(filter(None, [str(c.home / "lib"), c.env["DDP_CUDA_LIBRARIES"], c.env.get("LD_LIBRARY_PATH")]))}
-    r = c.call("ops", [program], env=env, check=False)
+    r = c.call(on_gpu, [program], env=env, check=False, limit=90)
     text = r.stdout + r.stderr
     passed = sum(map(int, re.findall(r"\[  PASSED  \] (\d+) test", text)))
     skipped = len(re.findall(r"\[  SKIPPED \] \w", text))
-    failed = sorted(set(re.findall(r"\[  FAILED  \] (\w*[a-z]\w*)", text)))
+    failed = sorted(set(re.findall(r"\[  FAILED  \] (\w*[a-z][\w, ]*)", text)))
+    said = re.findall(r"^(?:ERROR: |#  *)?(value .*|.*should be.*)$", text, re.M)
     if r.returncode != 0 or passed == 0:
-        raise Failure(f"exit {r.returncode}, {passed} passed, failed: {', '.join(failed) or last_line(text)}")
-    c.row("every op against the scalar reference", "ok", f"{passed} tests passed, {skipped} skipped, {r.seconds:.0f} s")
+        raise Failure(f"exit {r.returncode}, {passed} passed, failed: {'; '.join(failed) or last_line(text)}{': ' + said[0] if said else ''}")
+    c.row(what, "ok", f"{passed} tests passed, {skipped} skipped, {r.seconds:.0f} s")
 
 
 def conform(c, plugin):
@@ -148,15 +182,16 @@ def moved(c, name, model):
 
 # ---- compute-sanitizer -------------------------------------------------------------------------------------------------------------
 def sanitizer(c):
-    tool = next((t for t in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer") if t and shutil.which(t)), None)
+    places = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
+    tool = next((t for t in places if shutil.which(t)), None)
     if tool is None:
-        c.row("compute-sanitizer", "n/a", "not possible: it is not on this machine")
-        return
+        raise Impossible(f"no {places[0]} in $PATH or /usr/local/cuda: memory, races and first reads are NOT checked")
     text = c.call("sanitizer", [tool, "--help"], limit=20, check=False).stdout
     flash = ["--kernel-name", "kernel_substring=flash"] if "--kernel-name" in text else ["--kernel-regex", "kns=flash"]
     models = small_models(c)
     jobs = [(f"{kind} of {name}", [tool, "--tool", kind, *(flash if kind == "racecheck" else [])], models[name])
             for kind, name in (("memcheck", "mlp"), ("memcheck", "gpt"), ("racecheck", "gpt"), ("initcheck", "gpt"), ("initcheck", "mlp"))]
+    c.part("racecheck: is it of the flash kernels", flash_runs, c, models["gpt"])
     # side by side: each takes one processor most of the time
     threads = [threading.Thread(target=c.part, args=(what, sanitized, c, what, command, model)) for what, command, model in jobs]
     for t in threads:
@@ -165,15 +200,31 @@ def sanitizer(c):
         t.join()
 
 
+def sanitized_config(c, model, own):
+    """Nothing is measured, since instrumented times are nobody's, and kernels are started one by one. own: without cuDNN."""
+    keys = {"graphs": "no", "algorithm_cache": "off", **({"cudnn_library": ""} if own else {})}
+    return merged(model, {"train": {"max_steps": 2, "batch_size": 3, "precision": "bf16", "deterministic": "yes"}},
+                  {"device.cuda": {k: v for k, v in keys.items() if k in c.device_keys}})
+
+
+def flash_runs(c, model):
+    plan = c.plan("racecheck", sanitized_config(c, model, True))
+    missing = {"attention(flash)", "attention_grad(flash)"} - set(plan.kernels)
+    if missing:
+        raise Failure(f"{' and '.join(sorted(missing))} would not run; there is {', '.join(plan.paths()) or 'no attention'}")
+    c.row("racecheck: is it of the flash kernels", "ok", ", ".join(f"{n} {kernel}" for kernel, n in sorted(plan.paths().items())))
+
+
 def sanitized(c, what, command, model):
     """Errors in the kernels of NVIDIA's libraries are told, and fail nothing."""
-    ini, _ = c.prepare(merged(model, {"train": {"max_steps": 2, "batch_size": 3, "precision": "bf16"}}), what.replace(" ", "-"))
+    ini, _ = c.prepare(sanitized_config(c, model, "racecheck" in command), what.replace(" ", "-"))
     command = [*command, "--error-exitcode", "99", "--target-processes", "all", "--print-limit", "50"]
     r = c.call(what, [*command, c.home / "ddpengine", "-c", ini], check=False)
     text = r.stdout + r.stderr
     found = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", text)
-    if not found:
-        raise Impossible(f"the tool did not work: {last_line(text)}")
+    refused = re.search(r"^.*(?:[Dd]evice not supported|not supported on this (?:device|platform)).*$", text, re.M)
+    if refused or not found:
+        raise Impossible(f"the tool did not work: {(refused.group(0).strip() if refused else last_line(text))[:200]}")
     kernels = sorted(set(re.findall(r"=+\s+at (?:void )?([\w:]+)", text)))
     ours = [k for k in kernels if not OWN_LIBRARIES.search(k)]
     errors = sum(map(int, found))

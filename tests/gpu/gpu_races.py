@@ -1,4 +1,8 @@
-"""The stages of tests/gpu/run that compare with PyTorch: both sides take turns on one GPU in one run. gpu_torch.py is PyTorch's."""
+"""The stages of tests/gpu/run that compare with PyTorch: both sides take turns on one GPU in one run. gpu_torch.py is PyTorch's.
+
+Memory is how much the device's used memory grows with the process of either side, its context and the code of its libraries included,
+at the most: of ours with algorithms that are in the cache, since measuring them takes memory of its own; of PyTorch's by the way
+that is the fastest. What PyTorch's allocator reserved, and what --check of ours plans, is told beside it and is no part of the ratio."""
 import json
 import os
 import queue
@@ -21,10 +25,10 @@ class Rival:
         self.log = (c.work / f"torch-{model}.log").open("w+")
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(c.work / "inductor")}
         argv = [c.args.python, str(SRC / "tests/gpu/gpu_torch.py"), model, "--device", c.args.device, "--batch", str(batch),
-                "--context", str(context)]
+                "--context", str(context), "--lock", str(c.work / "gpu-lock")]
         self.p = subprocess.Popen([*argv, *(["--tiny"] if c.args.tiny else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
                                   text=True, env=env, start_new_session=True)
-        self.answers, self.began, self.ways, self.failed = queue.Queue(), time.monotonic(), None, None
+        self.answers, self.began, self.ways, self.failed, self.ended = queue.Queue(), time.monotonic(), None, None, False
         threading.Thread(target=self.listen, daemon=True).start()
 
     def listen(self):
@@ -69,39 +73,59 @@ class Rival:
         return out
 
     def end(self, c):
+        if self.ended:
+            return
+        self.ended = True
         kill_group(self.p)
         self.p.wait()
         self.log.seek(0)
         c.log.write(f"---- PyTorch, {self.name}\n{self.log.read()}")
 
 
+def used_memory():
+    """Bytes of the device that are in use, by all processes; None where nvidia-smi does not tell."""
+    try:
+        r = subprocess.run(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True,
+                           timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return int(r.stdout) << 20 if r.stdout.strip().isdigit() else None
+
+
 class Memory:
-    """The device's used memory at its largest, and how much more that is than before; None where nvidia-smi does not tell."""
+    """The device's used memory before and at its largest."""
 
     def __enter__(self):
-        self.values = []
-        try:
-            self.p = subprocess.Popen(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "50"],
-                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        except OSError:
-            self.p = None
-            return self
-        threading.Thread(target=self.read, daemon=True).start()
-        time.sleep(1)
+        self.before = self.most = used_memory()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        if self.before is not None:
+            self.thread.start()
         return self
 
-    def read(self):
-        for line in self.p.stdout:
-            if line.strip().isdigit():
-                self.values.append(int(line) << 20)
+    def watch(self):
+        while not self.done.wait(0.05):
+            self.most = max(self.most, used_memory() or 0)
 
     def __exit__(self, *_):
-        if self.p:
-            self.p.kill()
-            self.p.wait()
+        self.done.set()
+        if self.before is not None:
+            self.thread.join()
 
     def grown(self):
-        return max(self.values) - self.values[0] if self.values else None
+        return self.most - self.before if self.before is not None else None
+
+
+def settled_memory():
+    """When a process has ended, its memory goes a moment later."""
+    last, until = used_memory(), time.monotonic() + 5
+    while last is not None and time.monotonic() < until:
+        time.sleep(0.5)
+        now = used_memory()
+        if now == last:
+            break
+        last = now
+    return last
 
 
 # ---- what is raced: sizes, the engine's INI, FLOPs and bytes of a step ----------------------------------------------------------------
@@ -134,7 +158,7 @@ def resnet(c):
         macs += places * (first + 3 * 9 * out * out + (before * out if layer else 0))
         elements += places * out * (5 if layer else 4)
         before = out
-    folder = images(c, 64 if tiny else 2048)
+    folder = images(c, 64 if tiny else 13824)  # a race is one epoch: 135 batches
     config = merged(SGD, {"model": {"plugin": "resnet"}, "model.resnet": {"stem": "cifar", "width": width, "classes": 10},
                           "data": {"plugin": "cifar", "mean": 0.5, "std": 0.25}, "data.cifar": {"folder": folder},
                           "loader": {"workers": 1 if tiny else 4, "prefetch": 8}, "train": {"batch_size": batch, "precision": "bf16"}})
@@ -157,9 +181,9 @@ def images(c, count):
 
 
 def mlp(c):
-    """Weights read forward and backward, their gradients written, SGD with momentum 20 a parameter."""
+    """Weights read forward and backward, their gradients written, SGD with momentum 20 a parameter. 937 whole batches an epoch."""
     products = 784 * 512 + 512 * 512 + 512 * 10
-    config = merged(fashion(c), SGD, {"model": {"plugin": "mlp"}, "model.mlp": {"hidden": "512, 512", "classes": 10}, "train": {"batch_size": 64},
+    config = merged(fashion(c, 59968), SGD, {"model": {"plugin": "mlp"}, "model.mlp": {"hidden": "512, 512", "classes": 10}, "train": {"batch_size": 64},
                                       "loader": {"workers": 1 if c.args.tiny else 2, "prefetch": 16}}, c.device_section(tf32=True))
     return {"title": "MLP 784-512-512-10, batch 64", "config": config, "batch": 64, "context": 0, "unit": "samples/s", "per_step": 64,
             "flops": 2 * 64 * (3 * products - 784 * 512), "bytes": 32 * products, "rate": "f32", "steps": 20 if c.args.tiny else 8000,
@@ -211,10 +235,11 @@ def asked(c, what, ways, call):
 def compete(c, name, rival):
     race = KINDS[name](c)
     ways = asked(c, name, [], lambda: list(rival.ready(c))) or []
-    with Memory() as memory:  # the first round only warms up: it measures and keeps algorithms, and what memory it takes
-        ours(c, f"{name}-first", race)
+    ours(c, f"{name}-first", race, steps=1)  # measures and keeps algorithms
+    with Memory() as memory:
+        ours(c, f"{name}-memory", race)
     rates = asked(c, name, ways, lambda: rival.ask(c, rates=True)) if ways else None
-    mine, theirs, peaks, hidden = [], {}, {}, []
+    mine, theirs, reserved, hidden = [], {}, {}, []
     for _ in range(2 if c.args.tiny else 4):
         r = ours(c, name, race)
         mine.append(r.step_ms(race["warmup"]))
@@ -222,16 +247,29 @@ def compete(c, name, rival):
         for way in list(ways):
             if way == "eager" and len(theirs.get(way, [])) == 2:
                 continue
-            steps = race["steps"] if name != "mlp" else race["steps"] // 4
-            a = asked(c, name, ways, lambda way=way, steps=steps: rival.ask(c, way=way, steps=steps, warmup=race["warmup"]))
+            a = asked(c, name, ways, lambda way=way: turn(c, name, race, rival, way))
             if a is None:
                 break
             theirs.setdefault(way, []).append(a["ms"])
-            peaks[way] = a.get("reserved", 0)
+            reserved[way] = a.get("reserved", 0)
     c.tables[name] = result = summed_up(race, rates, mine, theirs)
-    result |= {"our_peak_bytes": memory.grown(), "their_peak_bytes": peaks.get(result["best"]), "unaccounted_ms": hidden}
+    result |= {"unaccounted_ms": hidden, "our_bytes": memory.grown(), "our_planned_bytes": c.plan(name, race["config"]).bytes,
+               "their_bytes": their_memory(c, name, race, rival, result["best"]) if ways else None, "their_reserved_bytes": reserved.get(result["best"])}
     c.row(race["title"], "ok", f"{result['ms']:.3f} ms{result['against']}; {statistics.median(hidden):.0f} ms of a run were outside of its steps")
     c.part(f"{name}, profile", profile, c, name, race)
+
+
+def turn(c, name, race, rival, way):
+    return rival.ask(c, way=way, steps=race["steps"] if name != "mlp" else race["steps"] // 4, warmup=race["warmup"])
+
+
+def their_memory(c, name, race, rival, way):
+    """Of the process, from its most to when it has ended."""
+    with Memory() as memory:
+        asked(c, f"{name}, memory", [], lambda: turn(c, name, race, rival, way))
+    rival.end(c)
+    after = settled_memory()
+    return memory.most - after if after is not None else None
 
 
 def summed_up(race, rates, mine, theirs):

@@ -2,15 +2,18 @@
 """PyTorch's side of the races of tests/gpu/run: one process a model, which builds and compiles while other stages run, then answers
 lines of JSON on standard input, so that both sides can take turns without compiling anew:
 
-    gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--context T] [--tiny]
+    gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--context T] [--tiny] [--lock FILE]
     {"way": "compiled", "steps": 30, "warmup": 3}  ->  {"ms": 61.2, "allocated": ..., "reserved": ...}
     {"rates": true}                                ->  {"bf16": FLOP/s, "f32": FLOP/s, "copy": bytes/s}
 
 Made as fast as PyTorch is without other libraries: torch.compile, bf16 autocast, scaled_dot_product_attention, fused optimisers,
 images channels last, cuDNN's benchmark, TF32, the vocabulary padded, data on the device, no value fetched before the last step; the
-MLP's whole step as one CUDA graph too. Memory that it keeps is given back after each line. Models are those of
+MLP's whole step as one CUDA graph too. Memory that it keeps is given back after each line. Of processes with one --lock, one at a time
+tries its first steps, in which cuDNN times its algorithms. Models are those of
 tests/parity/torch_models.py, but for linear layers in place of its transposed ones."""
 import argparse
+import contextlib
+import fcntl
 import json
 import math
 import pathlib
@@ -156,12 +159,22 @@ class Rival:
         for name in list(self.ways):
             try:
                 began = time.monotonic()
-                self.time({"way": name, "steps": 2, "warmup": 2})
+                with self.alone() if name == "eager" else contextlib.nullcontext():
+                    self.time({"way": name, "steps": 2, "warmup": 2})
                 told[name] = round(time.monotonic() - began, 1)
             except Exception as e:  # whatever a compiler throws
                 told[name] = f"{type(e).__name__}: {str(e)[:300]}"
                 del self.ways[name]
         return told
+
+    @contextlib.contextmanager
+    def alone(self):
+        if not self.args.lock:
+            yield
+            return
+        with open(self.args.lock, "w") as f:  # closing it lets the next one go on
+            fcntl.flock(f, fcntl.LOCK_EX)
+            yield
 
     def sync(self):
         if self.cuda:
@@ -222,6 +235,7 @@ def main():
     p.add_argument("--batch", type=int, required=True)
     p.add_argument("--context", type=int, default=1024)
     p.add_argument("--tiny", action="store_true")
+    p.add_argument("--lock", metavar="FILE")
     rival = Rival(p.parse_args(namespace=types.SimpleNamespace()))
     answers = sys.stdout
     sys.stdout = sys.stderr  # what libraries print is no answer

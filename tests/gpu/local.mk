@@ -6,6 +6,19 @@ tests_gpu_nccl_slots_SOURCES = tests/gpu/nccl_slots.c plugins/backend/nccl/runti
 	tests/unit/store_double.h
 tests_gpu_nccl_slots_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 endif
+# every op and whole models against the reference, on a GPU; built with the tests so that they stay so
+if WITH_CUDA_DOUBLE
+if WITH_CMOCKA
+check_PROGRAMS += tests/gpu/cuda_ops tests/gpu/cuda_models
+CUDA_REAL_CPPFLAGS = $(UNIT_CPPFLAGS) -DDDP_CUDA_REAL
+tests_gpu_cuda_ops_SOURCES = tests/unit/test_cuda_device.c $(CUDA_DEVICE_TEST)
+tests_gpu_cuda_ops_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
+tests_gpu_cuda_ops_LDADD = $(UNIT_LDADD) -lm
+tests_gpu_cuda_models_SOURCES = tests/unit/test_cuda_models.c $(CUDA_DEVICE_TEST)
+tests_gpu_cuda_models_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
+tests_gpu_cuda_models_LDADD = $(UNIT_LDADD) -lm
+endif
+endif
 EXTRA_DIST += tests/gpu/run_nccl
 # likewise: pack collects a build, run proves and times it elsewhere
 EXTRA_DIST += tests/gpu/run tests/gpu/pack tests/gpu/gpu_engine.py tests/gpu/gpu_proofs.py tests/gpu/gpu_races.py tests/gpu/gpu_torch.py

@@ -1,8 +1,11 @@
-/* cuda_device_util.h -- the CUDA device over its doubles: opening it, and single ops as jobs of device_util.h. */
+/* cuda_device_util.h -- the CUDA device over its doubles, or on a GPU with DDP_CUDA_REAL: opening it, and single ops as jobs of
+ * device_util.h. */
 #ifndef DDP_TEST_CUDA_DEVICE_UTIL_H
 #define DDP_TEST_CUDA_DEVICE_UTIL_H
 
+#ifndef DDP_CUDA_REAL
 #include "../doubles/cuda_runtime_double.h"
+#endif
 #include "device_util.h"
 
 #include <ddpengine/layers.h>
@@ -32,58 +35,79 @@ static inline void cuda_keep_log(void *ctx, int level, const char *file, int lin
 
 static const ddp_host cuda_host = {.struct_size = sizeof(cuda_host), .log = cuda_keep_log};
 
+/* Sizes that would take the double too long stand in LARGE(...). */
+#ifdef DDP_CUDA_REAL
+#define CUDA_PLUGIN ".libs/device_cuda.so"
+#define CUDA_CUBLAS "libcublasLt.so.13"
+#define CUDA_CUDNN  "libcudnn.so.9"
+#define LARGE(...)  , __VA_ARGS__
+#else
+#define CUDA_PLUGIN "tests/doubles/plugins/.libs/device_cuda.so"
+#define CUDA_CUBLAS "double"
+#define CUDA_CUDNN  "double"
+#define LARGE(...)
+#endif
+
 static inline void cuda_load(fixture *f)
 {
-    fixture_load(f, "tests/doubles/plugins/.libs/device_cuda.so");
+    fixture_load(f, CUDA_PLUGIN);
     cuda_log[0] = '\0';
 }
 
 static inline cuda_config cuda_defaults(bool dnn)
 {
     return (cuda_config){.graphs = 1,
-                         .cublas_library = "double",
-                         .cudnn_library = dnn ? "double" : "",
+                         .cublas_library = CUDA_CUBLAS,
+                         .cudnn_library = dnn ? CUDA_CUDNN : "",
                          .algorithm_cache = "off",
                          .workspace = 1 << 20};
 }
 
 static inline ddp_status cuda_open_with(fixture *f, const cuda_config *config, uint32_t precision, uint32_t ordinal,
-                                        ddp_device **out)
+                                        bool deterministic, ddp_device **out)
 {
     const ddp_device_params p = {.struct_size = sizeof(p),
                                  .ordinal = ordinal,
                                  .threads = 1,
                                  .precision = precision,
                                  .local_size = 1,
-                                 .deterministic = 1};
+                                 .deterministic = deterministic};
 
     return f->ops->open(&cuda_host, config, &p, out, &f->err);
 }
 
-static inline int cuda_setup(void **state, bool dnn, uint32_t precision)
+/* A set-up's failed assertion has no text, so it is printed. */
+static inline int cuda_setup(void **state, bool dnn, uint32_t precision, bool deterministic)
 {
     static fixture f;
     cuda_config config = cuda_defaults(dnn);
 
     cuda_load(&f);
     f.half = precision == DDP_PRECISION_BF16;
-    OK(&f, cuda_open_with(&f, &config, precision, 0, &f.device));
     *state = &f;
-    return 0;
+    if (cuda_open_with(&f, &config, precision, 0, deterministic, &f.device) == DDP_OK) return 0;
+    (void)printf("# %s\n", f.err.msg);
+    return -1;
 }
 
-static inline int open_f32(void **state) { return cuda_setup(state, true, DDP_PRECISION_F32); }
-static inline int open_half(void **state) { return cuda_setup(state, true, DDP_PRECISION_BF16); }
-static inline int open_own(void **state) { return cuda_setup(state, false, DDP_PRECISION_F32); }
-static inline int open_own_half(void **state) { return cuda_setup(state, false, DDP_PRECISION_BF16); }
+static inline int open_f32(void **state) { return cuda_setup(state, true, DDP_PRECISION_F32, true); }
+static inline int open_half(void **state) { return cuda_setup(state, true, DDP_PRECISION_BF16, true); }
+static inline int open_own(void **state) { return cuda_setup(state, false, DDP_PRECISION_F32, true); }
+static inline int open_own_half(void **state) { return cuda_setup(state, false, DDP_PRECISION_BF16, true); }
+static inline int open_timed(void **state) { return cuda_setup(state, true, DDP_PRECISION_F32, false); }
+static inline int open_timed_half(void **state) { return cuda_setup(state, true, DDP_PRECISION_BF16, false); }
 
 /* Nothing is left behind, and nothing was used wrongly. */
 static inline int cuda_teardown(void **state)
 {
     fixture *f = *state;
-    cuda_double_counts c;
 
     f->ops->close(f->device);
+#ifdef DDP_CUDA_REAL
+    return 0;
+#else
+    cuda_double_counts c;
+
     cuda_double_count(&c);
     if (c.misuse == 0 && c.device_memory == 0 && c.host_memory == 0 && c.streams == 0 && c.events == 0 && c.graphs == 0)
         return 0;
@@ -91,6 +115,7 @@ static inline int cuda_teardown(void **state)
                  cuda_double_misuse(), (long long)c.device_memory, (long long)c.host_memory, (long long)c.streams,
                  (long long)c.events, (long long)c.graphs);
     return 1;
+#endif
 }
 
 #define F32(test)                                                                                                      \
@@ -105,6 +130,12 @@ static inline int cuda_teardown(void **state)
     {#test ", without cuDNN", test, open_own, cuda_teardown, NULL},                                                    \
     {                                                                                                                  \
 #test ", without cuDNN, bf16", test, open_own_half, cuda_teardown, NULL                                        \
+    }
+
+#define TIMED(test)                                                                                                    \
+    {#test ", timed", test, open_timed, cuda_teardown, NULL},                                                          \
+    {                                                                                                                  \
+#test ", timed, bf16", test, open_timed_half, cuda_teardown, NULL                                              \
     }
 
 /* ---- one node --------------------------------------------------------------------------------------------------------- */

@@ -40,7 +40,11 @@ static void linear_ops(fixture *f, int64_t n, int64_t i, int64_t o)
 
 static void test_linear(void **state)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 17}, {16, 24, 8}, {9, 33, 40}, {37, 7, 10}};
+    static const int64_t sizes[][3] = {{1, 1, 1},
+                                       {3, 5, 17},
+                                       {16, 24, 8},
+                                       {9, 33, 40},
+                                       {37, 7, 10} LARGE({257, 768, 513}, {1024, 256, 384}, {64, 784, 512})};
 
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) linear_ops(*state, sizes[i][0], sizes[i][1], sizes[i][2]);
 }
@@ -48,7 +52,7 @@ static void test_linear(void **state)
 /* ---- element by element --------------------------------------------------------------------------------------------------- */
 static void test_pointwise(void **state)
 {
-    static const int64_t sizes[][2] = {{1, 1}, {3, 7}, {16, 33}, {5, 257}};
+    static const int64_t sizes[][2] = {{1, 1}, {3, 7}, {16, 33}, {5, 257} LARGE({1023, 769}, {512, 3072})};
     fixture *f = *state;
 
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) {
@@ -75,7 +79,7 @@ static void test_pointwise(void **state)
 /* ---- losses ------------------------------------------------------------------------------------------------------------- */
 static void test_losses(void **state)
 {
-    static const int64_t sizes[][2] = {{1, 5}, {7, 5}, {33, 70}, {4, 1030}};
+    static const int64_t sizes[][2] = {{1, 5}, {7, 5}, {33, 70}, {4, 1030} LARGE({40, 50257}, {300, 50304})};
     fixture *f = *state;
 
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) {
@@ -167,7 +171,12 @@ static void attention_pair(fixture *f, int64_t n, int64_t t, int64_t heads, int6
 
 static void test_sequences(void **state)
 {
-    static const int64_t shapes[][3] = {{1, 1, 6}, {7, 2, 3}, {16, 2, 16}, {33, 1, 8}, {20, 1, 64}}; /* T, heads, d */
+    static const int64_t shapes[][3] = {
+        {1, 1, 6},
+        {7, 2, 3},
+        {16, 2, 16},
+        {33, 1, 8},
+        {20, 1, 64} LARGE({256, 2, 64}, {200, 3, 128}, {512, 1, 64}, {130, 4, 32})}; /* T, heads, d */
 
     for (size_t i = 0; i < DDP_COUNT(shapes); i++) {
         const int64_t *s = shapes[i];
@@ -207,11 +216,14 @@ static void conv_ops(fixture *f, const conv_sizes *s)
 
 static void test_conv(void **state)
 {
-    static const conv_sizes sizes[] = {{1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1},
-                                       {1, 3, 5, 7, 2, 3, 2, 1, 1, 0, 0, 1},
-                                       {2, 8, 6, 5, 16, 3, 3, 2, 1, 1, 2, 1},
-                                       {2, 6, 5, 5, 4, 3, 3, 1, 1, 1, 1, 2},
-                                       {3, 8, 4, 4, 8, 1, 1, 2, 2, 0, 0, 1}};
+    static const conv_sizes sizes[] = {
+        {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1},
+        {1, 3, 5, 7, 2, 3, 2, 1, 1, 0, 0, 1},
+        {2, 8, 6, 5, 16, 3, 3, 2, 1, 1, 2, 1},
+        {2, 6, 5, 5, 4, 3, 3, 1, 1, 1, 1, 2},
+        {3, 8, 4, 4, 8, 1, 1, 2, 2, 0, 0, 1} LARGE({8, 64, 16, 16, 64, 3, 3, 1, 1, 1, 1, 1},
+                                                   {16, 3, 32, 32, 64, 3, 3, 1, 1, 1, 1, 1},
+                                                   {4, 64, 16, 16, 128, 1, 1, 2, 2, 0, 0, 1})};
 
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) conv_ops(*state, &sizes[i]);
 }
@@ -236,7 +248,7 @@ static void test_pool(void **state)
     static const int64_t pools[][10] = {{1, 1, 1, 1, 1, 1, 1, 1, 0, 0},
                                         {2, 3, 4, 6, 2, 2, 2, 2, 0, 0},
                                         {2, 9, 7, 5, 3, 3, 2, 2, 1, 1},
-                                        {1, 16, 5, 8, 3, 2, 1, 3, 1, 0}};
+                                        {1, 16, 5, 8, 3, 2, 1, 3, 1, 0} LARGE({32, 64, 16, 16, 3, 3, 2, 2, 1, 1})};
     fixture *f = *state;
 
     for (size_t i = 0; i < DDP_COUNT(pools); i++) {
@@ -257,7 +269,8 @@ static void test_pool(void **state)
 
 static void test_batch_norm(void **state)
 {
-    static const int64_t sizes[][4] = {{2, 1, 1, 1}, {1, 3, 2, 5}, {2, 16, 7, 7}, {3, 37, 3, 5}};
+    static const int64_t sizes[][4] = {
+        {2, 1, 1, 1}, {1, 3, 2, 5}, {2, 16, 7, 7}, {3, 37, 3, 5} LARGE({64, 64, 16, 16}, {16, 512, 4, 4})};
     fixture *f = *state;
 
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) {
@@ -311,9 +324,10 @@ static void test_unsupported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        F32(test_linear),    BF16(test_linear),    F32(test_pointwise),  BF16(test_pointwise), F32(test_losses),
-        F32(test_sequences), BF16(test_sequences), OWN(test_sequences),  F32(test_conv),       BF16(test_conv),
-        OWN(test_conv),      F32(test_pool),       F32(test_batch_norm), F32(test_unsupported)};
+        F32(test_linear),     BF16(test_linear),    TIMED(test_linear),   F32(test_pointwise), BF16(test_pointwise),
+        F32(test_losses),     F32(test_sequences),  BF16(test_sequences), OWN(test_sequences), TIMED(test_sequences),
+        F32(test_conv),       BF16(test_conv),      OWN(test_conv),       TIMED(test_conv),    F32(test_pool),
+        F32(test_batch_norm), F32(test_unsupported)};
 
     seed = test_seed();
     return cmocka_run_group_tests_name("ops on the CUDA device", tests, NULL, NULL);

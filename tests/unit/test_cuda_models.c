@@ -22,7 +22,7 @@ static void check(fixture *f, const built *b, int64_t classes, double scale, dou
 
 static void test_mlp(void **state)
 {
-    static const int64_t batches[] = {1, 9};
+    static const int64_t batches[] = {1, 9 LARGE(64)};
     fixture *f = *state;
 
     for (int i = 0; i < 24; i++) {
@@ -49,7 +49,8 @@ static void test_mlp(void **state)
 
 static void test_gpt(void **state)
 {
-    static const int64_t shapes[][3] = {{1, 1, 6}, {7, 2, 3}, {16, 2, 16}, {33, 3, 8}, {20, 1, 64}}; /* T, heads, d */
+    static const int64_t shapes[][3] = {
+        {1, 1, 6}, {7, 2, 3}, {16, 2, 16}, {33, 3, 8}, {20, 1, 64} LARGE({128, 4, 64}, {300, 2, 64})}; /* T, heads, d */
     fixture *f = *state;
 
     for (size_t i = 0; i < 2 * DDP_COUNT(shapes); i++) {

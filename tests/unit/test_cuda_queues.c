@@ -12,7 +12,7 @@ static void refused(fixture *f, const cuda_config *c, uint32_t precision, uint32
 {
     ddp_device *d = NULL;
 
-    assert_int_equal(cuda_open_with(f, c, precision, ordinal, &d), status);
+    assert_int_equal(cuda_open_with(f, c, precision, ordinal, true, &d), status);
     assert_null(d);
     if (strstr(f->err.msg, text) == NULL || strstr(f->err.msg, remedy) == NULL)
         fail_msg("\"%s\" and \"%s\" are not in: %s", text, remedy, f->err.msg);
@@ -36,7 +36,7 @@ static void test_open(void **state)
     refused(f, &c, DDP_PRECISION_F32, 0, DDP_ERR_LIBRARY, "libnone.so.13", "cublas_library");
     c = cuda_defaults(true);
     c.cudnn_library = "libnone.so.9";
-    OK(f, cuda_open_with(f, &c, DDP_PRECISION_BF16, 1, &d));
+    OK(f, cuda_open_with(f, &c, DDP_PRECISION_BF16, 1, true, &d));
     assert_non_null(strstr(cuda_log, "libnone.so.9"));
     f->ops->describe(d, &info);
     assert_non_null(strstr(info.library, "CUDA "));
@@ -59,14 +59,14 @@ static void test_open_fails(void **state)
     ddp_device *d;
 
     cuda_double_count(&before);
-    OK(f, cuda_open_with(f, &c, DDP_PRECISION_F32, 1, &d));
+    OK(f, cuda_open_with(f, &c, DDP_PRECISION_F32, 1, true, &d));
     cuda_double_count(&after);
     f->ops->close(d);
     calls = after.calls - before.calls;
     for (uint64_t n = 1; n <= calls; n++) {
         f->err.msg[0] = '\0';
         cuda_double_fail_at(n);
-        if (cuda_open_with(f, &c, DDP_PRECISION_F32, 1, &d) == DDP_OK) {
+        if (cuda_open_with(f, &c, DDP_PRECISION_F32, 1, true, &d) == DDP_OK) {
             f->ops->close(d);
         } else {
             failures++;
@@ -336,7 +336,7 @@ static void test_without_graphs(void **state)
     net n;
 
     c.graphs = 0;
-    OK(f, cuda_open_with(f, &c, DDP_PRECISION_F32, 0, &f->device));
+    OK(f, cuda_open_with(f, &c, DDP_PRECISION_F32, 0, true, &f->device));
     net_open(f, &n);
     cuda_double_count(&before);
     OK(f, run_all(&n, 0));
