@@ -74,6 +74,7 @@ struct ddp_device {
     ddp_flat_result *flat_host, *flat_at;
     void *flat_scratch;
     uint64_t flat_scratch_bytes, memory_bytes;
+    double bytes_per_ns; /* that its memory moves at best */
     char gpu[128], library[128];
 };
 

@@ -125,6 +125,15 @@ static void peers_remove(int ordinal)
 }
 
 /* ---- open ----------------------------------------------------------------------------------------------------------- */
+/* Two transfers a clock, which is in kHz. */
+static double bytes_per_ns(const ddp_device *d, const struct cudaDeviceProp *props)
+{
+    int khz = 0;
+
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, d->ordinal) != cudaSuccess) (void)cudaGetLastError();
+    return khz > 0 && props->memoryBusWidth > 0 ? 2e-6 * khz * props->memoryBusWidth / 8 : 1000.0;
+}
+
 static ddp_status look(ddp_device *d, ddp_err *err)
 {
     struct cudaDeviceProp props;
@@ -133,6 +142,7 @@ static ddp_status look(ddp_device *d, ddp_err *err)
     if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\" cannot be looked at", d->ordinal);
     (void)snprintf(d->gpu, sizeof(d->gpu), "%.120s", props.name);
     d->memory_bytes = props.totalGlobalMem;
+    d->bytes_per_ns = bytes_per_ns(d, &props);
     if (props.major >= LEAST_MAJOR) return DDP_OK;
     return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                     "device \"cuda:%d\" is a %.80s of compute capability %d.%d; this plugin needs 8.0 or newer (A100, "

@@ -4,7 +4,7 @@
  *   linear_grad_input + gelu_grad            gelu's slope by the epilogue
  *   linear_grad_weight + linear_grad_bias    the sums of dy's columns while the product reads it
  *
- * What the library has no epilogue for is done by a kernel of our own behind the product. A weight may be (O, I), torch's, or
+ * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own behind the product. A weight may be (O, I), torch's, or
  * transposed (I, O), Conv1D's. With precision bf16 weights come from the mirror, and biases where the library wants them so. */
 #include "cu.h"
 
@@ -72,6 +72,26 @@ static ddp_status try_product(const cu_building *b, const cu_product_params *p, 
     return status;
 }
 
+enum { KERNEL_NS = 3000 /* of one more kernel, beside what it moves */ };
+
+/* Of the product with its epilogue and the one without, measured: whether the first takes less time than the second and a kernel
+ * behind it that moves `bytes`. Unmeasured, `otherwise`. */
+static bool pays(const cu_building *b, const cu_product *fused, const cu_product *plain, double bytes, bool otherwise)
+{
+    uint64_t with = fused != NULL ? cu_product_nanoseconds(fused) : 0;
+    uint64_t without = plain != NULL ? cu_product_nanoseconds(plain) : 0;
+
+    if (fused == NULL || plain == NULL) return fused != NULL;
+    if (with == 0 || without == 0) return otherwise;
+    return (double)with <= (double)without + KERNEL_NS + bytes / b->device->bytes_per_ns;
+}
+
+static void keep_one(cu_product **drop)
+{
+    cu_product_free(*drop);
+    *drop = NULL;
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
 static const char *forward_name(bool bias, uint32_t act)
 {
@@ -120,6 +140,18 @@ static uint32_t whole_epilogue(const cu_building *b, const low_kernel *k)
     return b->type[k->out[Y]] == b->type[k->out[ACTIVATED]] ? CU_EPILOGUE_GELU_AUX_BIAS : CU_EPILOGUE_NONE;
 }
 
+/* The product, with the bias if the library can, whose activation is a kernel of its own. */
+static ddp_status build_apart(const cu_building *b, const low_kernel *k, cu_product_params p, cu_product **out,
+                              ddp_err *err)
+{
+    const linear_state *t = k->state;
+    bool half_bias = p.has_bias && low_value(b->program, k->in[B])->kind == DDP_VALUE_PARAM;
+
+    p.epilogue = p.has_bias ? CU_EPILOGUE_BIAS : CU_EPILOGUE_NONE;
+    p.c_type = b->type[t->pre ? k->out[Y] : k->out[ACTIVATED]];
+    return try_product(b, &p, half_bias, out, err);
+}
+
 static ddp_status build_forward(const cu_building *b, const low_kernel *k, ddp_err *err)
 {
     linear_state *t = k->state;
@@ -134,15 +166,20 @@ static ddp_status build_forward(const cu_building *b, const low_kernel *k, ddp_e
                            .c_type = b->type[activated],
                            .epilogue = whole_epilogue(b, k),
                            .has_bias = bias};
+    cu_product *apart = NULL;
     ddp_status status = DDP_OK;
 
     if (p.epilogue != CU_EPILOGUE_NONE) status = try_product(b, &p, half_bias, &t->fused, err);
+    if (status == DDP_OK && bias && k->act != CU_ACT_NONE) status = build_apart(b, k, p, &apart, err);
     t->way = ALL_FUSED;
-    if (status == DDP_OK && t->fused == NULL && bias && k->act != CU_ACT_NONE) {
+    if (!pays(b, t->fused, apart, 2.0 * (double)low_stored_bytes(low_value(b->program, activated), (uint8_t)p.c_type),
+              true) &&
+        apart != NULL) {
+        keep_one(&t->fused);
+        t->fused = apart;
         t->way = BIAS_FUSED;
-        p.epilogue = CU_EPILOGUE_BIAS;
-        p.c_type = b->type[t->pre ? k->out[Y] : activated];
-        status = try_product(b, &p, half_bias, &t->fused, err);
+    } else {
+        keep_one(&apart);
     }
     if (status == DDP_OK && t->fused == NULL) {
         t->way = bias ? NOT_FUSED : BIAS_FUSED;
@@ -220,13 +257,13 @@ static ddp_status build_grad_input(const cu_building *b, const low_kernel *k, dd
                            .b_type = k->in_type[OTHER],
                            .c_type = b->type[k->out[DX]],
                            .epilogue = CU_EPILOGUE_DGELU};
+    double moved = 3.0 * (double)low_stored_bytes(low_value(b->program, k->out[DX]), (uint8_t)p.c_type);
     ddp_status status = k->in[AUX] >= 0 ? try_product(b, &p, false, &t->fused, err) : DDP_OK;
 
-    if (status == DDP_OK && t->fused == NULL) {
-        p.epilogue = CU_EPILOGUE_NONE;
-        p.add = low_value(b->program, k->out[DX])->kind == DDP_VALUE_GRAD;
-        status = cu_product_create(b->device->products, &p, &t->plain, err);
-    }
+    p.epilogue = CU_EPILOGUE_NONE;
+    p.add = low_value(b->program, k->out[DX])->kind == DDP_VALUE_GRAD;
+    if (status == DDP_OK) status = cu_product_create(b->device->products, &p, &t->plain, err);
+    if (status == DDP_OK) keep_one(pays(b, t->fused, t->plain, moved, true) ? &t->plain : &t->fused);
     return named(k, status, err);
 }
 
@@ -311,6 +348,10 @@ static ddp_status build_grad_weight(const cu_building *b, const low_kernel *k, d
         p.add = low_value(b->program, k->out[DW])->kind == DDP_VALUE_GRAD;
         status = cu_product_create(b->device->products, &p, &t->plain, err);
     }
+    /* reading dy again is cheap, and an unmeasured product with sums may be far slower */
+    if (status == DDP_OK &&
+        !pays(b, t->fused, t->plain, (double)(k->rows * k->cols) * (double)cu_size(p.a_type), false))
+        keep_one(&t->fused);
     return named(k, status, err);
 }
 

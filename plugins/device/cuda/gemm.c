@@ -104,6 +104,7 @@ static uint32_t epilogue_of(const cu_product_params *p)
 
 /* The library takes and gives a bias in the type of c alone. */
 uint32_t cu_product_bias_type(const cu_product *p) { return p->p.c_type; }
+uint64_t cu_product_nanoseconds(const cu_product *p) { return p->nanoseconds; }
 
 static cublasStatus_t set(const cu_product *t, cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
 {
@@ -133,8 +134,6 @@ static cublasStatus_t describe_epilogue(const cu_product *t)
         said = set(t, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type));
     if (said == CUBLAS_STATUS_SUCCESS && cu_product_uses_aux(t->p.epilogue))
         said = set(t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &t->p.n, sizeof(t->p.n));
-    if (said == CUBLAS_STATUS_SUCCESS && cu_product_uses_aux(t->p.epilogue))
-        said = set(t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &type, sizeof(type));
     return said == CUBLAS_STATUS_SUCCESS ? cu_product_point(t, aligned, aligned) : said;
 }
 
@@ -201,7 +200,8 @@ static void key_of(const cu_product *t, char key[CU_ALGORITHM_KEY])
 
 static bool use_known(cu_product *t, const char *key)
 {
-    const cublasLtMatmulAlgo_t *algo = cu_algorithms_find(t->all->known, key);
+    uint64_t nanoseconds;
+    const cublasLtMatmulAlgo_t *algo = cu_algorithms_find(t->all->known, key, &nanoseconds);
     cublasLtMatmulHeuristicResult_t said;
 
     if (algo == NULL) return false;
@@ -210,6 +210,7 @@ static bool use_known(cu_product *t, const char *key)
         said.workspaceSize > t->all->workspace_bytes)
         return false;
     t->algo = *algo;
+    t->nanoseconds = nanoseconds;
     return true;
 }
 

@@ -52,6 +52,8 @@ typedef struct cu_product_params {
 /* DDP_ERR_UNSUPPORTED where the library has no algorithm for it (an alignment, an epilogue): the caller does without the epilogue. */
 ddp_status cu_product_create(cu_products *all, const cu_product_params *p, cu_product **out, ddp_err *err);
 uint32_t cu_product_bias_type(const cu_product *p);
+/* What its algorithm took when it was measured; 0: it was not. */
+uint64_t cu_product_nanoseconds(const cu_product *p);
 void cu_product_free(cu_product *p); /* takes NULL */
 /* Starts it; may be captured. bias and aux as the epilogue says. */
 ddp_status cu_product_run(const cu_product *p, cudaStream_t s, const void *a, const void *b, void *c, void *bias,

@@ -132,6 +132,7 @@ ddp_status cu_product_measure(cu_product *t, const cublasLtMatmulHeuristicResult
     if (result != cudaSuccess) return cu_fail(result, err, "measuring the matrix product %s", key);
     if (!(best < INFINITY))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "cuBLASLt runs no algorithm for the product %s", key);
-    cu_algorithms_put(t->all->known, key, &t->algo, (uint64_t)((double)best * 1e6));
+    t->nanoseconds = (uint64_t)((double)best * 1e6);
+    cu_algorithms_put(t->all->known, key, &t->algo, t->nanoseconds);
     return DDP_OK;
 }

@@ -59,22 +59,32 @@ static ddp_status capture(ddp_instance *in, uint32_t first, uint32_t last, uint3
     ddp_status status;
     cudaError_t result = cudaStreamBeginCapture(cu_compute(d), cudaStreamCaptureModeThreadLocal);
 
-    if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\": a graph cannot be begun", d->ordinal);
+    if (result != cudaSuccess) return cu_fail(result, err, "a graph cannot be begun");
     status = start_range(in, first, last, flags, err);
     result = cudaStreamEndCapture(cu_compute(d), &graph);
     if (status == DDP_OK && result == cudaSuccess) result = cudaGraphInstantiate(&g->exec, graph, 0);
     if (graph != NULL) (void)cudaGraphDestroy(graph);
     if (status != DDP_OK) return status;
-    if (result != cudaSuccess)
-        return cu_fail(result, err,
-                       "device \"cuda:%d\": kernels %u to %u cannot be made a graph; [device.cuda] graphs = no does "
-                       "without",
-                       d->ordinal, first, last);
+    if (result != cudaSuccess) return cu_fail(result, err, "they cannot be made a graph");
     g->first = first;
     g->last = last;
     g->flags = flags;
     in->graph_count++;
     return DDP_OK;
+}
+
+/* The range has run already: a library that cannot be captured costs the graphs, not the training. */
+static void try_capture(ddp_instance *in, uint32_t first, uint32_t last, uint32_t flags)
+{
+    ddp_device *d = in->exec->device;
+    ddp_err err = {0};
+
+    if (capture(in, first, last, flags, &err) == DDP_OK) return;
+    (void)cudaGetLastError();
+    d->graphs = false;
+    CU_LOG(d, DDP_LOG_WARN,
+           "device \"cuda:%d\": kernels %u to %u are started one by one from now on, which is slower: %s", d->ordinal,
+           first, last, err.msg);
 }
 
 /* The first run is without a graph: it loads what the kernels and the libraries load once, which may not happen in a capture. */
@@ -92,8 +102,9 @@ static ddp_status start(ddp_instance *in, uint32_t first, uint32_t last, uint32_
                    : cu_fail(result, err, "device \"cuda:%d\": the graph of kernels %u to %u", d->ordinal, first, last);
     }
     status = start_range(in, first, last, flags, err);
-    if (status != DDP_OK || !d->graphs || last - first < 2 || in->graph_count == CU_GRAPHS) return status;
-    return capture(in, first, last, flags, err);
+    if (status == DDP_OK && d->graphs && last - first >= 2 && in->graph_count < CU_GRAPHS)
+        try_capture(in, first, last, flags);
+    return status;
 }
 
 /* ---- uploads ------------------------------------------------------------------------------------------------------------ */
