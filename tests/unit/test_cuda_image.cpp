@@ -283,17 +283,9 @@ static void norm_grad(const norm_grad_run &t)
     float *to_w = t.no_sums ? NULL : d_dw.floats(), *to_b = t.no_sums ? NULL : d_db.floats();
     const double tolerance = 1e-5 * (1.0 + fabs(t.n.mean)), sum_tolerance = 1e-5 * (1.0 + fabs(t.n.mean) + n / 1000.0);
 
-    if (t.more || t.masked)
-        CUDA(cu_batch_norm_grad_joined(NULL, d_dy.view, t.more ? d_more.view : none, y_view,
-                                       t.masked ? d_masked.view : none, d_x.view, d_w.floats(), d_mean.floats(),
-                                       d_invstd.floats(), to, to_w, to_b, t.n.rows, t.n.c, t.add, t.add, t.add,
-                                       scratch.at()));
-    else if (t.relu)
-        CUDA(cu_batch_norm_grad_relu(NULL, d_dy.view, d_x.view, d_w.floats(), d_mean.floats(), d_invstd.floats(), to,
-                                     to_w, to_b, t.n.rows, t.n.c, t.add, t.add, t.add, scratch.at(), y_view));
-    else
-        CUDA(cu_batch_norm_grad(NULL, d_dy.view, d_x.view, d_w.floats(), d_mean.floats(), d_invstd.floats(), to, to_w,
-                                to_b, t.n.rows, t.n.c, t.add, t.add, t.add, scratch.at()));
+    CUDA(cu_batch_norm_grad(NULL, d_dy.view, t.more ? d_more.view : none, y_view, t.masked ? d_masked.view : none,
+                            d_x.view, d_w.floats(), d_mean.floats(), d_invstd.floats(), to, to_w, to_b, t.n.rows, t.n.c,
+                            t.add, t.add, t.add, scratch.at()));
     if (t.masked) check_numbers("masked", d_masked, g, 0.0);
     check_numbers("dx", out, t.no_dx ? old : t.add ? plus(dx, old) : dx, tolerance * 4.0);
     check_numbers("dw", d_dw, t.no_sums ? old_w : t.add ? plus(dw, old_w) : dw, sum_tolerance);

@@ -348,6 +348,35 @@ static void test_without_graphs(void **state)
     f->device = kept;
 }
 
+/* Whichever call of the first run fails: where it was one of the capture's, the range runs on, kernel by kernel. */
+static void test_uncapturable(void **state)
+{
+    fixture *f = *state;
+    cuda_double_counts before, after;
+    bool found = false;
+    float first;
+    net n;
+
+    for (uint64_t call = 1; !found; call++) {
+        ddp_status status;
+        net_open(f, &n);
+        cuda_double_fail_at(call);
+        status = run_all(&n, 0);
+        cuda_double_fail_at(0);
+        found = strstr(cuda_log, "one by one") != NULL;
+        if (found) assert_int_equal(status, DDP_OK);
+        assert_true(found || status != DDP_OK);
+        if (!found) net_close(&n);
+    }
+    first = net_loss(&n);
+    cuda_double_count(&before);
+    OK(f, run_all(&n, 0));
+    cuda_double_count(&after);
+    assert_true(net_loss(&n) == first);
+    assert_int_equal(after.graph_launches, before.graph_launches);
+    net_close(&n);
+}
+
 static void test_faults(void **state)
 {
     static const int64_t bad[] = {11, -1, INT64_MAX, INT64_MIN};
@@ -445,6 +474,7 @@ int main(void)
                                        F32(test_graphs),
                                        BF16(test_graphs),
                                        F32(test_without_graphs),
+                                       F32(test_uncapturable),
                                        F32(test_faults),
                                        BF16(test_faults),
                                        F32(test_mirror),

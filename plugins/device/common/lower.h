@@ -2,6 +2,7 @@
  *
  *   lower.c      groups a program's nodes into kernels, says what storage and scratch they need
  *   layout.c     how values lie, and the copies where they lie otherwise than a kernel has them
+ *   norm.c       what joins a batch norm, and its gradient
  *
  * A device brings its families of kernels, one for each op. Images lie channels last, (N, H, W, C): so every kernel but a
  * convolution or a pooling sees rows of channels. A field of the batch, a parameter, a gradient and a buffer keep PyTorch's
@@ -152,6 +153,35 @@ const low_kernel *low_kernel_of(const low_lowering *w, uint32_t node);
 /* The node that writes the value; -1. */
 int64_t low_writer(const low_lowering *w, int32_t v);
 ddp_status low_refuse(const low_lowering *w, const ddp_node *n, const char *why, ddp_err *err);
+
+/* ---- norm.c: kernels of a batch norm and what stands between it and the next convolution ------------------------------ */
+enum { LOW_NORM_X, LOW_NORM_W, LOW_NORM_B, LOW_NORM_RUNNING_MEAN, LOW_NORM_RUNNING_VAR, LOW_NORM_OTHER }; /* in */
+enum { LOW_NORM_Y, LOW_NORM_MEAN, LOW_NORM_INVSTD }; /* out; Y: of the last node taken; OTHER: is added before */
+/* Takes the add of the batch norm's output and OTHER, if nobody else needs that output. */
+bool low_norm_take_add(low_lowering *w, low_kernel *k, uint32_t node);
+/* The relu behind it that may be taken so; -1. */
+int64_t low_norm_relu(const low_lowering *w, const low_kernel *k, uint32_t node);
+void low_norm_take_relu(low_lowering *w, low_kernel *k, uint32_t relu);
+
+/* The gradient, of dy + MORE where REF, the relu's output, is not 0. MASKED: what reaches the batch norm, for others. */
+enum {
+    LOW_NORM_DY,
+    LOW_NORM_GRAD_X,
+    LOW_NORM_GRAD_W,
+    LOW_NORM_GRAD_MEAN,
+    LOW_NORM_GRAD_INVSTD,
+    LOW_NORM_MORE,
+    LOW_NORM_REF
+};
+enum { LOW_NORM_DX, LOW_NORM_DW, LOW_NORM_DB, LOW_NORM_MASKED };
+/* Whether a batch norm's gradient joins `node`, the gradient of a relu or the add before that. */
+bool low_norm_grad_takes(const low_lowering *w, uint32_t node);
+/* Then k, the kernel of `node`, becomes that of the batch norm's gradient: its values, its nodes and its name. */
+void low_norm_grad_join(low_lowering *w, low_kernel *k, uint32_t node);
+/* For each gradient of a batch norm, joined or not: its matrix, what it writes and replaces. */
+void low_norm_grad_finish(const low_lowering *w, low_kernel *k);
+/* Refuses training on one value a channel. */
+ddp_status low_norm_check(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err);
 
 /* ---- layout.c, in this order: before the nodes are grouped; behind that; with all kernels in their places ------------ */
 void low_describe_layouts(low_lowering *w);

@@ -75,8 +75,7 @@ static inline const cpu_family *cpu_family_of(const low_kernel *k)
 /* fam_pool.c: whether a max pooling, and its gradient, do the relu's work; then k becomes their kernel. */
 bool cpu_pool_takes_relu(const low_lowering *w, uint32_t relu);
 ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, ddp_err *err);
-/* fam_batch_norm.c: whether a batch norm's gradient joins the gradient of a relu, or the add before it; then k becomes its kernel. */
-bool cpu_batch_norm_takes(const low_lowering *w, uint32_t node);
+/* fam_batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
 ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 
 extern const cpu_family cpu_family_linear, cpu_family_linear_grad, cpu_family_pointwise, cpu_family_act_grad,

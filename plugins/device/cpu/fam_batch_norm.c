@@ -9,8 +9,9 @@
 
 #include <math.h>
 
-enum { X, W, B, RUNNING_MEAN, RUNNING_VAR, OTHER }; /* forward: in */
-enum { Y, MEAN, INVSTD };                           /* forward: out; Y: of the last node taken */
+enum { X = LOW_NORM_X, W = LOW_NORM_W, B = LOW_NORM_B, RUNNING_MEAN = LOW_NORM_RUNNING_MEAN };
+enum { RUNNING_VAR = LOW_NORM_RUNNING_VAR, OTHER = LOW_NORM_OTHER };
+enum { Y = LOW_NORM_Y, MEAN = LOW_NORM_MEAN, INVSTD = LOW_NORM_INVSTD };
 
 static const ddp_attrs *attrs_of(const cpu_call *c, uint32_t op)
 {
@@ -19,65 +20,15 @@ static const ddp_attrs *attrs_of(const cpu_call *c, uint32_t op)
     return NULL;
 }
 
-/* ---- forward: what joins -------------------------------------------------------------------------------------------- */
-static int64_t free_reader(const low_lowering *w, uint32_t from, int32_t v, uint32_t op, uint32_t *slot)
-{
-    for (*slot = 0; *slot < (op == DDP_OP_ADD ? 2u : 1u); (*slot)++) {
-        int64_t node = low_find_reader(w, from, v, *slot, &op, 1);
-        if (node >= 0) return node;
-    }
-    return -1;
-}
-
-/* The same batch norm used again in between: its running statistics move in program order. */
-static bool used_between(const low_lowering *w, const low_kernel *k, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = from + 1; i < to; i++) {
-        const ddp_node *n = low_node(w->p, i);
-        if (n->op == DDP_OP_BATCH_NORM &&
-            (n->in[RUNNING_MEAN] == k->in[RUNNING_MEAN] || n->in[RUNNING_VAR] == k->in[RUNNING_VAR]))
-            return true;
-    }
-    return false;
-}
-
-static bool may_pass(const low_lowering *w, const low_kernel *k)
-{
-    return low_read_once(w, k->out[Y]) && low_value(w->p, k->out[Y])->kind == DDP_VALUE_ACT;
-}
-
-static bool take_add(low_lowering *w, low_kernel *k, uint32_t node)
-{
-    uint32_t slot;
-    int64_t add = may_pass(w, k) ? free_reader(w, node, k->out[Y], DDP_OP_ADD, &slot) : -1;
-    const ddp_node *n = add >= 0 ? low_node(w->p, (uint32_t)add) : NULL;
-
-    if (n == NULL || n->accumulate != 0 || used_between(w, k, node, (uint32_t)add)) return false;
-    if (low_value(w->p, n->out[0])->kind != DDP_VALUE_ACT) return false;
-    w->inner[k->out[Y]] = true;
-    k->in[OTHER] = n->in[1 - slot];
-    k->out[Y] = n->out[0];
-    low_take_and_move(w, k, (uint32_t)add);
-    return true;
-}
-
+/* ---- forward: grouping ---------------------------------------------------------------------------------------------- */
 static bool take_relu(low_lowering *w, low_kernel *k, uint32_t node)
 {
-    uint32_t slot;
-    int64_t relu = may_pass(w, k) ? free_reader(w, node, k->out[Y], DDP_OP_RELU, &slot) : -1;
+    int64_t relu = low_norm_relu(w, k, node);
 
     if (relu < 0 || cpu_pool_takes_relu(w, (uint32_t)relu)) return false;
-    w->inner[k->out[Y]] = true;
-    k->out[Y] = low_node(w->p, (uint32_t)relu)->out[0];
+    low_norm_take_relu(w, k, (uint32_t)relu);
     k->act = CPU_ACT_RELU;
-    low_take(w, k, (uint32_t)relu);
     return true;
-}
-
-static ddp_status check_count(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err)
-{
-    if (!n->attrs.batch_norm.training || k->rows > 1) return DDP_OK;
-    return low_refuse(w, n, "one value per channel has no variance; train with larger batches or images", err);
 }
 
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
@@ -88,13 +39,13 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     bool add;
 
     low_matrix(w, k->in[X], &k->rows, &k->cols);
-    add = take_add(w, k, node);
+    add = low_norm_take_add(w, k, node);
     k->name = names[add][take_relu(w, k, node)];
     k->kind = n->attrs.batch_norm.training;
     k->scratch_bytes = (uint64_t)k->cols * (2 * sizeof(double) + 2 * sizeof(float));
     if (add) low_may_replace(k, k->out[Y], k->in[OTHER]);
     low_may_replace(k, k->out[Y], k->in[X]);
-    return check_count(w, k, n, err);
+    return low_norm_check(w, k, n, err);
 }
 
 /* ---- forward: running ----------------------------------------------------------------------------------------------- */
@@ -188,89 +139,24 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 const cpu_family cpu_family_batch_norm = {.base.group = group_forward, .run = run_forward};
 
 /* ---- gradient ------------------------------------------------------------------------------------------------------- */
-enum { G_DY, G_X, G_W, G_MEAN, G_INVSTD, G_MORE, G_REF }; /* in: gradient, and its second term; relu's output */
-enum { G_DX, G_DW, G_DB, G_MASKED };                      /* out; MASKED: what reaches the batch norm, for others */
-
-/* A batch norm's gradient that can move up to where its dy is made: the node, or -1. */
-static int64_t norm_behind(const low_lowering *w, uint32_t from, int32_t dy)
-{
-    static const uint32_t ops[] = {DDP_OP_BATCH_NORM_GRAD};
-    int64_t norm = low_find_reader(w, from, dy, G_DY, ops, 1);
-
-    /* a gradient that accumulates stays where it is: another one must have been set before it */
-    if (norm < 0 || low_node(w->p, (uint32_t)norm)->accumulate != 0) return -1;
-    return low_value(w->p, dy)->kind == DDP_VALUE_ACT && !w->kept[dy] ? norm : -1;
-}
-
-static int64_t relu_behind(const low_lowering *w, uint32_t add)
-{
-    static const uint32_t ops[] = {DDP_OP_RELU_GRAD};
-    const ddp_node *n = low_node(w->p, add);
-
-    if (n->accumulate != 0 || !low_read_once(w, n->out[0])) return -1;
-    return low_find_reader(w, add, n->out[0], 0, ops, 1);
-}
-
-bool cpu_batch_norm_takes(const low_lowering *w, uint32_t node)
-{
-    const ddp_node *n = low_node(w->p, node);
-    int64_t relu = n->op == DDP_OP_RELU_GRAD ? (int64_t)node : n->op == DDP_OP_ADD ? relu_behind(w, node) : -1;
-
-    return relu >= 0 && norm_behind(w, node, low_node(w->p, (uint32_t)relu)->out[0]) >= 0;
-}
-
-static ddp_status finish_group(low_lowering *w, low_kernel *k)
-{
-    k->family = &cpu_family_batch_norm_grad.base;
-    low_matrix(w, k->in[G_X], &k->rows, &k->cols);
-    k->writes_grad = 1u << G_DW | 1u << G_DB;
-    k->scratch_bytes = (uint64_t)k->cols * (2 * sizeof(double) + 3 * sizeof(float));
-    if (k->out[G_MASKED] >= 0) {
-        low_may_replace(k, k->out[G_MASKED], k->in[G_DY]);
-        low_may_replace(k, k->out[G_DX], k->in[G_X]);
-    } else {
-        low_may_replace(k, k->out[G_DX], k->in[G_DY]);
-        low_may_replace(k, k->out[G_DX], k->in[G_X]);
-    }
-    return DDP_OK;
-}
-
-/* `node` is the add or the gradient of the relu that cpu_batch_norm_takes has found. */
-ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
-{
-    const ddp_node *n = low_node(w->p, node), *norm;
-    int64_t relu = n->op == DDP_OP_ADD ? relu_behind(w, node) : (int64_t)node;
-    int64_t behind = relu >= 0 ? norm_behind(w, node, low_node(w->p, (uint32_t)relu)->out[0]) : -1;
-    int32_t masked, more = n->op == DDP_OP_ADD ? n->in[1] : -1, dy = n->in[0];
-
-    if (behind < 0) return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no batch norm behind \"%s\"", k->layer);
-    norm = low_node(w->p, (uint32_t)behind);
-    masked = low_node(w->p, (uint32_t)relu)->out[0];
-    if (n->op == DDP_OP_ADD) {
-        w->inner[n->out[0]] = true;
-        low_take(w, k, (uint32_t)relu);
-    }
-    low_take(w, k, (uint32_t)behind);
-    for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
-        k->in[i] = i < norm->in_count ? norm->in[i] : -1;
-        k->out[i] = i < norm->out_count ? norm->out[i] : -1;
-    }
-    k->in[G_DY] = dy;
-    k->in[G_MORE] = more;
-    k->in[G_REF] = low_node(w->p, (uint32_t)relu)->in[1];
-    if (low_read_once(w, masked))
-        w->inner[masked] = true;
-    else
-        k->out[G_MASKED] = masked;
-    k->name = n->op == DDP_OP_ADD ? "add+relu_grad+batch_norm_grad" : "relu_grad+batch_norm_grad";
-    return finish_group(w, k);
-}
+enum { G_DY = LOW_NORM_DY, G_X = LOW_NORM_GRAD_X, G_W = LOW_NORM_GRAD_W, G_MEAN = LOW_NORM_GRAD_MEAN };
+enum { G_INVSTD = LOW_NORM_GRAD_INVSTD, G_MORE = LOW_NORM_MORE, G_REF = LOW_NORM_REF };
+enum { G_DX = LOW_NORM_DX, G_DW = LOW_NORM_DW, G_DB = LOW_NORM_DB, G_MASKED = LOW_NORM_MASKED };
 
 static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
     (void)err;
-    return finish_group(w, k);
+    low_norm_grad_finish(w, k);
+    k->scratch_bytes = (uint64_t)k->cols * (2 * sizeof(double) + 3 * sizeof(float));
+    return DDP_OK;
+}
+
+ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    low_norm_grad_join(w, k, node);
+    k->family = &cpu_family_batch_norm_grad.base;
+    return group_gradient(w, k, node, err);
 }
 
 /* Where the gradient that reaches the batch norm is read from in the second pass. */

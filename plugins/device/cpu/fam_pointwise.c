@@ -17,7 +17,7 @@ static ddp_status group_pointwise(low_lowering *w, low_kernel *k, uint32_t node,
     const ddp_node *n = low_node(w->p, node);
 
     if (n->op == DDP_OP_RELU && cpu_pool_takes_relu(w, node)) return cpu_pool_group_relu(w, k, node, err);
-    if (cpu_batch_norm_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
+    if (low_norm_grad_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
     if (n->op == DDP_OP_ADD && cpu_join_layer_norm(w, k, node)) return DDP_OK;
     k->kind = n->op;
     k->cols = low_value(w->p, k->out[0])->elements;
@@ -69,7 +69,7 @@ static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, 
     bool linear = n->op == DDP_OP_LINEAR_GRAD_BIAS, alone = linear || n->op == DDP_OP_CONV2D_GRAD_BIAS;
     int64_t bias;
 
-    if (cpu_batch_norm_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
+    if (low_norm_grad_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
     if (linear) { /* over its last dimension */
         k->plain = true;
         k->cols = low_last_dim(low_value(w->p, k->in[0]));

@@ -6,7 +6,7 @@ CPU_KERNEL_SOURCES = plugins/device/cpu/kernels.h plugins/device/cpu/kernels.c p
 	plugins/device/cpu/kernels_avx2.c plugins/device/cpu/kernels_avx512.c
 EXTRA_DIST += plugins/device/cpu/image_body.h plugins/device/cpu/winograd_body.h
 CPU_KERNEL_SOURCES += plugins/device/cpu/image.h plugins/device/cpu/loops.h
-DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c
+DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c plugins/device/common/norm.c
 CPU_KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
 if WITH_DNNL
 plugin_LTLIBRARIES += device_cpu.la

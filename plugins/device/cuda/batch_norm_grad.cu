@@ -180,30 +180,9 @@ static cudaError_t start_gradient(cudaStream_t s, gradient g, int64_t rows, int6
     });
 }
 
-cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
-                               const float *invstd, cu_view dx, float *dw, float *db, int64_t rows, int64_t c,
-                               bool add_x, bool add_w, bool add_b, void *scratch)
-{
-    const cu_view none = {NULL, CU_F32};
-
-    return cu_batch_norm_grad_joined(s, dy, none, none, none, x, w, mean, invstd, dx, dw, db, rows, c, add_x, add_w,
-                                     add_b, scratch);
-}
-
-cudaError_t cu_batch_norm_grad_relu(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
-                                    const float *invstd, cu_view dx, float *dw, float *db, int64_t rows, int64_t c,
-                                    bool add_x, bool add_w, bool add_b, void *scratch, cu_view y)
-{
-    const cu_view none = {NULL, CU_F32};
-
-    return cu_batch_norm_grad_joined(s, dy, none, y, none, x, w, mean, invstd, dx, dw, db, rows, c, add_x, add_w, add_b,
-                                     scratch);
-}
-
-cudaError_t cu_batch_norm_grad_joined(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
-                                      const float *w, const float *mean, const float *invstd, cu_view dx, float *dw,
-                                      float *db, int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b,
-                                      void *scratch)
+cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
+                               const float *w, const float *mean, const float *invstd, cu_view dx, float *dw, float *db,
+                               int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b, void *scratch)
 {
     const gradient g = {dy, more, y, masked, x, dx, w, mean, invstd, dw, db, {}, add_x, add_w, add_b};
 

@@ -58,6 +58,7 @@ struct ddp_device {
     int ordinal;
     bool half; /* precision bf16 */
     bool stochastic, graphs;
+    bool told_slow; /* that something of bf16 is computed on f32 cores */
     cudaStream_t streams[DDP_QUEUE_COUNT];
     cudaEvent_t *events;
     uint32_t event_count;
@@ -141,6 +142,8 @@ extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_famil
     cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad;
 /* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
 bool cu_join_layer_norm(low_lowering *w, low_kernel *k, uint32_t add);
+/* fam_batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
+ddp_status cu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 /* fam_attention.c: at close */
 void cu_attentions_free(ddp_device *d);
 
@@ -179,6 +182,8 @@ static inline const ddp_attrs *cu_attrs(const cu_call *c, uint32_t node)
 {
     return &low_node(c->program, c->k->nodes[node])->attrs;
 }
+/* One warning a device that `what` of a layer, in bf16, has to do without tensor cores. fam_attention.c */
+void cu_tell_slow(ddp_device *d, const char *what, const char *layer, const char *why);
 /* What starting a kernel said. */
 ddp_status cu_started(const cu_call *c, cudaError_t result, ddp_err *err);
 

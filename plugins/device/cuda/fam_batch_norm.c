@@ -1,64 +1,21 @@
-/* fam_batch_norm.c -- batch norm and its gradient:
- *   batch_norm + add + relu   what stands between it and the next convolution, in its second pass over x */
+/* fam_batch_norm.c -- batch norm and its gradient, with what stands between it and the next convolution: ../common/norm.c. */
 #include "cu.h"
 
-enum { X, W, B, RUNNING_MEAN, RUNNING_VAR, OTHER };  /* forward: in; OTHER: is added */
-enum { Y, MEAN, INVSTD };                            /* forward: out; Y: of the last node taken */
-enum { DY, GRAD_X, GRAD_W, GRAD_MEAN, GRAD_INVSTD }; /* gradient: in */
-enum { DX, DW, DB };                                 /* gradient: out */
+enum { X = LOW_NORM_X, W = LOW_NORM_W, B = LOW_NORM_B, RUNNING_MEAN = LOW_NORM_RUNNING_MEAN };
+enum { RUNNING_VAR = LOW_NORM_RUNNING_VAR, OTHER = LOW_NORM_OTHER };
+enum { Y = LOW_NORM_Y, MEAN = LOW_NORM_MEAN, INVSTD = LOW_NORM_INVSTD };
+enum { DY = LOW_NORM_DY, GRAD_X = LOW_NORM_GRAD_X, GRAD_W = LOW_NORM_GRAD_W, GRAD_MEAN = LOW_NORM_GRAD_MEAN };
+enum { GRAD_INVSTD = LOW_NORM_GRAD_INVSTD, MORE = LOW_NORM_MORE, REF = LOW_NORM_REF };
+enum { DX = LOW_NORM_DX, DW = LOW_NORM_DW, DB = LOW_NORM_DB, MASKED = LOW_NORM_MASKED };
 
-/* ---- forward: what joins -------------------------------------------------------------------------------------------- */
-static int64_t free_reader(const low_lowering *w, uint32_t from, int32_t v, uint32_t op, uint32_t *slot)
-{
-    for (*slot = 0; *slot < (op == DDP_OP_ADD ? 2u : 1u); (*slot)++) {
-        int64_t node = low_find_reader(w, from, v, *slot, &op, 1);
-        if (node >= 0) return node;
-    }
-    return -1;
-}
-
-/* The same batch norm used again in between: its running statistics move in program order. */
-static bool used_between(const low_lowering *w, const low_kernel *k, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = from + 1; i < to; i++) {
-        const ddp_node *n = low_node(w->p, i);
-        if (n->op == DDP_OP_BATCH_NORM &&
-            (n->in[RUNNING_MEAN] == k->in[RUNNING_MEAN] || n->in[RUNNING_VAR] == k->in[RUNNING_VAR]))
-            return true;
-    }
-    return false;
-}
-
-static bool may_pass(const low_lowering *w, const low_kernel *k)
-{
-    return low_read_once(w, k->out[Y]) && low_value(w->p, k->out[Y])->kind == DDP_VALUE_ACT;
-}
-
-static bool take_add(low_lowering *w, low_kernel *k, uint32_t node)
-{
-    uint32_t slot;
-    int64_t add = may_pass(w, k) ? free_reader(w, node, k->out[Y], DDP_OP_ADD, &slot) : -1;
-    const ddp_node *n = add >= 0 ? low_node(w->p, (uint32_t)add) : NULL;
-
-    if (n == NULL || n->accumulate != 0 || used_between(w, k, node, (uint32_t)add)) return false;
-    if (low_value(w->p, n->out[0])->kind != DDP_VALUE_ACT) return false;
-    w->inner[k->out[Y]] = true;
-    k->in[OTHER] = n->in[1 - slot];
-    k->out[Y] = n->out[0];
-    low_take_and_move(w, k, (uint32_t)add);
-    return true;
-}
-
+/* ---- forward -------------------------------------------------------------------------------------------------------- */
 static bool take_relu(low_lowering *w, low_kernel *k, uint32_t node)
 {
-    uint32_t slot;
-    int64_t relu = may_pass(w, k) ? free_reader(w, node, k->out[Y], DDP_OP_RELU, &slot) : -1;
+    int64_t relu = low_norm_relu(w, k, node);
 
     if (relu < 0) return false;
-    w->inner[k->out[Y]] = true;
-    k->out[Y] = low_node(w->p, (uint32_t)relu)->out[0];
+    low_norm_take_relu(w, k, (uint32_t)relu);
     k->act = CU_ACT_RELU;
-    low_take(w, k, (uint32_t)relu);
     return true;
 }
 
@@ -70,14 +27,12 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     bool add;
 
     low_matrix(w, k->in[X], &k->rows, &k->cols);
-    if (n->attrs.batch_norm.training && k->rows < 2)
-        return low_refuse(w, n, "one value per channel has no variance; train with larger batches or images", err);
-    add = take_add(w, k, node);
+    add = low_norm_take_add(w, k, node);
     k->name = names[add][take_relu(w, k, node)];
     k->kind = n->attrs.batch_norm.training;
     k->scratch_bytes = cu_batch_norm_scratch(k->rows, k->cols);
     low_may_replace(k, k->out[Y], k->in[X]);
-    return DDP_OK;
+    return low_norm_check(w, k, n, err);
 }
 
 static ddp_status run_forward(const cu_call *c, ddp_err *err)
@@ -100,11 +55,16 @@ static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, 
 {
     (void)node;
     (void)err;
-    low_matrix(w, k->in[GRAD_X], &k->rows, &k->cols);
-    k->writes_grad = 1u << DW | 1u << DB;
+    low_norm_grad_finish(w, k);
     k->scratch_bytes = cu_batch_norm_grad_scratch(k->rows, k->cols);
-    low_may_replace(k, k->out[DX], k->in[DY]);
     return DDP_OK;
+}
+
+ddp_status cu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    low_norm_grad_join(w, k, node);
+    k->family = &cu_family_batch_norm_grad.base;
+    return group_gradient(w, k, node, err);
 }
 
 static ddp_status run_gradient(const cu_call *c, ddp_err *err)
@@ -112,9 +72,10 @@ static ddp_status run_gradient(const cu_call *c, ddp_err *err)
     const low_kernel *k = c->k;
 
     return cu_started(c,
-                      cu_batch_norm_grad(c->stream, c->in[DY], c->in[GRAD_X], c->in[GRAD_W].at, c->in[GRAD_MEAN].at,
-                                         c->in[GRAD_INVSTD].at, c->out[DX], c->out[DW].at, c->out[DB].at, k->rows,
-                                         k->cols, false, cu_adds(c, DW), cu_adds(c, DB), c->scratch),
+                      cu_batch_norm_grad(c->stream, c->in[DY], c->in[MORE], c->in[REF], c->out[MASKED], c->in[GRAD_X],
+                                         c->in[GRAD_W].at, c->in[GRAD_MEAN].at, c->in[GRAD_INVSTD].at, c->out[DX],
+                                         c->out[DW].at, c->out[DB].at, k->rows, k->cols, false, cu_adds(c, DW),
+                                         cu_adds(c, DB), c->scratch),
                       err);
 }
 

@@ -21,6 +21,7 @@ const cu_family cu_family_act = {.base.group = group_act, .run = run_act};
 /* ---- their gradients: dy, what was kept -> dx ------------------------------------------------------------------------- */
 static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
+    if (low_norm_grad_takes(w, node)) return cu_batch_norm_group(w, k, node, err);
     k->writes_grad = 1;
     (void)group_act(w, k, node, err);
     low_may_replace(k, k->out[0], k->in[1]);
@@ -38,7 +39,7 @@ const cu_family cu_family_act_grad = {.base.group = group_act_grad, .run = run_a
 /* ---- add ------------------------------------------------------------------------------------------------------------ */
 static ddp_status group_add(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    (void)err;
+    if (low_norm_grad_takes(w, node)) return cu_batch_norm_group(w, k, node, err);
     if (cu_join_layer_norm(w, k, node)) return DDP_OK;
     k->cols = low_value(w->p, k->out[0])->elements;
     k->writes_grad = 1;

@@ -135,21 +135,13 @@ size_t cu_batch_norm_scratch(int64_t rows, int64_t c);
 cudaError_t cu_batch_norm(cudaStream_t s, cu_view x, const float *w, const float *b, float *running_mean,
                           float *running_var, cu_view residual, cu_view y, float *mean, float *invstd, int64_t rows,
                           int64_t c, double eps, double momentum, bool training, bool relu, void *scratch);
-/* dw, db NULL: not wanted. dx may be dy. */
+/* The gradient is that of dy + more (absent: dy), 0 where y (absent: nowhere) is 0, which is relu's output; it is kept in masked
+ * (absent: not kept) for a residual's branch. dw, db NULL: not wanted. masked may be dy or more; dx may be any of the arrays read but
+ * masked. */
 size_t cu_batch_norm_grad_scratch(int64_t rows, int64_t c);
-cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
-                               const float *invstd, cu_view dx, float *dw, float *db, int64_t rows, int64_t c,
-                               bool add_x, bool add_w, bool add_b, void *scratch);
-/* The same for the gradient behind y = relu(batch norm (+ residual)): dy counts where y (absent: everywhere) is not 0. */
-cudaError_t cu_batch_norm_grad_relu(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
-                                    const float *invstd, cu_view dx, float *dw, float *db, int64_t rows, int64_t c,
-                                    bool add_x, bool add_w, bool add_b, void *scratch, cu_view y);
-/* The same where a residual joins: the gradient is dy + more (absent: dy), 0 where y (absent: nowhere) is 0, and is kept in masked
- * (absent: not kept) for the residual's branch. masked may be dy or more; dx may be any of the arrays read but masked. */
-cudaError_t cu_batch_norm_grad_joined(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
-                                      const float *w, const float *mean, const float *invstd, cu_view dx, float *dw,
-                                      float *db, int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b,
-                                      void *scratch);
+cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
+                               const float *w, const float *mean, const float *invstd, cu_view dx, float *dw, float *db,
+                               int64_t rows, int64_t c, bool add_x, bool add_w, bool add_b, void *scratch);
 /* x of shape `in` -> y (n, oh, ow, c). A NaN is the largest. */
 cudaError_t cu_max_pool(cudaStream_t s, cu_view x, cu_view y, cu_image in, cu_window w, int64_t oh, int64_t ow);
 /* Of equal values the first in the window, row by row, gets it. */
