@@ -5,8 +5,9 @@
 static ddp_status plain(ddp_communicator *c, ddp_collective fn, const ddp_coll *a, ddp_err *err)
 {
     ddp_work *work = NULL;
+    ddp_status st = fn(c->comm, a, &work, err);
 
-    return ddp_queue_finish(c, fn(c->comm, a, &work, err), work, err);
+    return ddp_queue_finish(c, st, work, err);
 }
 
 /* A broadcast from each rank in turn into its part of recv. */

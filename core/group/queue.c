@@ -1,8 +1,17 @@
 /* group/queue.c -- "ddp-queue", the thread of a communicator that makes every call of the backend plugin but comm_abort: it
  * opens the backend and connects, runs the queued tasks in order, and closes. What submits and waits is comm.c.
  *
- * An error is final: the first one ends its ticket and all later ones, because the ranks no longer agree on what is next. */
+ * An error is final: the first one ends its ticket and all later ones, because the ranks no longer agree on what is next.
+ *
+ * What is left in a stream is watched while the thread has nothing else to do: its owner may stand in a wait for that stream, which
+ * has no deadline. */
 #include "group/queue.h"
+
+enum {
+    WATCH_MS = 100,
+    CAUSE_MS =
+        500 /* what breaks is often the echo of a rank that has died: so long the control plane gets to name it */
+};
 
 const char *ddp_queue_what(const ddp_queue_slot *s)
 {
@@ -42,12 +51,93 @@ static ddp_status finish_work(ddp_communicator *c, ddp_work *work, ddp_err *err)
     return st;
 }
 
+/* ---- works that are left in a stream ------------------------------------------------------------------------------------- */
+static void forget(ddp_communicator *c, ddp_left_work *left)
+{
+    if (left->work != NULL) c->ops->work_free(left->work);
+    left->work = NULL;
+}
+
+static void keep(ddp_communicator *c, ddp_work *work)
+{
+    uint64_t ticket = atomic_load(&c->done) + 1;
+    const ddp_queue_slot *s = &c->ring[ticket % DDP_QUEUE_RING];
+    ddp_left_work *at = &c->left[c->left[0].work != NULL];
+
+    forget(c, at);
+    *at = (ddp_left_work){.work = work,
+                          .what = ddp_queue_what(s),
+                          .ticket = ticket,
+                          .bytes = ddp_queue_bytes(s),
+                          .since_ns = ddp_now_ns()};
+}
+
 static ddp_status leave_in_stream(ddp_communicator *c, ddp_work *work, void *stream, ddp_err *err)
 {
     ddp_status st = c->ops->work_stream_wait(work, stream, err);
 
-    c->ops->work_free(work);
+    if (st == DDP_OK)
+        keep(c, work);
+    else
+        c->ops->work_free(work);
     return st;
+}
+
+/* DDP_IN_PROGRESS: there is one, within its limit, which runs from when the one before was seen to have ended. */
+static ddp_status look(ddp_communicator *c, ddp_err *err)
+{
+    const ddp_left_work *first = &c->left[0];
+    ddp_status st;
+
+    while ((st = c->ops->work_test(first->work, err)) == DDP_OK) {
+        forget(c, &c->left[0]);
+        c->left[0] = c->left[1];
+        c->left[0].since_ns = ddp_now_ns();
+        c->left[1].work = NULL;
+        if (first->work == NULL) return DDP_OK;
+    }
+    if (st != DDP_IN_PROGRESS)
+        return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", first->what, (unsigned long long)first->ticket,
+                                first->bytes, c->rank);
+    if (ddp_now_ns() - first->since_ns < c->step_timeout_ns) return DDP_IN_PROGRESS;
+    (void)ddp_fail(err, DDP_ERR_TIMEOUT,
+                   "%s %llu of %zu bytes on rank %d did not end within %g s: another rank is stuck, or raise [group] "
+                   "step_timeout",
+                   first->what, (unsigned long long)first->ticket, first->bytes, c->rank,
+                   (double)c->step_timeout_ns * 1e-9);
+    err->rank = c->rank;
+    return err->status;
+}
+
+/* `lock` held on entry and return: ends the run, and with it the communicator, so that streams go on. */
+static void end_run(ddp_communicator *c, const ddp_err *err)
+{
+    int64_t limit = ddp_now_ns() + (int64_t)CAUSE_MS * 1000000;
+
+    if (c->failed == 0) {
+        c->failed = c->submitted + 1;
+        c->cause = *err;
+    }
+    while (err->status != DDP_ERR_TIMEOUT && !c->run_failed && !c->stop && ddp_now_ns() < limit)
+        (void)ddp_cond_wait_until(&c->work, &c->lock, DDP_MIN_OF(limit, ddp_now_ns() + 20 * INT64_C(1000000)));
+    if (c->run_failed) return;
+    pthread_mutex_unlock(&c->lock);
+    ddp_group_abort(c->group, err->status == DDP_ERR_TIMEOUT ? DDP_EXIT_TIMEOUT : DDP_EXIT_PEER, err->msg);
+    pthread_mutex_lock(&c->lock);
+}
+
+/* The thread has nothing to do; `lock` held on entry and return. */
+static void watch(ddp_communicator *c)
+{
+    ddp_err err = {.status = DDP_OK};
+    ddp_status st;
+
+    pthread_mutex_unlock(&c->lock);
+    st = look(c, &err);
+    if (st != DDP_OK && st != DDP_IN_PROGRESS)
+        for (int i = 0; i < 2; i++) forget(c, &c->left[i]);
+    pthread_mutex_lock(&c->lock);
+    if (st != DDP_OK && st != DDP_IN_PROGRESS) end_run(c, &err);
 }
 
 ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)
@@ -117,9 +207,13 @@ static void run_tasks(ddp_communicator *c)
         ddp_err err = {.status = DDP_OK};
 
         while (c->done == c->submitted && !c->stop) {
+            bool left = c->left[0].work != NULL && !c->abandoned, called;
+
             c->idle = true;
-            pthread_cond_wait(&c->work, &c->lock);
+            called =
+                ddp_cond_wait_until(&c->work, &c->lock, left ? ddp_now_ns() + (int64_t)WATCH_MS * 1000000 : INT64_MAX);
             c->idle = false;
+            if (left && !called && c->done == c->submitted && !c->stop) watch(c);
         }
         if (c->done == c->submitted) return;
         s = &c->ring[(c->done + 1) % DDP_QUEUE_RING];
@@ -165,6 +259,7 @@ static void close_backend(ddp_communicator *c)
     pthread_mutex_lock(&c->abort_lock);
     c->comm = NULL;
     pthread_mutex_unlock(&c->abort_lock);
+    for (int i = 0; i < 2; i++) forget(c, &c->left[i]);
     c->ops->comm_destroy(comm);
     c->ops->close(c->backend);
 }

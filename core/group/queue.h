@@ -21,6 +21,15 @@ typedef struct ddp_queue_slot {
     uint32_t rank; /* DDP_TASK_PEER */
 } ddp_queue_slot;
 
+/* A work that was left in a stream, where no wait has a deadline for it. */
+typedef struct ddp_left_work {
+    ddp_work *work; /* NULL: none */
+    const char *what;
+    uint64_t ticket;
+    size_t bytes;
+    int64_t since_ns;
+} ddp_left_work;
+
 struct ddp_communicator {
     ddp_group *group;
     ddp_loaded *loaded;
@@ -52,6 +61,7 @@ struct ddp_communicator {
     ddp_err alloc_err;
     void *allocated;
     void *stream;                        /* queue thread: that the task in hand is left in; NULL: it is waited for */
+    ddp_left_work left[2];               /* queue thread: one that may not have ended, and the newest behind it */
     ddp_hook_group table;                /* set before the thread begins, whose its functions are */
     ddp_queue_slot ring[DDP_QUEUE_RING]; /* by ticket */
 };

@@ -217,6 +217,9 @@ static cudaError_t release(void *p, bool on_device, const char *call)
 using namespace cuda_double;
 
 extern "C" {
+void cuda_double_open(void) { open_memory(); }
+void cuda_double_close(void) { close_memory(); }
+
 int cuda_double_is_device(const void *p, size_t bytes)
 {
     guard held(lock);

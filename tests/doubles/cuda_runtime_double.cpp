@@ -18,6 +18,7 @@ size_t memory_bytes = static_cast<size_t>(8) << 30;
 thread_local int current_device;
 static thread_local cudaError_t last_error = cudaSuccess;
 static uint64_t fail_at;
+static int driver_version = CUDART_VERSION;
 static char first_misuse[256];
 static std::set<std::pair<int, int>> peers;
 
@@ -97,7 +98,7 @@ bool fails(void)
 
 cudaError_t usable(void)
 {
-    if (device_count < 0) return cudaErrorInsufficientDriver;
+    if (device_count < 0 || driver_version / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;
     return device_count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 
@@ -149,6 +150,13 @@ void cuda_double_devices(int count)
     device_count = count;
 }
 
+void cuda_double_driver(int version)
+{
+    guard held(lock);
+
+    driver_version = version == 0 ? CUDART_VERSION : version;
+}
+
 void cuda_double_memory(size_t bytes)
 {
     guard held(lock);
@@ -161,6 +169,20 @@ void cuda_double_fail_at(uint64_t n)
     guard held(lock);
 
     fail_at = n;
+}
+
+int cuda_double_fails(void)
+{
+    guard held(lock);
+
+    return fails();
+}
+
+void cuda_double_misused(const char *what)
+{
+    guard held(lock);
+
+    (void)misused(cudaErrorInvalidValue, "%s", what);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------------------------------- */
@@ -232,7 +254,7 @@ cudaError_t cudaDriverGetVersion(int *version)
 {
     guard held(lock);
 
-    *version = device_count < 0 ? 0 : CUDART_VERSION;
+    *version = device_count < 0 ? 0 : driver_version;
     return cudaSuccess;
 }
 

@@ -278,6 +278,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     *out = nullptr;
     if (e != cudaSuccess) return said(e);
     counts.events++;
+    if ((flags & cudaEventDisableTiming) == 0) counts.timed++;
     *out = new CUevent_st{current_device, flags, std::make_shared<event_state>()};
     return cudaSuccess;
 }

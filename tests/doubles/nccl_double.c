@@ -1,161 +1,99 @@
-/* nccl_double.c -- the half of the double that stands in for NCCL: communicators, their groups and their end. What a kernel
- * does is in nccl_double_kernels.c. Communicators are non-blocking, as the backend asks for them. */
-#include "nccl_double_comm.h"
+/* nccl_double.c -- of the double of NCCL: the library's functions. Communicators are non-blocking, as the backend asks for them, and
+ * their state moves when it is looked at. */
+#include "nccl_double_parts.h"
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-pthread_mutex_t double_world = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t double_moved = PTHREAD_COND_INITIALIZER;
-static double_clique *cliques;
+nccl_double_control double_control = {.launch_polls = 2, .async_rank = -1};
+static pthread_mutex_t world = PTHREAD_MUTEX_INITIALIZER; /* all communicators, but what is atomic */
 static struct ncclComm *alive;
-static unsigned ids;
 
 static _Thread_local int depth;
 static _Thread_local double_op *group_first, *group_last;
 static _Thread_local struct ncclComm *group_comm;
 static _Thread_local cudaStream_t group_stream;
 
-/* ---- communicators; double_world held in all of this --------------------------------------------------------------- */
+DOUBLE_EXPORT nccl_double_control *nccl_double(void);
+nccl_double_control *nccl_double(void) { return &double_control; }
+
+/* ---- communicators; `world` held in all of this ---------------------------------------------------------------------- */
 static bool known(ncclComm_t comm, const char *what)
 {
     for (struct ncclComm *c = alive; c != NULL; c = c->next)
         if (c == comm) return true;
-    double_misuse(what);
+    cuda_double_misused(what);
     return false;
 }
 
-static void leave_clique(double_clique *q)
-{
-    if (--q->references > 0) return;
-    for (double_clique **at = &cliques; *at != NULL; at = &(*at)->next)
-        if (*at == q) {
-            *at = q->next;
-            break;
-        }
-    double_forget_meetings(q);
-    free(q);
-}
-
-void double_let_go(ncclComm_t c)
+/* Its last user may be a kernel that has not left yet. */
+static void let_go(ncclComm_t c)
 {
     if (--c->references > 0) return;
-    leave_clique(c->clique);
+    double_link_leave(c->link, c->world);
     free(c);
 }
 
-static double_clique *join_clique(const ncclUniqueId *id, int world)
+static void forget_ops(double_op *ops)
 {
-    double_clique *q;
-    unsigned number;
-
-    memcpy(&number, id->internal, sizeof(number));
-    for (q = cliques; q != NULL && q->number != number; q = q->next) continue;
-    if (q == NULL) {
-        q = calloc(1, sizeof(*q));
-        q->number = number;
-        q->world = world;
-        q->next = cliques;
-        cliques = q;
+    while (ops != NULL) {
+        double_op *next = ops->next;
+        free(ops);
+        ops = next;
     }
-    if (q->world != world) double_misuse("ranks that do not agree on how many they are");
-    q->references++;
-    q->joined++;
-    return q;
 }
 
-DOUBLE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+static void forget_kernel(double_kernel *k)
 {
-    if (double_fails()) return ncclSystemError;
-    memset(id, 0x77, sizeof(*id));
-    (void)pthread_mutex_lock(&double_world);
-    ids++;
-    memcpy(id->internal, &ids, sizeof(ids));
-    (void)pthread_mutex_unlock(&double_world);
-    return ncclSuccess;
+    k->comm->queued--;
+    let_go(k->comm);
+    forget_ops(k->ops);
+    free(k);
 }
 
-static void check_signals(void)
+static void stop_naming(ncclComm_t c)
 {
-    sigset_t now;
-
-    (void)pthread_sigmask(SIG_SETMASK, NULL, &now);
-    if (!sigismember(&now, SIGTERM) || !sigismember(&now, SIGCHLD))
-        double_misuse("the library was called with signals that its threads would get");
+    if (c->names) double_link_forget(&c->id);
+    c->names = false;
 }
 
-DOUBLE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id, int rank,
-                                                  ncclConfig_t *config)
+/* On the stream's thread. */
+static void run_kernel(void *arg)
 {
-    struct ncclComm *c;
+    double_kernel *k = arg;
 
-    if (double_fails()) return ncclSystemError;
-    check_signals();
-    if (config->blocking != 0) double_misuse("a communicator that blocks");
-    c = calloc(1, sizeof(*c));
-    c->rank = rank;
-    c->world = world;
-    c->references = 1;
-    c->phase = DOUBLE_JOINING;
-    (void)pthread_mutex_lock(&double_world);
-    c->clique = join_clique(&id, world);
-    c->next = alive;
-    alive = c;
-    (void)pthread_mutex_unlock(&double_world);
-    (void)atomic_fetch_add(&double_control.comms, 1);
-    (void)atomic_fetch_add(&double_control.inits, 1);
-    *out = c;
-    return ncclInProgress;
+    double_run(k);
+    (void)pthread_mutex_lock(&world);
+    forget_kernel(k);
+    (void)pthread_mutex_unlock(&world);
 }
 
-/* The communicator's state moves when it is looked at. */
 static ncclResult_t state_of(struct ncclComm *c)
 {
     if (atomic_load(&double_control.async_rank) == c->rank && c->phase != DOUBLE_JOINING)
         return (ncclResult_t)atomic_load(&double_control.async_error);
     switch (c->phase) {
     case DOUBLE_JOINING:
-        if (atomic_load(&double_control.init_hangs) || c->clique->joined < c->world) return ncclInProgress;
+        if (atomic_load(&double_control.init_hangs) || atomic_load(&c->link->joined) < c->world) return ncclInProgress;
+        stop_naming(c);
         if (atomic_load(&double_control.init_error)) return (ncclResult_t)atomic_load(&double_control.init_error);
         c->phase = DOUBLE_READY;
         return ncclSuccess;
     case DOUBLE_LAUNCHING:
         if (c->polls-- > 0) return ncclInProgress;
-        double_enqueue(c->launch_stream, double_run_kernel, c->launch);
+        (void)cudaLaunchHostFunc(c->launch_stream, run_kernel, c->launch);
         c->launch = NULL;
         c->phase = DOUBLE_READY;
         return ncclSuccess;
     case DOUBLE_FINALIZING:
-        if (atomic_load(&double_control.finalize_hangs) || c->queued > 0 || c->clique->finalized < c->world)
+        if (atomic_load(&double_control.finalize_hangs) || c->queued > 0 || atomic_load(&c->link->finalized) < c->world)
             return ncclInProgress;
         c->phase = DOUBLE_FINALIZED;
         return ncclSuccess;
     default: return ncclSuccess;
     }
-}
-
-DOUBLE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
-{
-    if (double_fails()) return ncclInternalError;
-    (void)pthread_mutex_lock(&double_world);
-    *state = known(comm, "ncclCommGetAsyncError of a communicator that is gone") ? state_of(comm) : ncclInvalidArgument;
-    (void)pthread_mutex_unlock(&double_world);
-    return ncclSuccess;
-}
-
-DOUBLE_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-    if (double_fails()) return ncclSystemError;
-    (void)pthread_mutex_lock(&double_world);
-    if (known(comm, "ncclCommFinalize of a communicator that is gone")) {
-        if (comm->phase != DOUBLE_READY) double_misuse("ncclCommFinalize of a communicator that is not ready");
-        comm->phase = DOUBLE_FINALIZING;
-        comm->clique->finalized++;
-    }
-    (void)pthread_mutex_unlock(&double_world);
-    (void)atomic_fetch_add(&double_control.finalizes, 1);
-    return ncclInProgress;
 }
 
 static void remove_comm(ncclComm_t comm)
@@ -165,36 +103,107 @@ static void remove_comm(ncclComm_t comm)
             *at = comm->next;
             break;
         }
-    if (comm->registrations > 0) double_misuse("a communicator that ends with registered memory");
+    if (comm->registrations > 0) cuda_double_misused("a communicator that ends with registered memory");
+    stop_naming(comm);
     (void)atomic_fetch_sub(&double_control.comms, 1);
-    double_let_go(comm);
+    let_go(comm);
+}
+
+/* ---- begin and end --------------------------------------------------------------------------------------------------- */
+DOUBLE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    return !cuda_double_fails() && double_link_name(id) ? ncclSuccess : ncclSystemError;
+}
+
+static void check_signals(void)
+{
+    sigset_t now;
+
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &now);
+    if (!sigismember(&now, SIGTERM) || !sigismember(&now, SIGCHLD))
+        cuda_double_misused("the library was called with signals that its threads would get");
+}
+
+/* Rank 0 is the one that made the id, as the backend has it. */
+DOUBLE_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank,
+                                                  ncclConfig_t *config)
+{
+    double_link *link = cuda_double_fails() ? NULL : double_link_join(&id, ranks);
+    struct ncclComm *c;
+
+    check_signals();
+    if (config->blocking != 0) cuda_double_misused("a communicator that blocks");
+    if (link == NULL) {
+        if (rank == 0) double_link_forget(&id);
+        return ncclSystemError;
+    }
+    c = calloc(1, sizeof(*c));
+    *c = (struct ncclComm){.link = link,
+                           .id = id,
+                           .rank = rank,
+                           .world = ranks,
+                           .references = 1,
+                           .phase = DOUBLE_JOINING,
+                           .names = rank == 0};
+    (void)pthread_mutex_lock(&world);
+    c->next = alive;
+    alive = c;
+    (void)pthread_mutex_unlock(&world);
+    (void)atomic_fetch_add(&link->joined, 1);
+    (void)atomic_fetch_add(&double_control.comms, 1);
+    (void)atomic_fetch_add(&double_control.inits, 1);
+    *out = c;
+    return ncclInProgress;
+}
+
+DOUBLE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
+{
+    if (cuda_double_fails()) return ncclInternalError;
+    (void)pthread_mutex_lock(&world);
+    *state = known(comm, "ncclCommGetAsyncError of a communicator that is gone") ? state_of(comm) : ncclInvalidArgument;
+    (void)pthread_mutex_unlock(&world);
+    return ncclSuccess;
+}
+
+DOUBLE_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    if (cuda_double_fails()) return ncclSystemError;
+    (void)pthread_mutex_lock(&world);
+    if (known(comm, "ncclCommFinalize of a communicator that is gone")) {
+        if (comm->phase != DOUBLE_READY) cuda_double_misused("ncclCommFinalize of a communicator that is not ready");
+        comm->phase = DOUBLE_FINALIZING;
+        (void)atomic_fetch_add(&comm->link->finalized, 1);
+    }
+    (void)pthread_mutex_unlock(&world);
+    (void)atomic_fetch_add(&double_control.finalizes, 1);
+    return ncclInProgress;
 }
 
 DOUBLE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    (void)pthread_mutex_lock(&double_world);
+    (void)pthread_mutex_lock(&world);
     if (known(comm, "ncclCommDestroy of a communicator that is gone")) {
-        if (comm->phase != DOUBLE_FINALIZED) double_misuse("ncclCommDestroy before the end of ncclCommFinalize");
+        if (comm->phase != DOUBLE_FINALIZED) cuda_double_misused("ncclCommDestroy before the end of ncclCommFinalize");
         remove_comm(comm);
     }
-    (void)pthread_mutex_unlock(&double_world);
+    (void)pthread_mutex_unlock(&world);
     (void)atomic_fetch_add(&double_control.destroys, 1);
     return ncclSuccess;
 }
 
+/* Kernels leave, wherever they stand; one that was not launched never is. */
 DOUBLE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    (void)pthread_mutex_lock(&double_world);
+    (void)pthread_mutex_lock(&world);
     if (known(comm, "ncclCommAbort of a communicator that is gone")) {
-        comm->aborted = true;
-        if (comm->launch != NULL) double_forget_kernel(comm->launch);
+        atomic_store(&comm->aborted, true);
+        if (comm->launch != NULL) forget_kernel(comm->launch);
         comm->launch = NULL;
         (void)atomic_fetch_sub(&double_control.registrations, comm->registrations);
         comm->registrations = 0;
         remove_comm(comm);
-        (void)pthread_cond_broadcast(&double_moved);
     }
-    (void)pthread_mutex_unlock(&double_world);
+    (void)pthread_mutex_unlock(&world);
     (void)atomic_fetch_add(&double_control.aborts, 1);
     return ncclSuccess;
 }
@@ -217,41 +226,68 @@ static ncclResult_t launch(struct ncclComm *c, double_op *ops, cudaStream_t stre
     return c->polls == 0 ? state_of(c) : ncclInProgress;
 }
 
+static bool reachable(const void *p, size_t bytes)
+{
+    return bytes == 0 || cuda_double_is_device(p, bytes) || cuda_double_is_host(p, bytes);
+}
+
+/* What is wrong with a call, or NULL. */
+static const char *wrong(ncclComm_t comm, cudaStream_t stream, const double_op *op)
+{
+    enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    int least = 0, greatest = 0, priority = 1;
+    size_t send, recv;
+
+    if (comm->phase != DOUBLE_READY) return "a collective before the one before was under way";
+    if (cudaStreamIsCapturing(stream, &capturing) != cudaSuccess || capturing != cudaStreamCaptureStatusNone)
+        return "a collective on a stream that is captured, or is not there";
+    (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (cudaStreamGetPriority(stream, &priority) != cudaSuccess || priority != greatest)
+        return "a collective on a stream that is not of the highest priority";
+    double_extents(comm, op, &send, &recv);
+    if (!reachable(op->send, send) || !reachable(op->recv, recv)) return "a collective with memory that no GPU reaches";
+    return NULL;
+}
+
+static void append_to_group(ncclComm_t comm, cudaStream_t stream, double_op *o)
+{
+    if (group_first == NULL)
+        group_first = o;
+    else
+        group_last->next = o;
+    group_last = o;
+    group_comm = comm;
+    group_stream = stream;
+}
+
 static ncclResult_t append(ncclComm_t comm, cudaStream_t stream, double_op op)
 {
-    ncclResult_t r = ncclSuccess;
-    double_op *o;
+    ncclResult_t r = ncclInvalidArgument;
 
-    if (double_fails()) return ncclInvalidArgument;
+    if (cuda_double_fails()) return r;
     check_signals();
-    (void)pthread_mutex_lock(&double_world);
-    if (!known(comm, "a collective of a communicator that is gone")) r = ncclInvalidArgument;
-    if (r == ncclSuccess && comm->phase != DOUBLE_READY) {
-        double_misuse("a collective before the one before was under way");
-        r = ncclInvalidArgument;
-    }
-    if (r == ncclSuccess) {
-        o = malloc(sizeof(*o));
-        *o = op;
-        if (depth == 0) {
-            r = launch(comm, o, stream);
+    (void)pthread_mutex_lock(&world);
+    if (known(comm, "a collective of a communicator that is gone")) {
+        const char *what = wrong(comm, stream, &op);
+        if (what != NULL) {
+            cuda_double_misused(what);
         } else {
-            if (group_first == NULL)
-                group_first = o;
+            double_op *o = malloc(sizeof(*o));
+            *o = op;
+            r = ncclSuccess;
+            if (depth == 0)
+                r = launch(comm, o, stream);
             else
-                group_last->next = o;
-            group_last = o;
-            group_comm = comm;
-            group_stream = stream;
+                append_to_group(comm, stream, o);
         }
     }
-    (void)pthread_mutex_unlock(&double_world);
+    (void)pthread_mutex_unlock(&world);
     return r;
 }
 
 DOUBLE_EXPORT ncclResult_t ncclGroupStart(void)
 {
-    if (double_fails()) return ncclInternalError;
+    if (cuda_double_fails()) return ncclInternalError;
     depth++;
     return ncclSuccess;
 }
@@ -259,19 +295,19 @@ DOUBLE_EXPORT ncclResult_t ncclGroupStart(void)
 DOUBLE_EXPORT ncclResult_t ncclGroupEnd(void)
 {
     double_op *ops = group_first;
-    bool failed = double_fails();
+    bool failed = cuda_double_fails();
     ncclResult_t r = failed ? ncclSystemError : ncclSuccess;
 
-    if (depth-- != 1) double_misuse("groups that are not paired");
+    if (depth-- != 1) cuda_double_misused("groups that are not paired");
     group_first = NULL;
     (void)atomic_fetch_add(&double_control.groups, 1);
     if (ops == NULL) return r;
-    (void)pthread_mutex_lock(&double_world);
+    (void)pthread_mutex_lock(&world);
     if (failed)
-        double_forget_ops(ops);
+        forget_ops(ops);
     else
         r = launch(group_comm, ops, group_stream);
-    (void)pthread_mutex_unlock(&double_world);
+    (void)pthread_mutex_unlock(&world);
     return r;
 }
 
@@ -324,27 +360,21 @@ DOUBLE_EXPORT ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t typ
 /* ---- memory and words ------------------------------------------------------------------------------------------------ */
 DOUBLE_EXPORT ncclResult_t ncclMemAlloc(void **out, size_t bytes)
 {
-    if (double_fails()) return ncclUnhandledCudaError;
-    *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    memset(*out, 0x5a, bytes);
-    (void)atomic_fetch_add(&double_control.memory, 1);
-    return ncclSuccess;
+    return cudaMalloc(out, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 DOUBLE_EXPORT ncclResult_t ncclMemFree(void *p)
 {
-    free(p);
-    (void)atomic_fetch_sub(&double_control.memory, 1);
-    return ncclSuccess;
+    return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 DOUBLE_EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)
 {
     (void)bytes;
-    if (double_fails()) return ncclInternalError;
-    (void)pthread_mutex_lock(&double_world);
+    if (cuda_double_fails()) return ncclInternalError;
+    (void)pthread_mutex_lock(&world);
     if (known(comm, "ncclCommRegister with a communicator that is gone")) comm->registrations++;
-    (void)pthread_mutex_unlock(&double_world);
+    (void)pthread_mutex_unlock(&world);
     (void)atomic_fetch_add(&double_control.registrations, 1);
     *handle = p;
     return ncclSuccess;
@@ -353,9 +383,9 @@ DOUBLE_EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size
 DOUBLE_EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
     (void)handle;
-    (void)pthread_mutex_lock(&double_world);
+    (void)pthread_mutex_lock(&world);
     if (known(comm, "ncclCommDeregister with a communicator that is gone")) comm->registrations--;
-    (void)pthread_mutex_unlock(&double_world);
+    (void)pthread_mutex_unlock(&world);
     (void)atomic_fetch_sub(&double_control.registrations, 1);
     return ncclSuccess;
 }

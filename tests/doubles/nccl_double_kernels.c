@@ -1,39 +1,12 @@
-/* nccl_double_kernels.c -- what the double's collectives do, on the threads of the ranks' streams: they wait for each other,
- * then one of them moves the data of all. A rank that is aborted leaves at once and touches no memory any more. */
-#include "nccl_double_comm.h"
-#include <stdint.h>
+/* nccl_double_kernels.c -- of the double of NCCL: what collectives do, on the threads of the ranks' streams. Every one is messages
+ * to and from the other ranks, and then, where it reduces, a sum in the order of the ranks, in double, which is the same on all. */
+#include "nccl_double_parts.h"
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-struct double_meeting {
-    unsigned long sequence;
-    int arrived, left;
-    bool done;
-    double_meeting *next;
-    double_op *ops[]; /* by rank */
-};
-
-struct double_letter {
-    int from, to;
-    const void *data;
-    size_t bytes;
-    bool taken;
-    double_letter *next;
-};
-
-/* Until something moves; the wishes of a test move nothing, so they are looked at every few milliseconds. */
-static void wait_a_little(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_nsec += 2000000;
-    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-    (void)pthread_cond_timedwait(&double_moved, &double_world, &t);
-}
-
-static size_t size_of(ncclDataType_t t)
+size_t double_size(ncclDataType_t t)
 {
     switch (t) {
     case ncclUint8: return 1;
@@ -42,8 +15,21 @@ static size_t size_of(ncclDataType_t t)
     case ncclFloat32: return 4;
     case ncclInt64:
     case ncclFloat64: return 8;
-    default: double_misuse("a type that no dtype of the engine is"); return 1;
+    default: cuda_double_misused("a type that no dtype of the engine is"); return 1;
     }
+}
+
+void double_extents(const struct ncclComm *c, const double_op *o, size_t *send, size_t *recv)
+{
+    size_t bytes = o->count * double_size(o->type), all = bytes * (size_t)c->world;
+    bool root = o->root == c->rank;
+
+    *send = o->kind == DOUBLE_RECV || (o->kind == DOUBLE_BROADCAST && !root) ? 0
+            : o->kind == DOUBLE_REDUCE_SCATTER                               ? all
+                                                                             : bytes;
+    *recv = o->kind == DOUBLE_SEND || (o->kind == DOUBLE_REDUCE && !root) ? 0
+            : o->kind == DOUBLE_ALL_GATHER                                ? all
+                                                                          : bytes;
 }
 
 /* ---- arithmetic, in double ------------------------------------------------------------------------------------------- */
@@ -82,196 +68,143 @@ static void store(void *p, size_t i, ncclDataType_t t, double v)
     }
 }
 
-static void reduce(const double_meeting *m, int world, size_t first, size_t count, void *out)
+static double both(ncclRedOp_t op, double v, double x)
 {
-    const double_op *o = m->ops[0];
+    if (op == ncclMin) return x < v ? x : v;
+    if (op == ncclMax) return x > v ? x : v;
+    return v + x;
+}
 
-    for (size_t i = 0; i < count; i++) {
-        double v = load(o->send, first + i, o->type);
-        for (int r = 1; r < world; r++) {
-            double x = load(m->ops[r]->send, first + i, o->type);
-            v = o->op == ncclMin ? (x < v ? x : v) : o->op == ncclMax ? (x > v ? x : v) : v + x;
-        }
-        store(out, i, o->type, o->op == ncclAvg ? v / world : v);
+/* Each rank's part is at parts + its rank * bytes. */
+static void reduce(const double_op *o, const char *parts, int world)
+{
+    size_t bytes = o->count * double_size(o->type);
+
+    for (size_t i = 0; i < o->count; i++) {
+        double v = load(parts, i, o->type);
+        for (int r = 1; r < world; r++) v = both(o->op, v, load(parts + (size_t)r * bytes, i, o->type));
+        store(o->recv, i, o->type, o->op == ncclAvg ? v / world : v);
     }
 }
 
-/* Results go through a copy, so that in place is no special case. */
-static void perform(const double_meeting *m, int world)
-{
-    const double_op *o = m->ops[0];
-    size_t bytes = o->count * size_of(o->type);
-    char *result = malloc(bytes * (size_t)world + 1);
+/* ---- a kernel's messages --------------------------------------------------------------------------------------------- */
+typedef struct run {
+    double_kernel *k;
+    double_transfer *transfers;
+    size_t count;
+    char *parts; /* of all ranks, to be reduced */
+} run;
 
-    for (int r = 0; r < world; r++) {
-        if (o->kind == DOUBLE_ALL_GATHER) memcpy(result + (size_t)r * bytes, m->ops[r]->send, bytes);
-        if (o->kind == DOUBLE_REDUCE_SCATTER)
-            reduce(m, world, (size_t)r * o->count, o->count, result + (size_t)r * bytes);
+static void add(run *r, const double_op *o, bool sends, int peer, const void *at)
+{
+    ncclComm_t c = r->k->comm;
+    int from = sends ? c->rank : peer, to = sends ? peer : c->rank;
+    double_letter letter;
+
+    memset(&letter, 0, sizeof(letter));
+    letter.bytes = o->count * double_size(o->type);
+    if (o->kind < DOUBLE_SEND) {
+        letter.sequence = r->k->sequence;
+        letter.kind = o->kind;
+        letter.type = (int)o->type;
+        letter.op = (int)o->op;
+        letter.root = o->root;
     }
-    if (o->kind == DOUBLE_ALL_REDUCE || o->kind == DOUBLE_REDUCE) reduce(m, world, 0, o->count, result);
-    if (o->kind == DOUBLE_BROADCAST) memcpy(result, m->ops[o->root]->send, bytes);
-    for (int r = 0; r < world; r++) {
-        void *to = m->ops[r]->recv;
-        if (o->kind == DOUBLE_ALL_GATHER)
-            memcpy(to, result, bytes * (size_t)world);
-        else if (o->kind == DOUBLE_REDUCE_SCATTER)
-            memcpy(to, result + (size_t)r * bytes, bytes);
-        else if (o->kind != DOUBLE_REDUCE || r == o->root)
-            memcpy(to, result, bytes);
-    }
-    free(result);
+    r->transfers[r->count++] = (double_transfer){
+        .channel = &c->link->channels[from * c->world + to], .letter = letter, .at = (char *)at, .sends = sends};
 }
 
-/* ---- collectives ----------------------------------------------------------------------------------------------------- */
-static double_meeting *meeting_of(double_clique *q, unsigned long sequence)
+/* Nowhere: the op sends, or takes, nothing with this peer. */
+static const void *goes_to(const double_op *o, int rank, int peer, size_t bytes)
 {
-    double_meeting *m;
-
-    for (m = q->meetings; m != NULL && m->sequence != sequence; m = m->next) continue;
-    if (m != NULL) return m;
-    m = calloc(1, sizeof(*m) + (size_t)q->world * sizeof(m->ops[0]));
-    m->sequence = sequence;
-    m->next = q->meetings;
-    q->meetings = m;
-    return m;
-}
-
-static void end_meeting(double_clique *q, double_meeting *m)
-{
-    for (double_meeting **at = &q->meetings; *at != NULL; at = &(*at)->next)
-        if (*at == m) {
-            *at = m->next;
-            free(m);
-            return;
-        }
-}
-
-static bool alike(const double_op *a, const double_op *b)
-{
-    return a->kind == b->kind && a->count == b->count && a->type == b->type && a->op == b->op && a->root == b->root;
-}
-
-static void run_collective(double_kernel *k)
-{
-    ncclComm_t c = k->comm;
-    double_meeting *m;
-
-    while (atomic_load(&double_control.kernels_hang) && !c->aborted) wait_a_little();
-    if (c->aborted) return;
-    m = meeting_of(c->clique, k->sequence);
-    m->ops[c->rank] = k->ops;
-    if (++m->arrived == c->world) {
-        for (int r = 1; r < c->world; r++)
-            if (!alike(m->ops[0], m->ops[r])) double_misuse("ranks that call different collectives");
-        perform(m, c->world);
-        m->done = true;
-        (void)pthread_cond_broadcast(&double_moved);
-    }
-    while (!m->done && !c->aborted) wait_a_little();
-    if (!m->done) m->arrived = -c->world; /* it has left: the others never meet it */
-    if (++m->left == c->world && m->done) end_meeting(c->clique, m);
-}
-
-/* ---- sends and receives ---------------------------------------------------------------------------------------------- */
-static double_letter *find_letter(double_clique *q, int from, int to)
-{
-    double_letter *l;
-
-    for (l = q->letters; l != NULL && (l->taken || l->from != from || l->to != to); l = l->next) continue;
-    return l;
-}
-
-static void post(double_clique *q, int from, const double_op *o)
-{
-    double_letter **at = &q->letters;
-    double_letter *l = calloc(1, sizeof(*l));
-
-    *l = (double_letter){from, o->root, o->send, o->count * size_of(o->type), false, NULL};
-    while (*at != NULL) at = &(*at)->next;
-    *at = l;
-}
-
-static void take(ncclComm_t c, const double_op *o)
-{
-    double_letter *l;
-
-    while ((l = find_letter(c->clique, o->root, c->rank)) == NULL && !c->aborted) wait_a_little();
-    if (l == NULL || c->aborted) return;
-    if (l->bytes != o->count * size_of(o->type)) double_misuse("a send and a receive of different sizes");
-    memcpy(o->recv, l->data, l->bytes);
-    l->taken = true;
-    (void)pthread_cond_broadcast(&double_moved);
-}
-
-/* A send ends when it was received; what an aborted rank has not sent is taken back. */
-static void collect(ncclComm_t c)
-{
-    double_letter **at = &c->clique->letters;
-
-    while (*at != NULL) {
-        double_letter *l = *at;
-        if (l->from == c->rank && !l->taken && !c->aborted) {
-            wait_a_little();
-            at = &c->clique->letters;
-        } else if (l->from == c->rank) {
-            *at = l->next;
-            free(l);
-        } else {
-            at = &l->next;
-        }
+    switch (o->kind) {
+    case DOUBLE_BROADCAST: return rank == o->root ? o->send : NULL;
+    case DOUBLE_REDUCE: return peer == o->root ? o->send : NULL;
+    case DOUBLE_REDUCE_SCATTER: return (const char *)o->send + (size_t)peer * bytes;
+    default: return o->send;
     }
 }
 
-static void run_letters(double_kernel *k)
+static void *comes_from(const run *r, const double_op *o, int rank, int peer, size_t bytes)
 {
-    while (atomic_load(&double_control.kernels_hang) && !k->comm->aborted) wait_a_little();
-    if (k->comm->aborted) return;
-    for (const double_op *o = k->ops; o != NULL; o = o->next)
-        if (o->kind == DOUBLE_SEND) post(k->comm->clique, k->comm->rank, o);
-    (void)pthread_cond_broadcast(&double_moved);
-    for (const double_op *o = k->ops; o != NULL; o = o->next)
-        if (o->kind == DOUBLE_RECV) take(k->comm, o);
-    collect(k->comm);
-}
-
-/* ---- kernels --------------------------------------------------------------------------------------------------------- */
-void double_forget_ops(double_op *ops)
-{
-    while (ops != NULL) {
-        double_op *next = ops->next;
-        free(ops);
-        ops = next;
+    switch (o->kind) {
+    case DOUBLE_BROADCAST: return peer == o->root ? o->recv : NULL;
+    case DOUBLE_REDUCE: return rank == o->root ? r->parts + (size_t)peer * bytes : NULL;
+    case DOUBLE_ALL_GATHER: return (char *)o->recv + (size_t)peer * bytes;
+    default: return r->parts + (size_t)peer * bytes;
     }
 }
 
-void double_forget_kernel(double_kernel *k)
+static void list(run *r)
 {
-    k->comm->queued--;
-    double_let_go(k->comm);
-    double_forget_ops(k->ops);
-    free(k);
-}
+    const double_op *o = r->k->ops;
+    ncclComm_t c = r->k->comm;
+    size_t bytes = o->count * double_size(o->type);
 
-void double_forget_meetings(double_clique *q)
-{
-    while (q->meetings != NULL) end_meeting(q, q->meetings);
-    while (q->letters != NULL) {
-        double_letter *l = q->letters;
-        q->letters = l->next;
-        free(l);
+    for (; o != NULL && o->kind >= DOUBLE_SEND; o = o->next)
+        add(r, o, o->kind == DOUBLE_SEND, o->root, o->kind == DOUBLE_SEND ? o->send : o->recv);
+    for (int peer = 0; o != NULL && peer < c->world; peer++) {
+        const void *to = peer == c->rank ? NULL : goes_to(o, c->rank, peer, bytes);
+        void *from = peer == c->rank ? NULL : comes_from(r, o, c->rank, peer, bytes);
+        if (to != NULL) add(r, o, true, peer, to);
+        if (from != NULL) add(r, o, false, peer, from);
     }
 }
 
-void double_run_kernel(void *arg)
+/* All has come and gone: the rank's own part, and the sum. */
+static void conclude(const run *r)
 {
-    double_kernel *k = arg;
+    const double_op *o = r->k->ops;
+    ncclComm_t c = r->k->comm;
+    size_t bytes = o->count * double_size(o->type), mine = (size_t)c->rank * bytes;
+    bool root = o->root == c->rank;
 
-    (void)pthread_mutex_lock(&double_world);
-    if (k->ops->kind < DOUBLE_SEND)
-        run_collective(k);
+    cuda_double_open();
+    if (o->kind == DOUBLE_BROADCAST && root && o->recv != o->send) memmove(o->recv, o->send, bytes);
+    if (o->kind == DOUBLE_ALL_GATHER) memmove((char *)o->recv + mine, o->send, bytes);
+    if (o->kind == DOUBLE_ALL_REDUCE || o->kind == DOUBLE_REDUCE_SCATTER || (o->kind == DOUBLE_REDUCE && root)) {
+        memcpy(r->parts + mine, (const char *)o->send + (o->kind == DOUBLE_REDUCE_SCATTER ? mine : 0), bytes);
+        reduce(o, r->parts, c->world);
+    }
+    cuda_double_close();
+}
+
+static bool all_ended(const run *r)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (!r->transfers[i].ended) return false;
+    return true;
+}
+
+/* What the other ranks change wakes nobody, so it is looked at again and again. */
+static void pause_once(unsigned *idle)
+{
+    static const struct timespec t = {0, 50000};
+
+    if ((*idle)++ < 32)
+        (void)sched_yield();
     else
-        run_letters(k);
-    double_forget_kernel(k);
-    (void)pthread_cond_broadcast(&double_moved);
-    (void)pthread_mutex_unlock(&double_world);
+        (void)nanosleep(&t, NULL);
+}
+
+void double_run(double_kernel *k)
+{
+    run r = {.k = k};
+    size_t most = 2 * (size_t)k->comm->world;
+    unsigned idle = 0;
+
+    for (const double_op *o = k->ops; o != NULL; o = o->next) most++;
+    r.transfers = calloc(most, sizeof(*r.transfers));
+    if (k->ops->kind < DOUBLE_SEND)
+        r.parts = malloc((size_t)k->comm->world * k->ops->count * double_size(k->ops->type) + 1);
+    list(&r);
+    while (!atomic_load(&k->comm->aborted) && !all_ended(&r)) {
+        if (double_transfer_all(r.transfers, r.count))
+            idle = 0;
+        else
+            pause_once(&idle);
+    }
+    if (!atomic_load(&k->comm->aborted)) conclude(&r);
+    free(r.parts);
+    free(r.transfers);
 }

@@ -2,7 +2,7 @@ INTEGRATION_TESTS = tests/integration/test_train.py tests/integration/test_group
 	tests/integration/test_errors.py tests/integration/test_plugins.py tests/integration/test_step.py tests/integration/test_stop.py \
 	tests/integration/test_cli.py tests/integration/test_docs.py tests/integration/test_backends.py \
 	tests/integration/test_init.py tests/integration/test_conform.py tests/integration/test_network.py tests/integration/test_bench.py
-INTEGRATION_TESTS += tests/integration/test_nccl.py tests/integration/test_cuda.py
+INTEGRATION_TESTS += tests/integration/test_nccl.py tests/integration/test_cuda.py tests/integration/test_cuda_nccl.py
 INTEGRATION_TESTS += tests/integration/test_mpi.py
 INTEGRATION_TESTS += tests/integration/test_secret.py
 INTEGRATION_TESTS += tests/integration/test_data.py

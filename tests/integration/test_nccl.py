@@ -1,5 +1,5 @@
 """Backend nccl in the real program on a machine that need not have a GPU: it loads and explains itself, and says in one line
-what is missing. What it computes is tested over a double in tests/unit/test_nccl.c, and by tests/gpu/run_nccl."""
+what is missing. What it computes is tested over doubles in tests/unit/test_nccl.c and, with device cuda, in test_cuda_nccl.py, and by tests/gpu/run_nccl."""
 import shutil
 import subprocess
 import sys
@@ -9,6 +9,7 @@ from harness import BUILD, Case, Skip
 
 PLUGIN = BUILD / ".libs/backend_nccl.so"
 DOUBLE = BUILD / ".libs/nccl_double.so"
+RUNTIME = BUILD / ".libs/libcuda_double.so"
 
 
 class Nccl(Case):
@@ -18,9 +19,9 @@ class Nccl(Case):
                 raise Skip(f"{f.name} is not built")
 
     def refused(self, code, device, options, *parts, nproc=1):
-        """Runs with libraries of the double, but for `options`: one error line, at the place of the choice."""
+        """Runs with doubles of the libraries, but for `options`: one error line, at the place of the choice."""
         self.need(PLUGIN, DOUBLE)
-        libraries = {"library": DOUBLE, "cuda_library": DOUBLE, "driver_library": DOUBLE, **options}
+        libraries = {"library": DOUBLE, "cuda_library": RUNTIME, "driver_library": RUNTIME, **options}
         path = self.ini("x.ini", {"group": {"backend": "nccl"}, "train": {"device": device}, "backend.nccl": libraries})
         for args in (["-c", path], ["-c", path, "--check"], ["-c", path, "--nproc", 2])[:3 if nproc == 2 else 2]:
             r = self.run(*args)
@@ -35,7 +36,7 @@ class Nccl(Case):
 
     def test_device_that_is_no_gpu_of_this_machine(self):
         self.refused(2, "cpu", {}, "[train] device = cpu is host memory", "gloo-tcp, shm or mpi", nproc=2)
-        self.refused(2, "cuda:9", {}, "CUDA device 9", "has 4")
+        self.refused(2, "cuda:9", {}, "CUDA device 9", "has 2")
 
     def test_real_libraries_where_there_is_no_driver(self):
         self.need(PLUGIN)

@@ -17,6 +17,7 @@ typedef struct fake {
     int expired;        /* the exit code that the owner was to end with */
     int fail_at;        /* this call of all_reduce fails, counted from 1 */
     ddp_status failure;
+    ddp_status left; /* what a work answers that is left in a stream */
     int calls, waits, frees, allocs, begun, opens, closes;
     bool other_thread; /* a call came from another thread than open did */
     pthread_t thread;
@@ -138,10 +139,23 @@ static ddp_status fake_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
     return w->f->calls == 2 ? ddp_fail(err, DDP_ERR_LIBRARY, "fake: the second work fails") : DDP_OK;
 }
 
+static ddp_status fake_work_test(ddp_work *w, ddp_err *err)
+{
+    note_thread(w->f);
+    if (w->f->left == DDP_OK || w->f->left == DDP_IN_PROGRESS) return w->f->left;
+    return ddp_fail(err, w->f->left, "fake: what was left fails");
+}
+
+static ddp_status fake_work_stream_wait(ddp_work *w, void *stream, ddp_err *err)
+{
+    note_thread(w->f);
+    return stream == w->f ? DDP_OK : ddp_fail(err, DDP_ERR_INVALID, "fake: another stream");
+}
+
 static void fake_work_free(ddp_work *w)
 {
     note_thread(w->f);
-    w->f->frees++;
+    (void)__atomic_add_fetch(&w->f->frees, 1, __ATOMIC_RELEASE);
 }
 
 static ddp_status fake_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *err)
@@ -176,7 +190,9 @@ static void fake_init(fake *f, uint64_t more_caps)
                                .barrier = fake_barrier,
                                .mem_alloc = fake_mem_alloc,
                                .mem_free = fake_mem_free,
+                               .work_test = fake_work_test,
                                .work_wait = fake_work_wait,
+                               .work_stream_wait = fake_work_stream_wait,
                                .work_free = fake_work_free};
     f->loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND, .name = "fake", .path = "/nowhere/fake.so", .ops = &f->ops};
     (void)pthread_mutex_init(&f->lock, NULL);
@@ -372,6 +388,101 @@ static void test_async_works_are_awaited_and_freed(void **state)
     run_alone(&f, body_async);
 }
 
+/* ---- works that are left in a stream ------------------------------------------------------------------------------------- */
+static void leave_works(member *m, ddp_communicator *c, int count)
+{
+    ddp_task t = reduce_task(0);
+
+    t.coll.stream = the_fake;
+    t.enqueue = true;
+    for (int i = 0; i < count; i++) CHECK(ddp_communicator_run(c, &t, &m->err) == DDP_OK);
+    CHECK(the_fake->waits == 0);
+}
+
+/* The owner waits for nothing that the communicator knows of. */
+static void wait_until(member *m, int frees, ddp_failure *failure)
+{
+    int64_t limit = ddp_now_ns() + (int64_t)LONG_MS * 1000000;
+
+    while (ddp_now_ns() < limit) {
+        bool freed = __atomic_load_n(&the_fake->frees, __ATOMIC_ACQUIRE) == frees;
+        if (failure == NULL ? freed : ddp_group_failed(m->group, failure)) return;
+        (void)usleep(1000);
+    }
+    CHECK(!"in time");
+}
+
+static void body_left(member *m)
+{
+    ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
+    ddp_failure failure = {0};
+
+    leave_works(m, c, 5);
+    wait_until(m, 5, NULL);
+    CHECK(!ddp_group_failed(m->group, &failure));
+    leave_works(m, c, 5);
+    ddp_communicator_close(c);
+    CHECK(the_fake->frees == 10);
+}
+
+static void test_works_left_in_a_stream_are_freed(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, DDP_CAP_ASYNC | DDP_CAP_STREAM);
+    run_alone(&f, body_left);
+}
+
+static void body_left_for_ever(member *m)
+{
+    ddp_communicator *c = open_fake(m, the_fake, 200);
+    ddp_failure failure = {0};
+    ddp_task t = reduce_task(0);
+
+    leave_works(m, c, 3);
+    wait_until(m, 0, &failure);
+    CHECK(failure.exit_code == DDP_EXIT_TIMEOUT && contains(failure.msg, "step_timeout"));
+    CHECK(contains(failure.msg, "all_reduce 1 of 40 bytes on rank 0 did not end within 0.2 s"));
+    CHECK(ddp_communicator_run(c, &t, &m->err) == DDP_ERR_ABORTED);
+    ddp_communicator_close(c);
+    CHECK(the_fake->aborted && the_fake->frees == 3);
+}
+
+static void test_a_work_left_in_a_stream_has_the_step_timeout(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, DDP_CAP_ASYNC | DDP_CAP_STREAM | DDP_CAP_ABORT);
+    f.left = DDP_IN_PROGRESS;
+    run_alone(&f, body_left_for_ever);
+}
+
+static void body_left_failing(member *m)
+{
+    ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
+    ddp_failure failure = {0};
+
+    leave_works(m, c, 1);
+    wait_until(m, 0, &failure);
+    CHECK(failure.exit_code == DDP_EXIT_PEER && contains(failure.msg, "fake: what was left fails"));
+    CHECK(contains(failure.msg, "all_reduce 1 of 40 bytes on rank 0"));
+    ddp_communicator_close(c);
+    CHECK(the_fake->aborted && the_fake->frees == 1);
+}
+
+static void test_a_work_left_in_a_stream_that_fails_ends_the_run(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, DDP_CAP_ASYNC | DDP_CAP_STREAM | DDP_CAP_ABORT);
+    f.left = DDP_ERR_LIBRARY;
+    run_alone(&f, body_left_failing);
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------------- */
 static void body_memory(member *m)
 {
     ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
@@ -781,6 +892,9 @@ int main(void)
         cmocka_unit_test(test_the_first_error_ends_all_that_follow),
         cmocka_unit_test(test_missing_capabilities_are_named),
         cmocka_unit_test(test_async_works_are_awaited_and_freed),
+        cmocka_unit_test(test_works_left_in_a_stream_are_freed),
+        cmocka_unit_test(test_a_work_left_in_a_stream_has_the_step_timeout),
+        cmocka_unit_test(test_a_work_left_in_a_stream_that_fails_ends_the_run),
         cmocka_unit_test(test_memory_of_the_backend),
         cmocka_unit_test(test_step_timeout_ends_the_run),
         cmocka_unit_test(test_nothing_begins_after_the_run_has_failed),

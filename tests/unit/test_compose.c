@@ -19,8 +19,9 @@ typedef struct end {
     uint32_t rank, calls;
     call log[CALLS];
     ddp_loaded loaded;
-    const char *fails; /* these calls of it answer with an error */
-    bool other_thread; /* a call that the queue thread has not made */
+    const char *fails;             /* these calls of it answer with an error */
+    bool other_thread;             /* a call that the queue thread has not made */
+    uint32_t given, waited, freed; /* works, of a backend that is asynchronous */
 } end;
 
 typedef struct wire {
@@ -50,8 +51,17 @@ static ddp_status wire_barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
     return DDP_OK;
 }
 
+/* Every call gives a work, which is its end; without DDP_CAP_ASYNC nobody asks for it. */
+static ddp_status wire_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
+{
+    (void)timeout_ms, (void)err;
+    ((end *)w)->waited++;
+    return DDP_OK;
+}
+static void wire_work_free(ddp_work *w) { ((end *)w)->freed++; }
+
 /* Writes the call down and waits until every rank has come with its buffers. */
-static ddp_status enter(ddp_comm *c, char what, const ddp_coll *a, ddp_err *err)
+static ddp_status enter(ddp_comm *c, char what, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
     end *e = (end *)c;
     char name[16] = "";
@@ -62,6 +72,8 @@ static ddp_status enter(ddp_comm *c, char what, const ddp_coll *a, ddp_err *err)
     if (e->fails != NULL && strchr(e->fails, what) != NULL)
         return ddp_fail(err, DDP_ERR_LIBRARY, "wire: call %u fails", e->calls);
     e->args = a;
+    e->given++;
+    *out = (ddp_work *)e;
     (void)pthread_barrier_wait(&e->wire->barrier);
     return DDP_OK;
 }
@@ -86,8 +98,7 @@ static ddp_status wire_all_reduce(ddp_comm *c, const ddp_coll *a, ddp_work **out
     const wire *w = ((end *)c)->wire;
     float result[WORLD * COUNT];
 
-    (void)out;
-    DDP_TRY(enter(c, 'r', a, err));
+    DDP_TRY(enter(c, 'r', a, out, err));
     sum(w, 0, a->count, result);
     (void)leave(c); /* in place: nobody writes before all have read */
     memcpy(a->recv, result, a->count * sizeof(float));
@@ -98,8 +109,7 @@ static ddp_status wire_broadcast(ddp_comm *c, const ddp_coll *a, ddp_work **out,
 {
     const end *e = (end *)c;
 
-    (void)out;
-    DDP_TRY(enter(c, 'b', a, err));
+    DDP_TRY(enter(c, 'b', a, out, err));
     if (e->rank != a->root && a->count > 0)
         memcpy(a->recv, e->wire->ends[a->root].args->recv, a->count * ddp_dtype_size(a->dtype));
     return leave(c);
@@ -110,8 +120,7 @@ static ddp_status wire_all_gather(ddp_comm *c, const ddp_coll *a, ddp_work **out
     const end *e = (end *)c;
     size_t bytes = a->count * ddp_dtype_size(a->dtype);
 
-    (void)out;
-    DDP_TRY(enter(c, 'g', a, err));
+    DDP_TRY(enter(c, 'g', a, out, err));
     for (uint32_t r = 0; r < e->wire->world; r++)
         if (r != e->rank || a->send != (char *)a->recv + r * bytes)
             memcpy((char *)a->recv + r * bytes, e->wire->ends[r].args->send, bytes);
@@ -123,8 +132,7 @@ static ddp_status wire_reduce_scatter(ddp_comm *c, const ddp_coll *a, ddp_work *
     const end *e = (end *)c;
     float result[COUNT];
 
-    (void)out;
-    DDP_TRY(enter(c, 's', a, err));
+    DDP_TRY(enter(c, 's', a, out, err));
     sum(e->wire, e->rank * a->count, a->count, result);
     (void)leave(c);
     memcpy(a->recv, result, a->count * sizeof(float));
@@ -136,8 +144,7 @@ static ddp_status wire_all_to_all(ddp_comm *c, const ddp_coll *a, ddp_work **out
     const end *e = (end *)c;
     size_t bytes = a->count * ddp_dtype_size(a->dtype);
 
-    (void)out;
-    DDP_TRY(enter(c, 'a', a, err));
+    DDP_TRY(enter(c, 'a', a, out, err));
     for (uint32_t r = 0; r < e->wire->world; r++)
         memcpy((char *)a->recv + r * bytes, (const char *)e->wire->ends[r].args->send + e->rank * bytes, bytes);
     return leave(c);
@@ -155,7 +162,9 @@ static void wire_init(wire *w, uint32_t world, uint64_t more_caps)
                                .comm_destroy = wire_destroy,
                                .all_reduce = wire_all_reduce,
                                .broadcast = wire_broadcast,
-                               .barrier = wire_barrier};
+                               .barrier = wire_barrier,
+                               .work_wait = wire_work_wait,
+                               .work_free = wire_work_free};
     if ((more_caps & DDP_CAP_ALL_GATHER) != 0) w->ops.all_gather = wire_all_gather;
     if ((more_caps & DDP_CAP_REDUCE_SCATTER) != 0) w->ops.reduce_scatter = wire_reduce_scatter;
     if ((more_caps & DDP_CAP_ALL_TO_ALL) != 0) w->ops.all_to_all = wire_all_to_all;
@@ -354,6 +363,30 @@ static void test_the_backends_own_reduce_scatter_is_used(void **state)
     run_wire(&w, body_own_scatter);
 }
 
+/* ---- asynchronous ------------------------------------------------------------------------------------------------------------ */
+static void body_asynchronous(member *m)
+{
+    ddp_communicator *c = open_wire(m);
+    float data[WORLD * COUNT];
+    const end *e = end_of(m);
+
+    gather_both_ways(m, c);
+    CHECK(scatter_in_place(m, c, data) == DDP_OK);
+    CHECK(e->calls > 0 && e->given == e->calls && e->waited == e->calls && e->freed == e->calls);
+    ddp_communicator_close(c);
+}
+
+static void test_works_of_an_asynchronous_backend_are_waited_for(void **state)
+{
+    wire w;
+
+    (void)state;
+    wire_init(&w, WORLD, DDP_CAP_ASYNC);
+    run_wire(&w, body_asynchronous);
+    wire_init(&w, WORLD, DDP_CAP_ASYNC | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER);
+    run_wire(&w, body_asynchronous);
+}
+
 /* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
 typedef struct job { /* what a hook's `exchange` gets, and what it has found */
     const ddp_hook_group *group;
@@ -512,6 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_gather_is_a_broadcast_from_each_rank),
         cmocka_unit_test(test_the_backends_own_all_gather_is_used),
+        cmocka_unit_test(test_works_of_an_asynchronous_backend_are_waited_for),
         cmocka_unit_test(test_reduce_scatter_is_an_all_reduce_in_place),
         cmocka_unit_test(test_the_backends_own_reduce_scatter_is_used),
         cmocka_unit_test(test_a_call_uses_the_table_on_the_queue_thread),

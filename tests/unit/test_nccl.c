@@ -1,4 +1,4 @@
-/* test_nccl.c -- backend nccl by its function table, over a double of NCCL and CUDA: what it computes, in which order, and what
+/* test_nccl.c -- backend nccl by its function table, over doubles of NCCL and CUDA: what it computes, in which order, and what
  * is left of it. */
 #include "nccl_util.h"
 #include "collective_util.h"
@@ -6,7 +6,7 @@
 static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, bool in_place)
 {
     size_t bytes = n * ddp_dtype_size(dtype);
-    char *in = malloc(bytes + 1), *out = in_place ? in : malloc(bytes + 1), *want = malloc(bytes + 1);
+    char *in = take_buffer(r, bytes + 1), *out = in_place ? in : take_buffer(r, bytes + 1), *want = malloc(bytes + 1);
     ddp_coll a = {.struct_size = sizeof(a), .dtype = dtype, .op = op, .send = in, .recv = out, .count = n};
 
     for (size_t i = 0; i < n; i++) {
@@ -20,8 +20,7 @@ static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, b
         CHECK(dtype == DDP_U8 && op == DDP_AVG && r->world > 1);
         CHECK(run_to_end(r, ops->all_reduce, &a) == DDP_ERR_UNSUPPORTED);
     }
-    if (!in_place) free(out);
-    free(in);
+    r->taken = 0;
     free(want);
 }
 
@@ -42,7 +41,7 @@ static void all_reduce_of_every_dtype_and_operation(void **state)
 }
 
 /* ---- the other collectives: block b of rank k's buffer holds value(k, b) + i ------------------------------------------ */
-enum { N = 131 };
+enum { N = 131, ALL_BYTES = MAX_WORLD * N * sizeof(float) };
 static float value(uint32_t rank, uint32_t block) { return (float)(rank * 1000 + block * 100); }
 
 static void fill(float *p, uint32_t rank, uint32_t block)
@@ -59,7 +58,7 @@ static bool holds(const float *p, float base, float scale)
 
 static void body_rooted(rank_run *r)
 {
-    float sum = 0, each[N], all[MAX_WORLD * N];
+    float sum = 0, *each = take_buffer(r, N * sizeof(float)), *all = take_buffer(r, ALL_BYTES);
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .count = N};
 
     for (uint32_t k = 0; k < r->world; k++) sum += value(k, 0);
@@ -74,7 +73,7 @@ static void body_rooted(rank_run *r)
         CHECK(!root || holds(all, sum, (float)r->world));
         for (int in_place = 0; in_place < 2; in_place++) {
             float *own = all + (size_t)r->rank * N;
-            memset(all, 0, sizeof(all));
+            memset(all, 0, ALL_BYTES);
             fill(root && in_place ? own : each, r->rank, 0);
             a.send = root && in_place ? own : each, a.recv = root ? all : NULL;
             CHECK(run_to_end(r, ops->gather, &a) == DDP_OK);
@@ -89,13 +88,15 @@ static void body_rooted(rank_run *r)
 
 static void body_rootless(rank_run *r)
 {
-    float each[N], all[MAX_WORLD * N], from[MAX_WORLD * N], *own = all + (size_t)r->rank * N;
+    float *each = take_buffer(r, N * sizeof(float)), *all = take_buffer(r, ALL_BYTES),
+          *from = take_buffer(r, ALL_BYTES);
+    float *own = all + (size_t)r->rank * N;
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .count = N};
     ddp_work *w;
 
     for (int in_place = 0; in_place < 2; in_place++) {
         float sum = 0;
-        memset(all, 0, sizeof(all));
+        memset(all, 0, ALL_BYTES);
         a.send = in_place ? own : each, a.recv = all;
         fill(in_place ? own : each, r->rank, 0);
         CHECK(run_to_end(r, ops->all_gather, &a) == DDP_OK);
@@ -158,27 +159,29 @@ static void a_barrier_ends_when_all_have_come(void **state)
 /* The input is produced late on one stream, the result consumed on another; the host waits for nothing but the last. */
 static void body_order(rank_run *r)
 {
-    float late[N], data[N], seen[N];
+    enum { BYTES = N * sizeof(float) };
+    float *late = take_buffer(r, BYTES), *data = take_buffer(r, BYTES), *seen = take_buffer(r, BYTES);
     float growth = (float)(r->world * r->world * r->world);
     void *producer, *consumer;
     atomic_int produced;
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .send = data, .recv = data, .count = N};
     ddp_work *w[4];
 
+    CHECK(gpu.set_device((int)r->rank) == 0);
     CHECK(gpu.stream_create(&producer, 1, -5) == 0 && gpu.stream_create(&consumer, 1, -5) == 0);
     for (int turn = 0; turn < 4; turn++) {
-        memset(data, 0, sizeof(data));
-        memset(seen, 0, sizeof(seen));
+        memset(data, 0, BYTES);
+        memset(seen, 0, BYTES);
         fill(late, r->rank, (uint32_t)turn);
         atomic_store(&produced, 0);
-        gpu.hold(producer, &produced);
-        CHECK(gpu.memcpy_async(data, late, sizeof(data), 0, producer) == 0);
+        CHECK(gpu.launch_host(producer, wait_released, &produced) == 0);
+        CHECK(gpu.memcpy_async(data, late, BYTES, 3, producer) == 0);
         a.stream = producer;
         a.op = DDP_AVG;
         CHECK(ops->all_reduce(r->comm, &a, &w[0], &r->err) == DDP_OK);
         CHECK(ops->work_test(w[0], &r->err) == DDP_IN_PROGRESS);
         CHECK(ops->work_stream_wait(w[0], consumer, &r->err) == DDP_OK);
-        CHECK(gpu.memcpy_async(seen, data, sizeof(data), 0, consumer) == 0);
+        CHECK(gpu.memcpy_async(seen, data, BYTES, 3, consumer) == 0);
         atomic_store(&produced, 1);
         ops->work_free(w[0]); /* the consumer goes on waiting */
         a.stream = consumer;  /* the next one starts after the consumer has read */
@@ -204,7 +207,7 @@ static void body_many(rank_run *r)
     enum { PENDING = 256 };
     static const ddp_coll nothing = {.struct_size = sizeof(nothing), .dtype = DDP_F32, .op = DDP_SUM};
     ddp_work *w[PENDING], *more;
-    int32_t *x = malloc(PENDING * sizeof(*x));
+    int32_t *x = take_buffer(r, PENDING * sizeof(*x));
 
     for (int turn = 0; turn < 3; turn++) {
         for (int i = 0; i < PENDING; i++) {
@@ -217,14 +220,13 @@ static void body_many(rank_run *r)
         CHECK(strstr(r->err.msg, "256") != NULL);
         for (int i = PENDING - 1; i >= 0; i--) CHECK(finish(r, w[i]) == DDP_OK && x[i] == i * (int)r->world);
     }
-    free(x);
 }
 
 static void many_may_be_pending(void **state)
 {
     (void)state;
     NEED_PLUGIN();
-    cuda->launch_polls = 0; /* also: a library that launches at once */
+    nccl->launch_polls = 0; /* also: a library that launches at once */
     run_world(2, body_many);
 }
 
@@ -243,7 +245,7 @@ static void body_memory(rank_run *r)
     memset(p, 3, 10001);
     a.send = a.recv = p;
     CHECK(run_to_end(r, ops->all_reduce, &a) == DDP_OK && p[10000] == 3 * r->world);
-    CHECK(atomic_load(&cuda->registrations) == 0 || use_double.registration == 1);
+    CHECK(atomic_load(&nccl->registrations) == 0 || use_double.registration == 1);
     ops->mem_free(r->comm, p); /* the other is left to comm_destroy */
 }
 
@@ -287,7 +289,7 @@ static void body_arguments(rank_run *r)
     CHECK(r->rank == 0 || ops->scatter(r->comm, &a, &w, &r->err) == DDP_ERR_INVALID);
     a = good, a.count = SIZE_MAX / sizeof(float) + 2;
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_ERR_INVALID && strstr(r->err.msg, "no memory") != NULL);
-    CHECK(w == NULL && atomic_load(&cuda->collectives) == 0);
+    CHECK(w == NULL && atomic_load(&nccl->collectives) == 0);
     ops->mem_free(r->comm, x);
     CHECK(r->rank != 0 || strstr(last_log, "mem_free") != NULL);
 }
@@ -314,12 +316,13 @@ static int entries(const char *path)
 
 static void body_little(rank_run *r)
 {
-    int32_t x = 1;
+    int32_t *x = take_buffer(r, sizeof(*x));
     void *p;
-    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_I32, .op = DDP_SUM, .send = &x, .recv = &x, .count = 1};
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_I32, .op = DDP_SUM, .send = x, .recv = x, .count = 1};
 
+    *x = 1;
     CHECK(ops->mem_alloc(r->comm, 64, &p, &r->err) == DDP_OK);
-    CHECK(run_to_end(r, ops->all_reduce, &a) == DDP_OK && x == (int32_t)r->world);
+    CHECK(run_to_end(r, ops->all_reduce, &a) == DDP_OK && *x == (int32_t)r->world);
     ops->mem_free(r->comm, p);
 }
 
@@ -335,10 +338,10 @@ static void nothing_is_left_of_a_hundred_opens(void **state)
     for (int i = 0; i < 100; i++) run_world(2, body_little);
     assert_int_equal(entries("/proc/self/fd"), descriptors);
     assert_int_equal(entries("/proc/self/task"), threads);
-    assert_int_equal(cuda->inits, 202);
-    assert_int_equal(cuda->finalizes, 202);
-    assert_int_equal(cuda->destroys, 202);
-    assert_int_equal(cuda->aborts, 0);
+    assert_int_equal(nccl->inits, 202);
+    assert_int_equal(nccl->finalizes, 202);
+    assert_int_equal(nccl->destroys, 202);
+    assert_int_equal(nccl->aborts, 0);
 }
 
 int main(void)

@@ -16,13 +16,19 @@ static ddp_status check_with(nccl_options options, int32_t ordinal, ddp_err *err
 static void assert_check(nccl_options options, int32_t ordinal, ddp_status status, const char *const parts[3])
 {
     ddp_err err;
-    ddp_backend *b;
 
     assert_int_equal(check_with(options, ordinal, &err), status);
     for (int i = 0; i < 3 && parts[i] != NULL; i++) assert_contains(err.msg, parts[i]);
     assert_null(strchr(err.msg, '\n'));
-    if (ordinal != 0 || cuda->devices == 0 || cuda->count_error != 0) return;
-    assert_int_equal(ops->open(&host, &options, &b, &err), status); /* and so says open */
+}
+
+static void assert_library(nccl_options options, const char *const parts[3])
+{
+    ddp_err err;
+    ddp_backend *b;
+
+    assert_check(options, 0, DDP_ERR_LIBRARY, parts);
+    assert_int_equal(ops->open(&host, &options, &b, &err), DDP_ERR_LIBRARY); /* and so says open */
     assert_contains(err.msg, parts[0]);
 }
 
@@ -33,18 +39,16 @@ static void each_missing_library_is_named(void **state)
     (void)state;
     NEED_PLUGIN();
     o.library = "libnccl-not-there.so.2";
-    assert_check(o, 0, DDP_ERR_LIBRARY,
-                 (const char *[3]){"NCCL cannot be loaded", "libnccl-not-there.so.2", "libnccl2"});
+    assert_library(o, (const char *[3]){"NCCL cannot be loaded", "libnccl-not-there.so.2", "libnccl2"});
     o = use_double, o.cuda_library = "libcudart-not-there.so.13";
-    assert_check(o, 0, DDP_ERR_LIBRARY,
-                 (const char *[3]){"CUDA runtime cannot be loaded", "libcudart-not-there.so.13", "CUDA Toolkit"});
+    assert_library(o, (const char *[3]){"CUDA runtime cannot be loaded", "libcudart-not-there.so.13", "CUDA Toolkit"});
     o = use_double, o.driver_library = "libcuda-not-there.so.1";
-    assert_check(o, 0, DDP_ERR_LIBRARY,
-                 (const char *[3]){"NVIDIA driver cannot be loaded", "libcuda-not-there.so.1", "backend = gloo-tcp"});
+    assert_library(o,
+                   (const char *[3]){"NVIDIA driver cannot be loaded", "libcuda-not-there.so.1", "backend = gloo-tcp"});
     o = use_double, o.library = "libdl.so.2";
-    assert_check(o, 0, DDP_ERR_LIBRARY, (const char *[3]){"libdl.so.2 has no function ncclGetVersion", "2.19"});
+    assert_library(o, (const char *[3]){"libdl.so.2 has no function ncclGetVersion", "2.19"});
     o = use_double, o.cuda_library = "libdl.so.2";
-    assert_check(o, 0, DDP_ERR_LIBRARY, (const char *[3]){"libdl.so.2 has no function cudaRuntimeGetVersion", "12"});
+    assert_library(o, (const char *[3]){"libdl.so.2 has no function cudaRuntimeGetVersion", "12"});
 }
 
 static void each_missing_device_is_named(void **state)
@@ -57,13 +61,15 @@ static void each_missing_device_is_named(void **state)
     assert_check(use_double, 4, DDP_ERR_CONFIG, (const char *[3]){"device 4", "has 4"});
     assert_check(use_double, -1, DDP_ERR_CONFIG,
                  (const char *[3]){"device = cpu is host memory", "gloo-tcp, shm or mpi"});
-    cuda->devices = 0;
+    cuda.devices(0);
     assert_check(use_double, 0, DDP_ERR_LIBRARY, (const char *[3]){"no CUDA device", "nvidia-smi"});
-    cuda->count_error = 35;
-    cuda->driver_version = 12040;
-    assert_check(use_double, 0, DDP_ERR_LIBRARY, (const char *[3]){"serves CUDA 12.4", "runtime is 13.0", "newer"});
-    cuda->count_error = 999;
-    assert_check(use_double, 0, DDP_ERR_LIBRARY, (const char *[3]){"CUDA error 999", "the double was told to fail"});
+    cuda.driver(11040);
+    assert_check(use_double, 0, DDP_ERR_LIBRARY, (const char *[3]){"serves CUDA 11.4", "runtime is 1", "newer"});
+    cuda.driver(0);
+    cuda.devices(1);
+    cuda.fail_at(1);
+    assert_check(use_double, 0, DDP_ERR_LIBRARY, (const char *[3]){"CUDA error 999", "unknown error"});
+    cuda.fail_at(1);
     assert_int_equal(check_with(use_double, 0, &err), DDP_ERR_LIBRARY);
     assert_int_equal(err.lib_code, 999);
 }
@@ -109,10 +115,11 @@ static void without_a_key_the_interface_is_that_of_the_address(void **state)
 }
 
 /* ---- ranks that do not come -------------------------------------------------------------------------------------------- */
-static int32_t cell[MAX_WORLD];
+static int32_t *cell_of(const rank_run *r) { return (int32_t *)(void *)buffers[r->rank]; }
+
 static ddp_coll one(const rank_run *r)
 {
-    int32_t *x = &cell[r->rank];
+    int32_t *x = cell_of(r);
 
     return (ddp_coll){
         .struct_size = sizeof(ddp_coll), .dtype = DDP_I32, .op = DDP_SUM, .send = x, .recv = x, .count = 1};
@@ -124,7 +131,7 @@ static void body_late(rank_run *r)
     ddp_coll a = one(r);
     ddp_work *w;
 
-    cell[r->rank] = 1;
+    *cell_of(r) = 1;
     while (r->rank == 1 && atomic_load(&may_come) == 0) (void)usleep(1000);
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_OK);
     if (r->rank == 0) {
@@ -136,7 +143,7 @@ static void body_late(rank_run *r)
         CHECK(ops->work_wait(w, 0, &r->err) == DDP_ERR_TIMEOUT && ops->work_test(w, &r->err) == DDP_IN_PROGRESS);
         atomic_store(&may_come, 1);
     }
-    CHECK(finish(r, w) == DDP_OK && cell[r->rank] == 2);
+    CHECK(finish(r, w) == DDP_OK && *cell_of(r) == 2);
 }
 
 static void a_wait_ends_at_its_deadline_and_may_be_repeated(void **state)
@@ -153,14 +160,14 @@ static void connecting_ends_at_its_deadline(void **state)
 
     (void)state;
     NEED_PLUGIN();
-    cuda->init_hangs = 1;
+    nccl->init_hangs = 1;
     run_nccl_ranks(r, 2, SHORT_MS, body_nothing);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(r[i].status, DDP_ERR_TIMEOUT);
         assert_contains(r[i].err.msg, "all ranks are there, but NCCL has not connected");
     }
-    assert_int_equal(cuda->aborts, 2);
-    assert_int_equal(cuda->finalizes, 0);
+    assert_int_equal(nccl->aborts, 2);
+    assert_int_equal(nccl->finalizes, 0);
 }
 
 static void a_rank_that_does_not_come_is_named(void **state)
@@ -184,7 +191,7 @@ static void connecting_ends_with_the_librarys_words(void **state)
 
     (void)state;
     NEED_PLUGIN();
-    cuda->init_error = 2;
+    nccl->init_error = 2;
     run_nccl_ranks(r, 2, LONG_MS, body_nothing);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(r[i].status, DDP_ERR_LIBRARY);
@@ -214,7 +221,7 @@ static void connecting_ends_when_the_run_does(void **state)
     (void)rank_main(&r); /* the other rank never comes */
     assert_int_equal(r.status, DDP_ERR_ABORTED);
     assert_true(ddp_now_ns() - began < LONG_MS * INT64_C(1000000)); /* the run's end, not the deadline */
-    assert_int_equal(cuda->aborts, 1);
+    assert_int_equal(nccl->aborts, 1);
     assert_int_equal(pthread_join(aborter, NULL), 0);
     store_double_free(r.store);
 }
@@ -264,7 +271,7 @@ static void body_abort_wait(rank_run *r)
     CHECK(ops->work_test(w[1], &r->err) == DDP_ERR_ABORTED);
     CHECK(ops->work_stream_wait(w[2], NULL, &r->err) == DDP_ERR_ABORTED);
     CHECK(pthread_join(aborter, NULL) == 0);
-    CHECK(atomic_load(&cuda->aborts) == 1); /* at once, not when the communicator is destroyed */
+    CHECK(atomic_load(&nccl->aborts) == 1); /* at once, not when the communicator is destroyed */
     for (int i = 0; i < 3; i++) ops->work_free(w[i]);
     all_is_aborted(r);
     ops->mem_free(r->comm, p);
@@ -276,11 +283,11 @@ static void an_abort_wakes_a_wait(void **state)
 
     (void)state;
     NEED_PLUGIN();
-    cuda->finalize_hangs = 1; /* what an aborted rank does to the other */
+    nccl->finalize_hangs = 1; /* what an aborted rank does to the other */
     run_nccl_ranks(r, 2, SHORT_MS, body_abort_wait);
-    assert_int_equal(cuda->aborts, 2); /* one by comm_abort, one because rank 1 could not part */
-    assert_int_equal(cuda->finalizes, 1);
-    assert_int_equal(cuda->destroys, 0);
+    assert_int_equal(nccl->aborts, 2); /* one by comm_abort, one because rank 1 could not part */
+    assert_int_equal(nccl->finalizes, 1);
+    assert_int_equal(nccl->destroys, 0);
     assert_contains(last_log, "closing");
 }
 
@@ -294,7 +301,7 @@ static void body_abort_start(rank_run *r)
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_ERR_ABORTED);
     CHECK(AFTER_ABORT_MS() < 1000);
     CHECK(pthread_join(aborter, NULL) == 0);
-    CHECK(atomic_load(&cuda->aborts) == 1);
+    CHECK(atomic_load(&nccl->aborts) == 1);
     all_is_aborted(r);
 }
 
@@ -302,9 +309,9 @@ static void an_abort_wakes_a_launch(void **state)
 {
     (void)state;
     NEED_PLUGIN();
-    cuda->launch_polls = 1 << 30;
+    nccl->launch_polls = 1 << 30;
     run_world(1, body_abort_start);
-    assert_int_equal(cuda->aborts, 1);
+    assert_int_equal(nccl->aborts, 1);
 }
 
 /* The library holds the thread 300 ms: comm_abort does not wait so long, and that thread ends the communicator. */
@@ -312,10 +319,10 @@ static void an_abort_waits_for_no_call_of_the_library(void **state)
 {
     (void)state;
     NEED_PLUGIN();
-    cuda->inside_ms = 300;
-    cuda->launch_polls = 1 << 30;
+    nccl->inside_ms = 300;
+    nccl->launch_polls = 1 << 30;
     run_world(1, body_abort_start);
-    assert_int_equal(cuda->aborts, 1);
+    assert_int_equal(nccl->aborts, 1);
 }
 
 static void body_launch_deadline(rank_run *r)
@@ -334,10 +341,10 @@ static void a_launch_ends_at_its_deadline(void **state)
 
     (void)state;
     NEED_PLUGIN();
-    cuda->launch_polls = 1 << 30;
+    nccl->launch_polls = 1 << 30;
     run_nccl_ranks(r, 1, SHORT_MS, body_launch_deadline);
-    assert_int_equal(cuda->aborts, 1);
-    assert_int_equal(cuda->finalizes, 0);
+    assert_int_equal(nccl->aborts, 1);
+    assert_int_equal(nccl->finalizes, 0);
 }
 
 /* ---- errors of the library --------------------------------------------------------------------------------------------- */
@@ -348,8 +355,8 @@ static void body_async_error(rank_run *r)
 
     if (r->rank != 0) return;
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_OK);
-    atomic_store(&cuda->async_error, 6);
-    atomic_store(&cuda->async_rank, 0);
+    atomic_store(&nccl->async_error, 6);
+    atomic_store(&nccl->async_rank, 0);
     for (int i = 0; i < 2; i++) {
         r->err = (ddp_err){.status = DDP_OK};
         CHECK(ops->work_wait(w, LONG_MS, &r->err) == DDP_ERR_PEER && r->err.lib_code == 6);
@@ -366,15 +373,15 @@ static void an_asynchronous_error_is_final_and_keeps_its_words(void **state)
 
     (void)state;
     NEED_PLUGIN();
-    cuda->finalize_hangs = 1;
+    nccl->finalize_hangs = 1;
     run_nccl_ranks(r, 2, SHORT_MS, body_async_error);
-    assert_int_equal(cuda->aborts, 2);
+    assert_int_equal(nccl->aborts, 2);
 }
 
 /* One rank alone; each call that can fail does so once. Whatever fails, an error says so and nothing is left. */
 static void body_all_slots(rank_run *r)
 {
-    static float x[8], y[8]; /* of a work that has failed: in use until the communicator is gone */
+    float *x = take_buffer(r, 8 * sizeof(*x)), *y = take_buffer(r, 8 * sizeof(*y));
     void *stream, *p;
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = y, .count = 8};
     const ddp_collective calls[] = {ops->all_reduce, ops->broadcast,  ops->all_gather, ops->reduce_scatter,
@@ -402,23 +409,27 @@ static void body_all_slots(rank_run *r)
 
 static void every_call_fails_in_turn(void **state)
 {
-    int turn = 1, failed = 0;
+    uint64_t turn = 1;
+    int failed = 0;
     bool all_passed = false;
 
     (void)state;
     NEED_PLUGIN();
     for (; !all_passed && turn < 2000; turn++) {
         rank_run r[1];
-        atomic_store(&cuda->fail_at, turn);
+        cuda_double_counts c;
+        cuda.reset();
+        cuda.fail_at(turn);
         run_nccl_ranks(r, 1, LONG_MS, body_all_slots);
-        all_passed = atomic_load(&cuda->fail_at) > 0;
+        cuda.count(&c);
+        all_passed = c.calls < turn;
         if (r[0].status != DDP_OK) {
             failed++;
             assert_true(r[0].err.msg[0] != '\0');
         }
-        if (nccl_clean(NULL) != 0) fail_msg("after call %d failed", turn);
+        if (!nothing_is_left()) fail_msg("after call %d failed", (int)turn);
     }
-    print_message("# %d calls, %d failures\n", turn, failed);
+    print_message("# %d calls, %d failures\n", (int)turn, failed);
     assert_true(all_passed && failed > 300);
 }
 
