@@ -89,6 +89,7 @@ struct ddp_train_config {
     ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
     int32_t precision; /* DDP_PRECISION_* */
+    int32_t recompute;
 };
 /* [data] and [eval]: a dataset, and what is done to its images (data/transform.h). The empty list means "not given". */
 struct ddp_data_config {

@@ -100,6 +100,11 @@ static const ddp_option train_options[] = {
     {"precision", "f32", "f32|bf16",
      "Of matrix products and convolutions; bf16 rounds what they multiply and adds up in f32, all else stays f32.",
      DDP_OPT_ENUM, 0, AT(precision)},
+    {"recompute", "no", NULL,
+     "Whether outputs of gelu and layer norm are computed again for the gradients instead of being kept; yes takes "
+     "less memory, "
+     "some more time, and gives the same result.",
+     DDP_OPT_BOOL, 0, AT(recompute)},
 };
 #undef AT
 

@@ -144,8 +144,8 @@ void ddp_backend_killed(ddp_actor *a);
 void ddp_backend_leaks(ddp_actor *a);
 
 /* ---- leaks (leaks.c) ---------------------------------------------------------------------------------------------------------- */
-/* once(a, i), i = 0, 1, ..: some times to warm up, then a hundred times; threads, descriptors and memory must stay what they
- * were. `heap` bytes a time are forgiven. False from `once`: it has failed. */
+/* once(a, i), i = 0, 1, ..: some times to warm up, then a hundred times, fewer where it is slow; in the second half threads,
+ * descriptors and memory must stay what they were. `heap` bytes a time are forgiven. False from `once`: it has failed. */
 void ddp_leaks_check(ddp_actor *a, bool (*once)(ddp_actor *a, uint32_t i), size_t heap);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -144,11 +144,15 @@ ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t b
 /* What the model's outputs need and no more, neither loss nor metrics; program->metrics are the outputs. */
 ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, int64_t batch, ddp_program **out,
                                       ddp_err *err);
+/* Changes a training program: the outputs of gelu and layer norm are computed again for the gradients that read them, from inputs
+ * that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits. */
+ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
 uint64_t ddp_program_bytes(const ddp_program *p); /* as if no two nodes were fused */
 uint64_t ddp_kernel_flops(const ddp_program *p, const ddp_kernel *k);
-uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_kernel *k); /* the same: a sum over its nodes */
+/* What it reads and writes at the least, each value once and as wide as it is stored: nothing of values inside it. */
+uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_lowered *l, const ddp_kernel *k);
 
 /* Checks a device's lowering: every node in exactly one kernel, order, storage of every value that crosses kernels,
  * aliases and in-place pairs that make sense. DDP_ERR_INTERNAL names kernel and value. */

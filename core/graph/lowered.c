@@ -52,6 +52,52 @@ int32_t ddp_storage_root(const ddp_lowered *l, int32_t value)
     return value;
 }
 
+/* ---- what a kernel moves ---------------------------------------------------------------------------------------------- */
+static uint64_t stored_bytes(const ddp_program *p, const ddp_lowered *l, int32_t value)
+{
+    int32_t root = ddp_storage_root(l, value);
+    const ddp_value *v = &p->values[root];
+
+    return v->kind == DDP_VALUE_ACT ? l->storage[root].bytes : (uint64_t)v->elements * ddp_dtype_size(v->dtype);
+}
+
+static bool same_storage(const ddp_lowered *l, int32_t a, int32_t b)
+{
+    return a >= 0 && b >= 0 && ddp_storage_root(l, a) == ddp_storage_root(l, b);
+}
+
+/* Whether an earlier node of the kernel has read or written it, or this one by one of its first `ins` inputs. */
+static bool known_before(const ddp_program *p, const ddp_lowered *l, const ddp_kernel *k, uint32_t node, uint32_t ins,
+                         int32_t value)
+{
+    for (uint32_t i = 0; i <= node; i++) {
+        const ddp_node *n = &p->nodes[k->nodes[i]];
+
+        for (uint32_t j = 0; j < (i < node ? n->in_count : ins); j++)
+            if (same_storage(l, n->in[j], value)) return true;
+        for (uint32_t j = 0; i < node && j < n->out_count; j++)
+            if (same_storage(l, n->out[j], value)) return true;
+    }
+    return false;
+}
+
+uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_lowered *l, const ddp_kernel *k)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < k->node_count; i++) {
+        const ddp_node *n = &p->nodes[k->nodes[i]];
+
+        /* a view costs nothing, except where it has to put its elements into the gradient arena */
+        if (ddp_op_find(n->op)->view && p->values[n->out[0]].kind != DDP_VALUE_GRAD) continue;
+        for (uint32_t j = 0; j < n->in_count; j++)
+            if (n->in[j] >= 0 && !known_before(p, l, k, i, j, n->in[j])) bytes += stored_bytes(p, l, n->in[j]);
+        for (uint32_t j = 0; j < n->out_count; j++)
+            if (n->out[j] >= 0) bytes += stored_bytes(p, l, n->out[j]) * (n->accumulate >> j & 1u ? 2 : 1);
+    }
+    return bytes;
+}
+
 /* ---- check ------------------------------------------------------------------------------------------------------------ */
 typedef struct checker {
     const ddp_program *p;

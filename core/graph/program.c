@@ -223,14 +223,6 @@ uint64_t ddp_kernel_flops(const ddp_program *p, const ddp_kernel *k)
     return sum;
 }
 
-uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_kernel *k)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t i = 0; i < k->node_count; i++) sum += ddp_node_bytes(&p->nodes[k->nodes[i]], p->values);
-    return sum;
-}
-
 uint64_t ddp_program_bytes(const ddp_program *p)
 {
     uint64_t sum = 0;

@@ -26,7 +26,7 @@ static ddp_status plan_variant(ddp_profile *p, uint32_t i, ddp_err *err)
 
         costs[k] = (ddp_profile_cost){.row = find_row(p, kernel->name),
                                       .flops = (double)ddp_kernel_flops(v->program, kernel),
-                                      .bytes = (double)ddp_kernel_bytes(v->program, kernel)};
+                                      .bytes = (double)ddp_kernel_bytes(v->program, v->lowered, kernel)};
     }
     return DDP_OK;
 }

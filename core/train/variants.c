@@ -10,6 +10,7 @@ static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
     else if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) != DDP_OK)
         return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
     s->phase = DDP_EXIT_INTERNAL;
+    if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
     if (s->stages > 1 && v->training)
         DDP_TRY(ddp_stages_create(v->program, s->layout, s->stages, s->train.field_count, &v->stages, err));
     s->phase = DDP_EXIT_PLUGIN;

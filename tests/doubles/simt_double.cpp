@@ -285,11 +285,21 @@ using namespace simt_double;
 
 static std::mutex allowed_lock;
 static std::map<const void *, size_t> allowed;
+static size_t most_shared = MAX_SHARED;
+
+void simt_limit_shared(size_t bytes)
+{
+    std::lock_guard<std::mutex> held(allowed_lock);
+
+    most_shared = bytes == 0 ? static_cast<size_t>(MAX_SHARED) : bytes;
+    allowed.clear();
+}
 
 cudaError_t simt_allow_shared(const void *kernel, size_t bytes)
 {
-    if (bytes > MAX_SHARED) return cudaErrorInvalidValue;
     std::lock_guard<std::mutex> held(allowed_lock);
+
+    if (bytes > most_shared) return cudaErrorInvalidValue;
     allowed[kernel] = bytes;
     return cudaSuccess;
 }
@@ -352,13 +362,14 @@ void *simt_shared(const void *site, size_t bytes, size_t alignment)
     for (unsigned i = 0; i < e->site_count; i++)
         if (e->sites[i].key == site) return area + e->sites[i].at;
     if (alignment > 16) die("static shared memory aligned to %zu", alignment);
-    e->static_used = (e->static_used + alignment - 1) / alignment * alignment + bytes;
+    e->static_used = (e->static_used + 15) / 16 * 16 + bytes; /* as CU_SHARED of simt.h has it */
     total = e->static_used + dynamic;
     if (e->site_count == MAX_SITES || e->static_used > PLAIN_SHARED) die("more than 48 KiB of static shared memory");
     if (total > MAX_SHARED || (total > PLAIN_SHARED && dynamic > asked_shared(e->launch->kernel)))
         die("%zu bytes of static and %zu of dynamic shared memory, more than a block may have", e->static_used,
             dynamic);
-    at = (e->static_end + 15) / 16 * 16;
+    at = (e->static_end + 31) / 32 * 32 +
+         (alignment < 16 ? alignment : 0); /* of an area at 16 beside a multiple of 32 */
     fill(area + at, bytes);
     e->sites[e->site_count].key = site;
     e->sites[e->site_count].bytes = bytes;

@@ -1,9 +1,10 @@
 /* simt_double.h -- CUDA C++ for g++: what plugins/device/cuda/simt.h promises the kernels, run on the host. simt_double.cpp has the
  * machinery: every CUDA thread is a fiber, a launch runs its blocks one after the other on one thread of the host.
  *
- * It is stricter than a GPU where it can be: shared memory starts as NaN, cp.async spoils its target at once and fills it at the wait,
- * threads that wait for each other in vain stop the program and say where. CUDA_DOUBLE_ORDER=reverse starts the threads of a block, and
- * the blocks, from the last on, which shows a __syncthreads that is missing. */
+ * It is stricter than a GPU where it can be: shared memory starts as NaN and is aligned to no more than was asked for, cp.async spoils
+ * its target at once and fills it at the wait, threads that wait for each other in vain stop the program and say where.
+ * CUDA_DOUBLE_ORDER=reverse starts the threads of a block, and the blocks, from the last on, which shows a __syncthreads that is
+ * missing. */
 #ifndef SIMT_DOUBLE_H
 #define SIMT_DOUBLE_H
 
@@ -35,15 +36,20 @@ SIMT_TLS simt_place *simt_at; /* of the thread that runs; NULL outside of a kern
 #define gridDim   (static_cast<const dim3 &>(simt_at->grid_dim))
 
 /* ---- shared memory --------------------------------------------------------------------------------------------------- */
+/* An array lies at an address that is no multiple of twice its alignment: a kernel that counts on more finds out. */
 void *simt_shared(const void *site, size_t bytes, size_t alignment);
 void *simt_shared_dynamic(void);
+/* What cu_allow_shared grants from now on, 227 KiB at most as on an H100; 0: that again. Any thread. */
+void simt_limit_shared(size_t bytes);
 
-#define CU_SHARED(type, name, dims)                                                                                    \
+#define SIMT_SHARED(type, name, dims, alignment)                                                                       \
     typedef type name##_of_block_ dims;                                                                                \
     static const char name##_site_ = 0;                                                                                \
-    name##_of_block_ &name = *static_cast<name##_of_block_ *>(                                                         \
-        simt_shared(&name##_site_, sizeof(name##_of_block_), alignof(name##_of_block_)))
-#define CU_SHARED_DYNAMIC(type, name) type *name = static_cast<type *>(simt_shared_dynamic())
+    name##_of_block_ &name =                                                                                           \
+        *static_cast<name##_of_block_ *>(simt_shared(&name##_site_, sizeof(name##_of_block_), alignment))
+#define CU_SHARED(type, name, dims)      SIMT_SHARED(type, name, dims, alignof(name##_of_block_))
+#define CU_SHARED_WIDE(type, name, dims) SIMT_SHARED(type, name, dims, 16)
+#define CU_SHARED_DYNAMIC(type, name)    type *name = static_cast<type *>(simt_shared_dynamic())
 
 /* ---- launches -------------------------------------------------------------------------------------------------------- */
 struct simt_launch {

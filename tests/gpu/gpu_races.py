@@ -183,8 +183,9 @@ def images(c, count):
 def mlp(c):
     """Weights read forward and backward, their gradients written, SGD with momentum 20 a parameter. 937 whole batches an epoch."""
     products = 784 * 512 + 512 * 512 + 512 * 10
-    config = merged(fashion(c, 59968), SGD, {"model": {"plugin": "mlp"}, "model.mlp": {"hidden": "512, 512", "classes": 10}, "train": {"batch_size": 64},
-                                      "loader": {"workers": 1 if c.args.tiny else 2, "prefetch": 16}}, c.device_section(tf32=True))
+    config = merged(fashion(c, 59968), SGD, {"model": {"plugin": "mlp"}, "model.mlp": {"hidden": "512, 512", "classes": 10},
+                                             "train": {"batch_size": 64},
+                                             "loader": {"workers": 1 if c.args.tiny else 2, "prefetch": 16}}, c.device_section(tf32=True))
     return {"title": "MLP 784-512-512-10, batch 64", "config": config, "batch": 64, "context": 0, "unit": "samples/s", "per_step": 64,
             "flops": 2 * 64 * (3 * products - 784 * 512), "bytes": 32 * products, "rate": "f32", "steps": 20 if c.args.tiny else 8000,
             "warmup": 5 if c.args.tiny else 500}
@@ -253,10 +254,18 @@ def compete(c, name, rival):
             theirs.setdefault(way, []).append(a["ms"])
             reserved[way] = a.get("reserved", 0)
     c.tables[name] = result = summed_up(race, rates, mine, theirs)
-    result |= {"unaccounted_ms": hidden, "our_bytes": memory.grown(), "our_planned_bytes": c.plan(name, race["config"]).bytes,
-               "their_bytes": their_memory(c, name, race, rival, result["best"]) if ways else None, "their_reserved_bytes": reserved.get(result["best"])}
+    result |= {"unaccounted_ms": hidden, "our_bytes": memory.grown(), "our_planned_bytes": planned_memory(c, name, race),
+               "their_bytes": their_memory(c, name, race, rival, result["best"]) if ways else None,
+               "their_reserved_bytes": reserved.get(result["best"])}
     c.row(race["title"], "ok", f"{result['ms']:.3f} ms{result['against']}; {statistics.median(hidden):.0f} ms of a run were outside of its steps")
     c.part(f"{name}, profile", profile, c, name, race)
+
+
+def planned_memory(c, name, race):
+    try:
+        return c.plan(name, race["config"]).bytes
+    except Failure:
+        return None
 
 
 def turn(c, name, race, rival, way):
@@ -292,8 +301,29 @@ def profile(c, name, race):
     at = r.err.find("profile of rank 0")
     if at < 0 or not (r.dir / "profile.json").exists():
         raise Failure("--profile printed no table")
-    c.profiles.append((race["title"], r.err[at:], json.loads((r.dir / "profile.json").read_text())))
-    c.row(f"{name}, profile", "ok", f"{len(c.profiles[-1][2]['rows'])} kinds of kernels")
+    p = json.loads((r.dir / "profile.json").read_text())
+    result = c.tables.get(name, {})
+    p |= judged(p, result.get("rates"), race) | {"title": race["title"], "step_ms": result.get("ms"), "counted_flops": race["flops"]}
+    c.profiles.append((race["title"], r.err[at:], p))
+    paths = sorted({row["name"] for row in p["rows"] if row["name"].startswith(("attention", "conv"))})
+    c.row(f"{name}, profile", "ok", f"{len(p['ops'])} kinds of kernels{': ' if paths else ''}{', '.join(paths)}")
+
+
+def judged(p, rates, race):
+    """Each row against the card: what its FLOPs take at the rate of the fastest product that either side measured, its bytes at that of a
+    copy. Every kernel is waited for, so a call takes at least what the shortest one does, in which there is next to nothing to do."""
+    card = {"flops": max(1e9 * (p["peak_gflops"] or 0), rates[race["rate"]] if rates else 0),
+            "bytes": max(1e9 * (p["peak_gbytes_per_s"] or 0), rates["copy"] if rates else 0)}
+    ops = []
+    for row in p["rows"]:
+        flops, size = (1e6 * row["ms"] * (row[rate] or 0) for rate in ("gflops", "gbytes_per_s"))
+        if flops == size == 0 or row["ms"] <= 0:
+            continue
+        compute, memory = (1e3 * n / card[what] if card[what] else 0.0 for n, what in ((flops, "flops"), (size, "bytes")))
+        ops.append({"name": row["name"], "calls": row["calls"], "ms": row["ms"], "share": row["share"], "flops": flops, "bytes": size,
+                    "floor_compute_ms": compute, "floor_memory_ms": memory, "percent_of_products": 100 * compute / row["ms"],
+                    "percent_of_copy": 100 * memory / row["ms"]})
+    return {"card": card, "ops": ops, "least_call_ms": min((o["ms"] / o["calls"] for o in ops), default=None)}
 
 
 # ---- the machinery of DistributedDataParallel at world 1 ----------------------------------------------------------------------------------

@@ -213,6 +213,9 @@ class Rival:
         x = torch.randn(words, device=self.args.device)
         y = torch.empty_like(x)
         out["copy"] = 8.0 * words / self.best(lambda: y.copy_(x))
+        del x, y
+        if self.cuda:
+            torch.cuda.empty_cache()
         return out
 
     def best(self, call):

@@ -90,12 +90,12 @@ class Conform(Case):
         self.equal(suites, {"refusals"})
 
     def test_leaks(self):
-        for fault, what in ((5, r"\d+ descriptors more after 100 opens"), (6, r"\d+ threads more after 100 opens")):
+        for fault, what in ((5, r"\d+ descriptors more after the last 50 of 100 opens"), (6, r"\d+ threads more after the last 50 of 100 opens")):
             r, suites = self.caught(fault, "--suite", "leaks", failure=what)
             self.equal(suites, {"leaks"}, r)
         if harness.SANITIZED:
             return  # the sanitizer's allocator has its own leak checker, and the fixture keeps its pointers
-        self.caught(7, "--suite", "leaks", failure=r"\d+ KiB of memory more after 100 opens")
+        self.caught(7, "--suite", "leaks", failure=r"\d+ KiB of memory more after the last 50 of 100 opens")
 
     def test_a_crash_costs_its_case_alone(self):
         source = (SKELETON / "backend_store.c").read_text()
@@ -243,7 +243,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
                 (5, {"results", "state"}, r"world 1, state: .*`states` is not all that it remembers"),
                 (6, None, r"order: rank \d: when all buckets are compressed before the first|order: rank \d: when buckets overlap"),
                 (7, {"memory"}, r"update 1002: 50\d\d bytes of memory more when a collective was called"),
-                (8, {"leaks"}, r"\d+ KiB of memory more after 100 opens"),
+                (8, {"leaks"}, r"\d+ KiB of memory more after the last 50 of 100 opens"),
                 (9, everywhere, r"all_gather is called outside `exchange`"),
                 (10, everywhere, r"exchange calls all_gather, which `needs` does not name"),
                 (11, {"refusals"}, r"gradients of dtype i32: open answers \"ok\""),

@@ -14,7 +14,7 @@
 typedef struct cuda_config {
     int32_t tf32, rounding, graphs;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
-    uint64_t workspace;
+    uint64_t workspace, logits;
 } cuda_config;
 
 static char cuda_log[8192];
@@ -60,7 +60,8 @@ static inline cuda_config cuda_defaults(bool dnn)
                          .cublas_library = CUDA_CUBLAS,
                          .cudnn_library = dnn ? CUDA_CUDNN : "",
                          .algorithm_cache = "off",
-                         .workspace = 1 << 20};
+                         .workspace = 1 << 20,
+                         .logits = 1 << 30};
 }
 
 static inline ddp_status cuda_open_with(fixture *f, const cuda_config *config, uint32_t precision, uint32_t ordinal,
@@ -77,17 +78,23 @@ static inline ddp_status cuda_open_with(fixture *f, const cuda_config *config, u
 }
 
 /* A set-up's failed assertion has no text, so it is printed. */
-static inline int cuda_setup(void **state, bool dnn, uint32_t precision, bool deterministic)
+static inline int cuda_setup_with(void **state, const cuda_config *config, uint32_t precision, bool deterministic)
 {
     static fixture f;
-    cuda_config config = cuda_defaults(dnn);
 
     cuda_load(&f);
     f.half = precision == DDP_PRECISION_BF16;
     *state = &f;
-    if (cuda_open_with(&f, &config, precision, 0, deterministic, &f.device) == DDP_OK) return 0;
+    if (cuda_open_with(&f, config, precision, 0, deterministic, &f.device) == DDP_OK) return 0;
     (void)printf("# %s\n", f.err.msg);
     return -1;
+}
+
+static inline int cuda_setup(void **state, bool dnn, uint32_t precision, bool deterministic)
+{
+    const cuda_config config = cuda_defaults(dnn);
+
+    return cuda_setup_with(state, &config, precision, deterministic);
 }
 
 static inline int open_f32(void **state) { return cuda_setup(state, true, DDP_PRECISION_F32, true); }

@@ -71,6 +71,30 @@ static void test_barrier(void **state)
     }
 }
 
+static __global__ void addresses(unsigned *out)
+{
+    CU_SHARED(char, one, [3]);
+    CU_SHARED(float, four, [5]);
+    CU_SHARED(double, eight, [1]);
+    CU_SHARED(float4, sixteen, [1]);
+    CU_SHARED_WIDE(char, wide, [3]);
+    CU_SHARED_DYNAMIC(float, dynamic);
+    const void *const all[] = {one, four, eight, sixteen, wide, dynamic};
+
+    for (int i = 0; i < 6; i++) out[i] = static_cast<unsigned>(reinterpret_cast<uintptr_t>(all[i]) % 32);
+}
+
+static void test_alignment(void **state)
+{
+    const unsigned expected[] = {1, 4, 8, 0, 0, 0}; /* no more than the type's, or what was asked for */
+    unsigned out[6];
+
+    (void)state;
+    LAUNCH(addresses, 1, 1, 64, nullptr, out);
+    for (int i = 0; i < 6; i++) assert_int_equal(out[i] % 16, expected[i]);
+    assert_true(out[3] == 16 && out[4] == 16 && out[5] == 16);
+}
+
 /* ---- what a warp does together ------------------------------------------------------------------------------------------ */
 static __global__ void shuffles(int *out, int by, int width)
 {
@@ -334,6 +358,12 @@ static void test_limits(void **state)
     assert_int_equal(cu_allow_shared(big, 60 * 1024), cudaSuccess);
     LAUNCH(big, 1, 1, 60 * 1024, nullptr, &out);
     assert_true(out == 3.0f);
+    simt_limit_shared(99 * 1024);
+    assert_int_equal(cu_launch(big, 1, 1, 60 * 1024, nullptr, &out), cudaErrorInvalidValue); /* forgotten */
+    assert_int_equal(cu_allow_shared(big, 100 * 1024), cudaErrorInvalidValue);
+    assert_int_equal(cu_allow_shared(big, 99 * 1024), cudaSuccess);
+    simt_limit_shared(0);
+    assert_int_equal(cu_allow_shared(big, 100 * 1024), cudaSuccess);
 }
 
 static __global__ void parted(void)
@@ -417,7 +447,7 @@ int main(void)
         cmocka_unit_test(test_places),     cmocka_unit_test(test_barrier),   cmocka_unit_test(test_shuffles),
         cmocka_unit_test(test_votes),      cmocka_unit_test(test_half_warp), cmocka_unit_test(test_atomics),
         cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_mma),       cmocka_unit_test(test_mma_registers),
-        cmocka_unit_test(test_copies),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_copies),     cmocka_unit_test(test_limits),    cmocka_unit_test(test_alignment),
     };
 
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -508,7 +508,7 @@ static void test_embedding_grad(void **)
 
 static void test_position(void **)
 {
-    const int64_t n = 3, p = 11;
+    const int64_t n = 6, p = 11;
 
     for (uint32_t xt : types)
         for (uint32_t yt : types)
@@ -592,6 +592,11 @@ static void test_cross_entropy(void **)
             check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 0.0, k % 4 == 1,
                            k == 3 || k == 4, k == 5 || k == 6, k == 7 || k == 3 ? 3u : 0u});
     check_entropy({2, 60000, CU_BF16, CU_BF16, 0.0, false, true, false, 0}); /* too long for shared memory */
+    simt_limit_shared(99 * 1024);                                            /* as of sm_86 and 89 */
+    check_entropy({2, 51200, CU_BF16, CU_BF16, 0.1, true, true, false, 0});
+    check_entropy({2, 26000, CU_F32, CU_BF16, 0.0, false, false, true, 0});
+    check_entropy({2, 50304, CU_BF16, CU_BF16, 0.0, false, true, false, 0}); /* fits */
+    simt_limit_shared(0);
 }
 
 static void test_cross_entropy_faults(void **)
@@ -827,10 +832,14 @@ static void test_finite(void **)
 
 static void test_squares(void **)
 {
-    for (size_t n : {0u, 1u, 5u, 4096u, 9001u}) {
+    for (size_t n : {0u, 1u, 5u, 4096u, 9001u, 4u * 132 * 8 * 1024 + 1027}) { /* the last: four packs of a thread at a time */
         numbers x = some(static_cast<int64_t>(n), CU_F32);
-        double want = 0.0, got[2];
-        for (double v : x) want += v * v;
+        double want = 0.0, less = 0.0, got[2];
+        for (double v : x) { /* Kahan's sum */
+            double term = v * v - less, sum = want + term;
+            less = (sum - want) - term;
+            want = sum;
+        }
         for (size_t skip : {0u, 1u}) {
             array ax(x, CU_F32, skip);
             words<double> out(1);

@@ -72,6 +72,42 @@ static void test_gpt(void **state)
     }
 }
 
+/* The last layer and its loss in pieces of rows: even ones, and a shorter last one. */
+static int setup_pieces(void **state, uint32_t precision)
+{
+    cuda_config config = cuda_defaults(true);
+
+    config.logits = 1024;
+    return cuda_setup_with(state, &config, precision, true);
+}
+
+static int open_pieces(void **state) { return setup_pieces(state, DDP_PRECISION_F32); }
+static int open_pieces_half(void **state) { return setup_pieces(state, DDP_PRECISION_BF16); }
+
+static void test_head(void **state)
+{
+    static const int64_t shapes[][4] = {
+        {64, 2, 8, 6}, {50, 1, 6, 3}, {128, 1, 16, 1}, {16, 1, 4, 1}}; /* T, heads, d, n */
+    fixture *f = *state;
+
+    for (size_t i = 0; i < 2 * DDP_COUNT(shapes); i++) {
+        const int64_t *s = shapes[i / 2];
+        const gpt m = {.length = s[0],
+                       .heads = s[1],
+                       .size = s[2],
+                       .vocabulary = 33 + 6 * (int64_t)(i % 3),
+                       .layers = 1,
+                       .tied = i % 2 == 0};
+        for (int training = 0; training < 2; training++) {
+            built b = gpt_build(f, &m, s[3], training != 0);
+            assert_int_equal(named(f, &b, training ? "linear+cross_entropy+grads" : "linear+cross_entropy"), 1);
+            assert_int_equal(named(f, &b, "linear"), 0);
+            check(f, &b, m.vocabulary, 0.5, f->half ? 0.1 : 1e-4, true);
+            unbuild(&b);
+        }
+    }
+}
+
 /* ---- images ------------------------------------------------------------------------------------------------------------- */
 static void test_images(void **state)
 {
@@ -204,9 +240,20 @@ static void test_paths(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {F32(test_mlp),      BF16(test_mlp),      F32(test_gpt),     BF16(test_gpt),
-                                       OWN(test_gpt),      F32(test_images),    BF16(test_images), OWN(test_images),
-                                       F32(test_lowering), BF16(test_lowering), F32(test_paths),   BF16(test_paths),
+    const struct CMUnitTest tests[] = {F32(test_mlp),
+                                       BF16(test_mlp),
+                                       F32(test_gpt),
+                                       BF16(test_gpt),
+                                       OWN(test_gpt),
+                                       {"test_head", test_head, open_pieces, cuda_teardown, NULL},
+                                       {"test_head, bf16", test_head, open_pieces_half, cuda_teardown, NULL},
+                                       F32(test_images),
+                                       BF16(test_images),
+                                       OWN(test_images),
+                                       F32(test_lowering),
+                                       BF16(test_lowering),
+                                       F32(test_paths),
+                                       BF16(test_paths),
                                        OWN(test_paths)};
 
     seed = test_seed();

@@ -147,6 +147,41 @@ static void test_models(void **state)
     }
 }
 
+/* gelu and all layer norms but the last, whose gradient follows the loss, stand there a second time. */
+static void test_recompute(void **state)
+{
+    for (int i = 0; i < 8; i++) {
+        const gpt m = {.length = 33,
+                       .heads = 2,
+                       .size = 8,
+                       .vocabulary = 22,
+                       .layers = 3,
+                       .tied = i % 2 == 0,
+                       .dropout = i & 2 ? 0.3 : 0};
+        fixture *f = *state;
+        built kept = gpt_build(f, &m, 2, true), again = gpt_build(f, &m, 2, true);
+        job like = {.f = f, .seed = &seed, .classes = m.vocabulary, .tolerance = 1e-4, .by_scale = true};
+        uint64_t bytes[2];
+        ddp_lowered *l;
+        ddp_planned *planned;
+
+        OK(f, ddp_program_recompute(again.p, &f->err));
+        assert_int_equal(again.p->node_count, kept.p->node_count + 3 * 3);
+        for (int k = 0; k < 2; k++) {
+            const ddp_program *p = k == 0 ? kept.p : again.p;
+            OK(f, f->ops->lower(f->device, p, &l, &f->err));
+            OK(f, ddp_plan_create(p, l, kept.layout, &planned, &f->err));
+            bytes[k] = planned->plan.arena_bytes;
+            ddp_plan_free(planned);
+            f->ops->lowered_free(f->device, l);
+        }
+        assert_true(bytes[1] < bytes[0] * 9 / 10);
+        built_check(&again, like, 1);
+        unbuild(&kept);
+        unbuild(&again);
+    }
+}
+
 /* ---- single ops, whose every output is a result or a gradient ---------------------------------------------------------------- */
 typedef struct op_case {
     uint32_t op, in_count, out_count;
@@ -348,6 +383,7 @@ int main(void)
                                        cmocka_unit_test(test_dropout_variants),
                                        BOTH(test_ops),
                                        BOTH(test_models),
+                                       BOTH(test_recompute),
                                        ONE(test_lowering),
                                        ONE(test_bad_index)};
 

@@ -129,11 +129,36 @@ static void refuses_gradients_out_of_order(void **state)
     ddp_graph_free(g);
 }
 
+static void counts_bytes(void **state)
+{
+    const uint64_t x = 32 * 6 * 4, parameters = (4 * 6 + 4) * 4;
+    small s;
+    int32_t fc1, relu;
+    ddp_kernel *k;
+
+    (void)state;
+    small_make(&s, false);
+    fc1 = out_of_op(&s, DDP_OP_LINEAR);
+    relu = out_of_op(&s, DDP_OP_RELU);
+    s.d.storage[out_of_op(&s, DDP_OP_RESHAPE)].bytes = x;
+    s.d.storage[fc1].bytes = 32 * 4 * 2; /* in bf16 */
+    s.d.storage[relu].bytes = 32 * 4 * 4;
+    k = &s.d.kernels[kernel_of_op(&s, DDP_OP_LINEAR)];
+    assert_int_equal(ddp_kernel_bytes(s.p, &s.d.lowered, k), x + parameters + 256);
+    k->node_count = 2; /* and the relu */
+    assert_int_equal(ddp_kernel_bytes(s.p, &s.d.lowered, k), x + parameters + 256 + 512);
+    s.d.storage[fc1].bytes = 0;
+    assert_int_equal(ddp_kernel_bytes(s.p, &s.d.lowered, k), x + parameters + 512);
+    assert_int_equal(ddp_kernel_bytes(s.p, &s.d.lowered, &s.d.kernels[kernel_of_op(&s, DDP_OP_RESHAPE)]), 0);
+    small_free(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
         cmocka_unit_test(refuses_gradients_out_of_order),
+        cmocka_unit_test(counts_bytes),
     };
 
     return cmocka_run_group_tests_name("lowered", tests, NULL, NULL);

@@ -2,9 +2,9 @@
 #include "batch_norm.cuh"
 
 /* Mean, and sum of squared distances from it, of the block's rows. Sums are of distances from the chunk's first row, which loses
- * nothing where the mean is large. */
+ * nothing where the mean is large. One block a multiprocessor: the registers are for the ROWS loads on their way together. */
 template <class L>
-static __global__ void __launch_bounds__(NORM_THREADS) moments_kernel(cu_view x, float *parts, norm_tiles t)
+static __global__ void __launch_bounds__(NORM_THREADS, 1) moments_kernel(cu_view x, float *parts, norm_tiles t)
 {
     constexpr int N = L::WIDE, ROWS = 8;
     CU_SHARED(float, shared, [2][NORM_WARPS][NORM_COLUMNS]);

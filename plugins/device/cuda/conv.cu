@@ -1,5 +1,4 @@
-/* conv.cu -- convolutions without a library, for any size and type: the way where cuDNN is not, and what it is compared with. Also the
- * order of weights for a library.
+/* conv.cu -- convolutions without a library, for any size and type: the way where cuDNN is not, and what it is compared with.
  *
  * All three are products of matrices that are read where they lie (implicit GEMM): y = x's windows * w, dx = dy's windows * w,
  * dw = dy^T * x's windows, of one group at a time. Products and sums are f32. */
@@ -202,10 +201,8 @@ static __device__ __forceinline__ void multiply(const float (*left)[SIDE + 4], c
 /* Grid: tiles of rows, tiles of columns, groups x parts of the terms, `deep` of them each. */
 template <class P> static __global__ void __launch_bounds__(THREADS) tile_kernel(P p, int64_t deep)
 {
-    CU_SHARED(float4, left4, [DEEP][SIDE / 4 + 1]); /* aligned for float4 */
-    CU_SHARED(float4, right4, [DEEP][SIDE / 4 + 1]);
-    float(*left)[SIDE + 4] = reinterpret_cast<float(*)[SIDE + 4]>(left4);
-    float(*right)[SIDE + 4] = reinterpret_cast<float(*)[SIDE + 4]>(right4);
+    CU_SHARED_WIDE(float, left, [DEEP][SIDE + 4]);
+    CU_SHARED_WIDE(float, right, [DEEP][SIDE + 4]);
     constexpr unsigned KNOWN = P::TERMS_ADJOIN ? EACH : 1;
     const int64_t first_row = static_cast<int64_t>(blockIdx.x) * SIDE,
                   first_column = static_cast<int64_t>(blockIdx.y) * SIDE;
@@ -328,76 +325,4 @@ cudaError_t cu_conv_plain_grad_weight(cudaStream_t s, const cu_conv *c, cu_view 
     p.dw = static_cast<float *>(scratch), p.add = false;
     e = start(s, p, parts, deep);
     return e != cudaSuccess ? e : cu_sum_parts<float>(s, p.dw, parts, weights, weights, dw, NULL, add, false);
-}
-
-/* ---- the order of weights ------------------------------------------------------------------------------------------------- */
-enum { PACK_TILE = 2304 }; /* weights of a block: 256 channels of 3 x 3 */
-
-/* One block: channels first .. of one output. Both sides are read and written side by side, by way of shared memory. */
-template <bool PACK>
-static __global__ void __launch_bounds__(THREADS)
-    order_kernel(const float *w, cu_view packed, float *to, int64_t i, int64_t khw, int channels, bool add)
-{
-    CU_SHARED(float, tile, [PACK_TILE]);
-    const int64_t first = static_cast<int64_t>(blockIdx.y) * channels,
-                  output = static_cast<int64_t>(blockIdx.x) * i * khw;
-    const unsigned here = static_cast<unsigned>(i - first < channels ? i - first : channels);
-    const unsigned k = static_cast<unsigned>(khw), count = here * k;
-
-    if (PACK)
-        for (unsigned n = threadIdx.x; n < count; n += THREADS) tile[n] = w[output + first * khw + n];
-    else
-        for (unsigned n = threadIdx.x; n < count; n += THREADS)
-            tile[n % here * k + n / here] = cu_get(packed, output + n / here * i + first + n % here);
-    __syncthreads();
-    if (PACK)
-        for (unsigned n = threadIdx.x; n < count; n += THREADS)
-            cu_put(packed, output + n / here * i + first + n % here, tile[n % here * k + n / here]);
-    else
-        for (unsigned n = threadIdx.x; n < count; n += THREADS) {
-            float *at = to + output + first * khw + n;
-            *at = add ? *at + tile[n] : tile[n];
-        }
-}
-
-/* Windows too large for a tile: one weight at a time. */
-template <bool PACK>
-static __global__ void __launch_bounds__(THREADS)
-    order_large_kernel(const float *w, cu_view packed, float *to, int64_t i, int64_t khw, int64_t count, bool add)
-{
-    for (int64_t n = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; n < count;
-         n += static_cast<int64_t>(gridDim.x) * THREADS) {
-        int64_t o = n / (i * khw), c = n / khw % i, at = (o * khw + n % khw) * i + c;
-        if (PACK)
-            cu_put(packed, at, w[n]);
-        else
-            to[n] = add ? to[n] + cu_get(packed, at) : cu_get(packed, at);
-    }
-}
-
-template <bool PACK>
-static cudaError_t order(cudaStream_t s, const float *w, cu_view packed, float *to, int64_t o, int64_t i, int64_t khw,
-                         bool add)
-{
-    int64_t channels = khw > 0 ? PACK_TILE / khw : 0, blocks;
-
-    if (o <= 0 || i <= 0 || khw <= 0) return cudaSuccess;
-    if (channels > i) channels = i;
-    if (channels > 0 && o <= INT32_MAX && cu_div_up(i, channels) <= 65535)
-        return cu_launch(order_kernel<PACK>,
-                         dim3(static_cast<unsigned>(o), static_cast<unsigned>(cu_div_up(i, channels))), dim3(THREADS),
-                         0, s, w, packed, to, i, khw, static_cast<int>(channels), add);
-    blocks = cu_div_up(o * i * khw, THREADS);
-    return cu_launch(order_large_kernel<PACK>, cu_grid(blocks < 4096 ? blocks : 4096), dim3(THREADS), 0, s, w, packed,
-                     to, i, khw, o * i * khw, add);
-}
-
-cudaError_t cu_conv_pack(cudaStream_t s, const float *w, cu_view packed, int64_t o, int64_t i, int64_t khw)
-{
-    return order<true>(s, w, packed, NULL, o, i, khw, false);
-}
-
-cudaError_t cu_conv_unpack(cudaStream_t s, cu_view packed, float *w, int64_t o, int64_t i, int64_t khw, bool add)
-{
-    return order<false>(s, NULL, packed, w, o, i, khw, add);
 }

@@ -29,7 +29,7 @@ static inline uint64_t cu_round(uint64_t bytes) { return (bytes + CU_ALIGNMENT -
 typedef struct cu_config {
     int32_t tf32, rounding, graphs;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
-    uint64_t workspace;
+    uint64_t workspace, logits;
 } cu_config;
 
 /* The parameters of one arena in bf16, element by element; several instances share it. */
@@ -75,7 +75,8 @@ struct ddp_device {
     ddp_flat_result *flat_host, *flat_at;
     void *flat_scratch;
     uint64_t flat_scratch_bytes, memory_bytes;
-    double bytes_per_ns; /* that its memory moves at best */
+    uint64_t logits_bytes; /* of a cross-entropy; more are computed in pieces */
+    double bytes_per_ns;   /* that its memory moves at best */
     char gpu[128], library[128];
 };
 
@@ -142,6 +143,10 @@ extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_famil
     cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad;
 /* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
 bool cu_join_layer_norm(low_lowering *w, low_kernel *k, uint32_t add);
+extern const cu_family cu_family_head;
+/* fam_head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one kernel; k becomes it. */
+bool cu_head_takes(const low_lowering *w, uint32_t node);
+ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 /* fam_batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
 ddp_status cu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 /* fam_attention.c: at close */

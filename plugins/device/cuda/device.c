@@ -29,6 +29,11 @@ static const ddp_option options[] = {
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(cu_config, algorithm_cache)},
     {"workspace", "32MiB", NULL, "Device memory that cuBLASLt may use for a product, in bytes.", DDP_OPT_SIZE,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, workspace)},
+    {"logits", "1GiB", "1..",
+     "Device memory for the logits of a last linear layer and its cross-entropy, in bytes; where they take more, both "
+     "and their "
+     "gradients are computed in pieces of the batch.",
+     DDP_OPT_SIZE, DDP_OPT_F_PER_RANK, offsetof(cu_config, logits)},
 };
 
 ddp_status cu_enter(const ddp_device *d, ddp_err *err)
@@ -286,6 +291,7 @@ static ddp_status cu_open(const ddp_host *host, const void *config, const ddp_de
     d->half = p->precision == DDP_PRECISION_BF16;
     d->stochastic = c->rounding == STOCHASTIC;
     d->graphs = c->graphs != 0;
+    d->logits_bytes = c->logits;
     peers_add(d->ordinal);
     status = cu_enter(d, err);
     if (status == DDP_OK) status = look(d, err);

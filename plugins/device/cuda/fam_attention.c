@@ -68,6 +68,34 @@ static ddp_status find_dnn(ddp_device *d, const cu_attention *a, bool training, 
     return DDP_OK;
 }
 
+void cu_tell_slow(ddp_device *d, const char *what, const char *layer, const char *why)
+{
+    if (!d->half || d->told_slow) return;
+    d->told_slow = true;
+    CU_LOG(
+        d, DDP_LOG_WARN,
+        "device \"cuda\": %s of layer \"%.80s\", and what is like it, on f32 cores, many times slower than on tensor "
+        "cores: %.240s",
+        what, layer, why);
+}
+
+static const char *kernel_name(bool gradient, uint32_t kind)
+{
+    static const char *const names[2][3] = {
+        {"attention(cudnn)", "attention(flash)", "attention"},
+        {"attention_grad(cudnn)", "attention_grad(flash)", "attention_grad"}}; /* by kind */
+
+    return names[gradient][kind];
+}
+
+static void tell_plain(const low_lowering *w, const low_kernel *k, const cu_attention *a)
+{
+    cu_tell_slow(w->device, k->name, k->layer,
+                 a->dropout > 0.0
+                     ? "the kernels for tensor cores have no dropout; dropout = 0 where that will do"
+                     : "cuDNN cannot, or is not there, and the device's own kernel is for heads of 64 and 128");
+}
+
 static void log_choice(const low_lowering *w, const low_kernel *k, const cu_attention *a)
 {
     static const char *const by[] = {"cuDNN", "the device's flash kernel", "the device's plain kernel"};
@@ -109,6 +137,8 @@ static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node,
         k->scratch_bytes = cu_dnn_attention_workspace(t->dnn, gradient);
     else if (gradient)
         k->scratch_bytes = k->kind == BY_FLASH ? cu_flash_grad_scratch(&t->a) : cu_attention_plain_grad_scratch(&t->a);
+    k->name = kernel_name(gradient, k->kind);
+    if (k->kind == PLAIN) tell_plain(w, k, &t->a);
     log_choice(w, k, &t->a);
     return DDP_OK;
 }

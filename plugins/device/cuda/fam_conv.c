@@ -60,6 +60,7 @@ static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, boo
         if (w->device->dnn != NULL)
             CU_LOG(w->device, DDP_LOG_DEBUG, "device \"cuda\": %s of layer \"%s\" by a kernel of its own: %s", k->name,
                    k->layer, err->msg);
+        cu_tell_slow(w->device, k->name, k->layer, w->device->dnn != NULL ? err->msg : "there is no cuDNN");
         if (k->kind == CU_CONV_GRAD_WEIGHT) k->scratch_bytes = cu_conv_plain_grad_weight_scratch(&t->conv);
         return DDP_OK;
     }
@@ -82,11 +83,13 @@ static cudaError_t pack(const cu_call *c, const float *w)
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
-static const char *forward_name(bool bias, bool relu)
+static const char *forward_name(bool dnn, bool bias, bool relu)
 {
-    static const char *const names[2][2] = {{"conv2d", "conv2d+relu"}, {"conv2d+bias", "conv2d+bias+relu"}};
+    static const char *const names[2][2][2] = {
+        {{"conv2d", "conv2d+relu"}, {"conv2d+bias", "conv2d+bias+relu"}},
+        {{"conv2d(cudnn)", "conv2d(cudnn)+relu"}, {"conv2d(cudnn)+bias", "conv2d(cudnn)+bias+relu"}}};
 
-    return names[bias][relu];
+    return names[dnn][bias][relu];
 }
 
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
@@ -94,6 +97,7 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     static const uint32_t acts[] = {DDP_OP_RELU};
     int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 1);
     conv_state *t = cu_state(k, sizeof(*t), err);
+    ddp_status status;
 
     if (t == NULL) return err->status;
     k->kind = CU_CONV_FORWARD;
@@ -106,10 +110,11 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
         k->out[ACTIVATED] = low_node(w->p, (uint32_t)act)->out[0];
         low_take(w, k, (uint32_t)act);
     }
-    k->name = forward_name(k->in[B] >= 0, k->act != CU_ACT_NONE);
     k->cols = t->conv.o;
     k->rows = t->conv.in.n * t->conv.oh * t->conv.ow;
-    return choose(w, k, 1u << X, true, err);
+    status = choose(w, k, 1u << X, true, err);
+    k->name = forward_name(t->dnn != NULL, k->in[B] >= 0, k->act != CU_ACT_NONE);
+    return status;
 }
 
 static ddp_status run_forward(const cu_call *c, ddp_err *err)
@@ -141,6 +146,7 @@ static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, 
 {
     const ddp_node *n = low_node(w->p, node);
     conv_state *t = cu_state(k, sizeof(*t), err);
+    ddp_status status;
 
     if (t == NULL) return err->status;
     if (n->op == DDP_OP_CONV2D_GRAD_INPUT) {
@@ -148,13 +154,17 @@ static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, 
         k->plain_in = 1u << OTHER;
         k->in_type[OTHER] = CU_F32;
         describe(w, n, k->out[0], k->in[OTHER], k->in[DY], &t->conv);
-        return choose(w, k, 1u << DY, true, err);
+        status = choose(w, k, 1u << DY, true, err);
+        if (t->dnn != NULL) k->name = "conv2d_grad_input(cudnn)";
+        return status;
     }
     k->kind = CU_CONV_GRAD_WEIGHT;
     k->plain_out = k->writes_grad = 1;
     k->out_type[0] = CU_F32;
     describe(w, n, k->in[OTHER], k->out[0], k->in[DY], &t->conv);
-    return choose(w, k, 1u << DY | 1u << OTHER, false, err);
+    status = choose(w, k, 1u << DY | 1u << OTHER, false, err);
+    if (t->dnn != NULL) k->name = "conv2d_grad_weight(cudnn)";
+    return status;
 }
 
 static ddp_status run_grad_input(const cu_call *c, ddp_err *err)

@@ -107,10 +107,13 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     static const uint32_t acts[] = {DDP_OP_RELU, DDP_OP_GELU};
     const ddp_value *weight = low_value(w->p, k->in[W]);
     int64_t act = low_find_reader(w, node, k->out[Y], 0, acts, 2);
-    ddp_status status = make_state(w, k, node, err);
-    linear_state *t = k->state;
+    linear_state *t;
+    ddp_status status;
 
+    if (cu_head_takes(w, node)) return cu_head_group(w, k, node, err);
+    status = make_state(w, k, node, err);
     if (status != DDP_OK) return status;
+    t = k->state;
     k->plain = true;
     k->inner = weight->dims[t->transposed ? 0 : 1];
     k->cols = weight->dims[t->transposed ? 1 : 0];

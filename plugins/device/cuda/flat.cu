@@ -6,33 +6,41 @@ static const int THREADS = 256, LAST_THREADS = 1024, N = 4;
 /* ---- finite ------------------------------------------------------------------------------------------------------------------------ */
 static __global__ void set_kernel(unsigned long long *out, unsigned long long to) { *out = to; }
 
-/* A block takes THREADS * N * FINITE_ROUNDS elements and asks for the word at `out`, which may be the host's, only where it found one. */
+/* A block takes THREADS * N * FINITE_ROUNDS elements. */
 static const int FINITE_ROUNDS = 4;
 
-static __global__ void __launch_bounds__(THREADS)
+static __device__ __forceinline__ uint64_t first_not_finite(const float (&v)[N], uint64_t i, uint64_t otherwise)
+{
+    CU_UNROLL
+    for (int k = N - 1; k >= 0; k--)
+        if (!cu_is_finite(v[k])) otherwise = i + static_cast<unsigned>(k);
+    return otherwise;
+}
+
+/* A block's whole packs are loaded before any is looked at; only the array's last block, or one that is not aligned, takes them singly. */
+static __global__ void __launch_bounds__(THREADS, 4)
     finite_kernel(const float *x, uint64_t n, bool aligned, unsigned long long *out)
 {
-    CU_SHARED(unsigned long long, first, [1]);
-    uint64_t base = static_cast<uint64_t>(blockIdx.x) * THREADS * N * FINITE_ROUNDS, mine = UINT64_MAX;
+    const uint64_t step = static_cast<uint64_t>(THREADS) * N, base = blockIdx.x * step * FINITE_ROUNDS;
+    const uint64_t i = base + threadIdx.x * static_cast<uint64_t>(N);
+    uint64_t mine = UINT64_MAX;
+    float v[FINITE_ROUNDS][N];
 
-    if (threadIdx.x == 0) first[0] = UINT64_MAX;
-    __syncthreads();
-    CU_UNROLL
-    for (int round = FINITE_ROUNDS - 1; round >= 0; round--) {
-        uint64_t i = base + (static_cast<uint64_t>(round) * THREADS + threadIdx.x) * N;
-        float v[N];
-        if (i >= n) continue;
-        if (aligned && n - i >= N)
-            cu_load_some<true>(x + i, N, v);
-        else
-            cu_load_some<false>(x + i, n - i < N ? static_cast<int>(n - i) : N, v);
+    if (aligned && n - base >= step * FINITE_ROUNDS) {
         CU_UNROLL
-        for (int k = N - 1; k >= 0; k--)
-            if (!cu_is_finite(v[k])) mine = i + static_cast<unsigned>(k);
+        for (int round = 0; round < FINITE_ROUNDS; round++) cu_load(x + i + round * step, v[round]);
+        CU_UNROLL
+        for (int round = FINITE_ROUNDS - 1; round >= 0; round--)
+            mine = first_not_finite(v[round], i + round * step, mine);
+    } else {
+        for (int round = FINITE_ROUNDS - 1; round >= 0; round--) {
+            uint64_t at = i + round * step;
+            if (at >= n) continue;
+            cu_load_some<false>(x + at, n - at < N ? static_cast<int>(n - at) : N, v[0]);
+            mine = first_not_finite(v[0], at, mine);
+        }
     }
-    if (mine != UINT64_MAX) atomicMin(first, static_cast<unsigned long long>(mine));
-    __syncthreads();
-    if (threadIdx.x == 0 && first[0] != UINT64_MAX) atomicMin(out, first[0]);
+    cu_block_first(mine, out);
 }
 
 cudaError_t cu_flat_finite(cudaStream_t s, const float *x, uint64_t n, uint64_t *out)
@@ -56,23 +64,35 @@ static int64_t square_blocks(uint64_t n)
     return most < SQUARE_BLOCKS ? most : SQUARE_BLOCKS;
 }
 
-/* The alignment decides how elements are loaded, not which thread adds them when. */
-static __global__ void __launch_bounds__(THREADS)
+static __device__ __forceinline__ void add_squares(const float (&v)[N], double (&sum)[N])
+{
+    CU_UNROLL
+    for (int k = 0; k < N; k++) sum[k] = __fma_rn(static_cast<double>(v[k]), static_cast<double>(v[k]), sum[k]);
+}
+
+/* The alignment decides how elements are loaded, not which thread adds them when: whole packs four at a time, then singly what is left. */
+static __global__ void __launch_bounds__(THREADS, 4)
     squares_kernel(const float *x, uint64_t n, bool aligned, double *parts)
 {
     CU_SHARED(double, shared, [32]);
+    const int U = 4;
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * THREADS * N, whole = aligned ? n / N * N : 0;
+    uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
     double sum[N] = {};
+    float v[U][N];
 
-    CU_UNROLL_4
-    for (uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N; i < n;
-         i += static_cast<uint64_t>(gridDim.x) * THREADS * N) {
-        float v[N];
-        if (aligned && n - i >= N)
-            cu_load_some<true>(x + i, N, v);
-        else
-            cu_load_some<false>(x + i, n - i < N ? static_cast<int>(n - i) : N, v);
+    for (; i + (U - 1) * step < whole; i += U * step) {
         CU_UNROLL
-        for (int k = 0; k < N; k++) sum[k] = __fma_rn(static_cast<double>(v[k]), static_cast<double>(v[k]), sum[k]);
+        for (int u = 0; u < U; u++) cu_load(x + i + u * step, v[u]);
+        CU_UNROLL
+        for (int u = 0; u < U; u++) add_squares(v[u], sum);
+    }
+    for (; i < n; i += step) {
+        if (i < whole)
+            cu_load(x + i, v[0]);
+        else
+            cu_load_some<false>(x + i, n - i < N ? static_cast<int>(n - i) : N, v[0]);
+        add_squares(v[0], sum);
     }
     sum[0] = cu_block_sum((sum[0] + sum[1]) + (sum[2] + sum[3]), shared);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum[0];

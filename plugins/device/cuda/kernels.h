@@ -38,7 +38,7 @@ typedef struct cu_fault {
     int64_t row, value;
 } cu_fault;
 
-/* ---- pointwise: pointwise.cu ------------------------------------------------------------------------------------------ */
+/* ---- pointwise: pointwise.cu, order.cu ---------------------------------------------------------------------------------- */
 enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF };
 cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n);
 /* saved: relu's output, gelu's input. dx may be dy. NaN in relu stays NaN. */
@@ -60,7 +60,7 @@ cudaError_t cu_column_sums(cudaStream_t s, cu_view dy, float *db, int64_t rows, 
 cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 
-/* ---- sequences: norm.cu, embedding.cu ----------------------------------------------------------------------------------- */
+/* ---- sequences: norm.cu, norm_grad.cu, embedding.cu, embedding_grad.cu -------------------------------------------------- */
 /* t = x + residual (absent: x), rounded to sum's type and stored there if sum is present (and that is what is normalised);
  * y = (t - mean) * invstd * w + b over rows of cols. mean, invstd (rows) may be NULL; in f32, variance biased, two passes. */
 cudaError_t cu_layer_norm(cudaStream_t s, cu_view x, cu_view residual, cu_view sum, const float *w, const float *b,
@@ -83,7 +83,7 @@ cudaError_t cu_position(cudaStream_t s, cu_view x, const float *w, cu_view y, in
 cudaError_t cu_position_grad(cudaStream_t s, cu_view dy, float *dw, int64_t n, int64_t t, int64_t e, int64_t p,
                              bool add);
 
-/* ---- losses: loss.cu ---------------------------------------------------------------------------------------------------- */
+/* ---- losses: entropy.cu, loss.cu ---------------------------------------------------------------------------------------- */
 /* loss () f32 and grad (rows, cols), either may be absent; grad may be logits. Mean over the rows that are not ignored. A label
  * out of range that is not ignored is a fault. */
 typedef struct cu_entropy {
@@ -95,6 +95,13 @@ size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,
                              int64_t rows, int64_t cols, const cu_entropy *e, bool add_grad, void *scratch,
                              cu_fault *fault, uint32_t kernel);
+/* The same with the logits of some rows at a time: begin, once for all labels; rows [first, first + count) of `rows`, each once, in
+ * whichever order, grad set; end, which writes the loss. The scratch is that of all rows, kept from begin to end. */
+cudaError_t cu_entropy_begin(cudaStream_t s, const int64_t *label, int64_t rows, int64_t cols, const cu_entropy *e,
+                             void *scratch, cu_fault *fault, uint32_t kernel);
+cudaError_t cu_entropy_rows(cudaStream_t s, cu_view logits, const int64_t *label, cu_view grad, int64_t first,
+                            int64_t count, int64_t rows, int64_t cols, const cu_entropy *e, void *scratch);
+cudaError_t cu_entropy_end(cudaStream_t s, float *loss, int64_t rows, int64_t cols, void *scratch);
 size_t cu_mse_scratch(int64_t n);
 cudaError_t cu_mse(cudaStream_t s, cu_view p, cu_view t, float *loss, cu_view grad, int64_t n, bool add_grad,
                    void *scratch);
@@ -103,7 +110,7 @@ size_t cu_accuracy_scratch(int64_t rows);
 cudaError_t cu_accuracy(cudaStream_t s, cu_view logits, const int64_t *label, float *out, int64_t rows, int64_t cols,
                         double per_sample, void *scratch, cu_fault *fault, uint32_t kernel);
 
-/* ---- attention: attention.cu (any size and type), flash.cu (tensor cores, bf16) ------------------------------------------ */
+/* ---- attention: attention.cuh (any size and type), flash.cuh (tensor cores, bf16) ----------------------------------------- */
 /* qkv (n, t, 3 e): q, k and v side by side, heads of size = e / heads. y (n, t, e); lse (n, heads, t) f32, may be NULL. */
 typedef struct cu_attention {
     int64_t n, t, heads, size;
@@ -121,7 +128,7 @@ size_t cu_flash_grad_scratch(const cu_attention *a);
 cudaError_t cu_flash_grad(cudaStream_t s, const cu_attention *a, cu_view dy, cu_view qkv, cu_view y, const float *lse,
                           cu_view dqkv, void *scratch);
 
-/* ---- images: batch_norm.cu, pool.cu, conv.cu ----------------------------------------------------------------------------- */
+/* ---- images: batch_norm.cu, batch_norm_grad.cu, pool.cu, conv.cu, order.cu ------------------------------------------------ */
 typedef struct cu_image {
     int64_t n, h, w, c;
 } cu_image;

@@ -10,9 +10,11 @@
 #ifdef DDP_CUDA_DOUBLE
 #define CU_UNROLL
 #define CU_UNROLL_4
+#define CU_ROLLED
 #else
 #define CU_UNROLL   _Pragma("unroll")
-#define CU_UNROLL_4 _Pragma("unroll 4") /* loops of loads that do not wait for each other */
+#define CU_UNROLL_4 _Pragma("unroll 4") /* loops of loads; cu_sum_rows shows what brings them on their way together */
+#define CU_ROLLED   _Pragma("unroll 1") /* where more would not fit the registers */
 #endif
 #define CU_WARP 0xffffffffu /* all lanes */
 
@@ -180,6 +182,32 @@ static __device__ __forceinline__ void cu_store_some(T *y, int count, const floa
     }
 }
 
+/* sum += the rows x, x + stride, .. one after the other, four of them on their way together: they are loaded into an array before any
+ * is used, and the kernel's second launch bound has to leave the registers for it, else ptxas puts the loads behind the sums. */
+template <bool WHOLE, class T, int N>
+static __device__ __forceinline__ void cu_sum_rows(const T *x, int64_t count, int64_t stride, float (&sum)[N])
+{
+    const int U = 4;
+    float v[U][N];
+
+    CU_ROLLED
+    for (; count >= U; count -= U, x += U * stride) {
+        CU_UNROLL
+        for (int u = 0; u < U; u++) cu_load_some<WHOLE>(x + u * stride, 1, v[u]);
+        CU_UNROLL
+        for (int u = 0; u < U; u++) {
+            CU_UNROLL
+            for (int k = 0; k < N; k++) sum[k] += v[u][k];
+        }
+    }
+    CU_ROLLED
+    for (; count > 0; count--, x += stride) {
+        cu_load_some<WHOLE>(x, 1, v[0]);
+        CU_UNROLL
+        for (int k = 0; k < N; k++) sum[k] += v[0][k];
+    }
+}
+
 /* ---- sums and maxima, in a fixed order ------------------------------------------------------------------------------------ */
 template <class T> static __device__ __forceinline__ T cu_warp_sum(T v) /* every lane gets it */
 {
@@ -212,6 +240,25 @@ static __device__ __forceinline__ float cu_block_max(float v, float *shared)
     if (lane == 0) shared[warp] = v;
     __syncthreads();
     return cu_warp_max(lane < blockDim.x / 32 ? shared[lane] : -INFINITY);
+}
+
+/* *out, which may be the host's: the smallest `mine` of the block, if that is smaller still; all threads, whole warps. One atomic for a
+ * block: those on the host's memory go over the bus one by one. */
+static __device__ __forceinline__ void cu_block_first(unsigned long long mine, unsigned long long *out)
+{
+    CU_SHARED(unsigned long long, first, [1]);
+
+    if (threadIdx.x == 0) first[0] = UINT64_MAX;
+    __syncthreads();
+    if (__any_sync(CU_WARP, mine != UINT64_MAX)) {
+        for (int step = 16; step > 0; step /= 2) {
+            unsigned long long other = __shfl_xor_sync(CU_WARP, mine, step);
+            mine = other < mine ? other : mine;
+        }
+        if (threadIdx.x % 32 == 0) atomicMin(first, mine);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && first[0] != UINT64_MAX) atomicMin(out, first[0]);
 }
 
 /* Second stage of sums over rows: parts (count, width) -> column sums; the first `split` columns go to a, the others to b, each of

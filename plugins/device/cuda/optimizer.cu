@@ -15,12 +15,16 @@ struct update_args {
 };
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------------------------- */
-/* The peers' mean, added in their order; by a half, a quarter .. the product has the bits of the quotient. */
+static const unsigned long long NONE = UINT64_MAX;
+
+/* The peers' mean, added in their order; by a half, a quarter .. the product has the bits of the quotient. Returns the first index that is
+ * not finite. */
 template <bool WHOLE>
-static __device__ __forceinline__ void peers_mean(const update_args &a, uint64_t i, int count, float (&g)[N])
+static __device__ __forceinline__ unsigned long long peers_mean(const update_args &a, uint64_t i, int count,
+                                                                float (&g)[N])
 {
+    unsigned long long bad = NONE;
     float u[N];
-    int bad = N;
 
     cu_load_some<WHOLE>(a.o.grads[0] + i, count, g);
     CU_UNROLL_4
@@ -32,10 +36,9 @@ static __device__ __forceinline__ void peers_mean(const update_args &a, uint64_t
     CU_UNROLL
     for (int k = N - 1; k >= 0; k--) {
         g[k] = a.mean_exact ? __fmul_rn(g[k], a.mean_by) : cu_div_rn(g[k], a.mean_by);
-        if (k < count && !cu_is_finite(g[k])) bad = k;
+        if (k < count && !cu_is_finite(g[k])) bad = i + static_cast<unsigned>(k);
     }
-    if (bad < N && a.o.not_finite != NULL)
-        atomicMin(a.o.not_finite, static_cast<unsigned long long>(i) + static_cast<unsigned>(bad));
+    return bad;
 }
 
 /* ---- the formulas -------------------------------------------------------------------------------------------------------------- */
@@ -85,16 +88,18 @@ static __device__ __forceinline__ void store_half(const update_args &a, uint64_t
     cu_store_some<WHOLE>(half, count, rounded);
 }
 
+/* Returns what peers_mean does. */
 template <bool WHOLE, int FORMULA>
-static __device__ __forceinline__ void update(const update_args &a, uint64_t i, int count)
+static __device__ __forceinline__ unsigned long long update(const update_args &a, uint64_t i, int count)
 {
     float g[N], p[N], s1[N] = {}, s2[N] = {};
+    unsigned long long bad = NONE;
 
     if (FORMULA != MEAN) cu_load_some<WHOLE>(a.o.param + i, count, p);
     if (FORMULA == ADAM || (FORMULA == MOMENTUM && !a.first)) cu_load_some<WHOLE>(a.o.state1 + i, count, s1);
     if (FORMULA == ADAM) cu_load_some<WHOLE>(a.o.state2 + i, count, s2);
     if (a.o.grad_peers != 0)
-        peers_mean<WHOLE>(a, i, count, g);
+        bad = peers_mean<WHOLE>(a, i, count, g);
     else
         cu_load_some<WHOLE>(a.o.grad + i, count, g);
     CU_UNROLL
@@ -114,17 +119,19 @@ static __device__ __forceinline__ void update(const update_args &a, uint64_t i, 
     for (uint32_t k = 0; k < a.o.param_peers; k++)
         if (a.o.params[k] != a.o.param) cu_store_some<WHOLE>(a.o.params[k] + i, count, p);
     if (FORMULA != MEAN && a.o.half != NULL) store_half<WHOLE>(a, i, count, p);
+    return bad;
 }
 
 template <int FORMULA> static __global__ void __launch_bounds__(THREADS) update_kernel(const update_args a)
 {
     uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
+    unsigned long long bad = NONE;
 
-    if (i >= a.o.n) return;
-    if (a.aligned && a.o.n - i >= N)
-        update<true, FORMULA>(a, i, N);
-    else
-        update<false, FORMULA>(a, i, a.o.n - i < N ? static_cast<int>(a.o.n - i) : N);
+    if (i < a.o.n && a.aligned && a.o.n - i >= N)
+        bad = update<true, FORMULA>(a, i, N);
+    else if (i < a.o.n)
+        bad = update<false, FORMULA>(a, i, a.o.n - i < N ? static_cast<int>(a.o.n - i) : N);
+    if (a.o.grad_peers != 0 && a.o.not_finite != NULL) cu_block_first(bad, a.o.not_finite); /* all threads get here */
 }
 
 /* ---- on the host ---------------------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* peak.c -- how many FLOPs and bytes a second this GPU does at its best, by a large product and a large copy. Both grow until one
  * takes as long that starting it is lost in it. */
 #include "cu.h"
+#include <stdlib.h>
 
 #define SPAN_MS     1.0f
 #define REPEATS     5 /* the fastest counts: the others were disturbed */
@@ -8,6 +9,7 @@
 #define MOST_SIDE   8192
 #define LEAST_BYTES (UINT64_C(1) << 20)
 #define MOST_BYTES  (UINT64_C(1) << 30)
+#define PATTERN     32768 /* uint16_t */
 
 typedef struct job {
     ddp_device *device;
@@ -57,14 +59,42 @@ static ddp_status least_time(const job *j, float *least, ddp_err *err)
     return status;
 }
 
+/* Numbers of either sign between 1/4 and 1, as bf16 and, two at a time, as f32: zeros take less power, and a product of them is
+ * faster than any in a model. */
+static ddp_status fill(const job *j, uint64_t bytes, ddp_err *err)
+{
+    cudaStream_t s = cu_compute(j->device);
+    uint64_t done = PATTERN * sizeof(uint16_t) < bytes ? PATTERN * sizeof(uint16_t) : bytes;
+    uint16_t *pattern = malloc(PATTERN * sizeof(*pattern));
+    uint32_t word = 1;
+    cudaError_t result;
+
+    if (pattern == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory for a measurement");
+    for (size_t i = 0; i < PATTERN; i++) {
+        word = word * 1664525u + 1013904223u;
+        pattern[i] = (uint16_t)((word >> 16 & 0x80ffu) | 0x3e80u);
+    }
+    result = cudaMemcpyAsync(j->memory, pattern, done, cudaMemcpyHostToDevice, s);
+    while (result == cudaSuccess && done < bytes) {
+        uint64_t more = done < bytes - done ? done : bytes - done;
+        result = cudaMemcpyAsync(j->memory + done, j->memory, more, cudaMemcpyDeviceToDevice, s);
+        done += more;
+    }
+    if (result == cudaSuccess) result = cudaStreamSynchronize(s);
+    free(pattern);
+    return result == cudaSuccess ? DDP_OK
+                                 : cu_fail(result, err, "device \"cuda:%d\": a measurement", j->device->ordinal);
+}
+
 static ddp_status measure_side(job *j, float *ms, ddp_err *err)
 {
     uint32_t type = cu_operand(j->device);
+    uint64_t bytes = 3 * (uint64_t)(j->side * j->side) * sizeof(float);
     cu_product_params p = {
         .m = j->side, .n = j->side, .k = j->side, .b_transposed = true, .a_type = type, .b_type = type, .c_type = type};
-    ddp_status status = cu_memory(j->device, 3 * (uint64_t)(j->side * j->side) * sizeof(float), "a measurement",
-                                  (void **)&j->memory, err);
+    ddp_status status = cu_memory(j->device, bytes, "a measurement", (void **)&j->memory, err);
 
+    if (status == DDP_OK) status = fill(j, bytes, err);
     if (status == DDP_OK) status = cu_product_create(j->device->products, &p, &j->product, err);
     if (status == DDP_OK) status = least_time(j, ms, err);
     cu_product_free(j->product);
@@ -96,6 +126,7 @@ static ddp_status bytes_per_s(job *j, double *out, ddp_err *err)
 
     for (j->bytes = LEAST_BYTES; status == DDP_OK; j->bytes *= 4) {
         status = cu_memory(j->device, 2 * j->bytes, "a measurement", (void **)&j->memory, err);
+        if (status == DDP_OK) status = fill(j, 2 * j->bytes, err);
         if (status == DDP_OK) status = least_time(j, &ms, err);
         (void)cudaFree(j->memory);
         j->memory = NULL;

@@ -1,4 +1,4 @@
-/* pointwise.cu -- element by element: activations, sums, conversions, dropout; column sums; the order of an image's channels. */
+/* pointwise.cu -- element by element: activations, sums, conversions, dropout; column sums. */
 #include "load.cuh"
 
 enum { THREADS = 256 };
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void bias_piece(const X *x, Y *y, int64_t i, i
 
     cu_load_some<WHOLE>(x + i, count, v);
     if (a.bias != NULL) {
-        int64_t column = i % a.cols;
+        int64_t column = a.n <= UINT32_MAX ? static_cast<unsigned>(i) % static_cast<unsigned>(a.cols) : i % a.cols;
         if (WHOLE) {
             cu_load(a.bias + column, b);
         } else {
@@ -298,23 +298,18 @@ cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p
 /* ---- sums of columns -------------------------------------------------------------------------------------------------------- *
  * A block of 8 warps sums 32 N columns over every eighth of its rows, then the warps' sums; a second kernel adds the blocks'. */
 template <int N, class T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 4)
     columns_kernel(const T *dy, float *out, int64_t rows, int64_t cols, int64_t rows_per_block, bool add)
 {
     CU_SHARED(float, tile, [8][32 * N]);
     int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     int64_t first = static_cast<int64_t>(blockIdx.x) * 32 * N, column = first + lane * N;
     int64_t row = blockIdx.y * rows_per_block, last = row + rows_per_block < rows ? row + rows_per_block : rows;
-    float sum[N] = {}, v[N];
+    float sum[N] = {};
 
-    if (column < cols) {
-        CU_UNROLL_4
-        for (row += warp; row < last; row += 8) {
-            cu_load_some<(N > 1)>(dy + row * cols + column, 1, v);
-            CU_UNROLL
-            for (int k = 0; k < N; k++) sum[k] += v[k];
-        }
-    }
+    row += warp;
+    if (column < cols && row < last)
+        cu_sum_rows<(N > 1)>(dy + row * cols + column, (last - row + 7) / 8, 8 * cols, sum);
     CU_UNROLL
     for (int k = 0; k < N; k++) tile[warp][k * 32 + lane] = sum[k]; /* no two lanes in one bank */
     __syncthreads();
@@ -369,83 +364,4 @@ cudaError_t cu_column_sums(cudaStream_t s, cu_view dy, float *db, int64_t rows, 
                                      static_cast<float *>(scratch));
         return column_sums<1, T>(s, static_cast<const T *>(dy.at), db, rows, cols, add, static_cast<float *>(scratch));
     });
-}
-
-/* ---- order of an image's channels: n matrices (rows, cols) transposed ------------------------------------------------------ */
-enum { TILE = 32 };
-
-template <class X, class Y>
-static __global__ void __launch_bounds__(THREADS)
-    transpose_kernel(const X *x, Y *y, int64_t n, int64_t rows, int64_t cols, bool add)
-{
-    CU_SHARED(float, tile, [TILE][TILE + 1]);
-    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    unsigned wide = static_cast<unsigned>((cols + TILE - 1) / TILE);
-    int64_t row = static_cast<int64_t>(blockIdx.x / wide) * TILE, col = static_cast<int64_t>(blockIdx.x % wide) * TILE;
-
-    for (int64_t image = blockIdx.y; image < n; image += gridDim.y) {
-        const X *from = x + image * rows * cols;
-        Y *to = y + image * rows * cols;
-        CU_UNROLL
-        for (unsigned k = warp; k < TILE; k += 8)
-            if (row + k < rows && col + lane < cols) tile[k][lane] = cu_get(from + (row + k) * cols + col + lane);
-        __syncthreads();
-        CU_UNROLL
-        for (unsigned k = warp; k < TILE; k += 8)
-            if (col + k < cols && row + lane < rows) {
-                Y *at = to + (col + k) * rows + row + lane;
-                cu_put(at, add ? cu_get(at) + tile[lane][k] : tile[lane][k]);
-            }
-        __syncthreads();
-    }
-}
-
-/* Few rows, such as the three channels of a picture: a thread takes a column. */
-template <class X, class Y>
-static __global__ void __launch_bounds__(THREADS)
-    narrow_kernel(const X *x, Y *y, int64_t n, int64_t rows, int64_t cols, bool add)
-{
-    int64_t col = thread_index();
-
-    if (col >= cols) return;
-    for (int64_t image = blockIdx.y; image < n; image += gridDim.y) {
-        const X *from = x + image * rows * cols + col;
-        Y *to = y + image * rows * cols + col * rows;
-        CU_UNROLL_4
-        for (int64_t k = 0; k < rows; k++) {
-            float v = cu_get(from + k * cols);
-            cu_put(to + k, add ? cu_get(to + k) + v : v);
-        }
-    }
-}
-
-static cudaError_t transpose(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t rows, int64_t cols, bool add)
-{
-    const unsigned images = static_cast<unsigned>(n < 65535 ? n : 65535);
-    const int64_t tiles = cu_div_up(cols, TILE) * cu_div_up(rows, TILE);
-
-    if (n <= 0 || rows <= 0 || cols <= 0) return cudaSuccess;
-    if (rows == 1 || cols == 1) return cu_convert(s, x, y, n * rows * cols, add);
-    return cu_by_type(x.type, [=](auto xt) {
-        return cu_by_type(y.type, [=](auto yt) {
-            typedef decltype(xt) X;
-            typedef decltype(yt) Y;
-            const X *from = static_cast<const X *>(x.at);
-            if (rows <= 8)
-                return cu_launch(narrow_kernel<X, Y>, dim3(static_cast<unsigned>(cu_div_up(cols, THREADS)), images),
-                                 dim3(THREADS), 0, s, from, static_cast<Y *>(y.at), n, rows, cols, add);
-            return cu_launch(transpose_kernel<X, Y>, dim3(static_cast<unsigned>(tiles), images), dim3(THREADS), 0, s,
-                             from, static_cast<Y *>(y.at), n, rows, cols, add);
-        });
-    });
-}
-
-cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add)
-{
-    return transpose(s, x, y, n, c, hw, add);
-}
-
-cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add)
-{
-    return transpose(s, x, y, n, hw, c, add);
 }

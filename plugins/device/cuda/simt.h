@@ -6,7 +6,7 @@
  * __shfl_down_sync, __shfl_up_sync, __ballot_sync, __any_sync, __all_sync, atomicAdd (int, unsigned, unsigned long long),
  * atomicMin, atomicMax, atomicCAS, atomicExch (unsigned, unsigned long long, int), __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, fmaf,
  * expf, exp2f, logf, tanhf, erff, rsqrtf, sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4,
- * make_float4, make_uint4, make_uint2, dim3. Shared memory is declared by the two macros alone. */
+ * make_float4, make_uint4, make_uint2, dim3. Shared memory is declared by the three macros alone. */
 #ifndef DDP_CUDA_SIMT_H
 #define DDP_CUDA_SIMT_H
 
@@ -15,8 +15,10 @@
 #else
 #include <cuda_runtime.h>
 
-/* CU_SHARED(float, tile, [32][33]); static shared memory of a block, not initialised */
-#define CU_SHARED(type, name, dims) __shared__ type name dims
+/* CU_SHARED(float, tile, [32][33]); static shared memory of a block, not initialised. A kernel may count on the type's alignment alone,
+ * and the double gives no more; on 16 bytes, for accesses of that size, with CU_SHARED_WIDE. */
+#define CU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
+#define CU_SHARED_WIDE              CU_SHARED
 /* The block's dynamic shared memory, 16-byte aligned. */
 #define CU_SHARED_DYNAMIC(type, name)                                                                                  \
     extern __shared__ __align__(16) unsigned char cu_dynamic_shared_[];                                                \

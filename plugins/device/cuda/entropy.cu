@@ -1,0 +1,283 @@
+/* entropy.cu -- cross-entropy and its gradient. */
+#include "rows.cuh"
+
+static const int COUNT_THREADS = 256, COUNT_BLOCKS = 64;
+static const size_t KEPT_BYTES =
+    112 * 1024; /* of a row, so that two blocks have room on one multiprocessor of an H100 */
+static constexpr float LOG2_E = 1.4426950408889634f;
+
+struct entropy_args {
+    const int64_t *label;
+    int64_t rows, cols, ignore_index;
+    float smoothing;
+    bool ignores, add;
+    int *counts;    /* (COUNT_BLOCKS): rows that count */
+    double *losses; /* (rows) */
+    cu_fault *fault;
+    uint32_t kernel;
+};
+
+static __global__ void __launch_bounds__(COUNT_THREADS) count_kernel(entropy_args a)
+{
+    CU_SHARED(int, shared, [32]);
+    int count = 0;
+
+    CU_UNROLL_4
+    for (int64_t r = static_cast<int64_t>(blockIdx.x) * COUNT_THREADS + threadIdx.x; r < a.rows;
+         r += static_cast<int64_t>(gridDim.x) * COUNT_THREADS) {
+        int64_t label = a.label[r];
+        if (label >= 0 && label < a.cols)
+            count++;
+        else if (!a.ignores || label != a.ignore_index)
+            cu_report(a.fault, CU_FAULT_LABEL, a.kernel, r, label);
+    }
+    count = cu_block_sum(count, shared);
+    if (threadIdx.x == 0) a.counts[blockIdx.x] = count;
+}
+
+/* All of a warp. */
+static __device__ __forceinline__ int count_of(const entropy_args &a)
+{
+    unsigned lane = threadIdx.x % 32;
+
+    return cu_warp_sum(a.counts[lane] + a.counts[lane + 32]);
+}
+
+/* exp(x - max) is 2^(x LOG2_E - max LOG2_E), one instruction less; what the second product is rounded by is in every term alike, and
+ * row_loss takes it back. Logits beyond 2.3e38 come out as infinite ones do. */
+static __device__ __forceinline__ float term(float x, float base) { return cu_exp2(fmaf(x, LOG2_E, -base)); }
+static __device__ __forceinline__ float base_of(float max) /* no inf - inf */ { return max == -INFINITY ? 0.0f : max; }
+
+/* A thread's part of max(x) LOG2_E, sum(exp(x - max)) and, with smoothing, sum(x). */
+struct online {
+    bool smooth;
+    float max, sum, all;
+
+    template <int K> __device__ __forceinline__ void part(int, const float (&v)[K])
+    {
+        float top = v[0], base;
+
+        CU_UNROLL
+        for (int k = 1; k < K; k++) top = fmaxf(top, v[k]);
+        top = fmaxf(max, top * LOG2_E);
+        base = base_of(top);
+        sum *= cu_exp2(max - base);
+        CU_UNROLL
+        for (int k = 0; k < K; k++) sum += term(v[k], base);
+        max = top;
+        if (!smooth) return;
+        CU_UNROLL
+        for (int k = 0; k < K; k++) all += v[k];
+    }
+};
+
+/* grad = exp(x - max) inverse - even, less `hit` at the label. */
+template <class G> struct gradient {
+    G *grad;
+    int label;
+    float base, inverse, even, hit;
+    bool add;
+
+    template <int K> __device__ __forceinline__ void part(int i, float (&v)[K])
+    {
+        float old[K];
+
+        CU_UNROLL
+        for (int k = 0; k < K; k++) v[k] = fmaf(term(v[k], base), inverse, -even);
+        if (label >= i && label < i + K) {
+            CU_UNROLL
+            for (int k = 0; k < K; k++) v[k] -= label == i + k ? hit : 0.0f;
+        }
+        if (add) {
+            cu_load_some<(K > 1)>(grad + i, 1, old);
+            CU_UNROLL
+            for (int k = 0; k < K; k++) v[k] += old[k];
+        }
+        cu_store_some<(K > 1)>(grad + i, 1, v);
+    }
+};
+
+template <class G> struct zeros {
+    G *grad;
+
+    template <int K> __device__ __forceinline__ void part(int i, float (&v)[K])
+    {
+        CU_UNROLL
+        for (int k = 0; k < K; k++) v[k] = 0.0f;
+        cu_store_some<(K > 1)>(grad + i, 1, v);
+    }
+};
+
+static __device__ __forceinline__ double row_loss(const entropy_args &a, float max, float sum, float all,
+                                                  float at_label)
+{
+    double s = static_cast<double>(a.smoothing),
+           loss = static_cast<double>(logf(sum)) + static_cast<double>(max) / static_cast<double>(LOG2_E);
+
+    loss -= (1.0 - s) * static_cast<double>(at_label);
+    if (s != 0.0) loss -= s * (static_cast<double>(all) / static_cast<double>(a.cols));
+    return loss < 0.0 ? 0.0 : loss; /* by rounding; a NaN stays */
+}
+
+template <bool KEEP, class X> static __device__ __forceinline__ X *keep_memory(void)
+{
+    if constexpr (KEEP) {
+        CU_SHARED_DYNAMIC(X, kept);
+        return kept;
+    } else {
+        return NULL;
+    }
+}
+
+template <class X, class G>
+static __device__ __forceinline__ void skip_row(const entropy_args &a, const row_parts &parts, const X *x, G *g)
+{
+    zeros<G> none = {g};
+
+    if (g != NULL && !a.add) for_row<1>(parts, x, x + parts.head, static_cast<X *>(NULL), none);
+    if (threadIdx.x == 0) a.losses[blockIdx.x] = 0.0;
+}
+
+/* A block for each row: one pass for the sums, one for the gradient. KEEP: the second finds the row in shared memory. The label is not
+ * waited for before the first pass where every row should count. */
+template <bool KEEP, class X, class G>
+static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits, G *grad, entropy_args a)
+{
+    CU_SHARED(float, shared, [32]);
+    X *kept = keep_memory<KEEP, X>();
+    const int64_t row = blockIdx.x, label = a.label[row];
+    const unsigned lane = threadIdx.x % 32;
+    const int counts[2] = {a.counts[lane], a.counts[lane + 32]}, cols = static_cast<int>(a.cols);
+    const X *x = logits + row * a.cols;
+    G *g = grad != NULL ? grad + row * a.cols : NULL;
+    const row_parts parts = parts_of(x, g, cols);
+
+    if (a.ignores && (label < 0 || label >= cols)) {
+        skip_row(a, parts, x, g);
+        return;
+    }
+    online o = {a.smoothing != 0.0f, -INFINITY, 0.0f, 0.0f};
+    for_row<4>(parts, x, x + parts.head, kept, o);
+    if (label < 0 || label >= cols) {
+        skip_row(a, parts, x, g);
+        return;
+    }
+    float at_label = cu_get(x + label); /* before g, which may be x, is written */
+    float max = cu_block_max(o.max, shared), base = base_of(max);
+    float sum = cu_block_sum(o.sum * cu_exp2(o.max - base), shared), all = 0.0f;
+    if (o.smooth) all = cu_block_sum(o.all, shared);
+    if (threadIdx.x == 0) a.losses[row] = row_loss(a, max, sum, all, at_label);
+    if (g == NULL) return;
+    float scale = 1.0f / static_cast<float>(cu_warp_sum(counts[0] + counts[1]));
+    float even = a.smoothing / static_cast<float>(cols) * scale;
+    gradient<G> d = {g, static_cast<int>(label), base, scale / sum, even, (1.0f - a.smoothing) * scale, a.add};
+    for_row<2>(parts, x, KEEP ? kept : x + parts.head, static_cast<X *>(NULL), d);
+}
+
+/* A GPU may grant less shared memory than KEPT_BYTES (99 KiB to a block of sm_86 and 89): then the row is read twice. */
+template <class X, class G>
+static cudaError_t start_entropy(cudaStream_t s, const X *logits, G *grad, const entropy_args &a)
+{
+    size_t bytes = static_cast<size_t>(a.cols) * sizeof(X);
+    dim3 grid = cu_grid(a.rows), block(threads_for(a.cols));
+    bool keep = grad != NULL && bytes <= KEPT_BYTES;
+
+    if (keep && bytes > 40 * 1024 && cu_allow_shared(entropy_kernel<true, X, G>, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        keep = false;
+    }
+    if (!keep) return cu_launch(entropy_kernel<false, X, G>, grid, block, 0, s, logits, grad, a);
+    return cu_launch(entropy_kernel<true, X, G>, grid, block, bytes, s, logits, grad, a);
+}
+
+static const int LAST_THREADS = 1024;
+
+static __global__ void __launch_bounds__(LAST_THREADS) entropy_loss_kernel(entropy_args a, float *loss)
+{
+    CU_SHARED(double, shared, [32]);
+    double sum = 0.0;
+    int count = count_of(a);
+
+    CU_UNROLL_4
+    for (int64_t r = threadIdx.x; r < a.rows; r += LAST_THREADS) sum += a.losses[r];
+    sum = cu_block_sum(sum, shared);
+    if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(count));
+}
+
+size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols)
+{
+    return rows <= 0 || cols <= 0 ? 0 : COUNT_BLOCKS * sizeof(int) + static_cast<size_t>(rows) * sizeof(double);
+}
+
+static entropy_args args_of(const int64_t *label, int64_t rows, int64_t cols, const cu_entropy *e, void *scratch)
+{
+    int *counts = static_cast<int *>(scratch);
+
+    return {label,
+            rows,
+            cols,
+            e->ignore_index,
+            static_cast<float>(e->smoothing),
+            e->ignores != 0,
+            false,
+            counts,
+            reinterpret_cast<double *>(counts + COUNT_BLOCKS),
+            NULL,
+            0};
+}
+
+static cudaError_t start_rows(cudaStream_t s, cu_view logits, cu_view grad, const entropy_args &a)
+{
+    return cu_by_type(logits.type, [=](auto xt) {
+        return cu_by_type(grad.type, [=](auto gt) {
+            typedef decltype(xt) X;
+            typedef decltype(gt) G;
+            return start_entropy(s, static_cast<const X *>(logits.at), static_cast<G *>(grad.at), a);
+        });
+    });
+}
+
+cudaError_t cu_entropy_begin(cudaStream_t s, const int64_t *label, int64_t rows, int64_t cols, const cu_entropy *e,
+                             void *scratch, cu_fault *fault, uint32_t kernel)
+{
+    entropy_args a = args_of(label, rows, cols, e, scratch);
+
+    if (rows <= 0 || cols <= 0) return cudaSuccess;
+    if (cols > ROW_MOST) return cudaErrorInvalidValue;
+    a.fault = fault;
+    a.kernel = kernel;
+    return cu_launch(count_kernel, dim3(COUNT_BLOCKS), dim3(COUNT_THREADS), 0, s, a);
+}
+
+cudaError_t cu_entropy_rows(cudaStream_t s, cu_view logits, const int64_t *label, cu_view grad, int64_t first,
+                            int64_t count, int64_t rows, int64_t cols, const cu_entropy *e, void *scratch)
+{
+    entropy_args a = args_of(label + first, rows, cols, e, scratch);
+
+    if (count <= 0 || cols <= 0) return cudaSuccess;
+    a.rows = count;
+    a.losses += first;
+    return start_rows(s, logits, grad, a);
+}
+
+cudaError_t cu_entropy_end(cudaStream_t s, float *loss, int64_t rows, int64_t cols, void *scratch)
+{
+    const cu_entropy any = {0.0, 0, 0};
+
+    if (rows <= 0 || cols <= 0) return cudaSuccess;
+    return cu_launch(entropy_loss_kernel, dim3(1), dim3(LAST_THREADS), 0, s, args_of(NULL, rows, cols, &any, scratch),
+                     loss);
+}
+
+cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,
+                             int64_t rows, int64_t cols, const cu_entropy *e, bool add_grad, void *scratch,
+                             cu_fault *fault, uint32_t kernel)
+{
+    entropy_args a = args_of(label, rows, cols, e, scratch);
+    cudaError_t err = cu_entropy_begin(s, label, rows, cols, e, scratch, fault, kernel);
+
+    if (err != cudaSuccess || rows <= 0 || cols <= 0) return err;
+    a.add = add_grad;
+    err = start_rows(s, logits, grad, a);
+    return err != cudaSuccess || loss == NULL ? err : cu_entropy_end(s, loss, rows, cols, scratch);
+}

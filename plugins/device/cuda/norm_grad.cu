@@ -1,0 +1,262 @@
+/* norm_grad.cu -- the gradient of layer normalisation. norm.cuh says how rows are held.
+ *
+ * With g = dy w and h = (x - mean) invstd: dx = (g - mean(g) - h mean(g h)) invstd, dw = sum(dy h), db = sum(dy) over the rows.
+ * Blocks go over the rows with a stride; each keeps its sums of dw and db in registers and writes them to scratch, a second kernel
+ * adds them. */
+#include "norm.cuh"
+
+/* Blocks of the gradient on a multiprocessor, by the packs a thread holds, and all of a kernel's; sums depend on these, so they are
+ * fixed. */
+static constexpr int GRAD_AT_ONCE[] = {4, 4, 4, 3, 2};
+static const int64_t MULTIPROCESSORS = 132, GRAD_BLOCKS = MULTIPROCESSORS * GRAD_AT_ONCE[0];
+
+struct norm_grad_args {
+    cu_view dy, x, passed, dx;
+    const float *w, *mean, *invstd;
+    float *parts; /* (blocks, 2 cols): dw, db; NULL: not wanted */
+    int64_t rows, cols;
+    bool add;
+};
+
+/* The sums of the block's warps, in their order, by way of shared memory. */
+template <int PACKS>
+static __device__ __forceinline__ void join_warps(float (&sum)[PACKS][N], float *tile, int lane, float *out,
+                                                  int64_t cols)
+{
+    for (unsigned warp = 0; warp < WARPS; warp++) {
+        if (threadIdx.x / 32 == warp) {
+            CU_UNROLL
+            for (int p = 0; p < PACKS; p++) {
+                CU_UNROLL
+                for (int k = 0; k < N; k++) { /* no two lanes in one bank */
+                    float *at = tile + (p * N + k) * 32 + lane;
+                    *at = warp == 0 ? sum[p][k] : *at + sum[p][k];
+                }
+            }
+        }
+        __syncthreads();
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < PACKS * N * 32; i += WARPS * 32) {
+        int64_t c = static_cast<int64_t>(i / (32 * N) * 32 + i % 32) * N + i / 32 % N;
+        if (c < cols) out[c] = tile[i];
+    }
+    __syncthreads();
+}
+
+/* A row's words as they lie in memory: those of several arrays are on their way together, none being looked at before the last is asked
+ * for. Behind the row's end its first again, which nobody uses. */
+template <class T> struct words {
+    uint4 of[sizeof(T) / 2]; /* N elements */
+};
+template <int PACKS, class T, class W>
+static __device__ __forceinline__ void load_words(const void *x, int64_t row, int cols, int t, int width, W (&q)[PACKS])
+{
+    const T *first = static_cast<const T *>(x) + row * cols;
+
+    CU_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        const int c = (p * width + t) * N;
+        const T *from = first + (c < cols ? c : 0);
+        CU_UNROLL
+        for (int k = 0; k < static_cast<int>(sizeof(T)) / 2; k++)
+            q[p].of[k] = reinterpret_cast<const cu_uint4 *>(from)[k];
+    }
+}
+
+static __device__ __forceinline__ void unpack(const uint4 *q, cu_bf16, float (&v)[N]) { cu_unpack_bf16(q[0], v); }
+static __device__ __forceinline__ void unpack(const uint4 *q, float, float (&v)[N])
+{
+    CU_UNROLL
+    for (int k = 0; k < 2; k++) {
+        v[4 * k] = __uint_as_float(q[k].x), v[4 * k + 1] = __uint_as_float(q[k].y);
+        v[4 * k + 2] = __uint_as_float(q[k].z), v[4 * k + 3] = __uint_as_float(q[k].w);
+    }
+}
+
+template <int PACKS, class T>
+static __device__ __forceinline__ void add_words(const words<float> (&q)[PACKS], T type, float (&v)[PACKS][N])
+{
+    CU_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        float u[N];
+        unpack(q[p].of, type, u);
+        CU_UNROLL
+        for (int k = 0; k < N; k++) v[p][k] += u[k];
+    }
+}
+
+/* One row: its part of dw and db, and v = dx. D, X: types of dy and x; scale: 1 / cols */
+template <int PACKS, bool WARP, class D, class X>
+static __device__ __forceinline__ void grad_row(const norm_grad_args &a, int64_t row, int t, float scale, float *shared,
+                                                const words<float> (&w)[PACKS], float (&dw)[PACKS][N],
+                                                float (&db)[PACKS][N], float (&v)[PACKS][N])
+{
+    const int WIDTH = WARP ? 32 : WARPS * 32, cols = static_cast<int>(a.cols);
+    const bool half = a.passed.type == CU_BF16, passes = a.passed.at != NULL && a.dx.at != NULL;
+    words<D> of_dy[PACKS];
+    words<X> of_x[PACKS];
+    words<float> passed[PACKS] = {}; /* of either type */
+    float u[PACKS][N], mean = a.mean[row], invstd = a.invstd[row], g1 = 0.0f, g2 = 0.0f;
+
+    load_words<PACKS, D>(a.dy.at, row, cols, t, WIDTH, of_dy);
+    load_words<PACKS, X>(a.x.at, row, cols, t, WIDTH, of_x);
+    if (passes && half)
+        load_words<PACKS, cu_bf16>(a.passed.at, row, cols, t, WIDTH, passed);
+    else if (passes)
+        load_words<PACKS, float>(a.passed.at, row, cols, t, WIDTH, passed);
+    CU_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        unpack(of_dy[p].of, D(), u[p]);
+        unpack(of_x[p].of, X(), v[p]);
+        if ((p * WIDTH + t) * N >= cols) continue;
+        float weight[N];
+        unpack(w[p].of, float(), weight);
+        CU_UNROLL
+        for (int k = 0; k < N; k++) {
+            float h = (v[p][k] - mean) * invstd;
+            dw[p][k] = fmaf(u[p][k], h, dw[p][k]);
+            db[p][k] += u[p][k];
+            u[p][k] *= weight[k];
+            g1 += u[p][k];
+            g2 = fmaf(u[p][k], h, g2);
+            v[p][k] = h;
+        }
+    }
+    if (a.dx.at == NULL) return;
+    g1 = row_sum<WARP>(g1, shared) * scale;
+    g2 = row_sum<WARP>(g2, shared) * scale;
+    CU_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        CU_UNROLL
+        for (int k = 0; k < N; k++) v[p][k] = (u[p][k] - g1 - v[p][k] * g2) * invstd;
+    }
+    if (passes && half)
+        add_words(passed, cu_bf16(), v);
+    else if (passes)
+        add_words(passed, float(), v);
+}
+
+template <int PACKS, bool WARP, class D, class X>
+static __global__ void __launch_bounds__(WARPS * 32, GRAD_AT_ONCE[PACKS]) norm_grad_kernel(norm_grad_args a)
+{
+    const int WIDTH = WARP ? 32 : WARPS * 32;
+    CU_SHARED(float, tile, [WARP ? PACKS * N * 32 : 32]);
+    const float scale = 1.0f / static_cast<float>(a.cols);
+    int t = static_cast<int>(threadIdx.x) % WIDTH;
+    int64_t row = WARP ? static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32 : blockIdx.x;
+    float dw[PACKS][N] = {}, db[PACKS][N] = {}, v[PACKS][N];
+    words<float> w[PACKS];
+
+    load_words<PACKS, float>(a.w, 0, static_cast<int>(a.cols), t, WIDTH, w);
+    for (; row < a.rows; row += static_cast<int64_t>(gridDim.x) * (WARP ? WARPS : 1)) {
+        grad_row<PACKS, WARP, D, X>(a, row, t, scale, tile, w, dw, db, v);
+        if (a.dx.at == NULL) continue;
+        if (a.add) add_row(a.dx, row, a.cols, t, WIDTH, v);
+        store_row(a.dx, row, a.cols, t, WIDTH, v);
+    }
+    if (a.parts == NULL) return;
+    float *out = a.parts + static_cast<int64_t>(blockIdx.x) * 2 * a.cols;
+    if constexpr (WARP) {
+        join_warps<PACKS>(dw, tile, t, out, a.cols);
+        join_warps<PACKS>(db, tile, t, out + a.cols, a.cols);
+    } else {
+        const cu_view to = {out, CU_F32}, more = {out + a.cols, CU_F32};
+        store_row(to, 0, a.cols, t, WIDTH, dw);
+        store_row(more, 0, a.cols, t, WIDTH, db);
+    }
+}
+
+/* A thread sums a column over every gridDim.y-th row. */
+static __global__ void __launch_bounds__(PLAIN_THREADS) norm_sums_plain_kernel(norm_grad_args a)
+{
+    int64_t c = static_cast<int64_t>(blockIdx.x) * PLAIN_THREADS + threadIdx.x;
+    float *out = a.parts + blockIdx.y * 2 * a.cols, dw = 0.0f, db = 0.0f;
+
+    if (c >= a.cols) return;
+    CU_UNROLL_4
+    for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+        float dy = cu_get(a.dy, row * a.cols + c);
+        dw = fmaf(dy, (cu_get(a.x, row * a.cols + c) - a.mean[row]) * a.invstd[row], dw);
+        db += dy;
+    }
+    out[c] = dw;
+    out[a.cols + c] = db;
+}
+
+static __global__ void __launch_bounds__(PLAIN_THREADS) norm_grad_plain_kernel(norm_grad_args a)
+{
+    CU_SHARED(float, shared, [32]);
+    int64_t row = blockIdx.x, first = row * a.cols;
+    float mean = a.mean[row], invstd = a.invstd[row], g1 = 0.0f, g2 = 0.0f;
+
+    for (int64_t c = threadIdx.x; c < a.cols; c += PLAIN_THREADS) {
+        float g = cu_get(a.dy, first + c) * a.w[c];
+        g1 += g;
+        g2 = fmaf(g, (cu_get(a.x, first + c) - mean) * invstd, g2);
+    }
+    g1 = cu_block_sum(g1, shared) / static_cast<float>(a.cols);
+    g2 = cu_block_sum(g2, shared) / static_cast<float>(a.cols);
+    for (int64_t c = threadIdx.x; c < a.cols; c += PLAIN_THREADS) {
+        float h = (cu_get(a.x, first + c) - mean) * invstd;
+        float d = (cu_get(a.dy, first + c) * a.w[c] - g1 - h * g2) * invstd;
+        if (a.passed.at != NULL) d += cu_get(a.passed, first + c);
+        cu_put(a.dx, first + c, a.add ? cu_get(a.dx, first + c) + d : d);
+    }
+}
+
+size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols)
+{
+    return rows <= 0 || cols <= 0
+               ? 0
+               : static_cast<size_t>((rows < GRAD_BLOCKS ? rows : GRAD_BLOCKS) * 2 * cols) * sizeof(float);
+}
+
+template <int PACKS>
+static cudaError_t start_norm_grad(cudaStream_t s, const norm_grad_args &a, bool warp, int64_t blocks)
+{
+    return cu_by_type(a.dy.type, [=](auto dt) {
+        return cu_by_type(a.x.type, [=](auto xt) {
+            typedef decltype(dt) D;
+            typedef decltype(xt) X;
+            return cu_launch(warp ? norm_grad_kernel<PACKS, true, D, X> : norm_grad_kernel<PACKS, false, D, X>,
+                             cu_grid(blocks), dim3(WARPS * 32), 0, s, a);
+        });
+    });
+}
+
+/* dx may be dy, so what else needs dy comes before. */
+static cudaError_t start_norm_grad_plain(cudaStream_t s, const norm_grad_args &a, int64_t blocks)
+{
+    dim3 grid(static_cast<unsigned>(cu_div_up(a.cols, PLAIN_THREADS)), static_cast<unsigned>(blocks));
+    cudaError_t e = cudaSuccess;
+
+    if (a.parts != NULL) e = cu_launch(norm_sums_plain_kernel, grid, dim3(PLAIN_THREADS), 0, s, a);
+    if (e != cudaSuccess || a.dx.at == NULL) return e;
+    return cu_launch(norm_grad_plain_kernel, cu_grid(a.rows), dim3(PLAIN_THREADS), 0, s, a);
+}
+
+cudaError_t cu_layer_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
+                               const float *invstd, cu_view passed, cu_view dx, float *dw, float *db, int64_t rows,
+                               int64_t cols, bool add_x, bool add_w, bool add_b, void *scratch)
+{
+    bool sums = dw != NULL || db != NULL, warp = cols <= 4 * 32 * N;
+    const norm_grad_args a = {dy,   x,    passed, dx, w, mean, invstd, sums ? static_cast<float *>(scratch) : NULL,
+                              rows, cols, add_x};
+    bool aligned = cols % N == 0 && usable(dy) && usable(x) && usable(passed) && usable(dx) && cu_aligned(w, 16);
+    int64_t packs = aligned && cols <= 4 * WARPS * 32 * N ? packs_of(cols, warp ? 32 : WARPS * 32) : 0;
+    int64_t blocks = warp && aligned ? cu_div_up(rows, WARPS) : rows, most = MULTIPROCESSORS * GRAD_AT_ONCE[packs];
+    cudaError_t e;
+
+    if (cols <= 0) return cudaSuccess;
+    if (rows <= 0) return cu_sum_parts<float>(s, NULL, 0, 2 * cols, cols, dw, db, add_w, add_b);
+    blocks = blocks < most ? blocks : most;
+    switch (packs) {
+    case 1: e = start_norm_grad<1>(s, a, warp, blocks); break;
+    case 2: e = start_norm_grad<2>(s, a, warp, blocks); break;
+    case 3: e = start_norm_grad<3>(s, a, warp, blocks); break;
+    case 4: e = start_norm_grad<4>(s, a, warp, blocks); break;
+    default: e = start_norm_grad_plain(s, a, blocks); break;
+    }
+    if (e != cudaSuccess || !sums) return e;
+    return cu_sum_parts<float>(s, a.parts, blocks, 2 * cols, cols, dw, db, add_w, add_b);
+}
