@@ -102,8 +102,7 @@ static const ddp_option train_options[] = {
      DDP_OPT_ENUM, 0, AT(precision)},
     {"recompute", "no", NULL,
      "Whether outputs of gelu and layer norm are computed again for the gradients instead of being kept; yes takes "
-     "less memory, "
-     "some more time, and gives the same result.",
+     "less memory and some more time.",
      DDP_OPT_BOOL, 0, AT(recompute)},
 };
 #undef AT

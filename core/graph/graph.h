@@ -145,7 +145,8 @@ ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t b
 ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, int64_t batch, ddp_program **out,
                                       ddp_err *err);
 /* Changes a training program: the outputs of gelu and layer norm are computed again for the gradients that read them, from inputs
- * that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits. */
+ * that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits, on a device that rounds an op
+ * alone as it does behind another. */
 ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);

@@ -257,8 +257,19 @@ def compete(c, name, rival):
     result |= {"unaccounted_ms": hidden, "our_bytes": memory.grown(), "our_planned_bytes": planned_memory(c, name, race),
                "their_bytes": their_memory(c, name, race, rival, result["best"]) if ways else None,
                "their_reserved_bytes": reserved.get(result["best"])}
+    if name == "gpt2":
+        result |= recomputed(c, name, race)
     c.row(race["title"], "ok", f"{result['ms']:.3f} ms{result['against']}; {statistics.median(hidden):.0f} ms of a run were outside of its steps")
     c.part(f"{name}, profile", profile, c, name, race)
+
+
+def recomputed(c, name, race):
+    """The same with [train] recompute = yes, which trades time for memory."""
+    race = race | {"config": merged(race["config"], {"train": {"recompute": "yes"}})}
+    ours(c, f"{name}-recompute-first", race, steps=1)
+    with Memory() as memory:
+        r = ours(c, f"{name}-recompute", race)
+    return {"recompute_ms": r.step_ms(race["warmup"]), "recompute_bytes": memory.grown(), "recompute_planned_bytes": planned_memory(c, name, race)}
 
 
 def planned_memory(c, name, race):

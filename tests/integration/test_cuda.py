@@ -12,7 +12,7 @@ DOUBLE = BUILD / "tests/doubles/plugins/.libs/device_cuda.so"
 PLUGIN = BUILD / ".libs/device_cuda.so"
 CUDA = {
     "plugins": {"path": DOUBLE.parent},
-    "train": {"device": "cuda"},
+    "train": {"device": "cuda", "deterministic": "yes"},  # times measured in the double would choose now this way, now that
     "device.cuda": {"cublas_library": "double", "cudnn_library": "double", "algorithm_cache": "off"},
 }
 STRICT = {"CUDA_DOUBLE_STRICT": "1", **({"ASAN_OPTIONS": "handle_segv=0"} if harness.SANITIZED else {})}
@@ -65,6 +65,17 @@ class Cuda(Case):
             r = self.cuda(extra, nproc=1, name=name, env=env)
             self.equal(r.summary["parameter_sha256"], first.summary["parameter_sha256"])
             self.equal(self.losses(r), self.losses(first))
+
+    def test_recompute_and_pieces(self):
+        for precision in ("f32", "bf16"):
+            way = {"train": {"precision": precision, "batch_size": 9}}  # 144 rows of logits: pieces of 128 and 16
+            kept = self.cuda(GPT, way, nproc=1, name=f"kept-{precision}")
+            again = self.cuda(GPT, way, {"train": {"recompute": "yes"}}, nproc=1, name=f"again-{precision}")
+            self.alike(again, kept, within=1e-5 if precision == "f32" else 1e-3)  # a gelu by itself and in an epilogue round differently
+            pieces = self.cuda(GPT, way, {"device.cuda": {"logits": "1KiB"}}, nproc=1, name=f"pieces-{precision}")
+            self.alike(pieces, kept, within=1e-5 if precision == "f32" else 1e-3)
+        cpu = [self.train(SHORT, GPT, {"train": {"recompute": r}}, nproc=1, name=f"cpu-{r}") for r in ("no", "yes")]
+        self.equal(cpu[0].summary["parameter_sha256"], cpu[1].summary["parameter_sha256"])
 
     def test_accumulates_clips_and_evaluates(self):
         extra = {"train": {"accumulate": 2}, "optimizer": {"clip_norm": 0.5}, "eval": {"plugin": "synthetic"},

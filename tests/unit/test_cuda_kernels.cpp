@@ -832,7 +832,9 @@ static void test_finite(void **)
 
 static void test_squares(void **)
 {
-    for (size_t n : {0u, 1u, 5u, 4096u, 9001u, 4u * 132 * 8 * 1024 + 1027}) { /* the last: four packs of a thread at a time */
+    const size_t four_packs = 4 * 132 * 8 * 1024 + 1027; /* of each thread, which it loads together */
+
+    for (size_t n : {size_t(0), size_t(1), size_t(5), size_t(4096), size_t(9001), four_packs}) {
         numbers x = some(static_cast<int64_t>(n), CU_F32);
         double want = 0.0, less = 0.0, got[2];
         for (double v : x) { /* Kahan's sum */

@@ -2,8 +2,7 @@
 #include "rows.cuh"
 
 static const int COUNT_THREADS = 256, COUNT_BLOCKS = 64;
-static const size_t KEPT_BYTES =
-    112 * 1024; /* of a row, so that two blocks have room on one multiprocessor of an H100 */
+static const size_t KEPT_BYTES = 112 * 1024; /* of a row: two blocks have room on one multiprocessor of an H100 */
 static constexpr float LOG2_E = 1.4426950408889634f;
 
 struct entropy_args {
@@ -43,8 +42,8 @@ static __device__ __forceinline__ int count_of(const entropy_args &a)
     return cu_warp_sum(a.counts[lane] + a.counts[lane + 32]);
 }
 
-/* exp(x - max) is 2^(x LOG2_E - max LOG2_E), one instruction less; what the second product is rounded by is in every term alike, and
- * row_loss takes it back. Logits beyond 2.3e38 come out as infinite ones do. */
+/* exp(x - max) as 2^(x LOG2_E - base), base = max LOG2_E: a fused multiply-add and no subtraction. What base is rounded by is in every
+ * term alike, so it leaves the gradient, and row_loss takes it back. Logits beyond 2.3e38 come out as infinite ones do. */
 static __device__ __forceinline__ float term(float x, float base) { return cu_exp2(fmaf(x, LOG2_E, -base)); }
 static __device__ __forceinline__ float base_of(float max) /* no inf - inf */ { return max == -INFINITY ? 0.0f : max; }
 
