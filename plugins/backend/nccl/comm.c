@@ -18,19 +18,7 @@ static void sleep_ms(long ms)
     (void)nanosleep(&t, NULL);
 }
 
-int ddp_nccl_device_enter(const ddp_comm *c)
-{
-    int before = -1;
-
-    if (c->runtime->cudaGetDevice(&before) != cudaSuccess) before = -1;
-    (void)c->runtime->cudaSetDevice(c->device);
-    return before;
-}
-
-void ddp_nccl_device_restore(const ddp_comm *c, int before)
-{
-    if (before >= 0 && before != c->device) (void)c->runtime->cudaSetDevice(before);
-}
+void ddp_nccl_use_device(const ddp_comm *c) { (void)c->runtime->cudaSetDevice(c->device); }
 
 /* ---- what it owns on the device -------------------------------------------------------------------------------------- */
 static ddp_status open_device(ddp_comm *c, ddp_err *err)
@@ -51,14 +39,13 @@ static ddp_status open_device(ddp_comm *c, ddp_err *err)
 static void close_device(ddp_comm *c)
 {
     const ddp_nccl_runtime *r = c->runtime;
-    int before = ddp_nccl_device_enter(c);
 
+    ddp_nccl_use_device(c);
     if (c->barrier_cell != NULL) (void)r->cudaFree(c->barrier_cell); /* waits for the device: the next does not */
     ddp_nccl_free_all(c);
     ddp_nccl_pool_close(c);
     if (c->input != NULL) (void)r->cudaEventDestroy(c->input);
     if (c->stream != NULL) (void)r->cudaStreamDestroy(c->stream);
-    ddp_nccl_device_restore(c, before);
 }
 
 /* ---- meeting --------------------------------------------------------------------------------------------------------- */
@@ -192,7 +179,6 @@ static void release(ddp_comm *c)
 ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err)
 {
     ddp_comm *c;
-    int before = -1;
     ddp_status st;
 
     if (p->world_size == 0 || p->rank >= p->world_size || p->world_size > INT32_MAX)
@@ -212,11 +198,9 @@ ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_co
     c->registration = b->config.registration != 0;
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_mutex_init(&c->pool_lock, NULL);
-    (void)c->runtime->cudaGetDevice(&before);
     st = open_device(c, err);
     if (st == DDP_OK) st = connect_ranks(c, p->connect_timeout_ms, err);
     if (st == DDP_OK) tell(c);
-    ddp_nccl_device_restore(c, before);
     if (st != DDP_OK) {
         release(c);
         return st;

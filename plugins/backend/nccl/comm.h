@@ -112,9 +112,9 @@ ddp_work *ddp_nccl_pool_take(ddp_comm *c);
 ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err);
 void ddp_nccl_comm_abort(ddp_comm *c);
 void ddp_nccl_comm_destroy(ddp_comm *c);
-/* Makes the communicator's device the thread's; the value for ddp_nccl_device_restore. */
-int ddp_nccl_device_enter(const ddp_comm *c);
-void ddp_nccl_device_restore(const ddp_comm *c, int before);
+/* Makes the communicator's device the thread's, which it stays: going back to one that the process does not use would make a context
+ * there, some 500 MB. The threads that call are the backend's alone. */
+void ddp_nccl_use_device(const ddp_comm *c);
 
 /* ---- collective.c ---- */
 ddp_status ddp_nccl_supports(ddp_comm *c, uint32_t dtype, uint32_t op);

@@ -51,7 +51,6 @@ ddp_status ddp_nccl_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *er
 {
     size_t whole = bytes == 0 ? 64 : bytes;
     ddp_nccl_block *b;
-    int before;
     ncclResult_t r;
     ddp_status st = ddp_nccl_enter(c, "mem_alloc", err);
 
@@ -61,9 +60,8 @@ ddp_status ddp_nccl_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *er
         st = ddp_fail(err, DDP_ERR_NOMEM, "nccl: out of memory");
         goto leave;
     }
-    before = ddp_nccl_device_enter(c);
+    ddp_nccl_use_device(c);
     r = c->runtime->ncclMemAlloc(&b->memory, whole);
-    ddp_nccl_device_restore(c, before);
     if (r != ncclSuccess) {
         st = ddp_nccl_fail(c->runtime, c->nccl, r, err, "nccl: %zu bytes of device memory on rank %u", bytes, c->rank);
         free(b);

@@ -38,7 +38,6 @@
     X(cudaGetErrorString)                                                                                              \
     X(cudaGetErrorName)                                                                                                \
     X(cudaGetDeviceCount)                                                                                              \
-    X(cudaGetDevice)                                                                                                   \
     X(cudaSetDevice)                                                                                                   \
     X(cudaMalloc)                                                                                                      \
     X(cudaFree)                                                                                                        \
