@@ -587,7 +587,7 @@ static void check_entropy(const entropy_case &c)
 
 static void test_cross_entropy(void **)
 {
-    for (int64_t cols : {1, 10, 13, 1000, 4100, 20000})
+    for (int64_t cols : {1, 10, 33, 256, 257, 301, 1000, 4100, 20000})
         for (uint32_t k = 0; k < 8; k++)
             check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 0.0, k % 4 == 1,
                            k == 3 || k == 4, k == 5 || k == 6, k == 7 || k == 3 ? 3u : 0u});

@@ -111,7 +111,7 @@ static __device__ __forceinline__ double row_loss(const entropy_args &a, float m
                                                   float at_label)
 {
     double s = static_cast<double>(a.smoothing),
-           loss = static_cast<double>(logf(sum)) + static_cast<double>(max) / static_cast<double>(LOG2_E);
+           loss = static_cast<double>(logf(sum)) + static_cast<double>(max) * (1.0 / static_cast<double>(LOG2_E));
 
     loss -= (1.0 - s) * static_cast<double>(at_label);
     if (s != 0.0) loss -= s * (static_cast<double>(all) / static_cast<double>(a.cols));
@@ -203,6 +203,94 @@ static __global__ void __launch_bounds__(LAST_THREADS) entropy_loss_kernel(entro
     if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(count));
 }
 
+/* ---- few rows of few columns, as a classifier has: everything in one block, a warp for each row ------------------------ */
+static const int SMALL_THREADS = 1024, SMALL_ROWS = 1024, SMALL_COLS = 256, SMALL_EACH = SMALL_COLS / 32;
+
+static __device__ __forceinline__ int count_small(const entropy_args &a, int *shared)
+{
+    int count = 0;
+
+    if (threadIdx.x < a.rows) {
+        int64_t label = a.label[threadIdx.x];
+        if (label >= 0 && label < a.cols)
+            count = 1;
+        else if (!a.ignores || label != a.ignore_index)
+            cu_report(a.fault, CU_FAULT_LABEL, a.kernel, threadIdx.x, label);
+    }
+    return cu_block_sum(count, shared);
+}
+
+/* Lane i has the columns i, i + 32, ..; all of them are there before one is written, and grad may be the logits. */
+template <class G>
+static __device__ __forceinline__ double small_row(const entropy_args &a, const float (&v)[SMALL_EACH], G *g, int label,
+                                                   float scale)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), cols = static_cast<int>(a.cols);
+    online o = {a.smoothing != 0.0f, -INFINITY, 0.0f, 0.0f};
+    float at_label = 0.0f, all = 0.0f, max, base, sum, old;
+
+    CU_UNROLL
+    for (int k = 0; k < SMALL_EACH; k++) {
+        const float one[1] = {v[k]};
+        if (lane + 32 * k < cols) o.part(0, one);
+        if (lane + 32 * k == label) at_label = v[k];
+    }
+    max = cu_warp_max(o.max);
+    base = base_of(max);
+    sum = cu_warp_sum(o.sum * cu_exp2(o.max - base));
+    if (o.smooth) all = cu_warp_sum(o.all);
+    at_label = cu_warp_sum(at_label);
+    CU_UNROLL
+    for (int k = 0; k < SMALL_EACH; k++) {
+        int i = lane + 32 * k;
+        float d = fmaf(term(v[k], base), scale / sum, -a.smoothing / static_cast<float>(cols) * scale);
+        if (g == NULL || i >= cols) continue;
+        old = a.add ? cu_get(g + i) : 0.0f;
+        cu_put(g + i, (i == label ? d - (1.0f - a.smoothing) * scale : d) + old);
+    }
+    return row_loss(a, max, sum, all, at_label);
+}
+
+template <class X, class G>
+static __global__ void __launch_bounds__(SMALL_THREADS, 1)
+    small_kernel(const X *logits, G *grad, entropy_args a, float *loss)
+{
+    CU_SHARED(int, counts, [32]);
+    CU_SHARED(double, losses, [32]);
+    const int lane = static_cast<int>(threadIdx.x % 32), count = count_small(a, counts);
+    double sum = 0.0;
+
+    for (int64_t row = threadIdx.x / 32; row < a.rows; row += SMALL_THREADS / 32) {
+        const int64_t label = a.label[row];
+        const X *x = logits + row * a.cols;
+        G *g = grad != NULL ? grad + row * a.cols : NULL;
+        float v[SMALL_EACH];
+        CU_UNROLL
+        for (int k = 0; k < SMALL_EACH; k++) v[k] = lane + 32 * k < a.cols ? cu_get(x + lane + 32 * k) : -INFINITY;
+        if (label >= 0 && label < a.cols) {
+            double l = small_row(a, v, g, static_cast<int>(label), 1.0f / static_cast<float>(count));
+            if (lane == 0) sum += l;
+        } else if (g != NULL && !a.add) {
+            for (int i = lane; i < a.cols; i += 32) cu_put(g + i, 0.0f);
+        }
+    }
+    sum = cu_block_sum(sum, losses);
+    if (threadIdx.x == 0 && loss != NULL) *loss = static_cast<float>(sum / static_cast<double>(count));
+}
+
+static cudaError_t start_small(cudaStream_t s, cu_view logits, float *loss, cu_view grad, const entropy_args &a)
+{
+    return cu_by_type(logits.type, [=](auto xt) {
+        return cu_by_type(grad.type, [=](auto gt) {
+            typedef decltype(xt) X;
+            typedef decltype(gt) G;
+            return cu_launch(small_kernel<X, G>, dim3(1), dim3(SMALL_THREADS), 0, s, static_cast<const X *>(logits.at),
+                             static_cast<G *>(grad.at), a, loss);
+        });
+    });
+}
+
+/* ---- from the host ------------------------------------------------------------------------------------------------------- */
 size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols)
 {
     return rows <= 0 || cols <= 0 ? 0 : COUNT_BLOCKS * sizeof(int) + static_cast<size_t>(rows) * sizeof(double);
@@ -273,10 +361,14 @@ cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *labe
                              cu_fault *fault, uint32_t kernel)
 {
     entropy_args a = args_of(label, rows, cols, e, scratch);
-    cudaError_t err = cu_entropy_begin(s, label, rows, cols, e, scratch, fault, kernel);
+    cudaError_t err;
 
-    if (err != cudaSuccess || rows <= 0 || cols <= 0) return err;
     a.add = add_grad;
+    a.fault = fault;
+    a.kernel = kernel;
+    if (rows > 0 && rows <= SMALL_ROWS && cols > 0 && cols <= SMALL_COLS) return start_small(s, logits, loss, grad, a);
+    err = cu_entropy_begin(s, label, rows, cols, e, scratch, fault, kernel);
+    if (err != cudaSuccess || rows <= 0 || cols <= 0) return err;
     err = start_rows(s, logits, grad, a);
     return err != cudaSuccess || loss == NULL ? err : cu_entropy_end(s, loss, rows, cols, scratch);
 }
