@@ -11,16 +11,20 @@ typedef struct ddp_clip {
     double max_norm; /* 0: gradients are not clipped */
     double norm;     /* of the last update's gradients before clipping; NaN where none are */
     double *squares; /* [rank][bucket] */
+    /* Of a device that runs by itself: the sums that it still owes, and their places in `squares`. NULL: of no such device. */
+    ddp_flat_result *owed;
+    uint32_t *places, owed_count;
 } ddp_clip;
 
 ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err); /* nothing where gradients are not clipped */
 void ddp_clip_close(ddp_trainer *t);
-/* The reduced gradients of bucket b are there: those of the shares from `first` to `end` - 1. */
+/* The reduced gradients of bucket b are there: those of the shares from `first` to `end` - 1. Waits for no device that runs by
+ * itself. */
 ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err);
 /* Collective: where each rank has measured its own shares alone. */
 ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err);
 /* All squares are known: scales t->optim.grad_scale, which holds the scale of the gradients, by min(1, max_norm / (norm +
- * 1e-6)). False: the gradients are not finite. */
-bool ddp_clip_apply(ddp_trainer *t);
+ * 1e-6)). *finite false: the gradients are not, and nothing is scaled. */
+ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err);
 
 #endif

@@ -193,9 +193,11 @@ static ddp_status gather_squares(ddp_trainer *t, double *wait_ms, ddp_err *err)
 static ddp_status clip_and_update(ddp_trainer *t, double *wait_ms, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count;
+    bool finite;
 
     if (t->shards != NULL) DDP_TRY(gather_squares(t, wait_ms, err));
-    if (!ddp_clip_apply(t)) return ddp_trainer_not_finite(t, NULL, err);
+    DDP_TRY(ddp_clip_apply(t, &finite, err));
+    if (!finite) return ddp_trainer_not_finite(t, NULL, err);
     for (uint32_t b = 0; b < buckets; b++) DDP_TRY(update_bucket(t, b, err));
     return DDP_OK;
 }
@@ -288,7 +290,7 @@ static ddp_status update_direct(ddp_trainer *t, double *wait_ms, ddp_reduced *re
         ddp_crew_begin_mean(t);
         DDP_TRY(ddp_crew_end_mean(t, ddp_shards_mean(t, err), err));
         DDP_TRY(gather_squares(t, wait_ms, err));
-        finite = ddp_clip_apply(t);
+        DDP_TRY(ddp_clip_apply(t, &finite, err));
     }
     if (finite) DDP_TRY(run_shards(t, &finite, err));
     return exchange(t, finite, wait_ms, reduced, err);
