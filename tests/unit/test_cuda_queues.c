@@ -3,6 +3,9 @@
 #include "cuda_device_util.h"
 
 #include "../doubles/cublaslt_double.h"
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 static uint64_t seed;
 
@@ -348,6 +351,60 @@ static void test_without_graphs(void **state)
     f->device = kept;
 }
 
+static void hold(void *released)
+{
+    while (atomic_load(*(atomic_int **)released) == 0) (void)sched_yield();
+}
+
+/* Three runs, each with a batch of its own, whose losses come back behind them. */
+static void run_three(net *n, int64_t *const batches[3], float *losses, bool wait)
+{
+    fixture *f = n->j.f;
+    const ddp_run r = {.struct_size = sizeof(r), .inputs = (void *const *)(void *)n->j.inputs};
+    char *loss = (char *)n->j.bind.arena + n->j.planned->plan.value_offset[n->p->loss];
+    float *kept = n->j.inputs[0];
+
+    for (int i = 0; i < 3; i++) {
+        n->j.inputs[0] = (float *)(void *)batches[i];
+        OK(f, f->ops->run(n->j.instance, &r, 0, n->j.lowered->kernel_count, &f->err));
+        OK(f, f->ops->copy_async(f->device, DDP_QUEUE_COMPUTE, &losses[i], loss, sizeof(float), DDP_COPY_TO_HOST,
+                                 &f->err));
+        if (wait) OK(f, f->ops->sync(f->device, &f->err));
+    }
+    n->j.inputs[0] = kept;
+}
+
+/* The host is two runs ahead: the third batch waits until the first has left its stage. */
+static void test_stages(void **state)
+{
+    fixture *f = *state;
+    atomic_int released = 0, *at = &released;
+    int64_t *batches[3];
+    float *losses, alone[3];
+    net n;
+
+    net_open(f, &n);
+    OK(f, f->ops->host_alloc(f->device, sizeof(alone), (void **)&losses, &f->err));
+    for (int i = 0; i < 3; i++) {
+        OK(f, f->ops->host_alloc(f->device, 8 * sizeof(int64_t), (void **)&batches[i], &f->err));
+        for (int k = 0; k < 8; k++) batches[i][k] = (3 * i + k) % 11;
+    }
+    run_three(&n, batches, losses, true);
+    memcpy(alone, losses, sizeof(alone));
+    assert_true(alone[0] != alone[2]);
+    assert_int_equal(
+        cuda_double_enqueue(f->ops->stream(f->device, DDP_QUEUE_COMPUTE), hold, (const void *)&at, sizeof(at)),
+        cudaSuccess);
+    run_three(&n, batches, losses, false);
+    (void)usleep(20000); /* what waits for nothing goes on */
+    atomic_store(&released, 1);
+    OK(f, f->ops->sync(f->device, &f->err));
+    assert_memory_equal(alone, losses, sizeof(alone));
+    for (int i = 0; i < 3; i++) f->ops->host_free(f->device, batches[i]);
+    f->ops->host_free(f->device, losses);
+    net_close(&n);
+}
+
 /* Whichever call of the first run fails: where it was one of the capture's, the range runs on, kernel by kernel. */
 static void test_uncapturable(void **state)
 {
@@ -475,6 +532,7 @@ int main(void)
                                        BF16(test_graphs),
                                        F32(test_without_graphs),
                                        F32(test_uncapturable),
+                                       F32(test_stages),
                                        F32(test_faults),
                                        BF16(test_faults),
                                        F32(test_mirror),

@@ -60,6 +60,7 @@ struct ddp_device {
     bool stochastic, graphs;
     bool told_slow; /* that something of bf16 is computed on f32 cores */
     cudaStream_t streams[DDP_QUEUE_COUNT];
+    cudaStream_t input; /* batches come up on it, beside what is computed */
     cudaEvent_t *events;
     uint32_t event_count;
     cu_libraries libraries;
@@ -212,11 +213,19 @@ typedef struct cu_graph {
     cudaGraphExec_t exec;
 } cu_graph;
 
-enum { CU_GRAPHS = 64 };
+/* Where a batch's fields come up, beside the computing, before they are copied to where kernels read them. */
+typedef struct cu_stage {
+    char *at;
+    cudaEvent_t there, taken;
+} cu_stage;
+
+enum { CU_GRAPHS = 64, CU_STAGES = 2 };
 
 struct ddp_instance {
     ddp_exec *exec;
-    char *arena, *own; /* own: the fields of the batch, then cu_run_params */
+    char *arena, *own; /* own: the fields of the batch, then cu_run_params, then the stages */
+    cu_stage stages[CU_STAGES];
+    uint32_t stage; /* of this sequence */
     cu_mirror *mirror;
     cu_call *calls;    /* by kernel */
     bool *uploaded;    /* by field, in this sequence */

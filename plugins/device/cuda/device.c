@@ -161,6 +161,8 @@ static ddp_status make_streams(ddp_device *d, ddp_err *err)
         cudaError_t result = cudaStreamCreateWithFlags(&d->streams[q], cudaStreamNonBlocking);
         if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\": no stream", d->ordinal);
     }
+    if (cudaStreamCreateWithFlags(&d->input, cudaStreamNonBlocking) != cudaSuccess)
+        return cu_fail(cudaGetLastError(), err, "device \"cuda:%d\": no stream", d->ordinal);
     for (int i = 0; i < CU_RING; i++) {
         cudaError_t result = cudaEventCreateWithFlags(&d->ring.past[i], cudaEventDisableTiming);
         if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\": no event", d->ordinal);
@@ -257,6 +259,7 @@ static void cu_close(ddp_device *d)
     (void)cu_enter(d, &err);
     for (int q = 0; q < DDP_QUEUE_COUNT; q++)
         if (d->streams[q] != NULL) (void)cudaStreamSynchronize(d->streams[q]);
+    if (d->input != NULL) (void)cudaStreamSynchronize(d->input);
     cu_attentions_free(d);
     cu_dnn_close(d->dnn);
     cu_products_close(d->products);
@@ -270,6 +273,7 @@ static void cu_close(ddp_device *d)
     for (uint32_t i = 0; i < d->event_count; i++) (void)cudaEventDestroy(d->events[i]);
     for (int q = 0; q < DDP_QUEUE_COUNT; q++)
         if (d->streams[q] != NULL) (void)cudaStreamDestroy(d->streams[q]);
+    if (d->input != NULL) (void)cudaStreamDestroy(d->input);
     (void)cudaGetLastError();
     peers_remove(d->ordinal);
     free(d->events);

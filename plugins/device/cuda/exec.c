@@ -234,6 +234,7 @@ static uint64_t param_elements(const ddp_program *p)
 static ddp_status reserve(ddp_instance *in, const ddp_bind *bind, ddp_err *err)
 {
     const ddp_exec *e = in->exec;
+    uint64_t stages;
     void *own;
     ddp_status status;
 
@@ -241,9 +242,17 @@ static ddp_status reserve(ddp_instance *in, const ddp_bind *bind, ddp_err *err)
     in->uploaded = calloc(e->field_count + 1, sizeof(*in->uploaded));
     if (in->calls == NULL || in->uploaded == NULL)
         return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory for an instance");
-    status = cu_memory(e->device, e->own_bytes + sizeof(cu_run_params), "the fields of a batch", &own, err);
+    stages = e->own_bytes + cu_round(sizeof(cu_run_params));
+    status = cu_memory(e->device, stages + CU_STAGES * e->own_bytes, "the fields of a batch", &own, err);
     if (status != DDP_OK) return status;
     in->own = own;
+    for (uint32_t i = 0; i < CU_STAGES; i++) {
+        cu_stage *s = &in->stages[i];
+        cudaError_t result = cudaEventCreateWithFlags(&s->there, cudaEventDisableTiming);
+        if (result == cudaSuccess) result = cudaEventCreateWithFlags(&s->taken, cudaEventDisableTiming);
+        if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\": no event", e->device->ordinal);
+        s->at = in->own + stages + i * e->own_bytes;
+    }
     if (!e->lowered->mirrored) return DDP_OK;
     return cu_mirror_use(e->device, bind->params, param_elements(e->program), &in->mirror, err);
 }
@@ -273,7 +282,12 @@ void cu_instance_free(ddp_instance *in)
 
     if (in == NULL) return;
     (void)cu_enter(in->exec->device, &err);
+    (void)cudaStreamSynchronize(in->exec->device->input);
     (void)cudaStreamSynchronize(cu_compute(in->exec->device));
+    for (uint32_t i = 0; i < CU_STAGES; i++) {
+        if (in->stages[i].there != NULL) (void)cudaEventDestroy(in->stages[i].there);
+        if (in->stages[i].taken != NULL) (void)cudaEventDestroy(in->stages[i].taken);
+    }
     for (uint32_t i = 0; i < in->graph_count; i++) (void)cudaGraphExecDestroy(in->graphs[i].exec);
     cu_mirror_release(in->exec->device, in->mirror);
     (void)cudaFree(in->own);

@@ -108,24 +108,69 @@ static ddp_status start(ddp_instance *in, uint32_t first, uint32_t last, uint32_
 }
 
 /* ---- uploads ------------------------------------------------------------------------------------------------------------ */
-/* A field goes up in front of the first kernel of the sequence that reads it: a stage's may not be there before. */
-static ddp_status upload_fields(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err)
+/* Fields go up on a stream of their own, to a stage that the last sequence but one has left: where the host is ahead, beside the
+ * kernels of the step before. */
+static cudaError_t stage_field(const ddp_instance *in, const ddp_run *r, uint32_t f)
 {
     const ddp_exec *e = in->exec;
 
-    for (uint32_t f = 0; f < e->field_count; f++) {
-        uint32_t reader = e->next_reader[(size_t)f * (e->lowered->kernel_count + 1) + first];
-        cudaError_t result;
-        if (in->uploaded[f] || reader >= last) continue;
+    return cudaMemcpyAsync(in->stages[in->stage].at + e->field_at[f], r->inputs[f], e->field_bytes[f],
+                           cudaMemcpyDefault, e->device->input);
+}
+
+static cudaError_t take_field(const ddp_instance *in, uint32_t f)
+{
+    const ddp_exec *e = in->exec;
+
+    return cudaMemcpyAsync(in->own + e->field_at[f], in->stages[in->stage].at + e->field_at[f], e->field_bytes[f],
+                           cudaMemcpyDeviceToDevice, cu_compute(e->device));
+}
+
+/* A field is due in front of the first kernel of the sequence that reads it: a stage's may not be there before. */
+static bool is_due(const ddp_instance *in, uint32_t f, uint32_t first, uint32_t last)
+{
+    const ddp_exec *e = in->exec;
+
+    return !in->uploaded[f] && e->next_reader[(size_t)f * (e->lowered->kernel_count + 1) + first] < last;
+}
+
+static ddp_status upload_fields(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err)
+{
+    const ddp_exec *e = in->exec;
+    const cu_stage *s = &in->stages[in->stage];
+    cudaError_t result = cudaSuccess;
+    bool any = false;
+
+    for (uint32_t f = 0; result == cudaSuccess && f < e->field_count; f++) {
+        if (!is_due(in, f, first, last)) continue;
         if (r->inputs[f] == NULL)
             return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": field %u of the batch is not there", f);
-        result = cudaMemcpyAsync(in->own + e->field_at[f], r->inputs[f], e->field_bytes[f], cudaMemcpyDefault,
-                                 cu_compute(e->device));
-        if (result != cudaSuccess)
-            return cu_fail(result, err, "device \"cuda:%d\": field %u of the batch", e->device->ordinal, f);
+        any = true;
+        result = stage_field(in, r, f);
+    }
+    if (!any) return DDP_OK;
+    if (result == cudaSuccess) result = cudaEventRecord(s->there, e->device->input);
+    if (result == cudaSuccess) result = cudaStreamWaitEvent(cu_compute(e->device), s->there, 0);
+    for (uint32_t f = 0; result == cudaSuccess && f < e->field_count; f++) {
+        if (!is_due(in, f, first, last)) continue;
+        result = take_field(in, f);
         in->uploaded[f] = true;
     }
-    return DDP_OK;
+    if (result == cudaSuccess) result = cudaEventRecord(s->taken, cu_compute(e->device));
+    return result == cudaSuccess ? DDP_OK
+                                 : cu_fail(result, err, "device \"cuda:%d\": fields of the batch", e->device->ordinal);
+}
+
+/* A new sequence: the other stage, once what it had was taken. */
+static ddp_status turn_stage(ddp_instance *in, ddp_err *err)
+{
+    const ddp_device *d = in->exec->device;
+    cudaError_t result;
+
+    memset(in->uploaded, 0, in->exec->field_count * sizeof(*in->uploaded));
+    in->stage = (in->stage + 1) % CU_STAGES;
+    result = cudaStreamWaitEvent(d->input, in->stages[in->stage].taken, 0);
+    return result == cudaSuccess ? DDP_OK : cu_fail(result, err, "device \"cuda:%d\": a stage", d->ordinal);
 }
 
 static ddp_status upload_random(ddp_instance *in, const ddp_random *random, ddp_err *err)
@@ -151,9 +196,10 @@ static ddp_status upload(ddp_instance *in, const ddp_run *r, uint32_t first, uin
     bool new_random = begins || r->random.seed != in->random.seed || r->random.stream != in->random.stream;
     ddp_status status = DDP_OK;
 
-    if (begins) memset(in->uploaded, 0, in->exec->field_count * sizeof(*in->uploaded));
+    if (begins) status = turn_stage(in, err);
     in->ended = last;
-    if (in->mirror != NULL && !in->mirror->filled) status = cu_mirror_fill(in->exec->device, in->mirror, err);
+    if (status == DDP_OK && in->mirror != NULL && !in->mirror->filled)
+        status = cu_mirror_fill(in->exec->device, in->mirror, err);
     if (status == DDP_OK && in->exec->random && new_random) status = upload_random(in, &r->random, err);
     return status == DDP_OK ? upload_fields(in, r, first, last, err) : status;
 }
