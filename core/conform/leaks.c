@@ -1,7 +1,7 @@
 /* conform/leaks.c -- the same a hundred times: threads, descriptors and memory stay what they were.
  *
- * The second half decides, against the first: what leaks does so every time, while a library that allocates when it first needs to
- * comes to an end with it. */
+ * The second half decides, and for memory both of its quarters: what leaks does so every time, while a library that allocates when it
+ * first needs to comes to an end with it. */
 #include "conform/internal.h"
 #include <dirent.h>
 #include <malloc.h>
@@ -16,10 +16,11 @@ enum {
     SLOW_OPENS = 20,
     SLOWEST_MS = 1000, /* and longer than that: a dataset that reads its files, say */
     SLOWEST_WARM = 2,
-    SLOWEST_OPENS = 10,
+    SLOWEST_OPENS = 8,
+    PARTS = 4,     /* after each of which it is measured: a divisor of the above */
     END_MS = 1000, /* that a thread which has been joined may still be seen */
     END_TICK_US = 1000,
-    HEAP_SLACK = 8192, /* bytes, however many opens */
+    HEAP_SLACK = 4096, /* bytes, however many opens */
     MAP_BYTES = 16384  /* per open */
 };
 
@@ -71,23 +72,32 @@ static usage measure_after(const usage *before)
 
 static size_t growth(size_t from, size_t to) { return to > from ? to - from : 0; }
 
-/* More than is allowed in the second half, and no less than half of what it was in the first. */
-static bool leaks(size_t first, size_t second, size_t allowed) { return second > allowed && second >= first / 2; }
-
-static void compare(ddp_actor *a, const usage at[3], uint32_t opens, size_t allowed)
+/* What leaks does so in each of the last two quarters; `allowed` in one. */
+static bool leaks(const size_t at[PARTS + 1], size_t allowed)
 {
-    uint32_t half = opens / 2, descriptors = (uint32_t)growth(at[1].descriptors, at[2].descriptors),
-             threads = (uint32_t)growth(at[1].threads, at[2].threads);
-    size_t heap = growth(at[1].heap, at[2].heap), mapped = growth(at[1].mapped, at[2].mapped);
+    return growth(at[PARTS - 2], at[PARTS - 1]) > allowed && growth(at[PARTS - 1], at[PARTS]) > allowed;
+}
 
-    (void)(DDP_EXPECT(a, !leaks(growth(at[0].descriptors, at[1].descriptors), descriptors, 0),
-                      "%u descriptors more after the last %u of %u opens", descriptors, half, opens) &&
-           DDP_EXPECT(a, !leaks(growth(at[0].threads, at[1].threads), threads, 0),
-                      "%u threads more after the last %u of %u opens", threads, half, opens) &&
-           DDP_EXPECT(a, DDP_SANITIZED || !leaks(growth(at[0].heap, at[1].heap), heap, HEAP_SLACK + half * allowed),
-                      "%zu KiB of memory more after the last %u of %u opens", heap >> 10, half, opens) &&
-           DDP_EXPECT(a, DDP_SANITIZED || !leaks(growth(at[0].mapped, at[1].mapped), mapped, (size_t)half * MAP_BYTES),
-                      "%zu KiB of address space more after the last %u of %u opens", mapped >> 10, half, opens));
+static void compare(ddp_actor *a, const usage at[PARTS + 1], uint32_t opens, size_t allowed)
+{
+    uint32_t half = opens / 2, part = opens / PARTS;
+    size_t heap[PARTS + 1], mapped[PARTS + 1];
+    const usage *middle = &at[PARTS / 2], *end = &at[PARTS];
+
+    for (uint32_t i = 0; i <= PARTS; i++) {
+        heap[i] = at[i].heap;
+        mapped[i] = at[i].mapped;
+    }
+    (void)(DDP_EXPECT(a, end->descriptors <= middle->descriptors, "%u descriptors more after the last %u of %u opens",
+                      end->descriptors - middle->descriptors, half, opens) &&
+           DDP_EXPECT(a, end->threads <= middle->threads, "%u threads more after the last %u of %u opens",
+                      end->threads - middle->threads, half, opens) &&
+           DDP_EXPECT(a, DDP_SANITIZED || !leaks(heap, HEAP_SLACK + part * allowed),
+                      "%zu KiB of memory more after the last %u of %u opens", growth(middle->heap, end->heap) >> 10,
+                      half, opens) &&
+           DDP_EXPECT(a, DDP_SANITIZED || !leaks(mapped, (size_t)part * MAP_BYTES),
+                      "%zu KiB of address space more after the last %u of %u opens",
+                      growth(middle->mapped, end->mapped) >> 10, half, opens));
 }
 
 /* How often, by what the second one took: the first may load and start what stays. */
@@ -100,14 +110,14 @@ static void choose(int64_t ms, uint32_t *warm, uint32_t *opens)
 
 void ddp_leaks_check(ddp_actor *a, bool (*once)(ddp_actor *a, uint32_t i), size_t heap)
 {
-    static const char *const names[] = {"warm", "half", "opened"};
+    static const char *const names[] = {"warm", "quarter", "half", "most", "opened"};
     uint32_t warm = WARM, opens = OPENS, taken = 0;
-    usage at[3] = {{0}};
+    usage at[PARTS + 1] = {{0}};
 
     for (uint32_t i = 0; i <= warm + opens; i++) {
         int64_t begin = ddp_now_ms();
 
-        if (i == warm + taken * (opens / 2)) {
+        if (i == warm + taken * (opens / PARTS)) {
             if (a->group != NULL && !ddp_actor_meet(a, names[taken])) return;
             at[taken] = taken == 0 ? measure() : measure_after(&at[0]);
             taken++;

@@ -30,13 +30,24 @@ static bool reads(const ddp_node *n, int32_t value)
     return false;
 }
 
-/* The first gradient that reads it, or the number of nodes. */
+/* The first gradient that reads it, or the number of nodes. The gradient of a bias and that of its weight stay side by side, since a
+ * device may compute both as one. */
 static uint32_t first_reader(const copies *c, int32_t value)
 {
     uint32_t i = c->forward;
 
     while (i < c->node_count && !reads(&c->nodes[i], value)) i++;
+    if (i == c->node_count || i == c->forward) return i;
+    if (c->nodes[i - 1].op == DDP_OP_LINEAR_GRAD_BIAS && c->nodes[i - 1].in[0] == c->nodes[i].in[0]) i--;
     return i;
+}
+
+/* Of parallel = model: a gradient elsewhere gets what the forward pass has sent. */
+static bool stays_on_its_device(const copies *c, const ddp_node *n, uint32_t from)
+{
+    for (uint32_t i = from; i < c->node_count; i++)
+        if (reads(&c->nodes[i], n->out[0]) && c->nodes[i].device != n->device) return false;
+    return true;
 }
 
 static bool is_metric(const ddp_program *p, int32_t value)
@@ -105,7 +116,8 @@ ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err)
         uint32_t at = first_reader(&c, n.out[0]);
         if ((n.op != DDP_OP_GELU && n.op != DDP_OP_LAYER_NORM) || at == c.node_count || is_metric(p, n.out[0]))
             continue;
-        if (rests(&c, n.out[0], at) && input_stays(&c, &n, at)) copy_in_front(&c, &n, at);
+        if (rests(&c, n.out[0], at) && input_stays(&c, &n, at) && stays_on_its_device(&c, &n, at))
+            copy_in_front(&c, &n, at);
     }
     free((void *)p->values);
     free((void *)p->nodes);

@@ -7,11 +7,8 @@
  * has no deadline. */
 #include "group/queue.h"
 
-enum {
-    WATCH_MS = 100,
-    CAUSE_MS =
-        500 /* what breaks is often the echo of a rank that has died: so long the control plane gets to name it */
-};
+/* What breaks is often the echo of a rank that has died: CAUSE_MS the control plane gets to name it. */
+enum { WATCH_MS = 100, CAUSE_MS = 500 };
 
 const char *ddp_queue_what(const ddp_queue_slot *s)
 {
@@ -137,7 +134,7 @@ static void watch(ddp_communicator *c)
     if (st != DDP_OK && st != DDP_IN_PROGRESS)
         for (int i = 0; i < 2; i++) forget(c, &c->left[i]);
     pthread_mutex_lock(&c->lock);
-    if (st != DDP_OK && st != DDP_IN_PROGRESS) end_run(c, &err);
+    if (st != DDP_OK && st != DDP_IN_PROGRESS && !c->abandoned) end_run(c, &err);
 }
 
 ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)

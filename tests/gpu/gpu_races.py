@@ -289,7 +289,7 @@ def their_memory(c, name, race, rival, way):
         asked(c, f"{name}, memory", [], lambda: turn(c, name, race, rival, way))
     rival.end(c)
     after = settled_memory()
-    return memory.most - after if after is not None else None
+    return memory.most - after if memory.most is not None and after is not None else None
 
 
 def summed_up(race, rates, mine, theirs):

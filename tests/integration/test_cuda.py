@@ -1,6 +1,7 @@
 """Device cuda in the real program: over a double of CUDA where there is no GPU, whose device memory the host cannot touch
 (CUDA_DOUBLE_STRICT); and what the plugin itself says where there is none. The kernels are tested in tests/unit/test_cuda_*."""
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,11 @@ class Cuda(Case):
             self.alike(again, kept, within=1e-5 if precision == "f32" else 1e-3)  # a gelu by itself and in an epilogue round differently
             pieces = self.cuda(GPT, way, {"device.cuda": {"logits": "1KiB"}}, nproc=1, name=f"pieces-{precision}")
             self.alike(pieces, kept, within=1e-5 if precision == "f32" else 1e-3)
+            plans = [self.cuda(GPT, way, extra, nproc=1, args=["--check"], name=f"plan-{precision}-{i}").out
+                     for i, extra in enumerate(({}, {"train": {"recompute": "yes"}}, {"device.cuda": {"logits": "1KiB"}}))]
+            live = [float(re.search(r"peak of live values ([0-9.]+) KiB", p).group(1)) for p in plans]
+            self.check(live[1] < live[0], live)
+            self.check("linear+cross_entropy+grads" in plans[2] and "linear+cross_entropy" not in plans[0], plans)
         cpu = [self.train(SHORT, GPT, {"train": {"recompute": r}}, nproc=1, name=f"cpu-{r}") for r in ("no", "yes")]
         self.equal(cpu[0].summary["parameter_sha256"], cpu[1].summary["parameter_sha256"])
 

@@ -274,6 +274,21 @@ static inline ddp_tensor net_dropped(ddp_graph *g, ddp_tensor x)
     return ddp_dropout(g, ddp_max_pool2d(g, y, 2, 2, 0), 0.5);
 }
 
+static inline int joined_norms(fixture *f, const built *b)
+{
+    return named(f, b, "relu_grad+batch_norm_grad") + named(f, b, "add+relu_grad+batch_norm_grad");
+}
+
+/* what a batch norm's gradient reads may be computed again: it cannot join what stands before that */
+static inline ddp_tensor net_gelu_norm(ddp_graph *g, ddp_tensor x)
+{
+    ddp_tensor y = ddp_gelu(g, conv(g, x, 6, 3, 1, 1, "c1"), 1);
+
+    y = ddp_relu(g, ddp_batch_norm2d(g, y, NULL, "bn1"));
+    y = ddp_add(g, ddp_batch_norm2d(g, ddp_gelu(g, conv(g, y, 6, 3, 1, 1, "c2"), 1), NULL, "bn2"), y);
+    return ddp_max_pool2d(g, ddp_relu(g, y), 2, 2, 0);
+}
+
 /* nothing in it jumps: a pooling or a relu may choose otherwise for a number that was rounded */
 static inline ddp_tensor net_smooth(ddp_graph *g, ddp_tensor x)
 {

@@ -591,6 +591,8 @@ static void test_cross_entropy(void **)
         for (uint32_t k = 0; k < 8; k++)
             check_entropy({cols < 1000 ? 70 : 4, cols, k & 1, k >> 1 & 1, k % 3 == 2 ? 0.1 : 0.0, k % 4 == 1,
                            k == 3 || k == 4, k == 5 || k == 6, k == 7 || k == 3 ? 3u : 0u});
+    check_entropy({1024, 10, CU_F32, CU_F32, 0.0, true, true, false, 3}); /* one block's most, and one more */
+    check_entropy({1025, 10, CU_F32, CU_F32, 0.0, true, true, false, 3});
     check_entropy({2, 60000, CU_BF16, CU_BF16, 0.0, false, true, false, 0}); /* too long for shared memory */
     simt_limit_shared(99 * 1024);                                            /* as of sm_86 and 89 */
     check_entropy({2, 51200, CU_BF16, CU_BF16, 0.1, true, true, false, 0});

@@ -108,6 +108,22 @@ static void test_head(void **state)
     }
 }
 
+/* With gelu and layer norm computed again, what is fused stays fused. */
+static void test_recompute(void **state)
+{
+    const gpt m = {.length = 16, .heads = 2, .size = 8, .vocabulary = 11, .layers = 2, .tied = true};
+    fixture *f = *state;
+    built b = gpt_build(f, &m, 2, true);
+    int sums = named(f, &b, "linear_grad_weight+bias");
+
+    OK(f, ddp_program_recompute(b.p, &f->err));
+    assert_int_equal(named(f, &b, "linear_grad_weight+bias"), sums);
+    assert_int_equal(named(f, &b, "gelu"), 2);
+    assert_int_equal(named(f, &b, "layer_norm"), 1 + 4);
+    check(f, &b, m.vocabulary, 0.5, f->half ? 0.1 : 1e-4, true);
+    unbuild(&b);
+}
+
 /* ---- images ------------------------------------------------------------------------------------------------------------- */
 static void test_images(void **state)
 {
@@ -120,6 +136,20 @@ static void test_images(void **state)
             check(f, &b, CLASSES, f->half ? 0.5 : 0.0, f->half ? 0.1 : 2e-4, false);
             unbuild(&b);
         }
+}
+
+static void test_recomputed_norm(void **state)
+{
+    fixture *f = *state;
+
+    for (int again = 0; again < 2; again++) {
+        built b = net_build(f, net_gelu_norm, 5, true);
+        assert_int_not_equal(joined_norms(f, &b), 0);
+        if (again) OK(f, ddp_program_recompute(b.p, &f->err));
+        if (again) assert_int_equal(joined_norms(f, &b), 0);
+        check(f, &b, CLASSES, 0.0, 2e-4, false);
+        unbuild(&b);
+    }
 }
 
 /* ---- what is fused, and in which type it lies ------------------------------------------------------------------------------- */
@@ -247,6 +277,9 @@ int main(void)
                                        OWN(test_gpt),
                                        {"test_head", test_head, open_pieces, cuda_teardown, NULL},
                                        {"test_head, bf16", test_head, open_pieces_half, cuda_teardown, NULL},
+                                       F32(test_recompute),
+                                       F32(test_recomputed_norm),
+                                       BF16(test_recompute),
                                        F32(test_images),
                                        BF16(test_images),
                                        OWN(test_images),

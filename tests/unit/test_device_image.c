@@ -210,6 +210,20 @@ static void test_networks(void **state)
         }
 }
 
+static void test_recomputed_norm(void **state)
+{
+    fixture *f = *state;
+
+    for (int again = 0; again < 2; again++) {
+        built b = net_build(f, net_gelu_norm, 5, true);
+        assert_int_not_equal(joined_norms(f, &b), 0);
+        if (again) OK(f, ddp_program_recompute(b.p, &f->err));
+        if (again) assert_int_equal(joined_norms(f, &b), 0);
+        built_check(&b, (job){.f = f, .seed = &seed, .classes = CLASSES, .tolerance = 1e-4}, 1);
+        unbuild(&b);
+    }
+}
+
 /* ---- what is fused --------------------------------------------------------------------------------------------------- */
 static int kernels_named(fixture *f, network net, bool training, const char *name)
 {
@@ -361,11 +375,17 @@ static void test_variants_agree(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {BOTH(test_conv),     HALF(test_conv),
-                                       BOTH(test_pool),     BOTH(test_batch_norm),
-                                       BOTH(test_networks), ONE(test_lowering),
-                                       ONE(test_winograd),  HALF(test_winograd),
-                                       ONE(test_refusals),  cmocka_unit_test(test_variants_agree)};
+    const struct CMUnitTest tests[] = {BOTH(test_conv),
+                                       HALF(test_conv),
+                                       BOTH(test_pool),
+                                       BOTH(test_batch_norm),
+                                       BOTH(test_networks),
+                                       ONE(test_recomputed_norm),
+                                       ONE(test_lowering),
+                                       ONE(test_winograd),
+                                       HALF(test_winograd),
+                                       ONE(test_refusals),
+                                       cmocka_unit_test(test_variants_agree)};
 
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

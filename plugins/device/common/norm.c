@@ -74,6 +74,8 @@ static int64_t norm_behind(const low_lowering *w, uint32_t from, int32_t dy)
     static const uint32_t ops[] = {DDP_OP_BATCH_NORM_GRAD};
     int64_t norm = low_find_reader(w, from, dy, LOW_NORM_DY, ops, 1);
 
+    /* x may be computed again, in front of the gradient that reads it */
+    if (norm >= 0 && low_writer(w, low_node(w->p, (uint32_t)norm)->in[LOW_NORM_GRAD_X]) > (int64_t)from) return -1;
     /* a gradient that accumulates stays where it is: another one must have been set before it */
     if (norm < 0 || low_node(w->p, (uint32_t)norm)->accumulate != 0) return -1;
     return low_value(w->p, dy)->kind == DDP_VALUE_ACT && !w->kept[dy] ? norm : -1;

@@ -1,5 +1,5 @@
-# plugins/device/cpu, and what it has in common with other devices. The flags vectorise the kernels also at -O2: without trapping maths a select is no branch, and no result
-# changes.
+# plugins/device/cpu, and what it has in common with other devices. The flags vectorise the kernels also at -O2: without trapping
+# maths a select is no branch, and no result changes.
 EXTRA_DIST += plugins/device/cpu/kernels_body.h plugins/device/cpu/math_body.h plugins/device/cpu/optim_body.h \
 	plugins/device/cpu/vector_body.h plugins/device/cpu/norm_body.h plugins/device/cpu/attention_body.h plugins/device/cpu/peak_body.h
 CPU_KERNEL_SOURCES = plugins/device/cpu/kernels.h plugins/device/cpu/kernels.c plugins/device/cpu/kernels_portable.c \

@@ -131,6 +131,8 @@ static inline size_t cu_size(uint32_t type) { return type == CU_BF16 ? 2 : 4; }
 void cu_rows(const low_lowering *w, low_kernel *k, int32_t v);
 /* Zeroed memory for k->state. */
 void *cu_state(low_kernel *k, size_t bytes, ddp_err *err);
+/* The status; an error gets the kernel's name and its layer's in front. */
+ddp_status cu_in_kernel(const low_kernel *k, ddp_status status, ddp_err *err);
 uint32_t cu_act_of(const ddp_node *n);
 void cu_choose_types(low_lowering *w); /* types.c */
 

@@ -30,9 +30,8 @@ static const ddp_option options[] = {
     {"workspace", "32MiB", NULL, "Device memory that cuBLASLt may use for a product, in bytes.", DDP_OPT_SIZE,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, workspace)},
     {"logits", "1GiB", "1..",
-     "Device memory for the logits of a last linear layer and its cross-entropy, in bytes; where they take more, both "
-     "and their "
-     "gradients are computed in pieces of the batch.",
+     "Bytes of the logits of a last linear layer without a bias; where they take more, the layer, its cross-entropy "
+     "and their gradients are computed in pieces of the batch, of 128 rows or more.",
      DDP_OPT_SIZE, DDP_OPT_F_PER_RANK, offsetof(cu_config, logits)},
 };
 

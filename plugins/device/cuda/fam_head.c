@@ -1,12 +1,11 @@
-/* fam_head.c -- the last layer of a model of language: linear + cross-entropy, with all of their gradients, in pieces of rows where the
- * logits would take much memory (GPT-2's are 3.3 GB for 32 x 1024 tokens). The logits of one piece lie in the kernel's scratch, are
+/* fam_head.c -- the last layer of a model of language: linear + cross-entropy, with all of their gradients, in pieces of rows where
+ * the logits would take much memory (GPT-2's are 3.3 GB for 32 x 1024 tokens). The logits of one piece lie in the kernel's scratch, are
  * replaced by their gradient there, and both products that read it follow before the next piece.
  *
  * The gradient of the weight is added up over the pieces, in order. */
 #include "cu.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { X, W, LABEL };     /* in */
 enum { LOSS, DX, DW };    /* out; DX and DW may be absent */
@@ -175,16 +174,6 @@ static ddp_status make_products(const cu_building *b, const low_kernel *k, int w
     return status;
 }
 
-static ddp_status named(const low_kernel *k, ddp_status status, ddp_err *err)
-{
-    char why[sizeof(err->msg)];
-
-    if (status == DDP_OK) return DDP_OK;
-    memcpy(why, err->msg, sizeof(why));
-    (void)ddp_fail(err, status, "device \"cuda\", kernel \"%.40s\" of layer \"%.60s\": %.240s", k->name, k->layer, why);
-    return status;
-}
-
 static ddp_status build_head(const cu_building *b, const low_kernel *k, ddp_err *err)
 {
     const head_state *t = k->state;
@@ -192,7 +181,7 @@ static ddp_status build_head(const cu_building *b, const low_kernel *k, ddp_err 
     ddp_status status = make_products(b, k, WHOLE, t->piece, err);
 
     if (status == DDP_OK && rest > 0) status = make_products(b, k, LAST, rest, err);
-    return named(k, status, err);
+    return cu_in_kernel(k, status, err);
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------------ */
@@ -208,7 +197,7 @@ static ddp_status run_piece(const cu_call *c, int64_t first, int64_t rows, ddp_e
     ddp_status status =
         cu_product_run(t->products[which].forward, c->stream, x, c->in[W].at, logits.at, NULL, NULL, false, err);
 
-    if (status != DDP_OK) return named(k, status, err);
+    if (status != DDP_OK) return cu_in_kernel(k, status, err);
     status = cu_started(c,
                         cu_entropy_rows(c->stream, logits, c->in[LABEL].at, dx != NULL ? logits : none, first, rows,
                                         k->rows, k->cols, &t->entropy, c->scratch),
@@ -219,7 +208,7 @@ static ddp_status run_piece(const cu_call *c, int64_t first, int64_t rows, ddp_e
                             first > 0 || cu_adds(c, DW), err);
     if (status == DDP_OK)
         status = cu_product_run(t->products[which].dx, c->stream, logits.at, c->in[W].at, dx, NULL, NULL, false, err);
-    return named(k, status, err);
+    return cu_in_kernel(k, status, err);
 }
 
 static ddp_status run_head(const cu_call *c, ddp_err *err)

@@ -4,12 +4,12 @@
  *   linear_grad_input + gelu_grad            gelu's slope by the epilogue
  *   linear_grad_weight + linear_grad_bias    the sums of dy's columns while the product reads it
  *
- * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own behind the product. A weight may be (O, I), torch's, or
- * transposed (I, O), Conv1D's. With precision bf16 weights come from the mirror, and biases where the library wants them so. */
+ * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own behind the product. A
+ * weight may be (O, I), torch's, or transposed (I, O), Conv1D's. With precision bf16 weights come from the mirror, and biases where
+ * the library wants them so. */
 #include "cu.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { X, W, B };        /* forward: in */
 enum { Y, ACTIVATED };   /* forward: out */
@@ -45,16 +45,6 @@ static ddp_status make_state(low_lowering *w, low_kernel *k, uint32_t node, ddp_
     return DDP_OK;
 }
 
-static ddp_status named(const low_kernel *k, ddp_status status, ddp_err *err)
-{
-    char why[sizeof(err->msg)];
-
-    if (status == DDP_OK) return DDP_OK;
-    memcpy(why, err->msg, sizeof(why));
-    (void)ddp_fail(err, status, "device \"cuda\", kernel \"%.40s\" of layer \"%.60s\": %.240s", k->name, k->layer, why);
-    return status;
-}
-
 /* *out stays NULL where the library cannot do it, or takes or gives a bias of a type that will not do. */
 static ddp_status try_product(const cu_building *b, const cu_product_params *p, bool half_bias, cu_product **out,
                               ddp_err *err)
@@ -86,10 +76,10 @@ static bool pays(const cu_building *b, const cu_product *fused, const cu_product
     return (double)with <= (double)without + KERNEL_NS + bytes / b->device->bytes_per_ns;
 }
 
-static void keep_one(cu_product **drop)
+static void drop(cu_product **p)
 {
-    cu_product_free(*drop);
-    *drop = NULL;
+    cu_product_free(*p);
+    *p = NULL;
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
@@ -178,11 +168,11 @@ static ddp_status build_forward(const cu_building *b, const low_kernel *k, ddp_e
     if (!pays(b, t->fused, apart, 2.0 * (double)low_stored_bytes(low_value(b->program, activated), (uint8_t)p.c_type),
               true) &&
         apart != NULL) {
-        keep_one(&t->fused);
+        drop(&t->fused);
         t->fused = apart;
         t->way = BIAS_FUSED;
     } else {
-        keep_one(&apart);
+        drop(&apart);
     }
     if (status == DDP_OK && t->fused == NULL) {
         t->way = bias ? NOT_FUSED : BIAS_FUSED;
@@ -191,7 +181,7 @@ static ddp_status build_forward(const cu_building *b, const low_kernel *k, ddp_e
         p.c_type = b->type[t->pre && !bias ? k->out[Y] : activated];
         status = cu_product_create(b->device->products, &p, &t->plain, err);
     }
-    return named(k, status, err);
+    return cu_in_kernel(k, status, err);
 }
 
 /* The product goes to the activation's storage, but with BIAS_FUSED to the pre-activation's where there is one. */
@@ -208,7 +198,7 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
     if (t->fused != NULL && bias != NULL && cu_product_bias_type(p) == CU_BF16) bias = c->half[B];
     status = cu_product_run(p, c->stream, x, w, to.at, t->fused != NULL ? bias : NULL,
                             t->way == ALL_FUSED ? pre.at : NULL, false, err);
-    if (status != DDP_OK) return named(k, status, err);
+    if (status != DDP_OK) return cu_in_kernel(k, status, err);
     if (t->way == ALL_FUSED || (t->way == BIAS_FUSED && k->act == CU_ACT_NONE)) return DDP_OK;
     if (t->way == BIAS_FUSED) return cu_started(c, cu_act(c->stream, k->act, to, y, k->rows * k->cols), err);
     return cu_started(c, cu_bias_act(c->stream, k->act, y, bias, pre, y, k->rows, k->cols), err);
@@ -266,8 +256,8 @@ static ddp_status build_grad_input(const cu_building *b, const low_kernel *k, dd
     p.epilogue = CU_EPILOGUE_NONE;
     p.add = low_value(b->program, k->out[DX])->kind == DDP_VALUE_GRAD;
     if (status == DDP_OK) status = cu_product_create(b->device->products, &p, &t->plain, err);
-    if (status == DDP_OK) keep_one(pays(b, t->fused, t->plain, moved, true) ? &t->plain : &t->fused);
-    return named(k, status, err);
+    if (status == DDP_OK) drop(pays(b, t->fused, t->plain, moved, true) ? &t->plain : &t->fused);
+    return cu_in_kernel(k, status, err);
 }
 
 static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
@@ -278,7 +268,7 @@ static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
     ddp_status status = cu_product_run(t->fused != NULL ? t->fused : t->plain, c->stream, c->in[DY].at, c->in[OTHER].at,
                                        dx.at, NULL, t->fused != NULL ? c->in[AUX].at : NULL, cu_adds(c, DX), err);
 
-    if (status != DDP_OK || t->fused != NULL || k->in[AUX] < 0) return named(k, status, err);
+    if (status != DDP_OK || t->fused != NULL || k->in[AUX] < 0) return cu_in_kernel(k, status, err);
     return cu_started(c, cu_act_grad(c->stream, k->act, dx, c->in[AUX], dx, k->rows * k->inner, false), err);
 }
 
@@ -354,8 +344,8 @@ static ddp_status build_grad_weight(const cu_building *b, const low_kernel *k, d
     /* reading dy again is cheap, and an unmeasured product with sums may be far slower */
     if (status == DDP_OK &&
         !pays(b, t->fused, t->plain, (double)(k->rows * k->cols) * (double)cu_size(p.a_type), false))
-        keep_one(&t->fused);
-    return named(k, status, err);
+        drop(&t->fused);
+    return cu_in_kernel(k, status, err);
 }
 
 static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
@@ -368,7 +358,7 @@ static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
     ddp_status status = cu_product_run(fused ? t->fused : t->plain, c->stream, a, b, c->out[DW].at,
                                        fused ? c->out[DB].at : NULL, NULL, cu_adds(c, DW), err);
 
-    if (status != DDP_OK || fused || k->out[DB] < 0) return named(k, status, err);
+    if (status != DDP_OK || fused || k->out[DB] < 0) return cu_in_kernel(k, status, err);
     return cu_started(c, cu_column_sums(c->stream, dy, c->out[DB].at, k->rows, k->cols, cu_adds(c, DB), c->scratch),
                       err);
 }

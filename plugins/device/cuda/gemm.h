@@ -59,4 +59,8 @@ void cu_product_free(cu_product *p); /* takes NULL */
 ddp_status cu_product_run(const cu_product *p, cudaStream_t s, const void *a, const void *b, void *c, void *bias,
                           void *aux, bool add, ddp_err *err);
 
+/* Numbers of either sign from 1/4 to 1/2, as bf16 and, two at a time, as f32: how much power a product takes, and so how fast it is,
+ * depends on its data. Waits until they are there. */
+cudaError_t cu_fill_numbers(void *memory, uint64_t bytes, cudaStream_t s);
+
 #endif

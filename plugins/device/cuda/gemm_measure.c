@@ -21,11 +21,10 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
     return here;
 }
 
-/* Numbers of either sign between 1/4 and 1, as bf16 and, two at a time, as f32: how much power a product takes, and so how fast it is,
- * depends on its data. */
-static cudaError_t fill(const operands *o, cudaStream_t s)
+cudaError_t cu_fill_numbers(void *memory, uint64_t bytes, cudaStream_t s)
 {
-    uint64_t done = PATTERN * sizeof(uint16_t) < o->bytes ? PATTERN * sizeof(uint16_t) : o->bytes;
+    char *to = memory;
+    uint64_t done = PATTERN * sizeof(uint16_t) < bytes ? PATTERN * sizeof(uint16_t) : bytes;
     uint16_t *pattern = malloc(PATTERN * sizeof(*pattern));
     uint32_t word = 1;
     cudaError_t result;
@@ -35,10 +34,10 @@ static cudaError_t fill(const operands *o, cudaStream_t s)
         word = word * 1664525u + 1013904223u;
         pattern[i] = (uint16_t)((word >> 16 & 0x80ffu) | 0x3e80u);
     }
-    result = cudaMemcpyAsync(o->block, pattern, done, cudaMemcpyHostToDevice, s);
-    while (result == cudaSuccess && done < o->bytes) {
-        uint64_t more = done < o->bytes - done ? done : o->bytes - done;
-        result = cudaMemcpyAsync(o->block + done, o->block, more, cudaMemcpyDeviceToDevice, s);
+    result = cudaMemcpyAsync(to, pattern, done, cudaMemcpyHostToDevice, s);
+    while (result == cudaSuccess && done < bytes) {
+        uint64_t more = done < bytes - done ? done : bytes - done;
+        result = cudaMemcpyAsync(to + done, to, more, cudaMemcpyDeviceToDevice, s);
         done += more;
     }
     if (result == cudaSuccess) result = cudaStreamSynchronize(s);
@@ -64,7 +63,7 @@ static cudaError_t allocate(const cu_product *t, operands *o)
     o->c = o->block + c;
     o->bias = o->block + bias;
     o->aux = o->block + aux;
-    result = fill(o, t->all->stream);
+    result = cu_fill_numbers(o->block, o->bytes, t->all->stream);
     if (result != cudaSuccess) (void)cudaFree(block);
     return result;
 }

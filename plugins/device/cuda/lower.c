@@ -2,6 +2,7 @@
 #include "cu.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 _Static_assert((int)CU_F32 == (int)LOW_F32 && (int)CU_BF16 == (int)LOW_BF16, "types of kernels.h are those of lower.h");
 
@@ -63,6 +64,16 @@ void cu_rows(const low_lowering *w, low_kernel *k, int32_t v)
     k->plain = true;
     k->cols = low_last_dim(value);
     k->rows = value->elements / k->cols;
+}
+
+ddp_status cu_in_kernel(const low_kernel *k, ddp_status status, ddp_err *err)
+{
+    char why[sizeof(err->msg)];
+
+    if (status == DDP_OK) return DDP_OK;
+    memcpy(why, err->msg, sizeof(why));
+    (void)ddp_fail(err, status, "device \"cuda\", kernel \"%.40s\" of layer \"%.60s\": %.240s", k->name, k->layer, why);
+    return status;
 }
 
 uint32_t cu_act_of(const ddp_node *n)

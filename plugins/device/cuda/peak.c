@@ -9,7 +9,6 @@
 #define MOST_SIDE   8192
 #define LEAST_BYTES (UINT64_C(1) << 20)
 #define MOST_BYTES  (UINT64_C(1) << 30)
-#define PATTERN     32768 /* uint16_t */
 
 typedef struct job {
     ddp_device *device;
@@ -59,29 +58,10 @@ static ddp_status least_time(const job *j, float *least, ddp_err *err)
     return status;
 }
 
-/* Numbers of either sign between 1/4 and 1, as bf16 and, two at a time, as f32: zeros take less power, and a product of them is
- * faster than any in a model. */
 static ddp_status fill(const job *j, uint64_t bytes, ddp_err *err)
 {
-    cudaStream_t s = cu_compute(j->device);
-    uint64_t done = PATTERN * sizeof(uint16_t) < bytes ? PATTERN * sizeof(uint16_t) : bytes;
-    uint16_t *pattern = malloc(PATTERN * sizeof(*pattern));
-    uint32_t word = 1;
-    cudaError_t result;
+    cudaError_t result = cu_fill_numbers(j->memory, bytes, cu_compute(j->device));
 
-    if (pattern == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory for a measurement");
-    for (size_t i = 0; i < PATTERN; i++) {
-        word = word * 1664525u + 1013904223u;
-        pattern[i] = (uint16_t)((word >> 16 & 0x80ffu) | 0x3e80u);
-    }
-    result = cudaMemcpyAsync(j->memory, pattern, done, cudaMemcpyHostToDevice, s);
-    while (result == cudaSuccess && done < bytes) {
-        uint64_t more = done < bytes - done ? done : bytes - done;
-        result = cudaMemcpyAsync(j->memory + done, j->memory, more, cudaMemcpyDeviceToDevice, s);
-        done += more;
-    }
-    if (result == cudaSuccess) result = cudaStreamSynchronize(s);
-    free(pattern);
     return result == cudaSuccess ? DDP_OK
                                  : cu_fail(result, err, "device \"cuda:%d\": a measurement", j->device->ordinal);
 }
