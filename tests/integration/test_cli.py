@@ -9,7 +9,7 @@ import sys
 import time
 
 import harness
-from harness import ENGINE, SRC, Case, Skip
+from harness import BUILD, ENGINE, SRC, Case, Skip
 
 
 class Cli(Case):
@@ -120,6 +120,10 @@ class Cli(Case):
             if r.code == 10 and re.search(r"cifar|stl10|gpt2", ini.name):  # its data are not part of Debian
                 self.fails(r, 10, "dataset ")
                 print(f"# {ini.name} goes as far as its data, which are not here: {r.errors()}", flush=True)
+                continue
+            if "gpu" in ini.name and not (BUILD / ".libs/device_cuda.so").exists():  # nvcc was not there, or sanitizers are
+                self.fails(r, 3, 'device "cuda": no such plugin')
+                print(f"# {ini.name} goes as far as its device, which is not built", flush=True)
                 continue
             self.equal(r.code, 0, (ini, r))
 

@@ -102,16 +102,34 @@ static void size_pieces(low_lowering *w, low_kernel *k, head_state *t)
     k->scratch_bytes = t->entropy_bytes + (uint64_t)t->piece * row;
 }
 
+/* The values and nodes of the loss, and of the gradients where there are any. */
+static void take_nodes(low_lowering *w, low_kernel *k, uint32_t node, const head_nodes *h)
+{
+    k->in[LABEL] = h->loss->in[1];
+    k->out[LOSS] = h->loss->out[0];
+    w->inner[h->linear->out[0]] = true;
+    k->name = "linear+cross_entropy";
+    if (h->loss_grad != NULL && h->dx != NULL && h->dw != NULL) {
+        w->inner[h->loss_grad->out[0]] = true;
+        k->out[DX] = h->dx->out[0];
+        k->out[DW] = h->dw->out[0];
+        k->adds = (h->dw->accumulate & 1u) << DW;
+        k->writes_grad = 1u << DW;
+        k->name = "linear+cross_entropy+grads";
+    }
+    for (uint32_t i = 1; i < h->count; i++) low_take(w, k, node + i);
+}
+
 ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
+    const ddp_value *weight = low_value(w->p, k->in[W]);
     head_state *t = cu_state(k, sizeof(*t), err);
-    const ddp_value *weight;
     head_nodes h;
 
     if (t == NULL) return err->status;
-    (void)find_nodes(w, node, &h);
+    if (!find_nodes(w, node, &h) || h.loss == NULL)
+        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cuda\": no loss behind \"%s\"", k->layer);
     k->family = &cu_family_head.base;
-    weight = low_value(w->p, h.linear->in[W]);
     t->transposed = h.linear->attrs.linear.transposed != 0;
     t->type = cu_operand(w->device);
     t->entropy = (cu_entropy){.smoothing = h.loss->attrs.cross_entropy.label_smoothing,
@@ -120,21 +138,9 @@ ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err 
     k->plain = true;
     k->inner = weight->dims[t->transposed ? 0 : 1];
     k->cols = k->limit = weight->dims[t->transposed ? 1 : 0];
-    k->rows = low_value(w->p, h.linear->out[0])->elements / k->cols;
+    k->rows = low_value(w->p, k->out[0])->elements / k->cols;
     k->in_type[X] = k->in_type[W] = cu_operand(w->device);
-    k->in[LABEL] = h.loss->in[1];
-    k->out[LOSS] = h.loss->out[0];
-    w->inner[h.linear->out[0]] = true;
-    k->name = "linear+cross_entropy";
-    if (h.loss_grad != NULL) {
-        w->inner[h.loss_grad->out[0]] = true;
-        k->out[DX] = h.dx->out[0];
-        k->out[DW] = h.dw->out[0];
-        k->adds = (h.dw->accumulate & 1u) << DW;
-        k->writes_grad = 1u << DW;
-        k->name = "linear+cross_entropy+grads";
-    }
-    for (uint32_t i = 1; i < h.count; i++) low_take(w, k, node + i);
+    take_nodes(w, k, node, &h);
     size_pieces(w, k, t);
     return DDP_OK;
 }
