@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { OWED_MOST = DDP_FLAT_PENDING / 2 }; /* the reducer has the other half */
+enum { OWED_MOST = 512 }; /* sums that are not known yet; then they are waited for */
 
 ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
 {

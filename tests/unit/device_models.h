@@ -110,6 +110,24 @@ static inline built mlp_build(fixture *f, const mlp *m, int64_t batch, bool trai
     return b;
 }
 
+/* The i-th of many shapes. Rounded before a relu, or the largest of its row, a number may be on either side: none of that in bf16. */
+static inline mlp mlp_case(int i, bool half)
+{
+    mlp m = {.features = 13 + 29 * (i % 3),
+             .width = 5 + 31 * (i % 5),
+             .classes = 2 + i % 11,
+             .layers = 1 + i % 4,
+             .act = i % 3,
+             .bias = i % 5 != 0,
+             .residual = i % 2 == 1,
+             .shared = i % 4 >= 2,
+             .regression = i % 7 == 3};
+
+    if (half) m.regression = true;
+    if (half) m.act = 1 + i % 2;
+    return m;
+}
+
 /* ---- a transformer -------------------------------------------------------------------------------------------------------- */
 typedef struct gpt {
     int64_t length, heads, size, vocabulary;
@@ -312,6 +330,19 @@ static inline built net_build(fixture *f, network net, int64_t batch, bool train
     if (!f->half) ddp_metric(b.g, "accuracy", ddp_accuracy(b.g, x, label));
     finish(f, &b, batch, training);
     return b;
+}
+
+/* A batch norm's gradient joins what stands before it, but not in front of what it reads and is computed again. */
+static inline void check_recomputed_norm(job like, int times)
+{
+    for (int again = 0; again < 2; again++) {
+        built b = net_build(like.f, net_gelu_norm, 5, true);
+        assert_int_not_equal(joined_norms(like.f, &b), 0);
+        if (again) OK(like.f, ddp_program_recompute(b.p, &like.f->err));
+        if (again) assert_int_equal(joined_norms(like.f, &b), 0);
+        built_check(&b, like, times);
+        unbuild(&b);
+    }
 }
 
 #endif

@@ -243,21 +243,9 @@ static void test_models(void **state)
 
     NEEDS_DEVICE(f);
     for (int i = 0; i < 48; i++) {
-        mlp m = {.features = 13 + 29 * (i % 3),
-                 .width = 5 + 31 * (i % 5),
-                 .classes = 2 + i % 11,
-                 .layers = 1 + i % 4,
-                 .act = i % 3,
-                 .bias = i % 5 != 0,
-                 .residual = i % 2 == 1,
-                 .shared = i % 4 >= 2,
-                 .regression = i % 7 == 3};
-        if (f->half) { /* rounded before a relu, or the largest of its row, a number may be on either side */
-            m.layers = 1;
-            m.act = 1 + i % 2;
-            m.shared = false;
-            m.regression = true;
-        }
+        mlp m = mlp_case(i, f->half);
+        if (f->half) m.layers = 1;
+        if (f->half) m.shared = false;
         for (size_t b = 0; b < DDP_COUNT(batches); b++) {
             model_run(*state, &m, batches[b], true);
             model_run(*state, &m, batches[b], false);

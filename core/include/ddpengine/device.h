@@ -103,8 +103,6 @@ enum {
     DDP_FLAT_SUM_SQUARES /* result.value: in double, fixed order, the same bits for every thread count and CPU */
 };
 
-#define DDP_FLAT_PENDING 1024u /* results of flat_async that are not known yet */
-
 typedef struct ddp_flat_result {
     uint64_t index;
     double value;
@@ -166,7 +164,8 @@ typedef struct ddp_device_ops {
     /* Between host_alloc and alloc memory, or within the latter; returns before it is done. */
     ddp_status (*copy_async)(ddp_device *d, uint32_t queue, void *dst, const void *src, size_t bytes, uint32_t direction,
                              ddp_err *err);
-    /* `flat` on COMPUTE, into host_alloc memory, where the result is once an event behind it is past. At most DDP_FLAT_PENDING. */
+    /* `flat` on COMPUTE, into host_alloc memory, where the result is once an event behind it is past; any number
+     * of results may not be known yet. */
     ddp_status (*flat_async)(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
                              ddp_err *err);
     void *(*stream)(ddp_device *d, uint32_t queue); /* of DDP_DEVICE_CAP_CUDA: a cudaStream_t, for ddp_coll.stream */
