@@ -1,33 +1,13 @@
 /* conform/device_program.c -- a device runs small networks, forward and backward, and is held against the op table's references
- * in double: loss, metric, buffers and every gradient, set and added, whole and cut in two. */
-#include "conform/internal.h"
-#include "graph/graph.h"
+ * in double: loss, metric, buffers and every gradient, set and added, whole and cut in two; then whole steps. */
+#include "conform/device_trial.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEATURES = 20, CLASSES = 10, FIELDS = 2 };
+enum { FEATURES = 20, CLASSES = 10, FIELDS = DDP_TRIAL_FIELDS };
 
-typedef struct trial {
-    ddp_actor *a;
-    const char *network;
-    const ddp_device_ops *ops;
-    ddp_device *d;
-    const ddp_program *p;
-    const ddp_layout *layout;
-    ddp_ref_tensor *ref; /* by value */
-    void *inputs[FIELDS];
-    float *params, *grads, *buffers, *arena; /* of the device */
-    float *host, *before;                    /* layout->elements each */
-    float *buffers_host;
-    uint64_t buffer_elements;
-    ddp_lowered *lowered;
-    ddp_planned *planned;
-    ddp_exec *exec;
-    ddp_instance *instance;
-    uint64_t random;
-    ddp_err err;
-} trial;
+typedef ddp_device_trial trial;
 
 static const ddp_random no_random = {0}; /* the network draws nothing */
 
@@ -195,7 +175,7 @@ static ddp_status run(trial *t, bool add, uint32_t cut)
     return t->ops->copy(t->d, t->host, t->grads, bytes, DDP_COPY_TO_HOST, &t->err);
 }
 
-static bool near_to(trial *t, const char *what, const char *name, int64_t e, double is, double want)
+bool ddp_device_near(trial *t, const char *what, const char *name, int64_t e, double is, double want)
 {
     return DDP_EXPECT(t->a, fabs(is - want) <= 3e-5 * (1 + fabs(want)),
                       "%s, batch %lld: %s \"%.60s\"[%lld] is %.9g, not %.9g", t->network, (long long)t->p->batch, what,
@@ -210,7 +190,7 @@ static bool compare_scalar(trial *t, int32_t value, const char *what)
     if (!DDP_EXPECT(t->a, at != DDP_NO_OFFSET, "the %s has no storage", what)) return false;
     if (t->ops->copy(t->d, &f, (char *)t->arena + at, sizeof(f), DDP_COPY_TO_HOST, &t->err) != DDP_OK)
         return ddp_actor_fail_call(t->a, "copy", t->err.status, &t->err);
-    return near_to(t, what, "", 0, (double)f, t->ref[value].data[0]);
+    return ddp_device_near(t, what, "", 0, (double)f, t->ref[value].data[0]);
 }
 
 static bool compare(trial *t, bool add)
@@ -219,11 +199,12 @@ static bool compare(trial *t, bool add)
         const ddp_value *v = &t->p->values[i];
 
         for (int64_t e = 0; e < v->elements && v->kind == DDP_VALUE_BUFFER; e++)
-            if (!near_to(t, "buffer", v->name, e, (double)t->buffers_host[v->offset + (uint64_t)e], t->ref[i].data[e]))
+            if (!ddp_device_near(t, "buffer", v->name, e, (double)t->buffers_host[v->offset + (uint64_t)e],
+                                 t->ref[i].data[e]))
                 return false;
         for (int64_t e = 0; e < v->elements && v->kind == DDP_VALUE_GRAD; e++)
-            if (!near_to(t, add ? "the added gradient of" : "the gradient of", v->name, e,
-                         (double)t->host[v->offset + (uint64_t)e], t->ref[i].data[e] + (add ? 0.5 : 0)))
+            if (!ddp_device_near(t, add ? "the added gradient of" : "the gradient of", v->name, e,
+                                 (double)t->host[v->offset + (uint64_t)e], t->ref[i].data[e] + (add ? 0.5 : 0)))
                 return false;
     }
     return compare_scalar(t, t->p->loss, "loss") &&
@@ -248,7 +229,7 @@ static bool judge(trial *t)
         if (st != DDP_OK) return ddp_actor_fail_call(t->a, "run", st, &t->err);
         if (!compare(t, add)) return false;
     }
-    return true;
+    return ddp_device_step(t);
 }
 
 /* ---- the case ------------------------------------------------------------------------------------------------------------------ */

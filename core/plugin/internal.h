@@ -26,7 +26,8 @@ typedef struct ddp_slot {
     const char *name;
     uint32_t offset;
     bool required;
-    uint64_t cap; /* this bit is set if and only if the slot is filled; 0: no rule */
+    bool optional; /* `cap` alone asks for nothing: only a slot without it is wrong */
+    uint64_t cap;  /* this bit is set if and only if the slot is filled; 0: no rule */
     const char *cap_name;
 } ddp_slot;
 

@@ -110,15 +110,15 @@ static const ddp_backend_ops backend_stubs = {
 
 #define MUST(type, slot)                                                                                               \
     {                                                                                                                  \
-#slot, offsetof(type, slot), true, 0, NULL                                                                     \
+#slot, offsetof(type, slot), true, false, 0, NULL                                                              \
     }
 #define MAY(type, slot)                                                                                                \
     {                                                                                                                  \
-#slot, offsetof(type, slot), false, 0, NULL                                                                    \
+#slot, offsetof(type, slot), false, false, 0, NULL                                                             \
     }
 #define WITH(type, slot, cap)                                                                                          \
     {                                                                                                                  \
-#slot, offsetof(type, slot), false, DDP_CAP_##cap, "DDP_CAP_" #cap                                             \
+#slot, offsetof(type, slot), false, false, DDP_CAP_##cap, "DDP_CAP_" #cap                                      \
     }
 
 static const ddp_slot backend_slots[] = {
@@ -298,7 +298,7 @@ static const ddp_device_ops device_stubs = {
 };
 #define QUEUES(slot)                                                                                                   \
     {                                                                                                                  \
-#slot, offsetof(ddp_device_ops, slot), false, DDP_DEVICE_CAP_QUEUES, "DDP_DEVICE_CAP_QUEUES"                   \
+#slot, offsetof(ddp_device_ops, slot), false, false, DDP_DEVICE_CAP_QUEUES, "DDP_DEVICE_CAP_QUEUES"            \
     }
 static const ddp_slot device_slots[] = {
     MUST(ddp_device_ops, open),
@@ -331,6 +331,11 @@ static const ddp_slot device_slots[] = {
     QUEUES(scale),
     QUEUES(params_changed),
     MAY(ddp_device_ops, check),
+    {.name = "step",
+     .offset = offsetof(ddp_device_ops, step),
+     .optional = true,
+     .cap = DDP_DEVICE_CAP_QUEUES,
+     .cap_name = "DDP_DEVICE_CAP_QUEUES"},
 };
 
 /* ---- the kinds whose slots are all mandatory ------------------------------------------------------------------------ */
@@ -389,7 +394,7 @@ static ddp_status check_slot(const ddp_slot *slot, const void *table, uint64_t c
 
     if (slot->required && !filled)
         return ddp_fail(err, DDP_ERR_INVALID, "leaves the mandatory function %s NULL", slot->name);
-    if (slot->cap != 0 && (caps & slot->cap) != 0 && !filled)
+    if (slot->cap != 0 && (caps & slot->cap) != 0 && !filled && !slot->optional)
         return ddp_fail(err, DDP_ERR_INVALID, "sets %s but leaves its function %s NULL", slot->cap_name, slot->name);
     if (slot->cap != 0 && (caps & slot->cap) == 0 && filled)
         return ddp_fail(err, DDP_ERR_INVALID, "has the function %s but does not set %s", slot->name, slot->cap_name);

@@ -3,11 +3,13 @@
  * A rank by itself, whose device runs by itself (DDP_DEVICE_CAP_QUEUES), need not wait for a step's loss before it gives the device
  * the next one: the host is a step ahead, and what it has to say to the device costs no time. Step k's loss, and what its update has
  * seen that is not finite, are looked at when step k + 1 has been given out; so the run ends a step later than it could, and before
- * anything is saved or evaluated all steps are finished. */
+ * anything is saved or evaluated all steps are finished. The host is DDP_AHEAD_BATCHES micro-steps ahead at most. */
 #ifndef DDP_AHEAD_H
 #define DDP_AHEAD_H
 
 #include "train/trainer.h"
+
+enum { DDP_AHEAD_BATCHES = 2 }; /* that the device may still copy */
 
 ddp_status ddp_ahead_open(ddp_trainer *t, ddp_err *err); /* sets t->ahead where it can be */
 void ddp_ahead_close(ddp_trainer *t);

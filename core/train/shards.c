@@ -197,36 +197,25 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_shards_launch(ddp_trainer *t, uint64_t *not_finite, ddp_err *err)
+ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 {
     ddp_shards *s = t->shards;
 
     t->optim.peers = &s->peers;
+    *finite = true;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         ddp_optim_slice slice = slice_of(t, b);
 
         if (slice.count == 0) continue;
         point_peers(t, &slice, t->clip == NULL);
-        point_result(s, &not_finite[b], slice.count);
+        point_result(s, &s->not_finite[b], slice.count);
         DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
     }
-    return DDP_OK;
-}
-
-bool ddp_shards_finite(const ddp_trainer *t, uint32_t b, const uint64_t *not_finite)
-{
-    uint64_t count = slice_of(t, b).count;
-
-    return count == 0 || not_finite[b] >= count;
-}
-
-ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
-{
-    DDP_TRY(ddp_shards_launch(t, t->shards->not_finite, err));
     DDP_TRY(t->s->device_ops->sync(t->s->device, err));
-    *finite = true;
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++)
-        *finite = *finite && ddp_shards_finite(t, b, t->shards->not_finite);
+    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+        uint64_t count = slice_of(t, b).count;
+        *finite = *finite && (count == 0 || s->not_finite[b] >= count);
+    }
     return DDP_OK;
 }
 

@@ -172,7 +172,7 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .sampler = src->sampler,
                            .batch_size = t->s->batches.batch_size * t->s->replicas,
                            /* stage 0 has so many in flight; a device that runs ahead still copies one */
-                           .hold = t->ahead != NULL ? 2 : t->s->stages,
+                           .hold = t->ahead != NULL && src == &t->s->train ? DDP_AHEAD_BATCHES : t->s->stages,
                            .parts = t->s->replicas,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};

@@ -127,10 +127,6 @@ uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t w
 /* Direct. This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
  * *finite: whether these shares of the mean gradients are. With clipping ddp_shards_mean comes first. */
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
-/* The first half of it: nothing is waited for. not_finite, by bucket, as ddp_optim_peers has it; behind it tells whether bucket b's
- * share is finite. */
-ddp_status ddp_shards_launch(ddp_trainer *t, uint64_t *not_finite, ddp_err *err);
-bool ddp_shards_finite(const ddp_trainer *t, uint32_t b, const uint64_t *not_finite);
 /* Direct. This rank's shares of the mean gradients in their place, and their squares measured. */
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err);
 /* Not direct. The reducer has left this rank's share of bucket b: updates it and sends the parameters to all. */

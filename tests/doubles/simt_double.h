@@ -234,6 +234,12 @@ static inline float __fmul_rn(float a, float b)
 
     return product;
 }
+static inline double __dmul_rn(double a, double b)
+{
+    volatile double product = a * b;
+
+    return product;
+}
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 /* ---- tensor cores and asynchronous copies ------------------------------------------------------------------------------- */

@@ -87,6 +87,8 @@ def ops(c):
     c.part("every op against the scalar reference", unit_tests, c, "every op against the scalar reference", "cuda_ops", "test_device")
     c.part("whole models against the scalar reference", unit_tests, c, "whole models against the scalar reference", "cuda_models",
            "test_device_sequence")
+    if c.cuda:
+        c.part("whole steps against their calls", unit_tests, c, "whole steps against their calls, bit for bit", "cuda_step", None)
     c.part("contract of the device", conform, c, f"device.{'cuda' if c.cuda else 'cpu'}")
 
 

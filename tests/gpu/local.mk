@@ -9,7 +9,7 @@ endif
 # every op and whole models against the reference, on a GPU; built with the tests so that they stay so
 if WITH_CUDA_DOUBLE
 if WITH_CMOCKA
-check_PROGRAMS += tests/gpu/cuda_ops tests/gpu/cuda_models
+check_PROGRAMS += tests/gpu/cuda_ops tests/gpu/cuda_models tests/gpu/cuda_step
 CUDA_REAL_CPPFLAGS = $(UNIT_CPPFLAGS) -DDDP_CUDA_REAL
 tests_gpu_cuda_ops_SOURCES = tests/unit/test_cuda_device.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_ops_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
@@ -17,6 +17,9 @@ tests_gpu_cuda_ops_LDADD = $(UNIT_LDADD) -lm
 tests_gpu_cuda_models_SOURCES = tests/unit/test_cuda_models.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_models_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
 tests_gpu_cuda_models_LDADD = $(UNIT_LDADD) -lm
+tests_gpu_cuda_step_SOURCES = tests/unit/test_cuda_step.c $(CUDA_DEVICE_TEST)
+tests_gpu_cuda_step_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
+tests_gpu_cuda_step_LDADD = $(UNIT_LDADD) -lm
 endif
 endif
 EXTRA_DIST += tests/gpu/run_nccl

@@ -1,8 +1,10 @@
 """Device cuda in the real program: over a double of CUDA where there is no GPU, whose device memory the host cannot touch
 (CUDA_DOUBLE_STRICT); and what the plugin itself says where there is none. The kernels are tested in tests/unit/test_cuda_*."""
+import json
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -60,12 +62,16 @@ class Cuda(Case):
 
     def test_the_same_bits_however_it_is_run(self):
         """Ahead of the host or not, by graphs or not, with streams that are late."""
-        first = self.cuda(nproc=1, name="first")
-        for name, extra, env in (("again", {}, {}), ("late", {}, {"CUDA_DOUBLE_LATE": "1"}), ("plain", {"device.cuda": {"graphs": "no"}}, {}),
-                                 ("trace", {"output": {"trace_steps": "1-3"}}, {})):
-            r = self.cuda(extra, nproc=1, name=name, env=env)
-            self.equal(r.summary["parameter_sha256"], first.summary["parameter_sha256"])
-            self.equal(self.losses(r), self.losses(first))
+        adamw = {"optimizer": {"algorithm": "adamw", "momentum": None, "clip_norm": 0.5, "weight_decay": 0.1}}
+        for kind, base in (("sgd", {"optimizer": {"nesterov": "yes"}}), ("clipped", {"train": {"accumulate": 3}, **adamw}),
+                           ("half", {"train": {"precision": "bf16"}, "device.cuda": {"rounding": "stochastic"}, **adamw})):
+            first = self.cuda(base, nproc=1, name=f"{kind}-first")
+            for name, extra, env in (("again", {}, {}), ("late", {}, {"CUDA_DOUBLE_LATE": "1"}), ("plain", {"device.cuda": {"graphs": "no"}}, {}),
+                                     ("trace", {"output": {"trace_steps": "1-3"}}, {})):
+                r = self.cuda(base, extra, nproc=1, name=f"{kind}-{name}", env=env)
+                self.equal(r.summary["parameter_sha256"], first.summary["parameter_sha256"])
+                self.equal(self.losses(r), self.losses(first))
+                self.equal([x.get("grad_norm") for x in self.metrics(r.dir, "step")], [x.get("grad_norm") for x in self.metrics(first.dir, "step")])
 
     def test_recompute_and_pieces(self):
         for precision in ("f32", "bf16"):
@@ -172,6 +178,25 @@ class Cuda(Case):
     def test_losses_that_are_not_finite(self):
         self.needs_double()
         self.fails(7, "not finite", "step 2", layers=({"optimizer": {"lr": 1e38}},))
+
+    def test_gradients_that_are_not_finite(self):
+        """The loss is finite, and of all gradients the second bias's alone is not: sums of 1e37."""
+        self.needs_double()
+        shapes = {"fc1": (24, 12), "fc2": (17, 24), "fc3": (4, 17)}
+        header, data = {}, b""
+        for name, (rows, cols) in shapes.items():
+            for kind, shape, values in (("weight", [rows, cols], [0.0] * rows * cols), ("bias", [rows], [1e-37] * rows)):
+                if (name, kind) == ("fc3", "weight"):
+                    values = [3.3e38] * cols + [-3.3e38] * (rows - 1) * cols
+                raw = struct.pack(f"<{len(values)}f", *values)
+                header[f"{name}.{kind}"] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+                data += raw
+        text = json.dumps(header).encode()
+        path = self.dir / "large.safetensors"
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        start = {"checkpoint": {"init_from": path}, "ddp": {"bucket_size": "256", "first_bucket_size": "256"}}
+        for extra in ({}, {"optimizer": {"clip_norm": 1}}, {"output": {"dir": self.dir / "traced", "trace_steps": "1-2"}}):
+            self.fails(7, "not finite", "step 1", "gradient of fc2.bias (element 0)", layers=(start, extra))
 
     def test_auto(self):
         self.needs_double()

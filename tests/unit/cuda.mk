@@ -108,9 +108,9 @@ tests_unit_test_cuda_dnn_LDADD = $(CUDA_DOUBLES) $(CMOCKA_LIBS) -lm
 TESTS += tests/unit/test_cuda_sass.sh
 
 # of the device
-CUDA_DEVICE_TEST = tests/unit/cuda_device_util.h tests/unit/device_models.h tests/unit/device_util.h
-check_PROGRAMS += tests/unit/test_cuda_device tests/unit/test_cuda_models tests/unit/test_cuda_queues
-TESTS += tests/unit/test_cuda_device tests/unit/test_cuda_models tests/unit/test_cuda_queues
+CUDA_DEVICE_TEST = tests/unit/cuda_device_util.h tests/unit/cuda_net.h tests/unit/device_models.h tests/unit/device_util.h
+check_PROGRAMS += tests/unit/test_cuda_device tests/unit/test_cuda_models tests/unit/test_cuda_queues tests/unit/test_cuda_step
+TESTS += tests/unit/test_cuda_device tests/unit/test_cuda_models tests/unit/test_cuda_queues tests/unit/test_cuda_step
 tests_unit_test_cuda_device_SOURCES = tests/unit/test_cuda_device.c $(CUDA_DEVICE_TEST)
 tests_unit_test_cuda_device_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_test_cuda_device_LDFLAGS = $(CUDA_TEST_LINK)
@@ -126,6 +126,11 @@ tests_unit_test_cuda_queues_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_test_cuda_queues_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_test_cuda_queues_LDADD = $(CUDA_DOUBLES) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_test_cuda_queues_DEPENDENCIES = tests/doubles/plugins/device_cuda.la
+tests_unit_test_cuda_step_SOURCES = tests/unit/test_cuda_step.c $(CUDA_DEVICE_TEST)
+tests_unit_test_cuda_step_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
+tests_unit_test_cuda_step_LDFLAGS = $(CUDA_TEST_LINK)
+tests_unit_test_cuda_step_LDADD = $(CUDA_DOUBLES) $(UNIT_LDADD) -lm
+EXTRA_tests_unit_test_cuda_step_DEPENDENCIES = tests/doubles/plugins/device_cuda.la
 endif
 endif
 EXTRA_DIST += tests/unit/test_cuda_sass.sh

@@ -1,9 +1,9 @@
 # unit tests of core/plugin and of the public headers; the fixtures are plugins with one fault each
 PLUGIN_FIXTURES = tests/fixtures/plugins/build.log
 PLUGIN_FIXTURE_FILES = $(srcdir)/tests/fixtures/plugins/build.sh $(srcdir)/tests/fixtures/plugins/sampler.c \
-	$(srcdir)/tests/fixtures/plugins/backend.c $(srcdir)/tests/fixtures/plugins/init.c
+	$(srcdir)/tests/fixtures/plugins/backend.c $(srcdir)/tests/fixtures/plugins/device.c $(srcdir)/tests/fixtures/plugins/init.c
 EXTRA_DIST += tests/fixtures/plugins/build.sh tests/fixtures/plugins/sampler.c tests/fixtures/plugins/backend.c \
-	tests/fixtures/plugins/init.c
+	tests/fixtures/plugins/device.c tests/fixtures/plugins/init.c
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/test_gate tests/unit/test_plugin tests/unit/test_search tests/unit/test_abi \
 	tests/unit/test_examples

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 extern "C" { /* its header does not say so */
@@ -541,7 +542,8 @@ static void test_conv_order(void **state)
                 want[static_cast<size_t>((at / khw / i * khw + at % khw) * i + at / khw % i)] =
                     w[static_cast<size_t>(at)];
             array d_w(w, CU_F32), packed(w.size(), type), back(w.size(), CU_F32);
-            CUDA(cu_conv_pack(NULL, d_w.floats(), packed.view, o, i, khw));
+            const cu_pack one = {d_w.floats(), packed.view.at, o, i, khw};
+            CUDA(cu_conv_pack(NULL, &one, 1, type));
             check_numbers("packed", packed, want, 0.0);
             CUDA(cu_conv_unpack(NULL, packed.view, back.floats(), o, i, khw, false));
             check_numbers("unpacked", back, w, 0.0);
@@ -551,6 +553,37 @@ static void test_conv_order(void **state)
         }
 }
 
+/* More weights than one launch takes, of all sizes, some of them nothing. */
+static void test_conv_packs(void **state)
+{
+    static const int64_t sizes[][3] = {{3, 5, 9}, {0, 5, 9}, {2, 300, 9}, {1, 2, 2305}, {7, 64, 1}};
+    enum { COUNT = 75 };
+
+    (void)state;
+    for (uint32_t type = CU_F32; type <= CU_BF16; type++) {
+        std::vector<std::unique_ptr<array>> weights, packed;
+        std::vector<cu_pack> packs;
+        for (size_t p = 0; p < COUNT; p++) {
+            const int64_t *size = sizes[p % 5];
+            const numbers w = some(size[0] * size[1] * size[2], type);
+            weights.push_back(std::make_unique<array>(w, CU_F32));
+            packed.push_back(std::make_unique<array>(w.size(), type));
+            packs.push_back(cu_pack{weights[p]->floats(), packed[p]->view.at, size[0], size[1], size[2]});
+        }
+        CUDA(cu_conv_pack(NULL, packs.data(), COUNT, type));
+        for (size_t p = 0; p < COUNT; p++) {
+            const int64_t i = packs[p].i, khw = packs[p].khw;
+            const numbers w = weights[p]->get();
+            numbers want(w.size());
+            for (size_t at = 0; at < w.size(); at++) {
+                const int64_t n = static_cast<int64_t>(at);
+                want[static_cast<size_t>((n / khw / i * khw + n % khw) * i + n / khw % i)] = w[at];
+            }
+            check_numbers("packed with others", *packed[p], want, 0.0);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -558,7 +591,7 @@ int main(void)
         cmocka_unit_test(test_batch_norm_nan), cmocka_unit_test(test_batch_norm_grad),
         cmocka_unit_test(test_pool),           cmocka_unit_test(test_adaptive_pool),
         cmocka_unit_test(test_pool_too_large), cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_conv_order),
+        cmocka_unit_test(test_conv_order),     cmocka_unit_test(test_conv_packs),
     };
 
     return cmocka_run_group_tests_name("cuda_image", tests, NULL, NULL);

@@ -318,6 +318,41 @@ static void check_column_sums(int64_t rows, int64_t cols, uint32_t type, size_t 
     check_numbers("column sums", adb, sum, 1e-5);
 }
 
+static numbers column_sums_of(const numbers &x, size_t cols)
+{
+    numbers sum(cols);
+
+    for (size_t i = 0; i < x.size(); i++) sum[i % cols] += x[i];
+    return sum;
+}
+
+/* dx in a place of its own, then in that of dy. */
+static void check_act_grad_sums(uint32_t act, int64_t rows, int64_t cols, uint32_t xt, uint32_t yt, size_t skip)
+{
+    numbers x = some(rows * cols, xt, 4.0), dy = some(rows * cols, yt), dx(dy.size()), sum(static_cast<size_t>(cols)),
+            old = some(cols, CU_F32);
+    array ax(x, xt, skip), ady(dy, yt, skip), adx(dx.size(), xt, skip), adb(old, CU_F32);
+    words<char> scratch(cu_column_sums_scratch(rows, cols));
+
+    for (size_t i = 0; i < dx.size(); i++) dx[i] = dy[i] * slope_of(act, x[i]);
+    CUDA(cu_act_grad_sums(NULL, act, ady.view, ax.view, adx.view, adb.floats(), rows, cols, true, scratch.at));
+    check_numbers("act_grad with sums", adx, dx, 3e-6);
+    check_numbers("its sums, added", adb, plus(column_sums_of(adx.get(), static_cast<size_t>(cols)), old), 1e-5);
+    CUDA(cu_act_grad_sums(NULL, act, ady.view, ax.view, ady.view, adb.floats(), rows, cols, false, scratch.at));
+    check_numbers("act_grad with sums in place", ady, dx, 3e-6);
+    check_numbers("its sums", adb, column_sums_of(ady.get(), static_cast<size_t>(cols)), 1e-5);
+}
+
+static void test_act_grad_sums(void **)
+{
+    for (uint32_t act : {CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF})
+        for (uint32_t xt : types)
+            for (uint32_t yt : types)
+                for (int64_t rows : {0, 1, 23, 64, 700})
+                    for (int64_t cols : {1, 10, 64, 264})
+                        check_act_grad_sums(act, rows, cols, xt, yt, static_cast<size_t>(rows == 23));
+}
+
 static void test_column_sums(void **)
 {
     for (uint32_t type : types)
@@ -921,6 +956,7 @@ int main(void)
         cmocka_unit_test(test_bias_act),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_column_sums),
+        cmocka_unit_test(test_act_grad_sums),
         cmocka_unit_test(test_channels),
         cmocka_unit_test(test_layer_norm),
         cmocka_unit_test(test_layer_norm_grad),

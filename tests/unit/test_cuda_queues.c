@@ -1,13 +1,11 @@
 /* test_cuda_queues.c -- the CUDA device over its doubles, what is no op: opening and its refusals, memory, queues and events, graphs,
  * faults in the data, the optimiser with its peers, reductions, the parameters' mirror in bf16. */
-#include "cuda_device_util.h"
+#include "cuda_net.h"
 
 #include "../doubles/cublaslt_double.h"
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
-
-static uint64_t seed;
 
 /* ---- opening -------------------------------------------------------------------------------------------------------------- */
 static void refused(fixture *f, const cuda_config *c, uint32_t precision, uint32_t ordinal, ddp_status status,
@@ -164,7 +162,7 @@ static void test_flat(void **state)
     OK(f, o->host_alloc(f->device, COUNT * 4, (void **)&host, &f->err));
     OK(f, o->host_alloc(f->device, 2 * sizeof(*later), (void **)&later, &f->err));
     for (int i = 0; i < COUNT; i++) {
-        host[i] = random_float(&seed);
+        host[i] = random_float(&net_seed);
         want += (double)host[i] * (double)host[i];
     }
     OK(f, o->copy(f->device, x, host, COUNT * 4, DDP_COPY_TO_DEVICE, &f->err));
@@ -235,67 +233,6 @@ static void test_peers(void **state)
     for (int i = 0; i < 4; i++) o->free(f->device, mem[i]);
     o->host_free(f->device, bad);
     o->host_free(f->device, host);
-}
-
-/* ---- a small net ------------------------------------------------------------------------------------------------------------ */
-typedef struct net {
-    ddp_graph *g;
-    ddp_layout *layout;
-    ddp_program *p;
-    job j;
-} net;
-
-static void net_open(fixture *f, net *n)
-{
-    static const ddp_field fields[] = {{.name = "token", .dtype = DDP_I64, .rank = 1, .dims = {4}, .max = 10},
-                                       {.name = "label", .dtype = DDP_I64, .rank = 1, .dims = {4}, .max = 10}};
-    ddp_tensor table, x;
-
-    OK(f, ddp_graph_create(fields, 2, &n->g, &f->err));
-    x = ddp_embedding(n->g, ddp_input(n->g, "token"), 11, 8, 1.0, &table, "wte");
-    x = ddp_gelu(n->g, ddp_linear(n->g, x, 16, 1, "fc"), 1);
-    x = ddp_linear(n->g, x, 11, 1, "head");
-    ddp_loss(n->g, ddp_cross_entropy(n->g, x, ddp_input(n->g, "label")));
-    OK(f, ddp_graph_finish(n->g, &f->err));
-    OK(f, ddp_layout_create(n->g, 256, 1024, 1, &n->layout, &f->err));
-    OK(f, ddp_program_create(n->g, n->layout, 2, true, &n->p, &f->err));
-    n->j = (job){.f = f,
-                 .p = n->p,
-                 .layout = n->layout,
-                 .arena_elements = n->layout->elements,
-                 .seed = &seed,
-                 .classes = 11,
-                 .scale = 0.5,
-                 .tolerance = f->half ? 5e-2 : 1e-4,
-                 .by_scale = !f->half,
-                 .by_norm = f->half};
-    job_open(&n->j);
-}
-
-static void net_close(net *n)
-{
-    job_close(&n->j);
-    ddp_program_free(n->p);
-    ddp_layout_free(n->layout);
-    ddp_graph_free(n->g);
-}
-
-static float net_loss(net *n)
-{
-    uint64_t at = n->j.planned->plan.value_offset[n->p->loss];
-    float loss;
-
-    job_down(&n->j, &loss, (char *)n->j.bind.arena + at, sizeof(loss));
-    return loss;
-}
-
-static ddp_status run_all(net *n, uint32_t flags)
-{
-    const fixture *f = n->j.f;
-    const ddp_run r = {.struct_size = sizeof(r), .flags = flags, .inputs = (void *const *)(void *)n->j.inputs};
-    ddp_status status = f->ops->run(n->j.instance, &r, 0, n->j.lowered->kernel_count, &n->j.f->err);
-
-    return status == DDP_OK ? f->ops->sync(f->device, &n->j.f->err) : status;
 }
 
 /* The first run starts kernels, later ones a graph, with new fields of the batch. */
@@ -541,6 +478,6 @@ int main(void)
                                        BF16(test_refused_epilogues),
                                        F32(test_measure)};
 
-    seed = test_seed();
+    net_seed = test_seed();
     return cmocka_run_group_tests_name("queues of the CUDA device", tests, NULL, NULL);
 }

@@ -196,6 +196,8 @@ static const refusal refusals[] = {
     {DDP_KIND_BACKEND, "nolauncher", true, {"sets DDP_PLUGIN_F_LAUNCHER but leaves launcher NULL"}},
     {DDP_KIND_BACKEND, "noflag", true, {"has a launcher but does not set DDP_PLUGIN_F_LAUNCHER"}},
     {DDP_KIND_BACKEND, "nomem", true, {"sets neither DDP_CAP_MEM_HOST nor DDP_CAP_MEM_CUDA"}},
+    {DDP_KIND_DEVICE, "nomem", true, {"sets neither DDP_DEVICE_CAP_HOST_MEMORY nor DDP_DEVICE_CAP_QUEUES"}},
+    {DDP_KIND_DEVICE, "step", true, {"has the function step but does not set DDP_DEVICE_CAP_QUEUES"}},
 };
 
 static void refuses_with_a_reason(void **state)

@@ -98,6 +98,19 @@ typedef struct ddp_optim_slice {
     uint64_t count;
 } ddp_optim_slice;
 
+/* What ends a step of a rank that has all gradients itself: optim_step of each slice, and what the host is to know of the step.
+ * not_finite, loss_out and norm are host_alloc memory, written when a sync or an event behind the call is past. */
+typedef struct ddp_update {
+    uint32_t struct_size, slice_count;
+    const ddp_optim *optim; /* no MEAN, no peers */
+    const ddp_optim_slice *slices;
+    uint64_t *not_finite; /* by slice: slice->count before the call; then the first index whose gradient is not finite */
+    const float *loss;    /* device memory that the program has written; it goes to *loss_out */
+    float *loss_out;
+    double max_norm; /* 0: no clipping. Else torch.nn.utils.clip_grad_norm_ over all slices: as flat(SUM_SQUARES) of each, */
+    double *norm;    /* added in their order; *norm gets the root, times grad_scale. NULL without clipping */
+} ddp_update;
+
 enum {
     DDP_FLAT_FINITE = 1, /* result.index: of the first value that is not finite, or `count` */
     DDP_FLAT_SUM_SQUARES /* result.value: in double, fixed order, the same bits for every thread count and CPU */
@@ -176,6 +189,9 @@ typedef struct ddp_device_ops {
     ddp_status (*params_changed)(ddp_device *d, const float *params, uint64_t count, ddp_err *err);
     /* Optional. On any thread, nothing is open: whether device `ordinal` is there and could be opened; keeps nothing. */
     ddp_status (*check)(const ddp_host *host, const void *config, uint32_t ordinal, ddp_err *err);
+    /* Optional, with CAP_QUEUES. All kernels of the program, then the update: the bits of those calls one after the other, on COMPUTE
+     * and unwaited for, but the device may start them as one. Best where few sets of addresses take turns; a new set may allocate. */
+    ddp_status (*step)(ddp_instance *i, const ddp_run *r, const ddp_update *u, ddp_err *err);
 } ddp_device_ops;
 
 #ifdef __cplusplus

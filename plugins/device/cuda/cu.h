@@ -9,6 +9,7 @@
  *                stored in bf16
  *   exec.c       compile, instances: what each kernel is called with
  *   run.c        the batch's fields, runs, CUDA graphs
+ *   step.c       whole steps: what stands behind the kernels of a run that ends in an update
  *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
  *
  * The kernels are behind kernels.h, the products of cuBLASLt behind gemm.h, cuDNN behind dnn.h. How values lie is said in
@@ -44,9 +45,15 @@ typedef struct cu_mirror {
 
 enum { CU_RING = 64, CU_TABLES = 16 };
 
-/* Page-locked cu_run_params on their way to an instance; a slot is free again when its event is past. */
+/* What changes from run to run, in front of a stage's fields. */
+typedef struct cu_head {
+    cu_run_params random;
+    cu_numbers numbers;
+} cu_head;
+
+/* Page-locked heads on their way to a stage; a slot is free again when its event is past. */
 typedef struct cu_ring {
-    cu_run_params *slots;
+    cu_head *slots;
     cudaEvent_t past[CU_RING];
     uint32_t next;
 } cu_ring;
@@ -99,7 +106,8 @@ ddp_status cu_page_locked(const ddp_device *d, size_t bytes, void **out, void **
 ddp_status cu_mirror_use(ddp_device *d, const float *base, uint64_t elements, cu_mirror **out, ddp_err *err);
 void cu_mirror_release(ddp_device *d, cu_mirror *m); /* takes NULL */
 ddp_status cu_mirror_fill(ddp_device *d, cu_mirror *m, ddp_err *err);
-/* Where the bf16 parameters of the whole slice are, of one mirror; NULL. */
+/* Where this mirror, or any that is filled, has the bf16 parameters of the whole slice; NULL. */
+uint16_t *cu_mirror_half(const cu_mirror *m, const float *param, uint64_t count, uint64_t *first);
 uint16_t *cu_mirror_of(const ddp_device *d, const float *param, uint64_t count, uint64_t *first);
 /* `count` floats from `at` on were written: all mirrors but the one that has `half`. */
 ddp_status cu_mirror_refresh(ddp_device *d, const float *at, uint64_t count, const uint16_t *half, ddp_err *err);
@@ -175,6 +183,7 @@ struct cu_call {
     cu_view in[LOW_MAX_VALUES], out[LOW_MAX_VALUES]; /* at NULL: absent, or inner */
     uint16_t *half[LOW_MAX_VALUES];                  /* in[i] in the mirror, where it is a parameter that has one */
     char *scratch;                                   /* 256-byte aligned */
+    char *kept[LOW_MAX_PRIVATES];                    /* the kernel's private values, 64-byte aligned */
     const cu_run_params *params;
     cu_fault *fault;
     uint32_t site;    /* the kernel's number in a fault */
@@ -204,38 +213,58 @@ struct ddp_exec {
     const ddp_plan *plan;
     uint32_t first_site;
     uint32_t field_count;             /* fields of the batch that a kernel reads */
-    uint64_t *field_at, *field_bytes; /* by field: in an instance's own memory */
-    uint64_t own_bytes;
+    uint64_t *field_at, *field_bytes; /* by field: in a stage */
+    uint64_t stage_bytes;
     uint32_t *next_reader; /* by field, by kernel: the first from there on that reads it, or UINT32_MAX */
     bool random;           /* a kernel draws random numbers */
 };
 
+/* The update behind the kernels of a step, but for its numbers; step.c */
+typedef struct cu_ending {
+    cu_optim *updates; /* one for each slice */
+    uint32_t count;
+    double max_norm, *norm;
+    char *memory; /* the device's: a sum for each slice, what clipping scales by, scratch of a sum */
+    uint64_t memory_bytes, scratch_at;
+    bool borrowed; /* the memory is that of an ending before this one */
+} cu_ending;
+
 typedef struct cu_graph {
-    uint32_t first, last, flags;
+    uint32_t first, last, flags, stage;
+    const cu_ending *ending; /* NULL: kernels alone */
     cudaGraphExec_t exec;
 } cu_graph;
 
-/* Where a batch's fields come up, beside the computing, before they are copied to where kernels read them. */
+/* Where a batch's fields come up, beside the computing of the sequence before, and kernels read them. */
 typedef struct cu_stage {
-    char *at;
+    char *at;       /* cu_head, then the fields */
+    cu_call *calls; /* by kernel */
     cudaEvent_t there, taken;
 } cu_stage;
 
-enum { CU_GRAPHS = 64, CU_STAGES = 2 };
+enum { CU_STAGES = 2, CU_GRAPHS = 64 * CU_STAGES, CU_ENDINGS = 4 };
 
 struct ddp_instance {
     ddp_exec *exec;
-    char *arena, *own; /* own: the fields of the batch, then cu_run_params, then the stages */
+    char *arena, *own; /* own: the stages */
     cu_stage stages[CU_STAGES];
     uint32_t stage; /* of this sequence */
     cu_mirror *mirror;
-    cu_call *calls;    /* by kernel */
     bool *uploaded;    /* by field, in this sequence */
     uint32_t ended;    /* where the last range did; UINT32_MAX: there was none */
     ddp_random random; /* that was uploaded */
     cu_graph graphs[CU_GRAPHS];
     uint32_t graph_count;
+    cu_ending endings[CU_ENDINGS];
+    uint32_t ending_count;
 };
+
+/* run.c: kernels first to last - 1 and, unless NULL, the ending with these numbers. */
+ddp_status cu_run_range(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, const cu_ending *ending,
+                        const cu_numbers *numbers, ddp_err *err);
+/* step.c: starts what the ending says, or captures it. */
+ddp_status cu_ending_start(const ddp_instance *in, const cu_ending *ending, uint32_t stage, ddp_err *err);
+void cu_ending_free(cu_ending *ending);
 
 /* slots of ddp_device_ops */
 ddp_status cu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan, ddp_exec **out,
@@ -244,10 +273,14 @@ void cu_exec_free(ddp_exec *e);
 ddp_status cu_instance_create(ddp_exec *e, const ddp_bind *bind, ddp_instance **out, ddp_err *err);
 void cu_instance_free(ddp_instance *i);
 ddp_status cu_run(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
+ddp_status cu_step(ddp_instance *i, const ddp_run *r, const ddp_update *u, ddp_err *err);
 ddp_status cu_sync(ddp_device *d, ddp_err *err);
 /* What is known by now to be wrong with the data of a run: as cu_sync tells it. */
 ddp_status cu_known_fault(ddp_device *d, ddp_err *err);
 ddp_status cu_update(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
+/* slices.c: what an update is refused for, and how its kernel has it, without peers and mirror. */
+ddp_status cu_update_check(const ddp_optim *o, const ddp_optim_slice *s, const ddp_optim_peers *peers, ddp_err *err);
+cu_optim cu_update_describe(const ddp_optim *o, const ddp_optim_slice *s);
 ddp_status cu_flat(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out, ddp_err *err);
 ddp_status cu_flat_async(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
                          ddp_err *err);

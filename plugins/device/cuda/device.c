@@ -181,7 +181,7 @@ static ddp_status make_words(ddp_device *d, ddp_err *err)
     if (status != DDP_OK) return status;
     d->flat_host = host;
     d->flat_at = device;
-    status = cu_page_locked(d, CU_RING * sizeof(cu_run_params), &host, &device, err);
+    status = cu_page_locked(d, CU_RING * sizeof(cu_head), &host, &device, err);
     if (status == DDP_OK) d->ring.slots = host;
     return status;
 }
@@ -409,6 +409,7 @@ static const ddp_device_ops ops = {
     .instance_create = cu_instance_create,
     .instance_free = cu_instance_free,
     .run = cu_run,
+    .step = cu_step,
     .sync = cu_sync,
     .optim_step = cu_update,
     .flat = cu_flat,

@@ -20,7 +20,7 @@ struct cu_dnn_attention {
     cu_attention a;
     bool training;
     float scale, minus_infinity, one; /* operands in host memory */
-    cu_graph forward, backward;
+    cu_dnn_graph forward, backward;
 };
 
 /* ---- shapes ------------------------------------------------------------------------------------------------------------ */
@@ -56,104 +56,107 @@ static cu_shape per_row(const cu_attention *a)
 
 /* ---- what both graphs have --------------------------------------------------------------------------------------------- */
 /* A new virtual tensor that is `mode` of x and b. */
-static cu_node apply(cu_graph *g, cudnnPointwiseMode_t mode, cu_node x, cu_node b, const cu_shape *s)
+static cu_dnn_node apply(cu_dnn_graph *g, cudnnPointwiseMode_t mode, cu_dnn_node x, cu_dnn_node b, const cu_shape *s)
 {
-    cu_node y = cu_graph_virtual(g, F32, s);
+    cu_dnn_node y = cu_dnn_graph_virtual(g, F32, s);
 
-    cu_graph_pointwise(g, mode, F32, -1, x, b, NULL, y);
+    cu_dnn_graph_pointwise(g, mode, F32, -1, x, b, NULL, y);
     return y;
 }
 
 /* x where the key is not behind the query, else minus infinity. */
-static cu_node mask(cu_graph *g, cu_node x, const cu_shape *s)
+static cu_dnn_node mask(cu_dnn_graph *g, cu_dnn_node x, const cu_shape *s)
 {
-    cu_node row = cu_graph_virtual(g, CUDNN_DATA_INT32, s), col = cu_graph_virtual(g, CUDNN_DATA_INT32, s),
-            seen = cu_graph_virtual(g, CUDNN_DATA_BOOLEAN, s), y = cu_graph_virtual(g, F32, s);
+    cu_dnn_node row = cu_dnn_graph_virtual(g, CUDNN_DATA_INT32, s), col = cu_dnn_graph_virtual(g, CUDNN_DATA_INT32, s),
+                seen = cu_dnn_graph_virtual(g, CUDNN_DATA_BOOLEAN, s), y = cu_dnn_graph_virtual(g, F32, s);
 
-    cu_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, F32, 2, x, NULL, NULL, row);
-    cu_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, F32, 3, x, NULL, NULL, col);
-    cu_graph_pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, col, NULL, seen);
-    cu_graph_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, -1, x, cu_graph_value(g, MINUS_INFINITY), seen, y);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, F32, 2, x, NULL, NULL, row);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_GEN_INDEX, F32, 3, x, NULL, NULL, col);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, col, NULL, seen);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, -1, x, cu_dnn_graph_value(g, MINUS_INFINITY), seen,
+                           y);
     return y;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------------- */
-static void build_forward(cu_graph *g, const cu_attention *a, bool training)
+static void build_forward(cu_dnn_graph *g, const cu_attention *a, bool training)
 {
     const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a), row = per_row(a);
-    cu_node score = cu_graph_virtual(g, F32, &s), largest, power, sum, weight;
+    cu_dnn_node score = cu_dnn_graph_virtual(g, F32, &s), largest, power, sum, weight;
 
-    cu_graph_matmul(g, cu_graph_tensor(g, Q, BF16, &qkv), cu_graph_tensor(g, K, BF16, &transposed), score);
-    score = apply(g, CUDNN_POINTWISE_MUL, score, cu_graph_value(g, SCALE), &s);
+    cu_dnn_graph_matmul(g, cu_dnn_graph_tensor(g, Q, BF16, &qkv), cu_dnn_graph_tensor(g, K, BF16, &transposed), score);
+    score = apply(g, CUDNN_POINTWISE_MUL, score, cu_dnn_graph_value(g, SCALE), &s);
     if (a->causal) score = mask(g, score, &s);
-    largest = cu_graph_virtual(g, F32, &row);
-    cu_graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, largest);
+    largest = cu_dnn_graph_virtual(g, F32, &row);
+    cu_dnn_graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, largest);
     power = apply(g, CUDNN_POINTWISE_EXP, apply(g, CUDNN_POINTWISE_SUB, score, largest, &s), NULL, &s);
-    sum = cu_graph_virtual(g, F32, &row);
-    cu_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, power, sum);
-    cu_graph_pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, largest, apply(g, CUDNN_POINTWISE_LOG, sum, NULL, &row), NULL,
-                       training ? cu_graph_tensor(g, LSE, F32, &row) : cu_graph_virtual(g, F32, &row));
-    weight = cu_graph_virtual(g, BF16, &s);
-    cu_graph_pointwise(g, CUDNN_POINTWISE_DIV, F32, -1, power, sum, NULL, weight);
-    cu_graph_matmul(g, weight, cu_graph_tensor(g, V, BF16, &qkv), cu_graph_tensor(g, Y, BF16, &out));
+    sum = cu_dnn_graph_virtual(g, F32, &row);
+    cu_dnn_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, power, sum);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, largest, apply(g, CUDNN_POINTWISE_LOG, sum, NULL, &row),
+                           NULL,
+                           training ? cu_dnn_graph_tensor(g, LSE, F32, &row) : cu_dnn_graph_virtual(g, F32, &row));
+    weight = cu_dnn_graph_virtual(g, BF16, &s);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_DIV, F32, -1, power, sum, NULL, weight);
+    cu_dnn_graph_matmul(g, weight, cu_dnn_graph_tensor(g, V, BF16, &qkv), cu_dnn_graph_tensor(g, Y, BF16, &out));
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------------- */
 /* DELTA, the sums over the rows of dy * y. */
-static cu_node build_delta(cu_graph *g, const cu_attention *a, cu_node dy)
+static cu_dnn_node build_delta(cu_dnn_graph *g, const cu_attention *a, cu_dnn_node dy)
 {
     const cu_shape out = alone(a), row = per_row(a);
     const cu_shape between = {{a->n, a->heads, a->t, a->size}, {a->heads * a->t * a->size, a->t * a->size, a->size, 1}};
-    cu_node sum = cu_graph_virtual(g, F32, &row), delta = cu_graph_tensor(g, DELTA, F32, &row);
+    cu_dnn_node sum = cu_dnn_graph_virtual(g, F32, &row), delta = cu_dnn_graph_tensor(g, DELTA, F32, &row);
 
-    cu_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD,
-                    apply(g, CUDNN_POINTWISE_MUL, dy, cu_graph_tensor(g, Y, BF16, &out), &between), sum);
-    cu_graph_pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, sum, cu_graph_value(g, ONE), NULL, delta);
+    cu_dnn_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD,
+                        apply(g, CUDNN_POINTWISE_MUL, dy, cu_dnn_graph_tensor(g, Y, BF16, &out), &between), sum);
+    cu_dnn_graph_pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, sum, cu_dnn_graph_value(g, ONE), NULL, delta);
     return delta;
 }
 
 /* The weights again, from the scores and their log-sum-exp. */
-static cu_node build_weights(cu_graph *g, const cu_attention *a, cu_node q, cu_node k_transposed, cu_node scale)
+static cu_dnn_node build_weights(cu_dnn_graph *g, const cu_attention *a, cu_dnn_node q, cu_dnn_node k_transposed,
+                                 cu_dnn_node scale)
 {
     const cu_shape s = scores(a), row = per_row(a);
-    cu_node score = cu_graph_virtual(g, F32, &s);
+    cu_dnn_node score = cu_dnn_graph_virtual(g, F32, &s);
 
-    cu_graph_matmul(g, q, k_transposed, score);
+    cu_dnn_graph_matmul(g, q, k_transposed, score);
     score = apply(g, CUDNN_POINTWISE_MUL, score, scale, &s);
-    score = apply(g, CUDNN_POINTWISE_SUB, score, cu_graph_tensor(g, LSE, F32, &row), &s);
+    score = apply(g, CUDNN_POINTWISE_SUB, score, cu_dnn_graph_tensor(g, LSE, F32, &row), &s);
     if (a->causal) score = mask(g, score, &s);
     return apply(g, CUDNN_POINTWISE_EXP, score, NULL, &s);
 }
 
 /* to = x transposed, times b */
-static void transposed_product(cu_graph *g, const cu_shape *s, cu_node x, cu_node b, cu_node to)
+static void transposed_product(cu_dnn_graph *g, const cu_shape *s, cu_dnn_node x, cu_dnn_node b, cu_dnn_node to)
 {
     const cu_shape transposed = exchanged(*s);
-    cu_node turned = cu_graph_virtual(g, BF16, &transposed);
+    cu_dnn_node turned = cu_dnn_graph_virtual(g, BF16, &transposed);
 
-    cu_graph_reshape(g, x, turned);
-    cu_graph_matmul(g, turned, b, to);
+    cu_dnn_graph_reshape(g, x, turned);
+    cu_dnn_graph_matmul(g, turned, b, to);
 }
 
 /* dq is written by one product over all keys, not summed up in memory by many blocks at once: the same bits in every run. */
-static void build_backward(cu_graph *g, const cu_attention *a)
+static void build_backward(cu_dnn_graph *g, const cu_attention *a)
 {
     const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a);
-    cu_node q = cu_graph_tensor(g, Q, BF16, &qkv), k_transposed = cu_graph_tensor(g, K, BF16, &transposed),
-            v_transposed = cu_graph_tensor(g, V, BF16, &transposed), dy = cu_graph_tensor(g, DY, BF16, &out),
-            scale = cu_graph_value(g, SCALE), delta = build_delta(g, a, dy),
-            weight = build_weights(g, a, q, k_transposed, scale), grad, k;
+    cu_dnn_node q = cu_dnn_graph_tensor(g, Q, BF16, &qkv), k_transposed = cu_dnn_graph_tensor(g, K, BF16, &transposed),
+                v_transposed = cu_dnn_graph_tensor(g, V, BF16, &transposed),
+                dy = cu_dnn_graph_tensor(g, DY, BF16, &out), scale = cu_dnn_graph_value(g, SCALE),
+                delta = build_delta(g, a, dy), weight = build_weights(g, a, q, k_transposed, scale), grad, k;
 
-    transposed_product(g, &s, weight, dy, cu_graph_tensor(g, DV, BF16, &qkv));
-    grad = cu_graph_virtual(g, F32, &s);
-    cu_graph_matmul(g, dy, v_transposed, grad);
+    transposed_product(g, &s, weight, dy, cu_dnn_graph_tensor(g, DV, BF16, &qkv));
+    grad = cu_dnn_graph_virtual(g, F32, &s);
+    cu_dnn_graph_matmul(g, dy, v_transposed, grad);
     grad = apply(g, CUDNN_POINTWISE_SUB, grad, delta, &s);
     grad = apply(g, CUDNN_POINTWISE_MUL, grad, weight, &s);
     grad = apply(g, CUDNN_POINTWISE_MUL, grad, scale, &s);
-    transposed_product(g, &s, grad, q, cu_graph_tensor(g, DK, BF16, &qkv));
-    k = cu_graph_virtual(g, F32, &qkv);
-    cu_graph_reshape(g, k_transposed, k);
-    cu_graph_matmul(g, grad, k, cu_graph_tensor(g, DQ, BF16, &qkv));
+    transposed_product(g, &s, grad, q, cu_dnn_graph_tensor(g, DK, BF16, &qkv));
+    k = cu_dnn_graph_virtual(g, F32, &qkv);
+    cu_dnn_graph_reshape(g, k_transposed, k);
+    cu_dnn_graph_matmul(g, grad, k, cu_dnn_graph_tensor(g, DQ, BF16, &qkv));
 }
 
 /* ---- create ------------------------------------------------------------------------------------------------------------ */
@@ -185,13 +188,13 @@ ddp_status cu_dnn_attention_create(cu_dnn *d, const cu_attention *a, bool traini
     c->scale = (float)a->scale;
     c->minus_infinity = -INFINITY;
     c->one = 1;
-    cu_graph_begin(&c->forward, d);
-    cu_graph_begin(&c->backward, d);
+    cu_dnn_graph_begin(&c->forward, d);
+    cu_dnn_graph_begin(&c->backward, d);
     build_forward(&c->forward, a, training);
-    status = cu_graph_plan(&c->forward, MAX_WORKSPACE, "attention", err);
+    status = cu_dnn_graph_plan(&c->forward, MAX_WORKSPACE, "attention", err);
     if (status == DDP_OK && training) {
         build_backward(&c->backward, a);
-        status = cu_graph_plan(&c->backward, MAX_WORKSPACE, "the gradient of attention", err);
+        status = cu_dnn_graph_plan(&c->backward, MAX_WORKSPACE, "the gradient of attention", err);
     }
     if (status != DDP_OK) {
         cu_dnn_attention_free(c);
@@ -204,8 +207,8 @@ ddp_status cu_dnn_attention_create(cu_dnn *d, const cu_attention *a, bool traini
 void cu_dnn_attention_free(cu_dnn_attention *c)
 {
     if (c == NULL) return;
-    cu_graph_end(&c->forward);
-    cu_graph_end(&c->backward);
+    cu_dnn_graph_end(&c->forward);
+    cu_dnn_graph_end(&c->backward);
     free(c);
 }
 
@@ -249,7 +252,7 @@ ddp_status cu_dnn_attention_run(const cu_dnn_attention *c, cudaStream_t s, const
     if (c->training) add(&o, LSE, lse);
     add(&o, SCALE, &c->scale);
     if (c->a.causal) add(&o, MINUS_INFINITY, &c->minus_infinity);
-    return cu_graph_run(&c->forward, s, o.uids, o.at, o.count, workspace, "attention", err);
+    return cu_dnn_graph_run(&c->forward, s, o.uids, o.at, o.count, workspace, "attention", err);
 }
 
 ddp_status cu_dnn_attention_run_grad(const cu_dnn_attention *c, cudaStream_t s, const void *dy, const void *qkv,
@@ -266,6 +269,6 @@ ddp_status cu_dnn_attention_run_grad(const cu_dnn_attention *c, cudaStream_t s, 
     add(&o, SCALE, &c->scale);
     add(&o, ONE, &c->one);
     if (c->a.causal) add(&o, MINUS_INFINITY, &c->minus_infinity);
-    return cu_graph_run(&c->backward, s, o.uids, o.at, o.count, (unsigned char *)workspace + delta_bytes(&c->a),
-                        "the gradient of attention", err);
+    return cu_dnn_graph_run(&c->backward, s, o.uids, o.at, o.count, (unsigned char *)workspace + delta_bytes(&c->a),
+                            "the gradient of attention", err);
 }

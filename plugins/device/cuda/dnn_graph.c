@@ -5,28 +5,28 @@
 enum { MAX_CONFIGS = 8, FIRST_VIRTUAL = 100, TENSOR_ALIGNMENT = 16 };
 
 /* ---- steps ------------------------------------------------------------------------------------------------------------- */
-void cu_graph_begin(cu_graph *g, const cu_dnn *d)
+void cu_dnn_graph_begin(cu_dnn_graph *g, const cu_dnn *d)
 {
-    *g = (cu_graph){.d = d, .next_virtual = FIRST_VIRTUAL, .status = CUDNN_STATUS_SUCCESS};
+    *g = (cu_dnn_graph){.d = d, .next_virtual = FIRST_VIRTUAL, .status = CUDNN_STATUS_SUCCESS};
 }
 
-void cu_graph_end(cu_graph *g)
+void cu_dnn_graph_end(cu_dnn_graph *g)
 {
     if (g->d == NULL) return;
     while (g->made_count > 0) (void)g->d->l->cudnnBackendDestroyDescriptor(g->made[--g->made_count]);
     g->plan = NULL;
 }
 
-static void step(cu_graph *g, cudnnStatus_t status, const char *what)
+static void step(cu_dnn_graph *g, cudnnStatus_t status, const char *what)
 {
     if (g->status != CUDNN_STATUS_SUCCESS || status == CUDNN_STATUS_SUCCESS) return;
     g->status = status;
     g->failed = what;
 }
 
-static cu_node create(cu_graph *g, cudnnBackendDescriptorType_t type, const char *what)
+static cu_dnn_node create(cu_dnn_graph *g, cudnnBackendDescriptorType_t type, const char *what)
 {
-    cu_node n = NULL;
+    cu_dnn_node n = NULL;
 
     if (g->made_count == CU_GRAPH_DESCRIPTORS) step(g, CUDNN_STATUS_INTERNAL_ERROR, "too many descriptors");
     if (g->status != CUDNN_STATUS_SUCCESS) return NULL;
@@ -35,24 +35,25 @@ static cu_node create(cu_graph *g, cudnnBackendDescriptorType_t type, const char
     return g->made[g->made_count++] = n;
 }
 
-static void set(cu_graph *g, cu_node n, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+static void set(cu_dnn_graph *g, cu_dnn_node n, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t count, const void *values, const char *what)
 {
     if (g->status == CUDNN_STATUS_SUCCESS)
         step(g, g->d->l->cudnnBackendSetAttribute(n, name, type, count, values), what);
 }
 
-static void set_node(cu_graph *g, cu_node n, cudnnBackendAttributeName_t name, cu_node value, const char *what)
+static void set_node(cu_dnn_graph *g, cu_dnn_node n, cudnnBackendAttributeName_t name, cu_dnn_node value,
+                     const char *what)
 {
     set(g, n, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
 }
 
-static void finish(cu_graph *g, cu_node n, const char *what)
+static void finish(cu_dnn_graph *g, cu_dnn_node n, const char *what)
 {
     if (g->status == CUDNN_STATUS_SUCCESS) step(g, g->d->l->cudnnBackendFinalize(n), what);
 }
 
-static void finish_op(cu_graph *g, cu_node n, const char *what)
+static void finish_op(cu_dnn_graph *g, cu_dnn_node n, const char *what)
 {
     finish(g, n, what);
     if (g->op_count == CU_GRAPH_OPS) step(g, CUDNN_STATUS_INTERNAL_ERROR, "too many operations");
@@ -60,13 +61,13 @@ static void finish_op(cu_graph *g, cu_node n, const char *what)
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------------- */
-static cu_node tensor(cu_graph *g, int64_t uid, cudnnDataType_t type, const cu_shape *s,
-                      cudnnBackendAttributeName_t flag)
+static cu_dnn_node tensor(cu_dnn_graph *g, int64_t uid, cudnnDataType_t type, const cu_shape *s,
+                          cudnnBackendAttributeName_t flag)
 {
     static const char what[] = "a tensor";
     const int64_t alignment = TENSOR_ALIGNMENT;
     const bool yes = true;
-    cu_node n = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
+    cu_dnn_node n = create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
 
     set(g, n, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, what);
     set(g, n, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s->dims, what);
@@ -78,29 +79,29 @@ static cu_node tensor(cu_graph *g, int64_t uid, cudnnDataType_t type, const cu_s
     return n;
 }
 
-cu_node cu_graph_tensor(cu_graph *g, int64_t uid, cudnnDataType_t type, const cu_shape *s)
+cu_dnn_node cu_dnn_graph_tensor(cu_dnn_graph *g, int64_t uid, cudnnDataType_t type, const cu_shape *s)
 {
     return tensor(g, uid, type, s, CUDNN_ATTR_TENSOR_UNIQUE_ID);
 }
 
-cu_node cu_graph_value(cu_graph *g, int64_t uid)
+cu_dnn_node cu_dnn_graph_value(cu_dnn_graph *g, int64_t uid)
 {
     static const cu_shape one = {{1, 1, 1, 1}, {1, 1, 1, 1}};
 
     return tensor(g, uid, CUDNN_DATA_FLOAT, &one, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
 }
 
-cu_node cu_graph_virtual(cu_graph *g, cudnnDataType_t type, const cu_shape *s)
+cu_dnn_node cu_dnn_graph_virtual(cu_dnn_graph *g, cudnnDataType_t type, const cu_shape *s)
 {
     return tensor(g, g->next_virtual++, type, s, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------------- */
-void cu_graph_matmul(cu_graph *g, cu_node a, cu_node b, cu_node y)
+void cu_dnn_graph_matmul(cu_dnn_graph *g, cu_dnn_node a, cu_dnn_node b, cu_dnn_node y)
 {
     static const char what[] = "a matrix product";
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
-    cu_node how = create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what), op;
+    cu_dnn_node how = create(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what), op;
 
     set(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math, what);
     finish(g, how, what);
@@ -112,11 +113,11 @@ void cu_graph_matmul(cu_graph *g, cu_node a, cu_node b, cu_node y)
     finish_op(g, op, what);
 }
 
-void cu_graph_pointwise(cu_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis, cu_node x,
-                        cu_node b, cu_node t, cu_node y)
+void cu_dnn_graph_pointwise(cu_dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
+                            cu_dnn_node x, cu_dnn_node b, cu_dnn_node t, cu_dnn_node y)
 {
     static const char what[] = "a pointwise operation";
-    cu_node how = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what), op;
+    cu_dnn_node how = create(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what), op;
 
     set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode, what);
     set(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &math, what);
@@ -131,11 +132,11 @@ void cu_graph_pointwise(cu_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t 
     finish_op(g, op, what);
 }
 
-void cu_graph_reduce(cu_graph *g, cudnnReduceTensorOp_t mode, cu_node x, cu_node y)
+void cu_dnn_graph_reduce(cu_dnn_graph *g, cudnnReduceTensorOp_t mode, cu_dnn_node x, cu_dnn_node y)
 {
     static const char what[] = "a reduction";
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
-    cu_node how = create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what), op;
+    cu_dnn_node how = create(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what), op;
 
     set(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &math, what);
     set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode, what);
@@ -147,10 +148,10 @@ void cu_graph_reduce(cu_graph *g, cudnnReduceTensorOp_t mode, cu_node x, cu_node
     finish_op(g, op, what);
 }
 
-void cu_graph_reshape(cu_graph *g, cu_node x, cu_node y)
+void cu_dnn_graph_reshape(cu_dnn_graph *g, cu_dnn_node x, cu_dnn_node y)
 {
     static const char what[] = "a transposition";
-    cu_node op = create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
+    cu_dnn_node op = create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
 
     set_node(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x, what);
     set_node(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y, what);
@@ -159,11 +160,11 @@ void cu_graph_reshape(cu_graph *g, cu_node x, cu_node y)
 
 /* ---- plans ------------------------------------------------------------------------------------------------------------- */
 /* Whether the engine of a configuration says that its bits may differ from run to run. */
-static bool varies(cu_graph *g, cu_node config)
+static bool varies(cu_dnn_graph *g, cu_dnn_node config)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t count = 0;
-    cu_node engine = create(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
+    cu_dnn_node engine = create(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
 
     if (engine == NULL) return true;
     if (g->d->l->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
@@ -178,10 +179,10 @@ static bool varies(cu_graph *g, cu_node config)
 }
 
 /* One plan, kept where it can be made and is small enough; what fails here leaves the graph as it was. */
-static bool try_config(cu_graph *g, cu_node config, size_t limit, cudnnStatus_t *why, size_t *wanted)
+static bool try_config(cu_dnn_graph *g, cu_dnn_node config, size_t limit, cudnnStatus_t *why, size_t *wanted)
 {
     const cu_libraries *l = g->d->l;
-    cu_node plan = create(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
+    cu_dnn_node plan = create(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
     int64_t workspace = 0, count = 0;
     cudnnStatus_t status;
 
@@ -208,10 +209,11 @@ static bool try_config(cu_graph *g, cu_node config, size_t limit, cudnnStatus_t 
 }
 
 /* What the heuristics of one mode propose, best first. */
-static int64_t propose(cu_graph *g, cu_node graph, cudnnBackendHeurMode_t mode, cu_node configs[MAX_CONFIGS])
+static int64_t propose(cu_dnn_graph *g, cu_dnn_node graph, cudnnBackendHeurMode_t mode,
+                       cu_dnn_node configs[MAX_CONFIGS])
 {
     static const char what[] = "the heuristics";
-    cu_node heuristics = create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what);
+    cu_dnn_node heuristics = create(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what);
     int64_t count = 0;
 
     set_node(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, what);
@@ -226,18 +228,18 @@ static int64_t propose(cu_graph *g, cu_node graph, cudnnBackendHeurMode_t mode, 
     return g->status != CUDNN_STATUS_SUCCESS ? 0 : count < MAX_CONFIGS ? count : MAX_CONFIGS;
 }
 
-static void unsupported(const cu_graph *g, cudnnStatus_t status, const char *what, const char *at, ddp_err *err)
+static void unsupported(const cu_dnn_graph *g, cudnnStatus_t status, const char *what, const char *at, ddp_err *err)
 {
     (void)cu_fail_dnn(g->d->l, status, err, "%.60s by cuDNN: %.60s", what, at);
     err->status = DDP_ERR_UNSUPPORTED;
 }
 
-ddp_status cu_graph_plan(cu_graph *g, size_t limit, const char *what, ddp_err *err)
+ddp_status cu_dnn_graph_plan(cu_dnn_graph *g, size_t limit, const char *what, ddp_err *err)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     cudnnStatus_t why = CUDNN_STATUS_NOT_SUPPORTED;
     size_t wanted = 0;
-    cu_node configs[MAX_CONFIGS], graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
+    cu_dnn_node configs[MAX_CONFIGS], graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "the graph");
 
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->d->handle, "the graph");
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->op_count, g->ops, "the graph");
@@ -257,8 +259,8 @@ ddp_status cu_graph_plan(cu_graph *g, size_t limit, const char *what, ddp_err *e
     return err->status;
 }
 
-ddp_status cu_graph_run(const cu_graph *g, cudaStream_t s, const int64_t *uids, void *const *pointers, int64_t count,
-                        void *workspace, const char *what, ddp_err *err)
+ddp_status cu_dnn_graph_run(const cu_dnn_graph *g, cudaStream_t s, const int64_t *uids, void *const *pointers,
+                            int64_t count, void *workspace, const char *what, ddp_err *err)
 {
     const cu_libraries *l = g->d->l;
     cudnnBackendDescriptor_t pack = NULL;

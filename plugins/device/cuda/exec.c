@@ -1,5 +1,5 @@
 /* exec.c -- compiles a lowered program and binds instances to memory: everything that a kernel is called with is found here, once, as
- * fields of the batch have memory of the instance's own. */
+ * fields of the batch have memory of the instance's own, twice, and kernels are called with either. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -47,6 +47,7 @@ static ddp_status find_fields(ddp_exec *e, ddp_err *err)
     uint32_t kernels = e->lowered->kernel_count;
 
     count_fields(e);
+    e->stage_bytes = cu_round(sizeof(cu_head));
     e->field_at = calloc(e->field_count + 1, sizeof(*e->field_at));
     e->field_bytes = calloc(e->field_count + 1, sizeof(*e->field_bytes));
     e->next_reader = calloc((size_t)e->field_count * (kernels + 1) + 1, sizeof(*e->next_reader));
@@ -62,8 +63,8 @@ static ddp_status find_fields(ddp_exec *e, ddp_err *err)
         uint32_t *next = e->next_reader + (size_t)f * (kernels + 1);
         next[kernels] = UINT32_MAX;
         for (uint32_t k = kernels; k-- > 0;) next[k] = reads_field(e, &e->lowered->kernels[k], f) ? k : next[k + 1];
-        e->field_at[f] = e->own_bytes;
-        e->own_bytes += cu_round(e->field_bytes[f]);
+        e->field_at[f] = e->stage_bytes;
+        e->stage_bytes += cu_round(e->field_bytes[f]);
     }
     return DDP_OK;
 }
@@ -120,7 +121,7 @@ void cu_exec_free(ddp_exec *e)
 }
 
 /* ---- an instance: addresses ------------------------------------------------------------------------------------------- */
-static void *address_of(const ddp_instance *in, const ddp_bind *bind, int32_t v)
+static void *address_of(const ddp_instance *in, const ddp_bind *bind, const cu_stage *stage, int32_t v)
 {
     const ddp_exec *e = in->exec;
     int32_t root = low_root_of(e->lowered, v);
@@ -128,7 +129,7 @@ static void *address_of(const ddp_instance *in, const ddp_bind *bind, int32_t v)
     uint64_t offset = e->plan->value_offset[root];
 
     switch (value->kind) {
-    case DDP_VALUE_INPUT: return in->own + e->field_at[value->index];
+    case DDP_VALUE_INPUT: return stage->at + e->field_at[value->index];
     case DDP_VALUE_PARAM: /* only read; views are shared with what is written */
         return (void *)(bind->params + value->offset);
     case DDP_VALUE_GRAD: return bind->grads != NULL ? bind->grads + value->offset : NULL;
@@ -154,18 +155,18 @@ static char *scratch_of(const ddp_instance *in, uint32_t index)
     return in->arena + offset + (cu_round(at) - at);
 }
 
-static void resolve_values(const ddp_instance *in, const ddp_bind *bind, cu_call *c)
+static void resolve_values(const ddp_instance *in, const ddp_bind *bind, const cu_stage *stage, cu_call *c)
 {
     const low_lowered *l = in->exec->lowered;
     const low_kernel *k = c->k;
 
     for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
         if (k->in[i] >= 0) {
-            c->in[i] = (cu_view){address_of(in, bind, k->in[i]), l->type[k->in[i]]};
+            c->in[i] = (cu_view){address_of(in, bind, stage, k->in[i]), l->type[k->in[i]]};
             c->half[i] = half_of(in, k->in[i]);
         }
         if (k->out[i] < 0) continue;
-        c->out[i] = (cu_view){address_of(in, bind, k->out[i]), l->type[k->out[i]]};
+        c->out[i] = (cu_view){address_of(in, bind, stage, k->out[i]), l->type[k->out[i]]};
         if (low_value(c->program, k->out[i])->kind == DDP_VALUE_GRAD) c->grads |= 1u << i;
     }
 }
@@ -199,21 +200,23 @@ static void resolve_changes(const ddp_instance *in, uint32_t index, cu_call *c)
             c->in[i] = (cu_view){c->half[i], CU_BF16};
 }
 
-static void resolve(ddp_instance *in, const ddp_bind *bind)
+static void resolve(const ddp_instance *in, const ddp_bind *bind, const cu_stage *stage)
 {
     const ddp_exec *e = in->exec;
 
     for (uint32_t i = 0; i < e->lowered->kernel_count; i++) {
-        cu_call *c = &in->calls[i];
+        cu_call *c = &stage->calls[i];
         *c = (cu_call){.device = e->device,
                        .program = e->program,
                        .k = &e->lowered->kernels[i],
                        .stream = cu_compute(e->device),
                        .scratch = scratch_of(in, i),
-                       .params = (const cu_run_params *)(const void *)(in->own + e->own_bytes),
+                       .params = &((const cu_head *)(const void *)stage->at)->random,
                        .fault = e->device->fault_at,
                        .site = e->first_site + i};
-        resolve_values(in, bind, c);
+        for (uint32_t p = 0; p < c->k->private_count; p++)
+            c->kept[p] = in->arena + e->plan->private_offset[c->k->privates[p]];
+        resolve_values(in, bind, stage, c);
         resolve_changes(in, i, c);
     }
 }
@@ -234,24 +237,22 @@ static uint64_t param_elements(const ddp_program *p)
 static ddp_status reserve(ddp_instance *in, const ddp_bind *bind, ddp_err *err)
 {
     const ddp_exec *e = in->exec;
-    uint64_t stages;
     void *own;
     ddp_status status;
 
-    in->calls = calloc(e->lowered->kernel_count + 1, sizeof(*in->calls));
-    in->uploaded = calloc(e->field_count + 1, sizeof(*in->uploaded));
-    if (in->calls == NULL || in->uploaded == NULL)
-        return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory for an instance");
-    stages = e->own_bytes + cu_round(sizeof(cu_run_params));
-    status = cu_memory(e->device, stages + CU_STAGES * e->own_bytes, "the fields of a batch", &own, err);
+    status = cu_memory(e->device, CU_STAGES * e->stage_bytes, "the fields of a batch", &own, err);
     if (status != DDP_OK) return status;
     in->own = own;
+    in->uploaded = calloc(e->field_count + 1, sizeof(*in->uploaded));
     for (uint32_t i = 0; i < CU_STAGES; i++) {
         cu_stage *s = &in->stages[i];
         cudaError_t result = cudaEventCreateWithFlags(&s->there, cudaEventDisableTiming);
         if (result == cudaSuccess) result = cudaEventCreateWithFlags(&s->taken, cudaEventDisableTiming);
         if (result != cudaSuccess) return cu_fail(result, err, "device \"cuda:%d\": no event", e->device->ordinal);
-        s->at = in->own + stages + i * e->own_bytes;
+        s->at = in->own + i * e->stage_bytes;
+        s->calls = calloc(e->lowered->kernel_count + 1, sizeof(*s->calls));
+        if (s->calls == NULL || in->uploaded == NULL)
+            return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory for an instance");
     }
     if (!e->lowered->mirrored) return DDP_OK;
     return cu_mirror_use(e->device, bind->params, param_elements(e->program), &in->mirror, err);
@@ -271,7 +272,7 @@ ddp_status cu_instance_create(ddp_exec *e, const ddp_bind *bind, ddp_instance **
         cu_instance_free(in);
         return status;
     }
-    resolve(in, bind);
+    for (uint32_t i = 0; i < CU_STAGES; i++) resolve(in, bind, &in->stages[i]);
     *out = in;
     return DDP_OK;
 }
@@ -287,11 +288,12 @@ void cu_instance_free(ddp_instance *in)
     for (uint32_t i = 0; i < CU_STAGES; i++) {
         if (in->stages[i].there != NULL) (void)cudaEventDestroy(in->stages[i].there);
         if (in->stages[i].taken != NULL) (void)cudaEventDestroy(in->stages[i].taken);
+        free(in->stages[i].calls);
     }
     for (uint32_t i = 0; i < in->graph_count; i++) (void)cudaGraphExecDestroy(in->graphs[i].exec);
+    for (uint32_t i = 0; i < in->ending_count; i++) cu_ending_free(&in->endings[i]);
     cu_mirror_release(in->exec->device, in->mirror);
     (void)cudaFree(in->own);
-    free(in->calls);
     free(in->uploaded);
     free(in);
 }

@@ -2,8 +2,8 @@
  *
  *   conv2d + bias + relu   the bias and the relu in one pass over the result
  *
- * cuDNN has weights in another order, (O, KH, KW, I), and in the type of the images: they are packed in front of each call, and
- * the gradient of a weight is unpacked behind it. */
+ * cuDNN has weights in another order, (O, KH, KW, I), and in the type of the images. The program's first convolution packs those of all
+ * in one launch, into a private value that the last one reads; the gradient of a weight is unpacked behind its kernel. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -12,10 +12,21 @@ enum { X, W, B };      /* forward: in */
 enum { Y, ACTIVATED }; /* forward: out */
 enum { DY, OTHER };    /* gradients: in; the weight or x */
 
+/* A parameter in the private value. */
+typedef struct packed_weight {
+    int32_t value;
+    int64_t o, i, khw;
+    uint64_t at;
+} packed_weight;
+
 typedef struct conv_state {
     cu_conv conv;
-    cu_dnn_conv *dnn;      /* NULL: the device's own kernel */
-    uint64_t packed_bytes; /* of the weight, at the start of the scratch */
+    cu_dnn_conv *dnn;        /* NULL: the device's own kernel */
+    uint64_t packed_at;      /* of the weight, in the private value */
+    uint64_t gradient_bytes; /* of the weight's, packed, at the start of the scratch */
+    packed_weight *weights;  /* of the kernel that packs: what it packs; else NULL */
+    uint32_t weight_count;
+    cu_pack *packs; /* the same with addresses, of the call in hand */
 } conv_state;
 
 static void conv_release(void *state)
@@ -24,6 +35,8 @@ static void conv_release(void *state)
 
     if (t == NULL) return;
     cu_dnn_conv_free(t->dnn);
+    free(t->weights);
+    free(t->packs);
     free(t);
 }
 
@@ -46,6 +59,66 @@ static void describe(const low_lowering *w, const ddp_node *n, int32_t x, int32_
 
 static int64_t khw(const cu_conv *c) { return c->w.kernel[0] * c->w.kernel[1]; }
 
+static uint64_t packed_bytes(const ddp_device *d, const cu_conv *c)
+{
+    return cu_round((uint64_t)(c->o * (c->in.c / c->groups) * khw(c)) * cu_size(cu_operand(d)));
+}
+
+/* ---- packed weights --------------------------------------------------------------------------------------------------- */
+static bool is_param(const low_lowering *w, int32_t v) { return low_value(w->p, v)->kind == DDP_VALUE_PARAM; }
+
+/* The first convolution by cuDNN, which stands in front of all others; k itself where there is none yet, or its weight is computed. */
+static low_kernel *packer(const low_lowering *w, low_kernel *k)
+{
+    if (!is_param(w, k->in[W])) return k;
+    for (uint32_t i = 0; i < w->l->kernel_count; i++) {
+        low_kernel *other = &w->l->kernels[i];
+        const conv_state *t = other->state;
+        if (other->family == &cu_family_conv.base && t != NULL && t->weights != NULL && is_param(w, other->in[W]))
+            return other;
+    }
+    return k;
+}
+
+static ddp_status add_packed(low_lowering *w, low_kernel *first, const conv_state *t, int32_t weight, uint64_t *at,
+                             ddp_err *err)
+{
+    conv_state *p = first->state;
+    packed_weight *more = realloc(p->weights, (p->weight_count + 1) * sizeof(*more));
+    cu_pack *packs = realloc(p->packs, (p->weight_count + 1) * sizeof(*packs));
+
+    if (more != NULL) p->weights = more;
+    if (packs != NULL) p->packs = packs;
+    if (more == NULL || packs == NULL)
+        return ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory while lowering");
+    *at = w->l->privates[first->privates[0]].bytes;
+    more[p->weight_count++] = (packed_weight){
+        .value = weight, .o = t->conv.o, .i = t->conv.in.c / t->conv.groups, .khw = khw(&t->conv), .at = *at};
+    w->l->privates[first->privates[0]].bytes += packed_bytes(w->device, &t->conv);
+    return DDP_OK;
+}
+
+/* Where k finds its weight: with that of an earlier convolution, or behind all that are there. */
+static ddp_status find_packed(low_lowering *w, low_kernel *k, int32_t weight, ddp_err *err)
+{
+    low_kernel *first = packer(w, k);
+    const conv_state *p = first->state;
+    conv_state *t = k->state;
+    int32_t number;
+
+    if (first != k)
+        low_private_use(k, first->privates[0]);
+    else if (low_private_add(w, k, 0, &number, err) != DDP_OK)
+        return err->status;
+    for (uint32_t i = 0; i < p->weight_count; i++)
+        if (p->weights[i].value == weight) {
+            t->packed_at = p->weights[i].at;
+            return DDP_OK;
+        }
+    return add_packed(w, first, t, weight, &t->packed_at, err);
+}
+
+/* ---- lowering --------------------------------------------------------------------------------------------------------- */
 /* Of cuDNN, or else of its own. `images`: the slots that cuDNN has in its type. */
 static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, bool image_out, ddp_err *err)
 {
@@ -67,19 +140,27 @@ static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, boo
     for (uint32_t i = 0; i < 2; i++)
         if (images_in >> i & 1u) k->in_type[i] = (uint8_t)type;
     if (image_out) k->out_type[0] = k->out_type[1] = (uint8_t)type;
-    t->packed_bytes = cu_round((uint64_t)(t->conv.o * (t->conv.in.c / t->conv.groups) * khw(&t->conv)) * cu_size(type));
-    k->scratch_bytes = t->packed_bytes + cu_dnn_conv_workspace(t->dnn);
-    return DDP_OK;
+    if (k->kind == CU_CONV_GRAD_WEIGHT) t->gradient_bytes = packed_bytes(w->device, &t->conv);
+    k->scratch_bytes = t->gradient_bytes + cu_dnn_conv_workspace(t->dnn);
+    return k->kind == CU_CONV_GRAD_WEIGHT ? DDP_OK : find_packed(w, k, k->in[W], err);
 }
 
-static cu_view packed_view(const cu_call *c) { return (cu_view){c->scratch, cu_operand(c->device)}; }
-static void *workspace(const cu_call *c) { return c->scratch + ((const conv_state *)c->k->state)->packed_bytes; }
+static void *workspace(const cu_call *c) { return c->scratch + ((const conv_state *)c->k->state)->gradient_bytes; }
+static const void *packed(const cu_call *c) { return c->kept[0] + ((const conv_state *)c->k->state)->packed_at; }
 
-static cudaError_t pack(const cu_call *c, const float *w)
+/* Nothing where another kernel does it. All parameters are of one arena, so that one's address tells the others'. */
+static cudaError_t pack(const cu_call *c)
 {
-    const cu_conv *v = &((const conv_state *)c->k->state)->conv;
+    const conv_state *t = c->k->state;
+    const ddp_value *own = low_value(c->program, c->k->in[W]);
 
-    return cu_conv_pack(c->stream, w, packed_view(c), v->o, v->in.c / v->groups, khw(v));
+    for (uint32_t i = 0; i < t->weight_count; i++) {
+        const packed_weight *p = &t->weights[i];
+        int64_t away = (int64_t)low_value(c->program, p->value)->offset - (int64_t)own->offset;
+        t->packs[i] = (cu_pack){
+            .w = (const float *)c->in[W].at + away, .packed = c->kept[0] + p->at, .o = p->o, .i = p->i, .khw = p->khw};
+    }
+    return cu_conv_pack(c->stream, t->packs, t->weight_count, cu_operand(c->device));
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------------------- */
@@ -129,9 +210,9 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
         status = cu_started(c, cu_conv_plain(c->stream, &t->conv, c->in[X], c->in[W].at, bias, y), err);
         bias = NULL;
     } else {
-        status = cu_started(c, pack(c, c->in[W].at), err);
+        status = cu_started(c, pack(c), err);
         if (status == DDP_OK)
-            status = cu_dnn_conv_run(t->dnn, c->stream, c->in[X].at, c->scratch, y.at, workspace(c), err);
+            status = cu_dnn_conv_run(t->dnn, c->stream, c->in[X].at, packed(c), y.at, workspace(c), err);
     }
     if (status != DDP_OK) return status;
     if (bias != NULL) return cu_started(c, cu_bias_act(c->stream, k->act, y, bias, none, y, k->rows, k->cols), err);
@@ -175,15 +256,16 @@ static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
     if (t->dnn == NULL)
         return cu_started(
             c, cu_conv_plain_grad_input(c->stream, &t->conv, c->in[DY], c->in[OTHER].at, c->out[0], false), err);
-    status = cu_started(c, pack(c, c->in[OTHER].at), err);
+    status = cu_started(c, pack(c), err);
     if (status != DDP_OK) return status;
-    return cu_dnn_conv_run(t->dnn, c->stream, c->in[DY].at, c->scratch, c->out[0].at, workspace(c), err);
+    return cu_dnn_conv_run(t->dnn, c->stream, c->in[DY].at, packed(c), c->out[0].at, workspace(c), err);
 }
 
 static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
 {
     const conv_state *t = c->k->state;
     const cu_conv *v = &t->conv;
+    cu_view gradient = {c->scratch, cu_operand(c->device)};
     ddp_status status;
 
     if (t->dnn == NULL)
@@ -194,8 +276,7 @@ static ddp_status run_grad_weight(const cu_call *c, ddp_err *err)
     status = cu_dnn_conv_run(t->dnn, c->stream, c->in[DY].at, c->in[OTHER].at, c->scratch, workspace(c), err);
     if (status != DDP_OK) return status;
     return cu_started(
-        c, cu_conv_unpack(c->stream, packed_view(c), c->out[0].at, v->o, v->in.c / v->groups, khw(v), cu_adds(c, 0)),
-        err);
+        c, cu_conv_unpack(c->stream, gradient, c->out[0].at, v->o, v->in.c / v->groups, khw(v), cu_adds(c, 0)), err);
 }
 
 static ddp_status run_gradient(const cu_call *c, ddp_err *err)

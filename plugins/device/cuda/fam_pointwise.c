@@ -18,18 +18,45 @@ static ddp_status run_act(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_act = {.base.group = group_act, .run = run_act};
 
-/* ---- their gradients: dy, what was kept -> dx ------------------------------------------------------------------------- */
+/* ---- their gradients: dy, what was kept -> dx, and the sums of its columns, which a linear layer's bias wants -------------- */
+enum { DX, DB }; /* out */
+
+/* The sums stand right behind, so that they move past nothing that adds to the same slice. */
+static void take_bias(low_lowering *w, low_kernel *k, uint32_t node)
+{
+    static const uint32_t ops[] = {DDP_OP_LINEAR_GRAD_BIAS};
+    int64_t bias = low_find_reader(w, node, k->out[DX], 0, ops, 1);
+
+    if (bias != (int64_t)node + 1 || low_value(w->p, k->out[DX])->kind != DDP_VALUE_ACT) return;
+    cu_rows(w, k, k->out[DX]);
+    k->out[DB] = low_node(w->p, (uint32_t)bias)->out[0];
+    k->out_type[DB] = CU_F32;
+    k->writes_grad |= 1u << DB;
+    k->adds |= (low_node(w->p, (uint32_t)bias)->accumulate & 1u) << DB;
+    k->scratch_bytes = cu_column_sums_scratch(k->rows, k->cols);
+    k->name = k->act == CU_ACT_RELU ? "relu_grad+bias" : "gelu_grad+bias";
+    low_take(w, k, (uint32_t)bias);
+}
+
 static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     if (low_norm_grad_takes(w, node)) return cu_batch_norm_group(w, k, node, err);
     k->writes_grad = 1;
     (void)group_act(w, k, node, err);
     low_may_replace(k, k->out[0], k->in[1]);
+    take_bias(w, k, node);
     return DDP_OK;
 }
 
 static ddp_status run_act_grad(const cu_call *c, ddp_err *err)
 {
+    const low_kernel *k = c->k;
+
+    if (k->out[DB] >= 0)
+        return cu_started(c,
+                          cu_act_grad_sums(c->stream, k->act, c->in[0], c->in[1], c->out[DX], c->out[DB].at, k->rows,
+                                           k->cols, cu_adds(c, DB), c->scratch),
+                          err);
     return cu_started(c, cu_act_grad(c->stream, c->k->act, c->in[0], c->in[1], c->out[0], c->k->cols, cu_adds(c, 0)),
                       err);
 }

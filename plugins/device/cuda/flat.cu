@@ -122,6 +122,24 @@ cudaError_t cu_flat_squares(cudaStream_t s, const float *x, uint64_t n, double *
     return cu_launch(squares_last_kernel, dim3(1), dim3(LAST_THREADS), 0, s, parts, blocks, out);
 }
 
+/* ---- clipping --------------------------------------------------------------------------------------------------------------------------- */
+static __global__ void clip_kernel(const double *sums, uint32_t count, double max_norm, const cu_numbers *numbers,
+                                   float *clipped, double *norm)
+{
+    double sum = 0.0, scale = numbers->scale;
+
+    for (uint32_t i = 0; i < count; i++) sum += sums[i];
+    const double length = __dmul_rn(sqrt(sum), scale), coefficient = max_norm / (length + 1e-6);
+    *norm = length;
+    *clipped = static_cast<float>(coefficient < 1.0 ? scale * coefficient : scale);
+}
+
+cudaError_t cu_clip(cudaStream_t s, const double *sums, uint32_t count, double max_norm, const cu_numbers *numbers,
+                    float *clipped, double *norm)
+{
+    return cu_launch(clip_kernel, dim3(1), dim3(1), 0, s, sums, count, max_norm, numbers, clipped, norm);
+}
+
 /* ---- scale ----------------------------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(THREADS) scale_kernel(float *x, uint64_t n, bool aligned, double by)
 {

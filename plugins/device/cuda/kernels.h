@@ -30,6 +30,14 @@ typedef struct cu_run_params {
     uint64_t seed, stream; /* ddp_random */
 } cu_run_params;
 
+/* Of an update, as its kernel uses them. */
+typedef struct cu_numbers {
+    uint64_t step;
+    double scale; /* of the gradients, before it is rounded */
+    float grad_scale, weight_decay, minus_lr, momentum, shrink, beta1, one_minus_beta1, beta2, one_minus_beta2,
+        minus_step, root_bias2, eps;
+} cu_numbers;
+
 /* What a kernel finds wrong in its data, in page-locked host memory that kernels see. The first to report fills it in (atomically from
  * kind 0); the host resets it. */
 enum { CU_FAULT_NONE = 0, CU_FAULT_LABEL, CU_FAULT_INDEX };
@@ -38,7 +46,7 @@ typedef struct cu_fault {
     int64_t row, value;
 } cu_fault;
 
-/* ---- pointwise: pointwise.cu, order.cu ---------------------------------------------------------------------------------- */
+/* ---- pointwise: pointwise.cu, columns.cu, order.cu ---------------------------------------------------------------------------------- */
 enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF };
 cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n);
 /* saved: relu's output, gelu's input. dx may be dy. NaN in relu stays NaN. */
@@ -56,6 +64,9 @@ cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p
 /* db (cols) f32 = sums over the rows of dy (rows, cols). */
 size_t cu_column_sums_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_column_sums(cudaStream_t s, cu_view dy, float *db, int64_t rows, int64_t cols, bool add, void *scratch);
+/* The same of dx = act'(saved) dy, which may be dy or saved. The scratch is that of cu_column_sums. */
+cudaError_t cu_act_grad_sums(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved, cu_view dx, float *db,
+                             int64_t rows, int64_t cols, bool add, void *scratch);
 /* (n, c, hw) <-> (n, hw, c) */
 cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
@@ -176,7 +187,12 @@ size_t cu_conv_plain_grad_weight_scratch(const cu_conv *c);
 cudaError_t cu_conv_plain_grad_weight(cudaStream_t s, const cu_conv *c, cu_view dy, cu_view x, float *dw, bool add,
                                       void *scratch);
 /* Weights between PyTorch's order (o, i, khw) f32 and a library's (o, khw, i) in any type. */
-cudaError_t cu_conv_pack(cudaStream_t s, const float *w, cu_view packed, int64_t o, int64_t i, int64_t khw);
+typedef struct cu_pack {
+    const float *w;
+    void *packed;
+    int64_t o, i, khw;
+} cu_pack;
+cudaError_t cu_conv_pack(cudaStream_t s, const cu_pack *packs, uint32_t count, uint32_t type);
 cudaError_t cu_conv_unpack(cudaStream_t s, cu_view packed, float *w, int64_t o, int64_t i, int64_t khw, bool add);
 
 /* ---- flat arrays: optimizer.cu, flat.cu ----------------------------------------------------------------------------------- */
@@ -184,7 +200,8 @@ enum { CU_MAX_PEERS = 16 };
 /* One update, ddp_optim of <ddpengine/device.h>: PyTorch's formulas in f32 as the CPU device has them, with explicit fma where that
  * has. half (may be NULL): the new parameters in bf16 too, nearest even, or with stochastic rounding where `rounding` is given:
  * one Philox word each. peers: counts 0: none. not_finite (may be NULL): device-visible word, atomic minimum of the indices of
- * means that are not finite; the caller has set it to n. */
+ * means that are not finite; the caller has set it to n. numbers (NULL: from the fields above): device memory, for a captured graph;
+ * clipped (NULL: none): device memory, what the gradients are scaled by instead. copy_to (NULL: nothing): gets *copy_from. */
 typedef struct cu_optim {
     uint32_t algorithm, nesterov; /* DDP_OPTIM_* */
     uint64_t step;
@@ -200,13 +217,20 @@ typedef struct cu_optim {
     bool stochastic;
     uint64_t seed; /* of the stochastic rounding; the stream is `step`, the block counts from `first` */
     uint64_t first;
+    const cu_numbers *numbers;
+    const float *clipped, *copy_from;
+    float *copy_to;
 } cu_optim;
+void cu_optim_numbers(const cu_optim *o, cu_numbers *out);
 cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o);
 /* *out, device or page-locked memory: the first index that is not finite, or n. */
 cudaError_t cu_flat_finite(cudaStream_t s, const float *x, uint64_t n, uint64_t *out);
 /* *out: the sum of squares in double, in an order that depends on n alone. */
 size_t cu_flat_squares_scratch(uint64_t n);
 cudaError_t cu_flat_squares(cudaStream_t s, const float *x, uint64_t n, double *out, void *scratch);
+/* *norm = root of the `count` sums, added in their order, times numbers->scale; *clipped = scale * min(1, max_norm / (norm + 1e-6)). */
+cudaError_t cu_clip(cudaStream_t s, const double *sums, uint32_t count, double max_norm, const cu_numbers *numbers,
+                    float *clipped, double *norm);
 cudaError_t cu_flat_scale(cudaStream_t s, float *x, uint64_t n, double by); /* ddp_device_ops.scale */
 
 #ifdef __cplusplus

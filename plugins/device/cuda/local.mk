@@ -1,6 +1,6 @@
 # plugins/device/cuda: host code in C, kernels by nvcc. tests/unit/cuda.mk builds the same sources for a double of CUDA.
 # A new file goes into one of these three lists.
-CUDA_DEVICE_H = plugins/device/cuda/attention.cuh plugins/device/cuda/batch_norm.cuh plugins/device/cuda/cu.h plugins/device/cuda/dnn.h \
+CUDA_DEVICE_H = plugins/device/cuda/activation.cuh plugins/device/cuda/attention.cuh plugins/device/cuda/batch_norm.cuh plugins/device/cuda/cu.h plugins/device/cuda/dnn.h \
 	plugins/device/cuda/dnn_graph.h plugins/device/cuda/flash.cuh plugins/device/cuda/gemm.h plugins/device/cuda/gemm_cache.h \
 	plugins/device/cuda/gemm_parts.h plugins/device/cuda/image.cuh plugins/device/cuda/kernels.h plugins/device/cuda/libraries.h \
 	plugins/device/cuda/load.cuh plugins/device/cuda/norm.cuh plugins/device/cuda/rows.cuh plugins/device/cuda/simt.h
@@ -10,10 +10,10 @@ CUDA_HOST = $(DEVICE_COMMON) plugins/device/cuda/device.c plugins/device/cuda/dn
 	plugins/device/cuda/fam_head.c plugins/device/cuda/fam_layer_norm.c plugins/device/cuda/fam_linear.c plugins/device/cuda/fam_loss.c \
 	plugins/device/cuda/fam_pointwise.c plugins/device/cuda/fam_pool.c plugins/device/cuda/gemm.c plugins/device/cuda/gemm_cache.c \
 	plugins/device/cuda/gemm_measure.c plugins/device/cuda/libraries.c plugins/device/cuda/lower.c \
-	plugins/device/cuda/mirror.c plugins/device/cuda/peak.c plugins/device/cuda/queues.c plugins/device/cuda/run.c \
+	plugins/device/cuda/mirror.c plugins/device/cuda/peak.c plugins/device/cuda/queues.c plugins/device/cuda/run.c plugins/device/cuda/step.c \
 	plugins/device/cuda/slices.c plugins/device/cuda/types.c
 CUDA_KERNELS = plugins/device/cuda/attention.cu plugins/device/cuda/attention_grad.cu plugins/device/cuda/batch_norm.cu \
-	plugins/device/cuda/batch_norm_grad.cu plugins/device/cuda/conv.cu plugins/device/cuda/embedding.cu \
+	plugins/device/cuda/batch_norm_grad.cu plugins/device/cuda/columns.cu plugins/device/cuda/conv.cu plugins/device/cuda/embedding.cu \
 	plugins/device/cuda/embedding_grad.cu plugins/device/cuda/entropy.cu plugins/device/cuda/flash.cu \
 	plugins/device/cuda/flash_grad.cu plugins/device/cuda/flat.cu plugins/device/cuda/loss.cu plugins/device/cuda/norm.cu \
 	plugins/device/cuda/norm_grad.cu plugins/device/cuda/optimizer.cu plugins/device/cuda/order.cu \

@@ -60,14 +60,20 @@ ddp_status cu_mirror_fill(ddp_device *d, cu_mirror *m, ddp_err *err)
     return status;
 }
 
+uint16_t *cu_mirror_half(const cu_mirror *m, const float *param, uint64_t count, uint64_t *first)
+{
+    if (param < m->base || param >= m->base + m->elements) return NULL;
+    *first = (uint64_t)(param - m->base);
+    return *first + count <= m->elements + SLACK ? m->half + *first : NULL;
+}
+
 uint16_t *cu_mirror_of(const ddp_device *d, const float *param, uint64_t count, uint64_t *first)
 {
-    for (const cu_mirror *m = d->mirrors; m != NULL; m = m->next) {
-        if (!m->filled || param < m->base || param >= m->base + m->elements) continue;
-        *first = (uint64_t)(param - m->base);
-        if (*first + count <= m->elements + SLACK) return m->half + *first;
-    }
-    return NULL;
+    uint16_t *half = NULL;
+
+    for (const cu_mirror *m = d->mirrors; half == NULL && m != NULL; m = m->next)
+        if (m->filled) half = cu_mirror_half(m, param, count, first);
+    return half;
 }
 
 ddp_status cu_mirror_refresh(ddp_device *d, const float *at, uint64_t count, const uint16_t *half, ddp_err *err)

@@ -9,9 +9,9 @@ static const int THREADS = 256, N = 4; /* elements of a thread */
 
 struct update_args {
     cu_optim o;
-    float grad_scale, weight_decay, minus_lr, momentum, shrink, beta1, one_minus_beta1, beta2, one_minus_beta2,
-        minus_step, root_bias2, eps, mean_by;
-    bool first, mean_exact, aligned;
+    cu_numbers numbers; /* where they are not in device memory */
+    float mean_by;
+    bool mean_exact, aligned;
 };
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------------------------- */
@@ -44,23 +44,24 @@ static __device__ __forceinline__ unsigned long long peers_mean(const update_arg
 /* ---- the formulas -------------------------------------------------------------------------------------------------------------- */
 enum { SGD = 0, MOMENTUM, ADAM, MEAN };
 
-static __device__ __forceinline__ void momentum(const update_args &a, float &p, float &buffer, float g)
+static __device__ __forceinline__ void momentum(const update_args &a, const cu_numbers &c, float &p, float &buffer,
+                                                float g)
 {
-    float d = __fmaf_rn(a.weight_decay, p, __fmul_rn(g, a.grad_scale));
-    float b = a.first ? d : __fadd_rn(__fmul_rn(buffer, a.momentum), d); /* torch clones the first gradient */
+    float d = __fmaf_rn(c.weight_decay, p, __fmul_rn(g, c.grad_scale));
+    float b = c.step == 1 ? d : __fadd_rn(__fmul_rn(buffer, c.momentum), d); /* torch clones the first gradient */
 
     buffer = b;
-    p = __fmaf_rn(a.minus_lr, a.o.nesterov ? __fmaf_rn(a.momentum, b, d) : b, p);
+    p = __fmaf_rn(c.minus_lr, a.o.nesterov ? __fmaf_rn(c.momentum, b, d) : b, p);
 }
 
 /* ADAMW: shrink and no weight_decay; ADAM: a shrink of 1. */
-static __device__ __forceinline__ void adam(const update_args &a, float &p, float &m, float &v, float g)
+static __device__ __forceinline__ void adam(const cu_numbers &c, float &p, float &m, float &v, float g)
 {
-    float q = __fmul_rn(p, a.shrink), d = __fmaf_rn(a.weight_decay, q, __fmul_rn(g, a.grad_scale));
+    float q = __fmul_rn(p, c.shrink), d = __fmaf_rn(c.weight_decay, q, __fmul_rn(g, c.grad_scale));
 
-    m = __fmaf_rn(d, a.one_minus_beta1, __fmul_rn(m, a.beta1));
-    v = __fmaf_rn(__fmul_rn(d, a.one_minus_beta2), d, __fmul_rn(v, a.beta2));
-    p = __fadd_rn(q, cu_div_rn(__fmul_rn(a.minus_step, m), __fadd_rn(cu_div_rn(cu_sqrt_rn(v), a.root_bias2), a.eps)));
+    m = __fmaf_rn(d, c.one_minus_beta1, __fmul_rn(m, c.beta1));
+    v = __fmaf_rn(__fmul_rn(d, c.one_minus_beta2), d, __fmul_rn(v, c.beta2));
+    p = __fadd_rn(q, cu_div_rn(__fmul_rn(c.minus_step, m), __fadd_rn(cu_div_rn(cu_sqrt_rn(v), c.root_bias2), c.eps)));
 }
 
 /* Rounds up with the probability of the part that is cut off. */
@@ -73,7 +74,8 @@ static __device__ __forceinline__ cu_bf16 round_by(float x, unsigned word)
 }
 
 template <bool WHOLE>
-static __device__ __forceinline__ void store_half(const update_args &a, uint64_t i, int count, const float (&p)[N])
+static __device__ __forceinline__ void store_half(const update_args &a, uint64_t step, uint64_t i, int count,
+                                                  const float (&p)[N])
 {
     cu_bf16 *half = a.o.half + i;
     float rounded[N];
@@ -82,7 +84,7 @@ static __device__ __forceinline__ void store_half(const update_args &a, uint64_t
         cu_store_some<WHOLE>(half, count, p);
         return;
     }
-    uint4 q = cu_philox(a.o.seed, a.o.step, 0, a.o.first + i / N);
+    uint4 q = cu_philox(a.o.seed, step, 0, a.o.first + i / N);
     rounded[0] = cu_from_bf16(round_by(p[0], q.x)), rounded[1] = cu_from_bf16(round_by(p[1], q.y));
     rounded[2] = cu_from_bf16(round_by(p[2], q.z)), rounded[3] = cu_from_bf16(round_by(p[3], q.w));
     cu_store_some<WHOLE>(half, count, rounded);
@@ -90,13 +92,14 @@ static __device__ __forceinline__ void store_half(const update_args &a, uint64_t
 
 /* Returns what peers_mean does. */
 template <bool WHOLE, int FORMULA>
-static __device__ __forceinline__ unsigned long long update(const update_args &a, uint64_t i, int count)
+static __device__ __forceinline__ unsigned long long update(const update_args &a, const cu_numbers &c, uint64_t i,
+                                                            int count)
 {
     float g[N], p[N], s1[N] = {}, s2[N] = {};
     unsigned long long bad = NONE;
 
     if (FORMULA != MEAN) cu_load_some<WHOLE>(a.o.param + i, count, p);
-    if (FORMULA == ADAM || (FORMULA == MOMENTUM && !a.first)) cu_load_some<WHOLE>(a.o.state1 + i, count, s1);
+    if (FORMULA == ADAM || (FORMULA == MOMENTUM && c.step != 1)) cu_load_some<WHOLE>(a.o.state1 + i, count, s1);
     if (FORMULA == ADAM) cu_load_some<WHOLE>(a.o.state2 + i, count, s2);
     if (a.o.grad_peers != 0)
         bad = peers_mean<WHOLE>(a, i, count, g);
@@ -105,11 +108,11 @@ static __device__ __forceinline__ unsigned long long update(const update_args &a
     CU_UNROLL
     for (int k = 0; k < N; k++) {
         if (FORMULA == SGD)
-            p[k] = __fmaf_rn(a.minus_lr, __fmaf_rn(a.weight_decay, p[k], __fmul_rn(g[k], a.grad_scale)), p[k]);
+            p[k] = __fmaf_rn(c.minus_lr, __fmaf_rn(c.weight_decay, p[k], __fmul_rn(g[k], c.grad_scale)), p[k]);
         else if (FORMULA == MOMENTUM)
-            momentum(a, p[k], s1[k], g[k]);
+            momentum(a, c, p[k], s1[k], g[k]);
         else if (FORMULA == ADAM)
-            adam(a, p[k], s1[k], s2[k], g[k]);
+            adam(c, p[k], s1[k], s2[k], g[k]);
         else
             p[k] = g[k];
     }
@@ -118,7 +121,7 @@ static __device__ __forceinline__ unsigned long long update(const update_args &a
     cu_store_some<WHOLE>(a.o.param + i, count, p);
     for (uint32_t k = 0; k < a.o.param_peers; k++)
         if (a.o.params[k] != a.o.param) cu_store_some<WHOLE>(a.o.params[k] + i, count, p);
-    if (FORMULA != MEAN && a.o.half != NULL) store_half<WHOLE>(a, i, count, p);
+    if (FORMULA != MEAN && a.o.half != NULL) store_half<WHOLE>(a, c.step, i, count, p);
     return bad;
 }
 
@@ -126,11 +129,14 @@ template <int FORMULA> static __global__ void __launch_bounds__(THREADS) update_
 {
     uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
     unsigned long long bad = NONE;
+    cu_numbers c = a.o.numbers != nullptr ? *a.o.numbers : a.numbers;
 
+    if (a.o.clipped != nullptr) c.grad_scale = *a.o.clipped;
+    if (a.o.copy_to != nullptr && i == 0) *a.o.copy_to = *a.o.copy_from;
     if (i < a.o.n && a.aligned && a.o.n - i >= N)
-        bad = update<true, FORMULA>(a, i, N);
+        bad = update<true, FORMULA>(a, c, i, N);
     else if (i < a.o.n)
-        bad = update<false, FORMULA>(a, i, a.o.n - i < N ? static_cast<int>(a.o.n - i) : N);
+        bad = update<false, FORMULA>(a, c, i, a.o.n - i < N ? static_cast<int>(a.o.n - i) : N);
     if (a.o.grad_peers != 0 && a.o.not_finite != NULL) cu_block_first(bad, a.o.not_finite); /* all threads get here */
 }
 
@@ -146,25 +152,26 @@ static bool all_aligned(const cu_optim *o)
     return aligned;
 }
 
-static void set_constants(const cu_optim *o, update_args *a)
+void cu_optim_numbers(const cu_optim *o, cu_numbers *out)
 {
     const bool decoupled = o->algorithm == DDP_OPTIM_ADAMW;
     double bias1 = 1.0 - pow(o->beta1, static_cast<double>(o->step)),
            bias2 = 1.0 - pow(o->beta2, static_cast<double>(o->step));
 
-    a->first = o->step == 1;
-    a->grad_scale = static_cast<float>(o->grad_scale);
-    a->weight_decay = decoupled ? 0.0f : static_cast<float>(o->weight_decay);
-    a->minus_lr = static_cast<float>(-o->lr);
-    a->momentum = static_cast<float>(o->momentum);
-    a->shrink = decoupled ? static_cast<float>(1.0 - o->lr * o->weight_decay) : 1.0f;
-    a->beta1 = static_cast<float>(o->beta1);
-    a->one_minus_beta1 = static_cast<float>(1.0 - o->beta1);
-    a->beta2 = static_cast<float>(o->beta2);
-    a->one_minus_beta2 = static_cast<float>(1.0 - o->beta2);
-    a->minus_step = static_cast<float>(-(o->lr / bias1));
-    a->root_bias2 = static_cast<float>(sqrt(bias2));
-    a->eps = static_cast<float>(o->eps);
+    out->step = o->step;
+    out->scale = o->grad_scale;
+    out->grad_scale = static_cast<float>(o->grad_scale);
+    out->weight_decay = decoupled ? 0.0f : static_cast<float>(o->weight_decay);
+    out->minus_lr = static_cast<float>(-o->lr);
+    out->momentum = static_cast<float>(o->momentum);
+    out->shrink = decoupled ? static_cast<float>(1.0 - o->lr * o->weight_decay) : 1.0f;
+    out->beta1 = static_cast<float>(o->beta1);
+    out->one_minus_beta1 = static_cast<float>(1.0 - o->beta1);
+    out->beta2 = static_cast<float>(o->beta2);
+    out->one_minus_beta2 = static_cast<float>(1.0 - o->beta2);
+    out->minus_step = static_cast<float>(-(o->lr / bias1));
+    out->root_bias2 = static_cast<float>(sqrt(bias2));
+    out->eps = static_cast<float>(o->eps);
 }
 
 cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o)
@@ -176,7 +183,7 @@ cudaError_t cu_optim_step(cudaStream_t s, const cu_optim *o)
     if (o->n == 0) return cudaSuccess;
     const dim3 grid = cu_grid(cu_div_up(static_cast<int64_t>(o->n), THREADS * N));
     a.o = *o;
-    set_constants(o, &a);
+    cu_optim_numbers(o, &a.numbers);
     a.mean_exact = (o->grad_peers & (o->grad_peers - 1)) == 0;
     a.mean_by = o->grad_peers == 0 ? 1.0f
                 : a.mean_exact     ? 1.0f / static_cast<float>(o->grad_peers)

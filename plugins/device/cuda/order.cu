@@ -85,14 +85,12 @@ cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, i
 /* ---- the order of weights ------------------------------------------------------------------------------------------------- */
 enum { PACK_TILE = 2304 }; /* weights of a block: 256 channels of 3 x 3 */
 
-/* One block: channels first .. of one output. Both sides are read and written side by side, by way of shared memory. */
+/* One block: channels first .. of one output, whose weights are w + output .. Both sides are read and written side by side, by way
+ * of shared memory. */
 template <bool PACK>
-static __global__ void __launch_bounds__(THREADS)
-    order_kernel(const float *w, cu_view packed, float *to, int64_t i, int64_t khw, int channels, bool add)
+static __device__ __forceinline__ void order_block(const float *w, cu_view packed, float *to, int64_t output, int64_t i,
+                                                   int64_t khw, int64_t first, int channels, bool add, float *tile)
 {
-    CU_SHARED(float, tile, [PACK_TILE]);
-    const int64_t first = static_cast<int64_t>(blockIdx.y) * channels,
-                  output = static_cast<int64_t>(blockIdx.x) * i * khw;
     const unsigned here = static_cast<unsigned>(i - first < channels ? i - first : channels);
     const unsigned k = static_cast<unsigned>(khw), count = here * k;
 
@@ -112,6 +110,43 @@ static __global__ void __launch_bounds__(THREADS)
         }
 }
 
+static __global__ void __launch_bounds__(THREADS)
+    unpack_kernel(cu_view packed, float *to, int64_t i, int64_t khw, int channels, bool add)
+{
+    CU_SHARED(float, tile, [PACK_TILE]);
+
+    order_block<false>(NULL, packed, to, static_cast<int64_t>(blockIdx.x) * i * khw, i, khw,
+                       static_cast<int64_t>(blockIdx.y) * channels, channels, add, tile);
+}
+
+/* As many weights as arguments have room for; one's blocks stand behind those of the one before. */
+enum { PACKS = 32 };
+struct pack_table {
+    cu_pack pack[PACKS];
+    unsigned first[PACKS]; /* block */
+    uint32_t count, type;
+};
+
+static __host__ __device__ __forceinline__ int channels_of(int64_t i, int64_t khw)
+{
+    return static_cast<int>(PACK_TILE / khw < i ? PACK_TILE / khw : i);
+}
+
+static __global__ void __launch_bounds__(THREADS) pack_kernel(pack_table t)
+{
+    CU_SHARED(float, tile, [PACK_TILE]);
+    uint32_t p = 0;
+
+    while (p + 1 < t.count && blockIdx.x >= t.first[p + 1]) p++;
+    const int64_t i = t.pack[p].i, khw = t.pack[p].khw;
+    const int channels = channels_of(i, khw);
+    const unsigned block = blockIdx.x - t.first[p], parts = static_cast<unsigned>((i + channels - 1) / channels);
+    const cu_view packed = {t.pack[p].packed, t.type};
+
+    order_block<true>(t.pack[p].w, packed, NULL, static_cast<int64_t>(block / parts) * i * khw, i, khw,
+                      static_cast<int64_t>(block % parts) * channels, channels, false, tile);
+}
+
 /* Windows too large for a tile: one weight at a time. */
 template <bool PACK>
 static __global__ void __launch_bounds__(THREADS)
@@ -128,28 +163,54 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <bool PACK>
-static cudaError_t order(cudaStream_t s, const float *w, cu_view packed, float *to, int64_t o, int64_t i, int64_t khw,
-                         bool add)
+static cudaError_t order_large(cudaStream_t s, const float *w, cu_view packed, float *to, int64_t o, int64_t i,
+                               int64_t khw, bool add)
 {
-    int64_t channels = khw > 0 ? PACK_TILE / khw : 0, blocks;
+    const int64_t blocks = cu_div_up(o * i * khw, THREADS);
 
-    if (o <= 0 || i <= 0 || khw <= 0) return cudaSuccess;
-    if (channels > i) channels = i;
-    if (channels > 0 && o <= INT32_MAX && cu_div_up(i, channels) <= 65535)
-        return cu_launch(order_kernel<PACK>,
-                         dim3(static_cast<unsigned>(o), static_cast<unsigned>(cu_div_up(i, channels))), dim3(THREADS),
-                         0, s, w, packed, to, i, khw, static_cast<int>(channels), add);
-    blocks = cu_div_up(o * i * khw, THREADS);
     return cu_launch(order_large_kernel<PACK>, cu_grid(blocks < 4096 ? blocks : 4096), dim3(THREADS), 0, s, w, packed,
                      to, i, khw, o * i * khw, add);
 }
 
-cudaError_t cu_conv_pack(cudaStream_t s, const float *w, cu_view packed, int64_t o, int64_t i, int64_t khw)
+static cudaError_t start_packs(cudaStream_t s, pack_table *t, int64_t *blocks)
 {
-    return order<true>(s, w, packed, NULL, o, i, khw, false);
+    const cudaError_t e = *blocks > 0 ? cu_launch(pack_kernel, cu_grid(*blocks), dim3(THREADS), 0, s, *t) : cudaSuccess;
+
+    t->count = 0;
+    *blocks = 0;
+    return e;
+}
+
+cudaError_t cu_conv_pack(cudaStream_t s, const cu_pack *packs, uint32_t count, uint32_t type)
+{
+    pack_table t = {};
+    int64_t blocks = 0;
+    cudaError_t e = cudaSuccess;
+
+    t.type = type;
+    for (uint32_t p = 0; e == cudaSuccess && p < count; p++) {
+        const cu_pack *k = &packs[p];
+        if (k->o <= 0 || k->i <= 0 || k->khw <= 0) continue;
+        const int64_t own = k->khw > PACK_TILE ? 0 : k->o * cu_div_up(k->i, channels_of(k->i, k->khw));
+        if (own == 0 || own > INT32_MAX / 2) {
+            e = order_large<true>(s, k->w, cu_view{k->packed, type}, NULL, k->o, k->i, k->khw, false);
+            continue;
+        }
+        if (t.count == PACKS || blocks + own > INT32_MAX) e = start_packs(s, &t, &blocks);
+        t.first[t.count] = static_cast<unsigned>(blocks);
+        t.pack[t.count++] = *k;
+        blocks += own;
+    }
+    return e == cudaSuccess ? start_packs(s, &t, &blocks) : e;
 }
 
 cudaError_t cu_conv_unpack(cudaStream_t s, cu_view packed, float *w, int64_t o, int64_t i, int64_t khw, bool add)
 {
-    return order<false>(s, NULL, packed, w, o, i, khw, add);
+    if (o <= 0 || i <= 0 || khw <= 0) return cudaSuccess;
+    if (khw <= PACK_TILE && o <= INT32_MAX && cu_div_up(i, channels_of(i, khw)) <= 65535) {
+        const int channels = channels_of(i, khw);
+        return cu_launch(unpack_kernel, dim3(static_cast<unsigned>(o), static_cast<unsigned>(cu_div_up(i, channels))),
+                         dim3(THREADS), 0, s, packed, w, i, khw, channels, add);
+    }
+    return order_large<false>(s, NULL, packed, w, o, i, khw, add);
 }

@@ -1,5 +1,5 @@
-/* pointwise.cu -- element by element: activations, sums, conversions, dropout; column sums. */
-#include "load.cuh"
+/* pointwise.cu -- element by element: activations, sums, conversions, dropout. */
+#include "activation.cuh"
 
 enum { THREADS = 256 };
 
@@ -16,48 +16,6 @@ static __device__ __forceinline__ int64_t thread_index(void)
 static __device__ __forceinline__ int at_most(int64_t left, int n) { return left < n ? static_cast<int>(left) : n; }
 
 static bool usable(cu_view x) { return x.at == NULL || cu_aligned(x.at, 16); }
-
-/* ---- functions ------------------------------------------------------------------------------------------------------------ */
-/* x / 2 (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3); this is -2u. */
-static __device__ __forceinline__ float tanh_power(float x)
-{
-    return -2.0f * 0.7978845608028654f * x * fmaf(x * x, 0.044715f, 1.0f);
-}
-
-static __device__ __forceinline__ float tanh_slope(float x)
-{
-    float v, e, s, du2;
-
-    x = x > 15.0f ? 15.0f : x; /* beyond, the slope is 0 or 1; no inf * 0 */
-    x = x < -15.0f ? -15.0f : x;
-    v = tanh_power(x);
-    e = cu_exp(v > 87.0f ? 87.0f : v);
-    s = 1.0f / (1.0f + e);
-    du2 = 2.0f * 0.7978845608028654f * fmaf(x * x, 3.0f * 0.044715f, 1.0f); /* d(2u)/dx */
-    return fmaf(x * s * (e * s), du2, s);
-}
-
-/* The normal distribution below x; erfc keeps the lower tail's digits. */
-static __device__ __forceinline__ float normal(float x) { return 0.5f * erfcf(x * -0.7071067811865476f); }
-
-template <int ACT> static __device__ __forceinline__ float activate(float x)
-{
-    if (ACT == CU_ACT_RELU) return x <= 0.0f ? 0.0f : x;
-    if (ACT == CU_ACT_GELU_TANH) return x / (1.0f + cu_exp(tanh_power(x)));
-    if (ACT == CU_ACT_GELU_ERF) return x * normal(x);
-    return x;
-}
-
-template <int ACT> struct act_grad_of {
-    __device__ __forceinline__ float operator()(float dy, float saved) const
-    {
-        if (ACT == CU_ACT_RELU) return saved <= 0.0f ? 0.0f : dy;
-        if (ACT == CU_ACT_GELU_TANH) return dy * tanh_slope(saved);
-        if (ACT == CU_ACT_GELU_ERF)
-            return dy * fmaf(saved * expf(-0.5f * saved * saved), 0.3989422804014327f, normal(saved));
-        return dy;
-    }
-};
 
 struct sum_of {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
@@ -292,76 +250,5 @@ cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p
             return cu_launch(dropout_kernel<X, Y>, cu_grid(cu_div_up(n, THREADS * 8)), dim3(THREADS), 0, s,
                              static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
         });
-    });
-}
-
-/* ---- sums of columns -------------------------------------------------------------------------------------------------------- *
- * A block of 8 warps sums 32 N columns over every eighth of its rows, then the warps' sums; a second kernel adds the blocks'. */
-template <int N, class T>
-static __global__ void __launch_bounds__(THREADS, 4)
-    columns_kernel(const T *dy, float *out, int64_t rows, int64_t cols, int64_t rows_per_block, bool add)
-{
-    CU_SHARED(float, tile, [8][32 * N]);
-    int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    int64_t first = static_cast<int64_t>(blockIdx.x) * 32 * N, column = first + lane * N;
-    int64_t row = blockIdx.y * rows_per_block, last = row + rows_per_block < rows ? row + rows_per_block : rows;
-    float sum[N] = {};
-
-    row += warp;
-    if (column < cols && row < last)
-        cu_sum_rows<(N > 1)>(dy + row * cols + column, (last - row + 7) / 8, 8 * cols, sum);
-    CU_UNROLL
-    for (int k = 0; k < N; k++) tile[warp][k * 32 + lane] = sum[k]; /* no two lanes in one bank */
-    __syncthreads();
-    for (int t = static_cast<int>(threadIdx.x); t < 32 * N; t += THREADS) {
-        float total = 0.0f;
-        for (int w = 0; w < 8; w++) total += tile[w][t];
-        column = first + t % 32 * N + t / 32;
-        if (column >= cols) continue;
-        float *to = out + blockIdx.y * cols + column;
-        *to = add ? *to + total : total;
-    }
-}
-
-static const int64_t FILL = 132 * 4; /* blocks that keep a large GPU busy; fixed, so that sums do not depend on it */
-
-/* Blocks that share the rows, at least 64 rows each. */
-static int64_t column_parts(int64_t rows, int64_t cols)
-{
-    int64_t parts = FILL / cu_div_up(cols, 256), most = cu_div_up(rows, 64);
-
-    parts = parts < most ? parts : most;
-    return parts > 1 ? parts : 1;
-}
-
-size_t cu_column_sums_scratch(int64_t rows, int64_t cols)
-{
-    if (rows <= 0 || cols <= 0) return 0;
-    return static_cast<size_t>(column_parts(rows, cols) * cols) * sizeof(float);
-}
-
-template <int N, class T>
-static cudaError_t column_sums(cudaStream_t s, const T *dy, float *db, int64_t rows, int64_t cols, bool add,
-                               float *scratch)
-{
-    int64_t parts = column_parts(rows, cols);
-    dim3 grid(static_cast<unsigned>(cu_div_up(cols, 32 * N)), static_cast<unsigned>(parts));
-    cudaError_t e = cu_launch(columns_kernel<N, T>, grid, dim3(THREADS), 0, s, dy, parts > 1 ? scratch : db, rows, cols,
-                              cu_div_up(rows, parts), parts == 1 && add);
-
-    if (e != cudaSuccess || parts == 1) return e;
-    return cu_sum_parts<float>(s, scratch, parts, cols, cols, db, NULL, add, false);
-}
-
-cudaError_t cu_column_sums(cudaStream_t s, cu_view dy, float *db, int64_t rows, int64_t cols, bool add, void *scratch)
-{
-    if (cols <= 0) return cudaSuccess;
-    if (rows <= 0) return add ? cudaSuccess : cudaMemsetAsync(db, 0, static_cast<size_t>(cols) * sizeof(*db), s);
-    return cu_by_type(dy.type, [=](auto t) {
-        typedef decltype(t) T;
-        if (usable(dy) && cols % 8 == 0)
-            return column_sums<8, T>(s, static_cast<const T *>(dy.at), db, rows, cols, add,
-                                     static_cast<float *>(scratch));
-        return column_sums<1, T>(s, static_cast<const T *>(dy.at), db, rows, cols, add, static_cast<float *>(scratch));
     });
 }

@@ -4,7 +4,7 @@
  * What a kernel uses beside plain C++ and the names below: __global__, __device__, __forceinline__, __restrict__,
  * __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_sync,
  * __shfl_down_sync, __shfl_up_sync, __ballot_sync, __any_sync, __all_sync, atomicAdd (int, unsigned, unsigned long long),
- * atomicMin, atomicMax, atomicCAS, atomicExch (unsigned, unsigned long long, int), __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, fmaf,
+ * atomicMin, atomicMax, atomicCAS, atomicExch (unsigned, unsigned long long, int), __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, __dmul_rn, fmaf,
  * expf, exp2f, logf, tanhf, erff, rsqrtf, sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4,
  * make_float4, make_uint4, make_uint2, dim3. Shared memory is declared by the three macros alone. */
 #ifndef DDP_CUDA_SIMT_H

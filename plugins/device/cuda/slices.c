@@ -53,7 +53,7 @@ ddp_status cu_known_fault(ddp_device *d, ddp_err *err)
 }
 
 /* ---- optimiser step --------------------------------------------------------------------------------------------------- */
-static ddp_status check_update(const ddp_optim *o, const ddp_optim_slice *s, const ddp_optim_peers *peers, ddp_err *err)
+ddp_status cu_update_check(const ddp_optim *o, const ddp_optim_slice *s, const ddp_optim_peers *peers, ddp_err *err)
 {
     bool adam = o->algorithm == DDP_OPTIM_ADAM || o->algorithm == DDP_OPTIM_ADAMW,
          mean = o->algorithm == DDP_OPTIM_MEAN;
@@ -75,7 +75,7 @@ static ddp_status check_update(const ddp_optim *o, const ddp_optim_slice *s, con
     return DDP_OK;
 }
 
-static cu_optim describe_update(const ddp_optim *o, const ddp_optim_slice *s)
+cu_optim cu_update_describe(const ddp_optim *o, const ddp_optim_slice *s)
 {
     return (cu_optim){.algorithm = o->algorithm,
                       .nesterov = o->nesterov,
@@ -110,8 +110,8 @@ static void add_peers(const ddp_optim_peers *peers, cu_optim *u)
 ddp_status cu_update(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err)
 {
     const ddp_optim_peers *peers = o->struct_size >= sizeof(*o) ? o->peers : NULL;
-    cu_optim u = describe_update(o, s);
-    ddp_status status = check_update(o, s, peers, err);
+    cu_optim u = cu_update_describe(o, s);
+    ddp_status status = cu_update_check(o, s, peers, err);
     cudaError_t result;
 
     if (status == DDP_OK) status = cu_enter(d, err);
