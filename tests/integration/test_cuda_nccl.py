@@ -131,11 +131,12 @@ class CudaNccl(Case):
             self.check(line, "ended early")
 
     def lost(self, victim, sig, **group):
-        """Two ranks in training, one of which gets the signal; what the family says, and after how long."""
+        """Two ranks in training, one of which gets the signal; what the family says, and after how long. The replicas are not compared:
+        whenever the signal comes, the other one goes on to a collective of NCCL's."""
         self.need()
         (self.dir / "tmp").mkdir(exist_ok=True)
         before = set(os.listdir("/dev/shm"))
-        path = self.ini("lost.ini", CUDA, NCCL, LONG, {"group": group})
+        path = self.ini("lost.ini", CUDA, NCCL, LONG, {"group": group, "train": {"check_replicas_every": 0}})
         p = self.start("-c", path, "--nproc", 2, env={**STRICT, "TMPDIR": str(self.dir / "tmp")})
         self.trained_a_while(p)
         os.kill(children_of(p.pid)[victim], sig)
