@@ -2,6 +2,7 @@
  * a file is reader.c's; what a key means is options.c's. */
 #include "config/private.h"
 #include "base/sys.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -118,6 +119,16 @@ static ddp_status check_chain(const ddp_ini_file *file, const char *where, ddp_e
     return DDP_OK;
 }
 
+static ddp_status missing(const char *path, const char *where, ddp_err *err)
+{
+    if (where == NULL)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: no such file; give the path of an INI file, seen from where you start", path);
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s: include: %s: no such file; a name is looked for beside the file that includes it", where,
+                    path);
+}
+
 static ddp_status read_file(ddp_ini *ini, ddp_ini_file *file, const char *where, ddp_err *err)
 {
     struct stat st;
@@ -129,6 +140,8 @@ static ddp_status read_file(ddp_ini *ini, ddp_ini_file *file, const char *where,
         file->device = (uint64_t)st.st_dev;
         file->inode = (uint64_t)st.st_ino;
         if (where != NULL) DDP_TRY(check_chain(file, where, err));
+    } else if (errno == ENOENT) {
+        return missing(file->path, where, err);
     }
     status = ddp_file_read(file->path, DDP_INI_FILE_MAX, &text, &length, err);
     if (status != DDP_OK) {
