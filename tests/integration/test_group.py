@@ -228,9 +228,9 @@ class Group(Case):
         self.equal(self.finish(p).code, 128 + 15)
 
     def test_straggler_is_named(self):
-        """A rank that gets half of the time only, as on a busier machine."""
+        """A rank that gets half of the time only, as on a busier machine; most of its step is computing, so that it is held back there."""
         group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
-        work = {"model.mlp": {"hidden": "600, 600"}, "data.synthetic": {"shape": 600}}
+        work = {"model.mlp": {"hidden": "600, 600"}, "data.synthetic": {"shape": 600}, "train": {"batch_size": 160}}
         p = [self.start("-c", self.ini(f"{r}.ini", group, LONG, work, {"group": {"rank": r}, "output": {"dir": self.dir / f"o{r}"}}))
              for r in (0, 1)]
         self.trained_a_while(p[0])
