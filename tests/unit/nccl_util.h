@@ -88,6 +88,15 @@ static void keep_log(void *ctx, int level, const char *file, int line, const cha
     pthread_mutex_unlock(&log_lock);
     va_end(ap);
 }
+static bool logged(const char *part)
+{
+    bool found;
+
+    pthread_mutex_lock(&log_lock);
+    found = strstr(last_log, part) != NULL;
+    pthread_mutex_unlock(&log_lock);
+    return found;
+}
 static const ddp_host host = {.struct_size = sizeof(host), .log = keep_log};
 
 static void take_symbol(void *handle, const char *name, void *out)

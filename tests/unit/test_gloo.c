@@ -186,12 +186,13 @@ static void body_blocked(rank_run *r) /* rank 0 reduces, rank 1 never comes */
         CHECK(ops->broadcast(r->comm, &a, NULL, &r->err) == DDP_ERR_ABORTED);
     }
     atomic_store(&r->entered[1], true);
+    while (!atomic_load(&r->entered[2])) (void)usleep(1000); /* comm_abort has returned before comm_destroy begins */
 }
 
 /* Two ranks, the second of which stays out of the collective; `abort` ends it, else the time-out does. */
 static void run_blocked(int64_t timeout_ms, bool abort, ddp_err *err)
 {
-    atomic_bool entered[2] = {false, false};
+    atomic_bool entered[3] = {false, false, false};
     store_double *store = store_double_new();
     rank_run r[2];
 
@@ -204,6 +205,7 @@ static void run_blocked(int64_t timeout_ms, bool abort, ddp_err *err)
         (void)usleep(30000); /* so that it has entered the call, most likely; right in either case */
         for (int k = 0; k < 3; k++) ops->comm_abort(r[0].comm);
     }
+    atomic_store(&entered[2], true);
     join_ranks(r, 0, 2);
     store_double_free(store);
     assert_no_wrongs();
