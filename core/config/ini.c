@@ -123,10 +123,11 @@ static ddp_status missing(const char *path, const char *where, ddp_err *err)
 {
     if (where == NULL)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: no such file; give the path of an INI file, seen from where you start", path);
+                        "%s: no such file; give the path of an INI file, absolute or relative to the current directory",
+                        path);
     return ddp_fail(err, DDP_ERR_CONFIG,
-                    "%s: include: %s: no such file; a name is looked for beside the file that includes it", where,
-                    path);
+                    "%s: include: %s: no such file; a relative name is looked for beside the file that includes it",
+                    where, path);
 }
 
 static ddp_status read_file(ddp_ini *ini, ddp_ini_file *file, const char *where, ddp_err *err)

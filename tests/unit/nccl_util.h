@@ -88,7 +88,7 @@ static void keep_log(void *ctx, int level, const char *file, int line, const cha
     pthread_mutex_unlock(&log_lock);
     va_end(ap);
 }
-static bool logged(const char *part)
+static inline bool logged(const char *part)
 {
     bool found;
 

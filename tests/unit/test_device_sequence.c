@@ -251,7 +251,8 @@ static void norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
     for (uint32_t i = 3; i < 5; i++) op_value(&c, i, DDP_VALUE_INPUT, 2, n, t, 0);
     op_value(&c, 5, DDP_VALUE_ACT, 3, n, t, e);
     for (uint32_t i = 6; i < 8; i++) op_value(&c, i, DDP_VALUE_GRAD, 1, e, 0, 0);
-    op_run(f, &c, 2e-5);                         /* sums of up to 512 rows, which may be near 0 when the rows are not */
+    /* sums of up to 512 rows, which may be near 0 when the rows are not */
+    op_run(f, &c, 2e-5);
     op_value(&c, 5, DDP_VALUE_GRAD, 3, n, t, e); /* the input is a parameter */
     op_run(f, &c, 2e-5);
 }
