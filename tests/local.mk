@@ -11,21 +11,21 @@ AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; 
 	DDP_SRCDIR='$(abs_srcdir)'; export DDP_SRCDIR; DDP_BUILDDIR='$(abs_builddir)'; export DDP_BUILDDIR;
 
 # unit tests: one program a folder of the core, tests/unit/NAME.mk
-include $(srcdir)/tests/unit/base.mk
-include $(srcdir)/tests/unit/config.mk
-include $(srcdir)/tests/unit/plugin.mk
-include $(srcdir)/tests/unit/graph.mk
-include $(srcdir)/tests/unit/group.mk
-include $(srcdir)/tests/unit/shm.mk
-include $(srcdir)/tests/unit/hook.mk
-include $(srcdir)/tests/unit/nccl.mk
-include $(srcdir)/tests/unit/data.mk
-include $(srcdir)/tests/unit/checkpoint.mk
-include $(srcdir)/tests/unit/observe.mk
-include $(srcdir)/tests/unit/device.mk
-include $(srcdir)/tests/unit/cuda.mk
-include $(srcdir)/tests/unit/train.mk
-include $(srcdir)/tests/unit/conform.mk
+include $(srcdir)/tests/unit/base/local.mk
+include $(srcdir)/tests/unit/config/local.mk
+include $(srcdir)/tests/unit/plugin/local.mk
+include $(srcdir)/tests/unit/graph/local.mk
+include $(srcdir)/tests/unit/control/local.mk
+include $(srcdir)/tests/unit/backend/shm.mk
+include $(srcdir)/tests/unit/hook/local.mk
+include $(srcdir)/tests/unit/backend/nccl.mk
+include $(srcdir)/tests/unit/data/local.mk
+include $(srcdir)/tests/unit/checkpoint/local.mk
+include $(srcdir)/tests/unit/observe/local.mk
+include $(srcdir)/tests/unit/device/local.mk
+include $(srcdir)/tests/unit/cuda/local.mk
+include $(srcdir)/tests/unit/train/local.mk
+include $(srcdir)/tests/unit/conform/local.mk
 include $(srcdir)/tests/integration/local.mk
 include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk

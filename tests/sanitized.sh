@@ -16,7 +16,7 @@ cd "$build"
 rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
-    set -- 'TESTS=$(filter-out tests/unit/test_device% tests/unit/test_cuda_attention tests/unit/test_cuda_image tests/unit/test_cuda_kernels tests/unit/test_cuda_models tests/parity/% tests/gpu/%,$(check_PROGRAMS))'
+    set -- 'TESTS=$(filter-out tests/unit/device/test_device% tests/unit/cuda/test_cuda_attention tests/unit/cuda/test_cuda_image tests/unit/cuda/test_cuda_kernels tests/unit/cuda/test_cuda_models tests/parity/% tests/gpu/%,$(check_PROGRAMS))'
 else
     # the leak checker itself crashes now and then where it reads the thread-local storage of a library opened by dlopen
     export DDPENGINE_KILL_TRIES=4 ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1" \

@@ -1,5 +1,5 @@
 /* checkpoint/checkpoint.c -- saving so that a kill at any moment leaves a checkpoint that loads, and finding the
- * newest. What ranks tell each other about it is train/resume.c's affair. */
+ * newest. What ranks tell each other about it is train/state/resume.c's affair. */
 #include "checkpoint/folder.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors, MANIFEST.json
  * written last.
  *
- * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/resume.c). Durable when save returns: each file
+ * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/state/resume.c). Durable when save returns: each file
  * fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the highest number that
  * verifies, and a folder that does not verify is skipped with a warning. */
 #ifndef DDP_CHECKPOINT_H

@@ -4,7 +4,7 @@
 #define DDP_CLI_H
 
 #include "config/config.h"
-#include "train/session.h"
+#include "session/session.h"
 #include <signal.h>
 
 #define DDP_MAX_OVERRIDES 64

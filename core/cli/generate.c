@@ -1,5 +1,5 @@
 /* cli/generate.c -- `ddpengine generate`: a language model continues a text or a row of tokens, on standard output. */
-#include "train/generate.h"
+#include "infer/generate.h"
 #include "base/sys.h"
 #include "cli/cli.h"
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its share, none is padded; the sums are
  * gathered over the control plane and added in rank order, so that all ranks have the same bits. */
-#include "train/dp.h"
+#include "train/local/replicas.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

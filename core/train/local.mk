@@ -1,6 +1,14 @@
-libddpcore_a_SOURCES += core/train/session.h core/train/session.c core/train/plugins.h core/train/plugins.c core/train/variants.c core/train/report.c core/train/pin.h core/train/pin.c \
-	core/train/reducer.h core/train/reducer.c core/train/trainer.h core/train/trainer.c core/train/memory.h core/train/memory.c core/train/lane.h core/train/lane.c core/train/ahead.h core/train/ahead.c core/train/step.c core/train/profile.h core/train/profile.c core/train/profile_report.c core/train/shards.c core/train/states.c core/train/schedule.h core/train/schedule.c core/train/clip.h core/train/clip.c core/train/trace.h core/train/trace.c core/train/link.c core/train/hook.h core/train/hook.c core/train/hooked.h core/train/hookstate.c \
-	core/train/evaluate.c core/train/replicas.c core/train/resume.c core/train/resume_hook.c core/train/buffers.c core/train/weights.c core/train/generate.h core/train/generate.c \
-	core/train/tensors.h core/train/tensors.c core/train/devices.h core/train/devices.c core/train/team.h core/train/team.c \
-	core/train/crew.h core/train/crew.c core/train/dp.h core/train/dp.c \
-	core/train/channel.h core/train/channel.c core/train/pipeline.h core/train/pipeline.c core/train/stage.c
+libddpcore_a_SOURCES += core/train/pipelined_step.h core/train/schedule.h core/train/trainer.h core/train/evaluate.c \
+	core/train/pipelined_step.c core/train/schedule.c core/train/step.c core/train/trainer.c
+libddpcore_a_SOURCES += core/train/reduce/clip.h core/train/reduce/comm_stream.h core/train/reduce/hook.h \
+	core/train/reduce/hooked.h core/train/reduce/reducer.h core/train/reduce/bucket_size.c core/train/reduce/clip.c \
+	core/train/reduce/comm_stream.c core/train/reduce/hook.c core/train/reduce/hook_state.c core/train/reduce/reducer.c \
+	core/train/reduce/shards.c
+libddpcore_a_SOURCES += core/train/state/memory.h core/train/state/tensors.h core/train/state/buffer_sync.c \
+	core/train/state/memory.c core/train/state/optim_state.c core/train/state/replica_check.c core/train/state/resume.c \
+	core/train/state/resume_hook.c core/train/state/tensors.c core/train/state/weights.c
+libddpcore_a_SOURCES += core/train/local/channel.h core/train/local/device_group.h core/train/local/pipeline.h \
+	core/train/local/replicas.h core/train/local/thread_pool.h core/train/local/channel.c core/train/local/device_group.c \
+	core/train/local/pipeline.c core/train/local/replicas.c core/train/local/stage.c core/train/local/thread_pool.c
+libddpcore_a_SOURCES += core/train/measure/profile.h core/train/measure/trace.h core/train/measure/profile.c \
+	core/train/measure/profile_report.c core/train/measure/trace.c

@@ -1,11 +1,11 @@
 /* train/step.c -- one update: accumulate x (forward, backward), buckets reduced in index order, optimiser a bucket at a time.
  * Nothing here allocates, opens or compares strings; a program met for the first time is compiled before its run. */
-#include "train/ahead.h"
-#include "train/clip.h"
-#include "train/crew.h"
-#include "train/dp.h"
-#include "train/pipeline.h"
-#include "train/profile.h"
+#include "train/pipelined_step.h"
+#include "train/reduce/clip.h"
+#include "train/local/device_group.h"
+#include "train/local/replicas.h"
+#include "train/local/pipeline.h"
+#include "train/measure/profile.h"
 #include "train/schedule.h"
 #include <inttypes.h>
 #include <math.h>

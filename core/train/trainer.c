@@ -1,13 +1,13 @@
 /* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
  * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
 #include "train/trainer.h"
-#include "train/ahead.h"
-#include "train/clip.h"
-#include "train/dp.h"
-#include "train/memory.h"
-#include "train/pipeline.h"
-#include "train/pin.h"
-#include "train/profile.h"
+#include "train/pipelined_step.h"
+#include "train/reduce/clip.h"
+#include "train/local/replicas.h"
+#include "train/state/memory.h"
+#include "train/local/pipeline.h"
+#include "session/affinity.h"
+#include "train/measure/profile.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

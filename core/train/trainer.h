@@ -27,12 +27,12 @@
 
 #include "base/sys.h"
 #include "checkpoint/checkpoint.h"
-#include "group/group.h"
+#include "control/group.h"
 #include "observe/observe.h"
-#include "train/hook.h"
-#include "train/lane.h"
-#include "train/reducer.h"
-#include "train/session.h"
+#include "train/reduce/hook.h"
+#include "train/reduce/comm_stream.h"
+#include "train/reduce/reducer.h"
+#include "session/session.h"
 
 /* How a run ends badly: the first cause, for the program to print. */
 typedef struct ddp_ending {

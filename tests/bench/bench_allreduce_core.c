@@ -1,8 +1,8 @@
 /* bench_allreduce_core.c -- see bench_allreduce.h. */
 #include "bench_allreduce.h"
-#include "../unit/store_double.h"
+#include "support/store_double.h"
 #include "base/sys.h"
-#include "group/group.h"
+#include "control/group.h"
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>

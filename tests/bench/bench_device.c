@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "device_util.h"
+#include "support/device_util.h"
 
 enum { ROUNDS = 60, MAX_LAYERS = 8 };
 

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "bench_nets.h"
-#include "device_util.h"
+#include "support/device_util.h"
 
 static uint64_t seed = 1;
 static bool half;

@@ -3,7 +3,7 @@ if WITH_NCCL
 EXTRA_PROGRAMS += tests/gpu/nccl_slots
 CLEANFILES += tests/gpu/nccl_slots
 tests_gpu_nccl_slots_SOURCES = tests/gpu/nccl_slots.c plugins/backend/nccl/runtime.c plugins/backend/nccl/runtime.h \
-	tests/unit/store_double.h
+	tests/unit/support/store_double.h
 tests_gpu_nccl_slots_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 endif
 # every op and whole models against the reference, on a GPU; built with the tests so that they stay so
@@ -11,13 +11,13 @@ if WITH_CUDA_DOUBLE
 if WITH_CMOCKA
 check_PROGRAMS += tests/gpu/cuda_ops tests/gpu/cuda_models tests/gpu/cuda_step
 CUDA_REAL_CPPFLAGS = $(UNIT_CPPFLAGS) -DDDP_CUDA_REAL
-tests_gpu_cuda_ops_SOURCES = tests/unit/test_cuda_device.c $(CUDA_DEVICE_TEST)
+tests_gpu_cuda_ops_SOURCES = tests/unit/cuda/test_cuda_device.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_ops_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
 tests_gpu_cuda_ops_LDADD = $(UNIT_LDADD) -lm
-tests_gpu_cuda_models_SOURCES = tests/unit/test_cuda_models.c $(CUDA_DEVICE_TEST)
+tests_gpu_cuda_models_SOURCES = tests/unit/cuda/test_cuda_models.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_models_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
 tests_gpu_cuda_models_LDADD = $(UNIT_LDADD) -lm
-tests_gpu_cuda_step_SOURCES = tests/unit/test_cuda_step.c $(CUDA_DEVICE_TEST)
+tests_gpu_cuda_step_SOURCES = tests/unit/cuda/test_cuda_step.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_step_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)
 tests_gpu_cuda_step_LDADD = $(UNIT_LDADD) -lm
 endif

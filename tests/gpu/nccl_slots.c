@@ -5,8 +5,8 @@
  *
  * Ranks are processes, forked before CUDA is touched, that meet in a store in shared memory. --one-gpu puts all on device 0 and
  * gives each another NCCL_HOSTID, without which NCCL refuses. --threads, for the double of NCCL, makes them threads. */
-#include "../../plugins/backend/nccl/runtime.h"
-#include "../unit/store_double.h"
+#include "plugins/backend/nccl/runtime.h"
+#include "support/store_double.h"
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -9,11 +9,11 @@ INTEGRATION_TESTS += tests/integration/test_data.py
 INTEGRATION_TESTS += tests/integration/test_state.py
 INTEGRATION_TESTS += tests/integration/test_use.py
 INTEGRATION_TESTS += tests/integration/test_profile.py
-INTEGRATION_TESTS += tests/integration/test_pin.py
+INTEGRATION_TESTS += tests/integration/test_affinity.py
 INTEGRATION_TESTS += tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/test_update.py
 EXTRA_DIST += tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c
-EXTRA_DIST += tests/integration/buffered_model.c
-EXTRA_DIST += tests/integration/harness.py tests/integration/count_malloc.c tests/integration/counting_sampler.c tests/integration/drifting_backend.c $(INTEGRATION_TESTS)
+EXTRA_DIST += tests/integration/support/buffered_model.c
+EXTRA_DIST += tests/integration/harness.py tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c tests/integration/support/drifting_backend.c $(INTEGRATION_TESTS)
 if WITH_GLOO
 if WITH_DNNL
 TESTS += $(INTEGRATION_TESTS)

@@ -33,7 +33,7 @@ class Modes(Case):
         """The model of buffered_model.c with a batch norm and dropout."""
         plugins = self.dir / "plugins"
         plugins.mkdir(exist_ok=True)
-        subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", f"{SRC}/tests/integration/buffered_model.c", "-o",
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", f"{SRC}/tests/integration/support/buffered_model.c", "-o",
                         plugins / "model_buffered.so", "-lm"], check=True)
         return {"plugins": {"path": plugins}, "model": {"plugin": "buffered"}, "model.mlp": None,
                 "model.buffered": {"classes": 4, "norm": "yes", "dropout": 0.2}}

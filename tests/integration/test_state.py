@@ -20,7 +20,7 @@ class State(Case):
         if not plugins.exists():
             plugins.mkdir()
             subprocess.run(["cc", "-O1", "-shared", "-fPIC", f"-I{SRC}/core/include",
-                            f"{SRC}/tests/integration/buffered_model.c", "-o", plugins / "model_buffered.so", "-lm"], check=True)
+                            f"{SRC}/tests/integration/support/buffered_model.c", "-o", plugins / "model_buffered.so", "-lm"], check=True)
         return self.train({"plugins": {"path": plugins}}, BUFFERED, *layers, **named)
 
     def newest(self, folder="ckpt"):

@@ -197,7 +197,7 @@ class Replicas(Case):
         subprocess.run([*cc, "-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
                         f"-I{harness.SRC}/core/include", f"-I{harness.SRC}/docs/examples/backend-skeleton", "-o",
                         str(self.dir / "plugins/backend_drifting.so"),
-                        str(harness.SRC / "tests/integration/drifting_backend.c")], check=True)
+                        str(harness.SRC / "tests/integration/support/drifting_backend.c")], check=True)
         os.chmod(self.dir / "plugins/backend_drifting.so", 0o755)
         for every, step in ((1, None), (5, 10)):
             path = self.ini("drift.ini", {"group": {"backend": "drifting"}, "plugins": {"path": self.dir / "plugins"},

@@ -6,14 +6,15 @@ import pathlib
 import re
 import sys
 
-ORDER = ["base", "config", "plugin", "graph", "group", "data", "checkpoint", "observe", "train", "conform", "cli"]
+ORDER = ["base", "config", "plugin", "graph", "net", "control", "comm", "data", "checkpoint", "observe", "session", "train",
+         "launch", "infer", "conform", "cli"]
 FOREIGN = re.compile(r"^(mpi\.h|gloo/|cuda|nccl|cublas|cudnn|dnnl|oneapi/)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 # one source each, compiled into the core and into the plugin that must match it: the generator of torch.Generator, and the
 # table of launchers
 SHARED = {"samplers/distributed.c": {"base/mt19937.h"},
           "plugins/init/env/env.c": {"base/launcher.h"}, "plugins/init/env/slurm.c": {"base/launcher.h"},
-          "plugins/device/cuda/simt.h": {"simt_double.h"}}
+          "plugins/device/cuda/kernels/simt.h": {"simt_double.h"}}
 
 
 def includes(path):
@@ -24,7 +25,8 @@ def includes(path):
 
 
 def check_core(root, path, bad):
-    layer = path.relative_to(root / "core").parts[0]
+    parts = path.relative_to(root).parts
+    layer = parts[1] if parts[0] == "core" else parts[0]
     for number, quote, name in includes(path):
         where = f"{path.relative_to(root)}:{number}"
         if FOREIGN.match(name):
@@ -43,7 +45,9 @@ def check_core(root, path, bad):
 def check_plugin(root, path, bad):
     allowed = SHARED.get(str(path.relative_to(root)), set())
     for number, quote, name in includes(path):
-        beside = (path.parent / name).exists()
+        kind = path.relative_to(root).parts[:2]
+        roots = [path.parent, root.joinpath(*kind), root.joinpath(*path.relative_to(root).parts[:3])]
+        beside = ".." not in name and any((folder / name).exists() for folder in roots)
         if quote == '"' and not beside and name not in allowed:
             bad.append(f"{path.relative_to(root)}:{number}: a plugin includes \"{name}\"; it may see <ddpengine/...> only")
 
@@ -51,11 +55,12 @@ def check_plugin(root, path, bad):
 def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     bad = []
-    for path in sorted(root.glob("core/**/*.[ch]")):
-        check_core(root, path, bad)
+    for folder in ("core", "conform", "infer"):
+        for path in sorted((root / folder).glob("**/*.[ch]")):
+            check_core(root, path, bad)
     for folder in ("plugins", "models", "samplers"):
         for path in sorted((root / folder).glob("**/*")):
-            if path.suffix in (".c", ".h", ".cc", ".cu"):
+            if path.suffix in (".c", ".h", ".cc", ".cu", ".cuh"):
                 check_plugin(root, path, bad)
     print("\n".join(bad) if bad else "layers: every include points downwards")
     return 1 if bad else 0

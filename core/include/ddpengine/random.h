@@ -1,7 +1,7 @@
 /* ddpengine/random.h -- Philox4x32-10: 128 random bits from a counter and a key, with no state.
  *
  * Source: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; known answers in
- * tests/unit/test_synthetic.c. */
+ * tests/unit/dataset/test_synthetic.c. */
 #ifndef DDPENGINE_RANDOM_H
 #define DDPENGINE_RANDOM_H
 

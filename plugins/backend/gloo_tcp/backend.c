@@ -2,7 +2,7 @@
  *
  * Collectives over TCP between hosts, host memory, blocking. Messages travel by Gloo (shim.cc); the algorithms over them
  * are in collective.c, the arithmetic in ../common. */
-#include "../common/arguments.h"
+#include "common/arguments.h"
 #include "collective.h"
 #include <stdlib.h>
 #include <string.h>

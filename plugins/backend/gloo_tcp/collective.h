@@ -2,7 +2,7 @@
 #ifndef DDP_GLOO_COLLECTIVE_H
 #define DDP_GLOO_COLLECTIVE_H
 
-#include "../common/reduce.h"
+#include "common/reduce.h"
 #include "shim.h"
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -5,7 +5,7 @@ backend_gloo_tcp_la_SOURCES = $(BACKEND_COMMON) plugins/backend/gloo_tcp/backend
 	plugins/backend/gloo_tcp/mesh.h plugins/backend/gloo_tcp/move.c \
 	plugins/backend/gloo_tcp/shim.cc plugins/backend/gloo_tcp/shim.h plugins/backend/gloo_tcp/watch.cc \
 	plugins/backend/gloo_tcp/watch.h
-backend_gloo_tcp_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+backend_gloo_tcp_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/backend
 backend_gloo_tcp_la_CXXFLAGS = $(AM_CXXFLAGS)
 # libtool's -export-symbols-regex does not hide the C++ library's templates
 backend_gloo_tcp_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,--version-script=$(srcdir)/plugins/backend/gloo_tcp/exports.map
@@ -19,7 +19,7 @@ if WITH_GLOO
 EXTRA_PROGRAMS += tests/bench/bench_allreduce
 CLEANFILES += tests/bench/bench_allreduce
 tests_bench_bench_allreduce_SOURCES = tests/bench/bench_allreduce.cc tests/bench/bench_allreduce.h \
-	tests/bench/bench_allreduce_core.c tests/unit/store_double.h
+	tests/bench/bench_allreduce_core.c tests/unit/support/store_double.h
 tests_bench_bench_allreduce_CPPFLAGS = $(AM_CPPFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
 # Gloo's headers convert freely
 tests_bench_bench_allreduce_CXXFLAGS = $(AM_CXXFLAGS) -Wno-conversion -Wno-unused-parameter -Wno-sign-compare

@@ -4,8 +4,8 @@
  * Over more ranks bf16 is rounded after each addition, because partial sums travel as bf16: half the bytes are what it is
  * for. */
 #include "reduce.h"
-#include "../common/bf16.h"
-#include "../common/reduce.h"
+#include "common/bf16.h"
+#include "common/reduce.h"
 
 /* inout = in op inout. MPI gives two vectors that do not overlap; the types of the parameters are its own. */
 static void combine(uint32_t dtype, uint32_t op, void *in, void *inout, int count)

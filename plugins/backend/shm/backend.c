@@ -2,7 +2,7 @@
  *
  * Collectives between the processes of one host through memory that they share, blocking; no sockets, no threads. What lies
  * there and which file does what is at the top of shm.h. */
-#include "../common/arguments.h"
+#include "common/arguments.h"
 #include "shm.h"
 #include <stdlib.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@ backend_shm_la_SOURCES = $(BACKEND_COMMON) plugins/backend/shm/shm.h plugins/bac
 	plugins/backend/shm/connect.c plugins/backend/shm/memory.c plugins/backend/shm/message.c \
 	plugins/backend/shm/process.c plugins/backend/shm/segment.c plugins/backend/shm/staged.c \
 	plugins/backend/shm/wait.c
-backend_shm_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+backend_shm_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/backend
 backend_shm_la_LDFLAGS = $(PLUGIN_LDFLAGS)
 backend_shm_la_LIBADD = $(BACKEND_REDUCE)
 

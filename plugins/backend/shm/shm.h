@@ -14,7 +14,7 @@
 #ifndef DDP_SHM_H
 #define DDP_SHM_H
 
-#include "../common/reduce.h"
+#include "common/reduce.h"
 #include <ddpengine/backend.h>
 #include <stdatomic.h>
 #include <stdbool.h>

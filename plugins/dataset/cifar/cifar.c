@@ -4,7 +4,7 @@
  * image, (3, 32, 32) in row-major order. A sample is "image", u8 (3, 32, 32), which the core turns into floats, and "label",
  * i64 (). Images are read from the files when they are wanted; labels are checked and kept at the start, when all bytes are
  * read once for the fingerprint (150 MB: about 0.1 s from the page cache). */
-#include "../common/file.h"
+#include "common/file.h"
 #include <ddpengine/dataset.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #ifndef DDP_IDX_FILE_H
 #define DDP_IDX_FILE_H
 
-#include "../common/file.h"
+#include "common/file.h"
 #include <stdbool.h>
 
 enum { IDX_MAX_DIMS = 3 };

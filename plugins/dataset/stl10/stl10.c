@@ -4,7 +4,7 @@
  * A sample is "image", u8 (3, 96, 96) row by row, which the core turns into floats, and "label", i64 () from 0 to 9, as
  * torchvision has it. Images are read from the file when they are wanted; at the start all bytes are read once for the
  * fingerprint (138 MB of training images: about 0.1 s from the page cache). */
-#include "../common/file.h"
+#include "common/file.h"
 #include <ddpengine/dataset.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * "input", i64 (T), tokens i*T .. i*T + T - 1 of that part, and "target", i64 (T), the same one further: windows that do not
  * overlap, as llm.c's loader has them. Nothing is kept in memory but the descriptors; the tokens of a sample are read when
  * it is wanted. */
-#include "../common/file.h"
+#include "common/file.h"
 #include <ddpengine/dataset.h>
 #include <glob.h>
 #include <inttypes.h>

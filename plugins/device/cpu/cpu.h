@@ -15,11 +15,11 @@
 #ifndef DDP_CPU_H
 #define DDP_CPU_H
 
-#include "../common/lower.h"
-#include "conv.h"
-#include "gemm.h"
-#include "half.h"
-#include "kernels.h"
+#include "common/lower.h"
+#include "onednn/conv.h"
+#include "onednn/gemm.h"
+#include "kernels/half.h"
+#include "kernels/kernels.h"
 
 typedef struct cpu_pins cpu_pins; /* parallel.c */
 

@@ -5,7 +5,7 @@
  * ranks, rounds the mean, and sends it to all. What rounding leaves is remembered and added to the next update's gradients (error
  * feedback: Seide et al. 2014, Karimireddy et al. 2019): a rank's own, and, times the number of ranks, what the mean of its
  * share lost, so that the mean over the ranks' memories is all that has not been sent yet. */
-#include "../common/common.h"
+#include "common/common.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  *     P = mean over the ranks of M Q^T; its columns orthonormal; Q = mean of P M; the gradient is P Q, and M - P Q stays here.
  * Vectors, and matrices that two factors would not make at least twice smaller, go as they are. So does everything in the first
  * start_step updates, while gradients still change their directions. */
-#include "../common/common.h"
+#include "common/common.h"
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 # row: strangers at the port, TLS
-# file: core/group/door.c
+# file: core/control/accept.c
 # trials: 1
 # Whoever says that it is a rank with another secret ends the meeting.
 s/strcmp(id->lines, g->identity.lines) == 0;/true;/

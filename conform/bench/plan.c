@@ -1,0 +1,81 @@
+/* conform/bench/plan.c -- the parent of `ddpengine bench`: which backends, how their ranks are started, and the exit code. */
+#include "conform/harness/internal.h"
+#include <string.h>
+
+enum { DEADLINE_MS = 3600000 };
+
+typedef struct planning {
+    const ddp_bench_params *p;
+    ddp_bench_plan plan;
+    char launcher[256];
+} planning;
+
+static int refuse(const planning *g, int code, const char *backend, const char *why)
+{
+    ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s%s%s", backend, backend[0] != '\0' ? ": " : "", why);
+    return code;
+}
+
+static int take_backend(planning *g, const char *name)
+{
+    ddp_conform_params one = {.plugin = name, .log = g->p->log};
+    ddp_probe probe;
+    ddp_err err = {0};
+
+    if (ddp_probe_plugin(&one, &probe, &err) != DDP_OK) return refuse(g, DDP_EXIT_INTERNAL, name, err.msg);
+    if (probe.exit_code != DDP_EXIT_OK) return refuse(g, probe.exit_code, "", probe.error);
+    if (probe.kind != DDP_KIND_BACKEND) return refuse(g, DDP_EXIT_CONFIG, name, "is not a backend");
+    if (probe.unable[0] != '\0') return refuse(g, DDP_EXIT_PLUGIN, name, probe.unable);
+    if ((probe.caps & DDP_CAP_ALL_REDUCE) == 0 || (probe.caps & DDP_CAP_MEM_HOST) == 0)
+        return refuse(g, DDP_EXIT_PLUGIN, name, "cannot all_reduce host memory");
+    if (probe.launcher[0] != '\0' && g->launcher[0] != '\0' && strcmp(probe.launcher, g->launcher) != 0)
+        return refuse(g, DDP_EXIT_CONFIG, name, "needs another launcher than a backend before it; measure them apart");
+    if (probe.launcher[0] != '\0') ddp_copy_text(g->launcher, sizeof(g->launcher), probe.launcher);
+    ddp_copy_text(g->plan.paths[g->plan.backend_count++], PATH_MAX, probe.path);
+    return DDP_EXIT_OK;
+}
+
+/* What a rank leaves unjudged is not the backends' fault. */
+static int exit_code_of(int state)
+{
+    return state == DDP_PASSED ? DDP_EXIT_OK : state == DDP_FAILED ? DDP_EXIT_PLUGIN : DDP_EXIT_INTERNAL;
+}
+
+static int run_ranks(planning *g)
+{
+    const ddp_case c = {.suite = DDP_SUITE_BENCH, .fresh = true, .deadline_ms = DEADLINE_MS};
+    ddp_world w = {.log = g->p->log, .board_fd = -1};
+    char why[256] = "";
+    ddp_err err = {0};
+    int code = DDP_EXIT_INTERNAL;
+
+    if (ddp_board_create((uint32_t)g->p->nproc, &c, 1, &w.board, &w.board_fd, &err) == DDP_OK) {
+        w.board->kind = DDP_KIND_BACKEND;
+        w.board->bench = g->plan;
+        ddp_copy_text(w.board->path, sizeof(w.board->path), g->plan.paths[0]);
+        w.board->launched = g->launcher[0] != '\0';
+        w.launcher = w.board->launched ? g->launcher : NULL;
+        if (ddp_world_run(&w, &err) == DDP_OK) code = exit_code_of(ddp_board_judge(w.board, 0, why));
+    }
+    if (w.signal != 0) {
+        (void)snprintf(why, sizeof(why), "ended by signal %d (%s)", w.signal, strsignal(w.signal));
+        code = 128 + w.signal;
+    }
+    if (code != DDP_EXIT_OK) ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s", why[0] != '\0' ? why : err.msg);
+    ddp_board_free(w.board, w.board_fd);
+    return code;
+}
+
+int ddp_bench(const ddp_bench_params *p)
+{
+    static const size_t most = DDP_BENCH_SIZES;
+    planning g = {.p = p, .plan = {.rounds = (uint32_t)p->rounds, .json = p->json, .queue = p->queue}};
+
+    for (size_t i = 0; i < p->backend_count; i++) {
+        int code = take_backend(&g, p->backends[i]);
+
+        if (code != DDP_EXIT_OK) return code;
+    }
+    for (size_t i = 0; i < DDP_MIN_OF(p->size_count, most); i++) g.plan.sizes[g.plan.size_count++] = p->sizes[i];
+    return run_ranks(&g);
+}

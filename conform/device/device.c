@@ -1,0 +1,196 @@
+/* conform/device/device.c -- a device: memory, copies, reductions over a flat slice, leaks. Updates are in device_optimizer.c, programs in
+ * device_program.c. Everything goes in and out by `copy`, so that it need not be the host's memory. */
+#include "conform/harness/internal.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FLOATS = 70001 };
+
+static const ddp_device_ops *ops_of(const ddp_actor *a) { return a->plugin->ops; }
+
+static bool open_device(ddp_actor *a, uint32_t threads, ddp_device **out)
+{
+    const ddp_device_params p = {
+        .struct_size = sizeof(p), .threads = threads, .precision = DDP_PRECISION_F32, .local_size = 1};
+    ddp_err err = {0};
+    ddp_status st = ops_of(a)->open(&a->host, a->config, &p, out, &err);
+
+    return st == DDP_OK || ddp_actor_fail_call(a, "open", st, &err);
+}
+
+static void describe(ddp_actor *a, ddp_device *d)
+{
+    ddp_device_info info = {.struct_size = sizeof(info)};
+
+    ops_of(a)->describe(d, &info);
+    (void)(DDP_EXPECT(a, memchr(info.name, '\0', sizeof(info.name)) != NULL && info.name[0] != '\0',
+                      "describe gives no name, or one without an end") &&
+           DDP_EXPECT(a, info.memory_bytes > 0, "describe gives no memory"));
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+static bool round_trip(ddp_actor *a, ddp_device *d, void *mine, size_t bytes)
+{
+    const ddp_device_ops *ops = ops_of(a);
+    ddp_err err = {0};
+    unsigned char *from = ddp_alloc(bytes, &err), *to = ddp_alloc(bytes, &err);
+    ddp_status st = from == NULL || to == NULL ? DDP_ERR_NOMEM : ops->copy(d, to, mine, bytes, DDP_COPY_TO_HOST, &err);
+    bool good = st == DDP_OK;
+
+    for (size_t i = 0; i < bytes && good; i++) {
+        good = DDP_EXPECT(a, to[i] == 0, "alloc of %zu bytes is not zero-filled", bytes);
+        from[i] = (unsigned char)(i * 7 + 3);
+    }
+    if (good) st = ops->copy(d, mine, from, bytes, DDP_COPY_TO_DEVICE, &err);
+    if (good && st == DDP_OK) st = ops->copy(d, to, mine, bytes, DDP_COPY_TO_HOST, &err);
+    if (good && st == DDP_OK) good = DDP_EXPECT(a, memcmp(from, to, bytes) == 0, "%zu bytes come back changed", bytes);
+    free(to);
+    free(from);
+    return st == DDP_OK ? good : ddp_actor_fail_call(a, "copy", st, &err);
+}
+
+static void memory(ddp_actor *a, ddp_device *d)
+{
+    static const size_t sizes[] = {1, 64, 4097, ((size_t)1 << 20) + 3};
+    bool good = true;
+
+    for (size_t i = 0; i < 2 * DDP_COUNT(sizes) && good; i++) { /* twice: memory that comes back is zero again */
+        size_t bytes = sizes[i % DDP_COUNT(sizes)];
+        ddp_err err = {0};
+        void *p;
+        ddp_status st = ops_of(a)->alloc(d, bytes, &p, &err);
+
+        if (st != DDP_OK) {
+            (void)ddp_actor_fail_call(a, "alloc", st, &err);
+            return;
+        }
+        good = DDP_EXPECT(a, (uintptr_t)p % 64 == 0, "alloc of %zu bytes is not 64-byte aligned", bytes) &&
+               round_trip(a, d, p, bytes);
+        ops_of(a)->free(d, p);
+    }
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------------------------- */
+typedef struct slice {
+    float *host, *device;
+} slice;
+
+static bool slice_set(ddp_actor *a, ddp_device *d, const slice *s)
+{
+    ddp_err err = {0};
+    ddp_status st = ops_of(a)->copy(d, s->device, s->host, FLOATS * sizeof(float), DDP_COPY_TO_DEVICE, &err);
+
+    return st == DDP_OK || ddp_actor_fail_call(a, "copy", st, &err);
+}
+
+static bool reduce(ddp_actor *a, ddp_device *d, const slice *s, uint32_t what, uint64_t count, ddp_flat_result *out)
+{
+    ddp_err err = {0};
+    ddp_status st = ops_of(a)->flat(d, what, s->device, count, out, &err);
+
+    return st == DDP_OK || ddp_actor_fail_call(a, "flat", st, &err);
+}
+
+static bool sums(ddp_actor *a, ddp_device *one, ddp_device *two, const slice *s, const slice *other)
+{
+    static const uint64_t counts[] = {0, 1, 15, 17, 4097, FLOATS};
+
+    for (size_t k = 0; k < DDP_COUNT(counts); k++) {
+        ddp_flat_result x = {0}, y = {0};
+        double want = 0;
+
+        for (uint64_t i = 0; i < counts[k]; i++) want += (double)s->host[i] * (double)s->host[i];
+        if (!reduce(a, one, s, DDP_FLAT_SUM_SQUARES, counts[k], &x) ||
+            !reduce(a, two, other, DDP_FLAT_SUM_SQUARES, counts[k], &y) ||
+            !DDP_EXPECT(a, fabs(x.value - want) <= 1e-9 * want, "the sum of squares of %llu is %.17g, not %.17g",
+                        (unsigned long long)counts[k], x.value, want) ||
+            !DDP_EXPECT(a, x.value == y.value, "the sum of squares of %llu has other bits with 2 threads than with 1",
+                        (unsigned long long)counts[k]))
+            return false;
+    }
+    return true;
+}
+
+static bool finds(ddp_actor *a, ddp_device *d, const slice *s)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    static const uint64_t places[] = {0, 15, 4096, FLOATS - 1};
+    ddp_flat_result r = {0};
+
+    if (!reduce(a, d, s, DDP_FLAT_FINITE, FLOATS, &r) ||
+        !DDP_EXPECT(a, r.index == FLOATS, "all is finite, and element %llu is said not to be",
+                    (unsigned long long)r.index))
+        return false;
+    for (size_t k = 0; k < DDP_COUNT(bad) * DDP_COUNT(places); k++) {
+        uint64_t at = places[k / DDP_COUNT(bad)];
+        float kept = s->host[at];
+        bool good;
+
+        s->host[at] = bad[k % DDP_COUNT(bad)];
+        good = slice_set(a, d, s) && reduce(a, d, s, DDP_FLAT_FINITE, FLOATS, &r) &&
+               DDP_EXPECT(a, r.index == at, "element %llu is %g, and %llu is found", (unsigned long long)at,
+                          (double)s->host[at], (unsigned long long)r.index);
+        s->host[at] = kept;
+        if (!good) return false;
+    }
+    return true;
+}
+
+static void flat(ddp_actor *a, ddp_device *d)
+{
+    slice s = {0}, other = {0};
+    uint64_t random = 11;
+    ddp_device *two;
+    ddp_err err = {0};
+    void *p = NULL, *q = NULL;
+
+    if (!open_device(a, 2, &two)) return;
+    s.host = other.host = ddp_alloc(FLOATS * sizeof(float), &err);
+    if (s.host != NULL && ops_of(a)->alloc(d, FLOATS * sizeof(float), &p, &err) == DDP_OK &&
+        ops_of(a)->alloc(two, FLOATS * sizeof(float), &q, &err) == DDP_OK) {
+        s.device = p;
+        other.device = q;
+        for (size_t i = 0; i < FLOATS; i++) s.host[i] = (float)ddp_next_random(&random, 1 << 20) / 1e5f - 5.0f;
+        if (slice_set(a, d, &s) && slice_set(a, two, &other) && sums(a, d, two, &s, &other)) (void)finds(a, d, &s);
+    } else {
+        (void)ddp_actor_fail_call(a, "alloc", err.status, &err);
+    }
+    if (q != NULL) ops_of(a)->free(two, q);
+    if (p != NULL) ops_of(a)->free(d, p);
+    free(s.host);
+    ops_of(a)->close(two);
+}
+
+/* ---- by name ------------------------------------------------------------------------------------------------------------------ */
+static bool open_once(ddp_actor *a, uint32_t i)
+{
+    ddp_device *d;
+    ddp_err err = {0};
+    void *p;
+
+    if (!open_device(a, 1 + i % 2, &d)) return false;
+    if (ops_of(a)->alloc(d, 1000, &p, &err) != DDP_OK) return ddp_actor_fail_call(a, "alloc", err.status, &err);
+    ops_of(a)->free(d, p);
+    ops_of(a)->close(d);
+    return true;
+}
+
+void ddp_device_case(ddp_actor *a)
+{
+    ddp_device *d;
+
+    if (a->c->suite == DDP_SUITE_LEAKS) return ddp_leaks_check(a, open_once, 256);
+    if (!open_device(a, 1, &d)) return;
+    if (a->c->suite == DDP_SUITE_OPEN)
+        describe(a, d);
+    else if (a->c->suite == DDP_SUITE_MEMORY)
+        memory(a, d);
+    else if (a->c->variant == DDP_TOPIC_FLAT)
+        flat(a, d);
+    else if (a->c->variant == DDP_TOPIC_OPTIMIZER)
+        ddp_device_optimizer(a, ops_of(a), d);
+    else
+        ddp_device_program(a, ops_of(a), d);
+    ops_of(a)->close(d);
+}

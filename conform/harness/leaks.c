@@ -1,0 +1,130 @@
+/* conform/harness/leaks.c -- the same a hundred times: threads, descriptors and memory stay what they were.
+ *
+ * The second half decides, and for memory both of its quarters: what leaks does so every time, while a library that allocates when it
+ * first needs to comes to an end with it. */
+#include "conform/harness/internal.h"
+#include <dirent.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    WARM = 10, /* what libraries allocate once */
+    OPENS = 100,
+    SLOW_MS = 100, /* where the second one takes longer, alone in its process: */
+    SLOW_OPENS = 20,
+    SLOWEST_MS = 1000, /* and longer than that: a dataset that reads its files, say */
+    SLOWEST_WARM = 2,
+    SLOWEST_OPENS = 8,
+    PARTS = 4,     /* after each of which it is measured: a divisor of the above */
+    END_MS = 1000, /* that a thread which has been joined may still be seen */
+    END_TICK_US = 1000,
+    HEAP_SLACK = 4096, /* bytes, however many opens */
+    MAP_BYTES = 16384  /* per open */
+};
+
+typedef struct usage {
+    uint32_t threads, descriptors;
+    size_t heap, mapped; /* bytes in use of malloc; of the address space */
+} usage;
+
+static uint32_t entries_of(const char *folder)
+{
+    DIR *d = opendir(folder);
+    uint32_t n = 0;
+
+    if (d == NULL) return 0;
+    while (readdir(d) != NULL) n++;
+    (void)closedir(d);
+    return n;
+}
+
+static size_t mapped_bytes(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    char line[128] = "";
+
+    if (f == NULL) return 0;
+    if (fgets(line, sizeof(line), f) == NULL) line[0] = '\0';
+    (void)fclose(f);
+    return strtoull(line, NULL, 10) * 4096;
+}
+
+static usage measure(void)
+{
+    struct mallinfo2 m = mallinfo2();
+
+    return (usage){.threads = entries_of("/proc/self/task"),
+                   .descriptors = entries_of("/proc/self/fd"),
+                   .heap = m.uordblks + m.hblkhd,
+                   .mapped = mapped_bytes()};
+}
+
+/* The kernel takes a thread off its list a moment after pthread_join has returned. */
+static usage measure_after(const usage *before)
+{
+    int64_t deadline = ddp_now_ms() + END_MS;
+
+    while (entries_of("/proc/self/task") > before->threads && ddp_now_ms() < deadline) (void)usleep(END_TICK_US);
+    return measure();
+}
+
+static size_t growth(size_t from, size_t to) { return to > from ? to - from : 0; }
+
+/* What leaks does so in each of the last two quarters; `allowed` in one. */
+static bool leaks(const size_t at[PARTS + 1], size_t allowed)
+{
+    return growth(at[PARTS - 2], at[PARTS - 1]) > allowed && growth(at[PARTS - 1], at[PARTS]) > allowed;
+}
+
+static void compare(ddp_actor *a, const usage at[PARTS + 1], uint32_t opens, size_t allowed)
+{
+    uint32_t half = opens / 2, part = opens / PARTS;
+    size_t heap[PARTS + 1], mapped[PARTS + 1];
+    const usage *middle = &at[PARTS / 2], *end = &at[PARTS];
+
+    for (uint32_t i = 0; i <= PARTS; i++) {
+        heap[i] = at[i].heap;
+        mapped[i] = at[i].mapped;
+    }
+    (void)(DDP_EXPECT(a, end->descriptors <= middle->descriptors, "%u descriptors more after the last %u of %u opens",
+                      end->descriptors - middle->descriptors, half, opens) &&
+           DDP_EXPECT(a, end->threads <= middle->threads, "%u threads more after the last %u of %u opens",
+                      end->threads - middle->threads, half, opens) &&
+           DDP_EXPECT(a, DDP_SANITIZED || !leaks(heap, HEAP_SLACK + part * allowed),
+                      "%zu KiB of memory more after the last %u of %u opens", growth(middle->heap, end->heap) >> 10,
+                      half, opens) &&
+           DDP_EXPECT(a, DDP_SANITIZED || !leaks(mapped, (size_t)part * MAP_BYTES),
+                      "%zu KiB of address space more after the last %u of %u opens",
+                      growth(middle->mapped, end->mapped) >> 10, half, opens));
+}
+
+/* How often, by what the second one took: the first may load and start what stays. */
+static void choose(int64_t ms, uint32_t *warm, uint32_t *opens)
+{
+    if (ms <= SLOW_MS) return;
+    *warm = ms > SLOWEST_MS ? SLOWEST_WARM : WARM;
+    *opens = ms > SLOWEST_MS ? SLOWEST_OPENS : SLOW_OPENS;
+}
+
+void ddp_leaks_check(ddp_actor *a, bool (*once)(ddp_actor *a, uint32_t i), size_t heap)
+{
+    static const char *const names[] = {"warm", "quarter", "half", "most", "opened"};
+    uint32_t warm = WARM, opens = OPENS, taken = 0;
+    usage at[PARTS + 1] = {{0}};
+
+    for (uint32_t i = 0; i <= warm + opens; i++) {
+        int64_t begin = ddp_now_ms();
+
+        if (i == warm + taken * (opens / PARTS)) {
+            if (a->group != NULL && !ddp_actor_meet(a, names[taken])) return;
+            at[taken] = taken == 0 ? measure() : measure_after(&at[0]);
+            taken++;
+        }
+        if (i == warm + opens) break;
+        if (!once(a, i)) return;
+        if (i == 1 && a->group == NULL && a->world == 1) choose(ddp_now_ms() - begin, &warm, &opens);
+    }
+    compare(a, at, opens, heap);
+}

@@ -1,0 +1,124 @@
+/* conform/harness/shared_results.c -- the shared memory of a run of ranks; see board.h. */
+#include "conform/harness/shared_results.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *ddp_suite_name(uint32_t suite)
+{
+    static const char *const names[DDP_SUITE_END] = {
+        [DDP_SUITE_OPEN] = "open",         [DDP_SUITE_MEET] = "meet",     [DDP_SUITE_CONNECT] = "connect",
+        [DDP_SUITE_RESULTS] = "results",   [DDP_SUITE_ORDER] = "order",   [DDP_SUITE_MEMORY] = "memory",
+        [DDP_SUITE_REFUSALS] = "refusals", [DDP_SUITE_GROWTH] = "growth", [DDP_SUITE_PAIR] = "pair",
+        [DDP_SUITE_THREADS] = "threads",   [DDP_SUITE_ABORT] = "abort",   [DDP_SUITE_TIMEOUT] = "timeout",
+        [DDP_SUITE_STATE] = "state",       [DDP_SUITE_LATE] = "late",     [DDP_SUITE_KILLED] = "killed",
+        [DDP_SUITE_LEAKS] = "leaks",       [DDP_SUITE_BENCH] = "bench"};
+
+    return suite < DDP_SUITE_END ? names[suite] : "?";
+}
+
+static ddp_status map_fd(int fd, size_t bytes, ddp_board **out, ddp_err *err)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (p == MAP_FAILED) return ddp_fail_errno(err, "cannot map %zu bytes of shared memory", bytes);
+    *out = p;
+    return DDP_OK;
+}
+
+ddp_status ddp_board_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_board **out, int *fd,
+                            ddp_err *err)
+{
+    size_t head = ddp_round_up(sizeof(ddp_board) + count * sizeof(*cases), 64);
+    size_t bytes = head + (size_t)world * count * sizeof(ddp_verdict);
+    ddp_board *b = NULL;
+    int file = memfd_create("ddpengine-conform", MFD_CLOEXEC);
+
+    if (file < 0) return ddp_fail_errno(err, "cannot create a memory file");
+    if (ftruncate(file, (off_t)bytes) != 0) {
+        (void)ddp_fail_errno(err, "cannot make the memory file %zu bytes long", bytes);
+        (void)close(file);
+        return err->status;
+    }
+    if (map_fd(file, bytes, &b, err) != DDP_OK) {
+        (void)close(file);
+        return err->status;
+    }
+    b->world = world;
+    b->case_count = count;
+    b->verdicts_offset = head;
+    b->bytes = bytes;
+    memcpy(b->cases, cases, count * sizeof(*cases));
+    *out = b;
+    *fd = file;
+    return DDP_OK;
+}
+
+ddp_status ddp_board_map(const char *path, ddp_board **out, ddp_err *err)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    struct stat st;
+    ddp_status status;
+
+    if (fd < 0) return ddp_fail_errno(err, "cannot open %s, which the parent shares", path);
+    if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(ddp_board))
+        status = ddp_fail(err, DDP_ERR_INVALID, "%s is not what a parent shares with its ranks", path);
+    else
+        status = map_fd(fd, (size_t)st.st_size, out, err);
+    (void)close(fd);
+    return status;
+}
+
+void ddp_board_free(ddp_board *b, int fd)
+{
+    if (b != NULL) (void)munmap(b, b->bytes);
+    if (fd >= 0) (void)close(fd);
+}
+
+ddp_verdict *ddp_board_verdict(ddp_board *b, uint32_t rank, uint32_t c)
+{
+    return (ddp_verdict *)((char *)b + b->verdicts_offset) + (size_t)rank * b->case_count + c;
+}
+
+/* Whether all ranks that have hashed their output have the same. */
+static bool same_bits(ddp_board *b, uint32_t c, char *text)
+{
+    uint32_t first = b->world;
+
+    for (uint32_t r = 0; r < b->world; r++) {
+        const ddp_verdict *v = ddp_board_verdict(b, r, c);
+
+        if (!v->hashed) continue;
+        if (first == b->world) first = r;
+        if (v->hash == ddp_board_verdict(b, first, c)->hash) continue;
+        (void)snprintf(text, 256, "ranks %u and %u have results of different bits", first, r);
+        return false;
+    }
+    return true;
+}
+
+int ddp_board_judge(ddp_board *b, uint32_t c, char *text)
+{
+    const ddp_verdict *first = NULL; /* that is not a pass: what others say after it is often an echo */
+    bool all = true;
+
+    text[0] = '\0';
+    for (uint32_t r = 0; r < b->world; r++) {
+        const ddp_verdict *v = ddp_board_verdict(b, r, c);
+        int state = atomic_load(&v->state);
+
+        all = all && state == DDP_PASSED;
+        if ((state != DDP_FAILED && state != DDP_SKIPPED) || (first != NULL && first->order <= v->order)) continue;
+        first = v;
+        if (state == DDP_FAILED)
+            (void)snprintf(text, 256, "rank %u: %.231s", r, v->text);
+        else
+            ddp_copy_text(text, 256, v->text);
+    }
+    if (first != NULL) return atomic_load(&first->state);
+    if (!all) return DDP_NOT_JUDGED;
+    return same_bits(b, c, text) ? DDP_PASSED : DDP_FAILED;
+}

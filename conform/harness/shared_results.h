@@ -1,0 +1,142 @@
+/* conform/harness/shared_results.h -- what the parent and its ranks share: one mapping of a memory file that lives as long as a world's run.
+ *
+ * The parent writes all but the verdicts and `at` while no rank runs. A rank writes its own verdicts and its `at`. Ranks that a
+ * launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as well. */
+#ifndef DDP_CONFORM_BOARD_H
+#define DDP_CONFORM_BOARD_H
+
+#include "conform/conform.h"
+#include <ddpengine/init.h>
+#include <limits.h>
+#include <stdatomic.h>
+
+/* Suites, in the order in which they are reported; ddp_suite_name() */
+enum {
+    DDP_SUITE_OPEN = 0,
+    DDP_SUITE_MEET,
+    DDP_SUITE_CONNECT,
+    DDP_SUITE_RESULTS,
+    DDP_SUITE_ORDER,
+    DDP_SUITE_STATE,
+    DDP_SUITE_MEMORY,
+    DDP_SUITE_REFUSALS,
+    DDP_SUITE_GROWTH,
+    DDP_SUITE_PAIR,
+    DDP_SUITE_THREADS,
+    DDP_SUITE_ABORT,
+    DDP_SUITE_TIMEOUT,
+    DDP_SUITE_LATE,
+    DDP_SUITE_KILLED,
+    DDP_SUITE_LEAKS,
+    DDP_SUITE_BENCH, /* no suite: the ranks measure */
+    DDP_SUITE_END
+};
+const char *ddp_suite_name(uint32_t suite);
+
+enum {
+    DDP_SLOT_ALL_REDUCE = 0,
+    DDP_SLOT_BROADCAST,
+    DDP_SLOT_ALL_GATHER,
+    DDP_SLOT_REDUCE_SCATTER,
+    DDP_SLOT_BARRIER,
+    DDP_SLOT_REDUCE,
+    DDP_SLOT_GATHER,
+    DDP_SLOT_SCATTER,
+    DDP_SLOT_ALL_TO_ALL,
+    DDP_SLOT_SEND_RECV,
+    DDP_SLOT_END
+};
+
+/* What a case of another kind than backend is about, ddp_case.variant. */
+enum {
+    DDP_TOPIC_NONE = 0,
+    DDP_TOPIC_FLAT, /* device */
+    DDP_TOPIC_OPTIMIZER,
+    DDP_TOPIC_PROGRAM,
+    DDP_TOPIC_GRAPH,   /* model */
+    DDP_TOPIC_INDICES, /* sampler */
+    DDP_TOPIC_SAMPLES, /* dataset */
+    DDP_TOPIC_MEAN,    /* hook */
+    DDP_TOPIC_ZERO,
+    DDP_TOPIC_END
+};
+
+/* One case; which fields count depends on the suite. */
+typedef struct ddp_case {
+    uint64_t count; /* elements of a rank */
+    uint64_t seed;
+    int32_t deadline_ms;
+    uint8_t suite, slot, dtype, op;
+    uint8_t root, variant;
+    uint8_t late;       /* 0: nobody; r + 1: rank r comes a little later */
+    bool in_place;      /* as the slot defines it */
+    bool own_memory;    /* buffers of the backend's mem_alloc */
+    bool odd_address;   /* buffers start one element behind a multiple of 64 bytes */
+    bool random_values; /* floats that round, instead of small integers */
+    bool fresh;         /* in processes of its own */
+} ddp_case;
+
+enum { DDP_NOT_JUDGED = 0, DDP_PASSED, DDP_FAILED, DDP_SKIPPED, DDP_JUDGING /* its text is being written */ };
+
+typedef struct ddp_verdict { /* of one rank on one case; `state` is written last */
+    atomic_int state;
+    atomic_uint entered[2]; /* of rank 0's verdict alone: ranks that have come to a barrier, by the trial's lane */
+    bool refused;           /* passed by DDP_ERR_UNSUPPORTED, as `supports` had said */
+    bool hashed;
+    uint64_t hash;  /* of the output, where all ranks must have the same */
+    int64_t us;     /* that the rank spent in the case */
+    uint32_t order; /* of what is not a pass: later ones are often echoes of the first */
+    char text[232];
+} ddp_verdict;
+
+typedef struct ddp_bench_plan {
+    uint32_t backend_count, size_count, rounds;
+    bool json, queue;
+    char paths[DDP_BENCH_BACKENDS][PATH_MAX];
+    uint64_t sizes[DDP_BENCH_SIZES];
+} ddp_bench_plan;
+
+/* Where the ranks of a hook meet and leave each other bytes (hook_group.c): one collective at a time, piece by piece. */
+enum { DDP_EXCHANGE_BYTES = 32768, DDP_EXCHANGE_LANES = 2 };
+typedef struct ddp_exchange {
+    atomic_uint arrived, round; /* of a barrier */
+    struct {
+        uint32_t slot, dtype, op, root; /* what the rank has come for */
+        uint64_t count;
+    } calls[DDP_CONFORM_MAX_WORLD];
+    _Alignas(8) unsigned char bytes[DDP_CONFORM_MAX_WORLD][DDP_EXCHANGE_BYTES];
+} ddp_exchange;
+
+typedef struct ddp_board {
+    /* the plugin */
+    uint32_t kind;
+    bool quick, launched; /* launched: ranks come from the backend's launcher, not from fork */
+    char path[PATH_MAX], name[64];
+    char settings[4096]; /* "key=value\n" */
+    ddp_bench_plan bench;
+    /* the run */
+    uint32_t world, case_count;
+    uint32_t first, last; /* cases of this run of processes: first .. last - 1, those not judged yet */
+    char url[256];        /* of an init plugin: where its ranks meet; empty: nobody knows */
+    /* the ranks */
+    atomic_uint failures;
+    atomic_int endpoint_ready;
+    char endpoint[DDP_ENDPOINT_MAX];
+    atomic_int pids[DDP_CONFORM_MAX_WORLD]; /* of ranks that a launcher started */
+    atomic_uint at[DDP_CONFORM_MAX_WORLD];  /* case that the rank is in */
+    atomic_int given_up;                    /* a rank of a hook has failed: nobody waits for it */
+    ddp_exchange exchanges[DDP_EXCHANGE_LANES];
+    size_t verdicts_offset, bytes;
+    ddp_case cases[];
+} ddp_board;
+
+/* `cases` are copied. *fd stays open for launchers until ddp_board_free. */
+ddp_status ddp_board_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_board **out, int *fd,
+                            ddp_err *err);
+ddp_status ddp_board_map(const char *path, ddp_board **out, ddp_err *err); /* in a rank that a launcher started */
+void ddp_board_free(ddp_board *b, int fd);
+ddp_verdict *ddp_board_verdict(ddp_board *b, uint32_t rank, uint32_t c);
+/* All verdicts of a case as one: the first that is not a pass, or failed if two ranks' hashes differ; `text` (256) says why. */
+int ddp_board_judge(ddp_board *b, uint32_t c, char *text);
+
+#endif

@@ -1,0 +1,381 @@
+/* comm/communicator.c -- the communicator as its owner sees it: open, submit, wait, close. Its thread is in queue.c.
+ *
+ * Threads: the owner submits and waits; "ddp-queue", one for each communicator, fills in for it at the plugin; the control
+ * thread calls run_failed() once when the run has failed. Nothing is allocated between open and close.
+ *
+ * Once the run has failed no wait blocks, even when a call of the plugin never returns; such a thread is left behind with
+ * the memory it uses, because the process ends soon. */
+#include "comm/queue.h"
+#include <stdlib.h>
+
+enum {
+    CAUSE_GRACE_MS = 500, /* a lost peer: so long the control plane gets to tell the first cause */
+    OPEN_GRACE_MS =
+        2000 /* how much longer than the backend's own limit its connecting may take: it names who is missing */
+};
+
+/* ---- capabilities ---------------------------------------------------------------------------------------------------- */
+ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
+{
+    const struct {
+        uint64_t bit;
+        const char *name;
+    } needed[] = {{DDP_CAP_ALL_REDUCE, "all_reduce"},
+                  {DDP_CAP_BROADCAST, "broadcast"},
+                  {DDP_CAP_BARRIER, "barrier"},
+                  {cuda ? DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA : DDP_CAP_MEM_HOST, "host memory"}};
+    uint64_t caps = ((const ddp_backend_ops *)loaded->ops)->caps;
+    ddp_text missing = {0};
+    ddp_status st = DDP_OK;
+
+    for (size_t i = 0; i < DDP_COUNT(needed); i++)
+        if ((caps & needed[i].bit) == 0)
+            ddp_text_printf(&missing, "%s%s", missing.length > 0 ? ", " : "", needed[i].name);
+    if (missing.length > 0)
+        st = ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                      "backend \"%s\" (%s) cannot do what training needs: %s. Name another in [group] backend",
+                      loaded->name, loaded->path, missing.data);
+    ddp_text_free(&missing);
+    return st;
+}
+
+/* ---- failure of the run ---------------------------------------------------------------------------------------------- */
+/* Control thread, once. First no wait blocks any more, then the plugin is woken, which may take it a while. */
+static void run_failed(void *ctx)
+{
+    ddp_communicator *c = ctx;
+
+    pthread_mutex_lock(&c->lock);
+    c->run_failed = true;
+    if (c->failed == 0)
+        (void)ddp_fail(&c->cause, DDP_ERR_ABORTED, "the run was aborted"); /* for tasks that never begin */
+    pthread_cond_signal(&c->progress);
+    pthread_mutex_unlock(&c->lock);
+    if ((c->ops->caps & DDP_CAP_ABORT) == 0) return;
+    pthread_mutex_lock(&c->abort_lock);
+    if (c->comm != NULL) c->ops->comm_abort(c->comm);
+    pthread_mutex_unlock(&c->abort_lock);
+}
+
+static ddp_status run_has_failed(ddp_communicator *c, ddp_err *err)
+{
+    ddp_failure first = {.exit_code = 0};
+
+    (void)ddp_group_failed(c->group, &first);
+    (void)ddp_fail(err, DDP_ERR_ABORTED, "the run was aborted: %.470s", first.msg);
+    err->rank = first.rank;
+    return DDP_ERR_ABORTED;
+}
+
+/* ---- owner ----------------------------------------------------------------------------------------------------------- */
+static bool wait_progress(ddp_communicator *c, int64_t deadline_ns)
+{
+    bool in_time;
+
+    c->waiting = true;
+    in_time = ddp_cond_wait_until(&c->progress, &c->lock, deadline_ns);
+    c->waiting = false;
+    return in_time;
+}
+
+void ddp_communicator_destroy(ddp_communicator *c)
+{
+    pthread_cond_destroy(&c->progress);
+    pthread_cond_destroy(&c->work);
+    pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->abort_lock);
+    free(c);
+}
+
+static bool can_be_woken(const ddp_communicator *c) { return (c->ops->caps & DDP_CAP_ABORT) != 0; }
+
+/* `lock` held. Waits until the thread has ended, which is bounded as a collective is; after a failure of the run it must be
+ * quick. */
+static bool wait_ended(ddp_communicator *c)
+{
+    int64_t limit = ddp_now_ns() + c->step_timeout_ns, grace_ms = can_be_woken(c) ? DDP_END_GRACE_MS : DDP_STUCK_MS;
+    bool failed = false;
+
+    while (!c->ended) {
+        if (c->run_failed && !failed) limit = DDP_MIN_OF(limit, ddp_now_ns() + grace_ms * 1000000);
+        failed = c->run_failed;
+        if (!wait_progress(c, limit)) break;
+    }
+    return c->ended;
+}
+
+/* Closing hangs though all went well: that is a failure of the run, which is given the usual moment to end it. */
+static void close_timed_out(ddp_communicator *c)
+{
+    char text[256];
+
+    (void)snprintf(text, sizeof(text),
+                   "backend \"%s\" did not close within %g s on rank %d; all steps are done, and what was saved is "
+                   "whole. Look at the library's own log, or raise [group] step_timeout",
+                   c->loaded->name, (double)c->step_timeout_ns * 1e-9, c->rank);
+    ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, text);
+    pthread_mutex_lock(&c->lock);
+    (void)wait_ended(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left behind; *c is
+ * its own from the moment that it is told so, and freed if it ever returns. */
+static bool end(ddp_communicator *c)
+{
+    ddp_group *group = c->group;
+    bool ended, hangs, stuck = !can_be_woken(c);
+
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    if (c->idle) pthread_cond_signal(&c->work);
+    hangs = !wait_ended(c) && !c->run_failed;
+    pthread_mutex_unlock(&c->lock);
+    if (hangs) close_timed_out(c);
+    ddp_group_on_failure(group, NULL, NULL); /* from here on only the thread and this function know *c */
+    pthread_mutex_lock(&c->lock);
+    ended = c->ended;
+    c->abandoned = !ended;
+    if (!ended) pthread_detach(c->thread);
+    pthread_mutex_unlock(&c->lock);
+    if (!ended && (hangs || stuck)) ddp_group_expire(group); /* nothing will bring it back */
+    if (!ended) return false;
+    pthread_join(c->thread, NULL);
+    ddp_communicator_destroy(c);
+    return true;
+}
+
+/* Communicators are opened in the same order on all ranks: how many this rank has opened names the next one. */
+static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
+{
+    const ddp_store *count = ddp_group_store(c->group, "communicators", err);
+    char key[32];
+    int64_t n;
+
+    if (count == NULL) return err->status;
+    (void)snprintf(key, sizeof(key), "rank-%d", c->rank);
+    DDP_TRY(count->add(count->ctx, key, 1, &n, err));
+    (void)snprintf(c->name, sizeof(c->name), "communicator-%lld", (long long)n);
+    c->store = ddp_group_store(c->group, c->name, err);
+    return c->store == NULL ? err->status : DDP_OK;
+}
+
+/* `lock` held. What breaks here is often the echo of a rank that has died, which the control plane is about to name: it speaks
+ * first. */
+static ddp_status failed(ddp_communicator *c, ddp_err *err)
+{
+    int64_t limit = ddp_now_ns() + (int64_t)CAUSE_GRACE_MS * 1000000;
+
+    while ((c->cause.status == DDP_ERR_PEER || c->cause.status == DDP_ERR_LIBRARY) && !c->run_failed)
+        if (!wait_progress(c, limit)) break;
+    *err = c->cause;
+    return c->run_failed ? DDP_ERR_ABORTED : err->status;
+}
+
+/* The library waits for ranks that do not answer, and has no limit of its own or does not keep it: that ends the run. */
+static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
+{
+    (void)ddp_fail(
+        err, DDP_ERR_TIMEOUT,
+        "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout), and does "
+        "not say why; where hosts differ, name in [group] interface the network that they share",
+        c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
+    ddp_group_abort(c->group, DDP_EXIT_MEETING, err->msg);
+    return DDP_ERR_ABORTED;
+}
+
+static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
+{
+    ddp_comm_params p;
+    int64_t limit;
+    ddp_status st = DDP_OK;
+    bool late = false;
+
+    ddp_group_comm_params(c->group, c->name, c->store, 0, &p);
+    limit = ddp_now_ns() + (p.connect_timeout_ms + OPEN_GRACE_MS) * 1000000;
+    pthread_mutex_lock(&c->lock);
+    while (!c->opened && !c->run_failed && !late) late = !wait_progress(c, limit);
+    late = late && !c->opened && !c->run_failed;
+    if (c->run_failed)
+        st = DDP_ERR_ABORTED;
+    else if (c->failed != 0)
+        st = failed(c, err);
+    pthread_mutex_unlock(&c->lock);
+    return late ? not_opened(c, p.connect_timeout_ms, err) : st;
+}
+
+ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
+                                 int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+{
+    ddp_communicator *c;
+    ddp_status st;
+
+    DDP_TRY(ddp_backend_check(backend, cuda_device >= 0, err));
+    c = ddp_alloc(sizeof(*c), err);
+    if (c == NULL) return err->status;
+    *c = (ddp_communicator){.group = g,
+                            .loaded = backend,
+                            .ops = backend->ops,
+                            .host = host,
+                            .config = config,
+                            .rank = ddp_group_rank(g),
+                            .cuda_device = cuda_device,
+                            .step_timeout_ns = step_timeout_ms * 1000000};
+    pthread_mutex_init(&c->abort_lock, NULL);
+    pthread_mutex_init(&c->lock, NULL);
+    ddp_cond_init(&c->work);
+    ddp_cond_init(&c->progress);
+    st = choose_name(c, err);
+    if (st != DDP_OK) goto free_communicator;
+    ddp_compose_table(c);
+    ddp_group_on_failure(g, run_failed, c);
+    st = ddp_thread_start(&c->thread, "ddp-queue", ddp_queue_main, c, err);
+    if (st != DDP_OK) goto stop_listening;
+    st = wait_opened(c, err);
+    if (st == DDP_ERR_ABORTED) st = run_has_failed(c, err);
+    if (st != DDP_OK) {
+        if (!end(c)) backend->live++; /* its thread still stands in the plugin, which must stay mapped */
+        return ddp_fail_context(err, "backend \"%s\"", backend->name);
+    }
+    backend->live++;
+    *out = c;
+    return DDP_OK;
+
+stop_listening:
+    ddp_group_on_failure(g, NULL, NULL);
+free_communicator:
+    ddp_communicator_destroy(c);
+    return st;
+}
+
+void ddp_communicator_stay_near(ddp_communicator *c) { ddp_thread_share_processors(c->thread); }
+
+bool ddp_communicator_close(ddp_communicator *c)
+{
+    ddp_loaded *loaded = c->loaded;
+
+    if (!end(c)) return false;
+    loaded->live--;
+    return true;
+}
+
+static ddp_status push(ddp_communicator *c, const ddp_queue_slot *s, uint64_t *ticket, ddp_err *err)
+{
+    ddp_status st = DDP_OK;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->submitted - c->done >= DDP_QUEUE_RING) {
+        st =
+            ddp_fail(err, DDP_ERR_INVALID, "more than %d collectives are pending; wait for some first", DDP_QUEUE_RING);
+    } else {
+        *ticket = ++c->submitted;
+        c->ring[*ticket % DDP_QUEUE_RING] = *s;
+        if (c->idle) pthread_cond_signal(&c->work);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err)
+{
+    if (task->what < DDP_COLL_ALL_REDUCE || task->what >= DDP_COLL_END_)
+        return ddp_fail(err, DDP_ERR_INVALID, "collective %u does not exist", task->what);
+    return push(c, &(ddp_queue_slot){.task = *task}, ticket, err);
+}
+
+/* `lock` held: the step time-out of the running task has passed. */
+static ddp_status timed_out(const ddp_communicator *c, ddp_err *err)
+{
+    uint64_t ticket = c->done + 1;
+    const ddp_queue_slot *s = &c->ring[ticket % DDP_QUEUE_RING];
+
+    (void)ddp_fail(err, DDP_ERR_TIMEOUT,
+                   "%s %llu of %zu bytes on rank %d did not end within %g s: another rank is stuck, or raise [group] "
+                   "step_timeout",
+                   ddp_queue_what(s), (unsigned long long)ticket, ddp_queue_bytes(s), c->rank,
+                   (double)c->step_timeout_ns * 1e-9);
+    err->rank = c->rank;
+    return err->status;
+}
+
+/* `lock` held. The limit runs from the begin of the task that holds up the queue, or from the begin of the wait. */
+static ddp_status wait_ticket(ddp_communicator *c, uint64_t ticket, ddp_err *err)
+{
+    int64_t entered = ddp_now_ns();
+
+    while (c->done < ticket) {
+        int64_t limit = DDP_MAX_OF(c->began_ns, entered) + c->step_timeout_ns;
+
+        if (c->run_failed) return DDP_ERR_ABORTED;
+        if (ddp_now_ns() >= limit) return timed_out(c, err);
+        (void)wait_progress(c, limit);
+    }
+    return c->failed != 0 && c->failed <= ticket ? failed(c, err) : DDP_OK;
+}
+
+ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *err)
+{
+    ddp_status st;
+
+    pthread_mutex_lock(&c->lock);
+    st = wait_ticket(c, ticket, err);
+    pthread_mutex_unlock(&c->lock);
+    if (st == DDP_ERR_TIMEOUT) ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, err->msg);
+    return st == DDP_ERR_ABORTED ? run_has_failed(c, err) : st;
+}
+
+bool ddp_communicator_done(ddp_communicator *c, uint64_t ticket)
+{
+    return atomic_load_explicit(&c->done, memory_order_acquire) >= ticket;
+}
+
+ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err)
+{
+    uint64_t ticket;
+
+    DDP_TRY(ddp_communicator_submit(c, task, &ticket, err));
+    return ddp_communicator_wait(c, ticket, err);
+}
+
+const ddp_hook_group *ddp_communicator_group(ddp_communicator *c) { return &c->table; }
+
+uint64_t ddp_communicator_caps(const ddp_communicator *c) { return c->ops->caps; }
+
+/* Runs a task whose result is an address. */
+static ddp_status get_memory(ddp_communicator *c, const ddp_queue_slot *task, void **out, ddp_err *err)
+{
+    uint64_t ticket;
+
+    DDP_TRY(push(c, task, &ticket, err));
+    DDP_TRY(ddp_communicator_wait(c, ticket, err));
+    if (c->alloc_status != DDP_OK) {
+        *err = c->alloc_err;
+        return err->status;
+    }
+    *out = c->allocated;
+    return DDP_OK;
+}
+
+ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out, ddp_err *err)
+{
+    if ((c->ops->caps & DDP_CAP_MEM_ALLOC) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "backend \"%s\" has no memory of its own", c->loaded->name);
+    return get_memory(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_ALLOC}, .bytes = bytes}, out, err);
+}
+
+ddp_status ddp_communicator_peer(ddp_communicator *c, void *p, uint32_t rank, void **out, ddp_err *err)
+{
+    if ((c->ops->caps & DDP_CAP_MEM_PEER) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "backend \"%s\" cannot show a rank another's memory",
+                        c->loaded->name);
+    return get_memory(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_PEER}, .memory = p, .rank = rank}, out, err);
+}
+
+void ddp_communicator_free(ddp_communicator *c, void *p)
+{
+    uint64_t ticket;
+    ddp_err err = {.status = DDP_OK};
+
+    if (push(c, &(ddp_queue_slot){.task = {.what = DDP_TASK_FREE}, .memory = p}, &ticket, &err) == DDP_OK)
+        (void)ddp_communicator_wait(c, ticket, &err);
+}

@@ -1,0 +1,321 @@
+/* control/rendezvous.c -- how ranks find each other: rank 0 opens the listener; any other rank asks the init plugin where that is,
+ * connects, says hello and waits to be heard, again and again until rendezvous_timeout. All on the thread that joins, before
+ * the control thread takes the sockets over. */
+#include "net/address.h"
+#include "net/nodes.h"
+#include "control/plane.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BACK_OFF_FIRST_MS 10
+#define BACK_OFF_LAST_MS  200
+
+void ddp_rank_list(char *buf, size_t capacity, const bool *missing, int32_t world)
+{
+    int32_t count = 0, listed = 0;
+    size_t used;
+
+    for (int32_t r = 0; r < world; r++) count += missing[r];
+    used = (size_t)snprintf(buf, capacity, count == 1 ? "rank " : "ranks ");
+    for (int32_t r = 0; r < world && listed < 16; r++) {
+        if (!missing[r] || used >= capacity) continue;
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%d", listed == 0 ? "" : ", ", (int)r);
+        listed++;
+    }
+    if (listed < count && used < capacity) (void)snprintf(buf + used, capacity - used, ", ... (%d in all)", (int)count);
+}
+
+/* Ranks share a host when they share a kernel, its network and its processes: "BOOT-ID/NETWORK/PROCESSES". */
+static void host_id(char *buf, size_t capacity)
+{
+    const char *given = getenv("DDPENGINE_HOST_ID");
+    char *boot = NULL;
+    size_t length;
+    struct stat net = {0}, pid = {0};
+    ddp_err err;
+
+    if (given != NULL && given[0] != '\0') {
+        ddp_copy_text(buf, capacity, given);
+        return;
+    }
+    if (ddp_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, &length, &err) == DDP_OK)
+        boot[strcspn(boot, "\n")] = '\0';
+    (void)stat("/proc/self/ns/net", &net);
+    (void)stat("/proc/self/ns/pid", &pid);
+    (void)snprintf(buf, capacity, "%s/%llu/%llu", boot == NULL ? "unknown" : boot, (unsigned long long)net.st_ino,
+                   (unsigned long long)pid.st_ino);
+    free(boot);
+}
+
+void ddp_meet_identify(ddp_group *g)
+{
+    ddp_member *m = &g->members[g->rank];
+    char host[sizeof(m->host)] = "unknown";
+
+    host_id(m->host_id, sizeof(m->host_id));
+    (void)gethostname(host, sizeof(host) - 1);
+    ddp_copy_printable(m->host, sizeof(m->host), host, strlen(host));
+    m->pid = (uint32_t)getpid();
+}
+
+/* What the other ranks connect to, by way of the backend: an address of `interface`, of the family by which the ranks meet
+ * where it has one; else the address of the connection to rank 0. */
+static ddp_status choose_address(ddp_group *g, int fd, ddp_err *err)
+{
+    struct sockaddr_storage a;
+    socklen_t length;
+
+    if (g->interface[0] == '\0') {
+        ddp_address_own(fd, false, g->address, sizeof(g->address));
+        return DDP_OK;
+    }
+    if (ddp_interface_address(g->interface, ddp_address_family(fd), &a, &length, err) != DDP_OK)
+        DDP_TRY(ddp_interface_address(g->interface, AF_UNSPEC, &a, &length, err));
+    ddp_address_text((const struct sockaddr *)&a, length, g->address, sizeof(g->address));
+    ddp_log_line(g->log, DDP_LOG_DEBUG, "this rank's address is %s, of interface %s", g->address, g->interface);
+    return DDP_OK;
+}
+
+/* "localhost:1", "127.0.0.1:1", "[::1]:1": nobody means several hosts by that. */
+static bool is_plainly_loopback(const char *endpoint)
+{
+    return strncmp(endpoint, "localhost", 9) == 0 || strspn(endpoint, "0123456789.") == strcspn(endpoint, ":") ||
+           endpoint[0] == '[';
+}
+
+/* Where rank 0 is: a mistake of the configuration, once the endpoint is known. */
+static ddp_status check_auth(const ddp_group_params *p, const char *endpoint, ddp_failure *failure, ddp_err *err)
+{
+    const char *url = p->url == NULL ? "" : p->url;
+
+    if (p->auth_none || p->secret_length > 0 || ddp_endpoint_is_loopback(endpoint)) return DDP_OK;
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "rank 0 at %s%s%s%s is not at a loopback address, and anyone who reaches it could join the run; give all hosts "
+        "the secret_file that ddpengine --gen-secret FILE writes, on a private network write auth = none in [group] to "
+        "accept that, or meet at 127.0.0.1 "
+        "where all ranks are on one host",
+        endpoint, url[0] == '\0' ? "" : " (init_method = ", url, url[0] == '\0' ? "" : ")");
+    failure->exit_code = DDP_EXIT_CONFIG;
+    failure->rank = p->rank;
+    ddp_copy_text(failure->msg, sizeof(failure->msg), err->msg);
+    return err->status;
+}
+
+/* ":29500" -> "192.0.2.7:29500" */
+static ddp_status own_host(const ddp_group *g, char endpoint[DDP_ENDPOINT_MAX], ddp_err *err)
+{
+    char port[8], host[DDP_ENDPOINT_MAX - 16];
+
+    if (endpoint[0] != ':') return DDP_OK;
+    ddp_copy_text(port, sizeof(port), endpoint + 1);
+    DDP_TRY(ddp_own_address(g->interface, host, sizeof(host), err));
+    (void)snprintf(endpoint, DDP_ENDPOINT_MAX, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host, port);
+    return DDP_OK;
+}
+
+ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err)
+{
+    char wanted[DDP_ENDPOINT_MAX] = "";
+
+    if (g->listen_fd >= 0) {
+        (void)fcntl(g->listen_fd, F_SETFL, fcntl(g->listen_fd, F_GETFL) | O_NONBLOCK);
+        (void)fcntl(g->listen_fd, F_SETFD, FD_CLOEXEC);
+        ddp_address_own(g->listen_fd, true, g->endpoint, sizeof(g->endpoint));
+    } else {
+        ddp_status status;
+
+        DDP_TRY(p->init_ops->listen_at(p->init, wanted, err));
+        DDP_TRY(own_host(g, wanted, err));
+        DDP_TRY(check_auth(p, wanted, failure, err));
+        DDP_TRY(ddp_endpoint_listen(wanted, &g->listen_fd, g->endpoint, err));
+        status = p->init_ops->publish == NULL ? DDP_OK : p->init_ops->publish(p->init, g->endpoint, err);
+        if (status != DDP_OK && status != DDP_ERR_UNSUPPORTED) return status;
+    }
+    g->loopback = ddp_address_of_loopback(g->listen_fd);
+    if (g->loopback && p->listen_fd < 0 && !is_plainly_loopback(g->endpoint))
+        ddp_log_line(
+            g->log, DDP_LOG_WARN,
+            "rank 0 listens at %s, and on this host that name stands for a loopback address (/etc/hosts): only "
+            "ranks of this host reach it. Where others take part, correct the entry or write the address in "
+            "init_method",
+            g->endpoint);
+    return choose_address(g, g->listen_fd, err);
+}
+
+/* ---- the other ranks ------------------------------------------------------------------------------------------------ */
+typedef struct search {
+    ddp_group *g;
+    const ddp_group_params *p;
+    int64_t deadline_ns, report_ns;
+    ddp_failure *failure;
+} search;
+
+static const char *where(const search *s) { return s->g->endpoint[0] != '\0' ? s->g->endpoint : s->g->url; }
+
+static void report(search *s, const char *reason)
+{
+    int64_t now = ddp_now_ns();
+
+    if (now < s->report_ns) return;
+    s->report_ns = now + s->g->report_ms * 1000000;
+    ddp_log_line(s->g->log, DDP_LOG_INFO, "still waiting for rank 0 at %s: %s (%.3g s of %.3g s)", where(s), reason,
+                 (double)(now - s->g->began_ns) / 1e9, (double)s->g->timeout_ms / 1e3);
+}
+
+static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
+{
+    const ddp_member *m = &g->members[g->rank];
+    char identity[DDP_IDENTITY_MAX];
+    ddp_text t = {0};
+    ddp_status status;
+
+    ddp_pack_u32(&t, (uint32_t)g->rank);
+    ddp_pack_u32(&t, (uint32_t)g->world);
+    ddp_pack_u32(&t, DDP_ABI);
+    ddp_pack_u32(&t, DDP_BACKEND_ABI);
+    ddp_pack_u32(&t, m->pid);
+    ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
+    ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
+    ddp_pack_bytes(&t, m->host, strlen(m->host));
+    ddp_pack_bytes(&t, g->world_where, strlen(g->world_where));
+    ddp_pack_bytes(&t, identity, ddp_identity_text(&g->identity, identity));
+    status = t.failed ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for the hello to rank 0")
+                      : ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, err);
+    ddp_text_free(&t);
+    DDP_TRY(status);
+    return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->agreement, strlen(g->agreement), err);
+}
+
+/* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. */
+static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
+{
+    ddp_group *g = s->g;
+    ddp_frame f;
+    ddp_status status = ddp_wire_next(w, &f, err);
+
+    if (status == DDP_IN_PROGRESS) return status;
+    if (status == DDP_OK && f.type == DDP_FRAME_HEARD && ddp_wire_trusted(w)) {
+        ddp_unpack u = {.data = f.data, .left = f.length};
+
+        ddp_unpack_text(&u, g->members[0].host, sizeof(g->members[0].host));
+        w->limit =
+            (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
+        return DDP_OK;
+    }
+    if (status == DDP_OK && f.type == DDP_FRAME_FAILURE && ddp_failure_unpack(&f, s->failure))
+        return ddp_fail(err, DDP_ERR_PEER, "%s", s->failure->msg);
+    if (status == DDP_OK) (void)ddp_fail(err, DDP_ERR_DATA, "a frame of type %u", f.type);
+    return ddp_fail_context(err, "what answers at %s is not rank 0 of this run", g->endpoint);
+}
+
+/* The handshake has failed, and rank 0 did not say why in its own words. */
+static ddp_status not_accepted(const search *s, ddp_err *err)
+{
+    (void)ddp_fail_context(err,
+                           "rank 0 at %s does not accept the secret of this rank (%s, fingerprint %s), or something "
+                           "else answers there. Use the same secret_file on all hosts",
+                           s->g->endpoint, s->g->secret_where, s->g->identity.fingerprint);
+    return err->status;
+}
+
+/* Speaks over a new connection until rank 0 has heard. DDP_IN_PROGRESS: worth another attempt, the reason in err. */
+static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
+{
+    DDP_TRY(say_hello(s->g, w, err));
+    for (;;) {
+        struct pollfd p = {.fd = w->fd, .events = POLLIN};
+        int64_t now = ddp_now_ns(), left = DDP_MIN_OF(s->deadline_ns, s->report_ns) - now;
+        ddp_status status;
+
+        if (now >= s->deadline_ns) {
+            (void)ddp_fail(err, DDP_ERR_PEER, "somebody listens there, but does not answer");
+            return DDP_IN_PROGRESS;
+        }
+        report(s, "connected, it does not answer yet");
+        /* an error of sending is left to reading: what the other end said before it closed is still to be read */
+        (void)ddp_wire_flush(w, err);
+        if (ddp_wire_wants_out(w)) p.events |= POLLOUT;
+        (void)poll(&p, 1, left <= 0 ? 0 : (int)DDP_MIN_OF(left / 1000000 + 1, 60000));
+        status = ddp_wire_receive(w, err);
+        if (status == DDP_ERR_PEER) {
+            (void)ddp_fail_context(err, "the connection was closed before rank 0 answered");
+            return DDP_IN_PROGRESS;
+        }
+        if (status == DDP_ERR_DATA) return not_accepted(s, err);
+        if (status == DDP_OK) status = first_frame(s, w, err);
+        if (status != DDP_IN_PROGRESS) return status;
+    }
+}
+
+/* Of an endpoint that no attempt will ever reach: a mistake in this rank's configuration. */
+static ddp_status unreachable(search *s, ddp_err *err)
+{
+    (void)ddp_fail_context(err, "rank 0 is at %s", s->g->endpoint);
+    *s->failure = (ddp_failure){.exit_code = DDP_EXIT_CONFIG, .rank = s->g->rank};
+    ddp_copy_text(s->failure->msg, sizeof(s->failure->msg), err->msg);
+    return err->status;
+}
+
+static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
+{
+    ddp_group *g = s->g;
+    ddp_status status;
+    int fd;
+
+    if (s->p->endpoint == NULL) {
+        char found[DDP_ENDPOINT_MAX] = "";
+
+        err->msg[0] = '\0';
+        status = s->p->init_ops->find(s->p->init, found, err);
+        if (status == DDP_IN_PROGRESS) {
+            g->endpoint[0] = '\0'; /* what it was before holds no longer */
+            if (err->msg[0] == '\0') (void)ddp_fail(err, DDP_ERR_PEER, "it has not been published yet");
+        }
+        if (status != DDP_OK) return status;
+        ddp_copy_text(g->endpoint, sizeof(g->endpoint), found);
+        DDP_TRY(check_auth(s->p, found, s->failure, err));
+    }
+    status = ddp_endpoint_connect_from(g->interface, g->endpoint, s->deadline_ns, &fd, err);
+    if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
+    if (status != DDP_OK) return unreachable(s, err);
+    ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
+    status = g->tls == NULL ? DDP_OK : ddp_wire_secure(out, g->tls, err);
+    if (status == DDP_OK) status = converse(s, out, err);
+    g->loopback = ddp_address_of_loopback(fd);
+    if (status == DDP_OK) status = choose_address(g, fd, err);
+    if (status != DDP_OK) ddp_wire_close(out);
+    return status;
+}
+
+ddp_status ddp_meet_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure, ddp_err *err)
+{
+    search s = {.g = g, .p = p, .failure = failure};
+    int64_t back_off_ms = BACK_OFF_FIRST_MS;
+
+    s.deadline_ns = ddp_deadline_ns(g->began_ns, g->timeout_ms);
+    s.report_ns = g->began_ns + g->report_ms * 1000000;
+    if (p->endpoint != NULL) ddp_copy_text(g->endpoint, sizeof(g->endpoint), p->endpoint);
+    for (;;) {
+        ddp_status status = attempt(&s, out, err);
+        int64_t left = s.deadline_ns - ddp_now_ns();
+
+        if (status != DDP_IN_PROGRESS) return status;
+        report(&s, err->msg);
+        if (left <= back_off_ms * 1000000) break; /* too late for another attempt */
+        left = back_off_ms * 1000000;
+        (void)nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000}, NULL);
+        back_off_ms = DDP_MIN_OF(2 * back_off_ms, BACK_OFF_LAST_MS);
+    }
+    (void)ddp_fail_context(err, "rank 0 was not found at %s within %.3g s (rendezvous_timeout)", where(&s),
+                           (double)g->timeout_ms / 1e3);
+    (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg),
+                   ". Start rank 0 there%s, or correct init_method%s%s%s",
+                   ddp_endpoint_is_loopback(g->endpoint) ? " (a loopback address, so on this host)" : "",
+                   g->url[0] == '\0' ? "" : " (", g->url, g->url[0] == '\0' ? "" : ")");
+    return err->status = DDP_ERR_TIMEOUT;
+}

@@ -1,0 +1,205 @@
+/* graph/ops/attention.c -- rows of attention over packed q, k and v, torch's scaled_dot_product_attention, and its gradient.
+ *
+ * Of head h with d = E / heads features: s = scale q k^T, p = softmax(s) over the keys that the query sees, y = (p * mask) v.
+ * Query t's mask of key s is element ((n * heads + h) * T + t) * T + s of the op's dropout. */
+#include "graph/internal.h"
+#include <math.h>
+#include <string.h>
+
+enum { QKV = 0 };                        /* in */
+enum { Y, LSE };                         /* out */
+enum { DY, GRAD_QKV, GRAD_Y, GRAD_LSE }; /* in of the gradient */
+
+static ddp_status attention_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
+                                  ddp_err *err)
+{
+    const ddp_shape *x = in[QKV];
+    char text[DDP_SHAPE_TEXT];
+    int64_t heads = attrs->attention.heads, e;
+
+    (void)in_count;
+    DDP_TRY(ddp_shape_need(x, DDP_F32, "the input", err));
+    (void)ddp_shape_text(x, text, sizeof(text));
+    if (x->rank != 3 || x->dims[2] % 3 != 0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "input %s: it must be (N, T, 3 E), q, k and v side by side", text);
+    e = x->dims[2] / 3;
+    if (heads < 1 || e % heads != 0)
+        return ddp_fail(err, DDP_ERR_CONFIG, "input %s: its %lld features cannot be split over %lld heads", text,
+                        (long long)e, (long long)heads);
+    if (!isfinite(attrs->attention.scale))
+        return ddp_fail(err, DDP_ERR_CONFIG, "the scale is %g, it must be finite", attrs->attention.scale);
+    DDP_TRY(ddp_dropout_check(attrs->attention.dropout, err));
+    out[Y] = out[LSE] = *x;
+    out[Y].dims[2] = e;
+    out[LSE].dims[1] = heads;
+    out[LSE].dims[2] = x->dims[1];
+    return DDP_OK;
+}
+
+static ddp_status attention_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
+{
+    const int32_t in[] = {dy, node->in[QKV], node->out[Y], node->out[LSE]};
+
+    return ddp_grad_emit_all(c, node, DDP_OP_ATTENTION_GRAD, 4, in, 1, node->in, err);
+}
+
+/* Pairs of a query and a key that it sees, over the batch and the heads. */
+static uint64_t pairs_of(const ddp_node *node, const ddp_value *qkv)
+{
+    uint64_t t = (uint64_t)qkv->dims[1];
+
+    return (uint64_t)qkv->dims[0] * node->attrs.attention.heads *
+           (node->attrs.attention.causal ? t * (t + 1) / 2 : t * t);
+}
+
+static uint64_t head_size(const ddp_node *node, const ddp_value *qkv)
+{
+    return (uint64_t)qkv->dims[2] / 3 / node->attrs.attention.heads;
+}
+
+/* Two products, and per score scale, maximum, subtract, exp, sum. */
+static uint64_t attention_flops(const ddp_node *node, const ddp_value *values)
+{
+    const ddp_value *qkv = &values[node->in[QKV]];
+
+    return pairs_of(node, qkv) * (4 * head_size(node, qkv) + 5);
+}
+
+/* Five products, and per score scale, subtract, exp, subtract, two products. */
+static uint64_t attention_grad_flops(const ddp_node *node, const ddp_value *values)
+{
+    const ddp_value *qkv = &values[node->in[GRAD_QKV]];
+
+    return pairs_of(node, qkv) * (10 * head_size(node, qkv) + 6);
+}
+
+/* ---- references --------------------------------------------------------------------------------------------------------- */
+/* One head of one sample. Row t of q, k, v, and of their gradients, is `wide` after row t - 1. */
+typedef struct head {
+    const ddp_node *node;
+    const ddp_random *random;
+    int64_t length, size, wide, out_wide, number; /* number: n * heads + h */
+    const double *q, *k, *v;
+} head;
+
+static head head_of(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *qkv, int64_t number)
+{
+    int64_t heads = node->attrs.attention.heads, e = qkv->dims[2] / 3;
+    head h = {.node = node,
+              .random = random,
+              .length = qkv->dims[1],
+              .size = e / heads,
+              .wide = 3 * e,
+              .out_wide = e,
+              .number = number};
+
+    h.q = qkv->data + number / heads * h.length * h.wide + number % heads * h.size;
+    h.k = h.q + e;
+    h.v = h.k + e;
+    return h;
+}
+
+static int64_t seen(const head *h, int64_t t) { return h->node->attrs.attention.causal ? t + 1 : h->length; }
+
+static double score(const head *h, int64_t t, int64_t s)
+{
+    double sum = 0.0;
+
+    for (int64_t i = 0; i < h->size; i++) sum += h->q[t * h->wide + i] * h->k[s * h->wide + i];
+    return sum * h->node->attrs.attention.scale;
+}
+
+static double mask(const head *h, int64_t t, int64_t s)
+{
+    double p = h->node->attrs.attention.dropout;
+
+    if (p == 0.0) return 1.0;
+    return ddp_dropout_factor(h->random, h->node->attrs.attention.place,
+                              (uint64_t)((h->number * h->length + t) * h->length + s), p);
+}
+
+static double log_sum_exp(const head *h, int64_t t)
+{
+    double max = score(h, t, 0), sum;
+
+    for (int64_t s = 1; s < seen(h, t); s++) max = fmax(max, score(h, t, s));
+    sum = exp(score(h, t, 0) - max);
+    for (int64_t s = 1; s < seen(h, t); s++) sum += exp(score(h, t, s) - max);
+    return max + log(sum);
+}
+
+static void attention_reference(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *in,
+                                ddp_ref_tensor *out)
+{
+    int64_t heads = node->attrs.attention.heads;
+
+    for (int64_t number = 0; number < in[QKV].dims[0] * heads; number++) {
+        head h = head_of(node, random, &in[QKV], number);
+        double *y = out[Y].data + number / heads * h.length * h.out_wide + number % heads * h.size;
+
+        for (int64_t t = 0; t < h.length; t++, y += h.out_wide) {
+            double lse = log_sum_exp(&h, t);
+
+            if (out[LSE].data != NULL) out[LSE].data[number * h.length + t] = lse;
+            for (int64_t i = 0; i < h.size; i++) y[i] = 0.0;
+            for (int64_t s = 0; s < seen(&h, t); s++) {
+                double p = exp(score(&h, t, s) - lse) * mask(&h, t, s);
+
+                for (int64_t i = 0; i < h.size; i++) y[i] += p * h.v[s * h.wide + i];
+            }
+        }
+    }
+}
+
+/* With p the weights, m their mask: dv = (p m)^T dy, ds = p (m dy v^T - D), D = sum over the row of p m dy v^T = dy . y,
+ * dq = scale ds k, dk = scale ds^T q. */
+static void row_gradient(const head *h, int64_t t, const double *dy, const double *y, double lse, double *dqkv)
+{
+    double d = 0.0, scale = h->node->attrs.attention.scale;
+    double *dq = dqkv, *dk = dqkv + h->out_wide, *dv = dk + h->out_wide;
+
+    for (int64_t i = 0; i < h->size; i++) d += dy[i] * y[i];
+    for (int64_t s = 0; s < seen(h, t); s++) {
+        double p = exp(score(h, t, s) - lse), m = mask(h, t, s), ds, dp = 0.0;
+
+        for (int64_t i = 0; i < h->size; i++) dp += dy[i] * h->v[s * h->wide + i];
+        ds = p * (m * dp - d) * scale;
+        for (int64_t i = 0; i < h->size; i++) {
+            dv[s * h->wide + i] += p * m * dy[i];
+            dq[t * h->wide + i] += ds * h->k[s * h->wide + i];
+            dk[s * h->wide + i] += ds * h->q[t * h->wide + i];
+        }
+    }
+}
+
+static void attention_grad_reference(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *in,
+                                     ddp_ref_tensor *out)
+{
+    int64_t heads = node->attrs.attention.heads;
+
+    memset(out->data, 0, (size_t)out->elements * sizeof(double));
+    for (int64_t number = 0; number < in[GRAD_QKV].dims[0] * heads; number++) {
+        head h = head_of(node, random, &in[GRAD_QKV], number);
+        int64_t at = number / heads * h.length * h.out_wide + number % heads * h.size;
+
+        for (int64_t t = 0; t < h.length; t++, at += h.out_wide)
+            row_gradient(&h, t, in[DY].data + at, in[GRAD_Y].data + at, in[GRAD_LSE].data[number * h.length + t],
+                         out->data + (h.q - in[GRAD_QKV].data));
+    }
+}
+
+const ddp_op_row ddp_row_attention = {.op = DDP_OP_ATTENTION,
+                                      .name = "attention",
+                                      .min_in = 1,
+                                      .max_in = 1,
+                                      .outs = 2,
+                                      .shape = attention_shape,
+                                      .gradient = attention_gradient,
+                                      .flops = attention_flops,
+                                      .reference_random = attention_reference};
+const ddp_op_row ddp_row_attention_grad = {.op = DDP_OP_ATTENTION_GRAD,
+                                           .name = "attention_grad",
+                                           .min_in = 4,
+                                           .max_in = 4,
+                                           .flops = attention_grad_flops,
+                                           .reference_random = attention_grad_reference};

@@ -1,0 +1,29 @@
+/* net/identity.h -- what a rank says of itself before it is trusted: rank, world, a hash of the lines to agree on, and the
+ * fingerprint of its secret. It travels in clear and proves nothing; it lets rank 0 tell a rank of this run that was given
+ * another secret from a stranger, who does not know the lines. */
+#ifndef DDP_IDENTITY_H
+#define DDP_IDENTITY_H
+
+#include "base/base.h"
+
+#define DDP_IDENTITY_MAX     128
+#define DDP_FINGERPRINT_NONE "none"
+
+typedef struct ddp_identity {
+    int32_t rank, world;
+    char lines[33];       /* 32 hex digits; of keys and values, not of places */
+    char fingerprint[17]; /* 16 hex digits, or DDP_FINGERPRINT_NONE; tells nothing of a random secret */
+} ddp_identity;
+
+ddp_status ddp_identity_make(int32_t rank, int32_t world, const char *lines, const void *secret, size_t length,
+                             ddp_identity *out, ddp_err *err);
+/* "ddpengine-1 RANK WORLD LINES FINGERPRINT" */
+size_t ddp_identity_text(const ddp_identity *id, char buf[DDP_IDENTITY_MAX]);
+/* False when the text is none. */
+bool ddp_identity_parse(const void *text, size_t length, ddp_identity *out);
+/* Looks for one among other bytes, such as those of a ClientHello. */
+bool ddp_identity_search(const void *data, size_t length, ddp_identity *out);
+/* The key of the control plane's TLS. */
+ddp_status ddp_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err);
+
+#endif

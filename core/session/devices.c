@@ -1,0 +1,172 @@
+/* session/devices.c -- see devices.h. */
+#include "session/devices.h"
+#include "session/plugins.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* "cpu:1" -> "cpu" and 1 */
+static ddp_status split_device(const char *text, char *name, size_t capacity, uint32_t *ordinal, ddp_err *err)
+{
+    const char *colon = strchr(text, ':');
+    size_t length = colon == NULL ? strlen(text) : (size_t)(colon - text);
+    char *end = NULL;
+    unsigned long n = 0;
+
+    if (colon != NULL) n = strtoul(colon + 1, &end, 10);
+    if (length == 0 || length >= capacity || (colon != NULL && (end == colon + 1 || *end != '\0' || n > 1023)))
+        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device = %s is not a device; write cpu, cuda, cuda:1 or auto",
+                        text);
+    memcpy(name, text, length);
+    name[length] = '\0';
+    *ordinal = (uint32_t)n;
+    return DDP_OK;
+}
+
+static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
+{
+    char name[sizeof(s->device_name)];
+    uint32_t ordinal = 0;
+
+    if (s->device_count == DDP_MAX_DEVICES)
+        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device names more than %d devices", DDP_MAX_DEVICES);
+    DDP_TRY(split_device(text, name, sizeof(name), &ordinal, err));
+    if (strcmp(text, "cuda") == 0) ordinal = (uint32_t)s->launch.local_rank; /* each rank of a host has its own */
+    if (s->device_count == 0) ddp_copy_text(s->device_name, sizeof(s->device_name), name);
+    if (strcmp(name, s->device_name) != 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "[train] device names \"%s\" and \"%s\"; the devices of one process are of one plugin, as in "
+                        "cpu:0, cpu:1",
+                        s->device_name, name);
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (s->ordinals[i] == ordinal)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "[train] device names %s:%u twice; each device is one replica, write for example %s:%u, "
+                            "%s:%u",
+                            name, ordinal, name, ordinal, name, ordinal + 1);
+    s->ordinals[s->device_count++] = ordinal;
+    return DDP_OK;
+}
+
+static ddp_status check_ddp(ddp_session *s, ddp_err *err)
+{
+    if (s->device_count == 1) return DDP_OK;
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[train] device names %u devices, and a rank of parallel = ddp has one; write parallel = dp to train "
+        "a replica on each within one process, or one device and --nproc %u",
+        s->device_count, s->device_count);
+    return ddp_at_key(s, "train", "device", err);
+}
+
+/* A hook stands between ranks that send their gradients. */
+static ddp_status check_hook(ddp_session *s, ddp_err *err)
+{
+    if (s->config->hook[0] == '\0' || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
+    (void)ddp_fail(err, DDP_ERR_CONFIG,
+                   "[hook] plugin = %s compresses what ranks send each other, and within one process nothing is sent; "
+                   "leave it out, or write [train] parallel = ddp",
+                   s->config->hook);
+    return ddp_at_key(s, "hook", "plugin", err);
+}
+
+/* What dp and model have in common. */
+static ddp_status check_several(ddp_session *s, const char *mode, const char *does, ddp_err *err)
+{
+    if (s->launch.world > 1) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "[train] parallel = %s is one process with several devices, but there are %d ranks (%s); start "
+                       "one, or write parallel = ddp",
+                       mode, s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
+        return ddp_at_key(s, "train", "parallel", err);
+    }
+    if (s->device_count > 1) return check_hook(s, err);
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[train] parallel = %s %s each of several devices, but device = %s is one; write for example device = "
+        "%s:0, %s:1, or parallel = ddp",
+        mode, does, s->device_text, s->device_name, s->device_name);
+    return ddp_at_key(s, "train", "parallel", err);
+}
+
+static ddp_status use_devices(ddp_session *s, ddp_err *err)
+{
+    switch (s->config->train->parallel) {
+    case DDP_PARALLEL_DP:
+        DDP_TRY(check_several(s, "dp", "trains a replica on", err));
+        s->replicas = s->device_count;
+        return DDP_OK;
+    case DDP_PARALLEL_MODEL:
+        if (s->launch.purpose != DDP_TO_TRAIN) return DDP_OK; /* the whole model on the first one */
+        DDP_TRY(check_several(s, "model", "puts layers on", err));
+        if (s->launch.profile)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "--profile measures one device, and [train] parallel = model has %u; add --set "
+                            "train.parallel=ddp --set train.device=%s:%u to measure the model on one",
+                            s->device_count, s->device_name, s->ordinals[0]);
+        s->stages = s->device_count;
+        return DDP_OK;
+    default: return check_ddp(s, err);
+    }
+}
+
+bool ddp_session_device_is_auto(const ddp_session *s)
+{
+    const ddp_list *list = &s->config->train->device;
+
+    return list->count == 1 && strcmp(((const char *const *)list->items)[0], "auto") == 0;
+}
+
+ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *err)
+{
+    const ddp_list *list = &s->config->train->device;
+    const char *const *items = found != NULL ? &found : list->items;
+
+    s->phase = DDP_EXIT_CONFIG;
+    s->device_text = ddp_settings_find(&s->config->settings, "train", "device")->value;
+    s->device_count = 0;
+    s->replicas = s->stages = 1;
+    for (size_t i = 0; i < list->count; i++)
+        if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
+    if (found != NULL || strcmp(s->device_text, "cuda") == 0) {
+        bool numbered = strcmp(s->device_name, "cuda") == 0;
+
+        (void)snprintf(s->device_found, sizeof(s->device_found), numbered ? "%s:%u" : "%s", s->device_name,
+                       s->ordinals[0]);
+        s->device_text = s->device_found;
+    }
+    if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */
+    return use_devices(s, err);
+}
+
+ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
+{
+    uint32_t places = ddp_graph_places(s->graph);
+
+    if (s->stages == 1) return DDP_OK;
+    s->phase = DDP_EXIT_CONFIG;
+    if (places == 0) {
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that "
+            "can have an option place, as [model.gpt2] has: place = 0:0, 2:1",
+            s->model->desc.name);
+        return ddp_at_key(s, "train", "parallel", err);
+    }
+    if (places > s->stages) {
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] device = %s has devices 0 to %u, and model \"%s\" places a layer on device %u; name one "
+            "more, or change place",
+            s->device_text, s->stages - 1, s->model->desc.name, places - 1);
+        return ddp_at_key(s, "train", "device", err);
+    }
+    for (uint32_t i = 0; i < s->stages; i++) {
+        if (ddp_graph_place_trains(s->graph, i)) continue;
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "[train] device = %s: model \"%s\" places no layer on device %u (%s:%u); name fewer devices, or "
+                       "give it layers with place",
+                       s->device_text, s->model->desc.name, i, s->device_name, s->ordinals[i]);
+        return ddp_at_key(s, "train", "device", err);
+    }
+    return DDP_OK;
+}

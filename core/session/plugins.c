@@ -1,0 +1,316 @@
+/* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use. Each step
+ * sets the phase, which is the exit code if it fails. */
+#include "train/reduce/hook.h"
+#include "session/plugins.h"
+#include "base/sys.h"
+#include "control/group.h"
+#include "session/devices.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- plugins and their options ---------------------------------------------------------------------------------------- */
+ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
+{
+    const ddp_setting *t = ddp_settings_find(&s->config->settings, section, key);
+
+    if (t == NULL || strcmp(t->where, "default") == 0) return err->status;
+    return ddp_fail_context(err, "%s", t->where);
+}
+
+/* The same for the key that names a plugin. */
+static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
+{
+    switch (kind) {
+    case DDP_KIND_BACKEND: return ddp_at_key(s, "group", "backend", err);
+    case DDP_KIND_INIT: return ddp_at_key(s, "group", "init_method", err);
+    case DDP_KIND_DEVICE: return ddp_at_key(s, "train", "device", err);
+    default: return ddp_at_key(s, section_kind, "plugin", err);
+    }
+}
+
+static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, const char *section_kind,
+                              ddp_loaded **out, const void **config, ddp_err *err)
+{
+    char section[128];
+    ddp_loaded *p;
+
+    s->phase = DDP_EXIT_PLUGIN;
+    if (ddp_registry_load(s->registry, kind, name, &p, err) != DDP_OK) return at_choice(s, kind, section_kind, err);
+    s->phase = DDP_EXIT_CONFIG;
+    (void)snprintf(section, sizeof(section), "%s.%s", section_kind, p->desc.name);
+    DDP_TRY(ddp_config_plugin(s->config, section, &p->desc, config, err));
+    *out = p;
+    return DDP_OK;
+}
+
+/* ---- the backend ---------------------------------------------------------------------------------------------------------- */
+static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
+{
+    ddp_candidate *b = &s->backends[s->backend_count];
+
+    DDP_TRY(load_plugin(s, DDP_KIND_BACKEND, name, "backend", &b->plugin, &b->config, err));
+    b->name = b->plugin->desc.name;
+    s->backend_count++;
+    return DDP_OK;
+}
+
+/* `auto`: where the ranks are known to share a host, shared memory; where that shows when they have met, that or TCP. */
+static ddp_status load_backends(ddp_session *s, ddp_err *err)
+{
+    const char *name = s->config->group->backend;
+    bool automatic = strcmp(name, "auto") == 0, cuda = strcmp(s->device_name, "cuda") == 0;
+    bool one_host = s->launch.introduced || s->launch.world == 1;
+
+    cuda = cuda && s->launch.world > 1; /* one rank has nothing to send */
+    DDP_TRY(load_backend(s, !automatic ? name : cuda ? "nccl" : "shm", err));
+    if (automatic && !cuda && !one_host) DDP_TRY(load_backend(s, "gloo-tcp", err));
+    if (s->backend_count == 1) s->backend = &s->backends[0];
+    return DDP_OK;
+}
+
+/* Whether this process could take part at all, before it meets anybody; then whether training can do with the backend. */
+static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t ordinal, ddp_err *err)
+{
+    const ddp_backend_ops *ops = b->plugin->ops;
+    const ddp_comm_params p = {.struct_size = sizeof(p),
+                               .rank = (uint32_t)s->launch.rank,
+                               .world_size = (uint32_t)s->launch.world,
+                               .interface = s->config->group->interface,
+                               .device_ordinal = strcmp(s->device_name, "cuda") == 0 ? (int32_t)ordinal : -1};
+
+    if (!(s->launch.planning && ops->launcher != NULL) && /* it has not started what is only planned */
+        ops->check(&s->host, b->config, &p, err) != DDP_OK) {
+        s->phase = err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_PLUGIN;
+        (void)ddp_fail_context(err, "backend \"%s\"", b->name);
+        return at_choice(s, DDP_KIND_BACKEND, "backend", err);
+    }
+    s->phase = DDP_EXIT_PLUGIN;
+    return ddp_backend_check(b->plugin, strcmp(s->device_name, "cuda") == 0, err);
+}
+
+/* Rank and world are known, no device is loaded. Where shared memory cannot do what is asked, `auto` goes on without it. */
+static ddp_status check_backends(ddp_session *s, uint32_t ordinal, ddp_err *err)
+{
+    bool automatic = strcmp(s->config->group->backend, "auto") == 0 && strcmp(s->device_name, "cuda") != 0;
+    ddp_status st = check_backend(s, &s->backends[0], ordinal, err);
+
+    if (st == DDP_ERR_UNSUPPORTED && automatic) {
+        if (s->backend_count == 1) DDP_TRY(load_backend(s, "gloo-tcp", err));
+        s->backends[0] = s->backends[1];
+        s->backend_count = 1;
+        s->backend = &s->backends[0];
+        st = check_backend(s, s->backend, ordinal, err);
+    }
+    for (uint32_t i = 1; st == DDP_OK && i < s->backend_count; i++)
+        st = check_backend(s, &s->backends[i], ordinal, err);
+    return st;
+}
+
+void ddp_session_choose_backend(ddp_session *s, bool one_host)
+{
+    if (s->backend == NULL) s->backend = &s->backends[one_host ? 0 : 1];
+}
+
+const char *ddp_session_backend_name(const ddp_session *s)
+{
+    return s->backend != NULL ? s->backend->name : "shm or gloo-tcp";
+}
+
+/* Where the init method knows who this process is, it must be who it was started as. */
+static ddp_status check_identity(const ddp_session *s, ddp_err *err)
+{
+    const ddp_launch *l = &s->launch;
+    int32_t rank = -1, world = -1;
+
+    DDP_TRY(s->init_ops->identity(s->init_handle, &rank, &world, err));
+    if (rank >= 0 && rank != l->rank)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "init_method = %s says that this is rank %d, but it was started as rank %d (%s)", l->url, rank,
+                        l->rank, l->rank_where);
+    if (world >= 0 && world != l->world)
+        return ddp_fail(err, DDP_ERR_CONFIG, "init_method = %s says that there are %d ranks, but world_size is %d (%s)",
+                        l->url, world, l->world, l->world_where);
+    return DDP_OK;
+}
+
+static ddp_status load_init(ddp_session *s, ddp_err *err)
+{
+    const char *url = s->launch.url;
+    char scheme[32];
+    size_t length = strcspn(url, ":");
+
+    s->phase = DDP_EXIT_CONFIG;
+    ddp_copy_text(s->url, sizeof(s->url), url);
+    if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
+    if (url[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "[group] init_method is not set, so the ranks cannot find each other; write for example "
+                        "init_method = tcp://127.0.0.1:29500, or start all ranks of one host with --nproc %d",
+                        s->launch.world);
+    if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
+                       url);
+        return ddp_at_key(s, "group", "init_method", err);
+    }
+    memcpy(scheme, url, length);
+    scheme[length] = '\0';
+    DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init, &s->init_config, err));
+    s->init_ops = s->init->ops;
+    s->phase = DDP_EXIT_CONFIG;
+    if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
+        return ddp_at_key(s, "group", "init_method", err);
+    s->init->live++;
+    return check_identity(s, err);
+}
+
+/* Of the datasets those that are read, or whose fields the model is built on. */
+static ddp_status load_sources(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
+{
+    const ddp_config *c = s->config;
+    ddp_purpose purpose = s->launch.purpose;
+
+    if (purpose != DDP_TO_EVALUATE)
+        DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->data, "data", &s->train.plugin, &pc->data, err));
+    if (purpose == DDP_TO_TRAIN)
+        DDP_TRY(load_plugin(s, DDP_KIND_SAMPLER, c->sampler, "sampler", &s->train.sampler_plugin, &pc->sampler, err));
+    s->phase = DDP_EXIT_CONFIG;
+    if (purpose == DDP_TO_EVALUATE && c->eval[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "[eval] plugin is not set, so there is nothing to evaluate on; write the dataset as in [data]");
+    if (purpose == DDP_TO_GENERATE || c->eval[0] == '\0') return DDP_OK;
+    DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->eval, "eval", &s->eval.plugin, &pc->eval, err));
+    if (s->train.sampler_plugin != NULL && strcmp(c->sampler, "sequential") == 0) { /* one plugin, one set of options */
+        s->eval.sampler_plugin = s->train.sampler_plugin;
+        pc->eval_sampler = pc->sampler;
+        return DDP_OK;
+    }
+    return load_plugin(s, DDP_KIND_SAMPLER, "sequential", "sampler", &s->eval.sampler_plugin, &pc->eval_sampler, err);
+}
+
+/* Of training alone. */
+static ddp_status load_hook(ddp_session *s, ddp_err *err)
+{
+    if (s->config->hook[0] == '\0' || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
+    DDP_TRY(load_plugin(s, DDP_KIND_HOOK, s->config->hook, "hook", &s->hook, &s->hook_config, err));
+    s->phase = DDP_EXIT_CONFIG;
+    for (uint32_t i = 0; i < s->backend_count; i++)
+        if (ddp_hook_check(s->hook, s->backends[i].plugin, err) != DDP_OK)
+            return at_choice(s, DDP_KIND_HOOK, "hook", err);
+    return DDP_OK;
+}
+
+/* [train] device = auto: CUDA's where one is to be had. */
+static ddp_status choose_device(ddp_session *s, const char **found, ddp_err *err)
+{
+    ddp_err why = {.status = DDP_OK};
+    const void *config;
+    ddp_loaded *p;
+
+    *found = "cpu";
+    if (ddp_registry_load(s->registry, DDP_KIND_DEVICE, "cuda", &p, &why) == DDP_OK) {
+        DDP_TRY(ddp_config_plugin(s->config, "device.cuda", &p->desc, &config, err));
+        if (((const ddp_device_ops *)p->ops)->check(&s->host, config, (uint32_t)s->launch.local_rank, &why) == DDP_OK)
+            *found = "cuda";
+    }
+    if (s->launch.local_rank == 0)
+        ddp_log_line(s->log, DDP_LOG_INFO, "device = auto: %s%s%s", *found, why.msg[0] != '\0' ? ", for " : "",
+                     why.msg);
+    return DDP_OK;
+}
+
+static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
+{
+    ddp_config *c = s->config;
+    const char *found = NULL;
+
+    s->phase = DDP_EXIT_CONFIG;
+    if (c->group->interface[0] != '\0' &&
+        ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
+        return ddp_at_key(s, "group", "interface", err);
+    DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
+    if (ddp_session_device_is_auto(s)) DDP_TRY(choose_device(s, &found, err));
+    DDP_TRY(ddp_session_find_devices(s, found, err));
+    if (s->launch.purpose != DDP_TO_GENERATE) {
+        DDP_TRY(load_backends(s, err));
+        DDP_TRY(load_init(s, err));
+        DDP_TRY(check_backends(s, s->ordinals[0], err));
+    }
+    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
+    s->device_ops = s->device_plugin->ops;
+    DDP_TRY(load_hook(s, err));
+    DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
+    return load_sources(s, pc, err);
+}
+
+/* ---- what the run does not use -------------------------------------------------------------------------------------------- */
+/* "data.idx" -> kind dataset, "idx" */
+static uint32_t kind_of_section(const char *section, const char **name)
+{
+    size_t length = strcspn(section, ".");
+
+    *name = section + length + 1;
+    if (strncmp(section, "data.", 5) == 0 || strncmp(section, "eval.", 5) == 0) return DDP_KIND_DATASET;
+    for (uint32_t kind = DDP_KIND_BACKEND; ddp_kind_name(kind) != NULL; kind++)
+        if (strlen(ddp_kind_name(kind)) == length && strncmp(section, ddp_kind_name(kind), length) == 0) return kind;
+    return 0;
+}
+
+static int check_unused(ddp_session *s, const char *section, ddp_err *err)
+{
+    const char *name;
+    uint32_t kind = kind_of_section(section, &name);
+    const void *config;
+    ddp_loaded *p;
+
+    if (ddp_registry_load(s->registry, kind, name, &p, err) != DDP_OK) {
+        (void)ddp_fail_context(err, "%s: [%s]", ddp_ini_section_where(s->config->ini, section), section);
+        return DDP_EXIT_PLUGIN;
+    }
+    return ddp_config_plugin(s->config, section, &p->desc, &config, err) == DDP_OK ? DDP_EXIT_OK : DDP_EXIT_CONFIG;
+}
+
+int ddp_session_check_unused(ddp_session *s, ddp_text *out)
+{
+    int first = DDP_EXIT_OK;
+
+    for (const char *section = NULL; (section = ddp_config_unused_section(s->config, section)) != NULL;) {
+        ddp_err err = {0};
+        int code = check_unused(s, section, &err);
+
+        if (code == DDP_EXIT_OK)
+            ddp_text_printf(out, "not used    [%s] (%s): in order\n", section,
+                            ddp_ini_section_where(s->config->ini, section));
+        else
+            ddp_log_line(s->log, DDP_LOG_ERROR, "%s", err.msg);
+        if (first == DDP_EXIT_OK) first = code;
+    }
+    return first;
+}
+
+/* One line each, of the first rank on this host: they mostly share the file. */
+static void warn_deprecated(const ddp_session *s)
+{
+    const ddp_settings *all = &s->config->settings;
+
+    for (size_t i = 0; i < all->count && s->launch.local_rank == 0; i++) {
+        const ddp_setting *t = &all->items[i];
+
+        if ((t->option->flags & DDP_OPT_F_DEPRECATED) != 0)
+            ddp_log_line(s->log, DDP_LOG_WARN, "%s: [%s] %s is deprecated: %s", t->where, t->section, t->key,
+                         t->option->doc);
+    }
+}
+
+ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
+{
+    DDP_TRY(load_all(s, pc, err));
+    warn_deprecated(s);
+    return DDP_OK;
+}
+
+ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err)
+{
+    ddp_plugin_configs pc = {0};
+
+    return ddp_plugins_load(s, &pc, err);
+}

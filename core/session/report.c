@@ -1,0 +1,180 @@
+/* session/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree on. */
+#include "session/affinity.h"
+#include <inttypes.h>
+
+static void shape_text(uint32_t rank, const int64_t *dims, char *buf, size_t capacity)
+{
+    size_t used = 0;
+
+    buf[0] = '\0';
+    for (uint32_t i = 0; i < rank && used < capacity; i++)
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? "" : "x", dims[i]);
+    if (rank == 0) (void)snprintf(buf, capacity, "scalar");
+}
+
+/* ---- agreement -------------------------------------------------------------------------------------------------------- */
+static void source_lines(const ddp_source *src, const char *section, ddp_text *out)
+{
+    ddp_text_printf(out, "%s.length = %" PRIu64 "\tdataset %s\n", section, src->length, src->plugin->desc.name);
+    ddp_text_printf(out, "%s.fingerprint = %016" PRIx64 "\tcontent of dataset %s\n", section,
+                    src->ops->fingerprint(src->dataset), src->plugin->desc.name);
+}
+
+void ddp_session_agreement(const ddp_session *s, ddp_text *out)
+{
+    char shape[128];
+
+    ddp_settings_agreement(&s->config->settings, out);
+    ddp_text_printf(out, "train.global_batch (resolved) = %" PRId64 "\tbatch_size x accumulate x world_size\n",
+                    s->batches.global_batch);
+    if (s->train.plugin != NULL) source_lines(&s->train, "data", out);
+    if (s->eval.plugin != NULL) source_lines(&s->eval, "eval", out);
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "parameter %s = %s\tmodel %s\n", s->params[i].name, shape, s->model->desc.name);
+    }
+    for (uint32_t i = 0; i < s->buffer_count; i++) {
+        shape_text(s->buffers[i].rank, s->buffers[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->buffers[i].name, ddp_dtype_name(s->buffers[i].dtype),
+                        shape, s->model->desc.name);
+    }
+    for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->layout->bucket_count; i++)
+        ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
+                        s->model->desc.name);
+    /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */
+    if (s->train.sampler_plugin == NULL) return;
+    ddp_text_printf(out, "micro-batches an epoch = %" PRIu64 "\tsampler %s\n", s->batches_per_epoch,
+                    s->train.sampler_plugin->desc.name);
+}
+
+uint32_t ddp_optimizer_states(const ddp_config *c)
+{
+    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return c->optimizer->momentum != 0.0 ? 1 : 0;
+    return 2;
+}
+
+/* ---- the plan ----------------------------------------------------------------------------------------------------------- */
+static void report_params(const ddp_session *s, ddp_text *out)
+{
+    char shape[128], a[32], b[32];
+
+    ddp_text_printf(out, "parameters            %s in %u tensors, %s\n",
+                    ddp_format_count(s->param_elements, a, sizeof(a)), s->param_count,
+                    ddp_format_bytes(s->param_elements * 4, b, sizeof(b)));
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "  %-28s %-16s %12s%s\n", s->params[i].name, shape,
+                        ddp_format_count(s->params[i].elements, a, sizeof(a)), s->params[i].frozen ? "  frozen" : "");
+    }
+    if (s->buffer_count > 0)
+        ddp_text_printf(out, "buffers               %u tensors, %s\n", s->buffer_count,
+                        ddp_format_bytes(s->buffer_elements * 4, b, sizeof(b)));
+}
+
+static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    const ddp_layout *l = s->layout;
+    char a[32];
+
+    ddp_text_printf(out, "buckets               %u, in the order in which they are reduced\n", l->bucket_count);
+    for (uint32_t i = 0; i < l->bucket_count; i++) {
+        const ddp_bucket *b = &l->buckets[i];
+
+        ddp_text_printf(out, "  %-3u %12s  complete after kernel %u of %u: %s", i,
+                        ddp_format_bytes(b->count * 4, a, sizeof(a)), v->planned->bucket_ready[i],
+                        v->lowered->kernel_count, s->params[l->order[b->first_param]].name);
+        if (b->param_count > 1)
+            ddp_text_printf(out, " .. %s", s->params[l->order[b->first_param + b->param_count - 1]].name);
+        if (b->rows > 0)
+            ddp_text_printf(out, ", rows %" PRId64 " to %" PRId64, b->first_row, b->first_row + b->rows - 1);
+        ddp_text_printf(out, "\n");
+    }
+}
+
+static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    uint64_t params = s->layout->param_elements * 4, grads = ddp_session_grad_elements(s) * 4;
+    uint64_t parts = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : s->replicas;
+    uint64_t states = ddp_optimizer_states(s->config) * s->layout->elements * 4 / parts;
+    char a[32], b[32], c[32], d[32], e[32];
+
+    ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
+                    s->replicas > 1 ? "replica" : "rank", ddp_format_bytes(params, a, sizeof(a)),
+                    ddp_format_bytes(grads, b, sizeof(b)), ddp_format_bytes(states, c, sizeof(c)),
+                    ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
+                    ddp_format_bytes(params + grads + states + s->arena_bytes, e, sizeof(e)));
+    ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
+                    ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
+                    v->lowered->kernels[v->planned->peak_kernel].name);
+}
+
+/* With parallel = model. The lines of kernels and memory are of the whole model on one device. */
+static void report_stages(const ddp_session *s, const ddp_variant *v, ddp_text *out)
+{
+    char a[32];
+
+    for (uint32_t g = 0; v->stages != NULL && g < v->stages->count; g++) {
+        const ddp_program *p = v->stages->programs[g];
+        uint64_t sends = 0;
+
+        for (uint32_t i = 0; i < v->stages->crossing_count; i++)
+            if (v->stages->crossings[i].from == g) sends += v->stages->crossings[i].bytes;
+        ddp_text_printf(out, "  stage %-3u           %s:%u, %u operations, %.3f GFLOP, sends %s a micro-batch\n", g,
+                        s->device_name, s->ordinals[g], p->node_count, (double)ddp_program_flops(p) * 1e-9,
+                        ddp_format_bytes(sends, a, sizeof(a)));
+    }
+}
+
+static void report_kernels(const ddp_variant *v, ddp_text *out)
+{
+    ddp_text_printf(out, "kernels               %u for %u operations\n", v->lowered->kernel_count,
+                    v->program->node_count);
+    for (uint32_t i = 0; i < v->lowered->kernel_count; i++) {
+        const ddp_kernel *k = &v->lowered->kernels[i];
+        const char *layer = k->node_count > 0 ? v->program->nodes[k->nodes[0]].name : "";
+
+        ddp_text_printf(out, "  %-3u %-36s %s\n", i, k->name, layer);
+    }
+}
+
+static void report_images(const char *section, const ddp_source *src, ddp_text *out)
+{
+    if (src->transform == NULL) return;
+    ddp_text_printf(out, "images of [%s]      ", section);
+    ddp_transform_describe(src->transform, out);
+    ddp_text_printf(out, "\n");
+}
+
+void ddp_session_report(const ddp_session *s, ddp_text *out)
+{
+    const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
+    char a[32];
+
+    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name, s->device_text,
+                    s->device_info.name, s->device_info.library, s->threads, s->threads == 1 ? "" : "s");
+    ddp_session_pin_text(s, out);
+    ddp_text_printf(out, "\n");
+    ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
+                    ddp_session_backend_name(s));
+    if (s->replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->replicas, s->device_text);
+    if (s->stages > 1) ddp_text_printf(out, ", %u stages on %s", s->stages, s->device_text);
+    if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
+    if (s->hook != NULL) ddp_text_printf(out, ", hook %s", s->hook->desc.name);
+    ddp_text_printf(out, "\n");
+    ddp_text_printf(out,
+                    "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64 " x %" PRIu64
+                    " %s = %" PRId64 ", %" PRIu64 " steps an epoch\n",
+                    s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
+                    s->batches.accumulate, ddp_session_parts(s), s->replicas > 1 ? "replicas" : "ranks",
+                    s->batches.global_batch, s->steps_per_epoch);
+    report_stages(s, v, out);
+    report_images("data", &s->train, out);
+    report_images("eval", &s->eval, out);
+    report_params(s, out);
+    report_buckets(s, v, out);
+    report_memory(s, v, out);
+    ddp_text_printf(out, "a step, batch %-7" PRId64 " %.3f GFLOP, %s read and written if nothing were fused\n",
+                    v->batch, (double)ddp_program_flops(v->program) * 1e-9,
+                    ddp_format_bytes(ddp_program_bytes(v->program), a, sizeof(a)));
+    report_kernels(v, out);
+}

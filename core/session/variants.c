@@ -1,0 +1,91 @@
+/* session/variants.c -- the programs of a session, one for each batch size that will occur: made and planned at the start,
+ * compiled when first due. */
+#include "session/session.h"
+
+static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
+{
+    s->phase = DDP_EXIT_CONFIG;
+    if (s->launch.purpose != DDP_TO_GENERATE)
+        DDP_TRY(ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
+    else if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) != DDP_OK)
+        return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
+    s->phase = DDP_EXIT_INTERNAL;
+    if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
+    if (s->stages > 1 && v->training)
+        DDP_TRY(ddp_stages_create(v->program, s->layout, s->stages, s->train.field_count, &v->stages, err));
+    s->phase = DDP_EXIT_PLUGIN;
+    if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
+        return ddp_fail_context(err, "device \"%s\"", s->device_text);
+    s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY(ddp_lowered_check(v->program, v->lowered, err));
+    return ddp_plan_create(v->program, v->lowered, v->training ? s->layout : NULL, &v->planned, err);
+}
+
+static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_err *err)
+{
+    ddp_variant *v = &s->variants[s->variant_count];
+
+    if (batch <= 0 || ddp_session_variant(s, batch, training) != NULL) return DDP_OK;
+    s->variant_count++; /* counted first: free takes what a failed plan has left */
+    v->batch = batch;
+    v->training = training;
+    DDP_TRY(variant_plan(s, v, err));
+    if (v->stages == NULL) s->arena_bytes = DDP_MAX_OF(s->arena_bytes, v->planned->plan.arena_bytes);
+    return DDP_OK;
+}
+
+/* A full batch and what is left at an epoch's end, of which some replicas may get one sample more than others. */
+static ddp_status source_variants(ddp_session *s, uint64_t samples, bool training, ddp_err *err)
+{
+    uint64_t batch = (uint64_t)s->batches.batch_size, left = samples % (batch * s->replicas);
+
+    if (samples >= batch * s->replicas) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
+    DDP_TRY(variant_add(s, (int64_t)((left + s->replicas - 1) / s->replicas), training, err));
+    return variant_add(s, (int64_t)(left / s->replicas), training, err);
+}
+
+ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
+{
+    if (s->launch.purpose == DDP_TO_GENERATE) return variant_add(s, 1, false, err);
+    DDP_TRY(source_variants(s, s->train.count, true, err));
+    return s->eval.plugin == NULL ? DDP_OK : source_variants(s, s->eval.count, false, err);
+}
+
+uint64_t ddp_session_grad_elements(const ddp_session *s)
+{
+    const ddp_stages *cut = s->variant_count > 0 ? s->variants[0].stages : NULL;
+
+    return cut != NULL ? cut->grad_elements : s->layout->elements;
+}
+
+ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training)
+{
+    for (uint32_t i = 0; i < s->variant_count; i++)
+        if (s->variants[i].batch == batch && s->variants[i].training == training) return &s->variants[i];
+    return NULL;
+}
+
+ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bind, ddp_err *err)
+{
+    if (v->instance != NULL) return DDP_OK;
+    s->phase = DDP_EXIT_PLUGIN;
+    if (v->exec == NULL)
+        DDP_TRY(s->device_ops->compile(s->device, v->program, v->lowered, &v->planned->plan, &v->exec, err));
+    return s->device_ops->instance_create(v->exec, bind, &v->instance, err);
+}
+
+void ddp_variants_free(ddp_session *s)
+{
+    for (uint32_t i = s->variant_count; i-- > 0;) {
+        ddp_variant *v = &s->variants[i];
+
+        if (v->instance != NULL) s->device_ops->instance_free(v->instance);
+        if (v->exec != NULL) s->device_ops->exec_free(v->exec);
+        ddp_plan_free(v->planned);
+        if (v->lowered != NULL) s->device_ops->lowered_free(s->device, v->lowered);
+        ddp_stages_free(v->stages);
+        ddp_program_free(v->program);
+        *v = (ddp_variant){0};
+    }
+    s->variant_count = 0;
+}

@@ -1,0 +1,250 @@
+/* train/local/replicas.c -- see dp.h. */
+#include "train/local/device_group.h"
+#include "train/local/replicas.h"
+#include "train/state/memory.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { JOB_SHARE_ALL = DDP_JOB_OWN, JOB_SHARE_BUFFERS, JOB_MICRO, JOB_EVAL, JOB_HASH };
+
+/* By its thread, for the trainer's after the wait. */
+typedef struct replica {
+    double loss_sum;
+    ddp_sums sums;
+    uint64_t hash;
+} replica;
+
+struct ddp_dp {
+    ddp_trainer *t; /* replica 0 */
+    ddp_crew *crew;
+    replica *replicas;  /* by number */
+    ddp_batch batch;    /* of the job in hand */
+    ddp_loader *loader; /* that it comes from */
+    uint64_t micro;     /* of the step */
+    bool last;
+};
+
+/* ---- on each replica's thread ------------------------------------------------------------------------------------------------- */
+static ddp_status alloc_floats(const ddp_session *s, uint64_t bytes, float **out, ddp_err *err)
+{
+    void *p;
+
+    DDP_TRY(s->device_ops->alloc(s->device, bytes, &p, err));
+    *out = p;
+    return DDP_OK;
+}
+
+static ddp_status open_replica(ddp_member *m, ddp_err *err)
+{
+    ddp_session *s = &m->session;
+    ddp_trainer *t = &m->trainer;
+
+    DDP_TRY(ddp_variants_plan(s, err));
+    s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY(alloc_floats(s, s->layout->param_elements * sizeof(float), &t->params, err));
+    if (s->launch.purpose == DDP_TO_TRAIN)
+        DDP_TRY(alloc_floats(s, s->layout->elements * sizeof(float), &t->grads, err));
+    DDP_TRY(s->device_ops->alloc(s->device, s->arena_bytes, &t->arena, err));
+    DDP_TRY(ddp_trainer_buffers_open(t, err));
+    t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
+                         .arena = t->arena,
+                         .params = t->params,
+                         .grads = t->grads,
+                         .buffers = t->buffers};
+    return DDP_OK;
+}
+
+static void close_replica(ddp_member *m)
+{
+    ddp_session *s = &m->session;
+    void *own[] = {m->trainer.params, m->trainer.grads, m->trainer.buffers, m->trainer.arena};
+
+    ddp_variants_free(s);
+    for (size_t i = 0; i < DDP_COUNT(own); i++)
+        if (own[i] != NULL) s->device_ops->free(s->device, own[i]);
+    free(m->trainer.counts);
+}
+
+static ddp_status share(const ddp_dp *d, ddp_member *m, bool params, ddp_err *err)
+{
+    const ddp_session *s = &m->session;
+
+    if (params)
+        DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params,
+                                    s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+    if (m->trainer.buffers != NULL)
+        DDP_TRY(s->device_ops->copy(s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
+                                    DDP_COPY_ON_DEVICE, err));
+    return s->device_ops->sync(s->device, err);
+}
+
+/* Other devices have written into this one's parameters. */
+static ddp_status see_params(ddp_trainer *t, ddp_err *err)
+{
+    if (!ddp_is_far(t->s)) return DDP_OK;
+    return t->s->device_ops->params_changed(t->s->device, t->params, t->s->layout->param_elements, err);
+}
+
+/* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
+ * each counts by its samples. That is so in the last batch of an epoch at most, whose gradients may be added to others. */
+static ddp_status micro_part(const ddp_dp *d, ddp_trainer *t, double *loss_sum, ddp_err *err)
+{
+    ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
+    uint64_t elements = t->s->layout->extra_offset;
+    bool even = d->batch.count % d->crew->count == 0;
+    double weight = (double)part.count * d->crew->count / (double)d->batch.count;
+
+    if (part.count == 0) {
+        return d->micro == 0 ? ddp_scale_floats(t, t->grads, elements, 0.0, err) : DDP_OK;
+    }
+    if (d->micro == 0) DDP_TRY(see_params(t, err));
+    if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->grads, elements, 1.0 / weight, err));
+    DDP_TRY(ddp_trainer_micro_step(t, &part, d->micro, d->last, loss_sum, err));
+    return even ? DDP_OK : ddp_scale_floats(t, t->grads, elements, weight, err);
+}
+
+static ddp_status eval_part(const ddp_dp *d, ddp_trainer *t, ddp_sums *sums, ddp_err *err)
+{
+    ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
+
+    DDP_TRY(see_params(t, err));
+    return part.count > 0 ? ddp_trainer_eval_batch(t, &part, sums, err) : DDP_OK;
+}
+
+static ddp_status work(void *ctx, ddp_member *m, uint32_t job, ddp_err *err)
+{
+    ddp_dp *d = ctx;
+    replica *r = &d->replicas[m->session.member];
+
+    switch (job) {
+    case DDP_JOB_OPEN: return open_replica(m, err);
+    case DDP_JOB_CLOSE: close_replica(m); return DDP_OK;
+    case JOB_SHARE_ALL: return share(d, m, true, err);
+    case JOB_SHARE_BUFFERS: return share(d, m, false, err);
+    case JOB_MICRO: return micro_part(d, &m->trainer, &r->loss_sum, err);
+    case JOB_EVAL: return eval_part(d, &m->trainer, &r->sums, err);
+    default: return ddp_hash_floats(&m->trainer, m->trainer.params, m->session.layout->extra_offset, &r->hash, err);
+    }
+}
+
+/* ---- on the trainer's thread --------------------------------------------------------------------------------------------------- */
+static ddp_status open_all(ddp_trainer *t, ddp_dp *d, ddp_err *err)
+{
+    d->replicas = ddp_alloc(t->s->replicas * sizeof(*d->replicas), err);
+    if (d->replicas == NULL) return err->status;
+    DDP_TRY(ddp_crew_open(t, "replica", work, d, err));
+    d->crew = t->crew;
+    DDP_TRY(ddp_crew_run(d->crew, DDP_JOB_OPEN, "opening the devices", err));
+    if (t->s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
+    for (uint32_t i = 0; i < d->crew->count; i++)
+        DDP_TRY(ddp_shards_among(d->crew->all, d->crew->count, i, d->crew->count, err));
+    return DDP_OK;
+}
+
+ddp_status ddp_dp_open(ddp_trainer *t, ddp_err *err)
+{
+    ddp_dp *d;
+
+    if (t->s->replicas == 1) return DDP_OK;
+    t->dp = d = ddp_alloc(sizeof(*d), err);
+    if (d == NULL) return err->status;
+    d->t = t;
+    return open_all(t, d, err);
+}
+
+bool ddp_dp_close(ddp_trainer *t)
+{
+    if (t->dp == NULL) return true;
+    if (!ddp_crew_close(t)) return false;
+    free(t->dp->replicas);
+    free(t->dp);
+    t->dp = NULL;
+    return true;
+}
+
+ddp_status ddp_dp_share_all(ddp_trainer *t, ddp_err *err)
+{
+    return t->dp == NULL ? DDP_OK : ddp_crew_run(t->dp->crew, JOB_SHARE_ALL, "parameters of the replicas", err);
+}
+
+ddp_status ddp_dp_share_buffers(ddp_trainer *t, ddp_err *err)
+{
+    if (t->dp == NULL || t->buffers == NULL) return DDP_OK;
+    return ddp_crew_run(t->dp->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
+}
+
+ddp_status ddp_dp_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                             ddp_err *err)
+{
+    ddp_dp *d = t->dp;
+    ddp_status own;
+
+    d->batch = *batch;
+    d->loader = t->loader;
+    d->micro = micro;
+    d->last = last;
+    for (uint32_t i = 1; i < d->crew->count; i++) {
+        d->replicas[i].loss_sum = 0.0;
+        d->crew->all[i]->micro_steps = t->micro_steps; /* of which the random numbers are made */
+    }
+    ddp_crew_start(d->crew, JOB_MICRO);
+    own = micro_part(d, t, loss_sum, err);
+    DDP_TRY(ddp_crew_finish(d->crew, "a micro-step", own, err));
+    for (uint32_t i = 1; i < d->crew->count; i++) *loss_sum += d->replicas[i].loss_sum;
+    return DDP_OK;
+}
+
+ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
+{
+    ddp_dp *d = t->dp;
+    ddp_status own;
+
+    d->batch = *batch;
+    d->loader = t->eval_loader;
+    for (uint32_t i = 1; i < d->crew->count; i++) d->replicas[i].sums = (ddp_sums){0};
+    ddp_crew_start(d->crew, JOB_EVAL);
+    own = eval_part(d, t, sums, err);
+    DDP_TRY(ddp_crew_finish(d->crew, "a batch of the evaluation", own, err));
+    for (uint32_t i = 1; i < d->crew->count; i++) {
+        sums->loss += d->replicas[i].sums.loss;
+        sums->correct += d->replicas[i].sums.correct;
+        sums->samples += d->replicas[i].sums.samples;
+    }
+    return DDP_OK;
+}
+
+static ddp_status diverged(const ddp_dp *d, uint32_t index, ddp_err *err)
+{
+    const ddp_session *s = d->t->s;
+    const char *name = "the padding between parameters";
+
+    for (uint32_t p = s->param_count; p-- > 0;) {
+        uint64_t own, other, at = s->layout->offset[p], count = s->params[p].elements;
+
+        DDP_TRY(ddp_hash_floats(d->t, d->t->params + at, count, &own, err));
+        DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->params + at, count, &other, err));
+        if (own != other) name = s->params[p].name;
+    }
+    d->t->s->phase = DDP_EXIT_DIVERGED;
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
+                    "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an "
+                    "earlier checkpoint",
+                    d->t->step, index, d->crew->members[index].name, name);
+}
+
+ddp_status ddp_dp_check(ddp_trainer *t, ddp_err *err)
+{
+    ddp_dp *d = t->dp;
+    uint64_t own = 0;
+    ddp_status st;
+
+    if (d == NULL) return DDP_OK;
+    ddp_crew_start(d->crew, JOB_HASH);
+    st = ddp_hash_floats(t, t->params, t->s->layout->extra_offset, &own, err);
+    DDP_TRY(ddp_crew_finish(d->crew, "comparison of the replicas", st, err));
+    for (uint32_t i = 1; i < d->crew->count; i++)
+        if (d->replicas[i].hash != own) return diverged(d, i, err);
+    return DDP_OK;
+}

@@ -1,0 +1,32 @@
+/* train/local/replicas.h -- parallel = dp: several devices of one process train replicas of the model, as torch's DataParallel, but with no device
+ * that the others wait for.
+ *
+ * Replica 0 is the trainer itself, on its own thread; each other one has a thread "ddp-replica-N", a device, programs, activations,
+ * parameters, gradients and buffers of its own. The loader gives the samples of all of them together, and each takes its part. The
+ * update is that of shards.c: each replica has a share of the parameters, of which it takes the mean of all gradients and stores
+ * the new values to all. Optimiser states are one arena, of which each replica touches its shares.
+ *
+ * All calls come from the trainer's thread. */
+#ifndef DDP_DP_H
+#define DDP_DP_H
+
+#include "train/trainer.h"
+
+/* Behind the trainer's own memory: sets t->dp, opens the other devices. */
+ddp_status ddp_dp_open(ddp_trainer *t, ddp_err *err);
+/* False where a replica's thread has not come back: it and what it uses are left until the process ends. */
+bool ddp_dp_close(ddp_trainer *t);
+
+/* Replica 0's parameters and buffers to all: at the start. Its buffers alone: before an evaluation, for only its count. */
+ddp_status ddp_dp_share_all(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_dp_share_buffers(ddp_trainer *t, ddp_err *err);
+
+/* ddp_trainer_micro_step and ddp_trainer_eval_batch by all replicas. */
+ddp_status ddp_dp_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                             ddp_err *err);
+ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
+
+/* All replicas' parameters are the same bits; else DDP_EXIT_DIVERGED, with the device and the first parameter. */
+ddp_status ddp_dp_check(ddp_trainer *t, ddp_err *err);
+
+#endif

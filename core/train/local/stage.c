@@ -1,0 +1,312 @@
+/* train/local/stage.c -- one stage of a model on its device: programs, memory, and its side of a step. See pipeline.h. */
+#include "train/local/pipeline.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- opening ---------------------------------------------------------------------------------------------------------------- */
+static const ddp_variant *variants_of(const ddp_stage *g) { return g->pipe->t->s->variants; }
+
+static ddp_status check_sent(const ddp_stage *g, const ddp_stages *cut, const ddp_plan *plan, ddp_err *err)
+{
+    for (uint32_t i = 0; i < cut->crossing_count; i++) {
+        const ddp_crossing *x = &cut->crossings[i];
+
+        if (x->from == g->number && x->sent >= 0 && plan->value_offset[x->sent] == DDP_NO_OFFSET)
+            return ddp_fail(
+                err, DDP_ERR_UNSUPPORTED,
+                "\"%s\" goes from device %u to device %u and is a view of what is not computed there; place "
+                "its layer on device %u too",
+                cut->programs[g->number]->values[x->sent].name, x->from, x->to, x->to);
+    }
+    return DDP_OK;
+}
+
+static ddp_status plan_program(ddp_stage *g, const ddp_stages *cut, ddp_stage_program *p, ddp_err *err)
+{
+    const ddp_program *program = cut->programs[g->number];
+
+    g->s->phase = DDP_EXIT_PLUGIN;
+    DDP_TRY(g->s->device_ops->lower(g->s->device, program, &p->lowered, err));
+    g->s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY(ddp_lowered_check(program, p->lowered, err));
+    DDP_TRY(ddp_plan_create(program, p->lowered, NULL, &p->planned, err));
+    DDP_TRY(ddp_stages_split(cut, g->number, p->lowered, &p->split, err));
+    DDP_TRY(check_sent(g, cut, &p->planned->plan, err));
+    p->instances = ddp_alloc(g->slots * sizeof(ddp_instance *), err);
+    return p->instances == NULL ? err->status : DDP_OK;
+}
+
+static ddp_status allocate(ddp_stage *g, uint64_t arena_bytes, uint32_t inputs, ddp_err *err)
+{
+    const ddp_device_ops *ops = g->s->device_ops;
+
+    g->arenas = ddp_alloc(g->slots * sizeof(void *), err);
+    g->inputs = ddp_alloc(g->slots * sizeof(void **), err);
+    if (g->arenas == NULL || g->inputs == NULL) return err->status;
+    for (uint32_t k = 0; k < g->slots; k++) {
+        DDP_TRY(ops->alloc(g->s->device, arena_bytes, &g->arenas[k], err));
+        g->inputs[k] = ddp_alloc((inputs + 1) * sizeof(void *), err);
+        if (g->inputs[k] == NULL) return err->status;
+    }
+    for (uint32_t i = 0; i < g->pipe->link_count; i++) {
+        ddp_link *l = &g->pipe->links[i];
+        void *memory;
+
+        if (l->to != g->number) continue;
+        DDP_TRY(ops->alloc(g->s->device, l->slots * l->slot_bytes, &memory, err));
+        l->memory = memory;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err)
+{
+    uint64_t arena_bytes = 0;
+    uint32_t inputs = 0;
+
+    for (uint32_t v = 0; v < g->pipe->t->s->variant_count; v++) {
+        const ddp_stages *cut = variants_of(g)[v].stages;
+
+        if (cut == NULL) continue;
+        DDP_TRY(plan_program(g, cut, &g->programs[v], err));
+        arena_bytes = DDP_MAX_OF(arena_bytes, g->programs[v].planned->plan.arena_bytes);
+        inputs = DDP_MAX_OF(inputs, cut->inputs[g->number]);
+    }
+    return allocate(g, arena_bytes, inputs, err);
+}
+
+static void close_program(const ddp_stage *g, ddp_stage_program *p)
+{
+    const ddp_device_ops *ops = g->s->device_ops;
+
+    for (uint32_t k = 0; p->instances != NULL && k < g->slots; k++)
+        if (p->instances[k] != NULL) ops->instance_free(p->instances[k]);
+    free(p->instances);
+    if (p->exec != NULL) ops->exec_free(p->exec);
+    ddp_plan_free(p->planned);
+    if (p->lowered != NULL) ops->lowered_free(g->s->device, p->lowered);
+}
+
+void ddp_stage_close(ddp_stage *g)
+{
+    const ddp_device_ops *ops = g->s->device_ops;
+
+    for (uint32_t v = 0; v < DDP_MAX_VARIANTS; v++) close_program(g, &g->programs[v]);
+    for (uint32_t i = 0; i < g->pipe->link_count; i++)
+        if (g->pipe->links[i].to == g->number && g->pipe->links[i].memory != NULL)
+            ops->free(g->s->device, g->pipe->links[i].memory);
+    for (uint32_t k = 0; k < g->slots; k++) {
+        if (g->arenas != NULL && g->arenas[k] != NULL) ops->free(g->s->device, g->arenas[k]);
+        if (g->inputs != NULL) free(g->inputs[k]);
+    }
+    free(g->arenas);
+    free(g->inputs);
+}
+
+/* ---- what passes between stages --------------------------------------------------------------------------------------------- */
+static int64_t deadline(const ddp_stage *g) { return ddp_now_ns() + g->s->config->group->step_timeout_ms * 1000000; }
+
+/* The words for a wait that has ended badly; none where another stage has failed, whose words count. */
+static ddp_status waited(ddp_stage *g, ddp_status st, const ddp_link *l, uint64_t micro, ddp_err *err)
+{
+    g->cancelled = st == DDP_ERR_ABORTED;
+    if (st == DDP_OK || g->cancelled) return st;
+    g->s->phase = DDP_EXIT_TIMEOUT;
+    return ddp_fail(err, st,
+                    "%s of micro-batch %" PRIu64 ", from stage %u to stage %u: not within [group] step_timeout",
+                    l->from < l->to ? "the activations" : "the gradients", micro, l->from, l->to);
+}
+
+static char *slot_of(const ddp_link *l, uint64_t micro) { return l->memory + micro % l->slots * l->slot_bytes; }
+
+/* Whether the link is one of the stage's in this direction; forward: to a later stage. */
+static bool is_of(const ddp_link *l, uint32_t stage, bool forward)
+{
+    return stage == l->to && (l->from < l->to) == forward;
+}
+
+/* Waits for what earlier stages give (forward), or later ones, and points the inputs at it. */
+static ddp_status receive(ddp_stage *g, const ddp_stages *cut, uint64_t micro, bool forward, ddp_err *err)
+{
+    void **inputs = g->inputs[micro % g->slots];
+
+    for (uint32_t i = 0; i < g->pipe->link_count; i++) {
+        const ddp_link *l = &g->pipe->links[i];
+        char *at;
+
+        if (!is_of(l, g->number, forward)) continue;
+        DDP_TRY(waited(g, ddp_channel_wait(l->channel, micro, deadline(g)), l, micro, err));
+        at = slot_of(l, micro);
+        for (uint32_t k = l->first; k < l->first + l->count; k++) {
+            inputs[cut->crossings[k].input] = at;
+            at += ddp_round_up(cut->crossings[k].bytes, 64);
+        }
+    }
+    return DDP_OK;
+}
+
+static ddp_status send_message(ddp_stage *g, const ddp_link *l, const ddp_stages *cut, const ddp_stage_program *p,
+                               uint64_t micro, ddp_err *err)
+{
+    uint32_t slot = (uint32_t)(micro % g->slots);
+    char *to = slot_of(l, micro);
+
+    for (uint32_t k = l->first; k < l->first + l->count; k++) {
+        const ddp_crossing *x = &cut->crossings[k];
+        const void *from =
+            x->sent < 0 ? g->inputs[slot][x->field] : (char *)g->arenas[slot] + p->planned->plan.value_offset[x->sent];
+
+        DDP_TRY(g->s->device_ops->copy(g->s->device, to, from, x->bytes, DDP_COPY_ON_DEVICE, err));
+        to += ddp_round_up(x->bytes, 64);
+    }
+    DDP_TRY(g->s->device_ops->sync(g->s->device, err));
+    ddp_channel_send(l->channel);
+    return DDP_OK;
+}
+
+static ddp_status send_all(ddp_stage *g, const ddp_stages *cut, const ddp_stage_program *p, uint64_t micro,
+                           bool forward, ddp_err *err)
+{
+    for (uint32_t i = 0; i < g->pipe->link_count; i++) {
+        const ddp_link *l = &g->pipe->links[i];
+
+        if (l->from != g->number || (l->from < l->to) != forward) continue;
+        DDP_TRY(waited(g, ddp_channel_reserve(l->channel, deadline(g)), l, micro, err));
+        DDP_TRY(send_message(g, l, cut, p, micro, err));
+    }
+    return DDP_OK;
+}
+
+static void release_all(const ddp_stage *g)
+{
+    for (uint32_t i = 0; i < g->pipe->link_count; i++)
+        if (g->pipe->links[i].to == g->number) ddp_channel_release(g->pipe->links[i].channel);
+}
+
+/* ---- a micro-batch ------------------------------------------------------------------------------------------------------------ */
+/* Which of the programs: the last batch of an epoch may be a smaller one. */
+static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
+{
+    const ddp_trainer *t = g->pipe->t;
+    uint64_t batch = (uint64_t)t->s->batches.batch_size, before = (t->cursor + micro) * batch;
+    int64_t count = (int64_t)DDP_MIN_OF(batch, t->s->train.count - before);
+    uint32_t v = 0;
+
+    while (variants_of(g)[v].batch != count || variants_of(g)[v].stages == NULL) v++;
+    return v;
+}
+
+static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
+{
+    ddp_pipeline *p = g->pipe;
+    ddp_batch batch;
+    int64_t from = ddp_now_ns();
+
+    g->s->phase = DDP_EXIT_DATA;
+    DDP_TRY(ddp_loader_next(g->t->loader, &batch, err));
+    p->data_ns += ddp_now_ns() - from;
+    p->samples += (double)batch.count;
+    for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
+    return DDP_OK;
+}
+
+static ddp_status ready(ddp_stage *g, const ddp_stages *cut, ddp_stage_program *p, uint32_t slot, ddp_err *err)
+{
+    const ddp_device_ops *ops = g->s->device_ops;
+    const ddp_trainer *t = g->pipe->t;
+    const ddp_bind bind = {.struct_size = sizeof(bind),
+                           .arena = g->arenas[slot],
+                           .params = t->params,
+                           .grads = t->grads,
+                           .buffers = t->buffers};
+
+    if (p->instances[slot] != NULL) return DDP_OK;
+    g->s->phase = DDP_EXIT_PLUGIN;
+    if (p->exec == NULL)
+        DDP_TRY(ops->compile(g->s->device, cut->programs[g->number], p->lowered, &p->planned->plan, &p->exec, err));
+    return ops->instance_create(p->exec, &bind, &p->instances[slot], err);
+}
+
+static ddp_status run_kernels(ddp_stage *g, const ddp_stage_program *p, uint64_t micro, uint32_t first, uint32_t last,
+                              ddp_err *err)
+{
+    const ddp_trainer *t = g->pipe->t;
+    uint32_t slot = (uint32_t)(micro % g->slots);
+    ddp_run run = {.struct_size = sizeof(run),
+                   .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
+                   .inputs = g->inputs[slot],
+                   .random = g->pipe->random};
+
+    run.random.stream += micro * ddp_session_parts(t->s);
+    g->s->phase = DDP_EXIT_INTERNAL;
+    if (g->s->device_ops->run(p->instances[slot], &run, first, last, err) != DDP_OK) {
+        if (err->status == DDP_ERR_DATA) g->s->phase = DDP_EXIT_DATA; /* a label out of range */
+        return err->status;
+    }
+    return g->s->device_ops->sync(g->s->device, err);
+}
+
+static ddp_status read_loss(ddp_stage *g, const ddp_stages *cut, const ddp_stage_program *p, uint64_t micro,
+                            ddp_err *err)
+{
+    const ddp_program *program = cut->programs[g->number];
+    const char *at = g->arenas[micro % g->slots];
+    float loss;
+
+    if (program->loss < 0) return DDP_OK;
+    DDP_TRY(g->s->device_ops->copy(g->s->device, &loss, at + p->planned->plan.value_offset[program->loss], sizeof(loss),
+                                   DDP_COPY_TO_HOST, err));
+    g->loss_sum += (double)loss * (double)program->batch;
+    return DDP_OK;
+}
+
+static ddp_status forward(ddp_stage *g, uint64_t micro, ddp_err *err)
+{
+    uint32_t v = variant_of(g, micro);
+    const ddp_stages *cut = variants_of(g)[v].stages;
+    ddp_stage_program *p = &g->programs[v];
+
+    if (g->number == 0) DDP_TRY(take_batch(g, micro, err));
+    DDP_TRY(ready(g, cut, p, (uint32_t)(micro % g->slots), err));
+    DDP_TRY(receive(g, cut, micro, true, err));
+    DDP_TRY(run_kernels(g, p, micro, 0, p->split, err));
+    return send_all(g, cut, p, micro, true, err);
+}
+
+static ddp_status backward(ddp_stage *g, uint64_t micro, ddp_err *err)
+{
+    uint32_t v = variant_of(g, micro);
+    const ddp_stages *cut = variants_of(g)[v].stages;
+    const ddp_stage_program *p = &g->programs[v];
+
+    DDP_TRY(receive(g, cut, micro, false, err));
+    DDP_TRY(run_kernels(g, p, micro, p->split, p->lowered->kernel_count, err));
+    DDP_TRY(send_all(g, cut, p, micro, false, err));
+    DDP_TRY(read_loss(g, cut, p, micro, err));
+    release_all(g);
+    return DDP_OK;
+}
+
+/* Forward `slots` - 1 ahead of backward, then in turn. */
+static ddp_status run_schedule(ddp_stage *g, ddp_err *err)
+{
+    uint64_t micros = g->pipe->micros, ahead = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
+
+    for (uint64_t i = 0; i < micros + ahead; i++) {
+        if (i < micros) DDP_TRY(forward(g, i, err));
+        if (i >= ahead) DDP_TRY(backward(g, i - ahead, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err)
+{
+    ddp_status st;
+
+    g->loss_sum = 0.0;
+    g->cancelled = false;
+    st = run_schedule(g, err);
+    if (g->cancelled) return DDP_OK; /* the one that failed has the words */
+    for (uint32_t i = 0; st != DDP_OK && i < g->pipe->link_count; i++) ddp_channel_cancel(g->pipe->links[i].channel);
+    return st;
+}

@@ -1,0 +1,167 @@
+/* train/measure/profile.c -- counters of `--profile`: kernels of one name are one row. */
+#include "train/measure/profile.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening ---------------------------------------------------------------------------------------------------------------- */
+static uint32_t find_row(ddp_profile *p, const char *name)
+{
+    uint32_t i = DDP_ROW_KERNELS;
+
+    while (i < p->row_count && strcmp(p->early.rows[i].name, name) != 0) i++;
+    p->early.rows[i].name = p->later.rows[i].name = name;
+    p->row_count = DDP_MAX_OF(p->row_count, i + 1);
+    return i;
+}
+
+static ddp_status plan_variant(ddp_profile *p, uint32_t i, ddp_err *err)
+{
+    const ddp_variant *v = &p->s->variants[i];
+    ddp_profile_cost *costs = ddp_alloc(v->lowered->kernel_count * sizeof(*costs), err);
+
+    p->costs[i] = costs;
+    if (costs == NULL) return err->status;
+    for (uint32_t k = 0; k < v->lowered->kernel_count; k++) {
+        const ddp_kernel *kernel = &v->lowered->kernels[k];
+
+        costs[k] = (ddp_profile_cost){.row = find_row(p, kernel->name),
+                                      .flops = (double)ddp_kernel_flops(v->program, kernel),
+                                      .bytes = (double)ddp_kernel_bytes(v->program, v->lowered, kernel)};
+    }
+    return DDP_OK;
+}
+
+static ddp_status plan_rows(ddp_profile *p, ddp_err *err)
+{
+    static const char *const names[DDP_ROW_KERNELS] = {"update", "wait", "data", "other"};
+    const ddp_session *s = p->s;
+    uint32_t most = DDP_ROW_KERNELS;
+
+    for (uint32_t i = 0; i < s->variant_count; i++) most += s->variants[i].lowered->kernel_count;
+    p->early.rows = ddp_alloc(most * sizeof(ddp_profile_row), err);
+    p->later.rows = ddp_alloc(most * sizeof(ddp_profile_row), err);
+    if (p->early.rows == NULL || p->later.rows == NULL) return err->status;
+    for (uint32_t i = 0; i < DDP_ROW_KERNELS; i++) p->early.rows[i].name = p->later.rows[i].name = names[i];
+    p->row_count = DDP_ROW_KERNELS;
+    p->now = &p->early;
+    for (uint32_t i = 0; i < s->variant_count; i++)
+        if (s->variants[i].training) DDP_TRY(plan_variant(p, i, err));
+    return DDP_OK;
+}
+
+static ddp_status measure(ddp_profile *p, ddp_err *err)
+{
+    ddp_status st;
+
+    p->peaks.struct_size = sizeof(p->peaks);
+    st = p->s->device_ops->measure(p->s->device, &p->peaks, err);
+    return st == DDP_ERR_UNSUPPORTED ? DDP_OK : st;
+}
+
+ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *err)
+{
+    ddp_profile *p;
+    double states = ddp_optimizer_states(t->s->config),
+           ranks = ddp_shards_direct(t) ? (double)ddp_session_shares(t->s) : 1.0;
+    ddp_status st;
+
+    if (!t->s->launch.profile || t->s->launch.rank != 0) return DDP_OK;
+    t->s->phase = DDP_EXIT_PLUGIN;
+    p = ddp_alloc(sizeof(*p), err);
+    if (p == NULL) return err->status;
+    p->s = t->s;
+    p->sync = (t->s->device_ops->caps & DDP_DEVICE_CAP_OVERLAP) != 0;
+    /* every rank's gradient is read and every rank's parameter written where they are shared, else this rank's */
+    p->update_bytes = sizeof(float) * (2.0 * ranks + 1.0 + 2.0 * states);
+    p->waits = ddp_shards_direct(t) ? 2 : t->s->layout->bucket_count;
+    st = plan_rows(p, err);
+    if (st == DDP_OK) st = measure(p, err);
+    if (st == DDP_OK)
+        *out = p;
+    else
+        ddp_profile_close(p);
+    return st;
+}
+
+void ddp_profile_close(ddp_profile *p)
+{
+    if (p == NULL) return;
+    for (size_t i = 0; i < DDP_COUNT(p->costs); i++) free(p->costs[i]);
+    free(p->early.rows);
+    free(p->later.rows);
+    free(p);
+}
+
+/* ---- in a step ---------------------------------------------------------------------------------------------------------------- */
+static void add(ddp_profile_row *r, uint64_t calls, int64_t ns, double flops, double bytes)
+{
+    r->calls += calls;
+    r->ns += ns;
+    r->flops += flops;
+    r->bytes += bytes;
+}
+
+static ddp_status finish_call(const ddp_profile *p, ddp_err *err)
+{
+    return p->sync ? p->s->device_ops->sync(p->s->device, err) : DDP_OK;
+}
+
+ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
+                           ddp_err *err)
+{
+    const ddp_profile_cost *costs = p->costs[v - p->s->variants];
+    int64_t from, to;
+
+    DDP_TRY(finish_call(p, err));
+    from = ddp_now_ns();
+    for (uint32_t k = first; k < last; k++, from = to) {
+        DDP_TRY(p->s->device_ops->run(v->instance, run, k, k + 1, err));
+        DDP_TRY(finish_call(p, err));
+        to = ddp_now_ns();
+        add(&p->now->rows[costs[k].row], 1, to - from, costs[k].flops, costs[k].bytes);
+    }
+    return DDP_OK;
+}
+
+/* A bucket that goes out wakes another thread, which may have to take this one's processor for its work. */
+ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, uint64_t update, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+
+    DDP_TRY(ddp_reducer_launch(r, bucket, update, err));
+    add(&p->now->rows[DDP_ROW_WAIT], 0, ddp_now_ns() - from, 0.0, 0.0);
+    return DDP_OK;
+}
+
+ddp_status ddp_profile_update(ddp_profile *p, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+
+    DDP_TRY(p->s->device_ops->optim_step(p->s->device, o, s, err));
+    DDP_TRY(finish_call(p, err));
+    add(&p->now->rows[DDP_ROW_UPDATE], 1, ddp_now_ns() - from, 0.0, (double)s->count * p->update_bytes);
+    return DDP_OK;
+}
+
+ddp_status ddp_profile_shards(ddp_profile *p, ddp_trainer *t, bool *finite, ddp_err *err)
+{
+    const ddp_layout *l = p->s->layout;
+    double elements =
+        (double)l->extra_offset / (double)ddp_session_shares(p->s); /* but for the padding of the last share */
+    int64_t from = ddp_now_ns();
+
+    DDP_TRY(ddp_shards_update(t, finite, err)); /* waits for the device itself */
+    add(&p->now->rows[DDP_ROW_UPDATE], l->bucket_count, ddp_now_ns() - from, 0.0, elements * p->update_bytes);
+    return DDP_OK;
+}
+
+void ddp_profile_step(ddp_profile *p, int64_t from, int64_t data_ns, uint64_t micros, double wait_ms)
+{
+    ddp_profile_totals *t = p->now;
+
+    add(&t->rows[DDP_ROW_WAIT], p->waits, (int64_t)(wait_ms * 1e6), 0.0, 0.0);
+    add(&t->rows[DDP_ROW_DATA], micros, data_ns, 0.0, 0.0);
+    t->rows[DDP_ROW_OTHER].calls++;
+    t->ns += ddp_now_ns() - from;
+    if (++t->steps == DDP_PROFILE_WARM_UP && t == &p->early) p->now = &p->later;
+}

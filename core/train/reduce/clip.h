@@ -1,0 +1,30 @@
+/* train/reduce/clip.h -- [optimizer] clip_norm: torch.nn.utils.clip_grad_norm_ over all parameters' mean gradients, 2-norm.
+ *
+ * The sum of squares is taken in double by bucket and by rank's share of it, and added in the order of the buckets, so that it
+ * has the same bits whether one rank looks at all of a bucket or each at its own share. */
+#ifndef DDP_CLIP_H
+#define DDP_CLIP_H
+
+#include "train/trainer.h"
+
+typedef struct ddp_clip {
+    double max_norm; /* 0: gradients are not clipped */
+    double norm;     /* of the last update's gradients before clipping; NaN where none are */
+    double *squares; /* [rank][bucket] */
+    /* Of a device that runs by itself: the sums that it still owes, and their places in `squares`. NULL: of no such device. */
+    ddp_flat_result *owed;
+    uint32_t *places, owed_count;
+} ddp_clip;
+
+ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err); /* nothing where gradients are not clipped */
+void ddp_clip_close(ddp_trainer *t);
+/* The reduced gradients of bucket b are there: those of the shares from `first` to `end` - 1. Waits for no device that runs by
+ * itself. */
+ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err);
+/* Collective: where each rank has measured its own shares alone. */
+ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err);
+/* All squares are known: scales t->optim.grad_scale, which holds the scale of the gradients, by min(1, max_norm / (norm +
+ * 1e-6)). *finite false: the gradients are not, and nothing is scaled. */
+ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err);
+
+#endif

@@ -1,0 +1,332 @@
+/* train/reduce/reducer.c -- see reducer.h. The trainer's thread owns the reducer; `struct scan` is written by the queue thread and
+ * read by the trainer after the wait for its bucket, which orders the two. */
+#include "train/reduce/reducer.h"
+#include "base/sys.h"
+#include "train/state/memory.h"
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+
+struct scan {
+    ddp_reducer *reducer;
+    uint32_t bucket;
+    int64_t began; /* of its collective, for the trace */
+    uint64_t bad;  /* arena element that is not finite, UINT64_MAX: none */
+    ddp_err err;   /* err.status tells whether the device could look */
+};
+
+struct ddp_reducer {
+    ddp_session *session;
+    ddp_communicator *comm;
+    ddp_hooked *hooked; /* NULL: the gradients go as they are */
+    ddp_lane *lane;     /* NULL: the gradients are in host memory */
+    bool shares;        /* reduce_scatter */
+    bool scans_early;   /* on the trainer's thread: the wire is what the queue thread is for */
+    ddp_trace *trace;   /* may be NULL */
+    const ddp_layout *layout;
+    float *grads, *extra;   /* extra: loss sum, samples, "not finite", each averaged over the ranks */
+    float *own_extra;       /* where that is not in the arena */
+    ddp_flat_result *found; /* with a lane, by bucket: what the device has found, page-locked */
+    uint32_t looked;        /* buckets of this update that it was asked for */
+    struct scan *scans;
+    uint64_t *tickets, extra_ticket;
+    double own_loss, own_samples;
+    int own_stop;
+    bool own_bad; /* gradients that an exchange is told of */
+};
+
+/* A place for each signal that asks a run to end: an average above 0 says that some rank was asked. */
+enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD, EXTRA_STOP };
+static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP};
+_Static_assert(EXTRA_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the scalars that ride along");
+
+static uint64_t first_of(const ddp_reducer *r, uint32_t b) { return r->layout->buckets[b].first; }
+
+/* With a lane: once the device has come to the end of the last bucket asked for. */
+static void take_found(ddp_reducer *r)
+{
+    for (uint32_t b = 0; b < r->looked; b++) {
+        struct scan *scan = &r->scans[b];
+
+        if (scan->err.status == DDP_OK) scan->err.status = ddp_lane_reached(r->lane, b, &scan->err);
+        if (scan->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
+            scan->bad = first_of(r, b) + r->found[b].index;
+    }
+}
+
+static void write_extras(ddp_reducer *r)
+{
+    bool bad = !isfinite((float)r->own_loss);
+
+    take_found(r);
+    r->extra[EXTRA_LOSS] = bad ? 0.0f : (float)r->own_loss;
+    bad |= r->own_bad;
+    r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
+    r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
+    for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->extra[EXTRA_STOP + i] = r->own_stop == stop_signals[i];
+}
+
+/* The bucket's gradients are final and nobody else touches them. */
+static void scan_bucket(struct scan *scan, const float *grads)
+{
+    ddp_reducer *r = scan->reducer;
+    const ddp_device_ops *ops = r->session->device_ops;
+    uint64_t first = first_of(r, scan->bucket), count = ddp_bucket_elements(r->layout, scan->bucket);
+    ddp_flat_result result;
+
+    scan->bad = UINT64_MAX;
+    scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &scan->err);
+    if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
+}
+
+/* The device looks, when it has made them. */
+static ddp_status ask_device(struct scan *scan, ddp_err *err)
+{
+    ddp_reducer *r = scan->reducer;
+
+    scan->bad = UINT64_MAX;
+    scan->err.status = DDP_OK;
+    r->looked = scan->bucket + 1;
+    return r->session->device_ops->flat_async(r->session->device, DDP_FLAT_FINITE, r->grads + first_of(r, scan->bucket),
+                                              ddp_bucket_elements(r->layout, scan->bucket), &r->found[scan->bucket],
+                                              err);
+}
+
+static bool extras_ride(const ddp_reducer *r)
+{
+    return r->hooked == NULL && !r->shares && (r->lane == NULL || !ddp_lane_direct(r->lane));
+}
+
+/* Queue thread, just before the bucket is reduced. */
+static void begin_bucket(void *ctx)
+{
+    struct scan *scan = ctx;
+    ddp_reducer *r = scan->reducer;
+
+    if (!r->scans_early) scan_bucket(scan, r->grads);
+    if (scan->bucket + 1 == r->layout->bucket_count && extras_ride(r)) write_extras(r);
+    scan->began = ddp_trace_begin(r->trace);
+}
+
+static void bucket_reduced(void *ctx)
+{
+    struct scan *scan = ctx;
+    ddp_reducer *r = scan->reducer;
+
+    ddp_trace_end(r->trace, DDP_TRACK_QUEUE, r->shares ? "reduce_scatter" : "all_reduce", scan->bucket,
+                  r->layout->buckets[scan->bucket].count * sizeof(float), scan->began);
+}
+
+/* The scalars have a place in the arena; where that is not the host's memory, in the image of it, or in one of their own. */
+static ddp_status place_extras(ddp_reducer *r, bool buckets, ddp_err *err)
+{
+    uint64_t at = r->layout->extra_offset;
+
+    if (r->lane == NULL) {
+        r->extra = r->grads + at;
+        return DDP_OK;
+    }
+    DDP_TRY(ddp_host_memory(r->session, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
+    DDP_TRY(ddp_host_memory(r->session, DDP_EXTRA * sizeof(float), &r->own_extra, err));
+    r->extra = buckets && extras_ride(r) ? ddp_lane_image(r->lane) + at : r->own_extra;
+    return DDP_OK;
+}
+
+static ddp_status allocate(ddp_reducer *r, bool buckets, ddp_err *err)
+{
+    uint32_t count = r->layout->bucket_count;
+
+    r->scans = ddp_alloc(count * sizeof(*r->scans), err);
+    r->tickets = ddp_alloc(count * sizeof(*r->tickets), err);
+    if (r->scans == NULL || r->tickets == NULL) return err->status;
+    for (uint32_t b = 0; b < count; b++) r->scans[b] = (struct scan){.reducer = r, .bucket = b, .bad = UINT64_MAX};
+    return place_extras(r, buckets, err);
+}
+
+ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err)
+{
+    ddp_reducer *r = ddp_alloc(sizeof(*r), err);
+
+    if (r == NULL) return err->status;
+    *r = (ddp_reducer){.session = p->session,
+                       .comm = p->comm,
+                       .hooked = p->hooked,
+                       .lane = p->lane,
+                       .shares = p->shares,
+                       .trace = p->trace,
+                       .scans_early = p->lane != NULL || p->hooked != NULL || p->between_hosts,
+                       .layout = p->session->layout,
+                       .grads = p->grads};
+    if (allocate(r, p->buckets, err) == DDP_OK) {
+        *out = r;
+        return DDP_OK;
+    }
+    ddp_reducer_close(r);
+    return err->status;
+}
+
+void ddp_reducer_close(ddp_reducer *r)
+{
+    if (r == NULL) return;
+    ddp_host_free(r->session, r->found);
+    ddp_host_free(r->session, r->own_extra);
+    free(r->scans);
+    free(r->tickets);
+    free(r);
+}
+
+/* In place; a rank's share is its part of the bucket. */
+static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    const ddp_bucket *b = &r->layout->buckets[index];
+    const ddp_hook_group *g = ddp_communicator_group(r->comm);
+    uint64_t share = b->count / g->world_size;
+    ddp_task task = {.what = r->shares ? DDP_COLL_REDUCE_SCATTER : DDP_COLL_ALL_REDUCE,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_AVG,
+                              .send = r->grads + b->first,
+                              .recv = r->grads + b->first + (r->shares ? g->rank * share : 0),
+                              .count = r->shares ? share : b->count},
+                     .before = begin_bucket,
+                     .after = bucket_reduced,
+                     .before_ctx = &r->scans[index]};
+
+    if (r->lane != NULL) return ddp_lane_submit(r->lane, index, &task, &r->tickets[index], err);
+    return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
+}
+
+static void write_extras_of(void *reducer) { write_extras(reducer); }
+
+static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
+{
+    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_AVG,
+                              .send = r->extra,
+                              .recv = r->extra,
+                              .count = DDP_EXTRA},
+                     .before = write_extras_of,
+                     .before_ctx = r};
+
+    if (r->lane != NULL) return ddp_lane_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->extra_ticket, err);
+    return ddp_communicator_submit(r->comm, &task, &r->extra_ticket, err);
+}
+
+/* A hook has the gradients in host memory. */
+static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
+{
+    if (r->lane != NULL) DDP_TRY(ddp_lane_fetch(r->lane, first_of(r, index), r->layout->buckets[index].count, err));
+    return ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err);
+}
+
+ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
+{
+    /* the scalars need a place too, and as many for the parameters that go back in shares */
+    uint32_t ahead = r->shares ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
+
+    if (index >= ahead) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - ahead], err));
+    if (r->lane != NULL)
+        DDP_TRY(ask_device(&r->scans[index], err));
+    else if (r->scans_early)
+        scan_bucket(&r->scans[index], r->grads);
+    DDP_TRY(r->hooked != NULL ? launch_hooked(r, index, update, err) : launch_collective(r, index, err));
+    return index + 1 == r->layout->bucket_count && !extras_ride(r) ? launch_extras(r, err) : DDP_OK;
+}
+
+static ddp_status wait_extras(ddp_reducer *r, ddp_err *err)
+{
+    DDP_TRY(ddp_communicator_wait(r->comm, r->extra_ticket, err));
+    return r->lane != NULL ? ddp_lane_take(r->lane, r->layout->bucket_count, err) : DDP_OK;
+}
+
+ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
+{
+    r->own_bad = !finite;
+    r->looked = 0;
+    if (ddp_communicator_group(r->comm)->world_size == 1) { /* which has them already */
+        write_extras(r);
+        return DDP_OK;
+    }
+    DDP_TRY(launch_extras(r, err));
+    return wait_extras(r, err);
+}
+
+void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at) { r->scans[index].bad = at; }
+
+ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err)
+{
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) {
+        scan_bucket(&r->scans[b], grads);
+        if (r->scans[b].err.status == DDP_OK) continue;
+        *err = r->scans[b].err;
+        return ddp_fail_context(err, "gradients of bucket %u", b);
+    }
+    return DDP_OK;
+}
+
+void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop)
+{
+    r->own_stop = stop;
+    r->own_bad = false;
+    r->own_loss = loss_sum;
+    r->own_samples = samples;
+}
+
+static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
+{
+    if (r->scans[b].err.status == DDP_OK) return DDP_OK;
+    *err = r->scans[b].err;
+    return ddp_fail_context(err, "gradients of bucket %u", b);
+}
+
+ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    bool last = index + 1 == r->layout->bucket_count;
+
+    DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index], err));
+    if (last && !extras_ride(r)) DDP_TRY(wait_extras(r, err));
+    if (r->lane == NULL) return looked_at(r, index, err);
+    for (uint32_t b = 0; last && b <= index; b++) DDP_TRY(looked_at(r, b, err)); /* the queue thread's until now */
+    return DDP_OK;
+}
+
+ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
+{
+    if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
+    if (r->lane == NULL) return DDP_OK;
+    if (r->hooked == NULL) return ddp_lane_take(r->lane, index, err);
+    return ddp_lane_store(r->lane, first_of(r, index), r->layout->buckets[index].count, err);
+}
+
+void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
+{
+    out->finite = r->extra[EXTRA_BAD] == 0.0f;
+    out->stop = 0;
+    for (size_t i = DDP_COUNT(stop_signals); i-- > 0;)
+        if (r->extra[EXTRA_STOP + i] > 0.0f) out->stop = stop_signals[i];
+    out->loss = (double)r->extra[EXTRA_LOSS] / (double)r->extra[EXTRA_SAMPLES];
+}
+
+void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
+{
+    const ddp_layout *l = r->layout;
+
+    buf[0] = '\0';
+    if (!isfinite((float)r->own_loss)) {
+        (void)snprintf(buf, capacity, "loss (%g)", r->own_loss);
+        return;
+    }
+    for (uint32_t b = 0; b < l->bucket_count; b++)
+        for (uint32_t i = 0; r->scans[b].bad != UINT64_MAX && i < l->buckets[b].param_count; i++) {
+            uint32_t p = l->order[l->buckets[b].first_param + i];
+            uint64_t at = r->scans[b].bad - l->offset[p];
+
+            if (r->scans[b].bad < l->offset[p] || at >= r->session->params[p].elements) continue;
+            (void)snprintf(buf, capacity, "gradient of %s (element %" PRIu64 ")", r->session->params[p].name, at);
+            return;
+        }
+}

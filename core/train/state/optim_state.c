@@ -1,0 +1,116 @@
+/* train/state/optim_state.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shares, that of its own. A
+ * checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0 collects it to save, and gives
+ * every rank its part after loading. */
+#include "train/state/memory.h"
+#include <string.h>
+
+uint64_t ddp_states_elements(const ddp_trainer *t)
+{
+    uint64_t all = t->s->layout->elements;
+
+    return !ddp_shards_split_states(t) ? all : all / (uint64_t)ddp_group_world(t->group);
+}
+
+static ddp_status alloc_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
+{
+    void *p;
+
+    DDP_TRY(t->s->device_ops->alloc(t->s->device, elements * sizeof(float), &p, err));
+    *out = p;
+    return DDP_OK;
+}
+
+ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err)
+{
+    uint32_t states = ddp_optimizer_states(t->s->config);
+
+    if (states > 0) DDP_TRY(alloc_floats(t, ddp_states_elements(t), &t->state1, err));
+    return states > 1 ? alloc_floats(t, ddp_states_elements(t), &t->state2, err) : DDP_OK;
+}
+
+/* They are the trainer's until ddp_states_free: after a failure a collective may still be writing there. */
+ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
+{
+    float *own[2] = {t->state1, t->state2};
+    uint64_t most = 0;
+
+    DDP_TRY(ddp_images_open(t, DDP_IMAGE_STATES, err));
+    if (!ddp_shards_split_states(t) || own[0] == NULL) return DDP_OK;
+    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) most = DDP_MAX_OF(most, t->s->layout->buckets[b].count);
+    if (ddp_group_rank(t->group) != 0) return ddp_host_memory(t->s, most * sizeof(float), &t->bounce, err);
+    for (int k = 0; k < 2; k++)
+        if (own[k] != NULL) DDP_TRY(ddp_host_memory(t->s, t->s->layout->elements * sizeof(float), &t->whole[k], err));
+    return DDP_OK;
+}
+
+void ddp_states_free(ddp_trainer *t)
+{
+    float **own[3] = {&t->whole[0], &t->whole[1], &t->bounce};
+
+    for (size_t k = 0; k < DDP_COUNT(own); k++) {
+        ddp_host_free(t->s, *own[k]);
+        *own[k] = NULL;
+    }
+}
+
+static ddp_status gather(ddp_trainer *t, const float *own, float *whole, ddp_err *err)
+{
+    uint64_t world = (uint64_t)ddp_group_world(t->group);
+
+    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+        const ddp_bucket *k = &t->s->layout->buckets[b];
+        ddp_task task = {.what = DDP_COLL_ALL_GATHER,
+                         .coll = {.struct_size = sizeof(ddp_coll),
+                                  .dtype = DDP_F32,
+                                  .op = DDP_SUM,
+                                  .send = own + k->first / world,
+                                  .recv = whole != NULL ? whole + k->first : t->bounce,
+                                  .count = k->count / world}};
+
+        DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err)
+{
+    float *own[2] = {t->host.state1, t->host.state2};
+
+    for (int k = 0; k < 2 && ddp_shards_split_states(t); k++)
+        if (own[k] != NULL) DDP_TRY(gather(t, own[k], t->whole[k], err));
+    return DDP_OK;
+}
+
+/* Bucket by bucket, whose bytes every rank hashes as they come. */
+static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *hash, ddp_err *err)
+{
+    uint64_t world = (uint64_t)ddp_group_world(t->group), rank = (uint64_t)ddp_group_rank(t->group);
+
+    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+        const ddp_bucket *k = &t->s->layout->buckets[b];
+        float *at = whole != NULL ? whole + k->first : t->bounce;
+        uint64_t share = k->count / world;
+        ddp_task task = {.what = DDP_COLL_BROADCAST,
+                         .coll = {.struct_size = sizeof(ddp_coll),
+                                  .dtype = DDP_F32,
+                                  .op = DDP_SUM,
+                                  .root = 0,
+                                  .recv = at,
+                                  .count = k->count}};
+
+        DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
+        *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
+        if (ddp_shards_split_states(t)) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
+{
+    float *own[2] = {t->host.state1, t->host.state2};
+
+    *hash = 0;
+    for (int k = 0; k < 2; k++)
+        if (own[k] != NULL) DDP_TRY(spread(t, own[k], !ddp_shards_split_states(t) ? own[k] : t->whole[k], hash, err));
+    return DDP_OK;
+}

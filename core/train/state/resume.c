@@ -1,0 +1,370 @@
+/* train/state/resume.c -- checkpoints of a group: rank 0 alone reads and writes, named waits before and after, everything that is
+ * loaded is broadcast and its hash compared. The files are checkpoint/'s affair. */
+#include "train/state/memory.h"
+#include "train/state/tensors.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- loading, rank 0 -------------------------------------------------------------------------------------------------------- */
+static ddp_status another(const char *path, const char *what, const char *name, const char *there, const char *here,
+                          ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "checkpoint %s is of another %s: %s is %s there and %s in this run; set [checkpoint] dir to another "
+        "folder, or resume = never; init_from takes the parameters alone",
+        path, what, name, there, here);
+}
+
+/* Copies every tensor of the file into the views; the first difference between the two tables is the error. */
+static ddp_status fill_views(const char *path, const char *what, const ddp_safetensors *file, const ddp_views *v,
+                             ddp_err *err)
+{
+    char a[128], b[128];
+
+    for (size_t i = 0; i < v->count; i++) {
+        const ddp_named_tensor *here = &v->tensors[i], *found = ddp_safetensors_find(file, here->name);
+
+        ddp_tensor_text(found, a, sizeof(a));
+        ddp_tensor_text(here, b, sizeof(b));
+        if (found == NULL || !ddp_tensor_alike(found, here)) return another(path, what, here->name, a, b, err);
+        memcpy(v->data[i], found->data, ddp_tensor_elements(here) * ddp_dtype_size(here->dtype));
+    }
+    for (size_t i = 0; i < ddp_safetensors_count(file); i++) {
+        const ddp_named_tensor *there = ddp_safetensors_at(file, i);
+        bool known = false;
+
+        for (size_t k = 0; k < v->count && !known; k++) known = strcmp(v->tensors[k].name, there->name) == 0;
+        ddp_tensor_text(there, a, sizeof(a));
+        if (!known) return another(path, what, there->name, a, "absent", err);
+    }
+    return DDP_OK;
+}
+
+/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split and
+ * the same order of the samples. */
+static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
+{
+    const ddp_checkpoint_meta *m = &c->meta;
+    uint64_t world = ddp_session_parts(t->s), batch = (uint64_t)t->s->batches.batch_size,
+             accumulate = (uint64_t)t->s->batches.accumulate, seed = t->s->config->train->seed;
+
+    if (m->cursor > t->s->batches_per_epoch && m->world_size == world && m->batch_size == batch)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "checkpoint %s was saved after micro-batch %" PRIu64 " of an epoch, which has %" PRIu64
+                        " in this run: it is of other data; set [checkpoint] dir to another folder, or resume = never",
+                        c->path, m->cursor, t->s->batches_per_epoch);
+    if (m->cursor == 0 ||
+        (m->world_size == world && m->batch_size == batch && m->accumulate == accumulate && m->seed == seed))
+        return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "checkpoint %s was saved in the middle of an epoch with world_size %" PRIu64 ", batch_size %" PRIu64
+                    ", accumulate %" PRIu64 ", seed %" PRIu64 "; this run has %" PRIu64 ", %" PRIu64 ", %" PRIu64
+                    ", %" PRIu64 ": resume with the same, or from a checkpoint of an epoch's end",
+                    c->path, m->world_size, m->batch_size, m->accumulate, m->seed, world, batch, accumulate, seed);
+}
+
+static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
+{
+    ddp_views model, states = {0};
+    ddp_status st = ddp_model_views(t, &model, err);
+
+    if (st == DDP_OK) st = fill_views(c->path, "model", c->parts[DDP_PART_MODEL], &model, err);
+    if (st == DDP_OK) st = check_position(t, c, err);
+    if (st == DDP_OK) st = ddp_states_whole(t, err);
+    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
+    if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->parts[DDP_PART_OPTIMIZER], &states, err);
+    ddp_views_free(&states);
+    ddp_views_free(&model);
+    return st;
+}
+
+/* What rank 0 tells the others; the same program runs on all, so a struct is its own wire format. */
+struct resume_word {
+    int32_t found, failed, saving, hooked; /* hooked: what hooks remember is there too */
+    ddp_checkpoint_meta meta;
+    char path[512], error[496];
+};
+
+/* Whether the checkpoint at `path` lies directly in `dir`. */
+static bool lies_in(const char *path, const char *dir)
+{
+    char parent[sizeof(((ddp_checkpoint *)NULL)->path) + 4];
+    struct stat a, b;
+
+    (void)snprintf(parent, sizeof(parent), "%s/..", path);
+    return stat(parent, &a) == 0 && stat(dir, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* A run that starts afresh or goes back leaves the folder to itself: see ddp_checkpoint_set_aside. */
+static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    uint64_t from = 0;
+
+    if (t->s->launch.rank != 0 || c->dir[0] == '\0' || strcmp(c->resume, "auto") == 0) return DDP_OK;
+    if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->step + 1;
+    return ddp_checkpoint_set_aside(c->dir, from, t->s->log, err);
+}
+
+/* For a run that does not train. */
+static ddp_status rank0_use(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+{
+    ddp_weights w;
+
+    DDP_TRY(ddp_trainer_read_weights(t, &w, err));
+    word->meta = w.meta;
+    ddp_copy_text(word->path, sizeof(word->path), w.path);
+    return DDP_OK;
+}
+
+static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    ddp_checkpoint ck;
+    bool hooked = false;
+    ddp_status st = DDP_IN_PROGRESS;
+
+    if (t->s->launch.purpose != DDP_TO_TRAIN) return rank0_use(t, word, err);
+    if (c->dir[0] != '\0') DDP_TRY(ddp_checkpoint_prepare(c->dir, err));
+    if (strcmp(c->resume, "never") == 0) {
+        st = DDP_IN_PROGRESS;
+    } else if (strcmp(c->resume, "auto") != 0) {
+        st = ddp_checkpoint_open(c->resume, &ck, err);
+        if (st != DDP_OK) return ddp_fail_context(err, "[checkpoint] resume, which takes auto, never or a checkpoint");
+    } else if (c->dir[0] != '\0') {
+        st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
+    }
+    if (st == DDP_IN_PROGRESS) {
+        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->host.params);
+        if (t->buffers != NULL) ddp_initial_buffers(t->s->graph, t->host.buffers);
+        return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
+    }
+    if (st != DDP_OK) return st;
+    st = fill_from(t, &ck, err);
+    if (st == DDP_OK) st = ddp_trainer_fill_hook(t, &ck, &hooked, err);
+    word->hooked = hooked;
+    word->found = 1;
+    word->meta = ck.meta;
+    ddp_copy_text(word->path, sizeof(word->path), ck.path);
+    ddp_checkpoint_close(&ck);
+    return st;
+}
+
+/* ---- what every rank gets ----------------------------------------------------------------------------------------------- */
+static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
+{
+    ddp_task task = {.what = DDP_COLL_BROADCAST,
+                     .coll = {.struct_size = sizeof(ddp_coll),
+                              .dtype = DDP_F32,
+                              .op = DDP_SUM,
+                              .root = 0,
+                              .recv = arena,
+                              .count = t->s->layout->param_elements}};
+
+    return ddp_host_collective(t->s, t->comm, &task, err);
+}
+
+static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
+{
+    size_t bytes = t->s->layout->param_elements * sizeof(float);
+    ddp_text lines = {0};
+    ddp_status st;
+
+    ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+                    ddp_hash64(t->host.params, bytes, 0));
+    if (t->state1 != NULL)
+        ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
+    if (t->buffers != NULL)
+        ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+                        ddp_hash64(t->host.buffers, t->s->buffer_elements * sizeof(float), 0));
+    st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
+                      : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
+                                        t->s->config->group->step_timeout_ms, err);
+    ddp_text_free(&lines);
+    return st;
+}
+
+/* Rank 0's word to all; its failure is everyone's. */
+static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    void *block = NULL;
+
+    t->s->phase = DDP_EXIT_PEER;
+    DDP_TRY(ddp_group_gather(t->group, "checkpoint to load", word, t->s->launch.rank == 0 ? sizeof(*word) : 0, &block,
+                             parts, lengths, t->s->config->group->step_timeout_ms, err));
+    if (lengths[0] == sizeof(*word)) memcpy(word, parts[0], sizeof(*word));
+    free(block);
+    if (!word->failed) return DDP_OK;
+    t->s->phase = DDP_EXIT_CHECKPOINT;
+    ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, word->error);
+    return ddp_fail(err, DDP_ERR_DATA, "%s", word->error);
+}
+
+static bool complete(const ddp_trainer *t)
+{
+    const struct ddp_train_config *c = t->s->config->train;
+
+    return t->epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->step >= (uint64_t)c->max_steps);
+}
+
+static void take_position(ddp_trainer *t, const struct resume_word *word, bool *done)
+{
+    t->step = t->start_step = word->meta.step;
+    t->epoch = t->start_epoch = word->meta.epoch;
+    t->cursor = word->meta.cursor;
+    t->micro_steps = word->meta.micro_steps;
+    if (t->micro_steps == 0) t->micro_steps = t->epoch * t->s->batches_per_epoch + t->cursor; /* as good as it can be */
+    t->saved_step = word->meta.step;
+    *done = complete(t);
+    if (t->s->launch.rank != 0) return;
+    if (*done)
+        ddp_log_line(
+            t->s->log, DDP_LOG_INFO,
+            "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
+            " epochs); nothing to do. Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
+            word->path, t->step, t->epoch);
+    else
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path, t->step,
+                     t->epoch + 1);
+}
+
+ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
+{
+    struct resume_word word = {0};
+    uint64_t states = 0;
+    bool training = t->s->launch.purpose == DDP_TO_TRAIN;
+
+    *done = false;
+    t->saved_step = UINT64_MAX;
+    t->s->phase = DDP_EXIT_CHECKPOINT;
+    DDP_TRY(ddp_images_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
+        word.failed = 1;
+        ddp_copy_text(word.error, sizeof(word.error), err->msg);
+    }
+    word.saving = training && t->s->config->checkpoint->dir[0] != '\0';
+    DDP_TRY(share_word(t, &word, err));
+    t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
+    DDP_TRY(broadcast(t, t->host.params, err));
+    DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_trainer_share_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
+    if (word.found) {
+        if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
+        DDP_TRY(ddp_states_spread(t, &states, err));
+        DDP_TRY(ddp_push(t, DDP_IMAGE_STATES, err));
+        take_position(t, &word, done);
+    }
+    if (word.hooked) {
+        if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->hooked, err));
+        DDP_TRY(ddp_hooked_spread(t->hooked, err));
+    }
+    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
+    ddp_states_free(t);
+    DDP_TRY(compare_hashes(t, states, err));
+    t->s->phase = DDP_EXIT_CHECKPOINT;
+    if (training) return *done ? DDP_OK : set_aside(t, err);
+    t->step = word.meta.step;
+    t->epoch = word.meta.epoch;
+    ddp_copy_text(t->weights, sizeof(t->weights), word.path);
+    return DDP_OK;
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------------------------- */
+static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    ddp_checkpoint_meta meta = {.step = t->step,
+                                .epoch = t->epoch,
+                                .cursor = t->cursor,
+                                .seed = t->s->config->train->seed,
+                                .world_size = ddp_session_parts(t->s),
+                                .bucket_size = t->s->bucket_size,
+                                .first_bucket_size = t->s->config->ddp->first_bucket_size,
+                                .batch_size = (uint64_t)t->s->batches.batch_size,
+                                .accumulate = (uint64_t)t->s->batches.accumulate,
+                                .micro_steps = t->micro_steps,
+                                .finished = complete(t)};
+    ddp_views model, states = {0}, hook = {0};
+    ddp_status st = ddp_model_views(t, &model, err);
+
+    ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
+    if (t->hooked != NULL) {
+        ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
+        meta.hook_version = ddp_hooked_version(t->hooked);
+    }
+    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
+    if (st == DDP_OK) st = ddp_hook_views(t, &hook, err);
+    if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
+    if (st == DDP_OK)
+        st = ddp_checkpoint_save(c->dir, &meta,
+                                 (const ddp_part[DDP_PARTS]){[DDP_PART_MODEL] = {model.tensors, model.count},
+                                                             [DDP_PART_OPTIMIZER] = {states.tensors, states.count},
+                                                             [DDP_PART_HOOK] = {hook.tensors, hook.count}},
+                                 (uint64_t)c->keep, t->s->log, err);
+    ddp_views_free(&hook);
+    ddp_views_free(&states);
+    ddp_views_free(&model);
+    return st;
+}
+
+/* Ranks wait for rank 0 by name before and after; its error, if any, is the word that they get. */
+ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    char name[64], error[496] = "", members[128];
+    int64_t timeout = t->s->config->group->step_timeout_ms, from = ddp_now_ns();
+    void *block = NULL;
+
+    if (!t->saving || t->saved_step == t->step) return DDP_OK;
+    t->s->phase = DDP_EXIT_PEER;
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
+    DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
+    DDP_TRY(ddp_states_whole(t, err));
+    if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    if (t->s->launch.rank == 0 || ddp_shards_split_states(t)) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
+    DDP_TRY(ddp_states_gather(t, err));
+    if (t->hooked != NULL) {
+        DDP_TRY(ddp_hooked_hold(t->hooked, err));
+        DDP_TRY(ddp_hooked_gather(t->hooked, err));
+    }
+    if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
+    ddp_states_free(t);
+    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
+    DDP_TRY(ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
+    if (lengths[0] > 0) {
+        (void)snprintf(error, sizeof(error), "%.*s", (int)lengths[0], (const char *)parts[0]);
+        free(block);
+        t->s->phase = DDP_EXIT_CHECKPOINT;
+        ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, error);
+        return ddp_fail(err, DDP_ERR_SYSTEM, "%s", error);
+    }
+    free(block);
+    t->saved_step = t->step;
+    if (t->observer != NULL) {
+        (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f", t->step,
+                       t->epoch, (double)(ddp_now_ns() - from) * 1e-6);
+        ddp_observe_event(t->observer, "checkpoint", members, NULL);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err)
+{
+    ddp_sha256 h;
+
+    DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
+    DDP_TRY(ddp_sha256_begin(&h, err));
+    for (uint32_t p = 0; p < t->s->param_count; p++)
+        ddp_sha256_add(&h, t->host.params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
+    ddp_sha256_end(&h, sha256);
+    return DDP_OK;
+}

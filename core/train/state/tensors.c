@@ -1,0 +1,118 @@
+/* train/state/tensors.c -- see tensors.h. */
+#include "train/state/tensors.h"
+#include "checkpoint/safetensors.h"
+#include <inttypes.h>
+#include <string.h>
+
+static ddp_status create(ddp_views *v, size_t capacity, ddp_err *err)
+{
+    *v = (ddp_views){0};
+    v->tensors = ddp_pool_alloc(&v->pool, (capacity + 1) * sizeof(*v->tensors), err);
+    v->data = v->tensors == NULL ? NULL : ddp_pool_alloc(&v->pool, (capacity + 1) * sizeof(*v->data), err);
+    return v->data == NULL ? DDP_ERR_NOMEM : DDP_OK;
+}
+
+void ddp_views_free(ddp_views *v)
+{
+    ddp_pool_free(&v->pool);
+    *v = (ddp_views){0};
+}
+
+static void add(ddp_views *v, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims, void *data)
+{
+    ddp_named_tensor *n = &v->tensors[v->count];
+
+    v->data[v->count++] = data;
+    *n = (ddp_named_tensor){.name = name, .dtype = dtype, .rank = rank, .data = data};
+    memcpy(n->dims, dims, rank * sizeof(*dims));
+}
+
+static void add_param(const ddp_trainer *t, ddp_views *v, uint32_t p, float *arena, const char *name)
+{
+    const ddp_param_info *i = &t->s->params[p];
+
+    add(v, name, DDP_F32, i->rank, i->dims, arena + t->s->layout->offset[p]);
+}
+
+static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b)
+{
+    const ddp_buffer_info *i = &t->s->buffers[b];
+
+    add(v, i->name, i->dtype, i->rank, i->dims,
+        i->dtype == DDP_I64 ? (void *)&t->counts[b] : (void *)(t->host.buffers + i->offset));
+}
+
+ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+{
+    const ddp_session *s = t->s;
+    uint32_t b = 0;
+
+    DDP_TRY(create(out, s->param_count + s->buffer_count, err));
+    for (uint32_t p = 0; p <= s->param_count; p++) {
+        for (; b < s->buffer_count && s->buffers[b].after_param == p; b++) add_buffer(t, out, b);
+        if (p < s->param_count) add_param(t, out, p, t->host.params, s->params[p].name);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+{
+    bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
+    const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
+    bool whole = t->whole[0] != NULL; /* rank 0, where each has a share */
+    float *arenas[2] = {whole ? t->whole[0] : t->host.state1, whole ? t->whole[1] : t->host.state2};
+
+    DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
+    for (uint32_t p = 0; p < t->s->param_count; p++)
+        for (int k = 0; k < 2 && arenas[k] != NULL && !t->s->params[p].frozen; k++) {
+            char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->params[p].name, suffix[k]);
+
+            if (name == NULL) return err->status;
+            add_param(t, out, p, arenas[k], name);
+        }
+    return DDP_OK;
+}
+
+ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+{
+    const ddp_hook_state *states = NULL;
+    uint32_t count = t->hooked == NULL ? 0 : ddp_hooked_states(t->hooked, &states),
+             world = (uint32_t)t->s->launch.world;
+
+    DDP_TRY(create(out, (size_t)count * world, err));
+    for (uint32_t s = 0; s < count; s++)
+        for (uint32_t r = 0; r < (states[s].shared ? 1 : world); r++) {
+            int64_t dims[] = {(int64_t)states[s].elements};
+            char *name = states[s].shared ? ddp_pool_printf(&out->pool, err, "%s", states[s].name)
+                                          : ddp_pool_printf(&out->pool, err, "rank%u.%s", r, states[s].name);
+
+            if (name == NULL) return err->status;
+            add(out, name, DDP_F32, 1, dims, ddp_hooked_held(t->hooked, r, s));
+        }
+    return DDP_OK;
+}
+
+void ddp_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity)
+{
+    bool foreign = t != NULL && ddp_dtype_size(t->dtype) == 0;
+    const char *dtype = t == NULL ? "absent"
+                        : foreign ? ddp_safetensors_dtype_name(t->dtype)
+                                  : ddp_dtype_name(t->dtype);
+    size_t used = (size_t)snprintf(buf, capacity, "%s", dtype);
+
+    for (uint32_t i = 0; t != NULL && i < t->rank && used < capacity; i++)
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? " " : "x", t->dims[i]);
+}
+
+bool ddp_tensor_alike(const ddp_named_tensor *a, const ddp_named_tensor *b)
+{
+    return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
+}
+
+uint64_t ddp_tensor_elements(const ddp_named_tensor *t)
+{
+    uint64_t n = 1;
+
+    for (uint32_t i = 0; i < t->rank; i++) n *= (uint64_t)t->dims[i];
+    return n;
+}

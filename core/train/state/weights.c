@@ -1,0 +1,337 @@
+/* train/state/weights.c -- weights from a safetensors file, as torchvision, Hugging Face or a checkpoint of ours has it: the start of
+ * a run, or what an evaluation and a generation use.
+ *
+ * Tensors are matched by name; one that wrappers put in front ("module.", "transformer.") may be there or not. All that does not
+ * fit is told at once: what is missing, what has another shape, what the model has no place for. */
+#include "base/log.h"
+#include "train/state/tensors.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* DistributedDataParallel, torch.compile, Hugging Face's models with a head. */
+static const char *const prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
+
+enum { SHOWN = 3, LOGGED = 40 }; /* names in the error, lines in the log */
+
+enum { MISSING, MISSHAPED, UNEXPECTED, PROBLEMS };
+
+struct fit {
+    ddp_trainer *t;
+    const char *path;
+    const ddp_safetensors *file;
+    ddp_views views;
+    const ddp_named_tensor **from; /* by view: the tensor of the file */
+    bool *used;                    /* by tensor of the file, in its order */
+    size_t problems[PROBLEMS], lines;
+    ddp_text names[PROBLEMS];
+};
+
+/* ---- names ------------------------------------------------------------------------------------------------------------ */
+static const char *bare(const char *name)
+{
+    for (size_t i = 0; i < DDP_COUNT(prefixes); i++) {
+        size_t length = strlen(prefixes[i]);
+
+        if (strncmp(name, prefixes[i], length) != 0) continue;
+        name += length;
+        i = (size_t)-1; /* they may be nested */
+    }
+    return name;
+}
+
+static bool ends_with(const char *name, const char *tail)
+{
+    size_t n = strlen(name), m = strlen(tail);
+
+    return n >= m && strcmp(name + n - m, tail) == 0;
+}
+
+/* The tensor of the file that is meant by `name`: of that very name, else of the same without prefixes. */
+static const ddp_named_tensor *lookup(const ddp_safetensors *file, const char *name)
+{
+    const ddp_named_tensor *exact = ddp_safetensors_find(file, name);
+
+    for (size_t i = 0; exact == NULL && i < ddp_safetensors_count(file); i++) {
+        const ddp_named_tensor *t = ddp_safetensors_at(file, i);
+
+        if (strcmp(bare(t->name), bare(name)) == 0) return t;
+    }
+    return exact;
+}
+
+/* ---- values ----------------------------------------------------------------------------------------------------------- */
+static float from_half(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, mantissa = h & 0x3ffu, bits;
+    float out = ldexpf((float)mantissa, -24); /* of a number below the normal ones */
+
+    if (exponent == 0) return sign != 0 ? -out : out;
+    bits = sign | (exponent == 31 ? 255u : exponent + 112u) << 23 | mantissa << 13;
+    memcpy(&out, &bits, sizeof(out));
+    return out;
+}
+
+static bool is_float(uint32_t dtype)
+{
+    return dtype == DDP_F32 || dtype == DDP_F64 || dtype == DDP_BF16 || dtype == DDP_FILE_F16;
+}
+
+/* The file's bytes may lie anywhere. */
+static void convert(float *to, const ddp_named_tensor *from)
+{
+    uint64_t count = ddp_tensor_elements(from);
+    const char *at = from->data;
+
+    for (uint64_t i = 0; i < count; i++) {
+        uint16_t half;
+        double wide;
+
+        if (from->dtype == DDP_F64) {
+            memcpy(&wide, at + i * 8, 8);
+            to[i] = (float)wide;
+        } else if (from->dtype == DDP_F32) {
+            memcpy(&to[i], at + i * 4, 4);
+        } else {
+            uint32_t bits;
+
+            memcpy(&half, at + i * 2, 2);
+            bits = (uint32_t)half << 16;
+            if (from->dtype == DDP_BF16)
+                memcpy(&to[i], &bits, 4);
+            else
+                to[i] = from_half(half);
+        }
+    }
+}
+
+/* ---- what does not fit ------------------------------------------------------------------------------------------------- */
+static void problem(struct fit *f, int which, const char *name, const ddp_named_tensor *there,
+                    const ddp_named_tensor *here)
+{
+    static const char *const words[] = {"missing", "of another shape or dtype", "unexpected"};
+    char a[128], b[128];
+
+    ddp_tensor_text(there, a, sizeof(a));
+    ddp_tensor_text(here, b, sizeof(b));
+    if (f->problems[which]++ < SHOWN) {
+        ddp_text_printf(&f->names[which], "%s%.100s", f->problems[which] > 1 ? ", " : "", name);
+        if (which == MISSHAPED) ddp_text_printf(&f->names[which], ": %s there, %s here", a, b);
+    }
+    if (f->lines++ < LOGGED)
+        ddp_log_line(f->t->s->log, DDP_LOG_INFO, "%s is %s: %s in the file, %s in the model", name, words[which], a, b);
+}
+
+static ddp_status complain(struct fit *f, ddp_err *err)
+{
+    static const char *const words[] = {"missing", "of another shape or dtype", "unexpected"};
+    ddp_text all = {0};
+
+    for (int i = 0; i < PROBLEMS; i++)
+        if (f->problems[i] > 0)
+            ddp_text_printf(&all, "%s%zu %s (%s%s)", all.length > 0 ? ", " : "", f->problems[i], words[i],
+                            f->names[i].data != NULL ? f->names[i].data : "", f->problems[i] > SHOWN ? ", .." : "");
+    if (f->lines > LOGGED) ddp_log_line(f->t->s->log, DDP_LOG_INFO, "and %zu tensors more", f->lines - LOGGED);
+    (void)ddp_fail(err, DDP_ERR_CONFIG, "%.150s is not of this model: %s", f->path,
+                   all.data != NULL ? all.data : "out of memory");
+    ddp_text_free(&all);
+    return err->status;
+}
+
+/* ---- matching ------------------------------------------------------------------------------------------------------------ */
+/* A count that older files lack starts at 0, as in PyTorch. */
+static bool may_be_absent(const ddp_named_tensor *here) { return here->dtype == DDP_I64; }
+
+static bool same_dims(const ddp_named_tensor *a, const ddp_named_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
+}
+
+/* A token embedding with more rows than there are tokens: the rows behind them are zero. */
+static bool has_padded_rows(const ddp_named_tensor *there, const ddp_named_tensor *here)
+{
+    return strcmp(bare(here->name), "wte.weight") == 0 && here->rank == 2 && there->rank == 2 &&
+           there->dims[1] == here->dims[1] && there->dims[0] < here->dims[0];
+}
+
+static void match(struct fit *f, size_t i)
+{
+    const ddp_named_tensor *here = &f->views.tensors[i], *there = lookup(f->file, here->name);
+    bool fits;
+
+    if (there == NULL) {
+        if (!may_be_absent(here)) problem(f, MISSING, here->name, NULL, here);
+        return;
+    }
+    fits = (same_dims(there, here) || has_padded_rows(there, here)) &&
+           (here->dtype == DDP_I64 ? there->dtype == DDP_I64 : is_float(there->dtype));
+    if (!fits) problem(f, MISSHAPED, here->name, there, here);
+    f->from[i] = there;
+    for (size_t k = 0; k < ddp_safetensors_count(f->file); k++)
+        if (ddp_safetensors_at(f->file, k) == there) f->used[k] = true;
+}
+
+/* Masks that Hugging Face's GPT-2 keeps as buffers and older versions save. */
+static bool is_mask(const ddp_named_tensor *t)
+{
+    return (ends_with(t->name, ".attn.bias") && t->rank == 4) || ends_with(t->name, ".attn.masked_bias");
+}
+
+/* An output layer that is the token embedding once more. */
+static bool is_tied_copy(const struct fit *f, const ddp_named_tensor *t)
+{
+    const ddp_named_tensor *wte = strcmp(bare(t->name), "lm_head.weight") == 0 ? lookup(f->file, "wte.weight") : NULL;
+
+    return wte != NULL && ddp_tensor_alike(t, wte) &&
+           memcmp(t->data, wte->data, ddp_tensor_elements(t) * ddp_safetensors_dtype_size(t->dtype)) == 0;
+}
+
+static void match_all(struct fit *f)
+{
+    for (size_t i = 0; i < f->views.count; i++) match(f, i);
+    for (size_t k = 0; k < ddp_safetensors_count(f->file); k++) {
+        const ddp_named_tensor *t = ddp_safetensors_at(f->file, k);
+
+        if (!f->used[k] && !is_mask(t) && !is_tied_copy(f, t)) problem(f, UNEXPECTED, t->name, t, NULL);
+    }
+}
+
+static void fill(const struct fit *f)
+{
+    for (size_t i = 0; i < f->views.count; i++) {
+        const ddp_named_tensor *from = f->from[i];
+
+        if (from == NULL) continue;
+        if (ddp_tensor_elements(from) < ddp_tensor_elements(&f->views.tensors[i]))
+            memset(f->views.data[i], 0, ddp_tensor_elements(&f->views.tensors[i]) * sizeof(float));
+        if (from->dtype == DDP_I64)
+            memcpy(f->views.data[i], from->data, sizeof(int64_t));
+        else
+            convert(f->views.data[i], from);
+    }
+}
+
+static ddp_status take(struct fit *f, ddp_err *err)
+{
+    DDP_TRY(ddp_model_views(f->t, &f->views, err));
+    f->from = ddp_alloc((f->views.count + 1) * sizeof(*f->from), err);
+    f->used = ddp_alloc(ddp_safetensors_count(f->file) + 1, err);
+    if (f->from == NULL || f->used == NULL) return err->status;
+    match_all(f);
+    if (f->lines > 0) return complain(f, err);
+    fill(f);
+    return DDP_OK;
+}
+
+static ddp_status take_file(ddp_trainer *t, const char *path, const ddp_safetensors *file, ddp_err *err)
+{
+    struct fit f = {.t = t, .path = path, .file = file};
+    ddp_status st = take(&f, err);
+
+    for (int i = 0; i < PROBLEMS; i++) ddp_text_free(&f.names[i]);
+    ddp_views_free(&f.views);
+    free(f.from);
+    free(f.used);
+    return st;
+}
+
+static ddp_status open_and_take(ddp_trainer *t, const char *path, ddp_err *err)
+{
+    ddp_safetensors *file = NULL;
+    ddp_status st;
+
+    DDP_TRY(ddp_safetensors_open(path, &file, err));
+    st = take_file(t, path, file, err);
+    ddp_safetensors_close(file);
+    return st;
+}
+
+/* PATH/NAME where PATH is a folder that has it. */
+static bool inside(const char *path, const char *name, char *out, size_t capacity)
+{
+    struct stat facts;
+
+    return (size_t)snprintf(out, capacity, "%s/%s", path, name) < capacity && stat(out, &facts) == 0;
+}
+
+ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
+{
+    char file[4096];
+    struct stat facts;
+
+    if (!inside(path, "model.safetensors", file, sizeof(file))) {
+        if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
+            return ddp_fail(err, DDP_ERR_DATA,
+                            "[checkpoint] init_from: the folder %s holds no model.safetensors; name one checkpoint's "
+                            "folder, such as %s/step-..., or a safetensors file",
+                            path, path);
+        ddp_copy_text(file, sizeof(file), path);
+    }
+    if (open_and_take(t, file, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] init_from");
+    if (t->s->launch.rank == 0) ddp_log_line(t->s->log, DDP_LOG_INFO, "the first parameters are those of %s", path);
+    return DDP_OK;
+}
+
+/* ---- weights to use ------------------------------------------------------------------------------------------------------ */
+static ddp_status take_checkpoint(ddp_trainer *t, ddp_checkpoint *c, ddp_weights *out, ddp_err *err)
+{
+    ddp_status st = take_file(t, c->path, c->parts[DDP_PART_MODEL], err);
+
+    ddp_copy_text(out->path, sizeof(out->path), c->path);
+    out->meta = c->meta;
+    ddp_checkpoint_close(c);
+    return st;
+}
+
+static ddp_status newest(ddp_trainer *t, const char *dir, ddp_weights *out, ddp_err *err)
+{
+    ddp_checkpoint c;
+    ddp_status st = ddp_checkpoint_newest(dir, &c, t->s->log, err);
+
+    return st == DDP_OK ? take_checkpoint(t, &c, out, err) : st;
+}
+
+static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_err *err)
+{
+    char file[4096];
+    struct stat facts;
+    ddp_checkpoint c;
+    ddp_status st;
+
+    if (inside(path, "MANIFEST.json", file, sizeof(file))) {
+        DDP_TRY(ddp_checkpoint_open(path, &c, err));
+        return take_checkpoint(t, &c, out, err);
+    }
+    ddp_copy_text(out->path, sizeof(out->path), path);
+    if (inside(path, "model.safetensors", file, sizeof(file))) return open_and_take(t, file, err);
+    if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return open_and_take(t, path, err);
+    st = newest(t, path, out, err);
+    return st == DDP_IN_PROGRESS ? ddp_fail(err, DDP_ERR_DATA,
+                                            "%s holds no checkpoint that can be used; name a folder that does, or a "
+                                            "safetensors file",
+                                            path)
+                                 : st;
+}
+
+ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *err)
+{
+    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
+    ddp_status st = DDP_IN_PROGRESS;
+
+    *out = (ddp_weights){0};
+    if (t->s->launch.weights != NULL) {
+        st = given(t, t->s->launch.weights, out, err);
+        return st == DDP_OK ? st : ddp_fail_context(err, "--checkpoint");
+    }
+    if (c->dir[0] != '\0') st = newest(t, c->dir, out, err);
+    if (st != DDP_IN_PROGRESS) return st;
+    if (c->init_from[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "no weights to use: %s%s; name a checkpoint or a safetensors file with --checkpoint",
+                        c->dir[0] == '\0' ? "[checkpoint] dir is not set" : c->dir,
+                        c->dir[0] == '\0' ? "" : " holds no checkpoint");
+    ddp_copy_text(out->path, sizeof(out->path), c->init_from);
+    return ddp_trainer_init_from(t, c->init_from, err);
+}

@@ -1,0 +1,1 @@
+libddpcore_a_SOURCES += infer/generate.h infer/generate.c

@@ -1,0 +1,49 @@
+/* tests/integration/support/counting_sampler.c -- a sampler for test_step.py: equal shares in order, and a mark at the start of each
+ * epoch for the preloaded count_malloc.c, so that it counts between two known steps. */
+#define _GNU_SOURCE
+#include <ddpengine/sampler.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+
+struct ddp_sampler {
+    ddp_sampler_params params;
+    void (*mark)(uint64_t epoch);
+};
+
+static ddp_status sampler_open(const ddp_host *host, const void *config, const ddp_sampler_params *p, ddp_sampler **out,
+                               ddp_err *err)
+{
+    ddp_sampler *s = calloc(1, sizeof(*s));
+
+    (void)host;
+    (void)config;
+    if (s == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
+    s->params = *p;
+    *(void **)&s->mark = dlsym(RTLD_DEFAULT, "count_malloc_epoch");
+    *out = s;
+    return DDP_OK;
+}
+
+static void sampler_close(ddp_sampler *s) { free(s); }
+static uint64_t sampler_count(const ddp_sampler *s) { return s->params.length / s->params.world_size; }
+
+static ddp_status sampler_indices(ddp_sampler *s, uint64_t epoch, uint64_t *out, ddp_err *err)
+{
+    (void)err;
+    for (uint64_t i = 0; i < sampler_count(s); i++) out[i] = i * s->params.world_size + s->params.rank;
+    if (s->mark != NULL) s->mark(epoch);
+    return DDP_OK;
+}
+
+static const ddp_sampler_ops ops = {.struct_size = sizeof(ops),
+                                    .open = sampler_open,
+                                    .close = sampler_close,
+                                    .count = sampler_count,
+                                    .indices = sampler_indices};
+
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
+                                                      .name = "counting",
+                                                      .version = "0",
+                                                      .summary = "marks epochs for a test",
+                                                      .option_size = sizeof(ddp_option),
+                                                      .ops = &ops};

@@ -1,5 +1,0 @@
-# row: meeting: duplicate rank
-# file: core/group/server.c
-# trials: 3
-# A rank may be taken twice.
-s/else if (first->pid != 0)/else if (first->pid == 1)/

@@ -1,5 +1,0 @@
-# row: differing secret
-# file: core/group/door.c
-# trials: 1
-# No process without the secret is taken for a rank of this run.
-s/^    bool expected = is_expected(g, id);/    bool expected = is_expected(g, id) \&\& g == NULL;/

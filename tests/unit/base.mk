@@ -1,8 +1,0 @@
-# unit tests of core/base
-if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_base
-TESTS += tests/unit/test_base
-tests_unit_test_base_SOURCES = tests/unit/test_base.c
-tests_unit_test_base_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_test_base_LDADD = $(UNIT_LDADD)
-endif

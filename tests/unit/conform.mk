@@ -1,8 +1,0 @@
-# unit tests of core/conform; the suites themselves are tested by integration/test_conform.py
-if WITH_CMOCKA
-check_PROGRAMS += tests/unit/test_pattern
-TESTS += tests/unit/test_pattern
-tests_unit_test_pattern_SOURCES = tests/unit/test_pattern.c
-tests_unit_test_pattern_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_test_pattern_LDADD = $(UNIT_LDADD)
-endif

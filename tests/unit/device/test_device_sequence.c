@@ -1,0 +1,394 @@
+/* test_device_sequence.c -- the CPU device's kernels of a transformer: against the double reference over odd sizes, alone and as
+ * whole models, with one thread and two; every variant gives the same bits; what is fused; indices out of range. */
+#include "plugins/device/cpu/kernels/kernels.h"
+#include "support/device_models.h"
+
+static uint64_t seed;
+
+/* ---- variants ------------------------------------------------------------------------------------------------------------- */
+enum { MAX_T = 70, MAX_E = 132, MOST = MAX_T * 3 * MAX_E };
+
+static const cpu_kernels *variants[3];
+static int variant_count;
+
+static void fill(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = random_float(&seed) * 2.0f;
+}
+
+static void same(const char *what, int variant, const void *a, const void *b, size_t bytes)
+{
+    if (memcmp(a, b, bytes) != 0)
+        fail_msg("%s: %s and %s differ", what, variants[variant]->isa, variants[variant_count - 1]->isa);
+}
+
+typedef struct norm_results {
+    float y[MOST], sum[MOST], mean[MAX_T], invstd[MAX_T], dx[MOST], dw[MAX_E + 16], db[MAX_E + 16];
+} norm_results;
+
+static void test_norm_variants(void **state)
+{
+    static norm_results want, got;
+    static float x[MOST], r[MOST], w[MOST];
+
+    (void)state;
+    for (int64_t n = 1; n <= MAX_E; n += 1 + n / 3) {
+        int64_t rows = 1 + n % 9;
+        fill(x, MOST);
+        fill(r, MOST);
+        fill(w, MOST);
+        for (int v = variant_count - 1; v >= 0; v--) {
+            norm_results *to = v == variant_count - 1 ? &want : &got;
+            memset(to, 0, sizeof(*to));
+            variants[v]->layer_norm(to->y, to->mean, to->invstd, to->sum, x, r, w, w + n, rows, n, 1e-5);
+            variants[v]->layer_norm_grad(to->dx, to->dw, to->db, r, x, w, to->mean, to->invstd, n % 2 ? r : NULL, rows,
+                                         n);
+            if (to == &got) same("layer norm", v, &got, &want, sizeof(got));
+        }
+    }
+}
+
+typedef struct attention_results {
+    float y[MOST], lse[MAX_T * 8], dqkv[MOST];
+} attention_results;
+
+static void attention_variants(cpu_attention a)
+{
+    static attention_results want, got;
+    static float qkv[MOST], dy[MOST];
+
+    fill(qkv, MOST);
+    fill(dy, MOST);
+    for (int v = variant_count - 1; v >= 0; v--) {
+        attention_results *to = v == variant_count - 1 ? &want : &got;
+        float *scratch = aligned((size_t)variants[v]->attention_scratch(&a, true) * 4),
+              *small = aligned((size_t)variants[v]->attention_scratch(&a, false) * 4);
+        memset(to, 0, sizeof(*to));
+        for (int64_t h = 0; h < a.heads; h++) {
+            poison(scratch, (size_t)variants[v]->attention_scratch(&a, true));
+            poison(small, (size_t)variants[v]->attention_scratch(&a, false));
+            variants[v]->attention(&a, h, to->y, to->lse, qkv, small);
+            variants[v]->attention_grad(&a, h, to->dqkv, dy, qkv, to->y, to->lse, scratch);
+        }
+        free(scratch);
+        free(small);
+        if (to == &got) same("attention", v, &got, &want, sizeof(got));
+    }
+}
+
+static void test_attention_variants(void **state)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1}, {5, 2, 3}, {31, 1, 16}, {33, 2, 32}, {64, 2, 64}, {70, 3, 44}};
+
+    (void)state;
+    for (size_t i = 0; i < DDP_COUNT(shapes) * 4; i++) {
+        cpu_attention a = {
+            .length = shapes[i / 4][0], .heads = shapes[i / 4][1], .size = shapes[i / 4][2], .scale = 0.3f};
+        a.causal = i % 2 == 0;
+        if (i % 4 >= 2) a.mask = (cpu_mask){{9, i}, 3, 1000000000u, 1.3f};
+        attention_variants(a);
+    }
+}
+
+static void test_dropout_variants(void **state)
+{
+    static float x[1000], want[1000], got[1000];
+    const cpu_mask m = {{UINT64_C(0x123456789abcdef0), UINT64_C(0xfedcba9876543210)}, 77, 2147483648u, 2.0f};
+
+    (void)state;
+    fill(x, 1000);
+    for (uint64_t first = 0; first < 70; first++) {
+        for (int64_t i = 0; i < 1000; i++) {
+            double factor = ddp_dropout_factor(&m.random, m.place, (first << 31) + first + (uint64_t)i, 0.5);
+            want[i] = factor == 0.0 ? 0.0f : x[i] * (float)factor;
+        }
+        for (int v = 0; v < variant_count; v++) {
+            poison(got, 1000);
+            variants[v]->dropout(got, x, &m, (first << 31) + first, 1000);
+            assert_memory_equal(got, want, sizeof(want));
+            poison(got, 1000);
+            variants[v]->dropout(got, x, &m, (first << 31) + first, (int64_t)first);
+            assert_memory_equal(got, want, first * sizeof(float));
+            assert_true(isnan(got[first]));
+        }
+    }
+}
+
+/* ---- models --------------------------------------------------------------------------------------------------------------- */
+static void model_run(fixture *f, const gpt *m, int64_t batch, bool training)
+{
+    built b = gpt_build(f, m, batch, training);
+
+    built_check(&b, (job){.f = f, .seed = &seed, .classes = m->vocabulary, .tolerance = 1e-4, .by_scale = true}, 1);
+    unbuild(&b);
+}
+
+/* T, heads, d */
+static const int64_t shapes[][3] = {{1, 1, 6},  {3, 1, 5},   {7, 2, 3},  {16, 2, 16}, {31, 2, 32}, {32, 1, 64},
+                                    {33, 3, 8}, {64, 2, 20}, {65, 1, 7}, {97, 2, 16}, {130, 2, 17}};
+
+static void test_models(void **state)
+{
+    for (size_t i = 0; i < 2 * DDP_COUNT(shapes); i++) {
+        const int64_t *s = shapes[i / 2];
+        const gpt m = {.length = s[0],
+                       .heads = s[1],
+                       .size = s[2],
+                       .vocabulary = 5 + 17 * (int64_t)(i % 4),
+                       .layers = s[0] > 64 ? 1 : 1 + (int)i % 2,
+                       .dropout = i % 3 == 1 ? 0.3 : 0.0,
+                       .tied = i % 2 == 0,
+                       .full = i % 4 == 3,
+                       .post = i % 5 == 2};
+
+        model_run(*state, &m, 1, true);
+        model_run(*state, &m, 3, true);
+        model_run(*state, &m, 2, false);
+    }
+}
+
+/* gelu and all layer norms but the last, whose gradient follows the loss, stand there a second time. */
+static void test_recompute(void **state)
+{
+    for (int i = 0; i < 8; i++) {
+        const gpt m = {.length = 33,
+                       .heads = 2,
+                       .size = 8,
+                       .vocabulary = 22,
+                       .layers = 3,
+                       .tied = i % 2 == 0,
+                       .dropout = i & 2 ? 0.3 : 0};
+        fixture *f = *state;
+        built kept = gpt_build(f, &m, 2, true), again = gpt_build(f, &m, 2, true);
+        job like = {.f = f, .seed = &seed, .classes = m.vocabulary, .tolerance = 1e-4, .by_scale = true};
+        uint64_t bytes[2];
+        ddp_lowered *l;
+        ddp_planned *planned;
+
+        OK(f, ddp_program_recompute(again.p, &f->err));
+        assert_int_equal(again.p->node_count, kept.p->node_count + 3 * 3);
+        for (int k = 0; k < 2; k++) {
+            const ddp_program *p = k == 0 ? kept.p : again.p;
+            OK(f, f->ops->lower(f->device, p, &l, &f->err));
+            OK(f, ddp_plan_create(p, l, kept.layout, &planned, &f->err));
+            bytes[k] = planned->plan.arena_bytes;
+            ddp_plan_free(planned);
+            f->ops->lowered_free(f->device, l);
+        }
+        assert_true(bytes[1] < bytes[0] * 9 / 10);
+        built_check(&again, like, 1);
+        unbuild(&kept);
+        unbuild(&again);
+    }
+}
+
+/* ---- single ops, whose every output is a result or a gradient ---------------------------------------------------------------- */
+typedef struct op_case {
+    uint32_t op, in_count, out_count;
+    ddp_value values[9]; /* inputs, then outputs */
+    ddp_attrs attrs;
+} op_case;
+
+static void op_value(op_case *c, uint32_t i, uint32_t kind, uint32_t rank, int64_t a, int64_t b, int64_t d)
+{
+    ddp_value *v = &c->values[i];
+
+    *v = (ddp_value){.kind = kind, .dtype = DDP_F32, .rank = rank, .index = -1, .dims = {a, b, d}, .name = "v"};
+    v->elements = a * (rank > 1 ? b : 1) * (rank > 2 ? d : 1);
+}
+
+/* What is a result lives to the end as a metric, one at most beside the loss; the rest are gradients. */
+static void op_run(fixture *f, op_case *c, double tolerance)
+{
+    ddp_node n = {.op = c->op, .in_count = c->in_count, .out_count = c->out_count, .attrs = c->attrs, .name = "layer7"};
+    uint32_t count = c->in_count + c->out_count;
+    int32_t fields = 0, params = 0, metrics[3];
+    ddp_program p = {.struct_size = sizeof(p),
+                     .value_size = sizeof(ddp_value),
+                     .node_size = sizeof(ddp_node),
+                     .training = 1,
+                     .value_count = count,
+                     .node_count = 1,
+                     .values = c->values,
+                     .nodes = &n,
+                     .loss = (int32_t)c->in_count,
+                     .metrics = metrics};
+    job j = {.f = f, .p = &p, .seed = &seed, .classes = 4, .scale = 1.0, .tolerance = tolerance};
+
+    for (uint32_t i = 0; i < DDP_NODE_MAX_IN; i++) n.in[i] = i < c->in_count ? (int32_t)i : -1;
+    for (uint32_t i = 0; i < DDP_NODE_MAX_OUT; i++) n.out[i] = i < c->out_count ? (int32_t)(c->in_count + i) : -1;
+    for (uint32_t i = 0; i < count; i++) {
+        ddp_value *v = &c->values[i];
+        if (v->kind == DDP_VALUE_INPUT) v->index = fields++;
+        if (v->kind == DDP_VALUE_ACT) metrics[p.metric_count++] = (int32_t)i;
+        if (v->kind != DDP_VALUE_PARAM && v->kind != DDP_VALUE_GRAD) continue;
+        v->index = params++;
+        v->offset = j.arena_elements;
+        j.arena_elements += ddp_round_up((uint64_t)v->elements, 16) + 16;
+    }
+    p.batch = c->values[0].dims[0];
+    j.random = (ddp_random){random_bits(&seed), random_bits(&seed)};
+    job_open(&j);
+    job_run_and_check(&j);
+    job_close(&j);
+}
+
+static void norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
+{
+    op_case c = {.op = DDP_OP_LAYER_NORM, .in_count = 3, .out_count = 3, .attrs = {.layer_norm = {1e-5}}};
+
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 1, DDP_VALUE_PARAM, 1, e, 0, 0);
+    op_value(&c, 2, DDP_VALUE_PARAM, 1, e, 0, 0);
+    op_value(&c, 3, DDP_VALUE_ACT, 3, n, t, e);
+    op_value(&c, 4, DDP_VALUE_ACT, 2, n, t, 0);
+    op_value(&c, 5, DDP_VALUE_ACT, 2, n, t, 0);
+    if (e > 1) op_run(f, &c, 5e-6); /* of one element the variance is 0 and rounding is all there is */
+    c.op = DDP_OP_LAYER_NORM_GRAD;
+    c.in_count = 5;
+    for (uint32_t i = 0; i < 2; i++) op_value(&c, i, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 2, DDP_VALUE_PARAM, 1, e, 0, 0);
+    for (uint32_t i = 3; i < 5; i++) op_value(&c, i, DDP_VALUE_INPUT, 2, n, t, 0);
+    op_value(&c, 5, DDP_VALUE_ACT, 3, n, t, e);
+    for (uint32_t i = 6; i < 8; i++) op_value(&c, i, DDP_VALUE_GRAD, 1, e, 0, 0);
+    /* sums of up to 512 rows, which may be near 0 when the rows are not */
+    op_run(f, &c, 2e-5);
+    op_value(&c, 5, DDP_VALUE_GRAD, 3, n, t, e); /* the input is a parameter */
+    op_run(f, &c, 2e-5);
+}
+
+static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size, bool causal, double dropout)
+{
+    op_case c = {.op = DDP_OP_ATTENTION, .in_count = 1, .out_count = 2};
+    int64_t e = heads * size;
+
+    c.attrs.attention.scale = 0.4;
+    c.attrs.attention.dropout = dropout;
+    c.attrs.attention.heads = (uint32_t)heads;
+    c.attrs.attention.causal = causal;
+    c.attrs.attention.place = 12;
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, 3 * e);
+    op_value(&c, 1, DDP_VALUE_ACT, 3, n, t, e);
+    op_value(&c, 2, DDP_VALUE_ACT, 3, n, heads, t);
+    op_run(f, &c, 5e-6);
+    c.op = DDP_OP_ATTENTION_GRAD;
+    c.in_count = 4;
+    c.out_count = 1;
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 1, DDP_VALUE_INPUT, 3, n, t, 3 * e);
+    op_value(&c, 2, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 3, DDP_VALUE_INPUT, 3, n, heads, t);
+    op_value(&c, 4, DDP_VALUE_ACT, 3, n, t, 3 * e);
+    c.attrs.attention.scale =
+        1.0 / sqrt((double)size); /* the log-sum-exps are random: more would make weights of thousands */
+    op_run(f, &c, 5e-5);
+    op_value(&c, 4, DDP_VALUE_GRAD, 3, n, t, 3 * e);
+    op_run(f, &c, 5e-5);
+}
+
+static void other_ops(fixture *f, int64_t n, int64_t t, int64_t e)
+{
+    op_case c = {.op = DDP_OP_EMBEDDING, .in_count = 2, .out_count = 1};
+
+    op_value(&c, 0, DDP_VALUE_INPUT, 2, n, t, 0);
+    c.values[0].dtype = DDP_I64;
+    op_value(&c, 1, DDP_VALUE_PARAM, 2, 5, e, 0);
+    op_value(&c, 2, DDP_VALUE_ACT, 3, n, t, e);
+    op_run(f, &c, 5e-6);
+    c.op = DDP_OP_EMBEDDING_GRAD;
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 1, DDP_VALUE_INPUT, 2, n, t, 0);
+    c.values[1].dtype = DDP_I64;
+    op_value(&c, 2, DDP_VALUE_GRAD, 2, 5, e, 0);
+    op_run(f, &c, 2e-5); /* a fifth of all rows go into one: their sum may be near 0 when they are not */
+    c.op = DDP_OP_POSITION;
+    op_value(&c, 1, DDP_VALUE_PARAM, 2, t + 2, e, 0);
+    op_value(&c, 2, DDP_VALUE_ACT, 3, n, t, e);
+    op_run(f, &c, 5e-6);
+    c.op = DDP_OP_POSITION_GRAD;
+    c.in_count = 1;
+    op_value(&c, 1, DDP_VALUE_GRAD, 2, t + 2, e, 0);
+    op_run(f, &c, 5e-6);
+    for (c.op = DDP_OP_DROPOUT; c.op <= DDP_OP_DROPOUT_GRAD; c.op++) {
+        op_value(&c, 1, DDP_VALUE_ACT, 3, n, t, e);
+        c.attrs.dropout.p = n % 2 ? 0.25 : 1.0;
+        op_run(f, &c, 5e-6);
+    }
+}
+
+static void test_ops(void **state)
+{
+    for (size_t i = 0; i < DDP_COUNT(shapes); i++)
+        for (int64_t n = 1; n <= 3; n += 1 + (int64_t)(i % 2)) {
+            norm_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
+            other_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
+            attention_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], i % 3 != 0, i % 2 ? 0.2 : 0.0);
+        }
+    norm_ops(*state, 2, 256, 256); /* large enough for two threads */
+    other_ops(*state, 2, 256, 128);
+    attention_ops(*state, 2, 200, 3, 32, true, 0.1);
+}
+
+/* ---- what is fused --------------------------------------------------------------------------------------------------------------- */
+static void test_lowering(void **state)
+{
+    static const char *const want[] = {
+        "embedding+position",  "layer_norm",         "linear+bias",         "attention",           "linear+bias",
+        "add+layer_norm",      "linear+bias+gelu",   "linear+bias",         "add+layer_norm",      "linear",
+        "cross_entropy+grad",  "linear_grad_weight", "linear_grad_input",   "layer_norm_grad",     "linear_grad_bias",
+        "linear_grad_weight",  "linear_grad_input",  "gelu_grad+bias_grad", "linear_grad_weight",  "linear_grad_input",
+        "layer_norm_grad+add", "linear_grad_bias",   "linear_grad_weight",  "linear_grad_input",   "attention_grad",
+        "linear_grad_bias",    "linear_grad_weight", "linear_grad_input",   "layer_norm_grad+add", "position_grad",
+        "embedding_grad"};
+    const gpt m = {.length = 8, .heads = 2, .size = 8, .vocabulary = 11, .layers = 1, .tied = true};
+    fixture *f = *state;
+    built b = gpt_build(f, &m, 2, true);
+    ddp_lowered *l;
+
+    OK(f, f->ops->lower(f->device, b.p, &l, &f->err));
+    for (uint32_t i = 0; i < l->kernel_count && i < DDP_COUNT(want); i++)
+        assert_string_equal(l->kernels[i].name, want[i]);
+    assert_int_equal(l->kernel_count, DDP_COUNT(want));
+    f->ops->lowered_free(f->device, l);
+    unbuild(&b);
+}
+
+static void test_bad_index(void **state)
+{
+    static const int64_t bad[] = {11, -1, INT64_MAX, INT64_MIN};
+    const gpt m = {.length = 4, .heads = 1, .size = 4, .vocabulary = 11, .layers = 1};
+    fixture *f = *state;
+    built b = gpt_build(f, &m, 2, true);
+
+    for (size_t i = 0; i < DDP_COUNT(bad); i++) {
+        job j = {
+            .f = f, .seed = &seed, .classes = 11, .p = b.p, .layout = b.layout, .arena_elements = b.layout->elements};
+        char text[96];
+        job_open(&j);
+        ((int64_t *)(void *)j.inputs[0])[5] = bad[i];
+        assert_int_equal(job_run(&j), DDP_ERR_DATA);
+        (void)snprintf(text, sizeof(text), "index %lld at place 5 ", (long long)bad[i]);
+        assert_non_null(strstr(f->err.msg, text));
+        assert_non_null(strstr(f->err.msg, "\"wte\""));
+        assert_non_null(strstr(f->err.msg, "11 rows (0 to 10)"));
+        job_close(&j);
+    }
+    unbuild(&b);
+}
+
+/* ---- main -------------------------------------------------------------------------------------------------------------------- */
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm_variants),
+                                       cmocka_unit_test(test_attention_variants),
+                                       cmocka_unit_test(test_dropout_variants),
+                                       BOTH(test_ops),
+                                       BOTH(test_models),
+                                       BOTH(test_recompute),
+                                       ONE(test_lowering),
+                                       ONE(test_bad_index)};
+
+    variant_count = cpu_kernels_available(variants);
+    seed = test_seed();
+    return cmocka_run_group_tests_name("sequences on the CPU device", tests, NULL, NULL);
+}
