@@ -32,7 +32,7 @@ static int choose_suite(judgement *j)
     return DDP_EXIT_CONFIG;
 }
 
-static ddp_status fill_board(const judgement *j, ddp_board *b, ddp_err *err)
+static ddp_status fill_board(const judgement *j, ddp_shared_results *b, ddp_err *err)
 {
     size_t used = 0;
 
@@ -58,7 +58,7 @@ static ddp_status judge_world(judgement *j, uint32_t world, ddp_err *err)
     bool launched = j->probe.launcher[0] != '\0';
     ddp_status st = ddp_backend_cases(&cases, j->probe.caps, world, j->p->quick, launched, j->suite, err);
 
-    if (st == DDP_OK) st = ddp_board_create(world, cases.items, cases.count, &w.board, &w.board_fd, err);
+    if (st == DDP_OK) st = ddp_shared_results_create(world, cases.items, cases.count, &w.board, &w.board_fd, err);
     if (st == DDP_OK) st = fill_board(j, w.board, err);
     if (st == DDP_OK && launched) {
         w.board->launched = true;
@@ -67,14 +67,14 @@ static ddp_status judge_world(judgement *j, uint32_t world, ddp_err *err)
     if (st == DDP_OK) st = ddp_world_run(&w, err);
     if (st == DDP_OK) ddp_report_world(&j->report, w.board);
     j->signal = w.signal;
-    ddp_board_free(w.board, w.board_fd);
+    ddp_shared_results_free(w.board, w.board_fd);
     free(cases.items);
     return st;
 }
 
 /* ---- the other kinds ------------------------------------------------------------------------------------------------------ */
 /* A URL on which ranks of this host can meet; a folder that is made for it is in `folder`. */
-static ddp_status choose_url(const judgement *j, ddp_board *b, char *folder, size_t capacity, ddp_err *err)
+static ddp_status choose_url(const judgement *j, ddp_shared_results *b, char *folder, size_t capacity, ddp_err *err)
 {
     bool file = strcmp(j->probe.name, "file") == 0, env = strcmp(j->probe.name, "env") == 0;
     int fd;
@@ -101,10 +101,10 @@ static ddp_status judge_kind_world(judgement *j, uint32_t world, ddp_err *err)
     ddp_world w = {.log = j->p->log, .board_fd = -1};
     char folder[64] = "";
     bool init = j->probe.kind == DDP_KIND_INIT;
-    ddp_status st = ddp_kind_cases(&cases, j->probe.kind, init && world > 1 ? DDP_SUITE_MEET : j->suite, err);
+    ddp_status st = ddp_kind_cases(&cases, j->probe.kind, init && world > 1 ? DDP_SUITE_RENDEZVOUS : j->suite, err);
 
     if (st == DDP_OK && cases.count > 0) {
-        st = ddp_board_create(world, cases.items, cases.count, &w.board, &w.board_fd, err);
+        st = ddp_shared_results_create(world, cases.items, cases.count, &w.board, &w.board_fd, err);
         if (st == DDP_OK) st = fill_board(j, w.board, err);
         if (st == DDP_OK) st = choose_url(j, w.board, folder, sizeof(folder), err);
         if (st == DDP_OK) st = ddp_world_run(&w, err);
@@ -115,7 +115,7 @@ static ddp_status judge_kind_world(judgement *j, uint32_t world, ddp_err *err)
         ddp_err ignored;
         (void)ddp_remove_folder(folder, &ignored);
     }
-    ddp_board_free(w.board, w.board_fd);
+    ddp_shared_results_free(w.board, w.board_fd);
     free(cases.items);
     return st;
 }
@@ -126,7 +126,7 @@ static ddp_status judge_kind(judgement *j, ddp_err *err)
     uint32_t last = j->p->nproc > 0 ? (uint32_t)j->p->nproc : QUICK_WORLD;
 
     DDP_TRY(judge_kind_world(j, 1, err));
-    if (j->probe.kind == DDP_KIND_INIT && j->suite != DDP_SUITE_END && j->suite != DDP_SUITE_MEET) return DDP_OK;
+    if (j->probe.kind == DDP_KIND_INIT && j->suite != DDP_SUITE_END && j->suite != DDP_SUITE_RENDEZVOUS) return DDP_OK;
     if (j->probe.kind != DDP_KIND_INIT && j->probe.kind != DDP_KIND_HOOK) return DDP_OK;
     for (uint32_t world = 2; world <= last && j->signal == 0; world++) DDP_TRY(judge_kind_world(j, world, err));
     return DDP_OK;

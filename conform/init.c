@@ -8,7 +8,7 @@
 enum { MEET_MS = 30000, MEETINGS = 2 };
 
 /* What env:// reads; a plugin of another scheme does not look. */
-static void set_environment(const ddp_actor *a)
+static void set_environment(const ddp_rank_process *a)
 {
     const char *colon = strrchr(a->board->endpoint, ':');
     char text[16];
@@ -21,18 +21,18 @@ static void set_environment(const ddp_actor *a)
     (void)setenv("MASTER_PORT", colon != NULL ? colon + 1 : "0", 1);
 }
 
-static bool check_identity(ddp_actor *a, const ddp_init_ops *ops, ddp_init *i)
+static bool check_identity(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
 {
     int32_t rank = -2, world = -2;
     ddp_err err = {0};
     ddp_status st = ops->identity(i, &rank, &world, &err);
 
-    if (st != DDP_OK) return ddp_actor_fail_call(a, "identity", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(a, "identity", st, &err);
     return DDP_EXPECT(a, rank == -1 || rank == (int32_t)a->rank, "identity says rank %d, not %u", rank, a->rank) &&
            DDP_EXPECT(a, world == -1 || world == (int32_t)a->world, "identity says world %d, not %u", world, a->world);
 }
 
-static void meet_once(ddp_actor *a, const ddp_init_ops *ops, ddp_init *i)
+static void meet_once(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
 {
     ddp_group_params p = {.rank = (int32_t)a->rank,
                           .world = (int32_t)a->world,
@@ -49,29 +49,29 @@ static void meet_once(ddp_actor *a, const ddp_init_ops *ops, ddp_init *i)
     ddp_group *g;
 
     if (ddp_group_join(&p, &g, &failure, &err) != DDP_OK) {
-        ddp_actor_fail(a, "the ranks do not meet: %.200s", failure.msg);
+        ddp_rank_process_fail(a, "the ranks do not meet: %.200s", failure.msg);
         return;
     }
-    if (ddp_group_barrier(g, "met", MEET_MS, &err) != DDP_OK) ddp_actor_fail(a, "met, but: %.200s", err.msg);
+    if (ddp_group_barrier(g, "met", MEET_MS, &err) != DDP_OK) ddp_rank_process_fail(a, "met, but: %.200s", err.msg);
     ddp_group_leave(g);
 }
 
 /* All ranks have closed what they had of the meeting: an endpoint is free again. */
-static void wait_for_others(ddp_actor *a, uint32_t meeting)
+static void wait_for_others(ddp_rank_process *a, uint32_t meeting)
 {
-    atomic_uint *ended = &ddp_board_verdict(a->board, 0, (uint32_t)(a->c - a->board->cases))->entered[0];
+    atomic_uint *ended = &ddp_shared_results_get(a->board, 0, (uint32_t)(a->c - a->board->cases))->entered[0];
     int64_t deadline = ddp_now_ms() + MEET_MS;
 
     (void)atomic_fetch_add(ended, 1);
     while (atomic_load(ended) < a->world * (meeting + 1) && ddp_now_ms() < deadline) (void)usleep(1000);
 }
 
-static void meet(ddp_actor *a)
+static void meet(ddp_rank_process *a)
 {
     const ddp_init_ops *ops = a->plugin->ops;
 
     if (a->board->url[0] == '\0')
-        return ddp_actor_skip(a, "nobody knows what a URL of scheme %s looks like; give --url", a->plugin->name);
+        return ddp_rank_process_skip(a, "nobody knows what a URL of scheme %s looks like; give --url", a->plugin->name);
     set_environment(a);
     for (uint32_t k = 0; k < MEETINGS && atomic_load(&a->v->state) == DDP_NOT_JUDGED; k++) {
         ddp_init *i;
@@ -79,7 +79,7 @@ static void meet(ddp_actor *a)
         ddp_status st = ops->open(&a->host, a->config, a->board->url, &i, &err);
 
         if (st != DDP_OK) {
-            (void)ddp_actor_fail_call(a, "open", st, &err);
+            (void)ddp_rank_process_fail_call(a, "open", st, &err);
             return;
         }
         if (check_identity(a, ops, i) && a->world > 1) meet_once(a, ops, i);
@@ -89,7 +89,7 @@ static void meet(ddp_actor *a)
 }
 
 /* Whatever the user writes, the answer is a handle that can be closed, or DDP_ERR_CONFIG and a line. */
-static void refuses(ddp_actor *a)
+static void refuses(ddp_rank_process *a)
 {
     static const char *const rests[] = {
         "",        ":",         "://",     "://:",       "://\x01\x02",  "://host:99999999999",
@@ -116,7 +116,7 @@ static void refuses(ddp_actor *a)
     }
 }
 
-static bool open_once(ddp_actor *a, uint32_t n)
+static bool open_once(ddp_rank_process *a, uint32_t n)
 {
     const ddp_init_ops *ops = a->plugin->ops;
     ddp_init *i;
@@ -124,18 +124,18 @@ static bool open_once(ddp_actor *a, uint32_t n)
     ddp_status st = ops->open(&a->host, a->config, a->board->url, &i, &err);
 
     (void)n;
-    if (st != DDP_OK) return ddp_actor_fail_call(a, "open", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(a, "open", st, &err);
     ops->close(i);
     return true;
 }
 
-void ddp_init_case(ddp_actor *a)
+void ddp_init_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
-    case DDP_SUITE_MEET: meet(a); break;
+    case DDP_SUITE_RENDEZVOUS: meet(a); break;
     case DDP_SUITE_REFUSALS: refuses(a); break;
     default:
-        if (a->board->url[0] == '\0') return ddp_actor_skip(a, "needs --url");
+        if (a->board->url[0] == '\0') return ddp_rank_process_skip(a, "needs --url");
         set_environment(a);
         ddp_leaks_check(a, open_once, 256);
     }

@@ -5,7 +5,7 @@
 enum { CASE_MS = 30000, LEAKS_MS = 120000 };
 
 static const ddp_case table[] = {
-    {.slot = DDP_KIND_INIT, .suite = DDP_SUITE_MEET, .fresh = true},
+    {.slot = DDP_KIND_INIT, .suite = DDP_SUITE_RENDEZVOUS, .fresh = true},
     {.slot = DDP_KIND_INIT, .suite = DDP_SUITE_REFUSALS},
     {.slot = DDP_KIND_INIT, .suite = DDP_SUITE_LEAKS, .fresh = true},
     {.slot = DDP_KIND_DEVICE, .suite = DDP_SUITE_OPEN},
@@ -50,7 +50,7 @@ ddp_status ddp_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_e
     return DDP_OK;
 }
 
-void ddp_kind_case(ddp_actor *a)
+void ddp_kind_case(ddp_rank_process *a)
 {
     switch (a->plugin->kind) {
     case DDP_KIND_INIT: ddp_init_case(a); break;
@@ -59,6 +59,6 @@ void ddp_kind_case(ddp_actor *a)
     case DDP_KIND_SAMPLER: ddp_sampler_case(a); break;
     case DDP_KIND_DATASET: ddp_dataset_case(a); break;
     case DDP_KIND_HOOK: ddp_hook_case(a); break;
-    default: ddp_actor_skip(a, "no suite for kind %s", ddp_kind_name(a->plugin->kind));
+    default: ddp_rank_process_skip(a, "no suite for kind %s", ddp_kind_name(a->plugin->kind));
     }
 }

@@ -30,7 +30,7 @@ static const ddp_field strange[FIELDS] = {
     {.name = "tokens", .dtype = DDP_F32, .rank = 0, .min = 1, .max = 0},
 };
 
-static ddp_status build(ddp_actor *a, const ddp_field *fields, uint32_t count, ddp_graph **out, ddp_err *err)
+static ddp_status build(ddp_rank_process *a, const ddp_field *fields, uint32_t count, ddp_graph **out, ddp_err *err)
 {
     const ddp_model_ops *ops = a->plugin->ops;
 
@@ -42,7 +42,7 @@ static ddp_status build(ddp_actor *a, const ddp_field *fields, uint32_t count, d
 }
 
 /* Of the fields on offer those that it takes. */
-static ddp_status build_fitting(ddp_actor *a, ddp_graph **out, ddp_err *err)
+static ddp_status build_fitting(ddp_rank_process *a, ddp_graph **out, ddp_err *err)
 {
     ddp_err other = {0};
 
@@ -50,7 +50,7 @@ static ddp_status build_fitting(ddp_actor *a, ddp_graph **out, ddp_err *err)
     return build(a, numbers, FIELDS, out, err);
 }
 
-static bool same_params(ddp_actor *a, const ddp_graph *x, const ddp_graph *y)
+static bool same_params(ddp_rank_process *a, const ddp_graph *x, const ddp_graph *y)
 {
     const ddp_param_info *p, *q;
     uint32_t n = ddp_graph_params(x, &p), m = ddp_graph_params(y, &q);
@@ -66,7 +66,7 @@ static bool same_params(ddp_actor *a, const ddp_graph *x, const ddp_graph *y)
 }
 
 /* Programs for several batch sizes, with and without gradients. */
-static bool programs(ddp_actor *a, const ddp_graph *g)
+static bool programs(ddp_rank_process *a, const ddp_graph *g)
 {
     static const int64_t batches[BATCHES] = {1, 2, 7};
     ddp_layout *layout = NULL;
@@ -79,24 +79,24 @@ static bool programs(ddp_actor *a, const ddp_graph *g)
         good = ddp_program_create(g, layout, batches[i / 2], i % 2 == 0, &p, &err) == DDP_OK;
         if (good) ddp_program_free(p);
     }
-    if (!good) ddp_actor_fail(a, "no program comes of it: %.180s", err.msg);
+    if (!good) ddp_rank_process_fail(a, "no program comes of it: %.180s", err.msg);
     if (layout != NULL) ddp_layout_free(layout);
     return good;
 }
 
-static void graph(ddp_actor *a)
+static void graph(ddp_rank_process *a)
 {
     ddp_graph *g, *again;
     ddp_err err = {0};
     ddp_status st = build_fitting(a, &g, &err);
 
     if (st != DDP_OK) {
-        (void)ddp_actor_fail_call(a, "build", st, &err);
+        (void)ddp_rank_process_fail_call(a, "build", st, &err);
         return;
     }
     st = build_fitting(a, &again, &err);
     if (st != DDP_OK) {
-        (void)ddp_actor_fail_call(a, "build for the second time", st, &err);
+        (void)ddp_rank_process_fail_call(a, "build for the second time", st, &err);
     } else {
         if (same_params(a, g, again)) (void)programs(a, g);
         ddp_graph_free(again);
@@ -105,7 +105,7 @@ static void graph(ddp_actor *a)
 }
 
 /* Data that do not fit: an error with words, never a crash. */
-static void refuses(ddp_actor *a)
+static void refuses(ddp_rank_process *a)
 {
     ddp_graph *g;
     ddp_err err = {0};
@@ -119,19 +119,19 @@ static void refuses(ddp_actor *a)
         (void)DDP_EXPECT(a, err.msg[0] != '\0', "fields of other shapes are refused without a reason");
 }
 
-static bool build_once(ddp_actor *a, uint32_t i)
+static bool build_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_graph *g;
     ddp_err err = {0};
     ddp_status st = build_fitting(a, &g, &err);
 
     (void)i;
-    if (st != DDP_OK) return ddp_actor_fail_call(a, "build", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(a, "build", st, &err);
     ddp_graph_free(g);
     return true;
 }
 
-void ddp_model_case(ddp_actor *a)
+void ddp_model_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_RESULTS: graph(a); break;

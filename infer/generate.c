@@ -167,10 +167,10 @@ static ddp_status prepare(ddp_generator *g, ddp_err *err)
     s->phase = DDP_EXIT_CONFIG;
     DDP_TRY(allocate(g, err));
     s->phase = DDP_EXIT_CHECKPOINT;
-    DDP_TRY(ddp_images_open(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_staging_open(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_trainer_read_weights(&g->t, &weights, err));
     DDP_TRY(ddp_push(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
-    ddp_images_close(&g->t);
+    ddp_staging_close(&g->t);
     bind.arena = g->t.arena;
     bind.params = g->t.params;
     bind.buffers = g->t.buffers;
@@ -198,7 +198,7 @@ void ddp_generator_close(ddp_generator *g)
     void *own[] = {g->t.params, g->t.arena, g->t.buffers};
 
     ddp_variants_free(s);
-    ddp_images_close(&g->t);
+    ddp_staging_close(&g->t);
     ddp_host_free(s, g->tokens);
     for (size_t i = 0; i < DDP_COUNT(own); i++)
         if (own[i] != NULL) s->device_ops->free(s->device, own[i]);

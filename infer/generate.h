@@ -1,8 +1,8 @@
 /* infer/generate.h -- a language model continues a row of tokens, one process alone.
  *
  * A model that can has an output "logits" (N, T, V) and an integer field of tokens (T). All from one thread. */
-#ifndef DDP_GENERATE_H
-#define DDP_GENERATE_H
+#ifndef DDP_INFER_GENERATE_H
+#define DDP_INFER_GENERATE_H
 
 #include "session/session.h"
 

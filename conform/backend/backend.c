@@ -17,7 +17,7 @@ enum {
 };
 
 /* ---- the communicator that cases share ------------------------------------------------------------------------------------ */
-void ddp_backend_begin(ddp_actor *a)
+void ddp_backend_begin(ddp_rank_process *a)
 {
     ddp_trial t;
     ddp_err err = {0};
@@ -25,7 +25,7 @@ void ddp_backend_begin(ddp_actor *a)
     a->ops = a->plugin->ops;
     if (a->c->fresh) return;
     if (ddp_trial_open(&t, a, "shared", DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
-        ddp_actor_fail(a, "open and comm_create: \"%s\": %.180s", ddp_status_text(err.status), err.msg);
+        ddp_rank_process_fail(a, "open and comm_create: \"%s\": %.180s", ddp_status_text(err.status), err.msg);
         a->broken = true;
         return;
     }
@@ -33,7 +33,7 @@ void ddp_backend_begin(ddp_actor *a)
     a->comm = t.comm;
 }
 
-void ddp_backend_end(ddp_actor *a)
+void ddp_backend_end(ddp_rank_process *a)
 {
     if (a->comm != NULL) a->ops->comm_destroy(a->comm);
     if (a->backend != NULL) a->ops->close(a->backend);
@@ -41,18 +41,18 @@ void ddp_backend_end(ddp_actor *a)
     a->backend = NULL;
 }
 
-ddp_trial ddp_trial_shared(ddp_actor *a)
+ddp_trial ddp_trial_shared(ddp_rank_process *a)
 {
     return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
 }
 
-static void keep_hash(ddp_actor *a, const ddp_trial *t)
+static void keep_hash(ddp_rank_process *a, const ddp_trial *t)
 {
     a->v->hash = t->hash;
     a->v->hashed = t->hash != 0;
 }
 
-static void results(ddp_actor *a)
+static void results(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
 
@@ -95,7 +95,7 @@ static bool row(ddp_trial *t, uint32_t steps)
     return true;
 }
 
-static void order(ddp_actor *a)
+static void order(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
 
@@ -104,7 +104,7 @@ static void order(ddp_actor *a)
 
 /* ---- two communicators, two threads ------------------------------------------------------------------------------------------- */
 typedef struct side {
-    ddp_actor *a;
+    ddp_rank_process *a;
     uint32_t lane;
     uint64_t hash;
 } side;
@@ -116,7 +116,7 @@ static void *run_side(void *arg)
     ddp_err err = {0};
 
     if (ddp_trial_open(&t, s->a, s->lane == 0 ? "one" : "two", DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
-        ddp_actor_fail(s->a, "open and comm_create beside another communicator: %.170s", err.msg);
+        ddp_rank_process_fail(s->a, "open and comm_create beside another communicator: %.170s", err.msg);
         s->a->broken = true;
         return NULL;
     }
@@ -127,14 +127,14 @@ static void *run_side(void *arg)
     return NULL;
 }
 
-void ddp_backend_pair(ddp_actor *a)
+void ddp_backend_pair(ddp_rank_process *a)
 {
     side one = {.a = a}, two = {.a = a, .lane = 1};
     ddp_err err = {0};
     pthread_t thread;
 
     if (ddp_thread_start(&thread, "conform-two", run_side, &two, &err) != DDP_OK) {
-        ddp_actor_skip(a, "%.200s", err.msg);
+        ddp_rank_process_skip(a, "%.200s", err.msg);
         a->broken = true;
         return;
     }
@@ -152,7 +152,7 @@ static bool all_zero(const unsigned char *p, size_t n)
     return true;
 }
 
-static bool memory_round(ddp_actor *a, uint32_t round)
+static bool memory_round(ddp_rank_process *a, uint32_t round)
 {
     static const size_t sizes[] = {1, 4096, ((size_t)1 << 20) + 3, 64, 100000};
     void *blocks[2] = {NULL, NULL};
@@ -163,7 +163,7 @@ static bool memory_round(ddp_actor *a, uint32_t round)
         size_t bytes = sizes[(round + i) % DDP_COUNT(sizes)];
 
         if (a->ops->mem_alloc(a->comm, bytes, &blocks[i], &err) != DDP_OK) {
-            ddp_actor_fail(a, "mem_alloc of %zu bytes: %.180s", bytes, err.msg);
+            ddp_rank_process_fail(a, "mem_alloc of %zu bytes: %.180s", bytes, err.msg);
             a->broken = true;
             return false;
         }
@@ -177,20 +177,20 @@ static bool memory_round(ddp_actor *a, uint32_t round)
 }
 
 /* Each rank finds in its memory what all others have stored there, and in theirs what they have. */
-static bool peers_round(ddp_actor *a)
+static bool peers_round(ddp_rank_process *a)
 {
     enum { WORDS = 1000 };
     void *own = NULL, *peer;
     ddp_err err = {0};
     bool good = a->ops->mem_alloc(a->comm, WORDS * sizeof(uint32_t), &own, &err) == DDP_OK;
 
-    if (!good) return ddp_actor_fail_call(a, "mem_alloc", err.status, &err);
+    if (!good) return ddp_rank_process_fail_call(a, "mem_alloc", err.status, &err);
     for (uint32_t r = 0; r < a->world && good; r++) {
         good = a->ops->mem_peer(a->comm, own, r, &peer, &err) == DDP_OK ||
-               ddp_actor_fail_call(a, "mem_peer", err.status, &err);
+               ddp_rank_process_fail_call(a, "mem_peer", err.status, &err);
         for (uint32_t i = a->rank; i < WORDS && good; i += a->world) ((uint32_t *)peer)[i] = i ^ r;
     }
-    good = ddp_actor_meet(a, "all have stored") && good;
+    good = ddp_rank_process_meet(a, "all have stored") && good;
     for (uint32_t r = 0; r < a->world && good; r++) {
         good = a->ops->mem_peer(a->comm, own, r, &peer, &err) == DDP_OK;
         for (uint32_t i = 0; i < WORDS && good; i++)
@@ -202,12 +202,12 @@ static bool peers_round(ddp_actor *a)
                       "mem_peer of a rank that is none") &&
            DDP_EXPECT(a, a->ops->mem_peer(a->comm, &err, 0, &peer, &err) != DDP_OK,
                       "mem_peer of memory that is not its own");
-    good = ddp_actor_meet(a, "all have read") && good;
+    good = ddp_rank_process_meet(a, "all have read") && good;
     a->ops->mem_free(a->comm, own);
     return good;
 }
 
-void ddp_backend_memory(ddp_actor *a)
+void ddp_backend_memory(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
     ddp_case c = {.suite = a->c->suite,
@@ -227,7 +227,7 @@ void ddp_backend_memory(ddp_actor *a)
 
 /* ---- structs that have grown ------------------------------------------------------------------------------------------------------------ */
 /* An engine of a later release gives larger structs, whose size says so. */
-void ddp_backend_growth(ddp_actor *a)
+void ddp_backend_growth(ddp_rank_process *a)
 {
     struct {
         ddp_comm_params p;
@@ -246,7 +246,7 @@ void ddp_backend_growth(ddp_actor *a)
     memset(&params, 0xff, sizeof(params));
     memset(&coll, 0xff, sizeof(coll));
     store = ddp_group_store(a->group, "grown", &err);
-    if (store == NULL) return ddp_actor_skip(a, "%.200s", err.msg);
+    if (store == NULL) return ddp_rank_process_skip(a, "%.200s", err.msg);
     ddp_group_comm_params(a->group, "grown", store, DDP_TRIAL_TIMEOUT_MS, &params.p);
     params.p.struct_size = sizeof(params);
     st = a->ops->comm_create(a->backend, &params.p, &t.comm, &err);
@@ -256,7 +256,8 @@ void ddp_backend_growth(ddp_actor *a)
         if (ddp_trial_can(&t, DDP_SLOT_ALL_REDUCE)) st = ddp_trial_call(&t, DDP_SLOT_ALL_REDUCE, &coll.c, &err);
     }
     if (st != DDP_OK) {
-        ddp_actor_fail(a, "a struct of a later release, with its larger struct_size, is refused: %.140s", err.msg);
+        ddp_rank_process_fail(a, "a struct of a later release, with its larger struct_size, is refused: %.140s",
+                              err.msg);
         a->broken = true;
         return;
     }
@@ -266,7 +267,7 @@ void ddp_backend_growth(ddp_actor *a)
 }
 
 /* ---- leaks ------------------------------------------------------------------------------------------------------------ */
-static bool open_once(ddp_actor *a, uint32_t i)
+static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_case c = {.suite = a->c->suite,
                   .slot = DDP_SLOT_ALL_REDUCE,
@@ -281,7 +282,7 @@ static bool open_once(ddp_actor *a, uint32_t i)
 
     (void)snprintf(name, sizeof(name), "open-%u", i);
     if (ddp_trial_open(&t, a, name, DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
-        ddp_actor_fail(a, "open number %u: %.190s", i + 1, err.msg);
+        ddp_rank_process_fail(a, "open number %u: %.190s", i + 1, err.msg);
         a->broken = true;
         return false;
     }
@@ -290,13 +291,13 @@ static bool open_once(ddp_actor *a, uint32_t i)
     return true;
 }
 
-void ddp_backend_leaks(ddp_actor *a)
+void ddp_backend_leaks(ddp_rank_process *a)
 {
     ddp_leaks_check(a, open_once, HEAP_BYTES + (a->rank == 0 ? STORE_BYTES + (size_t)MARK_BYTES * a->world : 0));
 }
 
 /* ---- by name -------------------------------------------------------------------------------------------------------------------------------- */
-void ddp_backend_case(ddp_actor *a)
+void ddp_backend_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_RESULTS: results(a); break;

@@ -49,7 +49,7 @@ static void wait_for_abort_time(watch *w)
 static void *watch_main(void *arg)
 {
     watch *w = arg;
-    ddp_actor *a = w->t->a;
+    ddp_rank_process *a = w->t->a;
 
     wait_for_abort_time(w);
     if (atomic_load(&w->returned)) return NULL;
@@ -58,9 +58,10 @@ static void *watch_main(void *arg)
     pause_until(ddp_now_ms() + WAKE_MS, &w->returned);
     if (atomic_load(&w->returned)) return NULL;
     if ((a->ops->caps & DDP_CAP_ABORT) != 0)
-        ddp_actor_fail(a, "%s: does not return within %d ms of comm_abort", w->what, WAKE_MS);
+        ddp_rank_process_fail(a, "%s: does not return within %d ms of comm_abort", w->what, WAKE_MS);
     else
-        ddp_actor_skip(a, "keeps no time-out by itself and cannot be aborted: the control plane ends such a process");
+        ddp_rank_process_skip(
+            a, "keeps no time-out by itself and cannot be aborted: the control plane ends such a process");
     _exit(DDP_EXIT_PLUGIN);
 }
 
@@ -69,7 +70,7 @@ static bool watch_start(watch *w)
     ddp_err err = {0};
 
     if (ddp_thread_start(&w->thread, "conform-watch", watch_main, w, &err) == DDP_OK) return true;
-    ddp_actor_skip(w->t->a, "%.200s", err.msg);
+    ddp_rank_process_skip(w->t->a, "%.200s", err.msg);
     return false;
 }
 
@@ -106,21 +107,21 @@ static bool may_finish(uint32_t slot, uint32_t rank)
     return rank != 0 && (slot == DDP_SLOT_REDUCE || slot == DDP_SLOT_GATHER);
 }
 
-static float *new_data(ddp_actor *a)
+static float *new_data(ddp_rank_process *a)
 {
     ddp_err err = {0};
     float *data = ddp_alloc_aligned(2 * (size_t)COUNT * a->world * sizeof(float), &err);
 
-    if (data == NULL) ddp_actor_skip(a, "%.200s", err.msg);
+    if (data == NULL) ddp_rank_process_skip(a, "%.200s", err.msg);
     return data;
 }
 
-static bool open_trial(ddp_trial *t, ddp_actor *a, const char *name, int64_t timeout_ms)
+static bool open_trial(ddp_trial *t, ddp_rank_process *a, const char *name, int64_t timeout_ms)
 {
     ddp_err err = {0};
 
     if (ddp_trial_open(t, a, name, timeout_ms, &err) == DDP_OK) return true;
-    ddp_actor_fail(a, "open and comm_create (%s): %.180s", name, err.msg);
+    ddp_rank_process_fail(a, "open and comm_create (%s): %.180s", name, err.msg);
     a->broken = true;
     return false;
 }
@@ -177,7 +178,7 @@ static bool aborted_call(ddp_trial *t, uint32_t slot, float *data)
 }
 
 /* The process can go on: a new communicator works. */
-static void works_again(ddp_actor *a)
+static void works_again(ddp_rank_process *a)
 {
     ddp_case c = {.suite = a->c->suite,
                   .slot = DDP_SLOT_ALL_REDUCE,
@@ -192,7 +193,7 @@ static void works_again(ddp_actor *a)
     if (!a->broken) ddp_trial_close(&t);
 }
 
-void ddp_backend_abort(ddp_actor *a)
+void ddp_backend_abort(ddp_rank_process *a)
 {
     float *data = new_data(a);
     bool last = a->rank == a->world - 1, good = true;
@@ -200,7 +201,7 @@ void ddp_backend_abort(ddp_actor *a)
 
     if (data == NULL || !open_trial(&t, a, "aborted", DDP_TRIAL_TIMEOUT_MS)) return;
     if (!last) good = aborted_call(&t, a->c->slot, data);
-    a->broken = !good || !ddp_actor_meet(a, "aborted");
+    a->broken = !good || !ddp_rank_process_meet(a, "aborted");
     if (a->broken) return;
     good = stays_aborted(&t, a->c->slot, data);
     ddp_trial_close(&t);
@@ -210,7 +211,7 @@ void ddp_backend_abort(ddp_actor *a)
 }
 
 /* ---- time-outs ---------------------------------------------------------------------------------------------------------------------- */
-void ddp_backend_timeout(ddp_actor *a)
+void ddp_backend_timeout(ddp_rank_process *a)
 {
     float *data = new_data(a);
     bool last = a->rank == a->world - 1, good = true;
@@ -231,14 +232,14 @@ void ddp_backend_timeout(ddp_actor *a)
                  err.msg) &&
              DDP_EXPECT(a, err.msg[0] != '\0', "the time-out has no message"));
     }
-    a->broken = !good || !ddp_actor_meet(a, "timed out");
+    a->broken = !good || !ddp_rank_process_meet(a, "timed out");
     if (a->broken) return;
     ddp_trial_close(&t);
     free(data);
 }
 
 /* comm_create while the last rank is away: an error by its time-out, and everything that it had made is gone. */
-void ddp_backend_late(ddp_actor *a)
+void ddp_backend_late(ddp_rank_process *a)
 {
     bool last = a->rank == a->world - 1;
     int64_t begin = ddp_now_ms(), took;
@@ -251,7 +252,7 @@ void ddp_backend_late(ddp_actor *a)
         DDP_EXPECT(a, err.msg[0] != '\0', "comm_create failed without a reason"))
         (void)DDP_EXPECT(a, took < TIMEOUT_MS + SLACK_MS, "comm_create took %lld ms with timeout_ms %d",
                          (long long)took, TIMEOUT_MS);
-    a->broken = (!last && st == DDP_OK) || !ddp_actor_meet(a, "late");
+    a->broken = (!last && st == DDP_OK) || !ddp_rank_process_meet(a, "late");
 }
 
 /* ---- a rank that dies --------------------------------------------------------------------------------------------------------------- */
@@ -280,7 +281,7 @@ static bool survive(ddp_trial *t, uint32_t slot, float *data)
            DDP_EXPECT(t->a, err.msg[0] != '\0', "%s fails without a reason when a rank dies", w.what);
 }
 
-void ddp_backend_killed(ddp_actor *a)
+void ddp_backend_killed(ddp_rank_process *a)
 {
     float *data = new_data(a);
     ddp_err err = {0};

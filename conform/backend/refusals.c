@@ -12,7 +12,7 @@ enum { COUNT = 16, REFUSE_MS = 3000 };
 static bool refused(ddp_trial *t, uint32_t slot, const ddp_coll *args, uint32_t *data, size_t words, const char *what,
                     ddp_status want)
 {
-    ddp_actor *a = t->a;
+    ddp_rank_process *a = t->a;
     uint64_t before = ddp_hash64(data, words * sizeof(*data), 0);
     ddp_err err;
     ddp_status status;
@@ -20,7 +20,7 @@ static bool refused(ddp_trial *t, uint32_t slot, const ddp_coll *args, uint32_t 
     if (!ddp_trial_can(t, slot)) return true;
     status = ddp_trial_call(t, slot, args, &err);
     if (status == DDP_OK) {
-        ddp_actor_fail(a, "%s: %s is accepted", ddp_slot_info_of(slot)->name, what);
+        ddp_rank_process_fail(a, "%s: %s is accepted", ddp_slot_info_of(slot)->name, what);
         a->broken = true;
         return false;
     }
@@ -86,7 +86,7 @@ static bool overlap_at_root(ddp_trial *t, uint32_t *data, size_t words)
 
 /* Overlaps are refused without the other ranks: a call that waits for them stands there, and another thread says so. */
 typedef struct patience {
-    ddp_actor *a;
+    ddp_rank_process *a;
     atomic_bool over;
 } patience;
 
@@ -97,7 +97,7 @@ static void *patience_main(void *arg)
 
     while (!atomic_load(&p->over) && ddp_now_ms() < deadline) (void)usleep(2000);
     if (atomic_load(&p->over)) return NULL;
-    ddp_actor_fail(p->a, "an overlap that is not in place is not refused within %d ms", REFUSE_MS);
+    ddp_rank_process_fail(p->a, "an overlap that is not in place is not refused within %d ms", REFUSE_MS);
     _exit(DDP_EXIT_PLUGIN);
 }
 
@@ -109,13 +109,13 @@ static bool refuses_overlaps(ddp_trial *t, uint32_t *data, size_t words)
     bool good;
 
     if (ddp_thread_start(&thread, "conform-watch", patience_main, &p, &err) != DDP_OK) {
-        ddp_actor_skip(t->a, "%.200s", err.msg);
+        ddp_rank_process_skip(t->a, "%.200s", err.msg);
         return false;
     }
     good = overlap(t, data, words) && overlap_at_root(t, data, words);
     atomic_store(&p.over, true);
     (void)pthread_join(thread, NULL);
-    return good && ddp_actor_meet(t->a, "refused");
+    return good && ddp_rank_process_meet(t->a, "refused");
 }
 
 /* Counts whose bytes are no size: of one rank, of all, and just beyond what memory can hold. */
@@ -153,7 +153,7 @@ static bool refuses_nonsense(ddp_trial *t, uint32_t *data, size_t words)
            DDP_EXPECT(t->a, t->a->ops->supports(t->comm, DDP_F32, 99) == DDP_ERR_UNSUPPORTED, "supports operation 99");
 }
 
-void ddp_backend_refusals(ddp_actor *a)
+void ddp_backend_refusals(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
     size_t words = (size_t)4 * COUNT * (a->world + 1);
@@ -167,7 +167,7 @@ void ddp_backend_refusals(ddp_actor *a)
     uint32_t *data = ddp_alloc_aligned(words * sizeof(*data), &err);
 
     if (data == NULL) {
-        ddp_actor_skip(a, "%.200s", err.msg);
+        ddp_rank_process_skip(a, "%.200s", err.msg);
         return;
     }
     if (refuses_overlaps(&t, data, words) && refuses_overflow(&t, data, words) && refuses_nonsense(&t, data, words) &&

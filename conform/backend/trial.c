@@ -10,7 +10,7 @@
 enum { GUARD = 128, LATE_US = 5000, FILLER = 0xc3 };
 
 /* ---- communicator -------------------------------------------------------------------------------------------------------- */
-ddp_status ddp_trial_open(ddp_trial *t, ddp_actor *a, const char *name, int64_t timeout_ms, ddp_err *err)
+ddp_status ddp_trial_open(ddp_trial *t, ddp_rank_process *a, const char *name, int64_t timeout_ms, ddp_err *err)
 {
     char group[96];
     const ddp_store *store;
@@ -98,14 +98,14 @@ static bool region_open(const ddp_trial *t, const ddp_case *c, size_t bytes, siz
     *r = (region){.bytes = bytes, .total = ddp_round_up(room + (size_t)2 * GUARD + shift, 64), .own = c->own_memory};
     if (r->own) {
         if (t->a->ops->mem_alloc(t->comm, r->total, &p, &err) != DDP_OK) {
-            ddp_actor_fail(t->a, "mem_alloc of %zu bytes: %.180s", r->total, err.msg);
+            ddp_rank_process_fail(t->a, "mem_alloc of %zu bytes: %.180s", r->total, err.msg);
             t->a->broken = true;
             return false;
         }
     } else {
         p = ddp_alloc_aligned(r->total, &err);
         if (p == NULL) {
-            ddp_actor_skip(t->a, "%.200s", err.msg);
+            ddp_rank_process_skip(t->a, "%.200s", err.msg);
             t->a->broken = true;
             return false;
         }
@@ -256,7 +256,7 @@ static bool same_everywhere(uint32_t slot)
 /* `before`: hash of the input's region as it was. */
 static bool check(play *p, uint64_t before)
 {
-    ddp_actor *a = p->t->a;
+    ddp_rank_process *a = p->t->a;
     unsigned char *got = p->recv.data + (p->in_place ? p->out_at * p->element : 0);
     char text[200];
 
@@ -267,7 +267,7 @@ static bool check(play *p, uint64_t before)
         return DDP_EXPECT(a, same, "recv was written on a rank that gets no result");
     }
     if (!check_values(p, got, text, sizeof(text))) {
-        ddp_actor_fail(a, "%s", text);
+        ddp_rank_process_fail(a, "%s", text);
         return false;
     }
     return true;
@@ -276,7 +276,7 @@ static bool check(play *p, uint64_t before)
 /* What `supports` refuses is refused by the call: DDP_ERR_UNSUPPORTED with a reason, and nothing written. */
 static bool check_refused(play *p, uint64_t before, ddp_status status, const ddp_err *err)
 {
-    ddp_actor *a = p->t->a;
+    ddp_rank_process *a = p->t->a;
     bool kept = p->in_place ? hash_input(p) == before : all_filler(p->recv.base, p->recv.total);
 
     a->v->refused = true;
@@ -299,7 +299,7 @@ static bool call_and_check(play *p)
     status = ddp_trial_call(t, p->c->slot, &p->args, &err);
     if (!supported) return check_refused(p, before, status, &err);
     if (status != DDP_OK) {
-        ddp_actor_fail(t->a, "\"%s\": %.180s", ddp_status_text(status), err.msg);
+        ddp_rank_process_fail(t->a, "\"%s\": %.180s", ddp_status_text(status), err.msg);
         t->a->broken = true; /* the ranks no longer agree on what is next */
         return false;
     }
@@ -310,7 +310,7 @@ static bool call_and_check(play *p)
 static bool barrier(const ddp_trial *t, const ddp_case *c)
 {
     uint32_t number = (uint32_t)(t->a->c - t->a->board->cases);
-    atomic_uint *entered = &ddp_board_verdict(t->a->board, 0, number)->entered[t->lane];
+    atomic_uint *entered = &ddp_shared_results_get(t->a->board, 0, number)->entered[t->lane];
     uint32_t all = (atomic_load(entered) / t->world + 1) * t->world, seen;
     const ddp_coll none = {.struct_size = sizeof(none)};
     ddp_err err;
@@ -318,7 +318,7 @@ static bool barrier(const ddp_trial *t, const ddp_case *c)
     if (c->late == t->rank + 1) (void)usleep(LATE_US);
     (void)atomic_fetch_add(entered, 1);
     if (ddp_trial_call(t, DDP_SLOT_BARRIER, &none, &err) != DDP_OK) {
-        ddp_actor_fail(t->a, "barrier: %.200s", err.msg);
+        ddp_rank_process_fail(t->a, "barrier: %.200s", err.msg);
         t->a->broken = true;
         return false;
     }

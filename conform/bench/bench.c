@@ -11,8 +11,8 @@
 
 enum { BATCH_NS = 10000000, ITERATIONS_MAX = 20000, CALIBRATE = 3, MEET_MS = 300000, ROUNDS_MAX = 101 };
 
-typedef struct side { /* one backend */
-    ddp_actor a;      /* its registry, plugin and options; group and threads are the bench's own */
+typedef struct side {   /* one backend */
+    ddp_rank_process a; /* its registry, plugin and options; group and threads are the bench's own */
     ddp_trial t;
     ddp_communicator *queue; /* instead of `t` */
     float *send, *recv;
@@ -22,7 +22,7 @@ typedef struct side { /* one backend */
 } side;
 
 typedef struct bench {
-    ddp_actor *a;
+    ddp_rank_process *a;
     const ddp_bench_plan *plan;
     side *sides;
     uint32_t meetings; /* names of gathers */
@@ -56,7 +56,7 @@ static ddp_status open_side(bench *b, uint32_t i, size_t bytes)
     s->a.ini = NULL;
     s->a.settings = (ddp_settings){0};
     s->t.comm = NULL;
-    DDP_TRY(ddp_actor_load(&s->a, DDP_KIND_BACKEND, b->plan->paths[i], settings, &b->err));
+    DDP_TRY(ddp_rank_process_load(&s->a, DDP_KIND_BACKEND, b->plan->paths[i], settings, &b->err));
     s->a.ops = s->a.plugin->ops;
     (void)snprintf(name, sizeof(name), "bench-%u", i);
     if (b->plan->queue)
@@ -86,7 +86,7 @@ static void close_side(side *s)
     release(s, s->send);
     if (s->queue != NULL) (void)ddp_communicator_close(s->queue);
     if (s->t.comm != NULL) ddp_trial_close(&s->t);
-    ddp_actor_unload(&s->a);
+    ddp_rank_process_unload(&s->a);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------------------- */
@@ -215,8 +215,8 @@ static ddp_status finish_row(bench *b, side *s, uint64_t bytes, void *document)
     }
     if (b->a->rank == 0) ddp_bench_print(b->plan, b->a->world, &row, document);
     if (row.wrong[0] + row.wrong[1] > 0)
-        ddp_actor_fail(b->a, "backend \"%s\" has %" PRIu64 " wrong values at %" PRIu64 " bytes", row.backend,
-                       row.wrong[0] + row.wrong[1], bytes);
+        ddp_rank_process_fail(b->a, "backend \"%s\" has %" PRIu64 " wrong values at %" PRIu64 " bytes", row.backend,
+                              row.wrong[0] + row.wrong[1], bytes);
     return DDP_OK;
 }
 
@@ -243,19 +243,19 @@ static ddp_status run(bench *b, void **document)
     if (b->a->rank == 0) ddp_bench_head(b->plan, b->a->world, document);
     for (uint32_t i = 0; i < b->plan->size_count; i++) DDP_TRY(measure(b, b->plan->sizes[i], *document));
     if (b->a->rank == 0 && !ddp_bench_tail(b->plan, *document))
-        ddp_actor_skip(b->a, "cannot write to standard output: %s", strerror(errno));
+        ddp_rank_process_skip(b->a, "cannot write to standard output: %s", strerror(errno));
     for (uint32_t i = b->plan->backend_count; i-- > 0;) close_side(&b->sides[i]);
     return DDP_OK;
 }
 
-void ddp_bench_case(ddp_actor *a)
+void ddp_bench_case(ddp_rank_process *a)
 {
     bench b = {.a = a, .plan = &a->board->bench};
     void *document = NULL;
 
     b.sides = ddp_alloc(b.plan->backend_count * sizeof(*b.sides), &b.err);
     if (b.sides == NULL || run(&b, &document) != DDP_OK) {
-        ddp_actor_fail(a, "%.220s", b.err.msg);
+        ddp_rank_process_fail(a, "%.220s", b.err.msg);
         a->broken = true; /* the process ends with all that is open */
         return;
     }

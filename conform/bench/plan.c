@@ -49,20 +49,20 @@ static int run_ranks(planning *g)
     ddp_err err = {0};
     int code = DDP_EXIT_INTERNAL;
 
-    if (ddp_board_create((uint32_t)g->p->nproc, &c, 1, &w.board, &w.board_fd, &err) == DDP_OK) {
+    if (ddp_shared_results_create((uint32_t)g->p->nproc, &c, 1, &w.board, &w.board_fd, &err) == DDP_OK) {
         w.board->kind = DDP_KIND_BACKEND;
         w.board->bench = g->plan;
         ddp_copy_text(w.board->path, sizeof(w.board->path), g->plan.paths[0]);
         w.board->launched = g->launcher[0] != '\0';
         w.launcher = w.board->launched ? g->launcher : NULL;
-        if (ddp_world_run(&w, &err) == DDP_OK) code = exit_code_of(ddp_board_judge(w.board, 0, why));
+        if (ddp_world_run(&w, &err) == DDP_OK) code = exit_code_of(ddp_shared_results_check(w.board, 0, why));
     }
     if (w.signal != 0) {
         (void)snprintf(why, sizeof(why), "ended by signal %d (%s)", w.signal, strsignal(w.signal));
         code = 128 + w.signal;
     }
     if (code != DDP_EXIT_OK) ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s", why[0] != '\0' ? why : err.msg);
-    ddp_board_free(w.board, w.board_fd);
+    ddp_shared_results_free(w.board, w.board_fd);
     return code;
 }
 

@@ -7,7 +7,7 @@
 enum { SAMPLES = 64, THREADS = 4, GUARD = 64, EPOCHS = 2, FIELDS_MAX = 64 };
 
 typedef struct trial {
-    ddp_actor *a;
+    ddp_rank_process *a;
     const ddp_dataset_ops *ops;
     ddp_dataset *d;
     const ddp_field *fields;
@@ -46,7 +46,7 @@ static bool open_dataset(trial *t)
 
     if (st != DDP_OK) {
         t->d = NULL;
-        return ddp_actor_fail_call(t->a, "open", st, &err);
+        return ddp_rank_process_fail_call(t->a, "open", st, &err);
     }
     t->length = t->ops->length(t->d);
     t->field_count = t->ops->fields(t->d, &t->fields);
@@ -84,7 +84,7 @@ static bool sample_alloc(const trial *t, sample *s)
         s->base[i] = ddp_alloc_aligned(t->bytes[i] + (size_t)2 * GUARD, &err);
         if (s->base[i] == NULL) {
             sample_free(s, i);
-            ddp_actor_skip(t->a, "%.200s", err.msg);
+            ddp_rank_process_skip(t->a, "%.200s", err.msg);
             return false;
         }
         s->buffers[i] = s->base[i] + GUARD;
@@ -132,7 +132,7 @@ static bool read_sample(const trial *t, sample *s, uint64_t index, uint64_t epoc
         memset(s->buffers[i], before, t->bytes[i]);
     }
     st = t->ops->read(t->d, index, epoch, s->buffers, &err);
-    if (st != DDP_OK) return ddp_actor_fail_call(t->a, "read", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "read", st, &err);
     *hash = 0;
     for (uint32_t i = 0; i < t->field_count; i++) {
         if (!DDP_EXPECT(t->a, guards_hold(s->base[i], t->bytes[i]), "read of sample %llu wrote outside field \"%s\"",
@@ -203,11 +203,11 @@ static void threads(trial *t)
     while (started < THREADS && ddp_thread_start(&thread[started], "conform-read", read_main, t, &err) == DDP_OK)
         started++;
     for (uint32_t i = 0; i < started; i++) (void)pthread_join(thread[i], NULL);
-    if (started < THREADS) ddp_actor_skip(t->a, "%.200s", err.msg);
+    if (started < THREADS) ddp_rank_process_skip(t->a, "%.200s", err.msg);
 }
 
 /* ---- by name ------------------------------------------------------------------------------------------------------------------ */
-static bool open_once(ddp_actor *a, uint32_t i)
+static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     trial t = {.a = a, .ops = a->plugin->ops};
     sample s;
@@ -222,7 +222,7 @@ static bool open_once(ddp_actor *a, uint32_t i)
     return good;
 }
 
-void ddp_dataset_case(ddp_actor *a)
+void ddp_dataset_case(ddp_rank_process *a)
 {
     trial t = {.a = a, .ops = a->plugin->ops};
 

@@ -7,7 +7,7 @@
 enum { SPARE = 8 }; /* words behind the indices that must stay as they are */
 
 typedef struct trial {
-    ddp_actor *a;
+    ddp_rank_process *a;
     const ddp_sampler_ops *ops;
     ddp_sampler_params p;
     uint64_t count;
@@ -27,7 +27,7 @@ static bool draw(const trial *t, ddp_sampler *s, uint64_t epoch, uint64_t *out)
 
     memset(out, 0xa5, (t->count + SPARE) * sizeof(*out));
     st = t->ops->indices(s, epoch, out, &err);
-    if (st != DDP_OK) return ddp_actor_fail_call(t->a, "indices", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "indices", st, &err);
     for (uint64_t i = t->count; i < t->count + SPARE; i++)
         if (!DDP_EXPECT(t->a, out[i] == 0xa5a5a5a5a5a5a5a5u, "indices wrote more than count() = %llu of them",
                         (unsigned long long)t->count))
@@ -58,12 +58,12 @@ static bool judge_rank(trial *t, uint64_t *count)
 
     *count = UINT64_MAX;
     if (st == DDP_ERR_CONFIG && err.msg[0] != '\0') return true; /* cannot share out such a length: it says why */
-    if (st != DDP_OK) return ddp_actor_fail_call(t->a, "open", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "open", st, &err);
     *count = t->count = t->ops->count(old);
     st = open_sampler(t, &fresh, &err);
     if (st != DDP_OK) {
         t->ops->close(old);
-        return ddp_actor_fail_call(t->a, "open for the second time", st, &err);
+        return ddp_rank_process_fail_call(t->a, "open for the second time", st, &err);
     }
     t->first = ddp_alloc((t->count + SPARE) * sizeof(uint64_t), &err);
     t->again = ddp_alloc((t->count + SPARE) * sizeof(uint64_t), &err);
@@ -127,7 +127,7 @@ static void refuses(trial *t)
     }
 }
 
-static bool open_once(ddp_actor *a, uint32_t i)
+static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     trial t = {.a = a, .ops = a->plugin->ops};
     uint64_t count;
@@ -136,7 +136,7 @@ static bool open_once(ddp_actor *a, uint32_t i)
     return judge_rank(&t, &count);
 }
 
-void ddp_sampler_case(ddp_actor *a)
+void ddp_sampler_case(ddp_rank_process *a)
 {
     trial t = {.a = a, .ops = a->plugin->ops};
 

@@ -7,19 +7,19 @@
 
 enum { FLOATS = 70001 };
 
-static const ddp_device_ops *ops_of(const ddp_actor *a) { return a->plugin->ops; }
+static const ddp_device_ops *ops_of(const ddp_rank_process *a) { return a->plugin->ops; }
 
-static bool open_device(ddp_actor *a, uint32_t threads, ddp_device **out)
+static bool open_device(ddp_rank_process *a, uint32_t threads, ddp_device **out)
 {
     const ddp_device_params p = {
         .struct_size = sizeof(p), .threads = threads, .precision = DDP_PRECISION_F32, .local_size = 1};
     ddp_err err = {0};
     ddp_status st = ops_of(a)->open(&a->host, a->config, &p, out, &err);
 
-    return st == DDP_OK || ddp_actor_fail_call(a, "open", st, &err);
+    return st == DDP_OK || ddp_rank_process_fail_call(a, "open", st, &err);
 }
 
-static void describe(ddp_actor *a, ddp_device *d)
+static void describe(ddp_rank_process *a, ddp_device *d)
 {
     ddp_device_info info = {.struct_size = sizeof(info)};
 
@@ -30,7 +30,7 @@ static void describe(ddp_actor *a, ddp_device *d)
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */
-static bool round_trip(ddp_actor *a, ddp_device *d, void *mine, size_t bytes)
+static bool round_trip(ddp_rank_process *a, ddp_device *d, void *mine, size_t bytes)
 {
     const ddp_device_ops *ops = ops_of(a);
     ddp_err err = {0};
@@ -47,10 +47,10 @@ static bool round_trip(ddp_actor *a, ddp_device *d, void *mine, size_t bytes)
     if (good && st == DDP_OK) good = DDP_EXPECT(a, memcmp(from, to, bytes) == 0, "%zu bytes come back changed", bytes);
     free(to);
     free(from);
-    return st == DDP_OK ? good : ddp_actor_fail_call(a, "copy", st, &err);
+    return st == DDP_OK ? good : ddp_rank_process_fail_call(a, "copy", st, &err);
 }
 
-static void memory(ddp_actor *a, ddp_device *d)
+static void memory(ddp_rank_process *a, ddp_device *d)
 {
     static const size_t sizes[] = {1, 64, 4097, ((size_t)1 << 20) + 3};
     bool good = true;
@@ -62,7 +62,7 @@ static void memory(ddp_actor *a, ddp_device *d)
         ddp_status st = ops_of(a)->alloc(d, bytes, &p, &err);
 
         if (st != DDP_OK) {
-            (void)ddp_actor_fail_call(a, "alloc", st, &err);
+            (void)ddp_rank_process_fail_call(a, "alloc", st, &err);
             return;
         }
         good = DDP_EXPECT(a, (uintptr_t)p % 64 == 0, "alloc of %zu bytes is not 64-byte aligned", bytes) &&
@@ -76,23 +76,24 @@ typedef struct slice {
     float *host, *device;
 } slice;
 
-static bool slice_set(ddp_actor *a, ddp_device *d, const slice *s)
+static bool slice_set(ddp_rank_process *a, ddp_device *d, const slice *s)
 {
     ddp_err err = {0};
     ddp_status st = ops_of(a)->copy(d, s->device, s->host, FLOATS * sizeof(float), DDP_COPY_TO_DEVICE, &err);
 
-    return st == DDP_OK || ddp_actor_fail_call(a, "copy", st, &err);
+    return st == DDP_OK || ddp_rank_process_fail_call(a, "copy", st, &err);
 }
 
-static bool reduce(ddp_actor *a, ddp_device *d, const slice *s, uint32_t what, uint64_t count, ddp_flat_result *out)
+static bool reduce(ddp_rank_process *a, ddp_device *d, const slice *s, uint32_t what, uint64_t count,
+                   ddp_flat_result *out)
 {
     ddp_err err = {0};
     ddp_status st = ops_of(a)->flat(d, what, s->device, count, out, &err);
 
-    return st == DDP_OK || ddp_actor_fail_call(a, "flat", st, &err);
+    return st == DDP_OK || ddp_rank_process_fail_call(a, "flat", st, &err);
 }
 
-static bool sums(ddp_actor *a, ddp_device *one, ddp_device *two, const slice *s, const slice *other)
+static bool sums(ddp_rank_process *a, ddp_device *one, ddp_device *two, const slice *s, const slice *other)
 {
     static const uint64_t counts[] = {0, 1, 15, 17, 4097, FLOATS};
 
@@ -112,7 +113,7 @@ static bool sums(ddp_actor *a, ddp_device *one, ddp_device *two, const slice *s,
     return true;
 }
 
-static bool finds(ddp_actor *a, ddp_device *d, const slice *s)
+static bool finds(ddp_rank_process *a, ddp_device *d, const slice *s)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
     static const uint64_t places[] = {0, 15, 4096, FLOATS - 1};
@@ -137,7 +138,7 @@ static bool finds(ddp_actor *a, ddp_device *d, const slice *s)
     return true;
 }
 
-static void flat(ddp_actor *a, ddp_device *d)
+static void flat(ddp_rank_process *a, ddp_device *d)
 {
     slice s = {0}, other = {0};
     uint64_t random = 11;
@@ -154,7 +155,7 @@ static void flat(ddp_actor *a, ddp_device *d)
         for (size_t i = 0; i < FLOATS; i++) s.host[i] = (float)ddp_next_random(&random, 1 << 20) / 1e5f - 5.0f;
         if (slice_set(a, d, &s) && slice_set(a, two, &other) && sums(a, d, two, &s, &other)) (void)finds(a, d, &s);
     } else {
-        (void)ddp_actor_fail_call(a, "alloc", err.status, &err);
+        (void)ddp_rank_process_fail_call(a, "alloc", err.status, &err);
     }
     if (q != NULL) ops_of(a)->free(two, q);
     if (p != NULL) ops_of(a)->free(d, p);
@@ -163,20 +164,20 @@ static void flat(ddp_actor *a, ddp_device *d)
 }
 
 /* ---- by name ------------------------------------------------------------------------------------------------------------------ */
-static bool open_once(ddp_actor *a, uint32_t i)
+static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_device *d;
     ddp_err err = {0};
     void *p;
 
     if (!open_device(a, 1 + i % 2, &d)) return false;
-    if (ops_of(a)->alloc(d, 1000, &p, &err) != DDP_OK) return ddp_actor_fail_call(a, "alloc", err.status, &err);
+    if (ops_of(a)->alloc(d, 1000, &p, &err) != DDP_OK) return ddp_rank_process_fail_call(a, "alloc", err.status, &err);
     ops_of(a)->free(d, p);
     ops_of(a)->close(d);
     return true;
 }
 
-void ddp_device_case(ddp_actor *a)
+void ddp_device_case(ddp_rank_process *a)
 {
     ddp_device *d;
 

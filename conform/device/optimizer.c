@@ -7,7 +7,7 @@
 enum { COUNT = 5003, STEPS = 3, ARRAYS = 4 };
 
 typedef struct trial {
-    ddp_actor *a;
+    ddp_rank_process *a;
     const ddp_device_ops *ops;
     ddp_device *d;
     float *host[ARRAYS], *device[ARRAYS]; /* parameters, states 1 and 2, gradients */
@@ -69,7 +69,7 @@ static bool copy(const trial *t, uint32_t array, uint32_t direction)
     ddp_status st = t->ops->copy(t->d, in ? t->device[array] : t->host[array], in ? t->host[array] : t->device[array],
                                  COUNT * sizeof(float), direction, &err);
 
-    return st == DDP_OK || ddp_actor_fail_call(t->a, "copy", st, &err);
+    return st == DDP_OK || ddp_rank_process_fail_call(t->a, "copy", st, &err);
 }
 
 static bool step(trial *t, ddp_optim *o, uint32_t which)
@@ -82,7 +82,7 @@ static bool step(trial *t, ddp_optim *o, uint32_t which)
     ddp_err err = {0};
     ddp_status st = t->ops->optim_step(t->d, o, &s, &err);
 
-    if (st != DDP_OK) return ddp_actor_fail_call(t->a, "optim_step", st, &err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "optim_step", st, &err);
     for (uint32_t k = 0; k < 3; k++) {
         if (!copy(t, k, DDP_COPY_TO_HOST)) return false;
         for (size_t i = 0; i < COUNT && states_of(o, k); i++)
@@ -117,7 +117,7 @@ static bool run(trial *t, uint32_t which)
     return true;
 }
 
-void ddp_device_optimizer(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d)
+void ddp_device_optimizer(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d)
 {
     trial t = {.a = a, .ops = ops, .d = d};
     ddp_err err = {0};
@@ -131,7 +131,7 @@ void ddp_device_optimizer(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d
         good = t.host[k] != NULL && t.want[k] != NULL && ops->alloc(d, COUNT * sizeof(float), &p, &err) == DDP_OK;
         t.device[k] = p;
     }
-    if (!good) (void)ddp_actor_fail_call(a, "alloc", err.status, &err);
+    if (!good) (void)ddp_rank_process_fail_call(a, "alloc", err.status, &err);
     for (uint32_t i = 0; i < DDP_COUNT(optims) && good; i++) good = run(&t, i);
     for (uint32_t k = 0; k < ARRAYS; k++) {
         if (t.device[k] != NULL) ops->free(d, t.device[k]);

@@ -189,7 +189,7 @@ static bool compare_scalar(trial *t, int32_t value, const char *what)
 
     if (!DDP_EXPECT(t->a, at != DDP_NO_OFFSET, "the %s has no storage", what)) return false;
     if (t->ops->copy(t->d, &f, (char *)t->arena + at, sizeof(f), DDP_COPY_TO_HOST, &t->err) != DDP_OK)
-        return ddp_actor_fail_call(t->a, "copy", t->err.status, &t->err);
+        return ddp_rank_process_fail_call(t->a, "copy", t->err.status, &t->err);
     return ddp_device_near(t, what, "", 0, (double)f, t->ref[value].data[0]);
 }
 
@@ -217,16 +217,16 @@ static bool judge(trial *t)
     ddp_status st = prepare(t);
 
     if (st == DDP_ERR_UNSUPPORTED && t->lowered == NULL) {
-        ddp_actor_skip(t->a, "it cannot run the network of this case: %.150s", t->err.msg);
+        ddp_rank_process_skip(t->a, "it cannot run the network of this case: %.150s", t->err.msg);
         return false;
     }
-    if (st != DDP_OK) return ddp_actor_fail_call(t->a, "preparing the program", st, &t->err);
+    if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "preparing the program", st, &t->err);
     kernels = t->lowered->kernel_count;
     for (uint32_t i = 0; i < 4; i++) {
         bool add = i % 2 == 1;
 
         st = run(t, add, i < 2 ? 0 : kernels / 2);
-        if (st != DDP_OK) return ddp_actor_fail_call(t->a, "run", st, &t->err);
+        if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "run", st, &t->err);
         if (!compare(t, add)) return false;
     }
     return ddp_device_step(t);
@@ -242,7 +242,7 @@ static bool judge_batch(const trial *common, const ddp_graph *g, int64_t batch)
     t.random = (uint64_t)batch;
     t.buffer_elements = ddp_graph_buffer_elements(g);
     if (ddp_program_create(g, t.layout, batch, true, &p, &t.err) != DDP_OK)
-        return ddp_actor_fail_call(t.a, "the core's program", t.err.status, &t.err);
+        return ddp_rank_process_fail_call(t.a, "the core's program", t.err.status, &t.err);
     t.p = p;
     good = judge(&t);
     release(&t);
@@ -250,7 +250,7 @@ static bool judge_batch(const trial *common, const ddp_graph *g, int64_t batch)
     return good;
 }
 
-static bool judge_network(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d, const network *n)
+static bool judge_network(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d, const network *n)
 {
     static const int64_t batches[] = {1, 7, 64};
     ddp_layout *layout = NULL;
@@ -261,7 +261,7 @@ static bool judge_network(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d
 
     if (ddp_graph_create(n->fields, FIELDS, &g, &err) != DDP_OK || build(n, g, &err) != DDP_OK ||
         ddp_layout_create(g, 1 << 20, 25 << 20, 1, &layout, &err) != DDP_OK)
-        good = ddp_actor_fail_call(a, "the core's graph", err.status, &err);
+        good = ddp_rank_process_fail_call(a, "the core's graph", err.status, &err);
     t.layout = layout;
     for (size_t i = 0; good && i < DDP_COUNT(batches); i++) good = judge_batch(&t, g, batches[i]);
     if (layout != NULL) ddp_layout_free(layout);
@@ -269,7 +269,7 @@ static bool judge_network(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d
     return good;
 }
 
-void ddp_device_program(ddp_actor *a, const ddp_device_ops *ops, ddp_device *d)
+void ddp_device_program(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d)
 {
     for (size_t i = 0; i < DDP_COUNT(networks); i++)
         if (!judge_network(a, ops, d, &networks[i])) break;

@@ -85,7 +85,7 @@ static bool judge(ddp_device_trial *t, told *out)
         norm = reference_norm(t);
         if (step == 1) max_norm = norm / 2;
         if (st == DDP_OK) st = run(t, step, lr, max_norm, out);
-        if (st != DDP_OK) return ddp_actor_fail_call(t->a, "step", st, &t->err);
+        if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "step", st, &t->err);
         if (!ddp_device_near(t, "after a step, the loss", "", 0, (double)out->loss, t->ref[t->p->loss].data[0]) ||
             !ddp_device_near(t, "after a step, the norm", "", 0, out->norm, norm) ||
             !DDP_EXPECT(t->a, out->not_finite == t->layout->extra_offset,
@@ -105,9 +105,9 @@ bool ddp_device_step(ddp_device_trial *t)
     for (uint64_t i = 0; i < t->layout->elements; i++) t->host[i] = 0; /* what no parameter has counts for the norm */
     if (t->ops->copy(t->d, t->grads, t->host, t->layout->elements * sizeof(float), DDP_COPY_TO_DEVICE, &t->err) !=
         DDP_OK)
-        return ddp_actor_fail_call(t->a, "copy", t->err.status, &t->err);
+        return ddp_rank_process_fail_call(t->a, "copy", t->err.status, &t->err);
     if (t->ops->host_alloc(t->d, sizeof(told), &out, &t->err) != DDP_OK)
-        return ddp_actor_fail_call(t->a, "host_alloc", t->err.status, &t->err);
+        return ddp_rank_process_fail_call(t->a, "host_alloc", t->err.status, &t->err);
     good = judge(t, out);
     t->ops->host_free(t->d, out);
     return good;

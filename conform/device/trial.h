@@ -1,6 +1,6 @@
 /* conform/device/trial.h -- a small network on a device and on the references: device_program.c sets it up, device_step.c too runs it. */
-#ifndef DDP_CONFORM_DEVICE_TRIAL_H
-#define DDP_CONFORM_DEVICE_TRIAL_H
+#ifndef DDP_DEVICE_TRIAL_H
+#define DDP_DEVICE_TRIAL_H
 
 #include "conform/harness/internal.h"
 #include "graph/graph.h"
@@ -8,7 +8,7 @@
 enum { DDP_TRIAL_FIELDS = 2 };
 
 typedef struct ddp_device_trial {
-    ddp_actor *a;
+    ddp_rank_process *a;
     const char *network;
     const ddp_device_ops *ops;
     ddp_device *d;

@@ -66,24 +66,24 @@ ddp_status ddp_launch_ranks(ddp_world *w, const sigset_t *signals, pid_t *out, d
 int ddp_conform_rank(const char *path, ddp_log *log)
 {
     ddp_launcher who;
-    ddp_board *b = NULL;
+    ddp_shared_results *b = NULL;
     ddp_err err = {0};
     int code;
 
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (ddp_board_map(path, &b, &err) != DDP_OK || ddp_launcher_find(false, &who, &err) != DDP_OK) {
+    if (ddp_shared_results_map(path, &b, &err) != DDP_OK || ddp_launcher_find(false, &who, &err) != DDP_OK) {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     } else if (who.kind == DDP_LAUNCHER_NONE || who.world != (int32_t)b->world || who.rank < 0 ||
                who.rank >= who.world) {
         ddp_log_line(log, DDP_LOG_ERROR, "the launcher does not say which of %u ranks this is", b->world);
     } else {
         atomic_store(&b->pids[who.rank], (int)getpid());
-        code = ddp_actor_run(b, (uint32_t)who.rank, -1, NULL);
+        code = ddp_rank_process_run(b, (uint32_t)who.rank, -1, NULL);
         atomic_store(&b->pids[who.rank], 0);
         if (code != DDP_EXIT_OK) _exit(code); /* something may stand in the plugin still */
-        ddp_board_free(b, -1);
+        ddp_shared_results_free(b, -1);
         return code;
     }
-    ddp_board_free(b, -1);
+    ddp_shared_results_free(b, -1);
     return DDP_EXIT_INTERNAL;
 }

@@ -78,7 +78,7 @@ static bool leaks(const size_t at[PARTS + 1], size_t allowed)
     return growth(at[PARTS - 2], at[PARTS - 1]) > allowed && growth(at[PARTS - 1], at[PARTS]) > allowed;
 }
 
-static void compare(ddp_actor *a, const usage at[PARTS + 1], uint32_t opens, size_t allowed)
+static void compare(ddp_rank_process *a, const usage at[PARTS + 1], uint32_t opens, size_t allowed)
 {
     uint32_t half = opens / 2, part = opens / PARTS;
     size_t heap[PARTS + 1], mapped[PARTS + 1];
@@ -108,7 +108,7 @@ static void choose(int64_t ms, uint32_t *warm, uint32_t *opens)
     *opens = ms > SLOWEST_MS ? SLOWEST_OPENS : SLOW_OPENS;
 }
 
-void ddp_leaks_check(ddp_actor *a, bool (*once)(ddp_actor *a, uint32_t i), size_t heap)
+void ddp_leaks_check(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint32_t i), size_t heap)
 {
     static const char *const names[] = {"warm", "quarter", "half", "most", "opened"};
     uint32_t warm = WARM, opens = OPENS, taken = 0;
@@ -118,7 +118,7 @@ void ddp_leaks_check(ddp_actor *a, bool (*once)(ddp_actor *a, uint32_t i), size_
         int64_t begin = ddp_now_ms();
 
         if (i == warm + taken * (opens / PARTS)) {
-            if (a->group != NULL && !ddp_actor_meet(a, names[taken])) return;
+            if (a->group != NULL && !ddp_rank_process_meet(a, names[taken])) return;
             at[taken] = taken == 0 ? measure() : measure_after(&at[0]);
             taken++;
         }

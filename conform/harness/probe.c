@@ -103,7 +103,7 @@ static ddp_status resolve(const char *plugin, ddp_log *log, uint32_t *kind, char
 
 /* ---- in the child ---------------------------------------------------------------------------------------------------------------- */
 /* Whether this machine lets the backend work; one that a launcher starts can only tell there. */
-static void ask_backend(ddp_actor *a, ddp_probe *out)
+static void ask_backend(ddp_rank_process *a, ddp_probe *out)
 {
     const ddp_backend_ops *ops = a->plugin->ops;
     const ddp_comm_params p = {.struct_size = sizeof(p),
@@ -124,7 +124,7 @@ static void ask_backend(ddp_actor *a, ddp_probe *out)
 
 static void probe(const ddp_conform_params *p, ddp_probe *out)
 {
-    ddp_actor a = {.log = {.fd = STDERR_FILENO, .level = DDP_LOG_WARN, .rank = -1}};
+    ddp_rank_process a = {.log = {.fd = STDERR_FILENO, .level = DDP_LOG_WARN, .rank = -1}};
     ddp_text settings = {0};
     char name[PATH_MAX];
     uint32_t kind;
@@ -134,7 +134,7 @@ static void probe(const ddp_conform_params *p, ddp_probe *out)
     for (size_t i = 0; i < p->setting_count; i++) ddp_text_printf(&settings, "%s\n", p->settings[i]);
     if (resolve(p->plugin, &a.log, &kind, name, sizeof(name), &err) != DDP_OK) {
         refuse(out, DDP_EXIT_PLUGIN, err.msg);
-    } else if (ddp_actor_load(&a, kind, name, settings.data == NULL ? "" : settings.data, &err) != DDP_OK) {
+    } else if (ddp_rank_process_load(&a, kind, name, settings.data == NULL ? "" : settings.data, &err) != DDP_OK) {
         refuse(out, a.plugin == NULL ? DDP_EXIT_PLUGIN : DDP_EXIT_CONFIG, err.msg);
     } else {
         out->kind = kind;
@@ -145,7 +145,7 @@ static void probe(const ddp_conform_params *p, ddp_probe *out)
         if (kind == DDP_KIND_BACKEND) ask_backend(&a, out);
     }
     ddp_text_free(&settings);
-    ddp_actor_unload(&a);
+    ddp_rank_process_unload(&a);
 }
 
 /* ---- in the parent ----------------------------------------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
 enum { MEET_MS = 60000, LINGER_MS = 1000, TICK_US = 2000 };
 
 /* ---- verdicts -------------------------------------------------------------------------------------------------------------- */
-static void judge(ddp_actor *a, int state, const char *fmt, va_list ap)
+static void judge(ddp_rank_process *a, int state, const char *fmt, va_list ap)
 {
     int none = DDP_NOT_JUDGED;
 
@@ -21,7 +21,7 @@ static void judge(ddp_actor *a, int state, const char *fmt, va_list ap)
     atomic_store(&a->v->state, state);
 }
 
-void ddp_actor_fail(ddp_actor *a, const char *fmt, ...)
+void ddp_rank_process_fail(ddp_rank_process *a, const char *fmt, ...)
 {
     va_list ap;
 
@@ -30,7 +30,7 @@ void ddp_actor_fail(ddp_actor *a, const char *fmt, ...)
     va_end(ap);
 }
 
-void ddp_actor_skip(ddp_actor *a, const char *fmt, ...)
+void ddp_rank_process_skip(ddp_rank_process *a, const char *fmt, ...)
 {
     va_list ap;
 
@@ -39,28 +39,28 @@ void ddp_actor_skip(ddp_actor *a, const char *fmt, ...)
     va_end(ap);
 }
 
-bool ddp_actor_fail_call(ddp_actor *a, const char *call, ddp_status st, const ddp_err *err)
+bool ddp_rank_process_fail_call(ddp_rank_process *a, const char *call, ddp_status st, const ddp_err *err)
 {
-    ddp_actor_fail(a, "%s: \"%s\": %.150s", call, ddp_status_text(st),
-                   err->msg[0] != '\0' ? err->msg : "no reason given: ddp_fail() was not called");
+    ddp_rank_process_fail(a, "%s: \"%s\": %.150s", call, ddp_status_text(st),
+                          err->msg[0] != '\0' ? err->msg : "no reason given: ddp_fail() was not called");
     return false;
 }
 
-bool ddp_actor_meet(ddp_actor *a, const char *name)
+bool ddp_rank_process_meet(ddp_rank_process *a, const char *name)
 {
     char wait[96];
     ddp_err err = {0};
 
     (void)snprintf(wait, sizeof(wait), "case %u: %s", (unsigned)(a->c - a->board->cases), name);
     if (ddp_group_barrier(a->group, wait, MEET_MS, &err) == DDP_OK) return true;
-    ddp_actor_fail(a, "another rank has ended: %.180s", err.msg);
+    ddp_rank_process_fail(a, "another rank has ended: %.180s", err.msg);
     a->broken = true;
     return false;
 }
 
 /* ---- plugin and options ------------------------------------------------------------------------------------------------------ */
 /* The settings, "key=value" a line, as --set would give them to [KIND.NAME]. */
-static ddp_status parse_settings(ddp_actor *a, const char *settings, ddp_err *err)
+static ddp_status parse_settings(ddp_rank_process *a, const char *settings, ddp_err *err)
 {
     const char *kind = a->plugin->kind == DDP_KIND_DATASET ? "data" : ddp_kind_name(a->plugin->kind);
     const ddp_plugin *d = &a->plugin->desc;
@@ -79,7 +79,8 @@ static ddp_status parse_settings(ddp_actor *a, const char *settings, ddp_err *er
                              &a->config, err);
 }
 
-ddp_status ddp_actor_load(ddp_actor *a, uint32_t kind, const char *plugin, const char *settings, ddp_err *err)
+ddp_status ddp_rank_process_load(ddp_rank_process *a, uint32_t kind, const char *plugin, const char *settings,
+                                 ddp_err *err)
 {
     static const ddp_list no_paths = {0};
 
@@ -88,7 +89,7 @@ ddp_status ddp_actor_load(ddp_actor *a, uint32_t kind, const char *plugin, const
     return parse_settings(a, settings, err);
 }
 
-void ddp_actor_unload(ddp_actor *a)
+void ddp_rank_process_unload(ddp_rank_process *a)
 {
     ddp_settings_free(&a->settings);
     ddp_ini_free(a->ini);
@@ -97,9 +98,9 @@ void ddp_actor_unload(ddp_actor *a)
 
 /* ---- meeting ------------------------------------------------------------------------------------------------------------------ */
 /* Started by a launcher: rank 0 listens and tells the others by the board. */
-static ddp_status introduce(ddp_actor *a, int *listen_fd, const char **endpoint, ddp_err *err)
+static ddp_status introduce(ddp_rank_process *a, int *listen_fd, const char **endpoint, ddp_err *err)
 {
-    ddp_board *b = a->board;
+    ddp_shared_results *b = a->board;
     int64_t deadline = ddp_now_ms() + MEET_MS;
 
     if (a->rank == 0) {
@@ -117,7 +118,7 @@ static ddp_status introduce(ddp_actor *a, int *listen_fd, const char **endpoint,
 }
 
 /* What its parent could not ask: only here are the launcher's variables. */
-static ddp_status check_backend(ddp_actor *a, ddp_err *err)
+static ddp_status check_backend(ddp_rank_process *a, ddp_err *err)
 {
     const ddp_backend_ops *ops = a->plugin->ops;
     const ddp_comm_params p = {
@@ -126,7 +127,7 @@ static ddp_status check_backend(ddp_actor *a, ddp_err *err)
     return ops->check(&a->host, a->config, &p, err);
 }
 
-static ddp_status join(ddp_actor *a, int listen_fd, const char *endpoint, ddp_err *err)
+static ddp_status join(ddp_rank_process *a, int listen_fd, const char *endpoint, ddp_err *err)
 {
     ddp_group_params p = {.rank = (int32_t)a->rank,
                           .world = (int32_t)a->world,
@@ -145,7 +146,7 @@ static ddp_status join(ddp_actor *a, int listen_fd, const char *endpoint, ddp_er
 }
 
 /* ---- the cases ------------------------------------------------------------------------------------------------------------------ */
-static void run_case(ddp_actor *a)
+static void run_case(ddp_rank_process *a)
 {
     if (a->c->suite == DDP_SUITE_BENCH) return ddp_bench_case(a);
     if (a->plugin->kind == DDP_KIND_BACKEND)
@@ -156,17 +157,17 @@ static void run_case(ddp_actor *a)
 
 static void *run_cases(void *arg)
 {
-    ddp_actor *a = arg;
-    ddp_board *b = a->board;
+    ddp_rank_process *a = arg;
+    ddp_shared_results *b = a->board;
     int64_t begin;
 
     a->c = &b->cases[b->first];
-    a->v = ddp_board_verdict(b, a->rank, b->first);
+    a->v = ddp_shared_results_get(b, a->rank, b->first);
     if (a->plugin->kind == DDP_KIND_BACKEND) ddp_backend_begin(a);
     for (uint32_t i = b->first; i < b->last && !a->broken; i++) {
         atomic_store(&b->at[a->rank], i);
         a->c = &b->cases[i];
-        a->v = ddp_board_verdict(b, a->rank, i);
+        a->v = ddp_shared_results_get(b, a->rank, i);
         begin = ddp_now_ns();
         run_case(a);
         a->v->us = (ddp_now_ns() - begin) / 1000;
@@ -176,12 +177,12 @@ static void *run_cases(void *arg)
     return NULL;
 }
 
-static ddp_status start(ddp_actor *a, int listen_fd, const char *endpoint, ddp_err *err)
+static ddp_status start(ddp_rank_process *a, int listen_fd, const char *endpoint, ddp_err *err)
 {
-    const ddp_board *b = a->board;
+    const ddp_shared_results *b = a->board;
     pthread_t thread;
 
-    if (ddp_actor_load(a, b->kind, b->path, b->settings, err) != DDP_OK) {
+    if (ddp_rank_process_load(a, b->kind, b->path, b->settings, err) != DDP_OK) {
         if (listen_fd >= 0) (void)close(listen_fd);
         return err->status;
     }
@@ -193,7 +194,7 @@ static ddp_status start(ddp_actor *a, int listen_fd, const char *endpoint, ddp_e
 
 /* This process is about to end in the middle of things: the others get the time to come to the same case, so that they do not
  * lose what they were still receiving of an earlier one. */
-static void linger(const ddp_actor *a, uint32_t here)
+static void linger(const ddp_rank_process *a, uint32_t here)
 {
     int64_t deadline = ddp_now_ms() + LINGER_MS;
     bool behind = true;
@@ -205,9 +206,9 @@ static void linger(const ddp_actor *a, uint32_t here)
     }
 }
 
-int ddp_actor_run(ddp_board *b, uint32_t rank, int listen_fd, const char *endpoint)
+int ddp_rank_process_run(ddp_shared_results *b, uint32_t rank, int listen_fd, const char *endpoint)
 {
-    ddp_actor a = {.board = b, .rank = rank, .world = b->world};
+    ddp_rank_process a = {.board = b, .rank = rank, .world = b->world};
     ddp_err err = {0};
 
     ddp_log_init(&a.log);
@@ -217,9 +218,9 @@ int ddp_actor_run(ddp_board *b, uint32_t rank, int listen_fd, const char *endpoi
     a.quiet.level = DDP_LOG_ERROR + 1;
     a.host = ddp_log_host(&a.log);
     a.c = &b->cases[b->first];
-    a.v = ddp_board_verdict(b, rank, b->first);
+    a.v = ddp_shared_results_get(b, rank, b->first);
     if (start(&a, listen_fd, endpoint, &err) != DDP_OK) {
-        ddp_actor_fail(&a, "%.220s", err.msg);
+        ddp_rank_process_fail(&a, "%.220s", err.msg);
         return DDP_EXIT_PLUGIN;
     }
     if (a.broken) {
@@ -227,6 +228,6 @@ int ddp_actor_run(ddp_board *b, uint32_t rank, int listen_fd, const char *endpoi
         return DDP_EXIT_PLUGIN; /* what stands in the plugin stays there */
     }
     if (a.group != NULL) ddp_group_leave(a.group);
-    ddp_actor_unload(&a);
+    ddp_rank_process_unload(&a);
     return DDP_EXIT_OK;
 }

@@ -27,13 +27,13 @@ void ddp_report_skip(ddp_report *r, uint32_t cases, const char *fmt, ...)
 }
 
 /* ---- coverage -------------------------------------------------------------------------------------------------------------- */
-static void cover(ddp_report *r, ddp_board *b, uint32_t c)
+static void cover(ddp_report *r, ddp_shared_results *b, uint32_t c)
 {
     const ddp_case *k = &b->cases[c];
     uint64_t bytes = k->count * ddp_dtype_size(k->dtype);
 
     if (k->suite != DDP_SUITE_RESULTS) return;
-    if (ddp_board_verdict(b, 0, c)->refused) {
+    if (ddp_shared_results_get(b, 0, c)->refused) {
         r->refused[k->dtype] |= 1u << k->op;
         return;
     }
@@ -102,7 +102,7 @@ typedef struct tally {
     int64_t us; /* of the slowest rank of each case */
 } tally;
 
-static void failure(ddp_report *r, const ddp_board *b, uint32_t c, const char *why)
+static void failure(ddp_report *r, const ddp_shared_results *b, uint32_t c, const char *why)
 {
     char what[200];
 
@@ -110,14 +110,14 @@ static void failure(ddp_report *r, const ddp_board *b, uint32_t c, const char *w
     (void)fprintf(r->out, "FAILED world %u, %s: %s\n", b->world, what, why);
 }
 
-static void count_case(ddp_report *r, ddp_board *b, uint32_t c, tally *t)
+static void count_case(ddp_report *r, ddp_shared_results *b, uint32_t c, tally *t)
 {
     char why[256], what[200];
     int64_t us = 0;
 
-    for (uint32_t i = 0; i < b->world; i++) us = DDP_MAX_OF(us, ddp_board_verdict(b, i, c)->us);
+    for (uint32_t i = 0; i < b->world; i++) us = DDP_MAX_OF(us, ddp_shared_results_get(b, i, c)->us);
     t->us += us;
-    switch (ddp_board_judge(b, c, why)) {
+    switch (ddp_shared_results_check(b, c, why)) {
     case DDP_PASSED:
         t->passed++;
         cover(r, b, c);
@@ -135,7 +135,7 @@ static void count_case(ddp_report *r, ddp_board *b, uint32_t c, tally *t)
     }
 }
 
-void ddp_report_world(ddp_report *r, ddp_board *b)
+void ddp_report_world(ddp_report *r, ddp_shared_results *b)
 {
     for (uint32_t suite = 0; suite < DDP_SUITE_END; suite++) {
         tally t = {0};

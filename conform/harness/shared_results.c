@@ -10,17 +10,17 @@
 const char *ddp_suite_name(uint32_t suite)
 {
     static const char *const names[DDP_SUITE_END] = {
-        [DDP_SUITE_OPEN] = "open",         [DDP_SUITE_MEET] = "meet",     [DDP_SUITE_CONNECT] = "connect",
-        [DDP_SUITE_RESULTS] = "results",   [DDP_SUITE_ORDER] = "order",   [DDP_SUITE_MEMORY] = "memory",
-        [DDP_SUITE_REFUSALS] = "refusals", [DDP_SUITE_GROWTH] = "growth", [DDP_SUITE_PAIR] = "pair",
-        [DDP_SUITE_THREADS] = "threads",   [DDP_SUITE_ABORT] = "abort",   [DDP_SUITE_TIMEOUT] = "timeout",
-        [DDP_SUITE_STATE] = "state",       [DDP_SUITE_LATE] = "late",     [DDP_SUITE_KILLED] = "killed",
+        [DDP_SUITE_OPEN] = "open",         [DDP_SUITE_RENDEZVOUS] = "meet", [DDP_SUITE_CONNECT] = "connect",
+        [DDP_SUITE_RESULTS] = "results",   [DDP_SUITE_ORDER] = "order",     [DDP_SUITE_MEMORY] = "memory",
+        [DDP_SUITE_REFUSALS] = "refusals", [DDP_SUITE_GROWTH] = "growth",   [DDP_SUITE_PAIR] = "pair",
+        [DDP_SUITE_THREADS] = "threads",   [DDP_SUITE_ABORT] = "abort",     [DDP_SUITE_TIMEOUT] = "timeout",
+        [DDP_SUITE_STATE] = "state",       [DDP_SUITE_LATE] = "late",       [DDP_SUITE_KILLED] = "killed",
         [DDP_SUITE_LEAKS] = "leaks",       [DDP_SUITE_BENCH] = "bench"};
 
     return suite < DDP_SUITE_END ? names[suite] : "?";
 }
 
-static ddp_status map_fd(int fd, size_t bytes, ddp_board **out, ddp_err *err)
+static ddp_status map_fd(int fd, size_t bytes, ddp_shared_results **out, ddp_err *err)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
@@ -29,12 +29,12 @@ static ddp_status map_fd(int fd, size_t bytes, ddp_board **out, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_board_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_board **out, int *fd,
-                            ddp_err *err)
+ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_shared_results **out,
+                                     int *fd, ddp_err *err)
 {
-    size_t head = ddp_round_up(sizeof(ddp_board) + count * sizeof(*cases), 64);
-    size_t bytes = head + (size_t)world * count * sizeof(ddp_verdict);
-    ddp_board *b = NULL;
+    size_t head = ddp_round_up(sizeof(ddp_shared_results) + count * sizeof(*cases), 64);
+    size_t bytes = head + (size_t)world * count * sizeof(ddp_check_result);
+    ddp_shared_results *b = NULL;
     int file = memfd_create("ddpengine-conform", MFD_CLOEXEC);
 
     if (file < 0) return ddp_fail_errno(err, "cannot create a memory file");
@@ -57,14 +57,14 @@ ddp_status ddp_board_create(uint32_t world, const ddp_case *cases, uint32_t coun
     return DDP_OK;
 }
 
-ddp_status ddp_board_map(const char *path, ddp_board **out, ddp_err *err)
+ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out, ddp_err *err)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     struct stat st;
     ddp_status status;
 
     if (fd < 0) return ddp_fail_errno(err, "cannot open %s, which the parent shares", path);
-    if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(ddp_board))
+    if (fstat(fd, &st) != 0 || st.st_size < (off_t)sizeof(ddp_shared_results))
         status = ddp_fail(err, DDP_ERR_INVALID, "%s is not what a parent shares with its ranks", path);
     else
         status = map_fd(fd, (size_t)st.st_size, out, err);
@@ -72,42 +72,42 @@ ddp_status ddp_board_map(const char *path, ddp_board **out, ddp_err *err)
     return status;
 }
 
-void ddp_board_free(ddp_board *b, int fd)
+void ddp_shared_results_free(ddp_shared_results *b, int fd)
 {
     if (b != NULL) (void)munmap(b, b->bytes);
     if (fd >= 0) (void)close(fd);
 }
 
-ddp_verdict *ddp_board_verdict(ddp_board *b, uint32_t rank, uint32_t c)
+ddp_check_result *ddp_shared_results_get(ddp_shared_results *b, uint32_t rank, uint32_t c)
 {
-    return (ddp_verdict *)((char *)b + b->verdicts_offset) + (size_t)rank * b->case_count + c;
+    return (ddp_check_result *)((char *)b + b->verdicts_offset) + (size_t)rank * b->case_count + c;
 }
 
 /* Whether all ranks that have hashed their output have the same. */
-static bool same_bits(ddp_board *b, uint32_t c, char *text)
+static bool same_bits(ddp_shared_results *b, uint32_t c, char *text)
 {
     uint32_t first = b->world;
 
     for (uint32_t r = 0; r < b->world; r++) {
-        const ddp_verdict *v = ddp_board_verdict(b, r, c);
+        const ddp_check_result *v = ddp_shared_results_get(b, r, c);
 
         if (!v->hashed) continue;
         if (first == b->world) first = r;
-        if (v->hash == ddp_board_verdict(b, first, c)->hash) continue;
+        if (v->hash == ddp_shared_results_get(b, first, c)->hash) continue;
         (void)snprintf(text, 256, "ranks %u and %u have results of different bits", first, r);
         return false;
     }
     return true;
 }
 
-int ddp_board_judge(ddp_board *b, uint32_t c, char *text)
+int ddp_shared_results_check(ddp_shared_results *b, uint32_t c, char *text)
 {
-    const ddp_verdict *first = NULL; /* that is not a pass: what others say after it is often an echo */
+    const ddp_check_result *first = NULL; /* that is not a pass: what others say after it is often an echo */
     bool all = true;
 
     text[0] = '\0';
     for (uint32_t r = 0; r < b->world; r++) {
-        const ddp_verdict *v = ddp_board_verdict(b, r, c);
+        const ddp_check_result *v = ddp_shared_results_get(b, r, c);
         int state = atomic_load(&v->state);
 
         all = all && state == DDP_PASSED;

@@ -2,8 +2,8 @@
  *
  * The parent writes all but the verdicts and `at` while no rank runs. A rank writes its own verdicts and its `at`. Ranks that a
  * launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as well. */
-#ifndef DDP_CONFORM_BOARD_H
-#define DDP_CONFORM_BOARD_H
+#ifndef DDP_HARNESS_SHARED_RESULTS_H
+#define DDP_HARNESS_SHARED_RESULTS_H
 
 #include "conform/conform.h"
 #include <ddpengine/init.h>
@@ -13,7 +13,7 @@
 /* Suites, in the order in which they are reported; ddp_suite_name() */
 enum {
     DDP_SUITE_OPEN = 0,
-    DDP_SUITE_MEET,
+    DDP_SUITE_RENDEZVOUS,
     DDP_SUITE_CONNECT,
     DDP_SUITE_RESULTS,
     DDP_SUITE_ORDER,
@@ -78,7 +78,7 @@ typedef struct ddp_case {
 
 enum { DDP_NOT_JUDGED = 0, DDP_PASSED, DDP_FAILED, DDP_SKIPPED, DDP_JUDGING /* its text is being written */ };
 
-typedef struct ddp_verdict { /* of one rank on one case; `state` is written last */
+typedef struct ddp_check_result { /* of one rank on one case; `state` is written last */
     atomic_int state;
     atomic_uint entered[2]; /* of rank 0's verdict alone: ranks that have come to a barrier, by the trial's lane */
     bool refused;           /* passed by DDP_ERR_UNSUPPORTED, as `supports` had said */
@@ -87,7 +87,7 @@ typedef struct ddp_verdict { /* of one rank on one case; `state` is written last
     int64_t us;     /* that the rank spent in the case */
     uint32_t order; /* of what is not a pass: later ones are often echoes of the first */
     char text[232];
-} ddp_verdict;
+} ddp_check_result;
 
 typedef struct ddp_bench_plan {
     uint32_t backend_count, size_count, rounds;
@@ -97,7 +97,7 @@ typedef struct ddp_bench_plan {
 } ddp_bench_plan;
 
 /* Where the ranks of a hook meet and leave each other bytes (hook_group.c): one collective at a time, piece by piece. */
-enum { DDP_EXCHANGE_BYTES = 32768, DDP_EXCHANGE_LANES = 2 };
+enum { DDP_EXCHANGE_BYTES = 32768, DDP_EXCHANGE_SLOTS = 2 };
 typedef struct ddp_exchange {
     atomic_uint arrived, round; /* of a barrier */
     struct {
@@ -107,7 +107,7 @@ typedef struct ddp_exchange {
     _Alignas(8) unsigned char bytes[DDP_CONFORM_MAX_WORLD][DDP_EXCHANGE_BYTES];
 } ddp_exchange;
 
-typedef struct ddp_board {
+typedef struct ddp_shared_results {
     /* the plugin */
     uint32_t kind;
     bool quick, launched; /* launched: ranks come from the backend's launcher, not from fork */
@@ -125,18 +125,19 @@ typedef struct ddp_board {
     atomic_int pids[DDP_CONFORM_MAX_WORLD]; /* of ranks that a launcher started */
     atomic_uint at[DDP_CONFORM_MAX_WORLD];  /* case that the rank is in */
     atomic_int given_up;                    /* a rank of a hook has failed: nobody waits for it */
-    ddp_exchange exchanges[DDP_EXCHANGE_LANES];
+    ddp_exchange exchanges[DDP_EXCHANGE_SLOTS];
     size_t verdicts_offset, bytes;
     ddp_case cases[];
-} ddp_board;
+} ddp_shared_results;
 
-/* `cases` are copied. *fd stays open for launchers until ddp_board_free. */
-ddp_status ddp_board_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_board **out, int *fd,
-                            ddp_err *err);
-ddp_status ddp_board_map(const char *path, ddp_board **out, ddp_err *err); /* in a rank that a launcher started */
-void ddp_board_free(ddp_board *b, int fd);
-ddp_verdict *ddp_board_verdict(ddp_board *b, uint32_t rank, uint32_t c);
+/* `cases` are copied. *fd stays open for launchers until ddp_shared_results_free. */
+ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_shared_results **out,
+                                     int *fd, ddp_err *err);
+ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out,
+                                  ddp_err *err); /* in a rank that a launcher started */
+void ddp_shared_results_free(ddp_shared_results *b, int fd);
+ddp_check_result *ddp_shared_results_get(ddp_shared_results *b, uint32_t rank, uint32_t c);
 /* All verdicts of a case as one: the first that is not a pass, or failed if two ranks' hashes differ; `text` (256) says why. */
-int ddp_board_judge(ddp_board *b, uint32_t c, char *text);
+int ddp_shared_results_check(ddp_shared_results *b, uint32_t c, char *text);
 
 #endif

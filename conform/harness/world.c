@@ -22,7 +22,7 @@ enum {
 
 typedef struct run {
     ddp_world *w;
-    ddp_board *b;
+    ddp_shared_results *b;
     pid_t pids[DDP_CONFORM_MAX_WORLD]; /* 0: has ended; launched: the launcher alone */
     uint32_t processes, left;
     uint32_t seen[DDP_CONFORM_MAX_WORLD]; /* at[rank] when last looked at */
@@ -36,11 +36,11 @@ typedef struct run {
 /* The case becomes a failure of `rank`, unless a rank has already said why. */
 static void blame(run *r, uint32_t c, uint32_t rank, const char *text)
 {
-    ddp_verdict *v = ddp_board_verdict(r->b, rank, c);
+    ddp_check_result *v = ddp_shared_results_get(r->b, rank, c);
     char why[256];
 
     r->blamed = DDP_MIN_OF(r->blamed, c);
-    if (ddp_board_judge(r->b, c, why) != DDP_NOT_JUDGED) return;
+    if (ddp_shared_results_check(r->b, c, why) != DDP_NOT_JUDGED) return;
     ddp_copy_text(v->text, sizeof(v->text), text);
     v->order = atomic_fetch_add(&r->b->failures, 1);
     atomic_store(&v->state, DDP_FAILED);
@@ -50,12 +50,12 @@ static void blame(run *r, uint32_t c, uint32_t rank, const char *text)
 static void blame_crash(run *r, uint32_t c, uint32_t rank, const char *text)
 {
     r->crashed = c;
-    for (uint32_t i = 0; i < r->b->world; i++) atomic_store(&ddp_board_verdict(r->b, i, c)->state, DDP_NOT_JUDGED);
+    for (uint32_t i = 0; i < r->b->world; i++) atomic_store(&ddp_shared_results_get(r->b, i, c)->state, DDP_NOT_JUDGED);
     blame(r, c, rank, text);
 }
 
 /* A launcher does not tell which rank it was: the one in the earliest case. */
-static uint32_t behind(ddp_board *b)
+static uint32_t behind(ddp_shared_results *b)
 {
     uint32_t rank = 0;
 
@@ -64,7 +64,7 @@ static uint32_t behind(ddp_board *b)
     return rank;
 }
 
-static bool dies_on_purpose(const ddp_board *b, uint32_t rank)
+static bool dies_on_purpose(const ddp_shared_results *b, uint32_t rank)
 {
     return b->cases[b->first].suite == DDP_SUITE_KILLED && rank == b->world - 1;
 }
@@ -84,7 +84,7 @@ static void process_ended(run *r, pid_t pid, int status)
     if (r->b->launched) i = behind(r->b);
     c = atomic_load(&r->b->at[i]);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && dies_on_purpose(r->b, i)) {
-        atomic_store(&ddp_board_verdict(r->b, i, c)->state, DDP_PASSED);
+        atomic_store(&ddp_shared_results_get(r->b, i, c)->state, DDP_PASSED);
         r->died_ms = 0; /* the others go on: they are what the case is about */
         return;
     }
@@ -118,7 +118,7 @@ static void kill_all(run *r)
 }
 
 /* ---- watching ------------------------------------------------------------------------------------------------------------------ */
-static int64_t allowed_ms(const ddp_board *b, uint32_t at)
+static int64_t allowed_ms(const ddp_shared_results *b, uint32_t at)
 {
     int64_t ms = b->cases[at].deadline_ms;
 
@@ -180,7 +180,7 @@ static void child(run *r, uint32_t rank, int listen_fd, const char *endpoint, pi
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(DDP_EXIT_INTERNAL); /* it died before the line above */
     (void)sigprocmask(SIG_SETMASK, signals, NULL);
-    code = ddp_actor_run(r->b, rank, listen_fd, rank == 0 ? NULL : endpoint);
+    code = ddp_rank_process_run(r->b, rank, listen_fd, rank == 0 ? NULL : endpoint);
     if (code != DDP_EXIT_OK) _exit(code);
     exit(code);
 }
@@ -223,31 +223,32 @@ static ddp_status start_all(run *r, const sigset_t *signals, ddp_err *err)
 }
 
 /* Cases first .. last - 1 are next: one `fresh` case, or as many others as follow each other. False: all are judged. */
-static bool choose_cases(ddp_board *b)
+static bool choose_cases(ddp_shared_results *b)
 {
     uint32_t c = 0;
     char text[256];
 
-    while (c < b->case_count && ddp_board_judge(b, c, text) != DDP_NOT_JUDGED) c++;
+    while (c < b->case_count && ddp_shared_results_check(b, c, text) != DDP_NOT_JUDGED) c++;
     if (c == b->case_count) return false;
     b->first = c;
     do c++;
     while (!b->cases[b->first].fresh && c < b->case_count && !b->cases[c].fresh &&
-           ddp_board_judge(b, c, text) == DDP_NOT_JUDGED);
+           ddp_shared_results_check(b, c, text) == DDP_NOT_JUDGED);
     b->last = c;
     return true;
 }
 
 /* After so many the suite's other cases would tell nothing new, at a deadline each; after "connect" no case would. */
-static void give_up(ddp_board *b, uint32_t suite)
+static void give_up(ddp_shared_results *b, uint32_t suite)
 {
     char text[256];
 
     for (uint32_t c = 0; c < b->case_count; c++) {
-        if ((suite != DDP_SUITE_CONNECT && b->cases[c].suite != suite) || ddp_board_judge(b, c, text) != DDP_NOT_JUDGED)
+        if ((suite != DDP_SUITE_CONNECT && b->cases[c].suite != suite) ||
+            ddp_shared_results_check(b, c, text) != DDP_NOT_JUDGED)
             continue;
         for (uint32_t i = 0; i < b->world; i++) {
-            ddp_verdict *v = ddp_board_verdict(b, i, c);
+            ddp_check_result *v = ddp_shared_results_get(b, i, c);
 
             (void)snprintf(v->text, sizeof(v->text), "not run after failures of suite %s that ended the processes",
                            ddp_suite_name(suite));
@@ -256,29 +257,29 @@ static void give_up(ddp_board *b, uint32_t suite)
     }
 }
 
-static void forget(ddp_board *b, uint32_t first, uint32_t last)
+static void forget(ddp_shared_results *b, uint32_t first, uint32_t last)
 {
     for (uint32_t c = first; c < last; c++)
-        for (uint32_t i = 0; i < b->world; i++) memset(ddp_board_verdict(b, i, c), 0, sizeof(ddp_verdict));
+        for (uint32_t i = 0; i < b->world; i++) memset(ddp_shared_results_get(b, i, c), 0, sizeof(ddp_check_result));
 }
 
 /* A rank that was still in an earlier case than the one that died fails there: that case is run again. In its own case the dead
  * rank has the word. */
 static void forget_echoes(run *r)
 {
-    const ddp_verdict *dead = NULL;
+    const ddp_check_result *dead = NULL;
 
     for (uint32_t c = r->b->first; c < r->crashed; c++)
         for (uint32_t i = 0; i < r->b->world; i++)
             if (atomic_load(&r->b->at[i]) == c) forget(r->b, c, c + 1);
     for (uint32_t i = 0; i < r->b->world; i++) {
-        ddp_verdict *v = ddp_board_verdict(r->b, i, r->crashed);
+        ddp_check_result *v = ddp_shared_results_get(r->b, i, r->crashed);
 
         if (atomic_load(&v->state) != DDP_FAILED) continue;
         if (dead == NULL || v->order < dead->order) dead = v;
     }
     for (uint32_t i = 0; i < r->b->world; i++) {
-        ddp_verdict *v = ddp_board_verdict(r->b, i, r->crashed);
+        ddp_check_result *v = ddp_shared_results_get(r->b, i, r->crashed);
 
         if (v != dead) atomic_store(&v->state, DDP_NOT_JUDGED);
     }
@@ -294,7 +295,7 @@ static ddp_status run_once(ddp_world *w, const sigset_t *watched, const sigset_t
 
     atomic_store(&w->board->endpoint_ready, 0);
     atomic_store(&w->board->given_up, 0);
-    for (uint32_t i = 0; i < DDP_EXCHANGE_LANES; i++) atomic_store(&w->board->exchanges[i].arrived, 0);
+    for (uint32_t i = 0; i < DDP_EXCHANGE_SLOTS; i++) atomic_store(&w->board->exchanges[i].arrived, 0);
     forget(w->board, w->board->first, w->board->last);
     for (uint32_t i = 0; i < w->board->world; i++) {
         atomic_store(&w->board->at[i], w->board->first);
@@ -310,12 +311,12 @@ static ddp_status run_once(ddp_world *w, const sigset_t *watched, const sigset_t
 }
 
 /* Every run judges a case, the blamed one or at least its first, or the loop would not end. */
-static void ensure_progress(ddp_board *b, uint32_t blamed)
+static void ensure_progress(ddp_shared_results *b, uint32_t blamed)
 {
-    ddp_verdict *v = ddp_board_verdict(b, 0, b->first);
+    ddp_check_result *v = ddp_shared_results_get(b, 0, b->first);
     char text[256];
 
-    if (blamed != UINT32_MAX || ddp_board_judge(b, b->first, text) != DDP_NOT_JUDGED) return;
+    if (blamed != UINT32_MAX || ddp_shared_results_check(b, b->first, text) != DDP_NOT_JUDGED) return;
     ddp_copy_text(v->text, sizeof(v->text), "the ranks ended without a verdict");
     atomic_store(&v->state, DDP_FAILED);
 }

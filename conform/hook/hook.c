@@ -99,8 +99,8 @@ static bool opens(ddp_hook_trial *t)
 
 /* ---- the same bits, whatever else is going on ---------------------------------------------------------------------------------- */
 /* Hash of the results of some updates of a hook of its own; `together`, or NULL: another thread's is open meanwhile. */
-static bool run_of_its_own(ddp_actor *a, uint32_t lane, bool later, ddp_hook_way way, pthread_barrier_t *together,
-                           uint64_t *hash)
+static bool run_of_its_own(ddp_rank_process *a, uint32_t lane, bool later, ddp_hook_way way,
+                           pthread_barrier_t *together, uint64_t *hash)
 {
     ddp_hook_trial t;
     bool good = ddp_hook_open(&t, a, lane, later);
@@ -116,7 +116,7 @@ static bool run_of_its_own(ddp_actor *a, uint32_t lane, bool later, ddp_hook_way
     return good;
 }
 
-static void orders(ddp_actor *a)
+static void orders(ddp_rank_process *a)
 {
     static const char *const ways[] = {[DDP_WAY_AT_ONCE] = "buckets overlap",
                                        [DDP_WAY_BY_CALL] = "all buckets are compressed before the first is exchanged"};
@@ -130,7 +130,7 @@ static void orders(ddp_actor *a)
     }
 }
 
-static void growth(ddp_actor *a)
+static void growth(ddp_rank_process *a)
 {
     uint64_t plain, later;
 
@@ -141,7 +141,7 @@ static void growth(ddp_actor *a)
 }
 
 typedef struct side {
-    ddp_actor *a;
+    ddp_rank_process *a;
     pthread_barrier_t both; /* are open */
     uint64_t hash;
 } side;
@@ -154,7 +154,7 @@ static void *run_side(void *arg)
     return NULL;
 }
 
-static void pair(ddp_actor *a)
+static void pair(ddp_rank_process *a)
 {
     side other = {.a = a};
     uint64_t alone, beside;
@@ -164,7 +164,7 @@ static void pair(ddp_actor *a)
     if (!run_of_its_own(a, 0, false, DDP_WAY_AT_ONCE, NULL, &alone)) return;
     (void)pthread_barrier_init(&other.both, NULL, 2);
     if (ddp_thread_start(&thread, "conform-two", run_side, &other, &err) != DDP_OK) {
-        ddp_actor_skip(a, "%.200s", err.msg);
+        ddp_rank_process_skip(a, "%.200s", err.msg);
         a->broken = true;
         atomic_store(&a->board->given_up, 1);
         return;
@@ -234,7 +234,7 @@ static bool keeps(ddp_hook_trial *t, float **kept, uint64_t *size, uint64_t *has
     return go_on(t, hash);
 }
 
-static void state(ddp_actor *a)
+static void state(ddp_rank_process *a)
 {
     ddp_hook_trial t;
     uint64_t size, hash;
@@ -274,7 +274,7 @@ static bool allocates_nothing(ddp_hook_trial *t)
 }
 
 /* ---- refusals, leaks -------------------------------------------------------------------------------------------------------------- */
-static void refusals(ddp_actor *a)
+static void refusals(ddp_rank_process *a)
 {
     ddp_err err = {0};
     ddp_status st = ddp_hook_open_i32(a, &err);
@@ -285,7 +285,7 @@ static void refusals(ddp_actor *a)
 }
 
 /* Also as a run ends that has made no update. */
-static bool open_once(ddp_actor *a, uint32_t i)
+static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_hook_trial t;
     bool good = ddp_hook_open(&t, a, 0, false);
@@ -296,7 +296,7 @@ static bool open_once(ddp_actor *a, uint32_t i)
 }
 
 /* ---- by name ------------------------------------------------------------------------------------------------------------------ */
-static void with_hook(ddp_actor *a, bool (*judge)(ddp_hook_trial *t))
+static void with_hook(ddp_rank_process *a, bool (*judge)(ddp_hook_trial *t))
 {
     ddp_hook_trial t;
 
@@ -304,7 +304,7 @@ static void with_hook(ddp_actor *a, bool (*judge)(ddp_hook_trial *t))
     ddp_hook_close(&t);
 }
 
-void ddp_hook_case(ddp_actor *a)
+void ddp_hook_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_OPEN: with_hook(a, opens); break;
@@ -313,7 +313,7 @@ void ddp_hook_case(ddp_actor *a)
     case DDP_SUITE_STATE: state(a); break;
     case DDP_SUITE_MEMORY:
         if (DDP_SANITIZED)
-            ddp_actor_skip(a, "memory between updates: a sanitizer's allocator does not tell");
+            ddp_rank_process_skip(a, "memory between updates: a sanitizer's allocator does not tell");
         else
             with_hook(a, allocates_nothing);
         break;

@@ -1,6 +1,6 @@
 /* conform/hook/hook.h -- a hook under judgement: a rank's end of it, with two threads and the collectives of the suite's own. */
-#ifndef DDP_CONFORM_HOOK_H
-#define DDP_CONFORM_HOOK_H
+#ifndef DDP_HOOK_H
+#define DDP_HOOK_H
 
 #include "conform/harness/internal.h"
 #include <ddpengine/hook.h>
@@ -20,7 +20,7 @@ typedef enum ddp_hook_way {
 } ddp_hook_way;
 
 typedef struct ddp_hook_trial {
-    ddp_actor *a;
+    ddp_rank_process *a;
     const ddp_hook_ops *ops;
     ddp_exchange *x;
     ddp_hook *hook;
@@ -56,10 +56,10 @@ size_t ddp_hook_heap(void);               /* bytes that malloc has given out */
 
 /* ---- hook_trial.c ------------------------------------------------------------------------------------------------------ */
 /* `lane` of the board's exchanges; `later`: structs are larger than the plugin knows. All ranks. False: it has failed. */
-bool ddp_hook_open(ddp_hook_trial *t, ddp_actor *a, uint32_t lane, bool later);
+bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t lane, bool later);
 void ddp_hook_close(ddp_hook_trial *t);
 /* Opens with gradients of dtype i32 and returns what `open` says; nothing is left open. */
-ddp_status ddp_hook_open_i32(ddp_actor *a, ddp_err *err);
+ddp_status ddp_hook_open_i32(ddp_rank_process *a, ddp_err *err);
 /* This rank's gradients, random in -1 .. 1, the same for the same seed; `zero`: all 0. */
 void ddp_hook_fill(ddp_hook_trial *t, uint64_t seed, bool zero);
 /* An update of what `fill` has left: checks that nothing outside is written, gaps stay 0, and all ranks end with the same bits. */
@@ -67,7 +67,7 @@ bool ddp_hook_update(ddp_hook_trial *t, ddp_hook_way way);
 uint64_t ddp_hook_bits(const ddp_hook_trial *t); /* hash of the results */
 uint64_t ddp_hook_count(uint32_t bucket);        /* elements */
 /* Tensors of a bucket: where tensor i lies; false behind the last. */
-bool ddp_hook_judged_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements);
+bool ddp_hook_checked_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements);
 
 /* ---- hook.c, hook_mean.c ------------------------------------------------------------------------------------------------- */
 bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way); /* `fill` and `update` */
@@ -75,6 +75,6 @@ bool ddp_hook_remembers(const ddp_hook_trial *t); /* a rank carries what it coul
 bool ddp_hook_means(ddp_hook_trial *t);           /* from the first update on */
 bool ddp_hook_zeros(ddp_hook_trial *t);           /* gradients of zero, then others */
 
-#define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (ddp_actor_fail((t)->a, __VA_ARGS__), ddp_hook_give_up(t), false))
+#define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (ddp_rank_process_fail((t)->a, __VA_ARGS__), ddp_hook_give_up(t), false))
 
 #endif

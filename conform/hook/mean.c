@@ -35,7 +35,7 @@ static double worst_tensor(const ddp_hook_trial *t, double *const *sums, uint32_
     const char *tensor;
 
     for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-        for (uint32_t k = 0; ddp_hook_judged_tensor(b, k, &tensor, &offset, &elements); k++) {
+        for (uint32_t k = 0; ddp_hook_checked_tensor(b, k, &tensor, &offset, &elements); k++) {
             double squares = 0.0, error;
 
             for (uint64_t i = offset; i < offset + elements; i++) {

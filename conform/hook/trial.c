@@ -30,7 +30,7 @@ static uint64_t elements_of(uint32_t tensor)
     return n;
 }
 
-bool ddp_hook_judged_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements)
+bool ddp_hook_checked_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements)
 {
     for (uint32_t k = 0; k < TENSORS; k++) {
         if (tensors[k].bucket != bucket || i-- > 0) continue;
@@ -93,7 +93,7 @@ static bool alloc(ddp_hook_trial *t, size_t later)
     t->blocks[1] = mean = ddp_alloc_aligned(doubles * sizeof(double), &err);
     t->other = ddp_alloc_aligned(doubles * sizeof(float), &err);
     if (t->tables[0] == NULL || t->tables[1] == NULL || at == NULL || mean == NULL || t->other == NULL) {
-        ddp_actor_skip(t->a, "%.200s", err.msg);
+        ddp_rank_process_skip(t->a, "%.200s", err.msg);
         ddp_hook_give_up(t);
         return false;
     }
@@ -117,7 +117,7 @@ static void release(ddp_hook_trial *t)
 }
 
 /* Everything but the hook and its thread. */
-static bool prepare(ddp_hook_trial *t, ddp_actor *a, uint32_t lane, bool later, uint32_t dtype)
+static bool prepare(ddp_hook_trial *t, ddp_rank_process *a, uint32_t lane, bool later, uint32_t dtype)
 {
     uint32_t more = later ? DDP_HOOK_LATER : 0;
 
@@ -176,7 +176,7 @@ static void *exchange_main(void *arg)
     return NULL;
 }
 
-bool ddp_hook_open(ddp_hook_trial *t, ddp_actor *a, uint32_t lane, bool later)
+bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t lane, bool later)
 {
     ddp_err err = {0};
     ddp_status st;
@@ -184,7 +184,7 @@ bool ddp_hook_open(ddp_hook_trial *t, ddp_actor *a, uint32_t lane, bool later)
     if (!prepare(t, a, lane, later, DDP_F32)) return false;
     st = call_open(t, &err);
     if (st != DDP_OK) {
-        (void)ddp_actor_fail_call(a, "open", st, &err);
+        (void)ddp_rank_process_fail_call(a, "open", st, &err);
         ddp_hook_give_up(t);
         return false;
     }
@@ -192,7 +192,7 @@ bool ddp_hook_open(ddp_hook_trial *t, ddp_actor *a, uint32_t lane, bool later)
     (void)pthread_mutex_init(&t->lock, NULL);
     (void)pthread_cond_init(&t->changed, NULL);
     if (ddp_thread_start(&t->thread, "conform-wire", exchange_main, t, &err) == DDP_OK) return t->started = true;
-    ddp_actor_skip(a, "%.200s", err.msg);
+    ddp_rank_process_skip(a, "%.200s", err.msg);
     ddp_hook_give_up(t);
     return false;
 }
@@ -214,7 +214,7 @@ void ddp_hook_close(ddp_hook_trial *t)
     release(t);
 }
 
-ddp_status ddp_hook_open_i32(ddp_actor *a, ddp_err *err)
+ddp_status ddp_hook_open_i32(ddp_rank_process *a, ddp_err *err)
 {
     ddp_hook_trial t;
     ddp_status st;
@@ -269,7 +269,7 @@ static bool compress(ddp_hook_trial *t, uint32_t b)
     ddp_status st = t->ops->compress(t->hook, b, t->update, t->grads[b], &err);
 
     if (st == DDP_OK) return true;
-    (void)ddp_actor_fail_call(t->a, "compress", st, &err);
+    (void)ddp_rank_process_fail_call(t->a, "compress", st, &err);
     ddp_hook_give_up(t);
     return false;
 }
@@ -289,7 +289,7 @@ static bool wait_for(ddp_hook_trial *t, uint32_t buckets)
     while (t->done < buckets) (void)pthread_cond_wait(&t->changed, &t->lock);
     (void)pthread_mutex_unlock(&t->lock);
     if (t->status == DDP_OK) return true;
-    (void)ddp_actor_fail_call(t->a, "exchange", t->status, &t->err);
+    (void)ddp_rank_process_fail_call(t->a, "exchange", t->status, &t->err);
     ddp_hook_give_up(t);
     return false;
 }
@@ -300,7 +300,7 @@ static bool decompress(ddp_hook_trial *t, uint32_t b)
     ddp_status st = wait_for(t, b + 1) ? t->ops->decompress(t->hook, b, t->update, t->grads[b], &err) : DDP_ERR_ABORTED;
 
     if (st == DDP_OK) return true;
-    (void)ddp_actor_fail_call(t->a, "decompress", st, &err);
+    (void)ddp_rank_process_fail_call(t->a, "decompress", st, &err);
     ddp_hook_give_up(t);
     return false;
 }

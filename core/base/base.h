@@ -12,7 +12,7 @@ enum {
     DDP_EXIT_INTERNAL = 1,
     DDP_EXIT_CONFIG = 2, /* or usage */
     DDP_EXIT_PLUGIN = 3,
-    DDP_EXIT_MEETING = 4, /* rendezvous or agreement */
+    DDP_EXIT_RENDEZVOUS = 4, /* rendezvous or agreement */
     DDP_EXIT_PEER = 5,
     DDP_EXIT_TIMEOUT = 6,
     DDP_EXIT_NONFINITE = 7,

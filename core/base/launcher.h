@@ -1,7 +1,7 @@
 /* base/launcher.h -- who a launcher says this process is: the variables of torchrun, Open MPI, PMI and Slurm. Needs the C
  * library alone: the init plugin env, which links nothing of the core, compiles it as well. */
-#ifndef DDP_LAUNCHER_H
-#define DDP_LAUNCHER_H
+#ifndef DDP_BASE_LAUNCHER_H
+#define DDP_BASE_LAUNCHER_H
 
 #include <ddpengine/plugin.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* base/log.h -- lines for people, on stderr. One write(2) a line, so that ranks do not interleave within one. */
-#ifndef DDP_LOG_H
-#define DDP_LOG_H
+#ifndef DDP_BASE_LOG_H
+#define DDP_BASE_LOG_H
 
 #include "base/base.h"
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* base/mt19937.h -- the generator of torch.Generator on the CPU, bit for bit (at::mt19937). */
-#ifndef DDP_MT19937_H
-#define DDP_MT19937_H
+#ifndef DDP_BASE_MT19937_H
+#define DDP_BASE_MT19937_H
 
 #include <stdint.h>
 

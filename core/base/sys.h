@@ -1,6 +1,6 @@
 /* base/sys.h -- clock, threads, files, hashing: thin covers of POSIX, OpenSSL and xxHash with this project's errors. */
-#ifndef DDP_SYS_H
-#define DDP_SYS_H
+#ifndef DDP_BASE_SYS_H
+#define DDP_BASE_SYS_H
 
 #include "base/base.h"
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* checkpoint/manifest.h -- MANIFEST.json: the last file of a checkpoint; what it lists is complete. Private to
  * checkpoint/. */
-#ifndef DDP_MANIFEST_H
-#define DDP_MANIFEST_H
+#ifndef DDP_CHECKPOINT_MANIFEST_H
+#define DDP_CHECKPOINT_MANIFEST_H
 
 #include "checkpoint/checkpoint.h"
 

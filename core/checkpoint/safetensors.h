@@ -1,7 +1,7 @@
 /* checkpoint/safetensors.h -- the safetensors format: 8 bytes little-endian header length, JSON header, raw tensors.
  * Written and read here so that the file opens in PyTorch, and in anything with JSON and struct. */
-#ifndef DDP_SAFETENSORS_H
-#define DDP_SAFETENSORS_H
+#ifndef DDP_CHECKPOINT_SAFETENSORS_H
+#define DDP_CHECKPOINT_SAFETENSORS_H
 
 #include "base/base.h"
 #include "base/sys.h"

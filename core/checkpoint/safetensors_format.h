@@ -1,6 +1,6 @@
 /* checkpoint/safetensors_format.h -- what writer and reader share: dtype names, sizes, bounds. */
-#ifndef DDP_SAFETENSORS_FORMAT_H
-#define DDP_SAFETENSORS_FORMAT_H
+#ifndef DDP_CHECKPOINT_SAFETENSORS_FORMAT_H
+#define DDP_CHECKPOINT_SAFETENSORS_FORMAT_H
 
 #include "checkpoint/safetensors.h"
 

@@ -61,9 +61,9 @@ typedef struct ddp_launched {
     pid_t others[64];
 } ddp_launched;
 /* Before it is started: sets `adopts` and the others. */
-void ddp_tend_prepare(ddp_launched *l);
+void ddp_mpirun_prepare(ddp_launched *l);
 /* Until it and all that it has started have ended: the exit code of the first cause. `watched` is blocked. */
-int ddp_tend(const ddp_launched *launched, const sigset_t *watched, ddp_log *log);
+int ddp_mpirun_supervise(const ddp_launched *launched, const sigset_t *watched, ddp_log *log);
 /* `nproc` ranks as children; returns the exit code of the first cause. */
 int ddp_supervise(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log);
 

@@ -180,7 +180,7 @@ static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *e
         "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout), and does "
         "not say why; where hosts differ, name in [group] interface the network that they share",
         c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
-    ddp_group_abort(c->group, DDP_EXIT_MEETING, err->msg);
+    ddp_group_abort(c->group, DDP_EXIT_RENDEZVOUS, err->msg);
     return DDP_ERR_ABORTED;
 }
 

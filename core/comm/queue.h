@@ -1,6 +1,6 @@
 /* comm/queue.h -- what comm.c (the owner's side of a communicator) and queue.c (its thread) share. */
-#ifndef DDP_QUEUE_H
-#define DDP_QUEUE_H
+#ifndef DDP_COMM_QUEUE_H
+#define DDP_COMM_QUEUE_H
 
 #include "base/sys.h"
 #include "control/group.h"

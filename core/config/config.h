@@ -62,7 +62,7 @@ ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
 enum { DDP_SHARD_AUTO = 0, DDP_SHARD_NO };
 enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
-typedef enum ddp_pin_wish { DDP_PIN_AUTO = 0, DDP_PIN_YES, DDP_PIN_NO } ddp_pin_wish;
+typedef enum ddp_pin_wish { DDP_AFFINITY_AUTO = 0, DDP_AFFINITY_YES, DDP_AFFINITY_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 enum { DDP_SCHEDULE_CONSTANT = 0, DDP_SCHEDULE_STEP, DDP_SCHEDULE_LINEAR, DDP_SCHEDULE_COSINE };

@@ -20,7 +20,7 @@
 /* Who floods the port must not flood the log: the first few, then one line each time their number has doubled. */
 static bool is_worth_a_line(uint64_t n) { return n <= 8 || (n & (n - 1)) == 0; }
 
-void ddp_door_stranger(ddp_group *g, const ddp_peer *p, const char *why)
+void ddp_listener_stranger(ddp_group *g, const ddp_peer *p, const char *why)
 {
     uint64_t n = ++g->server->strangers;
 
@@ -41,11 +41,11 @@ static bool is_expected(const ddp_group *g, const ddp_identity *id)
            strcmp(id->lines, g->identity.lines) == 0;
 }
 
-void ddp_door_other_secret(ddp_group *g, ddp_peer *p)
+void ddp_listener_other_secret(ddp_group *g, ddp_peer *p)
 {
     ddp_server *s = g->server;
     const ddp_identity *id = &p->wire.presented;
-    ddp_failure f = {.exit_code = DDP_EXIT_MEETING, .rank = id->rank};
+    ddp_failure f = {.exit_code = DDP_EXIT_RENDEZVOUS, .rank = id->rank};
     bool expected = is_expected(g, id);
 
     (void)snprintf(
@@ -116,7 +116,7 @@ static void send_away(ddp_group *g, ddp_peer *p)
     ddp_err why;
 
     (void)ddp_fail(&why, DDP_ERR_PEER, "too many connections wait to say hello");
-    ddp_plane_lost(g, p, &why);
+    ddp_control_lost(g, p, &why);
 }
 
 static void make_room(ddp_group *g, size_t at_most)
@@ -143,12 +143,12 @@ static ddp_status let_in(ddp_group *g, int fd, ddp_peer **out, ddp_err *err)
 
     ddp_wire_init(&wire, fd, DDP_WIRE_HELLO_LIMIT);
     status = g->tls == NULL ? DDP_OK : ddp_wire_secure(&wire, g->tls, err);
-    if (status == DDP_OK) status = ddp_plane_add_peer(g, &wire, out, err);
+    if (status == DDP_OK) status = ddp_control_add_peer(g, &wire, out, err);
     if (status != DDP_OK) ddp_wire_close(&wire);
     return status;
 }
 
-void ddp_door_accept(ddp_group *g)
+void ddp_listener_accept(ddp_group *g)
 {
     for (int i = 0; i < ACCEPT_A_ROUND; i++) {
         int fd = accept4(g->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -169,18 +169,18 @@ void ddp_door_accept(ddp_group *g)
         }
         if (let_in(g, fd, &p, &err) != DDP_OK) return;
         p->since_ns = ddp_now_ns();
-        ddp_plane_read(g, p); /* its hello has often come already */
+        ddp_control_read(g, p); /* its hello has often come already */
         make_room(g, DDP_PENDING_MAX);
     }
 }
 
-void ddp_door_open(ddp_group *g)
+void ddp_listener_open(ddp_group *g)
 {
     if (getrandom(&g->server->chance, sizeof(g->server->chance), GRND_NONBLOCK) < 0)
         g->server->chance = (uint64_t)ddp_now_ns();
 }
 
-int64_t ddp_door_tick(ddp_group *g, int64_t now)
+int64_t ddp_listener_tick(ddp_group *g, int64_t now)
 {
     ddp_server *s = g->server;
     int64_t next = DDP_FOREVER_NS, hurry = places_taken(g, false) > DDP_PENDING_MAX / 2 ? HURRIED_MS : DDP_HELLO_MS;
@@ -198,7 +198,7 @@ int64_t ddp_door_tick(ddp_group *g, int64_t now)
         next = DDP_MIN_OF(next, now >= deadline ? next : deadline);
         if (now < deadline) continue;
         (void)ddp_fail(&why, DDP_ERR_PEER, "no hello within %lld s", (long long)ms / 1000);
-        ddp_plane_lost(g, p, &why);
+        ddp_control_lost(g, p, &why);
     }
     return next;
 }

@@ -1,6 +1,6 @@
 /* control/agree.h -- compares what two ranks must have equal. */
-#ifndef DDP_AGREE_H
-#define DDP_AGREE_H
+#ifndef DDP_CONTROL_AGREE_H
+#define DDP_CONTROL_AGREE_H
 
 #include "base/base.h"
 

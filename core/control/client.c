@@ -38,7 +38,7 @@ bool ddp_failure_unpack(const ddp_frame *f, ddp_failure *out)
 
 static void end_calls(ddp_group *g, ddp_status status)
 {
-    for (ddp_call *c = g->calls; c != NULL; c = c->next) {
+    for (ddp_request *c = g->calls; c != NULL; c = c->next) {
         if (c->done) continue;
         c->done = true;
         c->status = status;
@@ -46,7 +46,7 @@ static void end_calls(ddp_group *g, ddp_status status)
     (void)pthread_cond_broadcast(&g->changed);
 }
 
-void ddp_deliver_failure(ddp_group *g, const ddp_failure *f)
+void ddp_client_failure(ddp_group *g, const ddp_failure *f)
 {
     (void)pthread_mutex_lock(&g->lock);
     if (g->failure.exit_code == 0) {
@@ -55,10 +55,10 @@ void ddp_deliver_failure(ddp_group *g, const ddp_failure *f)
         end_calls(g, DDP_ERR_ABORTED);
     }
     (void)pthread_mutex_unlock(&g->lock);
-    ddp_plane_wake(g);
+    ddp_control_wake(g);
 }
 
-void ddp_deliver_met(ddp_group *g)
+void ddp_client_met(ddp_group *g)
 {
     int32_t rank = 0, size = 0;
 
@@ -81,14 +81,14 @@ static bool deliver_welcome(ddp_group *g, const ddp_frame *f)
 
     if (g->met) return false; /* written by this thread alone */
     for (int32_t r = 0; r < g->world; r++) {
-        ddp_member *m = &g->members[r];
+        ddp_rank_info *m = &g->members[r];
 
         m->pid = ddp_unpack_u32(&u);
         ddp_unpack_text(&u, m->host_id, sizeof(m->host_id));
         ddp_unpack_text(&u, m->host, sizeof(m->host));
     }
     if (u.bad || u.left != 0) return false;
-    ddp_deliver_met(g);
+    ddp_client_met(g);
     return true;
 }
 
@@ -106,7 +106,7 @@ static bool deliver_reply(ddp_group *g, const ddp_frame *f)
         copy[u.left] = '\0';
     }
     (void)pthread_mutex_lock(&g->lock);
-    for (ddp_call *c = g->calls; c != NULL; c = c->next) {
+    for (ddp_request *c = g->calls; c != NULL; c = c->next) {
         if (c->id != id || c->done) continue; /* a late one is for nobody */
         c->done = true;
         c->status = copy == NULL ? DDP_ERR_NOMEM : status;
@@ -129,16 +129,16 @@ static void deliver_farewell(ddp_group *g)
     (void)pthread_mutex_unlock(&g->lock);
 }
 
-void ddp_deliver_silence(ddp_group *g, const ddp_failure *f)
+void ddp_client_silence(ddp_group *g, const ddp_failure *f)
 {
     ddp_text t = {0};
 
     ddp_pack_u32(&t, (uint32_t)f->exit_code);
     ddp_pack_u32(&t, (uint32_t)f->rank);
     ddp_text_append(&t, f->msg, strlen(f->msg));
-    if (!t.failed && g->peers != NULL) ddp_plane_put(g->peers, DDP_FRAME_FAILURE, t.data, t.length);
+    if (!t.failed && g->peers != NULL) ddp_control_put(g->peers, DDP_FRAME_FAILURE, t.data, t.length);
     ddp_text_free(&t);
-    ddp_deliver_failure(g, f);
+    ddp_client_failure(g, f);
 }
 
 static bool deliver_stop(ddp_group *g, const ddp_frame *f)
@@ -151,7 +151,7 @@ static bool deliver_stop(ddp_group *g, const ddp_frame *f)
     return true;
 }
 
-bool ddp_deliver(ddp_group *g, const ddp_frame *f)
+bool ddp_client_dispatch(ddp_group *g, const ddp_frame *f)
 {
     ddp_failure failure;
 
@@ -163,8 +163,8 @@ bool ddp_deliver(ddp_group *g, const ddp_frame *f)
     case DDP_FRAME_STOP: return deliver_stop(g, f);
     case DDP_FRAME_FAILURE:
         if (!ddp_failure_unpack(f, &failure)) return false;
-        ddp_deliver_failure(g, &failure);
-        if (g->peers != NULL) ddp_plane_put(g->peers, DDP_FRAME_GOODBYE, NULL, 0);
+        ddp_client_failure(g, &failure);
+        if (g->peers != NULL) ddp_control_put(g->peers, DDP_FRAME_GOODBYE, NULL, 0);
         return true;
     default: return false;
     }

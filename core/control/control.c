@@ -12,7 +12,7 @@
 
 #define EVENTS_A_ROUND 32
 
-void ddp_plane_wake(ddp_group *g)
+void ddp_control_wake(ddp_group *g)
 {
     uint64_t one = 1;
 
@@ -21,7 +21,7 @@ void ddp_plane_wake(ddp_group *g)
 }
 
 /* ---- connections ---------------------------------------------------------------------------------------------------- */
-ddp_status ddp_plane_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out, ddp_err *err)
+ddp_status ddp_control_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out, ddp_err *err)
 {
     ddp_peer *p = ddp_alloc(sizeof(*p), err);
     struct epoll_event e = {.events = EPOLLIN};
@@ -37,7 +37,7 @@ ddp_status ddp_plane_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out
         free(p);
         return DDP_ERR_SYSTEM;
     }
-    ddp_pulse_heard(g, p);
+    ddp_heartbeat_heard(g, p);
     ddp_address_peer(wire->fd, p->address, sizeof(p->address));
     ddp_address_net(wire->fd, p->net);
     p->next = g->peers;
@@ -58,10 +58,10 @@ static void rank0_lost(ddp_group *g, const ddp_err *why)
     (void)pthread_mutex_unlock(&g->lock);
     if (clean) return;
     ddp_lost_failure(g, 0, why, &f);
-    ddp_deliver_failure(g, &f);
+    ddp_client_failure(g, &f);
 }
 
-void ddp_plane_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
+void ddp_control_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     if (p->dead) return;
     p->dead = true;
@@ -71,7 +71,7 @@ void ddp_plane_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
         rank0_lost(g, why);
 }
 
-void ddp_plane_put(ddp_peer *p, uint32_t type, const void *data, size_t length)
+void ddp_control_put(ddp_peer *p, uint32_t type, const void *data, size_t length)
 {
     ddp_err err;
 
@@ -91,7 +91,7 @@ static void damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
     p->dead = true;
     (void)snprintf(f.msg, sizeof(f.msg), "rank 0 on host %s sent a damaged frame: %.300s", g->members[0].host,
                    why->msg);
-    ddp_deliver_failure(g, &f);
+    ddp_client_failure(g, &f);
 }
 
 /* All whole frames that have come. */
@@ -108,21 +108,21 @@ static void read_frames(ddp_group *g, ddp_peer *p)
             continue;
         }
         if (status == DDP_OK) {
-            if (g->rank == 0 ? ddp_server_frame(g, p, &f) : ddp_deliver(g, &f)) continue;
+            if (g->rank == 0 ? ddp_server_frame(g, p, &f) : ddp_client_dispatch(g, &f)) continue;
             (void)ddp_fail(&err, DDP_ERR_DATA, "a frame of type %u that does not belong here", f.type);
         }
         damaged(g, p, &err);
     }
 }
 
-void ddp_plane_read(ddp_group *g, ddp_peer *p)
+void ddp_control_read(ddp_group *g, ddp_peer *p)
 {
     ddp_err err = {0};
     ddp_status status;
 
     if (p->dead) return;
     status = ddp_wire_receive(&p->wire, &err);
-    if (status == DDP_OK) ddp_pulse_heard(g, p);
+    if (status == DDP_OK) ddp_heartbeat_heard(g, p);
     if (status == DDP_OK && p->state == DDP_PEER_REFUSED)
         p->wire.in_taken = p->wire.in_length; /* read so that closing does not throw away what it was told */
     else if (status == DDP_OK)
@@ -130,7 +130,7 @@ void ddp_plane_read(ddp_group *g, ddp_peer *p)
     else if (status == DDP_ERR_DATA)
         damaged(g, p, &err);
     else if (status != DDP_IN_PROGRESS)
-        ddp_plane_lost(g, p, &err);
+        ddp_control_lost(g, p, &err);
 }
 
 static void flush_peer(ddp_group *g, ddp_peer *p)
@@ -187,7 +187,7 @@ static void take_posts(ddp_group *g)
         if (g->server != NULL)
             (void)ddp_server_frame(g, NULL, &f);
         else if (g->peers != NULL)
-            ddp_plane_put(g->peers, post->type, post->data, post->length);
+            ddp_control_put(g->peers, post->type, post->data, post->length);
         free(post);
     }
 }
@@ -258,10 +258,10 @@ static int64_t tick(ddp_group *g, int64_t now)
 {
     int64_t next = call_expired(g, now);
 
-    next = DDP_MIN_OF(next, ddp_pulse_tick(g, now));
+    next = DDP_MIN_OF(next, ddp_heartbeat_tick(g, now));
     if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
     if (g->server == NULL) return next;
-    next = DDP_MIN_OF(next, ddp_door_tick(g, now));
+    next = DDP_MIN_OF(next, ddp_listener_tick(g, now));
     return DDP_MIN_OF(next, ddp_server_tick(g, now));
 }
 
@@ -273,13 +273,13 @@ static int wait_ms(int64_t deadline_ns)
     return left <= 0 ? 0 : (int)DDP_MIN_OF(left / 1000000 + 1, 60000);
 }
 
-void *ddp_plane_main(void *arg)
+void *ddp_control_main(void *arg)
 {
     ddp_group *g = arg;
     struct epoll_event events[EVENTS_A_ROUND];
     uint64_t posted;
 
-    ddp_pulse_start(g);
+    ddp_heartbeat_start(g);
     /* what came behind the first frame, while the thread that joins was reading */
     for (ddp_peer *p = g->peers; p != NULL; p = p->next) read_frames(g, p);
     for (;;) {
@@ -294,14 +294,14 @@ void *ddp_plane_main(void *arg)
         if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
         free_dead(g);
         n = epoll_wait(g->epoll_fd, events, EVENTS_A_ROUND, wait_ms(next));
-        ddp_pulse_round(g, ddp_now_ns());
+        ddp_heartbeat_round(g, ddp_now_ns());
         for (int i = 0; i < n; i++) {
             if (events[i].data.ptr == &g->event_fd)
                 (void)!read(g->event_fd, &posted, sizeof(posted));
             else if (events[i].data.ptr == &g->listen_fd)
-                ddp_door_accept(g);
+                ddp_listener_accept(g);
             else
-                ddp_plane_read(g, events[i].data.ptr);
+                ddp_control_read(g, events[i].data.ptr);
         }
     }
     return NULL;

@@ -83,7 +83,7 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     g->log = p->log;
     g->expired = p->expired;
     g->expired_ctx = p->expired_ctx;
-    ddp_pulse_open(g, p);
+    ddp_heartbeat_open(g, p);
     ddp_copy_text(g->url, sizeof(g->url), p->url == NULL ? "" : p->url);
     name_place(g, p->world_where);
     ddp_copy_text(g->interface, sizeof(g->interface), p->interface == NULL ? "" : p->interface);
@@ -134,10 +134,10 @@ static ddp_status connect_rank(ddp_group *g, const ddp_group_params *p, ddp_fail
     ddp_peer *peer;
     ddp_wire wire;
 
-    ddp_meet_identify(g);
+    ddp_rendezvous_identify(g);
     if (g->rank != 0) {
-        DDP_TRY(ddp_meet_rank0(g, p, &wire, failure, err));
-        if (ddp_plane_add_peer(g, &wire, &peer, err) != DDP_OK) {
+        DDP_TRY(ddp_rendezvous_find_rank0(g, p, &wire, failure, err));
+        if (ddp_control_add_peer(g, &wire, &peer, err) != DDP_OK) {
             ddp_wire_close(&wire);
             return err->status;
         }
@@ -147,10 +147,10 @@ static ddp_status connect_rank(ddp_group *g, const ddp_group_params *p, ddp_fail
     }
     DDP_TRY(ddp_server_open(g, err));
     if (g->world == 1) {
-        ddp_deliver_met(g);
+        ddp_client_met(g);
         return DDP_OK;
     }
-    DDP_TRY(ddp_meet_listen(g, p, failure, err));
+    DDP_TRY(ddp_rendezvous_listen(g, p, failure, err));
     return watch(g, &g->listen_fd, err);
 }
 
@@ -193,7 +193,7 @@ static ddp_status check_reachable(ddp_group *g, ddp_failure *failure, ddp_err *e
         "rank %d on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s "
         "cannot reach it. Name in [group] interface the network interface that the hosts share",
         (int)g->rank, g->members[g->rank].host, g->address, (int)other, g->members[other].host);
-    ddp_group_abort(g, DDP_EXIT_MEETING, text);
+    ddp_group_abort(g, DDP_EXIT_RENDEZVOUS, text);
     (void)ddp_group_failed(g, failure);
     return ddp_fail(err, DDP_ERR_PEER, "%s", failure->msg);
 }
@@ -203,7 +203,7 @@ static void stop_and_free(ddp_group *g)
     (void)pthread_mutex_lock(&g->lock);
     g->leaving = g->stop = true;
     (void)pthread_mutex_unlock(&g->lock);
-    ddp_plane_wake(g);
+    ddp_control_wake(g);
     if (g->thread_started) (void)pthread_join(g->thread, NULL);
     group_free(g);
 }
@@ -218,7 +218,7 @@ ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failur
     if (status != DDP_OK) goto set_failure;
     status = connect_rank(g, p, failure, err);
     if (status != DDP_OK) goto free_group;
-    status = ddp_thread_start(&g->thread, "ddp-control", ddp_plane_main, g, err);
+    status = ddp_thread_start(&g->thread, "ddp-control", ddp_control_main, g, err);
     if (status != DDP_OK) goto free_group;
     g->thread_started = true;
     status = wait_until_met(g, failure, err);
@@ -235,7 +235,7 @@ free_group:
 set_failure:
     if (failure->exit_code == 0) {
         failure->exit_code =
-            status == DDP_ERR_NOMEM || status == DDP_ERR_INTERNAL ? DDP_EXIT_INTERNAL : DDP_EXIT_MEETING;
+            status == DDP_ERR_NOMEM || status == DDP_ERR_INTERNAL ? DDP_EXIT_INTERNAL : DDP_EXIT_RENDEZVOUS;
         failure->rank = p->rank;
         ddp_copy_text(failure->msg, sizeof(failure->msg), err->msg);
     }
@@ -263,7 +263,7 @@ void ddp_group_leave(ddp_group *g)
         alone = !g->farewell && g->failure.exit_code == 0;
         g->stop = true;
         (void)pthread_mutex_unlock(&g->lock);
-        ddp_plane_wake(g);
+        ddp_control_wake(g);
         (void)pthread_join(g->thread, NULL);
         g->thread_started = false;
         if (alone && g->rank == 0) {
@@ -347,7 +347,7 @@ void ddp_group_abort(ddp_group *g, int exit_code, const char *message)
     while (g->failure.exit_code == 0 && !g->farewell && ddp_cond_wait_until(&g->changed, &g->lock, deadline)) continue;
     failed = g->failure.exit_code != 0;
     (void)pthread_mutex_unlock(&g->lock);
-    if (!failed) ddp_deliver_failure(g, &own);
+    if (!failed) ddp_client_failure(g, &own);
 }
 
 void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
@@ -366,5 +366,5 @@ void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
         (void)pthread_mutex_lock(&g->lock);
     }
     (void)pthread_mutex_unlock(&g->lock);
-    ddp_plane_wake(g);
+    ddp_control_wake(g);
 }

@@ -6,8 +6,8 @@
  *             Its inside is in plane.h, meet.c, door.c, server.c, waits.c, deliver.c, pulse.c
  * wire.c      frames; tls.c, identity.c TLS by a pre-shared key; store.c the key-value store on rank 0; agree.c compares the ranks' lines; address.c endpoints
  * comm.c      the communicator: one queue thread ("ddp-queue") makes every call of the backend */
-#ifndef DDP_GROUP_H
-#define DDP_GROUP_H
+#ifndef DDP_CONTROL_GROUP_H
+#define DDP_CONTROL_GROUP_H
 
 #include "base/log.h"
 #include "plugin/plugin.h"
@@ -57,7 +57,7 @@ typedef struct ddp_group_params {
 } ddp_group_params;
 
 /* Returns when all ranks have met and agree. While waiting, rank 0 names the missing ranks every 5 s, the others say that
- * rank 0 is missing. Fails with the failure's text (ddp_group_failure has the code: DDP_EXIT_MEETING for a time-out, a rank
+ * rank 0 is missing. Fails with the failure's text (ddp_group_failure has the code: DDP_EXIT_RENDEZVOUS for a time-out, a rank
  * twice or out of range, a difference). world 1: no socket. */
 ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err);
 /* Says goodbye and waits (bounded) until all ranks have; after a failure just closes. */
@@ -143,7 +143,7 @@ typedef struct ddp_task {
 } ddp_task;
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than rendezvous_timeout
- * the run is aborted with DDP_EXIT_MEETING. `backend` and `config` live until close.
+ * the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
  * `cuda_device`: the one whose memory it is to take, -1: the host's.
  * All functions but abort come from one thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,

@@ -11,9 +11,9 @@
 #define BEATS_WITHIN  4 /* a peer_timeout */
 #define STOP_LOOKS_MS 500
 
-void ddp_pulse_open(ddp_group *g, const ddp_group_params *p)
+void ddp_heartbeat_open(ddp_group *g, const ddp_group_params *p)
 {
-    ddp_pulse *l = &g->pulse;
+    ddp_heartbeat *l = &g->pulse;
 
     l->stop_signal = p->stop_signal;
     if (p->peer_timeout_ms <= 0 || g->world == 1) return;
@@ -21,13 +21,13 @@ void ddp_pulse_open(ddp_group *g, const ddp_group_params *p)
     l->every_ns = DDP_MIN_OF(BEAT_MS * 1000000ll, l->timeout_ns / BEATS_WITHIN);
 }
 
-void ddp_pulse_start(ddp_group *g) { g->pulse.round_ns = g->pulse.beat_ns = ddp_now_ns(); }
+void ddp_heartbeat_start(ddp_group *g) { g->pulse.round_ns = g->pulse.beat_ns = ddp_now_ns(); }
 
-void ddp_pulse_heard(ddp_group *g, ddp_peer *p) { p->heard_ns = g->pulse.lived_ns; }
+void ddp_heartbeat_heard(ddp_group *g, ddp_peer *p) { p->heard_ns = g->pulse.lived_ns; }
 
-void ddp_pulse_round(ddp_group *g, int64_t now)
+void ddp_heartbeat_round(ddp_group *g, int64_t now)
 {
-    ddp_pulse *l = &g->pulse;
+    ddp_heartbeat *l = &g->pulse;
     int64_t passed = now - l->round_ns, most = l->every_ns + l->every_ns / 2; /* the loop turns once a beat at least */
 
     l->round_ns = now;
@@ -59,7 +59,7 @@ static bool is_watched(const ddp_peer *p)
 /* Ends the run when a rank is silent for too long; returns when that can be at the earliest. */
 static int64_t judge(ddp_group *g, int64_t now)
 {
-    const ddp_pulse *l = &g->pulse;
+    const ddp_heartbeat *l = &g->pulse;
     ddp_peer *silent = NULL;
     ddp_failure f;
 
@@ -71,7 +71,7 @@ static int64_t judge(ddp_group *g, int64_t now)
     if (g->server != NULL)
         ddp_server_fail(g, f.exit_code, f.rank, "%s", f.msg);
     else
-        ddp_deliver_silence(g, &f);
+        ddp_client_silence(g, &f);
     for (ddp_peer *p = g->peers; p != NULL;
          p = p->next) /* what it is told it reads when it wakes: nobody waits for that */
         if (is_watched(p) && l->lived_ns - p->heard_ns >= l->timeout_ns) p->silent = true;
@@ -93,14 +93,14 @@ static void beat(ddp_group *g, int64_t now)
 {
     ddp_text t = {0};
 
-    if (g->server == NULL) ddp_pace_pack(g, &t);
+    if (g->server == NULL) ddp_straggler_pack(g, &t);
     for (ddp_peer *p = g->peers; p != NULL && !t.failed; p = p->next)
-        if (!p->dead && p->state == DDP_PEER_JOINED) ddp_plane_put(p, DDP_FRAME_BEAT, t.data, t.length);
+        if (!p->dead && p->state == DDP_PEER_JOINED) ddp_control_put(p, DDP_FRAME_BEAT, t.data, t.length);
     ddp_text_free(&t);
-    if (g->server != NULL) ddp_pace_tick(g, now);
+    if (g->server != NULL) ddp_straggler_tick(g, now);
 }
 
-void ddp_pulse_tell_stop(ddp_group *g, int32_t rank)
+void ddp_heartbeat_tell_stop(ddp_group *g, int32_t rank)
 {
     ddp_text t = {0};
 
@@ -111,7 +111,7 @@ void ddp_pulse_tell_stop(ddp_group *g, int32_t rank)
 }
 
 /* Who joins later hears of it then. */
-bool ddp_pulse_stop(ddp_group *g, const ddp_frame *f)
+bool ddp_heartbeat_stop(ddp_group *g, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
     uint32_t sig = ddp_unpack_u32(&u);
@@ -121,13 +121,13 @@ bool ddp_pulse_stop(ddp_group *g, const ddp_frame *f)
     g->server->stop_signal = (int)sig;
     for (int32_t r = 0; r < g->world; r++)
         if (r == 0 || (g->members[r].peer != NULL && g->members[r].peer->state == DDP_PEER_JOINED))
-            ddp_pulse_tell_stop(g, r);
+            ddp_heartbeat_tell_stop(g, r);
     return true;
 }
 
 static void look_at_signal(ddp_group *g)
 {
-    ddp_pulse *l = &g->pulse;
+    ddp_heartbeat *l = &g->pulse;
     int sig = l->stop_signal == NULL ? 0 : atomic_load(l->stop_signal);
     unsigned char payload[4] = {(unsigned char)sig};
     const ddp_frame f = {.type = DDP_FRAME_STOP, .length = sizeof(payload), .data = payload};
@@ -136,13 +136,13 @@ static void look_at_signal(ddp_group *g)
     if (g->server != NULL)
         (void)ddp_server_frame(g, NULL, &f);
     else if (g->peers != NULL)
-        ddp_plane_put(g->peers, f.type, f.data, f.length);
+        ddp_control_put(g->peers, f.type, f.data, f.length);
     l->stop_told = true;
 }
 
-int64_t ddp_pulse_tick(ddp_group *g, int64_t now)
+int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now)
 {
-    ddp_pulse *l = &g->pulse;
+    ddp_heartbeat *l = &g->pulse;
     int64_t next = DDP_FOREVER_NS;
 
     if (l->stop_signal != NULL) {

@@ -273,7 +273,7 @@ static void arrive(ddp_group *g, int32_t from, const request *q)
         (void)check_without(g, w);
 }
 
-void ddp_waits_goodbye(ddp_group *g, int32_t rank)
+void ddp_pending_goodbye(ddp_group *g, int32_t rank)
 {
     for (ddp_wait *w = g->server->waits; w != NULL; w = w->next)
         if (!w->by_rank[rank].came) end_without(g, w, rank);
@@ -336,7 +336,7 @@ static int64_t gets_tick(ddp_group *g, int64_t now)
     return next;
 }
 
-int64_t ddp_waits_tick(ddp_group *g, int64_t now)
+int64_t ddp_pending_tick(ddp_group *g, int64_t now)
 {
     int64_t next = gets_tick(g, now);
 
@@ -354,7 +354,7 @@ int64_t ddp_waits_tick(ddp_group *g, int64_t now)
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------------------- */
-bool ddp_waits_request(ddp_group *g, int32_t from, const ddp_frame *f)
+bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
     request q;
@@ -387,7 +387,7 @@ bool ddp_waits_request(ddp_group *g, int32_t from, const ddp_frame *f)
     }
 }
 
-void ddp_waits_free(ddp_group *g)
+void ddp_pending_free(ddp_group *g)
 {
     ddp_server *s = g->server;
 

@@ -8,8 +8,8 @@
  * meet.c     how a rank finds rank 0
  *
  * Every rank, rank 0 too, speaks to the server by frames; those of rank 0 pass no socket. */
-#ifndef DDP_PLANE_H
-#define DDP_PLANE_H
+#ifndef DDP_CONTROL_PLANE_H
+#define DDP_CONTROL_PLANE_H
 
 #include "base/sys.h"
 #include "control/group.h"
@@ -49,14 +49,14 @@ typedef struct ddp_post {
 } ddp_post;
 
 /* A request that waits for its reply; lives on the stack of the waiting thread. */
-typedef struct ddp_call {
-    struct ddp_call *next;
+typedef struct ddp_request {
+    struct ddp_request *next;
     uint64_t id;
     bool done; /* the rest is set */
     ddp_status status;
     unsigned char *reply;
     size_t length;
-} ddp_call;
+} ddp_request;
 
 enum {
     DDP_PEER_NEW = 1, /* has not said hello */
@@ -84,34 +84,34 @@ typedef struct ddp_peer {
     char address[64];
 } ddp_peer;
 
-typedef struct ddp_member {
+typedef struct ddp_rank_info {
     uint32_t pid;
     int32_t goodbye;
     ddp_peer *peer; /* on rank 0 only; NULL: not here */
     char host_id[128], host[128];
-} ddp_member;
+} ddp_rank_info;
 
 typedef struct ddp_wait ddp_wait;
 typedef struct ddp_get ddp_get;
 
 /* Sums since the start. */
-typedef struct ddp_pace {
+typedef struct ddp_step_times {
     uint64_t steps, data_us, compute_us, wait_us;
     uint64_t collectives; /* begun */
-} ddp_pace;
+} ddp_step_times;
 
 /* The same, written by any thread. */
-typedef struct ddp_pace_sums {
+typedef struct ddp_step_time_sums {
     atomic_ullong steps, data_us, compute_us, wait_us, collectives;
-} ddp_pace_sums;
+} ddp_step_time_sums;
 
 /* Of all ranks, on rank 0. */
-typedef struct ddp_pace_book {
-    ddp_pace *latest, *begin;   /* a rank each: now, at the begin of the window */
-    int64_t window_ns, told_ns; /* begin of the window; of the last line */
-    int32_t suspect, windows;   /* the clearly slowest rank, -1: none, and for how many windows in a row */
-    int32_t told;               /* whom the last line was about, -1: none yet */
-} ddp_pace_book;
+typedef struct ddp_straggler_watch {
+    ddp_step_times *latest, *begin; /* a rank each: now, at the begin of the window */
+    int64_t window_ns, told_ns;     /* begin of the window; of the last line */
+    int32_t suspect, windows;       /* the clearly slowest rank, -1: none, and for how many windows in a row */
+    int32_t told;                   /* whom the last line was about, -1: none yet */
+} ddp_straggler_watch;
 
 /* Rank 0's part; the control thread's. */
 typedef struct ddp_server {
@@ -133,17 +133,17 @@ typedef struct ddp_server {
      * connection tells it better. */
     ddp_failure held;
     int64_t held_ns; /* 0: none */
-    ddp_pace_book paces;
+    ddp_straggler_watch paces;
 } ddp_server;
 
 /* The control thread's, but for stop_signal. */
-typedef struct ddp_pulse {
+typedef struct ddp_heartbeat {
     int64_t timeout_ns, every_ns;  /* peer_timeout and the time between two beats; 0: none */
     int64_t lived_ns;              /* for how long this thread has run: the clock that silence is measured on */
     int64_t round_ns, beat_ns;     /* begin of the last round, time of the next beat */
     const atomic_int *stop_signal; /* may be NULL */
     bool stop_told;
-} ddp_pulse;
+} ddp_heartbeat;
 
 struct ddp_group {
     int32_t rank, world, local_rank, local_size;
@@ -159,7 +159,7 @@ struct ddp_group {
     char interface[64];
     atomic_llong step; /* -1: none yet */
     atomic_ullong ids;
-    ddp_pace_sums pace;
+    ddp_step_time_sums pace;
     atomic_bool has_warning; /* `warning` has not been taken yet */
     atomic_int stop_asked;   /* the signal that some rank was asked to end by */
     bool loopback;           /* this rank's end of the control plane is a loopback address */
@@ -167,7 +167,7 @@ struct ddp_group {
     pthread_mutex_t lock; /* over the block below */
     pthread_cond_t changed;
     ddp_post *posts, **posts_end;
-    ddp_call *calls;
+    ddp_request *calls;
     ddp_failure failure;
     int64_t failed_ns;
     bool met;      /* members are known and stay as they are */
@@ -185,10 +185,10 @@ struct ddp_group {
     pthread_t thread;
 
     /* the control thread's, once it runs */
-    ddp_member *members; /* world */
-    ddp_peer *peers;     /* of a rank other than 0: the one to rank 0 */
+    ddp_rank_info *members; /* world */
+    ddp_peer *peers;        /* of a rank other than 0: the one to rank 0 */
     ddp_server *server;
-    ddp_pulse pulse;
+    ddp_heartbeat pulse;
     ddp_tls *tls;     /* NULL: in clear */
     int64_t drain_ns; /* 0: not stopping */
     int epoll_fd, event_fd, listen_fd;
@@ -202,15 +202,15 @@ static inline int64_t ddp_deadline_ns(int64_t now, int64_t ms)
 
 /* ---- control.c ------------------------------------------------------------------------------------------------------ */
 /* Wakes the control thread. Any thread. */
-void ddp_plane_wake(ddp_group *g);
-void *ddp_plane_main(void *arg); /* the control thread */
-ddp_status ddp_plane_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out, ddp_err *err);
+void ddp_control_wake(ddp_group *g);
+void *ddp_control_main(void *arg); /* the control thread */
+ddp_status ddp_control_add_peer(ddp_group *g, const ddp_wire *wire, ddp_peer **out, ddp_err *err);
 /* Reads what has come over a connection and acts on it. */
-void ddp_plane_read(ddp_group *g, ddp_peer *p);
+void ddp_control_read(ddp_group *g, ddp_peer *p);
 /* The connection is of no more use. */
-void ddp_plane_lost(ddp_group *g, ddp_peer *p, const ddp_err *why);
+void ddp_control_lost(ddp_group *g, ddp_peer *p, const ddp_err *why);
 /* A frame to be sent at the end of the round; without memory for it the connection is given up. */
-void ddp_plane_put(ddp_peer *p, uint32_t type, const void *data, size_t length);
+void ddp_control_put(ddp_peer *p, uint32_t type, const void *data, size_t length);
 
 /* ---- calls.c -------------------------------------------------------------------------------------------------------- */
 struct ddp_store_scope;
@@ -220,40 +220,40 @@ void ddp_scopes_free(ddp_group *g);
 
 /* ---- deliver.c ------------------------------------------------------------------------------------------------------ */
 /* A frame from rank 0; false when it is malformed. */
-bool ddp_deliver(ddp_group *g, const ddp_frame *f);
+bool ddp_client_dispatch(ddp_group *g, const ddp_frame *f);
 /* The first failure stays; ends all calls. Any thread. */
-void ddp_deliver_failure(ddp_group *g, const ddp_failure *f);
+void ddp_client_failure(ddp_group *g, const ddp_failure *f);
 /* The members are known: the meeting is over. */
-void ddp_deliver_met(ddp_group *g);
+void ddp_client_met(ddp_group *g);
 /* Rank 0 is silent: the failure, which it reads when it wakes. */
-void ddp_deliver_silence(ddp_group *g, const ddp_failure *f);
+void ddp_client_silence(ddp_group *g, const ddp_failure *f);
 /* " at step 17", " before all ranks had met" or nothing. */
 void ddp_when(const ddp_group *g, char *buf, size_t capacity);
 /* Words the loss of the connection to a rank. */
 void ddp_lost_failure(ddp_group *g, int32_t rank, const ddp_err *why, ddp_failure *out);
 
 /* ---- pulse.c, the control thread ------------------------------------------------------------------------------------- */
-void ddp_pulse_open(ddp_group *g, const ddp_group_params *p);
-void ddp_pulse_start(ddp_group *g);
+void ddp_heartbeat_open(ddp_group *g, const ddp_group_params *p);
+void ddp_heartbeat_start(ddp_group *g);
 /* At the begin of a round, before anything that has come is read. */
-void ddp_pulse_round(ddp_group *g, int64_t now);
-void ddp_pulse_heard(ddp_group *g, ddp_peer *p);
+void ddp_heartbeat_round(ddp_group *g, int64_t now);
+void ddp_heartbeat_heard(ddp_group *g, ddp_peer *p);
 /* Rank 0: a rank, maybe itself, was asked to end. False: no frame of that kind. */
-bool ddp_pulse_stop(ddp_group *g, const ddp_frame *f);
+bool ddp_heartbeat_stop(ddp_group *g, const ddp_frame *f);
 /* Rank 0: tells a rank which signal that was, if there was one. */
-void ddp_pulse_tell_stop(ddp_group *g, int32_t rank);
+void ddp_heartbeat_tell_stop(ddp_group *g, int32_t rank);
 /* After what has come was read: beats, judges, returns the next deadline. */
-int64_t ddp_pulse_tick(ddp_group *g, int64_t now);
+int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now);
 
 /* ---- pace.c, the control thread -------------------------------------------------------------------------------------- */
-void ddp_pace_pack(ddp_group *g, ddp_text *out); /* this rank's sums, for a heartbeat */
+void ddp_straggler_pack(ddp_group *g, ddp_text *out); /* this rank's sums, for a heartbeat */
 /* The others on rank 0 alone. */
-ddp_status ddp_pace_open(ddp_group *g, ddp_err *err);
-void ddp_pace_close(ddp_group *g);
-bool ddp_pace_frame(ddp_group *g, int32_t from, const ddp_frame *f); /* false: malformed */
-void ddp_pace_tick(ddp_group *g, int64_t now);
+ddp_status ddp_straggler_open(ddp_group *g, ddp_err *err);
+void ddp_straggler_close(ddp_group *g);
+bool ddp_straggler_frame(ddp_group *g, int32_t from, const ddp_frame *f); /* false: malformed */
+void ddp_straggler_tick(ddp_group *g, int64_t now);
 /* Adds to the time-out of a collective on rank `from` who had not come to it at the last heartbeat. */
-void ddp_pace_blame(ddp_group *g, int32_t from, ddp_failure *f);
+void ddp_straggler_blame(ddp_group *g, int32_t from, ddp_failure *f);
 
 /* ---- server.c, rank 0's control thread ------------------------------------------------------------------------------ */
 ddp_status ddp_server_open(ddp_group *g, ddp_err *err);
@@ -278,28 +278,29 @@ bool ddp_server_done(const ddp_group *g);
 void ddp_server_turn_away(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank);
 
 /* ---- door.c, rank 0's control thread -------------------------------------------------------------------------------- */
-void ddp_door_open(ddp_group *g);
-void ddp_door_accept(ddp_group *g);
-int64_t ddp_door_tick(ddp_group *g, int64_t now);
-void ddp_door_stranger(ddp_group *g, const ddp_peer *p, const char *why);
+void ddp_listener_open(ddp_group *g);
+void ddp_listener_accept(ddp_group *g);
+int64_t ddp_listener_tick(ddp_group *g, int64_t now);
+void ddp_listener_stranger(ddp_group *g, const ddp_peer *p, const char *why);
 /* p->wire.presented is of a rank with another secret, or that of a stranger who says so. A hostile one must not be able to end
  * the meeting: only who knows the settings does. */
-void ddp_door_other_secret(ddp_group *g, ddp_peer *p);
+void ddp_listener_other_secret(ddp_group *g, ddp_peer *p);
 
 /* ---- waits.c, rank 0's control thread ------------------------------------------------------------------------------- */
-bool ddp_waits_request(ddp_group *g, int32_t from, const ddp_frame *f);
-void ddp_waits_goodbye(ddp_group *g, int32_t rank);
-int64_t ddp_waits_tick(ddp_group *g, int64_t now);
-void ddp_waits_free(ddp_group *g);
+bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f);
+void ddp_pending_goodbye(ddp_group *g, int32_t rank);
+int64_t ddp_pending_tick(ddp_group *g, int64_t now);
+void ddp_pending_free(ddp_group *g);
 
 /* ---- meet.c --------------------------------------------------------------------------------------------------------- */
 /* Who this process is, into members[rank]. */
-void ddp_meet_identify(ddp_group *g);
+void ddp_rendezvous_identify(ddp_group *g);
 /* Rank 0: the listener. */
-ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err);
+ddp_status ddp_rendezvous_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err);
 /* Other ranks, on the calling thread: finds rank 0, says hello and waits until it is heard. *failure is set when rank 0
  * has answered with the run's failure. */
-ddp_status ddp_meet_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure, ddp_err *err);
+ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure,
+                                     ddp_err *err);
 /* "rank 3", "ranks 1, 2"; lists at most 16 */
 void ddp_rank_list(char *buf, size_t capacity, const bool *missing, int32_t world);
 /* Reads the payload of a FAILURE frame. */

@@ -51,9 +51,9 @@ static void host_id(char *buf, size_t capacity)
     free(boot);
 }
 
-void ddp_meet_identify(ddp_group *g)
+void ddp_rendezvous_identify(ddp_group *g)
 {
-    ddp_member *m = &g->members[g->rank];
+    ddp_rank_info *m = &g->members[g->rank];
     char host[sizeof(m->host)] = "unknown";
 
     host_id(m->host_id, sizeof(m->host_id));
@@ -118,7 +118,7 @@ static ddp_status own_host(const ddp_group *g, char endpoint[DDP_ENDPOINT_MAX], 
     return DDP_OK;
 }
 
-ddp_status ddp_meet_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err)
+ddp_status ddp_rendezvous_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err)
 {
     char wanted[DDP_ENDPOINT_MAX] = "";
 
@@ -169,7 +169,7 @@ static void report(search *s, const char *reason)
 
 static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
 {
-    const ddp_member *m = &g->members[g->rank];
+    const ddp_rank_info *m = &g->members[g->rank];
     char identity[DDP_IDENTITY_MAX];
     ddp_text t = {0};
     ddp_status status;
@@ -292,7 +292,8 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
     return status;
 }
 
-ddp_status ddp_meet_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure, ddp_err *err)
+ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure,
+                                     ddp_err *err)
 {
     search s = {.g = g, .p = p, .failure = failure};
     int64_t back_off_ms = BACK_OFF_FIRST_MS;

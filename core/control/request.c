@@ -20,7 +20,7 @@ ddp_status ddp_post_frame(ddp_group *g, uint32_t type, ddp_text *payload, ddp_er
     *g->posts_end = post;
     g->posts_end = &post->next;
     (void)pthread_mutex_unlock(&g->lock);
-    ddp_plane_wake(g);
+    ddp_control_wake(g);
     return DDP_OK;
 }
 
@@ -32,7 +32,7 @@ typedef struct question {
     int64_t timeout_ms;
 } question;
 
-static ddp_status enter(ddp_group *g, ddp_call *call, ddp_err *err)
+static ddp_status enter(ddp_group *g, ddp_request *call, ddp_err *err)
 {
     ddp_status status = DDP_OK;
 
@@ -51,10 +51,10 @@ static ddp_status enter(ddp_group *g, ddp_call *call, ddp_err *err)
 }
 
 /* Waits for the reply and takes the call off the list. */
-static ddp_status finish(ddp_group *g, ddp_call *call, int64_t timeout_ms, ddp_err *err)
+static ddp_status finish(ddp_group *g, ddp_request *call, int64_t timeout_ms, ddp_err *err)
 {
     int64_t deadline = ddp_deadline_ns(ddp_now_ns(), timeout_ms);
-    ddp_call **link = &g->calls;
+    ddp_request **link = &g->calls;
 
     if (deadline != DDP_FOREVER_NS) deadline = ddp_deadline_ns(deadline, DDP_ANSWER_MS);
     (void)pthread_mutex_lock(&g->lock);
@@ -79,7 +79,7 @@ static ddp_status finish(ddp_group *g, ddp_call *call, int64_t timeout_ms, ddp_e
 /* Success leaves the reply with the caller, who frees it. */
 static ddp_status ask(ddp_group *g, const question *q, unsigned char **reply, size_t *length, ddp_err *err)
 {
-    ddp_call call = {.id = atomic_fetch_add(&g->ids, 1) + 1};
+    ddp_request call = {.id = atomic_fetch_add(&g->ids, 1) + 1};
     int64_t timeout_ms = DDP_MAX_OF(q->timeout_ms, 0);
     ddp_text t = {0};
     ddp_status status;

@@ -17,8 +17,8 @@ ddp_status ddp_server_open(ddp_group *g, ddp_err *err)
     s->joined = 1;
     s->report_ns = g->began_ns + g->report_ms * 1000000;
     g->server = s;
-    ddp_door_open(g);
-    return ddp_pace_open(g, err);
+    ddp_listener_open(g);
+    return ddp_straggler_open(g, err);
 }
 
 void ddp_server_close(ddp_group *g)
@@ -26,8 +26,8 @@ void ddp_server_close(ddp_group *g)
     ddp_server *s = g->server;
 
     if (s == NULL) return;
-    ddp_waits_free(g);
-    ddp_pace_close(g);
+    ddp_pending_free(g);
+    ddp_straggler_close(g);
     ddp_table_close(s->table);
     free(s);
     g->server = NULL;
@@ -41,9 +41,9 @@ void ddp_server_send(ddp_group *g, int32_t rank, uint32_t type, const ddp_text *
     if (payload->failed)
         ddp_server_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
     else if (rank == 0)
-        (void)ddp_deliver(g, &own);
+        (void)ddp_client_dispatch(g, &own);
     else if (g->members[rank].peer != NULL)
-        ddp_plane_put(g->members[rank].peer, type, payload->data, payload->length);
+        ddp_control_put(g->members[rank].peer, type, payload->data, payload->length);
 }
 
 /* ---- failure -------------------------------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ static void put_failure(ddp_peer *p, const ddp_failure *f)
     ddp_pack_u32(&t, (uint32_t)f->exit_code);
     ddp_pack_u32(&t, (uint32_t)f->rank);
     ddp_text_append(&t, f->msg, strlen(f->msg));
-    if (!t.failed) ddp_plane_put(p, DDP_FRAME_FAILURE, t.data, t.length);
+    if (!t.failed) ddp_control_put(p, DDP_FRAME_FAILURE, t.data, t.length);
     ddp_text_free(&t);
 }
 
@@ -70,7 +70,7 @@ static void fail_all(ddp_group *g, const ddp_failure *f)
         put_failure(p, f);
         s->told++;
     }
-    ddp_deliver_failure(g, f);
+    ddp_client_failure(g, f);
 }
 
 void ddp_server_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt, ...)
@@ -89,7 +89,7 @@ static void aborted(ddp_group *g, int32_t from, ddp_failure *f)
     ddp_server *s = g->server;
 
     if (s->failed || (s->held_ns != 0 && f->exit_code == DDP_EXIT_PEER)) return;
-    if (f->exit_code == DDP_EXIT_TIMEOUT) ddp_pace_blame(g, from, f);
+    if (f->exit_code == DDP_EXIT_TIMEOUT) ddp_straggler_blame(g, from, f);
     if (f->exit_code != DDP_EXIT_PEER || g->world == 1) {
         fail_all(g, f);
         return;
@@ -112,7 +112,7 @@ void ddp_server_turn_away(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool 
 static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
 static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...)
 {
-    ddp_failure f = {.exit_code = DDP_EXIT_MEETING, .rank = rank};
+    ddp_failure f = {.exit_code = DDP_EXIT_RENDEZVOUS, .rank = rank};
     va_list ap;
 
     va_start(ap, fmt);
@@ -129,7 +129,7 @@ void ddp_server_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     if (!ddp_wire_trusted(&p->wire)) {
         p->dead = true;
-        ddp_door_stranger(g, p, why->msg);
+        ddp_listener_stranger(g, p, why->msg);
         return;
     }
     refuse(g, p, -1, "a rank at %s cannot be understood: %s. Install the same ddpengine on all hosts", p->address,
@@ -141,7 +141,7 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     ddp_server *s = g->server;
     ddp_failure f;
 
-    if (p->state == DDP_PEER_NEW) ddp_door_stranger(g, p, why->msg);
+    if (p->state == DDP_PEER_NEW) ddp_listener_stranger(g, p, why->msg);
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) return;
     g->members[p->rank].peer = NULL;
     if (s->failed || s->farewell || p->goodbye) return;
@@ -152,12 +152,12 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 void ddp_server_damaged(ddp_group *g, ddp_peer *p, const char *why)
 {
     if (p->state == DDP_PEER_NEW && p->wire.named) {
-        ddp_door_other_secret(g, p);
+        ddp_listener_other_secret(g, p);
         return;
     }
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) {
         p->dead = true;
-        ddp_door_stranger(g, p, why);
+        ddp_listener_stranger(g, p, why);
         return;
     }
     ddp_server_fail(g, DDP_EXIT_PEER, p->rank, "rank %d on host %s sent a damaged frame: %s", (int)p->rank,
@@ -173,7 +173,7 @@ static void welcome(ddp_group *g)
     ddp_text t = {0};
 
     for (int32_t r = 0; r < g->world; r++) {
-        const ddp_member *m = &g->members[r];
+        const ddp_rank_info *m = &g->members[r];
 
         ddp_pack_u32(&t, m->pid);
         ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
@@ -181,10 +181,10 @@ static void welcome(ddp_group *g)
     }
     for (int32_t r = 1; r < g->world; r++) ddp_server_send(g, r, DDP_FRAME_WELCOME, &t);
     ddp_text_free(&t);
-    ddp_deliver_met(g);
+    ddp_client_met(g);
 }
 
-static void take_rank(ddp_group *g, ddp_peer *p, int32_t rank, const ddp_member *m)
+static void take_rank(ddp_group *g, ddp_peer *p, int32_t rank, const ddp_rank_info *m)
 {
     g->members[rank] = *m;
     g->members[rank].peer = p;
@@ -198,8 +198,8 @@ static bool hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     ddp_unpack u = {.data = f->data, .left = f->length};
     int32_t rank = (int32_t)ddp_unpack_u32(&u), world = (int32_t)ddp_unpack_u32(&u);
     uint32_t abi = ddp_unpack_u32(&u), backend_abi = ddp_unpack_u32(&u);
-    ddp_member m = {.pid = ddp_unpack_u32(&u)};
-    const ddp_member *first;
+    ddp_rank_info m = {.pid = ddp_unpack_u32(&u)};
+    const ddp_rank_info *first;
     char version[32], where[DDP_WHERE_MAX], identity[DDP_IDENTITY_MAX];
 
     ddp_unpack_text(&u, version, sizeof(version));
@@ -210,7 +210,7 @@ static bool hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     if (u.bad || u.left != 0) return false;
     if (!ddp_wire_trusted(&p->wire)) {
         if (!ddp_identity_parse(identity, strlen(identity), &p->wire.presented)) return false;
-        ddp_door_other_secret(g, p);
+        ddp_listener_other_secret(g, p);
         return true;
     }
     first = rank >= 0 && rank < g->world ? &g->members[rank] : NULL;
@@ -249,14 +249,14 @@ static bool agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     if (lines.failed)
         ddp_server_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
     else if (count > 0)
-        ddp_server_fail(g, DDP_EXIT_MEETING, p->rank, "%s", difference);
+        ddp_server_fail(g, DDP_EXIT_RENDEZVOUS, p->rank, "%s", difference);
     ddp_text_free(&lines);
     if (s->failed) return true;
     p->state = DDP_PEER_JOINED;
     ddp_pack_bytes(&host, g->members[0].host, strlen(g->members[0].host));
     ddp_server_send(g, p->rank, DDP_FRAME_HEARD, &host);
     ddp_text_free(&host);
-    ddp_pulse_tell_stop(g, p->rank);
+    ddp_heartbeat_tell_stop(g, p->rank);
     if (++s->joined == g->world) welcome(g);
     return true;
 }
@@ -279,7 +279,7 @@ static int64_t meeting_tick(ddp_group *g, int64_t now)
     missing_ranks(g, ranks, sizeof(ranks));
     if (now >= deadline) {
         ddp_server_fail(
-            g, DDP_EXIT_MEETING, -1,
+            g, DDP_EXIT_RENDEZVOUS, -1,
             "%s of world_size %d did not come to rank 0 at %s within %.3g s (rendezvous_timeout). Start what is "
             "missing, or look there why it ended or cannot reach rank 0%s%s%s",
             ranks, (int)g->world, g->endpoint, (double)g->timeout_ms / 1e3,
@@ -308,12 +308,12 @@ void ddp_server_farewell(ddp_group *g)
 
 static void goodbye(ddp_group *g, int32_t rank)
 {
-    ddp_member *m = &g->members[rank];
+    ddp_rank_info *m = &g->members[rank];
 
     if (m->peer != NULL) m->peer->goodbye = true;
     if (m->goodbye) return;
     m->goodbye = true;
-    ddp_waits_goodbye(g, rank);
+    ddp_pending_goodbye(g, rank);
     if (++g->server->goodbyes == g->world) ddp_server_farewell(g);
 }
 
@@ -342,10 +342,10 @@ static bool member_frame(ddp_group *g, int32_t from, const ddp_frame *f)
 
     switch (f->type) {
     case DDP_FRAME_REQUEST: /* after a goodbye nobody waits for the reply */
-        return g->server->failed || g->members[from].goodbye || ddp_waits_request(g, from, f);
+        return g->server->failed || g->members[from].goodbye || ddp_pending_request(g, from, f);
     case DDP_FRAME_GOODBYE: goodbye(g, from); return true;
-    case DDP_FRAME_BEAT: return ddp_pace_frame(g, from, f);
-    case DDP_FRAME_STOP: return ddp_pulse_stop(g, f);
+    case DDP_FRAME_BEAT: return ddp_straggler_frame(g, from, f);
+    case DDP_FRAME_STOP: return ddp_heartbeat_stop(g, f);
     case DDP_FRAME_FAILURE:
         if (!ddp_failure_unpack(f, &failure)) return false;
         fail_all(g, &failure);
@@ -385,5 +385,5 @@ int64_t ddp_server_tick(ddp_group *g, int64_t now)
     if (s->held_ns != 0 && now >= s->held_ns) fail_all(g, &s->held);
     if (s->failed) return DDP_FOREVER_NS;
     if (s->held_ns != 0) next = DDP_MIN_OF(next, s->held_ns);
-    return DDP_MIN_OF(next, ddp_waits_tick(g, now));
+    return DDP_MIN_OF(next, ddp_pending_tick(g, now));
 }

@@ -1,6 +1,6 @@
 /* control/store.h -- the keys and values that rank 0 keeps for all ranks. One thread, the control thread of rank 0. */
-#ifndef DDP_STORE_H
-#define DDP_STORE_H
+#ifndef DDP_CONTROL_STORE_H
+#define DDP_CONTROL_STORE_H
 
 #include "base/base.h"
 

@@ -19,7 +19,7 @@ typedef struct means {
 
 void ddp_group_report_step(ddp_group *g, int64_t step, double data_ms, double compute_ms, double wait_ms)
 {
-    ddp_pace_sums *s = &g->pace;
+    ddp_step_time_sums *s = &g->pace;
 
     atomic_fetch_add_explicit(&s->data_us, (uint64_t)(DDP_MAX_OF(data_ms, 0.0) * 1e3), memory_order_relaxed);
     atomic_fetch_add_explicit(&s->compute_us, (uint64_t)(DDP_MAX_OF(compute_ms, 0.0) * 1e3), memory_order_relaxed);
@@ -33,21 +33,21 @@ void ddp_group_count_collective(ddp_group *g)
     atomic_fetch_add_explicit(&g->pace.collectives, 1, memory_order_relaxed);
 }
 
-static ddp_pace read_sums(ddp_group *g)
+static ddp_step_times read_sums(ddp_group *g)
 {
-    ddp_pace_sums *s = &g->pace;
+    ddp_step_time_sums *s = &g->pace;
 
-    return (ddp_pace){.steps = atomic_load_explicit(&s->steps, memory_order_relaxed),
-                      .data_us = atomic_load_explicit(&s->data_us, memory_order_relaxed),
-                      .compute_us = atomic_load_explicit(&s->compute_us, memory_order_relaxed),
-                      .wait_us = atomic_load_explicit(&s->wait_us, memory_order_relaxed),
-                      .collectives = atomic_load_explicit(&s->collectives, memory_order_relaxed)};
+    return (ddp_step_times){.steps = atomic_load_explicit(&s->steps, memory_order_relaxed),
+                            .data_us = atomic_load_explicit(&s->data_us, memory_order_relaxed),
+                            .compute_us = atomic_load_explicit(&s->compute_us, memory_order_relaxed),
+                            .wait_us = atomic_load_explicit(&s->wait_us, memory_order_relaxed),
+                            .collectives = atomic_load_explicit(&s->collectives, memory_order_relaxed)};
 }
 
 /* ---- on the wire ---------------------------------------------------------------------------------------------------- */
-void ddp_pace_pack(ddp_group *g, ddp_text *out)
+void ddp_straggler_pack(ddp_group *g, ddp_text *out)
 {
-    ddp_pace p = read_sums(g);
+    ddp_step_times p = read_sums(g);
 
     ddp_pack_u64(out, p.steps);
     ddp_pack_u64(out, p.data_us);
@@ -56,14 +56,14 @@ void ddp_pace_pack(ddp_group *g, ddp_text *out)
     ddp_pack_u64(out, p.collectives);
 }
 
-bool ddp_pace_frame(ddp_group *g, int32_t from, const ddp_frame *f)
+bool ddp_straggler_frame(ddp_group *g, int32_t from, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
-    ddp_pace p = {.steps = ddp_unpack_u64(&u),
-                  .data_us = ddp_unpack_u64(&u),
-                  .compute_us = ddp_unpack_u64(&u),
-                  .wait_us = ddp_unpack_u64(&u),
-                  .collectives = ddp_unpack_u64(&u)};
+    ddp_step_times p = {.steps = ddp_unpack_u64(&u),
+                        .data_us = ddp_unpack_u64(&u),
+                        .compute_us = ddp_unpack_u64(&u),
+                        .wait_us = ddp_unpack_u64(&u),
+                        .collectives = ddp_unpack_u64(&u)};
 
     if (u.bad || u.left != 0) return false;
     g->server->paces.latest[from] = p;
@@ -71,9 +71,9 @@ bool ddp_pace_frame(ddp_group *g, int32_t from, const ddp_frame *f)
 }
 
 /* ---- rank 0 --------------------------------------------------------------------------------------------------------- */
-ddp_status ddp_pace_open(ddp_group *g, ddp_err *err)
+ddp_status ddp_straggler_open(ddp_group *g, ddp_err *err)
 {
-    ddp_pace_book *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->paces;
 
     b->latest = ddp_alloc(2 * (size_t)g->world * sizeof(*b->latest), err);
     if (b->latest == NULL) return DDP_ERR_NOMEM;
@@ -83,11 +83,11 @@ ddp_status ddp_pace_open(ddp_group *g, ddp_err *err)
     return DDP_OK;
 }
 
-void ddp_pace_close(ddp_group *g) { free(g->server->paces.latest); }
+void ddp_straggler_close(ddp_group *g) { free(g->server->paces.latest); }
 
-static means mean_of(const ddp_pace_book *b, int32_t rank)
+static means mean_of(const ddp_straggler_watch *b, int32_t rank)
 {
-    const ddp_pace *p = &b->latest[rank], *q = &b->begin[rank];
+    const ddp_step_times *p = &b->latest[rank], *q = &b->begin[rank];
     double n = (double)(p->steps - q->steps) * 1e3;
 
     return (means){.data = (double)(p->data_us - q->data_us) / n,
@@ -154,7 +154,7 @@ static void say(ddp_group *g, int32_t rank, const means *own, const means *other
 
 static void end_window(ddp_group *g, int64_t now)
 {
-    ddp_pace_book *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->paces;
     int32_t rank = slowest(g);
     means own = mean_of(b, rank), others = others_than(g, rank);
     double more = own.data + own.compute - others.data - others.compute;
@@ -170,9 +170,9 @@ static void end_window(ddp_group *g, int64_t now)
     say(g, rank, &own, &others);
 }
 
-void ddp_pace_tick(ddp_group *g, int64_t now)
+void ddp_straggler_tick(ddp_group *g, int64_t now)
 {
-    ddp_pace_book *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->paces;
     uint64_t least = UINT64_MAX;
 
     if (!g->met || g->world == 1) return;
@@ -181,9 +181,9 @@ void ddp_pace_tick(ddp_group *g, int64_t now)
     if (least >= WINDOW_STEPS || (least >= WINDOW_LEAST && now - b->window_ns >= WINDOW_NS)) end_window(g, now);
 }
 
-void ddp_pace_blame(ddp_group *g, int32_t from, ddp_failure *f)
+void ddp_straggler_blame(ddp_group *g, int32_t from, ddp_failure *f)
 {
-    ddp_pace_book *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->paces;
     size_t length = strlen(f->msg);
     bool late[DDP_MAX_WORLD] = {0};
     char ranks[160];

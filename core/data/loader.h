@@ -4,8 +4,8 @@
  * k % prefetch; a slot holds one buffer a field and part, 64-byte aligned, in the loader's own memory; a batch is one part, or one
  * for each of several devices that share it out. The dataset writes each sample straight to its place in the slot; an image that is transformed goes
  * through a buffer of the worker's own, which stays in its cache. */
-#ifndef DDP_LOADER_H
-#define DDP_LOADER_H
+#ifndef DDP_DATA_LOADER_H
+#define DDP_DATA_LOADER_H
 
 #include "base/log.h"
 #include "data/transform.h"

@@ -1,7 +1,7 @@
 /* data/resize.h -- bilinear resizing of one axis, as torch.nn.functional.interpolate(mode="bilinear", align_corners=False) does
  * it with antialias=False and True. An image is resized along its rows first, then along its columns. */
-#ifndef DDP_RESIZE_H
-#define DDP_RESIZE_H
+#ifndef DDP_DATA_RESIZE_H
+#define DDP_DATA_RESIZE_H
 
 #include "base/base.h"
 

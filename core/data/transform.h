@@ -4,8 +4,8 @@
  *   to float (u8: / 255), resize, padding, random_crop or center_crop, flip, normalise ((x - mean) / std).
  * Where the crop lies and whether an image is mirrored follows from the seed, the epoch and the sample's index alone: neither
  * the number of workers or ranks nor a restart changes a sample. */
-#ifndef DDP_TRANSFORM_H
-#define DDP_TRANSFORM_H
+#ifndef DDP_DATA_TRANSFORM_H
+#define DDP_DATA_TRANSFORM_H
 
 #include "config/config.h"
 #include <ddpengine/dataset.h>

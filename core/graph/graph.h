@@ -9,8 +9,8 @@
  *   plan.c      offsets of the activations over the kernels of a lowered program
  *   state.c     parameters, buffers, and their first values
  *   reference.c runs a program op by op with the scalar references, in double: the meaning that devices are tested against */
-#ifndef DDP_GRAPH_INTERNAL_H
-#define DDP_GRAPH_INTERNAL_H
+#ifndef DDP_GRAPH_H
+#define DDP_GRAPH_H
 
 #include "base/base.h"
 #include <ddpengine/dataset.h>

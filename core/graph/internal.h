@@ -1,6 +1,6 @@
 /* graph/internal.h -- what the files of this folder share: the graph as built, and a program while autodiff adds to it. */
-#ifndef DDP_GRAPH_SHARED_H
-#define DDP_GRAPH_SHARED_H
+#ifndef DDP_GRAPH_INTERNAL_H
+#define DDP_GRAPH_INTERNAL_H
 
 #include "graph/graph.h"
 

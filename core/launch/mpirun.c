@@ -141,7 +141,7 @@ static ddp_status start(launcher *l, const sigset_t *signals, ddp_err *err)
     ssize_t n;
 
     if (pipe2(report, O_CLOEXEC) != 0) return ddp_fail_errno(err, "cannot open a pipe");
-    ddp_tend_prepare(&l->started);
+    ddp_mpirun_prepare(&l->started);
     pid = l->started.pid = fork();
     if (pid == 0) child(l, parent, signals, report[1]);
     (void)close(report[1]);
@@ -168,7 +168,7 @@ static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launc
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     if (split_template(l, ops->launcher, first->nproc, &err) == DDP_OK &&
         build_command(l, args, first, &err) == DDP_OK && start(l, &before, &err) == DDP_OK)
-        code = ddp_tend(&l->started, &watched, log);
+        code = ddp_mpirun_supervise(&l->started, &watched, log);
     else
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     if (l->held >= 0) (void)close(l->held);

@@ -82,7 +82,7 @@ static size_t each_child(const ddp_launched *l, pid_t parent, int sig, pid_t *ou
     return count;
 }
 
-void ddp_tend_prepare(ddp_launched *l)
+void ddp_mpirun_prepare(ddp_launched *l)
 {
     l->other_count = 0;
     l->other_count = each_child(l, getpid(), 0, l->others, DDP_COUNT(l->others));
@@ -243,7 +243,7 @@ static int exit_code_of(const tended *t)
     return DDP_EXIT_PEER;
 }
 
-int ddp_tend(const ddp_launched *launched, const sigset_t *watched, ddp_log *log)
+int ddp_mpirun_supervise(const ddp_launched *launched, const sigset_t *watched, ddp_log *log)
 {
     tended *t = calloc(1, sizeof(*t));
     int code = DDP_EXIT_INTERNAL;

@@ -1,6 +1,6 @@
 /* net/address.h -- endpoints ("host:port", "[v6]:port") to sockets. */
-#ifndef DDP_ADDRESS_H
-#define DDP_ADDRESS_H
+#ifndef DDP_NET_ADDRESS_H
+#define DDP_NET_ADDRESS_H
 
 #include "base/base.h"
 #include <ddpengine/init.h>

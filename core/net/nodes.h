@@ -1,6 +1,6 @@
 /* net/nodes.h -- this machine's own addresses, and which entry of [group] nodes it is. */
-#ifndef DDP_NODES_H
-#define DDP_NODES_H
+#ifndef DDP_NET_NODES_H
+#define DDP_NET_NODES_H
 
 #include "base/base.h"
 

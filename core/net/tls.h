@@ -3,8 +3,8 @@
  *
  * The key is the only proof: no certificates, no fallback. Each side also sees when the other one speaks in clear, which
  * wire.c then reads so that a mistake can be told from a stranger. */
-#ifndef DDP_TLS_H
-#define DDP_TLS_H
+#ifndef DDP_NET_TLS_H
+#define DDP_NET_TLS_H
 
 #include "base/base.h"
 #include "net/identity.h"

@@ -2,8 +2,8 @@
  *
  * One ddp_wire is one non-blocking connection with its buffers. It is used by one thread at a time and knows nothing of
  * ranks: what a frame means is server.c's and control.c's. Bytes enter and leave in two functions of wire.c only. */
-#ifndef DDP_WIRE_H
-#define DDP_WIRE_H
+#ifndef DDP_NET_WIRE_H
+#define DDP_NET_WIRE_H
 
 #include "net/tls.h"
 

@@ -42,7 +42,7 @@ const ddp_kind_table *ddp_kind_find(uint32_t kind); /* NULL: this release has no
 /* Checks a plugin's table and writes its full-size copy with stubs in the holes to `out`, of table->size bytes. */
 ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err);
 /* Compares the frozen words, in their order, with what this engine needs. The message starts with `path`. */
-ddp_status ddp_kind_judge(uint32_t kind, const ddp_gate_facts *facts, const char *path, ddp_err *err);
+ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *facts, const char *path, ddp_err *err);
 
 /* ---- search.c ------------------------------------------------------------------------------------------------------- */
 typedef struct ddp_folder {

@@ -431,7 +431,7 @@ ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err
     return DDP_OK;
 }
 
-ddp_status ddp_kind_judge(uint32_t kind, const ddp_gate_facts *f, const char *path, ddp_err *err)
+ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *f, const char *path, ddp_err *err)
 {
     const char *is = ddp_kind_name(f->kind);
 

@@ -198,7 +198,7 @@ static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, dd
                             .flags = own->flags,
                             .host_size = own->host_size};
 
-    DDP_TRY(ddp_kind_judge(e->loaded.kind, &facts, e->loaded.path, err)); /* a constructor may have changed them */
+    DDP_TRY(ddp_kind_check(e->loaded.kind, &facts, e->loaded.path, err)); /* a constructor may have changed them */
     memcpy(d, own, DDP_MIN_OF(own->struct_size, sizeof(*d)));
     d->struct_size = sizeof(*d);
     DDP_TRY(check_desc(d, e->loaded.path, err));
@@ -236,7 +236,7 @@ ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gat
     e->fd = fd;
     e->loaded.kind = kind;
     status = describe_file(e, err);
-    if (status == DDP_OK) status = ddp_kind_judge(kind, facts, e->loaded.path, err);
+    if (status == DDP_OK) status = ddp_kind_check(kind, facts, e->loaded.path, err);
     if (status == DDP_OK) status = open_object(e, err);
     if (status == DDP_OK) {
         own = find_symbol(e->handle);

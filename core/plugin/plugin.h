@@ -1,8 +1,8 @@
 /* plugin/plugin.h -- finding, judging and loading plugins.
  *
  * gate.c judges a file before any of its code can run; registry.c searches, loads, checks and keeps what was loaded. */
-#ifndef DDP_PLUGIN_LOADER_H
-#define DDP_PLUGIN_LOADER_H
+#ifndef DDP_PLUGIN_H
+#define DDP_PLUGIN_H
 
 #include "base/log.h"
 #include <ddpengine/backend.h>

@@ -13,7 +13,7 @@ static bool same_processors(const ddp_pin_rank *a, const ddp_pin_rank *b)
 }
 
 /* Every rank of the host was started with the same processors: they share them out in the order of the ranks. */
-static ddp_status share_out(const ddp_pin_case *c, ddp_pin *out, ddp_err *err)
+static ddp_status share_out(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err)
 {
     uint64_t before = 0, threads = 0;
     uint32_t processors = c->ranks[c->own].processors;
@@ -22,7 +22,7 @@ static ddp_status share_out(const ddp_pin_case *c, ddp_pin *out, ddp_err *err)
         if (r < c->own) before += c->ranks[r].threads;
         threads += c->ranks[r].threads;
     }
-    if (c->wish == DDP_PIN_YES && threads > processors)
+    if (c->wish == DDP_AFFINITY_YES && threads > processors)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
             "[train] pin = yes gives each compute thread a processor of its own, but %u rank%s on this host "
@@ -30,25 +30,25 @@ static ddp_status share_out(const ddp_pin_case *c, ddp_pin *out, ddp_err *err)
             "or set pin = auto",
             c->count, c->count == 1 ? "" : "s", (unsigned long long)threads, threads == 1 ? "" : "s", processors,
             processors == 1 ? "" : "s");
-    if (c->wish == DDP_PIN_AUTO && threads != processors) return DDP_OK;
-    *out = (ddp_pin){.pinned = true, .first = (uint32_t)before};
+    if (c->wish == DDP_AFFINITY_AUTO && threads != processors) return DDP_OK;
+    *out = (ddp_affinity){.pinned = true, .first = (uint32_t)before};
     return DDP_OK;
 }
 
-ddp_status ddp_pin_choose(const ddp_pin_case *c, ddp_pin *out, ddp_err *err)
+ddp_status ddp_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err)
 {
     const ddp_pin_rank *own = &c->ranks[c->own];
     uint32_t alike = 0;
 
-    *out = (ddp_pin){.pinned = false};
-    if (c->wish == DDP_PIN_NO || own->processors == 0) return DDP_OK;
-    if (c->wish == DDP_PIN_AUTO && c->bound) return DDP_OK;
+    *out = (ddp_affinity){.pinned = false};
+    if (c->wish == DDP_AFFINITY_NO || own->processors == 0) return DDP_OK;
+    if (c->wish == DDP_AFFINITY_AUTO && c->bound) return DDP_OK;
     for (uint32_t r = 0; r < c->count; r++) alike += same_processors(&c->ranks[r], own);
     if (alike == c->count) return share_out(c, out, err);
-    if (c->wish == DDP_PIN_AUTO) return DDP_OK;
+    if (c->wish == DDP_AFFINITY_AUTO) return DDP_OK;
     /* a launcher has given the ranks processors, as mpirun --bind-to core does */
     if (alike == 1 && own->processors == own->threads)
-        *out = (ddp_pin){.pinned = true, .first = 0};
+        *out = (ddp_affinity){.pinned = true, .first = 0};
     else
         out->left_alone = true;
     return DDP_OK;
@@ -90,7 +90,7 @@ ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
     st = choose(s, ranks, (uint32_t)l->local_rank, count, err);
     free(ranks);
     if (st != DDP_ERR_CONFIG || l->nproc == l->local_size) return st;
-    s->pin = (ddp_pin){.pinned = false}; /* ranks that this process does not start: they will tell */
+    s->pin = (ddp_affinity){.pinned = false}; /* ranks that this process does not start: they will tell */
     *err = (ddp_err){.status = DDP_OK};
     return DDP_OK;
 }
@@ -126,7 +126,7 @@ static ddp_status decide(ddp_trainer *t, ddp_err *err)
     void *block;
 
     ranks[0] = mine;
-    t->s->phase = DDP_EXIT_MEETING;
+    t->s->phase = DDP_EXIT_RENDEZVOUS;
     DDP_TRY(ddp_group_gather(t->group, "processors of the ranks", &mine, sizeof(mine), &block, parts, lengths,
                              t->s->config->group->step_timeout_ms, err));
     for (int32_t r = 0; r < world; r++) {
@@ -137,7 +137,7 @@ static ddp_status decide(ddp_trainer *t, ddp_err *err)
     free(block);
     if (count !=
         (uint32_t)t->s->launch.local_size) { /* hosts that are one by another name: who shares what is not known */
-        t->s->pin = (ddp_pin){.left_alone = t->s->config->train->pin == DDP_PIN_YES};
+        t->s->pin = (ddp_affinity){.left_alone = t->s->config->train->pin == DDP_AFFINITY_YES};
         return DDP_OK;
     }
     return choose(t->s, ranks, own, count, err);
@@ -158,7 +158,7 @@ ddp_status ddp_trainer_pin(ddp_trainer *t, ddp_err *err)
             count, s->threads, s->threads == 1 ? "" : "s");
     if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
-    if (s->config->train->pin == DDP_PIN_YES)
+    if (s->config->train->pin == DDP_AFFINITY_YES)
         return ddp_fail_context(err, "[train] pin = yes, device = %s", s->device_text);
     if (err->status != DDP_ERR_UNSUPPORTED) ddp_log_line(s->log, DDP_LOG_INFO, "not pinned: %s", err->msg);
     *err = (ddp_err){.status = DDP_OK};

@@ -1,6 +1,6 @@
 /* session/devices.h -- [train] device and parallel: which devices this process uses, and how. */
-#ifndef DDP_DEVICES_H
-#define DDP_DEVICES_H
+#ifndef DDP_SESSION_DEVICES_H
+#define DDP_SESSION_DEVICES_H
 
 #include "session/session.h"
 

@@ -1,6 +1,6 @@
 /* session/plugins.h -- what session.c needs of plugins.c. */
-#ifndef DDP_TRAIN_PLUGINS_H
-#define DDP_TRAIN_PLUGINS_H
+#ifndef DDP_SESSION_PLUGINS_H
+#define DDP_SESSION_PLUGINS_H
 
 #include "session/session.h"
 

@@ -205,7 +205,7 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 static ddp_status create_layout(ddp_session *s, ddp_err *err)
 {
     return ddp_layout_create_cut(s->graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->bucket_size),
-                                 s->bucket_size, (uint32_t)ddp_session_shares(s), &s->layout, err);
+                                 s->bucket_size, (uint32_t)ddp_session_shards(s), &s->layout, err);
 }
 
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
@@ -334,7 +334,7 @@ static void close_device(ddp_session *s)
     ddp_session_close_device(s);
 }
 
-ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err)
+ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err)
 {
     if (local_size <= s->launch.local_size)
         return DDP_OK; /* the supervisor or launcher knew, whatever hosts are called */

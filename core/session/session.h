@@ -74,11 +74,11 @@ typedef struct ddp_variant {
 } ddp_variant;
 
 /* Where the compute threads are bound; session/affinity.h */
-typedef struct ddp_pin {
+typedef struct ddp_affinity {
     bool pinned;
     uint32_t first;  /* thread i to processor number first + i of ddp_processors */
     bool left_alone; /* though it should be: the processors are not this rank's to share out */
-} ddp_pin;
+} ddp_affinity;
 
 /* Training and evaluation, each with its remainder, whose parts of replicas may have two sizes. */
 #define DDP_MAX_VARIANTS 6
@@ -126,7 +126,7 @@ typedef struct ddp_session {
     ddp_device *device;
     ddp_device_info device_info;
     uint32_t threads; /* of a device */
-    ddp_pin pin;      /* planned; in force once the ranks have met */
+    ddp_affinity pin; /* planned; in force once the ranks have met */
 
     ddp_variant variants[DDP_MAX_VARIANTS];
     uint32_t variant_count;
@@ -146,7 +146,7 @@ int ddp_session_check_unused(ddp_session *s, ddp_text *out);
 void ddp_session_close(ddp_session *s);
 /* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
  * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
-ddp_status ddp_session_share_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
+ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
 /* Other buckets than planned: the layout and the variants are planned anew. */
 ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
 /* Parts that a global batch is split into: ranks, or replicas of the one there is. */
@@ -154,7 +154,7 @@ static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_
 /* Devices that this process trains on, which share out the update. */
 static inline uint32_t ddp_session_devices(const ddp_session *s) { return DDP_MAX_OF(s->replicas, s->stages); }
 /* The same shares where ranks have them: what the layout and the update are divided by. */
-static inline uint64_t ddp_session_shares(const ddp_session *s)
+static inline uint64_t ddp_session_shards(const ddp_session *s)
 {
     return (uint64_t)s->launch.world * ddp_session_devices(s);
 }

@@ -102,14 +102,14 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
     ddp_batch batch;
     ddp_status st = DDP_OK;
 
-    if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_share_buffers(t, err));
-    DDP_TRY(ddp_dp_share_buffers(t, err));
+    if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_broadcast_buffers(t, err));
+    DDP_TRY(ddp_replicas_broadcast_buffers(t, err));
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_begin(t->eval_loader, 0, 0, err));
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
     while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
            (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) {
-        DDP_TRY(t->dp != NULL ? ddp_dp_eval_batch(t, &batch, &sums, err)
+        DDP_TRY(t->dp != NULL ? ddp_replicas_eval_batch(t, &batch, &sums, err)
                               : ddp_trainer_eval_batch(t, &batch, &sums, err));
         t->s->phase = DDP_EXIT_DATA;
     }

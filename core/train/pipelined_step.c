@@ -21,7 +21,7 @@ typedef struct slot {
     bool pending;
 } slot;
 
-struct ddp_ahead {
+struct ddp_pipelined {
     slot slots[SLOTS];       /* by step */
     ddp_optim_slice *slices; /* of all parameters; with clipping one for each bucket, by which the norm is added up */
     uint32_t slice_count;
@@ -35,8 +35,9 @@ static bool possible(const ddp_trainer *t)
 {
     const ddp_session *s = t->s;
 
-    return ddp_is_far(s) && s->device_ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN && s->launch.world == 1 &&
-           ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL && !s->launch.profile;
+    return ddp_uses_device_memory(s) && s->device_ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
+           s->launch.world == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
+           !s->launch.profile;
 }
 
 static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
@@ -50,10 +51,10 @@ static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
     return ddp_host_memory(t->s, sizeof(*s->norm), &s->norm, err);
 }
 
-static void fill_slices(const ddp_trainer *t, ddp_ahead *a)
+static void fill_slices(const ddp_trainer *t, ddp_pipelined *a)
 {
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
-        uint64_t first, count = ddp_share_of(t->s->layout, b, 0, 1, &first);
+        uint64_t first, count = ddp_shard_of(t->s->layout, b, 0, 1, &first);
         ddp_optim_slice *before = a->slice_count > 0 && t->clip == NULL ? &a->slices[a->slice_count - 1] : NULL;
 
         if (before != NULL && before->param + before->count == t->params + first)
@@ -67,10 +68,10 @@ static void fill_slices(const ddp_trainer *t, ddp_ahead *a)
     }
 }
 
-ddp_status ddp_ahead_open(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count;
-    ddp_ahead *a;
+    ddp_pipelined *a;
 
     if (!possible(t)) return DDP_OK;
     t->ahead = a = ddp_alloc(sizeof(*a), err);
@@ -80,10 +81,10 @@ ddp_status ddp_ahead_open(ddp_trainer *t, ddp_err *err)
     fill_slices(t, a);
     a->first_event = 2 * (buckets + 1); /* behind those of the lane */
     for (int i = 0; i < SLOTS; i++) DDP_TRY(open_slot(t, &a->slots[i], err));
-    return t->s->device_ops->events(t->s->device, a->first_event + SLOTS + DDP_AHEAD_BATCHES, err);
+    return t->s->device_ops->events(t->s->device, a->first_event + SLOTS + DDP_PIPELINED_BATCHES, err);
 }
 
-void ddp_ahead_close(ddp_trainer *t)
+void ddp_pipelined_close(ddp_trainer *t)
 {
     if (t->ahead == NULL) return;
     for (int i = 0; i < SLOTS; i++) {
@@ -149,7 +150,7 @@ static ddp_status take_batch(ddp_trainer *t, slot *s, uint32_t event, ddp_batch 
 {
     int64_t from;
 
-    if (t->ahead->batches >= DDP_AHEAD_BATCHES) DDP_TRY(t->s->device_ops->event_sync(t->s->device, event, err));
+    if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(t->s->device_ops->event_sync(t->s->device, event, err));
     from = ddp_now_ns();
     t->s->phase = DDP_EXIT_DATA;
     DDP_TRY(ddp_loader_next(t->loader, batch, err));
@@ -160,7 +161,7 @@ static ddp_status take_batch(ddp_trainer *t, slot *s, uint32_t event, ddp_batch 
 static ddp_status give_out_micros(ddp_trainer *t, slot *s, ddp_err *err)
 {
     for (uint64_t micro = 0; micro < s->micros; micro++) {
-        uint32_t event = t->ahead->first_event + SLOTS + (uint32_t)(t->ahead->batches % DDP_AHEAD_BATCHES);
+        uint32_t event = t->ahead->first_event + SLOTS + (uint32_t)(t->ahead->batches % DDP_PIPELINED_BATCHES);
         ddp_batch batch;
 
         DDP_TRY(take_batch(t, s, event, &batch, err));
@@ -205,7 +206,7 @@ static void tell_not_finite(ddp_trainer *t, uint64_t at)
 /* Tells the reducer what the step has brought; *finite: of the gradients. */
 static void report(ddp_trainer *t, const slot *s, bool *finite)
 {
-    const ddp_ahead *a = t->ahead;
+    const ddp_pipelined *a = t->ahead;
     double loss = 0.0;
 
     for (uint64_t m = 0; m < s->micros; m++) loss += (double)s->losses[m] * (double)s->counts[m];
@@ -259,7 +260,7 @@ static ddp_status finish_step(ddp_trainer *t, uint64_t step, ddp_err *err)
     return finish(t, &t->ahead->slots[i], t->ahead->first_event + i, err);
 }
 
-ddp_status ddp_ahead_step(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_pipelined_step(ddp_trainer *t, ddp_err *err)
 {
     uint64_t left = t->s->batches_per_epoch - t->cursor;
     uint32_t i = (uint32_t)(t->step % SLOTS);
@@ -270,7 +271,7 @@ ddp_status ddp_ahead_step(ddp_trainer *t, ddp_err *err)
     return finish_step(t, i + 1, err);
 }
 
-ddp_status ddp_ahead_finish(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err)
 {
     if (t->ahead == NULL) return DDP_OK;
     for (uint64_t i = 0; i < SLOTS; i++) DDP_TRY(finish_step(t, t->step + i, err)); /* the older one first */

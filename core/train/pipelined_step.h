@@ -3,19 +3,19 @@
  * A rank by itself, whose device runs by itself (DDP_DEVICE_CAP_QUEUES), need not wait for a step's loss before it gives the device
  * the next one: the host is a step ahead, and what it has to say to the device costs no time. Step k's loss, and what its update has
  * seen that is not finite, are looked at when step k + 1 has been given out; so the run ends a step later than it could, and before
- * anything is saved or evaluated all steps are finished. The host is DDP_AHEAD_BATCHES micro-steps ahead at most. */
-#ifndef DDP_AHEAD_H
-#define DDP_AHEAD_H
+ * anything is saved or evaluated all steps are finished. The host is DDP_PIPELINED_BATCHES micro-steps ahead at most. */
+#ifndef DDP_TRAIN_PIPELINED_STEP_H
+#define DDP_TRAIN_PIPELINED_STEP_H
 
 #include "train/trainer.h"
 
-enum { DDP_AHEAD_BATCHES = 2 }; /* that the device may still copy */
+enum { DDP_PIPELINED_BATCHES = 2 }; /* that the device may still copy */
 
-ddp_status ddp_ahead_open(ddp_trainer *t, ddp_err *err); /* sets t->ahead where it can be */
-void ddp_ahead_close(ddp_trainer *t);
+ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err); /* sets t->ahead where it can be */
+void ddp_pipelined_close(ddp_trainer *t);
 /* Instead of ddp_trainer_step: gives out a step, and finishes the one before. */
-ddp_status ddp_ahead_step(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_pipelined_step(ddp_trainer *t, ddp_err *err);
 /* Until all that was given out is done; nothing to do where nothing runs ahead. */
-ddp_status ddp_ahead_finish(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err);
 
 #endif

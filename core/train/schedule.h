@@ -1,6 +1,6 @@
 /* train/schedule.h -- the learning rate of each update. */
-#ifndef DDP_SCHEDULE_H
-#define DDP_SCHEDULE_H
+#ifndef DDP_TRAIN_SCHEDULE_H
+#define DDP_TRAIN_SCHEDULE_H
 
 #include "config/config.h"
 

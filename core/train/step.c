@@ -273,9 +273,9 @@ static ddp_status run_shards(ddp_trainer *t, bool *finite, ddp_err *err)
     int64_t from = ddp_trace_begin(t->trace);
     ddp_status st;
 
-    ddp_crew_begin_update(t);
+    ddp_device_group_begin_update(t);
     st = t->profile != NULL ? ddp_profile_shards(t->profile, t, finite, err) : ddp_shards_update(t, finite, err);
-    DDP_TRY(ddp_crew_end_update(t, st, finite, err));
+    DDP_TRY(ddp_device_group_end_update(t, st, finite, err));
     ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", -1, 0, from);
     return DDP_OK;
 }
@@ -287,8 +287,8 @@ static ddp_status update_direct(ddp_trainer *t, double *wait_ms, ddp_reduced *re
 
     DDP_TRY(exchange(t, true, wait_ms, reduced, err));
     if (t->clip != NULL) {
-        ddp_crew_begin_mean(t);
-        DDP_TRY(ddp_crew_end_mean(t, ddp_shards_mean(t, err), err));
+        ddp_device_group_begin_mean(t);
+        DDP_TRY(ddp_device_group_end_mean(t, ddp_shards_mean(t, err), err));
         DDP_TRY(gather_squares(t, wait_ms, err));
         DDP_TRY(ddp_clip_apply(t, &finite, err));
     }
@@ -348,8 +348,8 @@ static ddp_status run_micros(ddp_trainer *t, uint64_t micros, double *loss_sum, 
         t->s->phase = DDP_EXIT_DATA;
         DDP_TRY(ddp_loader_next(t->loader, &batch, err));
         *data_ns += ddp_now_ns() - waiting;
-        DDP_TRY((t->dp != NULL ? ddp_dp_micro_step : ddp_trainer_micro_step)(t, &batch, micro, micro + 1 == micros,
-                                                                             loss_sum, err));
+        DDP_TRY((t->dp != NULL ? ddp_replicas_micro_step : ddp_trainer_micro_step)(t, &batch, micro,
+                                                                                   micro + 1 == micros, loss_sum, err));
         *samples += (double)batch.count;
     }
     return DDP_OK;
@@ -362,7 +362,7 @@ ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
     double loss_sum = 0.0, samples = 0.0, wait_ms = 0.0;
     ddp_reduced reduced = {0};
 
-    if (t->ahead != NULL) return ddp_ahead_step(t, err);
+    if (t->ahead != NULL) return ddp_pipelined_step(t, err);
     micros = DDP_MIN_OF(micros, left);
     if (micros == 0) return DDP_IN_PROGRESS;
     ddp_trace_step(t->trace, t->step + 1);

@@ -41,7 +41,7 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
                           .expired_ctx = t};
     ddp_status st;
 
-    s->phase = DDP_EXIT_MEETING;
+    s->phase = DDP_EXIT_RENDEZVOUS;
     s->launch.listen_fd = -1; /* the group's from here */
     ddp_session_agreement(s, &lines);
     p.agreement = lines.data;
@@ -76,11 +76,11 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
 {
     ddp_session *s = t->s;
     bool buckets = !ddp_shards_direct(t) && ddp_session_devices(s) == 1;
-    ddp_lane_params lane = {.session = s,
-                            .comm = t->comm,
-                            .arena = t->grads,
-                            .elements = buckets ? s->layout->elements : 0,
-                            .count = s->layout->bucket_count + 1};
+    ddp_comm_stream_params lane = {.session = s,
+                                   .comm = t->comm,
+                                   .arena = t->grads,
+                                   .elements = buckets ? s->layout->elements : 0,
+                                   .count = s->layout->bucket_count + 1};
     ddp_reducer_params p = {.session = s,
                             .comm = t->comm,
                             .grads = t->grads,
@@ -89,10 +89,10 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
                             .buckets = buckets,
                             .between_hosts = ddp_group_local_size(t->group) < ddp_group_world(t->group)};
 
-    if (ddp_is_far(s)) DDP_TRY(ddp_lane_open(&lane, &t->lane, err));
+    if (ddp_uses_device_memory(s)) DDP_TRY(ddp_comm_stream_open(&lane, &t->lane, err));
     if (s->hook != NULL)
-        DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_lane_image(t->lane) : t->grads, t->trace, &t->hooked,
-                                err));
+        DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_comm_stream_staging(t->lane) : t->grads, t->trace,
+                                &t->hooked, err));
     s->phase = DDP_EXIT_INTERNAL;
     p.lane = t->lane;
     p.hooked = t->hooked;
@@ -107,7 +107,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
     t->comm_memory = training && ddp_group_world(t->group) > 1 &&
                      (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
-                     (!ddp_is_far(t->s) || ddp_takes_device_memory(t->s, t->comm));
+                     (!ddp_uses_device_memory(t->s) || ddp_takes_device_memory(t->s, t->comm));
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
     DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
@@ -117,14 +117,14 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
                          .params = t->params,
                          .grads = t->grads,
                          .buffers = t->buffers};
-    if (!training) return ddp_dp_open(t, err);
+    if (!training) return ddp_replicas_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(ddp_clip_open(t, err));
     DDP_TRY(open_reduction(t, err));
     DDP_TRY(ddp_pipeline_open(t, err));
-    return ddp_dp_open(t, err);
+    return ddp_replicas_open(t, err);
 }
 
 /* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
@@ -135,7 +135,7 @@ static void release(ddp_trainer *t)
     float *own[] = {t->state1,  t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
                     t->buffers, t->probe};
 
-    if (!ddp_dp_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
+    if (!ddp_replicas_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
     ddp_variants_free(t->s);
     if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
     if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
@@ -143,9 +143,9 @@ static void release(ddp_trainer *t)
     ddp_shards_close(t);
     ddp_reducer_close(t->reducer);
     ddp_hooked_close(t->hooked);
-    ddp_lane_close(t->lane);
-    ddp_ahead_close(t);
-    ddp_images_close(t);
+    ddp_comm_stream_close(t->lane);
+    ddp_pipelined_close(t);
+    ddp_staging_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
     ddp_states_free(t);
@@ -172,12 +172,12 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .sampler = src->sampler,
                            .batch_size = t->s->batches.batch_size * t->s->replicas,
                            /* stage 0 has so many in flight; a device that runs ahead still copies one */
-                           .hold = t->ahead != NULL && src == &t->s->train ? DDP_AHEAD_BATCHES : t->s->stages,
+                           .hold = t->ahead != NULL && src == &t->s->train ? DDP_PIPELINED_BATCHES : t->s->stages,
                            .parts = t->s->replicas,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
 
-    if (ddp_is_far(t->s)) p.place = (ddp_loader_place){loader_memory, loader_free, t->s};
+    if (ddp_uses_device_memory(t->s)) p.place = (ddp_loader_place){loader_memory, loader_free, t->s};
     t->s->phase = DDP_EXIT_DATA;
     return ddp_loader_open(&p, out, err);
 }
@@ -208,7 +208,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .log = s->log};
     char count[32], text[640];
     const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
-    uint64_t parts = ddp_session_shares(s);
+    uint64_t parts = ddp_session_shards(s);
     ddp_text pinned = {0}, members = {0};
 
     t->s->phase = DDP_EXIT_CONFIG;
@@ -279,12 +279,12 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
         bool checks = check > 0 && t->step % check == 0,
              saves = every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch;
 
-        if (checks || saves) DDP_TRY(ddp_ahead_finish(t, err));
+        if (checks || saves) DDP_TRY(ddp_pipelined_finish(t, err));
         if (checks) DDP_TRY(ddp_trainer_check_replicas(t, err));
         if (saves) DDP_TRY(ddp_trainer_save(t, err));
     }
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
-    DDP_TRY(ddp_ahead_finish(t, err));
+    DDP_TRY(ddp_pipelined_finish(t, err));
     if (t->cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
     t->epoch++;
     t->cursor = 0;
@@ -319,8 +319,8 @@ static bool choose_overlap(const ddp_trainer *t)
 
     if (ddp_shards_direct(t)) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
-    if (ddp_is_far(t->s)) return ddp_group_world(t->group) > 1;   /* the device computes, no processor */
-    if (local < (unsigned)ddp_group_world(t->group)) return true; /* the network works, no processor */
+    if (ddp_uses_device_memory(t->s)) return ddp_group_world(t->group) > 1; /* the device computes, no processor */
+    if (local < (unsigned)ddp_group_world(t->group)) return true;           /* the network works, no processor */
     return local > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
 }
 
@@ -341,15 +341,15 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     ddp_session *s = t->s;
     bool done;
 
-    DDP_TRY(ddp_session_share_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
+    DDP_TRY(ddp_session_divide_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
     DDP_TRY(ddp_trainer_pin(t, err)); /* before memory is touched, which lies near the processor that does */
-    s->phase = DDP_EXIT_MEETING;
+    s->phase = DDP_EXIT_RENDEZVOUS;
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
     DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config, cuda_device(s),
                                   s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));
-    DDP_TRY(ddp_ahead_open(t, err));
+    DDP_TRY(ddp_pipelined_open(t, err));
     if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
     t->overlap = choose_overlap(t);
@@ -357,7 +357,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     ddp_trainer_optimizer(t);
     t->lr_steps = ddp_session_steps(s);
     DDP_TRY(ddp_trainer_restore(t, &done, err));
-    DDP_TRY(ddp_dp_share_all(t, err));
+    DDP_TRY(ddp_replicas_broadcast_all(t, err));
     if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);
     if (done) return DDP_OK;
     plan_steps(t);

@@ -44,11 +44,11 @@ typedef struct ddp_ending {
 } ddp_ending;
 
 typedef struct ddp_shards ddp_shards;
-typedef struct ddp_crew ddp_crew;
-typedef struct ddp_dp ddp_dp;
+typedef struct ddp_device_group ddp_device_group;
+typedef struct ddp_replicas ddp_replicas;
 typedef struct ddp_pipeline ddp_pipeline;
 typedef struct ddp_clip ddp_clip;
-typedef struct ddp_ahead ddp_ahead;
+typedef struct ddp_pipelined ddp_pipelined;
 typedef struct ddp_profile ddp_profile;
 
 typedef struct ddp_trainer {
@@ -72,12 +72,12 @@ typedef struct ddp_trainer {
     } host;                   /* memory.h: the arenas or images of them; NULL: not opened */
     float *whole[2], *bounce; /* states.c, host memory */
     float *probe;             /* link.c: device memory that a backend reduces */
-    ddp_ahead *ahead;         /* steps begin before the one before has ended; NULL: they do not */
-    ddp_lane *lane;           /* of the gradients, where the device's memory is not the host's; else NULL */
+    ddp_pipelined *ahead;     /* steps begin before the one before has ended; NULL: they do not */
+    ddp_comm_stream *lane;    /* of the gradients, where the device's memory is not the host's; else NULL */
     bool comm_memory;         /* params and grads are the backend's memory */
     ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
-    ddp_crew *crew;           /* the other devices; NULL: there are none */
-    ddp_dp *dp;               /* NULL without parallel = dp */
+    ddp_device_group *crew;   /* the other devices; NULL: there are none */
+    ddp_replicas *dp;         /* NULL without parallel = dp */
     ddp_pipeline *pipeline;   /* NULL without parallel = model */
     float *buffers;           /* s->buffer_elements, the device's; NULL where the model has none */
     int64_t *counts;          /* by buffer: what one of i64 holds */
@@ -123,7 +123,7 @@ void ddp_shards_close(ddp_trainer *t);
 bool ddp_shards_direct(const ddp_trainer *t);       /* ranks write into each other's memory */
 bool ddp_shards_split_states(const ddp_trainer *t); /* a rank has the optimiser's state of its shares alone */
 /* A rank's share of bucket b, in elements, without the extras behind the last parameter; *first: of the arena. */
-uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first);
+uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first);
 /* Direct. This rank's shares of all buckets, from and to all ranks: all have their gradients, none goes on before all are done.
  * *finite: whether these shares of the mean gradients are. With clipping ddp_shards_mean comes first. */
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);
@@ -166,7 +166,7 @@ void ddp_trainer_buffers_count(ddp_trainer *t);
  * cut. */
 ddp_random ddp_trainer_random(const ddp_trainer *t);
 /* Rank 0's on every rank; collective. */
-ddp_status ddp_trainer_share_buffers(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err);
 /* In state_dict's order; "" where there are none. */
 ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err);
 

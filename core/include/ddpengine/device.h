@@ -1,7 +1,7 @@
 /* ddpengine/device.h -- kind `device`: runs programs, updates parameters.
  *
  * All calls of one device come from one thread, except `flat` and `copy` of a device with CAP_HOST_MEMORY, which may also come
- * from the queue thread on memory that no running kernel touches, and except the calls that name DDP_QUEUE_LANE, which all come
+ * from the queue thread on memory that no running kernel touches, and except the calls that name DDP_QUEUE_COMM, which all come
  * from the queue thread. Several devices of one process have a thread each; a copy, and an update with peers, may then name memory
  * that another device of the plugin has given. Between the first and the last step nothing of the device's own allocates.
  */
@@ -132,7 +132,7 @@ enum { DDP_COPY_TO_DEVICE = 1, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE };
 
 /* Of DDP_DEVICE_CAP_QUEUES. The work of a queue is done in its order, beside that of the other; an event is a place in one queue that
  * the other, or the host, can wait for. run, optim_step, copy, flat and scale work on COMPUTE. */
-enum { DDP_QUEUE_COMPUTE = 0, DDP_QUEUE_LANE, DDP_QUEUE_COUNT };
+enum { DDP_QUEUE_COMPUTE = 0, DDP_QUEUE_COMM, DDP_QUEUE_COUNT };
 
 typedef struct ddp_device_ops {
     uint32_t struct_size, reserved0;

@@ -4,8 +4,8 @@
  * The memory is the receiver's, `slots` messages; message k lies in slot k % slots. The sender reserves a slot, writes it, and sends;
  * the receiver waits for message k, reads it, and releases slots in their order. Every wait has a deadline and ends when the
  * channel is cancelled. Nothing allocates after the opening. */
-#ifndef DDP_CHANNEL_H
-#define DDP_CHANNEL_H
+#ifndef DDP_LOCAL_CHANNEL_H
+#define DDP_LOCAL_CHANNEL_H
 
 #include "base/base.h"
 

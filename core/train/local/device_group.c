@@ -12,12 +12,12 @@ static ddp_status bind_threads(ddp_session *s, ddp_err *err)
     (void)ddp_processors(&list);
     if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
-    if (s->config->train->pin == DDP_PIN_YES) return ddp_fail_context(err, "[train] pin = yes");
+    if (s->config->train->pin == DDP_AFFINITY_YES) return ddp_fail_context(err, "[train] pin = yes");
     *err = (ddp_err){.status = DDP_OK};
     return DDP_OK;
 }
 
-static ddp_status do_job(ddp_crew *c, ddp_member *m, uint32_t job, ddp_err *err)
+static ddp_status do_job(ddp_device_group *c, ddp_rank_info *m, uint32_t job, ddp_err *err)
 {
     switch (job) {
     case DDP_JOB_OPEN:
@@ -37,17 +37,17 @@ static ddp_status do_job(ddp_crew *c, ddp_member *m, uint32_t job, ddp_err *err)
 
 static ddp_status work(void *ctx, uint32_t member, uint32_t job, ddp_err *err)
 {
-    ddp_crew *c = ctx;
-    ddp_member *m = &c->members[member];
+    ddp_device_group *c = ctx;
+    ddp_rank_info *m = &c->members[member];
 
     return do_job(c, m, job, err) == DDP_OK ? DDP_OK
                                             : ddp_fail_context(err, "%s %u on %s", c->what, (unsigned)member, m->name);
 }
 
 /* ---- on the trainer's thread --------------------------------------------------------------------------------------------------- */
-static void prepare(ddp_crew *c, uint32_t index)
+static void prepare(ddp_device_group *c, uint32_t index)
 {
-    ddp_member *m = &c->members[index];
+    ddp_rank_info *m = &c->members[index];
     ddp_session *s = &m->session;
 
     *s = *c->t->s;
@@ -62,12 +62,12 @@ static void prepare(ddp_crew *c, uint32_t index)
     c->all[index] = &m->trainer;
 }
 
-ddp_status ddp_crew_open(ddp_trainer *t, const char *what,
-                         ddp_status (*mode)(void *ctx, ddp_member *m, uint32_t job, ddp_err *err), void *ctx,
-                         ddp_err *err)
+ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
+                                 ddp_status (*mode)(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err), void *ctx,
+                                 ddp_err *err)
 {
-    ddp_team_params p = {.what = what, .first = 1, .work = work};
-    ddp_crew *c;
+    ddp_thread_pool_params p = {.what = what, .first = 1, .work = work};
+    ddp_device_group *c;
     char name[16];
 
     t->s->phase = DDP_EXIT_PLUGIN;
@@ -79,7 +79,7 @@ ddp_status ddp_crew_open(ddp_trainer *t, const char *what,
     t->s->phase = DDP_EXIT_INTERNAL;
     t->crew = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
-    *c = (ddp_crew){.t = t, .count = ddp_session_devices(t->s), .work = mode, .ctx = ctx, .what = what};
+    *c = (ddp_device_group){.t = t, .count = ddp_session_devices(t->s), .work = mode, .ctx = ctx, .what = what};
     c->members = ddp_alloc(c->count * sizeof(*c->members), err);
     c->all = ddp_alloc(c->count * sizeof(ddp_trainer *), err);
     if (c->members == NULL || c->all == NULL) return err->status;
@@ -89,21 +89,21 @@ ddp_status ddp_crew_open(ddp_trainer *t, const char *what,
     p.name = name;
     p.count = c->count - 1;
     p.ctx = c;
-    DDP_TRY(ddp_team_open(&p, &c->team, err));
+    DDP_TRY(ddp_thread_pool_open(&p, &c->team, err));
     t->s->device_plugin->live += c->count - 1;
     return DDP_OK;
 }
 
-bool ddp_crew_close(ddp_trainer *t)
+bool ddp_device_group_close(ddp_trainer *t)
 {
-    ddp_crew *c = t->crew;
+    ddp_device_group *c = t->crew;
     ddp_err err = {0};
 
     if (c == NULL) return true;
     if (c->abandoned) return false;
     if (c->team != NULL) {
-        (void)ddp_crew_run(c, DDP_JOB_CLOSE, "closing the devices", &err);
-        if (!ddp_team_close(c->team)) return false;
+        (void)ddp_device_group_run(c, DDP_JOB_CLOSE, "closing the devices", &err);
+        if (!ddp_thread_pool_close(c->team)) return false;
         t->s->device_plugin->live -= c->count - 1;
     }
     for (uint32_t i = 1; c->all != NULL && i < c->count && c->all[i] != NULL; i++) ddp_shards_close(c->all[i]);
@@ -114,13 +114,13 @@ bool ddp_crew_close(ddp_trainer *t)
     return true;
 }
 
-void ddp_crew_start(ddp_crew *c, uint32_t job) { ddp_team_start(c->team, job); }
+void ddp_device_group_start(ddp_device_group *c, uint32_t job) { ddp_thread_pool_start(c->team, job); }
 
-ddp_status ddp_crew_finish(ddp_crew *c, const char *name, ddp_status own, ddp_err *err)
+ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err)
 {
     ddp_err others = {0};
     uint32_t culprit = 0;
-    ddp_status st = ddp_team_wait(c->team, name, c->t->s->config->group->step_timeout_ms, &culprit, &others);
+    ddp_status st = ddp_thread_pool_wait(c->team, name, c->t->s->config->group->step_timeout_ms, &culprit, &others);
 
     c->abandoned = st == DDP_ERR_TIMEOUT && culprit == 0;
     if (own != DDP_OK || st == DDP_OK) return own;
@@ -129,33 +129,33 @@ ddp_status ddp_crew_finish(ddp_crew *c, const char *name, ddp_status own, ddp_er
     return st;
 }
 
-ddp_status ddp_crew_run(ddp_crew *c, uint32_t job, const char *name, ddp_err *err)
+ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err)
 {
-    ddp_crew_start(c, job);
-    return ddp_crew_finish(c, name, DDP_OK, err);
+    ddp_device_group_start(c, job);
+    return ddp_device_group_finish(c, name, DDP_OK, err);
 }
 
-void ddp_crew_begin_mean(ddp_trainer *t)
+void ddp_device_group_begin_mean(ddp_trainer *t)
 {
-    if (t->crew != NULL) ddp_crew_start(t->crew, DDP_JOB_MEAN);
+    if (t->crew != NULL) ddp_device_group_start(t->crew, DDP_JOB_MEAN);
 }
 
-ddp_status ddp_crew_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err)
+ddp_status ddp_device_group_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err)
 {
-    return t->crew == NULL ? own : ddp_crew_finish(t->crew, "the mean gradients", own, err);
+    return t->crew == NULL ? own : ddp_device_group_finish(t->crew, "the mean gradients", own, err);
 }
 
-void ddp_crew_begin_update(ddp_trainer *t)
+void ddp_device_group_begin_update(ddp_trainer *t)
 {
     if (t->crew == NULL) return;
     for (uint32_t i = 1; i < t->crew->count; i++) t->crew->all[i]->optim = t->optim;
-    ddp_crew_start(t->crew, DDP_JOB_UPDATE);
+    ddp_device_group_start(t->crew, DDP_JOB_UPDATE);
 }
 
-ddp_status ddp_crew_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err)
+ddp_status ddp_device_group_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err)
 {
     if (t->crew == NULL) return own;
-    DDP_TRY(ddp_crew_finish(t->crew, "an update", own, err));
+    DDP_TRY(ddp_device_group_finish(t->crew, "an update", own, err));
     for (uint32_t i = 1; i < t->crew->count; i++) *finite = *finite && t->crew->members[i].finite;
     return DDP_OK;
 }

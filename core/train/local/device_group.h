@@ -5,50 +5,50 @@
  * shards.c with the members in the place of ranks. Optimiser states are one arena, of which each touches its shares.
  *
  * All calls come from the trainer's thread. */
-#ifndef DDP_CREW_H
-#define DDP_CREW_H
+#ifndef DDP_LOCAL_DEVICE_GROUP_H
+#define DDP_LOCAL_DEVICE_GROUP_H
 
 #include "train/local/thread_pool.h"
 #include "train/trainer.h"
 
 enum { DDP_JOB_OPEN, DDP_JOB_CLOSE, DDP_JOB_MEAN, DDP_JOB_UPDATE, DDP_JOB_OWN /* from here on the mode's own */ };
 
-typedef struct ddp_member {
+typedef struct ddp_rank_info {
     ddp_session session; /* the trainer's, with a device and variants of this member */
     ddp_trainer trainer;
     char name[96]; /* "cpu:1" */
     bool finite;   /* its shares, in the last update */
-} ddp_member;
+} ddp_rank_info;
 
-typedef struct ddp_crew {
+typedef struct ddp_device_group {
     ddp_trainer *t;
-    ddp_team *team;
-    uint32_t count;      /* of devices, that of the trainer among them */
-    ddp_member *members; /* by device; the first one is not used */
-    ddp_trainer **all;   /* by device; the first one is the trainer */
+    ddp_thread_pool *team;
+    uint32_t count;         /* of devices, that of the trainer among them */
+    ddp_rank_info *members; /* by device; the first one is not used */
+    ddp_trainer **all;      /* by device; the first one is the trainer */
     /* A job on a member's thread; OPEN comes when its device is open, CLOSE before that is closed. */
-    ddp_status (*work)(void *ctx, ddp_member *m, uint32_t job, ddp_err *err);
+    ddp_status (*work)(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err);
     void *ctx;
     const char *what; /* "replica" */
     bool abandoned;   /* a thread has not come back */
-} ddp_crew;
+} ddp_device_group;
 
 /* Sets t->crew; threads are called "ddp-WHAT-N". The devices open with the job OPEN. */
-ddp_status ddp_crew_open(ddp_trainer *t, const char *what,
-                         ddp_status (*work)(void *ctx, ddp_member *m, uint32_t job, ddp_err *err), void *ctx,
-                         ddp_err *err);
+ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
+                                 ddp_status (*work)(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err), void *ctx,
+                                 ddp_err *err);
 /* False where a thread has not come back: it and what it uses are left until the process ends. */
-bool ddp_crew_close(ddp_trainer *t);
+bool ddp_device_group_close(ddp_trainer *t);
 
 /* All members do a job while the trainer goes on; then it waits for them. `own`: how its own part went, whose error `err` holds. */
-void ddp_crew_start(ddp_crew *c, uint32_t job);
-ddp_status ddp_crew_finish(ddp_crew *c, const char *name, ddp_status own, ddp_err *err);
-ddp_status ddp_crew_run(ddp_crew *c, uint32_t job, const char *name, ddp_err *err);
+void ddp_device_group_start(ddp_device_group *c, uint32_t job);
+ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err);
+ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err);
 
 /* The members' side of ddp_shards_mean and ddp_shards_update, which the trainer calls in between. Nothing without a crew. */
-void ddp_crew_begin_mean(ddp_trainer *t);
-ddp_status ddp_crew_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err);
-void ddp_crew_begin_update(ddp_trainer *t);
-ddp_status ddp_crew_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err);
+void ddp_device_group_begin_mean(ddp_trainer *t);
+ddp_status ddp_device_group_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err);
+void ddp_device_group_begin_update(ddp_trainer *t);
+ddp_status ddp_device_group_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err);
 
 #endif

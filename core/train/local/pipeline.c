@@ -5,7 +5,7 @@
 
 enum { JOB_RUN = DDP_JOB_OWN };
 
-static ddp_status work(void *ctx, ddp_member *m, uint32_t job, ddp_err *err)
+static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
 {
     ddp_pipeline *p = ctx;
     ddp_stage *g = &p->stages[m->session.member];
@@ -65,7 +65,7 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
     DDP_TRY(open_links(p, err));
     p->stages = ddp_alloc(p->count * sizeof(*p->stages), err);
     if (p->stages == NULL) return err->status;
-    DDP_TRY(ddp_crew_open(t, "stage", work, p, err));
+    DDP_TRY(ddp_device_group_open(t, "stage", work, p, err));
     for (uint32_t i = 0; i < p->count; i++) {
         ddp_trainer *of = t->crew->all[i];
 
@@ -73,10 +73,10 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
         of->params = t->params;
         of->grads = t->grads;
     }
-    ddp_crew_start(t->crew, DDP_JOB_OPEN);
+    ddp_device_group_start(t->crew, DDP_JOB_OPEN);
     own = ddp_stage_open(&p->stages[0], err);
     if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->device_name, t->s->ordinals[0]);
-    DDP_TRY(ddp_crew_finish(t->crew, "opening the devices", own, err));
+    DDP_TRY(ddp_device_group_finish(t->crew, "opening the devices", own, err));
     for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->crew->all, p->count, i, 1, err));
     return DDP_OK;
 }
@@ -87,7 +87,7 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
 
     if (t->s->stages == 1) return DDP_OK;
     t->s->phase = DDP_EXIT_CONFIG;
-    if (ddp_is_far(t->s))
+    if (ddp_uses_device_memory(t->s))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
                         "not; write parallel = dp for a replica on each",
@@ -107,7 +107,7 @@ bool ddp_pipeline_close(ddp_trainer *t)
 
     if (p == NULL) return true;
     opened = t->crew != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
-    if (!ddp_crew_close(t)) return false;
+    if (!ddp_device_group_close(t)) return false;
     if (opened) ddp_stage_close(&p->stages[0]);
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_close(p->links[i].channel);
     free(p->links);
@@ -143,9 +143,9 @@ ddp_status ddp_pipeline_run(ddp_trainer *t, uint64_t micros, double *loss_sum, d
     p->samples = 0.0;
     p->data_ns = 0;
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_reset(p->links[i].channel);
-    ddp_crew_start(t->crew, JOB_RUN);
+    ddp_device_group_start(t->crew, JOB_RUN);
     own = ddp_stage_run(&p->stages[0], err);
-    DDP_TRY(ddp_crew_finish(t->crew, "the micro-batches of a step", own, err));
+    DDP_TRY(ddp_device_group_finish(t->crew, "the micro-batches of a step", own, err));
     add_extras(t);
     for (uint32_t i = 0; i < p->count; i++) *loss_sum += p->stages[i].loss_sum;
     for (uint64_t m = 0; m < micros; m++) ddp_trainer_buffers_count(t);

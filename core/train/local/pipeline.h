@@ -11,8 +11,8 @@
  * so are the bits. The update is shared out over all devices. Evaluation runs the whole program on device 0.
  *
  * All calls come from the trainer's thread. */
-#ifndef DDP_PIPELINE_H
-#define DDP_PIPELINE_H
+#ifndef DDP_LOCAL_PIPELINE_H
+#define DDP_LOCAL_PIPELINE_H
 
 #include "train/local/channel.h"
 #include "train/local/device_group.h"

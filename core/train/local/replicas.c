@@ -15,9 +15,9 @@ typedef struct replica {
     uint64_t hash;
 } replica;
 
-struct ddp_dp {
+struct ddp_replicas {
     ddp_trainer *t; /* replica 0 */
-    ddp_crew *crew;
+    ddp_device_group *crew;
     replica *replicas;  /* by number */
     ddp_batch batch;    /* of the job in hand */
     ddp_loader *loader; /* that it comes from */
@@ -35,7 +35,7 @@ static ddp_status alloc_floats(const ddp_session *s, uint64_t bytes, float **out
     return DDP_OK;
 }
 
-static ddp_status open_replica(ddp_member *m, ddp_err *err)
+static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
 {
     ddp_session *s = &m->session;
     ddp_trainer *t = &m->trainer;
@@ -55,7 +55,7 @@ static ddp_status open_replica(ddp_member *m, ddp_err *err)
     return DDP_OK;
 }
 
-static void close_replica(ddp_member *m)
+static void close_replica(ddp_rank_info *m)
 {
     ddp_session *s = &m->session;
     void *own[] = {m->trainer.params, m->trainer.grads, m->trainer.buffers, m->trainer.arena};
@@ -66,7 +66,7 @@ static void close_replica(ddp_member *m)
     free(m->trainer.counts);
 }
 
-static ddp_status share(const ddp_dp *d, ddp_member *m, bool params, ddp_err *err)
+static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, ddp_err *err)
 {
     const ddp_session *s = &m->session;
 
@@ -82,13 +82,13 @@ static ddp_status share(const ddp_dp *d, ddp_member *m, bool params, ddp_err *er
 /* Other devices have written into this one's parameters. */
 static ddp_status see_params(ddp_trainer *t, ddp_err *err)
 {
-    if (!ddp_is_far(t->s)) return DDP_OK;
+    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
     return t->s->device_ops->params_changed(t->s->device, t->params, t->s->layout->param_elements, err);
 }
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
  * each counts by its samples. That is so in the last batch of an epoch at most, whose gradients may be added to others. */
-static ddp_status micro_part(const ddp_dp *d, ddp_trainer *t, double *loss_sum, ddp_err *err)
+static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss_sum, ddp_err *err)
 {
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
     uint64_t elements = t->s->layout->extra_offset;
@@ -104,7 +104,7 @@ static ddp_status micro_part(const ddp_dp *d, ddp_trainer *t, double *loss_sum, 
     return even ? DDP_OK : ddp_scale_floats(t, t->grads, elements, weight, err);
 }
 
-static ddp_status eval_part(const ddp_dp *d, ddp_trainer *t, ddp_sums *sums, ddp_err *err)
+static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
 
@@ -112,9 +112,9 @@ static ddp_status eval_part(const ddp_dp *d, ddp_trainer *t, ddp_sums *sums, ddp
     return part.count > 0 ? ddp_trainer_eval_batch(t, &part, sums, err) : DDP_OK;
 }
 
-static ddp_status work(void *ctx, ddp_member *m, uint32_t job, ddp_err *err)
+static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
 {
-    ddp_dp *d = ctx;
+    ddp_replicas *d = ctx;
     replica *r = &d->replicas[m->session.member];
 
     switch (job) {
@@ -129,22 +129,22 @@ static ddp_status work(void *ctx, ddp_member *m, uint32_t job, ddp_err *err)
 }
 
 /* ---- on the trainer's thread --------------------------------------------------------------------------------------------------- */
-static ddp_status open_all(ddp_trainer *t, ddp_dp *d, ddp_err *err)
+static ddp_status open_all(ddp_trainer *t, ddp_replicas *d, ddp_err *err)
 {
     d->replicas = ddp_alloc(t->s->replicas * sizeof(*d->replicas), err);
     if (d->replicas == NULL) return err->status;
-    DDP_TRY(ddp_crew_open(t, "replica", work, d, err));
+    DDP_TRY(ddp_device_group_open(t, "replica", work, d, err));
     d->crew = t->crew;
-    DDP_TRY(ddp_crew_run(d->crew, DDP_JOB_OPEN, "opening the devices", err));
+    DDP_TRY(ddp_device_group_run(d->crew, DDP_JOB_OPEN, "opening the devices", err));
     if (t->s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
     for (uint32_t i = 0; i < d->crew->count; i++)
         DDP_TRY(ddp_shards_among(d->crew->all, d->crew->count, i, d->crew->count, err));
     return DDP_OK;
 }
 
-ddp_status ddp_dp_open(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err)
 {
-    ddp_dp *d;
+    ddp_replicas *d;
 
     if (t->s->replicas == 1) return DDP_OK;
     t->dp = d = ddp_alloc(sizeof(*d), err);
@@ -153,31 +153,31 @@ ddp_status ddp_dp_open(ddp_trainer *t, ddp_err *err)
     return open_all(t, d, err);
 }
 
-bool ddp_dp_close(ddp_trainer *t)
+bool ddp_replicas_close(ddp_trainer *t)
 {
     if (t->dp == NULL) return true;
-    if (!ddp_crew_close(t)) return false;
+    if (!ddp_device_group_close(t)) return false;
     free(t->dp->replicas);
     free(t->dp);
     t->dp = NULL;
     return true;
 }
 
-ddp_status ddp_dp_share_all(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_replicas_broadcast_all(ddp_trainer *t, ddp_err *err)
 {
-    return t->dp == NULL ? DDP_OK : ddp_crew_run(t->dp->crew, JOB_SHARE_ALL, "parameters of the replicas", err);
+    return t->dp == NULL ? DDP_OK : ddp_device_group_run(t->dp->crew, JOB_SHARE_ALL, "parameters of the replicas", err);
 }
 
-ddp_status ddp_dp_share_buffers(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
     if (t->dp == NULL || t->buffers == NULL) return DDP_OK;
-    return ddp_crew_run(t->dp->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
+    return ddp_device_group_run(t->dp->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
 }
 
-ddp_status ddp_dp_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                             ddp_err *err)
+ddp_status ddp_replicas_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                                   ddp_err *err)
 {
-    ddp_dp *d = t->dp;
+    ddp_replicas *d = t->dp;
     ddp_status own;
 
     d->batch = *batch;
@@ -188,24 +188,24 @@ ddp_status ddp_dp_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
         d->replicas[i].loss_sum = 0.0;
         d->crew->all[i]->micro_steps = t->micro_steps; /* of which the random numbers are made */
     }
-    ddp_crew_start(d->crew, JOB_MICRO);
+    ddp_device_group_start(d->crew, JOB_MICRO);
     own = micro_part(d, t, loss_sum, err);
-    DDP_TRY(ddp_crew_finish(d->crew, "a micro-step", own, err));
+    DDP_TRY(ddp_device_group_finish(d->crew, "a micro-step", own, err));
     for (uint32_t i = 1; i < d->crew->count; i++) *loss_sum += d->replicas[i].loss_sum;
     return DDP_OK;
 }
 
-ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
+ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
 {
-    ddp_dp *d = t->dp;
+    ddp_replicas *d = t->dp;
     ddp_status own;
 
     d->batch = *batch;
     d->loader = t->eval_loader;
     for (uint32_t i = 1; i < d->crew->count; i++) d->replicas[i].sums = (ddp_sums){0};
-    ddp_crew_start(d->crew, JOB_EVAL);
+    ddp_device_group_start(d->crew, JOB_EVAL);
     own = eval_part(d, t, sums, err);
-    DDP_TRY(ddp_crew_finish(d->crew, "a batch of the evaluation", own, err));
+    DDP_TRY(ddp_device_group_finish(d->crew, "a batch of the evaluation", own, err));
     for (uint32_t i = 1; i < d->crew->count; i++) {
         sums->loss += d->replicas[i].sums.loss;
         sums->correct += d->replicas[i].sums.correct;
@@ -214,7 +214,7 @@ ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *s
     return DDP_OK;
 }
 
-static ddp_status diverged(const ddp_dp *d, uint32_t index, ddp_err *err)
+static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
 {
     const ddp_session *s = d->t->s;
     const char *name = "the padding between parameters";
@@ -234,16 +234,16 @@ static ddp_status diverged(const ddp_dp *d, uint32_t index, ddp_err *err)
                     d->t->step, index, d->crew->members[index].name, name);
 }
 
-ddp_status ddp_dp_check(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)
 {
-    ddp_dp *d = t->dp;
+    ddp_replicas *d = t->dp;
     uint64_t own = 0;
     ddp_status st;
 
     if (d == NULL) return DDP_OK;
-    ddp_crew_start(d->crew, JOB_HASH);
+    ddp_device_group_start(d->crew, JOB_HASH);
     st = ddp_hash_floats(t, t->params, t->s->layout->extra_offset, &own, err);
-    DDP_TRY(ddp_crew_finish(d->crew, "comparison of the replicas", st, err));
+    DDP_TRY(ddp_device_group_finish(d->crew, "comparison of the replicas", st, err));
     for (uint32_t i = 1; i < d->crew->count; i++)
         if (d->replicas[i].hash != own) return diverged(d, i, err);
     return DDP_OK;

@@ -7,26 +7,26 @@
  * the new values to all. Optimiser states are one arena, of which each replica touches its shares.
  *
  * All calls come from the trainer's thread. */
-#ifndef DDP_DP_H
-#define DDP_DP_H
+#ifndef DDP_LOCAL_REPLICAS_H
+#define DDP_LOCAL_REPLICAS_H
 
 #include "train/trainer.h"
 
 /* Behind the trainer's own memory: sets t->dp, opens the other devices. */
-ddp_status ddp_dp_open(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err);
 /* False where a replica's thread has not come back: it and what it uses are left until the process ends. */
-bool ddp_dp_close(ddp_trainer *t);
+bool ddp_replicas_close(ddp_trainer *t);
 
 /* Replica 0's parameters and buffers to all: at the start. Its buffers alone: before an evaluation, for only its count. */
-ddp_status ddp_dp_share_all(ddp_trainer *t, ddp_err *err);
-ddp_status ddp_dp_share_buffers(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_replicas_broadcast_all(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err);
 
 /* ddp_trainer_micro_step and ddp_trainer_eval_batch by all replicas. */
-ddp_status ddp_dp_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                             ddp_err *err);
-ddp_status ddp_dp_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
+ddp_status ddp_replicas_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                                   ddp_err *err);
+ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
 
 /* All replicas' parameters are the same bits; else DDP_EXIT_DIVERGED, with the device and the first parameter. */
-ddp_status ddp_dp_check(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err);
 
 #endif

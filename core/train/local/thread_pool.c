@@ -5,15 +5,15 @@
 #include <stdlib.h>
 
 typedef struct member {
-    struct ddp_team *team;
+    struct ddp_thread_pool *team;
     pthread_t thread;
     uint32_t number;
     uint64_t done; /* jobs */
     ddp_err err;   /* of the last job */
 } member;
 
-struct ddp_team {
-    ddp_team_params p;
+struct ddp_thread_pool {
+    ddp_thread_pool_params p;
     member *members;
     uint32_t started; /* threads */
     pthread_mutex_t lock;
@@ -26,7 +26,7 @@ struct ddp_team {
 static void *member_main(void *arg)
 {
     member *m = arg;
-    ddp_team *t = m->team;
+    ddp_thread_pool *t = m->team;
 
     pthread_mutex_lock(&t->lock);
     for (;;) {
@@ -46,7 +46,7 @@ static void *member_main(void *arg)
     return NULL;
 }
 
-static ddp_status start_members(ddp_team *t, ddp_err *err)
+static ddp_status start_members(ddp_thread_pool *t, ddp_err *err)
 {
     for (uint32_t i = 0; i < t->p.count; i++) {
         member *m = &t->members[i];
@@ -60,9 +60,9 @@ static ddp_status start_members(ddp_team *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_team_open(const ddp_team_params *p, ddp_team **out, ddp_err *err)
+ddp_status ddp_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool **out, ddp_err *err)
 {
-    ddp_team *t = ddp_alloc(sizeof(*t), err);
+    ddp_thread_pool *t = ddp_alloc(sizeof(*t), err);
 
     if (t == NULL) return err->status;
     t->p = *p;
@@ -71,14 +71,14 @@ ddp_status ddp_team_open(const ddp_team_params *p, ddp_team **out, ddp_err *err)
     ddp_cond_init(&t->end);
     t->members = ddp_alloc(p->count * sizeof(*t->members), err);
     if (t->members == NULL || start_members(t, err) != DDP_OK) {
-        (void)ddp_team_close(t);
+        (void)ddp_thread_pool_close(t);
         return err->status;
     }
     *out = t;
     return DDP_OK;
 }
 
-void ddp_team_start(ddp_team *t, uint32_t job)
+void ddp_thread_pool_start(ddp_thread_pool *t, uint32_t job)
 {
     pthread_mutex_lock(&t->lock);
     t->job = job;
@@ -88,7 +88,7 @@ void ddp_team_start(ddp_team *t, uint32_t job)
     pthread_mutex_unlock(&t->lock);
 }
 
-static ddp_status late(const ddp_team *t, const char *name, int64_t timeout_ms, ddp_err *err)
+static ddp_status late(const ddp_thread_pool *t, const char *name, int64_t timeout_ms, ddp_err *err)
 {
     uint32_t i = 0;
 
@@ -97,7 +97,8 @@ static ddp_status late(const ddp_team *t, const char *name, int64_t timeout_ms, 
                     t->p.what, t->members[i].number, (double)timeout_ms * 1e-3);
 }
 
-ddp_status ddp_team_wait(ddp_team *t, const char *name, int64_t timeout_ms, uint32_t *culprit, ddp_err *err)
+ddp_status ddp_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t timeout_ms, uint32_t *culprit,
+                                ddp_err *err)
 {
     int64_t deadline = ddp_now_ns() + timeout_ms * 1000000;
     ddp_status st = DDP_OK;
@@ -115,7 +116,7 @@ ddp_status ddp_team_wait(ddp_team *t, const char *name, int64_t timeout_ms, uint
     return st;
 }
 
-bool ddp_team_close(ddp_team *t)
+bool ddp_thread_pool_close(ddp_thread_pool *t)
 {
     bool busy;
 

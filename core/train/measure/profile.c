@@ -62,7 +62,7 @@ ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *er
 {
     ddp_profile *p;
     double states = ddp_optimizer_states(t->s->config),
-           ranks = ddp_shards_direct(t) ? (double)ddp_session_shares(t->s) : 1.0;
+           ranks = ddp_shards_direct(t) ? (double)ddp_session_shards(t->s) : 1.0;
     ddp_status st;
 
     if (!t->s->launch.profile || t->s->launch.rank != 0) return DDP_OK;
@@ -147,7 +147,7 @@ ddp_status ddp_profile_shards(ddp_profile *p, ddp_trainer *t, bool *finite, ddp_
 {
     const ddp_layout *l = p->s->layout;
     double elements =
-        (double)l->extra_offset / (double)ddp_session_shares(p->s); /* but for the padding of the last share */
+        (double)l->extra_offset / (double)ddp_session_shards(p->s); /* but for the padding of the last share */
     int64_t from = ddp_now_ns();
 
     DDP_TRY(ddp_shards_update(t, finite, err)); /* waits for the device itself */

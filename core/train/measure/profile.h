@@ -1,8 +1,8 @@
 /* train/measure/profile.h -- `--profile`: the time of the steps by kind of kernel, against what the device does at its best. Rank 0 only.
  *
  * With it kernels run one at a time with a clock between them. Nothing of this allocates in a step. */
-#ifndef DDP_PROFILE_H
-#define DDP_PROFILE_H
+#ifndef DDP_MEASURE_PROFILE_H
+#define DDP_MEASURE_PROFILE_H
 
 #include "train/trainer.h"
 

@@ -2,8 +2,8 @@
  * ui.perfetto.dev show: segments of the program, buckets on the wire, updates, waits. Each rank writes its own,
  * [output] dir/trace-rankN.json, when the last of those steps is done. Times are of the host's monotonic clock, the same for all
  * ranks of a host. */
-#ifndef DDP_TRACE_H
-#define DDP_TRACE_H
+#ifndef DDP_MEASURE_TRACE_H
+#define DDP_MEASURE_TRACE_H
 
 #include "session/session.h"
 

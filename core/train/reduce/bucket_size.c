@@ -35,7 +35,7 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
 /* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
 static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
 {
-    bool device = !ddp_is_far(t->s) || ddp_takes_device_memory(t->s, t->comm);
+    bool device = !ddp_uses_device_memory(t->s) || ddp_takes_device_memory(t->s, t->comm);
     void *p;
 
     if (!device) {

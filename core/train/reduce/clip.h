@@ -2,8 +2,8 @@
  *
  * The sum of squares is taken in double by bucket and by rank's share of it, and added in the order of the buckets, so that it
  * has the same bits whether one rank looks at all of a bucket or each at its own share. */
-#ifndef DDP_CLIP_H
-#define DDP_CLIP_H
+#ifndef DDP_REDUCE_CLIP_H
+#define DDP_REDUCE_CLIP_H
 
 #include "train/trainer.h"
 

@@ -6,14 +6,14 @@
 #include <string.h>
 
 struct call {
-    ddp_lane *lane;
+    ddp_comm_stream *lane;
     uint32_t index;
     ddp_task task; /* the caller's */
     bool scalars;
     ddp_err err; /* of the copies; the collective is made all the same, for the other ranks make it too */
 };
 
-struct ddp_lane {
+struct ddp_comm_stream {
     const ddp_device_ops *ops;
     ddp_device *device;
     ddp_communicator *comm;
@@ -29,7 +29,7 @@ bool ddp_takes_device_memory(const ddp_session *s, ddp_communicator *c)
     return (s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0 && (ddp_communicator_caps(c) & DDP_CAP_MEM_CUDA) != 0;
 }
 
-static ddp_status allocate(ddp_lane *l, const ddp_lane_params *p, ddp_err *err)
+static ddp_status allocate(ddp_comm_stream *l, const ddp_comm_stream_params *p, ddp_err *err)
 {
     void *image;
 
@@ -37,33 +37,33 @@ static ddp_status allocate(ddp_lane *l, const ddp_lane_params *p, ddp_err *err)
     if (l->calls == NULL) return err->status;
     for (uint32_t i = 0; i < p->count; i++) l->calls[i] = (struct call){.lane = l, .index = i};
     DDP_TRY(l->ops->events(l->device, p->first_event + 2 * p->count, err));
-    if (l->direct) return l->ops->alloc(l->device, DDP_LANE_SCALARS, &l->scalars, err);
+    if (l->direct) return l->ops->alloc(l->device, DDP_COMM_STREAM_SCALARS, &l->scalars, err);
     if (p->elements == 0) return DDP_OK;
     DDP_TRY(l->ops->host_alloc(l->device, p->elements * sizeof(float), &image, err));
     l->image = image;
     return DDP_OK;
 }
 
-ddp_status ddp_lane_open(const ddp_lane_params *p, ddp_lane **out, ddp_err *err)
+ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream **out, ddp_err *err)
 {
-    ddp_lane *l = ddp_alloc(sizeof(*l), err);
+    ddp_comm_stream *l = ddp_alloc(sizeof(*l), err);
 
     if (l == NULL) return err->status;
-    *l = (ddp_lane){.ops = p->session->device_ops,
-                    .device = p->session->device,
-                    .comm = p->comm,
-                    .arena = p->arena,
-                    .first_event = p->first_event,
-                    .direct = ddp_takes_device_memory(p->session, p->comm)};
+    *l = (ddp_comm_stream){.ops = p->session->device_ops,
+                           .device = p->session->device,
+                           .comm = p->comm,
+                           .arena = p->arena,
+                           .first_event = p->first_event,
+                           .direct = ddp_takes_device_memory(p->session, p->comm)};
     if (allocate(l, p, err) == DDP_OK) {
         *out = l;
         return DDP_OK;
     }
-    ddp_lane_close(l);
+    ddp_comm_stream_close(l);
     return err->status;
 }
 
-void ddp_lane_close(ddp_lane *l)
+void ddp_comm_stream_close(ddp_comm_stream *l)
 {
     if (l == NULL) return;
     if (l->image != NULL) l->ops->host_free(l->device, l->image);
@@ -72,13 +72,13 @@ void ddp_lane_close(ddp_lane *l)
     free(l);
 }
 
-bool ddp_lane_direct(const ddp_lane *l) { return l->direct; }
+bool ddp_comm_stream_direct(const ddp_comm_stream *l) { return l->direct; }
 
-float *ddp_lane_image(const ddp_lane *l) { return l->image; }
+float *ddp_comm_stream_staging(const ddp_comm_stream *l) { return l->image; }
 
 /* ---- a task ------------------------------------------------------------------------------------------------------------------ */
 /* What a rank sends and receives, in elements. */
-static void extents(const ddp_lane *l, const ddp_task *task, size_t *send, size_t *recv)
+static void extents(const ddp_comm_stream *l, const ddp_task *task, size_t *send, size_t *recv)
 {
     size_t world = ddp_communicator_group(l->comm)->world_size, count = task->coll.count;
 
@@ -91,51 +91,51 @@ static uint32_t come(const struct call *c) { return made(c) + 1; }
 
 static size_t scalar_bytes(const struct call *c) { return c->task.coll.count * ddp_dtype_size(c->task.coll.dtype); }
 
-static float *image_of(const ddp_lane *l, const void *p) { return l->image + ((const float *)p - l->arena); }
+static float *image_of(const ddp_comm_stream *l, const void *p) { return l->image + ((const float *)p - l->arena); }
 
 static ddp_status bring(struct call *c, ddp_err *err)
 {
-    const ddp_lane *l = c->lane;
+    const ddp_comm_stream *l = c->lane;
     size_t send, recv;
 
     extents(l, &c->task, &send, &recv);
-    DDP_TRY(l->ops->event_wait(l->device, DDP_QUEUE_LANE, made(c), err));
+    DDP_TRY(l->ops->event_wait(l->device, DDP_QUEUE_COMM, made(c), err));
     if (l->direct) return DDP_OK;
-    DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_LANE, image_of(l, c->task.coll.send), c->task.coll.send,
+    DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_COMM, image_of(l, c->task.coll.send), c->task.coll.send,
                                send * sizeof(float), DDP_COPY_TO_HOST, err));
-    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_LANE, come(c), err));
+    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_COMM, come(c), err));
     return l->ops->event_sync(l->device, come(c), err);
 }
 
 static ddp_status bring_scalars(struct call *c, ddp_err *err)
 {
-    const ddp_lane *l = c->lane;
+    const ddp_comm_stream *l = c->lane;
 
     if (c->task.before != NULL) c->task.before(c->task.before_ctx);
-    return l->ops->copy_async(l->device, DDP_QUEUE_LANE, l->scalars, c->task.coll.send, scalar_bytes(c),
+    return l->ops->copy_async(l->device, DDP_QUEUE_COMM, l->scalars, c->task.coll.send, scalar_bytes(c),
                               DDP_COPY_TO_DEVICE, err);
 }
 
 static ddp_status give_scalars(struct call *c, ddp_err *err)
 {
-    const ddp_lane *l = c->lane;
+    const ddp_comm_stream *l = c->lane;
 
-    DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_LANE, c->task.coll.recv, l->scalars, scalar_bytes(c),
+    DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, l->scalars, scalar_bytes(c),
                                DDP_COPY_TO_HOST, err));
-    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_LANE, come(c), err));
+    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_COMM, come(c), err));
     return l->ops->event_sync(l->device, come(c), err);
 }
 
 static ddp_status give(struct call *c, ddp_err *err)
 {
-    const ddp_lane *l = c->lane;
+    const ddp_comm_stream *l = c->lane;
     size_t send, recv;
 
     extents(l, &c->task, &send, &recv);
     if (!l->direct)
-        DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_LANE, c->task.coll.recv, image_of(l, c->task.coll.recv),
+        DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, image_of(l, c->task.coll.recv),
                                    recv * sizeof(float), DDP_COPY_TO_DEVICE, err));
-    return l->ops->event_record(l->device, DDP_QUEUE_LANE, come(c), err);
+    return l->ops->event_record(l->device, DDP_QUEUE_COMM, come(c), err);
 }
 
 /* Queue thread. */
@@ -166,14 +166,15 @@ static void attach(struct call *c, ddp_task *task, bool scalars)
     task->before_ctx = c;
 }
 
-ddp_status ddp_lane_submit(ddp_lane *l, uint32_t index, const ddp_task *task, uint64_t *ticket, ddp_err *err)
+ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                  ddp_err *err)
 {
     struct call *c = &l->calls[index];
     ddp_task own = *task;
 
     attach(c, &own, false);
     if (l->direct) {
-        own.coll.stream = l->ops->stream(l->device, DDP_QUEUE_LANE);
+        own.coll.stream = l->ops->stream(l->device, DDP_QUEUE_COMM);
         own.enqueue = true;
     } else {
         own.coll.send = image_of(l, task->coll.send);
@@ -183,18 +184,19 @@ ddp_status ddp_lane_submit(ddp_lane *l, uint32_t index, const ddp_task *task, ui
     return ddp_communicator_submit(l->comm, &own, ticket, err);
 }
 
-ddp_status ddp_lane_submit_scalars(ddp_lane *l, uint32_t index, const ddp_task *task, uint64_t *ticket, ddp_err *err)
+ddp_status ddp_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                          ddp_err *err)
 {
     ddp_task own = *task;
 
     if (!l->direct) return ddp_communicator_submit(l->comm, task, ticket, err);
     attach(&l->calls[index], &own, true);
     own.coll.send = own.coll.recv = l->scalars;
-    own.coll.stream = l->ops->stream(l->device, DDP_QUEUE_LANE);
+    own.coll.stream = l->ops->stream(l->device, DDP_QUEUE_COMM);
     return ddp_communicator_submit(l->comm, &own, ticket, err);
 }
 
-ddp_status ddp_lane_take(ddp_lane *l, uint32_t index, ddp_err *err)
+ddp_status ddp_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err)
 {
     const struct call *c = &l->calls[index];
 
@@ -205,17 +207,17 @@ ddp_status ddp_lane_take(ddp_lane *l, uint32_t index, ddp_err *err)
     return c->scalars ? DDP_OK : l->ops->event_wait(l->device, DDP_QUEUE_COMPUTE, come(c), err);
 }
 
-ddp_status ddp_lane_reached(ddp_lane *l, uint32_t index, ddp_err *err)
+ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err)
 {
     return l->ops->event_sync(l->device, made(&l->calls[index]), err);
 }
 
-ddp_status ddp_lane_fetch(ddp_lane *l, uint64_t first, uint64_t count, ddp_err *err)
+ddp_status ddp_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
     return l->ops->copy(l->device, l->image + first, l->arena + first, count * sizeof(float), DDP_COPY_TO_HOST, err);
 }
 
-ddp_status ddp_lane_store(ddp_lane *l, uint64_t first, uint64_t count, ddp_err *err)
+ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
     return l->ops->copy(l->device, l->arena + first, l->image + first, count * sizeof(float), DDP_COPY_TO_DEVICE, err);
 }

@@ -6,46 +6,48 @@
  * the device's computing.
  *
  * The trainer's thread owns a lane; a task's copies are made by the queue thread between its submit and its ticket. */
-#ifndef DDP_LANE_H
-#define DDP_LANE_H
+#ifndef DDP_REDUCE_COMM_STREAM_H
+#define DDP_REDUCE_COMM_STREAM_H
 
 #include "control/group.h"
 #include "session/session.h"
 
-typedef struct ddp_lane ddp_lane;
+typedef struct ddp_comm_stream ddp_comm_stream;
 
 /* The backend reduces memory of the device's own. */
 bool ddp_takes_device_memory(const ddp_session *s, ddp_communicator *c);
 
 /* For tasks 0 .. count - 1, each of which is pending once at most; they have events `first_event` and the 2 count - 1 behind it to
  * themselves. `arena`: of the device, `elements` floats, in which all sends and receives lie; elements 0: there are none. */
-typedef struct ddp_lane_params {
+typedef struct ddp_comm_stream_params {
     const ddp_session *session;
     ddp_communicator *comm;
     float *arena;
     uint64_t elements;
     uint32_t first_event, count;
-} ddp_lane_params;
-ddp_status ddp_lane_open(const ddp_lane_params *p, ddp_lane **out, ddp_err *err);
-void ddp_lane_close(ddp_lane *l);         /* takes NULL; the queue thread has ended */
-bool ddp_lane_direct(const ddp_lane *l);  /* the backend takes the device's memory */
-float *ddp_lane_image(const ddp_lane *l); /* of the arena, host memory; NULL where it is direct */
+} ddp_comm_stream_params;
+ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream **out, ddp_err *err);
+void ddp_comm_stream_close(ddp_comm_stream *l);           /* takes NULL; the queue thread has ended */
+bool ddp_comm_stream_direct(const ddp_comm_stream *l);    /* the backend takes the device's memory */
+float *ddp_comm_stream_staging(const ddp_comm_stream *l); /* of the arena, host memory; NULL where it is direct */
 
 /* Submits task `index`, whose addresses are the device's. `task->before` comes when the device has made what is sent, and that is in
  * the image (or, direct, at once: the device may still be computing it). */
-ddp_status ddp_lane_submit(ddp_lane *l, uint32_t index, const ddp_task *task, uint64_t *ticket, ddp_err *err);
-/* The same for a few numbers in host_alloc memory, DDP_LANE_SCALARS bytes at most, that are reduced in place and are there when the
+ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                  ddp_err *err);
+/* The same for a few numbers in host_alloc memory, DDP_COMM_STREAM_SCALARS bytes at most, that are reduced in place and are there when the
  * ticket is done; `task->before` comes just before they are read. */
-enum { DDP_LANE_SCALARS = 256 };
-ddp_status ddp_lane_submit_scalars(ddp_lane *l, uint32_t index, const ddp_task *task, uint64_t *ticket, ddp_err *err);
+enum { DDP_COMM_STREAM_SCALARS = 256 };
+ddp_status ddp_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                          ddp_err *err);
 /* Once the ticket is done, of scalars too, whose copies may have failed: what the device is given from now on sees what was received. */
-ddp_status ddp_lane_take(ddp_lane *l, uint32_t index, ddp_err *err);
+ddp_status ddp_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err);
 
 /* Between the arena and the image, beside no task: waits. */
-ddp_status ddp_lane_fetch(ddp_lane *l, uint64_t first, uint64_t count, ddp_err *err);
-ddp_status ddp_lane_store(ddp_lane *l, uint64_t first, uint64_t count, ddp_err *err);
+ddp_status ddp_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err);
+ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err);
 /* Queue thread: until the device has done all that it had been given when task `index` was submitted. */
-ddp_status ddp_lane_reached(ddp_lane *l, uint32_t index, ddp_err *err);
+ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err);
 
 /* submit and wait for a task whose addresses are the host's, whatever memory the backend takes; not while others are pending. */
 ddp_status ddp_host_collective(const ddp_session *s, ddp_communicator *c, const ddp_task *task, ddp_err *err);

@@ -1,8 +1,8 @@
 /* train/reduce/hook.h -- the hook of a run: a plugin that stands between a bucket's gradients and the wire.
  *
  * The trainer's thread opens, compresses, decompresses and closes; the queue thread exchanges. */
-#ifndef DDP_HOOKED_H
-#define DDP_HOOKED_H
+#ifndef DDP_REDUCE_HOOK_H
+#define DDP_REDUCE_HOOK_H
 
 #include "control/group.h"
 #include "train/measure/trace.h"

@@ -1,6 +1,6 @@
 /* train/reduce/hooked.h -- what hook.c and hookstate.c share. */
-#ifndef DDP_HOOKED_PRIVATE_H
-#define DDP_HOOKED_PRIVATE_H
+#ifndef DDP_REDUCE_HOOKED_H
+#define DDP_REDUCE_HOOKED_H
 
 #include "train/reduce/hook.h"
 

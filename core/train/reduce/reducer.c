@@ -19,11 +19,11 @@ struct scan {
 struct ddp_reducer {
     ddp_session *session;
     ddp_communicator *comm;
-    ddp_hooked *hooked; /* NULL: the gradients go as they are */
-    ddp_lane *lane;     /* NULL: the gradients are in host memory */
-    bool shares;        /* reduce_scatter */
-    bool scans_early;   /* on the trainer's thread: the wire is what the queue thread is for */
-    ddp_trace *trace;   /* may be NULL */
+    ddp_hooked *hooked;    /* NULL: the gradients go as they are */
+    ddp_comm_stream *lane; /* NULL: the gradients are in host memory */
+    bool shares;           /* reduce_scatter */
+    bool scans_early;      /* on the trainer's thread: the wire is what the queue thread is for */
+    ddp_trace *trace;      /* may be NULL */
     const ddp_layout *layout;
     float *grads, *extra;   /* extra: loss sum, samples, "not finite", each averaged over the ranks */
     float *own_extra;       /* where that is not in the arena */
@@ -49,7 +49,7 @@ static void take_found(ddp_reducer *r)
     for (uint32_t b = 0; b < r->looked; b++) {
         struct scan *scan = &r->scans[b];
 
-        if (scan->err.status == DDP_OK) scan->err.status = ddp_lane_reached(r->lane, b, &scan->err);
+        if (scan->err.status == DDP_OK) scan->err.status = ddp_comm_stream_reached(r->lane, b, &scan->err);
         if (scan->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
             scan->bad = first_of(r, b) + r->found[b].index;
     }
@@ -96,7 +96,7 @@ static ddp_status ask_device(struct scan *scan, ddp_err *err)
 
 static bool extras_ride(const ddp_reducer *r)
 {
-    return r->hooked == NULL && !r->shares && (r->lane == NULL || !ddp_lane_direct(r->lane));
+    return r->hooked == NULL && !r->shares && (r->lane == NULL || !ddp_comm_stream_direct(r->lane));
 }
 
 /* Queue thread, just before the bucket is reduced. */
@@ -130,7 +130,7 @@ static ddp_status place_extras(ddp_reducer *r, bool buckets, ddp_err *err)
     }
     DDP_TRY(ddp_host_memory(r->session, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
     DDP_TRY(ddp_host_memory(r->session, DDP_EXTRA * sizeof(float), &r->own_extra, err));
-    r->extra = buckets && extras_ride(r) ? ddp_lane_image(r->lane) + at : r->own_extra;
+    r->extra = buckets && extras_ride(r) ? ddp_comm_stream_staging(r->lane) + at : r->own_extra;
     return DDP_OK;
 }
 
@@ -194,7 +194,7 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
                      .after = bucket_reduced,
                      .before_ctx = &r->scans[index]};
 
-    if (r->lane != NULL) return ddp_lane_submit(r->lane, index, &task, &r->tickets[index], err);
+    if (r->lane != NULL) return ddp_comm_stream_submit(r->lane, index, &task, &r->tickets[index], err);
     return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
 }
 
@@ -212,14 +212,16 @@ static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
                      .before = write_extras_of,
                      .before_ctx = r};
 
-    if (r->lane != NULL) return ddp_lane_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->extra_ticket, err);
+    if (r->lane != NULL)
+        return ddp_comm_stream_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->extra_ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->extra_ticket, err);
 }
 
 /* A hook has the gradients in host memory. */
 static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
-    if (r->lane != NULL) DDP_TRY(ddp_lane_fetch(r->lane, first_of(r, index), r->layout->buckets[index].count, err));
+    if (r->lane != NULL)
+        DDP_TRY(ddp_comm_stream_fetch(r->lane, first_of(r, index), r->layout->buckets[index].count, err));
     return ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err);
 }
 
@@ -240,7 +242,7 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, d
 static ddp_status wait_extras(ddp_reducer *r, ddp_err *err)
 {
     DDP_TRY(ddp_communicator_wait(r->comm, r->extra_ticket, err));
-    return r->lane != NULL ? ddp_lane_take(r->lane, r->layout->bucket_count, err) : DDP_OK;
+    return r->lane != NULL ? ddp_comm_stream_take(r->lane, r->layout->bucket_count, err) : DDP_OK;
 }
 
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
@@ -298,8 +300,8 @@ ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
     if (r->lane == NULL) return DDP_OK;
-    if (r->hooked == NULL) return ddp_lane_take(r->lane, index, err);
-    return ddp_lane_store(r->lane, first_of(r, index), r->layout->buckets[index].count, err);
+    if (r->hooked == NULL) return ddp_comm_stream_take(r->lane, index, err);
+    return ddp_comm_stream_store(r->lane, first_of(r, index), r->layout->buckets[index].count, err);
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)

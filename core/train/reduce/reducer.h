@@ -18,12 +18,12 @@ typedef struct ddp_reducer ddp_reducer;
 typedef struct ddp_reducer_params {
     ddp_session *session;
     ddp_communicator *comm;
-    float *grads;       /* the gradient arena, layout->elements floats */
-    ddp_hooked *hooked; /* NULL: none */
-    ddp_lane *lane;     /* of the arena, with a task for each bucket and one more; NULL: it is the host's memory */
-    ddp_trace *trace;   /* NULL: none */
-    bool shares;        /* a rank gets the mean of its share of a bucket alone */
-    bool buckets;       /* it will launch buckets, not exchange alone */
+    float *grads;          /* the gradient arena, layout->elements floats */
+    ddp_hooked *hooked;    /* NULL: none */
+    ddp_comm_stream *lane; /* of the arena, with a task for each bucket and one more; NULL: it is the host's memory */
+    ddp_trace *trace;      /* NULL: none */
+    bool shares;           /* a rank gets the mean of its share of a bucket alone */
+    bool buckets;          /* it will launch buckets, not exchange alone */
     bool between_hosts;
 } ddp_reducer_params;
 ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err);

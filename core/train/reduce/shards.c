@@ -20,9 +20,9 @@ struct ddp_shards {
     float **slice_params;    /* the same at the slice in hand */
     const float **slice_grads;
     ddp_optim_peers peers;
-    uint64_t *not_finite; /* by bucket, host memory that the device sees */
-    uint64_t *tickets;    /* by bucket, of the parameters on their way */
-    ddp_lane *lane;       /* of the parameters, where they are not in host memory and go by collectives; else NULL */
+    uint64_t *not_finite;  /* by bucket, host memory that the device sees */
+    uint64_t *tickets;     /* by bucket, of the parameters on their way */
+    ddp_comm_stream *lane; /* of the parameters, where they are not in host memory and go by collectives; else NULL */
 };
 
 static bool can_be_direct(const ddp_trainer *t)
@@ -83,17 +83,17 @@ static bool alone(const ddp_trainer *t)
 }
 
 /* Its events stand behind those of the gradients' lane. */
-static ddp_status open_lane(ddp_trainer *t, ddp_lane **out, ddp_err *err)
+static ddp_status open_lane(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
 {
     const ddp_layout *l = t->s->layout;
-    ddp_lane_params p = {.session = t->s,
-                         .comm = t->comm,
-                         .arena = t->params,
-                         .elements = l->param_elements,
-                         .first_event = 2 * (l->bucket_count + 1),
-                         .count = l->bucket_count};
+    ddp_comm_stream_params p = {.session = t->s,
+                                .comm = t->comm,
+                                .arena = t->params,
+                                .elements = l->param_elements,
+                                .first_event = 2 * (l->bucket_count + 1),
+                                .count = l->bucket_count};
 
-    return ddp_lane_open(&p, out, err);
+    return ddp_comm_stream_open(&p, out, err);
 }
 
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
@@ -103,7 +103,7 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
     t->shards->direct = can_be_direct(t);
     if (t->shards->direct) return find_peers(t, t->shards, err);
-    return ddp_is_far(t->s) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
+    return ddp_uses_device_memory(t->s) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
 }
 
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
@@ -130,7 +130,7 @@ void ddp_shards_close(ddp_trainer *t)
     free(s->slice_grads);
     free(s->tickets);
     ddp_host_free(t->s, s->not_finite);
-    ddp_lane_close(s->lane);
+    ddp_comm_stream_close(s->lane);
     free(s);
 }
 
@@ -138,7 +138,7 @@ bool ddp_shards_direct(const ddp_trainer *t) { return t->shards != NULL && t->sh
 
 bool ddp_shards_split_states(const ddp_trainer *t) { return t->shards != NULL && !t->shards->whole_states; }
 
-uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
+uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
 {
     uint64_t share = l->buckets[b].count / world, end;
 
@@ -151,7 +151,7 @@ uint64_t ddp_share_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t w
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
     const ddp_shards *s = t->shards;
-    uint64_t first, count = ddp_share_of(t->s->layout, b, s->rank, s->world, &first);
+    uint64_t first, count = ddp_shard_of(t->s->layout, b, s->rank, s->world, &first);
     uint64_t state = s->whole_states ? first : t->s->layout->buckets[b].first / s->world;
 
     return (ddp_optim_slice){.param = t->params + first,
@@ -236,7 +236,7 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 
     if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
     if (b >= DDP_MAX_PENDING / 2) DDP_TRY(ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
-    if (s->lane != NULL) return ddp_lane_submit(s->lane, b, &task, &s->tickets[b], err);
+    if (s->lane != NULL) return ddp_comm_stream_submit(s->lane, b, &task, &s->tickets[b], err);
     DDP_TRY(t->s->device_ops->sync(t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
 }
@@ -247,7 +247,7 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 
     DDP_TRY(ddp_communicator_wait(t->comm, t->shards->tickets[l->bucket_count - 1], err));
     for (uint32_t b = 0; t->shards->lane != NULL && b < l->bucket_count; b++)
-        DDP_TRY(ddp_lane_take(t->shards->lane, b, err));
+        DDP_TRY(ddp_comm_stream_take(t->shards->lane, b, err));
     if (t->shards->lane == NULL) return DDP_OK;
     return t->s->device_ops->params_changed(t->s->device, t->params, l->param_elements, err);
 }

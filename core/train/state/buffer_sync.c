@@ -32,7 +32,7 @@ ddp_random ddp_trainer_random(const ddp_trainer *t)
                                   (t->s->replicas > 1 ? t->s->member : 0)};
 }
 
-ddp_status ddp_trainer_share_buffers(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
     ddp_task task = {
         .what = DDP_COLL_BROADCAST,

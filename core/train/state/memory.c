@@ -9,14 +9,14 @@ ddp_status ddp_host_memory(const ddp_session *s, size_t bytes, void *out, ddp_er
 {
     void *p = NULL;
 
-    DDP_TRY((ddp_is_far(s) ? s->device_ops->host_alloc : s->device_ops->alloc)(s->device, bytes, &p, err));
+    DDP_TRY((ddp_uses_device_memory(s) ? s->device_ops->host_alloc : s->device_ops->alloc)(s->device, bytes, &p, err));
     memcpy(out, &p, sizeof(p));
     return DDP_OK;
 }
 
 void ddp_host_free(const ddp_session *s, void *p)
 {
-    if (p != NULL) (ddp_is_far(s) ? s->device_ops->host_free : s->device_ops->free)(s->device, p);
+    if (p != NULL) (ddp_uses_device_memory(s) ? s->device_ops->host_free : s->device_ops->free)(s->device, p);
 }
 
 /* ---- images ----------------------------------------------------------------------------------------------------------------- */
@@ -37,14 +37,14 @@ static void list_pairs(ddp_trainer *t, pair out[PAIRS])
     out[3] = (pair){DDP_IMAGE_STATES, t->state2, &t->host.state2, states};
 }
 
-ddp_status ddp_images_open(ddp_trainer *t, uint32_t which, ddp_err *err)
+ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err)
 {
     pair all[PAIRS];
 
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++) {
         if ((all[i].what & which) == 0 || all[i].device == NULL || *all[i].host != NULL) continue;
-        if (ddp_is_far(t->s))
+        if (ddp_uses_device_memory(t->s))
             DDP_TRY(ddp_host_memory(t->s, all[i].elements * sizeof(float), all[i].host, err));
         else
             *all[i].host = all[i].device;
@@ -52,13 +52,13 @@ ddp_status ddp_images_open(ddp_trainer *t, uint32_t which, ddp_err *err)
     return DDP_OK;
 }
 
-void ddp_images_close(ddp_trainer *t)
+void ddp_staging_close(ddp_trainer *t)
 {
     pair all[PAIRS];
 
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++) {
-        if (ddp_is_far(t->s)) ddp_host_free(t->s, *all[i].host);
+        if (ddp_uses_device_memory(t->s)) ddp_host_free(t->s, *all[i].host);
         *all[i].host = NULL;
     }
 }
@@ -67,8 +67,8 @@ ddp_status ddp_pull(ddp_trainer *t, uint32_t which, ddp_err *err)
 {
     pair all[PAIRS];
 
-    DDP_TRY(ddp_images_open(t, which, err));
-    if (!ddp_is_far(t->s)) return DDP_OK;
+    DDP_TRY(ddp_staging_open(t, which, err));
+    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++)
         if ((all[i].what & which) != 0 && all[i].device != NULL)
@@ -82,7 +82,7 @@ ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err)
     const ddp_device_ops *ops = t->s->device_ops;
     pair all[PAIRS];
 
-    if (!ddp_is_far(t->s)) return DDP_OK;
+    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++) {
         if ((all[i].what & which) == 0 || all[i].device == NULL) continue;
@@ -101,7 +101,7 @@ ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint6
     ddp_status st = DDP_OK;
 
     *hash = 0;
-    if (!ddp_is_far(t->s)) {
+    if (!ddp_uses_device_memory(t->s)) {
         *hash = ddp_hash64(x, count * sizeof(float), 0);
         return DDP_OK;
     }
@@ -118,7 +118,7 @@ ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint6
 
 ddp_status ddp_scale_floats(ddp_trainer *t, float *x, uint64_t count, double by, ddp_err *err)
 {
-    if (ddp_is_far(t->s)) {
+    if (ddp_uses_device_memory(t->s)) {
         DDP_TRY(t->s->device_ops->scale(t->s->device, x, count, by, err));
         return t->s->device_ops->sync(t->s->device, err); /* other devices may read it next */
     }

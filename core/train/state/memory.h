@@ -1,23 +1,26 @@
 /* train/state/memory.h -- a device's arenas as the host sees them: the arenas themselves where the device's memory is the host's, else
  * images in page-locked memory, which are brought up to date by name. Nothing else of the trainer reads or writes through a
  * pointer to the device's memory. The trainer's thread, or that of a member of a crew on its own trainer. */
-#ifndef DDP_TRAIN_MEMORY_H
-#define DDP_TRAIN_MEMORY_H
+#ifndef DDP_STATE_MEMORY_H
+#define DDP_STATE_MEMORY_H
 
 #include "train/trainer.h"
 
 enum { DDP_IMAGE_PARAMS = 1, DDP_IMAGE_BUFFERS = 2, DDP_IMAGE_STATES = 4 };
 
 /* The device's memory is not the host's. */
-static inline bool ddp_is_far(const ddp_session *s) { return (s->device_ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0; }
+static inline bool ddp_uses_device_memory(const ddp_session *s)
+{
+    return (s->device_ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0;
+}
 
 /* Host memory, zero-filled, 64-byte aligned, that copies to and from the device are fast with; *out is a pointer of any type. */
 ddp_status ddp_host_memory(const ddp_session *s, size_t bytes, void *out, ddp_err *err);
 void ddp_host_free(const ddp_session *s, void *p); /* takes NULL */
 
 /* t->host has the images named in `which` from now on, of those arenas that there are; repeatable. What they hold is not said. */
-ddp_status ddp_images_open(ddp_trainer *t, uint32_t which, ddp_err *err);
-void ddp_images_close(ddp_trainer *t);
+ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err);
+void ddp_staging_close(ddp_trainer *t);
 /* From the device to the images, and back. ddp_pull opens them where needed. */
 ddp_status ddp_pull(ddp_trainer *t, uint32_t which, ddp_err *err);
 ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err);

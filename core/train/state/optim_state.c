@@ -34,7 +34,7 @@ ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
     float *own[2] = {t->state1, t->state2};
     uint64_t most = 0;
 
-    DDP_TRY(ddp_images_open(t, DDP_IMAGE_STATES, err));
+    DDP_TRY(ddp_staging_open(t, DDP_IMAGE_STATES, err));
     if (!ddp_shards_split_states(t) || own[0] == NULL) return DDP_OK;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) most = DDP_MAX_OF(most, t->s->layout->buckets[b].count);
     if (ddp_group_rank(t->group) != 0) return ddp_host_memory(t->s, most * sizeof(float), &t->bounce, err);

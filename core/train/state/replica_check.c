@@ -102,7 +102,7 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own, *all;
     ddp_status st = DDP_OK;
 
-    if (t->dp != NULL) return ddp_dp_check(t, err);
+    if (t->dp != NULL) return ddp_replicas_check(t, err);
     DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
     own = ddp_hash64(t->host.params, t->s->layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));

@@ -243,7 +243,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     *done = false;
     t->saved_step = UINT64_MAX;
     t->s->phase = DDP_EXIT_CHECKPOINT;
-    DDP_TRY(ddp_images_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
         word.failed = 1;
         ddp_copy_text(word.error, sizeof(word.error), err->msg);
@@ -253,7 +253,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
     DDP_TRY(broadcast(t, t->host.params, err));
     DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
-    DDP_TRY(ddp_trainer_share_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
+    DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (word.found) {
         if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
         DDP_TRY(ddp_states_spread(t, &states, err));

@@ -1,7 +1,7 @@
 /* train/state/tensors.h -- the tensors of a run by PyTorch's names, over the arenas that hold them: what a checkpoint writes, reads and
  * hashes. */
-#ifndef DDP_TENSORS_H
-#define DDP_TENSORS_H
+#ifndef DDP_STATE_TENSORS_H
+#define DDP_STATE_TENSORS_H
 
 #include "train/trainer.h"
 

@@ -655,7 +655,7 @@ static void body_deaf_at_opening(member *m)
     CHECK(c == NULL && the_fake->loaded.live == 1); /* still in the call */
     CHECK(contains(m->err.msg, "backend \"fake\" did not connect rank 0") &&
           contains(m->err.msg, "0.3 s (rendezvous_timeout)"));
-    CHECK(ddp_group_failed(m->group, &failure) && failure.exit_code == DDP_EXIT_MEETING);
+    CHECK(ddp_group_failed(m->group, &failure) && failure.exit_code == DDP_EXIT_RENDEZVOUS);
 }
 
 static void note_expired_and_release(void *ctx, const ddp_failure *cause)
@@ -691,7 +691,7 @@ static void test_connecting_that_never_ends_is_ended(void **state)
     fake_init(&f, 0);
     f.create_held = true;
     run_alone_to_expiry(body_deaf_at_opening);
-    assert_int_equal(f.expired, DDP_EXIT_MEETING);
+    assert_int_equal(f.expired, DDP_EXIT_RENDEZVOUS);
     (void)usleep(50000); /* the thread left behind ends */
 }
 

@@ -250,7 +250,7 @@ static void test_loopback_between_hosts(void **state)
     (void)snprintf(f.msg, sizeof(f.msg), "%.*s", (int)(frame.length - 8), (const char *)frame.data + 8);
     member_join(&m);
     ddp_wire_close(&w); /* rank 0 has not waited for that */
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "over its loopback address 127.0.0.1, where rank 1 on host rawhost cannot reach it");
     assert_string_equal(m.failure.msg, f.msg);
     members_close(&m, 1);
@@ -280,7 +280,7 @@ static void test_difference(void **state)
     m[1].agreement = "model.plugin = mlp\tnode2.ini:4\ntrain.lr = 0.02\tnode2.ini:9\ntrain.seed = 2\t--set\n";
     ranks_run(m, 2);
     assert_all_failed(
-        m, 2, DDP_EXIT_MEETING,
+        m, 2, DDP_EXIT_RENDEZVOUS,
         "rank 0 and rank 1 differ in train.lr: 0.01 (rank 0, node1.ini:14) against 0.02 (rank 1, node2.ini:9) "
         "(and 1 more difference). Make them equal.");
     assert_true(ddp_now_ms() - began < LONG_MS / 2); /* it has not waited for rank 2 */
@@ -305,7 +305,7 @@ static bool told_late(void)
     member_start(&m[2]);
     member_join(&m[2]);
     member_join(&m[0]);
-    assert_all_failed(m, 2, DDP_EXIT_MEETING,
+    assert_all_failed(m, 2, DDP_EXIT_RENDEZVOUS,
                       "rank 0 and rank 1 differ in a: not set (rank 0) against 1 (rank 1, here). Make them equal.");
     told = strcmp(m[2].failure.msg, m[0].failure.msg) == 0;
     members_close(m, 3);
@@ -339,7 +339,7 @@ static void test_world_differs(void **state)
     (void)snprintf(text, sizeof(text),
                    "rank 2 on host %s has world_size 3 (node3.ini:2), rank 0 has 2 (node1.ini:4). Make them equal",
                    host);
-    assert_all_failed(m, 2, DDP_EXIT_MEETING, text);
+    assert_all_failed(m, 2, DDP_EXIT_RENDEZVOUS, text);
     assert_int_equal(m[0].failure.rank, 2);
     members_close(m, 2);
 }
@@ -368,7 +368,7 @@ static void test_rank_twice(void **state)
         "rank 1 is already taken by host rawhost, pid 4711: host %s, pid %d cannot be it too. Give each its own "
         "rank",
         host, (int)getpid());
-    assert_all_failed(m, 2, DDP_EXIT_MEETING, text);
+    assert_all_failed(m, 2, DDP_EXIT_RENDEZVOUS, text);
     assert_int_equal(raw_next(&w).type, DDP_FRAME_FAILURE);
     ddp_wire_close(&w);
     members_close(m, 3);
@@ -405,7 +405,7 @@ static void test_wrong_hello(void **state)
 
     (void)state;
     wrong_hello((hello){2, 2, DDP_VERSION}, &f);
-    assert_int_equal(f.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(f.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_string_equal(f.msg, "rank 2 on host rawhost is out of range: with world_size 2 the ranks are 0 to 1");
     memset(&f, 0, sizeof(f));
     wrong_hello((hello){0xffffffffu, 2, DDP_VERSION}, &f);
@@ -436,7 +436,7 @@ static void test_other_protocol(void **state)
     assert_int_equal(raw_next(&w).type, DDP_FRAME_FAILURE);
     ddp_wire_close(&w);
     member_join(&m);
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "it speaks protocol 7, this ddpengine " DDP_VERSION " speaks 1");
     assert_contains(m.failure.msg, "Install the same ddpengine on all hosts");
     members_close(&m, 1);
@@ -450,7 +450,7 @@ static void test_own_numbers(void **state)
     member_init(&m, NULL, 2, 2);
     (void)member_main(&m);
     assert_int_equal(m.status, DDP_ERR_CONFIG);
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_string_equal(m.failure.msg, "rank 2 is out of range: with world_size 2 the ranks are 0 to 1");
     members_close(&m, 1);
 }
@@ -475,7 +475,7 @@ static void test_missing_rank(void **state)
         "missing, or look there why it ended or cannot reach rank 0 (on this host that is a loopback address, which no "
         "other host reaches)",
         b.endpoint);
-    assert_all_failed(m, 2, DDP_EXIT_MEETING, text);
+    assert_all_failed(m, 2, DDP_EXIT_RENDEZVOUS, text);
     log = member_log(&m[0]);
     assert_contains(log, "waiting at 127.0.0.1:");
     assert_contains(log, "for ranks 2, 3 of world_size 4");
@@ -498,7 +498,7 @@ static void test_missing_rank0(void **state)
     m.timeout_ms = 400;
     (void)member_main(&m);
     assert_int_equal(m.status, DDP_ERR_TIMEOUT);
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "rank 0 was not found at 127.0.0.1:");
     assert_contains(
         m.failure.msg,
@@ -528,7 +528,7 @@ static void test_not_ours(void **state)
     member_join(&m);
     (void)close(peer);
     (void)close(fd);
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "what answers at 127.0.0.1:");
     assert_contains(m.failure.msg, "is not rank 0 of this run: these bytes are not ddpengine's protocol");
     members_close(&m, 1);
@@ -569,7 +569,7 @@ static void listen_failure(const char *endpoint, ddp_failure *out)
     (void)member_main(&m);
     assert_int_not_equal(m.status, DDP_OK);
     *out = m.failure;
-    assert_int_equal(out->exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(out->exit_code, DDP_EXIT_RENDEZVOUS);
     members_close(&m, 1);
 }
 

@@ -457,7 +457,7 @@ static void test_stray_rank(void **state)
     atomic_store(&go_on, 1);
     for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
     assert_no_wrongs();
-    assert_int_equal(stray.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(stray.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(stray.failure.msg, "rank 1 is already taken by host ");
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].failure.exit_code, 0);
     log = member_log(&m[0]);

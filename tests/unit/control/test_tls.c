@@ -109,7 +109,7 @@ static void differ(const char *ours, const char *its)
     assert_true(ddp_now_ms() - began < LONG_MS / 2);
     (void)snprintf(text, sizeof(text), "its fingerprint is %s (rank 2) against %s (rank 0)", right, left);
     for (int32_t r = 0; r < 3; r++) {
-        assert_int_equal(m[r].failure.exit_code, DDP_EXIT_MEETING);
+        assert_int_equal(m[r].failure.exit_code, DDP_EXIT_RENDEZVOUS);
         assert_int_equal(m[r].failure.rank, 2);
         assert_contains(m[r].failure.msg, "rank 2 at 127.0.0.1:");
         assert_contains(m[r].failure.msg, "differ in their secret");
@@ -161,7 +161,7 @@ static void refused_alone(const char *ours, const char *its)
     stray.agreement = "a = 2\t\n";
     member_start(&stray);
     member_join(&stray);
-    assert_int_equal(stray.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(stray.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(stray.failure.msg, "differ in their secret");
     member_start(&m[1]);
     for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
@@ -203,7 +203,7 @@ static void test_other_secret_in_the_time_out(void **state)
     member_start(&stray);
     member_join(&stray);
     member_join(&m);
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "rank 1 of world_size 2 did not come");
     assert_contains(m.failure.msg, "; a process without the run's secret came from 127.0.0.1:");
     log = member_log(&m);
@@ -729,7 +729,7 @@ static void test_impostor_of_rank_0(void **state)
     assert_int_equal(send(connection, heard, sizeof(heard) - 1, MSG_NOSIGNAL), sizeof(heard) - 1);
     while (got < (ssize_t)sizeof(buf) && (n = recv(connection, buf + got, sizeof(buf) - (size_t)got, 0)) > 0) got += n;
     member_join(&m);
-    assert_int_equal(m.failure.exit_code, DDP_EXIT_MEETING);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "is not rank 0 of this run");
     assert_null(memmem(buf, (size_t)got, "its value", 9)); /* it got no word of the settings in clear */
     (void)close(connection);

@@ -127,21 +127,21 @@ static void test_queues(void **state)
     OK(f, o->host_alloc(f->device, COUNT * 4, (void **)&from, &f->err));
     OK(f, o->host_alloc(f->device, COUNT * 4, (void **)&to, &f->err));
     OK(f, o->events(f->device, 3, &f->err));
-    OK(f, o->event_wait(f->device, DDP_QUEUE_LANE, 2, &f->err)); /* never recorded: past */
+    OK(f, o->event_wait(f->device, DDP_QUEUE_COMM, 2, &f->err)); /* never recorded: past */
     for (int i = 0; i < COUNT; i++) from[i] = (float)i;
     OK(f, o->copy_async(f->device, DDP_QUEUE_COMPUTE, a, from, COUNT * 4, DDP_COPY_TO_DEVICE, &f->err));
     OK(f, o->scale(f->device, a, COUNT, 2.0, &f->err));
     OK(f, o->event_record(f->device, DDP_QUEUE_COMPUTE, 0, &f->err));
-    OK(f, o->event_wait(f->device, DDP_QUEUE_LANE, 0, &f->err));
-    OK(f, o->copy_async(f->device, DDP_QUEUE_LANE, b, a, COUNT * 4, DDP_COPY_ON_DEVICE, &f->err));
-    OK(f, o->copy_async(f->device, DDP_QUEUE_LANE, to, b, COUNT * 4, DDP_COPY_TO_HOST, &f->err));
-    OK(f, o->event_record(f->device, DDP_QUEUE_LANE, 1, &f->err));
+    OK(f, o->event_wait(f->device, DDP_QUEUE_COMM, 0, &f->err));
+    OK(f, o->copy_async(f->device, DDP_QUEUE_COMM, b, a, COUNT * 4, DDP_COPY_ON_DEVICE, &f->err));
+    OK(f, o->copy_async(f->device, DDP_QUEUE_COMM, to, b, COUNT * 4, DDP_COPY_TO_HOST, &f->err));
+    OK(f, o->event_record(f->device, DDP_QUEUE_COMM, 1, &f->err));
     OK(f, o->event_sync(f->device, 1, &f->err));
     for (int i = 0; i < COUNT; i++) assert_true(to[i] == 2.0f * (float)i);
-    assert_int_equal(o->event_record(f->device, DDP_QUEUE_LANE, 3, &f->err), DDP_ERR_INVALID);
+    assert_int_equal(o->event_record(f->device, DDP_QUEUE_COMM, 3, &f->err), DDP_ERR_INVALID);
     assert_int_equal(o->event_record(f->device, 2, 0, &f->err), DDP_ERR_INVALID);
     assert_non_null(o->stream(f->device, DDP_QUEUE_COMPUTE));
-    assert_ptr_not_equal(o->stream(f->device, DDP_QUEUE_COMPUTE), o->stream(f->device, DDP_QUEUE_LANE));
+    assert_ptr_not_equal(o->stream(f->device, DDP_QUEUE_COMPUTE), o->stream(f->device, DDP_QUEUE_COMM));
     o->free(f->device, a);
     o->free(f->device, b);
     o->host_free(f->device, from);

@@ -595,7 +595,7 @@ static void test_secret_or_consent(void **state)
         assert_contains(failure.msg, "auth = none");
         p.auth_none = true;
         assert_int_not_equal(ddp_group_join(&p, &g, &failure, &err), DDP_OK);
-        assert_int_equal(failure.exit_code, DDP_EXIT_MEETING);
+        assert_int_equal(failure.exit_code, DDP_EXIT_RENDEZVOUS);
     }
 }
 

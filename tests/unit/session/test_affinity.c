@@ -42,7 +42,7 @@ static const expected cases[] = {
 static int answer(const expected *e, ddp_pin_wish wish, uint32_t own, uint32_t count, ddp_err *err)
 {
     const ddp_pin_case c = {.wish = wish, .bound = e->bound, .ranks = e->ranks, .own = own, .count = count};
-    ddp_pin pin;
+    ddp_affinity pin;
 
     if (ddp_pin_choose(&c, &pin, err) != DDP_OK) {
         assert_int_equal(err->status, DDP_ERR_CONFIG);
@@ -59,7 +59,7 @@ static void choices(void **state)
         uint32_t count = 0;
 
         while (count < 4 && e->ranks[count].threads > 0) count++;
-        for (int wish = DDP_PIN_AUTO; wish <= DDP_PIN_NO; wish++)
+        for (int wish = DDP_AFFINITY_AUTO; wish <= DDP_AFFINITY_NO; wish++)
             for (uint32_t r = 0; r < count; r++) {
                 ddp_err err = {0};
                 int got = answer(e, (ddp_pin_wish)wish, r, count, &err);
@@ -78,7 +78,7 @@ static void refusal_says_why(void **state)
     ddp_err err = {0};
 
     (void)state;
-    assert_int_equal(answer(&e, DDP_PIN_YES, 0, 2, &err), REFUSED);
+    assert_int_equal(answer(&e, DDP_AFFINITY_YES, 0, 2, &err), REFUSED);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strstr(err.msg, parts[i]) == NULL) fail_msg("no \"%s\" in: %s", parts[i], err.msg);
 }

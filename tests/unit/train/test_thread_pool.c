@@ -29,21 +29,21 @@ static ddp_status work(void *ctx, uint32_t member, uint32_t job, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_team *open_team(board *b)
+static ddp_thread_pool *open_team(board *b)
 {
-    ddp_team_params p = {
+    ddp_thread_pool_params p = {
         .name = "ddp-member", .what = "member", .first = FIRST, .count = MEMBERS, .work = work, .ctx = b};
-    ddp_team *t = NULL;
+    ddp_thread_pool *t = NULL;
     ddp_err err = {0};
 
-    if (ddp_team_open(&p, &t, &err) != DDP_OK) fail_msg("%s", err.msg);
+    if (ddp_thread_pool_open(&p, &t, &err) != DDP_OK) fail_msg("%s", err.msg);
     return t;
 }
 
 static void test_every_member_does_every_job(void **state)
 {
     board b = {0};
-    ddp_team *t = open_team(&b);
+    ddp_thread_pool *t = open_team(&b);
     ddp_err err = {0};
     uint64_t sum = 0;
 
@@ -51,45 +51,45 @@ static void test_every_member_does_every_job(void **state)
     for (uint64_t job = 1; job <= JOBS; job++) {
         b.given = job;
         sum += job;
-        ddp_team_start(t, JOB_ADD);
-        assert_int_equal(ddp_team_wait(t, "a job", 10000, NULL, &err), DDP_OK);
+        ddp_thread_pool_start(t, JOB_ADD);
+        assert_int_equal(ddp_thread_pool_wait(t, "a job", 10000, NULL, &err), DDP_OK);
         for (uint32_t m = FIRST; m < FIRST + MEMBERS; m++) assert_int_equal(b.sums[m], sum * m);
     }
-    assert_true(ddp_team_close(t));
+    assert_true(ddp_thread_pool_close(t));
 }
 
 static void test_the_lowest_member_that_fails_is_named(void **state)
 {
     board b = {.failing = 3};
-    ddp_team *t = open_team(&b);
+    ddp_thread_pool *t = open_team(&b);
     ddp_err err = {0};
     uint32_t culprit = 0;
 
     (void)state;
     for (int i = 0; i < 100; i++) {
-        ddp_team_start(t, JOB_FAIL);
-        assert_int_equal(ddp_team_wait(t, "a job", 10000, &culprit, &err), DDP_ERR_DATA);
+        ddp_thread_pool_start(t, JOB_FAIL);
+        assert_int_equal(ddp_thread_pool_wait(t, "a job", 10000, &culprit, &err), DDP_ERR_DATA);
         assert_string_equal(err.msg, "member 3 cannot");
         assert_int_equal(culprit, 3);
-        ddp_team_start(t, JOB_ADD); /* a failure is of its job alone */
-        assert_int_equal(ddp_team_wait(t, "a job", 10000, &culprit, &err), DDP_OK);
+        ddp_thread_pool_start(t, JOB_ADD); /* a failure is of its job alone */
+        assert_int_equal(ddp_thread_pool_wait(t, "a job", 10000, &culprit, &err), DDP_OK);
     }
-    assert_true(ddp_team_close(t));
+    assert_true(ddp_thread_pool_close(t));
 }
 
 static void test_who_is_late_is_named_and_left(void **state)
 {
     board b = {.sleep_us = 400000};
-    ddp_team *t = open_team(&b);
+    ddp_thread_pool *t = open_team(&b);
     ddp_err err = {0};
 
     (void)state;
-    ddp_team_start(t, JOB_SLEEP);
-    assert_int_equal(ddp_team_wait(t, "a long job", 30, NULL, &err), DDP_ERR_TIMEOUT);
+    ddp_thread_pool_start(t, JOB_SLEEP);
+    assert_int_equal(ddp_thread_pool_wait(t, "a long job", 30, NULL, &err), DDP_ERR_TIMEOUT);
     assert_non_null(strstr(err.msg, "a long job: member 1 has not done its part within 0.0 s"));
-    assert_false(ddp_team_close(t)); /* it is in its work yet */
+    assert_false(ddp_thread_pool_close(t)); /* it is in its work yet */
     (void)usleep(600000);
-    assert_true(ddp_team_close(t));
+    assert_true(ddp_thread_pool_close(t));
 }
 
 static void test_close_without_a_job(void **state)
@@ -97,8 +97,8 @@ static void test_close_without_a_job(void **state)
     board b = {0};
 
     (void)state;
-    for (int i = 0; i < 20; i++) assert_true(ddp_team_close(open_team(&b)));
-    assert_true(ddp_team_close(NULL));
+    for (int i = 0; i < 20; i++) assert_true(ddp_thread_pool_close(open_team(&b)));
+    assert_true(ddp_thread_pool_close(NULL));
 }
 
 int main(void)
