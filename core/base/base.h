@@ -6,7 +6,8 @@
 #include <ddpengine/plugin.h>
 #include <stdbool.h>
 
-/* Exit codes of the program; the core decides by phase, no status maps to one by itself (docs/architecture.md). */
+/* Exit codes of the program. An error carries its own (ddp_err.exit_code) from where it is known why it ends the run: a status
+ * alone does not tell, since a peer that is lost while ranks meet is another cause than one that is lost in a step. */
 enum {
     DDP_EXIT_OK = 0,
     DDP_EXIT_INTERNAL = 1,
@@ -27,10 +28,31 @@ enum {
         if (try_status_ != DDP_OK) return try_status_;                                                                 \
     } while (0)
 
+/* The same, and where the error does not know yet how it ends the run: with this exit code. */
+#define DDP_TRY_AS(exit_code_, err, call)                                                                              \
+    do {                                                                                                               \
+        ddp_status try_status_ = (call);                                                                               \
+        if (try_status_ != DDP_OK) {                                                                                   \
+            (void)ddp_fail_as((err), (exit_code_));                                                                    \
+            return try_status_;                                                                                        \
+        }                                                                                                              \
+    } while (0)
+
 #define DDP_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DDP_MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 #define DDP_MAX_OF(a, b) ((a) > (b) ? (a) : (b))
 
+/* The exit code that an error ends the run with; the first who knows it decides, so the innermost. Returns the status. */
+static inline ddp_status ddp_fail_as(ddp_err *err, int exit_code)
+{
+    if (err->exit_code == DDP_EXIT_OK) err->exit_code = exit_code;
+    return err->status;
+}
+/* What the run ends with because of this error. */
+static inline int ddp_err_exit_code(const ddp_err *err)
+{
+    return err->exit_code != DDP_EXIT_OK ? err->exit_code : DDP_EXIT_INTERNAL;
+}
 /* Puts "CONTEXT: " in front of err's message; keeps its status and returns it. */
 ddp_status ddp_fail_context(ddp_err *err, const char *fmt, ...) DDP_PRINTF_(2, 3);
 /* DDP_ERR_SYSTEM with ": strerror" appended and sys_errno kept; call before errno changes. */

@@ -1,5 +1,5 @@
 /* base/error.c -- errors in context, and the names of the ABI's numbers. Writing the first message is ddp_fail()'s, in the
- * public header; which exit code follows is decided by whoever knows the phase. */
+ * public header. */
 #include "base/base.h"
 #include <errno.h>
 #include <string.h>
@@ -48,6 +48,7 @@ ddp_status ddp_fail_errno(ddp_err *err, const char *fmt, ...)
     err->sys_errno = number;
     err->lib_code = 0;
     err->rank = -1;
+    err->exit_code = DDP_EXIT_OK;
     return err->status = DDP_ERR_SYSTEM;
 }
 

@@ -64,7 +64,8 @@ typedef int32_t ddp_status;
 /* Frozen for ever: 512 bytes, owned by the caller, never NULL. `rank` is -1 when unknown. */
 typedef struct ddp_err {
     int32_t status, sys_errno, lib_code, rank;
-    char msg[496];
+    int32_t exit_code; /* the core's: what the run ends with because of this error; 0: not known yet */
+    char msg[492];
 } ddp_err;
 
 #if defined(__GNUC__)
@@ -83,6 +84,7 @@ static inline ddp_status ddp_fail(ddp_err *err, ddp_status status, const char *f
     (void)vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
     va_end(ap);
     err->rank = -1;
+    err->exit_code = 0;
     return err->status = status;
 }
 

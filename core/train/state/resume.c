@@ -85,7 +85,7 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
 struct resume_word {
     int32_t found, failed, saving, hooked; /* hooked: what hooks remember is there too */
     ddp_checkpoint_meta meta;
-    char path[512], error[496];
+    char path[512], error[sizeof(((ddp_err *)NULL)->msg)];
 };
 
 /* Whether the checkpoint at `path` lies directly in `dir`. */
@@ -319,7 +319,7 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
     size_t lengths[world];
-    char name[64], error[496] = "", members[128];
+    char name[64], error[sizeof(err->msg)] = "", members[128];
     int64_t timeout = t->s->config->group->step_timeout_ms, from = ddp_now_ns();
     void *block = NULL;
 
