@@ -1,6 +1,6 @@
 /* conform/conform.c -- the order of a judgement: probe, worlds, report, exit code. */
 #include "conform/harness/internal.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -3,6 +3,7 @@
  *
  * A sample is the mean time of one call in a batch of about BATCH_NS; of a sample the slowest rank counts, of the rounds the
  * minimum and the median. Zeros are reduced while the clock runs, known values afterwards, to count what is wrong. */
+#include "comm/communicator.h"
 #include "conform/harness/internal.h"
 #include <errno.h>
 #include <inttypes.h>

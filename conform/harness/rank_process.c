@@ -3,7 +3,7 @@
  * Threads: the main thread meets and leaves; "conform" runs the cases with all signals blocked, as the queue thread of a
  * communicator does. A case that leaves the process unfit for another ends it without clean-up: the parent starts anew. */
 #include "conform/harness/internal.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

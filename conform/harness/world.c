@@ -4,7 +4,7 @@
  * the ranks have ended, or when one has died, or has not come out of a case by its deadline; then that case has failed, all
  * ranks are killed, and the next run takes the rest. Nothing is loaded before the fork. */
 #include "conform/harness/internal.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

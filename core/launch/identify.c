@@ -2,7 +2,7 @@
  * variables or the list of nodes; and by which init method the ranks meet when the config names none. */
 #include "base/launcher.h"
 #include "cli/cli.h"
-#include "control/group.h"
+#include "net/endpoint.h"
 #include "net/nodes.h"
 #include <stdlib.h>
 #include <string.h>

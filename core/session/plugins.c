@@ -3,7 +3,7 @@
 #include "train/reduce/hook.h"
 #include "session/plugins.h"
 #include "base/sys.h"
-#include "control/group.h"
+#include "net/interface.h"
 #include "session/devices.h"
 #include <stdlib.h>
 #include <string.h>

@@ -27,7 +27,7 @@
 
 #include "base/sys.h"
 #include "checkpoint/checkpoint.h"
-#include "control/group.h"
+#include "comm/communicator.h"
 #include "observe/observe.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/comm_stream.h"
