@@ -243,11 +243,7 @@ class Checkpoint(Case):
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores, and so would the program
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        p = subprocess.Popen([str(harness.ENGINE), "-c", str(path), "--nproc", "2"], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, cwd=self.dir, preexec_fn=limit)
-        p.began = time.monotonic()
-        self.started.append(p)
-        return self.finish(p)
+        return self.finish(self.spawn([harness.ENGINE, "-c", path, "--nproc", 2], preexec_fn=limit))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import harness
-from harness import SRC, Case, Skip, children_of
+from harness import SRC, Case, Skip
 
 SKELETON = SRC / "docs/examples/backend-skeleton"
 HOOK = SRC / "docs/examples/hook-skeleton"
@@ -290,11 +289,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
 
     def test_a_signal_ends_all_ranks(self):
         p = self.start("conform", "gloo-tcp", "--nproc", 2, "--suite", "leaks")
-        deadline = time.monotonic() + harness.PATIENCE
-        while len(children_of(p.pid)) < 2:
-            self.check(p.poll() is None and time.monotonic() < deadline, "no ranks")
-            time.sleep(0.01)
-        ranks = children_of(p.pid)
+        ranks = self.children(p, 2)
         p.send_signal(signal.SIGTERM)
         r = self.finish(p)
         self.equal(r.code, 128 + signal.SIGTERM, r)
@@ -306,11 +301,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
         self.equal(libc.prctl(36, 1, 0, 0, 0), 0)  # PR_SET_CHILD_SUBREAPER
         try:
             p = self.start("conform", "gloo-tcp", "--nproc", 2, "--suite", "leaks")
-            deadline = time.monotonic() + harness.PATIENCE
-            while len(children_of(p.pid)) < 2:
-                self.check(p.poll() is None and time.monotonic() < deadline, "no ranks")
-                time.sleep(0.01)
-            ranks = children_of(p.pid)
+            ranks = self.children(p, 2)
             os.kill(p.pid, signal.SIGKILL)
             p.wait()
             for pid in ranks:

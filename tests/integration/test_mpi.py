@@ -9,7 +9,7 @@ import sys
 import time
 
 import harness
-from harness import Case, Skip, children_of
+from harness import Case, Skip, children_of, state_of, until
 
 MPI = {"group": {"backend": "mpi"}}
 LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}}  # few lines: nobody reads them for a while
@@ -25,36 +25,17 @@ class Mpi(Case):
 
     def mpirun(self, np, *args, env=None, options=()):
         """Started as users start it: mpirun -np 2 ddpengine ..."""
-        p = subprocess.Popen(["mpirun", "--oversubscribe", "--bind-to", "none", *options, "-np", str(np), str(harness.ENGINE),
-                              *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                             stdin=subprocess.DEVNULL, cwd=self.dir, env={**os.environ, **ROOT, **(env or {})})
-        p.began = time.monotonic()
-        self.started.append(p)
-        return p
+        return self.spawn(["mpirun", "--oversubscribe", "--bind-to", "none", *options, "-np", np, harness.ENGINE, *args],
+                          {**ROOT, **(env or {})})
 
-    def trained_a_while(self, p):
-        line = ""
-        while "step" not in line or "loss" not in line:
-            line = p.stderr.readline()
-            self.check(line, "ended early")
+    @staticmethod
+    def gone(pids):
+        """None of them runs any more; a zombie waits for its parent only. How soon is for the reliability runs to say."""
+        until(lambda: not any(map(state_of, pids)), lambda: f"still there: {[p for p in pids if state_of(p)]}")
 
-    def gone(self, pids, seconds=10):
-        """Within that time none of them runs any more; a zombie waits for its parent only. On a quiet machine the ranks are gone
-        after 0.2 s and mpirun after 1.3; how often within 2 is for the reliability runs to say."""
-        limit = time.monotonic() + seconds
-        while True:
-            left = []
-            for pid in pids:
-                try:
-                    state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-                except OSError:
-                    continue
-                if state != "Z":
-                    left.append(pid)
-            if not left:
-                return
-            self.check(time.monotonic() < limit, f"still there: {left}")
-            time.sleep(0.02)
+    def none_left(self, pids):
+        """Already, and not after a while."""
+        self.equal([p for p in pids if state_of(p)], [])
 
     # ---- it trains ------------------------------------------------------------------------------------------------
     def test_same_bits_as_gloo(self):
@@ -111,7 +92,7 @@ class Mpi(Case):
         self.train(MPI, named, env=tcp)
         other = self.start("-c", self.ini("other.ini", MPI, named), "--nproc", 2,
                            env={**tcp, "OMPI_MCA_btl_tcp_if_include": "none0"})
-        r = self.finish(other, 60)
+        r = self.finish(other)
         self.check(r.code != 0, r)
 
     def test_ranks_run_with_what_was_written(self):
@@ -157,12 +138,7 @@ class Mpi(Case):
         swapped = (f'export RANK=$((1 - OMPI_COMM_WORLD_RANK)) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}; '
                    f'unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE; exec {harness.ENGINE} "$@"')
         path = self.ini("x.ini", MPI, {"group": {"init_method": "env://"}})
-        p = subprocess.Popen(["mpirun", "-q", "--oversubscribe", "-np", "2", "sh", "-c", swapped, "sh", "-c", str(path)],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir,
-                             env={**os.environ, **ROOT})
-        p.began = time.monotonic()
-        self.started.append(p)
-        r = self.finish(p)
+        r = self.finish(self.spawn(["mpirun", "-q", "--oversubscribe", "-np", 2, "sh", "-c", swapped, "sh", "-c", path], ROOT))
         self.equal(r.code, 4, r)
         self.check(re.search(r"rank [01] of 2 in MPI, but rank [01] of 2 in the run", r.err), r)
 
@@ -233,7 +209,7 @@ class Mpi(Case):
             os.kill(launcher, signal.SIGKILL)
             r = self.finish(p)
             self.fails(r, 5, "mpirun was killed by signal 9")
-            self.gone([*ranks, launcher], 0)
+            self.none_left([*ranks, launcher])
             self.equal(left(), [], r)
             self.check(all(o.exists() for o in others), others)
             self.check(list((self.dir / "saved").glob("step-*")), r)
@@ -256,9 +232,9 @@ class Mpi(Case):
             for rank in ranks:
                 os.kill(rank, sig)
             os.kill(launcher, signal.SIGKILL)
-            r = self.finish(p, 30)
+            r = self.finish(p)
             self.fails(r, 5, "mpirun was killed by signal 9")
-            self.gone([*ranks, launcher], 0)
+            self.none_left([*ranks, launcher])
             self.equal(left(), [], r)
 
     # ---- a launcher that fails, or stands still -------------------------------------------------------------------------
@@ -286,7 +262,7 @@ class Mpi(Case):
         self.trained_a_while(p)
         launcher = children_of(p.pid)[0]
         os.kill(launcher, signal.SIGSTOP)
-        r = self.finish(p, 60)
+        r = self.finish(p)
         self.equal(r.code, 0, r)
         self.check("mpirun" in r.err and "was stopped" in r.err, r)
         self.check((self.dir / "out/summary.json").exists(), r)
@@ -296,9 +272,9 @@ class Mpi(Case):
         left = self.left_of(ranks[0])
         os.kill(launcher, signal.SIGSTOP)
         p.terminate()
-        r = self.finish(p, 60)
+        r = self.finish(p)
         self.equal(r.code, 128 + 15, r)
-        self.gone([*ranks, launcher], 0)
+        self.none_left([*ranks, launcher])
         self.equal(left(), [], r)
         self.check(list((self.dir / "saved").glob("step-*")), r)
 
@@ -311,23 +287,21 @@ class Mpi(Case):
         rank = children_of(launcher)[0]
         started = children_of(rank)[0]
         os.kill(launcher, signal.SIGSTOP)
-        p.terminate()
-        time.sleep(0.5)
+        self.signal(p.pid, signal.SIGTERM)
+        time.sleep(0.3)
         self.check(p.poll() is None, "did not wait")
         p.terminate()
-        r = self.finish(p, 30)
+        r = self.finish(p)
         self.fails(r, 128 + 15, "ended by signal 15")
-        self.gone([launcher, rank, started], 0)
+        self.none_left([launcher, rank, started])
 
     def test_children_that_are_not_of_this_run(self):
         """A shell that becomes the program keeps its children; they are neither waited for nor ended."""
-        p = subprocess.Popen(["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; exec "$@"', "sh", str(harness.ENGINE), "-c", str(self.ini("x.ini", MPI)),
-                              "--nproc", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
-        p.began = time.monotonic()
-        self.started.append(p)
+        p = self.spawn(["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; exec "$@"', "sh", harness.ENGINE, "-c", self.ini("x.ini", MPI),
+                        "--nproc", 2])
         sleeper = int(p.stdout.readline())
         try:
-            r = self.finish(p, 60)
+            r = self.finish(p)
             self.equal(r.code, 0, r)
             self.check(pathlib.Path(f"/proc/{sleeper}").exists(), "ended")
         finally:
@@ -342,7 +316,7 @@ class Mpi(Case):
             launcher = children_of(p.pid)[0]
             ranks = children_of(launcher)
             p.send_signal(sig)
-            r = self.finish(p, 30)
+            r = self.finish(p)
             self.equal(r.code, 128 + sig, r)
             self.check(f"ended by signal {int(sig)}" in r.err and "is saved" in r.err, r)
             self.gone([*ranks, launcher])
@@ -354,12 +328,11 @@ class Mpi(Case):
         launcher = children_of(p.pid)[0]
         ranks = children_of(launcher)
         for rank in ranks:
-            os.kill(rank, signal.SIGSTOP)  # so that they cannot leave before the second one
-        p.terminate()
-        time.sleep(0.3)
+            self.stand_still(rank)  # so that they cannot leave before the second one
+        self.signal(p.pid, signal.SIGTERM)
         p.terminate()
         self.gone([*ranks, launcher])
-        self.fails(self.finish(p, 30), 128 + 15, "ended by signal 15")
+        self.fails(self.finish(p), 128 + 15, "ended by signal 15")
 
 
 # Runs a command that may not read other processes' memory: process_vm_readv and _writev fail with EPERM.
