@@ -7,6 +7,12 @@ CPU_KERNEL_SOURCES = plugins/device/cpu/kernels/kernels.h plugins/device/cpu/ker
 EXTRA_DIST += plugins/device/cpu/kernels/image_body.h plugins/device/cpu/kernels/winograd_body.h
 CPU_KERNEL_SOURCES += plugins/device/cpu/kernels/image.h plugins/device/cpu/kernels/loops.h
 DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c plugins/device/common/norm.c
+# The variants of the kernels are a convenience library: tests compare them, and they are slow to compile.
+EXTRA_LTLIBRARIES += libcpukernels.la
+libcpukernels_la_SOURCES = $(CPU_KERNEL_SOURCES)
+libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
+libcpukernels_la_CFLAGS = $(CPU_KERNEL_CFLAGS)
+CPU_CPPFLAGS = -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cpu
 CPU_KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
 if WITH_DNNL
 plugin_LTLIBRARIES += device_cpu.la
@@ -14,12 +20,11 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/exec.c plugins/device/cpu/families/linear.c plugins/device/cpu/families/pointwise.c \
 	plugins/device/cpu/families/loss.c plugins/device/cpu/families/layer_norm.c plugins/device/cpu/families/embedding.c \
 	plugins/device/cpu/families/attention.c plugins/device/cpu/families/dropout.c plugins/device/cpu/flat.c plugins/device/cpu/parallel.c plugins/device/cpu/peak.c plugins/device/cpu/onednn/gemm.h \
-	plugins/device/cpu/onednn/gemm.c plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/half_avx512.c $(CPU_KERNEL_SOURCES)
+	plugins/device/cpu/onednn/gemm.c plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/half_avx512.c
 device_cpu_la_SOURCES += plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/conv.c plugins/device/cpu/kernels/winograd.h plugins/device/cpu/kernels/winograd.c \
 	plugins/device/cpu/families/conv.c plugins/device/cpu/families/pool.c plugins/device/cpu/families/batch_norm.c
-CPU_CPPFLAGS = -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cpu
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 device_cpu_la_CFLAGS = $(CPU_KERNEL_CFLAGS) -fopenmp
 device_cpu_la_LDFLAGS = $(PLUGIN_LDFLAGS)
-device_cpu_la_LIBADD = -ldnnl -lgomp -lm
+device_cpu_la_LIBADD = libcpukernels.la -ldnnl -lgomp -lm
 endif

@@ -82,12 +82,11 @@ tests_unit_cuda_test_cuda_image_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_image_CXXFLAGS = $(CUDA_TEST_CXXFLAGS)
 tests_unit_cuda_test_cuda_image_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_cuda_test_cuda_image_LDADD = $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS)
-tests_unit_cuda_test_cuda_kernels_SOURCES = tests/unit/cuda/test_cuda_kernels.cpp $(CPU_KERNEL_SOURCES)
+tests_unit_cuda_test_cuda_kernels_SOURCES = tests/unit/cuda/test_cuda_kernels.cpp
 tests_unit_cuda_test_cuda_kernels_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
-tests_unit_cuda_test_cuda_kernels_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_cuda_test_cuda_kernels_CXXFLAGS = $(CUDA_TEST_CXXFLAGS)
 tests_unit_cuda_test_cuda_kernels_LDFLAGS = $(CUDA_TEST_LINK)
-tests_unit_cuda_test_cuda_kernels_LDADD = $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS) -lm
+tests_unit_cuda_test_cuda_kernels_LDADD = libcpukernels.la $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS) -lm
 
 # of products, convolutions and attention by libraries
 check_PROGRAMS += tests/unit/cuda/test_cuda_gemm tests/unit/cuda/test_cuda_dnn

@@ -1,4 +1,4 @@
-# unit tests of plugins/device/cpu; the kernels are also built into their test, which compares the variants
+# unit tests of plugins/device/cpu; the library of the kernels is linked into theirs, which compare its variants
 if WITH_CMOCKA
 if WITH_DNNL
 check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_sequence
@@ -7,30 +7,26 @@ tests_unit_device_test_device_SOURCES = tests/unit/device/test_device.c tests/un
 tests_unit_device_test_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_device_test_device_DEPENDENCIES = device_cpu.la
-tests_unit_device_test_device_flat_SOURCES = tests/unit/device/test_device_flat.c tests/unit/support/device_util.h tests/unit/device/device_torch.h \
-	$(CPU_KERNEL_SOURCES)
+tests_unit_device_test_device_flat_SOURCES = tests/unit/device/test_device_flat.c tests/unit/support/device_util.h tests/unit/device/device_torch.h
 tests_unit_device_test_device_flat_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_device_test_device_flat_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_flat_LDADD = $(UNIT_LDADD)
+tests_unit_device_test_device_flat_LDADD = libcpukernels.la $(UNIT_LDADD)
 EXTRA_tests_unit_device_test_device_flat_DEPENDENCIES = device_cpu.la
 check_PROGRAMS += tests/unit/device/test_device_image
 TESTS += tests/unit/device/test_device_image
-tests_unit_device_test_device_image_SOURCES = tests/unit/device/test_device_image.c tests/unit/support/device_models.h tests/unit/support/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_device_test_device_image_SOURCES = tests/unit/device/test_device_image.c tests/unit/support/device_models.h tests/unit/support/device_util.h
 tests_unit_device_test_device_image_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_device_test_device_image_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_image_LDADD = $(UNIT_LDADD)
+tests_unit_device_test_device_image_LDADD = libcpukernels.la $(UNIT_LDADD)
 EXTRA_tests_unit_device_test_device_image_DEPENDENCIES = device_cpu.la
 check_PROGRAMS += tests/unit/device/test_device_winograd
 TESTS += tests/unit/device/test_device_winograd
 tests_unit_device_test_device_winograd_SOURCES = tests/unit/device/test_device_winograd.c tests/unit/support/device_util.h plugins/device/cpu/kernels/winograd.h \
-	plugins/device/cpu/kernels/winograd.c $(CPU_KERNEL_SOURCES)
+	plugins/device/cpu/kernels/winograd.c
 tests_unit_device_test_device_winograd_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)
 tests_unit_device_test_device_winograd_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_winograd_LDADD = $(UNIT_LDADD)
-tests_unit_device_test_device_sequence_SOURCES = tests/unit/device/test_device_sequence.c tests/unit/support/device_models.h tests/unit/support/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_device_test_device_winograd_LDADD = libcpukernels.la $(UNIT_LDADD)
+tests_unit_device_test_device_sequence_SOURCES = tests/unit/device/test_device_sequence.c tests/unit/support/device_models.h tests/unit/support/device_util.h
 tests_unit_device_test_device_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_device_test_device_sequence_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_sequence_LDADD = $(UNIT_LDADD)
+tests_unit_device_test_device_sequence_LDADD = libcpukernels.la $(UNIT_LDADD)
 EXTRA_tests_unit_device_test_device_sequence_DEPENDENCIES = device_cpu.la
 # not a test: make tests/bench/bench_device
 EXTRA_PROGRAMS += tests/bench/bench_device
