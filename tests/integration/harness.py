@@ -26,6 +26,15 @@ MPI_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"} if SANITIZED else {}
 PATIENCE = 120  # seconds after which a run counts as hung
 
 
+LONG = os.environ.get("DDP_LONG") == "1"  # make check-long
+
+
+def long_case(test):
+    """A test that takes long and seldom breaks: `make check-long` runs it, and `make check` does not."""
+    test.long = True
+    return test
+
+
 class Skip(Exception):
     pass
 
@@ -260,10 +269,16 @@ def children_of(pid):
 
 
 def main(*cases):
-    """Runs every test_ method of every case as TAP; arguments choose by name."""
+    """Runs the test_ methods of every case as TAP, the long ones or the others, or what arguments choose by name."""
     tests = [(c, n) for c in cases for n in dir(c) if n.startswith("test_")]
+    long = [t for t in tests if hasattr(getattr(*t), "long")]
     if len(sys.argv) > 1:
         tests = [t for t in tests if any(a in t[1] for a in sys.argv[1:])]
+    elif long and LONG:
+        tests = long
+    elif long:
+        tests = [t for t in tests if t not in long]
+        print(f"# {len(long)} more cases run in make check-long", flush=True)
     print(f"1..{len(tests)}", flush=True)
     failed = 0
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

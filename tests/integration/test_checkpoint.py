@@ -10,7 +10,7 @@ import sys
 import time
 
 import harness
-from harness import Case
+from harness import Case, long_case
 
 TRIES = int(os.environ.get("DDPENGINE_KILL_TRIES", "20"))
 
@@ -71,6 +71,7 @@ class Checkpoint(Case):
                 shutil.rmtree(self.dir / folder)
             shutil.rmtree(self.dir / "whole")
 
+    @long_case
     def test_kill_9_at_any_moment(self):
         """`kill -9` of a random process of the run, then the same command: the same parameters, every time."""
         slow = {"train": {"epochs": 30}, "checkpoint": {"every": 9}}

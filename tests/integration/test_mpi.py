@@ -9,7 +9,7 @@ import sys
 import time
 
 import harness
-from harness import Case, Skip, children_of, state_of, until
+from harness import Case, Skip, children_of, long_case, state_of, until
 
 MPI = {"group": {"backend": "mpi"}}
 LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}}  # few lines: nobody reads them for a while
@@ -50,6 +50,7 @@ class Mpi(Case):
             self.check(line.startswith("ddpengine"), f"{line!r}\n{r}")
         self.equal(r.out, "")
 
+    @long_case
     def test_more_ranks_than_processors(self):
         world = (os.cpu_count() or 1) + 3
         once, again = self.train(MPI, nproc=world), self.train(MPI, nproc=world, name="again.ini")
@@ -70,11 +71,13 @@ class Mpi(Case):
         r = self.finish(self.mpirun(3, "-c", self.ini("tcp.ini", MPI, address)))
         self.equal(r.code, 0, r)
 
+    @long_case
     def test_gloo_under_mpirun(self):
         """The launcher says who is who; the backend need not be MPI."""
         r = self.finish(self.mpirun(2, "-c", self.ini("gloo.ini", {"group": {"backend": "gloo-tcp"}})))
         self.equal(r.code, 0, r)
 
+    @long_case
     def test_no_noise_where_processes_may_not_be_read(self):
         """Containers refuse process_vm_readv; Open MPI would say so for each message."""
         filtered = subprocess.run([sys.executable, "-c", SECCOMP, str(harness.ENGINE), "-c",
@@ -132,6 +135,7 @@ class Mpi(Case):
             self.check("world_size = 3" in line and "OMPI_COMM_WORLD_SIZE=2" in line, r)
         self.check(r.errors(), r)
 
+    @long_case
     def test_mpi_disagrees_with_the_rank(self):
         """Ranks the other way round, told by variables that count before MPI's."""
         port = harness.free_port()
@@ -170,6 +174,7 @@ class Mpi(Case):
             self.check("killed by signal 9" in r.errors()[-1], r)
             self.equal(left(), [], r)
 
+    @long_case
     def test_killed_rank_under_mpirun(self):
         p = self.mpirun(3, "-c", self.ini("x.ini", MPI, LONG))
         self.trained_a_while(p)
@@ -196,6 +201,7 @@ class Mpi(Case):
         self.check(session.is_dir(), session)
         return lambda: [str(p) for p in (session, *pathlib.Path("/dev/shm").glob(pattern)) if p.exists()]
 
+    @long_case
     def test_killed_launcher(self):
         """The ranks save and leave; what mpirun cannot clean up any more is removed, and nothing else."""
         p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
@@ -216,6 +222,7 @@ class Mpi(Case):
         finally:
             others[0].unlink(missing_ok=True)
 
+    @long_case
     def test_killed_parent(self):
         p, launcher, ranks = self.running()
         left = self.left_of(ranks[0])
@@ -224,6 +231,7 @@ class Mpi(Case):
         self.finish(p)
         self.equal(left(), [])
 
+    @long_case
     def test_killed_launcher_and_ranks_that_cannot_help(self):
         for sig in (signal.SIGSTOP, signal.SIGKILL):
             p, launcher, ranks = self.running()
@@ -248,6 +256,7 @@ class Mpi(Case):
         r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double("exit 243\n"))
         self.fails(r, 3, "mpirun failed with exit code 243")
 
+    @long_case
     def test_launcher_that_never_ends(self):
         """Its ranks have left; it is made to, although it heeds no SIGTERM. The ranks are what counts."""
         script = ("import signal, subprocess, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -256,6 +265,7 @@ class Mpi(Case):
         self.equal(r.code, 7, r)
         self.check("mpirun has not ended after its ranks" in r.err, r)
 
+    @long_case
     def test_launcher_that_stands_still_at_the_end(self):
         path = self.ini("x.ini", MPI, {"train": {"max_steps": 20000, "epochs": 100000}, "output": {"dir": self.dir / "out", "log_every": 1000}})
         p = self.start("-c", path, "--nproc", 2)
@@ -267,6 +277,7 @@ class Mpi(Case):
         self.check("mpirun" in r.err and "was stopped" in r.err, r)
         self.check((self.dir / "out/summary.json").exists(), r)
 
+    @long_case
     def test_asked_while_the_launcher_stands_still(self):
         p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
         left = self.left_of(ranks[0])
@@ -278,6 +289,7 @@ class Mpi(Case):
         self.equal(left(), [], r)
         self.check(list((self.dir / "saved").glob("step-*")), r)
 
+    @long_case
     def test_asked_twice_while_the_launcher_stands_still(self):
         """And nobody heeds the first one; Open MPI's own ranks go on with their mpirun, too soon for this test."""
         deaf = "trap '' TERM\nsh -c 'sleep 1000 & echo there >&2; wait; sleep 1000' &\nwait; wait\n"
@@ -295,6 +307,7 @@ class Mpi(Case):
         self.fails(r, 128 + 15, "ended by signal 15")
         self.none_left([launcher, rank, started])
 
+    @long_case
     def test_children_that_are_not_of_this_run(self):
         """A shell that becomes the program keeps its children; they are neither waited for nor ended."""
         p = self.spawn(["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; exec "$@"', "sh", harness.ENGINE, "-c", self.ini("x.ini", MPI),

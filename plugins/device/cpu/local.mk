@@ -9,6 +9,7 @@ CPU_KERNEL_SOURCES += plugins/device/cpu/kernels/image.h plugins/device/cpu/kern
 DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c plugins/device/common/norm.c
 # The variants of the kernels are a convenience library: tests compare them, and they are slow to compile.
 EXTRA_LTLIBRARIES += libcpukernels.la
+CLEANFILES += libcpukernels.la
 libcpukernels_la_SOURCES = $(CPU_KERNEL_SOURCES)
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 libcpukernels_la_CFLAGS = $(CPU_KERNEL_CFLAGS)
