@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import harness
-from harness import FASHION, SRC, Case, Skip
+from harness import FASHION, SRC, Case, Skip, long_case
 
 # run by .ci/run: the first one as `./quickstart check` and its training as the command below it in the README
 ELSEWHERE = {"./quickstart", "./quickstart check", "make -s bench"}
@@ -19,6 +19,7 @@ def blocks():
 
 
 class Docs(Case):
+    @long_case
     def test_every_command_runs(self):
         if not FASHION.exists():
             raise Skip("dataset-fashion-mnist is not installed")
