@@ -15,7 +15,7 @@ enum { MAX_WORDS = 64 };
 /* In the child. NAME=value in front of the words goes to the environment, where the user has not set that name. */
 static void become_launcher(char *text, uint32_t world, char *program, char *board, const sigset_t *signals)
 {
-    char number[16], command[] = "conform", option[] = "--board", *argv[MAX_WORDS + 5], *rest = NULL;
+    char number[16], command[] = "conform", option[] = "--shared", *argv[MAX_WORDS + 5], *rest = NULL;
     size_t argc = 0;
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 

@@ -1,7 +1,7 @@
 /* launch/identify.c -- who this process is: rank, world and ranks on this host, from the config, the command line, a launcher's
- * variables or the list of nodes; and by which init method the ranks meet when the config names none. */
+ * variables or the list of nodes; and the init method of the rendezvous when the config names none. */
+#include "launch/identify.h"
 #include "base/launcher.h"
-#include "cli/cli.h"
 #include "control/group.h"
 #include "net/nodes.h"
 #include <stdlib.h>
@@ -131,7 +131,7 @@ static ddp_status check_world(const ddp_args *args, const ddp_config *c, int32_t
 }
 
 /* All ranks are here, each started by hand. */
-static bool meets_on_loopback(const ddp_launch *l)
+static bool is_on_loopback(const ddp_launch *l)
 {
     const char *endpoint = strstr(l->url, "://"), *master = is_env_url(l) ? ddp_env_text("MASTER_ADDR") : NULL;
     char at[DDP_ENDPOINT_MAX];
@@ -164,7 +164,7 @@ static ddp_status from_config(const ddp_args *args, const ddp_config *c, ddp_lau
                         ". Export RANK and WORLD_SIZE, or start it under torchrun, mpirun or srun",
                         where_of(c, "init_method"));
     out->introduced = args->nproc > 0 && out->url[0] == '\0'; /* as the supervisor will do it */
-    if (args->nproc == 0 && meets_on_loopback(out)) {
+    if (args->nproc == 0 && is_on_loopback(out)) {
         out->local_size = out->world;
         out->local_rank = out->rank;
     }
@@ -198,7 +198,7 @@ ddp_status ddp_launch_resolve(const ddp_args *args, const ddp_config *c, ddp_lau
                         .world_where = world_written ? where_of(c, "world_size") : "--nproc",
                         .listen_fd = -1};
     ddp_copy_text(out->url, sizeof(out->url), c->group->init_method);
-    if (out->url[0] == '\0' && args->meeting != NULL) ddp_copy_text(out->url, sizeof(out->url), args->meeting);
+    if (out->url[0] == '\0' && args->rendezvous != NULL) ddp_copy_text(out->url, sizeof(out->url), args->rendezvous);
     DDP_TRY(find_launcher(args, c, out, &from, err));
     if (from.kind != DDP_LAUNCHER_NONE) return from_launcher(args, c, &from, out, err);
     if (c->group->nodes.count > 0 && !args->one_rank && (c->rank == DDP_RANK_AUTO || !is_written(c, "rank")))

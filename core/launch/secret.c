@@ -1,7 +1,7 @@
-/* launch/secret.c -- the run's secret: read from [group] secret_file, made by the supervisor of a family, or written to a new file
- * for the user. It goes to the control plane and nowhere else: no line of a log or of an error shows it. */
+/* launch/secret.c -- the run's secret: read from [group] secret_file, made by the supervisor of --nproc, or written to a new
+ * file for the user. It goes to the control plane and nowhere else: no line of a log or of an error shows it. */
+#include "launch/secret.h"
 #include "base/sys.h"
-#include "cli/cli.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -116,21 +116,18 @@ static ddp_status write_new(const char *path, const char *text, size_t length, d
     return status;
 }
 
-int ddp_command_gen_secret(const char *path, ddp_log *log)
+ddp_status ddp_secret_write(const char *path, ddp_err *err)
 {
     char text[2 * MADE_BYTES + 2];
     ddp_launch l = {0};
-    ddp_err err = {0};
-    ddp_status status = ddp_secret_make(&l, &err);
+    ddp_status status = ddp_secret_make(&l, err);
 
     for (size_t i = 0; i < l.secret_length; i++) (void)snprintf(text + 2 * i, 3, "%02x", l.secret[i]);
     (void)snprintf(text + 2 * l.secret_length, 2, "\n");
     if (status == DDP_OK)
-        status = path != NULL ? write_new(path, text, strlen(text), &err)
-                              : ddp_write_all(STDOUT_FILENO, text, strlen(text), "standard output", &err);
+        status = path != NULL ? write_new(path, text, strlen(text), err)
+                              : ddp_write_all(STDOUT_FILENO, text, strlen(text), "standard output", err);
     OPENSSL_cleanse(text, sizeof(text));
     OPENSSL_cleanse(&l, sizeof(l));
-    if (status == DDP_OK) return DDP_EXIT_OK;
-    ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-    return status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_INTERNAL;
+    return status;
 }
