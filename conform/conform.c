@@ -1,5 +1,10 @@
 /* conform/conform.c -- the order of a judgement: probe, worlds, report, exit code. */
-#include "conform/harness/internal.h"
+#include "conform/harness/probe.h"
+#include "conform/backend/cases.h"
+#include "conform/harness/report.h"
+#include "conform/harness/world.h"
+#include "conform/kinds.h"
+#include "launch/signals.h"
 #include "net/address.h"
 #include <stdlib.h>
 #include <string.h>
@@ -204,9 +209,5 @@ int ddp_conform(const ddp_conform_params *p)
         return j.probe.exit_code;
     }
     code = judge(&j);
-    if (j.signal != 0) {
-        ddp_log_line(p->log, DDP_LOG_ERROR, "ended by signal %d (%s)", j.signal, strsignal(j.signal));
-        return 128 + j.signal;
-    }
-    return code;
+    return j.signal != 0 ? ddp_log_ended_by(p->log, j.signal) : code;
 }

@@ -1,6 +1,7 @@
 /* conform/init.c -- an init plugin: ranks that know nothing but its URL meet through the engine's own group, twice in a row, so
  * that what the first run left does not mislead the second; and it answers any text with a status. */
-#include "conform/harness/internal.h"
+#include "conform/suites.h"
+#include "conform/harness/leaks.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

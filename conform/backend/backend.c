@@ -1,7 +1,11 @@
 /* conform/backend/backend.c -- the cases of a backend that share one communicator: results, order, memory, growth, and two communicators
  * side by side; and leaks. What must be refused is in backend_refusals.c, what breaks communicators on purpose in
  * backend_failure.c. */
-#include "conform/harness/internal.h"
+#include "conform/backend/backend.h"
+#include "conform/backend/failure.h"
+#include "conform/backend/refusals.h"
+#include "conform/backend/trial.h"
+#include "conform/harness/leaks.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,11 +45,6 @@ void ddp_backend_end(ddp_rank_process *a)
     a->backend = NULL;
 }
 
-ddp_trial ddp_trial_shared(ddp_rank_process *a)
-{
-    return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
-}
-
 static void keep_hash(ddp_rank_process *a, const ddp_trial *t)
 {
     a->v->hash = t->hash;
@@ -60,12 +59,6 @@ static void results(ddp_rank_process *a)
 }
 
 /* ---- many in a row ---------------------------------------------------------------------------------------------------------- */
-bool ddp_trial_can(const ddp_trial *t, uint32_t slot)
-{
-    if (slot == DDP_SLOT_SEND_RECV && t->world == 1) return false;
-    return (t->a->ops->caps & ddp_slot_info_of(slot)->cap) != 0;
-}
-
 /* Step i of a row of different kinds and sizes; false when the backend lacks the slot. */
 static bool step_case(const ddp_trial *t, uint32_t i, ddp_case *c)
 {
@@ -127,7 +120,7 @@ static void *run_side(void *arg)
     return NULL;
 }
 
-void ddp_backend_pair(ddp_rank_process *a)
+static void pair_case(ddp_rank_process *a)
 {
     side one = {.a = a}, two = {.a = a, .lane = 1};
     ddp_err err = {0};
@@ -207,7 +200,7 @@ static bool peers_round(ddp_rank_process *a)
     return good;
 }
 
-void ddp_backend_memory(ddp_rank_process *a)
+static void memory_case(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
     ddp_case c = {.suite = a->c->suite,
@@ -227,7 +220,7 @@ void ddp_backend_memory(ddp_rank_process *a)
 
 /* ---- structs that have grown ------------------------------------------------------------------------------------------------------------ */
 /* An engine of a later release gives larger structs, whose size says so. */
-void ddp_backend_growth(ddp_rank_process *a)
+static void growth_case(ddp_rank_process *a)
 {
     struct {
         ddp_comm_params p;
@@ -291,7 +284,7 @@ static bool open_once(ddp_rank_process *a, uint32_t i)
     return true;
 }
 
-void ddp_backend_leaks(ddp_rank_process *a)
+static void leaks_case(ddp_rank_process *a)
 {
     ddp_leaks_check(a, open_once, HEAP_BYTES + (a->rank == 0 ? STORE_BYTES + (size_t)MARK_BYTES * a->world : 0));
 }
@@ -302,15 +295,15 @@ void ddp_backend_case(ddp_rank_process *a)
     switch (a->c->suite) {
     case DDP_SUITE_RESULTS: results(a); break;
     case DDP_SUITE_ORDER: order(a); break;
-    case DDP_SUITE_MEMORY: ddp_backend_memory(a); break;
+    case DDP_SUITE_MEMORY: memory_case(a); break;
     case DDP_SUITE_REFUSALS: ddp_backend_refusals(a); break;
-    case DDP_SUITE_GROWTH: ddp_backend_growth(a); break;
-    case DDP_SUITE_PAIR: ddp_backend_pair(a); break;
+    case DDP_SUITE_GROWTH: growth_case(a); break;
+    case DDP_SUITE_PAIR: pair_case(a); break;
     case DDP_SUITE_ABORT: ddp_backend_abort(a); break;
     case DDP_SUITE_TIMEOUT: ddp_backend_timeout(a); break;
     case DDP_SUITE_LATE: ddp_backend_late(a); break;
     case DDP_SUITE_KILLED: ddp_backend_killed(a); break;
-    case DDP_SUITE_LEAKS: ddp_backend_leaks(a); break;
+    case DDP_SUITE_LEAKS: leaks_case(a); break;
     default: break; /* connect: begin has done it */
     }
 }

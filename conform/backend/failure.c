@@ -3,7 +3,8 @@
  *
  * A second thread ("conform-watch") sees to the bounds: a call that is not back in time is written down and ends the process,
  * because the thread that stands in the plugin cannot. */
-#include "conform/harness/internal.h"
+#include "conform/backend/failure.h"
+#include "conform/backend/trial.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * earlier collective is told apart; numbers are made of such bytes. Reductions are checked in double: integers and the small
  * integers given to floats exactly, random floats within n times the rounding error of the sum of magnitudes. All of it goes
  * by chunks, in loops over one type: the whole contract of a backend is many gigabytes of it. */
-#include "conform/harness/internal.h"
+#include "conform/backend/pattern.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* conform/backend/refusals.c -- what a backend must refuse, with a reason, before anything is written or sent: overlaps, counts
  * that overflow, roots, dtypes and operations that are none. */
-#include "conform/harness/internal.h"
+#include "conform/backend/refusals.h"
+#include "conform/backend/trial.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,8 @@
  *
  * Buffers stand between guards; what no result may touch is filled with a pattern and must keep it. The expected values come
  * from pattern.c, never from another collective. */
-#include "conform/harness/internal.h"
+#include "conform/backend/trial.h"
+#include "conform/backend/pattern.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,6 +36,17 @@ void ddp_trial_close(ddp_trial *t)
     t->a->ops->close(t->backend);
     t->comm = NULL;
     t->backend = NULL;
+}
+
+ddp_trial ddp_trial_shared(ddp_rank_process *a)
+{
+    return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
+}
+
+bool ddp_trial_can(const ddp_trial *t, uint32_t slot)
+{
+    if (slot == DDP_SLOT_SEND_RECV && t->world == 1) return false;
+    return (t->a->ops->caps & ddp_slot_info_of(slot)->cap) != 0;
 }
 
 /* ---- the call ---------------------------------------------------------------------------------------------------------------- */

@@ -3,7 +3,10 @@
  *
  * A sample is the mean time of one call in a batch of about BATCH_NS; of a sample the slowest rank counts, of the rounds the
  * minimum and the median. Zeros are reduced while the clock runs, known values afterwards, to count what is wrong. */
-#include "conform/harness/internal.h"
+#include "conform/bench/bench.h"
+#include "conform/backend/pattern.h"
+#include "conform/backend/trial.h"
+#include "conform/bench/print.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

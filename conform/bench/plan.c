@@ -1,5 +1,7 @@
 /* conform/bench/plan.c -- the parent of `ddpengine bench`: which backends, how their ranks are started, and the exit code. */
-#include "conform/harness/internal.h"
+#include "conform/harness/probe.h"
+#include "conform/harness/world.h"
+#include "launch/signals.h"
 #include <string.h>
 
 enum { DEADLINE_MS = 3600000 };
@@ -57,11 +59,10 @@ static int run_ranks(planning *g)
         w.launcher = w.board->launched ? g->launcher : NULL;
         if (ddp_world_run(&w, &err) == DDP_OK) code = exit_code_of(ddp_shared_results_check(w.board, 0, why));
     }
-    if (w.signal != 0) {
-        (void)snprintf(why, sizeof(why), "ended by signal %d (%s)", w.signal, strsignal(w.signal));
-        code = 128 + w.signal;
-    }
-    if (code != DDP_EXIT_OK) ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s", why[0] != '\0' ? why : err.msg);
+    if (w.signal != 0)
+        code = ddp_log_ended_by(g->p->log, w.signal);
+    else if (code != DDP_EXIT_OK)
+        ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s", why[0] != '\0' ? why : err.msg);
     ddp_shared_results_free(w.board, w.board_fd);
     return code;
 }

@@ -1,5 +1,5 @@
 /* conform/bench/print.c -- rows of `ddpengine bench`, in the columns of nccl-tests, and the same as JSON. */
-#include "conform/harness/internal.h"
+#include "conform/bench/print.h"
 #include <jansson.h>
 
 /* 1e9 bytes a second: of the data, and of what travels, as nccl-tests defines them. */

@@ -1,6 +1,7 @@
 /* conform/data/dataset.c -- a dataset: fields that make sense, samples that are the same from every handle and every thread, and a
  * read that writes a field's bytes and no others. */
-#include "conform/harness/internal.h"
+#include "conform/harness/leaks.h"
+#include "conform/suites.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* conform/data/sampler.c -- a sampler: its indices are within the dataset, as many as it says, and a function of seed, rank and epoch
  * alone, so that a run that resumes sees what the run before it would have seen. */
-#include "conform/harness/internal.h"
+#include "conform/harness/leaks.h"
+#include "conform/suites.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,9 @@
 /* conform/device/device.c -- a device: memory, copies, reductions over a flat slice, leaks. Updates are in device_optimizer.c, programs in
  * device_program.c. Everything goes in and out by `copy`, so that it need not be the host's memory. */
-#include "conform/harness/internal.h"
+#include "conform/device/optimizer.h"
+#include "conform/device/program.h"
+#include "conform/harness/leaks.h"
+#include "conform/suites.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* conform/device/program.c -- a device runs small networks, forward and backward, and is held against the op table's references
  * in double: loss, metric, buffers and every gradient, set and added, whole and cut in two; then whole steps. */
-#include "conform/device/trial.h"
+#include "conform/device/program.h"
+#include "conform/device/step.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,13 +174,6 @@ static ddp_status run(trial *t, bool add, uint32_t cut)
     DDP_TRY(t->ops->copy(t->d, t->buffers_host, t->buffers, bytes, DDP_COPY_TO_HOST, &t->err));
     bytes = t->layout->elements * sizeof(float);
     return t->ops->copy(t->d, t->host, t->grads, bytes, DDP_COPY_TO_HOST, &t->err);
-}
-
-bool ddp_device_near(trial *t, const char *what, const char *name, int64_t e, double is, double want)
-{
-    return DDP_EXPECT(t->a, fabs(is - want) <= 3e-5 * (1 + fabs(want)),
-                      "%s, batch %lld: %s \"%.60s\"[%lld] is %.9g, not %.9g", t->network, (long long)t->p->batch, what,
-                      name, (long long)e, is, want);
 }
 
 static bool compare_scalar(trial *t, int32_t value, const char *what)

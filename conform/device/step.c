@@ -1,6 +1,6 @@
 /* conform/device/step.c -- a device's `step`, where it has one: three updates by SGD, clipped to half of the first gradients' norm, against
  * the references of device_program.c. What changes between them, the learning rate and the parameters, has to be seen. */
-#include "conform/device/trial.h"
+#include "conform/device/step.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,6 +11,13 @@ typedef struct told {
     uint64_t not_finite;
     double norm;
 } told;
+
+bool ddp_device_near(ddp_device_trial *t, const char *what, const char *name, int64_t e, double is, double want)
+{
+    return DDP_EXPECT(t->a, fabs(is - want) <= 3e-5 * (1 + fabs(want)),
+                      "%s, batch %lld: %s \"%.60s\"[%lld] is %.9g, not %.9g", t->network, (long long)t->p->batch, what,
+                      name, (long long)e, is, want);
+}
 
 static double reference_norm(const ddp_device_trial *t)
 {

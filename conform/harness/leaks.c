@@ -2,7 +2,7 @@
  *
  * The second half decides, and for memory both of its quarters: what leaks does so every time, while a library that allocates when it
  * first needs to comes to an end with it. */
-#include "conform/harness/internal.h"
+#include "conform/harness/leaks.h"
 #include <dirent.h>
 #include <malloc.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* conform/harness/probe.c -- which plugin is meant and what it can do, found out in a child, so that the parent stays free of it and a
  * constructor that crashes is a line of text. */
-#include "conform/harness/internal.h"
+#include "conform/harness/probe.h"
+#include "conform/harness/rank_process.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* conform/harness/report.c -- what people read: a line for each suite and world, each failure, what was covered and what was skipped. */
-#include "conform/harness/internal.h"
+#include "conform/harness/report.h"
 #include <string.h>
 
 enum { FAILURES_SHOWN = 5 }; /* of one suite in one world */

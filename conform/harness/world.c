@@ -3,7 +3,11 @@
  * A run takes the cases that are not judged yet: those that may share processes together, a `fresh` one alone. It ends when
  * the ranks have ended, or when one has died, or has not come out of a case by its deadline; then that case has failed, all
  * ranks are killed, and the next run takes the rest. Nothing is loaded before the fork. */
-#include "conform/harness/internal.h"
+#include "conform/harness/world.h"
+#include "base/sys.h"
+#include "conform/harness/launch.h"
+#include "conform/harness/run_cases.h"
+#include "launch/signals.h"
 #include "net/address.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -161,7 +165,7 @@ static void wait_for_all(run *r, const sigset_t *watched)
         int status, sig = sigtimedwait(watched, NULL, &tick);
         pid_t pid;
 
-        if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) {
+        if (ddp_signal_ends(sig)) {
             r->w->signal = sig;
             kill_all(r);
         }
@@ -217,7 +221,7 @@ static ddp_status fork_all(run *r, const sigset_t *signals, ddp_err *err)
 static ddp_status start_all(run *r, const sigset_t *signals, ddp_err *err)
 {
     if (r->w->launcher == NULL) return fork_all(r, signals, err);
-    DDP_TRY(ddp_launch_ranks(r->w, signals, &r->pids[0], err));
+    DDP_TRY(ddp_launch_ranks(r->w->launcher, r->b->world, r->w->board_fd, signals, r->w->log, &r->pids[0], err));
     r->processes = r->left = 1;
     return DDP_OK;
 }

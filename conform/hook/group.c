@@ -3,7 +3,8 @@
  *
  * Numbers are added in the order of the ranks and rounded once. Who finds a fault fails its case and gives up; the others' waits
  * end by that. */
-#include "conform/hook/hook.h"
+#include "conform/hook/group.h"
+#include "conform/backend/pattern.h"
 #include <malloc.h>
 #include <math.h>
 #include <sched.h>

@@ -2,7 +2,11 @@
  * and in any order of its calls; its state is all that it remembers; nothing beside the buckets is written; leaks.
  *
  * The ranks are processes, each with the two threads of training (hook_trial.c), and reach each other by hook_group.c. */
-#include "conform/hook/hook.h"
+#include "conform/harness/leaks.h"
+#include "conform/hook/group.h"
+#include "conform/hook/mean.h"
+#include "conform/hook/trial.h"
+#include "conform/suites.h"
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,22 +19,6 @@ enum {
 };
 
 /* ---- its state -------------------------------------------------------------------------------------------------------------- */
-static uint32_t states_of(const ddp_hook_trial *t, const ddp_hook_state **out)
-{
-    *out = NULL;
-    return t->ops->states == NULL ? 0 : t->ops->states(t->hook, out);
-}
-
-bool ddp_hook_remembers(const ddp_hook_trial *t)
-{
-    const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
-
-    for (uint32_t i = 0; i < n; i++)
-        if (s[i].shared == 0) return true;
-    return false;
-}
-
 static bool name_holds(const char *name)
 {
     if (name == NULL || name[0] == '\0') return false;
@@ -55,7 +43,7 @@ static bool state_makes_sense(ddp_hook_trial *t, const ddp_hook_state *all, uint
 static uint64_t states_hash(const ddp_hook_trial *t, bool places, bool values)
 {
     const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
+    uint32_t n = ddp_hook_states(t, &s);
     uint64_t hash = n;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -68,17 +56,11 @@ static uint64_t states_hash(const ddp_hook_trial *t, bool places, bool values)
     return hash;
 }
 
-bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
-{
-    ddp_hook_fill(t, seed, false);
-    return ddp_hook_update(t, way);
-}
-
 /* The list makes sense, is every rank's, and stays what it was. */
 static bool opens(ddp_hook_trial *t)
 {
     const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
+    uint32_t n = ddp_hook_states(t, &s);
     uint64_t before;
 
     if (!DDP_HOOK_EXPECT(t, n == 0 || s != NULL, "states says %u and gives no list", n)) return false;
@@ -182,7 +164,7 @@ static void pair(ddp_rank_process *a)
 static void move_states(const ddp_hook_trial *t, float *kept, bool back, uint64_t *size)
 {
     const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
+    uint32_t n = ddp_hook_states(t, &s);
 
     *size = 0;
     for (uint32_t i = 0; i < n; i++) {

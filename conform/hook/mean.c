@@ -1,6 +1,8 @@
 /* conform/hook/mean.c -- whether what a hook leaves is the mean: of one update where it remembers nothing, else of many, over which
  * the errors that it carries over must even out. */
-#include "conform/hook/hook.h"
+#include "conform/hook/mean.h"
+#include "conform/hook/group.h"
+#include "conform/hook/trial.h"
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,8 @@
 /* conform/hook/trial.c -- an opened hook with the buckets that it is judged by: tensors of odd sizes with gaps between them,
  * guards around each bucket, and the two threads that call it, one for the gradients and one for the wire. */
-#include "conform/hook/hook.h"
+#include "conform/hook/trial.h"
+#include "conform/backend/pattern.h"
+#include "conform/hook/group.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,4 +379,27 @@ bool ddp_hook_update(ddp_hook_trial *t, ddp_hook_way way)
         if (!ddp_hook_agree(t, ddp_hash64(t->grads[b], counts[b] * sizeof(float), 0), what)) return false;
     }
     return true;
+}
+
+bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
+{
+    ddp_hook_fill(t, seed, false);
+    return ddp_hook_update(t, way);
+}
+
+/* ---- its state -------------------------------------------------------------------------------------------------------------- */
+uint32_t ddp_hook_states(const ddp_hook_trial *t, const ddp_hook_state **out)
+{
+    *out = NULL;
+    return t->ops->states == NULL ? 0 : t->ops->states(t->hook, out);
+}
+
+bool ddp_hook_remembers(const ddp_hook_trial *t)
+{
+    const ddp_hook_state *s;
+    uint32_t n = ddp_hook_states(t, &s);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (s[i].shared == 0) return true;
+    return false;
 }

@@ -3,6 +3,7 @@
 #ifndef DDP_CLI_H
 #define DDP_CLI_H
 
+#include "cli/options.h"
 #include "launch/args.h"
 #include "launch/cause.h"
 #include "session/session.h"
@@ -15,9 +16,8 @@ int ddp_print_text(ddp_text *text, ddp_log *log);
 /* After an error: its line, and the exit code that it carries. */
 int ddp_print_error(const ddp_err *err, ddp_log *log);
 int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log);
-int ddp_command_help(const char *section, ddp_log *log);
+int ddp_command_help(const ddp_command *program, const char *section, ddp_log *log); /* section NULL: its usage */
 int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);
-void ddp_print_main_usage(FILE *to);
 
 /* Commands with arguments of their own; argv[0] is the command. */
 int ddp_command_conform(int argc, char **argv, ddp_log *log);

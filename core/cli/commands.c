@@ -112,7 +112,7 @@ int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log)
 }
 
 /* ---- help --------------------------------------------------------------------------------------------------------------- */
-int ddp_command_help(const char *section, ddp_log *log)
+int ddp_command_help(const ddp_command *program, const char *section, ddp_log *log)
 {
     const char *const *names;
     size_t sections = ddp_config_sections(&names), count = 0;
@@ -120,7 +120,7 @@ int ddp_command_help(const char *section, ddp_log *log)
     ddp_text out = {0};
 
     if (section == NULL) {
-        ddp_print_main_usage(stdout);
+        ddp_print_usage(program, stdout);
         ddp_text_printf(&out, "\nsections of the INI file (`ddpengine help SECTION` shows the keys of one):\n ");
         for (size_t i = 0; i < sections; i++) ddp_text_printf(&out, " [%s]", names[i]);
         ddp_text_printf(&out,

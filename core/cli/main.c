@@ -1,7 +1,6 @@
 /* cli/main.c -- arguments, and which command they ask for. */
 #include "cli/cli.h"
 #include "base/sys.h"
-#include "cli/options.h"
 #include "launch/identify.h"
 #include "launch/mpirun.h"
 #include "launch/secret.h"
@@ -116,7 +115,6 @@ static const ddp_command program = {
         "            6 time-out, 7 not finite, 8 checkpoint, 9 replicas diverged, 10 data, 128+n ended by signal n\n",
 };
 
-void ddp_print_main_usage(FILE *to) { ddp_print_usage(&program, to); }
 static int usage_error(const char *what, const char *detail) { return ddp_usage_error(&program, what, detail); }
 
 /* ---- what goes together --------------------------------------------------------------------------------------------------- */
@@ -230,10 +228,10 @@ static int run(const command_line *l, ddp_log *log)
 {
     if (l->gen_secret) return gen_secret(l->secret_path, log);
     if (l->command != NULL && strcmp(l->command, "plugins") == 0) return ddp_command_plugins(&l->run, l->argument, log);
-    if (l->command != NULL && strcmp(l->command, "help") == 0) return ddp_command_help(l->argument, log);
+    if (l->command != NULL && strcmp(l->command, "help") == 0) return ddp_command_help(&program, l->argument, log);
     if (l->command != NULL && !l->run.eval) return usage_error("unknown command ", l->command);
     if (l->run.config_path == NULL) {
-        ddp_print_main_usage(stderr);
+        ddp_print_usage(&program, stderr);
         return usage_error("no config file: give -c FILE", "");
     }
     return run_config(l, log);

@@ -11,12 +11,13 @@ void ddp_launcher_command_add(ddp_launcher_command *c, const char *argument) { c
 
 void ddp_launcher_command_free(ddp_launcher_command *c) { free(c->text); }
 
-ddp_status ddp_launcher_command_make(ddp_launcher_command *c, const char *text, int32_t nproc, ddp_err *err)
+ddp_status ddp_launcher_command_make(ddp_launcher_command *c, const char *text, const char *install, int32_t nproc,
+                                     ddp_err *err)
 {
     char *rest = NULL;
     ssize_t n;
 
-    *c = (ddp_launcher_command){.text = ddp_strdup(text, err)};
+    *c = (ddp_launcher_command){.text = ddp_strdup(text, err), .install = install};
     if (c->text == NULL) return err->status;
     n = readlink("/proc/self/exe", c->program, sizeof(c->program) - 1);
     if (n < 0) return ddp_fail_errno(err, "/proc/self/exe cannot be read (is /proc mounted?)");
@@ -52,8 +53,8 @@ static void become_launcher(const ddp_launcher_command *c, const sigset_t *signa
     (void)execvp(c->argv[0], (char *const *)c->argv);
     if (errno == ENOENT)
         ddp_log_line(log, DDP_LOG_ERROR,
-                     "%s is not on the PATH, but starts the ranks of this backend: install it, or name another backend",
-                     c->argv[0]);
+                     "%s is not on the PATH, but starts the ranks of this backend: install %s, or name another backend",
+                     c->argv[0], c->install != NULL ? c->install : "it");
     else
         ddp_log_line(log, DDP_LOG_ERROR, "%s, which starts the ranks of this backend, cannot be run: %s", c->argv[0],
                      strerror(errno));

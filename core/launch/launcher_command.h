@@ -15,12 +15,14 @@ typedef struct ddp_launcher_command {
     const char
         *argv[DDP_LAUNCHER_WORDS + DDP_LAUNCHER_ARGUMENTS + 2]; /* the launcher, this program, its arguments, NULL */
     size_t setting_count, argc;
+    const char *install;
     char number[16], program[PATH_MAX];
 } ddp_launcher_command;
 
 /* From a template such as "A=1 mpirun -np %n": settings in front, as a shell has them, then the launcher's words, of which %n
- * becomes the number of ranks, then this program. Free it, also after a failure. */
-ddp_status ddp_launcher_command_make(ddp_launcher_command *c, const char *text, int32_t nproc, ddp_err *err);
+ * becomes the number of ranks, then this program. `install`: what has the launcher, for messages, or NULL. Free it, also after a failure. */
+ddp_status ddp_launcher_command_make(ddp_launcher_command *c, const char *text, const char *install, int32_t nproc,
+                                     ddp_err *err);
 void ddp_launcher_command_free(ddp_launcher_command *c);
 /* An argument of this program, at most DDP_LAUNCHER_ARGUMENTS; kept, not copied. */
 void ddp_launcher_command_add(ddp_launcher_command *c, const char *argument);

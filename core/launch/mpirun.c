@@ -290,7 +290,7 @@ static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launc
     ddp_choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     adopt(&s);
-    if (ddp_launcher_command_make(&c, ops->launcher, first->nproc, &err) == DDP_OK &&
+    if (ddp_launcher_command_make(&c, ops->launcher, "Debian package openmpi-bin", first->nproc, &err) == DDP_OK &&
         (first->url[0] != '\0' || hold_port(&held, one_rank, sizeof(one_rank), &err) == DDP_OK)) {
         add_arguments(&c, args, one_rank);
         (void)ddp_launcher_command_start(&c, true, &before, log, &s.launcher, &err);

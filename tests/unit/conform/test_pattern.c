@@ -1,6 +1,6 @@
 /* tests/unit/conform/test_pattern.c -- what `ddpengine conform` fills buffers with and holds results against: the same by parts as at
  * once, another in every place, and no wrong element goes unseen, wherever it lies. */
-#include "conform/harness/internal.h"
+#include "conform/backend/pattern.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
