@@ -1,5 +1,5 @@
-/* conform/kinds.c -- the cases of all kinds but backend: most need no ranks beside each other, init brings them together, and a
- * hook works between them. */
+/* conform/kinds.c -- the cases of all kinds but backend: most need no ranks beside each other, init brings them
+ * together, and a hook works between them. */
 #include "conform/kinds.h"
 #include "conform/suites.h"
 

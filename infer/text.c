@@ -7,7 +7,7 @@
 
 enum { BYTES = 256 };
 
-/* ---- tokens --------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 /* The row so far; it grows to its full length at once. */
 typedef struct row {
     int64_t *tokens;
@@ -39,8 +39,8 @@ static ddp_status make_row(const ddp_text_request *q, int64_t vocabulary, row *r
     r->numbers = q->prompt_tokens != NULL;
     if (!r->numbers && vocabulary != BYTES)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "the model knows %lld tokens, which are not bytes, and ddpengine has no tokenizer; give their "
-                        "numbers with --prompt-tokens",
+                        "the model has %lld tokens, which are not bytes, and ddpengine has no tokenizer; "
+                        "give token numbers with --prompt-tokens",
                         (long long)vocabulary);
     r->tokens = ddp_alloc(capacity * sizeof(*r->tokens), err);
     if (r->tokens == NULL) return err->status;
@@ -77,8 +77,8 @@ static ddp_status write_text(ddp_generator *g, const ddp_text_request *q, row *r
                                                          : DDP_OK;
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------------------------- */
-/* A single-rank run, whatever the config says of a group. */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
+/* A single-rank run, whatever group the config describes. */
 int ddp_generate_text(const ddp_text_request *q, ddp_config *config, ddp_log *log)
 {
     const ddp_launch launch = {.purpose = DDP_TO_GENERATE,

@@ -1,4 +1,5 @@
-/* conform/backend/cases.c -- which cases a backend gets in a world: all combinations, or so many that every pair of values occurs. */
+/* conform/backend/cases.c -- which cases a backend gets in a world: all combinations, or so many that every pair of
+ * values occurs. */
 #include "conform/backend/cases.h"
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 
 enum { QUICK_MS = 10000, FULL_MS = 30000, LARGE_MS = 120000, LEAKS_MS = 120000, CANDIDATES = 40, PAIRWISE_MAX = 400 };
 
-/* ---- results: every combination --------------------------------------------------------------------------------------------- */
+/* ---- results: every combination ---------------------------------------------------------------------------------- */
 typedef struct choice { /* of one world */
     uint8_t slots[DDP_SLOT_END];
     uint32_t slot_count, world;
@@ -41,13 +42,13 @@ static ddp_status all_of_slot(choice *h, uint8_t slot)
     for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++)
         for (uint32_t op = 1; op <= ops; op++)
             for (uint32_t size = 0; size < 4; size++)
-                for (uint32_t place = 0; place < 2; place++, n++) {
+                for (uint32_t in_place = 0; in_place < 2; in_place++, n++) {
                     ddp_case c = {.suite = DDP_SUITE_RESULTS,
                                   .slot = slot,
                                   .dtype = (uint8_t)dtype,
                                   .op = s->reduces ? (uint8_t)op : 0,
                                   .root = (uint8_t)(s->rooted ? n % world : 0),
-                                  .in_place = place == 1 && s->in_place,
+                                  .in_place = in_place == 1 && s->in_place,
                                   .late = (uint8_t)(n % 5 == 0 ? n / 5 % world + 1 : 0),
                                   .own_memory = (h->caps & DDP_CAP_MEM_ALLOC) != 0 && n % 3 == 0,
                                   .odd_address = n % 4 == 1,
@@ -63,13 +64,13 @@ static ddp_status all_results(choice *h)
 {
     for (uint32_t i = 0; i < h->slot_count; i++) DDP_TRY(all_of_slot(h, h->slots[i]));
     for (uint32_t i = 0; i < h->slot_count && h->world <= 2; i++)
-        for (uint32_t place = 0; place < 2 && h->slots[i] != DDP_SLOT_BARRIER; place++) {
+        for (uint32_t in_place = 0; in_place < 2 && h->slots[i] != DDP_SLOT_BARRIER; in_place++) {
             const ddp_slot_info *s = ddp_slot_info_of(h->slots[i]);
             ddp_case c = {.suite = DDP_SUITE_RESULTS,
                           .slot = h->slots[i],
                           .dtype = DDP_F32,
                           .op = s->reduces ? DDP_SUM : 0,
-                          .in_place = place == 1 && s->in_place,
+                          .in_place = in_place == 1 && s->in_place,
                           .count = 64 * MIB / sizeof(float),
                           .deadline_ms = LARGE_MS};
             DDP_TRY(ddp_case_add(h->list, c, h->err));
@@ -77,12 +78,12 @@ static ddp_status all_results(choice *h)
     return DDP_OK;
 }
 
-/* ---- results: pairwise ---------------------------------------------------------------------------------------------------------- */
+/* ---- results: pairwise ------------------------------------------------------------------------------------------- */
 enum { FACTORS = 9, LEVELS = 10 };
 
 typedef struct pairs {
     uint32_t levels[FACTORS];
-    bool met[FACTORS][LEVELS][FACTORS][LEVELS];
+    bool covered[FACTORS][LEVELS][FACTORS][LEVELS];
     uint32_t left;
     uint64_t random;
 } pairs;
@@ -100,11 +101,11 @@ static uint32_t gain(pairs *p, const uint32_t *row, bool take)
 
     for (uint32_t f = 0; f < FACTORS; f++)
         for (uint32_t g = f + 1; g < FACTORS; g++) {
-            bool *met = &p->met[f][row[f]][g][row[g]];
+            bool *covered = &p->covered[f][row[f]][g][row[g]];
 
-            n += !*met;
-            if (take && !*met) p->left--;
-            if (take) *met = true;
+            n += !*covered;
+            if (take && !*covered) p->left--;
+            if (take) *covered = true;
         }
     return n;
 }
@@ -127,7 +128,8 @@ static ddp_case case_of(const choice *h, const uint32_t *row)
                       .deadline_ms = QUICK_MS};
 }
 
-/* Greedy: of some random rows the one that adds the most pairs, the first of them drawn around a pair that is missing. */
+/* Greedy: of some random rows the one that adds the most pairs, the first of them drawn around a pair that is
+ * missing. */
 static ddp_status pairwise_results(choice *h)
 {
     pairs *p = ddp_alloc(sizeof(*p), h->err);
@@ -179,7 +181,7 @@ static ddp_status every_reduction(choice *h)
     return DDP_OK;
 }
 
-/* ---- the other suites --------------------------------------------------------------------------------------------------------------- */
+/* ---- the other suites -------------------------------------------------------------------------------------------- */
 static ddp_status add(choice *h, uint32_t suite, uint32_t slot, bool fresh, int32_t deadline_ms)
 {
     return ddp_case_add(h->list,

@@ -5,8 +5,8 @@
 #include "base/base.h"
 #include <ddpengine/backend.h>
 
-/* Element i of a rank's input. With `op` small integers whose reduction is exact in any order (or, with `random`, floats that
- * round); without, any bits at all. */
+/* Element i of a rank's input. With `op` small integers whose reduction is exact in any order (or, with `random`,
+ * floats that round); without, any bits at all. */
 typedef struct ddp_pattern {
     uint32_t dtype, op, world;
     bool random;

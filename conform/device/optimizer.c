@@ -1,4 +1,5 @@
-/* conform/device/optimizer.c -- updates of parameters against PyTorch's formulas in double: torch.optim.SGD, Adam, AdamW. */
+/* conform/device/optimizer.c -- updates of parameters against PyTorch's formulas in double: torch.optim.SGD, Adam,
+ * AdamW. */
 #include "conform/device/optimizer.h"
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* conform/device/trial.h -- a small network on a device and on the references: program.c sets it up and runs it, step.c runs it too. */
+/* conform/device/trial.h -- a small network on a device and on the references: program.c sets it up and runs it,
+ * step.c runs it too. */
 #ifndef DDP_DEVICE_TRIAL_H
 #define DDP_DEVICE_TRIAL_H
 

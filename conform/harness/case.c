@@ -5,12 +5,15 @@
 const char *ddp_suite_name(uint32_t suite)
 {
     static const char *const names[DDP_SUITE_END] = {
-        [DDP_SUITE_OPEN] = "open",         [DDP_SUITE_RENDEZVOUS] = "meet", [DDP_SUITE_CONNECT] = "connect",
-        [DDP_SUITE_RESULTS] = "results",   [DDP_SUITE_ORDER] = "order",     [DDP_SUITE_MEMORY] = "memory",
-        [DDP_SUITE_REFUSALS] = "refusals", [DDP_SUITE_GROWTH] = "growth",   [DDP_SUITE_PAIR] = "pair",
-        [DDP_SUITE_THREADS] = "threads",   [DDP_SUITE_ABORT] = "abort",     [DDP_SUITE_TIMEOUT] = "timeout",
-        [DDP_SUITE_STATE] = "state",       [DDP_SUITE_LATE] = "late",       [DDP_SUITE_KILLED] = "killed",
-        [DDP_SUITE_LEAKS] = "leaks",       [DDP_SUITE_BENCH] = "bench"};
+        [DDP_SUITE_OPEN] = "open",         [DDP_SUITE_RENDEZVOUS] = "rendezvous",
+        [DDP_SUITE_CONNECT] = "connect",   [DDP_SUITE_RESULTS] = "results",
+        [DDP_SUITE_ORDER] = "order",       [DDP_SUITE_MEMORY] = "memory",
+        [DDP_SUITE_REFUSALS] = "refusals", [DDP_SUITE_GROWTH] = "growth",
+        [DDP_SUITE_PAIR] = "pair",         [DDP_SUITE_THREADS] = "threads",
+        [DDP_SUITE_ABORT] = "abort",       [DDP_SUITE_TIMEOUT] = "timeout",
+        [DDP_SUITE_STATE] = "state",       [DDP_SUITE_LATE] = "late",
+        [DDP_SUITE_KILLED] = "killed",     [DDP_SUITE_LEAKS] = "leaks",
+        [DDP_SUITE_BENCH] = "bench"};
 
     return suite < DDP_SUITE_END ? names[suite] : "?";
 }

@@ -66,7 +66,7 @@ typedef struct ddp_case {
     uint8_t late;       /* 0: nobody; r + 1: rank r comes a little later */
     bool in_place;      /* as the slot defines it */
     bool own_memory;    /* buffers of the backend's mem_alloc */
-    bool odd_address;   /* buffers start one element behind a multiple of 64 bytes */
+    bool odd_address;   /* buffers start one element after a multiple of 64 bytes */
     bool random_values; /* floats that round, instead of small integers */
     bool fresh;         /* in processes of its own */
 } ddp_case;
@@ -74,7 +74,7 @@ typedef struct ddp_case {
 typedef struct ddp_slot_info {
     const char *name;
     uint64_t cap;
-    bool reduces, rooted, in_place; /* in_place: the header says what that is, and leaves the choice */
+    bool reduces, rooted, in_place; /* in_place: backend.h defines it, and leaves the choice */
 } ddp_slot_info;
 const ddp_slot_info *ddp_slot_info_of(uint32_t slot);
 const char *ddp_op_text(uint32_t op); /* "sum" */

@@ -6,8 +6,8 @@
 #include <signal.h>
 #include <sys/types.h>
 
-/* Starts the ranks of a world by the launcher whose template is `launcher`; `fd` is of the shared memory. *out is the launcher's
- * process. */
+/* Starts the ranks of a world by the launcher whose template is `launcher`; `fd` is of the shared memory. *out is
+ * the launcher's process. */
 ddp_status ddp_launch_ranks(const char *launcher, uint32_t world, int fd, const sigset_t *signals, ddp_log *log,
                             pid_t *out, ddp_err *err);
 

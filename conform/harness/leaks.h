@@ -4,8 +4,9 @@
 
 #include "conform/harness/rank_process.h"
 
-/* once(a, i), i = 0, 1, ..: some times to warm up, then a hundred times, fewer where it is slow; in the second half threads,
- * descriptors and memory must stay what they were. `heap` bytes a time are forgiven. False from `once`: it has failed. */
+/* once(a, i), i = 0, 1, ..: some times to warm up, then a hundred times, fewer where it is slow; in the second half
+ * threads, descriptors and memory must stay what they were. `heap` bytes a time are forgiven. False from `once`: it
+ * has failed. */
 void ddp_leaks_check(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint32_t i), size_t heap);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -10,9 +10,9 @@ typedef struct ddp_probe {
     uint32_t kind, flags;
     uint64_t caps; /* of a backend */
     char path[PATH_MAX], name[64], version[32], launcher[256];
-    int exit_code;    /* DDP_EXIT_OK, or why it cannot be judged */
-    char error[512];  /* the line that says so */
-    char unable[512]; /* what its `check` says about this machine, "": it can run here */
+    int exit_code;    /* DDP_EXIT_OK, or why it cannot be checked */
+    char error[512];  /* the line for it */
+    char unable[512]; /* what its `check` finds about this machine, "": it can run here */
 } ddp_probe;
 
 /* Resolves, loads and parses the settings in a child; what fails is in out->exit_code and out->error. */

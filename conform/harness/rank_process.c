@@ -4,14 +4,14 @@
 
 enum { BARRIER_MS = 60000 };
 
-/* ---- verdicts -------------------------------------------------------------------------------------------------------------- */
-static void judge(ddp_rank_process *a, int state, const char *fmt, va_list ap)
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+static void write_result(ddp_rank_process *a, int state, const char *fmt, va_list ap)
 {
-    int none = DDP_NOT_JUDGED;
+    int none = DDP_NOT_CHECKED;
 
-    if (!atomic_compare_exchange_strong(&a->v->state, &none, DDP_JUDGING)) return; /* the first one counts */
+    if (!atomic_compare_exchange_strong(&a->v->state, &none, DDP_WRITING)) return; /* the first one counts */
     (void)vsnprintf(a->v->text, sizeof(a->v->text), fmt, ap);
-    a->v->order = atomic_fetch_add(&a->board->failures, 1);
+    a->v->order = atomic_fetch_add(&a->shared->failures, 1);
     atomic_store(&a->v->state, state);
 }
 
@@ -20,7 +20,7 @@ void ddp_rank_process_fail(ddp_rank_process *a, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    judge(a, DDP_FAILED, fmt, ap);
+    write_result(a, DDP_FAILED, fmt, ap);
     va_end(ap);
 }
 
@@ -29,7 +29,7 @@ void ddp_rank_process_skip(ddp_rank_process *a, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    judge(a, DDP_SKIPPED, fmt, ap);
+    write_result(a, DDP_SKIPPED, fmt, ap);
     va_end(ap);
 }
 
@@ -40,19 +40,19 @@ bool ddp_rank_process_fail_call(ddp_rank_process *a, const char *call, ddp_statu
     return false;
 }
 
-bool ddp_rank_process_meet(ddp_rank_process *a, const char *name)
+bool ddp_rank_process_barrier(ddp_rank_process *a, const char *name)
 {
     char wait[96];
     ddp_err err = {0};
 
-    (void)snprintf(wait, sizeof(wait), "case %u: %s", (unsigned)(a->c - a->board->cases), name);
+    (void)snprintf(wait, sizeof(wait), "case %u: %s", (unsigned)(a->c - a->shared->cases), name);
     if (ddp_group_barrier(a->group, wait, BARRIER_MS, &err) == DDP_OK) return true;
     ddp_rank_process_fail(a, "another rank has ended: %.180s", err.msg);
     a->broken = true;
     return false;
 }
 
-/* ---- plugin and options ------------------------------------------------------------------------------------------------------ */
+/* ---- plugin and options ------------------------------------------------------------------------------------------ */
 /* The settings, "key=value" a line, as --set would give them to [KIND.NAME]. */
 static ddp_status parse_settings(ddp_rank_process *a, const char *settings, ddp_err *err)
 {

@@ -1,4 +1,5 @@
-/* conform/harness/rank_process.h -- a rank as a process of its own: its plugin, and how a case says what it has found. */
+/* conform/harness/rank_process.h -- a rank as a process of its own: its plugin, and how a case reports what it has
+ * found. */
 #ifndef DDP_HARNESS_RANK_PROCESS_H
 #define DDP_HARNESS_RANK_PROCESS_H
 
@@ -8,9 +9,9 @@
 #include "control/group.h"
 
 typedef struct ddp_rank_process {
-    ddp_shared_results *board;
+    ddp_shared_results *shared;
     uint32_t rank, world;
-    ddp_log log, quiet; /* the plugin's; the group's, which says nothing of ranks that die on purpose */
+    ddp_log log, quiet; /* the plugin's; the group's, which is silent about ranks that die on purpose */
     ddp_host host;
     ddp_registry *registry;
     ddp_loaded *plugin;
@@ -20,7 +21,7 @@ typedef struct ddp_rank_process {
     ddp_group *group; /* of a backend */
     uint32_t communicators;
 
-    const ddp_case *c; /* the case at hand and this rank's verdict on it */
+    const ddp_case *c; /* the case that runs, and this rank's result of it */
     ddp_check_result *v;
     bool broken; /* the case has left this process unfit for another */
 
@@ -34,14 +35,14 @@ typedef struct ddp_rank_process {
 ddp_status ddp_rank_process_load(ddp_rank_process *a, uint32_t kind, const char *plugin, const char *settings,
                                  ddp_err *err);
 void ddp_rank_process_unload(ddp_rank_process *a);
-/* Writes the verdict, the first failure counts. */
+/* Writes the case's result; the first one counts. */
 void ddp_rank_process_fail(ddp_rank_process *a, const char *fmt, ...) DDP_PRINTF_(2, 3);
 void ddp_rank_process_skip(ddp_rank_process *a, const char *fmt, ...) DDP_PRINTF_(2, 3);
 /* Fails unless `ok`; returns ok. */
 #define DDP_EXPECT(a, ok, ...) ((ok) || (ddp_rank_process_fail(a, __VA_ARGS__), false))
-/* All ranks of the case, outside the plugin. */
-bool ddp_rank_process_meet(ddp_rank_process *a, const char *name);
-/* A file or device that cannot be opened: its status and words make the case's failure. False always. */
+/* Waits for all ranks of the case, by the control plane. */
+bool ddp_rank_process_barrier(ddp_rank_process *a, const char *name);
+/* The case fails because a call has: by its status and message. Always false. */
 bool ddp_rank_process_fail_call(ddp_rank_process *a, const char *call, ddp_status st, const ddp_err *err);
 
 /* 0 .. below - 1, the same in every run. */

@@ -1,7 +1,8 @@
-/* conform/harness/run_cases.c -- one rank: loads the plugin, meets the others, and judges the cases one by one.
+/* conform/harness/run_cases.c -- one rank: loads the plugin, joins the others, and runs the cases one by one.
  *
- * Threads: the main thread meets and leaves; "conform" runs the cases with all signals blocked, as the queue thread of a
- * communicator does. A case that leaves the process unfit for another ends it without clean-up: the parent starts anew. */
+ * Threads: the main thread joins and leaves; "conform" runs the cases with all signals blocked, as the queue thread
+ * of a communicator does. A case that leaves the process unfit for another ends it without clean-up: the parent
+ * starts another. */
 #include "conform/harness/run_cases.h"
 #include "conform/backend/backend.h"
 #include "conform/bench/bench.h"
@@ -11,26 +12,26 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MEET_MS = 60000, LINGER_MS = 1000, TICK_US = 2000 };
+enum { RENDEZVOUS_MS = 60000, LINGER_MS = 1000, TICK_US = 2000 };
 
-/* ---- meeting ------------------------------------------------------------------------------------------------------------------ */
-/* Started by a launcher: rank 0 listens and tells the others by the board. */
+/* ---- rendezvous -------------------------------------------------------------------------------------------------- */
+/* Started by a launcher: rank 0 listens, and the shared results have its endpoint. */
 static ddp_status introduce(ddp_rank_process *a, int *listen_fd, const char **endpoint, ddp_err *err)
 {
-    ddp_shared_results *b = a->board;
-    int64_t deadline = ddp_now_ms() + MEET_MS;
+    ddp_shared_results *s = a->shared;
+    int64_t deadline = ddp_now_ms() + RENDEZVOUS_MS;
 
     if (a->rank == 0) {
-        DDP_TRY(ddp_endpoint_listen("127.0.0.1:0", listen_fd, b->endpoint, err));
-        atomic_store(&b->endpoint_ready, 1);
+        DDP_TRY(ddp_endpoint_listen("127.0.0.1:0", listen_fd, s->endpoint, err));
+        atomic_store(&s->endpoint_ready, 1);
         return DDP_OK;
     }
-    while (atomic_load(&b->endpoint_ready) == 0) {
+    while (atomic_load(&s->endpoint_ready) == 0) {
         if (ddp_now_ms() >= deadline)
-            return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 has not said within %d s where it listens", MEET_MS / 1000);
+            return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 did not start to listen within %d s", RENDEZVOUS_MS / 1000);
         (void)usleep(TICK_US);
     }
-    *endpoint = b->endpoint;
+    *endpoint = s->endpoint;
     return DDP_OK;
 }
 
@@ -49,20 +50,20 @@ static ddp_status join(ddp_rank_process *a, int listen_fd, const char *endpoint,
     ddp_group_params p = {.rank = (int32_t)a->rank,
                           .world = (int32_t)a->world,
                           .url = "conform",
-                          .timeout_ms = MEET_MS,
+                          .timeout_ms = RENDEZVOUS_MS,
                           .agreement = "",
                           .interface = "",
                           .log = &a->quiet};
     ddp_failure failure;
 
-    if (a->board->launched) DDP_TRY(check_backend(a, err));
-    if (a->board->launched && a->world > 1) DDP_TRY(introduce(a, &listen_fd, &endpoint, err));
+    if (a->shared->launched) DDP_TRY(check_backend(a, err));
+    if (a->shared->launched && a->world > 1) DDP_TRY(introduce(a, &listen_fd, &endpoint, err));
     p.listen_fd = listen_fd;
     p.endpoint = endpoint;
     return ddp_group_join(&p, &a->group, &failure, err);
 }
 
-/* ---- the cases ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the cases --------------------------------------------------------------------------------------------------- */
 static void run_case(ddp_rank_process *a)
 {
     if (a->c->suite == DDP_SUITE_BENCH) return ddp_bench_case(a);
@@ -75,20 +76,20 @@ static void run_case(ddp_rank_process *a)
 static void *run_cases(void *arg)
 {
     ddp_rank_process *a = arg;
-    ddp_shared_results *b = a->board;
+    ddp_shared_results *s = a->shared;
     int64_t begin;
 
-    a->c = &b->cases[b->first];
-    a->v = ddp_shared_results_get(b, a->rank, b->first);
+    a->c = &s->cases[s->first];
+    a->v = ddp_shared_results_get(s, a->rank, s->first);
     if (a->plugin->kind == DDP_KIND_BACKEND) ddp_backend_begin(a);
-    for (uint32_t i = b->first; i < b->last && !a->broken; i++) {
-        atomic_store(&b->at[a->rank], i);
-        a->c = &b->cases[i];
-        a->v = ddp_shared_results_get(b, a->rank, i);
+    for (uint32_t i = s->first; i < s->last && !a->broken; i++) {
+        atomic_store(&s->at[a->rank], i);
+        a->c = &s->cases[i];
+        a->v = ddp_shared_results_get(s, a->rank, i);
         begin = ddp_now_ns();
         run_case(a);
         a->v->us = (ddp_now_ns() - begin) / 1000;
-        if (atomic_load(&a->v->state) == DDP_NOT_JUDGED) atomic_store(&a->v->state, DDP_PASSED);
+        if (atomic_load(&a->v->state) == DDP_NOT_CHECKED) atomic_store(&a->v->state, DDP_PASSED);
     }
     if (a->plugin->kind == DDP_KIND_BACKEND && !a->broken) ddp_backend_end(a);
     return NULL;
@@ -96,36 +97,36 @@ static void *run_cases(void *arg)
 
 static ddp_status start(ddp_rank_process *a, int listen_fd, const char *endpoint, ddp_err *err)
 {
-    const ddp_shared_results *b = a->board;
+    const ddp_shared_results *s = a->shared;
     pthread_t thread;
 
-    if (ddp_rank_process_load(a, b->kind, b->path, b->settings, err) != DDP_OK) {
+    if (ddp_rank_process_load(a, s->kind, s->path, s->settings, err) != DDP_OK) {
         if (listen_fd >= 0) (void)close(listen_fd);
         return err->status;
     }
-    if (b->kind == DDP_KIND_BACKEND) DDP_TRY(join(a, listen_fd, endpoint, err));
+    if (s->kind == DDP_KIND_BACKEND) DDP_TRY(join(a, listen_fd, endpoint, err));
     DDP_TRY(ddp_thread_start(&thread, "conform", run_cases, a, err));
     (void)pthread_join(thread, NULL);
     return DDP_OK;
 }
 
-/* This process is about to end in the middle of things: the others get the time to come to the same case, so that they do not
- * lose what they were still receiving of an earlier one. */
+/* This process is about to end in the middle of things: the others get the time to come to the same case, so that
+ * they do not lose what they were still receiving of an earlier one. */
 static void linger(const ddp_rank_process *a, uint32_t here)
 {
     int64_t deadline = ddp_now_ms() + LINGER_MS;
-    bool behind = true;
+    bool waiting = true;
 
-    while (behind && ddp_now_ms() < deadline) {
-        behind = false;
-        for (uint32_t r = 0; r < a->world; r++) behind = behind || atomic_load(&a->board->at[r]) < here;
+    while (waiting && ddp_now_ms() < deadline) {
+        waiting = false;
+        for (uint32_t r = 0; r < a->world; r++) waiting = waiting || atomic_load(&a->shared->at[r]) < here;
         (void)usleep(TICK_US);
     }
 }
 
-int ddp_rank_process_run(ddp_shared_results *b, uint32_t rank, int listen_fd, const char *endpoint)
+int ddp_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, const char *endpoint)
 {
-    ddp_rank_process a = {.board = b, .rank = rank, .world = b->world};
+    ddp_rank_process a = {.shared = s, .rank = rank, .world = s->world};
     ddp_err err = {0};
 
     ddp_log_init(&a.log);
@@ -134,14 +135,14 @@ int ddp_rank_process_run(ddp_shared_results *b, uint32_t rank, int listen_fd, co
     a.log.level = DDP_LOG_WARN;
     a.quiet.level = DDP_LOG_ERROR + 1;
     a.host = ddp_log_host(&a.log);
-    a.c = &b->cases[b->first];
-    a.v = ddp_shared_results_get(b, rank, b->first);
+    a.c = &s->cases[s->first];
+    a.v = ddp_shared_results_get(s, rank, s->first);
     if (start(&a, listen_fd, endpoint, &err) != DDP_OK) {
         ddp_rank_process_fail(&a, "%.220s", err.msg);
         return DDP_EXIT_PLUGIN;
     }
     if (a.broken) {
-        linger(&a, atomic_load(&b->at[rank]));
+        linger(&a, atomic_load(&s->at[rank]));
         return DDP_EXIT_PLUGIN; /* what stands in the plugin stays there */
     }
     if (a.group != NULL) ddp_group_leave(a.group);

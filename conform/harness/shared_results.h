@@ -1,7 +1,9 @@
-/* conform/harness/shared_results.h -- what the parent and its ranks share: one mapping of a memory file that lives as long as a world's run.
+/* conform/harness/shared_results.h -- what the parent and its ranks share: one mapping of a memory file that lives
+ * as long as a world's run.
  *
- * The parent writes all but the verdicts and `at` while no rank runs. A rank writes its own verdicts and its `at`. Ranks that a
- * launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as well. */
+ * The parent writes all but the results and `at` while no rank runs. A rank writes its own results and its `at`.
+ * Ranks that a launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as
+ * well. */
 #ifndef DDP_HARNESS_SHARED_RESULTS_H
 #define DDP_HARNESS_SHARED_RESULTS_H
 
@@ -11,11 +13,11 @@
 #include <limits.h>
 #include <stdatomic.h>
 
-enum { DDP_NOT_JUDGED = 0, DDP_PASSED, DDP_FAILED, DDP_SKIPPED, DDP_JUDGING /* its text is being written */ };
+enum { DDP_NOT_CHECKED = 0, DDP_PASSED, DDP_FAILED, DDP_SKIPPED, DDP_WRITING /* its text is being written */ };
 
 typedef struct ddp_check_result { /* of one rank on one case; `state` is written last */
     atomic_int state;
-    atomic_uint entered[2]; /* of rank 0's verdict alone: ranks that have come to a barrier, by the trial's lane */
+    atomic_uint entered[2]; /* of rank 0's result alone: ranks that have come to a barrier, by the trial's index */
     bool refused;           /* passed by DDP_ERR_UNSUPPORTED, as `supports` had said */
     bool hashed;
     uint64_t hash;  /* of the output, where all ranks must have the same */
@@ -31,7 +33,7 @@ typedef struct ddp_bench_plan {
     uint64_t sizes[DDP_BENCH_SIZES];
 } ddp_bench_plan;
 
-/* Where the ranks of a hook meet and leave each other bytes (hook_group.c): one collective at a time, piece by piece. */
+/* By which the ranks of a hook exchange bytes (hook/group.c): one collective at a time, piece by piece. */
 enum { DDP_EXCHANGE_BYTES = 32768, DDP_EXCHANGE_SLOTS = 2 };
 typedef struct ddp_exchange {
     atomic_uint arrived, round; /* of a barrier */
@@ -51,8 +53,8 @@ typedef struct ddp_shared_results {
     ddp_bench_plan bench;
     /* the run */
     uint32_t world, case_count;
-    uint32_t first, last; /* cases of this run of processes: first .. last - 1, those not judged yet */
-    char url[256];        /* of an init plugin: where its ranks meet; empty: nobody knows */
+    uint32_t first, last; /* cases of this run of processes: first .. last - 1, those not checked yet */
+    char url[256];        /* of an init plugin: of its rendezvous; empty: unknown */
     /* the ranks */
     atomic_uint failures;
     atomic_int endpoint_ready;
@@ -61,7 +63,7 @@ typedef struct ddp_shared_results {
     atomic_uint at[DDP_CONFORM_MAX_WORLD];  /* case that the rank is in */
     atomic_int given_up;                    /* a rank of a hook has failed: nobody waits for it */
     ddp_exchange exchanges[DDP_EXCHANGE_SLOTS];
-    size_t verdicts_offset, bytes;
+    size_t results_offset, bytes;
     ddp_case cases[];
 } ddp_shared_results;
 
@@ -70,9 +72,10 @@ ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint
                                      int *fd, ddp_err *err);
 ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out,
                                   ddp_err *err); /* in a rank that a launcher started */
-void ddp_shared_results_free(ddp_shared_results *b, int fd);
-ddp_check_result *ddp_shared_results_get(ddp_shared_results *b, uint32_t rank, uint32_t c);
-/* All verdicts of a case as one: the first that is not a pass, or failed if two ranks' hashes differ; `text` (256) says why. */
-int ddp_shared_results_check(ddp_shared_results *b, uint32_t c, char *text);
+void ddp_shared_results_free(ddp_shared_results *s, int fd);
+ddp_check_result *ddp_shared_results_get(ddp_shared_results *s, uint32_t rank, uint32_t c);
+/* The results of all ranks of a case as one: the first that is not a pass, or failed if two ranks' hashes differ;
+ * `text` (256) says why. */
+int ddp_shared_results_check(ddp_shared_results *s, uint32_t c, char *text);
 
 #endif

@@ -5,14 +5,14 @@
 #include "conform/harness/shared_results.h"
 
 typedef struct ddp_world {
-    ddp_shared_results *board;
-    int board_fd;
+    ddp_shared_results *shared;
+    int shared_fd;
     const char *launcher; /* NULL: fork */
     ddp_log *log;
     int signal; /* that asked this process to end; 0: none */
 } ddp_world;
 
-/* Runs all cases that are not judged yet, as many times anew as it takes; each ends with a verdict of some rank. */
+/* Runs all cases that are not checked yet, in as many runs as it takes; each case ends with a result of some rank. */
 ddp_status ddp_world_run(ddp_world *w, ddp_err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* conform/hook/types.h -- a hook under test as one rank has it, with two threads and the collectives of the suite's own. */
+/* conform/hook/types.h -- a hook under test as one rank has it, with two threads and the collectives of the suite's
+ * own. */
 #ifndef DDP_CONFORM_HOOK_TYPES_H
 #define DDP_CONFORM_HOOK_TYPES_H
 
@@ -7,9 +8,10 @@
 
 enum {
     DDP_HOOK_BUCKETS = 4,
-    DDP_HOOK_LATER = 40,  /* bytes by which structs of a later release are larger */
-    DDP_HOOK_FEW = 5,     /* updates of most cases */
-    DDP_HOOK_BEGUN = 1000 /* updates that a run has made before its hook, which begins anew behind a checkpoint */
+    DDP_HOOK_LATER = 40, /* bytes by which structs of a later release are larger */
+    DDP_HOOK_FEW = 5,    /* updates of most cases */
+    DDP_HOOK_BEGUN =
+        1000 /* updates that a run has made before its hook, which begins from scratch after a checkpoint */
 };
 
 /* How the calls of an update follow each other. */

@@ -1,5 +1,5 @@
-/* cli/cli.h -- the program's commands. Beside the ranks of launch and the child processes of conform the only folder that ends a
- * process. */
+/* cli/cli.h -- the program's commands. Beside the ranks of launch and the child processes of conform the only folder
+ * that ends a process. */
 #ifndef DDP_CLI_H
 #define DDP_CLI_H
 

@@ -32,7 +32,7 @@ static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
     }
 }
 
-/* ---- plugins ---------------------------------------------------------------------------------------------------------- */
+/* ---- plugins ----------------------------------------------------------------------------------------------------- */
 struct listing {
     const char *wanted; /* NULL: all */
     ddp_text out;
@@ -111,7 +111,7 @@ int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log)
     return code;
 }
 
-/* ---- help --------------------------------------------------------------------------------------------------------------- */
+/* ---- help -------------------------------------------------------------------------------------------------------- */
 int ddp_command_help(const ddp_command *program, const char *section, ddp_log *log)
 {
     const char *const *names;
@@ -142,7 +142,7 @@ int ddp_command_help(const ddp_command *program, const char *section, ddp_log *l
     return ddp_print_text(&out, log);
 }
 
-/* ---- config --------------------------------------------------------------------------------------------------------------- */
+/* ---- config ------------------------------------------------------------------------------------------------------ */
 int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log)
 {
     ddp_session s = {.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};

@@ -20,7 +20,7 @@ typedef struct command_line {
     const char *command, *argument; /* "plugins", "help", "eval"; NULL when absent */
 } command_line;
 
-/* ---- options -------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 static int take_config(const ddp_command *c, void *request, const char *value)
 {
     ddp_args *args = &((command_line *)request)->run;
@@ -117,7 +117,7 @@ static const ddp_command program = {
 
 static int usage_error(const char *what, const char *detail) { return ddp_usage_error(&program, what, detail); }
 
-/* ---- what goes together --------------------------------------------------------------------------------------------------- */
+/* ---- what goes together ------------------------------------------------------------------------------------------ */
 static int check_eval(command_line *l)
 {
     ddp_args *args = &l->run;
@@ -159,7 +159,7 @@ static int parse(int argc, char **argv, command_line *l)
     return check_eval(l);
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 static ddp_status prepare(const command_line *l, ddp_config *config, ddp_launch *launch, ddp_err *err)
 {
     const ddp_args *args = &l->run;

@@ -14,7 +14,7 @@ int ddp_usage_error(const ddp_command *c, const char *what, const char *detail)
     return DDP_EXIT_CONFIG;
 }
 
-/* ---- usage --------------------------------------------------------------------------------------------------------------- */
+/* ---- usage ------------------------------------------------------------------------------------------------------- */
 /* "-c, --config FILE"; its length. */
 static int left_column(const ddp_cli_option *o, char out[64])
 {
@@ -47,7 +47,7 @@ void ddp_print_usage(const ddp_command *c, FILE *to)
     (void)fprintf(to, "%s", c->footer);
 }
 
-/* ---- parsing -------------------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 static int take_count(const ddp_command *c, const ddp_cli_option *o, const char *text, int32_t *out)
 {
     char *end, what[96];

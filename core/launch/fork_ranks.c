@@ -1,5 +1,5 @@
-/* launch/fork_ranks.c -- `--nproc N`: forks N ranks of one config, gives rank 0 a listening loopback socket, and sees to it
- * that they end together: no orphan, whatever dies first. Nothing is loaded before the fork. */
+/* launch/fork_ranks.c -- `--nproc N`: forks N ranks of one config, gives rank 0 a listening loopback socket, and
+ * sees to it that they end together: no orphan, whatever dies first. Nothing is loaded before the fork. */
 #include "launch/fork_ranks.h"
 #include "base/sys.h"
 #include "launch/secret.h"
@@ -11,8 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Time that the ranks have to leave by themselves after the first one has failed: more than the second after which a rank
- * does not wait for a plugin's call any longer. A rank that waits for a dead one at the rendezvous is not notified. */
+/* Time that the ranks have to leave by themselves after the first one has failed: more than the second after which a
+ * rank does not wait for a plugin's call any longer. A rank that waits for a dead one at the rendezvous is not
+ * notified. */
 enum { GRACE_MS = 1500, TERM_MS = 1000 };
 
 struct ranks {
@@ -48,7 +49,8 @@ static void signal_all(const struct ranks *f, int sig)
         if (f->pids[i] > 0) (void)kill(f->pids[i], sig);
 }
 
-/* It ended by what it was asked to end by, or by what followed; a crash while it saves, or lack of memory, is a failure. */
+/* It ended by what it was asked to end by, or by what followed; a crash while it saves, or lack of memory, is a
+ * failure. */
 static bool ended_as_asked(const struct ranks *f, int status)
 {
     return f->signal != 0 && WIFSIGNALED(status) &&

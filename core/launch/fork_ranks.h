@@ -6,7 +6,8 @@
 #include "launch/cause.h"
 #include "session/session.h"
 
-/* One rank, in a process of its own: its exit code. `cause` is shared with the other ranks of the supervisor, NULL without one. */
+/* One rank, in a process of its own: its exit code. `cause` is shared with the other ranks of the supervisor, NULL
+ * without one. */
 typedef int (*ddp_rank_main)(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log,
                              ddp_cause *cause);
 

@@ -19,15 +19,17 @@ typedef struct ddp_launcher_command {
     char number[16], program[PATH_MAX];
 } ddp_launcher_command;
 
-/* From a template such as "A=1 mpirun -np %n": settings in front, as a shell has them, then the launcher's words, of which %n
- * becomes the number of ranks, then this program. `install`: what has the launcher, for messages, or NULL. Free it, also after a failure. */
+/* From a template such as "A=1 mpirun -np %n": settings in front, as a shell has them, then the launcher's words, of
+ * which %n becomes the number of ranks, then this program. `install`: what has the launcher, for messages, or NULL.
+ * Free it, also after a failure. */
 ddp_status ddp_launcher_command_make(ddp_launcher_command *c, const char *text, const char *install, int32_t nproc,
                                      ddp_err *err);
 void ddp_launcher_command_free(ddp_launcher_command *c);
 /* An argument of this program, at most DDP_LAUNCHER_ARGUMENTS; kept, not copied. */
 void ddp_launcher_command_add(ddp_launcher_command *c, const char *argument);
-/* Starts it as a child, which gets SIGTERM when this process dies. `signals`: its signal mask. `own_group`: a key of the terminal does
- * not reach it. Where the launcher cannot be run the child prints why and ends with DDP_EXIT_PLUGIN. */
+/* Starts it as a child, which gets SIGTERM when this process dies. `signals`: its signal mask. `own_group`: a key of
+ * the terminal does not reach it. Where the launcher cannot be run the child prints why and ends with
+ * DDP_EXIT_PLUGIN. */
 ddp_status ddp_launcher_command_start(const ddp_launcher_command *c, bool own_group, const sigset_t *signals,
                                       ddp_log *log, pid_t *out, ddp_err *err);
 

@@ -1,8 +1,9 @@
-/* launch/mpirun.c -- `--nproc N` with a backend that brings a launcher of its own, as mpirun is: the launcher starts this
- * program once for each rank, and this process supervises the launcher. Which launcher, only the plugin knows.
+/* launch/mpirun.c -- `--nproc N` with a backend that brings a launcher of its own, as mpirun is: the launcher starts
+ * this program once for each rank, and this process supervises the launcher. Which launcher, only the plugin knows.
  *
- * This process passes on what it is asked, and sees to it that a launcher that was stopped or killed neither holds up the run
- * nor leaves ranks behind. It is the subreaper of what it starts: a rank that loses its parent becomes its child. One thread. */
+ * This process passes on what it is asked, and sees to it that a launcher that was stopped or killed neither holds
+ * up the run nor leaves ranks behind. It is the subreaper of what it starts: a rank that loses its parent becomes
+ * its child. One thread. */
 #include "launch/mpirun.h"
 #include "base/sys.h"
 #include "launch/launcher_command.h"
@@ -41,7 +42,7 @@ typedef struct supervision {
     int64_t began_ms, looked_ms, end_at_ms, kill_at_ms; /* the last two: 0: never */
 } supervision;
 
-/* ---- processes ----------------------------------------------------------------------------------------------------------- */
+/* ---- processes --------------------------------------------------------------------------------------------------- */
 /* Parent of a process that runs or is stopped, and which of both, from /proc/PID/stat; -1 when it has ended. */
 static pid_t parent_of(pid_t pid, bool *stopped)
 {
@@ -70,8 +71,8 @@ static bool was_there_before(const supervision *s, pid_t pid)
     return false;
 }
 
-/* Sends `sig`, 0 for none, to the children of `parent` that have not ended; how many there are, and are stopped. Before the launcher is
- * started the first of them are kept in `others`. */
+/* Sends `sig`, 0 for none, to the children of `parent` that have not ended; how many there are, and are stopped.
+ * Before the launcher is started the first of them are kept in `others`. */
 static size_t each_child(supervision *s, pid_t parent, int sig, size_t *stopped_count)
 {
     DIR *proc = opendir("/proc");
@@ -117,8 +118,9 @@ static void adopt(supervision *s)
     if (s->adopts) s->other_count = count;
 }
 
-/* ---- supervising -------------------------------------------------------------------------------------------------------- */
-/* The launcher, its children, and what has become a child of this process; again with each tick, for what they start. */
+/* ---- supervising ------------------------------------------------------------------------------------------------- */
+/* The launcher, its children, and what has become a child of this process; again with each tick, for what they
+ * start. */
 static void kill_all(supervision *s)
 {
     s->killed = true;
@@ -133,8 +135,8 @@ static void end_launcher(supervision *s, int64_t now)
     s->kill_at_ms = now + LEAVE_MS;
 }
 
-/* The ranks are asked themselves, because what a launcher makes of a signal leaves them no time to save. A second signal ends
- * all of them here, and at once. */
+/* The ranks are asked themselves, because what a launcher makes of a signal leaves them no time to save. A second
+ * signal ends all of them here, and at once. */
 static void asked_to_end(supervision *s, int sig, int64_t now)
 {
     bool again = s->signal != 0;
@@ -148,8 +150,8 @@ static void asked_to_end(supervision *s, int sig, int64_t now)
     if (!s->ended && ranks(s, sig) == 0) end_launcher(s, now);
 }
 
-/* A launcher that was stopped sees neither a signal nor that its ranks want to leave, and they wait for it: it is made to go
- * on, but for a job that somebody has stopped as a whole. One that stays without ranks is made to end. */
+/* A launcher that was stopped sees neither a signal nor that its ranks want to leave, and they wait for it: it is
+ * made to go on, but for a job that somebody has stopped as a whole. One that stays without ranks is made to end. */
 static void look(supervision *s, int64_t now)
 {
     size_t stopped_ranks, alive = each_child(s, s->launcher, 0, &stopped_ranks);
@@ -242,9 +244,9 @@ static int supervise(supervision *s, const sigset_t *watched)
     return exit_code_of(s);
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------------- */
-/* A port of loopback for the rendezvous. The socket stays bound, not listening, until the run ends, so that the port is given to
- * nobody else; rank 0 may bind it as well, since both sides set SO_REUSEADDR. */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+/* A port of loopback for the rendezvous. The socket stays bound, not listening, until the run ends, so that the port
+ * is given to nobody else; rank 0 may bind it as well, since both sides set SO_REUSEADDR. */
 static ddp_status hold_port(int *held, char *option, size_t capacity, ddp_err *err)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -259,8 +261,8 @@ static ddp_status hold_port(int *held, char *option, size_t capacity, ddp_err *e
     return DDP_OK;
 }
 
-/* The same arguments with --one-rank for --nproc: the launcher's variables tell each rank who it is, whatever rank the config
- * has. */
+/* The same arguments with --one-rank for --nproc: the launcher's variables tell each rank who it is, whatever rank
+ * the config has. */
 static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const char *one_rank)
 {
     if (args->eval) ddp_launcher_command_add(c, "eval");
@@ -307,9 +309,9 @@ static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launc
     return code;
 }
 
-/* ---- which way -------------------------------------------------------------------------------------------------------------- */
-/* The chosen backend where it has a launcher; *out is NULL where it has none, or cannot be found, which the ranks will report.
- * Only the bytes of the file are read unless they say that it has one. */
+/* ---- which way --------------------------------------------------------------------------------------------------- */
+/* The chosen backend where it has a launcher; *out is NULL where it has none, or cannot be found, which the ranks
+ * will report. Only the bytes of the file are read unless they say that it has one. */
 static ddp_status find_launcher(ddp_registry *r, const char *backend, const ddp_backend_ops **out, ddp_err *err)
 {
     ddp_gate_facts facts;

@@ -13,7 +13,8 @@ static struct {
     _Alignas(16) unsigned char stack[65536]; /* of the handler; a frame with all vector registers takes some 11 KiB */
 } asked;
 
-/* In the handler, with only what is safe there. On a terminal a progress line may stand, so that the line begins a new one. */
+/* In the handler, with only what is safe there. On a terminal a progress line may stand, so that the line begins a
+ * new one. */
 static void print_signal(int sig, const char *tail)
 {
     static const char head[] = "\nddpengine: error: ";
@@ -45,8 +46,9 @@ static void on_signal(int sig, siginfo_t *info, void *context)
     (void)raise(sig); /* once the handler is left */
 }
 
-/* On a stack of its own: the kernels of oneDNN's sgemm point the stack pointer of the calling thread, which is the main thread
- * and so the one that gets the signals, into memory of the heap. What the system writes below it there is someone else's. */
+/* On a stack of its own: the kernels of oneDNN's sgemm point the stack pointer of the calling thread, which is the
+ * main thread and so the one that gets the signals, into memory of the heap. What the system writes below it there
+ * is someone else's. */
 ddp_stop *ddp_handle_signals(bool supervised)
 {
     struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, now;

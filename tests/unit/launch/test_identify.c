@@ -1,4 +1,5 @@
-/* tests/unit/launch/test_identify.c -- who a process is: every source of rank and world, which one wins, and what contradicts. */
+/* tests/unit/launch/test_identify.c -- who a process is: every source of rank and world, which one wins, and what
+ * contradicts. */
 #include "launch/identify.h"
 #include "support/environment_util.h"
 #include "net/nodes.h"
