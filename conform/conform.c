@@ -78,25 +78,23 @@ static ddp_status check_world(check_run *j, uint32_t world, ddp_err *err)
 }
 
 /* ---- the other kinds --------------------------------------------------------------------------------------------- */
-/* A URL for a rendezvous of ranks of this host; a folder that is made for it is in `folder`. */
-static ddp_status choose_url(const check_run *j, ddp_shared_results *s, char *folder, size_t capacity, ddp_err *err)
+/* What ranks of this host can have a rendezvous by: the URL that was given, else a folder that is made for it and a port. */
+static ddp_status prepare_rendezvous(const check_run *j, ddp_shared_results *s, ddp_err *err)
 {
-    bool file = strcmp(j->probe.name, "file") == 0, env = strcmp(j->probe.name, "env") == 0;
     int fd;
 
     if (j->probe.kind != DDP_KIND_INIT) return DDP_OK;
-    if (j->p->url != NULL || file) {
-        ddp_copy_text(s->url, sizeof(s->url), j->p->url != NULL ? j->p->url : "");
-        if (j->p->url != NULL) return DDP_OK;
-        (void)snprintf(folder, capacity, "/tmp/ddpengine-conform-XXXXXX");
-        if (mkdtemp(folder) == NULL) return ddp_fail_errno(err, "cannot make a folder in /tmp");
-        (void)snprintf(s->url, sizeof(s->url), "file://%s/rendezvous", folder);
+    if (j->p->url != NULL) {
+        ddp_copy_text(s->url, sizeof(s->url), j->p->url);
         return DDP_OK;
     }
-    if (!env && strcmp(j->probe.name, "tcp") != 0) return DDP_OK;
+    (void)snprintf(s->folder, sizeof(s->folder), "/tmp/ddpengine-conform-XXXXXX");
+    if (mkdtemp(s->folder) == NULL) {
+        s->folder[0] = '\0';
+        return ddp_fail_errno(err, "cannot make a folder in /tmp");
+    }
     DDP_TRY(ddp_endpoint_listen("127.0.0.1:0", &fd, s->endpoint, err)); /* a port that was free a moment ago */
     (void)close(fd);
-    (void)snprintf(s->url, sizeof(s->url), env ? "env://" : "tcp://%.200s", s->endpoint);
     return DDP_OK;
 }
 
@@ -104,21 +102,20 @@ static ddp_status check_kind_world(check_run *j, uint32_t world, ddp_err *err)
 {
     ddp_case_list cases = {0};
     ddp_world w = {.log = j->p->log, .shared_fd = -1};
-    char folder[64] = "";
     bool init = j->probe.kind == DDP_KIND_INIT;
     ddp_status st = ddp_kind_cases(&cases, j->probe.kind, init && world > 1 ? DDP_SUITE_RENDEZVOUS : j->suite, err);
 
     if (st == DDP_OK && cases.count > 0) {
         st = ddp_shared_results_create(world, cases.items, cases.count, &w.shared, &w.shared_fd, err);
         if (st == DDP_OK) st = fill_shared(j, w.shared, err);
-        if (st == DDP_OK) st = choose_url(j, w.shared, folder, sizeof(folder), err);
+        if (st == DDP_OK) st = prepare_rendezvous(j, w.shared, err);
         if (st == DDP_OK) st = ddp_world_run(&w, err);
         if (st == DDP_OK) ddp_report_world(&j->report, w.shared);
         j->signal = w.signal;
     }
-    if (folder[0] != '\0') {
+    if (w.shared != NULL && w.shared->folder[0] != '\0') {
         ddp_err ignored;
-        (void)ddp_remove_folder(folder, &ignored);
+        (void)ddp_remove_folder(w.shared->folder, &ignored);
     }
     ddp_shared_results_free(w.shared, w.shared_fd);
     free(cases.items);

@@ -23,6 +23,31 @@ static void set_environment(const ddp_rank_process *a)
     (void)setenv("MASTER_PORT", colon != NULL ? colon + 1 : "0", 1);
 }
 
+/* The URL that was given, else of those that suit some scheme the first that this plugin opens. */
+static bool choose_url(ddp_rank_process *a)
+{
+    const ddp_init_ops *ops = a->plugin->ops;
+    char path[80];
+    const char *const rests[] = {path, a->shared->endpoint, ""};
+
+    (void)snprintf(path, sizeof(path), "%s/rendezvous", a->shared->folder);
+    ddp_copy_text(a->url, sizeof(a->url), a->shared->url);
+    for (size_t k = 0; a->shared->url[0] == '\0'; k++) {
+        ddp_init *i;
+        ddp_err err = {0};
+
+        if (k == DDP_COUNT(rests)) {
+            ddp_rank_process_skip(a, "the form of a URL of scheme %s is unknown; give --url", a->plugin->name);
+            return false;
+        }
+        (void)snprintf(a->url, sizeof(a->url), "%.40s://%.200s", a->plugin->name, rests[k]);
+        if (ops->open(&a->host, a->config, a->url, &i, &err) != DDP_OK) continue;
+        ops->close(i);
+        break;
+    }
+    return true;
+}
+
 static bool check_identity(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
 {
     int32_t rank = -2, world = -2;
@@ -38,7 +63,7 @@ static void join_once(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
 {
     ddp_group_params p = {.rank = (int32_t)a->rank,
                           .world = (int32_t)a->world,
-                          .url = a->shared->url,
+                          .url = a->url,
                           .init_ops = ops,
                           .init = i,
                           .listen_fd = -1,
@@ -51,7 +76,7 @@ static void join_once(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
     ddp_group *g;
 
     if (ddp_group_join(&p, &g, &failure, &err) != DDP_OK) {
-        ddp_rank_process_fail(a, "the rendezvous fails: %.200s", failure.msg);
+        ddp_rank_process_fail(a, "the rendezvous fails at %.60s: %.150s", a->url, failure.msg);
         return;
     }
     if (ddp_group_barrier(g, "joined", RENDEZVOUS_MS, &err) != DDP_OK)
@@ -73,13 +98,12 @@ static void rendezvous(ddp_rank_process *a)
 {
     const ddp_init_ops *ops = a->plugin->ops;
 
-    if (a->shared->url[0] == '\0')
-        return ddp_rank_process_skip(a, "the form of a URL of scheme %s is unknown; give --url", a->plugin->name);
     set_environment(a);
+    if (!choose_url(a)) return;
     for (uint32_t k = 0; k < TIMES && atomic_load(&a->v->state) == DDP_NOT_CHECKED; k++) {
         ddp_init *i;
         ddp_err err = {0};
-        ddp_status st = ops->open(&a->host, a->config, a->shared->url, &i, &err);
+        ddp_status st = ops->open(&a->host, a->config, a->url, &i, &err);
 
         if (st != DDP_OK) {
             (void)ddp_rank_process_fail_call(a, "open", st, &err);
@@ -124,7 +148,7 @@ static bool open_once(ddp_rank_process *a, uint32_t n)
     const ddp_init_ops *ops = a->plugin->ops;
     ddp_init *i;
     ddp_err err = {0};
-    ddp_status st = ops->open(&a->host, a->config, a->shared->url, &i, &err);
+    ddp_status st = ops->open(&a->host, a->config, a->url, &i, &err);
 
     (void)n;
     if (st != DDP_OK) return ddp_rank_process_fail_call(a, "open", st, &err);
@@ -138,8 +162,8 @@ void ddp_init_case(ddp_rank_process *a)
     case DDP_SUITE_RENDEZVOUS: rendezvous(a); break;
     case DDP_SUITE_REFUSALS: refuses(a); break;
     default:
-        if (a->shared->url[0] == '\0') return ddp_rank_process_skip(a, "needs --url");
         set_environment(a);
+        if (!choose_url(a)) return;
         ddp_leaks_check(a, open_once, 256);
     }
 }

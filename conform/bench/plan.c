@@ -50,16 +50,18 @@ static int run_ranks(planning *g)
     ddp_world w = {.log = g->p->log, .shared_fd = -1};
     char why[256] = "";
     ddp_err err = {0};
-    int code = DDP_EXIT_INTERNAL;
+    int code;
+    ddp_status st = ddp_shared_results_create((uint32_t)g->p->nproc, &c, 1, &w.shared, &w.shared_fd, &err);
 
-    if (ddp_shared_results_create((uint32_t)g->p->nproc, &c, 1, &w.shared, &w.shared_fd, &err) == DDP_OK) {
+    if (st == DDP_OK) {
         w.shared->kind = DDP_KIND_BACKEND;
         w.shared->bench = g->plan;
         ddp_copy_text(w.shared->path, sizeof(w.shared->path), g->plan.paths[0]);
         w.shared->launched = g->launcher[0] != '\0';
         w.launcher = w.shared->launched ? g->launcher : NULL;
-        if (ddp_world_run(&w, &err) == DDP_OK) code = exit_code_of(ddp_shared_results_check(w.shared, 0, why));
+        st = ddp_world_run(&w, &err);
     }
+    code = st == DDP_OK ? exit_code_of(ddp_shared_results_check(w.shared, 0, why)) : ddp_err_exit_code(&err);
     if (w.signal != 0)
         code = ddp_log_ended_by(g->p->log, w.signal);
     else if (code != DDP_EXIT_OK)

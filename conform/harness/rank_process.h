@@ -18,6 +18,7 @@ typedef struct ddp_rank_process {
     ddp_ini *ini;
     ddp_settings settings;
     const void *config;
+    char url[256];    /* of an init plugin's rendezvous; "": not chosen yet */
     ddp_group *group; /* of a backend */
     uint32_t communicators;
 

@@ -53,8 +53,8 @@ typedef struct ddp_shared_results {
     ddp_bench_plan bench;
     /* the run */
     uint32_t world, case_count;
-    uint32_t first, last; /* cases of this run of processes: first .. last - 1, those not checked yet */
-    char url[256];        /* of an init plugin: of its rendezvous; empty: unknown */
+    uint32_t first, last;      /* cases of this run of processes: first .. last - 1, those not checked yet */
+    char url[256], folder[64]; /* of an init plugin's rendezvous: as given, or "" and a folder for it */
     /* the ranks */
     atomic_uint failures;
     atomic_int endpoint_ready;

@@ -172,7 +172,7 @@ class Conform(Case):
     def test_faulty_init(self):
         shown = self.faulty("plugins/init/tcp/tcp.c", "memcpy(endpoint, i->endpoint, sizeof(i->endpoint));",
                             'memcpy(endpoint, "127.0.0.1", 10); (void)i;', "init", "tcp")
-        self.check("the rendezvous fails" in shown, shown)
+        self.check("the rendezvous fails at tcp" in shown, shown)
 
     def test_faulty_datasets(self):
         source = """
