@@ -1,6 +1,7 @@
-/* conform/kinds.c -- the cases of all kinds but backend: most need no ranks beside each other, init brings them together, and a
- * hook works between them. */
-#include "conform/harness/internal.h"
+/* conform/kinds.c -- the cases of all kinds but backend: most need no ranks beside each other, init brings them
+ * together, and a hook works between them. */
+#include "conform/kinds.h"
+#include "conform/suites.h"
 
 enum { CASE_MS = 30000, LEAKS_MS = 120000 };
 

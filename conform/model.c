@@ -1,6 +1,8 @@
-/* conform/model.c -- a model: it builds a graph that the core can finish, the same every time, and complains about data that do
- * not fit instead of crashing. Its fields are offered as the project's datasets have them; --set says what else it needs. */
-#include "conform/harness/internal.h"
+/* conform/model.c -- a model: it builds a graph that the core can finish, the same every time, and complains about
+ * data that do not fit instead of crashing. Its fields are offered as the project's datasets have them; --set says
+ * what else it needs. */
+#include "conform/suites.h"
+#include "conform/harness/leaks.h"
 #include "graph/graph.h"
 #include <stdlib.h>
 #include <string.h>

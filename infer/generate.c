@@ -1,5 +1,5 @@
-/* infer/generate.c -- see generate.h. Every token costs a pass over the whole context: attention looks at all of it, and nothing
- * of the pass before is kept. */
+/* infer/generate.c -- see generate.h. Every token costs a pass over the whole context: attention looks at all of it,
+ * and nothing of the pass before is kept. */
 #include "infer/generate.h"
 #include "train/state/memory.h"
 #include <inttypes.h>
@@ -18,7 +18,7 @@ struct ddp_generator {
     int64_t *order;
 };
 
-/* ---- choosing ----------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 struct candidates {
     const float *logits;
     int64_t *order;
@@ -30,7 +30,7 @@ static bool comes_before(const float *logits, int64_t a, int64_t b)
     return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
 }
 
-/* Moves candidate `at` of a heap, whose root is the least likely one, to its place. */
+/* Moves candidate `at` of a heap, whose root is the least likely one, to its position. */
 static void sift(const struct candidates *c, int64_t at)
 {
     for (int64_t child = 2 * at + 1; child < c->count; child = 2 * at + 1) {
@@ -92,7 +92,7 @@ int64_t ddp_sample(const ddp_sampling *how, const float *logits, int64_t count, 
     return chosen;
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------------ */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 static ddp_status unfit(const ddp_session *s, const char *why, ddp_err *err)
 {
     return ddp_fail(err, DDP_ERR_CONFIG, "model \"%s\" on [data] plugin = %s generates no text: %s",
@@ -217,19 +217,19 @@ void ddp_generator_close(ddp_generator *g)
 int64_t ddp_generator_vocabulary(const ddp_generator *g) { return g->vocabulary; }
 int64_t ddp_generator_context(const ddp_generator *g) { return g->context; }
 
-/* ---- a token -------------------------------------------------------------------------------------------------------------- */
-/* In 0 .. 1 by the seed and the token's place. */
-static double uniform_of(uint64_t seed, size_t place)
+/* ---- a token ----------------------------------------------------------------------------------------------------- */
+/* In 0 .. 1 by the seed and the position of the token. */
+static double uniform_of(uint64_t seed, size_t position)
 {
-    ddp_random r = {.seed = seed, .stream = (uint64_t)place};
+    ddp_random r = {.seed = seed, .stream = (uint64_t)position};
     uint32_t words[4];
 
     ddp_philox(&r, 0, 0, words);
     return (double)(((uint64_t)words[0] << 32 | words[1]) >> 11) * 0x1p-53;
 }
 
-/* Behind the last token stand zeros, at which no earlier position looks. */
-static ddp_status logits_behind(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
+/* After the last token are zeros, which no earlier position sees. */
+static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
 {
     ddp_session *s = g->t.s;
     const ddp_device_ops *ops = s->device_ops;
@@ -251,11 +251,11 @@ ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const i
 {
     size_t window = DDP_MIN_OF(count, (size_t)g->context);
 
-    if (count == 0) return ddp_fail(err, DDP_ERR_INVALID, "there is no token to go on from");
-    DDP_TRY(logits_behind(g, tokens + count - window, (int64_t)window, err));
+    if (count == 0) return ddp_fail(err, DDP_ERR_INVALID, "there is no token to continue");
+    DDP_TRY(logits_after(g, tokens + count - window, (int64_t)window, err));
     for (int64_t i = 0; i < g->vocabulary; i++)
         if (!isfinite(g->row[i])) {
-            (void)ddp_fail(err, DDP_ERR_DATA, "the logit of token %" PRId64 " behind %zu tokens is not finite", i,
+            (void)ddp_fail(err, DDP_ERR_DATA, "the logit of token %" PRId64 " after %zu tokens is not finite", i,
                            count);
             return ddp_fail_as(err, DDP_EXIT_NONFINITE);
         }

@@ -1,1 +1,1 @@
-libddpcore_a_SOURCES += infer/generate.h infer/generate.c
+libddpcore_a_SOURCES += infer/generate.h infer/text.h infer/generate.c infer/text.c

@@ -1,7 +1,11 @@
-/* conform/backend/backend.c -- the cases of a backend that share one communicator: results, order, memory, growth, and two communicators
- * side by side; and leaks. What must be refused is in backend_refusals.c, what breaks communicators on purpose in
- * backend_failure.c. */
-#include "conform/harness/internal.h"
+/* conform/backend/backend.c -- the cases of a backend that share one communicator: results, order, memory, growth,
+ * and two communicators side by side; and leaks. What must be refused is in refusals.c, what breaks
+ * communicators on purpose in failure.c. */
+#include "conform/backend/backend.h"
+#include "conform/backend/failure.h"
+#include "conform/backend/refusals.h"
+#include "conform/backend/trial.h"
+#include "conform/harness/leaks.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +20,7 @@ enum {
     MARK_BYTES = 192
 };
 
-/* ---- the communicator that cases share ------------------------------------------------------------------------------------ */
+/* ---- the communicator that cases share --------------------------------------------------------------------------- */
 void ddp_backend_begin(ddp_rank_process *a)
 {
     ddp_trial t;
@@ -41,11 +45,6 @@ void ddp_backend_end(ddp_rank_process *a)
     a->backend = NULL;
 }
 
-ddp_trial ddp_trial_shared(ddp_rank_process *a)
-{
-    return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
-}
-
 static void keep_hash(ddp_rank_process *a, const ddp_trial *t)
 {
     a->v->hash = t->hash;
@@ -59,13 +58,7 @@ static void results(ddp_rank_process *a)
     if (ddp_trial_collective(&t, a->c)) keep_hash(a, &t);
 }
 
-/* ---- many in a row ---------------------------------------------------------------------------------------------------------- */
-bool ddp_trial_can(const ddp_trial *t, uint32_t slot)
-{
-    if (slot == DDP_SLOT_SEND_RECV && t->world == 1) return false;
-    return (t->a->ops->caps & ddp_slot_info_of(slot)->cap) != 0;
-}
-
+/* ---- many in a row ----------------------------------------------------------------------------------------------- */
 /* Step i of a row of different kinds and sizes; false when the backend lacks the slot. */
 static bool step_case(const ddp_trial *t, uint32_t i, ddp_case *c)
 {
@@ -102,10 +95,10 @@ static void order(ddp_rank_process *a)
     if (row(&t, ORDER_STEPS)) keep_hash(a, &t);
 }
 
-/* ---- two communicators, two threads ------------------------------------------------------------------------------------------- */
+/* ---- two communicators, two threads ------------------------------------------------------------------------------ */
 typedef struct side {
     ddp_rank_process *a;
-    uint32_t lane;
+    uint32_t index;
     uint64_t hash;
 } side;
 
@@ -115,21 +108,21 @@ static void *run_side(void *arg)
     ddp_trial t;
     ddp_err err = {0};
 
-    if (ddp_trial_open(&t, s->a, s->lane == 0 ? "one" : "two", DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
+    if (ddp_trial_open(&t, s->a, s->index == 0 ? "one" : "two", DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
         ddp_rank_process_fail(s->a, "open and comm_create beside another communicator: %.170s", err.msg);
         s->a->broken = true;
         return NULL;
     }
-    t.lane = s->lane;
+    t.index = s->index;
     (void)row(&t, PAIR_STEPS);
     s->hash = t.hash;
     if (!s->a->broken) ddp_trial_close(&t);
     return NULL;
 }
 
-void ddp_backend_pair(ddp_rank_process *a)
+static void pair_case(ddp_rank_process *a)
 {
-    side one = {.a = a}, two = {.a = a, .lane = 1};
+    side one = {.a = a}, two = {.a = a, .index = 1};
     ddp_err err = {0};
     pthread_t thread;
 
@@ -144,7 +137,7 @@ void ddp_backend_pair(ddp_rank_process *a)
     a->v->hashed = true;
 }
 
-/* ---- memory of the backend -------------------------------------------------------------------------------------------------------- */
+/* ---- memory of the backend --------------------------------------------------------------------------------------- */
 static bool all_zero(const unsigned char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -190,7 +183,7 @@ static bool peers_round(ddp_rank_process *a)
                ddp_rank_process_fail_call(a, "mem_peer", err.status, &err);
         for (uint32_t i = a->rank; i < WORDS && good; i += a->world) ((uint32_t *)peer)[i] = i ^ r;
     }
-    good = ddp_rank_process_meet(a, "all have stored") && good;
+    good = ddp_rank_process_barrier(a, "all have stored") && good;
     for (uint32_t r = 0; r < a->world && good; r++) {
         good = a->ops->mem_peer(a->comm, own, r, &peer, &err) == DDP_OK;
         for (uint32_t i = 0; i < WORDS && good; i++)
@@ -202,12 +195,12 @@ static bool peers_round(ddp_rank_process *a)
                       "mem_peer of a rank that is none") &&
            DDP_EXPECT(a, a->ops->mem_peer(a->comm, &err, 0, &peer, &err) != DDP_OK,
                       "mem_peer of memory that is not its own");
-    good = ddp_rank_process_meet(a, "all have read") && good;
+    good = ddp_rank_process_barrier(a, "all have read") && good;
     a->ops->mem_free(a->comm, own);
     return good;
 }
 
-void ddp_backend_memory(ddp_rank_process *a)
+static void memory_case(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
     ddp_case c = {.suite = a->c->suite,
@@ -225,9 +218,9 @@ void ddp_backend_memory(ddp_rank_process *a)
     if (ddp_trial_can(&t, c.slot) && ddp_trial_collective(&t, &c)) keep_hash(a, &t);
 }
 
-/* ---- structs that have grown ------------------------------------------------------------------------------------------------------------ */
+/* ---- structs that have grown ------------------------------------------------------------------------------------- */
 /* An engine of a later release gives larger structs, whose size says so. */
-void ddp_backend_growth(ddp_rank_process *a)
+static void growth_case(ddp_rank_process *a)
 {
     struct {
         ddp_comm_params p;
@@ -266,7 +259,7 @@ void ddp_backend_growth(ddp_rank_process *a)
     a->ops->comm_destroy(t.comm);
 }
 
-/* ---- leaks ------------------------------------------------------------------------------------------------------------ */
+/* ---- leaks ------------------------------------------------------------------------------------------------------- */
 static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_case c = {.suite = a->c->suite,
@@ -291,26 +284,26 @@ static bool open_once(ddp_rank_process *a, uint32_t i)
     return true;
 }
 
-void ddp_backend_leaks(ddp_rank_process *a)
+static void leaks_case(ddp_rank_process *a)
 {
     ddp_leaks_check(a, open_once, HEAP_BYTES + (a->rank == 0 ? STORE_BYTES + (size_t)MARK_BYTES * a->world : 0));
 }
 
-/* ---- by name -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
 void ddp_backend_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_RESULTS: results(a); break;
     case DDP_SUITE_ORDER: order(a); break;
-    case DDP_SUITE_MEMORY: ddp_backend_memory(a); break;
+    case DDP_SUITE_MEMORY: memory_case(a); break;
     case DDP_SUITE_REFUSALS: ddp_backend_refusals(a); break;
-    case DDP_SUITE_GROWTH: ddp_backend_growth(a); break;
-    case DDP_SUITE_PAIR: ddp_backend_pair(a); break;
+    case DDP_SUITE_GROWTH: growth_case(a); break;
+    case DDP_SUITE_PAIR: pair_case(a); break;
     case DDP_SUITE_ABORT: ddp_backend_abort(a); break;
     case DDP_SUITE_TIMEOUT: ddp_backend_timeout(a); break;
     case DDP_SUITE_LATE: ddp_backend_late(a); break;
     case DDP_SUITE_KILLED: ddp_backend_killed(a); break;
-    case DDP_SUITE_LEAKS: ddp_backend_leaks(a); break;
+    case DDP_SUITE_LEAKS: leaks_case(a); break;
     default: break; /* connect: begin has done it */
     }
 }

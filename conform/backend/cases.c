@@ -1,5 +1,6 @@
-/* conform/backend/cases.c -- which cases a backend gets in a world: all combinations, or so many that every pair of values occurs. */
-#include "conform/harness/internal.h"
+/* conform/backend/cases.c -- which cases a backend gets in a world: all combinations, or so many that every pair of
+ * values occurs. */
+#include "conform/backend/cases.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,80 +8,7 @@
 
 enum { QUICK_MS = 10000, FULL_MS = 30000, LARGE_MS = 120000, LEAKS_MS = 120000, CANDIDATES = 40, PAIRWISE_MAX = 400 };
 
-const ddp_slot_info *ddp_slot_info_of(uint32_t slot)
-{
-    static const ddp_slot_info slots[DDP_SLOT_END] = {
-        [DDP_SLOT_ALL_REDUCE] = {"all_reduce", DDP_CAP_ALL_REDUCE, true, false, true},
-        [DDP_SLOT_BROADCAST] = {"broadcast", DDP_CAP_BROADCAST, false, true, false},
-        [DDP_SLOT_ALL_GATHER] = {"all_gather", DDP_CAP_ALL_GATHER, false, false, true},
-        [DDP_SLOT_REDUCE_SCATTER] = {"reduce_scatter", DDP_CAP_REDUCE_SCATTER, true, false, true},
-        [DDP_SLOT_BARRIER] = {"barrier", DDP_CAP_BARRIER, false, false, false},
-        [DDP_SLOT_REDUCE] = {"reduce", DDP_CAP_REDUCE, true, true, true},
-        [DDP_SLOT_GATHER] = {"gather", DDP_CAP_GATHER, false, true, true},
-        [DDP_SLOT_SCATTER] = {"scatter", DDP_CAP_SCATTER, false, true, true},
-        [DDP_SLOT_ALL_TO_ALL] = {"all_to_all", DDP_CAP_ALL_TO_ALL, false, false, false},
-        [DDP_SLOT_SEND_RECV] = {"send/recv", DDP_CAP_SEND_RECV, false, false, false},
-    };
-
-    return &slots[slot];
-}
-
-const char *ddp_op_text(uint32_t op)
-{
-    static const char *const names[DDP_REDUCE_OP_END_] = {"none", "sum", "avg", "min", "max"};
-
-    return op < DDP_REDUCE_OP_END_ ? names[op] : "?";
-}
-
-ddp_status ddp_case_add(ddp_case_list *l, ddp_case c, ddp_err *err)
-{
-    if (l->count == l->capacity) {
-        uint32_t capacity = l->capacity == 0 ? 64 : 2 * l->capacity;
-        ddp_case *grown = realloc(l->items, capacity * sizeof(*grown));
-
-        if (grown == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "no memory for %u cases", capacity);
-        l->items = grown;
-        l->capacity = capacity;
-    }
-    c.seed = ((uint64_t)l->count + 1) * 0x9e3779b97f4a7c15u;
-    l->items[l->count++] = c;
-    return DDP_OK;
-}
-
-void ddp_case_describe(const ddp_case *c, char *out, size_t capacity)
-{
-    static const char *const topics[DDP_TOPIC_END] = {[DDP_TOPIC_FLAT] = "flat reductions",
-                                                      [DDP_TOPIC_OPTIMIZER] = "optimizer steps",
-                                                      [DDP_TOPIC_PROGRAM] = "a program's values",
-                                                      [DDP_TOPIC_GRAPH] = "the graph",
-                                                      [DDP_TOPIC_INDICES] = "indices",
-                                                      [DDP_TOPIC_SAMPLES] = "samples",
-                                                      [DDP_TOPIC_MEAN] = "the mean",
-                                                      [DDP_TOPIC_ZERO] = "gradients of zero, then others"};
-    const ddp_slot_info *s = ddp_slot_info_of(c->slot);
-    char root[16] = "", late[32] = "";
-
-    if (c->variant != DDP_TOPIC_NONE) return ddp_copy_text(out, capacity, topics[c->variant]);
-
-    if (s->rooted) (void)snprintf(root, sizeof(root), ", root %u", c->root);
-    if (c->late != 0) (void)snprintf(late, sizeof(late), ", rank %u late", c->late - 1u);
-    switch (c->suite) {
-    case DDP_SUITE_RESULTS:
-        if (c->slot == DDP_SLOT_BARRIER)
-            (void)snprintf(out, capacity, "barrier%s", late);
-        else
-            (void)snprintf(out, capacity, "%s of %llu %s%s%s%s%s%s%s%s%s", s->name, (unsigned long long)c->count,
-                           ddp_dtype_name(c->dtype), s->reduces ? ", " : "", s->reduces ? ddp_op_text(c->op) : "", root,
-                           c->in_place ? ", in place" : "", c->own_memory ? ", in its own memory" : "",
-                           c->odd_address ? ", odd addresses" : "", c->random_values ? ", random values" : "", late);
-        break;
-    case DDP_SUITE_ABORT: (void)snprintf(out, capacity, "abort within %s", s->name); break;
-    case DDP_SUITE_TIMEOUT: (void)snprintf(out, capacity, "a rank that does not come to %s", s->name); break;
-    default: ddp_copy_text(out, capacity, ddp_suite_name(c->suite));
-    }
-}
-
-/* ---- results: every combination --------------------------------------------------------------------------------------------- */
+/* ---- results: every combination ---------------------------------------------------------------------------------- */
 typedef struct choice { /* of one world */
     uint8_t slots[DDP_SLOT_END];
     uint32_t slot_count, world;
@@ -114,13 +42,13 @@ static ddp_status all_of_slot(choice *h, uint8_t slot)
     for (uint32_t dtype = DDP_F32; dtype < DDP_DTYPE_END_; dtype++)
         for (uint32_t op = 1; op <= ops; op++)
             for (uint32_t size = 0; size < 4; size++)
-                for (uint32_t place = 0; place < 2; place++, n++) {
+                for (uint32_t in_place = 0; in_place < 2; in_place++, n++) {
                     ddp_case c = {.suite = DDP_SUITE_RESULTS,
                                   .slot = slot,
                                   .dtype = (uint8_t)dtype,
                                   .op = s->reduces ? (uint8_t)op : 0,
                                   .root = (uint8_t)(s->rooted ? n % world : 0),
-                                  .in_place = place == 1 && s->in_place,
+                                  .in_place = in_place == 1 && s->in_place,
                                   .late = (uint8_t)(n % 5 == 0 ? n / 5 % world + 1 : 0),
                                   .own_memory = (h->caps & DDP_CAP_MEM_ALLOC) != 0 && n % 3 == 0,
                                   .odd_address = n % 4 == 1,
@@ -136,13 +64,13 @@ static ddp_status all_results(choice *h)
 {
     for (uint32_t i = 0; i < h->slot_count; i++) DDP_TRY(all_of_slot(h, h->slots[i]));
     for (uint32_t i = 0; i < h->slot_count && h->world <= 2; i++)
-        for (uint32_t place = 0; place < 2 && h->slots[i] != DDP_SLOT_BARRIER; place++) {
+        for (uint32_t in_place = 0; in_place < 2 && h->slots[i] != DDP_SLOT_BARRIER; in_place++) {
             const ddp_slot_info *s = ddp_slot_info_of(h->slots[i]);
             ddp_case c = {.suite = DDP_SUITE_RESULTS,
                           .slot = h->slots[i],
                           .dtype = DDP_F32,
                           .op = s->reduces ? DDP_SUM : 0,
-                          .in_place = place == 1 && s->in_place,
+                          .in_place = in_place == 1 && s->in_place,
                           .count = 64 * MIB / sizeof(float),
                           .deadline_ms = LARGE_MS};
             DDP_TRY(ddp_case_add(h->list, c, h->err));
@@ -150,12 +78,12 @@ static ddp_status all_results(choice *h)
     return DDP_OK;
 }
 
-/* ---- results: pairwise ---------------------------------------------------------------------------------------------------------- */
+/* ---- results: pairwise ------------------------------------------------------------------------------------------- */
 enum { FACTORS = 9, LEVELS = 10 };
 
 typedef struct pairs {
     uint32_t levels[FACTORS];
-    bool met[FACTORS][LEVELS][FACTORS][LEVELS];
+    bool covered[FACTORS][LEVELS][FACTORS][LEVELS];
     uint32_t left;
     uint64_t random;
 } pairs;
@@ -173,11 +101,11 @@ static uint32_t gain(pairs *p, const uint32_t *row, bool take)
 
     for (uint32_t f = 0; f < FACTORS; f++)
         for (uint32_t g = f + 1; g < FACTORS; g++) {
-            bool *met = &p->met[f][row[f]][g][row[g]];
+            bool *covered = &p->covered[f][row[f]][g][row[g]];
 
-            n += !*met;
-            if (take && !*met) p->left--;
-            if (take) *met = true;
+            n += !*covered;
+            if (take && !*covered) p->left--;
+            if (take) *covered = true;
         }
     return n;
 }
@@ -200,7 +128,8 @@ static ddp_case case_of(const choice *h, const uint32_t *row)
                       .deadline_ms = QUICK_MS};
 }
 
-/* Greedy: of some random rows the one that adds the most pairs, the first of them drawn around a pair that is missing. */
+/* Greedy: of some random rows the one that adds the most pairs, the first of them drawn around a pair that is
+ * missing. */
 static ddp_status pairwise_results(choice *h)
 {
     pairs *p = ddp_alloc(sizeof(*p), h->err);
@@ -252,7 +181,7 @@ static ddp_status every_reduction(choice *h)
     return DDP_OK;
 }
 
-/* ---- the other suites --------------------------------------------------------------------------------------------------------------- */
+/* ---- the other suites -------------------------------------------------------------------------------------------- */
 static ddp_status add(choice *h, uint32_t suite, uint32_t slot, bool fresh, int32_t deadline_ms)
 {
     return ddp_case_add(h->list,

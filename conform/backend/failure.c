@@ -1,9 +1,10 @@
-/* conform/backend/failure.c -- what a backend does when things go wrong: abort from another thread, a rank that does not come,
- * a rank that dies. Each case has processes of its own.
+/* conform/backend/failure.c -- what a backend does when things go wrong: abort from another thread, a rank that does
+ * not come, a rank that dies. Each case has processes of its own.
  *
- * A second thread ("conform-watch") sees to the bounds: a call that is not back in time is written down and ends the process,
- * because the thread that stands in the plugin cannot. */
-#include "conform/harness/internal.h"
+ * A second thread ("conform-watch") sees to the bounds: a call that is not back in time is written down and ends the
+ * process, because the thread that stands in the plugin cannot. */
+#include "conform/backend/failure.h"
+#include "conform/backend/trial.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ enum {
     KILL_LOOPS = 100000
 };
 
-/* ---- the watching thread ---------------------------------------------------------------------------------------------------- */
+/* ---- the watching thread ----------------------------------------------------------------------------------------- */
 typedef struct watch {
     ddp_trial *t;
     pthread_t thread;
@@ -74,7 +75,7 @@ static bool watch_start(watch *w)
     return false;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 /* The slot with data of COUNT elements a rank and the last rank as root, which is the one that does not come. */
 static ddp_status call(ddp_trial *t, uint32_t slot, float *data, ddp_err *err)
 {
@@ -139,7 +140,7 @@ static ddp_status watched_call(watch *w, uint32_t slot, float *data, ddp_err *er
     return st;
 }
 
-/* ---- abort ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
 /* Later calls answer DDP_ERR_ABORTED at once, on a rank that was blocked and on one that was not. */
 static bool stays_aborted(ddp_trial *t, uint32_t slot, float *data)
 {
@@ -201,7 +202,7 @@ void ddp_backend_abort(ddp_rank_process *a)
 
     if (data == NULL || !open_trial(&t, a, "aborted", DDP_TRIAL_TIMEOUT_MS)) return;
     if (!last) good = aborted_call(&t, a->c->slot, data);
-    a->broken = !good || !ddp_rank_process_meet(a, "aborted");
+    a->broken = !good || !ddp_rank_process_barrier(a, "aborted");
     if (a->broken) return;
     good = stays_aborted(&t, a->c->slot, data);
     ddp_trial_close(&t);
@@ -210,7 +211,7 @@ void ddp_backend_abort(ddp_rank_process *a)
     a->broken = !good;
 }
 
-/* ---- time-outs ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- time-outs --------------------------------------------------------------------------------------------------- */
 void ddp_backend_timeout(ddp_rank_process *a)
 {
     float *data = new_data(a);
@@ -232,7 +233,7 @@ void ddp_backend_timeout(ddp_rank_process *a)
                  err.msg) &&
              DDP_EXPECT(a, err.msg[0] != '\0', "the time-out has no message"));
     }
-    a->broken = !good || !ddp_rank_process_meet(a, "timed out");
+    a->broken = !good || !ddp_rank_process_barrier(a, "timed out");
     if (a->broken) return;
     ddp_trial_close(&t);
     free(data);
@@ -252,10 +253,10 @@ void ddp_backend_late(ddp_rank_process *a)
         DDP_EXPECT(a, err.msg[0] != '\0', "comm_create failed without a reason"))
         (void)DDP_EXPECT(a, took < TIMEOUT_MS + SLACK_MS, "comm_create took %lld ms with timeout_ms %d",
                          (long long)took, TIMEOUT_MS);
-    a->broken = (!last && st == DDP_OK) || !ddp_rank_process_meet(a, "late");
+    a->broken = (!last && st == DDP_OK) || !ddp_rank_process_barrier(a, "late");
 }
 
-/* ---- a rank that dies --------------------------------------------------------------------------------------------------------------- */
+/* ---- a rank that dies -------------------------------------------------------------------------------------------- */
 /* In the middle of a collective: another thread kills the process while this one loops. */
 static void *kill_main(void *arg)
 {

@@ -1,16 +1,18 @@
-/* conform/backend/pattern.c -- inputs that every rank can compute for every rank, and the reference that results are held against.
+/* conform/backend/pattern.c -- inputs that every rank can compute for every rank, and the reference that results are
+ * held against.
  *
- * Bytes are hashes of seed, rank and place (a counter-based generator), so that data of another place, another rank or an
- * earlier collective is told apart; numbers are made of such bytes. Reductions are checked in double: integers and the small
- * integers given to floats exactly, random floats within n times the rounding error of the sum of magnitudes. All of it goes
- * by chunks, in loops over one type: the whole contract of a backend is many gigabytes of it. */
-#include "conform/harness/internal.h"
+ * Bytes are hashes of seed, rank and position (a counter-based generator), so that data of another position, another
+ * rank or an earlier collective is recognized; numbers are made of such bytes. Reductions are checked in double:
+ * integers and the small integers given to floats exactly, random floats within n times the rounding error of the
+ * sum of magnitudes. All of it goes by chunks, in loops over one type: the whole contract of a backend is many
+ * gigabytes of it. */
+#include "conform/backend/pattern.h"
 #include <math.h>
 #include <string.h>
 
 enum { CHUNK = 1024 }; /* elements */
 
-/* ---- bytes --------------------------------------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
 static inline uint64_t mix(uint64_t x) /* splitmix64 */
 {
     x += 0x9e3779b97f4a7c15u;
@@ -34,7 +36,7 @@ static const unsigned char *draw(const ddp_pattern *p, uint32_t rank, size_t fir
     return (const unsigned char *)m->words + begin % 8;
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 /* Values lie in low .. low + span - 1, times `times`: sums over all ranks stay exact, averages are whole. */
 typedef struct span {
     double low, times, span;
@@ -46,10 +48,10 @@ static span span_of(const ddp_pattern *p)
         [DDP_F32] = 1u << 24,   [DDP_BF16] = 1u << 8,   [DDP_F64] = 1ull << 50,
         [DDP_I32] = 1ull << 31, [DDP_I64] = 1ull << 50, [DDP_U8] = 1u << 8};
     bool sums = p->op == DDP_SUM || p->op == DDP_AVG, whole = p->op == DDP_AVG;
-    uint64_t room = DDP_MAX_OF(exact[p->dtype] / (sums ? p->world : 1) / (whole ? p->world : 1), (uint64_t)2);
-    uint64_t half = room / 2;
+    uint64_t range = DDP_MAX_OF(exact[p->dtype] / (sums ? p->world : 1) / (whole ? p->world : 1), (uint64_t)2);
+    uint64_t half = range / 2;
 
-    return (span){.low = p->dtype == DDP_U8 ? 0 : -(double)half, .times = whole ? p->world : 1, .span = (double)room};
+    return (span){.low = p->dtype == DDP_U8 ? 0 : -(double)half, .times = whole ? p->world : 1, .span = (double)range};
 }
 
 /* In 0 .. 1, without 1; of 8 bytes so many bits that the product with a span rounds to less than the span. */
@@ -96,7 +98,7 @@ static void values(const ddp_pattern *p, const span *s, uint32_t rank, size_t fi
         for (size_t i = 0; i < count; i++) out[i] = (s->low + (double)(int64_t)(out[i] * s->span)) * s->times;
 }
 
-/* ---- elements ---------------------------------------------------------------------------------------------------------- */
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
 static uint16_t to_bf16(float f) /* nearest, ties to even; no NaN comes here */
 {
     uint32_t bits;
@@ -166,7 +168,7 @@ void ddp_pattern_get(uint32_t dtype, const void *in, size_t count, double *v)
     if (dtype == DDP_F64) memcpy(v, from, count * sizeof(*v));
 }
 
-/* ---- filling and checking ------------------------------------------------------------------------------------------------ */
+/* ---- filling and checking ---------------------------------------------------------------------------------------- */
 void ddp_pattern_fill(const ddp_pattern *p, uint32_t rank, size_t first, size_t count, void *out)
 {
     size_t element = ddp_dtype_size(p->dtype), n;

@@ -1,6 +1,7 @@
-/* conform/backend/refusals.c -- what a backend must refuse, with a reason, before anything is written or sent: overlaps, counts
- * that overflow, roots, dtypes and operations that are none. */
-#include "conform/harness/internal.h"
+/* conform/backend/refusals.c -- what a backend must refuse, with a reason, before anything is written or sent:
+ * overlaps, counts that overflow, roots, dtypes and operations that are none. */
+#include "conform/backend/refusals.h"
+#include "conform/backend/trial.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,8 @@ static bool overlap_at_root(ddp_trial *t, uint32_t *data, size_t words)
                                  DDP_ERR_INVALID));
 }
 
-/* Overlaps are refused without the other ranks: a call that waits for them stands there, and another thread says so. */
+/* Overlaps are refused without the other ranks: a call that waits for them does not return, and another thread
+ * reports that. */
 typedef struct patience {
     ddp_rank_process *a;
     atomic_bool over;
@@ -115,7 +117,7 @@ static bool refuses_overlaps(ddp_trial *t, uint32_t *data, size_t words)
     good = overlap(t, data, words) && overlap_at_root(t, data, words);
     atomic_store(&p.over, true);
     (void)pthread_join(thread, NULL);
-    return good && ddp_rank_process_meet(t->a, "refused");
+    return good && ddp_rank_process_barrier(t->a, "refused");
 }
 
 /* Counts whose bytes are no size: of one rank, of all, and just beyond what memory can hold. */

@@ -1,15 +1,16 @@
 /* conform/backend/trial.c -- one collective, prepared, called and checked to the last byte.
  *
- * Buffers stand between guards; what no result may touch is filled with a pattern and must keep it. The expected values come
- * from pattern.c, never from another collective. */
-#include "conform/harness/internal.h"
+ * Buffers stand between guards; what no result may touch is filled with a pattern and must keep it. The expected
+ * values come from pattern.c, never from another collective. */
+#include "conform/backend/trial.h"
+#include "conform/backend/pattern.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { GUARD = 128, LATE_US = 5000, FILLER = 0xc3 };
 
-/* ---- communicator -------------------------------------------------------------------------------------------------------- */
+/* ---- communicator ------------------------------------------------------------------------------------------------ */
 ddp_status ddp_trial_open(ddp_trial *t, ddp_rank_process *a, const char *name, int64_t timeout_ms, ddp_err *err)
 {
     char group[96];
@@ -17,7 +18,7 @@ ddp_status ddp_trial_open(ddp_trial *t, ddp_rank_process *a, const char *name, i
     ddp_comm_params p;
 
     *t = (ddp_trial){.a = a, .rank = a->rank, .world = a->world};
-    (void)snprintf(group, sizeof(group), "case-%u.%s", (unsigned)(a->c - a->board->cases), name);
+    (void)snprintf(group, sizeof(group), "case-%u.%s", (unsigned)(a->c - a->shared->cases), name);
     store = ddp_group_store(a->group, group, err);
     if (store == NULL) return err->status;
     DDP_TRY(a->ops->open(&a->host, a->config, &t->backend, err));
@@ -37,7 +38,18 @@ void ddp_trial_close(ddp_trial *t)
     t->backend = NULL;
 }
 
-/* ---- the call ---------------------------------------------------------------------------------------------------------------- */
+ddp_trial ddp_trial_shared(ddp_rank_process *a)
+{
+    return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
+}
+
+bool ddp_trial_can(const ddp_trial *t, uint32_t slot)
+{
+    if (slot == DDP_SLOT_SEND_RECV && t->world == 1) return false;
+    return (t->a->ops->caps & ddp_slot_info_of(slot)->cap) != 0;
+}
+
+/* ---- the call ---------------------------------------------------------------------------------------------------- */
 static ddp_status finish(const ddp_backend_ops *ops, ddp_status status, ddp_work *work, ddp_err *err)
 {
     if (status != DDP_OK || work == NULL || (ops->caps & DDP_CAP_ASYNC) == 0) return status;
@@ -46,7 +58,8 @@ static ddp_status finish(const ddp_backend_ops *ops, ddp_status status, ddp_work
     return status;
 }
 
-/* Rank r sends to r + 1 and receives from r - 1; even ranks send first, so that blocking calls cannot wait in a ring. */
+/* Rank r sends to r + 1 and receives from r - 1; even ranks send first, so that blocking calls cannot wait in a
+ * ring. */
 static ddp_status send_recv(const ddp_trial *t, const ddp_coll *args, ddp_err *err)
 {
     const ddp_backend_ops *ops = t->a->ops;
@@ -81,21 +94,22 @@ ddp_status ddp_trial_call(const ddp_trial *t, uint32_t slot, const ddp_coll *arg
     return finish(ops, st, work, err);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 typedef struct region {
     unsigned char *base, *data; /* guards around data[0 .. bytes-1] */
     size_t bytes, total;
     bool own; /* the backend's */
 } region;
 
-/* Of the backend's memory all ranks take the same: room for `most` bytes. */
+/* Of the backend's memory all ranks take the same: capacity for `most` bytes. */
 static bool region_open(const ddp_trial *t, const ddp_case *c, size_t bytes, size_t most, region *r)
 {
-    size_t shift = c->odd_address ? ddp_dtype_size(c->dtype) : 0, room = c->own_memory ? most : bytes;
+    size_t shift = c->odd_address ? ddp_dtype_size(c->dtype) : 0, capacity = c->own_memory ? most : bytes;
     ddp_err err = {0};
     void *p = NULL;
 
-    *r = (region){.bytes = bytes, .total = ddp_round_up(room + (size_t)2 * GUARD + shift, 64), .own = c->own_memory};
+    *r =
+        (region){.bytes = bytes, .total = ddp_round_up(capacity + (size_t)2 * GUARD + shift, 64), .own = c->own_memory};
     if (r->own) {
         if (t->a->ops->mem_alloc(t->comm, r->total, &p, &err) != DDP_OK) {
             ddp_rank_process_fail(t->a, "mem_alloc of %zu bytes: %.180s", r->total, err.msg);
@@ -137,7 +151,7 @@ static bool guards_hold(const region *r)
            all_filler(r->data + r->bytes, r->total - (size_t)(r->data - r->base) - r->bytes);
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 /* One collective under test. Two regions; in place only `out`, within which the input lies. */
 typedef struct play {
     const ddp_trial *t;
@@ -214,7 +228,7 @@ static void fill(play *p)
                          .count = p->n};
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 static bool check_values(const play *p, const unsigned char *got, char *text, size_t capacity)
 {
     const ddp_trial *t = p->t;
@@ -309,8 +323,8 @@ static bool call_and_check(play *p)
 /* Nobody leaves a barrier before all have come. */
 static bool barrier(const ddp_trial *t, const ddp_case *c)
 {
-    uint32_t number = (uint32_t)(t->a->c - t->a->board->cases);
-    atomic_uint *entered = &ddp_shared_results_get(t->a->board, 0, number)->entered[t->lane];
+    uint32_t number = (uint32_t)(t->a->c - t->a->shared->cases);
+    atomic_uint *entered = &ddp_shared_results_get(t->a->shared, 0, number)->entered[t->index];
     uint32_t all = (atomic_load(entered) / t->world + 1) * t->world, seen;
     const ddp_coll none = {.struct_size = sizeof(none)};
     ddp_err err;

@@ -1,16 +1,19 @@
-/* conform/bench/bench.c -- all_reduce timed on each rank: every backend in the same processes, in turn, round after round, so that
- * what else the machine does hits all of them alike.
+/* conform/bench/bench.c -- all_reduce timed on each rank: every backend in the same processes, in turn, round after
+ * round, so that what else the machine does hits all of them alike.
  *
- * A sample is the mean time of one call in a batch of about BATCH_NS; of a sample the slowest rank counts, of the rounds the
- * minimum and the median. Zeros are reduced while the clock runs, known values afterwards, to count what is wrong. */
-#include "comm/communicator.h"
-#include "conform/harness/internal.h"
+ * A sample is the mean time of one call in a batch of about BATCH_NS; of a sample the slowest rank counts, of the
+ * rounds the minimum and the median. Zeros are reduced while the clock runs, known values afterwards, to count what
+ * is wrong. */
+#include "conform/bench/bench.h"
+#include "conform/backend/pattern.h"
+#include "conform/backend/trial.h"
+#include "conform/bench/print.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH_NS = 10000000, ITERATIONS_MAX = 20000, CALIBRATE = 3, MEET_MS = 300000, ROUNDS_MAX = 101 };
+enum { BATCH_NS = 10000000, ITERATIONS_MAX = 20000, CALIBRATE = 3, TIMEOUT_MS = 300000, ROUNDS_MAX = 101 };
 
 typedef struct side {   /* one backend */
     ddp_rank_process a; /* its registry, plugin and options; group and threads are the bench's own */
@@ -26,11 +29,11 @@ typedef struct bench {
     ddp_rank_process *a;
     const ddp_bench_plan *plan;
     side *sides;
-    uint32_t meetings; /* names of gathers */
+    uint32_t gathers; /* names of gathers */
     ddp_err err;
 } bench;
 
-/* ---- buffers and communicators ----------------------------------------------------------------------------------------- */
+/* ---- buffers and communicators ----------------------------------------------------------------------------------- */
 static ddp_status buffer(side *s, size_t bytes, float **out, ddp_err *err)
 {
     void *p = NULL;
@@ -61,10 +64,10 @@ static ddp_status open_side(bench *b, uint32_t i, size_t bytes)
     s->a.ops = s->a.plugin->ops;
     (void)snprintf(name, sizeof(name), "bench-%u", i);
     if (b->plan->queue)
-        DDP_TRY(
-            ddp_communicator_open(b->a->group, s->a.plugin, &s->a.host, s->a.config, -1, MEET_MS, &s->queue, &b->err));
+        DDP_TRY(ddp_communicator_open(b->a->group, s->a.plugin, &s->a.host, s->a.config, -1, TIMEOUT_MS, &s->queue,
+                                      &b->err));
     else
-        DDP_TRY(ddp_trial_open(&s->t, &s->a, name, MEET_MS, &b->err));
+        DDP_TRY(ddp_trial_open(&s->t, &s->a, name, TIMEOUT_MS, &b->err));
     s->own = (s->a.ops->caps & DDP_CAP_MEM_ALLOC) != 0;
     DDP_TRY(buffer(s, bytes, &s->send, &b->err));
     return buffer(s, bytes, &s->recv, &b->err);
@@ -90,7 +93,7 @@ static void close_side(side *s)
     ddp_rank_process_unload(&s->a);
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 static ddp_status run_slots(side *s, const ddp_coll *args, uint32_t n, ddp_err *err)
 {
     const ddp_backend_ops *ops = s->a.ops;
@@ -102,7 +105,7 @@ static ddp_status run_slots(side *s, const ddp_coll *args, uint32_t n, ddp_err *
         ddp_status st = ops->all_reduce(comm, args, &work, err);
 
         if (st == DDP_OK && async && work != NULL) {
-            st = ops->work_wait(work, MEET_MS, err);
+            st = ops->work_wait(work, TIMEOUT_MS, err);
             ops->work_free(work);
         }
         if (st != DDP_OK) return st;
@@ -137,7 +140,7 @@ static ddp_status batch(side *s, uint64_t bytes, bool in_place, uint32_t n, doub
     return DDP_OK;
 }
 
-/* ---- between the ranks ----------------------------------------------------------------------------------------------------- */
+/* ---- between the ranks ------------------------------------------------------------------------------------------- */
 /* values[i] becomes the largest of all ranks. */
 static ddp_status largest(bench *b, double *values, size_t count)
 {
@@ -146,8 +149,8 @@ static ddp_status largest(bench *b, double *values, size_t count)
     char name[32];
     void *block;
 
-    (void)snprintf(name, sizeof(name), "bench %u", b->meetings++);
-    DDP_TRY(ddp_group_gather(b->a->group, name, values, count * sizeof(*values), &block, theirs, lengths, MEET_MS,
+    (void)snprintf(name, sizeof(name), "bench %u", b->gathers++);
+    DDP_TRY(ddp_group_gather(b->a->group, name, values, count * sizeof(*values), &block, theirs, lengths, TIMEOUT_MS,
                              &b->err));
     for (uint32_t r = 0; r < b->a->world; r++)
         for (size_t i = 0; i < DDP_MIN_OF(count, lengths[r] / sizeof(double)); i++) {
@@ -160,7 +163,7 @@ static ddp_status largest(bench *b, double *values, size_t count)
     return DDP_OK;
 }
 
-/* ---- one size ---------------------------------------------------------------------------------------------------------------- */
+/* ---- one size ---------------------------------------------------------------------------------------------------- */
 static ddp_status calibrate(bench *b, uint64_t bytes)
 {
     double us[DDP_BENCH_BACKENDS] = {0};
@@ -207,12 +210,12 @@ static ddp_status finish_row(bench *b, side *s, uint64_t bytes, void *document)
     uint32_t rounds = b->plan->rounds;
     ddp_bench_row row = {.backend = s->a.plugin->name, .bytes = bytes, .iterations = s->iterations};
 
-    for (uint32_t place = 0; place < 2; place++) {
-        DDP_TRY(largest(b, s->samples[place], rounds));
-        qsort(s->samples[place], rounds, sizeof(double), by_value);
-        row.min_us[place] = s->samples[place][0];
-        row.median_us[place] = (s->samples[place][(rounds - 1) / 2] + s->samples[place][rounds / 2]) / 2;
-        DDP_TRY(count_wrong(b, s, bytes, place == 1, &row.wrong[place]));
+    for (uint32_t in_place = 0; in_place < 2; in_place++) {
+        DDP_TRY(largest(b, s->samples[in_place], rounds));
+        qsort(s->samples[in_place], rounds, sizeof(double), by_value);
+        row.min_us[in_place] = s->samples[in_place][0];
+        row.median_us[in_place] = (s->samples[in_place][(rounds - 1) / 2] + s->samples[in_place][rounds / 2]) / 2;
+        DDP_TRY(count_wrong(b, s, bytes, in_place == 1, &row.wrong[in_place]));
     }
     if (b->a->rank == 0) ddp_bench_print(b->plan, b->a->world, &row, document);
     if (row.wrong[0] + row.wrong[1] > 0)
@@ -226,10 +229,10 @@ static ddp_status measure(bench *b, uint64_t bytes, void *document)
     DDP_TRY(calibrate(b, bytes));
     for (uint32_t round = 0; round < b->plan->rounds; round++)
         for (uint32_t i = 0; i < b->plan->backend_count; i++)
-            for (uint32_t place = 0; place < 2; place++) {
+            for (uint32_t in_place = 0; in_place < 2; in_place++) {
                 side *s = &b->sides[i];
 
-                DDP_TRY(batch(s, bytes, place == 1, s->iterations, &s->samples[place][round], &b->err));
+                DDP_TRY(batch(s, bytes, in_place == 1, s->iterations, &s->samples[in_place][round], &b->err));
             }
     for (uint32_t i = 0; i < b->plan->backend_count; i++) DDP_TRY(finish_row(b, &b->sides[i], bytes, document));
     return DDP_OK;
@@ -251,7 +254,7 @@ static ddp_status run(bench *b, void **document)
 
 void ddp_bench_case(ddp_rank_process *a)
 {
-    bench b = {.a = a, .plan = &a->board->bench};
+    bench b = {.a = a, .plan = &a->shared->bench};
     void *document = NULL;
 
     b.sides = ddp_alloc(b.plan->backend_count * sizeof(*b.sides), &b.err);

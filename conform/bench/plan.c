@@ -1,5 +1,8 @@
-/* conform/bench/plan.c -- the parent of `ddpengine bench`: which backends, how their ranks are started, and the exit code. */
-#include "conform/harness/internal.h"
+/* conform/bench/plan.c -- the parent of `ddpengine bench`: which backends, how their ranks are started, and the exit
+ * code. */
+#include "conform/harness/probe.h"
+#include "conform/harness/world.h"
+#include "launch/signals.h"
 #include <string.h>
 
 enum { DEADLINE_MS = 3600000 };
@@ -44,25 +47,26 @@ static int exit_code_of(int state)
 static int run_ranks(planning *g)
 {
     const ddp_case c = {.suite = DDP_SUITE_BENCH, .fresh = true, .deadline_ms = DEADLINE_MS};
-    ddp_world w = {.log = g->p->log, .board_fd = -1};
+    ddp_world w = {.log = g->p->log, .shared_fd = -1};
     char why[256] = "";
     ddp_err err = {0};
-    int code = DDP_EXIT_INTERNAL;
+    int code;
+    ddp_status st = ddp_shared_results_create((uint32_t)g->p->nproc, &c, 1, &w.shared, &w.shared_fd, &err);
 
-    if (ddp_shared_results_create((uint32_t)g->p->nproc, &c, 1, &w.board, &w.board_fd, &err) == DDP_OK) {
-        w.board->kind = DDP_KIND_BACKEND;
-        w.board->bench = g->plan;
-        ddp_copy_text(w.board->path, sizeof(w.board->path), g->plan.paths[0]);
-        w.board->launched = g->launcher[0] != '\0';
-        w.launcher = w.board->launched ? g->launcher : NULL;
-        if (ddp_world_run(&w, &err) == DDP_OK) code = exit_code_of(ddp_shared_results_check(w.board, 0, why));
+    if (st == DDP_OK) {
+        w.shared->kind = DDP_KIND_BACKEND;
+        w.shared->bench = g->plan;
+        ddp_copy_text(w.shared->path, sizeof(w.shared->path), g->plan.paths[0]);
+        w.shared->launched = g->launcher[0] != '\0';
+        w.launcher = w.shared->launched ? g->launcher : NULL;
+        st = ddp_world_run(&w, &err);
     }
-    if (w.signal != 0) {
-        (void)snprintf(why, sizeof(why), "ended by signal %d (%s)", w.signal, strsignal(w.signal));
-        code = 128 + w.signal;
-    }
-    if (code != DDP_EXIT_OK) ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s", why[0] != '\0' ? why : err.msg);
-    ddp_shared_results_free(w.board, w.board_fd);
+    code = st == DDP_OK ? exit_code_of(ddp_shared_results_check(w.shared, 0, why)) : ddp_err_exit_code(&err);
+    if (w.signal != 0)
+        code = ddp_log_ended_by(g->p->log, w.signal);
+    else if (code != DDP_EXIT_OK)
+        ddp_log_line(g->p->log, DDP_LOG_ERROR, "%s", why[0] != '\0' ? why : err.msg);
+    ddp_shared_results_free(w.shared, w.shared_fd);
     return code;
 }
 

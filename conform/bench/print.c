@@ -1,16 +1,16 @@
 /* conform/bench/print.c -- rows of `ddpengine bench`, in the columns of nccl-tests, and the same as JSON. */
-#include "conform/harness/internal.h"
+#include "conform/bench/print.h"
 #include <jansson.h>
 
 /* 1e9 bytes a second: of the data, and of what travels, as nccl-tests defines them. */
-static double algbw(const ddp_bench_row *r, uint32_t place)
+static double algbw(const ddp_bench_row *r, uint32_t in_place)
 {
-    return r->median_us[place] > 0 ? (double)r->bytes / r->median_us[place] / 1e3 : 0;
+    return r->median_us[in_place] > 0 ? (double)r->bytes / r->median_us[in_place] / 1e3 : 0;
 }
 
-static double busbw(const ddp_bench_row *r, uint32_t place, uint32_t world)
+static double busbw(const ddp_bench_row *r, uint32_t in_place, uint32_t world)
 {
-    return algbw(r, place) * 2 * (world - 1) / world;
+    return algbw(r, in_place) * 2 * (world - 1) / world;
 }
 
 void ddp_bench_head(const ddp_bench_plan *p, uint32_t world, void **document)
@@ -25,10 +25,10 @@ void ddp_bench_head(const ddp_bench_plan *p, uint32_t world, void **document)
                  p->queue ? "through the work queue" : "slots called directly", p->rounds);
     (void)printf("#%55s%-52s%s\n", "", "out-of-place", "in-place");
     (void)printf("#%10s %11s %5s %6s  %-12s", "size", "count", "type", "redop", "backend");
-    for (int place = 0; place < 2; place++)
+    for (int in_place = 0; in_place < 2; in_place++)
         (void)printf(" %10s %10s %8s %8s %7s ", "min", "time", "algbw", "busbw", "#wrong");
     (void)printf("\n#%10s %11s %5s %6s  %-12s", "(B)", "(elements)", "", "", "");
-    for (int place = 0; place < 2; place++)
+    for (int in_place = 0; in_place < 2; in_place++)
         (void)printf(" %10s %10s %8s %8s %7s ", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
     (void)printf("\n");
     (void)fflush(stdout);
@@ -36,12 +36,12 @@ void ddp_bench_head(const ddp_bench_plan *p, uint32_t world, void **document)
 
 static void add_json(const ddp_bench_row *r, uint32_t world, json_t *document)
 {
-    for (uint32_t place = 0; place < 2; place++) {
+    for (uint32_t in_place = 0; in_place < 2; in_place++) {
         json_t *row = json_pack("{s:s, s:I, s:I, s:b, s:i, s:f, s:f, s:f, s:f, s:I}", "backend", r->backend, "size",
                                 (json_int_t)r->bytes, "count", (json_int_t)(r->bytes / sizeof(float)), "in_place",
-                                (int)place, "iterations", (int)r->iterations, "min_us", r->min_us[place], "time_us",
-                                r->median_us[place], "algbw_gbps", algbw(r, place), "busbw_gbps",
-                                busbw(r, place, world), "wrong", (json_int_t)r->wrong[place]);
+                                (int)in_place, "iterations", (int)r->iterations, "min_us", r->min_us[in_place],
+                                "time_us", r->median_us[in_place], "algbw_gbps", algbw(r, in_place), "busbw_gbps",
+                                busbw(r, in_place, world), "wrong", (json_int_t)r->wrong[in_place]);
 
         (void)json_array_append_new(json_object_get(document, "results"), row);
     }
@@ -52,9 +52,9 @@ void ddp_bench_print(const ddp_bench_plan *p, uint32_t world, const ddp_bench_ro
     if (p->json) return add_json(r, world, document);
     (void)printf(" %10llu %11llu %5s %6s  %-12s", (unsigned long long)r->bytes,
                  (unsigned long long)(r->bytes / sizeof(float)), "f32", "sum", r->backend);
-    for (uint32_t place = 0; place < 2; place++)
-        (void)printf(" %10.2f %10.2f %8.2f %8.2f %7llu ", r->min_us[place], r->median_us[place], algbw(r, place),
-                     busbw(r, place, world), (unsigned long long)r->wrong[place]);
+    for (uint32_t in_place = 0; in_place < 2; in_place++)
+        (void)printf(" %10.2f %10.2f %8.2f %8.2f %7llu ", r->min_us[in_place], r->median_us[in_place],
+                     algbw(r, in_place), busbw(r, in_place, world), (unsigned long long)r->wrong[in_place]);
     (void)printf("\n");
     (void)fflush(stdout);
 }

@@ -1,6 +1,7 @@
-/* conform/data/dataset.c -- a dataset: fields that make sense, samples that are the same from every handle and every thread, and a
- * read that writes a field's bytes and no others. */
-#include "conform/harness/internal.h"
+/* conform/data/dataset.c -- a dataset: fields that make sense, samples that are the same from every handle and every
+ * thread, and a read that writes a field's bytes and no others. */
+#include "conform/harness/leaks.h"
+#include "conform/suites.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ typedef struct trial {
     uint64_t length, hashes[EPOCHS][SAMPLES];
 } trial;
 
-/* ---- fields ------------------------------------------------------------------------------------------------------------------ */
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
 static bool field_makes_sense(trial *t, uint32_t i)
 {
     const ddp_field *f = &t->fields[i];
@@ -64,7 +65,7 @@ static void close_dataset(trial *t)
     t->d = NULL;
 }
 
-/* ---- samples ----------------------------------------------------------------------------------------------------------------- */
+/* ---- samples ----------------------------------------------------------------------------------------------------- */
 typedef struct sample {
     unsigned char *base[FIELDS_MAX];
     void *buffers[FIELDS_MAX];
@@ -186,7 +187,7 @@ static void samples(trial *t)
     close_dataset(&other);
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------------------ */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 static void *read_main(void *arg)
 {
     (void)read_all(arg, 0, true);
@@ -206,7 +207,7 @@ static void threads(trial *t)
     if (started < THREADS) ddp_rank_process_skip(t->a, "%.200s", err.msg);
 }
 
-/* ---- by name ------------------------------------------------------------------------------------------------------------------ */
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
 static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     trial t = {.a = a, .ops = a->plugin->ops};

@@ -1,10 +1,11 @@
-/* conform/data/sampler.c -- a sampler: its indices are within the dataset, as many as it says, and a function of seed, rank and epoch
- * alone, so that a run that resumes sees what the run before it would have seen. */
-#include "conform/harness/internal.h"
+/* conform/data/sampler.c -- a sampler: its indices are within the dataset, as many as it says, and a function of
+ * seed, rank and epoch alone, so that a run that resumes sees what the run before it would have seen. */
+#include "conform/harness/leaks.h"
+#include "conform/suites.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPARE = 8 }; /* words behind the indices that must stay as they are */
+enum { SPARE = 8 }; /* words after the indices that must stay as they are */
 
 typedef struct trial {
     ddp_rank_process *a;
@@ -49,7 +50,7 @@ static bool compare_handles(const trial *t, ddp_sampler *old, ddp_sampler *fresh
                       t->p.rank, t->p.world_size, (unsigned long long)t->p.length);
 }
 
-static bool judge_rank(trial *t, uint64_t *count)
+static bool check_rank(trial *t, uint64_t *count)
 {
     ddp_sampler *old, *fresh;
     ddp_err err = {0};
@@ -57,7 +58,7 @@ static bool judge_rank(trial *t, uint64_t *count)
     bool good;
 
     *count = UINT64_MAX;
-    if (st == DDP_ERR_CONFIG && err.msg[0] != '\0') return true; /* cannot share out such a length: it says why */
+    if (st == DDP_ERR_CONFIG && err.msg[0] != '\0') return true; /* cannot divide such a length: it says why */
     if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "open", st, &err);
     *count = t->count = t->ops->count(old);
     st = open_sampler(t, &fresh, &err);
@@ -77,7 +78,7 @@ static bool judge_rank(trial *t, uint64_t *count)
     return good;
 }
 
-static bool judge_world(trial *t)
+static bool check_world(trial *t)
 {
     uint64_t least = UINT64_MAX, most = 0;
 
@@ -85,7 +86,7 @@ static bool judge_world(trial *t)
         uint64_t count;
 
         t->p.rank = rank;
-        if (!judge_rank(t, &count)) return false;
+        if (!check_rank(t, &count)) return false;
         least = DDP_MIN_OF(least, count);
         most = DDP_MAX_OF(most, count);
     }
@@ -104,7 +105,7 @@ static void indices(trial *t)
         for (size_t w = 0; w < DDP_COUNT(worlds); w++) {
             t->p = (ddp_sampler_params){
                 .struct_size = sizeof(t->p), .world_size = worlds[w], .seed = 3 + i, .length = lengths[i]};
-            if (!judge_world(t)) return;
+            if (!check_world(t)) return;
         }
 }
 
@@ -133,7 +134,7 @@ static bool open_once(ddp_rank_process *a, uint32_t i)
     uint64_t count;
 
     t.p = (ddp_sampler_params){.struct_size = sizeof(t.p), .world_size = 2, .seed = i, .length = 1000};
-    return judge_rank(&t, &count);
+    return check_rank(&t, &count);
 }
 
 void ddp_sampler_case(ddp_rank_process *a)

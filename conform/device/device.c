@@ -1,6 +1,10 @@
-/* conform/device/device.c -- a device: memory, copies, reductions over a flat slice, leaks. Updates are in device_optimizer.c, programs in
- * device_program.c. Everything goes in and out by `copy`, so that it need not be the host's memory. */
-#include "conform/harness/internal.h"
+/* conform/device/device.c -- a device: memory, copies, reductions over a flat slice, leaks. Updates are in
+ * optimizer.c, programs in program.c. Everything goes in and out by `copy`, so that it need not be the
+ * host's memory. */
+#include "conform/device/optimizer.h"
+#include "conform/device/program.h"
+#include "conform/harness/leaks.h"
+#include "conform/suites.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +33,7 @@ static void describe(ddp_rank_process *a, ddp_device *d)
            DDP_EXPECT(a, info.memory_bytes > 0, "describe gives no memory"));
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static bool round_trip(ddp_rank_process *a, ddp_device *d, void *mine, size_t bytes)
 {
     const ddp_device_ops *ops = ops_of(a);
@@ -71,7 +75,7 @@ static void memory(ddp_rank_process *a, ddp_device *d)
     }
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 typedef struct slice {
     float *host, *device;
 } slice;
@@ -116,15 +120,15 @@ static bool sums(ddp_rank_process *a, ddp_device *one, ddp_device *two, const sl
 static bool finds(ddp_rank_process *a, ddp_device *d, const slice *s)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
-    static const uint64_t places[] = {0, 15, 4096, FLOATS - 1};
+    static const uint64_t positions[] = {0, 15, 4096, FLOATS - 1};
     ddp_flat_result r = {0};
 
     if (!reduce(a, d, s, DDP_FLAT_FINITE, FLOATS, &r) ||
-        !DDP_EXPECT(a, r.index == FLOATS, "all is finite, and element %llu is said not to be",
+        !DDP_EXPECT(a, r.index == FLOATS, "all is finite, and element %llu is reported not to be",
                     (unsigned long long)r.index))
         return false;
-    for (size_t k = 0; k < DDP_COUNT(bad) * DDP_COUNT(places); k++) {
-        uint64_t at = places[k / DDP_COUNT(bad)];
+    for (size_t k = 0; k < DDP_COUNT(bad) * DDP_COUNT(positions); k++) {
+        uint64_t at = positions[k / DDP_COUNT(bad)];
         float kept = s->host[at];
         bool good;
 
@@ -163,7 +167,7 @@ static void flat(ddp_rank_process *a, ddp_device *d)
     ops_of(a)->close(two);
 }
 
-/* ---- by name ------------------------------------------------------------------------------------------------------------------ */
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
 static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_device *d;

@@ -1,5 +1,6 @@
-/* conform/device/optimizer.c -- updates of parameters against PyTorch's formulas in double: torch.optim.SGD, Adam, AdamW. */
-#include "conform/harness/internal.h"
+/* conform/device/optimizer.c -- updates of parameters against PyTorch's formulas in double: torch.optim.SGD, Adam,
+ * AdamW. */
+#include "conform/device/optimizer.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

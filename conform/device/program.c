@@ -1,6 +1,8 @@
-/* conform/device/program.c -- a device runs small networks, forward and backward, and is held against the op table's references
- * in double: loss, metric, buffers and every gradient, set and added, whole and cut in two; then whole steps. */
-#include "conform/device/trial.h"
+/* conform/device/program.c -- a device runs small networks, forward and backward, and is held against the op table's
+ * references in double: loss, metric, buffers and every gradient, set and added, whole and cut in two; then whole
+ * steps. */
+#include "conform/device/program.h"
+#include "conform/device/step.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +70,7 @@ static ddp_status build(const network *n, ddp_graph *g, ddp_err *err)
     return ddp_graph_finish(g, err);
 }
 
-/* ---- setting up ------------------------------------------------------------------------------------------------------------ */
+/* ---- setting up -------------------------------------------------------------------------------------------------- */
 static ddp_status device_floats(trial *t, uint64_t count, float **out)
 {
     void *p;
@@ -156,7 +158,7 @@ static void release(trial *t)
     free(t->host);
 }
 
-/* ---- running and comparing ---------------------------------------------------------------------------------------------------- */
+/* ---- running and comparing --------------------------------------------------------------------------------------- */
 /* The gradient arena starts with 0.5 everywhere: set over it, or added to it. Buffers move on in both. */
 static ddp_status run(trial *t, bool add, uint32_t cut)
 {
@@ -173,13 +175,6 @@ static ddp_status run(trial *t, bool add, uint32_t cut)
     DDP_TRY(t->ops->copy(t->d, t->buffers_host, t->buffers, bytes, DDP_COPY_TO_HOST, &t->err));
     bytes = t->layout->elements * sizeof(float);
     return t->ops->copy(t->d, t->host, t->grads, bytes, DDP_COPY_TO_HOST, &t->err);
-}
-
-bool ddp_device_near(trial *t, const char *what, const char *name, int64_t e, double is, double want)
-{
-    return DDP_EXPECT(t->a, fabs(is - want) <= 3e-5 * (1 + fabs(want)),
-                      "%s, batch %lld: %s \"%.60s\"[%lld] is %.9g, not %.9g", t->network, (long long)t->p->batch, what,
-                      name, (long long)e, is, want);
 }
 
 static bool compare_scalar(trial *t, int32_t value, const char *what)
@@ -211,7 +206,7 @@ static bool compare(trial *t, bool add)
            (t->p->metric_count == 0 || compare_scalar(t, t->p->metrics[0], "metric"));
 }
 
-static bool judge(trial *t)
+static bool check(trial *t)
 {
     uint32_t kernels;
     ddp_status st = prepare(t);
@@ -232,8 +227,8 @@ static bool judge(trial *t)
     return ddp_device_step(t);
 }
 
-/* ---- the case ------------------------------------------------------------------------------------------------------------------ */
-static bool judge_batch(const trial *common, const ddp_graph *g, int64_t batch)
+/* ---- the case ---------------------------------------------------------------------------------------------------- */
+static bool check_batch(const trial *common, const ddp_graph *g, int64_t batch)
 {
     trial t = *common;
     ddp_program *p;
@@ -244,13 +239,13 @@ static bool judge_batch(const trial *common, const ddp_graph *g, int64_t batch)
     if (ddp_program_create(g, t.layout, batch, true, &p, &t.err) != DDP_OK)
         return ddp_rank_process_fail_call(t.a, "the core's program", t.err.status, &t.err);
     t.p = p;
-    good = judge(&t);
+    good = check(&t);
     release(&t);
     ddp_program_free(p);
     return good;
 }
 
-static bool judge_network(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d, const network *n)
+static bool check_network(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d, const network *n)
 {
     static const int64_t batches[] = {1, 7, 64};
     ddp_layout *layout = NULL;
@@ -263,7 +258,7 @@ static bool judge_network(ddp_rank_process *a, const ddp_device_ops *ops, ddp_de
         ddp_layout_create(g, 1 << 20, 25 << 20, 1, &layout, &err) != DDP_OK)
         good = ddp_rank_process_fail_call(a, "the core's graph", err.status, &err);
     t.layout = layout;
-    for (size_t i = 0; good && i < DDP_COUNT(batches); i++) good = judge_batch(&t, g, batches[i]);
+    for (size_t i = 0; good && i < DDP_COUNT(batches); i++) good = check_batch(&t, g, batches[i]);
     if (layout != NULL) ddp_layout_free(layout);
     if (g != NULL) ddp_graph_free(g);
     return good;
@@ -272,5 +267,5 @@ static bool judge_network(ddp_rank_process *a, const ddp_device_ops *ops, ddp_de
 void ddp_device_program(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d)
 {
     for (size_t i = 0; i < DDP_COUNT(networks); i++)
-        if (!judge_network(a, ops, d, &networks[i])) break;
+        if (!check_network(a, ops, d, &networks[i])) break;
 }

@@ -1,16 +1,24 @@
-/* conform/device/step.c -- a device's `step`, where it has one: three updates by SGD, clipped to half of the first gradients' norm, against
- * the references of device_program.c. What changes between them, the learning rate and the parameters, has to be seen. */
-#include "conform/device/trial.h"
+/* conform/device/step.c -- a device's `step`, where it has one: three updates by SGD, clipped to half of the first
+ * gradients' norm, against the references of program.c. What changes between them, the learning rate and the
+ * parameters, has to be seen. */
+#include "conform/device/step.h"
 #include <math.h>
 #include <stdlib.h>
 
 enum { STEPS = 3 };
 
-typedef struct told {
+typedef struct reported {
     float loss;
     uint64_t not_finite;
     double norm;
-} told;
+} reported;
+
+bool ddp_device_near(ddp_device_trial *t, const char *what, const char *name, int64_t e, double is, double want)
+{
+    return DDP_EXPECT(t->a, fabs(is - want) <= 3e-5 * (1 + fabs(want)),
+                      "%s, batch %lld: %s \"%.60s\"[%lld] is %.9g, not %.9g", t->network, (long long)t->p->batch, what,
+                      name, (long long)e, is, want);
+}
 
 static double reference_norm(const ddp_device_trial *t)
 {
@@ -34,7 +42,7 @@ static ddp_status take_params(ddp_device_trial *t)
     return DDP_OK;
 }
 
-static ddp_status run(ddp_device_trial *t, uint64_t step, double lr, double max_norm, told *out)
+static ddp_status run(ddp_device_trial *t, uint64_t step, double lr, double max_norm, reported *out)
 {
     const ddp_optim o = {.struct_size = sizeof(o), .algorithm = DDP_OPTIM_SGD, .step = step, .lr = lr, .grad_scale = 1};
     const ddp_optim_slice s = {.param = t->params, .grad = t->grads, .count = t->layout->extra_offset};
@@ -57,7 +65,7 @@ static ddp_status run(ddp_device_trial *t, uint64_t step, double lr, double max_
     return t->ops->copy(t->d, t->host, t->params, bytes, DDP_COPY_TO_HOST, &t->err);
 }
 
-/* A gradient has its parameter's place in another arena. */
+/* A gradient has its parameter's offset, in another arena. */
 static bool compare_params(ddp_device_trial *t, double by)
 {
     for (uint32_t i = 0; i < t->p->value_count; i++) {
@@ -73,7 +81,7 @@ static bool compare_params(ddp_device_trial *t, double by)
     return true;
 }
 
-static bool judge(ddp_device_trial *t, told *out)
+static bool check_steps(ddp_device_trial *t, reported *out)
 {
     double max_norm = 0;
 
@@ -89,7 +97,8 @@ static bool judge(ddp_device_trial *t, told *out)
         if (!ddp_device_near(t, "after a step, the loss", "", 0, (double)out->loss, t->ref[t->p->loss].data[0]) ||
             !ddp_device_near(t, "after a step, the norm", "", 0, out->norm, norm) ||
             !DDP_EXPECT(t->a, out->not_finite == t->layout->extra_offset,
-                        "after a step, element %llu is said not to be finite", (unsigned long long)out->not_finite) ||
+                        "after a step, element %llu is reported not to be finite",
+                        (unsigned long long)out->not_finite) ||
             !compare_params(t, lr * fmin(1, max_norm / (norm + 1e-6))))
             return false;
     }
@@ -106,9 +115,9 @@ bool ddp_device_step(ddp_device_trial *t)
     if (t->ops->copy(t->d, t->grads, t->host, t->layout->elements * sizeof(float), DDP_COPY_TO_DEVICE, &t->err) !=
         DDP_OK)
         return ddp_rank_process_fail_call(t->a, "copy", t->err.status, &t->err);
-    if (t->ops->host_alloc(t->d, sizeof(told), &out, &t->err) != DDP_OK)
+    if (t->ops->host_alloc(t->d, sizeof(reported), &out, &t->err) != DDP_OK)
         return ddp_rank_process_fail_call(t->a, "host_alloc", t->err.status, &t->err);
-    good = judge(t, out);
+    good = check_steps(t, out);
     t->ops->host_free(t->d, out);
     return good;
 }

@@ -1,8 +1,9 @@
-/* conform/device/trial.h -- a small network on a device and on the references: device_program.c sets it up, device_step.c too runs it. */
+/* conform/device/trial.h -- a small network on a device and on the references: program.c sets it up and runs it,
+ * step.c runs it too. */
 #ifndef DDP_DEVICE_TRIAL_H
 #define DDP_DEVICE_TRIAL_H
 
-#include "conform/harness/internal.h"
+#include "conform/harness/rank_process.h"
 #include "graph/graph.h"
 
 enum { DDP_TRIAL_FIELDS = 2 };
@@ -27,10 +28,5 @@ typedef struct ddp_device_trial {
     uint64_t random;
     ddp_err err;
 } ddp_device_trial;
-
-/* Fails the case, and is false, where `is` is further from `want` than f32's sums are. */
-bool ddp_device_near(ddp_device_trial *t, const char *what, const char *name, int64_t e, double is, double want);
-/* The device's `step`, where it has one; false: the case has failed. */
-bool ddp_device_step(ddp_device_trial *t);
 
 #endif

@@ -1,8 +1,8 @@
 /* conform/harness/leaks.c -- the same a hundred times: threads, descriptors and memory stay what they were.
  *
- * The second half decides, and for memory both of its quarters: what leaks does so every time, while a library that allocates when it
- * first needs to comes to an end with it. */
-#include "conform/harness/internal.h"
+ * The second half decides, and for memory both of its quarters: what leaks does so every time, while a library that
+ * allocates when it first needs to comes to an end with it. */
+#include "conform/harness/leaks.h"
 #include <dirent.h>
 #include <malloc.h>
 #include <stdlib.h>
@@ -118,7 +118,7 @@ void ddp_leaks_check(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint
         int64_t begin = ddp_now_ms();
 
         if (i == warm + taken * (opens / PARTS)) {
-            if (a->group != NULL && !ddp_rank_process_meet(a, names[taken])) return;
+            if (a->group != NULL && !ddp_rank_process_barrier(a, names[taken])) return;
             at[taken] = taken == 0 ? measure() : measure_after(&at[0]);
             taken++;
         }

@@ -1,6 +1,7 @@
-/* conform/harness/probe.c -- which plugin is meant and what it can do, found out in a child, so that the parent stays free of it and a
- * constructor that crashes is a line of text. */
-#include "conform/harness/internal.h"
+/* conform/harness/probe.c -- which plugin is meant and what it can do, found out in a child, so that the parent
+ * stays free of it and a constructor that crashes is a line of text. */
+#include "conform/harness/probe.h"
+#include "conform/harness/rank_process.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ static void refuse(ddp_probe *out, int exit_code, const char *why)
     ddp_copy_text(out->error, sizeof(out->error), why[0] != '\0' ? why : "the plugin failed without giving a reason");
 }
 
-/* ---- a bare name: the one plugin on the search path that has it --------------------------------------------------------------- */
+/* ---- a bare name: the one plugin on the search path that has it -------------------------------------------------- */
 typedef struct search {
     const char *name;
     uint32_t kind, found;
@@ -65,8 +66,8 @@ static ddp_status search_name(const char *name, ddp_log *log, search *s, ddp_err
     DDP_TRY(ddp_registry_open(log, &no_paths, &r, err));
     if (ddp_registry_list(r, visit, s, err) == DDP_OK && s->found != 1)
         (void)ddp_fail(err, DDP_ERR_CONFIG,
-                       s->found == 0 ? "no plugin \"%s\"; `ddpengine plugins` lists what is there, and a file is named "
-                                       "with its folder: ./%s.so"
+                       s->found == 0 ? "no plugin \"%s\"; `ddpengine plugins` lists those that are found. "
+                                       "A file is named with its folder: ./%s.so"
                                      : "\"%s\" is several plugins; name one as %s",
                        name, s->found == 0 ? name : s->kinds);
     ddp_registry_close(r);
@@ -101,7 +102,7 @@ static ddp_status resolve(const char *plugin, ddp_log *log, uint32_t *kind, char
     return DDP_OK;
 }
 
-/* ---- in the child ---------------------------------------------------------------------------------------------------------------- */
+/* ---- in the child ------------------------------------------------------------------------------------------------ */
 /* Whether this machine lets the backend work; one that a launcher starts can only tell there. */
 static void ask_backend(ddp_rank_process *a, ddp_probe *out)
 {
@@ -148,7 +149,7 @@ static void probe(const ddp_conform_params *p, ddp_probe *out)
     ddp_rank_process_unload(&a);
 }
 
-/* ---- in the parent ----------------------------------------------------------------------------------------------------------------- */
+/* ---- in the parent ----------------------------------------------------------------------------------------------- */
 static void wait_for_probe(pid_t pid, const char *plugin, ddp_probe *out)
 {
     int64_t deadline = ddp_now_ms() + PROBE_MS;

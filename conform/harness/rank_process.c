@@ -1,23 +1,17 @@
-/* conform/harness/rank_process.c -- one rank: loads the plugin, meets the others, and judges the cases one by one.
- *
- * Threads: the main thread meets and leaves; "conform" runs the cases with all signals blocked, as the queue thread of a
- * communicator does. A case that leaves the process unfit for another ends it without clean-up: the parent starts anew. */
-#include "conform/harness/internal.h"
-#include "net/endpoint.h"
-#include <stdlib.h>
+/* conform/harness/rank_process.c -- see rank_process.h. */
+#include "conform/harness/rank_process.h"
 #include <string.h>
-#include <unistd.h>
 
-enum { MEET_MS = 60000, LINGER_MS = 1000, TICK_US = 2000 };
+enum { BARRIER_MS = 60000 };
 
-/* ---- verdicts -------------------------------------------------------------------------------------------------------------- */
-static void judge(ddp_rank_process *a, int state, const char *fmt, va_list ap)
+/* ---- results ----------------------------------------------------------------------------------------------------- */
+static void write_result(ddp_rank_process *a, int state, const char *fmt, va_list ap)
 {
-    int none = DDP_NOT_JUDGED;
+    int none = DDP_NOT_CHECKED;
 
-    if (!atomic_compare_exchange_strong(&a->v->state, &none, DDP_JUDGING)) return; /* the first one counts */
+    if (!atomic_compare_exchange_strong(&a->v->state, &none, DDP_WRITING)) return; /* the first one counts */
     (void)vsnprintf(a->v->text, sizeof(a->v->text), fmt, ap);
-    a->v->order = atomic_fetch_add(&a->board->failures, 1);
+    a->v->order = atomic_fetch_add(&a->shared->failures, 1);
     atomic_store(&a->v->state, state);
 }
 
@@ -26,7 +20,7 @@ void ddp_rank_process_fail(ddp_rank_process *a, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    judge(a, DDP_FAILED, fmt, ap);
+    write_result(a, DDP_FAILED, fmt, ap);
     va_end(ap);
 }
 
@@ -35,7 +29,7 @@ void ddp_rank_process_skip(ddp_rank_process *a, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    judge(a, DDP_SKIPPED, fmt, ap);
+    write_result(a, DDP_SKIPPED, fmt, ap);
     va_end(ap);
 }
 
@@ -46,19 +40,19 @@ bool ddp_rank_process_fail_call(ddp_rank_process *a, const char *call, ddp_statu
     return false;
 }
 
-bool ddp_rank_process_meet(ddp_rank_process *a, const char *name)
+bool ddp_rank_process_barrier(ddp_rank_process *a, const char *name)
 {
     char wait[96];
     ddp_err err = {0};
 
-    (void)snprintf(wait, sizeof(wait), "case %u: %s", (unsigned)(a->c - a->board->cases), name);
-    if (ddp_group_barrier(a->group, wait, MEET_MS, &err) == DDP_OK) return true;
+    (void)snprintf(wait, sizeof(wait), "case %u: %s", (unsigned)(a->c - a->shared->cases), name);
+    if (ddp_group_barrier(a->group, wait, BARRIER_MS, &err) == DDP_OK) return true;
     ddp_rank_process_fail(a, "another rank has ended: %.180s", err.msg);
     a->broken = true;
     return false;
 }
 
-/* ---- plugin and options ------------------------------------------------------------------------------------------------------ */
+/* ---- plugin and options ------------------------------------------------------------------------------------------ */
 /* The settings, "key=value" a line, as --set would give them to [KIND.NAME]. */
 static ddp_status parse_settings(ddp_rank_process *a, const char *settings, ddp_err *err)
 {
@@ -94,140 +88,4 @@ void ddp_rank_process_unload(ddp_rank_process *a)
     ddp_settings_free(&a->settings);
     ddp_ini_free(a->ini);
     if (a->registry != NULL) ddp_registry_close(a->registry);
-}
-
-/* ---- meeting ------------------------------------------------------------------------------------------------------------------ */
-/* Started by a launcher: rank 0 listens and tells the others by the board. */
-static ddp_status introduce(ddp_rank_process *a, int *listen_fd, const char **endpoint, ddp_err *err)
-{
-    ddp_shared_results *b = a->board;
-    int64_t deadline = ddp_now_ms() + MEET_MS;
-
-    if (a->rank == 0) {
-        DDP_TRY(ddp_endpoint_listen("127.0.0.1:0", listen_fd, b->endpoint, err));
-        atomic_store(&b->endpoint_ready, 1);
-        return DDP_OK;
-    }
-    while (atomic_load(&b->endpoint_ready) == 0) {
-        if (ddp_now_ms() >= deadline)
-            return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 has not said within %d s where it listens", MEET_MS / 1000);
-        (void)usleep(TICK_US);
-    }
-    *endpoint = b->endpoint;
-    return DDP_OK;
-}
-
-/* What its parent could not ask: only here are the launcher's variables. */
-static ddp_status check_backend(ddp_rank_process *a, ddp_err *err)
-{
-    const ddp_backend_ops *ops = a->plugin->ops;
-    const ddp_comm_params p = {
-        .struct_size = sizeof(p), .rank = a->rank, .world_size = a->world, .interface = "", .device_ordinal = -1};
-
-    return ops->check(&a->host, a->config, &p, err);
-}
-
-static ddp_status join(ddp_rank_process *a, int listen_fd, const char *endpoint, ddp_err *err)
-{
-    ddp_group_params p = {.rank = (int32_t)a->rank,
-                          .world = (int32_t)a->world,
-                          .url = "conform",
-                          .timeout_ms = MEET_MS,
-                          .agreement = "",
-                          .interface = "",
-                          .log = &a->quiet};
-    ddp_failure failure;
-
-    if (a->board->launched) DDP_TRY(check_backend(a, err));
-    if (a->board->launched && a->world > 1) DDP_TRY(introduce(a, &listen_fd, &endpoint, err));
-    p.listen_fd = listen_fd;
-    p.endpoint = endpoint;
-    return ddp_group_join(&p, &a->group, &failure, err);
-}
-
-/* ---- the cases ------------------------------------------------------------------------------------------------------------------ */
-static void run_case(ddp_rank_process *a)
-{
-    if (a->c->suite == DDP_SUITE_BENCH) return ddp_bench_case(a);
-    if (a->plugin->kind == DDP_KIND_BACKEND)
-        ddp_backend_case(a);
-    else
-        ddp_kind_case(a);
-}
-
-static void *run_cases(void *arg)
-{
-    ddp_rank_process *a = arg;
-    ddp_shared_results *b = a->board;
-    int64_t begin;
-
-    a->c = &b->cases[b->first];
-    a->v = ddp_shared_results_get(b, a->rank, b->first);
-    if (a->plugin->kind == DDP_KIND_BACKEND) ddp_backend_begin(a);
-    for (uint32_t i = b->first; i < b->last && !a->broken; i++) {
-        atomic_store(&b->at[a->rank], i);
-        a->c = &b->cases[i];
-        a->v = ddp_shared_results_get(b, a->rank, i);
-        begin = ddp_now_ns();
-        run_case(a);
-        a->v->us = (ddp_now_ns() - begin) / 1000;
-        if (atomic_load(&a->v->state) == DDP_NOT_JUDGED) atomic_store(&a->v->state, DDP_PASSED);
-    }
-    if (a->plugin->kind == DDP_KIND_BACKEND && !a->broken) ddp_backend_end(a);
-    return NULL;
-}
-
-static ddp_status start(ddp_rank_process *a, int listen_fd, const char *endpoint, ddp_err *err)
-{
-    const ddp_shared_results *b = a->board;
-    pthread_t thread;
-
-    if (ddp_rank_process_load(a, b->kind, b->path, b->settings, err) != DDP_OK) {
-        if (listen_fd >= 0) (void)close(listen_fd);
-        return err->status;
-    }
-    if (b->kind == DDP_KIND_BACKEND) DDP_TRY(join(a, listen_fd, endpoint, err));
-    DDP_TRY(ddp_thread_start(&thread, "conform", run_cases, a, err));
-    (void)pthread_join(thread, NULL);
-    return DDP_OK;
-}
-
-/* This process is about to end in the middle of things: the others get the time to come to the same case, so that they do not
- * lose what they were still receiving of an earlier one. */
-static void linger(const ddp_rank_process *a, uint32_t here)
-{
-    int64_t deadline = ddp_now_ms() + LINGER_MS;
-    bool behind = true;
-
-    while (behind && ddp_now_ms() < deadline) {
-        behind = false;
-        for (uint32_t r = 0; r < a->world; r++) behind = behind || atomic_load(&a->board->at[r]) < here;
-        (void)usleep(TICK_US);
-    }
-}
-
-int ddp_rank_process_run(ddp_shared_results *b, uint32_t rank, int listen_fd, const char *endpoint)
-{
-    ddp_rank_process a = {.board = b, .rank = rank, .world = b->world};
-    ddp_err err = {0};
-
-    ddp_log_init(&a.log);
-    ddp_log_init(&a.quiet);
-    a.log.rank = a.quiet.rank = (int)rank;
-    a.log.level = DDP_LOG_WARN;
-    a.quiet.level = DDP_LOG_ERROR + 1;
-    a.host = ddp_log_host(&a.log);
-    a.c = &b->cases[b->first];
-    a.v = ddp_shared_results_get(b, rank, b->first);
-    if (start(&a, listen_fd, endpoint, &err) != DDP_OK) {
-        ddp_rank_process_fail(&a, "%.220s", err.msg);
-        return DDP_EXIT_PLUGIN;
-    }
-    if (a.broken) {
-        linger(&a, atomic_load(&b->at[rank]));
-        return DDP_EXIT_PLUGIN; /* what stands in the plugin stays there */
-    }
-    if (a.group != NULL) ddp_group_leave(a.group);
-    ddp_rank_process_unload(&a);
-    return DDP_EXIT_OK;
 }

@@ -1,5 +1,6 @@
-/* conform/harness/report.c -- what people read: a line for each suite and world, each failure, what was covered and what was skipped. */
-#include "conform/harness/internal.h"
+/* conform/harness/report.c -- what people read: a line for each suite and world, each failure, what was covered and
+ * what was skipped. */
+#include "conform/harness/report.h"
 #include <string.h>
 
 enum { FAILURES_SHOWN = 5 }; /* of one suite in one world */
@@ -26,22 +27,22 @@ void ddp_report_skip(ddp_report *r, uint32_t cases, const char *fmt, ...)
         ddp_text_append(&r->reasons, line, strlen(line)); /* once */
 }
 
-/* ---- coverage -------------------------------------------------------------------------------------------------------------- */
-static void cover(ddp_report *r, ddp_shared_results *b, uint32_t c)
+/* ---- coverage ---------------------------------------------------------------------------------------------------- */
+static void cover(ddp_report *r, ddp_shared_results *s, uint32_t c)
 {
-    const ddp_case *k = &b->cases[c];
+    const ddp_case *k = &s->cases[c];
     uint64_t bytes = k->count * ddp_dtype_size(k->dtype);
 
     if (k->suite != DDP_SUITE_RESULTS) return;
-    if (ddp_shared_results_get(b, 0, c)->refused) {
+    if (ddp_shared_results_get(s, 0, c)->refused) {
         r->refused[k->dtype] |= 1u << k->op;
         return;
     }
     r->slots[k->slot].cases++;
     r->slots[k->slot].dtypes |= 1u << k->dtype;
     r->slots[k->slot].ops |= 1u << k->op;
-    r->slots[k->slot].worlds |= 1u << b->world;
-    r->slots[k->slot].places |= k->in_place ? 2u : 1u;
+    r->slots[k->slot].worlds |= 1u << s->world;
+    r->slots[k->slot].in_place = r->slots[k->slot].in_place || k->in_place;
     r->slots[k->slot].largest = DDP_MAX_OF(r->slots[k->slot].largest, bytes);
 }
 
@@ -51,7 +52,7 @@ static const char *nothing(uint32_t i)
     return "";
 }
 
-static void members(FILE *out, uint32_t set, uint32_t first, uint32_t end, const char *(*name)(uint32_t))
+static void set_names(FILE *out, uint32_t set, uint32_t first, uint32_t end, const char *(*name)(uint32_t))
 {
     for (uint32_t i = first; i < end; i++) {
         if ((set & 1u << i) == 0) continue;
@@ -68,13 +69,13 @@ static void slot_row(ddp_report *r, uint32_t slot)
     char size[32];
 
     (void)fprintf(r->out, "  %-15s %4u cases, worlds", s->name, r->slots[slot].cases);
-    members(r->out, r->slots[slot].worlds, 1, DDP_CONFORM_MAX_WORLD + 1, nothing);
+    set_names(r->out, r->slots[slot].worlds, 1, DDP_CONFORM_MAX_WORLD + 1, nothing);
     if (slot != DDP_SLOT_BARRIER) {
         (void)fprintf(r->out, "; 0 to %s;", ddp_format_bytes(r->slots[slot].largest, size, sizeof(size)));
-        members(r->out, r->slots[slot].dtypes, DDP_F32, DDP_DTYPE_END_, ddp_dtype_name);
+        set_names(r->out, r->slots[slot].dtypes, DDP_F32, DDP_DTYPE_END_, ddp_dtype_name);
         if (s->reduces) (void)fprintf(r->out, ";");
-        if (s->reduces) members(r->out, r->slots[slot].ops, DDP_SUM, DDP_REDUCE_OP_END_, ddp_op_text);
-        if ((r->slots[slot].places & 2u) != 0) (void)fprintf(r->out, "; in place");
+        if (s->reduces) set_names(r->out, r->slots[slot].ops, DDP_SUM, DDP_REDUCE_OP_END_, ddp_op_text);
+        if (r->slots[slot].in_place) (void)fprintf(r->out, "; in place");
     }
     (void)fprintf(r->out, "\n");
 }
@@ -91,60 +92,60 @@ static void coverage(ddp_report *r, const ddp_probe *p)
     for (uint32_t d = DDP_F32; d < DDP_DTYPE_END_; d++) {
         if (r->refused[d] == 0) continue;
         (void)fprintf(r->out, "  refused as `supports` says: %s", ddp_dtype_name(d));
-        members(r->out, r->refused[d], DDP_SUM, DDP_REDUCE_OP_END_, ddp_op_text);
+        set_names(r->out, r->refused[d], DDP_SUM, DDP_REDUCE_OP_END_, ddp_op_text);
         (void)fprintf(r->out, "\n");
     }
 }
 
-/* ---- suites ------------------------------------------------------------------------------------------------------------------ */
+/* ---- suites ------------------------------------------------------------------------------------------------------ */
 typedef struct tally {
     uint32_t passed, failed, skipped;
     int64_t us; /* of the slowest rank of each case */
 } tally;
 
-static void failure(ddp_report *r, const ddp_shared_results *b, uint32_t c, const char *why)
+static void failure(ddp_report *r, const ddp_shared_results *s, uint32_t c, const char *why)
 {
     char what[200];
 
-    ddp_case_describe(&b->cases[c], what, sizeof(what));
-    (void)fprintf(r->out, "FAILED world %u, %s: %s\n", b->world, what, why);
+    ddp_case_describe(&s->cases[c], what, sizeof(what));
+    (void)fprintf(r->out, "FAILED world %u, %s: %s\n", s->world, what, why);
 }
 
-static void count_case(ddp_report *r, ddp_shared_results *b, uint32_t c, tally *t)
+static void count_case(ddp_report *r, ddp_shared_results *s, uint32_t c, tally *t)
 {
     char why[256], what[200];
     int64_t us = 0;
 
-    for (uint32_t i = 0; i < b->world; i++) us = DDP_MAX_OF(us, ddp_shared_results_get(b, i, c)->us);
+    for (uint32_t i = 0; i < s->world; i++) us = DDP_MAX_OF(us, ddp_shared_results_get(s, i, c)->us);
     t->us += us;
-    switch (ddp_shared_results_check(b, c, why)) {
+    switch (ddp_shared_results_check(s, c, why)) {
     case DDP_PASSED:
         t->passed++;
-        cover(r, b, c);
+        cover(r, s, c);
         break;
     case DDP_FAILED:
-        if (t->failed++ < FAILURES_SHOWN) failure(r, b, c, why);
+        if (t->failed++ < FAILURES_SHOWN) failure(r, s, c, why);
         break;
     default:
-        ddp_case_describe(&b->cases[c], what, sizeof(what));
+        ddp_case_describe(&s->cases[c], what, sizeof(what));
         t->skipped++;
         if (strncmp(why, "not run", 7) == 0)
-            ddp_report_skip(r, 0, "world %u: %s", b->world, why);
+            ddp_report_skip(r, 0, "world %u: %s", s->world, why);
         else
             ddp_report_skip(r, 0, "%s: %s", what, why[0] != '\0' ? why : "the run was ended");
     }
 }
 
-void ddp_report_world(ddp_report *r, ddp_shared_results *b)
+void ddp_report_world(ddp_report *r, ddp_shared_results *s)
 {
     for (uint32_t suite = 0; suite < DDP_SUITE_END; suite++) {
         tally t = {0};
 
-        for (uint32_t c = 0; c < b->case_count; c++)
-            if (b->cases[c].suite == suite) count_case(r, b, c, &t);
+        for (uint32_t c = 0; c < s->case_count; c++)
+            if (s->cases[c].suite == suite) count_case(r, s, c, &t);
         if (t.passed + t.failed + t.skipped == 0) continue;
         if (t.failed > FAILURES_SHOWN) (void)fprintf(r->out, "FAILED %u more\n", t.failed - FAILURES_SHOWN);
-        (void)fprintf(r->out, "  world %u  %-10s %5u passed", b->world, ddp_suite_name(suite), t.passed);
+        (void)fprintf(r->out, "  world %u  %-10s %5u passed", s->world, ddp_suite_name(suite), t.passed);
         if (t.failed > 0) (void)fprintf(r->out, ", %u failed", t.failed);
         if (t.skipped > 0) (void)fprintf(r->out, ", %u skipped", t.skipped);
         (void)fprintf(r->out, "; %.1f s\n", (double)t.us / 1e6);

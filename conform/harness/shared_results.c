@@ -1,4 +1,4 @@
-/* conform/harness/shared_results.c -- the shared memory of a run of ranks; see board.h. */
+/* conform/harness/shared_results.c -- the shared memory of a run of ranks; see shared_results.h. */
 #include "conform/harness/shared_results.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -6,19 +6,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-const char *ddp_suite_name(uint32_t suite)
-{
-    static const char *const names[DDP_SUITE_END] = {
-        [DDP_SUITE_OPEN] = "open",         [DDP_SUITE_RENDEZVOUS] = "meet", [DDP_SUITE_CONNECT] = "connect",
-        [DDP_SUITE_RESULTS] = "results",   [DDP_SUITE_ORDER] = "order",     [DDP_SUITE_MEMORY] = "memory",
-        [DDP_SUITE_REFUSALS] = "refusals", [DDP_SUITE_GROWTH] = "growth",   [DDP_SUITE_PAIR] = "pair",
-        [DDP_SUITE_THREADS] = "threads",   [DDP_SUITE_ABORT] = "abort",     [DDP_SUITE_TIMEOUT] = "timeout",
-        [DDP_SUITE_STATE] = "state",       [DDP_SUITE_LATE] = "late",       [DDP_SUITE_KILLED] = "killed",
-        [DDP_SUITE_LEAKS] = "leaks",       [DDP_SUITE_BENCH] = "bench"};
-
-    return suite < DDP_SUITE_END ? names[suite] : "?";
-}
 
 static ddp_status map_fd(int fd, size_t bytes, ddp_shared_results **out, ddp_err *err)
 {
@@ -34,7 +21,7 @@ ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint
 {
     size_t head = ddp_round_up(sizeof(ddp_shared_results) + count * sizeof(*cases), 64);
     size_t bytes = head + (size_t)world * count * sizeof(ddp_check_result);
-    ddp_shared_results *b = NULL;
+    ddp_shared_results *s = NULL;
     int file = memfd_create("ddpengine-conform", MFD_CLOEXEC);
 
     if (file < 0) return ddp_fail_errno(err, "cannot create a memory file");
@@ -43,16 +30,16 @@ ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint
         (void)close(file);
         return err->status;
     }
-    if (map_fd(file, bytes, &b, err) != DDP_OK) {
+    if (map_fd(file, bytes, &s, err) != DDP_OK) {
         (void)close(file);
         return err->status;
     }
-    b->world = world;
-    b->case_count = count;
-    b->verdicts_offset = head;
-    b->bytes = bytes;
-    memcpy(b->cases, cases, count * sizeof(*cases));
-    *out = b;
+    s->world = world;
+    s->case_count = count;
+    s->results_offset = head;
+    s->bytes = bytes;
+    memcpy(s->cases, cases, count * sizeof(*cases));
+    *out = s;
     *fd = file;
     return DDP_OK;
 }
@@ -72,42 +59,42 @@ ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out, dd
     return status;
 }
 
-void ddp_shared_results_free(ddp_shared_results *b, int fd)
+void ddp_shared_results_free(ddp_shared_results *s, int fd)
 {
-    if (b != NULL) (void)munmap(b, b->bytes);
+    if (s != NULL) (void)munmap(s, s->bytes);
     if (fd >= 0) (void)close(fd);
 }
 
-ddp_check_result *ddp_shared_results_get(ddp_shared_results *b, uint32_t rank, uint32_t c)
+ddp_check_result *ddp_shared_results_get(ddp_shared_results *s, uint32_t rank, uint32_t c)
 {
-    return (ddp_check_result *)((char *)b + b->verdicts_offset) + (size_t)rank * b->case_count + c;
+    return (ddp_check_result *)((char *)s + s->results_offset) + (size_t)rank * s->case_count + c;
 }
 
 /* Whether all ranks that have hashed their output have the same. */
-static bool same_bits(ddp_shared_results *b, uint32_t c, char *text)
+static bool same_bits(ddp_shared_results *s, uint32_t c, char *text)
 {
-    uint32_t first = b->world;
+    uint32_t first = s->world;
 
-    for (uint32_t r = 0; r < b->world; r++) {
-        const ddp_check_result *v = ddp_shared_results_get(b, r, c);
+    for (uint32_t r = 0; r < s->world; r++) {
+        const ddp_check_result *v = ddp_shared_results_get(s, r, c);
 
         if (!v->hashed) continue;
-        if (first == b->world) first = r;
-        if (v->hash == ddp_shared_results_get(b, first, c)->hash) continue;
+        if (first == s->world) first = r;
+        if (v->hash == ddp_shared_results_get(s, first, c)->hash) continue;
         (void)snprintf(text, 256, "ranks %u and %u have results of different bits", first, r);
         return false;
     }
     return true;
 }
 
-int ddp_shared_results_check(ddp_shared_results *b, uint32_t c, char *text)
+int ddp_shared_results_check(ddp_shared_results *s, uint32_t c, char *text)
 {
     const ddp_check_result *first = NULL; /* that is not a pass: what others say after it is often an echo */
     bool all = true;
 
     text[0] = '\0';
-    for (uint32_t r = 0; r < b->world; r++) {
-        const ddp_check_result *v = ddp_shared_results_get(b, r, c);
+    for (uint32_t r = 0; r < s->world; r++) {
+        const ddp_check_result *v = ddp_shared_results_get(s, r, c);
         int state = atomic_load(&v->state);
 
         all = all && state == DDP_PASSED;
@@ -119,6 +106,6 @@ int ddp_shared_results_check(ddp_shared_results *b, uint32_t c, char *text)
             ddp_copy_text(text, 256, v->text);
     }
     if (first != NULL) return atomic_load(&first->state);
-    if (!all) return DDP_NOT_JUDGED;
-    return same_bits(b, c, text) ? DDP_PASSED : DDP_FAILED;
+    if (!all) return DDP_NOT_CHECKED;
+    return same_bits(s, c, text) ? DDP_PASSED : DDP_FAILED;
 }

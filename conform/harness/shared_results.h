@@ -1,86 +1,23 @@
-/* conform/harness/shared_results.h -- what the parent and its ranks share: one mapping of a memory file that lives as long as a world's run.
+/* conform/harness/shared_results.h -- what the parent and its ranks share: one mapping of a memory file that lives
+ * as long as a world's run.
  *
- * The parent writes all but the verdicts and `at` while no rank runs. A rank writes its own verdicts and its `at`. Ranks that a
- * launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as well. */
+ * The parent writes all but the results and `at` while no rank runs. A rank writes its own results and its `at`.
+ * Ranks that a launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as
+ * well. */
 #ifndef DDP_HARNESS_SHARED_RESULTS_H
 #define DDP_HARNESS_SHARED_RESULTS_H
 
 #include "conform/conform.h"
+#include "conform/harness/case.h"
 #include <ddpengine/init.h>
 #include <limits.h>
 #include <stdatomic.h>
 
-/* Suites, in the order in which they are reported; ddp_suite_name() */
-enum {
-    DDP_SUITE_OPEN = 0,
-    DDP_SUITE_RENDEZVOUS,
-    DDP_SUITE_CONNECT,
-    DDP_SUITE_RESULTS,
-    DDP_SUITE_ORDER,
-    DDP_SUITE_STATE,
-    DDP_SUITE_MEMORY,
-    DDP_SUITE_REFUSALS,
-    DDP_SUITE_GROWTH,
-    DDP_SUITE_PAIR,
-    DDP_SUITE_THREADS,
-    DDP_SUITE_ABORT,
-    DDP_SUITE_TIMEOUT,
-    DDP_SUITE_LATE,
-    DDP_SUITE_KILLED,
-    DDP_SUITE_LEAKS,
-    DDP_SUITE_BENCH, /* no suite: the ranks measure */
-    DDP_SUITE_END
-};
-const char *ddp_suite_name(uint32_t suite);
-
-enum {
-    DDP_SLOT_ALL_REDUCE = 0,
-    DDP_SLOT_BROADCAST,
-    DDP_SLOT_ALL_GATHER,
-    DDP_SLOT_REDUCE_SCATTER,
-    DDP_SLOT_BARRIER,
-    DDP_SLOT_REDUCE,
-    DDP_SLOT_GATHER,
-    DDP_SLOT_SCATTER,
-    DDP_SLOT_ALL_TO_ALL,
-    DDP_SLOT_SEND_RECV,
-    DDP_SLOT_END
-};
-
-/* What a case of another kind than backend is about, ddp_case.variant. */
-enum {
-    DDP_TOPIC_NONE = 0,
-    DDP_TOPIC_FLAT, /* device */
-    DDP_TOPIC_OPTIMIZER,
-    DDP_TOPIC_PROGRAM,
-    DDP_TOPIC_GRAPH,   /* model */
-    DDP_TOPIC_INDICES, /* sampler */
-    DDP_TOPIC_SAMPLES, /* dataset */
-    DDP_TOPIC_MEAN,    /* hook */
-    DDP_TOPIC_ZERO,
-    DDP_TOPIC_END
-};
-
-/* One case; which fields count depends on the suite. */
-typedef struct ddp_case {
-    uint64_t count; /* elements of a rank */
-    uint64_t seed;
-    int32_t deadline_ms;
-    uint8_t suite, slot, dtype, op;
-    uint8_t root, variant;
-    uint8_t late;       /* 0: nobody; r + 1: rank r comes a little later */
-    bool in_place;      /* as the slot defines it */
-    bool own_memory;    /* buffers of the backend's mem_alloc */
-    bool odd_address;   /* buffers start one element behind a multiple of 64 bytes */
-    bool random_values; /* floats that round, instead of small integers */
-    bool fresh;         /* in processes of its own */
-} ddp_case;
-
-enum { DDP_NOT_JUDGED = 0, DDP_PASSED, DDP_FAILED, DDP_SKIPPED, DDP_JUDGING /* its text is being written */ };
+enum { DDP_NOT_CHECKED = 0, DDP_PASSED, DDP_FAILED, DDP_SKIPPED, DDP_WRITING /* its text is being written */ };
 
 typedef struct ddp_check_result { /* of one rank on one case; `state` is written last */
     atomic_int state;
-    atomic_uint entered[2]; /* of rank 0's verdict alone: ranks that have come to a barrier, by the trial's lane */
+    atomic_uint entered[2]; /* of rank 0's result alone: ranks that have come to a barrier, by the trial's index */
     bool refused;           /* passed by DDP_ERR_UNSUPPORTED, as `supports` had said */
     bool hashed;
     uint64_t hash;  /* of the output, where all ranks must have the same */
@@ -96,7 +33,7 @@ typedef struct ddp_bench_plan {
     uint64_t sizes[DDP_BENCH_SIZES];
 } ddp_bench_plan;
 
-/* Where the ranks of a hook meet and leave each other bytes (hook_group.c): one collective at a time, piece by piece. */
+/* By which the ranks of a hook exchange bytes (hook/group.c): one collective at a time, piece by piece. */
 enum { DDP_EXCHANGE_BYTES = 32768, DDP_EXCHANGE_SLOTS = 2 };
 typedef struct ddp_exchange {
     atomic_uint arrived, round; /* of a barrier */
@@ -116,8 +53,8 @@ typedef struct ddp_shared_results {
     ddp_bench_plan bench;
     /* the run */
     uint32_t world, case_count;
-    uint32_t first, last; /* cases of this run of processes: first .. last - 1, those not judged yet */
-    char url[256];        /* of an init plugin: where its ranks meet; empty: nobody knows */
+    uint32_t first, last;      /* cases of this run of processes: first .. last - 1, those not checked yet */
+    char url[256], folder[64]; /* of an init plugin's rendezvous: as given, or "" and a folder for it */
     /* the ranks */
     atomic_uint failures;
     atomic_int endpoint_ready;
@@ -126,7 +63,7 @@ typedef struct ddp_shared_results {
     atomic_uint at[DDP_CONFORM_MAX_WORLD];  /* case that the rank is in */
     atomic_int given_up;                    /* a rank of a hook has failed: nobody waits for it */
     ddp_exchange exchanges[DDP_EXCHANGE_SLOTS];
-    size_t verdicts_offset, bytes;
+    size_t results_offset, bytes;
     ddp_case cases[];
 } ddp_shared_results;
 
@@ -135,9 +72,10 @@ ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint
                                      int *fd, ddp_err *err);
 ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out,
                                   ddp_err *err); /* in a rank that a launcher started */
-void ddp_shared_results_free(ddp_shared_results *b, int fd);
-ddp_check_result *ddp_shared_results_get(ddp_shared_results *b, uint32_t rank, uint32_t c);
-/* All verdicts of a case as one: the first that is not a pass, or failed if two ranks' hashes differ; `text` (256) says why. */
-int ddp_shared_results_check(ddp_shared_results *b, uint32_t c, char *text);
+void ddp_shared_results_free(ddp_shared_results *s, int fd);
+ddp_check_result *ddp_shared_results_get(ddp_shared_results *s, uint32_t rank, uint32_t c);
+/* The results of all ranks of a case as one: the first that is not a pass, or failed if two ranks' hashes differ;
+ * `text` (256) says why. */
+int ddp_shared_results_check(ddp_shared_results *s, uint32_t c, char *text);
 
 #endif

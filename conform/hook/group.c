@@ -1,9 +1,11 @@
-/* conform/hook/group.c -- the collectives that a hook under judgement gets: plain ones between the ranks' processes through the
- * board, which see to it that all ranks come for the same, from the right thread, with buffers that backend.h allows.
+/* conform/hook/group.c -- the collectives that a hook under test gets: plain ones between the rank processes through
+ * shared memory, which see to it that all ranks come for the same, from the right thread, with buffers that
+ * backend.h allows.
  *
- * Numbers are added in the order of the ranks and rounded once. Who finds a fault fails its case and gives up; the others' waits
- * end by that. */
-#include "conform/hook/hook.h"
+ * Numbers are added in the order of the ranks and rounded once. Who finds a fault fails its case and gives up; the
+ * others' waits end by that. */
+#include "conform/hook/group.h"
+#include "conform/backend/pattern.h"
 #include <malloc.h>
 #include <math.h>
 #include <sched.h>
@@ -22,12 +24,12 @@ size_t ddp_hook_heap(void)
 void ddp_hook_give_up(ddp_hook_trial *t)
 {
     t->a->broken = true;
-    atomic_store(&t->a->board->given_up, 1);
+    atomic_store(&t->a->shared->given_up, 1);
 }
 
-/* ---- meeting ----------------------------------------------------------------------------------------------------------- */
+/* ---- between the ranks ------------------------------------------------------------------------------------------- */
 /* False: a rank has given up. A hang is the parent's affair. */
-static bool meet(ddp_hook_trial *t)
+static bool barrier(ddp_hook_trial *t)
 {
     ddp_exchange *x = t->x;
     unsigned round = atomic_load(&x->round);
@@ -35,10 +37,10 @@ static bool meet(ddp_hook_trial *t)
     if (atomic_fetch_add(&x->arrived, 1) + 1 == t->a->world) {
         atomic_store(&x->arrived, 0);
         atomic_store(&x->round, round + 1);
-        return atomic_load(&t->a->board->given_up) == 0;
+        return atomic_load(&t->a->shared->given_up) == 0;
     }
     for (uint32_t i = 0; atomic_load(&x->round) == round; i++) {
-        if (atomic_load(&t->a->board->given_up) != 0) return false;
+        if (atomic_load(&t->a->shared->given_up) != 0) return false;
         if (i < SPINS)
             (void)sched_yield();
         else
@@ -63,7 +65,7 @@ static void describe(const ddp_exchange *x, uint32_t rank, char *out, size_t cap
 }
 
 /* Every rank has come, for the same. */
-static bool meet_for(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c)
+static bool enter(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c)
 {
     ddp_exchange *x = t->x;
     uint32_t rank = t->a->rank;
@@ -75,14 +77,14 @@ static bool meet_for(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c)
     x->calls[rank].count = c->count;
     if (slot == DDP_SLOT_ALL_REDUCE) x->calls[rank].op = c->op;
     if (slot == DDP_SLOT_BROADCAST) x->calls[rank].root = c->root;
-    if (!meet(t)) return false;
+    if (!barrier(t)) return false;
     for (uint32_t r = 0; r < t->a->world; r++) {
         if (memcmp(&x->calls[r], &x->calls[rank], sizeof(x->calls[r])) == 0) continue;
         describe(x, rank, own, sizeof(own));
         describe(x, r, other, sizeof(other));
         return DDP_HOOK_EXPECT(t, false, "it %s where rank %u %s", own, r, other);
     }
-    return meet(t); /* before anyone writes down the next */
+    return barrier(t); /* before anyone writes down the next */
 }
 
 bool ddp_hook_agree(ddp_hook_trial *t, uint64_t value, const char *what)
@@ -90,19 +92,19 @@ bool ddp_hook_agree(ddp_hook_trial *t, uint64_t value, const char *what)
     const ddp_coll none = {.struct_size = sizeof(none)};
     uint64_t theirs;
 
-    if (!meet_for(t, AGREE, &none)) goto given_up;
+    if (!enter(t, AGREE, &none)) goto given_up;
     memcpy(t->x->bytes[t->a->rank], &value, sizeof(value));
-    if (!meet(t)) goto given_up;
+    if (!barrier(t)) goto given_up;
     for (uint32_t r = 0; r < t->a->world; r++) {
         memcpy(&theirs, t->x->bytes[r], sizeof(theirs));
         if (!DDP_HOOK_EXPECT(t, theirs == value, "%s differs from rank %u's", what, r)) return false;
     }
-    if (meet(t)) return true;
+    if (barrier(t)) return true;
 given_up:
     return DDP_HOOK_EXPECT(t, false, "another rank has given up");
 }
 
-/* ---- what a rank may ask for -------------------------------------------------------------------------------------------- */
+/* ---- what a rank may ask for ------------------------------------------------------------------------------------- */
 static bool apart(const void *p, size_t a, const void *q, size_t b)
 {
     return a == 0 || b == 0 || (uintptr_t)p + a <= (uintptr_t)q || (uintptr_t)q + b <= (uintptr_t)p;
@@ -139,7 +141,7 @@ static bool may_call(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c)
            DDP_HOOK_EXPECT(t, buffers_hold(t, slot, c), "%s: send and recv overlap, and that is not in place", s->name);
 }
 
-/* ---- the collectives ------------------------------------------------------------------------------------------------------ */
+/* ---- the collectives --------------------------------------------------------------------------------------------- */
 enum { ELEMENTS = DDP_EXCHANGE_BYTES / 8 };
 
 static bool reduce_piece(ddp_hook_trial *t, const ddp_coll *c, size_t at, size_t n)
@@ -148,7 +150,7 @@ static bool reduce_piece(ddp_hook_trial *t, const ddp_coll *c, size_t at, size_t
     double sum[ELEMENTS] = {0}, v[ELEMENTS] = {0};
 
     memcpy(t->x->bytes[t->a->rank], (const char *)c->send + at * size, n * size);
-    if (!meet(t)) return false;
+    if (!barrier(t)) return false;
     ddp_pattern_get(c->dtype, t->x->bytes[0], n, sum);
     for (uint32_t r = 1; r < t->a->world; r++) {
         ddp_pattern_get(c->dtype, t->x->bytes[r], n, v);
@@ -164,7 +166,7 @@ static bool reduce_piece(ddp_hook_trial *t, const ddp_coll *c, size_t at, size_t
         if (c->dtype == DDP_U8) sum[i] = fmod(sum[i], 256.0);
     }
     ddp_pattern_put(c->dtype, sum, n, (char *)c->recv + at * size);
-    return meet(t);
+    return barrier(t);
 }
 
 /* Bytes at .. of the part of each rank that is for this one. */
@@ -179,7 +181,7 @@ static bool move_piece(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c, size
         size_t block = slot == DDP_SLOT_ALL_TO_ALL ? (rank + s) % world * part : 0;
 
         memcpy(t->x->bytes[rank], from + block + at, n);
-        if (!meet(t)) return false;
+        if (!barrier(t)) return false;
         if (slot == DDP_SLOT_BROADCAST) memcpy(to + at, t->x->bytes[c->root], n);
         for (uint32_t r = 0; r < world && slot == DDP_SLOT_ALL_GATHER; r++)
             memcpy(to + r * part + at, t->x->bytes[r], n);
@@ -187,7 +189,7 @@ static bool move_piece(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c, size
             uint32_t r = (rank + world - s) % world;
             memcpy(to + r * part + at, t->x->bytes[r], n);
         }
-        if (!meet(t)) return false;
+        if (!barrier(t)) return false;
     }
     return true;
 }
@@ -202,7 +204,7 @@ static ddp_status collective(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c
         return ddp_fail(err, DDP_ERR_INVALID, "%s: not as the contract has it", ddp_slot_info_of(slot)->name);
     if (slot == DDP_SLOT_ALL_REDUCE && c->dtype == DDP_I64)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "no reductions of i64 here");
-    good = meet_for(t, slot, c);
+    good = enter(t, slot, c);
     whole = slot == DDP_SLOT_ALL_REDUCE ? c->count : c->count * ddp_dtype_size(c->dtype);
     for (size_t at = 0; at < whole && good; at += n) {
         n = DDP_MIN_OF(whole - at, (size_t)(slot == DDP_SLOT_ALL_REDUCE ? ELEMENTS : DDP_EXCHANGE_BYTES));

@@ -1,8 +1,14 @@
-/* conform/hook/hook.c -- the cases of a hook: what it leaves is the mean, as nearly as it promises, with the same bits on all ranks
- * and in any order of its calls; its state is all that it remembers; nothing beside the buckets is written; leaks.
+/* conform/hook/hook.c -- the cases of a hook: what it leaves is the mean, as nearly as it promises, with the same
+ * bits on all ranks and in any order of its calls; its state is all that it remembers; nothing beside the buckets is
+ * written; leaks.
  *
- * The ranks are processes, each with the two threads of training (hook_trial.c), and reach each other by hook_group.c. */
-#include "conform/hook/hook.h"
+ * The ranks are processes, each with the two threads of training (trial.c), and reach each other by
+ * group.c. */
+#include "conform/harness/leaks.h"
+#include "conform/hook/group.h"
+#include "conform/hook/mean.h"
+#include "conform/hook/trial.h"
+#include "conform/suites.h"
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,23 +20,7 @@ enum {
     HEAP_OPENS = 256
 };
 
-/* ---- its state -------------------------------------------------------------------------------------------------------------- */
-static uint32_t states_of(const ddp_hook_trial *t, const ddp_hook_state **out)
-{
-    *out = NULL;
-    return t->ops->states == NULL ? 0 : t->ops->states(t->hook, out);
-}
-
-bool ddp_hook_remembers(const ddp_hook_trial *t)
-{
-    const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
-
-    for (uint32_t i = 0; i < n; i++)
-        if (s[i].shared == 0) return true;
-    return false;
-}
-
+/* ---- its state --------------------------------------------------------------------------------------------------- */
 static bool name_holds(const char *name)
 {
     if (name == NULL || name[0] == '\0') return false;
@@ -51,15 +41,15 @@ static bool state_makes_sense(ddp_hook_trial *t, const ddp_hook_state *all, uint
            DDP_HOOK_EXPECT(t, s->shared <= 1, "state \"%s\": `shared` is %u, not 0 or 1", s->name, s->shared);
 }
 
-/* Names, sizes and places; with `values` of those that all ranks share the contents. */
-static uint64_t states_hash(const ddp_hook_trial *t, bool places, bool values)
+/* Names, sizes and addresses; with `values` of those that all ranks share the contents. */
+static uint64_t states_hash(const ddp_hook_trial *t, bool addresses, bool values)
 {
     const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
+    uint32_t n = ddp_hook_states(t, &s);
     uint64_t hash = n;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t facts[] = {s[i].elements, s[i].shared, places ? (uint64_t)(uintptr_t)s[i].data : 0};
+        uint64_t facts[] = {s[i].elements, s[i].shared, addresses ? (uint64_t)(uintptr_t)s[i].data : 0};
 
         hash = ddp_hash64(s[i].name, strlen(s[i].name), hash);
         hash = ddp_hash64(facts, sizeof(facts), hash);
@@ -68,20 +58,14 @@ static uint64_t states_hash(const ddp_hook_trial *t, bool places, bool values)
     return hash;
 }
 
-bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
-{
-    ddp_hook_fill(t, seed, false);
-    return ddp_hook_update(t, way);
-}
-
 /* The list makes sense, is every rank's, and stays what it was. */
 static bool opens(ddp_hook_trial *t)
 {
     const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
+    uint32_t n = ddp_hook_states(t, &s);
     uint64_t before;
 
-    if (!DDP_HOOK_EXPECT(t, n == 0 || s != NULL, "states says %u and gives no list", n)) return false;
+    if (!DDP_HOOK_EXPECT(t, n == 0 || s != NULL, "states returns %u and gives no list", n)) return false;
     for (uint32_t i = 0; i < n; i++)
         if (!state_makes_sense(t, s, i)) return false;
     before = states_hash(t, true, false);
@@ -97,13 +81,13 @@ static bool opens(ddp_hook_trial *t)
     return true;
 }
 
-/* ---- the same bits, whatever else is going on ---------------------------------------------------------------------------------- */
+/* ---- the same bits, whatever else is going on -------------------------------------------------------------------- */
 /* Hash of the results of some updates of a hook of its own; `together`, or NULL: another thread's is open meanwhile. */
-static bool run_of_its_own(ddp_rank_process *a, uint32_t lane, bool later, ddp_hook_way way,
+static bool run_of_its_own(ddp_rank_process *a, uint32_t index, bool later, ddp_hook_way way,
                            pthread_barrier_t *together, uint64_t *hash)
 {
     ddp_hook_trial t;
-    bool good = ddp_hook_open(&t, a, lane, later);
+    bool good = ddp_hook_open(&t, a, index, later);
 
     *hash = 0;
     if (together != NULL) (void)pthread_barrier_wait(together);
@@ -166,7 +150,7 @@ static void pair(ddp_rank_process *a)
     if (ddp_thread_start(&thread, "conform-two", run_side, &other, &err) != DDP_OK) {
         ddp_rank_process_skip(a, "%.200s", err.msg);
         a->broken = true;
-        atomic_store(&a->board->given_up, 1);
+        atomic_store(&a->shared->given_up, 1);
         return;
     }
     (void)run_of_its_own(a, 0, false, DDP_WAY_AT_ONCE, &other.both, &beside);
@@ -177,12 +161,12 @@ static void pair(ddp_rank_process *a)
                          "two instances at once have other results than one alone");
 }
 
-/* ---- going on from a saved state -------------------------------------------------------------------------------------------- */
+/* ---- going on from a saved state --------------------------------------------------------------------------------- */
 /* All states in a row, out of the hook or (`back`) into it; *size: floats, of `kept` where it is not NULL. */
 static void move_states(const ddp_hook_trial *t, float *kept, bool back, uint64_t *size)
 {
     const ddp_hook_state *s;
-    uint32_t n = states_of(t, &s);
+    uint32_t n = ddp_hook_states(t, &s);
 
     *size = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -214,10 +198,9 @@ static bool restores(ddp_hook_trial *t, float *kept, uint64_t size, uint64_t has
     move_states(t, kept, true, &own);
     t->update = DDP_HOOK_BEGUN + FEW;
     return go_on(t, &own_hash) &&
-           DDP_HOOK_EXPECT(
-               t, own_hash == hash,
-               "a new instance with the saved state does not go on as the old one: `states` is not all that "
-               "it remembers");
+           DDP_HOOK_EXPECT(t, own_hash == hash,
+                           "a new instance with the saved state does not continue as the old one: "
+                           "`states` is not all that it remembers");
 }
 
 /* Some updates, then the state is kept, which is the caller's to free, and some more. */
@@ -249,9 +232,9 @@ static void state(ddp_rank_process *a)
     free(kept);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------------ */
-/* What malloc has given out is looked at between updates and whenever the hook calls a collective: the first update may still
- * warm up. */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* What malloc has given out is looked at between updates and whenever the hook calls a collective: the first update
+ * may still warm up. */
 static bool allocates_nothing(ddp_hook_trial *t)
 {
     size_t before, after;
@@ -273,7 +256,7 @@ static bool allocates_nothing(ddp_hook_trial *t)
     return true;
 }
 
-/* ---- refusals, leaks -------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals, leaks --------------------------------------------------------------------------------------------- */
 static void refusals(ddp_rank_process *a)
 {
     ddp_err err = {0};
@@ -295,12 +278,12 @@ static bool open_once(ddp_rank_process *a, uint32_t i)
     return good;
 }
 
-/* ---- by name ------------------------------------------------------------------------------------------------------------------ */
-static void with_hook(ddp_rank_process *a, bool (*judge)(ddp_hook_trial *t))
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
+static void with_hook(ddp_rank_process *a, bool (*test)(ddp_hook_trial *t))
 {
     ddp_hook_trial t;
 
-    if (ddp_hook_open(&t, a, 0, false)) (void)judge(&t);
+    if (ddp_hook_open(&t, a, 0, false)) (void)test(&t);
     ddp_hook_close(&t);
 }
 

@@ -1,13 +1,15 @@
-/* conform/hook/mean.c -- whether what a hook leaves is the mean: of one update where it remembers nothing, else of many, over which
- * the errors that it carries over must even out. */
-#include "conform/hook/hook.h"
+/* conform/hook/mean.c -- whether what a hook leaves is the mean: of one update where it remembers nothing, else of
+ * many, over which the errors that it carries over must even out. */
+#include "conform/hook/mean.h"
+#include "conform/hook/group.h"
+#include "conform/hook/trial.h"
 #include <math.h>
 #include <stdlib.h>
 
 enum { SHORT_RUN = 256, LONG_RUN = 512 }; /* updates of the same gradients */
 
-/* What one update of a hook that remembers nothing may be wrong by, in shares of the largest gradient. Each rank rounds once, and
- * so does each sum: more of them in larger worlds. */
+/* What one update of a hook that remembers nothing may be wrong by, in shares of the largest gradient. Each rank
+ * rounds once, and so does each sum: more of them in larger worlds. */
 static double once_tolerance(uint32_t world) { return 0.01 * DDP_MAX_OF(1.0, (double)world / 3.0); }
 
 /* Every single result, to a share of the largest gradient of its bucket. */
@@ -18,8 +20,8 @@ static bool near_the_mean(ddp_hook_trial *t)
 
         for (uint64_t i = 0; i < ddp_hook_count(b); i++)
             if (!DDP_HOOK_EXPECT(t, fabs((double)t->grads[b][i] - t->mean[b][i]) <= allowed,
-                                 "update %llu: element %llu of bucket %u is %g, and the mean %g; without a state of "
-                                 "its ranks %g is allowed",
+                                 "update %llu: element %llu of bucket %u is %g, and the mean %g; "
+                                 "a hook without a state of each rank may miss it by %g",
                                  (unsigned long long)t->update, (unsigned long long)i, b, (double)t->grads[b][i],
                                  t->mean[b][i], allowed))
                 return false;
@@ -27,7 +29,8 @@ static bool near_the_mean(ddp_hook_trial *t)
     return true;
 }
 
-/* Root of the mean square by which sums / updates misses the mean, of the worst tensor, in shares of the gradients' own. */
+/* Root of the mean square by which sums / updates misses the mean, of the worst tensor, in shares of the gradients'
+ * own. */
 static double worst_tensor(const ddp_hook_trial *t, double *const *sums, uint32_t updates, const char **name)
 {
     uint64_t offset, elements;
@@ -51,9 +54,9 @@ static double worst_tensor(const ddp_hook_trial *t, double *const *sums, uint32_
     return worst;
 }
 
-/* What is held back goes out later, so that there is a bound to it, and twice the updates halve the error; a hook that sends a
- * matrix by few directions needs some updates until its bound is there, or lets the first ones pass. An error that is made anew
- * each time stays, or grows from there. */
+/* What is held back goes out later, so that there is a bound to it, and twice the updates halve the error; a hook
+ * that sends a matrix by few directions needs some updates until its bound is there, or lets the first ones pass. An
+ * error that is made each time stays, or grows from there. */
 static bool errors_even_out(ddp_hook_trial *t, double *const *sums)
 {
     const char *name = "";
@@ -66,10 +69,11 @@ static bool errors_even_out(ddp_hook_trial *t, double *const *sums)
         if (u == SHORT_RUN) early = worst_tensor(t, sums, u, &name);
     }
     late = worst_tensor(t, sums, LONG_RUN, &name);
-    return DDP_HOOK_EXPECT(t, late <= 1e-4 || (late <= early * 0.75 && late <= 0.5),
-                           "the sum of %d updates of the same gradients, divided, misses the mean of \"%s\" by %.2g of "
-                           "their size, and that of %d by %.2g: what is held back never comes",
-                           LONG_RUN, name, late, SHORT_RUN, early);
+    return DDP_HOOK_EXPECT(
+        t, late <= 1e-4 || (late <= early * 0.75 && late <= 0.5),
+        "the sum of %d updates of the same gradients, divided, misses the mean of \"%s\" by %.2g of their size, "
+        "and that of %d by %.2g: what is held back never comes",
+        LONG_RUN, name, late, SHORT_RUN, early);
 }
 
 static bool means_from_here(ddp_hook_trial *t)

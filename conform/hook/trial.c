@@ -1,11 +1,14 @@
-/* conform/hook/trial.c -- an opened hook with the buckets that it is judged by: tensors of odd sizes with gaps between them,
- * guards around each bucket, and the two threads that call it, one for the gradients and one for the wire. */
-#include "conform/hook/hook.h"
+/* conform/hook/trial.c -- an opened hook with the buckets that it is tested by: tensors of odd sizes with gaps
+ * between them, guards around each bucket, and the two threads that call it, one for the gradients and one for the
+ * wire. */
+#include "conform/hook/trial.h"
+#include "conform/backend/pattern.h"
+#include "conform/hook/group.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the buckets --------------------------------------------------------------------------------------------------------- */
+/* ---- the buckets ------------------------------------------------------------------------------------------------- */
 enum { GUARD = 64, TENSORS = 8, FILLER = 0x5a }; /* GUARD: elements on either side, which keep buckets at 64 bytes */
 
 static const uint64_t counts[DDP_HOOK_BUCKETS] = {3392, 7056, 1, 603};
@@ -42,7 +45,7 @@ bool ddp_hook_checked_tensor(uint32_t bucket, uint32_t i, const char **name, uin
     return false;
 }
 
-/* With the strides of `params`; what is behind the known fields is 0xff. */
+/* With the strides of `params`; what follows the known fields is 0xff. */
 static void describe_tensors(ddp_hook_trial *t)
 {
     char *at = t->tables[1];
@@ -71,7 +74,7 @@ static void describe_buckets(ddp_hook_trial *t, uint32_t dtype)
     }
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static uint64_t all_elements(uint64_t apart)
 {
     uint64_t n = apart;
@@ -117,11 +120,11 @@ static void release(ddp_hook_trial *t)
 }
 
 /* Everything but the hook and its thread. */
-static bool prepare(ddp_hook_trial *t, ddp_rank_process *a, uint32_t lane, bool later, uint32_t dtype)
+static bool prepare(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool later, uint32_t dtype)
 {
     uint32_t more = later ? DDP_HOOK_LATER : 0;
 
-    *t = (ddp_hook_trial){.a = a, .ops = a->plugin->ops, .x = &a->board->exchanges[lane], .update = DDP_HOOK_BEGUN};
+    *t = (ddp_hook_trial){.a = a, .ops = a->plugin->ops, .x = &a->shared->exchanges[index], .update = DDP_HOOK_BEGUN};
     t->params = (ddp_hook_params){.struct_size = (uint32_t)sizeof(t->params) + more,
                                   .bucket_size = (uint32_t)sizeof(ddp_hook_bucket) + more,
                                   .tensor_size = (uint32_t)sizeof(ddp_hook_tensor) + more,
@@ -176,12 +179,12 @@ static void *exchange_main(void *arg)
     return NULL;
 }
 
-bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t lane, bool later)
+bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool later)
 {
     ddp_err err = {0};
     ddp_status st;
 
-    if (!prepare(t, a, lane, later, DDP_F32)) return false;
+    if (!prepare(t, a, index, later, DDP_F32)) return false;
     st = call_open(t, &err);
     if (st != DDP_OK) {
         (void)ddp_rank_process_fail_call(a, "open", st, &err);
@@ -226,7 +229,7 @@ ddp_status ddp_hook_open_i32(ddp_rank_process *a, ddp_err *err)
     return st;
 }
 
-/* ---- gradients ---------------------------------------------------------------------------------------------------------- */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 static void gradients(uint64_t seed, bool zero, uint32_t world, uint32_t rank, uint32_t bucket, float *out)
 {
     const ddp_pattern p = {
@@ -262,7 +265,7 @@ void ddp_hook_fill(ddp_hook_trial *t, uint64_t seed, bool zero)
     }
 }
 
-/* ---- an update ------------------------------------------------------------------------------------------------------------ */
+/* ---- an update --------------------------------------------------------------------------------------------------- */
 static bool compress(ddp_hook_trial *t, uint32_t b)
 {
     ddp_err err = {0};
@@ -320,7 +323,7 @@ static bool make_calls(ddp_hook_trial *t, ddp_hook_way way)
     return true;
 }
 
-/* ---- what it has left ------------------------------------------------------------------------------------------------------ */
+/* ---- what it has left -------------------------------------------------------------------------------------------- */
 static bool is_filler(const float *p, uint64_t count)
 {
     const unsigned char *bytes = (const unsigned char *)p;
@@ -341,9 +344,9 @@ static bool in_a_tensor(uint32_t bucket, uint64_t i)
 static bool nothing_else_written(ddp_hook_trial *t)
 {
     for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++) {
-        uint64_t behind = GUARD + ddp_round_up(counts[b], 16) - counts[b];
+        uint64_t after = GUARD + ddp_round_up(counts[b], 16) - counts[b];
 
-        if (!DDP_HOOK_EXPECT(t, is_filler(t->grads[b] - GUARD, GUARD) && is_filler(t->grads[b] + counts[b], behind),
+        if (!DDP_HOOK_EXPECT(t, is_filler(t->grads[b] - GUARD, GUARD) && is_filler(t->grads[b] + counts[b], after),
                              "update %llu: memory outside bucket %u was written", (unsigned long long)t->update, b))
             return false;
         for (uint64_t i = 0; i < counts[b]; i++)
@@ -377,4 +380,27 @@ bool ddp_hook_update(ddp_hook_trial *t, ddp_hook_way way)
         if (!ddp_hook_agree(t, ddp_hash64(t->grads[b], counts[b] * sizeof(float), 0), what)) return false;
     }
     return true;
+}
+
+bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
+{
+    ddp_hook_fill(t, seed, false);
+    return ddp_hook_update(t, way);
+}
+
+/* ---- its state --------------------------------------------------------------------------------------------------- */
+uint32_t ddp_hook_states(const ddp_hook_trial *t, const ddp_hook_state **out)
+{
+    *out = NULL;
+    return t->ops->states == NULL ? 0 : t->ops->states(t->hook, out);
+}
+
+bool ddp_hook_remembers(const ddp_hook_trial *t)
+{
+    const ddp_hook_state *s;
+    uint32_t n = ddp_hook_states(t, &s);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (s[i].shared == 0) return true;
+    return false;
 }

@@ -1,38 +1,50 @@
-/* cli/bench.c -- `ddpengine bench all_reduce`: its arguments. What it does is core/conform/bench*.c. */
+/* cli/bench.c -- `ddpengine bench all_reduce`: its arguments. What it does is conform/bench. */
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "conform/conform.h"
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { OPT_BACKEND = 256, OPT_SIZES, OPT_NPROC, OPT_ROUNDS, OPT_JSON, OPT_QUEUE };
 
 #define DEFAULT_SIZES   "4,1KiB,16KiB,256KiB,1MiB,16MiB,64MiB"
 #define DEFAULT_BACKEND "gloo-tcp"
 #define LARGEST         ((uint64_t)4 << 30)
 
+_Static_assert(DDP_CONFORM_MAX_WORLD == 8, "the usage text has the number");
+
 typedef struct request {
     ddp_bench_params p;
-    char backend_text[2048], size_text[1024];
+    const char *backend_list, *size_list;
+    char text[4096]; /* both lists, cut up */
     const char *backends[DDP_BENCH_BACKENDS];
     uint64_t sizes[DDP_BENCH_SIZES];
 } request;
 
-static void print_usage(FILE *to)
-{
-    (void)fprintf(to,
-                  "usage: ddpengine bench all_reduce [--backend A,B,...] [--sizes LIST] [--nproc N] [--rounds N]\n"
-                  "                                  [--queue] [--json]\n"
-                  "\n"
-                  "  --backend A,B,...  measured in turn within one run (default " DEFAULT_BACKEND ")\n"
-                  "  --sizes LIST       bytes of a rank, with KiB, MiB or GiB (default " DEFAULT_SIZES ")\n"
-                  "  --nproc N          ranks on this host, at most %d (default 2)\n"
-                  "  --rounds N         1 to 101 (default 7); minimum and median are printed\n"
-                  "  --queue            through the work queue, as training does; else the slots themselves\n"
-                  "  --json             one document instead of a table\n",
-                  DDP_CONFORM_MAX_WORLD);
-}
+#define FIELD(name) .offset = offsetof(request, name)
+
+static const ddp_cli_option options[] = {
+    {"--backend", "A,B,...", "measured in turn within one run (default " DEFAULT_BACKEND ")", DDP_TAKES_TEXT,
+     FIELD(backend_list)},
+    {"--sizes", "LIST", "bytes of a rank, with KiB, MiB or GiB (default " DEFAULT_SIZES ")", DDP_TAKES_TEXT,
+     FIELD(size_list)},
+    {"--nproc", "N", "ranks on this host, at most 8 (default 2)", DDP_TAKES_COUNT, .most = DDP_CONFORM_MAX_WORLD,
+     FIELD(p.nproc)},
+    {"--rounds", "N", "1 to 101 (default 7); minimum and median are printed", DDP_TAKES_COUNT, .most = 101,
+     FIELD(p.rounds)},
+    {"--queue", NULL, "through the work queue, as training does, instead of calling the backend's functions",
+     DDP_TAKES_NOTHING, FIELD(p.queue)},
+    {"--json", NULL, "prints one JSON document instead of a table", DDP_TAKES_NOTHING, FIELD(p.json)},
+    {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
+};
+
+static const ddp_command command = {
+    .name = "bench",
+    .usage = "usage: ddpengine bench all_reduce [--backend A,B,...] [--sizes LIST] [--nproc N] [--rounds N]\n"
+             "                                  [--queue] [--json]\n",
+    .options = options,
+    .option_count = DDP_COUNT(options),
+    .footer = "",
+};
 
 /* "1MiB" -> bytes; false when it is no size of whole floats. */
 static bool parse_size(const char *text, uint64_t *out)
@@ -55,90 +67,53 @@ static bool parse_size(const char *text, uint64_t *out)
     return false;
 }
 
-static int split_backends(request *q)
+static int add_backend(request *q, const char *s)
 {
-    char *rest = NULL;
-
-    for (char *s = strtok_r(q->backend_text, ",", &rest); s != NULL; s = strtok_r(NULL, ",", &rest)) {
-        if (q->p.backend_count == DDP_BENCH_BACKENDS) return ddp_usage_error("bench", "too many backends: ", s);
-        q->backends[q->p.backend_count++] = s;
-    }
-    return q->p.backend_count > 0 ? DDP_EXIT_OK : ddp_usage_error("bench", "--backend names none", "");
-}
-
-static int split_sizes(request *q)
-{
-    char *rest = NULL;
-
-    for (char *s = strtok_r(q->size_text, ",", &rest); s != NULL; s = strtok_r(NULL, ",", &rest)) {
-        if (q->p.size_count == DDP_BENCH_SIZES) return ddp_usage_error("bench", "too many sizes: ", s);
-        if (!parse_size(s, &q->sizes[q->p.size_count++]))
-            return ddp_usage_error("bench", "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
-    }
-    return q->p.size_count > 0 ? DDP_EXIT_OK : ddp_usage_error("bench", "--sizes names none", "");
-}
-
-static int take_text(char *to, size_t capacity, const char *option)
-{
-    if (strlen(optarg) >= capacity) return ddp_usage_error("bench", option, " is too long");
-    ddp_copy_text(to, capacity, optarg);
+    if (q->p.backend_count == DDP_BENCH_BACKENDS) return ddp_usage_error(&command, "too many backends: ", s);
+    q->backends[q->p.backend_count++] = s;
     return -1;
 }
 
-/* -1: go on; else the exit code of a command that is done. */
-static int parse_option(int option, request *q)
+static int add_size(request *q, const char *s)
 {
+    if (q->p.size_count == DDP_BENCH_SIZES) return ddp_usage_error(&command, "too many sizes: ", s);
+    if (parse_size(s, &q->sizes[q->p.size_count++])) return -1;
+    return ddp_usage_error(&command, "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
+}
+
+/* The parts of a list with commas; those of --backend stay in q->text from `at` on. */
+static int split(request *q, const char *option, const char *list, size_t at, int (*add)(request *q, const char *s))
+{
+    char *rest = NULL;
+    bool any = false;
     int code;
 
-    switch (option) {
-    case 'h': print_usage(stdout); return DDP_EXIT_OK;
-    case OPT_JSON: q->p.json = true; return -1;
-    case OPT_QUEUE: q->p.queue = true; return -1;
-    case OPT_BACKEND: return take_text(q->backend_text, sizeof(q->backend_text), "--backend");
-    case OPT_SIZES: return take_text(q->size_text, sizeof(q->size_text), "--sizes");
-    case OPT_NPROC:
-        code = ddp_parse_count("bench", "--nproc", optarg, DDP_CONFORM_MAX_WORLD, &q->p.nproc);
-        return code == DDP_EXIT_OK ? -1 : code;
-    case OPT_ROUNDS:
-        code = ddp_parse_count("bench", "--rounds", optarg, 101, &q->p.rounds);
-        return code == DDP_EXIT_OK ? -1 : code;
-    default: return DDP_EXIT_INTERNAL; /* a row of the table that no case knows */
+    if (at + strlen(list) >= sizeof(q->text)) return ddp_usage_error(&command, option, " is too long");
+    ddp_copy_text(q->text + at, sizeof(q->text) - at, list);
+    for (char *s = strtok_r(q->text + at, ",", &rest); s != NULL; s = strtok_r(NULL, ",", &rest)) {
+        any = true;
+        if ((code = add(q, s)) >= 0) return code;
     }
+    return any ? -1 : ddp_usage_error(&command, option, " names none");
 }
 
 static int parse(int argc, char **argv, request *q)
 {
-    static const struct option options[] = {{"help", no_argument, NULL, 'h'},
-                                            {"backend", required_argument, NULL, OPT_BACKEND},
-                                            {"sizes", required_argument, NULL, OPT_SIZES},
-                                            {"nproc", required_argument, NULL, OPT_NPROC},
-                                            {"rounds", required_argument, NULL, OPT_ROUNDS},
-                                            {"json", no_argument, NULL, OPT_JSON},
-                                            {"queue", no_argument, NULL, OPT_QUEUE},
-                                            {NULL, 0, NULL, 0}};
-    int option, code;
+    int next, code = ddp_parse_options(&command, argc, argv, q, &next);
 
-    opterr = 0;
-    optind = 1;
-    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-        const char *given = optind > 0 ? argv[optind - 1] : "";
-
-        if (option == ':') return ddp_usage_error("bench", "missing value behind ", given);
-        if (option == '?') return ddp_usage_error("bench", "unknown option, or one that takes no value: ", given);
-        if ((code = parse_option(option, q)) >= 0) return code;
-    }
-    if (optind == argc || strcmp(argv[optind], "all_reduce") != 0)
-        return ddp_usage_error("bench", "what is to be measured? It can be all_reduce, not ",
-                               optind == argc ? "nothing" : argv[optind]);
-    if (++optind < argc) return ddp_usage_error("bench", "too many arguments: ", argv[optind]);
-    if ((code = split_backends(q)) != DDP_EXIT_OK || (code = split_sizes(q)) != DDP_EXIT_OK) return code;
-    return -1;
+    if (code >= 0) return code;
+    if (next == argc || strcmp(argv[next], "all_reduce") != 0)
+        return ddp_usage_error(&command, "what is to be measured? It can be all_reduce, not ",
+                               next == argc ? "nothing" : argv[next]);
+    if (++next < argc) return ddp_usage_error(&command, "too many arguments: ", argv[next]);
+    if ((code = split(q, "--backend", q->backend_list, 0, add_backend)) >= 0) return code;
+    return split(q, "--sizes", q->size_list, strlen(q->backend_list) + 1, add_size);
 }
 
 int ddp_command_bench(int argc, char **argv, ddp_log *log)
 {
     request q = {
-        .p = {.nproc = 2, .rounds = 7, .log = log}, .backend_text = DEFAULT_BACKEND, .size_text = DEFAULT_SIZES};
+        .p = {.nproc = 2, .rounds = 7, .log = log}, .backend_list = DEFAULT_BACKEND, .size_list = DEFAULT_SIZES};
     int code;
 
     q.p.backends = q.backends;

@@ -1,4 +1,4 @@
-/* cli/commands.c -- the commands that only tell: plugins, help, --print-config. */
+/* cli/commands.c -- the commands that only print: plugins, help, --print-config. */
 #include "cli/cli.h"
 #include <errno.h>
 #include <string.h>
@@ -17,6 +17,12 @@ int ddp_print_text(ddp_text *text, ddp_log *log)
     return code;
 }
 
+int ddp_print_error(const ddp_err *err, ddp_log *log)
+{
+    ddp_log_line(log, DDP_LOG_ERROR, "%s", err->msg);
+    return ddp_err_exit_code(err);
+}
+
 static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
 {
     for (size_t i = 0; i < count; i++) {
@@ -26,7 +32,7 @@ static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
     }
 }
 
-/* ---- plugins ---------------------------------------------------------------------------------------------------------- */
+/* ---- plugins ----------------------------------------------------------------------------------------------------- */
 struct listing {
     const char *wanted; /* NULL: all */
     ddp_text out;
@@ -68,50 +74,45 @@ static void list_one(void *ctx, const char *path, const ddp_loaded *p, const ddp
 }
 
 /* The search path comes from the config where one is given. */
-static int open_registry(const ddp_args *args, ddp_log *log, ddp_config *config, ddp_registry **out)
+static ddp_status open_registry(const ddp_args *args, ddp_log *log, ddp_config *config, ddp_registry **out,
+                                ddp_err *err)
 {
     static const ddp_list none = {0};
-    ddp_err err = {0};
 
-    if (args->config_path != NULL &&
-        ddp_config_load(args->config_path, args->overrides, args->override_count, config, &err) != DDP_OK) {
-        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-        return DDP_EXIT_CONFIG;
-    }
-    if (ddp_registry_open(log, args->config_path != NULL ? &config->plugin_path : &none, out, &err) != DDP_OK) {
-        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-        ddp_config_free(config);
-        return DDP_EXIT_CONFIG;
-    }
-    return DDP_EXIT_OK;
+    if (args->config_path != NULL)
+        DDP_TRY(ddp_config_load(args->config_path, args->overrides, args->override_count, config, err));
+    return ddp_registry_open(log, args->config_path != NULL ? &config->plugin_path : &none, out, err);
 }
 
-int ddp_command_plugins(const ddp_args *args, ddp_log *log)
+static ddp_status list(const ddp_args *args, ddp_log *log, struct listing *l, ddp_config *config,
+                       ddp_registry **registry, ddp_err *err)
 {
-    struct listing l = {.wanted = args->argument};
-    ddp_config config = {0};
-    ddp_registry *registry;
-    ddp_err err = {0};
-    int code = open_registry(args, log, &config, &registry);
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, open_registry(args, log, config, registry, err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_registry_list(*registry, list_one, l, err));
+    if (l->wanted == NULL || l->found > 0) return DDP_OK;
+    (void)ddp_fail(err, DDP_ERR_CONFIG, "no plugin \"%s\"; `ddpengine plugins` lists those that are found", l->wanted);
+    return ddp_fail_as(err, DDP_EXIT_PLUGIN);
+}
 
-    if (code != DDP_EXIT_OK) return code;
-    if (ddp_registry_list(registry, list_one, &l, &err) != DDP_OK) {
-        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-        code = DDP_EXIT_PLUGIN;
-    } else if (l.wanted != NULL && l.found == 0) {
-        ddp_log_line(log, DDP_LOG_ERROR, "no plugin \"%s\"; `ddpengine plugins` lists what is there", l.wanted);
-        code = DDP_EXIT_PLUGIN;
-    }
+int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log)
+{
+    struct listing l = {.wanted = wanted};
+    ddp_config config = {0};
+    ddp_registry *registry = NULL;
+    ddp_err err = {0};
+    int code = DDP_EXIT_OK;
+
+    if (list(args, log, &l, &config, &registry, &err) != DDP_OK) code = ddp_print_error(&err, log);
     if (l.wanted == NULL && l.refused.length > 0) ddp_text_append(&l.out, l.refused.data, l.refused.length);
     ddp_text_free(&l.refused);
     if (ddp_print_text(&l.out, log) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
-    ddp_registry_close(registry);
+    if (registry != NULL) ddp_registry_close(registry);
     ddp_config_free(&config);
     return code;
 }
 
-/* ---- help --------------------------------------------------------------------------------------------------------------- */
-int ddp_command_help(const char *section, ddp_log *log)
+/* ---- help -------------------------------------------------------------------------------------------------------- */
+int ddp_command_help(const ddp_command *program, const char *section, ddp_log *log)
 {
     const char *const *names;
     size_t sections = ddp_config_sections(&names), count = 0;
@@ -119,11 +120,11 @@ int ddp_command_help(const char *section, ddp_log *log)
     ddp_text out = {0};
 
     if (section == NULL) {
-        ddp_print_usage(stdout);
+        ddp_print_usage(program, stdout);
         ddp_text_printf(&out, "\nsections of the INI file (`ddpengine help SECTION` shows the keys of one):\n ");
         for (size_t i = 0; i < sections; i++) ddp_text_printf(&out, " [%s]", names[i]);
         ddp_text_printf(&out,
-                        "\nand one section for each plugin, such as [backend.gloo-tcp] (`ddpengine plugins NAME`).\n");
+                        "\nand one section for each plugin, [KIND.NAME] (`ddpengine plugins NAME` shows its keys).\n");
         return ddp_print_text(&out, log);
     }
     if (options == NULL) {
@@ -141,7 +142,7 @@ int ddp_command_help(const char *section, ddp_log *log)
     return ddp_print_text(&out, log);
 }
 
-/* ---- config --------------------------------------------------------------------------------------------------------------- */
+/* ---- config ------------------------------------------------------------------------------------------------------ */
 int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log)
 {
     ddp_session s = {.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};

@@ -1,9 +1,11 @@
 /* cli/main.c -- arguments, and which command they ask for. */
 #include "cli/cli.h"
 #include "base/sys.h"
+#include "launch/identify.h"
+#include "launch/mpirun.h"
+#include "launch/secret.h"
+#include "launch/signals.h"
 #include <fcntl.h>
-#include <getopt.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,196 +13,198 @@
 /* Files that a small run has open at once, with room: plugins, control plane, data and connections of a few ranks. */
 enum { OPEN_FILES = 64 };
 
-void ddp_print_usage(FILE *to)
+typedef struct command_line {
+    ddp_args run;
+    bool print_config, gen_secret;
+    const char *secret_path;        /* with gen_secret; NULL: standard output */
+    const char *command, *argument; /* "plugins", "help", "eval"; NULL when absent */
+} command_line;
+
+/* ---- options ----------------------------------------------------------------------------------------------------- */
+static int take_config(const ddp_command *c, void *request, const char *value)
 {
-    (void)fprintf(
-        to,
-        "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N]\n"
-        "                 [--profile | --check [--all] | --print-config]\n"
-        "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
-        "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
-        "       ddpengine plugins [NAME]\n"
-        "       ddpengine help [SECTION]\n"
-        "       ddpengine conform PLUGIN [...] | bench all_reduce [...]\n"
-        "       ddpengine --gen-secret [FILE]\n"
-        "\n"
-        "  -c, --config FILE    the run's INI file\n"
-        "  --set SECTION.KEY=V  overrides one key; may be repeated\n"
-        "  --nproc N            starts N ranks on this host and supervises them\n"
-        "  --profile            trains and prints, on standard error, where the time of rank 0's steps went\n"
-        "  --check              loads and plans everything, prints the plan, trains nothing\n"
-        "  --all                with --check: loads and checks the plugins of sections that are not chosen as well\n"
-        "  --print-config       prints every key in force, with its place, as a valid INI\n"
-        "  eval                 evaluates a checkpoint, the newest one without --checkpoint, on the [eval] data\n"
-        "  generate             continues a text with a language model; see ddpengine generate --help\n"
-        "  plugins [NAME]       the plugins found, or the options of one\n"
-        "  help [SECTION]       the sections of the INI file, or the keys of one\n"
-        "  conform PLUGIN       whether a plugin keeps its contract; see ddpengine conform --help\n"
-        "  bench all_reduce     how fast backends are on this machine; see ddpengine bench --help\n"
-        "  --gen-secret [FILE]  writes a new secret for [group] secret_file, to standard output without FILE\n"
-        "  --version, --help\n"
-        "\n"
-        "exit codes: 0 done, 1 internal, 2 config or usage, 3 plugin, 4 rendezvous or agreement, 5 peer lost,\n"
-        "            6 time-out, 7 not finite, 8 checkpoint, 9 replicas diverged, 10 data, 128+n ended by signal n\n");
+    ddp_args *args = &((command_line *)request)->run;
+
+    if (args->config_path != NULL) return ddp_usage_error(c, "one -c only, not also -c ", value);
+    if (value[0] == '\0') return ddp_usage_error(c, "-c needs the name of a file", "");
+    args->config_path = value;
+    return -1;
 }
 
-static int usage_error(const char *what, const char *detail)
+static int take_one_rank(const ddp_command *c, void *request, const char *value)
 {
-    (void)fprintf(stderr, "ddpengine: error: %s%s; see ddpengine --help\n", what, detail);
-    return DDP_EXIT_CONFIG;
+    ddp_args *args = &((command_line *)request)->run;
+
+    (void)c;
+    args->one_rank = true;
+    args->rendezvous = value;
+    return -1;
 }
 
-static int parse_nproc(const char *text, int32_t *out)
+static int take_gen_secret(const ddp_command *c, void *request, const char *value)
 {
-    char *end;
-    long n = strtol(text, &end, 10);
+    command_line *l = request;
 
-    if (end == text || *end != '\0' || n < 1 || n > 4096)
-        return usage_error("--nproc takes a number from 1 to 4096, not ", text);
-    *out = (int32_t)n;
+    (void)c;
+    l->gen_secret = true;
+    l->secret_path = value;
+    return -1;
+}
+
+static int print_version(const ddp_command *c, void *request, const char *value)
+{
+    (void)c;
+    (void)request;
+    (void)value;
+    (void)printf("ddpengine %s\nplugin ABI %u: backend %u, init %u, device %u, model %u, sampler %u, dataset %u\n",
+                 DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI, DDP_INIT_ABI, DDP_DEVICE_ABI, DDP_MODEL_ABI, DDP_SAMPLER_ABI,
+                 DDP_DATASET_ABI);
     return DDP_EXIT_OK;
 }
 
-enum {
-    OPT_SET = 256,
-    OPT_NPROC,
-    OPT_ONE_RANK,
-    OPT_PROFILE,
-    OPT_CHECK,
-    OPT_ALL,
-    OPT_PRINT,
-    OPT_SECRET,
-    OPT_VERSION,
-    OPT_CHECKPOINT
+#define FIELD(name) .offset = offsetof(command_line, name)
+
+static const ddp_cli_option options[] = {
+    {"--config", "FILE", "the run's INI file", DDP_TAKES_CALL, .letter = 'c', .take = take_config},
+    {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
+     FIELD(run.overrides), .count_offset = offsetof(command_line, run.override_count)},
+    {"--nproc", "N", "starts N ranks on this host and supervises them", DDP_TAKES_COUNT, .most = 4096,
+     FIELD(run.nproc)},
+    {"--one-rank", "[URL]", NULL, DDP_TAKES_CALL, .take = take_one_rank}, /* given by launch/mpirun.c */
+    {"--profile", NULL, "trains, and prints on standard error how the time of rank 0's steps was spent",
+     DDP_TAKES_NOTHING, FIELD(run.profile)},
+    {"--check", NULL, "loads and plans everything, prints the plan, trains nothing", DDP_TAKES_NOTHING,
+     FIELD(run.check)},
+    {"--all", NULL, "with --check: also loads and checks the plugins of sections that are not chosen",
+     DDP_TAKES_NOTHING, FIELD(run.check_all)},
+    {"--print-config", NULL, "prints every effective key, and where it was set, as a valid INI", DDP_TAKES_NOTHING,
+     FIELD(print_config)},
+    {"--checkpoint", "PATH", NULL, DDP_TAKES_TEXT, FIELD(run.checkpoint)},
+    {"eval", NULL, "evaluates a checkpoint on the [eval] data; without --checkpoint the newest one", DDP_TAKES_ROW,
+     .most = 0},
+    {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
+     .most = 0},
+    {"plugins", "[NAME]", "lists the plugins that are found, or the options of one", DDP_TAKES_ROW, .most = 0},
+    {"help", "[SECTION]", "lists the sections of the INI file, or the keys of one", DDP_TAKES_ROW, .most = 0},
+    {"conform", "PLUGIN", "checks whether a plugin keeps its contract; see ddpengine conform --help", DDP_TAKES_ROW,
+     .most = 0},
+    {"bench", "all_reduce", "measures how fast backends are on this machine; see ddpengine bench --help", DDP_TAKES_ROW,
+     .most = 0},
+    {"--gen-secret", "[FILE]", "writes a new secret for [group] secret_file; without FILE to standard output",
+     DDP_TAKES_CALL, .take = take_gen_secret},
+    {"--version", NULL, "prints the version of the program and of its plugin interfaces", DDP_TAKES_CALL,
+     .take = print_version},
+    {"--help", NULL, "prints this text", DDP_TAKES_HELP, .letter = 'h'},
 };
 
-/* -1: go on; else the exit code of a command that is done. */
-static int parse_option(int option, ddp_args *args)
-{
-    int code;
+static const ddp_command program = {
+    .name = "",
+    .usage = "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N]\n"
+             "                 [--profile | --check [--all] | --print-config]\n"
+             "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
+             "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
+             "       ddpengine plugins [NAME]\n"
+             "       ddpengine help [SECTION]\n"
+             "       ddpengine conform PLUGIN [...] | bench all_reduce [...]\n"
+             "       ddpengine --gen-secret [FILE]\n",
+    .options = options,
+    .option_count = DDP_COUNT(options),
+    .footer =
+        "\n"
+        "exit codes: 0 done, 1 internal, 2 config or usage, 3 plugin, 4 rendezvous or agreement, 5 peer lost,\n"
+        "            6 time-out, 7 not finite, 8 checkpoint, 9 replicas diverged, 10 data, 128+n ended by signal n\n",
+};
 
-    switch (option) {
-    case 'c':
-        if (args->config_path != NULL) return usage_error("one -c only, not also -c ", optarg);
-        if (optarg[0] == '\0') return usage_error("-c needs the name of a file", "");
-        args->config_path = optarg;
-        return -1;
-    case 'h': ddp_print_usage(stdout); return DDP_EXIT_OK;
-    case OPT_SET:
-        if (args->override_count == DDP_MAX_OVERRIDES) return usage_error("too many --set", "");
-        args->overrides[args->override_count++] = optarg;
-        return -1;
-    case OPT_NPROC: code = parse_nproc(optarg, &args->nproc); return code == DDP_EXIT_OK ? -1 : code;
-    case OPT_ONE_RANK:
-        args->one_rank = true;
-        args->meeting = optarg;
-        return -1;
-    case OPT_PROFILE: args->profile = true; return -1;
-    case OPT_CHECK: args->check = true; return -1;
-    case OPT_ALL: args->check_all = true; return -1;
-    case OPT_CHECKPOINT: args->checkpoint = optarg; return -1;
-    case OPT_PRINT: args->print_config = true; return -1;
-    case OPT_SECRET:
-        args->gen_secret = true;
-        args->secret_path = optarg;
-        return -1;
-    case OPT_VERSION:
-        (void)printf("ddpengine %s\nplugin ABI %u: backend %u, init %u, device %u, model %u, sampler %u, dataset %u\n",
-                     DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI, DDP_INIT_ABI, DDP_DEVICE_ABI, DDP_MODEL_ABI,
-                     DDP_SAMPLER_ABI, DDP_DATASET_ABI);
-        return DDP_EXIT_OK;
-    default: return DDP_EXIT_INTERNAL; /* a row of the table that no case knows */
-    }
-}
+static int usage_error(const char *what, const char *detail) { return ddp_usage_error(&program, what, detail); }
 
-static int check_eval(ddp_args *args)
+/* ---- what goes together ------------------------------------------------------------------------------------------ */
+static int check_eval(command_line *l)
 {
-    args->eval = args->command != NULL && strcmp(args->command, "eval") == 0;
+    ddp_args *args = &l->run;
+
+    args->eval = l->command != NULL && strcmp(l->command, "eval") == 0;
     if (!args->eval && args->checkpoint != NULL)
-        return usage_error("--checkpoint belongs to eval and generate; to train on from one set checkpoint.resume", "");
+        return usage_error("--checkpoint belongs to eval and generate; to resume a training set checkpoint.resume", "");
     if (!args->eval) return -1;
-    if (args->argument != NULL) return usage_error("too many arguments: ", args->argument);
-    if (args->check || args->print_config) return usage_error("eval takes neither --check nor --print-config", "");
+    if (l->argument != NULL) return usage_error("too many arguments: ", l->argument);
+    if (args->check || l->print_config) return usage_error("eval takes neither --check nor --print-config", "");
     return -1;
 }
 
 /* It would measure nothing in a command that does not train. */
-static int check_profile(const ddp_args *args)
+static int check_profile(const command_line *l)
 {
-    const char *other = args->command != NULL ? args->command
-                        : args->check         ? "--check"
-                        : args->print_config  ? "--print-config"
-                        : args->gen_secret    ? "--gen-secret"
-                                              : NULL;
+    const char *other = l->command != NULL ? l->command
+                        : l->run.check     ? "--check"
+                        : l->print_config  ? "--print-config"
+                        : l->gen_secret    ? "--gen-secret"
+                                           : NULL;
 
-    if (!args->profile || other == NULL) return -1;
+    if (!l->run.profile || other == NULL) return -1;
     return usage_error("--profile measures the steps of a training; leave it out, or leave out ", other);
 }
 
-static int parse_args(int argc, char **argv, ddp_args *args)
+static int parse(int argc, char **argv, command_line *l)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {"set", required_argument, NULL, OPT_SET},
-                                            {"nproc", required_argument, NULL, OPT_NPROC},
-                                            {"one-rank", optional_argument, NULL, OPT_ONE_RANK}, /* for launcher.c */
-                                            {"profile", no_argument, NULL, OPT_PROFILE},
-                                            {"check", no_argument, NULL, OPT_CHECK},
-                                            {"all", no_argument, NULL, OPT_ALL},
-                                            {"print-config", no_argument, NULL, OPT_PRINT},
-                                            {"checkpoint", required_argument, NULL, OPT_CHECKPOINT},
-                                            {"version", no_argument, NULL, OPT_VERSION},
-                                            {"gen-secret", optional_argument, NULL, OPT_SECRET},
-                                            {NULL, 0, NULL, 0}};
-    int option, code;
+    int next, code = ddp_parse_options(&program, argc, argv, l, &next);
 
-    opterr = 0; /* one line, ours */
-    while ((option = getopt_long(argc, argv, ":c:h", options, NULL)) != -1) {
-        const char letter[] = {'-', (char)optopt, '\0'};
-        const char *given = optopt > ' ' && optopt < 0x7f ? letter : argv[optind - 1];
-
-        if (option == ':') return usage_error("missing value behind ", given);
-        if (option == '?') return usage_error("unknown option, or one that takes no value: ", given);
-        if ((code = parse_option(option, args)) >= 0) return code;
-    }
-    if (args->check_all && !args->check) return usage_error("--all goes with --check", "");
-    if (args->gen_secret && args->secret_path == NULL && optind < argc) args->secret_path = argv[optind++];
-    if (args->gen_secret && optind < argc) return usage_error("too many arguments: ", argv[optind]);
-    if (optind < argc) args->command = argv[optind++];
-    if (optind < argc) args->argument = argv[optind++];
-    if (optind < argc) return usage_error("too many arguments: ", argv[optind]);
-    if ((code = check_profile(args)) >= 0) return code;
-    return check_eval(args);
+    if (code >= 0) return code;
+    if (l->run.check_all && !l->run.check) return usage_error("--all goes with --check", "");
+    if (l->gen_secret && l->secret_path == NULL && next < argc) l->secret_path = argv[next++];
+    if (l->gen_secret && next < argc) return usage_error("too many arguments: ", argv[next]);
+    if (next < argc) l->command = argv[next++];
+    if (next < argc) l->argument = argv[next++];
+    if (next < argc) return usage_error("too many arguments: ", argv[next]);
+    if ((code = check_profile(l)) >= 0) return code;
+    return check_eval(l);
 }
 
-static int run_config(const ddp_args *args, ddp_log *log)
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+static ddp_status prepare(const command_line *l, ddp_config *config, ddp_launch *launch, ddp_err *err)
 {
+    const ddp_args *args = &l->run;
+
+    DDP_TRY(ddp_config_load(args->config_path, args->overrides, args->override_count, config, err));
+    DDP_TRY(ddp_launch_resolve(args, config, launch, err));
+    if (!l->print_config) DDP_TRY(ddp_secret_load(config, launch, err));
+    launch->began_ns = ddp_process_start_ns();
+    launch->planning = args->check || l->print_config;
+    launch->purpose = args->eval ? DDP_TO_EVALUATE : DDP_TO_TRAIN;
+    launch->weights = args->checkpoint;
+    launch->profile = args->profile;
+    return DDP_OK;
+}
+
+static int run_config(const command_line *l, ddp_log *log)
+{
+    const ddp_args *args = &l->run;
     ddp_config config = {0};
     ddp_launch launch;
     ddp_err err = {0};
-    int code = DDP_EXIT_CONFIG;
+    int code;
 
-    if (ddp_config_load(args->config_path, args->overrides, args->override_count, &config, &err) != DDP_OK ||
-        ddp_launch_resolve(args, &config, &launch, &err) != DDP_OK ||
-        (!args->print_config && ddp_secret_load(&config, &launch, &err) != DDP_OK)) {
-        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+    if (prepare(l, &config, &launch, &err) != DDP_OK) {
+        (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
+        code = ddp_print_error(&err, log);
+    } else if (l->print_config) {
+        code = ddp_command_print_config(&config, &launch, log);
+    } else if (launch.nproc > 1 && !args->check) {
+        code = ddp_start_ranks(args, &config, &launch, ddp_run_rank, log);
     } else {
-        launch.began_ns = ddp_process_start_ns();
-        launch.planning = args->check || args->print_config;
-        launch.purpose = args->eval ? DDP_TO_EVALUATE : DDP_TO_TRAIN;
-        launch.weights = args->checkpoint;
-        launch.profile = args->profile;
-        if (args->print_config)
-            code = ddp_command_print_config(&config, &launch, log);
-        else if (launch.nproc > 1 && !args->check)
-            code = ddp_start_ranks(args, &config, &launch, log);
-        else {
-            launch.stop = ddp_handle_signals(false);
-            code = ddp_run_rank(args, &config, &launch, log, NULL);
-        }
+        launch.stop = ddp_handle_signals(false);
+        code = ddp_run_rank(args, &config, &launch, log, NULL);
     }
     ddp_config_free(&config);
     return code;
+}
+
+static int gen_secret(const char *path, ddp_log *log)
+{
+    ddp_err err = {0};
+
+    if (ddp_secret_write(path, &err) == DDP_OK) return DDP_EXIT_OK;
+    if (err.status == DDP_ERR_CONFIG) (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
+    return ddp_print_error(&err, log);
 }
 
 /* A closed standard stream would give its number to the next file or socket, and lines of the log would go there.
@@ -220,9 +224,22 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     return NULL;
 }
 
+static int run(const command_line *l, ddp_log *log)
+{
+    if (l->gen_secret) return gen_secret(l->secret_path, log);
+    if (l->command != NULL && strcmp(l->command, "plugins") == 0) return ddp_command_plugins(&l->run, l->argument, log);
+    if (l->command != NULL && strcmp(l->command, "help") == 0) return ddp_command_help(&program, l->argument, log);
+    if (l->command != NULL && !l->run.eval) return usage_error("unknown command ", l->command);
+    if (l->run.config_path == NULL) {
+        ddp_print_usage(&program, stderr);
+        return usage_error("no config file: give -c FILE", "");
+    }
+    return run_config(l, log);
+}
+
 int main(int argc, char **argv)
 {
-    ddp_args args = {0};
+    command_line l = {0};
     int (*sub_command)(int argc, char **argv, ddp_log *log);
     ddp_err err = {0};
     ddp_log log;
@@ -231,7 +248,7 @@ int main(int argc, char **argv)
     open_standard_streams();
     (void)ddp_cpu_count(); /* reads the processors before a plugin's library can bind this thread */
     sub_command = find_command(argc, argv);
-    code = sub_command != NULL ? -1 : parse_args(argc, argv, &args);
+    code = sub_command != NULL ? -1 : parse(argc, argv, &l);
     if (code >= 0) return code;
     (void)signal(SIGPIPE, SIG_IGN); /* what is written fails with a reason instead */
     (void)signal(SIGXFSZ, SIG_IGN);
@@ -239,17 +256,8 @@ int main(int argc, char **argv)
     (void)setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
     ddp_log_init(&log);
     if (ddp_allow_open_files(OPEN_FILES, &err) != DDP_OK) {
-        ddp_log_line(&log, DDP_LOG_ERROR, "%s", err.msg);
-        return DDP_EXIT_PLUGIN;
+        (void)ddp_fail_as(&err, DDP_EXIT_PLUGIN);
+        return ddp_print_error(&err, &log);
     }
-    if (sub_command != NULL) return sub_command(argc - 1, argv + 1, &log);
-    if (args.gen_secret) return ddp_command_gen_secret(args.secret_path, &log);
-    if (args.command != NULL && strcmp(args.command, "plugins") == 0) return ddp_command_plugins(&args, &log);
-    if (args.command != NULL && strcmp(args.command, "help") == 0) return ddp_command_help(args.argument, &log);
-    if (args.command != NULL && !args.eval) return usage_error("unknown command ", args.command);
-    if (args.config_path == NULL) {
-        ddp_print_usage(stderr);
-        return usage_error("no config file: give -c FILE", "");
-    }
-    return run_config(&args, &log);
+    return sub_command != NULL ? sub_command(argc - 1, argv + 1, &log) : run(&l, &log);
 }

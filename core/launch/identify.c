@@ -1,7 +1,8 @@
-/* launch/identify.c -- who this process is: rank, world and ranks on this host, from the config, the command line, a launcher's
- * variables or the list of nodes; and by which init method the ranks meet when the config names none. */
+/* launch/identify.c -- who this process is: rank, world and ranks on this host, from the config, the command line, a
+ * launcher's variables or the list of nodes; and the init method of the rendezvous when the config names none. */
+#include "launch/identify.h"
 #include "base/launcher.h"
-#include "cli/cli.h"
+#include "control/group.h"
 #include "net/endpoint.h"
 #include "net/nodes.h"
 #include <stdlib.h>
@@ -19,8 +20,9 @@ static const char *where_of(const ddp_config *c, const char *key)
 static bool is_written(const ddp_config *c, const char *key) { return strcmp(where_of(c, key), "default") != 0; }
 static bool is_env_url(const ddp_launch *l) { return strncmp(l->url, "env://", 6) == 0; }
 
-/* ---- a launcher's variables --------------------------------------------------------------------------------------------- */
-/* Whether the variables count at all. With --nproc and a rank of the INI's own they are those of something around us. */
+/* ---- a launcher's variables -------------------------------------------------------------------------------------- */
+/* Whether the variables count at all. With --nproc and a rank of the INI's own they are those of something around
+ * us. */
 static ddp_status find_launcher(const ddp_args *args, const ddp_config *c, const ddp_launch *l, ddp_launcher *out,
                                 ddp_err *err)
 {
@@ -37,19 +39,18 @@ static ddp_status find_launcher(const ddp_args *args, const ddp_config *c, const
 static ddp_status agree_with_launcher(const ddp_args *args, const ddp_config *c, const ddp_launcher *from, ddp_err *err)
 {
     if (args->nproc > 1)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "--nproc %d would start several ranks, but %s=%d says that this process is one rank that %s has "
-            "started; leave out --nproc, or unset the variable",
-            args->nproc, from->rank_name, from->rank, from->name);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "--nproc %d would start several ranks, but %s=%d: %s has started this process as one rank. "
+                        "Leave out --nproc, or unset the variable",
+                        args->nproc, from->rank_name, from->rank, from->name);
     if (c->rank != DDP_RANK_AUTO && is_written(c, "rank") && !args->one_rank && c->rank != from->rank)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] rank = %d, but %s=%d says otherwise; write rank = auto, or leave the line out",
+                        "%s: [group] rank = %d, but the environment has %s=%d; write rank = auto, or remove the line",
                         where_of(c, "rank"), (int)c->rank, from->rank_name, from->rank);
     if (c->group->world_size > 0 && from->world >= 0 && c->group->world_size != from->world)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] world_size = %d, but %s=%d says otherwise; leave the line out, or start as many "
-                        "ranks as it says",
+                        "%s: [group] world_size = %d, but the environment has %s=%d; "
+                        "remove the line, or start that many ranks",
                         where_of(c, "world_size"), (int)c->group->world_size, from->world_name, from->world);
     if (c->group->world_size == 0 && from->world < 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -76,7 +77,7 @@ static ddp_status from_launcher(const ddp_args *args, const ddp_config *c, const
     return DDP_OK;
 }
 
-/* ---- the list of nodes ---------------------------------------------------------------------------------------------------- */
+/* ---- the list of nodes ------------------------------------------------------------------------------------------- */
 static ddp_status agree_with_nodes(const ddp_args *args, const ddp_config *c, const ddp_own_node *n, ddp_err *err)
 {
     if (args->nproc > 0 && args->nproc != n->count)
@@ -85,7 +86,7 @@ static ddp_status agree_with_nodes(const ddp_args *args, const ddp_config *c, co
                         where_of(c, "nodes"), n->count, n->count == 1 ? "" : "s", args->nproc);
     if (c->group->world_size > 0 && c->group->world_size != n->world)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] world_size = %d, but nodes (%s) has %d ranks; leave the line out",
+                        "%s: [group] world_size = %d, but nodes (%s) has %d ranks; remove the line",
                         where_of(c, "world_size"), (int)c->group->world_size, where_of(c, "nodes"), n->world);
     return DDP_OK;
 }
@@ -105,33 +106,31 @@ static ddp_status from_nodes(const ddp_args *args, const ddp_config *c, ddp_laun
     if (n.count == n.world || out->url[0] != '\0') return DDP_OK;
     if (n.index == 0 && n.first_is_loopback_alias)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: %s, the first of nodes, is a loopback address on this machine (see /etc/hosts), where the "
-                        "other nodes cannot reach it; write its address instead, or where to meet as init_method = "
-                        "tcp://ADDRESS:%d",
+                        "%s: %s, the first of nodes, is a loopback address on this machine (see /etc/hosts). "
+                        "The other nodes cannot reach it: write its address, or set init_method = tcp://ADDRESS:%d",
                         where_of(c, "nodes"), n.first_host, NODES_PORT);
     (void)snprintf(out->url, sizeof(out->url), "tcp://%.255s:%d", n.first_host, NODES_PORT);
     return DDP_OK;
 }
 
-/* ---- the config and the command line ---------------------------------------------------------------------------------------- */
+/* ---- the config and the command line ----------------------------------------------------------------------------- */
 /* Without --nproc only world_size says how many ranks there are: a rank 0 that did not know would train alone. */
 static ddp_status check_world(const ddp_args *args, const ddp_config *c, int32_t rank, ddp_err *err)
 {
     if (args->nproc > 0 || c->group->world_size > 0) return DDP_OK;
     if (rank > 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] rank = %d, but world_size is not set; write how many ranks there are in all",
+                        "%s: [group] rank = %d, but world_size is not set; set it to the number of all ranks",
                         where_of(c, "rank"), rank);
     if (c->group->init_method[0] != '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] init_method is where ranks meet, but world_size is not set; write how many ranks "
-                        "there are in all",
+                        "%s: [group] init_method is set, but world_size is not; set it to the number of all ranks",
                         where_of(c, "init_method"));
     return DDP_OK;
 }
 
 /* All ranks are here, each started by hand. */
-static bool meets_on_loopback(const ddp_launch *l)
+static bool is_on_loopback(const ddp_launch *l)
 {
     const char *endpoint = strstr(l->url, "://"), *master = is_env_url(l) ? ddp_env_text("MASTER_ADDR") : NULL;
     char at[DDP_ENDPOINT_MAX];
@@ -147,40 +146,38 @@ static ddp_status from_config(const ddp_args *args, const ddp_config *c, ddp_lau
 {
     if (args->one_rank)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "--nproc has started this rank by the backend's launcher, which does not tell it who it is: "
+                        "--nproc has started this rank by the backend's launcher, which does not tell it its rank: "
                         "looked for " DDP_LAUNCHER_VARIABLES "; start the ranks by hand and write the rank of each");
     if (c->rank == DDP_RANK_AUTO)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "%s: [group] rank = auto, but nothing tells the rank: looked for %sand nodes in [group]. Start it "
-            "under mpirun or srun, export RANK and WORLD_SIZE with init_method = env://, or write the rank",
-            where_of(c, "rank"),
-            out->url[0] == '\0' || is_env_url(out) ? "RANK, " DDP_LAUNCHER_VARIABLES ", "
-                                                   : DDP_LAUNCHER_VARIABLES ", ");
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] rank = auto, but nothing tells the rank: looked for %sand nodes in [group]. "
+                        "Start it under mpirun or srun, or export RANK and WORLD_SIZE with init_method = env://, "
+                        "or write the rank",
+                        where_of(c, "rank"),
+                        out->url[0] == '\0' || is_env_url(out) ? "RANK, " DDP_LAUNCHER_VARIABLES ", "
+                                                               : DDP_LAUNCHER_VARIABLES ", ");
     if (is_env_url(out) && args->nproc == 0 && !is_written(c, "rank"))
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] init_method = env://, but the environment does not tell the rank: looked for "
-                        "RANK, " DDP_LAUNCHER_VARIABLES
+                        "%s: [group] init_method = env://, but the environment does not tell the rank: "
+                        "looked for RANK, " DDP_LAUNCHER_VARIABLES
                         ". Export RANK and WORLD_SIZE, or start it under torchrun, mpirun or srun",
                         where_of(c, "init_method"));
     out->introduced = args->nproc > 0 && out->url[0] == '\0'; /* as the supervisor will do it */
-    if (args->nproc == 0 && meets_on_loopback(out)) {
+    if (args->nproc == 0 && is_on_loopback(out)) {
         out->local_size = out->world;
         out->local_rank = out->rank;
     }
     DDP_TRY(check_world(args, c, out->rank, err));
     if (out->rank + out->nproc > out->world)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "[group] rank = %d with --nproc %d makes ranks up to %d, but world_size is %d; raise world_size or "
-            "lower the other two",
-            out->rank, out->nproc, out->rank + out->nproc - 1, out->world);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "[group] rank = %d with --nproc %d makes ranks up to %d, but world_size is %d; "
+                        "raise world_size or lower the other two",
+                        out->rank, out->nproc, out->rank + out->nproc - 1, out->world);
     if (args->nproc > 0 && out->world > out->nproc && out->url[0] == '\0')
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "world_size is %d and --nproc %d starts only some of the ranks, so [group] init_method must say where "
-            "rank 0 is, for example tcp://host:29500",
-            out->world, out->nproc);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "world_size is %d and --nproc %d starts only some of the ranks. "
+                        "So [group] init_method must say where rank 0 is, for example tcp://host:29500",
+                        out->world, out->nproc);
     return DDP_OK;
 }
 
@@ -198,7 +195,7 @@ ddp_status ddp_launch_resolve(const ddp_args *args, const ddp_config *c, ddp_lau
                         .world_where = world_written ? where_of(c, "world_size") : "--nproc",
                         .listen_fd = -1};
     ddp_copy_text(out->url, sizeof(out->url), c->group->init_method);
-    if (out->url[0] == '\0' && args->meeting != NULL) ddp_copy_text(out->url, sizeof(out->url), args->meeting);
+    if (out->url[0] == '\0' && args->rendezvous != NULL) ddp_copy_text(out->url, sizeof(out->url), args->rendezvous);
     DDP_TRY(find_launcher(args, c, out, &from, err));
     if (from.kind != DDP_LAUNCHER_NONE) return from_launcher(args, c, &from, out, err);
     if (c->group->nodes.count > 0 && !args->one_rank && (c->rank == DDP_RANK_AUTO || !is_written(c, "rank")))

@@ -1,12 +1,16 @@
-/* launch/mpirun.c -- `--nproc N` with a backend that brings a launcher of its own, as mpi brings mpirun: the launcher starts
- * this program once for each rank, and this process looks after the launcher (tend.c). Which launcher, only the plugin knows. */
+/* launch/mpirun.c -- `--nproc N` with a backend that brings a launcher of its own, as mpirun is: the launcher starts
+ * this program once for each rank, and this process supervises the launcher. Which launcher, only the plugin knows.
+ *
+ * This process passes on what it is asked, and sees to it that a launcher that was stopped or killed neither holds
+ * up the run nor leaves ranks behind. It is the subreaper of what it starts: a rank that loses its parent becomes
+ * its child. One thread. */
+#include "launch/mpirun.h"
 #include "base/sys.h"
-#include "cli/cli.h"
+#include "launch/launcher_command.h"
+#include "launch/signals.h"
 #include <arpa/inet.h>
-#include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -14,172 +18,300 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_WORDS = 64 };
+enum {
+    OFTEN_MS = 1000, /* between two looks at the launcher and its ranks, where something may be about to change */
+    SELDOM_MS = 5000,
+    SETTLED_MS = 60000, /* after the start all ranks of this host should be there, and looks become seldom */
+    LEAVE_MS = 5000, /* for a launcher without ranks to end, and again after SIGTERM; mpirun takes about one second */
+    ORPHAN_MS = 5000 /* for ranks without a launcher to save and leave; Open MPI ends them after three seconds */
+};
 
-/* Programs of the backends that are known, and what to install. */
-static const struct {
-    const char *program, *package;
-} known_programs[] = {{"mpirun", "openmpi-bin"}};
+typedef struct supervision {
+    pid_t launcher; /* 0: not started */
+    const char *name;
+    ddp_log *log;
+    pid_t others[64]; /* children that this process had before: whoever became this program by exec has them */
+    size_t other_count;
+    bool adopts;        /* is a subreaper */
+    int signal;         /* that this process was asked to end by; 0: none */
+    bool ended, killed; /* the launcher; by this process, with all that it had started */
+    int status;         /* of the launcher, once ended */
+    int code;           /* of the first rank that became a child and failed */
+    size_t most;        /* ranks alive at once */
+    bool was_stopped;   /* the launcher, at the last look */
+    int64_t began_ms, looked_ms, end_at_ms, kill_at_ms; /* the last two: 0: never */
+} supervision;
 
-typedef struct launcher {
-    char *text;                                              /* owns the words of the template */
-    char *settings[MAX_WORDS + 1];                           /* NAME=value, for the environment */
-    const char *argv[MAX_WORDS + 2 * DDP_MAX_OVERRIDES + 9]; /* the launcher, this program, its arguments */
-    size_t setting_count, argc;
-    char number[16], program[PATH_MAX], one_rank[80];
-    int held; /* socket that keeps the port of the meeting for rank 0, or -1 */
-    ddp_launched started;
-} launcher;
-
-/* ---- the command --------------------------------------------------------------------------------------------------------- */
-/* "A=1 mpirun -np %n": settings in front, as a shell has them, then the words. */
-static ddp_status split_template(launcher *l, const char *text, int32_t nproc, ddp_err *err)
+/* ---- processes --------------------------------------------------------------------------------------------------- */
+/* Parent of a process that runs or is stopped, and which of both, from /proc/PID/stat; -1 when it has ended. */
+static pid_t parent_of(pid_t pid, bool *stopped)
 {
-    char *rest = NULL;
+    char path[32], text[512], state;
+    const char *end;
+    int fd, parent = -1;
+    ssize_t n;
 
-    l->text = strdup(text);
-    if (l->text == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "no memory for the launcher's words");
-    (void)snprintf(l->number, sizeof(l->number), "%d", nproc);
-    for (char *word = strtok_r(l->text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
-        if (l->setting_count + l->argc == MAX_WORDS)
-            return ddp_fail(err, DDP_ERR_INVALID, "its launcher has more than %d words", MAX_WORDS);
-        if (l->argc == 0 && strchr(word, '=') != NULL)
-            l->settings[l->setting_count++] = word;
-        else
-            l->argv[l->argc++] = strcmp(word, "%n") == 0 ? l->number : word;
-    }
-    l->started.name = l->argv[0];
-    return l->argc > 0 ? DDP_OK : ddp_fail(err, DDP_ERR_INVALID, "its launcher names no program");
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    n = read(fd, text, sizeof(text) - 1);
+    (void)close(fd);
+    if (n <= 0) return -1;
+    text[n] = '\0';
+    end = strrchr(text, ')'); /* of the name, which may hold anything */
+    if (end == NULL || sscanf(end + 1, " %c %d", &state, &parent) != 2) return -1;
+    *stopped = state == 'T';
+    return state == 'Z' || state == 'X' ? -1 : parent;
 }
 
-/* A port of loopback for the ranks to meet at. The socket stays bound, not listening, until the run ends, so that the port is
- * given to nobody else; rank 0 may bind it as well, since both sides set SO_REUSEADDR. */
-static ddp_status choose_meeting(launcher *l, ddp_err *err)
+static bool was_there_before(const supervision *s, pid_t pid)
+{
+    for (size_t i = 0; i < s->other_count; i++)
+        if (s->others[i] == pid) return true;
+    return false;
+}
+
+/* Sends `sig`, 0 for none, to the children of `parent` that have not ended; how many there are, and are stopped.
+ * Before the launcher is started the first of them are kept in `others`. */
+static size_t each_child(supervision *s, pid_t parent, int sig, size_t *stopped_count)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+    size_t count = 0;
+    bool stopped = false;
+
+    *stopped_count = 0;
+    while (proc != NULL && (entry = readdir(proc)) != NULL) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10), of = pid > 0 ? parent_of(pid, &stopped) : -1;
+
+        if (of != parent || was_there_before(s, pid)) continue;
+        if (sig != 0) (void)kill(pid, sig);
+        if (s->launcher == 0 && count < DDP_COUNT(s->others)) s->others[count] = pid;
+        *stopped_count += stopped;
+        count++;
+    }
+    if (proc != NULL) (void)closedir(proc);
+    return count;
+}
+
+static size_t ranks(supervision *s, int sig)
+{
+    size_t stopped;
+
+    return each_child(s, s->launcher, sig, &stopped);
+}
+
+/* Ranks that have lost the launcher. */
+static size_t orphans(supervision *s, int sig)
+{
+    size_t stopped;
+
+    return s->adopts ? each_child(s, getpid(), sig, &stopped) : 0;
+}
+
+/* Before the launcher is started. */
+static void adopt(supervision *s)
+{
+    size_t stopped, count = each_child(s, getpid(), 0, &stopped);
+
+    s->adopts = count <= DDP_COUNT(s->others) && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+    if (s->adopts) s->other_count = count;
+}
+
+/* ---- supervising ------------------------------------------------------------------------------------------------- */
+/* The launcher, its children, and what has become a child of this process; again with each tick, for what they
+ * start. */
+static void kill_all(supervision *s)
+{
+    s->killed = true;
+    if (!s->ended) (void)ranks(s, SIGKILL);
+    if (!s->ended) (void)kill(s->launcher, SIGKILL);
+    (void)orphans(s, SIGKILL);
+}
+
+static void end_launcher(supervision *s, int64_t now)
+{
+    (void)kill(s->launcher, SIGTERM);
+    s->kill_at_ms = now + LEAVE_MS;
+}
+
+/* The ranks are asked themselves, because what a launcher makes of a signal leaves them no time to save. A second
+ * signal ends all of them here, and at once. */
+static void asked_to_end(supervision *s, int sig, int64_t now)
+{
+    bool again = s->signal != 0;
+
+    s->signal = sig;
+    if (again) {
+        s->kill_at_ms = now;
+        return;
+    }
+    ddp_log_asked_to_end(s->log, sig);
+    if (!s->ended && ranks(s, sig) == 0) end_launcher(s, now);
+}
+
+/* A launcher that was stopped sees neither a signal nor that its ranks want to leave, and they wait for it: it is
+ * made to go on, but for a job that somebody has stopped as a whole. One that stays without ranks is made to end. */
+static void look(supervision *s, int64_t now)
+{
+    size_t stopped_ranks, alive = each_child(s, s->launcher, 0, &stopped_ranks);
+    bool empty = alive == 0 && s->most > 0, urgent = s->signal != 0 || empty, stopped = false;
+
+    s->looked_ms = now;
+    s->most = DDP_MAX_OF(s->most, alive);
+    if (s->signal != 0 && alive < s->most && s->kill_at_ms == 0) s->kill_at_ms = now + DDP_STOP_MS;
+    if (parent_of(s->launcher, &stopped) == getpid() && stopped &&
+        (urgent || (s->was_stopped && stopped_ranks < alive))) {
+        ddp_log_line(s->log, DDP_LOG_WARN, "%s (pid %d) was stopped, and is made to go on: its ranks would wait for it",
+                     s->name, (int)s->launcher);
+        (void)kill(s->launcher, SIGCONT);
+    }
+    s->was_stopped = stopped;
+    if (!empty) {
+        s->end_at_ms = 0;
+    } else if (s->end_at_ms == 0) {
+        s->end_at_ms = now + LEAVE_MS;
+    } else if (now >= s->end_at_ms) {
+        ddp_log_line(s->log, DDP_LOG_WARN, "%s has not ended after its ranks, and is made to", s->name);
+        end_launcher(s, now);
+        s->end_at_ms = INT64_MAX;
+    }
+}
+
+static bool is_due(const supervision *s, int64_t now)
+{
+    bool often = s->signal != 0 || s->end_at_ms != 0 || s->was_stopped || now < s->began_ms + SETTLED_MS;
+
+    return now >= s->looked_ms + (often ? OFTEN_MS : SELDOM_MS);
+}
+
+static void reap(supervision *s)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid == s->launcher) {
+            s->ended = true;
+            s->status = status;
+            /* ranks without a launcher save before its library notices and ends them */
+            if (s->kill_at_ms == 0) s->kill_at_ms = ddp_now_ms() + ORPHAN_MS;
+            if (s->signal == 0) (void)orphans(s, SIGTERM); /* a second one would end them at once */
+            (void)orphans(s, SIGCONT);
+        } else if (s->code == 0 && !was_there_before(s, pid)) {
+            s->code = WIFEXITED(status) ? WEXITSTATUS(status) : DDP_EXIT_PEER;
+        }
+    }
+}
+
+/* A launcher gives the code of the first rank that failed, 128 + n for one that a signal ended. */
+static int exit_code_of(const supervision *s)
+{
+    int code = WIFEXITED(s->status) ? WEXITSTATUS(s->status) : 128 + WTERMSIG(s->status), sig = code - 128;
+
+    if (s->killed && s->signal == 0) return s->code;
+    if (!s->killed && ddp_signal_ends(sig)) return code; /* asked to end */
+    if (s->killed || (s->signal != 0 && code != DDP_EXIT_OK)) return ddp_log_ended_by(s->log, s->signal);
+    if (code <= DDP_EXIT_DATA) return code;
+    if (sig <= 0 || sig > SIGRTMAX) {
+        ddp_log_line(s->log, DDP_LOG_ERROR,
+                     "%s failed with exit code %d, which no rank gives: see its own lines above, or run it by hand",
+                     s->name, code);
+        return DDP_EXIT_PLUGIN;
+    }
+    ddp_log_line(s->log, DDP_LOG_ERROR, "%s was killed by signal %d (%s)%s", WIFEXITED(s->status) ? "a rank" : s->name,
+                 sig, strsignal(sig), ddp_killed_hint(sig));
+    return DDP_EXIT_PEER;
+}
+
+/* Until the launcher and all that it has started have ended: the exit code of the first cause. */
+static int supervise(supervision *s, const sigset_t *watched)
+{
+    s->began_ms = ddp_now_ms();
+    for (reap(s); !s->ended || orphans(s, 0) > 0; reap(s)) {
+        const struct timespec tick = {.tv_nsec = 100000000};
+        int sig = sigtimedwait(watched, NULL, &tick);
+        int64_t now = ddp_now_ms();
+
+        if (ddp_signal_ends(sig)) asked_to_end(s, sig, now);
+        if (sig == SIGCHLD) continue; /* who it was decides what is done */
+        if (s->kill_at_ms != 0 && now >= s->kill_at_ms)
+            kill_all(s);
+        else if (!s->ended && is_due(s, now))
+            look(s, now);
+    }
+    reap(s); /* the last of them */
+    return exit_code_of(s);
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+/* A port of loopback for the rendezvous. The socket stays bound, not listening, until the run ends, so that the port
+ * is given to nobody else; rank 0 may bind it as well, since both sides set SO_REUSEADDR. */
+static ddp_status hold_port(int *held, char *option, size_t capacity, ddp_err *err)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof(a);
     int one = 1;
 
-    l->held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (l->held < 0 || setsockopt(l->held, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
-        bind(l->held, (struct sockaddr *)&a, sizeof(a)) != 0 ||
-        getsockname(l->held, (struct sockaddr *)&a, &length) != 0)
+    *held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*held < 0 || setsockopt(*held, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+        bind(*held, (struct sockaddr *)&a, sizeof(a)) != 0 || getsockname(*held, (struct sockaddr *)&a, &length) != 0)
         return ddp_fail_errno(err, "cannot take a port of 127.0.0.1");
-    (void)snprintf(l->one_rank, sizeof(l->one_rank), "--one-rank=tcp://127.0.0.1:%u", (unsigned)ntohs(a.sin_port));
+    (void)snprintf(option, capacity, "--one-rank=tcp://127.0.0.1:%u", (unsigned)ntohs(a.sin_port));
     return DDP_OK;
 }
 
-static void add(launcher *l, const char *word) { l->argv[l->argc++] = word; }
-
-/* The same arguments with --one-rank for --nproc: the launcher's variables tell each rank who it is, whatever rank the config
- * has. */
-static ddp_status build_command(launcher *l, const ddp_args *args, const ddp_launch *first, ddp_err *err)
+/* The same arguments with --one-rank for --nproc: the launcher's variables tell each rank who it is, whatever rank
+ * the config has. */
+static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const char *one_rank)
 {
-    ssize_t n = readlink("/proc/self/exe", l->program, sizeof(l->program) - 1);
-
-    if (n < 0) return ddp_fail_errno(err, "/proc/self/exe cannot be read (is /proc mounted?)");
-    l->program[n] = '\0';
-    add(l, l->program);
-    if (args->eval) add(l, "eval");
-    if (args->profile) add(l, "--profile");
+    if (args->eval) ddp_launcher_command_add(c, "eval");
+    if (args->profile) ddp_launcher_command_add(c, "--profile");
     if (args->checkpoint != NULL) {
-        add(l, "--checkpoint");
-        add(l, args->checkpoint);
+        ddp_launcher_command_add(c, "--checkpoint");
+        ddp_launcher_command_add(c, args->checkpoint);
     }
-    add(l, "-c");
-    add(l, args->config_path);
+    ddp_launcher_command_add(c, "-c");
+    ddp_launcher_command_add(c, args->config_path);
     for (size_t i = 0; i < args->override_count; i++) {
-        add(l, "--set");
-        add(l, args->overrides[i]);
+        ddp_launcher_command_add(c, "--set");
+        ddp_launcher_command_add(c, args->overrides[i]);
     }
-    ddp_copy_text(l->one_rank, sizeof(l->one_rank), "--one-rank");
-    if (first->url[0] == '\0') DDP_TRY(choose_meeting(l, err));
-    add(l, l->one_rank);
-    return DDP_OK;
-}
-
-/* ---- the launcher's process ---------------------------------------------------------------------------------------------- */
-/* In the child. A group of its own: a key of the terminal reaches this program's parent alone, which asks the ranks itself. */
-static void child(const launcher *l, pid_t parent, const sigset_t *signals, int report)
-{
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-
-    (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(DDP_EXIT_INTERNAL); /* it died before the line above */
-    (void)sigprocmask(SIG_SETMASK, signals, NULL);
-    (void)signal(SIGPIPE, SIG_DFL);
-    if (null >= 0) (void)dup2(null, STDIN_FILENO);
-    for (size_t i = 0; i < l->setting_count; i++) {
-        char *value = strchr(l->settings[i], '=');
-
-        *value = '\0';
-        (void)setenv(l->settings[i], value + 1, 0); /* what the user has set stays */
-    }
-    (void)execvp(l->argv[0], (char *const *)l->argv);
-    if (write(report, &errno, sizeof(errno)) < 0) { /* the parent sees the exit code then */
-    }
-    _exit(DDP_EXIT_PLUGIN);
-}
-
-static ddp_status not_started(const char *program, int error, ddp_err *err)
-{
-    for (size_t i = 0; i < DDP_COUNT(known_programs) && error == ENOENT; i++)
-        if (strcmp(program, known_programs[i].program) == 0)
-            return ddp_fail(err, DDP_ERR_CONFIG,
-                            "%s is not on the PATH, but starts the ranks of this backend: install the Debian package "
-                            "%s, or name another backend",
-                            program, known_programs[i].package);
-    errno = error;
-    return ddp_fail_errno(err, "%s, which starts the ranks of this backend, cannot be run", program);
-}
-
-static ddp_status start(launcher *l, const sigset_t *signals, ddp_err *err)
-{
-    int report[2], error = 0;
-    pid_t parent = getpid(), pid;
-    ssize_t n;
-
-    if (pipe2(report, O_CLOEXEC) != 0) return ddp_fail_errno(err, "cannot open a pipe");
-    ddp_mpirun_prepare(&l->started);
-    pid = l->started.pid = fork();
-    if (pid == 0) child(l, parent, signals, report[1]);
-    (void)close(report[1]);
-    if (pid < 0) (void)ddp_fail_errno(err, "cannot start %s", l->argv[0]);
-    do n = pid < 0 ? 0 : read(report[0], &error, sizeof(error)); /* ends when the program has begun */
-    while (n < 0 && errno == EINTR);
-    (void)close(report[0]);
-    if (n != (ssize_t)sizeof(error)) return pid < 0 ? err->status : DDP_OK;
-    (void)waitpid(pid, NULL, 0);
-    return not_started(l->argv[0], error, err);
+    ddp_launcher_command_add(c, one_rank);
 }
 
 static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launch *first, ddp_log *log)
 {
-    launcher *l = calloc(1, sizeof(*l));
+    char one_rank[80] = "--one-rank";
+    supervision s = {.log = log};
+    ddp_launcher_command c;
     sigset_t watched, before;
     ddp_err err = {0};
-    int code = DDP_EXIT_PLUGIN;
+    int held = -1, code = DDP_EXIT_PLUGIN;
 
-    if (l == NULL) return DDP_EXIT_INTERNAL;
-    l->held = -1;
-    l->started = (ddp_launched){.nproc = first->nproc, .clean = ops->launcher_clean};
     ddp_choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
-    if (split_template(l, ops->launcher, first->nproc, &err) == DDP_OK &&
-        build_command(l, args, first, &err) == DDP_OK && start(l, &before, &err) == DDP_OK)
-        code = ddp_mpirun_supervise(&l->started, &watched, log);
-    else
+    adopt(&s);
+    if (ddp_launcher_command_make(&c, ops->launcher, "Debian package openmpi-bin", first->nproc, &err) == DDP_OK &&
+        (first->url[0] != '\0' || hold_port(&held, one_rank, sizeof(one_rank), &err) == DDP_OK)) {
+        add_arguments(&c, args, one_rank);
+        (void)ddp_launcher_command_start(&c, true, &before, log, &s.launcher, &err);
+    }
+    if (err.status == DDP_OK) {
+        s.name = c.argv[0];
+        code = supervise(&s, &watched);
+        ops->launcher_clean((uint64_t)s.launcher);
+    } else {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-    if (l->held >= 0) (void)close(l->held);
-    free(l->text);
-    free(l);
+    }
+    if (held >= 0) (void)close(held);
+    ddp_launcher_command_free(&c);
     return code;
 }
 
-/* ---- which way -------------------------------------------------------------------------------------------------------------- */
-/* The chosen backend where it has a launcher; *out is NULL where it has none, or cannot be found, which the ranks will say.
- * Only the bytes of the file are read unless they say that it has one. */
+/* ---- which way --------------------------------------------------------------------------------------------------- */
+/* The chosen backend where it has a launcher; *out is NULL where it has none, or cannot be found, which the ranks
+ * will report. Only the bytes of the file are read unless they say that it has one. */
 static ddp_status find_launcher(ddp_registry *r, const char *backend, const ddp_backend_ops **out, ddp_err *err)
 {
     ddp_gate_facts facts;
@@ -203,7 +335,8 @@ static int refuse_part(const ddp_launch *first, const char *backend, ddp_log *lo
     return DDP_EXIT_CONFIG;
 }
 
-int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_log *log)
+int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run_rank,
+                    ddp_log *log)
 {
     const char *backend = config->group->backend;
     const ddp_backend_ops *ops = NULL;
@@ -217,7 +350,7 @@ int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *
         code = DDP_EXIT_PLUGIN;
     } else if (ops == NULL) {
         ddp_registry_close(r); /* nothing was loaded: the ranks inherit nothing */
-        return ddp_supervise(args, config, first, log);
+        return ddp_fork_ranks(args, config, first, run_rank, log);
     } else {
         code = first->nproc == first->world ? run(ops, args, first, log) : refuse_part(first, backend, log);
     }

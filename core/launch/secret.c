@@ -1,7 +1,8 @@
-/* launch/secret.c -- the run's secret: read from [group] secret_file, made by the supervisor of a family, or written to a new file
- * for the user. It goes to the control plane and nowhere else: no line of a log or of an error shows it. */
+/* launch/secret.c -- the run's secret: read from [group] secret_file, made by the supervisor of --nproc, or written
+ * to a new file for the user. It goes to the control plane and nowhere else: no line of a log or of an error shows
+ * it. */
+#include "launch/secret.h"
 #include "base/sys.h"
-#include "cli/cli.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
@@ -20,19 +21,20 @@ ddp_status ddp_secret_make(ddp_launch *l, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- a file to read ----------------------------------------------------------------------------------------------------- */
+/* ---- a file to read ---------------------------------------------------------------------------------------------- */
 /* Of an open file, so that what was checked is what is read. */
 static ddp_status check_file(int fd, const char *path, ddp_err *err)
 {
     struct stat st;
 
-    if (fstat(fd, &st) != 0) return ddp_fail_errno(err, "cannot look at it");
+    if (fstat(fd, &st) != 0) return ddp_fail_errno(err, "cannot stat it");
     if (!S_ISREG(st.st_mode)) return ddp_fail(err, DDP_ERR_CONFIG, "it is not a regular file");
     if (st.st_uid != geteuid() && st.st_uid != 0)
-        return ddp_fail(err, DDP_ERR_CONFIG, "it belongs to user %u, who can read it; make a copy of your own",
+        return ddp_fail(err, DDP_ERR_CONFIG, "it belongs to user %u, who can read it; make your own copy",
                         (unsigned)st.st_uid);
     if ((st.st_mode & 077) != 0)
-        return ddp_fail(err, DDP_ERR_CONFIG, "others than its owner may use it (mode %04o): run chmod 600 %s",
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "users other than its owner may read or write it (mode %04o): run chmod 600 %s",
                         (unsigned)st.st_mode & 07777u, path);
     return DDP_OK;
 }
@@ -46,7 +48,7 @@ static int digit(char c)
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-/* Hex digits and nothing else but white space behind them. */
+/* Hex digits and nothing else but white space after them. */
 static ddp_status parse(const char *text, size_t length, ddp_launch *l, ddp_err *err)
 {
     size_t n = 0;
@@ -97,7 +99,7 @@ ddp_status ddp_secret_load(const ddp_config *c, ddp_launch *l, ddp_err *err)
     return err->status;
 }
 
-/* ---- a file to write ------------------------------------------------------------------------------------------------------ */
+/* ---- a file to write --------------------------------------------------------------------------------------------- */
 static ddp_status write_new(const char *path, const char *text, size_t length, ddp_err *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -105,8 +107,8 @@ static ddp_status write_new(const char *path, const char *text, size_t length, d
 
     if (fd < 0 && errno == EEXIST)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s exists, and a secret that is in use must not be overwritten: take another name, or remove "
-                        "it first",
+                        "%s exists, and a secret that is in use must not be overwritten: "
+                        "choose another name, or remove it first",
                         path);
     if (fd < 0) return ddp_fail_errno(err, "cannot create %s", path);
     status = ddp_write_all(fd, text, length, path, err);
@@ -116,21 +118,18 @@ static ddp_status write_new(const char *path, const char *text, size_t length, d
     return status;
 }
 
-int ddp_command_gen_secret(const char *path, ddp_log *log)
+ddp_status ddp_secret_write(const char *path, ddp_err *err)
 {
     char text[2 * MADE_BYTES + 2];
     ddp_launch l = {0};
-    ddp_err err = {0};
-    ddp_status status = ddp_secret_make(&l, &err);
+    ddp_status status = ddp_secret_make(&l, err);
 
     for (size_t i = 0; i < l.secret_length; i++) (void)snprintf(text + 2 * i, 3, "%02x", l.secret[i]);
     (void)snprintf(text + 2 * l.secret_length, 2, "\n");
     if (status == DDP_OK)
-        status = path != NULL ? write_new(path, text, strlen(text), &err)
-                              : ddp_write_all(STDOUT_FILENO, text, strlen(text), "standard output", &err);
+        status = path != NULL ? write_new(path, text, strlen(text), err)
+                              : ddp_write_all(STDOUT_FILENO, text, strlen(text), "standard output", err);
     OPENSSL_cleanse(text, sizeof(text));
     OPENSSL_cleanse(&l, sizeof(l));
-    if (status == DDP_OK) return DDP_EXIT_OK;
-    ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-    return status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_INTERNAL;
+    return status;
 }

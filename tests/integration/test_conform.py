@@ -134,11 +134,11 @@ class Conform(Case):
         self.check(len(listed) >= 8, listed)
         for kind, name in listed:
             if name == "idx" and not harness.FASHION.exists():
-                print("# idx is not judged here: dataset-fashion-mnist is not installed", flush=True)
+                print("# idx is not checked here: dataset-fashion-mnist is not installed", flush=True)
                 continue
             r = self.run("conform", f"{kind}.{name}", "--nproc", 3, *self.files_for(kind, name))
             if kind == "device" and name != "cpu" and r.code == 3:  # needs hardware
-                print(f"# {name} is not judged here: {r.errors() or r.out}", flush=True)
+                print(f"# {name} is not checked here: {r.errors() or r.out}", flush=True)
                 continue
             self.equal(r.code, 0, r)
             self.check(re.search(r"^\d+ passed, 0 failed, 0 skipped$", r.out, re.M), r)
@@ -173,7 +173,7 @@ class Conform(Case):
     def test_faulty_init(self):
         shown = self.faulty("plugins/init/tcp/tcp.c", "memcpy(endpoint, i->endpoint, sizeof(i->endpoint));",
                             'memcpy(endpoint, "127.0.0.1", 10); (void)i;', "init", "tcp")
-        self.check("the ranks do not meet" in shown, shown)
+        self.check("the rendezvous fails at tcp" in shown, shown)
 
     def test_faulty_datasets(self):
         source = """
@@ -226,7 +226,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
     @long_case
     def test_the_unbroken_example_hook_passes(self):
         plugin = self.build_hook(0)
-        for settings in ((), ("--set", "carry=no")):  # without a state every single result is judged
+        for settings in ((), ("--set", "carry=no")):  # without a state every single result is checked
             r = self.run("conform", plugin, "--nproc", 4, *settings, timeout=240)
             self.equal(r.code, 0, r)
             for world in (1, 2, 3, 4):

@@ -1,6 +1,6 @@
-/* tests/unit/conform/test_pattern.c -- what `ddpengine conform` fills buffers with and holds results against: the same by parts as at
- * once, another in every place, and no wrong element goes unseen, wherever it lies. */
-#include "conform/harness/internal.h"
+/* tests/unit/conform/test_pattern.c -- what `ddpengine conform` fills buffers with and holds results against: the
+ * same by parts as at once, another in every place, and no wrong element goes unseen, wherever it lies. */
+#include "conform/backend/pattern.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -86,7 +86,8 @@ static void sees_a_wrong_copy(void **state)
     }
 }
 
-/* The reduction in the dtype's own arithmetic, one element at a time: another way to the result than the reference's. */
+/* The reduction in the dtype's own arithmetic, one element at a time: another way to the result than the
+ * reference's. */
 #define REDUCE(type, to, inputs, op)                                                                                   \
     for (size_t i = 0; i < COUNT; i++) {                                                                               \
         type x = ((const type *)(inputs)[0])[i];                                                                       \

@@ -1,5 +1,6 @@
-/* tests/unit/launch/test_identify.c -- who a process is: every source of rank and world, which one wins, and what contradicts. */
-#include "cli/cli.h"
+/* tests/unit/launch/test_identify.c -- who a process is: every source of rank and world, which one wins, and what
+ * contradicts. */
+#include "launch/identify.h"
 #include "support/environment_util.h"
 #include "net/nodes.h"
 #include <setjmp.h>

@@ -1,0 +1,12 @@
+/* conform/backend/failure.h -- cases that break communicators on purpose, each in processes of its own. */
+#ifndef DDP_CONFORM_BACKEND_FAILURE_H
+#define DDP_CONFORM_BACKEND_FAILURE_H
+
+#include "conform/harness/rank_process.h"
+
+void ddp_backend_abort(ddp_rank_process *a);
+void ddp_backend_timeout(ddp_rank_process *a);
+void ddp_backend_late(ddp_rank_process *a);
+void ddp_backend_killed(ddp_rank_process *a);
+
+#endif

@@ -1,0 +1,11 @@
+/* conform/harness/run_cases.h -- the life of a rank process. */
+#ifndef DDP_HARNESS_RUN_CASES_H
+#define DDP_HARNESS_RUN_CASES_H
+
+#include "conform/harness/shared_results.h"
+
+/* Loads the plugin, joins the other ranks, runs the cases that are due; returns the exit code. listen_fd of rank 0,
+ * endpoint of the others; neither when a launcher has started it. */
+int ddp_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, const char *endpoint);
+
+#endif

@@ -1,0 +1,10 @@
+/* conform/kinds.h -- the cases of all kinds but backend. */
+#ifndef DDP_CONFORM_KINDS_H
+#define DDP_CONFORM_KINDS_H
+
+#include "conform/harness/rank_process.h"
+
+ddp_status ddp_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err);
+void ddp_kind_case(ddp_rank_process *a); /* runs a->c */
+
+#endif

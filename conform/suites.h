@@ -1,0 +1,14 @@
+/* conform/suites.h -- the suites of a kind; each function runs a->c. */
+#ifndef DDP_CONFORM_SUITES_H
+#define DDP_CONFORM_SUITES_H
+
+#include "conform/harness/rank_process.h"
+
+void ddp_init_case(ddp_rank_process *a);
+void ddp_device_case(ddp_rank_process *a);
+void ddp_model_case(ddp_rank_process *a);
+void ddp_sampler_case(ddp_rank_process *a);
+void ddp_dataset_case(ddp_rank_process *a);
+void ddp_hook_case(ddp_rank_process *a);
+
+#endif

@@ -1,0 +1,22 @@
+/* launch/args.h -- what the command line asks of a run: read by cli, and given by a launcher to each rank once more. */
+#ifndef DDP_LAUNCH_ARGS_H
+#define DDP_LAUNCH_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DDP_MAX_OVERRIDES 64
+
+typedef struct ddp_args {
+    const char *config_path;
+    const char *overrides[DDP_MAX_OVERRIDES]; /* section.key=value */
+    size_t override_count;
+    int32_t nproc;          /* 0: not given */
+    bool one_rank;          /* started for --nproc by a backend's launcher, whose variables tell the rank */
+    const char *rendezvous; /* with one_rank: URL of the rendezvous where the config has none, or NULL */
+    bool check, check_all, profile, eval;
+    const char *checkpoint; /* of eval; NULL when absent */
+} ddp_args;
+
+#endif
