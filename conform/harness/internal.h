@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "conform/harness/shared_results.h"
 #include "control/group.h"
+#include "plugin/plugin.h"
 #include <signal.h>
 
 /* ---- the plugin, as a child process has seen it (probe.c) ------------------------------------------------------------- */
