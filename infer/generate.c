@@ -129,15 +129,6 @@ static ddp_status find_ends(ddp_generator *g, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status device_memory(ddp_generator *g, uint64_t bytes, void *out, ddp_err *err)
-{
-    void *p;
-
-    DDP_TRY(g->t.s->device_ops->alloc(g->t.s->device, bytes, &p, err));
-    memcpy(out, &p, sizeof(p));
-    return DDP_OK;
-}
-
 static ddp_status allocate(ddp_generator *g, ddp_err *err)
 {
     ddp_session *s = g->t.s;
@@ -146,9 +137,9 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
 
     for (uint32_t i = 0; i < s->train.field_count; i++)
         if (s->train.fields[i].rank == 1) longest = DDP_MAX_OF(longest, s->train.fields[i].dims[0]);
-    DDP_TRY(device_memory(g, s->layout->param_elements * sizeof(float), &t->params, err));
-    DDP_TRY(device_memory(g, s->arena_bytes, &t->arena, err));
-    DDP_TRY(ddp_host_memory(s, (size_t)longest * sizeof(int64_t), &g->tokens, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->layout->param_elements * sizeof(float), &t->params, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->arena_bytes, &t->arena, err));
+    DDP_TRY(ddp_device_host_alloc(&s->device, (size_t)longest * sizeof(int64_t), &g->tokens, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     g->inputs = ddp_alloc((s->train.field_count + 1) * sizeof(*g->inputs), err);
     if (g->inputs == NULL) return err->status;
@@ -204,9 +195,8 @@ void ddp_generator_close(ddp_generator *g)
 
     ddp_variants_free(s);
     ddp_staging_close(&g->t);
-    ddp_host_free(s, g->tokens);
-    for (size_t i = 0; i < DDP_COUNT(own); i++)
-        if (own[i] != NULL) s->device_ops->free(s->device, own[i]);
+    ddp_device_host_free(&s->device, g->tokens);
+    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&s->device, own[i]);
     free(g->t.counts);
     free(g->inputs);
     free(g->row);
@@ -232,17 +222,17 @@ static double uniform_of(uint64_t seed, size_t place)
 static ddp_status logits_behind(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
 {
     ddp_session *s = g->t.s;
-    const ddp_device_ops *ops = s->device_ops;
     const char *at = (const char *)g->t.arena + g->v->planned->plan.value_offset[g->logits];
     size_t bytes = (size_t)g->width * sizeof(float), used = (size_t)count * sizeof(*tokens);
     ddp_run run = {.struct_size = sizeof(run), .inputs = g->inputs};
 
     memset(g->tokens, 0, (size_t)g->context * sizeof(*g->tokens));
     memcpy(g->tokens, tokens, used);
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ops->run(g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
-    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, ops->sync(s->device, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err,
+               ddp_device_run(&s->device, g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
+    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, ddp_device_sync(&s->device, err));
     DDP_TRY_AS(DDP_EXIT_INTERNAL, err,
-               ops->copy(s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
+               ddp_device_copy(&s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
     return DDP_OK;
 }
 

@@ -62,7 +62,7 @@ static ddp_pin_rank own_rank(const ddp_session *s)
 
     return (ddp_pin_rank){.mask = ddp_hash64(list, count * sizeof(*list), 0),
                           .processors = (uint32_t)count,
-                          .threads = s->threads * ddp_session_devices(s)};
+                          .threads = s->device.threads * ddp_session_devices(s)};
 }
 
 static ddp_status choose(ddp_session *s, const ddp_pin_rank *ranks, uint32_t own, uint32_t count, ddp_err *err)
@@ -98,7 +98,7 @@ ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
 void ddp_session_pin_text(const ddp_session *s, ddp_text *out)
 {
     const int32_t *list;
-    uint32_t threads = s->threads * ddp_session_devices(s);
+    uint32_t threads = s->device.threads * ddp_session_devices(s);
 
     if (!s->pin.pinned || ddp_processors(&list) == 0) {
         ddp_text_printf(out, "not pinned");
@@ -155,8 +155,8 @@ ddp_status ddp_trainer_pin(ddp_trainer *t, ddp_err *err)
             s->log, DDP_LOG_INFO,
             "[train] pin = yes: left as it is, for the ranks of this host were started with processors of their "
             "own, and this one with %zu for %u compute thread%s",
-            count, s->threads, s->threads == 1 ? "" : "s");
-    if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
+            count, s->device.threads, s->device.threads == 1 ? "" : "s");
+    if (!s->pin.pinned || ddp_device_pin(&s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
     if (s->config->train->pin == DDP_AFFINITY_YES) {
         (void)ddp_fail_as(err, DDP_EXIT_CONFIG);

@@ -232,7 +232,7 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
         DDP_TRY(check_backends(s, s->ordinals[0], err));
     }
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
-    s->device_ops = s->device_plugin->ops;
+    s->device.ops = s->device_plugin->ops;
     DDP_TRY(load_hook(s, err));
     DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
     return load_sources(s, pc, err);

@@ -151,7 +151,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     char a[32];
 
     ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name, s->device_text,
-                    s->device_info.name, s->device_info.library, s->threads, s->threads == 1 ? "" : "s");
+                    s->device.info.name, s->device.info.library, s->device.threads, s->device.threads == 1 ? "" : "s");
     ddp_session_pin_text(s, out);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,

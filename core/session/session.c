@@ -242,17 +242,19 @@ static ddp_status open_device(ddp_session *s, ddp_err *err)
                            .local_size = (uint32_t)s->launch.local_size,
                            .deterministic = (uint32_t)s->config->train->deterministic};
 
-    s->threads = p.threads;
-    if (p.precision != DDP_PRECISION_F32 && (s->device_ops->caps & DDP_DEVICE_CAP_BF16) == 0)
+    s->device.ordinal = p.ordinal;
+    s->device.threads = p.threads;
+    if (p.precision != DDP_PRECISION_F32 && !ddp_device_can(&s->device, DDP_DEVICE_CAP_BF16))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
                         s->device_text);
-    if (s->device_ops->open(&s->host, s->device_config, &p, &s->device, err) != DDP_OK) {
+    if (s->device.ops->open(&s->host, s->device.config, &p, &s->device.device, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
         return ddp_fail_context(err, "device \"%s\"", s->device_text);
     }
-    s->device_info.struct_size = sizeof(s->device_info);
-    s->device_ops->describe(s->device, &s->device_info);
+    s->device.info.struct_size = sizeof(s->device.info);
+    s->device.ops->describe(s->device.device, &s->device.info);
+    s->device.events = 0;
     return DDP_OK;
 }
 
@@ -264,7 +266,7 @@ ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
 
 static ddp_status count_device(ddp_session *s, ddp_status opened)
 {
-    if (s->device != NULL) s->device_plugin->live++;
+    if (s->device.device != NULL) s->device_plugin->live++;
     return opened;
 }
 
@@ -289,11 +291,12 @@ static ddp_status try_devices(const ddp_session *s, ddp_err *err)
         char name[sizeof(s->device_name) + 16];
 
         (void)snprintf(name, sizeof(name), "%s:%u", s->device_name, s->ordinals[i]);
-        other.device = NULL;
+        other.device.device = NULL;
+        other.variant_count = 0;
         other.device_text = name;
         other.member = i;
         DDP_TRY(ddp_session_open_device(&other, err));
-        s->device_ops->close(other.device);
+        ddp_session_close_device(&other);
     }
     return DDP_OK;
 }
@@ -307,7 +310,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (resolve_batches(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
-    s->device_config = pc.device;
+    s->device.config = pc.device;
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
@@ -327,13 +330,13 @@ close:
 void ddp_session_close_device(ddp_session *s)
 {
     ddp_variants_free(s);
-    if (s->device != NULL) s->device_ops->close(s->device);
-    s->device = NULL;
+    if (s->device.device != NULL) s->device.ops->close(s->device.device);
+    s->device.device = NULL;
 }
 
 static void close_device(ddp_session *s)
 {
-    if (s->device != NULL) s->device_plugin->live--;
+    if (s->device.device != NULL) s->device_plugin->live--;
     ddp_session_close_device(s);
 }
 
@@ -343,7 +346,7 @@ ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t l
         return DDP_OK; /* the supervisor or launcher knew, whatever hosts are called */
     s->launch.local_rank = local_rank;
     s->launch.local_size = local_size;
-    if (compute_threads(s) == s->threads) return DDP_OK;
+    if (compute_threads(s) == s->device.threads) return DDP_OK;
     close_device(s);
     DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
     return ddp_variants_plan(s, err);

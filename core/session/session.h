@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "graph/graph.h"
 #include "plugin/plugin.h"
+#include "session/device.h"
 #include <stdatomic.h>
 
 /* How a signal asks a run to end: while `graceful`, the handler leaves its number and the ranks agree on a step, save and
@@ -120,11 +121,7 @@ typedef struct ddp_session {
     ddp_layout *layout;
     uint64_t bucket_size; /* bytes, in force */
 
-    const ddp_device_ops *device_ops;
-    const void *device_config;
-    ddp_device *device;
-    ddp_device_info device_info;
-    uint32_t threads; /* of a device */
+    ddp_device_handle device;
     ddp_affinity pin; /* planned; in force once the ranks have met */
 
     ddp_variant variants[DDP_MAX_VARIANTS];

@@ -10,7 +10,7 @@ static ddp_status read_scalar(ddp_trainer *t, const ddp_variant *v, int32_t valu
 {
     const char *at = (const char *)t->arena + v->planned->plan.value_offset[value];
 
-    return t->s->device_ops->copy(t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
+    return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
 }
 
 static int32_t accuracy_value(const ddp_program *p)
@@ -30,8 +30,8 @@ ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_su
     if (v == NULL)
         return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    if (t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
-        t->s->device_ops->sync(t->s->device, err) != DDP_OK)
+    if (ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
+        ddp_device_sync(&t->s->device, err) != DDP_OK)
         return ddp_run_failed(err);
     DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
     accuracy = accuracy_value(v->program);

@@ -35,7 +35,7 @@ static bool possible(const ddp_trainer *t)
 {
     const ddp_session *s = t->s;
 
-    return ddp_uses_device_memory(s) && s->device_ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
+    return ddp_device_has_memory(&s->device) && s->device.ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
            s->launch.world == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
            !s->launch.profile;
 }
@@ -46,9 +46,10 @@ static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
 
     s->counts = ddp_alloc(micros * sizeof(*s->counts), err);
     if (s->counts == NULL) return err->status;
-    DDP_TRY(ddp_host_memory(t->s, micros * sizeof(*s->losses), &s->losses, err));
-    DDP_TRY(ddp_host_memory(t->s, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
-    return ddp_host_memory(t->s, sizeof(*s->norm), &s->norm, err);
+    DDP_TRY(ddp_device_host_alloc(&t->s->device, micros * sizeof(*s->losses), &s->losses, err));
+    DDP_TRY(
+        ddp_device_host_alloc(&t->s->device, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
+    return ddp_device_host_alloc(&t->s->device, sizeof(*s->norm), &s->norm, err);
 }
 
 static void fill_slices(const ddp_trainer *t, ddp_pipelined *a)
@@ -79,9 +80,8 @@ ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err)
     a->slices = ddp_alloc(buckets * sizeof(*a->slices), err);
     if (a->slices == NULL) return err->status;
     fill_slices(t, a);
-    a->first_event = 2 * (buckets + 1); /* behind those of the lane */
     for (int i = 0; i < SLOTS; i++) DDP_TRY(open_slot(t, &a->slots[i], err));
-    return t->s->device_ops->events(t->s->device, a->first_event + SLOTS + DDP_PIPELINED_BATCHES, err);
+    return ddp_device_events(&t->s->device, SLOTS + DDP_PIPELINED_BATCHES, &a->first_event, err);
 }
 
 void ddp_pipelined_close(ddp_trainer *t)
@@ -89,9 +89,9 @@ void ddp_pipelined_close(ddp_trainer *t)
     if (t->ahead == NULL) return;
     for (int i = 0; i < SLOTS; i++) {
         free(t->ahead->slots[i].counts);
-        ddp_host_free(t->s, t->ahead->slots[i].losses);
-        ddp_host_free(t->s, t->ahead->slots[i].not_finite);
-        ddp_host_free(t->s, t->ahead->slots[i].norm);
+        ddp_device_host_free(&t->s->device, t->ahead->slots[i].losses);
+        ddp_device_host_free(&t->s->device, t->ahead->slots[i].not_finite);
+        ddp_device_host_free(&t->s->device, t->ahead->slots[i].norm);
     }
     free(t->ahead->slices);
     free(t->ahead);
@@ -114,12 +114,11 @@ static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, con
                     .norm = t->clip != NULL ? s->norm : NULL};
 
     for (uint32_t i = 0; i < u.slice_count; i++) s->not_finite[i] = u.slices[i].count;
-    return t->s->device_ops->step(v->instance, run, &u, err);
+    return t->s->device.ops->step(v->instance, run, &u, err);
 }
 
 static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batch *batch, ddp_err *err)
 {
-    const ddp_device_ops *ops = t->s->device_ops;
     ddp_variant *v = ddp_session_variant(t->s, batch->count, true);
     ddp_run run = {.struct_size = sizeof(run),
                    .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
@@ -133,9 +132,9 @@ static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batc
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
     loss = arena + v->planned->plan.value_offset[v->program->loss];
     if (micro + 1 == s->micros) return launch_step(t, s, v, &run, loss, err);
-    DDP_TRY(ops->run(v->instance, &run, 0, v->lowered->kernel_count, err));
-    return ops->copy_async(t->s->device, DDP_QUEUE_COMPUTE, &s->losses[micro], loss, sizeof(*s->losses),
-                           DDP_COPY_TO_HOST, err);
+    DDP_TRY(ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err));
+    return ddp_device_copy_async(&t->s->device, DDP_QUEUE_COMPUTE, &s->losses[micro], loss, sizeof(*s->losses),
+                                 DDP_COPY_TO_HOST, err);
 }
 
 /* The next batch, once the device is done with the one in its place. */
@@ -143,7 +142,7 @@ static ddp_status take_batch(ddp_trainer *t, slot *s, uint32_t event, ddp_batch 
 {
     int64_t from;
 
-    if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(t->s->device_ops->event_sync(t->s->device, event, err));
+    if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(&t->s->device, event, err));
     from = ddp_now_ns();
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loader, batch, err));
     s->record.data_ms += (double)(ddp_now_ns() - from) * 1e-6;
@@ -160,7 +159,7 @@ static ddp_status give_out_micros(ddp_trainer *t, slot *s, ddp_err *err)
         s->counts[micro] = batch.count;
         s->samples += (double)batch.count;
         if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
-        DDP_TRY(t->s->device_ops->event_record(t->s->device, DDP_QUEUE_COMPUTE, event, err));
+        DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
         t->ahead->batches++;
         ddp_trainer_buffers_count(t);
     }
@@ -177,7 +176,7 @@ static ddp_status give_out(ddp_trainer *t, slot *s, uint32_t event, uint64_t mic
     s->samples = 0.0;
     s->began_ns = ddp_now_ns();
     DDP_TRY(give_out_micros(t, s, err));
-    DDP_TRY(t->s->device_ops->event_record(t->s->device, DDP_QUEUE_COMPUTE, event, err));
+    DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
     s->pending = true;
     t->step++;
     t->cursor += micros;
@@ -231,7 +230,7 @@ static ddp_status finish(ddp_trainer *t, slot *s, uint32_t event, ddp_err *err)
 
     if (!s->pending) return DDP_OK;
     s->pending = false;
-    DDP_TRY(t->s->device_ops->event_sync(t->s->device, event, err));
+    DDP_TRY(ddp_device_event_sync(&t->s->device, event, err));
     report(t, s, &finite);
     DDP_TRY(ddp_reducer_exchange(t->reducer, finite, err));
     ddp_reducer_result(t->reducer, &reduced);
@@ -267,6 +266,6 @@ ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err)
 {
     if (t->ahead == NULL) return DDP_OK;
     for (uint64_t i = 0; i < SLOTS; i++) DDP_TRY(finish_step(t, t->step + i, err)); /* the older one first */
-    if (t->s->device_ops->sync(t->s->device, err) != DDP_OK) return ddp_run_failed(err);
+    if (ddp_device_sync(&t->s->device, err) != DDP_OK) return ddp_run_failed(err);
     return DDP_OK;
 }

@@ -38,7 +38,7 @@ static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_ru
     int64_t from = ddp_trace_begin(t->trace);
 
     DDP_TRY(t->profile != NULL ? ddp_profile_run(t->profile, v, run, first, last, err)
-                               : t->s->device_ops->run(v->instance, run, first, last, err));
+                               : ddp_device_run(&t->s->device, v->instance, run, first, last, err));
     if (last > first) ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "compute", -1, 0, from);
     return DDP_OK;
 }
@@ -69,8 +69,8 @@ static ddp_status read_loss(ddp_trainer *t, const ddp_variant *v, float *loss, d
 {
     const char *at = (const char *)t->arena + v->planned->plan.value_offset[v->program->loss];
 
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
-    return t->s->device_ops->copy(t->s->device, loss, at, sizeof(*loss), DDP_COPY_TO_HOST, err);
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
+    return ddp_device_copy(&t->s->device, loss, at, sizeof(*loss), DDP_COPY_TO_HOST, err);
 }
 
 ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
@@ -125,7 +125,7 @@ static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     else if (t->profile != NULL)
         DDP_TRY(ddp_profile_update(t->profile, &t->optim, &slice, err));
     else
-        DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
+        DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", b, 0, from);
     return DDP_OK;
 }

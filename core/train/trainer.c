@@ -50,21 +50,12 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------------------------- */
-static ddp_status floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
-{
-    void *p;
-
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, elements * sizeof(float), &p, err));
-    *out = p;
-    return DDP_OK;
-}
-
 /* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
 static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
 {
     void *p;
 
-    if (!t->comm_memory) return floats(t, elements, out, err);
+    if (!t->comm_memory) return ddp_device_alloc(&t->s->device, elements * sizeof(float), out, err);
     DDP_TRY(ddp_communicator_alloc(t->comm, elements * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
@@ -75,7 +66,7 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
 {
     ddp_session *s = t->s;
     bool buckets = !ddp_shards_direct(t) && ddp_session_devices(s) == 1;
-    ddp_comm_stream_params lane = {.session = s,
+    ddp_comm_stream_params lane = {.device = &s->device,
                                    .comm = t->comm,
                                    .arena = t->grads,
                                    .elements = buckets ? s->layout->elements : 0,
@@ -88,7 +79,7 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
                             .buckets = buckets,
                             .between_hosts = ddp_group_local_size(t->group) < ddp_group_world(t->group)};
 
-    if (ddp_uses_device_memory(s)) DDP_TRY(ddp_comm_stream_open(&lane, &t->lane, err));
+    if (ddp_device_has_memory(&s->device)) DDP_TRY(ddp_comm_stream_open(&lane, &t->lane, err));
     if (s->hook != NULL)
         DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_comm_stream_staging(t->lane) : t->grads, t->trace,
                                 &t->hooked, err));
@@ -104,10 +95,10 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
     t->comm_memory = training && ddp_group_world(t->group) > 1 &&
                      (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
-                     (!ddp_uses_device_memory(t->s) || ddp_takes_device_memory(t->s, t->comm));
+                     (!ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm));
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
+    DDP_TRY(ddp_device_alloc(&t->s->device, t->s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
                          .arena = t->arena,
@@ -128,7 +119,6 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
  * it, and the rest when the queue thread has ended. */
 static void release(ddp_trainer *t)
 {
-    const ddp_device_ops *ops = t->s->device_ops;
     float *own[] = {t->state1,  t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
                     t->buffers, t->probe};
 
@@ -146,19 +136,18 @@ static void release(ddp_trainer *t)
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
     ddp_states_free(t);
-    for (size_t i = 0; i < DDP_COUNT(own); i++)
-        if (own[i] != NULL) ops->free(t->s->device, own[i]);
-    if (t->arena != NULL) ops->free(t->s->device, t->arena);
+    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&t->s->device, own[i]);
+    ddp_device_free(&t->s->device, t->arena);
     free(t->counts);
 }
 
 /* Batches lie where the device can copy them from by itself. */
-static ddp_status loader_memory(const void *session, size_t bytes, void **out, ddp_err *err)
+static ddp_status loader_memory(const void *device, size_t bytes, void **out, ddp_err *err)
 {
-    return ddp_host_memory(session, bytes, out, err);
+    return ddp_device_host_alloc(device, bytes, out, err);
 }
 
-static void loader_free(const void *session, void *p) { ddp_host_free(session, p); }
+static void loader_free(const void *device, void *p) { ddp_device_host_free(device, p); }
 
 static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
 {
@@ -174,7 +163,7 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
 
-    if (ddp_uses_device_memory(t->s)) p.place = (ddp_loader_place){loader_memory, loader_free, t->s};
+    if (ddp_device_has_memory(&t->s->device)) p.place = (ddp_loader_place){loader_memory, loader_free, &t->s->device};
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_open(&p, out, err));
     return DDP_OK;
 }
@@ -225,9 +214,9 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                    " over %s on %s, %u thread%s a %s%s%s",
                    s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), parts, part,
                    parts == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
-                   ddp_session_devices(s) > 1 ? s->device_text : ddp_session_backend_name(s), s->device_info.name,
-                   s->threads, s->threads == 1 ? "" : "s", part, s->launch.world == 1 ? ", " : ", rank 0 ",
-                   pinned.data != NULL ? pinned.data : "");
+                   ddp_session_devices(s) > 1 ? s->device_text : ddp_session_backend_name(s), s->device.info.name,
+                   s->device.threads, s->device.threads == 1 ? "" : "s", part,
+                   s->launch.world == 1 ? ", " : ", rank 0 ", pinned.data != NULL ? pinned.data : "");
     ddp_text_free(&pinned);
     ddp_observe_event(t->observer, "start", members.data != NULL ? members.data : "", text);
     ddp_text_free(&members);
@@ -314,9 +303,10 @@ static bool choose_overlap(const ddp_trainer *t)
 
     if (ddp_shards_direct(t)) return false; /* there is nothing to send */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
-    if (ddp_uses_device_memory(t->s)) return ddp_group_world(t->group) > 1; /* the device computes, no processor */
-    if (local < (unsigned)ddp_group_world(t->group)) return true;           /* the network works, no processor */
-    return local > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
+    if (ddp_device_has_memory(&t->s->device))
+        return ddp_group_world(t->group) > 1;                     /* the device computes, no processor */
+    if (local < (unsigned)ddp_group_world(t->group)) return true; /* the network works, no processor */
+    return local > 1 && ddp_cpu_count() >= local * (t->s->device.threads + 1);
 }
 
 static void set_graceful(const ddp_session *s, bool on)
@@ -327,7 +317,7 @@ static void set_graceful(const ddp_session *s, bool on)
 /* Whose memory a backend is to take; -1: the host's alone. */
 static int32_t cuda_device(const ddp_session *s)
 {
-    return (s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0 ? (int32_t)s->ordinals[0] : -1;
+    return ddp_device_can(&s->device, DDP_DEVICE_CAP_CUDA) ? (int32_t)s->ordinals[0] : -1;
 }
 
 /* Everything after the meeting. */

@@ -10,7 +10,7 @@ static ddp_status bind_threads(ddp_session *s, ddp_err *err)
     const int32_t *list;
 
     (void)ddp_processors(&list);
-    if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
+    if (!s->pin.pinned || ddp_device_pin(&s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
     if (s->config->train->pin == DDP_AFFINITY_YES) return ddp_fail_context(err, "[train] pin = yes");
     *err = (ddp_err){.status = DDP_OK};
@@ -51,11 +51,11 @@ static void prepare(ddp_device_group *c, uint32_t index)
     ddp_session *s = &m->session;
 
     *s = *c->t->s;
-    s->device = NULL;
+    s->device.device = NULL;
     s->variant_count = 0;
     memset(s->variants, 0, sizeof(s->variants));
     s->member = index;
-    s->pin.first += index * s->threads;
+    s->pin.first += index * s->device.threads;
     (void)snprintf(m->name, sizeof(m->name), "%s:%u", s->device_name, s->ordinals[index]);
     s->device_text = m->name;
     m->trainer = (ddp_trainer){.s = s, .state1 = c->t->state1, .state2 = c->t->state2, .clip = c->t->clip};
@@ -70,7 +70,7 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
     ddp_device_group *c;
     char name[16];
 
-    if ((t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) == 0) {
+    if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS)) {
         (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
                        "device \"%s\" cannot update parameters in the memory of several devices "
                        "(DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",

@@ -86,7 +86,7 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
     ddp_pipeline *p;
 
     if (t->s->stages == 1) return DDP_OK;
-    if (ddp_uses_device_memory(t->s)) {
+    if (ddp_device_has_memory(&t->s->device)) {
         (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
                        "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
                        "not; write parallel = dp for a replica on each",

@@ -26,25 +26,16 @@ struct ddp_replicas {
 };
 
 /* ---- on each replica's thread ------------------------------------------------------------------------------------------------- */
-static ddp_status alloc_floats(const ddp_session *s, uint64_t bytes, float **out, ddp_err *err)
-{
-    void *p;
-
-    DDP_TRY(s->device_ops->alloc(s->device, bytes, &p, err));
-    *out = p;
-    return DDP_OK;
-}
-
 static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
 {
     ddp_session *s = &m->session;
     ddp_trainer *t = &m->trainer;
 
     DDP_TRY(ddp_variants_plan(s, err));
-    DDP_TRY(alloc_floats(s, s->layout->param_elements * sizeof(float), &t->params, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->layout->param_elements * sizeof(float), &t->params, err));
     if (s->launch.purpose == DDP_TO_TRAIN)
-        DDP_TRY(alloc_floats(s, s->layout->elements * sizeof(float), &t->grads, err));
-    DDP_TRY(s->device_ops->alloc(s->device, s->arena_bytes, &t->arena, err));
+        DDP_TRY(ddp_device_alloc(&s->device, s->layout->elements * sizeof(float), &t->grads, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->arena_bytes, &t->arena, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
                          .arena = t->arena,
@@ -60,8 +51,7 @@ static void close_replica(ddp_rank_info *m)
     void *own[] = {m->trainer.params, m->trainer.grads, m->trainer.buffers, m->trainer.arena};
 
     ddp_variants_free(s);
-    for (size_t i = 0; i < DDP_COUNT(own); i++)
-        if (own[i] != NULL) s->device_ops->free(s->device, own[i]);
+    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&s->device, own[i]);
     free(m->trainer.counts);
 }
 
@@ -70,19 +60,19 @@ static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, dd
     const ddp_session *s = &m->session;
 
     if (params)
-        DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params,
-                                    s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+        DDP_TRY(ddp_device_copy(&s->device, m->trainer.params, d->t->params, s->layout->param_elements * sizeof(float),
+                                DDP_COPY_ON_DEVICE, err));
     if (m->trainer.buffers != NULL)
-        DDP_TRY(s->device_ops->copy(s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
-                                    DDP_COPY_ON_DEVICE, err));
-    return s->device_ops->sync(s->device, err);
+        DDP_TRY(ddp_device_copy(&s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
+                                DDP_COPY_ON_DEVICE, err));
+    return ddp_device_sync(&s->device, err);
 }
 
 /* Other devices have written into this one's parameters. */
 static ddp_status see_params(ddp_trainer *t, ddp_err *err)
 {
-    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
-    return t->s->device_ops->params_changed(t->s->device, t->params, t->s->layout->param_elements, err);
+    if (!ddp_device_has_memory(&t->s->device)) return DDP_OK;
+    return ddp_device_params_changed(&t->s->device, t->params, t->s->layout->param_elements, err);
 }
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,

@@ -54,7 +54,7 @@ static ddp_status measure(ddp_profile *p, ddp_err *err)
     ddp_status st;
 
     p->peaks.struct_size = sizeof(p->peaks);
-    st = p->s->device_ops->measure(p->s->device, &p->peaks, err);
+    st = p->s->device.ops->measure(p->s->device.device, &p->peaks, err);
     if (st == DDP_OK || st == DDP_ERR_UNSUPPORTED) return DDP_OK;
     return ddp_fail_as(err, DDP_EXIT_PLUGIN);
 }
@@ -70,7 +70,7 @@ ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *er
     p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->s = t->s;
-    p->sync = (t->s->device_ops->caps & DDP_DEVICE_CAP_OVERLAP) != 0;
+    p->sync = ddp_device_can(&t->s->device, DDP_DEVICE_CAP_OVERLAP);
     /* every rank's gradient is read and every rank's parameter written where they are shared, else this rank's */
     p->update_bytes = sizeof(float) * (2.0 * ranks + 1.0 + 2.0 * states);
     p->waits = ddp_shards_direct(t) ? 2 : t->s->layout->bucket_count;
@@ -103,7 +103,7 @@ static void add(ddp_profile_row *r, uint64_t calls, int64_t ns, double flops, do
 
 static ddp_status finish_call(const ddp_profile *p, ddp_err *err)
 {
-    return p->sync ? p->s->device_ops->sync(p->s->device, err) : DDP_OK;
+    return p->sync ? ddp_device_sync(&p->s->device, err) : DDP_OK;
 }
 
 ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
@@ -115,7 +115,7 @@ ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *
     DDP_TRY(finish_call(p, err));
     from = ddp_now_ns();
     for (uint32_t k = first; k < last; k++, from = to) {
-        DDP_TRY(p->s->device_ops->run(v->instance, run, k, k + 1, err));
+        DDP_TRY(ddp_device_run(&p->s->device, v->instance, run, k, k + 1, err));
         DDP_TRY(finish_call(p, err));
         to = ddp_now_ns();
         add(&p->now->rows[costs[k].row], 1, to - from, costs[k].flops, costs[k].bytes);
@@ -137,7 +137,7 @@ ddp_status ddp_profile_update(ddp_profile *p, const ddp_optim *o, const ddp_opti
 {
     int64_t from = ddp_now_ns();
 
-    DDP_TRY(p->s->device_ops->optim_step(p->s->device, o, s, err));
+    DDP_TRY(ddp_device_update(&p->s->device, o, s, err));
     DDP_TRY(finish_call(p, err));
     add(&p->now->rows[DDP_ROW_UPDATE], 1, ddp_now_ns() - from, 0.0, (double)s->count * p->update_bytes);
     return DDP_OK;

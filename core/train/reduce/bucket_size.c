@@ -35,16 +35,15 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
 /* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
 static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
 {
-    bool device = !ddp_uses_device_memory(t->s) || ddp_takes_device_memory(t->s, t->comm);
-    void *p;
+    bool device = !ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm);
 
     if (!device) {
-        DDP_TRY(ddp_host_memory(t->s, LARGE, &t->bounce, err));
+        DDP_TRY(ddp_device_host_alloc(&t->s->device, LARGE, &t->bounce, err));
         *x = t->bounce;
         return DDP_OK;
     }
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, LARGE, &p, err));
-    *x = t->probe = p;
+    DDP_TRY(ddp_device_alloc(&t->s->device, LARGE, &t->probe, err));
+    *x = t->probe;
     return DDP_OK;
 }
 

@@ -17,15 +17,16 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
     if (c == NULL) return err->status;
     *c = (ddp_clip){.max_norm = max_norm, .norm = NAN, .squares = ddp_alloc(parts * sizeof(double), err)};
     if (c->squares == NULL) return err->status;
-    if ((t->s->device_ops->caps & DDP_DEVICE_CAP_QUEUES) == 0) return DDP_OK;
+    if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_QUEUES)) return DDP_OK;
     c->places = ddp_alloc(OWED_MOST * sizeof(*c->places), err);
-    return c->places == NULL ? err->status : ddp_host_memory(t->s, OWED_MOST * sizeof(*c->owed), &c->owed, err);
+    return c->places == NULL ? err->status
+                             : ddp_device_host_alloc(&t->s->device, OWED_MOST * sizeof(*c->owed), &c->owed, err);
 }
 
 void ddp_clip_close(ddp_trainer *t)
 {
     if (t->clip == NULL) return;
-    ddp_host_free(t->s, t->clip->owed);
+    ddp_device_host_free(&t->s->device, t->clip->owed);
     free(t->clip->places);
     free(t->clip->squares);
     free(t->clip);
@@ -37,7 +38,7 @@ static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
     ddp_clip *c = t->clip;
 
     if (c->owed_count == 0) return DDP_OK;
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
     for (uint32_t i = 0; i < c->owed_count; i++) c->squares[c->places[i]] = c->owed[i].value;
     c->owed_count = 0;
     return DDP_OK;
@@ -45,16 +46,15 @@ static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
 
 static ddp_status sum_squares(ddp_trainer *t, uint32_t place, const float *x, uint64_t count, ddp_err *err)
 {
-    const ddp_device_ops *ops = t->s->device_ops;
     ddp_clip *c = t->clip;
     ddp_flat_result result = {0};
 
     if (count > 0 && c->owed != NULL) {
         if (c->owed_count == OWED_MOST) DDP_TRY(take_owed(t, err));
         c->places[c->owed_count] = place;
-        return ops->flat_async(t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &c->owed[c->owed_count++], err);
+        return ddp_device_flat_async(&t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &c->owed[c->owed_count++], err);
     }
-    if (count > 0) DDP_TRY(ops->flat(t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &result, err));
+    if (count > 0) DDP_TRY(ddp_device_flat(&t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &result, err));
     c->squares[place] = result.value;
     return DDP_OK;
 }
@@ -80,7 +80,7 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
                               .count = buckets}};
 
     DDP_TRY(take_owed(t, err));
-    return ddp_host_collective(t->s, t->comm, &task, err);
+    return ddp_host_collective(&t->s->device, t->comm, &task, err);
 }
 
 ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)

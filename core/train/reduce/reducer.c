@@ -72,12 +72,11 @@ static void write_extras(ddp_reducer *r)
 static void scan_bucket(struct scan *scan, const float *grads)
 {
     ddp_reducer *r = scan->reducer;
-    const ddp_device_ops *ops = r->session->device_ops;
     uint64_t first = first_of(r, scan->bucket), count = ddp_bucket_elements(r->layout, scan->bucket);
     ddp_flat_result result;
 
     scan->bad = UINT64_MAX;
-    scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &scan->err);
+    scan->err.status = ddp_device_flat(&r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &scan->err);
     if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
 }
 
@@ -89,9 +88,8 @@ static ddp_status ask_device(struct scan *scan, ddp_err *err)
     scan->bad = UINT64_MAX;
     scan->err.status = DDP_OK;
     r->looked = scan->bucket + 1;
-    return r->session->device_ops->flat_async(r->session->device, DDP_FLAT_FINITE, r->grads + first_of(r, scan->bucket),
-                                              ddp_bucket_elements(r->layout, scan->bucket), &r->found[scan->bucket],
-                                              err);
+    return ddp_device_flat_async(&r->session->device, DDP_FLAT_FINITE, r->grads + first_of(r, scan->bucket),
+                                 ddp_bucket_elements(r->layout, scan->bucket), &r->found[scan->bucket], err);
 }
 
 static bool extras_ride(const ddp_reducer *r)
@@ -128,8 +126,8 @@ static ddp_status place_extras(ddp_reducer *r, bool buckets, ddp_err *err)
         r->extra = r->grads + at;
         return DDP_OK;
     }
-    DDP_TRY(ddp_host_memory(r->session, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
-    DDP_TRY(ddp_host_memory(r->session, DDP_EXTRA * sizeof(float), &r->own_extra, err));
+    DDP_TRY(ddp_device_host_alloc(&r->session->device, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
+    DDP_TRY(ddp_device_host_alloc(&r->session->device, DDP_EXTRA * sizeof(float), &r->own_extra, err));
     r->extra = buckets && extras_ride(r) ? ddp_comm_stream_staging(r->lane) + at : r->own_extra;
     return DDP_OK;
 }
@@ -170,8 +168,8 @@ ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_
 void ddp_reducer_close(ddp_reducer *r)
 {
     if (r == NULL) return;
-    ddp_host_free(r->session, r->found);
-    ddp_host_free(r->session, r->own_extra);
+    ddp_device_host_free(&r->session->device, r->found);
+    ddp_device_host_free(&r->session->device, r->own_extra);
     free(r->scans);
     free(r->tickets);
     free(r);

@@ -30,8 +30,7 @@ static bool can_be_direct(const ddp_trainer *t)
     uint64_t backend = DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER;
 
     return t->comm_memory && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
-           (ddp_communicator_caps(t->comm) & backend) == backend &&
-           (t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) != 0;
+           (ddp_communicator_caps(t->comm) & backend) == backend && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
 static bool wanted(const ddp_trainer *t)
@@ -69,7 +68,8 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     if (s->params == NULL || s->grads == NULL || s->slice_params == NULL || s->slice_grads == NULL ||
         s->tickets == NULL)
         return err->status;
-    DDP_TRY(ddp_host_memory(t->s, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
+    DDP_TRY(
+        ddp_device_host_alloc(&t->s->device, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
     s->peers = (ddp_optim_peers){.struct_size = sizeof(s->peers), .count = world, .params = s->slice_params};
     return DDP_OK;
 }
@@ -79,18 +79,16 @@ static bool alone(const ddp_trainer *t)
 {
     return ddp_group_world(t->group) == 1 && ddp_session_devices(t->s) == 1 && t->s->hook == NULL &&
            t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
-           (t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) != 0;
+           ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
-/* Its events stand behind those of the gradients' lane. */
 static ddp_status open_lane(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
 {
     const ddp_layout *l = t->s->layout;
-    ddp_comm_stream_params p = {.session = t->s,
+    ddp_comm_stream_params p = {.device = &t->s->device,
                                 .comm = t->comm,
                                 .arena = t->params,
                                 .elements = l->param_elements,
-                                .first_event = 2 * (l->bucket_count + 1),
                                 .count = l->bucket_count};
 
     return ddp_comm_stream_open(&p, out, err);
@@ -103,7 +101,7 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
     t->shards->direct = can_be_direct(t);
     if (t->shards->direct) return find_peers(t, t->shards, err);
-    return ddp_uses_device_memory(t->s) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
+    return ddp_device_has_memory(&t->s->device) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
 }
 
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
@@ -129,7 +127,7 @@ void ddp_shards_close(ddp_trainer *t)
     free(s->slice_params);
     free(s->slice_grads);
     free(s->tickets);
-    ddp_host_free(t->s, s->not_finite);
+    ddp_device_host_free(&t->s->device, s->not_finite);
     ddp_comm_stream_close(s->lane);
     free(s);
 }
@@ -191,7 +189,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
         point_peers(t, &slice, true);
         point_result(s, &s->not_finite[b], slice.count);
         slice.param = t->grads + (slice.param - t->params);
-        if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &mean, &slice, err));
+        if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &mean, &slice, err));
         DDP_TRY(ddp_clip_measure(t, b, s->rank, s->rank + 1, err));
     }
     return DDP_OK;
@@ -209,9 +207,9 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
         if (slice.count == 0) continue;
         point_peers(t, &slice, t->clip == NULL);
         point_result(s, &s->not_finite[b], slice.count);
-        DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
+        DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     }
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         uint64_t count = slice_of(t, b).count;
         *finite = *finite && (count == 0 || s->not_finite[b] >= count);
@@ -234,10 +232,10 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
                               .recv = all,
                               .count = share}};
 
-    if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
+    if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     if (b >= DDP_MAX_PENDING / 2) DDP_TRY(ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
     if (s->lane != NULL) return ddp_comm_stream_submit(s->lane, b, &task, &s->tickets[b], err);
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
 }
 
@@ -249,5 +247,5 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
     for (uint32_t b = 0; t->shards->lane != NULL && b < l->bucket_count; b++)
         DDP_TRY(ddp_comm_stream_take(t->shards->lane, b, err));
     if (t->shards->lane == NULL) return DDP_OK;
-    return t->s->device_ops->params_changed(t->s->device, t->params, l->param_elements, err);
+    return ddp_device_params_changed(&t->s->device, t->params, l->param_elements, err);
 }

@@ -8,14 +8,10 @@
 
 ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err)
 {
-    void *p;
-
     t->counts = ddp_alloc((t->s->buffer_count + 1) * sizeof(*t->counts), err);
     if (t->counts == NULL) return err->status;
     if (t->s->buffer_elements == 0) return DDP_OK;
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->buffer_elements * sizeof(float), &p, err));
-    t->buffers = p;
-    return DDP_OK;
+    return ddp_device_alloc(&t->s->device, t->s->buffer_elements * sizeof(float), &t->buffers, err);
 }
 
 void ddp_trainer_buffers_count(ddp_trainer *t)
@@ -41,7 +37,7 @@ ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
     if (t->buffers == NULL) return DDP_OK;
     DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
     task.coll.recv = t->host.buffers;
-    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return ddp_push(t, DDP_IMAGE_BUFFERS, err);
 }
 

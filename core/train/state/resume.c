@@ -164,7 +164,7 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .recv = arena,
                               .count = t->s->layout->param_elements}};
 
-    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return DDP_OK;
 }
 
