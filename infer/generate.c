@@ -1,7 +1,10 @@
 /* infer/generate.c -- see generate.h. Every token costs a pass over the whole context: attention looks at all of it, and nothing
  * of the pass before is kept. */
 #include "infer/generate.h"
+#include "session/variants.h"
+#include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
+#include "train/state/weights.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "infer/generate.h"
 #include "base/sys.h"
 #include "cli/cli.h"
+#include "session/open.h"
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>

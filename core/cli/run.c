@@ -1,7 +1,10 @@
 /* cli/run.c -- one rank in this process: session, then plan (--check) or training; and how its failure is said. */
 #include "base/sys.h"
 #include "cli/cli.h"
-#include "train/trainer.h"
+#include "session/open.h"
+#include "session/plugins.h"
+#include "session/report.h"
+#include "train/train.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,46 +1,13 @@
 /* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its share, none is padded; the sums are
  * gathered over the control plane and added in rank order, so that all ranks have the same bits. */
+#include "train/evaluate.h"
+#include "session/plugins.h"
 #include "train/local/replicas.h"
+#include "train/state/buffer_sync.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static ddp_status read_scalar(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
-{
-    const char *at = (const char *)t->arena + v->planned->plan.value_offset[value];
-
-    return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
-}
-
-static int32_t accuracy_value(const ddp_program *p)
-{
-    for (uint32_t i = 0; i < p->metric_count; i++)
-        if (strcmp(p->metric_names[i], "accuracy") == 0) return p->metrics[i];
-    return -1;
-}
-
-ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
-{
-    ddp_variant *v = ddp_session_variant(t->s, batch->count, false);
-    ddp_run run = {.struct_size = sizeof(run), .inputs = batch->buffers};
-    float loss, correct = 0.0f;
-    int32_t accuracy;
-
-    if (v == NULL)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
-    DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    if (ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
-        ddp_device_sync(&t->s->device, err) != DDP_OK)
-        return ddp_run_failed(err);
-    DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
-    accuracy = accuracy_value(v->program);
-    if (accuracy >= 0) DDP_TRY(read_scalar(t, v, accuracy, &correct, err));
-    sums->loss += (double)loss * (double)batch->count;
-    sums->correct += accuracy >= 0 ? (double)correct : NAN;
-    sums->samples += (double)batch->count;
-    return DDP_OK;
-}
 
 static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
@@ -102,8 +69,7 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
     while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
            (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK)
-        DDP_TRY(t->dp != NULL ? ddp_replicas_eval_batch(t, &batch, &sums, err)
-                              : ddp_trainer_eval_batch(t, &batch, &sums, err));
+        DDP_TRY(t->way.eval_batch(t, &batch, &sums, err));
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return ddp_fail_as(err, DDP_EXIT_DATA);
     DDP_TRY(gather_sums(t, &sums, err));
     if (t->stopping == 0) report(t, &sums);

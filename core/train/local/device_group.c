@@ -1,6 +1,8 @@
 /* train/local/device_group.c -- see crew.h. */
 #include "train/local/device_group.h"
-#include "session/affinity.h"
+#include "session/open.h"
+#include "train/reduce/not_finite.h"
+#include "train/reduce/shards.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,27 +136,20 @@ ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *n
     return ddp_device_group_finish(c, name, DDP_OK, err);
 }
 
-void ddp_device_group_begin_mean(ddp_trainer *t)
+/* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
+ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err)
 {
-    if (t->crew != NULL) ddp_device_group_start(t->crew, DDP_JOB_MEAN);
+    ddp_device_group_start(t->crew, DDP_JOB_MEAN);
+    return ddp_device_group_finish(t->crew, "the mean gradients", ddp_shards_mean(t, err), err);
 }
 
-ddp_status ddp_device_group_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err)
+ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    return t->crew == NULL ? own : ddp_device_group_finish(t->crew, "the mean gradients", own, err);
-}
+    ddp_device_group *c = t->crew;
 
-void ddp_device_group_begin_update(ddp_trainer *t)
-{
-    if (t->crew == NULL) return;
-    for (uint32_t i = 1; i < t->crew->count; i++) t->crew->all[i]->optim = t->optim;
-    ddp_device_group_start(t->crew, DDP_JOB_UPDATE);
-}
-
-ddp_status ddp_device_group_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err)
-{
-    if (t->crew == NULL) return own;
-    DDP_TRY(ddp_device_group_finish(t->crew, "an update", own, err));
-    for (uint32_t i = 1; i < t->crew->count; i++) *finite = *finite && t->crew->members[i].finite;
+    for (uint32_t i = 1; i < c->count; i++) c->all[i]->optim = t->optim;
+    ddp_device_group_start(c, DDP_JOB_UPDATE);
+    DDP_TRY(ddp_device_group_finish(c, "an update", ddp_shards_update(t, finite, err), err));
+    for (uint32_t i = 1; i < c->count; i++) *finite = *finite && c->members[i].finite;
     return DDP_OK;
 }

@@ -1,6 +1,10 @@
 /* train/local/pipeline.c -- see pipeline.h. Opens the stages and their links, and runs a step; what a stage does is in stage.c. */
-#include "train/state/memory.h"
 #include "train/local/pipeline.h"
+#include "session/variants.h"
+#include "train/local/device_group.h"
+#include "train/local/stage.h"
+#include "train/reduce/shards.h"
+#include "train/state/buffer_sync.h"
 #include <stdlib.h>
 
 enum { JOB_RUN = DDP_JOB_OWN };
@@ -132,24 +136,19 @@ static void add_extras(const ddp_trainer *t)
     }
 }
 
-ddp_status ddp_pipeline_run(ddp_trainer *t, uint64_t micros, double *loss_sum, double *samples, int64_t *data_ns,
-                            ddp_err *err)
+ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
     ddp_pipeline *p = t->pipeline;
     ddp_status own;
 
-    p->micros = micros;
+    p->step = step;
     p->random = ddp_trainer_random(t);
-    p->samples = 0.0;
-    p->data_ns = 0;
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_reset(p->links[i].channel);
     ddp_device_group_start(t->crew, JOB_RUN);
     own = ddp_stage_run(&p->stages[0], err);
     DDP_TRY(ddp_device_group_finish(t->crew, "the micro-batches of a step", own, err));
     add_extras(t);
-    for (uint32_t i = 0; i < p->count; i++) *loss_sum += p->stages[i].loss_sum;
-    for (uint64_t m = 0; m < micros; m++) ddp_trainer_buffers_count(t);
-    *samples += p->samples;
-    *data_ns += p->data_ns;
+    for (uint32_t i = 0; i < p->count; i++) step->loss_sum += p->stages[i].loss_sum;
+    for (uint64_t m = 0; m < step->micros; m++) ddp_trainer_buffers_count(t);
     return DDP_OK;
 }

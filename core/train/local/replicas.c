@@ -1,6 +1,11 @@
 /* train/local/replicas.c -- see dp.h. */
-#include "train/local/device_group.h"
 #include "train/local/replicas.h"
+#include "session/variants.h"
+#include "train/local/batch.h"
+#include "train/local/device_group.h"
+#include "train/reduce/not_finite.h"
+#include "train/reduce/shards.h"
+#include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -89,7 +94,7 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
     }
     if (d->micro == 0) DDP_TRY(see_params(t, err));
     if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->grads, elements, 1.0 / weight, err));
-    DDP_TRY(ddp_trainer_micro_step(t, &part, d->micro, d->last, loss_sum, err));
+    DDP_TRY(ddp_batch_train(t, &part, d->micro, d->last, loss_sum, err));
     return even ? DDP_OK : ddp_scale_floats(t, t->grads, elements, weight, err);
 }
 
@@ -98,7 +103,7 @@ static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sum
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
 
     DDP_TRY(see_params(t, err));
-    return part.count > 0 ? ddp_trainer_eval_batch(t, &part, sums, err) : DDP_OK;
+    return part.count > 0 ? ddp_batch_evaluate(t, &part, sums, err) : DDP_OK;
 }
 
 static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
@@ -163,8 +168,7 @@ ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err)
     return ddp_device_group_run(t->dp->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
 }
 
-ddp_status ddp_replicas_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                                   ddp_err *err)
+static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, ddp_step *step, ddp_err *err)
 {
     ddp_replicas *d = t->dp;
     ddp_status own;
@@ -172,16 +176,39 @@ ddp_status ddp_replicas_micro_step(ddp_trainer *t, const ddp_batch *batch, uint6
     d->batch = *batch;
     d->loader = t->loader;
     d->micro = micro;
-    d->last = last;
+    d->last = micro + 1 == step->micros;
     for (uint32_t i = 1; i < d->crew->count; i++) {
         d->replicas[i].loss_sum = 0.0;
         d->crew->all[i]->micro_steps = t->micro_steps; /* of which the random numbers are made */
     }
     ddp_device_group_start(d->crew, JOB_MICRO);
-    own = micro_part(d, t, loss_sum, err);
+    own = micro_part(d, t, &step->loss_sum, err);
     DDP_TRY(ddp_device_group_finish(d->crew, "a micro-step", own, err));
-    for (uint32_t i = 1; i < d->crew->count; i++) *loss_sum += d->replicas[i].loss_sum;
+    for (uint32_t i = 1; i < d->crew->count; i++) step->loss_sum += d->replicas[i].loss_sum;
     return DDP_OK;
+}
+
+ddp_status ddp_replicas_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
+{
+    for (uint64_t micro = 0; micro < step->micros; micro++) {
+        ddp_batch batch;
+
+        DDP_TRY(ddp_batch_next(t, step, &batch, err));
+        DDP_TRY(micro_step(t, &batch, micro, step, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_replicas_not_finite(ddp_trainer *t, ddp_err *err)
+{
+    char own[256];
+
+    for (uint32_t i = 0; i < t->crew->count; i++) {
+        DDP_TRY(ddp_reducer_scan(t->reducer, t->crew->all[i]->grads, err));
+        ddp_reducer_culprit(t->reducer, own, sizeof(own));
+        if (own[0] != '\0') return ddp_not_finite(t, i == 0 ? NULL : t->crew->members[i].name, err);
+    }
+    return ddp_not_finite(t, NULL, err);
 }
 
 ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
@@ -229,7 +256,6 @@ ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)
     uint64_t own = 0;
     ddp_status st;
 
-    if (d == NULL) return DDP_OK;
     ddp_device_group_start(d->crew, JOB_HASH);
     st = ddp_hash_floats(t, t->params, t->s->layout->extra_offset, &own, err);
     DDP_TRY(ddp_device_group_finish(d->crew, "comparison of the replicas", st, err));

@@ -1,5 +1,6 @@
-/* train/local/stage.c -- one stage of a model on its device: programs, memory, and its side of a step. See pipeline.h. */
-#include "train/local/pipeline.h"
+/* train/local/stage.c -- see stage.h: programs, memory, and a stage's side of a step. */
+#include "train/local/stage.h"
+#include "train/local/batch.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -185,13 +186,9 @@ static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
 
 static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
 {
-    ddp_pipeline *p = g->pipe;
     ddp_batch batch;
-    int64_t from = ddp_now_ns();
 
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(g->t->loader, &batch, err));
-    p->data_ns += ddp_now_ns() - from;
-    p->samples += (double)batch.count;
+    DDP_TRY(ddp_batch_next(g->t, g->pipe->step, &batch, err));
     for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
     return DDP_OK;
 }
@@ -269,7 +266,7 @@ static ddp_status backward(ddp_stage *g, uint64_t micro, ddp_err *err)
 /* Forward `slots` - 1 ahead of backward, then in turn. */
 static ddp_status run_schedule(ddp_stage *g, ddp_err *err)
 {
-    uint64_t micros = g->pipe->micros, ahead = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
+    uint64_t micros = g->pipe->step->micros, ahead = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
 
     for (uint64_t i = 0; i < micros + ahead; i++) {
         if (i < micros) DDP_TRY(forward(g, i, err));

@@ -3,7 +3,9 @@
  * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets waste less on
  * `a`, smaller ones leave less behind the end of the backward pass; it takes the size at which `a` is 2 % of the whole, in
  * powers of two from 1 to 64 MiB. A run that goes on from a checkpoint keeps what that one was saved with. */
-#include "train/state/memory.h"
+#include "train/reduce/bucket_size.h"
+#include "session/open.h"
+#include "train/reduce/comm_stream.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +57,8 @@ static ddp_status measure(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
     DDP_TRY(allocate(t, &x, err));
     DDP_TRY(time_all_reduce(t, x, SMALL, SMALL_RUNS, &small, err));
     DDP_TRY(time_all_reduce(t, x, LARGE, LARGE_RUNS, &large, err));
-    ddp_states_free(t);
+    ddp_device_host_free(&t->s->device, t->bounce);
+    t->bounce = NULL;
     per_byte = DDP_MAX_OF(large - small, 1e-9) / (LARGE - SMALL);
     *bytes = 1 << 20;
     while (*bytes < 64 << 20 && (double)*bytes * per_byte < 50 * small) *bytes *= 2;

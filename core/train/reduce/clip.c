@@ -1,6 +1,5 @@
 /* train/reduce/clip.c -- see clip.h. */
 #include "train/reduce/clip.h"
-#include "train/state/memory.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,7 +14,7 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
     if (max_norm == 0.0) return DDP_OK;
     t->clip = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
-    *c = (ddp_clip){.max_norm = max_norm, .norm = NAN, .squares = ddp_alloc(parts * sizeof(double), err)};
+    *c = (ddp_clip){.max_norm = max_norm, .squares = ddp_alloc(parts * sizeof(double), err)};
     if (c->squares == NULL) return err->status;
     if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_QUEUES)) return DDP_OK;
     c->places = ddp_alloc(OWED_MOST * sizeof(*c->places), err);
@@ -31,6 +30,15 @@ void ddp_clip_close(ddp_trainer *t)
     free(t->clip->squares);
     free(t->clip);
     t->clip = NULL;
+}
+
+uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
+{
+    uint64_t share = l->buckets[b].count / world, end;
+
+    *first = l->buckets[b].first + rank * share;
+    end = DDP_MIN_OF(*first + share, l->extra_offset);
+    return end > *first ? end - *first : 0;
 }
 
 static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
@@ -92,10 +100,10 @@ ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)
     DDP_TRY(take_owed(t, err));
     for (uint32_t b = 0; b < buckets; b++)
         for (uint32_t r = 0; r < world; r++) sum += c->squares[(size_t)r * buckets + b];
-    c->norm = sqrt(sum) * t->optim.grad_scale;
-    *finite = isfinite(c->norm);
+    t->grad_norm = sqrt(sum) * t->optim.grad_scale;
+    *finite = isfinite(t->grad_norm);
     if (!*finite) return DDP_OK;
-    coefficient = c->max_norm / (c->norm + 1e-6);
+    coefficient = c->max_norm / (t->grad_norm + 1e-6);
     if (coefficient < 1.0) t->optim.grad_scale *= coefficient;
     return DDP_OK;
 }

@@ -8,8 +8,8 @@
  *
  * By collectives ([ddp] zero = 1 elsewhere): a reduce_scatter for each bucket, as the reducer sends them, the update of the share
  * as it arrives, and an all_gather of the parameters behind it. */
+#include "train/reduce/shards.h"
 #include "train/reduce/clip.h"
-#include "train/state/memory.h"
 #include <stdlib.h>
 
 struct ddp_shards {
@@ -19,6 +19,7 @@ struct ddp_shards {
     float **params, **grads; /* direct, by rank: their arenas, as this process sees them */
     float **slice_params;    /* the same at the slice in hand */
     const float **slice_grads;
+    bool has_mean; /* the gradients are the mean already: they are clipped */
     ddp_optim_peers peers;
     uint64_t *not_finite;  /* by bucket, host memory that the device sees */
     uint64_t *tickets;     /* by bucket, of the parameters on their way */
@@ -60,6 +61,7 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     if (s == NULL) return err->status;
     s->world = world;
     s->rank = rank;
+    s->has_mean = t->clip != NULL;
     s->params = ddp_alloc(world * sizeof(*s->params), err);
     s->grads = ddp_alloc(world * sizeof(*s->grads), err);
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
@@ -99,6 +101,7 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     if (alone(t)) return ddp_shards_among(&t, 1, 0, 1, err);
     if (!wanted(t)) return DDP_OK;
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
+    t->state_parts = t->shards->world;
     t->shards->direct = can_be_direct(t);
     if (t->shards->direct) return find_peers(t, t->shards, err);
     return ddp_device_has_memory(&t->s->device) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
@@ -134,17 +137,6 @@ void ddp_shards_close(ddp_trainer *t)
 
 bool ddp_shards_direct(const ddp_trainer *t) { return t->shards != NULL && t->shards->direct; }
 
-bool ddp_shards_split_states(const ddp_trainer *t) { return t->shards != NULL && !t->shards->whole_states; }
-
-uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
-{
-    uint64_t share = l->buckets[b].count / world, end;
-
-    *first = l->buckets[b].first + rank * share;
-    end = DDP_MIN_OF(*first + share, l->extra_offset);
-    return end > *first ? end - *first : 0;
-}
-
 /* This rank's share of bucket b; a state arena holds its shares of all buckets one behind the other. */
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
@@ -152,11 +144,7 @@ static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
     uint64_t first, count = ddp_shard_of(t->s->layout, b, s->rank, s->world, &first);
     uint64_t state = s->whole_states ? first : t->s->layout->buckets[b].first / s->world;
 
-    return (ddp_optim_slice){.param = t->params + first,
-                             .grad = t->grads + first,
-                             .state1 = t->state1 == NULL ? NULL : t->state1 + state,
-                             .state2 = t->state2 == NULL ? NULL : t->state2 + state,
-                             .count = count};
+    return ddp_trainer_slice(t, first, state, count);
 }
 
 /* ---- direct ------------------------------------------------------------------------------------------------------------- */
@@ -205,7 +193,7 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
         ddp_optim_slice slice = slice_of(t, b);
 
         if (slice.count == 0) continue;
-        point_peers(t, &slice, t->clip == NULL);
+        point_peers(t, &slice, !s->has_mean);
         point_result(s, &s->not_finite[b], slice.count);
         DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     }
@@ -233,7 +221,8 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
                               .count = share}};
 
     if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
-    if (b >= DDP_MAX_PENDING / 2) DDP_TRY(ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
+    if (b >= DDP_MAX_PENDING / 2)
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
     if (s->lane != NULL) return ddp_comm_stream_submit(s->lane, b, &task, &s->tickets[b], err);
     DDP_TRY(ddp_device_sync(&t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
@@ -248,4 +237,9 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
         DDP_TRY(ddp_comm_stream_take(t->shards->lane, b, err));
     if (t->shards->lane == NULL) return DDP_OK;
     return ddp_device_params_changed(&t->s->device, t->params, l->param_elements, err);
+}
+
+ddp_status ddp_shards_measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    return ddp_clip_measure(t, b, t->shards->rank, t->shards->rank + 1, err);
 }

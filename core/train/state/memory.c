@@ -13,6 +13,8 @@ typedef struct pair {
 } pair;
 enum { PAIRS = 4 };
 
+uint64_t ddp_states_elements(const ddp_trainer *t) { return t->s->layout->elements / DDP_MAX_OF(t->state_parts, 1); }
+
 static void list_pairs(ddp_trainer *t, pair out[PAIRS])
 {
     uint64_t states = ddp_states_elements(t);

@@ -1,15 +1,10 @@
 /* train/state/optim_state.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shares, that of its own. A
  * checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0 collects it to save, and gives
  * every rank its part after loading. */
+#include "train/state/optim_state.h"
+#include "train/reduce/comm_stream.h"
 #include "train/state/memory.h"
 #include <string.h>
-
-uint64_t ddp_states_elements(const ddp_trainer *t)
-{
-    uint64_t all = t->s->layout->elements;
-
-    return !ddp_shards_split_states(t) ? all : all / (uint64_t)ddp_group_world(t->group);
-}
 
 ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err)
 {
@@ -27,7 +22,7 @@ ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
     uint64_t most = 0;
 
     DDP_TRY(ddp_staging_open(t, DDP_IMAGE_STATES, err));
-    if (!ddp_shards_split_states(t) || own[0] == NULL) return DDP_OK;
+    if (t->state_parts <= 1 || own[0] == NULL) return DDP_OK;
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) most = DDP_MAX_OF(most, t->s->layout->buckets[b].count);
     if (ddp_group_rank(t->group) != 0)
         return ddp_device_host_alloc(&t->s->device, most * sizeof(float), &t->bounce, err);
@@ -70,7 +65,7 @@ ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err)
 {
     float *own[2] = {t->host.state1, t->host.state2};
 
-    for (int k = 0; k < 2 && ddp_shards_split_states(t); k++)
+    for (int k = 0; k < 2 && t->state_parts > 1; k++)
         if (own[k] != NULL) DDP_TRY(gather(t, own[k], t->whole[k], err));
     return DDP_OK;
 }
@@ -94,7 +89,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
 
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
-        if (ddp_shards_split_states(t)) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
+        if (t->state_parts > 1) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
     }
     return DDP_OK;
 }
@@ -105,6 +100,6 @@ ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
 
     *hash = 0;
     for (int k = 0; k < 2; k++)
-        if (own[k] != NULL) DDP_TRY(spread(t, own[k], !ddp_shards_split_states(t) ? own[k] : t->whole[k], hash, err));
+        if (own[k] != NULL) DDP_TRY(spread(t, own[k], t->state_parts <= 1 ? own[k] : t->whole[k], hash, err));
     return DDP_OK;
 }

@@ -1,6 +1,6 @@
 /* train/state/replica_check.c -- are all ranks' parameters still the same bits? They must be: every rank makes the same update from the
  * same reduced gradients. Where they are not, memory, a processor or a backend is at fault, and the run ends. */
-#include "train/local/replicas.h"
+#include "train/state/replica_check.h"
 #include "train/state/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -102,7 +102,6 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own, *all;
     ddp_status st = DDP_OK;
 
-    if (t->dp != NULL) return ddp_replicas_check(t, err);
     DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
     own = ddp_hash64(t->host.params, t->s->layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));

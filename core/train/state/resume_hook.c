@@ -1,5 +1,8 @@
 /* train/state/resume_hook.c -- what a checkpoint holds for the hook of a run, on rank 0: taken where it fits; else the hook begins anew,
  * which is said. */
+#include "train/state/resume_hook.h"
+#include "train/reduce/hook.h"
+#include "train/reduce/hook_state.h"
 #include "train/state/tensors.h"
 #include <inttypes.h>
 #include <string.h>

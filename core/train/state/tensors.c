@@ -1,6 +1,8 @@
 /* train/state/tensors.c -- see tensors.h. */
 #include "train/state/tensors.h"
 #include "checkpoint/safetensors.h"
+#include "train/reduce/hook.h"
+#include "train/reduce/hook_state.h"
 #include <inttypes.h>
 #include <string.h>
 

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 
+#include "train/state/buffer_sync.h"
 #include "train/state/tensors.h"
 #include <string.h>
 #include <cmocka.h> /* last: it makes a macro of fail */

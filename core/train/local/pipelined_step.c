@@ -1,8 +1,10 @@
 /* train/pipelined_step.c -- see ahead.h. Nothing here allocates in a step. */
-#include "train/pipelined_step.h"
+#include "train/local/pipelined_step.h"
+#include "train/local/batch.h"
 #include "train/reduce/clip.h"
-#include "train/state/memory.h"
-#include "train/schedule.h"
+#include "train/reduce/not_finite.h"
+#include "train/reduce/shards.h"
+#include "train/state/buffer_sync.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,9 +13,7 @@ enum { SLOTS = 2 };
 
 typedef struct slot {
     ddp_step_record record; /* its loss and times come when it is finished */
-    double samples;
-    int64_t began_ns;
-    uint64_t micros;
+    ddp_step step;
     int64_t *counts;      /* by micro-step, samples */
     float *losses;        /* by micro-step; page-locked, as what follows */
     uint64_t *not_finite; /* by slice */
@@ -31,7 +31,7 @@ struct ddp_pipelined {
 };
 
 /* Nothing between two steps but the device, and no look at each of its kernels. */
-static bool possible(const ddp_trainer *t)
+bool ddp_pipelined_possible(const ddp_trainer *t)
 {
     const ddp_session *s = t->s;
 
@@ -61,11 +61,7 @@ static void fill_slices(const ddp_trainer *t, ddp_pipelined *a)
         if (before != NULL && before->param + before->count == t->params + first)
             before->count += count;
         else
-            a->slices[a->slice_count++] = (ddp_optim_slice){.param = t->params + first,
-                                                            .grad = t->grads + first,
-                                                            .state1 = t->state1 == NULL ? NULL : t->state1 + first,
-                                                            .state2 = t->state2 == NULL ? NULL : t->state2 + first,
-                                                            .count = count};
+            a->slices[a->slice_count++] = ddp_trainer_slice(t, first, first, count);
     }
 }
 
@@ -74,7 +70,6 @@ ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err)
     uint32_t buckets = t->s->layout->bucket_count;
     ddp_pipelined *a;
 
-    if (!possible(t)) return DDP_OK;
     t->ahead = a = ddp_alloc(sizeof(*a), err);
     if (a == NULL) return err->status;
     a->slices = ddp_alloc(buckets * sizeof(*a->slices), err);
@@ -109,7 +104,7 @@ static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, con
                     .slices = t->ahead->slices,
                     .not_finite = s->not_finite,
                     .loss = loss,
-                    .loss_out = &s->losses[s->micros - 1],
+                    .loss_out = &s->losses[s->step.micros - 1],
                     .max_norm = t->clip != NULL ? t->clip->max_norm : 0.0,
                     .norm = t->clip != NULL ? s->norm : NULL};
 
@@ -119,63 +114,48 @@ static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, con
 
 static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batch *batch, ddp_err *err)
 {
-    ddp_variant *v = ddp_session_variant(t->s, batch->count, true);
     ddp_run run = {.struct_size = sizeof(run),
                    .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
                    .inputs = batch->buffers,
                    .random = ddp_trainer_random(t)};
     const char *arena = t->arena;
     const void *loss;
+    ddp_variant *v;
 
-    if (v == NULL)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
-    DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
+    DDP_TRY(ddp_batch_program(t, batch->count, true, &v, err));
     loss = arena + v->planned->plan.value_offset[v->program->loss];
-    if (micro + 1 == s->micros) return launch_step(t, s, v, &run, loss, err);
+    if (micro + 1 == s->step.micros) return launch_step(t, s, v, &run, loss, err);
     DDP_TRY(ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err));
     return ddp_device_copy_async(&t->s->device, DDP_QUEUE_COMPUTE, &s->losses[micro], loss, sizeof(*s->losses),
                                  DDP_COPY_TO_HOST, err);
 }
 
-/* The next batch, once the device is done with the one in its place. */
-static ddp_status take_batch(ddp_trainer *t, slot *s, uint32_t event, ddp_batch *batch, ddp_err *err)
+static ddp_status launch_micros(ddp_trainer *t, slot *s, ddp_err *err)
 {
-    int64_t from;
+    const ddp_device_handle *d = &t->s->device;
 
-    if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(&t->s->device, event, err));
-    from = ddp_now_ns();
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loader, batch, err));
-    s->record.data_ms += (double)(ddp_now_ns() - from) * 1e-6;
-    return DDP_OK;
-}
-
-static ddp_status give_out_micros(ddp_trainer *t, slot *s, ddp_err *err)
-{
-    for (uint64_t micro = 0; micro < s->micros; micro++) {
+    for (uint64_t micro = 0; micro < s->step.micros; micro++) {
         uint32_t event = t->ahead->first_event + SLOTS + (uint32_t)(t->ahead->batches % DDP_PIPELINED_BATCHES);
         ddp_batch batch;
 
-        DDP_TRY(take_batch(t, s, event, &batch, err));
+        /* the device is done with the batch whose memory the next one takes */
+        if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(d, event, err));
+        DDP_TRY(ddp_batch_next(t, &s->step, &batch, err));
         s->counts[micro] = batch.count;
-        s->samples += (double)batch.count;
         if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
-        DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
+        DDP_TRY(ddp_device_event_record(d, DDP_QUEUE_COMPUTE, event, err));
         t->ahead->batches++;
         ddp_trainer_buffers_count(t);
     }
     return DDP_OK;
 }
 
-static ddp_status give_out(ddp_trainer *t, slot *s, uint32_t event, uint64_t micros, ddp_err *err)
+static ddp_status launch_all(ddp_trainer *t, slot *s, uint32_t event, uint64_t micros, ddp_err *err)
 {
-    t->optim.step = t->step + 1;
-    t->optim.lr = ddp_schedule_lr(t->s->config->optimizer, t->step, t->lr_steps);
-    t->optim.grad_scale = 1.0 / (double)micros;
+    ddp_trainer_begin_update(t, micros);
     s->record = (ddp_step_record){.step = t->step + 1, .epoch = t->epoch + 1, .lr = t->optim.lr};
-    s->micros = micros;
-    s->samples = 0.0;
-    s->began_ns = ddp_now_ns();
-    DDP_TRY(give_out_micros(t, s, err));
+    s->step = (ddp_step){.micros = micros, .began_ns = ddp_now_ns()};
+    DDP_TRY(launch_micros(t, s, err));
     DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
     s->pending = true;
     t->step++;
@@ -185,7 +165,7 @@ static ddp_status give_out(ddp_trainer *t, slot *s, uint32_t event, uint64_t mic
 
 /* ---- finishing ---------------------------------------------------------------------------------------------------------------- */
 /* Element `at` of the arena is not finite. */
-static void tell_not_finite(ddp_trainer *t, uint64_t at)
+static void report_not_finite(ddp_trainer *t, uint64_t at)
 {
     const ddp_layout *l = t->s->layout;
     uint32_t b = 0;
@@ -200,26 +180,27 @@ static void report(ddp_trainer *t, const slot *s, bool *finite)
     const ddp_pipelined *a = t->ahead;
     double loss = 0.0;
 
-    for (uint64_t m = 0; m < s->micros; m++) loss += (double)s->losses[m] * (double)s->counts[m];
-    ddp_reducer_set_own(t->reducer, loss, s->samples, ddp_trainer_asked_to_stop(t));
+    for (uint64_t m = 0; m < s->step.micros; m++) loss += (double)s->losses[m] * (double)s->counts[m];
+    ddp_reducer_set_own(t->reducer, loss, s->step.samples, ddp_trainer_asked_to_stop(t));
     *finite = true;
     for (uint32_t i = 0; i < a->slice_count; i++) {
         if (s->not_finite[i] >= a->slices[i].count) continue;
-        tell_not_finite(t, (uint64_t)(a->slices[i].grad - t->grads) + s->not_finite[i]);
+        report_not_finite(t, (uint64_t)(a->slices[i].grad - t->grads) + s->not_finite[i]);
         *finite = false;
     }
 }
 
 static void record(ddp_trainer *t, slot *s)
 {
-    int64_t now = ddp_now_ns(), from = DDP_MAX_OF(t->ahead->finished_ns, s->began_ns);
+    int64_t now = ddp_now_ns(), from = DDP_MAX_OF(t->ahead->finished_ns, s->step.began_ns);
     double step_s = (double)(now - from) * 1e-9;
 
     t->ahead->finished_ns = now;
     s->record.loss = t->loss;
+    s->record.data_ms = (double)s->step.data_ns * 1e-6;
     s->record.grad_norm = t->clip == NULL ? NAN : *s->norm;
     s->record.step_ms = step_s * 1e3;
-    s->record.samples_per_s = s->samples / step_s;
+    s->record.samples_per_s = s->step.samples / step_s;
     ddp_trainer_record(t, &s->record);
 }
 
@@ -236,7 +217,7 @@ static ddp_status finish(ddp_trainer *t, slot *s, uint32_t event, ddp_err *err)
     ddp_reducer_result(t->reducer, &reduced);
     if (!reduced.finite) {
         t->step = s->record.step - 1;
-        return ddp_trainer_not_finite(t, NULL, err);
+        return ddp_not_finite(t, NULL, err);
     }
     t->loss = reduced.loss;
     t->stopping = reduced.stop;
@@ -251,20 +232,16 @@ static ddp_status finish_step(ddp_trainer *t, uint64_t step, ddp_err *err)
     return finish(t, &t->ahead->slots[i], t->ahead->first_event + i, err);
 }
 
-ddp_status ddp_pipelined_step(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_pipelined_step(ddp_trainer *t, uint64_t micros, ddp_err *err)
 {
-    uint64_t left = t->s->batches_per_epoch - t->cursor;
     uint32_t i = (uint32_t)(t->step % SLOTS);
 
-    if (left == 0) return DDP_IN_PROGRESS;
-    DDP_TRY(give_out(t, &t->ahead->slots[i], t->ahead->first_event + i,
-                     DDP_MIN_OF((uint64_t)t->s->batches.accumulate, left), err));
+    DDP_TRY(launch_all(t, &t->ahead->slots[i], t->ahead->first_event + i, micros, err));
     return finish_step(t, i + 1, err);
 }
 
 ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err)
 {
-    if (t->ahead == NULL) return DDP_OK;
     for (uint64_t i = 0; i < SLOTS; i++) DDP_TRY(finish_step(t, t->step + i, err)); /* the older one first */
     if (ddp_device_sync(&t->s->device, err) != DDP_OK) return ddp_run_failed(err);
     return DDP_OK;
