@@ -6,11 +6,11 @@
 static void record_step(ddp_trainer *t, const ddp_step *s)
 {
     double step_s = (double)(ddp_now_ns() - s->began_ns) * 1e-9;
-    ddp_step_record r = {.step = t->step,
-                         .epoch = t->epoch + 1,
-                         .loss = t->loss,
+    ddp_step_record r = {.step = t->progress.step,
+                         .epoch = t->progress.epoch + 1,
+                         .loss = t->result.loss,
                          .lr = t->optim.lr,
-                         .grad_norm = t->grad_norm,
+                         .grad_norm = t->result.grad_norm,
                          .step_ms = step_s * 1e3,
                          .data_ms = (double)s->data_ns * 1e-6,
                          .wait_ms = s->wait_ms,
@@ -23,15 +23,15 @@ ddp_status ddp_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
 {
     ddp_step s = {.micros = micros, .began_ns = ddp_now_ns()};
 
-    ddp_trace_step(t->trace, t->step + 1);
+    ddp_trace_step(t->trace, t->progress.step + 1);
     DDP_TRY(t->way.micro_steps(t, &s, err));
     ddp_trainer_begin_update(t, micros);
-    ddp_reducer_set_own(t->reducer, s.loss_sum, s.samples, ddp_trainer_asked_to_stop(t));
+    ddp_reducer_set_own(t->reduce.reducer, s.loss_sum, s.samples, ddp_trainer_asked_to_stop(t));
     DDP_TRY(t->way.update(t, &s, err));
-    t->loss = s.reduced.loss;
-    t->stopping = s.reduced.stop;
-    t->step++;
-    t->cursor += micros;
+    t->result.loss = s.reduced.loss;
+    t->progress.stopping = s.reduced.stop;
+    t->progress.step++;
+    t->progress.cursor += micros;
     record_step(t, &s);
     ddp_profile_step(t->profile, s.began_ns, s.data_ns, micros, s.wait_ms);
     return DDP_OK;
@@ -39,7 +39,7 @@ ddp_status ddp_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
 
 ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
 {
-    uint64_t left = t->s->batches_per_epoch - t->cursor;
+    uint64_t left = t->s->batches_per_epoch - t->progress.cursor;
 
     if (left == 0) return DDP_IN_PROGRESS;
     return t->way.step(t, DDP_MIN_OF((uint64_t)t->s->batches.accumulate, left), err);

@@ -69,7 +69,7 @@ static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, 
 {
     void *p;
 
-    if (!t->comm_memory) return ddp_device_alloc(&t->s->device, elements * sizeof(float), out, err);
+    if (!t->mem.of_backend) return ddp_device_alloc(&t->s->device, elements * sizeof(float), out, err);
     DDP_TRY(ddp_communicator_alloc(t->comm, elements * sizeof(float), &p, err));
     *out = p;
     return DDP_OK;
@@ -82,24 +82,25 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
     bool buckets = !ddp_shards_direct(t) && ddp_session_devices(s) == 1;
     ddp_comm_stream_params lane = {.device = &s->device,
                                    .comm = t->comm,
-                                   .arena = t->grads,
+                                   .arena = t->mem.grads,
                                    .elements = buckets ? s->layout->elements : 0,
                                    .count = s->layout->bucket_count + 1};
     ddp_reducer_params p = {.session = s,
                             .comm = t->comm,
-                            .grads = t->grads,
+                            .grads = t->mem.grads,
                             .trace = t->trace,
-                            .shares = t->shards != NULL,
+                            .shares = t->reduce.shards != NULL,
                             .buckets = buckets,
                             .between_hosts = ddp_group_local_size(t->group) < ddp_group_world(t->group)};
 
-    if (ddp_device_has_memory(&s->device)) DDP_TRY(ddp_comm_stream_open(&lane, &t->lane, err));
+    if (ddp_device_has_memory(&s->device)) DDP_TRY(ddp_comm_stream_open(&lane, &t->reduce.stream, err));
     if (s->hook != NULL)
-        DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_comm_stream_staging(t->lane) : t->grads, t->trace,
-                                &t->hooked, err));
-    p.lane = t->lane;
-    p.hooked = t->hooked;
-    return ddp_reducer_open(&p, &t->reducer, err);
+        DDP_TRY(ddp_hooked_open(s, t->comm,
+                                t->reduce.stream != NULL ? ddp_comm_stream_staging(t->reduce.stream) : t->mem.grads,
+                                t->trace, &t->reduce.hooked, err));
+    p.lane = t->reduce.stream;
+    p.hooked = t->reduce.hooked;
+    return ddp_reducer_open(&p, &t->reduce.reducer, err);
 }
 
 static ddp_status allocate(ddp_trainer *t, ddp_err *err)
@@ -107,18 +108,18 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
-    t->comm_memory = training && ddp_group_world(t->group) > 1 &&
-                     (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
-                     (!ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm));
-    DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
-    if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
-    DDP_TRY(ddp_device_alloc(&t->s->device, t->s->arena_bytes, &t->arena, err));
+    t->mem.of_backend = training && ddp_group_world(t->group) > 1 &&
+                        (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
+                        (!ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm));
+    DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->mem.params, err));
+    if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->mem.grads, err));
+    DDP_TRY(ddp_device_alloc(&t->s->device, t->s->arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
-    t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
-                         .arena = t->arena,
-                         .params = t->params,
-                         .grads = t->grads,
-                         .buffers = t->buffers};
+    t->mem.bind = (ddp_bind){.struct_size = sizeof(t->mem.bind),
+                             .arena = t->mem.activations,
+                             .params = t->mem.params,
+                             .grads = t->mem.grads,
+                             .buffers = t->mem.buffers};
     if (!training) return ddp_replicas_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     DDP_TRY(ddp_clip_open(t, err));
@@ -133,26 +134,30 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
  * it, and the rest when the queue thread has ended. */
 static void release(ddp_trainer *t)
 {
-    float *own[] = {t->state1,  t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
-                    t->buffers, t->probe};
+    float *own[] = {t->mem.state1,
+                    t->mem.state2,
+                    t->mem.of_backend ? NULL : t->mem.params,
+                    t->mem.of_backend ? NULL : t->mem.grads,
+                    t->mem.buffers,
+                    t->mem.probe};
 
     if (!ddp_replicas_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
     ddp_variants_free(t->s);
-    if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
-    if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
+    if (t->mem.of_backend && t->mem.grads != NULL) ddp_communicator_free(t->comm, t->mem.grads);
+    if (t->mem.of_backend && t->mem.params != NULL) ddp_communicator_free(t->comm, t->mem.params);
     if (!ddp_communicator_close(t->comm)) return;
     ddp_shards_close(t);
-    ddp_reducer_close(t->reducer);
-    ddp_hooked_close(t->hooked);
-    ddp_comm_stream_close(t->lane);
+    ddp_reducer_close(t->reduce.reducer);
+    ddp_hooked_close(t->reduce.hooked);
+    ddp_comm_stream_close(t->reduce.stream);
     ddp_pipelined_close(t);
     ddp_staging_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&t->s->device, own[i]);
-    ddp_device_free(&t->s->device, t->arena);
-    free(t->counts);
+    ddp_device_free(&t->s->device, t->mem.activations);
+    free(t->mem.counts);
 }
 
 /* Batches lie where the device can copy them from by itself. */
@@ -173,7 +178,7 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
         .sampler = src->sampler,
         .batch_size = t->s->batches.batch_size * t->s->replicas,
         /* stage 0 has so many in flight; a device that runs ahead still copies one */
-        .hold = DDP_MAX_OF(t->s->stages, t->ahead != NULL && src == &t->s->train ? DDP_PIPELINED_BATCHES : 1),
+        .hold = DDP_MAX_OF(t->s->stages, t->local.pipelined != NULL && src == &t->s->train ? DDP_PIPELINED_BATCHES : 1),
         .parts = t->s->replicas,
         .workers = t->s->config->loader->workers,
         .prefetch = t->s->config->loader->prefetch};
@@ -188,11 +193,11 @@ static void plan_steps(ddp_trainer *t)
 {
     const struct ddp_train_config *c = t->s->config->train;
     uint64_t accumulate = (uint64_t)t->s->batches.accumulate;
-    uint64_t epochs = (uint64_t)c->epochs > t->epoch ? (uint64_t)c->epochs - t->epoch : 0;
-    uint64_t ahead = epochs * t->s->steps_per_epoch, behind = (t->cursor + accumulate - 1) / accumulate;
+    uint64_t epochs = (uint64_t)c->epochs > t->progress.epoch ? (uint64_t)c->epochs - t->progress.epoch : 0;
+    uint64_t ahead = epochs * t->s->steps_per_epoch, behind = (t->progress.cursor + accumulate - 1) / accumulate;
 
-    t->total_steps = t->step + (ahead > behind ? ahead - behind : 0);
-    if (c->max_steps > 0) t->total_steps = DDP_MIN_OF(t->total_steps, (uint64_t)c->max_steps);
+    t->progress.total_steps = t->progress.step + (ahead > behind ? ahead - behind : 0);
+    if (c->max_steps > 0) t->progress.total_steps = DDP_MIN_OF(t->progress.total_steps, (uint64_t)c->max_steps);
 }
 
 static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
@@ -201,9 +206,9 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     ddp_observe_params p = {.dir = s->config->output->dir,
                             .log_every = s->config->output->log_every,
                             .progress = s->config->output->progress,
-                            .append = t->step > 0,
-                            .total_steps = t->total_steps,
-                            .first_step = t->step,
+                            .append = t->progress.step > 0,
+                            .total_steps = t->progress.total_steps,
+                            .first_step = t->progress.step,
                             .steps_per_epoch = s->steps_per_epoch,
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
@@ -223,7 +228,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
         ", \"planned_steps\": %" PRIu64,
         DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, ddp_session_precision(s),
         s->hook != NULL ? s->hook->desc.name : "", s->bucket_size, s->model->desc.name, s->param_elements,
-        s->batches.global_batch, t->step, t->total_steps);
+        s->batches.global_batch, t->progress.step, t->progress.total_steps);
     (void)snprintf(text, sizeof(text),
                    "training %s (%s parameters) with %" PRIu64 " %s%s x batch %" PRId64
                    " over %s on %s, %u thread%s a %s%s%s",
@@ -241,14 +246,14 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
 /* The summary, of a run that is done (exit code 0) or has failed. */
 static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
 {
-    ddp_summary sum = {.steps = t->step,
-                       .epochs = t->epoch,
+    ddp_summary sum = {.steps = t->progress.step,
+                       .epochs = t->progress.epoch,
                        .parameters = t->s->param_elements,
                        .world_size = (uint64_t)t->s->launch.world,
-                       .final_loss = t->loss,
-                       .eval_loss = t->eval_loss,
-                       .eval_accuracy = t->eval_accuracy,
-                       .first_step_s = t->first_step_s,
+                       .final_loss = t->result.loss,
+                       .eval_loss = t->result.eval_loss,
+                       .eval_accuracy = t->result.eval_accuracy,
+                       .first_step_s = t->result.first_step_s,
                        .backend = ddp_session_backend_name(t->s),
                        .device = t->s->device_text,
                        .precision = ddp_session_precision(t->s),
@@ -264,7 +269,7 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
 /* ---- the epochs ------------------------------------------------------------------------------------------------------------- */
 static bool step_limit(const ddp_trainer *t)
 {
-    return t->s->config->train->max_steps > 0 && t->step >= (uint64_t)t->s->config->train->max_steps;
+    return t->s->config->train->max_steps > 0 && t->progress.step >= (uint64_t)t->s->config->train->max_steps;
 }
 
 static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
@@ -273,10 +278,10 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
              check = (uint64_t)t->s->config->train->check_replicas_every;
     ddp_status st = DDP_OK;
 
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
-    while (!step_limit(t) && t->stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
-        bool checks = check > 0 && t->step % check == 0,
-             saves = every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch;
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loader, t->progress.epoch, t->progress.cursor, err));
+    while (!step_limit(t) && t->progress.stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
+        bool checks = check > 0 && t->progress.step % check == 0,
+             saves = every > 0 && t->progress.step % every == 0 && t->progress.cursor < t->s->batches_per_epoch;
 
         if (checks || saves) DDP_TRY(t->way.finish(t, err));
         if (checks) DDP_TRY(t->way.check_replicas(t, err));
@@ -284,10 +289,10 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     }
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
     DDP_TRY(t->way.finish(t, err));
-    if (t->cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
-    t->epoch++;
-    t->cursor = 0;
-    if (every > 0 && t->step % every == 0) DDP_TRY(ddp_trainer_save(t, err));
+    if (t->progress.cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
+    t->progress.epoch++;
+    t->progress.cursor = 0;
+    if (every > 0 && t->progress.step % every == 0) DDP_TRY(ddp_trainer_save(t, err));
     return DDP_OK;
 }
 
@@ -296,17 +301,18 @@ static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
     const struct ddp_train_config *c = t->s->config->train;
     uint64_t evaluated = UINT64_MAX; /* step of the newest evaluation */
 
-    while (t->epoch < (uint64_t)c->epochs && !step_limit(t) && t->stopping == 0) {
-        uint64_t epoch = t->epoch;
+    while (t->progress.epoch < (uint64_t)c->epochs && !step_limit(t) && t->progress.stopping == 0) {
+        uint64_t epoch = t->progress.epoch;
 
         DDP_TRY(run_epoch(t, err));
-        if (t->eval_loader == NULL || t->stopping != 0 || t->epoch == epoch || c->eval_every == 0 ||
-            t->epoch % (uint64_t)c->eval_every != 0)
+        if (t->eval_loader == NULL || t->progress.stopping != 0 || t->progress.epoch == epoch || c->eval_every == 0 ||
+            t->progress.epoch % (uint64_t)c->eval_every != 0)
             continue;
         DDP_TRY(ddp_trainer_evaluate(t, err));
-        evaluated = t->step;
+        evaluated = t->progress.step;
     }
-    if (t->eval_loader != NULL && t->stopping == 0 && evaluated != t->step) DDP_TRY(ddp_trainer_evaluate(t, err));
+    if (t->eval_loader != NULL && t->progress.stopping == 0 && evaluated != t->progress.step)
+        DDP_TRY(ddp_trainer_evaluate(t, err));
     return ddp_trainer_save(t, err);
 }
 
@@ -350,7 +356,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     DDP_TRY(run_epochs(t, err));
     set_graceful(s, false);
     ddp_trace_step(t->trace, UINT64_MAX);
-    DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
+    DDP_TRY(finish(t, t->progress.stopping == 0 ? DDP_EXIT_OK : 128 + t->progress.stopping, err));
     return ddp_profile_report(t->profile, err);
 }
 
@@ -377,14 +383,14 @@ static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capa
 /* The words for a run that a signal has ended in good order. */
 static int stopped(const ddp_trainer *t, char *message, size_t capacity)
 {
-    int n = snprintf(message, capacity, "ended by signal %d (%s) after step %" PRIu64, t->stopping,
-                     strsignal(t->stopping), t->step);
+    int n = snprintf(message, capacity, "ended by signal %d (%s) after step %" PRIu64, t->progress.stopping,
+                     strsignal(t->progress.stopping), t->progress.step);
 
     if (n > 0 && (size_t)n < capacity)
         (void)snprintf(message + n, capacity - (size_t)n, "%s",
-                       t->saving ? ", which is saved: the same command goes on from there"
-                                 : "; nothing is saved, for [checkpoint] dir is not set");
-    return 128 + t->stopping;
+                       t->progress.saving ? ", which is saved: the same command goes on from there"
+                                          : "; nothing is saved, for [checkpoint] dir is not set");
+    return 128 + t->progress.stopping;
 }
 
 static void expire(void *ctx, const ddp_failure *cause) /* maybe while the ranks still meet */
@@ -396,13 +402,10 @@ static void expire(void *ctx, const ddp_failure *cause) /* maybe while the ranks
 
 int ddp_train(ddp_session *s, ddp_ending *ending)
 {
-    ddp_trainer t = {.s = s,
-                     .ending = ending,
-                     .loss = NAN,
-                     .first_step_s = NAN,
-                     .eval_loss = NAN,
-                     .eval_accuracy = NAN,
-                     .grad_norm = NAN};
+    ddp_trainer t = {
+        .s = s,
+        .ending = ending,
+        .result = {.loss = NAN, .first_step_s = NAN, .eval_loss = NAN, .eval_accuracy = NAN, .grad_norm = NAN}};
     ddp_failure failure = {0};
     ddp_err err = {0};
     int code = DDP_EXIT_OK;
@@ -414,7 +417,7 @@ int ddp_train(ddp_session *s, ddp_ending *ending)
     if (run(&t, &err) != DDP_OK) {
         code = failed(&t, &err, ending->message, sizeof(ending->message));
         if (s->launch.purpose == DDP_TO_TRAIN) (void)finish(&t, code, &err);
-    } else if (t.stopping != 0) {
+    } else if (t.progress.stopping != 0) {
         code = stopped(&t, ending->message, sizeof(ending->message));
     }
     ddp_profile_close(t.profile);

@@ -26,17 +26,17 @@ void ddp_trainer_optimizer(ddp_trainer *t)
 
 void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
 {
-    t->optim.step = t->step + 1;
-    t->optim.lr = ddp_schedule_lr(t->s->config->optimizer, t->step, t->lr_steps);
+    t->optim.step = t->progress.step + 1;
+    t->optim.lr = ddp_schedule_lr(t->s->config->optimizer, t->progress.step, t->lr_steps);
     t->optim.grad_scale = 1.0 / (double)micros;
 }
 
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count)
 {
-    return (ddp_optim_slice){.param = t->params + first,
-                             .grad = t->grads + first,
-                             .state1 = t->state1 == NULL ? NULL : t->state1 + state,
-                             .state2 = t->state2 == NULL ? NULL : t->state2 + state,
+    return (ddp_optim_slice){.param = t->mem.params + first,
+                             .grad = t->mem.grads + first,
+                             .state1 = t->mem.state1 == NULL ? NULL : t->mem.state1 + state,
+                             .state2 = t->mem.state2 == NULL ? NULL : t->mem.state2 + state,
                              .count = count};
 }
 
@@ -44,7 +44,7 @@ bool ddp_trainer_complete(const ddp_trainer *t)
 {
     const struct ddp_train_config *c = t->s->config->train;
 
-    return t->epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->step >= (uint64_t)c->max_steps);
+    return t->progress.epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->progress.step >= (uint64_t)c->max_steps);
 }
 
 int ddp_trainer_asked_to_stop(const ddp_trainer *t)
@@ -58,7 +58,8 @@ void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
 {
     char warning[512];
 
-    if (r->step == t->start_step + 1) t->first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
+    if (r->step == t->progress.start_step + 1)
+        t->result.first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
     ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms, r->step_ms - r->data_ms - r->wait_ms, r->wait_ms);
     if (t->observer == NULL) return;
     ddp_observe_step(t->observer, r);

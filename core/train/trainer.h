@@ -79,55 +79,75 @@ typedef struct ddp_way {
     ddp_status (*check_replicas)(ddp_trainer *t, ddp_err *err);
 } ddp_way;
 
+/* Flat arenas of one device, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the
+ * others. The host reads and writes them through state/memory.h. Opened by train.c, of a replica by replicas.c. */
+typedef struct ddp_memory {
+    float *params, *grads;
+    float *state1, *state2; /* NULL where the optimiser has none; of this rank's shards alone where those are divided */
+    uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
+    bool of_backend;        /* params and grads are the backend's memory */
+    float *buffers;         /* s->model.buffer_elements; NULL where the model has none */
+    int64_t *counts;        /* by buffer: what one of i64 holds */
+    void *activations;      /* s->programs.arena_bytes */
+    ddp_bind bind;
+    struct {
+        float *params, *buffers, *state1, *state2;
+    } host;                   /* memory.c: the arenas, or staging buffers of them; NULL: not opened */
+    float *whole[2], *bounce; /* optim_state.c, bucket_size.c: host memory */
+    float *probe;             /* bucket_size.c: device memory that a backend reduces */
+} ddp_memory;
+
+/* Gradients between ranks. Opened by train.c. */
+typedef struct ddp_reduction {
+    ddp_reducer *reducer;
+    ddp_comm_stream *stream; /* of the gradients, where the device's memory is not the host's; else NULL */
+    ddp_hooked *hooked;      /* NULL: gradients go as they are */
+    ddp_shards *shards;      /* each rank updates a shard of the parameters; NULL: all of them */
+    ddp_clip *clip;          /* NULL: gradients are not clipped */
+    uint32_t early_buckets;  /* sent while the last backward pass still runs */
+} ddp_reduction;
+
+/* What a way has in local/. NULL: it is not the way of this run. */
+typedef struct ddp_local {
+    ddp_device_group *group; /* the other devices */
+    ddp_replicas *replicas;  /* parallel = dp */
+    ddp_pipeline *pipeline;  /* parallel = model */
+    ddp_pipelined *pipelined;
+} ddp_local;
+
+typedef struct ddp_progress {
+    uint64_t step, epoch, cursor; /* updates done; epoch in progress, from 0; micro-batches of it consumed */
+    uint64_t micro_steps;         /* done by this rank since step 0, as many as by every other */
+    uint64_t start_step;          /* where this process began */
+    uint64_t total_steps;         /* planned for the whole run */
+    uint64_t saved_step;          /* of the newest checkpoint, UINT64_MAX: none */
+    bool saving;                  /* rank 0 has a checkpoint folder */
+    int stopping;                 /* the signal that the ranks have agreed to end by, 0: none */
+} ddp_progress;
+
+typedef struct ddp_result {
+    double loss, first_step_s, eval_loss, eval_accuracy, eval_samples;
+    double grad_norm; /* of the last update, before clipping; NaN where none is taken */
+} ddp_result;
+
 struct ddp_trainer {
     ddp_ending *ending;
     ddp_session *s;
     ddp_group *group;
     ddp_communicator *comm;
-    ddp_reducer *reducer;
+    ddp_loader *loader, *eval_loader;
     ddp_observer *observer; /* rank 0 only */
     ddp_profile *profile;   /* rank 0 with --profile; else NULL */
     ddp_trace *trace;       /* [output] trace_steps; else NULL */
-    ddp_loader *loader, *eval_loader;
     ddp_way way;
-    bool saving;            /* rank 0 has a checkpoint folder */
-    uint32_t early_buckets; /* sent while the last backward pass still runs */
-
-    /* Flat arenas of the device, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the
-     * others. The host reads and writes them through memory.h. */
-    float *params, *grads;
-    float *state1, *state2; /* NULL where the optimiser has none; with shards of this rank's alone */
-    uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
-    struct {
-        float *params, *buffers, *state1, *state2;
-    } host;                   /* memory.h: the arenas or images of them; NULL: not opened */
-    float *whole[2], *bounce; /* states.c, host memory */
-    float *probe;             /* link.c: device memory that a backend reduces */
-    ddp_pipelined *ahead;     /* steps begin before the one before has ended; NULL: they do not */
-    ddp_comm_stream *lane;    /* of the gradients, where the device's memory is not the host's; else NULL */
-    bool comm_memory;         /* params and grads are the backend's memory */
-    ddp_shards *shards;       /* each rank updates a share of the parameters; NULL: all of them */
-    ddp_device_group *crew;   /* the other devices; NULL: there are none */
-    ddp_replicas *dp;         /* NULL without parallel = dp */
-    ddp_pipeline *pipeline;   /* NULL without parallel = model */
-    float *buffers;           /* s->buffer_elements, the device's; NULL where the model has none */
-    int64_t *counts;          /* by buffer: what one of i64 holds */
-    void *arena;              /* activations, s->arena_bytes */
-    ddp_bind bind;
+    ddp_memory mem;
+    ddp_reduction reduce;
+    ddp_local local;
     ddp_optim optim;
-    ddp_clip *clip;     /* NULL: gradients are not clipped */
-    ddp_hooked *hooked; /* NULL: gradients go as they are */
-    uint64_t lr_steps;  /* updates of the whole run, for the schedule */
-
-    uint64_t step, epoch, cursor; /* updates done; epoch in progress, from 0; micro-batches of it consumed */
-    uint64_t micro_steps;         /* done by this rank since step 0, as many as by every other */
-    uint64_t start_step, start_epoch;
-    uint64_t total_steps; /* planned for the whole run */
-    uint64_t saved_step;  /* of the newest checkpoint, UINT64_MAX: none */
-    char weights[512];    /* where an evaluation's parameters come from */
-    int stopping;         /* the signal that the ranks have agreed to end by, 0: none */
-    double loss, first_step_s, eval_loss, eval_accuracy, eval_samples;
-    double grad_norm; /* of the last update, before clipping; NaN where none is taken */
+    uint64_t lr_steps; /* updates of the whole run, for the schedule */
+    ddp_progress progress;
+    ddp_result result;
+    char weights[512]; /* where an evaluation's parameters come from */
 };
 
 /* The device's run has failed: DDP_ERR_DATA is a label out of range. Returns the status. */

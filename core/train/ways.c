@@ -101,10 +101,10 @@ static bool choose_overlap(const ddp_trainer *t)
 /* The way of a step that ends before it returns. */
 static ddp_way basic(const ddp_trainer *t)
 {
-    if (t->dp != NULL) return replicas();
-    if (t->pipeline != NULL) return pipeline();
+    if (t->local.replicas != NULL) return replicas();
+    if (t->local.pipeline != NULL) return pipeline();
     if (ddp_shards_direct(t)) return direct();
-    return t->shards != NULL ? zero() : all_reduce;
+    return t->reduce.shards != NULL ? zero() : all_reduce;
 }
 
 ddp_status ddp_way_choose(ddp_trainer *t, ddp_err *err)
@@ -112,8 +112,8 @@ ddp_status ddp_way_choose(ddp_trainer *t, ddp_err *err)
     bool overlap = choose_overlap(t);
 
     t->way = basic(t);
-    t->early_buckets = overlap ? t->s->layout->bucket_count - 1 : 0;
-    if (t->clip != NULL) {
+    t->reduce.early_buckets = overlap ? t->s->layout->bucket_count - 1 : 0;
+    if (t->reduce.clip != NULL) {
         t->way.reduced = ddp_bucket_reduced_clip;
         t->way.clip = ddp_direct_clip;
     }

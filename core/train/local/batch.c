@@ -12,7 +12,7 @@ ddp_status ddp_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_v
 {
     *out = ddp_session_variant(t->s, count, training);
     if (*out == NULL) return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", count);
-    return ddp_variant_ready(t->s, *out, &t->bind, err);
+    return ddp_variant_ready(t->s, *out, &t->mem.bind, err);
 }
 
 ddp_status ddp_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_err *err)
@@ -41,7 +41,7 @@ static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run
 {
     uint32_t at = 0, kernels = v->lowered->kernel_count;
 
-    for (uint32_t b = 0; last && b < t->early_buckets; b++) {
+    for (uint32_t b = 0; last && b < t->reduce.early_buckets; b++) {
         uint32_t ready = v->planned->bucket_ready[b];
 
         DDP_TRY(run_kernels(t, v, run, at, ready, err));
@@ -53,7 +53,7 @@ static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run
 
 static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
 {
-    const char *at = (const char *)t->arena + v->planned->plan.value_offset[value];
+    const char *at = (const char *)t->mem.activations + v->planned->plan.value_offset[value];
 
     return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
 }

@@ -60,7 +60,8 @@ static void prepare(ddp_device_group *c, uint32_t index)
     s->pin.first += index * s->device.threads;
     (void)snprintf(m->name, sizeof(m->name), "%s:%u", s->device_name, s->ordinals[index]);
     s->device_text = m->name;
-    m->trainer = (ddp_trainer){.s = s, .state1 = c->t->state1, .state2 = c->t->state2, .clip = c->t->clip};
+    m->trainer = (ddp_trainer){
+        .s = s, .mem = {.state1 = c->t->mem.state1, .state2 = c->t->mem.state2}, .reduce = {.clip = c->t->reduce.clip}};
     c->all[index] = &m->trainer;
 }
 
@@ -79,7 +80,7 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
                        t->s->device_name);
         return ddp_fail_as(err, DDP_EXIT_PLUGIN);
     }
-    t->crew = c = ddp_alloc(sizeof(*c), err);
+    t->local.group = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_device_group){.t = t, .count = ddp_session_devices(t->s), .work = mode, .ctx = ctx, .what = what};
     c->members = ddp_alloc(c->count * sizeof(*c->members), err);
@@ -98,7 +99,7 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
 
 bool ddp_device_group_close(ddp_trainer *t)
 {
-    ddp_device_group *c = t->crew;
+    ddp_device_group *c = t->local.group;
     ddp_err err = {0};
 
     if (c == NULL) return true;
@@ -112,7 +113,7 @@ bool ddp_device_group_close(ddp_trainer *t)
     free(c->all);
     free(c->members);
     free(c);
-    t->crew = NULL;
+    t->local.group = NULL;
     return true;
 }
 
@@ -139,13 +140,13 @@ ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *n
 /* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
 ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err)
 {
-    ddp_device_group_start(t->crew, DDP_JOB_MEAN);
-    return ddp_device_group_finish(t->crew, "the mean gradients", ddp_shards_mean(t, err), err);
+    ddp_device_group_start(t->local.group, DDP_JOB_MEAN);
+    return ddp_device_group_finish(t->local.group, "the mean gradients", ddp_shards_mean(t, err), err);
 }
 
 ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    ddp_device_group *c = t->crew;
+    ddp_device_group *c = t->local.group;
 
     for (uint32_t i = 1; i < c->count; i++) c->all[i]->optim = t->optim;
     ddp_device_group_start(c, DDP_JOB_UPDATE);

@@ -33,7 +33,7 @@ struct ddp_device_group {
     bool abandoned;   /* a thread has not come back */
 };
 
-/* Sets t->crew; threads are called "ddp-WHAT-N". The devices open with the job OPEN. */
+/* Sets t->local.group; threads are called "ddp-WHAT-N". The devices open with the job OPEN. */
 ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
                                  ddp_status (*work)(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err), void *ctx,
                                  ddp_err *err);

@@ -71,17 +71,17 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
     if (p->stages == NULL) return err->status;
     DDP_TRY(ddp_device_group_open(t, "stage", work, p, err));
     for (uint32_t i = 0; i < p->count; i++) {
-        ddp_trainer *of = t->crew->all[i];
+        ddp_trainer *of = t->local.group->all[i];
 
         p->stages[i] = (ddp_stage){.pipe = p, .number = i, .slots = p->count - i, .s = of->s, .t = of};
-        of->params = t->params;
-        of->grads = t->grads;
+        of->mem.params = t->mem.params;
+        of->mem.grads = t->mem.grads;
     }
-    ddp_device_group_start(t->crew, DDP_JOB_OPEN);
+    ddp_device_group_start(t->local.group, DDP_JOB_OPEN);
     own = ddp_stage_open(&p->stages[0], err);
     if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->device_name, t->s->ordinals[0]);
-    DDP_TRY(ddp_device_group_finish(t->crew, "opening the devices", own, err));
-    for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->crew->all, p->count, i, 1, err));
+    DDP_TRY(ddp_device_group_finish(t->local.group, "opening the devices", own, err));
+    for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->local.group->all, p->count, i, 1, err));
     return DDP_OK;
 }
 
@@ -97,7 +97,7 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
                        t->s->device_name);
         return ddp_fail_as(err, DDP_EXIT_CONFIG);
     }
-    t->pipeline = p = ddp_alloc(sizeof(*p), err);
+    t->local.pipeline = p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->t = t;
     p->count = t->s->stages;
@@ -106,18 +106,18 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
 
 bool ddp_pipeline_close(ddp_trainer *t)
 {
-    ddp_pipeline *p = t->pipeline;
+    ddp_pipeline *p = t->local.pipeline;
     bool opened;
 
     if (p == NULL) return true;
-    opened = t->crew != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
+    opened = t->local.group != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
     if (!ddp_device_group_close(t)) return false;
     if (opened) ddp_stage_close(&p->stages[0]);
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_close(p->links[i].channel);
     free(p->links);
     free(p->stages);
     free(p);
-    t->pipeline = NULL;
+    t->local.pipeline = NULL;
     return true;
 }
 
@@ -129,8 +129,8 @@ static void add_extras(const ddp_trainer *t)
 
     for (uint32_t i = 0; i < cut->extra_count; i++) {
         const ddp_extra_grad *x = &cut->extras[i];
-        float *to = t->grads + t->s->layout->offset[x->param];
-        const float *from = t->grads + x->offset;
+        float *to = t->mem.grads + t->s->layout->offset[x->param];
+        const float *from = t->mem.grads + x->offset;
 
         for (uint64_t k = 0; k < x->elements; k++) to[k] += from[k];
     }
@@ -138,15 +138,15 @@ static void add_extras(const ddp_trainer *t)
 
 ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
-    ddp_pipeline *p = t->pipeline;
+    ddp_pipeline *p = t->local.pipeline;
     ddp_status own;
 
     p->step = step;
     p->random = ddp_trainer_random(t);
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_reset(p->links[i].channel);
-    ddp_device_group_start(t->crew, JOB_RUN);
+    ddp_device_group_start(t->local.group, JOB_RUN);
     own = ddp_stage_run(&p->stages[0], err);
-    DDP_TRY(ddp_device_group_finish(t->crew, "the micro-batches of a step", own, err));
+    DDP_TRY(ddp_device_group_finish(t->local.group, "the micro-batches of a step", own, err));
     add_extras(t);
     for (uint32_t i = 0; i < p->count; i++) step->loss_sum += p->stages[i].loss_sum;
     for (uint64_t m = 0; m < step->micros; m++) ddp_trainer_buffers_count(t);

@@ -16,7 +16,7 @@
 
 #include "train/trainer.h"
 
-/* Behind the trainer's own memory: sets t->pipeline, opens the other devices; nothing where the model is not divided up. */
+/* Behind the trainer's own memory: sets t->local.pipeline, opens the other devices; nothing where the model is not divided up. */
 ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err);
 /* False where a stage's thread has not come back: it and what it uses are left until the process ends. */
 bool ddp_pipeline_close(ddp_trainer *t);

@@ -56,9 +56,9 @@ static void fill_slices(const ddp_trainer *t, ddp_pipelined *a)
 {
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         uint64_t first, count = ddp_shard_of(t->s->layout, b, 0, 1, &first);
-        ddp_optim_slice *before = a->slice_count > 0 && t->clip == NULL ? &a->slices[a->slice_count - 1] : NULL;
+        ddp_optim_slice *before = a->slice_count > 0 && t->reduce.clip == NULL ? &a->slices[a->slice_count - 1] : NULL;
 
-        if (before != NULL && before->param + before->count == t->params + first)
+        if (before != NULL && before->param + before->count == t->mem.params + first)
             before->count += count;
         else
             a->slices[a->slice_count++] = ddp_trainer_slice(t, first, first, count);
@@ -70,7 +70,7 @@ ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err)
     uint32_t buckets = t->s->layout->bucket_count;
     ddp_pipelined *a;
 
-    t->ahead = a = ddp_alloc(sizeof(*a), err);
+    t->local.pipelined = a = ddp_alloc(sizeof(*a), err);
     if (a == NULL) return err->status;
     a->slices = ddp_alloc(buckets * sizeof(*a->slices), err);
     if (a->slices == NULL) return err->status;
@@ -81,16 +81,16 @@ ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err)
 
 void ddp_pipelined_close(ddp_trainer *t)
 {
-    if (t->ahead == NULL) return;
+    if (t->local.pipelined == NULL) return;
     for (int i = 0; i < SLOTS; i++) {
-        free(t->ahead->slots[i].counts);
-        ddp_device_host_free(&t->s->device, t->ahead->slots[i].losses);
-        ddp_device_host_free(&t->s->device, t->ahead->slots[i].not_finite);
-        ddp_device_host_free(&t->s->device, t->ahead->slots[i].norm);
+        free(t->local.pipelined->slots[i].counts);
+        ddp_device_host_free(&t->s->device, t->local.pipelined->slots[i].losses);
+        ddp_device_host_free(&t->s->device, t->local.pipelined->slots[i].not_finite);
+        ddp_device_host_free(&t->s->device, t->local.pipelined->slots[i].norm);
     }
-    free(t->ahead->slices);
-    free(t->ahead);
-    t->ahead = NULL;
+    free(t->local.pipelined->slices);
+    free(t->local.pipelined);
+    t->local.pipelined = NULL;
 }
 
 /* ---- giving out --------------------------------------------------------------------------------------------------------------- */
@@ -99,14 +99,14 @@ static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, con
                               ddp_err *err)
 {
     ddp_update u = {.struct_size = sizeof(u),
-                    .slice_count = t->ahead->slice_count,
+                    .slice_count = t->local.pipelined->slice_count,
                     .optim = &t->optim,
-                    .slices = t->ahead->slices,
+                    .slices = t->local.pipelined->slices,
                     .not_finite = s->not_finite,
                     .loss = loss,
                     .loss_out = &s->losses[s->step.micros - 1],
-                    .max_norm = t->clip != NULL ? t->clip->max_norm : 0.0,
-                    .norm = t->clip != NULL ? s->norm : NULL};
+                    .max_norm = t->reduce.clip != NULL ? t->reduce.clip->max_norm : 0.0,
+                    .norm = t->reduce.clip != NULL ? s->norm : NULL};
 
     for (uint32_t i = 0; i < u.slice_count; i++) s->not_finite[i] = u.slices[i].count;
     return t->s->device.ops->step(v->instance, run, &u, err);
@@ -118,7 +118,7 @@ static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batc
                    .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
                    .inputs = batch->buffers,
                    .random = ddp_trainer_random(t)};
-    const char *arena = t->arena;
+    const char *arena = t->mem.activations;
     const void *loss;
     ddp_variant *v;
 
@@ -135,16 +135,17 @@ static ddp_status launch_micros(ddp_trainer *t, slot *s, ddp_err *err)
     const ddp_device_handle *d = &t->s->device;
 
     for (uint64_t micro = 0; micro < s->step.micros; micro++) {
-        uint32_t event = t->ahead->first_event + SLOTS + (uint32_t)(t->ahead->batches % DDP_PIPELINED_BATCHES);
+        uint32_t event =
+            t->local.pipelined->first_event + SLOTS + (uint32_t)(t->local.pipelined->batches % DDP_PIPELINED_BATCHES);
         ddp_batch batch;
 
         /* the device is done with the batch whose memory the next one takes */
-        if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(d, event, err));
+        if (t->local.pipelined->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(d, event, err));
         DDP_TRY(ddp_batch_next(t, &s->step, &batch, err));
         s->counts[micro] = batch.count;
         if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
         DDP_TRY(ddp_device_event_record(d, DDP_QUEUE_COMPUTE, event, err));
-        t->ahead->batches++;
+        t->local.pipelined->batches++;
         ddp_trainer_buffers_count(t);
     }
     return DDP_OK;
@@ -153,13 +154,13 @@ static ddp_status launch_micros(ddp_trainer *t, slot *s, ddp_err *err)
 static ddp_status launch_all(ddp_trainer *t, slot *s, uint32_t event, uint64_t micros, ddp_err *err)
 {
     ddp_trainer_begin_update(t, micros);
-    s->record = (ddp_step_record){.step = t->step + 1, .epoch = t->epoch + 1, .lr = t->optim.lr};
+    s->record = (ddp_step_record){.step = t->progress.step + 1, .epoch = t->progress.epoch + 1, .lr = t->optim.lr};
     s->step = (ddp_step){.micros = micros, .began_ns = ddp_now_ns()};
     DDP_TRY(launch_micros(t, s, err));
     DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
     s->pending = true;
-    t->step++;
-    t->cursor += micros;
+    t->progress.step++;
+    t->progress.cursor += micros;
     return DDP_OK;
 }
 
@@ -171,34 +172,34 @@ static void report_not_finite(ddp_trainer *t, uint64_t at)
     uint32_t b = 0;
 
     while (b + 1 < l->bucket_count && at >= l->buckets[b + 1].first) b++;
-    ddp_reducer_found(t->reducer, b, at);
+    ddp_reducer_found(t->reduce.reducer, b, at);
 }
 
 /* Tells the reducer what the step has brought; *finite: of the gradients. */
 static void report(ddp_trainer *t, const slot *s, bool *finite)
 {
-    const ddp_pipelined *a = t->ahead;
+    const ddp_pipelined *a = t->local.pipelined;
     double loss = 0.0;
 
     for (uint64_t m = 0; m < s->step.micros; m++) loss += (double)s->losses[m] * (double)s->counts[m];
-    ddp_reducer_set_own(t->reducer, loss, s->step.samples, ddp_trainer_asked_to_stop(t));
+    ddp_reducer_set_own(t->reduce.reducer, loss, s->step.samples, ddp_trainer_asked_to_stop(t));
     *finite = true;
     for (uint32_t i = 0; i < a->slice_count; i++) {
         if (s->not_finite[i] >= a->slices[i].count) continue;
-        report_not_finite(t, (uint64_t)(a->slices[i].grad - t->grads) + s->not_finite[i]);
+        report_not_finite(t, (uint64_t)(a->slices[i].grad - t->mem.grads) + s->not_finite[i]);
         *finite = false;
     }
 }
 
 static void record(ddp_trainer *t, slot *s)
 {
-    int64_t now = ddp_now_ns(), from = DDP_MAX_OF(t->ahead->finished_ns, s->step.began_ns);
+    int64_t now = ddp_now_ns(), from = DDP_MAX_OF(t->local.pipelined->finished_ns, s->step.began_ns);
     double step_s = (double)(now - from) * 1e-9;
 
-    t->ahead->finished_ns = now;
-    s->record.loss = t->loss;
+    t->local.pipelined->finished_ns = now;
+    s->record.loss = t->result.loss;
     s->record.data_ms = (double)s->step.data_ns * 1e-6;
-    s->record.grad_norm = t->clip == NULL ? NAN : *s->norm;
+    s->record.grad_norm = t->reduce.clip == NULL ? NAN : *s->norm;
     s->record.step_ms = step_s * 1e3;
     s->record.samples_per_s = s->step.samples / step_s;
     ddp_trainer_record(t, &s->record);
@@ -213,14 +214,14 @@ static ddp_status finish(ddp_trainer *t, slot *s, uint32_t event, ddp_err *err)
     s->pending = false;
     DDP_TRY(ddp_device_event_sync(&t->s->device, event, err));
     report(t, s, &finite);
-    DDP_TRY(ddp_reducer_exchange(t->reducer, finite, err));
-    ddp_reducer_result(t->reducer, &reduced);
+    DDP_TRY(ddp_reducer_exchange(t->reduce.reducer, finite, err));
+    ddp_reducer_result(t->reduce.reducer, &reduced);
     if (!reduced.finite) {
-        t->step = s->record.step - 1;
+        t->progress.step = s->record.step - 1;
         return ddp_not_finite(t, NULL, err);
     }
-    t->loss = reduced.loss;
-    t->stopping = reduced.stop;
+    t->result.loss = reduced.loss;
+    t->progress.stopping = reduced.stop;
     record(t, s);
     return DDP_OK;
 }
@@ -229,20 +230,20 @@ static ddp_status finish_step(ddp_trainer *t, uint64_t step, ddp_err *err)
 {
     uint32_t i = (uint32_t)(step % SLOTS);
 
-    return finish(t, &t->ahead->slots[i], t->ahead->first_event + i, err);
+    return finish(t, &t->local.pipelined->slots[i], t->local.pipelined->first_event + i, err);
 }
 
 ddp_status ddp_pipelined_step(ddp_trainer *t, uint64_t micros, ddp_err *err)
 {
-    uint32_t i = (uint32_t)(t->step % SLOTS);
+    uint32_t i = (uint32_t)(t->progress.step % SLOTS);
 
-    DDP_TRY(launch_all(t, &t->ahead->slots[i], t->ahead->first_event + i, micros, err));
+    DDP_TRY(launch_all(t, &t->local.pipelined->slots[i], t->local.pipelined->first_event + i, micros, err));
     return finish_step(t, i + 1, err);
 }
 
 ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err)
 {
-    for (uint64_t i = 0; i < SLOTS; i++) DDP_TRY(finish_step(t, t->step + i, err)); /* the older one first */
+    for (uint64_t i = 0; i < SLOTS; i++) DDP_TRY(finish_step(t, t->progress.step + i, err)); /* the older one first */
     if (ddp_device_sync(&t->s->device, err) != DDP_OK) return ddp_run_failed(err);
     return DDP_OK;
 }

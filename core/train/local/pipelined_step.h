@@ -12,7 +12,7 @@
 enum { DDP_PIPELINED_BATCHES = 2 }; /* that the device may still copy */
 
 bool ddp_pipelined_possible(const ddp_trainer *t);
-ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err); /* where it is possible: sets t->ahead */
+ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err); /* where it is possible: sets t->local.pipelined */
 void ddp_pipelined_close(ddp_trainer *t);
 /* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
 /* Launches a step, and finishes the one before. */

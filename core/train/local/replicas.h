@@ -12,7 +12,7 @@
 
 #include "train/trainer.h"
 
-/* Behind the trainer's own memory: sets t->dp, opens the other devices. */
+/* Behind the trainer's own memory: sets t->local.replicas, opens the other devices. */
 ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err);
 /* False where a replica's thread has not come back: it and what it uses are left until the process ends. */
 bool ddp_replicas_close(ddp_trainer *t);

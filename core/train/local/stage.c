@@ -176,7 +176,7 @@ static void release_all(const ddp_stage *g)
 static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
 {
     const ddp_trainer *t = g->pipe->t;
-    uint64_t batch = (uint64_t)t->s->batches.batch_size, before = (t->cursor + micro) * batch;
+    uint64_t batch = (uint64_t)t->s->batches.batch_size, before = (t->progress.cursor + micro) * batch;
     int64_t count = (int64_t)DDP_MIN_OF(batch, t->s->train.count - before);
     uint32_t v = 0;
 
@@ -198,9 +198,9 @@ static ddp_status ready(ddp_stage *g, const ddp_stages *cut, ddp_stage_program *
     const ddp_trainer *t = g->pipe->t;
     const ddp_bind bind = {.struct_size = sizeof(bind),
                            .arena = g->arenas[slot],
-                           .params = t->params,
-                           .grads = t->grads,
-                           .buffers = t->buffers};
+                           .params = t->mem.params,
+                           .grads = t->mem.grads,
+                           .buffers = t->mem.buffers};
 
     if (p->instances[slot] != NULL) return DDP_OK;
     return ddp_device_instance(&g->s->device, cut->programs[g->number], p->lowered, &p->planned->plan, &bind, &p->exec,

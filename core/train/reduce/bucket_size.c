@@ -40,12 +40,12 @@ static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
     bool device = !ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm);
 
     if (!device) {
-        DDP_TRY(ddp_device_host_alloc(&t->s->device, LARGE, &t->bounce, err));
-        *x = t->bounce;
+        DDP_TRY(ddp_device_host_alloc(&t->s->device, LARGE, &t->mem.bounce, err));
+        *x = t->mem.bounce;
         return DDP_OK;
     }
-    DDP_TRY(ddp_device_alloc(&t->s->device, LARGE, &t->probe, err));
-    *x = t->probe;
+    DDP_TRY(ddp_device_alloc(&t->s->device, LARGE, &t->mem.probe, err));
+    *x = t->mem.probe;
     return DDP_OK;
 }
 
@@ -57,8 +57,8 @@ static ddp_status measure(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
     DDP_TRY(allocate(t, &x, err));
     DDP_TRY(time_all_reduce(t, x, SMALL, SMALL_RUNS, &small, err));
     DDP_TRY(time_all_reduce(t, x, LARGE, LARGE_RUNS, &large, err));
-    ddp_device_host_free(&t->s->device, t->bounce);
-    t->bounce = NULL;
+    ddp_device_host_free(&t->s->device, t->mem.bounce);
+    t->mem.bounce = NULL;
     per_byte = DDP_MAX_OF(large - small, 1e-9) / (LARGE - SMALL);
     *bytes = 1 << 20;
     while (*bytes < 64 << 20 && (double)*bytes * per_byte < 50 * small) *bytes *= 2;

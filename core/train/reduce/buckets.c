@@ -8,7 +8,7 @@ ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
     int64_t from = ddp_profile_begin(t->profile);
 
-    DDP_TRY(ddp_reducer_launch(t->reducer, b, t->step + 1, err));
+    DDP_TRY(ddp_reducer_launch(t->reduce.reducer, b, t->progress.step + 1, err));
     ddp_profile_sent(t->profile, from);
     return DDP_OK;
 }
@@ -70,10 +70,10 @@ ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, d
 static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
     if (b + 1 == t->s->layout->bucket_count) { /* it brings the result of all: a run that ends leaves it unapplied */
-        ddp_reducer_result(t->reducer, &step->reduced);
+        ddp_reducer_result(t->reduce.reducer, &step->reduced);
         if (!step->reduced.finite) return ddp_not_finite(t, NULL, err);
     }
-    DDP_TRY(ddp_reducer_take(t->reducer, b, err));
+    DDP_TRY(ddp_reducer_take(t->reduce.reducer, b, err));
     return t->way.reduced(t, step, b, err);
 }
 
@@ -82,12 +82,12 @@ ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
     uint32_t buckets = t->s->layout->bucket_count;
     int64_t waited = 0, from;
 
-    for (uint32_t b = t->early_buckets; b < buckets; b++) DDP_TRY(ddp_bucket_send(t, b, err));
+    for (uint32_t b = t->reduce.early_buckets; b < buckets; b++) DDP_TRY(ddp_bucket_send(t, b, err));
     for (uint32_t b = 0; b < buckets; b++) {
         int64_t traced = ddp_trace_begin(t->trace);
 
         from = ddp_now_ns();
-        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_wait(t->reducer, b, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_wait(t->reduce.reducer, b, err));
         waited += ddp_now_ns() - from;
         ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
         DDP_TRY(take_bucket(t, step, b, err));

@@ -12,7 +12,7 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
     ddp_clip *c;
 
     if (max_norm == 0.0) return DDP_OK;
-    t->clip = c = ddp_alloc(sizeof(*c), err);
+    t->reduce.clip = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_clip){.max_norm = max_norm, .squares = ddp_alloc(parts * sizeof(double), err)};
     if (c->squares == NULL) return err->status;
@@ -24,12 +24,12 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
 
 void ddp_clip_close(ddp_trainer *t)
 {
-    if (t->clip == NULL) return;
-    ddp_device_host_free(&t->s->device, t->clip->owed);
-    free(t->clip->places);
-    free(t->clip->squares);
-    free(t->clip);
-    t->clip = NULL;
+    if (t->reduce.clip == NULL) return;
+    ddp_device_host_free(&t->s->device, t->reduce.clip->owed);
+    free(t->reduce.clip->places);
+    free(t->reduce.clip->squares);
+    free(t->reduce.clip);
+    t->reduce.clip = NULL;
 }
 
 uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
@@ -43,7 +43,7 @@ uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t w
 
 static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
 {
-    ddp_clip *c = t->clip;
+    ddp_clip *c = t->reduce.clip;
 
     if (c->owed_count == 0) return DDP_OK;
     DDP_TRY(ddp_device_sync(&t->s->device, err));
@@ -54,7 +54,7 @@ static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
 
 static ddp_status sum_squares(ddp_trainer *t, uint32_t place, const float *x, uint64_t count, ddp_err *err)
 {
-    ddp_clip *c = t->clip;
+    ddp_clip *c = t->reduce.clip;
     ddp_flat_result result = {0};
 
     if (count > 0 && c->owed != NULL) {
@@ -71,7 +71,7 @@ ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t
 {
     for (uint32_t r = first; r < end; r++) {
         uint64_t from, count = ddp_shard_of(t->s->layout, b, r, (uint32_t)ddp_session_shards(t->s), &from);
-        DDP_TRY(sum_squares(t, r * t->s->layout->bucket_count + b, t->grads + from, count, err));
+        DDP_TRY(sum_squares(t, r * t->s->layout->bucket_count + b, t->mem.grads + from, count, err));
     }
     return DDP_OK;
 }
@@ -83,8 +83,8 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
                      .coll = {.struct_size = sizeof(ddp_coll),
                               .dtype = DDP_F64,
                               .op = DDP_SUM,
-                              .send = t->clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
-                              .recv = t->clip->squares,
+                              .send = t->reduce.clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
+                              .recv = t->reduce.clip->squares,
                               .count = buckets}};
 
     DDP_TRY(take_owed(t, err));
@@ -94,16 +94,16 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
 ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count, world = (uint32_t)ddp_session_shards(t->s);
-    ddp_clip *c = t->clip;
+    ddp_clip *c = t->reduce.clip;
     double sum = 0.0, coefficient;
 
     DDP_TRY(take_owed(t, err));
     for (uint32_t b = 0; b < buckets; b++)
         for (uint32_t r = 0; r < world; r++) sum += c->squares[(size_t)r * buckets + b];
-    t->grad_norm = sqrt(sum) * t->optim.grad_scale;
-    *finite = isfinite(t->grad_norm);
+    t->result.grad_norm = sqrt(sum) * t->optim.grad_scale;
+    *finite = isfinite(t->result.grad_norm);
     if (!*finite) return DDP_OK;
-    coefficient = c->max_norm / (t->grad_norm + 1e-6);
+    coefficient = c->max_norm / (t->result.grad_norm + 1e-6);
     if (coefficient < 1.0) t->optim.grad_scale *= coefficient;
     return DDP_OK;
 }

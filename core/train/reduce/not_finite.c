@@ -13,10 +13,10 @@ ddp_status ddp_not_finite(ddp_trainer *t, const char *device, ddp_err *err)
     char own[256], name[64], msg[512];
     void *block = NULL;
 
-    ddp_reducer_culprit(t->reducer, own, sizeof(own));
+    ddp_reducer_culprit(t->reduce.reducer, own, sizeof(own));
     used = strlen(own);
     if (device != NULL) (void)snprintf(own + used, sizeof(own) - used, " on %s", device);
-    (void)snprintf(name, sizeof(name), "not finite at step %" PRIu64, t->step + 1);
+    (void)snprintf(name, sizeof(name), "not finite at step %" PRIu64, t->progress.step + 1);
     DDP_TRY_AS(DDP_EXIT_NONFINITE, err,
                ddp_group_gather(t->group, name, own, strlen(own), &block, texts, lengths,
                                 t->s->config->group->step_timeout_ms, err));
@@ -24,12 +24,12 @@ ddp_status ddp_not_finite(ddp_trainer *t, const char *device, ddp_err *err)
     if (guilty == world) /* each is finite and their sum is not */
         (void)snprintf(msg, sizeof(msg),
                        "step %" PRIu64 ": the mean of the ranks' gradients is not finite; lower [optimizer] lr",
-                       t->step + 1);
+                       t->progress.step + 1);
     else
         (void)snprintf(msg, sizeof(msg),
                        "step %" PRIu64
                        ": %.*s of rank %d is not finite; lower [optimizer] lr, or look at the data of that step",
-                       t->step + 1, (int)lengths[guilty], (const char *)texts[guilty], guilty);
+                       t->progress.step + 1, (int)lengths[guilty], (const char *)texts[guilty], guilty);
     free(block);
     ddp_group_abort(t->group, DDP_EXIT_NONFINITE, msg);
     (void)ddp_fail(err, DDP_ERR_DATA, "%s", msg);
@@ -38,6 +38,6 @@ ddp_status ddp_not_finite(ddp_trainer *t, const char *device, ddp_err *err)
 
 ddp_status ddp_not_finite_here(ddp_trainer *t, ddp_err *err)
 {
-    DDP_TRY(ddp_reducer_scan(t->reducer, t->grads, err));
+    DDP_TRY(ddp_reducer_scan(t->reduce.reducer, t->mem.grads, err));
     return ddp_not_finite(t, NULL, err);
 }

@@ -30,7 +30,7 @@ static bool can_be_direct(const ddp_trainer *t)
 {
     uint64_t backend = DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER;
 
-    return t->comm_memory && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
+    return t->mem.of_backend && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
            (ddp_communicator_caps(t->comm) & backend) == backend && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
@@ -45,8 +45,8 @@ static ddp_status find_peers(ddp_trainer *t, ddp_shards *s, ddp_err *err)
     for (uint32_t r = 0; r < s->world; r++) {
         void *params, *grads;
 
-        DDP_TRY(ddp_communicator_peer(t->comm, t->params, r, &params, err));
-        DDP_TRY(ddp_communicator_peer(t->comm, t->grads, r, &grads, err));
+        DDP_TRY(ddp_communicator_peer(t->comm, t->mem.params, r, &params, err));
+        DDP_TRY(ddp_communicator_peer(t->comm, t->mem.grads, r, &grads, err));
         s->params[r] = params;
         s->grads[r] = grads;
     }
@@ -57,11 +57,11 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
 {
     ddp_shards *s;
 
-    t->shards = s = ddp_alloc(sizeof(*s), err);
+    t->reduce.shards = s = ddp_alloc(sizeof(*s), err);
     if (s == NULL) return err->status;
     s->world = world;
     s->rank = rank;
-    s->has_mean = t->clip != NULL;
+    s->has_mean = t->reduce.clip != NULL;
     s->params = ddp_alloc(world * sizeof(*s->params), err);
     s->grads = ddp_alloc(world * sizeof(*s->grads), err);
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
@@ -89,7 +89,7 @@ static ddp_status open_lane(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
     const ddp_layout *l = t->s->layout;
     ddp_comm_stream_params p = {.device = &t->s->device,
                                 .comm = t->comm,
-                                .arena = t->params,
+                                .arena = t->mem.params,
                                 .elements = l->param_elements,
                                 .count = l->bucket_count};
 
@@ -101,29 +101,29 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     if (alone(t)) return ddp_shards_among(&t, 1, 0, 1, err);
     if (!wanted(t)) return DDP_OK;
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
-    t->state_parts = t->shards->world;
-    t->shards->direct = can_be_direct(t);
-    if (t->shards->direct) return find_peers(t, t->shards, err);
-    return ddp_device_has_memory(&t->s->device) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
+    t->mem.state_parts = t->reduce.shards->world;
+    t->reduce.shards->direct = can_be_direct(t);
+    if (t->reduce.shards->direct) return find_peers(t, t->reduce.shards, err);
+    return ddp_device_has_memory(&t->s->device) ? open_lane(t, &t->reduce.shards->lane, err) : DDP_OK;
 }
 
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
 {
     DDP_TRY(create(all[own], count, own, err));
-    all[own]->shards->peers.count = arenas;
-    all[own]->shards->direct = all[own]->shards->whole_states = true;
+    all[own]->reduce.shards->peers.count = arenas;
+    all[own]->reduce.shards->direct = all[own]->reduce.shards->whole_states = true;
     for (uint32_t r = 0; r < count; r++) {
-        all[own]->shards->params[r] = all[r]->params;
-        all[own]->shards->grads[r] = all[r]->grads;
+        all[own]->reduce.shards->params[r] = all[r]->mem.params;
+        all[own]->reduce.shards->grads[r] = all[r]->mem.grads;
     }
     return DDP_OK;
 }
 
 void ddp_shards_close(ddp_trainer *t)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
 
-    t->shards = NULL;
+    t->reduce.shards = NULL;
     if (s == NULL) return;
     free(s->params);
     free(s->grads);
@@ -135,12 +135,12 @@ void ddp_shards_close(ddp_trainer *t)
     free(s);
 }
 
-bool ddp_shards_direct(const ddp_trainer *t) { return t->shards != NULL && t->shards->direct; }
+bool ddp_shards_direct(const ddp_trainer *t) { return t->reduce.shards != NULL && t->reduce.shards->direct; }
 
 /* This rank's share of bucket b; a state arena holds its shares of all buckets one behind the other. */
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
-    const ddp_shards *s = t->shards;
+    const ddp_shards *s = t->reduce.shards;
     uint64_t first, count = ddp_shard_of(t->s->layout, b, s->rank, s->world, &first);
     uint64_t state = s->whole_states ? first : t->s->layout->buckets[b].first / s->world;
 
@@ -150,8 +150,8 @@ static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 /* ---- direct ------------------------------------------------------------------------------------------------------------- */
 static void point_peers(ddp_trainer *t, const ddp_optim_slice *slice, bool mean)
 {
-    ddp_shards *s = t->shards;
-    uint64_t first = (uint64_t)(slice->param - t->params);
+    ddp_shards *s = t->reduce.shards;
+    uint64_t first = (uint64_t)(slice->param - t->mem.params);
 
     for (uint32_t r = 0; r < s->world; r++) {
         s->slice_params[r] = s->params[r] + first;
@@ -168,7 +168,7 @@ static void point_result(ddp_shards *s, uint64_t *not_finite, uint64_t count)
 
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
     const ddp_optim mean = {.struct_size = sizeof(mean), .algorithm = DDP_OPTIM_MEAN, .peers = &s->peers};
 
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
@@ -176,7 +176,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
 
         point_peers(t, &slice, true);
         point_result(s, &s->not_finite[b], slice.count);
-        slice.param = t->grads + (slice.param - t->params);
+        slice.param = t->mem.grads + (slice.param - t->mem.params);
         if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &mean, &slice, err));
         DDP_TRY(ddp_clip_measure(t, b, s->rank, s->rank + 1, err));
     }
@@ -185,7 +185,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
 
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
 
     t->optim.peers = &s->peers;
     *finite = true;
@@ -208,9 +208,9 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 /* ---- by collectives ----------------------------------------------------------------------------------------------------- */
 ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
     uint64_t share = t->s->layout->buckets[b].count / s->world;
-    float *all = t->params + t->s->layout->buckets[b].first;
+    float *all = t->mem.params + t->s->layout->buckets[b].first;
     ddp_optim_slice slice = slice_of(t, b);
     ddp_task task = {.what = DDP_COLL_ALL_GATHER,
                      .coll = {.struct_size = sizeof(ddp_coll),
@@ -232,14 +232,14 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 {
     const ddp_layout *l = t->s->layout;
 
-    DDP_TRY(ddp_communicator_wait(t->comm, t->shards->tickets[l->bucket_count - 1], err));
-    for (uint32_t b = 0; t->shards->lane != NULL && b < l->bucket_count; b++)
-        DDP_TRY(ddp_comm_stream_take(t->shards->lane, b, err));
-    if (t->shards->lane == NULL) return DDP_OK;
-    return ddp_device_params_changed(&t->s->device, t->params, l->param_elements, err);
+    DDP_TRY(ddp_communicator_wait(t->comm, t->reduce.shards->tickets[l->bucket_count - 1], err));
+    for (uint32_t b = 0; t->reduce.shards->lane != NULL && b < l->bucket_count; b++)
+        DDP_TRY(ddp_comm_stream_take(t->reduce.shards->lane, b, err));
+    if (t->reduce.shards->lane == NULL) return DDP_OK;
+    return ddp_device_params_changed(&t->s->device, t->mem.params, l->param_elements, err);
 }
 
 ddp_status ddp_shards_measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    return ddp_clip_measure(t, b, t->shards->rank, t->shards->rank + 1, err);
+    return ddp_clip_measure(t, b, t->reduce.shards->rank, t->reduce.shards->rank + 1, err);
 }

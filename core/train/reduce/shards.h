@@ -5,7 +5,7 @@
 
 #include "train/trainer.h"
 
-/* Sets t->shards where each rank is to update a share of the parameters. */
+/* Sets t->reduce.shards where each rank is to update a share of the parameters. */
 ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
 /* The same for the trainers of one process, which all have their parameters and gradients, each its own (`arenas` is `count`) or
  * all the same (1): sets that of all[own]. */

@@ -9,7 +9,7 @@
 enum { DDP_IMAGE_PARAMS = 1, DDP_IMAGE_BUFFERS = 2, DDP_IMAGE_STATES = 4 };
 
 uint64_t ddp_states_elements(const ddp_trainer *t); /* of each arena of this rank */
-/* t->host has the images named in `which` from now on, of those arenas that there are; repeatable. What they hold is not said. */
+/* t->mem.host has the images named in `which` from now on, of those arenas that there are; repeatable. What they hold is not said. */
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err);
 void ddp_staging_close(ddp_trainer *t);
 /* From the device to the images, and back. ddp_pull opens them where needed. */

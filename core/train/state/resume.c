@@ -112,7 +112,7 @@ static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
     uint64_t from = 0;
 
     if (t->s->launch.rank != 0 || c->dir[0] == '\0' || strcmp(c->resume, "auto") == 0) return DDP_OK;
-    if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->step + 1;
+    if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->progress.step + 1;
     return ddp_checkpoint_set_aside(c->dir, from, t->s->log, err);
 }
 
@@ -145,8 +145,8 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
         st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
     }
     if (st == DDP_IN_PROGRESS) {
-        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->host.params);
-        if (t->buffers != NULL) ddp_initial_buffers(t->s->graph, t->host.buffers);
+        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->mem.host.params);
+        if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->graph, t->mem.host.buffers);
         return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
     }
     if (st != DDP_OK) return st;
@@ -182,12 +182,12 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
     ddp_status st;
 
     ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                    ddp_hash64(t->host.params, bytes, 0));
-    if (t->state1 != NULL)
+                    ddp_hash64(t->mem.host.params, bytes, 0));
+    if (t->mem.state1 != NULL)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
-    if (t->buffers != NULL)
+    if (t->mem.buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                        ddp_hash64(t->host.buffers, t->s->buffer_elements * sizeof(float), 0));
+                        ddp_hash64(t->mem.host.buffers, t->s->buffer_elements * sizeof(float), 0));
     st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);
@@ -216,12 +216,14 @@ static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *
 
 static void take_position(ddp_trainer *t, const struct resume_word *word, bool *done)
 {
-    t->step = t->start_step = word->meta.step;
-    t->epoch = t->start_epoch = word->meta.epoch;
-    t->cursor = word->meta.cursor;
-    t->micro_steps = word->meta.micro_steps;
-    if (t->micro_steps == 0) t->micro_steps = t->epoch * t->s->batches_per_epoch + t->cursor; /* as good as it can be */
-    t->saved_step = word->meta.step;
+    t->progress.step = t->progress.start_step = word->meta.step;
+    t->progress.epoch = word->meta.epoch;
+    t->progress.cursor = word->meta.cursor;
+    t->progress.micro_steps = word->meta.micro_steps;
+    if (t->progress.micro_steps == 0)
+        t->progress.micro_steps =
+            t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
+    t->progress.saved_step = word->meta.step;
     *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;
     if (*done)
@@ -229,10 +231,10 @@ static void take_position(ddp_trainer *t, const struct resume_word *word, bool *
             t->s->log, DDP_LOG_INFO,
             "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
             " epochs); nothing to do. Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
-            word->path, t->step, t->epoch);
+            word->path, t->progress.step, t->progress.epoch);
     else
-        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path, t->step,
-                     t->epoch + 1);
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path,
+                     t->progress.step, t->progress.epoch + 1);
 }
 
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
@@ -242,7 +244,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     *done = false;
-    t->saved_step = UINT64_MAX;
+    t->progress.saved_step = UINT64_MAX;
     DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
         word.failed = 1;
@@ -250,8 +252,8 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     }
     word.saving = training && t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(share_word(t, &word, err));
-    t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
-    DDP_TRY(broadcast(t, t->host.params, err));
+    t->progress.saving = word.saving != 0; /* rank 0's folder decides; the others need none */
+    DDP_TRY(broadcast(t, t->mem.host.params, err));
     DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (word.found) {
@@ -261,16 +263,16 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
         take_position(t, &word, done);
     }
     if (word.hooked) {
-        if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->hooked, err));
-        DDP_TRY(ddp_hooked_spread(t->hooked, err));
+        if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+        DDP_TRY(ddp_hooked_spread(t->reduce.hooked, err));
     }
-    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
+    if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
     ddp_states_free(t);
     DDP_TRY(compare_hashes(t, states, err));
     if (training && !*done) DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, set_aside(t, err));
     if (training) return DDP_OK;
-    t->step = word.meta.step;
-    t->epoch = word.meta.epoch;
+    t->progress.step = word.meta.step;
+    t->progress.epoch = word.meta.epoch;
     ddp_copy_text(t->weights, sizeof(t->weights), word.path);
     return DDP_OK;
 }

@@ -12,24 +12,24 @@
 static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
-    ddp_checkpoint_meta meta = {.step = t->step,
-                                .epoch = t->epoch,
-                                .cursor = t->cursor,
+    ddp_checkpoint_meta meta = {.step = t->progress.step,
+                                .epoch = t->progress.epoch,
+                                .cursor = t->progress.cursor,
                                 .seed = t->s->config->train->seed,
                                 .world_size = ddp_session_parts(t->s),
                                 .bucket_size = t->s->bucket_size,
                                 .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                 .batch_size = (uint64_t)t->s->batches.batch_size,
                                 .accumulate = (uint64_t)t->s->batches.accumulate,
-                                .micro_steps = t->micro_steps,
+                                .micro_steps = t->progress.micro_steps,
                                 .finished = ddp_trainer_complete(t)};
     ddp_views model, states = {0}, hook = {0};
     ddp_status st = ddp_model_views(t, &model, err);
 
     ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
-    if (t->hooked != NULL) {
+    if (t->reduce.hooked != NULL) {
         ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
-        meta.hook_version = ddp_hooked_version(t->hooked);
+        meta.hook_version = ddp_hooked_version(t->reduce.hooked);
     }
     if (st == DDP_OK) st = ddp_state_views(t, &states, err);
     if (st == DDP_OK) st = ddp_hook_views(t, &hook, err);
@@ -56,21 +56,21 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     int64_t timeout = t->s->config->group->step_timeout_ms, from = ddp_now_ns();
     void *block = NULL;
 
-    if (!t->saving || t->saved_step == t->step) return DDP_OK;
-    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
+    if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, timeout, err));
     DDP_TRY(ddp_states_whole(t, err));
     if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
-    if (t->s->launch.rank == 0 || t->state_parts > 1) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
+    if (t->s->launch.rank == 0 || t->mem.state_parts > 1) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
     DDP_TRY(ddp_states_gather(t, err));
-    if (t->hooked != NULL) {
-        DDP_TRY(ddp_hooked_hold(t->hooked, err));
-        DDP_TRY(ddp_hooked_gather(t->hooked, err));
+    if (t->reduce.hooked != NULL) {
+        DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+        DDP_TRY(ddp_hooked_gather(t->reduce.hooked, err));
     }
     if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     ddp_states_free(t);
-    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
-    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
+    if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->progress.step);
     DDP_TRY_AS(DDP_EXIT_PEER, err,
                ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
     if (lengths[0] > 0) {
@@ -81,10 +81,10 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
         return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
     }
     free(block);
-    t->saved_step = t->step;
+    t->progress.saved_step = t->progress.step;
     if (t->observer != NULL) {
-        (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f", t->step,
-                       t->epoch, (double)(ddp_now_ns() - from) * 1e-6);
+        (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f",
+                       t->progress.step, t->progress.epoch, (double)(ddp_now_ns() - from) * 1e-6);
         ddp_observe_event(t->observer, "checkpoint", members, NULL);
     }
     return DDP_OK;
@@ -97,7 +97,7 @@ ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err
     DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)
-        ddp_sha256_add(&h, t->host.params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
+        ddp_sha256_add(&h, t->mem.host.params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
     ddp_sha256_end(&h, sha256);
     return DDP_OK;
 }
