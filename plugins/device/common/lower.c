@@ -98,6 +98,15 @@ static ddp_status check_node(const low_lowering *w, const ddp_node *n, ddp_err *
 }
 
 /* ---- for the families ----------------------------------------------------------------------------------------------- */
+void low_rows(const low_lowering *w, low_kernel *k, int32_t v)
+{
+    const ddp_value *value = low_value(w->p, v);
+
+    k->plain = true;
+    k->cols = low_last_dim(value);
+    k->rows = value->elements / k->cols;
+}
+
 void low_take(low_lowering *w, low_kernel *k, uint32_t node)
 {
     uint32_t i = k->node_count++;

@@ -3,6 +3,7 @@
  *   lower.c      groups a program's nodes into kernels, says what storage and scratch they need
  *   layout.c     how values lie, and the copies where they lie otherwise than a kernel has them
  *   norm.c       what joins a batch norm, and its gradient
+ *   join.c       what joins a layer norm, and a loss
  *
  * A device brings its families of kernels, one for each op. Images lie channels last, (N, H, W, C): so every kernel but a
  * convolution or a pooling sees rows of channels. A field of the batch, a parameter, a gradient and a buffer keep PyTorch's
@@ -135,6 +136,8 @@ static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)
 
 /* Rows of channels, as the value lies: the channels of an image, else the last dimension. */
 void low_matrix(const low_lowering *w, int32_t v, int64_t *rows, int64_t *cols);
+/* The kernel takes and gives everything row-major: rows of the value's last dimension. */
+void low_rows(const low_lowering *w, low_kernel *k, int32_t v);
 /* The kernel also computes `node`. One that reads a value which does not exist at the kernel's place moves it there. */
 void low_take(low_lowering *w, low_kernel *k, uint32_t node);
 void low_take_and_move(low_lowering *w, low_kernel *k, uint32_t node);
@@ -182,6 +185,20 @@ void low_norm_grad_join(low_lowering *w, low_kernel *k, uint32_t node);
 void low_norm_grad_finish(const low_lowering *w, low_kernel *k);
 /* Refuses training on one value a channel. */
 ddp_status low_norm_check(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err);
+
+/* ---- join.c: kernels of a layer norm and of a loss, with what they take in -------------------------------------------- */
+enum { LOW_LAYER_X, LOW_LAYER_W, LOW_LAYER_B, LOW_LAYER_RESIDUAL };    /* in */
+enum { LOW_LAYER_Y, LOW_LAYER_MEAN, LOW_LAYER_INVSTD, LOW_LAYER_SUM }; /* out; SUM with a residual */
+enum { LOW_LAYER_DY, LOW_LAYER_GRAD_X, LOW_LAYER_GRAD_W, LOW_LAYER_GRAD_MEAN, LOW_LAYER_GRAD_INVSTD, LOW_LAYER_PASSED };
+enum { LOW_LAYER_DX, LOW_LAYER_DW, LOW_LAYER_DB }; /* DX: with PASSED added */
+/* Makes k, the kernel of the add, one of add and layer norm, of `family`, where the sum is normalised. */
+bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family);
+void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node);
+
+enum { LOW_LOSS_X, LOW_LOSS_TARGET }; /* in */
+enum { LOW_LOSS, LOW_LOSS_GRAD };     /* out */
+/* kind is DDP_OP_CROSS_ENTROPY, DDP_OP_MSE or DDP_OP_ACCURACY; takes the other one of a loss and its gradient. */
+void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node);
 
 /* ---- layout.c, in this order: before the nodes are grouped; behind that; with all kernels in their places ------------ */
 void low_describe_layouts(low_lowering *w);

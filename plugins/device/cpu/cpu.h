@@ -84,8 +84,6 @@ extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_po
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
     cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
-/* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
-bool cpu_join_layer_norm(low_lowering *w, low_kernel *k, uint32_t add);
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);

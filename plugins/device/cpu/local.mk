@@ -1,6 +1,6 @@
 # plugins/device/cpu, and what it has in common with other devices
-DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c \
-	plugins/device/common/norm.c
+DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/join.c \
+	plugins/device/common/layout.c plugins/device/common/norm.c
 
 # The kernels, a convenience library, which their tests link too. The flags vectorise them also at -O2: without trapping maths
 # a select is no branch, and no result changes.

@@ -18,7 +18,7 @@ static ddp_status group_pointwise(low_lowering *w, low_kernel *k, uint32_t node,
 
     if (n->op == DDP_OP_RELU && cpu_pool_takes_relu(w, node)) return cpu_pool_group_relu(w, k, node, err);
     if (low_norm_grad_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
-    if (n->op == DDP_OP_ADD && cpu_join_layer_norm(w, k, node)) return DDP_OK;
+    if (n->op == DDP_OP_ADD && low_layer_norm_join(w, k, node, &cpu_family_layer_norm.base)) return DDP_OK;
     k->kind = n->op;
     k->cols = low_value(w->p, k->out[0])->elements;
     low_may_replace(k, k->out[0], k->in[0]);

@@ -10,7 +10,7 @@ static ddp_status group_embedding(low_lowering *w, low_kernel *k, uint32_t node,
 {
     (void)node;
     (void)err;
-    cu_rows(w, k, k->out[0]);
+    low_rows(w, k, k->out[0]);
     k->limit = low_value(w->p, k->in[TABLE])->dims[0];
     return DDP_OK;
 }
@@ -31,7 +31,7 @@ static ddp_status group_embedding_grad(low_lowering *w, low_kernel *k, uint32_t 
 {
     (void)node;
     (void)err;
-    cu_rows(w, k, k->in[DY]);
+    low_rows(w, k, k->in[DY]);
     k->writes_grad = 1;
     k->limit = low_value(w->p, k->out[0])->dims[0];
     k->scratch_bytes = cu_embedding_grad_scratch(k->rows, k->cols, k->limit);

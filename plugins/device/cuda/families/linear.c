@@ -231,7 +231,7 @@ static ddp_status group_grad_input(low_lowering *w, low_kernel *k, uint32_t node
     ddp_status status = make_state(w, k, node, err);
 
     if (status != DDP_OK) return status;
-    cu_rows(w, k, k->in[DY]);
+    low_rows(w, k, k->in[DY]);
     k->inner = low_value(w->p, k->out[DX])->elements / k->rows;
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DX;
@@ -281,7 +281,7 @@ static ddp_status group_grad_weight(low_lowering *w, low_kernel *k, uint32_t nod
     ddp_status status = make_state(w, k, node, err);
 
     if (status != DDP_OK) return status;
-    cu_rows(w, k, k->in[DY]);
+    low_rows(w, k, k->in[DY]);
     k->inner = low_value(w->p, k->in[OTHER])->elements / k->rows;
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DW | 1u << DB;
@@ -304,7 +304,7 @@ static ddp_status group_column_sums(low_lowering *w, low_kernel *k, uint32_t nod
     if (n->op == DDP_OP_CONV2D_GRAD_BIAS)
         low_matrix(w, k->in[DY], &k->rows, &k->cols);
     else
-        cu_rows(w, k, k->in[DY]);
+        low_rows(w, k, k->in[DY]);
     k->scratch_bytes = cu_column_sums_scratch(k->rows, k->cols);
     k->writes_grad = 1;
     k->out_type[0] = CU_F32;

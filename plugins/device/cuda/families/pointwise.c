@@ -28,7 +28,7 @@ static void take_bias(low_lowering *w, low_kernel *k, uint32_t node)
     int64_t bias = low_find_reader(w, node, k->out[DX], 0, ops, 1);
 
     if (bias != (int64_t)node + 1 || low_value(w->p, k->out[DX])->kind != DDP_VALUE_ACT) return;
-    cu_rows(w, k, k->out[DX]);
+    low_rows(w, k, k->out[DX]);
     k->out[DB] = low_node(w->p, (uint32_t)bias)->out[0];
     k->out_type[DB] = CU_F32;
     k->writes_grad |= 1u << DB;
@@ -67,7 +67,7 @@ const cu_family cu_family_act_grad = {.base.group = group_act_grad, .run = run_a
 static ddp_status group_add(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     if (low_norm_grad_takes(w, node)) return cu_batch_norm_group(w, k, node, err);
-    if (cu_join_layer_norm(w, k, node)) return DDP_OK;
+    if (low_layer_norm_join(w, k, node, &cu_family_layer_norm.base)) return DDP_OK;
     k->cols = low_value(w->p, k->out[0])->elements;
     k->writes_grad = 1;
     low_may_replace(k, k->out[0], k->in[0]);

@@ -135,8 +135,6 @@ static inline const cu_family *cu_family_of(const low_kernel *k) { return (const
 static inline uint8_t cu_operand(const ddp_device *d) { return d->half ? CU_BF16 : CU_F32; }
 static inline size_t cu_size(uint32_t type) { return type == CU_BF16 ? 2 : 4; }
 
-/* Rows of the last dimension, in a kernel that takes everything row-major. */
-void cu_rows(const low_lowering *w, low_kernel *k, int32_t v);
 /* Zeroed memory for k->state. */
 void *cu_state(low_kernel *k, size_t bytes, ddp_err *err);
 /* The status; an error gets the kernel's name and its layer's in front. */
@@ -152,8 +150,6 @@ extern const cu_family cu_family_conv, cu_family_conv_grad, cu_family_pool, cu_f
     cu_family_batch_norm_grad;
 extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_family_embedding, cu_family_embedding_grad,
     cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad;
-/* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
-bool cu_join_layer_norm(low_lowering *w, low_kernel *k, uint32_t add);
 extern const cu_family cu_family_head;
 /* fam_head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one kernel; k becomes it. */
 bool cu_head_takes(const low_lowering *w, uint32_t node);

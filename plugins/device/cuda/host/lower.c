@@ -57,15 +57,6 @@ void *cu_state(low_kernel *k, size_t bytes, ddp_err *err)
     return k->state;
 }
 
-void cu_rows(const low_lowering *w, low_kernel *k, int32_t v)
-{
-    const ddp_value *value = low_value(w->p, v);
-
-    k->plain = true;
-    k->cols = low_last_dim(value);
-    k->rows = value->elements / k->cols;
-}
-
 ddp_status cu_in_kernel(const low_kernel *k, ddp_status status, ddp_err *err)
 {
     char why[sizeof(err->msg)];
