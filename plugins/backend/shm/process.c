@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Field 3 of /proc/PID/stat is the state, 20 the number of threads, 22 the start; the name before them may hold anything. */
+/* Field 3 of /proc/PID/stat is the state, 20 the number of threads, 22 the start; the name before them may hold
+ * anything. */
 uint64_t ddp_shm_started(uint32_t pid)
 {
     char path[40], text[1024], *at, *save = NULL;

@@ -5,7 +5,7 @@
  *   loss + its gradient     one pass over the logits */
 #include "lower.h"
 
-/* ---- layer norm ----------------------------------------------------------------------------------------------------- */
+/* ---- layer norm -------------------------------------------------------------------------------------------------- */
 bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family)
 {
     static const uint32_t ops[] = {DDP_OP_LAYER_NORM};
@@ -59,7 +59,7 @@ void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node)
     low_may_replace(k, k->out[LOW_LAYER_DX], k->in[LOW_LAYER_PASSED]);
 }
 
-/* ---- loss ----------------------------------------------------------------------------------------------------------- */
+/* ---- loss -------------------------------------------------------------------------------------------------------- */
 static bool is_entropy(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD; }
 static bool is_gradient(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_MSE_GRAD; }
 

@@ -32,8 +32,8 @@ struct ddp_device {
     cpu_pins *pins; /* NULL: the threads run where the system puts them */
 };
 
-/* fn(ctx, first, last) over [0, count) in at most `threads` pieces whose bounds are multiples of `grain`; the pieces run at once.
- * What fn computes must not depend on the cut. */
+/* fn(ctx, first, last) over [0, count) in at most `threads` pieces whose bounds are multiples of `grain`; the pieces
+ * run at once. What fn computes must not depend on the cut. */
 void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(void *ctx, int64_t first, int64_t last),
                   void *ctx);
 /* ddp_device_ops.pin, for the OpenMP threads of the calling thread. cpu_unpin takes *pins == NULL and leaves that. */
@@ -52,7 +52,7 @@ cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool
 cpu_half_product cpu_half_grad_weight(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
                                       const float *x, float *dw, bool add);
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 enum { CPU_NO_PRIVATE = -1, CPU_MAX_PEERS = 64 };
 
 typedef struct cpu_call cpu_call;
@@ -88,7 +88,7 @@ extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_f
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);
 
-/* ---- a call of a kernel --------------------------------------------------------------------------------------------- */
+/* ---- a call of a kernel ------------------------------------------------------------------------------------------ */
 struct cpu_call {
     ddp_device *device;
     const ddp_program *program;

@@ -1,7 +1,7 @@
 /* layer_norm.c -- layer norm and its gradient, each with the add before or after it: common/join.c.
  *
- * The sums over rows of the gradient of weight and bias are made by blocks of rows, then added in the order of the blocks, so
- * that the number of threads changes no bit. */
+ * The sums over rows of the gradient of weight and bias are made by blocks of rows, then added in the order of the
+ * blocks, so that the number of threads changes no bit. */
 #include "cpu.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ enum { GRAD_INVSTD = LOW_LAYER_GRAD_INVSTD, PASSED = LOW_LAYER_PASSED };
 enum { DX = LOW_LAYER_DX, DW = LOW_LAYER_DW, DB = LOW_LAYER_DB };
 enum { BLOCK_ROWS = 32 };
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 /* The sums are those of the kernel's own values, not of the graph's. */
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
@@ -52,7 +52,7 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_layer_norm = {.base.group = group_forward, .run = run_forward};
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 static int64_t padded(const low_kernel *k) { return (k->cols + 15) / 16 * 16; }
 static int64_t blocks(const low_kernel *k) { return (k->rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
 

@@ -30,8 +30,7 @@ static ddp_status check_labels(const cpu_call *c, const int64_t *label, int64_t 
         else if (!ignores || label[r] != attrs->cross_entropy.ignore_index)
             return ddp_fail(
                 err, DDP_ERR_DATA,
-                "device \"cpu\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 "
-                "to %lld); check the data set's labels against the model's number of classes",
+                "device \"cpu\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 to %lld); check the data set's labels against the model's number of classes",
                 (long long)label[r], (long long)r, (long long)k->cols, (long long)(k->cols - 1));
     }
     return DDP_OK;

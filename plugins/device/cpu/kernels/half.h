@@ -1,7 +1,8 @@
-/* half.h -- matrix products of bf16 numbers with sums in f32, for CPUs with AVX512_BF16. No threads, no allocation, no library.
+/* half.h -- matrix products of bf16 numbers with sums in f32, for CPUs with AVX512_BF16. No threads, no allocation, no
+ * library.
  *
- * c (m, n) = left (m, k) right^T (k, n); all three are f32 in memory, the two sides either way round, and rounded to bf16, to nearest
- * and ties to even, on the way. A result is the same for every cut of n between threads. */
+ * c (m, n) = left (m, k) right^T (k, n); all three are f32 in memory, the two sides either way round, and rounded to
+ * bf16, to nearest and ties to even, on the way. A result is the same for every cut of n between threads. */
 #ifndef DDP_CPU_HALF_H
 #define DDP_CPU_HALF_H
 

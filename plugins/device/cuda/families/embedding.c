@@ -5,7 +5,7 @@ enum { INDEX, TABLE }; /* embedding: in */
 enum { X, W };         /* position: in */
 enum { DY, AT };       /* gradients: in */
 
-/* ---- embedding ------------------------------------------------------------------------------------------------------ */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 static ddp_status group_embedding(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
@@ -50,7 +50,7 @@ static ddp_status run_embedding_grad(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_embedding_grad = {.base.group = group_embedding_grad, .run = run_embedding_grad};
 
-/* ---- position ------------------------------------------------------------------------------------------------------- */
+/* ---- position ---------------------------------------------------------------------------------------------------- */
 static ddp_status group_position(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_value *x = low_value(w->p, k->in[0]); /* x or dy, (N, T, E) */

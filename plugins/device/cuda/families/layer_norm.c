@@ -7,7 +7,7 @@ enum { DY = LOW_LAYER_DY, GRAD_X = LOW_LAYER_GRAD_X, GRAD_W = LOW_LAYER_GRAD_W, 
 enum { GRAD_INVSTD = LOW_LAYER_GRAD_INVSTD, PASSED = LOW_LAYER_PASSED };
 enum { DX = LOW_LAYER_DX, DW = LOW_LAYER_DW, DB = LOW_LAYER_DB };
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
@@ -30,7 +30,7 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_layer_norm = {.base.group = group_forward, .run = run_forward};
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)err;

@@ -5,15 +5,16 @@
  *   slices.c     optimiser step, reductions and scaling of flat slices, sync
  *   peak.c       how many FLOPs and bytes a second this GPU does at its best
  *   mirror.c     the parameters in bf16, kept beside the arena
- *   ../common    groups a program's nodes into kernels; lower.c says which family has which op, types.c which values are
+ *   ../common    groups a program's nodes into kernels; lower.c says which family has which op, types.c which values
+ *                are
  *                stored in bf16
  *   exec.c       compile, instances: what each kernel is called with
  *   run.c        the batch's fields, runs, CUDA graphs
  *   step.c       whole steps: what stands behind the kernels of a run that ends in an update
  *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
  *
- * The kernels are behind kernels.h, the products of cuBLASLt behind gemm.h, cuDNN behind dnn.h. How values lie is said in
- * ../common/lower.h; a field of the batch, a parameter and a gradient are f32. */
+ * The kernels are behind kernels.h, the products of cuBLASLt behind gemm.h, cuDNN behind dnn.h. How values lie is
+ * said in ../common/lower.h; a field of the batch, a parameter and a gradient are f32. */
 #ifndef DDP_CUDA_CU_H
 #define DDP_CUDA_CU_H
 
@@ -26,7 +27,7 @@
 #define CU_ALIGNMENT 256u /* of a kernel's scratch, and of its parts */
 static inline uint64_t cu_round(uint64_t bytes) { return (bytes + CU_ALIGNMENT - 1) / CU_ALIGNMENT * CU_ALIGNMENT; }
 
-/* ---- the device ----------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct cu_config {
     int32_t tf32, rounding, graphs;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
@@ -112,7 +113,7 @@ uint16_t *cu_mirror_of(const ddp_device *d, const float *param, uint64_t count, 
 /* `count` floats from `at` on were written: all mirrors but the one that has `half`. */
 ddp_status cu_mirror_refresh(ddp_device *d, const float *at, uint64_t count, const uint16_t *half, ddp_err *err);
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 typedef struct cu_call cu_call;
 
 typedef struct cu_building {
@@ -130,7 +131,7 @@ typedef struct cu_family {
 
 static inline const cu_family *cu_family_of(const low_kernel *k) { return (const cu_family *)(const void *)k->family; }
 
-/* ---- lowering: for the families ------------------------------------------------------------------------------------- */
+/* ---- lowering: for the families ---------------------------------------------------------------------------------- */
 /* What products and convolutions take in. */
 static inline uint8_t cu_operand(const ddp_device *d) { return d->half ? CU_BF16 : CU_F32; }
 static inline size_t cu_size(uint32_t type) { return type == CU_BF16 ? 2 : 4; }
@@ -151,7 +152,8 @@ extern const cu_family cu_family_conv, cu_family_conv_grad, cu_family_pool, cu_f
 extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_family_embedding, cu_family_embedding_grad,
     cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad;
 extern const cu_family cu_family_head;
-/* fam_head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one kernel; k becomes it. */
+/* fam_head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one kernel; k
+ * becomes it. */
 bool cu_head_takes(const low_lowering *w, uint32_t node);
 ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 /* fam_batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
@@ -162,7 +164,7 @@ void cu_attentions_free(ddp_device *d);
 ddp_status cu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cu_lowered_free(ddp_device *d, ddp_lowered *l);
 
-/* ---- a call of a kernel: the same addresses in every run of an instance --------------------------------------------- */
+/* ---- a call of a kernel: the same addresses in every run of an instance ------------------------------------------ */
 /* Around the kernel: from -> to, as the kernel has it. */
 typedef struct cu_move {
     low_conversion how;
@@ -200,7 +202,7 @@ void cu_tell_slow(ddp_device *d, const char *what, const char *layer, const char
 /* What starting a kernel said. */
 ddp_status cu_started(const cu_call *c, cudaError_t result, ddp_err *err);
 
-/* ---- programs and instances: exec.c, run.c -------------------------------------------------------------------------- */
+/* ---- programs and instances: exec.c, run.c ----------------------------------------------------------------------- */
 struct ddp_exec {
     ddp_exec *next; /* of the device's */
     ddp_device *device;

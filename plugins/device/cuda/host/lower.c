@@ -49,7 +49,7 @@ static const low_family *const families[DDP_OP_END_] = {
 static const low_target target = {
     .name = "cuda", .families = families, .alignment = CU_ALIGNMENT, .shares = true, .choose_types = cu_choose_types};
 
-/* ---- for the families ----------------------------------------------------------------------------------------------- */
+/* ---- for the families -------------------------------------------------------------------------------------------- */
 void *cu_state(low_kernel *k, size_t bytes, ddp_err *err)
 {
     k->state = calloc(1, bytes);
@@ -73,7 +73,7 @@ uint32_t cu_act_of(const ddp_node *n)
     return n->attrs.gelu.tanh ? CU_ACT_GELU_TANH : CU_ACT_GELU_ERF;
 }
 
-/* ---- slots of ddp_device_ops ---------------------------------------------------------------------------------------- */
+/* ---- slots of ddp_device_ops ------------------------------------------------------------------------------------- */
 ddp_status cu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err)
 {
     ddp_status status = cu_enter(d, err);

@@ -4,8 +4,8 @@
 
 #include "load.cuh"
 
-/* How a thread sees channels: WIDE of them in one access of 16 bytes where all arrays are of one type, aligned, and c is a
- * multiple of WIDE; else one by one, each array with its own type. */
+/* How a thread sees channels: WIDE of them in one access of 16 bytes where all arrays are of one type, aligned, and
+ * c is a multiple of WIDE; else one by one, each array with its own type. */
 struct cu_wide_f32 {
     typedef float type;
     static constexpr int WIDE = 4;
