@@ -1,4 +1,5 @@
-/* cublaslt_double.c -- the functions of cuBLASLt that plugins/device/cuda/libs/libraries.h names, on the host. */
+/* tests/doubles/cublaslt_double.c -- the functions of cuBLASLt that plugins/device/cuda/libs/libraries.h names, on
+ * the host. */
 #include "cublaslt_double.h"
 #include "cuda_runtime_double.h"
 #include <cublasLt.h>

@@ -1,5 +1,5 @@
-/* cuda_capture_double.cpp -- of the double of the CUDA runtime: what streams capture, and the graphs that come of
- * it. */
+/* tests/doubles/cuda_capture_double.cpp -- of the double of the CUDA runtime: what streams capture, and the graphs
+ * that come of it. */
 #include "cuda_parts.h"
 
 namespace cuda_double

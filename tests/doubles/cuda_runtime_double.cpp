@@ -1,4 +1,4 @@
-/* cuda_runtime_double.cpp -- of the double of the CUDA runtime: settings, counts, errors, devices. */
+/* tests/doubles/cuda_runtime_double.cpp -- of the double of the CUDA runtime: settings, counts, errors, devices. */
 #include "cuda_parts.h"
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* cuda_runtime_double.h -- the CUDA runtime without a GPU, for plugins/device/cuda and plugins/backend/nccl. What a
- * test can ask of it and see in it is in cuda_double.h. C and C++.
+/* tests/doubles/cuda_runtime_double.h -- the CUDA runtime without a GPU, for plugins/device/cuda and
+ * plugins/backend/nccl. What a test can ask of it and see in it is in cuda_double.h. C and C++.
  *
  * Streams are threads that do what was queued, in order; kernels run by simt_double.cpp. Device memory is the host's,
  * NaN when it is new, and its bounds are kept. Misuse that CUDA answers with an error is answered with that error, told

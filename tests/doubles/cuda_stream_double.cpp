@@ -1,5 +1,5 @@
-/* cuda_stream_double.cpp -- of the double of the CUDA runtime: streams, events, launches. Each stream is a thread
- * with a queue. */
+/* tests/doubles/cuda_stream_double.cpp -- of the double of the CUDA runtime: streams, events, launches. Each stream
+ * is a thread with a queue. */
 #include "cuda_parts.h"
 #include <signal.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* cudnn_double.c -- the functions of cuDNN for convolutions that plugins/device/cuda/libs/libraries.h names, on the
- * host. */
+/* tests/doubles/cudnn_double.c -- the functions of cuDNN for convolutions that plugins/device/cuda/libs/libraries.h
+ * names, on the host. */
 #include "cudnn_double.h"
 #include "cuda_runtime_double.h"
 #include <pthread.h>

@@ -1,6 +1,7 @@
-/* cudnn_graph_double.c -- cuDNN's backend API, on the host: descriptors hold what was set, graphs are checked when
- * they are finalized and run one operation after the other. Of the two engines that the heuristics propose, the
- * first gives other bits in every run, and may not be planned. What the double does not know is an error. */
+/* tests/doubles/cudnn_graph_double.c -- cuDNN's backend API, on the host: descriptors hold what was set, graphs are
+ * checked when they are finalized and run one operation after the other. Of the two engines that the heuristics
+ * propose, the first gives other bits in every run, and may not be planned. What the double does not know is an
+ * error. */
 #include "cudnn_double.h"
 #include "cuda_runtime_double.h"
 #include <math.h>

@@ -1,5 +1,5 @@
-/* nccl_double.c -- of the double of NCCL: the library's functions. Communicators are non-blocking, as the backend
- * asks for them, and their state moves when it is looked at. */
+/* tests/doubles/nccl_double.c -- of the double of NCCL: the library's functions. Communicators are non-blocking, as
+ * the backend asks for them, and their state moves when it is looked at. */
 #include "nccl_double_parts.h"
 #include <pthread.h>
 #include <signal.h>

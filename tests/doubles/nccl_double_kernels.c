@@ -1,6 +1,6 @@
-/* nccl_double_kernels.c -- of the double of NCCL: what collectives do, on the threads of the ranks' streams. Every
- * one is messages to and from the other ranks, and then, where it reduces, a sum in the order of the ranks, in
- * double, which is the same on all. */
+/* tests/doubles/nccl_double_kernels.c -- of the double of NCCL: what collectives do, on the threads of the ranks'
+ * streams. Every one is messages to and from the other ranks, and then, where it reduces, a sum in the order of the
+ * ranks, in double, which is the same on all. */
 #include "nccl_double_parts.h"
 #include <sched.h>
 #include <stdlib.h>

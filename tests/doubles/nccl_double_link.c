@@ -1,6 +1,6 @@
-/* nccl_double_link.c -- of the double of NCCL: the memory that ranks share, and the channels in it. A channel has
- * one sender and one receiver, and counts for each how often it was filled and emptied; nobody holds a lock that a
- * rank could die with. */
+/* tests/doubles/nccl_double_link.c -- of the double of NCCL: the memory that ranks share, and the channels in it. A
+ * channel has one sender and one receiver, and counts for each how often it was filled and emptied; nobody holds a
+ * lock that a rank could die with. */
 #include "nccl_double_parts.h"
 #include <fcntl.h>
 #include <stdio.h>

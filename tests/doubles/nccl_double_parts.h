@@ -1,5 +1,5 @@
-/* nccl_double_parts.h -- what the files of the double of NCCL share: nccl_double.c has the library's functions,
- * nccl_double_link.c the memory between the ranks, nccl_double_kernels.c what is done on streams. */
+/* tests/doubles/nccl_double_parts.h -- what the files of the double of NCCL share: nccl_double.c has the library's
+ * functions, nccl_double_link.c the memory between the ranks, nccl_double_kernels.c what is done on streams. */
 #ifndef NCCL_DOUBLE_PARTS_H
 #define NCCL_DOUBLE_PARTS_H
 

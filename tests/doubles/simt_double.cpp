@@ -1,5 +1,5 @@
-/* simt_double.cpp -- runs a launch of simt_double.h: blocks in turn, each thread of a block a fiber that starts when
- * its turn comes.
+/* tests/doubles/simt_double.cpp -- runs a launch of simt_double.h: blocks in turn, each thread of a block a fiber that
+ * starts when its turn comes.
  *
  * A thread that has to wait hands on to one that is ready, or to the next that has not started; one that ends goes
  * on to the next on the same stack. So a kernel in which nobody waits needs one stack and no switch. */

@@ -1,6 +1,6 @@
-/* simt_double.h -- CUDA C++ for g++: what plugins/device/cuda/kernels/simt.h promises the kernels, run on the host.
- * simt_double.cpp has the machinery: every CUDA thread is a fiber, a launch runs its blocks one after the other on one
- * thread of the host.
+/* tests/doubles/simt_double.h -- CUDA C++ for g++: what plugins/device/cuda/kernels/simt.h promises the kernels, run on
+ * the host. simt_double.cpp has the machinery: every CUDA thread is a fiber, a launch runs its blocks one after the
+ * other on one thread of the host.
  *
  * It is stricter than a GPU where it can be: shared memory starts as NaN and is aligned to no more than was asked
  * for, cp.async spoils its target at once and fills it at the wait, threads that wait for each other in vain stop

@@ -1,5 +1,5 @@
-/* simt_fiber.h -- the switch from one stack to another, for simt_double.cpp. By hand where that is known, else by
- * ucontext; the sanitizers are told. */
+/* tests/doubles/simt_fiber.h -- the switch from one stack to another, for simt_double.cpp. By hand where that is
+ * known, else by ucontext; the sanitizers are told. */
 #ifndef SIMT_FIBER_H
 #define SIMT_FIBER_H
 

@@ -1,5 +1,5 @@
-/* simt_parts.h -- what the files of the machinery behind simt_double.h share: simt_double.cpp starts threads, blocks
- * and launches, simt_warp_double.cpp does what threads do together. */
+/* tests/doubles/simt_parts.h -- what the files of the machinery behind simt_double.h share: simt_double.cpp starts
+ * threads, blocks and launches, simt_warp_double.cpp does what threads do together. */
 #ifndef SIMT_PARTS_H
 #define SIMT_PARTS_H
 

@@ -1,5 +1,5 @@
-/* simt_warp_double.cpp -- of the machinery behind simt_double.h: barriers, what a warp does together, asynchronous
- * copies. */
+/* tests/doubles/simt_warp_double.cpp -- of the machinery behind simt_double.h: barriers, what a warp does together,
+ * asynchronous copies. */
 #include "simt_parts.h"
 
 namespace simt_double

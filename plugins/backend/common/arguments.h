@@ -1,5 +1,5 @@
-/* arguments.h -- what <ddpengine/backend.h> demands of the arguments of a collective: one table and one check for
- * every backend of this tree. Compiled into each plugin; nothing is shared at run time. */
+/* plugins/backend/common/arguments.h -- what <ddpengine/backend.h> demands of the arguments of a collective: one
+ * table and one check for every backend of this tree. Compiled into each plugin; nothing is shared at run time. */
 #ifndef DDP_BACKEND_ARGUMENTS_H
 #define DDP_BACKEND_ARGUMENTS_H
 

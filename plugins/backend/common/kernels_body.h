@@ -1,4 +1,5 @@
-/* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it.
+/* plugins/backend/common/kernels_body.h -- the kernels, compiled once for each instruction set by the file that
+ * includes it.
  *
  * The including file defines DDP_ISA_NAME, DDP_ISA_TABLE and DDP_STREAM(to, v), which stores a `line` to a float *
  * that is a multiple of 64, past the caches where it can; DDP_FENCE() orders such stores before later ones. It has

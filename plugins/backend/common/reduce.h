@@ -1,5 +1,5 @@
-/* reduce.h -- the arithmetic of the backends that reduce in host memory: n vectors into one or many, element by
- * element.
+/* plugins/backend/common/reduce.h -- the arithmetic of the backends that reduce in host memory: n vectors into one or
+ * many, element by element.
  *
  * One table of functions for each instruction set, compiled from the same source (kernels_body.h) and chosen at run
  * time by CPU feature. Sources are taken in the order given and rounded once at the end (bf16 adds in f32), so

@@ -1,4 +1,5 @@
-/* backend.c -- backend gloo-tcp: its option table, its function table, and what comes before each collective.
+/* plugins/backend/gloo_tcp/backend.c -- backend gloo-tcp: its option table, its function table, and what comes before
+ * each collective.
  *
  * Collectives over TCP between hosts, host memory, blocking. Messages travel by Gloo (shim.cc); the algorithms over
  * them are in collective.c, the arithmetic in ../common. */

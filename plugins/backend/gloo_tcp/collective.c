@@ -1,4 +1,5 @@
-/* collective.c -- the collectives that reduce, over the messages of shim.h. Those that only move data are in move.c.
+/* plugins/backend/gloo_tcp/collective.c -- the collectives that reduce, over the messages of shim.h. Those that only
+ * move data are in move.c.
  *
  * all_reduce up to `small` bytes: each rank sends its vector to all others and reduces, one round. Above: the vector is
  *                 cut into blocks of world slices of at most `chunk` bytes; rank r reduces slice r of each block and

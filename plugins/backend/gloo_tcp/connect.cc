@@ -1,4 +1,5 @@
-/* connect.cc -- how a mesh comes to be: device, addresses by the store, connections, greetings, sizes agreed on.
+/* plugins/backend/gloo_tcp/connect.cc -- how a mesh comes to be: device, addresses by the store, connections,
+ * greetings, sizes agreed on.
  *
  * Gloo's event thread accepts and connects. All waits together end at one deadline, to which watch.cc sees. */
 #include "watch.h"

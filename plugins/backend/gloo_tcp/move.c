@@ -1,4 +1,4 @@
-/* move.c -- the collectives that compute nothing, over the messages of shim.h.
+/* plugins/backend/gloo_tcp/move.c -- the collectives that compute nothing, over the messages of shim.h.
  *
  * broadcast    a binomial tree, chunk by chunk
  * all_gather   every rank sends to all, chunk by chunk; all_to_all the same with another slice for each

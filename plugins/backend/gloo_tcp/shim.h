@@ -1,4 +1,5 @@
-/* shim.h -- what backend.c needs of Gloo, in C: a full mesh of connections that carry messages.
+/* plugins/backend/gloo_tcp/shim.h -- what backend.c needs of Gloo, in C: a full mesh of connections that carry
+ * messages.
  *
  * Gloo's pairs run in synchronous mode: the calling thread itself writes to and reads from the sockets. A hop to
  * Gloo's event thread and back costs more than a small collective, and under load that thread spins for whole

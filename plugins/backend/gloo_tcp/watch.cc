@@ -1,4 +1,4 @@
-/* watch.cc -- see watch.h. */
+/* plugins/backend/gloo_tcp/watch.cc -- see watch.h. */
 #include "watch.h"
 
 #include <algorithm>

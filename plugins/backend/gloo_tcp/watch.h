@@ -1,4 +1,5 @@
-/* watch.h -- the thread that ends connecting when its time is over or the run is aborted. C++. */
+/* plugins/backend/gloo_tcp/watch.h -- the thread that ends connecting when its time is over or the run is aborted.
+ * C++. */
 #ifndef DDP_GLOO_WATCH_H
 #define DDP_GLOO_WATCH_H
 

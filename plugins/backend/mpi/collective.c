@@ -1,4 +1,4 @@
-/* collective.c -- reductions in pieces, averages over more than two ranks, and large messages.
+/* plugins/backend/mpi/collective.c -- reductions in pieces, averages over more than two ranks, and large messages.
  *
  * All-reduce is the library's blocking one, in place where the core asks for that. Against MPI_Iallreduce and the
  * one with two buffers that is the fastest, or nearly so, up to some megabytes. Beyond, Open MPI maps and touches a

@@ -1,4 +1,5 @@
-/* collective.h -- a communicator of backend mpi, and what of the collectives needs more than one call of MPI. */
+/* plugins/backend/mpi/collective.h -- a communicator of backend mpi, and what of the collectives needs more than one
+ * call of MPI. */
 #ifndef DDP_MPI_COLLECTIVE_H
 #define DDP_MPI_COLLECTIVE_H
 

@@ -1,4 +1,4 @@
-/* leftovers.c -- see leftovers.h. Names as of Open MPI 4:
+/* plugins/backend/mpi/leftovers.c -- see leftovers.h. Names as of Open MPI 4:
  *
  *   TMPDIR/ompi.HOST.UID/pid.PID/               mpirun's session folder, PID being mpirun's
  *   TMPDIR/ompi.HOST.UID/pid.PID/contact.txt    begins with its job's number: FAMILY * 65536, in decimal

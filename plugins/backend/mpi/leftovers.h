@@ -1,5 +1,5 @@
-/* leftovers.h -- what Open MPI leaves on a host when mpirun or a rank is killed: mpirun's session folder and the
- * ranks' segments of shared memory. */
+/* plugins/backend/mpi/leftovers.h -- what Open MPI leaves on a host when mpirun or a rank is killed: mpirun's
+ * session folder and the ranks' segments of shared memory. */
 #ifndef DDP_MPI_LEFTOVERS_H
 #define DDP_MPI_LEFTOVERS_H
 

@@ -1,4 +1,4 @@
-/* library.c -- see library.h.
+/* plugins/backend/mpi/library.c -- see library.h.
  *
  * MPI cannot be started twice in a process, so closing the last communicator does not end it: the next one could not be
  * opened. It ends with the process, in a destructor of this shared object, which stays mapped (DDP_PLUGIN_F_NO_UNLOAD).

@@ -1,5 +1,5 @@
-/* library.h -- MPI as the one thing of the process that it is: started once, shared by all communicators, ended with
- * the process. What is done on a communicator is in backend.c. */
+/* plugins/backend/mpi/library.h -- MPI as the one thing of the process that it is: started once, shared by all
+ * communicators, ended with the process. What is done on a communicator is in backend.c. */
 #ifndef DDP_MPI_LIBRARY_H
 #define DDP_MPI_LIBRARY_H
 

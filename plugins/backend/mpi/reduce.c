@@ -1,5 +1,5 @@
-/* reduce.c -- see reduce.h. Over two ranks the results have the bits of backend gloo-tcp: bf16 adds in f32 and rounds
- * once, averages divide in the same pass, integers add in 64 bits and truncate towards zero.
+/* plugins/backend/mpi/reduce.c -- see reduce.h. Over two ranks the results have the bits of backend gloo-tcp: bf16 adds
+ * in f32 and rounds once, averages divide in the same pass, integers add in 64 bits and truncate towards zero.
  *
  * Over more ranks bf16 is rounded after each addition, because partial sums travel as bf16: half the bytes are what
  * it is for. */

@@ -1,4 +1,4 @@
-/* reduce.h -- the arithmetic that MPI does not bring: bf16, averages. */
+/* plugins/backend/mpi/reduce.h -- the arithmetic that MPI does not bring: bf16, averages. */
 #ifndef DDP_MPI_REDUCE_H
 #define DDP_MPI_REDUCE_H
 

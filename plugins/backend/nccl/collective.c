@@ -1,5 +1,6 @@
-/* collective.c -- the collectives: their arguments, and the calls of NCCL that they are. What NCCL 2.19 has not,
- * gather, scatter and all_to_all, is a group of sends and receives; a rank's own part is copied on the stream. */
+/* plugins/backend/nccl/collective.c -- the collectives: their arguments, and the calls of NCCL that they are. What
+ * NCCL 2.19 has not, gather, scatter and all_to_all, is a group of sends and receives; a rank's own part is copied
+ * on the stream. */
 #include "common/arguments.h"
 #include "comm.h"
 

@@ -1,4 +1,4 @@
-/* comm.c -- how a communicator comes to be, is aborted, and ends. */
+/* plugins/backend/nccl/comm.c -- how a communicator comes to be, is aborted, and ends. */
 #include "comm.h"
 #include <signal.h>
 #include <stdlib.h>

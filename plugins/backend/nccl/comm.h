@@ -1,4 +1,4 @@
-/* comm.h -- the inside of backend nccl: its communicator, its works, and who may touch what.
+/* plugins/backend/nccl/comm.h -- the inside of backend nccl: its communicator, its works, and who may touch what.
  *
  * Stream-ordered: every collective runs on the communicator's own stream of high priority, after what the caller's
  * stream had when it was issued (an event, no wait of the host), and ends with an event of its own, which is the work.

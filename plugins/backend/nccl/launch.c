@@ -1,4 +1,5 @@
-/* launch.c -- from a collective's call to the event that says when it has finished, and the rules of `lock`. */
+/* plugins/backend/nccl/launch.c -- from a collective's call to the event that says when it has finished, and the
+ * rules of `lock`. */
 #include "comm.h"
 #include <sched.h>
 #include <signal.h>

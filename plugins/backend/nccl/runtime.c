@@ -1,4 +1,4 @@
-/* runtime.c -- opens NCCL and the CUDA runtime, and words their errors. */
+/* plugins/backend/nccl/runtime.c -- opens NCCL and the CUDA runtime, and words their errors. */
 #include "runtime.h"
 #include <dlfcn.h>
 #include <stdlib.h>

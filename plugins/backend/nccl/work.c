@@ -1,4 +1,4 @@
-/* work.c -- works: one event each, made once and used again. */
+/* plugins/backend/nccl/work.c -- works: one event each, made once and used again. */
 #include "comm.h"
 #include <string.h>
 

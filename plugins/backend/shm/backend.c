@@ -1,4 +1,4 @@
-/* backend.c -- backend shm: its option table and its function table.
+/* plugins/backend/shm/backend.c -- backend shm: its option table and its function table.
  *
  * Collectives between the processes of one host through memory that they share, blocking; no sockets, no threads.
  * What lies there and which file does what is at the top of shm.h. */

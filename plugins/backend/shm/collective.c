@@ -1,6 +1,7 @@
-/* collective.c -- the collectives. In the first phase each rank says what it calls and where its buffers lie, and a
- * short one sends its data along: that was all. Otherwise, where every input lies in memory of mem_alloc, ranks read
- * each other's buffers, and a second phase says that all have; other memory goes through the stages (staged.c).
+/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank says what it calls and where its
+ * buffers lie, and a short one sends its data along: that was all. Otherwise, where every input lies in memory of
+ * mem_alloc, ranks read each other's buffers, and a second phase says that all have; other memory goes through the
+ * stages (staged.c).
  *
  * all_reduce of such memory is shared out: each rank sums its part of all vectors, in the order of the ranks, and
  * stores it into every result. Nothing is copied, and each element is computed once, so all ranks have the same

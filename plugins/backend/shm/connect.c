@@ -1,4 +1,4 @@
-/* connect.c -- how ranks come to share a control segment.
+/* plugins/backend/shm/connect.c -- how ranks come to share a control segment.
  *
  * Rank 0 makes it and sets "control" in the store: its process, descriptor and a nonce. The others open it through
  * /proc, check the nonce, write who they are into it and set "attached/RANK"; rank 0 waits for them all and sets

@@ -1,4 +1,5 @@
-/* memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice for each.
+/* plugins/backend/shm/memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice
+ * for each.
  *
  * Each rank reserves its own slice, so its pages come from its own memory node, and reserved they are: what the host
  * cannot give is an error here and not a signal later. */

@@ -1,5 +1,5 @@
-/* message.c -- send and recv: a message goes in pieces through the sender's two outboxes. A rank sends one message
- * at a time, and send returns when the receiver has taken it. */
+/* plugins/backend/shm/message.c -- send and recv: a message goes in pieces through the sender's two outboxes. A rank
+ * sends one message at a time, and send returns when the receiver has taken it. */
 #include "shm.h"
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* segment.c -- memory that the ranks of a host share. It has no name: the kernel frees it with its last descriptor and
- * mapping, however the processes end. A peer opens it by the owner's descriptor, /proc/PID/fd/N; no socket listens. */
+/* plugins/backend/shm/segment.c -- memory that the ranks of a host share. It has no name: the kernel frees it with
+ * its last descriptor and mapping, however the processes end. A peer opens it by the owner's descriptor,
+ * /proc/PID/fd/N; no socket listens. */
 #include "shm.h"
 #include <errno.h>
 #include <fcntl.h>

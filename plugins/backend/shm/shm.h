@@ -1,4 +1,5 @@
-/* shm.h -- the inside of backend shm: what lies in shared memory, what a rank knows of it, which file does what.
+/* plugins/backend/shm/shm.h -- the inside of backend shm: what lies in shared memory, what a rank knows of it, which
+ * file does what.
  *
  * segment.c     anonymous memory that other processes open through /proc: create, open, reserve, map
  * connect.c     how the ranks of a communicator come to share its control segment, and part from it

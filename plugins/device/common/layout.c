@@ -1,5 +1,5 @@
-/* layout.c -- how values lie: which of them channels last, which reshapes are views, and what a kernel has converted
- * around it because it takes or gives a value otherwise, or of another type, than that lies. */
+/* plugins/device/common/layout.c -- how values lie: which of them channels last, which reshapes are views, and what
+ * a kernel has converted around it because it takes or gives a value otherwise, or of another type, than that lies. */
 #include "lower.h"
 
 #include <stdlib.h>

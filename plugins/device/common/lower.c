@@ -1,4 +1,5 @@
-/* lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they need.
+/* plugins/device/common/lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they
+ * need.
  *
  * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at
  * the place of its first node, unless a node that joined it reads a value that does not exist there yet. How values

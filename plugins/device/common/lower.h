@@ -1,4 +1,4 @@
-/* lower.h -- what the devices of this folder have in common: how a program becomes kernels.
+/* plugins/device/common/lower.h -- what the devices of this folder have in common: how a program becomes kernels.
  *
  *   lower.c      groups a program's nodes into kernels, says what storage and scratch they need
  *   layout.c     how values lie, and the copies where they lie otherwise than a kernel has them

@@ -1,5 +1,5 @@
-/* device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in lower.c and
- * exec.c. */
+/* plugins/device/cpu/device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in
+ * lower.c and exec.c. */
 #include "cpu.h"
 #include "common/isa.h"
 

@@ -1,4 +1,4 @@
-/* exec.c -- compiles a lowered program, binds instances to memory, runs kernels.
+/* plugins/device/cpu/exec.c -- compiles a lowered program, binds instances to memory, runs kernels.
  *
  * An instance resolves every value to a pointer once; fields of the batch are the only pointers that change between
  * runs. cpu_run is a straight line over kernels: no allocation, no lookup. */

@@ -1,10 +1,11 @@
-/* parallel.c -- splits a loop over OpenMP's threads, the same pool that oneDNN uses, and binds those threads to
- * processors. */
-#include "cpu.h"
+/* plugins/device/cpu/parallel.c -- splits a loop over OpenMP's threads, the same pool that oneDNN uses, and binds
+ * those threads to processors. */
+#include "parallel.h"
 
 #include <errno.h>
 #include <omp.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

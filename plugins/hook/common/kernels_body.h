@@ -1,7 +1,7 @@
-/* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it, which defines
- * HOOK_ISA_NAME, HOOK_ISA_TABLE and HOOK_LINE, the floats of a register, and has included math.h, string.h and
- * kernels.h. Loops are written so that the compiler vectorises them; no multiplication is fused with an addition
- * (-ffp-contract=off). */
+/* plugins/hook/common/kernels_body.h -- the kernels, compiled once for each instruction set by the file that
+ * includes it, which defines HOOK_ISA_NAME, HOOK_ISA_TABLE and HOOK_LINE, the floats of a register, and has included
+ * math.h, string.h and kernels.h. Loops are written so that the compiler vectorises them; no multiplication is fused
+ * with an addition (-ffp-contract=off). */
 
 /* A register of floats, anywhere in memory. Never passed to a function: that would be another ABI on each
  * instruction set. */

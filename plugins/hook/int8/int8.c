@@ -1,4 +1,5 @@
-/* int8.c -- gradients go over the wire as 8-bit integers with a scale for each 256: about a quarter of the bytes.
+/* plugins/hook/int8/int8.c -- gradients go over the wire as 8-bit integers with a scale for each 256: about a quarter
+ * of the bytes.
  *
  * A reduce-scatter, then an all-gather, so that every value is rounded exactly twice however many ranks there are:
  * each rank sends every other its rounded part of that one's share (all_to_all), the owner of a share adds what it

@@ -1,5 +1,5 @@
-/* powersgd.c -- gradients go over the wire as two thin factors of each matrix: PowerSGD (Vogels, Karimireddy, Jaggi
- * 2019), as torch.distributed's powerSGD_hook, with warm start and error feedback.
+/* plugins/hook/powersgd/powersgd.c -- gradients go over the wire as two thin factors of each matrix: PowerSGD (Vogels,
+ * Karimireddy, Jaggi 2019), as torch.distributed's powerSGD_hook, with warm start and error feedback.
  *
  * A tensor of shape (n, ...) is a matrix M of n rows: its gradient plus what earlier updates have left of it. With the
  * right factor Q of the update before:

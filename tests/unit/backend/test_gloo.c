@@ -1,5 +1,5 @@
-/* test_gloo.c -- backend gloo-tcp alone: all_reduce, broadcast, barrier, failures, resources. Every slot in every
- * dtype is in test_gloo_slots.c, how the ranks connect in test_gloo_connect.c. */
+/* tests/unit/backend/test_gloo.c -- backend gloo-tcp alone: all_reduce, broadcast, barrier, failures, resources.
+ * Every slot in every dtype is in test_gloo_slots.c, how the ranks connect in test_gloo_connect.c. */
 #include "gloo_util.h"
 
 /* ---- collectives against computed results ------------------------------------------------------------------------ */

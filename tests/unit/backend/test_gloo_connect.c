@@ -1,5 +1,5 @@
-/* test_gloo_connect.c -- how the ranks of backend gloo-tcp connect: the run's abort, the one deadline, threads with
- * names, and nothing left in the store. Peers that misbehave are played by the test. */
+/* tests/unit/backend/test_gloo_connect.c -- how the ranks of backend gloo-tcp connect: the run's abort, the one
+ * deadline, threads with names, and nothing left in the store. Peers that misbehave are played by the test. */
 #include "gloo_util.h"
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* test_gloo_slots.c -- every collective of backend gloo-tcp x dtype x op x root, in and out of place, in worlds of 1
- * to 4, against a scalar reference; nothing beside the buffers is touched. */
+/* tests/unit/backend/test_gloo_slots.c -- every collective of backend gloo-tcp x dtype x op x root, in and out of
+ * place, in worlds of 1 to 4, against a scalar reference; nothing beside the buffers is touched. */
 #include "gloo_util.h"
 
 enum { GUARD = 64 }; /* bytes before and behind each buffer */

@@ -1,7 +1,8 @@
-/* test_mpi.c -- backend mpi alone, by its function table. The test starts itself under mpirun as 2 and 3 ranks (and
- * once as more than there are processors); such a rank runs one body and says by its exit code and a line on stderr
- * what was wrong. Inputs are small integers, exact in every dtype, so that expected values do not depend on the
- * order of summing; what must have the bits of backend gloo-tcp over two ranks is computed as written there. */
+/* tests/unit/backend/test_mpi.c -- backend mpi alone, by its function table. The test starts itself under mpirun as
+ * 2 and 3 ranks (and once as more than there are processors); such a rank runs one body and says by its exit code
+ * and a line on stderr what was wrong. Inputs are small integers, exact in every dtype, so that expected values do
+ * not depend on the order of summing; what must have the bits of backend gloo-tcp over two ranks is computed as
+ * written there. */
 #include "base/sys.h"
 #include <ddpengine/backend.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* test_nccl.c -- backend nccl by its function table, over doubles of NCCL and CUDA: what it computes, in which
- * order, and what is left of it. */
+/* tests/unit/backend/test_nccl.c -- backend nccl by its function table, over doubles of NCCL and CUDA: what it
+ * computes, in which order, and what is left of it. */
 #include "nccl_util.h"
 #include "collective_util.h"
 

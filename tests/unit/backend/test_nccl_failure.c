@@ -1,5 +1,5 @@
-/* test_nccl_failure.c -- backend nccl over a double, when things go wrong: libraries, devices, ranks that do not
- * come, aborts, errors of the library, and every call of the two libraries failing in turn. */
+/* tests/unit/backend/test_nccl_failure.c -- backend nccl over a double, when things go wrong: libraries, devices,
+ * ranks that do not come, aborts, errors of the library, and every call of the two libraries failing in turn. */
 #include "nccl_util.h"
 
 #define SHORT_MS 200

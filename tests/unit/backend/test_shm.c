@@ -1,5 +1,6 @@
-/* test_shm.c -- backend shm: every collective, dtype and operation against a scalar reference, in worlds of 1 to 8,
- * in and out of place, in memory of its own and of others. Inputs are small integers, exact in every dtype. */
+/* tests/unit/backend/test_shm.c -- backend shm: every collective, dtype and operation against a scalar reference, in
+ * worlds of 1 to 8, in and out of place, in memory of its own and of others. Inputs are small integers, exact in
+ * every dtype. */
 #include "shm_util.h"
 #include "collective_util.h"
 

@@ -1,5 +1,5 @@
-/* test_shm_failure.c -- backend shm when something ends: aborts, deadlines, ranks that die or leave, memory that
- * cannot be opened; what is left open; two communicators at once, also as threads of one process. */
+/* tests/unit/backend/test_shm_failure.c -- backend shm when something ends: aborts, deadlines, ranks that die or
+ * leave, memory that cannot be opened; what is left open; two communicators at once, also as threads of one process. */
 #include "shm_util.h"
 
 static float big[300000];

@@ -1,5 +1,5 @@
-/* cuda_device_util.h -- the CUDA device over its doubles, or on a GPU with DDP_CUDA_REAL: opening it, and single ops
- * as jobs of device_util.h. */
+/* tests/unit/cuda/cuda_device_util.h -- the CUDA device over its doubles, or on a GPU with DDP_CUDA_REAL: opening
+ * it, and single ops as jobs of device_util.h. */
 #ifndef DDP_TEST_CUDA_DEVICE_UTIL_H
 #define DDP_TEST_CUDA_DEVICE_UTIL_H
 

@@ -1,5 +1,5 @@
-/* cuda_library_util.h -- what the tests of the CUDA device's parts over the doubles share: device memory, numbers, a
- * log. */
+/* tests/unit/cuda/cuda_library_util.h -- what the tests of the CUDA device's parts over the doubles share: device
+ * memory, numbers, a log. */
 #ifndef CUDA_LIBRARY_UTIL_H
 #define CUDA_LIBRARY_UTIL_H
 

@@ -1,6 +1,6 @@
-/* test_cuda_device.c -- the CUDA device over doubles of the runtime, cuBLASLt and cuDNN, against the double
- * reference: every op forward and gradient, set and added, by itself; in f32 and bf16, with cuDNN and with the
- * device's own kernels. Whole models are in test_cuda_models.c, what is no op in test_cuda_queues.c. Sizes are
+/* tests/unit/cuda/test_cuda_device.c -- the CUDA device over doubles of the runtime, cuBLASLt and cuDNN, against the
+ * double reference: every op forward and gradient, set and added, by itself; in f32 and bf16, with cuDNN and with
+ * the device's own kernels. Whole models are in test_cuda_models.c, what is no op in test_cuda_queues.c. Sizes are
  * small: the double runs each CUDA thread by itself. */
 #include "cuda_device_util.h"
 

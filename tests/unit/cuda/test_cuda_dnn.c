@@ -1,5 +1,5 @@
-/* test_cuda_dnn.c -- the CUDA device's use of cuDNN over the doubles of both: convolutions and attention against the
- * definition in double, and what is not there or cannot be done. */
+/* tests/unit/cuda/test_cuda_dnn.c -- the CUDA device's use of cuDNN over the doubles of both: convolutions and
+ * attention against the definition in double, and what is not there or cannot be done. */
 #include "cuda_library_util.h"
 #include "plugins/device/cuda/libs/dnn.h"
 

@@ -1,5 +1,6 @@
-/* test_cuda_double.cpp -- the double that kernels run on where there is no GPU (tests/doubles/simt_double.h): does
- * it do what CUDA's manuals say? Expected values are worked out here from the manuals' formulas. */
+/* tests/unit/cuda/test_cuda_double.cpp -- the double that kernels run on where there is no GPU
+ * (tests/doubles/simt_double.h): does it do what CUDA's manuals say? Expected values are worked out here from the
+ * manuals' formulas. */
 #include "plugins/device/cuda/kernels/simt.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* test_cuda_gemm.c -- the CUDA device's matrix products over the doubles of CUDA and cuBLASLt: every epilogue
- * against the definition in double, the choice of algorithms, and the file that keeps them. */
+/* tests/unit/cuda/test_cuda_gemm.c -- the CUDA device's matrix products over the doubles of CUDA and cuBLASLt: every
+ * epilogue against the definition in double, the choice of algorithms, and the file that keeps them. */
 #include "cuda_library_util.h"
 #include "plugins/device/cuda/libs/gemm.h"
 #include <dirent.h>

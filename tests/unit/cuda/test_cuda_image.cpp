@@ -1,6 +1,6 @@
-/* test_cuda_image.cpp -- the CUDA device's kernels over images on the double of the CUDA runtime, against plain
- * loops in double: batch norm, pooling, convolution, the order of weights; odd sizes, both types, arrays of
- * different types, sums that add to what was there. */
+/* tests/unit/cuda/test_cuda_image.cpp -- the CUDA device's kernels over images on the double of the CUDA runtime,
+ * against plain loops in double: batch norm, pooling, convolution, the order of weights; odd sizes, both types,
+ * arrays of different types, sums that add to what was there. */
 #include "plugins/device/cuda/kernels/kernels.h"
 #include "plugins/device/cuda/kernels/simt.h"
 

@@ -1,6 +1,6 @@
-/* test_cuda_kernels.cpp -- the CUDA device's kernels for everything but attention and images, on the double of the
- * CUDA runtime, against plain loops in double: odd sizes, both types, addresses that are no multiple of 16, sums
- * that add to what was there. Updates and random words have the CPU's bits. */
+/* tests/unit/cuda/test_cuda_kernels.cpp -- the CUDA device's kernels for everything but attention and images, on the
+ * double of the CUDA runtime, against plain loops in double: odd sizes, both types, addresses that are no multiple
+ * of 16, sums that add to what was there. Updates and random words have the CPU's bits. */
 #include "plugins/device/cuda/kernels/kernels.h"
 #include "plugins/device/cuda/kernels/load.cuh"
 #include "doubles/cuda_runtime_double.h"

@@ -1,6 +1,6 @@
-/* test_cuda_models.c -- whole models on the CUDA device over its doubles, against the double reference: kernels
- * fused, in place, views, conversions between types and layouts, gradients that accumulate; in f32 exactly, in bf16
- * as near as its roundings allow. Also what is fused, and which values are stored in bf16. */
+/* tests/unit/cuda/test_cuda_models.c -- whole models on the CUDA device over its doubles, against the double
+ * reference: kernels fused, in place, views, conversions between types and layouts, gradients that accumulate; in
+ * f32 exactly, in bf16 as near as its roundings allow. Also what is fused, and which values are stored in bf16. */
 #include "cuda_device_util.h"
 #include "support/device_models.h"
 

@@ -1,5 +1,6 @@
-/* test_cuda_queues.c -- the CUDA device over its doubles, what is no op: opening and its refusals, memory, queues
- * and events, graphs, faults in the data, the optimiser with its peers, reductions, the parameters' mirror in bf16. */
+/* tests/unit/cuda/test_cuda_queues.c -- the CUDA device over its doubles, what is no op: opening and its refusals,
+ * memory, queues and events, graphs, faults in the data, the optimiser with its peers, reductions, the parameters'
+ * mirror in bf16. */
 #include "cuda_net.h"
 
 #include "doubles/cublaslt_double.h"

@@ -1,5 +1,5 @@
-/* test_cuda_runtime.cpp -- the double of the CUDA runtime (tests/doubles/cuda_runtime_double.h): streams, events,
- * capture, memory. */
+/* tests/unit/cuda/test_cuda_runtime.cpp -- the double of the CUDA runtime (tests/doubles/cuda_runtime_double.h):
+ * streams, events, capture, memory. */
 #include "plugins/device/cuda/kernels/simt.h"
 #include "doubles/cuda_runtime_double.h"
 #include <setjmp.h>

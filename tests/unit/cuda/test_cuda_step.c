@@ -1,5 +1,5 @@
-/* test_cuda_step.c -- whole steps on the CUDA device, over its doubles or on a GPU: the bits of the calls that they
- * stand for, waited for or not; what is not finite; refusals; failures of the runtime. */
+/* tests/unit/cuda/test_cuda_step.c -- whole steps on the CUDA device, over its doubles or on a GPU: the bits of the
+ * calls that they stand for, waited for or not; what is not finite; refusals; failures of the runtime. */
 #include "cuda_net.h"
 
 enum { STEPS = 6, SLICES = 2 };

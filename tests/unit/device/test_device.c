@@ -1,5 +1,5 @@
-/* test_device.c -- the CPU device against the double reference: every op forward and gradient over odd sizes, whole
- * models, kernels in place, gradients set and added, refusals and bad labels. */
+/* tests/unit/device/test_device.c -- the CPU device against the double reference: every op forward and gradient over
+ * odd sizes, whole models, kernels in place, gradients set and added, refusals and bad labels. */
 #include "support/device_models.h"
 
 static uint64_t seed;

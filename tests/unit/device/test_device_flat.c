@@ -1,5 +1,5 @@
-/* test_device_flat.c -- the CPU device's kernels by themselves: every variant gives the same bits; updates give
- * PyTorch's bits; reductions are right for any length and thread count; exp and gelu are accurate. */
+/* tests/unit/device/test_device_flat.c -- the CPU device's kernels by themselves: every variant gives the same bits;
+ * updates give PyTorch's bits; reductions are right for any length and thread count; exp and gelu are accurate. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_util.h"

@@ -1,6 +1,6 @@
-/* test_device_image.c -- the CPU device against the double reference over images: convolution, pooling, batch norm,
- * each op by itself over odd sizes and as it stands in small networks, where kernels are fused; every variant of the
- * kernels the same bits. */
+/* tests/unit/device/test_device_image.c -- the CPU device against the double reference over images: convolution,
+ * pooling, batch norm, each op by itself over odd sizes and as it stands in small networks, where kernels are fused;
+ * every variant of the kernels the same bits. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"

@@ -1,6 +1,6 @@
-/* test_device_sequence.c -- the CPU device's kernels of a transformer: against the double reference over odd sizes,
- * alone and as whole models, with one thread and two; every variant gives the same bits; what is fused; indices out
- * of range. */
+/* tests/unit/device/test_device_sequence.c -- the CPU device's kernels of a transformer: against the double
+ * reference over odd sizes, alone and as whole models, with one thread and two; every variant gives the same bits;
+ * what is fused; indices out of range. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"

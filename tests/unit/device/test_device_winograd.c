@@ -1,6 +1,6 @@
-/* test_device_winograd.c -- Winograd's convolution against the definition in double: forward and both gradients over
- * odd sizes, all paddings and both layouts of the weight, every instruction set and split of the work the same bits,
- * nothing written beside. */
+/* tests/unit/device/test_device_winograd.c -- Winograd's convolution against the definition in double: forward and
+ * both gradients over odd sizes, all paddings and both layouts of the weight, every instruction set and split of the
+ * work the same bits, nothing written beside. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/winograd.h"
 #include "support/device_util.h"

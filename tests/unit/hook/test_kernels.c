@@ -1,5 +1,5 @@
-/* test_hook_kernels.c -- the arithmetic of the hooks on every instruction set that this CPU has: against plain loops
- * in double, and against each other. */
+/* tests/unit/hook/test_kernels.c -- the arithmetic of the hooks on every instruction set that this CPU has: against
+ * plain loops in double, and against each other. */
 #include "plugins/common/isa.h"
 #include "plugins/hook/common/kernels.h"
 #include "base/base.h"

@@ -1,4 +1,5 @@
-/* fam_batch_norm.c -- batch norm and its gradient, with what stands between it and the next convolution:
+/* plugins/device/cpu/families/batch_norm.c -- batch norm and its gradient, with what stands between it and the next
+ * convolution:
  *
  *   batch_norm + add + relu             statistics in one pass over x, everything else in another
  *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only

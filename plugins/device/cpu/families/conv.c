@@ -1,4 +1,4 @@
-/* fam_conv.c -- convolutions, and the gradients of their input and weight:
+/* plugins/device/cpu/families/conv.c -- convolutions, and the gradients of their input and weight:
  *
  *   conv2d + bias + relu   the library adds the bias; with relu, one pass of our own over its result does both
  *

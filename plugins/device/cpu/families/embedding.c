@@ -1,4 +1,4 @@
-/* fam_embedding.c -- rows of a table by index, rows added by position, and their gradients:
+/* plugins/device/cpu/families/embedding.c -- rows of a table by index, rows added by position, and their gradients:
  *   embedding + position   one pass over the result
  *
  * The gradient of an embedding adds to the rows that occur and to no others: with a table that is the output layer

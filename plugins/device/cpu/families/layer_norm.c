@@ -1,4 +1,5 @@
-/* layer_norm.c -- layer norm and its gradient, each with the add before or after it: common/join.c.
+/* plugins/device/cpu/families/layer_norm.c -- layer norm and its gradient, each with the add before or after it:
+ * common/join.c.
  *
  * The sums over rows of the gradient of weight and bias are made by blocks of rows, then added in the order of the
  * blocks, so that the number of threads changes no bit. */

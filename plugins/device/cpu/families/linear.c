@@ -1,5 +1,5 @@
-/* fam_linear.c -- linear layers: the product with bias and activation in one kernel, and the gradients of input and
- * weight.
+/* plugins/device/cpu/families/linear.c -- linear layers: the product with bias and activation in one kernel, and the
+ * gradients of input and weight.
  *
  *   linear + bias + relu or gelu   the pre-activation has no storage unless somebody else reads it (gelu's gradient
  *                                  does)

@@ -1,4 +1,4 @@
-/* fam_loss.c -- ops that give one number for a batch, with their gradient:
+/* plugins/device/cpu/families/loss.c -- ops that give one number for a batch, with their gradient:
  *   cross-entropy or mse + its gradient   one pass over the logits, in their place when nobody reads them later */
 #include "cpu.h"
 

@@ -1,5 +1,5 @@
-/* fam_pointwise.c -- ops that take each element by itself: relu, gelu, add, reshape; and gradients of activations with
- * the bias gradient of the layer below:
+/* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, gelu, add, reshape; and
+ * gradients of activations with the bias gradient of the layer below:
  *   relu or gelu gradient + bias gradient   one pass over dy */
 #include "cpu.h"
 

@@ -1,4 +1,4 @@
-/* fam_pool.c -- poolings and their gradients:
+/* plugins/device/cpu/families/pool.c -- poolings and their gradients:
  *
  *   relu + max_pool2d                                 relu's output does not exist
  *   max_pool2d_grad + relu_grad + conv2d_grad_bias    one pass over the gradient

@@ -1,5 +1,5 @@
-/* attention_body.h -- attention of one head of one sample, forward and gradient, without a T x T matrix in memory.
- * Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/attention_body.h -- attention of one head of one sample, forward and gradient, without a T
+ * x T matrix in memory. Included by kernels_body.h only.
  *
  * The head's q, k, v lie strided in qkv; they are packed into scratch first, rows padded with zeros to a multiple of
  * sixteen floats, the number of rows to a multiple of 32; k also transposed, in panels of 32 keys. All products then

@@ -1,5 +1,5 @@
-/* half.c -- products in bf16 over the device's threads: scratch, cuts, and the three products of a linear layer in
- * half.h's terms.
+/* plugins/device/cpu/kernels/half.c -- products in bf16 over the device's threads: scratch, cuts, and the three
+ * products of a linear layer in half.h's terms.
  *
  * Operands are f32 in memory and rounded on the way; sums and results are f32. A thread computes a stretch of
  * columns with a block of its own for the packed right side. */

@@ -1,5 +1,5 @@
-/* half_body.h -- numbers of bf16 in registers for half_avx512.c: rounding, pairs, transposing. Opens the instruction
- * set for what follows; HALF_END closes it. */
+/* plugins/device/cpu/kernels/half_body.h -- numbers of bf16 in registers for half_avx512.c: rounding, pairs,
+ * transposing. Opens the instruction set for what follows; HALF_END closes it. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

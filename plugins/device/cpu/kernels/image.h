@@ -1,6 +1,6 @@
-/* image.h -- kernels over images that lie channels last: windows of convolution and pooling, and batch norm, for
- * which an image is rows of channels. One table for each instruction set, part of cpu_kernels; what kernels.h says
- * about bits holds here too. */
+/* plugins/device/cpu/kernels/image.h -- kernels over images that lie channels last: windows of convolution and
+ * pooling, and batch norm, for which an image is rows of channels. One table for each instruction set, part of
+ * cpu_kernels; what kernels.h says about bits holds here too. */
 #ifndef DDP_CPU_IMAGE_H
 #define DDP_CPU_IMAGE_H
 

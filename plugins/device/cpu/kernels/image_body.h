@@ -1,4 +1,5 @@
-/* image_body.h -- the kernels of image.h, included by kernels_body.h only. Loops over channels are the inner ones. */
+/* plugins/device/cpu/kernels/image_body.h -- the kernels of image.h, included by kernels_body.h only. Loops over
+ * channels are the inner ones. */
 
 /* Of an output's window along axis i: the part of [0, size) that it sees. */
 static inline void window_span(const cpu_windows *w, int i, int64_t at, int64_t *first, int64_t *last)

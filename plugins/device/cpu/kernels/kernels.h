@@ -1,4 +1,4 @@
-/* kernels.h -- the CPU device's own kernels: everything that is not a matrix product.
+/* plugins/device/cpu/kernels/kernels.h -- the CPU device's own kernels: everything that is not a matrix product.
  *
  * One table of functions for each instruction set, compiled from the same source (kernels_body.h, optim_body.h) and
  * chosen once, at open, by CPU feature. Every variant gives the same bits: each fused multiply-add is written as

@@ -1,4 +1,5 @@
-/* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it.
+/* plugins/device/cpu/kernels/kernels_body.h -- the kernels, compiled once for each instruction set by the file that
+ * includes it.
  *
  * The including file defines CPU_ISA_NAME, CPU_ISA_TABLE and CPU_VECTOR and has included math.h, string.h, device.h,
  * kernels.h. Loops are written so that the compiler vectorises them: no branch, no call, constant trip counts where

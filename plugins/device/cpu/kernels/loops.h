@@ -1,4 +1,4 @@
-/* loops.h -- what the kernels ask of the compiler, in the words of each. */
+/* plugins/device/cpu/kernels/loops.h -- what the kernels ask of the compiler, in the words of each. */
 #ifndef DDP_CPU_LOOPS_H
 #define DDP_CPU_LOOPS_H
 

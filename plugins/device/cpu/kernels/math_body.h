@@ -1,4 +1,5 @@
-/* math_body.h -- exp, and the two forms of GELU, as straight-line float code that a compiler vectorises.
+/* plugins/device/cpu/kernels/math_body.h -- exp, and the two forms of GELU, as straight-line float code that a compiler
+ * vectorises.
  *
  * Included by kernels_body.h only. Every multiply-add is an explicit fmaf, so that all variants give the same bits. */
 

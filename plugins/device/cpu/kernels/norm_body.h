@@ -1,5 +1,5 @@
-/* norm_body.h -- layer norm and its gradient, row by row; the words of ddp_philox as masks. Included by kernels_body.h
- * only.
+/* plugins/device/cpu/kernels/norm_body.h -- layer norm and its gradient, row by row; the words of ddp_philox as masks.
+ * Included by kernels_body.h only.
  *
  * A row is read from memory once and stays in L1 for the passes over it. Sums have 64 lanes, four registers of
  * sixteen. */

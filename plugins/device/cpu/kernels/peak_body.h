@@ -1,5 +1,5 @@
-/* peak_body.h -- what the CPU is measured with: multiply-adds that never wait for each other or for memory, and a
- * pass over memory that only reads. Included by kernels_body.h only. */
+/* plugins/device/cpu/kernels/peak_body.h -- what the CPU is measured with: multiply-adds that never wait for each
+ * other or for memory, and a pass over memory that only reads. Included by kernels_body.h only. */
 
 /* Rows of four vectors that are in flight: enough for two units and more with their latency, and no more than
  * registers. */

@@ -1,5 +1,5 @@
-/* vector_body.h -- sixteen floats at a time, in as many registers as the instruction set needs: for sums in a fixed
- * order, and for small matrix products. Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/vector_body.h -- sixteen floats at a time, in as many registers as the instruction set
+ * needs: for sums in a fixed order, and for small matrix products. Included by kernels_body.h only.
  *
  * The including file defines CPU_VECTOR, the floats of a register, and has included immintrin.h where that is 8 or
  * 16. A reduction has sixteen lanes on every CPU, or a fixed multiple; element i goes to lane i % 16. */

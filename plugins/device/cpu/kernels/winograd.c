@@ -1,11 +1,11 @@
-/* winograd.c -- blocks of tiles through the kernels of winograd_body.h.
+/* plugins/device/cpu/kernels/winograd.c -- blocks of tiles through the kernels of winograd_body.h.
  *
  * Waking threads costs as much as a block: each has a part of its own from the first block to the last. Forward and
  * gradient of the input that is a range of tiles, once the points of the weight are there for all. The gradient of
  * the weight sums over all tiles, so there it is a range of channels and one of outputs, whose points the others
  * that share one of them make too. */
 #include "winograd.h"
-#include "cpu.h"
+#include "parallel.h"
 
 enum {
     POINTS = 36,

@@ -1,7 +1,7 @@
-/* winograd.h -- convolutions with kernels of 3 x 3, stride 1, by Winograd's algorithm F(4 x 4, 3 x 3) (Lavin and Gray,
- * arXiv:1509.09308): 36 multiplications where the definition has 144. A block of tiles goes through all of it, up to
- * some 128 channels while it is in the L2 cache. Images are channels last, f32; channels and outputs are multiples of
- * 16.
+/* plugins/device/cpu/kernels/winograd.h -- convolutions with kernels of 3 x 3, stride 1, by Winograd's algorithm F(4 x
+ * 4, 3 x 3) (Lavin and Gray, arXiv:1509.09308): 36 multiplications where the definition has 144. A block of tiles goes
+ * through all of it, up to some 128 channels while it is in the L2 cache. Images are channels last, f32; channels and
+ * outputs are multiples of 16.
  *
  * Rounding: of the order of 1e-6 of the largest result, a few times the definition's; the same bits for every
  * instruction set and number of threads. Calls come from the device's one thread. */

@@ -1,6 +1,6 @@
-/* winograd_body.h -- convolution with kernels of 3 x 3 by tiles of 4 x 4: Winograd's minimal filtering F(4 x 4, 3 x 3)
- * after Lavin and Gray (arXiv:1509.09308), whose matrices B, G and A stand here as sums. Included by kernels_body.h
- * only.
+/* plugins/device/cpu/kernels/winograd_body.h -- convolution with kernels of 3 x 3 by tiles of 4 x 4: Winograd's minimal
+ * filtering F(4 x 4, 3 x 3) after Lavin and Gray (arXiv:1509.09308), whose matrices B, G and A stand here as sums.
+ * Included by kernels_body.h only.
  *
  * Of 6 x 6 pixels, 36 points are made; point by point tiles are multiplied with weights; of 36 points, 4 x 4 pixels
  * are made. The gradient of the weight goes the same way back. Sixteen channels at a time; sums over channels or

@@ -1,4 +1,5 @@
-/* conv.c -- convolutions by oneDNN's C API, version 2. Hides the library: nothing of it passes conv.h.
+/* plugins/device/cpu/onednn/conv.c -- convolutions by oneDNN's C API, version 2. Hides the library: nothing of it
+ * passes conv.h.
  *
  * Weights stay canonical in their arena; each call reorders them into scratch, or out of it: a copy of the weight's
  * size, against which stand N H' W' multiply-adds for each weight. Where those are few, fam_conv.c takes a matrix

@@ -1,4 +1,5 @@
-/* conv.h -- convolutions by oneDNN. The only file that includes its header for them is conv.c.
+/* plugins/device/cpu/onednn/conv.h -- convolutions by oneDNN. The only file that includes its header for them is
+ * conv.c.
  *
  * Images are channels last, (N, H, W, C). The weight, or its gradient, lies (O, C / groups, KH, KW) as in the
  * parameter arena, or channels last too; it is reordered within the call to the layout that the library computes

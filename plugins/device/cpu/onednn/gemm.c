@@ -1,4 +1,5 @@
-/* gemm.c -- matrix products by oneDNN's C API, version 2. Hides the library: nothing of it passes gemm.h.
+/* plugins/device/cpu/onednn/gemm.c -- matrix products by oneDNN's C API, version 2. Hides the library: nothing of it
+ * passes gemm.h.
  *
  * The rule, from measurements of matmul, inner_product and sgemm with every transposition, one and two threads (Zen 4
  * and Emerald Rapids, AVX-512):

@@ -1,5 +1,5 @@
-/* gemm.h -- matrix products by oneDNN. The only file that includes its header is gemm.c, so that another version of the
- * library is a change of one file.
+/* plugins/device/cpu/onednn/gemm.h -- matrix products by oneDNN. The only file that includes its header is gemm.c, so
+ * that another version of the library is a change of one file.
  *
  * All matrices are plain row-major f32. Which call is used for which shape is a fixed rule (gemm.c), never a timing:
  * the same configuration gives the same bits in every run. Calls come from the device's one thread. */

@@ -1,5 +1,5 @@
-/* fam_attention.c -- attention and its gradient: by cuDNN in bf16 without dropout, else by the device's own kernel for
- * tensor cores where that can, else by the one that can do everything.
+/* plugins/device/cuda/families/attention.c -- attention and its gradient: by cuDNN in bf16 without dropout, else by the
+ * device's own kernel for tensor cores where that can, else by the one that can do everything.
  *
  * cuDNN's plans take long to make and all layers of a model have one shape: the device keeps them. */
 #include "host/cu.h"

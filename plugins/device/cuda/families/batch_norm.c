@@ -1,5 +1,5 @@
-/* fam_batch_norm.c -- batch norm and its gradient, with what stands between it and the next convolution:
- * ../common/norm.c. */
+/* plugins/device/cuda/families/batch_norm.c -- batch norm and its gradient, with what stands between it and the next
+ * convolution: ../common/norm.c. */
 #include "host/cu.h"
 
 enum { X = LOW_NORM_X, W = LOW_NORM_W, B = LOW_NORM_B, RUNNING_MEAN = LOW_NORM_RUNNING_MEAN };

@@ -1,4 +1,5 @@
-/* fam_conv.c -- convolutions, and the gradients of their input and weight, by cuDNN or by the device's own kernels:
+/* plugins/device/cuda/families/conv.c -- convolutions, and the gradients of their input and weight, by cuDNN or by the
+ * device's own kernels:
  *
  *   conv2d + bias + relu   the bias and the relu in one pass over the result
  *

@@ -1,4 +1,4 @@
-/* fam_embedding.c -- rows of a table by index, rows added by position, and their gradients. */
+/* plugins/device/cuda/families/embedding.c -- rows of a table by index, rows added by position, and their gradients. */
 #include "host/cu.h"
 
 enum { INDEX, TABLE }; /* embedding: in */

@@ -1,7 +1,7 @@
-/* fam_head.c -- the last layer of a model of language: linear + cross-entropy, with all of their gradients, in pieces
- * of rows where the logits would take much memory (GPT-2's are 3.3 GB for 32 x 1024 tokens). The logits of one piece
- * lie in the kernel's scratch, are replaced by their gradient there, and both products that read it follow before the
- * next piece.
+/* plugins/device/cuda/families/head.c -- the last layer of a model of language: linear + cross-entropy, with all of
+ * their gradients, in pieces of rows where the logits would take much memory (GPT-2's are 3.3 GB for 32 x 1024 tokens).
+ * The logits of one piece lie in the kernel's scratch, are replaced by their gradient there, and both products that
+ * read it follow before the next piece.
  *
  * The gradient of the weight is added up over the pieces, in order. */
 #include "host/cu.h"

@@ -1,4 +1,5 @@
-/* layer_norm.c -- layer norm and its gradient, each with the add before or after it: common/join.c. */
+/* plugins/device/cuda/families/layer_norm.c -- layer norm and its gradient, each with the add before or after it:
+ * common/join.c. */
 #include "host/cu.h"
 
 enum { X = LOW_LAYER_X, W = LOW_LAYER_W, B = LOW_LAYER_B, RESIDUAL = LOW_LAYER_RESIDUAL };

@@ -1,4 +1,5 @@
-/* fam_linear.c -- linear layers, each one product of cuBLASLt with what its epilogue can do besides:
+/* plugins/device/cuda/families/linear.c -- linear layers, each one product of cuBLASLt with what its epilogue can do
+ * besides:
  *
  *   linear + bias + relu or gelu             the pre-activation has no storage unless somebody else reads it (gelu's
  *                                            gradient does)

@@ -1,4 +1,4 @@
-/* fam_loss.c -- ops that give one number for a batch, with their gradient:
+/* plugins/device/cuda/families/loss.c -- ops that give one number for a batch, with their gradient:
  *   cross-entropy or mse + its gradient   one kernel, in the place of the logits when nobody reads them later */
 #include "host/cu.h"
 

@@ -1,4 +1,5 @@
-/* fam_pointwise.c -- ops that take each element by itself: relu, gelu and their gradients, add, dropout, reshape. */
+/* plugins/device/cuda/families/pointwise.c -- ops that take each element by itself: relu, gelu and their gradients,
+ * add, dropout, reshape. */
 #include "host/cu.h"
 
 /* ---- relu, gelu -------------------------------------------------------------------------------------------------- */

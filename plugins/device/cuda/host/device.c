@@ -1,5 +1,5 @@
-/* device.c -- the plugin: its descriptor, options, open, memory, copy, describe. What a program does is in lower.c
- * and exec.c. */
+/* plugins/device/cuda/host/device.c -- the plugin: its descriptor, options, open, memory, copy, describe. What a
+ * program does is in lower.c and exec.c. */
 #include "cu.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
-/* exec.c -- compiles a lowered program and binds instances to memory: everything that a kernel is called with is
- * found here, once, as fields of the batch have memory of the instance's own, twice, and kernels are called with
- * either. */
-#include "cu.h"
+/* plugins/device/cuda/host/exec.c -- compiles a lowered program and binds instances to memory: everything that a
+ * kernel is called with is found here, once, as fields of the batch have memory of the instance's own, twice, and
+ * kernels are called with either. */
+#include "instance.h"
 
 #include <stdlib.h>
 #include <string.h>

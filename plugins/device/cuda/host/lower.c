@@ -1,4 +1,5 @@
-/* lower.c -- which family of kernels has which op, and what families share while nodes are grouped. */
+/* plugins/device/cuda/host/lower.c -- which family of kernels has which op, and what families share while nodes are
+ * grouped. */
 #include "cu.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* queues.c -- the two streams of the device, events in them, copies beside the host, and host memory that copies do
- * not wait for. */
+/* plugins/device/cuda/host/queues.c -- the two streams of the device, events in them, copies beside the host, and
+ * host memory that copies do not wait for. */
 #include "cu.h"
 
 #include <stdlib.h>

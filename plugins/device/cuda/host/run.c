@@ -1,8 +1,8 @@
-/* run.c -- runs ranges of kernels. What changes from run to run lies in the instance's own memory and is uploaded in
- * front of them; the kernels themselves are the same each time, so that a range is started as one CUDA graph from
- * its second run on: one for each of the two stages that batches take in turn, and where the run is a step, with its
- * update. */
-#include "cu.h"
+/* plugins/device/cuda/host/run.c -- runs ranges of kernels. What changes from run to run lies in the instance's own
+ * memory and is uploaded in front of them; the kernels themselves are the same each time, so that a range is started
+ * as one CUDA graph from its second run on: one for each of the two stages that batches take in turn, and where the
+ * run is a step, with its update. */
+#include "instance.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* slices.c -- optimiser step, reductions and scaling of flat slices; sync, which tells what kernels have found
- * wrong. */
-#include "cu.h"
+/* plugins/device/cuda/host/slices.c -- optimiser step, reductions and scaling of flat slices; sync, which tells what
+ * kernels have found wrong. */
+#include "instance.h"
 
 #include <string.h>
 

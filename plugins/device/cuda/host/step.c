@@ -1,7 +1,7 @@
-/* step.c -- a whole step: kernels, the sum of the gradients' squares where they are clipped, the update and what the
- * host is told of it, without a word of the host's in between, and so one CUDA graph. What changes from step to step
- * lies in the stage's head. */
-#include "cu.h"
+/* plugins/device/cuda/host/step.c -- a whole step: kernels, the sum of the gradients' squares where they are
+ * clipped, the update and what the host is told of it, without a word of the host's in between, and so one CUDA
+ * graph. What changes from step to step lies in the stage's head. */
+#include "instance.h"
 
 #include <stdlib.h>
 

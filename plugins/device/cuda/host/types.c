@@ -1,4 +1,5 @@
-/* types.c -- which values are stored in bf16, with precision bf16: those that PyTorch's autocast has in bf16.
+/* plugins/device/cuda/host/types.c -- which values are stored in bf16, with precision bf16: those that PyTorch's
+ * autocast has in bf16.
  *
  *   linear, conv2d, attention                      bf16
  *   relu, gelu, dropout, poolings, batch norm, reshape   as their input

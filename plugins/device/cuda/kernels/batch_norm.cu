@@ -1,4 +1,5 @@
-/* batch_norm.cu -- batch norm, with the residual and the relu behind it. batch_norm.cuh says how. */
+/* plugins/device/cuda/kernels/batch_norm.cu -- batch norm, with the residual and the relu behind it. batch_norm.cuh
+ * says how. */
 #include "batch_norm.cuh"
 
 /* Mean, and sum of squared distances from it, of the block's rows. Sums are of distances from the chunk's first row,

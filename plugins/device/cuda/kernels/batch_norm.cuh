@@ -1,5 +1,5 @@
-/* batch_norm.cuh -- how batch norm and its gradient share out a matrix of rows of c channels, and their sums over the
- * rows.
+/* plugins/device/cuda/kernels/batch_norm.cuh -- how batch norm and its gradient share out a matrix of rows of c
+ * channels, and their sums over the rows.
  *
  * Two launches each way. The first gives every block a chunk of the rows of some channels and leaves one pair of
  * sums for each in scratch; in the second every block adds up the pairs of its channels itself, in their order and

@@ -1,5 +1,5 @@
-/* conv.cu -- convolutions without a library, for any size and type: the way where cuDNN is not, and what it is compared
- * with.
+/* plugins/device/cuda/kernels/conv.cu -- convolutions without a library, for any size and type: the way where cuDNN is
+ * not, and what it is compared with.
  *
  * All three are products of matrices that are read where they lie (implicit GEMM): y = x's windows * w, dx = dy's
  * windows * w, dw = dy^T * x's windows, of one group at a time. Products and sums are f32. */

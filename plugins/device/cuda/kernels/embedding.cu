@@ -1,5 +1,5 @@
-/* embedding.cu -- rows of a table by index, rows added by position and the gradient of those; embedding_grad.cu has
- * the other table's. */
+/* plugins/device/cuda/kernels/embedding.cu -- rows of a table by index, rows added by position and the gradient of
+ * those; embedding_grad.cu has the other table's. */
 #include "load.cuh"
 
 static const int THREADS = 256;

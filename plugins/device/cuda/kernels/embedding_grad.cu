@@ -1,4 +1,4 @@
-/* embedding_grad.cu -- the gradient of the table that rows are taken from by index.
+/* plugins/device/cuda/kernels/embedding_grad.cu -- the gradient of the table that rows are taken from by index.
  *
  * It adds each row's gradients in the order of the batch. Atomic counters put the places of one index side by side,
  * in an order that differs from run to run; the kernels that sum bring them back into the batch's order first. */

@@ -1,4 +1,4 @@
-/* entropy.cu -- cross-entropy and its gradient. */
+/* plugins/device/cuda/kernels/entropy.cu -- cross-entropy and its gradient. */
 #include "rows.cuh"
 
 static const int COUNT_THREADS = 256, COUNT_BLOCKS = 64;

@@ -1,4 +1,4 @@
-/* flat.cu -- reductions over a flat array, and its product with a number. */
+/* plugins/device/cuda/kernels/flat.cu -- reductions over a flat array, and its product with a number. */
 #include "load.cuh"
 
 static const int THREADS = 256, LAST_THREADS = 1024, N = 4;

@@ -1,4 +1,5 @@
-/* image.cuh -- what the kernels over images share: vectors of channels, and the choice of their width. */
+/* plugins/device/cuda/kernels/image.cuh -- what the kernels over images share: vectors of channels, and the choice
+ * of their width. */
 #ifndef DDP_CUDA_IMAGE_CUH
 #define DDP_CUDA_IMAGE_CUH
 

@@ -1,4 +1,5 @@
-/* kernels.h -- the CUDA device's own kernels, as its host code calls them. The .cu files beside it define them.
+/* plugins/device/cuda/kernels/kernels.h -- the CUDA device's own kernels, as its host code calls them. The .cu files
+ * beside it define them.
  *
  * Each call starts work on a stream and returns what the start said; none allocates or waits. Whatever stream capture
  * takes part in may be captured. Matrices are row-major. Images lie channels last, (N, H, W, C). Results are the same

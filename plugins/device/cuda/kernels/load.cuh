@@ -1,5 +1,5 @@
-/* load.cuh -- what the kernels share: typed loads and stores of 16 bytes, sums over a warp and a block, random
- * words, faults. */
+/* plugins/device/cuda/kernels/load.cuh -- what the kernels share: typed loads and stores of 16 bytes, sums over a
+ * warp and a block, random words, faults. */
 #ifndef DDP_CUDA_LOAD_CUH
 #define DDP_CUDA_LOAD_CUH
 

@@ -1,4 +1,4 @@
-/* loss.cu -- mean squared error with its gradient, and accuracy. */
+/* plugins/device/cuda/kernels/loss.cu -- mean squared error with its gradient, and accuracy. */
 #include "rows.cuh"
 
 static const int LAST_THREADS = 1024;

@@ -1,4 +1,5 @@
-/* norm.cuh -- rows of layer normalisation in registers: what norm.cu, the forward pass, and norm_grad.cu share.
+/* plugins/device/cuda/kernels/norm.cuh -- rows of layer normalisation in registers: what norm.cu, the forward pass, and
+ * norm_grad.cu share.
  *
  * A row of up to 4096 columns stays in the registers of a warp or, above 1024, of a block, so that memory is read
  * once; the plain kernels take every other size. */

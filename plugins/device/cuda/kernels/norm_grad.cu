@@ -1,4 +1,4 @@
-/* norm_grad.cu -- the gradient of layer normalisation. norm.cuh says how rows are held.
+/* plugins/device/cuda/kernels/norm_grad.cu -- the gradient of layer normalisation. norm.cuh says how rows are held.
  *
  * With g = dy w and h = (x - mean) invstd: dx = (g - mean(g) - h mean(g h)) invstd, dw = sum(dy h), db = sum(dy)
  * over the rows. Blocks go over the rows with a stride; each keeps its sums of dw and db in registers and writes

@@ -1,4 +1,4 @@
-/* optimizer.cu -- parameter updates of a flat slice.
+/* plugins/device/cuda/kernels/optimizer.cu -- parameter updates of a flat slice.
  *
  * Operation for operation what the CPU device does, and torch.optim.SGD, Adam and AdamW on a CPU: add with alpha and
  * addcmul are fused multiply-adds, addcdiv is not. */

@@ -1,4 +1,5 @@
-/* order.cu -- the order of an image's channels, and of a convolution's weights for a library. */
+/* plugins/device/cuda/kernels/order.cu -- the order of an image's channels, and of a convolution's weights for a
+ * library. */
 #include "load.cuh"
 
 enum { THREADS = 256 };

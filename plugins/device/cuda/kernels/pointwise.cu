@@ -1,4 +1,4 @@
-/* pointwise.cu -- element by element: activations, sums, conversions, dropout. */
+/* plugins/device/cuda/kernels/pointwise.cu -- element by element: activations, sums, conversions, dropout. */
 #include "activation.cuh"
 
 enum { THREADS = 256 };

@@ -1,4 +1,5 @@
-/* pool.cu -- max, average and adaptive average pooling over images, channels last, and their gradients.
+/* plugins/device/cuda/kernels/pool.cu -- max, average and adaptive average pooling over images, channels last, and
+ * their gradients.
  *
  * A thread makes one vector of channels at one place. The gradients gather: each element of dx goes through the
  * windows that it lies in, in order, so that nothing is added atomically. */

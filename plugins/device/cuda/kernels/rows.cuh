@@ -1,4 +1,5 @@
-/* rows.cuh -- how a block goes through a long row of any alignment: what the kernels over logits share. */
+/* plugins/device/cuda/kernels/rows.cuh -- how a block goes through a long row of any alignment: what the kernels
+ * over logits share. */
 #ifndef DDP_CUDA_ROWS_CUH
 #define DDP_CUDA_ROWS_CUH
 

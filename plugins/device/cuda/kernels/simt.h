@@ -1,5 +1,6 @@
-/* simt.h -- what the kernels are written against: CUDA C++, or, with DDP_CUDA_DOUBLE, a double of it that runs them on
- * the host (tests/doubles/simt_double.h), so that the same source is tested where there is no GPU.
+/* plugins/device/cuda/kernels/simt.h -- what the kernels are written against: CUDA C++, or, with DDP_CUDA_DOUBLE, a
+ * double of it that runs them on the host (tests/doubles/simt_double.h), so that the same source is tested where there
+ * is no GPU.
  *
  * What a kernel uses beside plain C++ and the names below: __global__, __device__, __forceinline__, __restrict__,
  * __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_xor_sync,

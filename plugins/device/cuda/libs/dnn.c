@@ -1,5 +1,5 @@
-/* dnn.c -- convolutions by cuDNN: its algorithms that give the same bits in every run, the best by its own
- * heuristics. */
+/* plugins/device/cuda/libs/dnn.c -- convolutions by cuDNN: its algorithms that give the same bits in every run, the
+ * best by its own heuristics. */
 #include "dnn_graph.h"
 #include <limits.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* dnn.h -- convolutions and attention by cuDNN. Where it is not there, or has nothing for a shape, `create` is
- * DDP_ERR_UNSUPPORTED and the caller takes its own kernel. All calls come from the device's thread. */
+/* plugins/device/cuda/libs/dnn.h -- convolutions and attention by cuDNN. Where it is not there, or has nothing for a
+ * shape, `create` is DDP_ERR_UNSUPPORTED and the caller takes its own kernel. All calls come from the device's
+ * thread. */
 #ifndef DDP_CUDA_DNN_H
 #define DDP_CUDA_DNN_H
 

@@ -1,5 +1,5 @@
-/* dnn_attention.c -- attention by cuDNN's fused kernels: the graphs that it recognises as attention and runs as one
- * kernel, forward, or three, backward.
+/* plugins/device/cuda/libs/dnn_attention.c -- attention by cuDNN's fused kernels: the graphs that it recognises as
+ * attention and runs as one kernel, forward, or three, backward.
  *
  * The order of the operations and the layouts between them are a pattern: cuDNN 9 has kernels for this one, and none
  * for others that compute the same. Dimensions are (n, heads, t, size); q, k and v are views of the packed qkv. A

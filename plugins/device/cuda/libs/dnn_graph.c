@@ -1,4 +1,4 @@
-/* dnn_graph.c -- descriptors of cuDNN's backend API: tensors, operations, plans. */
+/* plugins/device/cuda/libs/dnn_graph.c -- descriptors of cuDNN's backend API: tensors, operations, plans. */
 #include "dnn_graph.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* dnn_graph.h -- a graph of operations for cuDNN's backend API, and the plan that runs it. What dnn.c and
- * dnn_attention.c share of cuDNN.
+/* plugins/device/cuda/libs/dnn_graph.h -- a graph of operations for cuDNN's backend API, and the plan that runs it.
+ * What dnn.c and dnn_attention.c share of cuDNN.
  *
  * The calls that build a graph can be written one after the other: from the first that fails on they do nothing, and
  * cu_dnn_graph_plan says which it was. */

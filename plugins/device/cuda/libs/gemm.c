@@ -1,4 +1,5 @@
-/* gemm.c -- matrix products by cuBLASLt. Algorithms are timed in gemm_measure.c and kept in gemm_cache.c.
+/* plugins/device/cuda/libs/gemm.c -- matrix products by cuBLASLt. Algorithms are timed in gemm_measure.c and kept in
+ * gemm_cache.c.
  *
  * cuBLASLt's matrices lie column by column, ours row by row: the row-major c = a b is the column-major c' = b' a',
  * so that its A is our b, its B our a, its m our n, and its rows are our columns. A bias that runs along its rows

@@ -1,4 +1,5 @@
-/* gemm.h -- matrix products by cuBLASLt, the fastest of its algorithms measured for each shape and kept on disk.
+/* plugins/device/cuda/libs/gemm.h -- matrix products by cuBLASLt, the fastest of its algorithms measured for each shape
+ * and kept on disk.
  *
  * A cu_products is a device's: its handle, its workspace, the algorithms known so far. A cu_product is one shape
  * with its layouts, epilogue and algorithm; several may stand for one shape, which is measured once. All calls come

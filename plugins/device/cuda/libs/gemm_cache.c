@@ -1,4 +1,4 @@
-/* gemm_cache.c -- the table of measured algorithms, and its file.
+/* plugins/device/cuda/libs/gemm_cache.c -- the table of measured algorithms, and its file.
  *
  * The file: a line of its version, the GPU, the library, then "key algorithm-in-hex nanoseconds" for each shape,
  * then "end count". An algorithm is opaque words that only the same version of the library understands. A file that

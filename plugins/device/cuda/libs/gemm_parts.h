@@ -1,4 +1,4 @@
-/* gemm_parts.h -- what gemm.c and gemm_measure.c share. */
+/* plugins/device/cuda/libs/gemm_parts.h -- what gemm.c and gemm_measure.c share. */
 #ifndef DDP_CUDA_GEMM_PARTS_H
 #define DDP_CUDA_GEMM_PARTS_H
 

@@ -1,5 +1,5 @@
-/* libraries.c -- opens cuBLASLt and cuDNN, and words their errors and CUDA's. With DDP_CUDA_DOUBLE the name "double"
- * stands for the functions of tests/doubles that are linked in. */
+/* plugins/device/cuda/libs/libraries.c -- opens cuBLASLt and cuDNN, and words their errors and CUDA's. With
+ * DDP_CUDA_DOUBLE the name "double" stands for the functions of tests/doubles that are linked in. */
 #include "libraries.h"
 #include <dlfcn.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-/* libraries.h -- cuBLASLt and cuDNN, opened when a device is, so that the plugin loads and explains itself where
- * they are not. The CUDA runtime is linked in, and looks for the driver by itself. */
+/* plugins/device/cuda/libs/libraries.h -- cuBLASLt and cuDNN, opened when a device is, so that the plugin loads and
+ * explains itself where they are not. The CUDA runtime is linked in, and looks for the driver by itself. */
 #ifndef DDP_CUDA_LIBRARIES_H
 #define DDP_CUDA_LIBRARIES_H
 
