@@ -32,10 +32,10 @@ include $(srcdir)/tests/unit/config/local.mk
 include $(srcdir)/tests/unit/plugin/local.mk
 include $(srcdir)/tests/unit/graph/local.mk
 include $(srcdir)/tests/unit/control/local.mk
-include $(srcdir)/tests/unit/backend/shm.mk
+include $(srcdir)/tests/unit/backend/local.mk
 include $(srcdir)/tests/unit/hook/local.mk
-include $(srcdir)/tests/unit/backend/nccl.mk
 include $(srcdir)/tests/unit/data/local.mk
+include $(srcdir)/tests/unit/dataset/local.mk
 include $(srcdir)/tests/unit/checkpoint/local.mk
 include $(srcdir)/tests/unit/observe/local.mk
 include $(srcdir)/tests/unit/device/local.mk

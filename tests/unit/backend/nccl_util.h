@@ -1,5 +1,6 @@
-/* nccl_util.h -- backend nccl over the doubles of NCCL (tests/doubles/nccl_double.h) and of the CUDA runtime: ranks are threads, each
- * with a device of its own, whose memory a test may look at (CUDA_DOUBLE_STRICT is off). */
+/* tests/unit/backend/nccl_util.h -- backend nccl over the doubles of NCCL (tests/doubles/nccl_double.h) and of the
+ * CUDA runtime: ranks are threads, each with a device of its own, whose memory a test may look at
+ * (CUDA_DOUBLE_STRICT is off). */
 #ifndef NCCL_UTIL_H
 #define NCCL_UTIL_H
 

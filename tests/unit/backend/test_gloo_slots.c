@@ -1,5 +1,5 @@
-/* test_gloo_slots.c -- every collective of backend gloo-tcp x dtype x op x root, in and out of place, in worlds of 1 to 4,
- * against a scalar reference; nothing beside the buffers is touched. */
+/* tests/unit/backend/test_gloo_slots.c -- every collective of backend gloo-tcp x dtype x op x root, in and out of
+ * place, in worlds of 1 to 4, against a scalar reference; nothing beside the buffers is touched. */
 #include "gloo_util.h"
 
 enum { GUARD = 64 }; /* bytes before and behind each buffer */
@@ -132,7 +132,7 @@ static void test_large(void **state)
     for (uint32_t world = 2; world <= 3; world++) run_world(world, 0, 0, body_large);
 }
 
-/* ---- send, recv ------------------------------------------------------------------------------------------------------- */
+/* ---- send, recv -------------------------------------------------------------------------------------------------- */
 static void pass_on(rank_run *r, uint32_t dtype, size_t n)
 {
     size_t size = ddp_dtype_size(dtype), bytes = n * size;
@@ -174,7 +174,7 @@ static void test_send_recv(void **state)
     for (uint32_t world = 1; world <= MAX_WORLD; world++) run_world(world, world == 3 ? 4096 : 0, 0, body_pairs);
 }
 
-/* ---- arguments, order, abort ------------------------------------------------------------------------------------------ */
+/* ---- arguments, order, abort ------------------------------------------------------------------------------------- */
 static void body_arguments(rank_run *r)
 {
     float x[64] = {0};

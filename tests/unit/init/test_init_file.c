@@ -1,5 +1,6 @@
-/* tests/unit/init/test_init_file.c -- init method file://: who the file belongs to, dead runs, races, and two ranks that meet by it.
- * "Elsewhere" is a machine of another name: its runs are told by their heartbeat alone. */
+/* tests/unit/init/test_init_file.c -- init method file://: who the file belongs to, dead runs, races, and two ranks
+ * that find each other by it. "Elsewhere" is a machine of another name: of its runs nothing is known but the
+ * heartbeat. */
 #include "support/group_util.h"
 #include <dirent.h>
 #include <dlfcn.h>
@@ -35,13 +36,13 @@ static ddp_init *opened(void)
     return i;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 static int setup(void **state)
 {
     (void)state;
     (void)snprintf(folder, sizeof(folder), "/tmp/ddpengine-unit-XXXXXX");
     assert_non_null(mkdtemp(folder));
-    (void)snprintf(path, sizeof(path), "%s/meet", folder);
+    (void)snprintf(path, sizeof(path), "%s/run", folder);
     (void)snprintf(url, sizeof(url), "file://%s", path);
     ddp_log_init(&log_);
     log_.fd = memfd_create("log", MFD_CLOEXEC);
@@ -127,7 +128,7 @@ static bool logged(const char *part)
     return contains(text, part);
 }
 
-/* ---- one run ------------------------------------------------------------------------------------------------------------ */
+/* ---- one run ----------------------------------------------------------------------------------------------------- */
 static void test_publish_and_find(void **state)
 {
     char at[DDP_ENDPOINT_MAX] = "", found[DDP_ENDPOINT_MAX] = "";
@@ -213,7 +214,7 @@ static void test_thread(void **state)
     assert_int_equal(count_threads("ddp-init-file", &blocked), 0);
 }
 
-/* ---- other runs --------------------------------------------------------------------------------------------------------- */
+/* ---- other runs -------------------------------------------------------------------------------------------------- */
 static void assert_taken_over(void)
 {
     ddp_init *i = opened(), *other = opened();
@@ -445,7 +446,7 @@ static void test_no_longer_ours(void **state)
     free(text);
 }
 
-/* ---- mistakes ------------------------------------------------------------------------------------------------------------ */
+/* ---- mistakes ---------------------------------------------------------------------------------------------------- */
 static void assert_bad_url(const char *bad, const char *why)
 {
     ddp_init *i = NULL;
@@ -465,7 +466,7 @@ static void test_urls(void **state)
     memset(long_url + 8, 'x', sizeof(long_url) - 9);
     assert_bad_url("tcp://x:1", "does not begin with file://");
     assert_bad_url("file://", "the path is missing");
-    assert_bad_url("file://meet", "the path must be absolute");
+    assert_bad_url("file://run", "the path must be absolute");
     assert_bad_url("file:///mnt/", "names a folder");
     assert_bad_url(long_url, "the path is too long");
 }
@@ -532,7 +533,7 @@ static void test_damaged(void **state)
     load()->close(i);
 }
 
-/* ---- with the core -------------------------------------------------------------------------------------------------------- */
+/* ---- with the core ----------------------------------------------------------------------------------------------- */
 static void *join_by_file(void *arg)
 {
     member *m = arg;
@@ -552,7 +553,7 @@ static void *join_by_file(void *arg)
     return NULL;
 }
 
-static void test_meet(void **state)
+static void test_rendezvous(void **state)
 {
     member m[2];
 
@@ -640,7 +641,7 @@ int main(void)
         TEST(test_urls),
         TEST(test_listen),
         TEST(test_damaged),
-        TEST(test_meet),
+        TEST(test_rendezvous),
         TEST(test_secret_or_consent),
         TEST(test_host_by_interface),
     };
