@@ -69,10 +69,7 @@ static inline void *take_buffer(rank_run *r, size_t bytes)
 }
 
 /* Holds up a stream until *released, an atomic_int, is not 0. */
-static inline void wait_released(void *released)
-{
-    while (atomic_load((atomic_int *)released) == 0) (void)usleep(100);
-}
+static inline void wait_released(void *released) { UNTIL(atomic_load((atomic_int *)released) != 0); }
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char last_log[512];

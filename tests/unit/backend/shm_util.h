@@ -5,6 +5,7 @@
 
 #include "base/sys.h"
 #include "support/store_double.h"
+#include "support/until.h"
 #include <ddpengine/backend.h>
 #include <dirent.h>
 #include <dlfcn.h>

@@ -176,7 +176,7 @@ static void body_blocked(rank_run *r) /* rank 0 reduces, rank 1 never comes */
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = x, .count = 300000};
 
     if (r->rank == 1) {
-        while (!atomic_load(&r->entered[1])) (void)usleep(1000);
+        UNTIL(atomic_load(&r->entered[1]));
         return;
     }
     atomic_store(&r->entered[0], true);
@@ -186,7 +186,7 @@ static void body_blocked(rank_run *r) /* rank 0 reduces, rank 1 never comes */
         CHECK(ops->broadcast(r->comm, &a, NULL, &r->err) == DDP_ERR_ABORTED);
     }
     atomic_store(&r->entered[1], true);
-    while (!atomic_load(&r->entered[2])) (void)usleep(1000); /* comm_abort has returned before comm_destroy begins */
+    UNTIL(atomic_load(&r->entered[2])); /* comm_abort has returned before comm_destroy begins */
 }
 
 /* Two ranks, the second of which stays out of the collective; `abort` ends it, else the time-out does. */
@@ -200,7 +200,7 @@ static void run_blocked(int64_t timeout_ms, bool abort, ddp_err *err)
         r[i] = (rank_run){
             .rank = i, .world = 2, .store = store, .timeout_ms = timeout_ms, .body = body_blocked, .entered = entered};
     start_ranks(r, 0, 2);
-    while (!atomic_load(&entered[0])) (void)usleep(1000);
+    UNTIL(atomic_load(&entered[0]));
     if (abort) {
         (void)usleep(30000); /* so that it has entered the call, most likely; right in either case */
         for (int k = 0; k < 3; k++) ops->comm_abort(r[0].comm);
@@ -268,7 +268,7 @@ static void test_killed_peer_is_an_error(void **state)
         _exit(1);
     }
     start_ranks(r, 0, 1);
-    while (!atomic_load(entered)) (void)usleep(1000);
+    UNTIL(atomic_load(entered));
     assert_int_equal(kill(child, SIGKILL), 0);
     join_ranks(r, 0, 1);
     assert_int_equal(waitpid(child, NULL, 0), child);

@@ -132,7 +132,7 @@ static void body_late(rank_run *r)
     ddp_work *w;
 
     *cell_of(r) = 1;
-    while (r->rank == 1 && atomic_load(&may_come) == 0) (void)usleep(1000);
+    UNTIL(r->rank != 1 || atomic_load(&may_come) != 0);
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_OK);
     if (r->rank == 0) {
         int64_t before = ddp_now_ns();

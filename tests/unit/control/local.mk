@@ -5,7 +5,7 @@ check_PROGRAMS += tests/unit/control/test_group tests/unit/control/test_pending 
 TESTS += tests/unit/control/test_group tests/unit/control/test_pending tests/unit/control/test_group_failure tests/unit/control/test_heartbeat tests/unit/control/test_tls \
 	tests/unit/init/test_init_tcp
 
-tests_unit_control_test_group_SOURCES = tests/unit/control/test_group.c tests/unit/support/group_util.h
+tests_unit_control_test_group_SOURCES = tests/unit/control/test_group.c tests/unit/support/group_util.h tests/unit/support/until.h
 tests_unit_control_test_group_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_control_test_group_LDADD = $(UNIT_LDADD)
 

@@ -207,7 +207,7 @@ static void test_thread(void **state)
     (void)state;
     assert_int_equal(count_threads("ddp-init-file", &blocked), 0);
     assert_int_equal(load()->publish(i, "127.0.0.1:4711", &err), DDP_OK);
-    for (int n = 0; n < 1000 && count_threads("ddp-init-file", &blocked) == 0; n++) (void)usleep(5000);
+    UNTIL(count_threads("ddp-init-file", &blocked) != 0);
     assert_int_equal(count_threads("ddp-init-file", &blocked), 1);
     assert_true(blocked);
     load()->close(i);
@@ -234,7 +234,6 @@ static void assert_taken_over(void)
 static void test_dead_run_here(void **state)
 {
     char machine[160], found[DDP_ENDPOINT_MAX] = "";
-    int64_t began;
     ddp_init *i;
     ddp_err err = {0};
 
@@ -242,13 +241,11 @@ static void test_dead_run_here(void **state)
     machine_name(machine, sizeof(machine));
     leave(path, OLD_RUN, machine, 5);
     i = opened();
-    began = ddp_now_ms();
     assert_int_equal(load()->find(i, found, &err), DDP_IN_PROGRESS);
     assert_contains(err.msg, "of a run that has died (host node7, pid 4194309, since 2001-09-09 01:46:40 UTC)");
     load()->close(i);
     assert_taken_over();
     assert_false(logged("looking for a sign of life"));
-    assert_true(ddp_now_ms() - began < LONG_MS);
 }
 
 /* The number of a dead process is given again: its start time is another. */
@@ -283,12 +280,8 @@ static void test_dead_run_elsewhere(void **state)
     leave(path, OLD_RUN, "elsewhere/1", 5);
     assert_int_equal(load()->find(i, found, &err), DDP_IN_PROGRESS);
     assert_contains(err.msg, "has shown no sign of life yet");
-    for (int n = 0; n < 1000 && !contains(err.msg, "has died"); n++) {
-        (void)usleep(10000);
-        status = load()->find(i, found, &err);
-        assert_int_equal(status, DDP_IN_PROGRESS);
-    }
-    assert_contains(err.msg, "has died");
+    UNTIL((status = load()->find(i, found, &err)) != DDP_IN_PROGRESS || contains(err.msg, "has died"));
+    assert_int_equal(status, DDP_IN_PROGRESS);
     load()->close(i);
     assert_taken_over();
     assert_true(logged("looking for a sign of life for 0.3 s"));
@@ -327,10 +320,7 @@ static void test_live_run_elsewhere(void **state)
     status = load()->find(i, found, &err);
     assert_int_equal(status, DDP_IN_PROGRESS);
     assert_int_equal(pthread_create(&b.thread, NULL, beat_main, &b), 0);
-    for (int n = 0; n < 1000 && status == DDP_IN_PROGRESS; n++) {
-        (void)usleep(10000);
-        status = load()->find(i, found, &err);
-    }
+    UNTIL((status = load()->find(i, found, &err)) != DDP_IN_PROGRESS);
     assert_int_equal(status, DDP_OK);
     assert_string_equal(found, "127.0.0.1:9");
     assert_int_equal(load()->publish(second, "127.0.0.1:1", &err), DDP_ERR_PEER);
@@ -437,7 +427,7 @@ static void test_no_longer_ours(void **state)
     (void)snprintf(next, sizeof(next), "%s.next", path);
     leave(next, OLD_RUN, "elsewhere/1", 5);
     assert_int_equal(rename(next, path), 0);
-    for (int n = 0; n < 1000 && !logged("has been taken over by another run (host node7"); n++) (void)usleep(10000);
+    UNTIL(logged("has been taken over by another run (host node7"));
     assert_true(logged("has been taken over by another run (host node7"));
     load()->close(i);
     text = read_text(path);
