@@ -121,13 +121,8 @@ static const ddp_sampler_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
-    .name = "distributed",
-    .version = "0.1.0",
-    .summary = "equal shares of a shuffled dataset, as torch.utils.data.DistributedSampler",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(SAMPLER, 0),
+    DDP_PLUGIN_TAIL("distributed", "0.1.0",
+                    "equal shares of a shuffled dataset, as torch.utils.data.DistributedSampler",
+                    DDP_OPTIONS(options, struct config), ops),
 };

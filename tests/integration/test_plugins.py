@@ -36,7 +36,7 @@ static const ddp_backend_ops ops = { .struct_size = sizeof(ops), .caps = 0 };
 #ifndef NO_SYMBOL
 __attribute__((visibility("default"))) const ddp_plugin ddp_plugin_desc = {
     .magic = DDP_MAGIC, .abi = ABI, .struct_size = sizeof(ddp_plugin), .kind = KIND, .kind_abi = KIND_ABI,
-    .host_size = sizeof(ddp_host), .name = "mine", .version = "1", .summary = "test", .option_size = sizeof(ddp_option), .ops = &ops };
+    .services = DDP_BACKEND_SERVICES, .reach = DDP_REACH_HOST, .memory = "host", .name = "mine", .version = "1", .summary = "test", .option_size = sizeof(ddp_option), .ops = &ops };
 #endif
 """
 
@@ -111,9 +111,10 @@ class Plugins(Case):
         """A sampler whose one option is an old name."""
         table = ('static const ddp_option options[] = {{"old", "3", NULL, "Use new.", DDP_OPT_INT, DDP_OPT_F_DEPRECATED, '
                  'offsetof(struct config, unused)}};\nDDP_PLUGIN_EXPORT')
+        table = "struct config { int64_t unused; };\n" + table
         source = (SRC / "samplers/sequential.c").read_text()
-        for old, new in (("DDP_PLUGIN_EXPORT", table), ('"sequential"', '"older"'), (".options = NULL", ".options = options"),
-                         (".option_count = 0", ".option_count = 1"), ("int32_t unused;", "int64_t unused;")):
+        for old, new in (("DDP_PLUGIN_EXPORT", table), ('"sequential"', '"older"'),
+                         ("DDP_NO_OPTIONS", "DDP_OPTIONS(options, struct config)")):
             self.check(old in source, old)
             source = source.replace(old, new)
         (self.dir / "older.c").write_text("#include <stddef.h>\n" + source)
@@ -138,8 +139,8 @@ class Plugins(Case):
                           'static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)'
                           '{ (void)g; (void)config; (void)err; return DDP_ERR_CONFIG; }\n'
                           'static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = build};\n'
-                          'DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0), '
-                          '.name = "mute", .version = "1", .summary = "s", .option_size = sizeof(ddp_option), .ops = &ops };\n')
+                          'DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(MODEL, 0), '
+                          'DDP_PLUGIN_TAIL("mute", "1", "s", DDP_NO_OPTIONS, ops) };\n')
         subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", str(source), "-o",
                         str(self.dir / "plugins/model_mute.so")], check=True)
         path = self.ini("x.ini", {"model": {"plugin": "mute"}, "plugins": {"path": self.dir / "plugins"}})

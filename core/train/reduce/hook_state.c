@@ -12,7 +12,7 @@ static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s) { return 
 float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
 {
     const ddp_hook_state *states;
-    uint32_t count = h->ops->states(h->hook, &states);
+    uint32_t count = ddp_hooked_states(h, &states);
 
     return h->held[(size_t)rank * count + state];
 }
@@ -21,7 +21,7 @@ ddp_status ddp_hooked_hold(ddp_hooked *h, ddp_err *err)
 {
     const ddp_hook_group *g = &h->group;
     const ddp_hook_state *states;
-    uint32_t count = h->ops->states(h->hook, &states);
+    uint32_t count = ddp_hooked_states(h, &states);
 
     if (count == 0) return DDP_OK;
     if (g->rank != 0) {
@@ -43,7 +43,7 @@ ddp_status ddp_hooked_hold(ddp_hooked *h, ddp_err *err)
 void ddp_hooked_drop(ddp_hooked *h)
 {
     const ddp_hook_state *states;
-    uint32_t count = h->held == NULL ? 0 : h->ops->states(h->hook, &states);
+    uint32_t count = h->held == NULL ? 0 : ddp_hooked_states(h, &states);
 
     for (size_t i = 0; i < (size_t)count * h->group.world_size; i++) free(h->held[i]);
     free(h->held);
@@ -73,7 +73,7 @@ ddp_status ddp_hooked_gather(ddp_hooked *h, ddp_err *err)
 {
     uint32_t rank = h->group.rank;
     const ddp_hook_state *states;
-    uint32_t count = h->ops->states(h->hook, &states);
+    uint32_t count = ddp_hooked_states(h, &states);
 
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t r = 0; r < ranks_of(h, &states[s]); r++) {
@@ -90,7 +90,7 @@ ddp_status ddp_hooked_spread(ddp_hooked *h, ddp_err *err)
 {
     uint32_t rank = h->group.rank;
     const ddp_hook_state *states;
-    uint32_t count = h->ops->states(h->hook, &states);
+    uint32_t count = ddp_hooked_states(h, &states);
 
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t r = 0; r < ranks_of(h, &states[s]); r++) {
