@@ -2,7 +2,9 @@
  *
  * The same permutation on every rank, drawn from a generator seeded with seed + epoch; rank r takes every world-th
  * index from r on. Without drop_last the list is padded by repeating itself until the ranks have equally many; with
- * it the tail is dropped. The generator is compiled in from core/base/mt19937.c; batches are the loader's affair. */
+ * it the tail is dropped. Batches are the loader's affair.
+ * Built with: core/base/mt19937.c core/base/mt19937.h
+ */
 #include "base/mt19937.h"
 #include <ddpengine/sampler.h>
 #include <inttypes.h>
