@@ -147,6 +147,41 @@ class Plugins(Case):
         for args in (("--check",), ("--nproc", 2)):
             self.fails(self.run("-c", path, *args), 2, 'model "mute"', "without giving a reason")
 
+    def vendor(self):
+        """A device with a memory kind of its own and a backend that reduces it, built from the public headers alone."""
+        where, here = self.dir / "acme", SRC / "tests/fixtures/vendor"
+        where.mkdir()
+        for name, more in (("device_acme", ()), ("backend_acmelink", (f"-I{SRC}/docs/examples/backend-skeleton",))):
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", f"-I{SRC}/core/include", *more, str(here / f"{name}.c"),
+                            "-o", str(where / f"{name}.so")], check=True)
+        return {"plugins": {"path": where}}, {"device.acme": {"cpu": BUILD / ".libs/device_cpu.so"}}
+
+    def test_made_up_vendor_trains(self):
+        """`auto` finds both by what they state; the parameters are those of the CPU's, whichever way gradients take."""
+        path, device = self.vendor()
+        clip = {"train": {"max_steps": 12}, "optimizer": {"algorithm": "adamw", "momentum": None, "clip_norm": 0.5}}
+        for layers in ({"train": {"max_steps": 12}}, clip):
+            want = self.train(layers, nproc=2, name="cpu.ini").summary
+            for given, backend in (({"group": {"backend": "auto"}}, "acmelink"), ({"group": {"backend": "shm"}}, "shm"),
+                                   ({"group": {"backend": "acmelink"}, "ddp": {"shard_update": "no"}}, "acmelink")):
+                r = self.train(layers, path, device, {"train": {"device": "auto"}}, given, nproc=2, name=f"{backend}.ini")
+                self.equal(r.summary["backend"], backend)
+                self.equal(r.summary["device"], "acme:0")
+                self.check("device = auto: acme" in r.err, r)
+                self.equal(r.summary["parameter_sha256"], want["parameter_sha256"], r)
+
+    def test_made_up_vendor_is_matched_by_memory(self):
+        path, device = self.vendor()
+        for given, parts in (({"group": {"backend": "acmelink"}}, ('backend "acmelink"', "host memory")),
+                             ({"train": {"device": "acme:1"}, "plugins": {"path": self.dir}}, ('device "acme"', "no such plugin"))):
+            self.fails(self.run("-c", self.ini("x.ini", path, device, given), "--nproc", 2), 3, *parts)
+        (self.dir / "acme/backend_acmelink.so").unlink()
+        r = self.run("-c", self.ini("x.ini", path, device, {"train": {"device": "acme"}, "group": {"backend": "auto"}}), "--nproc", 2)
+        self.fails(r, 3, 'memory of kind "acme"', "ddpengine plugins")
+        r = self.run("-c", self.ini("x.ini", path, device, {"train": {"device": "acme"}}), "--check")
+        self.equal(r.code, 0, r)
+        self.check("backend shm" in r.out, r)
+
     def test_clone_under_tmp_and_another_users_checkout(self):
         """The build tree itself, copied below /tmp; then, as root, owned by somebody else."""
         if not str(BUILD).startswith("/"):
