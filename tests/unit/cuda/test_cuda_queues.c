@@ -191,7 +191,7 @@ static void test_peers(void **state)
     const ddp_device_ops *o = f->ops;
     enum { COUNT = 1000 };
     float *mem[4], *host;
-    const float *grads[2];
+    const void *grads[2];
     float *params[2];
     uint64_t *bad;
     ddp_optim_peers peers = {.struct_size = sizeof(peers), .count = 2, .grads = grads, .params = params};

@@ -234,7 +234,7 @@ static void run_peers(fixture *f, uint32_t ranks, uint64_t n, uint64_t bad)
     uint64_t not_finite = 0;
     ddp_optim_peers peers = {.struct_size = sizeof(peers),
                              .count = ranks,
-                             .grads = (const float *const *)grads,
+                             .grads = (const void *const *)grads,
                              .params = params,
                              .not_finite = &not_finite};
     ddp_optim o = {
