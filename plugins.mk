@@ -1,5 +1,7 @@
 # written by plugins/collect.sh
 include $(srcdir)/plugins/backend/common/local.mk
+include $(srcdir)/plugins/dataset/common/local.mk
+include $(srcdir)/plugins/hook/common/local.mk
 include $(srcdir)/plugins/backend/gloo_tcp/local.mk
 include $(srcdir)/plugins/backend/mpi/local.mk
 include $(srcdir)/plugins/backend/nccl/local.mk
@@ -12,7 +14,6 @@ include $(srcdir)/plugins/dataset/tokens/local.mk
 include $(srcdir)/plugins/device/cpu/local.mk
 include $(srcdir)/plugins/device/cuda/local.mk
 include $(srcdir)/plugins/hook/bf16/local.mk
-include $(srcdir)/plugins/hook/common/local.mk
 include $(srcdir)/plugins/hook/int8/local.mk
 include $(srcdir)/plugins/hook/powersgd/local.mk
 include $(srcdir)/plugins/init/env/local.mk

@@ -49,7 +49,8 @@ m4) for checks in plugins/*/*/configure.m4; do [ ! -f "$checks" ] || echo "m4_in
     new=$(write)
     if [ ! -f plugins.mk ] || [ "$new" != "$(cat plugins.mk)" ]; then
         printf '%s\n' "$new" >plugins.mk
-        rm -rf autom4te.cache # autoconf does not know what was included without the new folder
+        # autoconf does not know that it would include more now
+        [ "${1-}" != make ] || rm -rf autom4te.cache
     fi
     ;;
 esac
