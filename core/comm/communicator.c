@@ -15,15 +15,12 @@ enum {
 };
 
 /* ---- capabilities ------------------------------------------------------------------------------------------------ */
-ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
+ddp_status ddp_backend_check(const ddp_loaded *loaded, bool takes_device, ddp_err *err)
 {
     const struct {
         uint64_t bit;
         const char *name;
-    } needed[] = {{DDP_CAP_ALL_REDUCE, "all_reduce"},
-                  {DDP_CAP_BROADCAST, "broadcast"},
-                  {DDP_CAP_BARRIER, "barrier"},
-                  {cuda ? DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA : DDP_CAP_MEM_HOST, "host memory"}};
+    } needed[] = {{DDP_CAP_ALL_REDUCE, "all_reduce"}, {DDP_CAP_BROADCAST, "broadcast"}, {DDP_CAP_BARRIER, "barrier"}};
     uint64_t caps = ((const ddp_backend_ops *)loaded->ops)->caps;
     ddp_text missing = {0};
     ddp_status st = DDP_OK;
@@ -31,6 +28,8 @@ ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
     for (size_t i = 0; i < DDP_COUNT(needed); i++)
         if ((caps & needed[i].bit) == 0)
             ddp_text_printf(&missing, "%s%s", missing.length > 0 ? ", " : "", needed[i].name);
+    if (!takes_device && !ddp_memory_has(loaded->desc.memory, DDP_MEMORY_HOST))
+        ddp_text_printf(&missing, "%shost memory", missing.length > 0 ? ", " : "");
     if (missing.length > 0)
         st = ddp_fail(err, DDP_ERR_UNSUPPORTED,
                       "backend \"%s\" (%s) cannot do what training needs: %s. Name another in [group] backend",
@@ -177,11 +176,10 @@ static ddp_status failed(ddp_communicator *c, ddp_err *err)
  * run. */
 static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
 {
-    (void)ddp_fail(
-        err, DDP_ERR_TIMEOUT,
-        "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
-        "it does not say why. Where hosts differ, name in [group] interface the network that they share",
-        c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
+    (void)ddp_fail(err, DDP_ERR_TIMEOUT,
+                   "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
+                   "it does not say why. Where hosts differ, name in [group] interface the network that they share",
+                   c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
     ddp_group_abort(c->group, DDP_EXIT_RENDEZVOUS, err->msg);
     return DDP_ERR_ABORTED;
 }
@@ -207,12 +205,12 @@ static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
 }
 
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
-                                 int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+                                 int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
 {
     ddp_communicator *c;
     ddp_status st;
 
-    DDP_TRY(ddp_backend_check(backend, cuda_device >= 0, err));
+    DDP_TRY(ddp_backend_check(backend, device_ordinal >= 0, err));
     c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_communicator){.group = g,
@@ -221,7 +219,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
                             .host = host,
                             .config = config,
                             .rank = ddp_group_rank(g),
-                            .cuda_device = cuda_device,
+                            .device_ordinal = device_ordinal,
                             .step_timeout_ns = step_timeout_ms * 1000000};
     pthread_mutex_init(&c->abort_lock, NULL);
     pthread_mutex_init(&c->lock, NULL);
@@ -335,6 +333,8 @@ ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_e
 }
 
 const ddp_hook_group *ddp_communicator_group(ddp_communicator *c) { return &c->table; }
+
+bool ddp_communicator_takes_device(const ddp_communicator *c) { return c->device_ordinal >= 0; }
 
 uint64_t ddp_communicator_caps(const ddp_communicator *c) { return c->ops->caps; }
 

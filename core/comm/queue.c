@@ -239,7 +239,7 @@ static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
 
     if (st != DDP_OK) return st;
     ddp_group_comm_params(c->group, c->name, c->store, timeout_ms, &p);
-    if ((c->ops->caps & DDP_CAP_MEM_CUDA) != 0) p.device_ordinal = c->cuda_device;
+    p.device_ordinal = c->device_ordinal;
     st = c->ops->comm_create(c->backend, &p, &comm, err);
     if (st != DDP_OK) {
         c->ops->close(c->backend);

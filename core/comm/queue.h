@@ -40,7 +40,7 @@ struct ddp_communicator {
     char name[48]; /* unique among the communicators of the run */
     int32_t rank;
     int64_t step_timeout_ns;
-    int32_t cuda_device; /* -1: none */
+    int32_t device_ordinal; /* -1: host memory */
     pthread_t thread;
 
     ddp_backend *backend; /* queue thread */

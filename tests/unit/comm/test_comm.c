@@ -179,8 +179,7 @@ static void fake_init(fake *f, uint64_t more_caps)
 {
     *f = (fake){.failure = DDP_ERR_LIBRARY};
     f->ops = (ddp_backend_ops){.struct_size = sizeof(f->ops),
-                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | DDP_CAP_MEM_HOST |
-                                       more_caps,
+                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | more_caps,
                                .open = fake_open,
                                .close = fake_close,
                                .comm_create = fake_create,
@@ -195,7 +194,11 @@ static void fake_init(fake *f, uint64_t more_caps)
                                .work_wait = fake_work_wait,
                                .work_stream_wait = fake_work_stream_wait,
                                .work_free = fake_work_free};
-    f->loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND, .name = "fake", .path = "/nowhere/fake.so", .ops = &f->ops};
+    f->loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND,
+                             .name = "fake",
+                             .path = "/nowhere/fake.so",
+                             .desc.memory = DDP_MEMORY_HOST,
+                             .ops = &f->ops};
     (void)pthread_mutex_init(&f->lock, NULL);
     (void)pthread_cond_init(&f->changed, NULL);
     the_fake = f;

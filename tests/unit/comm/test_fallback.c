@@ -155,8 +155,7 @@ static void wire_init(wire *w, uint32_t world, uint64_t more_caps)
 {
     *w = (wire){.world = world};
     w->ops = (ddp_backend_ops){.struct_size = sizeof(w->ops),
-                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | DDP_CAP_MEM_HOST |
-                                       more_caps,
+                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | more_caps,
                                .open = wire_open,
                                .close = wire_close,
                                .comm_create = wire_create,
