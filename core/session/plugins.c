@@ -51,7 +51,7 @@ static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
 static ddp_status load_backends(ddp_session *s, ddp_err *err)
 {
     const char *name = s->config->group->backend;
-    bool automatic = strcmp(name, "auto") == 0, cuda = strcmp(s->device_name, "cuda") == 0;
+    bool automatic = strcmp(name, "auto") == 0, cuda = strcmp(s->devices.name, "cuda") == 0;
     bool one_host = s->launch.introduced || s->launch.world == 1;
 
     cuda = cuda && s->launch.world > 1; /* one rank has nothing to send */
@@ -69,7 +69,7 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t
                                .rank = (uint32_t)s->launch.rank,
                                .world_size = (uint32_t)s->launch.world,
                                .interface = s->config->group->interface,
-                               .device_ordinal = strcmp(s->device_name, "cuda") == 0 ? (int32_t)ordinal : -1};
+                               .device_ordinal = strcmp(s->devices.name, "cuda") == 0 ? (int32_t)ordinal : -1};
 
     if (!(s->launch.planning && ops->launcher != NULL) && /* it has not started what is only planned */
         ops->check(&s->host, b->config, &p, err) != DDP_OK) {
@@ -77,14 +77,14 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t
         (void)ddp_fail_context(err, "backend \"%s\"", b->name);
         return at_choice(s, DDP_KIND_BACKEND, "backend", err);
     }
-    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, strcmp(s->device_name, "cuda") == 0, err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, strcmp(s->devices.name, "cuda") == 0, err));
     return DDP_OK;
 }
 
 /* Rank and world are known, no device is loaded. Where shared memory cannot do what is asked, `auto` goes on without it. */
 static ddp_status check_backends(ddp_session *s, uint32_t ordinal, ddp_err *err)
 {
-    bool automatic = strcmp(s->config->group->backend, "auto") == 0 && strcmp(s->device_name, "cuda") != 0;
+    bool automatic = strcmp(s->config->group->backend, "auto") == 0 && strcmp(s->devices.name, "cuda") != 0;
     ddp_status st = check_backend(s, &s->backends[0], ordinal, err);
 
     if (st == DDP_ERR_UNSUPPORTED && automatic) {
@@ -115,7 +115,7 @@ static ddp_status check_identity(const ddp_session *s, ddp_err *err)
     const ddp_launch *l = &s->launch;
     int32_t rank = -1, world = -1;
 
-    DDP_TRY(s->init_ops->identity(s->init_handle, &rank, &world, err));
+    DDP_TRY(s->init.ops->identity(s->init.handle, &rank, &world, err));
     if (rank >= 0 && rank != l->rank)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "init_method = %s says that this is rank %d, but it was started as rank %d (%s)", l->url, rank,
@@ -132,7 +132,7 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     char scheme[32];
     size_t length = strcspn(url, ":");
 
-    ddp_copy_text(s->url, sizeof(s->url), url);
+    ddp_copy_text(s->init.url, sizeof(s->init.url), url);
     if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
     if (url[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -146,11 +146,11 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     }
     memcpy(scheme, url, length);
     scheme[length] = '\0';
-    DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init, &s->init_config, err));
-    s->init_ops = s->init->ops;
-    if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
+    DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init.plugin, &s->init.config, err));
+    s->init.ops = s->init.plugin->ops;
+    if (s->init.ops->open(&s->host, s->init.config, url, &s->init.handle, err) != DDP_OK)
         return ddp_at_key(s, "group", "init_method", err);
-    s->init->live++;
+    s->init.plugin->live++;
     return check_identity(s, err);
 }
 
@@ -246,12 +246,12 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     if (s->launch.purpose != DDP_TO_GENERATE) {
         DDP_TRY(load_backends(s, err));
         DDP_TRY(load_init(s, err));
-        DDP_TRY(check_backends(s, s->ordinals[0], err));
+        DDP_TRY(check_backends(s, s->devices.ordinals[0], err));
     }
-    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
-    s->device.ops = s->device_plugin->ops;
+    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->devices.name, "device", &s->devices.plugin, &pc->device, err));
+    s->device.ops = s->devices.plugin->ops;
     DDP_TRY(load_hook(s, err));
-    DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
+    DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model.plugin, &pc->model, err));
     return load_sources(s, pc, err);
 }
 
