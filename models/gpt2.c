@@ -70,7 +70,7 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, dropout)},
     {.key = "place",
      .dflt = "",
-     .doc = "With [train] parallel = model the first block of each device, by its place in [train] device: "
+     .doc = "With [train] parallel = model the first block of each device, by its index in [train] device: "
             "0:0, 6:1 has blocks 0 to 5 on the first one and the rest on the second. "
             "The embeddings are with block 0, what follows the blocks is with the last one.",
      .type = DDP_OPT_STRING,

@@ -159,7 +159,7 @@ std::string name_of(uint32_t rank, const Bytes &host, const Bytes &address)
            tp::tcp::Address(address).str() + ")";
 }
 
-/* Gloo's text without the place in its source. */
+/* Gloo's text without the line of its source. */
 std::string reason(const std::exception &e)
 {
     const std::string text = e.what();

@@ -153,8 +153,8 @@ static ddp_status run(ddp_comm *c, const shm_job *j, ddp_err *err)
     } else {
         /* peers may read the input until the second phase; meanwhile this rank writes its result */
         s->unreadable = j->what == SHM_ALL_REDUCE && j->recv == j->send;
-        s->send = ddp_shm_gives(j, c->rank) ? ddp_shm_place(c, j->send, bytes) : (shm_place){0};
-        s->recv = j->what == SHM_ALL_REDUCE ? ddp_shm_place(c, j->recv, bytes) : (shm_place){0};
+        s->send = ddp_shm_gives(j, c->rank) ? ddp_shm_address(c, j->send, bytes) : (shm_address){0};
+        s->recv = j->what == SHM_ALL_REDUCE ? ddp_shm_address(c, j->recv, bytes) : (shm_address){0};
     }
     st = ddp_shm_exchange(c, err);
     if (st == DDP_OK) st = check_agreement(c, j, err);

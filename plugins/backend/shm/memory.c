@@ -167,7 +167,7 @@ ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **ou
 }
 
 /* Few regions exist at a time: parameters, gradients. */
-shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes)
+shm_address ddp_shm_address(const ddp_comm *c, const void *p, size_t bytes)
 {
     const char *at = p;
 
@@ -176,18 +176,18 @@ shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes)
         const char *own = r->base + c->rank * r->stride;
 
         if (at >= own && at < own + r->bytes && bytes <= r->bytes - (size_t)(at - own))
-            return (shm_place){.region = r->id, .offset = (size_t)(at - own)};
+            return (shm_address){.region = r->id, .offset = (size_t)(at - own)};
     }
-    return (shm_place){.region = 0};
+    return (shm_address){.region = 0};
 }
 
-char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_place place, size_t bytes)
+char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_address address, size_t bytes)
 {
     for (uint32_t i = 0; i < c->region_count; i++) {
         const shm_region *r = &c->regions[i];
 
-        if (r->id == place.region && place.offset <= r->bytes && bytes <= r->bytes - place.offset)
-            return r->base + rank * r->stride + place.offset;
+        if (r->id == address.region && address.offset <= r->bytes && bytes <= r->bytes - address.offset)
+            return r->base + rank * r->stride + address.offset;
     }
     return NULL;
 }

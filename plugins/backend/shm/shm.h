@@ -53,19 +53,19 @@ typedef struct shm_word {
 } shm_word;
 
 /* Where a buffer lies: in the memory of mem_alloc, or in nobody's but the rank's own (region 0). */
-typedef struct shm_place {
+typedef struct shm_address {
     uint64_t region, offset;
-} shm_place;
+} shm_address;
 
 /* What a rank says in a phase. The first line has all of a short message. */
 typedef struct shm_slot {
     _Alignas(SHM_LINE) shm_word phase;
     uint32_t call;       /* what, dtype, op and root in one: equal on all ranks */
-    uint32_t unreadable; /* 1: peers cannot read the buffer at `send` even if it has a place */
+    uint32_t unreadable; /* 1: peers cannot read the buffer at `send` even if it has an address */
     uint64_t count;
     union {
         struct {
-            shm_place send, recv;
+            shm_address send, recv;
         };
         unsigned char payload[SHM_INLINE + SHM_LINE - 24]; /* whole lines, an odd number of them */
     };
@@ -189,9 +189,9 @@ ddp_status ddp_shm_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *err
 void ddp_shm_mem_free(ddp_comm *c, void *p);
 ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err);
 /* Where a buffer of this rank lies. */
-shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes);
-/* A peer's buffer as this rank sees it; NULL when the place is none of a region that is there. */
-char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_place place, size_t bytes);
+shm_address ddp_shm_address(const ddp_comm *c, const void *p, size_t bytes);
+/* A peer's buffer as this rank sees it; NULL when the address is of no region that is there. */
+char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_address address, size_t bytes);
 
 /* ---- collective.c ------------------------------------------------------------------------------------------------ */
 typedef struct shm_job { /* one collective */

@@ -67,13 +67,13 @@ struct low_kernel {
     uint32_t inplace_count;
     int32_t privates[LOW_MAX_PRIVATES]; /* low_private_add, low_private_use */
     uint32_t private_count;
-    void *state;                    /* the family's own, freed by its release */
-    uint32_t nodes[LOW_MAX_NODES];  /* that it computes, in program order */
-    uint32_t node_count, place, id; /* stands where node `place` does; id: in order of creation */
+    void *state;                       /* the family's own, freed by its release */
+    uint32_t nodes[LOW_MAX_NODES];     /* that it computes, in program order */
+    uint32_t node_count, position, id; /* runs where node `position` would; id: in order of creation */
 };
 
 /* ---- the result -------------------------------------------------------------------------------------------------- */
-/* A value that is in another place, or of another type, for one kernel: an input converted before it, an output
+/* A value that is elsewhere, or of another type, for one kernel: an input converted before it, an output
  * after it. */
 typedef enum low_conversion { LOW_COPY, LOW_TO_PLAIN, LOW_TO_IMAGE } low_conversion;
 typedef struct low_change {
@@ -141,7 +141,7 @@ static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)
 void low_matrix(const low_lowering *w, int32_t v, int64_t *rows, int64_t *cols);
 /* The kernel takes and gives everything row-major: rows of the value's last dimension. */
 void low_rows(const low_lowering *w, low_kernel *k, int32_t v);
-/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's place moves it there. */
+/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's position moves it there. */
 void low_take(low_lowering *w, low_kernel *k, uint32_t node);
 void low_take_and_move(low_lowering *w, low_kernel *k, uint32_t node);
 /* The first free node after `from` whose op is in the list and whose input `slot` is `value`; -1 if none. */
@@ -205,7 +205,7 @@ enum { LOW_LOSS, LOW_LOSS_GRAD };     /* out */
 /* kind is DDP_OP_CROSS_ENTROPY, DDP_OP_MSE or DDP_OP_ACCURACY; takes the other one of a loss and its gradient. */
 void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node);
 
-/* ---- layout.c, in this order: before the nodes are grouped; behind that; with all kernels in their places -------- */
+/* ---- layout.c, in this order: before the nodes are grouped; after that; when all kernels are in order -------- */
 void low_describe_layouts(low_lowering *w);
 void low_size_storage(low_lowering *w);
 ddp_status low_find_changes(low_lowering *w, ddp_err *err);

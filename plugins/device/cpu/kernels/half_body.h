@@ -74,7 +74,7 @@ CPU_INLINE void interleave(const float *even, const float *odd, int64_t c, int64
 
 #define SIXES INT64_C(16) /* panels of six rows that are packed together: 96 rows */
 
-/* 96 words to `count` places, six each, `stride` apart. A store has sixteen words, of which the next one there
+/* 96 words to `count` rows, six each, `stride` apart. A store has sixteen words, of which the next one there
  * overwrites ten. From register to register: a load across two stores would wait for both. */
 CPU_INLINE void store_sixes(uint32_t *to, int64_t stride, const __m512i x[6], int64_t count)
 {

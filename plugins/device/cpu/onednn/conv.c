@@ -315,13 +315,13 @@ void cpu_conv_bound_free(cpu_conv_bound *b)
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
-static dnnl_status_t point(cpu_conv_bound *b, int place, const void *at)
+static dnnl_status_t point(cpu_conv_bound *b, int slot, const void *at)
 {
     dnnl_status_t status = dnnl_success;
 
     /* oneDNN takes void *, const memory is only read */
-    if (at != b->at[place]) status = dnnl_memory_set_data_handle(b->memory[place], (void *)at);
-    b->at[place] = at;
+    if (at != b->at[slot]) status = dnnl_memory_set_data_handle(b->memory[slot], (void *)at);
+    b->at[slot] = at;
     return status;
 }
 

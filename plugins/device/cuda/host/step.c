@@ -164,7 +164,7 @@ static ddp_status check(const ddp_update *u, ddp_err *err)
     if (u->slice_count == 0 || u->optim->algorithm == DDP_OPTIM_MEAN)
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": a step that updates nothing");
     if (u->max_norm != 0.0 && u->norm == NULL)
-        return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": clipping without a place for the norm");
+        return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": clipping without memory for the norm");
     for (uint32_t i = 0; status == DDP_OK && i < u->slice_count; i++) {
         status = cu_update_check(u->optim, &u->slices[i], NULL, err);
         if (status == DDP_OK && u->slices[i].count == 0)
