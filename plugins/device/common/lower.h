@@ -141,7 +141,8 @@ static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)
 void low_matrix(const low_lowering *w, int32_t v, int64_t *rows, int64_t *cols);
 /* The kernel takes and gives everything row-major: rows of the value's last dimension. */
 void low_rows(const low_lowering *w, low_kernel *k, int32_t v);
-/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's position moves it there. */
+/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's position moves it
+ * there. */
 void low_take(low_lowering *w, low_kernel *k, uint32_t node);
 void low_take_and_move(low_lowering *w, low_kernel *k, uint32_t node);
 /* The first free node after `from` whose op is in the list and whose input `slot` is `value`; -1 if none. */

@@ -19,7 +19,8 @@ typedef struct cpu_config {
 
 static const ddp_option options[] = {
     {"without_bf16", "refuse", "refuse|f32",
-     "What [train] precision = bf16 does on a CPU that has no instructions for it: refuse to run, or compute in f32.",
+     "What [train] precision = bf16 does on a CPU without bf16 instructions. refuse: the run ends with an error; f32: "
+     "it computes in f32.",
      DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cpu_config, without_bf16)},
 };
 
