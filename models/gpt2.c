@@ -58,8 +58,8 @@ static const ddp_option options[] = {
     {.key = "padded_vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc =
-         "Rows of the token embedding where it has more rows than tokens, for example 50304 for 50257; 0: as many rows as tokens.",
+     .doc = "Rows of the token embedding where it has more rows than tokens, for example 50304 for 50257; 0: "
+            "as many rows as tokens.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, padded_vocabulary)},
     {.key = "dropout",
@@ -72,8 +72,10 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, dropout)},
     {.key = "place",
      .dflt = "",
-     .doc =
-         "With [train] parallel = model: the first block of each device, as BLOCK:INDEX with an index into [train] device. 0:0, 6:1 puts blocks 0 to 5 on the first device and the others on the second. The embeddings go with block 0, what follows the blocks with the last one.",
+     .doc = "With [train] parallel = model: "
+            "the first block of each device, as BLOCK:INDEX with an index into [train] device. "
+            "0:0, 6:1 puts blocks 0 to 5 on the first device and the others on the second. "
+            "The embeddings go with block 0, what follows the blocks with the last one.",
      .type = DDP_OPT_STRING,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(struct config, place)},
@@ -155,8 +157,8 @@ static void check_place(ddp_graph *g, const struct config *c)
                            "place: \"%.64s\" names a block that is not there: of %lld, 0 to %lld", text,
                            (long long)c->layers, (long long)c->layers - 1);
         else if (block <= before)
-            (void)snprintf(message, sizeof(message), "place: \"%.64s\" goes backwards, it stands behind block %lld",
-                           text, (long long)before);
+            (void)snprintf(message, sizeof(message), "place: \"%.64s\" goes backwards, it comes after block %lld", text,
+                           (long long)before);
         else if (i == 0 && block > 0)
             (void)snprintf(message, sizeof(message),
                            "place: \"%.64s\" is the first item, which must say where block 0 is, as in 0:0", text);

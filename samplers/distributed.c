@@ -2,7 +2,7 @@
  *
  * The same permutation on every rank, drawn from a generator seeded with seed + epoch; rank r takes every world-th
  * index from r on. Without drop_last the list is padded by repeating itself until the ranks have equally many; with
- * it the tail is dropped. The generator is compiled in from core/base/mt19937.c; batches are the loader's affair. */
+ * it the tail is dropped. The generator is compiled in from core/base/mt19937.c; batches are made by the loader. */
 #include "base/mt19937.h"
 #include <ddpengine/sampler.h>
 #include <inttypes.h>
@@ -28,8 +28,8 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, shuffle)},
     {.key = "drop_last",
      .dflt = "no",
-     .doc =
-         "Whether to leave out the last samples where they do not divide evenly among the ranks; otherwise some samples are repeated.",
+     .doc = "Whether to leave out the last samples where they do not divide evenly among the ranks; "
+            "otherwise some samples are repeated.",
      .type = DDP_OPT_BOOL,
      .offset = offsetof(struct config, drop_last)},
     {.key = "seed",

@@ -59,7 +59,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
     .name = "sequential",
     .version = "0.1.0",
-    .summary = "every sample once, in order, shared out between the ranks",
+    .summary = "every sample once, in order, divided among the ranks",
     .options = NULL,
     .option_count = 0,
     .option_size = sizeof(ddp_option),

@@ -208,7 +208,7 @@ void connect_one(ddp_gloo &g, uint32_t peer, const Bytes &theirs, const Watch &w
     }
 }
 
-/* Makes the pairs, one a peer, and tells the others this rank's host and their addresses. */
+/* Makes the pairs, one a peer, and publishes this rank's host and their addresses. */
 void publish(ddp_gloo &g)
 {
     Bytes host(256), address;

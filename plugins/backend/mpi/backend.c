@@ -1,6 +1,6 @@
 /* plugins/backend/mpi/backend.c -- backend mpi: its option table, its function table, and the collectives that are
  * one call of MPI. Blocking, host memory. Nothing wakes a rank that waits inside MPI (DDP_CAP_ABORT is not set): the
- * control plane tells the cause and ends the process. */
+ * control plane reports the cause and ends the process. */
 #include "common/arguments.h"
 #include "collective.h"
 #include "leftovers.h"

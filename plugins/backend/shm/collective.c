@@ -3,7 +3,7 @@
  * mem_alloc, ranks read each other's buffers, and a second phase says that all have; other memory goes through the
  * stages (staged.c).
  *
- * all_reduce of such memory is shared out: each rank sums its part of all vectors, in the order of the ranks, and
+ * all_reduce of such memory is divided: each rank sums its part of all vectors, in the order of the ranks, and
  * stores it into every result. Nothing is copied, and each element is computed once, so all ranks have the same
  * bits. */
 #include "shm.h"

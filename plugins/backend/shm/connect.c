@@ -230,7 +230,7 @@ static ddp_status join_rank_0(ddp_comm *c, const ddp_comm_params *p, ddp_err *er
 }
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
-/* With fewer processors than ranks whoever spins keeps another from what it waits for. */
+/* With fewer processors than ranks a rank that spins keeps another one from computing what it waits for. */
 static bool a_processor_each(const ddp_comm *c)
 {
     uint32_t count = 0;

@@ -72,7 +72,7 @@ static ddp_status plan(const ddp_comm *c, size_t bytes, shm_region *r, size_t *s
     return ddp_shm_room((uint64_t)*slice * c->world, err);
 }
 
-/* Huge pages first where the host gives them to whoever asks; what that leaves, or a kernel that cannot, is reserved
+/* Huge pages first where the host gives them to any process; what that leaves, or a kernel that cannot, is reserved
  * by file. What it has mapped before it fails is the caller's to unmap. */
 static ddp_status map_slice(const ddp_comm *c, int fd, shm_region *r, size_t slice, ddp_err *err)
 {

@@ -29,7 +29,7 @@ ddp_status ddp_shm_errno(ddp_err *err, const char *what)
     return st;
 }
 
-/* A resize by whoever has it open would turn a read into SIGBUS: sealed. */
+/* A resize by a process that has it open would turn a read into SIGBUS: sealed. */
 ddp_status ddp_shm_create(size_t bytes, int *fd, ddp_err *err)
 {
     int f = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);

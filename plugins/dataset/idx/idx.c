@@ -186,7 +186,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),
     .name = "idx",
     .version = "0.1.0",
-    .summary = "images and labels in IDX files: MNIST, Fashion-MNIST and their kin",
+    .summary = "images and labels in IDX files: MNIST, Fashion-MNIST and others",
     .options = options,
     .option_count = sizeof(options) / sizeof(options[0]),
     .option_size = sizeof(ddp_option),

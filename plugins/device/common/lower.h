@@ -83,7 +83,7 @@ typedef struct low_change {
     low_conversion how;
     uint8_t type;    /* of the kernel's side */
     int32_t own;     /* private that has it for later kernels too; -1: in the scratch */
-    uint64_t offset; /* in the kernel's scratch, behind the family's own */
+    uint64_t offset; /* in the kernel's scratch, after the family's own */
 } low_change;
 
 /* ddp_lowered.device_data */
@@ -167,7 +167,7 @@ enum { LOW_NORM_X, LOW_NORM_W, LOW_NORM_B, LOW_NORM_RUNNING_MEAN, LOW_NORM_RUNNI
 enum { LOW_NORM_Y, LOW_NORM_MEAN, LOW_NORM_INVSTD }; /* out; Y: of the last node taken; OTHER: is added before */
 /* Takes the add of the batch norm's output and OTHER, if nobody else needs that output. */
 bool low_norm_take_add(low_lowering *w, low_kernel *k, uint32_t node);
-/* The relu behind it that may be taken so; -1. */
+/* The relu after it that may be taken so; -1. */
 int64_t low_norm_relu(const low_lowering *w, const low_kernel *k, uint32_t node);
 void low_norm_take_relu(low_lowering *w, low_kernel *k, uint32_t relu);
 

@@ -104,7 +104,9 @@ ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err)
     (void)d;
     if (bytes > SIZE_MAX - alignment || posix_memalign(&memory, alignment, bytes != 0 ? bytes : 1) != 0)
         return ddp_fail(err, DDP_ERR_NOMEM,
-                        "device \"cpu\": %zu bytes of memory are not to be had; use a smaller batch or model", bytes);
+                        "device \"cpu\": %zu bytes of memory could not be allocated; "
+                        "use a smaller batch or model",
+                        bytes);
     if (huge) (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: without huge pages it is only slower */
     memset(memory, 0, bytes);                              /* touches the pages here, not in a step */
     *out = memory;

@@ -161,7 +161,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
 }
 
 /* ---- a bucket ---------------------------------------------------------------------------------------------------- */
-/* The plain stretches one behind the other in front of the left factors, or back. */
+/* Copies the plain stretches, one after the other, to where they are sent, before the left factors; or back. */
 static void move_plain(const bucket *b, float *grads, bool back)
 {
     float *at = b->p;

@@ -113,7 +113,7 @@ ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, dd
     ddp_status status;
 
     if (!find_chain(w, relu, &chain))
-        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no pooling behind the relu \"%s\"", k->layer);
+        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no pooling after the relu \"%s\"", k->layer);
     pool = low_node(w->p, (uint32_t)chain.pool);
     k->family = &cpu_family_max_pool.base;
     k->name = "relu+max_pool2d";

@@ -49,7 +49,8 @@ CPU_INLINE __m512i load32(const float *row, int64_t i, int64_t n)
                                         _mm512_maskz_loadu_ps((__mmask16)m, row + i));
 }
 
-/* What is wanted soon lies further apart than the hardware's prefetcher follows; it may lie behind the matrix. */
+/* What is wanted soon lies further apart than the hardware's prefetcher follows; it may lie past the end of the
+ * matrix. */
 CPU_INLINE void ask_for(const cpu_side *s, int64_t r, int64_t i)
 {
     const char *at = (const char *)s->at + (r * s->stride + i) * (int64_t)sizeof(float);

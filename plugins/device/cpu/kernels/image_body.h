@@ -334,7 +334,7 @@ static void normalize(float *y, const float *x, const float *scale, const float 
         normalize_rows(y, x, scale, shift, other, rows, cols, relu);
 }
 
-/* The gradient that reaches the batch norm: dy + more, behind a relu whose output was ref. */
+/* The gradient that reaches the batch norm: dy + more, after a relu whose output was ref. */
 INLINED float norm_g(const float *dy, const float *more, const float *ref, int64_t i)
 {
     float g = more != NULL ? dy[i] + more[i] : dy[i];

@@ -144,7 +144,7 @@ typedef struct job {
     bool relu, add;
 } job;
 
-/* Of all threads, behind their own. */
+/* Of all threads, after their own. */
 static float *shared_weight(const job *j) { return j->scratch + j->w->own * j->w->threads; }
 
 static void weights(void *ctx, int64_t first, int64_t last)

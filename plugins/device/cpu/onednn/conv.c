@@ -104,7 +104,7 @@ static bool is_jit(dnnl_primitive_desc_t desc)
            strncmp(name, "jit:avx512", 10) == 0;
 }
 
-/* The library's first implementation, or the one behind it by the rule above. */
+/* The library's first implementation, or the one after it by the rule above. */
 static dnnl_status_t choose(cpu_conv *c, const void *op, dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
 {
     dnnl_primitive_attr_t attr = NULL;

@@ -349,11 +349,11 @@ ddp_status cu_memory(const ddp_device *d, uint64_t bytes, const char *what, void
     if (result != cudaErrorMemoryAllocation)
         return cu_fail(result, err, "device \"cuda:%d\": memory for %s", d->ordinal, what);
     (void)cudaMemGetInfo(&free_bytes, &total);
-    (void)ddp_fail(err, DDP_ERR_NOMEM,
-                   "device \"cuda:%d\": %llu bytes of device memory for %s are not to be had, %llu of %llu are free; "
-                   "use a smaller batch_size or a larger accumulate",
-                   d->ordinal, (unsigned long long)bytes, what, (unsigned long long)free_bytes,
-                   (unsigned long long)total);
+    (void)ddp_fail(
+        err, DDP_ERR_NOMEM,
+        "device \"cuda:%d\": %llu bytes of device memory for %s could not be allocated, %llu of %llu are free; "
+        "use a smaller batch_size or a larger accumulate",
+        d->ordinal, (unsigned long long)bytes, what, (unsigned long long)free_bytes, (unsigned long long)total);
     err->lib_code = (int32_t)result;
     return err->status;
 }

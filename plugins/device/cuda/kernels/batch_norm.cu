@@ -1,4 +1,4 @@
-/* plugins/device/cuda/kernels/batch_norm.cu -- batch norm, with the residual and the relu behind it. batch_norm.cuh
+/* plugins/device/cuda/kernels/batch_norm.cu -- batch norm, with the residual and the relu after it. batch_norm.cuh
  * says how. */
 #include "batch_norm.cuh"
 
@@ -18,7 +18,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) moments_kernel(cu_view
     for (int64_t r = at.row; at.in && r < at.last; r += ROWS * at.step) {
         float v[ROWS][N];
         CU_UNROLL
-        for (int u = 0; u < ROWS; u++) /* behind the end the first row again, which adds nothing */
+        for (int u = 0; u < ROWS; u++) /* past the end the first row again, which adds nothing */
             cu_fetch<L>(x, (r + u * at.step < at.last ? r + u * at.step : at.first) * t.c + at.column, v[u]);
         CU_UNROLL
         for (int u = 0; u < ROWS; u++) {

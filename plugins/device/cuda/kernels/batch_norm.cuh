@@ -1,4 +1,4 @@
-/* plugins/device/cuda/kernels/batch_norm.cuh -- how batch norm and its gradient share out a matrix of rows of c
+/* plugins/device/cuda/kernels/batch_norm.cuh -- how batch norm and its gradient divide a matrix of rows of c
  * channels, and their sums over the rows.
  *
  * Two launches each way. The first gives every block a chunk of the rows of some channels and leaves one pair of

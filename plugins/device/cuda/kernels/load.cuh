@@ -185,7 +185,7 @@ static __device__ __forceinline__ void cu_store_some(T *y, int count, const floa
 
 /* sum += the rows x, x + stride, .. one after the other, four of them on their way together: they are loaded into an
  * array before any is used, and the kernel's second launch bound has to leave the registers for it, else ptxas puts
- * the loads behind the sums. */
+ * the loads after the sums. */
 template <bool WHOLE, class T, int N>
 static __device__ __forceinline__ void cu_sum_rows(const T *x, int64_t count, int64_t stride, float (&sum)[N])
 {

@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(THREADS)
                        static_cast<int64_t>(blockIdx.y) * channels, channels, add, tile);
 }
 
-/* As many weights as arguments have room for; one's blocks stand behind those of the one before. */
+/* As many weights as arguments have room for; the blocks of each follow those of the one before. */
 enum { PACKS = 32 };
 struct pack_table {
     cu_pack pack[PACKS];

@@ -100,7 +100,7 @@ template <class L, bool MAX> static __global__ void __launch_bounds__(THREADS) p
 }
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------- */
-/* Whether v, before or behind `own` in the window, keeps it from being the largest: of equal values the first is it,
+/* Whether v, before or after `own` in the window, keeps it from being the largest: of equal values the first is it,
  * but of NaNs the last, as in PyTorch. */
 static __device__ __forceinline__ bool beats(float v, float own, bool before)
 {
