@@ -148,18 +148,14 @@ template <class F>
 static cudaError_t grad_columns(cudaStream_t s, F f, cu_view dy, cu_view saved, cu_view dx, float *db, int64_t rows,
                                 int64_t cols, bool add, void *scratch)
 {
-    return cu_by_type(dy.type, [=](auto at) {
-        return cu_by_type(saved.type, [=](auto bt) {
-            return cu_by_type(dx.type, [=](auto yt) {
-                typedef decltype(at) A;
-                typedef decltype(bt) B;
-                typedef decltype(yt) Y;
-                return in_parts(s, rows, cols, PACK, db, add, scratch, [=](dim3 grid, columns c) {
-                    return cu_launch(grad_columns_kernel<F, A, B, Y>, grid, dim3(THREADS), 0, s, f,
-                                     static_cast<const A *>(dy.at), static_cast<const B *>(saved.at),
-                                     static_cast<Y *>(dx.at), c);
-                });
-            });
+    return cu_by_types(dy, saved, dx, [=](auto at, auto bt, auto yt) {
+        typedef decltype(at) A;
+        typedef decltype(bt) B;
+        typedef decltype(yt) Y;
+        return in_parts(s, rows, cols, PACK, db, add, scratch, [=](dim3 grid, columns c) {
+            return cu_launch(grad_columns_kernel<F, A, B, Y>, grid, dim3(THREADS), 0, s, f,
+                             static_cast<const A *>(dy.at), static_cast<const B *>(saved.at), static_cast<Y *>(dx.at),
+                             c);
         });
     });
 }

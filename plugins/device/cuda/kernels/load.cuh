@@ -336,4 +336,15 @@ template <class F> static inline cudaError_t cu_by_type(uint32_t type, F f)
     return type == CU_BF16 ? f(cu_bf16()) : f(float());
 }
 
+/* Calls f with an element of each of the two, or three, types. */
+template <class F> static inline cudaError_t cu_by_types(cu_view a, cu_view b, F f)
+{
+    return cu_by_type(a.type, [=](auto at) { return cu_by_type(b.type, [=](auto bt) { return f(at, bt); }); });
+}
+template <class F> static inline cudaError_t cu_by_types(cu_view a, cu_view b, cu_view c, F f)
+{
+    return cu_by_types(a, b,
+                       [=](auto at, auto bt) { return cu_by_type(c.type, [=](auto ct) { return f(at, bt, ct); }); });
+}
+
 #endif
