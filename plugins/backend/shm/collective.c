@@ -1,6 +1,5 @@
-/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank says what it calls and where its
- * buffers lie, and a short one sends its data along: that was all. Otherwise, where every input lies in memory of
- * mem_alloc, ranks read each other's buffers, and a second phase says that all have; other memory goes through the
+/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank publishes what it calls and where its buffers lie; a short collective sends its data along and needs no more. Otherwise, where every input lies in memory of
+ * mem_alloc, ranks read each other's buffers, and a second phase shows that all have done so; other memory goes through the
  * stages (staged.c).
  *
  * all_reduce of such memory is divided: each rank sums its part of all vectors, in the order of the ranks, and
@@ -76,7 +75,7 @@ size_t ddp_shm_share(const ddp_comm *c, const shm_job *j, uint32_t rank, size_t 
 /* ---- directly ---------------------------------------------------------------------------------------------------- */
 static size_t given_bytes(const shm_job *j) { return j->blocks * j->count * j->element; }
 
-/* Sets c->in to the inputs as this rank sees them; false when one of them is the business of its rank alone. */
+/* Sets c->in to the inputs as this rank sees them; false when only its own rank can read one of them. */
 static bool inputs_in_reach(ddp_comm *c, const shm_job *j)
 {
     for (uint32_t r = 0; r < c->world; r++) {

@@ -1,8 +1,7 @@
 /* plugins/backend/shm/memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice
  * for each.
  *
- * Each rank reserves its own slice, so its pages come from its own memory node, and reserved they are: what the host
- * cannot give is an error here and not a signal later. */
+ * Each rank reserves its own slice, so its pages come from its own memory node. They are reserved at once, so that a lack of memory is an error here and not a signal later. */
 #include "shm.h"
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,7 @@ typedef struct offer {
     char text[SHM_TEXT];
 } offer;
 
-/* One phase in which every rank says how it fares; the first failure, in the order of the ranks, is everyone's. */
+/* One phase in which every rank publishes its status; all ranks return the first failure in the order of the ranks. */
 static ddp_status agree(ddp_comm *c, size_t bytes, const offer *own, ddp_err *err)
 {
     shm_slot *s = ddp_shm_next(c);
@@ -140,7 +139,7 @@ close_memory:
     return st;
 }
 
-/* Nobody else is asked: peers have mappings of their own, and the memory goes with the last. */
+/* Needs no other rank: peers have mappings of their own, and the memory is freed with the last one. */
 void ddp_shm_mem_free(ddp_comm *c, void *p)
 {
     for (uint32_t i = 0; i < c->region_count; i++) {
