@@ -110,7 +110,7 @@ static const ddp_option sampler_options[] = {
 };
 #undef AT
 
-/* What [data] and [eval] share. */
+/* Of both [data] and [eval]. */
 #define RESIZE_DOC                                                                                                     \
     "Size images are scaled to (bilinear): height, width, or one number for the shorter side. Empty: unchanged."
 #define ANTIALIAS_DOC "Whether resize smooths images that it makes smaller, as torchvision's antialias=True."
