@@ -110,7 +110,7 @@ static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
     if (c->ddp->bucket_size == 0 && c->train->deterministic)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "%s: [ddp] bucket_size = auto depends on the measured link, which [train] deterministic = yes (%s) rules out; "
+            "%s: [ddp] bucket_size = auto depends on a measurement, which [train] deterministic = yes (%s) rules out; "
             "write a size, such as 25MiB",
             where_of(c, "ddp", "bucket_size"), where_of(c, "train", "deterministic"));
     if (c->ddp->zero == 1 && c->hook[0] != '\0')

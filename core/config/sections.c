@@ -9,8 +9,8 @@
 #define AT(field) offsetof(struct ddp_group_config, field)
 static const ddp_option group_options[] = {
     {"backend", "auto", NULL,
-     "Backend plugin for the collectives. auto: of those that reduce the device's memory and reach all ranks, the one "
-     "with the highest priority, see `ddpengine plugins`.",
+     "Backend plugin for the collectives. auto: the one with the highest priority, see `ddpengine plugins`, "
+     "of those that reduce the device's memory and reach all ranks.",
      DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
      "URL of the rendezvous. tcp://HOST:PORT: rank 0 listens there. file:///PATH: a file in a shared folder. "
