@@ -184,7 +184,8 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .workers = t->s->config->loader->workers,
                            .prefetch = t->s->config->loader->prefetch};
 
-    if (ddp_device_has_memory(&t->s->device)) p.place = (ddp_loader_place){loader_memory, loader_free, &t->s->device};
+    if (ddp_device_has_memory(&t->s->device))
+        p.allocator = (ddp_loader_allocator){loader_memory, loader_free, &t->s->device};
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_open(&p, out, err));
     return DDP_OK;
 }
