@@ -5,7 +5,7 @@
 #include "conform/harness/world.h"
 #include "conform/kinds.h"
 #include "launch/signals.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

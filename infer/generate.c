@@ -158,19 +158,24 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
     return g->row == NULL || g->order == NULL ? err->status : DDP_OK;
 }
 
-static ddp_status prepare(ddp_generator *g, ddp_err *err)
+static ddp_status read_weights(ddp_generator *g, ddp_err *err)
 {
-    ddp_session *s = g->t.s;
     ddp_weights weights;
-    ddp_bind bind = {.struct_size = sizeof(bind)};
 
-    s->phase = DDP_EXIT_CONFIG;
-    DDP_TRY(allocate(g, err));
-    s->phase = DDP_EXIT_CHECKPOINT;
     DDP_TRY(ddp_staging_open(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_trainer_read_weights(&g->t, &weights, err));
     DDP_TRY(ddp_push(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     ddp_staging_close(&g->t);
+    return DDP_OK;
+}
+
+static ddp_status prepare(ddp_generator *g, ddp_err *err)
+{
+    ddp_session *s = g->t.s;
+    ddp_bind bind = {.struct_size = sizeof(bind)};
+
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, allocate(g, err));
+    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, read_weights(g, err));
     bind.arena = g->t.arena;
     bind.params = g->t.params;
     bind.buffers = g->t.buffers;
@@ -234,11 +239,11 @@ static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t 
 
     memset(g->tokens, 0, (size_t)g->context * sizeof(*g->tokens));
     memcpy(g->tokens, tokens, used);
-    s->phase = DDP_EXIT_DATA;
-    DDP_TRY(ops->run(g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
-    s->phase = DDP_EXIT_INTERNAL;
-    DDP_TRY(ops->sync(s->device, err));
-    return ops->copy(s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err);
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ops->run(g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
+    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, ops->sync(s->device, err));
+    DDP_TRY_AS(DDP_EXIT_INTERNAL, err,
+               ops->copy(s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
+    return DDP_OK;
 }
 
 ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,
@@ -250,9 +255,9 @@ ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const i
     DDP_TRY(logits_after(g, tokens + count - window, (int64_t)window, err));
     for (int64_t i = 0; i < g->vocabulary; i++)
         if (!isfinite(g->row[i])) {
-            g->t.s->phase = DDP_EXIT_NONFINITE;
-            return ddp_fail(err, DDP_ERR_DATA, "the logit of token %" PRId64 " after %zu tokens is not finite", i,
-                            count);
+            (void)ddp_fail(err, DDP_ERR_DATA, "the logit of token %" PRId64 " after %zu tokens is not finite", i,
+                           count);
+            return ddp_fail_as(err, DDP_EXIT_NONFINITE);
         }
     *out = ddp_sample(how, g->row, g->vocabulary, uniform_of(how->seed, count), g->order);
     return DDP_OK;

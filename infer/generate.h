@@ -14,7 +14,7 @@ typedef struct ddp_sampling {
 
 typedef struct ddp_generator ddp_generator;
 
-/* `s` was opened to generate; reads the weights. s->phase is the exit code on failure. */
+/* `s` was opened to generate; reads the weights. */
 ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err);
 void ddp_generator_close(ddp_generator *g);
 int64_t ddp_generator_vocabulary(const ddp_generator *g); /* tokens are 0 .. this - 1 */

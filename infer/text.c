@@ -98,16 +98,15 @@ int ddp_generate_text(const ddp_text_request *q, ddp_config *config, ddp_log *lo
 
     if (st != DDP_OK) {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
-        return session.phase;
+        return ddp_err_exit_code(&err);
     }
     st = ddp_generator_open(&session, &g, &err);
     if (st == DDP_OK) {
-        session.phase = DDP_EXIT_CONFIG;
         st = write_text(g, q, &r, &err);
-        if (st == DDP_ERR_SYSTEM) session.phase = DDP_EXIT_INTERNAL;
+        if (st != DDP_OK) (void)ddp_fail_as(&err, st == DDP_ERR_SYSTEM ? DDP_EXIT_INTERNAL : DDP_EXIT_CONFIG);
         ddp_generator_close(g);
     }
-    code = st == DDP_OK ? DDP_EXIT_OK : session.phase;
+    code = st == DDP_OK ? DDP_EXIT_OK : ddp_err_exit_code(&err);
     if (st != DDP_OK) ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     free(r.tokens);
     ddp_session_close(&session);

@@ -8,7 +8,23 @@ PY_LOG_COMPILER = $(PYTHON)
 SH_LOG_COMPILER = $(SHELL)
 LOG_COMPILER = $(SHELL) $(srcdir)/tests/tap.sh
 AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; \
-	DDP_SRCDIR='$(abs_srcdir)'; export DDP_SRCDIR; DDP_BUILDDIR='$(abs_builddir)'; export DDP_BUILDDIR;
+	DDP_SRCDIR='$(abs_srcdir)'; export DDP_SRCDIR; DDP_BUILDDIR='$(abs_builddir)'; export DDP_BUILDDIR; \
+	DDP_LONG='$(DDP_LONG)'; export DDP_LONG;
+
+# `make check` is what everybody runs after each change. What is long and seldom breaks is `make check-long`, which .ci/run runs too:
+# whole programs (LONG_CHECKS, LONG_DOUBLES) and scripts (LONG_TESTS), or a script's cases that are marked so (harness.long_case).
+check-long: all $(LONG_DOUBLES) $(LONG_CHECKS)
+	@$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(LONG_TESTS) $(LONG_CHECKS)' TEST_SUITE_LOG=test-suite-long.log DDP_LONG=1
+.PHONY: check-long
+EXTRA_PROGRAMS += $(LONG_CHECKS)
+EXTRA_LTLIBRARIES += $(LONG_DOUBLES)
+CLEANFILES += $(LONG_CHECKS) $(LONG_DOUBLES) test-suite-long.log
+if LONG_IN_CHECK
+TESTS += $(LONG_CHECKS)
+endif
+
+# Tests that mostly wait come first, those that compute run beside them.
+include $(srcdir)/tests/integration/local.mk
 
 # unit tests: one program a folder of the core, tests/unit/NAME.mk
 include $(srcdir)/tests/unit/base/local.mk
@@ -26,7 +42,6 @@ include $(srcdir)/tests/unit/device/local.mk
 include $(srcdir)/tests/unit/cuda/local.mk
 include $(srcdir)/tests/unit/train/local.mk
 include $(srcdir)/tests/unit/conform/local.mk
-include $(srcdir)/tests/integration/local.mk
 include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
 include $(srcdir)/tests/reliability/local.mk

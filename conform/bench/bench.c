@@ -5,6 +5,7 @@
  * rounds the minimum and the median. Zeros are reduced while the clock runs, known values afterwards, to count what
  * is wrong. */
 #include "conform/bench/bench.h"
+#include "comm/communicator.h"
 #include "conform/backend/pattern.h"
 #include "conform/backend/trial.h"
 #include "conform/bench/print.h"

@@ -7,7 +7,7 @@
 #include "conform/backend/backend.h"
 #include "conform/bench/bench.h"
 #include "conform/kinds.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

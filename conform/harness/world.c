@@ -8,7 +8,7 @@
 #include "conform/harness/launch.h"
 #include "conform/harness/run_cases.h"
 #include "launch/signals.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

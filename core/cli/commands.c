@@ -151,7 +151,7 @@ int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_l
     int code;
 
     if (ddp_session_load_plugins(&s, &err) != DDP_OK) {
-        code = s.phase;
+        code = ddp_err_exit_code(&err);
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     } else {
         ddp_settings_print(&config->settings, &out);

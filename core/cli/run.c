@@ -46,8 +46,8 @@ int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
 
     if (launch->world > 1 && !args->check) log->rank = launch->rank;
     if (ddp_session_open(&session, log, config, launch, &err) != DDP_OK) {
-        ddp_cause_print(cause, log, session.phase, err.msg);
-        return session.phase;
+        ddp_cause_print(cause, log, ddp_err_exit_code(&err), err.msg);
+        return ddp_err_exit_code(&err);
     }
     if (args->check) {
         code = print_plan(&session, args->check_all, log);

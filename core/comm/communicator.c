@@ -324,11 +324,6 @@ ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *
     return st == DDP_ERR_ABORTED ? run_has_failed(c, err) : st;
 }
 
-bool ddp_communicator_done(ddp_communicator *c, uint64_t ticket)
-{
-    return atomic_load_explicit(&c->done, memory_order_acquire) >= ticket;
-}
-
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err)
 {
     uint64_t ticket;

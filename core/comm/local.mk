@@ -1,1 +1,1 @@
-libddpcore_a_SOURCES += core/comm/queue.h core/comm/communicator.c core/comm/fallback.c core/comm/queue.c
+libddpcore_a_SOURCES += core/comm/communicator.h core/comm/queue.h core/comm/communicator.c core/comm/fallback.c core/comm/queue.c

@@ -3,7 +3,7 @@
 #define DDP_COMM_QUEUE_H
 
 #include "base/sys.h"
-#include "control/group.h"
+#include "comm/communicator.h"
 
 enum {
     DDP_QUEUE_RING = DDP_MAX_PENDING,

@@ -1,5 +1,5 @@
-/* config/sections.c -- the tables of the core's own sections, in the order of the manual. Every key that the program knows
- * outside a plugin stands here, with its default. */
+/* config/sections.c -- the tables of the core's own sections, in the order of the manual: every key that is not a
+ * plugin's, with its default. */
 #include "config/sections.h"
 #include <string.h>
 
@@ -9,39 +9,38 @@
 #define AT(field) offsetof(struct ddp_group_config, field)
 static const ddp_option group_options[] = {
     {"backend", "auto", NULL,
-     "Backend plugin that does the collectives; auto is nccl on CUDA devices, shm where all ranks share a host, "
-     "gloo-tcp "
-     "otherwise.",
+     "Backend plugin for the collectives. auto: nccl on CUDA devices, shm if all ranks share a host, else gloo-tcp.",
      DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
-     "URL where the ranks meet: tcp://HOST:PORT with the host that rank 0 listens on, file:///PATH in a folder that "
-     "all hosts see, env:// for a launcher's variables; empty takes a free loopback port with --nproc, env:// under a "
-     "launcher, port 29500 of the first of nodes.",
+     "URL of the rendezvous. tcp://HOST:PORT: rank 0 listens there. file:///PATH: a file in a shared folder. "
+     "env://: the variables of a launcher. Empty: a free loopback port with --nproc; env:// under a launcher; "
+     "with nodes, port 29500 of the first one.",
      DDP_OPT_STRING, R, AT(init_method)},
-    {"world_size", "0", "0..4096", "Number of ranks; 0 takes it from the launcher, nodes or --nproc.", DDP_OPT_INT, 0,
+    {"world_size", "0", "0..4096", "Number of ranks. 0: as the launcher, nodes or --nproc say.", DDP_OPT_INT, 0,
      AT(world_size)},
     {"rank", "0", NULL,
-     "Rank of this process, with --nproc the first one on this host; auto takes it from the variables of Open MPI, PMI "
-     "or Slurm, from nodes, and where no init_method is set from those of torchrun.",
+     "Rank of this process, with --nproc the first rank on this host. "
+     "auto: from the variables of Open MPI, PMI or Slurm, from nodes, or, if init_method is empty, from torchrun's.",
      DDP_OPT_STRING, R, AT(rank)},
     {"nodes", "", NULL,
-     "The hosts of the run in the order of their ranks, HOST:RANKS each, as in host1:2, host2:2; with rank = auto each "
-     "host finds itself by its own addresses.",
+     "Hosts of the run in the order of their ranks, HOST:RANKS each, as in host1:2, host2:2. "
+     "With rank = auto each host finds its own entry by its name or addresses.",
      DDP_OPT_STRING, L, AT(nodes)},
     {"interface", "", NULL,
-     "Network interface by which the ranks reach this one, as in eth0; empty takes the one that routes to rank 0.",
+     "Network interface by which the other ranks reach this one, as in eth0. Empty: the one that routes to rank 0.",
      DDP_OPT_STRING, R, AT(interface)},
-    {"rendezvous_timeout", "300s", "1s..30d", "How long a rank waits until all have met.", DDP_OPT_DURATION, 0,
-     AT(rendezvous_timeout_ms)},
-    {"peer_timeout", "10s", "1s..30d", "How long a rank may be silent before the run ends without it.",
+    {"rendezvous_timeout", "300s", "1s..30d",
+     "How long a rank waits at the start until all ranks are there, and again until the backend has connected them.",
+     DDP_OPT_DURATION, 0, AT(rendezvous_timeout_ms)},
+    {"peer_timeout", "10s", "1s..30d", "How long a rank may be silent before the run ends and names it.",
      DDP_OPT_DURATION, 0, AT(peer_timeout_ms)},
     {"step_timeout", "600s", "1s..30d", "How long a rank waits for one collective.", DDP_OPT_DURATION, 0,
      AT(step_timeout_ms)},
     {"secret_file", "", NULL,
-     "File with the secret that lets a process join, the same on all hosts; ddpengine --gen-secret writes one.",
+     "File with the secret that a process needs to join, the same on all hosts; --gen-secret FILE writes one.",
      DDP_OPT_PATH, R, AT(secret_file)},
     {"auth", "psk", "psk|none",
-     "none, in writing, lets ranks on other hosts connect without a shared secret; loopback needs neither.",
+     "psk: ranks on other hosts need the secret of secret_file. none: they join without one. Loopback needs neither.",
      DDP_OPT_ENUM, 0, AT(auth)},
 };
 #undef AT
@@ -49,60 +48,49 @@ static const ddp_option group_options[] = {
 #define AT(field) offsetof(struct ddp_train_config, field)
 static const ddp_option train_options[] = {
     {"parallel", "ddp", "ddp|dp|model",
-     "ddp has one device a rank; within one process, world_size being 1, dp trains a replica on each of several "
-     "devices, and "
-     "model puts the layers of one model on them, as [model.NAME] place says.",
+     "ddp: each rank has one device. dp: one process (world_size 1) trains a replica on each of several devices. "
+     "model: one process trains one model whose layers are on several devices, as [model.NAME] place says.",
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
-     "Device plugin, and behind a colon which of its devices, as in cuda:1; with parallel = dp or model a list, as in "
-     "cpu:0, cpu:1. Of cpu each number is a set of compute threads; cuda alone is a GPU for each rank of a host, in "
-     "their order. auto: cuda where this machine has a GPU, else cpu.",
+     "Device plugin and, after a colon, which of its devices, as in cuda:1; dp and model take a list. "
+     "Each number of cpu is a set of compute threads. cuda without a number: one GPU for each rank of a host. "
+     "auto: cuda if this machine has a GPU, else cpu.",
      DDP_OPT_STRING, R | L, AT(device)},
     {"threads", "0", "0..4096",
-     "Compute threads of a device; 0 is the processors divided by the ranks on this host and by the devices of a rank.",
+     "Compute threads of a device. 0: the processors divided by the ranks on this host and by the devices of a rank.",
      DDP_OPT_INT, R, AT(threads)},
     {"pin", "auto", "auto|yes|no",
-     "Whether each compute thread keeps to a processor of its own; auto does that where the ranks of a host have a "
-     "thread "
-     "for each of its processors, and leaves alone what a launcher has bound.",
+     "Whether each compute thread is bound to a processor of its own. "
+     "auto: yes if the ranks of a host have one thread for each processor and no launcher has bound them.",
      DDP_OPT_ENUM, R, AT(pin)},
     {"epochs", "1", "1..1000000000", "Passes over the data.", DDP_OPT_INT, 0, AT(epochs)},
-    {"max_steps", "0", "0..", "Steps after which the run ends even within an epoch; 0 is no limit.", DDP_OPT_INT, 0,
+    {"max_steps", "0", "0..", "Steps after which the run ends, even within an epoch. 0: no limit.", DDP_OPT_INT, 0,
      AT(max_steps)},
     {"batch_size", "0", "0..1073741824",
-     "Samples of a rank, with parallel = dp of a replica, in one micro-step; 0 is global_batch / (accumulate x "
-     "world_size), "
-     "or 64.",
+     "Samples of a rank (dp: of a replica) in a micro-step. 0: global_batch / (accumulate x world_size), or 64.",
      DDP_OPT_INT, 0, AT(batch_size)},
     {"global_batch", "0", "0..1099511627776",
-     "Samples of all ranks in one step; 0 is batch_size x accumulate x world_size, with parallel = dp x replicas.",
-     DDP_OPT_INT, 0, AT(global_batch)},
+     "Samples of all ranks in one step. 0: batch_size x accumulate x world_size (dp: x replicas).", DDP_OPT_INT, 0,
+     AT(global_batch)},
     {"accumulate", "0", "0..1048576",
-     "Micro-steps whose gradients are summed before the ranks communicate; 0 is global_batch / (batch_size x "
-     "world_size), or 1.",
+     "Micro-steps whose gradients are summed and sent once. 0: global_batch / (batch_size x world_size), or 1.",
      DDP_OPT_INT, 0, AT(accumulate)},
-    {"seed", "0", NULL, "Seed of the initial parameters and of the samples' order.", DDP_OPT_UINT, 0, AT(seed)},
-    {"eval_every", "1", "0..", "Epochs between evaluations; 0 evaluates only at the end.", DDP_OPT_INT, 0,
-     AT(eval_every)},
+    {"seed", "0", NULL, "Seed of the initial parameters and of the order of samples.", DDP_OPT_UINT, 0, AT(seed)},
+    {"eval_every", "1", "0..", "Epochs between evaluations. 0: only at the end.", DDP_OPT_INT, 0, AT(eval_every)},
     {"check_replicas_every", "0", "0..",
-     "Steps between two comparisons of all ranks' parameters, which must be equal bit for bit; 0 never compares.",
-     DDP_OPT_INT, 0, AT(check_replicas_every)},
+     "Steps between comparisons of all ranks' parameters, which must be equal bit for bit. 0: never.", DDP_OPT_INT, 0,
+     AT(check_replicas_every)},
     {"freeze", "", NULL,
-     "Parameters that are not trained, by name, as in conv1.*, where * stands for anything; they are loaded and saved "
-     "like the "
-     "others.",
+     "Parameters that are not trained but loaded and saved, by name, as in conv1.*, where * is any text.",
      DDP_OPT_STRING, L, AT(freeze)},
     {"deterministic", "no", NULL,
-     "Whether what would make the result depend on anything measured while the run starts, as bucket_size = auto does, "
-     "is "
-     "refused.",
+     "yes: no measurement at the start may change the result; settings that do so, as bucket_size = auto, are refused.",
      DDP_OPT_BOOL, 0, AT(deterministic)},
     {"precision", "f32", "f32|bf16",
-     "Of matrix products and convolutions; bf16 rounds what they multiply and adds up in f32, all else stays f32.",
+     "Precision of products and convolutions. bf16: their operands are rounded to bf16; sums and all else stay f32.",
      DDP_OPT_ENUM, 0, AT(precision)},
     {"recompute", "no", NULL,
-     "Whether outputs of gelu and layer norm are computed again for the gradients instead of being kept; yes takes "
-     "less memory and some more time.",
+     "yes: outputs of gelu and layer norm are not kept but computed again for the gradients: less memory, more time.",
      DDP_OPT_BOOL, 0, AT(recompute)},
 };
 #undef AT
@@ -113,7 +101,7 @@ static const ddp_option model_options[] = {
 };
 static const ddp_option hook_options[] = {
     {"plugin", "", NULL,
-     "Hook plugin that compresses gradients on their way to the other ranks, as in bf16; empty sends them as they are.",
+     "Hook plugin that compresses gradients before they are sent to other ranks, as in bf16. Empty: no compression.",
      DDP_OPT_STRING, 0, AT(plugin)},
 };
 static const ddp_option sampler_options[] = {
@@ -123,17 +111,15 @@ static const ddp_option sampler_options[] = {
 
 /* What [data] and [eval] share. */
 #define RESIZE_DOC                                                                                                     \
-    "Size that images are scaled to, bilinearly: height, width, or one number for the shorter side; empty leaves "     \
-    "them."
-#define ANTIALIAS_DOC   "Whether resize smooths where it makes images smaller, as torchvision's antialias=True."
-#define PADDING_DOC     "Black pixels on each side of an image that random_crop adds first."
-#define RANDOM_CROP_DOC "Size cut out at a random place, anew in each epoch: height, width, or one number for both."
+    "Size images are scaled to (bilinear): height, width, or one number for the shorter side. Empty: unchanged."
+#define ANTIALIAS_DOC "Whether resize smooths images that it makes smaller, as torchvision's antialias=True."
+#define PADDING_DOC   "Black pixels that random_crop adds on each side of an image first."
+#define RANDOM_CROP_DOC                                                                                                \
+    "Size cut out at a random position, drawn for each epoch: height, width, or one number for both."
 #define CENTER_CROP_DOC "Size cut out of the middle: height, width, or one number for both."
-#define FLIP_DOC        "Probability with which an image is mirrored left to right, anew in each epoch."
-#define MEAN_DOC                                                                                                       \
-    "Subtracted from pixels of 0..1, a number for each channel or one for all, as torchvision's Normalize; empty is "  \
-    "0."
-#define STD_DOC "Pixels are divided by it after that, a number for each channel or one for all; empty is 1."
+#define FLIP_DOC        "Probability that an image is mirrored left to right, drawn for each epoch."
+#define MEAN_DOC        "Subtracted from pixels of 0..1: a number for each channel or one for all. Empty: 0."
+#define STD_DOC         "Pixels are then divided by it: a number for each channel or one for all. Empty: 1."
 
 #define AT(field) offsetof(struct ddp_data_config, field)
 static const ddp_option data_options[] = {
@@ -148,16 +134,16 @@ static const ddp_option data_options[] = {
     {"std", "", NULL, STD_DOC, DDP_OPT_FLOAT, L, AT(std)},
 };
 static const ddp_option eval_options[] = {
-    {"plugin", "", NULL, "Dataset plugin that gives the evaluation samples; empty means no evaluation.", DDP_OPT_STRING,
-     0, AT(plugin)},
+    {"plugin", "", NULL, "Dataset plugin that gives the evaluation samples. Empty: no evaluation.", DDP_OPT_STRING, 0,
+     AT(plugin)},
     {"resize", "", "1..16384", RESIZE_DOC, DDP_OPT_INT, L, AT(resize)},
     {"antialias", "yes", NULL, ANTIALIAS_DOC, DDP_OPT_BOOL, 0, AT(antialias)},
     {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},
     {"random_crop", "", "1..16384", RANDOM_CROP_DOC, DDP_OPT_INT, L, AT(random_crop)},
     {"center_crop", "", "1..16384", CENTER_CROP_DOC, DDP_OPT_INT, L, AT(center_crop)},
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
-    {"mean", "", NULL, "As in [data]; empty takes what [data] has.", DDP_OPT_FLOAT, L, AT(mean)},
-    {"std", "", NULL, "As in [data]; empty takes what [data] has.", DDP_OPT_FLOAT, L, AT(std)},
+    {"mean", "", NULL, "As in [data]. Empty: the value of [data].", DDP_OPT_FLOAT, L, AT(mean)},
+    {"std", "", NULL, "As in [data]. Empty: the value of [data].", DDP_OPT_FLOAT, L, AT(std)},
 };
 #undef AT
 
@@ -174,85 +160,82 @@ static const ddp_option optimizer_options[] = {
     {"weight_decay", "0", "0..", "Weight decay: L2 for sgd and adam, decoupled for adamw.", DDP_OPT_FLOAT, 0,
      AT(weight_decay)},
     {"clip_norm", "0", "0..",
-     "Largest 2-norm of all gradients together, which are scaled down to it, as torch.nn.utils.clip_grad_norm_; 0 "
-     "leaves "
-     "them.",
+     "Largest 2-norm of all gradients; above it they are scaled down, as by torch.nn.utils.clip_grad_norm_. 0: off.",
      DDP_OPT_FLOAT, 0, AT(clip_norm)},
     {"schedule", "constant", "constant|step|linear|cosine",
-     "How the learning rate goes on behind the warm-up: step multiplies it by gamma every step_size updates, linear "
-     "and "
-     "cosine lower it to min_lr by the end of the run.",
+     "How the learning rate changes after the warm-up. step: multiplied by gamma every step_size updates. "
+     "linear, cosine: lowered to min_lr by the end of the run.",
      DDP_OPT_ENUM, 0, AT(schedule)},
     {"warmup_steps", "0", "0..", "Updates over which the learning rate rises to lr in equal steps.", DDP_OPT_INT, 0,
      AT(warmup_steps)},
     {"schedule_steps", "0", "0..",
-     "Updates, with those of the warm-up, after which linear and cosine have reached min_lr; 0 is those of the whole "
-     "run.",
+     "Updates, those of the warm-up included, after which linear and cosine have reached min_lr. 0: those of the run.",
      DDP_OPT_INT, 0, AT(schedule_steps)},
-    {"step_size", "0", "0..", "Updates between two drops of schedule = step.", DDP_OPT_INT, 0, AT(step_size)},
-    {"gamma", "0.1", "0..", "Factor of schedule = step.", DDP_OPT_FLOAT, 0, AT(gamma)},
-    {"min_lr", "0", "0..", "Learning rate at the end of linear and cosine.", DDP_OPT_FLOAT, 0, AT(min_lr)},
+    {"step_size", "0", "0..", "Updates between two drops of the learning rate with schedule = step.", DDP_OPT_INT, 0,
+     AT(step_size)},
+    {"gamma", "0.1", "0..", "Factor of each drop with schedule = step.", DDP_OPT_FLOAT, 0, AT(gamma)},
+    {"min_lr", "0", "0..", "Learning rate at the end of schedule = linear and cosine.", DDP_OPT_FLOAT, 0, AT(min_lr)},
 };
 #undef AT
 
 #define AT(field) offsetof(struct ddp_ddp_config, field)
 static const ddp_option ddp_options[] = {
     {"bucket_size", "25MiB", "1..1TiB",
-     "Bytes of gradients that are reduced together; auto measures the link between the ranks at the start of the run.",
+     "Bytes of gradients that are reduced together. auto: chosen by measuring the link between the ranks at the start.",
      DDP_OPT_SIZE, DDP_OPT_F_AUTO, AT(bucket_size)},
     {"first_bucket_size", "1MiB", "1..1TiB", "Bytes of the first bucket, smaller so that communication starts early.",
      DDP_OPT_SIZE, 0, AT(first_bucket_size)},
     {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
      AT(overlap)},
     {"shard_update", "auto", "auto|no",
-     "Whether each rank updates a share of the parameters and stores them to all, where the backend lets ranks see "
-     "each "
-     "other's memory and overlap is not yes; no updates all of them on every rank. The same bits either way.",
+     "auto: if ranks share memory (shm) and overlap is not yes, each rank updates one shard of the parameters for all. "
+     "no: every rank updates all parameters. The results have the same bits.",
      DDP_OPT_ENUM, 0, AT(shard_update)},
     {"zero", "0", "0..1",
-     "1 has each rank keep the optimiser's state of its share of the parameters alone, and update that share (ZeRO "
-     "stage "
-     "1); a checkpoint is the same either way.",
+     "1: each rank keeps the optimiser's state of one shard of the parameters and updates that shard (ZeRO stage 1). "
+     "A checkpoint is the same either way.",
      DDP_OPT_INT, 0, AT(zero)},
     {"broadcast_buffers", "yes", NULL,
-     "Whether all ranks evaluate with rank 0's running statistics, which are those that a checkpoint holds; no lets "
-     "each evaluate with its own.",
+     "yes: all ranks evaluate with rank 0's running statistics, which are also those of a checkpoint. "
+     "no: each rank evaluates with its own.",
      DDP_OPT_BOOL, 0, AT(broadcast_buffers)},
 };
 #undef AT
 
 #define AT(field) offsetof(struct ddp_loader_config, field)
 static const ddp_option loader_options[] = {
-    {"workers", "1", "0..256", "Threads that read samples; 0 reads them within the step.", DDP_OPT_INT, R, AT(workers)},
-    {"prefetch", "4", "2..1024", "Batches held ready.", DDP_OPT_INT, R, AT(prefetch)},
+    {"workers", "1", "0..256", "Threads that read samples. 0: the step itself reads them.", DDP_OPT_INT, R,
+     AT(workers)},
+    {"prefetch", "4", "2..1024", "Batches that are read ahead of the step.", DDP_OPT_INT, R, AT(prefetch)},
 };
 #undef AT
 
 #define AT(field) offsetof(struct ddp_checkpoint_config, field)
 static const ddp_option checkpoint_options[] = {
-    {"dir", "", NULL, "Folder for checkpoints; empty writes none.", DDP_OPT_PATH, 0, AT(dir)},
-    {"every", "0", "0..", "Steps between checkpoints; 0 writes one at the end.", DDP_OPT_INT, 0, AT(every)},
-    {"keep", "3", "0..", "Newest checkpoints that are kept; 0 keeps all.", DDP_OPT_INT, 0, AT(keep)},
+    {"dir", "", NULL, "Folder for checkpoints. Empty: none are written.", DDP_OPT_PATH, 0, AT(dir)},
+    {"every", "0", "0..", "Steps between checkpoints. 0: only one, at the end.", DDP_OPT_INT, 0, AT(every)},
+    {"keep", "3", "0..", "How many of the newest checkpoints are kept. 0: all.", DDP_OPT_INT, 0, AT(keep)},
     {"resume", "auto", NULL,
-     "auto goes on from the newest checkpoint that verifies, never starts anew, a path goes on from that one; rank 0's "
-     "word counts.",
+     "auto: resume from the newest valid checkpoint. never: start from scratch. PATH: resume from that one. "
+     "Rank 0's value counts.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, AT(resume)},
     {"init_from", "", NULL,
-     "Safetensors file, or a checkpoint's folder, that gives a run which starts anew its first parameters and buffers, "
-     "by PyTorch's names; rank 0 reads it.",
+     "Safetensors file or checkpoint folder with the first parameters and buffers of a run that starts from scratch. "
+     "Names are PyTorch's. Rank 0 reads it.",
      DDP_OPT_PATH, 0, AT(init_from)},
 };
 #undef AT
 
 #define AT(field) offsetof(struct ddp_output_config, field)
 static const ddp_option output_options[] = {
-    {"dir", "", NULL, "Folder for metrics.jsonl and summary.json; empty writes neither.", DDP_OPT_PATH, 0, AT(dir)},
+    {"dir", "", NULL, "Folder for metrics.jsonl and summary.json. Empty: neither is written.", DDP_OPT_PATH, 0,
+     AT(dir)},
     {"trace_steps", "", NULL,
-     "Steps, as in 10-12, of which each rank writes a trace of its segments and buckets, trace-rankN.json in dir.",
-     DDP_OPT_STRING, 0, AT(trace_steps)},
+     "Steps, as in 10-12, that each rank traces (segments and buckets) into trace-rankN.json in dir.", DDP_OPT_STRING,
+     0, AT(trace_steps)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
-    {"progress", "auto", "auto|plain|off", "auto is a live line on a terminal and plain lines elsewhere.", DDP_OPT_ENUM,
-     R, AT(progress)},
+    {"progress", "auto", "auto|plain|off", "auto: a live line on a terminal, plain lines elsewhere.", DDP_OPT_ENUM, R,
+     AT(progress)},
 };
 #undef AT
 

@@ -285,7 +285,6 @@ bool ddp_group_same_host(const ddp_group *g, int32_t rank)
     return strcmp(g->members[rank].host_id, g->members[g->rank].host_id) == 0;
 }
 const char *ddp_group_host_of(const ddp_group *g, int32_t rank) { return g->members[rank].host; }
-const char *ddp_group_address(const ddp_group *g) { return g->address; }
 
 void ddp_group_comm_params(const ddp_group *g, const char *name, const ddp_store *store, int64_t timeout_ms,
                            ddp_comm_params *out)

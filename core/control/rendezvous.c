@@ -1,7 +1,8 @@
 /* control/rendezvous.c -- how ranks find each other: rank 0 opens the listener; any other rank asks the init plugin where that is,
  * connects, says hello and waits to be heard, again and again until rendezvous_timeout. All on the thread that joins, before
  * the control thread takes the sockets over. */
-#include "net/address.h"
+#include "net/endpoint.h"
+#include "net/interface.h"
 #include "net/nodes.h"
 #include "control/plane.h"
 #include <fcntl.h>
@@ -75,7 +76,7 @@ static ddp_status choose_address(ddp_group *g, int fd, ddp_err *err)
     }
     if (ddp_interface_address(g->interface, ddp_address_family(fd), &a, &length, err) != DDP_OK)
         DDP_TRY(ddp_interface_address(g->interface, AF_UNSPEC, &a, &length, err));
-    ddp_address_text((const struct sockaddr *)&a, length, g->address, sizeof(g->address));
+    ddp_address_text((const struct sockaddr *)&a, g->address, sizeof(g->address));
     ddp_log_line(g->log, DDP_LOG_DEBUG, "this rank's address is %s, of interface %s", g->address, g->interface);
     return DDP_OK;
 }

@@ -4,7 +4,7 @@
 #include "base/sys.h"
 #include "launch/secret.h"
 #include "launch/signals.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>

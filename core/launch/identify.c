@@ -2,7 +2,7 @@
  * launcher's variables or the list of nodes; and the init method of the rendezvous when the config names none. */
 #include "launch/identify.h"
 #include "base/launcher.h"
-#include "control/group.h"
+#include "net/endpoint.h"
 #include "net/nodes.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* net/interface.c -- network interfaces by name: their addresses, and what there is to choose from when a name is wrong. */
+#include "net/interface.h"
 #include "net/address.h"
-#include "control/group.h"
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -17,11 +17,6 @@ static int preference(const struct ifaddrs *i, int family)
     return IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr) ? 1 : 2;
 }
 
-static socklen_t length_of(const struct sockaddr *a)
-{
-    return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-}
-
 /* "eth0 (192.0.2.7, fe80::1%eth0)", or "eth1 (down)". */
 static void describe(ddp_text *out, const struct ifaddrs *list, const struct ifaddrs *which)
 {
@@ -31,7 +26,7 @@ static void describe(ddp_text *out, const struct ifaddrs *list, const struct ifa
     ddp_text_printf(out, "%s%s (", out->length > 0 ? ", " : "", which->ifa_name);
     for (const struct ifaddrs *i = list; i != NULL && up; i = i->ifa_next) {
         if (strcmp(i->ifa_name, which->ifa_name) != 0 || preference(i, AF_UNSPEC) == 0) continue;
-        ddp_address_text(i->ifa_addr, length_of(i->ifa_addr), address, sizeof(address));
+        ddp_address_text(i->ifa_addr, address, sizeof(address));
         ddp_text_printf(out, "%s%s", any ? ", " : "", address);
         any = true;
     }
@@ -83,7 +78,7 @@ ddp_status ddp_interface_address(const char *name, int family, struct sockaddr_s
     if (best == NULL) {
         st = refuse(name, family, list, err);
     } else {
-        *length = length_of(best->ifa_addr);
+        *length = ddp_address_length(best->ifa_addr);
         memset(out, 0, sizeof(*out));
         memcpy(out, best->ifa_addr, *length);
     }
@@ -97,6 +92,6 @@ ddp_status ddp_interface_check(const char *name, char *address, size_t capacity,
     socklen_t length = 0;
 
     DDP_TRY(ddp_interface_address(name, AF_UNSPEC, &a, &length, err));
-    ddp_address_text((const struct sockaddr *)&a, length, address, capacity);
+    ddp_address_text((const struct sockaddr *)&a, address, capacity);
     return DDP_OK;
 }

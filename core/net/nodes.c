@@ -1,6 +1,7 @@
-/* net/nodes.c -- see nodes.h. */
+/* net/nodes.c -- this machine's own addresses, and which entry of [group] nodes it is: compares host names and addresses. */
 #include "net/nodes.h"
-#include "control/group.h"
+#include "net/address.h"
+#include "net/interface.h"
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -13,13 +14,6 @@
 enum { RANKS_MAX = 65536 };
 
 /* ---- addresses -------------------------------------------------------------------------------------------------------- */
-static bool is_loopback(const struct sockaddr *a)
-{
-    if (a->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
     if (a->sa_family != b->sa_family) return false;
@@ -40,13 +34,6 @@ static bool is_link_local(const struct sockaddr *a)
 {
     return a->sa_family == AF_INET6 &&
            IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-static bool as_text(const struct sockaddr *a, char *buf, size_t capacity)
-{
-    socklen_t length = a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-
-    return getnameinfo(a, length, buf, (socklen_t)capacity, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
 /* What a packet to the rest of the world would be sent from; none is sent. The target is of a block for documentation. */
@@ -70,7 +57,8 @@ static bool routed_address(int family, const char *target, char *host, size_t ca
         (void)inet_pton(family, target, &v6->sin6_addr);
     }
     if (connect(fd, (struct sockaddr *)&a, length) == 0 && getsockname(fd, (struct sockaddr *)&a, &length) == 0)
-        found = !is_loopback((struct sockaddr *)&a) && as_text((struct sockaddr *)&a, host, capacity);
+        found = !ddp_address_is_loopback((struct sockaddr *)&a);
+    if (found) ddp_address_text((struct sockaddr *)&a, host, capacity);
     (void)close(fd);
     return found;
 }
@@ -85,8 +73,10 @@ ddp_status ddp_own_address(const char *interface, char *host, size_t capacity, d
     if (routed_address(AF_INET6, "2001:db8::1", host, capacity)) return DDP_OK;
     if (getifaddrs(&list) != 0) return ddp_fail_errno(err, "cannot list this machine's addresses");
     for (const struct ifaddrs *i = list; i != NULL && !found; i = i->ifa_next)
-        if (has_address(i) && !is_link_local(i->ifa_addr) && !is_loopback(i->ifa_addr))
-            found = as_text(i->ifa_addr, host, capacity);
+        if (has_address(i) && !is_link_local(i->ifa_addr) && !ddp_address_is_loopback(i->ifa_addr)) {
+            ddp_address_text(i->ifa_addr, host, capacity);
+            found = true;
+        }
     freeifaddrs(list);
     if (!found) ddp_copy_text(host, capacity, "127.0.0.1");
     return DDP_OK;
@@ -135,7 +125,7 @@ typedef struct machine {
 
 static bool is_own_address(const machine *m, const struct sockaddr *a)
 {
-    if (is_loopback(a)) return true;
+    if (ddp_address_is_loopback(a)) return true;
     for (const struct ifaddrs *i = m->addresses; i != NULL; i = i->ifa_next)
         if (has_address(i) && same_address(i->ifa_addr, a)) return true;
     return false;
@@ -154,7 +144,7 @@ static bool is_this_machine(const machine *m, const char *host, bool *loopback, 
     *loopback = true;
     for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) {
         own = own || is_own_address(m, a->ai_addr);
-        *loopback = *loopback && is_loopback(a->ai_addr);
+        *loopback = *loopback && ddp_address_is_loopback(a->ai_addr);
     }
     freeaddrinfo(list);
     return own;
@@ -162,13 +152,15 @@ static bool is_this_machine(const machine *m, const char *host, bool *loopback, 
 
 static ddp_status not_listed(const machine *m, const char *unknown, ddp_err *err)
 {
-    char text[INET6_ADDRSTRLEN + 32], list[300] = "";
+    char text[DDP_ADDRESS_MAX], list[300] = "";
     size_t used = 0;
 
     for (const struct ifaddrs *i = m->addresses; i != NULL; i = i->ifa_next)
-        if (has_address(i) && !is_loopback(i->ifa_addr) && !is_link_local(i->ifa_addr) && used < sizeof(list) &&
-            as_text(i->ifa_addr, text, sizeof(text)))
+        if (has_address(i) && !ddp_address_is_loopback(i->ifa_addr) && !is_link_local(i->ifa_addr) &&
+            used < sizeof(list)) {
+            ddp_address_text(i->ifa_addr, text, sizeof(text));
             used += (size_t)snprintf(list + used, sizeof(list) - used, ", %s", text);
+        }
     return ddp_fail(err, DDP_ERR_CONFIG,
                     "none of nodes is this machine, which is %s%s%s%s%s; add it, or write its rank", m->name, list,
                     unknown == NULL ? "" : " (no address is known for ", unknown == NULL ? "" : unknown,

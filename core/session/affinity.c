@@ -71,8 +71,8 @@ static ddp_status choose(ddp_session *s, const ddp_pin_rank *ranks, uint32_t own
     const ddp_setting *set = ddp_settings_find(&s->config->settings, "train", "pin");
 
     c.bound = (long)ranks[own].processors < sysconf(_SC_NPROCESSORS_ONLN) || !ddp_processors_are_own();
-    s->phase = DDP_EXIT_CONFIG;
     if (ddp_pin_choose(&c, &s->pin, err) == DDP_OK) return DDP_OK;
+    (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
     return ddp_fail_context(err, "%s", set->where);
 }
 
@@ -126,9 +126,9 @@ static ddp_status decide(ddp_trainer *t, ddp_err *err)
     void *block;
 
     ranks[0] = mine;
-    t->s->phase = DDP_EXIT_RENDEZVOUS;
-    DDP_TRY(ddp_group_gather(t->group, "processors of the ranks", &mine, sizeof(mine), &block, parts, lengths,
-                             t->s->config->group->step_timeout_ms, err));
+    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err,
+               ddp_group_gather(t->group, "processors of the ranks", &mine, sizeof(mine), &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
     for (int32_t r = 0; r < world; r++) {
         if (lengths[r] != sizeof(mine) || !ddp_group_same_host(t->group, r)) continue;
         if (r == ddp_group_rank(t->group)) own = count;
@@ -158,8 +158,10 @@ ddp_status ddp_trainer_pin(ddp_trainer *t, ddp_err *err)
             count, s->threads, s->threads == 1 ? "" : "s");
     if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
-    if (s->config->train->pin == DDP_AFFINITY_YES)
+    if (s->config->train->pin == DDP_AFFINITY_YES) {
+        (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
         return ddp_fail_context(err, "[train] pin = yes, device = %s", s->device_text);
+    }
     if (err->status != DDP_ERR_UNSUPPORTED) ddp_log_line(s->log, DDP_LOG_INFO, "not pinned: %s", err->msg);
     *err = (ddp_err){.status = DDP_OK};
     return DDP_OK;

@@ -121,7 +121,6 @@ ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *
     const ddp_list *list = &s->config->train->device;
     const char *const *items = found != NULL ? &found : list->items;
 
-    s->phase = DDP_EXIT_CONFIG;
     s->device_text = ddp_settings_find(&s->config->settings, "train", "device")->value;
     s->device_count = 0;
     s->replicas = s->stages = 1;
@@ -143,7 +142,6 @@ ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
     uint32_t places = ddp_graph_places(s->graph);
 
     if (s->stages == 1) return DDP_OK;
-    s->phase = DDP_EXIT_CONFIG;
     if (places == 0) {
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,

@@ -1,9 +1,9 @@
-/* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use. Each step
- * sets the phase, which is the exit code if it fails. */
+/* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use. What
+ * fails is the configuration's fault unless the error says otherwise. */
 #include "train/reduce/hook.h"
 #include "session/plugins.h"
 #include "base/sys.h"
-#include "control/group.h"
+#include "net/interface.h"
 #include "session/devices.h"
 #include <stdlib.h>
 #include <string.h>
@@ -34,9 +34,10 @@ static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, c
     char section[128];
     ddp_loaded *p;
 
-    s->phase = DDP_EXIT_PLUGIN;
-    if (ddp_registry_load(s->registry, kind, name, &p, err) != DDP_OK) return at_choice(s, kind, section_kind, err);
-    s->phase = DDP_EXIT_CONFIG;
+    if (ddp_registry_load(s->registry, kind, name, &p, err) != DDP_OK) {
+        (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
+        return at_choice(s, kind, section_kind, err);
+    }
     (void)snprintf(section, sizeof(section), "%s.%s", section_kind, p->desc.name);
     DDP_TRY(ddp_config_plugin(s->config, section, &p->desc, config, err));
     *out = p;
@@ -80,12 +81,12 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t
 
     if (!(s->launch.planning && ops->launcher != NULL) && /* it has not started what is only planned */
         ops->check(&s->host, b->config, &p, err) != DDP_OK) {
-        s->phase = err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_PLUGIN;
+        (void)ddp_fail_as(err, err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_PLUGIN);
         (void)ddp_fail_context(err, "backend \"%s\"", b->name);
         return at_choice(s, DDP_KIND_BACKEND, "backend", err);
     }
-    s->phase = DDP_EXIT_PLUGIN;
-    return ddp_backend_check(b->plugin, strcmp(s->device_name, "cuda") == 0, err);
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, strcmp(s->device_name, "cuda") == 0, err));
+    return DDP_OK;
 }
 
 /* Rank and world are known, no device is loaded. Where shared memory cannot do what is asked, `auto` goes on without it. */
@@ -139,7 +140,6 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     char scheme[32];
     size_t length = strcspn(url, ":");
 
-    s->phase = DDP_EXIT_CONFIG;
     ddp_copy_text(s->url, sizeof(s->url), url);
     if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
     if (url[0] == '\0')
@@ -156,7 +156,6 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     scheme[length] = '\0';
     DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init, &s->init_config, err));
     s->init_ops = s->init->ops;
-    s->phase = DDP_EXIT_CONFIG;
     if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
         return ddp_at_key(s, "group", "init_method", err);
     s->init->live++;
@@ -173,7 +172,6 @@ static ddp_status load_sources(ddp_session *s, ddp_plugin_configs *pc, ddp_err *
         DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->data, "data", &s->train.plugin, &pc->data, err));
     if (purpose == DDP_TO_TRAIN)
         DDP_TRY(load_plugin(s, DDP_KIND_SAMPLER, c->sampler, "sampler", &s->train.sampler_plugin, &pc->sampler, err));
-    s->phase = DDP_EXIT_CONFIG;
     if (purpose == DDP_TO_EVALUATE && c->eval[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "[eval] plugin is not set, so there is nothing to evaluate on; write the dataset as in [data]");
@@ -192,7 +190,6 @@ static ddp_status load_hook(ddp_session *s, ddp_err *err)
 {
     if (s->config->hook[0] == '\0' || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
     DDP_TRY(load_plugin(s, DDP_KIND_HOOK, s->config->hook, "hook", &s->hook, &s->hook_config, err));
-    s->phase = DDP_EXIT_CONFIG;
     for (uint32_t i = 0; i < s->backend_count; i++)
         if (ddp_hook_check(s->hook, s->backends[i].plugin, err) != DDP_OK)
             return at_choice(s, DDP_KIND_HOOK, "hook", err);
@@ -223,7 +220,6 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     ddp_config *c = s->config;
     const char *found = NULL;
 
-    s->phase = DDP_EXIT_CONFIG;
     if (c->group->interface[0] != '\0' &&
         ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
         return ddp_at_key(s, "group", "interface", err);
@@ -303,7 +299,7 @@ static void warn_deprecated(const ddp_session *s)
 
 ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 {
-    DDP_TRY(load_all(s, pc, err));
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, load_all(s, pc, err));
     warn_deprecated(s);
     return DDP_OK;
 }

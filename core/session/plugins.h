@@ -9,7 +9,7 @@ typedef struct ddp_plugin_configs {
     const void *model, *data, *eval, *sampler, *eval_sampler, *device;
 } ddp_plugin_configs;
 
-/* Loads all plugins of the run and opens the init method; s->phase is the exit code on failure. */
+/* Loads all plugins of the run and opens the init method; the error has the exit code. */
 ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err);
 
 /* Puts in front of an error where the key that led to it stands, when somebody wrote it. */

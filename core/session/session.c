@@ -1,5 +1,6 @@
 /* session/session.c -- opens, in the order of a start, what is local to a rank: plugins (plugins.c), data, graph, layout,
- * device, programs. Each step sets the phase, which is the exit code if it fails. */
+ * device, programs. What fails on the way is the
+ * configuration's fault unless the error says otherwise. */
 #include "session/plugins.h"
 #include "session/devices.h"
 #include "session/affinity.h"
@@ -25,7 +26,6 @@ static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *se
                               .fields = src->fields,
                               .field_count = src->field_count};
 
-    s->phase = DDP_EXIT_CONFIG;
     if (ddp_transform_open(&p, &src->transform, err) != DDP_OK)
         return ddp_fail_context(err, "[%s] plugin = %s", section, src->plugin->desc.name);
     if (src->transform != NULL) src->fields = ddp_transform_fields(src->transform);
@@ -41,9 +41,8 @@ static ddp_status open_source(ddp_session *s, ddp_source *src, const void *confi
                              .seed = s->config->train->seed};
 
     src->ops = src->plugin->ops;
-    s->phase = DDP_EXIT_DATA;
     if (src->ops->open(&s->host, config, &src->dataset, err) != DDP_OK) {
-        if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
+        (void)ddp_fail_as(err, err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_DATA);
         return ddp_fail_context(err, "[%s.%s]", section, src->plugin->desc.name);
     }
     src->plugin->live++;
@@ -74,11 +73,10 @@ static void close_source(ddp_source *src)
 }
 
 /* The model was built on the training fields; the evaluation must bring the same ones. */
-static ddp_status check_eval_fields(ddp_session *s, ddp_err *err)
+static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
 {
     const ddp_source *a = &s->train, *b = &s->eval;
 
-    s->phase = DDP_EXIT_CONFIG;
     for (uint32_t i = 0; i < a->field_count; i++) {
         const ddp_field *f = &a->fields[i], *g = i < b->field_count ? &b->fields[i] : NULL;
 
@@ -177,14 +175,13 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
     const ddp_model_ops *ops = s->model->ops;
     ddp_graph *g;
 
-    s->phase = DDP_EXIT_CONFIG;
     DDP_TRY(ddp_graph_create(src->fields, src->field_count, &g, err));
     if (ops->build(g, model_config, err) == DDP_OK && ddp_graph_finish(g, err) == DDP_OK) {
         *out = g;
         return DDP_OK;
     }
     ddp_graph_free(g);
-    if (err->status == DDP_ERR_DATA) s->phase = DDP_EXIT_DATA;
+    if (err->status == DDP_ERR_DATA) (void)ddp_fail_as(err, DDP_EXIT_DATA);
     return ddp_fail_context(err, "model \"%s\" on [%s] plugin = %s", s->model->desc.name, section,
                             src->plugin->desc.name);
 }
@@ -235,7 +232,7 @@ static uint32_t compute_threads(const ddp_session *s)
     return DDP_MAX_OF(ddp_cpu_count() / ((unsigned)s->launch.local_size * ddp_session_devices(s)), 1);
 }
 
-ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
+static ddp_status open_device(ddp_session *s, ddp_err *err)
 {
     ddp_device_params p = {.struct_size = sizeof(p),
                            .ordinal = s->ordinals[s->member],
@@ -246,17 +243,22 @@ ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
                            .deterministic = (uint32_t)s->config->train->deterministic};
 
     s->threads = p.threads;
-    s->phase = DDP_EXIT_PLUGIN;
     if (p.precision != DDP_PRECISION_F32 && (s->device_ops->caps & DDP_DEVICE_CAP_BF16) == 0)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
                         s->device_text);
     if (s->device_ops->open(&s->host, s->device_config, &p, &s->device, err) != DDP_OK) {
-        if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
+        if (err->status == DDP_ERR_CONFIG) (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
         return ddp_fail_context(err, "device \"%s\"", s->device_text);
     }
     s->device_info.struct_size = sizeof(s->device_info);
     s->device_ops->describe(s->device, &s->device_info);
+    return DDP_OK;
+}
+
+ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
+{
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, open_device(s, err));
     return DDP_OK;
 }
 
@@ -280,7 +282,7 @@ static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
 }
 
 /* For --check, which starts no threads: the devices that others than the first one will open. */
-static ddp_status try_devices(const ddp_session *s, int *phase, ddp_err *err)
+static ddp_status try_devices(const ddp_session *s, ddp_err *err)
 {
     for (uint32_t i = 1; i < ddp_session_devices(s); i++) {
         ddp_session other = *s;
@@ -290,10 +292,8 @@ static ddp_status try_devices(const ddp_session *s, int *phase, ddp_err *err)
         other.device = NULL;
         other.device_text = name;
         other.member = i;
-        *phase = DDP_EXIT_OK;
-        if (ddp_session_open_device(&other, err) != DDP_OK) *phase = other.phase;
-        if (other.device != NULL) s->device_ops->close(other.device);
-        if (*phase != DDP_EXIT_OK) return err->status;
+        DDP_TRY(ddp_session_open_device(&other, err));
+        s->device_ops->close(other.device);
     }
     return DDP_OK;
 }
@@ -304,7 +304,6 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
 
     *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
     if (ddp_plugins_load(s, &pc, err) != DDP_OK) goto close;
-    s->phase = DDP_EXIT_CONFIG;
     if (resolve_batches(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
@@ -312,11 +311,15 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
-    if (s->launch.planning && try_devices(s, &s->phase, err) != DDP_OK) goto close;
+    if (s->launch.planning && try_devices(s, err) != DDP_OK) goto close;
     return DDP_OK;
 
 close:
-    if (err->status == DDP_OK) (void)ddp_fail(err, DDP_ERR_INTERNAL, "a plugin failed without giving a reason");
+    (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
+    if (err->status == DDP_OK) {
+        err->status = DDP_ERR_INTERNAL;
+        ddp_copy_text(err->msg, sizeof(err->msg), "a plugin failed without giving a reason");
+    }
     ddp_session_close(s);
     return err->status;
 }
@@ -369,5 +372,5 @@ void ddp_session_close(ddp_session *s)
         s->init->live--;
     }
     if (s->registry != NULL) ddp_registry_close(s->registry);
-    *s = (ddp_session){.phase = s->phase};
+    *s = (ddp_session){0};
 }

@@ -89,7 +89,6 @@ typedef struct ddp_session {
     ddp_host host;
     ddp_config *config;
     ddp_launch launch;
-    int phase; /* exit code of the run if what is being done now fails */
     ddp_registry *registry;
     ddp_batches batches;
 
@@ -136,7 +135,7 @@ typedef struct ddp_session {
 
 uint64_t ddp_session_steps(const ddp_session *s); /* updates of the whole run, wherever it goes on from */
 
-/* `config` and `log` outlive the session. On failure s->phase is the exit code and everything opened is closed again. */
+/* `config` and `log` outlive the session. On failure the error has the exit code and everything opened is closed again. */
 ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err);
 /* Plugins and their settings alone: what --print-config needs. */
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);

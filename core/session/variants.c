@@ -2,21 +2,24 @@
  * compiled when first due. */
 #include "session/session.h"
 
+static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)
+{
+    if (s->launch.purpose != DDP_TO_GENERATE)
+        return ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err);
+    if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) == DDP_OK) return DDP_OK;
+    return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
+}
+
 static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
-    s->phase = DDP_EXIT_CONFIG;
-    if (s->launch.purpose != DDP_TO_GENERATE)
-        DDP_TRY(ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err));
-    else if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) != DDP_OK)
-        return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
-    s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, create_program(s, v, err));
     if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
     if (s->stages > 1 && v->training)
         DDP_TRY(ddp_stages_create(v->program, s->layout, s->stages, s->train.field_count, &v->stages, err));
-    s->phase = DDP_EXIT_PLUGIN;
-    if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK)
+    if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK) {
+        (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
         return ddp_fail_context(err, "device \"%s\"", s->device_text);
-    s->phase = DDP_EXIT_INTERNAL;
+    }
     DDP_TRY(ddp_lowered_check(v->program, v->lowered, err));
     return ddp_plan_create(v->program, v->lowered, v->training ? s->layout : NULL, &v->planned, err);
 }
@@ -29,7 +32,7 @@ static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_
     s->variant_count++; /* counted first: free takes what a failed plan has left */
     v->batch = batch;
     v->training = training;
-    DDP_TRY(variant_plan(s, v, err));
+    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, variant_plan(s, v, err));
     if (v->stages == NULL) s->arena_bytes = DDP_MAX_OF(s->arena_bytes, v->planned->plan.arena_bytes);
     return DDP_OK;
 }
@@ -68,10 +71,11 @@ ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training)
 ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bind, ddp_err *err)
 {
     if (v->instance != NULL) return DDP_OK;
-    s->phase = DDP_EXIT_PLUGIN;
     if (v->exec == NULL)
-        DDP_TRY(s->device_ops->compile(s->device, v->program, v->lowered, &v->planned->plan, &v->exec, err));
-    return s->device_ops->instance_create(v->exec, bind, &v->instance, err);
+        DDP_TRY_AS(DDP_EXIT_PLUGIN, err,
+                   s->device_ops->compile(s->device, v->program, v->lowered, &v->planned->plan, &v->exec, err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, s->device_ops->instance_create(v->exec, bind, &v->instance, err));
+    return DDP_OK;
 }
 
 void ddp_variants_free(ddp_session *s)

@@ -30,15 +30,9 @@ ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_su
     if (v == NULL)
         return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
-    if (t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK) {
-        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA;
-        return err->status;
-    }
-    if (t->s->device_ops->sync(t->s->device, err) != DDP_OK) {
-        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA;
-        return err->status;
-    }
+    if (t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
+        t->s->device_ops->sync(t->s->device, err) != DDP_OK)
+        return ddp_run_failed(err);
     DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
     accuracy = accuracy_value(v->program);
     if (accuracy >= 0) DDP_TRY(read_scalar(t, v, accuracy, &correct, err));
@@ -56,9 +50,9 @@ static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
     ddp_sums own = *sums, part;
     void *block = NULL;
 
-    t->s->phase = DDP_EXIT_PEER;
-    DDP_TRY(ddp_group_gather(t->group, "evaluation", &own, sizeof(own), &block, parts, lengths,
-                             t->s->config->group->step_timeout_ms, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, "evaluation", &own, sizeof(own), &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
     *sums = (ddp_sums){0};
     for (int32_t r = 0; r < world; r++) {
         memcpy(&part, parts[r], sizeof(part));
@@ -104,16 +98,13 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
 
     if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_broadcast_buffers(t, err));
     DDP_TRY(ddp_replicas_broadcast_buffers(t, err));
-    t->s->phase = DDP_EXIT_DATA;
-    DDP_TRY(ddp_loader_begin(t->eval_loader, 0, 0, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->eval_loader, 0, 0, err));
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
     while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
-           (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK) {
+           (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK)
         DDP_TRY(t->dp != NULL ? ddp_replicas_eval_batch(t, &batch, &sums, err)
                               : ddp_trainer_eval_batch(t, &batch, &sums, err));
-        t->s->phase = DDP_EXIT_DATA;
-    }
-    if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
+    if (st != DDP_OK && st != DDP_IN_PROGRESS) return ddp_fail_as(err, DDP_EXIT_DATA);
     DDP_TRY(gather_sums(t, &sums, err));
     if (t->stopping == 0) report(t, &sums);
     return DDP_OK;
@@ -131,9 +122,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .log = s->log};
     char members[512];
 
-    t->s->phase = DDP_EXIT_CONFIG;
     if (s->launch.rank != 0) return DDP_OK;
-    DDP_TRY(ddp_observer_open(&p, &t->observer, err));
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, ddp_observer_open(&p, &t->observer, err));
     (void)snprintf(members, sizeof(members),
                    "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", "
                    "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,

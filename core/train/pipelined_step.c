@@ -131,18 +131,11 @@ static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batc
     if (v == NULL)
         return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
     loss = arena + v->planned->plan.value_offset[v->program->loss];
     if (micro + 1 == s->micros) return launch_step(t, s, v, &run, loss, err);
     DDP_TRY(ops->run(v->instance, &run, 0, v->lowered->kernel_count, err));
     return ops->copy_async(t->s->device, DDP_QUEUE_COMPUTE, &s->losses[micro], loss, sizeof(*s->losses),
                            DDP_COPY_TO_HOST, err);
-}
-
-static ddp_status bad_data(ddp_trainer *t, ddp_err *err)
-{
-    if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA; /* a label out of range */
-    return err->status;
 }
 
 /* The next batch, once the device is done with the one in its place. */
@@ -152,8 +145,7 @@ static ddp_status take_batch(ddp_trainer *t, slot *s, uint32_t event, ddp_batch 
 
     if (t->ahead->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(t->s->device_ops->event_sync(t->s->device, event, err));
     from = ddp_now_ns();
-    t->s->phase = DDP_EXIT_DATA;
-    DDP_TRY(ddp_loader_next(t->loader, batch, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loader, batch, err));
     s->record.data_ms += (double)(ddp_now_ns() - from) * 1e-6;
     return DDP_OK;
 }
@@ -167,7 +159,7 @@ static ddp_status give_out_micros(ddp_trainer *t, slot *s, ddp_err *err)
         DDP_TRY(take_batch(t, s, event, &batch, err));
         s->counts[micro] = batch.count;
         s->samples += (double)batch.count;
-        if (launch(t, s, micro, &batch, err) != DDP_OK) return bad_data(t, err);
+        if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
         DDP_TRY(t->s->device_ops->event_record(t->s->device, DDP_QUEUE_COMPUTE, event, err));
         t->ahead->batches++;
         ddp_trainer_buffers_count(t);
@@ -275,6 +267,6 @@ ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err)
 {
     if (t->ahead == NULL) return DDP_OK;
     for (uint64_t i = 0; i < SLOTS; i++) DDP_TRY(finish_step(t, t->step + i, err)); /* the older one first */
-    if (t->s->device_ops->sync(t->s->device, err) != DDP_OK) return bad_data(t, err);
+    if (t->s->device_ops->sync(t->s->device, err) != DDP_OK) return ddp_run_failed(err);
     return DDP_OK;
 }

@@ -86,15 +86,8 @@ ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64
     if (v == NULL)
         return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
     DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
-    if (run_program(t, v, &run, last, err) != DDP_OK) {
-        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA; /* a label out of range */
-        return err->status;
-    }
-    if (read_loss(t, v, &loss, err) != DDP_OK) {
-        if (err->status == DDP_ERR_DATA) t->s->phase = DDP_EXIT_DATA; /* the same, of a device that runs ahead */
-        return err->status;
-    }
+    if (run_program(t, v, &run, last, err) != DDP_OK || read_loss(t, v, &loss, err) != DDP_OK)
+        return ddp_run_failed(err);
     *loss_sum += (double)loss * (double)batch->count;
     ddp_trainer_buffers_count(t);
     return DDP_OK;
@@ -147,13 +140,13 @@ ddp_status ddp_trainer_not_finite(ddp_trainer *t, const char *device, ddp_err *e
     char own[256], name[64], msg[512];
     void *block = NULL;
 
-    t->s->phase = DDP_EXIT_NONFINITE;
     ddp_reducer_culprit(t->reducer, own, sizeof(own));
     used = strlen(own);
     if (device != NULL) (void)snprintf(own + used, sizeof(own) - used, " on %s", device);
     (void)snprintf(name, sizeof(name), "not finite at step %" PRIu64, t->step + 1);
-    DDP_TRY(ddp_group_gather(t->group, name, own, strlen(own), &block, texts, lengths,
-                             t->s->config->group->step_timeout_ms, err));
+    DDP_TRY_AS(DDP_EXIT_NONFINITE, err,
+               ddp_group_gather(t->group, name, own, strlen(own), &block, texts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
     while (guilty < world && lengths[guilty] == 0) guilty++;
     if (guilty == world) /* each is finite and their sum is not */
         (void)snprintf(msg, sizeof(msg),
@@ -166,7 +159,8 @@ ddp_status ddp_trainer_not_finite(ddp_trainer *t, const char *device, ddp_err *e
                        t->step + 1, (int)lengths[guilty], (const char *)texts[guilty], guilty);
     free(block);
     ddp_group_abort(t->group, DDP_EXIT_NONFINITE, msg);
-    return ddp_fail(err, DDP_ERR_DATA, "%s", msg);
+    (void)ddp_fail(err, DDP_ERR_DATA, "%s", msg);
+    return ddp_fail_as(err, DDP_EXIT_NONFINITE);
 }
 
 /* Of a bucket that has been reduced: this rank has all of it, or its own share. */
@@ -182,9 +176,7 @@ static ddp_status gather_squares(ddp_trainer *t, double *wait_ms, ddp_err *err)
 {
     int64_t from = ddp_now_ns();
 
-    t->s->phase = DDP_EXIT_PEER;
-    DDP_TRY(ddp_clip_gather(t, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_clip_gather(t, err));
     *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
     return DDP_OK;
 }
@@ -224,17 +216,13 @@ static ddp_status reduce_and_update(ddp_trainer *t, double *wait_ms, ddp_reduced
         int64_t traced = ddp_trace_begin(t->trace);
 
         from = ddp_now_ns();
-        t->s->phase = DDP_EXIT_PEER;
-        DDP_TRY(ddp_reducer_wait(t->reducer, b, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_wait(t->reducer, b, err));
         waited += ddp_now_ns() - from;
-        t->s->phase = DDP_EXIT_INTERNAL;
         ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
         DDP_TRY(take_bucket(t, b, wait_ms, reduced, err));
     }
     from = ddp_now_ns();
-    t->s->phase = DDP_EXIT_PEER;
-    if (t->shards != NULL) DDP_TRY(ddp_shards_wait(t, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
+    if (t->shards != NULL) DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_shards_wait(t, err));
     *wait_ms += (double)(waited + ddp_now_ns() - from) * 1e-6;
     return DDP_OK;
 }
@@ -258,9 +246,7 @@ static ddp_status exchange(ddp_trainer *t, bool finite, double *wait_ms, ddp_red
 {
     int64_t from = ddp_now_ns(), traced = ddp_trace_begin(t->trace);
 
-    t->s->phase = DDP_EXIT_PEER;
-    DDP_TRY(ddp_reducer_exchange(t->reducer, finite, err));
-    t->s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_exchange(t->reducer, finite, err));
     *wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
     ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", -1, 0, traced);
     ddp_reducer_result(t->reducer, reduced);
@@ -345,8 +331,7 @@ static ddp_status run_micros(ddp_trainer *t, uint64_t micros, double *loss_sum, 
         ddp_batch batch;
         int64_t waiting = ddp_now_ns();
 
-        t->s->phase = DDP_EXIT_DATA;
-        DDP_TRY(ddp_loader_next(t->loader, &batch, err));
+        DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loader, &batch, err));
         *data_ns += ddp_now_ns() - waiting;
         DDP_TRY((t->dp != NULL ? ddp_replicas_micro_step : ddp_trainer_micro_step)(t, &batch, micro,
                                                                                    micro + 1 == micros, loss_sum, err));

@@ -1,5 +1,5 @@
 /* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
- * Whatever fails sets a phase, which is the exit code; the first failure of any rank is everyone's. */
+ * An error carries its exit code; the first failure of any rank is everyone's. */
 #include "train/trainer.h"
 #include "train/pipelined_step.h"
 #include "train/reduce/clip.h"
@@ -41,7 +41,6 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
                           .expired_ctx = t};
     ddp_status st;
 
-    s->phase = DDP_EXIT_RENDEZVOUS;
     s->launch.listen_fd = -1; /* the group's from here */
     ddp_session_agreement(s, &lines);
     p.agreement = lines.data;
@@ -93,7 +92,6 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
     if (s->hook != NULL)
         DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_comm_stream_staging(t->lane) : t->grads, t->trace,
                                 &t->hooked, err));
-    s->phase = DDP_EXIT_INTERNAL;
     p.lane = t->lane;
     p.hooked = t->hooked;
     return ddp_reducer_open(&p, &t->reducer, err);
@@ -103,7 +101,6 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
 {
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
-    t->s->phase = DDP_EXIT_INTERNAL;
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
     t->comm_memory = training && ddp_group_world(t->group) > 1 &&
                      (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
@@ -178,8 +175,8 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .prefetch = t->s->config->loader->prefetch};
 
     if (ddp_uses_device_memory(t->s)) p.place = (ddp_loader_place){loader_memory, loader_free, t->s};
-    t->s->phase = DDP_EXIT_DATA;
-    return ddp_loader_open(&p, out, err);
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_open(&p, out, err));
+    return DDP_OK;
 }
 
 /* ---- observing ------------------------------------------------------------------------------------------------------------ */
@@ -211,9 +208,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     uint64_t parts = ddp_session_shards(s);
     ddp_text pinned = {0}, members = {0};
 
-    t->s->phase = DDP_EXIT_CONFIG;
     if (s->launch.rank != 0) return DDP_OK;
-    DDP_TRY(ddp_observer_open(&p, &t->observer, err));
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, ddp_observer_open(&p, &t->observer, err));
     ddp_session_pin_text(s, &pinned);
     ddp_text_printf(
         &members,
@@ -273,8 +269,7 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
              check = (uint64_t)t->s->config->train->check_replicas_every;
     ddp_status st = DDP_OK;
 
-    t->s->phase = DDP_EXIT_DATA;
-    DDP_TRY(ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
     while (!step_limit(t) && t->stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
         bool checks = check > 0 && t->step % check == 0,
              saves = every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch;
@@ -343,10 +338,10 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
 
     DDP_TRY(ddp_session_divide_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
     DDP_TRY(ddp_trainer_pin(t, err)); /* before memory is touched, which lies near the processor that does */
-    s->phase = DDP_EXIT_RENDEZVOUS;
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
-    DDP_TRY(ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config, cuda_device(s),
-                                  s->config->group->step_timeout_ms, &t->comm, err));
+    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err,
+               ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config, cuda_device(s),
+                                     s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));
     DDP_TRY(ddp_pipelined_open(t, err));
@@ -367,7 +362,6 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     DDP_TRY(run_epochs(t, err));
     set_graceful(s, false);
     ddp_trace_step(t->trace, UINT64_MAX);
-    s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
     return ddp_profile_report(t->profile, err);
 }
@@ -378,13 +372,14 @@ static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capa
 {
     ddp_failure f = {0};
     char own[sizeof(f.msg)];
+    int code = ddp_err_exit_code(err);
 
-    if (t->s->phase == DDP_EXIT_PEER && err->status == DDP_ERR_TIMEOUT) t->s->phase = DDP_EXIT_TIMEOUT;
+    if (code == DDP_EXIT_PEER && err->status == DDP_ERR_TIMEOUT) code = DDP_EXIT_TIMEOUT;
     (void)snprintf(own, sizeof(own), "rank %d: %s", t->s->launch.rank,
                    err->msg[0] != '\0' ? err->msg : "a plugin failed without giving a reason");
-    ddp_group_abort(t->group, t->s->phase, own); /* does nothing when the run has already failed */
+    ddp_group_abort(t->group, code, own); /* does nothing when the run has already failed */
     if (!ddp_group_failed(t->group, &f)) {
-        f.exit_code = t->s->phase;
+        f.exit_code = code;
         ddp_copy_text(f.msg, sizeof(f.msg), own);
     }
     ddp_copy_text(message, capacity, f.msg);
@@ -421,7 +416,7 @@ int ddp_train(ddp_session *s, ddp_ending *ending)
 
     if (join(&t, &failure, &err) != DDP_OK) {
         ddp_copy_text(ending->message, sizeof(ending->message), failure.exit_code != 0 ? failure.msg : err.msg);
-        return failure.exit_code != 0 ? failure.exit_code : s->phase;
+        return failure.exit_code != 0 ? failure.exit_code : DDP_EXIT_RENDEZVOUS;
     }
     if (run(&t, &err) != DDP_OK) {
         code = failed(&t, &err, ending->message, sizeof(ending->message));

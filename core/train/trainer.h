@@ -27,7 +27,7 @@
 
 #include "base/sys.h"
 #include "checkpoint/checkpoint.h"
-#include "control/group.h"
+#include "comm/communicator.h"
 #include "observe/observe.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/comm_stream.h"
@@ -101,9 +101,13 @@ typedef struct ddp_trainer {
 /* Runs it all and returns the exit code; ending->message says why it failed. Takes over the session's launch.listen_fd. */
 int ddp_train(ddp_session *s, ddp_ending *ending);
 
-/* The phase is the exit code if what follows fails on this rank. */
-ddp_status ddp_trainer_step(ddp_trainer *t,
-                            ddp_err *err); /* one update; DDP_IN_PROGRESS: the epoch has no more batches */
+/* One update; DDP_IN_PROGRESS: the epoch has no more batches. */
+ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err);
+/* The device's run has failed: DDP_ERR_DATA is a label out of range. Returns the status. */
+static inline ddp_status ddp_run_failed(ddp_err *err)
+{
+    return ddp_fail_as(err, err->status == DDP_ERR_DATA ? DDP_EXIT_DATA : DDP_EXIT_INTERNAL);
+}
 /* Forward and backward of the batch on this trainer's device; adds loss x samples. `last` of the step: buckets may go out. */
 ddp_status ddp_trainer_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
                                   ddp_err *err);

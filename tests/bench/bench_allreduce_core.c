@@ -2,7 +2,7 @@
 #include "bench_allreduce.h"
 #include "support/store_double.h"
 #include "base/sys.h"
-#include "control/group.h"
+#include "comm/communicator.h"
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netinet/in.h>

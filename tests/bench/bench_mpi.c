@@ -8,8 +8,8 @@
  * Prints rank 0's median, minimum and 90th percentile in microseconds; nothing here decides a test. */
 #include "base/sys.h"
 #include "config/config.h"
-#include "net/address.h"
-#include "control/group.h"
+#include "net/endpoint.h"
+#include "comm/communicator.h"
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>

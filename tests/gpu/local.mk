@@ -6,10 +6,13 @@ tests_gpu_nccl_slots_SOURCES = tests/gpu/nccl_slots.c plugins/backend/nccl/runti
 	tests/unit/support/store_double.h
 tests_gpu_nccl_slots_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 endif
-# every op and whole models against the reference, on a GPU; built with the tests so that they stay so
+# every op and whole models against the reference, on a GPU; built with the long tests so that they stay so
 if WITH_CUDA_DOUBLE
 if WITH_CMOCKA
-check_PROGRAMS += tests/gpu/cuda_ops tests/gpu/cuda_models tests/gpu/cuda_step
+GPU_CHECKS = tests/gpu/cuda_ops tests/gpu/cuda_models tests/gpu/cuda_step
+EXTRA_PROGRAMS += $(GPU_CHECKS)
+CLEANFILES += $(GPU_CHECKS)
+check-long: $(GPU_CHECKS)
 CUDA_REAL_CPPFLAGS = $(UNIT_CPPFLAGS) -DDDP_CUDA_REAL
 tests_gpu_cuda_ops_SOURCES = tests/unit/cuda/test_cuda_device.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_ops_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)

@@ -1,11 +1,13 @@
 """What the integration tests share: the real program started as users start it, INI files made on the spot, TAP output.
 
-A test is a method `test_...` of a Case; it may raise Skip("why"), which is counted. Every case has a folder of its own."""
+A test is a method `test_...` of a Case; it may raise Skip("why"), which is counted. Every case has a folder of its own.
+No test decides by elapsed time: it waits until something is so (`until`), and the patience of that only ends a hang."""
 import json
 import os
 import pathlib
 import re
 import shutil
+import select
 import signal
 import socket
 import subprocess
@@ -24,8 +26,36 @@ MPI_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"} if SANITIZED else {}
 PATIENCE = 120  # seconds after which a run counts as hung
 
 
+LONG = os.environ.get("DDP_LONG") == "1"  # make check-long
+
+
+def long_case(test):
+    """A test that takes long and seldom breaks: `make check-long` runs it, and `make check` does not."""
+    test.long = True
+    return test
+
+
 class Skip(Exception):
     pass
+
+
+def until(condition, what, patience=PATIENCE):
+    """Polls until `condition` gives something true, and returns that; `what` says what does not come."""
+    limit = time.monotonic() + patience
+    while not (got := condition()):
+        if time.monotonic() > limit:
+            raise AssertionError(f"{what() if callable(what) else what} (waited for {patience} s)")
+        time.sleep(0.01)
+    return got
+
+
+def state_of(pid):
+    """The letter of /proc, or None where there is no such process any more; a zombie is none."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+    return None if state in "ZX" else state
 
 
 def free_port():
@@ -102,12 +132,7 @@ class Case:
             if affinity:
                 os.sched_setaffinity(0, affinity)
 
-        p = subprocess.Popen([str(ENGINE), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             errors="replace", stdin=subprocess.DEVNULL, cwd=cwd or self.dir, env={**os.environ, **(env or {})},
-                             preexec_fn=prepare if ignore or affinity else None)
-        p.began = time.monotonic()
-        self.started.append(p)
-        return p
+        return self.spawn([ENGINE, *args], env, cwd=cwd or self.dir, preexec_fn=prepare if ignore or affinity else None)
 
     def finish(self, p, timeout=PATIENCE):
         try:
@@ -130,6 +155,50 @@ class Case:
         r.dir = out
         r.summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else None
         return r
+
+    @staticmethod
+    def signal(pid, number):
+        """Sends it, and returns when the process has taken it: two of the same number would else be one on a busy machine."""
+        os.kill(pid, number)
+
+        def taken():
+            try:
+                text = pathlib.Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                return True
+            pending = [int(mask, 16) for mask in re.findall(r"^S(?:ig|hd)Pnd:\t(\w+)$", text, re.M)]
+            return not any(mask >> (number - 1) & 1 for mask in pending)
+
+        until(taken, f"signal {number} is not taken")
+
+    @staticmethod
+    def stand_still(pid):
+        """SIGSTOP takes a moment on a busy machine."""
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: state_of(pid) == "T", f"process {pid} does not stop")
+
+    def trained_a_while(self, p):
+        """Reads its plain lines until one shows a step; returns that."""
+        line = ""
+        while "step" not in line or "loss" not in line:
+            line = p.stderr.readline()
+            self.check(line, "ended early")
+        return line
+
+    def spawn(self, argv, env=None, **more):
+        """Any command that is to be finished like the program itself."""
+        p = subprocess.Popen([str(a) for a in argv], **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
+                             "errors": "replace", "stdin": subprocess.DEVNULL, "cwd": self.dir,
+                             "env": {**os.environ, **(env or {})}, **more})
+        p.began = time.monotonic()
+        self.started.append(p)
+        return p
+
+    def children(self, p, count):
+        """The pids, once there are that many."""
+        until(lambda: p.poll() is not None or len(children_of(p.pid)) >= count, f"no {count} children")
+        self.equal(p.poll(), None, "ended early")
+        return children_of(p.pid)
 
     def metrics(self, folder, event=None):
         rows = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
@@ -155,21 +224,41 @@ class Case:
     def no_processes_left(self, marker):
         """No process has `marker` (a path of this case) on its command line."""
         left = []
-        for _ in range(20):
-            left = []
+
+        def none():
+            left.clear()
             for entry in pathlib.Path("/proc").iterdir():
-                if entry.name.isdigit():
+                if entry.name.isdigit() and state_of(entry.name):
                     try:
                         cmd = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                        state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                    except (OSError, IndexError):
+                    except OSError:
                         continue
-                    if str(marker) in cmd and "ddpengine" in cmd and state != "Z":
+                    if str(marker) in cmd and "ddpengine" in cmd:
                         left.append(f"{entry.name}: {cmd}")
-            if not left:
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"left behind: {left}")
+            return not left
+
+        until(none, lambda: f"left behind: {left}")
+
+
+def read_terminal(fd, on_text=lambda text: None):
+    """All that comes until nobody writes any more."""
+    seen = b""
+
+    def ended():
+        nonlocal seen
+        if not select.select([fd], [], [], 0.1)[0]:
+            return False
+        try:
+            data = os.read(fd, 65536)
+        except OSError:  # the other end has gone
+            return True
+        seen += data
+        on_text(seen)
+        return not data
+
+    until(ended, lambda: f"the terminal stays open: {seen}")
+    os.close(fd)
+    return seen.decode(errors="replace")
 
 
 def children_of(pid):
@@ -180,10 +269,16 @@ def children_of(pid):
 
 
 def main(*cases):
-    """Runs every test_ method of every case as TAP; arguments choose by name."""
+    """Runs the test_ methods of every case as TAP, the long ones or the others, or what arguments choose by name."""
     tests = [(c, n) for c in cases for n in dir(c) if n.startswith("test_")]
+    long = [t for t in tests if hasattr(getattr(*t), "long")]
     if len(sys.argv) > 1:
         tests = [t for t in tests if any(a in t[1] for a in sys.argv[1:])]
+    elif long and LONG:
+        tests = long
+    elif long:
+        tests = [t for t in tests if t not in long]
+        print(f"# {len(long)} more cases run in make check-long", flush=True)
     print(f"1..{len(tests)}", flush=True)
     failed = 0
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -2,7 +2,7 @@ INTEGRATION_TESTS = tests/integration/test_train.py tests/integration/test_group
 	tests/integration/test_errors.py tests/integration/test_plugins.py tests/integration/test_step.py tests/integration/test_stop.py \
 	tests/integration/test_cli.py tests/integration/test_docs.py tests/integration/test_backends.py \
 	tests/integration/test_init.py tests/integration/test_conform.py tests/integration/test_network.py tests/integration/test_bench.py
-INTEGRATION_TESTS += tests/integration/test_nccl.py tests/integration/test_cuda.py tests/integration/test_cuda_nccl.py
+INTEGRATION_TESTS += tests/integration/test_nccl.py
 INTEGRATION_TESTS += tests/integration/test_mpi.py
 INTEGRATION_TESTS += tests/integration/test_secret.py
 INTEGRATION_TESTS += tests/integration/test_data.py
@@ -11,11 +11,16 @@ INTEGRATION_TESTS += tests/integration/test_use.py
 INTEGRATION_TESTS += tests/integration/test_profile.py
 INTEGRATION_TESTS += tests/integration/test_affinity.py
 INTEGRATION_TESTS += tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/test_update.py
-EXTRA_DIST += tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c
+# wholly long, and those above that have long cases
+LONG_ALONE = tests/integration/test_cuda.py tests/integration/test_cuda_nccl.py
+LONG_INTEGRATION_TESTS = tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
+	tests/integration/test_mpi.py tests/integration/test_checkpoint.py $(LONG_ALONE)
+EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c
 EXTRA_DIST += tests/integration/support/buffered_model.c
 EXTRA_DIST += tests/integration/harness.py tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c tests/integration/support/drifting_backend.c $(INTEGRATION_TESTS)
 if WITH_GLOO
 if WITH_DNNL
 TESTS += $(INTEGRATION_TESTS)
+LONG_TESTS += $(LONG_INTEGRATION_TESTS)
 endif
 endif

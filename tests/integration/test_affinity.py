@@ -6,7 +6,7 @@ import sys
 import time
 
 import harness
-from harness import Case, Skip, children_of
+from harness import Case, Skip, children_of, until
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
 LONG = {"train": {"epochs": 100000}, "output": {"log_every": 1000000}}
@@ -37,13 +37,11 @@ class Pin(Case):
 
     def while_it_runs(self, pid, nproc):
         """threads_of each rank once all of its threads are there: the observer, on rank 0, comes last."""
-        found, deadline = [], time.monotonic() + 30
-        while time.monotonic() < deadline:
+        def ready():
             found = [threads_of(p) for p in (children_of(pid) if nproc > 1 else [pid])]
-            if len(found) == nproc and all("ddp-loader-0" in f for f in found) and any("ddp-observe" in f for f in found):
-                return found
-            time.sleep(0.02)
-        raise AssertionError(f"the ranks do not train: {[sorted(f) for f in found]}")
+            return len(found) == nproc and all("ddp-loader-0" in f for f in found) and any("ddp-observe" in f for f in found) and found
+
+        return until(ready, "the ranks do not train")
 
     def threads(self, *layers, nproc=2):
         """Of each rank the processors of each compute thread. The other threads have all of them, but for the queue thread, which

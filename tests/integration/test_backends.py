@@ -1,11 +1,8 @@
 """One INI, every backend, every way to meet: the same bits for two ranks, and for more ranks the same in every run."""
 import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
-import time
 
 import harness
 from harness import Case, Skip
@@ -50,13 +47,6 @@ class Backends(Case):
         summary = json.loads((self.dir / name / "summary.json").read_text())
         self.equal(summary["backend"], backend)
         return summary["parameter_sha256"]
-
-    def spawn(self, argv, env):
-        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, cwd=self.dir,
-                                     env={**os.environ, **env})
-        p.began = time.monotonic()
-        self.started.append(p)
-        return p
 
     def test_two_ranks_have_the_same_bits_everywhere(self):
         hashes = {}

@@ -10,7 +10,7 @@ import sys
 import time
 
 import harness
-from harness import Case
+from harness import Case, long_case
 
 TRIES = int(os.environ.get("DDPENGINE_KILL_TRIES", "20"))
 
@@ -71,6 +71,7 @@ class Checkpoint(Case):
                 shutil.rmtree(self.dir / folder)
             shutil.rmtree(self.dir / "whole")
 
+    @long_case
     def test_kill_9_at_any_moment(self):
         """`kill -9` of a random process of the run, then the same command: the same parameters, every time."""
         slow = {"train": {"epochs": 30}, "checkpoint": {"every": 9}}
@@ -243,11 +244,7 @@ class Checkpoint(Case):
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which Python ignores, and so would the program
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        p = subprocess.Popen([str(harness.ENGINE), "-c", str(path), "--nproc", "2"], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, cwd=self.dir, preexec_fn=limit)
-        p.began = time.monotonic()
-        self.started.append(p)
-        return self.finish(p)
+        return self.finish(self.spawn([harness.ENGINE, "-c", path, "--nproc", 2], preexec_fn=limit))
 
 
 if __name__ == "__main__":

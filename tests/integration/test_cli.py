@@ -3,13 +3,11 @@ import os
 import pathlib
 import pty
 import re
-import select
 import subprocess
 import sys
-import time
 
 import harness
-from harness import BUILD, ENGINE, SRC, Case, Skip
+from harness import BUILD, ENGINE, SRC, Case, Skip, until
 
 
 class Cli(Case):
@@ -93,10 +91,8 @@ class Cli(Case):
         path = self.ini("x.ini", {"train": {"epochs": 100000}})
         p = subprocess.Popen(["sh", "-c", f"exec {ENGINE} -c {path} <&- >&- 2>&-"])
         self.started.append(p)
-        deadline = time.monotonic() + harness.PATIENCE
-        while "ddp-queue" not in " ".join(t.read_text() for t in pathlib.Path(f"/proc/{p.pid}/task").glob("*/comm")):
-            self.check(p.poll() is None and time.monotonic() < deadline, "did not start")
-            time.sleep(0.02)
+        until(lambda: p.poll() is not None or "ddp-queue" in " ".join(
+            t.read_text() for t in pathlib.Path(f"/proc/{p.pid}/task").glob("*/comm")), "did not start")
         self.equal([os.readlink(f"/proc/{p.pid}/fd/{fd}") for fd in (0, 1, 2)], ["/dev/null"] * 3)
         p.kill()
         p.wait()
@@ -135,20 +131,8 @@ class Cli(Case):
             raise Skip(f"no pseudo-terminal here: {why}") from None
         p = subprocess.Popen([str(ENGINE), "-c", str(path), "--nproc", "2"], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL)
         os.close(slave)
-        seen, deadline = b"", time.monotonic() + harness.PATIENCE
-        while time.monotonic() < deadline:
-            if select.select([master], [], [], 0.2)[0]:
-                try:
-                    data = os.read(master, 65536)
-                except OSError:
-                    break
-                if not data:
-                    break
-                seen += data
-            elif p.poll() is not None:
-                break
-        self.equal(p.wait(), 0, seen)
-        text = seen.decode()
+        text = harness.read_terminal(master)
+        self.equal(p.wait(), 0, text)
         self.check("\r" in text and "ETA" in text and "loss" in text and "samples/s" in text, text[-800:])
         r = self.run("-c", path, "--nproc", 2)
         self.check("\r" not in r.err and re.search(r"epoch .* step .* loss .* samples/s", r.err), r)

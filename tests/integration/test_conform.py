@@ -6,10 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import harness
-from harness import SRC, Case, Skip, children_of
+from harness import SRC, Case, Skip, long_case
 
 SKELETON = SRC / "docs/examples/backend-skeleton"
 HOOK = SRC / "docs/examples/hook-skeleton"
@@ -33,6 +32,7 @@ class Conform(Case):
         return r, suites
 
     # ---- right ones ------------------------------------------------------------------------------------------------
+    @long_case
     def test_every_built_backend_passes(self):
         listed = re.findall(r"^backend +(\S+)", self.run("plugins").out, re.M)
         self.check("gloo-tcp" in listed, listed)
@@ -89,6 +89,7 @@ class Conform(Case):
         r, suites = self.caught(8, "--suite", "refusals", failure=r"all_reduce: a count of \d{19} f32, more than memory can hold, is accepted")
         self.equal(suites, {"refusals"})
 
+    @long_case
     def test_leaks(self):
         for fault, what in ((5, r"\d+ descriptors more after the last 50 of 100 opens"), (6, r"\d+ threads more after the last 50 of 100 opens")):
             r, suites = self.caught(fault, "--suite", "leaks", failure=what)
@@ -213,6 +214,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
                         f"-I{HOOK}", str(SRC / "tests/fixtures/plugins/broken_hook.c"), "-o", str(out)], check=True)
         return out
 
+    @long_case
     def test_every_built_hook_passes(self):
         for name in re.findall(r"^hook +(\S+)", self.run("plugins").out, re.M):
             for settings in ((), ("--set", "rank=1", "--set", "start_step=1")) if name == "powersgd" else ((),):
@@ -221,6 +223,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
                 self.check(re.search(r"^\d+ passed, 0 failed, \d+ skipped$", r.out, re.M), r)
                 print(f"# {name}: {r.out.splitlines()[-1]}, {r.seconds:.1f} s", flush=True)
 
+    @long_case
     def test_the_unbroken_example_hook_passes(self):
         plugin = self.build_hook(0)
         for settings in ((), ("--set", "carry=no")):  # without a state every single result is checked
@@ -230,6 +233,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
                 self.check(re.search(rf"world {world}  pair +1 passed", r.out), r)
         self.fails(self.run("conform", plugin, "--set", "carrry=no"), 2, "carrry", "carry")
 
+    @long_case
     def test_faulty_hooks(self):
         """By fault: every suite that fails, None where others may by chance, and the words of one failure."""
         everywhere = {"open", "results", "order", "state", "memory", "growth", "pair", "leaks"}
@@ -290,11 +294,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
 
     def test_a_signal_ends_all_ranks(self):
         p = self.start("conform", "gloo-tcp", "--nproc", 2, "--suite", "leaks")
-        deadline = time.monotonic() + harness.PATIENCE
-        while len(children_of(p.pid)) < 2:
-            self.check(p.poll() is None and time.monotonic() < deadline, "no ranks")
-            time.sleep(0.01)
-        ranks = children_of(p.pid)
+        ranks = self.children(p, 2)
         p.send_signal(signal.SIGTERM)
         r = self.finish(p)
         self.equal(r.code, 128 + signal.SIGTERM, r)
@@ -306,11 +306,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_
         self.equal(libc.prctl(36, 1, 0, 0, 0), 0)  # PR_SET_CHILD_SUBREAPER
         try:
             p = self.start("conform", "gloo-tcp", "--nproc", 2, "--suite", "leaks")
-            deadline = time.monotonic() + harness.PATIENCE
-            while len(children_of(p.pid)) < 2:
-                self.check(p.poll() is None and time.monotonic() < deadline, "no ranks")
-                time.sleep(0.01)
-            ranks = children_of(p.pid)
+            ranks = self.children(p, 2)
             os.kill(p.pid, signal.SIGKILL)
             p.wait()
             for pid in ranks:

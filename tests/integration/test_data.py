@@ -4,10 +4,9 @@ import os
 import re
 import struct
 import sys
-import time
 
 import harness
-from harness import Case, Skip
+from harness import Case, Skip, until
 
 NO_SYNTHETIC = {"data.synthetic": None, "model.mlp": {"input": "image", "classes": 10, "hidden": 16}}
 AUGMENTED = {"padding": 3, "random_crop": 30, "flip": 0.5, "mean": "0.5, 0.4, 0.3", "std": 0.25}
@@ -119,11 +118,7 @@ class Data(Case):
         out = self.dir / "out"
         config = {"train": {"epochs": 1000000}, "output": {"dir": out, "log_every": 1}}
         p = self.start("-c", self.ini("cut.ini", layer, config), "--nproc", 2)
-        until = time.monotonic() + harness.PATIENCE
-        while p.poll() is None and time.monotonic() < until:
-            if (out / "metrics.jsonl").exists() and self.metrics(out, "step"):
-                break
-            time.sleep(0.02)
+        until(lambda: p.poll() is not None or (out / "metrics.jsonl").exists() and self.metrics(out, "step"), "no step")
         os.truncate(path, size)
         self.fails(self.finish(p), 10, path, "Something has truncated it", re.compile(r"sample \d+ of the dataset"))
 

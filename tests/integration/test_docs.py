@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import harness
-from harness import FASHION, SRC, Case, Skip
+from harness import FASHION, SRC, Case, Skip, long_case
 
 # run by .ci/run: the first one as `./quickstart check` and its training as the command below it in the README
 ELSEWHERE = {"./quickstart", "./quickstart check", "make -s bench"}
@@ -12,13 +12,14 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
 def blocks():
-    for page in [SRC / "README.md", *sorted((SRC / "docs").glob("*.md"))]:
+    for page in [SRC / "README.md", *sorted((SRC / "docs").rglob("*.md"))]:
         for block in BLOCK.findall(page.read_text()):
             lines = [re.sub(r"\s+#.*$", "", x).strip() for x in block.replace("\\\n", " ").splitlines()]
             yield page.name, [x for x in lines if x and not x.startswith("#")]
 
 
 class Docs(Case):
+    @long_case
     def test_every_command_runs(self):
         if not FASHION.exists():
             raise Skip("dataset-fashion-mnist is not installed")
@@ -48,7 +49,7 @@ class Docs(Case):
         started.clear()
 
     def test_every_page_is_reachable_and_every_link_leads_somewhere(self):
-        pages = [SRC / "README.md", SRC / "CONTRIBUTING.md", SRC / "CHANGELOG.md", *sorted((SRC / "docs").glob("*.md"))]
+        pages = [SRC / "README.md", SRC / "CONTRIBUTING.md", SRC / "CHANGELOG.md", *sorted((SRC / "docs").rglob("*.md"))]
         linked = set()
         for page in pages:
             for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
@@ -57,7 +58,7 @@ class Docs(Case):
                 path = (page.parent / target).resolve()
                 self.check(path.exists(), f"{page.name} links to {target}, which is not there")
                 linked.add(path)
-        for page in (SRC / "docs").glob("*.md"):
+        for page in (SRC / "docs").rglob("*.md"):
             self.check(page.resolve() in linked, f"no page links to {page.name}")
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 import harness
-from harness import Case, Skip
+from harness import Case, Skip, until
 
 SHORT = {"train": {"epochs": 1, "max_steps": 5}}
 LONG = {"train": {"epochs": 100000, "max_steps": 0}, "output": {"log_every": 50}}
@@ -63,17 +63,10 @@ class Init(Case):
         r = self.train(SHORT)
         return r.summary["parameter_sha256"]
 
-    def wait_for(self, path, patience=20):
-        until = time.monotonic() + patience
-        while not path.exists():
-            self.check(time.monotonic() < until, f"{path} does not appear")
-            time.sleep(0.01)
+    @staticmethod
+    def wait_for(path):
+        until(path.exists, f"{path} does not appear")
 
-    def trained_a_while(self, p):
-        line = ""
-        while "step" not in line or "loss" not in line:
-            line = p.stderr.readline()
-            self.check(line, "ended early")
 
 
 class File(Init):
@@ -171,9 +164,7 @@ class File(Init):
     def test_two_jobs_on_one_path(self):
         first = self.rank(0)
         self.wait_for(self.file)
-        began = time.monotonic()
         r = self.finish(self.rank(0))
-        self.check(time.monotonic() - began < (10 if harness.SANITIZED else 3), r)
         host = socket.gethostname()
         self.fails(r, 4, f"in use by another run (host {host}, pid {first.pid}, since 20", f"this one (host {host}, pid ")
         self.check(self.file.exists(), "the other run's file has been removed")
@@ -378,12 +369,8 @@ class Env(Init):
             raise Skip("mpirun is not installed")
         path = ini or self.ini("mpi.ini", SHORT, {"output": {"dir": self.dir / "mpi.out"}})
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        p = subprocess.Popen(["mpirun", *root, "--oversubscribe", "--bind-to", "none", *map(str, before), str(harness.ENGINE), "-c",
-                              str(path), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             stdin=subprocess.DEVNULL, cwd=self.dir, env={**os.environ, **self.clean, **(env or {})})
-        p.began = time.monotonic()
-        self.started.append(p)
-        return self.finish(p)
+        return self.finish(self.spawn(["mpirun", *root, "--oversubscribe", "--bind-to", "none", *before, harness.ENGINE, "-c", path,
+                                       *args], {**self.clean, **(env or {})}))
 
     def test_mpirun(self):
         """Neither rank nor world_size nor init_method in the INI."""

@@ -9,7 +9,7 @@ import sys
 import time
 
 import harness
-from harness import Case, Skip, children_of
+from harness import Case, Skip, children_of, long_case, state_of, until
 
 MPI = {"group": {"backend": "mpi"}}
 LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}}  # few lines: nobody reads them for a while
@@ -25,36 +25,17 @@ class Mpi(Case):
 
     def mpirun(self, np, *args, env=None, options=()):
         """Started as users start it: mpirun -np 2 ddpengine ..."""
-        p = subprocess.Popen(["mpirun", "--oversubscribe", "--bind-to", "none", *options, "-np", str(np), str(harness.ENGINE),
-                              *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                             stdin=subprocess.DEVNULL, cwd=self.dir, env={**os.environ, **ROOT, **(env or {})})
-        p.began = time.monotonic()
-        self.started.append(p)
-        return p
+        return self.spawn(["mpirun", "--oversubscribe", "--bind-to", "none", *options, "-np", np, harness.ENGINE, *args],
+                          {**ROOT, **(env or {})})
 
-    def trained_a_while(self, p):
-        line = ""
-        while "step" not in line or "loss" not in line:
-            line = p.stderr.readline()
-            self.check(line, "ended early")
+    @staticmethod
+    def gone(pids):
+        """None of them runs any more; a zombie waits for its parent only. How soon is for the reliability runs to say."""
+        until(lambda: not any(map(state_of, pids)), lambda: f"still there: {[p for p in pids if state_of(p)]}")
 
-    def gone(self, pids, seconds=10):
-        """Within that time none of them runs any more; a zombie waits for its parent only. On a quiet machine the ranks are gone
-        after 0.2 s and mpirun after 1.3; how often within 2 is for the reliability runs to say."""
-        limit = time.monotonic() + seconds
-        while True:
-            left = []
-            for pid in pids:
-                try:
-                    state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-                except OSError:
-                    continue
-                if state != "Z":
-                    left.append(pid)
-            if not left:
-                return
-            self.check(time.monotonic() < limit, f"still there: {left}")
-            time.sleep(0.02)
+    def none_left(self, pids):
+        """Already, and not after a while."""
+        self.equal([p for p in pids if state_of(p)], [])
 
     # ---- it trains ------------------------------------------------------------------------------------------------
     def test_same_bits_as_gloo(self):
@@ -69,6 +50,7 @@ class Mpi(Case):
             self.check(line.startswith("ddpengine"), f"{line!r}\n{r}")
         self.equal(r.out, "")
 
+    @long_case
     def test_more_ranks_than_processors(self):
         world = (os.cpu_count() or 1) + 3
         once, again = self.train(MPI, nproc=world), self.train(MPI, nproc=world, name="again.ini")
@@ -89,11 +71,13 @@ class Mpi(Case):
         r = self.finish(self.mpirun(3, "-c", self.ini("tcp.ini", MPI, address)))
         self.equal(r.code, 0, r)
 
+    @long_case
     def test_gloo_under_mpirun(self):
         """The launcher says who is who; the backend need not be MPI."""
         r = self.finish(self.mpirun(2, "-c", self.ini("gloo.ini", {"group": {"backend": "gloo-tcp"}})))
         self.equal(r.code, 0, r)
 
+    @long_case
     def test_no_noise_where_processes_may_not_be_read(self):
         """Containers refuse process_vm_readv; Open MPI would say so for each message."""
         filtered = subprocess.run([sys.executable, "-c", SECCOMP, str(harness.ENGINE), "-c",
@@ -111,7 +95,7 @@ class Mpi(Case):
         self.train(MPI, named, env=tcp)
         other = self.start("-c", self.ini("other.ini", MPI, named), "--nproc", 2,
                            env={**tcp, "OMPI_MCA_btl_tcp_if_include": "none0"})
-        r = self.finish(other, 60)
+        r = self.finish(other)
         self.check(r.code != 0, r)
 
     def test_ranks_run_with_what_was_written(self):
@@ -151,18 +135,14 @@ class Mpi(Case):
             self.check("world_size = 3" in line and "OMPI_COMM_WORLD_SIZE=2" in line, r)
         self.check(r.errors(), r)
 
+    @long_case
     def test_mpi_disagrees_with_the_rank(self):
         """Ranks the other way round, told by variables that count before MPI's."""
         port = harness.free_port()
         swapped = (f'export RANK=$((1 - OMPI_COMM_WORLD_RANK)) WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}; '
                    f'unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE; exec {harness.ENGINE} "$@"')
         path = self.ini("x.ini", MPI, {"group": {"init_method": "env://"}})
-        p = subprocess.Popen(["mpirun", "-q", "--oversubscribe", "-np", "2", "sh", "-c", swapped, "sh", "-c", str(path)],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir,
-                             env={**os.environ, **ROOT})
-        p.began = time.monotonic()
-        self.started.append(p)
-        r = self.finish(p)
+        r = self.finish(self.spawn(["mpirun", "-q", "--oversubscribe", "-np", 2, "sh", "-c", swapped, "sh", "-c", path], ROOT))
         self.equal(r.code, 4, r)
         self.check(re.search(r"rank [01] of 2 in MPI, but rank [01] of 2 in the run", r.err), r)
 
@@ -194,6 +174,7 @@ class Mpi(Case):
             self.check("killed by signal 9" in r.errors()[-1], r)
             self.equal(left(), [], r)
 
+    @long_case
     def test_killed_rank_under_mpirun(self):
         p = self.mpirun(3, "-c", self.ini("x.ini", MPI, LONG))
         self.trained_a_while(p)
@@ -220,6 +201,7 @@ class Mpi(Case):
         self.check(session.is_dir(), session)
         return lambda: [str(p) for p in (session, *pathlib.Path("/dev/shm").glob(pattern)) if p.exists()]
 
+    @long_case
     def test_killed_launcher(self):
         """The ranks save and leave; what mpirun cannot clean up any more is removed, and nothing else."""
         p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
@@ -233,13 +215,14 @@ class Mpi(Case):
             os.kill(launcher, signal.SIGKILL)
             r = self.finish(p)
             self.fails(r, 5, "mpirun was killed by signal 9")
-            self.gone([*ranks, launcher], 0)
+            self.none_left([*ranks, launcher])
             self.equal(left(), [], r)
             self.check(all(o.exists() for o in others), others)
             self.check(list((self.dir / "saved").glob("step-*")), r)
         finally:
             others[0].unlink(missing_ok=True)
 
+    @long_case
     def test_killed_parent(self):
         p, launcher, ranks = self.running()
         left = self.left_of(ranks[0])
@@ -248,6 +231,7 @@ class Mpi(Case):
         self.finish(p)
         self.equal(left(), [])
 
+    @long_case
     def test_killed_launcher_and_ranks_that_cannot_help(self):
         for sig in (signal.SIGSTOP, signal.SIGKILL):
             p, launcher, ranks = self.running()
@@ -256,9 +240,9 @@ class Mpi(Case):
             for rank in ranks:
                 os.kill(rank, sig)
             os.kill(launcher, signal.SIGKILL)
-            r = self.finish(p, 30)
+            r = self.finish(p)
             self.fails(r, 5, "mpirun was killed by signal 9")
-            self.gone([*ranks, launcher], 0)
+            self.none_left([*ranks, launcher])
             self.equal(left(), [], r)
 
     # ---- a launcher that fails, or stands still -------------------------------------------------------------------------
@@ -272,6 +256,7 @@ class Mpi(Case):
         r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double("exit 243\n"))
         self.fails(r, 3, "mpirun failed with exit code 243")
 
+    @long_case
     def test_launcher_that_never_ends(self):
         """Its ranks have left; it is made to, although it heeds no SIGTERM. The ranks are what counts."""
         script = ("import signal, subprocess, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -280,28 +265,31 @@ class Mpi(Case):
         self.equal(r.code, 7, r)
         self.check("mpirun has not ended after its ranks" in r.err, r)
 
+    @long_case
     def test_launcher_that_stands_still_at_the_end(self):
         path = self.ini("x.ini", MPI, {"train": {"max_steps": 20000, "epochs": 100000}, "output": {"dir": self.dir / "out", "log_every": 1000}})
         p = self.start("-c", path, "--nproc", 2)
         self.trained_a_while(p)
         launcher = children_of(p.pid)[0]
         os.kill(launcher, signal.SIGSTOP)
-        r = self.finish(p, 60)
+        r = self.finish(p)
         self.equal(r.code, 0, r)
         self.check("mpirun" in r.err and "was stopped" in r.err, r)
         self.check((self.dir / "out/summary.json").exists(), r)
 
+    @long_case
     def test_asked_while_the_launcher_stands_still(self):
         p, launcher, ranks = self.running({"checkpoint": {"dir": self.dir / "saved"}})
         left = self.left_of(ranks[0])
         os.kill(launcher, signal.SIGSTOP)
         p.terminate()
-        r = self.finish(p, 60)
+        r = self.finish(p)
         self.equal(r.code, 128 + 15, r)
-        self.gone([*ranks, launcher], 0)
+        self.none_left([*ranks, launcher])
         self.equal(left(), [], r)
         self.check(list((self.dir / "saved").glob("step-*")), r)
 
+    @long_case
     def test_asked_twice_while_the_launcher_stands_still(self):
         """And nobody heeds the first one; Open MPI's own ranks go on with their mpirun, too soon for this test."""
         deaf = "trap '' TERM\nsh -c 'sleep 1000 & echo there >&2; wait; sleep 1000' &\nwait; wait\n"
@@ -311,23 +299,22 @@ class Mpi(Case):
         rank = children_of(launcher)[0]
         started = children_of(rank)[0]
         os.kill(launcher, signal.SIGSTOP)
-        p.terminate()
-        time.sleep(0.5)
+        self.signal(p.pid, signal.SIGTERM)
+        time.sleep(0.3)
         self.check(p.poll() is None, "did not wait")
         p.terminate()
-        r = self.finish(p, 30)
+        r = self.finish(p)
         self.fails(r, 128 + 15, "ended by signal 15")
-        self.gone([launcher, rank, started], 0)
+        self.none_left([launcher, rank, started])
 
+    @long_case
     def test_children_that_are_not_of_this_run(self):
         """A shell that becomes the program keeps its children; they are neither waited for nor ended."""
-        p = subprocess.Popen(["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; exec "$@"', "sh", str(harness.ENGINE), "-c", str(self.ini("x.ini", MPI)),
-                              "--nproc", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
-        p.began = time.monotonic()
-        self.started.append(p)
+        p = self.spawn(["sh", "-c", 'sleep 1000 >&- 2>&- & echo $!; exec "$@"', "sh", harness.ENGINE, "-c", self.ini("x.ini", MPI),
+                        "--nproc", 2])
         sleeper = int(p.stdout.readline())
         try:
-            r = self.finish(p, 60)
+            r = self.finish(p)
             self.equal(r.code, 0, r)
             self.check(pathlib.Path(f"/proc/{sleeper}").exists(), "ended")
         finally:
@@ -342,7 +329,7 @@ class Mpi(Case):
             launcher = children_of(p.pid)[0]
             ranks = children_of(launcher)
             p.send_signal(sig)
-            r = self.finish(p, 30)
+            r = self.finish(p)
             self.equal(r.code, 128 + sig, r)
             self.check(f"ended by signal {int(sig)}" in r.err and "is saved" in r.err, r)
             self.gone([*ranks, launcher])
@@ -354,12 +341,11 @@ class Mpi(Case):
         launcher = children_of(p.pid)[0]
         ranks = children_of(launcher)
         for rank in ranks:
-            os.kill(rank, signal.SIGSTOP)  # so that they cannot leave before the second one
-        p.terminate()
-        time.sleep(0.3)
+            self.stand_still(rank)  # so that they cannot leave before the second one
+        self.signal(p.pid, signal.SIGTERM)
         p.terminate()
         self.gone([*ranks, launcher])
-        self.fails(self.finish(p, 30), 128 + 15, "ended by signal 15")
+        self.fails(self.finish(p), 128 + 15, "ended by signal 15")
 
 
 # Runs a command that may not read other processes' memory: process_vm_readv and _writev fail with EPERM.

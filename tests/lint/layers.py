@@ -47,6 +47,8 @@ def check_plugin(root, path, bad):
     for number, quote, name in includes(path):
         kind = path.relative_to(root).parts[:2]
         roots = [path.parent, root.joinpath(*kind), root.joinpath(*path.relative_to(root).parts[:3])]
+        if name.startswith("common/"):
+            roots.append(root / "plugins")
         beside = ".." not in name and any((folder / name).exists() for folder in roots)
         if quote == '"' and not beside and name not in allowed:
             bad.append(f"{path.relative_to(root)}:{number}: a plugin includes \"{name}\"; it may see <ddpengine/...> only")

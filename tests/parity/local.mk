@@ -6,6 +6,7 @@ if WITH_GLOO
 if WITH_DNNL
 if WITH_ZLIB
 TESTS += tests/parity/test_curve.py
+LONG_TESTS += tests/parity/test_curve.py
 endif
 endif
 endif

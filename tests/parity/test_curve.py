@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 import harness  # noqa: E402
-from harness import FASHION, SRC, Case, Skip  # noqa: E402
+from harness import FASHION, SRC, Case, Skip, long_case  # noqa: E402
 
 STORED = json.loads((SRC / "tests/parity/vectors/curves.json").read_text())
 TORCH_PYTHON = "/usr/bin/python3"
@@ -65,6 +65,7 @@ class Curve(Case):
             r = self.train(MLP, PLAIN, {"optimizer": {"lr": 1e-30}, "train": {"max_steps": 1, "seed": ref["seed"]}}, name=name)
             self.equal(r.summary["parameter_sha256"], ref["initial_sha256"])
 
+    @long_case
     def test_accuracy_after_five_epochs(self):
         """Chaotic runs: one seed's accuracy says little (0.86 to 0.88, PyTorch's too), so the mean of three within 0.5%."""
         if not FASHION.exists() or harness.SANITIZED:
@@ -77,6 +78,7 @@ class Curve(Case):
         print(f"# accuracy {ours}, PyTorch's {theirs}")
         self.check(abs(sum(ours) - sum(theirs)) / len(ours) <= 0.005, (ours, theirs))
 
+    @long_case
     def test_live(self):
         """The same, with the torch of this machine in the same minute."""
         if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True).returncode != 0:
@@ -93,6 +95,7 @@ class Curve(Case):
         ours = self.losses(2, 60, PLAIN, {"train": {"seed": ref["seed"]}})
         self.compare(ours, theirs["losses"], 2e-6, ref["self_difference"])
 
+    @long_case
     def test_checkpoint_opens_in_pytorch(self):
         if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True).returncode != 0:
             raise Skip("python3-torch is not installed")

@@ -1,11 +1,11 @@
-# What a group must stand, many times over: `make reliability` (TRIALS=100: the full table); one trial of each row in check.
+# What a group must stand, many times over: `make reliability` (TRIALS=100: the full table); one trial of each row in check-long.
 EXTRA_DIST += tests/reliability/trial.py tests/reliability/attacks.py tests/reliability/hostile.py tests/reliability/kill.py tests/reliability/pause.py \
 	tests/reliability/network.py tests/reliability/rendezvous.py tests/reliability/run.py \
 	tests/reliability/parts.py tests/reliability/test_parts.py tests/reliability/test_reliability.py tests/reliability/paced_sampler.c tests/reliability/mutate.sh tests/reliability/mutations
 TESTS += tests/reliability/test_parts.py
 if WITH_GLOO
 if WITH_DNNL
-TESTS += tests/reliability/test_reliability.py
+LONG_TESTS += tests/reliability/test_reliability.py
 endif
 endif
 

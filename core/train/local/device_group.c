@@ -70,13 +70,13 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
     ddp_device_group *c;
     char name[16];
 
-    t->s->phase = DDP_EXIT_PLUGIN;
-    if ((t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "device \"%s\" cannot update parameters in the memory of several devices "
-                        "(DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",
-                        t->s->device_name);
-    t->s->phase = DDP_EXIT_INTERNAL;
+    if ((t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) == 0) {
+        (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                       "device \"%s\" cannot update parameters in the memory of several devices "
+                       "(DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",
+                       t->s->device_name);
+        return ddp_fail_as(err, DDP_EXIT_PLUGIN);
+    }
     t->crew = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_device_group){.t = t, .count = ddp_session_devices(t->s), .work = mode, .ctx = ctx, .what = what};
@@ -124,9 +124,8 @@ ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_st
 
     c->abandoned = st == DDP_ERR_TIMEOUT && culprit == 0;
     if (own != DDP_OK || st == DDP_OK) return own;
-    c->t->s->phase = c->abandoned ? DDP_EXIT_TIMEOUT : c->members[culprit].session.phase;
     *err = others;
-    return st;
+    return c->abandoned ? ddp_fail_as(err, DDP_EXIT_TIMEOUT) : st;
 }
 
 ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err)

@@ -86,13 +86,13 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
     ddp_pipeline *p;
 
     if (t->s->stages == 1) return DDP_OK;
-    t->s->phase = DDP_EXIT_CONFIG;
-    if (ddp_uses_device_memory(t->s))
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
-                        "not; write parallel = dp for a replica on each",
-                        t->s->device_name);
-    t->s->phase = DDP_EXIT_INTERNAL;
+    if (ddp_uses_device_memory(t->s)) {
+        (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                       "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
+                       "not; write parallel = dp for a replica on each",
+                       t->s->device_name);
+        return ddp_fail_as(err, DDP_EXIT_CONFIG);
+    }
     t->pipeline = p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->t = t;

@@ -41,7 +41,6 @@ static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
     ddp_trainer *t = &m->trainer;
 
     DDP_TRY(ddp_variants_plan(s, err));
-    s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(alloc_floats(s, s->layout->param_elements * sizeof(float), &t->params, err));
     if (s->launch.purpose == DDP_TO_TRAIN)
         DDP_TRY(alloc_floats(s, s->layout->elements * sizeof(float), &t->grads, err));
@@ -226,12 +225,12 @@ static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
         DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->params + at, count, &other, err));
         if (own != other) name = s->params[p].name;
     }
-    d->t->s->phase = DDP_EXIT_DIVERGED;
-    return ddp_fail(err, DDP_ERR_DATA,
-                    "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
-                    "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an "
-                    "earlier checkpoint",
-                    d->t->step, index, d->crew->members[index].name, name);
+    (void)ddp_fail(err, DDP_ERR_DATA,
+                   "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
+                   "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an "
+                   "earlier checkpoint",
+                   d->t->step, index, d->crew->members[index].name, name);
+    return ddp_fail_as(err, DDP_EXIT_DIVERGED);
 }
 
 ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)

@@ -25,9 +25,7 @@ static ddp_status plan_program(ddp_stage *g, const ddp_stages *cut, ddp_stage_pr
 {
     const ddp_program *program = cut->programs[g->number];
 
-    g->s->phase = DDP_EXIT_PLUGIN;
-    DDP_TRY(g->s->device_ops->lower(g->s->device, program, &p->lowered, err));
-    g->s->phase = DDP_EXIT_INTERNAL;
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, g->s->device_ops->lower(g->s->device, program, &p->lowered, err));
     DDP_TRY(ddp_lowered_check(program, p->lowered, err));
     DDP_TRY(ddp_plan_create(program, p->lowered, NULL, &p->planned, err));
     DDP_TRY(ddp_stages_split(cut, g->number, p->lowered, &p->split, err));
@@ -111,10 +109,9 @@ static ddp_status waited(ddp_stage *g, ddp_status st, const ddp_link *l, uint64_
 {
     g->cancelled = st == DDP_ERR_ABORTED;
     if (st == DDP_OK || g->cancelled) return st;
-    g->s->phase = DDP_EXIT_TIMEOUT;
-    return ddp_fail(err, st,
-                    "%s of micro-batch %" PRIu64 ", from stage %u to stage %u: not within [group] step_timeout",
-                    l->from < l->to ? "the activations" : "the gradients", micro, l->from, l->to);
+    (void)ddp_fail(err, st, "%s of micro-batch %" PRIu64 ", from stage %u to stage %u: not within [group] step_timeout",
+                   l->from < l->to ? "the activations" : "the gradients", micro, l->from, l->to);
+    return ddp_fail_as(err, DDP_EXIT_TIMEOUT);
 }
 
 static char *slot_of(const ddp_link *l, uint64_t micro) { return l->memory + micro % l->slots * l->slot_bytes; }
@@ -202,8 +199,7 @@ static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
     ddp_batch batch;
     int64_t from = ddp_now_ns();
 
-    g->s->phase = DDP_EXIT_DATA;
-    DDP_TRY(ddp_loader_next(g->t->loader, &batch, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(g->t->loader, &batch, err));
     p->data_ns += ddp_now_ns() - from;
     p->samples += (double)batch.count;
     for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
@@ -221,10 +217,11 @@ static ddp_status ready(ddp_stage *g, const ddp_stages *cut, ddp_stage_program *
                            .buffers = t->buffers};
 
     if (p->instances[slot] != NULL) return DDP_OK;
-    g->s->phase = DDP_EXIT_PLUGIN;
     if (p->exec == NULL)
-        DDP_TRY(ops->compile(g->s->device, cut->programs[g->number], p->lowered, &p->planned->plan, &p->exec, err));
-    return ops->instance_create(p->exec, &bind, &p->instances[slot], err);
+        DDP_TRY_AS(DDP_EXIT_PLUGIN, err,
+                   ops->compile(g->s->device, cut->programs[g->number], p->lowered, &p->planned->plan, &p->exec, err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ops->instance_create(p->exec, &bind, &p->instances[slot], err));
+    return DDP_OK;
 }
 
 static ddp_status run_kernels(ddp_stage *g, const ddp_stage_program *p, uint64_t micro, uint32_t first, uint32_t last,
@@ -238,11 +235,7 @@ static ddp_status run_kernels(ddp_stage *g, const ddp_stage_program *p, uint64_t
                    .random = g->pipe->random};
 
     run.random.stream += micro * ddp_session_parts(t->s);
-    g->s->phase = DDP_EXIT_INTERNAL;
-    if (g->s->device_ops->run(p->instances[slot], &run, first, last, err) != DDP_OK) {
-        if (err->status == DDP_ERR_DATA) g->s->phase = DDP_EXIT_DATA; /* a label out of range */
-        return err->status;
-    }
+    if (g->s->device_ops->run(p->instances[slot], &run, first, last, err) != DDP_OK) return ddp_run_failed(err);
     return g->s->device_ops->sync(g->s->device, err);
 }
 

@@ -55,7 +55,8 @@ static ddp_status measure(ddp_profile *p, ddp_err *err)
 
     p->peaks.struct_size = sizeof(p->peaks);
     st = p->s->device_ops->measure(p->s->device, &p->peaks, err);
-    return st == DDP_ERR_UNSUPPORTED ? DDP_OK : st;
+    if (st == DDP_OK || st == DDP_ERR_UNSUPPORTED) return DDP_OK;
+    return ddp_fail_as(err, DDP_EXIT_PLUGIN);
 }
 
 ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *err)
@@ -66,7 +67,6 @@ ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *er
     ddp_status st;
 
     if (!t->s->launch.profile || t->s->launch.rank != 0) return DDP_OK;
-    t->s->phase = DDP_EXIT_PLUGIN;
     p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->s = t->s;

@@ -26,9 +26,10 @@ ddp_status ddp_trace_open(ddp_session *s, ddp_trace **out, ddp_err *err)
     ddp_trace *t;
 
     if (s->config->trace_last == 0) return DDP_OK;
-    s->phase = DDP_EXIT_CONFIG;
-    if (ddp_make_folders(s->config->output->dir, err) != DDP_OK)
+    if (ddp_make_folders(s->config->output->dir, err) != DDP_OK) {
+        (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
         return ddp_fail_context(err, "[output] trace_steps writes to [output] dir");
+    }
     if (s->config->trace_first > ddp_session_steps(s) && s->launch.rank == 0)
         ddp_log_line(s->log, DDP_LOG_WARN,
                      "[output] trace_steps begin at %" PRIu64 ", and the run ends with step %" PRIu64,
@@ -42,6 +43,7 @@ ddp_status ddp_trace_open(ddp_session *s, ddp_trace **out, ddp_err *err)
     t->events = ddp_alloc(t->capacity * sizeof(*t->events), err);
     if (t->events == NULL) {
         free(t);
+        (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
         return ddp_fail_context(err, "[output] trace_steps; name fewer");
     }
     *out = t;

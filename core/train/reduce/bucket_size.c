@@ -25,7 +25,7 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
         int64_t from = ddp_now_ns();
         double s;
 
-        DDP_TRY(ddp_communicator_run(t->comm, &task, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_run(t->comm, &task, err));
         s = (double)(ddp_now_ns() - from) * 1e-9;
         *best_s = DDP_MIN_OF(*best_s, s);
     }
@@ -53,9 +53,7 @@ static ddp_status measure(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
     double small, large, per_byte;
     float *x;
 
-    t->s->phase = DDP_EXIT_INTERNAL;
     DDP_TRY(allocate(t, &x, err));
-    t->s->phase = DDP_EXIT_PEER;
     DDP_TRY(time_all_reduce(t, x, SMALL, SMALL_RUNS, &small, err));
     DDP_TRY(time_all_reduce(t, x, LARGE, LARGE_RUNS, &large, err));
     ddp_states_free(t);
@@ -94,9 +92,9 @@ static ddp_status share(ddp_trainer *t, const char *name, uint64_t *n, ddp_err *
     size_t lengths[world];
     void *block = NULL;
 
-    t->s->phase = DDP_EXIT_PEER;
-    DDP_TRY(ddp_group_gather(t->group, name, n, t->s->launch.rank == 0 ? sizeof(*n) : 0, &block, parts, lengths,
-                             t->s->config->group->step_timeout_ms, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, name, n, t->s->launch.rank == 0 ? sizeof(*n) : 0, &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
     if (lengths[0] == sizeof(*n)) memcpy(n, parts[0], sizeof(*n));
     free(block);
     return DDP_OK;
@@ -114,6 +112,5 @@ ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
         DDP_TRY(measure(t, &bytes, err));
         DDP_TRY(share(t, "bucket size by the link", &bytes, err));
     }
-    t->s->phase = DDP_EXIT_INTERNAL;
     return ddp_session_set_bucket_size(t->s, bytes, err);
 }

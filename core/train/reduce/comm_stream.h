@@ -9,7 +9,7 @@
 #ifndef DDP_REDUCE_COMM_STREAM_H
 #define DDP_REDUCE_COMM_STREAM_H
 
-#include "control/group.h"
+#include "comm/communicator.h"
 #include "session/session.h"
 
 typedef struct ddp_comm_stream ddp_comm_stream;

@@ -62,9 +62,8 @@ static ddp_status open_plugin(ddp_hooked *h, ddp_err *err)
                          .buckets = h->buckets,
                          .group = &h->group};
 
-    s->phase = DDP_EXIT_PLUGIN;
     if (h->ops->open(&s->host, s->hook_config, &p, &h->hook, err) != DDP_OK) {
-        if (err->status == DDP_ERR_CONFIG) s->phase = DDP_EXIT_CONFIG;
+        (void)ddp_fail_as(err, err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_PLUGIN);
         return ddp_fail_context(err, "[hook] plugin = %s", s->hook->desc.name);
     }
     s->hook->live++;

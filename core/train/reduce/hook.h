@@ -4,7 +4,7 @@
 #ifndef DDP_REDUCE_HOOK_H
 #define DDP_REDUCE_HOOK_H
 
-#include "control/group.h"
+#include "comm/communicator.h"
 #include "train/measure/trace.h"
 
 typedef struct ddp_hooked ddp_hooked;

@@ -63,7 +63,7 @@ static ddp_status broadcast(ddp_hooked *h, uint32_t root, float *at, uint64_t el
                                   .recv = at != NULL ? at + done : h->piece,
                                   .count = DDP_MIN_OF(elements - done, (uint64_t)PIECE)}};
 
-        DDP_TRY(ddp_communicator_run(h->comm, &task, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_run(h->comm, &task, err));
     }
     return DDP_OK;
 }

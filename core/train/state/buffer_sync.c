@@ -41,8 +41,7 @@ ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
     if (t->buffers == NULL) return DDP_OK;
     DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
     task.coll.recv = t->host.buffers;
-    t->s->phase = DDP_EXIT_PEER;
-    DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
     return ddp_push(t, DDP_IMAGE_BUFFERS, err);
 }
 

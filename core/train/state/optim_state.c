@@ -67,7 +67,7 @@ static ddp_status gather(ddp_trainer *t, const float *own, float *whole, ddp_err
                                   .recv = whole != NULL ? whole + k->first : t->bounce,
                                   .count = k->count / world}};
 
-        DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
     }
     return DDP_OK;
 }
@@ -98,7 +98,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
                                   .recv = at,
                                   .count = k->count}};
 
-        DDP_TRY(ddp_host_collective(t->s, t->comm, &task, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
         if (ddp_shards_split_states(t)) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
     }

@@ -22,9 +22,9 @@ static ddp_status gather_hashes(ddp_trainer *t, const char *what, const uint64_t
     ddp_status st;
 
     if (out == NULL) return err->status;
-    t->s->phase = DDP_EXIT_PEER;
     (void)snprintf(name, sizeof(name), "%s at step %" PRIu64, what, t->step);
     st = ddp_group_gather(t->group, name, own, bytes, &got, parts, lengths, t->s->config->group->step_timeout_ms, err);
+    if (st != DDP_OK) (void)ddp_fail_as(err, DDP_EXIT_PEER);
     for (int32_t r = 0; st == DDP_OK && r < world; r++) {
         if (lengths[r] == bytes)
             memcpy(out + (size_t)r * count, parts[r], bytes);
@@ -91,9 +91,9 @@ static ddp_status diverged(ddp_trainer *t, const uint64_t *hashes, ddp_err *err)
                    "replicas must be equal bit for bit. Look for faulty memory or a processor on that host, and "
                    "resume from an earlier checkpoint",
                    t->step, (int)deviant, ddp_group_host_of(t->group, deviant), more, (int)model, name);
-    t->s->phase = DDP_EXIT_DIVERGED;
     ddp_group_abort(t->group, DDP_EXIT_DIVERGED, msg);
-    return ddp_fail(err, DDP_ERR_DATA, "%s", msg);
+    (void)ddp_fail(err, DDP_ERR_DATA, "%s", msg);
+    return ddp_fail_as(err, DDP_EXIT_DIVERGED);
 }
 
 ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)

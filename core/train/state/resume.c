@@ -164,7 +164,8 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .recv = arena,
                               .count = t->s->layout->param_elements}};
 
-    return ddp_host_collective(t->s, t->comm, &task, err);
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
+    return DDP_OK;
 }
 
 static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
@@ -184,7 +185,7 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);
     ddp_text_free(&lines);
-    return st;
+    return st == DDP_OK ? DDP_OK : ddp_fail_as(err, DDP_EXIT_PEER);
 }
 
 /* Rank 0's word to all; its failure is everyone's. */
@@ -195,15 +196,15 @@ static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *
     size_t lengths[world];
     void *block = NULL;
 
-    t->s->phase = DDP_EXIT_PEER;
-    DDP_TRY(ddp_group_gather(t->group, "checkpoint to load", word, t->s->launch.rank == 0 ? sizeof(*word) : 0, &block,
-                             parts, lengths, t->s->config->group->step_timeout_ms, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, "checkpoint to load", word, t->s->launch.rank == 0 ? sizeof(*word) : 0,
+                                &block, parts, lengths, t->s->config->group->step_timeout_ms, err));
     if (lengths[0] == sizeof(*word)) memcpy(word, parts[0], sizeof(*word));
     free(block);
     if (!word->failed) return DDP_OK;
-    t->s->phase = DDP_EXIT_CHECKPOINT;
     ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, word->error);
-    return ddp_fail(err, DDP_ERR_DATA, "%s", word->error);
+    (void)ddp_fail(err, DDP_ERR_DATA, "%s", word->error);
+    return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }
 
 static bool complete(const ddp_trainer *t)
@@ -242,8 +243,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
 
     *done = false;
     t->saved_step = UINT64_MAX;
-    t->s->phase = DDP_EXIT_CHECKPOINT;
-    DDP_TRY(ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
         word.failed = 1;
         ddp_copy_text(word.error, sizeof(word.error), err->msg);
@@ -267,8 +267,8 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
     ddp_states_free(t);
     DDP_TRY(compare_hashes(t, states, err));
-    t->s->phase = DDP_EXIT_CHECKPOINT;
-    if (training) return *done ? DDP_OK : set_aside(t, err);
+    if (training && !*done) DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, set_aside(t, err));
+    if (training) return DDP_OK;
     t->step = word.meta.step;
     t->epoch = word.meta.epoch;
     ddp_copy_text(t->weights, sizeof(t->weights), word.path);
@@ -324,9 +324,8 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     void *block = NULL;
 
     if (!t->saving || t->saved_step == t->step) return DDP_OK;
-    t->s->phase = DDP_EXIT_PEER;
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
-    DDP_TRY(ddp_group_barrier(t->group, name, timeout, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, timeout, err));
     DDP_TRY(ddp_states_whole(t, err));
     if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     if (t->s->launch.rank == 0 || ddp_shards_split_states(t)) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
@@ -339,13 +338,14 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     ddp_states_free(t);
     if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
-    DDP_TRY(ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
     if (lengths[0] > 0) {
         (void)snprintf(error, sizeof(error), "%.*s", (int)lengths[0], (const char *)parts[0]);
         free(block);
-        t->s->phase = DDP_EXIT_CHECKPOINT;
         ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, error);
-        return ddp_fail(err, DDP_ERR_SYSTEM, "%s", error);
+        (void)ddp_fail(err, DDP_ERR_SYSTEM, "%s", error);
+        return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
     }
     free(block);
     t->saved_step = t->step;

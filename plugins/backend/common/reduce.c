@@ -1,20 +1,10 @@
-/* reduce.c -- which kernels this CPU can run, and how a reduction of any length goes through them. */
+/* plugins/backend/common/reduce.c -- the tables of kernels, and how a reduction of any length goes through them. */
 #include "reduce.h"
+#include "common/isa.h"
 
-int ddp_kernels_find(const ddp_kernels *out[3])
-{
-    int n = 0;
+const ddp_kernels *const ddp_kernels_variants[ISA_COUNT] = {ISA_VARIANTS(ddp_kernels)};
 
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
-        out[n++] = &ddp_kernels_avx512;
-    if (__builtin_cpu_supports("avx2")) out[n++] = &ddp_kernels_avx2;
-#endif
-    out[n++] = &ddp_kernels_portable;
-    return n;
-}
+const ddp_kernels *ddp_kernels_best(void) { return ddp_kernels_variants[isa_best()]; }
 
 bool ddp_reduces(uint32_t dtype, uint32_t op)
 {

@@ -30,8 +30,9 @@ extern const ddp_kernels ddp_kernels_portable;
 extern const ddp_kernels ddp_kernels_avx2, ddp_kernels_avx512;
 #endif
 
-/* The tables that this CPU can run, best first; returns their number, at most 3. */
-int ddp_kernels_find(const ddp_kernels *out[3]);
+/* By ISA_* of plugins/common/isa.h, best first: this CPU can run those from isa_best() on. */
+extern const ddp_kernels *const ddp_kernels_variants[];
+const ddp_kernels *ddp_kernels_best(void);
 bool ddp_reduces(uint32_t dtype, uint32_t op);
 /* dtype and op exist. */
 void ddp_reduce(const ddp_kernels *k, uint32_t dtype, uint32_t op, void *const *out, uint32_t outs,

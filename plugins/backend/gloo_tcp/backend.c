@@ -83,7 +83,6 @@ static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm
                             .host = b->host,
                             .store = p->store,
                             .inbox_bytes = b->config.chunk_bytes};
-    const ddp_kernels *kernels[3];
     ddp_comm *c;
     ddp_status st;
 
@@ -95,8 +94,7 @@ static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm
     if (c == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "gloo-tcp: out of memory");
     c->rank = p->rank;
     c->world = p->world_size;
-    (void)ddp_kernels_find(kernels);
-    c->kernels = kernels[0];
+    c->kernels = ddp_kernels_best();
     c->sources = calloc(p->world_size, sizeof(*c->sources));
     st = c->sources == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "gloo-tcp: out of memory") : DDP_OK;
     if (st == DDP_OK && c->world > 1) st = ddp_gloo_open(&mesh, &c->mesh, err);

@@ -74,15 +74,13 @@ static size_t choose_stream(void)
 
 static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err)
 {
-    const ddp_kernels *kernels[3];
     ddp_comm *c;
     ddp_status st = check_params(p, err);
 
     if (st != DDP_OK) return st;
     c = calloc(1, sizeof(*c));
     if (c == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "shm: out of memory");
-    (void)ddp_kernels_find(kernels);
-    c->kernels = kernels[0];
+    c->kernels = ddp_kernels_best();
     c->stream_bytes = choose_stream();
     c->rank = p->rank;
     c->world = p->world_size;

@@ -4,21 +4,16 @@
  * image, (3, 32, 32) in row-major order. A sample is "image", u8 (3, 32, 32), which the core turns into floats, and "label",
  * i64 (). Images are read from the files when they are wanted; labels are checked and kept at the start, when all bytes are
  * read once for the fingerprint (150 MB: about 0.1 s from the page cache). */
+#include "common/dataset.h"
 #include "common/file.h"
-#include <ddpengine/dataset.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 enum { IMAGE = 3 * 32 * 32, FILES_MAX = 5, CHUNK = 64 /* records read at once at the start */ };
 enum { CLASSES_10 = 0, CLASSES_100, CLASSES_20 };
-enum { SPLIT_TRAIN = 0, SPLIT_TEST };
 #define ADVICE                                                                                                         \
-    "; set folder to where the binary version of CIFAR-10 (cifar-10-batches-bin) or CIFAR-100 (cifar-100-binary, "     \
-    "with "                                                                                                            \
-    "classes = 100) was unpacked"
+    "; set folder to where the binary version of CIFAR-10 (cifar-10-batches-bin) or CIFAR-100 (cifar-100-binary, with classes = 100) was unpacked"
 
 struct config {
     const char *folder;
@@ -44,12 +39,11 @@ static const struct layout layouts[] = {
 };
 
 struct ddp_dataset {
-    ddp_field fields[2];
+    data_base base;
     const struct layout *layout;
     data_file files[FILES_MAX];
     uint64_t first[FILES_MAX + 1]; /* sample with which each file begins */
     uint32_t file_count;
-    uint64_t length, fingerprint;
     uint8_t *labels; /* by sample */
 };
 
@@ -65,18 +59,8 @@ static const ddp_option options[] = {
      .doc = "10 reads CIFAR-10, 100 CIFAR-100 with its fine labels, 20 CIFAR-100 with its coarse ones.",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, classes)},
-    {.key = "split",
-     .dflt = "train",
-     .range = "train|test",
-     .doc = "Which of the files to read.",
-     .type = DDP_OPT_ENUM,
-     .offset = offsetof(struct config, split)},
-    {.key = "limit",
-     .dflt = "0",
-     .range = "0..",
-     .doc = "At most this many samples, from the start of the files; 0 takes all.",
-     .type = DDP_OPT_UINT,
-     .offset = offsetof(struct config, limit)},
+    DATA_OPTION_SPLIT(struct config),
+    DATA_OPTION_LIMIT(struct config),
 };
 
 static uint64_t record_bytes(const ddp_dataset *d) { return d->layout->labels + (uint64_t)IMAGE; }
@@ -85,19 +69,13 @@ static uint64_t record_bytes(const ddp_dataset *d) { return d->layout->labels + 
 static ddp_status open_file(ddp_dataset *d, const char *folder, const char *name, ddp_err *err)
 {
     data_file *f = &d->files[d->file_count];
-    uint64_t record = record_bytes(d);
-    ddp_status status = data_file_open_in(f, "cifar", folder, name, ADVICE, err);
+    uint64_t records;
 
-    if (status != DDP_OK) return status;
+    DDP_TRY(data_file_open_in(f, "cifar", folder, name, ADVICE, err));
     d->file_count++;
-    if (f->size % record != 0)
-        return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset cifar: \"%s\" has %" PRIu64 " bytes, which is not a multiple of the %" PRIu64
-                        " that a record takes (%" PRIu64 " would be %" PRIu64
-                        " records); download the file again, and check classes",
-                        f->path, f->size, record, f->size / record * record, f->size / record);
-    d->length += f->size / record;
-    d->first[d->file_count] = d->length;
+    DDP_TRY(data_file_divide(f, record_bytes(d), "a record", "records", ", and check classes", &records, err));
+    d->base.length += records;
+    d->first[d->file_count] = d->base.length;
     return DDP_OK;
 }
 
@@ -107,9 +85,8 @@ static ddp_status scan_records(ddp_dataset *d, uint32_t file, uint64_t from, uin
 {
     const struct layout *l = d->layout;
     uint64_t record = record_bytes(d);
-    ddp_status status = data_file_read(&d->files[file], buffer, (size_t)((to - from) * record), from * record, err);
 
-    if (status != DDP_OK) return status;
+    DDP_TRY(data_file_read(&d->files[file], buffer, (size_t)((to - from) * record), from * record, err));
     (void)XXH3_64bits_update(hash, buffer, (size_t)((to - from) * record));
     for (uint64_t i = from; i < to; i++) {
         uint8_t label = buffer[(i - from) * record + l->label_at];
@@ -127,24 +104,22 @@ static ddp_status scan_records(ddp_dataset *d, uint32_t file, uint64_t from, uin
 static ddp_status scan(ddp_dataset *d, ddp_err *err)
 {
     uint8_t *buffer = malloc((size_t)record_bytes(d) * CHUNK);
-    XXH3_state_t *hash = XXH3_createState();
+    XXH3_state_t hash;
     ddp_status status = DDP_OK;
 
-    d->labels = malloc((size_t)d->length);
-    if (buffer == NULL || hash == NULL || d->labels == NULL) {
-        status = ddp_fail(err, DDP_ERR_NOMEM, "dataset cifar: out of memory");
-        goto free_all;
+    d->labels = malloc((size_t)d->base.length);
+    if (buffer == NULL || d->labels == NULL) {
+        free(buffer);
+        return data_no_memory("cifar", err);
     }
-    (void)XXH3_64bits_reset_withSeed(hash, d->layout->classes);
+    data_hash_begin(&hash, d->layout->classes);
     for (uint32_t f = 0; f < d->file_count && status == DDP_OK; f++) {
-        uint64_t count = (d->first[f + 1] < d->length ? d->first[f + 1] : d->length) - d->first[f];
+        uint64_t count = (d->first[f + 1] < d->base.length ? d->first[f + 1] : d->base.length) - d->first[f];
 
         for (uint64_t i = 0; i < count && status == DDP_OK; i += CHUNK)
-            status = scan_records(d, f, i, i + CHUNK < count ? i + CHUNK : count, buffer, hash, err);
+            status = scan_records(d, f, i, i + CHUNK < count ? i + CHUNK : count, buffer, &hash, err);
     }
-    d->fingerprint = XXH3_64bits_digest(hash);
-free_all:
-    (void)XXH3_freeState(hash);
+    d->base.fingerprint = XXH3_64bits_digest(&hash);
     free(buffer);
     return status;
 }
@@ -152,67 +127,45 @@ free_all:
 static ddp_status open_files(const struct config *c, ddp_dataset *d, ddp_err *err)
 {
     if (c->folder[0] == '\0') return ddp_fail(err, DDP_ERR_CONFIG, "dataset cifar: folder is not set" ADVICE);
-    for (const char *const *name = d->layout->names[c->split]; *name != NULL; name++) {
-        ddp_status status = open_file(d, c->folder, *name, err);
-
-        if (status != DDP_OK) return status;
-    }
-    if (c->limit == 0 || c->limit >= d->length) return DDP_OK;
-    d->length = c->limit;
-    while (d->first[d->file_count - 1] >= d->length) data_file_close(&d->files[--d->file_count]);
+    for (const char *const *name = d->layout->names[c->split]; *name != NULL; name++)
+        DDP_TRY(open_file(d, c->folder, *name, err));
+    if (c->limit == 0 || c->limit >= d->base.length) return DDP_OK;
+    d->base.length = c->limit;
+    while (d->first[d->file_count - 1] >= d->base.length) data_file_close(&d->files[--d->file_count]);
     return DDP_OK;
 }
 
 static void dataset_close(ddp_dataset *d)
 {
-    if (d == NULL) return;
     for (uint32_t f = 0; f < d->file_count; f++) data_file_close(&d->files[f]);
     free(d->labels);
     free(d);
 }
 
-static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 {
     const struct config *c = config;
-    ddp_dataset *d = calloc(1, sizeof(*d));
-    ddp_status status;
 
-    (void)host;
-    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset cifar: out of memory");
     d->layout = &layouts[c->classes];
-    d->fields[0] = (ddp_field){.name = "image", .dtype = DDP_U8, .rank = 3, .dims = {3, 32, 32}, .max = UINT8_MAX};
-    d->fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .max = d->layout->classes - 1};
-    status = open_files(c, d, err);
-    if (status != DDP_OK) goto close_dataset;
-    status = scan(d, err);
-    if (status != DDP_OK) goto close_dataset;
-    *out = d;
-    return DDP_OK;
-close_dataset:
-    dataset_close(d);
-    return status;
+    data_describe_images(&d->base, 32, d->layout->classes);
+    DDP_TRY(open_files(c, d, err));
+    return scan(d, err);
+}
+
+static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+{
+    (void)host;
+    return data_open("cifar", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
 
 /* ---- use ------------------------------------------------------------------------------------------------------------- */
-static uint64_t dataset_length(const ddp_dataset *d) { return d->length; }
-
-static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
-{
-    *out = d->fields;
-    return 2;
-}
-
-static uint64_t dataset_fingerprint(const ddp_dataset *d) { return d->fingerprint; }
-
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     int64_t label;
     uint32_t f = 0;
 
     (void)epoch;
-    if (index >= d->length)
-        return ddp_fail(err, DDP_ERR_INVALID, "dataset cifar: there is no sample %" PRIu64 " of %" PRIu64, index,
-                        d->length);
+    DDP_TRY(data_check_index(d, index, err));
     label = d->labels[index];
     memcpy(buffers[1], &label, sizeof(label));
     while (index >= d->first[f + 1]) f++;
@@ -220,15 +173,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
                           err);
 }
 
-static const ddp_dataset_ops ops = {
-    .struct_size = sizeof(ops),
-    .open = dataset_open,
-    .close = dataset_close,
-    .length = dataset_length,
-    .fields = dataset_fields,
-    .fingerprint = dataset_fingerprint,
-    .read = dataset_read,
-};
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),

@@ -92,6 +92,34 @@ ddp_status data_file_open_in(data_file *f, const char *plugin, const char *folde
     return status;
 }
 
+ddp_status data_file_hash(const data_file *f, uint64_t first, uint64_t last, XXH3_state_t *hash, ddp_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    void *buffer = malloc(PIECE);
+    ddp_status status = DDP_OK;
+
+    if (buffer == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset %s: out of memory", f->plugin);
+    for (uint64_t at = first; at < last && status == DDP_OK; at += PIECE) {
+        size_t bytes = last - at < PIECE ? (size_t)(last - at) : PIECE;
+
+        status = data_file_read(f, buffer, bytes, at, err);
+        if (status == DDP_OK) (void)XXH3_64bits_update(hash, buffer, bytes);
+    }
+    free(buffer);
+    return status;
+}
+
+ddp_status data_file_divide(const data_file *f, uint64_t bytes, const char *piece, const char *pieces,
+                            const char *advice, uint64_t *count, ddp_err *err)
+{
+    *count = f->size / bytes;
+    if (f->size % bytes == 0) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset %s: \"%s\" has %" PRIu64 " bytes, which is not a multiple of the %" PRIu64
+                    " that %s takes (%" PRIu64 " would be %" PRIu64 " %s); download the file again%s",
+                    f->plugin, f->path, f->size, bytes, piece, *count * bytes, *count, pieces, advice);
+}
+
 void data_file_close(data_file *f)
 {
     if (f->path == NULL) return;

@@ -1,14 +1,13 @@
 /* plugins/dataset/idx/file.c -- one IDX file: found, inflated into memory where it is gzip, and checked against its own
  * header. What the bytes mean is idx.c's affair. */
 #include "file.h"
+#include "common/dataset.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -21,74 +20,26 @@ enum {
 
 #define MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 
-/* The file as it lies on disk. */
-struct raw {
-    data_file file;
-    const char *what, *path; /* path: file.path */
-    uint64_t size;
-};
-
 #define REPLACE_HINT "; replace the file (on Debian: apt-get install --reinstall dataset-fashion-mnist)"
 
-/* Opens `path`, or its other spelling with or without ".gz"; `found` gets the name that was opened. */
-static int open_either(const char *path, char *found, size_t capacity)
+/* Opens PATH, or its other spelling with or without ".gz". */
+static ddp_status open_either(data_file *f, const char *plugin, const char *path, ddp_err *err)
 {
+    static const char absent[] =
+        ", neither with nor without .gz; set the option to your file or install the default one (on Debian: apt-get install dataset-fashion-mnist)";
     size_t length = strlen(path);
-    int fd;
+    bool zipped = length > 3 && strcmp(path + length - 3, ".gz") == 0;
+    ddp_err other_err = {0};
+    char *other;
+    ddp_status status = data_file_open(f, plugin, path, absent, err);
 
-    (void)snprintf(found, capacity, "%s", path);
-    fd = open(found, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0 || errno != ENOENT) return fd;
-    if (length > 3 && strcmp(path + length - 3, ".gz") == 0)
-        (void)snprintf(found, capacity, "%.*s", (int)(length - 3), path);
-    else
-        (void)snprintf(found, capacity, "%s.gz", path);
-    return open(found, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-}
-
-static ddp_status fail_errno(ddp_err *err, const char *what, const char *path, const char *hint)
-{
-    int number = errno;
-    ddp_status status =
-        ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\": %s%s", what, path, strerror(number), hint);
-
-    err->sys_errno = number;
-    return status;
-}
-
-/* What `fd` is open on; `found` is its name. */
-static ddp_status raw_adopt(struct raw *r, int fd, const char *found, const char *what, ddp_err *err)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) != 0) return fail_errno(err, what, found, "");
-    if (!S_ISREG(st.st_mode) || st.st_size == 0)
-        return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\" is %s" REPLACE_HINT, what, found,
-                        S_ISREG(st.st_mode) ? "empty" : "not a regular file");
-    r->file = (data_file){.plugin = "idx", .path = strdup(found), .size = (uint64_t)st.st_size, .fd = fd};
-    if (r->file.path == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: out of memory");
-    r->what = what;
-    r->path = r->file.path;
-    r->size = r->file.size;
-    return DDP_OK;
-}
-
-static ddp_status raw_open(struct raw *r, const char *path, const char *what, ddp_err *err)
-{
-    char found[PATH_MAX];
-    ddp_status status;
-    int fd;
-
-    if (strlen(path) + 4 > PATH_MAX) return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: the path is too long", what);
-    fd = open_either(path, found, sizeof(found));
-    if (fd < 0)
-        return fail_errno(err, what, path,
-                          errno == ENOENT
-                              ? ", neither with nor without .gz; set the option to your file or install the "
-                                "default one (on Debian: apt-get install dataset-fashion-mnist)"
-                              : "; make it readable for this user");
-    status = raw_adopt(r, fd, found, what, err);
-    if (status != DDP_OK) close(fd);
+    if (status == DDP_OK || err->sys_errno != ENOENT) return status;
+    other = malloc(length + 4);
+    if (other == NULL) return data_no_memory("idx", err);
+    (void)snprintf(other, length + 4, "%.*s%s", (int)(zipped ? length - 3 : length), path, zipped ? "" : ".gz");
+    status = data_file_open(f, plugin, other, absent, &other_err);
+    if (status != DDP_OK && other_err.sys_errno != ENOENT) *err = other_err;
+    free(other);
     return status;
 }
 
@@ -98,60 +49,57 @@ static uint32_t big_endian(const uint8_t *p)
 }
 
 /* Judges the header and gives the dims and their product. */
-static ddp_status parse_header(const struct raw *r, const uint8_t *h, uint32_t rank, idx_file *f, ddp_err *err)
+static ddp_status parse_header(const data_file *r, const uint8_t *h, uint32_t rank, idx_file *f, ddp_err *err)
 {
     uint64_t size = 1;
 
     if (h[0] != 0 || h[1] != 0 || h[2] != TYPE_U8 || h[3] != rank)
-        return ddp_fail(
-            err, DDP_ERR_DATA,
-            "dataset idx: %s: \"%s\" starts with %02x %02x %02x %02x, not with 00 00 08 %02x: it is no IDX file "
-            "of %u-dimensional unsigned bytes; check that images and labels are not exchanged",
-            r->what, r->path, h[0], h[1], h[2], h[3], rank, rank);
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset %s: \"%s\" starts with %02x %02x %02x %02x, not with 00 00 08 %02x: it is no IDX file "
+                        "of %u-dimensional unsigned bytes; check that images and labels are not exchanged",
+                        r->plugin, r->path, h[0], h[1], h[2], h[3], rank, rank);
     for (uint32_t i = 0; i < rank; i++) {
         f->dims[i] = big_endian(h + 4 + 4 * (size_t)i);
         if (f->dims[i] == 0)
-            return ddp_fail(err, DDP_ERR_DATA, "dataset idx: %s: \"%s\": dimension %u is 0" REPLACE_HINT, r->what,
-                            r->path, i);
+            return ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\": dimension %u is 0" REPLACE_HINT, r->plugin, r->path,
+                            i);
         if (size > (uint64_t)PTRDIFF_MAX / f->dims[i])
-            return ddp_fail(err, DDP_ERR_DATA,
-                            "dataset idx: %s: \"%s\": its header's sizes are impossible" REPLACE_HINT, r->what,
-                            r->path);
+            return ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\": its header's sizes are impossible" REPLACE_HINT,
+                            r->plugin, r->path);
         size *= f->dims[i];
     }
     f->size = (size_t)size;
     return DDP_OK;
 }
 
-static ddp_status fail_short(const struct raw *r, const idx_file *f, uint64_t got, ddp_err *err)
+static ddp_status fail_short(const data_file *r, const idx_file *f, uint64_t got, ddp_err *err)
 {
     return ddp_fail(
         err, DDP_ERR_DATA,
-        "dataset idx: %s: \"%s\" is truncated: its header promises %zu bytes of data, it has %" PRIu64 REPLACE_HINT,
-        r->what, r->path, f->size, got);
+        "dataset %s: \"%s\" is truncated: its header promises %zu bytes of data, it has %" PRIu64 REPLACE_HINT,
+        r->plugin, r->path, f->size, got);
 }
 
-static ddp_status fail_long(const struct raw *r, const idx_file *f, ddp_err *err)
-{
-    return ddp_fail(
-        err, DDP_ERR_DATA,
-        "dataset idx: %s: \"%s\" is too long: its header promises %zu bytes of data, more follow" REPLACE_HINT, r->what,
-        r->path, f->size);
-}
-
-static ddp_status fail_header(const struct raw *r, uint64_t got, ddp_err *err)
+static ddp_status fail_long(const data_file *r, const idx_file *f, ddp_err *err)
 {
     return ddp_fail(err, DDP_ERR_DATA,
-                    "dataset idx: %s: \"%s\" is truncated: %" PRIu64 " bytes hold no IDX header" REPLACE_HINT, r->what,
+                    "dataset %s: \"%s\" is too long: its header promises %zu bytes of data, more follow" REPLACE_HINT,
+                    r->plugin, r->path, f->size);
+}
+
+static ddp_status fail_header(const data_file *r, uint64_t got, ddp_err *err)
+{
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset %s: \"%s\" is truncated: %" PRIu64 " bytes hold no IDX header" REPLACE_HINT, r->plugin,
                     r->path, got);
 }
 
-static ddp_status allocate(const struct raw *r, idx_file *f, ddp_err *err)
+static ddp_status allocate(const data_file *r, idx_file *f, ddp_err *err)
 {
     f->map = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (f->map == MAP_FAILED) {
         f->map = NULL;
-        return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: %s: \"%s\": no memory for its %zu bytes", r->what, r->path,
+        return ddp_fail(err, DDP_ERR_NOMEM, "dataset %s: \"%s\": no memory for its %zu bytes", r->plugin, r->path,
                         f->size);
     }
     f->map_size = f->size;
@@ -161,27 +109,24 @@ static ddp_status allocate(const struct raw *r, idx_file *f, ddp_err *err)
 }
 
 /* Takes over the open file, or reads it into memory. */
-static ddp_status open_plain(struct raw *r, uint32_t rank, bool resident, idx_file *f, ddp_err *err)
+static ddp_status open_plain(data_file *r, uint32_t rank, bool resident, idx_file *f, ddp_err *err)
 {
     size_t length = 4 + 4 * (size_t)rank;
     uint8_t header[HEADER_MAX] = {0};
-    ddp_status status;
 
     if (r->size < length) return fail_header(r, r->size, err);
-    status = data_file_read(&r->file, header, length, 0, err);
-    if (status != DDP_OK) return status;
-    status = parse_header(r, header, rank, f, err);
-    if (status != DDP_OK) return status;
+    DDP_TRY(data_file_read(r, header, length, 0, err));
+    DDP_TRY(parse_header(r, header, rank, f, err));
     if (r->size - length < f->size) return fail_short(r, f, r->size - length, err);
     if (r->size - length > f->size) return fail_long(r, f, err);
     f->offset = length;
     if (!resident) {
-        f->source = r->file;
-        r->file = (data_file){.fd = -1};
+        f->source = *r;
+        *r = (data_file){.fd = -1};
         return DDP_OK;
     }
-    status = allocate(r, f, err);
-    return status == DDP_OK ? data_file_read(&r->file, f->map, f->size, f->offset, err) : status;
+    DDP_TRY(allocate(r, f, err));
+    return data_file_read(r, f->map, f->size, f->offset, err);
 }
 
 /* ---- gzip ------------------------------------------------------------------------------------------------------------ */
@@ -189,7 +134,7 @@ struct stream {
     z_stream z;
     int code;      /* of the last inflate; Z_OK while the stream goes on */
     ddp_status io; /* of the last read; when it failed, *err tells why */
-    const struct raw *raw;
+    const data_file *raw;
     uint64_t at; /* bytes of the file that were read */
     ddp_err *err;
     uint8_t piece[PIECE];
@@ -202,7 +147,7 @@ static void refill(struct stream *s)
     size_t bytes = left < PIECE ? (size_t)left : PIECE;
 
     if (s->z.avail_in > 0 || bytes == 0) return;
-    s->io = data_file_read(&s->raw->file, s->piece, bytes, s->at, s->err);
+    s->io = data_file_read(s->raw, s->piece, bytes, s->at, s->err);
     s->at += bytes;
     s->z.next_in = s->piece;
     s->z.avail_in = s->io == DDP_OK ? (uInt)bytes : 0;
@@ -228,18 +173,17 @@ static size_t pump(struct stream *s, uint8_t *out, size_t size)
 /* The stream did not reach its end in good order. */
 static ddp_status fail_inflate(const struct stream *s, ddp_err *err)
 {
-    const struct raw *r = s->raw;
+    const data_file *r = s->raw;
     ddp_status status;
 
     if (s->io != DDP_OK) return s->io;
     if (s->code == Z_BUF_ERROR) /* wants more input than the file has */
-        status =
-            ddp_fail(err, DDP_ERR_DATA,
-                     "dataset idx: %s: \"%s\" is truncated: its gzip stream breaks off after %lu bytes" REPLACE_HINT,
-                     r->what, r->path, s->z.total_out);
+        status = ddp_fail(err, DDP_ERR_DATA,
+                          "dataset %s: \"%s\" is truncated: its gzip stream breaks off after %lu bytes" REPLACE_HINT,
+                          r->plugin, r->path, s->z.total_out);
     else
         status = ddp_fail(err, s->code == Z_MEM_ERROR ? DDP_ERR_NOMEM : DDP_ERR_DATA,
-                          "dataset idx: %s: \"%s\" is damaged: zlib says \"%s\" after %lu bytes" REPLACE_HINT, r->what,
+                          "dataset %s: \"%s\" is damaged: zlib says \"%s\" after %lu bytes" REPLACE_HINT, r->plugin,
                           r->path, s->z.msg != NULL ? s->z.msg : zError(s->code), s->z.total_out);
     err->lib_code = s->code;
     return status;
@@ -256,34 +200,31 @@ static ddp_status inflate_data(struct stream *s, idx_file *f, ddp_err *err)
     if (got < f->size) return fail_short(s->raw, f, got, err);
     if (s->at - s->z.avail_in != s->raw->size)
         return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset idx: %s: \"%s\" is too long: %" PRIu64 " bytes follow its gzip stream" REPLACE_HINT,
-                        s->raw->what, s->raw->path, s->raw->size - (s->at - s->z.avail_in));
+                        "dataset %s: \"%s\" is too long: %" PRIu64 " bytes follow its gzip stream" REPLACE_HINT,
+                        s->raw->plugin, s->raw->path, s->raw->size - (s->at - s->z.avail_in));
     return DDP_OK;
 }
 
 static ddp_status inflate_file(struct stream *s, uint32_t rank, idx_file *f, ddp_err *err)
 {
-    const struct raw *r = s->raw;
+    const data_file *r = s->raw;
     uint8_t header[HEADER_MAX] = {0};
     size_t length = 4 + 4 * (size_t)rank, got = pump(s, header, length);
-    ddp_status status;
 
     if (s->io != DDP_OK || (s->code != Z_OK && s->code != Z_STREAM_END)) return fail_inflate(s, err);
     if (got < length) return fail_header(r, got, err);
-    status = parse_header(r, header, rank, f, err);
-    if (status != DDP_OK) return status;
+    DDP_TRY(parse_header(r, header, rank, f, err));
     /* no allocation for what a damaged header promises: deflate cannot have packed that */
     if (f->size / DEFLATE_MAX_RATIO > r->size)
-        return ddp_fail(
-            err, DDP_ERR_DATA,
-            "dataset idx: %s: \"%s\" is damaged: its header promises %zu bytes, which %zu bytes of gzip cannot "
-            "hold" REPLACE_HINT,
-            r->what, r->path, f->size, (size_t)r->size);
-    status = allocate(r, f, err);
-    return status == DDP_OK ? inflate_data(s, f, err) : status;
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset %s: \"%s\" is damaged: its header promises %zu bytes, which %zu bytes of gzip cannot "
+                        "hold" REPLACE_HINT,
+                        r->plugin, r->path, f->size, (size_t)r->size);
+    DDP_TRY(allocate(r, f, err));
+    return inflate_data(s, f, err);
 }
 
-static ddp_status open_gzip(const struct raw *r, uint32_t rank, idx_file *f, ddp_err *err)
+static ddp_status open_gzip(const data_file *r, uint32_t rank, idx_file *f, ddp_err *err)
 {
     struct stream *s = calloc(1, sizeof(*s));
     ddp_status status = DDP_ERR_NOMEM;
@@ -303,23 +244,19 @@ no_memory:
 }
 
 /* ---- both ------------------------------------------------------------------------------------------------------------ */
-ddp_status idx_file_open(const char *path, const char *what, uint32_t rank, bool resident, idx_file *out, ddp_err *err)
+ddp_status idx_file_open(const char *path, const char *plugin, uint32_t rank, bool resident, idx_file *out,
+                         ddp_err *err)
 {
-    struct raw r = {.file = {.fd = -1}};
-    idx_file f = {.data = NULL};
+    data_file r;
     uint8_t magic[2] = {0};
-    ddp_status status = raw_open(&r, path, what, err);
+    ddp_status status;
 
-    if (status != DDP_OK) return status;
-    status = data_file_read(&r.file, magic, MIN_OF(sizeof(magic), (size_t)r.size), 0, err);
+    DDP_TRY(open_either(&r, plugin, path, err));
+    status = data_file_read(&r, magic, MIN_OF(sizeof(magic), (size_t)r.size), 0, err);
     if (status == DDP_OK)
-        status = magic[0] == 0x1f && magic[1] == 0x8b ? open_gzip(&r, rank, &f, err)
-                                                      : open_plain(&r, rank, resident, &f, err);
-    data_file_close(&r.file);
-    if (status == DDP_OK)
-        *out = f;
-    else
-        idx_file_close(&f);
+        status = magic[0] == 0x1f && magic[1] == 0x8b ? open_gzip(&r, rank, out, err)
+                                                      : open_plain(&r, rank, resident, out, err);
+    data_file_close(&r);
     return status;
 }
 

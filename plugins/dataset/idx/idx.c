@@ -4,17 +4,13 @@
  * A sample is "image", f32 (1, rows, cols), and "label", i64 (). Images are converted as torchvision's ToTensor followed by
  * Normalize(mean, std) does it, bit for bit, through a table of the 256 possible results. file.c reads the files. */
 #include "file.h"
-#include <ddpengine/dataset.h>
+#include "common/dataset.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define DEFAULT_FOLDER "/usr/share/datasets/fashion-mnist/"
-
-enum { SPLIT_TRAIN = 0, SPLIT_TEST };
 
 struct config {
     const char *images, *labels; /* "": the split's file of Fashion-MNIST */
@@ -24,9 +20,8 @@ struct config {
 };
 
 struct ddp_dataset {
+    data_base base;
     idx_file images, labels;
-    ddp_field fields[2];
-    uint64_t length, fingerprint;
     float table[256]; /* by pixel */
 };
 
@@ -57,12 +52,7 @@ static const ddp_option options[] = {
      .doc = "Each pixel is divided by it after the mean was subtracted, as by torchvision's Normalize.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, std)},
-    {.key = "limit",
-     .dflt = "0",
-     .range = "0..",
-     .doc = "At most this many samples, from the start of the files; 0 takes all.",
-     .type = DDP_OPT_UINT,
-     .offset = offsetof(struct config, limit)},
+    DATA_OPTION_LIMIT(struct config),
 };
 
 /* Each step in float, as the tensors are: ToTensor divides by 255, Normalize subtracts, then divides. */
@@ -83,17 +73,14 @@ static ddp_status fill_table(float table[256], double mean, double std, ddp_err 
 static ddp_status open_files(const struct config *c, ddp_dataset *d, ddp_err *err)
 {
     const char *images =
-        c->split == SPLIT_TRAIN ? DEFAULT_FOLDER "train-images-idx3-ubyte" : DEFAULT_FOLDER "t10k-images-idx3-ubyte";
+        c->split == DATA_TRAIN ? DEFAULT_FOLDER "train-images-idx3-ubyte" : DEFAULT_FOLDER "t10k-images-idx3-ubyte";
     const char *labels =
-        c->split == SPLIT_TRAIN ? DEFAULT_FOLDER "train-labels-idx1-ubyte" : DEFAULT_FOLDER "t10k-labels-idx1-ubyte";
-    ddp_status status;
+        c->split == DATA_TRAIN ? DEFAULT_FOLDER "train-labels-idx1-ubyte" : DEFAULT_FOLDER "t10k-labels-idx1-ubyte";
 
     if (c->images[0] != '\0') images = c->images;
     if (c->labels[0] != '\0') labels = c->labels;
-    status = idx_file_open(images, "images", 3, false, &d->images, err);
-    if (status != DDP_OK) return status;
-    status = idx_file_open(labels, "labels", 1, true, &d->labels, err);
-    if (status != DDP_OK) return status;
+    DDP_TRY(idx_file_open(images, "idx: images", 3, false, &d->images, err));
+    DDP_TRY(idx_file_open(labels, "idx: labels", 1, true, &d->labels, err));
     if (d->images.dims[0] != d->labels.dims[0])
         return ddp_fail(
             err, DDP_ERR_DATA,
@@ -106,105 +93,72 @@ static void describe(ddp_dataset *d)
 {
     uint8_t smallest = UINT8_MAX, largest = 0;
 
-    for (uint64_t i = 0; i < d->length; i++) {
+    for (uint64_t i = 0; i < d->base.length; i++) {
         if (d->labels.data[i] < smallest) smallest = d->labels.data[i];
         if (d->labels.data[i] > largest) largest = d->labels.data[i];
     }
-    d->fields[0] = (ddp_field){
+    d->base.fields[0] = (ddp_field){
         .name = "image",
         .dtype = DDP_F32,
         .rank = 3,
         .dims = {1, d->images.dims[1], d->images.dims[2]},
         .min = 1,
     };
-    d->fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .min = smallest, .max = largest};
+    d->base.fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .min = smallest, .max = largest};
 }
 
-/* The hash of the elements, wherever they lie: XXH3 of all of them. */
+/* XXH3 of all elements, wherever they lie. */
 static ddp_status hash_elements(const idx_file *f, uint64_t *out, ddp_err *err)
 {
-    enum { PIECE = 1 << 20 };
-    uint8_t *buffer = malloc(PIECE);
-    XXH3_state_t *hash = XXH3_createState();
-    ddp_status status = DDP_OK;
+    XXH3_state_t hash;
 
-    if (buffer == NULL || hash == NULL) {
-        status = ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: out of memory");
-        goto free_all;
-    }
-    (void)XXH3_64bits_reset(hash);
-    for (size_t at = 0; at < f->size && status == DDP_OK; at += PIECE) {
-        size_t bytes = f->size - at < PIECE ? f->size - at : PIECE;
-        const uint8_t *from = idx_file_get(f, at, bytes, buffer, err);
-
-        if (from == NULL)
-            status = err->status;
-        else
-            (void)XXH3_64bits_update(hash, from, bytes);
-    }
-    *out = XXH3_64bits_digest(hash);
-free_all:
-    (void)XXH3_freeState(hash);
-    free(buffer);
-    return status;
+    data_hash_begin(&hash, 0);
+    if (f->data != NULL)
+        (void)XXH3_64bits_update(&hash, f->data, f->size);
+    else
+        DDP_TRY(data_file_hash(&f->source, f->offset, f->offset + f->size, &hash, err));
+    *out = XXH3_64bits_digest(&hash);
+    return DDP_OK;
 }
 
 /* Of the samples in use, their shape, and what is done to them (the table stands for mean and std). */
 static ddp_status hash_all(ddp_dataset *d, ddp_err *err)
 {
-    uint64_t parts[5] = {d->length, d->images.dims[1], d->images.dims[2], 0, 0};
-    ddp_status status = hash_elements(&d->images, &parts[3], err);
+    uint64_t parts[5] = {d->base.length, d->images.dims[1], d->images.dims[2], 0, 0};
 
-    if (status != DDP_OK) return status;
+    DDP_TRY(hash_elements(&d->images, &parts[3], err));
     parts[4] = XXH3_64bits(d->labels.data, d->labels.size);
-    d->fingerprint = XXH3_64bits_withSeed(parts, sizeof(parts), XXH3_64bits(d->table, sizeof(d->table)));
+    d->base.fingerprint = XXH3_64bits_withSeed(parts, sizeof(parts), XXH3_64bits(d->table, sizeof(d->table)));
     return DDP_OK;
 }
 
 static void dataset_close(ddp_dataset *d)
 {
-    if (d == NULL) return;
     idx_file_close(&d->images);
     idx_file_close(&d->labels);
     free(d);
 }
 
-static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 {
     const struct config *c = config;
-    ddp_dataset *d = calloc(1, sizeof(*d));
-    ddp_status status;
 
-    (void)host;
-    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: out of memory");
-    status = fill_table(d->table, c->mean, c->std, err);
-    if (status != DDP_OK) goto close_dataset;
-    status = open_files(c, d, err);
-    if (status != DDP_OK) goto close_dataset;
+    DDP_TRY(fill_table(d->table, c->mean, c->std, err));
+    DDP_TRY(open_files(c, d, err));
     if (c->limit > 0 && c->limit < d->images.dims[0]) {
         idx_file_truncate(&d->images, (uint32_t)c->limit);
         idx_file_truncate(&d->labels, (uint32_t)c->limit);
     }
-    d->length = d->images.dims[0];
+    d->base.length = d->images.dims[0];
     describe(d);
-    status = hash_all(d, err);
-    if (status != DDP_OK) goto close_dataset;
-    *out = d;
-    return DDP_OK;
-close_dataset:
-    dataset_close(d);
-    return status;
+    return hash_all(d, err);
 }
 
-static uint64_t dataset_length(const ddp_dataset *d) { return d->length; }
-
-static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
+static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
 {
-    *out = d->fields;
-    return 2;
+    (void)host;
+    return data_open("idx", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
-
-static uint64_t dataset_fingerprint(const ddp_dataset *d) { return d->fingerprint; }
 
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
@@ -214,9 +168,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     int64_t label;
 
     (void)epoch;
-    if (index >= d->length)
-        return ddp_fail(err, DDP_ERR_INVALID, "dataset idx: there is no sample %" PRIu64 " of %" PRIu64, index,
-                        d->length);
+    DDP_TRY(data_check_index(d, index, err));
     /* read from the file, the bytes come into the last quarter of the floats: they are used up before they are written over */
     from = idx_file_get(&d->images, index * pixels, pixels, (uint8_t *)image + 3 * pixels, err);
     if (from == NULL) return err->status;
@@ -226,15 +178,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     return DDP_OK;
 }
 
-static const ddp_dataset_ops ops = {
-    .struct_size = sizeof(ops),
-    .open = dataset_open,
-    .close = dataset_close,
-    .length = dataset_length,
-    .fields = dataset_fields,
-    .fingerprint = dataset_fingerprint,
-    .read = dataset_read,
-};
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),

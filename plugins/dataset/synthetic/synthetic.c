@@ -7,7 +7,7 @@
  *
  * With dtype = u8 the input is bytes, as images lie on disk, so that the core's transforms have their work. With a vocabulary
  * the samples are tokens, three quarters of which follow from the one before by a fixed random map. */
-#include <ddpengine/dataset.h>
+#include "common/dataset.h"
 #include <ddpengine/random.h>
 #include <inttypes.h>
 #include <math.h>
@@ -38,8 +38,8 @@ struct config {
 };
 
 struct ddp_dataset {
-    ddp_field fields[2];
-    uint64_t samples, seed, features, fingerprint;
+    data_base base;
+    uint64_t seed, features;
     uint64_t vocabulary;  /* 0: no tokens */
     uint32_t rows, width; /* of the map: (rows, width) */
     float *weights;       /* (rows, width), scaled so that an output has variance 1 */
@@ -131,28 +131,25 @@ static ddp_status make_map(ddp_dataset *d, ddp_err *err)
 
     d->width = (uint32_t)(d->features < MAP_WIDTH ? d->features : MAP_WIDTH);
     d->weights = calloc((size_t)d->rows * d->width, sizeof(*d->weights));
-    if (d->weights == NULL) goto no_memory;
+    if (d->weights == NULL) return data_no_memory("synthetic", err);
     scale = 1.0f / sqrtf((float)d->width);
     for (uint32_t r = 0; r < d->rows; r++)
         fill(d->seed, DRAW_WEIGHT, r, scale, d->weights + (size_t)r * d->width, d->width);
     if (d->width == d->features) return DDP_OK;
-
     d->positions = calloc((size_t)d->rows * d->width, sizeof(*d->positions));
-    if (d->positions == NULL) goto no_memory;
+    if (d->positions == NULL) return data_no_memory("synthetic", err);
     for (uint32_t r = 0; r < d->rows; r++)
         for (uint32_t i = 0; i < d->width; i++) {
             if (i % 4 == 0) draw4(d->seed, DRAW_POSITION, r, i / 4, bits);
             d->positions[(size_t)r * d->width + i] = (uint32_t)(bits[i % 4] % d->features);
         }
     return DDP_OK;
-no_memory:
-    return ddp_fail(err, DDP_ERR_NOMEM, "dataset synthetic: out of memory");
 }
 
 static ddp_status describe_input(const struct config *c, ddp_dataset *d, ddp_err *err)
 {
     const int64_t *dims = c->shape.items;
-    ddp_field *f = &d->fields[0];
+    ddp_field *f = &d->base.fields[0];
 
     if (c->shape.count == 0 || c->shape.count > MAX_RANK)
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -180,9 +177,9 @@ static void describe_target(const struct config *c, ddp_dataset *d)
 {
     d->rows = (uint32_t)(c->classes > 0 ? c->classes : c->outputs);
     if (c->classes > 0)
-        d->fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .min = 0, .max = c->classes - 1};
+        d->base.fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .min = 0, .max = c->classes - 1};
     else
-        d->fields[1] = (ddp_field){.name = "target", .dtype = DDP_F32, .rank = 1, .dims = {c->outputs}, .min = 1};
+        d->base.fields[1] = (ddp_field){.name = "target", .dtype = DDP_F32, .rank = 1, .dims = {c->outputs}, .min = 1};
 }
 
 static ddp_status describe_tokens(const struct config *c, ddp_dataset *d, ddp_err *err)
@@ -196,10 +193,7 @@ static ddp_status describe_tokens(const struct config *c, ddp_dataset *d, ddp_er
                         c->vocabulary, MAX_FEATURES);
     d->features = (uint64_t)context[0];
     d->vocabulary = c->vocabulary;
-    d->fields[0] = (ddp_field){
-        .name = "input", .dtype = DDP_I64, .rank = 1, .dims = {context[0]}, .max = (int64_t)c->vocabulary - 1};
-    d->fields[1] = d->fields[0];
-    d->fields[1].name = "target";
+    data_describe_tokens(&d->base, d->features, d->vocabulary);
     return DDP_OK;
 }
 
@@ -215,21 +209,19 @@ static uint64_t mix(uint64_t h, uint64_t word)
 static uint64_t hash_options(const struct config *c, const ddp_dataset *d)
 {
     uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
-    uint64_t words[6 + MAX_RANK] = {FORMAT, d->samples, d->seed, d->rows, d->fields[1].dtype, c->shape.count};
+    uint64_t words[6 + MAX_RANK] = {FORMAT, d->base.length, d->seed, d->rows, d->base.fields[1].dtype, c->shape.count};
 
-    for (size_t i = 0; i < c->shape.count; i++) words[6 + i] = (uint64_t)d->fields[0].dims[i];
+    for (size_t i = 0; i < c->shape.count; i++) words[6 + i] = (uint64_t)d->base.fields[0].dims[i];
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) h = mix(h, words[i]);
-    if (d->fields[0].dtype == DDP_F32) return h;
-    return mix(mix(h, d->fields[0].dtype), d->vocabulary);
+    if (d->base.fields[0].dtype == DDP_F32) return h;
+    return mix(mix(h, d->base.fields[0].dtype), d->vocabulary);
 }
 
 static ddp_status describe(const struct config *c, ddp_dataset *d, ddp_err *err)
 {
-    ddp_status status = describe_input(c, d, err);
-
-    if (status != DDP_OK) return status;
+    DDP_TRY(describe_input(c, d, err));
     describe_target(c, d);
-    if (strcmp(d->fields[0].name, d->fields[1].name) == 0)
+    if (strcmp(d->base.fields[0].name, d->base.fields[1].name) == 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "dataset synthetic: input_name = %s is the other field's name; choose another", c->input_name);
     return make_map(d, err);
@@ -237,43 +229,29 @@ static ddp_status describe(const struct config *c, ddp_dataset *d, ddp_err *err)
 
 static void dataset_close(ddp_dataset *d)
 {
-    if (d == NULL) return;
     free(d->positions);
     free(d->weights);
     free(d);
 }
 
-static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+static ddp_status fill_dataset(ddp_dataset *d, const void *config, ddp_err *err)
 {
     const struct config *c = config;
-    ddp_dataset *d = calloc(1, sizeof(*d));
-    ddp_status status;
 
-    (void)host;
-    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset synthetic: out of memory");
-    d->samples = c->samples;
+    d->base.length = c->samples;
     d->seed = c->seed;
-    status = c->vocabulary > 0 ? describe_tokens(c, d, err) : describe(c, d, err);
-    if (status != DDP_OK) goto close_dataset;
-    d->fingerprint = hash_options(c, d);
-    *out = d;
+    DDP_TRY(c->vocabulary > 0 ? describe_tokens(c, d, err) : describe(c, d, err));
+    d->base.fingerprint = hash_options(c, d);
     return DDP_OK;
-close_dataset:
-    dataset_close(d);
-    return status;
+}
+
+static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+{
+    (void)host;
+    return data_open("synthetic", sizeof(struct ddp_dataset), fill_dataset, dataset_close, config, out, err);
 }
 
 /* ---- use ------------------------------------------------------------------------------------------------------------- */
-static uint64_t dataset_length(const ddp_dataset *d) { return d->samples; }
-
-static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
-{
-    *out = d->fields;
-    return 2;
-}
-
-static uint64_t dataset_fingerprint(const ddp_dataset *d) { return d->fingerprint; }
-
 static void fill_bytes(uint64_t seed, uint64_t which, uint8_t *out, uint64_t count)
 {
     uint32_t bits[4];
@@ -289,7 +267,7 @@ static float apply_row(const ddp_dataset *d, uint32_t row, const void *input)
 {
     const float *w = d->weights + (size_t)row * d->width, *values = input;
     const uint32_t *at = d->positions != NULL ? d->positions + (size_t)row * d->width : NULL;
-    const uint8_t *bytes = d->fields[0].dtype == DDP_U8 ? input : NULL;
+    const uint8_t *bytes = d->base.fields[0].dtype == DDP_U8 ? input : NULL;
     float sum = 0.0f;
 
     for (uint32_t i = 0; i < d->width; i++) {
@@ -322,14 +300,12 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     uint32_t bits[4];
 
     (void)epoch;
-    if (index >= d->samples)
-        return ddp_fail(err, DDP_ERR_INVALID, "dataset synthetic: there is no sample %" PRIu64 " of %" PRIu64, index,
-                        d->samples);
+    DDP_TRY(data_check_index(d, index, err));
     if (d->vocabulary > 0) {
         read_tokens(d, index, buffers[0], buffers[1]);
         return DDP_OK;
     }
-    if (d->fields[0].dtype == DDP_U8)
+    if (d->base.fields[0].dtype == DDP_U8)
         fill_bytes(d->seed, index, buffers[0], d->features);
     else
         fill(d->seed, DRAW_INPUT, index, 1.0f, buffers[0], d->features);
@@ -338,25 +314,17 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 
         if (r % 4 == 0) draw4(d->seed, DRAW_NOISE, index, r / 4, bits);
         y = apply_row(d, r, buffers[0]) + noise_scale * bell(bits[r % 4]);
-        if (d->fields[1].dtype == DDP_F32) target[r] = y;
+        if (d->base.fields[1].dtype == DDP_F32) target[r] = y;
         if (y > best) {
             best = y;
             label = r;
         }
     }
-    if (d->fields[1].dtype == DDP_I64) memcpy(buffers[1], &label, sizeof(label));
+    if (d->base.fields[1].dtype == DDP_I64) memcpy(buffers[1], &label, sizeof(label));
     return DDP_OK;
 }
 
-static const ddp_dataset_ops ops = {
-    .struct_size = sizeof(ops),
-    .open = dataset_open,
-    .close = dataset_close,
-    .length = dataset_length,
-    .fields = dataset_fields,
-    .fingerprint = dataset_fingerprint,
-    .read = dataset_read,
-};
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),

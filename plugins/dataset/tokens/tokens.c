@@ -5,15 +5,13 @@
  * "input", i64 (T), tokens i*T .. i*T + T - 1 of that part, and "target", i64 (T), the same one further: windows that do not
  * overlap, as llm.c's loader has them. Nothing is kept in memory but the descriptors; the tokens of a sample are read when
  * it is wanted. */
+#include "common/dataset.h"
 #include "common/file.h"
-#include <ddpengine/dataset.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 enum { FORMAT_AUTO = 0, FORMAT_BYTES, FORMAT_LLMC };
 enum {
@@ -34,14 +32,14 @@ struct config {
 };
 
 struct ddp_dataset {
-    ddp_field fields[2];
+    data_base base;
     data_file *files;
     uint64_t *first; /* token with which each file begins; one more entry than files */
     uint32_t file_count, capacity;
     uint32_t width;      /* bytes of a token */
     uint64_t offset;     /* of the first token in a file */
     uint64_t begin, end; /* tokens in use */
-    uint64_t length, context, vocabulary, fingerprint;
+    uint64_t context, vocabulary;
 };
 
 static const ddp_option options[] = {
@@ -102,9 +100,8 @@ static ddp_status read_raw(const ddp_dataset *d, uint64_t at, uint64_t count, ui
     for (uint32_t f = low; count > 0; f++) {
         uint64_t here = d->first[f + 1] - at < count ? d->first[f + 1] - at : count;
         uint64_t offset = d->offset + (at - d->first[f]) * d->width;
-        ddp_status status = data_file_read(&d->files[f], out, (size_t)(here * d->width), offset, err);
 
-        if (status != DDP_OK) return status;
+        DDP_TRY(data_file_read(&d->files[f], out, (size_t)(here * d->width), offset, err));
         out += here * d->width;
         at += here;
         count -= here;
@@ -130,9 +127,8 @@ static ddp_status read_window(const ddp_dataset *d, uint64_t at, int64_t *input,
 
     for (uint64_t done = 0; done <= d->context; done += CHUNK) {
         uint64_t count = d->context + 1 - done < CHUNK ? d->context + 1 - done : CHUNK;
-        ddp_status status = read_raw(d, at + done, count, raw, err);
 
-        if (status != DDP_OK) return status;
+        DDP_TRY(read_raw(d, at + done, count, raw, err));
         for (uint64_t i = 0; i < count; i++) {
             int64_t token = d->width == 1 ? raw[i] : raw[2 * i] | raw[2 * i + 1] << 8;
 
@@ -155,15 +151,13 @@ static uint32_t word_of(const uint8_t *header, size_t i)
 static ddp_status check_header(const data_file *f, uint64_t *tokens, ddp_err *err)
 {
     uint8_t header[12];
-    ddp_status status;
 
     if (f->size < HEADER)
         return ddp_fail(err, DDP_ERR_DATA,
                         "dataset tokens: \"%s\" has %" PRIu64 " bytes, too few for the header of %d that llm.c's files "
                         "start with; set format = bytes for a text",
                         f->path, f->size, HEADER);
-    status = data_file_read(f, header, sizeof(header), 0, err);
-    if (status != DDP_OK) return status;
+    DDP_TRY(data_file_read(f, header, sizeof(header), 0, err));
     if (word_of(header, 0) != MAGIC || word_of(header, 1) != VERSION)
         return ddp_fail(
             err, DDP_ERR_DATA,
@@ -184,11 +178,7 @@ static ddp_status choose_format(ddp_dataset *d, int32_t format, const data_file 
     uint8_t magic[4] = {0};
 
     if (format == FORMAT_AUTO) {
-        if (f->size >= HEADER) {
-            ddp_status status = data_file_read(f, magic, sizeof(magic), 0, err);
-
-            if (status != DDP_OK) return status;
-        }
+        if (f->size >= HEADER) DDP_TRY(data_file_read(f, magic, sizeof(magic), 0, err));
         format = word_of(magic, 0) == MAGIC ? FORMAT_LLMC : FORMAT_BYTES;
     }
     d->width = format == FORMAT_LLMC ? 2 : 1;
@@ -207,7 +197,7 @@ static ddp_status grow(ddp_dataset *d, ddp_err *err)
     if (files != NULL) d->files = files;
     first = realloc(d->first, (capacity + (size_t)1) * sizeof(*d->first));
     if (first != NULL) d->first = first;
-    if (files == NULL || first == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset tokens: out of memory");
+    if (files == NULL || first == NULL) return data_no_memory("tokens", err);
     d->capacity = capacity;
     return DDP_OK;
 }
@@ -216,22 +206,16 @@ static ddp_status add_file(ddp_dataset *d, int32_t format, const char *path, ddp
 {
     uint64_t tokens;
     data_file *f;
-    ddp_status status = grow(d, err);
 
-    if (status != DDP_OK) return status;
+    DDP_TRY(grow(d, err));
     f = &d->files[d->file_count];
-    status = data_file_open(f, "tokens", path, "; set files to the text, or to llm.c's .bin files", err);
-    if (status != DDP_OK) return status;
+    DDP_TRY(data_file_open(f, "tokens", path, "; set files to the text, or to llm.c's .bin files", err));
     if (d->file_count++ == 0) {
-        status = choose_format(d, format, f, err);
-        if (status != DDP_OK) return status;
+        DDP_TRY(choose_format(d, format, f, err));
         d->first[0] = 0;
     }
     tokens = f->size;
-    if (d->width == 2) {
-        status = check_header(f, &tokens, err);
-        if (status != DDP_OK) return status;
-    }
+    if (d->width == 2) DDP_TRY(check_header(f, &tokens, err));
     d->first[d->file_count] = d->first[d->file_count - 1] + tokens;
     return DDP_OK;
 }
@@ -259,11 +243,7 @@ static ddp_status open_files(const struct config *c, ddp_dataset *d, ddp_err *er
 {
     const char *const *patterns = c->files.items;
 
-    for (size_t i = 0; i < c->files.count; i++) {
-        ddp_status status = add_matches(d, c->format, patterns[i], err);
-
-        if (status != DDP_OK) return status;
-    }
+    for (size_t i = 0; i < c->files.count; i++) DDP_TRY(add_matches(d, c->format, patterns[i], err));
     if (d->file_count == 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "dataset tokens: files is not set; name one or more text files, or llm.c's .bin files");
@@ -285,7 +265,7 @@ static ddp_status choose_part(const struct config *c, ddp_dataset *d, ddp_err *e
                         " takes %" PRIu64 "; choose a smaller context, or more text",
                         d->files[0].path, d->file_count > 1 ? " and the files after it" : "", d->end - d->begin,
                         c->from, c->to, d->context, d->context + 1);
-    d->length = (d->end - d->begin - 1) / d->context;
+    d->base.length = (d->end - d->begin - 1) / d->context;
     return DDP_OK;
 }
 
@@ -296,94 +276,59 @@ static ddp_status hash_all(ddp_dataset *d, ddp_err *err)
     uint64_t taken = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
     uint64_t head[4] = {count, d->width, d->context, d->vocabulary};
     uint8_t *buffer = malloc((size_t)BLOCK * d->width);
-    XXH3_state_t *hash = XXH3_createState();
+    XXH3_state_t hash;
     ddp_status status = DDP_OK;
 
-    if (buffer == NULL || hash == NULL) {
-        status = ddp_fail(err, DDP_ERR_NOMEM, "dataset tokens: out of memory");
-        goto free_all;
-    }
-    (void)XXH3_64bits_reset(hash);
-    (void)XXH3_64bits_update(hash, head, sizeof(head));
+    if (buffer == NULL) return data_no_memory("tokens", err);
+    data_hash_begin(&hash, 0);
+    (void)XXH3_64bits_update(&hash, head, sizeof(head));
     for (uint64_t i = 0; i < taken && status == DDP_OK; i++) {
         uint64_t at = (taken < 2 ? 0 : i * (blocks - 1) / (taken - 1)) * BLOCK;
         uint64_t here = count - at < BLOCK ? count - at : BLOCK;
 
         status = read_raw(d, d->begin + at, here, buffer, err);
-        if (status == DDP_OK) (void)XXH3_64bits_update(hash, buffer, (size_t)here * d->width);
+        if (status == DDP_OK) (void)XXH3_64bits_update(&hash, buffer, (size_t)here * d->width);
     }
-    d->fingerprint = XXH3_64bits_digest(hash);
-free_all:
-    (void)XXH3_freeState(hash);
+    d->base.fingerprint = XXH3_64bits_digest(&hash);
     free(buffer);
     return status;
 }
 
 static void dataset_close(ddp_dataset *d)
 {
-    if (d == NULL) return;
     for (uint32_t f = 0; f < d->file_count; f++) data_file_close(&d->files[f]);
     free(d->files);
     free(d->first);
     free(d);
 }
 
-static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 {
     const struct config *c = config;
-    ddp_dataset *d = calloc(1, sizeof(*d));
-    ddp_status status;
 
-    (void)host;
-    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset tokens: out of memory");
     d->context = c->context;
     d->vocabulary = c->vocabulary;
-    status = open_files(c, d, err);
-    if (status != DDP_OK) goto close_dataset;
-    status = choose_part(c, d, err);
-    if (status != DDP_OK) goto close_dataset;
-    status = hash_all(d, err);
-    if (status != DDP_OK) goto close_dataset;
-    d->fields[0] = (ddp_field){
-        .name = "input", .dtype = DDP_I64, .rank = 1, .dims = {(int64_t)d->context}, .max = (int64_t)d->vocabulary - 1};
-    d->fields[1] = d->fields[0];
-    d->fields[1].name = "target";
-    *out = d;
-    return DDP_OK;
-close_dataset:
-    dataset_close(d);
-    return status;
+    DDP_TRY(open_files(c, d, err));
+    DDP_TRY(choose_part(c, d, err));
+    data_describe_tokens(&d->base, d->context, d->vocabulary);
+    return hash_all(d, err);
+}
+
+static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+{
+    (void)host;
+    return data_open("tokens", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
 
 /* ---- use ------------------------------------------------------------------------------------------------------------- */
-static uint64_t dataset_length(const ddp_dataset *d) { return d->length; }
-
-static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
-{
-    *out = d->fields;
-    return 2;
-}
-
-static uint64_t dataset_fingerprint(const ddp_dataset *d) { return d->fingerprint; }
-
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     (void)epoch;
-    if (index >= d->length)
-        return ddp_fail(err, DDP_ERR_INVALID, "dataset tokens: there is no sample %" PRIu64 " of %" PRIu64, index,
-                        d->length);
+    DDP_TRY(data_check_index(d, index, err));
     return read_window(d, d->begin + index * d->context, buffers[0], buffers[1], err);
 }
 
-static const ddp_dataset_ops ops = {
-    .struct_size = sizeof(ops),
-    .open = dataset_open,
-    .close = dataset_close,
-    .length = dataset_length,
-    .fields = dataset_fields,
-    .fingerprint = dataset_fingerprint,
-    .read = dataset_read,
-};
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),

@@ -1,5 +1,6 @@
 /* device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in lower.c and exec.c. */
 #include "cpu.h"
+#include "common/isa.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -25,7 +26,6 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
                            ddp_err *err)
 {
     const cpu_config *given = config;
-    const cpu_kernels *variants[3];
     ddp_device *d;
     ddp_status status;
 
@@ -44,8 +44,7 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "device \"cpu\": out of memory at open");
     d->host = host;
     d->threads = p->threads;
-    (void)cpu_kernels_available(variants);
-    d->kernels = variants[0];
+    d->kernels = cpu_kernels_variants[isa_best()];
     if (p->precision == DDP_PRECISION_BF16) d->half = cpu_half_available();
     status = cpu_library_open(p->threads, &d->library, err);
     if (status != DDP_OK) {

@@ -1,25 +1,39 @@
-# plugins/device/cpu, and what it has in common with other devices. The flags vectorise the kernels also at -O2: without trapping
-# maths a select is no branch, and no result changes.
-EXTRA_DIST += plugins/device/cpu/kernels/kernels_body.h plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/optim_body.h \
-	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/norm_body.h plugins/device/cpu/kernels/attention_body.h plugins/device/cpu/kernels/peak_body.h
-CPU_KERNEL_SOURCES = plugins/device/cpu/kernels/kernels.h plugins/device/cpu/kernels/kernels.c plugins/device/cpu/kernels/kernels_portable.c \
-	plugins/device/cpu/kernels/kernels_avx2.c plugins/device/cpu/kernels/kernels_avx512.c
-EXTRA_DIST += plugins/device/cpu/kernels/image_body.h plugins/device/cpu/kernels/winograd_body.h
-CPU_KERNEL_SOURCES += plugins/device/cpu/kernels/image.h plugins/device/cpu/kernels/loops.h
-DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c plugins/device/common/norm.c
-CPU_KERNEL_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
+# plugins/device/cpu, and what it has in common with other devices
+DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c \
+	plugins/device/common/norm.c
+
+# The kernels, a convenience library, which their tests link too. The flags vectorise them also at -O2: without trapping maths
+# a select is no branch, and no result changes.
+CPU_KERNELS = libcpukernels.la
+CPU_CPPFLAGS = -I$(srcdir)/plugins -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cpu
+CPU_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
+noinst_LTLIBRARIES += libcpukernels.la
+libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/attention_body.h \
+	plugins/device/cpu/kernels/image.h plugins/device/cpu/kernels/image_body.h plugins/device/cpu/kernels/kernels.c \
+	plugins/device/cpu/kernels/kernels.h plugins/device/cpu/kernels/kernels_avx2.c \
+	plugins/device/cpu/kernels/kernels_avx512.c plugins/device/cpu/kernels/kernels_body.h \
+	plugins/device/cpu/kernels/kernels_portable.c plugins/device/cpu/kernels/loops.h \
+	plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/norm_body.h \
+	plugins/device/cpu/kernels/optim_body.h plugins/device/cpu/kernels/peak_body.h \
+	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/winograd_body.h
+libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
+libcpukernels_la_CFLAGS = $(CPU_CFLAGS)
+
 if WITH_DNNL
 plugin_LTLIBRARIES += device_cpu.la
-device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/lower.c \
-	plugins/device/cpu/exec.c plugins/device/cpu/families/linear.c plugins/device/cpu/families/pointwise.c \
-	plugins/device/cpu/families/loss.c plugins/device/cpu/families/layer_norm.c plugins/device/cpu/families/embedding.c \
-	plugins/device/cpu/families/attention.c plugins/device/cpu/families/dropout.c plugins/device/cpu/flat.c plugins/device/cpu/parallel.c plugins/device/cpu/peak.c plugins/device/cpu/onednn/gemm.h \
-	plugins/device/cpu/onednn/gemm.c plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/half_avx512.c $(CPU_KERNEL_SOURCES)
-device_cpu_la_SOURCES += plugins/device/cpu/onednn/onednn.h plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/conv.c plugins/device/cpu/kernels/winograd.h plugins/device/cpu/kernels/winograd.c \
-	plugins/device/cpu/families/conv.c plugins/device/cpu/families/pool.c plugins/device/cpu/families/batch_norm.c
-CPU_CPPFLAGS = -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cpu
+device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/exec.c \
+	plugins/device/cpu/families/attention.c plugins/device/cpu/families/batch_norm.c \
+	plugins/device/cpu/families/conv.c plugins/device/cpu/families/dropout.c \
+	plugins/device/cpu/families/embedding.c plugins/device/cpu/families/layer_norm.c \
+	plugins/device/cpu/families/linear.c plugins/device/cpu/families/loss.c \
+	plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c plugins/device/cpu/flat.c \
+	plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half_avx512.c \
+	plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/winograd.c \
+	plugins/device/cpu/kernels/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/conv.c \
+	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/gemm.c plugins/device/cpu/onednn/gemm.h \
+	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/parallel.c plugins/device/cpu/peak.c
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
-device_cpu_la_CFLAGS = $(CPU_KERNEL_CFLAGS) -fopenmp
+device_cpu_la_CFLAGS = $(CPU_CFLAGS) -fopenmp
 device_cpu_la_LDFLAGS = $(PLUGIN_LDFLAGS)
-device_cpu_la_LIBADD = -ldnnl -lgomp -lm
+device_cpu_la_LIBADD = $(CPU_KERNELS) -ldnnl -lgomp -lm
 endif

@@ -23,14 +23,6 @@ static inline ddp_status hook_check(const ddp_hook_params *p, const char *name, 
     return DDP_OK;
 }
 
-static inline const hook_kernels *hook_best_kernels(void)
-{
-    const hook_kernels *found[3];
-
-    (void)hook_kernels_find(found);
-    return found[0];
-}
-
 /* The mean of `count` elements over the ranks, in place. */
 static inline ddp_status hook_average(const ddp_hook_group *g, uint32_t dtype, void *x, size_t count, ddp_err *err)
 {

@@ -37,7 +37,7 @@ extern const hook_kernels hook_kernels_portable;
 extern const hook_kernels hook_kernels_avx2, hook_kernels_avx512;
 #endif
 
-/* The tables that this CPU can run, best first; returns their number, at most 3. */
-int hook_kernels_find(const hook_kernels *out[3]);
+/* By ISA_* of plugins/common/isa.h, best first: this CPU can run those from isa_best() on. */
+extern const hook_kernels *const hook_kernels_variants[];
 
 #endif

@@ -2,9 +2,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/isa.h"
 #include "kernels.h"
 
 #define HOOK_ISA_NAME  "portable"
 #define HOOK_ISA_TABLE hook_kernels_portable
 #define HOOK_LINE      4
 #include "kernels_body.h"
+
+const hook_kernels *const hook_kernels_variants[ISA_COUNT] = {ISA_VARIANTS(hook_kernels)};

@@ -6,6 +6,7 @@
  * feedback: Seide et al. 2014, Karimireddy et al. 2019): a rank's own, and, times the number of ranks, what the mean of its
  * share lost, so that the mean over the ranks' memories is all that has not been sent yet. */
 #include "common/common.h"
+#include "common/isa.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     HOOK_TRY(hook_check(p, "int8", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
-    h->k = hook_best_kernels();
+    h->k = hook_kernels_variants[isa_best()];
     h->group = p->group;
     h->bucket_count = p->bucket_count;
     h->buckets = calloc(p->bucket_count, sizeof(*h->buckets));

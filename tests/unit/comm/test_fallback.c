@@ -1,6 +1,7 @@
 /* test_compose.c -- collectives that a communicator makes of others where its backend lacks them, and the table of them that the
  * call of a hook gets, over ranks that are threads of the test. The backend is a double that moves the bytes between them and
  * writes down its calls; test_comm.c has the queue itself. */
+#include "comm/communicator.h"
 #include "support/group_util.h"
 #include "control/plane.h"
 

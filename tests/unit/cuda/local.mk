@@ -1,7 +1,8 @@
 # device cuda over a double of CUDA, which needs CUDA's headers: the double itself, and the plugin built for it
 if WITH_CUDA_DOUBLE
 # What runs on fibers is left out of the thread sanitizer, which would take minutes over it.
-check_LTLIBRARIES += libsimt_double.la libcuda_double.la tests/doubles/plugins/device_cuda.la
+check_LTLIBRARIES += libsimt_double.la libcuda_double.la
+LONG_DOUBLES += tests/doubles/plugins/device_cuda.la
 CUDA_DOUBLE_CPPFLAGS = -DDDP_CUDA_DOUBLE -I$(srcdir)/tests/doubles $(CUDA_DEVICE_CPPFLAGS) $(CUDA_CPPFLAGS)
 CUDA_FIBER_CXXFLAGS = $(AM_CXXFLAGS) -std=c++17 -fno-sanitize=thread
 libsimt_double_la_SOURCES = tests/doubles/simt_double.cpp tests/doubles/simt_double.h tests/doubles/simt_fiber.h \
@@ -66,12 +67,7 @@ tests_unit_cuda_test_cuda_runtime_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_cuda_test_cuda_runtime_LDADD = libcuda_double.la $(CMOCKA_LIBS)
 
 # of the kernels by themselves
-check_PROGRAMS += tests/unit/cuda/test_cuda_attention tests/unit/cuda/test_cuda_image tests/unit/cuda/test_cuda_kernels
-TESTS += tests/unit/cuda/test_cuda_image tests/unit/cuda/test_cuda_kernels
-# attention takes some ten minutes under the sanitizers, and its memory is that of the kernels above
-if !SANITIZERS
-TESTS += tests/unit/cuda/test_cuda_attention
-endif
+LONG_CHECKS += tests/unit/cuda/test_cuda_attention tests/unit/cuda/test_cuda_image tests/unit/cuda/test_cuda_kernels
 tests_unit_cuda_test_cuda_attention_SOURCES = tests/unit/cuda/test_cuda_attention.cpp
 tests_unit_cuda_test_cuda_attention_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_attention_CXXFLAGS = $(CUDA_TEST_CXXFLAGS)
@@ -82,12 +78,11 @@ tests_unit_cuda_test_cuda_image_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_image_CXXFLAGS = $(CUDA_TEST_CXXFLAGS)
 tests_unit_cuda_test_cuda_image_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_cuda_test_cuda_image_LDADD = $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS)
-tests_unit_cuda_test_cuda_kernels_SOURCES = tests/unit/cuda/test_cuda_kernels.cpp $(CPU_KERNEL_SOURCES)
+tests_unit_cuda_test_cuda_kernels_SOURCES = tests/unit/cuda/test_cuda_kernels.cpp
 tests_unit_cuda_test_cuda_kernels_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
-tests_unit_cuda_test_cuda_kernels_CFLAGS = $(CPU_KERNEL_CFLAGS)
 tests_unit_cuda_test_cuda_kernels_CXXFLAGS = $(CUDA_TEST_CXXFLAGS)
 tests_unit_cuda_test_cuda_kernels_LDFLAGS = $(CUDA_TEST_LINK)
-tests_unit_cuda_test_cuda_kernels_LDADD = $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS) -lm
+tests_unit_cuda_test_cuda_kernels_LDADD = $(CPU_KERNELS) $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS) -lm
 
 # of products, convolutions and attention by libraries
 check_PROGRAMS += tests/unit/cuda/test_cuda_gemm tests/unit/cuda/test_cuda_dnn
@@ -109,8 +104,7 @@ TESTS += tests/unit/cuda/test_cuda_sass.sh
 
 # of the device
 CUDA_DEVICE_TEST = tests/unit/cuda/cuda_device_util.h tests/unit/cuda/cuda_net.h tests/unit/support/device_models.h tests/unit/support/device_util.h
-check_PROGRAMS += tests/unit/cuda/test_cuda_device tests/unit/cuda/test_cuda_models tests/unit/cuda/test_cuda_queues tests/unit/cuda/test_cuda_step
-TESTS += tests/unit/cuda/test_cuda_device tests/unit/cuda/test_cuda_models tests/unit/cuda/test_cuda_queues tests/unit/cuda/test_cuda_step
+LONG_CHECKS += tests/unit/cuda/test_cuda_models tests/unit/cuda/test_cuda_device tests/unit/cuda/test_cuda_queues tests/unit/cuda/test_cuda_step
 tests_unit_cuda_test_cuda_device_SOURCES = tests/unit/cuda/test_cuda_device.c $(CUDA_DEVICE_TEST)
 tests_unit_cuda_test_cuda_device_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_device_LDFLAGS = $(CUDA_TEST_LINK)

@@ -1,46 +1,41 @@
-# unit tests of plugins/device/cpu; the kernels are also built into their test, which compares the variants
+# unit tests of plugins/device/cpu, and of its kernels by themselves, whose variants they compare
 if WITH_CMOCKA
 if WITH_DNNL
-check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_sequence
-TESTS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_sequence
-tests_unit_device_test_device_SOURCES = tests/unit/device/test_device.c tests/unit/support/device_models.h tests/unit/support/device_util.h
+DEVICE_TEST = tests/unit/support/device_models.h tests/unit/support/device_util.h
+check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
+	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd
+TESTS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
+	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd
+tests_unit_device_test_device_SOURCES = tests/unit/device/test_device.c $(DEVICE_TEST)
 tests_unit_device_test_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_device_test_device_LDADD = $(UNIT_LDADD)
 EXTRA_tests_unit_device_test_device_DEPENDENCIES = device_cpu.la
-tests_unit_device_test_device_flat_SOURCES = tests/unit/device/test_device_flat.c tests/unit/support/device_util.h tests/unit/device/device_torch.h \
-	$(CPU_KERNEL_SOURCES)
+tests_unit_device_test_device_flat_SOURCES = tests/unit/device/test_device_flat.c tests/unit/device/device_torch.h \
+	$(DEVICE_TEST)
 tests_unit_device_test_device_flat_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_device_test_device_flat_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_flat_LDADD = $(UNIT_LDADD)
+tests_unit_device_test_device_flat_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_flat_DEPENDENCIES = device_cpu.la
-check_PROGRAMS += tests/unit/device/test_device_image
-TESTS += tests/unit/device/test_device_image
-tests_unit_device_test_device_image_SOURCES = tests/unit/device/test_device_image.c tests/unit/support/device_models.h tests/unit/support/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_device_test_device_image_SOURCES = tests/unit/device/test_device_image.c $(DEVICE_TEST)
 tests_unit_device_test_device_image_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_device_test_device_image_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_image_LDADD = $(UNIT_LDADD)
+tests_unit_device_test_device_image_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_image_DEPENDENCIES = device_cpu.la
-check_PROGRAMS += tests/unit/device/test_device_winograd
-TESTS += tests/unit/device/test_device_winograd
-tests_unit_device_test_device_winograd_SOURCES = tests/unit/device/test_device_winograd.c tests/unit/support/device_util.h plugins/device/cpu/kernels/winograd.h \
-	plugins/device/cpu/kernels/winograd.c $(CPU_KERNEL_SOURCES)
-tests_unit_device_test_device_winograd_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)
-tests_unit_device_test_device_winograd_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_winograd_LDADD = $(UNIT_LDADD)
-tests_unit_device_test_device_sequence_SOURCES = tests/unit/device/test_device_sequence.c tests/unit/support/device_models.h tests/unit/support/device_util.h $(CPU_KERNEL_SOURCES)
+tests_unit_device_test_device_sequence_SOURCES = tests/unit/device/test_device_sequence.c $(DEVICE_TEST)
 tests_unit_device_test_device_sequence_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_device_test_device_sequence_CFLAGS = $(CPU_KERNEL_CFLAGS)
-tests_unit_device_test_device_sequence_LDADD = $(UNIT_LDADD)
+tests_unit_device_test_device_sequence_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
 EXTRA_tests_unit_device_test_device_sequence_DEPENDENCIES = device_cpu.la
+tests_unit_device_test_device_winograd_SOURCES = tests/unit/device/test_device_winograd.c \
+	plugins/device/cpu/kernels/winograd.c plugins/device/cpu/kernels/winograd.h tests/unit/support/device_util.h
+tests_unit_device_test_device_winograd_CPPFLAGS = $(UNIT_CPPFLAGS) $(CPU_CPPFLAGS)
+tests_unit_device_test_device_winograd_CFLAGS = $(CPU_CFLAGS)
+tests_unit_device_test_device_winograd_LDADD = $(CPU_KERNELS) $(UNIT_LDADD) -lm
+
 # not a test: make tests/bench/bench_device
-EXTRA_PROGRAMS += tests/bench/bench_device
-CLEANFILES += tests/bench/bench_device
+EXTRA_PROGRAMS += tests/bench/bench_device tests/bench/bench_ops
+CLEANFILES += tests/bench/bench_device tests/bench/bench_ops
 tests_bench_bench_device_SOURCES = tests/bench/bench_device.c tests/unit/support/device_util.h
 tests_bench_bench_device_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_bench_bench_device_LDADD = $(UNIT_LDADD) -ldnnl -lgomp
 EXTRA_tests_bench_bench_device_DEPENDENCIES = device_cpu.la
-EXTRA_PROGRAMS += tests/bench/bench_ops
-CLEANFILES += tests/bench/bench_ops
 tests_bench_bench_ops_SOURCES = tests/bench/bench_ops.c tests/bench/bench_nets.h tests/unit/support/device_util.h
 tests_bench_bench_ops_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_bench_bench_ops_LDADD = $(UNIT_LDADD) -ldnnl -lgomp

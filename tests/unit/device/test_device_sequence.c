@@ -1,5 +1,6 @@
 /* test_device_sequence.c -- the CPU device's kernels of a transformer: against the double reference over odd sizes, alone and as
  * whole models, with one thread and two; every variant gives the same bits; what is fused; indices out of range. */
+#include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"
 
@@ -8,7 +9,7 @@ static uint64_t seed;
 /* ---- variants ------------------------------------------------------------------------------------------------------------- */
 enum { MAX_T = 70, MAX_E = 132, MOST = MAX_T * 3 * MAX_E };
 
-static const cpu_kernels *variants[3];
+static const cpu_kernels *const *variants;
 static int variant_count;
 
 static void fill(float *x, int64_t n)
@@ -388,7 +389,8 @@ int main(void)
                                        ONE(test_lowering),
                                        ONE(test_bad_index)};
 
-    variant_count = cpu_kernels_available(variants);
+    variants = cpu_kernels_variants + isa_best();
+    variant_count = ISA_COUNT - isa_best();
     seed = test_seed();
     return cmocka_run_group_tests_name("sequences on the CPU device", tests, NULL, NULL);
 }

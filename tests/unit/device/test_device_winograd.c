@@ -1,5 +1,6 @@
 /* test_device_winograd.c -- Winograd's convolution against the definition in double: forward and both gradients over odd sizes, all
  * paddings and both layouts of the weight, every instruction set and split of the work the same bits, nothing written beside. */
+#include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/winograd.h"
 #include "support/device_util.h"
 
@@ -175,13 +176,11 @@ static void compare_all(problem *p, const double *before, bool with_bias, bool r
 
 static void one_by_definition(const cpu_conv_shape *s, int what, int flags)
 {
-    const cpu_kernels *variants[3];
     problem p = make(s, what);
     bool forward = what == CPU_CONV_FORWARD, with_bias = forward && (flags & 1) != 0,
          relu = forward && (flags & 2) != 0, add = what == CPU_CONV_GRAD_WEIGHT && (flags & 1) != 0;
     double *before = NULL;
 
-    (void)cpu_kernels_available(variants);
     if (add) {
         before = calloc((size_t)p.w.count, sizeof(*before));
         assert_non_null(before);
@@ -189,7 +188,7 @@ static void one_by_definition(const cpu_conv_shape *s, int what, int flags)
     } else {
         for (int64_t i = 0; i < result(&p)->count; i++) result(&p)->data[i] = (float)NAN; /* all of it is written */
     }
-    run(&p, variants[0], 1, with_bias, relu, add);
+    run(&p, cpu_kernels_variants[isa_best()], 1, with_bias, relu, add);
     compare_all(&p, before, with_bias, relu);
     free(before);
     drop(&p);
@@ -206,8 +205,8 @@ static void test_definition(void **state)
 /* ---- the same bits ----------------------------------------------------------------------------------------------------------------- */
 static void test_same_bits(void **state)
 {
-    const cpu_kernels *variants[3];
-    int count = cpu_kernels_available(variants);
+    const cpu_kernels *const *variants = cpu_kernels_variants + isa_best();
+    int count = ISA_COUNT - isa_best();
 
     (void)state;
     for (size_t i = 0; i < DDP_COUNT(shapes); i++)
@@ -257,13 +256,11 @@ static void test_split(void **state)
 
 static void test_not_a_number(void **state)
 {
-    const cpu_kernels *variants[3];
     problem p = make(&shapes[1], CPU_CONV_FORWARD);
 
     (void)state;
-    (void)cpu_kernels_available(variants);
     p.x.data[0] = (float)NAN; /* of the first image's first pixel: relu lets it pass */
-    run(&p, variants[0], 1, true, true, false);
+    run(&p, cpu_kernels_variants[isa_best()], 1, true, true, false);
     assert_int_equal(isnan(p.y.data[0]) != 0, 1);
     assert_int_equal(isnan(p.y.data[p.y.count - 1]) != 0, 0);
     drop(&p);

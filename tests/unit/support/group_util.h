@@ -3,7 +3,7 @@
 #define GROUP_UTIL_H
 
 #include "base/sys.h"
-#include "net/address.h"
+#include "net/endpoint.h"
 #include "control/group.h"
 #include "net/identity.h"
 #include "net/wire.h"

@@ -5,6 +5,7 @@
  * Six rows of the left against one panel are a tile, 24 registers of sums. k is never cut but where it is so long that a panel
  * leaves L2; then the result is the place of the partial sums. */
 #include "half.h"
+#include "common/isa.h"
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 11)
 #include "half_body.h"
@@ -303,11 +304,7 @@ HALF_END
 
 const cpu_half_kernels *cpu_half_available(void)
 {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
-               ? &kernels
-               : NULL;
+    return isa_best() == ISA_AVX512 && __builtin_cpu_supports("avx512bf16") ? &kernels : NULL;
 }
 #else
 const cpu_half_kernels *cpu_half_available(void) { return NULL; }

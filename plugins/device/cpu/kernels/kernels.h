@@ -99,8 +99,8 @@ extern const cpu_kernels cpu_kernels_portable;
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
 #endif
 
-/* The variants that this CPU can run, best first; returns their number, at most 3. */
-int cpu_kernels_available(const cpu_kernels *out[3]);
+/* By ISA_* of common/isa.h, best first: this CPU can run those from isa_best() on. */
+extern const cpu_kernels *const cpu_kernels_variants[];
 bool cpu_multiplies_matrices(void); /* it has AMX for bf16, which oneDNN uses */
 
 #endif
