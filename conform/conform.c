@@ -78,7 +78,7 @@ static ddp_status check_world(check_run *j, uint32_t world, ddp_err *err)
 }
 
 /* ---- the other kinds --------------------------------------------------------------------------------------------- */
-/* What ranks of this host can have a rendezvous by: the URL that was given, else a folder that is made for it and a port. */
+/* For the rendezvous of ranks of this host: the URL that was given, else a folder that is made for it and a port. */
 static ddp_status prepare_rendezvous(const check_run *j, ddp_shared_results *s, ddp_err *err)
 {
     int fd;

@@ -71,8 +71,8 @@ static bool errors_even_out(ddp_hook_trial *t, double *const *sums)
     late = worst_tensor(t, sums, LONG_RUN, &name);
     return DDP_HOOK_EXPECT(
         t, late <= 1e-4 || (late <= early * 0.75 && late <= 0.5),
-        "the sum of %d updates of the same gradients, divided, misses the mean of \"%s\" by %.2g of their size, "
-        "and that of %d by %.2g: what is held back never comes",
+        "the sum of %d updates of the same gradients, divided, misses the mean of \"%s\" by %.2g of their size; "
+        "that of %d misses it by %.2g: what is held back never comes",
         LONG_RUN, name, late, SHORT_RUN, early);
 }
 
