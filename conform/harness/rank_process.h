@@ -6,6 +6,7 @@
 #include "base/sys.h"
 #include "config/config.h"
 #include "conform/harness/shared_results.h"
+#include "comm/communicator.h"
 #include "control/group.h"
 
 typedef struct ddp_rank_process {

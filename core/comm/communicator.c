@@ -1,10 +1,10 @@
 /* comm/communicator.c -- the communicator as its owner sees it: open, submit, wait, close. Its thread is in queue.c.
  *
- * Threads: the owner submits and waits; "ddp-queue", one for each communicator, fills in for it at the plugin; the control
- * thread calls run_failed() once when the run has failed. Nothing is allocated between open and close.
+ * Threads: the owner submits and waits; "ddp-queue", one for each communicator, fills in for it at the plugin; the
+ * control thread calls run_failed() once when the run has failed. Nothing is allocated between open and close.
  *
- * Once the run has failed no wait blocks, even when a call of the plugin never returns; such a thread is left behind with
- * the memory it uses, because the process ends soon. */
+ * Once the run has failed no wait blocks, even when a call of the plugin never returns; such a thread is left behind
+ * with the memory it uses, because the process ends soon. */
 #include "comm/queue.h"
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ enum {
         2000 /* how much longer than the backend's own limit its connecting may take: it names who is missing */
 };
 
-/* ---- capabilities ---------------------------------------------------------------------------------------------------- */
+/* ---- capabilities ------------------------------------------------------------------------------------------------ */
 ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
 {
     const struct {
@@ -39,7 +39,7 @@ ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
     return st;
 }
 
-/* ---- failure of the run ---------------------------------------------------------------------------------------------- */
+/* ---- failure of the run ------------------------------------------------------------------------------------------ */
 /* Control thread, once. First no wait blocks any more, then the plugin is woken, which may take it a while. */
 static void run_failed(void *ctx)
 {
@@ -67,7 +67,7 @@ static ddp_status run_has_failed(ddp_communicator *c, ddp_err *err)
     return DDP_ERR_ABORTED;
 }
 
-/* ---- owner ----------------------------------------------------------------------------------------------------------- */
+/* ---- owner ------------------------------------------------------------------------------------------------------- */
 static bool wait_progress(ddp_communicator *c, int64_t deadline_ns)
 {
     bool in_time;
@@ -89,8 +89,8 @@ void ddp_communicator_destroy(ddp_communicator *c)
 
 static bool can_be_woken(const ddp_communicator *c) { return (c->ops->caps & DDP_CAP_ABORT) != 0; }
 
-/* `lock` held. Waits until the thread has ended, which is bounded as a collective is; after a failure of the run it must be
- * quick. */
+/* `lock` held. Waits until the thread has ended, which is bounded as a collective is; after a failure of the run it
+ * must be quick. */
 static bool wait_ended(ddp_communicator *c)
 {
     int64_t limit = ddp_now_ns() + c->step_timeout_ns, grace_ms = can_be_woken(c) ? DDP_END_GRACE_MS : DDP_STUCK_MS;
@@ -110,8 +110,9 @@ static void close_timed_out(ddp_communicator *c)
     char text[256];
 
     (void)snprintf(text, sizeof(text),
-                   "backend \"%s\" did not close within %g s on rank %d; all steps are done, and what was saved is "
-                   "whole. Look at the library's own log, or raise [group] step_timeout",
+                   "backend \"%s\" did not close within %g s on rank %d; "
+                   "all steps are done, and what was saved is whole. "
+                   "Look at the library's own log, or raise [group] step_timeout",
                    c->loaded->name, (double)c->step_timeout_ns * 1e-9, c->rank);
     ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, text);
     pthread_mutex_lock(&c->lock);
@@ -119,8 +120,8 @@ static void close_timed_out(ddp_communicator *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left behind; *c is
- * its own from the moment that it is told so, and freed if it ever returns. */
+/* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left
+ * behind; *c is its own from the moment that it is told so, and freed if it ever returns. */
 static bool end(ddp_communicator *c)
 {
     ddp_group *group = c->group;
@@ -160,8 +161,8 @@ static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
     return c->store == NULL ? err->status : DDP_OK;
 }
 
-/* `lock` held. What breaks here is often the echo of a rank that has died, which the control plane is about to name: it speaks
- * first. */
+/* `lock` held. What breaks here is often the echo of a rank that has died, which the control plane is about to name:
+ * it speaks first. */
 static ddp_status failed(ddp_communicator *c, ddp_err *err)
 {
     int64_t limit = ddp_now_ns() + (int64_t)CAUSE_GRACE_MS * 1000000;
@@ -172,13 +173,14 @@ static ddp_status failed(ddp_communicator *c, ddp_err *err)
     return c->run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
-/* The library waits for ranks that do not answer, and has no limit of its own or does not keep it: that ends the run. */
+/* The library waits for ranks that do not answer, and has no limit of its own or does not keep it: that ends the
+ * run. */
 static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
 {
     (void)ddp_fail(
         err, DDP_ERR_TIMEOUT,
-        "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout), and does "
-        "not say why; where hosts differ, name in [group] interface the network that they share",
+        "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
+        "it does not say why. Where hosts differ, name in [group] interface the network that they share",
         c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
     ddp_group_abort(c->group, DDP_EXIT_RENDEZVOUS, err->msg);
     return DDP_ERR_ABORTED;
@@ -290,8 +292,8 @@ static ddp_status timed_out(const ddp_communicator *c, ddp_err *err)
     const ddp_queue_slot *s = &c->ring[ticket % DDP_QUEUE_RING];
 
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
-                   "%s %llu of %zu bytes on rank %d did not end within %g s: another rank is stuck, or raise [group] "
-                   "step_timeout",
+                   "%s %llu of %zu bytes on rank %d did not end within %g s: "
+                   "another rank is stuck, or raise [group] step_timeout",
                    ddp_queue_what(s), (unsigned long long)ticket, ddp_queue_bytes(s), c->rank,
                    (double)c->step_timeout_ns * 1e-9);
     err->rank = c->rank;

@@ -1,5 +1,5 @@
-/* comm/communicator.h -- collectives of one backend plugin over the ranks of a group, in the order in which they are submitted. The
- * plugin is called by one thread, "ddp-queue"; all functions here come from one thread, the owner. */
+/* comm/communicator.h -- collectives of one backend plugin over the ranks of a group, in the order in which they are
+ * submitted. The plugin is called by one thread, "ddp-queue"; all functions here come from one thread, the owner. */
 #ifndef DDP_COMM_COMMUNICATOR_H
 #define DDP_COMM_COMMUNICATOR_H
 
@@ -9,8 +9,9 @@
 
 typedef struct ddp_communicator ddp_communicator;
 
-/* ALL_GATHER and REDUCE_SCATTER are composed where the backend lacks them, of a broadcast from each rank and of an all_reduce: a
- * reduce_scatter in place may leave anything in the other ranks' parts. CALL runs `call` in place of a collective. */
+/* ALL_GATHER and REDUCE_SCATTER are composed where the backend lacks them, of a broadcast from each rank and of an
+ * all_reduce: a reduce_scatter in place may leave anything in the other ranks' parts. CALL runs `call` in place of a
+ * collective. */
 enum {
     DDP_COLL_ALL_REDUCE = 1,
     DDP_COLL_BROADCAST,
@@ -36,29 +37,30 @@ typedef struct ddp_task {
     bool enqueue; /* with coll.stream: done once it stands in that stream's order, whenever it ends */
 } ddp_task;
 
-/* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than rendezvous_timeout
- * the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
- * `cuda_device`: the one whose memory it is to take, -1: the host's.
- * All functions but abort come from one thread. */
+/* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than
+ * rendezvous_timeout the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
+ * `cuda_device`: the one whose memory it is to take, -1: the host's. All functions but abort come from one thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
                                  int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
-/* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was given
- * (buffers, `before_ctx`) must stay until the process ends. */
+/* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was
+ * given (buffers, `before_ctx`) must stay until the process ends. */
 bool ddp_communicator_close(ddp_communicator *c);
-/* Whether a backend can do all that training asks of one; the error names what is missing. `cuda`: the gradients are in CUDA memory,
- * which it takes, or the host's, where they are copied. */
+/* Whether a backend can do all that training asks of one; the error names what is missing. `cuda`: the gradients are
+ * in CUDA memory, which it takes, or the host's, where they are copied. */
 ddp_status ddp_backend_check(const ddp_loaded *backend, bool cuda, ddp_err *err);
-/* Queues a collective (at most DDP_MAX_PENDING that have not ended) and returns its ticket, 1, 2, ...; allocates nothing. */
+/* Queues a collective (at most DDP_MAX_PENDING that have not ended) and returns its ticket, 1, 2, ...; allocates
+ * nothing. */
 ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err);
-/* Waits until it is done: DDP_OK or its error. After step_timeout the run is aborted with DDP_EXIT_TIMEOUT and the text names
- * collective, sequence number, bytes and rank. */
+/* Waits until it is done: DDP_OK or its error. After step_timeout the run is aborted with DDP_EXIT_TIMEOUT and the
+ * text names collective, sequence number, bytes and rank. */
 ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *err);
 /* submit and wait */
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err);
 uint64_t ddp_communicator_caps(const ddp_communicator *c);
 /* Collectives for the `call` of a task; valid until close. */
 const ddp_hook_group *ddp_communicator_group(ddp_communicator *c);
-/* The queue thread works only while the calling thread waits: it gets that one's processors, where the caches are warm. */
+/* The queue thread works only while the calling thread waits: it gets that one's processors, where the caches are
+ * warm. */
 void ddp_communicator_stay_near(ddp_communicator *c);
 /* Memory of the backend (CAP_MEM_ALLOC), through the queue thread; collective. */
 ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out, ddp_err *err);

@@ -1,5 +1,5 @@
-/* comm/fallback.c -- collectives on the queue thread, composed of others where the backend lacks them; the table that a hook
- * exchanges through is made of them. */
+/* comm/fallback.c -- collectives on the queue thread, composed of others where the backend lacks them; the table
+ * that a hook exchanges through is made of them. */
 #include "comm/queue.h"
 
 static ddp_status plain(ddp_communicator *c, ddp_collective fn, const ddp_coll *a, ddp_err *err)
@@ -42,8 +42,7 @@ ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp
     if ((c->ops->caps & DDP_CAP_REDUCE_SCATTER) != 0) return plain(c, c->ops->reduce_scatter, a, err);
     if (a->send != all)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "backend \"%s\" has no reduce_scatter, and what is composed in place of "
-                        "it is in place alone",
+                        "backend \"%s\" has no reduce_scatter, and what is composed in place of it is in place alone",
                         c->loaded->name);
     whole.send = whole.recv = all;
     whole.count = a->count * c->table.world_size;

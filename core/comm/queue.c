@@ -1,10 +1,12 @@
-/* comm/queue.c -- "ddp-queue", the thread of a communicator that makes every call of the backend plugin but comm_abort: it
- * opens the backend and connects, runs the queued tasks in order, and closes. What submits and waits is comm.c.
+/* comm/queue.c -- "ddp-queue", the thread of a communicator that makes every call of the backend plugin but
+ * comm_abort: it opens the backend and connects, runs the queued tasks in order, and closes. What submits and waits
+ * is comm.c.
  *
- * An error is final: the first one ends its ticket and all later ones, because the ranks no longer agree on what is next.
+ * An error is final: the first one ends its ticket and all later ones, because the ranks no longer agree on what is
+ * next.
  *
- * What is left in a stream is watched while the thread has nothing else to do: its owner may stand in a wait for that stream, which
- * has no deadline. */
+ * What is left in a stream is watched while the thread has nothing else to do: its owner may stand in a wait for
+ * that stream, which has no deadline. */
 #include "comm/queue.h"
 
 /* What breaks is often the echo of a rank that has died: CAUSE_MS the control plane gets to name it. */
@@ -48,7 +50,7 @@ static ddp_status finish_work(ddp_communicator *c, ddp_work *work, ddp_err *err)
     return st;
 }
 
-/* ---- works that are left in a stream ------------------------------------------------------------------------------------- */
+/* ---- works that are left in a stream ----------------------------------------------------------------------------- */
 static void forget(ddp_communicator *c, ddp_left_work *left)
 {
     if (left->work != NULL) c->ops->work_free(left->work);
@@ -98,8 +100,8 @@ static ddp_status look(ddp_communicator *c, ddp_err *err)
                                 first->bytes, c->rank);
     if (ddp_now_ns() - first->since_ns < c->step_timeout_ns) return DDP_IN_PROGRESS;
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
-                   "%s %llu of %zu bytes on rank %d did not end within %g s: another rank is stuck, or raise [group] "
-                   "step_timeout",
+                   "%s %llu of %zu bytes on rank %d did not end within %g s: "
+                   "another rank is stuck, or raise [group] step_timeout",
                    first->what, (unsigned long long)first->ticket, first->bytes, c->rank,
                    (double)c->step_timeout_ns * 1e-9);
     err->rank = c->rank;

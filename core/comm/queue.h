@@ -66,8 +66,8 @@ struct ddp_communicator {
     ddp_queue_slot ring[DDP_QUEUE_RING]; /* by ticket */
 };
 
-/* Owner, before the thread begins: fills c->table, whose functions, for that thread alone, make a collective of the backend or
- * compose it of others. */
+/* Owner, before the thread begins: fills c->table, whose functions, for that thread alone, make a collective of the
+ * backend or compose it of others. */
 void ddp_compose_table(ddp_communicator *c);
 ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
 ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);

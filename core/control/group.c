@@ -1,74 +1,76 @@
-/* control/group.c -- a rank's membership: join, leave, and the failure of the run as its owner sees it. The protocol is in the
- * files that plane.h names. */
-#include "net/address.h"
-#include "control/plane.h"
+/* control/group.c -- a rank's membership: join, leave, who the ranks are, and ending the run for all. The protocol
+ * is in rendezvous.c, client.c and rank0/server.c. */
+#include "control/group.h"
+#include "control/control.h"
+#include "control/heartbeat.h"
+#include "control/rank0/server.h"
+#include "control/rendezvous.h"
+#include "control/state.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define ABORT_ANSWER_MS 1000 /* rank 0 answers an abort, at the latest, after the moment it may hold it */
+#define REPORT_MS       5000 /* between two lines about who is missing */
 
-/* ---- life ----------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 static void group_free(ddp_group *g)
 {
-    while (g->peers != NULL) {
-        ddp_peer *p = g->peers;
-
-        g->peers = p->next;
-        ddp_wire_close(&p->wire);
-        free(p);
-    }
-    while (g->posts != NULL) {
-        ddp_post *post = g->posts;
-
-        g->posts = post->next;
-        free(post);
-    }
-    ddp_tls_close(g->tls);
+    ddp_peers_close(&g->peers);
+    ddp_tls_close(g->self.tls);
     ddp_server_close(g);
-    ddp_scopes_free(g);
-    if (g->listen_fd >= 0) (void)close(g->listen_fd);
-    if (g->event_fd >= 0) (void)close(g->event_fd);
-    if (g->epoll_fd >= 0) (void)close(g->epoll_fd);
-    (void)pthread_cond_destroy(&g->changed);
-    (void)pthread_mutex_destroy(&g->lock);
-    free(g->members);
-    free(g->agreement);
+    ddp_requests_close(g);
+    if (g->self.listen_fd >= 0) (void)close(g->self.listen_fd);
+    ddp_run_close(g);
+    free(g->ranks);
+    free(g->self.agreement);
     free(g);
 }
 
-static ddp_status watch(ddp_group *g, int *fd, ddp_err *err)
-{
-    struct epoll_event e = {.events = EPOLLIN, .data.ptr = fd};
-
-    if (epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, *fd, &e) == 0) return DDP_OK;
-    return ddp_fail_errno(err, "cannot watch the sockets of the control plane");
-}
-
 /* " (node1.ini:4)"; of a long path the end, which tells most. */
-static void name_place(ddp_group *g, const char *where)
+static void name_place(ddp_group_self *s, const char *where)
 {
-    size_t room = sizeof(g->world_where) - sizeof(" ()"), length = where == NULL ? 0 : strlen(where);
+    size_t room = sizeof(s->world_where) - sizeof(" ()"), length = where == NULL ? 0 : strlen(where);
 
     if (length > 0)
-        (void)snprintf(g->world_where, sizeof(g->world_where), " (%s)", length > room ? where + length - room : where);
+        (void)snprintf(s->world_where, sizeof(s->world_where), " (%s)", length > room ? where + length - room : where);
 }
 
 static ddp_status set_secret(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     size_t length = p->secret == NULL ? 0 : p->secret_length;
+    ddp_group_self *s = &g->self;
 
-    ddp_copy_text(g->secret_where, sizeof(g->secret_where), p->secret_where == NULL ? "" : p->secret_where);
-    DDP_TRY(ddp_identity_make(g->rank, g->world, g->agreement, p->secret, length, &g->identity, err));
+    ddp_copy_text(s->secret_where, sizeof(s->secret_where), p->secret_where == NULL ? "" : p->secret_where);
+    DDP_TRY(ddp_identity_make(g->rank, g->world, s->agreement, p->secret, length, &s->identity, err));
     if (length == 0 || g->world == 1) return DDP_OK;
-    return ddp_tls_open(p->secret, length, &g->identity, g->rank == 0, &g->tls, err);
+    return ddp_tls_open(p->secret, length, &s->identity, g->rank == 0, &s->tls, err);
 }
 
-/* What a group needs before it meets anybody; on failure group_free takes what is there. */
+static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+{
+    ddp_group_self *s = &g->self;
+
+    s->timeout_ms = DDP_MAX_OF(p->timeout_ms, 1);
+    /* a short time-out shall be told apart from a hang too */
+    s->report_ms = DDP_MIN_OF(REPORT_MS, DDP_MAX_OF(s->timeout_ms / 3, 100));
+    s->began_ns = ddp_now_ns();
+    ddp_copy_text(s->url, sizeof(s->url), p->url == NULL ? "" : p->url);
+    name_place(s, p->world_where);
+    ddp_copy_text(s->interface, sizeof(s->interface), p->interface == NULL ? "" : p->interface);
+    ddp_copy_text(s->address, sizeof(s->address), "127.0.0.1");
+    s->agreement = ddp_strdup(p->agreement == NULL ? "" : p->agreement, err);
+    if (s->agreement == NULL) return DDP_ERR_NOMEM;
+    if (strlen(s->agreement) > DDP_WIRE_BLOCK_LIMIT)
+        return ddp_fail(err, DDP_ERR_INVALID, "the lines to agree on have %zu bytes, at most 1 MiB is allowed",
+                        strlen(s->agreement));
+    return set_secret(g, p, err);
+}
+
+/* What a group needs before the rendezvous; on failure group_free takes what is there. */
 static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
+    DDP_TRY(ddp_run_open(g, p, err));
     if (p->world < 1 || p->world > DDP_MAX_WORLD)
         return ddp_fail(err, DDP_ERR_CONFIG, "world_size %d is out of range: 1 to %d", (int)p->world, DDP_MAX_WORLD);
     if (p->rank < 0 || p->rank >= p->world)
@@ -76,31 +78,14 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
                         (int)p->rank, (int)p->world, (int)p->world - 1);
     g->rank = p->rank;
     g->world = p->world;
-    g->timeout_ms = DDP_MAX_OF(p->timeout_ms, 1);
-    /* a short time-out shall be told apart from a hang too */
-    g->report_ms = DDP_MIN_OF(DDP_REPORT_MS, DDP_MAX_OF(g->timeout_ms / 3, 100));
-    g->began_ns = ddp_now_ns();
     g->log = p->log;
-    g->expired = p->expired;
-    g->expired_ctx = p->expired_ctx;
+    atomic_init(&g->sums.step, -1);
     ddp_heartbeat_open(g, p);
-    ddp_copy_text(g->url, sizeof(g->url), p->url == NULL ? "" : p->url);
-    name_place(g, p->world_where);
-    ddp_copy_text(g->interface, sizeof(g->interface), p->interface == NULL ? "" : p->interface);
-    ddp_copy_text(g->address, sizeof(g->address), "127.0.0.1");
-    g->agreement = ddp_strdup(p->agreement == NULL ? "" : p->agreement, err);
-    if (g->agreement == NULL) return DDP_ERR_NOMEM;
-    if (strlen(g->agreement) > DDP_WIRE_BLOCK_LIMIT)
-        return ddp_fail(err, DDP_ERR_INVALID, "the lines to agree on have %zu bytes, at most 1 MiB is allowed",
-                        strlen(g->agreement));
-    DDP_TRY(set_secret(g, p, err));
-    g->members = ddp_alloc((size_t)g->world * sizeof(*g->members), err);
-    if (g->members == NULL) return DDP_ERR_NOMEM;
-    g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    g->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (g->epoll_fd < 0 || g->event_fd < 0)
-        return ddp_fail_errno(err, "cannot create the control plane's event descriptors");
-    return watch(g, &g->event_fd, err);
+    DDP_TRY(set_self(g, p, err));
+    g->ranks = ddp_alloc((size_t)g->world * sizeof(*g->ranks), err);
+    if (g->ranks == NULL) return DDP_ERR_NOMEM;
+    DDP_TRY(ddp_peers_open(&g->peers, err));
+    return ddp_peers_watch(&g->peers, &g->run.event_fd, err);
 }
 
 static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err *err)
@@ -112,14 +97,8 @@ static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err 
         if (p->listen_fd >= 0) (void)close(p->listen_fd);
         return DDP_ERR_NOMEM;
     }
-    (void)pthread_mutex_init(&g->lock, NULL);
-    ddp_cond_init(&g->changed);
-    atomic_init(&g->step, -1);
-    atomic_init(&g->stop_asked, 0);
-    atomic_init(&g->ids, 0);
-    g->posts_end = &g->posts;
-    g->epoll_fd = g->event_fd = -1;
-    g->listen_fd = p->listen_fd;
+    g->peers.epoll_fd = -1;
+    g->self.listen_fd = p->listen_fd;
     status = group_fill(g, p, err);
     if (status == DDP_OK)
         *out = g;
@@ -128,145 +107,106 @@ static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err 
     return status;
 }
 
-/* ---- join ----------------------------------------------------------------------------------------------------------- */
-static ddp_status connect_rank(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err)
+/* ---- join -------------------------------------------------------------------------------------------------------- */
+static ddp_status connect_rank0(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     ddp_peer *peer;
     ddp_wire wire;
 
-    ddp_rendezvous_identify(g);
-    if (g->rank != 0) {
-        DDP_TRY(ddp_rendezvous_find_rank0(g, p, &wire, failure, err));
-        if (ddp_control_add_peer(g, &wire, &peer, err) != DDP_OK) {
-            ddp_wire_close(&wire);
-            return err->status;
-        }
-        peer->state = DDP_PEER_JOINED;
-        peer->rank = 0;
-        return DDP_OK;
+    DDP_TRY(ddp_rendezvous_find_rank0(g, p, &wire, err));
+    if (ddp_peers_add(&g->peers, &wire, 0, &peer, err) != DDP_OK) {
+        ddp_wire_close(&wire);
+        return err->status;
     }
+    peer->state = DDP_PEER_JOINED;
+    peer->rank = 0;
+    return DDP_OK;
+}
+
+static ddp_status open_server(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+{
     DDP_TRY(ddp_server_open(g, err));
     if (g->world == 1) {
-        ddp_client_met(g);
+        ddp_run_met(g);
         return DDP_OK;
     }
-    DDP_TRY(ddp_rendezvous_listen(g, p, failure, err));
-    return watch(g, &g->listen_fd, err);
+    DDP_TRY(ddp_rendezvous_listen(g, p, err));
+    return ddp_peers_watch(&g->peers, &g->self.listen_fd, err);
 }
 
 /* Rank 0 keeps the deadline for all; a rank that is heard waits a little longer than rank 0 can. */
-static ddp_status wait_until_met(ddp_group *g, ddp_failure *failure, ddp_err *err)
+static ddp_status wait_until_met(ddp_group *g, ddp_err *err)
 {
-    int64_t begin = ddp_now_ns();
-    int64_t deadline = ddp_deadline_ns(begin, g->timeout_ms + DDP_ANSWER_MS), report = begin + g->report_ms * 1000000;
+    const ddp_group_self *s = &g->self;
+    int64_t now = ddp_now_ns(), every = s->report_ms * 1000000, report = now + every;
+    int64_t deadline = ddp_deadline_ns(now, s->timeout_ms + DDP_ANSWER_MS);
+    ddp_failure failure;
 
     if (g->rank == 0) deadline = report = DDP_FOREVER_NS;
-    (void)pthread_mutex_lock(&g->lock);
-    while (!g->met && g->failure.exit_code == 0 && ddp_now_ns() < deadline) {
-        if (ddp_cond_wait_until(&g->changed, &g->lock, DDP_MIN_OF(deadline, report)) || ddp_now_ns() < report) continue;
-        report = ddp_now_ns() + g->report_ms * 1000000;
-        ddp_log_line(g->log, DDP_LOG_INFO, "rank 0 at %s is there, other ranks are missing (%.3g s)", g->endpoint,
-                     (double)(ddp_now_ns() - g->began_ns) / 1e9);
+    while (!ddp_run_wait_met(g, DDP_MIN_OF(deadline, report))) {
+        if (ddp_now_ns() >= deadline)
+            return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 on host %s at %s did not finish the rendezvous within %.3g s",
+                            g->ranks[0].host, s->endpoint, (double)s->timeout_ms / 1e3);
+        report = ddp_now_ns() + every;
+        ddp_log_line(g->log, DDP_LOG_INFO, "rank 0 at %s is there, other ranks are missing (%.3g s)", s->endpoint,
+                     (double)(ddp_now_ns() - s->began_ns) / 1e9);
     }
-    *failure = g->failure;
-    g->leaving = failure->exit_code != 0 || !g->met;
-    (void)pthread_mutex_unlock(&g->lock);
-    if (failure->exit_code != 0) return ddp_fail(err, DDP_ERR_PEER, "%s", failure->msg);
-    if (!g->leaving) return DDP_OK;
-    return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 on host %s at %s did not finish the meeting within %.3g s",
-                    g->members[0].host, g->endpoint, (double)g->timeout_ms / 1e3);
-}
-
-/* A loopback address is of no use to a backend on another host: those ranks have met through a tunnel or a proxy. Whoever
- * sets host ids by hand knows better. */
-static ddp_status check_reachable(ddp_group *g, ddp_failure *failure, ddp_err *err)
-{
-    const char *given = getenv("DDPENGINE_HOST_ID");
-    char text[sizeof(failure->msg)];
-    int32_t other = 0;
-
-    while (other < g->world && strcmp(g->members[other].host_id, g->members[g->rank].host_id) == 0) other++;
-    if (!g->loopback || g->interface[0] != '\0' || other == g->world || (given != NULL && given[0] != '\0'))
-        return DDP_OK;
-    (void)snprintf(
-        text, sizeof(text),
-        "rank %d on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s "
-        "cannot reach it. Name in [group] interface the network interface that the hosts share",
-        (int)g->rank, g->members[g->rank].host, g->address, (int)other, g->members[other].host);
-    ddp_group_abort(g, DDP_EXIT_RENDEZVOUS, text);
-    (void)ddp_group_failed(g, failure);
-    return ddp_fail(err, DDP_ERR_PEER, "%s", failure->msg);
+    return ddp_group_failed(g, &failure) ? ddp_failure_as_error(&failure, DDP_ERR_PEER, err) : DDP_OK;
 }
 
 static void stop_and_free(ddp_group *g)
 {
-    (void)pthread_mutex_lock(&g->lock);
-    g->leaving = g->stop = true;
-    (void)pthread_mutex_unlock(&g->lock);
-    ddp_control_wake(g);
+    ddp_run_stop(g);
     if (g->thread_started) (void)pthread_join(g->thread, NULL);
     group_free(g);
 }
 
+static ddp_status join(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+{
+    ddp_rendezvous_identify(g);
+    DDP_TRY(g->rank == 0 ? open_server(g, p, err) : connect_rank0(g, p, err));
+    DDP_TRY(ddp_thread_start(&g->thread, "ddp-control", ddp_control_main, g, err));
+    g->thread_started = true;
+    DDP_TRY(wait_until_met(g, err));
+    if (ddp_rendezvous_check_reachable(g, err) == DDP_OK) return DDP_OK;
+    ddp_group_abort(g, DDP_EXIT_RENDEZVOUS, err->msg);
+    return err->status;
+}
+
 ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err)
 {
-    ddp_group *g = NULL;
-    ddp_status status;
+    bool internal;
+    ddp_group *g;
 
     memset(failure, 0, sizeof(*failure));
-    status = group_new(p, &g, err);
-    if (status != DDP_OK) goto set_failure;
-    status = connect_rank(g, p, failure, err);
-    if (status != DDP_OK) goto free_group;
-    status = ddp_thread_start(&g->thread, "ddp-control", ddp_control_main, g, err);
-    if (status != DDP_OK) goto free_group;
-    g->thread_started = true;
-    status = wait_until_met(g, failure, err);
-    if (status == DDP_OK) status = check_reachable(g, failure, err);
-    if (status != DDP_OK) goto stop;
-    *out = g;
-    return DDP_OK;
-
-stop:
-    stop_and_free(g);
-    goto set_failure;
-free_group:
-    group_free(g);
-set_failure:
-    if (failure->exit_code == 0) {
-        failure->exit_code =
-            status == DDP_ERR_NOMEM || status == DDP_ERR_INTERNAL ? DDP_EXIT_INTERNAL : DDP_EXIT_RENDEZVOUS;
-        failure->rank = p->rank;
-        ddp_copy_text(failure->msg, sizeof(failure->msg), err->msg);
+    if (group_new(p, &g, err) == DDP_OK) {
+        if (join(g, p, err) == DDP_OK) {
+            *out = g;
+            return DDP_OK;
+        }
+        if (ddp_group_failed(g, failure)) (void)ddp_failure_as_error(failure, err->status, err);
+        stop_and_free(g);
     }
-    return status;
+    internal = err->status == DDP_ERR_NOMEM || err->status == DDP_ERR_INTERNAL;
+    (void)ddp_fail_as(err, internal ? DDP_EXIT_INTERNAL : DDP_EXIT_RENDEZVOUS);
+    if (failure->exit_code == 0) ddp_failure_set(failure, err->exit_code, p->rank, "%s", err->msg);
+    return err->status;
 }
 
 void ddp_group_leave(ddp_group *g)
 {
     ddp_text nothing = {0};
-    bool failed, alone;
     char ranks[160];
     ddp_err err;
 
     if (g == NULL) return;
-    (void)pthread_mutex_lock(&g->lock);
-    g->leaving = g->goodbye = true;
-    failed = g->failure.exit_code != 0;
-    (void)pthread_mutex_unlock(&g->lock);
-    if (!failed && ddp_post_frame(g, DDP_FRAME_GOODBYE, &nothing, &err) == DDP_OK) {
-        int64_t deadline = ddp_deadline_ns(ddp_now_ns(), DDP_LEAVE_MS);
+    if (ddp_run_leave(g) && ddp_run_post(g, DDP_FRAME_GOODBYE, &nothing, &err) == DDP_OK) {
+        bool ended = ddp_run_wait_end(g, ddp_deadline_ns(ddp_now_ns(), DDP_LEAVE_MS));
 
-        (void)pthread_mutex_lock(&g->lock);
-        while (!g->farewell && g->failure.exit_code == 0 && ddp_cond_wait_until(&g->changed, &g->lock, deadline))
-            continue;
-        alone = !g->farewell && g->failure.exit_code == 0;
-        g->stop = true;
-        (void)pthread_mutex_unlock(&g->lock);
-        ddp_control_wake(g);
+        ddp_run_stop(g);
         (void)pthread_join(g->thread, NULL);
         g->thread_started = false;
-        if (alone && g->rank == 0) {
+        if (!ended && g->rank == 0) {
             ddp_server_missing_goodbyes(g, ranks, sizeof(ranks));
             ddp_log_line(g->log, DDP_LOG_WARN, "left without the goodbye of %s, which did not come within %d s", ranks,
                          DDP_LEAVE_MS / 1000);
@@ -275,16 +215,25 @@ void ddp_group_leave(ddp_group *g)
     stop_and_free(g);
 }
 
-/* ---- who ------------------------------------------------------------------------------------------------------------ */
+/* ---- who --------------------------------------------------------------------------------------------------------- */
+/* Ranks below `end` on this rank's host. */
+static int32_t on_this_host(const ddp_group *g, int32_t end)
+{
+    int32_t n = 0;
+
+    for (int32_t r = 0; r < end; r++) n += ddp_group_same_host(g, r);
+    return n;
+}
+
 int32_t ddp_group_rank(const ddp_group *g) { return g->rank; }
 int32_t ddp_group_world(const ddp_group *g) { return g->world; }
-int32_t ddp_group_local_rank(const ddp_group *g) { return g->local_rank; }
-int32_t ddp_group_local_size(const ddp_group *g) { return g->local_size; }
+int32_t ddp_group_local_rank(const ddp_group *g) { return on_this_host(g, g->rank); }
+int32_t ddp_group_local_size(const ddp_group *g) { return on_this_host(g, g->world); }
 bool ddp_group_same_host(const ddp_group *g, int32_t rank)
 {
-    return strcmp(g->members[rank].host_id, g->members[g->rank].host_id) == 0;
+    return strcmp(g->ranks[rank].host_id, g->ranks[g->rank].host_id) == 0;
 }
-const char *ddp_group_host_of(const ddp_group *g, int32_t rank) { return g->members[rank].host; }
+const char *ddp_group_host_of(const ddp_group *g, int32_t rank) { return g->ranks[rank].host; }
 
 void ddp_group_comm_params(const ddp_group *g, const char *name, const ddp_store *store, int64_t timeout_ms,
                            ddp_comm_params *out)
@@ -292,78 +241,29 @@ void ddp_group_comm_params(const ddp_group *g, const char *name, const ddp_store
     *out = (ddp_comm_params){.struct_size = sizeof(*out),
                              .rank = (uint32_t)g->rank,
                              .world_size = (uint32_t)g->world,
-                             .local_rank = (uint32_t)g->local_rank,
-                             .local_size = (uint32_t)g->local_size,
+                             .local_rank = (uint32_t)ddp_group_local_rank(g),
+                             .local_size = (uint32_t)ddp_group_local_size(g),
                              .timeout_ms = timeout_ms,
-                             .connect_timeout_ms = g->timeout_ms,
+                             .connect_timeout_ms = g->self.timeout_ms,
                              .group = name,
-                             .address = g->address,
+                             .address = g->self.address,
                              .store = store,
-                             .interface = g->interface,
+                             .interface = g->self.interface,
                              .device_ordinal = -1};
 }
 
-void ddp_group_set_step(ddp_group *g, int64_t step) { atomic_store_explicit(&g->step, step, memory_order_relaxed); }
-
-/* ---- failure -------------------------------------------------------------------------------------------------------- */
-bool ddp_group_failed(ddp_group *g, ddp_failure *out)
-{
-    bool failed;
-
-    (void)pthread_mutex_lock(&g->lock);
-    failed = g->failure.exit_code != 0;
-    if (failed) *out = g->failure;
-    (void)pthread_mutex_unlock(&g->lock);
-    return failed;
-}
-
-void ddp_group_expire(ddp_group *g)
-{
-    ddp_failure cause = {0};
-
-    (void)pthread_mutex_lock(&g->lock);
-    if (!g->expired_called && g->expired != NULL) cause = g->failure;
-    if (cause.exit_code != 0) g->expired_called = true;
-    (void)pthread_mutex_unlock(&g->lock);
-    if (cause.exit_code != 0) g->expired(g->expired_ctx, &cause);
-}
-
+/* ---- the end for all --------------------------------------------------------------------------------------------- */
 void ddp_group_abort(ddp_group *g, int exit_code, const char *message)
 {
-    ddp_failure own = {.exit_code = exit_code > 0 && exit_code < 256 ? exit_code : DDP_EXIT_INTERNAL, .rank = g->rank};
     int64_t deadline = ddp_deadline_ns(ddp_now_ns(), ABORT_ANSWER_MS);
     ddp_text t = {0};
-    bool failed;
+    ddp_failure own;
     ddp_err err;
 
     if (ddp_group_failed(g, &own)) return;
-    ddp_copy_text(own.msg, sizeof(own.msg), message);
-    ddp_pack_u32(&t, (uint32_t)own.exit_code);
-    ddp_text_append(&t, own.msg, strlen(own.msg));
-    if (ddp_post_frame(g, DDP_FRAME_ABORT, &t, &err) != DDP_OK) deadline = 0;
-    /* rank 0 says which failure was the first; until it has, this rank must not leave */
-    (void)pthread_mutex_lock(&g->lock);
-    while (g->failure.exit_code == 0 && !g->farewell && ddp_cond_wait_until(&g->changed, &g->lock, deadline)) continue;
-    failed = g->failure.exit_code != 0;
-    (void)pthread_mutex_unlock(&g->lock);
-    if (!failed) ddp_client_failure(g, &own);
-}
-
-void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
-{
-    int64_t limit = ddp_deadline_ns(ddp_now_ns(), DDP_EXPIRE_MS);
-
-    (void)pthread_mutex_lock(&g->lock);
-    g->listener = fn;
-    g->listener_ctx = ctx;
-    g->listener_called = false;
-    while (g->listener_running && !pthread_equal(pthread_self(), g->thread)) {
-        if (ddp_cond_wait_until(&g->changed, &g->lock, limit)) continue;
-        limit = DDP_FOREVER_NS; /* the control thread stands in the call and cannot end the process */
-        (void)pthread_mutex_unlock(&g->lock);
-        ddp_group_expire(g);
-        (void)pthread_mutex_lock(&g->lock);
-    }
-    (void)pthread_mutex_unlock(&g->lock);
-    ddp_control_wake(g);
+    ddp_failure_set(&own, exit_code > 0 && exit_code < 256 ? exit_code : DDP_EXIT_INTERNAL, g->rank, "%s", message);
+    ddp_failure_pack(&own, DDP_FRAME_ABORT, &t);
+    /* rank 0 answers which failure was the first; until it has, this rank must not leave */
+    if (ddp_run_post(g, DDP_FRAME_ABORT, &t, &err) == DDP_OK) (void)ddp_run_wait_end(g, deadline);
+    ddp_run_fail(g, &own);
 }

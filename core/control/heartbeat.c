@@ -1,10 +1,16 @@
-/* control/heartbeat.c -- signs of life on the control plane: every rank tells rank 0 that it lives and rank 0 tells every rank,
- * once a second or four times within a short peer_timeout; who is silent for peer_timeout ends the run. The same beat looks
- * at the signal that asks this process to end. Control thread.
+/* control/heartbeat.c -- signs of life on the control plane: every rank sends one to rank 0, and rank 0 to every
+ * rank, once a second or four times within a short peer_timeout; who is silent for peer_timeout ends the run. The
+ * signal that asks this process to stop is looked at here too. Control thread.
  *
- * Silence is measured on a clock of its own that runs only while this thread does: a process that was stopped, suspended or
- * starved must not blame others for the time that it lost itself. It hears first what has come meanwhile. */
-#include "control/plane.h"
+ * Silence is measured on a clock of its own that runs only while this thread does: a process that was stopped,
+ * suspended or starved must not blame others for the time that it lost itself. What has come meanwhile is read
+ * first. */
+#include "control/heartbeat.h"
+#include "control/client.h"
+#include "control/rank0/announce.h"
+#include "control/run.h"
+#include "control/state.h"
+#include "control/straggler.h"
 #include <stdlib.h>
 
 #define BEAT_MS       1000
@@ -13,21 +19,18 @@
 
 void ddp_heartbeat_open(ddp_group *g, const ddp_group_params *p)
 {
-    ddp_heartbeat *l = &g->pulse;
+    ddp_heartbeat *l = &g->heartbeat;
 
-    l->stop_signal = p->stop_signal;
     if (p->peer_timeout_ms <= 0 || g->world == 1) return;
     l->timeout_ns = ddp_deadline_ns(0, p->peer_timeout_ms);
     l->every_ns = DDP_MIN_OF(BEAT_MS * 1000000ll, l->timeout_ns / BEATS_WITHIN);
 }
 
-void ddp_heartbeat_start(ddp_group *g) { g->pulse.round_ns = g->pulse.beat_ns = ddp_now_ns(); }
-
-void ddp_heartbeat_heard(ddp_group *g, ddp_peer *p) { p->heard_ns = g->pulse.lived_ns; }
+void ddp_heartbeat_start(ddp_group *g) { g->heartbeat.round_ns = g->heartbeat.beat_ns = ddp_now_ns(); }
 
 void ddp_heartbeat_round(ddp_group *g, int64_t now)
 {
-    ddp_heartbeat *l = &g->pulse;
+    ddp_heartbeat *l = &g->heartbeat;
     int64_t passed = now - l->round_ns, most = l->every_ns + l->every_ns / 2; /* the loop turns once a beat at least */
 
     l->round_ns = now;
@@ -39,74 +42,60 @@ void ddp_heartbeat_round(ddp_group *g, int64_t now)
                      (double)(passed - l->every_ns) * 1e-9);
 }
 
-/* ---- silence -------------------------------------------------------------------------------------------------------- */
+/* ---- silence ----------------------------------------------------------------------------------------------------- */
 static void silence_failure(const ddp_group *g, int32_t rank, ddp_failure *out)
 {
     char when[48];
 
-    ddp_when(g, when, sizeof(when));
-    *out = (ddp_failure){.exit_code = DDP_EXIT_TIMEOUT, .rank = rank};
-    (void)snprintf(out->msg, sizeof(out->msg), "rank %d on host %s has been silent for %.3g s (peer_timeout)%s",
-                   (int)rank, g->members[rank].host, (double)g->pulse.timeout_ns * 1e-9, when);
+    ddp_run_when(g, when, sizeof(when));
+    ddp_failure_set(out, DDP_EXIT_TIMEOUT, rank, "rank %d on host %s has been silent for %.3g s (peer_timeout)%s",
+                    (int)rank, g->ranks[rank].host, (double)g->heartbeat.timeout_ns * 1e-9, when);
 }
 
-/* Whether its silence says anything: it has said hello and not goodbye. */
-static bool is_watched(const ddp_peer *p)
-{
-    return !p->dead && !p->goodbye && (p->state == DDP_PEER_HEARD || p->state == DDP_PEER_JOINED);
-}
+/* Whether its silence means anything: it has said hello and not goodbye. */
+static bool is_watched(const ddp_peer *p) { return !p->goodbye && ddp_peer_is_rank(p); }
 
 /* Ends the run when a rank is silent for too long; returns when that can be at the earliest. */
-static int64_t judge(ddp_group *g, int64_t now)
+static int64_t check_silence(ddp_group *g, int64_t now)
 {
-    const ddp_heartbeat *l = &g->pulse;
+    const ddp_heartbeat *l = &g->heartbeat;
     ddp_peer *silent = NULL;
     ddp_failure f;
 
-    for (ddp_peer *p = g->peers; p != NULL; p = p->next)
+    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
         if (is_watched(p) && (silent == NULL || p->heard_ns < silent->heard_ns)) silent = p;
     if (silent == NULL) return DDP_FOREVER_NS;
     if (l->lived_ns - silent->heard_ns < l->timeout_ns) return now + l->timeout_ns - (l->lived_ns - silent->heard_ns);
     silence_failure(g, silent->rank, &f);
     if (g->server != NULL)
-        ddp_server_fail(g, f.exit_code, f.rank, "%s", f.msg);
+        ddp_announce_failure(g, &f);
     else
         ddp_client_silence(g, &f);
-    for (ddp_peer *p = g->peers; p != NULL;
-         p = p->next) /* what it is told it reads when it wakes: nobody waits for that */
+    /* what it is sent it reads when it wakes: nobody waits for that */
+    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
         if (is_watched(p) && l->lived_ns - p->heard_ns >= l->timeout_ns) p->silent = true;
     return DDP_FOREVER_NS;
 }
 
-static bool is_over(ddp_group *g)
-{
-    bool over;
-
-    (void)pthread_mutex_lock(&g->lock);
-    over = g->failure.exit_code != 0 || g->goodbye || g->farewell || g->stop;
-    (void)pthread_mutex_unlock(&g->lock);
-    return over;
-}
-
-/* ---- the beat ------------------------------------------------------------------------------------------------------- */
+/* ---- the heartbeat and the signal -------------------------------------------------------------------------------- */
 static void beat(ddp_group *g, int64_t now)
 {
     ddp_text t = {0};
 
     if (g->server == NULL) ddp_straggler_pack(g, &t);
-    for (ddp_peer *p = g->peers; p != NULL && !t.failed; p = p->next)
-        if (!p->dead && p->state == DDP_PEER_JOINED) ddp_control_put(p, DDP_FRAME_BEAT, t.data, t.length);
+    for (ddp_peer *p = g->peers.first; p != NULL && !t.failed; p = p->next)
+        if (!p->dead && p->state == DDP_PEER_JOINED) ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
     ddp_text_free(&t);
     if (g->server != NULL) ddp_straggler_tick(g, now);
 }
 
-void ddp_heartbeat_tell_stop(ddp_group *g, int32_t rank)
+void ddp_heartbeat_send_stop(ddp_group *g, int32_t rank)
 {
     ddp_text t = {0};
 
-    if (g->server->stop_signal == 0) return;
-    ddp_pack_u32(&t, (uint32_t)g->server->stop_signal);
-    ddp_server_send(g, rank, DDP_FRAME_STOP, &t);
+    if (g->heartbeat.stop_relayed == 0) return;
+    ddp_pack_u32(&t, (uint32_t)g->heartbeat.stop_relayed);
+    ddp_announce_send(g, rank, DDP_FRAME_STOP, &t);
     ddp_text_free(&t);
 }
 
@@ -117,37 +106,37 @@ bool ddp_heartbeat_stop(ddp_group *g, const ddp_frame *f)
     uint32_t sig = ddp_unpack_u32(&u);
 
     if (u.bad || sig == 0 || sig > 255) return false;
-    if (g->server->stop_signal != 0) return true;
-    g->server->stop_signal = (int)sig;
+    if (g->heartbeat.stop_relayed != 0) return true;
+    g->heartbeat.stop_relayed = (int)sig;
     for (int32_t r = 0; r < g->world; r++)
-        if (r == 0 || (g->members[r].peer != NULL && g->members[r].peer->state == DDP_PEER_JOINED))
-            ddp_heartbeat_tell_stop(g, r);
+        if (r == 0 || (g->server->ranks[r].peer != NULL && g->server->ranks[r].peer->state == DDP_PEER_JOINED))
+            ddp_heartbeat_send_stop(g, r);
     return true;
 }
 
 static void look_at_signal(ddp_group *g)
 {
-    ddp_heartbeat *l = &g->pulse;
-    int sig = l->stop_signal == NULL ? 0 : atomic_load(l->stop_signal);
+    ddp_heartbeat *l = &g->heartbeat;
+    int sig = atomic_load(g->run.stop_signal);
     unsigned char payload[4] = {(unsigned char)sig};
     const ddp_frame f = {.type = DDP_FRAME_STOP, .length = sizeof(payload), .data = payload};
 
-    if (sig <= 0 || sig > 255 || l->stop_told) return;
+    if (sig <= 0 || sig > 255 || l->stop_sent) return;
     if (g->server != NULL)
-        (void)ddp_server_frame(g, NULL, &f);
-    else if (g->peers != NULL)
-        ddp_control_put(g->peers, f.type, f.data, f.length);
-    l->stop_told = true;
+        (void)ddp_heartbeat_stop(g, &f);
+    else if (g->peers.first != NULL)
+        ddp_peer_put(g->peers.first, f.type, f.data, f.length);
+    l->stop_sent = true;
 }
 
 int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now)
 {
-    ddp_heartbeat *l = &g->pulse;
+    ddp_heartbeat *l = &g->heartbeat;
     int64_t next = DDP_FOREVER_NS;
 
-    if (l->stop_signal != NULL) {
+    if (g->run.stop_signal != NULL) {
         look_at_signal(g);
-        if (!l->stop_told) next = now + STOP_LOOKS_MS * 1000000ll;
+        if (!l->stop_sent) next = now + STOP_LOOKS_MS * 1000000ll;
     }
     if (l->timeout_ns == 0) return next;
     if (now >= l->beat_ns) {
@@ -155,12 +144,5 @@ int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now)
         beat(g, now);
     }
     next = DDP_MIN_OF(next, l->beat_ns);
-    return is_over(g) ? next : DDP_MIN_OF(next, judge(g, now));
-}
-
-int ddp_group_stop_requested(const ddp_group *g)
-{
-    int own = g->pulse.stop_signal == NULL ? 0 : atomic_load_explicit(g->pulse.stop_signal, memory_order_relaxed);
-
-    return own != 0 ? own : atomic_load_explicit(&g->stop_asked, memory_order_relaxed);
+    return ddp_run_is_over(g) ? next : DDP_MIN_OF(next, check_silence(g, now));
 }

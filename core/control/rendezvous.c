@@ -1,10 +1,13 @@
-/* control/rendezvous.c -- how ranks find each other: rank 0 opens the listener; any other rank asks the init plugin where that is,
- * connects, says hello and waits to be heard, again and again until rendezvous_timeout. All on the thread that joins, before
- * the control thread takes the sockets over. */
+/* control/rendezvous.c -- how ranks find each other: rank 0 opens the listener; any other rank asks the init plugin
+ * where that is, connects, sends its hello and waits to be heard, again and again until rendezvous_timeout. All on
+ * the thread that joins, before the control thread takes the sockets over. */
+#include "control/rendezvous.h"
+#include "control/run.h"
+#include "control/state.h"
 #include "net/endpoint.h"
 #include "net/interface.h"
 #include "net/nodes.h"
-#include "control/plane.h"
+#include <ddpengine/backend.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -14,21 +17,6 @@
 
 #define BACK_OFF_FIRST_MS 10
 #define BACK_OFF_LAST_MS  200
-
-void ddp_rank_list(char *buf, size_t capacity, const bool *missing, int32_t world)
-{
-    int32_t count = 0, listed = 0;
-    size_t used;
-
-    for (int32_t r = 0; r < world; r++) count += missing[r];
-    used = (size_t)snprintf(buf, capacity, count == 1 ? "rank " : "ranks ");
-    for (int32_t r = 0; r < world && listed < 16; r++) {
-        if (!missing[r] || used >= capacity) continue;
-        used += (size_t)snprintf(buf + used, capacity - used, "%s%d", listed == 0 ? "" : ", ", (int)r);
-        listed++;
-    }
-    if (listed < count && used < capacity) (void)snprintf(buf + used, capacity - used, ", ... (%d in all)", (int)count);
-}
 
 /* Ranks share a host when they share a kernel, its network and its processes: "BOOT-ID/NETWORK/PROCESSES". */
 static void host_id(char *buf, size_t capacity)
@@ -54,7 +42,7 @@ static void host_id(char *buf, size_t capacity)
 
 void ddp_rendezvous_identify(ddp_group *g)
 {
-    ddp_rank_info *m = &g->members[g->rank];
+    ddp_rank_info *m = &g->ranks[g->rank];
     char host[sizeof(m->host)] = "unknown";
 
     host_id(m->host_id, sizeof(m->host_id));
@@ -63,21 +51,22 @@ void ddp_rendezvous_identify(ddp_group *g)
     m->pid = (uint32_t)getpid();
 }
 
-/* What the other ranks connect to, by way of the backend: an address of `interface`, of the family by which the ranks meet
- * where it has one; else the address of the connection to rank 0. */
+/* What the other ranks connect to, by way of the backend: an address of `interface`, of the family of the control
+ * plane where it has one; else the address of the connection to rank 0. */
 static ddp_status choose_address(ddp_group *g, int fd, ddp_err *err)
 {
     struct sockaddr_storage a;
     socklen_t length;
 
-    if (g->interface[0] == '\0') {
-        ddp_address_own(fd, false, g->address, sizeof(g->address));
+    if (g->self.interface[0] == '\0') {
+        ddp_address_own(fd, false, g->self.address, sizeof(g->self.address));
         return DDP_OK;
     }
-    if (ddp_interface_address(g->interface, ddp_address_family(fd), &a, &length, err) != DDP_OK)
-        DDP_TRY(ddp_interface_address(g->interface, AF_UNSPEC, &a, &length, err));
-    ddp_address_text((const struct sockaddr *)&a, g->address, sizeof(g->address));
-    ddp_log_line(g->log, DDP_LOG_DEBUG, "this rank's address is %s, of interface %s", g->address, g->interface);
+    if (ddp_interface_address(g->self.interface, ddp_address_family(fd), &a, &length, err) != DDP_OK)
+        DDP_TRY(ddp_interface_address(g->self.interface, AF_UNSPEC, &a, &length, err));
+    ddp_address_text((const struct sockaddr *)&a, g->self.address, sizeof(g->self.address));
+    ddp_log_line(g->log, DDP_LOG_DEBUG, "this rank's address is %s, of interface %s", g->self.address,
+                 g->self.interface);
     return DDP_OK;
 }
 
@@ -89,22 +78,17 @@ static bool is_plainly_loopback(const char *endpoint)
 }
 
 /* Where rank 0 is: a mistake of the configuration, once the endpoint is known. */
-static ddp_status check_auth(const ddp_group_params *p, const char *endpoint, ddp_failure *failure, ddp_err *err)
+static ddp_status check_auth(const ddp_group_params *p, const char *endpoint, ddp_err *err)
 {
     const char *url = p->url == NULL ? "" : p->url;
 
     if (p->auth_none || p->secret_length > 0 || ddp_endpoint_is_loopback(endpoint)) return DDP_OK;
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,
-        "rank 0 at %s%s%s%s is not at a loopback address, and anyone who reaches it could join the run; give all hosts "
-        "the secret_file that ddpengine --gen-secret FILE writes, on a private network write auth = none in [group] to "
-        "accept that, or meet at 127.0.0.1 "
-        "where all ranks are on one host",
+        "rank 0 at %s%s%s%s is not at a loopback address, and anyone who reaches it could join the run; "
+        "give all hosts the secret_file that ddpengine --gen-secret FILE writes, on a private network write auth = none in [group] to accept that, or use 127.0.0.1 where all ranks are on one host",
         endpoint, url[0] == '\0' ? "" : " (init_method = ", url, url[0] == '\0' ? "" : ")");
-    failure->exit_code = DDP_EXIT_CONFIG;
-    failure->rank = p->rank;
-    ddp_copy_text(failure->msg, sizeof(failure->msg), err->msg);
-    return err->status;
+    return ddp_fail_as(err, DDP_EXIT_CONFIG);
 }
 
 /* ":29500" -> "192.0.2.7:29500" */
@@ -114,63 +98,64 @@ static ddp_status own_host(const ddp_group *g, char endpoint[DDP_ENDPOINT_MAX], 
 
     if (endpoint[0] != ':') return DDP_OK;
     ddp_copy_text(port, sizeof(port), endpoint + 1);
-    DDP_TRY(ddp_own_address(g->interface, host, sizeof(host), err));
+    DDP_TRY(ddp_own_address(g->self.interface, host, sizeof(host), err));
     (void)snprintf(endpoint, DDP_ENDPOINT_MAX, strchr(host, ':') != NULL ? "[%s]:%s" : "%s:%s", host, port);
     return DDP_OK;
 }
 
-ddp_status ddp_rendezvous_listen(ddp_group *g, const ddp_group_params *p, ddp_failure *failure, ddp_err *err)
+ddp_status ddp_rendezvous_listen(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     char wanted[DDP_ENDPOINT_MAX] = "";
 
-    if (g->listen_fd >= 0) {
-        (void)fcntl(g->listen_fd, F_SETFL, fcntl(g->listen_fd, F_GETFL) | O_NONBLOCK);
-        (void)fcntl(g->listen_fd, F_SETFD, FD_CLOEXEC);
-        ddp_address_own(g->listen_fd, true, g->endpoint, sizeof(g->endpoint));
+    if (g->self.listen_fd >= 0) {
+        (void)fcntl(g->self.listen_fd, F_SETFL, fcntl(g->self.listen_fd, F_GETFL) | O_NONBLOCK);
+        (void)fcntl(g->self.listen_fd, F_SETFD, FD_CLOEXEC);
+        ddp_address_own(g->self.listen_fd, true, g->self.endpoint, sizeof(g->self.endpoint));
     } else {
         ddp_status status;
 
         DDP_TRY(p->init_ops->listen_at(p->init, wanted, err));
         DDP_TRY(own_host(g, wanted, err));
-        DDP_TRY(check_auth(p, wanted, failure, err));
-        DDP_TRY(ddp_endpoint_listen(wanted, &g->listen_fd, g->endpoint, err));
-        status = p->init_ops->publish == NULL ? DDP_OK : p->init_ops->publish(p->init, g->endpoint, err);
+        DDP_TRY(check_auth(p, wanted, err));
+        DDP_TRY(ddp_endpoint_listen(wanted, &g->self.listen_fd, g->self.endpoint, err));
+        status = p->init_ops->publish == NULL ? DDP_OK : p->init_ops->publish(p->init, g->self.endpoint, err);
         if (status != DDP_OK && status != DDP_ERR_UNSUPPORTED) return status;
     }
-    g->loopback = ddp_address_of_loopback(g->listen_fd);
-    if (g->loopback && p->listen_fd < 0 && !is_plainly_loopback(g->endpoint))
-        ddp_log_line(
-            g->log, DDP_LOG_WARN,
-            "rank 0 listens at %s, and on this host that name stands for a loopback address (/etc/hosts): only "
-            "ranks of this host reach it. Where others take part, correct the entry or write the address in "
-            "init_method",
-            g->endpoint);
-    return choose_address(g, g->listen_fd, err);
+    g->self.loopback = ddp_address_of_loopback(g->self.listen_fd);
+    if (g->self.loopback && p->listen_fd < 0 && !is_plainly_loopback(g->self.endpoint))
+        ddp_log_line(g->log, DDP_LOG_WARN,
+                     "rank 0 listens at %s, and on this host that name stands for a loopback address (/etc/hosts): "
+                     "only ranks of this host reach it. "
+                     "Where others take part, correct the entry or write the address in init_method",
+                     g->self.endpoint);
+    return choose_address(g, g->self.listen_fd, err);
 }
 
-/* ---- the other ranks ------------------------------------------------------------------------------------------------ */
+/* ---- the other ranks --------------------------------------------------------------------------------------------- */
 typedef struct search {
     ddp_group *g;
     const ddp_group_params *p;
     int64_t deadline_ns, report_ns;
-    ddp_failure *failure;
 } search;
 
-static const char *where(const search *s) { return s->g->endpoint[0] != '\0' ? s->g->endpoint : s->g->url; }
+static const char *where(const search *s)
+{
+    return s->g->self.endpoint[0] != '\0' ? s->g->self.endpoint : s->g->self.url;
+}
 
 static void report(search *s, const char *reason)
 {
     int64_t now = ddp_now_ns();
 
     if (now < s->report_ns) return;
-    s->report_ns = now + s->g->report_ms * 1000000;
+    s->report_ns = now + s->g->self.report_ms * 1000000;
     ddp_log_line(s->g->log, DDP_LOG_INFO, "still waiting for rank 0 at %s: %s (%.3g s of %.3g s)", where(s), reason,
-                 (double)(now - s->g->began_ns) / 1e9, (double)s->g->timeout_ms / 1e3);
+                 (double)(now - s->g->self.began_ns) / 1e9, (double)s->g->self.timeout_ms / 1e3);
 }
 
-static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
+static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
 {
-    const ddp_rank_info *m = &g->members[g->rank];
+    const ddp_rank_info *m = &g->ranks[g->rank];
     char identity[DDP_IDENTITY_MAX];
     ddp_text t = {0};
     ddp_status status;
@@ -183,19 +168,20 @@ static ddp_status say_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
     ddp_pack_bytes(&t, m->host, strlen(m->host));
-    ddp_pack_bytes(&t, g->world_where, strlen(g->world_where));
-    ddp_pack_bytes(&t, identity, ddp_identity_text(&g->identity, identity));
+    ddp_pack_bytes(&t, g->self.world_where, strlen(g->self.world_where));
+    ddp_pack_bytes(&t, identity, ddp_identity_text(&g->self.identity, identity));
     status = t.failed ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for the hello to rank 0")
                       : ddp_wire_put(w, DDP_FRAME_HELLO, t.data, t.length, err);
     ddp_text_free(&t);
     DDP_TRY(status);
-    return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->agreement, strlen(g->agreement), err);
+    return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->self.agreement, strlen(g->self.agreement), err);
 }
 
 /* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. */
 static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
 {
     ddp_group *g = s->g;
+    ddp_failure failure;
     ddp_frame f;
     ddp_status status = ddp_wire_next(w, &f, err);
 
@@ -203,31 +189,34 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
     if (status == DDP_OK && f.type == DDP_FRAME_HEARD && ddp_wire_trusted(w)) {
         ddp_unpack u = {.data = f.data, .left = f.length};
 
-        ddp_unpack_text(&u, g->members[0].host, sizeof(g->members[0].host));
+        ddp_unpack_text(&u, g->ranks[0].host, sizeof(g->ranks[0].host));
         w->limit =
             (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
         return DDP_OK;
     }
-    if (status == DDP_OK && f.type == DDP_FRAME_FAILURE && ddp_failure_unpack(&f, s->failure))
-        return ddp_fail(err, DDP_ERR_PEER, "%s", s->failure->msg);
+    if (status == DDP_OK && f.type == DDP_FRAME_FAILURE && ddp_failure_unpack(&f, &failure)) {
+        ddp_run_fail(g, &failure);
+        return ddp_failure_as_error(&failure, DDP_ERR_PEER, err);
+    }
     if (status == DDP_OK) (void)ddp_fail(err, DDP_ERR_DATA, "a frame of type %u", f.type);
-    return ddp_fail_context(err, "what answers at %s is not rank 0 of this run", g->endpoint);
+    return ddp_fail_context(err, "what answers at %s is not rank 0 of this run", g->self.endpoint);
 }
 
-/* The handshake has failed, and rank 0 did not say why in its own words. */
+/* The handshake has failed, and rank 0 did not send the reason. */
 static ddp_status not_accepted(const search *s, ddp_err *err)
 {
-    (void)ddp_fail_context(err,
-                           "rank 0 at %s does not accept the secret of this rank (%s, fingerprint %s), or something "
-                           "else answers there. Use the same secret_file on all hosts",
-                           s->g->endpoint, s->g->secret_where, s->g->identity.fingerprint);
+    (void)ddp_fail_context(
+        err,
+        "rank 0 at %s does not accept the secret of this rank (%s, fingerprint %s), or something else answers there. "
+        "Use the same secret_file on all hosts",
+        s->g->self.endpoint, s->g->self.secret_where, s->g->self.identity.fingerprint);
     return err->status;
 }
 
 /* Speaks over a new connection until rank 0 has heard. DDP_IN_PROGRESS: worth another attempt, the reason in err. */
 static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
 {
-    DDP_TRY(say_hello(s->g, w, err));
+    DDP_TRY(send_hello(s->g, w, err));
     for (;;) {
         struct pollfd p = {.fd = w->fd, .events = POLLIN};
         int64_t now = ddp_now_ns(), left = DDP_MIN_OF(s->deadline_ns, s->report_ns) - now;
@@ -254,12 +243,10 @@ static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
 }
 
 /* Of an endpoint that no attempt will ever reach: a mistake in this rank's configuration. */
-static ddp_status unreachable(search *s, ddp_err *err)
+static ddp_status unreachable(const search *s, ddp_err *err)
 {
-    (void)ddp_fail_context(err, "rank 0 is at %s", s->g->endpoint);
-    *s->failure = (ddp_failure){.exit_code = DDP_EXIT_CONFIG, .rank = s->g->rank};
-    ddp_copy_text(s->failure->msg, sizeof(s->failure->msg), err->msg);
-    return err->status;
+    (void)ddp_fail_context(err, "rank 0 is at %s", s->g->self.endpoint);
+    return ddp_fail_as(err, DDP_EXIT_CONFIG);
 }
 
 static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
@@ -274,34 +261,33 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
         err->msg[0] = '\0';
         status = s->p->init_ops->find(s->p->init, found, err);
         if (status == DDP_IN_PROGRESS) {
-            g->endpoint[0] = '\0'; /* what it was before holds no longer */
+            g->self.endpoint[0] = '\0'; /* what it was before holds no longer */
             if (err->msg[0] == '\0') (void)ddp_fail(err, DDP_ERR_PEER, "it has not been published yet");
         }
         if (status != DDP_OK) return status;
-        ddp_copy_text(g->endpoint, sizeof(g->endpoint), found);
-        DDP_TRY(check_auth(s->p, found, s->failure, err));
+        ddp_copy_text(g->self.endpoint, sizeof(g->self.endpoint), found);
+        DDP_TRY(check_auth(s->p, found, err));
     }
-    status = ddp_endpoint_connect_from(g->interface, g->endpoint, s->deadline_ns, &fd, err);
+    status = ddp_endpoint_connect_from(g->self.interface, g->self.endpoint, s->deadline_ns, &fd, err);
     if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
     if (status != DDP_OK) return unreachable(s, err);
     ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
-    status = g->tls == NULL ? DDP_OK : ddp_wire_secure(out, g->tls, err);
+    status = g->self.tls == NULL ? DDP_OK : ddp_wire_secure(out, g->self.tls, err);
     if (status == DDP_OK) status = converse(s, out, err);
-    g->loopback = ddp_address_of_loopback(fd);
+    g->self.loopback = ddp_address_of_loopback(fd);
     if (status == DDP_OK) status = choose_address(g, fd, err);
     if (status != DDP_OK) ddp_wire_close(out);
     return status;
 }
 
-ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_failure *failure,
-                                     ddp_err *err)
+ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_err *err)
 {
-    search s = {.g = g, .p = p, .failure = failure};
+    search s = {.g = g, .p = p};
     int64_t back_off_ms = BACK_OFF_FIRST_MS;
 
-    s.deadline_ns = ddp_deadline_ns(g->began_ns, g->timeout_ms);
-    s.report_ns = g->began_ns + g->report_ms * 1000000;
-    if (p->endpoint != NULL) ddp_copy_text(g->endpoint, sizeof(g->endpoint), p->endpoint);
+    s.deadline_ns = ddp_deadline_ns(g->self.began_ns, g->self.timeout_ms);
+    s.report_ns = g->self.began_ns + g->self.report_ms * 1000000;
+    if (p->endpoint != NULL) ddp_copy_text(g->self.endpoint, sizeof(g->self.endpoint), p->endpoint);
     for (;;) {
         ddp_status status = attempt(&s, out, err);
         int64_t left = s.deadline_ns - ddp_now_ns();
@@ -314,10 +300,28 @@ ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, dd
         back_off_ms = DDP_MIN_OF(2 * back_off_ms, BACK_OFF_LAST_MS);
     }
     (void)ddp_fail_context(err, "rank 0 was not found at %s within %.3g s (rendezvous_timeout)", where(&s),
-                           (double)g->timeout_ms / 1e3);
+                           (double)g->self.timeout_ms / 1e3);
     (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg),
                    ". Start rank 0 there%s, or correct init_method%s%s%s",
-                   ddp_endpoint_is_loopback(g->endpoint) ? " (a loopback address, so on this host)" : "",
-                   g->url[0] == '\0' ? "" : " (", g->url, g->url[0] == '\0' ? "" : ")");
+                   ddp_endpoint_is_loopback(g->self.endpoint) ? " (a loopback address, so on this host)" : "",
+                   g->self.url[0] == '\0' ? "" : " (", g->self.url, g->self.url[0] == '\0' ? "" : ")");
     return err->status = DDP_ERR_TIMEOUT;
+}
+
+/* A loopback address is of no use to a backend on another host: those ranks found rank 0 through a tunnel or a
+ * proxy. Whoever sets host ids by hand knows better. */
+ddp_status ddp_rendezvous_check_reachable(const ddp_group *g, ddp_err *err)
+{
+    const char *given = getenv("DDPENGINE_HOST_ID");
+    const ddp_rank_info *own = &g->ranks[g->rank];
+    int32_t other = 0;
+
+    while (other < g->world && strcmp(g->ranks[other].host_id, own->host_id) == 0) other++;
+    if (!g->self.loopback || g->self.interface[0] != '\0' || other == g->world || (given != NULL && given[0] != '\0'))
+        return DDP_OK;
+    return ddp_fail(
+        err, DDP_ERR_PEER,
+        "rank %d on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s cannot reach it. "
+        "Name in [group] interface the network interface that the hosts share",
+        (int)g->rank, own->host, g->self.address, (int)other, g->ranks[other].host);
 }

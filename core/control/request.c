@@ -1,30 +1,22 @@
-/* control/request.c -- the store and the named waits as their callers see them: a request is posted to the server's control
- * thread, the caller waits for the reply. Any thread. */
-#include "control/plane.h"
+/* control/request.c -- the store and the named waits as their callers see them: a request is posted to the server's
+ * control thread, the caller waits for the reply. Any thread. */
+#include "control/request.h"
+#include "control/run.h"
+#include "control/state.h"
 #include <stdlib.h>
 #include <string.h>
 
-ddp_status ddp_post_frame(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err *err)
-{
-    ddp_post *post = payload->failed ? NULL : malloc(sizeof(*post) + payload->length);
+/* One that waits for its reply; lives on the stack of the waiting thread. */
+typedef struct ddp_request {
+    struct ddp_request *next;
+    uint64_t id;
+    bool done; /* the rest is set */
+    ddp_status status;
+    unsigned char *reply;
+    size_t length;
+} ddp_request;
 
-    if (post != NULL) {
-        post->next = NULL;
-        post->type = type;
-        post->length = payload->length;
-        if (payload->length > 0) memcpy(post->data, payload->data, payload->length);
-    }
-    ddp_text_free(payload);
-    if (post == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "no memory for a message to rank 0");
-    (void)pthread_mutex_lock(&g->lock);
-    *g->posts_end = post;
-    g->posts_end = &post->next;
-    (void)pthread_mutex_unlock(&g->lock);
-    ddp_control_wake(g);
-    return DDP_OK;
-}
-
-/* ---- one request ---------------------------------------------------------------------------------------------------- */
+/* ---- one request ------------------------------------------------------------------------------------------------- */
 typedef struct question {
     uint32_t op;
     const void *name, *head, *data; /* head: up to eight bytes in front of the data */
@@ -32,55 +24,101 @@ typedef struct question {
     int64_t timeout_ms;
 } question;
 
-static ddp_status enter(ddp_group *g, ddp_request *call, ddp_err *err)
+static ddp_status enter(ddp_group *g, ddp_request *q, ddp_err *err)
 {
+    ddp_run_state *r = &g->run;
     ddp_status status = DDP_OK;
 
-    (void)pthread_mutex_lock(&g->lock);
-    if (g->failure.exit_code != 0) {
-        status = ddp_fail(err, DDP_ERR_ABORTED, "%s", g->failure.msg);
-        err->rank = g->failure.rank;
-    } else if (g->goodbye || g->farewell) {
-        status = ddp_fail(err, DDP_ERR_PEER, "%s has left the run", g->goodbye ? "this rank" : "rank 0");
+    (void)pthread_mutex_lock(&r->lock);
+    if (r->failure.exit_code != 0) {
+        status = ddp_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
+    } else if (r->goodbye || r->farewell) {
+        status = ddp_fail(err, DDP_ERR_PEER, "%s has left the run", r->goodbye ? "this rank" : "rank 0");
     } else {
-        call->next = g->calls;
-        g->calls = call;
+        q->next = g->requests.first;
+        g->requests.first = q;
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    (void)pthread_mutex_unlock(&r->lock);
     return status;
 }
 
-/* Waits for the reply and takes the call off the list. */
-static ddp_status finish(ddp_group *g, ddp_request *call, int64_t timeout_ms, ddp_err *err)
+/* `lock` held. */
+static void remove_request(ddp_group *g, const ddp_request *q)
+{
+    ddp_request **link = &g->requests.first;
+
+    while (*link != q) link = &(*link)->next;
+    *link = q->next;
+}
+
+/* Waits for the reply and takes the request off the list. */
+static ddp_status finish(ddp_group *g, ddp_request *q, int64_t timeout_ms, ddp_err *err)
 {
     int64_t deadline = ddp_deadline_ns(ddp_now_ns(), timeout_ms);
-    ddp_request **link = &g->calls;
+    ddp_run_state *r = &g->run;
+    ddp_status status = DDP_OK;
 
     if (deadline != DDP_FOREVER_NS) deadline = ddp_deadline_ns(deadline, DDP_ANSWER_MS);
-    (void)pthread_mutex_lock(&g->lock);
-    while (!call->done && ddp_cond_wait_until(&g->changed, &g->lock, deadline)) continue;
-    while (*link != call) link = &(*link)->next;
-    *link = call->next;
-    if (!call->done) {
-        (void)ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 on host %s does not answer", g->members[0].host);
-    } else if (call->status == DDP_ERR_ABORTED) {
-        (void)ddp_fail(err, DDP_ERR_ABORTED, "%s", g->failure.msg);
-        err->rank = g->failure.rank;
-    } else if (call->status == DDP_ERR_PEER && call->reply == NULL) {
-        (void)ddp_fail(err, DDP_ERR_PEER, "rank 0 has left the run");
-    } else if (call->status != DDP_OK) {
-        (void)ddp_fail(err, call->status, "%s",
-                       call->length > 0 ? (const char *)call->reply : ddp_status_text(call->status));
+    (void)pthread_mutex_lock(&r->lock);
+    while (!q->done && r->failure.exit_code == 0 && !r->farewell &&
+           ddp_cond_wait_until(&r->changed, &r->lock, deadline))
+        continue;
+    remove_request(g, q);
+    if (q->done && q->status != DDP_OK)
+        status = ddp_fail(err, q->status, "%s", q->length > 0 ? (const char *)q->reply : ddp_status_text(q->status));
+    else if (!q->done && r->failure.exit_code != 0)
+        status = ddp_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
+    else if (!q->done && r->farewell)
+        status = ddp_fail(err, DDP_ERR_PEER, "rank 0 has left the run");
+    else if (!q->done)
+        status = ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 on host %s does not answer", g->ranks[0].host);
+    (void)pthread_mutex_unlock(&r->lock);
+    return status;
+}
+
+bool ddp_request_reply(ddp_group *g, const ddp_frame *f)
+{
+    ddp_unpack u = {.data = f->data, .left = f->length};
+    uint64_t id = ddp_unpack_u64(&u);
+    ddp_status status = (ddp_status)ddp_unpack_u32(&u);
+    unsigned char *copy;
+
+    if (u.bad) return false;
+    copy = malloc(u.left + 1);
+    if (copy != NULL) {
+        memcpy(copy, u.data, u.left);
+        copy[u.left] = '\0';
     }
-    (void)pthread_mutex_unlock(&g->lock);
-    return call->done && call->status == DDP_OK ? DDP_OK : err->status;
+    (void)pthread_mutex_lock(&g->run.lock);
+    for (ddp_request *q = g->requests.first; q != NULL; q = q->next) {
+        if (q->id != id || q->done) continue; /* a late one is for nobody */
+        q->done = true;
+        q->status = copy == NULL ? DDP_ERR_NOMEM : status;
+        q->reply = copy;
+        q->length = copy == NULL ? 0 : u.left;
+        copy = NULL;
+        break;
+    }
+    (void)pthread_cond_broadcast(&g->run.changed);
+    (void)pthread_mutex_unlock(&g->run.lock);
+    free(copy);
+    return true;
+}
+
+static void pack(const question *q, uint64_t id, ddp_text *t)
+{
+    ddp_pack_u64(t, id);
+    ddp_pack_u32(t, q->op);
+    ddp_pack_u64(t, (uint64_t)DDP_MAX_OF(q->timeout_ms, 0));
+    ddp_pack_bytes(t, q->name, q->name_length);
+    if (q->head_length > 0) ddp_text_append(t, q->head, q->head_length);
+    if (q->length > 0) ddp_text_append(t, q->data, q->length);
 }
 
 /* Success leaves the reply with the caller, who frees it. */
 static ddp_status ask(ddp_group *g, const question *q, unsigned char **reply, size_t *length, ddp_err *err)
 {
-    ddp_request call = {.id = atomic_fetch_add(&g->ids, 1) + 1};
-    int64_t timeout_ms = DDP_MAX_OF(q->timeout_ms, 0);
+    ddp_request own = {.id = atomic_fetch_add(&g->requests.ids, 1) + 1};
     ddp_text t = {0};
     ddp_status status;
 
@@ -90,47 +128,42 @@ static ddp_status ask(ddp_group *g, const question *q, unsigned char **reply, si
     if (q->length > DDP_WIRE_BLOCK_LIMIT)
         return ddp_fail(err, DDP_ERR_INVALID, "%zu bytes are too many for the control plane, which takes 1 MiB",
                         q->length);
-    ddp_pack_u64(&t, call.id);
-    ddp_pack_u32(&t, q->op);
-    ddp_pack_u64(&t, (uint64_t)timeout_ms);
-    ddp_pack_bytes(&t, q->name, q->name_length);
-    if (q->head_length > 0) ddp_text_append(&t, q->head, q->head_length);
-    if (q->length > 0) ddp_text_append(&t, q->data, q->length);
-    status = enter(g, &call, err);
+    DDP_TRY(enter(g, &own, err));
+    pack(q, own.id, &t);
+    status = ddp_run_post(g, DDP_FRAME_REQUEST, &t, err);
+    if (status == DDP_OK) {
+        status = finish(g, &own, DDP_MAX_OF(q->timeout_ms, 0), err);
+    } else {
+        (void)pthread_mutex_lock(&g->run.lock);
+        remove_request(g, &own);
+        (void)pthread_mutex_unlock(&g->run.lock);
+    }
     if (status != DDP_OK) {
-        ddp_text_free(&t);
+        free(own.reply);
         return status;
     }
-    if (ddp_post_frame(g, DDP_FRAME_REQUEST, &t, err) != DDP_OK) {
-        ddp_err ignored;
-
-        (void)pthread_mutex_lock(&g->lock);
-        call.done = true;
-        (void)pthread_mutex_unlock(&g->lock);
-        (void)finish(g, &call, 0, &ignored);
-        free(call.reply);
-        return err->status;
-    }
-    status = finish(g, &call, timeout_ms, err);
-    if (status != DDP_OK) {
-        free(call.reply);
-        return status;
-    }
-    *reply = call.reply;
-    *length = call.length;
+    *reply = own.reply;
+    *length = own.length;
     return DDP_OK;
 }
 
-/* ---- named waits ---------------------------------------------------------------------------------------------------- */
-ddp_status ddp_group_barrier(ddp_group *g, const char *name, int64_t timeout_ms, ddp_err *err)
+/* For what has no answer but that it is done. */
+static ddp_status ask_plain(ddp_group *g, const question *q, ddp_err *err)
 {
-    const question q = {.op = DDP_ASK_BARRIER, .name = name, .name_length = strlen(name), .timeout_ms = timeout_ms};
     unsigned char *reply = NULL;
     size_t length = 0;
 
-    DDP_TRY(ask(g, &q, &reply, &length, err));
+    DDP_TRY(ask(g, q, &reply, &length, err));
     free(reply);
     return DDP_OK;
+}
+
+/* ---- named waits ------------------------------------------------------------------------------------------------- */
+ddp_status ddp_group_barrier(ddp_group *g, const char *name, int64_t timeout_ms, ddp_err *err)
+{
+    const question q = {.op = DDP_ASK_BARRIER, .name = name, .name_length = strlen(name), .timeout_ms = timeout_ms};
+
+    return ask_plain(g, &q, err);
 }
 
 ddp_status ddp_group_gather(ddp_group *g, const char *name, const void *data, size_t length, void **block,
@@ -176,15 +209,11 @@ ddp_status ddp_group_agree(ddp_group *g, const char *name, const char *lines, in
                         .data = lines,
                         .length = strlen(lines),
                         .timeout_ms = timeout_ms};
-    unsigned char *reply = NULL;
-    size_t length = 0;
 
-    DDP_TRY(ask(g, &q, &reply, &length, err));
-    free(reply);
-    return DDP_OK;
+    return ask_plain(g, &q, err);
 }
 
-/* ---- store ---------------------------------------------------------------------------------------------------------- */
+/* ---- store ------------------------------------------------------------------------------------------------------- */
 typedef struct ddp_store_scope {
     struct ddp_store_scope *next;
     ddp_group *group;
@@ -212,15 +241,21 @@ static ddp_status store_ask(const ddp_store_scope *s, const char *what, const ch
     return status;
 }
 
+static ddp_status store_change(const ddp_store_scope *s, const char *what, const char *key, question *q, ddp_err *err)
+{
+    unsigned char *reply = NULL;
+    size_t length = 0;
+
+    DDP_TRY(store_ask(s, what, key, q, &reply, &length, err));
+    free(reply);
+    return DDP_OK;
+}
+
 static ddp_status store_set(void *ctx, const char *key, const void *value, size_t length, ddp_err *err)
 {
     question q = {.op = DDP_ASK_SET, .data = value, .length = length, .timeout_ms = DDP_LEAVE_MS};
-    unsigned char *reply = NULL;
-    size_t ignored = 0;
 
-    DDP_TRY(store_ask(ctx, "set", key, &q, &reply, &ignored, err));
-    free(reply);
-    return DDP_OK;
+    return store_change(ctx, "set", key, &q, err);
 }
 
 static ddp_status store_get(void *ctx, const char *key, void *buf, size_t capacity, size_t *length, int64_t timeout_ms,
@@ -263,12 +298,8 @@ static ddp_status store_add(void *ctx, const char *key, int64_t delta, int64_t *
 static ddp_status store_remove(void *ctx, const char *key, ddp_err *err)
 {
     question q = {.op = DDP_ASK_REMOVE, .timeout_ms = DDP_LEAVE_MS};
-    unsigned char *reply = NULL;
-    size_t ignored = 0;
 
-    DDP_TRY(store_ask(ctx, "remove", key, &q, &reply, &ignored, err));
-    free(reply);
-    return DDP_OK;
+    return store_change(ctx, "remove", key, &q, err);
 }
 
 const ddp_store *ddp_group_store(ddp_group *g, const char *scope, ddp_err *err)
@@ -288,19 +319,19 @@ const ddp_store *ddp_group_store(ddp_group *g, const char *scope, ddp_err *err)
                            .get = store_get,
                            .add = store_add,
                            .remove = store_remove};
-    (void)pthread_mutex_lock(&g->lock);
-    s->next = g->scopes;
-    g->scopes = s;
-    (void)pthread_mutex_unlock(&g->lock);
+    (void)pthread_mutex_lock(&g->run.lock);
+    s->next = g->requests.scopes;
+    g->requests.scopes = s;
+    (void)pthread_mutex_unlock(&g->run.lock);
     return &s->store;
 }
 
-void ddp_scopes_free(ddp_group *g)
+void ddp_requests_close(ddp_group *g)
 {
-    while (g->scopes != NULL) {
-        ddp_store_scope *s = g->scopes;
+    while (g->requests.scopes != NULL) {
+        ddp_store_scope *s = g->requests.scopes;
 
-        g->scopes = s->next;
+        g->requests.scopes = s->next;
         free(s->name);
         free(s);
     }

@@ -1,6 +1,9 @@
-/* control/straggler.c -- who waits for whom: each rank counts the time of its steps, its heartbeats carry the sums to rank 0, and rank 0
- * says so when one rank is clearly slower than the others. Sums are counted by any thread, read by the control thread. */
-#include "control/plane.h"
+/* control/straggler.c -- who waits for whom: each rank counts the time of its steps, its heartbeats carry the sums
+ * to rank 0, and rank 0 warns when one rank is clearly slower than the others. Sums are counted by any thread, read
+ * by the control thread. */
+#include "control/straggler.h"
+#include "control/run.h"
+#include "control/state.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +20,14 @@ typedef struct means {
     double data, compute, wait;
 } means;
 
+void ddp_group_set_step(ddp_group *g, int64_t step)
+{
+    atomic_store_explicit(&g->sums.step, step, memory_order_relaxed);
+}
+
 void ddp_group_report_step(ddp_group *g, int64_t step, double data_ms, double compute_ms, double wait_ms)
 {
-    ddp_step_time_sums *s = &g->pace;
+    ddp_step_time_sums *s = &g->sums;
 
     atomic_fetch_add_explicit(&s->data_us, (uint64_t)(DDP_MAX_OF(data_ms, 0.0) * 1e3), memory_order_relaxed);
     atomic_fetch_add_explicit(&s->compute_us, (uint64_t)(DDP_MAX_OF(compute_ms, 0.0) * 1e3), memory_order_relaxed);
@@ -30,12 +38,12 @@ void ddp_group_report_step(ddp_group *g, int64_t step, double data_ms, double co
 
 void ddp_group_count_collective(ddp_group *g)
 {
-    atomic_fetch_add_explicit(&g->pace.collectives, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->sums.collectives, 1, memory_order_relaxed);
 }
 
 static ddp_step_times read_sums(ddp_group *g)
 {
-    ddp_step_time_sums *s = &g->pace;
+    ddp_step_time_sums *s = &g->sums;
 
     return (ddp_step_times){.steps = atomic_load_explicit(&s->steps, memory_order_relaxed),
                             .data_us = atomic_load_explicit(&s->data_us, memory_order_relaxed),
@@ -44,7 +52,7 @@ static ddp_step_times read_sums(ddp_group *g)
                             .collectives = atomic_load_explicit(&s->collectives, memory_order_relaxed)};
 }
 
-/* ---- on the wire ---------------------------------------------------------------------------------------------------- */
+/* ---- on the wire ------------------------------------------------------------------------------------------------- */
 void ddp_straggler_pack(ddp_group *g, ddp_text *out)
 {
     ddp_step_times p = read_sums(g);
@@ -66,24 +74,24 @@ bool ddp_straggler_frame(ddp_group *g, int32_t from, const ddp_frame *f)
                         .collectives = ddp_unpack_u64(&u)};
 
     if (u.bad || u.left != 0) return false;
-    g->server->paces.latest[from] = p;
+    g->server->stragglers.latest[from] = p;
     return true;
 }
 
-/* ---- rank 0 --------------------------------------------------------------------------------------------------------- */
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 ddp_status ddp_straggler_open(ddp_group *g, ddp_err *err)
 {
-    ddp_straggler_watch *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->stragglers;
 
     b->latest = ddp_alloc(2 * (size_t)g->world * sizeof(*b->latest), err);
     if (b->latest == NULL) return DDP_ERR_NOMEM;
     b->begin = b->latest + g->world;
-    b->suspect = b->told = -1;
+    b->suspect = b->reported = -1;
     b->window_ns = ddp_now_ns();
     return DDP_OK;
 }
 
-void ddp_straggler_close(ddp_group *g) { free(g->server->paces.latest); }
+void ddp_straggler_close(ddp_group *g) { free(g->server->stragglers.latest); }
 
 static means mean_of(const ddp_straggler_watch *b, int32_t rank)
 {
@@ -112,7 +120,7 @@ static means others_than(const ddp_group *g, int32_t rank)
         means m;
 
         if (r == rank) continue;
-        m = mean_of(&g->server->paces, r);
+        m = mean_of(&g->server->stragglers, r);
         column[0][n] = m.data;
         column[1][n] = m.compute;
         column[2][n++] = m.wait;
@@ -127,7 +135,7 @@ static int32_t slowest(const ddp_group *g)
     double most = -1.0;
 
     for (int32_t r = 0; r < g->world; r++) {
-        means m = mean_of(&g->server->paces, r);
+        means m = mean_of(&g->server->stragglers, r);
 
         if (m.data + m.compute <= most) continue;
         most = m.data + m.compute;
@@ -136,25 +144,22 @@ static int32_t slowest(const ddp_group *g)
     return worst;
 }
 
-static void say(ddp_group *g, int32_t rank, const means *own, const means *others)
+static void warn(ddp_group *g, int32_t rank, const means *own, const means *others)
 {
-    char text[sizeof(g->warning)];
+    char text[sizeof(g->run.warning)];
 
     (void)snprintf(
         text, sizeof(text),
-        "rank %d on host %s is the straggler: it computes %.3g ms and waits for data %.3g ms a step, the others "
-        "%.3g ms and %.3g ms, and they wait %.3g ms for it and the network",
-        (int)rank, g->members[rank].host, own->compute, own->data, others->compute, others->data, others->wait);
+        "rank %d on host %s is the straggler: "
+        "it computes %.3g ms and waits for data %.3g ms a step, the others %.3g ms and %.3g ms, and they wait %.3g ms for it and the network",
+        (int)rank, g->ranks[rank].host, own->compute, own->data, others->compute, others->data, others->wait);
     ddp_log_line(g->log, DDP_LOG_WARN, "%s", text);
-    (void)pthread_mutex_lock(&g->lock);
-    ddp_copy_text(g->warning, sizeof(g->warning), text);
-    (void)pthread_mutex_unlock(&g->lock);
-    atomic_store(&g->has_warning, true);
+    ddp_run_warn(g, text);
 }
 
 static void end_window(ddp_group *g, int64_t now)
 {
-    ddp_straggler_watch *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->stragglers;
     int32_t rank = slowest(g);
     means own = mean_of(b, rank), others = others_than(g, rank);
     double more = own.data + own.compute - others.data - others.compute;
@@ -164,18 +169,18 @@ static void end_window(ddp_group *g, int64_t now)
     b->suspect = clear ? rank : -1;
     memcpy(b->begin, b->latest, (size_t)g->world * sizeof(*b->begin));
     b->window_ns = now;
-    if (b->windows < WINDOWS_IN_A_ROW || (b->told == rank && now - b->told_ns < AGAIN_NS)) return;
-    b->told = rank;
-    b->told_ns = now;
-    say(g, rank, &own, &others);
+    if (b->windows < WINDOWS_IN_A_ROW || (b->reported == rank && now - b->reported_ns < AGAIN_NS)) return;
+    b->reported = rank;
+    b->reported_ns = now;
+    warn(g, rank, &own, &others);
 }
 
 void ddp_straggler_tick(ddp_group *g, int64_t now)
 {
-    ddp_straggler_watch *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->stragglers;
     uint64_t least = UINT64_MAX;
 
-    if (!g->met || g->world == 1) return;
+    if (!g->run.met || g->world == 1) return;
     b->latest[0] = read_sums(g);
     for (int32_t r = 0; r < g->world; r++) least = DDP_MIN_OF(least, b->latest[r].steps - b->begin[r].steps);
     if (least >= WINDOW_STEPS || (least >= WINDOW_LEAST && now - b->window_ns >= WINDOW_NS)) end_window(g, now);
@@ -183,7 +188,7 @@ void ddp_straggler_tick(ddp_group *g, int64_t now)
 
 void ddp_straggler_blame(ddp_group *g, int32_t from, ddp_failure *f)
 {
-    ddp_straggler_watch *b = &g->server->paces;
+    ddp_straggler_watch *b = &g->server->stragglers;
     size_t length = strlen(f->msg);
     bool late[DDP_MAX_WORLD] = {0};
     char ranks[160];
@@ -198,14 +203,4 @@ void ddp_straggler_blame(ddp_group *g, int32_t from, ddp_failure *f)
     ddp_rank_list(ranks, sizeof(ranks), late, g->world);
     (void)snprintf(f->msg + length, sizeof(f->msg) - length, "; %s %s begun fewer collectives than rank %d", ranks,
                    n == 1 ? "has" : "have", (int)from);
-}
-
-bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity)
-{
-    if (!atomic_load_explicit(&g->has_warning, memory_order_relaxed) || !atomic_exchange(&g->has_warning, false))
-        return false;
-    (void)pthread_mutex_lock(&g->lock);
-    ddp_copy_text(buf, capacity, g->warning);
-    (void)pthread_mutex_unlock(&g->lock);
-    return true;
 }

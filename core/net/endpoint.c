@@ -1,5 +1,5 @@
-/* net/endpoint.c -- endpoints to sockets: name resolution, the one listener, one attempt to connect. Retries, and what is sent over
- * a connection, are control/rendezvous.c's. */
+/* net/endpoint.c -- endpoints to sockets: name resolution, the one listener, one attempt to connect. Retries, and
+ * what is sent over a connection, are control/rendezvous.c's. */
 #include "net/endpoint.h"
 #include "base/sys.h"
 #include "net/interface.h"
@@ -76,8 +76,8 @@ static ddp_status listen_failed(const char *endpoint, ddp_err *err)
     if (errno == EADDRINUSE) {
         (void)ddp_fail(
             err, DDP_ERR_SYSTEM,
-            "cannot listen at %s: the port is in use. Stop the process that has it (ss -ltnp names it), or take "
-            "another port in init_method on all nodes",
+            "cannot listen at %s: the port is in use. "
+            "Stop the process that has it (ss -ltnp names it), or take another port in init_method on all nodes",
             endpoint);
         err->sys_errno = EADDRINUSE;
         return err->status;
@@ -85,8 +85,8 @@ static ddp_status listen_failed(const char *endpoint, ddp_err *err)
     if (errno == EADDRNOTAVAIL) {
         (void)ddp_fail(
             err, DDP_ERR_SYSTEM,
-            "cannot listen at %s: that is not an address of this host. Rank 0 runs on the host that init_method "
-            "names: correct init_method or rank",
+            "cannot listen at %s: that is not an address of this host. Rank 0 runs on the host that init_method names: "
+            "correct init_method or rank",
             endpoint);
         err->sys_errno = EADDRNOTAVAIL;
         return err->status;

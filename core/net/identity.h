@@ -1,6 +1,6 @@
-/* net/identity.h -- what a rank says of itself before it is trusted: rank, world, a hash of the lines to agree on, and the
- * fingerprint of its secret. It travels in clear and proves nothing; it lets rank 0 tell a rank of this run that was given
- * another secret from a stranger, who does not know the lines. */
+/* net/identity.h -- what a rank says of itself before it is trusted: rank, world, a hash of the lines to agree on,
+ * and the fingerprint of its secret. It travels in clear and proves nothing; it lets rank 0 tell a rank of this run
+ * that was given another secret from a stranger, who does not know the lines. */
 #ifndef DDP_NET_IDENTITY_H
 #define DDP_NET_IDENTITY_H
 

@@ -1,4 +1,5 @@
-/* net/interface.c -- network interfaces by name: their addresses, and what there is to choose from when a name is wrong. */
+/* net/interface.c -- network interfaces by name: their addresses, and what there is to choose from when a name is
+ * wrong. */
 #include "net/interface.h"
 #include "net/address.h"
 #include <ifaddrs.h>

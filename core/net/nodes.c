@@ -1,4 +1,5 @@
-/* net/nodes.c -- this machine's own addresses, and which entry of [group] nodes it is: compares host names and addresses. */
+/* net/nodes.c -- this machine's own addresses, and which entry of [group] nodes it is: compares host names and
+ * addresses. */
 #include "net/nodes.h"
 #include "net/address.h"
 #include "net/interface.h"
@@ -13,7 +14,7 @@
 
 enum { RANKS_MAX = 65536 };
 
-/* ---- addresses -------------------------------------------------------------------------------------------------------- */
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
     if (a->sa_family != b->sa_family) return false;
@@ -36,7 +37,8 @@ static bool is_link_local(const struct sockaddr *a)
            IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
-/* What a packet to the rest of the world would be sent from; none is sent. The target is of a block for documentation. */
+/* What a packet to the rest of the world would be sent from; none is sent. The target is of a block for
+ * documentation. */
 static bool routed_address(int family, const char *target, char *host, size_t capacity)
 {
     struct sockaddr_storage a = {.ss_family = (sa_family_t)family};
@@ -82,7 +84,7 @@ ddp_status ddp_own_address(const char *interface, char *host, size_t capacity, d
     return DDP_OK;
 }
 
-/* ---- one entry -------------------------------------------------------------------------------------------------------- */
+/* ---- one entry --------------------------------------------------------------------------------------------------- */
 typedef struct entry {
     char host[256]; /* without brackets */
     bool brackets;
@@ -117,7 +119,7 @@ malformed:
         "nodes has \"%.200s\": write HOST:RANKS, as in host1:2 or [2001:db8::7]:2, and a comma between nodes", text);
 }
 
-/* ---- is it this machine? ---------------------------------------------------------------------------------------------- */
+/* ---- is it this machine? ----------------------------------------------------------------------------------------- */
 typedef struct machine {
     char name[256];
     struct ifaddrs *addresses;

@@ -1,5 +1,6 @@
-/* net/tls.c -- TLS 1.3 with a pre-shared key, over OpenSSL. The bytes of a socket pass through a BIO of ours: it never raises
- * SIGPIPE, keeps errno, and lets the first bytes be looked at before OpenSSL allocates anything for a stranger. */
+/* net/tls.c -- TLS 1.3 with a pre-shared key, over OpenSSL. The bytes of a socket pass through a BIO of ours: it
+ * never raises SIGPIPE, keeps errno, and lets the first bytes be looked at before OpenSSL allocates anything for a
+ * stranger. */
 #include "net/tls.h"
 #include "base/sys.h"
 #include "net/wire.h"
@@ -42,7 +43,7 @@ struct ddp_link {
     size_t head_length, head_taken;
 };
 
-/* ---- the socket ----------------------------------------------------------------------------------------------------- */
+/* ---- the socket -------------------------------------------------------------------------------------------------- */
 static int socket_write(BIO *b, const char *data, int length)
 {
     ddp_link *l = BIO_get_data(b);
@@ -100,7 +101,7 @@ static ddp_status make_method(ddp_tls *t, ddp_err *err)
     return ddp_fail(err, DDP_ERR_NOMEM, "no memory for TLS");
 }
 
-/* ---- the key -------------------------------------------------------------------------------------------------------- */
+/* ---- the key ----------------------------------------------------------------------------------------------------- */
 static SSL_SESSION *make_session(SSL *ssl, const ddp_tls *t)
 {
     SSL_SESSION *s = SSL_SESSION_new();
@@ -142,7 +143,7 @@ static int find_session(SSL *ssl, const unsigned char *id, size_t id_length, SSL
     return 1;
 }
 
-/* ---- the context ---------------------------------------------------------------------------------------------------- */
+/* ---- the context ------------------------------------------------------------------------------------------------- */
 static ddp_status configure(ddp_tls *t, ddp_err *err)
 {
     SSL_CTX *c = t->ctx;
@@ -198,7 +199,7 @@ void ddp_tls_close(ddp_tls *t)
     free(t);
 }
 
-/* ---- a connection --------------------------------------------------------------------------------------------------- */
+/* ---- a connection ------------------------------------------------------------------------------------------------ */
 ddp_status ddp_link_open(ddp_tls *t, int fd, ddp_link **out, ddp_err *err)
 {
     ddp_link *l = ddp_alloc(sizeof(*l), err);
@@ -250,7 +251,7 @@ static ddp_status start(ddp_link *l, ddp_err *err)
 }
 
 /* What the call that has just returned `rc` waits for, or why it failed. */
-static ddp_status judge(ddp_link *l, int rc, ddp_err *err)
+static ddp_status check_handshake(ddp_link *l, int rc, ddp_err *err)
 {
     unsigned long code = ERR_peek_error();
     const char *why = ERR_reason_error_string(code);
@@ -266,7 +267,7 @@ static ddp_status judge(ddp_link *l, int rc, ddp_err *err)
     return ddp_fail(err, DDP_ERR_DATA, "TLS: %s", why == NULL ? "unknown error" : why);
 }
 
-/* ---- the first bytes ------------------------------------------------------------------------------------------------ */
+/* ---- the first bytes --------------------------------------------------------------------------------------------- */
 /* DDP_OK: TLS. Bytes are taken from the socket, not only peeked at: epoll would report those left there for ever. */
 static ddp_status look(ddp_link *l, ddp_err *err)
 {
@@ -301,7 +302,7 @@ static ddp_status look(ddp_link *l, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- the handshake -------------------------------------------------------------------------------------------------- */
+/* ---- the handshake ----------------------------------------------------------------------------------------------- */
 /* From here on only a word in clear is waited for, that says why. */
 static ddp_status refused(ddp_link *l, const ddp_err *why)
 {
@@ -325,7 +326,8 @@ static ddp_status shake(ddp_link *l, ddp_err *err)
         l->wants_out = false;
         return DDP_OK;
     }
-    status = rc == 1 ? ddp_fail(err, DDP_ERR_DATA, "TLS: the other end did without the key") : judge(l, rc, err);
+    status = rc == 1 ? ddp_fail(err, DDP_ERR_DATA, "TLS: the other end did without the key")
+                     : check_handshake(l, rc, err);
     if (status != DDP_ERR_DATA) return status;
     if (l->tls->listens) return status;
     return refused(l, err);
@@ -359,7 +361,7 @@ ddp_status ddp_link_read(ddp_link *l, void *data, size_t length, size_t *count, 
         l->wants_out = false;
         return DDP_OK;
     }
-    return judge(l, 0, err);
+    return check_handshake(l, 0, err);
 }
 
 ddp_status ddp_link_write(ddp_link *l, const void *data, size_t length, size_t *count, ddp_err *err)
@@ -370,5 +372,5 @@ ddp_status ddp_link_write(ddp_link *l, const void *data, size_t length, size_t *
         l->wants_out = false;
         return DDP_OK;
     }
-    return judge(l, 0, err);
+    return check_handshake(l, 0, err);
 }

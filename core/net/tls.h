@@ -1,8 +1,8 @@
-/* net/tls.h -- TLS 1.3 with a pre-shared key under a ddp_wire: one ddp_tls a group holds the key, one ddp_link a connection
- * its state. Non-blocking; a link is used by one thread at a time.
+/* net/tls.h -- TLS 1.3 with a pre-shared key under a ddp_wire: one ddp_tls a group holds the key, one ddp_link a
+ * connection its state. Non-blocking; a link is used by one thread at a time.
  *
- * The key is the only proof: no certificates, no fallback. Each side also sees when the other one speaks in clear, which
- * wire.c then reads so that a mistake can be told from a stranger. */
+ * The key is the only proof: no certificates, no fallback. Each side also sees when the other one speaks in clear,
+ * which wire.c then reads so that a mistake can be told from a stranger. */
 #ifndef DDP_NET_TLS_H
 #define DDP_NET_TLS_H
 
@@ -12,7 +12,8 @@
 typedef struct ddp_tls ddp_tls;
 typedef struct ddp_link ddp_link;
 
-/* `self` is what this end presents when it connects; the listening end accepts any identity with its own fingerprint. */
+/* `self` is what this end presents when it connects; the listening end accepts any identity with its own
+ * fingerprint. */
 ddp_status ddp_tls_open(const void *secret, size_t length, const ddp_identity *self, bool listens, ddp_tls **out,
                         ddp_err *err);
 void ddp_tls_close(ddp_tls *t); /* after its links */
@@ -20,10 +21,10 @@ void ddp_tls_close(ddp_tls *t); /* after its links */
 ddp_status ddp_link_open(ddp_tls *t, int fd, ddp_link **out, ddp_err *err);
 void ddp_link_close(ddp_link *l);
 
-/* Both go on with the handshake first. DDP_OK: *count bytes, at least one. DDP_IN_PROGRESS: the socket has none, or takes none.
- * DDP_ERR_PEER: closed or broken. DDP_ERR_DATA: the other end speaks something else, or does not accept the key
- * (ddp_link_presented then has what it presented). DDP_ERR_UNSUPPORTED, from reading alone: it speaks in clear; *count bytes of
- * that are in `data`, and the link is of no more use. */
+/* Both go on with the handshake first. DDP_OK: *count bytes, at least one. DDP_IN_PROGRESS: the socket has none, or
+ * takes none. DDP_ERR_PEER: closed or broken. DDP_ERR_DATA: the other end speaks something else, or does not accept
+ * the key (ddp_link_presented then has what it presented). DDP_ERR_UNSUPPORTED, from reading alone: it speaks in
+ * clear; *count bytes of that are in `data`, and the link is of no more use. */
 ddp_status ddp_link_read(ddp_link *l, void *data, size_t length, size_t *count, ddp_err *err);
 ddp_status ddp_link_write(ddp_link *l, const void *data, size_t length, size_t *count, ddp_err *err);
 

@@ -7,8 +7,8 @@
 
 #include "net/tls.h"
 
-/* The header -- magic u32, version u16, type u16, length u32, zero u32 -- and the FAILURE frame keep their layout in every
- * version, so that two versions that meet can still tell each other so. */
+/* The header -- magic u32, version u16, type u16, length u32, zero u32 -- and the FAILURE frame keep their layout in
+ * every version, so that two versions that are connected can still report it. */
 #define DDP_WIRE_MAGIC   0x47504444u /* "DDPG" */
 #define DDP_WIRE_VERSION 1u
 #define DDP_WIRE_HEADER  16u
@@ -71,12 +71,12 @@ static inline bool ddp_wire_trusted(const ddp_wire *w)
     return !w->fallen && (w->link == NULL || ddp_link_is_open(w->link));
 }
 
-/* Reads once what is there. DDP_IN_PROGRESS: nothing; DDP_ERR_PEER: the connection is closed or broken; DDP_ERR_DATA: the
- * other end does not have the key (w->named: it is a rank all the same), or speaks something else. */
+/* Reads once what is there. DDP_IN_PROGRESS: nothing; DDP_ERR_PEER: the connection is closed or broken;
+ * DDP_ERR_DATA: the other end does not have the key (w->named: it is a rank all the same), or speaks something else. */
 ddp_status ddp_wire_receive(ddp_wire *w, ddp_err *err);
-/* The next whole frame. DDP_IN_PROGRESS: not there yet; DDP_ERR_DATA: not a frame, or over the limit; DDP_ERR_UNSUPPORTED:
- * a frame of another version (out->type and the peer's version in err->lib_code are set). In the DDP_ERR_DATA of bytes that are
- * TLS, w->named may be set. */
+/* The next whole frame. DDP_IN_PROGRESS: not there yet; DDP_ERR_DATA: not a frame, or over the limit;
+ * DDP_ERR_UNSUPPORTED: a frame of another version (out->type and the peer's version in err->lib_code are set). In
+ * the DDP_ERR_DATA of bytes that are TLS, w->named may be set. */
 ddp_status ddp_wire_next(ddp_wire *w, ddp_frame *out, ddp_err *err);
 
 /* Appends a frame to what is to be sent. */
@@ -90,7 +90,7 @@ static inline bool ddp_wire_wants_out(const ddp_wire *w)
     return w->link == NULL ? ddp_wire_pending(w) : ddp_link_wants_out(w->link);
 }
 
-/* ---- payloads ------------------------------------------------------------------------------------------------------- */
+/* ---- payloads ---------------------------------------------------------------------------------------------------- */
 void ddp_pack_u32(ddp_text *t, uint32_t value);
 void ddp_pack_u64(ddp_text *t, uint64_t value);
 void ddp_pack_bytes(ddp_text *t, const void *data, size_t length); /* u32 length, bytes */

@@ -1,5 +1,5 @@
 # row: meeting: differing world
-# file: core/control/server.c
+# file: core/control/rank0/server.c
 # trials: 3
 # The rank that does not fit is told, the others are not.
-/^    if (g->met && !g->server->failed)$/s/g->met && //
+/^    if (g->run.met && !g->server->announced.failed)$/s/g->run.met && //

@@ -3,7 +3,7 @@
  * writes down its calls; test_comm.c has the queue itself. */
 #include "comm/communicator.h"
 #include "support/group_util.h"
-#include "control/plane.h"
+#include "control/state.h"
 
 enum { WORLD = 3, COUNT = 5, CALLS = 64 };
 
@@ -416,7 +416,7 @@ static ddp_status use_table(void *ctx, ddp_err *err)
     return g->broadcast(g->ctx, &last, err);
 }
 
-static uint64_t begun(ddp_group *g) { return (uint64_t)atomic_load(&g->pace.collectives); }
+static uint64_t begun(ddp_group *g) { return (uint64_t)atomic_load(&g->sums.collectives); }
 
 static void body_call(member *m)
 {

@@ -1,7 +1,7 @@
 /* tests/unit/control/test_group.c -- meeting: who comes, who must not, who is missing. */
 #include <netinet/in.h>
 #include "support/group_util.h"
-#include "control/agree.h"
+#include "control/rank0/agree.h"
 #include "net/interface.h"
 
 /* ---- lines to agree on --------------------------------------------------------------------------------------------- */

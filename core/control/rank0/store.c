@@ -1,5 +1,6 @@
-/* control/store.c -- the store of rank 0: a chained hash table of bytes to bytes. Who waits for a key is waits.c's. */
-#include "control/store.h"
+/* control/rank0/store.c -- the store of rank 0: a chained hash table of bytes to bytes. Who waits for a key is
+ * pending.c's. */
+#include "control/rank0/store.h"
 #include "base/sys.h"
 #include <stdlib.h>
 #include <string.h>

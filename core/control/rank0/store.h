@@ -1,6 +1,7 @@
-/* control/store.h -- the keys and values that rank 0 keeps for all ranks. One thread, the control thread of rank 0. */
-#ifndef DDP_CONTROL_STORE_H
-#define DDP_CONTROL_STORE_H
+/* control/rank0/store.h -- the keys and values that rank 0 keeps for all ranks. One thread, the control thread of
+ * rank 0. */
+#ifndef DDP_CONTROL_RANK0_STORE_H
+#define DDP_CONTROL_RANK0_STORE_H
 
 #include "base/base.h"
 

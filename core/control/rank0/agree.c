@@ -1,5 +1,5 @@
-/* control/agree.c -- compares the lines that two ranks must have equal and words the first difference. */
-#include "control/agree.h"
+/* control/rank0/agree.c -- compares the lines that two ranks must have equal and words the first difference. */
+#include "control/rank0/agree.h"
 #include "net/wire.h"
 #include <string.h>
 

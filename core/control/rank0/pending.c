@@ -1,10 +1,13 @@
-/* control/pending.c -- rank 0's answers to requests: the store and who waits for its keys, barriers, gathers and agreements by
- * name. Everything runs on rank 0's control thread.
+/* control/rank0/pending.c -- rank 0's answers to requests: the store and who waits for its keys, barriers, gathers
+ * and agreements by name. Control thread.
  *
- * The n-th use of a name on one rank meets the n-th use on every other: an arrival goes to the oldest open wait of its name
- * where its rank has not come yet. It stays there when its own deadline passes. */
-#include "control/agree.h"
-#include "control/plane.h"
+ * The n-th use of a name on one rank belongs to the n-th use on every other: an arrival goes to the oldest open wait
+ * of its name where its rank has not come yet. It stays there when its own deadline passes. */
+#include "control/rank0/pending.h"
+#include "control/rank0/agree.h"
+#include "control/rank0/announce.h"
+#include "control/rank0/store.h"
+#include "control/state.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,22 +27,22 @@ typedef struct arrival {
     size_t length;
 } arrival;
 
-struct ddp_wait {
+typedef struct ddp_wait {
     struct ddp_wait *next; /* in the order of their first arrival */
     uint32_t op;
     int32_t arrived;
     char *name; /* printable */
     arrival by_rank[];
-};
+} ddp_wait;
 
-struct ddp_get {
+typedef struct ddp_get {
     struct ddp_get *next;
     int32_t rank;
     uint64_t id;
     int64_t deadline_ns;
     size_t key_length;
     unsigned char key[];
-};
+} ddp_get;
 
 static void reply(ddp_group *g, int32_t rank, uint64_t id, ddp_status status, const void *data, size_t length)
 {
@@ -48,7 +51,7 @@ static void reply(ddp_group *g, int32_t rank, uint64_t id, ddp_status status, co
     ddp_pack_u64(&t, id);
     ddp_pack_u32(&t, (uint32_t)status);
     if (length > 0) ddp_text_append(&t, data, length);
-    ddp_server_send(g, rank, DDP_FRAME_REPLY, &t);
+    ddp_announce_send(g, rank, DDP_FRAME_REPLY, &t);
     ddp_text_free(&t);
 }
 
@@ -57,14 +60,14 @@ static void reply_error(ddp_group *g, int32_t rank, uint64_t id, const ddp_err *
     reply(g, rank, id, err->status, err->msg, strlen(err->msg));
 }
 
-/* ---- store ---------------------------------------------------------------------------------------------------------- */
+/* ---- store ------------------------------------------------------------------------------------------------------- */
 static void answer_gets(ddp_group *g, const void *key, size_t key_length)
 {
-    ddp_get **link = &g->server->gets;
+    ddp_get **link = &g->server->pending.gets;
     const void *value;
     size_t length;
 
-    if (!ddp_table_get(g->server->table, key, key_length, &value, &length)) return;
+    if (!ddp_table_get(g->server->pending.table, key, key_length, &value, &length)) return;
     while (*link != NULL) {
         ddp_get *w = *link;
 
@@ -82,7 +85,7 @@ static void store_set(ddp_group *g, int32_t from, const request *q)
 {
     ddp_err err;
 
-    if (ddp_table_set(g->server->table, q->name, q->name_length, q->data, q->length, &err) != DDP_OK) {
+    if (ddp_table_set(g->server->pending.table, q->name, q->name_length, q->data, q->length, &err) != DDP_OK) {
         reply_error(g, from, q->id, &err);
         return;
     }
@@ -97,7 +100,7 @@ static void store_get(ddp_group *g, int32_t from, const request *q)
     ddp_get *w;
     ddp_err err;
 
-    if (ddp_table_get(g->server->table, q->name, q->name_length, &value, &length)) {
+    if (ddp_table_get(g->server->pending.table, q->name, q->name_length, &value, &length)) {
         reply(g, from, q->id, DDP_OK, value, length);
         return;
     }
@@ -111,8 +114,8 @@ static void store_get(ddp_group *g, int32_t from, const request *q)
     w->deadline_ns = ddp_deadline_ns(ddp_now_ns(), q->timeout_ms);
     w->key_length = q->name_length;
     memcpy(w->key, q->name, q->name_length);
-    w->next = g->server->gets;
-    g->server->gets = w;
+    w->next = g->server->pending.gets;
+    g->server->pending.gets = w;
 }
 
 /* A counter is eight bytes, an i64 little-endian. */
@@ -123,7 +126,7 @@ static void store_add(ddp_group *g, int32_t from, const request *q)
     ddp_text sum = {0};
     ddp_err err;
 
-    if (!ddp_table_get(g->server->table, q->name, q->name_length, &value, &old.left)) {
+    if (!ddp_table_get(g->server->pending.table, q->name, q->name_length, &value, &old.left)) {
         ddp_pack_u64(&sum, ddp_unpack_u64(&delta));
     } else {
         old.data = value;
@@ -136,7 +139,7 @@ static void store_add(ddp_group *g, int32_t from, const request *q)
     }
     if (sum.failed)
         (void)ddp_fail(&err, DDP_ERR_NOMEM, "no memory");
-    else if (ddp_table_set(g->server->table, q->name, q->name_length, sum.data, sum.length, &err) == DDP_OK)
+    else if (ddp_table_set(g->server->pending.table, q->name, q->name_length, sum.data, sum.length, &err) == DDP_OK)
         err.status = DDP_OK;
     if (err.status != DDP_OK)
         reply_error(g, from, q->id, &err);
@@ -146,7 +149,7 @@ static void store_add(ddp_group *g, int32_t from, const request *q)
     ddp_text_free(&sum);
 }
 
-/* ---- waits ---------------------------------------------------------------------------------------------------------- */
+/* ---- waits ------------------------------------------------------------------------------------------------------- */
 static const char *op_name(uint32_t op)
 {
     return op == DDP_ASK_BARRIER ? "barrier" : op == DDP_ASK_GATHER ? "gather" : "agreement";
@@ -161,7 +164,7 @@ static void wait_free(ddp_group *g, ddp_wait *w)
 
 static void unlink_wait(ddp_group *g, ddp_wait *w)
 {
-    ddp_wait **link = &g->server->waits;
+    ddp_wait **link = &g->server->pending.waits;
 
     while (*link != w) link = &(*link)->next;
     *link = w->next;
@@ -170,7 +173,7 @@ static void unlink_wait(ddp_group *g, ddp_wait *w)
 
 static ddp_wait *find_wait(ddp_group *g, int32_t from, const request *q, ddp_err *err)
 {
-    ddp_wait **link = &g->server->waits, *w;
+    ddp_wait **link = &g->server->pending.waits, *w;
     char name[DDP_NAME_LIMIT + 1];
 
     ddp_copy_printable(name, sizeof(name), q->name, q->name_length);
@@ -222,14 +225,14 @@ static void end_without(ddp_group *g, ddp_wait *w, int32_t gone)
 static bool check_without(ddp_group *g, ddp_wait *w)
 {
     for (int32_t r = 0; r < g->world; r++) {
-        if (w->by_rank[r].came || !g->members[r].goodbye) continue;
+        if (w->by_rank[r].came || !g->server->ranks[r].goodbye) continue;
         end_without(g, w, r);
         return true;
     }
     return false;
 }
 
-/* Compares the newcomer's lines with those of rank 0, or those of all with rank 0's when they come. */
+/* Compares the lines of rank `from` with those of rank 0, or those of all when rank 0's come. */
 static void compare_lines(ddp_group *g, ddp_wait *w, int32_t from)
 {
     char text[sizeof(((ddp_failure *)NULL)->msg)];
@@ -241,7 +244,7 @@ static void compare_lines(ddp_group *g, ddp_wait *w, int32_t from)
 
         if (!w->by_rank[r].came || (from != 0 && r != from)) continue;
         if (ddp_agree_compare(root->data + 4, 0, w->by_rank[r].data + 4, r, text, sizeof(text)) == 0) continue;
-        ddp_server_fail(g, (int)ddp_unpack_u32(&u), r, "%s", text);
+        ddp_announce_fail(g, (int)ddp_unpack_u32(&u), r, "%s", text);
         return;
     }
 }
@@ -266,7 +269,7 @@ static void arrive(ddp_group *g, int32_t from, const request *q)
                                  .length = q->length};
     w->arrived++;
     if (w->op == DDP_ASK_AGREEMENT) compare_lines(g, w, from);
-    if (g->server->failed) return;
+    if (g->server->announced.failed) return;
     if (w->arrived == g->world)
         complete(g, w);
     else
@@ -275,15 +278,15 @@ static void arrive(ddp_group *g, int32_t from, const request *q)
 
 void ddp_pending_goodbye(ddp_group *g, int32_t rank)
 {
-    for (ddp_wait *w = g->server->waits; w != NULL; w = w->next)
+    for (ddp_wait *w = g->server->pending.waits; w != NULL; w = w->next)
         if (!w->by_rank[rank].came) end_without(g, w, rank);
 }
 
-/* ---- deadlines ------------------------------------------------------------------------------------------------------ */
+/* ---- deadlines --------------------------------------------------------------------------------------------------- */
 /* Where a missing rank waits instead, the usual reason why it does not come. */
 static const ddp_wait *waits_elsewhere(const ddp_group *g, const ddp_wait *w, int32_t rank)
 {
-    for (const ddp_wait *other = g->server->waits; other != NULL; other = other->next)
+    for (const ddp_wait *other = g->server->pending.waits; other != NULL; other = other->next)
         if (other != w && other->by_rank[rank].waiting) return other;
     return NULL;
 }
@@ -318,7 +321,7 @@ static void wait_timed_out(ddp_group *g, ddp_wait *w, int32_t rank)
 
 static int64_t gets_tick(ddp_group *g, int64_t now)
 {
-    ddp_get **link = &g->server->gets;
+    ddp_get **link = &g->server->pending.gets;
     int64_t next = DDP_FOREVER_NS;
 
     while (*link != NULL) {
@@ -340,7 +343,7 @@ int64_t ddp_pending_tick(ddp_group *g, int64_t now)
 {
     int64_t next = gets_tick(g, now);
 
-    for (ddp_wait *w = g->server->waits; w != NULL; w = w->next) {
+    for (ddp_wait *w = g->server->pending.waits; w != NULL; w = w->next) {
         for (int32_t r = 0; r < g->world; r++) {
             const arrival *a = &w->by_rank[r];
 
@@ -353,7 +356,7 @@ int64_t ddp_pending_tick(ddp_group *g, int64_t now)
     return next;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------- */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
@@ -374,7 +377,7 @@ bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
         store_add(g, from, &q);
         return true;
     case DDP_ASK_REMOVE:
-        ddp_table_remove(g->server->table, q.name, q.name_length);
+        ddp_table_remove(g->server->pending.table, q.name, q.name_length);
         reply(g, from, q.id, DDP_OK, NULL, 0);
         return true;
     case DDP_ASK_AGREEMENT:
@@ -387,9 +390,11 @@ bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
     }
 }
 
-void ddp_pending_free(ddp_group *g)
+ddp_status ddp_pending_open(ddp_group *g, ddp_err *err) { return ddp_table_open(&g->server->pending.table, err); }
+
+void ddp_pending_close(ddp_group *g)
 {
-    ddp_server *s = g->server;
+    ddp_pending *s = &g->server->pending;
 
     while (s->waits != NULL) unlink_wait(g, s->waits);
     while (s->gets != NULL) {
@@ -398,4 +403,5 @@ void ddp_pending_free(ddp_group *g)
         s->gets = w->next;
         free(w);
     }
+    ddp_table_close(s->table);
 }

@@ -1,0 +1,17 @@
+/* control/client.h -- what rank 0 sends to a rank, and what becomes of the connection to it. Control thread; on rank
+ * 0 the server hands its own frames to the same function. */
+#ifndef DDP_CONTROL_CLIENT_H
+#define DDP_CONTROL_CLIENT_H
+
+#include "control/params.h"
+
+/* A frame from rank 0; false when it is malformed. */
+bool ddp_client_dispatch(ddp_group *g, const ddp_frame *f);
+void ddp_client_lost(ddp_group *g, const ddp_err *why);
+void ddp_client_damaged(ddp_group *g, const ddp_err *why);
+/* Rank 0 is silent: the failure, which it reads when it wakes. */
+void ddp_client_silence(ddp_group *g, const ddp_failure *f);
+/* Words the loss of the connection to a rank, on either side. */
+void ddp_client_lost_failure(const ddp_group *g, int32_t rank, const ddp_err *why, ddp_failure *out);
+
+#endif

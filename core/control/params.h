@@ -1,0 +1,40 @@
+/* control/params.h -- what a rank needs to know before it joins its group. */
+#ifndef DDP_CONTROL_PARAMS_H
+#define DDP_CONTROL_PARAMS_H
+
+#include "base/log.h"
+#include "control/failure.h"
+#include <ddpengine/init.h>
+#include <stdatomic.h>
+
+typedef struct ddp_group ddp_group;
+
+typedef struct ddp_group_params {
+    int32_t rank, world;
+    const char *world_where;      /* where world_size was set, "node1.ini:4", for messages; may be NULL */
+    const char *url;              /* init_method, for messages */
+    const ddp_init_ops *init_ops; /* with `init`; not used when listen_fd is given or world is 1 */
+    ddp_init *init;
+    int listen_fd;         /* rank 0: an already listening socket whose ownership passes to the group, or -1 */
+    const char *endpoint;  /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
+    int64_t timeout_ms;    /* rendezvous_timeout */
+    const char *agreement; /* lines "key = value\twhere\n" that must be equal on all ranks, in this order */
+    /* After the rendezvous, a rank from which nothing has come for so long is lost (DDP_EXIT_TIMEOUT); 0: no
+     * heartbeats. */
+    int64_t peer_timeout_ms;
+    const void *secret; /* pre-shared key of the control plane's TLS, the same on all ranks; NULL: in clear */
+    size_t secret_length;
+    const char *secret_where; /* the file it was read from, for messages; may be NULL */
+    bool auth_none; /* [group] auth = none: without a secret too, rank 0 may be at an address that others reach */
+    const char *interface; /* network interface by which this rank is reached and reaches rank 0; "": as routes say */
+    /* Number of the signal that asks this process to end, 0: none; set by its handler. The control thread looks at
+     * it twice a second and passes it on to all ranks. May be NULL. */
+    const atomic_int *stop_signal;
+    ddp_log *log;
+    /* Called once when the run has failed and the rank has not left within a second, from the control thread, or by
+     * ddp_group_expire. */
+    void (*expired)(void *ctx, const ddp_failure *cause); /* the run's first failure */
+    void *expired_ctx;
+} ddp_group_params;
+
+#endif

@@ -1,0 +1,17 @@
+/* control/rank0/announce.h -- rank 0: what it sends to the ranks. Control thread. */
+#ifndef DDP_CONTROL_RANK0_ANNOUNCE_H
+#define DDP_CONTROL_RANK0_ANNOUNCE_H
+
+#include "control/params.h"
+#include "control/peer.h"
+
+/* A frame to one rank, which may be rank 0 itself; one that is not here gets none. */
+void ddp_announce_send(ddp_group *g, int32_t rank, uint32_t type, const ddp_text *payload);
+/* The first failure of the run, to all ranks that are here; later ones do nothing. */
+void ddp_announce_failure(ddp_group *g, const ddp_failure *f);
+void ddp_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
+/* To a connection that cannot stay: why; it is kept until it closes. `is_rank`: one of the ranks that are to hear of a
+ * rendezvous that has failed. */
+void ddp_announce_refusal(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank);
+
+#endif

@@ -1,0 +1,14 @@
+/* control/rank0/pending.h -- rank 0: requests that wait for other ranks, and the store. Control thread. */
+#ifndef DDP_CONTROL_RANK0_PENDING_H
+#define DDP_CONTROL_RANK0_PENDING_H
+
+#include "control/params.h"
+
+ddp_status ddp_pending_open(ddp_group *g, ddp_err *err);
+void ddp_pending_close(ddp_group *g);
+/* A REQUEST frame; false when it is malformed. */
+bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f);
+void ddp_pending_goodbye(ddp_group *g, int32_t rank);
+int64_t ddp_pending_tick(ddp_group *g, int64_t now);
+
+#endif
