@@ -212,7 +212,7 @@ static bool check(trial *t)
     ddp_status st = prepare(t);
 
     if (st == DDP_ERR_UNSUPPORTED && t->lowered == NULL) {
-        ddp_rank_process_skip(t->a, "it cannot run the network of this case: %.150s", t->err.msg);
+        DDP_SKIP(t->a, "it cannot run the network of this case: %.150s", t->err.msg);
         return false;
     }
     if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "preparing the program", st, &t->err);
