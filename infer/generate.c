@@ -1,7 +1,10 @@
 /* infer/generate.c -- see generate.h. Every token costs a pass over the whole context: attention looks at all of it,
  * and nothing of the pass before is kept. */
 #include "infer/generate.h"
+#include "session/variants.h"
+#include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
+#include "train/state/weights.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -129,15 +132,6 @@ static ddp_status find_ends(ddp_generator *g, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status device_memory(ddp_generator *g, uint64_t bytes, void *out, ddp_err *err)
-{
-    void *p;
-
-    DDP_TRY(g->t.s->device_ops->alloc(g->t.s->device, bytes, &p, err));
-    memcpy(out, &p, sizeof(p));
-    return DDP_OK;
-}
-
 static ddp_status allocate(ddp_generator *g, ddp_err *err)
 {
     ddp_session *s = g->t.s;
@@ -146,9 +140,9 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
 
     for (uint32_t i = 0; i < s->train.field_count; i++)
         if (s->train.fields[i].rank == 1) longest = DDP_MAX_OF(longest, s->train.fields[i].dims[0]);
-    DDP_TRY(device_memory(g, s->layout->param_elements * sizeof(float), &t->params, err));
-    DDP_TRY(device_memory(g, s->arena_bytes, &t->arena, err));
-    DDP_TRY(ddp_host_memory(s, (size_t)longest * sizeof(int64_t), &g->tokens, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->layout->param_elements * sizeof(float), &t->mem.params, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->arena_bytes, &t->mem.activations, err));
+    DDP_TRY(ddp_device_host_alloc(&s->device, (size_t)longest * sizeof(int64_t), &g->tokens, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     g->inputs = ddp_alloc((s->train.field_count + 1) * sizeof(*g->inputs), err);
     if (g->inputs == NULL) return err->status;
@@ -176,9 +170,9 @@ static ddp_status prepare(ddp_generator *g, ddp_err *err)
 
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, allocate(g, err));
     DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, read_weights(g, err));
-    bind.arena = g->t.arena;
-    bind.params = g->t.params;
-    bind.buffers = g->t.buffers;
+    bind.arena = g->t.mem.activations;
+    bind.params = g->t.mem.params;
+    bind.buffers = g->t.mem.buffers;
     return ddp_variant_ready(s, g->v, &bind, err);
 }
 
@@ -200,14 +194,13 @@ ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
 void ddp_generator_close(ddp_generator *g)
 {
     ddp_session *s = g->t.s;
-    void *own[] = {g->t.params, g->t.arena, g->t.buffers};
+    void *own[] = {g->t.mem.params, g->t.mem.activations, g->t.mem.buffers};
 
     ddp_variants_free(s);
     ddp_staging_close(&g->t);
-    ddp_host_free(s, g->tokens);
-    for (size_t i = 0; i < DDP_COUNT(own); i++)
-        if (own[i] != NULL) s->device_ops->free(s->device, own[i]);
-    free(g->t.counts);
+    ddp_device_host_free(&s->device, g->tokens);
+    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&s->device, own[i]);
+    free(g->t.mem.counts);
     free(g->inputs);
     free(g->row);
     free(g->order);
@@ -232,17 +225,17 @@ static double uniform_of(uint64_t seed, size_t position)
 static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
 {
     ddp_session *s = g->t.s;
-    const ddp_device_ops *ops = s->device_ops;
-    const char *at = (const char *)g->t.arena + g->v->planned->plan.value_offset[g->logits];
+    const char *at = (const char *)g->t.mem.activations + g->v->planned->plan.value_offset[g->logits];
     size_t bytes = (size_t)g->width * sizeof(float), used = (size_t)count * sizeof(*tokens);
     ddp_run run = {.struct_size = sizeof(run), .inputs = g->inputs};
 
     memset(g->tokens, 0, (size_t)g->context * sizeof(*g->tokens));
     memcpy(g->tokens, tokens, used);
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ops->run(g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
-    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, ops->sync(s->device, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err,
+               ddp_device_run(&s->device, g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
+    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, ddp_device_sync(&s->device, err));
     DDP_TRY_AS(DDP_EXIT_INTERNAL, err,
-               ops->copy(s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
+               ddp_device_copy(&s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
     return DDP_OK;
 }
 

@@ -1,6 +1,7 @@
 /* infer/text.c -- see text.h. */
 #include "infer/text.h"
 #include "base/sys.h"
+#include "session/open.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,8 +1,9 @@
-/* models/gpt2.c -- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with the names, shapes and
- * first values of Hugging Face's GPT2LMHeadModel. The output layer is the token embedding again ("tied"), so that a checkpoint
- * has transformer.wte.weight and no lm_head.weight, as save_pretrained writes it.
+/* models/gpt2.c -- GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) with the names,
+ * shapes and first values of Hugging Face's GPT2LMHeadModel. The output layer is the token embedding again ("tied"), so
+ * that a checkpoint has transformer.wte.weight and no lm_head.weight, as save_pretrained writes it.
  *
- * Reads "input" (T) i64, the tokens, and "target" (T) i64, the token that follows each; a target of -100 counts for nothing. */
+ * Reads "input" (T) i64, the tokens, and "target" (T) i64, the token that follows each; a target of -100 counts for
+ * nothing. */
 #include <ddpengine/model.h>
 #include <stdlib.h>
 
@@ -63,16 +64,15 @@ static const ddp_option options[] = {
     {.key = "dropout",
      .dflt = "0",
      .range = "0..1",
-     .doc = "Probability that an element is dropped, after the embeddings, of the attention weights, and at the end "
-            "of each branch; Hugging Face's models have 0.1.",
+     .doc =
+         "Probability that an element is dropped, after the embeddings, of the attention weights, and at the end of each branch; Hugging Face's models have 0.1.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, dropout)},
     {.key = "place",
      .dflt = "",
-     .doc =
-         "With [train] parallel = model the first block of each device, by its place in [train] device: 0:0, 6:1 has "
-         "blocks 0 to 5 on the first one and the rest on the second. The embeddings are with block 0, what follows the "
-         "blocks is with the last one.",
+     .doc = "With [train] parallel = model the first block of each device, by its place in [train] device: "
+            "0:0, 6:1 has blocks 0 to 5 on the first one and the rest on the second. "
+            "The embeddings are with block 0, what follows the blocks is with the last one.",
      .type = DDP_OPT_STRING,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(struct config, place)},
@@ -118,8 +118,8 @@ static void check(ddp_graph *g, const struct config *c, ddp_tensor tokens)
         (void)snprintf(message, sizeof(message), "field \"input\" must have the shape (T), the tokens of a sequence");
     else if (rank == 2 && dims[1] > c->context)
         (void)snprintf(message, sizeof(message),
-                       "field \"input\" has sequences of %lld tokens and the model's context is %lld; shorten the "
-                       "sequences or raise [model.gpt2] context",
+                       "field \"input\" has sequences of %lld tokens and the model's context is %lld; "
+                       "shorten the sequences or raise [model.gpt2] context",
                        (long long)dims[1], (long long)c->context);
     if (message[0] != '\0') ddp_graph_fail(g, message);
 }

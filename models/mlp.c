@@ -1,5 +1,5 @@
-/* models/mlp.c -- a multi-layer perceptron for classification: fc1, activation, fc2, activation, .., the last fcN without.
- * Flattens its input field; labels are the field "label". In PyTorch: nn.Linear layers named fc1, fc2, .. */
+/* models/mlp.c -- a multi-layer perceptron for classification: fc1, activation, fc2, activation, .., the last fcN
+ * without. Flattens its input field; labels are the field "label". In PyTorch: nn.Linear layers named fc1, fc2, .. */
 #include <ddpengine/model.h>
 
 enum { ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH };

@@ -1,5 +1,5 @@
-/* models/resnet.c -- ResNet-18 and -34 (He et al., "Deep Residual Learning for Image Recognition", 2015) with the names, shapes
- * and first values of torchvision.models.resnet18 and resnet34.
+/* models/resnet.c -- ResNet-18 and -34 (He et al., "Deep Residual Learning for Image Recognition", 2015) with the
+ * names, shapes and first values of torchvision.models.resnet18 and resnet34.
  *
  *   stem = imagenet   conv1 7 x 7 with stride 2 and max pooling: torchvision's
  *   stem = cifar      conv1 3 x 3 with stride 1, no pooling: for images of 32 x 32, as He et al. have it

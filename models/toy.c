@@ -30,8 +30,8 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, loss)},
     {.key = "place",
      .dflt = "",
-     .doc = "With [train] parallel = model the device of each layer, by its place in [train] device, as in net1:0, "
-            "net2:1.",
+     .doc =
+         "With [train] parallel = model the device of each layer, by its place in [train] device, as in net1:0, net2:1.",
      .type = DDP_OPT_STRING,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(struct config, place)},

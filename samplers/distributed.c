@@ -1,8 +1,8 @@
 /* samplers/distributed.c -- torch.utils.data.DistributedSampler, index for index.
  *
- * The same permutation on every rank, drawn from a generator seeded with seed + epoch; rank r takes every world-th index
- * from r on. Without drop_last the list is padded by repeating itself until the ranks have equally many; with it the
- * tail is dropped. The generator is compiled in from core/base/mt19937.c; batches are the loader's affair. */
+ * The same permutation on every rank, drawn from a generator seeded with seed + epoch; rank r takes every world-th
+ * index from r on. Without drop_last the list is padded by repeating itself until the ranks have equally many; with
+ * it the tail is dropped. The generator is compiled in from core/base/mt19937.c; batches are the loader's affair. */
 #include "base/mt19937.h"
 #include <ddpengine/sampler.h>
 #include <inttypes.h>
@@ -79,8 +79,8 @@ static ddp_status sampler_open(const ddp_host *host, const void *config, const d
         if (s->order == NULL) {
             free(s);
             return ddp_fail(err, DDP_ERR_NOMEM,
-                            "sampler distributed: no memory to shuffle %" PRIu64 " samples (8 bytes each); set "
-                            "shuffle = no or use a smaller dataset",
+                            "sampler distributed: no memory to shuffle %" PRIu64
+                            " samples (8 bytes each); set shuffle = no or use a smaller dataset",
                             p->length);
         }
     }

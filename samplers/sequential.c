@@ -1,7 +1,7 @@
 /* samplers/sequential.c -- every sample exactly once, in the dataset's order: for evaluation.
  *
- * Rank r takes r, r + world, r + 2 world, ... Nothing is repeated, so the ranks' counts differ by at most one and a rank
- * may have none; what sums over the ranks then counts every sample once. */
+ * Rank r takes r, r + world, r + 2 world, ... Nothing is repeated, so the ranks' counts differ by at most one and a
+ * rank may have none; what sums over the ranks then counts every sample once. */
 #include <ddpengine/sampler.h>
 #include <stdlib.h>
 

@@ -13,7 +13,7 @@ AM_TESTS_ENVIRONMENT = CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; 
 
 # `make check` is what everybody runs after each change. What is long and seldom breaks is `make check-long`, which .ci/run runs too:
 # whole programs (LONG_CHECKS, LONG_DOUBLES) and scripts (LONG_TESTS), or a script's cases that are marked so (harness.long_case).
-check-long: all $(LONG_DOUBLES) $(LONG_CHECKS)
+check-long: all $(LONG_DOUBLES) $(LONG_CHECKS) $(LONG_BUILT)
 	@$(MAKE) $(AM_MAKEFLAGS) check-TESTS TESTS='$(LONG_TESTS) $(LONG_CHECKS)' TEST_SUITE_LOG=test-suite-long.log DDP_LONG=1
 .PHONY: check-long
 EXTRA_PROGRAMS += $(LONG_CHECKS)
@@ -32,10 +32,10 @@ include $(srcdir)/tests/unit/config/local.mk
 include $(srcdir)/tests/unit/plugin/local.mk
 include $(srcdir)/tests/unit/graph/local.mk
 include $(srcdir)/tests/unit/control/local.mk
-include $(srcdir)/tests/unit/backend/shm.mk
+include $(srcdir)/tests/unit/backend/local.mk
 include $(srcdir)/tests/unit/hook/local.mk
-include $(srcdir)/tests/unit/backend/nccl.mk
 include $(srcdir)/tests/unit/data/local.mk
+include $(srcdir)/tests/unit/dataset/local.mk
 include $(srcdir)/tests/unit/checkpoint/local.mk
 include $(srcdir)/tests/unit/observe/local.mk
 include $(srcdir)/tests/unit/device/local.mk

@@ -1,7 +1,9 @@
 #!/bin/sh
-# tests/sanitized.sh address,undefined | thread: builds once more in a folder of its own and runs the tests there (with
-# `thread` the unit tests of what has threads of its own: a library that is not built for it, such as OpenMP's, would drown the
-# rest, and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread).
+# tests/sanitized.sh address,undefined | thread: builds once more in a folder of its own and runs the tests there.
+# address: those of make check but for the curves, which prove numbers, and what the long ones have of the CUDA device, but for
+# attention and whole models, whose memory is that of the other kernels and which would take ten minutes.
+# thread: the unit tests of what has threads of its own: a library that is not built for it, such as OpenMP's, would drown the rest,
+# and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread.
 set -eu
 cd "$(dirname "$0")/.."
 kind=$1
@@ -16,14 +18,22 @@ cd "$build"
 rc=0
 if [ "$kind" = thread ]; then
     export TSAN_OPTIONS="halt_on_error=1 suppressions=$top/tests/tsan.supp"
-    set -- 'TESTS=$(filter-out tests/unit/device/test_device% tests/unit/cuda/test_cuda_attention tests/unit/cuda/test_cuda_image tests/unit/cuda/test_cuda_kernels tests/unit/cuda/test_cuda_models tests/parity/% tests/gpu/%,$(check_PROGRAMS))'
 else
     # the leak checker itself crashes now and then where it reads the thread-local storage of a library opened by dlopen
-    export DDPENGINE_KILL_TRIES=4 ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1" \
+    export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1" \
         LSAN_OPTIONS="use_tls=0:suppressions=$top/tests/lsan.supp:print_suppressions=0" UBSAN_OPTIONS="print_stacktrace=1"
-    set --
 fi
-make -j "$(nproc)" "$@" check >"$log" 2>&1 || rc=$?
+# The names in a list of the makefile's, without those that match.
+list() { printf 'include Makefile\nshow: ; @echo $(filter-out %s,$(%s))\n' "$2" "$1" | make -s -f - show; }
+cuda=tests/unit/cuda/test_cuda
+if [ "$kind" = thread ]; then
+    kernels="${cuda}_attention ${cuda}_models ${cuda}_image ${cuda}_kernels"
+    tests="$(list check_PROGRAMS 'tests/unit/device/% tests/parity/%') $(list LONG_CHECKS "$kernels")"
+else
+    tests="$(list TESTS tests/parity/%.py) $(list LONG_CHECKS "${cuda}_attention ${cuda}_models")"
+fi
+make -j "$(nproc)" check TESTS= >"$log" 2>&1 || true
+make -j "$((2 * $(nproc)))" check TESTS="$tests" >"$log" 2>&1 || rc=$? # most of them wait most of the time
 if ! grep -q '^# TOTAL' "$log"; then
     tail -n 40 "$log"
     exit 1

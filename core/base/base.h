@@ -6,8 +6,9 @@
 #include <ddpengine/plugin.h>
 #include <stdbool.h>
 
-/* Exit codes of the program. An error carries its own (ddp_err.exit_code) from where it is known why it ends the run: a status
- * alone does not tell, since a peer that is lost while ranks meet is another cause than one that is lost in a step. */
+/* Exit codes of the program. An error carries its own (ddp_err.exit_code) from where it is known why it ends the run: a
+ * status alone does not tell, since a peer that is lost while ranks meet is another cause than one that is lost in a
+ * step. */
 enum {
     DDP_EXIT_OK = 0,
     DDP_EXIT_INTERNAL = 1,
@@ -42,7 +43,8 @@ enum {
 #define DDP_MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 #define DDP_MAX_OF(a, b) ((a) > (b) ? (a) : (b))
 
-/* The exit code that an error ends the run with; the first who knows it decides, so the innermost. Returns the status. */
+/* The exit code that an error ends the run with; the first who knows it decides, so the innermost. Returns the
+ * status. */
 static inline ddp_status ddp_fail_as(ddp_err *err, int exit_code)
 {
     if (err->exit_code == DDP_EXIT_OK) err->exit_code = exit_code;
@@ -61,7 +63,7 @@ const char *ddp_status_text(ddp_status status);
 const char *ddp_kind_name(uint32_t kind);   /* "backend", NULL for an unknown kind */
 const char *ddp_dtype_name(uint32_t dtype); /* "f32", "?" for an unknown dtype */
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 void *ddp_alloc(size_t bytes, ddp_err *err);         /* zero-filled; free() */
 void *ddp_alloc_aligned(size_t bytes, ddp_err *err); /* 64-byte aligned, zero-filled; free() */
 char *ddp_strdup(const char *s, ddp_err *err);
@@ -76,7 +78,7 @@ char *ddp_pool_strdup(ddp_pool *p, const char *s, ddp_err *err);
 char *ddp_pool_printf(ddp_pool *p, ddp_err *err, const char *fmt, ...) DDP_PRINTF_(3, 4);
 void ddp_pool_free(ddp_pool *p);
 
-/* ---- text ----------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 /* A growing text; after a failed allocation `failed` is set and appends do nothing. Zero-initialise; ddp_text_free. */
 typedef struct ddp_text {
     char *data; /* NUL-terminated, NULL while empty */

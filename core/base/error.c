@@ -1,5 +1,5 @@
-/* base/error.c -- errors in context, and the names of the ABI's numbers. Writing the first message is ddp_fail()'s, in the
- * public header. */
+/* base/error.c -- errors in context, and the names of the ABI's numbers. Writing the first message is ddp_fail()'s, in
+ * the public header. */
 #include "base/base.h"
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* base/memory.c -- allocation that fails with a message, and the pool: many small things of one lifetime. The flat arenas
- * of a run (parameters, gradients) are made by the device or the backend, not here. */
+/* base/memory.c -- allocation that fails with a message, and the pool: many small things of one lifetime. The flat
+ * arenas of a run (parameters, gradients) are made by the device or the backend, not here. */
 #include "base/base.h"
 #include <stdlib.h>
 #include <string.h>

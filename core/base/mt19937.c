@@ -1,9 +1,9 @@
-/* base/mt19937.c -- the generator behind torch.Generator on the CPU, and draws from it whose bits this project promises:
- * uniform floats and permutations; normal floats are in normal.c. Needs nothing of the core, so that the sampler plugin compiles
- * it too.
+/* base/mt19937.c -- the generator behind torch.Generator on the CPU, and draws from it whose bits this project
+ * promises: uniform floats and permutations; normal floats are in normal.c. Needs nothing of the core, so that the
+ * sampler plugin compiles it too.
  *
- * Sources: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998), and the behaviour of PyTorch 1.13 and
- * later; tests/parity/make_vectors.py stores what PyTorch gives. */
+ * Sources: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998), and the behaviour of PyTorch 1.13
+ * and later; tests/parity/make_vectors.py stores what PyTorch gives. */
 #include "base/mt19937.h"
 #include <math.h>
 #include <stddef.h>

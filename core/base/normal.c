@@ -1,19 +1,21 @@
-/* base/normal.c -- normal draws from the generator, as torch.Tensor.normal_ of float32 makes them on the CPU's AVX2 path.
+/* base/normal.c -- normal draws from the generator, as torch.Tensor.normal_ of float32 makes them on the CPU's AVX2
+ * path.
  *
- * From 16 values on: uniforms in blocks of 16 become normals by Box and Muller's transform, the first eight of a block give
- * radii and the second eight angles. Logarithm, sine and cosine are Cephes' single-precision polynomials, in the order and with
- * the fused operations of that path; here every fused operation is written out, so that the bits do not depend on the CPU.
- * Below 16 values: pairs of doubles, of which the generator keeps the second one for the next such draw.
+ * From 16 values on: uniforms in blocks of 16 become normals by Box and Muller's transform, the first eight of a block
+ * give radii and the second eight angles. Logarithm, sine and cosine are Cephes' single-precision polynomials, in the
+ * order and with the fused operations of that path; here every fused operation is written out, so that the bits do not
+ * depend on the CPU. Below 16 values: pairs of doubles, of which the generator keeps the second one for the next such
+ * draw.
  *
- * Sources: G. Box and M. Muller, "A Note on the Generation of Random Normal Deviates" (1958); S. Moshier's Cephes library
- * (logf, sinf, cosf); the behaviour of PyTorch 1.13, stored by tests/parity/make_vectors.py. */
+ * Sources: G. Box and M. Muller, "A Note on the Generation of Random Normal Deviates" (1958); S. Moshier's Cephes
+ * library (logf, sinf, cosf); the behaviour of PyTorch 1.13, stored by tests/parity/make_vectors.py. */
 #include "base/mt19937.h"
 #include <math.h>
 #include <string.h>
 
 enum { BLOCK = DDP_NORMAL_BLOCK, HALF = BLOCK / 2, PIECE = 64 * BLOCK };
 
-/* ---- blocks of 16 ------------------------------------------------------------------------------------------------------- */
+/* ---- blocks of 16 ------------------------------------------------------------------------------------------------ */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE uint32_t bits_of(float x)
@@ -53,7 +55,8 @@ INLINE float log_of(float x)
     return fmaf(e, 0.693359375f, x + y);
 }
 
-/* Cephes' sinf and cosf: x less a multiple of pi / 4 in three parts, then the polynomial that its octant asks for; x >= 0. */
+/* Cephes' sinf and cosf: x less a multiple of pi / 4 in three parts, then the polynomial that its octant asks for; x >=
+ * 0. */
 INLINE void sine_cosine(float x, float *sine, float *cosine)
 {
     int32_t octant = ((int32_t)(x * 1.27323954473516f) + 1) & ~1;
@@ -106,7 +109,7 @@ void ddp_normal_blocks(float *data, uint64_t count, float mean, float std, int p
     blocks_body(data, count, mean, std);
 }
 
-/* ---- fewer than 16 -------------------------------------------------------------------------------------------------------- */
+/* ---- fewer than 16 ----------------------------------------------------------------------------------------------- */
 static double uniform53(ddp_mt19937 *g)
 {
     uint64_t high = ddp_mt19937_next(g);
@@ -134,7 +137,7 @@ static void fill_uniform(ddp_mt19937 *g, float *out, uint64_t count)
     for (uint64_t i = 0; i < count; i++) out[i] = (float)(ddp_mt19937_next(g) & 0xffffffu) * 0x1p-24f;
 }
 
-/* ---- the draw ------------------------------------------------------------------------------------------------------------- */
+/* ---- the draw ---------------------------------------------------------------------------------------------------- */
 void ddp_mt19937_normal(ddp_mt19937 *g, float *out, uint64_t count, double mean, double std)
 {
     uint64_t whole = count - count % BLOCK;

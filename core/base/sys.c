@@ -41,7 +41,7 @@ int64_t ddp_process_start_ns(void)
     return age > 0 ? now - age : now;
 }
 
-/* ---- processors ----------------------------------------------------------------------------------------------------- */
+/* ---- processors -------------------------------------------------------------------------------------------------- */
 typedef struct cpu_mask {
     cpu_set_t *set;
     size_t bytes, cpus; /* of the set */
@@ -108,7 +108,7 @@ bool ddp_processors_are_own(void)
     return own;
 }
 
-/* ---- threads -------------------------------------------------------------------------------------------------------- */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void *), void *arg, ddp_err *err)
 {
     const cpu_mask *mask = started_with();

@@ -5,14 +5,14 @@
 #include "base/base.h"
 #include <pthread.h>
 
-/* ---- clock ---------------------------------------------------------------------------------------------------------- */
+/* ---- clock ------------------------------------------------------------------------------------------------------- */
 int64_t ddp_now_ns(void); /* CLOCK_MONOTONIC */
 static inline int64_t ddp_now_ms(void) { return ddp_now_ns() / 1000000; }
 int64_t ddp_process_start_ns(void); /* CLOCK_MONOTONIC time at which this process started, from /proc/self/stat */
 
-/* ---- threads -------------------------------------------------------------------------------------------------------- */
-/* Starts a joinable thread with all signals blocked, a name of at most 15 characters, and all of ddp_processors, though its
- * creator be pinned to some of them. */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+/* Starts a joinable thread with all signals blocked, a name of at most 15 characters, and all of ddp_processors, though
+ * its creator be pinned to some of them. */
 ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void *), void *arg, ddp_err *err);
 /* Lets a running thread use the calling thread's processors and no other. */
 void ddp_thread_share_processors(pthread_t thread);
@@ -20,16 +20,17 @@ void ddp_thread_share_processors(pthread_t thread);
 void ddp_cond_init(pthread_cond_t *c);
 /* Waits until signalled or the deadline (ddp_now_ns() terms; INT64_MAX = none); false once the deadline has passed. */
 bool ddp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline_ns);
-/* The numbers of the processors that this process was started with, ascending; the count. Asked for the first time before
- * anything is pinned: main does. 0 and NULL where the system does not tell. */
+/* The numbers of the processors that this process was started with, ascending; the count. Asked for the first time
+ * before anything is pinned: main does. 0 and NULL where the system does not tell. */
 size_t ddp_processors(const int32_t **out);
 unsigned ddp_cpu_count(void); /* of them, at least 1 */
-/* Whether the calling thread may still run on all of them and on no other: OpenMP, for one, has variables that bind it. */
+/* Whether the calling thread may still run on all of them and on no other: OpenMP, for one, has variables that bind
+ * it. */
 bool ddp_processors_are_own(void);
 
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
-/* Raises the soft limit of open files to `count` where it is lower, for this process and its children; DDP_ERR_SYSTEM where the
- * hard limit does not allow it. */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+/* Raises the soft limit of open files to `count` where it is lower, for this process and its children; DDP_ERR_SYSTEM
+ * where the hard limit does not allow it. */
 ddp_status ddp_allow_open_files(unsigned count, ddp_err *err);
 /* Reads a whole file of at most `limit` bytes; *data is free()d by the caller and NUL-terminated beyond its length. */
 ddp_status ddp_file_read(const char *path, size_t limit, char **data, size_t *length, ddp_err *err);
@@ -42,7 +43,7 @@ ddp_status ddp_fsync_folder(const char *path, ddp_err *err);
 /* Removes a folder and the plain files in it; one level, no recursion. Absent: ok. */
 ddp_status ddp_remove_folder(const char *path, ddp_err *err);
 
-/* ---- hashing -------------------------------------------------------------------------------------------------------- */
+/* ---- hashing ----------------------------------------------------------------------------------------------------- */
 #define DDP_SHA256_HEX 65
 typedef struct ddp_sha256 {
     void *ctx;

@@ -1,9 +1,9 @@
-/* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors, MANIFEST.json
- * written last.
+/* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors,
+ * MANIFEST.json written last.
  *
- * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/state/resume.c). Durable when save returns: each file
- * fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the highest number that
- * verifies, and a folder that does not verify is skipped with a warning. */
+ * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/state/resume.c). Durable when save returns:
+ * each file fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the
+ * highest number that verifies, and a folder that does not verify is skipped with a warning. */
 #ifndef DDP_CHECKPOINT_H
 #define DDP_CHECKPOINT_H
 
@@ -30,13 +30,14 @@ typedef struct ddp_part {
 } ddp_part;
 
 /* Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as
- * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest beyond `keep` (0: keeps all) -- only
- * ones that verify count, and the new one always stays. DDP_ERR_SYSTEM names the file; earlier checkpoints stay intact. */
+ * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest beyond `keep` (0: keeps all) --
+ * only ones that verify count, and the new one always stays. DDP_ERR_SYSTEM names the file; earlier checkpoints stay
+ * intact. */
 ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
                                uint64_t keep, ddp_log *log, ddp_err *err);
-/* Renames every checkpoint of DIR at or above step `from` to step-NNNNNNNN.old, which nothing loads, highest first; those
- * that an earlier call left are removed before, when there is something to rename. For a run that starts afresh or goes
- * back: otherwise what an older run saved under higher steps would pass for this run's newest. */
+/* Renames every checkpoint of DIR at or above step `from` to step-NNNNNNNN.old, which nothing loads, highest first;
+ * those that an earlier call left are removed before, when there is something to rename. For a run that starts afresh
+ * or goes back: otherwise what an older run saved under higher steps would pass for this run's newest. */
 ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log, ddp_err *err);
 /* Creates DIR where needed and checks that it can be written, before training starts. */
 ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err);
@@ -46,8 +47,8 @@ typedef struct ddp_checkpoint {
     ddp_checkpoint_meta meta;
     ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none */
 } ddp_checkpoint;
-/* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later format
- * version wrote is an error: an older one must not silently take its place. */
+/* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later
+ * format version wrote is an error: an older one must not silently take its place. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
 /* What the manifest of a checkpoint says, of the newest that has one; the other files are not looked at. */
 ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);

@@ -36,7 +36,8 @@ size_t ddp_safetensors_dtype_size(uint32_t dtype);      /* 0 for the same */
 
 typedef struct ddp_safetensors ddp_safetensors;
 /* Tensors point into the mapping. In a file that others wrote they may be unaligned: memcpy, do not cast. */
-/* Maps the file and checks it: header bounds, JSON, dtypes, shapes against byte ranges, no overlap, no gap past the end. */
+/* Maps the file and checks it: header bounds, JSON, dtypes, shapes against byte ranges, no overlap, no gap past the
+ * end. */
 ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err *err);
 void ddp_safetensors_close(ddp_safetensors *s);
 size_t ddp_safetensors_count(const ddp_safetensors *s);

@@ -1,5 +1,7 @@
 /* cli/commands.c -- the commands that only print: plugins, help, --print-config. */
 #include "cli/cli.h"
+#include "session/open.h"
+#include "session/plugins.h"
 #include <errno.h>
 #include <string.h>
 

@@ -1,6 +1,9 @@
 /* cli/run.c -- one rank in this process: session, then plan (--check) or training; and how its failure is printed. */
 #include "cli/cli.h"
-#include "train/trainer.h"
+#include "session/open.h"
+#include "session/plugins.h"
+#include "session/report.h"
+#include "train/train.h"
 #include <unistd.h>
 
 struct expiry {

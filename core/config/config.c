@@ -9,7 +9,7 @@
 /* "backend.NAME" and the like hold the options of a plugin, chosen or not. */
 static const char *const plugin_sections[] = {"backend", "init", "device", "model", "data", "eval", "sampler", "hook"};
 
-/* ---- names of sections ------------------------------------------------------------------------------------------------------ */
+/* ---- names of sections ------------------------------------------------------------------------------------------- */
 static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
 {
     const char *dot = strchr(s->name, '.'), *nearest, *const * names;
@@ -49,7 +49,7 @@ static bool section_is_known(const char *name)
     return false;
 }
 
-/* ---- rules between keys ------------------------------------------------------------------------------------------------------- */
+/* ---- rules between keys ------------------------------------------------------------------------------------------ */
 /* Where a key was written, "default" otherwise. */
 static const char *where_of(const ddp_config *c, const char *section, const char *key)
 {
@@ -162,7 +162,7 @@ static ddp_status check_names(const ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- loading ------------------------------------------------------------------------------------------------------------------ */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 static ddp_status parse_section(ddp_config *c, const char *name, const void **config, ddp_err *err)
 {
     const ddp_core_section *s = ddp_core_section_find(name);
@@ -273,7 +273,7 @@ const char *ddp_config_unused_section(const ddp_config *c, const char *after)
     return NULL;
 }
 
-/* ---- batches --------------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 /* "batch_size 64 (node1.ini:4)" for those of the three that were given. */
 static ddp_status fail_batches(const ddp_config *c, int64_t world, const char *why, ddp_err *err)
 {

@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include <ddpengine/device.h>
 
-/* ---- entries -------------------------------------------------------------------------------------------------------- */
+/* ---- entries ----------------------------------------------------------------------------------------------------- */
 typedef struct ddp_ini_entry {
     const char *section, *key, *value;
     const char *where; /* "node1.ini:14", "--set" */
@@ -27,7 +27,7 @@ const ddp_ini_entry *ddp_ini_find(const ddp_ini *ini, const char *section, const
 /* Where a section first stands, "node1.ini:3", NULL when it does not. An empty section counts. */
 const char *ddp_ini_section_where(const ddp_ini *ini, const char *section);
 
-/* ---- settings: what is in force, and why ---------------------------------------------------------------------------- */
+/* ---- settings: what is in force, and why ------------------------------------------------------------------------- */
 typedef struct ddp_setting {
     const char *section, *key;
     const char *value; /* canonical text: parsing it again gives the same value; "***" for a secret */
@@ -53,12 +53,13 @@ ddp_status ddp_options_parse(ddp_ini *ini, const char *section, const ddp_option
 void ddp_option_describe(const ddp_option *o, ddp_text *out);
 /* A valid INI: "# doc (type, range, default)" then "key = value   ; node1.ini:14". */
 void ddp_settings_print(const ddp_settings *s, ddp_text *out);
-/* The lines that must be equal on all ranks, "section.key = value\twhere\n", sorted as recorded; PER_RANK rows left out. */
+/* The lines that must be equal on all ranks, "section.key = value\twhere\n", sorted as recorded; PER_RANK rows left
+ * out. */
 void ddp_settings_agreement(const ddp_settings *s, ddp_text *out);
 /* Hex SHA-256 of the same lines without their places. */
 ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 
-/* ---- the core's own sections ------------------------------------------------------------------------------------------ */
+/* ---- the core's own sections ------------------------------------------------------------------------------------- */
 enum { DDP_OVERLAP_AUTO = 0, DDP_OVERLAP_YES, DDP_OVERLAP_NO };
 enum { DDP_SHARD_AUTO = 0, DDP_SHARD_NO };
 enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
@@ -152,8 +153,8 @@ typedef struct ddp_config {
     const char *model, *data, *eval, *sampler, *hook; /* [model] plugin ..; eval, hook: "" when there is none */
 } ddp_config;
 
-/* Loads the file, applies the overrides in order, parses the core's sections, checks section names (sections of plugins,
- * "backend.NAME" and the like, may be there without being chosen). */
+/* Loads the file, applies the overrides in order, parses the core's sections, checks section names (sections of
+ * plugins, "backend.NAME" and the like, may be there without being chosen). */
 ddp_status ddp_config_load(const char *path, const char *const *overrides, size_t override_count, ddp_config *out,
                            ddp_err *err);
 void ddp_config_free(ddp_config *c);
@@ -161,16 +162,16 @@ void ddp_config_free(ddp_config *c);
 ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugin *plugin, const void **config,
                              ddp_err *err);
 
-/* The next section of a plugin that nobody has parsed, for this run does not use it; NULL behind the last. `after`: the one
- * before it, NULL for the first. */
+/* The next section of a plugin that nobody has parsed, for this run does not use it; NULL behind the last. `after`: the
+ * one before it, NULL for the first. */
 const char *ddp_config_unused_section(const ddp_config *c, const char *after);
 
 typedef struct ddp_batches {
     int64_t batch_size, accumulate, global_batch; /* batch_size: samples a rank and micro-step */
 } ddp_batches;
-/* `world_size`: parts that a batch has, ranks or the replicas of one process.
- * batch_size x accumulate x world_size = global_batch: any two give the third, a contradiction is an error that names the
- * places. Neither given: batch_size 64. accumulate defaults to 1 unless both others are given. */
+/* `world_size`: parts that a batch has, ranks or the replicas of one process. batch_size x accumulate x world_size =
+ * global_batch: any two give the third, a contradiction is an error that names the places. Neither given: batch_size
+ * 64. accumulate defaults to 1 unless both others are given. */
 ddp_status ddp_config_batches(const ddp_config *c, int64_t world_size, ddp_batches *out, ddp_err *err);
 /* The rows of a core section, for help; count 0 for an unknown section. NULL `section` lists names into `names`. */
 size_t ddp_config_sections(const char *const **names);

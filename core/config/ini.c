@@ -1,5 +1,5 @@
-/* config/ini.c -- files, includes and overrides: which value of a key is in force, and where it was written. The syntax of
- * a file is reader.c's; what a key means is options.c's. */
+/* config/ini.c -- files, includes and overrides: which value of a key is in force, and where it was written. The syntax
+ * of a file is reader.c's; what a key means is options.c's. */
 #include "config/private.h"
 #include "base/sys.h"
 #include <errno.h>
@@ -95,7 +95,7 @@ ddp_status ddp_ini_put(ddp_ini *ini, const ddp_ini_item *given, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- files ------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 static void print_chain(const ddp_ini_file *file, ddp_text *out)
 {
     if (file->parent != NULL) print_chain(file->parent, out);
@@ -191,7 +191,7 @@ void ddp_ini_free(ddp_ini *ini)
     free(ini);
 }
 
-/* ---- overrides ----------------------------------------------------------------------------------------------------------- */
+/* ---- overrides --------------------------------------------------------------------------------------------------- */
 static char *trim(char *text)
 {
     size_t length = strlen(text);

@@ -1,5 +1,5 @@
-/* config/options.c -- tables of ddp_option: checked themselves, and turned with a section's entries into a config struct.
- * What is recorded of it is printed and compared by settings.c. */
+/* config/options.c -- tables of ddp_option: checked themselves, and turned with a section's entries into a config
+ * struct. What is recorded of it is printed and compared by settings.c. */
 #include "config/private.h"
 #include <string.h>
 
@@ -19,7 +19,7 @@ static size_t field_size(const ddp_option *o)
     return (o->flags & DDP_OPT_F_LIST) != 0 ? sizeof(ddp_list) : ddp_scalar_size(o->type);
 }
 
-/* ---- values of a row ------------------------------------------------------------------------------------------------------ */
+/* ---- values of a row --------------------------------------------------------------------------------------------- */
 /* What a row's text becomes: the field's bytes and the canonical text, both in `pool`. */
 typedef struct parsed {
     union {
@@ -106,7 +106,7 @@ static bool parse_text(ddp_pool *pool, const ddp_option *o, const char *text, pa
     return good;
 }
 
-/* ---- the check of a table --------------------------------------------------------------------------------------------------- */
+/* ---- the check of a table ---------------------------------------------------------------------------------------- */
 static bool text_is_plain(const char *text)
 {
     if (strlen(text) > TEXT_MAX || text[0] == ';' || strstr(text, " ;") != NULL) return false;
@@ -195,7 +195,7 @@ ddp_status ddp_options_check(const ddp_option *options, size_t count, size_t str
     return DDP_OK;
 }
 
-/* ---- a section with its table ------------------------------------------------------------------------------------------------- */
+/* ---- a section with its table ------------------------------------------------------------------------------------ */
 typedef struct table {
     ddp_ini *ini;
     const char *section; /* in the pool of s */
@@ -316,7 +316,8 @@ static ddp_status parse_row(const table *t, const ddp_option *o)
     return record(t, o, canonical, e->where);
 }
 
-/* A deprecated row's default goes first and its given value last, since it may fill the field of the key that took over. */
+/* A deprecated row's default goes first and its given value last, since it may fill the field of the key that took
+ * over. */
 static ddp_status parse_rows(const table *t)
 {
     const char *ignored;

@@ -13,7 +13,7 @@ enum {
     DDP_INI_DEPTH_MAX = 8 /* includes within includes */
 };
 
-/* ---- the store of entries (ini.c) ------------------------------------------------------------------------------------ */
+/* ---- the store of entries (ini.c) -------------------------------------------------------------------------------- */
 typedef struct ddp_ini_item {
     ddp_ini_entry entry;
     const char *continued; /* where an indented line first goes on with the value, or NULL */
@@ -49,10 +49,10 @@ ddp_status ddp_ini_put_section(ddp_ini *ini, const char *name, const char *where
 /* Reads `name`, included at `where` by `from`. */
 ddp_status ddp_ini_include(ddp_ini *ini, const ddp_ini_file *from, const char *name, const char *where, ddp_err *err);
 
-/* ---- one file's text through inih (reader.c) ---------------------------------------------------------------------------- */
+/* ---- one file's text through inih (reader.c) --------------------------------------------------------------------- */
 ddp_status ddp_ini_read_text(ddp_ini *ini, const ddp_ini_file *file, const char *text, size_t length, ddp_err *err);
 
-/* ---- single values (value.c) ---------------------------------------------------------------------------------------------- */
+/* ---- single values (value.c) ------------------------------------------------------------------------------------- */
 typedef union ddp_scalar {
     int64_t i;     /* INT, DURATION in ms */
     uint64_t u;    /* UINT, SIZE in bytes */

@@ -1,13 +1,13 @@
 /* config/reader.c -- the syntax of a file: inih under a line reader of ours.
  *
- * inih (ini_parse_stream) takes a line apart: section, key, value, the blanks around them, and which key an indented line
- * goes on with. Its usual builds leave gaps that this reader closes: they split lines over 199 characters, give the handler
- * no line number, hide empty sections, cut names at 49 bytes and take an indented key for more of the last value. So the
- * reader counts lines and takes comments off, refuses what would be misread, hands long lines over in pieces that the
- * handler joins, and slips a marker entry in behind every section header.
+ * inih (ini_parse_stream) takes a line apart: section, key, value, the blanks around them, and which key an indented
+ * line goes on with. Its usual builds leave gaps that this reader closes: they split lines over 199 characters, give
+ * the handler no line number, hide empty sections, cut names at 49 bytes and take an indented key for more of the last
+ * value. So the reader counts lines and takes comments off, refuses what would be misread, hands long lines over in
+ * pieces that the handler joins, and slips a marker entry in behind every section header.
  *
- * Pieces: a line longer than inih's buffer becomes "key = val\1", " \1ue\1", ...: the guards keep blanks at the cuts. The
- * marker's key is "\1" too. Control characters in the file itself are refused, so neither can come from there. */
+ * Pieces: a line longer than inih's buffer becomes "key = val\1", " \1ue\1", ...: the guards keep blanks at the cuts.
+ * The marker's key is "\1" too. Control characters in the file itself are refused, so neither can come from there. */
 #include "config/private.h"
 #include <ctype.h>
 #include <ini.h>
@@ -83,7 +83,7 @@ static bool close_key(reader *r)
     return r->status == DDP_OK;
 }
 
-/* ---- lines ----------------------------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 static bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
 /* "key =", "[section]": what an indented line hardly means to be a list's item. */
@@ -222,7 +222,7 @@ static char *next_line(char *out, int room, void *user)
     return out;
 }
 
-/* ---- what inih makes of them ------------------------------------------------------------------------------------------------- */
+/* ---- what inih makes of them ------------------------------------------------------------------------------------- */
 static bool open_section(reader *r, const char *name)
 {
     const char *where = place(r);

@@ -1,5 +1,5 @@
-/* config/settings.c -- what is in force, as text: for people (a valid, commented INI), for the comparison between ranks and
- * for the checkpoint's hash. */
+/* config/settings.c -- what is in force, as text: for people (a valid, commented INI), for the comparison between ranks
+ * and for the checkpoint's hash. */
 #include "config/private.h"
 #include "base/sys.h"
 #include <string.h>

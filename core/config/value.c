@@ -1,5 +1,5 @@
-/* config/value.c -- one value: its text to what a config struct's field holds, and back to canonical text. Lists, tables
- * and places are options.c's. */
+/* config/value.c -- one value: its text to what a config struct's field holds, and back to canonical text. Lists,
+ * tables and places are options.c's. */
 #include "config/private.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -59,7 +59,7 @@ const char *ddp_type_name(uint32_t type)
     return type > 0 && type < DDP_COUNT(names) ? names[type] : "?";
 }
 
-/* ---- numbers ------------------------------------------------------------------------------------------------------------ */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 static bool parse_int(const char *text, int64_t *out, char *why)
 {
     const char *digits = text + (*text == '-');
@@ -147,7 +147,7 @@ static bool parse_duration(const char *text, int64_t *out, char *why)
     return refuse(why, "not a time; write a whole number and a unit of ms, s, min, h, d, as in 30s");
 }
 
-/* ---- words ---------------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 static bool parse_bool(const char *text, int32_t *out, char *why)
 {
     static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
@@ -213,7 +213,7 @@ static bool parse_hostport(const char *text, char *why)
     return true;
 }
 
-/* ---- ranges ----------------------------------------------------------------------------------------------------------------- */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 static bool parse_number(uint32_t type, const char *text, ddp_scalar *out, char *why)
 {
     switch (type) {
@@ -303,7 +303,7 @@ bool ddp_range_check(const ddp_option *o, char *why)
     }
 }
 
-/* ---- a value -------------------------------------------------------------------------------------------------------------- */
+/* ---- a value ----------------------------------------------------------------------------------------------------- */
 bool ddp_scalar_parse(const ddp_option *o, const char *text, ddp_scalar *out, char *why)
 {
     ddp_scalar value = {0};

@@ -1,9 +1,10 @@
 /* data/loader.c -- makes batches ahead of the trainer; the interface and what a slot holds are in loader.h.
  *
- * Threads: the consumer (who calls ddp_loader_begin and _next) and `workers` threads "ddp-loader-N". Batch k of an epoch is
- * made by worker k % workers into slot k % slots, as soon as batch k - slots has been given back; so which thread makes
- * which batch is fixed, and the order is the sampler's whatever the timing. One mutex guards what the threads share; it is
- * taken once a batch, never while a sample is read. `indices` is written by the consumer while every worker is idle.
+ * Threads: the consumer (who calls ddp_loader_begin and _next) and `workers` threads "ddp-loader-N". Batch k of an
+ * epoch is made by worker k % workers into slot k % slots, as soon as batch k - slots has been given back; so which
+ * thread makes which batch is fixed, and the order is the sampler's whatever the timing. One mutex guards what the
+ * threads share; it is taken once a batch, never while a sample is read. `indices` is written by the consumer while
+ * every worker is idle.
  *
  * Left to others: what a sample is (the dataset), which samples (the sampler), where batches go (the trainer). */
 #include "data/loader.h"
@@ -57,7 +58,7 @@ struct ddp_loader {
     atomic_bool cancel; /* = !running, for a look between samples without the lock */
 };
 
-/* ---- making a batch, on a worker or in ddp_loader_next ------------------------------------------------------------------ */
+/* ---- making a batch, on a worker or in ddp_loader_next ----------------------------------------------------------- */
 static uint64_t batch_count(const ddp_loader *l, uint64_t batch)
 {
     return DDP_MIN_OF(l->batch_size, l->count - batch * l->batch_size);
@@ -160,7 +161,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* ---- epochs, on the consumer's thread ----------------------------------------------------------------------------------- */
+/* ---- epochs, on the consumer's thread ---------------------------------------------------------------------------- */
 /* Stops the running epoch and waits until no worker touches its slots or indices; with the lock held. */
 static void stop_epoch(ddp_loader *l)
 {
@@ -208,7 +209,8 @@ ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_e
     return status;
 }
 
-/* Gives back the slot of the batch that the caller has finished with, which is about to take one more; with the lock held. */
+/* Gives back the slot of the batch that the caller has finished with, which is about to take one more; with the lock
+ * held. */
 static void release_held(ddp_loader *l)
 {
     if (l->next - l->held < l->hold) return;
@@ -265,7 +267,7 @@ ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t p
 
 uint64_t ddp_loader_batches(const ddp_loader *l) { return l->batches; }
 
-/* ---- open, close -------------------------------------------------------------------------------------------------------- */
+/* ---- open, close ------------------------------------------------------------------------------------------------- */
 static ddp_status make_indices(ddp_loader *l, ddp_err *err)
 {
     size_t bytes;

@@ -1,9 +1,9 @@
 /* data/loader.h -- batches ready ahead of the trainer, made by worker threads ("ddp-loader-N").
  *
- * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch lies in slot
- * k % prefetch; a slot holds one buffer a field and part, 64-byte aligned, in the loader's own memory; a batch is one part, or one
- * for each of several devices that share it out. The dataset writes each sample straight to its place in the slot; an image that is transformed goes
- * through a buffer of the worker's own, which stays in its cache. */
+ * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch lies in
+ * slot k % prefetch; a slot holds one buffer a field and part, 64-byte aligned, in the loader's own memory; a batch is
+ * one part, or one for each of several devices that share it out. The dataset writes each sample straight to its place
+ * in the slot; an image that is transformed goes through a buffer of the worker's own, which stays in its cache. */
 #ifndef DDP_DATA_LOADER_H
 #define DDP_DATA_LOADER_H
 
@@ -50,8 +50,8 @@ ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_e
  * DDP_ERR_DATA with its index. */
 ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err);
 
-/* Part `part` of a batch, of `parts`: as even as they can be, the first ones a sample longer where that is needed, in the order of the
- * samples. Its buffers are aligned as the batch's are. It may be empty. */
+/* Part `part` of a batch, of `parts`: as even as they can be, the first ones a sample longer where that is needed, in
+ * the order of the samples. Its buffers are aligned as the batch's are. It may be empty. */
 ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t part);
 
 #endif

@@ -1,4 +1,5 @@
-/* data/resize.c -- see resize.h. Scales are float and positions double where PyTorch's are, so that weights have its rounding. */
+/* data/resize.c -- see resize.h. Scales are float and positions double where PyTorch's are, so that weights have its
+ * rounding. */
 #include "data/resize.h"
 #include <math.h>
 

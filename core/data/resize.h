@@ -1,5 +1,6 @@
-/* data/resize.h -- bilinear resizing of one axis, as torch.nn.functional.interpolate(mode="bilinear", align_corners=False) does
- * it with antialias=False and True. An image is resized along its rows first, then along its columns. */
+/* data/resize.h -- bilinear resizing of one axis, as torch.nn.functional.interpolate(mode="bilinear",
+ * align_corners=False) does it with antialias=False and True. An image is resized along its rows first, then along its
+ * columns. */
 #ifndef DDP_DATA_RESIZE_H
 #define DDP_DATA_RESIZE_H
 

@@ -1,5 +1,5 @@
-/* data/transform.c -- see transform.h. Bytes that are not resized go through a table of the 256 results for each channel, which
- * has the bits of torch's div(255), sub(mean), div(std). */
+/* data/transform.c -- see transform.h. Bytes that are not resized go through a table of the 256 results for each
+ * channel, which has the bits of torch's div(255), sub(mean), div(std). */
 #include "data/transform.h"
 #include "data/resize.h"
 #include <ddpengine/program.h>
@@ -43,7 +43,7 @@ static ddp_status fits(const ddp_transform *t, size2 s, ddp_err *err)
                     t->channels, s.h, s.w);
 }
 
-/* ---- what is asked for ----------------------------------------------------------------------------------------------- */
+/* ---- what is asked for ------------------------------------------------------------------------------------------- */
 static bool wants_anything(const ddp_transform_params *p)
 {
     const struct ddp_data_config *c = p->config;
@@ -134,7 +134,7 @@ static ddp_status read_crop(ddp_transform *t, const struct ddp_data_config *c, d
     return DDP_OK;
 }
 
-/* ---- tables ---------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 /* (C) floats from a list of one number, one for each channel, or none. */
 static float *read_channels(ddp_transform *t, const char *key, const ddp_list *list, double none, ddp_err *err)
 {
@@ -198,7 +198,7 @@ static ddp_status plan(ddp_transform *t, ddp_err *err)
     return ddp_resize_plan(&t->rows, &t->pool, t->raw.w, t->image.w, t->antialias, err);
 }
 
-/* ---- open, close ----------------------------------------------------------------------------------------------------- */
+/* ---- open, close ------------------------------------------------------------------------------------------------- */
 static ddp_status describe_fields(ddp_transform *t, const ddp_transform_params *p, ddp_err *err)
 {
     ddp_field *f;
@@ -268,7 +268,7 @@ void ddp_transform_describe(const ddp_transform *t, ddp_text *out)
     ddp_text_printf(out, t->normalised ? " -> normalise" : t->bytes ? " -> 0..1" : "");
 }
 
-/* ---- a sample -------------------------------------------------------------------------------------------------------- */
+/* ---- a sample ---------------------------------------------------------------------------------------------------- */
 /* Evenly in 0 .. count - 1, but for 1 part in 2^32 / count. */
 static int64_t below(uint32_t bits, int64_t count) { return (int64_t)((uint64_t)bits * (uint64_t)count >> 32); }
 

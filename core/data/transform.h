@@ -1,9 +1,10 @@
-/* data/transform.h -- what is done to the images of a dataset before the model sees them, by the keys of [data] and [eval].
+/* data/transform.h -- what is done to the images of a dataset before the model sees them, by the keys of [data] and
+ * [eval].
  *
  * The field "image", (C, H, W) of u8 or f32, becomes f32 in this order, as torchvision's transforms have it:
  *   to float (u8: / 255), resize, padding, random_crop or center_crop, flip, normalise ((x - mean) / std).
- * Where the crop lies and whether an image is mirrored follows from the seed, the epoch and the sample's index alone: neither
- * the number of workers or ranks nor a restart changes a sample. */
+ * Where the crop lies and whether an image is mirrored follows from the seed, the epoch and the sample's index alone:
+ * neither the number of workers or ranks nor a restart changes a sample. */
 #ifndef DDP_DATA_TRANSFORM_H
 #define DDP_DATA_TRANSFORM_H
 

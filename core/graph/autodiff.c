@@ -1,7 +1,9 @@
-/* graph/autodiff.c -- appends the gradient nodes of a program: the forward nodes backwards, each by the rule of its row.
+/* graph/autodiff.c -- appends the gradient nodes of a program: the forward nodes backwards, each by the rule of its
+ * row.
  *
- * A value with several uses sums its gradients through add nodes. A parameter's gradient is written straight into the gradient
- * arena; every use after the first adds to it, by ddp_node.accumulate. Only values between a parameter and the loss get one. */
+ * A value with several uses sums its gradients through add nodes. A parameter's gradient is written straight into the
+ * gradient arena; every use after the first adds to it, by ddp_node.accumulate. Only values between a parameter and the
+ * loss get one. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>

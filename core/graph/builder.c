@@ -1,5 +1,6 @@
-/* graph/builder.c -- the ddp_graph_api that models call. Shapes come from the op table; the first error sticks and makes every
- * later call harmless. Parameters and buffers are in state.c, what a finished graph must satisfy in finish.c. */
+/* graph/builder.c -- the ddp_graph_api that models call. Shapes come from the op table; the first error sticks and
+ * makes every later call harmless. Parameters and buffers are in state.c, what a finished graph must satisfy in
+ * finish.c. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size
     return DDP_OK;
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------------ */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 const char *ddp_graph_name(ddp_graph_core *c, const char *name)
 {
     if (strlen(c->prefix) + strlen(name) < DDP_NAME_MAX)
@@ -77,7 +78,7 @@ static void graph_scope(ddp_graph *g, const char *name)
     }
 }
 
-/* ---- values ----------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 ddp_tensor ddp_graph_add_value(ddp_graph_core *c, const ddp_graph_value *v)
 {
     ddp_tensor t = {(int32_t)c->value_count};
@@ -147,7 +148,7 @@ static ddp_tensor graph_input(ddp_graph *g, const char *field)
     return failed;
 }
 
-/* ---- ops -------------------------------------------------------------------------------------------------------------- */
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
 /* Takes over the inputs, without the absent ones at the end. */
 static ddp_status node_inputs(ddp_graph_core *c, ddp_graph_node *n, uint32_t in_count, const ddp_tensor *in)
 {
@@ -235,7 +236,7 @@ static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, ui
     return add_node(c, &n, shapes);
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 static ddp_status check_scalar(ddp_graph_core *c, const char *what, ddp_tensor t)
 {
     char shape[DDP_SHAPE_TEXT];
@@ -335,7 +336,7 @@ static ddp_status graph_status(const ddp_graph *g, ddp_err *err)
     return c->err.status;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 static const ddp_graph_api api = {
     .struct_size = sizeof(api),
     .input = graph_input,

@@ -1,5 +1,5 @@
-/* graph/finish.c -- what must be true of a graph once its model is built: a loss whose gradient is known, a gradient for every
- * parameter, labels that the classes cover. Also marks which nodes training and evaluation need. */
+/* graph/finish.c -- what must be true of a graph once its model is built: a loss whose gradient is known, a gradient
+ * for every parameter, labels that the classes cover. Also marks which nodes training and evaluation need. */
 #include "graph/internal.h"
 #include <fnmatch.h>
 #include <stdlib.h>

@@ -1,14 +1,16 @@
 /* graph/graph.h -- from a model's description to a program with its gradients and a memory plan. All local, no device.
  *
- *   builder.c   the ddp_graph_api that models call; shape inference by the op table; finish.c: what a graph must satisfy
- *   optable.c   one row an op: name, arity, shape rule, gradient rule, FLOPs, bytes, scalar reference; the rows by family in
- *               op_*.c
- *   autodiff.c  appends gradient nodes; program.c makes the program for one N
- *   layout.c    where parameters and gradients lie in the arenas, and the buckets
- *   lowered.c   checks what a device made of a program
- *   plan.c      offsets of the activations over the kernels of a lowered program
- *   state.c     parameters, buffers, and their first values
- *   reference.c runs a program op by op with the scalar references, in double: the meaning that devices are tested against */
+ *   builder.c      the ddp_graph_api that models call, with shape inference by the op table
+ *   finish.c       checks a graph that is built; frozen parameters
+ *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a program
+ *                  by these references, in double: the meaning that devices are tested against
+ *   autodiff.c     appends gradient nodes; program.c makes the program for one N
+ *   recompute.c    computes cheap activations again for the gradients instead of keeping them
+ *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
+ *   lowered.c      checks what a device made of a program
+ *   plan.c         offsets of the activations over the kernels of a lowered program
+ *   stages.c       cuts a program into stages for several devices
+ *   state.c        parameters, buffers, and their first values */
 #ifndef DDP_GRAPH_H
 #define DDP_GRAPH_H
 
@@ -16,7 +18,7 @@
 #include <ddpengine/dataset.h>
 #include <ddpengine/layers.h>
 
-/* ---- op table --------------------------------------------------------------------------------------------------------- */
+/* ---- op table ---------------------------------------------------------------------------------------------------- */
 /* A tensor of the reference: doubles, also for integer fields. */
 typedef struct ddp_ref_tensor {
     double *data; /* of a BUFFER: its node may write it */
@@ -66,7 +68,7 @@ double ddp_dropout_factor(const ddp_random *random, uint32_t place, uint64_t ele
 /* Elements read and written, times their size, each value once. */
 uint64_t ddp_node_bytes(const ddp_node *node, const ddp_value *values);
 
-/* ---- graph ------------------------------------------------------------------------------------------------------------ */
+/* ---- graph ------------------------------------------------------------------------------------------------------- */
 typedef struct ddp_param_info {
     const char *name; /* "fc1.weight" */
     uint32_t rank;
@@ -90,11 +92,11 @@ typedef struct ddp_buffer_info {
 /* `fields` of the dataset outlive the graph. The model's build is then called with the result. */
 ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err);
 void ddp_graph_free(ddp_graph *g);
-/* After build: there is a loss, every parameter gets a gradient (else the first that does not is named), integer labels of
- * known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
+/* After build: there is a loss, every parameter gets a gradient (else the first that does not is named), integer labels
+ * of known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
 ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
-/* After finish: the parameters that one of the patterns names, in which * stands for anything and ? for a character, are not
- * trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
+/* After finish: the parameters that one of the patterns names, in which * stands for anything and ? for a character,
+ * are not trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
 ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err);
 uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
@@ -104,7 +106,7 @@ uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena *
 uint32_t ddp_graph_places(const ddp_graph *g);
 bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device); /* the loss needs something that is there */
 
-/* ---- layout: one flat arena each for parameters, gradients, optimiser states -------------------------------------------- */
+/* ---- layout: one flat arena each for parameters, gradients, optimiser states ------------------------------------- */
 typedef struct ddp_bucket {
     uint64_t first, count;             /* elements of the arena; count is a multiple of world x 16 */
     uint32_t first_param, param_count; /* into `order` */
@@ -130,23 +132,23 @@ static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
  * `first_bytes`, the others' `bytes`. */
 ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world, ddp_layout **out,
                              ddp_err *err);
-/* The same for a group that overlaps: a parameter of at least two buckets' bytes is cut by rows into buckets of its own, so that
- * none is much larger than `bytes` and what is in front of it does not wait for it. */
+/* The same for a group that overlaps: a parameter of at least two buckets' bytes is cut by rows into buckets of its
+ * own, so that none is much larger than `bytes` and what is in front of it does not wait for it. */
 ddp_status ddp_layout_create_cut(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
                                  ddp_layout **out, ddp_err *err);
 void ddp_layout_free(ddp_layout *l);
 
-/* ---- program ------------------------------------------------------------------------------------------------------------ */
-/* training: forward, then gradients in an order that completes buckets in index order as early as it can; else forward and
- * metrics. */
+/* ---- program ----------------------------------------------------------------------------------------------------- */
+/* training: forward, then gradients in an order that completes buckets in index order as early as it can; else forward
+ * and metrics. */
 ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t batch, bool training, ddp_program **out,
                               ddp_err *err);
 /* What the model's outputs need and no more, neither loss nor metrics; program->metrics are the outputs. */
 ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, int64_t batch, ddp_program **out,
                                       ddp_err *err);
-/* Changes a training program: the outputs of gelu and layer norm are computed again for the gradients that read them, from inputs
- * that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits, on a device that rounds an op
- * alone as it does behind another. */
+/* Changes a training program: the outputs of gelu and layer norm are computed again for the gradients that read them,
+ * from inputs that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits,
+ * on a device that rounds an op alone as it does behind another. */
 ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
@@ -164,14 +166,15 @@ typedef struct ddp_planned {
     uint32_t peak_kernel;
     uint32_t *bucket_ready; /* by bucket: the kernel after which all its gradients are final, as run()'s `last` */
 } ddp_planned;
-/* Lifetimes over kernels, in-place reuse, best-fit offsets. The loss and the metrics live to the end. `l` NULL: no bucket_ready. */
+/* Lifetimes over kernels, in-place reuse, best-fit offsets. The loss and the metrics live to the end. `l` NULL: no
+ * bucket_ready. */
 ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, const ddp_layout *l, ddp_planned **out,
                            ddp_err *err);
 void ddp_plan_free(ddp_planned *p);
 
-/* ---- stages: a program cut up by places --------------------------------------------------------------------------------- */
-/* A value of the whole program that one stage computes and another reads: an activation, forward, or a gradient, backward. To the
- * stage that reads it it is a field of the batch, behind those of the dataset. */
+/* ---- stages: a program cut up by places -------------------------------------------------------------------------- */
+/* A value of the whole program that one stage computes and another reads: an activation, forward, or a gradient,
+ * backward. To the stage that reads it it is a field of the batch, behind those of the dataset. */
 typedef struct ddp_crossing {
     uint32_t from, to;
     int32_t value;         /* of the whole program */
@@ -179,8 +182,8 @@ typedef struct ddp_crossing {
     uint32_t field, input; /* that field; the field of programs[to] that it becomes */
     uint64_t bytes;
 } ddp_crossing;
-/* The gradient of a parameter that two stages use: that of the later stage is in its place, this part lies behind the arena
- * and is to be added, in the order of the table. */
+/* The gradient of a parameter that two stages use: that of the later stage is in its place, this part lies behind the
+ * arena and is to be added, in the order of the table. */
 typedef struct ddp_extra_grad {
     uint32_t param, stage;
     uint64_t offset, elements; /* of the gradient arena */
@@ -197,19 +200,20 @@ typedef struct ddp_stages {
 ddp_status ddp_stages_create(const ddp_program *whole, const ddp_layout *l, uint32_t count, uint32_t fields,
                              ddp_stages **out, ddp_err *err);
 void ddp_stages_free(ddp_stages *s);
-/* How a stage's kernels divide into its forward and its backward pass: those before *split read nothing that a later stage sends, and
- * give all that it is sent. */
+/* How a stage's kernels divide into its forward and its backward pass: those before *split read nothing that a later
+ * stage sends, and give all that it is sent. */
 ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lowered *l, uint32_t *split, ddp_err *err);
 
-/* ---- parameters ----------------------------------------------------------------------------------------------------------- */
-/* Draws every parameter, in order of declaration, into the arena (host memory, `layout->param_elements` floats, padding zero). */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
+/* Draws every parameter, in order of declaration, into the arena (host memory, `layout->param_elements` floats, padding
+ * zero). */
 void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena);
 bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b); /* the same draws in the same order */
 void ddp_initial_buffers(const ddp_graph *g, float *arena);     /* ddp_graph_buffer_elements() floats */
 
-/* ---- reference ------------------------------------------------------------------------------------------------------------ */
-/* Runs the whole program; values[i].data is storage for value i (elements doubles), INPUT, PARAM and BUFFER filled by the
- * caller. */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
+/* Runs the whole program; values[i].data is storage for value i (elements doubles), INPUT, PARAM and BUFFER filled by
+ * the caller. */
 ddp_status ddp_reference_run(const ddp_program *p, const ddp_random *random, ddp_ref_tensor *values, ddp_err *err);
 
 #endif

@@ -1,10 +1,11 @@
-/* graph/internal.h -- what the files of this folder share: the graph as built, and a program while autodiff adds to it. */
+/* graph/internal.h -- what the files of this folder share: the graph as built, and a program while autodiff adds to
+ * it. */
 #ifndef DDP_GRAPH_INTERNAL_H
 #define DDP_GRAPH_INTERNAL_H
 
 #include "graph/graph.h"
 
-/* ---- the graph as built ----------------------------------------------------------------------------------------------- */
+/* ---- the graph as built ------------------------------------------------------------------------------------------ */
 #define DDP_SCOPE_DEPTH 32
 
 typedef struct ddp_graph_value {
@@ -90,7 +91,7 @@ const char *ddp_shape_text(const ddp_shape *s, char *buf, size_t capacity);
 const char *ddp_dims_text(uint32_t rank, const int64_t *dims, char *buf, size_t capacity);
 #define DDP_SHAPE_TEXT 128
 
-/* ---- a program while it is made --------------------------------------------------------------------------------------- */
+/* ---- a program while it is made ---------------------------------------------------------------------------------- */
 /* Values that a gradient can be: another value, nothing yet, or the constant 1 of the loss. */
 enum { DDP_GRAD_NONE = -1, DDP_GRAD_ONE = -2 };
 
@@ -115,8 +116,8 @@ bool ddp_grad_wanted(const ddp_grad_context *c, int32_t target);
 /* Adds a node `op`(in[0], in[1]) that gives the gradient; attributes and name are the forward node's. */
 ddp_status ddp_grad_emit(ddp_grad_context *c, const ddp_node *node, uint32_t op, int32_t target, int32_t in0,
                          int32_t in1, ddp_err *err);
-/* The same for a node of several inputs and outputs: output i is the gradient of targets[i], a forward input; where that is -1
- * or not wanted, the node has no such output. */
+/* The same for a node of several inputs and outputs: output i is the gradient of targets[i], a forward input; where
+ * that is -1 or not wanted, the node has no such output. */
 ddp_status ddp_grad_emit_all(ddp_grad_context *c, const ddp_node *node, uint32_t op, uint32_t in_count,
                              const int32_t *in, uint32_t target_count, const int32_t *targets, ddp_err *err);
 /* The gradient of `target` is `grad_out` itself, in target's shape. */
@@ -124,7 +125,7 @@ ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t targ
 /* A loss's gradient is the constant 1; anything else is a mistake that ddp_graph_finish has to refuse. */
 ddp_status ddp_grad_require_one(const ddp_node *node, int32_t grad_out, ddp_err *err);
 
-/* ---- a lowered program ------------------------------------------------------------------------------------------------- */
+/* ---- a lowered program ------------------------------------------------------------------------------------------- */
 #define DDP_NEVER UINT32_MAX
 
 /* When each value is touched, by kernel. */
@@ -140,7 +141,7 @@ void ddp_lifetimes_free(ddp_lifetimes *t);
 /* The value whose storage `value` has: itself, or the end of its chain of aliases. */
 int32_t ddp_storage_root(const ddp_lowered *l, int32_t value);
 
-/* ---- rows of the op table, by family ------------------------------------------------------------------------------------ */
+/* ---- rows of the op table, by family ----------------------------------------------------------------------------- */
 extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;
 extern const ddp_op_row ddp_row_relu, ddp_row_relu_grad, ddp_row_gelu, ddp_row_gelu_grad, ddp_row_add, ddp_row_reshape;
 extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad,

@@ -7,8 +7,8 @@
 
 enum { ALIGNMENT = 16 }; /* elements: 64 bytes of f32 */
 
-/* Latest first use first; of two that one node reads, the one declared later. Insertion keeps it stable and short: the order
- * of declaration is nearly right already. */
+/* Latest first use first; of two that one node reads, the one declared later. Insertion keeps it stable and short: the
+ * order of declaration is nearly right already. */
 static void order_params(const ddp_param_info *params, uint32_t count, uint32_t *order)
 {
     for (uint32_t i = 0; i < count; i++) {

@@ -1,9 +1,9 @@
-/* graph/lowered.c -- checks what a device made of a program, so that a mistake there ends the run with the kernel and the value
- * named, not with wrong numbers. Also when each value is touched, which the plan needs too. */
+/* graph/lowered.c -- checks what a device made of a program, so that a mistake there ends the run with the kernel and
+ * the value named, not with wrong numbers. Also when each value is touched, which the plan needs too. */
 #include "graph/internal.h"
 #include <stdlib.h>
 
-/* ---- lifetimes -------------------------------------------------------------------------------------------------------- */
+/* ---- lifetimes --------------------------------------------------------------------------------------------------- */
 static void touch(uint32_t kernel, const ddp_node *n, ddp_lifetimes *t)
 {
     for (uint32_t i = 0; i < n->in_count; i++)
@@ -52,7 +52,7 @@ int32_t ddp_storage_root(const ddp_lowered *l, int32_t value)
     return value;
 }
 
-/* ---- what a kernel moves ---------------------------------------------------------------------------------------------- */
+/* ---- what a kernel moves ----------------------------------------------------------------------------------------- */
 static uint64_t stored_bytes(const ddp_program *p, const ddp_lowered *l, int32_t value)
 {
     int32_t root = ddp_storage_root(l, value);
@@ -98,7 +98,7 @@ uint64_t ddp_kernel_bytes(const ddp_program *p, const ddp_lowered *l, const ddp_
     return bytes;
 }
 
-/* ---- check ------------------------------------------------------------------------------------------------------------ */
+/* ---- check ------------------------------------------------------------------------------------------------------- */
 typedef struct checker {
     const ddp_program *p;
     const ddp_lowered *l;

@@ -1,8 +1,10 @@
-/* graph/plan.c -- offsets of everything that lives in the activation arena of one instance: values that cross kernels, the
- * device's private values, scratch. Lifetimes are whole kernels; what never lives at the same time may share memory.
+/* graph/plan.c -- offsets of everything that lives in the activation arena of one instance: values that cross kernels,
+ * the device's private values, scratch. Lifetimes are whole kernels; what never lives at the same time may share
+ * memory.
  *
- * In place first: an output takes over the storage of an input of the same size that dies in its kernel. Then offline best fit,
- * largest first (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by size). */
+ * In place first: an output takes over the storage of an input of the same size that dies in its kernel. Then offline
+ * best fit, largest first (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy
+ * by size). */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +42,7 @@ static uint32_t item_of(const planner *pl, int32_t root)
     return i;
 }
 
-/* ---- lifetimes -------------------------------------------------------------------------------------------------------- */
+/* ---- lifetimes --------------------------------------------------------------------------------------------------- */
 static void value_items(planner *pl)
 {
     for (uint32_t v = 0; v < pl->p->value_count; v++) {
@@ -90,7 +92,7 @@ static void merge_in_place(planner *pl)
             take_over(pl, k, pl->l->kernels[k].inplace_out[i], pl->l->kernels[k].inplace_in[i]);
 }
 
-/* ---- offsets ---------------------------------------------------------------------------------------------------------- */
+/* ---- offsets ----------------------------------------------------------------------------------------------------- */
 static bool larger(const item *a, const item *b)
 {
     uint32_t span_a = a->last - a->first, span_b = b->last - b->first;
@@ -152,7 +154,7 @@ static uint64_t place_items(planner *pl)
     return arena;
 }
 
-/* ---- results ---------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 static uint64_t offset_of(const planner *pl, uint32_t i)
 {
     i = item_of(pl, (int32_t)i);

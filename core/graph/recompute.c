@@ -1,9 +1,9 @@
-/* graph/recompute.c -- activations that cost little are computed again where the gradient reads them, instead of being kept: the
- * outputs of gelu and of layer norm, whose inputs are kept for their own gradients anyway.
+/* graph/recompute.c -- activations that cost little are computed again where the gradient reads them, instead of being
+ * kept: the outputs of gelu and of layer norm, whose inputs are kept for their own gradients anyway.
  *
- * A copy of the node stands in front of the first gradient that reads its output, and its output takes the other's place from there
- * on. So the first one's memory is free again after the forward pass. Source: activation checkpointing, "Training Deep Nets with
- * Sublinear Memory Cost" (Chen et al., 2016), of single ops. */
+ * A copy of the node stands in front of the first gradient that reads its output, and its output takes the other's
+ * place from there on. So the first one's memory is free again after the forward pass. Source: activation
+ * checkpointing, "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016), of single ops. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ static bool reads(const ddp_node *n, int32_t value)
     return false;
 }
 
-/* The first gradient that reads it, or the number of nodes. The gradient of a bias and that of its weight stay side by side, since a
- * device may compute both as one. */
+/* The first gradient that reads it, or the number of nodes. The gradient of a bias and that of its weight stay side by
+ * side, since a device may compute both as one. */
 static uint32_t first_reader(const copies *c, int32_t value)
 {
     uint32_t i = c->forward;
@@ -73,7 +73,8 @@ static bool is_loss(uint32_t op)
            op == DDP_OP_ACCURACY;
 }
 
-/* Whether anything but the loss stands between its last reader forward and `at`: else its memory would be free for nothing. */
+/* Whether anything but the loss stands between its last reader forward and `at`: else its memory would be free for
+ * nothing. */
 static bool rests(const copies *c, int32_t value, uint32_t at)
 {
     uint32_t others = 0;

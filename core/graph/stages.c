@@ -1,8 +1,9 @@
-/* graph/stages.c -- cuts a training program into one for each device: of every node, forward or gradient, where its layer is placed.
+/* graph/stages.c -- cuts a training program into one for each device: of every node, forward or gradient, where its
+ * layer is placed.
  *
- * What one stage computes and another reads becomes an input of the reader. What is sent is a result (a metric) of the sender's
- * program, so that the device keeps it, row-major, to the program's end. Parameters and buffers are those of the whole: a stage
- * sees the slices that its nodes use. */
+ * What one stage computes and another reads becomes an input of the reader. What is sent is a result (a metric) of the
+ * sender's program, so that the device keeps it, row-major, to the program's end. Parameters and buffers are those of
+ * the whole: a stage sees the slices that its nodes use. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static size_t at(const cutter *c, uint32_t stage, int32_t value)
     return (size_t)stage * c->p->value_count + (size_t)value;
 }
 
-/* ---- who has what ----------------------------------------------------------------------------------------------------- */
+/* ---- who has what ------------------------------------------------------------------------------------------------ */
 static void mark(cutter *c)
 {
     for (uint32_t v = 0; v < c->p->value_count; v++) c->producer[v] = DDP_NEVER;
@@ -111,7 +112,7 @@ static ddp_status find_extras(cutter *c)
     return DDP_OK;
 }
 
-/* ---- a stage's program -------------------------------------------------------------------------------------------------- */
+/* ---- a stage's program ------------------------------------------------------------------------------------------- */
 static ddp_value local_value(const cutter *c, uint32_t stage, uint32_t v)
 {
     const ddp_stages *s = &c->m->stages;
@@ -274,7 +275,7 @@ void ddp_stages_free(ddp_stages *s)
     free(m);
 }
 
-/* ---- forward and backward ----------------------------------------------------------------------------------------------- */
+/* ---- forward and backward ---------------------------------------------------------------------------------------- */
 /* Whether the node reads what a later stage sends. */
 static bool reads_back(const ddp_stages *s, uint32_t stage, const ddp_node *n)
 {

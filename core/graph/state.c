@@ -1,7 +1,8 @@
 /* graph/state.c -- what a model declares to keep: parameters, buffers, and how they start.
  *
- * A parameter's first values come from draws, in the order of the calls: a parameter that is declared with an initialisation
- * is drawn there, and may be drawn again later, as torch.nn.init.*_ does over what a module's constructor drew. */
+ * A parameter's first values come from draws, in the order of the calls: a parameter that is declared with an
+ * initialisation is drawn there, and may be drawn again later, as torch.nn.init.*_ does over what a module's
+ * constructor drew. */
 #include "base/mt19937.h"
 #include "graph/internal.h"
 #include <math.h>
@@ -9,7 +10,7 @@
 
 static const ddp_tensor failed = {-1};
 
-/* ---- checks ----------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 static bool usable_init(const ddp_init_spec *init)
 {
     if (!isfinite(init->a) || !isfinite(init->b)) return false;
@@ -66,7 +67,7 @@ static ddp_status check_state(ddp_graph_core *c, const char *what, const char *n
     return DDP_OK;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------------------------------- */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 static ddp_status add_draw(ddp_graph_core *c, int32_t param, const ddp_init_spec *init)
 {
     DDP_TRY(ddp_grow(&c->draws, &c->draw_capacity, c->draw_count, sizeof(*c->draws), &c->err));
@@ -168,7 +169,7 @@ bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b)
     return true;
 }
 
-/* ---- buffers ---------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 enum { ALIGNMENT = 16 }; /* elements: 64 bytes of f32 */
 
 ddp_tensor ddp_graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,

@@ -2,7 +2,6 @@
  * which knows its threads; threads that the core starts have all processors (ddp_thread_start). */
 #include "session/affinity.h"
 #include "base/sys.h"
-#include "train/trainer.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,7 +61,7 @@ static ddp_pin_rank own_rank(const ddp_session *s)
 
     return (ddp_pin_rank){.mask = ddp_hash64(list, count * sizeof(*list), 0),
                           .processors = (uint32_t)count,
-                          .threads = s->threads * ddp_session_devices(s)};
+                          .threads = s->device.threads * ddp_session_devices(s)};
 }
 
 static ddp_status choose(ddp_session *s, const ddp_pin_rank *ranks, uint32_t own, uint32_t count, ddp_err *err)
@@ -98,7 +97,7 @@ ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
 void ddp_session_pin_text(const ddp_session *s, ddp_text *out)
 {
     const int32_t *list;
-    uint32_t threads = s->threads * ddp_session_devices(s);
+    uint32_t threads = s->device.threads * ddp_session_devices(s);
 
     if (!s->pin.pinned || ddp_processors(&list) == 0) {
         ddp_text_printf(out, "not pinned");
@@ -115,48 +114,47 @@ void ddp_session_pin_text(const ddp_session *s, ddp_text *out)
 
 /* ---- when the ranks have met ------------------------------------------------------------------------------------------- */
 /* Those of this host tell each other; every rank takes part, whatever it wishes. */
-static ddp_status decide(ddp_trainer *t, ddp_err *err)
+static ddp_status decide(ddp_session *s, ddp_group *group, ddp_err *err)
 {
-    int32_t world = ddp_group_world(t->group);
+    int32_t world = ddp_group_world(group);
     const void *parts[world];
     size_t lengths[world];
     ddp_pin_rank ranks[world];
-    const ddp_pin_rank mine = own_rank(t->s);
+    const ddp_pin_rank mine = own_rank(s);
     uint32_t own = 0, count = 0;
     void *block;
 
     ranks[0] = mine;
     DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err,
-               ddp_group_gather(t->group, "processors of the ranks", &mine, sizeof(mine), &block, parts, lengths,
-                                t->s->config->group->step_timeout_ms, err));
+               ddp_group_gather(group, "processors of the ranks", &mine, sizeof(mine), &block, parts, lengths,
+                                s->config->group->step_timeout_ms, err));
     for (int32_t r = 0; r < world; r++) {
-        if (lengths[r] != sizeof(mine) || !ddp_group_same_host(t->group, r)) continue;
-        if (r == ddp_group_rank(t->group)) own = count;
+        if (lengths[r] != sizeof(mine) || !ddp_group_same_host(group, r)) continue;
+        if (r == ddp_group_rank(group)) own = count;
         memcpy(&ranks[count++], parts[r], sizeof(mine));
     }
     free(block);
     if (count !=
-        (uint32_t)t->s->launch.local_size) { /* hosts that are one by another name: who shares what is not known */
-        t->s->pin = (ddp_affinity){.left_alone = t->s->config->train->pin == DDP_AFFINITY_YES};
+        (uint32_t)s->launch.local_size) { /* hosts that are one by another name: who shares what is not known */
+        s->pin = (ddp_affinity){.left_alone = s->config->train->pin == DDP_AFFINITY_YES};
         return DDP_OK;
     }
-    return choose(t->s, ranks, own, count, err);
+    return choose(s, ranks, own, count, err);
 }
 
-ddp_status ddp_trainer_pin(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_session_pin(ddp_session *s, ddp_group *group, ddp_err *err)
 {
-    ddp_session *s = t->s;
     const int32_t *list;
     size_t count = ddp_processors(&list);
 
-    DDP_TRY(decide(t, err));
+    DDP_TRY(decide(s, group, err));
     if (s->pin.left_alone)
         ddp_log_line(
             s->log, DDP_LOG_INFO,
             "[train] pin = yes: left as it is, for the ranks of this host were started with processors of their "
             "own, and this one with %zu for %u compute thread%s",
-            count, s->threads, s->threads == 1 ? "" : "s");
-    if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
+            count, s->device.threads, s->device.threads == 1 ? "" : "s");
+    if (!s->pin.pinned || ddp_device_pin(&s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
     if (s->config->train->pin == DDP_AFFINITY_YES) {
         (void)ddp_fail_as(err, DDP_EXIT_CONFIG);

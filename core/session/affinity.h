@@ -2,6 +2,7 @@
 #ifndef DDP_SESSION_AFFINITY_H
 #define DDP_SESSION_AFFINITY_H
 
+#include "control/group.h"
 #include "session/session.h"
 
 /* What a rank says of itself to the others of its host. */
@@ -25,6 +26,8 @@ ddp_status ddp_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err
 
 /* s->pin as it will be if all ranks of this host are as this one; it fails where that is certain. */
 ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err);
+/* Once the ranks have met: has the device bind its compute threads where [train] pin says so; s->pin tells. */
+ddp_status ddp_session_pin(ddp_session *s, ddp_group *group, ddp_err *err);
 /* "pinned to processors 0-3", "not pinned" */
 void ddp_session_pin_text(const ddp_session *s, ddp_text *out);
 

@@ -1,6 +1,5 @@
 /* session/devices.c -- see devices.h. */
 #include "session/devices.h"
-#include "session/plugins.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use. What
  * fails is the configuration's fault unless the error says otherwise. */
-#include "train/reduce/hook.h"
+#include "comm/communicator.h"
 #include "session/plugins.h"
 #include "base/sys.h"
 #include "net/interface.h"
@@ -9,14 +9,6 @@
 #include <string.h>
 
 /* ---- plugins and their options ---------------------------------------------------------------------------------------- */
-ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
-{
-    const ddp_setting *t = ddp_settings_find(&s->config->settings, section, key);
-
-    if (t == NULL || strcmp(t->where, "default") == 0) return err->status;
-    return ddp_fail_context(err, "%s", t->where);
-}
-
 /* The same for the key that names a plugin. */
 static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
 {
@@ -185,14 +177,39 @@ static ddp_status load_sources(ddp_session *s, ddp_plugin_configs *pc, ddp_err *
     return load_plugin(s, DDP_KIND_SAMPLER, "sequential", "sampler", &s->eval.sampler_plugin, &pc->eval_sampler, err);
 }
 
+/* Whether a backend can do what the hook asks of the group; the error names what is missing. */
+static ddp_status check_hook(const ddp_loaded *hook, const ddp_loaded *backend, ddp_err *err)
+{
+    static const struct {
+        uint64_t bit;
+        const char *name;
+    } slots[] = {
+        {DDP_CAP_ALL_REDUCE, "all_reduce"}, {DDP_CAP_BROADCAST, "broadcast"}, {DDP_CAP_ALL_TO_ALL, "all_to_all"}};
+    uint64_t needs = ((const ddp_hook_ops *)hook->ops)->needs, caps = ((const ddp_backend_ops *)backend->ops)->caps;
+
+    if ((caps & DDP_CAP_MEM_HOST) == 0)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "hook \"%s\" works in the host's memory, which backend \"%s\" does not take; name another in "
+                        "[group] backend, such as gloo-tcp, or leave [hook] plugin empty",
+                        hook->desc.name, backend->desc.name);
+
+    for (size_t i = 0; i < DDP_COUNT(slots); i++)
+        if ((needs & ~caps & slots[i].bit) != 0)
+            return ddp_fail(
+                err, DDP_ERR_UNSUPPORTED,
+                "hook \"%s\" needs %s, which backend \"%s\" does not have; name another in [group] backend, or "
+                "leave [hook] plugin empty",
+                hook->desc.name, slots[i].name, backend->desc.name);
+    return DDP_OK;
+}
+
 /* Of training alone. */
 static ddp_status load_hook(ddp_session *s, ddp_err *err)
 {
     if (s->config->hook[0] == '\0' || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
     DDP_TRY(load_plugin(s, DDP_KIND_HOOK, s->config->hook, "hook", &s->hook, &s->hook_config, err));
     for (uint32_t i = 0; i < s->backend_count; i++)
-        if (ddp_hook_check(s->hook, s->backends[i].plugin, err) != DDP_OK)
-            return at_choice(s, DDP_KIND_HOOK, "hook", err);
+        if (check_hook(s->hook, s->backends[i].plugin, err) != DDP_OK) return at_choice(s, DDP_KIND_HOOK, "hook", err);
     return DDP_OK;
 }
 
@@ -232,7 +249,7 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
         DDP_TRY(check_backends(s, s->ordinals[0], err));
     }
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
-    s->device_ops = s->device_plugin->ops;
+    s->device.ops = s->device_plugin->ops;
     DDP_TRY(load_hook(s, err));
     DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
     return load_sources(s, pc, err);

@@ -1,4 +1,4 @@
-/* session/plugins.h -- what session.c needs of plugins.c. */
+/* session/plugins.h -- every plugin that the config names, with its options. */
 #ifndef DDP_SESSION_PLUGINS_H
 #define DDP_SESSION_PLUGINS_H
 
@@ -12,7 +12,14 @@ typedef struct ddp_plugin_configs {
 /* Loads all plugins of the run and opens the init method; the error has the exit code. */
 ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err);
 
-/* Puts in front of an error where the key that led to it stands, when somebody wrote it. */
-ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err);
+/* Plugins and their settings alone: what --print-config needs. */
+ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
+/* Loads the plugins whose sections this run does not use and checks their options. Every fault is a line of the log; the exit
+ * code of the first. What is in order goes to `out`. */
+int ddp_session_check_unused(ddp_session *s, ddp_text *out);
+/* Once it is known whether all ranks share this host: sets s->backend. */
+void ddp_session_choose_backend(ddp_session *s, bool one_host);
+/* "shm", or "shm or gloo-tcp" */
+const char *ddp_session_backend_name(const ddp_session *s);
 
 #endif

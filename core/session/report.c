@@ -1,5 +1,8 @@
 /* session/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree on. */
+#include "session/report.h"
 #include "session/affinity.h"
+#include "session/plugins.h"
+#include "session/variants.h"
 #include <inttypes.h>
 
 static void shape_text(uint32_t rank, const int64_t *dims, char *buf, size_t capacity)
@@ -45,12 +48,6 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
     if (s->train.sampler_plugin == NULL) return;
     ddp_text_printf(out, "micro-batches an epoch = %" PRIu64 "\tsampler %s\n", s->batches_per_epoch,
                     s->train.sampler_plugin->desc.name);
-}
-
-uint32_t ddp_optimizer_states(const ddp_config *c)
-{
-    if (c->optimizer->algorithm == DDP_ALGORITHM_SGD) return c->optimizer->momentum != 0.0 ? 1 : 0;
-    return 2;
 }
 
 /* ---- the plan ----------------------------------------------------------------------------------------------------------- */
@@ -151,7 +148,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     char a[32];
 
     ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name, s->device_text,
-                    s->device_info.name, s->device_info.library, s->threads, s->threads == 1 ? "" : "s");
+                    s->device.info.name, s->device.info.library, s->device.threads, s->device.threads == 1 ? "" : "s");
     ddp_session_pin_text(s, out);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,

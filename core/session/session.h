@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "graph/graph.h"
 #include "plugin/plugin.h"
+#include "session/device.h"
 #include <stdatomic.h>
 
 /* How a signal asks a run to end: while `graceful`, the handler leaves its number and the ranks agree on a step, save and
@@ -120,11 +121,7 @@ typedef struct ddp_session {
     ddp_layout *layout;
     uint64_t bucket_size; /* bytes, in force */
 
-    const ddp_device_ops *device_ops;
-    const void *device_config;
-    ddp_device *device;
-    ddp_device_info device_info;
-    uint32_t threads; /* of a device */
+    ddp_device_handle device;
     ddp_affinity pin; /* planned; in force once the ranks have met */
 
     ddp_variant variants[DDP_MAX_VARIANTS];
@@ -135,19 +132,6 @@ typedef struct ddp_session {
 
 uint64_t ddp_session_steps(const ddp_session *s); /* updates of the whole run, wherever it goes on from */
 
-/* `config` and `log` outlive the session. On failure the error has the exit code and everything opened is closed again. */
-ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err);
-/* Plugins and their settings alone: what --print-config needs. */
-ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
-/* Loads the plugins whose sections this run does not use and checks their options. Every fault is a line of the log; the exit
- * code of the first. What is in order goes to `out`. */
-int ddp_session_check_unused(ddp_session *s, ddp_text *out);
-void ddp_session_close(ddp_session *s);
-/* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
- * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
-ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
-/* Other buckets than planned: the layout and the variants are planned anew. */
-ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
 /* Parts that a global batch is split into: ranks, or replicas of the one there is. */
 static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_t)s->launch.world * s->replicas; }
 /* Devices that this process trains on, which share out the update. */
@@ -157,30 +141,11 @@ static inline uint64_t ddp_session_shards(const ddp_session *s)
 {
     return (uint64_t)s->launch.world * ddp_session_devices(s);
 }
-/* Elements of the gradient arena. */
-uint64_t ddp_session_grad_elements(const ddp_session *s);
-/* The device of ordinals[member], by the thread that will use it; the plugin does not count it as live. */
-ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
-/* Frees the variants too. */
-void ddp_session_close_device(ddp_session *s);
-/* Once it is known whether all ranks share this host: sets s->backend. */
-void ddp_session_choose_backend(ddp_session *s, bool one_host);
-/* "shm", or "shm or gloo-tcp" */
-const char *ddp_session_backend_name(const ddp_session *s);
-
 const char *ddp_session_precision(const ddp_session *s); /* "f32", "bf16": of the products */
 uint32_t ddp_optimizer_states(const ddp_config *c);      /* arenas that the optimiser keeps: 0, 1 or 2 */
-/* The lines that all ranks must agree on, options first. */
-void ddp_session_agreement(const ddp_session *s, ddp_text *out);
-/* The plan, for people: parameters, buckets, memory, FLOPs and bytes of a step. */
-void ddp_session_report(const ddp_session *s, ddp_text *out);
-
-/* The variant for a batch of this size; NULL when none was planned. */
-ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training);
-/* Plans the variants that will occur (s->variants), sets arena_bytes. */
-ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err);
-/* Compiles and binds a variant; ok when it already is. */
-ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bind, ddp_err *err);
-void ddp_variants_free(ddp_session *s);
+/* Puts in front of an error where the key that led to it stands, when somebody wrote it. */
+ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err);
+/* DDP_ERR_CONFIG where the warm-up leaves nothing to a schedule that ends; `total` updates in the run. */
+ddp_status ddp_schedule_check(const struct ddp_optimizer_config *o, uint64_t total, ddp_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* session/variants.c -- the programs of a session, one for each batch size that will occur: made and planned at the start,
  * compiled when first due. */
-#include "session/session.h"
+#include "session/variants.h"
 
 static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
@@ -16,7 +16,7 @@ static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
     if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
     if (s->stages > 1 && v->training)
         DDP_TRY(ddp_stages_create(v->program, s->layout, s->stages, s->train.field_count, &v->stages, err));
-    if (s->device_ops->lower(s->device, v->program, &v->lowered, err) != DDP_OK) {
+    if (ddp_device_lower(&s->device, v->program, &v->lowered, err) != DDP_OK) {
         (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
         return ddp_fail_context(err, "device \"%s\"", s->device_text);
     }
@@ -71,11 +71,8 @@ ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training)
 ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bind, ddp_err *err)
 {
     if (v->instance != NULL) return DDP_OK;
-    if (v->exec == NULL)
-        DDP_TRY_AS(DDP_EXIT_PLUGIN, err,
-                   s->device_ops->compile(s->device, v->program, v->lowered, &v->planned->plan, &v->exec, err));
-    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, s->device_ops->instance_create(v->exec, bind, &v->instance, err));
-    return DDP_OK;
+    return ddp_device_instance(&s->device, v->program, v->lowered, &v->planned->plan, bind, &v->exec, &v->instance,
+                               err);
 }
 
 void ddp_variants_free(ddp_session *s)
@@ -83,10 +80,10 @@ void ddp_variants_free(ddp_session *s)
     for (uint32_t i = s->variant_count; i-- > 0;) {
         ddp_variant *v = &s->variants[i];
 
-        if (v->instance != NULL) s->device_ops->instance_free(v->instance);
-        if (v->exec != NULL) s->device_ops->exec_free(v->exec);
+        ddp_device_instance_free(&s->device, v->instance);
+        ddp_device_exec_free(&s->device, v->exec);
         ddp_plan_free(v->planned);
-        if (v->lowered != NULL) s->device_ops->lowered_free(s->device, v->lowered);
+        ddp_device_lowered_free(&s->device, v->lowered);
         ddp_stages_free(v->stages);
         ddp_program_free(v->program);
         *v = (ddp_variant){0};

@@ -1,46 +1,13 @@
 /* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its share, none is padded; the sums are
  * gathered over the control plane and added in rank order, so that all ranks have the same bits. */
+#include "train/evaluate.h"
+#include "session/plugins.h"
 #include "train/local/replicas.h"
+#include "train/state/buffer_sync.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static ddp_status read_scalar(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
-{
-    const char *at = (const char *)t->arena + v->planned->plan.value_offset[value];
-
-    return t->s->device_ops->copy(t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
-}
-
-static int32_t accuracy_value(const ddp_program *p)
-{
-    for (uint32_t i = 0; i < p->metric_count; i++)
-        if (strcmp(p->metric_names[i], "accuracy") == 0) return p->metrics[i];
-    return -1;
-}
-
-ddp_status ddp_trainer_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
-{
-    ddp_variant *v = ddp_session_variant(t->s, batch->count, false);
-    ddp_run run = {.struct_size = sizeof(run), .inputs = batch->buffers};
-    float loss, correct = 0.0f;
-    int32_t accuracy;
-
-    if (v == NULL)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", batch->count);
-    DDP_TRY(ddp_variant_ready(t->s, v, &t->bind, err));
-    if (t->s->device_ops->run(v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
-        t->s->device_ops->sync(t->s->device, err) != DDP_OK)
-        return ddp_run_failed(err);
-    DDP_TRY(read_scalar(t, v, v->program->loss, &loss, err));
-    accuracy = accuracy_value(v->program);
-    if (accuracy >= 0) DDP_TRY(read_scalar(t, v, accuracy, &correct, err));
-    sums->loss += (double)loss * (double)batch->count;
-    sums->correct += accuracy >= 0 ? (double)correct : NAN;
-    sums->samples += (double)batch->count;
-    return DDP_OK;
-}
 
 static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
@@ -59,7 +26,7 @@ static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
         sums->loss += part.loss;
         sums->correct += part.correct;
         sums->samples += part.samples;
-        if (part.stop != 0) t->stopping = part.stop;
+        if (part.stop != 0) t->progress.stopping = part.stop;
     }
     free(block);
     return DDP_OK;
@@ -70,23 +37,23 @@ static void report(ddp_trainer *t, const ddp_sums *sums)
     char members[256], text[128], loss[32] = "null", accuracy[32] = "null";
     int n;
 
-    t->eval_loss = sums->loss / sums->samples;
-    t->eval_accuracy = sums->correct / sums->samples;
-    t->eval_samples = sums->samples;
+    t->result.eval_loss = sums->loss / sums->samples;
+    t->result.eval_accuracy = sums->correct / sums->samples;
+    t->result.eval_samples = sums->samples;
     if (t->observer == NULL) return;
-    if (isfinite(t->eval_loss)) (void)snprintf(loss, sizeof(loss), "%.9g", t->eval_loss);
-    if (isfinite(t->eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), "%.6f", t->eval_accuracy);
+    if (isfinite(t->result.eval_loss)) (void)snprintf(loss, sizeof(loss), "%.9g", t->result.eval_loss);
+    if (isfinite(t->result.eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), "%.6f", t->result.eval_accuracy);
     (void)snprintf(members, sizeof(members),
                    "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"eval_loss\": %s, \"eval_accuracy\": %s, "
                    "\"samples\": %.0f",
-                   t->step, t->epoch, loss, accuracy, sums->samples);
+                   t->progress.step, t->progress.epoch, loss, accuracy, sums->samples);
     if (t->s->launch.purpose == DDP_TO_EVALUATE) {
         ddp_observe_event(t->observer, "eval", members, NULL);
         return;
     }
-    n = snprintf(text, sizeof(text), "step %" PRIu64 ": eval loss %.4f", t->step, t->eval_loss);
-    if (isfinite(t->eval_accuracy) && n > 0)
-        (void)snprintf(text + n, sizeof(text) - (size_t)n, ", accuracy %.4f", t->eval_accuracy);
+    n = snprintf(text, sizeof(text), "step %" PRIu64 ": eval loss %.4f", t->progress.step, t->result.eval_loss);
+    if (isfinite(t->result.eval_accuracy) && n > 0)
+        (void)snprintf(text + n, sizeof(text) - (size_t)n, ", accuracy %.4f", t->result.eval_accuracy);
     ddp_observe_event(t->observer, "eval", members, text);
 }
 
@@ -102,11 +69,10 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
     while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
            (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK)
-        DDP_TRY(t->dp != NULL ? ddp_replicas_eval_batch(t, &batch, &sums, err)
-                              : ddp_trainer_eval_batch(t, &batch, &sums, err));
+        DDP_TRY(t->way.eval_batch(t, &batch, &sums, err));
     if (st != DDP_OK && st != DDP_IN_PROGRESS) return ddp_fail_as(err, DDP_EXIT_DATA);
     DDP_TRY(gather_sums(t, &sums, err));
-    if (t->stopping == 0) report(t, &sums);
+    if (t->progress.stopping == 0) report(t, &sums);
     return DDP_OK;
 }
 
@@ -128,7 +94,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                    "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", "
                    "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,
                    DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, s->model->desc.name,
-                   s->param_elements, t->step);
+                   s->param_elements, t->progress.step);
     ddp_observe_event(t->observer, "start", members, NULL);
     return DDP_OK;
 }
@@ -141,9 +107,10 @@ ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_trainer_evaluate(t, err));
     if (t->observer == NULL) return DDP_OK;
     ddp_observe_event(t->observer, "end", "\"exit_code\": 0", NULL);
-    if (isfinite(t->eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), ", accuracy %.6f", t->eval_accuracy);
+    if (isfinite(t->result.eval_accuracy))
+        (void)snprintf(accuracy, sizeof(accuracy), ", accuracy %.6f", t->result.eval_accuracy);
     (void)snprintf(t->ending->result, sizeof(t->ending->result),
-                   "eval loss %.9g%s, %.0f samples, step %" PRIu64 " of %.120s", t->eval_loss, accuracy,
-                   t->eval_samples, t->step, t->weights);
+                   "eval loss %.9g%s, %.0f samples, step %" PRIu64 " of %.120s", t->result.eval_loss, accuracy,
+                   t->result.eval_samples, t->progress.step, t->weights);
     return DDP_OK;
 }

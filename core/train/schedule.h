@@ -13,7 +13,4 @@
  * [optimizer] schedule_steps takes the place of `total`; behind it lr stays what it was at its end. */
 double ddp_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total);
 
-/* DDP_ERR_CONFIG where the warm-up leaves nothing to a schedule that ends. */
-ddp_status ddp_schedule_check(const struct ddp_optimizer_config *o, uint64_t total, ddp_err *err);
-
 #endif

@@ -1,438 +1,68 @@
-/* train/trainer.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
- * An error carries its exit code; the first failure of any rank is everyone's. */
+/* train/trainer.c -- see trainer.h. */
 #include "train/trainer.h"
-#include "train/pipelined_step.h"
-#include "train/reduce/clip.h"
-#include "train/local/replicas.h"
-#include "train/state/memory.h"
-#include "train/local/pipeline.h"
-#include "session/affinity.h"
-#include "train/measure/profile.h"
+#include "train/schedule.h"
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* ---- meeting ------------------------------------------------------------------------------------------------------------ */
-static void expire(void *ctx, const ddp_failure *cause);
-
-static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
+void ddp_trainer_optimizer(ddp_trainer *t)
 {
-    ddp_session *s = t->s;
-    ddp_text lines = {0};
-    ddp_group_params p = {.rank = s->launch.rank,
-                          .world = s->launch.world,
-                          .world_where = s->launch.world_where,
-                          .url = s->url,
-                          .init_ops = s->init_ops,
-                          .init = s->init_handle,
-                          .listen_fd = s->launch.listen_fd,
-                          .endpoint = s->launch.endpoint,
-                          .timeout_ms = s->config->group->rendezvous_timeout_ms,
-                          .peer_timeout_ms = s->config->group->peer_timeout_ms,
-                          .secret = s->launch.secret_length > 0 ? s->launch.secret : NULL,
-                          .secret_length = s->launch.secret_length,
-                          .secret_where = s->launch.introduced ? "--nproc" : s->config->group->secret_file,
-                          .auth_none = s->config->group->auth == 1,
-                          .interface = s->config->group->interface,
-                          .stop_signal = s->launch.stop == NULL ? NULL : &s->launch.stop->signal,
-                          .log = s->log,
-                          .expired = expire,
-                          .expired_ctx = t};
-    ddp_status st;
+    static const uint32_t algorithms[] = {[DDP_ALGORITHM_SGD] = DDP_OPTIM_SGD,
+                                          [DDP_ALGORITHM_ADAM] = DDP_OPTIM_ADAM,
+                                          [DDP_ALGORITHM_ADAMW] = DDP_OPTIM_ADAMW};
+    const struct ddp_optimizer_config *o = t->s->config->optimizer;
+    const double *betas = o->betas.items;
 
-    s->launch.listen_fd = -1; /* the group's from here */
-    ddp_session_agreement(s, &lines);
-    p.agreement = lines.data;
-    st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory") : ddp_group_join(&p, &t->group, failure, err);
-    ddp_text_free(&lines);
-    return st;
+    t->optim = (ddp_optim){.struct_size = sizeof(t->optim),
+                           .algorithm = algorithms[o->algorithm],
+                           .nesterov = (uint32_t)o->nesterov,
+                           .lr = o->lr,
+                           .momentum = o->momentum,
+                           .beta1 = betas[0],
+                           .beta2 = betas[1],
+                           .eps = o->eps,
+                           .weight_decay = o->weight_decay,
+                           .grad_scale = 1.0};
+    t->lr_steps = ddp_session_steps(t->s);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------- */
-static ddp_status floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
+void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
 {
-    void *p;
-
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, elements * sizeof(float), &p, err));
-    *out = p;
-    return DDP_OK;
+    t->optim.step = t->progress.step + 1;
+    t->optim.lr = ddp_schedule_lr(t->s->config->optimizer, t->progress.step, t->lr_steps);
+    t->optim.grad_scale = 1.0 / (double)micros;
 }
 
-/* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
-static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
+ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count)
 {
-    void *p;
-
-    if (!t->comm_memory) return floats(t, elements, out, err);
-    DDP_TRY(ddp_communicator_alloc(t->comm, elements * sizeof(float), &p, err));
-    *out = p;
-    return DDP_OK;
+    return (ddp_optim_slice){.param = t->mem.params + first,
+                             .grad = t->mem.grads + first,
+                             .state1 = t->mem.state1 == NULL ? NULL : t->mem.state1 + state,
+                             .state2 = t->mem.state2 == NULL ? NULL : t->mem.state2 + state,
+                             .count = count};
 }
 
-/* Between the gradients and the wire. */
-static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
-{
-    ddp_session *s = t->s;
-    bool buckets = !ddp_shards_direct(t) && ddp_session_devices(s) == 1;
-    ddp_comm_stream_params lane = {.session = s,
-                                   .comm = t->comm,
-                                   .arena = t->grads,
-                                   .elements = buckets ? s->layout->elements : 0,
-                                   .count = s->layout->bucket_count + 1};
-    ddp_reducer_params p = {.session = s,
-                            .comm = t->comm,
-                            .grads = t->grads,
-                            .trace = t->trace,
-                            .shares = t->shards != NULL,
-                            .buckets = buckets,
-                            .between_hosts = ddp_group_local_size(t->group) < ddp_group_world(t->group)};
-
-    if (ddp_uses_device_memory(s)) DDP_TRY(ddp_comm_stream_open(&lane, &t->lane, err));
-    if (s->hook != NULL)
-        DDP_TRY(ddp_hooked_open(s, t->comm, t->lane != NULL ? ddp_comm_stream_staging(t->lane) : t->grads, t->trace,
-                                &t->hooked, err));
-    p.lane = t->lane;
-    p.hooked = t->hooked;
-    return ddp_reducer_open(&p, &t->reducer, err);
-}
-
-static ddp_status allocate(ddp_trainer *t, ddp_err *err)
-{
-    bool training = t->s->launch.purpose == DDP_TO_TRAIN;
-
-    /* alone there is nobody to share with, and the host's own memory may have larger pages */
-    t->comm_memory = training && ddp_group_world(t->group) > 1 &&
-                     (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
-                     (!ddp_uses_device_memory(t->s) || ddp_takes_device_memory(t->s, t->comm));
-    DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->params, err));
-    if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->grads, err));
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->arena_bytes, &t->arena, err));
-    DDP_TRY(ddp_trainer_buffers_open(t, err));
-    t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
-                         .arena = t->arena,
-                         .params = t->params,
-                         .grads = t->grads,
-                         .buffers = t->buffers};
-    if (!training) return ddp_replicas_open(t, err);
-    DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
-    DDP_TRY(ddp_shards_open(t, err));
-    DDP_TRY(ddp_states_open(t, err));
-    DDP_TRY(ddp_clip_open(t, err));
-    DDP_TRY(open_reduction(t, err));
-    DDP_TRY(ddp_pipeline_open(t, err));
-    return ddp_replicas_open(t, err);
-}
-
-/* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
- * it, and the rest when the queue thread has ended. */
-static void release(ddp_trainer *t)
-{
-    const ddp_device_ops *ops = t->s->device_ops;
-    float *own[] = {t->state1,  t->state2, t->comm_memory ? NULL : t->params, t->comm_memory ? NULL : t->grads,
-                    t->buffers, t->probe};
-
-    if (!ddp_replicas_close(t) || !ddp_pipeline_close(t)) return; /* which still uses all of this */
-    ddp_variants_free(t->s);
-    if (t->comm_memory && t->grads != NULL) ddp_communicator_free(t->comm, t->grads);
-    if (t->comm_memory && t->params != NULL) ddp_communicator_free(t->comm, t->params);
-    if (!ddp_communicator_close(t->comm)) return;
-    ddp_shards_close(t);
-    ddp_reducer_close(t->reducer);
-    ddp_hooked_close(t->hooked);
-    ddp_comm_stream_close(t->lane);
-    ddp_pipelined_close(t);
-    ddp_staging_close(t);
-    ddp_trace_close(t->trace);
-    ddp_clip_close(t);
-    ddp_states_free(t);
-    for (size_t i = 0; i < DDP_COUNT(own); i++)
-        if (own[i] != NULL) ops->free(t->s->device, own[i]);
-    if (t->arena != NULL) ops->free(t->s->device, t->arena);
-    free(t->counts);
-}
-
-/* Batches lie where the device can copy them from by itself. */
-static ddp_status loader_memory(const void *session, size_t bytes, void **out, ddp_err *err)
-{
-    return ddp_host_memory(session, bytes, out, err);
-}
-
-static void loader_free(const void *session, void *p) { ddp_host_free(session, p); }
-
-static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
-{
-    ddp_loader_params p = {.dataset_ops = src->ops,
-                           .dataset = src->dataset,
-                           .transform = src->transform,
-                           .sampler_ops = src->sampler_ops,
-                           .sampler = src->sampler,
-                           .batch_size = t->s->batches.batch_size * t->s->replicas,
-                           /* stage 0 has so many in flight; a device that runs ahead still copies one */
-                           .hold = t->ahead != NULL && src == &t->s->train ? DDP_PIPELINED_BATCHES : t->s->stages,
-                           .parts = t->s->replicas,
-                           .workers = t->s->config->loader->workers,
-                           .prefetch = t->s->config->loader->prefetch};
-
-    if (ddp_uses_device_memory(t->s)) p.place = (ddp_loader_place){loader_memory, loader_free, t->s};
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_open(&p, out, err));
-    return DDP_OK;
-}
-
-/* ---- observing ------------------------------------------------------------------------------------------------------------ */
-static void plan_steps(ddp_trainer *t)
+bool ddp_trainer_complete(const ddp_trainer *t)
 {
     const struct ddp_train_config *c = t->s->config->train;
-    uint64_t accumulate = (uint64_t)t->s->batches.accumulate;
-    uint64_t epochs = (uint64_t)c->epochs > t->epoch ? (uint64_t)c->epochs - t->epoch : 0;
-    uint64_t ahead = epochs * t->s->steps_per_epoch, behind = (t->cursor + accumulate - 1) / accumulate;
 
-    t->total_steps = t->step + (ahead > behind ? ahead - behind : 0);
-    if (c->max_steps > 0) t->total_steps = DDP_MIN_OF(t->total_steps, (uint64_t)c->max_steps);
+    return t->progress.epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->progress.step >= (uint64_t)c->max_steps);
 }
 
-static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
+int ddp_trainer_asked_to_stop(const ddp_trainer *t)
 {
-    const ddp_session *s = t->s;
-    ddp_observe_params p = {.dir = s->config->output->dir,
-                            .log_every = s->config->output->log_every,
-                            .progress = s->config->output->progress,
-                            .append = t->step > 0,
-                            .total_steps = t->total_steps,
-                            .first_step = t->step,
-                            .steps_per_epoch = s->steps_per_epoch,
-                            .epochs = (uint64_t)s->config->train->epochs,
-                            .log = s->log};
-    char count[32], text[640];
-    const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
-    uint64_t parts = ddp_session_shards(s);
-    ddp_text pinned = {0}, members = {0};
+    int sig = t->s->launch.stop == NULL ? 0 : atomic_load(&t->s->launch.stop->signal);
 
-    if (s->launch.rank != 0) return DDP_OK;
-    DDP_TRY_AS(DDP_EXIT_CONFIG, err, ddp_observer_open(&p, &t->observer, err));
-    ddp_session_pin_text(s, &pinned);
-    ddp_text_printf(
-        &members,
-        "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"%s\", "
-        "\"hook\": \"%s\", \"bucket_size\": %" PRIu64 ", "
-        "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
-        ", \"planned_steps\": %" PRIu64,
-        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, ddp_session_precision(s),
-        s->hook != NULL ? s->hook->desc.name : "", s->bucket_size, s->model->desc.name, s->param_elements,
-        s->batches.global_batch, t->step, t->total_steps);
-    (void)snprintf(text, sizeof(text),
-                   "training %s (%s parameters) with %" PRIu64 " %s%s x batch %" PRId64
-                   " over %s on %s, %u thread%s a %s%s%s",
-                   s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), parts, part,
-                   parts == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
-                   ddp_session_devices(s) > 1 ? s->device_text : ddp_session_backend_name(s), s->device_info.name,
-                   s->threads, s->threads == 1 ? "" : "s", part, s->launch.world == 1 ? ", " : ", rank 0 ",
-                   pinned.data != NULL ? pinned.data : "");
-    ddp_text_free(&pinned);
-    ddp_observe_event(t->observer, "start", members.data != NULL ? members.data : "", text);
-    ddp_text_free(&members);
-    return DDP_OK;
+    return sig != 0 ? sig : ddp_group_stop_requested(t->group);
 }
 
-/* The summary, of a run that is done (exit code 0) or has failed. */
-static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
+void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
 {
-    ddp_summary sum = {.steps = t->step,
-                       .epochs = t->epoch,
-                       .parameters = t->s->param_elements,
-                       .world_size = (uint64_t)t->s->launch.world,
-                       .final_loss = t->loss,
-                       .eval_loss = t->eval_loss,
-                       .eval_accuracy = t->eval_accuracy,
-                       .first_step_s = t->first_step_s,
-                       .backend = ddp_session_backend_name(t->s),
-                       .device = t->s->device_text,
-                       .precision = ddp_session_precision(t->s),
-                       .exit_code = exit_code};
+    char warning[512];
 
-    if (t->observer == NULL) return DDP_OK;
-    ddp_observer_stop(t->observer); /* before the hashes, in whose time other ranks leave */
-    DDP_TRY(ddp_trainer_hash(t, sum.parameter_sha256, err));
-    DDP_TRY(ddp_trainer_hash_buffers(t, sum.buffer_sha256, err));
-    return ddp_observer_finish(t->observer, &sum, err);
-}
-
-/* ---- the epochs ------------------------------------------------------------------------------------------------------------- */
-static bool step_limit(const ddp_trainer *t)
-{
-    return t->s->config->train->max_steps > 0 && t->step >= (uint64_t)t->s->config->train->max_steps;
-}
-
-static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
-{
-    uint64_t every = (uint64_t)t->s->config->checkpoint->every,
-             check = (uint64_t)t->s->config->train->check_replicas_every;
-    ddp_status st = DDP_OK;
-
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loader, t->epoch, t->cursor, err));
-    while (!step_limit(t) && t->stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
-        bool checks = check > 0 && t->step % check == 0,
-             saves = every > 0 && t->step % every == 0 && t->cursor < t->s->batches_per_epoch;
-
-        if (checks || saves) DDP_TRY(ddp_pipelined_finish(t, err));
-        if (checks) DDP_TRY(ddp_trainer_check_replicas(t, err));
-        if (saves) DDP_TRY(ddp_trainer_save(t, err));
-    }
-    if (st != DDP_OK && st != DDP_IN_PROGRESS) return st;
-    DDP_TRY(ddp_pipelined_finish(t, err));
-    if (t->cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
-    t->epoch++;
-    t->cursor = 0;
-    if (every > 0 && t->step % every == 0) DDP_TRY(ddp_trainer_save(t, err));
-    return DDP_OK;
-}
-
-static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
-{
-    const struct ddp_train_config *c = t->s->config->train;
-    uint64_t evaluated = UINT64_MAX; /* step of the newest evaluation */
-
-    while (t->epoch < (uint64_t)c->epochs && !step_limit(t) && t->stopping == 0) {
-        uint64_t epoch = t->epoch;
-
-        DDP_TRY(run_epoch(t, err));
-        if (t->eval_loader == NULL || t->stopping != 0 || t->epoch == epoch || c->eval_every == 0 ||
-            t->epoch % (uint64_t)c->eval_every != 0)
-            continue;
-        DDP_TRY(ddp_trainer_evaluate(t, err));
-        evaluated = t->step;
-    }
-    if (t->eval_loader != NULL && t->stopping == 0 && evaluated != t->step) DDP_TRY(ddp_trainer_evaluate(t, err));
-    return ddp_trainer_save(t, err);
-}
-
-/* Between hosts it pays; within one idle processors decide: communication takes one from the compute threads. */
-static bool choose_overlap(const ddp_trainer *t)
-{
-    int32_t wish = t->s->config->ddp->overlap;
-    unsigned local = (unsigned)ddp_group_local_size(t->group);
-
-    if (ddp_shards_direct(t)) return false; /* there is nothing to send */
-    if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
-    if (ddp_uses_device_memory(t->s)) return ddp_group_world(t->group) > 1; /* the device computes, no processor */
-    if (local < (unsigned)ddp_group_world(t->group)) return true;           /* the network works, no processor */
-    return local > 1 && ddp_cpu_count() >= local * (t->s->threads + 1);
-}
-
-static void set_graceful(const ddp_session *s, bool on)
-{
-    if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
-}
-
-/* Whose memory a backend is to take; -1: the host's alone. */
-static int32_t cuda_device(const ddp_session *s)
-{
-    return (s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0 ? (int32_t)s->ordinals[0] : -1;
-}
-
-/* Everything after the meeting. */
-static ddp_status run(ddp_trainer *t, ddp_err *err)
-{
-    ddp_session *s = t->s;
-    bool done;
-
-    DDP_TRY(ddp_session_divide_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
-    DDP_TRY(ddp_trainer_pin(t, err)); /* before memory is touched, which lies near the processor that does */
-    ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
-    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err,
-               ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config, cuda_device(s),
-                                     s->config->group->step_timeout_ms, &t->comm, err));
-    DDP_TRY(ddp_trainer_bucket_size(t, err));
-    DDP_TRY(allocate(t, err));
-    DDP_TRY(ddp_pipelined_open(t, err));
-    if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
-    if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
-    t->overlap = choose_overlap(t);
-    if (!t->overlap && s->pin.pinned) ddp_communicator_stay_near(t->comm);
-    ddp_trainer_optimizer(t);
-    t->lr_steps = ddp_session_steps(s);
-    DDP_TRY(ddp_trainer_restore(t, &done, err));
-    DDP_TRY(ddp_replicas_broadcast_all(t, err));
-    if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);
-    if (done) return DDP_OK;
-    plan_steps(t);
-    DDP_TRY(open_observer(t, err));
-    DDP_TRY(ddp_profile_open(t, &t->profile, err));
-    set_graceful(s, true);
-    DDP_TRY(run_epochs(t, err));
-    set_graceful(s, false);
-    ddp_trace_step(t->trace, UINT64_MAX);
-    DDP_TRY(finish(t, t->stopping == 0 ? DDP_EXIT_OK : 128 + t->stopping, err));
-    return ddp_profile_report(t->profile, err);
-}
-
-/* ---- the end ---------------------------------------------------------------------------------------------------------------- */
-/* The run's first failure, which is not always this rank's own error. */
-static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capacity)
-{
-    ddp_failure f = {0};
-    char own[sizeof(f.msg)];
-    int code = ddp_err_exit_code(err);
-
-    if (code == DDP_EXIT_PEER && err->status == DDP_ERR_TIMEOUT) code = DDP_EXIT_TIMEOUT;
-    (void)snprintf(own, sizeof(own), "rank %d: %s", t->s->launch.rank,
-                   err->msg[0] != '\0' ? err->msg : "a plugin failed without giving a reason");
-    ddp_group_abort(t->group, code, own); /* does nothing when the run has already failed */
-    if (!ddp_group_failed(t->group, &f)) {
-        f.exit_code = code;
-        ddp_copy_text(f.msg, sizeof(f.msg), own);
-    }
-    ddp_copy_text(message, capacity, f.msg);
-    return f.exit_code;
-}
-
-/* The words for a run that a signal has ended in good order. */
-static int stopped(const ddp_trainer *t, char *message, size_t capacity)
-{
-    int n = snprintf(message, capacity, "ended by signal %d (%s) after step %" PRIu64, t->stopping,
-                     strsignal(t->stopping), t->step);
-
-    if (n > 0 && (size_t)n < capacity)
-        (void)snprintf(message + n, capacity - (size_t)n, "%s",
-                       t->saving ? ", which is saved: the same command goes on from there"
-                                 : "; nothing is saved, for [checkpoint] dir is not set");
-    return 128 + t->stopping;
-}
-
-static void expire(void *ctx, const ddp_failure *cause) /* maybe while the ranks still meet */
-{
-    ddp_trainer *t = ctx;
-
-    t->ending->expired(t->ending->ctx, cause->exit_code, cause->msg);
-}
-
-int ddp_train(ddp_session *s, ddp_ending *ending)
-{
-    ddp_trainer t = {
-        .s = s, .ending = ending, .loss = NAN, .first_step_s = NAN, .eval_loss = NAN, .eval_accuracy = NAN};
-    ddp_failure failure = {0};
-    ddp_err err = {0};
-    int code = DDP_EXIT_OK;
-
-    if (join(&t, &failure, &err) != DDP_OK) {
-        ddp_copy_text(ending->message, sizeof(ending->message), failure.exit_code != 0 ? failure.msg : err.msg);
-        return failure.exit_code != 0 ? failure.exit_code : DDP_EXIT_RENDEZVOUS;
-    }
-    if (run(&t, &err) != DDP_OK) {
-        code = failed(&t, &err, ending->message, sizeof(ending->message));
-        if (s->launch.purpose == DDP_TO_TRAIN) (void)finish(&t, code, &err);
-    } else if (t.stopping != 0) {
-        code = stopped(&t, ending->message, sizeof(ending->message));
-    }
-    ddp_profile_close(t.profile);
-    if (t.observer != NULL) ddp_observer_close(t.observer);
-    if (t.eval_loader != NULL) ddp_loader_close(t.eval_loader);
-    if (t.loader != NULL) ddp_loader_close(t.loader);
-    if (t.comm != NULL) release(&t);
-    if (code == DDP_EXIT_OK && ddp_group_failed(t.group, &failure)) { /* closing, here or on another rank */
-        ddp_copy_text(ending->message, sizeof(ending->message), failure.msg);
-        code = failure.exit_code;
-    }
-    ddp_group_leave(t.group);
-    return code;
+    if (r->step == t->progress.start_step + 1)
+        t->result.first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
+    ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms, r->step_ms - r->data_ms - r->wait_ms, r->wait_ms);
+    if (t->observer == NULL) return;
+    ddp_observe_step(t->observer, r);
+    if (ddp_group_take_warning(t->group, warning, sizeof(warning)))
+        ddp_observe_event(t->observer, "warning", warning, NULL);
 }

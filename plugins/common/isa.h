@@ -1,7 +1,7 @@
 /* plugins/common/isa.h -- which instruction sets this CPU has.
  *
- * Kernels of the CPU are compiled once for each set, from the same source, into a table of functions. The tables of one kind
- * of kernel stand in an array, best first, and this CPU can run those from isa_best() on. */
+ * Kernels of the CPU are compiled once for each set, from the same source, into a table of functions. The tables of
+ * one kind of kernel stand in an array, best first, and this CPU can run those from isa_best() on. */
 #ifndef DDP_PLUGINS_ISA_H
 #define DDP_PLUGINS_ISA_H
 

@@ -1,4 +1,5 @@
-/* cublaslt_double.c -- the functions of cuBLASLt that plugins/device/cuda/libs/libraries.h names, on the host. */
+/* tests/doubles/cublaslt_double.c -- the functions of cuBLASLt that plugins/device/cuda/libs/libraries.h names, on
+ * the host. */
 #include "cublaslt_double.h"
 #include "cuda_runtime_double.h"
 #include <cublasLt.h>
@@ -25,7 +26,7 @@ static cublasStatus_t misuse(const char *what)
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* ---- objects ----------------------------------------------------------------------------------------------------------- */
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
 typedef struct layout {
     cudaDataType_t type;
     uint64_t rows, cols;
@@ -155,7 +156,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     }
 }
 
-/* ---- what goes together ------------------------------------------------------------------------------------------------ */
+/* ---- what goes together ------------------------------------------------------------------------------------------ */
 static bool has(uint32_t epilogue, uint32_t bits) { return (epilogue & bits) == bits; }
 static bool reads_bias(uint32_t e) { return has(e, CUBLASLT_EPILOGUE_BIAS); }
 static bool writes_bias(uint32_t e)
@@ -256,7 +257,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 static float from_bf16(uint16_t h)
 {
     uint32_t bits = (uint32_t)h << 16;
@@ -307,7 +308,7 @@ static float gelu_slope(float x)
     return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.79788456f * (1 + 3 * 0.044715f * x * x);
 }
 
-/* ---- products ---------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 typedef struct call {
     desc d;
     layout a, b, c;

@@ -1,7 +1,8 @@
-/* cublaslt_double.h -- cuBLASLt without a GPU, for plugins/device/cuda/libs/gemm.c: what a test can ask of it and see in it. Products are sums
- * in f32 in the order of k, done in the order of the stream by cuda_runtime_double.h. It offers three algorithms for each product: the
- * first is slow, the second cannot be started, the third is fast. What a GPU would answer with nonsense is an error here: dimensions
- * that do not fit, pointers less aligned than was said, memory that is not the device's. */
+/* tests/doubles/cublaslt_double.h -- cuBLASLt without a GPU, for plugins/device/cuda/libs/gemm.c: what a test can
+ * ask of it and see in it. Products are sums in f32 in the order of k, done in the order of the stream by
+ * cuda_runtime_double.h. It offers three algorithms for each product: the first is slow, the second cannot be
+ * started, the third is fast. What a GPU would answer with nonsense is an error here: dimensions that do not fit,
+ * pointers less aligned than was said, memory that is not the device's. */
 #ifndef CUBLASLT_DOUBLE_H
 #define CUBLASLT_DOUBLE_H
 

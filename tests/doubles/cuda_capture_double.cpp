@@ -1,4 +1,5 @@
-/* cuda_capture_double.cpp -- of the double of the CUDA runtime: what streams capture, and the graphs that come of it. */
+/* tests/doubles/cuda_capture_double.cpp -- of the double of the CUDA runtime: what streams capture, and the graphs
+ * that come of it. */
 #include "cuda_parts.h"
 
 namespace cuda_double
@@ -187,7 +188,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
     return capture_info(stream, status, id);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *count)
 {
     guard held(lock);

@@ -1,5 +1,5 @@
-/* cuda_double.h -- what a test can ask of the double of the CUDA runtime (cuda_runtime_double.h) and see in it. Needs no header of
- * CUDA: a test may open the double by its name. C and C++. */
+/* tests/doubles/cuda_double.h -- what a test can ask of the double of the CUDA runtime (cuda_runtime_double.h) and
+ * see in it. Needs no header of CUDA: a test may open the double by its name. C and C++. */
 #ifndef CUDA_DOUBLE_H
 #define CUDA_DOUBLE_H
 

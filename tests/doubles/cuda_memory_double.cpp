@@ -1,4 +1,5 @@
-/* cuda_memory_double.cpp -- of the double of the CUDA runtime: memory of devices, page-locked memory, copies. */
+/* tests/doubles/cuda_memory_double.cpp -- of the double of the CUDA runtime: memory of devices, page-locked memory,
+ * copies. */
 #include "cuda_parts.h"
 #include <map>
 #include <stdio.h>

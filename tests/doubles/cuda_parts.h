@@ -1,4 +1,4 @@
-/* cuda_parts.h -- what the files of the double of the CUDA runtime share. */
+/* tests/doubles/cuda_parts.h -- what the files of the double of the CUDA runtime share. */
 #ifndef CUDA_PARTS_H
 #define CUDA_PARTS_H
 

@@ -1,4 +1,4 @@
-/* cuda_runtime_double.cpp -- of the double of the CUDA runtime: settings, counts, errors, devices. */
+/* tests/doubles/cuda_runtime_double.cpp -- of the double of the CUDA runtime: settings, counts, errors, devices. */
 #include "cuda_parts.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -113,7 +113,7 @@ static cudaError_t known(int device)
 using namespace cuda_double;
 
 extern "C" {
-/* ---- for tests ------------------------------------------------------------------------------------------------------- */
+/* ---- for tests --------------------------------------------------------------------------------------------------- */
 void cuda_double_count(cuda_double_counts *out)
 {
     guard held(lock);
@@ -185,7 +185,7 @@ void cuda_double_misused(const char *what)
     (void)misused(cudaErrorInvalidValue, "%s", what);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 #define ERRORS(X)                                                                                                      \
     X(cudaSuccess, "no error")                                                                                         \
     X(cudaErrorInvalidValue, "invalid argument")                                                                       \
@@ -243,7 +243,7 @@ cudaError_t cudaGetLastError(void)
 
 cudaError_t cudaPeekAtLastError(void) { return last_error; }
 
-/* ---- devices --------------------------------------------------------------------------------------------------------- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 cudaError_t cudaRuntimeGetVersion(int *version)
 {
     *version = CUDART_VERSION;

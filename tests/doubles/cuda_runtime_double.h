@@ -1,8 +1,9 @@
-/* cuda_runtime_double.h -- the CUDA runtime without a GPU, for plugins/device/cuda and plugins/backend/nccl. What a test can ask
- * of it and see in it is in cuda_double.h. C and C++.
+/* tests/doubles/cuda_runtime_double.h -- the CUDA runtime without a GPU, for plugins/device/cuda and
+ * plugins/backend/nccl. What a test can ask of it and see in it is in cuda_double.h. C and C++.
  *
- * Streams are threads that do what was queued, in order; kernels run by simt_double.cpp. Device memory is the host's, NaN when it
- * is new, and its bounds are kept. Misuse that CUDA answers with an error is answered with that error, told on stderr and counted.
+ * Streams are threads that do what was queued, in order; kernels run by simt_double.cpp. Device memory is the host's,
+ * NaN when it is new, and its bounds are kept. Misuse that CUDA answers with an error is answered with that error, told
+ * on stderr and counted.
  *
  * In the environment, for a double that is loaded inside the program:
  *   CUDA_DOUBLE_DEVICES=n      GPUs; 0: none; -1: no driver. Default 2.
@@ -22,7 +23,8 @@
 extern "C" {
 #endif
 
-/* For the doubles of libraries. Queued like a kernel, and captured like one: `run` gets a copy of the `bytes` at `argument`. */
+/* For the doubles of libraries. Queued like a kernel, and captured like one: `run` gets a copy of the `bytes` at
+ * `argument`. */
 cudaError_t cuda_double_enqueue(cudaStream_t s, void (*run)(void *argument), const void *argument, size_t bytes);
 /* Around what a host function of a stream does with device memory, between waits: see CUDA_DOUBLE_STRICT. */
 void cuda_double_open(void);

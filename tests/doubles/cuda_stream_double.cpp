@@ -1,4 +1,5 @@
-/* cuda_stream_double.cpp -- of the double of the CUDA runtime: streams, events, launches. Each stream is a thread with a queue. */
+/* tests/doubles/cuda_stream_double.cpp -- of the double of the CUDA runtime: streams, events, launches. Each stream
+ * is a thread with a queue. */
 #include "cuda_parts.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -142,7 +143,7 @@ void wait_for_device(guard &held, int device)
 } // namespace cuda_double
 using namespace cuda_double;
 
-/* ---- launches -------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 cudaError_t simt_submit(const simt_launch *l, cudaStream_t s)
 {
     simt_launch mine = *l;
@@ -187,7 +188,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *data)
         s, [fn, data] { fn(data); }, TOUCHES_NONE));
 }
 
-/* ---- streams --------------------------------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
 {
     guard held(lock);
@@ -269,7 +270,7 @@ cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority)
     return cudaSuccess;
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     guard held(lock);

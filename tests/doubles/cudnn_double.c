@@ -1,4 +1,5 @@
-/* cudnn_double.c -- the functions of cuDNN for convolutions that plugins/device/cuda/libs/libraries.h names, on the host. */
+/* tests/doubles/cudnn_double.c -- the functions of cuDNN for convolutions that plugins/device/cuda/libs/libraries.h
+ * names, on the host. */
 #include "cudnn_double.h"
 #include "cuda_runtime_double.h"
 #include <pthread.h>
@@ -34,7 +35,7 @@ const char *cudnnGetErrorString(cudnnStatus_t status)
 }
 void cudnnGetLastErrorString(char *message, size_t max) { (void)snprintf(message, max, "%s", last_error); }
 
-/* ---- objects ----------------------------------------------------------------------------------------------------------- */
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
 struct cudnnContext {
     cudaStream_t stream;
 };
@@ -137,7 +138,7 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t c, cudnnM
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 float cudnn_double_get(const void *p, cudnnDataType_t type, int64_t i)
 {
     uint32_t bits;
@@ -162,9 +163,10 @@ void cudnn_double_put(void *p, cudnnDataType_t type, int64_t i, float x)
     ((uint16_t *)p)[i] = (uint16_t)(bits >> 16);
 }
 
-/* ---- heuristics -------------------------------------------------------------------------------------------------------- */
+/* ---- heuristics -------------------------------------------------------------------------------------------------- */
 enum { FORWARD, DATA, FILTER };
-/* The first gives other bits in every run (only the gradients have such algorithms), the second is too big, the third will do. */
+/* The first gives other bits in every run (only the gradients have such algorithms), the second is too big, the
+ * third will do. */
 static const struct {
     int algo;
     cudnnDeterminism_t determinism;
@@ -228,7 +230,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t h, con
     OFFER_(FILTER, cudnnConvolutionBwdFilterAlgo);
 }
 
-/* ---- convolutions ------------------------------------------------------------------------------------------------------ */
+/* ---- convolutions ------------------------------------------------------------------------------------------------ */
 typedef struct call {
     int kind;
     struct cudnnTensorStruct x, y;

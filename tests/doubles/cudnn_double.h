@@ -1,7 +1,7 @@
-/* cudnn_double.h -- cuDNN without a GPU, for plugins/device/cuda/dnn*.c: what a test can ask of it and see in it. Work is done in the
- * order of the stream by cuda_runtime_double.h. Convolutions are sums in f32; the algorithm that the heuristics put first gives other
- * bits in every run, and may not be used. Graphs of the backend API are checked as they are built and run operation by
- * operation. */
+/* tests/doubles/cudnn_double.h -- cuDNN without a GPU, for plugins/device/cuda/dnn*.c: what a test can ask of it and
+ * see in it. Work is done in the order of the stream by cuda_runtime_double.h. Convolutions are sums in f32; the
+ * algorithm that the heuristics put first gives other bits in every run, and may not be used. Graphs of the backend
+ * API are checked as they are built and run operation by operation. */
 #ifndef CUDNN_DOUBLE_H
 #define CUDNN_DOUBLE_H
 

@@ -1,6 +1,7 @@
-/* cudnn_graph_double.c -- cuDNN's backend API, on the host: descriptors hold what was set, graphs are checked when they are finalized
- * and run one operation after the other. Of the two engines that the heuristics propose, the first gives other bits in every run, and may
- * not be planned. What the double does not know is an error. */
+/* tests/doubles/cudnn_graph_double.c -- cuDNN's backend API, on the host: descriptors hold what was set, graphs are
+ * checked when they are finalized and run one operation after the other. Of the two engines that the heuristics
+ * propose, the first gives other bits in every run, and may not be planned. What the double does not know is an
+ * error. */
 #include "cudnn_double.h"
 #include "cuda_runtime_double.h"
 #include <math.h>
@@ -26,7 +27,7 @@ typedef struct descriptor {
     const struct descriptor *graph;
 } descriptor;
 
-/* ---- attributes -------------------------------------------------------------------------------------------------------- */
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
 static size_t element_size(cudnnBackendAttributeType_t type)
 {
     switch ((int)type) {
@@ -105,7 +106,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t p, cudnnBackendA
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------------------------ */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 typedef struct needed {
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
@@ -219,7 +220,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const p, cudnnBa
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- tensors at work --------------------------------------------------------------------------------------------------- */
+/* ---- tensors at work --------------------------------------------------------------------------------------------- */
 typedef struct call {
     const descriptor *graph;
     void *workspace;
@@ -311,7 +312,7 @@ static bool next(const int64_t dims[4], int64_t at[4])
     return false;
 }
 
-/* ---- operations -------------------------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 static void do_matmul(run *r, const descriptor *op)
 {
     const tensor *a = tensor_of(r, part(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC)),
@@ -419,7 +420,7 @@ static void do_graph(void *argument)
         if (r.tensors[i].is_virtual) free(r.tensors[i].at);
 }
 
-/* ---- execution --------------------------------------------------------------------------------------------------------- */
+/* ---- execution --------------------------------------------------------------------------------------------------- */
 /* Whether an operation's tensor, where it has one, is among the operands. */
 static bool given(call *c, const descriptor *d)
 {

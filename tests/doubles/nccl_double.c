@@ -1,5 +1,5 @@
-/* nccl_double.c -- of the double of NCCL: the library's functions. Communicators are non-blocking, as the backend asks for them, and
- * their state moves when it is looked at. */
+/* tests/doubles/nccl_double.c -- of the double of NCCL: the library's functions. Communicators are non-blocking, as
+ * the backend asks for them, and their state moves when it is looked at. */
 #include "nccl_double_parts.h"
 #include <pthread.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ static _Thread_local cudaStream_t group_stream;
 DOUBLE_EXPORT nccl_double_control *nccl_double(void);
 nccl_double_control *nccl_double(void) { return &double_control; }
 
-/* ---- communicators; `world` held in all of this ---------------------------------------------------------------------- */
+/* ---- communicators; `world` held in all of this ------------------------------------------------------------------ */
 static bool known(ncclComm_t comm, const char *what)
 {
     for (struct ncclComm *c = alive; c != NULL; c = c->next)
@@ -109,7 +109,7 @@ static void remove_comm(ncclComm_t comm)
     let_go(comm);
 }
 
-/* ---- begin and end --------------------------------------------------------------------------------------------------- */
+/* ---- begin and end ----------------------------------------------------------------------------------------------- */
 DOUBLE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     return !cuda_double_fails() && double_link_name(id) ? ncclSuccess : ncclSystemError;
@@ -208,7 +208,7 @@ DOUBLE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
     return ncclSuccess;
 }
 
-/* ---- calls that become kernels --------------------------------------------------------------------------------------- */
+/* ---- calls that become kernels ----------------------------------------------------------------------------------- */
 static ncclResult_t launch(struct ncclComm *c, double_op *ops, cudaStream_t stream)
 {
     double_kernel *k = calloc(1, sizeof(*k));
@@ -357,7 +357,7 @@ DOUBLE_EXPORT ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t typ
     return append(comm, stream, (double_op){DOUBLE_RECV, NULL, recv, count, type, ncclSum, peer, NULL});
 }
 
-/* ---- memory and words ------------------------------------------------------------------------------------------------ */
+/* ---- memory and words -------------------------------------------------------------------------------------------- */
 DOUBLE_EXPORT ncclResult_t ncclMemAlloc(void **out, size_t bytes)
 {
     return cudaMalloc(out, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;

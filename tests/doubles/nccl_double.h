@@ -1,9 +1,11 @@
-/* nccl_double.h -- NCCL without a GPU, for plugins/backend/nccl, over the CUDA runtime of cuda_runtime_double.h: what a test can ask
- * of it and see in it. Ranks are threads of one process or processes of one machine, and data really move between them, in the order
- * of the streams that collectives are given. What the library leaves undefined is misuse, told and counted by the runtime's double.
+/* tests/doubles/nccl_double.h -- NCCL without a GPU, for plugins/backend/nccl, over the CUDA runtime of
+ * cuda_runtime_double.h: what a test can ask of it and see in it. Ranks are threads of one process or processes of one
+ * machine, and data really move between them, in the order of the streams that collectives are given. What the library
+ * leaves undefined is misuse, told and counted by the runtime's double.
  *
- * The unique id names memory that the process which made it holds open, and that all ranks map; nothing of it has a name in a file
- * system, so nothing is left when ranks are killed. A rank that is killed leaves the others waiting, as NCCL's do, until they abort.
+ * The unique id names memory that the process which made it holds open, and that all ranks map; nothing of it has a
+ * name in a file system, so nothing is left when ranks are killed. A rank that is killed leaves the others waiting, as
+ * NCCL's do, until they abort.
  *
  * A test opens the object itself and takes `nccl_double` from it. */
 #ifndef NCCL_DOUBLE_H

@@ -1,5 +1,6 @@
-/* nccl_double_kernels.c -- of the double of NCCL: what collectives do, on the threads of the ranks' streams. Every one is messages
- * to and from the other ranks, and then, where it reduces, a sum in the order of the ranks, in double, which is the same on all. */
+/* tests/doubles/nccl_double_kernels.c -- of the double of NCCL: what collectives do, on the threads of the ranks'
+ * streams. Every one is messages to and from the other ranks, and then, where it reduces, a sum in the order of the
+ * ranks, in double, which is the same on all. */
 #include "nccl_double_parts.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -32,7 +33,7 @@ void double_extents(const struct ncclComm *c, const double_op *o, size_t *send, 
                                                                           : bytes;
 }
 
-/* ---- arithmetic, in double ------------------------------------------------------------------------------------------- */
+/* ---- arithmetic, in double --------------------------------------------------------------------------------------- */
 static double load(const void *p, size_t i, ncclDataType_t t)
 {
     uint32_t bits;
@@ -87,7 +88,7 @@ static void reduce(const double_op *o, const char *parts, int world)
     }
 }
 
-/* ---- a kernel's messages --------------------------------------------------------------------------------------------- */
+/* ---- a kernel's messages ----------------------------------------------------------------------------------------- */
 typedef struct run {
     double_kernel *k;
     double_transfer *transfers;

@@ -1,5 +1,6 @@
-/* nccl_double_link.c -- of the double of NCCL: the memory that ranks share, and the channels in it. A channel has one sender and one
- * receiver, and counts for each how often it was filled and emptied; nobody holds a lock that a rank could die with. */
+/* tests/doubles/nccl_double_link.c -- of the double of NCCL: the memory that ranks share, and the channels in it. A
+ * channel has one sender and one receiver, and counts for each how often it was filled and emptied; nobody holds a
+ * lock that a rank could die with. */
 #include "nccl_double_parts.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -71,7 +72,7 @@ double_link *double_link_join(const ncclUniqueId *id, int world)
 
 void double_link_leave(double_link *l, int world) { (void)munmap(l, size_of(world)); }
 
-/* ---- messages ---------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 static bool ready(const double_transfer *t)
 {
     uint64_t filled = atomic_load(&t->channel->filled), emptied = atomic_load(&t->channel->emptied);

@@ -1,5 +1,5 @@
-/* nccl_double_parts.h -- what the files of the double of NCCL share: nccl_double.c has the library's functions, nccl_double_link.c
- * the memory between the ranks, nccl_double_kernels.c what is done on streams. */
+/* tests/doubles/nccl_double_parts.h -- what the files of the double of NCCL share: nccl_double.c has the library's
+ * functions, nccl_double_link.c the memory between the ranks, nccl_double_kernels.c what is done on streams. */
 #ifndef NCCL_DOUBLE_PARTS_H
 #define NCCL_DOUBLE_PARTS_H
 
@@ -34,7 +34,7 @@ typedef struct double_op {
     struct double_op *next;
 } double_op;
 
-/* ---- nccl_double_link.c ------------------------------------------------------------------------------------------------ */
+/* ---- nccl_double_link.c ------------------------------------------------------------------------------------------ */
 /* Of what a piece is. Sends and receives agree on nothing but the bytes: the rest is 0 there. */
 typedef struct double_letter {
     uint64_t sequence, bytes; /* sequence: of the communicator's collectives */
@@ -73,7 +73,7 @@ typedef struct double_transfer {
 /* Moves what can be moved now. True: something was. */
 bool double_transfer_all(double_transfer *t, size_t count);
 
-/* ---- nccl_double_kernels.c --------------------------------------------------------------------------------------------- */
+/* ---- nccl_double_kernels.c --------------------------------------------------------------------------------------- */
 typedef struct double_kernel { /* one collective, or the sends and receives of a group */
     ncclComm_t comm;
     double_op *ops;

@@ -1,7 +1,8 @@
-/* simt_double.cpp -- runs a launch of simt_double.h: blocks in turn, each thread of a block a fiber that starts when its turn comes.
+/* tests/doubles/simt_double.cpp -- runs a launch of simt_double.h: blocks in turn, each thread of a block a fiber that
+ * starts when its turn comes.
  *
- * A thread that has to wait hands on to one that is ready, or to the next that has not started; one that ends goes on to the next
- * on the same stack. So a kernel in which nobody waits needs one stack and no switch. */
+ * A thread that has to wait hands on to one that is ready, or to the next that has not started; one that ends goes
+ * on to the next on the same stack. So a kernel in which nobody waits needs one stack and no switch. */
 #include "simt_parts.h"
 #include <memory>
 #include <stdarg.h>
@@ -60,7 +61,7 @@ engine *inside(const char *what)
     return me;
 }
 
-/* ---- fibers ---------------------------------------------------------------------------------------------------------- */
+/* ---- fibers ------------------------------------------------------------------------------------------------------ */
 engine::engine()
 {
     const char *order = getenv("CUDA_DOUBLE_ORDER");
@@ -113,9 +114,9 @@ static void start_on_new_stack(engine *e)
     std::string text;
 
     for (unsigned w = 0; w < (e->threads + 31) / 32; w++)
-        for (unsigned i = 0; i < e->warps[w].meetings; i++) {
+        for (unsigned i = 0; i < e->warps[w].gathering_count; i++) {
             char line[160];
-            const meeting *m = &e->warps[w].met[i];
+            const gathering *m = &e->warps[w].gatherings[i];
             static const char *const names[] = {"__syncwarp", "a shuffle", "__ballot_sync", "__any_sync",
                                                 "__all_sync", "cu_mma",    "cu_ldmatrix",   "cu_ldmatrix_trans"};
             (void)snprintf(line, sizeof(line), "\n  warp %u: lanes %08x of %08x have come to %s", w, m->arrived,
@@ -177,8 +178,8 @@ void engine::end(fiber *f)
     now = nullptr;
     w->alive &= ~(1u << f->lane);
     alive--;
-    for (unsigned i = 0; i < w->meetings; i++)
-        if (w->met[i].arrived == (w->met[i].mask & w->alive)) complete(w, &w->met[i--]);
+    for (unsigned i = 0; i < w->gathering_count; i++)
+        if (w->gatherings[i].arrived == (w->gatherings[i].mask & w->alive)) complete(w, &w->gatherings[i--]);
     if (alive != 0 && at_barrier == alive) release_barrier();
 }
 
@@ -232,7 +233,7 @@ void engine::check_fences(void)
     FORBID(shared, AREA + static_end);
 }
 
-/* ---- a launch -------------------------------------------------------------------------------------------------------- */
+/* ---- a launch ---------------------------------------------------------------------------------------------------- */
 void engine::run_block(void)
 {
     const unsigned warp_count = (threads + 31) / 32;
@@ -246,7 +247,7 @@ void engine::run_block(void)
     for (unsigned w = 0; w < warp_count; w++) {
         const unsigned lanes = threads - w * 32;
         warps[w].alive = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
-        warps[w].meetings = 0;
+        warps[w].gathering_count = 0;
     }
     fill(shared, launch->shared);
     start_on_new_stack(this);
@@ -351,7 +352,7 @@ cudaError_t simt_start(const simt_launch *l, cudaStream_t s)
     return cudaSuccess;
 }
 
-/* ---- shared memory --------------------------------------------------------------------------------------------------- */
+/* ---- shared memory ----------------------------------------------------------------------------------------------- */
 void *simt_shared(const void *site, size_t bytes, size_t alignment)
 {
     engine *e = inside("CU_SHARED");

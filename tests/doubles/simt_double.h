@@ -1,10 +1,11 @@
-/* simt_double.h -- CUDA C++ for g++: what plugins/device/cuda/kernels/simt.h promises the kernels, run on the host. simt_double.cpp has the
- * machinery: every CUDA thread is a fiber, a launch runs its blocks one after the other on one thread of the host.
+/* tests/doubles/simt_double.h -- CUDA C++ for g++: what plugins/device/cuda/kernels/simt.h promises the kernels, run on
+ * the host. simt_double.cpp has the machinery: every CUDA thread is a fiber, a launch runs its blocks one after the
+ * other on one thread of the host.
  *
- * It is stricter than a GPU where it can be: shared memory starts as NaN and is aligned to no more than was asked for, cp.async spoils
- * its target at once and fills it at the wait, threads that wait for each other in vain stop the program and say where.
- * CUDA_DOUBLE_ORDER=reverse starts the threads of a block, and the blocks, from the last on, which shows a __syncthreads that is
- * missing. */
+ * It is stricter than a GPU where it can be: shared memory starts as NaN and is aligned to no more than was asked
+ * for, cp.async spoils its target at once and fills it at the wait, threads that wait for each other in vain stop
+ * the program and say where. CUDA_DOUBLE_ORDER=reverse starts the threads of a block, and the blocks, from the last
+ * on, which shows a __syncthreads that is missing. */
 #ifndef SIMT_DOUBLE_H
 #define SIMT_DOUBLE_H
 
@@ -19,7 +20,7 @@
 
 #define __launch_bounds__(...)
 
-/* ---- where a thread is ----------------------------------------------------------------------------------------------- */
+/* ---- where a thread is ------------------------------------------------------------------------------------------- */
 struct simt_place {
     uint3 thread, block;
     dim3 block_dim, grid_dim;
@@ -35,7 +36,7 @@ SIMT_TLS simt_place *simt_at; /* of the thread that runs; NULL outside of a kern
 #define blockDim  (static_cast<const dim3 &>(simt_at->block_dim))
 #define gridDim   (static_cast<const dim3 &>(simt_at->grid_dim))
 
-/* ---- shared memory --------------------------------------------------------------------------------------------------- */
+/* ---- shared memory ----------------------------------------------------------------------------------------------- */
 /* An array lies at an address that is no multiple of twice its alignment: a kernel that counts on more finds out. */
 void *simt_shared(const void *site, size_t bytes, size_t alignment);
 void *simt_shared_dynamic(void);
@@ -51,7 +52,7 @@ void simt_limit_shared(size_t bytes);
 #define CU_SHARED_WIDE(type, name, dims) SIMT_SHARED(type, name, dims, 16)
 #define CU_SHARED_DYNAMIC(type, name)    type *name = static_cast<type *>(simt_shared_dynamic())
 
-/* ---- launches -------------------------------------------------------------------------------------------------------- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 struct simt_launch {
     const char *text; /* the arguments of cu_launch as written */
     const char *file;
@@ -105,7 +106,7 @@ template <class... P> static inline cudaError_t cu_allow_shared(void (*kernel)(P
     return simt_allow_shared(reinterpret_cast<const void *>(kernel), bytes);
 }
 
-/* ---- barriers, and what the threads of a warp do together --------------------------------------------------------------- */
+/* ---- barriers, and what the threads of a warp do together -------------------------------------------------------- */
 enum simt_kind {
     SIMT_SYNC_WARP,
     SIMT_SHFL,
@@ -171,7 +172,7 @@ template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int w
     return simt_shuffle(mask, value, from <= last ? from : lane);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 template <class T> static inline T __ldg(const T *p) { return *p; }
 static inline void __threadfence(void) { asm volatile("" ::: "memory"); } /* one thread of the host runs a launch */
 
@@ -200,7 +201,7 @@ SIMT_ATOMICS(unsigned)
 SIMT_ATOMICS(unsigned long long)
 #undef SIMT_ATOMICS
 
-/* ---- arithmetic ------------------------------------------------------------------------------------------------------ */
+/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 static inline unsigned __float_as_uint(float x)
 {
     unsigned bits;
@@ -242,7 +243,7 @@ static inline double __dmul_rn(double a, double b)
 }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
-/* ---- tensor cores and asynchronous copies ------------------------------------------------------------------------------- */
+/* ---- tensor cores and asynchronous copies ------------------------------------------------------------------------ */
 static inline void cu_mma(float d[4], const unsigned a[4], const unsigned b[2], const float c[4])
 {
     const void *in[3] = {a, b, c};

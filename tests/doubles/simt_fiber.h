@@ -1,5 +1,5 @@
-/* simt_fiber.h -- the switch from one stack to another, for simt_double.cpp. By hand where that is known, else by ucontext; the
- * sanitizers are told. */
+/* tests/doubles/simt_fiber.h -- the switch from one stack to another, for simt_double.cpp. By hand where that is
+ * known, else by ucontext; the sanitizers are told. */
 #ifndef SIMT_FIBER_H
 #define SIMT_FIBER_H
 
@@ -88,7 +88,8 @@ static inline void simt_stack_free(simt_stack *s)
     free(s);
 }
 
-/* `enter` starts on it at the next switch; it never returns. Tops differ by cache lines: else those of all stacks fall into one set. */
+/* `enter` starts on it at the next switch; it never returns. Tops differ by cache lines: else those of all stacks
+ * fall into one set. */
 static inline void simt_stack_begin(simt_stack *s, void (*enter)(void))
 {
     simt_stack_unpoison(s); /* the one before was left without unwinding */

@@ -1,5 +1,5 @@
-/* simt_parts.h -- what the files of the machinery behind simt_double.h share: simt_double.cpp starts threads, blocks and launches,
- * simt_warp_double.cpp does what threads do together. */
+/* tests/doubles/simt_parts.h -- what the files of the machinery behind simt_double.h share: simt_double.cpp starts
+ * threads, blocks and launches, simt_warp_double.cpp does what threads do together. */
 #ifndef SIMT_PARTS_H
 #define SIMT_PARTS_H
 
@@ -35,14 +35,14 @@ struct fiber {
     std::vector<async_copy> copies;
 };
 
-/* Lanes that meet: at most as many meetings as there are lanes. */
-struct meeting {
+/* Lanes that wait for each other: at most as many gatherings as there are lanes. */
+struct gathering {
     unsigned mask, arrived;
     simt_kind kind;
 };
 struct warp {
-    unsigned alive, meetings;
-    meeting met[32];
+    unsigned alive, gathering_count;
+    gathering gatherings[32];
 };
 struct queue {
     fiber *first, *last;
@@ -80,7 +80,7 @@ struct engine {
     void hand_on(bool for_good);
     void go(simt_stack *to, bool for_good);
     void release_barrier(void);
-    void complete(warp *w, meeting *m);
+    void complete(warp *w, gathering *m);
 };
 
 /* The engine of the launch that this thread of the host runs; ends the program where it runs none. */

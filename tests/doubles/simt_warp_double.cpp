@@ -1,9 +1,10 @@
-/* simt_warp_double.cpp -- of the machinery behind simt_double.h: barriers, what a warp does together, asynchronous copies. */
+/* tests/doubles/simt_warp_double.cpp -- of the machinery behind simt_double.h: barriers, what a warp does together,
+ * asynchronous copies. */
 #include "simt_parts.h"
 
 namespace simt_double
 {
-/* ---- barriers and warps ---------------------------------------------------------------------------------------------- */
+/* ---- barriers and warps ------------------------------------------------------------------------------------------ */
 void engine::release_barrier(void)
 {
     at_barrier = 0;
@@ -75,7 +76,7 @@ static void run_ldmatrix(fiber *const lanes[32], bool transposed)
 }
 
 /* All of them are there: each gets its result, and all that wait are ready. */
-void engine::complete(warp *w, meeting *m)
+void engine::complete(warp *w, gathering *m)
 {
     const unsigned arrived = m->arrived, first = static_cast<unsigned>(w - warps) * 32;
     const simt_kind kind = m->kind;
@@ -86,7 +87,7 @@ void engine::complete(warp *w, meeting *m)
         lanes[l] = &fibers[first + l];
         if ((arrived >> l & 1) && lanes[l]->in != 0) votes |= 1u << l;
     }
-    *m = w->met[--w->meetings];
+    *m = w->gatherings[--w->gathering_count];
     if (kind == SIMT_MMA) run_mma(lanes);
     if (kind == SIMT_LDMATRIX || kind == SIMT_LDMATRIX_TRANS) run_ldmatrix(lanes, kind == SIMT_LDMATRIX_TRANS);
     for (unsigned l = 0; l < 32; l++) {
@@ -100,15 +101,15 @@ void engine::complete(warp *w, meeting *m)
     }
 }
 
-static void meet(engine *e, fiber *f, simt_kind kind, unsigned mask)
+static void gather(engine *e, fiber *f, simt_kind kind, unsigned mask)
 {
     warp *w = &e->warps[f->warp];
-    meeting *m = w->met;
+    gathering *m = w->gatherings;
 
-    while (m < w->met + w->meetings && m->mask != mask) m++;
-    if (m == w->met + w->meetings) {
-        *m = meeting{mask, 0, kind};
-        w->meetings++;
+    while (m < w->gatherings + w->gathering_count && m->mask != mask) m++;
+    if (m == w->gatherings + w->gathering_count) {
+        *m = gathering{mask, 0, kind};
+        w->gathering_count++;
     }
     if (m->kind != kind) die("threads of one warp and one mask (%08x) come to different operations", mask);
     m->arrived |= 1u << f->lane;
@@ -160,7 +161,7 @@ uint64_t simt_warp(simt_kind kind, unsigned mask, uint64_t value, unsigned from)
     if (!(mask >> f->lane & 1)) die("lane %u is not in its own mask %08x", f->lane, mask);
     f->in = value;
     f->from = from;
-    meet(e, f, kind, mask);
+    gather(e, f, kind, mask);
     return f->out;
 }
 
@@ -177,10 +178,10 @@ void simt_matrix(simt_kind kind, const void *in[3], void *out)
     f->in = 0;
     f->matrix = &held;
     f->result = out;
-    meet(e, f, kind, 0xffffffffu);
+    gather(e, f, kind, 0xffffffffu);
 }
 
-/* ---- cp.async -------------------------------------------------------------------------------------------------------- */
+/* ---- cp.async ---------------------------------------------------------------------------------------------------- */
 void cu_copy_async(void *to, const void *from, bool valid)
 {
     engine *e = inside("cu_copy_async");

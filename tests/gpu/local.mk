@@ -12,7 +12,7 @@ if WITH_CMOCKA
 GPU_CHECKS = tests/gpu/cuda_ops tests/gpu/cuda_models tests/gpu/cuda_step
 EXTRA_PROGRAMS += $(GPU_CHECKS)
 CLEANFILES += $(GPU_CHECKS)
-check-long: $(GPU_CHECKS)
+LONG_BUILT = $(GPU_CHECKS)
 CUDA_REAL_CPPFLAGS = $(UNIT_CPPFLAGS) -DDDP_CUDA_REAL
 tests_gpu_cuda_ops_SOURCES = tests/unit/cuda/test_cuda_device.c $(CUDA_DEVICE_TEST)
 tests_gpu_cuda_ops_CPPFLAGS = $(CUDA_REAL_CPPFLAGS)

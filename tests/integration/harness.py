@@ -5,6 +5,7 @@ No test decides by elapsed time: it waits until something is so (`until`), and t
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import select
@@ -238,6 +239,13 @@ class Case:
             return not left
 
         until(none, lambda: f"left behind: {left}")
+
+
+def open_terminal():
+    try:
+        return pty.openpty()
+    except OSError as why:
+        raise Skip(f"no pseudo-terminal here: {why}") from None
 
 
 def read_terminal(fd, on_text=lambda text: None):

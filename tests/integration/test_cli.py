@@ -1,7 +1,6 @@
 """The commands that tell: --check, --print-config, plugins, help, --version; and the line on a terminal."""
 import os
 import pathlib
-import pty
 import re
 import subprocess
 import sys
@@ -125,10 +124,7 @@ class Cli(Case):
 
     def test_progress_on_a_terminal_and_plain_lines_elsewhere(self):
         path = self.ini("x.ini", {"train": {"epochs": 60}, "output": {"log_every": 400}})
-        try:
-            master, slave = pty.openpty()
-        except OSError as why:
-            raise Skip(f"no pseudo-terminal here: {why}") from None
+        master, slave = harness.open_terminal()
         p = subprocess.Popen([str(ENGINE), "-c", str(path), "--nproc", "2"], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL)
         os.close(slave)
         text = harness.read_terminal(master)

@@ -37,6 +37,7 @@ class Init(Case):
         self.clean = {k: "" for k in os.environ if LAUNCHED.match(k)}
         self.file = self.dir / "meet"
         self.number = 0
+        self.mount = None
 
     def rank(self, rank, *layers, env=None, args=(), world=2, group=None):
         """Starts one rank by hand; rank None leaves the key out."""
@@ -253,31 +254,48 @@ class File(Init):
         self.equal([f.name for f in self.dir.iterdir() if f.name.startswith("meet.")], [])
 
     def test_unwritable_folder(self):
-        r = self.finish(self.rank(0, group={"init_method": "file:///sys/kernel/meet"}))
-        self.fails(r, 4, "/sys/kernel/meet", re.compile("Permission denied|Operation not permitted|Read-only"), "may write")
+        folder = self.unwritable()
+        r = self.finish(self.rank(0, group={"init_method": f"file://{folder}/meet"}))
+        self.fails(r, 4, f"{folder}/meet", re.compile("Permission denied|Operation not permitted|Read-only"), "may write")
         self.file = self.dir / "nowhere" / "meet"
         for rank in (0, 1):
             self.fails(self.finish(self.rank(rank)), 4, str(self.file), "No such file", "create or mount it")
 
-    def test_full_disk(self):
+    def mounted(self, options):
+        """A file system of its own, for root. close() unmounts it."""
         if os.geteuid() != 0:
-            raise Skip("needs root for a file system of 8 KiB")
-        small = self.dir / "small"
-        small.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", small], stderr=subprocess.DEVNULL).returncode:
+            raise Skip("needs root for a file system of its own")
+        self.mount = self.dir / "mounted"
+        self.mount.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.mount], stderr=subprocess.DEVNULL).returncode:
+            self.mount = None
             raise Skip("cannot mount a tmpfs here")
-        try:
-            with open(small / "all", "wb", buffering=0) as f:
-                try:
-                    while True:
-                        f.write(b"x" * 4096)
-                except OSError:
-                    pass
-            self.file = small / "meet"
-            self.fails(self.finish(self.rank(0)), 4, "cannot write", "No space left", "free some space")
-            self.equal([f.name for f in small.iterdir()], ["all"])
-        finally:
-            subprocess.run(["umount", small], check=True)
+        return self.mount
+
+    def close(self):
+        if self.mount:
+            subprocess.run(["umount", self.mount], check=True)
+        super().close()
+
+    def unwritable(self):
+        """Root may write anywhere but in some file systems."""
+        if os.geteuid() == 0:
+            return "/sys/kernel" if os.path.isdir("/sys/kernel") else self.mounted("ro")
+        folder = self.dir / "locked"
+        folder.mkdir(0o500)
+        return folder
+
+    def test_full_disk(self):
+        small = self.mounted("size=8k")
+        with open(small / "all", "wb", buffering=0) as f:
+            try:
+                while True:
+                    f.write(b"x" * 4096)
+            except OSError:
+                pass
+        self.file = small / "meet"
+        self.fails(self.finish(self.rank(0)), 4, "cannot write", "No space left", "free some space")
+        self.equal([f.name for f in small.iterdir()], ["all"])
 
     def test_urls(self):
         for url, what in (("file://meet", "must be absolute"), ("file://", "path is missing"), ("file:///tmp/", "names a folder")):

@@ -16,6 +16,12 @@ LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}}  # few line
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+def foreign_lines(err):
+    """Those of others than the program. Where there is no /sys, the library that Open MPI asks about processors complains of that."""
+    hwloc = () if pathlib.Path("/sys/devices").is_dir() else ("[hwloc/",)
+    return [line for line in err.splitlines() if not line.startswith(("ddpengine", *hwloc))]
+
+
 class Mpi(Case):
     def __init__(self):
         super().__init__()
@@ -46,8 +52,7 @@ class Mpi(Case):
 
     def test_nothing_on_stderr_but_our_own_lines(self):
         r = self.train(MPI)
-        for line in r.err.splitlines():
-            self.check(line.startswith("ddpengine"), f"{line!r}\n{r}")
+        self.equal(foreign_lines(r.err), [], r)
         self.equal(r.out, "")
 
     @long_case
@@ -86,8 +91,7 @@ class Mpi(Case):
         if filtered.returncode == 77:
             raise Skip("this machine does not let a process filter its system calls: " + filtered.stderr.strip())
         self.equal(filtered.returncode, 0, filtered.stderr)
-        for line in filtered.stderr.splitlines():
-            self.check(line.startswith("ddpengine"), filtered.stderr)
+        self.equal(foreign_lines(filtered.stderr), [], filtered.stderr)
 
     def test_interface(self):
         """Over TCP by the one that is named, unless the environment has named another for MPI."""
@@ -152,8 +156,7 @@ class Mpi(Case):
         self.equal(r.code, 7, r)
         for line in r.errors():
             self.check("not finite" in line, r)
-        for line in r.err.splitlines():
-            self.check(line.startswith("ddpengine"), r)
+        self.equal(foreign_lines(r.err), [], r)
 
     def test_killed_rank(self):
         for victim in (0, 1):

@@ -3,7 +3,6 @@ And replicas that are no longer the same bits."""
 import fcntl
 import os
 import pathlib
-import pty
 import re
 import signal
 import subprocess
@@ -145,7 +144,7 @@ class Stop(Case):
     def test_interrupt_of_a_terminal(self):
         """A terminal sends it to the supervisor and to every rank: that is one signal, not two."""
         path = self.ini("tty.ini", LONG, self.dirs("tty"))
-        parent, child = pty.openpty()
+        parent, child = harness.open_terminal()
         p = self.spawn([harness.ENGINE, "-c", path, "--nproc", 2], stdin=child, stdout=child, stderr=child, start_new_session=True,
                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(child)

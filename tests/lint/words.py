@@ -80,7 +80,7 @@ def main():
             elif not path.startswith("tests/"):
                 for string in STRING.findall(line):
                     look(path, number, string, printed, bad)
-            if path.endswith(SOURCE) and len(line) > COLUMNS and not re.fullmatch(r'\s*[^"]*"[^"]*"[,;) ]*', line):
+            if path.endswith(SOURCE) and len(line) > COLUMNS and not re.fullmatch(r'\s*[^"]*"(?:\\.|[^"\\])*"[,;) ]*', line):
                 bad.append(f"{path}:{number}: {len(line)} columns, {COLUMNS} are the most")
         if path.endswith(SOURCE[:6]) and not path.startswith("tests/"):
             wrapped(path, text, bad)

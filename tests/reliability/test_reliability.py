@@ -1,4 +1,4 @@
-"""One trial of every row of the reliability table, for `make check`; `make reliability` runs many."""
+"""A trial of every row of the reliability table, for `make check-long`; `make reliability` runs many."""
 import concurrent.futures
 import os
 import sys
@@ -8,6 +8,7 @@ from trial import PLUGINS
 
 SEED = int(os.environ.get("DDPENGINE_RELIABILITY_SEED", "1"))
 
+TRIALS = int(os.environ.get("DDPENGINE_RELIABILITY_TRIALS", "1"))
 SCALE = 0.1  # of the numbers of connections and the like
 
 
@@ -19,7 +20,7 @@ def main():
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         def one(row):
-            return run.run_row(row, 1, SEED, 1, SCALE)
+            return run.run_row(row, min(TRIALS, row.most), SEED, 1, SCALE)
         outcomes = [one(r) for r in alone] + list(pool.map(one, together))
     for number, out in enumerate(outcomes, 1):
         title = f"{number} {out.row.name}, {out.row.backend}"

@@ -1,7 +1,8 @@
-/* graph/ops/attention.c -- rows of attention over packed q, k and v, torch's scaled_dot_product_attention, and its gradient.
+/* graph/ops/attention.c -- rows of attention over packed q, k and v, torch's scaled_dot_product_attention, and its
+ * gradient.
  *
- * Of head h with d = E / heads features: s = scale q k^T, p = softmax(s) over the keys that the query sees, y = (p * mask) v.
- * Query t's mask of key s is element ((n * heads + h) * T + t) * T + s of the op's dropout. */
+ * Of head h with d = E / heads features: s = scale q k^T, p = softmax(s) over the keys that the query sees, y = (p *
+ * mask) v. Query t's mask of key s is element ((n * heads + h) * T + t) * T + s of the op's dropout. */
 #include "graph/internal.h"
 #include <math.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static uint64_t attention_grad_flops(const ddp_node *node, const ddp_value *valu
     return pairs_of(node, qkv) * (10 * head_size(node, qkv) + 6);
 }
 
-/* ---- references --------------------------------------------------------------------------------------------------------- */
+/* ---- references -------------------------------------------------------------------------------------------------- */
 /* One head of one sample. Row t of q, k, v, and of their gradients, is `wide` after row t - 1. */
 typedef struct head {
     const ddp_node *node;
@@ -151,8 +152,8 @@ static void attention_reference(const ddp_node *node, const ddp_random *random, 
     }
 }
 
-/* With p the weights, m their mask: dv = (p m)^T dy, ds = p (m dy v^T - D), D = sum over the row of p m dy v^T = dy . y,
- * dq = scale ds k, dk = scale ds^T q. */
+/* With p the weights, m their mask: dv = (p m)^T dy, ds = p (m dy v^T - D), D = sum over the row of p m dy v^T = dy .
+ * y, dq = scale ds k, dk = scale ds^T q. */
 static void row_gradient(const head *h, int64_t t, const double *dy, const double *y, double lse, double *dqkv)
 {
     double d = 0.0, scale = h->node->attrs.attention.scale;

@@ -1,8 +1,8 @@
 /* graph/ops/batch_norm.c -- rows of torch.nn.functional.batch_norm over images, and its gradient.
  *
- * Training: mean and variance of each channel over the batch and all places; the running mean and variance, buffers of the
- * model, move towards them, the variance as the estimate from a sample (divided by the count less one). Otherwise the running
- * ones are used, and there is no gradient. */
+ * Training: mean and variance of each channel over the batch and all places; the running mean and variance, buffers of
+ * the model, move towards them, the variance as the estimate from a sample (divided by the count less one). Otherwise
+ * the running ones are used, and there is no gradient. */
 #include "graph/internal.h"
 #include <math.h>
 
@@ -62,7 +62,7 @@ static ddp_status batch_norm_check(const ddp_node *node, const ddp_ref_tensor *i
                     node->name);
 }
 
-/* ---- references ------------------------------------------------------------------------------------------------------- */
+/* ---- references -------------------------------------------------------------------------------------------------- */
 typedef struct sizes {
     int64_t images, channels, pixels;
     double count; /* values of a channel */

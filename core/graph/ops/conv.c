@@ -1,4 +1,5 @@
-/* graph/ops/conv.c -- rows of torch.nn.functional.conv2d and its gradients; also the shape rule that it shares with pooling.
+/* graph/ops/conv.c -- rows of torch.nn.functional.conv2d and its gradients; also the shape rule that it shares with
+ * pooling.
  *
  * Channel o of group g = o / (O / groups) sees the channels of x from g * (C / groups) on. */
 #include "graph/internal.h"
@@ -6,7 +7,7 @@
 
 enum { X, W, B };
 
-/* ---- shapes ----------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 ddp_status ddp_shape_image(const ddp_shape *x, ddp_err *err)
 {
     char text[DDP_SHAPE_TEXT];
@@ -84,7 +85,7 @@ static ddp_status conv_shape(const ddp_attrs *attrs, uint32_t in_count, const dd
     return ddp_shape_windows(x, w->dims + 2, attrs->conv.stride, attrs->conv.padding, out, err);
 }
 
-/* ---- gradient, FLOPs -------------------------------------------------------------------------------------------------- */
+/* ---- gradient, FLOPs --------------------------------------------------------------------------------------------- */
 /* Bias and weight first, as a linear layer has it. */
 static ddp_status conv_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
 {
@@ -97,8 +98,8 @@ static ddp_status conv_gradient(ddp_grad_context *c, const ddp_node *node, int32
     return DDP_OK;
 }
 
-/* Of y or its gradient, and the weight or its gradient: a multiply and an add for each element of y and weight of its channel;
- * those that meet padding count too. */
+/* Of y or its gradient, and the weight or its gradient: a multiply and an add for each element of y and weight of its
+ * channel; those that meet padding count too. */
 static uint64_t products(const ddp_value *y, const ddp_value *w)
 {
     return 2 * (uint64_t)y->elements * (uint64_t)(w->elements / w->dims[0]);
@@ -126,7 +127,7 @@ static uint64_t grad_bias_flops(const ddp_node *node, const ddp_value *values)
     return (uint64_t)values[node->in[0]].elements;
 }
 
-/* ---- references ------------------------------------------------------------------------------------------------------- */
+/* ---- references -------------------------------------------------------------------------------------------------- */
 /* One term of the sum: y[out] += x[in] * w[weight], by index. */
 typedef void (*term)(const double *a, const double *b, double *out, int64_t x, int64_t w, int64_t y);
 

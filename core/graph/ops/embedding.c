@@ -1,4 +1,5 @@
-/* graph/ops/embedding.c -- rows of torch.nn.functional.embedding and of the embedding of positions, with their gradients. */
+/* graph/ops/embedding.c -- rows of torch.nn.functional.embedding and of the embedding of positions, with their
+ * gradients. */
 #include "graph/internal.h"
 #include <string.h>
 
@@ -15,7 +16,7 @@ static ddp_status table_of(const ddp_shape *w, ddp_err *err)
                     ddp_shape_text(w, text, sizeof(text)));
 }
 
-/* ---- embedding ---------------------------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 static ddp_status embedding_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                                   ddp_err *err)
 {
@@ -86,7 +87,7 @@ static void embedding_grad_reference(const ddp_node *node, const ddp_ref_tensor 
         for (int64_t i = 0; i < n; i++) out->data[(int64_t)in[1].data[r] * n + i] += in[0].data[r * n + i];
 }
 
-/* ---- position ------------------------------------------------------------------------------------------------------------- */
+/* ---- position ---------------------------------------------------------------------------------------------------- */
 static ddp_status position_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                                  ddp_err *err)
 {
@@ -138,7 +139,7 @@ static void position_grad_reference(const ddp_node *node, const ddp_ref_tensor *
     for (int64_t i = 0; i < in[0].elements; i++) out->data[i % n] += in[0].data[i];
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 const ddp_op_row ddp_row_embedding = {.op = DDP_OP_EMBEDDING,
                                       .name = "embedding",
                                       .min_in = 2,

@@ -75,7 +75,8 @@ static void layer_norm_reference(const ddp_node *node, const ddp_ref_tensor *in,
     }
 }
 
-/* With h = (x - mean) invstd and g = dy w: dx = invstd (g - mean(g) - h mean(g h)), dw = sum of dy h, db = sum of dy. */
+/* With h = (x - mean) invstd and g = dy w: dx = invstd (g - mean(g) - h mean(g h)), dw = sum of dy h, db = sum of
+ * dy. */
 static void row_gradient(const double *dy, const double *x, const double *w, double mean, double invstd, int64_t n,
                          double *dx)
 {

@@ -1,4 +1,5 @@
-/* graph/ops/linear.c -- rows of torch.nn.functional.linear and its gradients: y = x w^T + b over any leading dimensions. */
+/* graph/ops/linear.c -- rows of torch.nn.functional.linear and its gradients: y = x w^T + b over any leading
+ * dimensions. */
 #include "graph/internal.h"
 
 enum { X, W, B };
@@ -33,7 +34,8 @@ static ddp_status linear_shape(const ddp_attrs *attrs, uint32_t in_count, const 
     return DDP_OK;
 }
 
-/* Bias and weight first: they complete buckets, and the input's gradient is what the next layer down waits for anyway. */
+/* Bias and weight first: they complete buckets, and the input's gradient is what the next layer down waits for
+ * anyway. */
 static ddp_status linear_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
 {
     if (node->in_count > B && ddp_grad_wanted(c, node->in[B]))

@@ -3,7 +3,7 @@
 #include "graph/internal.h"
 #include <math.h>
 
-/* ---- cross_entropy ------------------------------------------------------------------------------------------------------ */
+/* ---- cross_entropy ----------------------------------------------------------------------------------------------- */
 static ddp_status labelled_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                                  ddp_err *err)
 {
@@ -133,7 +133,7 @@ static uint64_t cross_entropy_grad_flops(const ddp_node *node, const ddp_value *
     return 6 * (uint64_t)values[node->in[0]].elements; /* and divide twice */
 }
 
-/* ---- mse -------------------------------------------------------------------------------------------------------------- */
+/* ---- mse --------------------------------------------------------------------------------------------------------- */
 static ddp_status mse_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                             ddp_err *err)
 {
@@ -191,7 +191,7 @@ static uint64_t mse_grad_flops(const ddp_node *node, const ddp_value *values)
     return 2 * (uint64_t)values[node->in[0]].elements;
 }
 
-/* ---- accuracy --------------------------------------------------------------------------------------------------------- */
+/* ---- accuracy ---------------------------------------------------------------------------------------------------- */
 /* torch.argmax: the first largest, a NaN being larger than all. */
 static int64_t first_largest(const double *x, int64_t n)
 {
@@ -218,7 +218,7 @@ static uint64_t accuracy_flops(const ddp_node *node, const ddp_value *values)
     return (uint64_t)values[node->in[0]].elements;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 const ddp_op_row ddp_row_cross_entropy = {.op = DDP_OP_CROSS_ENTROPY,
                                           .name = "cross_entropy",
                                           .min_in = 2,

@@ -1,5 +1,5 @@
-/* graph/ops/pointwise.c -- rows of the ops that take each element by itself: relu, gelu, add, and reshape, which takes none.
- * FLOPs: every arithmetic operation or function call of the formula is one. */
+/* graph/ops/pointwise.c -- rows of the ops that take each element by itself: relu, gelu, add, and reshape, which takes
+ * none. FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
 #include <math.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static ddp_status unary_shape(const ddp_attrs *attrs, uint32_t in_count, const d
     return DDP_OK;
 }
 
-/* ---- relu ------------------------------------------------------------------------------------------------------------- */
+/* ---- relu -------------------------------------------------------------------------------------------------------- */
 static ddp_status relu_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
 {
     if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
@@ -43,7 +43,7 @@ static void relu_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, 
     for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[1].data[i] <= 0.0 ? 0.0 : in[0].data[i];
 }
 
-/* ---- gelu ------------------------------------------------------------------------------------------------------------- */
+/* ---- gelu -------------------------------------------------------------------------------------------------------- */
 static ddp_status gelu_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
 {
     if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
@@ -85,7 +85,7 @@ static void gelu_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, 
         out->data[i] = in[0].data[i] * gelu_slope(in[1].data[i], node->attrs.gelu.tanh != 0);
 }
 
-/* ---- add -------------------------------------------------------------------------------------------------------------- */
+/* ---- add --------------------------------------------------------------------------------------------------------- */
 static ddp_status add_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                             ddp_err *err)
 {
@@ -115,7 +115,7 @@ static void add_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_re
     for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[0].data[i] + in[1].data[i];
 }
 
-/* ---- reshape ---------------------------------------------------------------------------------------------------------- */
+/* ---- reshape ----------------------------------------------------------------------------------------------------- */
 /* Fills in the one dimension that is left open and sees to it that the elements are as many as before. */
 static ddp_status fit_elements(const ddp_shape *x, ddp_shape *out, uint32_t open, const char *from, const char *to,
                                ddp_err *err)
@@ -133,8 +133,8 @@ static ddp_status fit_elements(const ddp_shape *x, ddp_shape *out, uint32_t open
                     x->batched ? " a sample" : "", open < out->rank ? "a multiple of " : "", (long long)want);
 }
 
-/* dims[0] = -f keeps f times N, DDP_N being f = 1; one other dimension may be -1, what is left. Without a batch dimension in
- * x, dims[0] may be that one. */
+/* dims[0] = -f keeps f times N, DDP_N being f = 1; one other dimension may be -1, what is left. Without a batch
+ * dimension in x, dims[0] may be that one. */
 static ddp_status reshape_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                                 ddp_err *err)
 {
@@ -183,7 +183,7 @@ static void reshape_reference(const ddp_node *node, const ddp_ref_tensor *in, dd
     memcpy(out->data, in[0].data, (size_t)out->elements * sizeof(double));
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 const ddp_op_row ddp_row_relu = {.op = DDP_OP_RELU,
                                  .name = "relu",
                                  .min_in = 1,

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- shapes, gradients ------------------------------------------------------------------------------------------------ */
+/* ---- shapes, gradients ------------------------------------------------------------------------------------------- */
 static ddp_status pool_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
                              ddp_err *err)
 {
@@ -46,7 +46,7 @@ static ddp_status avg_gradient(ddp_grad_context *c, const ddp_node *node, int32_
     return ddp_grad_emit(c, node, node->op + 1, node->in[0], dy, -1, err);
 }
 
-/* ---- windows ---------------------------------------------------------------------------------------------------------- */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 typedef struct span {
     int64_t first, last; /* `last` excluded; within the image */
 } span;
@@ -106,7 +106,7 @@ static uint64_t gradient_flops(const ddp_node *node, const ddp_value *values)
     return (uint64_t)(y->dims[0] * y->dims[1]) * window_elements(node, x, y);
 }
 
-/* ---- references ------------------------------------------------------------------------------------------------------- */
+/* ---- references -------------------------------------------------------------------------------------------------- */
 static void every_plane(const ddp_node *node, const ddp_ref_tensor *x, const ddp_ref_tensor *y, const double *other,
                         plane_fn f)
 {
@@ -198,7 +198,7 @@ static void avg_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, d
     every_plane(node, out, &in[0], NULL, avg_grad_plane);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 #define FORWARD(code, text, shape_rule, gradient_rule, reference_fn)                                                   \
     {                                                                                                                  \
         .op = code, .name = text, .min_in = 1, .max_in = 1, .shape = shape_rule, .gradient = gradient_rule,            \

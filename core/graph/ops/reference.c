@@ -1,5 +1,5 @@
-/* graph/ops/reference.c -- runs a program node by node with the scalar references of the op table, in double. Slow and plain: it
- * is the meaning that devices are tested against. */
+/* graph/ops/reference.c -- runs a program node by node with the scalar references of the op table, in double. Slow and
+ * plain: it is the meaning that devices are tested against. */
 #include "graph/internal.h"
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
-/* graph/ops/table.c -- finds the row of an op. A row is the whole truth of it; the rows stand by family in op_*.c. A new op is a
- * row there, a line here, its code in <ddpengine/program.h>, and a kernel in a device. Also what the rows share about shapes. */
+/* graph/ops/table.c -- finds the row of an op. A row is the whole truth of it; the rows stand by family in op_*.c. A
+ * new op is a row there, a line here, its code in <ddpengine/program.h>, and a kernel in a device. Also what the rows
+ * share about shapes. */
 #include "graph/internal.h"
 #include <string.h>
 
@@ -84,7 +85,7 @@ uint64_t ddp_node_bytes(const ddp_node *node, const ddp_value *values)
     return bytes;
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 int64_t ddp_shape_elements(const ddp_shape *s)
 {
     int64_t n = 1;

@@ -1,6 +1,8 @@
 /* train/local/device_group.c -- see crew.h. */
 #include "train/local/device_group.h"
-#include "session/affinity.h"
+#include "session/open.h"
+#include "train/reduce/not_finite.h"
+#include "train/reduce/shards.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +12,7 @@ static ddp_status bind_threads(ddp_session *s, ddp_err *err)
     const int32_t *list;
 
     (void)ddp_processors(&list);
-    if (!s->pin.pinned || s->device_ops->pin(s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
+    if (!s->pin.pinned || ddp_device_pin(&s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
     if (s->config->train->pin == DDP_AFFINITY_YES) return ddp_fail_context(err, "[train] pin = yes");
     *err = (ddp_err){.status = DDP_OK};
@@ -51,14 +53,15 @@ static void prepare(ddp_device_group *c, uint32_t index)
     ddp_session *s = &m->session;
 
     *s = *c->t->s;
-    s->device = NULL;
+    s->device.device = NULL;
     s->variant_count = 0;
     memset(s->variants, 0, sizeof(s->variants));
     s->member = index;
-    s->pin.first += index * s->threads;
+    s->pin.first += index * s->device.threads;
     (void)snprintf(m->name, sizeof(m->name), "%s:%u", s->device_name, s->ordinals[index]);
     s->device_text = m->name;
-    m->trainer = (ddp_trainer){.s = s, .state1 = c->t->state1, .state2 = c->t->state2, .clip = c->t->clip};
+    m->trainer = (ddp_trainer){
+        .s = s, .mem = {.state1 = c->t->mem.state1, .state2 = c->t->mem.state2}, .reduce = {.clip = c->t->reduce.clip}};
     c->all[index] = &m->trainer;
 }
 
@@ -70,14 +73,14 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
     ddp_device_group *c;
     char name[16];
 
-    if ((t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) == 0) {
+    if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS)) {
         (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
                        "device \"%s\" cannot update parameters in the memory of several devices "
                        "(DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",
                        t->s->device_name);
         return ddp_fail_as(err, DDP_EXIT_PLUGIN);
     }
-    t->crew = c = ddp_alloc(sizeof(*c), err);
+    t->local.group = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_device_group){.t = t, .count = ddp_session_devices(t->s), .work = mode, .ctx = ctx, .what = what};
     c->members = ddp_alloc(c->count * sizeof(*c->members), err);
@@ -96,7 +99,7 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
 
 bool ddp_device_group_close(ddp_trainer *t)
 {
-    ddp_device_group *c = t->crew;
+    ddp_device_group *c = t->local.group;
     ddp_err err = {0};
 
     if (c == NULL) return true;
@@ -110,7 +113,7 @@ bool ddp_device_group_close(ddp_trainer *t)
     free(c->all);
     free(c->members);
     free(c);
-    t->crew = NULL;
+    t->local.group = NULL;
     return true;
 }
 
@@ -134,27 +137,20 @@ ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *n
     return ddp_device_group_finish(c, name, DDP_OK, err);
 }
 
-void ddp_device_group_begin_mean(ddp_trainer *t)
+/* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
+ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err)
 {
-    if (t->crew != NULL) ddp_device_group_start(t->crew, DDP_JOB_MEAN);
+    ddp_device_group_start(t->local.group, DDP_JOB_MEAN);
+    return ddp_device_group_finish(t->local.group, "the mean gradients", ddp_shards_mean(t, err), err);
 }
 
-ddp_status ddp_device_group_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err)
+ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    return t->crew == NULL ? own : ddp_device_group_finish(t->crew, "the mean gradients", own, err);
-}
+    ddp_device_group *c = t->local.group;
 
-void ddp_device_group_begin_update(ddp_trainer *t)
-{
-    if (t->crew == NULL) return;
-    for (uint32_t i = 1; i < t->crew->count; i++) t->crew->all[i]->optim = t->optim;
-    ddp_device_group_start(t->crew, DDP_JOB_UPDATE);
-}
-
-ddp_status ddp_device_group_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err)
-{
-    if (t->crew == NULL) return own;
-    DDP_TRY(ddp_device_group_finish(t->crew, "an update", own, err));
-    for (uint32_t i = 1; i < t->crew->count; i++) *finite = *finite && t->crew->members[i].finite;
+    for (uint32_t i = 1; i < c->count; i++) c->all[i]->optim = t->optim;
+    ddp_device_group_start(c, DDP_JOB_UPDATE);
+    DDP_TRY(ddp_device_group_finish(c, "an update", ddp_shards_update(t, finite, err), err));
+    for (uint32_t i = 1; i < c->count; i++) *finite = *finite && c->members[i].finite;
     return DDP_OK;
 }

@@ -20,7 +20,7 @@ typedef struct ddp_rank_info {
     bool finite;   /* its shares, in the last update */
 } ddp_rank_info;
 
-typedef struct ddp_device_group {
+struct ddp_device_group {
     ddp_trainer *t;
     ddp_thread_pool *team;
     uint32_t count;         /* of devices, that of the trainer among them */
@@ -31,9 +31,9 @@ typedef struct ddp_device_group {
     void *ctx;
     const char *what; /* "replica" */
     bool abandoned;   /* a thread has not come back */
-} ddp_device_group;
+};
 
-/* Sets t->crew; threads are called "ddp-WHAT-N". The devices open with the job OPEN. */
+/* Sets t->local.group; threads are called "ddp-WHAT-N". The devices open with the job OPEN. */
 ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
                                  ddp_status (*work)(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err), void *ctx,
                                  ddp_err *err);
@@ -45,10 +45,8 @@ void ddp_device_group_start(ddp_device_group *c, uint32_t job);
 ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err);
 ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err);
 
-/* The members' side of ddp_shards_mean and ddp_shards_update, which the trainer calls in between. Nothing without a crew. */
-void ddp_device_group_begin_mean(ddp_trainer *t);
-ddp_status ddp_device_group_end_mean(ddp_trainer *t, ddp_status own, ddp_err *err);
-void ddp_device_group_begin_update(ddp_trainer *t);
-ddp_status ddp_device_group_end_update(ddp_trainer *t, ddp_status own, bool *finite, ddp_err *err);
+/* Slots of a way: the mean and the update of all members' shards. */
+ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err);
+ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err);
 
 #endif

@@ -1,6 +1,10 @@
 /* train/local/pipeline.c -- see pipeline.h. Opens the stages and their links, and runs a step; what a stage does is in stage.c. */
-#include "train/state/memory.h"
 #include "train/local/pipeline.h"
+#include "session/variants.h"
+#include "train/local/device_group.h"
+#include "train/local/stage.h"
+#include "train/reduce/shards.h"
+#include "train/state/buffer_sync.h"
 #include <stdlib.h>
 
 enum { JOB_RUN = DDP_JOB_OWN };
@@ -67,17 +71,17 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
     if (p->stages == NULL) return err->status;
     DDP_TRY(ddp_device_group_open(t, "stage", work, p, err));
     for (uint32_t i = 0; i < p->count; i++) {
-        ddp_trainer *of = t->crew->all[i];
+        ddp_trainer *of = t->local.group->all[i];
 
         p->stages[i] = (ddp_stage){.pipe = p, .number = i, .slots = p->count - i, .s = of->s, .t = of};
-        of->params = t->params;
-        of->grads = t->grads;
+        of->mem.params = t->mem.params;
+        of->mem.grads = t->mem.grads;
     }
-    ddp_device_group_start(t->crew, DDP_JOB_OPEN);
+    ddp_device_group_start(t->local.group, DDP_JOB_OPEN);
     own = ddp_stage_open(&p->stages[0], err);
     if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->device_name, t->s->ordinals[0]);
-    DDP_TRY(ddp_device_group_finish(t->crew, "opening the devices", own, err));
-    for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->crew->all, p->count, i, 1, err));
+    DDP_TRY(ddp_device_group_finish(t->local.group, "opening the devices", own, err));
+    for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->local.group->all, p->count, i, 1, err));
     return DDP_OK;
 }
 
@@ -86,14 +90,14 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
     ddp_pipeline *p;
 
     if (t->s->stages == 1) return DDP_OK;
-    if (ddp_uses_device_memory(t->s)) {
+    if (ddp_device_has_memory(&t->s->device)) {
         (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
                        "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
                        "not; write parallel = dp for a replica on each",
                        t->s->device_name);
         return ddp_fail_as(err, DDP_EXIT_CONFIG);
     }
-    t->pipeline = p = ddp_alloc(sizeof(*p), err);
+    t->local.pipeline = p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->t = t;
     p->count = t->s->stages;
@@ -102,18 +106,18 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
 
 bool ddp_pipeline_close(ddp_trainer *t)
 {
-    ddp_pipeline *p = t->pipeline;
+    ddp_pipeline *p = t->local.pipeline;
     bool opened;
 
     if (p == NULL) return true;
-    opened = t->crew != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
+    opened = t->local.group != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
     if (!ddp_device_group_close(t)) return false;
     if (opened) ddp_stage_close(&p->stages[0]);
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_close(p->links[i].channel);
     free(p->links);
     free(p->stages);
     free(p);
-    t->pipeline = NULL;
+    t->local.pipeline = NULL;
     return true;
 }
 
@@ -125,31 +129,26 @@ static void add_extras(const ddp_trainer *t)
 
     for (uint32_t i = 0; i < cut->extra_count; i++) {
         const ddp_extra_grad *x = &cut->extras[i];
-        float *to = t->grads + t->s->layout->offset[x->param];
-        const float *from = t->grads + x->offset;
+        float *to = t->mem.grads + t->s->layout->offset[x->param];
+        const float *from = t->mem.grads + x->offset;
 
         for (uint64_t k = 0; k < x->elements; k++) to[k] += from[k];
     }
 }
 
-ddp_status ddp_pipeline_run(ddp_trainer *t, uint64_t micros, double *loss_sum, double *samples, int64_t *data_ns,
-                            ddp_err *err)
+ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
-    ddp_pipeline *p = t->pipeline;
+    ddp_pipeline *p = t->local.pipeline;
     ddp_status own;
 
-    p->micros = micros;
+    p->step = step;
     p->random = ddp_trainer_random(t);
-    p->samples = 0.0;
-    p->data_ns = 0;
     for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_reset(p->links[i].channel);
-    ddp_device_group_start(t->crew, JOB_RUN);
+    ddp_device_group_start(t->local.group, JOB_RUN);
     own = ddp_stage_run(&p->stages[0], err);
-    DDP_TRY(ddp_device_group_finish(t->crew, "the micro-batches of a step", own, err));
+    DDP_TRY(ddp_device_group_finish(t->local.group, "the micro-batches of a step", own, err));
     add_extras(t);
-    for (uint32_t i = 0; i < p->count; i++) *loss_sum += p->stages[i].loss_sum;
-    for (uint64_t m = 0; m < micros; m++) ddp_trainer_buffers_count(t);
-    *samples += p->samples;
-    *data_ns += p->data_ns;
+    for (uint32_t i = 0; i < p->count; i++) step->loss_sum += p->stages[i].loss_sum;
+    for (uint64_t m = 0; m < step->micros; m++) ddp_trainer_buffers_count(t);
     return DDP_OK;
 }

@@ -1,6 +1,11 @@
 /* train/local/replicas.c -- see dp.h. */
-#include "train/local/device_group.h"
 #include "train/local/replicas.h"
+#include "session/variants.h"
+#include "train/local/batch.h"
+#include "train/local/device_group.h"
+#include "train/reduce/not_finite.h"
+#include "train/reduce/shards.h"
+#include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,43 +31,33 @@ struct ddp_replicas {
 };
 
 /* ---- on each replica's thread ------------------------------------------------------------------------------------------------- */
-static ddp_status alloc_floats(const ddp_session *s, uint64_t bytes, float **out, ddp_err *err)
-{
-    void *p;
-
-    DDP_TRY(s->device_ops->alloc(s->device, bytes, &p, err));
-    *out = p;
-    return DDP_OK;
-}
-
 static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
 {
     ddp_session *s = &m->session;
     ddp_trainer *t = &m->trainer;
 
     DDP_TRY(ddp_variants_plan(s, err));
-    DDP_TRY(alloc_floats(s, s->layout->param_elements * sizeof(float), &t->params, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->layout->param_elements * sizeof(float), &t->mem.params, err));
     if (s->launch.purpose == DDP_TO_TRAIN)
-        DDP_TRY(alloc_floats(s, s->layout->elements * sizeof(float), &t->grads, err));
-    DDP_TRY(s->device_ops->alloc(s->device, s->arena_bytes, &t->arena, err));
+        DDP_TRY(ddp_device_alloc(&s->device, s->layout->elements * sizeof(float), &t->mem.grads, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
-    t->bind = (ddp_bind){.struct_size = sizeof(t->bind),
-                         .arena = t->arena,
-                         .params = t->params,
-                         .grads = t->grads,
-                         .buffers = t->buffers};
+    t->mem.bind = (ddp_bind){.struct_size = sizeof(t->mem.bind),
+                             .arena = t->mem.activations,
+                             .params = t->mem.params,
+                             .grads = t->mem.grads,
+                             .buffers = t->mem.buffers};
     return DDP_OK;
 }
 
 static void close_replica(ddp_rank_info *m)
 {
     ddp_session *s = &m->session;
-    void *own[] = {m->trainer.params, m->trainer.grads, m->trainer.buffers, m->trainer.arena};
+    void *own[] = {m->trainer.mem.params, m->trainer.mem.grads, m->trainer.mem.buffers, m->trainer.mem.activations};
 
     ddp_variants_free(s);
-    for (size_t i = 0; i < DDP_COUNT(own); i++)
-        if (own[i] != NULL) s->device_ops->free(s->device, own[i]);
-    free(m->trainer.counts);
+    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&s->device, own[i]);
+    free(m->trainer.mem.counts);
 }
 
 static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, ddp_err *err)
@@ -70,19 +65,19 @@ static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, dd
     const ddp_session *s = &m->session;
 
     if (params)
-        DDP_TRY(s->device_ops->copy(s->device, m->trainer.params, d->t->params,
-                                    s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
-    if (m->trainer.buffers != NULL)
-        DDP_TRY(s->device_ops->copy(s->device, m->trainer.buffers, d->t->buffers, s->buffer_elements * sizeof(float),
-                                    DDP_COPY_ON_DEVICE, err));
-    return s->device_ops->sync(s->device, err);
+        DDP_TRY(ddp_device_copy(&s->device, m->trainer.mem.params, d->t->mem.params,
+                                s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+    if (m->trainer.mem.buffers != NULL)
+        DDP_TRY(ddp_device_copy(&s->device, m->trainer.mem.buffers, d->t->mem.buffers,
+                                s->buffer_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+    return ddp_device_sync(&s->device, err);
 }
 
 /* Other devices have written into this one's parameters. */
 static ddp_status see_params(ddp_trainer *t, ddp_err *err)
 {
-    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
-    return t->s->device_ops->params_changed(t->s->device, t->params, t->s->layout->param_elements, err);
+    if (!ddp_device_has_memory(&t->s->device)) return DDP_OK;
+    return ddp_device_params_changed(&t->s->device, t->mem.params, t->s->layout->param_elements, err);
 }
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
@@ -95,12 +90,12 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
     double weight = (double)part.count * d->crew->count / (double)d->batch.count;
 
     if (part.count == 0) {
-        return d->micro == 0 ? ddp_scale_floats(t, t->grads, elements, 0.0, err) : DDP_OK;
+        return d->micro == 0 ? ddp_scale_floats(t, t->mem.grads, elements, 0.0, err) : DDP_OK;
     }
     if (d->micro == 0) DDP_TRY(see_params(t, err));
-    if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->grads, elements, 1.0 / weight, err));
-    DDP_TRY(ddp_trainer_micro_step(t, &part, d->micro, d->last, loss_sum, err));
-    return even ? DDP_OK : ddp_scale_floats(t, t->grads, elements, weight, err);
+    if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->mem.grads, elements, 1.0 / weight, err));
+    DDP_TRY(ddp_batch_train(t, &part, d->micro, d->last, loss_sum, err));
+    return even ? DDP_OK : ddp_scale_floats(t, t->mem.grads, elements, weight, err);
 }
 
 static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sums, ddp_err *err)
@@ -108,7 +103,7 @@ static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sum
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
 
     DDP_TRY(see_params(t, err));
-    return part.count > 0 ? ddp_trainer_eval_batch(t, &part, sums, err) : DDP_OK;
+    return part.count > 0 ? ddp_batch_evaluate(t, &part, sums, err) : DDP_OK;
 }
 
 static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
@@ -123,7 +118,7 @@ static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
     case JOB_SHARE_BUFFERS: return share(d, m, false, err);
     case JOB_MICRO: return micro_part(d, &m->trainer, &r->loss_sum, err);
     case JOB_EVAL: return eval_part(d, &m->trainer, &r->sums, err);
-    default: return ddp_hash_floats(&m->trainer, m->trainer.params, m->session.layout->extra_offset, &r->hash, err);
+    default: return ddp_hash_floats(&m->trainer, m->trainer.mem.params, m->session.layout->extra_offset, &r->hash, err);
     }
 }
 
@@ -133,7 +128,7 @@ static ddp_status open_all(ddp_trainer *t, ddp_replicas *d, ddp_err *err)
     d->replicas = ddp_alloc(t->s->replicas * sizeof(*d->replicas), err);
     if (d->replicas == NULL) return err->status;
     DDP_TRY(ddp_device_group_open(t, "replica", work, d, err));
-    d->crew = t->crew;
+    d->crew = t->local.group;
     DDP_TRY(ddp_device_group_run(d->crew, DDP_JOB_OPEN, "opening the devices", err));
     if (t->s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
     for (uint32_t i = 0; i < d->crew->count; i++)
@@ -146,7 +141,7 @@ ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err)
     ddp_replicas *d;
 
     if (t->s->replicas == 1) return DDP_OK;
-    t->dp = d = ddp_alloc(sizeof(*d), err);
+    t->local.replicas = d = ddp_alloc(sizeof(*d), err);
     if (d == NULL) return err->status;
     d->t = t;
     return open_all(t, d, err);
@@ -154,49 +149,73 @@ ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err)
 
 bool ddp_replicas_close(ddp_trainer *t)
 {
-    if (t->dp == NULL) return true;
+    if (t->local.replicas == NULL) return true;
     if (!ddp_device_group_close(t)) return false;
-    free(t->dp->replicas);
-    free(t->dp);
-    t->dp = NULL;
+    free(t->local.replicas->replicas);
+    free(t->local.replicas);
+    t->local.replicas = NULL;
     return true;
 }
 
 ddp_status ddp_replicas_broadcast_all(ddp_trainer *t, ddp_err *err)
 {
-    return t->dp == NULL ? DDP_OK : ddp_device_group_run(t->dp->crew, JOB_SHARE_ALL, "parameters of the replicas", err);
+    return t->local.replicas == NULL
+               ? DDP_OK
+               : ddp_device_group_run(t->local.replicas->crew, JOB_SHARE_ALL, "parameters of the replicas", err);
 }
 
 ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
-    if (t->dp == NULL || t->buffers == NULL) return DDP_OK;
-    return ddp_device_group_run(t->dp->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
+    if (t->local.replicas == NULL || t->mem.buffers == NULL) return DDP_OK;
+    return ddp_device_group_run(t->local.replicas->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
 }
 
-ddp_status ddp_replicas_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                                   ddp_err *err)
+static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, ddp_step *step, ddp_err *err)
 {
-    ddp_replicas *d = t->dp;
+    ddp_replicas *d = t->local.replicas;
     ddp_status own;
 
     d->batch = *batch;
     d->loader = t->loader;
     d->micro = micro;
-    d->last = last;
+    d->last = micro + 1 == step->micros;
     for (uint32_t i = 1; i < d->crew->count; i++) {
         d->replicas[i].loss_sum = 0.0;
-        d->crew->all[i]->micro_steps = t->micro_steps; /* of which the random numbers are made */
+        d->crew->all[i]->progress.micro_steps = t->progress.micro_steps; /* of which the random numbers are made */
     }
     ddp_device_group_start(d->crew, JOB_MICRO);
-    own = micro_part(d, t, loss_sum, err);
+    own = micro_part(d, t, &step->loss_sum, err);
     DDP_TRY(ddp_device_group_finish(d->crew, "a micro-step", own, err));
-    for (uint32_t i = 1; i < d->crew->count; i++) *loss_sum += d->replicas[i].loss_sum;
+    for (uint32_t i = 1; i < d->crew->count; i++) step->loss_sum += d->replicas[i].loss_sum;
     return DDP_OK;
+}
+
+ddp_status ddp_replicas_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
+{
+    for (uint64_t micro = 0; micro < step->micros; micro++) {
+        ddp_batch batch;
+
+        DDP_TRY(ddp_batch_next(t, step, &batch, err));
+        DDP_TRY(micro_step(t, &batch, micro, step, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_replicas_not_finite(ddp_trainer *t, ddp_err *err)
+{
+    char own[256];
+
+    for (uint32_t i = 0; i < t->local.group->count; i++) {
+        DDP_TRY(ddp_reducer_scan(t->reduce.reducer, t->local.group->all[i]->mem.grads, err));
+        ddp_reducer_culprit(t->reduce.reducer, own, sizeof(own));
+        if (own[0] != '\0') return ddp_not_finite(t, i == 0 ? NULL : t->local.group->members[i].name, err);
+    }
+    return ddp_not_finite(t, NULL, err);
 }
 
 ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
 {
-    ddp_replicas *d = t->dp;
+    ddp_replicas *d = t->local.replicas;
     ddp_status own;
 
     d->batch = *batch;
@@ -221,27 +240,26 @@ static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
     for (uint32_t p = s->param_count; p-- > 0;) {
         uint64_t own, other, at = s->layout->offset[p], count = s->params[p].elements;
 
-        DDP_TRY(ddp_hash_floats(d->t, d->t->params + at, count, &own, err));
-        DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->params + at, count, &other, err));
+        DDP_TRY(ddp_hash_floats(d->t, d->t->mem.params + at, count, &own, err));
+        DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->mem.params + at, count, &other, err));
         if (own != other) name = s->params[p].name;
     }
     (void)ddp_fail(err, DDP_ERR_DATA,
                    "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
                    "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an "
                    "earlier checkpoint",
-                   d->t->step, index, d->crew->members[index].name, name);
+                   d->t->progress.step, index, d->crew->members[index].name, name);
     return ddp_fail_as(err, DDP_EXIT_DIVERGED);
 }
 
 ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)
 {
-    ddp_replicas *d = t->dp;
+    ddp_replicas *d = t->local.replicas;
     uint64_t own = 0;
     ddp_status st;
 
-    if (d == NULL) return DDP_OK;
     ddp_device_group_start(d->crew, JOB_HASH);
-    st = ddp_hash_floats(t, t->params, t->s->layout->extra_offset, &own, err);
+    st = ddp_hash_floats(t, t->mem.params, t->s->layout->extra_offset, &own, err);
     DDP_TRY(ddp_device_group_finish(d->crew, "comparison of the replicas", st, err));
     for (uint32_t i = 1; i < d->crew->count; i++)
         if (d->replicas[i].hash != own) return diverged(d, i, err);

@@ -12,7 +12,7 @@
 
 #include "train/trainer.h"
 
-/* Behind the trainer's own memory: sets t->dp, opens the other devices. */
+/* Behind the trainer's own memory: sets t->local.replicas, opens the other devices. */
 ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err);
 /* False where a replica's thread has not come back: it and what it uses are left until the process ends. */
 bool ddp_replicas_close(ddp_trainer *t);
@@ -21,12 +21,11 @@ bool ddp_replicas_close(ddp_trainer *t);
 ddp_status ddp_replicas_broadcast_all(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err);
 
-/* ddp_trainer_micro_step and ddp_trainer_eval_batch by all replicas. */
-ddp_status ddp_replicas_micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                                   ddp_err *err);
+/* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
+ddp_status ddp_replicas_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err);
+ddp_status ddp_replicas_not_finite(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
-
-/* All replicas' parameters are the same bits; else DDP_EXIT_DIVERGED, with the device and the first parameter. */
+/* The error has the device and the first parameter. */
 ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err);
 
 #endif

@@ -1,5 +1,6 @@
-/* train/local/stage.c -- one stage of a model on its device: programs, memory, and its side of a step. See pipeline.h. */
-#include "train/local/pipeline.h"
+/* train/local/stage.c -- see stage.h: programs, memory, and a stage's side of a step. */
+#include "train/local/stage.h"
+#include "train/local/batch.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -25,7 +26,7 @@ static ddp_status plan_program(ddp_stage *g, const ddp_stages *cut, ddp_stage_pr
 {
     const ddp_program *program = cut->programs[g->number];
 
-    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, g->s->device_ops->lower(g->s->device, program, &p->lowered, err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_device_lower(&g->s->device, program, &p->lowered, err));
     DDP_TRY(ddp_lowered_check(program, p->lowered, err));
     DDP_TRY(ddp_plan_create(program, p->lowered, NULL, &p->planned, err));
     DDP_TRY(ddp_stages_split(cut, g->number, p->lowered, &p->split, err));
@@ -36,23 +37,18 @@ static ddp_status plan_program(ddp_stage *g, const ddp_stages *cut, ddp_stage_pr
 
 static ddp_status allocate(ddp_stage *g, uint64_t arena_bytes, uint32_t inputs, ddp_err *err)
 {
-    const ddp_device_ops *ops = g->s->device_ops;
-
     g->arenas = ddp_alloc(g->slots * sizeof(void *), err);
     g->inputs = ddp_alloc(g->slots * sizeof(void **), err);
     if (g->arenas == NULL || g->inputs == NULL) return err->status;
     for (uint32_t k = 0; k < g->slots; k++) {
-        DDP_TRY(ops->alloc(g->s->device, arena_bytes, &g->arenas[k], err));
+        DDP_TRY(ddp_device_alloc(&g->s->device, arena_bytes, &g->arenas[k], err));
         g->inputs[k] = ddp_alloc((inputs + 1) * sizeof(void *), err);
         if (g->inputs[k] == NULL) return err->status;
     }
     for (uint32_t i = 0; i < g->pipe->link_count; i++) {
         ddp_link *l = &g->pipe->links[i];
-        void *memory;
 
-        if (l->to != g->number) continue;
-        DDP_TRY(ops->alloc(g->s->device, l->slots * l->slot_bytes, &memory, err));
-        l->memory = memory;
+        if (l->to == g->number) DDP_TRY(ddp_device_alloc(&g->s->device, l->slots * l->slot_bytes, &l->memory, err));
     }
     return DDP_OK;
 }
@@ -75,26 +71,21 @@ ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err)
 
 static void close_program(const ddp_stage *g, ddp_stage_program *p)
 {
-    const ddp_device_ops *ops = g->s->device_ops;
-
     for (uint32_t k = 0; p->instances != NULL && k < g->slots; k++)
-        if (p->instances[k] != NULL) ops->instance_free(p->instances[k]);
+        ddp_device_instance_free(&g->s->device, p->instances[k]);
     free(p->instances);
-    if (p->exec != NULL) ops->exec_free(p->exec);
+    ddp_device_exec_free(&g->s->device, p->exec);
     ddp_plan_free(p->planned);
-    if (p->lowered != NULL) ops->lowered_free(g->s->device, p->lowered);
+    ddp_device_lowered_free(&g->s->device, p->lowered);
 }
 
 void ddp_stage_close(ddp_stage *g)
 {
-    const ddp_device_ops *ops = g->s->device_ops;
-
     for (uint32_t v = 0; v < DDP_MAX_VARIANTS; v++) close_program(g, &g->programs[v]);
     for (uint32_t i = 0; i < g->pipe->link_count; i++)
-        if (g->pipe->links[i].to == g->number && g->pipe->links[i].memory != NULL)
-            ops->free(g->s->device, g->pipe->links[i].memory);
+        if (g->pipe->links[i].to == g->number) ddp_device_free(&g->s->device, g->pipe->links[i].memory);
     for (uint32_t k = 0; k < g->slots; k++) {
-        if (g->arenas != NULL && g->arenas[k] != NULL) ops->free(g->s->device, g->arenas[k]);
+        if (g->arenas != NULL) ddp_device_free(&g->s->device, g->arenas[k]);
         if (g->inputs != NULL) free(g->inputs[k]);
     }
     free(g->arenas);
@@ -153,10 +144,10 @@ static ddp_status send_message(ddp_stage *g, const ddp_link *l, const ddp_stages
         const void *from =
             x->sent < 0 ? g->inputs[slot][x->field] : (char *)g->arenas[slot] + p->planned->plan.value_offset[x->sent];
 
-        DDP_TRY(g->s->device_ops->copy(g->s->device, to, from, x->bytes, DDP_COPY_ON_DEVICE, err));
+        DDP_TRY(ddp_device_copy(&g->s->device, to, from, x->bytes, DDP_COPY_ON_DEVICE, err));
         to += ddp_round_up(x->bytes, 64);
     }
-    DDP_TRY(g->s->device_ops->sync(g->s->device, err));
+    DDP_TRY(ddp_device_sync(&g->s->device, err));
     ddp_channel_send(l->channel);
     return DDP_OK;
 }
@@ -185,7 +176,7 @@ static void release_all(const ddp_stage *g)
 static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
 {
     const ddp_trainer *t = g->pipe->t;
-    uint64_t batch = (uint64_t)t->s->batches.batch_size, before = (t->cursor + micro) * batch;
+    uint64_t batch = (uint64_t)t->s->batches.batch_size, before = (t->progress.cursor + micro) * batch;
     int64_t count = (int64_t)DDP_MIN_OF(batch, t->s->train.count - before);
     uint32_t v = 0;
 
@@ -195,33 +186,25 @@ static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
 
 static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
 {
-    ddp_pipeline *p = g->pipe;
     ddp_batch batch;
-    int64_t from = ddp_now_ns();
 
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(g->t->loader, &batch, err));
-    p->data_ns += ddp_now_ns() - from;
-    p->samples += (double)batch.count;
+    DDP_TRY(ddp_batch_next(g->t, g->pipe->step, &batch, err));
     for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
     return DDP_OK;
 }
 
 static ddp_status ready(ddp_stage *g, const ddp_stages *cut, ddp_stage_program *p, uint32_t slot, ddp_err *err)
 {
-    const ddp_device_ops *ops = g->s->device_ops;
     const ddp_trainer *t = g->pipe->t;
     const ddp_bind bind = {.struct_size = sizeof(bind),
                            .arena = g->arenas[slot],
-                           .params = t->params,
-                           .grads = t->grads,
-                           .buffers = t->buffers};
+                           .params = t->mem.params,
+                           .grads = t->mem.grads,
+                           .buffers = t->mem.buffers};
 
     if (p->instances[slot] != NULL) return DDP_OK;
-    if (p->exec == NULL)
-        DDP_TRY_AS(DDP_EXIT_PLUGIN, err,
-                   ops->compile(g->s->device, cut->programs[g->number], p->lowered, &p->planned->plan, &p->exec, err));
-    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ops->instance_create(p->exec, &bind, &p->instances[slot], err));
-    return DDP_OK;
+    return ddp_device_instance(&g->s->device, cut->programs[g->number], p->lowered, &p->planned->plan, &bind, &p->exec,
+                               &p->instances[slot], err);
 }
 
 static ddp_status run_kernels(ddp_stage *g, const ddp_stage_program *p, uint64_t micro, uint32_t first, uint32_t last,
@@ -235,8 +218,8 @@ static ddp_status run_kernels(ddp_stage *g, const ddp_stage_program *p, uint64_t
                    .random = g->pipe->random};
 
     run.random.stream += micro * ddp_session_parts(t->s);
-    if (g->s->device_ops->run(p->instances[slot], &run, first, last, err) != DDP_OK) return ddp_run_failed(err);
-    return g->s->device_ops->sync(g->s->device, err);
+    if (ddp_device_run(&g->s->device, p->instances[slot], &run, first, last, err) != DDP_OK) return ddp_run_failed(err);
+    return ddp_device_sync(&g->s->device, err);
 }
 
 static ddp_status read_loss(ddp_stage *g, const ddp_stages *cut, const ddp_stage_program *p, uint64_t micro,
@@ -247,8 +230,8 @@ static ddp_status read_loss(ddp_stage *g, const ddp_stages *cut, const ddp_stage
     float loss;
 
     if (program->loss < 0) return DDP_OK;
-    DDP_TRY(g->s->device_ops->copy(g->s->device, &loss, at + p->planned->plan.value_offset[program->loss], sizeof(loss),
-                                   DDP_COPY_TO_HOST, err));
+    DDP_TRY(ddp_device_copy(&g->s->device, &loss, at + p->planned->plan.value_offset[program->loss], sizeof(loss),
+                            DDP_COPY_TO_HOST, err));
     g->loss_sum += (double)loss * (double)program->batch;
     return DDP_OK;
 }
@@ -283,7 +266,7 @@ static ddp_status backward(ddp_stage *g, uint64_t micro, ddp_err *err)
 /* Forward `slots` - 1 ahead of backward, then in turn. */
 static ddp_status run_schedule(ddp_stage *g, ddp_err *err)
 {
-    uint64_t micros = g->pipe->micros, ahead = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
+    uint64_t micros = g->pipe->step->micros, ahead = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
 
     for (uint64_t i = 0; i < micros + ahead; i++) {
         if (i < micros) DDP_TRY(forward(g, i, err));

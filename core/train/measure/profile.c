@@ -1,5 +1,6 @@
 /* train/measure/profile.c -- counters of `--profile`: kernels of one name are one row. */
 #include "train/measure/profile.h"
+#include "base/sys.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,26 +55,25 @@ static ddp_status measure(ddp_profile *p, ddp_err *err)
     ddp_status st;
 
     p->peaks.struct_size = sizeof(p->peaks);
-    st = p->s->device_ops->measure(p->s->device, &p->peaks, err);
+    st = p->s->device.ops->measure(p->s->device.device, &p->peaks, err);
     if (st == DDP_OK || st == DDP_ERR_UNSUPPORTED) return DDP_OK;
     return ddp_fail_as(err, DDP_EXIT_PLUGIN);
 }
 
-ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *err)
+ddp_status ddp_profile_open(const ddp_session *s, bool direct, ddp_profile **out, ddp_err *err)
 {
     ddp_profile *p;
-    double states = ddp_optimizer_states(t->s->config),
-           ranks = ddp_shards_direct(t) ? (double)ddp_session_shards(t->s) : 1.0;
+    double states = ddp_optimizer_states(s->config), ranks = direct ? (double)ddp_session_shards(s) : 1.0;
     ddp_status st;
 
-    if (!t->s->launch.profile || t->s->launch.rank != 0) return DDP_OK;
+    if (!s->launch.profile || s->launch.rank != 0) return DDP_OK;
     p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
-    p->s = t->s;
-    p->sync = (t->s->device_ops->caps & DDP_DEVICE_CAP_OVERLAP) != 0;
+    p->s = s;
+    p->sync = ddp_device_can(&s->device, DDP_DEVICE_CAP_OVERLAP);
     /* every rank's gradient is read and every rank's parameter written where they are shared, else this rank's */
     p->update_bytes = sizeof(float) * (2.0 * ranks + 1.0 + 2.0 * states);
-    p->waits = ddp_shards_direct(t) ? 2 : t->s->layout->bucket_count;
+    p->waits = direct ? 2 : s->layout->bucket_count;
     st = plan_rows(p, err);
     if (st == DDP_OK) st = measure(p, err);
     if (st == DDP_OK)
@@ -103,19 +103,21 @@ static void add(ddp_profile_row *r, uint64_t calls, int64_t ns, double flops, do
 
 static ddp_status finish_call(const ddp_profile *p, ddp_err *err)
 {
-    return p->sync ? p->s->device_ops->sync(p->s->device, err) : DDP_OK;
+    return p->sync ? ddp_device_sync(&p->s->device, err) : DDP_OK;
 }
 
-ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
-                           ddp_err *err)
+ddp_status ddp_profile_run(ddp_profile *p, const ddp_session *s, const ddp_variant *v, const ddp_run *run,
+                           uint32_t first, uint32_t last, ddp_err *err)
 {
-    const ddp_profile_cost *costs = p->costs[v - p->s->variants];
+    const ddp_profile_cost *costs;
     int64_t from, to;
 
+    if (p == NULL) return ddp_device_run(&s->device, v->instance, run, first, last, err);
+    costs = p->costs[v - s->variants];
     DDP_TRY(finish_call(p, err));
     from = ddp_now_ns();
     for (uint32_t k = first; k < last; k++, from = to) {
-        DDP_TRY(p->s->device_ops->run(v->instance, run, k, k + 1, err));
+        DDP_TRY(ddp_device_run(&s->device, v->instance, run, k, k + 1, err));
         DDP_TRY(finish_call(p, err));
         to = ddp_now_ns();
         add(&p->now->rows[costs[k].row], 1, to - from, costs[k].flops, costs[k].bytes);
@@ -123,42 +125,28 @@ ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *
     return DDP_OK;
 }
 
-/* A bucket that goes out wakes another thread, which may have to take this one's processor for its work. */
-ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, uint64_t update, ddp_err *err)
-{
-    int64_t from = ddp_now_ns();
+int64_t ddp_profile_begin(const ddp_profile *p) { return p == NULL ? 0 : ddp_now_ns(); }
 
-    DDP_TRY(ddp_reducer_launch(r, bucket, update, err));
-    add(&p->now->rows[DDP_ROW_WAIT], 0, ddp_now_ns() - from, 0.0, 0.0);
-    return DDP_OK;
+/* A bucket that is sent wakes another thread, which may have to take this one's processor for its work. */
+void ddp_profile_sent(ddp_profile *p, int64_t from)
+{
+    if (p != NULL) add(&p->now->rows[DDP_ROW_WAIT], 0, ddp_now_ns() - from, 0.0, 0.0);
 }
 
-ddp_status ddp_profile_update(ddp_profile *p, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err)
+ddp_status ddp_profile_updated(ddp_profile *p, int64_t from, uint64_t calls, double elements, ddp_err *err)
 {
-    int64_t from = ddp_now_ns();
-
-    DDP_TRY(p->s->device_ops->optim_step(p->s->device, o, s, err));
+    if (p == NULL) return DDP_OK;
     DDP_TRY(finish_call(p, err));
-    add(&p->now->rows[DDP_ROW_UPDATE], 1, ddp_now_ns() - from, 0.0, (double)s->count * p->update_bytes);
-    return DDP_OK;
-}
-
-ddp_status ddp_profile_shards(ddp_profile *p, ddp_trainer *t, bool *finite, ddp_err *err)
-{
-    const ddp_layout *l = p->s->layout;
-    double elements =
-        (double)l->extra_offset / (double)ddp_session_shards(p->s); /* but for the padding of the last share */
-    int64_t from = ddp_now_ns();
-
-    DDP_TRY(ddp_shards_update(t, finite, err)); /* waits for the device itself */
-    add(&p->now->rows[DDP_ROW_UPDATE], l->bucket_count, ddp_now_ns() - from, 0.0, elements * p->update_bytes);
+    add(&p->now->rows[DDP_ROW_UPDATE], calls, ddp_now_ns() - from, 0.0, elements * p->update_bytes);
     return DDP_OK;
 }
 
 void ddp_profile_step(ddp_profile *p, int64_t from, int64_t data_ns, uint64_t micros, double wait_ms)
 {
-    ddp_profile_totals *t = p->now;
+    ddp_profile_totals *t;
 
+    if (p == NULL) return;
+    t = p->now;
     add(&t->rows[DDP_ROW_WAIT], p->waits, (int64_t)(wait_ms * 1e6), 0.0, 0.0);
     add(&t->rows[DDP_ROW_DATA], micros, data_ns, 0.0, 0.0);
     t->rows[DDP_ROW_OTHER].calls++;

@@ -4,23 +4,25 @@
 #ifndef DDP_MEASURE_PROFILE_H
 #define DDP_MEASURE_PROFILE_H
 
-#include "train/trainer.h"
+#include "session/session.h"
 
-/* Measures the device. *out is NULL where this rank does not profile. Variants are planned; the trainer outlives it. */
-ddp_status ddp_profile_open(const ddp_trainer *t, ddp_profile **out, ddp_err *err);
+typedef struct ddp_profile ddp_profile;
+
+/* Measures the device. *out is NULL where this rank does not profile. Variants are planned; the session outlives it. `direct`: the
+ * update reads and writes the memory of all who share it. */
+ddp_status ddp_profile_open(const ddp_session *s, bool direct, ddp_profile **out, ddp_err *err);
 void ddp_profile_close(ddp_profile *p); /* takes NULL */
 
-/* In place of the device's run and optim_step, ddp_reducer_launch and ddp_shards_update: the same calls, timed. */
-ddp_status ddp_profile_run(ddp_profile *p, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
-                           ddp_err *err);
-ddp_status ddp_profile_launch(ddp_profile *p, ddp_reducer *r, uint32_t bucket, uint64_t update, ddp_err *err);
-ddp_status ddp_profile_update(ddp_profile *p, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
-ddp_status ddp_profile_shards(ddp_profile *p, ddp_trainer *t, bool *finite, ddp_err *err);
+/* `p` NULL: the work alone, nothing is measured. Kernels first .. last - 1 of the program. */
+ddp_status ddp_profile_run(ddp_profile *p, const ddp_session *s, const ddp_variant *v, const ddp_run *run,
+                           uint32_t first, uint32_t last, ddp_err *err);
+/* When what is added below began. */
+int64_t ddp_profile_begin(const ddp_profile *p);
+void ddp_profile_sent(ddp_profile *p, int64_t from); /* a bucket */
+/* `calls` updates of so many elements in all. */
+ddp_status ddp_profile_updated(ddp_profile *p, int64_t from, uint64_t calls, double elements, ddp_err *err);
 /* A step that began at `from` (ddp_now_ns()) is done. */
 void ddp_profile_step(ddp_profile *p, int64_t from, int64_t data_ns, uint64_t micros, double wait_ms);
-
-/* The table on the log's stream, and profile.json in [output] dir where that is set. NULL: nothing. */
-ddp_status ddp_profile_report(const ddp_profile *p, ddp_err *err);
 
 /* ---- for profile_report.c ------------------------------------------------------------------------------------------------------ */
 /* Steps: threads, caches and the library's first calls say nothing about the others. */

@@ -1,5 +1,6 @@
 /* train/measure/profile_report.c -- what the counters of `--profile` come to: a table on standard error, and profile.json. */
-#include "train/measure/profile.h"
+#include "train/measure/profile_report.h"
+#include "base/sys.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -97,9 +98,9 @@ static void print_table(const report *r, ddp_text *out)
     for (uint32_t i = 0; i < r->count; i++) width = DDP_MAX_OF(width, (int)strlen(r->lines[i].name));
     ddp_text_printf(out, "profile of rank 0: %" PRIu64 " step%s counted", r->steps, r->steps == 1 ? "" : "s");
     if (r->left_out > 0) ddp_text_printf(out, ", the first %" PRIu64 " left out", r->left_out);
-    ddp_text_printf(out, "; peaks measured with %u thread%s: %s GFLOP/s (%s), %s GB/s\n", s->threads,
-                    s->threads == 1 ? "" : "s", cell(giga(r->p->peaks.flops_per_s), 1, flops), ddp_session_precision(s),
-                    cell(giga(r->p->peaks.bytes_per_s), 1, bytes));
+    ddp_text_printf(out, "; peaks measured with %u thread%s: %s GFLOP/s (%s), %s GB/s\n", s->device.threads,
+                    s->device.threads == 1 ? "" : "s", cell(giga(r->p->peaks.flops_per_s), 1, flops),
+                    ddp_session_precision(s), cell(giga(r->p->peaks.bytes_per_s), 1, bytes));
     ddp_text_printf(out, "%-*s %9s %10s %7s %9s %8s %9s  %s\n", width, "kernel", "calls", "ms/step", "share %",
                     "GFLOP/s", "GB/s", "% of peak", "limit");
     for (uint32_t i = 0; i < r->count; i++) print_line(&r->lines[i], width, out);
@@ -125,9 +126,10 @@ static char *report_json(const report *r)
 
     for (uint32_t i = 0; i < r->count && !bad; i++) bad = json_array_append_new(rows, line_json(&r->lines[i])) != 0;
     o = json_pack("{s:I, s:I, s:i, s:i, s:s, s:o, s:o, s:o, s:o}", "steps", (json_int_t)r->steps, "left_out",
-                  (json_int_t)r->left_out, "world_size", (int)s->launch.world, "threads", (int)s->threads, "precision",
-                  ddp_session_precision(s), "peak_gflops", number(giga(r->p->peaks.flops_per_s)), "peak_gbytes_per_s",
-                  number(giga(r->p->peaks.bytes_per_s)), "rows", rows, "total", line_json(&r->total));
+                  (json_int_t)r->left_out, "world_size", (int)s->launch.world, "threads", (int)s->device.threads,
+                  "precision", ddp_session_precision(s), "peak_gflops", number(giga(r->p->peaks.flops_per_s)),
+                  "peak_gbytes_per_s", number(giga(r->p->peaks.bytes_per_s)), "rows", rows, "total",
+                  line_json(&r->total));
     data = bad || o == NULL ? NULL : json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(o);
     return data;

@@ -3,7 +3,9 @@
  * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets waste less on
  * `a`, smaller ones leave less behind the end of the backward pass; it takes the size at which `a` is 2 % of the whole, in
  * powers of two from 1 to 64 MiB. A run that goes on from a checkpoint keeps what that one was saved with. */
-#include "train/state/memory.h"
+#include "train/reduce/bucket_size.h"
+#include "session/open.h"
+#include "train/reduce/comm_stream.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,16 +37,15 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
 /* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
 static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
 {
-    bool device = !ddp_uses_device_memory(t->s) || ddp_takes_device_memory(t->s, t->comm);
-    void *p;
+    bool device = !ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm);
 
     if (!device) {
-        DDP_TRY(ddp_host_memory(t->s, LARGE, &t->bounce, err));
-        *x = t->bounce;
+        DDP_TRY(ddp_device_host_alloc(&t->s->device, LARGE, &t->mem.bounce, err));
+        *x = t->mem.bounce;
         return DDP_OK;
     }
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, LARGE, &p, err));
-    *x = t->probe = p;
+    DDP_TRY(ddp_device_alloc(&t->s->device, LARGE, &t->mem.probe, err));
+    *x = t->mem.probe;
     return DDP_OK;
 }
 
@@ -56,7 +57,8 @@ static ddp_status measure(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
     DDP_TRY(allocate(t, &x, err));
     DDP_TRY(time_all_reduce(t, x, SMALL, SMALL_RUNS, &small, err));
     DDP_TRY(time_all_reduce(t, x, LARGE, LARGE_RUNS, &large, err));
-    ddp_states_free(t);
+    ddp_device_host_free(&t->s->device, t->mem.bounce);
+    t->mem.bounce = NULL;
     per_byte = DDP_MAX_OF(large - small, 1e-9) / (LARGE - SMALL);
     *bytes = 1 << 20;
     while (*bytes < 64 << 20 && (double)*bytes * per_byte < 50 * small) *bytes *= 2;

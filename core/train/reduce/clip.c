@@ -1,6 +1,5 @@
 /* train/reduce/clip.c -- see clip.h. */
 #include "train/reduce/clip.h"
-#include "train/state/memory.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,31 +12,41 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
     ddp_clip *c;
 
     if (max_norm == 0.0) return DDP_OK;
-    t->clip = c = ddp_alloc(sizeof(*c), err);
+    t->reduce.clip = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
-    *c = (ddp_clip){.max_norm = max_norm, .norm = NAN, .squares = ddp_alloc(parts * sizeof(double), err)};
+    *c = (ddp_clip){.max_norm = max_norm, .squares = ddp_alloc(parts * sizeof(double), err)};
     if (c->squares == NULL) return err->status;
-    if ((t->s->device_ops->caps & DDP_DEVICE_CAP_QUEUES) == 0) return DDP_OK;
+    if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_QUEUES)) return DDP_OK;
     c->places = ddp_alloc(OWED_MOST * sizeof(*c->places), err);
-    return c->places == NULL ? err->status : ddp_host_memory(t->s, OWED_MOST * sizeof(*c->owed), &c->owed, err);
+    return c->places == NULL ? err->status
+                             : ddp_device_host_alloc(&t->s->device, OWED_MOST * sizeof(*c->owed), &c->owed, err);
 }
 
 void ddp_clip_close(ddp_trainer *t)
 {
-    if (t->clip == NULL) return;
-    ddp_host_free(t->s, t->clip->owed);
-    free(t->clip->places);
-    free(t->clip->squares);
-    free(t->clip);
-    t->clip = NULL;
+    if (t->reduce.clip == NULL) return;
+    ddp_device_host_free(&t->s->device, t->reduce.clip->owed);
+    free(t->reduce.clip->places);
+    free(t->reduce.clip->squares);
+    free(t->reduce.clip);
+    t->reduce.clip = NULL;
+}
+
+uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
+{
+    uint64_t share = l->buckets[b].count / world, end;
+
+    *first = l->buckets[b].first + rank * share;
+    end = DDP_MIN_OF(*first + share, l->extra_offset);
+    return end > *first ? end - *first : 0;
 }
 
 static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
 {
-    ddp_clip *c = t->clip;
+    ddp_clip *c = t->reduce.clip;
 
     if (c->owed_count == 0) return DDP_OK;
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
     for (uint32_t i = 0; i < c->owed_count; i++) c->squares[c->places[i]] = c->owed[i].value;
     c->owed_count = 0;
     return DDP_OK;
@@ -45,16 +54,15 @@ static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
 
 static ddp_status sum_squares(ddp_trainer *t, uint32_t place, const float *x, uint64_t count, ddp_err *err)
 {
-    const ddp_device_ops *ops = t->s->device_ops;
-    ddp_clip *c = t->clip;
+    ddp_clip *c = t->reduce.clip;
     ddp_flat_result result = {0};
 
     if (count > 0 && c->owed != NULL) {
         if (c->owed_count == OWED_MOST) DDP_TRY(take_owed(t, err));
         c->places[c->owed_count] = place;
-        return ops->flat_async(t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &c->owed[c->owed_count++], err);
+        return ddp_device_flat_async(&t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &c->owed[c->owed_count++], err);
     }
-    if (count > 0) DDP_TRY(ops->flat(t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &result, err));
+    if (count > 0) DDP_TRY(ddp_device_flat(&t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &result, err));
     c->squares[place] = result.value;
     return DDP_OK;
 }
@@ -63,7 +71,7 @@ ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t
 {
     for (uint32_t r = first; r < end; r++) {
         uint64_t from, count = ddp_shard_of(t->s->layout, b, r, (uint32_t)ddp_session_shards(t->s), &from);
-        DDP_TRY(sum_squares(t, r * t->s->layout->bucket_count + b, t->grads + from, count, err));
+        DDP_TRY(sum_squares(t, r * t->s->layout->bucket_count + b, t->mem.grads + from, count, err));
     }
     return DDP_OK;
 }
@@ -75,27 +83,27 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
                      .coll = {.struct_size = sizeof(ddp_coll),
                               .dtype = DDP_F64,
                               .op = DDP_SUM,
-                              .send = t->clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
-                              .recv = t->clip->squares,
+                              .send = t->reduce.clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
+                              .recv = t->reduce.clip->squares,
                               .count = buckets}};
 
     DDP_TRY(take_owed(t, err));
-    return ddp_host_collective(t->s, t->comm, &task, err);
+    return ddp_host_collective(&t->s->device, t->comm, &task, err);
 }
 
 ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)
 {
     uint32_t buckets = t->s->layout->bucket_count, world = (uint32_t)ddp_session_shards(t->s);
-    ddp_clip *c = t->clip;
+    ddp_clip *c = t->reduce.clip;
     double sum = 0.0, coefficient;
 
     DDP_TRY(take_owed(t, err));
     for (uint32_t b = 0; b < buckets; b++)
         for (uint32_t r = 0; r < world; r++) sum += c->squares[(size_t)r * buckets + b];
-    c->norm = sqrt(sum) * t->optim.grad_scale;
-    *finite = isfinite(c->norm);
+    t->result.grad_norm = sqrt(sum) * t->optim.grad_scale;
+    *finite = isfinite(t->result.grad_norm);
     if (!*finite) return DDP_OK;
-    coefficient = c->max_norm / (c->norm + 1e-6);
+    coefficient = c->max_norm / (t->result.grad_norm + 1e-6);
     if (coefficient < 1.0) t->optim.grad_scale *= coefficient;
     return DDP_OK;
 }

@@ -7,14 +7,16 @@
 
 #include "train/trainer.h"
 
-typedef struct ddp_clip {
+struct ddp_clip {
     double max_norm; /* 0: gradients are not clipped */
-    double norm;     /* of the last update's gradients before clipping; NaN where none are */
     double *squares; /* [rank][bucket] */
-    /* Of a device that runs by itself: the sums that it still owes, and their places in `squares`. NULL: of no such device. */
+    /* Of a device that runs by itself: the sums that it still owes, and their positions in `squares`. NULL: of no such device. */
     ddp_flat_result *owed;
     uint32_t *places, owed_count;
-} ddp_clip;
+};
+
+/* A rank's shard of bucket b, in elements, without the scalars after the last parameter; *first: of the arena. */
+uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first);
 
 ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err); /* nothing where gradients are not clipped */
 void ddp_clip_close(ddp_trainer *t);

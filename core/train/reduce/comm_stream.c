@@ -14,8 +14,7 @@ struct call {
 };
 
 struct ddp_comm_stream {
-    const ddp_device_ops *ops;
-    ddp_device *device;
+    const ddp_device_handle *device;
     ddp_communicator *comm;
     float *arena, *image;
     void *scalars; /* device memory, where it is direct */
@@ -24,24 +23,20 @@ struct ddp_comm_stream {
     bool direct;
 };
 
-bool ddp_takes_device_memory(const ddp_session *s, ddp_communicator *c)
+bool ddp_takes_device_memory(const ddp_device_handle *d, ddp_communicator *c)
 {
-    return (s->device_ops->caps & DDP_DEVICE_CAP_CUDA) != 0 && (ddp_communicator_caps(c) & DDP_CAP_MEM_CUDA) != 0;
+    return ddp_device_can(d, DDP_DEVICE_CAP_CUDA) && (ddp_communicator_caps(c) & DDP_CAP_MEM_CUDA) != 0;
 }
 
 static ddp_status allocate(ddp_comm_stream *l, const ddp_comm_stream_params *p, ddp_err *err)
 {
-    void *image;
-
     l->calls = ddp_alloc(p->count * sizeof(*l->calls), err);
     if (l->calls == NULL) return err->status;
     for (uint32_t i = 0; i < p->count; i++) l->calls[i] = (struct call){.lane = l, .index = i};
-    DDP_TRY(l->ops->events(l->device, p->first_event + 2 * p->count, err));
-    if (l->direct) return l->ops->alloc(l->device, DDP_COMM_STREAM_SCALARS, &l->scalars, err);
+    DDP_TRY(ddp_device_events(p->device, 2 * p->count, &l->first_event, err));
+    if (l->direct) return ddp_device_alloc(l->device, DDP_COMM_STREAM_SCALARS, &l->scalars, err);
     if (p->elements == 0) return DDP_OK;
-    DDP_TRY(l->ops->host_alloc(l->device, p->elements * sizeof(float), &image, err));
-    l->image = image;
-    return DDP_OK;
+    return ddp_device_host_alloc(l->device, p->elements * sizeof(float), &l->image, err);
 }
 
 ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream **out, ddp_err *err)
@@ -49,12 +44,8 @@ ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream
     ddp_comm_stream *l = ddp_alloc(sizeof(*l), err);
 
     if (l == NULL) return err->status;
-    *l = (ddp_comm_stream){.ops = p->session->device_ops,
-                           .device = p->session->device,
-                           .comm = p->comm,
-                           .arena = p->arena,
-                           .first_event = p->first_event,
-                           .direct = ddp_takes_device_memory(p->session, p->comm)};
+    *l = (ddp_comm_stream){
+        .device = p->device, .comm = p->comm, .arena = p->arena, .direct = ddp_takes_device_memory(p->device, p->comm)};
     if (allocate(l, p, err) == DDP_OK) {
         *out = l;
         return DDP_OK;
@@ -66,8 +57,8 @@ ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream
 void ddp_comm_stream_close(ddp_comm_stream *l)
 {
     if (l == NULL) return;
-    if (l->image != NULL) l->ops->host_free(l->device, l->image);
-    if (l->scalars != NULL) l->ops->free(l->device, l->scalars);
+    ddp_device_host_free(l->device, l->image);
+    ddp_device_free(l->device, l->scalars);
     free(l->calls);
     free(l);
 }
@@ -99,12 +90,12 @@ static ddp_status bring(struct call *c, ddp_err *err)
     size_t send, recv;
 
     extents(l, &c->task, &send, &recv);
-    DDP_TRY(l->ops->event_wait(l->device, DDP_QUEUE_COMM, made(c), err));
+    DDP_TRY(ddp_device_event_wait(l->device, DDP_QUEUE_COMM, made(c), err));
     if (l->direct) return DDP_OK;
-    DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_COMM, image_of(l, c->task.coll.send), c->task.coll.send,
-                               send * sizeof(float), DDP_COPY_TO_HOST, err));
-    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_COMM, come(c), err));
-    return l->ops->event_sync(l->device, come(c), err);
+    DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, image_of(l, c->task.coll.send), c->task.coll.send,
+                                  send * sizeof(float), DDP_COPY_TO_HOST, err));
+    DDP_TRY(ddp_device_event_record(l->device, DDP_QUEUE_COMM, come(c), err));
+    return ddp_device_event_sync(l->device, come(c), err);
 }
 
 static ddp_status bring_scalars(struct call *c, ddp_err *err)
@@ -112,18 +103,18 @@ static ddp_status bring_scalars(struct call *c, ddp_err *err)
     const ddp_comm_stream *l = c->lane;
 
     if (c->task.before != NULL) c->task.before(c->task.before_ctx);
-    return l->ops->copy_async(l->device, DDP_QUEUE_COMM, l->scalars, c->task.coll.send, scalar_bytes(c),
-                              DDP_COPY_TO_DEVICE, err);
+    return ddp_device_copy_async(l->device, DDP_QUEUE_COMM, l->scalars, c->task.coll.send, scalar_bytes(c),
+                                 DDP_COPY_TO_DEVICE, err);
 }
 
 static ddp_status give_scalars(struct call *c, ddp_err *err)
 {
     const ddp_comm_stream *l = c->lane;
 
-    DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, l->scalars, scalar_bytes(c),
-                               DDP_COPY_TO_HOST, err));
-    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_COMM, come(c), err));
-    return l->ops->event_sync(l->device, come(c), err);
+    DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, l->scalars, scalar_bytes(c),
+                                  DDP_COPY_TO_HOST, err));
+    DDP_TRY(ddp_device_event_record(l->device, DDP_QUEUE_COMM, come(c), err));
+    return ddp_device_event_sync(l->device, come(c), err);
 }
 
 static ddp_status give(struct call *c, ddp_err *err)
@@ -133,9 +124,9 @@ static ddp_status give(struct call *c, ddp_err *err)
 
     extents(l, &c->task, &send, &recv);
     if (!l->direct)
-        DDP_TRY(l->ops->copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, image_of(l, c->task.coll.recv),
-                                   recv * sizeof(float), DDP_COPY_TO_DEVICE, err));
-    return l->ops->event_record(l->device, DDP_QUEUE_COMM, come(c), err);
+        DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, image_of(l, c->task.coll.recv),
+                                      recv * sizeof(float), DDP_COPY_TO_DEVICE, err));
+    return ddp_device_event_record(l->device, DDP_QUEUE_COMM, come(c), err);
 }
 
 /* Queue thread. */
@@ -174,13 +165,13 @@ ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_
 
     attach(c, &own, false);
     if (l->direct) {
-        own.coll.stream = l->ops->stream(l->device, DDP_QUEUE_COMM);
+        own.coll.stream = ddp_device_stream(l->device, DDP_QUEUE_COMM);
         own.enqueue = true;
     } else {
         own.coll.send = image_of(l, task->coll.send);
         own.coll.recv = image_of(l, task->coll.recv);
     }
-    DDP_TRY(l->ops->event_record(l->device, DDP_QUEUE_COMPUTE, made(c), err));
+    DDP_TRY(ddp_device_event_record(l->device, DDP_QUEUE_COMPUTE, made(c), err));
     return ddp_communicator_submit(l->comm, &own, ticket, err);
 }
 
@@ -192,7 +183,7 @@ ddp_status ddp_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, co
     if (!l->direct) return ddp_communicator_submit(l->comm, task, ticket, err);
     attach(&l->calls[index], &own, true);
     own.coll.send = own.coll.recv = l->scalars;
-    own.coll.stream = l->ops->stream(l->device, DDP_QUEUE_COMM);
+    own.coll.stream = ddp_device_stream(l->device, DDP_QUEUE_COMM);
     return ddp_communicator_submit(l->comm, &own, ticket, err);
 }
 
@@ -204,32 +195,32 @@ ddp_status ddp_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err
         *err = c->err;
         return ddp_fail_context(err, "a copy between the device and the host");
     }
-    return c->scalars ? DDP_OK : l->ops->event_wait(l->device, DDP_QUEUE_COMPUTE, come(c), err);
+    return c->scalars ? DDP_OK : ddp_device_event_wait(l->device, DDP_QUEUE_COMPUTE, come(c), err);
 }
 
 ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err)
 {
-    return l->ops->event_sync(l->device, made(&l->calls[index]), err);
+    return ddp_device_event_sync(l->device, made(&l->calls[index]), err);
 }
 
 ddp_status ddp_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
-    return l->ops->copy(l->device, l->image + first, l->arena + first, count * sizeof(float), DDP_COPY_TO_HOST, err);
+    return ddp_device_copy(l->device, l->image + first, l->arena + first, count * sizeof(float), DDP_COPY_TO_HOST, err);
 }
 
 ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
-    return l->ops->copy(l->device, l->arena + first, l->image + first, count * sizeof(float), DDP_COPY_TO_DEVICE, err);
+    return ddp_device_copy(l->device, l->arena + first, l->image + first, count * sizeof(float), DDP_COPY_TO_DEVICE,
+                           err);
 }
 
 /* ---- host memory, and a backend that takes the device's ------------------------------------------------------------------------ */
 enum { BOUNCE = 16 << 20 }; /* bytes of a piece, of all ranks together */
 
 /* Elements `first` .. of the task, through `bounce` on the device. */
-static ddp_status run_piece(const ddp_session *s, ddp_communicator *c, const ddp_task *task, char *bounce, size_t first,
-                            size_t count, ddp_err *err)
+static ddp_status run_piece(const ddp_device_handle *d, ddp_communicator *c, const ddp_task *task, char *bounce,
+                            size_t first, size_t count, ddp_err *err)
 {
-    const ddp_device_ops *ops = s->device_ops;
     const ddp_hook_group *g = ddp_communicator_group(c);
     bool gathers = task->what == DDP_COLL_ALL_GATHER;
     size_t size = ddp_dtype_size(task->coll.dtype), bytes = count * size;
@@ -238,30 +229,29 @@ static ddp_status run_piece(const ddp_session *s, ddp_communicator *c, const ddp
     char *own = bounce + (gathers ? g->rank * bytes : 0);
     ddp_task piece = *task;
 
-    DDP_TRY(ops->copy(s->device, own, send + first * size, bytes, DDP_COPY_TO_DEVICE, err));
-    DDP_TRY(ops->sync(s->device, err));
+    DDP_TRY(ddp_device_copy(d, own, send + first * size, bytes, DDP_COPY_TO_DEVICE, err));
+    DDP_TRY(ddp_device_sync(d, err));
     piece.coll.send = own;
     piece.coll.recv = bounce;
     piece.coll.count = count;
     DDP_TRY(ddp_communicator_run(c, &piece, err));
     for (uint32_t r = 0; r < parts; r++)
-        DDP_TRY(ops->copy(s->device, (char *)task->coll.recv + (r * task->coll.count + first) * size,
-                          bounce + r * bytes, bytes, DDP_COPY_TO_HOST, err));
+        DDP_TRY(ddp_device_copy(d, (char *)task->coll.recv + (r * task->coll.count + first) * size, bounce + r * bytes,
+                                bytes, DDP_COPY_TO_HOST, err));
     return DDP_OK;
 }
 
-ddp_status ddp_host_collective(const ddp_session *s, ddp_communicator *c, const ddp_task *task, ddp_err *err)
+ddp_status ddp_host_collective(const ddp_device_handle *d, ddp_communicator *c, const ddp_task *task, ddp_err *err)
 {
     size_t size = DDP_MAX_OF(ddp_dtype_size(task->coll.dtype), (size_t)1), most;
     void *bounce;
     ddp_status st = DDP_OK;
 
-    if (!ddp_takes_device_memory(s, c)) return ddp_communicator_run(c, task, err);
+    if (!ddp_takes_device_memory(d, c)) return ddp_communicator_run(c, task, err);
     most = BOUNCE / size / (task->what == DDP_COLL_ALL_GATHER ? ddp_communicator_group(c)->world_size : 1);
-    DDP_TRY(s->device_ops->alloc(s->device, BOUNCE, &bounce, err));
+    DDP_TRY(ddp_device_alloc(d, BOUNCE, &bounce, err));
     for (size_t first = 0; st == DDP_OK && first < task->coll.count; first += most)
-        st = run_piece(s, c, task, bounce, first, DDP_MIN_OF(most, task->coll.count - first), err);
-    if (st == DDP_OK)
-        s->device_ops->free(s->device, bounce); /* after a failure a collective may still be writing there */
+        st = run_piece(d, c, task, bounce, first, DDP_MIN_OF(most, task->coll.count - first), err);
+    if (st == DDP_OK) ddp_device_free(d, bounce); /* after a failure a collective may still be writing there */
     return st;
 }

@@ -15,16 +15,15 @@
 typedef struct ddp_comm_stream ddp_comm_stream;
 
 /* The backend reduces memory of the device's own. */
-bool ddp_takes_device_memory(const ddp_session *s, ddp_communicator *c);
+bool ddp_takes_device_memory(const ddp_device_handle *d, ddp_communicator *c);
 
-/* For tasks 0 .. count - 1, each of which is pending once at most; they have events `first_event` and the 2 count - 1 behind it to
- * themselves. `arena`: of the device, `elements` floats, in which all sends and receives lie; elements 0: there are none. */
+/* For tasks 0 .. count - 1, each of which is pending once at most. `arena`: of the device, `elements` floats, in which all sends and receives lie; elements 0: there are none. */
 typedef struct ddp_comm_stream_params {
-    const ddp_session *session;
+    ddp_device_handle *device;
     ddp_communicator *comm;
     float *arena;
     uint64_t elements;
-    uint32_t first_event, count;
+    uint32_t count;
 } ddp_comm_stream_params;
 ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream **out, ddp_err *err);
 void ddp_comm_stream_close(ddp_comm_stream *l);           /* takes NULL; the queue thread has ended */
@@ -50,6 +49,6 @@ ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t co
 ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err);
 
 /* submit and wait for a task whose addresses are the host's, whatever memory the backend takes; not while others are pending. */
-ddp_status ddp_host_collective(const ddp_session *s, ddp_communicator *c, const ddp_task *task, ddp_err *err);
+ddp_status ddp_host_collective(const ddp_device_handle *d, ddp_communicator *c, const ddp_task *task, ddp_err *err);
 
 #endif

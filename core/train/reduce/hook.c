@@ -1,32 +1,9 @@
 /* train/reduce/hook.c -- see hook.h. */
+#include "train/reduce/hook.h"
+#include "train/reduce/hook_state.h"
 #include "train/reduce/hooked.h"
 #include <stdlib.h>
 #include <string.h>
-
-ddp_status ddp_hook_check(const ddp_loaded *hook, const ddp_loaded *backend, ddp_err *err)
-{
-    static const struct {
-        uint64_t bit;
-        const char *name;
-    } slots[] = {
-        {DDP_CAP_ALL_REDUCE, "all_reduce"}, {DDP_CAP_BROADCAST, "broadcast"}, {DDP_CAP_ALL_TO_ALL, "all_to_all"}};
-    uint64_t needs = ((const ddp_hook_ops *)hook->ops)->needs, caps = ((const ddp_backend_ops *)backend->ops)->caps;
-
-    if ((caps & DDP_CAP_MEM_HOST) == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "hook \"%s\" works in the host's memory, which backend \"%s\" does not take; name another in "
-                        "[group] backend, such as gloo-tcp, or leave [hook] plugin empty",
-                        hook->desc.name, backend->desc.name);
-
-    for (size_t i = 0; i < DDP_COUNT(slots); i++)
-        if ((needs & ~caps & slots[i].bit) != 0)
-            return ddp_fail(
-                err, DDP_ERR_UNSUPPORTED,
-                "hook \"%s\" needs %s, which backend \"%s\" does not have; name another in [group] backend, or "
-                "leave [hook] plugin empty",
-                hook->desc.name, slots[i].name, backend->desc.name);
-    return DDP_OK;
-}
 
 /* One bucket, whose tensors begin at `at`; returns where they end. */
 static ddp_hook_tensor *describe(const ddp_session *s, uint32_t b, ddp_hook_bucket *out, ddp_hook_tensor *at)

@@ -1,8 +1,11 @@
-/* train/reduce/hooked.h -- what hook.c and hookstate.c share. */
+/* train/reduce/hooked.h -- the hook of a run, for hook.c and hook_state.c. */
 #ifndef DDP_REDUCE_HOOKED_H
 #define DDP_REDUCE_HOOKED_H
 
-#include "train/reduce/hook.h"
+#include "comm/communicator.h"
+#include "train/measure/trace.h"
+
+typedef struct ddp_hooked ddp_hooked;
 
 struct ddp_hook_call { /* of one bucket, for the queue thread */
     ddp_hooked *hooked;
@@ -19,9 +22,9 @@ struct ddp_hooked {
     ddp_hook_group group; /* of the communicator, which is closed before the hook is */
     float *grads;
     ddp_hook_bucket *buckets;
-    ddp_hook_tensor *tensors; /* by place in the arena */
+    ddp_hook_tensor *tensors; /* by position in the arena */
     struct ddp_hook_call *calls;
-    float **held, *piece; /* hookstate.c: [rank][state] on rank 0; a piece elsewhere */
+    float **held, *piece; /* hook_state.c: [rank][state] on rank 0; a piece elsewhere */
 };
 
 #endif

@@ -1,16 +1,23 @@
-/* train/reduce/reducer.c -- see reducer.h. The trainer's thread owns the reducer; `struct scan` is written by the queue thread and
- * read by the trainer after the wait for its bucket, which orders the two. */
+/* train/reduce/reducer.c -- see reducer.h. The trainer's thread owns the reducer and moves a bucket from state to state; what the queue
+ * thread writes of a bucket, it writes between sent and reduced, which orders the two. */
 #include "train/reduce/reducer.h"
 #include "base/sys.h"
-#include "train/state/memory.h"
+#include "train/reduce/hook.h"
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 
-struct scan {
+/* Its gradients, in the order of an update: in use, or not final yet; final, and sent to nobody; on their way; the mean of all ranks;
+ * and in use again. */
+enum bucket_state { TAKEN, READY, SENT, REDUCED };
+
+struct bucket {
     ddp_reducer *reducer;
-    uint32_t bucket;
+    uint32_t index;
+    enum bucket_state state; /* the trainer's thread alone */
+    uint64_t ticket;
+    /* of the queue thread while it is sent */
     int64_t began; /* of its collective, for the trace */
     uint64_t bad;  /* arena element that is not finite, UINT64_MAX: none */
     ddp_err err;   /* err.status tells whether the device could look */
@@ -29,8 +36,8 @@ struct ddp_reducer {
     float *own_extra;       /* where that is not in the arena */
     ddp_flat_result *found; /* with a lane, by bucket: what the device has found, page-locked */
     uint32_t looked;        /* buckets of this update that it was asked for */
-    struct scan *scans;
-    uint64_t *tickets, extra_ticket;
+    struct bucket *buckets;
+    uint64_t scalars_ticket;
     double own_loss, own_samples;
     int own_stop;
     bool own_bad; /* gradients that an exchange is told of */
@@ -43,15 +50,26 @@ _Static_assert(EXTRA_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for t
 
 static uint64_t first_of(const ddp_reducer *r, uint32_t b) { return r->layout->buckets[b].first; }
 
+/* From the state that comes before it; anything else is a mistake of the caller's. */
+static ddp_status move_to(struct bucket *k, enum bucket_state to, ddp_err *err)
+{
+    static const enum bucket_state before[] = {[TAKEN] = REDUCED, [READY] = TAKEN, [SENT] = READY, [REDUCED] = SENT};
+
+    if (k->state != before[to])
+        return ddp_fail(err, DDP_ERR_INTERNAL, "bucket %u goes from state %d to %d", k->index, (int)k->state, (int)to);
+    k->state = to;
+    return DDP_OK;
+}
+
 /* With a lane: once the device has come to the end of the last bucket asked for. */
 static void take_found(ddp_reducer *r)
 {
     for (uint32_t b = 0; b < r->looked; b++) {
-        struct scan *scan = &r->scans[b];
+        struct bucket *k = &r->buckets[b];
 
-        if (scan->err.status == DDP_OK) scan->err.status = ddp_comm_stream_reached(r->lane, b, &scan->err);
-        if (scan->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
-            scan->bad = first_of(r, b) + r->found[b].index;
+        if (k->err.status == DDP_OK) k->err.status = ddp_comm_stream_reached(r->lane, b, &k->err);
+        if (k->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
+            k->bad = first_of(r, b) + r->found[b].index;
     }
 }
 
@@ -63,35 +81,33 @@ static void write_extras(ddp_reducer *r)
     r->extra[EXTRA_LOSS] = bad ? 0.0f : (float)r->own_loss;
     bad |= r->own_bad;
     r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
-    for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->scans[b].bad != UINT64_MAX;
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->buckets[b].bad != UINT64_MAX;
     r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
     for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->extra[EXTRA_STOP + i] = r->own_stop == stop_signals[i];
 }
 
 /* The bucket's gradients are final and nobody else touches them. */
-static void scan_bucket(struct scan *scan, const float *grads)
+static void scan_bucket(struct bucket *k, const float *grads)
 {
-    ddp_reducer *r = scan->reducer;
-    const ddp_device_ops *ops = r->session->device_ops;
-    uint64_t first = first_of(r, scan->bucket), count = ddp_bucket_elements(r->layout, scan->bucket);
+    ddp_reducer *r = k->reducer;
+    uint64_t first = first_of(r, k->index), count = ddp_bucket_elements(r->layout, k->index);
     ddp_flat_result result;
 
-    scan->bad = UINT64_MAX;
-    scan->err.status = ops->flat(r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &scan->err);
-    if (scan->err.status == DDP_OK && result.index < count) scan->bad = first + result.index;
+    k->bad = UINT64_MAX;
+    k->err.status = ddp_device_flat(&r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &k->err);
+    if (k->err.status == DDP_OK && result.index < count) k->bad = first + result.index;
 }
 
 /* The device looks, when it has made them. */
-static ddp_status ask_device(struct scan *scan, ddp_err *err)
+static ddp_status ask_device(struct bucket *k, ddp_err *err)
 {
-    ddp_reducer *r = scan->reducer;
+    ddp_reducer *r = k->reducer;
 
-    scan->bad = UINT64_MAX;
-    scan->err.status = DDP_OK;
-    r->looked = scan->bucket + 1;
-    return r->session->device_ops->flat_async(r->session->device, DDP_FLAT_FINITE, r->grads + first_of(r, scan->bucket),
-                                              ddp_bucket_elements(r->layout, scan->bucket), &r->found[scan->bucket],
-                                              err);
+    k->bad = UINT64_MAX;
+    k->err.status = DDP_OK;
+    r->looked = k->index + 1;
+    return ddp_device_flat_async(&r->session->device, DDP_FLAT_FINITE, r->grads + first_of(r, k->index),
+                                 ddp_bucket_elements(r->layout, k->index), &r->found[k->index], err);
 }
 
 static bool extras_ride(const ddp_reducer *r)
@@ -102,21 +118,21 @@ static bool extras_ride(const ddp_reducer *r)
 /* Queue thread, just before the bucket is reduced. */
 static void begin_bucket(void *ctx)
 {
-    struct scan *scan = ctx;
-    ddp_reducer *r = scan->reducer;
+    struct bucket *k = ctx;
+    ddp_reducer *r = k->reducer;
 
-    if (!r->scans_early) scan_bucket(scan, r->grads);
-    if (scan->bucket + 1 == r->layout->bucket_count && extras_ride(r)) write_extras(r);
-    scan->began = ddp_trace_begin(r->trace);
+    if (!r->scans_early) scan_bucket(k, r->grads);
+    if (k->index + 1 == r->layout->bucket_count && extras_ride(r)) write_extras(r);
+    k->began = ddp_trace_begin(r->trace);
 }
 
 static void bucket_reduced(void *ctx)
 {
-    struct scan *scan = ctx;
-    ddp_reducer *r = scan->reducer;
+    struct bucket *k = ctx;
+    ddp_reducer *r = k->reducer;
 
-    ddp_trace_end(r->trace, DDP_TRACK_QUEUE, r->shares ? "reduce_scatter" : "all_reduce", scan->bucket,
-                  r->layout->buckets[scan->bucket].count * sizeof(float), scan->began);
+    ddp_trace_end(r->trace, DDP_TRACK_QUEUE, r->shares ? "reduce_scatter" : "all_reduce", k->index,
+                  r->layout->buckets[k->index].count * sizeof(float), k->began);
 }
 
 /* The scalars have a place in the arena; where that is not the host's memory, in the image of it, or in one of their own. */
@@ -128,8 +144,8 @@ static ddp_status place_extras(ddp_reducer *r, bool buckets, ddp_err *err)
         r->extra = r->grads + at;
         return DDP_OK;
     }
-    DDP_TRY(ddp_host_memory(r->session, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
-    DDP_TRY(ddp_host_memory(r->session, DDP_EXTRA * sizeof(float), &r->own_extra, err));
+    DDP_TRY(ddp_device_host_alloc(&r->session->device, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
+    DDP_TRY(ddp_device_host_alloc(&r->session->device, DDP_EXTRA * sizeof(float), &r->own_extra, err));
     r->extra = buckets && extras_ride(r) ? ddp_comm_stream_staging(r->lane) + at : r->own_extra;
     return DDP_OK;
 }
@@ -138,10 +154,9 @@ static ddp_status allocate(ddp_reducer *r, bool buckets, ddp_err *err)
 {
     uint32_t count = r->layout->bucket_count;
 
-    r->scans = ddp_alloc(count * sizeof(*r->scans), err);
-    r->tickets = ddp_alloc(count * sizeof(*r->tickets), err);
-    if (r->scans == NULL || r->tickets == NULL) return err->status;
-    for (uint32_t b = 0; b < count; b++) r->scans[b] = (struct scan){.reducer = r, .bucket = b, .bad = UINT64_MAX};
+    r->buckets = ddp_alloc(count * sizeof(*r->buckets), err);
+    if (r->buckets == NULL) return err->status;
+    for (uint32_t b = 0; b < count; b++) r->buckets[b] = (struct bucket){.reducer = r, .index = b, .bad = UINT64_MAX};
     return place_extras(r, buckets, err);
 }
 
@@ -170,10 +185,9 @@ ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_
 void ddp_reducer_close(ddp_reducer *r)
 {
     if (r == NULL) return;
-    ddp_host_free(r->session, r->found);
-    ddp_host_free(r->session, r->own_extra);
-    free(r->scans);
-    free(r->tickets);
+    ddp_device_host_free(&r->session->device, r->found);
+    ddp_device_host_free(&r->session->device, r->own_extra);
+    free(r->buckets);
     free(r);
 }
 
@@ -192,10 +206,10 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
                               .count = r->shares ? share : b->count},
                      .before = begin_bucket,
                      .after = bucket_reduced,
-                     .before_ctx = &r->scans[index]};
+                     .before_ctx = &r->buckets[index]};
 
-    if (r->lane != NULL) return ddp_comm_stream_submit(r->lane, index, &task, &r->tickets[index], err);
-    return ddp_communicator_submit(r->comm, &task, &r->tickets[index], err);
+    if (r->lane != NULL) return ddp_comm_stream_submit(r->lane, index, &task, &r->buckets[index].ticket, err);
+    return ddp_communicator_submit(r->comm, &task, &r->buckets[index].ticket, err);
 }
 
 static void write_extras_of(void *reducer) { write_extras(reducer); }
@@ -213,8 +227,8 @@ static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
                      .before_ctx = r};
 
     if (r->lane != NULL)
-        return ddp_comm_stream_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->extra_ticket, err);
-    return ddp_communicator_submit(r->comm, &task, &r->extra_ticket, err);
+        return ddp_comm_stream_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->scalars_ticket, err);
+    return ddp_communicator_submit(r->comm, &task, &r->scalars_ticket, err);
 }
 
 /* A hook has the gradients in host memory. */
@@ -222,26 +236,30 @@ static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update,
 {
     if (r->lane != NULL)
         DDP_TRY(ddp_comm_stream_fetch(r->lane, first_of(r, index), r->layout->buckets[index].count, err));
-    return ddp_hooked_launch(r->hooked, index, update, &r->tickets[index], err);
+    return ddp_hooked_launch(r->hooked, index, update, &r->buckets[index].ticket, err);
 }
 
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
     /* the scalars need a place too, and as many for the parameters that go back in shares */
-    uint32_t ahead = r->shares ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
+    uint32_t most = r->shares ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
+    struct bucket *k = &r->buckets[index];
 
-    if (index >= ahead) DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index - ahead], err));
+    DDP_TRY(move_to(k, READY, err));
+    if (index >= most)
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(r->comm, r->buckets[index - most].ticket, err));
     if (r->lane != NULL)
-        DDP_TRY(ask_device(&r->scans[index], err));
+        DDP_TRY(ask_device(k, err));
     else if (r->scans_early)
-        scan_bucket(&r->scans[index], r->grads);
+        scan_bucket(k, r->grads);
     DDP_TRY(r->hooked != NULL ? launch_hooked(r, index, update, err) : launch_collective(r, index, err));
+    DDP_TRY(move_to(k, SENT, err));
     return index + 1 == r->layout->bucket_count && !extras_ride(r) ? launch_extras(r, err) : DDP_OK;
 }
 
 static ddp_status wait_extras(ddp_reducer *r, ddp_err *err)
 {
-    DDP_TRY(ddp_communicator_wait(r->comm, r->extra_ticket, err));
+    DDP_TRY(ddp_communicator_wait(r->comm, r->scalars_ticket, err));
     return r->lane != NULL ? ddp_comm_stream_take(r->lane, r->layout->bucket_count, err) : DDP_OK;
 }
 
@@ -257,14 +275,14 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
     return wait_extras(r, err);
 }
 
-void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at) { r->scans[index].bad = at; }
+void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at) { r->buckets[index].bad = at; }
 
 ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err)
 {
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) {
-        scan_bucket(&r->scans[b], grads);
-        if (r->scans[b].err.status == DDP_OK) continue;
-        *err = r->scans[b].err;
+        scan_bucket(&r->buckets[b], grads);
+        if (r->buckets[b].err.status == DDP_OK) continue;
+        *err = r->buckets[b].err;
         return ddp_fail_context(err, "gradients of bucket %u", b);
     }
     return DDP_OK;
@@ -280,8 +298,8 @@ void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int st
 
 static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
 {
-    if (r->scans[b].err.status == DDP_OK) return DDP_OK;
-    *err = r->scans[b].err;
+    if (r->buckets[b].err.status == DDP_OK) return DDP_OK;
+    *err = r->buckets[b].err;
     return ddp_fail_context(err, "gradients of bucket %u", b);
 }
 
@@ -289,8 +307,9 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     bool last = index + 1 == r->layout->bucket_count;
 
-    DDP_TRY(ddp_communicator_wait(r->comm, r->tickets[index], err));
+    DDP_TRY(ddp_communicator_wait(r->comm, r->buckets[index].ticket, err));
     if (last && !extras_ride(r)) DDP_TRY(wait_extras(r, err));
+    DDP_TRY(move_to(&r->buckets[index], REDUCED, err));
     if (r->lane == NULL) return looked_at(r, index, err);
     for (uint32_t b = 0; last && b <= index; b++) DDP_TRY(looked_at(r, b, err)); /* the queue thread's until now */
     return DDP_OK;
@@ -298,6 +317,7 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 
 ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
+    DDP_TRY(move_to(&r->buckets[index], TAKEN, err));
     if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
     if (r->lane == NULL) return DDP_OK;
     if (r->hooked == NULL) return ddp_comm_stream_take(r->lane, index, err);
@@ -323,11 +343,11 @@ void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
         return;
     }
     for (uint32_t b = 0; b < l->bucket_count; b++)
-        for (uint32_t i = 0; r->scans[b].bad != UINT64_MAX && i < l->buckets[b].param_count; i++) {
+        for (uint32_t i = 0; r->buckets[b].bad != UINT64_MAX && i < l->buckets[b].param_count; i++) {
             uint32_t p = l->order[l->buckets[b].first_param + i];
-            uint64_t at = r->scans[b].bad - l->offset[p];
+            uint64_t at = r->buckets[b].bad - l->offset[p];
 
-            if (r->scans[b].bad < l->offset[p] || at >= r->session->params[p].elements) continue;
+            if (r->buckets[b].bad < l->offset[p] || at >= r->session->params[p].elements) continue;
             (void)snprintf(buf, capacity, "gradient of %s (element %" PRIu64 ")", r->session->params[p].name, at);
             return;
         }

@@ -8,11 +8,12 @@
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
-#include "train/reduce/hook.h"
+#include "session/session.h"
 #include "train/reduce/comm_stream.h"
 #include "train/measure/trace.h"
 
 typedef struct ddp_reducer ddp_reducer;
+typedef struct ddp_hooked ddp_hooked;
 
 /* All of it outlives the reducer, which opens once the ranks have met. */
 typedef struct ddp_reducer_params {

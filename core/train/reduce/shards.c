@@ -8,8 +8,8 @@
  *
  * By collectives ([ddp] zero = 1 elsewhere): a reduce_scatter for each bucket, as the reducer sends them, the update of the share
  * as it arrives, and an all_gather of the parameters behind it. */
+#include "train/reduce/shards.h"
 #include "train/reduce/clip.h"
-#include "train/state/memory.h"
 #include <stdlib.h>
 
 struct ddp_shards {
@@ -19,6 +19,7 @@ struct ddp_shards {
     float **params, **grads; /* direct, by rank: their arenas, as this process sees them */
     float **slice_params;    /* the same at the slice in hand */
     const float **slice_grads;
+    bool has_mean; /* the gradients are the mean already: they are clipped */
     ddp_optim_peers peers;
     uint64_t *not_finite;  /* by bucket, host memory that the device sees */
     uint64_t *tickets;     /* by bucket, of the parameters on their way */
@@ -29,9 +30,8 @@ static bool can_be_direct(const ddp_trainer *t)
 {
     uint64_t backend = DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER;
 
-    return t->comm_memory && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
-           (ddp_communicator_caps(t->comm) & backend) == backend &&
-           (t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) != 0;
+    return t->mem.of_backend && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
+           (ddp_communicator_caps(t->comm) & backend) == backend && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
 static bool wanted(const ddp_trainer *t)
@@ -45,8 +45,8 @@ static ddp_status find_peers(ddp_trainer *t, ddp_shards *s, ddp_err *err)
     for (uint32_t r = 0; r < s->world; r++) {
         void *params, *grads;
 
-        DDP_TRY(ddp_communicator_peer(t->comm, t->params, r, &params, err));
-        DDP_TRY(ddp_communicator_peer(t->comm, t->grads, r, &grads, err));
+        DDP_TRY(ddp_communicator_peer(t->comm, t->mem.params, r, &params, err));
+        DDP_TRY(ddp_communicator_peer(t->comm, t->mem.grads, r, &grads, err));
         s->params[r] = params;
         s->grads[r] = grads;
     }
@@ -57,10 +57,11 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
 {
     ddp_shards *s;
 
-    t->shards = s = ddp_alloc(sizeof(*s), err);
+    t->reduce.shards = s = ddp_alloc(sizeof(*s), err);
     if (s == NULL) return err->status;
     s->world = world;
     s->rank = rank;
+    s->has_mean = t->reduce.clip != NULL;
     s->params = ddp_alloc(world * sizeof(*s->params), err);
     s->grads = ddp_alloc(world * sizeof(*s->grads), err);
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
@@ -69,7 +70,8 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     if (s->params == NULL || s->grads == NULL || s->slice_params == NULL || s->slice_grads == NULL ||
         s->tickets == NULL)
         return err->status;
-    DDP_TRY(ddp_host_memory(t->s, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
+    DDP_TRY(
+        ddp_device_host_alloc(&t->s->device, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
     s->peers = (ddp_optim_peers){.struct_size = sizeof(s->peers), .count = world, .params = s->slice_params};
     return DDP_OK;
 }
@@ -79,18 +81,16 @@ static bool alone(const ddp_trainer *t)
 {
     return ddp_group_world(t->group) == 1 && ddp_session_devices(t->s) == 1 && t->s->hook == NULL &&
            t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->ddp->overlap != DDP_OVERLAP_YES &&
-           (t->s->device_ops->caps & DDP_DEVICE_CAP_PEERS) != 0;
+           ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
-/* Its events stand behind those of the gradients' lane. */
 static ddp_status open_lane(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
 {
     const ddp_layout *l = t->s->layout;
-    ddp_comm_stream_params p = {.session = t->s,
+    ddp_comm_stream_params p = {.device = &t->s->device,
                                 .comm = t->comm,
-                                .arena = t->params,
+                                .arena = t->mem.params,
                                 .elements = l->param_elements,
-                                .first_event = 2 * (l->bucket_count + 1),
                                 .count = l->bucket_count};
 
     return ddp_comm_stream_open(&p, out, err);
@@ -101,71 +101,57 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     if (alone(t)) return ddp_shards_among(&t, 1, 0, 1, err);
     if (!wanted(t)) return DDP_OK;
     DDP_TRY(create(t, (uint32_t)ddp_group_world(t->group), (uint32_t)ddp_group_rank(t->group), err));
-    t->shards->direct = can_be_direct(t);
-    if (t->shards->direct) return find_peers(t, t->shards, err);
-    return ddp_uses_device_memory(t->s) ? open_lane(t, &t->shards->lane, err) : DDP_OK;
+    t->mem.state_parts = t->reduce.shards->world;
+    t->reduce.shards->direct = can_be_direct(t);
+    if (t->reduce.shards->direct) return find_peers(t, t->reduce.shards, err);
+    return ddp_device_has_memory(&t->s->device) ? open_lane(t, &t->reduce.shards->lane, err) : DDP_OK;
 }
 
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
 {
     DDP_TRY(create(all[own], count, own, err));
-    all[own]->shards->peers.count = arenas;
-    all[own]->shards->direct = all[own]->shards->whole_states = true;
+    all[own]->reduce.shards->peers.count = arenas;
+    all[own]->reduce.shards->direct = all[own]->reduce.shards->whole_states = true;
     for (uint32_t r = 0; r < count; r++) {
-        all[own]->shards->params[r] = all[r]->params;
-        all[own]->shards->grads[r] = all[r]->grads;
+        all[own]->reduce.shards->params[r] = all[r]->mem.params;
+        all[own]->reduce.shards->grads[r] = all[r]->mem.grads;
     }
     return DDP_OK;
 }
 
 void ddp_shards_close(ddp_trainer *t)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
 
-    t->shards = NULL;
+    t->reduce.shards = NULL;
     if (s == NULL) return;
     free(s->params);
     free(s->grads);
     free(s->slice_params);
     free(s->slice_grads);
     free(s->tickets);
-    ddp_host_free(t->s, s->not_finite);
+    ddp_device_host_free(&t->s->device, s->not_finite);
     ddp_comm_stream_close(s->lane);
     free(s);
 }
 
-bool ddp_shards_direct(const ddp_trainer *t) { return t->shards != NULL && t->shards->direct; }
-
-bool ddp_shards_split_states(const ddp_trainer *t) { return t->shards != NULL && !t->shards->whole_states; }
-
-uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
-{
-    uint64_t share = l->buckets[b].count / world, end;
-
-    *first = l->buckets[b].first + rank * share;
-    end = DDP_MIN_OF(*first + share, l->extra_offset);
-    return end > *first ? end - *first : 0;
-}
+bool ddp_shards_direct(const ddp_trainer *t) { return t->reduce.shards != NULL && t->reduce.shards->direct; }
 
 /* This rank's share of bucket b; a state arena holds its shares of all buckets one behind the other. */
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
-    const ddp_shards *s = t->shards;
+    const ddp_shards *s = t->reduce.shards;
     uint64_t first, count = ddp_shard_of(t->s->layout, b, s->rank, s->world, &first);
     uint64_t state = s->whole_states ? first : t->s->layout->buckets[b].first / s->world;
 
-    return (ddp_optim_slice){.param = t->params + first,
-                             .grad = t->grads + first,
-                             .state1 = t->state1 == NULL ? NULL : t->state1 + state,
-                             .state2 = t->state2 == NULL ? NULL : t->state2 + state,
-                             .count = count};
+    return ddp_trainer_slice(t, first, state, count);
 }
 
 /* ---- direct ------------------------------------------------------------------------------------------------------------- */
 static void point_peers(ddp_trainer *t, const ddp_optim_slice *slice, bool mean)
 {
-    ddp_shards *s = t->shards;
-    uint64_t first = (uint64_t)(slice->param - t->params);
+    ddp_shards *s = t->reduce.shards;
+    uint64_t first = (uint64_t)(slice->param - t->mem.params);
 
     for (uint32_t r = 0; r < s->world; r++) {
         s->slice_params[r] = s->params[r] + first;
@@ -182,7 +168,7 @@ static void point_result(ddp_shards *s, uint64_t *not_finite, uint64_t count)
 
 ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
     const ddp_optim mean = {.struct_size = sizeof(mean), .algorithm = DDP_OPTIM_MEAN, .peers = &s->peers};
 
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
@@ -190,8 +176,8 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
 
         point_peers(t, &slice, true);
         point_result(s, &s->not_finite[b], slice.count);
-        slice.param = t->grads + (slice.param - t->params);
-        if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &mean, &slice, err));
+        slice.param = t->mem.grads + (slice.param - t->mem.params);
+        if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &mean, &slice, err));
         DDP_TRY(ddp_clip_measure(t, b, s->rank, s->rank + 1, err));
     }
     return DDP_OK;
@@ -199,7 +185,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
 
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
 
     t->optim.peers = &s->peers;
     *finite = true;
@@ -207,11 +193,11 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
         ddp_optim_slice slice = slice_of(t, b);
 
         if (slice.count == 0) continue;
-        point_peers(t, &slice, t->clip == NULL);
+        point_peers(t, &slice, !s->has_mean);
         point_result(s, &s->not_finite[b], slice.count);
-        DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
+        DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     }
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
     for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
         uint64_t count = slice_of(t, b).count;
         *finite = *finite && (count == 0 || s->not_finite[b] >= count);
@@ -222,9 +208,9 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 /* ---- by collectives ----------------------------------------------------------------------------------------------------- */
 ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    ddp_shards *s = t->shards;
+    ddp_shards *s = t->reduce.shards;
     uint64_t share = t->s->layout->buckets[b].count / s->world;
-    float *all = t->params + t->s->layout->buckets[b].first;
+    float *all = t->mem.params + t->s->layout->buckets[b].first;
     ddp_optim_slice slice = slice_of(t, b);
     ddp_task task = {.what = DDP_COLL_ALL_GATHER,
                      .coll = {.struct_size = sizeof(ddp_coll),
@@ -234,10 +220,11 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
                               .recv = all,
                               .count = share}};
 
-    if (slice.count > 0) DDP_TRY(t->s->device_ops->optim_step(t->s->device, &t->optim, &slice, err));
-    if (b >= DDP_MAX_PENDING / 2) DDP_TRY(ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
+    if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
+    if (b >= DDP_MAX_PENDING / 2)
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
     if (s->lane != NULL) return ddp_comm_stream_submit(s->lane, b, &task, &s->tickets[b], err);
-    DDP_TRY(t->s->device_ops->sync(t->s->device, err));
+    DDP_TRY(ddp_device_sync(&t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
 }
 
@@ -245,9 +232,14 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 {
     const ddp_layout *l = t->s->layout;
 
-    DDP_TRY(ddp_communicator_wait(t->comm, t->shards->tickets[l->bucket_count - 1], err));
-    for (uint32_t b = 0; t->shards->lane != NULL && b < l->bucket_count; b++)
-        DDP_TRY(ddp_comm_stream_take(t->shards->lane, b, err));
-    if (t->shards->lane == NULL) return DDP_OK;
-    return t->s->device_ops->params_changed(t->s->device, t->params, l->param_elements, err);
+    DDP_TRY(ddp_communicator_wait(t->comm, t->reduce.shards->tickets[l->bucket_count - 1], err));
+    for (uint32_t b = 0; t->reduce.shards->lane != NULL && b < l->bucket_count; b++)
+        DDP_TRY(ddp_comm_stream_take(t->reduce.shards->lane, b, err));
+    if (t->reduce.shards->lane == NULL) return DDP_OK;
+    return ddp_device_params_changed(&t->s->device, t->mem.params, l->param_elements, err);
+}
+
+ddp_status ddp_shards_measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    return ddp_clip_measure(t, b, t->reduce.shards->rank, t->reduce.shards->rank + 1, err);
 }

@@ -3,31 +3,28 @@
  * In training every rank updates its own running statistics, and rank 0's are those of the model. PyTorch's
  * DistributedDataParallel broadcasts rank 0's before each forward pass; as no training pass reads them, it is enough to do so
  * before what does, an evaluation: rank 0's are the same either way. */
+#include "train/state/buffer_sync.h"
+#include "train/reduce/comm_stream.h"
 #include "train/state/memory.h"
-#include "train/state/tensors.h"
 
 ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err)
 {
-    void *p;
-
-    t->counts = ddp_alloc((t->s->buffer_count + 1) * sizeof(*t->counts), err);
-    if (t->counts == NULL) return err->status;
+    t->mem.counts = ddp_alloc((t->s->buffer_count + 1) * sizeof(*t->mem.counts), err);
+    if (t->mem.counts == NULL) return err->status;
     if (t->s->buffer_elements == 0) return DDP_OK;
-    DDP_TRY(t->s->device_ops->alloc(t->s->device, t->s->buffer_elements * sizeof(float), &p, err));
-    t->buffers = p;
-    return DDP_OK;
+    return ddp_device_alloc(&t->s->device, t->s->buffer_elements * sizeof(float), &t->mem.buffers, err);
 }
 
 void ddp_trainer_buffers_count(ddp_trainer *t)
 {
-    t->micro_steps++;
-    for (uint32_t b = 0; b < t->s->buffer_count; b++) t->counts[b] += t->s->buffers[b].dtype == DDP_I64;
+    t->progress.micro_steps++;
+    for (uint32_t b = 0; b < t->s->buffer_count; b++) t->mem.counts[b] += t->s->buffers[b].dtype == DDP_I64;
 }
 
 ddp_random ddp_trainer_random(const ddp_trainer *t)
 {
     return (ddp_random){.seed = t->s->config->train->seed,
-                        .stream = t->micro_steps * ddp_session_parts(t->s) +
+                        .stream = t->progress.micro_steps * ddp_session_parts(t->s) +
                                   (uint64_t)t->s->launch.rank * t->s->replicas +
                                   (t->s->replicas > 1 ? t->s->member : 0)};
 }
@@ -38,10 +35,10 @@ ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
         .what = DDP_COLL_BROADCAST,
         .coll = {.struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = DDP_SUM, .count = t->s->buffer_elements}};
 
-    if (t->buffers == NULL) return DDP_OK;
+    if (t->mem.buffers == NULL) return DDP_OK;
     DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
-    task.coll.recv = t->host.buffers;
-    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
+    task.coll.recv = t->mem.host.buffers;
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return ddp_push(t, DDP_IMAGE_BUFFERS, err);
 }
 
@@ -57,9 +54,9 @@ ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
         const ddp_buffer_info *i = &t->s->buffers[b];
 
         if (i->dtype == DDP_I64)
-            ddp_sha256_add(&h, &t->counts[b], sizeof(t->counts[b]));
+            ddp_sha256_add(&h, &t->mem.counts[b], sizeof(t->mem.counts[b]));
         else
-            ddp_sha256_add(&h, t->host.buffers + i->offset, i->elements * sizeof(float));
+            ddp_sha256_add(&h, t->mem.host.buffers + i->offset, i->elements * sizeof(float));
     }
     ddp_sha256_end(&h, sha256);
     return DDP_OK;

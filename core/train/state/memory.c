@@ -5,20 +5,6 @@
 
 enum { PIECE = 1 << 20 }; /* elements that are hashed at a time */
 
-ddp_status ddp_host_memory(const ddp_session *s, size_t bytes, void *out, ddp_err *err)
-{
-    void *p = NULL;
-
-    DDP_TRY((ddp_uses_device_memory(s) ? s->device_ops->host_alloc : s->device_ops->alloc)(s->device, bytes, &p, err));
-    memcpy(out, &p, sizeof(p));
-    return DDP_OK;
-}
-
-void ddp_host_free(const ddp_session *s, void *p)
-{
-    if (p != NULL) (ddp_uses_device_memory(s) ? s->device_ops->host_free : s->device_ops->free)(s->device, p);
-}
-
 /* ---- images ----------------------------------------------------------------------------------------------------------------- */
 typedef struct pair {
     uint32_t what;
@@ -27,14 +13,19 @@ typedef struct pair {
 } pair;
 enum { PAIRS = 4 };
 
+uint64_t ddp_states_elements(const ddp_trainer *t)
+{
+    return t->s->layout->elements / DDP_MAX_OF(t->mem.state_parts, 1);
+}
+
 static void list_pairs(ddp_trainer *t, pair out[PAIRS])
 {
     uint64_t states = ddp_states_elements(t);
 
-    out[0] = (pair){DDP_IMAGE_PARAMS, t->params, &t->host.params, t->s->layout->param_elements};
-    out[1] = (pair){DDP_IMAGE_BUFFERS, t->buffers, &t->host.buffers, t->s->buffer_elements};
-    out[2] = (pair){DDP_IMAGE_STATES, t->state1, &t->host.state1, states};
-    out[3] = (pair){DDP_IMAGE_STATES, t->state2, &t->host.state2, states};
+    out[0] = (pair){DDP_IMAGE_PARAMS, t->mem.params, &t->mem.host.params, t->s->layout->param_elements};
+    out[1] = (pair){DDP_IMAGE_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->buffer_elements};
+    out[2] = (pair){DDP_IMAGE_STATES, t->mem.state1, &t->mem.host.state1, states};
+    out[3] = (pair){DDP_IMAGE_STATES, t->mem.state2, &t->mem.host.state2, states};
 }
 
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err)
@@ -44,8 +35,8 @@ ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err)
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++) {
         if ((all[i].what & which) == 0 || all[i].device == NULL || *all[i].host != NULL) continue;
-        if (ddp_uses_device_memory(t->s))
-            DDP_TRY(ddp_host_memory(t->s, all[i].elements * sizeof(float), all[i].host, err));
+        if (ddp_device_has_memory(&t->s->device))
+            DDP_TRY(ddp_device_host_alloc(&t->s->device, all[i].elements * sizeof(float), all[i].host, err));
         else
             *all[i].host = all[i].device;
     }
@@ -58,7 +49,7 @@ void ddp_staging_close(ddp_trainer *t)
 
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++) {
-        if (ddp_uses_device_memory(t->s)) ddp_host_free(t->s, *all[i].host);
+        if (ddp_device_has_memory(&t->s->device)) ddp_device_host_free(&t->s->device, *all[i].host);
         *all[i].host = NULL;
     }
 }
@@ -68,28 +59,27 @@ ddp_status ddp_pull(ddp_trainer *t, uint32_t which, ddp_err *err)
     pair all[PAIRS];
 
     DDP_TRY(ddp_staging_open(t, which, err));
-    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
+    if (!ddp_device_has_memory(&t->s->device)) return DDP_OK;
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++)
         if ((all[i].what & which) != 0 && all[i].device != NULL)
-            DDP_TRY(t->s->device_ops->copy(t->s->device, *all[i].host, all[i].device, all[i].elements * sizeof(float),
-                                           DDP_COPY_TO_HOST, err));
+            DDP_TRY(ddp_device_copy(&t->s->device, *all[i].host, all[i].device, all[i].elements * sizeof(float),
+                                    DDP_COPY_TO_HOST, err));
     return DDP_OK;
 }
 
 ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err)
 {
-    const ddp_device_ops *ops = t->s->device_ops;
     pair all[PAIRS];
 
-    if (!ddp_uses_device_memory(t->s)) return DDP_OK;
+    if (!ddp_device_has_memory(&t->s->device)) return DDP_OK;
     list_pairs(t, all);
     for (int i = 0; i < PAIRS; i++) {
         if ((all[i].what & which) == 0 || all[i].device == NULL) continue;
-        DDP_TRY(ops->copy(t->s->device, all[i].device, *all[i].host, all[i].elements * sizeof(float),
-                          DDP_COPY_TO_DEVICE, err));
+        DDP_TRY(ddp_device_copy(&t->s->device, all[i].device, *all[i].host, all[i].elements * sizeof(float),
+                                DDP_COPY_TO_DEVICE, err));
         if (all[i].what == DDP_IMAGE_PARAMS)
-            DDP_TRY(ops->params_changed(t->s->device, t->params, all[i].elements, err));
+            DDP_TRY(ddp_device_params_changed(&t->s->device, t->mem.params, all[i].elements, err));
     }
     return DDP_OK;
 }
@@ -101,26 +91,26 @@ ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint6
     ddp_status st = DDP_OK;
 
     *hash = 0;
-    if (!ddp_uses_device_memory(t->s)) {
+    if (!ddp_device_has_memory(&t->s->device)) {
         *hash = ddp_hash64(x, count * sizeof(float), 0);
         return DDP_OK;
     }
-    DDP_TRY(ddp_host_memory(t->s, PIECE * sizeof(float), &piece, err));
+    DDP_TRY(ddp_device_host_alloc(&t->s->device, PIECE * sizeof(float), &piece, err));
     for (uint64_t done = 0; st == DDP_OK && done < count; done += PIECE) {
         size_t bytes = DDP_MIN_OF(count - done, (uint64_t)PIECE) * sizeof(float);
 
-        st = t->s->device_ops->copy(t->s->device, piece, x + done, bytes, DDP_COPY_TO_HOST, err);
+        st = ddp_device_copy(&t->s->device, piece, x + done, bytes, DDP_COPY_TO_HOST, err);
         if (st == DDP_OK) *hash = ddp_hash64(piece, bytes, *hash);
     }
-    ddp_host_free(t->s, piece);
+    ddp_device_host_free(&t->s->device, piece);
     return st;
 }
 
 ddp_status ddp_scale_floats(ddp_trainer *t, float *x, uint64_t count, double by, ddp_err *err)
 {
-    if (ddp_uses_device_memory(t->s)) {
-        DDP_TRY(t->s->device_ops->scale(t->s->device, x, count, by, err));
-        return t->s->device_ops->sync(t->s->device, err); /* other devices may read it next */
+    if (ddp_device_has_memory(&t->s->device)) {
+        DDP_TRY(ddp_device_scale(&t->s->device, x, count, by, err));
+        return ddp_device_sync(&t->s->device, err); /* other devices may read it next */
     }
     if (by == 0.0)
         memset(x, 0, count * sizeof(*x));

@@ -8,17 +8,8 @@
 
 enum { DDP_IMAGE_PARAMS = 1, DDP_IMAGE_BUFFERS = 2, DDP_IMAGE_STATES = 4 };
 
-/* The device's memory is not the host's. */
-static inline bool ddp_uses_device_memory(const ddp_session *s)
-{
-    return (s->device_ops->caps & DDP_DEVICE_CAP_HOST_MEMORY) == 0;
-}
-
-/* Host memory, zero-filled, 64-byte aligned, that copies to and from the device are fast with; *out is a pointer of any type. */
-ddp_status ddp_host_memory(const ddp_session *s, size_t bytes, void *out, ddp_err *err);
-void ddp_host_free(const ddp_session *s, void *p); /* takes NULL */
-
-/* t->host has the images named in `which` from now on, of those arenas that there are; repeatable. What they hold is not said. */
+uint64_t ddp_states_elements(const ddp_trainer *t); /* of each arena of this rank */
+/* t->mem.host has the images named in `which` from now on, of those arenas that there are; repeatable. What they hold is not said. */
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err);
 void ddp_staging_close(ddp_trainer *t);
 /* From the device to the images, and back. ddp_pull opens them where needed. */

@@ -1,6 +1,6 @@
 /* train/state/replica_check.c -- are all ranks' parameters still the same bits? They must be: every rank makes the same update from the
  * same reduced gradients. Where they are not, memory, a processor or a backend is at fault, and the run ends. */
-#include "train/local/replicas.h"
+#include "train/state/replica_check.h"
 #include "train/state/memory.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static ddp_status gather_hashes(ddp_trainer *t, const char *what, const uint64_t
     ddp_status st;
 
     if (out == NULL) return err->status;
-    (void)snprintf(name, sizeof(name), "%s at step %" PRIu64, what, t->step);
+    (void)snprintf(name, sizeof(name), "%s at step %" PRIu64, what, t->progress.step);
     st = ddp_group_gather(t->group, name, own, bytes, &got, parts, lengths, t->s->config->group->step_timeout_ms, err);
     if (st != DDP_OK) (void)ddp_fail_as(err, DDP_EXIT_PEER);
     for (int32_t r = 0; st == DDP_OK && r < world; r++) {
@@ -66,7 +66,7 @@ static ddp_status first_difference(ddp_trainer *t, int32_t model, int32_t devian
 
     if (own == NULL) return err->status;
     for (size_t p = 0; p < count; p++)
-        own[p] = ddp_hash64(t->host.params + s->layout->offset[p], s->params[p].elements * sizeof(float), 0);
+        own[p] = ddp_hash64(t->mem.host.params + s->layout->offset[p], s->params[p].elements * sizeof(float), 0);
     st = gather_hashes(t, "hashes of each parameter", own, count, &all, err);
     *name = "the padding between parameters";
     for (size_t p = count; st == DDP_OK && p-- > 0;)
@@ -90,7 +90,7 @@ static ddp_status diverged(ddp_trainer *t, const uint64_t *hashes, ddp_err *err)
                    "step %" PRIu64 ": the parameters of rank %d on host %s%s are not those of rank %d, first in %s; "
                    "replicas must be equal bit for bit. Look for faulty memory or a processor on that host, and "
                    "resume from an earlier checkpoint",
-                   t->step, (int)deviant, ddp_group_host_of(t->group, deviant), more, (int)model, name);
+                   t->progress.step, (int)deviant, ddp_group_host_of(t->group, deviant), more, (int)model, name);
     ddp_group_abort(t->group, DDP_EXIT_DIVERGED, msg);
     (void)ddp_fail(err, DDP_ERR_DATA, "%s", msg);
     return ddp_fail_as(err, DDP_EXIT_DIVERGED);
@@ -102,9 +102,8 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own, *all;
     ddp_status st = DDP_OK;
 
-    if (t->dp != NULL) return ddp_replicas_check(t, err);
     DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
-    own = ddp_hash64(t->host.params, t->s->layout->extra_offset * sizeof(float), 0);
+    own = ddp_hash64(t->mem.host.params, t->s->layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     for (int32_t r = 0; r < world; r++) equal += all[r] == all[0];
     if (equal < world) st = diverged(t, all, err);

@@ -1,7 +1,14 @@
-/* train/state/resume.c -- checkpoints of a group: rank 0 alone reads and writes, named waits before and after, everything that is
- * loaded is broadcast and its hash compared. The files are checkpoint/'s affair. */
+/* train/state/resume.c -- the start of a run: rank 0 alone reads, everything that is loaded is broadcast and its hash compared. The
+ * files are checkpoint/'s affair. */
+#include "train/state/resume.h"
+#include "train/reduce/comm_stream.h"
+#include "train/reduce/hook_state.h"
+#include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
+#include "train/state/optim_state.h"
+#include "train/state/resume_hook.h"
 #include "train/state/tensors.h"
+#include "train/state/weights.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +112,7 @@ static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
     uint64_t from = 0;
 
     if (t->s->launch.rank != 0 || c->dir[0] == '\0' || strcmp(c->resume, "auto") == 0) return DDP_OK;
-    if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->step + 1;
+    if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->progress.step + 1;
     return ddp_checkpoint_set_aside(c->dir, from, t->s->log, err);
 }
 
@@ -138,8 +145,8 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
         st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
     }
     if (st == DDP_IN_PROGRESS) {
-        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->host.params);
-        if (t->buffers != NULL) ddp_initial_buffers(t->s->graph, t->host.buffers);
+        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->mem.host.params);
+        if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->graph, t->mem.host.buffers);
         return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
     }
     if (st != DDP_OK) return st;
@@ -164,7 +171,7 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .recv = arena,
                               .count = t->s->layout->param_elements}};
 
-    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(t->s, t->comm, &task, err));
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return DDP_OK;
 }
 
@@ -175,12 +182,12 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
     ddp_status st;
 
     ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                    ddp_hash64(t->host.params, bytes, 0));
-    if (t->state1 != NULL)
+                    ddp_hash64(t->mem.host.params, bytes, 0));
+    if (t->mem.state1 != NULL)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
-    if (t->buffers != NULL)
+    if (t->mem.buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                        ddp_hash64(t->host.buffers, t->s->buffer_elements * sizeof(float), 0));
+                        ddp_hash64(t->mem.host.buffers, t->s->buffer_elements * sizeof(float), 0));
     st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);
@@ -207,32 +214,27 @@ static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *
     return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }
 
-static bool complete(const ddp_trainer *t)
-{
-    const struct ddp_train_config *c = t->s->config->train;
-
-    return t->epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->step >= (uint64_t)c->max_steps);
-}
-
 static void take_position(ddp_trainer *t, const struct resume_word *word, bool *done)
 {
-    t->step = t->start_step = word->meta.step;
-    t->epoch = t->start_epoch = word->meta.epoch;
-    t->cursor = word->meta.cursor;
-    t->micro_steps = word->meta.micro_steps;
-    if (t->micro_steps == 0) t->micro_steps = t->epoch * t->s->batches_per_epoch + t->cursor; /* as good as it can be */
-    t->saved_step = word->meta.step;
-    *done = complete(t);
+    t->progress.step = t->progress.start_step = word->meta.step;
+    t->progress.epoch = word->meta.epoch;
+    t->progress.cursor = word->meta.cursor;
+    t->progress.micro_steps = word->meta.micro_steps;
+    if (t->progress.micro_steps == 0)
+        t->progress.micro_steps =
+            t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
+    t->progress.saved_step = word->meta.step;
+    *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;
     if (*done)
         ddp_log_line(
             t->s->log, DDP_LOG_INFO,
             "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
             " epochs); nothing to do. Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
-            word->path, t->step, t->epoch);
+            word->path, t->progress.step, t->progress.epoch);
     else
-        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path, t->step,
-                     t->epoch + 1);
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path,
+                     t->progress.step, t->progress.epoch + 1);
 }
 
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
@@ -242,7 +244,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     *done = false;
-    t->saved_step = UINT64_MAX;
+    t->progress.saved_step = UINT64_MAX;
     DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
         word.failed = 1;
@@ -250,8 +252,8 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     }
     word.saving = training && t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(share_word(t, &word, err));
-    t->saving = word.saving != 0; /* rank 0's folder decides; the others need none */
-    DDP_TRY(broadcast(t, t->host.params, err));
+    t->progress.saving = word.saving != 0; /* rank 0's folder decides; the others need none */
+    DDP_TRY(broadcast(t, t->mem.host.params, err));
     DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (word.found) {
@@ -261,110 +263,16 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
         take_position(t, &word, done);
     }
     if (word.hooked) {
-        if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->hooked, err));
-        DDP_TRY(ddp_hooked_spread(t->hooked, err));
+        if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+        DDP_TRY(ddp_hooked_spread(t->reduce.hooked, err));
     }
-    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
+    if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
     ddp_states_free(t);
     DDP_TRY(compare_hashes(t, states, err));
     if (training && !*done) DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, set_aside(t, err));
     if (training) return DDP_OK;
-    t->step = word.meta.step;
-    t->epoch = word.meta.epoch;
+    t->progress.step = word.meta.step;
+    t->progress.epoch = word.meta.epoch;
     ddp_copy_text(t->weights, sizeof(t->weights), word.path);
-    return DDP_OK;
-}
-
-/* ---- saving ------------------------------------------------------------------------------------------------------------- */
-static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
-{
-    const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
-    ddp_checkpoint_meta meta = {.step = t->step,
-                                .epoch = t->epoch,
-                                .cursor = t->cursor,
-                                .seed = t->s->config->train->seed,
-                                .world_size = ddp_session_parts(t->s),
-                                .bucket_size = t->s->bucket_size,
-                                .first_bucket_size = t->s->config->ddp->first_bucket_size,
-                                .batch_size = (uint64_t)t->s->batches.batch_size,
-                                .accumulate = (uint64_t)t->s->batches.accumulate,
-                                .micro_steps = t->micro_steps,
-                                .finished = complete(t)};
-    ddp_views model, states = {0}, hook = {0};
-    ddp_status st = ddp_model_views(t, &model, err);
-
-    ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
-    if (t->hooked != NULL) {
-        ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
-        meta.hook_version = ddp_hooked_version(t->hooked);
-    }
-    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
-    if (st == DDP_OK) st = ddp_hook_views(t, &hook, err);
-    if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
-    if (st == DDP_OK)
-        st = ddp_checkpoint_save(c->dir, &meta,
-                                 (const ddp_part[DDP_PARTS]){[DDP_PART_MODEL] = {model.tensors, model.count},
-                                                             [DDP_PART_OPTIMIZER] = {states.tensors, states.count},
-                                                             [DDP_PART_HOOK] = {hook.tensors, hook.count}},
-                                 (uint64_t)c->keep, t->s->log, err);
-    ddp_views_free(&hook);
-    ddp_views_free(&states);
-    ddp_views_free(&model);
-    return st;
-}
-
-/* Ranks wait for rank 0 by name before and after; its error, if any, is the word that they get. */
-ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
-{
-    int32_t world = ddp_group_world(t->group);
-    const void *parts[world];
-    size_t lengths[world];
-    char name[64], error[sizeof(err->msg)] = "", members[128];
-    int64_t timeout = t->s->config->group->step_timeout_ms, from = ddp_now_ns();
-    void *block = NULL;
-
-    if (!t->saving || t->saved_step == t->step) return DDP_OK;
-    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->step);
-    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, timeout, err));
-    DDP_TRY(ddp_states_whole(t, err));
-    if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
-    if (t->s->launch.rank == 0 || ddp_shards_split_states(t)) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
-    DDP_TRY(ddp_states_gather(t, err));
-    if (t->hooked != NULL) {
-        DDP_TRY(ddp_hooked_hold(t->hooked, err));
-        DDP_TRY(ddp_hooked_gather(t->hooked, err));
-    }
-    if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
-    ddp_states_free(t);
-    if (t->hooked != NULL) ddp_hooked_drop(t->hooked);
-    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->step);
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
-    if (lengths[0] > 0) {
-        (void)snprintf(error, sizeof(error), "%.*s", (int)lengths[0], (const char *)parts[0]);
-        free(block);
-        ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, error);
-        (void)ddp_fail(err, DDP_ERR_SYSTEM, "%s", error);
-        return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
-    }
-    free(block);
-    t->saved_step = t->step;
-    if (t->observer != NULL) {
-        (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f", t->step,
-                       t->epoch, (double)(ddp_now_ns() - from) * 1e-6);
-        ddp_observe_event(t->observer, "checkpoint", members, NULL);
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err)
-{
-    ddp_sha256 h;
-
-    DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
-    DDP_TRY(ddp_sha256_begin(&h, err));
-    for (uint32_t p = 0; p < t->s->param_count; p++)
-        ddp_sha256_add(&h, t->host.params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
-    ddp_sha256_end(&h, sha256);
     return DDP_OK;
 }

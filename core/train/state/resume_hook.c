@@ -1,5 +1,8 @@
 /* train/state/resume_hook.c -- what a checkpoint holds for the hook of a run, on rank 0: taken where it fits; else the hook begins anew,
  * which is said. */
+#include "train/state/resume_hook.h"
+#include "train/reduce/hook.h"
+#include "train/reduce/hook_state.h"
 #include "train/state/tensors.h"
 #include <inttypes.h>
 #include <string.h>
@@ -37,7 +40,7 @@ static bool has_all(const ddp_trainer *t, const ddp_checkpoint *c)
 {
     const ddp_safetensors *file = c->parts[DDP_PART_HOOK];
     const ddp_hook_state *states;
-    uint32_t count = ddp_hooked_states(t->hooked, &states);
+    uint32_t count = ddp_hooked_states(t->reduce.hooked, &states);
     size_t expected = 0;
     char name[NAME];
 
@@ -57,7 +60,7 @@ static bool has_all(const ddp_trainer *t, const ddp_checkpoint *c)
 static const char *misfit(const ddp_trainer *t, const ddp_checkpoint *c)
 {
     if (strcmp(c->meta.hook, t->s->hook->desc.name) != 0) return "it is of another hook";
-    if (c->meta.hook_version != ddp_hooked_version(t->hooked)) return "it is of another version of the hook";
+    if (c->meta.hook_version != ddp_hooked_version(t->reduce.hooked)) return "it is of another version of the hook";
     if (c->parts[DDP_PART_HOOK] == NULL) return "it is not there";
     return has_all(t, c) ? NULL : "it is of other buckets or options";
 }
@@ -67,12 +70,12 @@ static void fill_states(const ddp_trainer *t, const ddp_checkpoint *c)
 {
     bool same = c->meta.world_size == (uint64_t)t->s->launch.world;
     const ddp_hook_state *states;
-    uint32_t count = ddp_hooked_states(t->hooked, &states);
+    uint32_t count = ddp_hooked_states(t->reduce.hooked, &states);
     char name[NAME];
 
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t r = 0; r < (states[s].shared ? 1 : (uint32_t)t->s->launch.world); r++) {
-            float *to = ddp_hooked_held(t->hooked, r, s);
+            float *to = ddp_hooked_held(t->reduce.hooked, r, s);
 
             if (!states[s].shared && !same) {
                 fill_mean(c, states[s].name, to, states[s].elements);
@@ -89,13 +92,13 @@ ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *
     const char *why;
 
     *fits = false;
-    if (t->hooked == NULL && c->meta.hook[0] != '\0')
+    if (t->reduce.hooked == NULL && c->meta.hook[0] != '\0')
         ddp_log_line(t->s->log, DDP_LOG_WARN,
                      "%s was saved with hook \"%s\": what that remembered is dropped, for this run has none", c->path,
                      c->meta.hook);
-    if (t->hooked == NULL) return DDP_OK;
-    DDP_TRY(ddp_hooked_hold(t->hooked, err));
-    if (ddp_hooked_states(t->hooked, &states) == 0) return DDP_OK;
+    if (t->reduce.hooked == NULL) return DDP_OK;
+    DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+    if (ddp_hooked_states(t->reduce.hooked, &states) == 0) return DDP_OK;
     why = misfit(t, c);
     if (why == NULL)
         fill_states(t, c);

@@ -1,6 +1,8 @@
 /* train/state/tensors.c -- see tensors.h. */
 #include "train/state/tensors.h"
 #include "checkpoint/safetensors.h"
+#include "train/reduce/hook.h"
+#include "train/reduce/hook_state.h"
 #include <inttypes.h>
 #include <string.h>
 
@@ -39,7 +41,7 @@ static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b)
     const ddp_buffer_info *i = &t->s->buffers[b];
 
     add(v, i->name, i->dtype, i->rank, i->dims,
-        i->dtype == DDP_I64 ? (void *)&t->counts[b] : (void *)(t->host.buffers + i->offset));
+        i->dtype == DDP_I64 ? (void *)&t->mem.counts[b] : (void *)(t->mem.host.buffers + i->offset));
 }
 
 ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
@@ -50,7 +52,7 @@ ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     DDP_TRY(create(out, s->param_count + s->buffer_count, err));
     for (uint32_t p = 0; p <= s->param_count; p++) {
         for (; b < s->buffer_count && s->buffers[b].after_param == p; b++) add_buffer(t, out, b);
-        if (p < s->param_count) add_param(t, out, p, t->host.params, s->params[p].name);
+        if (p < s->param_count) add_param(t, out, p, t->mem.host.params, s->params[p].name);
     }
     return DDP_OK;
 }
@@ -59,8 +61,8 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 {
     bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
     const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
-    bool whole = t->whole[0] != NULL; /* rank 0, where each has a share */
-    float *arenas[2] = {whole ? t->whole[0] : t->host.state1, whole ? t->whole[1] : t->host.state2};
+    bool whole = t->mem.whole[0] != NULL; /* rank 0, where each has a share */
+    float *arenas[2] = {whole ? t->mem.whole[0] : t->mem.host.state1, whole ? t->mem.whole[1] : t->mem.host.state2};
 
     DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
     for (uint32_t p = 0; p < t->s->param_count; p++)
@@ -76,7 +78,7 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 {
     const ddp_hook_state *states = NULL;
-    uint32_t count = t->hooked == NULL ? 0 : ddp_hooked_states(t->hooked, &states),
+    uint32_t count = t->reduce.hooked == NULL ? 0 : ddp_hooked_states(t->reduce.hooked, &states),
              world = (uint32_t)t->s->launch.world;
 
     DDP_TRY(create(out, (size_t)count * world, err));
@@ -87,7 +89,7 @@ ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
                                           : ddp_pool_printf(&out->pool, err, "rank%u.%s", r, states[s].name);
 
             if (name == NULL) return err->status;
-            add(out, name, DDP_F32, 1, dims, ddp_hooked_held(t->hooked, r, s));
+            add(out, name, DDP_F32, 1, dims, ddp_hooked_held(t->reduce.hooked, r, s));
         }
     return DDP_OK;
 }

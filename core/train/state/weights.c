@@ -3,6 +3,7 @@
  *
  * Tensors are matched by name; one that wrappers put in front ("module.", "transformer.") may be there or not. All that does not
  * fit is told at once: what is missing, what has another shape, what the model has no place for. */
+#include "train/state/weights.h"
 #include "base/log.h"
 #include "train/state/tensors.h"
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* arguments.c -- see arguments.h. */
+/* plugins/backend/common/arguments.c -- see arguments.h. */
 #include "arguments.h"
 
 enum {

@@ -1,5 +1,5 @@
-/* arguments.h -- what <ddpengine/backend.h> demands of the arguments of a collective: one table and one check for every backend
- * of this tree. Compiled into each plugin; nothing is shared at run time. */
+/* plugins/backend/common/arguments.h -- what <ddpengine/backend.h> demands of the arguments of a collective: one
+ * table and one check for every backend of this tree. Compiled into each plugin; nothing is shared at run time. */
 #ifndef DDP_BACKEND_ARGUMENTS_H
 #define DDP_BACKEND_ARGUMENTS_H
 
@@ -22,9 +22,9 @@ typedef enum ddp_args_slot {
 
 const char *ddp_args_name(ddp_args_slot slot); /* "all_reduce" */
 
-/* dtype and op exist, root is a rank (of send and recv another one), the bytes of `count` elements of all ranks are a size,
- * every buffer that this rank uses is there, and the two do not overlap but in place. Without communication, and the first
- * three alike on all ranks. */
+/* dtype and op exist, root is a rank (of send and recv another one), the bytes of `count` elements of all ranks are
+ * a size, every buffer that this rank uses is there, and the two do not overlap but in place. Without communication,
+ * and the first three alike on all ranks. */
 ddp_status ddp_args_check(const char *backend, uint32_t rank, uint32_t world, ddp_args_slot slot, const ddp_coll *a,
                           ddp_err *err);
 

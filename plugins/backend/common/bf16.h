@@ -1,4 +1,4 @@
-/* bf16.h -- bfloat16 as uint16_t, to and from float. */
+/* plugins/backend/common/bf16.h -- bfloat16 as uint16_t, to and from float. */
 #ifndef DDP_BACKEND_BF16_H
 #define DDP_BACKEND_BF16_H
 

@@ -1,4 +1,5 @@
-/* kernels_avx2.c -- the kernels compiled for AVX2. The headers come before the pragma: nothing of theirs may need AVX2. */
+/* plugins/backend/common/kernels_avx2.c -- the kernels compiled for AVX2. The headers come before the pragma:
+ * nothing of theirs may need AVX2. */
 #include <string.h>
 
 #include "bf16.h"

@@ -1,4 +1,5 @@
-/* kernels_avx512.c -- the kernels compiled for AVX-512. The headers come before the pragma: nothing of theirs may need it. */
+/* plugins/backend/common/kernels_avx512.c -- the kernels compiled for AVX-512. The headers come before the pragma:
+ * nothing of theirs may need it. */
 #include <string.h>
 
 #include "bf16.h"

@@ -1,8 +1,9 @@
-/* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it.
+/* plugins/backend/common/kernels_body.h -- the kernels, compiled once for each instruction set by the file that
+ * includes it.
  *
- * The including file defines DDP_ISA_NAME, DDP_ISA_TABLE and DDP_STREAM(to, v), which stores a `line` to a float * that is a
- * multiple of 64, past the caches where it can; DDP_FENCE() orders such stores before later ones. It has included string.h,
- * bf16.h and reduce.h. Loops are written so that the compiler vectorises them. */
+ * The including file defines DDP_ISA_NAME, DDP_ISA_TABLE and DDP_STREAM(to, v), which stores a `line` to a float *
+ * that is a multiple of 64, past the caches where it can; DDP_FENCE() orders such stores before later ones. It has
+ * included string.h, bf16.h and reduce.h. Loops are written so that the compiler vectorises them. */
 
 #if defined(__clang__)
 #define DDP_IVDEP _Pragma("clang loop vectorize(assume_safety)")
@@ -10,7 +11,8 @@
 #define DDP_IVDEP _Pragma("GCC ivdep")
 #endif
 
-/* 64 bytes of floats, anywhere in memory. Never passed to a function: that would be another ABI on each instruction set. */
+/* 64 bytes of floats, anywhere in memory. Never passed to a function: that would be another ABI on each instruction
+ * set. */
 typedef float line __attribute__((vector_size(64), may_alias));
 typedef float line_anywhere __attribute__((vector_size(64), aligned(4), may_alias));
 
@@ -19,8 +21,8 @@ typedef float line_anywhere __attribute__((vector_size(64), aligned(4), may_alia
 #define LESSER(a, b)  ((b) < (a) ? (b) : (a))
 #define GREATER(a, b) ((b) > (a) ? (b) : (a))
 
-/* T: element, A: accumulator; LOAD: T to A, STORE: A to T (may use n). `out` may be exactly one of the sources, so no iteration
- * depends on another: ivdep. */
+/* T: element, A: accumulator; LOAD: T to A, STORE: A to T (may use n). `out` may be exactly one of the sources, so
+ * no iteration depends on another: ivdep. */
 #define REDUCTION(NAME, T, A, LOAD, COMBINE, STORE)                                                                    \
     static void NAME(void *out, const void *const *in, uint32_t n, size_t at, size_t count)                            \
     {                                                                                                                  \
@@ -76,12 +78,12 @@ REDUCTION(u8_avg, uint8_t, int64_t, SAME, ADD, OVER_INT)
 REDUCTION(u8_min, uint8_t, uint8_t, SAME, LESSER, SAME)
 REDUCTION(u8_max, uint8_t, uint8_t, SAME, GREATER, SAME)
 
-/* ---- f32, the dtype of gradients: from registers to every destination ------------------------------------------------------ */
+/* ---- f32, the dtype of gradients: from registers to every destination -------------------------------------------- */
 #define IN(k, i)  ((const float *)in[k] + (i))
 #define OUT(k, i) ((float *)out[k] + (i))
 
-/* An average multiplies by a half, a quarter .. where it can, which is exact and has the bits of dividing, else it divides; the
- * other of the two is 1. */
+/* An average multiplies by a half, a quarter .. where it can, which is exact and has the bits of dividing, else it
+ * divides; the other of the two is 1. */
 typedef struct average_by {
     float scale, divisor;
 } average_by;

@@ -1,4 +1,4 @@
-/* kernels_portable.c -- the kernels in plain C for any CPU. */
+/* plugins/backend/common/kernels_portable.c -- the kernels in plain C for any CPU. */
 #include <string.h>
 
 #include "bf16.h"

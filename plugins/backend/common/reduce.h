@@ -1,8 +1,10 @@
-/* reduce.h -- the arithmetic of the backends that reduce in host memory: n vectors into one or many, element by element.
+/* plugins/backend/common/reduce.h -- the arithmetic of the backends that reduce in host memory: n vectors into one or
+ * many, element by element.
  *
- * One table of functions for each instruction set, compiled from the same source (kernels_body.h) and chosen at run time by
- * CPU feature. Sources are taken in the order given and rounded once at the end (bf16 adds in f32), so whoever reduces the
- * same vectors gets the same bits, on any CPU. Integers: sums wrap, averages truncate towards zero. */
+ * One table of functions for each instruction set, compiled from the same source (kernels_body.h) and chosen at run
+ * time by CPU feature. Sources are taken in the order given and rounded once at the end (bf16 adds in f32), so
+ * whoever reduces the same vectors gets the same bits, on any CPU. Integers: sums wrap, averages truncate towards
+ * zero. */
 #ifndef DDP_BACKEND_REDUCE_H
 #define DDP_BACKEND_REDUCE_H
 
@@ -11,8 +13,8 @@
 
 enum { DDP_REDUCE_BLOCK = 512 }; /* elements: blocks and accumulators stay in the L1 cache */
 
-/* out[0 .. count-1] = in[0][at ..] op in[1][at ..] ...; count is at most DDP_REDUCE_BLOCK, unless n is 2. `out` may be in[k] +
- * at, and overlaps no source otherwise. */
+/* out[0 .. count-1] = in[0][at ..] op in[1][at ..] ...; count is at most DDP_REDUCE_BLOCK, unless n is 2. `out` may
+ * be in[k] + at, and overlaps no source otherwise. */
 typedef void (*ddp_reduction)(void *out, const void *const *in, uint32_t n, size_t at, size_t count);
 
 typedef struct ddp_kernels {

@@ -1,7 +1,8 @@
-/* backend.c -- backend gloo-tcp: its option table, its function table, and what comes before each collective.
+/* plugins/backend/gloo_tcp/backend.c -- backend gloo-tcp: its option table, its function table, and what comes before
+ * each collective.
  *
- * Collectives over TCP between hosts, host memory, blocking. Messages travel by Gloo (shim.cc); the algorithms over them
- * are in collective.c, the arithmetic in ../common. */
+ * Collectives over TCP between hosts, host memory, blocking. Messages travel by Gloo (shim.cc); the algorithms over
+ * them are in collective.c, the arithmetic in ../common. */
 #include "common/arguments.h"
 #include "collective.h"
 #include <stdlib.h>
@@ -38,7 +39,7 @@ static ddp_status open_backend(const ddp_host *host, const void *config, ddp_bac
 
 static void close_backend(ddp_backend *b) { free(b); }
 
-/* Before the meeting: a name in GLOO_SOCKET_IFNAME that no interface has. */
+/* Before the rendezvous: a name in GLOO_SOCKET_IFNAME that no interface has. */
 static ddp_status check_here(const ddp_host *host, const void *config, const ddp_comm_params *p, ddp_err *err)
 {
     char address[DDP_GLOO_ADDRESS_MAX];
@@ -119,7 +120,7 @@ static ddp_status supports(ddp_comm *c, uint32_t dtype, uint32_t op)
     return ddp_reduces(dtype, op) ? DDP_OK : DDP_ERR_UNSUPPORTED;
 }
 
-/* ---- the slots --------------------------------------------------------------------------------------------------------- */
+/* ---- the slots --------------------------------------------------------------------------------------------------- */
 static ddp_status check_aborted(ddp_comm *c, const char *name, ddp_err *err)
 {
     if (!atomic_load(&c->aborted)) return DDP_OK;

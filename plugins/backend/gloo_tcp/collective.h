@@ -1,4 +1,4 @@
-/* collective.h -- the collectives of backend gloo-tcp over the mesh of shim.h. */
+/* plugins/backend/gloo_tcp/collective.h -- the collectives of backend gloo-tcp over the mesh of shim.h. */
 #ifndef DDP_GLOO_COLLECTIVE_H
 #define DDP_GLOO_COLLECTIVE_H
 

@@ -1,4 +1,5 @@
-/* connect.cc -- how a mesh comes to be: device, addresses by the store, connections, greetings, sizes agreed on.
+/* plugins/backend/gloo_tcp/connect.cc -- how a mesh comes to be: device, addresses by the store, connections,
+ * greetings, sizes agreed on.
  *
  * Gloo's event thread accepts and connects. All waits together end at one deadline, to which watch.cc sees. */
 #include "watch.h"
@@ -25,8 +26,8 @@ constexpr size_t kTokenBytes = 16;
 constexpr int64_t kYearMs = INT64_C(1000) * 60 * 60 * 24 * 365;
 constexpr int kSocketBuffer = 2 << 20; /* asked for; the kernel's net.core.wmem_max bounds it */
 
-/* What is said first on each connection: proves that both ends belong to this communicator. Padded to the largest message,
- * so that Gloo, which sizes the socket's buffer by the largest message so far, never shrinks it again. */
+/* What is said first on each connection: proves that both ends belong to this communicator. Padded to the largest
+ * message, so that Gloo, which sizes the socket's buffer by the largest message so far, never shrinks it again. */
 struct Greeting {
     char token[kTokenBytes];
     uint32_t rank, world;
@@ -168,17 +169,17 @@ std::string reason(const std::exception &e)
 
 Failure unreachable(const ddp_gloo &g, uint32_t peer, const std::string &why)
 {
-    return Failure(DDP_ERR_PEER, g.peers[g.p.rank].name + " and " + g.peers[peer].name +
-                                     " cannot connect to each other within " + patience(g) +
-                                     " (rendezvous_timeout): " + why +
-                                     ". Let a firewall between them pass TCP, or name in [group] interface the network "
-                                     "that they share");
+    return Failure(
+        DDP_ERR_PEER,
+        g.peers[g.p.rank].name + " and " + g.peers[peer].name + " cannot connect to each other within " + patience(g) +
+            " (rendezvous_timeout): " + why +
+            ". Let a firewall between them pass TCP, or name in [group] interface the network that they share");
 }
 
 /* Why `peer` failed: the watch had ended its connection, or as Gloo says. */
 Failure lost(const ddp_gloo &g, uint32_t peer, const Watch &watch, const std::exception &e)
 {
-    switch (watch.verdict()) {
+    switch (watch.state()) {
     case Watch::Aborted:
         return Failure(DDP_ERR_ABORTED, "the run was aborted while connecting to " + g.peers[peer].name);
     case Watch::Late: return unreachable(g, peer, "the time is over");

@@ -1,5 +1,5 @@
-/* interface.c -- GLOO_SOCKET_IFNAME, for those who know it from PyTorch: the address of an interface of this host. What
- * [group] interface names the core has looked up already. */
+/* plugins/backend/gloo_tcp/interface.c -- GLOO_SOCKET_IFNAME, for those who know it from PyTorch: the address of an
+ * interface of this host. What [group] interface names the core has looked up already. */
 #include "collective.h"
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -43,10 +43,10 @@ static ddp_status none(const struct ifaddrs *list, const char *name, ddp_err *er
         if (address_of(i, text, sizeof(text)))
             used +=
                 (size_t)snprintf(all + used, sizeof(all) - used, "%s%s (%s)", used > 0 ? ", " : "", i->ifa_name, text);
-    return ddp_fail(err, DDP_ERR_CONFIG,
-                    "gloo-tcp: GLOO_SOCKET_IFNAME=%.63s: no interface of that name is up and has an address; this host "
-                    "has %s",
-                    name, all);
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "gloo-tcp: GLOO_SOCKET_IFNAME=%.63s: no interface of that name is up and has an address; this host has %s",
+        name, all);
 }
 
 ddp_status ddp_gloo_own_address(const char *interface, const char *address, char *out, ddp_err *err)

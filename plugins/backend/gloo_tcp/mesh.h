@@ -1,4 +1,5 @@
-/* mesh.h -- the inside of a ddp_gloo, shared by shim.cc (messages, abort, errors) and connect.cc (how it comes to be). C++. */
+/* plugins/backend/gloo_tcp/mesh.h -- the inside of a ddp_gloo, shared by shim.cc (messages, abort, errors) and
+ * connect.cc (how it comes to be). C++. */
 #ifndef DDP_GLOO_MESH_H
 #define DDP_GLOO_MESH_H
 

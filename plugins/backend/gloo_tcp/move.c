@@ -1,4 +1,4 @@
-/* move.c -- the collectives that compute nothing, over the messages of shim.h.
+/* plugins/backend/gloo_tcp/move.c -- the collectives that compute nothing, over the messages of shim.h.
  *
  * broadcast    a binomial tree, chunk by chunk
  * all_gather   every rank sends to all, chunk by chunk; all_to_all the same with another slice for each
@@ -16,8 +16,9 @@ static size_t chunk_at(const ddp_comm *c, size_t at, size_t total)
     return total - at < c->chunk ? total - at : c->chunk;
 }
 
-/* ---- broadcast ----------------------------------------------------------------------------------------------------- */
-/* Children of `v` in the binomial tree whose root is 0: v + 2^k for each 2^k below v's lowest bit, the largest first. */
+/* ---- broadcast --------------------------------------------------------------------------------------------------- */
+/* Children of `v` in the binomial tree whose root is 0: v + 2^k for each 2^k below v's lowest bit, the largest
+ * first. */
 static ddp_status send_down(ddp_comm *c, uint32_t root, uint32_t v, size_t at, const char *data, size_t bytes,
                             ddp_err *err)
 {
@@ -46,7 +47,7 @@ ddp_status ddp_gloo_broadcast(ddp_comm *c, const ddp_coll *a, ddp_err *err)
     return st;
 }
 
-/* ---- all to all ------------------------------------------------------------------------------------------------------ */
+/* ---- all to all -------------------------------------------------------------------------------------------------- */
 ddp_status ddp_gloo_all_gather(ddp_comm *c, const ddp_coll *a, ddp_err *err)
 {
     size_t each = a->count * ddp_dtype_size(a->dtype), own = c->rank * each;
@@ -85,7 +86,7 @@ ddp_status ddp_gloo_all_to_all(ddp_comm *c, const ddp_coll *a, ddp_err *err)
     return st;
 }
 
-/* ---- one and all ----------------------------------------------------------------------------------------------------- */
+/* ---- one and all ------------------------------------------------------------------------------------------------- */
 static ddp_status send_chunks(ddp_comm *c, uint32_t peer, size_t where, const char *data, size_t total, ddp_err *err)
 {
     ddp_status st = DDP_OK;
@@ -127,7 +128,7 @@ ddp_status ddp_gloo_scatter(ddp_comm *c, const ddp_coll *a, ddp_err *err)
     return st;
 }
 
-/* ---- two ranks ------------------------------------------------------------------------------------------------------- */
+/* ---- two ranks --------------------------------------------------------------------------------------------------- */
 ddp_status ddp_gloo_send_one(ddp_comm *c, const ddp_coll *a, ddp_err *err)
 {
     return send_chunks(c, a->root, 0, a->send, a->count * ddp_dtype_size(a->dtype), err);
@@ -145,7 +146,7 @@ ddp_status ddp_gloo_recv_one(ddp_comm *c, const ddp_coll *a, ddp_err *err)
     return st;
 }
 
-/* ---- barrier --------------------------------------------------------------------------------------------------------- */
+/* ---- barrier ----------------------------------------------------------------------------------------------------- */
 ddp_status ddp_gloo_barrier(ddp_comm *c, ddp_err *err)
 {
     ddp_status st = ddp_gloo_send_to_all(c, DDP_GLOO_INBOX, 0, "", 1, err);

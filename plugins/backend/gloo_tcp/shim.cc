@@ -1,4 +1,5 @@
-/* shim.cc -- messages between connected ranks, abort and errors: Gloo's buffers behind extern "C", every exception caught.
+/* plugins/backend/gloo_tcp/shim.cc -- messages between connected ranks, abort and errors: Gloo's buffers behind extern
+ * "C", every exception caught.
  *
  * All calls come from one thread (the core's queue thread), but ddp_gloo_abort. Connecting is in connect.cc. */
 #include "mesh.h"

@@ -1,9 +1,10 @@
-/* shim.h -- what backend.c needs of Gloo, in C: a full mesh of connections that carry messages.
+/* plugins/backend/gloo_tcp/shim.h -- what backend.c needs of Gloo, in C: a full mesh of connections that carry
+ * messages.
  *
- * Gloo's pairs run in synchronous mode: the calling thread itself writes to and reads from the sockets. A hop to Gloo's
- * event thread and back costs more than a small collective, and under load that thread spins for whole scheduler slices.
- * The price is that a send can block until the peer reads, so what is on its way to one peer must fit the sockets' buffers:
- * ddp_gloo_room() says how much that is. The algorithms are in collective.c. */
+ * Gloo's pairs run in synchronous mode: the calling thread itself writes to and reads from the sockets. A hop to
+ * Gloo's event thread and back costs more than a small collective, and under load that thread spins for whole
+ * scheduler slices. The price is that a send can block until the peer reads, so what is on its way to one peer must
+ * fit the sockets' buffers: ddp_gloo_room() says how much that is. The algorithms are in collective.c. */
 #ifndef DDP_GLOO_SHIM_H
 #define DDP_GLOO_SHIM_H
 
@@ -38,7 +39,8 @@ ddp_status ddp_gloo_open(const ddp_gloo_params *p, ddp_gloo **out, ddp_err *err)
 void ddp_gloo_abort(ddp_gloo *g);
 void ddp_gloo_close(ddp_gloo *g);
 
-/* Bytes that can be under way to any peer before a send waits for it to read: the least of all ranks, the same on each. */
+/* Bytes that can be under way to any peer before a send waits for it to read: the least of all ranks, the same on
+ * each. */
 size_t ddp_gloo_room(const ddp_gloo *g);
 void *ddp_gloo_inbox(const ddp_gloo *g, uint32_t peer);
 /* Names where messages to REGION may land, until ddp_gloo_expect_end; `bytes` at least 1. */

@@ -1,4 +1,4 @@
-/* watch.cc -- see watch.h. */
+/* plugins/backend/gloo_tcp/watch.cc -- see watch.h. */
 #include "watch.h"
 
 #include <algorithm>
@@ -42,8 +42,8 @@ void Watch::join() noexcept
 void Watch::end()
 {
     join();
-    if (verdict_ == Aborted) throw Failure(DDP_ERR_ABORTED, "the run was aborted while the ranks connected");
-    if (verdict_ == Late)
+    if (state_ == Aborted) throw Failure(DDP_ERR_ABORTED, "the run was aborted while the ranks connected");
+    if (state_ == Late)
         throw Failure(DDP_ERR_TIMEOUT, "the ranks have not connected before rendezvous_timeout was over");
 }
 
@@ -54,7 +54,7 @@ void Watch::waits_for(const std::string &whom)
 }
 
 /* Until connecting is over, or must be. */
-Watch::Verdict Watch::wait()
+Watch::State Watch::wait()
 {
     char value;
     size_t length = 0;
@@ -71,9 +71,9 @@ Watch::Verdict Watch::wait()
 
 void Watch::run()
 {
-    const Verdict v = wait();
+    const State v = wait();
     if (v == Going) return;
-    verdict_ = v;
+    state_ = v;
     std::unique_lock<std::mutex> lock(mutex_);
     /* again and again: a wait of Gloo's that begins now would not notice */
     do hang_up();

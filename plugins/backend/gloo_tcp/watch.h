@@ -1,4 +1,5 @@
-/* watch.h -- the thread that ends connecting when its time is over or the run is aborted. C++. */
+/* plugins/backend/gloo_tcp/watch.h -- the thread that ends connecting when its time is over or the run is aborted.
+ * C++. */
 #ifndef DDP_GLOO_WATCH_H
 #define DDP_GLOO_WATCH_H
 
@@ -9,14 +10,14 @@
 
 namespace ddp_gloo_mesh
 {
-/* While the ranks connect, no communicator exists that could be aborted, and Gloo's own limits are of one wait each. This
- * thread, "ddp-gloo-watch", waits for a key that is set when connecting is over; a get ends at once when the run is aborted.
- * At the deadline too it ends all connections, which wakes whoever waits in Gloo. Meanwhile it says whom this rank waits for.
- * All pairs must have been made. */
+/* While the ranks connect, no communicator exists that could be aborted, and Gloo's own limits are of one wait each.
+ * This thread, "ddp-gloo-watch", waits for a key that is set when connecting is over; a get ends at once when the
+ * run is aborted. At the deadline too it ends all connections, which wakes whoever waits in Gloo. Meanwhile it says
+ * whom this rank waits for. All pairs must have been made. */
 class Watch
 {
   public:
-    enum Verdict { Going, Aborted, Late };
+    enum State { Going, Aborted, Late };
 
     explicit Watch(ddp_gloo &g);
     ~Watch();
@@ -24,12 +25,12 @@ class Watch
     Watch &operator=(const Watch &) = delete;
     /* Connecting is over. Throws when the watch had ended the connections before. */
     void end();
-    Verdict verdict() const { return verdict_; }
+    State state() const { return state_; }
     void waits_for(const std::string &whom);
 
   private:
     void run();
-    Verdict wait();
+    State wait();
     void report();
     void hang_up();
     void join() noexcept;
@@ -40,7 +41,7 @@ class Watch
     std::condition_variable changed_;
     std::string whom_;  /* guarded by mutex_ */
     bool over_ = false; /* guarded by mutex_ */
-    std::atomic<Verdict> verdict_{Going};
+    std::atomic<State> state_{Going};
     std::thread thread_; /* the last: it uses all of the above */
 };
 } // namespace ddp_gloo_mesh

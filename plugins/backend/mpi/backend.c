@@ -1,5 +1,6 @@
-/* backend.c -- backend mpi: its option table, its function table, and the collectives that are one call of MPI. Blocking, host memory. Nothing wakes a rank that waits inside MPI (DDP_CAP_ABORT is not set): the control
- * plane tells the cause and ends the process. */
+/* plugins/backend/mpi/backend.c -- backend mpi: its option table, its function table, and the collectives that are
+ * one call of MPI. Blocking, host memory. Nothing wakes a rank that waits inside MPI (DDP_CAP_ABORT is not set): the
+ * control plane tells the cause and ends the process. */
 #include "common/arguments.h"
 #include "collective.h"
 #include "leftovers.h"
@@ -16,12 +17,12 @@ struct ddp_backend {
 
 static const ddp_option options[] = {
     {"piece", "16MiB", "4KiB..1GiB",
-     "Bytes of one reduction by MPI at most; for what is larger the library takes new memory, and touches it, each "
-     "time.",
+     "Bytes of one reduction by MPI at most; "
+     "for what is larger the library takes new memory, and touches it, each time.",
      DDP_OPT_SIZE, 0, offsetof(mpi_config, piece_bytes)},
     {"message", "1GiB", "4KiB..1GiB",
-     "Bytes of a message that MPI counts in elements, in an int; a larger one goes as one element of a type of its "
-     "own.",
+     "Bytes of a message that MPI counts in elements, in an int; "
+     "a larger one goes as one element of a type of its own.",
      DDP_OPT_SIZE, 0, offsetof(mpi_config, message_bytes)},
 };
 
@@ -87,7 +88,7 @@ static ddp_status supports(ddp_comm *c, uint32_t dtype, uint32_t op)
     return ddp_mpi_op(dtype, op, c->world) != MPI_OP_NULL ? DDP_OK : DDP_ERR_UNSUPPORTED;
 }
 
-/* ---- what comes before and after each ---------------------------------------------------------------------------------- */
+/* ---- what comes before and after each ---------------------------------------------------------------------------- */
 static ddp_status check_broken(const ddp_comm *c, const char *name, ddp_err *err)
 {
     if (!c->broken) return DDP_OK;
@@ -123,7 +124,7 @@ static ddp_status end_call(ddp_comm *c, ddp_mpi_elements *e, int code, const cha
     return code == MPI_SUCCESS ? DDP_OK : end(c, ddp_mpi_failed(code, what, err));
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 static ddp_status all_reduce(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
     ddp_status st = check(c, DDP_ARGS_ALL_REDUCE, a, err);
@@ -148,7 +149,7 @@ static ddp_status reduce_scatter(ddp_comm *c, const ddp_coll *a, ddp_work **out,
     return st == DDP_OK && a->count > 0 ? end(c, ddp_mpi_reduce_scatter(c, a, err)) : st;
 }
 
-/* ---- what is only moved ------------------------------------------------------------------------------------------------ */
+/* ---- what is only moved ------------------------------------------------------------------------------------------ */
 static ddp_status broadcast(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
     ddp_mpi_elements e = {.made = 0};
@@ -218,7 +219,7 @@ static ddp_status all_to_all(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp
     return end_call(c, &e, code, "MPI_Alltoall", err);
 }
 
-/* ---- from one rank to another, and a barrier ---------------------------------------------------------------------------- */
+/* ---- from one rank to another, and a barrier --------------------------------------------------------------------- */
 static ddp_status send_to(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
     ddp_mpi_elements e = {.made = 0};
@@ -273,10 +274,10 @@ static const ddp_backend_ops ops = {
     .all_to_all = all_to_all,
     .send = send_to,
     .recv = recv_from,
-    /* mpirun refuses root, and more ranks than processors, unless told; what it says when a rank ends badly comes after the
-     * rank's own line and says less */
-    .launcher = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-                "OMPI_MCA_orte_execute_quiet=1 mpirun --bind-to none -np %n",
+    /* mpirun refuses root, and more ranks than processors, unless told; what it says when a rank ends badly comes
+     * after the rank's own line and says less */
+    .launcher =
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_orte_execute_quiet=1 mpirun --bind-to none -np %n",
     .check = check_start,
     .launcher_clean = ddp_mpi_clean,
 };

@@ -1,8 +1,9 @@
-/* collective.c -- reductions in pieces, averages over more than two ranks, and large messages.
+/* plugins/backend/mpi/collective.c -- reductions in pieces, averages over more than two ranks, and large messages.
  *
- * All-reduce is the library's blocking one, in place where the core asks for that. Against MPI_Iallreduce and the one with two
- * buffers that is the fastest, or nearly so, up to some megabytes. Beyond, Open MPI maps and touches a new buffer as large as
- * the whole with each call, which costs three times the reduction; in pieces it reuses one (docs/performance.md). */
+ * All-reduce is the library's blocking one, in place where the core asks for that. Against MPI_Iallreduce and the
+ * one with two buffers that is the fastest, or nearly so, up to some megabytes. Beyond, Open MPI maps and touches a
+ * new buffer as large as the whole with each call, which costs three times the reduction; in pieces it reuses one
+ * (docs/performance.md). */
 #include "collective.h"
 #include "reduce.h"
 #include <stdlib.h>
@@ -14,7 +15,7 @@ static size_t elements(size_t bytes, uint32_t dtype)
     return size > 0 ? bytes / size : bytes;
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 /* One element of a type as large as the whole: blocks of `block` elements, and what remains. */
 static int make_large(size_t block, size_t size, size_t count, MPI_Datatype base, MPI_Datatype *out)
 {
@@ -53,7 +54,7 @@ void ddp_mpi_elements_free(ddp_mpi_elements *e)
     e->made = 0;
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 static ddp_status scratch(ddp_comm *c, size_t bytes, ddp_err *err)
 {
     void *grown;

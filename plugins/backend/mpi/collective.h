@@ -1,4 +1,5 @@
-/* collective.h -- a communicator of backend mpi, and what of the collectives needs more than one call of MPI. */
+/* plugins/backend/mpi/collective.h -- a communicator of backend mpi, and what of the collectives needs more than one
+ * call of MPI. */
 #ifndef DDP_MPI_COLLECTIVE_H
 #define DDP_MPI_COLLECTIVE_H
 
@@ -23,7 +24,8 @@ ddp_status ddp_mpi_elements_of(const ddp_comm *c, uint32_t dtype, size_t count, 
 void ddp_mpi_elements_free(ddp_mpi_elements *e);
 
 enum { DDP_MPI_ALL = -1 };
-/* Combines `count` elements of all ranks at `root`, or at all; send == recv is in place. Elsewhere `recv` is not touched. */
+/* Combines `count` elements of all ranks at `root`, or at all; send == recv is in place. Elsewhere `recv` is not
+ * touched. */
 ddp_status ddp_mpi_reduce(ddp_comm *c, const ddp_coll *a, const void *send, void *recv, int root, ddp_err *err);
 ddp_status ddp_mpi_reduce_scatter(ddp_comm *c, const ddp_coll *a, ddp_err *err);
 

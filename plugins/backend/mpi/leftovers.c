@@ -1,11 +1,11 @@
-/* leftovers.c -- see leftovers.h. Names as of Open MPI 4:
+/* plugins/backend/mpi/leftovers.c -- see leftovers.h. Names as of Open MPI 4:
  *
  *   TMPDIR/ompi.HOST.UID/pid.PID/               mpirun's session folder, PID being mpirun's
  *   TMPDIR/ompi.HOST.UID/pid.PID/contact.txt    begins with its job's number: FAMILY * 65536, in decimal
  *   /dev/shm/vader_segment.HOST.UID.JOB.RANK    JOB in hexadecimal: FAMILY * 65536 + 1
  *
- * A segment is removed only where the folder, which names PID, tells the family. An MPI that names its files otherwise keeps
- * them. */
+ * A segment is removed only where the folder, which names PID, tells the family. An MPI that names its files
+ * otherwise keeps them. */
 #include "leftovers.h"
 #include <dirent.h>
 #include <errno.h>
@@ -49,8 +49,8 @@ static const char *temporary_folder(void)
     return "/tmp";
 }
 
-/* `name` is BEFORE.HOST.UID and what `tail` then says: whether host and user are ours. Open MPI cuts the host's name at its
- * first dot, unless it is told not to. */
+/* `name` is BEFORE.HOST.UID and what `tail` then says: whether host and user are ours. Open MPI cuts the host's name
+ * at its first dot, unless it is told not to. */
 static bool is_ours(const char *name, const char *before, const char **tail)
 {
     char host[256] = "", text[300];
@@ -65,7 +65,7 @@ static bool is_ours(const char *name, const char *before, const char **tail)
     return false;
 }
 
-/* ---- the session's folder -------------------------------------------------------------------------------------------------- */
+/* ---- the session's folder ---------------------------------------------------------------------------------------- */
 static void remove_tree(int at, const char *name, int depth)
 {
     int fd = depth > 0 ? open_folder(at, name) : -1;
@@ -137,7 +137,7 @@ static uint32_t remove_sessions(uint64_t pid)
     return family;
 }
 
-/* ---- shared memory ----------------------------------------------------------------------------------------------------------- */
+/* ---- shared memory ----------------------------------------------------------------------------------------------- */
 static void remove_segments(uint32_t family)
 {
     const char *folder = variable("OMPI_MCA_btl_vader_backing_directory");

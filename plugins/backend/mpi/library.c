@@ -1,13 +1,14 @@
-/* library.c -- see library.h.
+/* plugins/backend/mpi/library.c -- see library.h.
  *
  * MPI cannot be started twice in a process, so closing the last communicator does not end it: the next one could not be
- * opened. It ends with the process, in a destructor of this shared object, which stays mapped (DDP_PLUGIN_F_NO_UNLOAD). There
- * MPI_Finalize waits for all ranks, so it is called only when nothing has failed here and every rank has come to its end as
- * well, which a barrier with a deadline finds out. A process that leaves without it has failed anyway, and its launcher
- * says so.
+ * opened. It ends with the process, in a destructor of this shared object, which stays mapped (DDP_PLUGIN_F_NO_UNLOAD).
+ * There MPI_Finalize waits for all ranks, so it is called only when nothing has failed here and every rank has come to
+ * its end as well, which a barrier with a deadline finds out. A process that leaves without it has failed anyway, and
+ * its launcher says so.
  *
- * Threads: a communicator is used from the thread that opened it, several of them at once need MPI_THREAD_MULTIPLE. With
- * less, one after the other works, from MPI_THREAD_SERIALIZED on: the thread that ends MPI is not the one that has started it. */
+ * Threads: a communicator is used from the thread that opened it, several of them at once need MPI_THREAD_MULTIPLE.
+ * With less, one after the other works, from MPI_THREAD_SERIALIZED on: the thread that ends MPI is not the one that
+ * has started it. */
 #include "library.h"
 #include "reduce.h"
 #include <pthread.h>
@@ -43,7 +44,7 @@ ddp_status ddp_mpi_failed(int code, const char *what, ddp_err *err)
     return err->status;
 }
 
-/* ---- start --------------------------------------------------------------------------------------------------------------- */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 /* Open MPI reads a value of one process by the copy that containers with a seccomp filter refuse, and says so for each
  * message; it takes shared memory instead when it is told before. */
 static int can_copy_from_processes(void)
@@ -132,10 +133,11 @@ static ddp_status start(const ddp_comm_params *p, ddp_err *err)
         DDP_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", err);
     }
     if (mpi.level < MPI_THREAD_SERIALIZED)
-        return ddp_fail(err, DDP_ERR_LIBRARY,
-                        "mpi: this MPI library gives %s; MPI_THREAD_SERIALIZED is the least that will do, and "
-                        "MPI_THREAD_MULTIPLE for several communicators at once: use one that was built with threads",
-                        level_name(mpi.level));
+        return ddp_fail(
+            err, DDP_ERR_LIBRARY,
+            "mpi: this MPI library gives %s; "
+            "MPI_THREAD_SERIALIZED is the least that will do, and MPI_THREAD_MULTIPLE for several communicators at once: use one that was built with threads",
+            level_name(mpi.level));
     if (make_all(err) != DDP_OK) return err->status;
     mpi.broken = 0;
     return DDP_OK;
@@ -149,12 +151,13 @@ static ddp_status compare(const ddp_comm_params *p, ddp_err *err)
     DDP_MPI(MPI_Comm_size(mpi.all, &world), "MPI_Comm_size", err);
     if (rank == (int)p->rank && world == (int)p->world_size) return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,
-                    "mpi: this process is rank %d of %d in MPI, but rank %u of %u in the run; start it with mpirun -np "
-                    "%u, and leave rank and world_size in [group] to it",
+                    "mpi: this process is rank %d of %d in MPI, but rank %u of %u in the run; "
+                    "start it with mpirun -np %u, and leave rank and world_size in [group] to it",
                     rank, world, p->rank, p->world_size, p->world_size);
 }
 
-/* Threads that make communicators at the same time tell theirs by the tag: the same for a name on every rank. FNV-1a. */
+/* Threads that make communicators at the same time tell theirs by the tag: the same for a name on every rank.
+ * FNV-1a. */
 static int tag_of(const char *group)
 {
     uint32_t hash = 2166136261u;
@@ -208,7 +211,7 @@ void ddp_mpi_close(MPI_Comm comm, int broken)
     (void)pthread_mutex_unlock(&mpi.lock);
 }
 
-/* ---- types and operations ---------------------------------------------------------------------------------------------- */
+/* ---- types and operations ---------------------------------------------------------------------------------------- */
 MPI_Datatype ddp_mpi_type(uint32_t dtype)
 {
     switch (dtype) {
@@ -236,7 +239,7 @@ MPI_Op ddp_mpi_op(uint32_t dtype, uint32_t op, uint32_t world)
     }
 }
 
-/* ---- before the start ------------------------------------------------------------------------------------------------- */
+/* ---- before the start -------------------------------------------------------------------------------------------- */
 /* What a launcher's variable says against what is to be; absent or no number: MPI itself will tell. */
 static ddp_status compare_variable(const char *name, const char *key, uint32_t ours, ddp_err *err)
 {
@@ -248,8 +251,8 @@ static ddp_status compare_variable(const char *name, const char *key, uint32_t o
     n = strtoul(text, &end, 10);
     if (*end != '\0' || n == ours) return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,
-                    "mpi: the launcher says %s=%lu, but %s is %u; leave [group] %s to the launcher, or start as many "
-                    "ranks as the INI says",
+                    "mpi: the launcher says %s=%lu, but %s is %u; "
+                    "leave [group] %s to the launcher, or start as many ranks as the INI says",
                     name, n, key, ours, key);
 }
 
@@ -260,14 +263,14 @@ ddp_status ddp_mpi_check_launcher(const ddp_comm_params *p, ddp_err *err)
 
     if (p->world_size > 1 && !by_launcher())
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "mpi: rank %u of %u was not started by mpirun, so MPI cannot find the other ranks; run: mpirun "
-                        "--bind-to none -np %u ddpengine -c FILE, or on one host: ddpengine -c FILE --nproc %u",
+                        "mpi: rank %u of %u was not started by mpirun, so MPI cannot find the other ranks; run: "
+                        "mpirun --bind-to none -np %u ddpengine -c FILE, or on one host: ddpengine -c FILE --nproc %u",
                         p->rank, p->world_size, p->world_size, p->world_size);
     if (compare_variable(world, "world_size", p->world_size, err) != DDP_OK) return err->status;
     return compare_variable(rank, "rank", p->rank, err);
 }
 
-/* ---- the end of the process --------------------------------------------------------------------------------------------- */
+/* ---- the end of the process -------------------------------------------------------------------------------------- */
 static int64_t now_ms(void)
 {
     struct timespec t;

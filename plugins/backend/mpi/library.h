@@ -1,5 +1,5 @@
-/* library.h -- MPI as the one thing of the process that it is: started once, shared by all communicators, ended with the
- * process. What is done on a communicator is in backend.c. */
+/* plugins/backend/mpi/library.h -- MPI as the one thing of the process that it is: started once, shared by all
+ * communicators, ended with the process. What is done on a communicator is in backend.c. */
 #ifndef DDP_MPI_LIBRARY_H
 #define DDP_MPI_LIBRARY_H
 
@@ -14,11 +14,12 @@ ddp_status ddp_mpi_failed(int code, const char *what, ddp_err *err);
         if (code_ != MPI_SUCCESS) return ddp_mpi_failed(code_, what, err);                                             \
     } while (0)
 
-/* Starts MPI where this process has not yet, compares its rank and world with those of `p`, and makes a communicator of all
- * ranks under the name p->group. Collective; several threads may be in it at once, each with a name of its own. */
+/* Starts MPI where this process has not yet, compares its rank and world with those of `p`, and makes a communicator
+ * of all ranks under the name p->group. Collective; several threads may be in it at once, each with a name of its
+ * own. */
 ddp_status ddp_mpi_open(const ddp_comm_params *p, MPI_Comm *out, ddp_err *err);
-/* `broken`: a call on it has failed. It is not freed then, and MPI is not ended in order at the end of the process, since
- * both wait for the other ranks. */
+/* `broken`: a call on it has failed. It is not freed then, and MPI is not ended in order at the end of the process,
+ * since both wait for the other ranks. */
 void ddp_mpi_close(MPI_Comm comm, int broken);
 /* The user-defined operation of reduce.c for this dtype and op, or the library's own; MPI_OP_NULL: none. */
 MPI_Op ddp_mpi_op(uint32_t dtype, uint32_t op, uint32_t world);

@@ -1,8 +1,8 @@
-/* reduce.c -- see reduce.h. Over two ranks the results have the bits of backend gloo-tcp: bf16 adds in f32 and rounds once,
- * averages divide in the same pass, integers add in 64 bits and truncate towards zero.
+/* plugins/backend/mpi/reduce.c -- see reduce.h. Over two ranks the results have the bits of backend gloo-tcp: bf16 adds
+ * in f32 and rounds once, averages divide in the same pass, integers add in 64 bits and truncate towards zero.
  *
- * Over more ranks bf16 is rounded after each addition, because partial sums travel as bf16: half the bytes are what it is
- * for. */
+ * Over more ranks bf16 is rounded after each addition, because partial sums travel as bf16: half the bytes are what
+ * it is for. */
 #include "reduce.h"
 #include "common/bf16.h"
 #include "common/reduce.h"
@@ -46,7 +46,7 @@ MPI_User_function *ddp_mpi_function(uint32_t dtype, uint32_t op, uint32_t world)
     return dtype == DDP_BF16 ? bf16[op] : NULL;
 }
 
-/* ---- averages over more than two ranks ------------------------------------------------------------------------------- */
+/* ---- averages over more than two ranks --------------------------------------------------------------------------- */
 static void divide_f32(float *x, size_t count, uint32_t world)
 {
     const float n = (float)world, inverse = 1.0f / n;

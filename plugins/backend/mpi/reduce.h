@@ -1,4 +1,4 @@
-/* reduce.h -- the arithmetic that MPI does not bring: bf16, averages. */
+/* plugins/backend/mpi/reduce.h -- the arithmetic that MPI does not bring: bf16, averages. */
 #ifndef DDP_MPI_REDUCE_H
 #define DDP_MPI_REDUCE_H
 
@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The function of an MPI_Op for this dtype and op, NULL where the library's own does it or none can. Averages are there for
- * two ranks alone: each element is then combined exactly once, so that no second pass is needed. */
+/* The function of an MPI_Op for this dtype and op, NULL where the library's own does it or none can. Averages are
+ * there for two ranks alone: each element is then combined exactly once, so that no second pass is needed. */
 MPI_User_function *ddp_mpi_function(uint32_t dtype, uint32_t op, uint32_t world);
 
 /* x[i] /= world, in place; f32, bf16, f64, i64. */

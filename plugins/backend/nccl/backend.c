@@ -1,4 +1,5 @@
-/* backend.c -- backend nccl: its options, its function table, and whether this machine can run it. See comm.h. */
+/* plugins/backend/nccl/backend.c -- backend nccl: its options, its function table, and whether this machine can run
+ * it. See comm.h. */
 #include "comm.h"
 #include <stdlib.h>
 

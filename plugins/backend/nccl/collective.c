@@ -1,5 +1,6 @@
-/* collective.c -- the collectives: their arguments, and the calls of NCCL that they are. What NCCL 2.19 has not, gather,
- * scatter and all_to_all, is a group of sends and receives; a rank's own part is copied on the stream. */
+/* plugins/backend/nccl/collective.c -- the collectives: their arguments, and the calls of NCCL that they are. What
+ * NCCL 2.19 has not, gather, scatter and all_to_all, is a group of sends and receives; a rank's own part is copied
+ * on the stream. */
 #include "common/arguments.h"
 #include "comm.h"
 
@@ -37,7 +38,7 @@ ddp_status ddp_nccl_supports(ddp_comm *c, uint32_t dtype, uint32_t op)
     return dtype == DDP_U8 && op == DDP_AVG && c->world > 1 ? DDP_ERR_UNSUPPORTED : DDP_OK;
 }
 
-/* ---- arguments ------------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 static size_t each_of(const ddp_coll *a) { return ddp_args_bytes(a); }
 
 static ddp_status check(ddp_comm *c, ddp_args_slot slot, const ddp_coll *a, ddp_err *err)
@@ -60,7 +61,7 @@ static ddp_status start(ddp_comm *c, const char *what, const ddp_coll *a, ddp_nc
     return ddp_nccl_start(c, what, a, each_of(a), a->count > 0 ? issue : NULL, out, err);
 }
 
-/* ---- what NCCL has --------------------------------------------------------------------------------------------------- */
+/* ---- what NCCL has ----------------------------------------------------------------------------------------------- */
 static ncclResult_t issue_all_reduce(ddp_comm *c, const ddp_coll *a)
 {
     return c->runtime->ncclAllReduce(a->send, a->recv, a->count, DTYPE(a), OP(a), c->nccl, c->stream);
@@ -158,7 +159,7 @@ ddp_status ddp_nccl_barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
     return ddp_nccl_start(c, "barrier", &a, 0, issue_all_reduce, out, err);
 }
 
-/* ---- what is composed ------------------------------------------------------------------------------------------------ */
+/* ---- what is composed -------------------------------------------------------------------------------------------- */
 static bool good(ncclResult_t r) { return r == ncclSuccess || r == ncclInProgress; }
 
 /* The rank's own part; not in the group, which orders nothing. */
@@ -167,8 +168,8 @@ static void copy_own(ddp_comm *c, void *to, const void *from, size_t bytes)
     if (to != from) c->own_copy = c->runtime->cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->stream);
 }
 
-/* Parts go to each rank of `to` and come from each of `from`, which are ranges; this rank's own is left out. A group that has
- * begun is ended, whatever happens in it. */
+/* Parts go to each rank of `to` and come from each of `from`, which are ranges; this rank's own is left out. A group
+ * that has begun is ended, whatever happens in it. */
 static ncclResult_t exchange(ddp_comm *c, const ddp_coll *a, uint32_t to[2], size_t send_step, uint32_t from[2],
                              size_t recv_step)
 {

@@ -1,11 +1,12 @@
-/* comm.c -- how a communicator comes to be, is aborted, and ends. */
+/* plugins/backend/nccl/comm.c -- how a communicator comes to be, is aborted, and ends. */
 #include "comm.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* The run can fail on another rank while NCCL waits for that rank. A get of the store ends then: this key never exists. */
+/* The run can fail on another rank while NCCL waits for that rank. A get of the store ends then: this key never
+ * exists. */
 #define KEY_ID    "nccl-id"
 #define KEY_NEVER "nccl-never"
 
@@ -20,7 +21,7 @@ static void sleep_ms(long ms)
 
 void ddp_nccl_use_device(const ddp_comm *c) { (void)c->runtime->cudaSetDevice(c->device); }
 
-/* ---- what it owns on the device -------------------------------------------------------------------------------------- */
+/* ---- what it owns on the device ---------------------------------------------------------------------------------- */
 static ddp_status open_device(ddp_comm *c, ddp_err *err)
 {
     const ddp_nccl_runtime *r = c->runtime;
@@ -48,15 +49,16 @@ static void close_device(ddp_comm *c)
     if (c->stream != NULL) (void)r->cudaStreamDestroy(c->stream);
 }
 
-/* ---- meeting --------------------------------------------------------------------------------------------------------- */
-typedef struct meeting {
+/* ---- rendezvous ------------------------------------------------------------------------------------------------ */
+typedef struct rendezvous {
     int64_t timeout_ms, deadline_ns;
-} meeting;
+} rendezvous;
 
 static void key_of(uint32_t rank, char key[32]) { (void)snprintf(key, 32, "nccl-here-%u", rank); }
 
-/* The time is over: names a rank that has not come, or says that it is NCCL that does not connect those that are there. */
-static ddp_status not_connected(const ddp_comm *c, const meeting *m, ddp_err *err)
+/* The time is over: names a rank that has not come, or says that it is NCCL that does not connect those that are
+ * there. */
+static ddp_status not_connected(const ddp_comm *c, const rendezvous *m, ddp_err *err)
 {
     for (uint32_t r = 0; r < c->world; r++) {
         char key[32], there;
@@ -76,7 +78,7 @@ static ddp_status not_connected(const ddp_comm *c, const meeting *m, ddp_err *er
                     c->rank, c->world, (long long)m->timeout_ms);
 }
 
-static ddp_status share_id(ddp_comm *c, const meeting *m, ncclUniqueId *id, ddp_err *err)
+static ddp_status share_id(ddp_comm *c, const rendezvous *m, ncclUniqueId *id, ddp_err *err)
 {
     char key[32];
     size_t length = 0;
@@ -115,7 +117,7 @@ static ddp_status probe(const ddp_comm *c, int looks, ddp_err *err)
     return st == DDP_ERR_TIMEOUT || st == DDP_OK ? DDP_OK : st;
 }
 
-static ddp_status wait_connected(ddp_comm *c, const meeting *m, ncclResult_t result, ddp_err *err)
+static ddp_status wait_connected(ddp_comm *c, const rendezvous *m, ncclResult_t result, ddp_err *err)
 {
     ddp_status st = DDP_OK;
 
@@ -135,7 +137,7 @@ static ddp_status wait_connected(ddp_comm *c, const meeting *m, ncclResult_t res
 /* NCCL starts threads here, which inherit the mask: no signal of the process is theirs. */
 static ddp_status connect_ranks(ddp_comm *c, int64_t timeout_ms, ddp_err *err)
 {
-    const meeting m = {.timeout_ms = timeout_ms, .deadline_ns = ddp_nccl_deadline_ns(timeout_ms)};
+    const rendezvous m = {.timeout_ms = timeout_ms, .deadline_ns = ddp_nccl_deadline_ns(timeout_ms)};
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
     sigset_t all, before;
@@ -209,12 +211,12 @@ ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_co
     return DDP_OK;
 }
 
-/* ---- end ------------------------------------------------------------------------------------------------------------- */
+/* ---- end --------------------------------------------------------------------------------------------------------- */
 void ddp_nccl_comm_abort(ddp_comm *c)
 {
     if (atomic_exchange(&c->aborted, true)) return;
-    /* A thread inside the library leaves it soon, for the communicator is non-blocking, and then it or this one ends the
-     * communicator; two at once would free it under the other's feet. */
+    /* A thread inside the library leaves it soon, for the communicator is non-blocking, and then it or this one ends
+     * the communicator; two at once would free it under the other's feet. */
     for (int ms = 0; ms < ABORT_GRACE_MS; ms++) {
         if (pthread_mutex_trylock(&c->lock) == 0) {
             ddp_nccl_leave(c);

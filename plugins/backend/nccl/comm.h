@@ -1,13 +1,13 @@
-/* comm.h -- the inside of backend nccl: its communicator, its works, and who may touch what.
+/* plugins/backend/nccl/comm.h -- the inside of backend nccl: its communicator, its works, and who may touch what.
  *
- * Stream-ordered: every collective runs on the communicator's own stream of high priority, after what the caller's stream had
- * when it was issued (an event, no wait of the host), and ends with an event of its own, which is the work. So a work is
- * finished when its event is, and a caller's stream can be made to wait for it.
+ * Stream-ordered: every collective runs on the communicator's own stream of high priority, after what the caller's
+ * stream had when it was issued (an event, no wait of the host), and ends with an event of its own, which is the work.
+ * So a work is finished when its event is, and a caller's stream can be made to wait for it.
  *
- * The NCCL communicator is non-blocking, so that no call of the library stands while a peer is missing: each is polled until
- * the library has put its kernel on the stream. `lock` is held while a thread is inside the library, never while one sleeps.
- * comm_abort sets `aborted`, which all polls see, and ends the library's communicator under `lock`; if a thread stays inside
- * the library, that thread does it on its way out (ddp_nccl_leave). After that `nccl` is NULL.
+ * The NCCL communicator is non-blocking, so that no call of the library stands while a peer is missing: each is polled
+ * until the library has put its kernel on the stream. `lock` is held while a thread is inside the library, never while
+ * one sleeps. comm_abort sets `aborted`, which all polls see, and ends the library's communicator under `lock`; if a
+ * thread stays inside the library, that thread does it on its way out (ddp_nccl_leave). After that `nccl` is NULL.
  *
  * Files: backend.c tables and check; comm.c create, abort, destroy; launch.c from a call to its event; collective.c the
  * collectives; work.c test, wait, free; memory.c mem_alloc; interface.c NCCL_SOCKET_IFNAME; runtime.c the libraries. */
@@ -19,7 +19,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Works that may be pending at once: with their copies and waits well below what a CUDA stream queues before a launch blocks. */
+/* Works that may be pending at once: with their copies and waits well below what a CUDA stream queues before a
+ * launch blocks. */
 #define DDP_NCCL_WORKS 256
 
 typedef struct ddp_nccl_config {
@@ -57,7 +58,7 @@ struct ddp_comm {
     int device;
     bool registration;
     cudaStream_t stream;
-    cudaEvent_t input;    /* what the caller's stream had; recorded anew for each collective */
+    cudaEvent_t input;    /* what the caller's stream had; recorded again for each collective */
     void *barrier_cell;   /* 4 bytes of device memory that a barrier adds up */
     uint64_t sequence;    /* of the thread that issues collectives */
     cudaError_t own_copy; /* failure of a copy within a collective; the same thread's */
@@ -112,8 +113,8 @@ ddp_work *ddp_nccl_pool_take(ddp_comm *c);
 ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err);
 void ddp_nccl_comm_abort(ddp_comm *c);
 void ddp_nccl_comm_destroy(ddp_comm *c);
-/* Makes the communicator's device the thread's, which it stays: going back to one that the process does not use would make a context
- * there, some 500 MB. The threads that call are the backend's alone. */
+/* Makes the communicator's device the thread's, which it stays: going back to one that the process does not use
+ * would make a context there, some 500 MB. The threads that call are the backend's alone. */
 void ddp_nccl_use_device(const ddp_comm *c);
 
 /* ---- collective.c ---- */
@@ -137,8 +138,8 @@ void ddp_nccl_deregister_all(ddp_comm *c); /* before the communicator ends */
 void ddp_nccl_free_all(ddp_comm *c);       /* after it has */
 
 /* ---- interface.c ---- */
-/* Tells NCCL which network interface is meant: `interface`, else that of `address` unless the environment says. Either may be
- * NULL or empty. */
+/* Tells NCCL which network interface is meant: `interface`, else that of `address` unless the environment says.
+ * Either may be NULL or empty. */
 void ddp_nccl_use_interface(const ddp_host *host, const char *interface, const char *address);
 
 #endif

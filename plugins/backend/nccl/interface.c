@@ -1,4 +1,5 @@
-/* interface.c -- NCCL takes its network interface from the environment; here it gets the one that the run uses. */
+/* plugins/backend/nccl/interface.c -- NCCL takes its network interface from the environment; here it gets the one
+ * that the run uses. */
 #include "comm.h"
 #include <arpa/inet.h>
 #include <ifaddrs.h>

@@ -1,4 +1,5 @@
-/* launch.c -- from a collective's call to the event that says when it has finished, and the rules of `lock`. */
+/* plugins/backend/nccl/launch.c -- from a collective's call to the event that says when it has finished, and the
+ * rules of `lock`. */
 #include "comm.h"
 #include <sched.h>
 #include <signal.h>
@@ -35,7 +36,7 @@ void ddp_nccl_pause_once(ddp_nccl_pause *p)
     (void)nanosleep(&t, NULL);
 }
 
-/* ---- lock, abort, cause ---------------------------------------------------------------------------------------------- */
+/* ---- lock, abort, cause ------------------------------------------------------------------------------------------ */
 ddp_status ddp_nccl_enter(ddp_comm *c, const char *what, ddp_err *err)
 {
     ddp_status st = DDP_OK;
@@ -105,7 +106,7 @@ ddp_status ddp_nccl_settle(ddp_comm *c, ncclResult_t result, int64_t timeout_ms,
     return settled(c, result, what, err);
 }
 
-/* ---- a collective ---------------------------------------------------------------------------------------------------- */
+/* ---- a collective ------------------------------------------------------------------------------------------------ */
 static ddp_status cuda_failed(ddp_comm *c, cudaError_t result, const char *what, ddp_err *err)
 {
     if (result == cudaSuccess) return DDP_OK;

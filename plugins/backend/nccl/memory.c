@@ -1,5 +1,6 @@
-/* memory.c -- device memory of NCCL's own allocator, registered with the communicator, so that the library may reduce it
- * without copying through its buffers (NVLink and network permitting; where it cannot, registration changes nothing). */
+/* plugins/backend/nccl/memory.c -- device memory of NCCL's own allocator, registered with the communicator, so that
+ * the library may reduce it without copying through its buffers (NVLink and network permitting; where it cannot,
+ * registration changes nothing). */
 #include "comm.h"
 #include <stdlib.h>
 

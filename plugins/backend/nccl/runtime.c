@@ -1,4 +1,4 @@
-/* runtime.c -- opens NCCL and the CUDA runtime, and words their errors. */
+/* plugins/backend/nccl/runtime.c -- opens NCCL and the CUDA runtime, and words their errors. */
 #include "runtime.h"
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -81,8 +81,7 @@ static ddp_status no_device(const ddp_nccl_runtime *r, cudaError_t result, ddp_e
     (void)r->cudaRuntimeGetVersion(&runtime);
     if (result == cudaErrorInsufficientDriver && driver > 0) {
         (void)ddp_fail(err, DDP_ERR_LIBRARY,
-                       "the NVIDIA driver serves CUDA %d.%d, this CUDA runtime is %d.%d: install a newer "
-                       "driver",
+                       "the NVIDIA driver serves CUDA %d.%d, this CUDA runtime is %d.%d: install a newer driver",
                        driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10);
     } else if (result == cudaSuccess || result == cudaErrorNoDevice) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -108,7 +107,7 @@ ddp_status ddp_nccl_device_check(const ddp_nccl_runtime *r, int32_t ordinal, ddp
                     ordinal, count);
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 /* A library's words, cut and on one line. */
 static void one_line(char *out, size_t capacity, const char *text)
 {

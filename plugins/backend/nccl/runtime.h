@@ -1,7 +1,8 @@
-/* runtime.h -- the libraries of backend nccl: NCCL and the CUDA runtime, opened when they are needed.
+/* plugins/backend/nccl/runtime.h -- the libraries of backend nccl: NCCL and the CUDA runtime, opened when they are
+ * needed.
  *
- * The plugin links neither, so that it loads, prints its options and says what is missing on a machine without a GPU. Each
- * table below holds the library's functions under their own names. */
+ * The plugin links neither, so that it loads, prints its options and says what is missing on a machine without a
+ * GPU. Each table below holds the library's functions under their own names. */
 #ifndef DDP_NCCL_RUNTIME_H
 #define DDP_NCCL_RUNTIME_H
 

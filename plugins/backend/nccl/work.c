@@ -1,8 +1,8 @@
-/* work.c -- works: one event each, made once and used again. */
+/* plugins/backend/nccl/work.c -- works: one event each, made once and used again. */
 #include "comm.h"
 #include <string.h>
 
-/* ---- pool ------------------------------------------------------------------------------------------------------------ */
+/* ---- pool -------------------------------------------------------------------------------------------------------- */
 ddp_status ddp_nccl_pool_open(ddp_comm *c, ddp_err *err)
 {
     for (size_t i = 0; i < DDP_NCCL_WORKS; i++) {
@@ -34,7 +34,8 @@ ddp_work *ddp_nccl_pool_take(ddp_comm *c)
     return w;
 }
 
-/* Never waits: the event of a collective that still runs may be recorded anew, and streams that wait for it go on waiting. */
+/* Never waits: the event of a collective that still runs may be recorded again, and streams that wait for it go on
+ * waiting. */
 void ddp_nccl_work_free(ddp_work *w)
 {
     ddp_comm *c = w->comm;
@@ -45,9 +46,9 @@ void ddp_nccl_work_free(ddp_work *w)
     (void)pthread_mutex_unlock(&c->pool_lock);
 }
 
-/* ---- test and wait --------------------------------------------------------------------------------------------------- */
+/* ---- test and wait ----------------------------------------------------------------------------------------------- */
 /* What a work that has ended says, each time it is asked. */
-static ddp_status verdict(ddp_work *w, ddp_err *err)
+static ddp_status result(ddp_work *w, ddp_err *err)
 {
     ddp_comm *c = w->comm;
 
@@ -112,7 +113,7 @@ ddp_status ddp_nccl_work_test(ddp_work *w, ddp_err *err)
         else
             event_failed(w, event);
     }
-    return w->status == DDP_IN_PROGRESS ? DDP_IN_PROGRESS : verdict(w, err);
+    return w->status == DDP_IN_PROGRESS ? DDP_IN_PROGRESS : result(w, err);
 }
 
 ddp_status ddp_nccl_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
@@ -123,11 +124,10 @@ ddp_status ddp_nccl_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
 
     while ((st = ddp_nccl_work_test(w, err)) == DDP_IN_PROGRESS) {
         if (ddp_nccl_now_ns() >= deadline) {
-            (void)ddp_fail(
-                err, DDP_ERR_TIMEOUT,
-                "nccl: %s %llu of %zu bytes on rank %u has not ended within %lld ms: another rank is stuck, or "
-                "raise [group] step_timeout",
-                w->what, (unsigned long long)w->sequence, w->bytes, w->comm->rank, (long long)timeout_ms);
+            (void)ddp_fail(err, DDP_ERR_TIMEOUT,
+                           "nccl: %s %llu of %zu bytes on rank %u has not ended within %lld ms: "
+                           "another rank is stuck, or raise [group] step_timeout",
+                           w->what, (unsigned long long)w->sequence, w->bytes, w->comm->rank, (long long)timeout_ms);
             err->rank = (int32_t)w->comm->rank;
             return err->status;
         }
@@ -142,7 +142,7 @@ ddp_status ddp_nccl_work_stream_wait(ddp_work *w, void *stream, ddp_err *err)
     cudaError_t result;
 
     if (atomic_load(&c->aborted) && w->status == DDP_IN_PROGRESS) w->status = DDP_ERR_ABORTED;
-    if (w->status != DDP_IN_PROGRESS) return verdict(w, err);
+    if (w->status != DDP_IN_PROGRESS) return result(w, err);
     result = c->runtime->cudaStreamWaitEvent(stream, w->event, 0);
     if (result == cudaSuccess) return DDP_OK;
     return ddp_nccl_fail_cuda(c->runtime, result, err, "nccl: a stream waiting for %s %llu on rank %u", w->what,

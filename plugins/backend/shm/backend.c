@@ -1,7 +1,7 @@
-/* backend.c -- backend shm: its option table and its function table.
+/* plugins/backend/shm/backend.c -- backend shm: its option table and its function table.
  *
- * Collectives between the processes of one host through memory that they share, blocking; no sockets, no threads. What lies
- * there and which file does what is at the top of shm.h. */
+ * Collectives between the processes of one host through memory that they share, blocking; no sockets, no threads.
+ * What lies there and which file does what is at the top of shm.h. */
 #include "common/arguments.h"
 #include "shm.h"
 #include <stdlib.h>
@@ -46,11 +46,10 @@ static ddp_status check_params(const ddp_comm_params *p, ddp_err *err)
     if (p->world_size == 0 || p->rank >= p->world_size)
         return ddp_fail(err, DDP_ERR_INVALID, "shm: rank %u of world_size %u", p->rank, p->world_size);
     if (p->local_size != 0 && p->local_size != p->world_size)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "shm: all ranks must be on one host, and of world_size %u there are %u on this one; use gloo-tcp "
-            "between hosts",
-            p->world_size, p->local_size);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "shm: all ranks must be on one host, and of world_size %u there are %u on this one; "
+                        "use gloo-tcp between hosts",
+                        p->world_size, p->local_size);
     if (p->world_size > SHM_MAX_WORLD)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "shm: world_size %u, at most %d ranks; use [group] backend = gloo-tcp", p->world_size,
@@ -110,7 +109,7 @@ static ddp_status supports(ddp_comm *c, uint32_t dtype, uint32_t op)
     return ddp_reduces(dtype, op) ? DDP_OK : DDP_ERR_UNSUPPORTED;
 }
 
-/* ---- slots ------------------------------------------------------------------------------------------------------------ */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 static ddp_status call(ddp_comm *c, ddp_args_slot slot, uint32_t what, const ddp_coll *a, ddp_err *err)
 {
     ddp_status st = ddp_args_check("shm", c->rank, c->world, slot, a, err);

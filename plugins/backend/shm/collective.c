@@ -1,9 +1,11 @@
-/* collective.c -- the collectives. In the first phase each rank says what it calls and where its buffers lie, and a short one
- * sends its data along: that was all. Otherwise, where every input lies in memory of mem_alloc, ranks read each other's
- * buffers, and a second phase says that all have; other memory goes through the stages (staged.c).
+/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank says what it calls and where its
+ * buffers lie, and a short one sends its data along: that was all. Otherwise, where every input lies in memory of
+ * mem_alloc, ranks read each other's buffers, and a second phase says that all have; other memory goes through the
+ * stages (staged.c).
  *
- * all_reduce of such memory is shared out: each rank sums its part of all vectors, in the order of the ranks, and stores it
- * into every result. Nothing is copied, and each element is computed once, so all ranks have the same bits. */
+ * all_reduce of such memory is shared out: each rank sums its part of all vectors, in the order of the ranks, and
+ * stores it into every result. Nothing is copied, and each element is computed once, so all ranks have the same
+ * bits. */
 #include "shm.h"
 #include <string.h>
 
@@ -25,7 +27,7 @@ bool ddp_shm_gives(const shm_job *j, uint32_t rank)
     return (j->what != SHM_BROADCAST && j->what != SHM_SCATTER) || rank == j->root;
 }
 
-/* ---- the data ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the data ---------------------------------------------------------------------------------------------------- */
 void ddp_shm_give(const ddp_comm *c, const shm_job *j, char *to, size_t stride, size_t first, size_t count)
 {
     if (!ddp_shm_gives(j, c->rank) || count == 0) return;
@@ -71,7 +73,7 @@ size_t ddp_shm_share(const ddp_comm *c, const shm_job *j, uint32_t rank, size_t 
     return count - *first < share ? count - *first : share;
 }
 
-/* ---- directly ---------------------------------------------------------------------------------------------------------------- */
+/* ---- directly ---------------------------------------------------------------------------------------------------- */
 static size_t given_bytes(const shm_job *j) { return j->blocks * j->count * j->element; }
 
 /* Sets c->in to the inputs as this rank sees them; false when one of them is the business of its rank alone. */
@@ -100,8 +102,8 @@ static bool all_in_reach(ddp_comm *c, const shm_job *j)
     return true;
 }
 
-/* In place a line is in the cache when its result is stored, since its input has just been read: storing past the caches
- * takes twice as long then, at any size. Out of place it takes half as long once they are full. */
+/* In place a line is in the cache when its result is stored, since its input has just been read: storing past the
+ * caches takes twice as long then, at any size. Out of place it takes half as long once they are full. */
 static void reduce_share(ddp_comm *c, const shm_job *j)
 {
     size_t first, count = ddp_shm_share(c, j, c->rank, j->count, &first);
@@ -115,7 +117,7 @@ static void reduce_share(ddp_comm *c, const shm_job *j)
     ddp_reduce(c->kernels, j->dtype, j->op, c->out, c->world, c->in, c->world, count, stream);
 }
 
-/* ---- what is called ---------------------------------------------------------------------------------------------------------- */
+/* ---- what is called ---------------------------------------------------------------------------------------------- */
 static uint32_t call_word(const shm_job *j) { return j->what | j->dtype << 8 | j->op << 16 | j->root << 24; }
 
 static ddp_status check_agreement(ddp_comm *c, const shm_job *j, ddp_err *err)
@@ -125,12 +127,12 @@ static ddp_status check_agreement(ddp_comm *c, const shm_job *j, ddp_err *err)
         uint32_t what = s->call & 0xff;
 
         if (s->call == call_word(j) && s->count == j->count) continue;
-        (void)ddp_fail(err, DDP_ERR_INVALID,
-                       "shm: call %llu is %s of %zu elements (dtype %u, op %u, root %u) on rank %u and %s of %llu "
-                       "elements (dtype %u, op %u, root %u) on rank %u",
-                       (unsigned long long)c->calls, names[j->what], j->count, j->dtype, j->op, j->root, c->rank,
-                       s->call == SHM_CALL_ALLOC || what >= SHM_WHAT_END ? "mem_alloc" : names[what],
-                       (unsigned long long)s->count, s->call >> 8 & 0xff, s->call >> 16 & 0xff, s->call >> 24, r);
+        (void)ddp_fail(
+            err, DDP_ERR_INVALID,
+            "shm: call %llu is %s of %zu elements (dtype %u, op %u, root %u) on rank %u and %s of %llu elements (dtype %u, op %u, root %u) on rank %u",
+            (unsigned long long)c->calls, names[j->what], j->count, j->dtype, j->op, j->root, c->rank,
+            s->call == SHM_CALL_ALLOC || what >= SHM_WHAT_END ? "mem_alloc" : names[what], (unsigned long long)s->count,
+            s->call >> 8 & 0xff, s->call >> 16 & 0xff, s->call >> 24, r);
         err->rank = (int32_t)r;
         return DDP_ERR_INVALID;
     }

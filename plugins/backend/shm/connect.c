@@ -1,8 +1,9 @@
-/* connect.c -- how ranks come to share a control segment.
+/* plugins/backend/shm/connect.c -- how ranks come to share a control segment.
  *
- * Rank 0 makes it and sets "control" in the store: its process, descriptor and a nonce. The others open it through /proc, check
- * the nonce, write who they are into it and set "attached/RANK"; rank 0 waits for them all and sets "go". A text in place of
- * success is an error, which so reaches every rank. All waiting is the store's, which an abort of the run ends. */
+ * Rank 0 makes it and sets "control" in the store: its process, descriptor and a nonce. The others open it through
+ * /proc, check the nonce, write who they are into it and set "attached/RANK"; rank 0 waits for them all and sets
+ * "go". A text in place of success is an error, which so reaches every rank. All waiting is the store's, which an
+ * abort of the run ends. */
 #include "shm.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERDICT_MS = 1000 }; /* the others wait so much longer than rank 0, which knows who is missing */
+enum { RESULT_MS = 1000 }; /* the others wait so much longer than rank 0, which knows who is missing */
 
 typedef struct invitation { /* the value of "control" */
     uint32_t pid;
@@ -37,7 +38,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* One of the waits of a meeting that ends at `deadline` as a whole. */
+/* One of the waits of a rendezvous that ends at `deadline` as a whole. */
 static ddp_status get(const ddp_comm_params *p, const char *key, void *buf, size_t capacity, size_t *length,
                       int64_t deadline, ddp_err *err)
 {
@@ -63,8 +64,8 @@ static ddp_status not_come(const ddp_comm *c, const ddp_comm_params *p, uint32_t
     return DDP_ERR_TIMEOUT;
 }
 
-/* Maps the control segment that rank 0 means by `nonce`; NULL on rank 0, which sets it. What is of another run is left as it
- * is. */
+/* Maps the control segment that rank 0 means by `nonce`; NULL on rank 0, which sets it. What is of another run is
+ * left as it is. */
 static ddp_status map_control(ddp_comm *c, int fd, size_t bytes, uint64_t staging, const unsigned char *nonce,
                               ddp_err *err)
 {
@@ -78,10 +79,11 @@ static ddp_status map_control(ddp_comm *c, int fd, size_t bytes, uint64_t stagin
     if (st != DDP_OK) return st;
     if (nonce != NULL && memcmp(((const shm_header *)p)->nonce, nonce, sizeof(c->header->nonce)) != 0) {
         (void)munmap(p, bytes);
-        return ddp_fail(err, DDP_ERR_SYSTEM,
-                        "shm: rank %u finds the memory of another run in the place of rank 0's: another host or pid "
-                        "namespace? Run all ranks in the same one, or use gloo-tcp",
-                        c->rank);
+        return ddp_fail(
+            err, DDP_ERR_SYSTEM,
+            "shm: rank %u finds the memory of another run in the place of rank 0's: another host or pid namespace? "
+            "Run all ranks in the same one, or use gloo-tcp",
+            c->rank);
     }
     c->header = p;
     c->header_bytes = bytes;
@@ -100,19 +102,19 @@ static void introduce(ddp_comm *c)
     atomic_store(&own->cpu, UINT32_MAX);
 }
 
-/* A verdict for those who wait for `key`: "" or why not. Returns it, or why it could not be told. */
-static ddp_status tell(const ddp_comm_params *p, const char *key, ddp_status st, ddp_err *err)
+/* The result for those who wait for `key`: "" or why not. Returns it, or why it could not be sent. */
+static ddp_status send_result(const ddp_comm_params *p, const char *key, ddp_status st, ddp_err *err)
 {
     char text[SHM_TEXT] = "";
     ddp_err ignored;
-    ddp_status told;
+    ddp_status sent;
 
     if (st != DDP_OK) (void)snprintf(text, sizeof(text), "%.*s", SHM_TEXT - 1, err->msg);
-    told = p->store->set(p->store->ctx, key, text, strlen(text) + 1, st == DDP_OK ? err : &ignored);
-    return st == DDP_OK ? told : st;
+    sent = p->store->set(p->store->ctx, key, text, strlen(text) + 1, st == DDP_OK ? err : &ignored);
+    return st == DDP_OK ? sent : st;
 }
 
-/* ---- rank 0 ---------------------------------------------------------------------------------------------------------------- */
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 static ddp_status make_control(ddp_comm *c, uint64_t staging, int *fd, invitation *i, ddp_err *err)
 {
     size_t stages;
@@ -157,14 +159,14 @@ static ddp_status wait_attached(const ddp_comm *c, const ddp_comm_params *p, ddp
     return p->store->remove(p->store->ctx, "control", err); /* all have read it */
 }
 
-/* The verdict, to each in a key of its own, which it removes. Returns it, or why it could not be told. */
-static ddp_status tell_all(const ddp_comm *c, const ddp_comm_params *p, ddp_status st, ddp_err *err)
+/* The result, to each in a key of its own, which it removes. Returns it, or why it could not be sent. */
+static ddp_status send_results(const ddp_comm *c, const ddp_comm_params *p, ddp_status st, ddp_err *err)
 {
     char key[32];
 
     for (uint32_t r = 1; r < c->world; r++) {
         (void)snprintf(key, sizeof(key), "go/%u", r);
-        st = tell(p, key, st, err);
+        st = send_result(p, key, st, err);
     }
     return st;
 }
@@ -172,13 +174,13 @@ static ddp_status tell_all(const ddp_comm *c, const ddp_comm_params *p, ddp_stat
 static ddp_status invite(ddp_comm *c, const ddp_comm_params *p, invitation *i, ddp_status st, ddp_err *err)
 {
     ddp_err ignored;
-    ddp_status told;
+    ddp_status sent;
 
     if (st != DDP_OK) (void)snprintf(i->text, sizeof(i->text), "%.*s", SHM_TEXT - 1, err->msg);
-    told = p->store->set(p->store->ctx, "control", i, sizeof(*i), st == DDP_OK ? err : &ignored);
+    sent = p->store->set(p->store->ctx, "control", i, sizeof(*i), st == DDP_OK ? err : &ignored);
     if (st != DDP_OK) return st;
-    if (told != DDP_OK) return told;
-    return tell_all(c, p, wait_attached(c, p, err), err);
+    if (sent != DDP_OK) return sent;
+    return send_results(c, p, wait_attached(c, p, err), err);
 }
 
 static ddp_status host_ranks(ddp_comm *c, const ddp_comm_params *p, const ddp_backend *b, ddp_err *err)
@@ -192,7 +194,7 @@ static ddp_status host_ranks(ddp_comm *c, const ddp_comm_params *p, const ddp_ba
     return st;
 }
 
-/* ---- the others ------------------------------------------------------------------------------------------------------------- */
+/* ---- the others -------------------------------------------------------------------------------------------------- */
 static ddp_status attach(ddp_comm *c, const invitation *i, ddp_err *err)
 {
     int fd = -1;
@@ -218,16 +220,16 @@ static ddp_status join_rank_0(ddp_comm *c, const ddp_comm_params *p, ddp_err *er
     i.text[sizeof(i.text) - 1] = '\0';
     if (i.text[0] != '\0') return ddp_fail(err, DDP_ERR_SYSTEM, "%s (on rank 0)", i.text);
     (void)snprintf(key, sizeof(key), "attached/%u", c->rank);
-    st = tell(p, key, attach(c, &i, err), err);
+    st = send_result(p, key, attach(c, &i, err), err);
     if (st != DDP_OK) return st;
     (void)snprintf(key, sizeof(key), "go/%u", c->rank);
-    st = take(p, key, text, sizeof(text), &length, deadline + VERDICT_MS, err);
+    st = take(p, key, text, sizeof(text), &length, deadline + RESULT_MS, err);
     if (st != DDP_OK || length <= 1) return st;
     text[length - 1] = '\0';
     return ddp_fail(err, DDP_ERR_SYSTEM, "%s", text);
 }
 
-/* ---- both -------------------------------------------------------------------------------------------------------------------- */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 /* With fewer processors than ranks whoever spins keeps another from what it waits for. */
 static bool a_processor_each(const ddp_comm *c)
 {

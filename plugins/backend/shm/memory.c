@@ -1,7 +1,8 @@
-/* memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice for each.
+/* plugins/backend/shm/memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice
+ * for each.
  *
- * Each rank reserves its own slice, so its pages come from its own memory node, and reserved they are: what the host cannot
- * give is an error here and not a signal later. */
+ * Each rank reserves its own slice, so its pages come from its own memory node, and reserved they are: what the host
+ * cannot give is an error here and not a signal later. */
 #include "shm.h"
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +72,8 @@ static ddp_status plan(const ddp_comm *c, size_t bytes, shm_region *r, size_t *s
     return ddp_shm_room((uint64_t)*slice * c->world, err);
 }
 
-/* Huge pages first where the host gives them to whoever asks; what that leaves, or a kernel that cannot, is reserved by file.
- * What it has mapped before it fails is the caller's to unmap. */
+/* Huge pages first where the host gives them to whoever asks; what that leaves, or a kernel that cannot, is reserved
+ * by file. What it has mapped before it fails is the caller's to unmap. */
 static ddp_status map_slice(const ddp_comm *c, int fd, shm_region *r, size_t slice, ddp_err *err)
 {
     void *base;

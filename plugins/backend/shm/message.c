@@ -1,5 +1,5 @@
-/* message.c -- send and recv: a message goes in pieces through the sender's two outboxes. A rank sends one message at a time,
- * and send returns when the receiver has taken it. */
+/* plugins/backend/shm/message.c -- send and recv: a message goes in pieces through the sender's two outboxes. A rank
+ * sends one message at a time, and send returns when the receiver has taken it. */
 #include "shm.h"
 #include <string.h>
 
@@ -8,7 +8,8 @@ static size_t piece_at(const ddp_comm *c, size_t total, size_t at)
     return total - at < c->staging ? total - at : c->staging;
 }
 
-/* What a receiver that expects another message makes of `taken`, in one step: it looks at nothing of that message after. */
+/* What a receiver that expects another message makes of `taken`, in one step: it looks at nothing of that message
+ * after. */
 static bool is_refused(uint32_t taken, uint32_t first) { return taken == first - 1; }
 
 /* Until fewer than `pieces` of the message that began with piece `first` wait to be taken, or it is refused. */
@@ -59,9 +60,9 @@ static ddp_status wait_piece(ddp_comm *c, shm_channel *ch, uint32_t from, ddp_er
         uint32_t put = atomic_load(&ch->put.value), taken = atomic_load(&ch->taken.value), to = atomic_load(&ch->to);
         ddp_status st;
 
-        /* signed: another receiver may have taken a piece that is newer than this look at `put`. While `taken` stands, that
-         * piece is there and `to` is its own; once it has moved, `to` may be of a message that has put nothing yet. What
-         * this rank has refused is still to be cleared away by the sender. */
+        /* signed: another receiver may have taken a piece that is newer than this look at `put`. While `taken`
+         * stands, that piece is there and `to` is its own; once it has moved, `to` may be of a message that has put
+         * nothing yet. What this rank has refused is still to be cleared away by the sender. */
         if ((int32_t)(put - taken) > 0 && to == c->rank && atomic_load(&ch->refused) == 0 &&
             atomic_load(&ch->taken.value) == taken)
             return DDP_OK;

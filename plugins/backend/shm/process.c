@@ -1,4 +1,4 @@
-/* process.c -- what /proc and the scheduler tell of processes. No descriptor is kept. */
+/* plugins/backend/shm/process.c -- what /proc and the scheduler tell of processes. No descriptor is kept. */
 #include "shm.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Field 3 of /proc/PID/stat is the state, 20 the number of threads, 22 the start; the name before them may hold anything. */
+/* Field 3 of /proc/PID/stat is the state, 20 the number of threads, 22 the start; the name before them may hold
+ * anything. */
 uint64_t ddp_shm_started(uint32_t pid)
 {
     char path[40], text[1024], *at, *save = NULL;

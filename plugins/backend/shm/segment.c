@@ -1,5 +1,6 @@
-/* segment.c -- memory that the ranks of a host share. It has no name: the kernel frees it with its last descriptor and
- * mapping, however the processes end. A peer opens it by the owner's descriptor, /proc/PID/fd/N; no socket listens. */
+/* plugins/backend/shm/segment.c -- memory that the ranks of a host share. It has no name: the kernel frees it with
+ * its last descriptor and mapping, however the processes end. A peer opens it by the owner's descriptor,
+ * /proc/PID/fd/N; no socket listens. */
 #include "shm.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -74,11 +75,10 @@ static ddp_status cannot_open(const ddp_comm *c, uint32_t pid, ddp_err *err)
 {
     int code = errno;
 
-    (void)ddp_fail(
-        err, DDP_ERR_SYSTEM,
-        "shm: rank %u cannot open the memory of rank 0 (process %u): %m; run all ranks as the same user in the "
-        "same pid namespace, or use gloo-tcp",
-        c->rank, pid);
+    (void)ddp_fail(err, DDP_ERR_SYSTEM,
+                   "shm: rank %u cannot open the memory of rank 0 (process %u): %m; "
+                   "run all ranks as the same user in the same pid namespace, or use gloo-tcp",
+                   c->rank, pid);
     err->sys_errno = code;
     return DDP_ERR_SYSTEM;
 }
@@ -94,10 +94,11 @@ ddp_status ddp_shm_open(const ddp_comm *c, uint32_t pid, int number, size_t byte
     if (f < 0 && errno != 0) return cannot_open(c, pid, err);
     if (f < 0 || !is_ours(f, bytes)) {
         if (f >= 0) (void)close(f);
-        return ddp_fail(err, DDP_ERR_SYSTEM,
-                        "shm: rank %u finds no memory of rank 0 at descriptor %d of process %u: another host or pid "
-                        "namespace? Run all ranks in the same one, or use gloo-tcp",
-                        c->rank, number, pid);
+        return ddp_fail(
+            err, DDP_ERR_SYSTEM,
+            "shm: rank %u finds no memory of rank 0 at descriptor %d of process %u: another host or pid namespace? "
+            "Run all ranks in the same one, or use gloo-tcp",
+            c->rank, number, pid);
     }
     *fd = f;
     return DDP_OK;

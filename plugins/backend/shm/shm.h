@@ -1,4 +1,5 @@
-/* shm.h -- the inside of backend shm: what lies in shared memory, what a rank knows of it, which file does what.
+/* plugins/backend/shm/shm.h -- the inside of backend shm: what lies in shared memory, what a rank knows of it, which
+ * file does what.
  *
  * segment.c     anonymous memory that other processes open through /proc: create, open, reserve, map
  * connect.c     how the ranks of a communicator come to share its control segment, and part from it
@@ -8,9 +9,10 @@
  * collective.c  the collectives; staged.c those of other memory; message.c send and recv
  * ../common     sums of many vectors into many, over kernels of the best instruction set; the checks of arguments
  *
- * Every collective begins with a *phase*: each rank fills its own slot, stores the phase's number into it, and waits until
- * the slots of all others carry that number. A rank has two slots and uses them in turn. It can refill one only after
- * the phase in between, which each other rank has entered after its last look at what the slot held before. */
+ * Every collective begins with a *phase*: each rank fills its own slot, stores the phase's number into it, and waits
+ * until the slots of all others carry that number. A rank has two slots and uses them in turn. It can refill one
+ * only after the phase in between, which each other rank has entered after its last look at what the slot held
+ * before. */
 #ifndef DDP_SHM_H
 #define DDP_SHM_H
 
@@ -43,7 +45,7 @@ enum shm_what {
     SHM_WHAT_END
 };
 
-/* ---- in shared memory -------------------------------------------------------------------------------------------------- */
+/* ---- in shared memory -------------------------------------------------------------------------------------------- */
 /* A number that one rank writes and others wait for: a futex. */
 typedef struct shm_word {
     _Atomic uint32_t value;
@@ -97,7 +99,7 @@ typedef struct shm_header {
     shm_rank ranks[];                            /* world; behind them 4 stages a rank: 2 of collectives, 2 outboxes */
 } shm_header;
 
-/* ---- in a rank --------------------------------------------------------------------------------------------------------- */
+/* ---- in a rank --------------------------------------------------------------------------------------------------- */
 typedef struct shm_region { /* memory of one mem_alloc */
     uint64_t id;            /* the same on all ranks, never used twice */
     char *base;             /* of rank 0's slice; rank r's is at base + r * stride */
@@ -151,7 +153,7 @@ static inline char *ddp_shm_stage(const ddp_comm *c, uint32_t rank, uint32_t sta
     return c->stages + ((size_t)rank * 4 + stage) * c->staging;
 }
 
-/* ---- segment.c: every function that fails leaves nothing open ------------------------------------------------------------ */
+/* ---- segment.c: every function that fails leaves nothing open ---------------------------------------------------- */
 /* A descriptor of fresh memory of that size, which nobody can resize; nothing of it is reserved yet. */
 ddp_status ddp_shm_create(size_t bytes, int *fd, ddp_err *err);
 /* The same memory, of process `pid` that has it open as `number`. */
@@ -162,17 +164,17 @@ ddp_status ddp_shm_reserve(int fd, size_t offset, size_t bytes, ddp_err *err);
 ddp_status ddp_shm_map(int fd, size_t bytes, void **out, ddp_err *err);
 ddp_status ddp_shm_errno(ddp_err *err, const char *what); /* DDP_ERR_SYSTEM or DDP_ERR_NOMEM, of errno */
 
-/* ---- connect.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- connect.c --------------------------------------------------------------------------------------------------- */
 ddp_status ddp_shm_connect(ddp_comm *c, const ddp_comm_params *p, const ddp_backend *b, ddp_err *err);
 void ddp_shm_disconnect(ddp_comm *c); /* whatever a connect has left, also a failed one */
 
-/* ---- process.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- process.c --------------------------------------------------------------------------------------------------- */
 /* When process `pid` was started; 0 when it has ended (reaped or not), UINT64_MAX when that cannot be known. */
 uint64_t ddp_shm_started(uint32_t pid);
 uint32_t ddp_shm_self(void); /* this process's number in /proc */
 void ddp_shm_cpus(uint64_t mask[SHM_CPU_WORDS]);
 
-/* ---- wait.c -------------------------------------------------------------------------------------------------------------- */
+/* ---- wait.c ------------------------------------------------------------------------------------------------------ */
 /* Names a call in messages and starts its clock; fails when the communicator is aborted or broken. */
 ddp_status ddp_shm_begin(ddp_comm *c, const char *name, size_t bytes, ddp_err *err);
 /* One phase: publishes what ddp_shm_next holds, returns when ddp_shm_slot of every rank can be read. */
@@ -182,7 +184,7 @@ void ddp_shm_set(shm_word *w, uint32_t value);
 ddp_status ddp_shm_wait(ddp_comm *c, shm_word *w, uint32_t old, uint32_t peer, ddp_err *err);
 void ddp_shm_wake_all(ddp_comm *c); /* any thread */
 
-/* ---- memory.c ------------------------------------------------------------------------------------------------------------ */
+/* ---- memory.c ---------------------------------------------------------------------------------------------------- */
 ddp_status ddp_shm_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *err);
 void ddp_shm_mem_free(ddp_comm *c, void *p);
 ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err);
@@ -191,7 +193,7 @@ shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes);
 /* A peer's buffer as this rank sees it; NULL when the place is none of a region that is there. */
 char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_place place, size_t bytes);
 
-/* ---- collective.c -------------------------------------------------------------------------------------------------------- */
+/* ---- collective.c ------------------------------------------------------------------------------------------------ */
 typedef struct shm_job { /* one collective */
     uint32_t what, dtype, op, root;
     size_t count, element; /* of one block; bytes of an element */
@@ -209,7 +211,7 @@ void ddp_shm_take(ddp_comm *c, const shm_job *j, size_t stride, size_t first, si
 /* Part `rank` of `count` elements shared out among all: its first one, and how many. */
 size_t ddp_shm_share(const ddp_comm *c, const shm_job *j, uint32_t rank, size_t count, size_t *first);
 
-/* ---- staged.c, message.c --------------------------------------------------------------------------------------------------- */
+/* ---- staged.c, message.c ----------------------------------------------------------------------------------------- */
 ddp_status ddp_shm_staged(ddp_comm *c, const shm_job *j, ddp_err *err);
 /* Copies this rank's elements first .. first + count - 1 of every block to `to`, blocks `stride` elements apart. */
 void ddp_shm_give(const ddp_comm *c, const shm_job *j, char *to, size_t stride, size_t first, size_t count);

@@ -1,9 +1,10 @@
-/* staged.c -- collectives of memory that peers cannot see: piece by piece through the stages in the control segment.
+/* plugins/backend/shm/staged.c -- collectives of memory that peers cannot see: piece by piece through the stages in the
+ * control segment.
  *
- * A rank fills one of its two stages, a phase passes, all take what is theirs; then the other stage. A rank that fills a stage
- * again has been through the phase in between, which every rank begins after it has taken from the former piece.
- * Small worlds sum a whole piece each; in larger ones every rank sums its part in its own stage, and after one more phase all
- * copy the parts together: fewer bytes are read, and the bits are the same. */
+ * A rank fills one of its two stages, a phase passes, all take what is theirs; then the other stage. A rank that
+ * fills a stage again has been through the phase in between, which every rank begins after it has taken from the
+ * former piece. Small worlds sum a whole piece each; in larger ones every rank sums its part in its own stage, and
+ * after one more phase all copy the parts together: fewer bytes are read, and the bits are the same. */
 #include "shm.h"
 #include <string.h>
 

@@ -1,6 +1,7 @@
-/* wait.c -- how a rank waits for another: it spins for a moment where every rank has a processor of its own, then sleeps on the word in
- * shared memory. A sleep lasts a slice at most; between slices it looks for reasons to give up: an abort, here or on a peer,
- * a peer that has died or left, the deadline. The first rank to find one lost tells all, so that all name the same. */
+/* plugins/backend/shm/wait.c -- how a rank waits for another: it spins for a moment where every rank has a processor
+ * of its own, then sleeps on the word in shared memory. A sleep lasts a slice at most; between slices it looks for
+ * reasons to give up: an abort, here or on a peer, a peer that has died or left, the deadline. The first rank to
+ * find one lost tells all, so that all name the same. */
 #include "shm.h"
 #include <errno.h>
 #include <linux/futex.h>
@@ -28,7 +29,7 @@ static inline void relax(void)
 #endif
 }
 
-/* ---- futex: not private, the word is in memory of several processes -------------------------------------------------------- */
+/* ---- futex: not private, the word is in memory of several processes ---------------------------------------------- */
 static void futex_wake(shm_word *w) { (void)syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
 
 /* False when the slice has passed. */
@@ -39,8 +40,8 @@ static bool futex_sleep(shm_word *w, uint32_t old)
     return syscall(SYS_futex, &w->value, FUTEX_WAIT, old, &slice, NULL, 0) == 0 || errno != ETIMEDOUT;
 }
 
-/* The store and the look at `sleepers` keep their order, as do a sleeper's count and the kernel's look at the value: one of
- * the two sees the other. */
+/* The store and the look at `sleepers` keep their order, as do a sleeper's count and the kernel's look at the value:
+ * one of the two sees the other. */
 void ddp_shm_set(shm_word *w, uint32_t value)
 {
     atomic_store(&w->value, value);
@@ -59,7 +60,7 @@ void ddp_shm_wake_all(ddp_comm *c)
     }
 }
 
-/* ---- reasons to give up ---------------------------------------------------------------------------------------------------- */
+/* ---- reasons to give up ------------------------------------------------------------------------------------------ */
 /* Every rank that has died, not only the one waited for, which may itself be waiting for the dead one. */
 static void look_for_dead(ddp_comm *c)
 {
@@ -128,13 +129,14 @@ static ddp_status reason(ddp_comm *c, const shm_word *w, uint32_t old, uint32_t 
     return DDP_ERR_TIMEOUT;
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------------------------------------- */
+/* ---- waiting ----------------------------------------------------------------------------------------------------- */
 static bool changed(const shm_word *w, uint32_t old)
 {
     return atomic_load_explicit(&w->value, memory_order_acquire) != old;
 }
 
-/* Where both run on one processor, as on a busy host they may, spinning keeps the peer from what this rank waits for. */
+/* Where both run on one processor, as on a busy host they may, spinning keeps the peer from what this rank waits
+ * for. */
 static bool on_one_cpu(const ddp_comm *c, uint32_t peer)
 {
     const uint32_t cpu = (uint32_t)sched_getcpu();

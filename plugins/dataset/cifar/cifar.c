@@ -1,9 +1,9 @@
 /* plugins/dataset/cifar/cifar.c -- CIFAR-10 and CIFAR-100 in their binary version, as the authors distribute it.
  *
- * A file is a row of records: for CIFAR-10 one byte of label, for CIFAR-100 a coarse and a fine one, then 3072 bytes of
- * image, (3, 32, 32) in row-major order. A sample is "image", u8 (3, 32, 32), which the core turns into floats, and "label",
- * i64 (). Images are read from the files when they are wanted; labels are checked and kept at the start, when all bytes are
- * read once for the fingerprint (150 MB: about 0.1 s from the page cache). */
+ * A file is a row of records: for CIFAR-10 one byte of label, for CIFAR-100 a coarse and a fine one, then 3072 bytes
+ * of image, (3, 32, 32) in row-major order. A sample is "image", u8 (3, 32, 32), which the core turns into floats,
+ * and "label", i64 (). Images are read from the files when they are wanted; labels are checked and kept at the
+ * start, when all bytes are read once for the fingerprint (150 MB: about 0.1 s from the page cache). */
 #include "common/dataset.h"
 #include "common/file.h"
 #include <inttypes.h>
@@ -65,7 +65,7 @@ static const ddp_option options[] = {
 
 static uint64_t record_bytes(const ddp_dataset *d) { return d->layout->labels + (uint64_t)IMAGE; }
 
-/* ---- open ------------------------------------------------------------------------------------------------------------ */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 static ddp_status open_file(ddp_dataset *d, const char *folder, const char *name, ddp_err *err)
 {
     data_file *f = &d->files[d->file_count];
@@ -92,10 +92,11 @@ static ddp_status scan_records(ddp_dataset *d, uint32_t file, uint64_t from, uin
         uint8_t label = buffer[(i - from) * record + l->label_at];
 
         if (label >= l->classes)
-            return ddp_fail(err, DDP_ERR_DATA,
-                            "dataset cifar: \"%s\": record %" PRIu64 " has the label %u, of %u classes (0 to %u); the "
-                            "file is damaged, or classes does not fit it",
-                            d->files[file].path, i, label, l->classes, l->classes - 1);
+            return ddp_fail(
+                err, DDP_ERR_DATA,
+                "dataset cifar: \"%s\": record %" PRIu64
+                " has the label %u, of %u classes (0 to %u); the file is damaged, or classes does not fit it",
+                d->files[file].path, i, label, l->classes, l->classes - 1);
         d->labels[d->first[file] + i] = label;
     }
     return DDP_OK;
@@ -158,7 +159,7 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return data_open("cifar", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
 
-/* ---- use ------------------------------------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------------------- */
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     int64_t label;

@@ -1,5 +1,5 @@
-/* plugins/dataset/common/dataset.h -- what the datasets of this tree have in common: how one is opened, its length, fields and
- * fingerprint, and the options that several have. Compiled into each of them. */
+/* plugins/dataset/common/dataset.h -- what the datasets of this tree have in common: how one is opened, its length,
+ * fields and fingerprint, and the options that several have. Compiled into each of them. */
 #ifndef DDP_DATASET_COMMON_H
 #define DDP_DATASET_COMMON_H
 
@@ -21,7 +21,8 @@ typedef struct data_base {
     uint64_t length, fingerprint;
 } data_base;
 
-/* A zeroed dataset of `size` bytes that `fill` makes from the configuration; `close` undoes what a failed `fill` has done. */
+/* A zeroed dataset of `size` bytes that `fill` makes from the configuration; `close` undoes what a failed `fill` has
+ * done. */
 ddp_status data_open(const char *plugin, size_t size,
                      ddp_status (*fill)(ddp_dataset *d, const void *config, ddp_err *err),
                      void (*close)(ddp_dataset *d), const void *config, ddp_dataset **out, ddp_err *err);

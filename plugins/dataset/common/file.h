@@ -1,7 +1,8 @@
-/* plugins/dataset/common/file.h -- a data file that is read while it stays where it is: opened once, then read by pread.
+/* plugins/dataset/common/file.h -- a data file that is read while it stays where it is: opened once, then read by
+ * pread.
  *
- * Not mapped: a mapped file that is cut short while training would end the process by SIGBUS. Here it is an error that names
- * the file. Compiled into each dataset plugin that reads files. */
+ * Not mapped: a mapped file that is cut short while training would end the process by SIGBUS. Here it is an error
+ * that names the file. Compiled into each dataset plugin that reads files. */
 #ifndef DDP_DATASET_FILE_H
 #define DDP_DATASET_FILE_H
 
@@ -16,8 +17,8 @@ typedef struct data_file {
     int fd;
 } data_file;
 
-/* A regular file that is not empty, or DDP_ERR_DATA. `advice` follows the reason where the file is not there. A file that was
- * not opened may be all zero. */
+/* A regular file that is not empty, or DDP_ERR_DATA. `advice` follows the reason where the file is not there. A file
+ * that was not opened may be all zero. */
 ddp_status data_file_open(data_file *f, const char *plugin, const char *path, const char *advice, ddp_err *err);
 /* Exactly `bytes` from `offset` on; any number of threads at once. A file that has become shorter is DDP_ERR_DATA. */
 ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t offset, ddp_err *err);
@@ -31,7 +32,8 @@ static inline void data_hash_begin(XXH3_state_t *hash, uint64_t seed)
 }
 /* Bytes first .. last - 1 go into the hash. */
 ddp_status data_file_hash(const data_file *f, uint64_t first, uint64_t last, XXH3_state_t *hash, ddp_err *err);
-/* DDP_ERR_DATA unless the file is a row of pieces ("a record", many of them "records") of `bytes` each; *count of them. */
+/* DDP_ERR_DATA unless the file is a row of pieces ("a record", many of them "records") of `bytes` each; *count of
+ * them. */
 ddp_status data_file_divide(const data_file *f, uint64_t bytes, const char *piece, const char *pieces,
                             const char *advice, uint64_t *count, ddp_err *err);
 void data_file_close(data_file *f);

@@ -26,7 +26,8 @@ enum {
 static ddp_status open_either(data_file *f, const char *plugin, const char *path, ddp_err *err)
 {
     static const char absent[] =
-        ", neither with nor without .gz; set the option to your file or install the default one (on Debian: apt-get install dataset-fashion-mnist)";
+        ", neither with nor without .gz; set the option to your file or install the default one (on Debian: "
+        "apt-get install dataset-fashion-mnist)";
     size_t length = strlen(path);
     bool zipped = length > 3 && strcmp(path + length - 3, ".gz") == 0;
     ddp_err other_err = {0};
@@ -48,16 +49,17 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* Judges the header and gives the dims and their product. */
+/* Checks the header and gives the dims and their product. */
 static ddp_status parse_header(const data_file *r, const uint8_t *h, uint32_t rank, idx_file *f, ddp_err *err)
 {
     uint64_t size = 1;
 
     if (h[0] != 0 || h[1] != 0 || h[2] != TYPE_U8 || h[3] != rank)
-        return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset %s: \"%s\" starts with %02x %02x %02x %02x, not with 00 00 08 %02x: it is no IDX file "
-                        "of %u-dimensional unsigned bytes; check that images and labels are not exchanged",
-                        r->plugin, r->path, h[0], h[1], h[2], h[3], rank, rank);
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "dataset %s: \"%s\" starts with %02x %02x %02x %02x, not with 00 00 08 %02x: "
+            "it is no IDX file of %u-dimensional unsigned bytes; check that images and labels are not exchanged",
+            r->plugin, r->path, h[0], h[1], h[2], h[3], rank, rank);
     for (uint32_t i = 0; i < rank; i++) {
         f->dims[i] = big_endian(h + 4 + 4 * (size_t)i);
         if (f->dims[i] == 0)
@@ -129,7 +131,7 @@ static ddp_status open_plain(data_file *r, uint32_t rank, bool resident, idx_fil
     return data_file_read(r, f->map, f->size, f->offset, err);
 }
 
-/* ---- gzip ------------------------------------------------------------------------------------------------------------ */
+/* ---- gzip -------------------------------------------------------------------------------------------------------- */
 struct stream {
     z_stream z;
     int code;      /* of the last inflate; Z_OK while the stream goes on */
@@ -153,8 +155,8 @@ static void refill(struct stream *s)
     s->z.avail_in = s->io == DDP_OK ? (uInt)bytes : 0;
 }
 
-/* Inflates until `size` bytes are out or the stream stops; returns how many came. zlib counts in 32 bits, so the output is
- * handed over in pieces too. */
+/* Inflates until `size` bytes are out or the stream stops; returns how many came. zlib counts in 32 bits, so the
+ * output is handed over in pieces too. */
 static size_t pump(struct stream *s, uint8_t *out, size_t size)
 {
     size_t done = 0;
@@ -217,8 +219,8 @@ static ddp_status inflate_file(struct stream *s, uint32_t rank, idx_file *f, ddp
     /* no allocation for what a damaged header promises: deflate cannot have packed that */
     if (f->size / DEFLATE_MAX_RATIO > r->size)
         return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset %s: \"%s\" is damaged: its header promises %zu bytes, which %zu bytes of gzip cannot "
-                        "hold" REPLACE_HINT,
+                        "dataset %s: \"%s\" is damaged: "
+                        "its header promises %zu bytes, which %zu bytes of gzip cannot hold" REPLACE_HINT,
                         r->plugin, r->path, f->size, (size_t)r->size);
     DDP_TRY(allocate(r, f, err));
     return inflate_data(s, f, err);
@@ -243,7 +245,7 @@ no_memory:
     return ddp_fail(err, DDP_ERR_NOMEM, "dataset idx: zlib: out of memory");
 }
 
-/* ---- both ------------------------------------------------------------------------------------------------------------ */
+/* ---- both -------------------------------------------------------------------------------------------------------- */
 ddp_status idx_file_open(const char *path, const char *plugin, uint32_t rank, bool resident, idx_file *out,
                          ddp_err *err)
 {

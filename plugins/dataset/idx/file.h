@@ -19,10 +19,11 @@ typedef struct idx_file {
     uint64_t offset;  /* of the elements in it */
 } idx_file;
 
-/* Reads PATH, or PATH.gz, or PATH without its .gz, whichever is there first; its first bytes say whether it is gzip. `plugin`
- * names plugin and option in messages ("idx: images"). The file must have `rank` dimensions of unsigned bytes, none of them 0,
- * and hold exactly what its header says: else DDP_ERR_DATA, naming the file. The elements come into memory where the file is
- * gzip or `resident` is asked for. *out is zeroed before, and closed by the caller also where this fails. */
+/* Reads PATH, or PATH.gz, or PATH without its .gz, whichever is there first; its first bytes say whether it is gzip.
+ * `plugin` names plugin and option in messages ("idx: images"). The file must have `rank` dimensions of unsigned
+ * bytes, none of them 0, and hold exactly what its header says: else DDP_ERR_DATA, naming the file. The elements
+ * come into memory where the file is gzip or `resident` is asked for. *out is zeroed before, and closed by the
+ * caller also where this fails. */
 ddp_status idx_file_open(const char *path, const char *plugin, uint32_t rank, bool resident, idx_file *out,
                          ddp_err *err);
 /* `bytes` elements from `at` on: a pointer to them in memory, or `buffer`, read from the file. NULL: err says why. */

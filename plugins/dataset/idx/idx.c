@@ -1,8 +1,9 @@
-/* plugins/dataset/idx/idx.c -- images and labels in IDX files (MNIST, Fashion-MNIST, EMNIST, ...), held in memory as bytes
- * where they are gzip, else read from the file when they are wanted.
+/* plugins/dataset/idx/idx.c -- images and labels in IDX files (MNIST, Fashion-MNIST, EMNIST, ...), held in memory as
+ * bytes where they are gzip, else read from the file when they are wanted.
  *
- * A sample is "image", f32 (1, rows, cols), and "label", i64 (). Images are converted as torchvision's ToTensor followed by
- * Normalize(mean, std) does it, bit for bit, through a table of the 256 possible results. file.c reads the files. */
+ * A sample is "image", f32 (1, rows, cols), and "label", i64 (). Images are converted as torchvision's ToTensor
+ * followed by Normalize(mean, std) does it, bit for bit, through a table of the 256 possible results. file.c reads
+ * the files. */
 #include "file.h"
 #include "common/dataset.h"
 #include <inttypes.h>
@@ -61,11 +62,10 @@ static ddp_status fill_table(float table[256], double mean, double std, ddp_err 
     float m = (float)mean, s = (float)std;
 
     if (!isfinite(m) || !isfinite(s) || s == 0.0f)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "dataset idx: mean = %g, std = %g: pixels cannot be normalised with them; set finite numbers and a std "
-            "that is not 0",
-            mean, std);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "dataset idx: mean = %g, std = %g: pixels cannot be normalised with them; "
+                        "set finite numbers and a std that is not 0",
+                        mean, std);
     for (int i = 0; i < 256; i++) table[i] = ((float)i / 255.0f - m) / s;
     return DDP_OK;
 }
@@ -169,7 +169,8 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 
     (void)epoch;
     DDP_TRY(data_check_index(d, index, err));
-    /* read from the file, the bytes come into the last quarter of the floats: they are used up before they are written over */
+    /* read from the file, the bytes come into the last quarter of the floats: they are used up before they are
+     * written over */
     from = idx_file_get(&d->images, index * pixels, pixels, (uint8_t *)image + 3 * pixels, err);
     if (from == NULL) return err->status;
     for (size_t i = 0; i < pixels; i++) image[i] = d->table[from[i]];

@@ -1,9 +1,9 @@
 /* plugins/dataset/stl10/stl10.c -- STL-10 in its binary version, as its authors distribute it.
  *
- * SPLIT_X.bin holds images of 3 x 96 x 96 bytes, each channel column by column; SPLIT_y.bin a byte from 1 to 10 for each.
- * A sample is "image", u8 (3, 96, 96) row by row, which the core turns into floats, and "label", i64 () from 0 to 9, as
- * torchvision has it. Images are read from the file when they are wanted; at the start all bytes are read once for the
- * fingerprint (138 MB of training images: about 0.1 s from the page cache). */
+ * SPLIT_X.bin holds images of 3 x 96 x 96 bytes, each channel column by column; SPLIT_y.bin a byte from 1 to 10 for
+ * each. A sample is "image", u8 (3, 96, 96) row by row, which the core turns into floats, and "label", i64 () from 0
+ * to 9, as torchvision has it. Images are read from the file when they are wanted; at the start all bytes are read
+ * once for the fingerprint (138 MB of training images: about 0.1 s from the page cache). */
 #include "common/dataset.h"
 #include "common/file.h"
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static const ddp_option options[] = {
     DATA_OPTION_LIMIT(struct config),
 };
 
-/* ---- open ------------------------------------------------------------------------------------------------------------ */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 static ddp_status read_labels(ddp_dataset *d, uint64_t limit, ddp_err *err)
 {
     const data_file *file = &d->label_file;
@@ -101,7 +101,7 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return data_open("stl10", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
 
-/* ---- use ------------------------------------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------------------- */
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     uint8_t columns[IMAGE], *rows = buffers[0];

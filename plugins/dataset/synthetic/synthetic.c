@@ -1,12 +1,12 @@
 /* plugins/dataset/synthetic/synthetic.c -- made-up samples of any shape: for examples, benchmarks and tests.
  *
- * Inputs are roughly normal; what is to be learnt is a fixed random linear map of them plus noise: its values (regression)
- * or the index of its largest (classification). Everything follows from (seed, sample index) by a counter-based generator:
- * nothing is stored a sample, and every rank, thread and machine makes the same bits, since only integers and correctly
- * rounded float operations in a fixed order are used. The same sample comes in every epoch.
+ * Inputs are roughly normal; what is to be learnt is a fixed random linear map of them plus noise: its values
+ * (regression) or the index of its largest (classification). Everything follows from (seed, sample index) by a
+ * counter-based generator: nothing is stored a sample, and every rank, thread and machine makes the same bits, since
+ * only integers and correctly rounded float operations in a fixed order are used. The same sample comes in every epoch.
  *
- * With dtype = u8 the input is bytes, as images lie on disk, so that the core's transforms have their work. With a vocabulary
- * the samples are tokens, three quarters of which follow from the one before by a fixed random map. */
+ * With dtype = u8 the input is bytes, as images lie on disk, so that the core's transforms have their work. With a
+ * vocabulary the samples are tokens, three quarters of which follow from the one before by a fixed random map. */
 #include "common/dataset.h"
 #include <ddpengine/random.h>
 #include <inttypes.h>
@@ -91,8 +91,9 @@ static const ddp_option options[] = {
     {.key = "vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc = "Number of different tokens; above 0 samples are input and target of tokens, shape is the context, "
-            "and outputs, classes, input_name and dtype have no meaning.",
+     .doc =
+         "Number of different tokens; "
+         "above 0 samples are input and target of tokens, shape is the context, and outputs, classes, input_name and dtype have no meaning.",
      .type = DDP_OPT_UINT,
      .offset = offsetof(struct config, vocabulary)},
 };
@@ -123,7 +124,7 @@ static void fill(uint64_t seed, uint32_t what, uint64_t which, float scale, floa
     }
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------------------ */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 static ddp_status make_map(ddp_dataset *d, ddp_err *err)
 {
     float scale;
@@ -251,7 +252,7 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return data_open("synthetic", sizeof(struct ddp_dataset), fill_dataset, dataset_close, config, out, err);
 }
 
-/* ---- use ------------------------------------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------------------- */
 static void fill_bytes(uint64_t seed, uint64_t which, uint8_t *out, uint64_t count)
 {
     uint32_t bits[4];

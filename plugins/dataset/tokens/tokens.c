@@ -1,10 +1,10 @@
-/* plugins/dataset/tokens/tokens.c -- text as tokens, for language models: the bytes of any file (vocabulary 256), or the .bin
- * files of llm.c (uint16 after a header of 256 int32).
+/* plugins/dataset/tokens/tokens.c -- text as tokens, for language models: the bytes of any file (vocabulary 256), or
+ * the .bin files of llm.c (uint16 after a header of 256 int32).
  *
- * All files in order are one row of tokens; `from` and `to` cut a part out of it, for training and validation. Sample i is
- * "input", i64 (T), tokens i*T .. i*T + T - 1 of that part, and "target", i64 (T), the same one further: windows that do not
- * overlap, as llm.c's loader has them. Nothing is kept in memory but the descriptors; the tokens of a sample are read when
- * it is wanted. */
+ * All files in order are one row of tokens; `from` and `to` cut a part out of it, for training and validation.
+ * Sample i is "input", i64 (T), tokens i*T .. i*T + T - 1 of that part, and "target", i64 (T), the same one further:
+ * windows that do not overlap, as llm.c's loader has them. Nothing is kept in memory but the descriptors; the tokens
+ * of a sample are read when it is wanted. */
 #include "common/dataset.h"
 #include "common/file.h"
 #include <glob.h>
@@ -52,9 +52,8 @@ static const ddp_option options[] = {
     {.key = "format",
      .dflt = "auto",
      .range = "auto|bytes|llmc",
-     .doc =
-         "bytes makes each byte a token, llmc reads llm.c's .bin files; auto takes llmc where the first file has that "
-         "header.",
+     .doc = "bytes makes each byte a token, llmc reads llm.c's .bin files; "
+            "auto takes llmc where the first file has that header.",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, format)},
     {.key = "context",
@@ -83,7 +82,7 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, to)},
 };
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 /* Raw tokens from `at` of all files on, `width` bytes each; they may lie in several files. */
 static ddp_status read_raw(const ddp_dataset *d, uint64_t at, uint64_t count, uint8_t *out, ddp_err *err)
 {
@@ -140,7 +139,7 @@ static ddp_status read_window(const ddp_dataset *d, uint64_t at, int64_t *input,
     return DDP_OK;
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------------------ */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 static uint32_t word_of(const uint8_t *header, size_t i)
 {
     const uint8_t *p = header + 4 * i;
@@ -153,17 +152,17 @@ static ddp_status check_header(const data_file *f, uint64_t *tokens, ddp_err *er
     uint8_t header[12];
 
     if (f->size < HEADER)
-        return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset tokens: \"%s\" has %" PRIu64 " bytes, too few for the header of %d that llm.c's files "
-                        "start with; set format = bytes for a text",
-                        f->path, f->size, HEADER);
-    DDP_TRY(data_file_read(f, header, sizeof(header), 0, err));
-    if (word_of(header, 0) != MAGIC || word_of(header, 1) != VERSION)
         return ddp_fail(
             err, DDP_ERR_DATA,
-            "dataset tokens: \"%s\" starts with magic %u, version %u; files of llm.c with uint16 tokens have "
-            "%d, version %d. All files must be of one format",
-            f->path, word_of(header, 0), word_of(header, 1), MAGIC, VERSION);
+            "dataset tokens: \"%s\" has %" PRIu64
+            " bytes, too few for the header of %d that llm.c's files start with; set format = bytes for a text",
+            f->path, f->size, HEADER);
+    DDP_TRY(data_file_read(f, header, sizeof(header), 0, err));
+    if (word_of(header, 0) != MAGIC || word_of(header, 1) != VERSION)
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset tokens: \"%s\" starts with magic %u, version %u; "
+                        "files of llm.c with uint16 tokens have %d, version %d. All files must be of one format",
+                        f->path, word_of(header, 0), word_of(header, 1), MAGIC, VERSION);
     *tokens = word_of(header, 2);
     if (f->size != HEADER + 2 * *tokens)
         return ddp_fail(err, DDP_ERR_DATA,
@@ -320,7 +319,7 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return data_open("tokens", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
 
-/* ---- use ------------------------------------------------------------------------------------------------------------- */
+/* ---- use --------------------------------------------------------------------------------------------------------- */
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     (void)epoch;

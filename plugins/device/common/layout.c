@@ -1,5 +1,5 @@
-/* layout.c -- how values lie: which of them channels last, which reshapes are views, and what a kernel has converted around it
- * because it takes or gives a value otherwise, or of another type, than that lies. */
+/* plugins/device/common/layout.c -- how values lie: which of them channels last, which reshapes are views, and what
+ * a kernel has converted around it because it takes or gives a value otherwise, or of another type, than that lies. */
 #include "lower.h"
 
 #include <stdlib.h>
@@ -31,8 +31,8 @@ static bool takes_images(uint32_t op)
 
 static bool is_image(const ddp_value *v) { return v->rank == 4 && v->dtype == DDP_F32; }
 
-/* Channels last what any kernel has as an image. Between a dropout and a flattening nobody does: one copy in the program's order
- * is made where the last image is read, and none behind it. */
+/* Channels last what any kernel has as an image. Between a dropout and a flattening nobody does: one copy in the
+ * program's order is made where the last image is read, and none behind it. */
 static void choose_layouts(low_lowering *w)
 {
     const ddp_program *p = w->p;
@@ -55,7 +55,8 @@ static bool lies_the_same(const ddp_value *v)
     return !is_image(v) || v->dims[1] == 1 || v->dims[2] * v->dims[3] == 1;
 }
 
-/* Results lie plain and in f32, whoever asks for them. A reshape is a view where both sides lie in the order of their elements. */
+/* Results lie plain and in f32, whoever asks for them. A reshape is a view where both sides lie in the order of
+ * their elements. */
 static bool is_view(const low_lowering *w, const ddp_node *n)
 {
     const ddp_value *x = low_value(w->p, n->in[0]), *y = low_value(w->p, n->out[0]);
@@ -97,7 +98,7 @@ void low_size_storage(low_lowering *w)
     }
 }
 
-/* ---- conversions around a kernel ------------------------------------------------------------------------------------ */
+/* ---- conversions around a kernel --------------------------------------------------------------------------------- */
 /* From how the value lies to how the kernel has it, for an input; the other way round for an output. */
 static low_conversion conversion(const low_lowering *w, const low_kernel *k, uint32_t slot, bool output)
 {

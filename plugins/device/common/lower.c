@@ -1,8 +1,10 @@
-/* lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they need.
+/* plugins/device/common/lower.c -- groups the nodes of a program into kernels, and says what storage and scratch they
+ * need.
  *
- * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at the place
- * of its first node, unless a node that joined it reads a value that does not exist there yet. How values lie and what they are
- * stored as is for layout.c and the device. What the device cannot do is refused here, with the op and the layer's name. */
+ * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at
+ * the place of its first node, unless a node that joined it reads a value that does not exist there yet. How values
+ * lie and what they are stored as is for layout.c and the device. What the device cannot do is refused here, with
+ * the op and the layer's name. */
 #include "lower.h"
 
 #include <stdlib.h>
@@ -55,7 +57,7 @@ static const op_traits traits[DDP_OP_END_] = {
     [DDP_OP_DROPOUT_GRAD] = {"dropout_grad", 1, 1, 1, 0, true},
 };
 
-/* ---- checks --------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 ddp_status low_refuse(const low_lowering *w, const ddp_node *n, const char *why, ddp_err *err)
 {
     const char *name = n->op < DDP_OP_END_ && traits[n->op].name != NULL ? traits[n->op].name : "unknown";
@@ -97,7 +99,16 @@ static ddp_status check_node(const low_lowering *w, const ddp_node *n, ddp_err *
     return check_values(w, n, t, err);
 }
 
-/* ---- for the families ----------------------------------------------------------------------------------------------- */
+/* ---- for the families -------------------------------------------------------------------------------------------- */
+void low_rows(const low_lowering *w, low_kernel *k, int32_t v)
+{
+    const ddp_value *value = low_value(w->p, v);
+
+    k->plain = true;
+    k->cols = low_last_dim(value);
+    k->rows = value->elements / k->cols;
+}
+
 void low_take(low_lowering *w, low_kernel *k, uint32_t node)
 {
     uint32_t i = k->node_count++;
@@ -186,7 +197,7 @@ void low_matrix(const low_lowering *w, int32_t v, int64_t *rows, int64_t *cols)
     *rows = value->elements / *cols;
 }
 
-/* ---- what the core sees --------------------------------------------------------------------------------------------- */
+/* ---- what the core sees ------------------------------------------------------------------------------------------ */
 static bool may_replace(const low_lowering *w, const low_kernel *k, int32_t out, int32_t in)
 {
     uint32_t here = 0;
@@ -229,7 +240,7 @@ static int by_place(const void *a, const void *b)
     return x->place != y->place ? (x->place < y->place ? -1 : 1) : (x->id < y->id ? -1 : 1);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static void lowered_release(low_lowered *l)
 {
     if (l == NULL) return;
@@ -276,7 +287,7 @@ static void lowering_release(low_lowering *w)
     free(w->taken);
 }
 
-/* ---- all together --------------------------------------------------------------------------------------------------- */
+/* ---- all together ------------------------------------------------------------------------------------------------ */
 static ddp_status group(low_lowering *w, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);

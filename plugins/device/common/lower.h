@@ -1,12 +1,14 @@
-/* lower.h -- what the devices of this folder have in common: how a program becomes kernels.
+/* plugins/device/common/lower.h -- what the devices of this folder have in common: how a program becomes kernels.
  *
  *   lower.c      groups a program's nodes into kernels, says what storage and scratch they need
  *   layout.c     how values lie, and the copies where they lie otherwise than a kernel has them
  *   norm.c       what joins a batch norm, and its gradient
+ *   join.c       what joins a layer norm, and a loss
  *
- * A device brings its families of kernels, one for each op. Images lie channels last, (N, H, W, C): so every kernel but a
- * convolution or a pooling sees rows of channels. A field of the batch, a parameter, a gradient and a buffer keep PyTorch's
- * order. A value may be stored in bf16 where the device says so. Nothing here touches a device's memory. */
+ * A device brings its families of kernels, one for each op. Images lie channels last, (N, H, W, C): so every kernel
+ * but a convolution or a pooling sees rows of channels. A field of the batch, a parameter, a gradient and a buffer
+ * keep PyTorch's order. A value may be stored in bf16 where the device says so. Nothing here touches a device's
+ * memory. */
 #ifndef DDP_DEVICE_LOWER_H
 #define DDP_DEVICE_LOWER_H
 
@@ -36,7 +38,8 @@ typedef struct low_target {
     const char *name;                  /* "cpu", for errors */
     const low_family *const *families; /* by op; NULL: not supported */
     uint64_t alignment;                /* of a kernel's scratch and of its parts, a power of 2 from 64 */
-    /* A conversion of an input that several kernels want is made once, by the first of them, and kept in a private value. */
+    /* A conversion of an input that several kernels want is made once, by the first of them, and kept in a private
+     * value. */
     bool shares;
     /* Sets w->type, which is LOW_F32 all over; NULL: it stays so. */
     void (*choose_types)(low_lowering *w);
@@ -69,8 +72,9 @@ struct low_kernel {
     uint32_t node_count, place, id; /* stands where node `place` does; id: in order of creation */
 };
 
-/* ---- the result ----------------------------------------------------------------------------------------------------- */
-/* A value that is in another place, or of another type, for one kernel: an input converted before it, an output after it. */
+/* ---- the result -------------------------------------------------------------------------------------------------- */
+/* A value that is in another place, or of another type, for one kernel: an input converted before it, an output
+ * after it. */
 typedef enum low_conversion { LOW_COPY, LOW_TO_PLAIN, LOW_TO_IMAGE } low_conversion;
 typedef struct low_change {
     uint32_t slot;
@@ -95,14 +99,14 @@ typedef struct low_lowered {
     bool mirrored; /* a kernel takes a parameter in bf16: no conversion, the device keeps one */
 } low_lowered;
 
-/* Groups p's nodes. Errors: DDP_ERR_UNSUPPORTED with the op and its layer, what a family says, DDP_ERR_NOMEM. *out is for
- * low_free. */
+/* Groups p's nodes. Errors: DDP_ERR_UNSUPPORTED with the op and its layer, what a family says, DDP_ERR_NOMEM. *out
+ * is for low_free. */
 ddp_status low_lower(const low_target *t, ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void low_free(ddp_lowered *l); /* takes NULL */
 /* The value whose memory v lies in: v itself, or the end of its chain of views. */
 int32_t low_root_of(const low_lowered *l, int32_t v);
 
-/* ---- for the families ----------------------------------------------------------------------------------------------- */
+/* ---- for the families -------------------------------------------------------------------------------------------- */
 struct low_lowering {
     const low_target *target;
     ddp_device *device;
@@ -124,8 +128,8 @@ static inline const ddp_node *low_node(const ddp_program *p, uint32_t n)
 {
     return (const ddp_node *)(const void *)((const char *)p->nodes + (size_t)n * p->node_size);
 }
-/* Of the batch, a parameter, a gradient or a buffer: not computed, so that a kernel may read it wherever it stands, and it lies
- * as the program has it. */
+/* Of the batch, a parameter, a gradient or a buffer: not computed, so that a kernel may read it wherever it stands,
+ * and it lies as the program has it. */
 static inline bool low_outside(const ddp_value *v) { return v->kind != DDP_VALUE_ACT; }
 static inline int64_t low_last_dim(const ddp_value *v) { return v->rank > 0 ? v->dims[v->rank - 1] : 1; }
 static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)
@@ -135,6 +139,8 @@ static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)
 
 /* Rows of channels, as the value lies: the channels of an image, else the last dimension. */
 void low_matrix(const low_lowering *w, int32_t v, int64_t *rows, int64_t *cols);
+/* The kernel takes and gives everything row-major: rows of the value's last dimension. */
+void low_rows(const low_lowering *w, low_kernel *k, int32_t v);
 /* The kernel also computes `node`. One that reads a value which does not exist at the kernel's place moves it there. */
 void low_take(low_lowering *w, low_kernel *k, uint32_t node);
 void low_take_and_move(low_lowering *w, low_kernel *k, uint32_t node);
@@ -143,7 +149,8 @@ int64_t low_find_reader(const low_lowering *w, uint32_t from, int32_t value, uin
                         uint32_t op_count);
 /* One node alone reads it, and it is no result: a kernel that has both needs no storage for it. */
 bool low_read_once(const low_lowering *w, int32_t v);
-/* out may lie where in lies if nobody needs that later. Of several pairs of one output the first that can be is taken. */
+/* out may lie where in lies if nobody needs that later. Of several pairs of one output the first that can be is
+ * taken. */
 void low_may_replace(low_kernel *k, int32_t out, int32_t in);
 /* Memory of the device's own, from this kernel to the last that uses it. Returns its number. */
 ddp_status low_private_add(low_lowering *w, low_kernel *k, uint64_t bytes, int32_t *number, ddp_err *err);
@@ -154,7 +161,7 @@ const low_kernel *low_kernel_of(const low_lowering *w, uint32_t node);
 int64_t low_writer(const low_lowering *w, int32_t v);
 ddp_status low_refuse(const low_lowering *w, const ddp_node *n, const char *why, ddp_err *err);
 
-/* ---- norm.c: kernels of a batch norm and what stands between it and the next convolution ------------------------------ */
+/* ---- norm.c: kernels of a batch norm and what stands between it and the next convolution ------------------------- */
 enum { LOW_NORM_X, LOW_NORM_W, LOW_NORM_B, LOW_NORM_RUNNING_MEAN, LOW_NORM_RUNNING_VAR, LOW_NORM_OTHER }; /* in */
 enum { LOW_NORM_Y, LOW_NORM_MEAN, LOW_NORM_INVSTD }; /* out; Y: of the last node taken; OTHER: is added before */
 /* Takes the add of the batch norm's output and OTHER, if nobody else needs that output. */
@@ -163,7 +170,8 @@ bool low_norm_take_add(low_lowering *w, low_kernel *k, uint32_t node);
 int64_t low_norm_relu(const low_lowering *w, const low_kernel *k, uint32_t node);
 void low_norm_take_relu(low_lowering *w, low_kernel *k, uint32_t relu);
 
-/* The gradient, of dy + MORE where REF, the relu's output, is not 0. MASKED: what reaches the batch norm, for others. */
+/* The gradient, of dy + MORE where REF, the relu's output, is not 0. MASKED: what reaches the batch norm, for
+ * others. */
 enum {
     LOW_NORM_DY,
     LOW_NORM_GRAD_X,
@@ -183,7 +191,21 @@ void low_norm_grad_finish(const low_lowering *w, low_kernel *k);
 /* Refuses training on one value a channel. */
 ddp_status low_norm_check(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err);
 
-/* ---- layout.c, in this order: before the nodes are grouped; behind that; with all kernels in their places ------------ */
+/* ---- join.c: kernels of a layer norm and of a loss, with what they take in --------------------------------------- */
+enum { LOW_LAYER_X, LOW_LAYER_W, LOW_LAYER_B, LOW_LAYER_RESIDUAL };    /* in */
+enum { LOW_LAYER_Y, LOW_LAYER_MEAN, LOW_LAYER_INVSTD, LOW_LAYER_SUM }; /* out; SUM with a residual */
+enum { LOW_LAYER_DY, LOW_LAYER_GRAD_X, LOW_LAYER_GRAD_W, LOW_LAYER_GRAD_MEAN, LOW_LAYER_GRAD_INVSTD, LOW_LAYER_PASSED };
+enum { LOW_LAYER_DX, LOW_LAYER_DW, LOW_LAYER_DB }; /* DX: with PASSED added */
+/* Makes k, the kernel of the add, one of add and layer norm, of `family`, where the sum is normalised. */
+bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family);
+void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node);
+
+enum { LOW_LOSS_X, LOW_LOSS_TARGET }; /* in */
+enum { LOW_LOSS, LOW_LOSS_GRAD };     /* out */
+/* kind is DDP_OP_CROSS_ENTROPY, DDP_OP_MSE or DDP_OP_ACCURACY; takes the other one of a loss and its gradient. */
+void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node);
+
+/* ---- layout.c, in this order: before the nodes are grouped; behind that; with all kernels in their places -------- */
 void low_describe_layouts(low_lowering *w);
 void low_size_storage(low_lowering *w);
 ddp_status low_find_changes(low_lowering *w, ddp_err *err);

@@ -1,11 +1,12 @@
-/* norm.c -- what joins a batch norm, forward and backward:
+/* plugins/device/common/norm.c -- what joins a batch norm, forward and backward:
  *
  *   batch_norm + add + relu             statistics in one pass over x, everything else in another
- *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only where a
+ *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only
+ *                                       where a
  *                                       residual branch needs it too */
 #include "lower.h"
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static int64_t free_reader(const low_lowering *w, uint32_t from, int32_t v, uint32_t op, uint32_t *slot)
 {
     for (*slot = 0; *slot < (op == DDP_OP_ADD ? 2u : 1u); (*slot)++) {
@@ -67,7 +68,7 @@ ddp_status low_norm_check(const low_lowering *w, const low_kernel *k, const ddp_
     return low_refuse(w, n, "one value per channel has no variance; train with larger batches or images", err);
 }
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 /* A batch norm's gradient that can move up to where its dy is made: the node, or -1. */
 static int64_t norm_behind(const low_lowering *w, uint32_t from, int32_t dy)
 {

@@ -1,17 +1,18 @@
-/* cpu.h -- what the files of the CPU device share.
+/* plugins/device/cpu/cpu.h -- what the files of the CPU device share.
  *
- *   device.c     the plugin's table: open, memory, copy, describe
- *   ../common    groups a program's nodes into kernels; lower.c says which family has which op
- *   exec.c       compile, instances, run
- *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
- *   flat.c       optimiser step and reductions over flat slices
- *   peak.c       how many FLOPs and bytes a second this CPU does at its best
- *   onednn.c, gemm.c, .. the files that see oneDNN; gemm.h and conv.h hide it from the others
- *   winograd.c   convolutions of 3 x 3 by tiles; it sees nothing of programs
- *   half.c       products in bf16; half_avx512.c has their kernels
- *   kernels.c    everything else, in three variants by CPU feature
+ *   device.c          the plugin's table: open, memory, copy, describe
+ *   lower.c           which family has which op; device/common/ groups a program's nodes into kernels
+ *   exec.c            compile, instances, run
+ *   families/         a file for each family of kernels: what a kernel takes in, what it needs, how it runs
+ *   flat.c            optimiser step and reductions over flat slices
+ *   peak.c            how many FLOPs and bytes a second this CPU does at its best
+ *   parallel.c        loops over OpenMP's threads
+ *   onednn/           the only files that see oneDNN; gemm.h and conv.h hide it from the others
+ *   kernels/          the kernels: in three variants by CPU feature (kernels.h), products in bf16 (half.h),
+ *                     convolutions
+ *                     of 3 x 3 by tiles (winograd.h)
  *
- * How values lie is said in ../common/lower.h. */
+ * device/common/lower.h says how values lie. */
 #ifndef DDP_CPU_H
 #define DDP_CPU_H
 
@@ -20,8 +21,7 @@
 #include "onednn/gemm.h"
 #include "kernels/half.h"
 #include "kernels/kernels.h"
-
-typedef struct cpu_pins cpu_pins; /* parallel.c */
+#include "parallel.h"
 
 struct ddp_device {
     const ddp_host *host;
@@ -32,27 +32,7 @@ struct ddp_device {
     cpu_pins *pins; /* NULL: the threads run where the system puts them */
 };
 
-/* fn(ctx, first, last) over [0, count) in at most `threads` pieces whose bounds are multiples of `grain`; the pieces run at once.
- * What fn computes must not depend on the cut. */
-void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(void *ctx, int64_t first, int64_t last),
-                  void *ctx);
-/* ddp_device_ops.pin, for the OpenMP threads of the calling thread. cpu_unpin takes *pins == NULL and leaves that. */
-ddp_status cpu_pin_threads(uint32_t threads, const int32_t *processors, cpu_pins **pins, ddp_err *err);
-void cpu_unpin(uint32_t threads, cpu_pins **pins);
-#define CPU_GRAIN 16384 /* elements of an elementwise kernel for which another thread pays */
-
-/* half.c: p->left_packed is set by the call. The scratch is 64-byte aligned. */
-uint64_t cpu_half_scratch(const ddp_device *d, const cpu_half_product *p);
-void cpu_half_multiply(const ddp_device *d, cpu_half_product *p, void *scratch);
-/* The products of gemm.h. What becomes of the first one's result is for the caller to say. */
-cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x,
-                                  const float *w);
-cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
-                                     const float *w, float *dx);
-cpu_half_product cpu_half_grad_weight(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
-                                      const float *x, float *dw, bool add);
-
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 enum { CPU_NO_PRIVATE = -1, CPU_MAX_PEERS = 64 };
 
 typedef struct cpu_call cpu_call;
@@ -72,10 +52,10 @@ static inline const cpu_family *cpu_family_of(const low_kernel *k)
     return (const cpu_family *)(const void *)k->family;
 }
 
-/* fam_pool.c: whether a max pooling, and its gradient, do the relu's work; then k becomes their kernel. */
+/* families/pool.c: whether a max pooling, and its gradient, do the relu's work; then k becomes their kernel. */
 bool cpu_pool_takes_relu(const low_lowering *w, uint32_t relu);
 ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, ddp_err *err);
-/* fam_batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
+/* families/batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
 ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 
 extern const cpu_family cpu_family_linear, cpu_family_linear_grad, cpu_family_pointwise, cpu_family_act_grad,
@@ -84,13 +64,11 @@ extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_po
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
     cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
-/* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
-bool cpu_join_layer_norm(low_lowering *w, low_kernel *k, uint32_t add);
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);
 
-/* ---- a call of a kernel --------------------------------------------------------------------------------------------- */
+/* ---- a call of a kernel ------------------------------------------------------------------------------------------ */
 struct cpu_call {
     ddp_device *device;
     const ddp_program *program;

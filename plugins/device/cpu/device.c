@@ -1,4 +1,5 @@
-/* device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in lower.c and exec.c. */
+/* plugins/device/cpu/device.c -- the plugin: its descriptor, open, memory, copy, describe. What a program does is in
+ * lower.c and exec.c. */
 #include "cpu.h"
 #include "common/isa.h"
 
@@ -35,8 +36,8 @@ static ddp_status cpu_open(const ddp_host *host, const void *config, const ddp_d
     if (p->precision == DDP_PRECISION_BF16 && cpu_half_available() == NULL && given->without_bf16 == REFUSE)
         return ddp_fail(
             err, DDP_ERR_UNSUPPORTED,
-            "[train] precision = bf16: this CPU has no instructions for bf16 (AVX512_BF16); set precision = f32, or "
-            "[device.cpu] without_bf16 = f32 to compute in f32 where they are missing");
+            "[train] precision = bf16: this CPU has no instructions for bf16 (AVX512_BF16); "
+            "set precision = f32, or [device.cpu] without_bf16 = f32 to compute in f32 where they are missing");
     if (p->threads == 0 || p->threads > 4096)
         return ddp_fail(err, DDP_ERR_CONFIG, "device \"cpu\": threads is %u; set [train] threads to 1 or more",
                         p->threads);

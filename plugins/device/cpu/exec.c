@@ -1,7 +1,7 @@
-/* exec.c -- compiles a lowered program, binds instances to memory, runs kernels.
+/* plugins/device/cpu/exec.c -- compiles a lowered program, binds instances to memory, runs kernels.
  *
- * An instance resolves every value to a pointer once; fields of the batch are the only pointers that change between runs.
- * cpu_run is a straight line over kernels: no allocation, no lookup. */
+ * An instance resolves every value to a pointer once; fields of the batch are the only pointers that change between
+ * runs. cpu_run is a straight line over kernels: no allocation, no lookup. */
 #include "cpu.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ ddp_status cpu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l
 
 void cpu_exec_free(ddp_exec *e) { free(e); }
 
-/* ---- instances ------------------------------------------------------------------------------------------------------ */
+/* ---- instances --------------------------------------------------------------------------------------------------- */
 static void resolve(ddp_instance *in, const ddp_bind *bind)
 {
     const ddp_exec *e = in->exec;
@@ -144,7 +144,7 @@ void cpu_instance_free(ddp_instance *in)
     free(in);
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 /* Which outputs the kernel adds to: those that the program says, and with the run's flag all of the gradient arena. */
 static uint32_t adds(const ddp_program *p, const low_kernel *k, uint32_t flags)
 {

@@ -1,4 +1,4 @@
-/* flat.c -- optimiser step and reductions over flat slices; the arithmetic is in optim_body.h. */
+/* plugins/device/cpu/flat.c -- optimiser step and reductions over flat slices; the arithmetic is in optim_body.h. */
 #include "cpu.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 # plugins/device/cpu, and what it has in common with other devices
-DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/layout.c \
-	plugins/device/common/norm.c
+DEVICE_COMMON = plugins/device/common/lower.h plugins/device/common/lower.c plugins/device/common/join.c \
+	plugins/device/common/layout.c plugins/device/common/norm.c
 
 # The kernels, a convenience library, which their tests link too. The flags vectorise them also at -O2: without trapping maths
 # a select is no branch, and no result changes.
@@ -31,7 +31,8 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/winograd.c \
 	plugins/device/cpu/kernels/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/conv.c \
 	plugins/device/cpu/onednn/conv.h plugins/device/cpu/onednn/gemm.c plugins/device/cpu/onednn/gemm.h \
-	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/parallel.c plugins/device/cpu/peak.c
+	plugins/device/cpu/onednn/onednn.h plugins/device/cpu/parallel.c plugins/device/cpu/parallel.h \
+	plugins/device/cpu/peak.c
 device_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 device_cpu_la_CFLAGS = $(CPU_CFLAGS) -fopenmp
 device_cpu_la_LDFLAGS = $(PLUGIN_LDFLAGS)

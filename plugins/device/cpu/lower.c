@@ -1,4 +1,4 @@
-/* lower.c -- which family of kernels has which op. */
+/* plugins/device/cpu/lower.c -- which family of kernels has which op. */
 #include "cpu.h"
 
 static const low_family *const families[DDP_OP_END_] = {

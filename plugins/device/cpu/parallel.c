@@ -1,9 +1,11 @@
-/* parallel.c -- splits a loop over OpenMP's threads, the same pool that oneDNN uses, and binds those threads to processors. */
-#include "cpu.h"
+/* plugins/device/cpu/parallel.c -- splits a loop over OpenMP's threads, the same pool that oneDNN uses, and binds
+ * those threads to processors. */
+#include "parallel.h"
 
 #include <errno.h>
 #include <omp.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +122,7 @@ void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(voi
         if (count > 0) fn(ctx, 0, count);
         return;
     }
-    /* Always the whole team, though some may get no piece: GNU's OpenMP ends the threads that a smaller team leaves out, and
+    /* Always all threads, though some may get no piece: GNU's OpenMP ends those that a smaller region leaves out, and
      * the next larger one starts new ones. */
 #pragma omp parallel num_threads((int)threads)
     {

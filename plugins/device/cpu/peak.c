@@ -1,4 +1,5 @@
-/* peak.c -- what this CPU does at its best with the device's threads: the rates that a profile compares kernels with. */
+/* plugins/device/cpu/peak.c -- what this CPU does at its best with the device's threads: the rates that a profile
+ * compares kernels with. */
 #include "cpu.h"
 
 #include <time.h>

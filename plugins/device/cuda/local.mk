@@ -1,6 +1,6 @@
 # plugins/device/cuda: host code in C, kernels by nvcc. tests/unit/cuda/local.mk builds the same sources for a double of CUDA.
 # A new file goes into one of these three lists.
-CUDA_DEVICE_H = plugins/device/cuda/kernels/activation.cuh plugins/device/cuda/kernels/attention/attention.cuh plugins/device/cuda/kernels/batch_norm.cuh plugins/device/cuda/host/cu.h plugins/device/cuda/libs/dnn.h \
+CUDA_DEVICE_H = plugins/device/cuda/kernels/activation.cuh plugins/device/cuda/kernels/attention/attention.cuh plugins/device/cuda/kernels/batch_norm.cuh plugins/device/cuda/host/cu.h plugins/device/cuda/host/instance.h plugins/device/cuda/host/mirror.h plugins/device/cuda/libs/dnn.h \
 	plugins/device/cuda/libs/dnn_graph.h plugins/device/cuda/kernels/attention/flash.cuh plugins/device/cuda/libs/gemm.h plugins/device/cuda/libs/gemm_cache.h \
 	plugins/device/cuda/libs/gemm_parts.h plugins/device/cuda/kernels/image.cuh plugins/device/cuda/kernels/kernels.h plugins/device/cuda/libs/libraries.h \
 	plugins/device/cuda/kernels/load.cuh plugins/device/cuda/kernels/norm.cuh plugins/device/cuda/kernels/rows.cuh plugins/device/cuda/kernels/simt.h

@@ -1,5 +1,6 @@
-/* bf16.c -- gradients go over the wire as bfloat16: half the bytes. torch.distributed's bf16_compress_hook: rounded to nearest
- * even, averaged in bf16 (each sum in f32, rounded once), widened again. It remembers nothing. */
+/* plugins/hook/bf16/bf16.c -- gradients go over the wire as bfloat16: half the bytes. torch.distributed's
+ * bf16_compress_hook: rounded to nearest even, averaged in bf16 (each sum in f32, rounded once), widened again. It
+ * remembers nothing. */
 #include "common/common.h"
 #include "common/isa.h"
 #include <stdlib.h>

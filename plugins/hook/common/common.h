@@ -1,4 +1,4 @@
-/* common.h -- what the hooks of this tree share: refusals, and collectives in a line. */
+/* plugins/hook/common/common.h -- what the hooks of this tree share: refusals, and collectives in a line. */
 #ifndef DDP_HOOK_COMMON_H
 #define DDP_HOOK_COMMON_H
 

@@ -1,6 +1,7 @@
-/* kernels.h -- the arithmetic of the hooks over flat vectors, one table of functions for each instruction set, compiled from the
- * same source (kernels_body.h) and chosen at run time by CPU feature. Nothing is fused, so that every function has the same bits on every
- * CPU, but for the sums of `fold`, which a rank makes for itself alone. Vectors lie anywhere; in and out do not overlap unless it says so. */
+/* plugins/hook/common/kernels.h -- the arithmetic of the hooks over flat vectors, one table of functions for each
+ * instruction set, compiled from the same source (kernels_body.h) and chosen at run time by CPU feature. Nothing is
+ * fused, so that every function has the same bits on every CPU, but for the sums of `fold`, which a rank makes for
+ * itself alone. Vectors lie anywhere; in and out do not overlap unless it says so. */
 #ifndef DDP_HOOK_KERNELS_H
 #define DDP_HOOK_KERNELS_H
 
@@ -14,12 +15,12 @@ typedef struct hook_kernels {
     void (*to_bf16)(uint16_t *y, const float *x, size_t n); /* to nearest even */
     void (*from_bf16)(float *y, const uint16_t *x, size_t n);
 
-    /* v = x + error, in blocks of HOOK_BLOCK with a scale each, the largest magnitude over 127: q = v / scale to nearest even,
-     * error = v - q scale. A block of n values is padded with zeros. */
+    /* v = x + error, in blocks of HOOK_BLOCK with a scale each, the largest magnitude over 127: q = v / scale to
+     * nearest even, error = v - q scale. A block of n values is padded with zeros. */
     void (*quantise)(int8_t *q, float *scale, const float *x, float *error, size_t n);
     void (*dequantise)(float *y, const int8_t *q, const float *scale, size_t n); /* y = q scale */
-    /* The mean of `parts` such vectors, added in their order, rounded anew to q and scale; what that loses, times `parts`, is
-     * added to error. `part`: of vector k the blocks' scales, and behind `blocks` of them the blocks. */
+    /* The mean of `parts` such vectors, added in their order, rounded again to q and scale; what that loses, times
+     * `parts`, is added to error. `part`: of vector k the blocks' scales, and behind `blocks` of them the blocks. */
     void (*requantise)(int8_t *q, float *scale, const unsigned char *const *part, uint32_t parts, size_t blocks,
                        float *error, size_t n);
 

@@ -1,4 +1,5 @@
-/* kernels_avx512.c -- the kernels compiled for AVX-512. The headers come before the pragma: nothing of theirs may need it. */
+/* plugins/hook/common/kernels_avx512.c -- the kernels compiled for AVX-512. The headers come before the pragma:
+ * nothing of theirs may need it. */
 #include <math.h>
 #include <string.h>
 

@@ -1,8 +1,10 @@
-/* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it, which defines
- * HOOK_ISA_NAME, HOOK_ISA_TABLE and HOOK_LINE, the floats of a register, and has included math.h, string.h and kernels.h. Loops are written so that the compiler
- * vectorises them; no multiplication is fused with an addition (-ffp-contract=off). */
+/* plugins/hook/common/kernels_body.h -- the kernels, compiled once for each instruction set by the file that
+ * includes it, which defines HOOK_ISA_NAME, HOOK_ISA_TABLE and HOOK_LINE, the floats of a register, and has included
+ * math.h, string.h and kernels.h. Loops are written so that the compiler vectorises them; no multiplication is fused
+ * with an addition (-ffp-contract=off). */
 
-/* A register of floats, anywhere in memory. Never passed to a function: that would be another ABI on each instruction set. */
+/* A register of floats, anywhere in memory. Never passed to a function: that would be another ABI on each
+ * instruction set. */
 typedef float line __attribute__((vector_size(HOOK_LINE * 4), aligned(4), may_alias));
 
 enum {
@@ -10,7 +12,7 @@ enum {
     COLS = 2048
 }; /* COLS: of a matrix at a time, so that the factor's part stays in the L2 cache */
 
-/* ---- bf16 --------------------------------------------------------------------------------------------------------------- */
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 static void to_bf16(uint16_t *restrict y, const float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -32,7 +34,7 @@ static void from_bf16(float *restrict y, const uint16_t *restrict x, size_t n)
     }
 }
 
-/* ---- int8 --------------------------------------------------------------------------------------------------------------- */
+/* ---- int8 -------------------------------------------------------------------------------------------------------- */
 /* Below this the quotient would not be finite: the block stays in `error`. */
 #define SMALLEST 1e-30f
 
@@ -112,7 +114,7 @@ static void requantise(int8_t *restrict q, float *restrict scale, const unsigned
     }
 }
 
-/* ---- powersgd ----------------------------------------------------------------------------------------------------------- */
+/* ---- powersgd ---------------------------------------------------------------------------------------------------- */
 #define AT(x) (*(line *)(x))
 #define OF(x) (*(const line *)(x))
 
@@ -124,8 +126,8 @@ static inline __attribute__((always_inline)) float total(const line *v)
     return sum;
 }
 
-/* `rows` rows (1 or 4) with `rank` columns of Q (1 or 4), cols from `from` to `to`; P has `p_stride` between its columns, Q
- * `cols`. The first of the columns of Q adds G to M. */
+/* `rows` rows (1 or 4) with `rank` columns of Q (1 or 4), cols from `from` to `to`; P has `p_stride` between its
+ * columns, Q `cols`. The first of the columns of Q adds G to M. */
 static inline __attribute__((always_inline)) void fold_tile(float *restrict m, const float *restrict g,
                                                             const float *restrict q, float *restrict p, size_t stride,
                                                             size_t cols, size_t from, size_t to, const int rows,

@@ -1,4 +1,4 @@
-/* kernels_portable.c -- the kernels for any CPU. */
+/* plugins/hook/common/kernels_portable.c -- the kernels for any CPU. */
 #include <math.h>
 #include <string.h>
 

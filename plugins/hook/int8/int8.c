@@ -1,10 +1,12 @@
-/* int8.c -- gradients go over the wire as 8-bit integers with a scale for each 256: about a quarter of the bytes.
+/* plugins/hook/int8/int8.c -- gradients go over the wire as 8-bit integers with a scale for each 256: about a quarter
+ * of the bytes.
  *
- * A reduce-scatter, then an all-gather, so that every value is rounded exactly twice however many ranks there are: each rank
- * sends every other its rounded part of that one's share (all_to_all), the owner of a share adds what it got in the order of the
- * ranks, rounds the mean, and sends it to all. What rounding leaves is remembered and added to the next update's gradients (error
- * feedback: Seide et al. 2014, Karimireddy et al. 2019): a rank's own, and, times the number of ranks, what the mean of its
- * share lost, so that the mean over the ranks' memories is all that has not been sent yet. */
+ * A reduce-scatter, then an all-gather, so that every value is rounded exactly twice however many ranks there are:
+ * each rank sends every other its rounded part of that one's share (all_to_all), the owner of a share adds what it
+ * got in the order of the ranks, rounds the mean, and sends it to all. What rounding leaves is remembered and added
+ * to the next update's gradients (error feedback: Seide et al. 2014, Karimireddy et al. 2019): a rank's own, and,
+ * times the number of ranks, what the mean of its share lost, so that the mean over the ranks' memories is all that
+ * has not been sent yet. */
 #include "common/common.h"
 #include "common/isa.h"
 #include <stdbool.h>

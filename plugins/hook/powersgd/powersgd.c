@@ -1,11 +1,12 @@
-/* powersgd.c -- gradients go over the wire as two thin factors of each matrix: PowerSGD (Vogels, Karimireddy, Jaggi 2019), as
- * torch.distributed's powerSGD_hook, with warm start and error feedback.
+/* plugins/hook/powersgd/powersgd.c -- gradients go over the wire as two thin factors of each matrix: PowerSGD (Vogels,
+ * Karimireddy, Jaggi 2019), as torch.distributed's powerSGD_hook, with warm start and error feedback.
  *
- * A tensor of shape (n, ...) is a matrix M of n rows: its gradient plus what earlier updates have left of it. With the right
- * factor Q of the update before:
- *     P = mean over the ranks of M Q^T; its columns orthonormal; Q = mean of P M; the gradient is P Q, and M - P Q stays here.
- * Vectors, and matrices that two factors would not make at least twice smaller, go as they are. So does everything in the first
- * start_step updates, while gradients still change their directions. */
+ * A tensor of shape (n, ...) is a matrix M of n rows: its gradient plus what earlier updates have left of it. With the
+ * right factor Q of the update before:
+ *     P = mean over the ranks of M Q^T; its columns orthonormal; Q = mean of P M; the gradient is P Q, and M - P Q
+ *         stays here.
+ * Vectors, and matrices that two factors would not make at least twice smaller, go as they are. So does everything
+ * in the first start_step updates, while gradients still change their directions. */
 #include "common/common.h"
 #include "common/isa.h"
 #include <math.h>
@@ -59,7 +60,7 @@ struct ddp_hook {
     ddp_hook_state *states;
 };
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static void hook_close(ddp_hook *h)
 {
     for (uint32_t i = 0; h->buckets != NULL && i < h->bucket_count; i++) {
@@ -159,7 +160,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     return DDP_OK;
 }
 
-/* ---- a bucket ------------------------------------------------------------------------------------------------------------ */
+/* ---- a bucket ---------------------------------------------------------------------------------------------------- */
 /* The plain stretches one behind the other in front of the left factors, or back. */
 static void move_plain(const bucket *b, float *grads, bool back)
 {
@@ -197,18 +198,18 @@ static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, float 
 
 static double dot(const float *a, const float *b, size_t n)
 {
-    double lanes[8] = {0}, sum = 0.0;
+    double sums[8] = {0}, sum = 0.0;
     size_t i = 0;
 
     for (; i + 8 <= n; i += 8)
-        for (size_t l = 0; l < 8; l++) lanes[l] += (double)a[i + l] * (double)b[i + l];
-    for (int l = 0; i < n; i++, l++) lanes[l] += (double)a[i] * (double)b[i];
-    for (int l = 0; l < 8; l++) sum += lanes[l];
+        for (size_t l = 0; l < 8; l++) sums[l] += (double)a[i + l] * (double)b[i + l];
+    for (int l = 0; i < n; i++, l++) sums[l] += (double)a[i] * (double)b[i];
+    for (int l = 0; l < 8; l++) sum += sums[l];
     return sum;
 }
 
-/* Gram and Schmidt, twice for each column, as rounding leaves something of the others in the first pass. A column that the others
- * contain becomes zero. The same bits on every rank: all have the same P. */
+/* Gram and Schmidt, twice for each column, as rounding leaves something of the others in the first pass. A column
+ * that the others contain becomes zero. The same bits on every rank: all have the same P. */
 static void orthonormalise(float *p, size_t rows, size_t rank)
 {
     for (size_t k = 0; k < rank; k++) {

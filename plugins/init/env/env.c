@@ -1,8 +1,8 @@
 /* plugins/init/env/env.c -- see env.h.
  *
- * MASTER_ADDR and MASTER_PORT say where rank 0 is, as torchrun sets them. Without them: the ranks that Open MPI has started
- * on one host meet through a file in the job's own session folder, which mpirun removes; a step of Slurm has a first node and
- * a number to derive a port from. What cannot be known is asked for. */
+ * MASTER_ADDR and MASTER_PORT say where rank 0 is, as torchrun sets them. Without them: the ranks that Open MPI has
+ * started on one host find each other through a file in the job's own session folder, which mpirun removes; a step
+ * of Slurm has a first node and a number to derive a port from. What cannot be known is asked for. */
 #include "env.h"
 #include "base/launcher.h"
 #include <errno.h>
@@ -24,7 +24,7 @@ struct ddp_init {
     bool published;
 };
 
-/* ---- MASTER_ADDR and MASTER_PORT ----------------------------------------------------------------------------------------- */
+/* ---- MASTER_ADDR and MASTER_PORT --------------------------------------------------------------------------------- */
 static void endpoint_text(char out[DDP_ENDPOINT_MAX], const char *host, int64_t port)
 {
     (void)snprintf(out, DDP_ENDPOINT_MAX, strchr(host, ':') != NULL ? "[%.240s]:%d" : "%.240s:%d", host, (int)port);
@@ -37,8 +37,7 @@ static ddp_status check_address(const char *address, ddp_err *err)
     if (length <= 240 && strcspn(address, " \t/@[]") == length) return DDP_OK;
     return ddp_fail(
         err, DDP_ERR_CONFIG,
-        "the environment has MASTER_ADDR=%.100s, which is no host name and no address (an IPv6 address stands "
-        "there without brackets)",
+        "the environment has MASTER_ADDR=%.100s, which is no host name and no address (an IPv6 address stands there without brackets)",
         address);
 }
 
@@ -68,7 +67,7 @@ static bool is_loopback_name(const char *host)
     return all;
 }
 
-/* ---- the launchers without them ------------------------------------------------------------------------------------------- */
+/* ---- the launchers without them ---------------------------------------------------------------------------------- */
 static ddp_status within_slurm(ddp_init *i, int64_t port, ddp_err *err)
 {
     char host[DDP_ENDPOINT_MAX] = "";
@@ -105,8 +104,8 @@ static ddp_status within_open_mpi(ddp_init *i, int64_t port, ddp_err *err)
     if (local != world)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "init_method = env://: Open MPI has started ranks on several hosts and does not say where rank 0 "
-            "is; add -x MASTER_ADDR=HOST -x MASTER_PORT=29500 to mpirun, HOST being that of rank 0");
+            "init_method = env://: Open MPI has started ranks on several hosts and does not say where rank 0 is; "
+            "add -x MASTER_ADDR=HOST -x MASTER_PORT=29500 to mpirun, HOST being that of rank 0");
     if (port != 0) {
         endpoint_text(i->endpoint, "127.0.0.1", port);
         memcpy(i->listen, i->endpoint, sizeof(i->listen));
@@ -114,9 +113,9 @@ static ddp_status within_open_mpi(ddp_init *i, int64_t port, ddp_err *err)
     }
     if (job == NULL) job = ddp_env_text("OMPI_MCA_ess_base_jobid");
     if (folder == NULL || job == NULL || strchr(job, '/') != NULL || strlen(folder) + strlen(job) + 64 > FILE_LIMIT)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "init_method = env://: Open MPI does not tell its session folder (PMIX_SERVER_TMPDIR) and job "
-                        "(PMIX_NAMESPACE); add -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun");
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "init_method = env://: Open MPI does not tell its session folder (PMIX_SERVER_TMPDIR) and job (PMIX_NAMESPACE); add -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun");
     (void)snprintf(i->file, sizeof(i->file), "%s/ddpengine-%s", folder, job);
     (void)snprintf(i->listen, sizeof(i->listen), "127.0.0.1:0");
     return DDP_OK;
@@ -128,17 +127,15 @@ static ddp_status without_address(ddp_init *i, int64_t port, ddp_err *err)
     if (ddp_env_text("SLURM_STEP_NODELIST") != NULL || i->launcher.kind == DDP_LAUNCHER_SLURM)
         return within_slurm(i, port, err); /* PMI within srun is here too */
     if (i->launcher.kind == DDP_LAUNCHER_PMI)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "init_method = env://: PMI_RANK is set, but not where rank 0 is; add -genv MASTER_ADDR HOST -genv "
-            "MASTER_PORT 29500 to mpiexec, HOST being that of rank 0");
-    return ddp_fail(
-        err, DDP_ERR_CONFIG,
-        "init_method = env://: MASTER_ADDR is not set, so rank 0's host is not known; export MASTER_ADDR and "
-        "MASTER_PORT on all ranks, the address and a free port of rank 0's host");
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "init_method = env://: PMI_RANK is set, but not where rank 0 is; "
+                        "add -genv MASTER_ADDR HOST -genv MASTER_PORT 29500 to mpiexec, HOST being that of rank 0");
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "init_method = env://: MASTER_ADDR is not set, so rank 0's host is not known; "
+                    "export MASTER_ADDR and MASTER_PORT on all ranks, the address and a free port of rank 0's host");
 }
 
-/* ---- the slots ------------------------------------------------------------------------------------------------------------ */
+/* ---- the slots --------------------------------------------------------------------------------------------------- */
 static ddp_status settle(ddp_init *i, ddp_err *err)
 {
     const char *address = ddp_env_text("MASTER_ADDR");
@@ -153,11 +150,10 @@ static ddp_status settle(ddp_init *i, ddp_err *err)
     if (port == 0 && ddp_env_text("SLURM_STEP_NODELIST") != NULL && slurm_endpoint(0, host, &port, err) != DDP_OK)
         return err->status;
     if (port == 0)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "init_method = env://: MASTER_ADDR=%.100s is set, but MASTER_PORT is not; export a port that is free "
-            "on that host",
-            address);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "init_method = env://: MASTER_ADDR=%.100s is set, but MASTER_PORT is not; "
+                        "export a port that is free on that host",
+                        address);
     endpoint_text(i->endpoint, address, free_port(port));
     memcpy(i->listen, i->endpoint, sizeof(i->listen));
     return DDP_OK;
@@ -232,8 +228,8 @@ static ddp_status env_publish(ddp_init *i, const char *endpoint, ddp_err *err)
     i->published = write_file(own, i->file, endpoint);
     if (i->published) return DDP_OK;
     return ddp_fail(err, DDP_ERR_SYSTEM,
-                    "init_method = env://: cannot write %.250s in mpirun's session folder: %s; add -x "
-                    "MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun",
+                    "init_method = env://: cannot write %.250s in mpirun's session folder: %s; "
+                    "add -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun",
                     own, strerror(errno));
 }
 
@@ -272,7 +268,7 @@ DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DDP_KIND_INIT, DDP_INIT_ABI, 0),
     .name = "env",
     .version = "0.1.0",
-    .summary = "the environment tells, as torchrun, mpirun and srun set it: env://",
+    .summary = "the environment says where rank 0 is, as torchrun, mpirun and srun set it: env://",
     .option_size = sizeof(ddp_option),
     .ops = &ops,
 };

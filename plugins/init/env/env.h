@@ -7,7 +7,8 @@
 
 #include <ddpengine/init.h>
 
-/* The first host of a node list as Slurm writes it, "rack[1-2]n[03-04,7],login" -> "rack1n03". False when it is none. */
+/* The first host of a node list as Slurm writes it, "rack[1-2]n[03-04,7],login" -> "rack1n03". False when it is
+ * none. */
 int slurm_first_host(const char *list, char *host, size_t capacity);
 /* A port that the ranks of a step derive alike: 20000 to 59999. */
 unsigned slurm_port(uint64_t job, uint64_t step);

@@ -45,8 +45,7 @@ ddp_status slurm_endpoint(int64_t port, char host[DDP_ENDPOINT_MAX], int64_t *ou
     if (list == NULL && nodes != 1)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "init_method = env://: Slurm's SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not set, so rank 0's "
-            "host is not known; export MASTER_ADDR and MASTER_PORT");
+            "init_method = env://: Slurm's SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not set, so rank 0's host is not known; export MASTER_ADDR and MASTER_PORT");
     if (list != NULL && !slurm_first_host(list, host, DDP_ENDPOINT_MAX))
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "init_method = env://: %s=%.150s is no list of nodes; export MASTER_ADDR and MASTER_PORT", name,

@@ -1,10 +1,10 @@
 /* plugins/init/file/claim.c -- see file.h.
  *
- * The run's text is written and synced under a name of its own and then linked to the file's name: whoever sees the file sees
- * all of it, and of many that link only one succeeds. The file of a dead run is replaced by who first links its own text to
- * FILE.GENERATION, generation being the dead run's: that name is the lock on replacing that one file, and renaming it to FILE
- * replaces the file and gives the lock back in one step. The lock's text is a run's like the file's own, so a taker that dies
- * in between leaves a lock that is taken over in the same way. */
+ * The run's text is written and synced under a name of its own and then linked to the file's name: whoever sees the
+ * file sees all of it, and of many that link only one succeeds. The file of a dead run is replaced by who first
+ * links its own text to FILE.GENERATION, generation being the dead run's: that name is the lock on replacing that
+ * one file, and renaming it to FILE replaces the file and gives the lock back in one step. The lock's text is a
+ * run's like the file's own, so a taker that dies in between leaves a lock that is taken over in the same way. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static void pause_ms(int64_t ms)
     (void)nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-/* ---- the run's own text -------------------------------------------------------------------------------------------------- */
+/* ---- the run's own text ------------------------------------------------------------------------------------------ */
 static ddp_status write_failed(const char *what, const char *path, ddp_err *err)
 {
     int error = errno;
@@ -59,20 +59,19 @@ static ddp_status write_own(claim *c, const char *own, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- somebody is there already ------------------------------------------------------------------------------------------- */
+/* ---- somebody is there already ----------------------------------------------------------------------------------- */
 static ddp_status two_runs(const claim *c, const record *other, ddp_err *err)
 {
     char theirs[224], ours[224];
 
-    return ddp_fail(
-        err, DDP_ERR_PEER,
-        "init_method = file://%.300s is in use by another run (%s), so that this one (%s) cannot meet there. "
-        "Give each run a file of its own, or end the other one",
-        c->path, record_who(other, theirs, sizeof(theirs)), record_who(&c->self, ours, sizeof(ours)));
+    return ddp_fail(err, DDP_ERR_PEER,
+                    "init_method = file://%.300s is in use by another run (%s), so that this one (%s) cannot use it. "
+                    "Give each run a file of its own, or end the other one",
+                    c->path, record_who(other, theirs, sizeof(theirs)), record_who(&c->self, ours, sizeof(ours)));
 }
 
 /* Waits, if it must, until the other run has shown whether it lives. DDP_IN_PROGRESS: `name` is no longer its. */
-static ddp_status examine(const claim *c, const char *name, record *other, verdict *out, ddp_err *err)
+static ddp_status examine(const claim *c, const char *name, record *other, state_of_run *out, ddp_err *err)
 {
     watch w = {0};
     bool said = false;
@@ -83,7 +82,7 @@ static ddp_status examine(const claim *c, const char *name, record *other, verdi
     for (;;) {
         ddp_status status;
 
-        *out = record_judge(&c->self, &now, &w);
+        *out = record_check(&c->self, &now, &w);
         if (*out != UNSURE) return DDP_OK;
         if (!said)
             file_log(c->host, DDP_LOG_INFO, __LINE__,
@@ -136,20 +135,20 @@ static ddp_status replace(claim *c, const char *own, const char *name, const rec
 static ddp_status take(claim *c, const char *own, const char *name, int depth, ddp_err *err)
 {
     for (int i = 0; i < TRIES; i++) {
-        verdict v = UNSURE;
+        state_of_run v = UNSURE;
         record other;
         ddp_status status;
 
         if (link(own, name) == 0) return DDP_OK;
         if (errno == EPERM || errno == EOPNOTSUPP || errno == EMLINK)
             return ddp_fail(err, DDP_ERR_SYSTEM,
-                            "init_method: the file system of %.300s has no hard links; name a file on another one, or "
-                            "meet by tcp://HOST:PORT",
+                            "init_method: the file system of %.300s has no hard links; "
+                            "name a file on another one, or use tcp://HOST:PORT",
                             name);
         if (errno != EEXIST) return write_failed("create", name, err);
         status = record_read(name, &other, err);
         if (status == DDP_OK && strcmp(other.generation, c->self.generation) == 0)
-            return DDP_OK; /* an answer of NFS was lost: the second try met the first */
+            return DDP_OK; /* an answer of NFS was lost: the second try found the first */
         if (status == DDP_OK) status = examine(c, name, &other, &v, err);
         if (status == DDP_OK && v == LIVE) return two_runs(c, &other, err);
         if (status == DDP_OK) {
@@ -163,7 +162,7 @@ static ddp_status take(claim *c, const char *own, const char *name, int depth, d
                     "init_method: %.300s is being replaced again and again; do several runs use it?", name);
 }
 
-/* ---- the heartbeat ------------------------------------------------------------------------------------------------------- */
+/* ---- the heartbeat ----------------------------------------------------------------------------------------------- */
 /* Written in place through our own descriptor: should the file be another run's by now, it is not touched. */
 static void beat(claim *c, bool *failed)
 {
@@ -254,7 +253,7 @@ static ddp_status start_beating(claim *c, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------------------- */
+/* ---- begin and end ----------------------------------------------------------------------------------------------- */
 ddp_status claim_take(claim *c, ddp_err *err)
 {
     char own[NAME_LIMIT];

@@ -36,7 +36,7 @@ void file_log(const ddp_host *host, int level, int line, const char *fmt, ...)
     host->log(host->ctx, level, __FILE__, line, "%s", text);
 }
 
-/* ---- open ---------------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 static const char *check_url(const char *url)
 {
     const char *path = url + strlen(SCHEME);
@@ -80,7 +80,7 @@ static void file_close(ddp_init *i)
     free(i);
 }
 
-/* ---- rank 0 -------------------------------------------------------------------------------------------------------------- */
+/* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
 static bool is_own_interface(const char *name, char *address, size_t capacity, char *all, size_t all_capacity)
 {
     struct ifaddrs *list;
@@ -131,7 +131,7 @@ static ddp_status file_publish(ddp_init *i, const char *endpoint, ddp_err *err)
     return claim_take(&i->claim, err);
 }
 
-/* ---- the other ranks ----------------------------------------------------------------------------------------------------- */
+/* ---- the other ranks --------------------------------------------------------------------------------------------- */
 static ddp_status check_folder(const ddp_init *i, ddp_err *err)
 {
     char folder[PATH_LIMIT];
@@ -159,7 +159,7 @@ static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
         return DDP_IN_PROGRESS;
     }
     if (status != DDP_OK) return status;
-    switch (record_judge(&i->claim.self, &r, &i->watch)) {
+    switch (record_check(&i->claim.self, &r, &i->watch)) {
     case LIVE: memcpy(endpoint, r.endpoint, sizeof(r.endpoint)); return DDP_OK;
     case DEAD:
         (void)ddp_fail(err, DDP_ERR_PEER, "the file there is of a run that has died (%s)",
@@ -174,9 +174,9 @@ static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
 
 static const ddp_option options[] = {
     {"listen", "auto", NULL,
-     "Where rank 0 listens: an address or a network interface of its host; auto takes the address of [group] "
-     "interface, or "
-     "the one of the default route; 127.0.0.1 where all ranks are on one host.",
+     "Where rank 0 listens: an address or a network interface of its host; "
+     "auto takes the address of [group] interface, or the one of the default route; "
+     "127.0.0.1 where all ranks are on one host.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(struct file_config, listen)},
     {"heartbeat", "1s", "50ms..60s",
      "Time between two signs of life that rank 0 writes into the file; a run of another host that misses five is dead.",

@@ -1,13 +1,13 @@
-/* plugins/init/file/file.h -- init method file:///PATH: rank 0 writes where it is into a file that all hosts see, the others
- * read it. Needs no more of the file system than NFS gives: link and rename are atomic, O_EXCL holds, and who opens a file
- * sees what was synced before. No lock, no inotify, no clock that hosts share.
+/* plugins/init/file/file.h -- init method file:///PATH: rank 0 writes where it is into a file that all hosts see, the
+ * others read it. Needs no more of the file system than NFS gives: link and rename are atomic, O_EXCL holds, and who
+ * opens a file sees what was synced before. No lock, no inotify, no clock that hosts share.
  *
  *   file.c     the slots: URL, listen address, publish, find
  *   claim.c    whose the file is: claiming it, taking over a dead run's, the heartbeat, removing it
  *   record.c   what stands in it, and whether the run that wrote it still lives
  *
- * All calls of a handle come from one thread. Rank 0 has one more, "ddp-init-file", from publish to close: it writes the
- * heartbeat through its own descriptor and shares nothing else with the caller. */
+ * All calls of a handle come from one thread. Rank 0 has one more, "ddp-init-file", from publish to close: it writes
+ * the heartbeat through its own descriptor and shares nothing else with the caller. */
 #ifndef DDP_INIT_FILE_H
 #define DDP_INIT_FILE_H
 
@@ -45,20 +45,20 @@ typedef struct watch {
     bool moved;       /* this generation has shown a sign of life */
 } watch;
 
-typedef enum verdict { LIVE, DEAD, UNSURE } verdict;
+typedef enum state_of_run { LIVE, DEAD, UNSURE } state_of_run;
 
-/* ---- record.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- record.c ---------------------------------------------------------------------------------------------------- */
 int64_t file_now_ns(void);
 ddp_status record_of_this_run(record *r, int64_t interval_ms, ddp_err *err);
 /* The whole text; *beat_at is the offset of the heartbeat's line. */
 size_t record_print(const record *r, char text[RECORD_MAX], size_t *beat_at);
 /* DDP_IN_PROGRESS: no such file. DDP_ERR_DATA: something else stands there. */
 ddp_status record_read(const char *path, record *out, ddp_err *err);
-verdict record_judge(const record *self, const record *other, watch *w);
+state_of_run record_check(const record *self, const record *other, watch *w);
 /* "host node1, pid 77, since 2026-11-21 09:13:57 UTC" */
 const char *record_who(const record *r, char *buf, size_t capacity);
 
-/* ---- claim.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- claim.c ----------------------------------------------------------------------------------------------------- */
 typedef struct claim {
     const ddp_host *host;
     const char *path; /* the caller's */
@@ -73,8 +73,9 @@ typedef struct claim {
     bool stop;
 } claim;
 
-/* Puts c->self, whose endpoint is filled in, at c->path and starts the heartbeat. A file of a dead run is taken over; one of
- * a live run is an error that names both. Waits at most DEAD_BEATS heartbeats of another host's run to tell them apart. */
+/* Puts c->self, whose endpoint is filled in, at c->path and starts the heartbeat. A file of a dead run is taken
+ * over; one of a live run is an error that names both. Waits at most DEAD_BEATS heartbeats of another host's run to
+ * tell them apart. */
 ddp_status claim_take(claim *c, ddp_err *err);
 /* Stops the heartbeat and removes the file if it is still this run's. */
 void claim_drop(claim *c);

@@ -28,7 +28,7 @@ int64_t file_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- this process -------------------------------------------------------------------------------------------------------- */
+/* ---- this process ------------------------------------------------------------------------------------------------ */
 /* The first bytes of a small file of /proc; false when it cannot be read. */
 static bool read_small(const char *path, char *buf, size_t capacity)
 {
@@ -41,8 +41,9 @@ static bool read_small(const char *path, char *buf, size_t capacity)
     return true;
 }
 
-/* When process `pid` was started, in clock ticks since boot; 0 when it is not there, or has ended and is only not buried.
- * UNKNOWN_START: it is there, but /proc does not show it: another user's where that is mounted with hidepid. */
+/* When process `pid` was started, in clock ticks since boot; 0 when it is not there, or has ended and only waits to
+ * be reaped. UNKNOWN_START: it is there, but /proc does not show it: another user's where that is mounted with
+ * hidepid. */
 static uint64_t start_of(int64_t pid)
 {
     char path[64], text[1024], *at;
@@ -91,7 +92,7 @@ ddp_status record_of_this_run(record *r, int64_t interval_ms, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 size_t record_print(const record *r, char text[RECORD_MAX], size_t *beat_at)
 {
     int head = snprintf(text, RECORD_MAX,
@@ -158,10 +159,10 @@ static bool parse(const char *text, record *r)
 
 static ddp_status not_a_record(const char *path, const char *what, ddp_err *err)
 {
-    return ddp_fail(err, DDP_ERR_DATA,
-                    "init_method names %.300s, which %s; it is left as it is: remove it, or name a file that does not "
-                    "exist yet",
-                    path, what);
+    return ddp_fail(
+        err, DDP_ERR_DATA,
+        "init_method names %.300s, which %s; it is left as it is: remove it, or name a file that does not exist yet",
+        path, what);
 }
 
 ddp_status record_read(const char *path, record *out, ddp_err *err)
@@ -171,7 +172,7 @@ ddp_status record_read(const char *path, record *out, ddp_err *err)
     record r = {0};
     ssize_t n;
     int error;
-    /* opened anew each time: over NFS that is what brings the newest content; a FIFO must not block */
+    /* opened again each time: over NFS that is what brings the newest content; a FIFO must not block */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return DDP_IN_PROGRESS;
@@ -195,10 +196,10 @@ ddp_status record_read(const char *path, record *out, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------------- */
-/* On the same machine the process itself tells, where it can be seen. Elsewhere only the heartbeat does, by this host's own
- * clock; so it does for a process that is hidden, whose number may be another one's by now. */
-verdict record_judge(const record *self, const record *other, watch *w)
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* On the same machine the process itself tells, where it can be seen. Elsewhere only the heartbeat does, by this
+ * host's own clock; so it does for a process that is hidden, whose number may be another one's by now. */
+state_of_run record_check(const record *self, const record *other, watch *w)
 {
     bool here = strcmp(self->machine, other->machine) == 0 && self->start != 0 && other->start != 0;
     uint64_t start = here ? start_of(other->pid) : UNKNOWN_START;

@@ -1,6 +1,7 @@
 /* plugins/init/tcp/tcp.c -- init method tcp://HOST:PORT: every rank is told where rank 0 listens.
  *
- * The URL is all there is to know, so this plugin checks it and hands it on; it opens no socket and resolves no name. */
+ * The URL is all there is to know, so this plugin checks it and hands it on; it opens no socket and resolves no
+ * name. */
 #include <ddpengine/init.h>
 #include <stdlib.h>
 #include <string.h>

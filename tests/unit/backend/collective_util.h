@@ -1,5 +1,5 @@
-/* collective_util.h -- what a collective shall give, for the tests of every backend: inputs that are small integers, exact in every
- * dtype, so that nothing depends on the order of summing. */
+/* tests/unit/backend/collective_util.h -- what a collective shall give, for the tests of every backend: inputs that
+ * are small integers, exact in every dtype, so that nothing depends on the order of summing. */
 #ifndef COLLECTIVE_UTIL_H
 #define COLLECTIVE_UTIL_H
 

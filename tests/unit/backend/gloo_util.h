@@ -1,5 +1,5 @@
-/* gloo_util.h -- backend gloo-tcp alone, by its function table: ranks are threads of the test, or a child that is killed; the
- * store is a double (store_double.h). */
+/* tests/unit/backend/gloo_util.h -- backend gloo-tcp alone, by its function table: ranks are threads of the test, or
+ * a child that is killed; the store is a double (store_double.h). */
 #ifndef GLOO_UTIL_H
 #define GLOO_UTIL_H
 

@@ -1,5 +1,6 @@
-/* nccl_util.h -- backend nccl over the doubles of NCCL (tests/doubles/nccl_double.h) and of the CUDA runtime: ranks are threads, each
- * with a device of its own, whose memory a test may look at (CUDA_DOUBLE_STRICT is off). */
+/* tests/unit/backend/nccl_util.h -- backend nccl over the doubles of NCCL (tests/doubles/nccl_double.h) and of the
+ * CUDA runtime: ranks are threads, each with a device of its own, whose memory a test may look at
+ * (CUDA_DOUBLE_STRICT is off). */
 #ifndef NCCL_UTIL_H
 #define NCCL_UTIL_H
 
@@ -68,10 +69,7 @@ static inline void *take_buffer(rank_run *r, size_t bytes)
 }
 
 /* Holds up a stream until *released, an atomic_int, is not 0. */
-static inline void wait_released(void *released)
-{
-    while (atomic_load((atomic_int *)released) == 0) (void)usleep(100);
-}
+static inline void wait_released(void *released) { UNTIL(atomic_load((atomic_int *)released) != 0); }
 
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char last_log[512];

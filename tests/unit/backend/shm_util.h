@@ -1,10 +1,11 @@
-/* tests/unit/backend/shm_util.h -- backend shm alone, by its function table: ranks are forked processes, the store is a double. What a
- * rank finds wrong it writes where the test can see it. */
+/* tests/unit/backend/shm_util.h -- backend shm alone, by its function table: ranks are forked processes, the store
+ * is a double. What a rank finds wrong it writes where the test can see it. */
 #ifndef SHM_UTIL_H
 #define SHM_UTIL_H
 
 #include "base/sys.h"
 #include "support/store_double.h"
+#include "support/until.h"
 #include <ddpengine/backend.h>
 #include <dirent.h>
 #include <dlfcn.h>
@@ -20,13 +21,13 @@
 #define LONG_MS   20000 /* a bound that no good run comes near */
 #define MAX_WORLD 8
 
-typedef struct board { /* seen by all processes */
+typedef struct shared_results { /* seen by all processes */
     atomic_int wrongs, flags[MAX_WORLD];
     char first[600];
     ddp_status status[MAX_WORLD];
     ddp_err err[MAX_WORLD];
     unsigned char bytes[MAX_WORLD][1 << 18];
-} board;
+} shared_results;
 
 typedef struct rank_run {
     uint32_t rank, world;
@@ -44,7 +45,7 @@ typedef struct rank_run {
 
 static const ddp_plugin *plugin;
 static const ddp_backend_ops *ops;
-static board *seen;
+static shared_results *seen;
 
 static void no_log(void *ctx, int level, const char *file, int line, const char *fmt, ...)
 {

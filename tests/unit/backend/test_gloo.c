@@ -1,8 +1,8 @@
-/* test_gloo.c -- backend gloo-tcp alone: all_reduce, broadcast, barrier, failures, resources. Every slot in every dtype is in
- * test_gloo_slots.c, how the ranks connect in test_gloo_connect.c. */
+/* tests/unit/backend/test_gloo.c -- backend gloo-tcp alone: all_reduce, broadcast, barrier, failures, resources.
+ * Every slot in every dtype is in test_gloo_slots.c, how the ranks connect in test_gloo_connect.c. */
 #include "gloo_util.h"
 
-/* ---- collectives against computed results ------------------------------------------------------------------------------ */
+/* ---- collectives against computed results ------------------------------------------------------------------------ */
 static void all_reduce_one(rank_run *r, uint32_t dtype, uint32_t op, size_t n, bool in_place)
 {
     size_t size = ddp_dtype_size(dtype), bytes = n * size;
@@ -102,7 +102,7 @@ static void test_barrier_waits_for_all(void **state)
     assert_int_equal(atomic_load(&released_early), 0);
 }
 
-/* ---- random floats: the bits are the same on all ranks, and near the sum in double ------------------------------------- */
+/* ---- random floats: the bits are the same on all ranks, and near the sum in double ------------------------------- */
 static float rounded[MAX_WORLD][50021];
 static size_t random_count;
 static float drawn(unsigned seed, uint32_t rank, size_t i)
@@ -141,7 +141,7 @@ static void test_same_bits_on_all_ranks(void **state)
         }
 }
 
-/* ---- arguments ---------------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 static void body_arguments(rank_run *r)
 {
     float x[32] = {0};
@@ -169,14 +169,14 @@ static void test_bad_arguments_are_refused(void **state)
     run_world(2, 0, 0, body_arguments);
 }
 
-/* ---- failures ----------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 static void body_blocked(rank_run *r) /* rank 0 reduces, rank 1 never comes */
 {
     static float x[300000];
     ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x, .recv = x, .count = 300000};
 
     if (r->rank == 1) {
-        while (!atomic_load(&r->entered[1])) (void)usleep(1000);
+        UNTIL(atomic_load(&r->entered[1]));
         return;
     }
     atomic_store(&r->entered[0], true);
@@ -186,7 +186,7 @@ static void body_blocked(rank_run *r) /* rank 0 reduces, rank 1 never comes */
         CHECK(ops->broadcast(r->comm, &a, NULL, &r->err) == DDP_ERR_ABORTED);
     }
     atomic_store(&r->entered[1], true);
-    while (!atomic_load(&r->entered[2])) (void)usleep(1000); /* comm_abort has returned before comm_destroy begins */
+    UNTIL(atomic_load(&r->entered[2])); /* comm_abort has returned before comm_destroy begins */
 }
 
 /* Two ranks, the second of which stays out of the collective; `abort` ends it, else the time-out does. */
@@ -200,7 +200,7 @@ static void run_blocked(int64_t timeout_ms, bool abort, ddp_err *err)
         r[i] = (rank_run){
             .rank = i, .world = 2, .store = store, .timeout_ms = timeout_ms, .body = body_blocked, .entered = entered};
     start_ranks(r, 0, 2);
-    while (!atomic_load(&entered[0])) (void)usleep(1000);
+    UNTIL(atomic_load(&entered[0]));
     if (abort) {
         (void)usleep(30000); /* so that it has entered the call, most likely; right in either case */
         for (int k = 0; k < 3; k++) ops->comm_abort(r[0].comm);
@@ -268,7 +268,7 @@ static void test_killed_peer_is_an_error(void **state)
         _exit(1);
     }
     start_ranks(r, 0, 1);
-    while (!atomic_load(entered)) (void)usleep(1000);
+    UNTIL(atomic_load(entered));
     assert_int_equal(kill(child, SIGKILL), 0);
     join_ranks(r, 0, 1);
     assert_int_equal(waitpid(child, NULL, 0), child);
@@ -279,7 +279,7 @@ static void test_killed_peer_is_an_error(void **state)
     assert_contains(r[0].err.msg, "with rank 1");
 }
 
-/* ---- resources ---------------------------------------------------------------------------------------------------------- */
+/* ---- resources --------------------------------------------------------------------------------------------------- */
 static size_t entries(const char *folder)
 {
     DIR *dir = opendir(folder);

@@ -1,5 +1,5 @@
-/* test_gloo_connect.c -- how the ranks of backend gloo-tcp connect: the run's abort, the one deadline, threads with names, and
- * nothing left in the store. Peers that misbehave are played by the test. */
+/* tests/unit/backend/test_gloo_connect.c -- how the ranks of backend gloo-tcp connect: the run's abort, the one
+ * deadline, threads with names, and nothing left in the store. Peers that misbehave are played by the test. */
 #include "gloo_util.h"
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 static void body_nothing(rank_run *r) { (void)r; }
 static void body_once(rank_run *r) { CHECK(ops->barrier(r->comm, NULL, &r->err) == DDP_OK); }
 
-/* ---- a peer that is played ------------------------------------------------------------------------------------------------ */
+/* ---- a peer that is played --------------------------------------------------------------------------------------- */
 typedef struct alone { /* rank 0 of 2, and what the test does for rank 1 */
     store_double *store;
     ddp_store table;
@@ -40,7 +40,8 @@ static void end_alone(alone *a)
     store_double_free(a->store);
 }
 
-/* Connects as rank 1 and says nothing; returns when rank 0's greeting comes, so that rank 0 now waits for the answer. */
+/* Connects as rank 1 and says nothing; returns when rank 0's greeting comes, so that rank 0 now waits for the
+ * answer. */
 static int connect_silently(const alone *a)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -72,7 +73,7 @@ static bool thread_named(const char *name)
     return found;
 }
 
-/* ---- abort ---------------------------------------------------------------------------------------------------------------- */
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
 static void test_abort_of_the_run_ends_connecting(void **state)
 {
     alone a;
@@ -104,7 +105,7 @@ static void test_abort_of_the_run_ends_the_wait_for_a_greeting(void **state)
     assert_contains(a.rank.err.msg, "rank 1 on host b");
 }
 
-/* ---- the deadline ----------------------------------------------------------------------------------------------------------- */
+/* ---- the deadline ------------------------------------------------------------------------------------------------ */
 /* A byte now and then keeps every single wait alive; the whole ends all the same. */
 static void test_a_trickling_peer_is_named_when_the_time_is_over(void **state)
 {
@@ -209,7 +210,7 @@ static void test_a_rank_that_does_not_come_is_named(void **state)
     assert_contains(r.err.msg, "until 0.2 s (rendezvous_timeout) were over");
 }
 
-/* ---- the store --------------------------------------------------------------------------------------------------------------- */
+/* ---- the store --------------------------------------------------------------------------------------------------- */
 /* It ends with the run alone: what each communicator left there would add up. */
 static void test_connecting_leaves_nothing_in_the_store(void **state)
 {

@@ -1,5 +1,5 @@
-/* test_gloo_slots.c -- every collective of backend gloo-tcp x dtype x op x root, in and out of place, in worlds of 1 to 4,
- * against a scalar reference; nothing beside the buffers is touched. */
+/* tests/unit/backend/test_gloo_slots.c -- every collective of backend gloo-tcp x dtype x op x root, in and out of
+ * place, in worlds of 1 to 4, against a scalar reference; nothing beside the buffers is touched. */
 #include "gloo_util.h"
 
 enum { GUARD = 64 }; /* bytes before and behind each buffer */
@@ -132,7 +132,7 @@ static void test_large(void **state)
     for (uint32_t world = 2; world <= 3; world++) run_world(world, 0, 0, body_large);
 }
 
-/* ---- send, recv ------------------------------------------------------------------------------------------------------- */
+/* ---- send, recv -------------------------------------------------------------------------------------------------- */
 static void pass_on(rank_run *r, uint32_t dtype, size_t n)
 {
     size_t size = ddp_dtype_size(dtype), bytes = n * size;
@@ -174,7 +174,7 @@ static void test_send_recv(void **state)
     for (uint32_t world = 1; world <= MAX_WORLD; world++) run_world(world, world == 3 ? 4096 : 0, 0, body_pairs);
 }
 
-/* ---- arguments, order, abort ------------------------------------------------------------------------------------------ */
+/* ---- arguments, order, abort ------------------------------------------------------------------------------------- */
 static void body_arguments(rank_run *r)
 {
     float x[64] = {0};
@@ -238,7 +238,7 @@ static void body_blocked(rank_run *r) /* rank 1 never comes */
         .struct_size = sizeof(a), .dtype = DDP_F32, .op = DDP_SUM, .send = x[0], .recv = x[1], .count = 100000};
 
     if (r->rank == 1) {
-        while (!atomic_load(&r->entered[1])) (void)usleep(1000);
+        UNTIL(atomic_load(&r->entered[1]));
         return;
     }
     a.root = blocked_slot == SCATTER || blocked_slot == BROADCAST || blocked_slot == COLLECTIVES ? 1 : 0;
@@ -246,7 +246,7 @@ static void body_blocked(rank_run *r) /* rank 1 never comes */
     r->status = (blocked_slot == COLLECTIVES ? ops->recv : collective_slot(ops, (uint32_t)blocked_slot))(r->comm, &a,
                                                                                                          NULL, &r->err);
     atomic_store(&r->entered[1], true);
-    while (!atomic_load(&r->entered[2])) (void)usleep(1000); /* comm_abort has returned before comm_destroy begins */
+    UNTIL(atomic_load(&r->entered[2])); /* comm_abort has returned before comm_destroy begins */
 }
 
 static void run_blocked(bool abort, int64_t timeout_ms, ddp_status want)
@@ -259,7 +259,7 @@ static void run_blocked(bool abort, int64_t timeout_ms, ddp_status want)
         r[i] = (rank_run){
             .rank = i, .world = 2, .store = store, .timeout_ms = timeout_ms, .body = body_blocked, .entered = entered};
     start_ranks(r, 0, 2);
-    while (!atomic_load(&entered[0])) (void)usleep(1000);
+    UNTIL(atomic_load(&entered[0]));
     if (abort) (void)usleep(10000);
     if (abort) ops->comm_abort(r[0].comm);
     atomic_store(&entered[2], true);

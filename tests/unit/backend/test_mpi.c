@@ -1,7 +1,8 @@
-/* test_mpi.c -- backend mpi alone, by its function table. The test starts itself under mpirun as 2 and 3 ranks (and once as
- * more than there are processors); such a rank runs one body and says by its exit code and a line on stderr what was wrong.
- * Inputs are small integers, exact in every dtype, so that expected values do not depend on the order of summing; what must
- * have the bits of backend gloo-tcp over two ranks is computed as written there. */
+/* tests/unit/backend/test_mpi.c -- backend mpi alone, by its function table. The test starts itself under mpirun as
+ * 2 and 3 ranks (and once as more than there are processors); such a rank runs one body and says by its exit code
+ * and a line on stderr what was wrong. Inputs are small integers, exact in every dtype, so that expected values do
+ * not depend on the order of summing; what must have the bits of backend gloo-tcp over two ranks is computed as
+ * written there. */
 #include "base/sys.h"
 #include <ddpengine/backend.h>
 #include <dlfcn.h>
@@ -42,7 +43,7 @@ static void no_log(void *ctx, int level, const char *file, int line, const char 
 }
 static const ddp_host host = {.struct_size = sizeof(host), .log = no_log};
 
-/* ---- one rank ------------------------------------------------------------------------------------------------------------ */
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
 static void open_rank(rank_of *r)
 {
     uint64_t config[8] = {0};
@@ -152,7 +153,7 @@ static ddp_coll coll(uint32_t dtype, uint32_t op, uint32_t root, const void *sen
                       .count = n};
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------------ */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 static void reduce_one(rank_of *r, uint32_t dtype, uint32_t op, size_t n, bool in_place)
 {
     size_t bytes = n * ddp_dtype_size(dtype), all = bytes * r->world;
@@ -233,7 +234,7 @@ static void body_reductions(rank_of *r)
     MUST(r, r->ops->supports(r->comm, DDP_DTYPE_END_, DDP_SUM) == DDP_ERR_UNSUPPORTED);
 }
 
-/* ---- what is moved ----------------------------------------------------------------------------------------------------------- */
+/* ---- what is moved ----------------------------------------------------------------------------------------------- */
 static void gathers(rank_of *r, uint32_t dtype, size_t n)
 {
     size_t bytes = n * ddp_dtype_size(dtype), all = bytes * r->world;
@@ -325,7 +326,7 @@ static void body_moves(rank_of *r)
         }
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 static void refused(rank_of *r, ddp_collective slot, ddp_coll a, ddp_status status, const char *word)
 {
     MUST(r, slot(r->comm, &a, NULL, &r->err) == status);
@@ -348,8 +349,8 @@ static void body_arguments(rank_of *r)
     MUST(r, r->ops->barrier(r->comm, NULL, &r->err) == DDP_OK); /* and the communicator still works */
 }
 
-/* A failing call of the library: a message longer than its receiver expects. Code and text are the library's, and the process
- * does not end MPI in order, which would wait for the others. */
+/* A failing call of the library: a message longer than its receiver expects. Code and text are the library's, and
+ * the process does not end MPI in order, which would wait for the others. */
 enum { LEFT = 42 };
 static void body_library_error(rank_of *r)
 {
@@ -365,7 +366,7 @@ static void body_library_error(rank_of *r)
     exit(LEFT);
 }
 
-/* ---- many communicators ---------------------------------------------------------------------------------------------------------- */
+/* ---- many communicators ------------------------------------------------------------------------------------------ */
 static void *one_of_two(void *arg)
 {
     rank_of *r = arg;
@@ -393,7 +394,7 @@ static void body_many(rank_of *r)
     }
 }
 
-/* ---- the ranks' program -------------------------------------------------------------------------------------------------------------- */
+/* ---- the ranks' program ------------------------------------------------------------------------------------------ */
 static const struct {
     const char *name;
     void (*body)(rank_of *r);
@@ -428,7 +429,7 @@ static int rank_main(const char *name, size_t piece)
     return 0;
 }
 
-/* ---- the tests ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the tests --------------------------------------------------------------------------------------------------- */
 /* The exit code of so many ranks. */
 static int launch(int world, const char *body, const char *piece)
 {

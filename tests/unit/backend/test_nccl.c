@@ -1,5 +1,5 @@
-/* test_nccl.c -- backend nccl by its function table, over doubles of NCCL and CUDA: what it computes, in which order, and what
- * is left of it. */
+/* tests/unit/backend/test_nccl.c -- backend nccl by its function table, over doubles of NCCL and CUDA: what it
+ * computes, in which order, and what is left of it. */
 #include "nccl_util.h"
 #include "collective_util.h"
 
@@ -40,7 +40,7 @@ static void all_reduce_of_every_dtype_and_operation(void **state)
     for (uint32_t world = 1; world <= MAX_WORLD; world *= 2) run_world(world, body_all_reduce);
 }
 
-/* ---- the other collectives: block b of rank k's buffer holds value(k, b) + i ------------------------------------------ */
+/* ---- the other collectives: block b of rank k's buffer holds value(k, b) + i ------------------------------------- */
 enum { N = 131, ALL_BYTES = MAX_WORLD * N * sizeof(float) };
 static float value(uint32_t rank, uint32_t block) { return (float)(rank * 1000 + block * 100); }
 
@@ -155,7 +155,7 @@ static void a_barrier_ends_when_all_have_come(void **state)
     run_world(4, body_barrier);
 }
 
-/* ---- order ----------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 /* The input is produced late on one stream, the result consumed on another; the host waits for nothing but the last. */
 static void body_order(rank_run *r)
 {
@@ -230,7 +230,7 @@ static void many_may_be_pending(void **state)
     run_world(2, body_many);
 }
 
-/* ---- memory and arguments ---------------------------------------------------------------------------------------------- */
+/* ---- memory and arguments ---------------------------------------------------------------------------------------- */
 static void body_memory(rank_run *r)
 {
     unsigned char *p, *q;
@@ -303,7 +303,7 @@ static void wrong_arguments_reach_no_library(void **state)
     run_nccl_ranks(r, 2, LONG_MS, body_arguments);
 }
 
-/* ---- a hundred times --------------------------------------------------------------------------------------------------- */
+/* ---- a hundred times --------------------------------------------------------------------------------------------- */
 static int entries(const char *path)
 {
     DIR *d = opendir(path);

@@ -1,10 +1,10 @@
-/* test_nccl_failure.c -- backend nccl over a double, when things go wrong: libraries, devices, ranks that do not come, aborts,
- * errors of the library, and every call of the two libraries failing in turn. */
+/* tests/unit/backend/test_nccl_failure.c -- backend nccl over a double, when things go wrong: libraries, devices,
+ * ranks that do not come, aborts, errors of the library, and every call of the two libraries failing in turn. */
 #include "nccl_util.h"
 
 #define SHORT_MS 200
 
-/* ---- what is missing --------------------------------------------------------------------------------------------------- */
+/* ---- what is missing --------------------------------------------------------------------------------------------- */
 static ddp_status check_with(nccl_options options, int32_t ordinal, ddp_err *err)
 {
     ddp_comm_params p = {.struct_size = sizeof(p), .world_size = 1, .device_ordinal = ordinal, .interface = ""};
@@ -114,7 +114,7 @@ static void without_a_key_the_interface_is_that_of_the_address(void **state)
     assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "=lo");
 }
 
-/* ---- ranks that do not come -------------------------------------------------------------------------------------------- */
+/* ---- ranks that do not come -------------------------------------------------------------------------------------- */
 static int32_t *cell_of(const rank_run *r) { return (int32_t *)(void *)buffers[r->rank]; }
 
 static ddp_coll one(const rank_run *r)
@@ -132,7 +132,7 @@ static void body_late(rank_run *r)
     ddp_work *w;
 
     *cell_of(r) = 1;
-    while (r->rank == 1 && atomic_load(&may_come) == 0) (void)usleep(1000);
+    UNTIL(r->rank != 1 || atomic_load(&may_come) != 0);
     CHECK(ops->all_reduce(r->comm, &a, &w, &r->err) == DDP_OK);
     if (r->rank == 0) {
         int64_t before = ddp_now_ns();
@@ -226,7 +226,7 @@ static void connecting_ends_when_the_run_does(void **state)
     store_double_free(r.store);
 }
 
-/* ---- abort --------------------------------------------------------------------------------------------------------------- */
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
 static atomic_llong aborted_at;
 static void *abort_soon(void *arg)
 {
@@ -347,7 +347,7 @@ static void a_launch_ends_at_its_deadline(void **state)
     assert_int_equal(nccl->finalizes, 0);
 }
 
-/* ---- errors of the library --------------------------------------------------------------------------------------------- */
+/* ---- errors of the library --------------------------------------------------------------------------------------- */
 static void body_async_error(rank_run *r)
 {
     ddp_coll a = one(r);

@@ -1,5 +1,6 @@
-/* test_reduce.c -- the arithmetic of the backends: every variant that this CPU can run against scalar code, to the bit, for
- * every dtype and operation, any number of sources and results, any length and alignment, through the caches and past them. */
+/* tests/unit/backend/test_reduce.c -- the arithmetic of the backends: every variant that this CPU can run against
+ * scalar code, to the bit, for every dtype and operation, any number of sources and results, any length and
+ * alignment, through the caches and past them. */
 #include "plugins/common/isa.h"
 #include "plugins/backend/common/reduce.h"
 #include "base/base.h"

@@ -1,5 +1,6 @@
-/* test_shm.c -- backend shm: every collective, dtype and operation against a scalar reference, in worlds of 1 to 8, in and out
- * of place, in memory of its own and of others. Inputs are small integers, exact in every dtype. */
+/* tests/unit/backend/test_shm.c -- backend shm: every collective, dtype and operation against a scalar reference, in
+ * worlds of 1 to 8, in and out of place, in memory of its own and of others. Inputs are small integers, exact in
+ * every dtype. */
 #include "shm_util.h"
 #include "collective_util.h"
 
@@ -27,7 +28,7 @@ static size_t recv_blocks(const rank_run *r, const trial *t)
     return t->what == ALL_GATHER || t->what == GATHER || t->what == ALL_TO_ALL ? r->world : 1;
 }
 
-/* ---- one call --------------------------------------------------------------------------------------------------------- */
+/* ---- one call ---------------------------------------------------------------------------------------------------- */
 static char *shared[2]; /* of this rank, from mem_alloc: large enough for every trial */
 static char *own[2];
 
@@ -101,7 +102,7 @@ static void close_buffers(rank_run *r)
     }
 }
 
-/* ---- the matrix ---------------------------------------------------------------------------------------------------------- */
+/* ---- the matrix -------------------------------------------------------------------------------------------------- */
 static bool reduces(uint32_t what) { return what == ALL_REDUCE || what == REDUCE || what == REDUCE_SCATTER; }
 
 static void each_memory(rank_run *r, trial t)
@@ -164,7 +165,7 @@ static void test_more_than_a_mebibyte(void **state)
     for (size_t w = 0; w < DDP_COUNT(worlds); w++) run_world(worlds[w], 0, 20, body_large);
 }
 
-/* ---- past the caches: 64-byte stores with heads and tails ------------------------------------------------------------------ */
+/* ---- past the caches: 64-byte stores with heads and tails -------------------------------------------------------- */
 static void body_streamed(rank_run *r)
 {
     enum { N = (12 << 20) / 4 };
@@ -198,7 +199,7 @@ static void test_larger_than_the_caches(void **state)
     run_world(3, 0, 20, body_streamed);
 }
 
-/* ---- bits: those of adding in the order of the ranks, everywhere ------------------------------------------------------------ */
+/* ---- bits: those of adding in the order of the ranks, everywhere ------------------------------------------------- */
 static float drawn(unsigned seed, uint32_t rank, size_t i)
 {
     return (float)((double)ddp_hash64(&i, sizeof(i), seed * 31 + rank) / 1.8446744073709552e19 - 0.5) * 3.3f;
@@ -236,7 +237,7 @@ static void test_bits_are_those_of_adding_in_rank_order(void **state)
     for (size_t w = 0; w < DDP_COUNT(worlds); w++) run_world(worlds[w], 0, 20, body_bits);
 }
 
-/* ---- order and arrival -------------------------------------------------------------------------------------------------------- */
+/* ---- order and arrival ------------------------------------------------------------------------------------------- */
 /* Ranks come early and late, in turn; every call has its own values, so that none can be mistaken for another. */
 static void body_unequal(rank_run *r)
 {
@@ -286,7 +287,7 @@ static void test_barrier_waits_for_all(void **state)
     run_world(3, 0, 20, body_barrier);
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 static void body_messages(rank_run *r)
 {
     static const size_t sizes[] = {0, 1, 4095, 4096, 8193, 300007};
@@ -353,7 +354,7 @@ static void test_messages(void **state)
     run_world(2, 4096, 20, body_wrong_message);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static void body_memory(rank_run *r)
 {
     static const size_t sizes[] = {0, 1, 4097, 3 << 20};
@@ -383,7 +384,7 @@ static void test_memory_is_zeroed_aligned_and_never_too_much(void **state)
     for (uint32_t world = 1; world <= 3; world++) run_world(world, 0, 20, body_memory);
 }
 
-/* ---- meeting --------------------------------------------------------------------------------------------------------------------- */
+/* ---- rendezvous ------------------------------------------------------------------------------------------------ */
 /* The store ends with the run alone: what each communicator left there would add up. */
 static void test_connecting_leaves_nothing_in_the_store(void **state)
 {
@@ -404,7 +405,7 @@ static void test_connecting_leaves_nothing_in_the_store(void **state)
     }
 }
 
-/* ---- arguments ------------------------------------------------------------------------------------------------------------------- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 static void body_arguments(rank_run *r)
 {
     float x[32] = {0};

@@ -402,14 +402,8 @@ static void leave_works(member *m, ddp_communicator *c, int count)
 /* The owner waits for nothing that the communicator knows of. */
 static void wait_until(member *m, int frees, ddp_failure *failure)
 {
-    int64_t limit = ddp_now_ns() + (int64_t)LONG_MS * 1000000;
-
-    while (ddp_now_ns() < limit) {
-        bool freed = __atomic_load_n(&the_fake->frees, __ATOMIC_ACQUIRE) == frees;
-        if (failure == NULL ? freed : ddp_group_failed(m->group, failure)) return;
-        (void)usleep(1000);
-    }
-    CHECK(!"in time");
+    UNTIL(failure == NULL ? __atomic_load_n(&the_fake->frees, __ATOMIC_ACQUIRE) == frees
+                          : ddp_group_failed(m->group, failure));
 }
 
 static void body_left(member *m)
@@ -582,17 +576,20 @@ static void body_deaf(member *m)
 }
 
 /* The thread left behind ends and frees the communicator. */
+static bool has_returned(fake *f)
+{
+    bool returned;
+
+    (void)pthread_mutex_lock(&f->lock);
+    returned = f->calls == 1;
+    (void)pthread_mutex_unlock(&f->lock);
+    return returned;
+}
+
 static void let_it_return(fake *f)
 {
-    bool returned = false;
-
     fake_release(f);
-    while (!returned) {
-        (void)usleep(10000);
-        (void)pthread_mutex_lock(&f->lock);
-        returned = f->calls == 1;
-        (void)pthread_mutex_unlock(&f->lock);
-    }
+    UNTIL(has_returned(f));
     (void)usleep(50000);
     assert_int_equal(f->closes, 0);
 }
@@ -701,7 +698,7 @@ static void expires_by(fake *f, void (*body)(member *), int exit_code)
 {
     run_alone_to_expiry(body);
     assert_int_equal(f->expired, exit_code);
-    while (__atomic_load_n(&f->closes, __ATOMIC_ACQUIRE) == 0) (void)usleep(1000);
+    UNTIL(__atomic_load_n(&f->closes, __ATOMIC_ACQUIRE) != 0);
 }
 
 static void body_abort_hangs(member *m)

@@ -5,7 +5,7 @@ check_PROGRAMS += tests/unit/control/test_group tests/unit/control/test_pending 
 TESTS += tests/unit/control/test_group tests/unit/control/test_pending tests/unit/control/test_group_failure tests/unit/control/test_heartbeat tests/unit/control/test_tls \
 	tests/unit/init/test_init_tcp
 
-tests_unit_control_test_group_SOURCES = tests/unit/control/test_group.c tests/unit/support/group_util.h
+tests_unit_control_test_group_SOURCES = tests/unit/control/test_group.c tests/unit/support/group_util.h tests/unit/support/until.h
 tests_unit_control_test_group_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_control_test_group_LDADD = $(UNIT_LDADD)
 
@@ -30,25 +30,10 @@ tests_unit_init_test_init_tcp_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_init_test_init_tcp_LDADD = $(UNIT_LDADD)
 endif
 
-# the communicator, and backend gloo-tcp alone
+# the communicator
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/backend/test_gloo tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots tests/unit/comm/test_comm tests/unit/comm/test_fallback
-TESTS += tests/unit/backend/test_gloo tests/unit/backend/test_gloo_connect tests/unit/backend/test_gloo_slots tests/unit/comm/test_comm tests/unit/comm/test_fallback
-
-tests_unit_backend_test_gloo_SOURCES = tests/unit/backend/test_gloo.c tests/unit/backend/collective_util.h tests/unit/backend/gloo_util.h tests/unit/support/group_util.h \
-	tests/unit/support/store_double.h
-tests_unit_backend_test_gloo_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_backend_test_gloo_LDADD = $(UNIT_LDADD) -lm
-
-tests_unit_backend_test_gloo_connect_SOURCES = tests/unit/backend/test_gloo_connect.c tests/unit/backend/collective_util.h tests/unit/backend/gloo_util.h tests/unit/support/group_util.h \
-	tests/unit/support/store_double.h
-tests_unit_backend_test_gloo_connect_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_backend_test_gloo_connect_LDADD = $(UNIT_LDADD) -lm
-
-tests_unit_backend_test_gloo_slots_SOURCES = tests/unit/backend/test_gloo_slots.c tests/unit/backend/collective_util.h tests/unit/backend/gloo_util.h tests/unit/support/group_util.h \
-	tests/unit/support/store_double.h
-tests_unit_backend_test_gloo_slots_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_backend_test_gloo_slots_LDADD = $(UNIT_LDADD) -lm
+check_PROGRAMS += tests/unit/comm/test_comm tests/unit/comm/test_fallback
+TESTS += tests/unit/comm/test_comm tests/unit/comm/test_fallback
 
 tests_unit_comm_test_comm_SOURCES = tests/unit/comm/test_comm.c tests/unit/support/group_util.h
 tests_unit_comm_test_comm_CPPFLAGS = $(UNIT_CPPFLAGS)
@@ -76,13 +61,4 @@ tests_unit_init_test_init_env_LDADD = $(UNIT_LDADD)
 tests_unit_launch_test_identify_SOURCES = tests/unit/launch/test_identify.c tests/unit/support/environment_util.h
 tests_unit_launch_test_identify_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_launch_test_identify_LDADD = $(UNIT_LDADD)
-endif
-
-# backend mpi alone
-if WITH_CMOCKA
-check_PROGRAMS += tests/unit/backend/test_mpi
-TESTS += tests/unit/backend/test_mpi
-tests_unit_backend_test_mpi_SOURCES = tests/unit/backend/test_mpi.c
-tests_unit_backend_test_mpi_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_backend_test_mpi_LDADD = $(UNIT_LDADD) -lm
 endif

@@ -12,7 +12,7 @@ static void wait_for_failure(member *m)
     ddp_failure f;
 
     ddp_group_set_step(m->group, 17);
-    for (int i = 0; i < LONG_MS && !ddp_group_failed(m->group, &f); i++) (void)usleep(1000);
+    UNTIL(ddp_group_failed(m->group, &f));
 }
 
 static void test_silent_rank_is_named(void **state)
@@ -110,7 +110,7 @@ static void test_silent_rank0(void **state)
     m.peer_timeout_ms = SHORT_MS;
     m.body = wait_for_failure;
     member_start(&m);
-    while ((connection = accept(fd, NULL, NULL)) < 0) (void)usleep(1000);
+    UNTIL((connection = accept(fd, NULL, NULL)) >= 0);
     ddp_wire_init(&w, connection, 1 << 20);
     welcome_rank1(&w);
     while ((f = raw_next(&w)).type != 0) {
@@ -141,10 +141,7 @@ static void live(member *m)
     ddp_failure f;
 
     (void)__atomic_store_n(&o->there, 1, __ATOMIC_SEQ_CST);
-    for (int i = 0; i < LONG_MS && __atomic_load_n(&o->end, __ATOMIC_SEQ_CST) == 0; i++) {
-        if (ddp_group_failed(m->group, &f)) break;
-        (void)usleep(1000);
-    }
+    UNTIL(__atomic_load_n(&o->end, __ATOMIC_SEQ_CST) != 0 || ddp_group_failed(m->group, &f));
 }
 
 typedef struct family {
@@ -178,9 +175,7 @@ static void family_start(family *y, int64_t peer_timeout_ms)
         }
     }
     (void)close(fd);
-    for (int32_t r = 0; r < 3; r++)
-        for (int i = 0; i < LONG_MS && __atomic_load_n(&y->out[r].there, __ATOMIC_SEQ_CST) == 0; i++)
-            (void)usleep(1000);
+    for (int32_t r = 0; r < 3; r++) UNTIL(__atomic_load_n(&y->out[r].there, __ATOMIC_SEQ_CST) != 0);
 }
 
 static void family_end(family *y)
@@ -380,7 +375,7 @@ static void wait_for_stop(member *m)
         atomic_store(&asked, 15);
         CHECK(ddp_group_stop_requested(m->group) == 15);
     }
-    for (int i = 0; i < LONG_MS && ddp_group_stop_requested(m->group) == 0; i++) (void)usleep(1000);
+    UNTIL(ddp_group_stop_requested(m->group) != 0);
     CHECK(ddp_group_stop_requested(m->group) == 15);
     CHECK(ddp_group_barrier(m->group, "done", LONG_MS, &err) == DDP_OK);
 }
@@ -406,7 +401,7 @@ static void test_stop_is_known_to_all(void **state)
 
 static void wait_for_signal_2(member *m)
 {
-    for (int i = 0; i < LONG_MS && ddp_group_stop_requested(m->group) == 0; i++) (void)usleep(1000);
+    UNTIL(ddp_group_stop_requested(m->group) != 0);
     CHECK(ddp_group_stop_requested(m->group) == 2);
 }
 

@@ -87,7 +87,6 @@ static void fingerprint_of(const char *secret, char out[17])
 static void differ(const char *ours, const char *its)
 {
     char left[17], right[17], text[128], endpoint[DDP_ENDPOINT_MAX] = "";
-    int64_t began;
     member m[3];
     board b;
 
@@ -103,10 +102,8 @@ static void differ(const char *ours, const char *its)
     member_start(&m[1]);
     board_wait(&b, endpoint);
     (void)usleep(100000);
-    began = ddp_now_ms();
     member_start(&m[2]);
     for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
-    assert_true(ddp_now_ms() - began < LONG_MS / 2);
     (void)snprintf(text, sizeof(text), "its fingerprint is %s (rank 2) against %s (rank 0)", right, left);
     for (int32_t r = 0; r < 3; r++) {
         assert_int_equal(m[r].failure.exit_code, DDP_EXIT_RENDEZVOUS);
@@ -624,11 +621,14 @@ static void *flood_main(void *arg)
     return NULL;
 }
 
+enum { SILENT_MS = 4000 };
+
+/* Longer than a rank may be silent. */
 static void live_for_a_while(member *m)
 {
     ddp_failure f;
 
-    for (int i = 0; i < 2000 && !ddp_group_failed(m->group, &f); i++) (void)usleep(1000);
+    for (int i = 0; i < SILENT_MS + 500 && !ddp_group_failed(m->group, &f); i++) (void)usleep(1000);
 }
 
 /* Ranks meet, and hear each other, while strangers take every place that there is, from the same address. */
@@ -644,7 +644,7 @@ static void test_meeting_in_a_flood(void **state)
     for (int32_t r = 0; r < 3; r++) {
         m[r].secret = SECRET;
         m[r].timeout_ms = 2 * LONG_MS;
-        m[r].peer_timeout_ms = 1500;
+        m[r].peer_timeout_ms = SILENT_MS;
     }
     member_start(&m[0]);
     board_wait(&b, endpoint);
@@ -655,7 +655,7 @@ static void test_meeting_in_a_flood(void **state)
         atomic_init(&f[k].made, 0);
         assert_int_equal(pthread_create(&f[k].thread, NULL, flood_main, &f[k]), 0);
     }
-    while (atomic_load(&f[0].made) + atomic_load(&f[1].made) < 500) (void)usleep(1000);
+    UNTIL(atomic_load(&f[0].made) + atomic_load(&f[1].made) >= 500);
     member_start(&m[1]);
     member_start(&m[2]);
     for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
@@ -671,12 +671,20 @@ static void test_meeting_in_a_flood(void **state)
 }
 
 /* A rank far away, whose hello takes its time, keeps its place whatever comes from another address. */
+static int closed_ones(const int *fds, size_t count)
+{
+    int closed = 0;
+
+    for (size_t i = 0; i < count; i++) closed += recv(fds[i], &(char){0}, 1, MSG_DONTWAIT) == 0;
+    return closed;
+}
+
 static void test_place_of_a_slow_rank(void **state)
 {
     const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000002)};
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     char endpoint[DDP_ENDPOINT_MAX] = "";
-    int fds[300], closed = 0;
+    int fds[300];
     ddp_wire slow;
     member m;
     board b;
@@ -694,12 +702,7 @@ static void test_place_of_a_slow_rank(void **state)
         assert_int_equal(bind(fds[i], (const struct sockaddr *)&from, sizeof(from)), 0);
         assert_int_equal(connect(fds[i], (const struct sockaddr *)&to, sizeof(to)), 0);
     }
-    for (int tries = 0; tries < LONG_MS && closed < 300 - 64; tries++) { /* until they have been let in, and out */
-        closed = 0;
-        for (size_t i = 0; i < DDP_COUNT(fds); i++) closed += recv(fds[i], &(char){0}, 1, MSG_DONTWAIT) == 0;
-        (void)usleep(1000);
-    }
-    assert_true(closed >= 300 - 64);
+    UNTIL(closed_ones(fds, DDP_COUNT(fds)) >= 300 - 64); /* they have been let in, and out */
     raw_hello(&slow, (hello){1, 2, DDP_VERSION}, "");
     assert_int_equal(raw_next(&slow).type, DDP_FRAME_HEARD);
     ddp_wire_close(&slow);
@@ -725,7 +728,7 @@ static void test_impostor_of_rank_0(void **state)
     m.secret = SECRET;
     m.agreement = "an option = its value\n";
     member_start(&m);
-    while ((connection = accept(fd, NULL, NULL)) < 0) (void)usleep(1000);
+    UNTIL((connection = accept(fd, NULL, NULL)) >= 0);
     assert_int_equal(send(connection, heard, sizeof(heard) - 1, MSG_NOSIGNAL), sizeof(heard) - 1);
     while (got < (ssize_t)sizeof(buf) && (n = recv(connection, buf + got, sizeof(buf) - (size_t)got, 0)) > 0) got += n;
     member_join(&m);

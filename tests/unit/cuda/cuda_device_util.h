@@ -1,5 +1,5 @@
-/* cuda_device_util.h -- the CUDA device over its doubles, or on a GPU with DDP_CUDA_REAL: opening it, and single ops as jobs of
- * device_util.h. */
+/* tests/unit/cuda/cuda_device_util.h -- the CUDA device over its doubles, or on a GPU with DDP_CUDA_REAL: opening
+ * it, and single ops as jobs of device_util.h. */
 #ifndef DDP_TEST_CUDA_DEVICE_UTIL_H
 #define DDP_TEST_CUDA_DEVICE_UTIL_H
 
@@ -145,7 +145,7 @@ static inline int cuda_teardown(void **state)
 #test ", timed, bf16", test, open_timed_half, cuda_teardown, NULL                                              \
     }
 
-/* ---- one node --------------------------------------------------------------------------------------------------------- */
+/* ---- one node ---------------------------------------------------------------------------------------------------- */
 typedef struct operand {
     uint32_t kind, rank;
     int64_t dims[4];
@@ -176,8 +176,8 @@ static inline void single_value(ddp_value *v, const operand *o, uint64_t *arena,
     }
 }
 
-/* The outputs stand behind the inputs; those of kind ACT are results, so that they live to the end. An output of rank 0 is not
- * wanted. */
+/* The outputs stand behind the inputs; those of kind ACT are results, so that they live to the end. An output of
+ * rank 0 is not wanted. */
 static inline void single_make(single *s, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, uint32_t out_count,
                                const operand *o)
 {

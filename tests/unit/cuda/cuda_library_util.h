@@ -1,4 +1,5 @@
-/* cuda_library_util.h -- what the tests of the CUDA device's parts over the doubles share: device memory, numbers, a log. */
+/* tests/unit/cuda/cuda_library_util.h -- what the tests of the CUDA device's parts over the doubles share: device
+ * memory, numbers, a log. */
 #ifndef CUDA_LIBRARY_UTIL_H
 #define CUDA_LIBRARY_UTIL_H
 
@@ -25,7 +26,7 @@ static inline void cuda_util_ok(ddp_status status, const ddp_err *err, const cha
     _fail(file, line);
 }
 
-/* ---- a log ------------------------------------------------------------------------------------------------------------- */
+/* ---- a log ------------------------------------------------------------------------------------------------------- */
 typedef struct cuda_util_log {
     int lines;
     char last[512];
@@ -46,7 +47,7 @@ static inline void cuda_util_line(void *ctx, int level, const char *file, int li
     log->lines++;
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 static inline float cuda_util_random(uint64_t *seed) /* -1 to 1 */
 {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
@@ -70,7 +71,7 @@ static inline uint16_t cuda_util_to_half(float x)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* ---- arrays in device memory, and the same numbers in double on the host ------------------------------------------------- */
+/* ---- arrays in device memory, and the same numbers in double on the host ----------------------------------------- */
 typedef struct cuda_util_array {
     void *block, *at; /* `at` is aligned to 32 or 64 bytes and no more */
     uint32_t type;

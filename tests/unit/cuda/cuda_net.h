@@ -1,4 +1,5 @@
-/* cuda_net.h -- for tests of runs and steps on the CUDA device: a small net over tokens, and its job. */
+/* tests/unit/cuda/cuda_net.h -- for tests of runs and steps on the CUDA device: a small net over tokens, and its
+ * job. */
 #ifndef DDP_TEST_CUDA_NET_H
 #define DDP_TEST_CUDA_NET_H
 

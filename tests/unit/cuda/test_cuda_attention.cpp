@@ -1,6 +1,6 @@
-/* test_cuda_attention.cpp -- the CUDA device's attention on the double of the CUDA runtime, against plain loops in
- * double: the kernels for tensor cores and the ones for everything else, lengths around the tiles' edges, masks,
- * dropout, types, what is added, extreme scores. */
+/* tests/unit/cuda/test_cuda_attention.cpp -- the CUDA device's attention on the double of the CUDA runtime, against
+ * plain loops in double: the kernels for tensor cores and the ones for everything else, lengths around the tiles'
+ * edges, masks, dropout, types, what is added, extreme scores. */
 #include "plugins/device/cuda/kernels/kernels.h"
 #include "plugins/device/cuda/kernels/simt.h"
 

@@ -1,6 +1,7 @@
-/* test_cuda_device.c -- the CUDA device over doubles of the runtime, cuBLASLt and cuDNN, against the double reference: every op
- * forward and gradient, set and added, by itself; in f32 and bf16, with cuDNN and with the device's own kernels. Whole models are in
- * test_cuda_models.c, what is no op in test_cuda_queues.c. Sizes are small: the double runs each CUDA thread by itself. */
+/* tests/unit/cuda/test_cuda_device.c -- the CUDA device over doubles of the runtime, cuBLASLt and cuDNN, against the
+ * double reference: every op forward and gradient, set and added, by itself; in f32 and bf16, with cuDNN and with
+ * the device's own kernels. Whole models are in test_cuda_models.c, what is no op in test_cuda_queues.c. Sizes are
+ * small: the double runs each CUDA thread by itself. */
 #include "cuda_device_util.h"
 
 static uint64_t seed;
@@ -19,7 +20,7 @@ static void run_op(fixture *f, uint32_t op, const ddp_attrs *attrs, uint32_t in,
 #define OP(op, attrs, in, out, tolerance, ...)                                                                         \
     run_op(f, op, attrs, in, out, (const operand[]){__VA_ARGS__}, 5, tolerance)
 
-/* ---- linear ------------------------------------------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
 static void linear_ops(fixture *f, int64_t n, int64_t i, int64_t o)
 {
     const ddp_attrs plain = {.linear = {0}}, turned = {.linear = {1}};
@@ -49,7 +50,7 @@ static void test_linear(void **state)
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) linear_ops(*state, sizes[i][0], sizes[i][1], sizes[i][2]);
 }
 
-/* ---- element by element --------------------------------------------------------------------------------------------------- */
+/* ---- element by element ------------------------------------------------------------------------------------------ */
 static void test_pointwise(void **state)
 {
     static const int64_t sizes[][2] = {{1, 1}, {3, 7}, {16, 33}, {5, 257} LARGE({1023, 769}, {512, 3072})};
@@ -76,7 +77,7 @@ static void test_pointwise(void **state)
     }
 }
 
-/* ---- losses ------------------------------------------------------------------------------------------------------------- */
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
 static void test_losses(void **state)
 {
     static const int64_t sizes[][2] = {{1, 5}, {7, 5}, {33, 70}, {4, 1030} LARGE({40, 50257}, {300, 50304})};
@@ -94,7 +95,7 @@ static void test_losses(void **state)
     }
 }
 
-/* ---- sequences ---------------------------------------------------------------------------------------------------------- */
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
 static void norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
 {
     const ddp_attrs a = {.layer_norm = {1e-5}};
@@ -135,7 +136,8 @@ static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64
        SEQ(INPUT, n, heads, t), SEQ(GRAD, n, t, 3 * e));
 }
 
-/* The gradient behind its forward node, whose y and log-sum-exp it gets: the only way to try it where both are rounded. */
+/* The gradient behind its forward node, whose y and log-sum-exp it gets: the only way to try it where both are
+ * rounded. */
 static void attention_pair(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size, bool causal)
 {
     const int64_t e = heads * size;
@@ -189,7 +191,7 @@ static void test_sequences(void **state)
     }
 }
 
-/* ---- images ------------------------------------------------------------------------------------------------------------- */
+/* ---- images ------------------------------------------------------------------------------------------------------ */
 typedef struct conv_sizes {
     int64_t n, c, h, w, o, kh, kw, sh, sw, ph, pw, groups;
 } conv_sizes;
@@ -287,7 +289,7 @@ static void test_batch_norm(void **state)
     }
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 static void refused(fixture *f, const single *s, const char *text)
 {
     ddp_lowered *l = NULL;
@@ -320,7 +322,7 @@ static void test_unsupported(void **state)
     refused(*state, &s, "one value per channel");
 }
 
-/* ---- main --------------------------------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 int main(void)
 {
     const struct CMUnitTest tests[] = {

@@ -1,5 +1,5 @@
-/* test_cuda_dnn.c -- the CUDA device's use of cuDNN over the doubles of both: convolutions and attention against the definition in
- * double, and what is not there or cannot be done. */
+/* tests/unit/cuda/test_cuda_dnn.c -- the CUDA device's use of cuDNN over the doubles of both: convolutions and
+ * attention against the definition in double, and what is not there or cannot be done. */
 #include "cuda_library_util.h"
 #include "plugins/device/cuda/libs/dnn.h"
 
@@ -7,7 +7,7 @@ static cu_libraries libraries;
 static cudaStream_t stream;
 static cu_dnn *dnn;
 
-/* ---- convolutions ------------------------------------------------------------------------------------------------------ */
+/* ---- convolutions ------------------------------------------------------------------------------------------------ */
 /* y[n][p][q][o] += x[n][h][w][c] * w[o][r][s][i], over all of them: what = one of the three that is written. */
 static void reference_conv(const cu_conv *c, uint32_t what, const double *x, const double *w, const double *y,
                            double *out)
@@ -92,7 +92,7 @@ static void test_bad_convolutions(void **state)
     assert_null(conv);
 }
 
-/* ---- attention --------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 typedef struct attention {
     cu_attention a;
     cuda_util_array qkv, y, lse, dy, dqkv;
@@ -292,7 +292,7 @@ static void test_unsupported_attention(void **state)
     cudnn_double()->graph_workspace = 512;
 }
 
-/* ---- libraries --------------------------------------------------------------------------------------------------------- */
+/* ---- libraries --------------------------------------------------------------------------------------------------- */
 static void test_libraries(void **state)
 {
     cu_libraries l;

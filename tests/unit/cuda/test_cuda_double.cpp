@@ -1,5 +1,6 @@
-/* test_cuda_double.cpp -- the double that kernels run on where there is no GPU (tests/doubles/simt_double.h): does it do what CUDA's
- * manuals say? Expected values are worked out here from the manuals' formulas. */
+/* tests/unit/cuda/test_cuda_double.cpp -- the double that kernels run on where there is no GPU
+ * (tests/doubles/simt_double.h): does it do what CUDA's manuals say? Expected values are worked out here from the
+ * manuals' formulas. */
 #include "plugins/device/cuda/kernels/simt.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,7 @@ extern "C" {
     assert_int_equal(cu_launch(__VA_ARGS__), cudaSuccess), assert_int_equal(cudaDeviceSynchronize(), cudaSuccess)
 static const unsigned ALL = 0xffffffffu;
 
-/* ---- places, barriers, shared memory ----------------------------------------------------------------------------------- */
+/* ---- places, barriers, shared memory ----------------------------------------------------------------------------- */
 static __global__ void places(int *out)
 {
     const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -95,7 +96,7 @@ static void test_alignment(void **state)
     assert_true(out[3] == 16 && out[4] == 16 && out[5] == 16);
 }
 
-/* ---- what a warp does together ------------------------------------------------------------------------------------------ */
+/* ---- what a warp does together ----------------------------------------------------------------------------------- */
 static __global__ void shuffles(int *out, int by, int width)
 {
     const int v = static_cast<int>(threadIdx.x) + 100;
@@ -210,9 +211,9 @@ static void test_arithmetic(void **state)
     assert_true(out[4] == 2.0f);
 }
 
-/* ---- tensor cores --------------------------------------------------------------------------------------------------------- */
-/* a (16, 16), b (8, 16) that is (n, k), or (16, 8) that is (k, n) where `transposed`; c (16, 8). Addresses and results as in
- * the PTX ISA: the pictures of ldmatrix and of mma.m16n8k16. */
+/* ---- tensor cores ------------------------------------------------------------------------------------------------ */
+/* a (16, 16), b (8, 16) that is (n, k), or (16, 8) that is (k, n) where `transposed`; c (16, 8). Addresses and
+ * results as in the PTX ISA: the pictures of ldmatrix and of mma.m16n8k16. */
 static __global__ void product(const unsigned short *a, const unsigned short *b, const float *c, float *d,
                                bool transposed)
 {
@@ -261,8 +262,9 @@ static void test_mma(void **state)
     check_product(true);
 }
 
-/* The operands in registers as the manual numbers them, without ldmatrix: a_i of lane l is row l / 4 (+ 8 where 2 <= i % 4 < 4 in the
- * elements a0 .. a7), column l % 4 * 2 + i % 2 (+ 8 where i >= 4); b_i: row l % 4 * 2 + i % 2 (+ 8 where i >= 2), column l / 4. */
+/* The operands in registers as the manual numbers them, without ldmatrix: a_i of lane l is row l / 4 (+ 8 where 2 <=
+ * i % 4 < 4 in the elements a0 .. a7), column l % 4 * 2 + i % 2 (+ 8 where i >= 4); b_i: row l % 4 * 2 + i % 2 (+ 8
+ * where i >= 2), column l / 4. */
 static __global__ void product_by_hand(const unsigned short *a, const unsigned short *b, float *d)
 {
     const unsigned lane = threadIdx.x, group = lane / 4, pair = lane % 4;
@@ -299,7 +301,7 @@ static void test_mma_registers(void **state)
     }
 }
 
-/* ---- cp.async ------------------------------------------------------------------------------------------------------------- */
+/* ---- cp.async ---------------------------------------------------------------------------------------------------- */
 static __global__ void copies(const float4 *from, float4 *out)
 {
     CU_SHARED(float4, tile, [4]);
@@ -334,7 +336,7 @@ static void test_copies(void **state)
     assert_true(out[5].y == 1.0f);
 }
 
-/* ---- limits and misuse ------------------------------------------------------------------------------------------------------ */
+/* ---- limits and misuse ------------------------------------------------------------------------------------------- */
 static __global__ void big(float *out)
 {
     CU_SHARED_DYNAMIC(float, dynamic);

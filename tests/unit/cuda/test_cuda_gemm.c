@@ -1,5 +1,5 @@
-/* test_cuda_gemm.c -- the CUDA device's matrix products over the doubles of CUDA and cuBLASLt: every epilogue against the definition in
- * double, the choice of algorithms, and the file that keeps them. */
+/* tests/unit/cuda/test_cuda_gemm.c -- the CUDA device's matrix products over the doubles of CUDA and cuBLASLt: every
+ * epilogue against the definition in double, the choice of algorithms, and the file that keeps them. */
 #include "cuda_library_util.h"
 #include "plugins/device/cuda/libs/gemm.h"
 #include <dirent.h>
@@ -31,7 +31,7 @@ static cu_products *open_products(const char *dir, bool first, bool tf32)
     return out;
 }
 
-/* ---- the definition ---------------------------------------------------------------------------------------------------- */
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
 typedef struct problem {
     cu_product_params p;
     cuda_util_array a, b, c, bias, aux;
@@ -149,7 +149,7 @@ static void check_product(cu_products *all, const cu_product_params *p, uint64_t
     free_problem(&t);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 static void test_products(void **state)
 {
     static const int64_t sizes[][3] = {{1, 8, 1}, {3, 16, 5}, {17, 24, 33}, {40, 8, 7}};
@@ -311,7 +311,7 @@ static void test_capture(void **state)
     cu_products_close(all);
 }
 
-/* ---- the file ---------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 static void path_of(const char *dir, char path[512])
 {
     (void)snprintf(path, 512, "%s/nvidia-h100-80gb-hbm3-cublaslt-%zu.txt", dir, cublaslt_double()->version);

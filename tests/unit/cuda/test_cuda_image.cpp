@@ -1,5 +1,6 @@
-/* test_cuda_image.cpp -- the CUDA device's kernels over images on the double of the CUDA runtime, against plain loops in double: batch
- * norm, pooling, convolution, the order of weights; odd sizes, both types, arrays of different types, sums that add to what was there. */
+/* tests/unit/cuda/test_cuda_image.cpp -- the CUDA device's kernels over images on the double of the CUDA runtime,
+ * against plain loops in double: batch norm, pooling, convolution, the order of weights; odd sizes, both types,
+ * arrays of different types, sums that add to what was there. */
 #include "plugins/device/cuda/kernels/kernels.h"
 #include "plugins/device/cuda/kernels/simt.h"
 
@@ -23,7 +24,7 @@ static const cu_view none = {NULL, CU_F32};
 
 #define CUDA(call) assert_int_equal((call), cudaSuccess)
 
-/* ---- arrays ------------------------------------------------------------------------------------------------------------- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 static uint64_t seed = 1;
 
 static double random_number(void) /* from -1 to 1, with few bits, so that there are equals */
@@ -116,7 +117,7 @@ struct scratch_memory {
     void *at() const { return bytes.view.at; }
 };
 
-/* ---- batch norm --------------------------------------------------------------------------------------------------------- */
+/* ---- batch norm -------------------------------------------------------------------------------------------------- */
 struct norm_case {
     int64_t rows, c;
     double mean;
@@ -312,7 +313,7 @@ static void test_batch_norm_grad(void **state)
         }
 }
 
-/* ---- pooling ------------------------------------------------------------------------------------------------------------ */
+/* ---- pooling ----------------------------------------------------------------------------------------------------- */
 struct pool_case {
     int64_t n, h, w, c;
     int64_t kernel[2], stride[2], padding[2];
@@ -428,7 +429,7 @@ static void test_pool_too_large(void **state)
     assert_int_equal(cu_adaptive_pool(NULL, x.view, x.view, {1, 1 << 20, 1, 1}, 1 << 20, 1), cudaErrorInvalidValue);
 }
 
-/* ---- convolution -------------------------------------------------------------------------------------------------------- */
+/* ---- convolution ------------------------------------------------------------------------------------------------- */
 struct conv_case {
     int64_t n, h, w, c, o, groups;
     int64_t kernel[2], stride[2], padding[2];

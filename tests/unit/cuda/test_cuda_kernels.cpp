@@ -1,6 +1,6 @@
-/* test_cuda_kernels.cpp -- the CUDA device's kernels for everything but attention and images, on the double of the CUDA runtime,
- * against plain loops in double: odd sizes, both types, addresses that are no multiple of 16, sums that add to what was there. Updates
- * and random words have the CPU's bits. */
+/* tests/unit/cuda/test_cuda_kernels.cpp -- the CUDA device's kernels for everything but attention and images, on the
+ * double of the CUDA runtime, against plain loops in double: odd sizes, both types, addresses that are no multiple
+ * of 16, sums that add to what was there. Updates and random words have the CPU's bits. */
 #include "plugins/device/cuda/kernels/kernels.h"
 #include "plugins/device/cuda/kernels/load.cuh"
 #include "doubles/cuda_runtime_double.h"
@@ -26,7 +26,7 @@ static const uint32_t types[] = {CU_F32, CU_BF16};
 
 #define CUDA(call) assert_int_equal((call), cudaSuccess)
 
-/* ---- arrays ------------------------------------------------------------------------------------------------------------- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 static uint64_t seed = 1;
 
 static uint64_t random_bits(void)
@@ -171,7 +171,7 @@ static cu_fault *new_fault(void)
     return static_cast<cu_fault *>(p);
 }
 
-/* ---- words and bits -------------------------------------------------------------------------------------------------------- */
+/* ---- words and bits ---------------------------------------------------------------------------------------------- */
 static void test_philox(void **)
 {
     for (int round = 0; round < 1000; round++) {
@@ -185,7 +185,7 @@ static void test_philox(void **)
     }
 }
 
-/* ---- pointwise -------------------------------------------------------------------------------------------------------------- */
+/* ---- pointwise --------------------------------------------------------------------------------------------------- */
 static double phi(double x) { return 0.5 * erfc(-x / sqrt(2.0)); }
 
 static double act_of(uint32_t act, double x)
@@ -382,7 +382,7 @@ static void test_channels(void **)
                 }
 }
 
-/* ---- layer norm -------------------------------------------------------------------------------------------------------------- */
+/* ---- layer norm -------------------------------------------------------------------------------------------------- */
 struct norm_case {
     int64_t rows, cols;
     uint32_t xt, rt, st, yt;
@@ -476,7 +476,7 @@ static void test_layer_norm_grad(void **)
     check_norm_grad({700, 9, CU_BF16, CU_F32, CU_BF16, CU_F32, true, false, false, false});
 }
 
-/* ---- embedding --------------------------------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 static void check_embedding(int64_t rows, int64_t e, int64_t v, uint32_t type, size_t skip)
 {
     std::vector<int64_t> index(static_cast<size_t>(rows));
@@ -507,7 +507,8 @@ static void test_embedding(void **)
         for (int64_t e : {1, 8, 77, 264}) check_embedding(37, e, 50, type, e == 264 ? 1 : 0);
 }
 
-/* `often` of a hundred rows have one index. In float as the CPU has it, so the bits are the same where nothing is added to. */
+/* `often` of a hundred rows have one index. In float as the CPU has it, so the bits are the same where nothing is
+ * added to. */
 static void check_embedding_grad(int64_t rows, int64_t e, int64_t v, uint32_t type, uint64_t often, size_t skip)
 {
     std::vector<int64_t> index(static_cast<size_t>(rows));
@@ -567,7 +568,7 @@ static void test_position(void **)
                 }
 }
 
-/* ---- losses ------------------------------------------------------------------------------------------------------------------ */
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
 struct entropy_case {
     int64_t rows, cols;
     uint32_t xt, gt;
@@ -711,7 +712,7 @@ static void test_accuracy(void **)
         for (int64_t cols : {1, 10, 13, 1000, 6000}) check_accuracy(45, cols, type, cols == 13 ? 3 : 0);
 }
 
-/* ---- updates ----------------------------------------------------------------------------------------------------------------- */
+/* ---- updates ----------------------------------------------------------------------------------------------------- */
 /* What the CPU device's flat.c makes of the numbers of an update. */
 static cpu_update cpu_constants(const cu_optim &o)
 {
@@ -849,7 +850,7 @@ static void test_mean(void **)
     }
 }
 
-/* ---- flat arrays ------------------------------------------------------------------------------------------------------------- */
+/* ---- flat arrays ------------------------------------------------------------------------------------------------- */
 static void test_finite(void **)
 {
     for (size_t n : {0u, 1u, 5u, 4096u, 9001u})
@@ -905,7 +906,7 @@ static void test_scale(void **)
         }
 }
 
-/* ---- nothing to do ----------------------------------------------------------------------------------------------------------- */
+/* ---- nothing to do ----------------------------------------------------------------------------------------------- */
 static void test_nothing(void **)
 {
     const cu_entropy e = {};

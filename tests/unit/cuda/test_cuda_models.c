@@ -1,6 +1,6 @@
-/* test_cuda_models.c -- whole models on the CUDA device over its doubles, against the double reference: kernels fused, in place, views,
- * conversions between types and layouts, gradients that accumulate; in f32 exactly, in bf16 as near as its roundings allow. Also what
- * is fused, and which values are stored in bf16. */
+/* tests/unit/cuda/test_cuda_models.c -- whole models on the CUDA device over its doubles, against the double
+ * reference: kernels fused, in place, views, conversions between types and layouts, gradients that accumulate; in
+ * f32 exactly, in bf16 as near as its roundings allow. Also what is fused, and which values are stored in bf16. */
 #include "cuda_device_util.h"
 #include "support/device_models.h"
 
@@ -114,7 +114,7 @@ static void test_recompute(void **state)
     unbuild(&b);
 }
 
-/* ---- images ------------------------------------------------------------------------------------------------------------- */
+/* ---- images ------------------------------------------------------------------------------------------------------ */
 static void test_images(void **state)
 {
     static const network nets[] = {net_smooth, net_lenet, net_resnet, net_odd, net_shared, net_dropped};
@@ -133,7 +133,7 @@ static void test_recomputed_norm(void **state)
     check_recomputed_norm((job){.f = *state, .seed = &seed, .classes = CLASSES, .tolerance = 2e-4}, 2);
 }
 
-/* ---- what is fused, and in which type it lies ------------------------------------------------------------------------------- */
+/* ---- what is fused, and in which type it lies -------------------------------------------------------------------- */
 /* By whichever way, which stands in brackets. */
 static bool same_kernel(const char *name, const char *want)
 {
@@ -198,7 +198,7 @@ static void test_lowering(void **state)
     unbuild(&b);
 }
 
-/* ---- by which of several ways -------------------------------------------------------------------------------------------- */
+/* ---- by which of several ways ------------------------------------------------------------------------------------ */
 static void expect_attention(fixture *f, double dropout, const char *forward, const char *gradient)
 {
     const gpt m = {.length = 16, .heads = 2, .size = 64, .vocabulary = 11, .layers = 2, .dropout = dropout};

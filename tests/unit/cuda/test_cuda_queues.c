@@ -1,5 +1,6 @@
-/* test_cuda_queues.c -- the CUDA device over its doubles, what is no op: opening and its refusals, memory, queues and events, graphs,
- * faults in the data, the optimiser with its peers, reductions, the parameters' mirror in bf16. */
+/* tests/unit/cuda/test_cuda_queues.c -- the CUDA device over its doubles, what is no op: opening and its refusals,
+ * memory, queues and events, graphs, faults in the data, the optimiser with its peers, reductions, the parameters'
+ * mirror in bf16. */
 #include "cuda_net.h"
 
 #include "doubles/cublaslt_double.h"
@@ -7,7 +8,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* ---- opening -------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 static void refused(fixture *f, const cuda_config *c, uint32_t precision, uint32_t ordinal, ddp_status status,
                     const char *text, const char *remedy)
 {
@@ -83,7 +84,7 @@ static void test_open_fails(void **state)
     assert_true(failures > 10);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static void test_memory(void **state)
 {
     static const size_t bytes[] = {0, 1, 1000, 3u << 20};
@@ -148,7 +149,7 @@ static void test_queues(void **state)
     o->host_free(f->device, to);
 }
 
-/* ---- reductions and the optimiser ------------------------------------------------------------------------------------------ */
+/* ---- reductions and the optimiser -------------------------------------------------------------------------------- */
 static void test_flat(void **state)
 {
     fixture *f = *state;
@@ -383,7 +384,7 @@ static void test_faults(void **state)
         int64_t *x = (int64_t *)(void *)n.j.inputs[i % 2], was = x[5];
         x[5] = bad[i / 2];
         assert_int_equal(run_all(&n, 0), DDP_ERR_DATA);
-        (void)snprintf(text, sizeof(text), i % 2 == 0 ? "index %lld at place 5 " : "label %lld of row 5 ",
+        (void)snprintf(text, sizeof(text), i % 2 == 0 ? "index %lld at position 5 " : "label %lld of row 5 ",
                        (long long)bad[i / 2]);
         assert_non_null(strstr(f->err.msg, text));
         assert_non_null(strstr(f->err.msg, i % 2 == 0 ? "11 rows (0 to 10) of layer \"wte\"" : "11 classes (0 to 10)"));
@@ -393,7 +394,7 @@ static void test_faults(void **state)
     net_close(&n);
 }
 
-/* ---- the mirror ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the mirror -------------------------------------------------------------------------------------------------- */
 /* The loss shows what products read: parameters of zero give log(11). */
 static void test_mirror(void **state)
 {
@@ -411,7 +412,7 @@ static void test_mirror(void **state)
     OK(f, run_all(&n, 0));
     first = net_loss(&n);
     OK(f, o->host_alloc(f->device, bytes, (void **)&zeros, &f->err));
-    OK(f, o->copy(f->device, params, zeros, bytes, DDP_COPY_TO_DEVICE, &f->err)); /* copy makes the mirror anew */
+    OK(f, o->copy(f->device, params, zeros, bytes, DDP_COPY_TO_DEVICE, &f->err)); /* copy makes the mirror again */
     OK(f, run_all(&n, 0));
     assert_true(fabsf(net_loss(&n) - logf(11.0f)) < 1e-3f);
     OK(f, o->copy_async(f->device, DDP_QUEUE_COMPUTE, params, n.j.params, bytes, DDP_COPY_TO_DEVICE, &f->err));

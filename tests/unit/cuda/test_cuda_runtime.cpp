@@ -1,4 +1,5 @@
-/* test_cuda_runtime.cpp -- the double of the CUDA runtime (tests/doubles/cuda_runtime_double.h): streams, events, capture, memory. */
+/* tests/unit/cuda/test_cuda_runtime.cpp -- the double of the CUDA runtime (tests/doubles/cuda_runtime_double.h):
+ * streams, events, capture, memory. */
 #include "plugins/device/cuda/kernels/simt.h"
 #include "doubles/cuda_runtime_double.h"
 #include <setjmp.h>
@@ -90,7 +91,7 @@ static void fetch(const fixture *t, const float *from, float expected)
     for (int i = 0; i < N; i++) assert_true(t->host[i] == expected);
 }
 
-/* ---- order ----------------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 static void test_order(void **state)
 {
     const fixture *t = static_cast<fixture *>(*state);
@@ -146,7 +147,7 @@ static void test_times(void **state)
     OK(cudaEventDestroy(g));
 }
 
-/* ---- copies and memory ------------------------------------------------------------------------------------------------------ */
+/* ---- copies and memory ------------------------------------------------------------------------------------------- */
 static void test_copies(void **state)
 {
     const fixture *t = static_cast<fixture *>(*state);
@@ -245,7 +246,7 @@ static void test_devices(void **state)
     OK(cudaFree(there));
 }
 
-/* ---- capture ---------------------------------------------------------------------------------------------------------------- */
+/* ---- capture ----------------------------------------------------------------------------------------------------- */
 static void test_capture(void **state)
 {
     const fixture *t = static_cast<fixture *>(*state);
@@ -340,7 +341,7 @@ static void test_capture_threads(void **state)
     assert_int_equal(cudaStreamEndCapture(t->a, &g), cudaErrorStreamCaptureInvalidated);
 }
 
-/* ---- device memory is not the host's: this program once more, with CUDA_DOUBLE_STRICT -------------------------------------- */
+/* ---- device memory is not the host's: this program once more, with CUDA_DOUBLE_STRICT ---------------------------- */
 static int touch(bool device)
 {
     float *x, *y, *host;

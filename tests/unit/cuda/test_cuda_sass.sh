@@ -1,8 +1,9 @@
 #!/bin/sh
-# tests/unit/cuda/test_cuda_sass.sh -- the built CUDA device's machine code: every flash attention kernel multiplies on the tensor cores, for
-# each GPU that the plugin is built for, none of the attention kernels keeps registers in memory, and kernels that memory bounds have as
-# many loads on their way together as they were written for.
-# DDP_BUILDDIR: the build tree. CUOBJDUMP: the tool, where it is not in PATH; with nvdisasm beside it. A skip where something lacks.
+# tests/unit/cuda/test_cuda_sass.sh -- the built CUDA device's machine code. For each GPU that the plugin is built for:
+# every flash attention kernel multiplies on the tensor cores, none of the attention kernels keeps registers in memory,
+# and kernels that memory bounds have as many loads on their way together as they were written for.
+# DDP_BUILDDIR: the build tree. CUOBJDUMP: the tool, where it is not in PATH, with nvdisasm beside it. Without them: a
+# skip.
 plugin=${DDP_BUILDDIR:-.}/.libs/device_cuda.so
 tool=${CUOBJDUMP:-cuobjdump}
 skip()
@@ -15,7 +16,8 @@ command -v "$tool" >/dev/null 2>&1 || skip "no cuobjdump, which the CUDA toolkit
 work=$(mktemp -d) || exit 99
 trap 'rm -rf "$work"' EXIT
 
-# check ARCHITECTURE CASE CASE CASE: six kernels, two sizes of forward, keys' gradient and queries' gradient, each with HMMA or HGMMA
+# check ARCHITECTURE CASE CASE CASE: six kernels, two sizes of forward, keys' gradient and queries' gradient, each with
+# HMMA or HGMMA
 check()
 {
     if "$tool" --dump-sass -arch "$1" "$plugin" >"$work/sass" 2>"$work/error" && awk '
@@ -52,9 +54,9 @@ check()
     fi
 }
 
-# loads FILE: of each kernel below, by a piece of its mangled name, the most loads of 16 bytes from global memory that follow each
-# other with no instruction between them that touches what one of them brings. ptxas undoes that where it lacks registers
-# (__launch_bounds__) or where a branch stands between the loads.
+# loads FILE: of each kernel below, by a piece of its mangled name, the most loads of 16 bytes from global memory that
+# follow each other with no instruction between them that touches what one of them brings. ptxas undoes that where it
+# lacks registers (__launch_bounds__) or where a branch stands between the loads.
 loads()
 {
     awk '

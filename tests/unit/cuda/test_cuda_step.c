@@ -1,5 +1,5 @@
-/* test_cuda_step.c -- whole steps on the CUDA device, over its doubles or on a GPU: the bits of the calls that they stand for, waited for
- * or not; what is not finite; refusals; failures of the runtime. */
+/* tests/unit/cuda/test_cuda_step.c -- whole steps on the CUDA device, over its doubles or on a GPU: the bits of the
+ * calls that they stand for, waited for or not; what is not finite; refusals; failures of the runtime. */
 #include "cuda_net.h"
 
 enum { STEPS = 6, SLICES = 2 };
@@ -125,7 +125,7 @@ static void step_apart(stepper *s, int step, int slot, double max_norm)
     s->optim.grad_scale = 1.0;
 }
 
-/* ---- bits ----------------------------------------------------------------------------------------------------------------- */
+/* ---- bits -------------------------------------------------------------------------------------------------------- */
 static void open_pair(fixture *f, stepper *a, stepper *b, uint32_t algorithm)
 {
     stepper_open(f, a, algorithm);
@@ -221,7 +221,7 @@ static void test_steps_ahead(void **state)
     }
 }
 
-/* ---- what is wrong ---------------------------------------------------------------------------------------------------------- */
+/* ---- what is wrong ----------------------------------------------------------------------------------------------- */
 static void test_steps_not_finite(void **state)
 {
     fixture *f = *state;

@@ -1,8 +1,8 @@
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/data/test_data tests/unit/base/test_random tests/unit/data/test_sampler tests/unit/dataset/test_synthetic
-TESTS += tests/unit/data/test_data tests/unit/base/test_random tests/unit/data/test_sampler tests/unit/dataset/test_synthetic
-check_PROGRAMS += tests/unit/dataset/test_datasets tests/unit/data/test_transform
-TESTS += tests/unit/dataset/test_datasets tests/unit/data/test_transform
+check_PROGRAMS += tests/unit/data/test_data tests/unit/base/test_random tests/unit/data/test_sampler
+TESTS += tests/unit/data/test_data tests/unit/base/test_random tests/unit/data/test_sampler
+check_PROGRAMS += tests/unit/data/test_transform
+TESTS += tests/unit/data/test_transform
 
 # counts the loader's allocations and makes them fail
 tests_unit_data_test_data_SOURCES = tests/unit/data/test_data.c
@@ -19,23 +19,7 @@ tests_unit_data_test_sampler_SOURCES = tests/unit/data/test_sampler.c tests/unit
 tests_unit_data_test_sampler_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_data_test_sampler_LDADD = $(UNIT_LDADD)
 
-tests_unit_dataset_test_synthetic_SOURCES = tests/unit/dataset/test_synthetic.c tests/unit/support/data_util.h
-tests_unit_dataset_test_synthetic_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_dataset_test_synthetic_LDADD = $(UNIT_LDADD)
-
-tests_unit_dataset_test_datasets_SOURCES = tests/unit/dataset/test_datasets.c tests/unit/support/data_util.h
-tests_unit_dataset_test_datasets_CPPFLAGS = $(UNIT_CPPFLAGS)
-tests_unit_dataset_test_datasets_LDADD = $(UNIT_LDADD)
-
 tests_unit_data_test_transform_SOURCES = tests/unit/data/test_transform.c
 tests_unit_data_test_transform_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_data_test_transform_LDADD = $(UNIT_LDADD)
-
-if WITH_ZLIB
-check_PROGRAMS += tests/unit/dataset/test_idx
-TESTS += tests/unit/dataset/test_idx
-tests_unit_dataset_test_idx_SOURCES = tests/unit/dataset/test_idx.c tests/unit/support/data_util.h
-tests_unit_dataset_test_idx_CPPFLAGS = $(UNIT_CPPFLAGS) $(ZLIB_CFLAGS)
-tests_unit_dataset_test_idx_LDADD = $(UNIT_LDADD) $(ZLIB_LIBS)
-endif
 endif

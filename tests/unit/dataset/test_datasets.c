@@ -1,5 +1,5 @@
-/* tests/unit/dataset/test_datasets.c -- datasets `cifar`, `stl10` and `tokens` on small files in the true format: every value, what is
- * wrong with a file, files that change while they are open, and what the fingerprint sees. */
+/* tests/unit/dataset/test_datasets.c -- datasets `cifar`, `stl10` and `tokens` on small files in the true format:
+ * every value, what is wrong with a file, files that change while they are open, and what the fingerprint sees. */
 #include "support/data_util.h"
 #include <ddpengine/dataset.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 static char folder[256];
 
-/* ---- files ----------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 static const char *path_of(const char *name)
 {
     static char path[2][512];
@@ -57,7 +57,7 @@ static int tear_down(void **state)
     return system(command);
 }
 
-/* ---- one plugin under test ------------------------------------------------------------------------------------------- */
+/* ---- one plugin under test --------------------------------------------------------------------------------------- */
 typedef struct subject {
     const ddp_plugin *plugin;
     const ddp_dataset_ops *ops;
@@ -132,7 +132,7 @@ static void expect_no_sample(subject *s, const ddp_dataset *d, uint64_t index)
     expect_parts(&err, "there is no sample", s->plugin->name);
 }
 
-/* ---- cifar ----------------------------------------------------------------------------------------------------------- */
+/* ---- cifar ------------------------------------------------------------------------------------------------------- */
 enum { CIFAR_IMAGE = 3072, CIFAR_COUNT = 6 };
 
 static unsigned char pixel(unsigned file, unsigned sample, unsigned i)
@@ -292,7 +292,7 @@ static void test_cifar_damage(void **state)
     end(&s);
 }
 
-/* ---- stl10 ----------------------------------------------------------------------------------------------------------- */
+/* ---- stl10 ------------------------------------------------------------------------------------------------------- */
 enum { STL_SIDE = 96, STL_PLANE = STL_SIDE * STL_SIDE, STL_IMAGE = 3 * STL_PLANE, STL_COUNT = 19 };
 
 /* The value in row y, column x. */
@@ -406,7 +406,7 @@ static void test_stl10_damage(void **state)
     end(&s);
 }
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 static void put32(unsigned char *p, uint32_t v)
 {
     for (int i = 0; i < 4; i++) p[i] = (unsigned char)(v >> 8 * i);
@@ -538,7 +538,7 @@ static void test_tokens_llmc(void **state)
     end(&s);
 }
 
-/* Parts that meet share no token and leave none out. */
+/* Parts side by side share no token and leave none out. */
 static void test_tokens_parts(void **state)
 {
     subject s = begin("dataset_tokens");
@@ -621,7 +621,8 @@ static void test_tokens_damage(void **state)
     end(&s);
 }
 
-/* More than 4096 blocks of 64 Ki tokens: a sparse file, of which some blocks are taken, the first and the last always. */
+/* More than 4096 blocks of 64 Ki tokens: a sparse file, of which some blocks are taken, the first and the last
+ * always. */
 static void test_tokens_large(void **state)
 {
     const off_t size = ((off_t)300 << 20) + 5;

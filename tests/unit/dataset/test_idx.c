@@ -1,5 +1,5 @@
-/* tests/unit/dataset/test_idx.c -- dataset `idx`: good files plain and gzip, every kind of damage with its message, and the bits
- * of the normalisation against PyTorch (tests/parity/vectors/normalize.txt). */
+/* tests/unit/dataset/test_idx.c -- dataset `idx`: good files plain and gzip, every kind of damage with its message,
+ * and the bits of the normalisation against PyTorch (tests/parity/vectors/normalize.txt). */
 #include "support/data_util.h"
 #include <ddpengine/dataset.h>
 #include <errno.h>
@@ -142,7 +142,7 @@ static void expect_bad_images(bytes images, const char *part)
     expect_damage(images_path, part);
 }
 
-/* ---- good files ------------------------------------------------------------------------------------------------------ */
+/* ---- good files -------------------------------------------------------------------------------------------------- */
 static void check_good(const ddp_dataset *d)
 {
     const ddp_field *f;
@@ -268,7 +268,7 @@ static void test_limit(void **state)
     config_free(plugin, config);
 }
 
-/* ---- normalisation --------------------------------------------------------------------------------------------------- */
+/* ---- normalisation ----------------------------------------------------------------------------------------------- */
 /* One image of all 256 bytes. */
 static void check_normalize(const char *line)
 {
@@ -334,7 +334,7 @@ static void test_bad_normalize(void **state)
     config_free(plugin, config);
 }
 
-/* ---- damage ---------------------------------------------------------------------------------------------------------- */
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
 static void test_absent(void **state)
 {
     void *config = own_config();
@@ -456,7 +456,7 @@ static void test_any_bit(void **state)
     config_free(plugin, config);
 }
 
-/* ---- the real thing, where Debian's dataset-fashion-mnist is installed -------------------------------------------------- */
+/* ---- the real thing, where Debian's dataset-fashion-mnist is installed ------------------------------------------- */
 static void test_fashion_mnist(void **state)
 {
     void *config = config_new(plugin);

@@ -1,4 +1,5 @@
-/* tests/unit/dataset/test_synthetic.c -- dataset `synthetic`: shapes, determinism, and that there is something to learn. */
+/* tests/unit/dataset/test_synthetic.c -- dataset `synthetic`: shapes, determinism, and that there is something to
+ * learn. */
 #include "support/data_util.h"
 #include <ddpengine/dataset.h>
 #include <ddpengine/random.h>

@@ -1,6 +1,8 @@
-/* device_torch.h -- parameters and optimiser states after three updates, from PyTorch 1.13.0a0 on a CPU with AVX2, as the bits of floats.
+/* tests/unit/device/device_torch.h -- parameters and optimiser states after three updates, from PyTorch 1.13.0a0 on a
+ * CPU with AVX2, as the bits of floats.
  *
- * Parameter i starts at (float)(i - 11) * 0.37f; gradient i of step s = 1, 2, 3 is (float)((7 i + 3 s) % 11 - 5) * 0.013f. */
+ * Parameter i starts at (float)(i - 11) * 0.37f; gradient i of step s = 1, 2, 3 is (float)((7 i + 3 s) % 11 - 5) *
+ * 0.013f. */
 #ifndef DDP_TEST_DEVICE_TORCH_H
 #define DDP_TEST_DEVICE_TORCH_H
 

@@ -1,10 +1,10 @@
-/* test_device.c -- the CPU device against the double reference: every op forward and gradient over odd sizes, whole models,
- * kernels in place, gradients set and added, refusals and bad labels. */
+/* tests/unit/device/test_device.c -- the CPU device against the double reference: every op forward and gradient over
+ * odd sizes, whole models, kernels in place, gradients set and added, refusals and bad labels. */
 #include "support/device_models.h"
 
 static uint64_t seed;
 
-/* ---- single ops by hand ---------------------------------------------------------------------------------------------------- */
+/* ---- single ops by hand ------------------------------------------------------------------------------------------ */
 typedef struct shape {
     uint32_t kind, dtype;
     int64_t a, b; /* b 0: one dimension */
@@ -223,7 +223,7 @@ static void test_special_values(void **state)
     job_close(&j);
 }
 
-/* ---- whole models ---------------------------------------------------------------------------------------------------------- */
+/* ---- whole models ------------------------------------------------------------------------------------------------ */
 static void model_run(fixture *f, const mlp *m, int64_t batch, bool training)
 {
     built b = mlp_build(f, m, batch, training);
@@ -286,7 +286,7 @@ static void test_lowering(void **state)
     ddp_graph_free(g);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 static void test_bad_label(void **state)
 {
     fixture *f = *state;
@@ -417,7 +417,7 @@ static void test_measure(void **state)
     assert_true(peaks.bytes_per_s > 1e7 && peaks.bytes_per_s < 1e13);
 }
 
-/* ---- main -------------------------------------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 int main(void)
 {
     const struct CMUnitTest tests[] = {

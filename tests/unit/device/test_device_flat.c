@@ -1,5 +1,5 @@
-/* test_device_flat.c -- the CPU device's kernels by themselves: every variant gives the same bits; updates give PyTorch's bits;
- * reductions are right for any length and thread count; exp and gelu are accurate. */
+/* tests/unit/device/test_device_flat.c -- the CPU device's kernels by themselves: every variant gives the same bits;
+ * updates give PyTorch's bits; reductions are right for any length and thread count; exp and gelu are accurate. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_util.h"
@@ -23,7 +23,7 @@ static void same(const char *what, int variant, const void *a, const void *b, si
         fail_msg("%s: %s and %s differ", what, variants[variant]->isa, variants[variant_count - 1]->isa);
 }
 
-/* ---- variants ---------------------------------------------------------------------------------------------------------------- */
+/* ---- variants ---------------------------------------------------------------------------------------------------- */
 typedef struct results {
     float act[4][N], slope[4][N], bias[4][COLS], sum[N], entropy_grad[N], mse_grad[N];
     double entropy, mse, squares;
@@ -108,7 +108,7 @@ static void test_update_variants_agree(void **state)
     }
 }
 
-/* ---- accuracy ---------------------------------------------------------------------------------------------------------------- */
+/* ---- accuracy ---------------------------------------------------------------------------------------------------- */
 static void check_relative(const char *what, float x, double got, double want, double limit)
 {
     if (!(fabs(got - want) <= limit * fabs(want) + 1e-44))
@@ -168,7 +168,7 @@ static void test_gelu_far_out(void **state)
         }
 }
 
-/* ---- updates ----------------------------------------------------------------------------------------------------------------- */
+/* ---- updates ----------------------------------------------------------------------------------------------------- */
 static uint32_t bits(float x)
 {
     uint32_t b;
@@ -327,7 +327,7 @@ static void test_update_refusals(void **state)
     assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_INVALID);
 }
 
-/* ---- reductions ---------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 static void test_finite(void **state)
 {
     static const uint64_t counts[] = {0, 1, 15, 16, 17, 4095, 4096, 4097, 70000};

@@ -1,12 +1,13 @@
-/* test_device_image.c -- the CPU device against the double reference over images: convolution, pooling, batch norm, each op by
- * itself over odd sizes and as it stands in small networks, where kernels are fused; every variant of the kernels the same bits. */
+/* tests/unit/device/test_device_image.c -- the CPU device against the double reference over images: convolution,
+ * pooling, batch norm, each op by itself over odd sizes and as it stands in small networks, where kernels are fused;
+ * every variant of the kernels the same bits. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"
 
 static uint64_t seed;
 
-/* ---- one node -------------------------------------------------------------------------------------------------------- */
+/* ---- one node ---------------------------------------------------------------------------------------------------- */
 typedef struct operand {
     uint32_t kind, rank;
     int64_t dims[4];
@@ -35,8 +36,8 @@ static void single_value(ddp_value *v, const operand *o, uint64_t *arena, uint64
     }
 }
 
-/* The outputs stand behind the inputs; those of kind ACT are metrics, so that they live to the end. An output of rank 0 is not
- * wanted. */
+/* The outputs stand behind the inputs; those of kind ACT are metrics, so that they live to the end. An output of
+ * rank 0 is not wanted. */
 static void single_run(fixture *f, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, uint32_t out_count,
                        const operand *o, double tolerance)
 {
@@ -82,7 +83,7 @@ static void single_run(fixture *f, uint32_t op, const ddp_attrs *attrs, uint32_t
         DDP_VALUE_##kind, 1, { n }                                                                                     \
     }
 
-/* ---- convolution ----------------------------------------------------------------------------------------------------- */
+/* ---- convolution ------------------------------------------------------------------------------------------------- */
 typedef struct conv_sizes {
     int64_t n, c, h, w, o, kh, kw, sh, sw, ph, pw, groups;
 } conv_sizes;
@@ -127,7 +128,7 @@ static void test_conv(void **state)
     }
 }
 
-/* ---- pooling --------------------------------------------------------------------------------------------------------- */
+/* ---- pooling ----------------------------------------------------------------------------------------------------- */
 static void test_pool(void **state)
 {
     static const struct {
@@ -165,7 +166,7 @@ static void test_pool(void **state)
     }
 }
 
-/* ---- batch norm ------------------------------------------------------------------------------------------------------ */
+/* ---- batch norm -------------------------------------------------------------------------------------------------- */
 static void test_batch_norm(void **state)
 {
     static const int64_t sizes[][4] = {{2, 1, 1, 1}, {1, 3, 2, 5}, {2, 16, 7, 7}, {3, 70, 5, 9}, {16, 64, 24, 24}};
@@ -190,7 +191,7 @@ static void test_batch_norm(void **state)
     }
 }
 
-/* ---- networks -------------------------------------------------------------------------------------------------------- */
+/* ---- networks ---------------------------------------------------------------------------------------------------- */
 static void net_run(fixture *f, network net, int64_t batch, bool training)
 {
     built b = net_build(f, net, batch, training);
@@ -216,7 +217,7 @@ static void test_recomputed_norm(void **state)
     check_recomputed_norm((job){.f = *state, .seed = &seed, .classes = CLASSES, .tolerance = 1e-4}, 1);
 }
 
-/* ---- what is fused --------------------------------------------------------------------------------------------------- */
+/* ---- what is fused ----------------------------------------------------------------------------------------------- */
 static int kernels_named(fixture *f, network net, bool training, const char *name)
 {
     built b = net_build(f, net, 8, training);
@@ -246,7 +247,8 @@ static void test_lowering(void **state)
     assert_int_equal(kernels_named(f, net_resnet, false, "batch_norm+add+relu"), 3);
 }
 
-/* By vectors it serves the two convolutions that have tiles enough, in bf16 too unless the library has matrices for that. */
+/* By vectors it serves the two convolutions that have tiles enough, in bf16 too unless the library has matrices for
+ * that. */
 static void test_winograd(void **state)
 {
     fixture *f = *state;
@@ -261,7 +263,7 @@ static void test_winograd(void **state)
     assert_int_equal(kernels_named(f, net_tiles, true, "conv2d"), each ? 2 : 3);
 }
 
-/* ---- refusals ---------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 static void refused(fixture *f, uint32_t op, const ddp_attrs *attrs, const operand *o, uint32_t in, uint32_t out,
                     const char *text)
 {
@@ -298,7 +300,7 @@ static void test_refusals(void **state)
     refused(*state, DDP_OP_BATCH_NORM, &norm, one, 5, 3, "one value per channel has no variance");
 }
 
-/* ---- the variants of the kernels ----------------------------------------------------------------------------------------- */
+/* ---- the variants of the kernels --------------------------------------------------------------------------------- */
 enum { N = 3, C = 70, H = 9, W = 7, OH = 5, OW = 4, ROWS = N * H * W, X_SIZE = ROWS * C, Y_SIZE = N * OH * OW * C };
 
 typedef struct results {

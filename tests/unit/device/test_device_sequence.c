@@ -1,12 +1,13 @@
-/* test_device_sequence.c -- the CPU device's kernels of a transformer: against the double reference over odd sizes, alone and as
- * whole models, with one thread and two; every variant gives the same bits; what is fused; indices out of range. */
+/* tests/unit/device/test_device_sequence.c -- the CPU device's kernels of a transformer: against the double
+ * reference over odd sizes, alone and as whole models, with one thread and two; every variant gives the same bits;
+ * what is fused; indices out of range. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"
 
 static uint64_t seed;
 
-/* ---- variants ------------------------------------------------------------------------------------------------------------- */
+/* ---- variants ---------------------------------------------------------------------------------------------------- */
 enum { MAX_T = 70, MAX_E = 132, MOST = MAX_T * 3 * MAX_E };
 
 static const cpu_kernels *const *variants;
@@ -115,7 +116,7 @@ static void test_dropout_variants(void **state)
     }
 }
 
-/* ---- models --------------------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------------------ */
 static void model_run(fixture *f, const gpt *m, int64_t batch, bool training)
 {
     built b = gpt_build(f, m, batch, training);
@@ -183,7 +184,7 @@ static void test_recompute(void **state)
     }
 }
 
-/* ---- single ops, whose every output is a result or a gradient ---------------------------------------------------------------- */
+/* ---- single ops, whose every output is a result or a gradient ---------------------------------------------------- */
 typedef struct op_case {
     uint32_t op, in_count, out_count;
     ddp_value values[9]; /* inputs, then outputs */
@@ -330,7 +331,7 @@ static void test_ops(void **state)
     attention_ops(*state, 2, 200, 3, 32, true, 0.1);
 }
 
-/* ---- what is fused --------------------------------------------------------------------------------------------------------------- */
+/* ---- what is fused ----------------------------------------------------------------------------------------------- */
 static void test_lowering(void **state)
 {
     static const char *const want[] = {
@@ -368,7 +369,7 @@ static void test_bad_index(void **state)
         job_open(&j);
         ((int64_t *)(void *)j.inputs[0])[5] = bad[i];
         assert_int_equal(job_run(&j), DDP_ERR_DATA);
-        (void)snprintf(text, sizeof(text), "index %lld at place 5 ", (long long)bad[i]);
+        (void)snprintf(text, sizeof(text), "index %lld at position 5 ", (long long)bad[i]);
         assert_non_null(strstr(f->err.msg, text));
         assert_non_null(strstr(f->err.msg, "\"wte\""));
         assert_non_null(strstr(f->err.msg, "11 rows (0 to 10)"));
@@ -377,7 +378,7 @@ static void test_bad_index(void **state)
     unbuild(&b);
 }
 
-/* ---- main -------------------------------------------------------------------------------------------------------------------- */
+/* ---- main -------------------------------------------------------------------------------------------------------- */
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm_variants),

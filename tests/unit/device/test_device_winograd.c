@@ -1,5 +1,6 @@
-/* test_device_winograd.c -- Winograd's convolution against the definition in double: forward and both gradients over odd sizes, all
- * paddings and both layouts of the weight, every instruction set and split of the work the same bits, nothing written beside. */
+/* tests/unit/device/test_device_winograd.c -- Winograd's convolution against the definition in double: forward and
+ * both gradients over odd sizes, all paddings and both layouts of the weight, every instruction set and split of the
+ * work the same bits, nothing written beside. */
 #include "plugins/common/isa.h"
 #include "plugins/device/cpu/kernels/winograd.h"
 #include "support/device_util.h"
@@ -20,7 +21,7 @@ void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(voi
     }
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 typedef struct guarded {
     float *base, *data;
     int64_t count;
@@ -52,7 +53,7 @@ static void check_guards(const guarded *g)
             fail_msg("written beside an array of %ld", (long)g->count);
 }
 
-/* ---- the definition ----------------------------------------------------------------------------------------------------------- */
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
 typedef struct problem {
     cpu_conv_shape s;
     guarded x, w, y, bias; /* of the bias: outputs */
@@ -138,7 +139,7 @@ static void run(problem *p, const cpu_kernels *kernels, uint32_t threads, bool w
     free(scratch.base);
 }
 
-/* ---- against the definition ----------------------------------------------------------------------------------------------------- */
+/* ---- against the definition -------------------------------------------------------------------------------------- */
 enum { MANY_BLOCKS = 5 };
 static const cpu_conv_shape shapes[] = {
     {.images = 1, .channels = 16, .height = 3, .width = 3, .out = 16},
@@ -202,7 +203,7 @@ static void test_definition(void **state)
             for (int flags = 0; flags < 4; flags++) one_by_definition(&shapes[i], what, flags);
 }
 
-/* ---- the same bits ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the same bits ----------------------------------------------------------------------------------------------- */
 static void test_same_bits(void **state)
 {
     const cpu_kernels *const *variants = cpu_kernels_variants + isa_best();
@@ -266,7 +267,7 @@ static void test_not_a_number(void **state)
     drop(&p);
 }
 
-/* ---- which suit -------------------------------------------------------------------------------------------------------------------- */
+/* ---- which suit -------------------------------------------------------------------------------------------------- */
 static void test_suits(void **state)
 {
     const cpu_conv_shape good = {.images = 8,

@@ -1,4 +1,5 @@
-/* test_hook_kernels.c -- the arithmetic of the hooks on every instruction set that this CPU has: against plain loops in double, and against each other. */
+/* tests/unit/hook/test_kernels.c -- the arithmetic of the hooks on every instruction set that this CPU has: against
+ * plain loops in double, and against each other. */
 #include "plugins/common/isa.h"
 #include "plugins/hook/common/kernels.h"
 #include "base/base.h"
@@ -40,7 +41,7 @@ static void each(void (*test)(const hook_kernels *k))
     for (int i = isa_best(); i < ISA_COUNT; i++) test(hook_kernels_variants[i]);
 }
 
-/* ---- bf16 --------------------------------------------------------------------------------------------------------------- */
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 static void bf16_of(const hook_kernels *k)
 {
     static const struct {
@@ -74,7 +75,7 @@ static void test_bf16(void **state)
     each(bf16_of);
 }
 
-/* ---- int8 --------------------------------------------------------------------------------------------------------------- */
+/* ---- int8 -------------------------------------------------------------------------------------------------------- */
 static void quantise_n(const hook_kernels *k, size_t n)
 {
     size_t blocks = (n + HOOK_BLOCK - 1) / HOOK_BLOCK;
@@ -182,7 +183,7 @@ static void test_int8_of_next_to_nothing(void **state)
     each(tiny_of);
 }
 
-/* ---- powersgd ----------------------------------------------------------------------------------------------------------- */
+/* ---- powersgd ---------------------------------------------------------------------------------------------------- */
 static void near(const float *got, const double *want, size_t n, double of)
 {
     for (size_t i = 0; i < n; i++)

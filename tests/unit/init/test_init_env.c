@@ -1,4 +1,5 @@
-/* tests/unit/init/test_init_env.c -- init method env://: each launcher's variables, and what of them is missing or wrong. */
+/* tests/unit/init/test_init_env.c -- init method env://: each launcher's variables, and what of them is missing or
+ * wrong. */
 #include "support/environment_util.h"
 #include "support/group_util.h"
 #include "plugins/init/env/env.h"
@@ -16,7 +17,7 @@ static const ddp_init_ops *load(void)
     return desc->ops;
 }
 
-/* ---- where rank 0 is, and who we are ------------------------------------------------------------------------------------ */
+/* ---- where rank 0 is, and who we are ----------------------------------------------------------------------------- */
 #define TORCH "RANK=1 WORLD_SIZE=4 "
 #define STEP  "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_JOB_ID=1000 SLURM_STEP_ID=2 "
 #define OMPI  "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
@@ -114,7 +115,7 @@ static void test_mistakes(void **state)
     assert_contains(err.msg, "nothing follows env://");
 }
 
-/* Ranks of mpirun on one host meet through a file in the job's own folder. */
+/* Ranks of mpirun on one host find each other through a file in the job's own folder. */
 static void test_session_folder(void **state)
 {
     char folder[] = "/tmp/ddpengine-unit-XXXXXX", variables[512], at[DDP_ENDPOINT_MAX] = "",
@@ -139,7 +140,7 @@ static void test_session_folder(void **state)
     assert_int_equal(rmdir(folder), 0); /* nothing is left in it */
 }
 
-/* ---- Slurm's texts -------------------------------------------------------------------------------------------------------- */
+/* ---- Slurm's texts ----------------------------------------------------------------------------------------------- */
 static void test_node_lists(void **state)
 {
     static const struct {

@@ -1,4 +1,5 @@
-/* tests/unit/init/test_init_tcp.c -- init method tcp://HOST:PORT: what it takes for an address, and two ranks that meet by it. */
+/* tests/unit/init/test_init_tcp.c -- init method tcp://HOST:PORT: what it takes for an address, and two ranks that
+ * find each other by it. */
 #include "support/group_util.h"
 #include <dlfcn.h>
 #include <netdb.h>

@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 #include "net/endpoint.h"
+#include "support/until.h"
 #include "control/group.h"
 #include "net/identity.h"
 #include "net/wire.h"
@@ -73,7 +74,7 @@ static inline void board_wait(board *b, char *endpoint)
 {
     ddp_err err;
 
-    for (int i = 0; i < 2000 && board_find((ddp_init *)b, endpoint, &err) != DDP_OK; i++) (void)usleep(5000);
+    UNTIL(board_find((ddp_init *)b, endpoint, &err) == DDP_OK);
     assert_string_not_equal(endpoint, "");
 }
 

@@ -1,5 +1,6 @@
 /* tests/unit/train/test_schedule.c -- the learning rate of each update, beside what the closed forms of torch.optim.lr_scheduler give for
  * the same arguments, and what is refused. */
+#include "session/session.h"
 #include "train/schedule.h"
 #include <math.h>
 #include <setjmp.h>

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 
+#include "train/state/buffer_sync.h"
 #include "train/state/tensors.h"
 #include <string.h>
 #include <cmocka.h> /* last: it makes a macro of fail */
@@ -27,7 +28,7 @@ static ddp_trainer *rank_of(struct rank *r, int32_t rank, int32_t world, uint64_
     r->session.launch.world = world;
     r->session.replicas = 1;
     r->trainer.s = &r->session;
-    r->trainer.counts = r->counts;
+    r->trainer.mem.counts = r->counts;
     return &r->trainer;
 }
 
@@ -52,7 +53,7 @@ static void streams(void **state)
         }
     }
     (void)rank_of(&ranks[0], 1, 3, 77);
-    ranks[0].trainer.micro_steps = 25; /* as a checkpoint says */
+    ranks[0].trainer.progress.micro_steps = 25; /* as a checkpoint says */
     assert_int_equal(ddp_trainer_random(&ranks[0].trainer).stream, 25 * 3 + 1);
 }
 
@@ -64,11 +65,11 @@ static void counts(void **state)
     ddp_trainer *t = rank_of(&r, 0, 1, 0);
 
     (void)state;
-    t->counts = count;
+    t->mem.counts = count;
     r.session.buffers = infos;
     r.session.buffer_count = 2;
     for (int i = 0; i < 7; i++) ddp_trainer_buffers_count(t);
-    assert_int_equal(t->micro_steps, 7);
+    assert_int_equal(t->progress.micro_steps, 7);
     assert_int_equal(count[0], 0);
     assert_int_equal(count[1], 507);
 }
@@ -99,9 +100,9 @@ static void state_dict_order(void **state)
     r.session.buffers = infos;
     r.session.buffer_count = 4;
     r.session.layout = &layout;
-    t->host.params = arena;
-    t->host.buffers = buffers;
-    t->counts = count;
+    t->mem.host.params = arena;
+    t->mem.host.buffers = buffers;
+    t->mem.counts = count;
     assert_int_equal(ddp_model_views(t, &v, &err), DDP_OK);
     assert_int_equal(v.count, 6);
     for (size_t i = 0; i < v.count; i++) assert_string_equal(v.tensors[i].name, expected[i]);

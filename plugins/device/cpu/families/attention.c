@@ -1,5 +1,5 @@
-/* fam_attention.c -- attention and its gradient: the heads of the batch, divided over the threads. The work itself is in
- * attention_body.h. Each thread has scratch of its own. */
+/* plugins/device/cpu/families/attention.c -- attention and its gradient: the heads of the batch, divided over the
+ * threads. The work itself is in attention_body.h. Each thread has scratch of its own. */
 #include "cpu.h"
 
 enum { QKV };                            /* forward: in */

@@ -1,7 +1,9 @@
-/* fam_batch_norm.c -- batch norm and its gradient, with what stands between it and the next convolution:
+/* plugins/device/cpu/families/batch_norm.c -- batch norm and its gradient, with what stands between it and the next
+ * convolution:
  *
  *   batch_norm + add + relu             statistics in one pass over x, everything else in another
- *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only where a
+ *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only
+ *                                       where a
  *                                       residual branch needs it too
  *
  * Images lie channels last: rows of channels. Sums are taken in double, in the order of the rows. */
@@ -20,7 +22,7 @@ static const ddp_attrs *attrs_of(const cpu_call *c, uint32_t op)
     return NULL;
 }
 
-/* ---- forward: grouping ---------------------------------------------------------------------------------------------- */
+/* ---- forward: grouping ------------------------------------------------------------------------------------------- */
 static bool take_relu(low_lowering *w, low_kernel *k, uint32_t node)
 {
     int64_t relu = low_norm_relu(w, k, node);
@@ -48,7 +50,7 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     return low_norm_check(w, k, n, err);
 }
 
-/* ---- forward: running ----------------------------------------------------------------------------------------------- */
+/* ---- forward: running -------------------------------------------------------------------------------------------- */
 typedef struct norm_job {
     const cpu_call *c;
     double *sum, *square;
@@ -138,7 +140,7 @@ static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_batch_norm = {.base.group = group_forward, .run = run_forward};
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 enum { G_DY = LOW_NORM_DY, G_X = LOW_NORM_GRAD_X, G_W = LOW_NORM_GRAD_W, G_MEAN = LOW_NORM_GRAD_MEAN };
 enum { G_INVSTD = LOW_NORM_GRAD_INVSTD, G_MORE = LOW_NORM_MORE, G_REF = LOW_NORM_REF };
 enum { G_DX = LOW_NORM_DX, G_DW = LOW_NORM_DW, G_DB = LOW_NORM_DB, G_MASKED = LOW_NORM_MASKED };

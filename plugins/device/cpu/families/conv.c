@@ -1,16 +1,16 @@
-/* fam_conv.c -- convolutions, and the gradients of their input and weight:
+/* plugins/device/cpu/families/conv.c -- convolutions, and the gradients of their input and weight:
  *
  *   conv2d + bias + relu   the library adds the bias; with relu, one pass of our own over its result does both
  *
- * The library's convolution reorders the weight in every call. Where there are few places for each weight, a matrix product over
- * unfolded windows reads or writes the weight where it lies and is faster:
+ * The library's convolution reorders the weight in every call. Where there are few places for each weight, a matrix
+ * product over unfolded windows reads or writes the weight where it lies and is faster:
  *
  *   forward       y (places, O) = rows (places, C KH KW) w^T
  *   grad input    rows = dy w, folded to dx
  *   grad weight   dw = or += dy^T rows
  *
- * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products, and adds the
- * bias and does the relu as it writes.
+ * Where there are many, and kernels of 3 x 3, Winograd's algorithm (winograd.h) computes a quarter of the products, and
+ * adds the bias and does the relu as it writes.
  *
  * The rules go by shape alone, from measurements over ResNet-18's layers. A kernel of one pixel needs no unfolding. */
 #include "cpu.h"
@@ -37,7 +37,7 @@ typedef struct conv_state {
     bool shares, first; /* y in bf16 is privates[0], of both gradients of a convolution: the first of them makes it */
 } conv_state;
 
-/* ---- shapes --------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 static bool lies_last(const low_lowering *w, int32_t v) { return w->layout[v] == LOW_CHANNELS_LAST; }
 
 static cpu_conv_shape shape_of(const low_lowering *w, const ddp_node *n, int32_t x, int32_t weight, int32_t y)
@@ -67,9 +67,9 @@ static bool is_direct(const cpu_conv_shape *s)
     return s->kernel[0] * s->kernel[1] * s->stride[0] * s->stride[1] == 1 && s->padding[0] + s->padding[1] == 0;
 }
 
-/* Measured on ResNet-18's layers (oneDNN 2.6, AVX-512), each way with its reorders or unfolding: the product wins where places are
- * few for the weights, earlier where a stride spreads them (but for the gradient of the input in bf16), and for a kernel of one pixel
- * over up to some thousand of them. */
+/* Measured on ResNet-18's layers (oneDNN 2.6, AVX-512), each way with its reorders or unfolding: the product wins
+ * where places are few for the weights, earlier where a stride spreads them (but for the gradient of the input in
+ * bf16), and for a kernel of one pixel over up to some thousand of them. */
 static bool by_product(const cpu_conv_shape *s, uint32_t kind)
 {
     int64_t places = s->images * s->out_height * s->out_width;
@@ -95,7 +95,8 @@ static void measure_conv(low_kernel *k, const cpu_conv_shape *s)
     k->scratch_bytes += half_bytes(t->x_elements) + (t->shares ? 0 : half_bytes(t->y_elements));
 }
 
-/* The kernel of the other gradient of the same dy, if it has been made already; *expected: there is, or will be, such a node. */
+/* The kernel of the other gradient of the same dy, if it has been made already; *expected: there is, or will be,
+ * such a node. */
 static const low_kernel *other_gradient(const low_lowering *w, const low_kernel *k, bool *expected)
 {
     const uint32_t op = k->kind == GRAD_INPUT ? DDP_OP_CONV2D_GRAD_WEIGHT : DDP_OP_CONV2D_GRAD_INPUT;
@@ -128,7 +129,8 @@ static ddp_status share_rounded(low_lowering *w, low_kernel *k, const cpu_conv_s
     return DDP_OK;
 }
 
-/* By the product's own names: rows (places, C KH KW), the weight, y; two are read, the one that the kernel computes is written. */
+/* By the product's own names: rows (places, C KH KW), the weight, y; two are read, the one that the kernel computes
+ * is written. */
 static cpu_half_product product_in_half(const low_kernel *k, float *rows, float *weight, float *y, bool add)
 {
     cpu_half_product p;
@@ -239,7 +241,7 @@ static ddp_status conv_bind(const cpu_call *c, void **bound, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- windows as rows ------------------------------------------------------------------------------------------------ */
+/* ---- windows as rows --------------------------------------------------------------------------------------------- */
 typedef struct rows_job {
     const cpu_call *c;
     const float *from;
@@ -271,7 +273,7 @@ static const float *rows_of(const cpu_call *c, const float *x)
     return c->scratch;
 }
 
-/* ---- the library's convolution ---------------------------------------------------------------------------------------- */
+/* ---- the library's convolution ----------------------------------------------------------------------------------- */
 static void round_piece(void *ctx, int64_t first, int64_t last)
 {
     const rows_job *j = ctx;
@@ -307,7 +309,7 @@ static void run_tiles(const cpu_call *c, float *x, float *w, const float *bias, 
                      c->k->act == CPU_ACT_RELU, add);
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static const char *forward_name(bool by_tiles, bool bias, bool relu)
 {
     static const char *const names[2][2][2] = {
@@ -383,7 +385,7 @@ const cpu_family cpu_family_conv = {.base.group = group_forward,
                                     .unbind = conv_unbind,
                                     .base.release = conv_release};
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);

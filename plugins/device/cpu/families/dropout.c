@@ -1,4 +1,5 @@
-/* fam_dropout.c -- dropout and its gradient: the same mask drawn twice, nothing kept in between. */
+/* plugins/device/cpu/families/dropout.c -- dropout and its gradient: the same mask drawn twice, nothing kept in
+ * between. */
 #include "cpu.h"
 
 #include <math.h>

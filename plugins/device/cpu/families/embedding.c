@@ -1,8 +1,9 @@
-/* fam_embedding.c -- rows of a table by index, rows added by position, and their gradients:
+/* plugins/device/cpu/families/embedding.c -- rows of a table by index, rows added by position, and their gradients:
  *   embedding + position   one pass over the result
  *
- * The gradient of an embedding adds to the rows that occur and to no others: with a table that is the output layer too, the rest
- * of a large gradient stays untouched. Each thread has columns of its own, so that every row is summed in the batch's order. */
+ * The gradient of an embedding adds to the rows that occur and to no others: with a table that is the output layer
+ * too, the rest of a large gradient stays untouched. Each thread has columns of its own, so that every row is summed
+ * in the batch's order. */
 #include "cpu.h"
 
 #include <string.h>
@@ -16,13 +17,12 @@ static ddp_status check_index(const cpu_call *c, const int64_t *index, int64_t r
         if (index[r] < 0 || index[r] >= table)
             return ddp_fail(
                 err, DDP_ERR_DATA,
-                "device \"cpu\": index %lld at place %lld of the batch is not one of the %lld rows (0 to %lld) "
-                "of layer \"%s\"; check the data set's values against the model's vocabulary",
+                "device \"cpu\": index %lld at position %lld of the batch is not one of the %lld rows (0 to %lld) of layer \"%s\"; check the data set's values against the model's vocabulary",
                 (long long)index[r], (long long)r, (long long)table, (long long)(table - 1), c->k->layer);
     return DDP_OK;
 }
 
-/* ---- embedding, with position ------------------------------------------------------------------------------------------ */
+/* ---- embedding, with position ------------------------------------------------------------------------------------ */
 static ddp_status group_embedding(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     static const uint32_t ops[] = {DDP_OP_POSITION};
@@ -72,7 +72,7 @@ static ddp_status run_embedding(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_embedding = {.base.group = group_embedding, .run = run_embedding};
 
-/* ---- gradient of the table ---------------------------------------------------------------------------------------------- */
+/* ---- gradient of the table --------------------------------------------------------------------------------------- */
 enum { DY, AT }; /* in */
 
 static ddp_status group_embedding_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
@@ -122,7 +122,7 @@ static ddp_status run_embedding_grad(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_embedding_grad = {.base.group = group_embedding_grad, .run = run_embedding_grad};
 
-/* ---- position alone, and its gradient ------------------------------------------------------------------------------------ */
+/* ---- position alone, and its gradient ---------------------------------------------------------------------------- */
 static ddp_status group_position(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);

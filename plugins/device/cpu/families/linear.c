@@ -1,9 +1,11 @@
-/* fam_linear.c -- linear layers: the product with bias and activation in one kernel, and the gradients of input and weight.
+/* plugins/device/cpu/families/linear.c -- linear layers: the product with bias and activation in one kernel, and the
+ * gradients of input and weight.
  *
- *   linear + bias + relu or gelu   the pre-activation has no storage unless somebody else reads it (gelu's gradient does)
+ *   linear + bias + relu or gelu   the pre-activation has no storage unless somebody else reads it (gelu's gradient
+ *                                  does)
  *
- * A weight may be (O, I), torch's, or transposed (I, O), Conv1D's: then the gradient of the input is the forward product's form
- * and the other way round. */
+ * A weight may be (O, I), torch's, or transposed (I, O), Conv1D's: then the gradient of the input is the forward
+ * product's form and the other way round. */
 #include "cpu.h"
 
 #include <stdlib.h>
@@ -145,7 +147,7 @@ const cpu_family cpu_family_linear = {.base.group = group_forward,
                                       .unbind = linear_unbind,
                                       .base.release = linear_release};
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 enum { DY, OTHER }; /* in: dy, and the weight or the input */
 
 static cpu_half_product gradient_in_half(const low_kernel *k, const float *dy, const float *other, float *out, bool add)

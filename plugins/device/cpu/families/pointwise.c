@@ -1,5 +1,5 @@
-/* fam_pointwise.c -- ops that take each element by itself: relu, gelu, add, reshape; and gradients of activations with the bias
- * gradient of the layer below:
+/* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, gelu, add, reshape; and
+ * gradients of activations with the bias gradient of the layer below:
  *   relu or gelu gradient + bias gradient   one pass over dy */
 #include "cpu.h"
 
@@ -11,14 +11,14 @@ static uint32_t act_of(const ddp_node *n)
     return n->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
 }
 
-/* ---- relu, gelu, add ------------------------------------------------------------------------------------------------ */
+/* ---- relu, gelu, add --------------------------------------------------------------------------------------------- */
 static ddp_status group_pointwise(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);
 
     if (n->op == DDP_OP_RELU && cpu_pool_takes_relu(w, node)) return cpu_pool_group_relu(w, k, node, err);
     if (low_norm_grad_takes(w, node)) return cpu_batch_norm_group(w, k, node, err);
-    if (n->op == DDP_OP_ADD && cpu_join_layer_norm(w, k, node)) return DDP_OK;
+    if (n->op == DDP_OP_ADD && low_layer_norm_join(w, k, node, &cpu_family_layer_norm.base)) return DDP_OK;
     k->kind = n->op;
     k->cols = low_value(w->p, k->out[0])->elements;
     low_may_replace(k, k->out[0], k->in[0]);
@@ -56,7 +56,7 @@ static ddp_status run_pointwise(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_pointwise = {.base.group = group_pointwise, .run = run_pointwise};
 
-/* ---- gradient of an activation, with or without the bias gradient behind it; the bias gradient alone ------------------ */
+/* ---- gradient of an activation, with or without the bias gradient behind it; the bias gradient alone ------------- */
 enum { DX, DB }; /* out */
 
 static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
@@ -119,7 +119,7 @@ static ddp_status run_act_grad(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_act_grad = {.base.group = group_act_grad, .run = run_act_grad};
 
-/* ---- reshape: nothing to do, or a copy where the two sides lie differently --------------------------------------------- */
+/* ---- reshape: nothing to do, or a copy where the two sides lie differently --------------------------------------- */
 static ddp_status group_view(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_value *x = low_value(w->p, k->in[0]), *y = low_value(w->p, k->out[0]);

@@ -1,4 +1,4 @@
-/* fam_pool.c -- poolings and their gradients:
+/* plugins/device/cpu/families/pool.c -- poolings and their gradients:
  *
  *   relu + max_pool2d                                 relu's output does not exist
  *   max_pool2d_grad + relu_grad + conv2d_grad_bias    one pass over the gradient
@@ -49,7 +49,7 @@ static void over_lines(const cpu_call *c, bool x, void (*fn)(void *ctx, int64_t 
                  CPU_GRAIN / ((x ? w->width : w->out_width) * w->channels) + 1, fn, &mine);
 }
 
-/* ---- max pooling ---------------------------------------------------------------------------------------------------- */
+/* ---- max pooling ------------------------------------------------------------------------------------------------- */
 /* Who reads v, besides `but`: the node, -1 for none, -2 for several. */
 static int64_t other_reader(const low_lowering *w, int32_t v, uint32_t op)
 {
@@ -160,7 +160,7 @@ static void pool_release(void *state) { free(state); }
 
 const cpu_family cpu_family_max_pool = {.base.group = group_max, .run = run_max, .base.release = pool_release};
 
-/* ---- its gradient --------------------------------------------------------------------------------------------------- */
+/* ---- its gradient ------------------------------------------------------------------------------------------------ */
 enum { DX, DB }; /* out */
 
 /* The kernel of the pooling of `x` by the same windows; NULL when the program has only the gradient. */
@@ -257,7 +257,7 @@ static ddp_status run_max_grad(const cpu_call *c, ddp_err *err)
 const cpu_family cpu_family_max_pool_grad = {
     .base.group = group_max_grad, .run = run_max_grad, .base.release = pool_release};
 
-/* ---- averages, and their gradients: kind 1 --------------------------------------------------------------------------- */
+/* ---- averages, and their gradients: kind 1 ----------------------------------------------------------------------- */
 static ddp_status group_avg(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);

@@ -1,11 +1,12 @@
-/* attention_body.h -- attention of one head of one sample, forward and gradient, without a T x T matrix in memory. Included by
- * kernels_body.h only.
+/* plugins/device/cpu/kernels/attention_body.h -- attention of one head of one sample, forward and gradient, without a T
+ * x T matrix in memory. Included by kernels_body.h only.
  *
- * The head's q, k, v lie strided in qkv; they are packed into scratch first, rows padded with zeros to a multiple of sixteen
- * floats, the number of rows to a multiple of 32; k also transposed, in panels of 32 keys. All products then go through one
- * small kernel of eight rows whose sums stay in registers. Forward: a strip of 32 queries against all keys that they see, in
- * L1 or L2. Gradient: blocks of 64 queries x 64 keys, the weights anew from the log-sum-exp. What lies above the diagonal
- * is skipped by eight rows. Each element's sum has one order, whatever the registers: the same bits on every CPU. */
+ * The head's q, k, v lie strided in qkv; they are packed into scratch first, rows padded with zeros to a multiple of
+ * sixteen floats, the number of rows to a multiple of 32; k also transposed, in panels of 32 keys. All products then
+ * go through one small kernel of eight rows whose sums stay in registers. Forward: a strip of 32 queries against all
+ * keys that they see, in L1 or L2. Gradient: blocks of 64 queries x 64 keys, the weights again from the log-sum-exp.
+ * What lies above the diagonal is skipped by eight rows. Each element's sum has one order, whatever the registers:
+ * the same bits on every CPU. */
 
 #define GROUP  INT64_C(8)
 #define PANEL  INT64_C(32)
@@ -57,7 +58,7 @@ static void group_product(float *c, int64_t cr, const float *a, int64_t ar, int6
     }
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------------ */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 typedef struct head_shape {
     int64_t length, size;   /* T, d */
     int64_t rows, cols;     /* the same, padded */
@@ -164,10 +165,10 @@ static void pack_panels(float *to, const head_shape *s, const float *x, int64_t 
         }
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------------- */
-/* A row of x, n numbers of `all`, with room and finite numbers behind, becomes exp(x - max) with zeros behind, in three passes that
- * a CPU does for several rows at once. Whole registers throughout: what they have too much is another first number for the
- * maximum and 0 for the sum. */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+/* A row of x, n numbers of `all`, with room and finite numbers behind, becomes exp(x - max) with zeros behind, in
+ * three passes that a CPU does for several rows at once. Whole registers throughout: what they have too much is
+ * another first number for the maximum and 0 for the sum. */
 CPU_INLINE float softmax_max(float *x, int64_t n)
 {
     f16 m = f16_set(-INFINITY);
@@ -252,7 +253,7 @@ static void attention(const cpu_attention *a, int64_t number, float *y, float *l
         strip_forward(a, &s, q, kt, v, scores, out, t0, y + s.out, lse != NULL ? lse + number * s.length : NULL);
 }
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 typedef struct head_grad {
     head_shape s;
     const cpu_attention *a;
@@ -263,8 +264,8 @@ typedef struct head_grad {
     float *p, *ds;               /* (SQUARE, SQUARE) */
 } head_grad;
 
-/* The weights of one query for a block of keys, of which it sees `seen`; p is that times the mask, ds the scores' gradient. The
- * scores are there for whole registers. */
+/* The weights of one query for a block of keys, of which it sees `seen`; p is that times the mask, ds the scores'
+ * gradient. The scores are there for whole registers. */
 CPU_INLINE void weights_row(const head_grad *h, float *p, float *ds, int64_t t, int64_t j0, int64_t seen, int64_t keys)
 {
     float mask[SQUARE], lse, d;

@@ -1,7 +1,8 @@
-/* half.c -- products in bf16 over the device's threads: scratch, cuts, and the three products of a linear layer in half.h's terms.
+/* plugins/device/cpu/kernels/half.c -- products in bf16 over the device's threads: scratch, cuts, and the three
+ * products of a linear layer in half.h's terms.
  *
- * Operands are f32 in memory and rounded on the way; sums and results are f32. A thread computes a stretch of columns with a block
- * of its own for the packed right side. */
+ * Operands are f32 in memory and rounded on the way; sums and results are f32. A thread computes a stretch of
+ * columns with a block of its own for the packed right side. */
 #include "cpu.h"
 
 #define SERIAL_FLOPS 4e6 /* below, waking another thread costs more */
@@ -58,7 +59,7 @@ void cpu_half_multiply(const ddp_device *d, cpu_half_product *p, void *scratch)
     cpu_parallel(d->threads, j.slots, 1, run_slots, &j);
 }
 
-/* ---- linear layers ---------------------------------------------------------------------------------------------------- */
+/* ---- linear layers ----------------------------------------------------------------------------------------------- */
 cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x,
                                   const float *w)
 {

@@ -1,10 +1,12 @@
-/* half.h -- matrix products of bf16 numbers with sums in f32, for CPUs with AVX512_BF16. No threads, no allocation, no library.
+/* plugins/device/cpu/kernels/half.h -- matrix products of bf16 numbers with sums in f32, for CPUs with AVX512_BF16. No
+ * threads, no allocation, no library.
  *
- * c (m, n) = left (m, k) right^T (k, n); all three are f32 in memory, the two sides either way round, and rounded to bf16, to nearest
- * and ties to even, on the way. A result is the same for every cut of n between threads. */
+ * c (m, n) = left (m, k) right^T (k, n); all three are f32 in memory, the two sides either way round, and rounded to
+ * bf16, to nearest and ties to even, on the way. A result is the same for every cut of n between threads. */
 #ifndef DDP_CPU_HALF_H
 #define DDP_CPU_HALF_H
 
+#include <ddpengine/device.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -41,5 +43,16 @@ typedef struct cpu_half_kernels {
 
 /* NULL where this CPU has no AVX512_BF16, or the compiler did not know it. */
 const cpu_half_kernels *cpu_half_available(void);
+
+/* Over the threads of a device; p->left_packed is set by the call. The scratch is 64-byte aligned. */
+uint64_t cpu_half_scratch(const ddp_device *d, const cpu_half_product *p);
+void cpu_half_multiply(const ddp_device *d, cpu_half_product *p, void *scratch);
+/* The products of gemm.h. What becomes of the first one's result is for the caller to say. */
+cpu_half_product cpu_half_forward(int64_t rows, int64_t in, int64_t out, bool transposed, const float *x,
+                                  const float *w);
+cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
+                                     const float *w, float *dx);
+cpu_half_product cpu_half_grad_weight(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
+                                      const float *x, float *dw, bool add);
 
 #endif

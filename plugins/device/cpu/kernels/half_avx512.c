@@ -1,9 +1,10 @@
-/* half_avx512.c -- half.h for AVX512_BF16: vdpbf16ps multiplies sixteen pairs of k by sixteen others and adds them in f32.
+/* plugins/device/cpu/kernels/half_avx512.c -- half.h for AVX512_BF16: vdpbf16ps multiplies sixteen pairs of k by
+ * sixteen others and adds them in f32.
  *
- * The right side is packed, a block that stays in L2 at a time, in panels of 64 rows of it: (k / 2, 64, 2). The left side is
- * rounded first, a turned one in panels of six rows: (k / 2, 6, 2).
- * Six rows of the left against one panel are a tile, 24 registers of sums. k is never cut but where it is so long that a panel
- * leaves L2; then the result is the place of the partial sums. */
+ * The right side is packed, a block that stays in L2 at a time, in panels of 64 rows of it: (k / 2, 64, 2). The left
+ * side is rounded first, a turned one in panels of six rows: (k / 2, 6, 2). Six rows of the left against one panel
+ * are a tile, 24 registers of sums. k is never cut but where it is so long that a panel leaves L2; then the result
+ * is the place of the partial sums. */
 #include "half.h"
 #include "common/isa.h"
 
@@ -55,11 +56,11 @@ static void pack_panels_turned(uint32_t *to, const cpu_side *s, int64_t r, int64
         }
 }
 
-/* Words from a panel of six rows to the next: with a gap of ten, and an odd number of cache lines, lest all begin in the same set
- * of the cache. */
+/* Words from a panel of six rows to the next: with a gap of ten, and an odd number of cache lines, lest all begin in
+ * the same set of the cache. */
 CPU_INLINE int64_t turned_stride(int64_t pairs) { return ((pairs * ROWS + 10 + 15) / 16 | 1) * 16; }
 
-/* ---- the left side ------------------------------------------------------------------------------------------------------- */
+/* ---- the left side ----------------------------------------------------------------------------------------------- */
 static uint64_t left_bytes(const cpu_half_product *p)
 {
     if (p->left.turned) return (uint64_t)((p->m + ROWS - 1) / ROWS * turned_stride((p->k + 1) / 2)) * 4;
@@ -71,8 +72,8 @@ static int64_t prepare_count(const cpu_half_product *p)
     return p->left.turned ? (p->m + SIXES * ROWS - 1) / (SIXES * ROWS) : p->m;
 }
 
-/* Groups first .. last - 1 of sixteen panels of six rows. A store has sixteen words, of which the next one of the panel overwrites
- * ten; the last one's lie in the gap before the next panel. */
+/* Groups first .. last - 1 of sixteen panels of six rows. A store has sixteen words, of which the next one of the
+ * panel overwrites ten; the last one's lie in the gap before the next panel. */
 static void prepare_turned(const cpu_half_product *p, int64_t first, int64_t last)
 {
     const int64_t pairs = (p->k + 1) / 2, stride = turned_stride(pairs), panels = (p->m + ROWS - 1) / ROWS;
@@ -111,12 +112,12 @@ static void prepare(const cpu_half_product *p, int64_t first, int64_t last)
     }
 }
 
-/* ---- tiles ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 /* How a tile begins: from zeros, from the same 64 numbers in each row, or from what stands at its place. */
 typedef enum start { FROM_ZERO, FROM_BIAS, FROM_PLACE } start;
 
-/* c (rows, 64), rows `wide` apart, = its start + the sum over `pairs` of a[r * ar + i * ak] . b[i * 64 ..]; past: stored past the
- * caches. */
+/* c (rows, 64), rows `wide` apart, = its start + the sum over `pairs` of a[r * ar + i * ak] . b[i * 64 ..]; past:
+ * stored past the caches. */
 CPU_INLINE void tile(float *c, int64_t wide, const uint32_t *a, int64_t ar, int64_t ak, const uint32_t *b,
                      int64_t pairs, start how, const float *bias, bool past, const int64_t rows)
 {
@@ -164,7 +165,7 @@ static void tile_rows(float *c, int64_t wide, const uint32_t *a, int64_t ar, int
     }
 }
 
-/* ---- what becomes of a tile that cannot stay where it is summed --------------------------------------------------------------- */
+/* ---- what becomes of a tile that cannot stay where it is summed -------------------------------------------------- */
 static void act_row(float *restrict to, const float *restrict x, uint32_t act)
 {
     switch (act) {
@@ -188,7 +189,7 @@ static void finish_tile(const cpu_half_product *p, float c[ROWS][PANEL], int64_t
     }
 }
 
-/* ---- the product ------------------------------------------------------------------------------------------------------------ */
+/* ---- the product ------------------------------------------------------------------------------------------------- */
 /* What of the product is done at a time. */
 typedef struct block {
     int64_t k0, k, col, cols;
@@ -276,7 +277,7 @@ static void run(const cpu_half_product *p, int64_t first, int64_t last, void *sc
     _mm_sfence();
 }
 
-/* ---- measuring ----------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 static double chains(int64_t rounds, float *keep)
 {
     const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f00), b = (__m512bh)_mm512_set1_epi16(0x3f80); /* 0.5, 1 */

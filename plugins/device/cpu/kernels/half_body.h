@@ -1,5 +1,5 @@
-/* half_body.h -- numbers of bf16 in registers for half_avx512.c: rounding, pairs, transposing. Opens the instruction set for what
- * follows; HALF_END closes it. */
+/* plugins/device/cpu/kernels/half_body.h -- numbers of bf16 in registers for half_avx512.c: rounding, pairs,
+ * transposing. Opens the instruction set for what follows; HALF_END closes it. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -24,7 +24,7 @@
 CPU_INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 CPU_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* ---- bf16 -------------------------------------------------------------------------------------------------------------- */
+/* ---- bf16 -------------------------------------------------------------------------------------------------------- */
 CPU_INLINE __m256i to_half(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 
 static inline void round_row(uint16_t *y, const float *x, int64_t n)
@@ -39,7 +39,7 @@ static inline void round_row(uint16_t *y, const float *x, int64_t n)
     }
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------------------ */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 /* Thirty-two numbers of a row from element i, of which n are there and the others 0. */
 CPU_INLINE __m512i load32(const float *row, int64_t i, int64_t n)
 {
@@ -58,7 +58,8 @@ CPU_INLINE void ask_for(const cpu_side *s, int64_t r, int64_t i)
     _mm_prefetch(at + 64, _MM_HINT_T0);
 }
 
-/* Two rows of k, the second NULL for zeros, 32 columns from c, n of which are there: the pairs of columns 0 .. 15 and 16 .. 31. */
+/* Two rows of k, the second NULL for zeros, 32 columns from c, n of which are there: the pairs of columns 0 .. 15
+ * and 16 .. 31. */
 CPU_INLINE void interleave(const float *even, const float *odd, int64_t c, int64_t n, __m512i pairs[2])
 {
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -73,8 +74,8 @@ CPU_INLINE void interleave(const float *even, const float *odd, int64_t c, int64
 
 #define SIXES INT64_C(16) /* panels of six rows that are packed together: 96 rows */
 
-/* 96 words to `count` places, six each, `stride` apart. A store has sixteen words, of which the next one there overwrites ten. From
- * register to register: a load across two stores would wait for both. */
+/* 96 words to `count` places, six each, `stride` apart. A store has sixteen words, of which the next one there
+ * overwrites ten. From register to register: a load across two stores would wait for both. */
 CPU_INLINE void store_sixes(uint32_t *to, int64_t stride, const __m512i x[6], int64_t count)
 {
     const __m512i upwards = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -1,4 +1,5 @@
-/* image_body.h -- the kernels of image.h, included by kernels_body.h only. Loops over channels are the inner ones. */
+/* plugins/device/cpu/kernels/image_body.h -- the kernels of image.h, included by kernels_body.h only. Loops over
+ * channels are the inner ones. */
 
 /* Of an output's window along axis i: the part of [0, size) that it sees. */
 static inline void window_span(const cpu_windows *w, int i, int64_t at, int64_t *first, int64_t *last)
@@ -31,7 +32,7 @@ static inline void seen_by(const cpu_windows *w, int i, int64_t at, int64_t *fir
     *last = *last < out ? *last : out;
 }
 
-/* ---- rows of windows ------------------------------------------------------------------------------------------------ */
+/* ---- rows of windows --------------------------------------------------------------------------------------------- */
 static void unfold_place(float *row, const float *image, const cpu_windows *w, int64_t top, int64_t left)
 {
     int64_t taps = w->kernel[0] * w->kernel[1];
@@ -87,7 +88,7 @@ static void fold(float *x, const float *rows, const cpu_windows *w, int64_t firs
     }
 }
 
-/* ---- pooling -------------------------------------------------------------------------------------------------------- */
+/* ---- pooling ----------------------------------------------------------------------------------------------------- */
 #define POOL_TILE 64 /* channels whose sums stay in registers or L1 */
 #define POOL_VECS 4  /* registers of channels that are searched together */
 enum { POOL_STEP = POOL_VECS * CPU_VECTOR };
@@ -97,7 +98,8 @@ typedef struct pool_window {
     int64_t h0, h1, w0, w1, top, left;
 } pool_window;
 
-/* The largest of the window over n <= POOL_VECS registers of channels, and the places, which count from the window's corner. */
+/* The largest of the window over n <= POOL_VECS registers of channels, and the places, which count from the window's
+ * corner. */
 CPU_INLINE void max_vectors(float *y, uint8_t *at, const float *image, const cpu_windows *w, const pool_window *p,
                             int64_t n, bool relu)
 {
@@ -270,7 +272,7 @@ static void avg_pool_grad(float *dx, const float *dy, const cpu_windows *w, int6
     }
 }
 
-/* ---- batch norm ----------------------------------------------------------------------------------------------------- */
+/* ---- batch norm -------------------------------------------------------------------------------------------------- */
 /* The pointers that may be NULL, and full tiles, are known where these are inlined: no loop has a branch. */
 #define INLINED   static inline __attribute__((always_inline))
 #define NORM_TILE 64 /* columns whose sums stay in registers or L1; the product of two floats is exact in double */

@@ -1,4 +1,4 @@
-/* kernels.c -- what this CPU can run. */
+/* plugins/device/cpu/kernels/kernels.c -- what this CPU can run. */
 #include "kernels.h"
 #include "common/isa.h"
 

@@ -1,8 +1,9 @@
-/* kernels.h -- the CPU device's own kernels: everything that is not a matrix product.
+/* plugins/device/cpu/kernels/kernels.h -- the CPU device's own kernels: everything that is not a matrix product.
  *
- * One table of functions for each instruction set, compiled from the same source (kernels_body.h, optim_body.h) and chosen
- * once, at open, by CPU feature. Every variant gives the same bits: each fused multiply-add is written as fmaf, reductions have
- * a fixed order, and the files are compiled with -ffp-contract=off. No threads, no allocation, nothing of oneDNN. */
+ * One table of functions for each instruction set, compiled from the same source (kernels_body.h, optim_body.h) and
+ * chosen once, at open, by CPU feature. Every variant gives the same bits: each fused multiply-add is written as
+ * fmaf, reductions have a fixed order, and the files are compiled with -ffp-contract=off. No threads, no allocation,
+ * nothing of oneDNN. */
 #ifndef DDP_CPU_KERNELS_H
 #define DDP_CPU_KERNELS_H
 
@@ -47,35 +48,35 @@ typedef struct cpu_kernels {
     cpu_winograd_kernels winograd;
     /* y (rows, cols) += bias (cols), NULL for none; then out = act(y). out may be y. */
     void (*bias_act)(float *out, float *y, const float *bias, int64_t rows, int64_t cols, uint32_t act);
-    /* dx = dy * act'(ref) over columns first .. last-1 of (rows, cols), and db = or += the column sums of dx unless NULL. ref is
-     * the output for relu, the input for gelu. act NONE: dx is dy, not written. dx may be dy or ref. */
+    /* dx = dy * act'(ref) over columns first .. last-1 of (rows, cols), and db = or += the column sums of dx unless
+     * NULL. ref is the output for relu, the input for gelu. act NONE: dx is dy, not written. dx may be dy or ref. */
     void (*act_grad)(float *dx, const float *dy, const float *ref, float *db, int64_t rows, int64_t cols, int64_t first,
                      int64_t last, uint32_t act, bool add);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
     /* (n, c, hw) to (n, hw, c), and back: y = or += x. */
     void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);
     void (*channels_first)(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add);
-    /* Sum over the rows of the loss with label smoothing s: log-sum-exp(row) - (1 - s) row[label] - s mean(row); grad, unless NULL,
-     * gets (softmax - (1 - s) onehot - s / cols) * scale, and may be logits. A row whose label is out of range counts for nothing
-     * and has the gradient 0. */
+    /* Sum over the rows of the loss with label smoothing s: log-sum-exp(row) - (1 - s) row[label] - s mean(row);
+     * grad, unless NULL, gets (softmax - (1 - s) onehot - s / cols) * scale, and may be logits. A row whose label is
+     * out of range counts for nothing and has the gradient 0. */
     double (*cross_entropy)(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
                             float scale, float s);
     /* Sum of (p - t)^2; grad, unless NULL, gets (p - t) * scale, and may be p. */
     double (*mse)(float *grad, const float *p, const float *t, int64_t n, float scale);
     /* Rows whose first largest logit stands at the label. A NaN counts as the largest, as in torch.argmax. */
     int64_t (*accuracy)(const float *logits, const int64_t *label, int64_t rows, int64_t cols);
-    /* y = (s - mean) invstd w + b over rows of n, s = x, or x + residual, which is written to sum; mean and invstd (rows) unless
-     * NULL. y may be x. */
+    /* y = (s - mean) invstd w + b over rows of n, s = x, or x + residual, which is written to sum; mean and invstd
+     * (rows) unless NULL. y may be x. */
     void (*layer_norm)(float *y, float *mean, float *invstd, float *sum, const float *x, const float *residual,
                        const float *w, const float *b, int64_t rows, int64_t n, double eps);
-    /* dx (rows, n), unless NULL, plus the residual unless that is NULL; dx may be dy or the residual. dw and db get the sums over
-     * these rows; they have room for n up to a multiple of 16. */
+    /* dx (rows, n), unless NULL, plus the residual unless that is NULL; dx may be dy or the residual. dw and db get
+     * the sums over these rows; they have room for n up to a multiple of 16. */
     void (*layer_norm_grad)(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w,
                             const float *mean, const float *invstd, const float *residual, int64_t rows, int64_t n);
     /* Elements first .. first + n - 1 of the op. y may be x. */
     void (*dropout)(float *y, const float *x, const cpu_mask *m, uint64_t first, int64_t n);
-    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp; its part of dqkv. The
-     * scratch has attention_scratch() floats, 64-byte aligned. */
+    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp; its part
+     * of dqkv. The scratch has attention_scratch() floats, 64-byte aligned. */
     void (*attention)(const cpu_attention *a, int64_t number, float *y, float *lse, const float *qkv, float *scratch);
     void (*attention_grad)(const cpu_attention *a, int64_t number, float *dqkv, const float *dy, const float *qkv,
                            const float *y, const float *lse, float *scratch);
@@ -88,8 +89,8 @@ typedef struct cpu_kernels {
     void (*copy_past)(float *y, const float *x, int64_t n);
     int64_t (*first_not_finite)(const float *x, int64_t n); /* its index, or n */
     double (*sum_squares)(const float *x, int64_t n);       /* 16 lanes of double, lane i % 16; lanes added in order */
-    /* For measuring; keep has 32 floats, the first 16 between 0 and 1. As many independent multiply-adds as the CPU can have in
-     * flight, `rounds` times; the FLOPs that were done. */
+    /* For measuring; keep has 32 floats, the first 16 between 0 and 1. As many independent multiply-adds as the CPU
+     * can have in flight, `rounds` times; the FLOPs that were done. */
     double (*fma_chains)(int64_t rounds, float *keep);
     void (*read_through)(const float *x, int64_t n, float *keep);
 } cpu_kernels;

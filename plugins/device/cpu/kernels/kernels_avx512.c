@@ -1,4 +1,5 @@
-/* kernels_avx512.c -- the kernels compiled for AVX-512. The headers come before the pragma: nothing of theirs may need AVX-512. */
+/* plugins/device/cpu/kernels/kernels_avx512.c -- the kernels compiled for AVX-512. The headers come before the
+ * pragma: nothing of theirs may need AVX-512. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

@@ -1,7 +1,9 @@
-/* kernels_body.h -- the kernels, compiled once for each instruction set by the file that includes it.
+/* plugins/device/cpu/kernels/kernels_body.h -- the kernels, compiled once for each instruction set by the file that
+ * includes it.
  *
- * The including file defines CPU_ISA_NAME, CPU_ISA_TABLE and CPU_VECTOR and has included math.h, string.h, device.h, kernels.h. Loops are
- * written so that the compiler vectorises them: no branch, no call, constant trip counts where there is an order to keep. */
+ * The including file defines CPU_ISA_NAME, CPU_ISA_TABLE and CPU_VECTOR and has included math.h, string.h, device.h,
+ * kernels.h. Loops are written so that the compiler vectorises them: no branch, no call, constant trip counts where
+ * there is an order to keep. */
 #include "loops.h"
 
 #include "vector_body.h"
@@ -14,8 +16,8 @@
 #define TILE  1024 /* columns summed together: their accumulators stay in registers and L1 */
 #define BLOCK 128  /* rows summed in float before they join the total: bounds the rounding error */
 
-/* The expression for each i of [0, n). What it reads and what it writes may be the same memory, element for element: in place,
- * a compiler that has to make sure would take the slow way. */
+/* The expression for each i of [0, n). What it reads and what it writes may be the same memory, element for element:
+ * in place, a compiler that has to make sure would take the slow way. */
 #define MAP(n, expression)                                                                                             \
     MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }
 
@@ -128,7 +130,7 @@ static float row_exp_sum(float *e, const float *x, float max, int64_t n)
     return lane_sum(lane) + rest;
 }
 
-/* ---- (n, c, hw) to (n, hw, c), and back --------------------------------------------------------------------------- */
+/* ---- (n, c, hw) to (n, hw, c), and back -------------------------------------------------------------------------- */
 typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 #define PAIRS(a, b)                                                                                                    \
     __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13), __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)

@@ -1,4 +1,4 @@
-/* kernels_portable.c -- the kernels in plain C for any CPU. */
+/* plugins/device/cpu/kernels/kernels_portable.c -- the kernels in plain C for any CPU. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* loops.h -- what the kernels ask of the compiler, in the words of each. */
+/* plugins/device/cpu/kernels/loops.h -- what the kernels ask of the compiler, in the words of each. */
 #ifndef DDP_CPU_LOOPS_H
 #define DDP_CPU_LOOPS_H
 
-/* Before a loop none of whose iterations reads what another writes, though it may read what it writes itself: in place, a compiler
- * that has to make sure would take the slow way. */
+/* Before a loop none of whose iterations reads what another writes, though it may read what it writes itself: in
+ * place, a compiler that has to make sure would take the slow way. */
 #if defined(__clang__)
 #define MAP_LOOP   _Pragma("clang loop vectorize(assume_safety)")
 #define CPU_UNROLL _Pragma("unroll")

@@ -1,4 +1,5 @@
-/* math_body.h -- exp, and the two forms of GELU, as straight-line float code that a compiler vectorises.
+/* plugins/device/cpu/kernels/math_body.h -- exp, and the two forms of GELU, as straight-line float code that a compiler
+ * vectorises.
  *
  * Included by kernels_body.h only. Every multiply-add is an explicit fmaf, so that all variants give the same bits. */
 
@@ -18,9 +19,9 @@ static inline uint32_t cpu_to_bits(float f)
     return bits;
 }
 
-/* e^x to about 1 ulp; 0 below 2^-126, since a CPU takes a hundred times as long for a denormal number; NaN stays NaN.
- * x = n ln 2 + r with |r| <= ln 2 / 2, Taylor to r^7 (5e-9), then times 2^n in two halves so that overflow comes out right. ln 2
- * is split after Cody and Waite. */
+/* e^x to about 1 ulp; 0 below 2^-126, since a CPU takes a hundred times as long for a denormal number; NaN stays
+ * NaN. x = n ln 2 + r with |r| <= ln 2 / 2, Taylor to r^7 (5e-9), then times 2^n in two halves so that overflow
+ * comes out right. ln 2 is split after Cody and Waite. */
 static inline float cpu_exp(float x)
 {
     const float magic = 0x1.8p23f; /* adding it rounds to an integer, which then stands in the low bits */

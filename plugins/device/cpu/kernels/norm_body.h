@@ -1,6 +1,8 @@
-/* norm_body.h -- layer norm and its gradient, row by row; the words of ddp_philox as masks. Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/norm_body.h -- layer norm and its gradient, row by row; the words of ddp_philox as masks.
+ * Included by kernels_body.h only.
  *
- * A row is read from memory once and stays in L1 for the passes over it. Sums have 64 lanes, four registers of sixteen. */
+ * A row is read from memory once and stays in L1 for the passes over it. Sums have 64 lanes, four registers of
+ * sixteen. */
 
 #define WAYS INT64_C(4)
 
@@ -73,8 +75,8 @@ static void layer_norm(float *y, float *mean, float *invstd, float *sum, const f
     }
 }
 
-/* Of sixteen elements, g = dy w and h = (x - mean) invstd: adds g and g h to the sums; dw and db, which have room for all
- * sixteen, get dy h and dy. */
+/* Of sixteen elements, g = dy w and h = (x - mean) invstd: adds g and g h to the sums; dw and db, which have room
+ * for all sixteen, get dy h and dy. */
 typedef struct grad_row {
     f16 mean, invstd, g, gh;
 } grad_row;
@@ -131,10 +133,11 @@ static void layer_norm_grad(float *dx, float *dw, float *db, const float *dy, co
     }
 }
 
-/* ---- dropout -------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 /* Sixteen blocks at once: the words of blocks first .. first + 15 in order. */
 #if CPU_VECTOR == 16
-/* Words stand in the low halves of 64-bit lanes, where the product finds them; what is in the high ones does not matter. */
+/* Words stand in the low halves of 64-bit lanes, where the product finds them; what is in the high ones does not
+ * matter. */
 static void philox16(uint32_t *out, const ddp_random *random, uint32_t place, uint64_t first)
 {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);

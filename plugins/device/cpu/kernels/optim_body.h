@@ -1,4 +1,5 @@
-/* optim_body.h -- parameter updates and reductions over a flat slice. Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/optim_body.h -- parameter updates and reductions over a flat slice. Included by
+ * kernels_body.h only.
  *
  * Operation for operation what torch.optim.SGD, Adam and AdamW do on a CPU (add with alpha and addcmul are fused
  * multiply-adds there, addcdiv is not), so that one update from the same state gives PyTorch's bits. */

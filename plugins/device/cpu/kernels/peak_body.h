@@ -1,7 +1,8 @@
-/* peak_body.h -- what the CPU is measured with: multiply-adds that never wait for each other or for memory, and a pass over memory
- * that only reads. Included by kernels_body.h only. */
+/* plugins/device/cpu/kernels/peak_body.h -- what the CPU is measured with: multiply-adds that never wait for each
+ * other or for memory, and a pass over memory that only reads. Included by kernels_body.h only. */
 
-/* Rows of four vectors that are in flight: enough for two units and more with their latency, and no more than registers. */
+/* Rows of four vectors that are in flight: enough for two units and more with their latency, and no more than
+ * registers. */
 #if CPU_VECTOR < 16 && defined(__x86_64__)
 enum { CHAIN_ROWS = 3 };
 #else

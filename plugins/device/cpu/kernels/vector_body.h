@@ -1,8 +1,8 @@
-/* vector_body.h -- sixteen floats at a time, in as many registers as the instruction set needs: for sums in a fixed order, and
- * for small matrix products. Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/vector_body.h -- sixteen floats at a time, in as many registers as the instruction set
+ * needs: for sums in a fixed order, and for small matrix products. Included by kernels_body.h only.
  *
- * The including file defines CPU_VECTOR, the floats of a register, and has included immintrin.h where that is 8 or 16. A
- * reduction has sixteen lanes on every CPU, or a fixed multiple; element i goes to lane i % 16. */
+ * The including file defines CPU_VECTOR, the floats of a register, and has included immintrin.h where that is 8 or
+ * 16. A reduction has sixteen lanes on every CPU, or a fixed multiple; element i goes to lane i % 16. */
 
 typedef float cpu_vec __attribute__((vector_size(4 * CPU_VECTOR)));
 typedef int32_t cpu_ivec __attribute__((vector_size(4 * CPU_VECTOR))); /* of a comparison: -1 where it holds, else 0 */

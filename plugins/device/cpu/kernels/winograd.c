@@ -1,10 +1,11 @@
-/* winograd.c -- blocks of tiles through the kernels of winograd_body.h.
+/* plugins/device/cpu/kernels/winograd.c -- blocks of tiles through the kernels of winograd_body.h.
  *
- * Waking threads costs as much as a block: each has a part of its own from the first block to the last. Forward and gradient of the
- * input that is a range of tiles, once the points of the weight are there for all. The gradient of the weight sums over all tiles, so
- * there it is a range of channels and one of outputs, whose points the others that share one of them make too. */
+ * Waking threads costs as much as a block: each has a part of its own from the first block to the last. Forward and
+ * gradient of the input that is a range of tiles, once the points of the weight are there for all. The gradient of
+ * the weight sums over all tiles, so there it is a range of channels and one of outputs, whose points the others
+ * that share one of them make too. */
 #include "winograd.h"
-#include "cpu.h"
+#include "parallel.h"
 
 enum {
     POINTS = 36,
@@ -89,9 +90,10 @@ static void split_weight(cpu_winograd *w)
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* A block is what the L2 cache holds, but large enough that the points of the weight, which it meets as a whole, take no longer than
- * its own; those of all threads together are at most a few times the weight's. Points lie apart by a little more than a block: 36
- * streams whose addresses differ by a multiple of 4 KiB would share a set of the cache. */
+/* A block is what the L2 cache holds, but large enough that the points of the weight, which it goes through as a whole,
+ * take no longer than its own; those of all threads together are at most a few times the weight's. Points lie apart
+ * by a little more than a block: 36 streams whose addresses differ by a multiple of 4 KiB would share a set of the
+ * cache. */
 static void choose_block(cpu_winograd *w)
 {
     cpu_tiles *t = &w->tiles;
@@ -115,11 +117,12 @@ void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint3
     bool back = what == CPU_CONV_GRAD_WEIGHT;
     int64_t weight, steps;
 
-    *w = (cpu_winograd){.tiles = tiles_of(what, s), .what = what, .team = threads, .threads = threads};
+    *w = (cpu_winograd){.tiles = tiles_of(what, s), .what = what, .all_threads = threads, .threads = threads};
     w->sizes[0] = t->x_pitch = t->channels;
     w->sizes[1] = t->y_pitch = t->out;
     steps = (t->count + STEP - 1) / STEP;
-    if ((double)t->count * POINTS * 2.0 * (double)(t->channels * t->out) < SERIAL_FLOPS) w->team = w->threads = 1;
+    if ((double)t->count * POINTS * 2.0 * (double)(t->channels * t->out) < SERIAL_FLOPS)
+        w->all_threads = w->threads = 1;
     if (back)
         split_weight(w);
     else if ((int64_t)w->threads > steps)
@@ -132,7 +135,7 @@ void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint3
     w->scratch_bytes = (uint64_t)(w->own * w->threads + (back ? 0 : weight)) * sizeof(float);
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 typedef struct job {
     const cpu_winograd *w;
     const cpu_winograd_kernels *kernels;
@@ -209,9 +212,9 @@ void cpu_winograd_run(const cpu_winograd *w, const cpu_kernels *kernels, float *
              .add = add};
 
     if (w->what == CPU_CONV_GRAD_WEIGHT) {
-        cpu_parallel(w->team, w->threads, 1, weight_gradients, &j);
+        cpu_parallel(w->all_threads, w->threads, 1, weight_gradients, &j);
         return;
     }
-    cpu_parallel(w->team, w->tiles.channels, 1, weights, &j);
-    cpu_parallel(w->team, w->threads, 1, images, &j);
+    cpu_parallel(w->all_threads, w->tiles.channels, 1, weights, &j);
+    cpu_parallel(w->all_threads, w->threads, 1, images, &j);
 }

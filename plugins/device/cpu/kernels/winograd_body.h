@@ -1,8 +1,10 @@
-/* winograd_body.h -- convolution with kernels of 3 x 3 by tiles of 4 x 4: Winograd's minimal filtering F(4 x 4, 3 x 3) after Lavin
- * and Gray (arXiv:1509.09308), whose matrices B, G and A stand here as sums. Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/winograd_body.h -- convolution with kernels of 3 x 3 by tiles of 4 x 4: Winograd's minimal
+ * filtering F(4 x 4, 3 x 3) after Lavin and Gray (arXiv:1509.09308), whose matrices B, G and A stand here as sums.
+ * Included by kernels_body.h only.
  *
- * Of 6 x 6 pixels, 36 points are made; point by point tiles are multiplied with weights; of 36 points, 4 x 4 pixels are made. The
- * gradient of the weight goes the same way back. Sixteen channels at a time; sums over channels or tiles have one order. */
+ * Of 6 x 6 pixels, 36 points are made; point by point tiles are multiplied with weights; of 36 points, 4 x 4 pixels
+ * are made. The gradient of the weight goes the same way back. Sixteen channels at a time; sums over channels or
+ * tiles have one order. */
 
 enum {
     POINTS = 36,
@@ -19,8 +21,9 @@ CPU_INLINE f16 f16_relu(f16 x)
 }
 CPU_INLINE f16 f16_more(f16 sum, float a, f16 x) { return f16_fma(f16_set(a), x, sum); }
 
-/* ---- the matrices ------------------------------------------------------------------------------------------------------- */
-/* Polynomials are taken at 0, +-a, +-b and infinity: 5/8 and 3/2 round less than 1 and 2 of the paper; their powers are exact. */
+/* ---- the matrices ------------------------------------------------------------------------------------------------ */
+/* Polynomials are taken at 0, +-a, +-b and infinity: 5/8 and 3/2 round less than 1 and 2 of the paper; their powers
+ * are exact. */
 #define AT_A     0.625f
 #define AT_B     1.5f
 #define SQUARE_A (AT_A * AT_A)
@@ -103,7 +106,7 @@ CPU_INLINE void weights_of_points(f16 *y, const f16 *x)
         }                                                                                                              \
     }
 
-/* ---- pixels to points, and back ------------------------------------------------------------------------------------------- */
+/* ---- pixels to points, and back ---------------------------------------------------------------------------------- */
 /* The pixels of a tile; one outside of the image is read as `nothing`, wherever the channel. */
 typedef struct tile_pixels {
     const float *at[POINTS];
@@ -185,7 +188,7 @@ static void winograd_images(float *y, const float *points, const float *bias, bo
     }
 }
 
-/* ---- weights to points, and back ------------------------------------------------------------------------------------------- */
+/* ---- weights to points, and back --------------------------------------------------------------------------------- */
 #define LOAD_WEIGHT(i, j)         f16_load(g[(i)*3 + (j)])
 #define STORE_WEIGHT(i, j, value) f16_store(g[(i)*3 + (j)], value)
 
@@ -226,8 +229,9 @@ static void winograd_weight_gradients(float *dw, const float *points, const cpu_
         }
 }
 
-/* ---- products ----------------------------------------------------------------------------------------------------------------- */
-/* c (rows, vecs) = or += a b over `depth`: element (r, k) of a at a[r * row_a + k * step_a], rows of b and c so far apart. */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+/* c (rows, vecs) = or += a b over `depth`: element (r, k) of a at a[r * row_a + k * step_a], rows of b and c so far
+ * apart. */
 CPU_INLINE void multiply_few(int64_t rows, int64_t vecs, float *c, int64_t row_c, const float *a, int64_t row_a,
                              int64_t step_a, const float *b, int64_t row_b, int64_t depth, bool add)
 {

@@ -1,7 +1,9 @@
-/* conv.c -- convolutions by oneDNN's C API, version 2. Hides the library: nothing of it passes conv.h.
+/* plugins/device/cpu/onednn/conv.c -- convolutions by oneDNN's C API, version 2. Hides the library: nothing of it
+ * passes conv.h.
  *
- * Weights stay canonical in their arena; each call reorders them into scratch, or out of it: a copy of the weight's size, against
- * which stand N H' W' multiply-adds for each weight. Where those are few, fam_conv.c takes a matrix product instead. */
+ * Weights stay canonical in their arena; each call reorders them into scratch, or out of it: a copy of the weight's
+ * size, against which stand N H' W' multiply-adds for each weight. Where those are few, fam_conv.c takes a matrix
+ * product instead. */
 #include "conv.h"
 #include "onednn.h"
 
@@ -30,18 +32,17 @@ static ddp_status conv_failed(const cpu_conv *c, dnnl_status_t status, const cha
 {
     static const char *const names[] = {"convolution", "gradient of the input", "gradient of the weight"};
     const cpu_conv_shape *s = &c->shape;
-    ddp_status st =
-        ddp_fail(err, status == dnnl_out_of_memory ? DDP_ERR_NOMEM : DDP_ERR_LIBRARY,
-                 "device \"cpu\": oneDNN's %s failed with status %d for a %s of %lld images of %lld x %lld x "
-                 "%lld with %lld kernels of %lld x %lld; set DNNL_VERBOSE=1 to see what it tried",
-                 call, (int)status, names[c->what], (long long)s->images, (long long)s->channels, (long long)s->height,
-                 (long long)s->width, (long long)s->out, (long long)s->kernel[0], (long long)s->kernel[1]);
+    ddp_status st = ddp_fail(
+        err, status == dnnl_out_of_memory ? DDP_ERR_NOMEM : DDP_ERR_LIBRARY,
+        "device \"cpu\": oneDNN's %s failed with status %d for a %s of %lld images of %lld x %lld x %lld with %lld kernels of %lld x %lld; set DNNL_VERBOSE=1 to see what it tried",
+        call, (int)status, names[c->what], (long long)s->images, (long long)s->channels, (long long)s->height,
+        (long long)s->width, (long long)s->out, (long long)s->kernel[0], (long long)s->kernel[1]);
 
     err->lib_code = (int32_t)status;
     return st;
 }
 
-/* ---- descriptions --------------------------------------------------------------------------------------------------- */
+/* ---- descriptions ------------------------------------------------------------------------------------------------ */
 /* With groups the weight has a dimension more, in front. */
 static dnnl_status_t describe_weight(const cpu_conv_shape *s, dnnl_data_type_t type, dnnl_format_tag_t plain,
                                      dnnl_format_tag_t grouped, dnnl_memory_desc_t *out)
@@ -84,8 +85,8 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t *attr)
     return status == dnnl_success ? dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user) : status;
 }
 
-/* For f32, "jit" is as fast as "brgconv" or faster, and up to twice as fast where images are small and channels many (measured:
- * 1.0 to 2.0 times, on a CPU with AVX-512). */
+/* For f32, "jit" is as fast as "brgconv" or faster, and up to twice as fast where images are small and channels many
+ * (measured: 1.0 to 2.0 times, on a CPU with AVX-512). */
 static bool passed_over(dnnl_primitive_desc_t desc, const cpu_conv *c)
 {
     const char *name = "";
@@ -267,7 +268,7 @@ void cpu_conv_free(cpu_conv *c)
     free(c);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static dnnl_status_t bind_memory(cpu_conv_bound *b, char *scratch)
 {
     const cpu_conv *c = b->conv;
@@ -313,7 +314,7 @@ void cpu_conv_bound_free(cpu_conv_bound *b)
     free(b);
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 static dnnl_status_t point(cpu_conv_bound *b, int place, const void *at)
 {
     dnnl_status_t status = dnnl_success;

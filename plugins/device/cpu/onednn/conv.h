@@ -1,8 +1,10 @@
-/* conv.h -- convolutions by oneDNN. The only file that includes its header for them is conv.c.
+/* plugins/device/cpu/onednn/conv.h -- convolutions by oneDNN. The only file that includes its header for them is
+ * conv.c.
  *
- * Images are channels last, (N, H, W, C). The weight, or its gradient, lies (O, C / groups, KH, KW) as in the parameter arena, or
- * channels last too; it is reordered within the call to the layout that the library computes with, through scratch. Which
- * implementation is used is a fixed rule (conv.c), never a timing. Calls come from the device's one thread. */
+ * Images are channels last, (N, H, W, C). The weight, or its gradient, lies (O, C / groups, KH, KW) as in the
+ * parameter arena, or channels last too; it is reordered within the call to the layout that the library computes
+ * with, through scratch. Which implementation is used is a fixed rule (conv.c), never a timing. Calls come from the
+ * device's one thread. */
 #ifndef DDP_CPU_CONV_H
 #define DDP_CPU_CONV_H
 
@@ -27,8 +29,8 @@ uint64_t cpu_conv_scratch(const cpu_conv *c); /* bytes */
 ddp_status cpu_conv_build(cpu_conv *c, ddp_err *err);
 void cpu_conv_free(cpu_conv *c);
 ddp_status cpu_conv_bind(const cpu_conv *c, void *scratch, cpu_conv_bound **out, ddp_err *err);
-/* x, w, y or their gradients: two are read, the one that `what` names is written; of a weight's gradient `add` says to add.
- * bias: (O), of a convolution that has one. All of f32, but for the images that are read where shape.half. */
+/* x, w, y or their gradients: two are read, the one that `what` names is written; of a weight's gradient `add` says
+ * to add. bias: (O), of a convolution that has one. All of f32, but for the images that are read where shape.half. */
 ddp_status cpu_conv_run(cpu_conv_bound *b, const void *x, const float *w, const float *bias, const void *y, bool add,
                         ddp_err *err);
 void cpu_conv_bound_free(cpu_conv_bound *b);

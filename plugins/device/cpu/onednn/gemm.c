@@ -1,16 +1,24 @@
-/* gemm.c -- matrix products by oneDNN's C API, version 2. Hides the library: nothing of it passes gemm.h.
+/* plugins/device/cpu/onednn/gemm.c -- matrix products by oneDNN's C API, version 2. Hides the library: nothing of it
+ * passes gemm.h.
  *
- * The rule, from measurements of matmul, inner_product and sgemm with every transposition, one and two threads (Zen 4 and Emerald
- * Rapids, AVX-512):
- *   forward      matmul with the transposed weights read in place from 9 rows up (brgemm; 1.03-1.6 times as fast as the others
- *                at 16 rows and more) and the bias in its last pass; sgemm below (2-3 times as fast at 1 to 8 rows: matmul packs
+ * The rule, from measurements of matmul, inner_product and sgemm with every transposition, one and two threads (Zen 4
+ * and Emerald Rapids, AVX-512):
+ *   forward      matmul with the transposed weights read in place from 9 rows up (brgemm; 1.03-1.6 times as fast as the
+ *                others
+ *                at 16 rows and more) and the bias in its last pass; sgemm below (2-3 times as fast at 1 to 8 rows:
+ *                    matmul packs
  *                the weights first)
- *   the same, weights (in, out)   sgemm: matmul reads them in place and takes up to twice as long where rows of the weights fall
- *                on the same lines of the cache (3072, 1024 wide); but matmul for few and short rows of weights, where it is up to
+ *   the same, weights (in, out)   sgemm: matmul reads them in place and takes up to twice as long where rows of the
+ *                                 weights fall
+ *                on the same lines of the cache (3072, 1024 wide); but matmul for few and short rows of weights, where
+ *                    it is up to
  *                1.15 times as fast and adds the bias
- *   grad input   sgemm: equal or up to 1.25 times as fast as matmul; inner_product is the same routine with a longer way in
- *   grad weight  sgemm: within 4 % of the best at 8 rows and more, and beta = 1 accumulates without a second primitive. Small
- *                gradients in parts of 512 rows: up to 1.2 times as fast, and never slower while the gradient stays in the cache
+ *   grad input   sgemm: equal or up to 1.25 times as fast as matmul; inner_product is the same routine with a longer
+ *                way in
+ *   grad weight  sgemm: within 4 % of the best at 8 rows and more, and beta = 1 accumulates without a second primitive.
+ *                Small
+ *                gradients in parts of 512 rows: up to 1.2 times as fast, and never slower while the gradient stays in
+ *                    the cache
  * matmul with a transposed destination is oneDNN's reference loop: never. Small products run on one thread. */
 #include "gemm.h"
 #include "onednn.h"
@@ -64,10 +72,10 @@ ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err)
     if (status == dnnl_success) status = dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags);
     if (status != dnnl_success) {
         cpu_library_close(lib);
-        ddp_fail(err, DDP_ERR_LIBRARY,
-                 "device \"cpu\": oneDNN's CPU engine does not start, status %d; check that its CPU "
-                 "runtime is installed",
-                 (int)status);
+        ddp_fail(
+            err, DDP_ERR_LIBRARY,
+            "device \"cpu\": oneDNN's CPU engine does not start, status %d; check that its CPU runtime is installed",
+            (int)status);
         err->lib_code = (int32_t)status;
         return DDP_ERR_LIBRARY;
     }
@@ -95,7 +103,7 @@ static int set_threads(const cpu_library *lib, int64_t rows, int64_t in, int64_t
     return cpu_threads_for(lib, 2.0 * (double)rows * (double)in * (double)out);
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static dnnl_status_t describe(cpu_product *p)
 {
     dnnl_dims_t x = {p->rows, p->in}, w = {p->in, p->out}, y = {p->rows, p->out}, b = {1, p->out};
@@ -233,7 +241,7 @@ ddp_status cpu_bound_run(cpu_bound *b, const float *x, const float *w, const flo
     return status == dnnl_success ? DDP_OK : library_failed(err, status, "matmul", p->rows, p->in, p->out);
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 ddp_status cpu_grad_input(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
                           const float *w, float *dx, ddp_err *err)
 {

@@ -1,8 +1,8 @@
-/* gemm.h -- matrix products by oneDNN. The only file that includes its header is gemm.c, so that another version of the library
- * is a change of one file.
+/* plugins/device/cpu/onednn/gemm.h -- matrix products by oneDNN. The only file that includes its header is gemm.c, so
+ * that another version of the library is a change of one file.
  *
- * All matrices are plain row-major f32. Which call is used for which shape is a fixed rule (gemm.c), never a timing: the same
- * configuration gives the same bits in every run. Calls come from the device's one thread. */
+ * All matrices are plain row-major f32. Which call is used for which shape is a fixed rule (gemm.c), never a timing:
+ * the same configuration gives the same bits in every run. Calls come from the device's one thread. */
 #ifndef DDP_CPU_GEMM_H
 #define DDP_CPU_GEMM_H
 
@@ -14,9 +14,9 @@ ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err);
 void cpu_library_close(cpu_library *lib);
 void cpu_library_version(char *text, size_t capacity); /* "oneDNN 2.6.3" */
 
-/* y (rows, out) = x (rows, in) w^T, w (out, in), or transposed (in, out). Described when a program is lowered, built when it is
- * compiled, bound to memory for each instance. With `bias` the bias is added too, where the call that is chosen does it for
- * nothing: cpu_product_adds_bias(). */
+/* y (rows, out) = x (rows, in) w^T, w (out, in), or transposed (in, out). Described when a program is lowered, built
+ * when it is compiled, bound to memory for each instance. With `bias` the bias is added too, where the call that is
+ * chosen does it for nothing: cpu_product_adds_bias(). */
 typedef struct cpu_product cpu_product;
 typedef struct cpu_bound cpu_bound;
 ddp_status cpu_product_create(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, bool bias,

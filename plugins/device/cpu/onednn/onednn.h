@@ -1,4 +1,4 @@
-/* onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
+/* plugins/device/cpu/onednn/onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
 #ifndef DDP_CPU_ONEDNN_H
 #define DDP_CPU_ONEDNN_H
 

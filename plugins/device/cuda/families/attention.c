@@ -1,5 +1,5 @@
-/* fam_attention.c -- attention and its gradient: by cuDNN in bf16 without dropout, else by the device's own kernel for tensor cores
- * where that can, else by the one that can do everything.
+/* plugins/device/cuda/families/attention.c -- attention and its gradient: by cuDNN in bf16 without dropout, else by the
+ * device's own kernel for tensor cores where that can, else by the one that can do everything.
  *
  * cuDNN's plans take long to make and all layers of a model have one shape: the device keeps them. */
 #include "host/cu.h"
@@ -74,8 +74,7 @@ void cu_tell_slow(ddp_device *d, const char *what, const char *layer, const char
     d->told_slow = true;
     CU_LOG(
         d, DDP_LOG_WARN,
-        "device \"cuda\": %s of layer \"%.80s\", and what is like it, on f32 cores, many times slower than on tensor "
-        "cores: %.240s",
+        "device \"cuda\": %s of layer \"%.80s\", and what is like it, on f32 cores, many times slower than on tensor cores: %.240s",
         what, layer, why);
 }
 

@@ -1,4 +1,5 @@
-/* fam_batch_norm.c -- batch norm and its gradient, with what stands between it and the next convolution: ../common/norm.c. */
+/* plugins/device/cuda/families/batch_norm.c -- batch norm and its gradient, with what stands between it and the next
+ * convolution: ../common/norm.c. */
 #include "host/cu.h"
 
 enum { X = LOW_NORM_X, W = LOW_NORM_W, B = LOW_NORM_B, RUNNING_MEAN = LOW_NORM_RUNNING_MEAN };
@@ -8,7 +9,7 @@ enum { DY = LOW_NORM_DY, GRAD_X = LOW_NORM_GRAD_X, GRAD_W = LOW_NORM_GRAD_W, GRA
 enum { GRAD_INVSTD = LOW_NORM_GRAD_INVSTD, MORE = LOW_NORM_MORE, REF = LOW_NORM_REF };
 enum { DX = LOW_NORM_DX, DW = LOW_NORM_DW, DB = LOW_NORM_DB, MASKED = LOW_NORM_MASKED };
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static bool take_relu(low_lowering *w, low_kernel *k, uint32_t node)
 {
     int64_t relu = low_norm_relu(w, k, node);
@@ -50,7 +51,7 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_batch_norm = {.base.group = group_forward, .run = run_forward};
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;

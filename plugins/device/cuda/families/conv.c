@@ -1,9 +1,11 @@
-/* fam_conv.c -- convolutions, and the gradients of their input and weight, by cuDNN or by the device's own kernels:
+/* plugins/device/cuda/families/conv.c -- convolutions, and the gradients of their input and weight, by cuDNN or by the
+ * device's own kernels:
  *
  *   conv2d + bias + relu   the bias and the relu in one pass over the result
  *
- * cuDNN has weights in another order, (O, KH, KW, I), and in the type of the images. The program's first convolution packs those of all
- * in one launch, into a private value that the last one reads; the gradient of a weight is unpacked behind its kernel. */
+ * cuDNN has weights in another order, (O, KH, KW, I), and in the type of the images. The program's first convolution
+ * packs those of all in one launch, into a private value that the last one reads; the gradient of a weight is
+ * unpacked behind its kernel. */
 #include "host/cu.h"
 
 #include <stdlib.h>
@@ -64,10 +66,11 @@ static uint64_t packed_bytes(const ddp_device *d, const cu_conv *c)
     return cu_round((uint64_t)(c->o * (c->in.c / c->groups) * khw(c)) * cu_size(cu_operand(d)));
 }
 
-/* ---- packed weights --------------------------------------------------------------------------------------------------- */
+/* ---- packed weights ---------------------------------------------------------------------------------------------- */
 static bool is_param(const low_lowering *w, int32_t v) { return low_value(w->p, v)->kind == DDP_VALUE_PARAM; }
 
-/* The first convolution by cuDNN, which stands in front of all others; k itself where there is none yet, or its weight is computed. */
+/* The first convolution by cuDNN, which stands in front of all others; k itself where there is none yet, or its
+ * weight is computed. */
 static low_kernel *packer(const low_lowering *w, low_kernel *k)
 {
     if (!is_param(w, k->in[W])) return k;
@@ -118,7 +121,7 @@ static ddp_status find_packed(low_lowering *w, low_kernel *k, int32_t weight, dd
     return add_packed(w, first, t, weight, &t->packed_at, err);
 }
 
-/* ---- lowering --------------------------------------------------------------------------------------------------------- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 /* Of cuDNN, or else of its own. `images`: the slots that cuDNN has in its type. */
 static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, bool image_out, ddp_err *err)
 {
@@ -163,7 +166,7 @@ static cudaError_t pack(const cu_call *c)
     return cu_conv_pack(c->stream, t->packs, t->weight_count, cu_operand(c->device));
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static const char *forward_name(bool dnn, bool bias, bool relu)
 {
     static const char *const names[2][2][2] = {
@@ -222,7 +225,7 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_conv = {.base.group = group_forward, .run = run_forward, .base.release = conv_release};
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
 static ddp_status group_gradient(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);

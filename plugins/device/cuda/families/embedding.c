@@ -1,16 +1,16 @@
-/* fam_embedding.c -- rows of a table by index, rows added by position, and their gradients. */
+/* plugins/device/cuda/families/embedding.c -- rows of a table by index, rows added by position, and their gradients. */
 #include "host/cu.h"
 
 enum { INDEX, TABLE }; /* embedding: in */
 enum { X, W };         /* position: in */
 enum { DY, AT };       /* gradients: in */
 
-/* ---- embedding ------------------------------------------------------------------------------------------------------ */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 static ddp_status group_embedding(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
     (void)err;
-    cu_rows(w, k, k->out[0]);
+    low_rows(w, k, k->out[0]);
     k->limit = low_value(w->p, k->in[TABLE])->dims[0];
     return DDP_OK;
 }
@@ -31,7 +31,7 @@ static ddp_status group_embedding_grad(low_lowering *w, low_kernel *k, uint32_t 
 {
     (void)node;
     (void)err;
-    cu_rows(w, k, k->in[DY]);
+    low_rows(w, k, k->in[DY]);
     k->writes_grad = 1;
     k->limit = low_value(w->p, k->out[0])->dims[0];
     k->scratch_bytes = cu_embedding_grad_scratch(k->rows, k->cols, k->limit);
@@ -50,7 +50,7 @@ static ddp_status run_embedding_grad(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_embedding_grad = {.base.group = group_embedding_grad, .run = run_embedding_grad};
 
-/* ---- position ------------------------------------------------------------------------------------------------------- */
+/* ---- position ---------------------------------------------------------------------------------------------------- */
 static ddp_status group_position(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_value *x = low_value(w->p, k->in[0]); /* x or dy, (N, T, E) */

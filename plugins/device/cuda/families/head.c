@@ -1,6 +1,7 @@
-/* fam_head.c -- the last layer of a model of language: linear + cross-entropy, with all of their gradients, in pieces of rows where
- * the logits would take much memory (GPT-2's are 3.3 GB for 32 x 1024 tokens). The logits of one piece lie in the kernel's scratch, are
- * replaced by their gradient there, and both products that read it follow before the next piece.
+/* plugins/device/cuda/families/head.c -- the last layer of a model of language: linear + cross-entropy, with all of
+ * their gradients, in pieces of rows where the logits would take much memory (GPT-2's are 3.3 GB for 32 x 1024 tokens).
+ * The logits of one piece lie in the kernel's scratch, are replaced by their gradient there, and both products that
+ * read it follow before the next piece.
  *
  * The gradient of the weight is added up over the pieces, in order. */
 #include "host/cu.h"
@@ -36,7 +37,7 @@ static void head_release(void *state)
     free(t);
 }
 
-/* ---- grouping ----------------------------------------------------------------------------------------------------------- */
+/* ---- grouping ---------------------------------------------------------------------------------------------------- */
 typedef struct head_nodes {
     const ddp_node *linear, *loss, *loss_grad, *dx, *dw; /* the last three are there or not, together */
     uint32_t count;                                      /* right behind each other */
@@ -145,7 +146,7 @@ ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err 
     return DDP_OK;
 }
 
-/* ---- products ----------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 static ddp_status make_products(const cu_building *b, const low_kernel *k, int which, int64_t rows, ddp_err *err)
 {
     head_state *t = k->state;
@@ -190,7 +191,7 @@ static ddp_status build_head(const cu_building *b, const low_kernel *k, ddp_err 
     return cu_in_kernel(k, status, err);
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------------------ */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 static ddp_status run_piece(const cu_call *c, int64_t first, int64_t rows, ddp_err *err)
 {
     const low_kernel *k = c->k;

@@ -1,12 +1,14 @@
-/* fam_linear.c -- linear layers, each one product of cuBLASLt with what its epilogue can do besides:
+/* plugins/device/cuda/families/linear.c -- linear layers, each one product of cuBLASLt with what its epilogue can do
+ * besides:
  *
- *   linear + bias + relu or gelu             the pre-activation has no storage unless somebody else reads it (gelu's gradient does)
+ *   linear + bias + relu or gelu             the pre-activation has no storage unless somebody else reads it (gelu's
+ *                                            gradient does)
  *   linear_grad_input + gelu_grad            gelu's slope by the epilogue
  *   linear_grad_weight + linear_grad_bias    the sums of dy's columns while the product reads it
  *
- * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own behind the product. A
- * weight may be (O, I), torch's, or transposed (I, O), Conv1D's. With precision bf16 weights come from the mirror, and biases where
- * the library wants them so. */
+ * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own behind
+ * the product. A weight may be (O, I), torch's, or transposed (I, O), Conv1D's. With precision bf16 weights come
+ * from the mirror, and biases where the library wants them so. */
 #include "host/cu.h"
 
 #include <stdlib.h>
@@ -64,8 +66,8 @@ static ddp_status try_product(const cu_building *b, const cu_product_params *p, 
 
 enum { KERNEL_NS = 3000 /* of one more kernel, beside what it moves */ };
 
-/* Of the product with its epilogue and the one without, measured: whether the first takes less time than the second and a kernel
- * behind it that moves `bytes`. Unmeasured, `otherwise`. */
+/* Of the product with its epilogue and the one without, measured: whether the first takes less time than the second
+ * and a kernel behind it that moves `bytes`. Unmeasured, `otherwise`. */
 static bool pays(const cu_building *b, const cu_product *fused, const cu_product *plain, double bytes, bool otherwise)
 {
     uint64_t with = fused != NULL ? cu_product_nanoseconds(fused) : 0;
@@ -82,7 +84,7 @@ static void drop(cu_product **p)
     *p = NULL;
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static const char *forward_name(bool bias, uint32_t act)
 {
     static const char *const names[2][4] = {
@@ -207,7 +209,7 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
 const cu_family cu_family_linear = {
     .base.group = group_forward, .build = build_forward, .run = run_forward, .base.release = linear_release};
 
-/* ---- gradient of the input ------------------------------------------------------------------------------------------ */
+/* ---- gradient of the input --------------------------------------------------------------------------------------- */
 /* The gradient of a gelu whose output nobody else uses. */
 static void take_gelu(low_lowering *w, low_kernel *k, uint32_t node)
 {
@@ -231,7 +233,7 @@ static ddp_status group_grad_input(low_lowering *w, low_kernel *k, uint32_t node
     ddp_status status = make_state(w, k, node, err);
 
     if (status != DDP_OK) return status;
-    cu_rows(w, k, k->in[DY]);
+    low_rows(w, k, k->in[DY]);
     k->inner = low_value(w->p, k->out[DX])->elements / k->rows;
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DX;
@@ -275,13 +277,13 @@ static ddp_status run_grad_input(const cu_call *c, ddp_err *err)
 const cu_family cu_family_linear_grad_input = {
     .base.group = group_grad_input, .build = build_grad_input, .run = run_grad_input, .base.release = linear_release};
 
-/* ---- gradients of the weight and the bias --------------------------------------------------------------------------- */
+/* ---- gradients of the weight and the bias ------------------------------------------------------------------------ */
 static ddp_status group_grad_weight(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     ddp_status status = make_state(w, k, node, err);
 
     if (status != DDP_OK) return status;
-    cu_rows(w, k, k->in[DY]);
+    low_rows(w, k, k->in[DY]);
     k->inner = low_value(w->p, k->in[OTHER])->elements / k->rows;
     k->in_type[DY] = k->in_type[OTHER] = cu_operand(w->device);
     k->writes_grad = 1u << DW | 1u << DB;
@@ -304,7 +306,7 @@ static ddp_status group_column_sums(low_lowering *w, low_kernel *k, uint32_t nod
     if (n->op == DDP_OP_CONV2D_GRAD_BIAS)
         low_matrix(w, k->in[DY], &k->rows, &k->cols);
     else
-        cu_rows(w, k, k->in[DY]);
+        low_rows(w, k, k->in[DY]);
     k->scratch_bytes = cu_column_sums_scratch(k->rows, k->cols);
     k->writes_grad = 1;
     k->out_type[0] = CU_F32;
@@ -368,7 +370,7 @@ const cu_family cu_family_linear_grad_weight = {.base.group = group_grad_weight,
                                                 .run = run_grad_weight,
                                                 .base.release = linear_release};
 
-/* ---- the gradient of a bias alone ------------------------------------------------------------------------------------- */
+/* ---- the gradient of a bias alone -------------------------------------------------------------------------------- */
 static ddp_status run_column_sums(const cu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;

@@ -1,57 +1,22 @@
-/* fam_loss.c -- ops that give one number for a batch, with their gradient:
+/* plugins/device/cuda/families/loss.c -- ops that give one number for a batch, with their gradient:
  *   cross-entropy or mse + its gradient   one kernel, in the place of the logits when nobody reads them later */
 #include "host/cu.h"
 
-enum { X, TARGET };  /* in */
-enum { LOSS, GRAD }; /* out */
-
-static bool is_entropy(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD; }
-static bool is_gradient(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_MSE_GRAD; }
-
-static const char *loss_name(const low_kernel *k)
-{
-    static const char *const names[2][3] = {{"mse", "mse_grad", "mse+grad"},
-                                            {"cross_entropy", "cross_entropy_grad", "cross_entropy+grad"}};
-
-    return names[k->kind == DDP_OP_CROSS_ENTROPY][k->out[GRAD] < 0 ? 0 : k->out[LOSS] < 0 ? 1 : 2];
-}
-
-/* A gradient that accumulates stays where it is: another one must have been set before it. */
-static void take_partner(low_lowering *w, low_kernel *k, uint32_t node, const ddp_node *n)
-{
-    uint32_t forward = is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
-    uint32_t partner = is_gradient(n->op) ? forward : forward + 1; /* X_GRAD follows X in the list of ops */
-    int64_t other = low_find_reader(w, node, n->in[X], X, &partner, 1);
-    const ddp_node *o = other >= 0 ? low_node(w->p, (uint32_t)other) : NULL;
-
-    if (o == NULL || o->in[TARGET] != n->in[TARGET] || o->accumulate != 0) return;
-    k->out[is_gradient(o->op) ? GRAD : LOSS] = o->out[0];
-    low_take(w, k, (uint32_t)other);
-}
+enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET };
+enum { LOSS = LOW_LOSS, GRAD = LOW_LOSS_GRAD };
 
 static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    const ddp_node *n = low_node(w->p, node);
-
     (void)err;
-    cu_rows(w, k, k->in[X]);
+    low_loss_group(w, k, node);
     k->limit = k->cols;
-    k->kind = n->op == DDP_OP_ACCURACY ? DDP_OP_ACCURACY : is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
-    if (k->kind == DDP_OP_ACCURACY) {
-        k->scratch_bytes = cu_accuracy_scratch(k->rows);
-        return DDP_OK;
-    }
-    k->scratch_bytes =
-        k->kind == DDP_OP_MSE ? cu_mse_scratch(k->rows * k->cols) : cu_cross_entropy_scratch(k->rows, k->cols);
-    if (is_gradient(n->op)) {
-        k->out[GRAD] = k->out[LOSS];
-        k->out[LOSS] = -1;
-        k->adds = k->adds << GRAD;
-    }
     k->writes_grad = 1u << GRAD;
-    take_partner(w, k, node, n);
-    k->name = loss_name(k);
-    low_may_replace(k, k->out[GRAD], k->in[X]);
+    if (k->kind == DDP_OP_ACCURACY)
+        k->scratch_bytes = cu_accuracy_scratch(k->rows);
+    else if (k->kind == DDP_OP_MSE)
+        k->scratch_bytes = cu_mse_scratch(k->rows * k->cols);
+    else
+        k->scratch_bytes = cu_cross_entropy_scratch(k->rows, k->cols);
     return DDP_OK;
 }
 

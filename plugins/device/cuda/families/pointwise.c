@@ -1,7 +1,8 @@
-/* fam_pointwise.c -- ops that take each element by itself: relu, gelu and their gradients, add, dropout, reshape. */
+/* plugins/device/cuda/families/pointwise.c -- ops that take each element by itself: relu, gelu and their gradients,
+ * add, dropout, reshape. */
 #include "host/cu.h"
 
-/* ---- relu, gelu ----------------------------------------------------------------------------------------------------- */
+/* ---- relu, gelu -------------------------------------------------------------------------------------------------- */
 static ddp_status group_act(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)err;
@@ -18,7 +19,7 @@ static ddp_status run_act(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_act = {.base.group = group_act, .run = run_act};
 
-/* ---- their gradients: dy, what was kept -> dx, and the sums of its columns, which a linear layer's bias wants -------------- */
+/* ---- their gradients: dy, what was kept -> dx, and the sums of its columns, which a linear layer's bias wants ---- */
 enum { DX, DB }; /* out */
 
 /* The sums stand right behind, so that they move past nothing that adds to the same slice. */
@@ -28,7 +29,7 @@ static void take_bias(low_lowering *w, low_kernel *k, uint32_t node)
     int64_t bias = low_find_reader(w, node, k->out[DX], 0, ops, 1);
 
     if (bias != (int64_t)node + 1 || low_value(w->p, k->out[DX])->kind != DDP_VALUE_ACT) return;
-    cu_rows(w, k, k->out[DX]);
+    low_rows(w, k, k->out[DX]);
     k->out[DB] = low_node(w->p, (uint32_t)bias)->out[0];
     k->out_type[DB] = CU_F32;
     k->writes_grad |= 1u << DB;
@@ -63,11 +64,11 @@ static ddp_status run_act_grad(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_act_grad = {.base.group = group_act_grad, .run = run_act_grad};
 
-/* ---- add ------------------------------------------------------------------------------------------------------------ */
+/* ---- add --------------------------------------------------------------------------------------------------------- */
 static ddp_status group_add(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     if (low_norm_grad_takes(w, node)) return cu_batch_norm_group(w, k, node, err);
-    if (cu_join_layer_norm(w, k, node)) return DDP_OK;
+    if (low_layer_norm_join(w, k, node, &cu_family_layer_norm.base)) return DDP_OK;
     k->cols = low_value(w->p, k->out[0])->elements;
     k->writes_grad = 1;
     low_may_replace(k, k->out[0], k->in[0]);
@@ -82,7 +83,7 @@ static ddp_status run_add(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_add = {.base.group = group_add, .run = run_add};
 
-/* ---- dropout and its gradient: the same mask drawn twice, nothing kept in between --------------------------------------- */
+/* ---- dropout and its gradient: the same mask drawn twice, nothing kept in between -------------------------------- */
 static ddp_status group_dropout(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     (void)node;
@@ -106,7 +107,7 @@ static ddp_status run_dropout(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_dropout = {.base.group = group_dropout, .run = run_dropout};
 
-/* ---- reshape: nothing to do, or a copy where the two sides lie differently or are of two types --------------------------- */
+/* ---- reshape: nothing to do, or a copy where the two sides lie differently or are of two types ------------------- */
 enum { FROM_IMAGE = 1, TO_IMAGE = 2 }; /* kind, bits */
 
 static ddp_status group_view(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)

@@ -1,4 +1,4 @@
-/* fam_pool.c -- poolings and their gradients, over images channels last. */
+/* plugins/device/cuda/families/pool.c -- poolings and their gradients, over images channels last. */
 #include "host/cu.h"
 
 #include <stdlib.h>

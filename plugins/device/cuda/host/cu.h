@@ -1,19 +1,19 @@
-/* cu.h -- what the host files of the CUDA device share. (Not cuda.h: the toolkit has one.)
+/* plugins/device/cuda/host/cu.h -- what the host files of the CUDA device share. (Not cuda.h: the toolkit has one.)
  *
  *   device.c     the plugin's table: options, open, memory, copy, describe
  *   queues.c     the two streams, events, copies beside the host, host memory
  *   slices.c     optimiser step, reductions and scaling of flat slices, sync
  *   peak.c       how many FLOPs and bytes a second this GPU does at its best
  *   mirror.c     the parameters in bf16, kept beside the arena
- *   ../common    groups a program's nodes into kernels; lower.c says which family has which op, types.c which values are
- *                stored in bf16
+ *   lower.c      which family has which op; device/common/ groups a program's nodes into kernels
+ *   types.c      which values are stored in bf16
  *   exec.c       compile, instances: what each kernel is called with
  *   run.c        the batch's fields, runs, CUDA graphs
- *   step.c       whole steps: what stands behind the kernels of a run that ends in an update
- *   fam_*.c      the families of kernels: what a kernel takes in, what it needs, how it runs
+ *   step.c       whole steps: what follows the kernels of a run that ends in an update
  *
- * The kernels are behind kernels.h, the products of cuBLASLt behind gemm.h, cuDNN behind dnn.h. How values lie is said in
- * ../common/lower.h; a field of the batch, a parameter and a gradient are f32. */
+ * families/ has a file for each family of kernels: what a kernel takes in, what it needs, how it runs. The kernels
+ * are declared in kernels/kernels.h, the products of cuBLASLt in libs/gemm.h, cuDNN in libs/dnn.h.
+ * device/common/lower.h says how values lie; a field of the batch, a parameter and a gradient are f32. */
 #ifndef DDP_CUDA_CU_H
 #define DDP_CUDA_CU_H
 
@@ -22,26 +22,17 @@
 #include "libs/gemm.h"
 #include "kernels/kernels.h"
 #include "libs/libraries.h"
+#include "mirror.h"
 
 #define CU_ALIGNMENT 256u /* of a kernel's scratch, and of its parts */
 static inline uint64_t cu_round(uint64_t bytes) { return (bytes + CU_ALIGNMENT - 1) / CU_ALIGNMENT * CU_ALIGNMENT; }
 
-/* ---- the device ----------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 typedef struct cu_config {
     int32_t tf32, rounding, graphs;
     const char *cublas_library, *cudnn_library, *algorithm_cache;
     uint64_t workspace, logits;
 } cu_config;
-
-/* The parameters of one arena in bf16, element by element; several instances share it. */
-typedef struct cu_mirror {
-    struct cu_mirror *next;
-    const float *base;
-    uint64_t elements;
-    uint16_t *half;
-    uint32_t users;
-    bool filled;
-} cu_mirror;
 
 enum { CU_RING = 64, CU_TABLES = 16 };
 
@@ -58,7 +49,7 @@ typedef struct cu_ring {
     uint32_t next;
 } cu_ring;
 
-typedef struct cu_attention_entry cu_attention_entry; /* fam_attention.c */
+typedef struct cu_attention_entry cu_attention_entry; /* families/attention.c */
 
 struct ddp_device {
     const ddp_host *host;
@@ -102,17 +93,7 @@ ddp_status cu_memory(const ddp_device *d, uint64_t bytes, const char *what, void
 /* Page-locked, zeroed memory that kernels see too, at *device. */
 ddp_status cu_page_locked(const ddp_device *d, size_t bytes, void **out, void **device, ddp_err *err);
 
-/* mirror.c. A mirror is made at its first use and filled before the first run. */
-ddp_status cu_mirror_use(ddp_device *d, const float *base, uint64_t elements, cu_mirror **out, ddp_err *err);
-void cu_mirror_release(ddp_device *d, cu_mirror *m); /* takes NULL */
-ddp_status cu_mirror_fill(ddp_device *d, cu_mirror *m, ddp_err *err);
-/* Where this mirror, or any that is filled, has the bf16 parameters of the whole slice; NULL. */
-uint16_t *cu_mirror_half(const cu_mirror *m, const float *param, uint64_t count, uint64_t *first);
-uint16_t *cu_mirror_of(const ddp_device *d, const float *param, uint64_t count, uint64_t *first);
-/* `count` floats from `at` on were written: all mirrors but the one that has `half`. */
-ddp_status cu_mirror_refresh(ddp_device *d, const float *at, uint64_t count, const uint16_t *half, ddp_err *err);
-
-/* ---- kernels -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 typedef struct cu_call cu_call;
 
 typedef struct cu_building {
@@ -130,13 +111,11 @@ typedef struct cu_family {
 
 static inline const cu_family *cu_family_of(const low_kernel *k) { return (const cu_family *)(const void *)k->family; }
 
-/* ---- lowering: for the families ------------------------------------------------------------------------------------- */
+/* ---- lowering: for the families ---------------------------------------------------------------------------------- */
 /* What products and convolutions take in. */
 static inline uint8_t cu_operand(const ddp_device *d) { return d->half ? CU_BF16 : CU_F32; }
 static inline size_t cu_size(uint32_t type) { return type == CU_BF16 ? 2 : 4; }
 
-/* Rows of the last dimension, in a kernel that takes everything row-major. */
-void cu_rows(const low_lowering *w, low_kernel *k, int32_t v);
 /* Zeroed memory for k->state. */
 void *cu_state(low_kernel *k, size_t bytes, ddp_err *err);
 /* The status; an error gets the kernel's name and its layer's in front. */
@@ -152,21 +131,20 @@ extern const cu_family cu_family_conv, cu_family_conv_grad, cu_family_pool, cu_f
     cu_family_batch_norm_grad;
 extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_family_embedding, cu_family_embedding_grad,
     cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad;
-/* Makes k, the kernel of an add, one of add and layer norm where the sum is normalised. */
-bool cu_join_layer_norm(low_lowering *w, low_kernel *k, uint32_t add);
 extern const cu_family cu_family_head;
-/* fam_head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one kernel; k becomes it. */
+/* families/head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one
+ * kernel; k becomes it. */
 bool cu_head_takes(const low_lowering *w, uint32_t node);
 ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
-/* fam_batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
+/* families/batch_norm.c: k becomes the kernel of a batch norm's gradient, where low_norm_grad_takes says so. */
 ddp_status cu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
-/* fam_attention.c: at close */
+/* families/attention.c: at close */
 void cu_attentions_free(ddp_device *d);
 
 ddp_status cu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cu_lowered_free(ddp_device *d, ddp_lowered *l);
 
-/* ---- a call of a kernel: the same addresses in every run of an instance --------------------------------------------- */
+/* ---- a call of a kernel: the same addresses in every run of an instance ------------------------------------------ */
 /* Around the kernel: from -> to, as the kernel has it. */
 typedef struct cu_move {
     low_conversion how;
@@ -199,72 +177,10 @@ static inline const ddp_attrs *cu_attrs(const cu_call *c, uint32_t node)
 {
     return &low_node(c->program, c->k->nodes[node])->attrs;
 }
-/* One warning a device that `what` of a layer, in bf16, has to do without tensor cores. fam_attention.c */
+/* One warning a device that `what` of a layer, in bf16, has to do without tensor cores. families/attention.c */
 void cu_tell_slow(ddp_device *d, const char *what, const char *layer, const char *why);
 /* What starting a kernel said. */
 ddp_status cu_started(const cu_call *c, cudaError_t result, ddp_err *err);
-
-/* ---- programs and instances: exec.c, run.c -------------------------------------------------------------------------- */
-struct ddp_exec {
-    ddp_exec *next; /* of the device's */
-    ddp_device *device;
-    const ddp_program *program;
-    const low_lowered *lowered;
-    const ddp_plan *plan;
-    uint32_t first_site;
-    uint32_t field_count;             /* fields of the batch that a kernel reads */
-    uint64_t *field_at, *field_bytes; /* by field: in a stage */
-    uint64_t stage_bytes;
-    uint32_t *next_reader; /* by field, by kernel: the first from there on that reads it, or UINT32_MAX */
-    bool random;           /* a kernel draws random numbers */
-};
-
-/* The update behind the kernels of a step, but for its numbers; step.c */
-typedef struct cu_ending {
-    cu_optim *updates; /* one for each slice */
-    uint32_t count;
-    double max_norm, *norm;
-    char *memory; /* the device's: a sum for each slice, what clipping scales by, scratch of a sum */
-    uint64_t memory_bytes, scratch_at;
-    bool borrowed; /* the memory is that of an ending before this one */
-} cu_ending;
-
-typedef struct cu_graph {
-    uint32_t first, last, flags, stage;
-    const cu_ending *ending; /* NULL: kernels alone */
-    cudaGraphExec_t exec;
-} cu_graph;
-
-/* Where a batch's fields come up, beside the computing of the sequence before, and kernels read them. */
-typedef struct cu_stage {
-    char *at;       /* cu_head, then the fields */
-    cu_call *calls; /* by kernel */
-    cudaEvent_t there, taken;
-} cu_stage;
-
-enum { CU_STAGES = 2, CU_GRAPHS = 64 * CU_STAGES, CU_ENDINGS = 4 };
-
-struct ddp_instance {
-    ddp_exec *exec;
-    char *arena, *own; /* own: the stages */
-    cu_stage stages[CU_STAGES];
-    uint32_t stage; /* of this sequence */
-    cu_mirror *mirror;
-    bool *uploaded;    /* by field, in this sequence */
-    uint32_t ended;    /* where the last range did; UINT32_MAX: there was none */
-    ddp_random random; /* that was uploaded */
-    cu_graph graphs[CU_GRAPHS];
-    uint32_t graph_count;
-    cu_ending endings[CU_ENDINGS];
-    uint32_t ending_count;
-};
-
-/* run.c: kernels first to last - 1 and, unless NULL, the ending with these numbers. */
-ddp_status cu_run_range(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, const cu_ending *ending,
-                        const cu_numbers *numbers, ddp_err *err);
-/* step.c: starts what the ending says, or captures it. */
-ddp_status cu_ending_start(const ddp_instance *in, const cu_ending *ending, uint32_t stage, ddp_err *err);
-void cu_ending_free(cu_ending *ending);
 
 /* slots of ddp_device_ops */
 ddp_status cu_compile(ddp_device *d, const ddp_program *p, const ddp_lowered *l, const ddp_plan *plan, ddp_exec **out,

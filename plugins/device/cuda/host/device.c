@@ -1,4 +1,5 @@
-/* device.c -- the plugin: its descriptor, options, open, memory, copy, describe. What a program does is in lower.c and exec.c. */
+/* plugins/device/cuda/host/device.c -- the plugin: its descriptor, options, open, memory, copy, describe. What a
+ * program does is in lower.c and exec.c. */
 #include "cu.h"
 
 #include <pthread.h>
@@ -24,14 +25,14 @@ static const ddp_option options[] = {
      "Name or path of cuDNN, as dlopen takes it; empty: the device's own kernels do without it.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, cudnn_library)},
     {"algorithm_cache", "", NULL,
-     "Folder that keeps which algorithm was the fastest for each product; empty: $XDG_CACHE_HOME/ddpengine or "
-     "~/.cache/ddpengine; off: nothing is kept.",
+     "Folder that keeps which algorithm was the fastest for each product; empty: "
+     "$XDG_CACHE_HOME/ddpengine or ~/.cache/ddpengine; off: nothing is kept.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(cu_config, algorithm_cache)},
     {"workspace", "32MiB", NULL, "Device memory that cuBLASLt may use for a product, in bytes.", DDP_OPT_SIZE,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, workspace)},
     {"logits", "1GiB", "1..",
-     "Bytes of the logits of a last linear layer without a bias; where they take more, the layer, its cross-entropy "
-     "and their gradients are computed in pieces of the batch, of 128 rows or more.",
+     "Bytes of the logits of a last linear layer without a bias; "
+     "where they take more, the layer, its cross-entropy and their gradients are computed in pieces of the batch, of 128 rows or more.",
      DDP_OPT_SIZE, DDP_OPT_F_PER_RANK, offsetof(cu_config, logits)},
 };
 
@@ -42,7 +43,7 @@ ddp_status cu_enter(const ddp_device *d, ddp_err *err)
     return result == cudaSuccess ? DDP_OK : cu_fail(result, err, "device \"cuda:%d\"", d->ordinal);
 }
 
-/* ---- is there a GPU ------------------------------------------------------------------------------------------------- */
+/* ---- is there a GPU ---------------------------------------------------------------------------------------------- */
 static ddp_status no_device(cudaError_t result, ddp_err *err)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -51,11 +52,10 @@ static ddp_status no_device(cudaError_t result, ddp_err *err)
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
     if (result == cudaErrorInsufficientDriver && driver > 0)
-        (void)ddp_fail(
-            err, DDP_ERR_LIBRARY,
-            "device \"cuda\": the NVIDIA driver serves CUDA %d.%d, this plugin is built for %d.%d: install a "
-            "newer driver",
-            driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10);
+        (void)ddp_fail(err, DDP_ERR_LIBRARY,
+                       "device \"cuda\": the NVIDIA driver serves CUDA %d.%d, this plugin is built for %d.%d: "
+                       "install a newer driver",
+                       driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10);
     else if (result == cudaErrorInsufficientDriver || result == cudaErrorStubLibrary)
         (void)ddp_fail(err, DDP_ERR_LIBRARY,
                        "device \"cuda\": there is no NVIDIA driver on this machine: install it, or run without a GPU: "
@@ -63,8 +63,8 @@ static ddp_status no_device(cudaError_t result, ddp_err *err)
     else if (result == cudaSuccess || result == cudaErrorNoDevice)
         (void)ddp_fail(
             err, DDP_ERR_LIBRARY,
-            "device \"cuda\": no CUDA device on this machine%s%.100s; look with nvidia-smi, or run without a "
-            "GPU: [train] device = cpu",
+            "device \"cuda\": no CUDA device on this machine%s%.100s; look with nvidia-smi, or run without a GPU: "
+            "[train] device = cpu",
             visible != NULL ? ", with CUDA_VISIBLE_DEVICES = " : "", visible != NULL ? visible : "");
     else
         return cu_fail(result, err, "device \"cuda\": the CUDA devices cannot be counted");
@@ -94,7 +94,7 @@ static ddp_status check_params(const ddp_device_params *p, ddp_err *err)
                     visible != NULL ? visible : "");
 }
 
-/* ---- peers: only devices that this process has open, as looking at another makes a context on it ---------------------------- */
+/* ---- peers: only devices that this process has open, as looking at another makes a context on it ----------------- */
 static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t peers_open[MOST_DEVICES]; /* by ordinal: how often */
 
@@ -128,7 +128,7 @@ static void peers_remove(int ordinal)
     (void)pthread_mutex_unlock(&peers_lock);
 }
 
-/* ---- open ----------------------------------------------------------------------------------------------------------- */
+/* ---- open -------------------------------------------------------------------------------------------------------- */
 /* Two transfers a clock, which is in kHz. */
 static double bytes_per_ns(const ddp_device *d, const struct cudaDeviceProp *props)
 {
@@ -148,10 +148,11 @@ static ddp_status look(ddp_device *d, ddp_err *err)
     d->memory_bytes = props.totalGlobalMem;
     d->bytes_per_ns = bytes_per_ns(d, &props);
     if (props.major >= LEAST_MAJOR) return DDP_OK;
-    return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                    "device \"cuda:%d\" is a %.80s of compute capability %d.%d; this plugin needs 8.0 or newer (A100, "
-                    "H100): choose another with [train] device, or device = cpu",
-                    d->ordinal, d->gpu, props.major, props.minor);
+    return ddp_fail(
+        err, DDP_ERR_UNSUPPORTED,
+        "device \"cuda:%d\" is a %.80s of compute capability %d.%d; this plugin needs 8.0 or newer (A100, H100): "
+        "choose another with [train] device, or device = cpu",
+        d->ordinal, d->gpu, props.major, props.minor);
 }
 
 static ddp_status make_streams(ddp_device *d, ddp_err *err)
@@ -329,7 +330,7 @@ static void cu_describe(ddp_device *d, ddp_device_info *out)
     (void)snprintf(out->library, sizeof(out->library), "%s", d->library);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 ddp_status cu_memory(const ddp_device *d, uint64_t bytes, const char *what, void **out, ddp_err *err)
 {
     void *memory = NULL;
@@ -347,11 +348,11 @@ ddp_status cu_memory(const ddp_device *d, uint64_t bytes, const char *what, void
     if (result != cudaErrorMemoryAllocation)
         return cu_fail(result, err, "device \"cuda:%d\": memory for %s", d->ordinal, what);
     (void)cudaMemGetInfo(&free_bytes, &total);
-    (void)ddp_fail(
-        err, DDP_ERR_NOMEM,
-        "device \"cuda:%d\": %llu bytes of device memory for %s are not to be had, %llu of %llu are free; use a "
-        "smaller batch_size or a larger accumulate",
-        d->ordinal, (unsigned long long)bytes, what, (unsigned long long)free_bytes, (unsigned long long)total);
+    (void)ddp_fail(err, DDP_ERR_NOMEM,
+                   "device \"cuda:%d\": %llu bytes of device memory for %s are not to be had, %llu of %llu are free; "
+                   "use a smaller batch_size or a larger accumulate",
+                   d->ordinal, (unsigned long long)bytes, what, (unsigned long long)free_bytes,
+                   (unsigned long long)total);
     err->lib_code = (int32_t)result;
     return err->status;
 }
@@ -391,7 +392,7 @@ static ddp_status cu_params_changed(ddp_device *d, const float *params, uint64_t
     return status == DDP_OK ? cu_mirror_refresh(d, params, count, NULL, err) : status;
 }
 
-/* ---- the table -------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 static const ddp_device_ops ops = {
     .struct_size = sizeof(ops),
     .caps = DDP_DEVICE_CAP_OVERLAP | DDP_DEVICE_CAP_PEERS | DDP_DEVICE_CAP_BF16 | DDP_DEVICE_CAP_QUEUES |

@@ -1,6 +1,7 @@
-/* exec.c -- compiles a lowered program and binds instances to memory: everything that a kernel is called with is found here, once, as
- * fields of the batch have memory of the instance's own, twice, and kernels are called with either. */
-#include "cu.h"
+/* plugins/device/cuda/host/exec.c -- compiles a lowered program and binds instances to memory: everything that a
+ * kernel is called with is found here, once, as fields of the batch have memory of the instance's own, twice, and
+ * kernels are called with either. */
+#include "instance.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ ddp_status cu_started(const cu_call *c, cudaError_t result, ddp_err *err)
                    c->k->name, c->k->layer);
 }
 
-/* ---- fields of the batch ------------------------------------------------------------------------------------------------ */
+/* ---- fields of the batch ----------------------------------------------------------------------------------------- */
 /* -1: the value is no field, nor a view of one. */
 static int32_t field_of(const ddp_exec *e, int32_t v)
 {
@@ -69,7 +70,7 @@ static ddp_status find_fields(ddp_exec *e, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- compile ---------------------------------------------------------------------------------------------------------- */
+/* ---- compile ----------------------------------------------------------------------------------------------------- */
 static void find_random(ddp_exec *e)
 {
     for (uint32_t i = 0; i < e->program->node_count; i++) {
@@ -120,7 +121,7 @@ void cu_exec_free(ddp_exec *e)
     free(e);
 }
 
-/* ---- an instance: addresses ------------------------------------------------------------------------------------------- */
+/* ---- an instance: addresses -------------------------------------------------------------------------------------- */
 static void *address_of(const ddp_instance *in, const ddp_bind *bind, const cu_stage *stage, int32_t v)
 {
     const ddp_exec *e = in->exec;
@@ -221,7 +222,7 @@ static void resolve(const ddp_instance *in, const ddp_bind *bind, const cu_stage
     }
 }
 
-/* ---- an instance: memory ---------------------------------------------------------------------------------------------- */
+/* ---- an instance: memory ----------------------------------------------------------------------------------------- */
 static uint64_t param_elements(const ddp_program *p)
 {
     uint64_t elements = 0;

@@ -1,4 +1,5 @@
-/* lower.c -- which family of kernels has which op, and what families share while nodes are grouped. */
+/* plugins/device/cuda/host/lower.c -- which family of kernels has which op, and what families share while nodes are
+ * grouped. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -49,21 +50,12 @@ static const low_family *const families[DDP_OP_END_] = {
 static const low_target target = {
     .name = "cuda", .families = families, .alignment = CU_ALIGNMENT, .shares = true, .choose_types = cu_choose_types};
 
-/* ---- for the families ----------------------------------------------------------------------------------------------- */
+/* ---- for the families -------------------------------------------------------------------------------------------- */
 void *cu_state(low_kernel *k, size_t bytes, ddp_err *err)
 {
     k->state = calloc(1, bytes);
     if (k->state == NULL) (void)ddp_fail(err, DDP_ERR_NOMEM, "device \"cuda\": out of memory while lowering");
     return k->state;
-}
-
-void cu_rows(const low_lowering *w, low_kernel *k, int32_t v)
-{
-    const ddp_value *value = low_value(w->p, v);
-
-    k->plain = true;
-    k->cols = low_last_dim(value);
-    k->rows = value->elements / k->cols;
 }
 
 ddp_status cu_in_kernel(const low_kernel *k, ddp_status status, ddp_err *err)
@@ -82,7 +74,7 @@ uint32_t cu_act_of(const ddp_node *n)
     return n->attrs.gelu.tanh ? CU_ACT_GELU_TANH : CU_ACT_GELU_ERF;
 }
 
-/* ---- slots of ddp_device_ops ---------------------------------------------------------------------------------------- */
+/* ---- slots of ddp_device_ops ------------------------------------------------------------------------------------- */
 ddp_status cu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err)
 {
     ddp_status status = cu_enter(d, err);

@@ -1,5 +1,6 @@
-/* mirror.c -- the parameters of an arena in bf16, element by element where the arena has them, so that products read half the bytes.
- * optim_step writes both; whoever else writes parameters has them made anew here. */
+/* plugins/device/cuda/host/mirror.c -- the parameters of an arena in bf16, element by element where the arena has
+ * them, so that products read half the bytes. optim_step writes both; whoever else writes parameters has them made
+ * again here. */
 #include "cu.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* queues.c -- the two streams of the device, events in them, copies beside the host, and host memory that copies do not wait for. */
+/* plugins/device/cuda/host/queues.c -- the two streams of the device, events in them, copies beside the host, and
+ * host memory that copies do not wait for. */
 #include "cu.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static ddp_status check_event(const ddp_device *d, uint32_t event, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- host memory ---------------------------------------------------------------------------------------------------- */
+/* ---- host memory ------------------------------------------------------------------------------------------------- */
 ddp_status cu_page_locked(const ddp_device *d, size_t bytes, void **out, void **device, ddp_err *err)
 {
     void *memory = NULL, *seen = NULL;
@@ -51,7 +52,7 @@ void cu_host_free(ddp_device *d, void *p)
     if (cu_enter(d, &err) == DDP_OK) (void)cudaFreeHost(p);
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 ddp_status cu_events(ddp_device *d, uint32_t count, ddp_err *err)
 {
     ddp_status status = cu_enter(d, err);
@@ -103,7 +104,7 @@ ddp_status cu_event_sync(ddp_device *d, uint32_t event, ddp_err *err)
                : cu_fail(result, err, "device \"cuda:%d\": what was in front of event %u", d->ordinal, event);
 }
 
-/* ---- copies and streams --------------------------------------------------------------------------------------------- */
+/* ---- copies and streams ------------------------------------------------------------------------------------------ */
 ddp_status cu_copy_async(ddp_device *d, uint32_t queue, void *dst, const void *src, size_t bytes, uint32_t direction,
                          ddp_err *err)
 {

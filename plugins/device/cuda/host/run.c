@@ -1,11 +1,12 @@
-/* run.c -- runs ranges of kernels. What changes from run to run lies in the instance's own memory and is uploaded in front of them;
- * the kernels themselves are the same each time, so that a range is started as one CUDA graph from its second run on: one for each of the
- * two stages that batches take in turn, and where the run is a step, with its update. */
-#include "cu.h"
+/* plugins/device/cuda/host/run.c -- runs ranges of kernels. What changes from run to run lies in the instance's own
+ * memory and is uploaded in front of them; the kernels themselves are the same each time, so that a range is started
+ * as one CUDA graph from its second run on: one for each of the two stages that batches take in turn, and where the
+ * run is a step, with its update. */
+#include "instance.h"
 
 #include <string.h>
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 static ddp_status convert(const cu_call *c, const cu_move *m, bool add, ddp_err *err)
 {
     const int64_t *dims = m->value->dims;
@@ -49,7 +50,7 @@ static ddp_status start_range(const ddp_instance *in, range r, uint32_t stage, d
     return status == DDP_OK && r.ending != NULL ? cu_ending_start(in, r.ending, stage, err) : status;
 }
 
-/* ---- CUDA graphs -------------------------------------------------------------------------------------------------------- */
+/* ---- CUDA graphs ------------------------------------------------------------------------------------------------- */
 static const cu_graph *find_graph(const ddp_instance *in, range r, uint32_t stage)
 {
     for (uint32_t i = 0; i < in->graph_count; i++) {
@@ -86,8 +87,8 @@ static ddp_status capture(ddp_instance *in, range r, uint32_t stage, ddp_err *er
     return DDP_OK;
 }
 
-/* The range has run already: a library that cannot be captured costs the graphs, not the training. An ending belongs to one stage, as a
- * rule; kernels alone come with each in turn. */
+/* The range has run already: a library that cannot be captured costs the graphs, not the training. An ending belongs
+ * to one stage, as a rule; kernels alone come with each in turn. */
 static void try_capture(ddp_instance *in, range r)
 {
     ddp_device *d = in->exec->device;
@@ -105,7 +106,8 @@ static void try_capture(ddp_instance *in, range r)
     }
 }
 
-/* The first run is without a graph: it loads what the kernels and the libraries load once, which may not happen in a capture. */
+/* The first run is without a graph: it loads what the kernels and the libraries load once, which may not happen in a
+ * capture. */
 static ddp_status start(ddp_instance *in, range r, ddp_err *err)
 {
     const ddp_device *d = in->exec->device;
@@ -124,10 +126,10 @@ static ddp_status start(ddp_instance *in, range r, ddp_err *err)
     return status;
 }
 
-/* ---- uploads ------------------------------------------------------------------------------------------------------------ */
-/* What a sequence reads of the host's goes up on a stream of its own, to the stage that the sequence before does not read: where the host
- * is ahead, beside the kernels of that. A field is due in front of the first kernel of the sequence that reads it: it may not be
- * there before. */
+/* ---- uploads ----------------------------------------------------------------------------------------------------- */
+/* What a sequence reads of the host's goes up on a stream of its own, to the stage that the sequence before does not
+ * read: where the host is ahead, beside the kernels of that. A field is due in front of the first kernel of the
+ * sequence that reads it: it may not be there before. */
 static bool is_due(const ddp_instance *in, uint32_t f, uint32_t first, uint32_t last)
 {
     const ddp_exec *e = in->exec;
@@ -209,7 +211,7 @@ static ddp_status upload(ddp_instance *in, const ddp_run *r, uint32_t first, uin
     return result == cudaSuccess ? DDP_OK : cu_fail(result, err, "device \"cuda:%d\": a batch", d->ordinal);
 }
 
-/* ---- runs ----------------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 ddp_status cu_run_range(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, const cu_ending *ending,
                         const cu_numbers *numbers, ddp_err *err)
 {

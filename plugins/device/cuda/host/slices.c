@@ -1,11 +1,12 @@
-/* slices.c -- optimiser step, reductions and scaling of flat slices; sync, which tells what kernels have found wrong. */
-#include "cu.h"
+/* plugins/device/cuda/host/slices.c -- optimiser step, reductions and scaling of flat slices; sync, which tells what
+ * kernels have found wrong. */
+#include "instance.h"
 
 #include <string.h>
 
 #define ROUNDING_SEED UINT64_C(0x6ec7a1e55) /* one for all: ranks that update the same parameter round it alike */
 
-/* ---- sync ------------------------------------------------------------------------------------------------------------- */
+/* ---- sync -------------------------------------------------------------------------------------------------------- */
 static const low_kernel *kernel_at(const ddp_device *d, uint32_t site)
 {
     for (const ddp_exec *e = d->execs; e != NULL; e = e->next)
@@ -23,13 +24,12 @@ static ddp_status tell_fault(const ddp_device *d, const cu_fault *f, ddp_err *er
     if (f->kind == CU_FAULT_LABEL)
         return ddp_fail(
             err, DDP_ERR_DATA,
-            "device \"cuda\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 to "
-            "%lld) of layer \"%s\"; check the data set's labels against the model's number of classes",
+            "device \"cuda\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 to %lld) of layer \"%s\"; check the data set's labels against the model's number of classes",
             (long long)f->value, (long long)f->row, limit, limit - 1, layer);
-    return ddp_fail(err, DDP_ERR_DATA,
-                    "device \"cuda\": index %lld at place %lld of the batch is not one of the %lld rows (0 to %lld) of "
-                    "layer \"%s\"; check the data set's values against the model's vocabulary",
-                    (long long)f->value, (long long)f->row, limit, limit - 1, layer);
+    return ddp_fail(
+        err, DDP_ERR_DATA,
+        "device \"cuda\": index %lld at position %lld of the batch is not one of the %lld rows (0 to %lld) of layer \"%s\"; check the data set's values against the model's vocabulary",
+        (long long)f->value, (long long)f->row, limit, limit - 1, layer);
 }
 
 ddp_status cu_sync(ddp_device *d, ddp_err *err)
@@ -52,7 +52,7 @@ ddp_status cu_known_fault(ddp_device *d, ddp_err *err)
     return *(volatile uint32_t *)&d->fault->kind == CU_FAULT_NONE ? DDP_OK : cu_sync(d, err);
 }
 
-/* ---- optimiser step --------------------------------------------------------------------------------------------------- */
+/* ---- optimiser step ---------------------------------------------------------------------------------------------- */
 ddp_status cu_update_check(const ddp_optim *o, const ddp_optim_slice *s, const ddp_optim_peers *peers, ddp_err *err)
 {
     bool adam = o->algorithm == DDP_OPTIM_ADAM || o->algorithm == DDP_OPTIM_ADAMW,
@@ -124,7 +124,7 @@ ddp_status cu_update(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s
     return cu_mirror_refresh(d, s->param, s->count, u.half, err);
 }
 
-/* ---- reductions and scaling ------------------------------------------------------------------------------------------- */
+/* ---- reductions and scaling -------------------------------------------------------------------------------------- */
 static ddp_status reserve_scratch(ddp_device *d, uint64_t bytes, ddp_err *err)
 {
     if (bytes <= d->flat_scratch_bytes) return DDP_OK;

@@ -1,10 +1,11 @@
-/* step.c -- a whole step: kernels, the sum of the gradients' squares where they are clipped, the update and what the host is told of it,
- * without a word of the host's in between, and so one CUDA graph. What changes from step to step lies in the stage's head. */
-#include "cu.h"
+/* plugins/device/cuda/host/step.c -- a whole step: kernels, the sum of the gradients' squares where they are
+ * clipped, the update and what the host is told of it, without a word of the host's in between, and so one CUDA
+ * graph. What changes from step to step lies in the stage's head. */
+#include "instance.h"
 
 #include <stdlib.h>
 
-/* ---- endings ------------------------------------------------------------------------------------------------------------ */
+/* ---- endings ----------------------------------------------------------------------------------------------------- */
 static double *sums_of(const cu_ending *e) { return (double *)(void *)e->memory; }
 static float *clipped_of(const cu_ending *e) { return (float *)(void *)(sums_of(e) + e->count); }
 
@@ -50,7 +51,8 @@ static bool is_ending(const ddp_instance *in, const cu_ending *e, const ddp_upda
     return true;
 }
 
-/* Endings run one after the other, so that a later one can use an earlier one's memory; it is the later that goes first. */
+/* Endings run one after the other, so that a later one can use an earlier one's memory; it is the later that goes
+ * first. */
 static ddp_status reserve_sums(const ddp_instance *in, cu_ending *e, ddp_err *err)
 {
     uint64_t scratch = 0;
@@ -86,8 +88,8 @@ static ddp_status make_ending(const ddp_instance *in, const ddp_update *u, cu_en
     return status;
 }
 
-/* Once there are CU_ENDINGS of them the last gives way, with its graphs: whoever never comes with the same addresses again runs
- * without. */
+/* Once there are CU_ENDINGS of them the last gives way, with its graphs: whoever never comes with the same addresses
+ * again runs without. */
 static ddp_status make_room(ddp_instance *in, ddp_err *err)
 {
     const cu_ending *last = &in->endings[CU_ENDINGS - 1];
@@ -129,7 +131,7 @@ static ddp_status find_ending(ddp_instance *in, const ddp_update *u, const cu_en
     return DDP_OK;
 }
 
-/* ---- starting ------------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 static cudaError_t clip(cudaStream_t s, const cu_ending *e, const cu_numbers *numbers)
 {
     cudaError_t result = cudaSuccess;

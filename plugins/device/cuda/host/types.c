@@ -1,16 +1,18 @@
-/* types.c -- which values are stored in bf16, with precision bf16: those that PyTorch's autocast has in bf16.
+/* plugins/device/cuda/host/types.c -- which values are stored in bf16, with precision bf16: those that PyTorch's
+ * autocast has in bf16.
  *
  *   linear, conv2d, attention                      bf16
  *   relu, gelu, dropout, poolings, batch norm, reshape   as their input
  *   add                                            bf16 where both inputs are
- *   layer norm                                     computed in f32; bf16 where linear layers alone read it, which round it anyway
+ *   layer norm                                     computed in f32; bf16 where linear layers alone read it, which round
+ *                                                  it anyway
  *   embedding, position, losses, results           f32
  *   a gradient                                     as the value it is the gradient of */
 #include "cu.h"
 
 #include <string.h>
 
-/* ---- forward -------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static bool only_products_read(const low_lowering *w, int32_t v)
 {
     bool any = false;
@@ -29,7 +31,7 @@ static bool only_products_read(const low_lowering *w, int32_t v)
     return any;
 }
 
-/* ---- gradients: the type of the value whose gradient it is ---------------------------------------------------------- */
+/* ---- gradients: the type of the value whose gradient it is ------------------------------------------------------- */
 /* The input of the forward node that has the same weight and gave values of dy's shape; dx has its shape. */
 static uint8_t type_of_layers_input(const low_lowering *w, const ddp_node *grad, uint32_t op)
 {

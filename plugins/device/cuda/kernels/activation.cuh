@@ -1,4 +1,4 @@
-/* activation.cuh -- relu and gelu, and their slopes. */
+/* plugins/device/cuda/kernels/activation.cuh -- relu and gelu, and their slopes. */
 #ifndef DDP_CUDA_ACTIVATION_CUH
 #define DDP_CUDA_ACTIVATION_CUH
 

@@ -1,8 +1,10 @@
-/* batch_norm.cu -- batch norm, with the residual and the relu behind it. batch_norm.cuh says how. */
+/* plugins/device/cuda/kernels/batch_norm.cu -- batch norm, with the residual and the relu behind it. batch_norm.cuh
+ * says how. */
 #include "batch_norm.cuh"
 
-/* Mean, and sum of squared distances from it, of the block's rows. Sums are of distances from the chunk's first row, which loses
- * nothing where the mean is large. One block a multiprocessor: the registers are for the ROWS loads on their way together. */
+/* Mean, and sum of squared distances from it, of the block's rows. Sums are of distances from the chunk's first row,
+ * which loses nothing where the mean is large. One block a multiprocessor: the registers are for the ROWS loads on
+ * their way together. */
 template <class L>
 static __global__ void __launch_bounds__(NORM_THREADS, 1) moments_kernel(cu_view x, float *parts, norm_tiles t)
 {
@@ -77,7 +79,8 @@ static __device__ __forceinline__ void statistics(const forward &f, const norm_t
     f.running_var[channel] = moved(f.running_var[channel], f.momentum, var * n / (n - 1.0));
 }
 
-/* What is read is chosen at compile time, here and below: a branch between loads would make each wait for the one before. */
+/* What is read is chosen at compile time, here and below: a branch between loads would make each wait for the one
+ * before. */
 template <class L, bool RESIDUAL>
 static __global__ void __launch_bounds__(NORM_THREADS, 2) normalize_kernel(forward f, norm_tiles t)
 {

@@ -1,9 +1,11 @@
-/* batch_norm.cuh -- how batch norm and its gradient share out a matrix of rows of c channels, and their sums over the rows.
+/* plugins/device/cuda/kernels/batch_norm.cuh -- how batch norm and its gradient share out a matrix of rows of c
+ * channels, and their sums over the rows.
  *
- * Two launches each way. The first gives every block a chunk of the rows of some channels and leaves one pair of sums for each in
- * scratch; in the second every block adds up the pairs of its channels itself, in their order and in double, which costs less
- * than a launch between the two, and then writes its rows. The grids depend on the sizes alone, so that the sums are the same bits
- * wherever they run. The second goes through a chunk from its end, which the first has just left in the L2 cache. */
+ * Two launches each way. The first gives every block a chunk of the rows of some channels and leaves one pair of
+ * sums for each in scratch; in the second every block adds up the pairs of its channels itself, in their order and
+ * in double, which costs less than a launch between the two, and then writes its rows. The grids depend on the sizes
+ * alone, so that the sums are the same bits wherever they run. The second goes through a chunk from its end, which
+ * the first has just left in the L2 cache. */
 #ifndef DDP_CUDA_BATCH_NORM_CUH
 #define DDP_CUDA_BATCH_NORM_CUH
 
@@ -18,8 +20,8 @@ enum {
     NORM_WRITE_BLOCKS = 264 /* two */
 };
 
-/* How a kernel shares out a matrix: a block has `vectors` of channels side by side, a power of two, and NORM_THREADS / vectors rows at
- * a time. Grid: columns / columns of a block, rows / chunk. */
+/* How a kernel shares out a matrix: a block has `vectors` of channels side by side, a power of two, and NORM_THREADS
+ * / vectors rows at a time. Grid: columns / columns of a block, rows / chunk. */
 struct norm_tiles {
     int64_t rows, c, chunk; /* chunk: rows of a block */
     unsigned vectors, across, parts;
@@ -70,7 +72,7 @@ template <class L> struct norm_place {
     }
 };
 
-/* ---- sums ------------------------------------------------------------------------------------------------------------- */
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
 typedef float (*norm_warp_sums)[NORM_WARPS][NORM_COLUMNS];
 
 /* Adds up each thread's a and b over the block's rows: thread i gets those of the block's column i. */

@@ -1,5 +1,5 @@
-/* batch_norm_grad.cu -- the gradient of batch norm, with what joins it on the way: a second gradient, a relu. batch_norm.cuh says
- * how. */
+/* plugins/device/cuda/kernels/batch_norm_grad.cu -- the gradient of batch norm, with what joins it on the way: a
+ * second gradient, a relu. batch_norm.cuh says how. */
 #include "batch_norm.cuh"
 
 struct gradient {

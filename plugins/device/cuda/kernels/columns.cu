@@ -1,6 +1,8 @@
-/* columns.cu -- sums of columns, and with them the gradient of the activation in front: db = sums of dx = act'(saved) dy.
+/* plugins/device/cuda/kernels/columns.cu -- sums of columns, and with them the gradient of the activation in front: db
+ * = sums of dx = act'(saved) dy.
  *
- * A block of 8 warps sums 32 N columns over every eighth of its rows, then the warps' sums; a second kernel adds the blocks'. */
+ * A block of 8 warps sums 32 N columns over every eighth of its rows, then the warps' sums; a second kernel adds the
+ * blocks'. */
 #include "activation.cuh"
 
 enum { THREADS = 256 };

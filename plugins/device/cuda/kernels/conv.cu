@@ -1,7 +1,8 @@
-/* conv.cu -- convolutions without a library, for any size and type: the way where cuDNN is not, and what it is compared with.
+/* plugins/device/cuda/kernels/conv.cu -- convolutions without a library, for any size and type: the way where cuDNN is
+ * not, and what it is compared with.
  *
- * All three are products of matrices that are read where they lie (implicit GEMM): y = x's windows * w, dx = dy's windows * w,
- * dw = dy^T * x's windows, of one group at a time. Products and sums are f32. */
+ * All three are products of matrices that are read where they lie (implicit GEMM): y = x's windows * w, dx = dy's
+ * windows * w, dw = dy^T * x's windows, of one group at a time. Products and sums are f32. */
 #include "image.cuh"
 
 enum {
@@ -63,9 +64,10 @@ static __device__ __forceinline__ float under(const shape &s, cu_view x, const p
     return operand(s, cu_get(x, ((y.image * s.h + row) * s.w + col) * s.c + channel));
 }
 
-/* ---- the three products ------------------------------------------------------------------------------------------------- *
- * Of (rows, terms) by (terms, columns), for one group. What is known of a row, a column or a term is worked out once for many
- * elements: a pixel, a tap, a channel that is -1 outside. TERMS_ADJOIN: neighbours in memory are terms, else rows and columns. */
+/* ---- the three products ------------------------------------------------------------------------------------------ */
+/* Of (rows, terms) by (terms, columns), for one group. What is known of a row, a column or a term is worked out once
+ * for many elements: a pixel, a tap, a channel that is -1 outside. TERMS_ADJOIN: neighbours in memory are terms,
+ * else rows and columns. */
 struct conv_forward {
     shape s;
     cu_view x, y;
@@ -161,7 +163,7 @@ struct conv_grad_weight {
     }
 };
 
-/* ---- a tile of a product -------------------------------------------------------------------------------------------------- */
+/* ---- a tile of a product ----------------------------------------------------------------------------------------- */
 /* Terms k .. k + DEEP - 1 of the block's rows and columns. */
 template <class P, class R, class C>
 static __device__ __forceinline__ void bring(const P &p, const R *row, const C *column, int64_t k, int group,
@@ -249,7 +251,7 @@ template <class P> static cudaError_t start(cudaStream_t s, const P &p, int64_t 
                      dim3(THREADS), 0, s, p, deep);
 }
 
-/* ---- starting ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 static bool describe(const cu_conv *c, shape *s)
 {
     const int64_t sizes[] = {c->in.h,        c->in.w,        c->oh,          c->ow,           c->w.kernel[0],
@@ -287,7 +289,8 @@ cudaError_t cu_conv_plain_grad_input(cudaStream_t s, const cu_conv *c, cu_view d
     return start(s, p, 1, p.terms);
 }
 
-/* Into how many parts the sum over y's pixels is split, so that there are blocks enough; *deep: terms of one, whole steps. */
+/* Into how many parts the sum over y's pixels is split, so that there are blocks enough; *deep: terms of one, whole
+ * steps. */
 static int64_t parts_of(const cu_conv *c, const shape &d, int64_t *deep)
 {
     int64_t terms = c->in.n * c->oh * c->ow;

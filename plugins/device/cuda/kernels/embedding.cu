@@ -1,11 +1,12 @@
-/* embedding.cu -- rows of a table by index, rows added by position and the gradient of those; embedding_grad.cu has the other table's. */
+/* plugins/device/cuda/kernels/embedding.cu -- rows of a table by index, rows added by position and the gradient of
+ * those; embedding_grad.cu has the other table's. */
 #include "load.cuh"
 
 static const int THREADS = 256;
 
 static bool usable(cu_view x) { return cu_aligned(x.at, 16); }
 
-/* ---- rows by index: a warp for each ------------------------------------------------------------------------------------------ */
+/* ---- rows by index: a warp for each ------------------------------------------------------------------------------ */
 template <bool WHOLE, class Y>
 static __global__ void __launch_bounds__(THREADS)
     gather_kernel(const int64_t *index, const float *__restrict__ w, Y *__restrict__ y, int64_t rows, int64_t e,
@@ -43,7 +44,7 @@ cudaError_t cu_embedding(cudaStream_t s, const int64_t *index, const float *w, c
     });
 }
 
-/* ---- rows by position ------------------------------------------------------------------------------------------------------------ */
+/* ---- rows by position -------------------------------------------------------------------------------------------- */
 template <bool WHOLE, class X, class Y>
 static __global__ void __launch_bounds__(THREADS)
     position_kernel(const X *x, const float *w, Y *y, int64_t n, int64_t size)

@@ -1,17 +1,19 @@
-/* embedding_grad.cu -- the gradient of the table that rows are taken from by index.
+/* plugins/device/cuda/kernels/embedding_grad.cu -- the gradient of the table that rows are taken from by index.
  *
- * It adds each row's gradients in the order of the batch. Atomic counters put the places of one index side by side, in an order
- * that differs from run to run; the kernels that sum bring them back into the batch's order first. */
+ * It adds each row's gradients in the order of the batch. Atomic counters put the places of one index side by side,
+ * in an order that differs from run to run; the kernels that sum bring them back into the batch's order first. */
 #include "load.cuh"
 
 static const int THREADS = 256;
 
 /* Places that one warp brings into order; an index with more of them is `busy`. */
 static const int FEW = 32;
-/* Of a busy index: bits that mark its places, at a time; rows of dy that are taken together, and such batches on their way. */
+/* Of a busy index: bits that mark its places, at a time; rows of dy that are taken together, and such batches on
+ * their way. */
 static const int WINDOW = 1 << 16, BATCH = 8, BATCHES = 8;
 
-/* In scratch. totals[0]: places given out, [1]: busy indices. The counters come first, so that one memset clears them. */
+/* In scratch. totals[0]: places given out, [1]: busy indices. The counters come first, so that one memset clears
+ * them. */
 struct places {
     int *totals, *count; /* 2; (v): how often an index occurs */
     int *start, *busy;   /* (v): its places within `list`; the busy indices */
@@ -156,7 +158,8 @@ static __device__ __forceinline__ int list_marked(const unsigned *bits, int *pla
     return all;
 }
 
-/* BATCHES batches of rows of dy are on their way at any time; each lane copies, waits for and sums 16 bytes of its own. */
+/* BATCHES batches of rows of dy are on their way at any time; each lane copies, waits for and sums 16 bytes of its
+ * own. */
 template <class T> struct row_ring {
     static const int N = 16 / static_cast<int>(sizeof(T));
     uint4 *slots; /* (BATCHES, BATCH, 32) */

@@ -1,4 +1,4 @@
-/* entropy.cu -- cross-entropy and its gradient. */
+/* plugins/device/cuda/kernels/entropy.cu -- cross-entropy and its gradient. */
 #include "rows.cuh"
 
 static const int COUNT_THREADS = 256, COUNT_BLOCKS = 64;
@@ -42,8 +42,9 @@ static __device__ __forceinline__ int count_of(const entropy_args &a)
     return cu_warp_sum(a.counts[lane] + a.counts[lane + 32]);
 }
 
-/* exp(x - max) as 2^(x LOG2_E - base), base = max LOG2_E: a fused multiply-add and no subtraction. What base is rounded by is in every
- * term alike, so it leaves the gradient, and row_loss takes it back. Logits beyond 2.3e38 come out as infinite ones do. */
+/* exp(x - max) as 2^(x LOG2_E - base), base = max LOG2_E: a fused multiply-add and no subtraction. What base is
+ * rounded by is in every term alike, so it leaves the gradient, and row_loss takes it back. Logits beyond 2.3e38
+ * come out as infinite ones do. */
 static __device__ __forceinline__ float term(float x, float base) { return cu_exp2(fmaf(x, LOG2_E, -base)); }
 static __device__ __forceinline__ float base_of(float max) /* no inf - inf */ { return max == -INFINITY ? 0.0f : max; }
 
@@ -137,8 +138,8 @@ static __device__ __forceinline__ void skip_row(const entropy_args &a, const row
     if (threadIdx.x == 0) a.losses[blockIdx.x] = 0.0;
 }
 
-/* A block for each row: one pass for the sums, one for the gradient. KEEP: the second finds the row in shared memory. The label is not
- * waited for before the first pass where every row should count. */
+/* A block for each row: one pass for the sums, one for the gradient. KEEP: the second finds the row in shared
+ * memory. The label is not waited for before the first pass where every row should count. */
 template <bool KEEP, class X, class G>
 static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits, G *grad, entropy_args a)
 {
@@ -173,7 +174,8 @@ static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits,
     for_row<2>(parts, x, KEEP ? kept : x + parts.head, static_cast<X *>(NULL), d);
 }
 
-/* A GPU may grant less shared memory than KEPT_BYTES (99 KiB to a block of sm_86 and 89): then the row is read twice. */
+/* A GPU may grant less shared memory than KEPT_BYTES (99 KiB to a block of sm_86 and 89): then the row is read
+ * twice. */
 template <class X, class G>
 static cudaError_t start_entropy(cudaStream_t s, const X *logits, G *grad, const entropy_args &a)
 {
@@ -203,7 +205,7 @@ static __global__ void __launch_bounds__(LAST_THREADS) entropy_loss_kernel(entro
     if (threadIdx.x == 0) *loss = static_cast<float>(sum / static_cast<double>(count));
 }
 
-/* ---- few rows of few columns, as a classifier has: everything in one block, a warp for each row ------------------------ */
+/* ---- few rows of few columns, as a classifier has: everything in one block, a warp for each row ------------------ */
 static const int SMALL_THREADS = 1024, SMALL_ROWS = 1024, SMALL_COLS = 256, SMALL_EACH = SMALL_COLS / 32;
 
 static __device__ __forceinline__ int count_small(const entropy_args &a, int *shared)
@@ -290,7 +292,7 @@ static cudaError_t start_small(cudaStream_t s, cu_view logits, float *loss, cu_v
     });
 }
 
-/* ---- from the host ------------------------------------------------------------------------------------------------------- */
+/* ---- from the host ----------------------------------------------------------------------------------------------- */
 size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols)
 {
     return rows <= 0 || cols <= 0 ? 0 : COUNT_BLOCKS * sizeof(int) + static_cast<size_t>(rows) * sizeof(double);

@@ -1,9 +1,9 @@
-/* flat.cu -- reductions over a flat array, and its product with a number. */
+/* plugins/device/cuda/kernels/flat.cu -- reductions over a flat array, and its product with a number. */
 #include "load.cuh"
 
 static const int THREADS = 256, LAST_THREADS = 1024, N = 4;
 
-/* ---- finite ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- finite ------------------------------------------------------------------------------------------------------ */
 static __global__ void set_kernel(unsigned long long *out, unsigned long long to) { *out = to; }
 
 /* A block takes THREADS * N * FINITE_ROUNDS elements. */
@@ -17,7 +17,8 @@ static __device__ __forceinline__ uint64_t first_not_finite(const float (&v)[N],
     return otherwise;
 }
 
-/* A block's whole packs are loaded before any is looked at; only the array's last block, or one that is not aligned, takes them singly. */
+/* A block's whole packs are loaded before any is looked at; only the array's last block, or one that is not aligned,
+ * takes them singly. */
 static __global__ void __launch_bounds__(THREADS, 4)
     finite_kernel(const float *x, uint64_t n, bool aligned, unsigned long long *out)
 {
@@ -54,7 +55,7 @@ cudaError_t cu_flat_finite(cudaStream_t s, const float *x, uint64_t n, uint64_t 
                      dim3(THREADS), 0, s, x, n, cu_aligned(x, 16), to);
 }
 
-/* ---- sum of squares ------------------------------------------------------------------------------------------------------------------ */
+/* ---- sum of squares ---------------------------------------------------------------------------------------------- */
 static const int64_t SQUARE_BLOCKS = 132 * 8;
 
 static int64_t square_blocks(uint64_t n)
@@ -70,7 +71,8 @@ static __device__ __forceinline__ void add_squares(const float (&v)[N], double (
     for (int k = 0; k < N; k++) sum[k] = __fma_rn(static_cast<double>(v[k]), static_cast<double>(v[k]), sum[k]);
 }
 
-/* The alignment decides how elements are loaded, not which thread adds them when: whole packs four at a time, then singly what is left. */
+/* The alignment decides how elements are loaded, not which thread adds them when: whole packs four at a time, then
+ * singly what is left. */
 static __global__ void __launch_bounds__(THREADS, 4)
     squares_kernel(const float *x, uint64_t n, bool aligned, double *parts)
 {
@@ -122,7 +124,7 @@ cudaError_t cu_flat_squares(cudaStream_t s, const float *x, uint64_t n, double *
     return cu_launch(squares_last_kernel, dim3(1), dim3(LAST_THREADS), 0, s, parts, blocks, out);
 }
 
-/* ---- clipping --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- clipping ---------------------------------------------------------------------------------------------------- */
 static __global__ void clip_kernel(const double *sums, uint32_t count, double max_norm, const cu_numbers *numbers,
                                    float *clipped, double *norm)
 {
@@ -140,7 +142,7 @@ cudaError_t cu_clip(cudaStream_t s, const double *sums, uint32_t count, double m
     return cu_launch(clip_kernel, dim3(1), dim3(1), 0, s, sums, count, max_norm, numbers, clipped, norm);
 }
 
-/* ---- scale ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
 static __global__ void __launch_bounds__(THREADS) scale_kernel(float *x, uint64_t n, bool aligned, double by)
 {
     uint64_t i = (static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;

@@ -1,11 +1,12 @@
-/* image.cuh -- what the kernels over images share: vectors of channels, and the choice of their width. */
+/* plugins/device/cuda/kernels/image.cuh -- what the kernels over images share: vectors of channels, and the choice
+ * of their width. */
 #ifndef DDP_CUDA_IMAGE_CUH
 #define DDP_CUDA_IMAGE_CUH
 
 #include "load.cuh"
 
-/* How a thread sees channels: WIDE of them in one access of 16 bytes where all arrays are of one type, aligned, and c is a
- * multiple of WIDE; else one by one, each array with its own type. */
+/* How a thread sees channels: WIDE of them in one access of 16 bytes where all arrays are of one type, aligned, and
+ * c is a multiple of WIDE; else one by one, each array with its own type. */
 struct cu_wide_f32 {
     typedef float type;
     static constexpr int WIDE = 4;

@@ -1,12 +1,14 @@
-/* kernels.h -- the CUDA device's own kernels, as its host code calls them. The .cu files beside it define them.
+/* plugins/device/cuda/kernels/kernels.h -- the CUDA device's own kernels, as its host code calls them. The .cu files
+ * beside it define them.
  *
- * Each call starts work on a stream and returns what the start said; none allocates or waits. Whatever stream capture takes
- * part in may be captured. Matrices are row-major. Images lie channels last, (N, H, W, C). Results are the same bits in every run on
- * one kind of GPU: sums go in a fixed order, no floating-point atomics. Sums are f32 at least, whatever type is stored.
+ * Each call starts work on a stream and returns what the start said; none allocates or waits. Whatever stream capture
+ * takes part in may be captured. Matrices are row-major. Images lie channels last, (N, H, W, C). Results are the same
+ * bits in every run on one kind of GPU: sums go in a fixed order, no floating-point atomics. Sums are f32 at least,
+ * whatever type is stored.
  *
- * A cu_view is an array in device memory with its element type; `at` NULL: absent. `add`: the result is added to what is there.
- * `scratch` is device memory of at least as many bytes as the function named ..._scratch says, 256-byte aligned; what it holds
- * before and after does not matter. */
+ * A cu_view is an array in device memory with its element type; `at` NULL: absent. `add`: the result is added to
+ * what is there. `scratch` is device memory of at least as many bytes as the function named ..._scratch says,
+ * 256-byte aligned; what it holds before and after does not matter. */
 #ifndef DDP_CUDA_KERNELS_H
 #define DDP_CUDA_KERNELS_H
 
@@ -38,15 +40,15 @@ typedef struct cu_numbers {
         minus_step, root_bias2, eps;
 } cu_numbers;
 
-/* What a kernel finds wrong in its data, in page-locked host memory that kernels see. The first to report fills it in (atomically from
- * kind 0); the host resets it. */
+/* What a kernel finds wrong in its data, in page-locked host memory that kernels see. The first to report fills it
+ * in (atomically from kind 0); the host resets it. */
 enum { CU_FAULT_NONE = 0, CU_FAULT_LABEL, CU_FAULT_INDEX };
 typedef struct cu_fault {
     uint32_t kind, kernel; /* kernel: the `kernel` argument of the call that found it */
     int64_t row, value;
 } cu_fault;
 
-/* ---- pointwise: pointwise.cu, columns.cu, order.cu ---------------------------------------------------------------------------------- */
+/* ---- pointwise: pointwise.cu, columns.cu, order.cu --------------------------------------------------------------- */
 enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF };
 cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n);
 /* saved: relu's output, gelu's input. dx may be dy. NaN in relu stays NaN. */
@@ -55,10 +57,12 @@ cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved,
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add);
 /* y = x in y's type; nearest even to bf16. */
 cudaError_t cu_convert(cudaStream_t s, cu_view x, cu_view y, int64_t n, bool add);
-/* x (rows, cols) + bias (cols) f32, activated: what no product's epilogue did. pre: x + bias itself, may be absent; y may be x. */
+/* x (rows, cols) + bias (cols) f32, activated: what no product's epilogue did. pre: x + bias itself, may be absent;
+ * y may be x. */
 cudaError_t cu_bias_act(cudaStream_t s, uint32_t act, cu_view x, const float *bias, cu_view pre, cu_view y,
                         int64_t rows, int64_t cols);
-/* y = 0 where dropped, else x / (1 - p); element i's word as program.h says (ddp_philox over *params, `place`). The gradient too. */
+/* y = 0 where dropped, else x / (1 - p); element i's word as program.h says (ddp_philox over *params, `place`). The
+ * gradient too. */
 cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p, uint32_t place,
                        const cu_run_params *params, bool add);
 /* db (cols) f32 = sums over the rows of dy (rows, cols). */
@@ -71,12 +75,14 @@ cudaError_t cu_act_grad_sums(cudaStream_t s, uint32_t act, cu_view dy, cu_view s
 cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 
-/* ---- sequences: norm.cu, norm_grad.cu, embedding.cu, embedding_grad.cu -------------------------------------------------- */
-/* t = x + residual (absent: x), rounded to sum's type and stored there if sum is present (and that is what is normalised);
- * y = (t - mean) * invstd * w + b over rows of cols. mean, invstd (rows) may be NULL; in f32, variance biased, two passes. */
+/* ---- sequences: norm.cu, norm_grad.cu, embedding.cu, embedding_grad.cu ------------------------------------------- */
+/* t = x + residual (absent: x), rounded to sum's type and stored there if sum is present (and that is what is
+ * normalised); y = (t - mean) * invstd * w + b over rows of cols. mean, invstd (rows) may be NULL; in f32, variance
+ * biased, two passes. */
 cudaError_t cu_layer_norm(cudaStream_t s, cu_view x, cu_view residual, cu_view sum, const float *w, const float *b,
                           cu_view y, float *mean, float *invstd, int64_t rows, int64_t cols, double eps);
-/* dx (+ passed where present); dw, db (cols) f32, NULL: not wanted; add_w, add_b for them. dx may be dy or passed, or absent. */
+/* dx (+ passed where present); dw, db (cols) f32, NULL: not wanted; add_w, add_b for them. dx may be dy or passed,
+ * or absent. */
 size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_layer_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
                                const float *invstd, cu_view passed, cu_view dx, float *dw, float *db, int64_t rows,
@@ -94,9 +100,9 @@ cudaError_t cu_position(cudaStream_t s, cu_view x, const float *w, cu_view y, in
 cudaError_t cu_position_grad(cudaStream_t s, cu_view dy, float *dw, int64_t n, int64_t t, int64_t e, int64_t p,
                              bool add);
 
-/* ---- losses: entropy.cu, loss.cu ---------------------------------------------------------------------------------------- */
-/* loss () f32 and grad (rows, cols), either may be absent; grad may be logits. Mean over the rows that are not ignored. A label
- * out of range that is not ignored is a fault. */
+/* ---- losses: entropy.cu, loss.cu --------------------------------------------------------------------------------- */
+/* loss () f32 and grad (rows, cols), either may be absent; grad may be logits. Mean over the rows that are not
+ * ignored. A label out of range that is not ignored is a fault. */
 typedef struct cu_entropy {
     double smoothing;
     int64_t ignore_index;
@@ -106,8 +112,9 @@ size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,
                              int64_t rows, int64_t cols, const cu_entropy *e, bool add_grad, void *scratch,
                              cu_fault *fault, uint32_t kernel);
-/* The same with the logits of some rows at a time: begin, once for all labels; rows [first, first + count) of `rows`, each once, in
- * whichever order, grad set; end, which writes the loss. The scratch is that of all rows, kept from begin to end. */
+/* The same with the logits of some rows at a time: begin, once for all labels; rows [first, first + count) of
+ * `rows`, each once, in whichever order, grad set; end, which writes the loss. The scratch is that of all rows, kept
+ * from begin to end. */
 cudaError_t cu_entropy_begin(cudaStream_t s, const int64_t *label, int64_t rows, int64_t cols, const cu_entropy *e,
                              void *scratch, cu_fault *fault, uint32_t kernel);
 cudaError_t cu_entropy_rows(cudaStream_t s, cu_view logits, const int64_t *label, cu_view grad, int64_t first,
@@ -121,8 +128,9 @@ size_t cu_accuracy_scratch(int64_t rows);
 cudaError_t cu_accuracy(cudaStream_t s, cu_view logits, const int64_t *label, float *out, int64_t rows, int64_t cols,
                         double per_sample, void *scratch, cu_fault *fault, uint32_t kernel);
 
-/* ---- attention: attention.cuh (any size and type), flash.cuh (tensor cores, bf16) ----------------------------------------- */
-/* qkv (n, t, 3 e): q, k and v side by side, heads of size = e / heads. y (n, t, e); lse (n, heads, t) f32, may be NULL. */
+/* ---- attention: attention.cuh (any size and type), flash.cuh (tensor cores, bf16) -------------------------------- */
+/* qkv (n, t, 3 e): q, k and v side by side, heads of size = e / heads. y (n, t, e); lse (n, heads, t) f32, may be
+ * NULL. */
 typedef struct cu_attention {
     int64_t n, t, heads, size;
     double scale, dropout;
@@ -139,7 +147,7 @@ size_t cu_flash_grad_scratch(const cu_attention *a);
 cudaError_t cu_flash_grad(cudaStream_t s, const cu_attention *a, cu_view dy, cu_view qkv, cu_view y, const float *lse,
                           cu_view dqkv, void *scratch);
 
-/* ---- images: batch_norm.cu, batch_norm_grad.cu, pool.cu, conv.cu, order.cu ------------------------------------------------ */
+/* ---- images: batch_norm.cu, batch_norm_grad.cu, pool.cu, conv.cu, order.cu --------------------------------------- */
 typedef struct cu_image {
     int64_t n, h, w, c;
 } cu_image;
@@ -147,15 +155,16 @@ typedef struct cu_window {
     int64_t kernel[2], stride[2], padding[2]; /* height, width */
 } cu_window;
 
-/* rows = n h w. Training: the batch's statistics, kept in mean and invstd, and the running ones updated (variance unbiased). Else
- * the running ones are used. y = relu of it where relu; y may be x. residual (absent: none) is added before the relu. */
+/* rows = n h w. Training: the batch's statistics, kept in mean and invstd, and the running ones updated (variance
+ * unbiased). Else the running ones are used. y = relu of it where relu; y may be x. residual (absent: none) is added
+ * before the relu. */
 size_t cu_batch_norm_scratch(int64_t rows, int64_t c);
 cudaError_t cu_batch_norm(cudaStream_t s, cu_view x, const float *w, const float *b, float *running_mean,
                           float *running_var, cu_view residual, cu_view y, float *mean, float *invstd, int64_t rows,
                           int64_t c, double eps, double momentum, bool training, bool relu, void *scratch);
-/* The gradient is that of dy + more (absent: dy), 0 where y (absent: nowhere) is 0, which is relu's output; it is kept in masked
- * (absent: not kept) for a residual's branch. dw, db NULL: not wanted. masked may be dy or more; dx may be any of the arrays read but
- * masked. */
+/* The gradient is that of dy + more (absent: dy), 0 where y (absent: nowhere) is 0, which is relu's output; it is
+ * kept in masked (absent: not kept) for a residual's branch. dw, db NULL: not wanted. masked may be dy or more; dx
+ * may be any of the arrays read but masked. */
 size_t cu_batch_norm_grad_scratch(int64_t rows, int64_t c);
 cudaError_t cu_batch_norm_grad(cudaStream_t s, cu_view dy, cu_view more, cu_view y, cu_view masked, cu_view x,
                                const float *w, const float *mean, const float *invstd, cu_view dx, float *dw, float *db,
@@ -172,8 +181,8 @@ cudaError_t cu_adaptive_pool(cudaStream_t s, cu_view x, cu_view y, cu_image in, 
 cudaError_t cu_adaptive_pool_grad(cudaStream_t s, cu_view dy, cu_view dx, cu_image in, int64_t oh, int64_t ow,
                                   bool add);
 
-/* Convolution without a library: any size and type, groups too. w (o, c / groups, kh, kw) f32, PyTorch's order. In bf16 the operands
- * are rounded to bf16 and the sums are f32. */
+/* Convolution without a library: any size and type, groups too. w (o, c / groups, kh, kw) f32, PyTorch's order. In
+ * bf16 the operands are rounded to bf16 and the sums are f32. */
 typedef struct cu_conv {
     cu_image in;
     int64_t o, oh, ow, groups;
@@ -195,13 +204,14 @@ typedef struct cu_pack {
 cudaError_t cu_conv_pack(cudaStream_t s, const cu_pack *packs, uint32_t count, uint32_t type);
 cudaError_t cu_conv_unpack(cudaStream_t s, cu_view packed, float *w, int64_t o, int64_t i, int64_t khw, bool add);
 
-/* ---- flat arrays: optimizer.cu, flat.cu ----------------------------------------------------------------------------------- */
+/* ---- flat arrays: optimizer.cu, flat.cu -------------------------------------------------------------------------- */
 enum { CU_MAX_PEERS = 16 };
-/* One update, ddp_optim of <ddpengine/device.h>: PyTorch's formulas in f32 as the CPU device has them, with explicit fma where that
- * has. half (may be NULL): the new parameters in bf16 too, nearest even, or with stochastic rounding where `rounding` is given:
- * one Philox word each. peers: counts 0: none. not_finite (may be NULL): device-visible word, atomic minimum of the indices of
- * means that are not finite; the caller has set it to n. numbers (NULL: from the fields above): device memory, for a captured graph;
- * clipped (NULL: none): device memory, what the gradients are scaled by instead. copy_to (NULL: nothing): gets *copy_from. */
+/* One update, ddp_optim of <ddpengine/device.h>: PyTorch's formulas in f32 as the CPU device has them, with explicit
+ * fma where that has. half (may be NULL): the new parameters in bf16 too, nearest even, or with stochastic rounding
+ * where `rounding` is given: one Philox word each. peers: counts 0: none. not_finite (may be NULL): device-visible
+ * word, atomic minimum of the indices of means that are not finite; the caller has set it to n. numbers (NULL: from
+ * the fields above): device memory, for a captured graph; clipped (NULL: none): device memory, what the gradients
+ * are scaled by instead. copy_to (NULL: nothing): gets *copy_from. */
 typedef struct cu_optim {
     uint32_t algorithm, nesterov; /* DDP_OPTIM_* */
     uint64_t step;
@@ -228,7 +238,8 @@ cudaError_t cu_flat_finite(cudaStream_t s, const float *x, uint64_t n, uint64_t 
 /* *out: the sum of squares in double, in an order that depends on n alone. */
 size_t cu_flat_squares_scratch(uint64_t n);
 cudaError_t cu_flat_squares(cudaStream_t s, const float *x, uint64_t n, double *out, void *scratch);
-/* *norm = root of the `count` sums, added in their order, times numbers->scale; *clipped = scale * min(1, max_norm / (norm + 1e-6)). */
+/* *norm = root of the `count` sums, added in their order, times numbers->scale; *clipped = scale * min(1, max_norm /
+ * (norm + 1e-6)). */
 cudaError_t cu_clip(cudaStream_t s, const double *sums, uint32_t count, double max_norm, const cu_numbers *numbers,
                     float *clipped, double *norm);
 cudaError_t cu_flat_scale(cudaStream_t s, float *x, uint64_t n, double by); /* ddp_device_ops.scale */

@@ -1,4 +1,5 @@
-/* load.cuh -- what the kernels share: typed loads and stores of 16 bytes, sums over a warp and a block, random words, faults. */
+/* plugins/device/cuda/kernels/load.cuh -- what the kernels share: typed loads and stores of 16 bytes, sums over a
+ * warp and a block, random words, faults. */
 #ifndef DDP_CUDA_LOAD_CUH
 #define DDP_CUDA_LOAD_CUH
 
@@ -47,7 +48,7 @@ typedef uint2 cu_uint2;
 typedef float4 cu_float4;
 #endif
 
-/* ---- arithmetic that simt.h does not list ----------------------------------------------------------------------------- */
+/* ---- arithmetic that simt.h does not list ------------------------------------------------------------------------ */
 #ifdef DDP_CUDA_DOUBLE
 static inline float cu_div_rn(float a, float b) { return a / b; }
 static inline float cu_sqrt_rn(float x) { return sqrtf(x); }
@@ -85,7 +86,7 @@ static __device__ __forceinline__ bool cu_is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* ---- one element -------------------------------------------------------------------------------------------------------- */
+/* ---- one element ------------------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ float cu_get(const float *x) { return *x; }
 static __device__ __forceinline__ float cu_get(const cu_bf16 *x) { return cu_from_bf16(*x); }
 static __device__ __forceinline__ void cu_put(float *y, float v) { *y = v; }
@@ -104,7 +105,7 @@ static __device__ __forceinline__ void cu_put(cu_view y, int64_t i, float v)
         static_cast<float *>(y.at)[i] = v;
 }
 
-/* ---- N elements: N a multiple of 4, the address of min(16, N * size) bytes' alignment ------------------------------------ */
+/* ---- N elements: N a multiple of 4, the address of min(16, N * size) bytes' alignment ---------------------------- */
 template <int N> static __device__ __forceinline__ void cu_load(const float *x, float (&v)[N])
 {
     static_assert(N % 4 == 0, "whole float4");
@@ -182,8 +183,9 @@ static __device__ __forceinline__ void cu_store_some(T *y, int count, const floa
     }
 }
 
-/* sum += the rows x, x + stride, .. one after the other, four of them on their way together: they are loaded into an array before any
- * is used, and the kernel's second launch bound has to leave the registers for it, else ptxas puts the loads behind the sums. */
+/* sum += the rows x, x + stride, .. one after the other, four of them on their way together: they are loaded into an
+ * array before any is used, and the kernel's second launch bound has to leave the registers for it, else ptxas puts
+ * the loads behind the sums. */
 template <bool WHOLE, class T, int N>
 static __device__ __forceinline__ void cu_sum_rows(const T *x, int64_t count, int64_t stride, float (&sum)[N])
 {
@@ -208,7 +210,7 @@ static __device__ __forceinline__ void cu_sum_rows(const T *x, int64_t count, in
     }
 }
 
-/* ---- sums and maxima, in a fixed order ------------------------------------------------------------------------------------ */
+/* ---- sums and maxima, in a fixed order --------------------------------------------------------------------------- */
 template <class T> static __device__ __forceinline__ T cu_warp_sum(T v) /* every lane gets it */
 {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(CU_WARP, v, step);
@@ -242,8 +244,8 @@ static __device__ __forceinline__ float cu_block_max(float v, float *shared)
     return cu_warp_max(lane < blockDim.x / 32 ? shared[lane] : -INFINITY);
 }
 
-/* *out, which may be the host's: the smallest `mine` of the block, if that is smaller still; all threads, whole warps. One atomic for a
- * block: those on the host's memory go over the bus one by one. */
+/* *out, which may be the host's: the smallest `mine` of the block, if that is smaller still; all threads, whole
+ * warps. One atomic for a block: those on the host's memory go over the bus one by one. */
 static __device__ __forceinline__ void cu_block_first(unsigned long long mine, unsigned long long *out)
 {
     CU_SHARED(unsigned long long, first, [1]);
@@ -261,8 +263,9 @@ static __device__ __forceinline__ void cu_block_first(unsigned long long mine, u
     if (threadIdx.x == 0 && first[0] != UINT64_MAX) atomicMin(out, first[0]);
 }
 
-/* Second stage of sums over rows: parts (count, width) -> column sums; the first `split` columns go to a, the others to b, each of
- * which may be NULL. A block of 32 x 32 threads does 32 columns. Template: a header's kernel that not every file starts. */
+/* Second stage of sums over rows: parts (count, width) -> column sums; the first `split` columns go to a, the others
+ * to b, each of which may be NULL. A block of 32 x 32 threads does 32 columns. Template: a header's kernel that not
+ * every file starts. */
 template <class T>
 static __global__ void cu_sum_parts_kernel(const T *parts, int64_t count, int64_t width, int64_t split, T *a, T *b,
                                            bool add_a, bool add_b)
@@ -293,7 +296,7 @@ static inline cudaError_t cu_sum_parts(cudaStream_t s, const T *parts, int64_t c
                      count, width, split, a, b, add_a, add_b);
 }
 
-/* ---- random words: ddp_philox of <ddpengine/program.h> ---------------------------------------------------------------------- */
+/* ---- random words: ddp_philox of <ddpengine/program.h> ----------------------------------------------------------- */
 static __device__ __forceinline__ uint4 cu_philox(uint64_t seed, uint64_t stream, uint32_t place, uint64_t block)
 {
     unsigned c0 = static_cast<unsigned>(block), c1 = place ^ static_cast<unsigned>(block >> 32) << 16;
@@ -310,7 +313,7 @@ static __device__ __forceinline__ uint4 cu_philox(uint64_t seed, uint64_t stream
     return make_uint4(c0, c1, c2, c3);
 }
 
-/* ---- faults ------------------------------------------------------------------------------------------------------------------ */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 static __device__ __forceinline__ void cu_report(cu_fault *f, uint32_t kind, uint32_t kernel, int64_t row,
                                                  int64_t value)
 {
@@ -318,7 +321,7 @@ static __device__ __forceinline__ void cu_report(cu_fault *f, uint32_t kind, uin
     f->kernel = kernel, f->row = row, f->value = value;
 }
 
-/* ---- on the host -------------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ------------------------------------------------------------------------------------------------- */
 static inline int64_t cu_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline dim3 cu_grid(int64_t blocks) { return dim3(static_cast<unsigned>(blocks)); }
 static inline int64_t cu_size_of(uint32_t type) { return type == CU_BF16 ? 2 : 4; }

@@ -1,9 +1,9 @@
-/* loss.cu -- mean squared error with its gradient, and accuracy. */
+/* plugins/device/cuda/kernels/loss.cu -- mean squared error with its gradient, and accuracy. */
 #include "rows.cuh"
 
 static const int LAST_THREADS = 1024;
 
-/* ---- mean squared error ---------------------------------------------------------------------------------------------------------- */
+/* ---- mean squared error ------------------------------------------------------------------------------------------ */
 static const int MSE_THREADS = 256;
 static const int64_t MSE_BLOCKS = 132 * 8;
 
@@ -103,7 +103,7 @@ cudaError_t cu_mse(cudaStream_t s, cu_view p, cu_view t, float *loss, cu_view gr
                      static_cast<double>(n), loss);
 }
 
-/* ---- accuracy -------------------------------------------------------------------------------------------------------------------- */
+/* ---- accuracy ---------------------------------------------------------------------------------------------------- */
 /* The largest (value, -place) as one integer: values in order, a NaN above all, -0 as 0. */
 struct largest {
     unsigned long long best;

@@ -1,4 +1,4 @@
-/* norm.cu -- layer normalisation. norm.cuh says how. */
+/* plugins/device/cuda/kernels/norm.cu -- layer normalisation. norm.cuh says how. */
 #include "norm.cuh"
 
 struct norm_args {

@@ -1,7 +1,8 @@
-/* norm.cuh -- rows of layer normalisation in registers: what norm.cu, the forward pass, and norm_grad.cu share.
+/* plugins/device/cuda/kernels/norm.cuh -- rows of layer normalisation in registers: what norm.cu, the forward pass, and
+ * norm_grad.cu share.
  *
- * A row of up to 4096 columns stays in the registers of a warp or, above 1024, of a block, so that memory is read once; the plain
- * kernels take every other size. */
+ * A row of up to 4096 columns stays in the registers of a warp or, above 1024, of a block, so that memory is read
+ * once; the plain kernels take every other size. */
 #ifndef DDP_CUDA_NORM_CUH
 #define DDP_CUDA_NORM_CUH
 
@@ -9,7 +10,7 @@
 
 static const int N = 8, WARPS = 4, PLAIN_THREADS = 256;
 
-/* ---- rows in registers: thread t of `width` holds elements (p width + t) N + k ---------------------------------------------- */
+/* ---- rows in registers: thread t of `width` holds elements (p width + t) N + k ----------------------------------- */
 template <int PACKS, class T>
 static __device__ __forceinline__ void load_typed(const T *x, int64_t cols, int t, int width, float (&v)[PACKS][N])
 {
@@ -73,7 +74,7 @@ template <bool WARP> static __device__ __forceinline__ float row_sum(float v, fl
         return cu_block_sum(v, shared);
 }
 
-/* ---- on the host ------------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ------------------------------------------------------------------------------------------------- */
 static inline bool usable(cu_view x) { return x.at == NULL || cu_aligned(x.at, 16); }
 
 /* Packs a thread of `width` threads needs for a row. */

@@ -1,12 +1,12 @@
-/* norm_grad.cu -- the gradient of layer normalisation. norm.cuh says how rows are held.
+/* plugins/device/cuda/kernels/norm_grad.cu -- the gradient of layer normalisation. norm.cuh says how rows are held.
  *
- * With g = dy w and h = (x - mean) invstd: dx = (g - mean(g) - h mean(g h)) invstd, dw = sum(dy h), db = sum(dy) over the rows.
- * Blocks go over the rows with a stride; each keeps its sums of dw and db in registers and writes them to scratch, a second kernel
- * adds them. */
+ * With g = dy w and h = (x - mean) invstd: dx = (g - mean(g) - h mean(g h)) invstd, dw = sum(dy h), db = sum(dy)
+ * over the rows. Blocks go over the rows with a stride; each keeps its sums of dw and db in registers and writes
+ * them to scratch, a second kernel adds them. */
 #include "norm.cuh"
 
-/* Blocks of the gradient on a multiprocessor, by the packs a thread holds, and all of a kernel's; sums depend on these, so they are
- * fixed. */
+/* Blocks of the gradient on a multiprocessor, by the packs a thread holds, and all of a kernel's; sums depend on
+ * these, so they are fixed. */
 static constexpr int GRAD_AT_ONCE[] = {4, 4, 4, 3, 2};
 static const int64_t MULTIPROCESSORS = 132, GRAD_BLOCKS = MULTIPROCESSORS * GRAD_AT_ONCE[0];
 
@@ -43,8 +43,8 @@ static __device__ __forceinline__ void join_warps(float (&sum)[PACKS][N], float 
     __syncthreads();
 }
 
-/* A row's words as they lie in memory: those of several arrays are on their way together, none being looked at before the last is asked
- * for. Behind the row's end its first again, which nobody uses. */
+/* A row's words as they lie in memory: those of several arrays are on their way together, none being looked at
+ * before the last is asked for. Behind the row's end its first again, which nobody uses. */
 template <class T> struct words {
     uint4 of[sizeof(T) / 2]; /* N elements */
 };

@@ -1,7 +1,7 @@
-/* optimizer.cu -- parameter updates of a flat slice.
+/* plugins/device/cuda/kernels/optimizer.cu -- parameter updates of a flat slice.
  *
- * Operation for operation what the CPU device does, and torch.optim.SGD, Adam and AdamW on a CPU: add with alpha and addcmul are
- * fused multiply-adds, addcdiv is not. */
+ * Operation for operation what the CPU device does, and torch.optim.SGD, Adam and AdamW on a CPU: add with alpha and
+ * addcmul are fused multiply-adds, addcdiv is not. */
 #include "load.cuh"
 #include <ddpengine/device.h>
 
@@ -14,11 +14,11 @@ struct update_args {
     bool mean_exact, aligned;
 };
 
-/* ---- gradient ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 static const unsigned long long NONE = UINT64_MAX;
 
-/* The peers' mean, added in their order; by a half, a quarter .. the product has the bits of the quotient. Returns the first index that is
- * not finite. */
+/* The peers' mean, added in their order; by a half, a quarter .. the product has the bits of the quotient. Returns
+ * the first index that is not finite. */
 template <bool WHOLE>
 static __device__ __forceinline__ unsigned long long peers_mean(const update_args &a, uint64_t i, int count,
                                                                 float (&g)[N])
@@ -41,7 +41,7 @@ static __device__ __forceinline__ unsigned long long peers_mean(const update_arg
     return bad;
 }
 
-/* ---- the formulas -------------------------------------------------------------------------------------------------------------- */
+/* ---- the formulas ------------------------------------------------------------------------------------------------ */
 enum { SGD = 0, MOMENTUM, ADAM, MEAN };
 
 static __device__ __forceinline__ void momentum(const update_args &a, const cu_numbers &c, float &p, float &buffer,
@@ -140,7 +140,7 @@ template <int FORMULA> static __global__ void __launch_bounds__(THREADS) update_
     if (a.o.grad_peers != 0 && a.o.not_finite != NULL) cu_block_first(bad, a.o.not_finite); /* all threads get here */
 }
 
-/* ---- on the host ---------------------------------------------------------------------------------------------------------------- */
+/* ---- on the host ------------------------------------------------------------------------------------------------- */
 static bool all_aligned(const cu_optim *o)
 {
     bool aligned = cu_aligned(o->param, 16) && cu_aligned(o->state1, 16) && cu_aligned(o->state2, 16) &&

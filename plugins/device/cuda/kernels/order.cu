@@ -1,9 +1,10 @@
-/* order.cu -- the order of an image's channels, and of a convolution's weights for a library. */
+/* plugins/device/cuda/kernels/order.cu -- the order of an image's channels, and of a convolution's weights for a
+ * library. */
 #include "load.cuh"
 
 enum { THREADS = 256 };
 
-/* ---- order of an image's channels: n matrices (rows, cols) transposed ------------------------------------------------------ */
+/* ---- order of an image's channels: n matrices (rows, cols) transposed -------------------------------------------- */
 enum { TILE = 32 };
 
 template <class X, class Y>
@@ -82,11 +83,11 @@ cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, i
     return transpose(s, x, y, n, hw, c, add);
 }
 
-/* ---- the order of weights ------------------------------------------------------------------------------------------------- */
+/* ---- the order of weights ---------------------------------------------------------------------------------------- */
 enum { PACK_TILE = 2304 }; /* weights of a block: 256 channels of 3 x 3 */
 
-/* One block: channels first .. of one output, whose weights are w + output .. Both sides are read and written side by side, by way
- * of shared memory. */
+/* One block: channels first .. of one output, whose weights are w + output .. Both sides are read and written side
+ * by side, by way of shared memory. */
 template <bool PACK>
 static __device__ __forceinline__ void order_block(const float *w, cu_view packed, float *to, int64_t output, int64_t i,
                                                    int64_t khw, int64_t first, int channels, bool add, float *tile)

@@ -1,4 +1,4 @@
-/* pointwise.cu -- element by element: activations, sums, conversions, dropout. */
+/* plugins/device/cuda/kernels/pointwise.cu -- element by element: activations, sums, conversions, dropout. */
 #include "activation.cuh"
 
 enum { THREADS = 256 };
@@ -21,7 +21,7 @@ struct sum_of {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
-/* ---- y = f(a, b) ---------------------------------------------------------------------------------------------------------- */
+/* ---- y = f(a, b) ------------------------------------------------------------------------------------------------- */
 template <bool WHOLE, int N, class F, class A, class B, class Y>
 static __device__ __forceinline__ void map_piece(F f, const A *a, const B *b, Y *y, int count, bool add)
 {
@@ -86,7 +86,7 @@ cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, b
     return map(s, sum_of(), a, b, y, n, add);
 }
 
-/* ---- y = act(x + bias) ------------------------------------------------------------------------------------------------------ */
+/* ---- y = act(x + bias) ------------------------------------------------------------------------------------------- */
 struct bias_args {
     const float *bias; /* NULL: none */
     cu_view pre;
@@ -191,7 +191,7 @@ cudaError_t cu_bias_act(cudaStream_t s, uint32_t act, cu_view x, const float *bi
     return bias_act(s, act, x, y, a);
 }
 
-/* ---- dropout ------------------------------------------------------------------------------------------------------------------ */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 struct dropout_args {
     const cu_run_params *params;
     int64_t n;

@@ -1,7 +1,8 @@
-/* pool.cu -- max, average and adaptive average pooling over images, channels last, and their gradients.
+/* plugins/device/cuda/kernels/pool.cu -- max, average and adaptive average pooling over images, channels last, and
+ * their gradients.
  *
- * A thread makes one vector of channels at one place. The gradients gather: each element of dx goes through the windows that it
- * lies in, in order, so that nothing is added atomically. */
+ * A thread makes one vector of channels at one place. The gradients gather: each element of dx goes through the
+ * windows that it lies in, in order, so that nothing is added atomically. */
 #include "image.cuh"
 
 enum { THREADS = 256, MOST = 1 << 28 }; /* MOST: of any size along an axis, so that places fit an int */
@@ -68,7 +69,7 @@ static __device__ __forceinline__ int64_t element(const pool &p, const int (&siz
     return ((s.image * size[0] + row) * size[1] + col) * p.c + s.channel;
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 template <class L, bool MAX> static __global__ void __launch_bounds__(THREADS) pool_kernel(cu_view x, cu_view y, pool p)
 {
     constexpr int N = L::WIDE;
@@ -98,9 +99,9 @@ template <class L, bool MAX> static __global__ void __launch_bounds__(THREADS) p
     cu_keep<L>(y, element(p, p.out, s, s.row, s.col), result);
 }
 
-/* ---- gradient --------------------------------------------------------------------------------------------------------- */
-/* Whether v, before or behind `own` in the window, keeps it from being the largest: of equal values the first is it, but of NaNs
- * the last, as in PyTorch. */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
+/* Whether v, before or behind `own` in the window, keeps it from being the largest: of equal values the first is it,
+ * but of NaNs the last, as in PyTorch. */
 static __device__ __forceinline__ bool beats(float v, float own, bool before)
 {
     if (v != v) return own == own || !before;
@@ -159,7 +160,7 @@ static __global__ void __launch_bounds__(THREADS) pool_grad_kernel(cu_view dy, c
     cu_keep<L>(dx, at, sum);
 }
 
-/* ---- starting ----------------------------------------------------------------------------------------------------------- */
+/* ---- starting ---------------------------------------------------------------------------------------------------- */
 static bool fits(int64_t n) { return n >= 0 && n <= MOST; }
 
 /* w NULL: adaptive, whose products of two sizes must fit an int too. */

@@ -1,4 +1,5 @@
-/* rows.cuh -- how a block goes through a long row of any alignment: what the kernels over logits share. */
+/* plugins/device/cuda/kernels/rows.cuh -- how a block goes through a long row of any alignment: what the kernels
+ * over logits share. */
 #ifndef DDP_CUDA_ROWS_CUH
 #define DDP_CUDA_ROWS_CUH
 
@@ -7,7 +8,7 @@
 static const int N = 8;                  /* elements at a time */
 static const int64_t ROW_MOST = 1 << 30; /* columns: places within a row are ints */
 
-/* ---- a row in three parts: single elements up to an aligned address, packs, single elements ------------------------------------ */
+/* ---- a row in three parts: single elements up to an aligned address, packs, single elements ---------------------- */
 struct row_parts {
     int head, packs, cols;
 };
@@ -52,8 +53,8 @@ template <class X> static __device__ __forceinline__ void store_pack(X *x, const
     for (int w = 0; w < N * static_cast<int>(sizeof(X)) / 16; w++) reinterpret_cast<cu_uint4 *>(x)[w] = q.word[w];
 }
 
-/* Calls f.part(place, elements) for this thread's parts of the row x, U packs on their way together. The packs are read from
- * `packs`, and kept in `keep` where that is present. */
+/* Calls f.part(place, elements) for this thread's parts of the row x, U packs on their way together. The packs are
+ * read from `packs`, and kept in `keep` where that is present. */
 template <int U, class X, class F>
 static __device__ __forceinline__ void for_row(const row_parts &r, const X *x, const X *packs, X *keep, F &f)
 {

@@ -1,12 +1,14 @@
-/* simt.h -- what the kernels are written against: CUDA C++, or, with DDP_CUDA_DOUBLE, a double of it that runs them on the host
- * (tests/doubles/simt_double.h), so that the same source is tested where there is no GPU.
+/* plugins/device/cuda/kernels/simt.h -- what the kernels are written against: CUDA C++, or, with DDP_CUDA_DOUBLE, a
+ * double of it that runs them on the host (tests/doubles/simt_double.h), so that the same source is tested where there
+ * is no GPU.
  *
  * What a kernel uses beside plain C++ and the names below: __global__, __device__, __forceinline__, __restrict__,
- * __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_xor_sync, __shfl_sync,
- * __shfl_down_sync, __shfl_up_sync, __ballot_sync, __any_sync, __all_sync, atomicAdd (int, unsigned, unsigned long long),
- * atomicMin, atomicMax, atomicCAS, atomicExch (unsigned, unsigned long long, int), __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, __dmul_rn, fmaf,
- * expf, exp2f, logf, tanhf, erff, rsqrtf, sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4,
- * make_float4, make_uint4, make_uint2, dim3. Shared memory is declared by the three macros alone. */
+ * __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_xor_sync,
+ * __shfl_sync, __shfl_down_sync, __shfl_up_sync, __ballot_sync, __any_sync, __all_sync, atomicAdd (int, unsigned,
+ * unsigned long long), atomicMin, atomicMax, atomicCAS, atomicExch (unsigned, unsigned long long, int),
+ * __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, __dmul_rn, fmaf, expf, exp2f, logf, tanhf, erff, rsqrtf,
+ * sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4, make_float4, make_uint4,
+ * make_uint2, dim3. Shared memory is declared by the three macros alone. */
 #ifndef DDP_CUDA_SIMT_H
 #define DDP_CUDA_SIMT_H
 
@@ -15,8 +17,8 @@
 #else
 #include <cuda_runtime.h>
 
-/* CU_SHARED(float, tile, [32][33]); static shared memory of a block, not initialised. A kernel may count on the type's alignment alone,
- * and the double gives no more; on 16 bytes, for accesses of that size, with CU_SHARED_WIDE. */
+/* CU_SHARED(float, tile, [32][33]); static shared memory of a block, not initialised. A kernel may count on the
+ * type's alignment alone, and the double gives no more; on 16 bytes, for accesses of that size, with CU_SHARED_WIDE. */
 #define CU_SHARED(type, name, dims) __shared__ __align__(16) type name dims
 #define CU_SHARED_WIDE              CU_SHARED
 /* The block's dynamic shared memory, 16-byte aligned. */
@@ -24,7 +26,8 @@
     extern __shared__ __align__(16) unsigned char cu_dynamic_shared_[];                                                \
     type *name = reinterpret_cast<type *>(cu_dynamic_shared_)
 
-/* kernel<<<grid, block, shared, s>>>(args...), with what the start said. Above 48 KiB of shared memory: cu_allow_shared first. */
+/* kernel<<<grid, block, shared, s>>>(args...), with what the start said. Above 48 KiB of shared memory:
+ * cu_allow_shared first. */
 template <class... P, class... A>
 static inline cudaError_t cu_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t s,
                                     A... args)
@@ -44,8 +47,9 @@ template <class... P> static inline cudaError_t cu_allow_shared(void (*kernel)(P
                                 static_cast<int>(bytes));
 }
 
-/* ---- tensor cores and asynchronous copies, sm_80 and newer ---------------------------------------------------------------- */
-/* d (16x8 f32) = a (16x16 bf16, row) * b (16x8 bf16, col) + c: mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32; d may be c. */
+/* ---- tensor cores and asynchronous copies, sm_80 and newer ------------------------------------------------------- */
+/* d (16x8 f32) = a (16x16 bf16, row) * b (16x8 bf16, col) + c: mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32;
+ * d may be c. */
 static __device__ __forceinline__ void cu_mma(float d[4], const unsigned a[4], const unsigned b[2], const float c[4])
 {
     asm volatile(
@@ -53,7 +57,8 @@ static __device__ __forceinline__ void cu_mma(float d[4], const unsigned a[4], c
         : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
-/* ldmatrix.sync.aligned.m8n8.x4[.trans].shared.b16: `row` is this lane's row address in shared memory, 16-byte aligned */
+/* ldmatrix.sync.aligned.m8n8.x4[.trans].shared.b16: `row` is this lane's row address in shared memory, 16-byte
+ * aligned */
 static __device__ __forceinline__ void cu_ldmatrix(unsigned r[4], const void *row)
 {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -85,7 +90,7 @@ static __device__ __forceinline__ void cu_copy_wait(void) /* all but the newest 
 }
 #endif
 
-/* ---- bf16 as bits, both ways ------------------------------------------------------------------------------------------------ */
+/* ---- bf16 as bits, both ways ------------------------------------------------------------------------------------- */
 static __device__ __forceinline__ float cu_from_bf16(unsigned short h)
 {
     return __uint_as_float(static_cast<unsigned>(h) << 16);

@@ -1,4 +1,5 @@
-/* dnn.c -- convolutions by cuDNN: its algorithms that give the same bits in every run, the best by its own heuristics. */
+/* plugins/device/cuda/libs/dnn.c -- convolutions by cuDNN: its algorithms that give the same bits in every run, the
+ * best by its own heuristics. */
 #include "dnn_graph.h"
 #include <limits.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ struct cu_dnn_conv {
     size_t workspace;
 };
 
-/* ---- the handle -------------------------------------------------------------------------------------------------------- */
+/* ---- the handle -------------------------------------------------------------------------------------------------- */
 /* What is chosen here never varies from run to run, so that `deterministic` has nothing to add. */
 ddp_status cu_dnn_open(const cu_libraries *l, bool deterministic, bool tf32, cu_dnn **out, ddp_err *err)
 {
@@ -45,7 +46,7 @@ void cu_dnn_close(cu_dnn *d)
     free(d);
 }
 
-/* ---- descriptors ------------------------------------------------------------------------------------------------------- */
+/* ---- descriptors ------------------------------------------------------------------------------------------------- */
 static bool fits(const cu_conv *c)
 {
     const int64_t all[] = {c->in.n,        c->in.h,         c->in.w,        c->in.c,        c->o,
@@ -97,7 +98,7 @@ static cudnnStatus_t describe_conv(cu_dnn_conv *t, const cu_conv *c, uint32_t ty
     return status;
 }
 
-/* ---- algorithms -------------------------------------------------------------------------------------------------------- */
+/* ---- algorithms -------------------------------------------------------------------------------------------------- */
 /* cuDNN has a struct of results for each kind; what is in them is the same. */
 typedef struct found {
     int algo;
@@ -140,8 +141,8 @@ static cudnnStatus_t propose(const cu_dnn_conv *t, found out[MAX_ALGORITHMS], in
 }
 #undef COPY_
 
-/* Where f32 is to stay f32, what the heuristics report of an algorithm without tensor cores is FMA_MATH or DEFAULT_MATH; the
- * descriptor's FMA_MATH rules. */
+/* Where f32 is to stay f32, what the heuristics report of an algorithm without tensor cores is FMA_MATH or
+ * DEFAULT_MATH; the descriptor's FMA_MATH rules. */
 static bool usable(const cu_dnn_conv *t, uint32_t type, const found *f)
 {
     return f->status == CUDNN_STATUS_SUCCESS && f->determinism == CUDNN_DETERMINISTIC && f->memory <= MAX_WORKSPACE &&
@@ -218,7 +219,7 @@ void cu_dnn_conv_free(cu_dnn_conv *t)
 
 size_t cu_dnn_conv_workspace(const cu_dnn_conv *t) { return t->workspace; }
 
-/* ---- run --------------------------------------------------------------------------------------------------------------- */
+/* ---- run --------------------------------------------------------------------------------------------------------- */
 ddp_status cu_dnn_conv_run(const cu_dnn_conv *t, cudaStream_t s, const void *a, const void *b, void *out,
                            void *workspace, ddp_err *err)
 {

@@ -1,5 +1,6 @@
-/* dnn.h -- convolutions and attention by cuDNN. Where it is not there, or has nothing for a shape, `create` is DDP_ERR_UNSUPPORTED and
- * the caller takes its own kernel. All calls come from the device's thread. */
+/* plugins/device/cuda/libs/dnn.h -- convolutions and attention by cuDNN. Where it is not there, or has nothing for a
+ * shape, `create` is DDP_ERR_UNSUPPORTED and the caller takes its own kernel. All calls come from the device's
+ * thread. */
 #ifndef DDP_CUDA_DNN_H
 #define DDP_CUDA_DNN_H
 
@@ -10,7 +11,7 @@ typedef struct cu_dnn cu_dnn;
 ddp_status cu_dnn_open(const cu_libraries *l, bool deterministic, bool tf32, cu_dnn **out, ddp_err *err);
 void cu_dnn_close(cu_dnn *d); /* takes NULL */
 
-/* ---- convolution, NHWC; weights packed (o, kh, kw, i) in the type of the images ---------------------------------------------- */
+/* ---- convolution, NHWC; weights packed (o, kh, kw, i) in the type of the images ---------------------------------- */
 enum { CU_CONV_FORWARD = 0, CU_CONV_GRAD_INPUT, CU_CONV_GRAD_WEIGHT };
 typedef struct cu_dnn_conv cu_dnn_conv;
 /* type: CU_* of x, y and the packed weight or its gradient; sums in f32 (tf32 as open says). */
@@ -18,14 +19,15 @@ ddp_status cu_dnn_conv_create(cu_dnn *d, uint32_t what, const cu_conv *c, uint32
                               ddp_err *err);
 void cu_dnn_conv_free(cu_dnn_conv *c); /* takes NULL */
 size_t cu_dnn_conv_workspace(const cu_dnn_conv *c);
-/* FORWARD: a = x, b = packed weight, out = y. GRAD_INPUT: a = dy, b = packed weight, out = dx. GRAD_WEIGHT: a = dy, b = x, out =
- * packed gradient. Set, never added. May be captured. */
+/* FORWARD: a = x, b = packed weight, out = y. GRAD_INPUT: a = dy, b = packed weight, out = dx. GRAD_WEIGHT: a = dy,
+ * b = x, out = packed gradient. Set, never added. May be captured. */
 ddp_status cu_dnn_conv_run(const cu_dnn_conv *c, cudaStream_t s, const void *a, const void *b, void *out,
                            void *workspace, ddp_err *err);
 
-/* ---- attention in bf16 ---------------------------------------------------------------------------------------------------------- */
+/* ---- attention in bf16 ------------------------------------------------------------------------------------------- */
 typedef struct cu_dnn_attention cu_dnn_attention;
-/* qkv (n, t, 3 e) packed as cu_attention says; no dropout. training: log-sum-exp is kept and the gradient can be run. */
+/* qkv (n, t, 3 e) packed as cu_attention says; no dropout. training: log-sum-exp is kept and the gradient can be
+ * run. */
 ddp_status cu_dnn_attention_create(cu_dnn *d, const cu_attention *a, bool training, cu_dnn_attention **out,
                                    ddp_err *err);
 void cu_dnn_attention_free(cu_dnn_attention *c); /* takes NULL */

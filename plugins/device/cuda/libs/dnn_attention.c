@@ -1,9 +1,10 @@
-/* dnn_attention.c -- attention by cuDNN's fused kernels: the graphs that it recognises as attention and runs as one kernel, forward, or
- * three, backward.
+/* plugins/device/cuda/libs/dnn_attention.c -- attention by cuDNN's fused kernels: the graphs that it recognises as
+ * attention and runs as one kernel, forward, or three, backward.
  *
- * The order of the operations and the layouts between them are a pattern: cuDNN 9 has kernels for this one, and none for others that
- * compute the same. Dimensions are (n, heads, t, size); q, k and v are views of the packed qkv. A transposed matrix is the same memory
- * with its last two dimensions exchanged. The single operation CUDNN_BACKEND_OPERATION_SDPA_FWD has no causal mask before 9.21. */
+ * The order of the operations and the layouts between them are a pattern: cuDNN 9 has kernels for this one, and none
+ * for others that compute the same. Dimensions are (n, heads, t, size); q, k and v are views of the packed qkv. A
+ * transposed matrix is the same memory with its last two dimensions exchanged. The single operation
+ * CUDNN_BACKEND_OPERATION_SDPA_FWD has no causal mask before 9.21. */
 #include "dnn_graph.h"
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct cu_dnn_attention {
     cu_dnn_graph forward, backward;
 };
 
-/* ---- shapes ------------------------------------------------------------------------------------------------------------ */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 static cu_shape exchanged(cu_shape s)
 {
     return (cu_shape){{s.dims[0], s.dims[1], s.dims[3], s.dims[2]},
@@ -54,7 +55,7 @@ static cu_shape per_row(const cu_attention *a)
     return (cu_shape){{a->n, a->heads, a->t, 1}, {a->heads * a->t, a->t, 1, 1}};
 }
 
-/* ---- what both graphs have --------------------------------------------------------------------------------------------- */
+/* ---- what both graphs have --------------------------------------------------------------------------------------- */
 /* A new virtual tensor that is `mode` of x and b. */
 static cu_dnn_node apply(cu_dnn_graph *g, cudnnPointwiseMode_t mode, cu_dnn_node x, cu_dnn_node b, const cu_shape *s)
 {
@@ -78,7 +79,7 @@ static cu_dnn_node mask(cu_dnn_graph *g, cu_dnn_node x, const cu_shape *s)
     return y;
 }
 
-/* ---- forward ----------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 static void build_forward(cu_dnn_graph *g, const cu_attention *a, bool training)
 {
     const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a), row = per_row(a);
@@ -100,7 +101,7 @@ static void build_forward(cu_dnn_graph *g, const cu_attention *a, bool training)
     cu_dnn_graph_matmul(g, weight, cu_dnn_graph_tensor(g, V, BF16, &qkv), cu_dnn_graph_tensor(g, Y, BF16, &out));
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------------- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 /* DELTA, the sums over the rows of dy * y. */
 static cu_dnn_node build_delta(cu_dnn_graph *g, const cu_attention *a, cu_dnn_node dy)
 {
@@ -138,7 +139,8 @@ static void transposed_product(cu_dnn_graph *g, const cu_shape *s, cu_dnn_node x
     cu_dnn_graph_matmul(g, turned, b, to);
 }
 
-/* dq is written by one product over all keys, not summed up in memory by many blocks at once: the same bits in every run. */
+/* dq is written by one product over all keys, not summed up in memory by many blocks at once: the same bits in every
+ * run. */
 static void build_backward(cu_dnn_graph *g, const cu_attention *a)
 {
     const cu_shape qkv = packed(a), transposed = exchanged(qkv), out = alone(a), s = scores(a);
@@ -159,18 +161,17 @@ static void build_backward(cu_dnn_graph *g, const cu_attention *a)
     cu_dnn_graph_matmul(g, grad, k, cu_dnn_graph_tensor(g, DQ, BF16, &qkv));
 }
 
-/* ---- create ------------------------------------------------------------------------------------------------------------ */
+/* ---- create ------------------------------------------------------------------------------------------------------ */
 static ddp_status check(const cu_dnn *d, const cu_attention *a, ddp_err *err)
 {
     if (d->l->cudnnGetVersion() < LEAST_VERSION)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "attention by cuDNN needs cuDNN %d.%d or newer, this is %zu",
                         LEAST_VERSION / 10000, LEAST_VERSION / 100 % 100, d->l->cudnnGetVersion());
     if (a->dropout != 0 || a->size % 8 != 0 || a->size > 128 || a->t < 2)
-        return ddp_fail(
-            err, DDP_ERR_UNSUPPORTED,
-            "attention by cuDNN: heads of size %lld, length %lld, dropout %g: it takes sizes that are multiples of 8 "
-            "up to 128, lengths from 2, no dropout",
-            (long long)a->size, (long long)a->t, a->dropout);
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "attention by cuDNN: heads of size %lld, length %lld, dropout %g: "
+                        "it takes sizes that are multiples of 8 up to 128, lengths from 2, no dropout",
+                        (long long)a->size, (long long)a->t, a->dropout);
     return DDP_OK;
 }
 
@@ -212,7 +213,7 @@ void cu_dnn_attention_free(cu_dnn_attention *c)
     free(c);
 }
 
-/* ---- run --------------------------------------------------------------------------------------------------------------- */
+/* ---- run --------------------------------------------------------------------------------------------------------- */
 /* Before the plan's workspace, in the gradient: DELTA. */
 static size_t delta_bytes(const cu_attention *a)
 {

@@ -1,10 +1,10 @@
-/* dnn_graph.c -- descriptors of cuDNN's backend API: tensors, operations, plans. */
+/* plugins/device/cuda/libs/dnn_graph.c -- descriptors of cuDNN's backend API: tensors, operations, plans. */
 #include "dnn_graph.h"
 #include <string.h>
 
 enum { MAX_CONFIGS = 8, FIRST_VIRTUAL = 100, TENSOR_ALIGNMENT = 16 };
 
-/* ---- steps ------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 void cu_dnn_graph_begin(cu_dnn_graph *g, const cu_dnn *d)
 {
     *g = (cu_dnn_graph){.d = d, .next_virtual = FIRST_VIRTUAL, .status = CUDNN_STATUS_SUCCESS};
@@ -60,7 +60,7 @@ static void finish_op(cu_dnn_graph *g, cu_dnn_node n, const char *what)
     if (g->status == CUDNN_STATUS_SUCCESS) g->ops[g->op_count++] = n;
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 static cu_dnn_node tensor(cu_dnn_graph *g, int64_t uid, cudnnDataType_t type, const cu_shape *s,
                           cudnnBackendAttributeName_t flag)
 {
@@ -96,7 +96,7 @@ cu_dnn_node cu_dnn_graph_virtual(cu_dnn_graph *g, cudnnDataType_t type, const cu
     return tensor(g, g->next_virtual++, type, s, CUDNN_ATTR_TENSOR_IS_VIRTUAL);
 }
 
-/* ---- operations -------------------------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 void cu_dnn_graph_matmul(cu_dnn_graph *g, cu_dnn_node a, cu_dnn_node b, cu_dnn_node y)
 {
     static const char what[] = "a matrix product";
@@ -158,7 +158,7 @@ void cu_dnn_graph_reshape(cu_dnn_graph *g, cu_dnn_node x, cu_dnn_node y)
     finish_op(g, op, what);
 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 /* Whether the engine of a configuration says that its bits may differ from run to run. */
 static bool varies(cu_dnn_graph *g, cu_dnn_node config)
 {

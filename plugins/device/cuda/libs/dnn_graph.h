@@ -1,8 +1,8 @@
-/* dnn_graph.h -- a graph of operations for cuDNN's backend API, and the plan that runs it. What dnn.c and dnn_attention.c share of
- * cuDNN.
+/* plugins/device/cuda/libs/dnn_graph.h -- a graph of operations for cuDNN's backend API, and the plan that runs it.
+ * What dnn.c and dnn_attention.c share of cuDNN.
  *
- * The calls that build a graph can be written one after the other: from the first that fails on they do nothing, and cu_dnn_graph_plan
- * says which it was. */
+ * The calls that build a graph can be written one after the other: from the first that fails on they do nothing, and
+ * cu_dnn_graph_plan says which it was. */
 #ifndef DDP_CUDA_DNN_GRAPH_H
 #define DDP_CUDA_DNN_GRAPH_H
 
@@ -48,7 +48,8 @@ void cu_dnn_graph_pointwise(cu_dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDat
 void cu_dnn_graph_reduce(cu_dnn_graph *g, cudnnReduceTensorOp_t mode, cu_dnn_node x, cu_dnn_node y);
 void cu_dnn_graph_reshape(cu_dnn_graph *g, cu_dnn_node x, cu_dnn_node y);
 
-/* The first plan of cuDNN's heuristics that can be made, always gives the same bits, and needs `limit` bytes at most. */
+/* The first plan of cuDNN's heuristics that can be made, always gives the same bits, and needs `limit` bytes at
+ * most. */
 ddp_status cu_dnn_graph_plan(cu_dnn_graph *g, size_t limit, const char *what, ddp_err *err);
 ddp_status cu_dnn_graph_run(const cu_dnn_graph *g, cudaStream_t s, const int64_t *uids, void *const *pointers,
                             int64_t count, void *workspace, const char *what, ddp_err *err);

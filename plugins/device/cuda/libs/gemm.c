@@ -1,14 +1,15 @@
-/* gemm.c -- matrix products by cuBLASLt. Algorithms are timed in gemm_measure.c and kept in gemm_cache.c.
+/* plugins/device/cuda/libs/gemm.c -- matrix products by cuBLASLt. Algorithms are timed in gemm_measure.c and kept in
+ * gemm_cache.c.
  *
- * cuBLASLt's matrices lie column by column, ours row by row: the row-major c = a b is the column-major c' = b' a', so that its A is
- * our b, its B our a, its m our n, and its rows are our columns. A bias that runs along its rows runs along our columns, as it
- * should; the sums over k of its B, BGRADB, are those of our a. */
+ * cuBLASLt's matrices lie column by column, ours row by row: the row-major c = a b is the column-major c' = b' a',
+ * so that its A is our b, its B our a, its m our n, and its rows are our columns. A bias that runs along its rows
+ * runs along our columns, as it should; the sums over k of its B, BGRADB, are those of our a. */
 #include "gemm_parts.h"
 #include <stdlib.h>
 
 enum { ALIGN_F32 = 64, ALIGN_BF16 = 32, MAX_CANDIDATES = 16 };
 
-/* ---- all of a device ------------------------------------------------------------------------------------------------- */
+/* ---- all of a device --------------------------------------------------------------------------------------------- */
 static ddp_status make_events(cu_products *all, ddp_err *err)
 {
     cudaError_t result = cudaEventCreate(&all->begin);
@@ -66,7 +67,7 @@ void cu_products_close(cu_products *all)
     free(all);
 }
 
-/* ---- one product ----------------------------------------------------------------------------------------------------- */
+/* ---- one product ------------------------------------------------------------------------------------------------- */
 static cudaDataType_t type_of(uint32_t type) { return type == CU_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 static uint32_t alignment_of(uint32_t type) { return type == CU_BF16 ? ALIGN_BF16 : ALIGN_F32; }
 
@@ -186,7 +187,7 @@ ddp_status cu_product_run(const cu_product *t, cudaStream_t s, const void *a, co
                         (long long)t->p.k, (long long)t->p.n);
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 static void key_of(const cu_product *t, char key[CU_ALGORITHM_KEY])
 {
     static const char *const types[] = {"f32", "bf16"};
@@ -280,7 +281,7 @@ static ddp_status choose(cu_product *t, ddp_err *err)
     return t->all->first_heuristic ? DDP_OK : cu_product_measure(t, found, count, key, err);
 }
 
-/* ---- create ---------------------------------------------------------------------------------------------------------- */
+/* ---- create ------------------------------------------------------------------------------------------------------ */
 static ddp_status check(const cu_product_params *p, ddp_err *err)
 {
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->a_type != p->b_type || p->epilogue > CU_EPILOGUE_BGRAD_B)

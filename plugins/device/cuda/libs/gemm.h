@@ -1,7 +1,9 @@
-/* gemm.h -- matrix products by cuBLASLt, the fastest of its algorithms measured for each shape and kept on disk.
+/* plugins/device/cuda/libs/gemm.h -- matrix products by cuBLASLt, the fastest of its algorithms measured for each shape
+ * and kept on disk.
  *
- * A cu_products is a device's: its handle, its workspace, the algorithms known so far. A cu_product is one shape with its layouts,
- * epilogue and algorithm; several may stand for one shape, which is measured once. All calls come from the device's thread. */
+ * A cu_products is a device's: its handle, its workspace, the algorithms known so far. A cu_product is one shape
+ * with its layouts, epilogue and algorithm; several may stand for one shape, which is measured once. All calls come
+ * from the device's thread. */
 #ifndef DDP_CUDA_GEMM_H
 #define DDP_CUDA_GEMM_H
 
@@ -15,9 +17,9 @@ typedef struct cu_products_params {
     const cu_libraries *libraries;
     const ddp_host *host; /* log */
     cudaStream_t stream;  /* on which algorithms are measured */
-    const char *
-        cache_dir; /* "": nothing is kept; a folder that is not there is made; what cannot be read or written is said once in the
-                            * log, and costs nothing but time */
+    /* "": nothing is kept. A folder that is not there is made. What cannot be read or written is said once in the
+     * log, and costs nothing but time. */
+    const char *cache_dir;
     const char *gpu;        /* part of the cache's key, with the library's version */
     bool first_heuristic;   /* deterministic: nothing is measured, nothing kept */
     uint32_t candidates;    /* algorithms measured for a shape, 8 to 16 */
@@ -28,7 +30,8 @@ ddp_status cu_products_open(const cu_products_params *p, cu_products **out, ddp_
 void cu_products_close(
     cu_products *p); /* takes NULL; writes the cache where something is new, by a file renamed into place */
 
-/* c (m, n) = a (m, k) b (k, n), row-major. a_transposed: a is stored (k, m); b_transposed: b is stored (n, k). Sums in f32. */
+/* c (m, n) = a (m, k) b (k, n), row-major. a_transposed: a is stored (k, m); b_transposed: b is stored (n, k). Sums
+ * in f32. */
 enum {
     CU_EPILOGUE_NONE = 0,
     CU_EPILOGUE_BIAS,          /* + bias (n), of c's type or f32 as the library takes it: `bias_type` */
@@ -49,7 +52,8 @@ typedef struct cu_product_params {
     uint32_t bias_type; /* wanted; cu_product_bias_type says what it is to be */
     bool add; /* may be asked for at run: c is added to what is there. With an epilogue that is not NONE: never */
 } cu_product_params;
-/* DDP_ERR_UNSUPPORTED where the library has no algorithm for it (an alignment, an epilogue): the caller does without the epilogue. */
+/* DDP_ERR_UNSUPPORTED where the library has no algorithm for it (an alignment, an epilogue): the caller does without
+ * the epilogue. */
 ddp_status cu_product_create(cu_products *all, const cu_product_params *p, cu_product **out, ddp_err *err);
 uint32_t cu_product_bias_type(const cu_product *p);
 /* What its algorithm took when it was measured; 0: it was not. */
@@ -59,8 +63,8 @@ void cu_product_free(cu_product *p); /* takes NULL */
 ddp_status cu_product_run(const cu_product *p, cudaStream_t s, const void *a, const void *b, void *c, void *bias,
                           void *aux, bool add, ddp_err *err);
 
-/* Numbers of either sign from 1/4 to 1/2, as bf16 and, two at a time, as f32: how much power a product takes, and so how fast it is,
- * depends on its data. Waits until they are there. */
+/* Numbers of either sign from 1/4 to 1/2, as bf16 and, two at a time, as f32: how much power a product takes, and so
+ * how fast it is, depends on its data. Waits until they are there. */
 cudaError_t cu_fill_numbers(void *memory, uint64_t bytes, cudaStream_t s);
 
 #endif

@@ -1,8 +1,8 @@
-/* gemm_cache.c -- the table of measured algorithms, and its file.
+/* plugins/device/cuda/libs/gemm_cache.c -- the table of measured algorithms, and its file.
  *
- * The file: a line of its version, the GPU, the library, then "key algorithm-in-hex nanoseconds" for each shape, then "end count". An
- * algorithm is opaque words that only the same version of the library understands. A file that differs in any way is ignored as a
- * whole: what was measured is measured again. */
+ * The file: a line of its version, the GPU, the library, then "key algorithm-in-hex nanoseconds" for each shape,
+ * then "end count". An algorithm is opaque words that only the same version of the library understands. A file that
+ * differs in any way is ignored as a whole: what was measured is measured again. */
 #include "gemm_cache.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static void say(const cu_algorithms *a, int level, int line, const char *what, c
         a->host->log(a->host->ctx, level, __FILE__, line, "algorithms of cuBLASLt: %s %s: %s", a->path, what, why);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 static entry *entry_of(const cu_algorithms *a, const char *key)
 {
     for (size_t i = 0; i < a->count; i++)
@@ -79,7 +79,7 @@ void cu_algorithms_put(cu_algorithms *a, const char *key, const cublasLtMatmulAl
     a->changed = true;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 static int digit_of(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
@@ -174,11 +174,11 @@ static void load(cu_algorithms *a)
 
     if (why != NULL) say(a, DDP_LOG_WARN, __LINE__, "cannot be read, and what it holds is measured again", why);
     if (text != NULL && !parse(a, text))
-        say(a, DDP_LOG_WARN, __LINE__, "is ignored, and written anew", "it is damaged, or of another version");
+        say(a, DDP_LOG_WARN, __LINE__, "is ignored, and written again", "it is damaged, or of another version");
     free(text);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 static bool write_text(const cu_algorithms *a, FILE *f)
 {
     (void)fputs(a->head, f);
@@ -226,7 +226,7 @@ static void save(cu_algorithms *a)
     if (!save_at(a, temporary)) say(a, DDP_LOG_WARN, __LINE__, "cannot be written", strerror(errno));
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 /* `path` up to its last slash, and the folders before it. */
 static bool make_folders(char *path)
 {

@@ -1,5 +1,5 @@
-/* gemm_cache.h -- the algorithms of cuBLASLt measured so far, by the key of their shape; and the file that keeps them, one for each
- * kind of GPU and version of the library. */
+/* plugins/device/cuda/libs/gemm_cache.h -- the algorithms of cuBLASLt measured so far, by the key of their shape;
+ * and the file that keeps them, one for each kind of GPU and version of the library. */
 #ifndef DDP_CUDA_GEMM_CACHE_H
 #define DDP_CUDA_GEMM_CACHE_H
 

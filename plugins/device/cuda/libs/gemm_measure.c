@@ -1,4 +1,5 @@
-/* gemm_measure.c -- the time that each of cuBLASLt's algorithms takes for a product, on operands of its own. */
+/* plugins/device/cuda/libs/gemm_measure.c -- the time that each of cuBLASLt's algorithms takes for a product, on
+ * operands of its own. */
 #include "gemm_parts.h"
 #include <math.h>
 #include <stdlib.h>

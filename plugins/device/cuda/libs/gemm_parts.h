@@ -1,4 +1,4 @@
-/* gemm_parts.h -- what gemm.c and gemm_measure.c share. */
+/* plugins/device/cuda/libs/gemm_parts.h -- what gemm.c and gemm_measure.c share. */
 #ifndef DDP_CUDA_GEMM_PARTS_H
 #define DDP_CUDA_GEMM_PARTS_H
 
@@ -32,7 +32,8 @@ bool cu_product_uses_aux(uint32_t epilogue);
 cublasStatus_t cu_product_point(const cu_product *t, const void *bias, const void *aux);
 cublasStatus_t cu_product_start(const cu_product *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t s, const void *a,
                                 const void *b, void *c, bool add);
-/* t->algo and t->nanoseconds: the fastest of `found`, put into the cache. Without memory to measure in, it stays as it is. */
+/* t->algo and t->nanoseconds: the fastest of `found`, put into the cache. Without memory to measure in, it stays as
+ * it is. */
 ddp_status cu_product_measure(cu_product *t, const cublasLtMatmulHeuristicResult_t *found, int count, const char *key,
                               ddp_err *err);
 

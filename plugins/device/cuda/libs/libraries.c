@@ -1,15 +1,16 @@
-/* libraries.c -- opens cuBLASLt and cuDNN, and words their errors and CUDA's. With DDP_CUDA_DOUBLE the name "double" stands for the
- * functions of tests/doubles that are linked in. */
+/* plugins/device/cuda/libs/libraries.c -- opens cuBLASLt and cuDNN, and words their errors and CUDA's. With
+ * DDP_CUDA_DOUBLE the name "double" stands for the functions of tests/doubles that are linked in. */
 #include "libraries.h"
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
 
-/* ---- loading --------------------------------------------------------------------------------------------------------- */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 /* NODELETE: both start threads and register handlers that must not lose their code. */
 static void *open_library(const char *name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE); }
 
-/* dlsym gives an object pointer; POSIX lets it be read as one of a function. Returns the name that is not there, or NULL. */
+/* dlsym gives an object pointer; POSIX lets it be read as one of a function. Returns the name that is not there, or
+ * NULL. */
 #define LOAD_(field)                                                                                                   \
     do {                                                                                                               \
         void *symbol_ = dlsym(handle, #field);                                                                         \
@@ -55,8 +56,8 @@ static ddp_status open_blas(const char *name, cu_libraries *l, ddp_err *err)
     if (l->blas == NULL)
         return ddp_fail(
             err, DDP_ERR_LIBRARY,
-            "cuBLASLt cannot be loaded (%.200s). Install the CUDA Toolkit %d or its package libcublas, or name "
-            "it in [device.cuda] cublas_library",
+            "cuBLASLt cannot be loaded (%.200s). "
+            "Install the CUDA Toolkit %d or its package libcublas, or name it in [device.cuda] cublas_library",
             dlerror(), CUDART_VERSION / 1000);
     missing = fill_blas(l, l->blas);
     if (missing == NULL) return DDP_OK;
@@ -110,7 +111,7 @@ void cu_libraries_close(cu_libraries *l)
     l->dnn = l->blas = NULL;
 }
 
-/* ---- errors ---------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 ddp_status cu_fail(cudaError_t result, ddp_err *err, const char *fmt, ...)
 {
     char what[200];

@@ -1,5 +1,5 @@
-/* libraries.h -- cuBLASLt and cuDNN, opened when a device is, so that the plugin loads and explains itself where they are not. The
- * CUDA runtime is linked in, and looks for the driver by itself. */
+/* plugins/device/cuda/libs/libraries.h -- cuBLASLt and cuDNN, opened when a device is, so that the plugin loads and
+ * explains itself where they are not. The CUDA runtime is linked in, and looks for the driver by itself. */
 #ifndef DDP_CUDA_LIBRARIES_H
 #define DDP_CUDA_LIBRARIES_H
 
@@ -64,13 +64,13 @@ typedef struct cu_libraries {
 } cu_libraries;
 #undef CU_FIELD_
 
-/* Names or paths, as dlopen takes them; dnn "" : not wanted. Without cuBLASLt it fails, naming what brings it; without cuDNN, or
- * with one that lacks a function above, it goes on. */
+/* Names or paths, as dlopen takes them; dnn "" : not wanted. Without cuBLASLt it fails, naming what brings it;
+ * without cuDNN, or with one that lacks a function above, it goes on. */
 ddp_status cu_libraries_open(const char *blas, const char *dnn, cu_libraries *out, ddp_err *err);
 void cu_libraries_close(cu_libraries *l);
 
-/* CUDA's, cuBLASLt's and cuDNN's errors in one line: what, the number, its name and words; err->lib_code is the number. Running out of
- * device memory is DDP_ERR_NOMEM. */
+/* CUDA's, cuBLASLt's and cuDNN's errors in one line: what, the number, its name and words; err->lib_code is the
+ * number. Running out of device memory is DDP_ERR_NOMEM. */
 ddp_status cu_fail(cudaError_t result, ddp_err *err, const char *fmt, ...) DDP_PRINTF_(3, 4);
 ddp_status cu_fail_blas(cublasStatus_t result, ddp_err *err, const char *fmt, ...) DDP_PRINTF_(3, 4);
 ddp_status cu_fail_dnn(const cu_libraries *l, cudnnStatus_t result, ddp_err *err, const char *fmt, ...)

@@ -1,4 +1,5 @@
-/* attention.cu -- the forward pass of attention in f32 arithmetic. attention.cuh says how. */
+/* plugins/device/cuda/kernels/attention/attention.cu -- the forward pass of attention in f32 arithmetic.
+ * attention.cuh says how. */
 #include "attention.cuh"
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* attention.cuh -- attention for any head size, type, dropout and scale, in f32 arithmetic: what neither cuDNN nor flash.cuh takes. What
- * attention.cu, the forward pass, and attention_grad.cu share.
+/* plugins/device/cuda/kernels/attention/attention.cuh -- attention for any head size, type, dropout and scale, in f32
+ * arithmetic: what neither cuDNN nor flash.cuh takes. What attention.cu, the forward pass, and attention_grad.cu share.
  *
  * The method is flash.cuh's, on the ordinary cores: a block of 256 threads owns 64 rows of one head (queries, or keys
  * for the gradients of keys and values), the other side goes by in tiles of 64 rows, no (t, t) matrix is stored. A

@@ -1,4 +1,5 @@
-/* attention_grad.cu -- the gradient of attention in f32 arithmetic. attention.cuh says how. */
+/* plugins/device/cuda/kernels/attention/attention_grad.cu -- the gradient of attention in f32 arithmetic.
+ * attention.cuh says how. */
 #include "attention.cuh"
 
 /* delta: a warp for each row of a head. rows: n t heads */

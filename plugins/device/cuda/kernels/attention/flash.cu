@@ -1,4 +1,5 @@
-/* flash.cu -- the forward pass of attention on the tensor cores. flash.cuh says how. */
+/* plugins/device/cuda/kernels/attention/flash.cu -- the forward pass of attention on the tensor cores. flash.cuh
+ * says how. */
 #include "flash.cuh"
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* flash.cuh -- attention in bf16 on the tensor cores, for heads of 64 and of 128: what runs where cuDNN does not. What flash.cu, the
- * forward pass, and flash_grad.cu share.
+/* plugins/device/cuda/kernels/attention/flash.cuh -- attention in bf16 on the tensor cores, for heads of 64 and of 128:
+ * what runs where cuDNN does not. What flash.cu, the forward pass, and flash_grad.cu share.
  *
  * FlashAttention-2 (T. Dao, 2023, arXiv 2307.08691): scores never leave the registers, weights are made again in the
  * backward pass. A block of four warps keeps some rows of one head in shared memory (the resident tile) and streams

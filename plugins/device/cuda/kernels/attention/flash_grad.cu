@@ -1,4 +1,5 @@
-/* flash_grad.cu -- the gradient of attention on the tensor cores. flash.cuh says how. */
+/* plugins/device/cuda/kernels/attention/flash_grad.cu -- the gradient of attention on the tensor cores. flash.cuh
+ * says how. */
 #include "flash.cuh"
 
 /* stats[0]: lse in base 2; stats[1]: the sum of dy y over a head's row. Rows from t to padded are +inf and 0, with

@@ -11,11 +11,13 @@
 
 enum { DDP_PIPELINED_BATCHES = 2 }; /* that the device may still copy */
 
-ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err); /* sets t->ahead where it can be */
+bool ddp_pipelined_possible(const ddp_trainer *t);
+ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err); /* where it is possible: sets t->local.pipelined */
 void ddp_pipelined_close(ddp_trainer *t);
-/* Instead of ddp_trainer_step: gives out a step, and finishes the one before. */
-ddp_status ddp_pipelined_step(ddp_trainer *t, ddp_err *err);
-/* Until all that was given out is done; nothing to do where nothing runs ahead. */
+/* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
+/* Launches a step, and finishes the one before. */
+ddp_status ddp_pipelined_step(ddp_trainer *t, uint64_t micros, ddp_err *err);
+/* Until all that was launched is done. */
 ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err);
 
 #endif

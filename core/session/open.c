@@ -1,0 +1,366 @@
+/* session/open.c -- opens, in the order of a start, what is local to a rank: plugins, data, graph, layout, device, programs. What fails on the way is the
+ * configuration's fault unless the error says otherwise. */
+#include "session/open.h"
+#include "base/sys.h"
+#include "session/affinity.h"
+#include "session/devices.h"
+#include "session/plugins.h"
+#include "session/variants.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes: what --check shows, and a run of one rank has, where [ddp] bucket_size = auto. */
+#define DDP_PLANNED_BUCKET (25u << 20)
+
+/* ---- data --------------------------------------------------------------------------------------------------------------- */
+/* mean and std of [eval] are those of [data] unless it has its own: a model must see both alike. */
+static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *section, ddp_err *err)
+{
+    const struct ddp_data_config *own = src == &s->train ? s->config->train_data : s->config->eval_data;
+    const struct ddp_data_config *other = s->config->train_data;
+    ddp_transform_params p = {.config = own,
+                              .mean = own->mean.count > 0 ? &own->mean : &other->mean,
+                              .std = own->std.count > 0 ? &own->std : &other->std,
+                              .seed = s->config->train->seed,
+                              .fields = src->fields,
+                              .field_count = src->field_count};
+
+    if (ddp_transform_open(&p, &src->transform, err) != DDP_OK)
+        return ddp_fail_context(err, "[%s] plugin = %s", section, src->plugin->desc.name);
+    if (src->transform != NULL) src->fields = ddp_transform_fields(src->transform);
+    return DDP_OK;
+}
+
+static ddp_status open_source(ddp_session *s, ddp_source *src, const void *config, const void *sampler_config,
+                              const char *section, ddp_err *err)
+{
+    ddp_sampler_params sp = {.struct_size = sizeof(sp),
+                             .rank = (uint32_t)s->launch.rank,
+                             .world_size = (uint32_t)s->launch.world,
+                             .seed = s->config->train->seed};
+
+    src->ops = src->plugin->ops;
+    if (src->ops->open(&s->host, config, &src->dataset, err) != DDP_OK) {
+        (void)ddp_fail_as(err, err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_DATA);
+        return ddp_fail_context(err, "[%s.%s]", section, src->plugin->desc.name);
+    }
+    src->plugin->live++;
+    src->field_count = src->ops->fields(src->dataset, &src->fields);
+    src->length = src->ops->length(src->dataset);
+    DDP_TRY(open_transform(s, src, section, err));
+    if (src->sampler_plugin == NULL) return DDP_OK; /* only its fields are wanted */
+    src->sampler_ops = src->sampler_plugin->ops;
+    sp.length = src->length;
+    if (src->sampler_ops->open(&s->host, sampler_config, &sp, &src->sampler, err) != DDP_OK)
+        return ddp_fail_context(err, "[sampler.%s]", src->sampler_plugin->desc.name);
+    src->sampler_plugin->live++;
+    src->count = src->sampler_ops->count(src->sampler);
+    return DDP_OK;
+}
+
+static void close_source(ddp_source *src)
+{
+    if (src->sampler != NULL) {
+        src->sampler_ops->close(src->sampler);
+        src->sampler_plugin->live--;
+    }
+    ddp_transform_close(src->transform);
+    if (src->dataset != NULL) {
+        src->ops->close(src->dataset);
+        src->plugin->live--;
+    }
+}
+
+/* The model was built on the training fields; the evaluation must bring the same ones. */
+static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
+{
+    const ddp_source *a = &s->train, *b = &s->eval;
+
+    for (uint32_t i = 0; i < a->field_count; i++) {
+        const ddp_field *f = &a->fields[i], *g = i < b->field_count ? &b->fields[i] : NULL;
+
+        if (g == NULL || strcmp(f->name, g->name) != 0 || f->dtype != g->dtype || f->rank != g->rank ||
+            memcmp(f->dims, g->dims, f->rank * sizeof(f->dims[0])) != 0)
+            return ddp_fail(
+                err, DDP_ERR_CONFIG,
+                "[eval] plugin = %s does not give field \"%s\" in the shape and dtype of [data] plugin = %s; "
+                "both must describe the same samples, after the resize and crop that each section names for itself",
+                b->plugin->desc.name, f->name, a->plugin->desc.name);
+    }
+    return DDP_OK;
+}
+
+static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
+{
+    uint64_t batch = (uint64_t)s->batches.batch_size * s->replicas;
+
+    return samples / batch + (samples % batch != 0);
+}
+
+/* What the sampler gives rank `rank` in an epoch. */
+static ddp_status share_of(const ddp_session *s, const void *sampler_config, int32_t rank, uint64_t *samples,
+                           ddp_err *err)
+{
+    ddp_sampler_params sp = {.struct_size = sizeof(sp),
+                             .rank = (uint32_t)rank,
+                             .world_size = (uint32_t)s->launch.world,
+                             .length = s->train.length,
+                             .seed = s->config->train->seed};
+    ddp_sampler *trial;
+
+    DDP_TRY(s->train.sampler_ops->open(&s->host, sampler_config, &sp, &trial, err));
+    *samples = s->train.sampler_ops->count(trial);
+    s->train.sampler_ops->close(trial);
+    return DDP_OK;
+}
+
+/* Every rank must have samples, and as many micro-batches as the others. The first and the last rank tell for the
+ * samplers there are, so that each rank, and --check, sees it alone; the agreement of the ranks looks at all. */
+static ddp_status check_shares(const ddp_session *s, const void *sampler_config, ddp_err *err)
+{
+    const int32_t ranks[] = {0, s->launch.world - 1};
+    uint64_t batches[DDP_COUNT(ranks)];
+
+    for (size_t i = 0; i < DDP_COUNT(ranks); i++) {
+        uint64_t samples = s->train.count;
+
+        if (ranks[i] != s->launch.rank) DDP_TRY(share_of(s, sampler_config, ranks[i], &samples, err));
+        batches[i] = micro_batches(s, samples);
+        if (samples == 0)
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "rank %d gets no samples: the dataset has %" PRIu64
+                            " for %d ranks; lower world_size or use more data",
+                            ranks[i], s->train.length, s->launch.world);
+    }
+    if (batches[0] == batches[1]) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "sampler \"%s\" gives rank 0 %" PRIu64 " batches an epoch and rank %d %" PRIu64 " (%" PRIu64
+                    " samples, batch %" PRId64
+                    "), but ranks train in step; write [sampler] plugin = distributed, which makes the shares equal",
+                    s->train.sampler_plugin->desc.name, batches[0], ranks[1], batches[1], s->train.length,
+                    s->batches.batch_size);
+}
+
+static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_err *err)
+{
+    uint64_t accumulate = (uint64_t)s->batches.accumulate;
+
+    if (s->train.plugin != NULL) DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
+    if (s->train.sampler != NULL) {
+        s->batches_per_epoch = micro_batches(s, s->train.count);
+        DDP_TRY(check_shares(s, pc->sampler, err));
+        s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
+    }
+    if (s->train.sampler != NULL && ddp_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
+        return ddp_at_key(s, "optimizer", "warmup_steps", err);
+    if (s->eval.plugin == NULL) return DDP_OK;
+    DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
+    return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);
+}
+
+/* ---- graph, device, programs ---------------------------------------------------------------------------------------------- */
+/* The graph on a source's fields; a label that the model has no class for is the data's fault. */
+static ddp_status describe(ddp_session *s, const ddp_source *src, const char *section, const void *model_config,
+                           ddp_graph **out, ddp_err *err)
+{
+    const ddp_model_ops *ops = s->model->ops;
+    ddp_graph *g;
+
+    DDP_TRY(ddp_graph_create(src->fields, src->field_count, &g, err));
+    if (ops->build(g, model_config, err) == DDP_OK && ddp_graph_finish(g, err) == DDP_OK) {
+        *out = g;
+        return DDP_OK;
+    }
+    ddp_graph_free(g);
+    if (err->status == DDP_ERR_DATA) (void)ddp_fail_as(err, DDP_EXIT_DATA);
+    return ddp_fail_context(err, "model \"%s\" on [%s] plugin = %s", s->model->desc.name, section,
+                            src->plugin->desc.name);
+}
+
+static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err *err)
+{
+    ddp_graph *trial = NULL;
+
+    if (s->train.plugin == NULL) return describe(s, &s->eval, "eval", model_config, &s->graph, err);
+    DDP_TRY(describe(s, &s->train, "data", model_config, &s->graph, err));
+    if (s->eval.plugin != NULL) { /* the same graph; built to check the evaluation's fields and labels */
+        DDP_TRY(describe(s, &s->eval, "eval", model_config, &trial, err));
+        ddp_graph_free(trial);
+    }
+    return DDP_OK;
+}
+
+static ddp_status create_layout(ddp_session *s, ddp_err *err)
+{
+    return ddp_layout_create_cut(s->graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->bucket_size),
+                                 s->bucket_size, (uint32_t)ddp_session_shards(s), &s->layout, err);
+}
+
+static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
+{
+    DDP_TRY(describe_all(s, model_config, err));
+    if (s->launch.purpose == DDP_TO_TRAIN && ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK) {
+        (void)ddp_fail_context(err, "[train] freeze");
+        return ddp_at_key(s, "train", "freeze", err);
+    }
+    DDP_TRY(ddp_session_check_places(s, err));
+    s->param_count = ddp_graph_params(s->graph, &s->params);
+    for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
+    s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
+    s->buffer_elements = ddp_graph_buffer_elements(s->graph);
+    s->bucket_size = s->config->ddp->bucket_size > 0 ? s->config->ddp->bucket_size : DDP_PLANNED_BUCKET;
+    return create_layout(s, err);
+}
+
+static uint32_t compute_threads(const ddp_session *s)
+{
+    if (s->config->train->threads > 0) return (uint32_t)s->config->train->threads;
+    return DDP_MAX_OF(ddp_cpu_count() / ((unsigned)s->launch.local_size * ddp_session_devices(s)), 1);
+}
+
+static ddp_status open_device(ddp_session *s, ddp_err *err)
+{
+    ddp_device_params p = {.struct_size = sizeof(p),
+                           .ordinal = s->ordinals[s->member],
+                           .threads = compute_threads(s),
+                           .precision = (uint32_t)s->config->train->precision,
+                           .local_rank = (uint32_t)s->launch.local_rank,
+                           .local_size = (uint32_t)s->launch.local_size,
+                           .deterministic = (uint32_t)s->config->train->deterministic};
+
+    s->device.ordinal = p.ordinal;
+    s->device.threads = p.threads;
+    if (p.precision != DDP_PRECISION_F32 && !ddp_device_can(&s->device, DDP_DEVICE_CAP_BF16))
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                        "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
+                        s->device_text);
+    if (s->device.ops->open(&s->host, s->device.config, &p, &s->device.device, err) != DDP_OK) {
+        if (err->status == DDP_ERR_CONFIG) (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
+        return ddp_fail_context(err, "device \"%s\"", s->device_text);
+    }
+    s->device.info.struct_size = sizeof(s->device.info);
+    s->device.ops->describe(s->device.device, &s->device.info);
+    s->device.events = 0;
+    return DDP_OK;
+}
+
+ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
+{
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, open_device(s, err));
+    return DDP_OK;
+}
+
+static ddp_status count_device(ddp_session *s, ddp_status opened)
+{
+    if (s->device.device != NULL) s->device_plugin->live++;
+    return opened;
+}
+
+/* How a global batch is made up matters to training alone. */
+static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
+{
+    const struct ddp_train_config *c = s->config->train;
+
+    if (s->launch.purpose == DDP_TO_TRAIN) {
+        if (ddp_config_batches(s->config, (int64_t)ddp_session_parts(s), &s->batches, err) == DDP_OK) return DDP_OK;
+        return s->replicas == 1 ? err->status : ddp_fail_context(err, "parallel = dp, each device counts as a rank");
+    }
+    s->batches = (ddp_batches){.batch_size = c->batch_size > 0 ? c->batch_size : 64, .accumulate = 1};
+    return DDP_OK;
+}
+
+/* For --check, which starts no threads: the devices that others than the first one will open. */
+static ddp_status try_devices(const ddp_session *s, ddp_err *err)
+{
+    for (uint32_t i = 1; i < ddp_session_devices(s); i++) {
+        ddp_session other = *s;
+        char name[sizeof(s->device_name) + 16];
+
+        (void)snprintf(name, sizeof(name), "%s:%u", s->device_name, s->ordinals[i]);
+        other.device.device = NULL;
+        other.variant_count = 0;
+        other.device_text = name;
+        other.member = i;
+        DDP_TRY(ddp_session_open_device(&other, err));
+        ddp_session_close_device(&other);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err)
+{
+    ddp_plugin_configs pc = {0};
+
+    *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
+    if (ddp_plugins_load(s, &pc, err) != DDP_OK) goto close;
+    if (resolve_batches(s, err) != DDP_OK) goto close;
+    if (open_data(s, &pc, err) != DDP_OK) goto close;
+    if (build_graph(s, pc.model, err) != DDP_OK) goto close;
+    s->device.config = pc.device;
+    if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
+    if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
+    if (ddp_variants_plan(s, err) != DDP_OK) goto close;
+    if (s->launch.planning && try_devices(s, err) != DDP_OK) goto close;
+    return DDP_OK;
+
+close:
+    (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
+    if (err->status == DDP_OK) {
+        err->status = DDP_ERR_INTERNAL;
+        ddp_copy_text(err->msg, sizeof(err->msg), "a plugin failed without giving a reason");
+    }
+    ddp_session_close(s);
+    return err->status;
+}
+
+void ddp_session_close_device(ddp_session *s)
+{
+    ddp_variants_free(s);
+    if (s->device.device != NULL) s->device.ops->close(s->device.device);
+    s->device.device = NULL;
+}
+
+static void close_device(ddp_session *s)
+{
+    if (s->device.device != NULL) s->device_plugin->live--;
+    ddp_session_close_device(s);
+}
+
+ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err)
+{
+    if (local_size <= s->launch.local_size)
+        return DDP_OK; /* the supervisor or launcher knew, whatever hosts are called */
+    s->launch.local_rank = local_rank;
+    s->launch.local_size = local_size;
+    if (compute_threads(s) == s->device.threads) return DDP_OK;
+    close_device(s);
+    DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
+    return ddp_variants_plan(s, err);
+}
+
+ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err)
+{
+    if (bytes == s->bucket_size) return DDP_OK;
+    ddp_variants_free(s);
+    ddp_layout_free(s->layout);
+    s->layout = NULL;
+    s->bucket_size = bytes;
+    DDP_TRY(create_layout(s, err));
+    return ddp_variants_plan(s, err);
+}
+
+void ddp_session_close(ddp_session *s)
+{
+    close_device(s);
+    ddp_layout_free(s->layout);
+    ddp_graph_free(s->graph);
+    close_source(&s->eval);
+    close_source(&s->train);
+    if (s->init_handle != NULL) {
+        s->init_ops->close(s->init_handle);
+        s->init->live--;
+    }
+    if (s->registry != NULL) ddp_registry_close(s->registry);
+    *s = (ddp_session){0};
+}

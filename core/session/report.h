@@ -1,0 +1,12 @@
+/* session/report.h -- what a session says of itself. */
+#ifndef DDP_SESSION_REPORT_H
+#define DDP_SESSION_REPORT_H
+
+#include "session/session.h"
+
+/* The lines that all ranks must agree on, options first. */
+void ddp_session_agreement(const ddp_session *s, ddp_text *out);
+/* The plan, for people: parameters, buckets, memory, FLOPs and bytes of a step. */
+void ddp_session_report(const ddp_session *s, ddp_text *out);
+
+#endif

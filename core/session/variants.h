@@ -1,0 +1,18 @@
+/* session/variants.h -- the programs of a session, one for each batch size that will occur. */
+#ifndef DDP_SESSION_VARIANTS_H
+#define DDP_SESSION_VARIANTS_H
+
+#include "session/session.h"
+
+/* The variant for a batch of this size; NULL when none was planned. */
+ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training);
+/* Plans the variants that will occur (s->variants), sets arena_bytes. */
+ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err);
+/* Compiles and binds a variant; ok when it already is. */
+ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bind, ddp_err *err);
+void ddp_variants_free(ddp_session *s);
+
+/* Elements of the gradient arena. */
+uint64_t ddp_session_grad_elements(const ddp_session *s);
+
+#endif

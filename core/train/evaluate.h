@@ -1,0 +1,12 @@
+/* train/evaluate.h -- a pass over the evaluation data, divided among the ranks without padding. */
+#ifndef DDP_TRAIN_EVALUATE_H
+#define DDP_TRAIN_EVALUATE_H
+
+#include "train/trainer.h"
+
+/* Sets t->progress.stopping when a signal cuts it short on any rank. */
+ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
+/* All that an evaluation without training does once parameters are there. */
+ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
+
+#endif

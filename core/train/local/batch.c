@@ -1,0 +1,117 @@
+/* train/local/batch.c -- see batch.h. */
+#include "train/local/batch.h"
+#include "session/variants.h"
+#include "train/measure/profile.h"
+#include "train/reduce/buckets.h"
+#include "train/state/buffer_sync.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+ddp_status ddp_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_variant **out, ddp_err *err)
+{
+    *out = ddp_session_variant(t->s, count, training);
+    if (*out == NULL) return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", count);
+    return ddp_variant_ready(t->s, *out, &t->mem.bind, err);
+}
+
+ddp_status ddp_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loader, out, err));
+    step->data_ns += ddp_now_ns() - from;
+    step->samples += (double)out->count;
+    return DDP_OK;
+}
+
+/* ---- training ---------------------------------------------------------------------------------------------------------- */
+static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
+                              ddp_err *err)
+{
+    int64_t from = ddp_trace_begin(t->trace);
+
+    DDP_TRY(ddp_profile_run(t->profile, t->s, v, run, first, last, err));
+    if (last > first) ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "compute", -1, 0, from);
+    return DDP_OK;
+}
+
+/* Kernels of one micro-step. On the last one, the early buckets are sent as soon as their gradients are final. */
+static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run, bool last, ddp_err *err)
+{
+    uint32_t at = 0, kernels = v->lowered->kernel_count;
+
+    for (uint32_t b = 0; last && b < t->reduce.early_buckets; b++) {
+        uint32_t ready = v->planned->bucket_ready[b];
+
+        DDP_TRY(run_kernels(t, v, run, at, ready, err));
+        at = ready;
+        DDP_TRY(ddp_bucket_send(t, b, err));
+    }
+    return run_kernels(t, v, run, at, kernels, err);
+}
+
+static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
+{
+    const char *at = (const char *)t->mem.activations + v->planned->plan.value_offset[value];
+
+    return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
+}
+
+ddp_status ddp_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                           ddp_err *err)
+{
+    ddp_run run = {.struct_size = sizeof(run),
+                   .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
+                   .inputs = batch->buffers,
+                   .random = ddp_trainer_random(t)};
+    ddp_variant *v;
+    float loss;
+
+    DDP_TRY(ddp_batch_program(t, batch->count, true, &v, err));
+    if (run_program(t, v, &run, last, err) != DDP_OK || ddp_device_sync(&t->s->device, err) != DDP_OK ||
+        read_value(t, v, v->program->loss, &loss, err) != DDP_OK)
+        return ddp_run_failed(err);
+    *loss_sum += (double)loss * (double)batch->count;
+    ddp_trainer_buffers_count(t);
+    return DDP_OK;
+}
+
+ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
+{
+    for (uint64_t micro = 0; micro < step->micros; micro++) {
+        ddp_batch batch;
+
+        DDP_TRY(ddp_batch_next(t, step, &batch, err));
+        DDP_TRY(ddp_batch_train(t, &batch, micro, micro + 1 == step->micros, &step->loss_sum, err));
+    }
+    return DDP_OK;
+}
+
+/* ---- evaluation -------------------------------------------------------------------------------------------------------- */
+static int32_t accuracy_value(const ddp_program *p)
+{
+    for (uint32_t i = 0; i < p->metric_count; i++)
+        if (strcmp(p->metric_names[i], "accuracy") == 0) return p->metrics[i];
+    return -1;
+}
+
+ddp_status ddp_batch_evaluate(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
+{
+    ddp_run run = {.struct_size = sizeof(run), .inputs = batch->buffers};
+    ddp_variant *v;
+    float loss, correct = 0.0f;
+    int32_t accuracy;
+
+    DDP_TRY(ddp_batch_program(t, batch->count, false, &v, err));
+    if (ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
+        ddp_device_sync(&t->s->device, err) != DDP_OK)
+        return ddp_run_failed(err);
+    DDP_TRY(read_value(t, v, v->program->loss, &loss, err));
+    accuracy = accuracy_value(v->program);
+    if (accuracy >= 0) DDP_TRY(read_value(t, v, accuracy, &correct, err));
+    sums->loss += (double)loss * (double)batch->count;
+    sums->correct += accuracy >= 0 ? (double)correct : NAN;
+    sums->samples += (double)batch->count;
+    return DDP_OK;
+}

@@ -1,0 +1,99 @@
+/* train/reduce/buckets.c -- see buckets.h. */
+#include "train/reduce/buckets.h"
+#include "train/measure/profile.h"
+#include "train/reduce/clip.h"
+#include "train/reduce/not_finite.h"
+
+ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    int64_t from = ddp_profile_begin(t->profile);
+
+    DDP_TRY(ddp_reducer_launch(t->reduce.reducer, b, t->progress.step + 1, err));
+    ddp_profile_sent(t->profile, from);
+    return DDP_OK;
+}
+
+ddp_status ddp_bucket_update(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    uint64_t first = t->s->layout->buckets[b].first;
+    ddp_optim_slice slice = ddp_trainer_slice(t, first, first, ddp_bucket_elements(t->s->layout, b));
+    int64_t from = ddp_profile_begin(t->profile);
+
+    DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
+    return ddp_profile_updated(t->profile, from, 1, (double)slice.count, err);
+}
+
+ddp_status ddp_bucket_measure(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    return ddp_clip_measure(t, b, 0, (uint32_t)ddp_group_world(t->group), err);
+}
+
+ddp_status ddp_buckets_nothing(ddp_trainer *t, ddp_err *err)
+{
+    (void)t;
+    (void)err;
+    return DDP_OK;
+}
+
+static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
+{
+    int64_t from = ddp_trace_begin(t->trace);
+
+    DDP_TRY(t->way.update_bucket(t, b, err));
+    ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "update", b, 0, from);
+    return DDP_OK;
+}
+
+ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
+{
+    (void)step;
+    return update_bucket(t, b, err);
+}
+
+ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
+{
+    uint32_t buckets = t->s->layout->bucket_count;
+    int64_t from;
+    bool finite;
+
+    DDP_TRY(t->way.measure_bucket(t, b, err));
+    if (b + 1 < buckets) return DDP_OK;
+    from = ddp_now_ns();
+    DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.squares(t, err));
+    step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
+    DDP_TRY(ddp_clip_apply(t, &finite, err));
+    if (!finite) return ddp_not_finite(t, NULL, err);
+    for (uint32_t i = 0; i < buckets; i++) DDP_TRY(update_bucket(t, i, err));
+    return DDP_OK;
+}
+
+static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
+{
+    if (b + 1 == t->s->layout->bucket_count) { /* it brings the result of all: a run that ends leaves it unapplied */
+        ddp_reducer_result(t->reduce.reducer, &step->reduced);
+        if (!step->reduced.finite) return ddp_not_finite(t, NULL, err);
+    }
+    DDP_TRY(ddp_reducer_take(t->reduce.reducer, b, err));
+    return t->way.reduced(t, step, b, err);
+}
+
+ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
+{
+    uint32_t buckets = t->s->layout->bucket_count;
+    int64_t waited = 0, from;
+
+    for (uint32_t b = t->reduce.early_buckets; b < buckets; b++) DDP_TRY(ddp_bucket_send(t, b, err));
+    for (uint32_t b = 0; b < buckets; b++) {
+        int64_t traced = ddp_trace_begin(t->trace);
+
+        from = ddp_now_ns();
+        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_wait(t->reduce.reducer, b, err));
+        waited += ddp_now_ns() - from;
+        ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
+        DDP_TRY(take_bucket(t, step, b, err));
+    }
+    from = ddp_now_ns();
+    DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.parameters(t, err));
+    step->wait_ms += (double)(waited + ddp_now_ns() - from) * 1e-6;
+    return DDP_OK;
+}

@@ -1,0 +1,12 @@
+/* train/step.h -- one update. */
+#ifndef DDP_TRAIN_STEP_H
+#define DDP_TRAIN_STEP_H
+
+#include "train/trainer.h"
+
+/* DDP_IN_PROGRESS: the epoch has no more batches. */
+ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err);
+/* A way's step that ends before it returns. */
+ddp_status ddp_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err);
+
+#endif

@@ -1,0 +1,102 @@
+/* plugins/device/common/join.c -- what joins a layer norm, and a loss:
+ *
+ *   add + layer_norm        the sum of a residual connection is normalised while it is at hand
+ *   layer_norm_grad + add   what else flows into the input, by the residual connection, is added on the way
+ *   loss + its gradient     one pass over the logits */
+#include "lower.h"
+
+/* ---- layer norm -------------------------------------------------------------------------------------------------- */
+bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family)
+{
+    static const uint32_t ops[] = {DDP_OP_LAYER_NORM};
+    const ddp_node *a = low_node(w->p, add), *n;
+    int64_t norm = low_find_reader(w, add, a->out[0], LOW_LAYER_X, ops, 1);
+
+    n = norm >= 0 ? low_node(w->p, (uint32_t)norm) : NULL;
+    if (n == NULL || !low_outside(low_value(w->p, n->in[LOW_LAYER_W])) ||
+        !low_outside(low_value(w->p, n->in[LOW_LAYER_B])))
+        return false;
+    if (low_value(w->p, a->out[0])->kind != DDP_VALUE_ACT) return false;
+    k->in[LOW_LAYER_RESIDUAL] = a->in[1];
+    k->in[LOW_LAYER_W] = n->in[LOW_LAYER_W];
+    k->in[LOW_LAYER_B] = n->in[LOW_LAYER_B];
+    for (uint32_t i = 0; i < 3; i++) k->out[i] = n->out[i];
+    k->out[LOW_LAYER_SUM] = a->out[0];
+    k->family = family;
+    k->name = "add+layer_norm";
+    low_rows(w, k, a->out[0]);
+    low_may_replace(k, k->out[LOW_LAYER_SUM], k->in[LOW_LAYER_X]);
+    low_may_replace(k, k->out[LOW_LAYER_SUM], k->in[LOW_LAYER_RESIDUAL]);
+    low_take(w, k, (uint32_t)norm);
+    return true;
+}
+
+/* The node that adds to dx what else flows into the input; it comes right after, so that nothing else waits for it. */
+static void take_add(low_lowering *w, low_kernel *k, uint32_t node)
+{
+    static const uint32_t ops[] = {DDP_OP_ADD};
+
+    if (k->out[LOW_LAYER_DX] < 0 || !low_read_once(w, k->out[LOW_LAYER_DX])) return;
+    for (uint32_t slot = 0; slot < 2; slot++) {
+        int64_t add = low_find_reader(w, node, k->out[LOW_LAYER_DX], slot, ops, 1);
+        const ddp_node *a = add == (int64_t)node + 1 ? low_node(w->p, node + 1) : NULL;
+        if (a == NULL || a->in[0] == a->in[1] || low_value(w->p, a->out[0])->kind != DDP_VALUE_ACT) continue;
+        w->inner[k->out[LOW_LAYER_DX]] = true;
+        k->in[LOW_LAYER_PASSED] = a->in[1 - slot];
+        k->out[LOW_LAYER_DX] = a->out[0];
+        k->name = "layer_norm_grad+add";
+        low_take(w, k, node + 1);
+        return;
+    }
+}
+
+void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node)
+{
+    low_rows(w, k, k->in[LOW_LAYER_GRAD_X]);
+    k->writes_grad = 1u << LOW_LAYER_DW | 1u << LOW_LAYER_DB;
+    take_add(w, k, node);
+    low_may_replace(k, k->out[LOW_LAYER_DX], k->in[LOW_LAYER_DY]);
+    low_may_replace(k, k->out[LOW_LAYER_DX], k->in[LOW_LAYER_PASSED]);
+}
+
+/* ---- loss -------------------------------------------------------------------------------------------------------- */
+static bool is_entropy(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD; }
+static bool is_gradient(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_MSE_GRAD; }
+
+static const char *loss_name(const low_kernel *k)
+{
+    static const char *const names[2][3] = {{"mse", "mse_grad", "mse+grad"},
+                                            {"cross_entropy", "cross_entropy_grad", "cross_entropy+grad"}};
+
+    return names[k->kind == DDP_OP_CROSS_ENTROPY][k->out[LOW_LOSS_GRAD] < 0 ? 0 : k->out[LOW_LOSS] < 0 ? 1 : 2];
+}
+
+/* A gradient that accumulates is not moved: another one must have been set before it. */
+static void take_partner(low_lowering *w, low_kernel *k, uint32_t node, const ddp_node *n)
+{
+    uint32_t forward = is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
+    uint32_t partner = is_gradient(n->op) ? forward : forward + 1; /* X_GRAD follows X in the list of ops */
+    int64_t other = low_find_reader(w, node, n->in[LOW_LOSS_X], LOW_LOSS_X, &partner, 1);
+    const ddp_node *o = other >= 0 ? low_node(w->p, (uint32_t)other) : NULL;
+
+    if (o == NULL || o->in[LOW_LOSS_TARGET] != n->in[LOW_LOSS_TARGET] || o->accumulate != 0) return;
+    k->out[is_gradient(o->op) ? LOW_LOSS_GRAD : LOW_LOSS] = o->out[0];
+    low_take(w, k, (uint32_t)other);
+}
+
+void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node)
+{
+    const ddp_node *n = low_node(w->p, node);
+
+    low_rows(w, k, k->in[LOW_LOSS_X]);
+    k->kind = n->op == DDP_OP_ACCURACY ? DDP_OP_ACCURACY : is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
+    if (k->kind == DDP_OP_ACCURACY) return;
+    if (is_gradient(n->op)) {
+        k->out[LOW_LOSS_GRAD] = k->out[LOW_LOSS];
+        k->out[LOW_LOSS] = -1;
+        k->adds = k->adds << LOW_LOSS_GRAD;
+    }
+    take_partner(w, k, node, n);
+    k->name = loss_name(k);
+    low_may_replace(k, k->out[LOW_LOSS_GRAD], k->in[LOW_LOSS_X]);
+}

@@ -1,0 +1,69 @@
+/* plugins/device/cuda/host/instance.h -- programs and instances, for the files that compile, run and end them: exec.c,
+ * run.c, step.c and slices.c. */
+#ifndef DDP_CUDA_INSTANCE_H
+#define DDP_CUDA_INSTANCE_H
+
+#include "cu.h"
+
+struct ddp_exec {
+    ddp_exec *next; /* of the device's */
+    ddp_device *device;
+    const ddp_program *program;
+    const low_lowered *lowered;
+    const ddp_plan *plan;
+    uint32_t first_site;
+    uint32_t field_count;             /* fields of the batch that a kernel reads */
+    uint64_t *field_at, *field_bytes; /* by field: in a stage */
+    uint64_t stage_bytes;
+    uint32_t *next_reader; /* by field, by kernel: the first from there on that reads it, or UINT32_MAX */
+    bool random;           /* a kernel draws random numbers */
+};
+
+/* The update behind the kernels of a step, but for its numbers; step.c */
+typedef struct cu_ending {
+    cu_optim *updates; /* one for each slice */
+    uint32_t count;
+    double max_norm, *norm;
+    char *memory; /* the device's: a sum for each slice, what clipping scales by, scratch of a sum */
+    uint64_t memory_bytes, scratch_at;
+    bool borrowed; /* the memory is that of an ending before this one */
+} cu_ending;
+
+typedef struct cu_graph {
+    uint32_t first, last, flags, stage;
+    const cu_ending *ending; /* NULL: kernels alone */
+    cudaGraphExec_t exec;
+} cu_graph;
+
+/* Where a batch's fields come up, beside the computing of the sequence before, and kernels read them. */
+typedef struct cu_stage {
+    char *at;       /* cu_head, then the fields */
+    cu_call *calls; /* by kernel */
+    cudaEvent_t there, taken;
+} cu_stage;
+
+enum { CU_STAGES = 2, CU_GRAPHS = 64 * CU_STAGES, CU_ENDINGS = 4 };
+
+struct ddp_instance {
+    ddp_exec *exec;
+    char *arena, *own; /* own: the stages */
+    cu_stage stages[CU_STAGES];
+    uint32_t stage; /* of this sequence */
+    cu_mirror *mirror;
+    bool *uploaded;    /* by field, in this sequence */
+    uint32_t ended;    /* where the last range did; UINT32_MAX: there was none */
+    ddp_random random; /* that was uploaded */
+    cu_graph graphs[CU_GRAPHS];
+    uint32_t graph_count;
+    cu_ending endings[CU_ENDINGS];
+    uint32_t ending_count;
+};
+
+/* run.c: kernels first to last - 1 and, unless NULL, the ending with these numbers. */
+ddp_status cu_run_range(ddp_instance *in, const ddp_run *r, uint32_t first, uint32_t last, const cu_ending *ending,
+                        const cu_numbers *numbers, ddp_err *err);
+/* step.c: starts what the ending says, or captures it. */
+ddp_status cu_ending_start(const ddp_instance *in, const cu_ending *ending, uint32_t stage, ddp_err *err);
+void cu_ending_free(cu_ending *ending);
+
+#endif

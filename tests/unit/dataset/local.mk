@@ -1,0 +1,21 @@
+# unit tests of plugins/dataset
+if WITH_CMOCKA
+check_PROGRAMS += tests/unit/dataset/test_datasets tests/unit/dataset/test_synthetic
+TESTS += tests/unit/dataset/test_datasets tests/unit/dataset/test_synthetic
+
+tests_unit_dataset_test_synthetic_SOURCES = tests/unit/dataset/test_synthetic.c tests/unit/support/data_util.h
+tests_unit_dataset_test_synthetic_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_dataset_test_synthetic_LDADD = $(UNIT_LDADD)
+
+tests_unit_dataset_test_datasets_SOURCES = tests/unit/dataset/test_datasets.c tests/unit/support/data_util.h
+tests_unit_dataset_test_datasets_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_dataset_test_datasets_LDADD = $(UNIT_LDADD)
+
+if WITH_ZLIB
+check_PROGRAMS += tests/unit/dataset/test_idx
+TESTS += tests/unit/dataset/test_idx
+tests_unit_dataset_test_idx_SOURCES = tests/unit/dataset/test_idx.c tests/unit/support/data_util.h
+tests_unit_dataset_test_idx_CPPFLAGS = $(UNIT_CPPFLAGS) $(ZLIB_CFLAGS)
+tests_unit_dataset_test_idx_LDADD = $(UNIT_LDADD) $(ZLIB_LIBS)
+endif
+endif
