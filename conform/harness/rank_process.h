@@ -37,7 +37,8 @@ typedef struct ddp_rank_process {
 ddp_status ddp_rank_process_load(ddp_rank_process *a, uint32_t kind, const char *plugin, const char *settings,
                                  ddp_err *err);
 void ddp_rank_process_unload(ddp_rank_process *a);
-/* Writes the case's result and why; the first one counts. `breaks`: this process is unfit for another case. Always false. */
+/* Writes the case's result and why; the first one counts. `breaks`: this process is unfit for another case. Always
+ * false. */
 bool ddp_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...) DDP_PRINTF_(4, 5);
 #define DDP_FAIL(a, ...)  ddp_rank_process_write(a, DDP_FAILED, false, __VA_ARGS__)
 #define DDP_SKIP(a, ...)  ((void)ddp_rank_process_write(a, DDP_SKIPPED, false, __VA_ARGS__))
