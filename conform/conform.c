@@ -158,7 +158,7 @@ static int check(check_run *j)
     ddp_err err = {0};
 
     ddp_report_begin(&j->report, &j->probe, j->p);
-    if (j->probe.kind == DDP_KIND_BACKEND && (j->probe.caps & DDP_CAP_MEM_HOST) == 0)
+    if (j->probe.kind == DDP_KIND_BACKEND && !j->probe.takes_host)
         ddp_report_skip(&j->report, 1, "collectives: it reduces device memory only, which these suites cannot fill");
     else if (j->probe.kind == DDP_KIND_BACKEND)
         st = check_backend(j, &err);

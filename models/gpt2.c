@@ -266,13 +266,7 @@ static ddp_status gpt2_build(ddp_graph *g, const void *config, ddp_err *err)
 static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = gpt2_build};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0),
-    .name = "gpt2",
-    .version = "0.1.0",
-    .summary = "GPT-2 of any size, Hugging Face's names and first values",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(MODEL, 0),
+    DDP_PLUGIN_TAIL("gpt2", "0.1.0", "GPT-2 of any size, Hugging Face's names and first values",
+                    DDP_OPTIONS(options, struct config), ops),
 };

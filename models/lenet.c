@@ -91,13 +91,7 @@ static ddp_status lenet_build(ddp_graph *g, const void *config, ddp_err *err)
 static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = lenet_build};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0),
-    .name = "lenet",
-    .version = "0.1.0",
-    .summary = "LeNet-5 and the two-convolution net usual for MNIST",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(MODEL, 0),
+    DDP_PLUGIN_TAIL("lenet", "0.1.0", "LeNet-5 and the two-convolution net usual for MNIST",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -109,13 +109,7 @@ static ddp_status toy_build(ddp_graph *g, const void *config, ddp_err *err)
 static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = toy_build};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0),
-    .name = "toy",
-    .version = "0.1.0",
-    .summary = "two linear layers on ten numbers, as in PyTorch's DDP tutorials",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(MODEL, 0),
+    DDP_PLUGIN_TAIL("toy", "0.1.0", "two linear layers on ten numbers, as in PyTorch's DDP tutorials",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -2,7 +2,9 @@
  *
  * The same permutation on every rank, drawn from a generator seeded with seed + epoch; rank r takes every world-th
  * index from r on. Without drop_last the list is padded by repeating itself until the ranks have equally many; with
- * it the tail is dropped. The generator is compiled in from core/base/mt19937.c; batches are the loader's affair. */
+ * it the tail is dropped. Batches are the loader's affair.
+ * Built with: core/base/mt19937.c core/base/mt19937.h
+ */
 #include "base/mt19937.h"
 #include <ddpengine/sampler.h>
 #include <inttypes.h>
@@ -121,13 +123,8 @@ static const ddp_sampler_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
-    .name = "distributed",
-    .version = "0.1.0",
-    .summary = "equal shares of a shuffled dataset, as torch.utils.data.DistributedSampler",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(SAMPLER, 0),
+    DDP_PLUGIN_TAIL("distributed", "0.1.0",
+                    "equal shares of a shuffled dataset, as torch.utils.data.DistributedSampler",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -5,10 +5,6 @@
 #include <ddpengine/sampler.h>
 #include <stdlib.h>
 
-struct config {
-    int32_t unused; /* no options */
-};
-
 struct ddp_sampler {
     uint64_t rank, world, count;
 };
@@ -56,13 +52,7 @@ static const ddp_sampler_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
-    .name = "sequential",
-    .version = "0.1.0",
-    .summary = "every sample once, in order, shared out between the ranks",
-    .options = NULL,
-    .option_count = 0,
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(SAMPLER, 0),
+    DDP_PLUGIN_TAIL("sequential", "0.1.0", "every sample once, in order, shared out between the ranks", DDP_NO_OPTIONS,
+                    ops),
 };

@@ -26,12 +26,15 @@ endif
 # Tests that mostly wait come first, those that compute run beside them.
 include $(srcdir)/tests/integration/local.mk
 
-# unit tests: one program a folder of the core, tests/unit/NAME.mk
+# unit tests, by room
 include $(srcdir)/tests/unit/base/local.mk
 include $(srcdir)/tests/unit/config/local.mk
 include $(srcdir)/tests/unit/plugin/local.mk
 include $(srcdir)/tests/unit/graph/local.mk
 include $(srcdir)/tests/unit/control/local.mk
+include $(srcdir)/tests/unit/comm/local.mk
+include $(srcdir)/tests/unit/init/local.mk
+include $(srcdir)/tests/unit/launch/local.mk
 include $(srcdir)/tests/unit/backend/local.mk
 include $(srcdir)/tests/unit/hook/local.mk
 include $(srcdir)/tests/unit/data/local.mk

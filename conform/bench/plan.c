@@ -29,7 +29,7 @@ static int take_backend(planning *g, const char *name)
     if (probe.exit_code != DDP_EXIT_OK) return refuse(g, probe.exit_code, "", probe.error);
     if (probe.kind != DDP_KIND_BACKEND) return refuse(g, DDP_EXIT_CONFIG, name, "is not a backend");
     if (probe.unable[0] != '\0') return refuse(g, DDP_EXIT_PLUGIN, name, probe.unable);
-    if ((probe.caps & DDP_CAP_ALL_REDUCE) == 0 || (probe.caps & DDP_CAP_MEM_HOST) == 0)
+    if ((probe.caps & DDP_CAP_ALL_REDUCE) == 0 || !probe.takes_host)
         return refuse(g, DDP_EXIT_PLUGIN, name, "cannot all_reduce host memory");
     if (probe.launcher[0] != '\0' && g->launcher[0] != '\0' && strcmp(probe.launcher, g->launcher) != 0)
         return refuse(g, DDP_EXIT_CONFIG, name, "needs another launcher than a backend before it; measure them apart");

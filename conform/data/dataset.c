@@ -20,7 +20,7 @@ typedef struct trial {
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
 static bool field_makes_sense(trial *t, uint32_t i)
 {
-    const ddp_field *f = &t->fields[i];
+    const ddp_field *f = ddp_field_at(t->ops, t->fields, i);
     size_t elements = 1;
 
     if (!DDP_EXPECT(t->a, f->name != NULL && f->name[0] != '\0', "field %u has no name", i) ||
@@ -29,7 +29,8 @@ static bool field_makes_sense(trial *t, uint32_t i)
                     f->rank, DDP_MAX_DIMS))
         return false;
     for (uint32_t k = 0; k < i; k++)
-        if (!DDP_EXPECT(t->a, strcmp(t->fields[k].name, f->name) != 0, "two fields are called \"%s\"", f->name))
+        if (!DDP_EXPECT(t->a, strcmp(ddp_field_at(t->ops, t->fields, k)->name, f->name) != 0,
+                        "two fields are called \"%s\"", f->name))
             return false;
     for (uint32_t k = 0; k < f->rank; k++) {
         if (!DDP_EXPECT(t->a, f->dims[k] > 0, "field \"%s\" has the dimension %lld", f->name, (long long)f->dims[k]))
@@ -102,7 +103,7 @@ static bool guards_hold(const unsigned char *base, size_t bytes)
 
 static bool values_fit(const trial *t, uint32_t field, const void *data)
 {
-    const ddp_field *f = &t->fields[field];
+    const ddp_field *f = ddp_field_at(t->ops, t->fields, field);
     const unsigned char *at = data;
 
     if (f->min > f->max || (f->dtype != DDP_I64 && f->dtype != DDP_I32 && f->dtype != DDP_U8)) return true;

@@ -75,7 +75,9 @@ static bool copy(const trial *t, uint32_t array, uint32_t direction)
 
 static bool step(trial *t, ddp_optim *o, uint32_t which)
 {
-    const ddp_optim_slice s = {.param = t->device[0],
+    const ddp_optim_slice s = {.grad_dtype = DDP_F32,
+                               .state_dtype = DDP_F32,
+                               .param = t->device[0],
                                .state1 = states_of(o, 1) ? t->device[1] : NULL,
                                .state2 = states_of(o, 2) ? t->device[2] : NULL,
                                .grad = t->device[3],

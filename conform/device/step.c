@@ -45,12 +45,17 @@ static ddp_status take_params(ddp_device_trial *t)
 static ddp_status run(ddp_device_trial *t, uint64_t step, double lr, double max_norm, reported *out)
 {
     const ddp_optim o = {.struct_size = sizeof(o), .algorithm = DDP_OPTIM_SGD, .step = step, .lr = lr, .grad_scale = 1};
-    const ddp_optim_slice s = {.param = t->params, .grad = t->grads, .count = t->layout->extra_offset};
+    const ddp_optim_slice s = {.grad_dtype = DDP_F32,
+                               .state_dtype = DDP_F32,
+                               .param = t->params,
+                               .grad = t->grads,
+                               .count = t->layout->extra_offset};
     const ddp_run r = {.struct_size = sizeof(r), .inputs = t->inputs};
     const ddp_update u = {
         .struct_size = sizeof(u),
         .slice_count = 1,
         .optim = &o,
+        .slice_size = sizeof(s),
         .slices = &s,
         .not_finite = &out->not_finite,
         .loss = (const float *)(const void *)((const char *)t->arena + t->planned->plan.value_offset[t->p->loss]),

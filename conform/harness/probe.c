@@ -107,18 +107,20 @@ static ddp_status resolve(const char *plugin, ddp_log *log, uint32_t *kind, char
 static void ask_backend(ddp_rank_process *a, ddp_probe *out)
 {
     const ddp_backend_ops *ops = a->plugin->ops;
+    bool takes_host = ddp_memory_has(a->plugin->desc.memory, DDP_MEMORY_HOST);
     const ddp_comm_params p = {.struct_size = sizeof(p),
                                .world_size = 1,
                                .local_size = 1,
                                .group = "",
                                .address = "127.0.0.1",
                                .interface = "",
-                               .device_ordinal = (ops->caps & DDP_CAP_MEM_CUDA) != 0 ? 0 : -1};
+                               .device_ordinal = takes_host ? -1 : 0};
     ddp_err err = {0};
 
     out->caps = ops->caps;
-    if ((out->flags & DDP_PLUGIN_F_LAUNCHER) != 0 && ops->launcher != NULL)
-        ddp_copy_text(out->launcher, sizeof(out->launcher), ops->launcher);
+    out->takes_host = takes_host;
+    if (ops->launcher != NULL)
+        ddp_copy_text(out->launcher, sizeof(out->launcher), ops->launcher->command);
     else if (ops->check(&a->host, a->config, &p, &err) != DDP_OK)
         ddp_copy_text(out->unable, sizeof(out->unable), err.msg[0] != '\0' ? err.msg : "check failed without a reason");
 }

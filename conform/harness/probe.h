@@ -8,7 +8,8 @@
 
 typedef struct ddp_probe {
     uint32_t kind, flags;
-    uint64_t caps; /* of a backend */
+    uint64_t caps;   /* of a backend */
+    bool takes_host; /* likewise: it reduces the host's memory */
     char path[PATH_MAX], name[64], version[32], launcher[256];
     int exit_code;    /* DDP_EXIT_OK, or why it cannot be checked */
     char error[512];  /* the line for it */

@@ -32,29 +32,32 @@ static bool name_holds(const char *name)
 
 static bool state_makes_sense(ddp_hook_trial *t, const ddp_hook_state *all, uint32_t i)
 {
-    const ddp_hook_state *s = &all[i];
+    const ddp_hook_state *s = ddp_hook_state_at(t->ops, all, i);
 
     if (!DDP_HOOK_EXPECT(t, name_holds(s->name), "state %u has no name, or one with spaces", i)) return false;
     for (uint32_t k = 0; k < i; k++)
-        if (!DDP_HOOK_EXPECT(t, strcmp(s->name, all[k].name) != 0, "two states are called \"%s\"", s->name))
+        if (!DDP_HOOK_EXPECT(t, strcmp(s->name, ddp_hook_state_at(t->ops, all, k)->name) != 0,
+                             "two states are called \"%s\"", s->name))
             return false;
     return DDP_HOOK_EXPECT(t, s->data != NULL && s->elements > 0, "state \"%s\" is empty", s->name) &&
+           DDP_HOOK_EXPECT(t, s->dtype == DDP_F32, "state \"%s\": its dtype is %u, not f32", s->name, s->dtype) &&
            DDP_HOOK_EXPECT(t, s->shared <= 1, "state \"%s\": `shared` is %u, not 0 or 1", s->name, s->shared);
 }
 
 /* Names, sizes and addresses; with `values` of those that all ranks share the contents. */
 static uint64_t states_hash(const ddp_hook_trial *t, bool addresses, bool values)
 {
-    const ddp_hook_state *s;
-    uint32_t n = ddp_hook_states(t, &s);
+    const ddp_hook_state *all;
+    uint32_t n = ddp_hook_states(t, &all);
     uint64_t hash = n;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t facts[] = {s[i].elements, s[i].shared, addresses ? (uint64_t)(uintptr_t)s[i].data : 0};
+        const ddp_hook_state *s = ddp_hook_state_at(t->ops, all, i);
+        uint64_t facts[] = {s->elements, s->shared, addresses ? (uint64_t)(uintptr_t)s->data : 0};
 
-        hash = ddp_hash64(s[i].name, strlen(s[i].name), hash);
+        hash = ddp_hash64(s->name, strlen(s->name), hash);
         hash = ddp_hash64(facts, sizeof(facts), hash);
-        if (values && s[i].shared != 0) hash = ddp_hash64(s[i].data, s[i].elements * sizeof(float), hash);
+        if (values && s->shared != 0) hash = ddp_hash64(s->data, s->elements * sizeof(float), hash);
     }
     return hash;
 }
@@ -166,14 +169,16 @@ static void pair(ddp_rank_process *a)
 /* All states in a row, out of the hook or (`back`) into it; *size: floats, of `kept` where it is not NULL. */
 static void move_states(const ddp_hook_trial *t, float *kept, bool back, uint64_t *size)
 {
-    const ddp_hook_state *s;
-    uint32_t n = ddp_hook_states(t, &s);
+    const ddp_hook_state *all;
+    uint32_t n = ddp_hook_states(t, &all);
 
     *size = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (kept != NULL && back) memcpy(s[i].data, kept + *size, s[i].elements * sizeof(float));
-        if (kept != NULL && !back) memcpy(kept + *size, s[i].data, s[i].elements * sizeof(float));
-        *size += s[i].elements;
+        const ddp_hook_state *s = ddp_hook_state_at(t->ops, all, i);
+
+        if (kept != NULL && back) memcpy(s->data, kept + *size, s->elements * sizeof(float));
+        if (kept != NULL && !back) memcpy(kept + *size, s->data, s->elements * sizeof(float));
+        *size += s->elements;
     }
 }
 

@@ -401,6 +401,6 @@ bool ddp_hook_remembers(const ddp_hook_trial *t)
     uint32_t n = ddp_hook_states(t, &s);
 
     for (uint32_t i = 0; i < n; i++)
-        if (s[i].shared == 0) return true;
+        if (ddp_hook_state_at(t->ops, s, i)->shared == 0) return true;
     return false;
 }

@@ -23,13 +23,7 @@ enum {
     DDP_EXIT_DATA = 10
 };
 
-#define DDP_TRY(call)                                                                                                  \
-    do {                                                                                                               \
-        ddp_status try_status_ = (call);                                                                               \
-        if (try_status_ != DDP_OK) return try_status_;                                                                 \
-    } while (0)
-
-/* The same, and where the error does not know yet how it ends the run: with this exit code. */
+/* DDP_TRY, and where the error does not know yet how it ends the run: with this exit code. */
 #define DDP_TRY_AS(exit_code_, err, call)                                                                              \
     do {                                                                                                               \
         ddp_status try_status_ = (call);                                                                               \

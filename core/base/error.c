@@ -66,13 +66,10 @@ const char *ddp_status_text(ddp_status status)
 const char *ddp_kind_name(uint32_t kind)
 {
     switch (kind) {
-    case DDP_KIND_BACKEND: return "backend";
-    case DDP_KIND_INIT: return "init";
-    case DDP_KIND_DEVICE: return "device";
-    case DDP_KIND_MODEL: return "model";
-    case DDP_KIND_SAMPLER: return "sampler";
-    case DDP_KIND_DATASET: return "dataset";
-    case DDP_KIND_HOOK: return "hook";
+#define KIND_CASE(NAME, name, number)                                                                                  \
+    case number: return #name;
+        DDP_KIND_MAP(KIND_CASE)
+#undef KIND_CASE
     default: return NULL;
     }
 }
@@ -86,6 +83,9 @@ const char *ddp_dtype_name(uint32_t dtype)
     case DDP_I32: return "i32";
     case DDP_I64: return "i64";
     case DDP_U8: return "u8";
+    case DDP_F16: return "f16";
+    case DDP_F8_E4M3: return "f8_e4m3";
+    case DDP_F8_E5M2: return "f8_e5m2";
     default: return "?";
     }
 }

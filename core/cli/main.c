@@ -53,12 +53,16 @@ static int take_gen_secret(const ddp_command *c, void *request, const char *valu
 
 static int print_version(const ddp_command *c, void *request, const char *value)
 {
+    const char *between = ": ";
+
     (void)c;
     (void)request;
     (void)value;
-    (void)printf("ddpengine %s\nplugin ABI %u: backend %u, init %u, device %u, model %u, sampler %u, dataset %u\n",
-                 DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI, DDP_INIT_ABI, DDP_DEVICE_ABI, DDP_MODEL_ABI, DDP_SAMPLER_ABI,
-                 DDP_DATASET_ABI);
+    (void)printf("ddpengine %s\nplugin ABI %u", DDP_VERSION, DDP_ABI);
+#define KIND_NUMBER(NAME, name, number) (void)printf("%s" #name " %u", between, DDP_##NAME##_ABI), between = ", ";
+    DDP_KIND_MAP(KIND_NUMBER)
+#undef KIND_NUMBER
+    (void)printf("\n");
     return DDP_EXIT_OK;
 }
 

@@ -5,25 +5,22 @@
  *
  * Once the run has failed no wait blocks, even when a call of the plugin never returns; such a thread is left behind
  * with the memory it uses, because the process ends soon. */
+#include "comm/communicator.h"
+#include "comm/fallback.h"
 #include "comm/queue.h"
+#include "comm/works.h"
 #include <stdlib.h>
 
-enum {
-    CAUSE_GRACE_MS = 500, /* a lost peer: so long the control plane gets to tell the first cause */
-    OPEN_GRACE_MS =
-        2000 /* how much longer than the backend's own limit its connecting may take: it names who is missing */
-};
+/* How much longer than the backend's own limit its connecting may take: the backend names who is missing. */
+enum { OPEN_GRACE_MS = 2000 };
 
 /* ---- capabilities ------------------------------------------------------------------------------------------------ */
-ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
+ddp_status ddp_backend_check(const ddp_loaded *loaded, bool takes_device, ddp_err *err)
 {
     const struct {
         uint64_t bit;
         const char *name;
-    } needed[] = {{DDP_CAP_ALL_REDUCE, "all_reduce"},
-                  {DDP_CAP_BROADCAST, "broadcast"},
-                  {DDP_CAP_BARRIER, "barrier"},
-                  {cuda ? DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA : DDP_CAP_MEM_HOST, "host memory"}};
+    } needed[] = {{DDP_CAP_ALL_REDUCE, "all_reduce"}, {DDP_CAP_BROADCAST, "broadcast"}, {DDP_CAP_BARRIER, "barrier"}};
     uint64_t caps = ((const ddp_backend_ops *)loaded->ops)->caps;
     ddp_text missing = {0};
     ddp_status st = DDP_OK;
@@ -31,6 +28,8 @@ ddp_status ddp_backend_check(const ddp_loaded *loaded, bool cuda, ddp_err *err)
     for (size_t i = 0; i < DDP_COUNT(needed); i++)
         if ((caps & needed[i].bit) == 0)
             ddp_text_printf(&missing, "%s%s", missing.length > 0 ? ", " : "", needed[i].name);
+    if (!takes_device && !ddp_memory_has(loaded->desc.memory, DDP_MEMORY_HOST))
+        ddp_text_printf(&missing, "%shost memory", missing.length > 0 ? ", " : "");
     if (missing.length > 0)
         st = ddp_fail(err, DDP_ERR_UNSUPPORTED,
                       "backend \"%s\" (%s) cannot do what training needs: %s. Name another in [group] backend",
@@ -45,12 +44,12 @@ static void run_failed(void *ctx)
 {
     ddp_communicator *c = ctx;
 
-    pthread_mutex_lock(&c->lock);
-    c->run_failed = true;
-    if (c->failed == 0)
-        (void)ddp_fail(&c->cause, DDP_ERR_ABORTED, "the run was aborted"); /* for tasks that never begin */
-    pthread_cond_signal(&c->progress);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
+    c->queue.run_failed = true;
+    if (c->queue.failed == 0)
+        (void)ddp_fail(&c->queue.cause, DDP_ERR_ABORTED, "the run was aborted"); /* for tasks that never begin */
+    pthread_cond_signal(&c->queue.progress);
+    pthread_mutex_unlock(&c->queue.lock);
     if ((c->ops->caps & DDP_CAP_ABORT) == 0) return;
     pthread_mutex_lock(&c->abort_lock);
     if (c->comm != NULL) c->ops->comm_abort(c->comm);
@@ -64,6 +63,7 @@ static ddp_status run_has_failed(ddp_communicator *c, ddp_err *err)
     (void)ddp_group_failed(c->group, &first);
     (void)ddp_fail(err, DDP_ERR_ABORTED, "the run was aborted: %.470s", first.msg);
     err->rank = first.rank;
+    err->exit_code = first.exit_code;
     return DDP_ERR_ABORTED;
 }
 
@@ -72,19 +72,10 @@ static bool wait_progress(ddp_communicator *c, int64_t deadline_ns)
 {
     bool in_time;
 
-    c->waiting = true;
-    in_time = ddp_cond_wait_until(&c->progress, &c->lock, deadline_ns);
-    c->waiting = false;
+    c->queue.waiting = true;
+    in_time = ddp_cond_wait_until(&c->queue.progress, &c->queue.lock, deadline_ns);
+    c->queue.waiting = false;
     return in_time;
-}
-
-void ddp_communicator_destroy(ddp_communicator *c)
-{
-    pthread_cond_destroy(&c->progress);
-    pthread_cond_destroy(&c->work);
-    pthread_mutex_destroy(&c->lock);
-    pthread_mutex_destroy(&c->abort_lock);
-    free(c);
 }
 
 static bool can_be_woken(const ddp_communicator *c) { return (c->ops->caps & DDP_CAP_ABORT) != 0; }
@@ -96,12 +87,12 @@ static bool wait_ended(ddp_communicator *c)
     int64_t limit = ddp_now_ns() + c->step_timeout_ns, grace_ms = can_be_woken(c) ? DDP_END_GRACE_MS : DDP_STUCK_MS;
     bool failed = false;
 
-    while (!c->ended) {
-        if (c->run_failed && !failed) limit = DDP_MIN_OF(limit, ddp_now_ns() + grace_ms * 1000000);
-        failed = c->run_failed;
+    while (!c->queue.ended) {
+        if (c->queue.run_failed && !failed) limit = DDP_MIN_OF(limit, ddp_now_ns() + grace_ms * 1000000);
+        failed = c->queue.run_failed;
         if (!wait_progress(c, limit)) break;
     }
-    return c->ended;
+    return c->queue.ended;
 }
 
 /* Closing hangs though all went well: that is a failure of the run, which is given the usual moment to end it. */
@@ -115,9 +106,9 @@ static void close_timed_out(ddp_communicator *c)
                    "Look at the library's own log, or raise [group] step_timeout",
                    c->loaded->name, (double)c->step_timeout_ns * 1e-9, c->rank);
     ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, text);
-    pthread_mutex_lock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
     (void)wait_ended(c);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->queue.lock);
 }
 
 /* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left
@@ -127,22 +118,22 @@ static bool end(ddp_communicator *c)
     ddp_group *group = c->group;
     bool ended, hangs, stuck = !can_be_woken(c);
 
-    pthread_mutex_lock(&c->lock);
-    c->stop = true;
-    if (c->idle) pthread_cond_signal(&c->work);
-    hangs = !wait_ended(c) && !c->run_failed;
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
+    c->queue.stop = true;
+    if (c->queue.idle) pthread_cond_signal(&c->queue.work);
+    hangs = !wait_ended(c) && !c->queue.run_failed;
+    pthread_mutex_unlock(&c->queue.lock);
     if (hangs) close_timed_out(c);
     ddp_group_on_failure(group, NULL, NULL); /* from here on only the thread and this function know *c */
-    pthread_mutex_lock(&c->lock);
-    ended = c->ended;
-    c->abandoned = !ended;
+    pthread_mutex_lock(&c->queue.lock);
+    ended = c->queue.ended;
+    c->queue.abandoned = !ended;
     if (!ended) pthread_detach(c->thread);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->queue.lock);
     if (!ended && (hangs || stuck)) ddp_group_expire(group); /* nothing will bring it back */
     if (!ended) return false;
     pthread_join(c->thread, NULL);
-    ddp_communicator_destroy(c);
+    ddp_queue_free(c);
     return true;
 }
 
@@ -165,23 +156,23 @@ static ddp_status choose_name(ddp_communicator *c, ddp_err *err)
  * it speaks first. */
 static ddp_status failed(ddp_communicator *c, ddp_err *err)
 {
-    int64_t limit = ddp_now_ns() + (int64_t)CAUSE_GRACE_MS * 1000000;
+    int64_t limit = ddp_now_ns() + (int64_t)DDP_CAUSE_GRACE_MS * 1000000;
 
-    while ((c->cause.status == DDP_ERR_PEER || c->cause.status == DDP_ERR_LIBRARY) && !c->run_failed)
+    while ((c->queue.cause.status == DDP_ERR_PEER || c->queue.cause.status == DDP_ERR_LIBRARY) && !c->queue.run_failed)
         if (!wait_progress(c, limit)) break;
-    *err = c->cause;
-    return c->run_failed ? DDP_ERR_ABORTED : err->status;
+    *err = c->queue.cause;
+    if (err->status == DDP_ERR_PEER) (void)ddp_fail_as(err, DDP_EXIT_PEER);
+    return c->queue.run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
 /* The library waits for ranks that do not answer, and has no limit of its own or does not keep it: that ends the
  * run. */
 static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
 {
-    (void)ddp_fail(
-        err, DDP_ERR_TIMEOUT,
-        "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
-        "it does not say why. Where hosts differ, name in [group] interface the network that they share",
-        c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
+    (void)ddp_fail(err, DDP_ERR_TIMEOUT,
+                   "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
+                   "it does not say why. Where hosts differ, name in [group] interface the network that they share",
+                   c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
     ddp_group_abort(c->group, DDP_EXIT_RENDEZVOUS, err->msg);
     return DDP_ERR_ABORTED;
 }
@@ -195,24 +186,24 @@ static ddp_status wait_opened(ddp_communicator *c, ddp_err *err)
 
     ddp_group_comm_params(c->group, c->name, c->store, 0, &p);
     limit = ddp_now_ns() + (p.connect_timeout_ms + OPEN_GRACE_MS) * 1000000;
-    pthread_mutex_lock(&c->lock);
-    while (!c->opened && !c->run_failed && !late) late = !wait_progress(c, limit);
-    late = late && !c->opened && !c->run_failed;
-    if (c->run_failed)
+    pthread_mutex_lock(&c->queue.lock);
+    while (!c->queue.opened && !c->queue.run_failed && !late) late = !wait_progress(c, limit);
+    late = late && !c->queue.opened && !c->queue.run_failed;
+    if (c->queue.run_failed)
         st = DDP_ERR_ABORTED;
-    else if (c->failed != 0)
+    else if (c->queue.failed != 0)
         st = failed(c, err);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->queue.lock);
     return late ? not_opened(c, p.connect_timeout_ms, err) : st;
 }
 
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
-                                 int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
+                                 int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err)
 {
     ddp_communicator *c;
     ddp_status st;
 
-    DDP_TRY(ddp_backend_check(backend, cuda_device >= 0, err));
+    DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err, ddp_backend_check(backend, device_ordinal >= 0, err));
     c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_communicator){.group = g,
@@ -221,12 +212,12 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
                             .host = host,
                             .config = config,
                             .rank = ddp_group_rank(g),
-                            .cuda_device = cuda_device,
+                            .device_ordinal = device_ordinal,
                             .step_timeout_ns = step_timeout_ms * 1000000};
     pthread_mutex_init(&c->abort_lock, NULL);
-    pthread_mutex_init(&c->lock, NULL);
-    ddp_cond_init(&c->work);
-    ddp_cond_init(&c->progress);
+    pthread_mutex_init(&c->queue.lock, NULL);
+    ddp_cond_init(&c->queue.work);
+    ddp_cond_init(&c->queue.progress);
     st = choose_name(c, err);
     if (st != DDP_OK) goto free_communicator;
     ddp_compose_table(c);
@@ -237,7 +228,8 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
     if (st == DDP_ERR_ABORTED) st = run_has_failed(c, err);
     if (st != DDP_OK) {
         if (!end(c)) backend->live++; /* its thread still stands in the plugin, which must stay mapped */
-        return ddp_fail_context(err, "backend \"%s\"", backend->name);
+        (void)ddp_fail_context(err, "backend \"%s\"", backend->name);
+        return ddp_fail_as(err, DDP_EXIT_RENDEZVOUS);
     }
     backend->live++;
     *out = c;
@@ -246,7 +238,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
 stop_listening:
     ddp_group_on_failure(g, NULL, NULL);
 free_communicator:
-    ddp_communicator_destroy(c);
+    ddp_queue_free(c);
     return st;
 }
 
@@ -265,16 +257,16 @@ static ddp_status push(ddp_communicator *c, const ddp_queue_slot *s, uint64_t *t
 {
     ddp_status st = DDP_OK;
 
-    pthread_mutex_lock(&c->lock);
-    if (c->submitted - c->done >= DDP_QUEUE_RING) {
+    pthread_mutex_lock(&c->queue.lock);
+    if (c->queue.submitted - c->queue.done >= DDP_QUEUE_RING) {
         st =
             ddp_fail(err, DDP_ERR_INVALID, "more than %d collectives are pending; wait for some first", DDP_QUEUE_RING);
     } else {
-        *ticket = ++c->submitted;
-        c->ring[*ticket % DDP_QUEUE_RING] = *s;
-        if (c->idle) pthread_cond_signal(&c->work);
+        *ticket = ++c->queue.submitted;
+        c->queue.ring[*ticket % DDP_QUEUE_RING] = *s;
+        if (c->queue.idle) pthread_cond_signal(&c->queue.work);
     }
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->queue.lock);
     return st;
 }
 
@@ -285,43 +277,32 @@ ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, ui
     return push(c, &(ddp_queue_slot){.task = *task}, ticket, err);
 }
 
-/* `lock` held: the step time-out of the running task has passed. */
-static ddp_status timed_out(const ddp_communicator *c, ddp_err *err)
-{
-    uint64_t ticket = c->done + 1;
-    const ddp_queue_slot *s = &c->ring[ticket % DDP_QUEUE_RING];
-
-    (void)ddp_fail(err, DDP_ERR_TIMEOUT,
-                   "%s %llu of %zu bytes on rank %d did not end within %g s: "
-                   "another rank is stuck, or raise [group] step_timeout",
-                   ddp_queue_what(s), (unsigned long long)ticket, ddp_queue_bytes(s), c->rank,
-                   (double)c->step_timeout_ns * 1e-9);
-    err->rank = c->rank;
-    return err->status;
-}
-
 /* `lock` held. The limit runs from the begin of the task that holds up the queue, or from the begin of the wait. */
 static ddp_status wait_ticket(ddp_communicator *c, uint64_t ticket, ddp_err *err)
 {
     int64_t entered = ddp_now_ns();
 
-    while (c->done < ticket) {
-        int64_t limit = DDP_MAX_OF(c->began_ns, entered) + c->step_timeout_ns;
+    while (c->queue.done < ticket) {
+        int64_t limit = DDP_MAX_OF(c->queue.began_ns, entered) + c->step_timeout_ns;
 
-        if (c->run_failed) return DDP_ERR_ABORTED;
-        if (ddp_now_ns() >= limit) return timed_out(c, err);
+        if (c->queue.run_failed) return DDP_ERR_ABORTED;
+        if (ddp_now_ns() >= limit) { /* the task that stands in front of all others */
+            ddp_task_name first = ddp_queue_name(c, c->queue.done + 1);
+
+            return ddp_works_timed_out(c, &first, err);
+        }
         (void)wait_progress(c, limit);
     }
-    return c->failed != 0 && c->failed <= ticket ? failed(c, err) : DDP_OK;
+    return c->queue.failed != 0 && c->queue.failed <= ticket ? failed(c, err) : DDP_OK;
 }
 
 ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *err)
 {
     ddp_status st;
 
-    pthread_mutex_lock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
     st = wait_ticket(c, ticket, err);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->queue.lock);
     if (st == DDP_ERR_TIMEOUT) ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, err->msg);
     return st == DDP_ERR_ABORTED ? run_has_failed(c, err) : st;
 }
@@ -336,6 +317,8 @@ ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_e
 
 const ddp_hook_group *ddp_communicator_group(ddp_communicator *c) { return &c->table; }
 
+bool ddp_communicator_takes_device(const ddp_communicator *c) { return c->device_ordinal >= 0; }
+
 uint64_t ddp_communicator_caps(const ddp_communicator *c) { return c->ops->caps; }
 
 /* Runs a task whose result is an address. */
@@ -345,11 +328,11 @@ static ddp_status get_memory(ddp_communicator *c, const ddp_queue_slot *task, vo
 
     DDP_TRY(push(c, task, &ticket, err));
     DDP_TRY(ddp_communicator_wait(c, ticket, err));
-    if (c->alloc_status != DDP_OK) {
-        *err = c->alloc_err;
+    if (c->queue.alloc_status != DDP_OK) {
+        *err = c->queue.alloc_err;
         return err->status;
     }
-    *out = c->allocated;
+    *out = c->queue.allocated;
     return DDP_OK;
 }
 

@@ -39,15 +39,15 @@ typedef struct ddp_task {
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than
  * rendezvous_timeout the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
- * `cuda_device`: the one whose memory it is to take, -1: the host's. All functions but abort come from one thread. */
+ * `device_ordinal`: of the device whose memory it is to take, -1: the host's. All functions but abort come from one thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
-                                 int32_t cuda_device, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
+                                 int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
 /* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was
  * given (buffers, `before_ctx`) must stay until the process ends. */
 bool ddp_communicator_close(ddp_communicator *c);
-/* Whether a backend can do all that training asks of one; the error names what is missing. `cuda`: the gradients are
- * in CUDA memory, which it takes, or the host's, where they are copied. */
-ddp_status ddp_backend_check(const ddp_loaded *backend, bool cuda, ddp_err *err);
+/* Whether a backend can do all that training asks of one; the error names what is missing. `takes_device`: it reduces
+ * the device's memory; else it must reduce the host's, where gradients are copied. */
+ddp_status ddp_backend_check(const ddp_loaded *backend, bool takes_device, ddp_err *err);
 /* Queues a collective (at most DDP_MAX_PENDING that have not ended) and returns its ticket, 1, 2, ...; allocates
  * nothing. */
 ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, uint64_t *ticket, ddp_err *err);
@@ -56,6 +56,8 @@ ddp_status ddp_communicator_submit(ddp_communicator *c, const ddp_task *task, ui
 ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *err);
 /* submit and wait */
 ddp_status ddp_communicator_run(ddp_communicator *c, const ddp_task *task, ddp_err *err);
+/* It was opened to reduce the device's memory. */
+bool ddp_communicator_takes_device(const ddp_communicator *c);
 uint64_t ddp_communicator_caps(const ddp_communicator *c);
 /* Collectives for the `call` of a task; valid until close. */
 const ddp_hook_group *ddp_communicator_group(ddp_communicator *c);

@@ -1,13 +1,14 @@
 /* comm/fallback.c -- collectives on the queue thread, composed of others where the backend lacks them; the table
  * that a hook exchanges through is made of them. */
-#include "comm/queue.h"
+#include "comm/fallback.h"
+#include "comm/works.h"
 
 static ddp_status plain(ddp_communicator *c, ddp_collective fn, const ddp_coll *a, ddp_err *err)
 {
     ddp_work *work = NULL;
     ddp_status st = fn(c->comm, a, &work, err);
 
-    return ddp_queue_finish(c, st, work, err);
+    return ddp_works_finish(c, st, work, err);
 }
 
 /* A broadcast from each rank in turn into its part of recv. */

@@ -1,18 +1,17 @@
 /* comm/queue.c -- "ddp-queue", the thread of a communicator that makes every call of the backend plugin but
  * comm_abort: it opens the backend and connects, runs the queued tasks in order, and closes. What submits and waits
- * is comm.c.
+ * is communicator.c.
  *
  * An error is final: the first one ends its ticket and all later ones, because the ranks no longer agree on what is
- * next.
- *
- * What is left in a stream is watched while the thread has nothing else to do: its owner may stand in a wait for
- * that stream, which has no deadline. */
+ * next. */
 #include "comm/queue.h"
+#include "comm/fallback.h"
+#include "comm/works.h"
+#include <stdlib.h>
 
-/* What breaks is often the echo of a rank that has died: CAUSE_MS the control plane gets to name it. */
-enum { WATCH_MS = 100, CAUSE_MS = 500 };
+enum { WATCH_MS = 100 };
 
-const char *ddp_queue_what(const ddp_queue_slot *s)
+static const char *what_of(const ddp_queue_slot *s)
 {
     switch (s->task.what) {
     case DDP_COLL_ALL_REDUCE: return "all_reduce";
@@ -27,7 +26,7 @@ const char *ddp_queue_what(const ddp_queue_slot *s)
     }
 }
 
-size_t ddp_queue_bytes(const ddp_queue_slot *s)
+static size_t bytes_of(const ddp_queue_slot *s)
 {
     if (s->task.what == DDP_TASK_ALLOC) return s->bytes;
     if (s->task.what == DDP_COLL_CALL) return s->task.bytes;
@@ -35,94 +34,30 @@ size_t ddp_queue_bytes(const ddp_queue_slot *s)
     return s->task.coll.count * ddp_dtype_size(s->task.coll.dtype);
 }
 
-/* Waits for an asynchronous work; when it does not end in time, the communicator is aborted so that it does. */
-static ddp_status finish_work(ddp_communicator *c, ddp_work *work, ddp_err *err)
+ddp_task_name ddp_queue_name(const ddp_communicator *c, uint64_t ticket)
 {
-    int64_t timeout_ms = c->step_timeout_ns / 1000000;
-    ddp_status st = c->ops->work_wait(work, timeout_ms, err);
+    const ddp_queue_slot *s = &c->queue.ring[ticket % DDP_QUEUE_RING];
 
-    if (st == DDP_ERR_TIMEOUT && (c->ops->caps & DDP_CAP_ABORT) != 0) {
-        ddp_err ignored;
-        c->ops->comm_abort(c->comm);
-        (void)c->ops->work_wait(work, DDP_END_GRACE_MS, &ignored);
-    }
-    c->ops->work_free(work);
-    return st;
+    return (ddp_task_name){.what = what_of(s), .ticket = ticket, .bytes = bytes_of(s)};
 }
 
-/* ---- works that are left in a stream ----------------------------------------------------------------------------- */
-static void forget(ddp_communicator *c, ddp_left_work *left)
-{
-    if (left->work != NULL) c->ops->work_free(left->work);
-    left->work = NULL;
-}
-
-static void keep(ddp_communicator *c, ddp_work *work)
-{
-    uint64_t ticket = atomic_load(&c->done) + 1;
-    const ddp_queue_slot *s = &c->ring[ticket % DDP_QUEUE_RING];
-    ddp_left_work *at = &c->left[c->left[0].work != NULL];
-
-    forget(c, at);
-    *at = (ddp_left_work){.work = work,
-                          .what = ddp_queue_what(s),
-                          .ticket = ticket,
-                          .bytes = ddp_queue_bytes(s),
-                          .since_ns = ddp_now_ns()};
-}
-
-static ddp_status leave_in_stream(ddp_communicator *c, ddp_work *work, void *stream, ddp_err *err)
-{
-    ddp_status st = c->ops->work_stream_wait(work, stream, err);
-
-    if (st == DDP_OK)
-        keep(c, work);
-    else
-        c->ops->work_free(work);
-    return st;
-}
-
-/* DDP_IN_PROGRESS: there is one, within its limit, which runs from when the one before was seen to have ended. */
-static ddp_status look(ddp_communicator *c, ddp_err *err)
-{
-    const ddp_left_work *first = &c->left[0];
-    ddp_status st;
-
-    while ((st = c->ops->work_test(first->work, err)) == DDP_OK) {
-        forget(c, &c->left[0]);
-        c->left[0] = c->left[1];
-        c->left[0].since_ns = ddp_now_ns();
-        c->left[1].work = NULL;
-        if (first->work == NULL) return DDP_OK;
-    }
-    if (st != DDP_IN_PROGRESS)
-        return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", first->what, (unsigned long long)first->ticket,
-                                first->bytes, c->rank);
-    if (ddp_now_ns() - first->since_ns < c->step_timeout_ns) return DDP_IN_PROGRESS;
-    (void)ddp_fail(err, DDP_ERR_TIMEOUT,
-                   "%s %llu of %zu bytes on rank %d did not end within %g s: "
-                   "another rank is stuck, or raise [group] step_timeout",
-                   first->what, (unsigned long long)first->ticket, first->bytes, c->rank,
-                   (double)c->step_timeout_ns * 1e-9);
-    err->rank = c->rank;
-    return err->status;
-}
-
+/* ---- the run ends for what was left ------------------------------------------------------------------------------ */
 /* `lock` held on entry and return: ends the run, and with it the communicator, so that streams go on. */
 static void end_run(ddp_communicator *c, const ddp_err *err)
 {
-    int64_t limit = ddp_now_ns() + (int64_t)CAUSE_MS * 1000000;
+    int64_t limit = ddp_now_ns() + (int64_t)DDP_CAUSE_GRACE_MS * 1000000;
 
-    if (c->failed == 0) {
-        c->failed = c->submitted + 1;
-        c->cause = *err;
+    if (c->queue.failed == 0) {
+        c->queue.failed = c->queue.submitted + 1;
+        c->queue.cause = *err;
     }
-    while (err->status != DDP_ERR_TIMEOUT && !c->run_failed && !c->stop && ddp_now_ns() < limit)
-        (void)ddp_cond_wait_until(&c->work, &c->lock, DDP_MIN_OF(limit, ddp_now_ns() + 20 * INT64_C(1000000)));
-    if (c->run_failed) return;
-    pthread_mutex_unlock(&c->lock);
+    while (err->status != DDP_ERR_TIMEOUT && !c->queue.run_failed && !c->queue.stop && ddp_now_ns() < limit)
+        (void)ddp_cond_wait_until(&c->queue.work, &c->queue.lock,
+                                  DDP_MIN_OF(limit, ddp_now_ns() + 20 * INT64_C(1000000)));
+    if (c->queue.run_failed) return;
+    pthread_mutex_unlock(&c->queue.lock);
     ddp_group_abort(c->group, err->status == DDP_ERR_TIMEOUT ? DDP_EXIT_TIMEOUT : DDP_EXIT_PEER, err->msg);
-    pthread_mutex_lock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
 }
 
 /* The thread has nothing to do; `lock` held on entry and return. */
@@ -131,20 +66,13 @@ static void watch(ddp_communicator *c)
     ddp_err err = {.status = DDP_OK};
     ddp_status st;
 
-    pthread_mutex_unlock(&c->lock);
-    st = look(c, &err);
-    if (st != DDP_OK && st != DDP_IN_PROGRESS)
-        for (int i = 0; i < 2; i++) forget(c, &c->left[i]);
-    pthread_mutex_lock(&c->lock);
-    if (st != DDP_OK && st != DDP_IN_PROGRESS && !c->abandoned) end_run(c, &err);
+    pthread_mutex_unlock(&c->queue.lock);
+    st = ddp_works_watch(c, &err);
+    pthread_mutex_lock(&c->queue.lock);
+    if (st != DDP_OK && st != DDP_IN_PROGRESS && !c->queue.abandoned) end_run(c, &err);
 }
 
-ddp_status ddp_queue_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)
-{
-    if (st != DDP_OK || work == NULL || (c->ops->caps & DDP_CAP_ASYNC) == 0) return st;
-    return c->stream != NULL ? leave_in_stream(c, work, c->stream, err) : finish_work(c, work, err);
-}
-
+/* ---- tasks ------------------------------------------------------------------------------------------------------- */
 static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *err)
 {
     const ddp_backend_ops *ops = c->ops;
@@ -158,43 +86,43 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     case DDP_COLL_REDUCE_SCATTER: return ddp_compose_reduce_scatter(c, &s->task.coll, err);
     case DDP_COLL_CALL: return s->task.call(s->task.call_ctx, err);
     case DDP_COLL_BARRIER: st = ops->barrier(c->comm, &work, err); break;
-    case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->allocated, err); break;
-    case DDP_TASK_PEER: st = ops->mem_peer(c->comm, s->memory, s->rank, &c->allocated, err); break;
+    case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->queue.allocated, err); break;
+    case DDP_TASK_PEER: st = ops->mem_peer(c->comm, s->memory, s->rank, &c->queue.allocated, err); break;
     case DDP_TASK_FREE: ops->mem_free(c->comm, s->memory); return DDP_OK;
     default: return ddp_fail(err, DDP_ERR_INTERNAL, "unknown task %u", s->task.what);
     }
-    return ddp_queue_finish(c, st, work, err);
+    return ddp_works_finish(c, st, work, err);
 }
 
 static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_t ticket, ddp_err *err)
 {
+    void *stream = s->task.enqueue && (c->ops->caps & DDP_CAP_STREAM) != 0 ? s->task.coll.stream : NULL;
     ddp_status st;
 
-    c->stream = s->task.enqueue && (c->ops->caps & DDP_CAP_STREAM) != 0 ? s->task.coll.stream : NULL;
+    ddp_works_begin(c, ddp_queue_name(c, ticket), stream);
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
     if (s->task.what != DDP_COLL_CALL) ddp_group_count_collective(c->group);
     st = call(c, s, err);
     if (st == DDP_OK && s->task.after != NULL) s->task.after(s->task.before_ctx);
     if (st == DDP_OK) return st;
-    return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", ddp_queue_what(s), (unsigned long long)ticket,
-                            ddp_queue_bytes(s), c->rank);
+    return ddp_works_failed(c, &c->works.task, err);
 }
 
 /* Ends ticket done + 1; `lock` held. A failed mem_alloc or mem_peer fails alone when the run still stands. */
 static void end_task(ddp_communicator *c, const ddp_queue_slot *s, ddp_status st, const ddp_err *err)
 {
-    uint64_t ticket = c->done + 1;
+    uint64_t ticket = c->queue.done + 1;
 
     if (s->task.what == DDP_TASK_ALLOC || s->task.what == DDP_TASK_PEER) {
-        c->alloc_status = st;
-        if (st != DDP_OK) c->alloc_err = *err;
-    } else if (st != DDP_OK && c->failed == 0) {
-        c->failed = ticket;
-        c->cause = *err;
+        c->queue.alloc_status = st;
+        if (st != DDP_OK) c->queue.alloc_err = *err;
+    } else if (st != DDP_OK && c->queue.failed == 0) {
+        c->queue.failed = ticket;
+        c->queue.cause = *err;
     }
-    c->began_ns = 0;
-    atomic_store_explicit(&c->done, ticket, memory_order_release);
-    if (c->waiting) pthread_cond_signal(&c->progress);
+    c->queue.began_ns = 0;
+    atomic_store_explicit(&c->queue.done, ticket, memory_order_release);
+    if (c->queue.waiting) pthread_cond_signal(&c->queue.progress);
 }
 
 /* Runs tasks until stop; `lock` held on entry and return. Freeing is done even after a failure. */
@@ -205,26 +133,26 @@ static void run_tasks(ddp_communicator *c)
         ddp_status st = DDP_OK;
         ddp_err err = {.status = DDP_OK};
 
-        while (c->done == c->submitted && !c->stop) {
-            bool left = c->left[0].work != NULL && !c->abandoned, called;
+        while (c->queue.done == c->queue.submitted && !c->queue.stop) {
+            bool left = ddp_works_are_left(c) && !c->queue.abandoned, called;
 
-            c->idle = true;
-            called =
-                ddp_cond_wait_until(&c->work, &c->lock, left ? ddp_now_ns() + (int64_t)WATCH_MS * 1000000 : INT64_MAX);
-            c->idle = false;
-            if (left && !called && c->done == c->submitted && !c->stop) watch(c);
+            c->queue.idle = true;
+            called = ddp_cond_wait_until(&c->queue.work, &c->queue.lock,
+                                         left ? ddp_now_ns() + (int64_t)WATCH_MS * 1000000 : INT64_MAX);
+            c->queue.idle = false;
+            if (left && !called && c->queue.done == c->queue.submitted && !c->queue.stop) watch(c);
         }
-        if (c->done == c->submitted) return;
-        s = &c->ring[(c->done + 1) % DDP_QUEUE_RING];
-        if ((s->task.what != DDP_TASK_FREE || c->abandoned) && (c->failed != 0 || c->run_failed)) {
-            st = c->failed != 0 ? c->cause.status : DDP_ERR_ABORTED;
-            err = c->cause;
+        if (c->queue.done == c->queue.submitted) return;
+        s = &c->queue.ring[(c->queue.done + 1) % DDP_QUEUE_RING];
+        if ((s->task.what != DDP_TASK_FREE || c->queue.abandoned) && (c->queue.failed != 0 || c->queue.run_failed)) {
+            st = c->queue.failed != 0 ? c->queue.cause.status : DDP_ERR_ABORTED;
+            err = c->queue.cause;
         } else {
-            uint64_t ticket = c->done + 1;
-            c->began_ns = ddp_now_ns();
-            pthread_mutex_unlock(&c->lock);
+            uint64_t ticket = c->queue.done + 1;
+            c->queue.began_ns = ddp_now_ns();
+            pthread_mutex_unlock(&c->queue.lock);
             st = run_slot(c, s, ticket, &err);
-            pthread_mutex_lock(&c->lock);
+            pthread_mutex_lock(&c->queue.lock);
         }
         end_task(c, s, st, &err);
     }
@@ -239,7 +167,7 @@ static ddp_status open_backend(ddp_communicator *c, ddp_err *err)
 
     if (st != DDP_OK) return st;
     ddp_group_comm_params(c->group, c->name, c->store, timeout_ms, &p);
-    if ((c->ops->caps & DDP_CAP_MEM_CUDA) != 0) p.device_ordinal = c->cuda_device;
+    p.device_ordinal = c->device_ordinal;
     st = c->ops->comm_create(c->backend, &p, &comm, err);
     if (st != DDP_OK) {
         c->ops->close(c->backend);
@@ -258,7 +186,7 @@ static void close_backend(ddp_communicator *c)
     pthread_mutex_lock(&c->abort_lock);
     c->comm = NULL;
     pthread_mutex_unlock(&c->abort_lock);
-    for (int i = 0; i < 2; i++) forget(c, &c->left[i]);
+    ddp_works_forget(c);
     c->ops->comm_destroy(comm);
     c->ops->close(c->backend);
 }
@@ -267,10 +195,19 @@ static void close_backend(ddp_communicator *c)
 static void serve(ddp_communicator *c)
 {
     run_tasks(c);
-    if (c->abandoned) return;
-    pthread_mutex_unlock(&c->lock);
+    if (c->queue.abandoned) return;
+    pthread_mutex_unlock(&c->queue.lock);
     close_backend(c);
-    pthread_mutex_lock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
+}
+
+void ddp_queue_free(ddp_communicator *c)
+{
+    pthread_cond_destroy(&c->queue.progress);
+    pthread_cond_destroy(&c->queue.work);
+    pthread_mutex_destroy(&c->queue.lock);
+    pthread_mutex_destroy(&c->abort_lock);
+    free(c);
 }
 
 void *ddp_queue_main(void *arg)
@@ -280,18 +217,18 @@ void *ddp_queue_main(void *arg)
     ddp_status st = open_backend(c, &err);
     bool abandoned;
 
-    pthread_mutex_lock(&c->lock);
+    pthread_mutex_lock(&c->queue.lock);
     if (st != DDP_OK) {
-        c->failed = 1;
-        c->cause = err;
+        c->queue.failed = 1;
+        c->queue.cause = err;
     }
-    c->opened = true;
-    pthread_cond_signal(&c->progress);
+    c->queue.opened = true;
+    pthread_cond_signal(&c->queue.progress);
     if (st == DDP_OK) serve(c);
-    c->ended = true;
-    abandoned = c->abandoned;
-    pthread_cond_signal(&c->progress);
-    pthread_mutex_unlock(&c->lock);
-    if (abandoned) ddp_communicator_destroy(c);
+    c->queue.ended = true;
+    abandoned = c->queue.abandoned;
+    pthread_cond_signal(&c->queue.progress);
+    pthread_mutex_unlock(&c->queue.lock);
+    if (abandoned) ddp_queue_free(c);
     return NULL;
 }

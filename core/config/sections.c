@@ -9,7 +9,8 @@
 #define AT(field) offsetof(struct ddp_group_config, field)
 static const ddp_option group_options[] = {
     {"backend", "auto", NULL,
-     "Backend plugin for the collectives. auto: nccl on CUDA devices, shm if all ranks share a host, else gloo-tcp.",
+     "Backend plugin for the collectives. auto: of those that reduce the device's memory and reach all ranks, the one "
+     "with the highest priority, see `ddpengine plugins`.",
      DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
      "URL of the rendezvous. tcp://HOST:PORT: rank 0 listens there. file:///PATH: a file in a shared folder. "
@@ -53,8 +54,8 @@ static const ddp_option train_options[] = {
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
      "Device plugin and, after a colon, which of its devices, as in cuda:1; dp and model take a list. "
-     "Each number of cpu is a set of compute threads. cuda without a number: one GPU for each rank of a host. "
-     "auto: cuda if this machine has a GPU, else cpu.",
+     "Each number of cpu is a set of compute threads. A device with memory of its own without a number: one for each "
+     "rank of a host. auto: the device with the highest priority that this machine has.",
      DDP_OPT_STRING, R | L, AT(device)},
     {"threads", "0", "0..4096",
      "Compute threads of a device. 0: the processors divided by the ranks on this host and by the devices of a rank.",

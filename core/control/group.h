@@ -5,8 +5,8 @@
  * failure.h    why a run ends                 straggler.h  the times of steps
  *
  * Inside: one control thread a rank ("ddp-control", control.c) owns the sockets; other threads post frames to it and
- * wait with a deadline. Rank 0 listens at one port, every other rank has one connection to it (peer.c). What rank 0 does
- * for all is in rank0/, what every rank does in client.c; heartbeat.c has signs of life, state.h the data. */
+ * wait with a deadline. Rank 0 listens at one port, every other rank has one connection to it (peer.c). What rank 0
+ * does for all is in rank0/, what every rank does in client.c; heartbeat.c has signs of life, state.h the data. */
 #ifndef DDP_CONTROL_GROUP_H
 #define DDP_CONTROL_GROUP_H
 

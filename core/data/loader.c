@@ -288,9 +288,24 @@ static size_t field_bytes(const ddp_field *f)
     return bytes;
 }
 
+ddp_status ddp_dataset_fields(const ddp_dataset_ops *ops, const ddp_dataset *d, ddp_pool *pool, const ddp_field **out,
+                              uint32_t *count, ddp_err *err)
+{
+    const ddp_field *theirs;
+    uint32_t n = ops->fields(d, &theirs);
+    ddp_field *own = ddp_pool_alloc(pool, (n + 1) * sizeof(*own), err);
+
+    if (own == NULL) return err->status;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(&own[i], ddp_field_at(ops, theirs, i), DDP_MIN_OF(ops->field_size, sizeof(*own)));
+    *out = own;
+    *count = n;
+    return DDP_OK;
+}
+
 static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
 {
-    l->field_count = l->dataset->fields(l->data, &l->fields);
+    DDP_TRY(ddp_dataset_fields(l->dataset, l->data, &l->pool, &l->fields, &l->field_count, err));
     if (l->transform != NULL) l->fields = ddp_transform_fields(l->transform);
     l->sample_bytes = ddp_pool_alloc(&l->pool, (l->field_count + 1) * sizeof(*l->sample_bytes), err);
     if (l->sample_bytes == NULL) return err->status;

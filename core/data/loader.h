@@ -21,6 +21,10 @@ typedef struct ddp_loader_place {
     const void *ctx;
 } ddp_loader_place;
 
+/* The fields of a dataset in this engine's struct, whatever the plugin's has; `pool` owns *out. */
+ddp_status ddp_dataset_fields(const ddp_dataset_ops *ops, const ddp_dataset *d, ddp_pool *pool, const ddp_field **out,
+                              uint32_t *count, ddp_err *err);
+
 typedef struct ddp_loader_params {
     const ddp_dataset_ops *dataset_ops;
     const ddp_dataset *dataset;

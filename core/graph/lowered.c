@@ -28,9 +28,9 @@ ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_
     for (uint32_t i = 0; i < p->node_count; i++) t.kernel_of[i] = DDP_NEVER;
     for (uint32_t i = 0; i < p->value_count; i++) t.first[i] = DDP_NEVER;
     for (uint32_t k = 0; k < l->kernel_count; k++)
-        for (uint32_t i = 0; i < l->kernels[k].node_count; i++) {
-            t.kernel_of[l->kernels[k].nodes[i]] = k;
-            touch(k, &p->nodes[l->kernels[k].nodes[i]], &t);
+        for (uint32_t i = 0; i < ddp_kernel_at(l, k)->node_count; i++) {
+            t.kernel_of[ddp_kernel_at(l, k)->nodes[i]] = k;
+            touch(k, &p->nodes[ddp_kernel_at(l, k)->nodes[i]], &t);
         }
     if (p->loss >= 0) t.last[p->loss] = l->kernel_count;
     for (uint32_t i = 0; i < p->metric_count; i++) t.last[p->metrics[i]] = l->kernel_count;
@@ -48,7 +48,7 @@ void ddp_lifetimes_free(ddp_lifetimes *t)
 
 int32_t ddp_storage_root(const ddp_lowered *l, int32_t value)
 {
-    while (l->storage[value].alias_of >= 0) value = l->storage[value].alias_of;
+    while (ddp_storage_at(l, (uint32_t)value)->alias_of >= 0) value = ddp_storage_at(l, (uint32_t)value)->alias_of;
     return value;
 }
 
@@ -58,7 +58,8 @@ static uint64_t stored_bytes(const ddp_program *p, const ddp_lowered *l, int32_t
     int32_t root = ddp_storage_root(l, value);
     const ddp_value *v = &p->values[root];
 
-    return v->kind == DDP_VALUE_ACT ? l->storage[root].bytes : (uint64_t)v->elements * ddp_dtype_size(v->dtype);
+    return v->kind == DDP_VALUE_ACT ? ddp_storage_at(l, (uint32_t)root)->bytes
+                                    : (uint64_t)v->elements * ddp_dtype_size(v->dtype);
 }
 
 static bool same_storage(const ddp_lowered *l, int32_t a, int32_t b)
@@ -115,7 +116,7 @@ static ddp_status bad(const checker *c, uint32_t kernel, int32_t value, const ch
     int n = 0;
 
     if (kernel < c->l->kernel_count)
-        n = snprintf(where, sizeof(where), ", kernel %u \"%.64s\"", kernel, c->l->kernels[kernel].name);
+        n = snprintf(where, sizeof(where), ", kernel %u \"%.64s\"", kernel, ddp_kernel_at(c->l, kernel)->name);
     if (value >= 0 && n >= 0)
         (void)snprintf(where + n, sizeof(where) - (size_t)n, name[0] != '\0' ? ", value %d \"%.64s\"" : ", value %d",
                        value, name);
@@ -124,7 +125,7 @@ static ddp_status bad(const checker *c, uint32_t kernel, int32_t value, const ch
 
 static ddp_status check_kernel_nodes(const checker *c, uint32_t k, bool *seen)
 {
-    const ddp_kernel *kernel = &c->l->kernels[k];
+    const ddp_kernel *kernel = ddp_kernel_at(c->l, k);
 
     for (uint32_t i = 0; i < kernel->node_count; i++) {
         uint32_t n = kernel->nodes[i];
@@ -181,8 +182,8 @@ static ddp_status check_alias(const checker *c, int32_t v)
     int32_t at = v;
     uint32_t k = DDP_MIN_OF(c->t.first[v], c->l->kernel_count);
 
-    for (uint32_t steps = 0; c->l->storage[at].alias_of >= 0; steps++) {
-        int32_t to = c->l->storage[at].alias_of;
+    for (uint32_t steps = 0; ddp_storage_at(c->l, (uint32_t)at)->alias_of >= 0; steps++) {
+        int32_t to = ddp_storage_at(c->l, (uint32_t)at)->alias_of;
 
         if ((uint32_t)to >= c->p->value_count || steps >= c->p->value_count)
             return bad(c, k, v, "it is an alias of nothing, or of itself");
@@ -192,7 +193,7 @@ static ddp_status check_alias(const checker *c, int32_t v)
     if (c->same[at] != c->same[v]) return bad(c, k, v, "it is an alias of a value with other elements");
     if (c->p->values[at].kind != DDP_VALUE_ACT) return DDP_OK;
     if (c->t.first[at] > c->t.first[v]) return bad(c, k, v, "it is an alias of a value that is written later");
-    if (c->l->storage[v].bytes > c->l->storage[at].bytes)
+    if (ddp_storage_at(c->l, (uint32_t)v)->bytes > ddp_storage_at(c->l, (uint32_t)at)->bytes)
         return bad(c, k, v, "it is larger than the value it is an alias of");
     return DDP_OK;
 }
@@ -206,14 +207,15 @@ static ddp_status check_storage(const checker *c)
         int32_t root;
 
         if (c->p->values[v].kind != DDP_VALUE_ACT) {
-            if (c->l->storage[v].bytes > 0 || c->l->storage[v].alias_of >= 0)
+            if (ddp_storage_at(c->l, (uint32_t)v)->bytes > 0 || ddp_storage_at(c->l, (uint32_t)v)->alias_of >= 0)
                 return bad(c, k, v, "it lies outside the arena and can have no storage there");
             continue;
         }
         DDP_TRY(check_alias(c, v));
         root = ddp_storage_root(c->l, v);
-        if (crosses(c, v) && c->p->values[root].kind == DDP_VALUE_ACT && c->l->storage[root].bytes == 0 &&
-            c->l->storage[root].alias_of != DDP_NOT_STORED)
+        if (crosses(c, v) && c->p->values[root].kind == DDP_VALUE_ACT &&
+            ddp_storage_at(c->l, (uint32_t)root)->bytes == 0 &&
+            ddp_storage_at(c->l, (uint32_t)root)->alias_of != DDP_NOT_STORED)
             return bad(c, k, v, "it is needed after that kernel and has no storage");
     }
     return DDP_OK;
@@ -229,15 +231,16 @@ static bool reads(const checker *c, const ddp_kernel *kernel, int32_t v)
 
 static ddp_status check_pair(const checker *c, uint32_t k, uint32_t pair)
 {
-    const ddp_kernel *kernel = &c->l->kernels[k];
+    const ddp_kernel *kernel = ddp_kernel_at(c->l, k);
     int32_t out = kernel->inplace_out[pair], in = kernel->inplace_in[pair], root;
 
     if (out < 0 || (uint32_t)out >= c->p->value_count || in < 0 || (uint32_t)in >= c->p->value_count)
         return bad(c, k, -1, "an in-place pair names a value that the program does not have");
-    if (c->t.first[out] != k || c->l->storage[out].bytes == 0 || c->l->storage[out].alias_of >= 0)
+    if (c->t.first[out] != k || ddp_storage_at(c->l, (uint32_t)out)->bytes == 0 ||
+        ddp_storage_at(c->l, (uint32_t)out)->alias_of >= 0)
         return bad(c, k, out, "in place, but the kernel does not write it to storage of its own");
     root = ddp_storage_root(c->l, in);
-    if (!reads(c, kernel, in) || c->l->storage[root].bytes == 0 || c->t.first[root] >= k)
+    if (!reads(c, kernel, in) || ddp_storage_at(c->l, (uint32_t)root)->bytes == 0 || c->t.first[root] >= k)
         return bad(c, k, in, "in place, but the kernel does not read it from the arena");
     return DDP_OK;
 }
@@ -245,12 +248,13 @@ static ddp_status check_pair(const checker *c, uint32_t k, uint32_t pair)
 static ddp_status check_kernels(const checker *c)
 {
     for (uint32_t k = 0; k < c->l->kernel_count; k++)
-        for (uint32_t i = 0; i < c->l->kernels[k].inplace_count; i++) DDP_TRY(check_pair(c, k, i));
+        for (uint32_t i = 0; i < ddp_kernel_at(c->l, k)->inplace_count; i++) DDP_TRY(check_pair(c, k, i));
     for (uint32_t i = 0; i < c->l->private_count; i++)
-        if (c->l->privates[i].first_kernel > c->l->privates[i].last_kernel ||
-            c->l->privates[i].last_kernel >= c->l->kernel_count)
+        if (ddp_private_at(c->l, i)->first_kernel > ddp_private_at(c->l, i)->last_kernel ||
+            ddp_private_at(c->l, i)->last_kernel >= c->l->kernel_count)
             return ddp_fail(c->err, DDP_ERR_INTERNAL, "the device's lowering, private value %u: kernels %u to %u of %u",
-                            i, c->l->privates[i].first_kernel, c->l->privates[i].last_kernel, c->l->kernel_count);
+                            i, ddp_private_at(c->l, i)->first_kernel, ddp_private_at(c->l, i)->last_kernel,
+                            c->l->kernel_count);
     return DDP_OK;
 }
 
@@ -277,6 +281,9 @@ ddp_status ddp_lowered_check(const ddp_program *p, const ddp_lowered *l, ddp_err
     checker c = {.p = p, .l = l, .err = err};
     ddp_status st;
 
+    if (l->kernel_size < sizeof(ddp_kernel) || l->storage_size < sizeof(ddp_storage) ||
+        (l->private_count > 0 && l->private_size < sizeof(ddp_private)))
+        return ddp_fail(err, DDP_ERR_INVALID, "the device's lowering leaves the strides of its arrays unset");
     c.same = ddp_alloc(p->value_count * sizeof(*c.same), err);
     if (c.same == NULL) return err->status;
     st = check_all(&c);

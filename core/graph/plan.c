@@ -49,8 +49,8 @@ static void value_items(planner *pl)
         int32_t root = ddp_storage_root(pl->l, (int32_t)v);
         item *it = &pl->items[root];
 
-        if (pl->l->storage[root].bytes == 0 || pl->t.first[v] == DDP_NEVER) continue;
-        it->bytes = ddp_round_up(pl->l->storage[root].bytes, ALIGNMENT);
+        if (ddp_storage_at(pl->l, (uint32_t)root)->bytes == 0 || pl->t.first[v] == DDP_NEVER) continue;
+        it->bytes = ddp_round_up(ddp_storage_at(pl->l, (uint32_t)root)->bytes, ALIGNMENT);
         it->first = DDP_MIN_OF(it->first, pl->t.first[v]);
         it->last = DDP_MAX_OF(it->last, pl->t.last[v]);
     }
@@ -61,12 +61,12 @@ static void other_items(planner *pl)
     item *it = pl->items + pl->p->value_count;
 
     for (uint32_t i = 0; i < pl->l->private_count; i++, it++) {
-        it->bytes = ddp_round_up(pl->l->privates[i].bytes, ALIGNMENT);
-        it->first = pl->l->privates[i].first_kernel;
-        it->last = pl->l->privates[i].last_kernel;
+        it->bytes = ddp_round_up(ddp_private_at(pl->l, i)->bytes, ALIGNMENT);
+        it->first = ddp_private_at(pl->l, i)->first_kernel;
+        it->last = ddp_private_at(pl->l, i)->last_kernel;
     }
     for (uint32_t k = 0; k < pl->l->kernel_count; k++, it++) {
-        it->bytes = ddp_round_up(pl->l->kernels[k].scratch_bytes, ALIGNMENT);
+        it->bytes = ddp_round_up(ddp_kernel_at(pl->l, k)->scratch_bytes, ALIGNMENT);
         it->first = it->last = k;
     }
 }
@@ -88,8 +88,8 @@ static void take_over(planner *pl, uint32_t kernel, int32_t out, int32_t in)
 static void merge_in_place(planner *pl)
 {
     for (uint32_t k = 0; k < pl->l->kernel_count; k++)
-        for (uint32_t i = 0; i < pl->l->kernels[k].inplace_count; i++)
-            take_over(pl, k, pl->l->kernels[k].inplace_out[i], pl->l->kernels[k].inplace_in[i]);
+        for (uint32_t i = 0; i < ddp_kernel_at(pl->l, k)->inplace_count; i++)
+            take_over(pl, k, ddp_kernel_at(pl->l, k)->inplace_out[i], ddp_kernel_at(pl->l, k)->inplace_in[i]);
 }
 
 /* ---- offsets ----------------------------------------------------------------------------------------------------- */

@@ -305,8 +305,8 @@ ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lower
     uint32_t at_kernel = l->kernel_count;
 
     for (uint32_t k = 0; k < l->kernel_count; k++)
-        for (uint32_t i = 0; i < l->kernels[k].node_count; i++) {
-            const ddp_node *n = &p->nodes[l->kernels[k].nodes[i]];
+        for (uint32_t i = 0; i < ddp_kernel_at(l, k)->node_count; i++) {
+            const ddp_node *n = &p->nodes[ddp_kernel_at(l, k)->nodes[i]];
 
             if (reads_back(s, stage, n)) at_kernel = DDP_MIN_OF(at_kernel, k);
             if (k >= at_kernel && sends_forward(s, stage, n))
@@ -314,7 +314,7 @@ ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lower
                     err, DDP_ERR_INTERNAL,
                     "the device's lowering, kernel %u \"%s\": it gives what later stages wait for, behind what "
                     "waits for them",
-                    k, l->kernels[k].name);
+                    k, ddp_kernel_at(l, k)->name);
         }
     *split = at_kernel;
     return DDP_OK;

@@ -280,7 +280,7 @@ static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const c
     ddp_launcher_command_add(c, one_rank);
 }
 
-static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launch *first, ddp_log *log)
+static int run(const ddp_launcher_ops *ops, const ddp_args *args, const ddp_launch *first, ddp_log *log)
 {
     char one_rank[80] = "--one-rank";
     supervision s = {.log = log};
@@ -292,7 +292,7 @@ static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launc
     ddp_choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     adopt(&s);
-    if (ddp_launcher_command_make(&c, ops->launcher, "Debian package openmpi-bin", first->nproc, &err) == DDP_OK &&
+    if (ddp_launcher_command_make(&c, ops->command, ops->install, first->nproc, &err) == DDP_OK &&
         (first->url[0] != '\0' || hold_port(&held, one_rank, sizeof(one_rank), &err) == DDP_OK)) {
         add_arguments(&c, args, one_rank);
         (void)ddp_launcher_command_start(&c, true, &before, log, &s.launcher, &err);
@@ -300,7 +300,7 @@ static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launc
     if (err.status == DDP_OK) {
         s.name = c.argv[0];
         code = supervise(&s, &watched);
-        ops->launcher_clean((uint64_t)s.launcher);
+        if (ops->clean != NULL) ops->clean((uint64_t)s.launcher);
     } else {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     }
@@ -310,9 +310,9 @@ static int run(const ddp_backend_ops *ops, const ddp_args *args, const ddp_launc
 }
 
 /* ---- which way --------------------------------------------------------------------------------------------------- */
-/* The chosen backend where it has a launcher; *out is NULL where it has none, or cannot be found, which the ranks
+/* The launcher of the chosen backend; *out is NULL where it has none, or cannot be found, which the ranks
  * will report. Only the bytes of the file are read unless they say that it has one. */
-static ddp_status find_launcher(ddp_registry *r, const char *backend, const ddp_backend_ops **out, ddp_err *err)
+static ddp_status find_launcher(ddp_registry *r, const char *backend, const ddp_launcher_ops **out, ddp_err *err)
 {
     ddp_gate_facts facts;
     ddp_loaded *loaded;
@@ -321,7 +321,7 @@ static ddp_status find_launcher(ddp_registry *r, const char *backend, const ddp_
     if (ddp_registry_facts(r, DDP_KIND_BACKEND, backend, &facts, err) != DDP_OK) return DDP_OK;
     if ((facts.flags & DDP_PLUGIN_F_LAUNCHER) == 0) return DDP_OK;
     DDP_TRY(ddp_registry_load(r, DDP_KIND_BACKEND, backend, &loaded, err));
-    *out = loaded->ops;
+    *out = ((const ddp_backend_ops *)loaded->ops)->launcher;
     return DDP_OK;
 }
 
@@ -339,7 +339,7 @@ int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *
                     ddp_log *log)
 {
     const char *backend = config->group->backend;
-    const ddp_backend_ops *ops = NULL;
+    const ddp_launcher_ops *ops = NULL;
     ddp_registry *r = NULL;
     ddp_err err = {0};
     int code;

@@ -3,7 +3,6 @@
  * stranger. */
 #include "net/tls.h"
 #include "base/sys.h"
-#include "net/wire.h"
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -326,8 +325,8 @@ static ddp_status shake(ddp_link *l, ddp_err *err)
         l->wants_out = false;
         return DDP_OK;
     }
-    status = rc == 1 ? ddp_fail(err, DDP_ERR_DATA, "TLS: the other end did without the key")
-                     : check_handshake(l, rc, err);
+    status =
+        rc == 1 ? ddp_fail(err, DDP_ERR_DATA, "TLS: the other end did without the key") : check_handshake(l, rc, err);
     if (status != DDP_ERR_DATA) return status;
     if (l->tls->listens) return status;
     return refused(l, err);

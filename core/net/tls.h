@@ -9,6 +9,8 @@
 #include "base/base.h"
 #include "net/identity.h"
 
+#define DDP_WIRE_MAGIC 0x47504444u /* "DDPG": how a frame in clear begins (wire.h) */
+
 typedef struct ddp_tls ddp_tls;
 typedef struct ddp_link ddp_link;
 

@@ -9,7 +9,6 @@
 
 /* The header -- magic u32, version u16, type u16, length u32, zero u32 -- and the FAILURE frame keep their layout in
  * every version, so that two versions that are connected can still report it. */
-#define DDP_WIRE_MAGIC   0x47504444u /* "DDPG" */
 #define DDP_WIRE_VERSION 1u
 #define DDP_WIRE_HEADER  16u
 

@@ -1,8 +1,9 @@
-/* plugin/elf.c -- reads the frozen words of ddp_plugin_desc from a shared object's bytes, without running any of its code.
+/* plugin/elf.c -- reads the frozen words of ddp_plugin_desc from a shared object's bytes, without running any of its
+ * code.
  *
- * It follows the same tables as the dynamic linker: program headers, PT_DYNAMIC, the hash table, .dynsym. Section headers
- * are not used, a stripped file need not have them. Every byte comes through read_at(), which stays inside the file.
- * Whether the words fit this engine is decided in kinds.c. Format: System V gABI, chapters 4 and 5. */
+ * It follows the same tables as the dynamic linker: program headers, PT_DYNAMIC, the hash table, .dynsym. Section
+ * headers are not used, a stripped file need not have them. Every byte comes through read_at(), which stays inside
+ * the file. Whether the words fit this engine is decided in kinds.c. Format: System V gABI, chapters 4 and 5. */
 #include "plugin/internal.h"
 
 #include <elf.h>
@@ -202,7 +203,8 @@ ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp
     Elf64_Ehdr header = {0};
     Elf64_Sym symbol = {0};
     struct stat st;
-    uint32_t words[offsetof(ddp_plugin, name) / sizeof(uint32_t)];
+    ddp_gate_facts facts = {0};
+    const size_t size = offsetof(ddp_plugin, name);
 
     if (fstat(fd, &st) != 0) return ddp_fail_errno(err, "%s cannot be read", path);
     f.size = (uint64_t)st.st_size;
@@ -218,15 +220,8 @@ ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp
         return ddp_fail(err, DDP_ERR_INVALID,
                         "%s defines " DDP_PLUGIN_SYMBOL " as something else than data: make it a const ddp_plugin",
                         path);
-    if (symbol.st_size < sizeof(words) || !read_address(&f, symbol.st_value, words, sizeof(words)))
+    if (symbol.st_size < size || !read_address(&f, symbol.st_value, &facts, size))
         return damaged(&f, DDP_PLUGIN_SYMBOL " is not in the file's data", err);
-    memset(out, 0, sizeof(*out));
-    out->magic = words[offsetof(ddp_plugin, magic) / 4];
-    out->abi = words[offsetof(ddp_plugin, abi) / 4];
-    out->struct_size = words[offsetof(ddp_plugin, struct_size) / 4];
-    out->kind = words[offsetof(ddp_plugin, kind) / 4];
-    out->kind_abi = words[offsetof(ddp_plugin, kind_abi) / 4];
-    out->flags = words[offsetof(ddp_plugin, flags) / 4];
-    out->host_size = words[offsetof(ddp_plugin, host_size) / 4];
+    *out = facts;
     return DDP_OK;
 }

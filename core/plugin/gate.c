@@ -1,10 +1,10 @@
 /* plugin/gate.c -- judges a plugin file before any of its code can run: who could have written it, and what it is.
  *
- * Constructors run inside dlopen, so everything here works on the opened descriptor, which is the one that is loaded later.
- * "Others" are everyone but root, the effective user and the owner of the ddpengine executable (root may run another
- * user's checkout). A folder above the file may also belong to whoever owns a folder above the executable, for he can
- * replace the program itself. A group counts as others unless it is root's or nobody else is in it (Debian gives each user
- * a group of his own, and umask 002). What the file's words mean is left to kinds.c. */
+ * Constructors run inside dlopen, so everything here works on the opened descriptor, which is the one that is loaded
+ * later. "Others" are everyone but root, the effective user and the owner of the ddpengine executable (root may run
+ * another user's checkout). A folder above the file may also belong to whoever owns a folder above the executable,
+ * for he can replace the program itself. A group counts as others unless it is root's or nobody else is in it
+ * (Debian gives each user a group of his own, and umask 002). What the file's words mean is left to kinds.c. */
 #include "plugin/internal.h"
 
 #include <errno.h>

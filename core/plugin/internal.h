@@ -13,15 +13,17 @@
 #include <limits.h>
 #include <sys/types.h>
 
-#define DDP_PROC_FD_MAX    40  /* "/proc/self/fd/N" */
-#define DDP_DESC_V1_SIZE   88u /* of ddp_plugin and ddp_option in the first release: the least that is accepted */
+#define DDP_PROC_FD_MAX    40   /* "/proc/self/fd/N" */
+#define DDP_DESC_V1_SIZE   184u /* of ddp_plugin and ddp_option in the first release: the least that is accepted */
 #define DDP_OPTION_V1_SIZE 48u
+#define DDP_FIELD_V1_SIZE  96u /* likewise of the rows that datasets and hooks give */
+#define DDP_STATE_V1_SIZE  32u
 
-/* ---- elf.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- elf.c ------------------------------------------------------------------------------------------------------- */
 /* Any bytes at all are safe: nothing is read outside the file, every loop is bounded. `path` is for messages. */
 ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err);
 
-/* ---- kinds.c -------------------------------------------------------------------------------------------------------- */
+/* ---- kinds.c ----------------------------------------------------------------------------------------------------- */
 typedef struct ddp_slot {
     const char *name;
     uint32_t offset;
@@ -32,10 +34,10 @@ typedef struct ddp_slot {
 } ddp_slot;
 
 typedef struct ddp_kind_table {
-    uint32_t abi, size;
+    uint32_t abi, size, services;
     const ddp_slot *slots;
     size_t slot_count;
-    const void *stubs; /* a full table of stubs for the optional slots, or NULL where all are mandatory */
+    const void *stubs; /* a full table of stubs for the optional slots */
 } ddp_kind_table;
 
 const ddp_kind_table *ddp_kind_find(uint32_t kind); /* NULL: this release has no plugins of that kind */
@@ -44,7 +46,7 @@ ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err
 /* Compares the frozen words, in their order, with what this engine needs. The message starts with `path`. */
 ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *facts, const char *path, ddp_err *err);
 
-/* ---- search.c ------------------------------------------------------------------------------------------------------- */
+/* ---- search.c ---------------------------------------------------------------------------------------------------- */
 typedef struct ddp_folder {
     const char *path, *source; /* source: "[plugins] path", for messages */
 } ddp_folder;
@@ -64,7 +66,7 @@ size_t ddp_search_files(const char *folder, char ***out);
 /* The message for a name that no folder has: nearest name, another kind that has it, the places tried. */
 ddp_status ddp_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err);
 
-/* ---- load.c --------------------------------------------------------------------------------------------------------- */
+/* ---- load.c ------------------------------------------------------------------------------------------------------ */
 typedef struct ddp_entry {
     ddp_loaded loaded; /* first: users hold a pointer to it */
     ddp_pool pool;     /* owns the copies and every string of `loaded` that is not the plugin's */

@@ -1,7 +1,8 @@
 /* plugin/kinds.c -- what each kind's function table must hold, and the stubs that fill its holes.
  *
  * The core calls slots without looking: a copy of the table is full-size, and a slot that the plugin lacks answers
- * DDP_ERR_UNSUPPORTED, or does nothing where nothing is an answer. A new slot is a row here, its stub, and its line in the golden offsets of the unit test. */
+ * DDP_ERR_UNSUPPORTED, or does nothing where nothing is an answer. A new slot is a row here, its stub, and its line
+ * in the golden offsets of the unit test. */
 #include "plugin/internal.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@
 typedef void (*any_function)(void);
 _Static_assert(sizeof(any_function) == sizeof(void *), "slots are copied as function pointers of one size");
 
-/* ---- backend -------------------------------------------------------------------------------------------------------- */
+/* ---- backend ----------------------------------------------------------------------------------------------------- */
 #define COLLECTIVE_STUB(slot)                                                                                          \
     static ddp_status no_##slot(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)                          \
     {                                                                                                                  \
@@ -72,9 +73,8 @@ static ddp_status no_check(const ddp_host *host, const void *config, const ddp_c
     (void)config;
     (void)p;
     (void)err;
-    return DDP_OK; /* nothing can be said before the meeting */
+    return DDP_OK; /* nothing can be said before the rendezvous */
 }
-static void no_launcher_clean(uint64_t pid) { (void)pid; }
 static ddp_status no_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err)
 {
     (void)c;
@@ -104,7 +104,6 @@ static const ddp_backend_ops backend_stubs = {
     .work_stream_wait = no_work_stream_wait,
     .work_free = no_work_free,
     .check = no_check,
-    .launcher_clean = no_launcher_clean,
     .mem_peer = no_mem_peer,
 };
 
@@ -146,13 +145,13 @@ static const ddp_slot backend_slots[] = {
     WITH(ddp_backend_ops, work_wait, ASYNC),
     WITH(ddp_backend_ops, work_free, ASYNC),
     WITH(ddp_backend_ops, work_stream_wait, STREAM),
-    MAY(ddp_backend_ops, launcher), /* data, not a function */
     MAY(ddp_backend_ops, check),
-    MAY(ddp_backend_ops, launcher_clean),
+    MAY(ddp_backend_ops, launcher), /* data, not a function */
 };
 
-/* ---- init ----------------------------------------------------------------------------------------------------------- */
-/* Not knowing ranks and publishing nothing are answers, not failures: every rank of tcp:// knows the endpoint by itself. */
+/* ---- init -------------------------------------------------------------------------------------------------------- */
+/* Not knowing ranks and publishing nothing are answers, not failures: every rank of tcp:// knows the endpoint by
+ * itself. */
 static ddp_status no_identity(ddp_init *i, int32_t *rank, int32_t *world, ddp_err *err)
 {
     (void)i;
@@ -174,7 +173,7 @@ static const ddp_slot init_slots[] = {
     MUST(ddp_init_ops, listen_at), MAY(ddp_init_ops, publish), MUST(ddp_init_ops, find),
 };
 
-/* ---- device --------------------------------------------------------------------------------------------------------- */
+/* ---- device ------------------------------------------------------------------------------------------------------ */
 static ddp_status no_measure(ddp_device *d, ddp_device_peaks *out, ddp_err *err)
 {
     (void)d;
@@ -338,7 +337,7 @@ static const ddp_slot device_slots[] = {
      .cap_name = "DDP_DEVICE_CAP_QUEUES"},
 };
 
-/* ---- the kinds whose slots are all mandatory ------------------------------------------------------------------------ */
+/* ---- the kinds whose slots are all mandatory --------------------------------------------------------------------- */
 static const ddp_slot model_slots[] = {MUST(ddp_model_ops, build)};
 static const ddp_slot sampler_slots[] = {
     MUST(ddp_sampler_ops, open),
@@ -363,16 +362,18 @@ static const ddp_slot hook_slots[] = {
     MUST(ddp_hook_ops, exchange), MUST(ddp_hook_ops, decompress), MAY(ddp_hook_ops, states),
 };
 
-static const ddp_kind_table kinds[DDP_KIND_END_] = {
-    [DDP_KIND_BACKEND] = {DDP_BACKEND_ABI, sizeof(ddp_backend_ops), backend_slots, DDP_COUNT(backend_slots),
-                          &backend_stubs},
-    [DDP_KIND_INIT] = {DDP_INIT_ABI, sizeof(ddp_init_ops), init_slots, DDP_COUNT(init_slots), &init_stubs},
-    [DDP_KIND_DEVICE] = {DDP_DEVICE_ABI, sizeof(ddp_device_ops), device_slots, DDP_COUNT(device_slots), &device_stubs},
-    [DDP_KIND_MODEL] = {DDP_MODEL_ABI, sizeof(ddp_model_ops), model_slots, DDP_COUNT(model_slots), NULL},
-    [DDP_KIND_SAMPLER] = {DDP_SAMPLER_ABI, sizeof(ddp_sampler_ops), sampler_slots, DDP_COUNT(sampler_slots), NULL},
-    [DDP_KIND_DATASET] = {DDP_DATASET_ABI, sizeof(ddp_dataset_ops), dataset_slots, DDP_COUNT(dataset_slots), NULL},
-    [DDP_KIND_HOOK] = {DDP_HOOK_ABI, sizeof(ddp_hook_ops), hook_slots, DDP_COUNT(hook_slots), &hook_stubs},
-};
+static const ddp_model_ops model_stubs;
+static const ddp_sampler_ops sampler_stubs;
+static const ddp_dataset_ops dataset_stubs;
+
+#define KIND_TABLE(NAME, name, number)                                                                                 \
+    [number] = {DDP_##NAME##_ABI,                                                                                      \
+                (uint32_t)sizeof(ddp_##name##_ops),                                                                    \
+                (uint32_t)(DDP_##NAME##_SERVICES),                                                                     \
+                name##_slots,                                                                                          \
+                DDP_COUNT(name##_slots),                                                                               \
+                &name##_stubs},
+static const ddp_kind_table kinds[DDP_KIND_END_] = {DDP_KIND_MAP(KIND_TABLE)};
 
 const ddp_kind_table *ddp_kind_find(uint32_t kind)
 {
@@ -401,6 +402,18 @@ static ddp_status check_slot(const ddp_slot *slot, const void *table, uint64_t c
     return DDP_OK;
 }
 
+/* Of the arrays that a plugin gives. */
+static ddp_status check_strides(uint32_t kind, const void *ops, ddp_err *err)
+{
+    const ddp_hook_ops *hook = kind == DDP_KIND_HOOK ? ops : NULL;
+
+    if (kind == DDP_KIND_DATASET && ((const ddp_dataset_ops *)ops)->field_size < DDP_FIELD_V1_SIZE)
+        return ddp_fail(err, DDP_ERR_INVALID, "leaves field_size unset: set it to sizeof(ddp_field)");
+    if (hook != NULL && hook->states != NULL && hook->state_size < DDP_STATE_V1_SIZE)
+        return ddp_fail(err, DDP_ERR_INVALID, "leaves state_size unset: set it to sizeof(ddp_hook_state)");
+    return DDP_OK;
+}
+
 ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err)
 {
     const ddp_kind_table *table = ddp_kind_find(kind);
@@ -414,14 +427,13 @@ ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err
     *(uint32_t *)out = table->size;
     if (kind == DDP_KIND_BACKEND) {
         caps = ((const ddp_backend_ops *)out)->caps;
-        if ((caps & (DDP_CAP_MEM_HOST | DDP_CAP_MEM_CUDA)) == 0)
-            return ddp_fail(err, DDP_ERR_INVALID, "sets neither DDP_CAP_MEM_HOST nor DDP_CAP_MEM_CUDA");
     }
     if (kind == DDP_KIND_DEVICE) {
         caps = ((const ddp_device_ops *)out)->caps;
         if ((caps & (DDP_DEVICE_CAP_HOST_MEMORY | DDP_DEVICE_CAP_QUEUES)) == 0)
             return ddp_fail(err, DDP_ERR_INVALID, "sets neither DDP_DEVICE_CAP_HOST_MEMORY nor DDP_DEVICE_CAP_QUEUES");
     }
+    DDP_TRY(check_strides(kind, out, err));
     for (size_t i = 0; i < table->slot_count; i++) {
         const ddp_slot *slot = &table->slots[i];
         DDP_TRY(check_slot(slot, out, caps, err));
@@ -456,10 +468,11 @@ ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *f, const char *pa
                         "%s was built for %s ABI %u, this ddpengine needs %u. Rebuild it against the installed "
                         "ddpengine/plugin.h (ddpengine --version shows both numbers)",
                         path, is, f->kind_abi, ddp_kind_find(kind)->abi);
-    if (f->host_size > sizeof(ddp_host))
-        return ddp_fail(err, DDP_ERR_INVALID,
-                        "%s was built for a newer ddpengine (its host table has %u bytes, this one's %zu). Update "
-                        "ddpengine, or rebuild the plugin against the installed ddpengine/plugin.h",
-                        path, f->host_size, sizeof(ddp_host));
+    if (f->services > ddp_kind_find(kind)->services)
+        return ddp_fail(
+            err, DDP_ERR_INVALID,
+            "%s was built for a newer ddpengine (the tables that it is to get have %u bytes, this one's %u). "
+            "Update ddpengine, or rebuild the plugin against the installed ddpengine/%s.h",
+            path, f->services, ddp_kind_find(kind)->services, ddp_kind_name(kind));
     return DDP_OK;
 }

@@ -1,8 +1,8 @@
 /* plugin/load.c -- loads a file that passed the gate, checks what only memory can tell, and makes full-size copies.
  *
- * The descriptor itself is loaded, as /proc/self/fd/N. glibc recognises a loaded object by that text, so descriptor N stays
- * open for as long as the object is mapped, also when dlclose could not unmap it (C++ libraries with unique symbols, a
- * second registry): else a later plugin that happens to get number N would silently be this one. */
+ * The descriptor itself is loaded, as /proc/self/fd/N. glibc recognises a loaded object by that text, so descriptor
+ * N stays open for as long as the object is mapped, also when dlclose could not unmap it (C++ libraries with unique
+ * symbols, a second registry): else a later plugin that happens to get number N would silently be this one. */
 #include "plugin/internal.h"
 #include "config/config.h"
 
@@ -16,40 +16,22 @@
 
 #define MAX_OPTIONS 1024
 
-/* ---- dlopen ----------------------------------------------------------------------------------------------------------- */
-/* Libraries of the plugins that are known, by the start of their file name, and what to install. */
-static const struct {
-    const char *library, *remedy;
-} known_libraries[] = {
-    {"libgloo.so", "Install the Debian package libgloo0"},
-    {"libdnnl.so", "Install the Debian package libdnnl2"},
-    {"libmpi.so", "Install the Debian package libopenmpi3"},
-    {"libnccl.so", "Install the Debian package libnccl2"},
-    {"libz.so", "Install the Debian package zlib1g"},
-    {"libcuda.so", "Install the NVIDIA driver"},
-    {"libcudart.so", "Install the CUDA Toolkit"},
-    {"libcublasLt.so", "Install the CUDA Toolkit"},
-    {"libcudnn.so", "Install cuDNN"},
-};
-
+/* ---- dlopen ------------------------------------------------------------------------------------------------------ */
 /* Turns dlerror's text, in which the plugin is /proc/self/fd/N, into a message about `path`. */
-static ddp_status explain(const char *text, const char *proc_path, const char *path, ddp_err *err)
+static ddp_status explain(const char *text, const char *proc_path, const char *path, const char *install, ddp_err *err)
 {
     static const char missing[] = ": cannot open shared object file";
-    const char *colon = strstr(text, missing), *remedy = "Install it, or rebuild the plugin without it";
+    const char *colon = strstr(text, missing);
     size_t skip = strlen(proc_path);
 
     if (strncmp(text, proc_path, skip) == 0 && strncmp(text + skip, ": ", 2) == 0) text += skip + 2;
     if (strstr(text, strerror(EMFILE)) != NULL)
         return ddp_fail(err, DDP_ERR_LIBRARY, "%s cannot be loaded: %s; raise the limit that ulimit -n shows", path,
                         text);
-    if (colon != NULL && colon > text) {
-        for (size_t i = 0; i < DDP_COUNT(known_libraries); i++)
-            if (strncmp(text, known_libraries[i].library, strlen(known_libraries[i].library)) == 0)
-                remedy = known_libraries[i].remedy;
-        return ddp_fail(err, DDP_ERR_LIBRARY, "%s needs the library %.*s, which is not found. %s. (%s)", path,
-                        (int)(colon - text), text, remedy, text);
-    }
+    if (colon != NULL && colon > text)
+        return ddp_fail(err, DDP_ERR_LIBRARY, "%s needs the library %.*s, which is not found. Install %s%s. (%s)", path,
+                        (int)(colon - text), text, install[0] != '\0' ? "the " : "it, or rebuild the plugin without it",
+                        install, text);
     if (strstr(text, "undefined symbol") != NULL)
         return ddp_fail(err, DDP_ERR_LIBRARY,
                         "%s cannot be loaded: %s. It was linked without a library that it uses: link it with "
@@ -77,7 +59,7 @@ static int match_mapped(struct dl_phdr_info *info, size_t size, void *ctx)
     return 1;
 }
 
-static ddp_status open_object(ddp_entry *e, ddp_err *err)
+static ddp_status open_object(ddp_entry *e, const ddp_gate_facts *facts, ddp_err *err)
 {
     mapped_search mapped = {.dev = e->dev, .ino = e->ino, .fd = -1};
     char proc_path[DDP_PROC_FD_MAX];
@@ -91,7 +73,7 @@ static ddp_status open_object(ddp_entry *e, ddp_err *err)
     e->handle = dlopen(proc_path, RTLD_NOW | RTLD_LOCAL);
     if (e->handle != NULL) return DDP_OK;
     text = dlerror();
-    return explain(text != NULL ? text : "no reason given", proc_path, e->loaded.path, err);
+    return explain(text != NULL ? text : "no reason given", proc_path, e->loaded.path, facts->install, err);
 }
 
 /* The symbol must be this file's own, not that of a library behind it. */
@@ -106,7 +88,7 @@ static const ddp_plugin *find_symbol(void *handle)
     return symbol;
 }
 
-/* ---- checks and copies -------------------------------------------------------------------------------------------------- */
+/* ---- checks and copies ------------------------------------------------------------------------------------------- */
 ddp_status ddp_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name, ddp_err *err)
 {
     if (name == NULL || strcmp(desc->name, name) == 0) return DDP_OK;
@@ -158,6 +140,26 @@ static ddp_status copy_options(ddp_entry *e, ddp_err *err)
     return DDP_OK;
 }
 
+/* The flag stands in the file's bytes, so that a launcher is known before anything is loaded: both or neither. */
+static ddp_status copy_launcher(ddp_entry *e, ddp_backend_ops *ops, ddp_err *err)
+{
+    bool flag = (e->loaded.desc.flags & DDP_PLUGIN_F_LAUNCHER) != 0;
+    ddp_launcher_ops *copy;
+
+    if (flag != (ops->launcher != NULL))
+        return ddp_fail(err, DDP_ERR_INVALID, "%s %s", e->loaded.path,
+                        flag ? "sets DDP_PLUGIN_F_LAUNCHER but leaves launcher NULL"
+                             : "has a launcher but does not set DDP_PLUGIN_F_LAUNCHER");
+    if (!flag) return DDP_OK;
+    copy = ddp_pool_alloc(&e->pool, sizeof(*copy), err);
+    if (copy == NULL) return DDP_ERR_NOMEM;
+    memcpy(copy, ops->launcher, DDP_MIN_OF(ops->launcher->struct_size, sizeof(*copy)));
+    if (copy->command == NULL)
+        return ddp_fail(err, DDP_ERR_INVALID, "%s has a launcher without a command", e->loaded.path);
+    ops->launcher = copy;
+    return DDP_OK;
+}
+
 static ddp_status copy_ops(ddp_entry *e, ddp_err *err)
 {
     void *ops = ddp_pool_alloc(&e->pool, ddp_kind_find(e->loaded.kind)->size, err);
@@ -171,34 +173,38 @@ static ddp_status copy_ops(ddp_entry *e, ddp_err *err)
         return ddp_fail(err, status, "%s %.400s", e->loaded.path, text);
     }
     e->loaded.ops = e->loaded.desc.ops = ops;
-    return DDP_OK;
+    return e->loaded.kind == DDP_KIND_BACKEND ? copy_launcher(e, ops, err) : DDP_OK;
 }
 
-/* The flag stands in the file's bytes, so that a launcher is known before anything is loaded: both or neither. */
-static ddp_status check_launcher(const ddp_entry *e, ddp_err *err)
+/* What `auto` and the matching of devices with backends go by. */
+static ddp_status check_memory(const ddp_entry *e, ddp_err *err)
 {
-    bool flag = (e->loaded.desc.flags & DDP_PLUGIN_F_LAUNCHER) != 0;
-    const ddp_backend_ops *ops = e->loaded.ops;
-    bool filled = e->loaded.kind == DDP_KIND_BACKEND && ops->launcher != NULL;
+    const ddp_plugin *d = &e->loaded.desc;
+    bool host = strcmp(d->memory, DDP_MEMORY_HOST) == 0;
 
-    if (flag == filled) return DDP_OK;
-    return ddp_fail(err, DDP_ERR_INVALID, "%s %s", e->loaded.path,
-                    flag ? "sets DDP_PLUGIN_F_LAUNCHER but leaves launcher NULL"
-                         : "has a launcher but does not set DDP_PLUGIN_F_LAUNCHER");
+    if (d->memory[sizeof(d->memory) - 1] != '\0' || d->install[sizeof(d->install) - 1] != '\0')
+        return ddp_fail(err, DDP_ERR_INVALID, "%s: memory or install of its descriptor does not end", e->loaded.path);
+    if (d->kind != DDP_KIND_BACKEND && d->kind != DDP_KIND_DEVICE) return DDP_OK;
+    if (d->memory[0] == '\0')
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s does not say in its descriptor which kind of memory it %s, as in .memory = DDP_MEMORY_HOST",
+                        e->loaded.path, d->kind == DDP_KIND_BACKEND ? "reduces" : "has");
+    if (d->kind == DDP_KIND_BACKEND && (d->reach < DDP_REACH_PROCESS || d->reach > DDP_REACH_NETWORK))
+        return ddp_fail(err, DDP_ERR_INVALID,
+                        "%s does not say in its descriptor how far it reaches, as in .reach = DDP_REACH_NETWORK",
+                        e->loaded.path);
+    if (d->kind == DDP_KIND_DEVICE &&
+        host != ((((const ddp_device_ops *)d->ops)->caps & DDP_DEVICE_CAP_HOST_MEMORY) != 0))
+        return ddp_fail(err, DDP_ERR_INVALID, "%s has memory of kind \"%s\" and %s DDP_DEVICE_CAP_HOST_MEMORY",
+                        e->loaded.path, d->memory, host ? "does not set" : "sets");
+    return DDP_OK;
 }
 
 static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, ddp_err *err)
 {
     ddp_plugin *d = &e->loaded.desc;
-    ddp_gate_facts facts = {.magic = own->magic,
-                            .abi = own->abi,
-                            .struct_size = own->struct_size,
-                            .kind = own->kind,
-                            .kind_abi = own->kind_abi,
-                            .flags = own->flags,
-                            .host_size = own->host_size};
 
-    DDP_TRY(ddp_kind_check(e->loaded.kind, &facts, e->loaded.path, err)); /* a constructor may have changed them */
+    DDP_TRY(ddp_kind_check(e->loaded.kind, own, e->loaded.path, err)); /* a constructor may have changed them */
     memcpy(d, own, DDP_MIN_OF(own->struct_size, sizeof(*d)));
     d->struct_size = sizeof(*d);
     DDP_TRY(check_desc(d, e->loaded.path, err));
@@ -206,7 +212,7 @@ static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, dd
     e->loaded.name = d->name;
     DDP_TRY(copy_options(e, err));
     DDP_TRY(copy_ops(e, err));
-    return check_launcher(e, err);
+    return check_memory(e, err);
 }
 
 static ddp_status describe_file(ddp_entry *e, ddp_err *err)
@@ -237,7 +243,7 @@ ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gat
     e->loaded.kind = kind;
     status = describe_file(e, err);
     if (status == DDP_OK) status = ddp_kind_check(kind, facts, e->loaded.path, err);
-    if (status == DDP_OK) status = open_object(e, err);
+    if (status == DDP_OK) status = open_object(e, facts, err);
     if (status == DDP_OK) {
         own = find_symbol(e->handle);
         status = own != NULL ? take(e, own, name, err)

@@ -13,15 +13,13 @@
 #include <ddpengine/model.h>
 #include <ddpengine/sampler.h>
 
-/* What the gate read from the file's bytes. */
-typedef struct ddp_gate_facts {
-    uint32_t magic, abi, struct_size, kind, kind_abi, flags, host_size;
-} ddp_gate_facts;
+/* What the gate read from the file's bytes: the descriptor up to its `name`, which is NULL here, as is what follows. */
+typedef ddp_plugin ddp_gate_facts;
 
-/* Opens `path` once and checks it without running any of its code: a regular file; owned by root, the effective user or
- * the owner of the ddpengine executable; not writable by others (everyone, or a group that somebody else is in), nor any
- * parent folder, a sticky one excepted; ELF for this machine; exports ddp_plugin_desc as data. *fd is open (O_CLOEXEC) on
- * success. */
+/* Opens `path` once and checks it without running any of its code: a regular file; owned by root, the effective user
+ * or the owner of the ddpengine executable; not writable by others (everyone, or a group that somebody else is in),
+ * nor any parent folder, a sticky one excepted; ELF for this machine; exports ddp_plugin_desc as data. *fd is open
+ * (O_CLOEXEC) on success. */
 ddp_status ddp_gate_open(const char *path, int *fd, ddp_gate_facts *facts, ddp_err *err);
 
 typedef struct ddp_loaded {
@@ -43,12 +41,22 @@ ddp_status ddp_registry_open(ddp_log *log, const ddp_list *paths, ddp_registry *
 ddp_status ddp_registry_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err);
 /* What the gate reads from the bytes of the file that ddp_registry_load would load; runs none of its code. */
 ddp_status ddp_registry_facts(ddp_registry *r, uint32_t kind, const char *name, ddp_gate_facts *out, ddp_err *err);
-/* Every plugin file on the search path, each judged by the gate; `visit` gets the loaded plugin, or NULL and the error. */
+#define DDP_MAX_OFFERS 32
+/* A plugin that `auto` may take. */
+typedef struct ddp_offer {
+    char name[64];
+    ddp_gate_facts facts;
+} ddp_offer;
+/* Those of this kind on the search path with a priority, at most `most`, the highest first and equal ones by name.
+ * Runs none of their code; a file that the gate refuses is left out with a warning. */
+size_t ddp_registry_offers(ddp_registry *r, uint32_t kind, ddp_offer *out, size_t most);
+/* Every plugin file on the search path, each judged by the gate; `visit` gets the loaded plugin, or NULL and the
+ * error. */
 ddp_status ddp_registry_list(ddp_registry *r,
                              void (*visit)(void *ctx, const char *path, const ddp_loaded *p, const ddp_err *err),
                              void *ctx, ddp_err *err);
-/* Unloads in reverse order; what still has live objects is named in a warning and stays mapped. DDP_KEEP_PLUGINS=1 keeps
- * all mapped (symbol names for leak checkers). */
+/* Unloads in reverse order; what still has live objects is named in a warning and stays mapped. DDP_KEEP_PLUGINS=1
+ * keeps all mapped (symbol names for leak checkers). */
 void ddp_registry_close(ddp_registry *r);
 
 #endif

@@ -117,6 +117,49 @@ ddp_status ddp_registry_facts(ddp_registry *r, uint32_t kind, const char *name, 
     return DDP_OK;
 }
 
+static int by_priority(const void *a, const void *b)
+{
+    const ddp_offer *x = a, *y = b;
+
+    if (x->facts.priority != y->facts.priority) return x->facts.priority < y->facts.priority ? 1 : -1;
+    return strcmp(x->name, y->name);
+}
+
+/* Appends the plugin of this file, unless another folder had one of its name. */
+static size_t offer(ddp_registry *r, uint32_t kind, const char *file, ddp_offer *out, size_t count)
+{
+    ddp_offer *o = &out[count];
+    uint32_t is = 0;
+    ddp_err err = {0};
+
+    if (!ddp_search_parse(file, &is, o->name, sizeof(o->name)) || is != kind) return count;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(out[i].name, o->name) == 0) return count;
+    if (ddp_registry_facts(r, kind, o->name, &o->facts, &err) == DDP_OK &&
+        ddp_kind_check(kind, &o->facts, o->name, &err) == DDP_OK)
+        return count + (o->facts.priority > 0);
+    ddp_log_line(r->log, DDP_LOG_WARN, "auto leaves out %s: %s", file, err.msg);
+    return count;
+}
+
+size_t ddp_registry_offers(ddp_registry *r, uint32_t kind, ddp_offer *out, size_t most)
+{
+    size_t count = 0;
+
+    for (size_t f = 0; f < r->search.count; f++) {
+        char **files;
+        size_t n = ddp_search_files(r->search.items[f].path, &files);
+
+        for (size_t i = 0; i < n; i++) {
+            if (count < most) count = offer(r, kind, files[i], out, count);
+            free(files[i]);
+        }
+        free(files);
+    }
+    qsort(out, count, sizeof(*out), by_priority);
+    return count;
+}
+
 ddp_status ddp_registry_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err)
 {
     bool is_path = strchr(name, '/') != NULL;

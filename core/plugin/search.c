@@ -1,7 +1,8 @@
 /* plugin/search.c -- where plugins are looked for, and what to say when a name is nowhere.
  *
- * Order: [plugins] path, DDPENGINE_PLUGIN_PATH, then the build tree's .libs when the program lies beside a config.status,
- * else the install's folder: a fresh build never runs last month's plugins. An explicit path is registry.c's affair. */
+ * Order: [plugins] path, DDPENGINE_PLUGIN_PATH, then the build tree's .libs when the program lies beside a
+ * config.status, else the install's folder: a fresh build never runs last month's plugins. An explicit path is
+ * registry.c's affair. */
 #include "plugin/internal.h"
 
 #include <dirent.h>
@@ -131,7 +132,7 @@ size_t ddp_search_files(const char *folder, char ***out)
     return count;
 }
 
-/* ---- the message for a name that is nowhere --------------------------------------------------------------------------- */
+/* ---- the message for a name that is nowhere ---------------------------------------------------------------------- */
 typedef struct found_names {
     char **items;
     size_t count;

@@ -13,12 +13,26 @@ static ddp_status split_device(const char *text, char *name, size_t capacity, ui
 
     if (colon != NULL) n = strtoul(colon + 1, &end, 10);
     if (length == 0 || length >= capacity || (colon != NULL && (end == colon + 1 || *end != '\0' || n > 1023)))
-        return ddp_fail(err, DDP_ERR_CONFIG, "[train] device = %s is not a device; write cpu, cuda, cuda:1 or auto",
-                        text);
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] device = %s is not a device; write the name of a plugin, one of its devices as in NAME:1, or "
+            "auto",
+            text);
     memcpy(name, text, length);
     name[length] = '\0';
     *ordinal = (uint32_t)n;
     return DDP_OK;
+}
+
+/* A device with memory of its own is hardware: of a name without a number each rank of a host has its own. Nothing
+ * is loaded. */
+static bool one_for_each_rank(ddp_session *s, const char *name)
+{
+    ddp_gate_facts facts;
+    ddp_err err;
+
+    return ddp_registry_facts(s->registry, DDP_KIND_DEVICE, name, &facts, &err) == DDP_OK &&
+           strcmp(facts.memory, DDP_MEMORY_HOST) != 0;
 }
 
 static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
@@ -29,7 +43,10 @@ static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
     if (s->device_count == DDP_MAX_DEVICES)
         return ddp_fail(err, DDP_ERR_CONFIG, "[train] device names more than %d devices", DDP_MAX_DEVICES);
     DDP_TRY(split_device(text, name, sizeof(name), &ordinal, err));
-    if (strcmp(text, "cuda") == 0) ordinal = (uint32_t)s->launch.local_rank; /* each rank of a host has its own */
+    if (strchr(text, ':') == NULL && one_for_each_rank(s, name)) {
+        ordinal = (uint32_t)s->launch.local_rank;
+        (void)snprintf(s->device_found, sizeof(s->device_found), "%s:%u", name, ordinal);
+    }
     if (s->device_count == 0) ddp_copy_text(s->device_name, sizeof(s->device_name), name);
     if (strcmp(name, s->device_name) != 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -125,13 +142,9 @@ ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *
     s->replicas = s->stages = 1;
     for (size_t i = 0; i < list->count; i++)
         if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
-    if (found != NULL || strcmp(s->device_text, "cuda") == 0) {
-        bool numbered = strcmp(s->device_name, "cuda") == 0;
-
-        (void)snprintf(s->device_found, sizeof(s->device_found), numbered ? "%s:%u" : "%s", s->device_name,
-                       s->ordinals[0]);
-        s->device_text = s->device_found;
-    }
+    if (found != NULL && s->device_found[0] == '\0')
+        ddp_copy_text(s->device_found, sizeof(s->device_found), s->device_name);
+    if (s->device_found[0] != '\0' && s->device_count == 1) s->device_text = s->device_found;
     if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */
     return use_devices(s, err);
 }

@@ -46,7 +46,7 @@ static ddp_status open_source(ddp_session *s, ddp_source *src, const void *confi
         return ddp_fail_context(err, "[%s.%s]", section, src->plugin->desc.name);
     }
     src->plugin->live++;
-    src->field_count = src->ops->fields(src->dataset, &src->fields);
+    DDP_TRY(ddp_dataset_fields(src->ops, src->dataset, &src->pool, &src->fields, &src->field_count, err));
     src->length = src->ops->length(src->dataset);
     DDP_TRY(open_transform(s, src, section, err));
     if (src->sampler_plugin == NULL) return DDP_OK; /* only its fields are wanted */
@@ -66,6 +66,7 @@ static void close_source(ddp_source *src)
         src->sampler_plugin->live--;
     }
     ddp_transform_close(src->transform);
+    ddp_pool_free(&src->pool);
     if (src->dataset != NULL) {
         src->ops->close(src->dataset);
         src->plugin->live--;

@@ -36,7 +36,7 @@ static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, c
     return DDP_OK;
 }
 
-/* ---- the backend ---------------------------------------------------------------------------------------------------------- */
+/* ---- the backend ------------------------------------------------------------------------------------------------- */
 static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
 {
     ddp_candidate *b = &s->backends[s->backend_count];
@@ -47,29 +47,66 @@ static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
     return DDP_OK;
 }
 
-/* `auto`: where the ranks are known to share a host, shared memory; where that shows when they have met, that or TCP. */
+bool ddp_session_takes_device(const ddp_session *s, const ddp_loaded *backend)
+{
+    const char *kind = s->device_plugin->desc.memory;
+
+    return strcmp(kind, DDP_MEMORY_HOST) != 0 && ddp_memory_has(backend->desc.memory, kind);
+}
+
+int32_t ddp_session_device_ordinal(const ddp_session *s, const ddp_loaded *backend)
+{
+    return ddp_session_takes_device(s, backend) ? (int32_t)s->ordinals[0] : -1;
+}
+
+/* What `auto` takes for ranks that are this far from each other: of the backends that reduce the device's memory,
+ * the one with the highest priority. One rank has nothing to send, and needs no more than the host's. */
+static ddp_status load_offered(ddp_session *s, uint32_t reach, ddp_err *err)
+{
+    const char *kind = s->launch.world > 1 ? s->device_plugin->desc.memory : DDP_MEMORY_HOST;
+    ddp_offer offers[DDP_MAX_OFFERS];
+    size_t count = ddp_registry_offers(s->registry, DDP_KIND_BACKEND, offers, DDP_MAX_OFFERS);
+
+    for (size_t i = 0; i < count; i++)
+        if (offers[i].facts.reach >= reach && ddp_memory_has(offers[i].facts.memory, kind))
+            return load_backend(s, offers[i].name, err);
+    (void)ddp_fail(err, DDP_ERR_CONFIG,
+                   "[group] backend = auto: no plugin here reduces memory of kind \"%s\" between the ranks of %s; "
+                   "`ddpengine plugins` lists those that there are, name one or install another",
+                   kind, reach == DDP_REACH_NETWORK ? "several hosts" : "one host");
+    return ddp_fail_as(err, DDP_EXIT_PLUGIN);
+}
+
+/* `auto`: where the ranks are known to share a host, the best for one; where that shows at the rendezvous, that or
+ * the best that reaches others. */
 static ddp_status load_backends(ddp_session *s, ddp_err *err)
 {
     const char *name = s->config->group->backend;
-    bool automatic = strcmp(name, "auto") == 0, cuda = strcmp(s->device_name, "cuda") == 0;
     bool one_host = s->launch.introduced || s->launch.world == 1;
 
-    cuda = cuda && s->launch.world > 1; /* one rank has nothing to send */
-    DDP_TRY(load_backend(s, !automatic ? name : cuda ? "nccl" : "shm", err));
-    if (automatic && !cuda && !one_host) DDP_TRY(load_backend(s, "gloo-tcp", err));
-    if (s->backend_count == 1) s->backend = &s->backends[0];
+    if (strcmp(name, "auto") != 0) {
+        DDP_TRY(load_backend(s, name, err));
+    } else {
+        DDP_TRY(load_offered(s, DDP_REACH_HOST, err));
+        if (!one_host && s->backends[0].plugin->desc.reach < DDP_REACH_NETWORK)
+            DDP_TRY(load_offered(s, DDP_REACH_NETWORK, err));
+    }
+    if (s->backend_count == 1)
+        s->backend = &s->backends[0];
+    else
+        (void)snprintf(s->backend_text, sizeof(s->backend_text), "%s or %s", s->backends[0].name, s->backends[1].name);
     return DDP_OK;
 }
 
-/* Whether this process could take part at all, before it meets anybody; then whether training can do with the backend. */
-static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t ordinal, ddp_err *err)
+/* Whether this process could take part at all, before any rendezvous; then whether training can do with the backend. */
+static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, ddp_err *err)
 {
     const ddp_backend_ops *ops = b->plugin->ops;
     const ddp_comm_params p = {.struct_size = sizeof(p),
                                .rank = (uint32_t)s->launch.rank,
                                .world_size = (uint32_t)s->launch.world,
                                .interface = s->config->group->interface,
-                               .device_ordinal = strcmp(s->device_name, "cuda") == 0 ? (int32_t)ordinal : -1};
+                               .device_ordinal = ddp_session_device_ordinal(s, b->plugin)};
 
     if (!(s->launch.planning && ops->launcher != NULL) && /* it has not started what is only planned */
         ops->check(&s->host, b->config, &p, err) != DDP_OK) {
@@ -77,25 +114,24 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, uint32_t
         (void)ddp_fail_context(err, "backend \"%s\"", b->name);
         return at_choice(s, DDP_KIND_BACKEND, "backend", err);
     }
-    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, strcmp(s->device_name, "cuda") == 0, err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, ddp_session_takes_device(s, b->plugin), err));
     return DDP_OK;
 }
 
-/* Rank and world are known, no device is loaded. Where shared memory cannot do what is asked, `auto` goes on without it. */
-static ddp_status check_backends(ddp_session *s, uint32_t ordinal, ddp_err *err)
+/* Where the best for one host cannot do what is asked, `auto` goes on without it. */
+static ddp_status check_backends(ddp_session *s, ddp_err *err)
 {
-    bool automatic = strcmp(s->config->group->backend, "auto") == 0 && strcmp(s->device_name, "cuda") != 0;
-    ddp_status st = check_backend(s, &s->backends[0], ordinal, err);
+    bool automatic = strcmp(s->config->group->backend, "auto") == 0;
+    ddp_status st = check_backend(s, &s->backends[0], err);
 
-    if (st == DDP_ERR_UNSUPPORTED && automatic) {
-        if (s->backend_count == 1) DDP_TRY(load_backend(s, "gloo-tcp", err));
+    if (st == DDP_ERR_UNSUPPORTED && automatic && s->backends[0].plugin->desc.reach < DDP_REACH_NETWORK) {
+        if (s->backend_count == 1) DDP_TRY(load_offered(s, DDP_REACH_NETWORK, err));
         s->backends[0] = s->backends[1];
         s->backend_count = 1;
         s->backend = &s->backends[0];
-        st = check_backend(s, s->backend, ordinal, err);
+        st = check_backend(s, s->backend, err);
     }
-    for (uint32_t i = 1; st == DDP_OK && i < s->backend_count; i++)
-        st = check_backend(s, &s->backends[i], ordinal, err);
+    if (st == DDP_OK && s->backend_count > 1) st = check_backend(s, &s->backends[1], err);
     return st;
 }
 
@@ -106,7 +142,7 @@ void ddp_session_choose_backend(ddp_session *s, bool one_host)
 
 const char *ddp_session_backend_name(const ddp_session *s)
 {
-    return s->backend != NULL ? s->backend->name : "shm or gloo-tcp";
+    return s->backend != NULL ? s->backend->name : s->backend_text;
 }
 
 /* Where the init method knows who this process is, it must be who it was started as. */
@@ -187,10 +223,10 @@ static ddp_status check_hook(const ddp_loaded *hook, const ddp_loaded *backend, 
         {DDP_CAP_ALL_REDUCE, "all_reduce"}, {DDP_CAP_BROADCAST, "broadcast"}, {DDP_CAP_ALL_TO_ALL, "all_to_all"}};
     uint64_t needs = ((const ddp_hook_ops *)hook->ops)->needs, caps = ((const ddp_backend_ops *)backend->ops)->caps;
 
-    if ((caps & DDP_CAP_MEM_HOST) == 0)
+    if (!ddp_memory_has(backend->desc.memory, DDP_MEMORY_HOST))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "hook \"%s\" works in the host's memory, which backend \"%s\" does not take; name another in "
-                        "[group] backend, such as gloo-tcp, or leave [hook] plugin empty",
+                        "[group] backend, or leave [hook] plugin empty",
                         hook->desc.name, backend->desc.name);
 
     for (size_t i = 0; i < DDP_COUNT(slots); i++)
@@ -213,49 +249,62 @@ static ddp_status load_hook(ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
-/* [train] device = auto: CUDA's where one is to be had. */
-static ddp_status choose_device(ddp_session *s, const char **found, ddp_err *err)
+/* Whether `auto` can take this device. */
+static bool device_is_there(ddp_session *s, const ddp_offer *o, ddp_err *why)
 {
-    ddp_err why = {.status = DDP_OK};
+    char section[sizeof(o->name) + 8];
     const void *config;
     ddp_loaded *p;
 
-    *found = "cpu";
-    if (ddp_registry_load(s->registry, DDP_KIND_DEVICE, "cuda", &p, &why) == DDP_OK) {
-        DDP_TRY(ddp_config_plugin(s->config, "device.cuda", &p->desc, &config, err));
-        if (((const ddp_device_ops *)p->ops)->check(&s->host, config, (uint32_t)s->launch.local_rank, &why) == DDP_OK)
-            *found = "cuda";
+    (void)snprintf(section, sizeof(section), "device.%.63s", o->name);
+    return ddp_registry_load(s->registry, DDP_KIND_DEVICE, o->name, &p, why) == DDP_OK &&
+           ddp_config_plugin(s->config, section, &p->desc, &config, why) == DDP_OK &&
+           ((const ddp_device_ops *)p->ops)->check(&s->host, config, (uint32_t)s->launch.local_rank, why) == DDP_OK;
+}
+
+/* [train] device = auto: of those that are there the one with the highest priority. */
+static ddp_status choose_device(ddp_session *s, char *found, size_t capacity, ddp_err *err)
+{
+    ddp_offer offers[DDP_MAX_OFFERS];
+    size_t i = 0, count = ddp_registry_offers(s->registry, DDP_KIND_DEVICE, offers, DDP_MAX_OFFERS);
+
+    (void)ddp_fail(err, DDP_ERR_CONFIG, "no plugin of a device is there");
+    while (i < count && !device_is_there(s, &offers[i], err)) i++;
+    if (i == count) {
+        (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
+        return ddp_fail_context(err, "[train] device = auto");
     }
+    ddp_copy_text(found, capacity, offers[i].name);
     if (s->launch.local_rank == 0)
-        ddp_log_line(s->log, DDP_LOG_INFO, "device = auto: %s%s%s", *found, why.msg[0] != '\0' ? ", for " : "",
-                     why.msg);
+        ddp_log_line(s->log, DDP_LOG_INFO, "device = auto: %s%s%s", found, i > 0 ? ", for " : "",
+                     i > 0 ? err->msg : "");
     return DDP_OK;
 }
 
 static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 {
     ddp_config *c = s->config;
-    const char *found = NULL;
+    char found[sizeof(s->device_name)] = "";
 
     if (c->group->interface[0] != '\0' &&
         ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
         return ddp_at_key(s, "group", "interface", err);
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
-    if (ddp_session_device_is_auto(s)) DDP_TRY(choose_device(s, &found, err));
-    DDP_TRY(ddp_session_find_devices(s, found, err));
+    if (ddp_session_device_is_auto(s)) DDP_TRY(choose_device(s, found, sizeof(found), err));
+    DDP_TRY(ddp_session_find_devices(s, found[0] != '\0' ? found : NULL, err));
+    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
+    s->device.ops = s->device_plugin->ops;
     if (s->launch.purpose != DDP_TO_GENERATE) {
         DDP_TRY(load_backends(s, err));
         DDP_TRY(load_init(s, err));
-        DDP_TRY(check_backends(s, s->ordinals[0], err));
+        DDP_TRY(check_backends(s, err));
     }
-    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
-    s->device.ops = s->device_plugin->ops;
     DDP_TRY(load_hook(s, err));
     DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
     return load_sources(s, pc, err);
 }
 
-/* ---- what the run does not use -------------------------------------------------------------------------------------------- */
+/* ---- what the run does not use ----------------------------------------------------------------------------------- */
 /* "data.idx" -> kind dataset, "idx" */
 static uint32_t kind_of_section(const char *section, const char **name)
 {

@@ -102,7 +102,7 @@ static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *
                     ddp_format_bytes(params + grads + states + s->arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
-                    v->lowered->kernels[v->planned->peak_kernel].name);
+                    ddp_kernel_at(v->lowered, v->planned->peak_kernel)->name);
 }
 
 /* With parallel = model. The lines of kernels and memory are of the whole model on one device. */
@@ -127,7 +127,7 @@ static void report_kernels(const ddp_variant *v, ddp_text *out)
     ddp_text_printf(out, "kernels               %u for %u operations\n", v->lowered->kernel_count,
                     v->program->node_count);
     for (uint32_t i = 0; i < v->lowered->kernel_count; i++) {
-        const ddp_kernel *k = &v->lowered->kernels[i];
+        const ddp_kernel *k = ddp_kernel_at(v->lowered, i);
         const char *layer = k->node_count > 0 ? v->program->nodes[k->nodes[0]].name : "";
 
         ddp_text_printf(out, "  %-3u %-36s %s\n", i, k->name, layer);

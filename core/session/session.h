@@ -50,6 +50,7 @@ typedef struct ddp_source {
     ddp_dataset *dataset;
     ddp_sampler *sampler;
     ddp_transform *transform; /* NULL: none */
+    ddp_pool pool;            /* of the fields */
     const ddp_field *fields;  /* as the model sees them */
     uint32_t field_count;
     uint64_t length, count; /* samples in all, and of this rank in an epoch */
@@ -93,8 +94,9 @@ typedef struct ddp_session {
     ddp_registry *registry;
     ddp_batches batches;
 
-    ddp_candidate backends[2]; /* `auto` across hosts: shm, then gloo-tcp; else the one there is */
+    ddp_candidate backends[2]; /* `auto` across hosts: for one host, then for several; else the one there is */
     uint32_t backend_count;
+    char backend_text[160];       /* "shm or gloo-tcp" while both may be used */
     const ddp_candidate *backend; /* the chosen one; with two of them NULL until the ranks have met */
     ddp_loaded *init, *model, *device_plugin;
     ddp_loaded *hook; /* NULL: none */
@@ -102,7 +104,7 @@ typedef struct ddp_session {
     char address[64];                                 /* of [group] interface, "" where that is not given */
     char url[DDP_ENDPOINT_MAX + 64], device_name[64]; /* of the device plugin */
     const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1"; or: */
-    char device_found[80];                            /* what device = auto or cuda stands for, "cuda:1" */
+    char device_found[80];                            /* what auto, or a name without a number, stands for */
     uint32_t ordinals[DDP_MAX_DEVICES], device_count;
     uint32_t replicas; /* of this process, which share a batch out: devices with parallel = dp, else 1 */
     uint32_t stages;   /* of this process, which divide the model up: devices with parallel = model, else 1 */

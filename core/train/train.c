@@ -110,7 +110,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     /* alone there is nobody to share with, and the host's own memory may have larger pages */
     t->mem.of_backend = training && ddp_group_world(t->group) > 1 &&
                         (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
-                        (!ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm));
+                        (!ddp_device_has_memory(&t->s->device) || ddp_communicator_takes_device(t->comm));
     DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->mem.params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->mem.grads, err));
     DDP_TRY(ddp_device_alloc(&t->s->device, t->s->arena_bytes, &t->mem.activations, err));
@@ -321,12 +321,6 @@ static void set_graceful(const ddp_session *s, bool on)
     if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
 }
 
-/* Whose memory a backend is to take; -1: the host's alone. */
-static int32_t cuda_device(const ddp_session *s)
-{
-    return ddp_device_can(&s->device, DDP_DEVICE_CAP_CUDA) ? (int32_t)s->ordinals[0] : -1;
-}
-
 /* Everything after the meeting. */
 static ddp_status run(ddp_trainer *t, ddp_err *err)
 {
@@ -337,7 +331,8 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_session_pin(s, t->group, err)); /* before memory is touched, which lies near the processor that does */
     ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
     DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err,
-               ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config, cuda_device(s),
+               ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
+                                     ddp_session_device_ordinal(s, s->backend->plugin),
                                      s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));

@@ -33,7 +33,9 @@ void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
 
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count)
 {
-    return (ddp_optim_slice){.param = t->mem.params + first,
+    return (ddp_optim_slice){.grad_dtype = DDP_F32,
+                             .state_dtype = DDP_F32,
+                             .param = t->mem.params + first,
                              .grad = t->mem.grads + first,
                              .state1 = t->mem.state1 == NULL ? NULL : t->mem.state1 + state,
                              .state2 = t->mem.state2 == NULL ? NULL : t->mem.state2 + state,

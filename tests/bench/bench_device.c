@@ -180,7 +180,12 @@ static void bench_rounds(job *j, product *p, int products, times *forward, times
     uint32_t cut = forward_kernels(j->lowered), count = j->lowered->kernel_count;
     float *state = aligned(j->arena_elements * 4);
     ddp_optim o = {.struct_size = sizeof(o), .algorithm = DDP_OPTIM_SGD, .momentum = 0.9, .lr = 1e-3, .grad_scale = 1};
-    ddp_optim_slice s = {.param = j->params, .state1 = state, .grad = j->grads, .count = j->arena_elements};
+    ddp_optim_slice s = {.grad_dtype = DDP_F32,
+                         .state_dtype = DDP_F32,
+                         .param = j->params,
+                         .state1 = state,
+                         .grad = j->grads,
+                         .count = j->arena_elements};
 
     memset(state, 0, j->arena_elements * 4);
     memset(j->grads, 0, j->arena_elements * 4);

@@ -190,9 +190,8 @@ static uint64_t fingerprint(const ddp_dataset *d) { (void)d; return 7; }
 static ddp_status read_it(const ddp_dataset *d, uint64_t i, uint64_t e, void *const *b, ddp_err *err)
 { int64_t l = (int64_t)(i % 10); float x[4] = {(float)i, 1, 2, 3}; (void)d; (void)e; (void)err; READ
   __builtin_memcpy(b[0], &l, 8); __builtin_memcpy(b[1], x, N * 4); return DDP_OK; }
-static const ddp_dataset_ops ops = { sizeof(ops), 0, open_it, close_it, length, fields, fingerprint, read_it };
-DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0), .name = "small",
-  .version = "1", .summary = "s", .option_size = sizeof(ddp_option), .ops = &ops };
+static const ddp_dataset_ops ops = { sizeof(ops), sizeof(ddp_field), open_it, close_it, length, fields, fingerprint, read_it };
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DATASET, 0), DDP_PLUGIN_TAIL("small", "1", "s", DDP_NO_OPTIONS, ops) };
 """
         (self.dir / "small.c").write_text(source)
         out = self.dir / "dataset_small.so"

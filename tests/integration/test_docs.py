@@ -48,6 +48,18 @@ class Docs(Case):
             self.equal(r.code, 0, f"{page}: {x}\n{r}")
         started.clear()
 
+    def test_every_kind_is_in_every_list(self):
+        """DDP_KIND_MAP is the one list: --version, the table for authors, and a header that defines what the map says."""
+        kinds = re.findall(r"^    X\([A-Z]+, ([a-z]+), \d+\)", (SRC / "core/include/ddpengine/plugin.h").read_text(), re.M)
+        self.check(len(kinds) >= 7, kinds)
+        self.equal(re.findall(r"([a-z]+) \d+", self.run("--version").out.splitlines()[1].split(":", 1)[1]), kinds)
+        table = (SRC / "docs/writing-plugins.md").read_text().split("| kind |", 1)[1].split("\n\n", 1)[0]
+        self.equal(sorted(re.findall(r"^\| `([a-z]+)` \|", table, re.M)), sorted(kinds))
+        for kind in kinds:
+            header = (SRC / f"core/include/ddpengine/{kind}.h").read_text()
+            for name in (f"DDP_{kind.upper()}_ABI", f"DDP_{kind.upper()}_SERVICES", f"ddp_{kind}_ops"):
+                self.check(name in header, f"{kind}.h has no {name}")
+
     def test_every_page_is_reachable_and_every_link_leads_somewhere(self):
         pages = [SRC / "README.md", SRC / "CONTRIBUTING.md", SRC / "CHANGELOG.md", *sorted((SRC / "docs").rglob("*.md"))]
         linked = set()

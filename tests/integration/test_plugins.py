@@ -36,7 +36,7 @@ static const ddp_backend_ops ops = { .struct_size = sizeof(ops), .caps = 0 };
 #ifndef NO_SYMBOL
 __attribute__((visibility("default"))) const ddp_plugin ddp_plugin_desc = {
     .magic = DDP_MAGIC, .abi = ABI, .struct_size = sizeof(ddp_plugin), .kind = KIND, .kind_abi = KIND_ABI,
-    .host_size = sizeof(ddp_host), .name = "mine", .version = "1", .summary = "test", .option_size = sizeof(ddp_option), .ops = &ops };
+    .services = DDP_BACKEND_SERVICES, .reach = DDP_REACH_HOST, .memory = "host", .name = "mine", .version = "1", .summary = "test", .option_size = sizeof(ddp_option), .ops = &ops };
 #endif
 """
 
@@ -111,9 +111,10 @@ class Plugins(Case):
         """A sampler whose one option is an old name."""
         table = ('static const ddp_option options[] = {{"old", "3", NULL, "Use new.", DDP_OPT_INT, DDP_OPT_F_DEPRECATED, '
                  'offsetof(struct config, unused)}};\nDDP_PLUGIN_EXPORT')
+        table = "struct config { int64_t unused; };\n" + table
         source = (SRC / "samplers/sequential.c").read_text()
-        for old, new in (("DDP_PLUGIN_EXPORT", table), ('"sequential"', '"older"'), (".options = NULL", ".options = options"),
-                         (".option_count = 0", ".option_count = 1"), ("int32_t unused;", "int64_t unused;")):
+        for old, new in (("DDP_PLUGIN_EXPORT", table), ('"sequential"', '"older"'),
+                         ("DDP_NO_OPTIONS", "DDP_OPTIONS(options, struct config)")):
             self.check(old in source, old)
             source = source.replace(old, new)
         (self.dir / "older.c").write_text("#include <stddef.h>\n" + source)
@@ -138,13 +139,48 @@ class Plugins(Case):
                           'static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)'
                           '{ (void)g; (void)config; (void)err; return DDP_ERR_CONFIG; }\n'
                           'static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = build};\n'
-                          'DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0), '
-                          '.name = "mute", .version = "1", .summary = "s", .option_size = sizeof(ddp_option), .ops = &ops };\n')
+                          'DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(MODEL, 0), '
+                          'DDP_PLUGIN_TAIL("mute", "1", "s", DDP_NO_OPTIONS, ops) };\n')
         subprocess.run(["cc", "-shared", "-fPIC", f"-I{SRC}/core/include", str(source), "-o",
                         str(self.dir / "plugins/model_mute.so")], check=True)
         path = self.ini("x.ini", {"model": {"plugin": "mute"}, "plugins": {"path": self.dir / "plugins"}})
         for args in (("--check",), ("--nproc", 2)):
             self.fails(self.run("-c", path, *args), 2, 'model "mute"', "without giving a reason")
+
+    def vendor(self):
+        """A device with a memory kind of its own and a backend that reduces it, built from the public headers alone."""
+        where, here = self.dir / "acme", SRC / "tests/fixtures/vendor"
+        where.mkdir()
+        for name, more in (("device_acme", ()), ("backend_acmelink", (f"-I{SRC}/docs/examples/backend-skeleton",))):
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-D_GNU_SOURCE", f"-I{SRC}/core/include", *more, str(here / f"{name}.c"),
+                            "-o", str(where / f"{name}.so")], check=True)
+        return {"plugins": {"path": where}}, {"device.acme": {"cpu": BUILD / ".libs/device_cpu.so"}}
+
+    def test_made_up_vendor_trains(self):
+        """`auto` finds both by what they state; the parameters are those of the CPU's, whichever way gradients take."""
+        path, device = self.vendor()
+        clip = {"train": {"max_steps": 12}, "optimizer": {"algorithm": "adamw", "momentum": None, "clip_norm": 0.5}}
+        for layers in ({"train": {"max_steps": 12}}, clip):
+            want = self.train(layers, nproc=2, name="cpu.ini").summary
+            for given, backend in (({"group": {"backend": "auto"}}, "acmelink"), ({"group": {"backend": "shm"}}, "shm"),
+                                   ({"group": {"backend": "acmelink"}, "ddp": {"shard_update": "no"}}, "acmelink")):
+                r = self.train(layers, path, device, {"train": {"device": "auto"}}, given, nproc=2, name=f"{backend}.ini")
+                self.equal(r.summary["backend"], backend)
+                self.equal(r.summary["device"], "acme:0")
+                self.check("device = auto: acme" in r.err, r)
+                self.equal(r.summary["parameter_sha256"], want["parameter_sha256"], r)
+
+    def test_made_up_vendor_is_matched_by_memory(self):
+        path, device = self.vendor()
+        for given, parts in (({"group": {"backend": "acmelink"}}, ('backend "acmelink"', "host memory")),
+                             ({"train": {"device": "acme:1"}, "plugins": {"path": self.dir}}, ('device "acme"', "no such plugin"))):
+            self.fails(self.run("-c", self.ini("x.ini", path, device, given), "--nproc", 2), 3, *parts)
+        (self.dir / "acme/backend_acmelink.so").unlink()
+        r = self.run("-c", self.ini("x.ini", path, device, {"train": {"device": "acme"}, "group": {"backend": "auto"}}), "--nproc", 2)
+        self.fails(r, 3, 'memory of kind "acme"', "ddpengine plugins")
+        r = self.run("-c", self.ini("x.ini", path, device, {"train": {"device": "acme"}}), "--check")
+        self.equal(r.code, 0, r)
+        self.check("backend shm" in r.out, r)
 
     def test_clone_under_tmp_and_another_users_checkout(self):
         """The build tree itself, copied below /tmp; then, as root, owned by somebody else."""

@@ -68,12 +68,7 @@ static const ddp_sampler_ops ops = {.struct_size = sizeof(ops),
                                     .count = sampler_count,
                                     .indices = sampler_indices};
 
-DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
-                                                      .name = "paced",
-                                                      .version = "0",
-                                                      .summary = "holds a run until a test lets it go on",
-                                                      .options = options,
-                                                      .option_count = 3,
-                                                      .option_size = sizeof(ddp_option),
-                                                      .config_size = sizeof(struct config),
-                                                      .ops = &ops};
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(SAMPLER, 0),
+    DDP_PLUGIN_TAIL("paced", "0", "holds a run until a test lets it go on", DDP_OPTIONS(options, struct config), ops),
+};

@@ -142,46 +142,69 @@ static void take_rank(ddp_group *g, ddp_peer *p, int32_t rank, const ddp_rank_in
     p->wire.limit = DDP_WIRE_FRAME_LIMIT;
 }
 
-static bool hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
+typedef struct hello {
+    int32_t rank, world;
+    uint32_t abi, backend_abi;
+    char version[32], where[DDP_WHERE_MAX], identity[DDP_IDENTITY_MAX];
+    ddp_rank_info info;
+} hello;
+
+static bool unpack_hello(const ddp_frame *f, hello *out)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
-    int32_t rank = (int32_t)ddp_unpack_u32(&u), world = (int32_t)ddp_unpack_u32(&u);
-    uint32_t abi = ddp_unpack_u32(&u), backend_abi = ddp_unpack_u32(&u);
-    ddp_rank_info m = {.pid = ddp_unpack_u32(&u)};
-    const ddp_rank_info *first;
-    char version[32], where[DDP_WHERE_MAX], identity[DDP_IDENTITY_MAX];
 
-    ddp_unpack_text(&u, version, sizeof(version));
-    ddp_unpack_text(&u, m.host_id, sizeof(m.host_id));
-    ddp_unpack_text(&u, m.host, sizeof(m.host));
-    ddp_unpack_text(&u, where, sizeof(where));
-    ddp_unpack_text(&u, identity, sizeof(identity));
-    if (u.bad || u.left != 0) return false;
-    if (!ddp_wire_trusted(&p->wire)) {
-        if (!ddp_identity_parse(identity, strlen(identity), &p->wire.presented)) return false;
-        ddp_listener_other_secret(g, p);
-        return true;
-    }
-    first = rank >= 0 && rank < g->world ? &g->ranks[rank] : NULL;
+    out->rank = (int32_t)ddp_unpack_u32(&u);
+    out->world = (int32_t)ddp_unpack_u32(&u);
+    out->abi = ddp_unpack_u32(&u);
+    out->backend_abi = ddp_unpack_u32(&u);
+    out->info.pid = ddp_unpack_u32(&u);
+    ddp_unpack_text(&u, out->version, sizeof(out->version));
+    ddp_unpack_text(&u, out->info.host_id, sizeof(out->info.host_id));
+    ddp_unpack_text(&u, out->info.host, sizeof(out->info.host));
+    ddp_unpack_text(&u, out->where, sizeof(out->where));
+    ddp_unpack_text(&u, out->identity, sizeof(out->identity));
+    return !u.bad && u.left == 0;
+}
+
+/* Of an end that has the key, where there is one. */
+static void take_hello(ddp_group *g, ddp_peer *p, const hello *h)
+{
+    const ddp_rank_info *first = h->rank >= 0 && h->rank < g->world ? &g->ranks[h->rank] : NULL;
+    const char *host = h->info.host;
+    int rank = h->rank;
+
     if (g->server->announced.failed)
         refuse(g, p, rank, "the run has failed");
-    else if (strcmp(version, DDP_VERSION) != 0 || abi != DDP_ABI || backend_abi != DDP_BACKEND_ABI)
+    else if (strcmp(h->version, DDP_VERSION) != 0 || h->abi != DDP_ABI || h->backend_abi != DDP_BACKEND_ABI)
         refuse(g, p, rank,
                "rank %d on host %s runs ddpengine %s (ABI %u, backend ABI %u), rank 0 %s (ABI %u, backend ABI %u). "
                "Install the same ddpengine on all hosts",
-               (int)rank, m.host, version, abi, backend_abi, DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI);
-    else if (world != g->world)
-        refuse(g, p, rank, "rank %d on host %s has world_size %d%s, rank 0 has %d%s. Make them equal", (int)rank,
-               m.host, (int)world, where, (int)g->world, g->self.world_where);
+               rank, host, h->version, h->abi, h->backend_abi, DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI);
+    else if (h->world != g->world)
+        refuse(g, p, rank, "rank %d on host %s has world_size %d%s, rank 0 has %d%s. Make them equal", rank, host,
+               (int)h->world, h->where, (int)g->world, g->self.world_where);
     else if (first == NULL)
-        refuse(g, p, rank, "rank %d on host %s is out of range: with world_size %d the ranks are 0 to %d", (int)rank,
-               m.host, (int)g->world, (int)g->world - 1);
+        refuse(g, p, rank, "rank %d on host %s is out of range: with world_size %d the ranks are 0 to %d", rank, host,
+               (int)g->world, (int)g->world - 1);
     else if (first->pid != 0)
         refuse(g, p, rank,
                "rank %d is already taken by host %s, pid %u: host %s, pid %u cannot be it too. Give each its own rank",
-               (int)rank, first->host, first->pid, m.host, m.pid);
+               rank, first->host, first->pid, host, h->info.pid);
     else
-        take_rank(g, p, rank, &m);
+        take_rank(g, p, rank, &h->info);
+}
+
+static bool hello_frame(ddp_group *g, ddp_peer *p, const ddp_frame *f)
+{
+    hello h;
+
+    if (!unpack_hello(f, &h)) return false;
+    if (ddp_wire_trusted(&p->wire)) {
+        take_hello(g, p, &h);
+        return true;
+    }
+    if (!ddp_identity_parse(h.identity, strlen(h.identity), &p->wire.presented)) return false;
+    ddp_listener_other_secret(g, p);
     return true;
 }
 
@@ -316,7 +339,7 @@ bool ddp_server_frame(ddp_group *g, ddp_peer *peer, const ddp_frame *f)
         return true;
     }
     switch (peer->state) {
-    case DDP_PEER_NEW: return f->type == DDP_FRAME_HELLO && hello(g, peer, f);
+    case DDP_PEER_NEW: return f->type == DDP_FRAME_HELLO && hello_frame(g, peer, f);
     case DDP_PEER_HEARD:
         return g->server->announced.failed || (f->type == DDP_FRAME_AGREEMENT && agreement(g, peer, f));
     case DDP_PEER_JOINED: return rank_frame(g, peer->rank, f);

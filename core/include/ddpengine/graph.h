@@ -1,8 +1,9 @@
 /* ddpengine/graph.h -- building a model's graph; a model reads like the PyTorch module it matches.
  *
- * A model describes and never computes. Errors stick: the first one is kept with the op, its name and both shapes, later
- * calls are harmless, ddp_graph_status() returns it. The first dimension of every input is the batch N; it is symbolic
- * while the graph is built: ddp_dims gives DDP_N for it, and -f for a first dimension of f times N, as ddp_reshape takes it.
+ * A model describes and never computes. Errors stick: the first one is kept with the op, its name and both shapes,
+ * later calls are harmless, ddp_graph_status() returns it. The first dimension of every input is the batch N; it is
+ * symbolic while the graph is built: ddp_dims gives DDP_N for it, and -f for a first dimension of f times N, as
+ * ddp_reshape takes it.
  *
  *     ddp_tensor x = ddp_flatten(g, ddp_input(g, "image"));          // (N, 784)
  *     x = ddp_relu(g, ddp_linear(g, x, 512, 1, "fc1"));              // (N, 512)
@@ -10,7 +11,7 @@
  *     ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));
  *     ddp_metric(g, "accuracy", ddp_accuracy(g, x, ddp_input(g, "label")));
  *     return ddp_graph_status(g, err);
- */
+ * */
 #ifndef DDPENGINE_GRAPH_H
 #define DDPENGINE_GRAPH_H
 
@@ -56,14 +57,15 @@ typedef struct ddp_graph_api {
     ddp_status (*status)(const ddp_graph *g, ddp_err *err);
     /* Draws a parameter anew over its first values, as torch.nn.init.*_ does after a module's constructor. */
     void (*init)(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init);
-    /* torch's register_buffer: state of the model that is not trained. DDP_F32 starts at `initial`; a DDP_I64 scalar starts
-     * at 0 and counts the training batches by itself, as num_batches_tracked does. */
+    /* torch's register_buffer: state of the model that is not trained. DDP_F32 starts at `initial`; a DDP_I64 scalar
+     * starts at 0 and counts the training batches by itself, as num_batches_tracked does. */
     ddp_tensor (*buffer)(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
                          double initial);
     /* A result for programs that use the model, such as the logits that text is sampled from; of any shape. */
     void (*output)(ddp_graph *g, const char *name, ddp_tensor t);
-    /* The ops from here on run on this of the run's devices, from 0; 0 until the first call. Data go from device to device in
-     * their order: an op cannot read what a later device computes. Without parallel = model it means nothing. */
+    /* The ops from here on run on this of the run's devices, from 0; 0 until the first call. Data go from device to
+     * device in their order: an op cannot read what a later device computes. Without parallel = model it means
+     * nothing. */
     void (*place)(ddp_graph *g, uint32_t device);
 } ddp_graph_api;
 

@@ -1,12 +1,13 @@
 /* ddpengine/hook.h -- kind `hook`: what goes over the wire in place of a bucket's gradients.
  *
- * A bucket is reduced in three calls: `compress` on the rank's compute thread as soon as its gradients are final, `exchange` on
- * the queue thread, which alone may use the group, and `decompress` on the compute thread again, when the wire may already be
- * busy with the next bucket. Calls of different buckets run side by side, those of one bucket never; every rank makes the calls
- * of a thread in the same order, buckets 0, 1, .. in each update. Nothing between open and close may allocate.
+ * A bucket is reduced in three calls: `compress` on the rank's compute thread as soon as its gradients are final,
+ * `exchange` on the queue thread, which alone may use the group, and `decompress` on the compute thread again, when
+ * the wire may already be busy with the next bucket. Calls of different buckets run side by side, those of one
+ * bucket never; every rank makes the calls of a thread in the same order, buckets 0, 1, .. in each update. Nothing
+ * between open and close may allocate.
  *
  * Every rank must end with the same bits: what decompress writes may depend only on what the group has given to all.
- */
+ * */
 #ifndef DDPENGINE_HOOK_H
 #define DDPENGINE_HOOK_H
 
@@ -21,8 +22,8 @@ extern "C" {
 
 typedef struct ddp_hook ddp_hook; /* defined by the plugin */
 
-/* Collectives of the run's ranks, with the rules of backend.h; blocking, from `exchange` alone. A slot that the backend lacks is
- * composed of others, or NULL. Errors go back to the core as they are. */
+/* Collectives of the run's ranks, with the rules of backend.h; blocking, from `exchange` alone. A slot that the
+ * backend lacks is composed of others, or NULL. Errors go back to the core as they are. */
 typedef struct ddp_hook_group {
     uint32_t struct_size, rank, world_size, reserved0;
     void *ctx;
@@ -55,38 +56,53 @@ typedef struct ddp_hook_params {
 
 static inline const ddp_hook_bucket *ddp_hook_bucket_at(const ddp_hook_params *p, uint32_t i)
 {
-    return (const ddp_hook_bucket *)(const void *)((const char *)p->buckets + (size_t)i * p->bucket_size);
+    return (const ddp_hook_bucket *)ddp_at_(p->buckets, p->bucket_size, i);
 }
 
 static inline const ddp_hook_tensor *ddp_hook_tensor_at(const ddp_hook_params *p, const ddp_hook_bucket *b, uint32_t i)
 {
-    return (const ddp_hook_tensor *)(const void *)((const char *)b->tensors + (size_t)i * p->tensor_size);
+    return (const ddp_hook_tensor *)ddp_at_(b->tensors, p->tensor_size, i);
 }
 
-/* What a hook remembers from update to update, f32, in host memory; the core saves and loads it in place. */
+/* What a hook remembers from update to update, in host memory; the core saves and loads it in place. */
 typedef struct ddp_hook_state {
     const char *name; /* unique within the hook, without spaces */
-    float *data;
+    void *data;
     uint64_t elements;
-    uint32_t shared,
-        reserved0; /* 1: the same on all ranks; 0: each rank's own, whose mean over the ranks is what counts */
+    uint32_t shared; /* 1: the same on all ranks; 0: each rank's own, whose mean over the ranks is what counts */
+    uint32_t dtype;  /* today always DDP_F32 */
 } ddp_hook_state;
 
 typedef struct ddp_hook_ops {
     uint32_t struct_size, state_version; /* state_version: a checkpoint of another is refused */
     uint64_t needs;                      /* DDP_CAP_* of backend.h: slots of the group that `exchange` uses */
+    uint32_t state_size, reserved0;      /* state_size: stride of what `states` gives, sizeof(ddp_hook_state) */
+
+    /* ---- the compute thread */
     ddp_status (*open)(const ddp_host *host, const void *config, const ddp_hook_params *p, ddp_hook **out,
                        ddp_err *err);
     void (*close)(ddp_hook *h);
-    /* grads: the bucket's `count` gradients of this rank; `update` is 1 for the first of the run. */
-    ddp_status (*compress)(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err);
-    ddp_status (*exchange)(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err);
+    /* grads: the bucket's `count` gradients of this rank, of its dtype; `update` is 1 for the first of the run. */
+    ddp_status (*compress)(ddp_hook *h, uint32_t bucket, uint64_t update, void *grads, ddp_err *err);
     /* Leaves the mean over the ranks, as nearly as the hook gives it, in grads. */
-    ddp_status (*decompress)(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err);
-    /* The arrays of its state, the same list on every rank, valid until close; returns their number. May be NULL: none. Not
+    ddp_status (*decompress)(ddp_hook *h, uint32_t bucket, uint64_t update, void *grads, ddp_err *err);
+    /* Optional. The arrays of its state, the same list on every rank, valid until close; returns their number. Not
      * called while an update is made. */
     uint32_t (*states)(ddp_hook *h, const ddp_hook_state **out);
+
+    /* ---- the queue thread */
+    ddp_status (*exchange)(ddp_hook *h, uint32_t bucket, uint64_t update, void *grads, ddp_err *err);
 } ddp_hook_ops;
+
+static inline const ddp_hook_state *ddp_hook_state_at(const ddp_hook_ops *ops, const ddp_hook_state *states, uint32_t i)
+{
+    return (const ddp_hook_state *)ddp_at_(states, ops->state_size, i);
+}
+
+/* The tables that the engine hands to a plugin of this kind. */
+#define DDP_HOOK_SERVICES                                                                                              \
+    (sizeof(ddp_host) + sizeof(ddp_hook_params) + sizeof(ddp_hook_group) + sizeof(ddp_hook_bucket) +                   \
+     sizeof(ddp_hook_tensor) + sizeof(ddp_coll))
 
 #ifdef __cplusplus
 }

@@ -20,17 +20,20 @@ typedef struct ddp_init_ops {
     /* `url` is the whole init_method; it is checked here, a mistake is DDP_ERR_CONFIG. */
     ddp_status (*open)(const ddp_host *host, const void *config, const char *url, ddp_init **out, ddp_err *err);
     void (*close)(ddp_init *i);
-    /* Rank and world where the method knows them, -1 where not. Optional slot. */
+    /* Optional. Rank and world where the method knows them, -1 where not. */
     ddp_status (*identity)(ddp_init *i, int32_t *rank, int32_t *world, ddp_err *err);
     /* Rank 0: where to listen. Port 0 asks the core to take a free one, an empty host (":29500") to take the address of
      * [group] interface or of the default route. `endpoint` holds DDP_ENDPOINT_MAX bytes. */
     ddp_status (*listen_at)(ddp_init *i, char *endpoint, ddp_err *err);
-    /* Rank 0, once it listens: the endpoint with its real port. Optional slot. */
+    /* Optional. Rank 0, once it listens: the endpoint with its real port. */
     ddp_status (*publish)(ddp_init *i, const char *endpoint, ddp_err *err);
     /* Other ranks: where rank 0 is. DDP_IN_PROGRESS: not known yet, the core asks again until its own deadline;
      * err->msg may say why. Asked before each attempt to connect, so that an endpoint may change. */
     ddp_status (*find)(ddp_init *i, char *endpoint, ddp_err *err);
 } ddp_init_ops;
+
+/* The tables that the engine hands to a plugin of this kind. */
+#define DDP_INIT_SERVICES (sizeof(ddp_host))
 
 #ifdef __cplusplus
 }

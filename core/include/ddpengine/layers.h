@@ -1,5 +1,5 @@
-/* ddpengine/layers.h -- torch.nn's modules for model plugins: each declares its parameters under PyTorch's names, drawn as its
- * constructor draws them, and applies its op. The name is a printf format. */
+/* ddpengine/layers.h -- torch.nn's modules for model plugins: each declares its parameters under PyTorch's names,
+ * drawn as its constructor draws them, and applies its op. The name is a printf format. */
 #ifndef DDPENGINE_LAYERS_H
 #define DDPENGINE_LAYERS_H
 
@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-/* Item i of an option `place`, a list of LAYER:DEVICE as in "net1:0, net2:1", for ddp_place; 0 where it is not of that form. */
+/* Item i of an option `place`, a list of LAYER:DEVICE as in "net1:0, net2:1", for ddp_place; 0 where it is not of
+ * that form. */
 static inline int ddp_place_item(const ddp_list *list, size_t i, char *layer, size_t capacity, uint32_t *device)
 {
     const char *text = ((const char *const *)list->items)[i], *colon = strrchr(text, ':');
@@ -93,8 +94,8 @@ static inline ddp_tensor ddp_linear_tied(ddp_graph *g, ddp_tensor x, ddp_tensor 
     return g->api->op(g, DDP_OP_LINEAR, NULL, 2, in, name);
 }
 
-/* Hugging Face's Conv1D, a linear layer whose "NAME.weight" is (in, out): normal(0, std); "NAME.bias" zero. `weight`, unless
- * NULL, gets the weight, to draw it again. */
+/* Hugging Face's Conv1D, a linear layer whose "NAME.weight" is (in, out): normal(0, std); "NAME.bias" zero.
+ * `weight`, unless NULL, gets the weight, to draw it again. */
 static inline ddp_tensor ddp_conv1d(ddp_graph *g, ddp_tensor x, int64_t out, double std, ddp_tensor *weight,
                                     const char *fmt, ...) DDP_PRINTF_(6, 7);
 static inline ddp_tensor ddp_conv1d(ddp_graph *g, ddp_tensor x, int64_t out, double std, ddp_tensor *weight,
@@ -158,8 +159,8 @@ static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_s
     return g->api->op(g, DDP_OP_CONV2D, &attrs, c->bias ? 3 : 2, in, name);
 }
 
-/* torch.nn.BatchNorm2d(C): "NAME.weight" 1, "NAME.bias" 0, buffers running_mean 0, running_var 1, num_batches_tracked; eps
- * 1e-5, momentum 0.1. `weight`, unless NULL, gets the weight. */
+/* torch.nn.BatchNorm2d(C): "NAME.weight" 1, "NAME.bias" 0, buffers running_mean 0, running_var 1,
+ * num_batches_tracked; eps 1e-5, momentum 0.1. `weight`, unless NULL, gets the weight. */
 static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor *weight, const char *fmt, ...)
     DDP_PRINTF_(4, 5);
 static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor *weight, const char *fmt, ...)
@@ -209,8 +210,8 @@ static inline ddp_tensor ddp_layer_norm(ddp_graph *g, ddp_tensor x, const char *
     return g->api->op(g, DDP_OP_LAYER_NORM, &attrs, 3, in, name);
 }
 
-/* torch.nn.Embedding: "NAME.weight" (count, features), normal(0, std); index (*) i64 -> (*, features). `weight`, unless NULL,
- * gets the weight, to tie it. */
+/* torch.nn.Embedding: "NAME.weight" (count, features), normal(0, std); index (*) i64 -> (*, features). `weight`,
+ * unless NULL, gets the weight, to tie it. */
 static inline ddp_tensor ddp_embedding(ddp_graph *g, ddp_tensor index, int64_t count, int64_t features, double std,
                                        ddp_tensor *weight, const char *fmt, ...) DDP_PRINTF_(7, 8);
 static inline ddp_tensor ddp_embedding(ddp_graph *g, ddp_tensor index, int64_t count, int64_t features, double std,
@@ -229,8 +230,8 @@ static inline ddp_tensor ddp_embedding(ddp_graph *g, ddp_tensor index, int64_t c
     return g->api->op(g, DDP_OP_EMBEDDING, NULL, 2, in, name);
 }
 
-/* x (N, T, E) plus the first T rows of "NAME.weight" (count, E), a torch.nn.Embedding of the positions. `weight`, unless NULL,
- * gets the weight. */
+/* x (N, T, E) plus the first T rows of "NAME.weight" (count, E), a torch.nn.Embedding of the positions. `weight`,
+ * unless NULL, gets the weight. */
 static inline ddp_tensor ddp_position_embedding(ddp_graph *g, ddp_tensor x, int64_t count, double std,
                                                 ddp_tensor *weight, const char *fmt, ...) DDP_PRINTF_(6, 7);
 static inline ddp_tensor ddp_position_embedding(ddp_graph *g, ddp_tensor x, int64_t count, double std,

@@ -17,6 +17,9 @@ typedef struct ddp_model_ops {
     ddp_status (*build)(ddp_graph *g, const void *config, ddp_err *err);
 } ddp_model_ops;
 
+/* The tables that the engine hands to a plugin of this kind. */
+#define DDP_MODEL_SERVICES (sizeof(ddp_graph_api))
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,20 +1,24 @@
 /* ddpengine/plugin.h -- the envelope of every plugin, and the services that the core gives it.
  *
- * A plugin is one shared object that exports one constant data symbol, `ddp_plugin_desc`. Each kind of plugin adds one
- * header (backend.h, init.h, device.h, model.h, sampler.h, dataset.h) with the function table of that kind.
- * The headers compile as C99, C11 and C++ and need nothing but the C library.
+ * A plugin is one shared object that exports one constant data symbol, `ddp_plugin_desc`. Each kind of plugin, a row
+ * of DDP_KIND_MAP, has one header with the function table of that kind. The headers compile as C99, C11 and C++ and
+ * need nothing but the C library.
  *
  * History and policy
  *   DDP_ABI        envelope and host services; the engine and the plugin must have equal numbers.
  *   DDP_*_ABI      one number for each kind; must be equal too.
  *   struct_size    first word of every function table; tables only grow at their end, and a shorter one is accepted:
  *                  its missing slots answer DDP_ERR_UNSUPPORTED. A slot that moves bumps the kind's number.
- *   1              2026-11: first release.
+ *   services       the bytes of all tables that the engine hands to plugins of the kind. They too only grow: a plugin
+ *                  that was built for a newer engine has a larger number, and is refused before any of its code runs.
+ *   strides        an array of structs that the other side indexes comes with the size of its elements: use the
+ *                  accessors, ddp_node_at and so on.
+ *   Optional       a slot may be NULL where its comment begins with this word, or where its capability is not set.
+ *   1              2026-11: first release. Until it is out, everything may still move without a new number.
  *
- * Errors: a function that can fail returns a ddp_status and fills the caller's ddp_err (never NULL) through ddp_fail().
- * Outputs are written only on success. A plugin never prints, exits, or installs a signal handler; it speaks through
- * ddp_host.log. Threads that a plugin starts block all signals and are joined in its `close`.
- */
+ * Errors: a function that can fail returns a ddp_status and fills the caller's ddp_err (never NULL) through
+ * ddp_fail(). Outputs are written only on success. A plugin never prints, exits, or installs a signal handler; it
+ * speaks through ddp_host.log. Threads that a plugin starts block all signals and are joined in its `close`. */
 #ifndef DDPENGINE_PLUGIN_H
 #define DDPENGINE_PLUGIN_H
 
@@ -22,6 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,18 +35,21 @@ extern "C" {
 #define DDP_MAGIC 0x45504444u /* "DDPE", little-endian */
 #define DDP_ABI   1u
 
-enum {
-    DDP_KIND_BACKEND = 1,
-    DDP_KIND_INIT,
-    DDP_KIND_DEVICE,
-    DDP_KIND_MODEL,
-    DDP_KIND_SAMPLER,
-    DDP_KIND_DATASET,
-    DDP_KIND_HOOK,
-    DDP_KIND_END_
-};
+/* The one list of kinds. Kind X(BACKEND, backend, 1) has the header <ddpengine/backend.h>, which defines
+ * DDP_BACKEND_ABI, DDP_BACKEND_SERVICES and ddp_backend_ops; its files are called "backend_NAME.so". */
+#define DDP_KIND_MAP(X)                                                                                                \
+    X(BACKEND, backend, 1)                                                                                             \
+    X(INIT, init, 2)                                                                                                   \
+    X(DEVICE, device, 3)                                                                                               \
+    X(MODEL, model, 4)                                                                                                 \
+    X(SAMPLER, sampler, 5)                                                                                             \
+    X(DATASET, dataset, 6)                                                                                             \
+    X(HOOK, hook, 7)
+#define DDP_X_(NAME, name, number) DDP_KIND_##NAME = number,
+enum { DDP_KIND_MAP(DDP_X_) DDP_KIND_END_ };
+#undef DDP_X_
 
-/* ---- status and error ------------------------------------------------------------------------------------------- */
+/* ---- status and error -------------------------------------------------------------------------------------------- */
 #define DDP_STATUS_MAP(X)                                                                                              \
     X(DDP_OK, 0, "ok")                                                                                                 \
     X(DDP_IN_PROGRESS, 1, "not finished yet")                                                                          \
@@ -88,8 +96,26 @@ static inline ddp_status ddp_fail(ddp_err *err, ddp_status status, const char *f
     return err->status = status;
 }
 
+/* Ends the calling function with the status of `call` unless that is DDP_OK. */
+#define DDP_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        ddp_status try_status_ = (call);                                                                               \
+        if (try_status_ != DDP_OK) return try_status_;                                                                 \
+    } while (0)
+
 /* ---- dtypes ------------------------------------------------------------------------------------------------------ */
-enum { DDP_F32 = 1, DDP_BF16, DDP_F64, DDP_I32, DDP_I64, DDP_U8, DDP_DTYPE_END_ };
+enum {
+    DDP_F32 = 1,
+    DDP_BF16,
+    DDP_F64,
+    DDP_I32,
+    DDP_I64,
+    DDP_U8,
+    DDP_DTYPE_END_, /* of what is computed today; the numbers below are reserved */
+    DDP_F16 = 16,   /* IEEE 754 binary16 */
+    DDP_F8_E4M3,    /* 8-bit floats of the OCP specification: no infinity, largest 448 */
+    DDP_F8_E5M2
+};
 
 /* Bytes of one element, 0 for an unknown dtype. */
 static inline size_t ddp_dtype_size(uint32_t dtype)
@@ -97,19 +123,29 @@ static inline size_t ddp_dtype_size(uint32_t dtype)
     switch (dtype) {
     case DDP_F32:
     case DDP_I32: return 4;
-    case DDP_BF16: return 2;
+    case DDP_BF16:
+    case DDP_F16: return 2;
     case DDP_F64:
     case DDP_I64: return 8;
-    case DDP_U8: return 1;
+    case DDP_U8:
+    case DDP_F8_E4M3:
+    case DDP_F8_E5M2: return 1;
     default: return 0;
     }
 }
 
 #define DDP_MAX_DIMS 8
 
+/* Element i of an array whose elements are `size` bytes apart, as the side that made it has them. */
+static inline const void *ddp_at_(const void *array, uint32_t size, uint32_t i)
+{
+    return (const char *)array + (size_t)i * size;
+}
+
 /* ---- options: the plugin's section of the INI file, self-documenting ---------------------------------------------- *
  * Field types in the plugin's config struct, by option type:
- *   INT int64_t   UINT uint64_t   FLOAT double   BOOL int32_t (0 or 1)   STRING, PATH, HOSTPORT const char * (never NULL)
+ *   INT int64_t   UINT uint64_t   FLOAT double   BOOL int32_t (0 or 1)
+ *   STRING, PATH, HOSTPORT const char * (never NULL)
  *   ENUM int32_t (index into `range`, "a|b|c")   SIZE uint64_t (bytes)   DURATION int64_t (milliseconds)
  * With DDP_OPT_F_LIST the field is a ddp_list, `items` an array of the type above; the empty text is the empty list. */
 enum {
@@ -146,7 +182,7 @@ typedef struct ddp_option {
     size_t offset;     /* into the plugin's config struct */
 } ddp_option;
 
-/* ---- what the core gives a plugin --------------------------------------------------------------------------------- */
+/* ---- what the core gives a plugin -------------------------------------------------------------------------------- */
 enum { DDP_LOG_DEBUG = 0, DDP_LOG_INFO, DDP_LOG_WARN, DDP_LOG_ERROR };
 
 typedef struct ddp_host {
@@ -170,22 +206,47 @@ typedef struct ddp_store {
     ddp_status (*remove)(void *ctx, const char *key, ddp_err *err); /* absent: ok */
 } ddp_store;
 
-/* ---- envelope: the one exported symbol ---------------------------------------------------------------------------- */
+/* ---- envelope: the one exported symbol --------------------------------------------------------------------------- */
 #define DDP_PLUGIN_F_NO_UNLOAD (1u << 0) /* never dlclose (libraries whose threads or handlers outlive it) */
 #define DDP_PLUGIN_F_LAUNCHER  (1u << 1) /* a backend whose table has a `launcher`: --nproc starts the ranks by it */
 
+/* How far a backend's ranks may be from each other. */
+enum { DDP_REACH_PROCESS = 1, DDP_REACH_HOST, DDP_REACH_NETWORK };
+
+/* What stands in front of `name` is read from the file's bytes: the engine compares and chooses plugins without
+ * running any of their code. */
 typedef struct ddp_plugin {
     uint32_t magic, abi, struct_size, kind; /* these four never move */
     uint32_t kind_abi, flags;
-    uint32_t host_size, reserved0; /* sizeof(ddp_host) at its build: a plugin newer than the engine is refused */
-    const char *name;              /* equals the INI value */
-    const char *version;           /* for humans */
-    const char *summary;           /* one line, for `ddpengine plugins` */
+    uint32_t services; /* DDP_*_SERVICES at its build: a plugin newer than the engine is refused */
+    uint32_t priority; /* of a backend or device: `auto` takes the highest that can be used; 0: never that one */
+    uint32_t reach;    /* of a backend: DDP_REACH_* */
+    uint32_t reserved0;
+    /* A device: the name of its kind of memory, "host" where that is the host's. A backend: the kinds that it
+     * reduces, with a space in between. A name means that one knows the addresses and, but for "host", the streams
+     * of the other. */
+    char memory[32];
+    char install[56];    /* "Debian package libgloo0": what has the libraries it is linked with; "": nothing special */
+    const char *name;    /* equals the INI value */
+    const char *version; /* for humans */
+    const char *summary; /* one line, for `ddpengine plugins` */
     const ddp_option *options;
     uint32_t option_count, option_size; /* option_size = sizeof(ddp_option) */
     size_t config_size;
     const void *ops; /* first field is always uint32_t struct_size */
 } ddp_plugin;
+
+#define DDP_MEMORY_HOST "host"
+/* Whether `kinds`, the `memory` of a backend, names `kind`, that of a device. */
+static inline int ddp_memory_has(const char *kinds, const char *kind)
+{
+    size_t length = strlen(kind);
+    const char *at = kinds;
+
+    for (; length > 0 && (at = strstr(at, kind)) != NULL; at++)
+        if ((at == kinds || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return 1;
+    return 0;
+}
 
 #define DDP_PLUGIN_SYMBOL "ddp_plugin_desc"
 
@@ -195,10 +256,24 @@ typedef struct ddp_plugin {
 #define DDP_PLUGIN_EXPORT __attribute__((visibility("default")))
 #endif
 
-/* The fixed words of the descriptor, in order; the plugin adds name, version, summary and its tables. */
-#define DDP_PLUGIN_HEAD(kind_, kind_abi_, flags_)                                                                      \
-    .magic = DDP_MAGIC, .abi = DDP_ABI, .struct_size = (uint32_t)sizeof(ddp_plugin), .kind = (kind_),                  \
-    .kind_abi = (kind_abi_), .flags = (flags_), .host_size = (uint32_t)sizeof(ddp_host), .reserved0 = 0
+/* The whole descriptor:
+ *
+ *     DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+ *         DDP_PLUGIN_HEAD(BACKEND, 0),
+ *         .priority = 10, .reach = DDP_REACH_NETWORK, .memory = "host",     // a backend; a device has no reach
+ *         DDP_PLUGIN_TAIL("mine", "1.0", "one line about it", DDP_OPTIONS(options, struct config), ops),
+ *     };
+ * */
+#define DDP_PLUGIN_HEAD(KIND, flags_)                                                                                  \
+    .magic = DDP_MAGIC, .abi = DDP_ABI, .struct_size = (uint32_t)sizeof(ddp_plugin), .kind = DDP_KIND_##KIND,          \
+    .kind_abi = DDP_##KIND##_ABI, .flags = (flags_), .services = (uint32_t)(DDP_##KIND##_SERVICES)
+#define DDP_PLUGIN_TAIL(name_, version_, summary_, options_, ops_)                                                     \
+    .name = (name_), .version = (version_), .summary = (summary_), options_, .ops = &(ops_)
+/* The array of the plugin's options and the struct that they fill; for a plugin without options the other one. */
+#define DDP_OPTIONS(table, config_type)                                                                                \
+    .options = (table), .option_count = (uint32_t)(sizeof(table) / sizeof((table)[0])),                                \
+    .option_size = (uint32_t)sizeof((table)[0]), .config_size = sizeof(config_type)
+#define DDP_NO_OPTIONS .options = NULL, .option_count = 0, .option_size = (uint32_t)sizeof(ddp_option), .config_size = 0
 
 #ifdef __cplusplus
 }

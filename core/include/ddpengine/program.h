@@ -1,8 +1,8 @@
 /* ddpengine/program.h -- what a step computes: ops, values, nodes, and the plan a device compiles.
  *
- * The core turns a model's graph into a program for one batch size; a device lowers it to kernels, the core plans memory
- * over the kernels, the device compiles them with the offsets known. Shapes are row-major, f32 unless said otherwise.
- */
+ * The core turns a model's graph into a program for one batch size; a device lowers it to kernels, the core plans
+ * memory over the kernels, the device compiles them with the offsets known. Shapes are row-major, f32 unless said
+ * otherwise. */
 #ifndef DDPENGINE_PROGRAM_H
 #define DDPENGINE_PROGRAM_H
 
@@ -28,7 +28,7 @@ enum {
     DDP_OP_ADD,                /* a, b of one shape -> a + b */
     DDP_OP_RESHAPE,            /* x -> y, the same elements in the same order; attrs.reshape */
     DDP_OP_CROSS_ENTROPY,      /* logits (*, C), label (*) i64 -> loss (), mean over the rows that are not ignored;
-                                * attrs.cross_entropy                                   torch.nn.functional.cross_entropy */
+                                * attrs.cross_entropy                               torch.nn.functional.cross_entropy */
     DDP_OP_CROSS_ENTROPY_GRAD, /* logits (*, C), label (*) -> dlogits (*, C), for a loss gradient of 1 */
     DDP_OP_MSE,                /* p, t of one shape -> loss (), mean over all elements  torch.nn.functional.mse_loss */
     DDP_OP_MSE_GRAD,           /* p, t -> dp, for a loss gradient of 1 */
@@ -42,7 +42,7 @@ enum {
     DDP_OP_BATCH_NORM, /* x (N, C, H, W), w (C), b (C), running mean (C), running var (C) -> y, mean (C), invstd (C);
                                 * attrs.batch_norm. Training: the batch's statistics, and the two buffers are updated
                                 * (variance unbiased); else the buffers are used, and mean and invstd are -1.
-                                *                                                       torch.nn.functional.batch_norm */
+                                *                                                      torch.nn.functional.batch_norm */
     DDP_OP_BATCH_NORM_GRAD, /* dy, x, w, mean, invstd -> dx, dw, db */
     DDP_OP_MAX_POOL2D,      /* x (N, C, H, W) -> y; attrs.pool                       torch.nn.functional.max_pool2d */
     DDP_OP_MAX_POOL2D_GRAD, /* dy, x -> dx; of equal values the first in the window gets it */
@@ -51,15 +51,16 @@ enum {
     DDP_OP_ADAPTIVE_AVG_POOL2D, /* x -> y (N, C, attrs.adaptive.out)                     torch's adaptive_avg_pool2d */
     DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, /* dy -> dx */
     DDP_OP_LAYER_NORM,               /* x (*, E), w (E), b (E) -> y, mean (*), invstd (*); attrs.layer_norm
-                                *                                                       torch.nn.functional.layer_norm */
+                                *                                                      torch.nn.functional.layer_norm */
     DDP_OP_LAYER_NORM_GRAD,          /* dy, x, w, mean, invstd -> dx, dw, db */
     DDP_OP_EMBEDDING,      /* index (*) i64, w (V, E) -> y (*, E)                   torch.nn.functional.embedding */
     DDP_OP_EMBEDDING_GRAD, /* dy (*, E), index (*) -> dw (V, E), summed in the order of the rows */
     DDP_OP_POSITION,       /* x (N, T, E), w (P, E), T <= P -> x + w[:T] */
     DDP_OP_POSITION_GRAD,  /* dy (N, T, E) -> dw (P, E), 0 from row T on */
     DDP_OP_ATTENTION,      /* qkv (N, T, 3 E): q, k and v side by side, each of attrs.attention.heads heads
-                                * -> y (N, T, E), log-sum-exp (N, heads, T) of the scaled scores. For dropout, the weight
-                                * of key s for query t in head h of sample n is element ((n heads + h) T + t) T + s.
+                                * -> y (N, T, E), log-sum-exp (N, heads, T) of the scaled scores. For dropout, the
+                                * weight of key s for query t in head h of sample n is element
+                                * ((n heads + h) T + t) T + s.
                                 *                                                       scaled_dot_product_attention */
     DDP_OP_ATTENTION_GRAD, /* dy, qkv, y, log-sum-exp -> dqkv */
     DDP_OP_DROPOUT,        /* x -> y; attrs.dropout; never in a program that does not train
@@ -114,9 +115,10 @@ typedef union ddp_attrs {
     uint64_t words[16]; /* the union's size, 128 bytes, is part of the ABI */
 } ddp_attrs;
 
-/* ---- random numbers of a step --------------------------------------------------------------------------------------- *
- * Counter-based, so that nothing is kept and a resumed run repeats them: ddp_philox4x32 with the seed as the key. The four words of block i give elements 4 i .. 4 i + 3. An element is dropped where
- * its word is below p * 2^32, rounded to the nearest integer. */
+/* ---- random numbers of a step ------------------------------------------------------------------------------------- *
+ * Counter-based, so that nothing is kept and a resumed run repeats them: ddp_philox4x32 with the seed as the key. The
+ * four words of block i give elements 4 i .. 4 i + 3. An element is dropped where its word is below p * 2^32,
+ * rounded to the nearest integer. */
 typedef struct ddp_random {
     uint64_t seed;
     uint64_t stream; /* differs between micro-steps and between ranks */
@@ -130,7 +132,7 @@ static inline void ddp_philox(const ddp_random *r, uint32_t place, uint64_t bloc
     ddp_philox4x32(counter, r->seed, out);
 }
 
-/* ---- program ------------------------------------------------------------------------------------------------------ */
+/* ---- program ----------------------------------------------------------------------------------------------------- */
 enum {
     DDP_VALUE_INPUT = 1, /* a field of the batch, written by the loader */
     DDP_VALUE_PARAM,     /* a slice of the parameter arena, canonical f32 */
@@ -175,7 +177,16 @@ typedef struct ddp_program {
     const char *const *metric_names;
 } ddp_program;
 
-/* ---- lowering: made by the device ----------------------------------------------------------------------------------- */
+static inline const ddp_value *ddp_value_at(const ddp_program *p, uint32_t i)
+{
+    return (const ddp_value *)ddp_at_(p->values, p->value_size, i);
+}
+static inline const ddp_node *ddp_node_at(const ddp_program *p, uint32_t i)
+{
+    return (const ddp_node *)ddp_at_(p->nodes, p->node_size, i);
+}
+
+/* ---- lowering: made by the device -------------------------------------------------------------------------------- */
 typedef struct ddp_kernel {
     const uint32_t *nodes; /* that it computes, in program order */
     uint32_t node_count;
@@ -187,8 +198,8 @@ typedef struct ddp_kernel {
 } ddp_kernel;
 
 /* For each value: bytes 0 means that it has no storage in the arena (inside a kernel, or an INPUT, PARAM or GRAD).
- * alias_of >= 0: a view, it shares the storage of that value. DDP_NOT_STORED: later nodes read it, but their kernels need
- * nothing of it but what the first one has kept in a private value. */
+ * alias_of >= 0: a view, it shares the storage of that value. DDP_NOT_STORED: later nodes read it, but their kernels
+ * need nothing of it but what the first one has kept in a private value. */
 #define DDP_NOT_STORED (-2)
 typedef struct ddp_storage {
     uint64_t bytes;
@@ -203,14 +214,28 @@ typedef struct ddp_private {
 } ddp_private;
 
 typedef struct ddp_lowered {
-    uint32_t struct_size, kernel_count, private_count, reserved0;
+    uint32_t struct_size, kernel_count, private_count;
+    uint32_t kernel_size, storage_size, private_size; /* strides of the three arrays */
     const ddp_kernel *kernels;   /* in an order in which every value is written before it is read */
     const ddp_storage *storage;  /* program->value_count */
     const ddp_private *privates; /* private_count */
     void *device_data;           /* the device's own notes, freed by lowered_free */
 } ddp_lowered;
 
-/* ---- plan: made by the core ------------------------------------------------------------------------------------------ */
+static inline const ddp_kernel *ddp_kernel_at(const ddp_lowered *l, uint32_t i)
+{
+    return (const ddp_kernel *)ddp_at_(l->kernels, l->kernel_size, i);
+}
+static inline const ddp_storage *ddp_storage_at(const ddp_lowered *l, uint32_t value)
+{
+    return (const ddp_storage *)ddp_at_(l->storage, l->storage_size, value);
+}
+static inline const ddp_private *ddp_private_at(const ddp_lowered *l, uint32_t i)
+{
+    return (const ddp_private *)ddp_at_(l->privates, l->private_size, i);
+}
+
+/* ---- plan: made by the core -------------------------------------------------------------------------------------- */
 #define DDP_NO_OFFSET UINT64_MAX
 
 typedef struct ddp_plan {

@@ -21,14 +21,17 @@ typedef struct ddp_sampler_params {
 
 typedef struct ddp_sampler_ops {
     uint32_t struct_size, reserved0;
-    /* A length that it cannot share out is DDP_ERR_CONFIG with the reason. Training needs equal counts, none of them 0, on
-     * all ranks; a sampler for evaluation may leave a rank with count 0. */
+    /* A length that it cannot share out is DDP_ERR_CONFIG with the reason. Training needs equal counts, none of them
+     * 0, on all ranks; a sampler for evaluation may leave a rank with count 0. */
     ddp_status (*open)(const ddp_host *host, const void *config, const ddp_sampler_params *p, ddp_sampler **out,
                        ddp_err *err);
     void (*close)(ddp_sampler *s);
     uint64_t (*count)(const ddp_sampler *s); /* samples of this rank in an epoch */
     ddp_status (*indices)(ddp_sampler *s, uint64_t epoch, uint64_t *out, ddp_err *err); /* writes count(s) indices */
 } ddp_sampler_ops;
+
+/* The tables that the engine hands to a plugin of this kind. */
+#define DDP_SAMPLER_SERVICES (sizeof(ddp_host) + sizeof(ddp_sampler_params))
 
 #ifdef __cplusplus
 }

@@ -101,6 +101,7 @@ static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, con
     ddp_update u = {.struct_size = sizeof(u),
                     .slice_count = t->local.pipelined->slice_count,
                     .optim = &t->optim,
+                    .slice_size = sizeof(*t->local.pipelined->slices),
                     .slices = t->local.pipelined->slices,
                     .not_finite = s->not_finite,
                     .loss = loss,
@@ -186,7 +187,7 @@ static void report(ddp_trainer *t, const slot *s, bool *finite)
     *finite = true;
     for (uint32_t i = 0; i < a->slice_count; i++) {
         if (s->not_finite[i] >= a->slices[i].count) continue;
-        report_not_finite(t, (uint64_t)(a->slices[i].grad - t->mem.grads) + s->not_finite[i]);
+        report_not_finite(t, (uint64_t)((const float *)a->slices[i].grad - t->mem.grads) + s->not_finite[i]);
         *finite = false;
     }
 }

@@ -23,7 +23,7 @@ static ddp_status plan_variant(ddp_profile *p, uint32_t i, ddp_err *err)
     p->costs[i] = costs;
     if (costs == NULL) return err->status;
     for (uint32_t k = 0; k < v->lowered->kernel_count; k++) {
-        const ddp_kernel *kernel = &v->lowered->kernels[k];
+        const ddp_kernel *kernel = ddp_kernel_at(v->lowered, k);
 
         costs[k] = (ddp_profile_cost){.row = find_row(p, kernel->name),
                                       .flops = (double)ddp_kernel_flops(v->program, kernel),

@@ -37,7 +37,7 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
 /* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
 static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
 {
-    bool device = !ddp_device_has_memory(&t->s->device) || ddp_takes_device_memory(&t->s->device, t->comm);
+    bool device = !ddp_device_has_memory(&t->s->device) || ddp_communicator_takes_device(t->comm);
 
     if (!device) {
         DDP_TRY(ddp_device_host_alloc(&t->s->device, LARGE, &t->mem.bounce, err));

@@ -23,11 +23,6 @@ struct ddp_comm_stream {
     bool direct;
 };
 
-bool ddp_takes_device_memory(const ddp_device_handle *d, ddp_communicator *c)
-{
-    return ddp_device_can(d, DDP_DEVICE_CAP_CUDA) && (ddp_communicator_caps(c) & DDP_CAP_MEM_CUDA) != 0;
-}
-
 static ddp_status allocate(ddp_comm_stream *l, const ddp_comm_stream_params *p, ddp_err *err)
 {
     l->calls = ddp_alloc(p->count * sizeof(*l->calls), err);
@@ -45,7 +40,7 @@ ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream
 
     if (l == NULL) return err->status;
     *l = (ddp_comm_stream){
-        .device = p->device, .comm = p->comm, .arena = p->arena, .direct = ddp_takes_device_memory(p->device, p->comm)};
+        .device = p->device, .comm = p->comm, .arena = p->arena, .direct = ddp_communicator_takes_device(p->comm)};
     if (allocate(l, p, err) == DDP_OK) {
         *out = l;
         return DDP_OK;
@@ -247,7 +242,7 @@ ddp_status ddp_host_collective(const ddp_device_handle *d, ddp_communicator *c, 
     void *bounce;
     ddp_status st = DDP_OK;
 
-    if (!ddp_takes_device_memory(d, c)) return ddp_communicator_run(c, task, err);
+    if (!ddp_communicator_takes_device(c)) return ddp_communicator_run(c, task, err);
     most = BOUNCE / size / (task->what == DDP_COLL_ALL_GATHER ? ddp_communicator_group(c)->world_size : 1);
     DDP_TRY(ddp_device_alloc(d, BOUNCE, &bounce, err));
     for (size_t first = 0; st == DDP_OK && first < task->coll.count; first += most)

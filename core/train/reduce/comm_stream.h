@@ -14,9 +14,6 @@
 
 typedef struct ddp_comm_stream ddp_comm_stream;
 
-/* The backend reduces memory of the device's own. */
-bool ddp_takes_device_memory(const ddp_device_handle *d, ddp_communicator *c);
-
 /* For tasks 0 .. count - 1, each of which is pending once at most. `arena`: of the device, `elements` floats, in which all sends and receives lie; elements 0: there are none. */
 typedef struct ddp_comm_stream_params {
     ddp_device_handle *device;

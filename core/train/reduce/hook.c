@@ -28,6 +28,24 @@ static ddp_hook_tensor *describe(const ddp_session *s, uint32_t b, ddp_hook_buck
     return at;
 }
 
+static ddp_status take_states(ddp_hooked *h, ddp_err *err)
+{
+    const ddp_hook_state *theirs;
+    uint32_t n = h->ops->states(h->hook, &theirs);
+
+    h->states = ddp_alloc((n + 1) * sizeof(*h->states), err);
+    if (h->states == NULL) return err->status;
+    for (; h->state_count < n; h->state_count++) {
+        ddp_hook_state *s = &h->states[h->state_count];
+
+        memcpy(s, ddp_hook_state_at(h->ops, theirs, h->state_count), DDP_MIN_OF(h->ops->state_size, sizeof(*s)));
+        if (s->dtype != DDP_F32)
+            return ddp_fail(err, DDP_ERR_UNSUPPORTED, "hook \"%s\": its state \"%s\" is not f32",
+                            h->session->hook->desc.name, s->name);
+    }
+    return DDP_OK;
+}
+
 static ddp_status open_plugin(ddp_hooked *h, ddp_err *err)
 {
     ddp_session *s = h->session;
@@ -44,7 +62,7 @@ static ddp_status open_plugin(ddp_hooked *h, ddp_err *err)
         return ddp_fail_context(err, "[hook] plugin = %s", s->hook->desc.name);
     }
     s->hook->live++;
-    return DDP_OK;
+    return take_states(h, err);
 }
 
 ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, ddp_trace *trace, ddp_hooked **out,
@@ -86,6 +104,7 @@ void ddp_hooked_close(ddp_hooked *h)
     free(h->buckets);
     free(h->tensors);
     free(h->calls);
+    free(h->states);
     free(h);
 }
 
@@ -131,6 +150,10 @@ ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err)
     return DDP_OK;
 }
 
-uint32_t ddp_hooked_states(ddp_hooked *h, const ddp_hook_state **out) { return h->ops->states(h->hook, out); }
+uint32_t ddp_hooked_states(const ddp_hooked *h, const ddp_hook_state **out)
+{
+    *out = h->states;
+    return h->state_count;
+}
 
 uint32_t ddp_hooked_version(const ddp_hooked *h) { return h->ops->state_version; }

@@ -24,7 +24,9 @@ struct ddp_hooked {
     ddp_hook_bucket *buckets;
     ddp_hook_tensor *tensors; /* by position in the arena */
     struct ddp_hook_call *calls;
-    float **held, *piece; /* hook_state.c: [rank][state] on rank 0; a piece elsewhere */
+    ddp_hook_state *states; /* the plugin's, in this engine's struct */
+    uint32_t state_count;
+    float **held, *piece; /* hookstate.c: [rank][state] on rank 0; a piece elsewhere */
 };
 
 #endif

@@ -18,7 +18,7 @@ struct ddp_shards {
     bool whole_states; /* the shares of the states lie where those of the parameters do, in arenas that all have */
     float **params, **grads; /* direct, by rank: their arenas, as this process sees them */
     float **slice_params;    /* the same at the slice in hand */
-    const float **slice_grads;
+    const void **slice_grads;
     bool has_mean; /* the gradients are the mean already: they are clipped */
     ddp_optim_peers peers;
     uint64_t *not_finite;  /* by bucket, host memory that the device sees */

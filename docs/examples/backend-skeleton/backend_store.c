@@ -404,8 +404,8 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
 
 static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
-    .caps = DDP_CAP_MEM_HOST | DDP_CAP_ABORT | DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER |
-            DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER,
+    .caps = DDP_CAP_ABORT | DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER |
+            DDP_CAP_BARRIER,
     .open = store_open,
     .close = store_close,
     .comm_create = comm_create,
@@ -421,13 +421,10 @@ static const ddp_backend_ops ops = {
 
 /* ---- 5. descriptor ---------------------------------------------------------------------------------------------------- */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, 0),
-    .name = "store", /* the file is backend_store.so */
-    .version = "1.0",
-    .summary = "collectives through the engine's key-value store: slow, complete, to learn from",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct store_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(BACKEND, 0),
+    .reach = DDP_REACH_HOST,
+    .memory = DDP_MEMORY_HOST,
+    /* the file is backend_store.so */
+    DDP_PLUGIN_TAIL("store", "1.0", "collectives through the engine's key-value store: slow, complete, to learn from",
+                    DDP_OPTIONS(options, struct store_config), ops),
 };

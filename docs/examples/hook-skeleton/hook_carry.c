@@ -83,6 +83,7 @@ static ddp_status open_bucket(ddp_hook *h, uint32_t b, const ddp_hook_bucket *fr
 
         s->name = k->name;
         s->data = k->rest;
+        s->dtype = DDP_F32;
         s->elements = k->count;
         s->shared = 0; /* each rank's own */
     }
@@ -126,8 +127,9 @@ static float of_half(uint16_t half)
     return f;
 }
 
-static ddp_status compress(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err)
+static ddp_status compress(ddp_hook *h, uint32_t bucket, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     struct bucket *k = &h->buckets[bucket];
     uint64_t i;
 
@@ -145,7 +147,7 @@ static ddp_status compress(ddp_hook *h, uint32_t bucket, uint64_t update, float 
 
 /* ---- 4. exchange ------------------------------------------------------------------------------------------------------ */
 /* Gathered, not reduced: a sum would be rounded to a half once more, and nobody would carry that over. */
-static ddp_status exchange(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err)
+static ddp_status exchange(ddp_hook *h, uint32_t bucket, uint64_t update, void *grads, ddp_err *err)
 {
     const struct bucket *k = &h->buckets[bucket];
     ddp_coll a;
@@ -161,8 +163,9 @@ static ddp_status exchange(ddp_hook *h, uint32_t bucket, uint64_t update, float 
 }
 
 /* ---- 5. decompress ---------------------------------------------------------------------------------------------------- */
-static ddp_status decompress(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err)
+static ddp_status decompress(ddp_hook *h, uint32_t bucket, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     const struct bucket *k = &h->buckets[bucket];
     uint32_t world = h->group->world_size, r;
     uint64_t i;
@@ -187,6 +190,7 @@ static uint32_t states(ddp_hook *h, const ddp_hook_state **out)
 /* ---- 7. descriptor ------------------------------------------------------------------------------------------------------ */
 static const ddp_hook_ops ops = {
     .struct_size = sizeof(ops),
+    .state_size = sizeof(ddp_hook_state),
     .state_version = 1, /* another layout of the states is another version */
     .needs = DDP_CAP_ALL_GATHER,
     .open = carry_open,
@@ -198,13 +202,9 @@ static const ddp_hook_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_HOOK, DDP_HOOK_ABI, 0),
-    .name = "carry", /* the file is hook_carry.so */
-    .version = "1.0",
-    .summary = "sends the upper half of every gradient and carries the lower half over, an example",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct carry_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(HOOK, 0),
+    /* the file is hook_carry.so */
+    DDP_PLUGIN_TAIL("carry", "1.0",
+                    "sends the upper half of every gradient and carries the lower half over, an example",
+                    DDP_OPTIONS(options, struct carry_config), ops),
 };

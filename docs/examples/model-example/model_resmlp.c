@@ -71,13 +71,8 @@ static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = build};
 
 /* ---- 3. descriptor ---------------------------------------------------------------------------------------------------- */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0),
-    .name = "resmlp", /* the file is model_resmlp.so */
-    .version = "1.0",
-    .summary = "residual MLP with gelu, for classification",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct resmlp_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(MODEL, 0),
+    /* the file is model_resmlp.so */
+    DDP_PLUGIN_TAIL("resmlp", "1.0", "residual MLP with gelu, for classification",
+                    DDP_OPTIONS(options, struct resmlp_config), ops),
 };

@@ -169,8 +169,7 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
 static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
     .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
-            DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV |
-            DDP_CAP_MEM_HOST | DDP_CAP_ABORT,
+            DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV | DDP_CAP_ABORT,
     .open = open_backend,
     .close = close_backend,
     .comm_create = comm_create,
@@ -192,13 +191,11 @@ static const ddp_backend_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, 0),
-    .name = "gloo-tcp",
-    .version = "0.1.0",
-    .summary = "collectives over TCP between hosts, by the Gloo library",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(gloo_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(BACKEND, 0),
+    .priority = 10,
+    .reach = DDP_REACH_NETWORK,
+    .memory = DDP_MEMORY_HOST,
+    .install = "Debian package libgloo0",
+    DDP_PLUGIN_TAIL("gloo-tcp", "0.1.0", "collectives over TCP between hosts, by the Gloo library",
+                    DDP_OPTIONS(options, gloo_config), ops),
 };

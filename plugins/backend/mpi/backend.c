@@ -253,11 +253,20 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
     return code == MPI_SUCCESS ? DDP_OK : end(c, ddp_mpi_failed(code, "MPI_Barrier", err));
 }
 
+/* mpirun refuses root, and more ranks than processors, unless told; what it says when a rank ends badly comes after the
+ * rank's own line and says less */
+static const ddp_launcher_ops launcher = {
+    .struct_size = sizeof(launcher),
+    .command = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+               "OMPI_MCA_orte_execute_quiet=1 mpirun --bind-to none -np %n",
+    .install = "Debian package openmpi-bin",
+    .clean = ddp_mpi_clean,
+};
+
 static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
     .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
-            DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV |
-            DDP_CAP_MEM_HOST,
+            DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV,
     .open = open_backend,
     .close = close_backend,
     .comm_create = comm_create,
@@ -274,22 +283,14 @@ static const ddp_backend_ops ops = {
     .all_to_all = all_to_all,
     .send = send_to,
     .recv = recv_from,
-    /* mpirun refuses root, and more ranks than processors, unless told; what it says when a rank ends badly comes
-     * after the rank's own line and says less */
-    .launcher =
-        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_orte_execute_quiet=1 mpirun --bind-to none -np %n",
     .check = check_start,
-    .launcher_clean = ddp_mpi_clean,
+    .launcher = &launcher,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, DDP_PLUGIN_F_NO_UNLOAD | DDP_PLUGIN_F_LAUNCHER),
-    .name = "mpi",
-    .version = "0.1.0",
-    .summary = "collectives by MPI, started by mpirun",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(mpi_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(BACKEND, DDP_PLUGIN_F_NO_UNLOAD | DDP_PLUGIN_F_LAUNCHER),
+    .reach = DDP_REACH_NETWORK,
+    .memory = DDP_MEMORY_HOST,
+    .install = "Debian package libopenmpi3",
+    DDP_PLUGIN_TAIL("mpi", "0.1.0", "collectives by MPI, started by mpirun", DDP_OPTIONS(options, mpi_config), ops),
 };

@@ -71,7 +71,7 @@ static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
     .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
             DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV | DDP_CAP_ASYNC |
-            DDP_CAP_STREAM | DDP_CAP_MEM_CUDA | DDP_CAP_MEM_ALLOC | DDP_CAP_ABORT,
+            DDP_CAP_STREAM | DDP_CAP_MEM_ALLOC | DDP_CAP_ABORT,
     .open = open_backend,
     .close = close_backend,
     .comm_create = ddp_nccl_comm_create,
@@ -99,13 +99,10 @@ static const ddp_backend_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, DDP_PLUGIN_F_NO_UNLOAD),
-    .name = "nccl",
-    .version = "0.1.0",
-    .summary = "collectives between NVIDIA GPUs, ordered on CUDA streams, by the NCCL library",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(ddp_nccl_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(BACKEND, DDP_PLUGIN_F_NO_UNLOAD),
+    .priority = 10,
+    .reach = DDP_REACH_NETWORK,
+    .memory = "cuda",
+    DDP_PLUGIN_TAIL("nccl", "0.1.0", "collectives between NVIDIA GPUs, ordered on CUDA streams, by the NCCL library",
+                    DDP_OPTIONS(options, ddp_nccl_config), ops),
 };

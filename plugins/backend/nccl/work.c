@@ -139,12 +139,12 @@ ddp_status ddp_nccl_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
 ddp_status ddp_nccl_work_stream_wait(ddp_work *w, void *stream, ddp_err *err)
 {
     ddp_comm *c = w->comm;
-    cudaError_t result;
+    cudaError_t queued;
 
     if (atomic_load(&c->aborted) && w->status == DDP_IN_PROGRESS) w->status = DDP_ERR_ABORTED;
     if (w->status != DDP_IN_PROGRESS) return result(w, err);
-    result = c->runtime->cudaStreamWaitEvent(stream, w->event, 0);
-    if (result == cudaSuccess) return DDP_OK;
-    return ddp_nccl_fail_cuda(c->runtime, result, err, "nccl: a stream waiting for %s %llu on rank %u", w->what,
+    queued = c->runtime->cudaStreamWaitEvent(stream, w->event, 0);
+    if (queued == cudaSuccess) return DDP_OK;
+    return ddp_nccl_fail_cuda(c->runtime, queued, err, "nccl: a stream waiting for %s %llu on rank %u", w->what,
                               (unsigned long long)w->sequence, c->rank);
 }

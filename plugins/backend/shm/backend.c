@@ -161,7 +161,7 @@ static const ddp_backend_ops ops = {
     .struct_size = sizeof(ops),
     .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER |
             DDP_CAP_REDUCE | DDP_CAP_GATHER | DDP_CAP_SCATTER | DDP_CAP_ALL_TO_ALL | DDP_CAP_SEND_RECV |
-            DDP_CAP_MEM_HOST | DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER | DDP_CAP_ABORT,
+            DDP_CAP_MEM_ALLOC | DDP_CAP_MEM_PEER | DDP_CAP_ABORT,
     .open = open_backend,
     .close = close_backend,
     .comm_create = comm_create,
@@ -186,13 +186,10 @@ static const ddp_backend_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, 0),
-    .name = "shm",
-    .version = "0.1.0",
-    .summary = "collectives between the processes of one host through shared memory",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(shm_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(BACKEND, 0),
+    .priority = 20,
+    .reach = DDP_REACH_HOST,
+    .memory = DDP_MEMORY_HOST,
+    DDP_PLUGIN_TAIL("shm", "0.1.0", "collectives between the processes of one host through shared memory",
+                    DDP_OPTIONS(options, shm_config), ops),
 };

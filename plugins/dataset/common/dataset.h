@@ -35,8 +35,8 @@ uint64_t data_length(const ddp_dataset *d);
 uint32_t data_fields(const ddp_dataset *d, const ddp_field **out);
 uint64_t data_fingerprint(const ddp_dataset *d);
 #define DATA_OPS                                                                                                       \
-    .struct_size = sizeof(ddp_dataset_ops), .length = data_length, .fields = data_fields,                              \
-    .fingerprint = data_fingerprint
+    .struct_size = sizeof(ddp_dataset_ops), .field_size = sizeof(ddp_field), .length = data_length,                    \
+    .fields = data_fields, .fingerprint = data_fingerprint
 
 /* "image", u8 (3, side, side), and "label" from 0 to classes - 1 */
 void data_describe_images(data_base *b, int64_t side, int64_t classes);

@@ -182,13 +182,8 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),
-    .name = "idx",
-    .version = "0.1.0",
-    .summary = "images and labels in IDX files: MNIST, Fashion-MNIST and their kin",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(DATASET, 0),
+    .install = "Debian package zlib1g",
+    DDP_PLUGIN_TAIL("idx", "0.1.0", "images and labels in IDX files: MNIST, Fashion-MNIST and their kin",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -121,13 +121,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),
-    .name = "stl10",
-    .version = "0.1.0",
-    .summary = "STL-10, binary version: 96 x 96 colour images of ten classes",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(DATASET, 0),
+    DDP_PLUGIN_TAIL("stl10", "0.1.0", "STL-10, binary version: 96 x 96 colour images of ten classes",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -328,13 +328,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_DATASET, DDP_DATASET_ABI, 0),
-    .name = "synthetic",
-    .version = "0.1.0",
-    .summary = "made-up samples of any shape with something to learn in them",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(DATASET, 0),
+    DDP_PLUGIN_TAIL("synthetic", "0.1.0", "made-up samples of any shape with something to learn in them",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -120,16 +120,10 @@ struct low_lowering {
     uint8_t *type;     /* by value: LOW_F32 or LOW_BF16, as it is stored; the lowered program's */
 };
 
-static inline const ddp_value *low_value(const ddp_program *p, int32_t v)
-{
-    return (const ddp_value *)(const void *)((const char *)p->values + (size_t)v * p->value_size);
-}
-static inline const ddp_node *low_node(const ddp_program *p, uint32_t n)
-{
-    return (const ddp_node *)(const void *)((const char *)p->nodes + (size_t)n * p->node_size);
-}
-/* Of the batch, a parameter, a gradient or a buffer: not computed, so that a kernel may read it wherever it stands,
- * and it lies as the program has it. */
+static inline const ddp_value *low_value(const ddp_program *p, int32_t v) { return ddp_value_at(p, (uint32_t)v); }
+static inline const ddp_node *low_node(const ddp_program *p, uint32_t n) { return ddp_node_at(p, n); }
+/* Of the batch, a parameter, a gradient or a buffer: not computed, so that a kernel may read it wherever it stands, and it lies
+ * as the program has it. */
 static inline bool low_outside(const ddp_value *v) { return v->kind != DDP_VALUE_ACT; }
 static inline int64_t low_last_dim(const ddp_value *v) { return v->rank > 0 ? v->dims[v->rank - 1] : 1; }
 static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)

@@ -163,13 +163,9 @@ static const ddp_device_ops ops = {
 
 /* NO_UNLOAD: OpenMP's threads live on after close and must find their code mapped. */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_DEVICE, DDP_DEVICE_ABI, DDP_PLUGIN_F_NO_UNLOAD),
-    .name = "cpu",
-    .version = "0.1.0",
-    .summary = "the host's CPU, matrix products by oneDNN",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(cpu_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(DEVICE, DDP_PLUGIN_F_NO_UNLOAD),
+    .priority = 10,
+    .memory = DDP_MEMORY_HOST,
+    .install = "Debian package libdnnl2",
+    DDP_PLUGIN_TAIL("cpu", "0.1.0", "the host's CPU, matrix products by oneDNN", DDP_OPTIONS(options, cpu_config), ops),
 };

@@ -20,16 +20,16 @@ typedef struct update_job {
     _Atomic uint64_t not_finite; /* of the peers' mean */
 } update_job;
 
+static float *at(void *x, int64_t i) { return x == NULL ? NULL : (float *)x + i; }
+
 static void update_piece(void *ctx, int64_t first, int64_t last)
 {
     const update_job *j = ctx;
     const ddp_optim_slice *s = j->s;
 
-    j->k->update(j->u, s->param + first, s->state1 != NULL ? s->state1 + first : NULL,
-                 s->state2 != NULL ? s->state2 + first : NULL, s->grad + first, last - first);
+    j->k->update(j->u, s->param + first, at(s->state1, first), at(s->state2, first), (const float *)s->grad + first,
+                 last - first);
 }
-
-static float *at(float *x, int64_t i) { return x == NULL ? NULL : x + i; }
 
 static void note_not_finite(update_job *j, int64_t first, const float *g, int64_t n)
 {
@@ -43,7 +43,7 @@ static void peers_mean(update_job *j, float *out, int64_t first, int64_t n)
 {
     const float *grads[CPU_MAX_PEERS];
 
-    for (uint32_t p = 0; p < j->peers->count; p++) grads[p] = j->peers->grads[p] + first;
+    for (uint32_t p = 0; p < j->peers->count; p++) grads[p] = (const float *)j->peers->grads[p] + first;
     j->k->mean(out, grads, j->peers->count, n);
     note_not_finite(j, first, out, n);
 }
@@ -58,7 +58,7 @@ static void peers_block(update_job *j, int64_t first, int64_t n)
     if (j->peers->grads != NULL)
         peers_mean(j, mean, first, n);
     else
-        g = s->grad + first;
+        g = (const float *)s->grad + first;
     j->k->update(j->u, s->param + first, at(s->state1, first), at(s->state2, first), g, n);
     for (uint32_t p = 0; p < j->peers->count; p++) {
         float *to = j->peers->params[p] + first;
@@ -126,6 +126,8 @@ static ddp_status check_update(const ddp_optim *o, const ddp_optim_slice *s, con
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": a mean of no gradients");
     if (!mean && o->step == 0)
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": optimiser steps count from 1, not 0");
+    if (s->grad_dtype != DDP_F32 || s->state_dtype != DDP_F32)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cpu\": gradients and optimiser states are f32 only");
     if ((adam && (s->state1 == NULL || s->state2 == NULL)) ||
         (o->algorithm == DDP_OPTIM_SGD && o->momentum != 0.0 && s->state1 == NULL))
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cpu\": optimiser state is missing for algorithm %u",

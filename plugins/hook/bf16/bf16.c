@@ -52,23 +52,25 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     return DDP_OK;
 }
 
-static ddp_status hook_compress(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_compress(ddp_hook *h, uint32_t bucket, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     (void)update;
     (void)err;
     h->k->to_bf16(h->wire[bucket], grads, h->counts[bucket]);
     return DDP_OK;
 }
 
-static ddp_status hook_exchange(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_exchange(ddp_hook *h, uint32_t bucket, uint64_t update, void *grads, ddp_err *err)
 {
     (void)update;
     (void)grads;
     return hook_average(h->group, DDP_BF16, h->wire[bucket], h->counts[bucket], err);
 }
 
-static ddp_status hook_decompress(ddp_hook *h, uint32_t bucket, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_decompress(ddp_hook *h, uint32_t bucket, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     (void)update;
     (void)err;
     h->k->from_bf16(grads, h->wire[bucket], h->counts[bucket]);
@@ -77,6 +79,7 @@ static ddp_status hook_decompress(ddp_hook *h, uint32_t bucket, uint64_t update,
 
 static const ddp_hook_ops ops = {
     .struct_size = sizeof(ops),
+    .state_size = sizeof(ddp_hook_state),
     .needs = DDP_CAP_ALL_REDUCE,
     .open = hook_open,
     .close = hook_close,
@@ -86,10 +89,6 @@ static const ddp_hook_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_HOOK, DDP_HOOK_ABI, 0),
-    .name = "bf16",
-    .version = "0.1.0",
-    .summary = "gradients go over the wire as bfloat16, half the bytes",
-    .option_size = sizeof(ddp_option),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(HOOK, 0),
+    DDP_PLUGIN_TAIL("bf16", "0.1.0", "gradients go over the wire as bfloat16, half the bytes", DDP_NO_OPTIONS, ops),
 };

@@ -84,7 +84,7 @@ static bool open_bucket(ddp_hook *h, uint32_t i, uint64_t count)
     b->out = calloc(world, part_bytes(b));
     b->in = calloc(world, part_bytes(b));
     (void)snprintf(b->name, sizeof(b->name), "bucket%u.error", i);
-    h->states[i] = (ddp_hook_state){.name = b->name, .data = b->error, .elements = count};
+    h->states[i] = (ddp_hook_state){.dtype = DDP_F32, .name = b->name, .data = b->error, .elements = count};
     return b->error != NULL && b->out != NULL && b->in != NULL;
 }
 
@@ -111,8 +111,9 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     return DDP_OK;
 }
 
-static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     const bucket *b = &h->buckets[i];
 
     (void)update;
@@ -156,7 +157,7 @@ static void round_mean(const ddp_hook *h, const bucket *b)
                      b->error + first, n);
 }
 
-static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, void *grads, ddp_err *err)
 {
     const bucket *b = &h->buckets[i];
 
@@ -167,8 +168,9 @@ static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, float 
     return send_mean(h, b, err);
 }
 
-static ddp_status hook_decompress(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_decompress(ddp_hook *h, uint32_t i, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     const bucket *b = &h->buckets[i];
 
     (void)update;
@@ -189,6 +191,7 @@ static uint32_t hook_states(ddp_hook *h, const ddp_hook_state **out)
 
 static const ddp_hook_ops ops = {
     .struct_size = sizeof(ops),
+    .state_size = sizeof(ddp_hook_state),
     .state_version = 1,
     .needs = DDP_CAP_ALL_TO_ALL | DDP_CAP_ALL_GATHER,
     .open = hook_open,
@@ -200,10 +203,7 @@ static const ddp_hook_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_HOOK, DDP_HOOK_ABI, 0),
-    .name = "int8",
-    .version = "0.1.0",
-    .summary = "gradients go over the wire as 8-bit integers, with error feedback",
-    .option_size = sizeof(ddp_option),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(HOOK, 0),
+    DDP_PLUGIN_TAIL("int8", "0.1.0", "gradients go over the wire as 8-bit integers, with error feedback",
+                    DDP_NO_OPTIONS, ops),
 };

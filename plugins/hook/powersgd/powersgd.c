@@ -131,9 +131,10 @@ static bool open_bucket(ddp_hook *h, const ddp_hook_params *params, uint32_t i)
     draw(b->q, b->right, params->seed, i, 0);
     (void)snprintf(b->names[0], sizeof(b->names[0]), "bucket%u.error", i);
     (void)snprintf(b->names[1], sizeof(b->names[1]), "bucket%u.q", i);
-    h->states[h->state_count++] = (ddp_hook_state){.name = b->names[0], .data = b->error, .elements = b->count};
     h->states[h->state_count++] =
-        (ddp_hook_state){.name = b->names[1], .data = b->q, .elements = b->right, .shared = 1};
+        (ddp_hook_state){.dtype = DDP_F32, .name = b->names[0], .data = b->error, .elements = b->count};
+    h->states[h->state_count++] =
+        (ddp_hook_state){.dtype = DDP_F32, .name = b->names[1], .data = b->q, .elements = b->right, .shared = 1};
     return true;
 }
 
@@ -180,8 +181,9 @@ static bool compresses(const ddp_hook *h, const bucket *b, uint64_t update)
     return b->matrix_count > 0 && update > (uint64_t)h->config.start_step;
 }
 
-static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     const bucket *b = &h->buckets[i];
 
     (void)err;
@@ -244,8 +246,9 @@ static void revive(const ddp_hook *h, const bucket *b, uint32_t index, uint64_t 
         }
 }
 
-static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     const bucket *b = &h->buckets[i];
     const size_t rank = (size_t)h->config.rank;
 
@@ -263,8 +266,9 @@ static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, float 
     return DDP_OK;
 }
 
-static ddp_status hook_decompress(ddp_hook *h, uint32_t i, uint64_t update, float *grads, ddp_err *err)
+static ddp_status hook_decompress(ddp_hook *h, uint32_t i, uint64_t update, void *data, ddp_err *err)
 {
+    float *grads = data;
     const bucket *b = &h->buckets[i];
 
     (void)err;
@@ -287,6 +291,7 @@ static uint32_t hook_states(ddp_hook *h, const ddp_hook_state **out)
 
 static const ddp_hook_ops ops = {
     .struct_size = sizeof(ops),
+    .state_size = sizeof(ddp_hook_state),
     .state_version = 1,
     .needs = DDP_CAP_ALL_REDUCE,
     .open = hook_open,
@@ -298,13 +303,7 @@ static const ddp_hook_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_HOOK, DDP_HOOK_ABI, 0),
-    .name = "powersgd",
-    .version = "0.1.0",
-    .summary = "gradients go over the wire as two thin factors of each matrix (PowerSGD)",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(HOOK, 0),
+    DDP_PLUGIN_TAIL("powersgd", "0.1.0", "gradients go over the wire as two thin factors of each matrix (PowerSGD)",
+                    DDP_OPTIONS(options, struct config), ops),
 };

@@ -265,10 +265,7 @@ static const ddp_init_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_INIT, DDP_INIT_ABI, 0),
-    .name = "env",
-    .version = "0.1.0",
-    .summary = "the environment says where rank 0 is, as torchrun, mpirun and srun set it: env://",
-    .option_size = sizeof(ddp_option),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(INIT, 0),
+    DDP_PLUGIN_TAIL("env", "0.1.0", "the environment tells, as torchrun, mpirun and srun set it: env://",
+                    DDP_NO_OPTIONS, ops),
 };

@@ -193,13 +193,7 @@ static const ddp_init_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_INIT, DDP_INIT_ABI, 0),
-    .name = "file",
-    .version = "0.1.0",
-    .summary = "rank 0 says where it is in a file that all hosts see: file:///mnt/nfs/sharedfile",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct file_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(INIT, 0),
+    DDP_PLUGIN_TAIL("file", "0.1.0", "rank 0 says where it is in a file that all hosts see: file:///mnt/nfs/sharedfile",
+                    DDP_OPTIONS(options, struct file_config), ops),
 };

@@ -93,10 +93,7 @@ static const ddp_init_ops ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_INIT, DDP_INIT_ABI, 0),
-    .name = "tcp",
-    .version = "0.1.0",
-    .summary = "rank 0 listens at the address that the URL names: tcp://HOST:PORT",
-    .option_size = sizeof(ddp_option),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(INIT, 0),
+    DDP_PLUGIN_TAIL("tcp", "0.1.0", "rank 0 listens at the address that the URL names: tcp://HOST:PORT", DDP_NO_OPTIONS,
+                    ops),
 };

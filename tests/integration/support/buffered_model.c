@@ -40,12 +40,7 @@ static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)
 
 static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = build};
 
-DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {DDP_PLUGIN_HEAD(DDP_KIND_MODEL, DDP_MODEL_ABI, 0),
-                                                      .name = "buffered",
-                                                      .version = "0",
-                                                      .summary = "has buffers, for a test",
-                                                      .options = options,
-                                                      .option_count = sizeof(options) / sizeof(options[0]),
-                                                      .option_size = sizeof(ddp_option),
-                                                      .config_size = sizeof(struct config),
-                                                      .ops = &ops};
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(MODEL, 0),
+    DDP_PLUGIN_TAIL("buffered", "0", "has buffers, for a test", DDP_OPTIONS(options, struct config), ops),
+};

@@ -41,9 +41,7 @@ static const ddp_sampler_ops ops = {.struct_size = sizeof(ops),
                                     .count = sampler_count,
                                     .indices = sampler_indices};
 
-DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {DDP_PLUGIN_HEAD(DDP_KIND_SAMPLER, DDP_SAMPLER_ABI, 0),
-                                                      .name = "counting",
-                                                      .version = "0",
-                                                      .summary = "marks epochs for a test",
-                                                      .option_size = sizeof(ddp_option),
-                                                      .ops = &ops};
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(SAMPLER, 0),
+    DDP_PLUGIN_TAIL("counting", "0", "marks epochs for a test", DDP_NO_OPTIONS, ops),
+};

@@ -17,8 +17,8 @@ static ddp_status drifting(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_e
 
 static const ddp_backend_ops drifting_ops = {
     .struct_size = sizeof(drifting_ops),
-    .caps = DDP_CAP_MEM_HOST | DDP_CAP_ABORT | DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER |
-            DDP_CAP_REDUCE_SCATTER | DDP_CAP_BARRIER,
+    .caps = DDP_CAP_ABORT | DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER |
+            DDP_CAP_BARRIER,
     .open = store_open,
     .close = store_close,
     .comm_create = comm_create,
@@ -33,13 +33,9 @@ static const ddp_backend_ops drifting_ops = {
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_BACKEND, DDP_BACKEND_ABI, 0),
-    .name = "drifting",
-    .version = "1.0",
-    .summary = "a fixture: one wrong value",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(struct store_config),
-    .ops = &drifting_ops,
+    DDP_PLUGIN_HEAD(BACKEND, 0),
+    .reach = DDP_REACH_HOST,
+    .memory = DDP_MEMORY_HOST,
+    DDP_PLUGIN_TAIL("drifting", "1.0", "a fixture: one wrong value", DDP_OPTIONS(options, struct store_config),
+                    drifting_ops),
 };

@@ -1,10 +1,11 @@
-/* test_comm.c -- the communicator over real groups of ranks that are threads of the test: order, tickets, errors, time-out,
- * failure of the run. The backend is a double whose calls the test can hold up, fail or count; backend gloo-tcp at the end. */
+/* test_comm.c -- the communicator over real groups of ranks that are threads of the test: order, tickets, errors,
+ * time-out, failure of the run. The backend is a double whose calls the test can hold up, fail or count; backend
+ * gloo-tcp at the end. */
 #include "comm/communicator.h"
 #include "support/group_util.h"
 #include <dlfcn.h>
 
-/* ---- the double ------------------------------------------------------------------------------------------------------ */
+/* ---- the double -------------------------------------------------------------------------------------------------- */
 typedef struct fake {
     ddp_backend_ops ops;
     ddp_loaded loaded;
@@ -179,8 +180,7 @@ static void fake_init(fake *f, uint64_t more_caps)
 {
     *f = (fake){.failure = DDP_ERR_LIBRARY};
     f->ops = (ddp_backend_ops){.struct_size = sizeof(f->ops),
-                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | DDP_CAP_MEM_HOST |
-                                       more_caps,
+                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | more_caps,
                                .open = fake_open,
                                .close = fake_close,
                                .comm_create = fake_create,
@@ -195,7 +195,11 @@ static void fake_init(fake *f, uint64_t more_caps)
                                .work_wait = fake_work_wait,
                                .work_stream_wait = fake_work_stream_wait,
                                .work_free = fake_work_free};
-    f->loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND, .name = "fake", .path = "/nowhere/fake.so", .ops = &f->ops};
+    f->loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND,
+                             .name = "fake",
+                             .path = "/nowhere/fake.so",
+                             .desc.memory = DDP_MEMORY_HOST,
+                             .ops = &f->ops};
     (void)pthread_mutex_init(&f->lock, NULL);
     (void)pthread_cond_init(&f->changed, NULL);
     the_fake = f;
@@ -216,7 +220,7 @@ static void run_alone(fake *f, void (*body)(member *))
 {
     member m[1];
 
-    run_ranks(m, &(board){0}, 1, body);
+    run_ranks(m, &(published){0}, 1, body);
     assert_no_wrongs();
     assert_int_equal(m[0].status, DDP_OK);
     assert_false(f->other_thread);
@@ -229,7 +233,7 @@ static ddp_task reduce_task(uint32_t root)
         .coll = {.struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = DDP_SUM, .root = root, .count = 10}};
 }
 
-/* ---- order and tickets ------------------------------------------------------------------------------------------------- */
+/* ---- order and tickets ------------------------------------------------------------------------------------------- */
 static atomic_int befores;
 static void before(void *ctx)
 {
@@ -320,7 +324,7 @@ static void test_close_finishes_what_is_pending(void **state)
     run_alone(&f, body_pending_at_close);
 }
 
-/* ---- errors --------------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 static void body_error(member *m)
 {
     ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
@@ -388,7 +392,7 @@ static void test_async_works_are_awaited_and_freed(void **state)
     run_alone(&f, body_async);
 }
 
-/* ---- works that are left in a stream ------------------------------------------------------------------------------------- */
+/* ---- works that are left in a stream ----------------------------------------------------------------------------- */
 static void leave_works(member *m, ddp_communicator *c, int count)
 {
     ddp_task t = reduce_task(0);
@@ -476,7 +480,7 @@ static void test_a_work_left_in_a_stream_that_fails_ends_the_run(void **state)
     run_alone(&f, body_left_failing);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static void body_memory(member *m)
 {
     ddp_communicator *c = open_fake(m, the_fake, LONG_MS);
@@ -501,7 +505,7 @@ static void test_memory_of_the_backend(void **state)
     run_alone(&f, body_memory);
 }
 
-/* ---- time-out and failure of the run ------------------------------------------------------------------------------------- */
+/* ---- time-out and failure of the run ----------------------------------------------------------------------------- */
 static void body_timeout(member *m)
 {
     ddp_communicator *c = open_fake(m, the_fake, 200);
@@ -626,12 +630,12 @@ static void test_a_plugin_that_cannot_be_woken_ends_the_process_at_once(void **s
 {
     static fake f;
     member m;
-    board b;
+    published b;
 
     (void)state;
     fake_init(&f, 0);
     f.held = f.deaf = true;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 1);
     m.body = body_cannot_be_woken;
     m.expired = note_expired;
@@ -667,9 +671,9 @@ static void note_expired_and_release(void *ctx, const ddp_failure *cause)
 static void run_alone_to_expiry(void (*body)(member *))
 {
     member m;
-    board b;
+    published b;
 
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 1);
     m.timeout_ms = 300;
     m.expired = note_expired_and_release;
@@ -692,8 +696,8 @@ static void test_connecting_that_never_ends_is_ended(void **state)
     (void)usleep(50000); /* the thread left behind ends */
 }
 
-/* The process is ended with that code, and the thread left behind closes the backend when it is let go: it reads the test's own
- * memory up to there. */
+/* The process is ended with that code, and the thread left behind closes the backend when it is let go: it reads the
+ * test's own memory up to there. */
 static void expires_by(fake *f, void (*body)(member *), int exit_code)
 {
     run_alone_to_expiry(body);
@@ -741,7 +745,7 @@ static void test_closing_that_never_ends_is_ended(void **state)
     expires_by(&f, body_close_hangs, DDP_EXIT_TIMEOUT);
 }
 
-/* ---- with gloo-tcp --------------------------------------------------------------------------------------------------------- */
+/* ---- with gloo-tcp ----------------------------------------------------------------------------------------------- */
 static ddp_loaded gloo[4];
 static char gloo_config[64];
 
@@ -814,7 +818,7 @@ static void test_gloo_through_the_queue(void **state)
     (void)state;
     if (gloo[0].ops == NULL) skip();
     for (int32_t world = 1; world <= 3; world++) {
-        run_ranks(m, &(board){0}, world, body_gloo);
+        run_ranks(m, &(published){0}, world, body_gloo);
         assert_no_wrongs();
         for (int32_t r = 0; r < world; r++) assert_int_equal(m[r].failure.exit_code, 0);
     }
@@ -844,7 +848,7 @@ static void test_failure_of_one_rank_wakes_the_others(void **state)
 
     (void)state;
     if (gloo[0].ops == NULL) skip();
-    run_ranks(m, &(board){0}, 3, body_peer_fails);
+    run_ranks(m, &(published){0}, 3, body_peer_fails);
     assert_no_wrongs();
     for (int r = 0; r < 3; r++) {
         assert_int_equal(gloo[r].live, 0);
@@ -873,7 +877,7 @@ static void test_failure_of_one_rank_ends_opening(void **state)
 
     (void)state;
     if (gloo[0].ops == NULL) skip();
-    run_ranks(m, &(board){0}, 2, body_never_opens);
+    run_ranks(m, &(published){0}, 2, body_never_opens);
     assert_no_wrongs();
     assert_int_equal(m[0].status, DDP_ERR_ABORTED);
     assert_contains(m[0].err.msg, "no backend here");

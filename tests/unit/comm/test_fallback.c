@@ -1,13 +1,13 @@
-/* test_compose.c -- collectives that a communicator makes of others where its backend lacks them, and the table of them that the
- * call of a hook gets, over ranks that are threads of the test. The backend is a double that moves the bytes between them and
- * writes down its calls; test_comm.c has the queue itself. */
+/* test_compose.c -- collectives that a communicator makes of others where its backend lacks them, and the table of
+ * them that the call of a hook gets, over ranks that are threads of the test. The backend is a double that moves the
+ * bytes between them and writes down its calls; test_comm.c has the queue itself. */
 #include "comm/communicator.h"
 #include "support/group_util.h"
 #include "control/state.h"
 
 enum { WORLD = 3, COUNT = 5, CALLS = 64 };
 
-/* ---- the double: one for all ranks, each rank's end is its `ddp_backend` and `ddp_comm` --------------------------------- */
+/* ---- the double: one for all ranks, each rank's end is its `ddp_backend` and `ddp_comm` -------------------------- */
 typedef struct call {
     char what; /* 'r' all_reduce, 'b' broadcast, 'g' all_gather, 's' reduce_scatter, 'a' all_to_all */
     uint32_t root;
@@ -155,8 +155,7 @@ static void wire_init(wire *w, uint32_t world, uint64_t more_caps)
 {
     *w = (wire){.world = world};
     w->ops = (ddp_backend_ops){.struct_size = sizeof(w->ops),
-                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | DDP_CAP_MEM_HOST |
-                                       more_caps,
+                               .caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_BARRIER | more_caps,
                                .open = wire_open,
                                .close = wire_close,
                                .comm_create = wire_create,
@@ -193,7 +192,7 @@ static ddp_communicator *open_wire(member *m)
 static void run_wire(wire *w, void (*body)(member *))
 {
     member m[WORLD];
-    board b;
+    published b;
 
     ranks_init(m, &b, (int32_t)w->world, body);
     for (uint32_t r = 0; r < w->world; r++) m[r].arg = w;
@@ -211,7 +210,7 @@ static bool is_call(const end *e, uint32_t i, char what, uint32_t root, size_t c
     return e->log[i].what == what && e->log[i].root == root && e->log[i].count == count;
 }
 
-/* ---- all_gather ----------------------------------------------------------------------------------------------------------- */
+/* ---- all_gather -------------------------------------------------------------------------------------------------- */
 static ddp_task gather_task(const float *send, float *recv)
 {
     return (ddp_task){.what = DDP_COLL_ALL_GATHER,
@@ -290,7 +289,7 @@ static void test_the_backends_own_all_gather_is_used(void **state)
     run_wire(&w, body_own_gather);
 }
 
-/* ---- reduce_scatter --------------------------------------------------------------------------------------------------------- */
+/* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
 static ddp_status scatter_in_place(member *m, ddp_communicator *c, float *data)
 {
     ddp_task t = {.what = DDP_COLL_REDUCE_SCATTER,
@@ -364,7 +363,7 @@ static void test_the_backends_own_reduce_scatter_is_used(void **state)
     run_wire(&w, body_own_scatter);
 }
 
-/* ---- asynchronous ------------------------------------------------------------------------------------------------------------ */
+/* ---- asynchronous ------------------------------------------------------------------------------------------------ */
 static void body_asynchronous(member *m)
 {
     ddp_communicator *c = open_wire(m);
@@ -388,7 +387,7 @@ static void test_works_of_an_asynchronous_backend_are_waited_for(void **state)
     run_wire(&w, body_asynchronous);
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 typedef struct job { /* what a hook's `exchange` gets, and what it has found */
     const ddp_hook_group *group;
     float mine[COUNT], all[WORLD * COUNT + 1], sums[COUNT];
@@ -485,7 +484,7 @@ static void test_all_to_all_is_there_where_the_backend_has_it(void **state)
     run_wire(&w, body_all_to_all);
 }
 
-/* ---- errors --------------------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 static ddp_status refuse(void *ctx, ddp_err *err)
 {
     ((job *)ctx)->ran++;

@@ -1,10 +1,10 @@
-/* tests/unit/control/test_group.c -- meeting: who comes, who must not, who is missing. */
+/* tests/unit/control/test_group.c -- rendezvous: who comes, who must not, who is missing. */
 #include <netinet/in.h>
 #include "support/group_util.h"
 #include "control/rank0/agree.h"
 #include "net/interface.h"
 
-/* ---- lines to agree on --------------------------------------------------------------------------------------------- */
+/* ---- lines to agree on ------------------------------------------------------------------------------------------- */
 static void test_agree_lines(void **state)
 {
     char text[512] = "untouched", value[300];
@@ -43,7 +43,7 @@ static bool is_at_127(const ddp_group *g)
     return strcmp(p.address, "127.0.0.1") == 0;
 }
 
-/* ---- all meet ------------------------------------------------------------------------------------------------------- */
+/* ---- all come ---------------------------------------------------------------------------------------------------- */
 static void check_who(member *m)
 {
     char host[64] = "";
@@ -57,12 +57,12 @@ static void check_who(member *m)
     for (int32_t r = 0; r < m->world; r++) CHECK(strcmp(ddp_group_host_of(m->group, r), host) == 0);
 }
 
-static void test_meet(void **state)
+static void test_rendezvous(void **state)
 {
     (void)state;
     for (int32_t world = 1; world <= 4; world++) {
         member m[4];
-        board b;
+        published b;
 
         run_ranks(m, &b, world, check_who);
         assert_no_wrongs();
@@ -73,10 +73,10 @@ static void test_meet(void **state)
     }
 }
 
-static void test_meet_ipv6(void **state)
+static void test_rendezvous_ipv6(void **state)
 {
     member m[2];
-    board b;
+    published b;
     char actual[DDP_ENDPOINT_MAX];
     ddp_err err;
     int fd;
@@ -84,7 +84,7 @@ static void test_meet_ipv6(void **state)
     (void)state;
     if (ddp_endpoint_listen("[::1]:0", &fd, actual, &err) != DDP_OK) skip();
     (void)close(fd);
-    board_init(&b, "[::1]:0");
+    published_init(&b, "[::1]:0");
     for (int32_t r = 0; r < 2; r++) member_init(&m[r], &b, r, 2);
     ranks_run(m, 2);
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
@@ -93,7 +93,7 @@ static void test_meet_ipv6(void **state)
 }
 
 /* A supervisor's way: rank 0 gets a socket that listens already, the others its address. */
-static void test_meet_given_socket(void **state)
+static void test_rendezvous_given_socket(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX];
     member m[2];
@@ -163,18 +163,18 @@ static void check_hosts(member *m)
 static void test_other_host(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "";
-    board b;
+    published b;
     member m;
     ddp_wire w;
     ddp_frame f;
     ddp_err err;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 2);
     m.body = check_hosts;
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&w, endpoint);
     raw_hello(&w, (hello){1, 2, DDP_VERSION}, "");
     assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
@@ -190,7 +190,7 @@ static void test_other_host(void **state)
     members_close(&m, 1);
 }
 
-/* ---- interfaces ------------------------------------------------------------------------------------------------------ */
+/* ---- interfaces -------------------------------------------------------------------------------------------------- */
 static void test_interface_addresses(void **state)
 {
     struct sockaddr_storage a;
@@ -220,7 +220,7 @@ static void check_address(member *m) { CHECK(is_at_127(m->group)); }
 static void test_interface_of_a_group(void **state)
 {
     member m[2];
-    board b;
+    published b;
 
     (void)state;
     ranks_init(m, &b, 2, check_address);
@@ -231,22 +231,22 @@ static void test_interface_of_a_group(void **state)
     members_close(m, 2);
 }
 
-/* Two network namespaces are two hosts: that they meet over loopback says that a tunnel is between them. */
+/* Two network namespaces are two hosts: a rendezvous over loopback means that a tunnel is between them. */
 static void test_loopback_between_hosts(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "";
     ddp_failure f = {0};
     ddp_frame frame;
-    board b;
+    published b;
     member m;
     ddp_wire w;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 2);
     (void)unsetenv("DDPENGINE_HOST_ID");
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&w, endpoint);
     raw_hello(&w, (hello){1, 2, DDP_VERSION}, "");
     assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
@@ -263,7 +263,7 @@ static void test_loopback_between_hosts(void **state)
     members_close(&m, 1);
 }
 
-/* ---- ranks that must not meet --------------------------------------------------------------------------------------- */
+/* ---- ranks that must not join ------------------------------------------------------------------------------------ */
 static void assert_all_failed(const member *m, int count, int exit_code, const char *text)
 {
     for (int i = 0; i < count; i++) {
@@ -277,10 +277,10 @@ static void assert_all_failed(const member *m, int count, int exit_code, const c
 static void test_difference(void **state)
 {
     member m[2];
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 2; r++) member_init(&m[r], &b, r, 3); /* rank 2 never comes */
     m[0].agreement = "model.plugin = mlp\tnode1.ini:3\ntrain.lr = 0.01\tnode1.ini:14\ntrain.seed = 1\tdefault\n";
     m[1].agreement = "model.plugin = mlp\tnode2.ini:4\ntrain.lr = 0.02\tnode2.ini:9\ntrain.seed = 2\t--set\n";
@@ -292,15 +292,15 @@ static void test_difference(void **state)
     members_close(m, 2);
 }
 
-/* Rank 0 stays for half a second, so that one that comes just after a failed meeting hears why. Whether the test's own
- * late-comer makes it within that time is up to the machine: one of five must. */
+/* Rank 0 stays for half a second, so that one that comes just after a failed rendezvous hears why. Whether the
+ * test's own late-comer makes it within that time is up to the machine: one of five must. */
 static bool told_late(void)
 {
     bool told;
     member m[3];
-    board b;
+    published b;
 
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 3; r++) member_init(&m[r], &b, r, 3);
     m[1].agreement = "a = 1\there\n";
     m[2].timeout_ms = 300;
@@ -330,11 +330,11 @@ static void test_world_differs(void **state)
 {
     char host[64] = "", text[256];
     member m[2];
-    board b;
+    published b;
 
     (void)state;
     (void)gethostname(host, sizeof(host) - 1);
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m[0], &b, 0, 2);
     member_init(&m[1], &b, 2, 3);
     m[0].world_where = "node1.ini:4";
@@ -353,15 +353,15 @@ static void test_rank_twice(void **state)
 {
     char host[64] = "", text[320], endpoint[DDP_ENDPOINT_MAX] = "";
     member m[3];
-    board b;
+    published b;
     ddp_wire w;
 
     (void)state;
     (void)gethostname(host, sizeof(host) - 1);
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 3; r++) member_init(&m[r], &b, r == 2 ? 1 : r, 3);
     member_start(&m[0]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&w, endpoint);
     raw_hello(&w, (hello){1, 3, DDP_VERSION}, "");
     assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
@@ -386,12 +386,12 @@ static void wrong_hello(hello h, ddp_failure *out)
     ddp_frame f;
     ddp_wire w;
     member m;
-    board b;
+    published b;
 
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 2);
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&w, endpoint);
     raw_hello(&w, h, "");
     f = raw_next(&w);
@@ -429,13 +429,13 @@ static void test_other_protocol(void **state)
     char endpoint[DDP_ENDPOINT_MAX] = "";
     ddp_wire w;
     member m;
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 2);
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&w, endpoint);
     assert_int_equal(write(w.fd, frame, sizeof(frame)), sizeof(frame));
     assert_int_equal(raw_next(&w).type, DDP_FRAME_FAILURE);
@@ -460,15 +460,15 @@ static void test_own_numbers(void **state)
     members_close(&m, 1);
 }
 
-/* ---- nobody there --------------------------------------------------------------------------------------------------- */
+/* ---- nobody there ------------------------------------------------------------------------------------------------ */
 static void test_missing_rank(void **state)
 {
     char text[512], *log;
     member m[2];
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 2; r++) {
         member_init(&m[r], &b, r, 4);
         m[r].timeout_ms = 400;
@@ -508,7 +508,7 @@ static void test_missing_rank0(void **state)
     assert_contains(
         m.failure.msg,
         "within 0.4 s (rendezvous_timeout): Connection refused. Start rank 0 there (a loopback address, so on "
-        "this host), or correct init_method (test://board)");
+        "this host), or correct init_method (test://published)");
     log = member_log(&m);
     assert_contains(log, "still waiting for rank 0 at 127.0.0.1:");
     free(log);
@@ -567,9 +567,9 @@ static void test_try_again(void **state)
 static void listen_failure(const char *endpoint, ddp_failure *out)
 {
     member m;
-    board b;
+    published b;
 
-    board_init(&b, endpoint);
+    published_init(&b, endpoint);
     member_init(&m, &b, 0, 2);
     (void)member_main(&m);
     assert_int_not_equal(m.status, DDP_OK);
@@ -607,9 +607,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hosts), /* forks: while this process has one thread */
         cmocka_unit_test(test_agree_lines),
-        cmocka_unit_test(test_meet),
-        cmocka_unit_test(test_meet_ipv6),
-        cmocka_unit_test(test_meet_given_socket),
+        cmocka_unit_test(test_rendezvous),
+        cmocka_unit_test(test_rendezvous_ipv6),
+        cmocka_unit_test(test_rendezvous_given_socket),
         cmocka_unit_test(test_other_host),
         cmocka_unit_test(test_interface_addresses),
         cmocka_unit_test(test_interface_of_a_group),

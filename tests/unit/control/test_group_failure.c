@@ -1,11 +1,11 @@
-/* tests/unit/control/test_group_failure.c -- the first failure is everyone's, whoever dies, aborts or sends rubbish; strangers on the
- * port change nothing. */
+/* tests/unit/control/test_group_failure.c -- the first failure is everyone's, whoever dies, aborts or sends rubbish;
+ * strangers on the port change nothing. */
 #include "support/group_util.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 
-/* ---- processes that can be killed ----------------------------------------------------------------------------------- */
+/* ---- processes that can be killed -------------------------------------------------------------------------------- */
 typedef struct outcome {
     int32_t rank, done;
     ddp_status status; /* of the wait */
@@ -41,8 +41,8 @@ static void exit_at_once(void *ctx, const ddp_failure *cause)
     _exit(cause->exit_code);
 }
 
-/* Starts four ranks as processes, kills one once all are in the run, and returns when it did. `out` is shared memory. Rank 2
- * does not react, so it ends because it has not left. */
+/* Starts four ranks as processes, kills one once all are in the run, and returns when it did. `out` is shared
+ * memory. Rank 2 does not react, so it ends because it has not left. */
 static void kill_one(int32_t victim, outcome *out)
 {
     char endpoint[DDP_ENDPOINT_MAX];
@@ -108,7 +108,7 @@ static void test_killed_rank(void **state)
     (void)munmap(out, 4096);
 }
 
-/* ---- abort ---------------------------------------------------------------------------------------------------------- */
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
 static atomic_int heard[4];
 static void count_call(void *ctx) { atomic_fetch_add(&heard[((member *)ctx)->rank], 1); }
 
@@ -141,7 +141,7 @@ static void abort_while_others_wait(member *m)
 static void test_abort(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     for (int i = 0; i < 5; i++) {
@@ -172,7 +172,7 @@ static void abort_all_at_once(member *m)
 static void test_abort_race(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     for (int i = 0; i < 10; i++) {
@@ -198,7 +198,7 @@ static void abort_alone(member *m)
 static void test_abort_world_1(void **state)
 {
     member m;
-    board b;
+    published b;
 
     (void)state;
     run_ranks(&m, &b, 1, abort_alone);
@@ -229,7 +229,7 @@ static void listen_late(member *m)
 static void test_listener(void **state)
 {
     member m;
-    board b;
+    published b;
 
     (void)state;
     atomic_store(&slow, 0);
@@ -237,7 +237,7 @@ static void test_listener(void **state)
     assert_no_wrongs();
 }
 
-/* ---- a rank that does not leave ------------------------------------------------------------------------------------- */
+/* ---- a rank that does not leave ---------------------------------------------------------------------------------- */
 static atomic_int expired_codes[2];
 static void note_expired(void *ctx, const ddp_failure *cause)
 {
@@ -262,7 +262,7 @@ static void test_expired(void **state)
 {
     int64_t began = ddp_now_ms();
     member m[2];
-    board b;
+    published b;
 
     (void)state;
     ranks_init(m, &b, 2, stay);
@@ -274,10 +274,10 @@ static void test_expired(void **state)
     members_close(m, 2);
 }
 
-/* ---- peers made by hand --------------------------------------------------------------------------------------------- */
+/* ---- peers made by hand ------------------------------------------------------------------------------------------ */
 typedef struct stage {
     member m[2]; /* ranks 0 and 1 of a world of 3 */
-    board b;
+    published b;
     ddp_wire raw; /* rank 2 */
     char endpoint[DDP_ENDPOINT_MAX];
 } stage;
@@ -296,13 +296,13 @@ static void stage_open(stage *s, void (*body)(member *))
     memset(s, 0, sizeof(*s));
     atomic_store(&on_stage, 0);
     stage_body = body;
-    board_init(&s->b, "127.0.0.1:0");
+    published_init(&s->b, "127.0.0.1:0");
     for (int32_t r = 0; r < 2; r++) {
         member_init(&s->m[r], &s->b, r, 3);
         s->m[r].body = enter_stage;
         member_start(&s->m[r]);
     }
-    board_wait(&s->b, s->endpoint);
+    published_wait(&s->b, s->endpoint);
     raw_open(&s->raw, s->endpoint);
     raw_hello(&s->raw, (hello){2, 3, DDP_VERSION}, "");
     assert_int_equal(raw_next(&s->raw).type, DDP_FRAME_HEARD);
@@ -424,18 +424,18 @@ static void test_stray_rank(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "", *log;
     member m[2], stray;
-    board b;
+    published b;
 
     (void)state;
     atomic_store(&go_on, 0);
     atomic_store(&on_stage, 0);
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 2; r++) {
         member_init(&m[r], &b, r, 2);
         m[r].body = train_on;
         member_start(&m[r]);
     }
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     UNTIL(atomic_load(&on_stage) >= 2);
     member_init(&stray, &b, 1, 2);
     (void)member_main(&stray);
@@ -452,7 +452,7 @@ static void test_stray_rank(void **state)
     members_close(&stray, 1);
 }
 
-/* ---- strangers on the port ------------------------------------------------------------------------------------------ */
+/* ---- strangers on the port --------------------------------------------------------------------------------------- */
 #define FLOOD 200
 
 typedef struct attack {
@@ -526,14 +526,14 @@ static void test_strangers(void **state)
     char endpoint[DDP_ENDPOINT_MAX] = "", *log;
     attack before, during;
     member m[3];
-    board b;
+    published b;
     size_t lines = 0;
 
     (void)state;
     atomic_store(&go_on, 0);
     ranks_init(m, &b, 3, go_through_barriers);
     member_start(&m[0]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     before.endpoint = during.endpoint = endpoint;
     attack_all(&before); /* while ranks 1 and 2 are still to come */
     for (int32_t r = 1; r < 3; r++) member_start(&m[r]);
@@ -559,7 +559,7 @@ static void test_strangers(void **state)
     members_close(m, 3);
 }
 
-/* ---- nothing is left over ------------------------------------------------------------------------------------------- */
+/* ---- nothing is left over ---------------------------------------------------------------------------------------- */
 static int count_entries(const char *path)
 {
     DIR *d = opendir(path);
@@ -583,7 +583,7 @@ static void test_nothing_left(void **state)
 {
     int fds = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
     member m[3];
-    board b;
+    published b;
 
     (void)state;
     run_ranks(m, &b, 3, NULL);

@@ -1,12 +1,12 @@
-/* tests/unit/control/test_heartbeat.c -- signs of life: a silent rank ends the run, a short pause and a whole machine asleep do not;
- * the signal that one rank was asked to end by is known to all. */
+/* tests/unit/control/test_heartbeat.c -- signs of life: a silent rank ends the run, a short pause and a whole
+ * machine asleep do not; the signal that one rank was asked to end by is known to all. */
 #include "support/group_util.h"
 #include <sys/socket.h>
 
 #define SHORT_MS 500  /* a peer_timeout that is to pass */
 #define LIVE_MS  2500 /* one that is not, whatever else the machine does */
 
-/* ---- ranks that say nothing ----------------------------------------------------------------------------------------- */
+/* ---- ranks that say nothing -------------------------------------------------------------------------------------- */
 static void wait_for_failure(member *m)
 {
     ddp_failure f;
@@ -21,18 +21,18 @@ static void test_silent_rank_is_named(void **state)
     ddp_wire raw;
     member m[2];
     ddp_frame f;
-    board b;
+    published b;
     bool told = false;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int r = 0; r < 2; r++) {
         member_init(&m[r], &b, r, 3);
         m[r].peer_timeout_ms = SHORT_MS;
         m[r].body = wait_for_failure;
         member_start(&m[r]);
     }
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&raw, endpoint);
     raw_hello(&raw, (hello){2, 3, DDP_VERSION}, "");
     while ((f = raw_next(&raw)).type != 0)
@@ -55,14 +55,14 @@ static void test_silence_before_all_have_met(void **state)
     char endpoint[DDP_ENDPOINT_MAX] = "";
     ddp_wire raw;
     member m;
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 3);
     m.peer_timeout_ms = SHORT_MS;
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     raw_open(&raw, endpoint);
     raw_hello(&raw, (hello){1, 3, DDP_VERSION}, "");
     member_join(&m);
@@ -129,7 +129,7 @@ static void test_silent_rank0(void **state)
     members_close(&m, 1);
 }
 
-/* ---- processes that are stopped ------------------------------------------------------------------------------------- */
+/* ---- processes that are stopped ---------------------------------------------------------------------------------- */
 typedef struct outcome {
     int32_t there, end; /* end: set by the test, the ranks leave */
     ddp_failure failure;
@@ -256,17 +256,18 @@ static void test_stopped_rank0(void **state)
     stopped(0);
 }
 
-/* ---- stragglers ----------------------------------------------------------------------------------------------------- */
-typedef struct paces {
+/* ---- stragglers -------------------------------------------------------------------------------------------------- */
+typedef struct step_times {
     double data[3], compute[3], wait[3]; /* ms a step, by rank */
     int warnings;                        /* that rank 0 took */
     char text[512];
-} paces;
+} step_times;
 
-/* Steps as fast as the machine likes, said to have taken what `paces` has, until rank 0 has seen some windows. */
+/* Steps as fast as the machine likes, reported to have taken what `step_times` has, until rank 0 has seen some
+ * windows. */
 static void make_steps(member *m)
 {
-    paces *p = m->arg;
+    step_times *p = m->arg;
     int64_t end = ddp_now_ms() + 2000;
     ddp_err err;
 
@@ -278,11 +279,11 @@ static void make_steps(member *m)
     CHECK(ddp_group_barrier(m->group, "end", LONG_MS, &err) == DDP_OK);
 }
 
-static char *run_paces(paces *p)
+static char *run_step_times(step_times *p)
 {
     char *log;
     member m[3];
-    board b;
+    published b;
 
     ranks_init(m, &b, 3, make_steps);
     for (int32_t r = 0; r < 3; r++) {
@@ -299,8 +300,8 @@ static char *run_paces(paces *p)
 
 static void test_straggler(void **state)
 {
-    paces p = {.data = {1, 1, 3}, .compute = {20, 19, 41}, .wait = {22, 23, 0}};
-    char *log = run_paces(&p), host[64] = "", text[300];
+    step_times p = {.data = {1, 1, 3}, .compute = {20, 19, 41}, .wait = {22, 23, 0}};
+    char *log = run_step_times(&p), host[64] = "", text[300];
 
     (void)state;
     (void)gethostname(host, sizeof(host) - 1);
@@ -319,14 +320,14 @@ static void test_straggler(void **state)
 /* Within a quarter of the others, or within a millisecond. */
 static void test_no_straggler(void **state)
 {
-    paces near = {.data = {1, 1, 1}, .compute = {20, 20, 24}}, small = {.compute = {0.1, 0.1, 1.0}};
+    step_times near = {.data = {1, 1, 1}, .compute = {20, 20, 24}}, small = {.compute = {0.1, 0.1, 1.0}};
     char *log;
 
     (void)state;
-    log = run_paces(&near);
+    log = run_step_times(&near);
     assert_false(contains(log, "straggler"));
     free(log);
-    log = run_paces(&small);
+    log = run_step_times(&small);
     assert_false(contains(log, "straggler"));
     free(log);
     assert_int_equal(near.warnings + small.warnings, 0);
@@ -347,7 +348,7 @@ static void count_and_time_out(member *m)
 static void test_time_out_names_who_is_late(void **state)
 {
     member m[3];
-    board b;
+    published b;
 
     (void)state;
     ranks_init(m, &b, 3, count_and_time_out);
@@ -362,7 +363,7 @@ static void test_time_out_names_who_is_late(void **state)
     members_close(m, 3);
 }
 
-/* ---- the signal to stop --------------------------------------------------------------------------------------------- */
+/* ---- the signal to stop ------------------------------------------------------------------------------------------ */
 static atomic_int asked, none;
 
 static void wait_for_stop(member *m)
@@ -386,7 +387,7 @@ static void test_stop_is_known_to_all(void **state)
     for (int32_t world = 1; world <= 3; world++) {
         for (int32_t who = 0; who < world; who += 2) {
             member m[3];
-            board b;
+            published b;
 
             atomic_store(&asked, 0);
             ranks_init(m, &b, world, wait_for_stop);
@@ -406,18 +407,18 @@ static void wait_for_signal_2(member *m)
 }
 
 /* Before all have met too: who joins later hears of it. */
-static void test_stop_while_ranks_meet(void **state)
+static void test_stop_during_the_rendezvous(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "";
     member m[3];
-    board b;
+    published b;
 
     (void)state;
     atomic_store(&asked, 2);
     ranks_init(m, &b, 3, wait_for_signal_2);
     for (int32_t r = 0; r < 3; r++) m[r].stop_signal = r == 1 ? &asked : NULL;
     member_start(&m[0]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     member_start(&m[1]);
     (void)usleep(100000);
     member_start(&m[2]);
@@ -431,12 +432,18 @@ static void test_stop_while_ranks_meet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_silent_rank_is_named),  cmocka_unit_test(test_silence_before_all_have_met),
-        cmocka_unit_test(test_silent_rank0),          cmocka_unit_test(test_short_pause_changes_nothing),
-        cmocka_unit_test(test_all_asleep_at_once),    cmocka_unit_test(test_stopped_rank),
-        cmocka_unit_test(test_stopped_rank0),         cmocka_unit_test(test_stop_is_known_to_all),
-        cmocka_unit_test(test_stop_while_ranks_meet), cmocka_unit_test(test_straggler),
-        cmocka_unit_test(test_no_straggler),          cmocka_unit_test(test_time_out_names_who_is_late),
+        cmocka_unit_test(test_silent_rank_is_named),
+        cmocka_unit_test(test_silence_before_all_have_met),
+        cmocka_unit_test(test_silent_rank0),
+        cmocka_unit_test(test_short_pause_changes_nothing),
+        cmocka_unit_test(test_all_asleep_at_once),
+        cmocka_unit_test(test_stopped_rank),
+        cmocka_unit_test(test_stopped_rank0),
+        cmocka_unit_test(test_stop_is_known_to_all),
+        cmocka_unit_test(test_stop_during_the_rendezvous),
+        cmocka_unit_test(test_straggler),
+        cmocka_unit_test(test_no_straggler),
+        cmocka_unit_test(test_time_out_names_who_is_late),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

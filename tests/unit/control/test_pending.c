@@ -2,7 +2,7 @@
 #include "support/group_util.h"
 #include <sys/socket.h>
 
-/* ---- frames --------------------------------------------------------------------------------------------------------- */
+/* ---- frames ------------------------------------------------------------------------------------------------------ */
 static void wire_pair(ddp_wire *a, ddp_wire *b, uint32_t limit)
 {
     int fds[2];
@@ -101,7 +101,7 @@ static void test_unpack_bounds(void **state)
     assert_true(u.bad);
 }
 
-/* ---- store ---------------------------------------------------------------------------------------------------------- */
+/* ---- store ------------------------------------------------------------------------------------------------------- */
 static void use_store(member *m)
 {
     const ddp_store *s = ddp_group_store(m->group, "comm 0", &m->err),
@@ -141,7 +141,7 @@ static void use_store(member *m)
 static void test_store(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     for (int32_t world = 1; world <= 4; world++) {
@@ -194,7 +194,7 @@ static void fill_store(member *m)
 static void test_store_bounds(void **state)
 {
     member m[2];
-    board b;
+    published b;
 
     (void)state;
     run_ranks(m, &b, 2, fill_store);
@@ -202,7 +202,7 @@ static void test_store_bounds(void **state)
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].failure.exit_code, 0);
 }
 
-/* ---- barriers ------------------------------------------------------------------------------------------------------- */
+/* ---- barriers ---------------------------------------------------------------------------------------------------- */
 static atomic_int passed;
 
 static void pass_barriers(member *m)
@@ -219,7 +219,7 @@ static void pass_barriers(member *m)
 static void test_barriers(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     for (int32_t world = 1; world <= 4; world++) {
@@ -260,7 +260,7 @@ static void miss_barrier(member *m)
 static void test_barrier_timeout(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     run_ranks(m, &b, 4, miss_barrier);
@@ -268,7 +268,7 @@ static void test_barrier_timeout(void **state)
     for (int r = 0; r < 4; r++) assert_int_equal(m[r].failure.exit_code, DDP_EXIT_TIMEOUT);
 }
 
-/* The n-th use of a name meets the n-th use elsewhere, also when one was given up in between. */
+/* The n-th use of a name belongs to the n-th use elsewhere, also when one was given up in between. */
 static void late_for_barrier(member *m)
 {
     ddp_err err;
@@ -287,14 +287,14 @@ static void late_for_barrier(member *m)
 static void test_barrier_again(void **state)
 {
     member m[2];
-    board b;
+    published b;
 
     (void)state;
     run_ranks(m, &b, 2, late_for_barrier);
     assert_no_wrongs();
 }
 
-/* ---- gathers -------------------------------------------------------------------------------------------------------- */
+/* ---- gathers ----------------------------------------------------------------------------------------------------- */
 static void use_gather(member *m)
 {
     static const size_t sizes[4] = {3, 0, DDP_WIRE_BLOCK_LIMIT, 100000};
@@ -328,7 +328,7 @@ static void use_gather(member *m)
 static void test_gathers(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     for (int32_t world = 1; world <= 4; world++) {
@@ -338,7 +338,7 @@ static void test_gathers(void **state)
     }
 }
 
-/* ---- agreement ------------------------------------------------------------------------------------------------------ */
+/* ---- agreement --------------------------------------------------------------------------------------------------- */
 static void agree(member *m)
 {
     const char *good = m->rank == 0 ? "a = 1\tx\n" : "a = 1\ty\n";
@@ -358,7 +358,7 @@ static void agree(member *m)
 static void test_agreement(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     run_ranks(m, &b, 4, agree);
@@ -369,7 +369,7 @@ static void test_agreement(void **state)
     }
 }
 
-/* ---- leaving -------------------------------------------------------------------------------------------------------- */
+/* ---- leaving ----------------------------------------------------------------------------------------------------- */
 static int leave_first;
 
 static void leave_in_order(member *m)
@@ -380,7 +380,7 @@ static void leave_in_order(member *m)
 static void test_leave_in_any_order(void **state)
 {
     member m[4];
-    board b;
+    published b;
 
     (void)state;
     for (leave_first = 0; leave_first < 4; leave_first++) {
@@ -402,7 +402,7 @@ static void barrier_without(member *m)
 static void test_barrier_after_goodbye(void **state)
 {
     member m[3];
-    board b;
+    published b;
 
     (void)state;
     run_ranks(m, &b, 3, barrier_without);

@@ -1,5 +1,5 @@
-/* tests/unit/control/test_tls.c -- TLS by a pre-shared key: who has it takes part, whatever the sizes of frames; who has another
- * one or none is told so and, when it is a rank, ends the meeting; whoever else comes changes nothing. */
+/* tests/unit/control/test_tls.c -- TLS by a pre-shared key: who has it takes part, whatever the sizes of frames; who
+ * has another one or none hears so and, when it is a rank, ends the rendezvous; whoever else comes changes nothing. */
 #include "support/group_util.h"
 #include "net/tls.h"
 #include <netinet/in.h>
@@ -21,7 +21,7 @@ static void never_in_the_log(const member *m)
     free(log);
 }
 
-/* ---- the right secret ----------------------------------------------------------------------------------------------- */
+/* ---- the right secret -------------------------------------------------------------------------------------------- */
 static void exchange_large(member *m)
 {
     size_t size = (1u << 20) - 16, lengths[3] = {0}, length = 0;
@@ -55,7 +55,7 @@ static void exchange_large(member *m)
 static void test_right_secret(void **state)
 {
     member m[3];
-    board b;
+    published b;
 
     (void)state;
     ranks_init(m, &b, 3, exchange_large);
@@ -73,7 +73,7 @@ static void test_right_secret(void **state)
     members_close(m, 3);
 }
 
-/* ---- another secret, or none ---------------------------------------------------------------------------------------- */
+/* ---- another secret, or none ------------------------------------------------------------------------------------- */
 static void fingerprint_of(const char *secret, char out[17])
 {
     ddp_identity id;
@@ -83,16 +83,17 @@ static void fingerprint_of(const char *secret, char out[17])
     memcpy(out, id.fingerprint, 17);
 }
 
-/* Rank 2 of 4 has `its` where ranks 0 and 1 have `ours`, and rank 3 never comes: all leave at once, with the same line. */
+/* Rank 2 of 4 has `its` where ranks 0 and 1 have `ours`, and rank 3 never comes: all leave at once, with the same
+ * line. */
 static void differ(const char *ours, const char *its)
 {
     char left[17], right[17], text[128], endpoint[DDP_ENDPOINT_MAX] = "";
     member m[3];
-    board b;
+    published b;
 
     fingerprint_of(ours, left);
     fingerprint_of(its, right);
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     for (int32_t r = 0; r < 3; r++) {
         member_init(&m[r], &b, r, 4);
         m[r].secret = r == 2 ? its : ours;
@@ -100,7 +101,7 @@ static void differ(const char *ours, const char *its)
     }
     member_start(&m[0]);
     member_start(&m[1]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     (void)usleep(100000);
     member_start(&m[2]);
     for (int32_t r = 0; r < 3; r++) member_join(&m[r]);
@@ -143,7 +144,7 @@ static void refused_alone(const char *ours, const char *its)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "", *log;
     member m[2], stray;
-    board b;
+    published b;
 
     ranks_init(m, &b, 2, join_and_leave);
     for (int32_t r = 0; r < 2; r++) {
@@ -151,7 +152,7 @@ static void refused_alone(const char *ours, const char *its)
         m[r].agreement = "a = 1\t\n";
     }
     member_start(&m[0]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     member_init(&stray, NULL, 1, 2);
     stray.endpoint = endpoint;
     stray.secret = its;
@@ -184,15 +185,15 @@ static void test_other_secret_in_the_time_out(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "", *log;
     member m, stray;
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 2);
     m.secret = SECRET;
     m.timeout_ms = 2500;
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     member_init(&stray, NULL, 1, 2);
     stray.endpoint = endpoint;
     stray.secret = OTHER;
@@ -210,7 +211,7 @@ static void test_other_secret_in_the_time_out(void **state)
     members_close(&stray, 1);
 }
 
-/* ---- frames over two ends ------------------------------------------------------------------------------------------- */
+/* ---- frames over two ends ---------------------------------------------------------------------------------------- */
 typedef struct ends {
     ddp_tls *tls[2];
     ddp_wire wire[2]; /* 0 listens */
@@ -245,8 +246,8 @@ typedef struct traffic {
 
 static uint32_t size_of_frame(uint32_t i) { return i % 7 == 0 ? 300000 + i : i * 977 % 40000; }
 
-/* One turn of an end, as the control thread and the thread that meets take it: sends what the socket takes, reads once when
- * poll says that there is something. False when poll says that there is nothing. */
+/* One turn of an end, as the control thread and the thread that joins take it: sends what the socket takes, reads
+ * once when poll says that there is something. False when poll says that there is nothing. */
 static bool turn(ddp_wire *w, traffic *t, int64_t wait_ms)
 {
     struct pollfd p = {.fd = w->fd, .events = POLLIN};
@@ -393,7 +394,7 @@ static void test_stolen_identity(void **state)
     ends_close(&e);
 }
 
-/* ---- replayed bytes ------------------------------------------------------------------------------------------------- */
+/* ---- replayed bytes ---------------------------------------------------------------------------------------------- */
 typedef struct relay {
     int side[2][2]; /* of each end: what it has, what the relay has */
     unsigned char tape[65536];
@@ -464,7 +465,7 @@ static void test_replay(void **state)
     ends_close(&e);
 }
 
-/* ---- other TLS ------------------------------------------------------------------------------------------------------ */
+/* ---- other TLS --------------------------------------------------------------------------------------------------- */
 typedef struct plain_tls {
     SSL_CTX *ctx;
     SSL *ssl;
@@ -533,7 +534,7 @@ static void test_no_other_proof(void **state)
     }
 }
 
-/* ---- strangers ------------------------------------------------------------------------------------------------------ */
+/* ---- strangers --------------------------------------------------------------------------------------------------- */
 static void attack(const char *endpoint, const void *bytes, size_t length, bool slowly, int *fd)
 {
     ddp_err err;
@@ -545,7 +546,7 @@ static void attack(const char *endpoint, const void *bytes, size_t length, bool 
     }
 }
 
-/* What TLS without the key, half of it, or too much of it does to a meeting: nothing. */
+/* What TLS without the key, half of it, or too much of it does to a rendezvous: nothing. */
 static void test_strangers_at_a_tls_port(void **state)
 {
     static const unsigned char huge[] = {22, 3, 1, 0x3f, 0xff, 1, 0, 0xff, 0xff, 3, 3};
@@ -559,13 +560,13 @@ static void test_strangers_at_a_tls_port(void **state)
     int fds[10], n = 0;
     plain_tls t;
     member m[2];
-    board b;
+    published b;
 
     (void)state;
     ranks_init(m, &b, 2, join_and_leave);
     for (int32_t r = 0; r < 2; r++) m[r].secret = SECRET;
     member_start(&m[0]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     attack(endpoint, huge, sizeof(huge), false, &fds[n++]);
     attack(endpoint, unlike, sizeof(unlike), false, &fds[n++]);
     attack(endpoint, alert, sizeof(alert), false, &fds[n++]);
@@ -631,13 +632,13 @@ static void live_for_a_while(member *m)
     for (int i = 0; i < SILENT_MS + 500 && !ddp_group_failed(m->group, &f); i++) (void)usleep(1000);
 }
 
-/* Ranks meet, and hear each other, while strangers take every place that there is, from the same address. */
-static void test_meeting_in_a_flood(void **state)
+/* Ranks find and hear each other while strangers take every slot that there is, from the same address. */
+static void test_rendezvous_in_a_flood(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "";
     flood f[2];
     member m[3];
-    board b;
+    published b;
 
     (void)state;
     ranks_init(m, &b, 3, live_for_a_while);
@@ -647,7 +648,7 @@ static void test_meeting_in_a_flood(void **state)
         m[r].peer_timeout_ms = SILENT_MS;
     }
     member_start(&m[0]);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     for (int k = 0; k < 2; k++) {
         f[k].endpoint = endpoint;
         f[k].silent = k == 0;
@@ -687,13 +688,13 @@ static void test_place_of_a_slow_rank(void **state)
     int fds[300];
     ddp_wire slow;
     member m;
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, "127.0.0.1:0");
+    published_init(&b, "127.0.0.1:0");
     member_init(&m, &b, 0, 2);
     member_start(&m);
-    board_wait(&b, endpoint);
+    published_wait(&b, endpoint);
     to.sin_port = htons((uint16_t)strtoul(strrchr(endpoint, ':') + 1, NULL, 10));
     raw_open(&slow, endpoint);
     (void)usleep(100000);
@@ -740,7 +741,7 @@ static void test_impostor_of_rank_0(void **state)
     members_close(&m, 1);
 }
 
-/* ---- identities ----------------------------------------------------------------------------------------------------- */
+/* ---- identities -------------------------------------------------------------------------------------------------- */
 #define LINES "0123456789abcdef0123456789abcdef"
 
 static void test_identity(void **state)
@@ -795,7 +796,7 @@ int main(void)
         cmocka_unit_test(test_no_other_proof),
         cmocka_unit_test(test_strangers_at_a_tls_port),
         cmocka_unit_test(test_impostor_of_rank_0),
-        cmocka_unit_test(test_meeting_in_a_flood),
+        cmocka_unit_test(test_rendezvous_in_a_flood),
         cmocka_unit_test(test_place_of_a_slow_rank),
         cmocka_unit_test(test_identity),
     };

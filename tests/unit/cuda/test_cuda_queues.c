@@ -191,12 +191,12 @@ static void test_peers(void **state)
     const ddp_device_ops *o = f->ops;
     enum { COUNT = 1000 };
     float *mem[4], *host;
-    const float *grads[2];
+    const void *grads[2];
     float *params[2];
     uint64_t *bad;
     ddp_optim_peers peers = {.struct_size = sizeof(peers), .count = 2, .grads = grads, .params = params};
     ddp_optim u = {.struct_size = sizeof(u), .algorithm = DDP_OPTIM_SGD, .step = 1, .lr = 0.5, .grad_scale = 1.0};
-    ddp_optim_slice s = {.count = COUNT};
+    ddp_optim_slice s = {.grad_dtype = DDP_F32, .state_dtype = DDP_F32, .count = COUNT};
 
     OK(f, o->host_alloc(f->device, COUNT * 4, (void **)&host, &f->err));
     OK(f, o->host_alloc(f->device, 2 * sizeof(*bad), (void **)&bad, &f->err));
@@ -420,7 +420,12 @@ static void test_mirror(void **state)
     OK(f, run_all(&n, 0));
     assert_true(net_loss(&n) == first);
     /* an update whose gradient is the parameter itself makes zeros of all but the padding */
-    OK(f, o->optim_step(f->device, &u, &(ddp_optim_slice){.param = params, .grad = params, .count = n.layout->elements},
+    OK(f, o->optim_step(f->device, &u,
+                        &(ddp_optim_slice){.grad_dtype = DDP_F32,
+                                           .state_dtype = DDP_F32,
+                                           .param = params,
+                                           .grad = params,
+                                           .count = n.layout->elements},
                         &f->err));
     OK(f, run_all(&n, 0));
     assert_true(fabsf(net_loss(&n) - logf(11.0f)) < 1e-3f);

@@ -48,7 +48,9 @@ static void stepper_open(fixture *f, stepper *s, uint32_t algorithm)
     OK(f, f->ops->alloc(f->device, 2 * all * 4, (void **)&s->state, &f->err));
     for (int i = 0; i < SLICES; i++) {
         uint64_t from = i == 0 ? 0 : cut;
-        s->slices[i] = (ddp_optim_slice){.param = (float *)(uintptr_t)s->n.j.bind.params + from,
+        s->slices[i] = (ddp_optim_slice){.grad_dtype = DDP_F32,
+                                         .state_dtype = DDP_F32,
+                                         .param = (float *)(uintptr_t)s->n.j.bind.params + from,
                                          .grad = s->n.j.bind.grads + from,
                                          .state1 = s->state + from,
                                          .state2 = s->state + all + from,
@@ -89,6 +91,7 @@ static ddp_status step_at_once(stepper *s, int step, int slot, double max_norm)
     ddp_update u = {.struct_size = sizeof(u),
                     .slice_count = SLICES,
                     .optim = &s->optim,
+                    .slice_size = sizeof(s->slices[0]),
                     .slices = s->slices,
                     .not_finite = &s->bad[SLICES * slot],
                     .loss = s->loss,

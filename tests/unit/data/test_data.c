@@ -105,8 +105,11 @@ static ddp_status sampler_indices(ddp_sampler *s, uint64_t epoch, uint64_t *out,
     return DDP_OK;
 }
 
-static const ddp_dataset_ops dataset_ops = {
-    .struct_size = sizeof(dataset_ops), .length = dataset_length, .fields = dataset_fields, .read = dataset_read};
+static const ddp_dataset_ops dataset_ops = {.struct_size = sizeof(dataset_ops),
+                                            .field_size = sizeof(ddp_field),
+                                            .length = dataset_length,
+                                            .fields = dataset_fields,
+                                            .read = dataset_read};
 static const ddp_sampler_ops sampler_ops = {
     .struct_size = sizeof(sampler_ops), .count = sampler_count, .indices = sampler_indices};
 

@@ -182,7 +182,8 @@ static void run_torch_case(fixture *f, const torch_case *c, uint64_t copies)
 {
     uint64_t n = copies * TORCH_ELEMENTS;
     float *p = aligned(n * 4), *m = aligned(n * 4), *v = aligned(n * 4), *g = aligned(n * 4);
-    ddp_optim_slice s = {.param = p, .state1 = m, .state2 = v, .grad = g, .count = n};
+    ddp_optim_slice s = {
+        .grad_dtype = DDP_F32, .state_dtype = DDP_F32, .param = p, .state1 = m, .state2 = v, .grad = g, .count = n};
     ddp_optim o = c->optim;
 
     memset(m, o.algorithm == DDP_OPTIM_SGD && o.momentum > 0 ? 0xff : 0, n * 4); /* step 1 does not read it */
@@ -233,12 +234,12 @@ static void run_peers(fixture *f, uint32_t ranks, uint64_t n, uint64_t bad)
     uint64_t not_finite = 0;
     ddp_optim_peers peers = {.struct_size = sizeof(peers),
                              .count = ranks,
-                             .grads = (const float *const *)grads,
+                             .grads = (const void *const *)grads,
                              .params = params,
                              .not_finite = &not_finite};
     ddp_optim o = {
         .struct_size = sizeof(o), .algorithm = DDP_OPTIM_SGD, .step = 2, .lr = 0.1, .momentum = 0.9, .grad_scale = 0.5};
-    ddp_optim_slice s = {.param = plain, .grad = mean, .count = n};
+    ddp_optim_slice s = {.grad_dtype = DDP_F32, .state_dtype = DDP_F32, .param = plain, .grad = mean, .count = n};
 
     for (uint32_t r = 0; r < ranks; r++) {
         grads[r] = aligned(n * 4);
@@ -272,7 +273,10 @@ static void run_peers(fixture *f, uint32_t ranks, uint64_t n, uint64_t bad)
     }
     not_finite = 12345678;
     o.algorithm = DDP_OPTIM_MEAN;
-    OK(f, f->ops->optim_step(f->device, &o, &(ddp_optim_slice){.param = grads[1], .count = n}, &f->err));
+    OK(f,
+       f->ops->optim_step(
+           f->device, &o,
+           &(ddp_optim_slice){.grad_dtype = DDP_F32, .state_dtype = DDP_F32, .param = grads[1], .count = n}, &f->err));
     assert_int_equal(not_finite, bad < n ? bad : n);
     o.algorithm = DDP_OPTIM_SGD;
     peers.grads = NULL;
@@ -304,7 +308,7 @@ static void test_update_refusals(void **state)
     fixture *f = *state;
     float x[16] = {0};
     ddp_optim o = {.struct_size = sizeof(o), .algorithm = 99, .step = 1};
-    ddp_optim_slice s = {.param = x, .grad = x, .count = 16};
+    ddp_optim_slice s = {.grad_dtype = DDP_F32, .state_dtype = DDP_F32, .param = x, .grad = x, .count = 16};
 
     assert_int_equal(f->ops->optim_step(f->device, &o, &s, &f->err), DDP_ERR_UNSUPPORTED);
     assert_non_null(strstr(f->err.msg, "99"));

@@ -566,18 +566,18 @@ static void test_secret_or_consent(void **state)
     for (int32_t rank = 0; rank < 2; rank++) {
         ddp_group_params p = {.rank = rank,
                               .world = 2,
-                              .url = "test://board",
-                              .init_ops = &board_ops,
+                              .url = "test://published",
+                              .init_ops = &published_ops,
                               .listen_fd = -1,
                               .timeout_ms = 200,
                               .log = &log_};
         ddp_failure failure;
         ddp_group *g = NULL;
         ddp_err err = {0};
-        board b;
+        published b;
 
         (void)state;
-        board_init(&b, "192.0.2.7:0");
+        published_init(&b, "192.0.2.7:0");
         ddp_copy_text(b.endpoint, sizeof(b.endpoint), "192.0.2.7:29500");
         p.init = (ddp_init *)&b;
         assert_int_equal(ddp_group_join(&p, &g, &failure, &err), DDP_ERR_CONFIG);
@@ -595,7 +595,7 @@ static void test_host_by_interface(void **state)
 {
     ddp_group_params p = {.rank = 0,
                           .world = 2,
-                          .init_ops = &board_ops,
+                          .init_ops = &published_ops,
                           .listen_fd = -1,
                           .interface = "lo",
                           .timeout_ms = 200,
@@ -603,10 +603,10 @@ static void test_host_by_interface(void **state)
     ddp_failure failure;
     ddp_group *g = NULL;
     ddp_err err = {0};
-    board b;
+    published b;
 
     (void)state;
-    board_init(&b, ":0");
+    published_init(&b, ":0");
     p.init = (ddp_init *)&b;
     assert_int_not_equal(ddp_group_join(&p, &g, &failure, &err), DDP_OK);
     assert_contains(b.endpoint, "127.0.0.1:");

@@ -3,7 +3,8 @@ PLUGIN_FIXTURES = tests/fixtures/plugins/build.log
 PLUGIN_FIXTURE_FILES = $(srcdir)/tests/fixtures/plugins/build.sh $(srcdir)/tests/fixtures/plugins/sampler.c \
 	$(srcdir)/tests/fixtures/plugins/backend.c $(srcdir)/tests/fixtures/plugins/device.c $(srcdir)/tests/fixtures/plugins/init.c
 EXTRA_DIST += tests/fixtures/plugins/build.sh tests/fixtures/plugins/sampler.c tests/fixtures/plugins/backend.c \
-	tests/fixtures/plugins/device.c tests/fixtures/plugins/init.c
+	tests/fixtures/plugins/device.c tests/fixtures/plugins/init.c tests/fixtures/vendor/acme.h \
+	tests/fixtures/vendor/device_acme.c tests/fixtures/vendor/backend_acmelink.c
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/plugin/test_gate tests/unit/plugin/test_plugin tests/unit/plugin/test_search tests/unit/plugin/test_abi \
 	tests/unit/plugin/test_examples

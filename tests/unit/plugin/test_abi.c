@@ -1,12 +1,12 @@
-/* The public headers as an ABI: no member moves, every header stands alone in C99, C11 and C++, no plugin exports more than
+/* The public headers as an ABI: no member moves, no number changes, every header stands alone in C99, C11 and C++, no plugin exports more than
  * its descriptor, no status has two names. */
 #include "plugin_fixture.h"
 
 #include <dirent.h>
 
-#define HEADERS DDP_SRCDIR "/core/include"
-static const char *const headers[] = {"plugin", "backend", "init",    "program", "device",
-                                      "graph",  "model",   "sampler", "dataset", "hook"};
+#define HEADERS                    DDP_SRCDIR "/core/include"
+#define HEADER(NAME, name, number) #name,
+static const char *const headers[] = {"plugin", "random", "program", "graph", "layers", DDP_KIND_MAP(HEADER)};
 
 static void no_member_moved(void **state)
 {
@@ -24,8 +24,13 @@ static void no_member_moved(void **state)
         print_error(#type " has %zu bytes, had " #bytes "\n", sizeof(type));                                           \
         moved++;                                                                                                       \
     }
+#define VALUE(name, number)                                                                                            \
+    if ((long long)(name) != (number)) {                                                                               \
+        print_error(#name " is %lld, was " #number "\n", (long long)(name));                                           \
+        moved++;                                                                                                       \
+    }
 #include "abi_golden.h"
-    if (moved != 0) fail_msg("%d members or sizes changed: see tests/unit/plugin/abi_golden.h", moved);
+    if (moved != 0) fail_msg("%d members, sizes or numbers changed: see tests/unit/plugin/abi_golden.h", moved);
 #else
     (void)moved;
     skip();
@@ -84,6 +89,27 @@ static void plugins_export_one_symbol(void **state)
     if (seen == 0) skip();
 }
 
+/* "DDP_CAP_", "DDP_OP_" and what else plugins and engine tell each other by number: each has its line. */
+static void every_number_is_fixed(void **state)
+{
+    static const char missing[] =
+        "cat " HEADERS
+        "/ddpengine/*.h | grep -oE '(DDP_CAP|DDP_DEVICE_CAP|DDP_OP|DDP_OPT|DDP_OPT_F|DDP_PLUGIN_F|DDP_ERR|DDP_VALUE|"
+        "DDP_OPTIM|DDP_FLAT|DDP_COPY|DDP_QUEUE|DDP_REACH|DDP_INIT|DDP_LOG|DDP_PRECISION|DDP_RUN)_[A-Z0-9_]+' | "
+        "grep -vE '_$|_H$|_ABI$|_SERVICES$' | sort -u | while read -r name; do "
+        "grep -q \"(${name},\" " DDP_SRCDIR "/tests/unit/plugin/abi_golden.h || echo \"$name\"; done";
+    char names[1024];
+    FILE *f = popen(missing, "r");
+    size_t n;
+
+    (void)state;
+    assert_non_null(f);
+    n = fread(names, 1, sizeof(names) - 1, f);
+    names[n] = '\0';
+    (void)pclose(f);
+    if (n > 0) fail_msg("numbers without a line in abi_golden.h:\n%s", names);
+}
+
 static void statuses_are_unique(void **state)
 {
 #define ROW(name, value, text) {#name, value, text},
@@ -104,9 +130,8 @@ static void statuses_are_unique(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_member_moved),
-        cmocka_unit_test(headers_stand_alone),
-        cmocka_unit_test(plugins_export_one_symbol),
+        cmocka_unit_test(no_member_moved),     cmocka_unit_test(every_number_is_fixed),
+        cmocka_unit_test(headers_stand_alone), cmocka_unit_test(plugins_export_one_symbol),
         cmocka_unit_test(statuses_are_unique),
     };
 

@@ -74,7 +74,8 @@ static void reads_the_words(void **state)
         assert_int_equal(facts.kind, DDP_KIND_SAMPLER);
         assert_int_equal(facts.kind_abi, i == 2 ? 9 : DDP_SAMPLER_ABI);
         assert_int_equal(facts.flags, 0);
-        assert_int_equal(facts.host_size, sizeof(ddp_host));
+        assert_int_equal(facts.services, DDP_SAMPLER_SERVICES);
+        assert_null(facts.name);
         (void)close(fd);
     }
 }

@@ -138,9 +138,9 @@ static void knows_every_slot(void **state)
     (void)state;
     for (uint32_t kind = DDP_KIND_BACKEND; kind < DDP_KIND_END_; kind++) {
         const ddp_kind_table *t = ddp_kind_find(kind);
-        size_t first = kind == DDP_KIND_BACKEND || kind == DDP_KIND_DEVICE || kind == DDP_KIND_HOOK
-                           ? 16
-                           : 8; /* two words, capabilities */
+        size_t first = kind == DDP_KIND_BACKEND || kind == DDP_KIND_DEVICE ? 16 /* two words, capabilities */
+                       : kind == DDP_KIND_HOOK                             ? 24 /* and two words */
+                                                                           : 8;
 
         assert_int_equal(t->size, first + t->slot_count * sizeof(void *));
         for (size_t i = 0; i < t->slot_count; i++)
@@ -169,7 +169,10 @@ static const refusal refusals[] = {
      "kindabi",
      false,
      {"was built for sampler ABI 9, this ddpengine needs 1", "Rebuild it against the installed ddpengine/plugin.h"}},
-    {DDP_KIND_SAMPLER, "host", false, {"built for a newer ddpengine", "32 bytes, this one's 24"}},
+    {DDP_KIND_SAMPLER,
+     "services",
+     false,
+     {"built for a newer ddpengine", "64 bytes, this one's 56", "ddpengine/sampler.h"}},
     {DDP_KIND_SAMPLER, "hidden", false, {"does not define ddp_plugin_desc"}},
     {DDP_KIND_SAMPLER, "behind", false, {"does not define ddp_plugin_desc"}},
     {DDP_KIND_SAMPLER, "function", false, {"something else than data"}},
@@ -195,7 +198,10 @@ static const refusal refusals[] = {
     {DDP_KIND_BACKEND, "slot", true, {"has the function all_reduce but does not set DDP_CAP_ALL_REDUCE"}},
     {DDP_KIND_BACKEND, "nolauncher", true, {"sets DDP_PLUGIN_F_LAUNCHER but leaves launcher NULL"}},
     {DDP_KIND_BACKEND, "noflag", true, {"has a launcher but does not set DDP_PLUGIN_F_LAUNCHER"}},
-    {DDP_KIND_BACKEND, "nomem", true, {"sets neither DDP_CAP_MEM_HOST nor DDP_CAP_MEM_CUDA"}},
+    {DDP_KIND_BACKEND, "nomem", true, {"which kind of memory it reduces", ".memory = DDP_MEMORY_HOST"}},
+    {DDP_KIND_BACKEND, "noreach", true, {"how far it reaches", ".reach = DDP_REACH_NETWORK"}},
+    {DDP_KIND_DEVICE, "notsaid", true, {"which kind of memory it has"}},
+    {DDP_KIND_DEVICE, "mixed", true, {"memory of kind \"acme\" and sets DDP_DEVICE_CAP_HOST_MEMORY"}},
     {DDP_KIND_DEVICE, "nomem", true, {"sets neither DDP_DEVICE_CAP_HOST_MEMORY nor DDP_DEVICE_CAP_QUEUES"}},
     {DDP_KIND_DEVICE, "step", true, {"has the function step but does not set DDP_DEVICE_CAP_QUEUES"}},
 };
@@ -228,6 +234,7 @@ static void refuses_with_a_reason(void **state)
 /* What a file says of itself is known before it is loaded. */
 static void reads_facts_of_files(void **state)
 {
+    const ddp_launcher_ops *launcher;
     ddp_gate_facts facts;
     ddp_err err;
 
@@ -239,8 +246,71 @@ static void reads_facts_of_files(void **state)
                      DDP_OK);
     assert_int_equal(facts.flags, 0);
     assert_int_not_equal(ddp_registry_facts(registry, DDP_KIND_BACKEND, "absent", &facts, &err), DDP_OK);
-    assert_string_equal(((const ddp_backend_ops *)load(registry, DDP_KIND_BACKEND, "launched")->ops)->launcher,
-                        "A=1 run -n %n");
+    launcher = ((const ddp_backend_ops *)load(registry, DDP_KIND_BACKEND, "launched")->ops)->launcher;
+    assert_string_equal(launcher->command, "A=1 run -n %n");
+    assert_int_equal(launcher->struct_size, sizeof(*launcher));
+}
+
+/* Built against the headers of an engine that has appended a member to one of the tables that plugins are given. */
+static void refuses_plugins_of_a_newer_engine(void **state)
+{
+    static const struct {
+        uint32_t kind;
+        const char *table;
+    } newer[] = {{DDP_KIND_INIT, "ddp_host"},
+                 {DDP_KIND_BACKEND, "ddp_store"},
+                 {DDP_KIND_BACKEND, "ddp_comm_params"},
+                 {DDP_KIND_BACKEND, "ddp_coll"},
+                 {DDP_KIND_DEVICE, "ddp_device_params"},
+                 {DDP_KIND_DEVICE, "ddp_optim_slice"},
+                 {DDP_KIND_DEVICE, "ddp_program"},
+                 {DDP_KIND_MODEL, "ddp_graph_api"},
+                 {DDP_KIND_SAMPLER, "ddp_sampler_params"},
+                 {DDP_KIND_HOOK, "ddp_hook_group"},
+                 {DDP_KIND_HOOK, "ddp_hook_params"}};
+
+    (void)state;
+    for (size_t i = 0; i < DDP_COUNT(newer); i++) {
+        char path[PATH_MAX], says[64];
+        ddp_loaded *p;
+        ddp_err err;
+
+        (void)snprintf(path, sizeof(path), FIXTURES "/%s_newer_%s.so", ddp_kind_name(newer[i].kind), newer[i].table);
+        if (access(path, F_OK) != 0) fail_msg("%s was not built", path);
+        if (ddp_registry_load(registry, newer[i].kind, path, &p, &err) == DDP_OK) fail_msg("%s is loaded", path);
+        (void)snprintf(says, sizeof(says), "installed ddpengine/%s.h", ddp_kind_name(newer[i].kind));
+        SAYS(&err, path, "was built for a newer ddpengine", "Update ddpengine", says);
+        assert_false(is_mapped(path));
+    }
+}
+
+/* Of the files of a folder, those that `auto` may take: what the gate lets in and has a priority, the highest first. */
+static void offers_by_priority(void **state)
+{
+    static ddp_offer offers[DDP_MAX_OFFERS];
+    size_t count = ddp_registry_offers(registry, DDP_KIND_BACKEND, offers, DDP_MAX_OFFERS);
+
+    (void)state;
+    assert_int_equal(count, 3);
+    assert_string_equal(offers[0].name, "offer-b");
+    assert_string_equal(offers[1].name, "offer-a");
+    assert_string_equal(offers[2].name, "offer-c"); /* as high as a, and later in the alphabet */
+    assert_int_equal(offers[0].facts.priority, 9);
+    assert_int_equal(offers[0].facts.reach, DDP_REACH_NETWORK);
+    assert_string_equal(offers[0].facts.memory, "acme host");
+    assert_false(is_mapped("/backend_offer_b.so"));
+    assert_int_equal(ddp_registry_offers(registry, DDP_KIND_DEVICE, offers, DDP_MAX_OFFERS), 0);
+}
+
+static void memory_kinds_are_whole_words(void **state)
+{
+    (void)state;
+    assert_true(ddp_memory_has("host", "host"));
+    assert_true(ddp_memory_has("acme host", "host"));
+    assert_true(ddp_memory_has("hosts acmehost host", "host"));
+    assert_false(ddp_memory_has("hosts acmehost", "host"));
+    assert_false(ddp_memory_has("acme", ""));
+    assert_false(ddp_memory_has("", "host"));
 }
 
 static void refuses_kinds_it_has_not(void **state)
@@ -339,10 +409,20 @@ static void names_survivors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(loads_once),       TEST(reads_wider_rows),      TEST(fills_holes_with_stubs),
-        TEST(knows_every_slot), TEST(refuses_with_a_reason), TEST(refuses_kinds_it_has_not),
-        TEST(unloads),          TEST(keeps_what_must_stay),  TEST(two_registries_share),
-        TEST(names_survivors),  TEST(reads_facts_of_files),
+        TEST(refuses_plugins_of_a_newer_engine),
+        TEST(offers_by_priority),
+        TEST(memory_kinds_are_whole_words),
+        TEST(loads_once),
+        TEST(reads_wider_rows),
+        TEST(fills_holes_with_stubs),
+        TEST(knows_every_slot),
+        TEST(refuses_with_a_reason),
+        TEST(refuses_kinds_it_has_not),
+        TEST(unloads),
+        TEST(keeps_what_must_stay),
+        TEST(two_registries_share),
+        TEST(names_survivors),
+        TEST(reads_facts_of_files),
     };
 
     return cmocka_run_group_tests_name("plugin", tests, NULL, NULL);

@@ -179,8 +179,13 @@ UNUSED_OK static void device_lower(device *d, const ddp_program *p, rng *r, bool
                   .order = calloc(p->node_count, sizeof(uint32_t)),
                   .kernel_of = calloc(p->node_count, sizeof(uint32_t))};
     assert_true(d->kernels != NULL && d->storage != NULL && d->order != NULL && d->kernel_of != NULL);
-    d->lowered = (ddp_lowered){
-        .struct_size = sizeof(ddp_lowered), .kernels = d->kernels, .storage = d->storage, .privates = d->privates};
+    d->lowered = (ddp_lowered){.struct_size = sizeof(ddp_lowered),
+                               .kernel_size = sizeof(ddp_kernel),
+                               .storage_size = sizeof(ddp_storage),
+                               .private_size = sizeof(ddp_private),
+                               .kernels = d->kernels,
+                               .storage = d->storage,
+                               .privates = d->privates};
     for (uint32_t i = 0; i < p->node_count; i++) d->order[i] = i;
     if (!plain && rng_below(r, 2)) random_order(d, r);
     cut_kernels(d, r, plain ? 1 : 1 + rng_below(r, 5));

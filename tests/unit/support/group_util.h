@@ -22,29 +22,29 @@
 
 #define LONG_MS 20000 /* a bound that no good run comes near */
 
-/* ---- a place where rank 0's endpoint is published, as by an init plugin --------------------------------------------- */
-typedef struct board {
+/* ---- where rank 0's endpoint is published, as by an init plugin -------------------------------------------------- */
+typedef struct published {
     pthread_mutex_t lock;
     char listen[DDP_ENDPOINT_MAX], endpoint[DDP_ENDPOINT_MAX];
-} board;
+} published;
 
-static inline void board_init(board *b, const char *listen)
+static inline void published_init(published *b, const char *listen)
 {
     memset(b, 0, sizeof(*b));
     (void)pthread_mutex_init(&b->lock, NULL);
     ddp_copy_text(b->listen, sizeof(b->listen), listen);
 }
 
-static inline ddp_status board_listen_at(ddp_init *i, char *endpoint, ddp_err *err)
+static inline ddp_status published_listen_at(ddp_init *i, char *endpoint, ddp_err *err)
 {
     (void)err;
-    ddp_copy_text(endpoint, DDP_ENDPOINT_MAX, ((board *)i)->listen);
+    ddp_copy_text(endpoint, DDP_ENDPOINT_MAX, ((published *)i)->listen);
     return DDP_OK;
 }
 
-static inline ddp_status board_publish(ddp_init *i, const char *endpoint, ddp_err *err)
+static inline ddp_status published_publish(ddp_init *i, const char *endpoint, ddp_err *err)
 {
-    board *b = (board *)i;
+    published *b = (published *)i;
 
     (void)err;
     (void)pthread_mutex_lock(&b->lock);
@@ -53,9 +53,9 @@ static inline ddp_status board_publish(ddp_init *i, const char *endpoint, ddp_er
     return DDP_OK;
 }
 
-static inline ddp_status board_find(ddp_init *i, char *endpoint, ddp_err *err)
+static inline ddp_status published_find(ddp_init *i, char *endpoint, ddp_err *err)
 {
-    board *b = (board *)i;
+    published *b = (published *)i;
     bool there;
 
     (void)err;
@@ -66,19 +66,21 @@ static inline ddp_status board_find(ddp_init *i, char *endpoint, ddp_err *err)
     return there ? DDP_OK : DDP_IN_PROGRESS;
 }
 
-static const ddp_init_ops board_ops = {
-    .struct_size = sizeof(board_ops), .listen_at = board_listen_at, .publish = board_publish, .find = board_find};
+static const ddp_init_ops published_ops = {.struct_size = sizeof(published_ops),
+                                           .listen_at = published_listen_at,
+                                           .publish = published_publish,
+                                           .find = published_find};
 
 /* Waits until rank 0 listens. */
-static inline void board_wait(board *b, char *endpoint)
+static inline void published_wait(published *b, char *endpoint)
 {
     ddp_err err;
 
-    UNTIL(board_find((ddp_init *)b, endpoint, &err) == DDP_OK);
+    UNTIL(published_find((ddp_init *)b, endpoint, &err) == DDP_OK);
     assert_string_not_equal(endpoint, "");
 }
 
-/* ---- one rank ------------------------------------------------------------------------------------------------------- */
+/* ---- one rank ---------------------------------------------------------------------------------------------------- */
 typedef struct member {
     int32_t rank, world;
     const char *agreement, *endpoint, *world_where, *interface;
@@ -86,7 +88,7 @@ typedef struct member {
     const char *secret; /* NULL: in clear */
     int64_t timeout_ms, peer_timeout_ms;
     const atomic_int *stop_signal;
-    board *board;
+    published *published;
     void (*body)(struct member *m); /* while it is in the group */
     void *arg;
     void (*expired)(void *ctx, const ddp_failure *cause);
@@ -99,9 +101,10 @@ typedef struct member {
     ddp_err err;
 } member;
 
-static inline void member_init(member *m, board *b, int32_t rank, int32_t world)
+static inline void member_init(member *m, published *b, int32_t rank, int32_t world)
 {
-    *m = (member){.rank = rank, .world = world, .agreement = "", .listen_fd = -1, .timeout_ms = LONG_MS, .board = b};
+    *m =
+        (member){.rank = rank, .world = world, .agreement = "", .listen_fd = -1, .timeout_ms = LONG_MS, .published = b};
     (void)setenv("DDPENGINE_HOST_ID", "test", 0); /* "raw" ranks are of another host, and yet reached over loopback */
     ddp_log_init(&m->log);
     m->log.fd = memfd_create("log", MFD_CLOEXEC);
@@ -114,9 +117,9 @@ static inline void *member_main(void *arg)
     const ddp_group_params p = {.rank = m->rank,
                                 .world = m->world,
                                 .world_where = m->world_where,
-                                .url = "test://board",
-                                .init_ops = &board_ops,
-                                .init = (ddp_init *)m->board,
+                                .url = "test://published",
+                                .init_ops = &published_ops,
+                                .init = (ddp_init *)m->published,
                                 .listen_fd = m->listen_fd,
                                 .endpoint = m->endpoint,
                                 .timeout_ms = m->timeout_ms,
@@ -160,9 +163,9 @@ static inline void members_close(member *m, int count)
 }
 
 /* Runs `world` ranks with one body to their end: at once, or after more has been set. */
-static inline void ranks_init(member *m, board *b, int32_t world, void (*body)(member *))
+static inline void ranks_init(member *m, published *b, int32_t world, void (*body)(member *))
 {
-    board_init(b, "127.0.0.1:0");
+    published_init(b, "127.0.0.1:0");
     for (int32_t r = 0; r < world; r++) {
         member_init(&m[r], b, r, world);
         m[r].body = body;
@@ -175,14 +178,15 @@ static inline void ranks_run(member *m, int32_t world)
     for (int32_t r = 0; r < world; r++) member_join(&m[r]);
 }
 
-static inline void run_ranks(member *m, board *b, int32_t world, void (*body)(member *))
+static inline void run_ranks(member *m, published *b, int32_t world, void (*body)(member *))
 {
     ranks_init(m, b, world, body);
     ranks_run(m, world);
     members_close(m, world);
 }
 
-/* cmocka's assertions belong to the test's own thread; ranks note what is wrong and the test asserts that nothing is. */
+/* cmocka's assertions belong to the test's own thread; ranks note what is wrong and the test asserts that nothing
+ * is. */
 static atomic_int wrongs;
 static char first_wrong[256];
 
@@ -204,7 +208,7 @@ static inline bool contains(const char *text, const char *part) { return strstr(
         if (!contains(text, part)) fail_msg("\"%s\" does not contain \"%s\"", text, part);                             \
     } while (0)
 
-/* ---- a peer made by hand -------------------------------------------------------------------------------------------- */
+/* ---- a peer made by hand ----------------------------------------------------------------------------------------- */
 typedef struct hello {
     uint32_t rank, world;
     const char *version;

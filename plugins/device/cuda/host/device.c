@@ -395,8 +395,7 @@ static ddp_status cu_params_changed(ddp_device *d, const float *params, uint64_t
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 static const ddp_device_ops ops = {
     .struct_size = sizeof(ops),
-    .caps = DDP_DEVICE_CAP_OVERLAP | DDP_DEVICE_CAP_PEERS | DDP_DEVICE_CAP_BF16 | DDP_DEVICE_CAP_QUEUES |
-            DDP_DEVICE_CAP_CUDA,
+    .caps = DDP_DEVICE_CAP_OVERLAP | DDP_DEVICE_CAP_PEERS | DDP_DEVICE_CAP_BF16 | DDP_DEVICE_CAP_QUEUES,
     .open = cu_open,
     .close = cu_close,
     .describe = cu_describe,
@@ -431,13 +430,9 @@ static const ddp_device_ops ops = {
 
 /* NO_UNLOAD: the CUDA runtime in it has handlers that run at exit. */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
-    DDP_PLUGIN_HEAD(DDP_KIND_DEVICE, DDP_DEVICE_ABI, DDP_PLUGIN_F_NO_UNLOAD),
-    .name = "cuda",
-    .version = "0.1.0",
-    .summary = "an NVIDIA GPU, matrix products by cuBLASLt",
-    .options = options,
-    .option_count = sizeof(options) / sizeof(options[0]),
-    .option_size = sizeof(ddp_option),
-    .config_size = sizeof(cu_config),
-    .ops = &ops,
+    DDP_PLUGIN_HEAD(DEVICE, DDP_PLUGIN_F_NO_UNLOAD),
+    .priority = 20,
+    .memory = "cuda",
+    DDP_PLUGIN_TAIL("cuda", "0.1.0", "an NVIDIA GPU, matrix products by cuBLASLt", DDP_OPTIONS(options, cu_config),
+                    ops),
 };

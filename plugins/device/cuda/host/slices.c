@@ -65,6 +65,8 @@ ddp_status cu_update_check(const ddp_optim *o, const ddp_optim_slice *s, const d
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": a mean of no gradients");
     if (!mean && o->step == 0)
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": optimiser steps count from 1, not 0");
+    if (s->grad_dtype != DDP_F32 || s->state_dtype != DDP_F32)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "device \"cuda\": gradients and optimiser states are f32 only");
     if ((adam && (s->state1 == NULL || s->state2 == NULL)) ||
         (o->algorithm == DDP_OPTIM_SGD && o->momentum != 0.0 && s->state1 == NULL))
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": optimiser state is missing for algorithm %u",

@@ -18,7 +18,7 @@ void cu_ending_free(cu_ending *e)
 
 static cu_optim describe(const ddp_instance *in, const ddp_update *u, uint32_t i)
 {
-    cu_optim o = cu_update_describe(u->optim, &u->slices[i]);
+    cu_optim o = cu_update_describe(u->optim, ddp_slice_at(u, i));
 
     o.grad_peers = 1; /* which is what looks for what is not finite */
     o.grads[0] = o.grad;
@@ -166,8 +166,8 @@ static ddp_status check(const ddp_update *u, ddp_err *err)
     if (u->max_norm != 0.0 && u->norm == NULL)
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": clipping without a place for the norm");
     for (uint32_t i = 0; status == DDP_OK && i < u->slice_count; i++) {
-        status = cu_update_check(u->optim, &u->slices[i], NULL, err);
-        if (status == DDP_OK && u->slices[i].count == 0)
+        status = cu_update_check(u->optim, ddp_slice_at(u, i), NULL, err);
+        if (status == DDP_OK && ddp_slice_at(u, i)->count == 0)
             status = ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": a step with an empty slice");
     }
     return status;
@@ -184,7 +184,7 @@ ddp_status cu_step(ddp_instance *in, const ddp_run *r, const ddp_update *u, ddp_
     if (status == DDP_OK) status = cu_enter(d, err);
     if (status == DDP_OK) status = find_ending(in, u, &ending, err);
     if (status != DDP_OK) return status;
-    first = cu_update_describe(u->optim, &u->slices[0]);
+    first = cu_update_describe(u->optim, ddp_slice_at(u, 0));
     cu_optim_numbers(&first, &numbers);
     status = cu_run_range(in, r, 0, in->exec->lowered->kernel_count, ending, &numbers, err);
     for (uint32_t i = 0; status == DDP_OK && i < ending->count; i++) /* mirrors of others, made when they please */
