@@ -40,7 +40,7 @@ int ddp_conform_rank(const char *path, ddp_log *log);
 enum { DDP_BENCH_BACKENDS = 8, DDP_BENCH_SIZES = 64 };
 
 typedef struct ddp_bench_params {
-    const char *const *backends; /* as in ddp_conform_params.plugin */
+    const char *const *backends; /* as in ddp_conform_params.plugin; none: what `auto` takes between hosts */
     size_t backend_count;
     const uint64_t *sizes; /* bytes of a rank's buffer, multiples of 4 */
     size_t size_count;

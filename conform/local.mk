@@ -9,9 +9,7 @@ libddpcore_a_SOURCES += conform/harness/case.h conform/harness/leaks.h conform/h
 libddpcore_a_SOURCES += conform/backend/backend.h conform/backend/cases.h conform/backend/failure.h \
 	conform/backend/pattern.h conform/backend/trial.h conform/backend/backend.c conform/backend/cases.c \
 	conform/backend/failure.c conform/backend/pattern.c conform/backend/trial.c
-libddpcore_a_SOURCES += conform/device/optimizer.h conform/device/program.h conform/device/step.h \
-	conform/device/trial.h conform/device/device.c conform/device/optimizer.c conform/device/program.c \
-	conform/device/step.c
+libddpcore_a_SOURCES += conform/device/program.h conform/device/device.c conform/device/program.c
 libddpcore_a_SOURCES += conform/hook/group.h conform/hook/trial.h conform/hook/types.h conform/hook/group.c \
 	conform/hook/hook.c conform/hook/trial.c
 libddpcore_a_SOURCES += conform/data/dataset.c conform/data/sampler.c
