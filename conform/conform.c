@@ -1,4 +1,5 @@
 /* conform/conform.c -- the order of a check: probe, worlds, report, exit code. */
+#include "conform/conform.h"
 #include "conform/harness/probe.h"
 #include "conform/backend/cases.h"
 #include "conform/harness/report.h"

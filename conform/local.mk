@@ -1,5 +1,5 @@
 # the contract suites of plugins, and `ddpengine bench`
-libddpcore_a_SOURCES += conform/conform.h conform/kinds.h conform/suites.h conform/conform.c conform/init.c \
+libddpcore_a_SOURCES += conform/conform.h conform/kinds.h conform/params.h conform/suites.h conform/conform.c conform/init.c \
 	conform/kinds.c conform/model.c
 libddpcore_a_SOURCES += conform/harness/case.h conform/harness/leaks.h conform/harness/probe.h \
 	conform/harness/rank_process.h conform/harness/report.h conform/harness/run_cases.h \
@@ -13,4 +13,4 @@ libddpcore_a_SOURCES += conform/device/program.h conform/device/device.c conform
 libddpcore_a_SOURCES += conform/hook/group.h conform/hook/trial.h conform/hook/types.h conform/hook/group.c \
 	conform/hook/hook.c conform/hook/trial.c
 libddpcore_a_SOURCES += conform/data/dataset.c conform/data/sampler.c
-libddpcore_a_SOURCES += conform/bench/bench.h conform/bench/bench.c conform/bench/plan.c
+libddpcore_a_SOURCES += conform/bench/bench.h conform/bench/plan.h conform/bench/bench.c conform/bench/plan.c

@@ -1,5 +1,6 @@
 /* conform/bench/plan.c -- the parent of `ddpengine bench`: which backends, how their ranks are started, and the exit
  * code. */
+#include "conform/bench/plan.h"
 #include "conform/harness/probe.h"
 #include "conform/harness/world.h"
 #include "launch/signals.h"

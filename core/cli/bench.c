@@ -1,7 +1,7 @@
 /* cli/bench.c -- `ddpengine bench all_reduce`: its arguments. What it does is conform/bench. */
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "conform/conform.h"
+#include "conform/bench/plan.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
