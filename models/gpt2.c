@@ -21,8 +21,8 @@ static const ddp_option options[] = {
     {.key = "preset",
      .dflt = "gpt2",
      .range = "gpt2|gpt2-medium|gpt2-large|gpt2-xl|bytes",
-     .doc =
-         "What an option that is 0 stands for: OpenAI's four sizes, or bytes, 4 layers of width 256 for single bytes.",
+     .doc = "Sizes to use for options that are 0: "
+            "one of OpenAI's four models, or bytes, which has 4 layers of width 256 and takes single bytes.",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, preset)},
     {.key = "layers",
@@ -34,45 +34,48 @@ static const ddp_option options[] = {
     {.key = "heads",
      .dflt = "0",
      .range = "0..1024",
-     .doc = "Attention heads of a block; they divide the width.",
+     .doc = "Number of attention heads of a block; width must be a multiple of it.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, heads)},
     {.key = "width",
      .dflt = "0",
      .range = "0..65536",
-     .doc = "Features of a token.",
+     .doc = "Number of features of a token, n_embd.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, width)},
     {.key = "context",
      .dflt = "0",
      .range = "0..1048576",
-     .doc = "Longest sequence, the rows of the position embedding.",
+     .doc = "Longest sequence in tokens: rows of the position embedding.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, context)},
     {.key = "vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc = "Number of tokens; they are 0 to vocabulary - 1.",
+     .doc = "Number of different tokens, which are 0 to vocabulary - 1.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, vocabulary)},
     {.key = "padded_vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc = "Rows of the token embedding where it has more than tokens, 50304 for 50257 say; 0: as many.",
+     .doc = "Rows of the token embedding where it has more rows than tokens, for example 50304 for 50257; 0: "
+            "as many rows as tokens.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, padded_vocabulary)},
     {.key = "dropout",
      .dflt = "0",
      .range = "0..1",
      .doc =
-         "Probability that an element is dropped, after the embeddings, of the attention weights, and at the end of each branch; Hugging Face's models have 0.1.",
+         "Dropout probability after the embeddings, of the attention weights and at the end of each residual branch; "
+         "Hugging Face's models have 0.1.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, dropout)},
     {.key = "place",
      .dflt = "",
-     .doc = "With [train] parallel = model the first block of each device, by its place in [train] device: "
-            "0:0, 6:1 has blocks 0 to 5 on the first one and the rest on the second. "
-            "The embeddings are with block 0, what follows the blocks is with the last one.",
+     .doc = "With [train] parallel = model: "
+            "the first block of each device, as BLOCK:INDEX with an index into [train] device. "
+            "0:0, 6:1 puts blocks 0 to 5 on the first device and the others on the second. "
+            "The embeddings go with block 0, what follows the blocks with the last one.",
      .type = DDP_OPT_STRING,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(struct config, place)},
@@ -154,8 +157,8 @@ static void check_place(ddp_graph *g, const struct config *c)
                            "place: \"%.64s\" names a block that is not there: of %lld, 0 to %lld", text,
                            (long long)c->layers, (long long)c->layers - 1);
         else if (block <= before)
-            (void)snprintf(message, sizeof(message), "place: \"%.64s\" goes backwards, it stands behind block %lld",
-                           text, (long long)before);
+            (void)snprintf(message, sizeof(message), "place: \"%.64s\" goes backwards, it comes after block %lld", text,
+                           (long long)before);
         else if (i == 0 && block > 0)
             (void)snprintf(message, sizeof(message),
                            "place: \"%.64s\" is the first item, which must say where block 0 is, as in 0:0", text);

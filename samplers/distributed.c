@@ -2,7 +2,7 @@
  *
  * The same permutation on every rank, drawn from a generator seeded with seed + epoch; rank r takes every world-th
  * index from r on. Without drop_last the list is padded by repeating itself until the ranks have equally many; with
- * it the tail is dropped. Batches are the loader's affair.
+ * it the tail is dropped. The loader makes the batches.
  * Built with: core/base/mt19937.c core/base/mt19937.h
  */
 #include "base/mt19937.h"
@@ -25,18 +25,19 @@ struct ddp_sampler {
 static const ddp_option options[] = {
     {.key = "shuffle",
      .dflt = "yes",
-     .doc = "Whether every epoch has a new order, the same one on all ranks before they share it out.",
+     .doc = "Whether to shuffle the samples in every epoch; all ranks use the same order and take turns in it.",
      .type = DDP_OPT_BOOL,
      .offset = offsetof(struct config, shuffle)},
     {.key = "drop_last",
      .dflt = "no",
-     .doc = "Whether samples that do not fill all ranks are left out; otherwise some are repeated to fill them.",
+     .doc = "Whether to leave out the last samples where they do not divide evenly among the ranks; "
+            "otherwise some samples are repeated.",
      .type = DDP_OPT_BOOL,
      .offset = offsetof(struct config, drop_last)},
     {.key = "seed",
      .dflt = "-1",
      .range = "-1..",
-     .doc = "Seed of the order, to which the epoch is added; -1 takes the seed of section [train].",
+     .doc = "Seed of the order, to which the epoch is added; -1: the seed of [train].",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, seed)},
 };

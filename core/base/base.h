@@ -7,8 +7,8 @@
 #include <stdbool.h>
 
 /* Exit codes of the program. An error carries its own (ddp_err.exit_code) from where it is known why it ends the run: a
- * status alone does not tell, since a peer that is lost while ranks meet is another cause than one that is lost in a
- * step. */
+ * status alone does not tell, since a peer that is lost during the rendezvous is another cause than one that is lost in
+ * a step. */
 enum {
     DDP_EXIT_OK = 0,
     DDP_EXIT_INTERNAL = 1,

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* ": WHAT" behind the `length` bytes that vsnprintf has written or would have written; what does not fit is cut off. */
+/* ": WHAT" after the `length` bytes that vsnprintf has written or would have written; what does not fit is cut off. */
 static void append(ddp_err *err, int length, const char *what)
 {
     size_t at = length > 0 ? (size_t)length : 0;

@@ -40,7 +40,7 @@ ddp_status ddp_env_number(const char *name, int64_t least, int64_t most, int64_t
     return DDP_OK;
 }
 
-/* Slurm's tasks on node `node` of a step, from "2(x3),1": three nodes of two tasks, one of one. -1: not told. */
+/* Slurm's tasks on node `node` of a step, from "2(x3),1": three nodes of two tasks, one of one. -1: unknown. */
 static int32_t tasks_on_node(const char *text, int64_t node)
 {
     while (text != NULL && *text >= '0' && *text <= '9') {

@@ -1,5 +1,5 @@
-/* base/launcher.h -- who a launcher says this process is: the variables of torchrun, Open MPI, PMI and Slurm. Needs the
- * C library alone: the init plugin env, which links nothing of the core, compiles it as well. */
+/* base/launcher.h -- rank and world_size as a launcher gives them: the variables of torchrun, Open MPI, PMI and Slurm.
+ * Needs the C library alone: the init plugin env, which links nothing of the core, compiles it as well. */
 #ifndef DDP_BASE_LAUNCHER_H
 #define DDP_BASE_LAUNCHER_H
 
@@ -19,7 +19,7 @@ typedef struct ddp_launcher {
     const char *name;                   /* "Open MPI" */
     const char *rank_name, *world_name; /* the variables that were read */
     int32_t rank, world;                /* world -1: its variable is not set */
-    int32_t local_rank, local_size;     /* on this host; -1 where the launcher does not tell */
+    int32_t local_rank, local_size;     /* on this host; -1: the launcher does not give it */
 } ddp_launcher;
 
 /* The variables that ddp_launcher_find looks for, for messages. */
@@ -30,8 +30,8 @@ const char *ddp_env_text(const char *name);
 /* A variable that is not set leaves *out alone. DDP_ERR_CONFIG names the variable and what it holds. */
 ddp_status ddp_env_number(const char *name, int64_t least, int64_t most, int64_t *out, ddp_err *err);
 /* The first launcher whose variables are there, in the order of the enum; kind NONE when there is none. RANK and
- * WORLD_SIZE are names that anything may use: they count only where `torchrun` asks for them. A batch script of Slurm
- * has SLURM_PROCID too, so that only a step (srun) counts. */
+ * WORLD_SIZE are names that any program may use: they count only if `torchrun` is set. A batch script of Slurm has
+ * SLURM_PROCID too, so that only a step (srun) counts. */
 ddp_status ddp_launcher_find(bool torchrun, ddp_launcher *out, ddp_err *err);
 
 #endif

@@ -21,7 +21,7 @@ void ddp_cond_init(pthread_cond_t *c);
 /* Waits until signalled or the deadline (ddp_now_ns() terms; INT64_MAX = none); false once the deadline has passed. */
 bool ddp_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t deadline_ns);
 /* The numbers of the processors that this process was started with, ascending; the count. Asked for the first time
- * before anything is pinned: main does. 0 and NULL where the system does not tell. */
+ * before anything is pinned: main does. 0 and NULL if the system does not report them. */
 size_t ddp_processors(const int32_t **out);
 unsigned ddp_cpu_count(void); /* of them, at least 1 */
 /* Whether the calling thread may still run on all of them and on no other: OpenMP, for one, has variables that bind

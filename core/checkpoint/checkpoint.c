@@ -1,5 +1,5 @@
 /* checkpoint/checkpoint.c -- saving so that a kill at any moment leaves a checkpoint that loads, and finding the
- * newest. What ranks tell each other about it is train/state/resume.c's affair. */
+ * newest. What ranks exchange about it is in train/state/resume.c. */
 #include "checkpoint/folder.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static ddp_status open_part(const char *dir, const char *name, const ddp_file_fa
     return ddp_safetensors_open(path.text, out, err);
 }
 
-/* A folder without a manifest is the usual mistake: say which one it is. */
+/* A folder without a manifest is the usual mistake: name it. */
 static ddp_status check_is_checkpoint(const char *path, const char *manifest, ddp_err *err)
 {
     uint64_t *steps = NULL;
@@ -127,7 +127,7 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
     DDP_TRY(ddp_step_list(dir, &steps, &count, err));
     for (size_t i = 0; i < count; i++) {
         st = open_step(dir, steps[i], out, err);
-        /* neither says that the checkpoint is bad, so an older one must not take its place */
+        /* neither means that the checkpoint is damaged, so an older one must not replace it */
         if (st == DDP_OK || st == DDP_ERR_NOMEM || st == DDP_ERR_UNSUPPORTED) break;
         ddp_log_line(log, DDP_LOG_WARN, "checkpoint step-%08" PRIu64 " is skipped: %s", steps[i], err->msg);
         st = DDP_IN_PROGRESS;
@@ -157,8 +157,8 @@ static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, 
     return ddp_fsync_folder(dir, err);
 }
 
-/* Puts `tmp` in the place of `final`. What was there (damaged, or of another run) is exchanged in one step, so that
- * at no moment neither is there, and then removed; a file system that cannot exchange (NFS) loses it first. */
+/* Replaces `final` by `tmp`. What was there (damaged, or of another run) is exchanged in one step, so that at no moment
+ * neither is there, and then removed; a file system that cannot exchange (NFS) loses it first. */
 static ddp_status put_in_place(const char *tmp, const char *final, ddp_log *log, ddp_err *err)
 {
     if (rename(tmp, final) == 0) return DDP_OK;
@@ -303,11 +303,10 @@ ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log
     if (n > 0 && st == DDP_OK) st = ddp_fsync_folder(dir, err);
     if (n > 0 && st == DDP_OK) {
         ddp_step_name(name, steps[0]);
-        ddp_log_line(
-            log, DDP_LOG_INFO,
-            "%zu checkpoint%s of an earlier run in %s, the newest %s, %s set aside as step-*.old until a run does so "
-            "again",
-            n, n == 1 ? "" : "s", dir, name, n == 1 ? "is" : "are");
+        ddp_log_line(log, DDP_LOG_INFO,
+                     "%zu checkpoint%s of an earlier run in %s, the newest %s, %s set aside as step-*.old; "
+                     "kept until a run does so again",
+                     n, n == 1 ? "" : "s", dir, name, n == 1 ? "is" : "are");
     }
     free(steps);
     return st;

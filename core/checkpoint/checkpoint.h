@@ -1,7 +1,7 @@
 /* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors,
  * MANIFEST.json written last.
  *
- * Rank 0 alone writes and reads; who waits for whom is the trainer's (train/state/resume.c). Durable when save returns:
+ * Only rank 0 writes and reads; what the other ranks wait for is in train/state/resume.c. Durable when save returns:
  * each file fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the
  * highest number that verifies, and a folder that does not verify is skipped with a warning. */
 #ifndef DDP_CHECKPOINT_H
@@ -48,9 +48,9 @@ typedef struct ddp_checkpoint {
     ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none */
 } ddp_checkpoint;
 /* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later
- * format version wrote is an error: an older one must not silently take its place. */
+ * format version wrote is an error: an older one must not silently replace it. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
-/* What the manifest of a checkpoint says, of the newest that has one; the other files are not looked at. */
+/* The manifest of the newest checkpoint that has one; the other files are not read. */
 ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);

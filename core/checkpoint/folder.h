@@ -1,4 +1,4 @@
-/* checkpoint/folder.h -- names of checkpoint folders and what lies in [checkpoint] dir. Private to checkpoint/. */
+/* checkpoint/folder.h -- names of checkpoint folders and the contents of [checkpoint] dir. Private to checkpoint/. */
 #ifndef DDP_CHECKPOINT_FOLDER_H
 #define DDP_CHECKPOINT_FOLDER_H
 
@@ -20,7 +20,7 @@ ddp_status ddp_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_e
 /* Removes step-*SUFFIX: ".tmp" is left over from saves that did not finish, ".old" was set aside. */
 ddp_status ddp_sweep(const char *dir, const char *suffix, ddp_err *err);
 ddp_status ddp_remove_path(const char *path, ddp_err *err); /* a folder with its files, or a file; absent: ok */
-/* Size and SHA-256 of a file against what the manifest says. */
+/* Compares size and SHA-256 of a file with the manifest. */
 ddp_status ddp_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err);
 
 #endif

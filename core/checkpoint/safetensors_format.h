@@ -1,4 +1,4 @@
-/* checkpoint/safetensors_format.h -- what writer and reader share: dtype names, sizes, bounds. */
+/* checkpoint/safetensors_format.h -- for the writer and the reader: dtype names, sizes, bounds. */
 #ifndef DDP_CHECKPOINT_SAFETENSORS_FORMAT_H
 #define DDP_CHECKPOINT_SAFETENSORS_FORMAT_H
 

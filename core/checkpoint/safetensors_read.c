@@ -23,7 +23,7 @@ struct ddp_safetensors {
     unsigned char *map;
     size_t map_bytes;
     size_t count;
-    struct entry *entries; /* by place in the file */
+    struct entry *entries; /* by offset in the file */
     struct named *by_name; /* the same, sorted by name */
     ddp_pool pool;         /* names */
 };
@@ -31,7 +31,7 @@ struct ddp_safetensors {
 /* What is being read, for messages. */
 struct reader {
     const char *path;
-    const unsigned char *data; /* behind the header */
+    const unsigned char *data; /* after the header */
     uint64_t data_bytes;
     ddp_safetensors *s;
 };
@@ -111,7 +111,7 @@ static int compare_places(const void *a, const void *b)
     const struct entry *x = a, *y = b;
 
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    if (x->end != y->end) return x->end < y->end ? -1 : 1; /* an empty tensor stands before the one it touches */
+    if (x->end != y->end) return x->end < y->end ? -1 : 1; /* an empty tensor comes before the one at the same offset */
     return strcmp(x->tensor.name, y->tensor.name);
 }
 
@@ -135,7 +135,7 @@ static ddp_status check_cover(const struct reader *r, ddp_err *err)
         at = e->end;
     }
     if (at != r->data_bytes)
-        return ddp_fail(err, DDP_ERR_DATA, "%s: %" PRIu64 " bytes behind the last tensor belong to none", r->path,
+        return ddp_fail(err, DDP_ERR_DATA, "%s: %" PRIu64 " bytes after the last tensor belong to none", r->path,
                         r->data_bytes - at);
     return DDP_OK;
 }

@@ -30,11 +30,11 @@ static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
     if (nearest != NULL)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: unknown section [%s]; did you mean [%s%s]?", s->where, s->name,
                         nearest, dot != NULL ? dot : "");
-    return ddp_fail(err, DDP_ERR_CONFIG,
-                    "%s: unknown section [%s]; sections are group, train, model, data, eval, sampler, optimizer, ddp, "
-                    "hook, loader, "
-                    "checkpoint, output, plugins, and those of plugins, as in [backend.gloo-tcp]",
-                    s->where, s->name);
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "%s: unknown section [%s]; sections are those of plugins, as in [backend.gloo-tcp], and: "
+        "group, train, model, data, eval, sampler, optimizer, ddp, hook, loader, checkpoint, output, plugins",
+        s->where, s->name);
 }
 
 static bool section_is_known(const char *name)
@@ -91,11 +91,10 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
     last = *end == '-' ? strtoull(end + 1, &end, 10) : 0;
     if (*end != '\0' || text[strspn(text, "0123456789-")] != '\0' || strlen(text) > 39 || first == 0 || last < first ||
         last - first >= 10000)
-        return ddp_fail(
-            err, DDP_ERR_CONFIG,
-            "%s: [output] trace_steps = %.60s is no range of at most 10000 steps, counted from 1; write for "
-            "example 10-12",
-            where_of(c, "output", "trace_steps"), text);
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [output] trace_steps = %.60s is no range of at most 10000 steps, counted from 1; "
+                        "write for example 10-12",
+                        where_of(c, "output", "trace_steps"), text);
     if (c->output->dir[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: [output] trace_steps needs [output] dir, where the traces are written",
@@ -111,14 +110,14 @@ static ddp_status check_ddp(const ddp_config *c, ddp_err *err)
     if (c->ddp->bucket_size == 0 && c->train->deterministic)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "%s: [ddp] bucket_size = auto goes by the measured link, and the order in which gradients are added by "
-            "the buckets, which [train] deterministic = yes (%s) rules out; write a size, such as 25MiB",
+            "%s: [ddp] bucket_size = auto depends on a measurement, which [train] deterministic = yes (%s) rules out; "
+            "write a size, such as 25MiB",
             where_of(c, "ddp", "bucket_size"), where_of(c, "train", "deterministic"));
     if (c->ddp->zero == 1 && c->hook[0] != '\0')
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "%s: [ddp] zero = 1 leaves each rank with the mean of its share alone, and a hook gives all of it to "
-            "every rank; take one of the two away, [ddp] zero or [hook] plugin (%s)",
+            "%s: [ddp] zero = 1 gives each rank the mean of its shard alone, but a hook gives all of it to every rank; "
+            "remove one of the two, [ddp] zero or [hook] plugin (%s)",
             where_of(c, "ddp", "zero"), where_of(c, "hook", "plugin"));
     return DDP_OK;
 }

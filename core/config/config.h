@@ -1,7 +1,7 @@
 /* config/config.h -- INI files to typed options.
  *
- * ini.c reads files and overrides into entries with their places; options.c turns entries into a struct by a table of
- * ddp_option and records every effective setting; config.c holds the tables of the core's own sections. */
+ * ini.c reads files and overrides into entries, each with its file and line; options.c turns entries into a struct by a
+ * table of ddp_option and records every effective setting; config.c holds the tables of the core's own sections. */
 #ifndef DDP_CONFIG_H
 #define DDP_CONFIG_H
 
@@ -24,10 +24,10 @@ ddp_status ddp_ini_load(const char *path, ddp_ini **out, ddp_err *err);
 ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment, ddp_err *err);
 void ddp_ini_free(ddp_ini *ini);
 const ddp_ini_entry *ddp_ini_find(const ddp_ini *ini, const char *section, const char *key); /* NULL when absent */
-/* Where a section first stands, "node1.ini:3", NULL when it does not. An empty section counts. */
+/* Where a section is first, "node1.ini:3"; NULL: it is absent. An empty section counts. */
 const char *ddp_ini_section_where(const ddp_ini *ini, const char *section);
 
-/* ---- settings: what is in force, and why ------------------------------------------------------------------------- */
+/* ---- settings: effective values and where they were set ---------------------------------------------------------- */
 typedef struct ddp_setting {
     const char *section, *key;
     const char *value; /* canonical text: parsing it again gives the same value; "***" for a secret */
@@ -45,8 +45,8 @@ const ddp_setting *ddp_settings_find(const ddp_settings *s, const char *section,
 /* Checks a plugin's table itself: keys, types, docs, offsets within config_size, no duplicates, defaults that parse.
  * `stride` is the table's option_size. */
 ddp_status ddp_options_check(const ddp_option *options, size_t count, size_t stride, size_t config_size, ddp_err *err);
-/* Fills a new config struct (owned by s->pool) from the section's entries and the defaults and records each setting.
- * A key of the section that the table lacks is an error with its place and the nearest key. */
+/* Fills a new config struct (owned by s->pool) from the section's entries and the defaults and records each setting. A
+ * key of the section that the table lacks is an error with its file and line and the nearest key. */
 ddp_status ddp_options_parse(ddp_ini *ini, const char *section, const ddp_option *options, size_t count, size_t stride,
                              size_t config_size, ddp_settings *s, const void **config, ddp_err *err);
 /* "type, range, default" of one row, for help and docs. */
@@ -56,7 +56,7 @@ void ddp_settings_print(const ddp_settings *s, ddp_text *out);
 /* The lines that must be equal on all ranks, "section.key = value\twhere\n", sorted as recorded; PER_RANK rows left
  * out. */
 void ddp_settings_agreement(const ddp_settings *s, ddp_text *out);
-/* Hex SHA-256 of the same lines without their places. */
+/* Hex SHA-256 of the same lines without file and line. */
 ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 
 /* ---- the core's own sections ------------------------------------------------------------------------------------- */
@@ -92,7 +92,8 @@ struct ddp_train_config {
     int32_t precision; /* DDP_PRECISION_* */
     int32_t recompute;
 };
-/* [data] and [eval]: a dataset, and what is done to its images (data/transform.h). The empty list means "not given". */
+/* [data] and [eval]: a dataset, and the transforms of its images (data/transform.h). The empty list means "not
+ * given". */
 struct ddp_data_config {
     const char *plugin;                        /* [eval]: "" is no evaluation */
     ddp_list resize, random_crop, center_crop; /* of int64_t: one number, or height and width */
@@ -119,7 +120,7 @@ struct ddp_ddp_config {
     int32_t broadcast_buffers;
 };
 struct ddp_loader_config {
-    int64_t workers, prefetch; /* threads; batches ready ahead */
+    int64_t workers, prefetch; /* threads; batches read ahead */
 };
 struct ddp_checkpoint_config {
     const char *dir;       /* "": no checkpoints */
@@ -162,7 +163,7 @@ void ddp_config_free(ddp_config *c);
 ddp_status ddp_config_plugin(ddp_config *c, const char *section, const ddp_plugin *plugin, const void **config,
                              ddp_err *err);
 
-/* The next section of a plugin that nobody has parsed, for this run does not use it; NULL behind the last. `after`: the
+/* The next section of a plugin that nobody has parsed, for this run does not use it; NULL after the last. `after`: the
  * one before it, NULL for the first. */
 const char *ddp_config_unused_section(const ddp_config *c, const char *after);
 

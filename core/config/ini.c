@@ -1,5 +1,5 @@
-/* config/ini.c -- files, includes and overrides: which value of a key is in force, and where it was written. The syntax
- * of a file is reader.c's; what a key means is options.c's. */
+/* config/ini.c -- files, includes and overrides: which value of a key is effective, and where it was written. The
+ * syntax of a file is reader.c's; what a key means is options.c's. */
 #include "config/private.h"
 #include "base/sys.h"
 #include <errno.h>
@@ -200,7 +200,7 @@ static char *trim(char *text)
     return text + strspn(text, " ");
 }
 
-/* What a line of a file could not hold is refused, so that what is in force can always be printed as a file. */
+/* What a line of a file could not hold is refused, so that the effective values can always be printed as a file. */
 static ddp_status check_override(const char *assignment, const char *section, const char *key, const char *value,
                                  ddp_err *err)
 {

@@ -5,7 +5,7 @@
 
 enum { TEXT_MAX = 1000, ITEMS_MAX = 4096 }; /* bytes of a row's texts; items of a list */
 
-/* Rows lie `stride` bytes apart; a plugin built against an older header has shorter ones. */
+/* Rows are `stride` bytes apart; a plugin built against an older header has shorter ones. */
 static ddp_option row_at(const ddp_option *options, size_t stride, size_t index)
 {
     ddp_option row = {0};
@@ -52,7 +52,7 @@ static bool append_item(const ddp_option *o, char *item, unsigned char *items, s
     return true;
 }
 
-/* Items between commas; one comma may stand at the end. false with an empty `why`: err is filled. */
+/* Items between commas; a comma at the end is allowed. false with an empty `why`: err is filled. */
 static bool parse_list(ddp_pool *pool, const ddp_option *o, char *text, ddp_list *out, ddp_text *canonical, char *why,
                        ddp_err *err)
 {
@@ -127,8 +127,8 @@ static ddp_status check_texts(const ddp_option *o, size_t index, ddp_err *err)
 
         if (text != NULL && !text_is_plain(text))
             return ddp_fail(err, DDP_ERR_INVALID,
-                            "option \"%s\": its %s has over %d bytes, a control character or \" ;\", which an INI file "
-                            "cannot hold",
+                            "option \"%s\": its %s cannot be in an INI file: "
+                            "it has over %d bytes, a control character or \" ;\"",
                             o->key,
                             i == 0   ? "doc"
                             : i == 1 ? "range"
@@ -214,7 +214,7 @@ static ddp_status fail_unknown(const table *t, const ddp_ini_entry *e)
 
     if (strcmp(e->key, "include") == 0)
         return ddp_fail(t->err, DDP_ERR_CONFIG,
-                        "%s: unknown key \"include\" in [%s]; an include stands before the first section", e->where,
+                        "%s: unknown key \"include\" in [%s]; an include comes before the first section", e->where,
                         e->section);
     for (size_t i = 0; i < count; i++) names[i] = t->rows[i].key;
     nearest = ddp_nearest(e->key, names, count);
@@ -251,7 +251,7 @@ static ddp_status fail_value(const table *t, const ddp_option *o, const ddp_ini_
     ddp_option_describe(o, &takes);
     (void)ddp_fail(t->err, DDP_ERR_CONFIG, "%s: [%s] %s = %.80s: %s (%.160s)%s", e->where, t->section, o->key,
                    secret ? "***" : e->value, secret ? "refused" : why, takes.length > 0 ? takes.data : "",
-                   hash != NULL ? "; a comment behind a value starts with \" ;\"" : "");
+                   hash != NULL ? "; a comment after a value starts with \" ;\"" : "");
     ddp_text_free(&takes);
     return t->err->status;
 }
@@ -310,7 +310,7 @@ static ddp_status parse_row(const table *t, const ddp_option *o)
     if (e->value == NULL) return fail_missing(t, o);
     if (item != NULL && item->continued != NULL && !(o->flags & DDP_OPT_F_LIST))
         return ddp_fail(t->err, DDP_ERR_CONFIG,
-                        "%s: an indented line goes on with a list, but \"%s\" in [%s] takes one value", item->continued,
+                        "%s: an indented line continues a list, but \"%s\" in [%s] takes one value", item->continued,
                         o->key, t->section);
     DDP_TRY(fill(t, o, e, &canonical));
     return record(t, o, canonical, e->where);

@@ -1,4 +1,4 @@
-/* config/private.h -- what the files of core/config share and nobody else sees. */
+/* config/private.h -- for the files of core/config only. */
 #ifndef DDP_CONFIG_PRIVATE_H
 #define DDP_CONFIG_PRIVATE_H
 
@@ -16,7 +16,7 @@ enum {
 /* ---- the store of entries (ini.c) -------------------------------------------------------------------------------- */
 typedef struct ddp_ini_item {
     ddp_ini_entry entry;
-    const char *continued; /* where an indented line first goes on with the value, or NULL */
+    const char *continued; /* where an indented line first continues the value, or NULL */
     uint32_t file;         /* that it was last set in, to see a key twice in one file; 0: --set */
     struct ddp_ini_item *next;
 } ddp_ini_item;

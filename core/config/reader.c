@@ -1,10 +1,10 @@
 /* config/reader.c -- the syntax of a file: inih under a line reader of ours.
  *
  * inih (ini_parse_stream) takes a line apart: section, key, value, the blanks around them, and which key an indented
- * line goes on with. Its usual builds leave gaps that this reader closes: they split lines over 199 characters, give
- * the handler no line number, hide empty sections, cut names at 49 bytes and take an indented key for more of the last
- * value. So the reader counts lines and takes comments off, refuses what would be misread, hands long lines over in
- * pieces that the handler joins, and slips a marker entry in behind every section header.
+ * line continues. Its usual builds have gaps that this reader closes: they split lines over 199 characters, give the
+ * handler no line number, hide empty sections, cut names at 49 bytes and take an indented key for a continuation of the
+ * last value. So the reader counts lines and removes comments, refuses what would be misread, passes long lines in
+ * pieces that the handler joins, and adds a marker entry after every section header.
  *
  * Pieces: a line longer than inih's buffer becomes "key = val\1", " \1ue\1", ...: the guards keep blanks at the cuts.
  * The marker's key is "\1" too. Control characters in the file itself are refused, so neither can come from there. */
@@ -54,7 +54,7 @@ static bool bad_line(reader *r, const char *fmt, ...)
     return false;
 }
 
-static char *place(reader *r)
+static char *position(reader *r)
 {
     char *where = ddp_pool_printf(&r->ini->pool, r->err, "%s:%zu", r->file->path, r->line);
 
@@ -99,7 +99,7 @@ static bool check_header(reader *r)
     const char *close = strchr(r->text, ']');
 
     if (close == NULL) return BAD(r, "section header \"%.60s\" has no \"]\"", r->text);
-    if (close[1] != '\0') return BAD(r, "unexpected text behind the section header: \"%.60s\"", close + 1);
+    if (close[1] != '\0') return BAD(r, "unexpected text after the section header: \"%.60s\"", close + 1);
     if (close == r->text + 1) return BAD(r, "section header without a name");
     if (close - r->text - 1 > DDP_INI_NAME_MAX)
         return BAD(r, "a section's name has at most %d bytes", DDP_INI_NAME_MAX);
@@ -111,17 +111,16 @@ static bool check_indented(reader *r)
     const char *text = r->text + 1;
 
     if (looks_like_key(text))
-        return BAD(
-            r,
-            "\"%.60s\" is indented; keys and sections start at the beginning of a line, an indented line goes on "
-            "with the list above it",
-            text);
-    if (r->key[0] == '\0') return BAD(r, "indented line \"%.60s\", but no key above it to go on with", text);
-    if (r->section[0] == '\0') return BAD(r, "include takes one file, an indented line cannot go on with it");
+        return BAD(r,
+                   "\"%.60s\" is indented; keys and sections start at the beginning of a line; "
+                   "an indented line continues the list above it",
+                   text);
+    if (r->key[0] == '\0') return BAD(r, "indented line \"%.60s\", but no key above it to continue", text);
+    if (r->section[0] == '\0') return BAD(r, "include takes one file, an indented line cannot continue it");
     return true;
 }
 
-/* Comments as inih knows them: ';' and '#' at the start of a line, ';' behind a blank. */
+/* Comments as inih knows them: ';' and '#' at the start of a line, ';' after a blank. */
 static size_t without_comment(const char *text, size_t length)
 {
     size_t start = 0;
@@ -158,7 +157,7 @@ static bool store_line(reader *r, const char *line, size_t length)
     return true;
 }
 
-/* The next line that says something; false at the end or after a complaint. */
+/* The next line with content; false at the end or after a complaint. */
 static bool take_line(reader *r)
 {
     do {
@@ -225,7 +224,7 @@ static char *next_line(char *out, int room, void *user)
 /* ---- what inih makes of them ------------------------------------------------------------------------------------- */
 static bool open_section(reader *r, const char *name)
 {
-    const char *where = place(r);
+    const char *where = position(r);
 
     if (where == NULL) return false;
     ddp_copy_text(r->section, sizeof(r->section), name);
@@ -241,7 +240,7 @@ static bool check_key(reader *r, const char *key)
     if (strlen(key) > DDP_INI_NAME_MAX) return BAD(r, "a key has at most %d bytes", DDP_INI_NAME_MAX);
     if (r->section[0] == '\0') {
         if (strcmp(key, "include") != 0)
-            return BAD(r, "key \"%s\" stands before the first section; only \"include\" may", key);
+            return BAD(r, "key \"%s\" is before the first section; only \"include\" may", key);
         if (r->include_where != NULL) return BAD(r, "key \"include\" was set before, at %s", r->include_where);
         return true;
     }
@@ -254,7 +253,7 @@ static bool check_key(reader *r, const char *key)
 static bool open_key(reader *r, const char *key)
 {
     if (!check_key(r, key)) return false;
-    r->where = place(r);
+    r->where = position(r);
     if (r->where == NULL) return false;
     r->continued = NULL;
     r->value.length = 0;
@@ -269,7 +268,7 @@ static bool continue_value(reader *r)
 {
     ddp_text *v = &r->value;
 
-    if (r->continued == NULL) r->continued = place(r);
+    if (r->continued == NULL) r->continued = position(r);
     if (r->continued == NULL) return false;
     if (v->length > 0) ddp_text_printf(v, v->data[v->length - 1] == ',' ? " " : ", ");
     return true;

@@ -9,8 +9,8 @@
 #define AT(field) offsetof(struct ddp_group_config, field)
 static const ddp_option group_options[] = {
     {"backend", "auto", NULL,
-     "Backend plugin for the collectives. auto: of those that reduce the device's memory and reach all ranks, the one "
-     "with the highest priority, see `ddpengine plugins`.",
+     "Backend plugin for the collectives; `ddpengine plugins` lists them. "
+     "auto: the one with the highest priority of those that reduce the device's memory and reach all ranks.",
      DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
      "URL of the rendezvous. tcp://HOST:PORT: rank 0 listens there. file:///PATH: a file in a shared folder. "
@@ -54,8 +54,9 @@ static const ddp_option train_options[] = {
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
      "Device plugin and, after a colon, which of its devices, as in cuda:1; dp and model take a list. "
-     "Each number of cpu is a set of compute threads. A device with memory of its own without a number: one for each "
-     "rank of a host. auto: the device with the highest priority that this machine has.",
+     "Each number of cpu is a set of compute threads. "
+     "A device with memory of its own, without a number: one for each rank of a host. "
+     "auto: the device with the highest priority that this machine has.",
      DDP_OPT_STRING, R | L, AT(device)},
     {"threads", "0", "0..4096",
      "Compute threads of a device. 0: the processors divided by the ranks on this host and by the devices of a rank.",
@@ -110,7 +111,7 @@ static const ddp_option sampler_options[] = {
 };
 #undef AT
 
-/* What [data] and [eval] share. */
+/* Of both [data] and [eval]. */
 #define RESIZE_DOC                                                                                                     \
     "Size images are scaled to (bilinear): height, width, or one number for the shorter side. Empty: unchanged."
 #define ANTIALIAS_DOC "Whether resize smooths images that it makes smaller, as torchvision's antialias=True."

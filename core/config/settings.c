@@ -1,5 +1,5 @@
-/* config/settings.c -- what is in force, as text: for people (a valid, commented INI), for the comparison between ranks
- * and for the checkpoint's hash. */
+/* config/settings.c -- the effective configuration as text: for people (a valid, commented INI), for the comparison
+ * between ranks and for the checkpoint's hash. */
 #include "config/private.h"
 #include "base/sys.h"
 #include <string.h>
@@ -43,7 +43,7 @@ static bool may_open_line(const char *item)
     return strchr(";#[", item[0]) == NULL && memchr(item, '=', length) == NULL;
 }
 
-/* "key = value"; a long list goes on over indented lines. */
+/* "key = value"; a long list continues on indented lines. */
 static void print_value(const ddp_setting *t, ddp_text *out)
 {
     size_t column = strlen(t->key) + 3;

@@ -1,5 +1,5 @@
 /* config/value.c -- one value: its text to what a config struct's field holds, and back to canonical text. Lists,
- * tables and places are options.c's. */
+ * tables and positions are in options.c. */
 #include "config/private.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -160,7 +160,7 @@ static bool parse_bool(const char *text, int32_t *out, char *why)
     return refuse(why, "not yes or no");
 }
 
-/* Name `index` of "a|b|c" with its length, NULL behind the last. */
+/* Name `index` of "a|b|c" with its length, NULL after the last. */
 static const char *enum_name(const char *range, int32_t index, size_t *length)
 {
     while (index-- > 0) {
@@ -335,7 +335,7 @@ static void print_units(uint64_t value, const unit *units, size_t count, ddp_tex
 {
     for (size_t i = 0; i < count; i++) {
         if (value == 0 || value % units[i].factor != 0) continue;
-        /* bytes stand without their unit */
+        /* bytes are printed without a unit */
         ddp_text_printf(out, "%" PRIu64 "%s", value / units[i].factor,
                         strcmp(units[i].name, "B") == 0 ? "" : units[i].name);
         return;

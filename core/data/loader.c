@@ -14,8 +14,8 @@
 
 typedef struct slot {
     void **buffers; /* by part, by field: batch_size / parts samples */
-    uint64_t made;  /* 1 + the batch that lies here in this epoch, 0: none */
-    ddp_err err;    /* err.status tells whether that batch is good */
+    uint64_t made;  /* 1 + the batch that is here in this epoch, 0: none */
+    ddp_err err;    /* err.status: whether that batch is valid */
 } slot;
 
 typedef struct worker {
@@ -46,7 +46,7 @@ struct ddp_loader {
     slot *slots;
     worker *workers; /* one without a thread when worker_count is 0 */
     uint64_t threads_started;
-    ddp_loader_place place;
+    ddp_loader_allocator allocator;
     void *memory; /* the buffers of all slots */
 
     pthread_mutex_t lock;       /* guards everything below, slot.made and .err, and worker.idle */
@@ -96,7 +96,7 @@ static void make_batch(ddp_loader *l, worker *w, uint64_t batch, slot *s, ddp_er
         ddp_status status;
 
         for (; part < l->parts && i == part_begin(count, l->parts, part);
-             part++) /* empty parts are behind the others */
+             part++) /* empty parts come after the others */
             for (uint32_t f = 0; f < l->field_count; f++) w->targets[f] = s->buffers[part * l->field_count + f];
         status = read_sample(l, w, index, err);
         if (status != DDP_OK) {
@@ -320,12 +320,12 @@ static ddp_status measure_fields(ddp_loader *l, ddp_err *err)
 
 static ddp_status slot_memory(ddp_loader *l, size_t bytes, ddp_err *err)
 {
-    if (l->place.alloc != NULL) return l->place.alloc(l->place.ctx, bytes, &l->memory, err);
+    if (l->allocator.alloc != NULL) return l->allocator.alloc(l->allocator.ctx, bytes, &l->memory, err);
     l->memory = ddp_alloc_aligned(bytes, err);
     return l->memory == NULL ? err->status : DDP_OK;
 }
 
-/* All slots lie in one block: part by part, field by field, each from a multiple of 64 bytes on. */
+/* All slots are in one block: part by part, field by field, each at a multiple of 64 bytes. */
 static ddp_status make_slots(ddp_loader *l, ddp_err *err)
 {
     uint64_t part_size = l->batch_size / l->parts;
@@ -404,7 +404,7 @@ ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err
     l->transform = p->transform;
     l->sampler_ops = p->sampler_ops;
     l->sampler = p->sampler;
-    l->place = p->place;
+    l->allocator = p->allocator;
     l->batch_size = (uint64_t)p->batch_size;
     l->parts = DDP_MAX_OF(p->parts, 1);
     l->length = l->dataset->length(l->data);
@@ -446,8 +446,8 @@ void ddp_loader_close(ddp_loader *l)
     pthread_cond_destroy(&l->ready);
     pthread_mutex_destroy(&l->lock);
     for (uint64_t i = 0; l->workers != NULL && i < DDP_MAX_OF(l->worker_count, 1); i++) free(l->workers[i].scratch);
-    if (l->place.free != NULL)
-        l->place.free(l->place.ctx, l->memory);
+    if (l->allocator.free != NULL)
+        l->allocator.free(l->allocator.ctx, l->memory);
     else
         free(l->memory);
     free(l->indices);

@@ -1,9 +1,9 @@
 /* data/loader.h -- batches ready ahead of the trainer, made by worker threads ("ddp-loader-N").
  *
- * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch lies in
- * slot k % prefetch; a slot holds one buffer a field and part, 64-byte aligned, in the loader's own memory; a batch is
- * one part, or one for each of several devices that share it out. The dataset writes each sample straight to its place
- * in the slot; an image that is transformed goes through a buffer of the worker's own, which stays in its cache. */
+ * The order of the samples is the sampler's; the workers' number does not change the data. Batch k of an epoch is in
+ * slot k % prefetch. A slot holds one buffer for each field and part, 64-byte aligned, in the loader's own memory; a
+ * batch is one part, or one part for each of several devices. The dataset writes each sample straight into the slot; an
+ * image that is transformed goes through a buffer of its worker, which stays in the cache. */
 #ifndef DDP_DATA_LOADER_H
 #define DDP_DATA_LOADER_H
 
@@ -14,12 +14,12 @@
 
 typedef struct ddp_loader ddp_loader;
 
-/* Whose memory it is, 64-byte aligned; `free` takes NULL. alloc NULL: the heap's. */
-typedef struct ddp_loader_place {
+/* Gives the memory of the slots, 64-byte aligned; `free` takes NULL. alloc NULL: the heap. */
+typedef struct ddp_loader_allocator {
     ddp_status (*alloc)(const void *ctx, size_t bytes, void **out, ddp_err *err);
     void (*free)(const void *ctx, void *p);
     const void *ctx;
-} ddp_loader_place;
+} ddp_loader_allocator;
 
 /* The fields of a dataset in this engine's struct, whatever the plugin's has; `pool` owns *out. */
 ddp_status ddp_dataset_fields(const ddp_dataset_ops *ops, const ddp_dataset *d, ddp_pool *pool, const ddp_field **out,
@@ -30,13 +30,13 @@ typedef struct ddp_loader_params {
     const ddp_dataset *dataset;
     const ddp_transform *transform; /* of its image, NULL: the fields stay as the dataset gives them */
     const ddp_sampler_ops *sampler_ops;
-    ddp_sampler *sampler;   /* called by the loader, from the thread that calls ddp_loader_begin */
-    int64_t batch_size;     /* samples; the last batch of an epoch holds what is left */
-    int64_t hold;           /* batches that stay valid, the newest among them; 0 is 1 */
-    uint32_t parts;         /* that a batch is given out in, ddp_batch_part; divides batch_size, 0 is 1 */
-    int64_t workers;        /* 0: batches are made in ddp_loader_next itself */
-    int64_t prefetch;       /* slots, at least 2 with workers */
-    ddp_loader_place place; /* of the slots */
+    ddp_sampler *sampler; /* called by the loader, from the thread that calls ddp_loader_begin */
+    int64_t batch_size;   /* samples; the last batch of an epoch holds what is left */
+    int64_t hold;         /* batches that stay valid, the newest among them; 0 is 1 */
+    uint32_t parts;       /* of a batch, see ddp_batch_part; divides batch_size, 0 is 1 */
+    int64_t workers;      /* 0: batches are made in ddp_loader_next itself */
+    int64_t prefetch;     /* slots, at least 2 with workers */
+    ddp_loader_allocator allocator;
 } ddp_loader_params;
 
 typedef struct ddp_batch {

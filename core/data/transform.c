@@ -43,7 +43,7 @@ static ddp_status fits(const ddp_transform *t, size2 s, ddp_err *err)
                     t->channels, s.h, s.w);
 }
 
-/* ---- what is asked for ------------------------------------------------------------------------------------------- */
+/* ---- the settings ------------------------------------------------------------------------------------------- */
 static bool wants_anything(const ddp_transform_params *p)
 {
     const struct ddp_data_config *c = p->config;
@@ -61,13 +61,13 @@ static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bo
     *found = f != NULL && (f->dtype == DDP_U8 || wants_anything(p));
     if (f == NULL && wants_anything(p))
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "this dataset has no field \"image\", so there is nothing to transform; take out resize, "
-                        "padding, random_crop, center_crop, flip, mean and std");
+                        "this dataset has no field \"image\", so there is nothing to transform; "
+                        "remove resize, padding, random_crop, center_crop, flip, mean and std");
     if (!*found) return DDP_OK;
     if (f->rank != 3 || (f->dtype != DDP_U8 && f->dtype != DDP_F32))
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "field \"image\" of this dataset is %s of %u dimensions; only u8 or f32 of (C, H, W) can be "
-                        "transformed",
+                        "field \"image\" of this dataset is %s of %u dimensions; "
+                        "only u8 or f32 of (C, H, W) can be transformed",
                         ddp_dtype_name(f->dtype), f->rank);
     t->bytes = f->dtype == DDP_U8;
     t->channels = f->dims[0];
@@ -318,7 +318,7 @@ static void make_pixels(const ddp_transform *t, int64_t c, int64_t y, int64_t fi
     }
 }
 
-/* Row y of the crop's channel c; what lies beside the image is black. */
+/* Row y of the crop's channel c; pixels outside the image are black. */
 static void make_row(const ddp_transform *t, int64_t c, int64_t y, int64_t left, const char *scratch, float *out)
 {
     bool beside = y < 0 || y >= t->image.h;

@@ -1,10 +1,9 @@
-/* data/transform.h -- what is done to the images of a dataset before the model sees them, by the keys of [data] and
- * [eval].
+/* data/transform.h -- transforms of a dataset's images before the model sees them, by the keys of [data] and [eval].
  *
  * The field "image", (C, H, W) of u8 or f32, becomes f32 in this order, as torchvision's transforms have it:
  *   to float (u8: / 255), resize, padding, random_crop or center_crop, flip, normalise ((x - mean) / std).
- * Where the crop lies and whether an image is mirrored follows from the seed, the epoch and the sample's index alone:
- * neither the number of workers or ranks nor a restart changes a sample. */
+ * The position of the crop and whether an image is mirrored follow from the seed, the epoch and the sample's index
+ * alone: neither the number of workers or ranks nor a restart changes a sample. */
 #ifndef DDP_DATA_TRANSFORM_H
 #define DDP_DATA_TRANSFORM_H
 
@@ -15,7 +14,7 @@ typedef struct ddp_transform ddp_transform;
 
 typedef struct ddp_transform_params {
     const struct ddp_data_config *config;
-    const ddp_list *mean, *std; /* those in force: of `config`, or for [eval] of [data] */
+    const ddp_list *mean, *std; /* the effective ones: of `config`, or for [eval] of [data] */
     uint64_t seed;
     const ddp_field *fields; /* of the dataset, as they are when it gives them */
     uint32_t field_count;

@@ -79,7 +79,7 @@ static ddp_status grad_node(ddp_grad_context *c, const ddp_node *node, uint32_t 
     return ddp_program_node(c, &n, err);
 }
 
-/* Adds `g` to what `target`'s gradient is so far. */
+/* Adds `g` to `target`'s gradient. */
 static ddp_status accumulate(ddp_grad_context *c, const ddp_node *node, int32_t target, int32_t g, ddp_err *err)
 {
     int32_t sum;
@@ -115,7 +115,7 @@ ddp_status ddp_grad_emit(ddp_grad_context *c, const ddp_node *node, uint32_t op,
 
 ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t target, int32_t grad_out, ddp_err *err)
 {
-    /* a parameter's gradient has a place of its own: the reshape to the same shape copies it there */
+    /* a parameter's gradient has memory of its own: the reshape to the same shape copies it there */
     if (c->values[target].kind == DDP_VALUE_PARAM)
         return ddp_grad_emit(c, node, DDP_OP_RESHAPE, target, grad_out, -1, err);
     return accumulate(c, node, target, grad_out, err);

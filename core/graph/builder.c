@@ -106,11 +106,10 @@ static void unknown_field(ddp_graph_core *c, const char *field)
     for (uint32_t i = 0; i < c->field_count; i++)
         ddp_text_printf(&t, "%s%s %s %s", i > 0 ? "; " : "", c->fields[i].name, ddp_dtype_name(c->fields[i].dtype),
                         ddp_dims_text(c->fields[i].rank, c->fields[i].dims, shape, sizeof(shape)));
-    (void)ddp_fail(
-        &c->err, DDP_ERR_CONFIG,
-        "input \"%.64s\": the dataset has no such field, it has: %s. Choose a dataset that gives it, or name "
-        "another field in the model's options",
-        field, t.data != NULL ? t.data : "none");
+    (void)ddp_fail(&c->err, DDP_ERR_CONFIG,
+                   "input \"%.64s\": the dataset has no such field, it has: %s. "
+                   "Choose a dataset that gives it, or name another field in the model's options",
+                   field, t.data != NULL ? t.data : "none");
     ddp_text_free(&t);
 }
 
@@ -124,8 +123,8 @@ static ddp_tensor field_value(ddp_graph_core *c, uint32_t index)
         if (c->values[i].kind == DDP_VALUE_INPUT && c->values[i].index == v.index) return (ddp_tensor){(int32_t)i};
     if (f->rank + 1 > DDP_MAX_DIMS || !ddp_countable(f->rank, f->dims)) {
         (void)ddp_fail(&c->err, DDP_ERR_CONFIG,
-                       "input \"%s\": the dataset's shape %s is not usable: at most %d positive "
-                       "dimensions",
+                       "input \"%s\": the dataset's shape %s is not usable: "
+                       "at most %d positive dimensions",
                        f->name,
                        ddp_dims_text(DDP_MIN_OF(f->rank, (uint32_t)DDP_MAX_DIMS), f->dims, shape, sizeof(shape)),
                        DDP_MAX_DIMS - 1);
@@ -186,8 +185,8 @@ static ddp_status node_place(ddp_graph_core *c, ddp_graph_node *n)
 
         if (v != NULL && v->node >= 0 && c->nodes[v->node].device > n->device)
             return ddp_fail(&c->err, DDP_ERR_CONFIG,
-                            "it is placed on device %u and reads \"%s\", which device %u computes; places cannot go "
-                            "backwards, later layers need the same device or a later one",
+                            "it is placed on device %u and reads \"%s\", which device %u computes; "
+                            "later layers need the same device or a later one",
                             n->device, c->nodes[v->node].name, c->nodes[v->node].device);
     }
     return DDP_OK;

@@ -73,7 +73,7 @@ static ddp_status mark_terms(const ddp_graph_core *c, bool *in_loss, ddp_err *er
                                 "the loss contains %s \"%s\"; it must be cross_entropy, mse, or a sum of such",
                                 n->row->name, n->name);
             if (in_loss[from])
-                return ddp_fail(err, DDP_ERR_CONFIG, "the loss adds %s \"%s\" twice; each term may stand in it once",
+                return ddp_fail(err, DDP_ERR_CONFIG, "the loss adds %s \"%s\" twice; each term may be in it once",
                                 c->nodes[from].row->name, c->nodes[from].name);
             in_loss[from] = true;
         }
@@ -144,7 +144,7 @@ static const ddp_field *label_field(const ddp_graph_core *c, int32_t value)
     return c->values[value].kind == DDP_VALUE_INPUT ? &c->fields[c->values[value].index] : NULL;
 }
 
-/* The indices of an embedding must lie in its table. */
+/* The indices of an embedding must be in its table. */
 static ddp_status check_indices(const ddp_graph_core *c, ddp_err *err)
 {
     for (uint32_t i = 0; i < c->node_count; i++) {
@@ -157,8 +157,8 @@ static ddp_status check_indices(const ddp_graph_core *c, ddp_err *err)
         if (f->min < 0 || f->max >= rows)
             return ddp_fail(
                 err, DDP_ERR_DATA,
-                "%s \"%s\": field \"%s\" has values from %lld to %lld, the model's vocabulary has %lld (0 to "
-                "%lld); set the model's vocabulary to match the data",
+                "%s \"%s\": field \"%s\" has values from %lld to %lld, the model's vocabulary has %lld (0 to %lld); "
+                "set the model's vocabulary to match the data",
                 n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)rows,
                 (long long)rows - 1);
     }
@@ -179,12 +179,11 @@ static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
         if (n->row->op == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.ignores && f->max < classes &&
             f->min == n->attrs.cross_entropy.ignore_index)
             continue;
-        return ddp_fail(
-            err, DDP_ERR_DATA,
-            "%s \"%s\": field \"%s\" has labels from %lld to %lld, the model has %lld classes (0 to %lld); set "
-            "the model's classes to match the data",
-            n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)classes,
-            (long long)classes - 1);
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "%s \"%s\": field \"%s\" has labels from %lld to %lld, the model has %lld classes (0 to %lld); "
+                        "set the model's classes to match the data",
+                        n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)classes,
+                        (long long)classes - 1);
     }
     return DDP_OK;
 }
@@ -206,8 +205,8 @@ ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err
             }
         if (fits == 0)
             return ddp_fail(err, DDP_ERR_CONFIG,
-                            "\"%s\" names no parameter; their names begin with \"%s\", and * stands for anything",
-                            items[k], c->params[0].name);
+                            "\"%s\" names no parameter; their names begin with \"%s\", and * is any text", items[k],
+                            c->params[0].name);
     }
     if (frozen == c->param_count)
         return ddp_fail(err, DDP_ERR_CONFIG, "every parameter is frozen, nothing is left to train");

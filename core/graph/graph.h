@@ -1,9 +1,9 @@
 /* graph/graph.h -- from a model's description to a program with its gradients and a memory plan. All local, no device.
  *
- *   builder.c      the ddp_graph_api that models call, with shape inference by the op table
+ *   builder.c      the ddp_graph_api that models call, with shapes by the op table
  *   finish.c       checks a graph that is built; frozen parameters
- *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a program
- *                  by these references, in double: the meaning that devices are tested against
+ *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a
+ *                  program by these references, in double: the meaning that devices are tested against
  *   autodiff.c     appends gradient nodes; program.c makes the program for one N
  *   recompute.c    computes cheap activations again for the gradients instead of keeping them
  *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
@@ -47,7 +47,7 @@ typedef struct ddp_op_row {
     ddp_status (*check)(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err);
     /* An input that is absent and an output that nobody wants have data NULL. */
     void (*reference)(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out);
-    /* In place of it, for an op that draws. */
+    /* Instead of it, for an op that draws random numbers. */
     void (*reference_random)(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *in,
                              ddp_ref_tensor *out);
 } ddp_op_row;
@@ -61,7 +61,7 @@ typedef struct ddp_shape {
 const ddp_op_row *ddp_op_find(uint32_t op); /* NULL when unknown */
 const char *ddp_op_name(uint32_t op);
 static inline uint32_t ddp_op_outs(const ddp_op_row *row) { return row->outs > 0 ? row->outs : 1; }
-/* Tells an op that draws from the others of the model: `place` goes into its attributes. */
+/* Distinguishes ops that draw random numbers within a model: `place` goes into the attributes. */
 void ddp_op_place(uint32_t op, uint32_t place, ddp_attrs *attrs);
 /* What dropout of probability p multiplies the element with: 0 or 1 / (1 - p). */
 double ddp_dropout_factor(const ddp_random *random, uint32_t place, uint64_t element, double p);
@@ -86,7 +86,7 @@ typedef struct ddp_buffer_info {
     int64_t dims[DDP_MAX_DIMS];
     uint64_t elements, offset; /* of the arena; multiples of 16 */
     double initial;
-    uint32_t after_param; /* parameters declared before it: its place in state_dict's order */
+    uint32_t after_param; /* parameters declared before it: its position in state_dict's order */
 } ddp_buffer_info;
 
 /* `fields` of the dataset outlive the graph. The model's build is then called with the result. */
@@ -95,14 +95,14 @@ void ddp_graph_free(ddp_graph *g);
 /* After build: there is a loss, every parameter gets a gradient (else the first that does not is named), integer labels
  * of known range fit the classes (DDP_ERR_DATA). Declaration order = state_dict order. */
 ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
-/* After finish: the parameters that one of the patterns names, in which * stands for anything and ? for a character,
- * are not trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
+/* After finish: the parameters that one of the patterns names, in which * is any text and ? any character, are not
+ * trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
 ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err);
 uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
 uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena */
 
-/* 1 + the highest device that the model has placed anything on; 0: it says nothing of devices. */
+/* 1 + the highest device that the model has assigned layers to; 0: it assigns none. */
 uint32_t ddp_graph_places(const ddp_graph *g);
 bool ddp_graph_place_trains(const ddp_graph *g, uint32_t device); /* the loss needs something that is there */
 
@@ -114,16 +114,16 @@ typedef struct ddp_bucket {
 } ddp_bucket;
 typedef struct ddp_layout {
     uint64_t elements;       /* of an arena of gradients, or of optimiser state */
-    uint64_t param_elements; /* of the parameters' arena: those that are not trained lie behind the others */
+    uint64_t param_elements; /* of the parameters' arena: those that are not trained come after the others */
     uint32_t param_count, bucket_count;
     uint32_t trained; /* parameters in buckets: the first of `order` */
     uint64_t *offset; /* by parameter, in elements, multiples of 16 (64 bytes) */
     uint32_t *order;  /* parameters in arena order: reverse of first use, then those that are not trained */
     ddp_bucket *buckets;
-    uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for scalars that ride along */
+    uint64_t extra_offset; /* DDP_EXTRA elements at the end of the last bucket, for piggy-backed scalars */
 } ddp_layout;
 #define DDP_EXTRA 16
-/* Elements of a bucket that hold gradients: the last one ends with the extras. */
+/* Elements of a bucket that hold gradients: the last one ends with the piggy-backed scalars. */
 static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
 {
     return b + 1 == l->bucket_count ? l->extra_offset - l->buckets[b].first : l->buckets[b].count;
@@ -133,7 +133,7 @@ static inline uint64_t ddp_bucket_elements(const ddp_layout *l, uint32_t b)
 ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world, ddp_layout **out,
                              ddp_err *err);
 /* The same for a group that overlaps: a parameter of at least two buckets' bytes is cut by rows into buckets of its
- * own, so that none is much larger than `bytes` and what is in front of it does not wait for it. */
+ * own, so that no bucket is much larger than `bytes` and the parameters before it need not wait for it. */
 ddp_status ddp_layout_create_cut(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
                                  ddp_layout **out, ddp_err *err);
 void ddp_layout_free(ddp_layout *l);
@@ -147,8 +147,8 @@ ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t b
 ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, int64_t batch, ddp_program **out,
                                       ddp_err *err);
 /* Changes a training program: the outputs of gelu and layer norm are computed again for the gradients that read them,
- * from inputs that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits,
- * on a device that rounds an op alone as it does behind another. */
+ * from inputs that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits on
+ * a device that rounds an op alone as it does after another. */
 ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
@@ -172,18 +172,18 @@ ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, con
                            ddp_err *err);
 void ddp_plan_free(ddp_planned *p);
 
-/* ---- stages: a program cut up by places -------------------------------------------------------------------------- */
+/* ---- stages: a program divided over devices ---------------------------------------------------------------------- */
 /* A value of the whole program that one stage computes and another reads: an activation, forward, or a gradient,
- * backward. To the stage that reads it it is a field of the batch, behind those of the dataset. */
+ * backward. For the stage that reads it, it is a field of the batch, after those of the dataset. */
 typedef struct ddp_crossing {
     uint32_t from, to;
     int32_t value;         /* of the whole program */
-    int32_t sent;          /* in programs[from], among its metrics; -1: a field of the batch, which stage 0 hands on */
+    int32_t sent;          /* in programs[from], among its metrics; -1: a field of the batch, which stage 0 passes on */
     uint32_t field, input; /* that field; the field of programs[to] that it becomes */
     uint64_t bytes;
 } ddp_crossing;
-/* The gradient of a parameter that two stages use: that of the later stage is in its place, this part lies behind the
- * arena and is to be added, in the order of the table. */
+/* The gradient of a parameter that two stages use: the later stage's is in the parameter's slice, this part is after
+ * the arena and is to be added, in the order of the table. */
 typedef struct ddp_extra_grad {
     uint32_t param, stage;
     uint64_t offset, elements; /* of the gradient arena */
@@ -194,7 +194,7 @@ typedef struct ddp_stages {
     uint32_t *inputs;        /* by stage: fields of its batch, those that it receives among them */
     ddp_crossing *crossings; /* ordered by from, to, value */
     ddp_extra_grad *extras;
-    uint64_t grad_elements; /* of the gradient arena with the extras behind it */
+    uint64_t grad_elements; /* of the gradient arena with these gradients after it */
 } ddp_stages;
 /* `whole` is a training program, and outlives the stages; `fields` of the dataset. Every stage has nodes. */
 ddp_status ddp_stages_create(const ddp_program *whole, const ddp_layout *l, uint32_t count, uint32_t fields,

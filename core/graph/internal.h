@@ -1,5 +1,4 @@
-/* graph/internal.h -- what the files of this folder share: the graph as built, and a program while autodiff adds to
- * it. */
+/* graph/internal.h -- for the files of this folder: the graph as built, and a program while autodiff adds to it. */
 #ifndef DDP_GRAPH_INTERNAL_H
 #define DDP_GRAPH_INTERNAL_H
 
@@ -19,7 +18,7 @@ typedef struct ddp_graph_value {
 typedef struct ddp_graph_node {
     const ddp_op_row *row;
     uint32_t in_count;                                  /* trailing absent inputs are dropped */
-    int32_t in[DDP_NODE_MAX_IN], out[DDP_NODE_MAX_OUT]; /* row->outs of them, -1 behind */
+    int32_t in[DDP_NODE_MAX_IN], out[DDP_NODE_MAX_OUT]; /* row->outs of them, -1 after */
     ddp_attrs attrs;                                    /* of a reshape: with DDP_N, see ddp_shape_reshape */
     const char *name;
     uint32_t device; /* that it is placed on */
@@ -102,7 +101,7 @@ typedef struct ddp_grad_context {
     const ddp_layout *layout;
     int32_t *grad; /* by forward value: the sum of its gradients so far */
     const ddp_param_info *params;
-    bool *wanted;        /* by forward value: a parameter that is trained lies below it */
+    bool *wanted;        /* by forward value: it depends on a parameter that is trained */
     int32_t *param_grad; /* by parameter: its GRAD value once a node has set it, else -1 */
 } ddp_grad_context;
 

@@ -1,4 +1,4 @@
-/* graph/layout.c -- where each parameter lies in the flat arenas, and which stretch of them is a bucket.
+/* graph/layout.c -- offsets of the parameters in the flat arenas, and the range of each bucket.
  *
  * Buckets are those of torch.nn.parallel.DistributedDataParallel: torch's compute_bucket_assignment_by_size over the
  * parameters in the order in which their gradients appear, which is the reverse of first use. */
@@ -49,11 +49,11 @@ static void close_bucket(assignment *a)
     a->held = 0;
 }
 
-static ddp_bucket *open_bucket(assignment *a, uint32_t place)
+static ddp_bucket *open_bucket(assignment *a, uint32_t position)
 {
     ddp_bucket *b = &a->l->buckets[a->l->bucket_count];
 
-    if (!a->open) *b = (ddp_bucket){.first_param = place};
+    if (!a->open) *b = (ddp_bucket){.first_param = position};
     a->open = true;
     return b;
 }
@@ -71,14 +71,14 @@ static int64_t rows_of_part(const assignment *a, const ddp_param_info *p)
 }
 
 /* Into equal parts, but for the last one. */
-static void cut(assignment *a, uint32_t place)
+static void cut(assignment *a, uint32_t position)
 {
-    const ddp_param_info *p = &a->params[a->l->order[place]];
+    const ddp_param_info *p = &a->params[a->l->order[position]];
     int64_t rows = rows_of_part(a, p);
 
     close_bucket(a);
     for (int64_t row = 0; row < p->dims[0]; row += rows) {
-        ddp_bucket *b = open_bucket(a, place);
+        ddp_bucket *b = open_bucket(a, position);
 
         b->param_count = 1;
         b->first_row = row;
@@ -87,9 +87,9 @@ static void cut(assignment *a, uint32_t place)
     }
 }
 
-static bool is_large(const assignment *a, uint32_t place)
+static bool is_large(const assignment *a, uint32_t position)
 {
-    const ddp_param_info *p = &a->params[a->l->order[place]];
+    const ddp_param_info *p = &a->params[a->l->order[position]];
 
     return p->rank > 0 && p->elements * sizeof(float) >= 2 * a->bytes;
 }
@@ -122,7 +122,7 @@ static uint64_t place_params(const ddp_param_info *params, ddp_layout *l, const 
     return at;
 }
 
-static void place(const ddp_param_info *params, uint32_t world, ddp_layout *l)
+static void assign_offsets(const ddp_param_info *params, uint32_t world, ddp_layout *l)
 {
     uint64_t at = 0;
 
@@ -178,7 +178,7 @@ static ddp_status create(const ddp_graph *g, uint64_t first_bytes, uint64_t byte
     l->trained = frozen_last(params, l);
     a.l = l;
     assign_buckets(&a, cuts);
-    place(params, world, l);
+    assign_offsets(params, world, l);
     *out = l;
     return DDP_OK;
 }

@@ -208,7 +208,7 @@ static ddp_status check_storage(const checker *c)
 
         if (c->p->values[v].kind != DDP_VALUE_ACT) {
             if (ddp_storage_at(c->l, (uint32_t)v)->bytes > 0 || ddp_storage_at(c->l, (uint32_t)v)->alias_of >= 0)
-                return bad(c, k, v, "it lies outside the arena and can have no storage there");
+                return bad(c, k, v, "it is outside the arena and can have no storage there");
             continue;
         }
         DDP_TRY(check_alias(c, v));
@@ -258,7 +258,7 @@ static ddp_status check_kernels(const checker *c)
     return DDP_OK;
 }
 
-/* Values that views join; nodes stand in program order, so one pass is enough. */
+/* Values that views join; nodes are in program order, so one pass is enough. */
 static void join_views(checker *c)
 {
     for (uint32_t i = 0; i < c->p->value_count; i++) c->same[i] = (int32_t)i;

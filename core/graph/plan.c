@@ -15,7 +15,7 @@ typedef struct item {
     uint64_t bytes, offset; /* bytes: a multiple of ALIGNMENT */
     uint32_t first, last;   /* kernels, both included */
     uint32_t claimed;       /* the kernel whose output has taken it over last, DDP_NEVER: none */
-    int32_t merged_into;    /* item, -1: stands for itself */
+    int32_t merged_into;    /* item, -1: not merged */
 } item;
 
 typedef struct planned_memory {
@@ -71,7 +71,7 @@ static void other_items(planner *pl)
     }
 }
 
-/* The output may have the input's place when nothing reads the input, or what it shares its place with, any more. Of
+/* The output may take over the input's storage when nothing reads the input, or what is stored with it, any more. Of
  * alternatives the first is taken: after it, the output's storage begins before this kernel. */
 static void take_over(planner *pl, uint32_t kernel, int32_t out, int32_t in)
 {
@@ -119,7 +119,7 @@ static uint32_t sort_items(planner *pl)
 
 static bool together(const item *a, const item *b) { return a->first <= b->last && b->first <= a->last; }
 
-/* The smallest gap, between what lives at the same time, that holds the item; else behind all of it. */
+/* The smallest gap, between what lives at the same time, that holds the item; else after all of it. */
 static uint64_t best_fit(const planner *pl, const item *it)
 {
     uint64_t end = 0, best = DDP_NO_OFFSET, best_gap = UINT64_MAX;

@@ -43,7 +43,7 @@ static bool included(const ddp_graph_node *n, mode m)
     return m == TRAIN ? n->trains : m == EVALUATE ? n->evaluates : n->answers;
 }
 
-/* What only the gradient reads, behind the first output, exists only where there is one. */
+/* Outputs after the first are read by the gradient alone and exist only if there is one. */
 static bool has_output(const ddp_graph_node *n, uint32_t k, mode m) { return n->out[k] >= 0 && (k == 0 || m == TRAIN); }
 
 /* Which values of the graph the program has: all parameters, and what its nodes read and write. */

@@ -1,9 +1,9 @@
 /* graph/recompute.c -- activations that cost little are computed again where the gradient reads them, instead of being
  * kept: the outputs of gelu and of layer norm, whose inputs are kept for their own gradients anyway.
  *
- * A copy of the node stands in front of the first gradient that reads its output, and its output takes the other's
- * place from there on. So the first one's memory is free again after the forward pass. Source: activation
- * checkpointing, "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016), of single ops. */
+ * A copy of the node is put before the first gradient that reads its output, and from there on its output replaces the
+ * original's. So the original's memory is free again after the forward pass. Source: activation checkpointing,
+ * "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016), of single ops. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct copies {
     ddp_value *values;
     ddp_node *nodes;
     uint32_t value_count, node_count;
-    uint32_t forward; /* nodes of the forward pass, which stand first */
+    uint32_t forward; /* nodes of the forward pass, which come first */
 } copies;
 
 static uint32_t forward_nodes(const ddp_program *p)
@@ -73,7 +73,7 @@ static bool is_loss(uint32_t op)
            op == DDP_OP_ACCURACY;
 }
 
-/* Whether anything but the loss stands between its last reader forward and `at`: else its memory would be free for
+/* Whether there is anything but the loss between its last reader forward and `at`: otherwise freeing its memory gains
  * nothing. */
 static bool rests(const copies *c, int32_t value, uint32_t at)
 {

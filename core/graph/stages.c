@@ -1,9 +1,9 @@
-/* graph/stages.c -- cuts a training program into one for each device: of every node, forward or gradient, where its
- * layer is placed.
+/* graph/stages.c -- cuts a training program into one for each device: every node, forward or gradient, goes to the
+ * device of its layer.
  *
  * What one stage computes and another reads becomes an input of the reader. What is sent is a result (a metric) of the
  * sender's program, so that the device keeps it, row-major, to the program's end. Parameters and buffers are those of
- * the whole: a stage sees the slices that its nodes use. */
+ * the whole model: a stage sees the slices that its nodes use. */
 #include "graph/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -310,11 +310,10 @@ ddp_status ddp_stages_split(const ddp_stages *s, uint32_t stage, const ddp_lower
 
             if (reads_back(s, stage, n)) at_kernel = DDP_MIN_OF(at_kernel, k);
             if (k >= at_kernel && sends_forward(s, stage, n))
-                return ddp_fail(
-                    err, DDP_ERR_INTERNAL,
-                    "the device's lowering, kernel %u \"%s\": it gives what later stages wait for, behind what "
-                    "waits for them",
-                    k, ddp_kernel_at(l, k)->name);
+                return ddp_fail(err, DDP_ERR_INTERNAL,
+                                "the device's lowering, kernel %u \"%s\": "
+                                "it gives what later stages wait for, but comes after what waits for them",
+                                k, ddp_kernel_at(l, k)->name);
         }
     *split = at_kernel;
     return DDP_OK;

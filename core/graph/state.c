@@ -49,8 +49,8 @@ static ddp_status check_state(ddp_graph_core *c, const char *what, const char *n
     for (uint32_t i = 0; i < rank; i++)
         if (dims[i] < 0)
             return ddp_fail(&c->err, DDP_ERR_CONFIG,
-                            "%s \"%s%s\" of shape %s would depend on the batch; reshape the layer's input to "
-                            "(N, features)",
+                            "%s \"%s%s\" of shape %s would depend on the batch; "
+                            "reshape the layer's input to (N, features)",
                             what, c->prefix, name, shape);
     if (!ddp_countable(rank, dims))
         return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s \"%s%s\": the shape %s has no usable size", what, c->prefix, name,
@@ -60,8 +60,8 @@ static ddp_status check_state(ddp_graph_core *c, const char *what, const char *n
 
         if (is_named(c, declared, name))
             return ddp_fail(&c->err, DDP_ERR_CONFIG,
-                            "%s \"%s\" is declared twice; give the layer another name, or "
-                            "use the tensor again to share it",
+                            "%s \"%s\" is declared twice; "
+                            "give the layer another name, or use the tensor again to share it",
                             what, declared);
     }
     return DDP_OK;

@@ -47,7 +47,7 @@ typedef struct ddp_statistics {
     uint64_t random;
     double seconds, samples; /* of all steps but the first */
     double first_seconds, first_samples;
-    uint64_t peak_pss; /* bytes; 0 where the kernel does not tell */
+    uint64_t peak_pss; /* bytes; 0 if the kernel does not report it */
     int64_t next_memory_ns;
 } ddp_statistics;
 

@@ -57,7 +57,8 @@ void ddp_metrics_flush(ddp_metrics *m)
         m->size += (int64_t)m->used;
     } else {
         if (m->lost == 0)
-            ddp_log_line(m->log, DDP_LOG_WARN, "%s; the run goes on, and lines are lost until there is room", err.msg);
+            ddp_log_line(m->log, DDP_LOG_WARN, "%s; the run continues, and lines are lost until there is room",
+                         err.msg);
         m->lost += m->pending;
         while (ftruncate(m->fd, m->size) != 0 && errno == EINTR) continue; /* no half line stays */
     }
@@ -82,8 +83,8 @@ void ddp_metrics_step(ddp_metrics *m, const ddp_step_record *r)
     if (!isnan(r->grad_norm))
         (void)snprintf(norm, sizeof(norm), ", \"grad_norm\": %s", ddp_json_number(r->grad_norm, "%.9g", a));
     n = snprintf(line, sizeof(line),
-                 "{\"event\": \"step\", \"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"loss\": %s, \"lr\": %s%s, "
-                 "\"step_ms\": %s, \"data_ms\": %s, \"wait_ms\": %s, \"samples_per_s\": %s}\n",
+                 "{\"event\": \"step\", \"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"loss\": %s, \"lr\":"
+                 " %s%s, \"step_ms\": %s, \"data_ms\": %s, \"wait_ms\": %s, \"samples_per_s\": %s}\n",
                  r->step, r->epoch, ddp_json_number(r->loss, "%.9g", a), ddp_json_number(r->lr, "%.9g", b), norm,
                  ddp_json_number(r->step_ms, "%.6g", c), ddp_json_number(r->data_ms, "%.6g", d),
                  ddp_json_number(r->wait_ms, "%.6g", e), ddp_json_number(r->samples_per_s, "%.6g", f));

@@ -150,7 +150,7 @@ void ddp_observe_step(ddp_observer *o, const ddp_step_record *r)
     publish(o);
 }
 
-/* {"event": EVENT, "time": SECONDS, MEMBERS}; members that would break the line are kept as one string. */
+/* {"event": EVENT, "time": SECONDS, MEMBERS}; fields that would break the line are kept as one string. */
 static char *event_line(const char *event, const char *members)
 {
     bool any = members != NULL && members[0] != '\0';

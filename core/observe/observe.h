@@ -39,11 +39,11 @@ typedef struct ddp_summary {
 ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err);
 /* Allocates nothing; waits only when 1024 records are unwritten. */
 void ddp_observe_step(ddp_observer *o, const ddp_step_record *r);
-/* One line with "event": EVENT and these members, a JSON object's inside: "\"epoch\": 1, \"eval_loss\": 0.3". Also
+/* One line with "event": EVENT and these fields, the inside of a JSON object: "\"epoch\": 1, \"eval_loss\": 0.3". Also
  * shown as `text` for people when it is not NULL. */
 void ddp_observe_event(ddp_observer *o, const char *event, const char *members, const char *text);
-/* Behind the last step: measures the memory once more, while what the other ranks share is still theirs too, and joins
- * the thread. May be called again; finish does it where nobody has. */
+/* After the last step: measures the memory once more, while the other ranks still hold their part of shared memory, and
+ * joins the thread. May be called again; finish does it where nobody has. */
 void ddp_observer_stop(ddp_observer *o);
 /* Writes summary.json (atomically), the end event and the closing lines; then close joins the thread. */
 ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *err);

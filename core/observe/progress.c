@@ -49,7 +49,7 @@ void ddp_progress_step(ddp_progress *g, const ddp_step_record *r)
     char line[256];
 
     g->last = *r;
-    if (++g->steps == 2) reset(g); /* the first step compiles and warms up: it says nothing about the others */
+    if (++g->steps == 2) reset(g); /* the first step compiles and warms up: it is not typical */
     g->average_ms = g->steps <= 2 ? r->step_ms : 0.98 * g->average_ms + 0.02 * r->step_ms;
     g->count++;
     g->step_ms += r->step_ms;

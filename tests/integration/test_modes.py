@@ -209,11 +209,11 @@ class Modes(Case):
                 ((GPT, MODEL, gpt("0:0, 2:2")), [], ("devices 0 to 1", "device 2", "x.ini:")),
                 ((GPT, MODEL, gpt("0:0, 4:1")), [], ('"4:1" names a block that is not there', "0 to 3", "gpt2")),
                 ((GPT, MODEL, gpt("0:0, h2:1")), [], ('"h2:1" is no block', "gpt2")),
-                ((GPT, MODEL, gpt("0:1, 2:0")), [], ("device 0 and reads", "backwards", "h.2.")),
+                ((GPT, MODEL, gpt("0:1, 2:0")), [], ("device 0 and reads", "later layers need", "h.2.")),
                 ((GPT, MODEL, gpt("0:0, 2:1, 1:1")), [], ('"1:1" goes backwards', "block 2")),
                 ((GPT, MODEL, gpt("1:0, 2:1")), [], ('"1:0" is the first item', "0:0")),
                 ((toy("net1:0, net3:1"), MODEL), [], ('"net3:1" is no layer', "net1 and net2")),
-                ((toy("net1:1, net2:0"), MODEL), [], ("backwards", "net2")),
+                ((toy("net1:1, net2:0"), MODEL), [], ("later layers need", "net2")),
                 ((toy("net1:0, net2:"), MODEL), [], ('"net2:" is no layer', "net1 and net2")),
                 ((GPT, MODEL, {"hook": {"plugin": "bf16"}}), [], ("[hook] plugin = bf16", "x.ini:"))):
             for more in ([], ["--check"]):

@@ -1,8 +1,8 @@
 /* graph/ops/batch_norm.c -- rows of torch.nn.functional.batch_norm over images, and its gradient.
  *
- * Training: mean and variance of each channel over the batch and all places; the running mean and variance, buffers of
- * the model, move towards them, the variance as the estimate from a sample (divided by the count less one). Otherwise
- * the running ones are used, and there is no gradient. */
+ * Training: mean and variance of each channel over the batch and all pixels. The running mean and variance, buffers of
+ * the model, move towards them; the variance is the unbiased estimate (divided by the count less one). Otherwise the
+ * running ones are used, and there is no gradient. */
 #include "graph/internal.h"
 #include <math.h>
 
@@ -76,17 +76,20 @@ static sizes sizes_of(const ddp_ref_tensor *x)
     return s;
 }
 
-static int64_t place(const sizes *s, int64_t n, int64_t c, int64_t p) { return (n * s->channels + c) * s->pixels + p; }
+static int64_t element(const sizes *s, int64_t n, int64_t c, int64_t p)
+{
+    return (n * s->channels + c) * s->pixels + p;
+}
 
 /* Mean of the channel, and its variance divided by the count. */
 static void moments(const sizes *s, const double *x, int64_t c, double *mean, double *var)
 {
     *mean = *var = 0.0;
     for (int64_t n = 0; n < s->images; n++)
-        for (int64_t p = 0; p < s->pixels; p++) *mean += x[place(s, n, c, p)] / s->count;
+        for (int64_t p = 0; p < s->pixels; p++) *mean += x[element(s, n, c, p)] / s->count;
     for (int64_t n = 0; n < s->images; n++)
         for (int64_t p = 0; p < s->pixels; p++) {
-            double d = x[place(s, n, c, p)] - *mean;
+            double d = x[element(s, n, c, p)] - *mean;
             *var += d * d / s->count;
         }
 }
@@ -110,7 +113,7 @@ static void batch_norm_reference(const ddp_node *node, const ddp_ref_tensor *in,
         if (out[INVSTD].data != NULL) out[INVSTD].data[c] = invstd;
         for (int64_t n = 0; n < s.images; n++)
             for (int64_t p = 0; p < s.pixels; p++) {
-                int64_t i = place(&s, n, c, p);
+                int64_t i = element(&s, n, c, p);
                 out[Y].data[i] = (in[X].data[i] - mean) * invstd * in[W].data[c] + in[B].data[c];
             }
     }
@@ -129,7 +132,7 @@ static void batch_norm_grad_reference(const ddp_node *node, const ddp_ref_tensor
 
         for (int64_t n = 0; n < s.images; n++)
             for (int64_t p = 0; p < s.pixels; p++) {
-                int64_t i = place(&s, n, c, p);
+                int64_t i = element(&s, n, c, p);
                 db += dy[i];
                 dw += dy[i] * (x[i] - mean) * invstd;
             }
@@ -137,7 +140,7 @@ static void batch_norm_grad_reference(const ddp_node *node, const ddp_ref_tensor
         if (out[2].data != NULL) out[2].data[c] = db;
         for (int64_t n = 0; out[0].data != NULL && n < s.images; n++)
             for (int64_t p = 0; p < s.pixels; p++) {
-                int64_t i = place(&s, n, c, p);
+                int64_t i = element(&s, n, c, p);
                 out[0].data[i] = w * invstd * (dy[i] - db / s.count - (x[i] - mean) * invstd * dw / s.count);
             }
     }

@@ -31,13 +31,13 @@ ddp_status ddp_shape_windows(const ddp_shape *x, const int64_t kernel[2], const 
         if (kernel[i] < 1 || stride[i] < 1 || padding[i] < 0 || kernel[i] > most || stride[i] > most ||
             padding[i] > most || size > most)
             return ddp_fail(err, DDP_ERR_CONFIG,
-                            "input %s, kernel %lld, stride %lld, padding %lld: kernel and stride must be positive, the "
-                            "padding not negative",
+                            "input %s, kernel %lld, stride %lld, padding %lld: "
+                            "kernel and stride must be positive, the padding not negative",
                             text, (long long)kernel[i], (long long)stride[i], (long long)padding[i]);
         if (kernel[i] > size + 2 * padding[i])
             return ddp_fail(err, DDP_ERR_CONFIG,
-                            "input %s: a kernel of %lld is larger than the image with its padding of %lld; use larger "
-                            "images, or fewer layers that shrink them",
+                            "input %s: a kernel of %lld is larger than the image with its padding of %lld; "
+                            "use larger images, or fewer layers that shrink them",
                             text, (long long)kernel[i], (long long)padding[i]);
         out->dims[2 + i] = (size + 2 * padding[i] - kernel[i]) / stride[i] + 1;
     }
@@ -99,7 +99,7 @@ static ddp_status conv_gradient(ddp_grad_context *c, const ddp_node *node, int32
 }
 
 /* Of y or its gradient, and the weight or its gradient: a multiply and an add for each element of y and weight of its
- * channel; those that meet padding count too. */
+ * channel; those in the padding count too. */
 static uint64_t products(const ddp_value *y, const ddp_value *w)
 {
     return 2 * (uint64_t)y->elements * (uint64_t)(w->elements / w->dims[0]);
@@ -151,7 +151,7 @@ typedef struct sizes {
     const int64_t *x, *w, *y; /* dims */
 } sizes;
 
-/* All terms of one place of one channel of y. */
+/* All terms of one element of one channel of y. */
 static void window(const sizes *s, int64_t n, int64_t o, int64_t row, int64_t col, term f, const double *a,
                    const double *b, double *out)
 {

@@ -1,5 +1,5 @@
-/* graph/ops/dropout.c -- rows of torch.nn.functional.dropout and its gradient. The mask is drawn anew by the gradient:
- * it is a function of the step's random numbers, of the op's place and of the element. */
+/* graph/ops/dropout.c -- rows of torch.nn.functional.dropout and its gradient. The gradient draws the mask again: it is
+ * a function of the step's random numbers, of the op's position in the model and of the element. */
 #include "graph/internal.h"
 #include <math.h>
 

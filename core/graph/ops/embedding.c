@@ -105,8 +105,8 @@ static ddp_status position_shape(const ddp_attrs *attrs, uint32_t in_count, cons
                         sx, sw);
     if (x->dims[1] > w->dims[0])
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "input %s has %lld positions, the weight %s only %lld; use shorter sequences or a model with "
-                        "more positions",
+                        "input %s has %lld positions, the weight %s only %lld; "
+                        "use shorter sequences or a model with more positions",
                         sx, (long long)x->dims[1], sw, (long long)w->dims[0]);
     *out = *x;
     return DDP_OK;

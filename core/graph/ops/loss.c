@@ -202,7 +202,7 @@ static int64_t first_largest(const double *x, int64_t n)
     return best;
 }
 
-/* An evaluation adds it up over samples: a sample of several rows counts by its share of right ones. */
+/* An evaluation adds it up over samples: a sample of several rows counts by its fraction of right ones. */
 static void accuracy_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
     int64_t classes = classes_of(&in[0]), rows = in[1].elements, right = 0;

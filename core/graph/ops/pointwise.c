@@ -1,5 +1,5 @@
-/* graph/ops/pointwise.c -- rows of the ops that take each element by itself: relu, gelu, add, and reshape, which takes
- * none. FLOPs: every arithmetic operation or function call of the formula is one. */
+/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, gelu, add, and reshape, which computes nothing.
+ * FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
 #include <math.h>
 #include <string.h>

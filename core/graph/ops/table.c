@@ -1,6 +1,6 @@
-/* graph/ops/table.c -- finds the row of an op. A row is the whole truth of it; the rows stand by family in op_*.c. A
- * new op is a row there, a line here, its code in <ddpengine/program.h>, and a kernel in a device. Also what the rows
- * share about shapes. */
+/* graph/ops/table.c -- finds the row of an op. A row holds all that the core knows of an op; the rows are in this
+ * folder, by family. A new op is a row there, a line here, its code in <ddpengine/program.h>, and a kernel in a device.
+ * Also the helpers for shapes. */
 #include "graph/internal.h"
 #include <string.h>
 
@@ -113,7 +113,7 @@ void ddp_shape_scalar(ddp_shape *out)
     out->dtype = DDP_F32;
 }
 
-/* A dimension is appended to buf at *at; -f stands for f times N. */
+/* A dimension is appended to buf at *at; -f means f times N. */
 static void dim_text(int64_t dim, char *buf, size_t capacity, size_t *at)
 {
     int n = dim >= 0    ? snprintf(buf + *at, capacity - *at, "%lld", (long long)dim)

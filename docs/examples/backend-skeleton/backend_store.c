@@ -1,13 +1,14 @@
 /* backend_store.c -- a whole backend for ddpengine in one file, to start your own from.
  *
- * It needs no library: the ranks exchange their bytes through the key-value store that the engine gives every backend. That
- * makes it slow (every byte passes rank 0) and complete: any number of ranks on any hosts, same bits on every rank.
+ * It needs no library: the ranks exchange their bytes through the key-value store that the engine gives every backend.
+ * That makes it slow (every byte passes rank 0) and complete: any number of ranks on any hosts, same bits on every
+ * rank.
  *
- *   1. Options   the plugin's section of the INI file, [backend.store]: a table, which the engine parses, checks, documents.
- *   2. State     what open and comm_create make, and close and comm_destroy take away.
- *   3. Exchange  the one thing that touches the outside world. Your library's calls take its place.
+ *   1. Options   the plugin's section of the INI file, [backend.store]: a table that the engine parses.
+ *   2. State     what open and comm_create make, and close and comm_destroy free.
+ *   3. Exchange  the only part that communicates. Replace it by your library's calls.
  *   4. Slots     the collectives. Fill those that you have, and set the capability bit of each.
- *   5. Descriptor   the one exported symbol. Its name is the INI's value: [group] backend = store.
+ *   5. Descriptor   the one exported symbol. Its name is the value in the INI: [group] backend = store.
  *
  * Build and try it as it is:
  *     make                                       needs ddpengine installed (pkg-config ddpengine-plugin)
@@ -19,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- 1. options ------------------------------------------------------------------------------------------------------- */
+/* ---- 1. options -------------------------------------------------------------------------------------------------- */
 struct store_config {
     uint64_t chunk;
 };
@@ -29,7 +30,7 @@ static const ddp_option options[] = {
      offsetof(struct store_config, chunk)},
 };
 
-/* ---- 2. state --------------------------------------------------------------------------------------------------------- */
+/* ---- 2. state ---------------------------------------------------------------------------------------------------- */
 struct ddp_backend {
     const ddp_host *host;
     const struct store_config *config; /* the engine keeps it until close */
@@ -84,10 +85,10 @@ static int is_aborted(ddp_comm *c)
     return aborted;
 }
 
-/* ---- 3. exchange ------------------------------------------------------------------------------------------------------ *
- * Every rank puts `length` bytes under "SEQUENCE.RANK", then reads the others' in the order of the ranks, so that sums have
- * the same bits everywhere. Having all parts of one exchange proves that every rank has finished the one before: only then
- * is the own part of that one removed. */
+/* ---- 3. exchange ------------------------------------------------------------------------------------------------- */
+/* Every rank puts `length` bytes under "SEQUENCE.RANK", then reads the others' in the order of the ranks, so that sums
+ * have the same bits everywhere. Having all parts of one exchange proves that every rank has finished the one before:
+ * only then is the own part of that one removed. */
 typedef void (*take_part)(void *ctx, uint32_t rank, const void *part, size_t length);
 
 #define SLICE_MS 50 /* how soon a blocked rank sees an abort */
@@ -167,7 +168,7 @@ static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm
     return DDP_OK;
 }
 
-/* ---- 4. slots --------------------------------------------------------------------------------------------------------- */
+/* ---- 4. slots ---------------------------------------------------------------------------------------------------- */
 static ddp_status supports(ddp_comm *c, uint32_t dtype, uint32_t op)
 {
     (void)c;
@@ -419,7 +420,7 @@ static const ddp_backend_ops ops = {
     .barrier = barrier,
 };
 
-/* ---- 5. descriptor ---------------------------------------------------------------------------------------------------- */
+/* ---- 5. descriptor ----------------------------------------------------------------------------------------------- */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(BACKEND, 0),
     .reach = DDP_REACH_HOST,

@@ -1,15 +1,15 @@
 /* hook_carry.c -- a whole hook for ddpengine in one file, to start your own from.
  *
- * It sends the upper half of every gradient, sixteen bits of thirty-two, and carries the lower half over: what was cut off is
- * added to the next update's gradients before they are cut in turn, so that in the long run nothing is lost.
+ * It sends the upper half of every gradient, sixteen bits of thirty-two, and keeps the lower half: it is added to
+ * the next update's gradients before they are cut, so that in the long run nothing is lost.
  *
- *   1. Options   the plugin's section of the INI file, [hook.carry]: a table, which the engine parses, checks, documents.
+ *   1. Options   the plugin's section of the INI file, [hook.carry]: a table that the engine parses.
  *   2. State     what a bucket needs, made in `open` for all of them: no call below allocates.
- *   3. Compress  on the compute thread: the bucket's gradients into what goes over the wire. Your method takes its place.
- *   4. Exchange  on the queue thread, which alone may use the group, while the compute thread is at other buckets.
- *   5. Decompress   on the compute thread again: from what all ranks have got, the same sum in the same order.
- *   6. States    what must outlive a checkpoint. Without it a resumed run would go on as another.
- *   7. Descriptor   the one exported symbol. Its name is the INI's value: [hook] plugin = carry.
+ *   3. Compress  on the compute thread: turns the bucket's gradients into what is sent. Replace it by your method.
+ *   4. Exchange  on the queue thread, which alone may use the group, while the compute thread works on others.
+ *   5. Decompress   on the compute thread: the same sum in the same order, of what all ranks have received.
+ *   6. States    what a checkpoint must hold. Without it a resumed run would differ.
+ *   7. Descriptor   the one exported symbol. Its name is the value in the INI: [hook] plugin = carry.
  *
  * Build and try it as it is:
  *     make                                       needs ddpengine installed (pkg-config ddpengine-plugin)
@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- 1. options ------------------------------------------------------------------------------------------------------- */
+/* ---- 1. options -------------------------------------------------------------------------------------------------- */
 struct carry_config {
     int32_t carry;
 };
@@ -32,7 +32,7 @@ static const ddp_option options[] = {
      offsetof(struct carry_config, carry)},
 };
 
-/* ---- 2. state --------------------------------------------------------------------------------------------------------- */
+/* ---- 2. state ---------------------------------------------------------------------------------------------------- */
 /* Buckets are worked on side by side, so each has memory of its own. */
 struct bucket {
     uint64_t count;
@@ -117,7 +117,7 @@ static ddp_status carry_open(const ddp_host *host, const void *config, const ddp
     return DDP_OK;
 }
 
-/* ---- 3. compress ------------------------------------------------------------------------------------------------------ */
+/* ---- 3. compress ------------------------------------------------------------------------------------------------- */
 static float of_half(uint16_t half)
 {
     uint32_t bits = (uint32_t)half << 16;
@@ -145,7 +145,7 @@ static ddp_status compress(ddp_hook *h, uint32_t bucket, uint64_t update, void *
     return DDP_OK;
 }
 
-/* ---- 4. exchange ------------------------------------------------------------------------------------------------------ */
+/* ---- 4. exchange ------------------------------------------------------------------------------------------------- */
 /* Gathered, not reduced: a sum would be rounded to a half once more, and nobody would carry that over. */
 static ddp_status exchange(ddp_hook *h, uint32_t bucket, uint64_t update, void *grads, ddp_err *err)
 {
@@ -162,7 +162,7 @@ static ddp_status exchange(ddp_hook *h, uint32_t bucket, uint64_t update, void *
     return h->group->all_gather(h->group->ctx, &a, err); /* its error goes back to the engine as it is */
 }
 
-/* ---- 5. decompress ---------------------------------------------------------------------------------------------------- */
+/* ---- 5. decompress ----------------------------------------------------------------------------------------------- */
 static ddp_status decompress(ddp_hook *h, uint32_t bucket, uint64_t update, void *data, ddp_err *err)
 {
     float *grads = data;
@@ -180,14 +180,14 @@ static ddp_status decompress(ddp_hook *h, uint32_t bucket, uint64_t update, void
     return DDP_OK;
 }
 
-/* ---- 6. states ---------------------------------------------------------------------------------------------------------- */
+/* ---- 6. states --------------------------------------------------------------------------------------------------- */
 static uint32_t states(ddp_hook *h, const ddp_hook_state **out)
 {
     *out = h->states;
     return h->state_count;
 }
 
-/* ---- 7. descriptor ------------------------------------------------------------------------------------------------------ */
+/* ---- 7. descriptor ----------------------------------------------------------------------------------------------- */
 static const ddp_hook_ops ops = {
     .struct_size = sizeof(ops),
     .state_size = sizeof(ddp_hook_state),

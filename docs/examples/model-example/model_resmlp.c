@@ -30,7 +30,7 @@
  *     DDPENGINE_PLUGIN_PATH=$PWD ddpengine -c resmlp.ini --nproc 2 */
 #include <ddpengine/model.h>
 
-/* ---- 1. options ------------------------------------------------------------------------------------------------------- */
+/* ---- 1. options -------------------------------------------------------------------------------------------------- */
 struct resmlp_config {
     int64_t width, inner, blocks, classes;
 };
@@ -43,7 +43,7 @@ static const ddp_option options[] = {
     {"classes", "10", "1..1000000", "Number of classes of the labels.", DDP_OPT_INT, 0, OFFSET(classes)},
 };
 
-/* ---- 2. build ----------------------------------------------------------------------------------------------------------- */
+/* ---- 2. build ---------------------------------------------------------------------------------------------------- */
 static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)
 {
     const struct resmlp_config *c = config;
@@ -69,7 +69,7 @@ static ddp_status build(ddp_graph *g, const void *config, ddp_err *err)
 
 static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = build};
 
-/* ---- 3. descriptor ---------------------------------------------------------------------------------------------------- */
+/* ---- 3. descriptor ----------------------------------------------------------------------------------------------- */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(MODEL, 0),
     /* the file is model_resmlp.so */

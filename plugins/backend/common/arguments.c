@@ -12,7 +12,7 @@ enum { NEVER, SAME, BLOCK }; /* in place: send == recv; the one is this rank's b
 
 typedef struct rule {
     const char *name;
-    uint8_t send, recv, place;
+    uint8_t send, recv, in_place;
     bool reduces, rooted, peer; /* op counts; root counts; root is the other end */
 } rule;
 
@@ -53,15 +53,15 @@ static bool in_place(const rule *r, const ddp_coll *a, size_t own)
 {
     uintptr_t send = (uintptr_t)a->send, recv = (uintptr_t)a->recv;
 
-    if (r->place == SAME) return send == recv;
-    if (r->place == BLOCK) return r->send == ONE ? send == recv + own : recv == send + own;
+    if (r->in_place == SAME) return send == recv;
+    if (r->in_place == BLOCK) return r->send == ONE ? send == recv + own : recv == send + own;
     return false;
 }
 
 static const char *where(const rule *r)
 {
-    if (r->place == NEVER) return "it has no in place";
-    if (r->place == SAME) return "in place is send == recv";
+    if (r->in_place == NEVER) return "it has no in place";
+    if (r->in_place == SAME) return "in place is send == recv";
     return r->send == ONE ? "in place is send == recv + rank * count" : "in place is recv == send + rank * count";
 }
 

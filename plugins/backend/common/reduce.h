@@ -3,7 +3,7 @@
  *
  * One table of functions for each instruction set, compiled from the same source (kernels_body.h) and chosen at run
  * time by CPU feature. Sources are taken in the order given and rounded once at the end (bf16 adds in f32), so
- * whoever reduces the same vectors gets the same bits, on any CPU. Integers: sums wrap, averages truncate towards
+ * the same vectors give the same bits on any CPU and rank. Integers: sums wrap, averages truncate towards
  * zero. */
 #ifndef DDP_BACKEND_REDUCE_H
 #define DDP_BACKEND_REDUCE_H

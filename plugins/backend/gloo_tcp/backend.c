@@ -19,10 +19,10 @@ struct ddp_backend {
 
 static const ddp_option options[] = {
     {"chunk", "128KiB", "4KiB..4MiB",
-     "Bytes of the largest message; cut to an eighth of the sockets' buffers where the kernel allows less.",
-     DDP_OPT_SIZE, 0, offsetof(gloo_config, chunk_bytes)},
+     "Largest message in bytes; it is lowered to an eighth of the socket buffers that the kernel grants.", DDP_OPT_SIZE,
+     0, offsetof(gloo_config, chunk_bytes)},
     {"small", "64KiB", "0..4MiB",
-     "An all-reduce takes one round of messages instead of two while each rank sends at most this many bytes in it.",
+     "An all-reduce in which each rank sends at most this many bytes takes one round of messages instead of two.",
      DDP_OPT_SIZE, 0, offsetof(gloo_config, small_bytes)},
 };
 

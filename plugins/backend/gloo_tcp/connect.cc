@@ -159,7 +159,7 @@ std::string name_of(uint32_t rank, const Bytes &host, const Bytes &address)
            tp::tcp::Address(address).str() + ")";
 }
 
-/* Gloo's text without the place in its source. */
+/* Gloo's text without the line of its source. */
 std::string reason(const std::exception &e)
 {
     const std::string text = e.what();
@@ -208,7 +208,7 @@ void connect_one(ddp_gloo &g, uint32_t peer, const Bytes &theirs, const Watch &w
     }
 }
 
-/* Makes the pairs, one a peer, and tells the others this rank's host and their addresses. */
+/* Makes the pairs, one a peer, and publishes this rank's host and their addresses. */
 void publish(ddp_gloo &g)
 {
     Bytes host(256), address;

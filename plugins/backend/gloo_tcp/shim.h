@@ -49,7 +49,7 @@ void ddp_gloo_expect_end(ddp_gloo *g);
 /* Sends `bytes` to `peer`, to land `at` bytes into its inbox or region; returns when `data` may be changed. */
 ddp_status ddp_gloo_send(ddp_gloo *g, uint32_t peer, uint32_t where, size_t at, const void *data, size_t bytes,
                          ddp_err *err);
-/* Waits for the next message of `peer` to that place. Messages of one peer arrive in the order sent. */
+/* Waits for the next message of `peer` and stores it there. Messages of one peer arrive in the order sent. */
 ddp_status ddp_gloo_recv(ddp_gloo *g, uint32_t peer, uint32_t where, ddp_err *err);
 
 #ifdef __cplusplus

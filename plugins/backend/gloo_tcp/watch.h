@@ -12,8 +12,8 @@ namespace ddp_gloo_mesh
 {
 /* While the ranks connect, no communicator exists that could be aborted, and Gloo's own limits are of one wait each.
  * This thread, "ddp-gloo-watch", waits for a key that is set when connecting is over; a get ends at once when the
- * run is aborted. At the deadline too it ends all connections, which wakes whoever waits in Gloo. Meanwhile it says
- * whom this rank waits for. All pairs must have been made. */
+ * run is aborted. At the deadline too it ends all connections, which wakes the threads that wait in Gloo. Meanwhile
+ * it says whom this rank waits for. All pairs must have been made. */
 class Watch
 {
   public:

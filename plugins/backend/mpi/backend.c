@@ -1,6 +1,6 @@
 /* plugins/backend/mpi/backend.c -- backend mpi: its option table, its function table, and the collectives that are
  * one call of MPI. Blocking, host memory. Nothing wakes a rank that waits inside MPI (DDP_CAP_ABORT is not set): the
- * control plane tells the cause and ends the process. */
+ * control plane reports the cause and ends the process. */
 #include "common/arguments.h"
 #include "collective.h"
 #include "leftovers.h"
@@ -17,12 +17,11 @@ struct ddp_backend {
 
 static const ddp_option options[] = {
     {"piece", "16MiB", "4KiB..1GiB",
-     "Bytes of one reduction by MPI at most; "
-     "for what is larger the library takes new memory, and touches it, each time.",
+     "Larger reductions are split into pieces of this many bytes, because MPI allocates new memory for a large one in every call.",
      DDP_OPT_SIZE, 0, offsetof(mpi_config, piece_bytes)},
     {"message", "1GiB", "4KiB..1GiB",
-     "Bytes of a message that MPI counts in elements, in an int; "
-     "a larger one goes as one element of a type of its own.",
+     "Messages of up to this many bytes are counted in elements, which MPI holds in an int; "
+     "a larger one is sent as a single element of a derived type.",
      DDP_OPT_SIZE, 0, offsetof(mpi_config, message_bytes)},
 };
 

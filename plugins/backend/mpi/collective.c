@@ -21,14 +21,14 @@ static int make_large(size_t block, size_t size, size_t count, MPI_Datatype base
 {
     size_t blocks = count / block;
     int lengths[2] = {1, (int)(count % block)};
-    MPI_Aint places[2] = {0, (MPI_Aint)(blocks * block * size)};
+    MPI_Aint displacements[2] = {0, (MPI_Aint)(blocks * block * size)};
     MPI_Datatype one = MPI_DATATYPE_NULL, many = MPI_DATATYPE_NULL, types[2];
     int code = MPI_Type_contiguous((int)block, base, &one);
 
     if (code == MPI_SUCCESS) code = MPI_Type_contiguous((int)blocks, one, &many);
     types[0] = many;
     types[1] = base;
-    if (code == MPI_SUCCESS) code = MPI_Type_create_struct(2, lengths, places, types, out);
+    if (code == MPI_SUCCESS) code = MPI_Type_create_struct(2, lengths, displacements, types, out);
     if (code == MPI_SUCCESS) code = MPI_Type_commit(out);
     if (one != MPI_DATATYPE_NULL) (void)MPI_Type_free(&one);
     if (many != MPI_DATATYPE_NULL) (void)MPI_Type_free(&many);

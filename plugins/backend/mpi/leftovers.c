@@ -4,7 +4,7 @@
  *   TMPDIR/ompi.HOST.UID/pid.PID/contact.txt    begins with its job's number: FAMILY * 65536, in decimal
  *   /dev/shm/vader_segment.HOST.UID.JOB.RANK    JOB in hexadecimal: FAMILY * 65536 + 1
  *
- * A segment is removed only where the folder, which names PID, tells the family. An MPI that names its files
+ * A segment is removed only where the folder, which names PID, belongs to this family. An MPI that names its files
  * otherwise keeps them. */
 #include "leftovers.h"
 #include <dirent.h>

@@ -73,7 +73,7 @@ static int by_launcher(void)
 /* Settings of Open MPI, read by MPI_Init; what the user has set stays. Other libraries do not look at them. */
 static void choose_settings(const ddp_comm_params *p)
 {
-    /* a waiting rank gives its processor to whoever can compute; about a microsecond of latency pays for it */
+    /* a waiting rank gives its processor to a thread that can compute; about a microsecond of latency pays for it */
     prefer("OMPI_MCA_mpi_yield_when_idle", "1");
     prefer("OMPI_MCA_opal_signal", ""); /* signals are the program's */
     if (!can_copy_from_processes()) prefer("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
@@ -240,7 +240,7 @@ MPI_Op ddp_mpi_op(uint32_t dtype, uint32_t op, uint32_t world)
 }
 
 /* ---- before the start -------------------------------------------------------------------------------------------- */
-/* What a launcher's variable says against what is to be; absent or no number: MPI itself will tell. */
+/* What a launcher's variable says against what is to be; absent or no number: MPI itself will report it. */
 static ddp_status compare_variable(const char *name, const char *key, uint32_t ours, ddp_err *err)
 {
     const char *text = variable(name);

@@ -10,14 +10,16 @@
 #endif
 
 static const ddp_option options[] = {
-    {"library", "libnccl.so.2", NULL, "NCCL's library, a name that the system's loader finds or a path.",
-     DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, library)},
-    {"cuda_library", CUDA_LIBRARY, NULL, "The CUDA runtime's library, a name or a path.", DDP_OPT_STRING,
+    {"library", "libnccl.so.2", NULL, "File name or path of the NCCL library.", DDP_OPT_STRING, DDP_OPT_F_PER_RANK,
+     offsetof(ddp_nccl_config, library)},
+    {"cuda_library", CUDA_LIBRARY, NULL, "File name or path of the CUDA runtime library.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, cuda_library)},
-    {"driver_library", "libcuda.so.1", NULL, "The NVIDIA driver's library, a name or a path; only looked for.",
-     DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, driver_library)},
-    {"register", "yes", NULL, "Whether gradient memory is registered with NCCL, which lets it reduce without copies.",
-     DDP_OPT_BOOL, 0, offsetof(ddp_nccl_config, registration)},
+    {"driver_library", "libcuda.so.1", NULL,
+     "File name or path of the NVIDIA driver library; it is only checked that it exists.", DDP_OPT_STRING,
+     DDP_OPT_F_PER_RANK, offsetof(ddp_nccl_config, driver_library)},
+    {"register", "yes", NULL,
+     "Whether to register the gradient memory with NCCL, so that NCCL can reduce it without copies.", DDP_OPT_BOOL, 0,
+     offsetof(ddp_nccl_config, registration)},
 };
 
 static ddp_nccl_libraries libraries_of(const ddp_nccl_config *c)

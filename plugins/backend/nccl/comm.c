@@ -156,7 +156,7 @@ unmask:
     return st;
 }
 
-static void tell(const ddp_comm *c)
+static void log_connected(const ddp_comm *c)
 {
     int nccl = 0, cuda = 0, driver = 0;
 
@@ -202,7 +202,7 @@ ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_co
     (void)pthread_mutex_init(&c->pool_lock, NULL);
     st = open_device(c, err);
     if (st == DDP_OK) st = connect_ranks(c, p->connect_timeout_ms, err);
-    if (st == DDP_OK) tell(c);
+    if (st == DDP_OK) log_connected(c);
     if (st != DDP_OK) {
         release(c);
         return st;

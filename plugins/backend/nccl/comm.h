@@ -36,7 +36,7 @@ struct ddp_backend {
 
 struct ddp_work {
     ddp_comm *comm;
-    cudaEvent_t event; /* behind the collective on the communicator's stream */
+    cudaEvent_t event; /* after the collective on the communicator's stream */
     const char *what;
     uint64_t sequence; /* of the communicator's collectives, from 1 */
     size_t bytes;

@@ -54,7 +54,7 @@ ddp_status ddp_nccl_runtime_open(const ddp_nccl_libraries *names, ddp_nccl_runti
         "Install the driver on this machine, or run without one: [train] device = cpu, [group] backend = gloo-tcp",
         &driver, err);
     if (st != DDP_OK) goto close_cuda;
-    (void)dlclose(driver); /* only looked for: the two above find it by themselves */
+    (void)dlclose(driver); /* only checked for: the two libraries above load it themselves */
     st = fill(&r, names, err);
     if (st != DDP_OK) goto close_cuda;
     *out = r;

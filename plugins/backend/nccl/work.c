@@ -48,7 +48,7 @@ void ddp_nccl_work_free(ddp_work *w)
 
 /* ---- test and wait ----------------------------------------------------------------------------------------------- */
 /* What a work that has ended says, each time it is asked. */
-static ddp_status result(ddp_work *w, ddp_err *err)
+static ddp_status finish(ddp_work *w, ddp_err *err)
 {
     ddp_comm *c = w->comm;
 
@@ -113,7 +113,7 @@ ddp_status ddp_nccl_work_test(ddp_work *w, ddp_err *err)
         else
             event_failed(w, event);
     }
-    return w->status == DDP_IN_PROGRESS ? DDP_IN_PROGRESS : result(w, err);
+    return w->status == DDP_IN_PROGRESS ? DDP_IN_PROGRESS : finish(w, err);
 }
 
 ddp_status ddp_nccl_work_wait(ddp_work *w, int64_t timeout_ms, ddp_err *err)
@@ -142,7 +142,7 @@ ddp_status ddp_nccl_work_stream_wait(ddp_work *w, void *stream, ddp_err *err)
     cudaError_t queued;
 
     if (atomic_load(&c->aborted) && w->status == DDP_IN_PROGRESS) w->status = DDP_ERR_ABORTED;
-    if (w->status != DDP_IN_PROGRESS) return result(w, err);
+    if (w->status != DDP_IN_PROGRESS) return finish(w, err);
     queued = c->runtime->cudaStreamWaitEvent(stream, w->event, 0);
     if (queued == cudaSuccess) return DDP_OK;
     return ddp_nccl_fail_cuda(c->runtime, queued, err, "nccl: a stream waiting for %s %llu on rank %u", w->what,

@@ -13,10 +13,11 @@ typedef struct shm_config {
 
 static const ddp_option options[] = {
     {"staging", "128KiB", "4KiB..16MiB",
-     "Bytes of one of the four stages of a rank, through which memory goes that the backend has not allocated.",
+     "Size of each of a rank's four staging buffers, which data passes through unless it lies in memory that the backend allocated.",
      DDP_OPT_SIZE, 0, offsetof(shm_config, staging_bytes)},
     {"spin", "20", "0..1000",
-     "Microseconds that a rank spins for another before it sleeps; none where processors are fewer than ranks.",
+     "Microseconds that a rank spins while it waits for another one, before it sleeps; "
+     "it does not spin where there are fewer processors than ranks.",
      DDP_OPT_UINT, DDP_OPT_F_PER_RANK, offsetof(shm_config, spin_us)},
 };
 

@@ -1,9 +1,8 @@
-/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank says what it calls and where its
- * buffers lie, and a short one sends its data along: that was all. Otherwise, where every input lies in memory of
- * mem_alloc, ranks read each other's buffers, and a second phase says that all have; other memory goes through the
+/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank publishes what it calls and where its buffers lie; a short collective sends its data along and needs no more. Otherwise, where every input lies in memory of
+ * mem_alloc, ranks read each other's buffers, and a second phase shows that all have done so; other memory goes through the
  * stages (staged.c).
  *
- * all_reduce of such memory is shared out: each rank sums its part of all vectors, in the order of the ranks, and
+ * all_reduce of such memory is divided: each rank sums its part of all vectors, in the order of the ranks, and
  * stores it into every result. Nothing is copied, and each element is computed once, so all ranks have the same
  * bits. */
 #include "shm.h"
@@ -76,7 +75,7 @@ size_t ddp_shm_share(const ddp_comm *c, const shm_job *j, uint32_t rank, size_t 
 /* ---- directly ---------------------------------------------------------------------------------------------------- */
 static size_t given_bytes(const shm_job *j) { return j->blocks * j->count * j->element; }
 
-/* Sets c->in to the inputs as this rank sees them; false when one of them is the business of its rank alone. */
+/* Sets c->in to the inputs as this rank sees them; false when only its own rank can read one of them. */
 static bool inputs_in_reach(ddp_comm *c, const shm_job *j)
 {
     for (uint32_t r = 0; r < c->world; r++) {
@@ -153,8 +152,8 @@ static ddp_status run(ddp_comm *c, const shm_job *j, ddp_err *err)
     } else {
         /* peers may read the input until the second phase; meanwhile this rank writes its result */
         s->unreadable = j->what == SHM_ALL_REDUCE && j->recv == j->send;
-        s->send = ddp_shm_gives(j, c->rank) ? ddp_shm_place(c, j->send, bytes) : (shm_place){0};
-        s->recv = j->what == SHM_ALL_REDUCE ? ddp_shm_place(c, j->recv, bytes) : (shm_place){0};
+        s->send = ddp_shm_gives(j, c->rank) ? ddp_shm_address(c, j->send, bytes) : (shm_address){0};
+        s->recv = j->what == SHM_ALL_REDUCE ? ddp_shm_address(c, j->recv, bytes) : (shm_address){0};
     }
     st = ddp_shm_exchange(c, err);
     if (st == DDP_OK) st = check_agreement(c, j, err);

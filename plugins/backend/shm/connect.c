@@ -2,7 +2,7 @@
  *
  * Rank 0 makes it and sets "control" in the store: its process, descriptor and a nonce. The others open it through
  * /proc, check the nonce, write who they are into it and set "attached/RANK"; rank 0 waits for them all and sets
- * "go". A text in place of success is an error, which so reaches every rank. All waiting is the store's, which an
+ * "go". A text instead of success is an error, which reaches every rank in this way. All waiting is the store's, which an
  * abort of the run ends. */
 #include "shm.h"
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static ddp_status get(const ddp_comm_params *p, const char *key, void *buf, size
     return p->store->get(p->store->ctx, key, buf, capacity, length, left > 0 ? left : 0, err);
 }
 
-/* What is for this rank alone goes: the store outlives the communicator, and a run may open many. */
+/* Takes and removes a key that is for this rank alone: the store outlives the communicator, and a run may open many. */
 static ddp_status take(const ddp_comm_params *p, const char *key, void *buf, size_t capacity, size_t *length,
                        int64_t deadline, ddp_err *err)
 {
@@ -64,8 +64,7 @@ static ddp_status not_come(const ddp_comm *c, const ddp_comm_params *p, uint32_t
     return DDP_ERR_TIMEOUT;
 }
 
-/* Maps the control segment that rank 0 means by `nonce`; NULL on rank 0, which sets it. What is of another run is
- * left as it is. */
+/* Maps the control segment that has this nonce (NULL on rank 0, which sets it). A segment of another run is left as it is. */
 static ddp_status map_control(ddp_comm *c, int fd, size_t bytes, uint64_t staging, const unsigned char *nonce,
                               ddp_err *err)
 {
@@ -230,7 +229,7 @@ static ddp_status join_rank_0(ddp_comm *c, const ddp_comm_params *p, ddp_err *er
 }
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
-/* With fewer processors than ranks whoever spins keeps another from what it waits for. */
+/* With fewer processors than ranks a rank that spins keeps another one from computing what it waits for. */
 static bool a_processor_each(const ddp_comm *c)
 {
     uint32_t count = 0;

@@ -1,8 +1,7 @@
 /* plugins/backend/shm/memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice
  * for each.
  *
- * Each rank reserves its own slice, so its pages come from its own memory node, and reserved they are: what the host
- * cannot give is an error here and not a signal later. */
+ * Each rank reserves its own slice, so its pages come from its own memory node. They are reserved at once, so that a lack of memory is an error here and not a signal later. */
 #include "shm.h"
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +21,7 @@ typedef struct offer {
     char text[SHM_TEXT];
 } offer;
 
-/* One phase in which every rank says how it fares; the first failure, in the order of the ranks, is everyone's. */
+/* One phase in which every rank publishes its status; all ranks return the first failure in the order of the ranks. */
 static ddp_status agree(ddp_comm *c, size_t bytes, const offer *own, ddp_err *err)
 {
     shm_slot *s = ddp_shm_next(c);
@@ -72,7 +71,7 @@ static ddp_status plan(const ddp_comm *c, size_t bytes, shm_region *r, size_t *s
     return ddp_shm_room((uint64_t)*slice * c->world, err);
 }
 
-/* Huge pages first where the host gives them to whoever asks; what that leaves, or a kernel that cannot, is reserved
+/* Huge pages first where the host gives them to any process; what that leaves, or a kernel that cannot, is reserved
  * by file. What it has mapped before it fails is the caller's to unmap. */
 static ddp_status map_slice(const ddp_comm *c, int fd, shm_region *r, size_t slice, ddp_err *err)
 {
@@ -140,7 +139,7 @@ close_memory:
     return st;
 }
 
-/* Nobody else is asked: peers have mappings of their own, and the memory goes with the last. */
+/* Needs no other rank: peers have mappings of their own, and the memory is freed with the last one. */
 void ddp_shm_mem_free(ddp_comm *c, void *p)
 {
     for (uint32_t i = 0; i < c->region_count; i++) {
@@ -167,7 +166,7 @@ ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **ou
 }
 
 /* Few regions exist at a time: parameters, gradients. */
-shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes)
+shm_address ddp_shm_address(const ddp_comm *c, const void *p, size_t bytes)
 {
     const char *at = p;
 
@@ -176,18 +175,18 @@ shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes)
         const char *own = r->base + c->rank * r->stride;
 
         if (at >= own && at < own + r->bytes && bytes <= r->bytes - (size_t)(at - own))
-            return (shm_place){.region = r->id, .offset = (size_t)(at - own)};
+            return (shm_address){.region = r->id, .offset = (size_t)(at - own)};
     }
-    return (shm_place){.region = 0};
+    return (shm_address){.region = 0};
 }
 
-char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_place place, size_t bytes)
+char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_address address, size_t bytes)
 {
     for (uint32_t i = 0; i < c->region_count; i++) {
         const shm_region *r = &c->regions[i];
 
-        if (r->id == place.region && place.offset <= r->bytes && bytes <= r->bytes - place.offset)
-            return r->base + rank * r->stride + place.offset;
+        if (r->id == address.region && address.offset <= r->bytes && bytes <= r->bytes - address.offset)
+            return r->base + rank * r->stride + address.offset;
     }
     return NULL;
 }

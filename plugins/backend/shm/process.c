@@ -1,4 +1,4 @@
-/* plugins/backend/shm/process.c -- what /proc and the scheduler tell of processes. No descriptor is kept. */
+/* plugins/backend/shm/process.c -- what /proc and the scheduler know of processes. No descriptor is kept. */
 #include "shm.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -29,7 +29,7 @@ ddp_status ddp_shm_errno(ddp_err *err, const char *what)
     return st;
 }
 
-/* A resize by whoever has it open would turn a read into SIGBUS: sealed. */
+/* A resize by a process that has it open would turn a read into SIGBUS: sealed. */
 ddp_status ddp_shm_create(size_t bytes, int *fd, ddp_err *err)
 {
     int f = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
@@ -53,7 +53,7 @@ close_memory:
     return st;
 }
 
-/* Another process's number may name anything: what is no such memory is not even opened. */
+/* The pid may belong to another process by now, whose descriptor may be anything: what is no such memory is not opened. */
 static bool looks_ours(const char *path)
 {
     char target[64] = "";
@@ -118,7 +118,7 @@ static uint64_t available(void)
     return kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
 }
 
-/* Asked before anything is taken: a host that has run out kills processes sooner than it refuses a page. */
+/* Checked before anything is allocated: a host without memory kills processes rather than refuse a page. */
 ddp_status ddp_shm_room(uint64_t bytes, ddp_err *err)
 {
     uint64_t left = available();

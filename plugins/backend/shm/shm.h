@@ -24,10 +24,10 @@
 enum {
     SHM_MAX_WORLD = 64,
     SHM_INLINE = 2048,       /* bytes of a rank in a collective that takes one phase: they travel in the slot */
-    SHM_TEXT = 400,          /* of an error that one rank tells the others */
+    SHM_TEXT = 400,          /* of an error that one rank sends the others */
     SHM_CPU_WORDS = 16,      /* masks of 1024 processors */
     SHM_LINE = 64,           /* of the caches */
-    SHM_SHARE_FROM = 4,      /* world from which staged sums are shared out among the ranks */
+    SHM_SHARE_FROM = 4,      /* world from which staged sums are divided among the ranks */
     SHM_CALL_ALLOC = 1000,   /* beside enum shm_what in shm_slot.call */
     SHM_AFTER_LOSS = 1 << 16 /* in shm_header.aborted: a rank had been found lost before, which is the first cause */
 };
@@ -53,19 +53,19 @@ typedef struct shm_word {
 } shm_word;
 
 /* Where a buffer lies: in the memory of mem_alloc, or in nobody's but the rank's own (region 0). */
-typedef struct shm_place {
+typedef struct shm_address {
     uint64_t region, offset;
-} shm_place;
+} shm_address;
 
 /* What a rank says in a phase. The first line has all of a short message. */
 typedef struct shm_slot {
     _Alignas(SHM_LINE) shm_word phase;
     uint32_t call;       /* what, dtype, op and root in one: equal on all ranks */
-    uint32_t unreadable; /* 1: peers cannot read the buffer at `send` even if it has a place */
+    uint32_t unreadable; /* 1: peers cannot read the buffer at `send` even if it has an address */
     uint64_t count;
     union {
         struct {
-            shm_place send, recv;
+            shm_address send, recv;
         };
         unsigned char payload[SHM_INLINE + SHM_LINE - 24]; /* whole lines, an odd number of them */
     };
@@ -96,7 +96,7 @@ typedef struct shm_header {
     uint64_t staging;                            /* bytes of one stage */
     _Alignas(SHM_LINE) _Atomic uint32_t aborted; /* 1 + the first rank that has aborted; SHM_AFTER_LOSS */
     _Atomic uint32_t lost;                       /* 1 + the first rank found dead or gone */
-    shm_rank ranks[];                            /* world; behind them 4 stages a rank: 2 of collectives, 2 outboxes */
+    shm_rank ranks[]; /* world; after them 4 stages for each rank: 2 of collectives, 2 outboxes */
 } shm_header;
 
 /* ---- in a rank --------------------------------------------------------------------------------------------------- */
@@ -133,8 +133,8 @@ struct ddp_comm {
     shm_region *regions;
     uint32_t region_count, region_capacity;
     uint64_t regions_made;
-    uint64_t
-        started[SHM_MAX_WORLD]; /* ddp_shm_started of each rank, which tells it from a later process of its number */
+    /* ddp_shm_started of each rank, which distinguishes it from a later process with the same pid */
+    uint64_t started[SHM_MAX_WORLD];
     const void *in[SHM_MAX_WORLD];
     void *out[SHM_MAX_WORLD];
 };
@@ -189,9 +189,9 @@ ddp_status ddp_shm_mem_alloc(ddp_comm *c, size_t bytes, void **out, ddp_err *err
 void ddp_shm_mem_free(ddp_comm *c, void *p);
 ddp_status ddp_shm_mem_peer(ddp_comm *c, const void *p, uint32_t rank, void **out, ddp_err *err);
 /* Where a buffer of this rank lies. */
-shm_place ddp_shm_place(const ddp_comm *c, const void *p, size_t bytes);
-/* A peer's buffer as this rank sees it; NULL when the place is none of a region that is there. */
-char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_place place, size_t bytes);
+shm_address ddp_shm_address(const ddp_comm *c, const void *p, size_t bytes);
+/* A peer's buffer as this rank sees it; NULL when the address is of no region that is there. */
+char *ddp_shm_at(const ddp_comm *c, uint32_t rank, shm_address address, size_t bytes);
 
 /* ---- collective.c ------------------------------------------------------------------------------------------------ */
 typedef struct shm_job { /* one collective */
@@ -208,7 +208,7 @@ bool ddp_shm_gives(const shm_job *j, uint32_t rank);
 /* Elements first .. first + count - 1 of every block, from c->in[] by rank: there they begin at the block's start, with
  * blocks `stride` elements apart. */
 void ddp_shm_take(ddp_comm *c, const shm_job *j, size_t stride, size_t first, size_t count);
-/* Part `rank` of `count` elements shared out among all: its first one, and how many. */
+/* Part `rank` of `count` elements divided among all: its first one, and how many. */
 size_t ddp_shm_share(const ddp_comm *c, const shm_job *j, uint32_t rank, size_t count, size_t *first);
 
 /* ---- staged.c, message.c ----------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* plugins/backend/shm/wait.c -- how a rank waits for another: it spins for a moment where every rank has a processor
  * of its own, then sleeps on the word in shared memory. A sleep lasts a slice at most; between slices it looks for
  * reasons to give up: an abort, here or on a peer, a peer that has died or left, the deadline. The first rank to
- * find one lost tells all, so that all name the same. */
+ * find one lost reports it to all, so that all name the same. */
 #include "shm.h"
 #include <errno.h>
 #include <linux/futex.h>

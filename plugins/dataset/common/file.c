@@ -1,4 +1,4 @@
-/* plugins/dataset/common/file.c -- see file.h. What the bytes mean is the plugin's affair. */
+/* plugins/dataset/common/file.c -- see file.h. What the bytes mean, the plugin knows. */
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>

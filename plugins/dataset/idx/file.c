@@ -1,5 +1,5 @@
 /* plugins/dataset/idx/file.c -- one IDX file: found, inflated into memory where it is gzip, and checked against its own
- * header. What the bytes mean is idx.c's affair. */
+ * header. What the bytes mean, idx.c knows. */
 #include "file.h"
 #include "common/dataset.h"
 #include <errno.h>
@@ -135,7 +135,7 @@ static ddp_status open_plain(data_file *r, uint32_t rank, bool resident, idx_fil
 struct stream {
     z_stream z;
     int code;      /* of the last inflate; Z_OK while the stream goes on */
-    ddp_status io; /* of the last read; when it failed, *err tells why */
+    ddp_status io; /* of the last read; when it failed, *err says why */
     const data_file *raw;
     uint64_t at; /* bytes of the file that were read */
     ddp_err *err;

@@ -28,7 +28,7 @@ struct ddp_dataset {
 static const ddp_option options[] = {
     {.key = "folder",
      .dflt = "",
-     .doc = "Folder with train_X.bin, train_y.bin, test_X.bin and test_y.bin: stl10_binary.",
+     .doc = "Folder stl10_binary, which has train_X.bin, train_y.bin, test_X.bin and test_y.bin.",
      .type = DDP_OPT_PATH,
      .offset = offsetof(struct config, folder)},
     DATA_OPTION_SPLIT(struct config),

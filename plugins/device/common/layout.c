@@ -32,7 +32,7 @@ static bool takes_images(uint32_t op)
 static bool is_image(const ddp_value *v) { return v->rank == 4 && v->dtype == DDP_F32; }
 
 /* Channels last what any kernel has as an image. Between a dropout and a flattening nobody does: one copy in the
- * program's order is made where the last image is read, and none behind it. */
+ * program's order is made where the last image is read, and none after it. */
 static void choose_layouts(low_lowering *w)
 {
     const ddp_program *p = w->p;
@@ -55,7 +55,7 @@ static bool lies_the_same(const ddp_value *v)
     return !is_image(v) || v->dims[1] == 1 || v->dims[2] * v->dims[3] == 1;
 }
 
-/* Results lie plain and in f32, whoever asks for them. A reshape is a view where both sides lie in the order of
+/* Results lie plain and in f32, for any reader. A reshape is a view where both sides lie in the order of
  * their elements. */
 static bool is_view(const low_lowering *w, const ddp_node *n)
 {

@@ -2,7 +2,7 @@
  * need.
  *
  * Each node goes to the family of its op, which may take nodes further down into the same kernel. A kernel stands at
- * the place of its first node, unless a node that joined it reads a value that does not exist there yet. How values
+ * the position of its first node, unless a node that joined it reads a value that does not exist there yet. How values
  * lie and what they are stored as is for layout.c and the device. What the device cannot do is refused here, with
  * the op and the layer's name. */
 #include "lower.h"
@@ -121,7 +121,7 @@ void low_take(low_lowering *w, low_kernel *k, uint32_t node)
 void low_take_and_move(low_lowering *w, low_kernel *k, uint32_t node)
 {
     low_take(w, k, node);
-    if (node > k->place) k->place = node;
+    if (node > k->position) k->position = node;
 }
 
 int64_t low_find_reader(const low_lowering *w, uint32_t from, int32_t value, uint32_t slot, const uint32_t *ops,
@@ -237,7 +237,7 @@ static int by_place(const void *a, const void *b)
 {
     const low_kernel *x = a, *y = b;
 
-    return x->place != y->place ? (x->place < y->place ? -1 : 1) : (x->id < y->id ? -1 : 1);
+    return x->position != y->position ? (x->position < y->position ? -1 : 1) : (x->id < y->id ? -1 : 1);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -295,7 +295,7 @@ static ddp_status group(low_lowering *w, uint32_t node, ddp_err *err)
     low_kernel *k = &w->l->kernels[id];
 
     *k = (low_kernel){
-        .family = w->target->families[n->op], .layer = n->name, .name = traits[n->op].name, .place = node, .id = id};
+        .family = w->target->families[n->op], .layer = n->name, .name = traits[n->op].name, .position = node, .id = id};
     for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
         k->in[i] = i < n->in_count ? n->in[i] : -1;
         k->out[i] = i < n->out_count ? n->out[i] : -1;

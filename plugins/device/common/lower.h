@@ -67,13 +67,13 @@ struct low_kernel {
     uint32_t inplace_count;
     int32_t privates[LOW_MAX_PRIVATES]; /* low_private_add, low_private_use */
     uint32_t private_count;
-    void *state;                    /* the family's own, freed by its release */
-    uint32_t nodes[LOW_MAX_NODES];  /* that it computes, in program order */
-    uint32_t node_count, place, id; /* stands where node `place` does; id: in order of creation */
+    void *state;                       /* the family's own, freed by its release */
+    uint32_t nodes[LOW_MAX_NODES];     /* that it computes, in program order */
+    uint32_t node_count, position, id; /* runs where node `position` would; id: in order of creation */
 };
 
 /* ---- the result -------------------------------------------------------------------------------------------------- */
-/* A value that is in another place, or of another type, for one kernel: an input converted before it, an output
+/* A value that is elsewhere, or of another type, for one kernel: an input converted before it, an output
  * after it. */
 typedef enum low_conversion { LOW_COPY, LOW_TO_PLAIN, LOW_TO_IMAGE } low_conversion;
 typedef struct low_change {
@@ -83,7 +83,7 @@ typedef struct low_change {
     low_conversion how;
     uint8_t type;    /* of the kernel's side */
     int32_t own;     /* private that has it for later kernels too; -1: in the scratch */
-    uint64_t offset; /* in the kernel's scratch, behind the family's own */
+    uint64_t offset; /* in the kernel's scratch, after the family's own */
 } low_change;
 
 /* ddp_lowered.device_data */
@@ -135,7 +135,8 @@ static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)
 void low_matrix(const low_lowering *w, int32_t v, int64_t *rows, int64_t *cols);
 /* The kernel takes and gives everything row-major: rows of the value's last dimension. */
 void low_rows(const low_lowering *w, low_kernel *k, int32_t v);
-/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's place moves it there. */
+/* The kernel also computes `node`. One that reads a value which does not exist at the kernel's position moves it
+ * there. */
 void low_take(low_lowering *w, low_kernel *k, uint32_t node);
 void low_take_and_move(low_lowering *w, low_kernel *k, uint32_t node);
 /* The first free node after `from` whose op is in the list and whose input `slot` is `value`; -1 if none. */
@@ -160,7 +161,7 @@ enum { LOW_NORM_X, LOW_NORM_W, LOW_NORM_B, LOW_NORM_RUNNING_MEAN, LOW_NORM_RUNNI
 enum { LOW_NORM_Y, LOW_NORM_MEAN, LOW_NORM_INVSTD }; /* out; Y: of the last node taken; OTHER: is added before */
 /* Takes the add of the batch norm's output and OTHER, if nobody else needs that output. */
 bool low_norm_take_add(low_lowering *w, low_kernel *k, uint32_t node);
-/* The relu behind it that may be taken so; -1. */
+/* The relu after it that may be taken so; -1. */
 int64_t low_norm_relu(const low_lowering *w, const low_kernel *k, uint32_t node);
 void low_norm_take_relu(low_lowering *w, low_kernel *k, uint32_t relu);
 
@@ -199,7 +200,7 @@ enum { LOW_LOSS, LOW_LOSS_GRAD };     /* out */
 /* kind is DDP_OP_CROSS_ENTROPY, DDP_OP_MSE or DDP_OP_ACCURACY; takes the other one of a loss and its gradient. */
 void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node);
 
-/* ---- layout.c, in this order: before the nodes are grouped; behind that; with all kernels in their places -------- */
+/* ---- layout.c, in this order: before the nodes are grouped; after that; when all kernels are in order -------- */
 void low_describe_layouts(low_lowering *w);
 void low_size_storage(low_lowering *w);
 ddp_status low_find_changes(low_lowering *w, ddp_err *err);

@@ -70,7 +70,7 @@ ddp_status low_norm_check(const low_lowering *w, const low_kernel *k, const ddp_
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------- */
 /* A batch norm's gradient that can move up to where its dy is made: the node, or -1. */
-static int64_t norm_behind(const low_lowering *w, uint32_t from, int32_t dy)
+static int64_t norm_after(const low_lowering *w, uint32_t from, int32_t dy)
 {
     static const uint32_t ops[] = {DDP_OP_BATCH_NORM_GRAD};
     int64_t norm = low_find_reader(w, from, dy, LOW_NORM_DY, ops, 1);
@@ -82,7 +82,7 @@ static int64_t norm_behind(const low_lowering *w, uint32_t from, int32_t dy)
     return low_value(w->p, dy)->kind == DDP_VALUE_ACT && !w->kept[dy] ? norm : -1;
 }
 
-static int64_t relu_behind(const low_lowering *w, uint32_t add)
+static int64_t relu_after(const low_lowering *w, uint32_t add)
 {
     static const uint32_t ops[] = {DDP_OP_RELU_GRAD};
     const ddp_node *n = low_node(w->p, add);
@@ -94,25 +94,25 @@ static int64_t relu_behind(const low_lowering *w, uint32_t add)
 bool low_norm_grad_takes(const low_lowering *w, uint32_t node)
 {
     const ddp_node *n = low_node(w->p, node);
-    int64_t relu = n->op == DDP_OP_RELU_GRAD ? (int64_t)node : n->op == DDP_OP_ADD ? relu_behind(w, node) : -1;
+    int64_t relu = n->op == DDP_OP_RELU_GRAD ? (int64_t)node : n->op == DDP_OP_ADD ? relu_after(w, node) : -1;
 
-    return relu >= 0 && norm_behind(w, node, low_node(w->p, (uint32_t)relu)->out[0]) >= 0;
+    return relu >= 0 && norm_after(w, node, low_node(w->p, (uint32_t)relu)->out[0]) >= 0;
 }
 
 void low_norm_grad_join(low_lowering *w, low_kernel *k, uint32_t node)
 {
     const ddp_node *n = low_node(w->p, node), *norm;
     bool add = n->op == DDP_OP_ADD;
-    uint32_t relu = add ? (uint32_t)relu_behind(w, node) : node;
+    uint32_t relu = add ? (uint32_t)relu_after(w, node) : node;
     int32_t masked = low_node(w->p, relu)->out[0], more = add ? n->in[1] : -1, dy = n->in[0];
-    uint32_t behind = (uint32_t)norm_behind(w, node, masked);
+    uint32_t next = (uint32_t)norm_after(w, node, masked);
 
-    norm = low_node(w->p, behind);
+    norm = low_node(w->p, next);
     if (add) {
         w->inner[n->out[0]] = true;
         low_take(w, k, relu);
     }
-    low_take(w, k, behind);
+    low_take(w, k, next);
     for (uint32_t i = 0; i < LOW_MAX_VALUES; i++) {
         k->in[i] = i < norm->in_count ? norm->in[i] : -1;
         k->out[i] = i < norm->out_count ? norm->out[i] : -1;

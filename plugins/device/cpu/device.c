@@ -19,7 +19,8 @@ typedef struct cpu_config {
 
 static const ddp_option options[] = {
     {"without_bf16", "refuse", "refuse|f32",
-     "What [train] precision = bf16 does on a CPU that has no instructions for it: refuse to run, or compute in f32.",
+     "What [train] precision = bf16 does on a CPU without bf16 instructions. refuse: the run ends with an error; f32: "
+     "it computes in f32.",
      DDP_OPT_ENUM, DDP_OPT_F_PER_RANK, offsetof(cpu_config, without_bf16)},
 };
 
@@ -103,7 +104,9 @@ ddp_status cpu_alloc(ddp_device *d, size_t bytes, void **out, ddp_err *err)
     (void)d;
     if (bytes > SIZE_MAX - alignment || posix_memalign(&memory, alignment, bytes != 0 ? bytes : 1) != 0)
         return ddp_fail(err, DDP_ERR_NOMEM,
-                        "device \"cpu\": %zu bytes of memory are not to be had; use a smaller batch or model", bytes);
+                        "device \"cpu\": %zu bytes of memory could not be allocated; "
+                        "use a smaller batch or model",
+                        bytes);
     if (huge) (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: without huge pages it is only slower */
     memset(memory, 0, bytes);                              /* touches the pages here, not in a step */
     *out = memory;

@@ -169,7 +169,7 @@ static void convert(const cpu_call *c, const ddp_value *x, low_conversion how, f
         memcpy(to, from, (size_t)x->elements * sizeof(*to));
 }
 
-/* The family sees the converted values at their places. */
+/* The family sees the converted values in place of its own. */
 static ddp_status run_converted(ddp_instance *in, uint32_t index, cpu_call *c, ddp_err *err)
 {
     const low_lowered *l = in->exec->lowered;

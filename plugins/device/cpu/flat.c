@@ -34,9 +34,9 @@ static void update_piece(void *ctx, int64_t first, int64_t last)
 static void note_not_finite(update_job *j, int64_t first, const float *g, int64_t n)
 {
     int64_t bad = j->k->first_not_finite(g, n);
-    uint64_t known = atomic_load(&j->not_finite), place = (uint64_t)(first + bad);
+    uint64_t known = atomic_load(&j->not_finite), index = (uint64_t)(first + bad);
 
-    while (bad < n && place < known && !atomic_compare_exchange_weak(&j->not_finite, &known, place)) continue;
+    while (bad < n && index < known && !atomic_compare_exchange_weak(&j->not_finite, &known, index)) continue;
 }
 
 static void peers_mean(update_job *j, float *out, int64_t first, int64_t n)
@@ -76,7 +76,7 @@ static void update_with_peers(void *ctx, int64_t first, int64_t last)
         peers_block(ctx, i, last - i < PEER_BLOCK ? last - i : PEER_BLOCK);
 }
 
-/* The result may lie in the place of one of the gradients, so it goes there by way of a block of its own. */
+/* The result may lie where one of the gradients does, so it goes there by way of a block of its own. */
 static void mean_of_peers(void *ctx, int64_t first, int64_t last)
 {
     update_job *j = ctx;

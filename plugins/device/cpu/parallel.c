@@ -88,7 +88,7 @@ ddp_status cpu_pin_threads(uint32_t threads, const int32_t *processors, cpu_pins
     p->processors = malloc(threads * sizeof(*p->processors));
     if (p->processors == NULL || !read_mask(p)) {
         free_pins(p);
-        return ddp_fail(err, DDP_ERR_SYSTEM, "device \"cpu\": the processors of this process are not to be had");
+        return ddp_fail(err, DDP_ERR_SYSTEM, "device \"cpu\": the processors of this process cannot be read");
     }
     memcpy(p->processors, processors, threads * sizeof(*processors));
     failed = stay_all(threads, p);

@@ -20,7 +20,7 @@ typedef struct hook_kernels {
     void (*quantise)(int8_t *q, float *scale, const float *x, float *error, size_t n);
     void (*dequantise)(float *y, const int8_t *q, const float *scale, size_t n); /* y = q scale */
     /* The mean of `parts` such vectors, added in their order, rounded again to q and scale; what that loses, times
-     * `parts`, is added to error. `part`: of vector k the blocks' scales, and behind `blocks` of them the blocks. */
+     * `parts`, is added to error. `part`: of vector k the scales of its blocks, then the blocks. */
     void (*requantise)(int8_t *q, float *scale, const unsigned char *const *part, uint32_t parts, size_t blocks,
                        float *error, size_t n);
 

@@ -23,13 +23,13 @@ static const ddp_option options[] = {
     {.key = "rank",
      .dflt = "4",
      .range = "1..32",
-     .doc = "Columns of the factors: more keep more of the gradient, and send more.",
+     .doc = "Rank of the two factors: a higher one keeps more of the gradient, and sends more.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, rank)},
     {.key = "start_step",
      .dflt = "100",
      .range = "0..",
-     .doc = "Updates that send the gradients as they are, before the first one is compressed.",
+     .doc = "Number of updates at the start that send the gradients uncompressed.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, start_step)},
 };
@@ -162,7 +162,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
 }
 
 /* ---- a bucket ---------------------------------------------------------------------------------------------------- */
-/* The plain stretches one behind the other in front of the left factors, or back. */
+/* Copies the plain stretches, one after the other, to where they are sent, before the left factors; or back. */
 static void move_plain(const bucket *b, float *grads, bool back)
 {
     float *at = b->p;

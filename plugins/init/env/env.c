@@ -115,7 +115,7 @@ static ddp_status within_open_mpi(ddp_init *i, int64_t port, ddp_err *err)
     if (folder == NULL || job == NULL || strchr(job, '/') != NULL || strlen(folder) + strlen(job) + 64 > FILE_LIMIT)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "init_method = env://: Open MPI does not tell its session folder (PMIX_SERVER_TMPDIR) and job (PMIX_NAMESPACE); add -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun");
+            "init_method = env://: Open MPI does not give its session folder (PMIX_SERVER_TMPDIR) and job (PMIX_NAMESPACE); add -x MASTER_ADDR=127.0.0.1 -x MASTER_PORT=29500 to mpirun");
     (void)snprintf(i->file, sizeof(i->file), "%s/ddpengine-%s", folder, job);
     (void)snprintf(i->listen, sizeof(i->listen), "127.0.0.1:0");
     return DDP_OK;

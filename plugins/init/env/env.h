@@ -1,7 +1,7 @@
 /* plugins/init/env/env.h -- init method env://: the environment says who this process is and where rank 0 listens.
  *
  *   env.c     the slots, and where rank 0 is under each launcher
- *   slurm.c   what Slurm's variables tell of nodes and port */
+ *   slurm.c   what Slurm's variables say of nodes and port */
 #ifndef DDP_INIT_ENV_H
 #define DDP_INIT_ENV_H
 

@@ -120,7 +120,8 @@ static ddp_status replace(claim *c, const char *own, const char *name, const rec
     ddp_status status;
 
     if (depth == LOCK_DEPTH)
-        return ddp_fail(err, DDP_ERR_DATA, "init_method: %.300s has been left behind by several runs; remove it", name);
+        return ddp_fail(err, DDP_ERR_DATA, "init_method: %.300s has been left by several runs that died; remove it",
+                        name);
     (void)snprintf(lock, sizeof(lock), "%s.%s", name, dead->generation);
     status = take(c, own, lock, depth + 1, err);
     if (status != DDP_OK) return status;

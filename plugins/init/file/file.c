@@ -174,12 +174,12 @@ static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
 
 static const ddp_option options[] = {
     {"listen", "auto", NULL,
-     "Where rank 0 listens: an address or a network interface of its host; "
-     "auto takes the address of [group] interface, or the one of the default route; "
-     "127.0.0.1 where all ranks are on one host.",
+     "Where rank 0 listens: an address or a network interface of its host. auto: "
+     "the address of [group] interface, or of the default route. Set 127.0.0.1 where all ranks are on one host.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(struct file_config, listen)},
     {"heartbeat", "1s", "50ms..60s",
-     "Time between two signs of life that rank 0 writes into the file; a run of another host that misses five is dead.",
+     "Time between two heartbeats that rank 0 writes into the file; "
+     "a run of another host that misses five of them is taken for dead.",
      DDP_OPT_DURATION, 0, offsetof(struct file_config, heartbeat_ms)},
 };
 

@@ -106,7 +106,7 @@ size_t record_print(const record *r, char text[RECORD_MAX], size_t *beat_at)
     return (size_t)head + (size_t)tail;
 }
 
-/* The next line's value when its key is `key`; *at moves behind it. */
+/* The next line's value when its key is `key`; *at moves past it. */
 static bool take_text(const char **at, const char *key, char *out, size_t capacity)
 {
     size_t key_length = strlen(key), length;
@@ -197,7 +197,7 @@ ddp_status record_read(const char *path, record *out, ddp_err *err)
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
-/* On the same machine the process itself tells, where it can be seen. Elsewhere only the heartbeat does, by this
+/* On the same machine the process itself is looked at, where it can be seen. Elsewhere only the heartbeat does, by this
  * host's own clock; so it does for a process that is hidden, whose number may be another one's by now. */
 state_of_run record_check(const record *self, const record *other, watch *w)
 {

@@ -1,4 +1,4 @@
-/* plugins/init/tcp/tcp.c -- init method tcp://HOST:PORT: every rank is told where rank 0 listens.
+/* plugins/init/tcp/tcp.c -- init method tcp://HOST:PORT: the URL says where rank 0 listens.
  *
  * The URL is all there is to know, so this plugin checks it and hands it on; it opens no socket and resolves no
  * name. */

@@ -278,7 +278,7 @@ static void hostile_headers(void **state)
         {"{" W("1", "-4", "0") "}", 4, "negative"},
         {"{" W("1", "0", "4") "}", 3, "past the end of the file"},
         {"{" W("1", "9223372036854775803", "9223372036854775807") "}", 4, "past the end of the file"},
-        {"{" W("1", "0", "4") "}", 5, "1 bytes behind the last tensor"},
+        {"{" W("1", "0", "4") "}", 5, "1 bytes after the last tensor"},
         {"{" W("1", "0", "4") V("2", "6") "}", 6, "\"v\": overlaps"},
         {"{" W("1", "0", "4") V("0", "4") "}", 4, "overlaps"},
         {"{" W("1", "0", "4") V("5", "9") "}", 9, "\"v\": a hole"},

@@ -115,10 +115,10 @@ static void bad_lines(void **state)
                "node1.ini:3: expected \"key = value\" or \"[section]\", not \"nonsense\"");
     expect_bad("[train]\nnonsense", "node1.ini:2: expected \"key = value\" or \"[section]\", not \"nonsense\"");
     expect_bad("[train]\n= 1\n", "node1.ini:2: no key before \"=\"");
-    expect_bad("lr = 1\n[train]\n", "node1.ini:1: key \"lr\" stands before the first section; only \"include\" may");
+    expect_bad("lr = 1\n[train]\n", "node1.ini:1: key \"lr\" is before the first section; only \"include\" may");
     expect_bad("[train\nlr = 1\n", "node1.ini:1: section header \"[train\" has no \"]\"");
     expect_bad("\n[]\n", "node1.ini:2: section header without a name");
-    expect_bad("[a] b = c\n", "node1.ini:1: unexpected text behind the section header: \" b = c\"");
+    expect_bad("[a] b = c\n", "node1.ini:1: unexpected text after the section header: \" b = c\"");
     expect_bad("[train]\nlr = 1\n\nseed = 2\nlr = 3\n",
                "node1.ini:5: key \"lr\" in [train] was set before, at node1.ini:2");
     expect_bad("[train]\nlr = 1\nlr = 3\nnonsense\n",
@@ -127,13 +127,13 @@ static void bad_lines(void **state)
                "node1.ini:5: key \"lr\" in [train] was set before, at node1.ini:2");
     expect_bad(
         "[train]\nlr = 1\n  seed = 2\n",
-        "node1.ini:3: \"seed = 2\" is indented; keys and sections start at the beginning of a line, an indented line "
-        "goes on with the list above it");
+        "node1.ini:3: \"seed = 2\" is indented; keys and sections start at the beginning of a line; an indented line "
+        "continues the list above it");
     expect_bad(
         "[train]\nlr = 1\n  [group]\n",
-        "node1.ini:3: \"[group]\" is indented; keys and sections start at the beginning of a line, an indented line "
-        "goes on with the list above it");
-    expect_bad("[train]\n  0.1\n", "node1.ini:2: indented line \"0.1\", but no key above it to go on with");
+        "node1.ini:3: \"[group]\" is indented; keys and sections start at the beginning of a line; an indented line "
+        "continues the list above it");
+    expect_bad("[train]\n  0.1\n", "node1.ini:2: indented line \"0.1\", but no key above it to continue");
     expect_bad("[train]\nbell = \a\n", "node1.ini:2: control character 0x07");
     expect_bad("[train]\n\1 = x\n", "node1.ini:2: control character 0x01"); /* the reader's own marker */
     expect_bad_bytes("[train]\nlr = 1\nseed\0 = 1\n", 26, "node1.ini:3: NUL byte; this is not a text file");
@@ -310,7 +310,7 @@ static void bad_includes(void **state)
     expect_bad("include = sub/b.ini\ninclude = sub/b.ini\n",
                "node1.ini:2: key \"include\" was set before, at node1.ini:1");
     expect_bad("include = sub/b.ini\n  sub/c.ini\n",
-               "node1.ini:2: include takes one file, an indented line cannot go on with it");
+               "node1.ini:2: include takes one file, an indented line cannot continue it");
     for (int i = 0; i < 12; i++) {
         (void)snprintf(path, sizeof(path), "sub/%d.ini", i);
         (void)snprintf(text, sizeof(text), "include = %d.ini\n", i + 1);
@@ -466,7 +466,7 @@ static void bad_configs(void **state)
     expect_bad_config(MINIMAL "[loader]\nzzzzzzzz = 1\n",
                       "node1.ini:6: unknown key \"zzzzzzzz\" in [loader]; its keys are workers, prefetch");
     expect_bad_config(MINIMAL "[train]\ninclude = x.ini\n",
-                      "node1.ini:6: unknown key \"include\" in [train]; an include stands before the first section");
+                      "node1.ini:6: unknown key \"include\" in [train]; an include comes before the first section");
     expect_bad_config(MINIMAL "[trian]\n", "node1.ini:5: unknown section [trian]; did you mean [train]?");
     expect_bad_config(MINIMAL "[bakend.gloo-tcp]\n",
                       "node1.ini:5: unknown section [bakend.gloo-tcp]; did you mean [backend.gloo-tcp]?");
@@ -480,13 +480,13 @@ static void bad_configs(void **state)
     expect_bad_config("[model]\nplugin =\n", "node1.ini:2: [model] plugin = : empty (string, required)");
     expect_bad_config(
         MINIMAL "[optimizer]\nlr = 0.1 # tuned\n",
-        "node1.ini:6: [optimizer] lr = 0.1 # tuned: not a number (float, 0.., default 0.01); a comment behind a "
+        "node1.ini:6: [optimizer] lr = 0.1 # tuned: not a number (float, 0.., default 0.01); a comment after a "
         "value starts with \" ;\"");
     expect_bad_config(MINIMAL "[optimizer]\nalgorithm = adamv\n",
                       "node1.ini:6: [optimizer] algorithm = adamv: not one of sgd|adam|adamw; did you mean \"adam\"? "
                       "(sgd|adam|adamw, default sgd)");
     expect_bad_config(MINIMAL "[optimizer]\nlr = 0.1\n  0.2\n",
-                      "node1.ini:7: an indented line goes on with a list, but \"lr\" in [optimizer] takes one value");
+                      "node1.ini:7: an indented line continues a list, but \"lr\" in [optimizer] takes one value");
     expect_bad_config(MINIMAL "[optimizer]\nbetas = 0.9\n",
                       "node1.ini:6: [optimizer] betas takes two numbers, as in 0.9, 0.999, not 1");
     expect_bad_config(MINIMAL "[optimizer]\nbetas = 0.9, 1\n", "node1.ini:6: [optimizer] betas must both be below 1");

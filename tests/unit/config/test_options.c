@@ -325,10 +325,10 @@ static void bad_tables(void **state)
     expect_bad_row("k", "1", NULL, "", DDP_OPT_INT, 0, 0, "option \"k\" has no doc");
     expect_bad_row(
         "k", "a ;b", NULL, DOC, DDP_OPT_STRING, 0, AT(text),
-        "option \"k\": its default has over 1000 bytes, a control character or \" ;\", which an INI file cannot hold");
+        "option \"k\": its default cannot be in an INI file: it has over 1000 bytes, a control character or \" ;\"");
     expect_bad_row(
         "k", "1", NULL, "a\nb", DDP_OPT_INT, 0, 0,
-        "option \"k\": its doc has over 1000 bytes, a control character or \" ;\", which an INI file cannot hold");
+        "option \"k\": its doc cannot be in an INI file: it has over 1000 bytes, a control character or \" ;\"");
     expect_bad_row("k", "1", NULL, DOC, 99, 0, 0, "option \"k\" has the unknown type 99");
     (void)snprintf(offset_message, sizeof(offset_message),
                    "option \"k\": 8 bytes at offset %zu are not a field of a struct of %zu", sizeof(struct fields) - 4,

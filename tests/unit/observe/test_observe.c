@@ -416,7 +416,7 @@ static void a_full_disk(void **state)
         ddp_observe_step(o, &r);
     }
     ddp_observer_close(o);
-    assert_int_equal(logged(p, "metrics.jsonl: cannot write: No space left on device; the run goes on"), 1);
+    assert_int_equal(logged(p, "metrics.jsonl: cannot write: No space left on device; the run continues"), 1);
     assert_int_equal(logged(p, "metrics.jsonl lacks 3000 lines"), 1);
 }
 

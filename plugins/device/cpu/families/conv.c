@@ -2,10 +2,10 @@
  *
  *   conv2d + bias + relu   the library adds the bias; with relu, one pass of our own over its result does both
  *
- * The library's convolution reorders the weight in every call. Where there are few places for each weight, a matrix
+ * The library's convolution reorders the weight in every call. Where there are few positions for each weight, a matrix
  * product over unfolded windows reads or writes the weight where it lies and is faster:
  *
- *   forward       y (places, O) = rows (places, C KH KW) w^T
+ *   forward       y (positions, O) = rows (positions, C KH KW) w^T
  *   grad input    rows = dy w, folded to dx
  *   grad weight   dw = or += dy^T rows
  *
@@ -68,17 +68,17 @@ static bool is_direct(const cpu_conv_shape *s)
 }
 
 /* Measured on ResNet-18's layers (oneDNN 2.6, AVX-512), each way with its reorders or unfolding: the product wins
- * where places are few for the weights, earlier where a stride spreads them (but for the gradient of the input in
+ * where positions are few for the weights, earlier where a stride spreads them (but for the gradient of the input in
  * bf16), and for a kernel of one pixel over up to some thousand of them. */
 static bool by_product(const cpu_conv_shape *s, uint32_t kind)
 {
-    int64_t places = s->images * s->out_height * s->out_width;
+    int64_t positions = s->images * s->out_height * s->out_width;
     bool strided = s->stride[0] * s->stride[1] > 1;
 
     if (s->groups != 1 || s->weight_last) return false;
-    if (s->kernel[0] * s->kernel[1] == 1) return places <= 4096;
+    if (s->kernel[0] * s->kernel[1] == 1) return positions <= 4096;
     if (kind == FORWARD || (s->half && kind == GRAD_INPUT)) strided = false;
-    return places <= (strided ? 600 : 160);
+    return positions <= (strided ? 600 : 160);
 }
 
 static uint64_t half_bytes(int64_t elements) { return (uint64_t)(elements + 63) / 32 * 64; }
@@ -129,7 +129,7 @@ static ddp_status share_rounded(low_lowering *w, low_kernel *k, const cpu_conv_s
     return DDP_OK;
 }
 
-/* By the product's own names: rows (places, C KH KW), the weight, y; two are read, the one that the kernel computes
+/* By the product's own names: rows (positions, C KH KW), the weight, y; two are read, the one that the kernel computes
  * is written. */
 static cpu_half_product product_in_half(const low_kernel *k, float *rows, float *weight, float *y, bool add)
 {

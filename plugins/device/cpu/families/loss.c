@@ -1,5 +1,5 @@
 /* plugins/device/cpu/families/loss.c -- ops that give one number for a batch, with their gradient:
- *   cross-entropy or mse + its gradient   one pass over the logits, in their place when nobody reads them later */
+ *   cross-entropy or mse + its gradient   one pass over the logits, over them when nobody reads them later */
 #include "cpu.h"
 
 enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET };

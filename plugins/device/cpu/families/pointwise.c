@@ -56,7 +56,7 @@ static ddp_status run_pointwise(const cpu_call *c, ddp_err *err)
 
 const cpu_family cpu_family_pointwise = {.base.group = group_pointwise, .run = run_pointwise};
 
-/* ---- gradient of an activation, with or without the bias gradient behind it; the bias gradient alone ------------- */
+/* ---- gradient of an activation, with or without the bias gradient after it;  the bias gradient alone ------------- */
 enum { DX, DB }; /* out */
 
 static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)

@@ -3,7 +3,7 @@
  *   relu + max_pool2d                                 relu's output does not exist
  *   max_pool2d_grad + relu_grad + conv2d_grad_bias    one pass over the gradient
  *
- * A max pooling whose gradient is wanted keeps, for each output, the place of its maximum in the window, one byte. */
+ * A max pooling whose gradient is wanted keeps, for each output, the offset of its maximum in the window, one byte. */
 #include "cpu.h"
 
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static ddp_status check_places(const low_lowering *w, const low_kernel *k, const
     const int64_t *kernel = ((const pool_state *)k->state)->windows.kernel;
 
     if (kernel[0] * kernel[1] <= CPU_POOL_PLACES) return DDP_OK;
-    return low_refuse(w, n, "its windows have more than 255 places; use a smaller kernel", err);
+    return low_refuse(w, n, "its windows have more than 255 positions; use a smaller kernel", err);
 }
 
 ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, ddp_err *err)
@@ -113,7 +113,7 @@ ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, dd
     ddp_status status;
 
     if (!find_chain(w, relu, &chain))
-        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no pooling behind the relu \"%s\"", k->layer);
+        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": no pooling after the relu \"%s\"", k->layer);
     pool = low_node(w->p, (uint32_t)chain.pool);
     k->family = &cpu_family_max_pool.base;
     k->name = "relu+max_pool2d";
@@ -195,7 +195,7 @@ static ddp_status group_max_grad(low_lowering *w, low_kernel *k, uint32_t node, 
 
     if (status != DDP_OK) return status;
     k->writes_grad = 1u << DB;
-    if (forward == NULL) { /* finds the places again */
+    if (forward == NULL) { /* finds the maxima again */
         status = check_places(w, k, n, err);
         k->scratch_bytes = (uint64_t)low_value(w->p, k->in[0])->elements * (1 + sizeof(float)) + 4;
         return status;
@@ -214,13 +214,13 @@ static ddp_status group_max_grad(low_lowering *w, low_kernel *k, uint32_t node, 
     return DDP_OK;
 }
 
-static const uint8_t *places_of(const cpu_call *c) { return c->k->private_count > 0 ? cpu_private(c, 0) : c->scratch; }
+static const uint8_t *offsets_of(const cpu_call *c) { return c->k->private_count > 0 ? cpu_private(c, 0) : c->scratch; }
 
 static void max_grad_lines(void *ctx, int64_t first, int64_t last)
 {
     const cpu_call *c = ctx;
 
-    c->device->kernels->image.max_pool_grad(cpu_out(c, DX), cpu_in(c, 0), places_of(c), windows_of(c), first, last);
+    c->device->kernels->image.max_pool_grad(cpu_out(c, DX), cpu_in(c, 0), offsets_of(c), windows_of(c), first, last);
 }
 
 static void find_lines(void *ctx, int64_t first, int64_t last)
@@ -238,9 +238,9 @@ static void bias_columns(void *ctx, int64_t first, int64_t last)
     const cpu_call *c = ctx;
     int64_t cols = windows_of(c)->channels;
 
-    c->device->kernels->image.place_sums(cpu_out(c, DB), cpu_in(c, 0), places_of(c),
-                                         low_value(c->program, c->k->in[0])->elements / cols, cols, first, last,
-                                         cpu_adds(c, DB));
+    c->device->kernels->image.maximum_sums(cpu_out(c, DB), cpu_in(c, 0), offsets_of(c),
+                                           low_value(c->program, c->k->in[0])->elements / cols, cols, first, last,
+                                           cpu_adds(c, DB));
 }
 
 static ddp_status run_max_grad(const cpu_call *c, ddp_err *err)

@@ -166,7 +166,7 @@ static void pack_panels(float *to, const head_shape *s, const float *x, int64_t 
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
-/* A row of x, n numbers of `all`, with room and finite numbers behind, becomes exp(x - max) with zeros behind, in
+/* A row of x, n numbers of `all`, with room and finite numbers after it, becomes exp(x - max) with zeros after it, in
  * three passes that a CPU does for several rows at once. Whole registers throughout: what they have too much is
  * another first number for the maximum and 0 for the sum. */
 CPU_INLINE float softmax_max(float *x, int64_t n)

@@ -4,7 +4,7 @@
  * The right side is packed, a block that stays in L2 at a time, in panels of 64 rows of it: (k / 2, 64, 2). The left
  * side is rounded first, a turned one in panels of six rows: (k / 2, 6, 2). Six rows of the left against one panel
  * are a tile, 24 registers of sums. k is never cut but where it is so long that a panel leaves L2; then the result
- * is the place of the partial sums. */
+ * has the partial sums. */
 #include "half.h"
 #include "common/isa.h"
 
@@ -113,7 +113,7 @@ static void prepare(const cpu_half_product *p, int64_t first, int64_t last)
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
-/* How a tile begins: from zeros, from the same 64 numbers in each row, or from what stands at its place. */
+/* How a tile begins: from zeros, from the same 64 numbers in each row, or from what stands there. */
 typedef enum start { FROM_ZERO, FROM_BIAS, FROM_PLACE } start;
 
 /* c (rows, 64), rows `wide` apart, = its start + the sum over `pairs` of a[r * ar + i * ak] . b[i * 64 ..]; past:

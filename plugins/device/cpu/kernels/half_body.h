@@ -49,7 +49,8 @@ CPU_INLINE __m512i load32(const float *row, int64_t i, int64_t n)
                                         _mm512_maskz_loadu_ps((__mmask16)m, row + i));
 }
 
-/* What is wanted soon lies further apart than the hardware's prefetcher follows; it may lie behind the matrix. */
+/* What is wanted soon lies further apart than the hardware's prefetcher follows; it may lie past the end of the
+ * matrix. */
 CPU_INLINE void ask_for(const cpu_side *s, int64_t r, int64_t i)
 {
     const char *at = (const char *)s->at + (r * s->stride + i) * (int64_t)sizeof(float);
@@ -74,7 +75,7 @@ CPU_INLINE void interleave(const float *even, const float *odd, int64_t c, int64
 
 #define SIXES INT64_C(16) /* panels of six rows that are packed together: 96 rows */
 
-/* 96 words to `count` places, six each, `stride` apart. A store has sixteen words, of which the next one there
+/* 96 words to `count` rows, six each, `stride` apart. A store has sixteen words, of which the next one there
  * overwrites ten. From register to register: a load across two stores would wait for both. */
 CPU_INLINE void store_sixes(uint32_t *to, int64_t stride, const __m512i x[6], int64_t count)
 {

@@ -20,9 +20,9 @@ typedef struct cpu_image_kernels {
     /* Places first .. last-1 of the y of all images: rows (channels, kernel height, kernel width) of what each sees,
      * 0 where that is padding. */
     void (*unfold)(float *rows, const float *x, const cpu_windows *w, int64_t first, int64_t last);
-    /* Lines first .. last-1 of the x of all images: the sum of what the rows have for each place. */
+    /* Lines first .. last-1 of the x of all images: the sum of what the rows have for each position. */
     void (*fold)(float *x, const float *rows, const cpu_windows *w, int64_t first, int64_t last);
-    /* Lines of y. `at`, unless NULL, gets the place in the window of the first largest. relu: of y, and NOWHERE
+    /* Lines of y. `at`, unless NULL, gets the offset in the window of the first largest. relu: of y, and NOWHERE
      * where that is 0. */
     void (*max_pool)(float *y, uint8_t *at, const float *x, const cpu_windows *w, bool relu, int64_t first,
                      int64_t last);
@@ -30,8 +30,8 @@ typedef struct cpu_image_kernels {
     void (*max_pool_grad)(float *dx, const float *dy, const uint8_t *at, const cpu_windows *w, int64_t first,
                           int64_t last);
     /* Columns first .. last-1 of the sums over rows of dy where `at` is not NOWHERE: db = or +=. */
-    void (*place_sums)(float *db, const float *dy, const uint8_t *at, int64_t rows, int64_t cols, int64_t first,
-                       int64_t last, bool add);
+    void (*maximum_sums)(float *db, const float *dy, const uint8_t *at, int64_t rows, int64_t cols, int64_t first,
+                         int64_t last, bool add);
     /* Lines of y: the windows' averages, of which padding is a part; lines of x: back. */
     void (*avg_pool)(float *y, const float *x, const cpu_windows *w, int64_t first, int64_t last);
     void (*avg_pool_grad)(float *dx, const float *dy, const cpu_windows *w, int64_t first, int64_t last);
@@ -52,14 +52,14 @@ typedef struct cpu_image_kernels {
 } cpu_image_kernels;
 
 /* A convolution of 3 x 3 by tiles of y, 4 x 4 pixels each. For the gradient of the input x and y have changed
- * places. */
+ * positions. */
 typedef struct cpu_tiles {
     int64_t channels, height, width, out, out_height, out_width; /* of x, of y; channels and outputs may be a part: */
     int64_t x_pitch, y_pitch;                                    /* floats from a pixel to the next */
     int64_t padding[2];
-    int64_t high, wide, count;                   /* tiles of an image; of all */
-    int64_t weight_out, weight_in, weight_place; /* floats from a weight to that of the next output, input, place */
-    bool turned;                                 /* the kernels are, by half a turn */
+    int64_t high, wide, count;                 /* tiles of an image; of all */
+    int64_t weight_out, weight_in, weight_tap; /* floats from a weight to that of the next output, input, tap */
+    bool turned;                               /* the kernels are, by half a turn */
     /* Floats from a point to the next: of a block of tiles, x (36, tiles, channels) and y (36, tiles, out), and of
      * the weight. */
     int64_t x_stride, y_stride, weight_stride;

@@ -55,22 +55,22 @@ static void unfold_place(float *row, const float *image, const cpu_windows *w, i
 
 static void unfold(float *rows, const float *x, const cpu_windows *w, int64_t first, int64_t last)
 {
-    int64_t places = w->out_height * w->out_width, wide = w->channels * w->kernel[0] * w->kernel[1];
+    int64_t positions = w->out_height * w->out_width, wide = w->channels * w->kernel[0] * w->kernel[1];
 
     for (int64_t r = first; r < last; r++) {
-        const float *image = x + r / places * w->height * w->width * w->channels;
-        int64_t row = r % places / w->out_width, col = r % w->out_width;
+        const float *image = x + r / positions * w->height * w->width * w->channels;
+        int64_t row = r % positions / w->out_width, col = r % w->out_width;
         unfold_place(rows + r * wide, image, w, row * w->stride[0] - w->padding[0], col * w->stride[1] - w->padding[1]);
     }
 }
 
 static void fold(float *x, const float *rows, const cpu_windows *w, int64_t first, int64_t last)
 {
-    int64_t taps = w->kernel[0] * w->kernel[1], places = w->out_height * w->out_width;
+    int64_t taps = w->kernel[0] * w->kernel[1], positions = w->out_height * w->out_width;
 
     for (int64_t line = first; line < last; line++) {
         int64_t row = line % w->height, r0, r1;
-        const float *image = rows + line / w->height * places * w->channels * taps;
+        const float *image = rows + line / w->height * positions * w->channels * taps;
         seen_by(w, 0, row, &r0, &r1);
         for (int64_t col = 0; col < w->width; col++) {
             float *to = x + (line * w->width + col) * w->channels;
@@ -98,19 +98,19 @@ typedef struct pool_window {
     int64_t h0, h1, w0, w1, top, left;
 } pool_window;
 
-/* The largest of the window over n <= POOL_VECS registers of channels, and the places, which count from the window's
+/* The largest of the window over n <= POOL_VECS registers of channels, and the offsets, which count from the window's
  * corner. */
 CPU_INLINE void max_vectors(float *y, uint8_t *at, const float *image, const cpu_windows *w, const pool_window *p,
                             int64_t n, bool relu)
 {
     cpu_vec best[POOL_VECS];
-    cpu_ivec place[POOL_VECS];
+    cpu_ivec offset[POOL_VECS];
     int32_t first = (int32_t)((p->h0 - p->top) * w->kernel[1] + p->w0 - p->left);
 
     CPU_UNROLL for (int64_t v = 0; v < n; v++)
     {
         best[v] = (cpu_vec){0} - INFINITY;
-        place[v] = (cpu_ivec){0} + first;
+        offset[v] = (cpu_ivec){0} + first;
     }
     for (int64_t i = p->h0; i < p->h1; i++)
         for (int64_t j = p->w0; j < p->w1; j++) {
@@ -121,7 +121,7 @@ CPU_INLINE void max_vectors(float *y, uint8_t *at, const float *image, const cpu
                 cpu_vec x = vec_load(from + v * CPU_VECTOR);
                 cpu_ivec more = (x > best[v]) | ~((x < 0.0f) | (x >= 0.0f));
                 best[v] = (cpu_vec)vec_choose(more, (cpu_ivec)x, (cpu_ivec)best[v]);
-                place[v] = vec_choose(more, here, place[v]);
+                offset[v] = vec_choose(more, here, offset[v]);
             }
         }
     CPU_UNROLL for (int64_t v = 0; v < n; v++)
@@ -129,11 +129,11 @@ CPU_INLINE void max_vectors(float *y, uint8_t *at, const float *image, const cpu
         uint8_t bytes[CPU_VECTOR];
         if (relu) {
             cpu_ivec none = best[v] <= 0.0f;
-            place[v] |= none & CPU_POOL_NOWHERE;
+            offset[v] |= none & CPU_POOL_NOWHERE;
             best[v] = (cpu_vec)(~none & (cpu_ivec)best[v]);
         }
         vec_store(y + v * CPU_VECTOR, best[v]);
-        for (int64_t c = 0; c < CPU_VECTOR; c++) bytes[c] = (uint8_t)place[v][c];
+        for (int64_t c = 0; c < CPU_VECTOR; c++) bytes[c] = (uint8_t)offset[v][c];
         if (at != NULL) memcpy(at + v * CPU_VECTOR, bytes, sizeof(bytes));
     }
 }
@@ -144,20 +144,20 @@ static void max_channels(float *y, uint8_t *at, const float *image, const cpu_wi
 {
     for (int64_t c = 0; c < n; c++) {
         float best = -INFINITY;
-        int32_t place = (int32_t)((p->h0 - p->top) * w->kernel[1] + p->w0 - p->left);
+        int32_t offset = (int32_t)((p->h0 - p->top) * w->kernel[1] + p->w0 - p->left);
         for (int64_t i = p->h0; i < p->h1; i++)
             for (int64_t j = p->w0; j < p->w1; j++) {
                 float x = image[(i * w->width + j) * w->channels + c];
                 bool more = (x > best) | (x != x);
                 best = more ? x : best;
-                place = more ? (int32_t)((i - p->top) * w->kernel[1] + j - p->left) : place;
+                offset = more ? (int32_t)((i - p->top) * w->kernel[1] + j - p->left) : offset;
             }
         if (relu && best <= 0.0f) {
             best = 0.0f;
-            place = CPU_POOL_NOWHERE;
+            offset = CPU_POOL_NOWHERE;
         }
         y[c] = best;
-        if (at != NULL) at[c] = (uint8_t)place;
+        if (at != NULL) at[c] = (uint8_t)offset;
     }
 }
 
@@ -205,8 +205,8 @@ static void max_pool_grad(float *dx, const float *dy, const uint8_t *at, const c
     }
 }
 
-static void place_sums(float *db, const float *dy, const uint8_t *at, int64_t rows, int64_t cols, int64_t first,
-                       int64_t last, bool add)
+static void maximum_sums(float *db, const float *dy, const uint8_t *at, int64_t rows, int64_t cols, int64_t first,
+                         int64_t last, bool add)
 {
     for (int64_t c = first; c < last; c += POOL_TILE) {
         int64_t n = last - c < POOL_TILE ? last - c : POOL_TILE;
@@ -334,7 +334,7 @@ static void normalize(float *y, const float *x, const float *scale, const float 
         normalize_rows(y, x, scale, shift, other, rows, cols, relu);
 }
 
-/* The gradient that reaches the batch norm: dy + more, behind a relu whose output was ref. */
+/* The gradient that reaches the batch norm: dy + more, after a relu whose output was ref. */
 INLINED float norm_g(const float *dy, const float *more, const float *ref, int64_t i)
 {
     float g = more != NULL ? dy[i] + more[i] : dy[i];
@@ -421,6 +421,6 @@ static void norm_grad(float *dx, const float *dy, const float *more, const float
 #define CPU_IMAGE_KERNELS                                                                                              \
     {                                                                                                                  \
         .unfold = unfold, .fold = fold, .max_pool = max_pool, .max_pool_grad = max_pool_grad,                          \
-        .place_sums = place_sums, .avg_pool = avg_pool, .avg_pool_grad = avg_pool_grad, .moments = moments,            \
+        .maximum_sums = maximum_sums, .avg_pool = avg_pool, .avg_pool_grad = avg_pool_grad, .moments = moments,        \
         .normalize = normalize, .norm_sums = norm_sums, .norm_grad = norm_grad                                         \
     }

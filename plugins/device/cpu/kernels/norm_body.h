@@ -23,7 +23,7 @@ CPU_INLINE float row_total(const float *x, int64_t n)
     return ways_sum(s);
 }
 
-/* The first n of x - mean, 0 behind them. */
+/* The first n of x - mean, 0 after them. */
 CPU_INLINE f16 rest_minus(const float *x, float mean, int64_t n)
 {
     float rest[16] = {0};

@@ -102,7 +102,7 @@ static void copy_past(float *y, const float *x, int64_t n)
 
 #define FINITE_CHUNK 4096
 
-/* Chunk by chunk the exponents' highest value, then the place within the first bad chunk. */
+/* Chunk by chunk the exponents' highest value, then the offset within the first bad chunk. */
 static int64_t first_not_finite(const float *x, int64_t n)
 {
     for (int64_t first = 0; first < n; first += FINITE_CHUNK) {

@@ -68,7 +68,7 @@ CPU_INLINE f16 f16_load(const float *p)
     return y;
 }
 
-/* The first n, 0 behind them. */
+/* The first n, 0 after them. */
 CPU_INLINE f16 f16_load_part(const float *p, int64_t n)
 {
     float all[16] = {0};

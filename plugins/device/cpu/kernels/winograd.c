@@ -12,7 +12,7 @@ enum {
     STEP = 6,
     FEWEST = 12,
     GROUP = 16,
-    FEWEST_PLACES = 6 /* of a tile's 16 */,
+    FEWEST_POSITIONS = 6 /* of a tile's 16 */,
     BLOCK_FLOATS = 160 << 10 /* of a core's L2 */,
     APART = 16,
     SHARED_WEIGHTS = 4
@@ -32,7 +32,7 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
                    .padding = {s->padding[0], s->padding[1]},
                    .weight_out = to_out,
                    .weight_in = to_in,
-                   .weight_place = s->weight_last ? s->channels : 1};
+                   .weight_tap = s->weight_last ? s->channels : 1};
 
     if (what == CPU_CONV_GRAD_INPUT)
         t = (cpu_tiles){.channels = s->out,
@@ -44,7 +44,7 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
                         .padding = {2 - s->padding[0], 2 - s->padding[1]},
                         .weight_out = to_in,
                         .weight_in = to_out,
-                        .weight_place = t.weight_place,
+                        .weight_tap = t.weight_tap,
                         .turned = true};
     t.high = (t.out_height + 3) / 4;
     t.wide = (t.out_width + 3) / 4;
@@ -55,13 +55,13 @@ static cpu_tiles tiles_of(int what, const cpu_conv_shape *s)
 bool cpu_winograd_suits(int what, const cpu_conv_shape *s, uint32_t threads)
 {
     int64_t many = s->channels < s->out ? s->out : s->channels, tiles, groups = s->channels / GROUP * (s->out / GROUP),
-            places = s->images * s->out_height * s->out_width;
+            positions = s->images * s->out_height * s->out_width;
 
     if (s->groups != 1 || s->stride[0] * s->stride[1] > 1 || s->kernel[0] != 3 || s->kernel[1] != 3) return false;
     if (s->channels % GROUP != 0 || s->out % GROUP != 0 || s->padding[0] > 2 || s->padding[1] > 2) return false;
     if (what == CPU_CONV_GRAD_WEIGHT && groups < (int64_t)threads) return false;
     tiles = tiles_of(what, s).count;
-    return tiles >= many && places >= FEWEST_PLACES * tiles;
+    return tiles >= many && positions >= FEWEST_POSITIONS * tiles;
 }
 
 /* Of `groups` of 16 the first one of part i of n. */
@@ -144,7 +144,7 @@ typedef struct job {
     bool relu, add;
 } job;
 
-/* Of all threads, behind their own. */
+/* Of all threads, after their own. */
 static float *shared_weight(const job *j) { return j->scratch + j->w->own * j->w->threads; }
 
 static void weights(void *ctx, int64_t first, int64_t last)

@@ -205,7 +205,7 @@ static void winograd_weights(float *points, const float *w, const cpu_tiles *s, 
 
             for (int64_t l = 0; l < 16; l++)
                 for (int64_t k = 0; k < 9; k++)
-                    g[s->turned ? 8 - k : k][l] = w[(o + l) * s->weight_out + in * s->weight_in + k * s->weight_place];
+                    g[s->turned ? 8 - k : k][l] = w[(o + l) * s->weight_out + in * s->weight_in + k * s->weight_tap];
             BOTH_WAYS(3, 6, points_of_weights, LOAD_WEIGHT, STORE_POINT)
         }
 }
@@ -223,7 +223,7 @@ static void winograd_weight_gradients(float *dw, const float *points, const cpu_
             BOTH_WAYS(6, 3, weights_of_points, LOAD_POINT, STORE_WEIGHT)
             for (int64_t l = 0; l < 16; l++)
                 for (int64_t k = 0; k < 9; k++) {
-                    float *to = dw + (o + l) * s->weight_out + in * s->weight_in + k * s->weight_place;
+                    float *to = dw + (o + l) * s->weight_out + in * s->weight_in + k * s->weight_tap;
                     *to = add ? *to + g[k][l] : g[k][l];
                 }
         }

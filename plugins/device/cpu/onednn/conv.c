@@ -104,7 +104,7 @@ static bool is_jit(dnnl_primitive_desc_t desc)
            strncmp(name, "jit:avx512", 10) == 0;
 }
 
-/* The library's first implementation, or the one behind it by the rule above. */
+/* The library's first implementation, or the one after it by the rule above. */
 static dnnl_status_t choose(cpu_conv *c, const void *op, dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
 {
     dnnl_primitive_attr_t attr = NULL;
@@ -315,13 +315,13 @@ void cpu_conv_bound_free(cpu_conv_bound *b)
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
-static dnnl_status_t point(cpu_conv_bound *b, int place, const void *at)
+static dnnl_status_t point(cpu_conv_bound *b, int slot, const void *at)
 {
     dnnl_status_t status = dnnl_success;
 
     /* oneDNN takes void *, const memory is only read */
-    if (at != b->at[place]) status = dnnl_memory_set_data_handle(b->memory[place], (void *)at);
-    b->at[place] = at;
+    if (at != b->at[slot]) status = dnnl_memory_set_data_handle(b->memory[slot], (void *)at);
+    b->at[slot] = at;
     return status;
 }
 

@@ -5,7 +5,7 @@
  *
  * cuDNN has weights in another order, (O, KH, KW, I), and in the type of the images. The program's first convolution
  * packs those of all in one launch, into a private value that the last one reads; the gradient of a weight is
- * unpacked behind its kernel. */
+ * unpacked after its kernel. */
 #include "host/cu.h"
 
 #include <stdlib.h>
@@ -101,7 +101,7 @@ static ddp_status add_packed(low_lowering *w, low_kernel *first, const conv_stat
     return DDP_OK;
 }
 
-/* Where k finds its weight: with that of an earlier convolution, or behind all that are there. */
+/* Where k finds its weight: with that of an earlier convolution, or after all that are there. */
 static ddp_status find_packed(low_lowering *w, low_kernel *k, int32_t weight, ddp_err *err)
 {
     low_kernel *first = packer(w, k);
@@ -151,7 +151,8 @@ static ddp_status choose(low_lowering *w, low_kernel *k, uint32_t images_in, boo
 static void *workspace(const cu_call *c) { return c->scratch + ((const conv_state *)c->k->state)->gradient_bytes; }
 static const void *packed(const cu_call *c) { return c->kept[0] + ((const conv_state *)c->k->state)->packed_at; }
 
-/* Nothing where another kernel does it. All parameters are of one arena, so that one's address tells the others'. */
+/* Nothing where another kernel does it. All parameters are of one arena, so that the address of one gives those of
+ * the others. */
 static cudaError_t pack(const cu_call *c)
 {
     const conv_state *t = c->k->state;

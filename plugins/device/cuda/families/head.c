@@ -40,10 +40,10 @@ static void head_release(void *state)
 /* ---- grouping ---------------------------------------------------------------------------------------------------- */
 typedef struct head_nodes {
     const ddp_node *linear, *loss, *loss_grad, *dx, *dw; /* the last three are there or not, together */
-    uint32_t count;                                      /* right behind each other */
+    uint32_t count;                                      /* right after each other */
 } head_nodes;
 
-/* A node behind the linear layer: whether it is one of its own. */
+/* A node after the linear layer: whether it is one of its own. */
 static bool belongs(head_nodes *h, const ddp_node *n)
 {
     const int32_t *in = n->in;
@@ -129,7 +129,7 @@ ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err 
 
     if (t == NULL) return err->status;
     if (!find_nodes(w, node, &h) || h.loss == NULL)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cuda\": no loss behind \"%s\"", k->layer);
+        return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cuda\": no loss after \"%s\"", k->layer);
     k->family = &cu_family_head.base;
     t->transposed = h.linear->attrs.linear.transposed != 0;
     t->type = cu_operand(w->device);

@@ -6,7 +6,7 @@
  *   linear_grad_input + gelu_grad            gelu's slope by the epilogue
  *   linear_grad_weight + linear_grad_bias    the sums of dy's columns while the product reads it
  *
- * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own behind
+ * What the library has no epilogue for, or does slower with it than without, is done by a kernel of our own after
  * the product. A weight may be (O, I), torch's, or transposed (I, O), Conv1D's. With precision bf16 weights come
  * from the mirror, and biases where the library wants them so. */
 #include "host/cu.h"
@@ -67,7 +67,7 @@ static ddp_status try_product(const cu_building *b, const cu_product_params *p, 
 enum { KERNEL_NS = 3000 /* of one more kernel, beside what it moves */ };
 
 /* Of the product with its epilogue and the one without, measured: whether the first takes less time than the second
- * and a kernel behind it that moves `bytes`. Unmeasured, `otherwise`. */
+ * and a kernel after it that moves `bytes`. Unmeasured, `otherwise`. */
 static bool pays(const cu_building *b, const cu_product *fused, const cu_product *plain, double bytes, bool otherwise)
 {
     uint64_t with = fused != NULL ? cu_product_nanoseconds(fused) : 0;

@@ -1,5 +1,5 @@
 /* plugins/device/cuda/families/loss.c -- ops that give one number for a batch, with their gradient:
- *   cross-entropy or mse + its gradient   one kernel, in the place of the logits when nobody reads them later */
+ *   cross-entropy or mse + its gradient   one kernel, over the logits when nobody reads them later */
 #include "host/cu.h"
 
 enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET };

@@ -22,7 +22,7 @@ const cu_family cu_family_act = {.base.group = group_act, .run = run_act};
 /* ---- their gradients: dy, what was kept -> dx, and the sums of its columns, which a linear layer's bias wants ---- */
 enum { DX, DB }; /* out */
 
-/* The sums stand right behind, so that they move past nothing that adds to the same slice. */
+/* The sums come right after, so that they move past nothing that adds to the same slice. */
 static void take_bias(low_lowering *w, low_kernel *k, uint32_t node)
 {
     static const uint32_t ops[] = {DDP_OP_LINEAR_GRAD_BIAS};

@@ -166,7 +166,7 @@ struct cu_call {
     cu_fault *fault;
     uint32_t site;    /* the kernel's number in a fault */
     uint32_t grads;   /* bit i: out[i] is a slice of the gradient arena */
-    uint32_t changed; /* bit i: out[i] is converted behind the kernel, which adds nothing then */
+    uint32_t changed; /* bit i: out[i] is converted after the kernel, which adds nothing then */
     uint32_t adds;    /* bit i: out[i] is added to; of the run that is being started */
     cu_move before[LOW_MAX_VALUES], after[LOW_MAX_VALUES];
     uint32_t before_count, after_count;
@@ -191,7 +191,7 @@ void cu_instance_free(ddp_instance *i);
 ddp_status cu_run(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
 ddp_status cu_step(ddp_instance *i, const ddp_run *r, const ddp_update *u, ddp_err *err);
 ddp_status cu_sync(ddp_device *d, ddp_err *err);
-/* What is known by now to be wrong with the data of a run: as cu_sync tells it. */
+/* What is known by now to be wrong with the data of a run: as cu_sync reports it. */
 ddp_status cu_known_fault(ddp_device *d, ddp_err *err);
 ddp_status cu_update(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
 /* slices.c: what an update is refused for, and how its kernel has it, without peers and mirror. */

@@ -12,27 +12,28 @@ enum { LEAST_MAJOR = 8 /* compute capability: bf16 */, CANDIDATES = 12, MOST_DEV
 
 static const ddp_option options[] = {
     {"tf32", "no", NULL,
-     "Whether f32 products and convolutions go through tf32: ten bits of mantissa, and much faster.", DDP_OPT_BOOL, 0,
-     offsetof(cu_config, tf32)},
+     "Whether f32 matrix products and convolutions use tf32, which is much faster but has a mantissa of ten bits.",
+     DDP_OPT_BOOL, 0, offsetof(cu_config, tf32)},
     {"rounding", "nearest", "nearest|stochastic",
-     "How updated parameters are rounded to the bf16 copy that products read; the parameters themselves stay f32.",
+     "How updated parameters are rounded to the bf16 copy that matrix products read; "
+     "the parameters themselves stay f32.",
      DDP_OPT_ENUM, 0, offsetof(cu_config, rounding)},
-    {"graphs", "yes", NULL, "Whether a range of kernels is kept as a CUDA graph and started as one.", DDP_OPT_BOOL,
+    {"graphs", "yes", NULL, "Whether a range of kernels is captured as a CUDA graph and launched as one.", DDP_OPT_BOOL,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, graphs)},
-    {"cublas_library", "libcublasLt.so.13", NULL, "Name or path of cuBLASLt, as dlopen takes it.", DDP_OPT_STRING,
+    {"cublas_library", "libcublasLt.so.13", NULL, "File name or path of the cuBLASLt library.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, cublas_library)},
     {"cudnn_library", "libcudnn.so.9", NULL,
-     "Name or path of cuDNN, as dlopen takes it; empty: the device's own kernels do without it.", DDP_OPT_STRING,
+     "File name or path of the cuDNN library; empty: use the device's own kernels instead.", DDP_OPT_STRING,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, cudnn_library)},
     {"algorithm_cache", "", NULL,
-     "Folder that keeps which algorithm was the fastest for each product; empty: "
-     "$XDG_CACHE_HOME/ddpengine or ~/.cache/ddpengine; off: nothing is kept.",
+     "Folder that stores the fastest algorithm measured for each matrix product. empty: "
+     "$XDG_CACHE_HOME/ddpengine or ~/.cache/ddpengine; off: nothing is stored.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(cu_config, algorithm_cache)},
-    {"workspace", "32MiB", NULL, "Device memory that cuBLASLt may use for a product, in bytes.", DDP_OPT_SIZE,
+    {"workspace", "32MiB", NULL, "Device memory in bytes that cuBLASLt may use for a matrix product.", DDP_OPT_SIZE,
      DDP_OPT_F_PER_RANK, offsetof(cu_config, workspace)},
     {"logits", "1GiB", "1..",
-     "Bytes of the logits of a last linear layer without a bias; "
-     "where they take more, the layer, its cross-entropy and their gradients are computed in pieces of the batch, of 128 rows or more.",
+     "Most bytes that the logits of a last linear layer without bias may take. "
+     "Where they would take more, the layer, its cross-entropy and their gradients are computed in pieces of the batch, of at least 128 rows each.",
      DDP_OPT_SIZE, DDP_OPT_F_PER_RANK, offsetof(cu_config, logits)},
 };
 
@@ -348,11 +349,11 @@ ddp_status cu_memory(const ddp_device *d, uint64_t bytes, const char *what, void
     if (result != cudaErrorMemoryAllocation)
         return cu_fail(result, err, "device \"cuda:%d\": memory for %s", d->ordinal, what);
     (void)cudaMemGetInfo(&free_bytes, &total);
-    (void)ddp_fail(err, DDP_ERR_NOMEM,
-                   "device \"cuda:%d\": %llu bytes of device memory for %s are not to be had, %llu of %llu are free; "
-                   "use a smaller batch_size or a larger accumulate",
-                   d->ordinal, (unsigned long long)bytes, what, (unsigned long long)free_bytes,
-                   (unsigned long long)total);
+    (void)ddp_fail(
+        err, DDP_ERR_NOMEM,
+        "device \"cuda:%d\": %llu bytes of device memory for %s could not be allocated, %llu of %llu are free; "
+        "use a smaller batch_size or a larger accumulate",
+        d->ordinal, (unsigned long long)bytes, what, (unsigned long long)free_bytes, (unsigned long long)total);
     err->lib_code = (int32_t)result;
     return err->status;
 }

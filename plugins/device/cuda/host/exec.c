@@ -172,7 +172,7 @@ static void resolve_values(const ddp_instance *in, const ddp_bind *bind, const c
     }
 }
 
-/* Puts the converted place where the value's own was. */
+/* Puts the converted value where the value's own was. */
 static void resolve_changes(const ddp_instance *in, uint32_t index, cu_call *c)
 {
     const low_lowered *l = in->exec->lowered;
@@ -181,10 +181,10 @@ static void resolve_changes(const ddp_instance *in, uint32_t index, cu_call *c)
     for (uint32_t i = 0; i < l->change_count[index]; i++) {
         const low_change *x = &l->changes[index][i];
         cu_view *at = x->output ? &c->out[x->slot] : &c->in[x->slot], value = *at;
-        char *place = x->own >= 0 ? in->arena + in->exec->plan->private_offset[x->own] : c->scratch + x->offset;
+        char *converted = x->own >= 0 ? in->arena + in->exec->plan->private_offset[x->own] : c->scratch + x->offset;
         int32_t v = x->output ? c->k->out[x->slot] : c->k->in[x->slot];
         cu_move move = {.how = x->how, .slot = x->slot, .value = low_value(c->program, v)};
-        *at = (cu_view){place, x->type};
+        *at = (cu_view){converted, x->type};
         move.from = x->output ? *at : value;
         move.to = x->output ? value : *at;
         if (x->output) {

@@ -19,7 +19,7 @@ struct ddp_exec {
     bool random;           /* a kernel draws random numbers */
 };
 
-/* The update behind the kernels of a step, but for its numbers; step.c */
+/* The update after the kernels of a step, but for its numbers; step.c */
 typedef struct cu_ending {
     cu_optim *updates; /* one for each slice */
     uint32_t count;

@@ -1,11 +1,11 @@
 /* plugins/device/cuda/host/mirror.c -- the parameters of an arena in bf16, element by element where the arena has
- * them, so that products read half the bytes. optim_step writes both; whoever else writes parameters has them made
+ * them, so that products read half the bytes. optim_step writes both; other writers of parameters have them made
  * again here. */
 #include "cu.h"
 
 #include <stdlib.h>
 
-#define SLACK (UINT64_C(1) << 16) /* elements behind the last parameter: an update's slice ends with padding */
+#define SLACK (UINT64_C(1) << 16) /* elements after the last parameter: an update's slice ends with padding */
 
 ddp_status cu_mirror_use(ddp_device *d, const float *base, uint64_t elements, cu_mirror **out, ddp_err *err)
 {

@@ -1,4 +1,4 @@
-/* plugins/device/cuda/host/slices.c -- optimiser step, reductions and scaling of flat slices; sync, which tells what
+/* plugins/device/cuda/host/slices.c -- optimiser step, reductions and scaling of flat slices; sync, which reports what
  * kernels have found wrong. */
 #include "instance.h"
 

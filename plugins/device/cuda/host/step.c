@@ -1,5 +1,5 @@
 /* plugins/device/cuda/host/step.c -- a whole step: kernels, the sum of the gradients' squares where they are
- * clipped, the update and what the host is told of it, without a word of the host's in between, and so one CUDA
+ * clipped, the update and what is reported to the host, without the host taking part in between, and so one CUDA
  * graph. What changes from step to step lies in the stage's head. */
 #include "instance.h"
 
@@ -88,8 +88,8 @@ static ddp_status make_ending(const ddp_instance *in, const ddp_update *u, cu_en
     return status;
 }
 
-/* Once there are CU_ENDINGS of them the last gives way, with its graphs: whoever never comes with the same addresses
- * again runs without. */
+/* Once there are CU_ENDINGS of them the last gives way, with its graphs: a caller that never comes with the same
+ * addresses again runs without. */
 static ddp_status make_room(ddp_instance *in, ddp_err *err)
 {
     const cu_ending *last = &in->endings[CU_ENDINGS - 1];
@@ -164,7 +164,7 @@ static ddp_status check(const ddp_update *u, ddp_err *err)
     if (u->slice_count == 0 || u->optim->algorithm == DDP_OPTIM_MEAN)
         return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": a step that updates nothing");
     if (u->max_norm != 0.0 && u->norm == NULL)
-        return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": clipping without a place for the norm");
+        return ddp_fail(err, DDP_ERR_INVALID, "device \"cuda\": clipping without memory for the norm");
     for (uint32_t i = 0; status == DDP_OK && i < u->slice_count; i++) {
         status = cu_update_check(u->optim, ddp_slice_at(u, i), NULL, err);
         if (status == DDP_OK && ddp_slice_at(u, i)->count == 0)

@@ -1,4 +1,4 @@
-/* plugins/device/cuda/kernels/batch_norm.cu -- batch norm, with the residual and the relu behind it. batch_norm.cuh
+/* plugins/device/cuda/kernels/batch_norm.cu -- batch norm, with the residual and the relu after it. batch_norm.cuh
  * says how. */
 #include "batch_norm.cuh"
 
@@ -10,7 +10,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) moments_kernel(cu_view
 {
     constexpr int N = L::WIDE, ROWS = 8;
     CU_SHARED(float, shared, [2][NORM_WARPS][NORM_COLUMNS]);
-    const norm_place<L> at(t);
+    const norm_position<L> at(t);
     float shift[N] = {}, sum[N] = {}, square[N] = {}, s, q;
     int64_t channel = static_cast<int64_t>(blockIdx.x) * t.vectors * N + threadIdx.x;
 
@@ -18,7 +18,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) moments_kernel(cu_view
     for (int64_t r = at.row; at.in && r < at.last; r += ROWS * at.step) {
         float v[ROWS][N];
         CU_UNROLL
-        for (int u = 0; u < ROWS; u++) /* behind the end the first row again, which adds nothing */
+        for (int u = 0; u < ROWS; u++) /* past the end the first row again, which adds nothing */
             cu_fetch<L>(x, (r + u * at.step < at.last ? r + u * at.step : at.first) * t.c + at.column, v[u]);
         CU_UNROLL
         for (int u = 0; u < ROWS; u++) {
@@ -87,7 +87,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 2) normalize_kernel(forwa
     constexpr int N = L::WIDE, ROWS = N == 8 ? 2 : 4;
     CU_SHARED(double, shared, [2][NORM_THREADS]);
     CU_SHARED(float, channels, [3][NORM_COLUMNS]);
-    const norm_place<L> at(t);
+    const norm_position<L> at(t);
     float mean[N], scale[N], bias[N], m = 0.0f, invstd = 0.0f;
     int64_t channel = static_cast<int64_t>(blockIdx.x) * t.vectors * N + threadIdx.x;
 

@@ -1,4 +1,4 @@
-/* plugins/device/cuda/kernels/batch_norm.cuh -- how batch norm and its gradient share out a matrix of rows of c
+/* plugins/device/cuda/kernels/batch_norm.cuh -- how batch norm and its gradient divide a matrix of rows of c
  * channels, and their sums over the rows.
  *
  * Two launches each way. The first gives every block a chunk of the rows of some channels and leaves one pair of
@@ -53,14 +53,14 @@ static inline size_t norm_scratch(int64_t c)
 }
 
 /* Where a thread stands. */
-template <class L> struct norm_place {
+template <class L> struct norm_position {
     unsigned vector;     /* of the block */
     int64_t column, row; /* row: the first */
     int64_t first, last; /* rows of the block; last excluded */
     unsigned step;       /* rows of the block at a time */
     bool in;
 
-    __device__ __forceinline__ explicit norm_place(const norm_tiles &t)
+    __device__ __forceinline__ explicit norm_position(const norm_tiles &t)
     {
         vector = threadIdx.x & (t.vectors - 1);
         step = NORM_THREADS / t.vectors;

@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) sums_kernel(gradient g, n
 {
     constexpr int N = L::WIDE, ROWS = 4;
     CU_SHARED(float, shared, [2][NORM_WARPS][NORM_COLUMNS]);
-    const norm_place<L> at(t);
+    const norm_position<L> at(t);
     float mean[N] = {}, sum[N] = {}, dot[N] = {}, a, b;
     int64_t channel = static_cast<int64_t>(blockIdx.x) * t.vectors * N + threadIdx.x;
 
@@ -103,7 +103,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 2) dx_kernel(gradient g, 
     constexpr int N = L::WIDE, ROWS = N == 8 ? 1 : 2;
     CU_SHARED(double, shared, [2][NORM_THREADS]);
     CU_SHARED(float, channels, [4][NORM_COLUMNS]);
-    const norm_place<L> at(t);
+    const norm_position<L> at(t);
     float scale[N], slope[N], bias[N], mean[N];
 
     coefficients(g, t, t.vectors * N, shared, channels);

@@ -16,11 +16,11 @@ struct columns {
 };
 
 /* What this thread sums: a lane has N columns next to each other, a warp every eighth row. */
-template <int N> struct place {
+template <int N> struct position {
     int lane, warp;
     int64_t column, row, count;
 
-    __device__ __forceinline__ place(const columns &c)
+    __device__ __forceinline__ position(const columns &c)
     {
         const int64_t first = blockIdx.y * c.rows_per_block, end = first + c.rows_per_block;
 
@@ -33,7 +33,7 @@ template <int N> struct place {
 
 /* All threads of the block. */
 template <int N>
-static __device__ __forceinline__ void add_warps(const place<N> &p, const columns &c, const float (&sum)[N],
+static __device__ __forceinline__ void add_warps(const position<N> &p, const columns &c, const float (&sum)[N],
                                                  float (&tile)[8][32 * N])
 {
     CU_UNROLL
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void add_warps(const place<N> &p, const column
 template <int N, class T> static __global__ void __launch_bounds__(THREADS, 4) columns_kernel(const T *dy, columns c)
 {
     CU_SHARED(float, tile, [8][32 * N]);
-    const place<N> p(c);
+    const position<N> p(c);
     float sum[N] = {};
 
     cu_sum_rows<(N > 1)>(dy + p.row * c.cols + p.column, p.count, 8 * c.cols, sum);
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(THREADS, 3)
 {
     CU_SHARED(float, tile, [8][32 * PACK]);
     const int U = 2;
-    const place<PACK> p(c);
+    const position<PACK> p(c);
     const int64_t stride = 8 * c.cols;
     int64_t at = p.row * c.cols + p.column, left = p.count;
     float sum[PACK] = {};
@@ -148,18 +148,14 @@ template <class F>
 static cudaError_t grad_columns(cudaStream_t s, F f, cu_view dy, cu_view saved, cu_view dx, float *db, int64_t rows,
                                 int64_t cols, bool add, void *scratch)
 {
-    return cu_by_type(dy.type, [=](auto at) {
-        return cu_by_type(saved.type, [=](auto bt) {
-            return cu_by_type(dx.type, [=](auto yt) {
-                typedef decltype(at) A;
-                typedef decltype(bt) B;
-                typedef decltype(yt) Y;
-                return in_parts(s, rows, cols, PACK, db, add, scratch, [=](dim3 grid, columns c) {
-                    return cu_launch(grad_columns_kernel<F, A, B, Y>, grid, dim3(THREADS), 0, s, f,
-                                     static_cast<const A *>(dy.at), static_cast<const B *>(saved.at),
-                                     static_cast<Y *>(dx.at), c);
-                });
-            });
+    return cu_by_types(dy, saved, dx, [=](auto at, auto bt, auto yt) {
+        typedef decltype(at) A;
+        typedef decltype(bt) B;
+        typedef decltype(yt) Y;
+        return in_parts(s, rows, cols, PACK, db, add, scratch, [=](dim3 grid, columns c) {
+            return cu_launch(grad_columns_kernel<F, A, B, Y>, grid, dim3(THREADS), 0, s, f,
+                             static_cast<const A *>(dy.at), static_cast<const B *>(saved.at), static_cast<Y *>(dx.at),
+                             c);
         });
     });
 }

@@ -25,7 +25,7 @@ static __device__ __forceinline__ float operand(const shape &s, float v)
     return s.bf16 ? cu_from_bf16(cu_to_bf16(v)) : v;
 }
 
-/* A pixel, and a place in a window with its channel. */
+/* A pixel, and a tap of a window with its channel. */
 struct pixel {
     int64_t image;
     int row, col;

@@ -71,13 +71,11 @@ cudaError_t cu_position(cudaStream_t s, cu_view x, const float *w, cu_view y, in
                     static_cast<unsigned>(n < 65535 ? n : 65535));
 
     if (n <= 0 || size <= 0) return cudaSuccess;
-    return cu_by_type(x.type, [=](auto xt) {
-        return cu_by_type(y.type, [=](auto yt) {
-            typedef decltype(xt) X;
-            typedef decltype(yt) Y;
-            return cu_launch(whole ? position_kernel<true, X, Y> : position_kernel<false, X, Y>, grid, dim3(THREADS), 0,
-                             s, static_cast<const X *>(x.at), w, static_cast<Y *>(y.at), n, size);
-        });
+    return cu_by_types(x, y, [=](auto xt, auto yt) {
+        typedef decltype(xt) X;
+        typedef decltype(yt) Y;
+        return cu_launch(whole ? position_kernel<true, X, Y> : position_kernel<false, X, Y>, grid, dim3(THREADS), 0, s,
+                         static_cast<const X *>(x.at), w, static_cast<Y *>(y.at), n, size);
     });
 }
 

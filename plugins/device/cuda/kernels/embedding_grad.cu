@@ -1,6 +1,6 @@
 /* plugins/device/cuda/kernels/embedding_grad.cu -- the gradient of the table that rows are taken from by index.
  *
- * It adds each row's gradients in the order of the batch. Atomic counters put the places of one index side by side,
+ * It adds each row's gradients in the order of the batch. Atomic counters put the rows of one index side by side,
  * in an order that differs from run to run; the kernels that sum bring them back into the batch's order first. */
 #include "load.cuh"
 
@@ -8,16 +8,16 @@ static const int THREADS = 256;
 
 /* Places that one warp brings into order; an index with more of them is `busy`. */
 static const int FEW = 32;
-/* Of a busy index: bits that mark its places, at a time; rows of dy that are taken together, and such batches on
+/* Of a busy index: bits that mark its rows, at a time; rows of dy that are taken together, and such batches on
  * their way. */
 static const int WINDOW = 1 << 16, BATCH = 8, BATCHES = 8;
 
-/* In scratch. totals[0]: places given out, [1]: busy indices. The counters come first, so that one memset clears
+/* In scratch. totals[0]: slots given out, [1]: busy indices. The counters come first, so that one memset clears
  * them. */
-struct places {
+struct lists {
     int *totals, *count; /* 2; (v): how often an index occurs */
-    int *start, *busy;   /* (v): its places within `list`; the busy indices */
-    int *turn, *list;    /* (rows): which of its index's places a row has, from 0; rows by index */
+    int *start, *busy;   /* (v): its rows within `list`; the busy indices */
+    int *turn, *list;    /* (rows): which of its index's rows a row is, from 0; rows by index */
 };
 
 static int64_t most_busy(int64_t rows, int64_t v) { return rows / (FEW + 1) < v ? rows / (FEW + 1) : v; }
@@ -28,9 +28,9 @@ size_t cu_embedding_grad_scratch(int64_t rows, int64_t e, int64_t v)
     return static_cast<size_t>(2 + 2 * v + most_busy(rows, v) + 2 * rows) * sizeof(int);
 }
 
-static places places_in(void *scratch, int64_t rows, int64_t v)
+static lists lists_in(void *scratch, int64_t rows, int64_t v)
 {
-    places p;
+    lists p;
 
     p.totals = static_cast<int *>(scratch);
     p.count = p.totals + 2;
@@ -41,7 +41,7 @@ static places places_in(void *scratch, int64_t rows, int64_t v)
     return p;
 }
 
-static __global__ void __launch_bounds__(THREADS) count_kernel(const int64_t *index, int64_t rows, int64_t v, places p)
+static __global__ void __launch_bounds__(THREADS) count_kernel(const int64_t *index, int64_t rows, int64_t v, lists p)
 {
     int64_t row = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
 
@@ -49,8 +49,8 @@ static __global__ void __launch_bounds__(THREADS) count_kernel(const int64_t *in
     p.turn[row] = atomicAdd(p.count + index[row], 1);
 }
 
-/* Where an index's places lie does not matter, so a warp takes the next free stretch for its 32 indices. */
-static __global__ void __launch_bounds__(THREADS) start_kernel(int64_t v, places p)
+/* Where an index's rows lie does not matter, so a warp takes the next free stretch for its 32 indices. */
+static __global__ void __launch_bounds__(THREADS) start_kernel(int64_t v, lists p)
 {
     int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
     int lane = static_cast<int>(threadIdx.x % 32), count = i < v ? p.count[i] : 0, before = count, base = 0;
@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(THREADS) start_kernel(int64_t v, places
     if (count > FEW) p.busy[atomicAdd(p.totals + 1, 1)] = static_cast<int>(i);
 }
 
-static __global__ void __launch_bounds__(THREADS) place_kernel(const int64_t *index, int64_t rows, int64_t v, places p)
+static __global__ void __launch_bounds__(THREADS) list_kernel(const int64_t *index, int64_t rows, int64_t v, lists p)
 {
     int64_t row = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
 
@@ -89,7 +89,7 @@ static __device__ __forceinline__ int in_order(int value, int count, int lane)
 /* A warp for each row of the table that is not busy. */
 template <bool WHOLE, class T>
 static __global__ void __launch_bounds__(THREADS, 4)
-    few_kernel(const T *dy, float *dw, int64_t e, int64_t v, bool add, places p)
+    few_kernel(const T *dy, float *dw, int64_t e, int64_t v, bool add, lists p)
 {
     const int N = WHOLE ? 8 : 1, U = 4;
     int64_t at = static_cast<int64_t>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
@@ -107,8 +107,8 @@ static __global__ void __launch_bounds__(THREADS, 4)
             float u[U][N];
             CU_UNROLL
             for (int b = 0; b < U; b++) {
-                int64_t place = __shfl_sync(CU_WARP, row, k + b < count ? k + b : k);
-                cu_load_some<WHOLE>(from + place * e, 1, u[b]);
+                int64_t source = __shfl_sync(CU_WARP, row, k + b < count ? k + b : k);
+                cu_load_some<WHOLE>(from + source * e, 1, u[b]);
             }
             CU_UNROLL
             for (int b = 0; b < U; b++) {
@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* Sets the bits of the places that lie in the window; all lanes of the block's one warp. */
+/* Sets the bits of the rows that lie in the window; all lanes of the block's one warp. */
 static __device__ __forceinline__ void mark_window(unsigned *bits, const int *list, int count, int64_t window)
 {
     __syncwarp();
@@ -141,8 +141,8 @@ static __device__ __forceinline__ void mark_window(unsigned *bits, const int *li
     __syncwarp();
 }
 
-/* The places among 32 words' bits in order, counted from the first bit; returns how many. */
-static __device__ __forceinline__ int list_marked(const unsigned *bits, int *places)
+/* The rows among 32 words' bits in order, counted from the first bit; returns how many. */
+static __device__ __forceinline__ int list_marked(const unsigned *bits, int *marked)
 {
     int lane = static_cast<int>(threadIdx.x), mine = cu_count_bits(bits[lane]), to = mine;
 
@@ -151,9 +151,9 @@ static __device__ __forceinline__ int list_marked(const unsigned *bits, int *pla
         if (lane >= static_cast<int>(step)) to += other;
     }
     int all = __shfl_sync(CU_WARP, to, 31);
-    __syncwarp(); /* the last words' places are used up */
+    __syncwarp(); /* the last words' rows are used up */
     to -= mine;
-    for (unsigned left = bits[lane]; left != 0; left &= left - 1) places[to++] = lane * 32 + cu_lowest_bit(left);
+    for (unsigned left = bits[lane]; left != 0; left &= left - 1) marked[to++] = lane * 32 + cu_lowest_bit(left);
     __syncwarp();
     return all;
 }
@@ -188,7 +188,7 @@ template <class T> struct row_ring {
         first++;
     }
     /* What a batch lacks is zeros, which change no sum. */
-    __device__ __forceinline__ void put(int64_t base, const int *places, int count)
+    __device__ __forceinline__ void put(int64_t base, const int *marked, int count)
     {
         uint4 *to = slots + last % BATCHES * BATCH * 32 + threadIdx.x;
 
@@ -199,7 +199,7 @@ template <class T> struct row_ring {
         CU_UNROLL
         for (int b = 0; b < BATCH; b++) {
             bool valid = there && b < count;
-            cu_copy_async(to + b * 32, valid ? dy + (base + places[b]) * e : dy, valid);
+            cu_copy_async(to + b * 32, valid ? dy + (base + marked[b]) * e : dy, valid);
         }
         cu_copy_commit();
         last++;
@@ -222,12 +222,12 @@ template <class T> struct row_column {
     float sum[N];
 
     static __device__ __forceinline__ uint4 *memory(void) { return NULL; }
-    __device__ __forceinline__ void put(int64_t base, const int *places, int count)
+    __device__ __forceinline__ void put(int64_t base, const int *marked, int count)
     {
         float u[BATCH];
 
         CU_UNROLL
-        for (int b = 0; b < BATCH; b++) u[b] = there && b < count ? cu_get(dy + (base + places[b]) * e) : 0.0f;
+        for (int b = 0; b < BATCH; b++) u[b] = there && b < count ? cu_get(dy + (base + marked[b]) * e) : 0.0f;
         CU_UNROLL
         for (int b = 0; b < BATCH; b++) sum[0] += u[b];
     }
@@ -237,7 +237,7 @@ template <class T> struct row_column {
 /* A warp for 32 N columns of each row of the table that is busy. */
 template <class R, class T>
 static __global__ void __launch_bounds__(32)
-    busy_kernel(const T *dy, float *dw, int64_t rows, int64_t e, bool add, places p)
+    busy_kernel(const T *dy, float *dw, int64_t rows, int64_t e, bool add, lists p)
 {
     CU_SHARED(unsigned, bits, [WINDOW / 32]);
     CU_SHARED(int, marked, [1024 + BATCH]);
@@ -267,7 +267,7 @@ static __global__ void __launch_bounds__(32)
 
 template <class R, class T>
 static cudaError_t sum_busy(cudaStream_t s, const T *dy, float *dw, int64_t rows, int64_t e, int64_t v, bool add,
-                            places p)
+                            lists p)
 {
     dim3 grid(static_cast<unsigned>(most_busy(rows, v)), static_cast<unsigned>(cu_div_up(e, 32 * R::N)));
     size_t shared = R::N > 1 ? BATCHES * BATCH * 32 * sizeof(uint4) : 0;
@@ -277,8 +277,8 @@ static cudaError_t sum_busy(cudaStream_t s, const T *dy, float *dw, int64_t rows
 }
 
 template <class T>
-static cudaError_t sum_places(cudaStream_t s, const T *dy, float *dw, int64_t rows, int64_t e, int64_t v, bool add,
-                              places p)
+static cudaError_t sum_lists(cudaStream_t s, const T *dy, float *dw, int64_t rows, int64_t e, int64_t v, bool add,
+                             lists p)
 {
     bool whole = e % 8 == 0 && cu_aligned(dy, 16) && cu_aligned(dw, 16);
     cudaError_t err = cu_launch(whole ? few_kernel<true, T> : few_kernel<false, T>, cu_grid(cu_div_up(v, THREADS / 32)),
@@ -293,18 +293,17 @@ cudaError_t cu_embedding_grad(cudaStream_t s, cu_view dy, const int64_t *index, 
                               int64_t v, bool add, void *scratch)
 {
     const dim3 blocks = cu_grid(cu_div_up(rows, THREADS)), block(THREADS);
-    const places p = places_in(scratch, rows, v);
+    const lists p = lists_in(scratch, rows, v);
     cudaError_t err;
 
     if (e <= 0 || v <= 0) return cudaSuccess;
     if (rows <= 0) return add ? cudaSuccess : cudaMemsetAsync(dw, 0, static_cast<size_t>(v * e) * sizeof(*dw), s);
-    if (rows > INT32_MAX || v > INT32_MAX) return cudaErrorInvalidValue; /* places are ints */
+    if (rows > INT32_MAX || v > INT32_MAX) return cudaErrorInvalidValue; /* rows are ints */
     err = cudaMemsetAsync(p.totals, 0, static_cast<size_t>(2 + v) * sizeof(int), s);
     if (err == cudaSuccess) err = cu_launch(count_kernel, blocks, block, 0, s, index, rows, v, p);
     if (err == cudaSuccess) err = cu_launch(start_kernel, cu_grid(cu_div_up(v, THREADS)), block, 0, s, v, p);
-    if (err == cudaSuccess) err = cu_launch(place_kernel, blocks, block, 0, s, index, rows, v, p);
+    if (err == cudaSuccess) err = cu_launch(list_kernel, blocks, block, 0, s, index, rows, v, p);
     if (err != cudaSuccess) return err;
-    return cu_by_type(dy.type, [=](auto t) {
-        return sum_places(s, static_cast<const decltype(t) *>(dy.at), dw, rows, e, v, add, p);
-    });
+    return cu_by_type(
+        dy.type, [=](auto t) { return sum_lists(s, static_cast<const decltype(t) *>(dy.at), dw, rows, e, v, add, p); });
 }

@@ -282,13 +282,11 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
 
 static cudaError_t start_small(cudaStream_t s, cu_view logits, float *loss, cu_view grad, const entropy_args &a)
 {
-    return cu_by_type(logits.type, [=](auto xt) {
-        return cu_by_type(grad.type, [=](auto gt) {
-            typedef decltype(xt) X;
-            typedef decltype(gt) G;
-            return cu_launch(small_kernel<X, G>, dim3(1), dim3(SMALL_THREADS), 0, s, static_cast<const X *>(logits.at),
-                             static_cast<G *>(grad.at), a, loss);
-        });
+    return cu_by_types(logits, grad, [=](auto xt, auto gt) {
+        typedef decltype(xt) X;
+        typedef decltype(gt) G;
+        return cu_launch(small_kernel<X, G>, dim3(1), dim3(SMALL_THREADS), 0, s, static_cast<const X *>(logits.at),
+                         static_cast<G *>(grad.at), a, loss);
     });
 }
 
@@ -317,12 +315,10 @@ static entropy_args args_of(const int64_t *label, int64_t rows, int64_t cols, co
 
 static cudaError_t start_rows(cudaStream_t s, cu_view logits, cu_view grad, const entropy_args &a)
 {
-    return cu_by_type(logits.type, [=](auto xt) {
-        return cu_by_type(grad.type, [=](auto gt) {
-            typedef decltype(xt) X;
-            typedef decltype(gt) G;
-            return start_entropy(s, static_cast<const X *>(logits.at), static_cast<G *>(grad.at), a);
-        });
+    return cu_by_types(logits, grad, [=](auto xt, auto gt) {
+        typedef decltype(xt) X;
+        typedef decltype(gt) G;
+        return start_entropy(s, static_cast<const X *>(logits.at), static_cast<G *>(grad.at), a);
     });
 }
 

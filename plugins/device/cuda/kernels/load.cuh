@@ -185,7 +185,7 @@ static __device__ __forceinline__ void cu_store_some(T *y, int count, const floa
 
 /* sum += the rows x, x + stride, .. one after the other, four of them on their way together: they are loaded into an
  * array before any is used, and the kernel's second launch bound has to leave the registers for it, else ptxas puts
- * the loads behind the sums. */
+ * the loads after the sums. */
 template <bool WHOLE, class T, int N>
 static __device__ __forceinline__ void cu_sum_rows(const T *x, int64_t count, int64_t stride, float (&sum)[N])
 {
@@ -334,6 +334,17 @@ static inline bool cu_aligned(const void *p, uintptr_t bytes)
 template <class F> static inline cudaError_t cu_by_type(uint32_t type, F f)
 {
     return type == CU_BF16 ? f(cu_bf16()) : f(float());
+}
+
+/* Calls f with an element of each of the two, or three, types. */
+template <class F> static inline cudaError_t cu_by_types(cu_view a, cu_view b, F f)
+{
+    return cu_by_type(a.type, [=](auto at) { return cu_by_type(b.type, [=](auto bt) { return f(at, bt); }); });
+}
+template <class F> static inline cudaError_t cu_by_types(cu_view a, cu_view b, cu_view c, F f)
+{
+    return cu_by_types(a, b,
+                       [=](auto at, auto bt) { return cu_by_type(c.type, [=](auto ct) { return f(at, bt, ct); }); });
 }
 
 #endif

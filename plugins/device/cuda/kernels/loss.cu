@@ -86,17 +86,12 @@ cudaError_t cu_mse(cudaStream_t s, cu_view p, cu_view t, float *loss, cu_view gr
     cudaError_t e;
 
     if (n <= 0) return cudaSuccess;
-    e = cu_by_type(p.type, [=](auto pt) {
-        return cu_by_type(t.type, [=](auto tt) {
-            return cu_by_type(grad.type, [=](auto gt) {
-                typedef decltype(pt) P;
-                typedef decltype(tt) T;
-                typedef decltype(gt) G;
-                return cu_launch(mse_kernel<P, T, G>, cu_grid(mse_blocks(n)), dim3(MSE_THREADS), 0, s,
-                                 static_cast<const P *>(p.at), static_cast<const T *>(t.at), static_cast<G *>(grad.at),
-                                 a);
-            });
-        });
+    e = cu_by_types(p, t, grad, [=](auto pt, auto tt, auto gt) {
+        typedef decltype(pt) P;
+        typedef decltype(tt) T;
+        typedef decltype(gt) G;
+        return cu_launch(mse_kernel<P, T, G>, cu_grid(mse_blocks(n)), dim3(MSE_THREADS), 0, s,
+                         static_cast<const P *>(p.at), static_cast<const T *>(t.at), static_cast<G *>(grad.at), a);
     });
     if (e != cudaSuccess || loss == NULL) return e;
     return cu_launch(last_kernel<double>, dim3(1), dim3(LAST_THREADS), 0, s, a.parts, mse_blocks(n),

@@ -214,13 +214,11 @@ size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols)
 template <int PACKS>
 static cudaError_t start_norm_grad(cudaStream_t s, const norm_grad_args &a, bool warp, int64_t blocks)
 {
-    return cu_by_type(a.dy.type, [=](auto dt) {
-        return cu_by_type(a.x.type, [=](auto xt) {
-            typedef decltype(dt) D;
-            typedef decltype(xt) X;
-            return cu_launch(warp ? norm_grad_kernel<PACKS, true, D, X> : norm_grad_kernel<PACKS, false, D, X>,
-                             cu_grid(blocks), dim3(WARPS * 32), 0, s, a);
-        });
+    return cu_by_types(a.dy, a.x, [=](auto dt, auto xt) {
+        typedef decltype(dt) D;
+        typedef decltype(xt) X;
+        return cu_launch(warp ? norm_grad_kernel<PACKS, true, D, X> : norm_grad_kernel<PACKS, false, D, X>,
+                         cu_grid(blocks), dim3(WARPS * 32), 0, s, a);
     });
 }
 

@@ -59,17 +59,15 @@ static cudaError_t transpose(cudaStream_t s, cu_view x, cu_view y, int64_t n, in
 
     if (n <= 0 || rows <= 0 || cols <= 0) return cudaSuccess;
     if (rows == 1 || cols == 1) return cu_convert(s, x, y, n * rows * cols, add);
-    return cu_by_type(x.type, [=](auto xt) {
-        return cu_by_type(y.type, [=](auto yt) {
-            typedef decltype(xt) X;
-            typedef decltype(yt) Y;
-            const X *from = static_cast<const X *>(x.at);
-            if (rows <= 8)
-                return cu_launch(narrow_kernel<X, Y>, dim3(static_cast<unsigned>(cu_div_up(cols, THREADS)), images),
-                                 dim3(THREADS), 0, s, from, static_cast<Y *>(y.at), n, rows, cols, add);
-            return cu_launch(transpose_kernel<X, Y>, dim3(static_cast<unsigned>(tiles), images), dim3(THREADS), 0, s,
-                             from, static_cast<Y *>(y.at), n, rows, cols, add);
-        });
+    return cu_by_types(x, y, [=](auto xt, auto yt) {
+        typedef decltype(xt) X;
+        typedef decltype(yt) Y;
+        const X *from = static_cast<const X *>(x.at);
+        if (rows <= 8)
+            return cu_launch(narrow_kernel<X, Y>, dim3(static_cast<unsigned>(cu_div_up(cols, THREADS)), images),
+                             dim3(THREADS), 0, s, from, static_cast<Y *>(y.at), n, rows, cols, add);
+        return cu_launch(transpose_kernel<X, Y>, dim3(static_cast<unsigned>(tiles), images), dim3(THREADS), 0, s, from,
+                         static_cast<Y *>(y.at), n, rows, cols, add);
     });
 }
 
@@ -120,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS)
                        static_cast<int64_t>(blockIdx.y) * channels, channels, add, tile);
 }
 
-/* As many weights as arguments have room for; one's blocks stand behind those of the one before. */
+/* As many weights as arguments have room for; the blocks of each follow those of the one before. */
 enum { PACKS = 32 };
 struct pack_table {
     cu_pack pack[PACKS];

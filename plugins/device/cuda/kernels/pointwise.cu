@@ -57,17 +57,13 @@ template <class F> static cudaError_t map(cudaStream_t s, F f, cu_view a, cu_vie
     bool aligned = usable(a) && usable(b) && usable(y);
 
     if (n <= 0) return cudaSuccess;
-    return cu_by_type(a.type, [=](auto at) {
-        return cu_by_type(b.type, [=](auto bt) {
-            return cu_by_type(y.type, [=](auto yt) {
-                typedef decltype(at) A;
-                typedef decltype(bt) B;
-                typedef decltype(yt) Y;
-                return cu_launch(map_kernel<F, A, B, Y>, cu_grid(cu_div_up(n, THREADS * pack_of<A, B, Y>::size)),
-                                 dim3(THREADS), 0, s, f, static_cast<const A *>(a.at), static_cast<const B *>(b.at),
-                                 static_cast<Y *>(y.at), n, add, aligned);
-            });
-        });
+    return cu_by_types(a, b, y, [=](auto at, auto bt, auto yt) {
+        typedef decltype(at) A;
+        typedef decltype(bt) B;
+        typedef decltype(yt) Y;
+        return cu_launch(map_kernel<F, A, B, Y>, cu_grid(cu_div_up(n, THREADS * pack_of<A, B, Y>::size)), dim3(THREADS),
+                         0, s, f, static_cast<const A *>(a.at), static_cast<const B *>(b.at), static_cast<Y *>(y.at), n,
+                         add, aligned);
     });
 }
 
@@ -142,13 +138,11 @@ template <int ACT> static cudaError_t start_bias(cudaStream_t s, cu_view x, cu_v
     if (a.n <= 0) return cudaSuccess;
     a.aligned =
         usable(x) && usable(y) && usable(a.pre) && cu_aligned(a.bias, 16) && (a.bias == NULL || a.cols % 8 == 0);
-    return cu_by_type(x.type, [=](auto xt) {
-        return cu_by_type(y.type, [=](auto yt) {
-            typedef decltype(xt) X;
-            typedef decltype(yt) Y;
-            return cu_launch(bias_kernel<ACT, X, Y>, cu_grid(cu_div_up(a.n, THREADS * pack_of<X, X, Y>::size)),
-                             dim3(THREADS), 0, s, static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
-        });
+    return cu_by_types(x, y, [=](auto xt, auto yt) {
+        typedef decltype(xt) X;
+        typedef decltype(yt) Y;
+        return cu_launch(bias_kernel<ACT, X, Y>, cu_grid(cu_div_up(a.n, THREADS * pack_of<X, X, Y>::size)),
+                         dim3(THREADS), 0, s, static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
     });
 }
 
@@ -243,12 +237,10 @@ cudaError_t cu_dropout(cudaStream_t s, cu_view x, cu_view y, int64_t n, double p
         a.threshold = static_cast<uint32_t>(threshold);
         a.scale = static_cast<float>(1.0 / (1.0 - p));
     }
-    return cu_by_type(x.type, [=](auto xt) {
-        return cu_by_type(y.type, [=](auto yt) {
-            typedef decltype(xt) X;
-            typedef decltype(yt) Y;
-            return cu_launch(dropout_kernel<X, Y>, cu_grid(cu_div_up(n, THREADS * 8)), dim3(THREADS), 0, s,
-                             static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
-        });
+    return cu_by_types(x, y, [=](auto xt, auto yt) {
+        typedef decltype(xt) X;
+        typedef decltype(yt) Y;
+        return cu_launch(dropout_kernel<X, Y>, cu_grid(cu_div_up(n, THREADS * 8)), dim3(THREADS), 0, s,
+                         static_cast<const X *>(x.at), static_cast<Y *>(y.at), a);
     });
 }

@@ -1,11 +1,11 @@
 /* plugins/device/cuda/kernels/pool.cu -- max, average and adaptive average pooling over images, channels last, and
  * their gradients.
  *
- * A thread makes one vector of channels at one place. The gradients gather: each element of dx goes through the
+ * A thread makes one vector of channels at one position. The gradients gather: each element of dx goes through the
  * windows that it lies in, in order, so that nothing is added atomically. */
 #include "image.cuh"
 
-enum { THREADS = 256, MOST = 1 << 28 }; /* MOST: of any size along an axis, so that places fit an int */
+enum { THREADS = 256, MOST = 1 << 28 }; /* MOST: of any size along an axis, so that positions fit an int */
 
 struct pool {
     int size[2], out[2], kernel[2], stride[2], padding[2]; /* height, width */
@@ -45,7 +45,7 @@ static __device__ __forceinline__ float share_of(const pool &p, span h, span w)
     return p.adaptive ? 1.0f / static_cast<float>((h.last - h.first) * (w.last - w.first)) : p.share;
 }
 
-/* The place a thread writes, in an image of `height` x `width`; false: none. */
+/* The position a thread writes, in an image of `height` x `width`; false: none. */
 struct spot {
     int64_t image;
     int row, col;
@@ -63,7 +63,7 @@ static __device__ __forceinline__ bool spot_of(const pool &p, int height, int wi
     return line < p.lines && s->col < width;
 }
 
-/* Element of the place and channel, in images of size[] or out[]. */
+/* Element of the position and channel, in images of size[] or out[]. */
 static __device__ __forceinline__ int64_t element(const pool &p, const int (&size)[2], const spot &s, int row, int col)
 {
     return ((s.image * size[0] + row) * size[1] + col) * p.c + s.channel;
@@ -100,7 +100,7 @@ template <class L, bool MAX> static __global__ void __launch_bounds__(THREADS) p
 }
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------- */
-/* Whether v, before or behind `own` in the window, keeps it from being the largest: of equal values the first is it,
+/* Whether v, before or after `own` in the window, keeps it from being the largest: of equal values the first is it,
  * but of NaNs the last, as in PyTorch. */
 static __device__ __forceinline__ bool beats(float v, float own, bool before)
 {

@@ -65,7 +65,7 @@ static cu_dnn_node apply(cu_dnn_graph *g, cudnnPointwiseMode_t mode, cu_dnn_node
     return y;
 }
 
-/* x where the key is not behind the query, else minus infinity. */
+/* x where the key is not after the query, else minus infinity. */
 static cu_dnn_node mask(cu_dnn_graph *g, cu_dnn_node x, const cu_shape *s)
 {
     cu_dnn_node row = cu_dnn_graph_virtual(g, CUDNN_DATA_INT32, s), col = cu_dnn_graph_virtual(g, CUDNN_DATA_INT32, s),

@@ -127,8 +127,8 @@ static cublasStatus_t describe_epilogue(const cu_product *t)
     const uint32_t epilogue = epilogue_of(&t->p);
     const int32_t type = (int32_t)type_of(t->p.c_type);
     /* never followed here: an address of the alignment that the real ones will have, and no more */
-    static const _Alignas(2 * ALIGN_F32) unsigned char place[2 * ALIGN_F32];
-    const void *aligned = place + alignment_of(t->p.c_type);
+    static const _Alignas(2 * ALIGN_F32) unsigned char memory[2 * ALIGN_F32];
+    const void *aligned = memory + alignment_of(t->p.c_type);
     cublasStatus_t said = set(t, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
 
     if (said == CUBLAS_STATUS_SUCCESS && uses_bias(&t->p))

@@ -134,9 +134,9 @@ static bool parse(cu_algorithms *a, char *text)
         if (!parse_entry(line, &e)) break;
         lines++;
         if (entry_of(a, e.key) != NULL) continue;
-        entry *place = new_entry(a);
-        if (place == NULL) break;
-        *place = e;
+        entry *fresh = new_entry(a);
+        if (fresh == NULL) break;
+        *fresh = e;
     }
     a->count = before;
     return false;

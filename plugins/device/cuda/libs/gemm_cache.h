@@ -7,7 +7,7 @@
 
 typedef struct cu_algorithms cu_algorithms;
 
-/* dir "": none is read or written. What is wrong with the file is told in the log. NULL: out of memory. */
+/* dir "": none is read or written. What is wrong with the file is reported in the log. NULL: out of memory. */
 cu_algorithms *cu_algorithms_open(const ddp_host *host, const char *dir, const char *gpu, size_t library_version);
 /* NULL where there is none; else what it took, too. A key has no blanks and fewer than CU_ALGORITHM_KEY bytes. */
 enum { CU_ALGORITHM_KEY = 160 };

@@ -14,7 +14,7 @@ typedef struct operands {
     uint64_t bytes;
 } operands;
 
-static uint64_t place(uint64_t *at, uint64_t bytes)
+static uint64_t reserve(uint64_t *at, uint64_t bytes)
 {
     uint64_t here = *at;
 
@@ -51,9 +51,9 @@ static cudaError_t allocate(const cu_product *t, operands *o)
     const cu_product_params *p = &t->p;
     const uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k, c_bytes = m * n * size_of(p->c_type);
     uint64_t bytes = 0;
-    const uint64_t a = place(&bytes, m * k * size_of(p->a_type)), b = place(&bytes, k * n * size_of(p->b_type)),
-                   c = place(&bytes, c_bytes), bias = place(&bytes, (m > n ? m : n) * sizeof(float)),
-                   aux = cu_product_uses_aux(p->epilogue) ? place(&bytes, c_bytes) : 0;
+    const uint64_t a = reserve(&bytes, m * k * size_of(p->a_type)), b = reserve(&bytes, k * n * size_of(p->b_type)),
+                   c = reserve(&bytes, c_bytes), bias = reserve(&bytes, (m > n ? m : n) * sizeof(float)),
+                   aux = cu_product_uses_aux(p->epilogue) ? reserve(&bytes, c_bytes) : 0;
     void *block = NULL;
     cudaError_t result = cudaMalloc(&block, bytes);
 

@@ -70,7 +70,7 @@ static __device__ __forceinline__ void put_four(const cu_view &y, int64_t at, in
         for (int k = 0; k < 4 && k < count; k++) cu_put(y, at + k, v[k]);
 }
 
-/* 64 rows from `first` on, COLUMNS columns from `column` on; zeros outside. SPREAD: row r goes to place r % 4 * 16 +
+/* 64 rows from `first` on, COLUMNS columns from `column` on; zeros outside. SPREAD: row r goes to row r % 4 * 16 +
  * r / 4, so that threads with four rows each, one after the other, read different banks. */
 template <int COLUMNS, bool SPREAD>
 static __device__ __forceinline__ void load_tile(float *tile, side from, int first, int column, const plain_place &at,

@@ -163,7 +163,7 @@ static __device__ __forceinline__ void store_rows(const float (&sums)[MT][D / 8]
     }
 }
 
-/* One streamed tile of each of two arrays of rows, to one of the two places for it. */
+/* One streamed tile of each of two arrays of rows, to one of the two buffers for it. */
 template <int D, int ROWS>
 static __device__ __forceinline__ void load_two(cu_bf16 *to, const cu_bf16 *a, int64_t stride_a, const cu_bf16 *b,
                                                 int64_t stride_b, int first, int end)

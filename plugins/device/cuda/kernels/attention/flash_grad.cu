@@ -89,7 +89,7 @@ static __device__ __forceinline__ void load_side(cu_bf16 *to, float *stats, cons
 template <int D, bool KEYS> __global__ void __launch_bounds__(THREADS, 2) flash_gradient(flash_args p)
 {
     CU_SHARED_DYNAMIC(cu_bf16, resident);
-    cu_bf16 *stream = resident + 2 * RESIDENT * D; /* two places of two tiles */
+    cu_bf16 *stream = resident + 2 * RESIDENT * D; /* two buffers of two tiles */
     float *stats = reinterpret_cast<float *>(stream + 4 * STREAM * D);
     int pair, rank, warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
     float sums[1][D / 8][4] = {}, values[1][KEYS ? D / 8 : 1][4] = {}, s[1][STREAM / 8][4], d[1][STREAM / 8][4];
