@@ -1,4 +1,5 @@
 /* conform/conform.c -- the order of a check: probe, worlds, report, exit code. */
+#include "conform/conform.h"
 #include "conform/harness/probe.h"
 #include "conform/backend/cases.h"
 #include "conform/harness/report.h"
@@ -55,30 +56,8 @@ static ddp_status fill_shared(const check_run *j, ddp_shared_results *s, ddp_err
     return DDP_OK;
 }
 
-/* ---- a world of a backend ---------------------------------------------------------------------------------------- */
-static ddp_status check_world(check_run *j, uint32_t world, ddp_err *err)
-{
-    ddp_case_list cases = {0};
-    ddp_world w = {.log = j->p->log, .shared_fd = -1};
-    bool launched = j->probe.launcher[0] != '\0';
-    ddp_status st = ddp_backend_cases(&cases, j->probe.caps, world, j->p->quick, launched, j->suite, err);
-
-    if (st == DDP_OK) st = ddp_shared_results_create(world, cases.items, cases.count, &w.shared, &w.shared_fd, err);
-    if (st == DDP_OK) st = fill_shared(j, w.shared, err);
-    if (st == DDP_OK && launched) {
-        w.shared->launched = true;
-        w.launcher = j->probe.launcher;
-    }
-    if (st == DDP_OK) st = ddp_world_run(&w, err);
-    if (st == DDP_OK) ddp_report_world(&j->report, w.shared);
-    j->signal = w.signal;
-    ddp_shared_results_free(w.shared, w.shared_fd);
-    free(cases.items);
-    return st;
-}
-
-/* ---- the other kinds --------------------------------------------------------------------------------------------- */
-/* What ranks of this host can have a rendezvous by: the URL that was given, else a folder that is made for it and a port. */
+/* ---- a world --------------------------------------------------------------------------------------------- */
+/* For the rendezvous of ranks of this host: the URL that was given, else a folder that is made for it and a port. */
 static ddp_status prepare_rendezvous(const check_run *j, ddp_shared_results *s, ddp_err *err)
 {
     int fd;
@@ -98,26 +77,35 @@ static ddp_status prepare_rendezvous(const check_run *j, ddp_shared_results *s, 
     return DDP_OK;
 }
 
-static ddp_status check_kind_world(check_run *j, uint32_t world, ddp_err *err)
+static ddp_status run_cases(check_run *j, uint32_t world, const ddp_case_list *cases, ddp_err *err)
+{
+    ddp_world w = {.log = j->p->log, .shared_fd = -1};
+    ddp_status st = ddp_shared_results_create(world, cases->items, cases->count, &w.shared, &w.shared_fd, err);
+
+    if (st == DDP_OK) st = fill_shared(j, w.shared, err);
+    if (st == DDP_OK) st = prepare_rendezvous(j, w.shared, err);
+    if (st == DDP_OK) {
+        w.shared->launched = j->probe.launcher[0] != '\0';
+        w.launcher = w.shared->launched ? j->probe.launcher : NULL;
+        st = ddp_world_run(&w, err);
+    }
+    if (st == DDP_OK) ddp_report_world(&j->report, w.shared);
+    j->signal = w.signal;
+    if (w.shared != NULL && w.shared->folder[0] != '\0') (void)ddp_remove_folder(w.shared->folder, &(ddp_err){0});
+    ddp_shared_results_free(w.shared, w.shared_fd);
+    return st;
+}
+
+static ddp_status check_world(check_run *j, uint32_t world, ddp_err *err)
 {
     ddp_case_list cases = {0};
-    ddp_world w = {.log = j->p->log, .shared_fd = -1};
-    bool init = j->probe.kind == DDP_KIND_INIT;
-    ddp_status st = ddp_kind_cases(&cases, j->probe.kind, init && world > 1 ? DDP_SUITE_RENDEZVOUS : j->suite, err);
+    uint32_t suite = j->probe.kind == DDP_KIND_INIT && world > 1 ? DDP_SUITE_RENDEZVOUS : j->suite;
+    bool launched = j->probe.launcher[0] != '\0';
+    ddp_status st = j->probe.kind == DDP_KIND_BACKEND
+                        ? ddp_backend_cases(&cases, j->probe.caps, world, j->p->quick, launched, suite, err)
+                        : ddp_kind_cases(&cases, j->probe.kind, suite, err);
 
-    if (st == DDP_OK && cases.count > 0) {
-        st = ddp_shared_results_create(world, cases.items, cases.count, &w.shared, &w.shared_fd, err);
-        if (st == DDP_OK) st = fill_shared(j, w.shared, err);
-        if (st == DDP_OK) st = prepare_rendezvous(j, w.shared, err);
-        if (st == DDP_OK) st = ddp_world_run(&w, err);
-        if (st == DDP_OK) ddp_report_world(&j->report, w.shared);
-        j->signal = w.signal;
-    }
-    if (w.shared != NULL && w.shared->folder[0] != '\0') {
-        ddp_err ignored;
-        (void)ddp_remove_folder(w.shared->folder, &ignored);
-    }
-    ddp_shared_results_free(w.shared, w.shared_fd);
+    if (st == DDP_OK && cases.count > 0) st = run_cases(j, world, &cases, err);
     free(cases.items);
     return st;
 }
@@ -127,10 +115,10 @@ static ddp_status check_kind(check_run *j, ddp_err *err)
 {
     uint32_t last = j->p->nproc > 0 ? (uint32_t)j->p->nproc : QUICK_WORLD;
 
-    DDP_TRY(check_kind_world(j, 1, err));
+    DDP_TRY(check_world(j, 1, err));
     if (j->probe.kind == DDP_KIND_INIT && j->suite != DDP_SUITE_END && j->suite != DDP_SUITE_RENDEZVOUS) return DDP_OK;
     if (j->probe.kind != DDP_KIND_INIT && j->probe.kind != DDP_KIND_HOOK) return DDP_OK;
-    for (uint32_t world = 2; world <= last && j->signal == 0; world++) DDP_TRY(check_kind_world(j, world, err));
+    for (uint32_t world = 2; world <= last && j->signal == 0; world++) DDP_TRY(check_world(j, world, err));
     return DDP_OK;
 }
 

@@ -37,7 +37,7 @@ static bool choose_url(ddp_rank_process *a)
         ddp_err err = {0};
 
         if (k == DDP_COUNT(rests)) {
-            ddp_rank_process_skip(a, "the form of a URL of scheme %s is unknown; give --url", a->plugin->name);
+            DDP_SKIP(a, "the form of a URL of scheme %s is unknown; give --url", a->plugin->name);
             return false;
         }
         (void)snprintf(a->url, sizeof(a->url), "%.40s://%.200s", a->plugin->name, rests[k]);
@@ -76,11 +76,11 @@ static void join_once(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
     ddp_group *g;
 
     if (ddp_group_join(&p, &g, &failure, &err) != DDP_OK) {
-        ddp_rank_process_fail(a, "the rendezvous fails at %.60s: %.150s", a->url, failure.msg);
+        (void)DDP_FAIL(a, "the rendezvous fails at %.60s: %.150s", a->url, failure.msg);
         return;
     }
     if (ddp_group_barrier(g, "joined", RENDEZVOUS_MS, &err) != DDP_OK)
-        ddp_rank_process_fail(a, "after the rendezvous: %.200s", err.msg);
+        (void)DDP_FAIL(a, "after the rendezvous: %.200s", err.msg);
     ddp_group_leave(g);
 }
 

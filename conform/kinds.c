@@ -60,6 +60,6 @@ void ddp_kind_case(ddp_rank_process *a)
     case DDP_KIND_SAMPLER: ddp_sampler_case(a); break;
     case DDP_KIND_DATASET: ddp_dataset_case(a); break;
     case DDP_KIND_HOOK: ddp_hook_case(a); break;
-    default: ddp_rank_process_skip(a, "no suite for kind %s", ddp_kind_name(a->plugin->kind));
+    default: DDP_SKIP(a, "no suite for kind %s", ddp_kind_name(a->plugin->kind));
     }
 }

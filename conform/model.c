@@ -81,7 +81,7 @@ static bool programs(ddp_rank_process *a, const ddp_graph *g)
         good = ddp_program_create(g, layout, batches[i / 2], i % 2 == 0, &p, &err) == DDP_OK;
         if (good) ddp_program_free(p);
     }
-    if (!good) ddp_rank_process_fail(a, "no program comes of it: %.180s", err.msg);
+    if (!good) DDP_FAIL(a, "no program comes of it: %.180s", err.msg);
     if (layout != NULL) ddp_layout_free(layout);
     return good;
 }

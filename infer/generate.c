@@ -208,7 +208,6 @@ void ddp_generator_close(ddp_generator *g)
 }
 
 int64_t ddp_generator_vocabulary(const ddp_generator *g) { return g->vocabulary; }
-int64_t ddp_generator_context(const ddp_generator *g) { return g->context; }
 
 /* ---- a token ----------------------------------------------------------------------------------------------------- */
 /* In 0 .. 1 by the seed and the position of the token. */

@@ -1,18 +1,21 @@
 /* conform/backend/backend.c -- the cases of a backend that share one communicator: results, order, memory, growth,
- * and two communicators side by side; and leaks. What must be refused is in refusals.c, what breaks
- * communicators on purpose in failure.c. */
+ * and two communicators side by side; and leaks. What breaks communicators on
+ * purpose is in failure.c. */
 #include "conform/backend/backend.h"
 #include "conform/backend/failure.h"
-#include "conform/backend/refusals.h"
 #include "conform/backend/trial.h"
 #include "conform/harness/leaks.h"
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     ORDER_STEPS = 60,
     PAIR_STEPS = 30,
     MEMORY_ROUNDS = 8,
+    FEW = 16,         /* elements of a call that must be refused */
+    REFUSE_MS = 3000, /* until it has been */
     /* forgiven for each open, in bytes: */
     HEAP_BYTES = 512, /* names of scopes, the allocator's own */
     /* what a backend may leave in the store, which rank 0 keeps until the run ends: one value, a mark of each rank */
@@ -29,7 +32,7 @@ void ddp_backend_begin(ddp_rank_process *a)
     a->ops = a->plugin->ops;
     if (a->c->fresh) return;
     if (ddp_trial_open(&t, a, "shared", DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
-        ddp_rank_process_fail(a, "open and comm_create: \"%s\": %.180s", ddp_status_text(err.status), err.msg);
+        (void)DDP_FAIL(a, "open and comm_create: \"%s\": %.180s", ddp_status_text(err.status), err.msg);
         a->broken = true;
         return;
     }
@@ -109,7 +112,7 @@ static void *run_side(void *arg)
     ddp_err err = {0};
 
     if (ddp_trial_open(&t, s->a, s->index == 0 ? "one" : "two", DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
-        ddp_rank_process_fail(s->a, "open and comm_create beside another communicator: %.170s", err.msg);
+        (void)DDP_FAIL(s->a, "open and comm_create beside another communicator: %.170s", err.msg);
         s->a->broken = true;
         return NULL;
     }
@@ -127,7 +130,7 @@ static void pair_case(ddp_rank_process *a)
     pthread_t thread;
 
     if (ddp_thread_start(&thread, "conform-two", run_side, &two, &err) != DDP_OK) {
-        ddp_rank_process_skip(a, "%.200s", err.msg);
+        DDP_SKIP(a, "%.200s", err.msg);
         a->broken = true;
         return;
     }
@@ -155,11 +158,8 @@ static bool memory_round(ddp_rank_process *a, uint32_t round)
     for (uint32_t i = 0; i < 2 && good; i++) {
         size_t bytes = sizes[(round + i) % DDP_COUNT(sizes)];
 
-        if (a->ops->mem_alloc(a->comm, bytes, &blocks[i], &err) != DDP_OK) {
-            ddp_rank_process_fail(a, "mem_alloc of %zu bytes: %.180s", bytes, err.msg);
-            a->broken = true;
-            return false;
-        }
+        if (a->ops->mem_alloc(a->comm, bytes, &blocks[i], &err) != DDP_OK)
+            return DDP_BREAK(a, "mem_alloc of %zu bytes: %.180s", bytes, err.msg);
         good = DDP_EXPECT(a, (uintptr_t)blocks[i] % 64 == 0, "mem_alloc of %zu bytes is not 64-byte aligned", bytes) &&
                DDP_EXPECT(a, all_zero(blocks[i], bytes), "mem_alloc of %zu bytes is not zero-filled", bytes);
         memset(blocks[i], 0xee, bytes); /* the next round must not see it */
@@ -203,19 +203,176 @@ static bool peers_round(ddp_rank_process *a)
 static void memory_case(ddp_rank_process *a)
 {
     ddp_trial t = ddp_trial_shared(a);
-    ddp_case c = {.suite = a->c->suite,
-                  .slot = DDP_SLOT_ALL_REDUCE,
-                  .dtype = DDP_F32,
-                  .op = DDP_SUM,
-                  .in_place = true,
-                  .own_memory = true,
-                  .count = 300007,
-                  .seed = a->c->seed};
+    ddp_case c = ddp_trial_sum(a, 300007);
 
+    c.in_place = c.own_memory = true;
     for (uint32_t i = 0; i < MEMORY_ROUNDS; i++)
         if (!memory_round(a, i)) return;
     if ((a->ops->caps & DDP_CAP_MEM_PEER) != 0 && !peers_round(a)) return;
     if (ddp_trial_can(&t, c.slot) && ddp_trial_collective(&t, &c)) keep_hash(a, &t);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
+/* What must be refused, with a reason, before anything is written or sent: overlaps, counts that overflow, roots,
+ * dtypes and operations that are none. */
+/* A call that every rank makes alike and every rank must refuse; nothing of `data` may change. */
+static bool refused(ddp_trial *t, uint32_t slot, const ddp_coll *args, uint32_t *data, size_t words, const char *what,
+                    ddp_status want)
+{
+    ddp_rank_process *a = t->a;
+    uint64_t before = ddp_hash64(data, words * sizeof(*data), 0);
+    ddp_err err;
+    ddp_status status;
+
+    if (!ddp_trial_can(t, slot)) return true;
+    status = ddp_trial_call(t, slot, args, &err);
+    if (status == DDP_OK) return DDP_BREAK(a, "%s: %s is accepted", ddp_slot_info_of(slot)->name, what);
+    return DDP_EXPECT(a, want == DDP_OK || status == want, "%s: %s answers \"%s\", not \"%s\": %.100s",
+                      ddp_slot_info_of(slot)->name, what, ddp_status_text(status), ddp_status_text(want), err.msg) &&
+           DDP_EXPECT(a, err.msg[0] != '\0' && err.status == status,
+                      "%s: %s is refused without ddp_fail(): no reason, or another status in ddp_err",
+                      ddp_slot_info_of(slot)->name, what) &&
+           DDP_EXPECT(a, ddp_hash64(data, words * sizeof(*data), 0) == before,
+                      "%s: %s is refused, but memory was written", ddp_slot_info_of(slot)->name, what);
+}
+
+static ddp_coll sum_of(uint32_t *send, uint32_t *recv)
+{
+    return (ddp_coll){
+        .struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = DDP_SUM, .send = send, .recv = recv, .count = FEW};
+}
+
+static bool overlap(ddp_trial *t, uint32_t *data, size_t words)
+{
+    static const uint8_t slots[] = {DDP_SLOT_ALL_REDUCE, DDP_SLOT_ALL_GATHER, DDP_SLOT_REDUCE_SCATTER,
+                                    DDP_SLOT_ALL_TO_ALL};
+
+    for (size_t i = 0; i < DDP_COUNT(slots); i++) {
+        size_t shift = slots[i] == DDP_SLOT_ALL_REDUCE ? 3 : FEW * t->rank + 3;
+        ddp_coll forth = sum_of(data, data + shift), back = sum_of(data + shift, data);
+
+        if (!ddp_slot_info_of(slots[i])->reduces) forth.op = back.op = 0;
+        if (!refused(t, slots[i], slots[i] == DDP_SLOT_ALL_GATHER ? &back : &forth, data, words,
+                     "an overlap that is not in place", DDP_ERR_INVALID))
+            return false;
+        back = sum_of(data, data); /* in place for rank 0 alone, whose block is the first; in all_to_all for nobody */
+        if (!ddp_slot_info_of(slots[i])->reduces) back.op = 0;
+        if (slots[i] == DDP_SLOT_ALL_TO_ALL &&
+            !refused(t, slots[i], &back, data, words, "send == recv, for which there is no in place,", DDP_ERR_INVALID))
+            return false;
+        if (t->rank > 0 && (slots[i] == DDP_SLOT_ALL_GATHER || slots[i] == DDP_SLOT_REDUCE_SCATTER) &&
+            !refused(t, slots[i], &back, data, words, "send == recv, which is not this rank's block,", DDP_ERR_INVALID))
+            return false;
+    }
+    return true;
+}
+
+/* gather and scatter: only the root has both buffers, so it alone calls, and must answer without the others. */
+static bool overlap_at_root(ddp_trial *t, uint32_t *data, size_t words)
+{
+    const uint32_t root = t->world - 1;
+    uint32_t *apart = data + (size_t)FEW * root + 3;
+    ddp_coll a = {.struct_size = sizeof(a), .dtype = DDP_F32, .root = root, .count = FEW};
+
+    if (t->rank != root) return true;
+    a.send = apart, a.recv = data;
+    if (!refused(t, DDP_SLOT_GATHER, &a, data, words, "an overlap that is not in place", DDP_ERR_INVALID)) return false;
+    a.send = data, a.recv = apart;
+    if (!refused(t, DDP_SLOT_SCATTER, &a, data, words, "an overlap that is not in place", DDP_ERR_INVALID))
+        return false;
+    a.recv = data;
+    return root == 0 || (refused(t, DDP_SLOT_GATHER, &a, data, words, "send == recv, which is not the root's block,",
+                                 DDP_ERR_INVALID) &&
+                         refused(t, DDP_SLOT_SCATTER, &a, data, words, "send == recv, which is not the root's block,",
+                                 DDP_ERR_INVALID));
+}
+
+/* Overlaps are refused without the other ranks: a call that waits for them does not return, and another thread
+ * reports that. */
+typedef struct patience {
+    ddp_rank_process *a;
+    atomic_bool over;
+} patience;
+
+static void *patience_main(void *arg)
+{
+    patience *p = arg;
+    int64_t deadline = ddp_now_ms() + REFUSE_MS;
+
+    while (!atomic_load(&p->over) && ddp_now_ms() < deadline) (void)usleep(2000);
+    if (atomic_load(&p->over)) return NULL;
+    (void)DDP_FAIL(p->a, "an overlap that is not in place is not refused within %d ms", REFUSE_MS);
+    _exit(DDP_EXIT_PLUGIN);
+}
+
+static bool refuses_overlaps(ddp_trial *t, uint32_t *data, size_t words)
+{
+    patience p = {.a = t->a};
+    ddp_err err = {0};
+    pthread_t thread;
+    bool good;
+
+    if (ddp_thread_start(&thread, "conform-watch", patience_main, &p, &err) != DDP_OK) {
+        DDP_SKIP(t->a, "%.200s", err.msg);
+        return false;
+    }
+    good = overlap(t, data, words) && overlap_at_root(t, data, words);
+    atomic_store(&p.over, true);
+    (void)pthread_join(thread, NULL);
+    return good && ddp_rank_process_barrier(t->a, "refused");
+}
+
+/* Counts whose bytes are no size: of one rank, of all, and just beyond what memory can hold. */
+static bool refuses_overflow(ddp_trial *t, uint32_t *data, size_t words)
+{
+    const size_t element = sizeof(float);
+    const size_t counts[] = {SIZE_MAX / element + 2, SIZE_MAX / element / t->world + 2,
+                             (size_t)PTRDIFF_MAX / element / t->world + 1};
+
+    for (uint32_t slot = 0; slot < DDP_SLOT_END; slot++)
+        for (size_t i = 0; i < DDP_COUNT(counts) && slot != DDP_SLOT_BARRIER; i++) {
+            ddp_coll a = sum_of(data, data + words / 2);
+            char what[96];
+
+            a.count = counts[i];
+            if (!ddp_slot_info_of(slot)->reduces) a.op = 0;
+            (void)snprintf(what, sizeof(what), "a count of %zu f32, more than memory can hold,", a.count);
+            if (!refused(t, slot, &a, data, words, what, DDP_ERR_INVALID)) return false;
+        }
+    return true;
+}
+
+static bool refuses_nonsense(ddp_trial *t, uint32_t *data, size_t words)
+{
+    ddp_coll a = sum_of(data, data + words / 2), root = a, dtype = a, op = a;
+
+    dtype.dtype = 99;
+    op.op = 99;
+    root.root = t->world;
+    return refused(t, DDP_SLOT_ALL_REDUCE, &dtype, data, words, "dtype 99", DDP_OK) &&
+           refused(t, DDP_SLOT_ALL_REDUCE, &op, data, words, "operation 99", DDP_OK) &&
+           refused(t, DDP_SLOT_BROADCAST, &root, data, words, "a root that is no rank", DDP_ERR_INVALID) &&
+           refused(t, DDP_SLOT_REDUCE, &root, data, words, "a root that is no rank", DDP_ERR_INVALID) &&
+           DDP_EXPECT(t->a, t->a->ops->supports(t->comm, 99, DDP_SUM) == DDP_ERR_UNSUPPORTED, "supports dtype 99") &&
+           DDP_EXPECT(t->a, t->a->ops->supports(t->comm, DDP_F32, 99) == DDP_ERR_UNSUPPORTED, "supports operation 99");
+}
+
+static void refusals(ddp_rank_process *a)
+{
+    ddp_trial t = ddp_trial_shared(a);
+    size_t words = (size_t)4 * FEW * (a->world + 1);
+    ddp_case after = ddp_trial_sum(a, 100);
+    ddp_err err = {0};
+    uint32_t *data = ddp_alloc_aligned(words * sizeof(*data), &err);
+
+    if (data == NULL) {
+        DDP_SKIP(a, "%.200s", err.msg);
+        return;
+    }
+    if (refuses_overlaps(&t, data, words) && refuses_overflow(&t, data, words) && refuses_nonsense(&t, data, words) &&
+        ddp_trial_can(&t, after.slot))
+        (void)ddp_trial_collective(&t, &after); /* a refusal costs nothing else */
+    if (!a->broken) free(data);
 }
 
 /* ---- structs that have grown ------------------------------------------------------------------------------------- */
@@ -239,7 +396,7 @@ static void growth_case(ddp_rank_process *a)
     memset(&params, 0xff, sizeof(params));
     memset(&coll, 0xff, sizeof(coll));
     store = ddp_group_store(a->group, "grown", &err);
-    if (store == NULL) return ddp_rank_process_skip(a, "%.200s", err.msg);
+    if (store == NULL) return DDP_SKIP(a, "%.200s", err.msg);
     ddp_group_comm_params(a->group, "grown", store, DDP_TRIAL_TIMEOUT_MS, &params.p);
     params.p.struct_size = sizeof(params);
     st = a->ops->comm_create(a->backend, &params.p, &t.comm, &err);
@@ -249,8 +406,7 @@ static void growth_case(ddp_rank_process *a)
         if (ddp_trial_can(&t, DDP_SLOT_ALL_REDUCE)) st = ddp_trial_call(&t, DDP_SLOT_ALL_REDUCE, &coll.c, &err);
     }
     if (st != DDP_OK) {
-        ddp_rank_process_fail(a, "a struct of a later release, with its larger struct_size, is refused: %.140s",
-                              err.msg);
+        (void)DDP_FAIL(a, "a struct of a later release, with its larger struct_size, is refused: %.140s", err.msg);
         a->broken = true;
         return;
     }
@@ -262,23 +418,16 @@ static void growth_case(ddp_rank_process *a)
 /* ---- leaks ------------------------------------------------------------------------------------------------------- */
 static bool open_once(ddp_rank_process *a, uint32_t i)
 {
-    ddp_case c = {.suite = a->c->suite,
-                  .slot = DDP_SLOT_ALL_REDUCE,
-                  .dtype = DDP_F32,
-                  .op = DDP_SUM,
-                  .count = 16,
-                  .own_memory = (a->ops->caps & DDP_CAP_MEM_ALLOC) != 0,
-                  .seed = a->c->seed + i};
+    ddp_case c = ddp_trial_sum(a, 16);
     ddp_err err = {0};
     char name[32];
     ddp_trial t;
 
+    c.own_memory = (a->ops->caps & DDP_CAP_MEM_ALLOC) != 0;
+    c.seed += i;
     (void)snprintf(name, sizeof(name), "open-%u", i);
-    if (ddp_trial_open(&t, a, name, DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK) {
-        ddp_rank_process_fail(a, "open number %u: %.190s", i + 1, err.msg);
-        a->broken = true;
-        return false;
-    }
+    if (ddp_trial_open(&t, a, name, DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK)
+        return DDP_BREAK(a, "open number %u: %.190s", i + 1, err.msg);
     if ((a->ops->caps & DDP_CAP_ALL_REDUCE) != 0 && !ddp_trial_collective(&t, &c)) return false;
     ddp_trial_close(&t);
     return true;
@@ -296,7 +445,7 @@ void ddp_backend_case(ddp_rank_process *a)
     case DDP_SUITE_RESULTS: results(a); break;
     case DDP_SUITE_ORDER: order(a); break;
     case DDP_SUITE_MEMORY: memory_case(a); break;
-    case DDP_SUITE_REFUSALS: ddp_backend_refusals(a); break;
+    case DDP_SUITE_REFUSALS: refusals(a); break;
     case DDP_SUITE_GROWTH: growth_case(a); break;
     case DDP_SUITE_PAIR: pair_case(a); break;
     case DDP_SUITE_ABORT: ddp_backend_abort(a); break;

@@ -59,10 +59,9 @@ static void *watch_main(void *arg)
     pause_until(ddp_now_ms() + WAKE_MS, &w->returned);
     if (atomic_load(&w->returned)) return NULL;
     if ((a->ops->caps & DDP_CAP_ABORT) != 0)
-        ddp_rank_process_fail(a, "%s: does not return within %d ms of comm_abort", w->what, WAKE_MS);
+        (void)DDP_FAIL(a, "%s: does not return within %d ms of comm_abort", w->what, WAKE_MS);
     else
-        ddp_rank_process_skip(
-            a, "keeps no time-out by itself and cannot be aborted: the control plane ends such a process");
+        DDP_SKIP(a, "keeps no time-out by itself and cannot be aborted: the control plane ends such a process");
     _exit(DDP_EXIT_PLUGIN);
 }
 
@@ -71,7 +70,7 @@ static bool watch_start(watch *w)
     ddp_err err = {0};
 
     if (ddp_thread_start(&w->thread, "conform-watch", watch_main, w, &err) == DDP_OK) return true;
-    ddp_rank_process_skip(w->t->a, "%.200s", err.msg);
+    DDP_SKIP(w->t->a, "%.200s", err.msg);
     return false;
 }
 
@@ -113,7 +112,7 @@ static float *new_data(ddp_rank_process *a)
     ddp_err err = {0};
     float *data = ddp_alloc_aligned(2 * (size_t)COUNT * a->world * sizeof(float), &err);
 
-    if (data == NULL) ddp_rank_process_skip(a, "%.200s", err.msg);
+    if (data == NULL) DDP_SKIP(a, "%.200s", err.msg);
     return data;
 }
 
@@ -122,9 +121,7 @@ static bool open_trial(ddp_trial *t, ddp_rank_process *a, const char *name, int6
     ddp_err err = {0};
 
     if (ddp_trial_open(t, a, name, timeout_ms, &err) == DDP_OK) return true;
-    ddp_rank_process_fail(a, "open and comm_create (%s): %.180s", name, err.msg);
-    a->broken = true;
-    return false;
+    return DDP_BREAK(a, "open and comm_create (%s): %.180s", name, err.msg);
 }
 
 /* The call in which the last rank is missing, watched. */
@@ -181,12 +178,7 @@ static bool aborted_call(ddp_trial *t, uint32_t slot, float *data)
 /* The process can go on: a new communicator works. */
 static void works_again(ddp_rank_process *a)
 {
-    ddp_case c = {.suite = a->c->suite,
-                  .slot = DDP_SLOT_ALL_REDUCE,
-                  .dtype = DDP_F32,
-                  .op = DDP_SUM,
-                  .count = 1000,
-                  .seed = a->c->seed};
+    ddp_case c = ddp_trial_sum(a, 1000);
     ddp_trial t;
 
     if ((a->ops->caps & DDP_CAP_ALL_REDUCE) == 0 || !open_trial(&t, a, "afterwards", DDP_TRIAL_TIMEOUT_MS)) return;

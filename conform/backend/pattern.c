@@ -54,34 +54,29 @@ static span span_of(const ddp_pattern *p)
     return (span){.low = p->dtype == DDP_U8 ? 0 : -(double)half, .times = whole ? p->world : 1, .span = (double)range};
 }
 
-/* In 0 .. 1, without 1; of 8 bytes so many bits that the product with a span rounds to less than the span. */
-static void to_unit(size_t element, const unsigned char *from, size_t count, double *out)
-{
-    uint16_t h;
-    uint32_t w;
-    uint64_t l;
+/* One case of a switch: elements e of one type, read from `from` to doubles v[i], or written from them to `to`. */
+#define GET_EACH(type, value)                                                                                          \
+    for (size_t i = 0; i < count; i++) {                                                                               \
+        type e;                                                                                                        \
+        memcpy(&e, from + sizeof(e) * i, sizeof(e));                                                                   \
+        v[i] = (value);                                                                                                \
+    }                                                                                                                  \
+    break
+#define PUT_EACH(type, value)                                                                                          \
+    for (size_t i = 0; i < count; i++) {                                                                               \
+        type e = (type)(value);                                                                                        \
+        memcpy(to + sizeof(e) * i, &e, sizeof(e));                                                                     \
+    }                                                                                                                  \
+    break
 
+/* In 0 .. 1, without 1; of 8 bytes so many bits that the product with a span rounds to less than the span. */
+static void to_unit(size_t element, const unsigned char *from, size_t count, double *v)
+{
     switch (element) {
-    case 1:
-        for (size_t i = 0; i < count; i++) out[i] = from[i] * 0x1p-8;
-        break;
-    case 2:
-        for (size_t i = 0; i < count; i++) {
-            memcpy(&h, from + 2 * i, 2);
-            out[i] = h * 0x1p-16;
-        }
-        break;
-    case 4:
-        for (size_t i = 0; i < count; i++) {
-            memcpy(&w, from + 4 * i, 4);
-            out[i] = w * 0x1p-32;
-        }
-        break;
-    default:
-        for (size_t i = 0; i < count; i++) {
-            memcpy(&l, from + 8 * i, 8);
-            out[i] = (double)(l >> 12) * 0x1p-52;
-        }
+    case 1: GET_EACH(unsigned char, e * 0x1p-8);
+    case 2: GET_EACH(uint16_t, e * 0x1p-16);
+    case 4: GET_EACH(uint32_t, e * 0x1p-32);
+    default: GET_EACH(uint64_t, (double)(e >> 12) * 0x1p-52);
     }
 }
 
@@ -120,52 +115,30 @@ void ddp_pattern_put(uint32_t dtype, const double *v, size_t count, void *out)
 {
     unsigned char *to = out;
 
-    for (size_t i = 0; i < count && dtype == DDP_F32; i++) {
-        float f = (float)v[i];
-        memcpy(to + 4 * i, &f, 4);
+    switch (dtype) {
+    case DDP_F32: PUT_EACH(float, v[i]);
+    case DDP_BF16: PUT_EACH(uint16_t, to_bf16((float)v[i]));
+    case DDP_F64: PUT_EACH(double, v[i]);
+    case DDP_I32: PUT_EACH(int32_t, v[i]);
+    case DDP_I64: PUT_EACH(int64_t, v[i]);
+    case DDP_U8: PUT_EACH(unsigned char, v[i]);
+    default: break;
     }
-    for (size_t i = 0; i < count && dtype == DDP_BF16; i++) {
-        uint16_t h = to_bf16((float)v[i]);
-        memcpy(to + 2 * i, &h, 2);
-    }
-    for (size_t i = 0; i < count && dtype == DDP_I32; i++) {
-        int32_t n = (int32_t)v[i];
-        memcpy(to + 4 * i, &n, 4);
-    }
-    for (size_t i = 0; i < count && dtype == DDP_I64; i++) {
-        int64_t n = (int64_t)v[i];
-        memcpy(to + 8 * i, &n, 8);
-    }
-    for (size_t i = 0; i < count && dtype == DDP_U8; i++) to[i] = (unsigned char)v[i];
-    if (dtype == DDP_F64) memcpy(to, v, count * sizeof(*v));
 }
 
 void ddp_pattern_get(uint32_t dtype, const void *in, size_t count, double *v)
 {
     const unsigned char *from = in;
 
-    for (size_t i = 0; i < count && dtype == DDP_F32; i++) {
-        float f;
-        memcpy(&f, from + 4 * i, 4);
-        v[i] = (double)f;
+    switch (dtype) {
+    case DDP_F32: GET_EACH(float, (double)e);
+    case DDP_BF16: GET_EACH(uint16_t, from_bf16(e));
+    case DDP_F64: GET_EACH(double, e);
+    case DDP_I32: GET_EACH(int32_t, e);
+    case DDP_I64: GET_EACH(int64_t, (double)e);
+    case DDP_U8: GET_EACH(unsigned char, e);
+    default: break;
     }
-    for (size_t i = 0; i < count && dtype == DDP_BF16; i++) {
-        uint16_t h;
-        memcpy(&h, from + 2 * i, 2);
-        v[i] = from_bf16(h);
-    }
-    for (size_t i = 0; i < count && dtype == DDP_I32; i++) {
-        int32_t n;
-        memcpy(&n, from + 4 * i, 4);
-        v[i] = n;
-    }
-    for (size_t i = 0; i < count && dtype == DDP_I64; i++) {
-        int64_t n;
-        memcpy(&n, from + 8 * i, 8);
-        v[i] = (double)n;
-    }
-    for (size_t i = 0; i < count && dtype == DDP_U8; i++) v[i] = from[i];
-    if (dtype == DDP_F64) memcpy(v, from, count * sizeof(*v));
 }
 
 /* ---- filling and checking ---------------------------------------------------------------------------------------- */

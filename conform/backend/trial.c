@@ -43,6 +43,16 @@ ddp_trial ddp_trial_shared(ddp_rank_process *a)
     return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
 }
 
+ddp_case ddp_trial_sum(const ddp_rank_process *a, uint64_t count)
+{
+    return (ddp_case){.suite = a->c->suite,
+                      .slot = DDP_SLOT_ALL_REDUCE,
+                      .dtype = DDP_F32,
+                      .op = DDP_SUM,
+                      .count = count,
+                      .seed = a->c->seed};
+}
+
 bool ddp_trial_can(const ddp_trial *t, uint32_t slot)
 {
     if (slot == DDP_SLOT_SEND_RECV && t->world == 1) return false;
@@ -111,15 +121,12 @@ static bool region_open(const ddp_trial *t, const ddp_case *c, size_t bytes, siz
     *r =
         (region){.bytes = bytes, .total = ddp_round_up(capacity + (size_t)2 * GUARD + shift, 64), .own = c->own_memory};
     if (r->own) {
-        if (t->a->ops->mem_alloc(t->comm, r->total, &p, &err) != DDP_OK) {
-            ddp_rank_process_fail(t->a, "mem_alloc of %zu bytes: %.180s", r->total, err.msg);
-            t->a->broken = true;
-            return false;
-        }
+        if (t->a->ops->mem_alloc(t->comm, r->total, &p, &err) != DDP_OK)
+            return DDP_BREAK(t->a, "mem_alloc of %zu bytes: %.180s", r->total, err.msg);
     } else {
         p = ddp_alloc_aligned(r->total, &err);
         if (p == NULL) {
-            ddp_rank_process_skip(t->a, "%.200s", err.msg);
+            DDP_SKIP(t->a, "%.200s", err.msg);
             t->a->broken = true;
             return false;
         }
@@ -280,10 +287,7 @@ static bool check(play *p, uint64_t before)
         bool same = p->in_place ? hash_input(p) == before : all_filler(p->recv.data, p->recv.bytes);
         return DDP_EXPECT(a, same, "recv was written on a rank that gets no result");
     }
-    if (!check_values(p, got, text, sizeof(text))) {
-        ddp_rank_process_fail(a, "%s", text);
-        return false;
-    }
+    if (!check_values(p, got, text, sizeof(text))) return DDP_FAIL(a, "%s", text);
     return true;
 }
 
@@ -313,9 +317,8 @@ static bool call_and_check(play *p)
     status = ddp_trial_call(t, p->c->slot, &p->args, &err);
     if (!supported) return check_refused(p, before, status, &err);
     if (status != DDP_OK) {
-        ddp_rank_process_fail(t->a, "\"%s\": %.180s", ddp_status_text(status), err.msg);
-        t->a->broken = true; /* the ranks no longer agree on what is next */
-        return false;
+        return DDP_BREAK(t->a, "\"%s\": %.180s", ddp_status_text(status),
+                         err.msg); /* the ranks no longer agree on what is next */
     }
     return check(p, before);
 }
@@ -331,11 +334,7 @@ static bool barrier(const ddp_trial *t, const ddp_case *c)
 
     if (c->late == t->rank + 1) (void)usleep(LATE_US);
     (void)atomic_fetch_add(entered, 1);
-    if (ddp_trial_call(t, DDP_SLOT_BARRIER, &none, &err) != DDP_OK) {
-        ddp_rank_process_fail(t->a, "barrier: %.200s", err.msg);
-        t->a->broken = true;
-        return false;
-    }
+    if (ddp_trial_call(t, DDP_SLOT_BARRIER, &none, &err) != DDP_OK) return DDP_BREAK(t->a, "barrier: %.200s", err.msg);
     seen = atomic_load(entered);
     return DDP_EXPECT(t->a, seen >= all, "left the barrier when %u of %u ranks had come", seen + t->world - all,
                       t->world);

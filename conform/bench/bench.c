@@ -5,11 +5,12 @@
  * rounds the minimum and the median. Zeros are reduced while the clock runs, known values afterwards, to count what
  * is wrong. */
 #include "conform/bench/bench.h"
+#include "comm/communicator.h"
 #include "conform/backend/pattern.h"
 #include "conform/backend/trial.h"
-#include "conform/bench/print.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,83 @@ typedef struct bench {
     uint32_t gathers; /* names of gathers */
     ddp_err err;
 } bench;
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+/* In the columns of nccl-tests, or as JSON. On rank 0; rows go out as they come, or with JSON all at the end:
+ * `document` (json_t) collects them. */
+typedef struct row { /* one backend, one size; [0] out of place, [1] in place */
+    const char *backend;
+    uint64_t bytes, wrong[2];
+    uint32_t iterations;
+    double min_us[2], median_us[2]; /* of one all_reduce, the slowest rank's, over the rounds */
+} row;
+
+/* 1e9 bytes a second: of the data, and of what travels, as nccl-tests defines them. */
+static double algbw(const row *r, uint32_t in_place)
+{
+    return r->median_us[in_place] > 0 ? (double)r->bytes / r->median_us[in_place] / 1e3 : 0;
+}
+
+static double busbw(const row *r, uint32_t in_place, uint32_t world)
+{
+    return algbw(r, in_place) * 2 * (world - 1) / world;
+}
+
+static void print_head(const ddp_bench_plan *p, uint32_t world, void **document)
+{
+    if (p->json) {
+        *document = json_pack("{s:s, s:i, s:s, s:s, s:s, s:i, s:[]}", "collective", "all_reduce", "world_size",
+                              (int)world, "type", "f32", "redop", "sum", "through", p->queue ? "queue" : "slots",
+                              "rounds", (int)p->rounds, "results");
+        return;
+    }
+    (void)printf("# all_reduce, %u ranks, %s; the backends in turn, minimum and median (time) of %u rounds\n", world,
+                 p->queue ? "through the work queue" : "slots called directly", p->rounds);
+    (void)printf("#%55s%-52s%s\n", "", "out-of-place", "in-place");
+    (void)printf("#%10s %11s %5s %6s  %-12s", "size", "count", "type", "redop", "backend");
+    for (int in_place = 0; in_place < 2; in_place++)
+        (void)printf(" %10s %10s %8s %8s %7s ", "min", "time", "algbw", "busbw", "#wrong");
+    (void)printf("\n#%10s %11s %5s %6s  %-12s", "(B)", "(elements)", "", "", "");
+    for (int in_place = 0; in_place < 2; in_place++)
+        (void)printf(" %10s %10s %8s %8s %7s ", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
+    (void)printf("\n");
+    (void)fflush(stdout);
+}
+
+static void add_json(const row *r, uint32_t world, json_t *document)
+{
+    for (uint32_t in_place = 0; in_place < 2; in_place++) {
+        json_t *row = json_pack("{s:s, s:I, s:I, s:b, s:i, s:f, s:f, s:f, s:f, s:I}", "backend", r->backend, "size",
+                                (json_int_t)r->bytes, "count", (json_int_t)(r->bytes / sizeof(float)), "in_place",
+                                (int)in_place, "iterations", (int)r->iterations, "min_us", r->min_us[in_place],
+                                "time_us", r->median_us[in_place], "algbw_gbps", algbw(r, in_place), "busbw_gbps",
+                                busbw(r, in_place, world), "wrong", (json_int_t)r->wrong[in_place]);
+
+        (void)json_array_append_new(json_object_get(document, "results"), row);
+    }
+}
+
+static void print_row(const ddp_bench_plan *p, uint32_t world, const row *r, void *document)
+{
+    if (p->json) return add_json(r, world, document);
+    (void)printf(" %10llu %11llu %5s %6s  %-12s", (unsigned long long)r->bytes,
+                 (unsigned long long)(r->bytes / sizeof(float)), "f32", "sum", r->backend);
+    for (uint32_t in_place = 0; in_place < 2; in_place++)
+        (void)printf(" %10.2f %10.2f %8.2f %8.2f %7llu ", r->min_us[in_place], r->median_us[in_place],
+                     algbw(r, in_place), busbw(r, in_place, world), (unsigned long long)r->wrong[in_place]);
+    (void)printf("\n");
+    (void)fflush(stdout);
+}
+
+static bool print_tail(const ddp_bench_plan *p, void *document)
+{
+    if (p->json) {
+        (void)json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        (void)printf("\n");
+        json_decref(document);
+    }
+    return fflush(stdout) == 0 && ferror(stdout) == 0;
+}
 
 /* ---- buffers and communicators ----------------------------------------------------------------------------------- */
 static ddp_status buffer(side *s, size_t bytes, float **out, ddp_err *err)
@@ -208,19 +286,19 @@ static int by_value(const void *a, const void *b)
 static ddp_status finish_row(bench *b, side *s, uint64_t bytes, void *document)
 {
     uint32_t rounds = b->plan->rounds;
-    ddp_bench_row row = {.backend = s->a.plugin->name, .bytes = bytes, .iterations = s->iterations};
+    row r = {.backend = s->a.plugin->name, .bytes = bytes, .iterations = s->iterations};
 
     for (uint32_t in_place = 0; in_place < 2; in_place++) {
         DDP_TRY(largest(b, s->samples[in_place], rounds));
         qsort(s->samples[in_place], rounds, sizeof(double), by_value);
-        row.min_us[in_place] = s->samples[in_place][0];
-        row.median_us[in_place] = (s->samples[in_place][(rounds - 1) / 2] + s->samples[in_place][rounds / 2]) / 2;
-        DDP_TRY(count_wrong(b, s, bytes, in_place == 1, &row.wrong[in_place]));
+        r.min_us[in_place] = s->samples[in_place][0];
+        r.median_us[in_place] = (s->samples[in_place][(rounds - 1) / 2] + s->samples[in_place][rounds / 2]) / 2;
+        DDP_TRY(count_wrong(b, s, bytes, in_place == 1, &r.wrong[in_place]));
     }
-    if (b->a->rank == 0) ddp_bench_print(b->plan, b->a->world, &row, document);
-    if (row.wrong[0] + row.wrong[1] > 0)
-        ddp_rank_process_fail(b->a, "backend \"%s\" has %" PRIu64 " wrong values at %" PRIu64 " bytes", row.backend,
-                              row.wrong[0] + row.wrong[1], bytes);
+    if (b->a->rank == 0) print_row(b->plan, b->a->world, &r, document);
+    if (r.wrong[0] + r.wrong[1] > 0)
+        (void)DDP_FAIL(b->a, "backend \"%s\" has %" PRIu64 " wrong values at %" PRIu64 " bytes", r.backend,
+                       r.wrong[0] + r.wrong[1], bytes);
     return DDP_OK;
 }
 
@@ -244,10 +322,10 @@ static ddp_status run(bench *b, void **document)
 
     for (uint32_t i = 0; i < b->plan->size_count; i++) most = DDP_MAX_OF(most, b->plan->sizes[i]);
     for (uint32_t i = 0; i < b->plan->backend_count; i++) DDP_TRY(open_side(b, i, most));
-    if (b->a->rank == 0) ddp_bench_head(b->plan, b->a->world, document);
+    if (b->a->rank == 0) print_head(b->plan, b->a->world, document);
     for (uint32_t i = 0; i < b->plan->size_count; i++) DDP_TRY(measure(b, b->plan->sizes[i], *document));
-    if (b->a->rank == 0 && !ddp_bench_tail(b->plan, *document))
-        ddp_rank_process_skip(b->a, "cannot write to standard output: %s", strerror(errno));
+    if (b->a->rank == 0 && !print_tail(b->plan, *document))
+        DDP_SKIP(b->a, "cannot write to standard output: %s", strerror(errno));
     for (uint32_t i = b->plan->backend_count; i-- > 0;) close_side(&b->sides[i]);
     return DDP_OK;
 }
@@ -259,7 +337,7 @@ void ddp_bench_case(ddp_rank_process *a)
 
     b.sides = ddp_alloc(b.plan->backend_count * sizeof(*b.sides), &b.err);
     if (b.sides == NULL || run(&b, &document) != DDP_OK) {
-        ddp_rank_process_fail(a, "%.220s", b.err.msg);
+        (void)DDP_FAIL(a, "%.220s", b.err.msg);
         a->broken = true; /* the process ends with all that is open */
         return;
     }

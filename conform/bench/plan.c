@@ -1,8 +1,10 @@
 /* conform/bench/plan.c -- the parent of `ddpengine bench`: which backends, how their ranks are started, and the exit
  * code. */
+#include "conform/bench/plan.h"
 #include "conform/harness/probe.h"
 #include "conform/harness/world.h"
 #include "launch/signals.h"
+#include "plugin/plugin.h"
 #include <string.h>
 
 enum { DEADLINE_MS = 3600000 };
@@ -38,7 +40,25 @@ static int take_backend(planning *g, const char *name)
     return DDP_EXIT_OK;
 }
 
-/* What a rank leaves unjudged is not the backends' fault. */
+/* What `auto` takes between hosts. */
+static int take_default(planning *g)
+{
+    static const ddp_list no_paths = {0};
+    ddp_offer offers[DDP_MAX_OFFERS];
+    ddp_registry *r;
+    ddp_err err = {0};
+    size_t count;
+
+    if (ddp_registry_open(g->p->log, &no_paths, &r, &err) != DDP_OK) return refuse(g, DDP_EXIT_PLUGIN, "", err.msg);
+    count = ddp_registry_offers(r, DDP_KIND_BACKEND, offers, DDP_MAX_OFFERS);
+    ddp_registry_close(r);
+    for (size_t i = 0; i < count; i++)
+        if (offers[i].facts.reach >= DDP_REACH_NETWORK && ddp_memory_has(offers[i].facts.memory, DDP_MEMORY_HOST))
+            return take_backend(g, offers[i].name);
+    return refuse(g, DDP_EXIT_PLUGIN, "", "no backend is found that reduces host memory; name one with --backend");
+}
+
+/* What a rank leaves unchecked is not the backends' fault. */
 static int exit_code_of(int state)
 {
     return state == DDP_PASSED ? DDP_EXIT_OK : state == DDP_FAILED ? DDP_EXIT_PLUGIN : DDP_EXIT_INTERNAL;
@@ -75,11 +95,10 @@ int ddp_bench(const ddp_bench_params *p)
     static const size_t most = DDP_BENCH_SIZES;
     planning g = {.p = p, .plan = {.rounds = (uint32_t)p->rounds, .json = p->json, .queue = p->queue}};
 
-    for (size_t i = 0; i < p->backend_count; i++) {
-        int code = take_backend(&g, p->backends[i]);
+    int code = p->backend_count == 0 ? take_default(&g) : DDP_EXIT_OK;
 
-        if (code != DDP_EXIT_OK) return code;
-    }
+    for (size_t i = 0; i < p->backend_count && code == DDP_EXIT_OK; i++) code = take_backend(&g, p->backends[i]);
+    if (code != DDP_EXIT_OK) return code;
     for (size_t i = 0; i < DDP_MIN_OF(p->size_count, most); i++) g.plan.sizes[g.plan.size_count++] = p->sizes[i];
     return run_ranks(&g);
 }

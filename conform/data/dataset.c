@@ -86,7 +86,7 @@ static bool sample_alloc(const trial *t, sample *s)
         s->base[i] = ddp_alloc_aligned(t->bytes[i] + (size_t)2 * GUARD, &err);
         if (s->base[i] == NULL) {
             sample_free(s, i);
-            ddp_rank_process_skip(t->a, "%.200s", err.msg);
+            DDP_SKIP(t->a, "%.200s", err.msg);
             return false;
         }
         s->buffers[i] = s->base[i] + GUARD;
@@ -205,7 +205,7 @@ static void threads(trial *t)
     while (started < THREADS && ddp_thread_start(&thread[started], "conform-read", read_main, t, &err) == DDP_OK)
         started++;
     for (uint32_t i = 0; i < started; i++) (void)pthread_join(thread[i], NULL);
-    if (started < THREADS) ddp_rank_process_skip(t->a, "%.200s", err.msg);
+    if (started < THREADS) DDP_SKIP(t->a, "%.200s", err.msg);
 }
 
 /* ---- by name ----------------------------------------------------------------------------------------------------- */

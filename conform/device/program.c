@@ -2,14 +2,33 @@
  * references in double: loss, metric, buffers and every gradient, set and added, whole and cut in two; then whole
  * steps. */
 #include "conform/device/program.h"
-#include "conform/device/step.h"
+#include "graph/graph.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEATURES = 20, CLASSES = 10, FIELDS = DDP_TRIAL_FIELDS };
+enum { FEATURES = 20, CLASSES = 10, FIELDS = 2 };
 
-typedef ddp_device_trial trial;
+typedef struct trial {
+    ddp_rank_process *a;
+    const char *network;
+    const ddp_device_ops *ops;
+    ddp_device *d;
+    const ddp_program *p;
+    const ddp_layout *layout;
+    ddp_ref_tensor *ref; /* by value */
+    void *inputs[FIELDS];
+    float *params, *grads, *buffers, *arena; /* of the device */
+    float *host, *before;                    /* layout->elements each */
+    float *buffers_host;
+    uint64_t buffer_elements;
+    ddp_lowered *lowered;
+    ddp_planned *planned;
+    ddp_exec *exec;
+    ddp_instance *instance;
+    uint64_t random;
+    ddp_err err;
+} trial;
 
 static const ddp_random no_random = {0}; /* the network draws nothing */
 
@@ -177,6 +196,14 @@ static ddp_status run(trial *t, bool add, uint32_t cut)
     return t->ops->copy(t->d, t->host, t->grads, bytes, DDP_COPY_TO_HOST, &t->err);
 }
 
+/* Fails the case, and is false, where `is` is further from `want` than f32's sums are. */
+static bool is_near(trial *t, const char *what, const char *name, int64_t e, double is, double want)
+{
+    return DDP_EXPECT(t->a, fabs(is - want) <= 3e-5 * (1 + fabs(want)),
+                      "%s, batch %lld: %s \"%.60s\"[%lld] is %.9g, not %.9g", t->network, (long long)t->p->batch, what,
+                      name, (long long)e, is, want);
+}
+
 static bool compare_scalar(trial *t, int32_t value, const char *what)
 {
     uint64_t at = t->planned->plan.value_offset[value];
@@ -185,7 +212,7 @@ static bool compare_scalar(trial *t, int32_t value, const char *what)
     if (!DDP_EXPECT(t->a, at != DDP_NO_OFFSET, "the %s has no storage", what)) return false;
     if (t->ops->copy(t->d, &f, (char *)t->arena + at, sizeof(f), DDP_COPY_TO_HOST, &t->err) != DDP_OK)
         return ddp_rank_process_fail_call(t->a, "copy", t->err.status, &t->err);
-    return ddp_device_near(t, what, "", 0, (double)f, t->ref[value].data[0]);
+    return is_near(t, what, "", 0, (double)f, t->ref[value].data[0]);
 }
 
 static bool compare(trial *t, bool add)
@@ -194,25 +221,143 @@ static bool compare(trial *t, bool add)
         const ddp_value *v = &t->p->values[i];
 
         for (int64_t e = 0; e < v->elements && v->kind == DDP_VALUE_BUFFER; e++)
-            if (!ddp_device_near(t, "buffer", v->name, e, (double)t->buffers_host[v->offset + (uint64_t)e],
-                                 t->ref[i].data[e]))
+            if (!is_near(t, "buffer", v->name, e, (double)t->buffers_host[v->offset + (uint64_t)e], t->ref[i].data[e]))
                 return false;
         for (int64_t e = 0; e < v->elements && v->kind == DDP_VALUE_GRAD; e++)
-            if (!ddp_device_near(t, add ? "the added gradient of" : "the gradient of", v->name, e,
-                                 (double)t->host[v->offset + (uint64_t)e], t->ref[i].data[e] + (add ? 0.5 : 0)))
+            if (!is_near(t, add ? "the added gradient of" : "the gradient of", v->name, e,
+                         (double)t->host[v->offset + (uint64_t)e], t->ref[i].data[e] + (add ? 0.5 : 0)))
                 return false;
     }
     return compare_scalar(t, t->p->loss, "loss") &&
            (t->p->metric_count == 0 || compare_scalar(t, t->p->metrics[0], "metric"));
 }
 
+/* ---- whole steps ------------------------------------------------------------------------------------------------- */
+/* By the device's `step`, where it has one: three updates by SGD, clipped to half of the first gradients' norm,
+ * against the same references. What changes between them, the learning rate and the parameters, has to be seen. */
+enum { STEPS = 3 };
+
+typedef struct reported {
+    float loss;
+    uint64_t not_finite;
+    double norm;
+} reported;
+
+static double reference_norm(const trial *t)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < t->p->value_count; i++)
+        for (int64_t e = 0; e < t->p->values[i].elements && t->p->values[i].kind == DDP_VALUE_GRAD; e++)
+            sum += t->ref[i].data[e] * t->ref[i].data[e];
+    return sqrt(sum);
+}
+
+/* The reference's parameters are the device's, as they are before the step. */
+static ddp_status take_params(trial *t)
+{
+    size_t bytes = t->layout->elements * sizeof(float);
+
+    DDP_TRY(t->ops->copy(t->d, t->before, t->params, bytes, DDP_COPY_TO_HOST, &t->err));
+    for (uint32_t i = 0; i < t->p->value_count; i++)
+        for (int64_t e = 0; e < t->p->values[i].elements && t->p->values[i].kind == DDP_VALUE_PARAM; e++)
+            t->ref[i].data[e] = (double)t->before[t->p->values[i].offset + (uint64_t)e];
+    return DDP_OK;
+}
+
+static ddp_status run_step(trial *t, uint64_t step, double lr, double max_norm, reported *out)
+{
+    const ddp_optim o = {.struct_size = sizeof(o), .algorithm = DDP_OPTIM_SGD, .step = step, .lr = lr, .grad_scale = 1};
+    const ddp_optim_slice s = {.grad_dtype = DDP_F32,
+                               .state_dtype = DDP_F32,
+                               .param = t->params,
+                               .grad = t->grads,
+                               .count = t->layout->extra_offset};
+    const ddp_run r = {.struct_size = sizeof(r), .inputs = t->inputs};
+    const ddp_update u = {
+        .struct_size = sizeof(u),
+        .slice_count = 1,
+        .optim = &o,
+        .slice_size = sizeof(s),
+        .slices = &s,
+        .not_finite = &out->not_finite,
+        .loss = (const float *)(const void *)((const char *)t->arena + t->planned->plan.value_offset[t->p->loss]),
+        .loss_out = &out->loss,
+        .max_norm = max_norm,
+        .norm = &out->norm};
+    size_t bytes = t->layout->elements * sizeof(float);
+
+    out->not_finite = s.count;
+    DDP_TRY(t->ops->step(t->instance, &r, &u, &t->err));
+    DDP_TRY(t->ops->sync(t->d, &t->err));
+    return t->ops->copy(t->d, t->host, t->params, bytes, DDP_COPY_TO_HOST, &t->err);
+}
+
+/* A gradient has its parameter's offset, in another arena. */
+static bool compare_params(trial *t, double by)
+{
+    for (uint32_t i = 0; i < t->p->value_count; i++) {
+        const ddp_value *v = &t->p->values[i];
+
+        for (int64_t e = 0; e < v->elements && v->kind == DDP_VALUE_GRAD; e++) {
+            uint64_t at = v->offset + (uint64_t)e;
+            if (!is_near(t, "after a step, parameter", v->name, e, (double)t->host[at],
+                         (double)t->before[at] - by * t->ref[i].data[e]))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool check_steps(trial *t, reported *out)
+{
+    double max_norm = 0;
+
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        double lr = 0.5 / (double)step, norm;
+        ddp_status st = take_params(t);
+
+        if (st == DDP_OK) st = ddp_reference_run(t->p, &(ddp_random){0}, t->ref, &t->err);
+        norm = reference_norm(t);
+        if (step == 1) max_norm = norm / 2;
+        if (st == DDP_OK) st = run_step(t, step, lr, max_norm, out);
+        if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "step", st, &t->err);
+        if (!is_near(t, "after a step, the loss", "", 0, (double)out->loss, t->ref[t->p->loss].data[0]) ||
+            !is_near(t, "after a step, the norm", "", 0, out->norm, norm) ||
+            !DDP_EXPECT(t->a, out->not_finite == t->layout->extra_offset,
+                        "after a step, element %llu is reported not to be finite",
+                        (unsigned long long)out->not_finite) ||
+            !compare_params(t, lr * fmin(1, max_norm / (norm + 1e-6))))
+            return false;
+    }
+    return true;
+}
+
+static bool step(trial *t)
+{
+    void *out = NULL;
+    bool good;
+
+    if (t->ops->step == NULL) return true;
+    for (uint64_t i = 0; i < t->layout->elements; i++) t->host[i] = 0; /* what no parameter has counts for the norm */
+    if (t->ops->copy(t->d, t->grads, t->host, t->layout->elements * sizeof(float), DDP_COPY_TO_DEVICE, &t->err) !=
+        DDP_OK)
+        return ddp_rank_process_fail_call(t->a, "copy", t->err.status, &t->err);
+    if (t->ops->host_alloc(t->d, sizeof(reported), &out, &t->err) != DDP_OK)
+        return ddp_rank_process_fail_call(t->a, "host_alloc", t->err.status, &t->err);
+    good = check_steps(t, out);
+    t->ops->host_free(t->d, out);
+    return good;
+}
+
+/* ---- the case ---------------------------------------------------------------------------------------------------- */
 static bool check(trial *t)
 {
     uint32_t kernels;
     ddp_status st = prepare(t);
 
     if (st == DDP_ERR_UNSUPPORTED && t->lowered == NULL) {
-        ddp_rank_process_skip(t->a, "it cannot run the network of this case: %.150s", t->err.msg);
+        DDP_SKIP(t->a, "it cannot run the network of this case: %.150s", t->err.msg);
         return false;
     }
     if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "preparing the program", st, &t->err);
@@ -224,10 +369,9 @@ static bool check(trial *t)
         if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "run", st, &t->err);
         if (!compare(t, add)) return false;
     }
-    return ddp_device_step(t);
+    return step(t);
 }
 
-/* ---- the case ---------------------------------------------------------------------------------------------------- */
 static bool check_batch(const trial *common, const ddp_graph *g, int64_t batch)
 {
     trial t = *common;

@@ -2,7 +2,7 @@
 #ifndef DDP_HARNESS_PROBE_H
 #define DDP_HARNESS_PROBE_H
 
-#include "conform/conform.h"
+#include "conform/params.h"
 #include <ddpengine/backend.h>
 #include <limits.h>
 

@@ -5,39 +5,25 @@
 enum { BARRIER_MS = 60000 };
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
-static void write_result(ddp_rank_process *a, int state, const char *fmt, va_list ap)
+bool ddp_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...)
 {
     int none = DDP_NOT_CHECKED;
+    va_list ap;
 
-    if (!atomic_compare_exchange_strong(&a->v->state, &none, DDP_WRITING)) return; /* the first one counts */
+    a->broken = a->broken || breaks;
+    if (!atomic_compare_exchange_strong(&a->v->state, &none, DDP_WRITING)) return false; /* the first one counts */
+    va_start(ap, fmt);
     (void)vsnprintf(a->v->text, sizeof(a->v->text), fmt, ap);
+    va_end(ap);
     a->v->order = atomic_fetch_add(&a->shared->failures, 1);
     atomic_store(&a->v->state, state);
-}
-
-void ddp_rank_process_fail(ddp_rank_process *a, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    write_result(a, DDP_FAILED, fmt, ap);
-    va_end(ap);
-}
-
-void ddp_rank_process_skip(ddp_rank_process *a, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    write_result(a, DDP_SKIPPED, fmt, ap);
-    va_end(ap);
+    return false;
 }
 
 bool ddp_rank_process_fail_call(ddp_rank_process *a, const char *call, ddp_status st, const ddp_err *err)
 {
-    ddp_rank_process_fail(a, "%s: \"%s\": %.150s", call, ddp_status_text(st),
-                          err->msg[0] != '\0' ? err->msg : "no reason given: ddp_fail() was not called");
-    return false;
+    return DDP_FAIL(a, "%s: \"%s\": %.150s", call, ddp_status_text(st),
+                    err->msg[0] != '\0' ? err->msg : "no reason given: ddp_fail() was not called");
 }
 
 bool ddp_rank_process_barrier(ddp_rank_process *a, const char *name)
@@ -47,9 +33,7 @@ bool ddp_rank_process_barrier(ddp_rank_process *a, const char *name)
 
     (void)snprintf(wait, sizeof(wait), "case %u: %s", (unsigned)(a->c - a->shared->cases), name);
     if (ddp_group_barrier(a->group, wait, BARRIER_MS, &err) == DDP_OK) return true;
-    ddp_rank_process_fail(a, "another rank has ended: %.180s", err.msg);
-    a->broken = true;
-    return false;
+    return DDP_BREAK(a, "another rank has ended: %.180s", err.msg);
 }
 
 /* ---- plugin and options ------------------------------------------------------------------------------------------ */

@@ -37,11 +37,14 @@ typedef struct ddp_rank_process {
 ddp_status ddp_rank_process_load(ddp_rank_process *a, uint32_t kind, const char *plugin, const char *settings,
                                  ddp_err *err);
 void ddp_rank_process_unload(ddp_rank_process *a);
-/* Writes the case's result; the first one counts. */
-void ddp_rank_process_fail(ddp_rank_process *a, const char *fmt, ...) DDP_PRINTF_(2, 3);
-void ddp_rank_process_skip(ddp_rank_process *a, const char *fmt, ...) DDP_PRINTF_(2, 3);
+/* Writes the case's result and why; the first one counts. `breaks`: this process is unfit for another case. Always
+ * false. */
+bool ddp_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...) DDP_PRINTF_(4, 5);
+#define DDP_FAIL(a, ...)  ddp_rank_process_write(a, DDP_FAILED, false, __VA_ARGS__)
+#define DDP_SKIP(a, ...)  ((void)ddp_rank_process_write(a, DDP_SKIPPED, false, __VA_ARGS__))
+#define DDP_BREAK(a, ...) ddp_rank_process_write(a, DDP_FAILED, true, __VA_ARGS__)
 /* Fails unless `ok`; returns ok. */
-#define DDP_EXPECT(a, ok, ...) ((ok) || (ddp_rank_process_fail(a, __VA_ARGS__), false))
+#define DDP_EXPECT(a, ok, ...) ((ok) || DDP_FAIL(a, __VA_ARGS__))
 /* Waits for all ranks of the case, by the control plane. */
 bool ddp_rank_process_barrier(ddp_rank_process *a, const char *name);
 /* The case fails because a call has: by its status and message. Always false. */

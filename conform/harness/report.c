@@ -46,17 +46,12 @@ static void cover(ddp_report *r, ddp_shared_results *s, uint32_t c)
     r->slots[k->slot].largest = DDP_MAX_OF(r->slots[k->slot].largest, bytes);
 }
 
-static const char *nothing(uint32_t i)
-{
-    (void)i;
-    return "";
-}
-
+/* The members of a set, by number where `name` is NULL. */
 static void set_names(FILE *out, uint32_t set, uint32_t first, uint32_t end, const char *(*name)(uint32_t))
 {
     for (uint32_t i = first; i < end; i++) {
         if ((set & 1u << i) == 0) continue;
-        if (name == nothing)
+        if (name == NULL)
             (void)fprintf(out, " %u", i);
         else
             (void)fprintf(out, " %s", name(i));
@@ -69,7 +64,7 @@ static void slot_row(ddp_report *r, uint32_t slot)
     char size[32];
 
     (void)fprintf(r->out, "  %-15s %4u cases, worlds", s->name, r->slots[slot].cases);
-    set_names(r->out, r->slots[slot].worlds, 1, DDP_CONFORM_MAX_WORLD + 1, nothing);
+    set_names(r->out, r->slots[slot].worlds, 1, DDP_CONFORM_MAX_WORLD + 1, NULL);
     if (slot != DDP_SLOT_BARRIER) {
         (void)fprintf(r->out, "; 0 to %s;", ddp_format_bytes(r->slots[slot].largest, size, sizeof(size)));
         set_names(r->out, r->slots[slot].dtypes, DDP_F32, DDP_DTYPE_END_, ddp_dtype_name);

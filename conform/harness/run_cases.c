@@ -7,9 +7,12 @@
 #include "conform/backend/backend.h"
 #include "conform/bench/bench.h"
 #include "conform/kinds.h"
+#include "base/launcher.h"
 #include "net/endpoint.h"
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { RENDEZVOUS_MS = 60000, LINGER_MS = 1000, TICK_US = 2000 };
@@ -138,7 +141,7 @@ int ddp_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, co
     a.c = &s->cases[s->first];
     a.v = ddp_shared_results_get(s, rank, s->first);
     if (start(&a, listen_fd, endpoint, &err) != DDP_OK) {
-        ddp_rank_process_fail(&a, "%.220s", err.msg);
+        (void)DDP_FAIL(&a, "%.220s", err.msg);
         return DDP_EXIT_PLUGIN;
     }
     if (a.broken) {
@@ -148,4 +151,30 @@ int ddp_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, co
     if (a.group != NULL) ddp_group_leave(a.group);
     ddp_rank_process_unload(&a);
     return DDP_EXIT_OK;
+}
+
+/* ---- started by a launcher --------------------------------------------------------------------------------------- */
+int ddp_conform_rank(const char *path, ddp_log *log)
+{
+    ddp_launcher who;
+    ddp_shared_results *s = NULL;
+    ddp_err err = {0};
+    int code;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (ddp_shared_results_map(path, &s, &err) != DDP_OK || ddp_launcher_find(false, &who, &err) != DDP_OK) {
+        ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
+    } else if (who.kind == DDP_LAUNCHER_NONE || who.world != (int32_t)s->world || who.rank < 0 ||
+               who.rank >= who.world) {
+        ddp_log_line(log, DDP_LOG_ERROR, "the launcher does not say which of %u ranks this is", s->world);
+    } else {
+        atomic_store(&s->pids[who.rank], (int)getpid());
+        code = ddp_rank_process_run(s, (uint32_t)who.rank, -1, NULL);
+        atomic_store(&s->pids[who.rank], 0);
+        if (code != DDP_EXIT_OK) _exit(code); /* something may stand in the plugin still */
+        ddp_shared_results_free(s, -1);
+        return code;
+    }
+    ddp_shared_results_free(s, -1);
+    return DDP_EXIT_INTERNAL;
 }

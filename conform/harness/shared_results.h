@@ -7,7 +7,7 @@
 #ifndef DDP_HARNESS_SHARED_RESULTS_H
 #define DDP_HARNESS_SHARED_RESULTS_H
 
-#include "conform/conform.h"
+#include "conform/params.h"
 #include "conform/harness/case.h"
 #include <ddpengine/init.h>
 #include <limits.h>

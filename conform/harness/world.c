@@ -5,8 +5,8 @@
  * case has failed, all ranks are killed, and the next run takes the rest. Nothing is loaded before the fork. */
 #include "conform/harness/world.h"
 #include "base/sys.h"
-#include "conform/harness/launch.h"
 #include "conform/harness/run_cases.h"
+#include "launch/launcher_command.h"
 #include "launch/signals.h"
 #include "net/endpoint.h"
 #include <signal.h>
@@ -219,12 +219,24 @@ static ddp_status fork_all(run *r, const sigset_t *signals, ddp_err *err)
     return r->processes == r->s->world ? DDP_OK : err->status;
 }
 
-static ddp_status start_all(run *r, const sigset_t *signals, ddp_err *err)
+/* The ranks of a backend that must be started by its own launcher: the words of its template, this program, and
+ * where the shared results are. */
+static ddp_status launch_all(run *r, const sigset_t *signals, ddp_err *err)
 {
-    if (r->w->launcher == NULL) return fork_all(r, signals, err);
-    DDP_TRY(ddp_launch_ranks(r->w->launcher, r->s->world, r->w->shared_fd, signals, r->w->log, &r->pids[0], err));
-    r->processes = r->left = 1;
-    return DDP_OK;
+    ddp_launcher_command c;
+    char shared[64];
+    ddp_status st = ddp_launcher_command_make(&c, r->w->launcher, NULL, (int32_t)r->s->world, err);
+
+    if (st == DDP_OK) {
+        (void)snprintf(shared, sizeof(shared), "/proc/%d/fd/%d", (int)getpid(), r->w->shared_fd);
+        ddp_launcher_command_add(&c, "conform");
+        ddp_launcher_command_add(&c, "--shared");
+        ddp_launcher_command_add(&c, shared);
+        st = ddp_launcher_command_start(&c, false, signals, r->w->log, &r->pids[0], err);
+    }
+    ddp_launcher_command_free(&c);
+    if (st == DDP_OK) r->processes = r->left = 1;
+    return st;
 }
 
 /* Cases first .. last - 1 are next: one `fresh` case, or as many others as follow each other. False: all are
@@ -309,7 +321,7 @@ static ddp_status run_once(ddp_world *w, const sigset_t *watched, const sigset_t
         r.seen[i] = w->shared->first;
         r.since_ms[i] = r.began_ms;
     }
-    status = start_all(&r, before, err);
+    status = w->launcher != NULL ? launch_all(&r, before, err) : fork_all(&r, before, err);
     wait_for_all(&r, watched);
     if (r.crashed != UINT32_MAX) forget_echoes(&r);
     *blamed = r.blamed;

@@ -213,22 +213,12 @@ static ddp_status collective(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c
     return good ? DDP_OK : ddp_fail(err, DDP_ERR_ABORTED, "another rank has given up");
 }
 
-static ddp_status all_reduce(void *ctx, const ddp_coll *c, ddp_err *err)
-{
-    return collective(ctx, DDP_SLOT_ALL_REDUCE, c, err);
-}
-static ddp_status broadcast(void *ctx, const ddp_coll *c, ddp_err *err)
-{
-    return collective(ctx, DDP_SLOT_BROADCAST, c, err);
-}
-static ddp_status all_gather(void *ctx, const ddp_coll *c, ddp_err *err)
-{
-    return collective(ctx, DDP_SLOT_ALL_GATHER, c, err);
-}
-static ddp_status all_to_all(void *ctx, const ddp_coll *c, ddp_err *err)
-{
-    return collective(ctx, DDP_SLOT_ALL_TO_ALL, c, err);
-}
+#define COLLECTIVE(name, SLOT)                                                                                         \
+    static ddp_status name(void *ctx, const ddp_coll *c, ddp_err *err) { return collective(ctx, SLOT, c, err); }
+COLLECTIVE(all_reduce, DDP_SLOT_ALL_REDUCE)
+COLLECTIVE(broadcast, DDP_SLOT_BROADCAST)
+COLLECTIVE(all_gather, DDP_SLOT_ALL_GATHER)
+COLLECTIVE(all_to_all, DDP_SLOT_ALL_TO_ALL)
 
 void ddp_hook_group_open(ddp_hook_trial *t)
 {

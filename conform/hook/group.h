@@ -10,6 +10,6 @@ void ddp_hook_group_open(ddp_hook_trial *t); /* fills t->group */
 bool ddp_hook_agree(ddp_hook_trial *t, uint64_t value, const char *what);
 void ddp_hook_give_up(ddp_hook_trial *t); /* this rank has failed: ends the others' waits and this process */
 size_t ddp_hook_heap(void);               /* bytes that malloc has given out */
-#define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (ddp_rank_process_fail((t)->a, __VA_ARGS__), ddp_hook_give_up(t), false))
+#define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (DDP_FAIL((t)->a, __VA_ARGS__), ddp_hook_give_up(t), false))
 
 #endif

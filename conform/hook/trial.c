@@ -96,7 +96,7 @@ static bool alloc(ddp_hook_trial *t, size_t later)
     t->blocks[1] = mean = ddp_alloc_aligned(doubles * sizeof(double), &err);
     t->other = ddp_alloc_aligned(doubles * sizeof(float), &err);
     if (t->tables[0] == NULL || t->tables[1] == NULL || at == NULL || mean == NULL || t->other == NULL) {
-        ddp_rank_process_skip(t->a, "%.200s", err.msg);
+        DDP_SKIP(t->a, "%.200s", err.msg);
         ddp_hook_give_up(t);
         return false;
     }
@@ -195,7 +195,7 @@ bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool 
     (void)pthread_mutex_init(&t->lock, NULL);
     (void)pthread_cond_init(&t->changed, NULL);
     if (ddp_thread_start(&t->thread, "conform-wire", exchange_main, t, &err) == DDP_OK) return t->started = true;
-    ddp_rank_process_skip(a, "%.200s", err.msg);
+    DDP_SKIP(a, "%.200s", err.msg);
     ddp_hook_give_up(t);
     return false;
 }

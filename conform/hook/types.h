@@ -9,7 +9,6 @@
 enum {
     DDP_HOOK_BUCKETS = 4,
     DDP_HOOK_LATER = 40, /* bytes by which structs of a later release are larger */
-    DDP_HOOK_FEW = 5,    /* updates of most cases */
     DDP_HOOK_BEGUN =
         1000 /* updates that a run has made before its hook, which begins from scratch after a checkpoint */
 };

@@ -1,14 +1,13 @@
 /* cli/bench.c -- `ddpengine bench all_reduce`: its arguments. What it does is conform/bench. */
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "conform/conform.h"
+#include "conform/bench/plan.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_SIZES   "4,1KiB,16KiB,256KiB,1MiB,16MiB,64MiB"
-#define DEFAULT_BACKEND "gloo-tcp"
-#define LARGEST         ((uint64_t)4 << 30)
+#define DEFAULT_SIZES "4,1KiB,16KiB,256KiB,1MiB,16MiB,64MiB"
+#define LARGEST       ((uint64_t)4 << 30)
 
 _Static_assert(DDP_CONFORM_MAX_WORLD == 8, "the usage text has the number");
 
@@ -23,8 +22,8 @@ typedef struct request {
 #define FIELD(name) .offset = offsetof(request, name)
 
 static const ddp_cli_option options[] = {
-    {"--backend", "A,B,...", "measured in turn within one run (default " DEFAULT_BACKEND ")", DDP_TAKES_TEXT,
-     FIELD(backend_list)},
+    {"--backend", "A,B,...", "measured in turn within one run (default: the one that auto takes between hosts)",
+     DDP_TAKES_TEXT, FIELD(backend_list)},
     {"--sizes", "LIST", "bytes of a rank, with KiB, MiB or GiB (default " DEFAULT_SIZES ")", DDP_TAKES_TEXT,
      FIELD(size_list)},
     {"--nproc", "N", "ranks on this host, at most 8 (default 2)", DDP_TAKES_COUNT, .most = DDP_CONFORM_MAX_WORLD,
@@ -81,7 +80,7 @@ static int add_size(request *q, const char *s)
     return ddp_usage_error(&command, "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
 }
 
-/* The parts of a list with commas; those of --backend stay in q->text from `at` on. */
+/* The parts of a list with commas; they stay in q->text from `at` on. */
 static int split(request *q, const char *option, const char *list, size_t at, int (*add)(request *q, const char *s))
 {
     char *rest = NULL;
@@ -106,14 +105,14 @@ static int parse(int argc, char **argv, request *q)
         return ddp_usage_error(&command, "what is to be measured? It can be all_reduce, not ",
                                next == argc ? "nothing" : argv[next]);
     if (++next < argc) return ddp_usage_error(&command, "too many arguments: ", argv[next]);
-    if ((code = split(q, "--backend", q->backend_list, 0, add_backend)) >= 0) return code;
-    return split(q, "--sizes", q->size_list, strlen(q->backend_list) + 1, add_size);
+    if ((code = split(q, "--sizes", q->size_list, 0, add_size)) >= 0) return code;
+    if (q->backend_list == NULL) return -1;
+    return split(q, "--backend", q->backend_list, strlen(q->size_list) + 1, add_backend);
 }
 
 int ddp_command_bench(int argc, char **argv, ddp_log *log)
 {
-    request q = {
-        .p = {.nproc = 2, .rounds = 7, .log = log}, .backend_list = DEFAULT_BACKEND, .size_list = DEFAULT_SIZES};
+    request q = {.p = {.nproc = 2, .rounds = 7, .log = log}, .size_list = DEFAULT_SIZES};
     int code;
 
     q.p.backends = q.backends;

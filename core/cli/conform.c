@@ -2,6 +2,7 @@
 #include "conform/conform.h"
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "conform/harness/run_cases.h"
 #include <errno.h>
 #include <string.h>
 

@@ -15,8 +15,8 @@ enum { OPEN_FILES = 64 };
 
 typedef struct command_line {
     ddp_args run;
-    bool print_config, gen_secret;
-    const char *secret_path;        /* with gen_secret; NULL: standard output */
+    bool print_config;
+    const char *secret_path;        /* --gen-secret; "": standard output; NULL when absent */
     const char *command, *argument; /* "plugins", "help", "eval"; NULL when absent */
 } command_line;
 
@@ -28,26 +28,6 @@ static int take_config(const ddp_command *c, void *request, const char *value)
     if (args->config_path != NULL) return ddp_usage_error(c, "one -c only, not also -c ", value);
     if (value[0] == '\0') return ddp_usage_error(c, "-c needs the name of a file", "");
     args->config_path = value;
-    return -1;
-}
-
-static int take_one_rank(const ddp_command *c, void *request, const char *value)
-{
-    ddp_args *args = &((command_line *)request)->run;
-
-    (void)c;
-    args->one_rank = true;
-    args->rendezvous = value;
-    return -1;
-}
-
-static int take_gen_secret(const ddp_command *c, void *request, const char *value)
-{
-    command_line *l = request;
-
-    (void)c;
-    l->gen_secret = true;
-    l->secret_path = value;
     return -1;
 }
 
@@ -74,7 +54,7 @@ static const ddp_cli_option options[] = {
      FIELD(run.overrides), .count_offset = offsetof(command_line, run.override_count)},
     {"--nproc", "N", "starts N ranks on this host and supervises them", DDP_TAKES_COUNT, .most = 4096,
      FIELD(run.nproc)},
-    {"--one-rank", "[URL]", NULL, DDP_TAKES_CALL, .take = take_one_rank}, /* given by launch/mpirun.c */
+    {"--one-rank", "[URL]", NULL, DDP_TAKES_TEXT, FIELD(run.rendezvous)}, /* given by launch/mpirun.c */
     {"--profile", NULL, "trains, and prints on standard error how the time of rank 0's steps was spent",
      DDP_TAKES_NOTHING, FIELD(run.profile)},
     {"--check", NULL, "loads and plans everything, prints the plan, trains nothing", DDP_TAKES_NOTHING,
@@ -95,7 +75,7 @@ static const ddp_cli_option options[] = {
     {"bench", "all_reduce", "measures how fast backends are on this machine; see ddpengine bench --help", DDP_TAKES_ROW,
      .most = 0},
     {"--gen-secret", "[FILE]", "writes a new secret for [group] secret_file; without FILE to standard output",
-     DDP_TAKES_CALL, .take = take_gen_secret},
+     DDP_TAKES_TEXT, FIELD(secret_path)},
     {"--version", NULL, "prints the version of the program and of its plugin interfaces", DDP_TAKES_CALL,
      .take = print_version},
     {"--help", NULL, "prints this text", DDP_TAKES_HELP, .letter = 'h'},
@@ -138,11 +118,11 @@ static int check_eval(command_line *l)
 /* It would measure nothing in a command that does not train. */
 static int check_profile(const command_line *l)
 {
-    const char *other = l->command != NULL ? l->command
-                        : l->run.check     ? "--check"
-                        : l->print_config  ? "--print-config"
-                        : l->gen_secret    ? "--gen-secret"
-                                           : NULL;
+    const char *other = l->command != NULL       ? l->command
+                        : l->run.check           ? "--check"
+                        : l->print_config        ? "--print-config"
+                        : l->secret_path != NULL ? "--gen-secret"
+                                                 : NULL;
 
     if (!l->run.profile || other == NULL) return -1;
     return usage_error("--profile measures the steps of a training; leave it out, or leave out ", other);
@@ -154,8 +134,9 @@ static int parse(int argc, char **argv, command_line *l)
 
     if (code >= 0) return code;
     if (l->run.check_all && !l->run.check) return usage_error("--all goes with --check", "");
-    if (l->gen_secret && l->secret_path == NULL && next < argc) l->secret_path = argv[next++];
-    if (l->gen_secret && next < argc) return usage_error("too many arguments: ", argv[next]);
+    l->run.one_rank = l->run.rendezvous != NULL;
+    if (l->secret_path != NULL && l->secret_path[0] == '\0' && next < argc) l->secret_path = argv[next++];
+    if (l->secret_path != NULL && next < argc) return usage_error("too many arguments: ", argv[next]);
     if (next < argc) l->command = argv[next++];
     if (next < argc) l->argument = argv[next++];
     if (next < argc) return usage_error("too many arguments: ", argv[next]);
@@ -230,7 +211,7 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
 
 static int run(const command_line *l, ddp_log *log)
 {
-    if (l->gen_secret) return gen_secret(l->secret_path, log);
+    if (l->secret_path != NULL) return gen_secret(l->secret_path[0] != '\0' ? l->secret_path : NULL, log);
     if (l->command != NULL && strcmp(l->command, "plugins") == 0) return ddp_command_plugins(&l->run, l->argument, log);
     if (l->command != NULL && strcmp(l->command, "help") == 0) return ddp_command_help(&program, l->argument, log);
     if (l->command != NULL && !l->run.eval) return usage_error("unknown command ", l->command);

@@ -72,7 +72,7 @@ static int take(const ddp_command *c, const ddp_cli_option *o, void *request, co
     switch (o->takes) {
     case DDP_TAKES_HELP: ddp_print_usage(c, stdout); return DDP_EXIT_OK;
     case DDP_TAKES_NOTHING: *(bool *)field = true; return -1;
-    case DDP_TAKES_TEXT: memcpy(field, &value, sizeof(value)); return -1;
+    case DDP_TAKES_TEXT: *(const char **)field = value != NULL ? value : ""; return -1;
     case DDP_TAKES_COUNT: return take_count(c, o, value, field);
     case DDP_TAKES_LIST:
         memcpy(&n, count, sizeof(n));

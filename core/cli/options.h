@@ -10,7 +10,7 @@ typedef enum ddp_takes {
     DDP_TAKES_ROW = 0, /* no option: a row of the usage text */
     DDP_TAKES_HELP,    /* prints the usage text; the command is done */
     DDP_TAKES_NOTHING, /* sets a bool */
-    DDP_TAKES_TEXT,    /* const char *; the last one counts */
+    DDP_TAKES_TEXT,    /* const char *; the last one counts; "" where the value is left out */
     DDP_TAKES_COUNT,   /* int32_t from 1 to `most` */
     DDP_TAKES_LIST,    /* appends to an array of `most` const char *, whose size_t count is at `count_offset` */
     DDP_TAKES_CALL     /* `take` decides */

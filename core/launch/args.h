@@ -14,7 +14,7 @@ typedef struct ddp_args {
     size_t override_count;
     int32_t nproc;          /* 0: not given */
     bool one_rank;          /* started for --nproc by a backend's launcher, whose variables tell the rank */
-    const char *rendezvous; /* with one_rank: URL of the rendezvous where the config has none, or NULL */
+    const char *rendezvous; /* with one_rank: URL of the rendezvous where the config has none, or "" */
     bool check, check_all, profile, eval;
     const char *checkpoint; /* of eval; NULL when absent */
 } ddp_args;

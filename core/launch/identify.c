@@ -2,7 +2,6 @@
  * launcher's variables or the list of nodes; and the init method of the rendezvous when the config names none. */
 #include "launch/identify.h"
 #include "base/launcher.h"
-#include "control/group.h"
 #include "net/endpoint.h"
 #include "net/nodes.h"
 #include <stdlib.h>
@@ -146,19 +145,19 @@ static ddp_status from_config(const ddp_args *args, const ddp_config *c, ddp_lau
 {
     if (args->one_rank)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "--nproc has started this rank by the backend's launcher, which does not tell it its rank: "
+                        "--nproc has started this rank by the backend's launcher, which did not give it a rank:  "
                         "looked for " DDP_LAUNCHER_VARIABLES "; start the ranks by hand and write the rank of each");
     if (c->rank == DDP_RANK_AUTO)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] rank = auto, but nothing tells the rank: looked for %sand nodes in [group]. "
-                        "Start it under mpirun or srun, or export RANK and WORLD_SIZE with init_method = env://, "
+                        "%s: [group] rank = auto, but the rank is not known: looked for %sand nodes in [group]. "
+                        "Start it under mpirun or srun; or export RANK and WORLD_SIZE with init_method = env://; "
                         "or write the rank",
                         where_of(c, "rank"),
                         out->url[0] == '\0' || is_env_url(out) ? "RANK, " DDP_LAUNCHER_VARIABLES ", "
                                                                : DDP_LAUNCHER_VARIABLES ", ");
     if (is_env_url(out) && args->nproc == 0 && !is_written(c, "rank"))
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s: [group] init_method = env://, but the environment does not tell the rank: "
+                        "%s: [group] init_method = env://, but the environment has no rank: "
                         "looked for RANK, " DDP_LAUNCHER_VARIABLES
                         ". Export RANK and WORLD_SIZE, or start it under torchrun, mpirun or srun",
                         where_of(c, "init_method"));

@@ -329,8 +329,8 @@ static int refuse_part(const ddp_launch *first, const char *backend, ddp_log *lo
 {
     ddp_log_line(
         log, DDP_LOG_ERROR,
-        "backend \"%s\" starts all ranks at once by a launcher of its own, so --nproc must be world_size (%d, %s), "
-        "not %d; for ranks on several hosts run that launcher yourself, without --nproc",
+        "backend \"%s\" starts all ranks by a launcher of its own: --nproc must be world_size (%d, %s), not %d. "
+        "For ranks on several hosts run that launcher yourself, without --nproc",
         backend, first->world, first->world_where, first->nproc);
     return DDP_EXIT_CONFIG;
 }
