@@ -161,7 +161,6 @@ static ddp_status failed(ddp_communicator *c, ddp_err *err)
     while ((c->queue.cause.status == DDP_ERR_PEER || c->queue.cause.status == DDP_ERR_LIBRARY) && !c->queue.run_failed)
         if (!wait_progress(c, limit)) break;
     *err = c->queue.cause;
-    if (err->status == DDP_ERR_PEER) (void)ddp_fail_as(err, DDP_EXIT_PEER);
     return c->queue.run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
@@ -304,6 +303,7 @@ ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *
     st = wait_ticket(c, ticket, err);
     pthread_mutex_unlock(&c->queue.lock);
     if (st == DDP_ERR_TIMEOUT) ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, err->msg);
+    if (st == DDP_ERR_PEER) (void)ddp_fail_as(err, DDP_EXIT_PEER);
     return st == DDP_ERR_ABORTED ? run_has_failed(c, err) : st;
 }
 
