@@ -39,7 +39,8 @@ typedef struct ddp_task {
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than
  * rendezvous_timeout the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
- * `device_ordinal`: of the device whose memory it is to take, -1: the host's. All functions but abort come from one thread. */
+ * `device_ordinal`: of the device whose memory it is to take, -1: the host's. All functions but abort come from one
+ * thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
                                  int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
 /* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was

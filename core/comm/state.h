@@ -74,8 +74,8 @@ struct ddp_communicator {
     char name[48]; /* unique among the communicators of the run */
     int32_t rank;
     int64_t step_timeout_ns;
-    int32_t device_ordinal;  /* -1: none */
-    ddp_hook_group table; /* fallback.c; its functions are the thread's */
+    int32_t device_ordinal; /* -1: none */
+    ddp_hook_group table;   /* fallback.c; its functions are the thread's */
     pthread_t thread;
 
     ddp_backend *backend; /* queue thread */

@@ -193,7 +193,7 @@ ddp_status ddp_endpoint_connect(const char *interface, const char *endpoint, int
     for (const struct addrinfo *a = list; a != NULL && st != DDP_OK; a = a->ai_next) {
         st = connect_from(interface, a, until, out, &last);
         if (st == DDP_ERR_SYSTEM) st = last.status = DDP_ERR_PEER; /* an address may come and go */
-        /* of several addresses one that is worth another attempt tells most */
+        /* of several addresses report one that is worth another attempt */
         if (st == DDP_ERR_PEER || a == list) *err = last;
     }
     freeaddrinfo(list);
