@@ -3,7 +3,7 @@
 #define DDP_COMM_STATE_H
 
 #include "base/sys.h"
-#include "comm/communicator.h"
+#include "comm/task.h"
 #include <stdatomic.h>
 
 enum {
