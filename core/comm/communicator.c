@@ -1,10 +1,10 @@
 /* comm/communicator.c -- the communicator as its owner sees it: open, submit, wait, close. Its thread is in queue.c.
  *
- * Threads: the owner submits and waits; "ddp-queue", one for each communicator, fills in for it at the plugin; the
+ * Threads: the owner submits and waits; "ddp-queue", one for each communicator, makes the calls of the plugin; the
  * control thread calls run_failed() once when the run has failed. Nothing is allocated between open and close.
  *
- * Once the run has failed no wait blocks, even when a call of the plugin never returns; such a thread is left behind
- * with the memory it uses, because the process ends soon. */
+ * Once the run has failed no wait blocks, even when a call of the plugin never returns; such a thread is abandoned with
+ * the memory it uses, because the process ends soon. */
 #include "comm/communicator.h"
 #include "comm/fallback.h"
 #include "comm/queue.h"
@@ -111,8 +111,8 @@ static void close_timed_out(ddp_communicator *c)
     pthread_mutex_unlock(&c->queue.lock);
 }
 
-/* Ends the thread, the listening and the communicator. False: the thread still stands in the plugin and is left
- * behind; *c is its own from the moment that it is told so, and freed if it ever returns. */
+/* Ends the thread, the listening for failures and the communicator. False: the thread still stands in the plugin and is
+ * abandoned; from then on *c belongs to that thread, which frees it if it ever returns. */
 static bool end(ddp_communicator *c)
 {
     ddp_group *group = c->group;
@@ -161,7 +161,6 @@ static ddp_status failed(ddp_communicator *c, ddp_err *err)
     while ((c->queue.cause.status == DDP_ERR_PEER || c->queue.cause.status == DDP_ERR_LIBRARY) && !c->queue.run_failed)
         if (!wait_progress(c, limit)) break;
     *err = c->queue.cause;
-    if (err->status == DDP_ERR_PEER) (void)ddp_fail_as(err, DDP_EXIT_PEER);
     return c->queue.run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
@@ -304,6 +303,7 @@ ddp_status ddp_communicator_wait(ddp_communicator *c, uint64_t ticket, ddp_err *
     st = wait_ticket(c, ticket, err);
     pthread_mutex_unlock(&c->queue.lock);
     if (st == DDP_ERR_TIMEOUT) ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, err->msg);
+    if (st == DDP_ERR_PEER) (void)ddp_fail_as(err, DDP_EXIT_PEER);
     return st == DDP_ERR_ABORTED ? run_has_failed(c, err) : st;
 }
 

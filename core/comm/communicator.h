@@ -3,43 +3,12 @@
 #ifndef DDP_COMM_COMMUNICATOR_H
 #define DDP_COMM_COMMUNICATOR_H
 
-#include "control/group.h"
-#include "plugin/plugin.h"
-#include <ddpengine/hook.h>
-
-typedef struct ddp_communicator ddp_communicator;
-
-/* ALL_GATHER and REDUCE_SCATTER are composed where the backend lacks them, of a broadcast from each rank and of an
- * all_reduce: a reduce_scatter in place may leave anything in the other ranks' parts. CALL runs `call` in place of a
- * collective. */
-enum {
-    DDP_COLL_ALL_REDUCE = 1,
-    DDP_COLL_BROADCAST,
-    DDP_COLL_ALL_GATHER,
-    DDP_COLL_REDUCE_SCATTER,
-    DDP_COLL_BARRIER,
-    DDP_COLL_CALL,
-    DDP_COLL_END_
-};
-
-enum { DDP_MAX_PENDING = 256 };
-
-typedef struct ddp_task {
-    uint32_t what; /* DDP_COLL_* */
-    ddp_coll coll;
-    void (*before)(void *ctx); /* on the queue thread just before the collective, or NULL */
-    void (*after)(void *ctx);  /* the same when it has succeeded; gets before_ctx */
-    void *before_ctx;
-    ddp_status (*call)(void *ctx,
-                       ddp_err *err); /* CALL: on the queue thread; may use the table of ddp_communicator_group */
-    void *call_ctx;
-    size_t bytes; /* CALL: of a rank, for messages */
-    bool enqueue; /* with coll.stream: done once it stands in that stream's order, whenever it ends */
-} ddp_task;
+#include "comm/task.h"
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than
  * rendezvous_timeout the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
- * `device_ordinal`: of the device whose memory it is to take, -1: the host's. All functions but abort come from one thread. */
+ * `device_ordinal`: of the device whose memory it is to take, -1: the host's. All functions but abort come from one
+ * thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,
                                  int32_t device_ordinal, int64_t step_timeout_ms, ddp_communicator **out, ddp_err *err);
 /* False after a failed run whose plugin call does not return: the queue thread is left behind, and whatever it was

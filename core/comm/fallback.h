@@ -2,7 +2,7 @@
 #ifndef DDP_COMM_FALLBACK_H
 #define DDP_COMM_FALLBACK_H
 
-#include "comm/communicator.h"
+#include "comm/task.h"
 
 /* Owner, before the thread begins: fills c->table, whose functions, for that thread alone, make a collective of the
  * backend or compose it of others. */

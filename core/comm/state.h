@@ -3,7 +3,7 @@
 #define DDP_COMM_STATE_H
 
 #include "base/sys.h"
-#include "comm/communicator.h"
+#include "comm/task.h"
 #include <stdatomic.h>
 
 enum {
@@ -74,8 +74,8 @@ struct ddp_communicator {
     char name[48]; /* unique among the communicators of the run */
     int32_t rank;
     int64_t step_timeout_ns;
-    int32_t device_ordinal;  /* -1: none */
-    ddp_hook_group table; /* fallback.c; its functions are the thread's */
+    int32_t device_ordinal; /* -1: none */
+    ddp_hook_group table;   /* fallback.c; its functions are the thread's */
     pthread_t thread;
 
     ddp_backend *backend; /* queue thread */

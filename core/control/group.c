@@ -52,7 +52,7 @@ static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err
     ddp_group_self *s = &g->self;
 
     s->timeout_ms = DDP_MAX_OF(p->timeout_ms, 1);
-    /* a short time-out shall be told apart from a hang too */
+    /* with a short time-out too there is a line before it ends */
     s->report_ms = DDP_MIN_OF(REPORT_MS, DDP_MAX_OF(s->timeout_ms / 3, 100));
     s->began_ns = ddp_now_ns();
     ddp_copy_text(s->url, sizeof(s->url), p->url == NULL ? "" : p->url);

@@ -26,7 +26,8 @@ typedef struct ddp_group_params {
     size_t secret_length;
     const char *secret_where; /* the file it was read from, for messages; may be NULL */
     bool auth_none; /* [group] auth = none: without a secret too, rank 0 may be at an address that others reach */
-    const char *interface; /* network interface by which this rank is reached and reaches rank 0; "": as routes say */
+    const char
+        *interface; /* network interface by which this rank is reached and reaches rank 0; "": as the routes choose */
     /* Number of the signal that asks this process to end, 0: none; set by its handler. The control thread looks at
      * it twice a second and passes it on to all ranks. May be NULL. */
     const atomic_int *stop_signal;

@@ -268,7 +268,7 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
         ddp_copy_text(g->self.endpoint, sizeof(g->self.endpoint), found);
         DDP_TRY(check_auth(s->p, found, err));
     }
-    status = ddp_endpoint_connect_from(g->self.interface, g->self.endpoint, s->deadline_ns, &fd, err);
+    status = ddp_endpoint_connect(g->self.interface, g->self.endpoint, s->deadline_ns, &fd, err);
     if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
     if (status != DDP_OK) return unreachable(s, err);
     ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);

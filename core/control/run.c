@@ -103,21 +103,16 @@ bool ddp_group_failed(ddp_group *g, ddp_failure *out)
     return failed;
 }
 
-void ddp_run_met(ddp_group *g)
+static void set(ddp_group *g, bool *flag)
 {
     lock(g);
-    g->run.met = true;
+    *flag = true;
     changed(g);
     unlock(g);
 }
 
-void ddp_run_farewell(ddp_group *g)
-{
-    lock(g);
-    g->run.farewell = true;
-    changed(g);
-    unlock(g);
-}
+void ddp_run_met(ddp_group *g) { set(g, &g->run.met); }
+void ddp_run_farewell(ddp_group *g) { set(g, &g->run.farewell); }
 
 bool ddp_run_rank0_gone(ddp_group *g)
 {
@@ -170,29 +165,19 @@ bool ddp_run_is_over(ddp_group *g)
     return over;
 }
 
-bool ddp_run_wait_met(ddp_group *g, int64_t deadline_ns)
+static bool wait_for(ddp_group *g, const bool *flag, int64_t deadline_ns)
 {
-    bool met;
+    bool in_time;
 
     lock(g);
-    while (!g->run.met && !has_failed(&g->run) && ddp_cond_wait_until(&g->run.changed, &g->run.lock, deadline_ns))
-        continue;
-    met = g->run.met || has_failed(&g->run);
+    while (!*flag && !has_failed(&g->run) && ddp_cond_wait_until(&g->run.changed, &g->run.lock, deadline_ns)) continue;
+    in_time = *flag || has_failed(&g->run);
     unlock(g);
-    return met;
+    return in_time;
 }
 
-bool ddp_run_wait_end(ddp_group *g, int64_t deadline_ns)
-{
-    bool ended;
-
-    lock(g);
-    while (!g->run.farewell && !has_failed(&g->run) && ddp_cond_wait_until(&g->run.changed, &g->run.lock, deadline_ns))
-        continue;
-    ended = g->run.farewell || has_failed(&g->run);
-    unlock(g);
-    return ended;
-}
+bool ddp_run_wait_met(ddp_group *g, int64_t deadline_ns) { return wait_for(g, &g->run.met, deadline_ns); }
+bool ddp_run_wait_end(ddp_group *g, int64_t deadline_ns) { return wait_for(g, &g->run.farewell, deadline_ns); }
 
 void ddp_run_when(const ddp_group *g, char *buf, size_t capacity)
 {

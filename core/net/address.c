@@ -14,6 +14,25 @@ bool ddp_address_is_loopback(const struct sockaddr *a)
            (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127));
 }
 
+bool ddp_address_split(const char *text, char *host, size_t capacity, const char **number)
+{
+    const char *colon = strrchr(text, ':'), *begin = text, *end = colon;
+    size_t digits = colon == NULL ? 0 : strspn(colon + 1, "0123456789");
+
+    if (digits == 0 || digits > 5 || colon[1 + digits] != '\0') return false;
+    if (*begin == '[') {
+        begin++;
+        if (end <= begin || *--end != ']') return false;
+    } else if (memchr(begin, ':', (size_t)(end - begin)) != NULL) {
+        return false;
+    }
+    if (begin >= end || (size_t)(end - begin) >= capacity) return false;
+    memcpy(host, begin, (size_t)(end - begin));
+    host[end - begin] = '\0';
+    *number = colon + 1;
+    return true;
+}
+
 socklen_t ddp_address_length(const struct sockaddr *a)
 {
     return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);

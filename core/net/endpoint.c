@@ -13,39 +13,17 @@
 
 #define CONNECT_NS 5000000000ll /* for one address: an unreachable host answers nothing */
 
-static ddp_status split(const char *endpoint, char host[DDP_ENDPOINT_MAX], char port[8], ddp_err *err)
-{
-    const char *colon = strrchr(endpoint, ':'), *begin = endpoint, *end = colon;
-
-    if (colon == NULL || strlen(endpoint) >= DDP_ENDPOINT_MAX) goto malformed;
-    if (*begin == '[') {
-        begin++;
-        if (end - begin < 1 || end[-1] != ']') goto malformed;
-        end--;
-    } else if (memchr(begin, ':', (size_t)(end - begin)) != NULL) {
-        goto malformed;
-    }
-    if (begin == end || colon[1] == '\0' || strlen(colon + 1) > 5 ||
-        strspn(colon + 1, "0123456789") != strlen(colon + 1) || strtoul(colon + 1, NULL, 10) > 65535)
-        goto malformed;
-    memcpy(host, begin, (size_t)(end - begin));
-    host[end - begin] = '\0';
-    ddp_copy_text(port, 8, colon + 1);
-    return DDP_OK;
-
-malformed:
-    return ddp_fail(err, DDP_ERR_CONFIG, "\"%.255s\" is not an endpoint: write host:port or [IPv6 address]:port",
-                    endpoint);
-}
-
 /* DDP_ERR_PEER when the name is not known (yet). */
 static ddp_status resolve(const char *endpoint, struct addrinfo **out, ddp_err *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    char host[DDP_ENDPOINT_MAX], port[8];
+    char host[DDP_ENDPOINT_MAX];
+    const char *port;
     int rc;
 
-    DDP_TRY(split(endpoint, host, port, err));
+    if (!ddp_address_split(endpoint, host, sizeof(host), &port) || strtoul(port, NULL, 10) > 65535)
+        return ddp_fail(err, DDP_ERR_CONFIG, "\"%.255s\" is not an endpoint: write host:port or [IPv6 address]:port",
+                        endpoint);
     rc = getaddrinfo(host, port, &hints, out);
     if (rc == 0) return DDP_OK;
     return ddp_fail(err, DDP_ERR_PEER, "cannot resolve host name \"%s\": %s", host,
@@ -203,8 +181,8 @@ close_fd:
     return st;
 }
 
-ddp_status ddp_endpoint_connect_from(const char *interface, const char *endpoint, int64_t deadline_ns, int *out,
-                                     ddp_err *err)
+ddp_status ddp_endpoint_connect(const char *interface, const char *endpoint, int64_t deadline_ns, int *out,
+                                ddp_err *err)
 {
     int64_t until = DDP_MIN_OF(deadline_ns, ddp_now_ns() + CONNECT_NS);
     ddp_status st = DDP_ERR_PEER;
@@ -215,14 +193,9 @@ ddp_status ddp_endpoint_connect_from(const char *interface, const char *endpoint
     for (const struct addrinfo *a = list; a != NULL && st != DDP_OK; a = a->ai_next) {
         st = connect_from(interface, a, until, out, &last);
         if (st == DDP_ERR_SYSTEM) st = last.status = DDP_ERR_PEER; /* an address may come and go */
-        /* of several addresses one that is worth another attempt tells most */
+        /* of several addresses report one that is worth another attempt */
         if (st == DDP_ERR_PEER || a == list) *err = last;
     }
     freeaddrinfo(list);
     return st == DDP_OK ? st : err->status;
-}
-
-ddp_status ddp_endpoint_connect(const char *endpoint, int64_t deadline_ns, int *out, ddp_err *err)
-{
-    return ddp_endpoint_connect_from("", endpoint, deadline_ns, out, err);
 }

@@ -8,13 +8,12 @@
 /* Listens at the one address that the endpoint names; one that stands for every address is refused. Port 0 takes a free
  * one. `actual` is the endpoint with its real port. */
 ddp_status ddp_endpoint_listen(const char *endpoint, int *fd, char actual[DDP_ENDPOINT_MAX], ddp_err *err);
-/* One attempt at every address of the host name, until the deadline (ddp_now_ns() terms) at most. DDP_ERR_PEER: nobody
- * there, worth another attempt. */
-ddp_status ddp_endpoint_connect(const char *endpoint, int64_t deadline_ns, int *fd, ddp_err *err);
-/* The same from the address of a network interface; "": from where the routes say, as always to a loopback address.
- * DDP_ERR_CONFIG: it has no address of the endpoint's family. */
-ddp_status ddp_endpoint_connect_from(const char *interface, const char *endpoint, int64_t deadline_ns, int *fd,
-                                     ddp_err *err);
+/* One attempt at every address of the host name, until the deadline (ddp_now_ns() terms) at most. `interface`: the
+ * network interface whose address it comes from; "": the one that the routes choose, as always to a loopback
+ * address. DDP_ERR_PEER: nobody there, worth another attempt. DDP_ERR_CONFIG: the interface has no address of that
+ * family. */
+ddp_status ddp_endpoint_connect(const char *interface, const char *endpoint, int64_t deadline_ns, int *fd,
+                                ddp_err *err);
 /* True when every address of the endpoint's host is of this host alone (127.0.0.0/8, ::1); false when it has none. */
 bool ddp_endpoint_is_loopback(const char *endpoint);
 

@@ -23,7 +23,7 @@ ddp_status ddp_secret_key(const void *secret, size_t length, unsigned char key[3
     return derive(secret, length, "ddpengine-1 control plane key", key, err);
 }
 
-/* The lines without their places, which differ between nodes. */
+/* The lines without where they were set, which differs between nodes. */
 static ddp_status hash_lines(const char *lines, char out[33], ddp_err *err)
 {
     char hex[DDP_SHA256_HEX];
@@ -63,7 +63,7 @@ size_t ddp_identity_text(const ddp_identity *id, char buf[DDP_IDENTITY_MAX])
     return n < 0 ? 0 : DDP_MIN_OF((size_t)n, DDP_IDENTITY_MAX - 1);
 }
 
-/* A decimal number below 1e9 and the space behind it; false when there is none. */
+/* A decimal number below 1e9 and the space after it; false when there is none. */
 static bool take_number(const char **at, int32_t *out)
 {
     const char *p = *at;

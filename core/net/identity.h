@@ -1,6 +1,6 @@
-/* net/identity.h -- what a rank says of itself before it is trusted: rank, world, a hash of the lines to agree on,
- * and the fingerprint of its secret. It travels in clear and proves nothing; it lets rank 0 tell a rank of this run
- * that was given another secret from a stranger, who does not know the lines. */
+/* net/identity.h -- what a rank shows of itself before it is trusted: rank, world, a hash of the lines to agree on,
+ * and the fingerprint of its secret. It travels in clear and proves nothing; by it rank 0 distinguishes a rank of
+ * this run that was given another secret from a stranger, who does not know the lines. */
 #ifndef DDP_NET_IDENTITY_H
 #define DDP_NET_IDENTITY_H
 
@@ -11,7 +11,7 @@
 
 typedef struct ddp_identity {
     int32_t rank, world;
-    char lines[33];       /* 32 hex digits; of keys and values, not of places */
+    char lines[33];       /* 32 hex digits; of keys and values, not of where they were set */
     char fingerprint[17]; /* 16 hex digits, or DDP_FINGERPRINT_NONE; tells nothing of a random secret */
 } ddp_identity;
 

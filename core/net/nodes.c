@@ -93,27 +93,13 @@ typedef struct entry {
 
 static ddp_status parse_entry(const char *text, entry *out, ddp_err *err)
 {
-    const char *colon = strrchr(text, ':'), *begin = text, *end = colon;
-    size_t digits = colon == NULL ? 0 : strspn(colon + 1, "0123456789");
-    long ranks;
+    const char *number;
+    long ranks = 0;
 
-    if (colon == NULL || digits == 0 || digits > 5 || colon[1 + digits] != '\0') goto malformed;
-    ranks = strtol(colon + 1, NULL, 10);
-    out->brackets = *begin == '[' && end - begin > 2 && end[-1] == ']';
-    if (out->brackets) {
-        begin++;
-        end--;
-    } else if (memchr(begin, ':', (size_t)(end - begin)) != NULL) {
-        goto malformed;
-    }
-    if (begin == end || (size_t)(end - begin) >= sizeof(out->host) || ranks < 1 || ranks > RANKS_MAX) goto malformed;
-    memcpy(out->host, begin, (size_t)(end - begin));
-    out->host[end - begin] = '\0';
-    if (strcspn(out->host, " \t/@[]") < strlen(out->host)) goto malformed;
+    if (ddp_address_split(text, out->host, sizeof(out->host), &number)) ranks = strtol(number, NULL, 10);
+    out->brackets = *text == '[';
     out->ranks = (int32_t)ranks;
-    return DDP_OK;
-
-malformed:
+    if (ranks >= 1 && ranks <= RANKS_MAX && strpbrk(out->host, " \t/@[]") == NULL) return DDP_OK;
     return ddp_fail(
         err, DDP_ERR_CONFIG,
         "nodes has \"%.200s\": write HOST:RANKS, as in host1:2 or [2001:db8::7]:2, and a comma between nodes", text);

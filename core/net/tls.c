@@ -32,7 +32,7 @@ struct ddp_link {
     int fd;
     SSL *ssl; /* NULL until the first bytes look right */
     bool looked, open, wants_out;
-    bool refused;     /* the handshake has failed; a word in clear may follow */
+    bool refused;     /* the handshake has failed; a message in clear may follow */
     bool ended;       /* the other end has closed */
     int sys_errno;    /* of the last call on the socket, 0: none */
     bool named;       /* `presented` is set, and is not accepted */
@@ -302,7 +302,7 @@ static ddp_status look(ddp_link *l, ddp_err *err)
 }
 
 /* ---- the handshake ----------------------------------------------------------------------------------------------- */
-/* From here on only a word in clear is waited for, that says why. */
+/* From here on only a message in clear is waited for, with the reason. */
 static ddp_status refused(ddp_link *l, const ddp_err *why)
 {
     l->refused = true;
@@ -332,7 +332,7 @@ static ddp_status shake(ddp_link *l, ddp_err *err)
     return refused(l, err);
 }
 
-/* Without bytes from the other end: those come by reading alone, which can tell what they are. */
+/* Without bytes from the other end: those come by reading alone, which finds out what they are. */
 static ddp_status shake_to_write(ddp_link *l, ddp_err *err)
 {
     if (l->refused || (l->tls->listens && !l->looked)) return DDP_IN_PROGRESS;

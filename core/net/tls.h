@@ -2,7 +2,7 @@
  * connection its state. Non-blocking; a link is used by one thread at a time.
  *
  * The key is the only proof: no certificates, no fallback. Each side also sees when the other one speaks in clear,
- * which wire.c then reads so that a mistake can be told from a stranger. */
+ * which wire.c then reads, so that a mistake is not taken for a stranger. */
 #ifndef DDP_NET_TLS_H
 #define DDP_NET_TLS_H
 

@@ -19,9 +19,9 @@
 
 enum {
     /* to rank 0 */
-    DDP_FRAME_HELLO =
-        1, /* rank u32, world u32, abi u32, backend abi u32, pid u32, texts: version, host id, host name, place of
-              world_size, identity (identity.h) */
+    /* rank u32, world u32, abi u32, backend abi u32, pid u32, texts: version, host id, host name, where world_size was
+     * set, identity (identity.h) */
+    DDP_FRAME_HELLO = 1,
     DDP_FRAME_AGREEMENT, /* lines */
     DDP_FRAME_REQUEST,   /* id u64, op u32, timeout in ms i64, name text, data */
     DDP_FRAME_ABORT,     /* exit code i32, message */
@@ -60,11 +60,11 @@ void ddp_wire_init(ddp_wire *w, int fd, uint32_t limit);
 void ddp_wire_close(ddp_wire *w);
 /* From here on by TLS. */
 ddp_status ddp_wire_secure(ddp_wire *w, ddp_tls *tls, ddp_err *err);
-/* From here on in clear: a last word to an end that has no key, or another one. */
+/* From here on in clear: a last message to an end that has no key, or another one. */
 void ddp_wire_give_up_tls(ddp_wire *w);
 /* The other end has the key, or replays one that had; in clear nothing proves anything. */
 static inline bool ddp_wire_proven(const ddp_wire *w) { return w->link != NULL && ddp_link_is_proven(w->link); }
-/* What it says comes from an end that has the key, where there is one. */
+/* What it sends comes from an end that has the key, where there is one. */
 static inline bool ddp_wire_trusted(const ddp_wire *w)
 {
     return !w->fallen && (w->link == NULL || ddp_link_is_open(w->link));

@@ -466,7 +466,7 @@ static void attack_with(attack *a, const void *bytes, size_t length)
     ddp_err err;
     int fd;
 
-    assert_int_equal(ddp_endpoint_connect(a->endpoint, ddp_now_ns() + LONG_MS * 1000000ll, &fd, &err), DDP_OK);
+    assert_int_equal(ddp_endpoint_connect("", a->endpoint, ddp_now_ns() + LONG_MS * 1000000ll, &fd, &err), DDP_OK);
     if (length > 0) (void)!send(fd, bytes, length, MSG_NOSIGNAL);
     a->fds[a->count++] = fd;
 }

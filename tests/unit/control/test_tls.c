@@ -539,7 +539,7 @@ static void attack(const char *endpoint, const void *bytes, size_t length, bool 
 {
     ddp_err err;
 
-    assert_int_equal(ddp_endpoint_connect(endpoint, ddp_now_ns() + LONG_MS * 1000000ll, fd, &err), DDP_OK);
+    assert_int_equal(ddp_endpoint_connect("", endpoint, ddp_now_ns() + LONG_MS * 1000000ll, fd, &err), DDP_OK);
     for (size_t i = 0; i < length; i += slowly ? 1 : length) {
         (void)!send(*fd, (const char *)bytes + i, slowly ? 1 : length, MSG_NOSIGNAL);
         if (slowly) (void)usleep(1000);
@@ -613,7 +613,7 @@ static void *flood_main(void *arg)
 
         if (fds[i] >= 0) (void)close(fds[i]);
         fds[i] = -1;
-        if (ddp_endpoint_connect(f->endpoint, ddp_now_ns() + 1000000000ll, &fds[i], &err) != DDP_OK) continue;
+        if (ddp_endpoint_connect("", f->endpoint, ddp_now_ns() + 1000000000ll, &fds[i], &err) != DDP_OK) continue;
         atomic_fetch_add(&f->made, 1);
         if (!f->silent) (void)!send(fds[i], half, sizeof(half), MSG_NOSIGNAL);
     }

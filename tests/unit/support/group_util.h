@@ -219,7 +219,7 @@ static inline void raw_open(ddp_wire *w, const char *endpoint)
     ddp_err err;
     int fd;
 
-    assert_int_equal(ddp_endpoint_connect(endpoint, ddp_now_ns() + LONG_MS * 1000000ll, &fd, &err), DDP_OK);
+    assert_int_equal(ddp_endpoint_connect("", endpoint, ddp_now_ns() + LONG_MS * 1000000ll, &fd, &err), DDP_OK);
     ddp_wire_init(w, fd, 1 << 20);
 }
 
