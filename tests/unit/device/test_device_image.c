@@ -296,7 +296,7 @@ static void test_refusals(void **state)
     const operand one[] = {IMAGE(INPUT, 1, 3, 1, 1), ROW(PARAM, 3),          ROW(PARAM, 3), ROW(BUFFER, 3),
                            ROW(BUFFER, 3),           IMAGE(ACT, 1, 3, 1, 1), ROW(ACT, 3),   ROW(ACT, 3)};
 
-    refused(*state, DDP_OP_MAX_POOL2D, &pool, large, 1, 1, "its windows have more than 255 places");
+    refused(*state, DDP_OP_MAX_POOL2D, &pool, large, 1, 1, "its windows have more than 255 positions");
     refused(*state, DDP_OP_BATCH_NORM, &norm, one, 5, 3, "one value per channel has no variance");
 }
 
