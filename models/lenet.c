@@ -1,12 +1,10 @@
 /* models/lenet.c -- small convolutional nets for images of any channels and size, as PyTorch's pages have them:
  *
  *   variant = lenet      LeNet-5 with ReLU and max pooling, of PyTorch's tutorials "Training with PyTorch" (28 x 28
- *                        images) and
- *                        "Neural Networks" (32 x 32): conv1 6 of 5 x 5, pool, conv2 16 of 5 x 5, pool, fc1 120, fc2 84,
- *                            fc3
- *   variant = two_conv   the net of pytorch/examples/mnist: conv1 32 of 3 x 3, conv2 64 of 3 x 3, pool, dropout1, fc1
- *                        128,
- *                        dropout2, fc2
+ *                        images) and "Neural Networks" (32 x 32): conv1 6 of 5 x 5, pool, conv2 16 of 5 x 5, pool,
+ *                        fc1 120, fc2 84, fc3
+ *   variant = two_conv   the net of pytorch/examples/mnist: conv1 32 of 3 x 3, conv2 64 of 3 x 3, pool, dropout1,
+ *                        fc1 128, dropout2, fc2
  *
  * Reads "image" (C, H, W) f32 and "label" i64. */
 #include <ddpengine/model.h>

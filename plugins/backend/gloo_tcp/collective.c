@@ -1,20 +1,19 @@
 /* plugins/backend/gloo_tcp/collective.c -- the collectives that reduce, over the messages of shim.h. Those that only
  * move data are in move.c.
  *
- * all_reduce up to `small` bytes: each rank sends its vector to all others and reduces, one round. Above: the vector is
- *                 cut into blocks of world slices of at most `chunk` bytes; rank r reduces slice r of each block and
- *                     sends
- *                 the result to all (reduce-scatter, all-gather; 2 (world-1)/world of the bytes each way, as a ring,
- *                     but two
- *                 hops instead of 2 (world-1)). One block's sums travel while the next block's slices do.
- * reduce          the same, but that vectors and sums go to the root alone
+ * all_reduce up to `small` bytes: each rank sends its vector to all others and reduces, one round. Above: the
+ *                 vector is cut into blocks of world slices of at most `chunk` bytes; rank r reduces slice r of
+ *                 each block and sends the result to all (reduce-scatter, all-gather; 2 (world-1)/world of the
+ *                 bytes each way, as a ring, but two hops instead of 2 (world-1)). One block's sums travel while
+ *                 the next block's slices do.
+ * reduce          the same, but vectors and sums go to the root alone
  * reduce_scatter  blocks too, of slices that lie `count` apart, and no sum travels
  *
  * A send may block until its receiver reads (see shim.h). No cycle of ranks can block each other, because at most
  * six messages are ever under way from one rank to another in the same collective, and chunk is at most an eighth of
- * the sockets' room; a rank that is behind in the order of collectives reads before it goes on, and blocks nobody
- * but for a while. Slices are reduced in the order of the ranks, whoever does it: results have the same bits on all
- * ranks and for all sizes. */
+ * the sockets' room; a rank that is late in the order of collectives reads before it goes on, so it blocks others
+ * only for a while. Every rank reduces slices in the order of the ranks: results have the same bits on all ranks and
+ * for all sizes. */
 #include "collective.h"
 #include <string.h>
 

@@ -17,7 +17,8 @@ struct ddp_comm {
     const ddp_kernels *kernels;
 };
 
-/* Every peer, each rank starting with another, so that no rank is everyone's first; `step` 1 to world-1. */
+/* The peers in an order in which each rank starts with another one, so that no rank is everyone's first; `step` 1 to
+ * world-1. */
 static inline uint32_t ddp_gloo_peer_at(const ddp_comm *c, uint32_t step) { return (c->rank + step) % c->world; }
 ddp_status ddp_gloo_send_to_all(ddp_comm *c, uint32_t where, size_t at, const void *data, size_t bytes, ddp_err *err);
 ddp_status ddp_gloo_receive_from_all(ddp_comm *c, uint32_t where, ddp_err *err);

@@ -1,7 +1,7 @@
 /* plugins/backend/gloo_tcp/connect.cc -- how a mesh comes to be: device, addresses by the store, connections,
  * greetings, sizes agreed on.
  *
- * Gloo's event thread accepts and connects. All waits together end at one deadline, to which watch.cc sees. */
+ * Gloo's event thread accepts and connects. watch.cc ends all waits at one common deadline. */
 #include "watch.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ Bytes store_get(const ddp_gloo &g, const std::string &key, size_t capacity, cons
     return data;
 }
 
-/* What its readers have read: the store outlives the communicator, and a run may open many. */
+/* Removes keys that their readers have read: the store outlives the communicator, and a run may open many. */
 void store_remove(const ddp_gloo &g, const std::string &key)
 {
     ddp_err err{};
@@ -142,7 +142,7 @@ void tune_socket(ddp_gloo &g, int fd)
     if (g.room == 0 || room < g.room) g.room = room;
 }
 
-/* A link-local address holds the number that its interface has on the other host; here it is this rank's own. */
+/* A link-local address comes with the interface number of the other host; here it gets this rank's own. */
 Bytes seen_from_here(const Bytes &theirs, const sockaddr_storage &mine)
 {
     const tp::tcp::Address address(theirs);
@@ -176,7 +176,7 @@ Failure unreachable(const ddp_gloo &g, uint32_t peer, const std::string &why)
             ". Let a firewall between them pass TCP, or name in [group] interface the network that they share");
 }
 
-/* Why `peer` failed: the watch had ended its connection, or as Gloo says. */
+/* Why `peer` failed: because the watch had ended its connection, or Gloo's own reason. */
 Failure lost(const ddp_gloo &g, uint32_t peer, const Watch &watch, const std::exception &e)
 {
     switch (watch.state()) {
@@ -335,7 +335,7 @@ void connect(ddp_gloo &g)
     greet(g, token, watch);
     agree_on_room(g, watch);
     watch.end();
-    /* with its room each rank has said that it has read what stands in the store for all */
+    /* a rank that has sent its room has also read the keys that all read */
     store_remove(g, key_of(g.p.rank, "host"));
     if (g.p.rank == 0) store_remove(g, "gloo/token");
     for (Peer &peer : g.peers)

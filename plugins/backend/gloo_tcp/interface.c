@@ -1,5 +1,5 @@
 /* plugins/backend/gloo_tcp/interface.c -- GLOO_SOCKET_IFNAME, for those who know it from PyTorch: the address of an
- * interface of this host. What [group] interface names the core has looked up already. */
+ * interface of this host. The core has already looked up the one of [group] interface. */
 #include "collective.h"
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -45,7 +45,7 @@ struct Peer {
     std::unique_ptr<tp::Buffer> from_inbox, from_region;
 };
 
-/* Threads that Gloo starts inherit the mask: no signal of the process is theirs. */
+/* Threads that Gloo starts inherit this mask, so that they get none of the process's signals. */
 class SignalsBlocked
 {
   public:
@@ -61,7 +61,7 @@ class SignalsBlocked
     sigset_t before_;
 };
 
-/* Threads start under the name of the one that starts them: Gloo gives its own none. */
+/* A thread starts with the name of the thread that starts it; Gloo does not name its own. */
 class ThreadName
 {
   public:

@@ -66,7 +66,7 @@ static ddp_status comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm
     return DDP_OK;
 }
 
-/* A rank that has died without this communicator being in a call leaves no trace in MPI; the control plane knows. */
+/* MPI does not notice a rank that dies while this communicator is in no call; the control plane does. */
 static int run_has_failed(const ddp_comm *c)
 {
     ddp_err err = {0};
@@ -109,7 +109,7 @@ static ddp_status begin(const ddp_comm *c, ddp_args_slot slot, const ddp_coll *a
     return st == DDP_OK && a->count > 0 ? ddp_mpi_elements_of(c, a->dtype, a->count, e, err) : st;
 }
 
-/* What the library could not do leaves the ranks at odds. */
+/* After a failed call of the library the ranks no longer agree: the communicator is broken. */
 static ddp_status end(ddp_comm *c, ddp_status st)
 {
     if (st == DDP_ERR_LIBRARY) c->broken = 1;

@@ -1,6 +1,6 @@
-/* plugins/backend/nccl/collective.c -- the collectives: their arguments, and the calls of NCCL that they are. What
- * NCCL 2.19 has not, gather, scatter and all_to_all, is a group of sends and receives; a rank's own part is copied
- * on the stream. */
+/* plugins/backend/nccl/collective.c -- the collectives: their arguments, and the calls of NCCL that do them. gather,
+ * scatter and all_to_all, which NCCL 2.19 does not have, are groups of sends and receives; a rank's own part is
+ * copied on the stream. */
 #include "common/arguments.h"
 #include "comm.h"
 
@@ -31,7 +31,7 @@ static int op_of(uint32_t op)
 #define DTYPE(a) ((ncclDataType_t)dtype_of((a)->dtype))
 #define OP(a)    ((ncclRedOp_t)op_of((a)->op))
 
-/* NCCL averages integers by dividing a sum that has their own width: in 8 bits it has wrapped by then. */
+/* NCCL averages integers by dividing a sum that has their own width: a sum of 8 bits has wrapped by then. */
 ddp_status ddp_nccl_supports(ddp_comm *c, uint32_t dtype, uint32_t op)
 {
     if (dtype_of(dtype) < 0 || op_of(op) < 0) return DDP_ERR_UNSUPPORTED;

@@ -56,8 +56,7 @@ typedef struct rendezvous {
 
 static void key_of(uint32_t rank, char key[32]) { (void)snprintf(key, 32, "nccl-here-%u", rank); }
 
-/* The time is over: names a rank that has not come, or says that it is NCCL that does not connect those that are
- * there. */
+/* After the time-out: names a rank that is missing, or says that all are there and NCCL does not connect them. */
 static ddp_status not_connected(const ddp_comm *c, const rendezvous *m, ddp_err *err)
 {
     for (uint32_t r = 0; r < c->world; r++) {
@@ -134,7 +133,7 @@ static ddp_status wait_connected(ddp_comm *c, const rendezvous *m, ncclResult_t 
                          c->world, c->device);
 }
 
-/* NCCL starts threads here, which inherit the mask: no signal of the process is theirs. */
+/* NCCL starts threads here, which inherit this mask, so that they get none of the process's signals. */
 static ddp_status connect_ranks(ddp_comm *c, int64_t timeout_ms, ddp_err *err)
 {
     const rendezvous m = {.timeout_ms = timeout_ms, .deadline_ns = ddp_nccl_deadline_ns(timeout_ms)};
@@ -215,8 +214,8 @@ ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_co
 void ddp_nccl_comm_abort(ddp_comm *c)
 {
     if (atomic_exchange(&c->aborted, true)) return;
-    /* A thread inside the library leaves it soon, for the communicator is non-blocking, and then it or this one ends
-     * the communicator; two at once would free it under the other's feet. */
+    /* A thread inside the library leaves it soon, for the communicator is non-blocking, and then one of the two ends
+     * the communicator; both at once would free it twice. */
     for (int ms = 0; ms < ABORT_GRACE_MS; ms++) {
         if (pthread_mutex_trylock(&c->lock) == 0) {
             ddp_nccl_leave(c);
@@ -226,7 +225,7 @@ void ddp_nccl_comm_abort(ddp_comm *c)
     }
 }
 
-/* Flushes what is under way and parts from the other ranks. */
+/* Finishes what is under way and disconnects from the other ranks. */
 static void part(ddp_comm *c)
 {
     int64_t limit = c->timeout_ms < FINALIZE_MS ? c->timeout_ms : FINALIZE_MS;

@@ -4,7 +4,7 @@
  * stream had when it was issued (an event, no wait of the host), and ends with an event of its own, which is the work.
  * So a work is finished when its event is, and a caller's stream can be made to wait for it.
  *
- * The NCCL communicator is non-blocking, so that no call of the library stands while a peer is missing: each is polled
+ * The NCCL communicator is non-blocking, so that no call of the library blocks while a peer is missing: each is polled
  * until the library has put its kernel on the stream. `lock` is held while a thread is inside the library, never while
  * one sleeps. comm_abort sets `aborted`, which all polls see, and ends the library's communicator under `lock`; if a
  * thread stays inside the library, that thread does it on its way out (ddp_nccl_leave). After that `nccl` is NULL.
@@ -96,7 +96,7 @@ ddp_status ddp_nccl_settle(ddp_comm *c, ncclResult_t result, int64_t timeout_ms,
 
 /* Issues a collective's calls of NCCL on c->stream; `lock` is held. */
 typedef ncclResult_t (*ddp_nccl_issue)(ddp_comm *c, const ddp_coll *a);
-/* From arguments that are checked to a work. `issue` NULL: nothing to do, the work is born finished. */
+/* From arguments that are checked to a work. `issue` NULL: nothing to do, the work is finished from the start. */
 ddp_status ddp_nccl_start(ddp_comm *c, const char *what, const ddp_coll *a, size_t bytes, ddp_nccl_issue issue,
                           ddp_work **out, ddp_err *err);
 
@@ -113,8 +113,8 @@ ddp_work *ddp_nccl_pool_take(ddp_comm *c);
 ddp_status ddp_nccl_comm_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err);
 void ddp_nccl_comm_abort(ddp_comm *c);
 void ddp_nccl_comm_destroy(ddp_comm *c);
-/* Makes the communicator's device the thread's, which it stays: going back to one that the process does not use
- * would make a context there, some 500 MB. The threads that call are the backend's alone. */
+/* Makes the communicator's device the current one of the thread, and leaves it so: going back to one that the
+ * process does not use would make a context there, some 500 MB. The threads that call are the backend's alone. */
 void ddp_nccl_use_device(const ddp_comm *c);
 
 /* ---- collective.c ---- */
@@ -138,7 +138,7 @@ void ddp_nccl_deregister_all(ddp_comm *c); /* before the communicator ends */
 void ddp_nccl_free_all(ddp_comm *c);       /* after it has */
 
 /* ---- interface.c ---- */
-/* Tells NCCL which network interface is meant: `interface`, else that of `address` unless the environment says.
+/* Sets NCCL's network interface: `interface`, else that of `address` unless the environment names one.
  * Either may be NULL or empty. */
 void ddp_nccl_use_interface(const ddp_host *host, const char *interface, const char *address);
 

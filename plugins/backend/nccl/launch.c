@@ -127,7 +127,7 @@ static ddp_status order_after(ddp_comm *c, void *stream, const char *what, ddp_e
     return cuda_failed(c, r->cudaStreamWaitEvent(c->stream, c->input, 0), what, err);
 }
 
-/* `lock` held. NCCL may start threads here: no signal of the process is theirs. */
+/* `lock` held. NCCL may start threads here, which must get none of the process's signals. */
 static ddp_status issue_on_stream(ddp_comm *c, const char *what, const ddp_coll *a, ddp_nccl_issue issue,
                                   cudaEvent_t end, ddp_err *err)
 {

@@ -47,7 +47,7 @@ void ddp_nccl_work_free(ddp_work *w)
 }
 
 /* ---- test and wait ----------------------------------------------------------------------------------------------- */
-/* What a work that has ended says, each time it is asked. */
+/* The status of a work that has ended, the same each time. */
 static ddp_status finish(ddp_work *w, ddp_err *err)
 {
     ddp_comm *c = w->comm;

@@ -1,6 +1,7 @@
-/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank publishes what it calls and where its buffers lie; a short collective sends its data along and needs no more. Otherwise, where every input lies in memory of
- * mem_alloc, ranks read each other's buffers, and a second phase shows that all have done so; other memory goes through the
- * stages (staged.c).
+/* plugins/backend/shm/collective.c -- the collectives. In the first phase each rank publishes what it calls and where
+ * its buffers lie; a short collective sends its data along and needs no more. Otherwise, where every input lies in
+ * memory of mem_alloc, ranks read each other's buffers, and a second phase shows that all have done so; other memory
+ * goes through the stages (staged.c).
  *
  * all_reduce of such memory is divided: each rank sums its part of all vectors, in the order of the ranks, and
  * stores it into every result. Nothing is copied, and each element is computed once, so all ranks have the same

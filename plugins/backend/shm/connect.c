@@ -2,8 +2,8 @@
  *
  * Rank 0 makes it and sets "control" in the store: its process, descriptor and a nonce. The others open it through
  * /proc, check the nonce, write who they are into it and set "attached/RANK"; rank 0 waits for them all and sets
- * "go". A text instead of success is an error, which reaches every rank in this way. All waiting is the store's, which an
- * abort of the run ends. */
+ * "go". A text instead of success is an error, which reaches every rank in this way. All waiting is the store's,
+ * which an abort of the run ends. */
 #include "shm.h"
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,8 @@ static ddp_status not_come(const ddp_comm *c, const ddp_comm_params *p, uint32_t
     return DDP_ERR_TIMEOUT;
 }
 
-/* Maps the control segment that has this nonce (NULL on rank 0, which sets it). A segment of another run is left as it is. */
+/* Maps the control segment that has this nonce (NULL on rank 0, which sets it). A segment of another run is left as
+ * it is. */
 static ddp_status map_control(ddp_comm *c, int fd, size_t bytes, uint64_t staging, const unsigned char *nonce,
                               ddp_err *err)
 {

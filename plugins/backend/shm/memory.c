@@ -1,7 +1,8 @@
 /* plugins/backend/shm/memory.c -- mem_alloc and mem_free: one region for all ranks, which each maps whole, with a slice
  * for each.
  *
- * Each rank reserves its own slice, so its pages come from its own memory node. They are reserved at once, so that a lack of memory is an error here and not a signal later. */
+ * Each rank reserves its own slice, so its pages come from its own memory node. They are reserved at once, so that a
+ * lack of memory is an error here and not a signal later. */
 #include "shm.h"
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,8 @@ static size_t piece_at(const ddp_comm *c, size_t total, size_t at)
     return total - at < c->staging ? total - at : c->staging;
 }
 
-/* What a receiver that expects another message sets `taken` to, in one step; after that it looks at nothing of the message. */
+/* What a receiver that expects another message sets `taken` to, in one step; after that it looks at nothing of the
+ * message. */
 static bool is_refused(uint32_t taken, uint32_t first) { return taken == first - 1; }
 
 /* Until fewer than `pieces` of the message that began with piece `first` wait to be taken, or it is refused. */

@@ -53,7 +53,8 @@ close_memory:
     return st;
 }
 
-/* The pid may belong to another process by now, whose descriptor may be anything: what is no such memory is not opened. */
+/* The pid may belong to another process by now, whose descriptor may be anything: what is no such memory is not
+ * opened. */
 static bool looks_ours(const char *path)
 {
     char target[64] = "";

@@ -1,9 +1,8 @@
 /* plugins/device/common/norm.c -- what joins a batch norm, forward and backward:
  *
  *   batch_norm + add + relu             statistics in one pass over x, everything else in another
- *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only
- *                                       where a
- *                                       residual branch needs it too */
+ *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written
+ *                                       only where a residual branch needs it too */
 #include "lower.h"
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */

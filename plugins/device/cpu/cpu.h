@@ -9,8 +9,7 @@
  *   parallel.c        loops over OpenMP's threads
  *   onednn/           the only files that see oneDNN; gemm.h and conv.h hide it from the others
  *   kernels/          the kernels: in three variants by CPU feature (kernels.h), products in bf16 (half.h),
- *                     convolutions
- *                     of 3 x 3 by tiles (winograd.h)
+ *                     convolutions of 3 x 3 by tiles (winograd.h)
  *
  * device/common/lower.h says how values lie. */
 #ifndef DDP_CPU_H

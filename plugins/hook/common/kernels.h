@@ -1,7 +1,7 @@
 /* plugins/hook/common/kernels.h -- the arithmetic of the hooks over flat vectors, one table of functions for each
- * instruction set, compiled from the same source (kernels_body.h) and chosen at run time by CPU feature. Nothing is
- * fused, so that every function has the same bits on every CPU, but for the sums of `fold`, which a rank makes for
- * itself alone. Vectors lie anywhere; in and out do not overlap unless it says so. */
+ * instruction set, compiled from the same source (kernels_body.h) and chosen at run time by CPU feature. No
+ * multiply-add is fused, so that every function gives the same bits on every CPU, except the sums of `fold`, which
+ * only their own rank uses. Vectors lie anywhere; in and out do not overlap unless it says so. */
 #ifndef DDP_HOOK_KERNELS_H
 #define DDP_HOOK_KERNELS_H
 

@@ -2,11 +2,11 @@
  * of the bytes.
  *
  * A reduce-scatter, then an all-gather, so that every value is rounded exactly twice however many ranks there are:
- * each rank sends every other its rounded part of that one's share (all_to_all), the owner of a share adds what it
- * got in the order of the ranks, rounds the mean, and sends it to all. What rounding leaves is remembered and added
- * to the next update's gradients (error feedback: Seide et al. 2014, Karimireddy et al. 2019): a rank's own, and,
- * times the number of ranks, what the mean of its share lost, so that the mean over the ranks' memories is all that
- * has not been sent yet. */
+ * each rank owns a shard. It sends every other rank its rounded values of that rank's shard (all_to_all); the owner
+ * adds what it got in the order of the ranks, rounds the mean, and sends it to all. What rounding leaves is
+ * remembered and added to the next update's gradients (error feedback: Seide et al. 2014, Karimireddy et al. 2019):
+ * a rank's own, and, times the number of ranks, what the mean of its shard lost, so that the mean over the ranks'
+ * memories is all that has not been sent yet. */
 #include "common/common.h"
 #include "common/isa.h"
 #include <stdbool.h>
@@ -16,9 +16,9 @@
 
 typedef struct bucket {
     uint64_t count;
-    size_t share, share_blocks; /* elements and blocks of a rank's share; the last ones may be short or empty */
+    size_t shard, shard_blocks; /* elements and blocks of a rank's shard; the last ones may be short or empty */
     float *error;               /* count */
-    unsigned char *out, *in;    /* by rank: share_blocks scales, then their blocks */
+    unsigned char *out, *in;    /* by rank: shard_blocks scales, then their blocks */
     char name[32];
 } bucket;
 
@@ -31,23 +31,23 @@ struct ddp_hook {
     const unsigned char **parts; /* by rank, of the exchange in hand */
 };
 
-static size_t part_bytes(const bucket *b) { return b->share_blocks * (sizeof(float) + HOOK_BLOCK); }
+static size_t part_bytes(const bucket *b) { return b->shard_blocks * (sizeof(float) + HOOK_BLOCK); }
 static float *scales_of(const bucket *b, unsigned char *parts, uint32_t rank)
 {
     return (float *)(void *)(parts + rank * part_bytes(b));
 }
 static int8_t *values_of(const bucket *b, unsigned char *parts, uint32_t rank)
 {
-    return (int8_t *)(parts + rank * part_bytes(b) + b->share_blocks * sizeof(float));
+    return (int8_t *)(parts + rank * part_bytes(b) + b->shard_blocks * sizeof(float));
 }
 
-/* Elements of a rank's share. */
-static size_t share_of(const bucket *b, uint32_t rank, size_t *first)
+/* Elements of a rank's shard. */
+static size_t shard_of(const bucket *b, uint32_t rank, size_t *first)
 {
     size_t end;
 
-    *first = rank * b->share < b->count ? rank * b->share : b->count;
-    end = b->count - *first < b->share ? b->count : *first + b->share;
+    *first = rank * b->shard < b->count ? rank * b->shard : b->count;
+    end = b->count - *first < b->shard ? b->count : *first + b->shard;
     return end - *first;
 }
 
@@ -78,8 +78,8 @@ static bool open_bucket(ddp_hook *h, uint32_t i, uint64_t count)
     size_t blocks = (count + HOOK_BLOCK - 1) / HOOK_BLOCK;
 
     b->count = count;
-    b->share_blocks = (blocks + world - 1) / world;
-    b->share = b->share_blocks * HOOK_BLOCK;
+    b->shard_blocks = (blocks + world - 1) / world;
+    b->shard = b->shard_blocks * HOOK_BLOCK;
     b->error = calloc(count, sizeof(*b->error));
     b->out = calloc(world, part_bytes(b));
     b->in = calloc(world, part_bytes(b));
@@ -119,7 +119,7 @@ static ddp_status hook_compress(ddp_hook *h, uint32_t i, uint64_t update, void *
     (void)update;
     (void)err;
     for (uint32_t r = 0; r < h->group->world_size; r++) {
-        size_t first, n = share_of(b, r, &first);
+        size_t first, n = shard_of(b, r, &first);
 
         h->k->quantise(values_of(b, b->out, r), scales_of(b, b->out, r), grads + first, b->error + first, n);
     }
@@ -146,14 +146,14 @@ static ddp_status send_mean(const ddp_hook *h, const bucket *b, ddp_err *err)
     return h->group->all_gather(h->group->ctx, &a, err);
 }
 
-/* The mean of this rank's share, rounded, and what that loses. */
+/* The mean of this rank's shard, rounded, and what that loses. */
 static void round_mean(const ddp_hook *h, const bucket *b)
 {
     const uint32_t world = h->group->world_size, rank = h->group->rank;
-    size_t first, n = share_of(b, rank, &first);
+    size_t first, n = shard_of(b, rank, &first);
 
     for (uint32_t r = 0; r < world; r++) h->parts[r] = b->in + r * part_bytes(b);
-    h->k->requantise(values_of(b, b->out, rank), scales_of(b, b->out, rank), h->parts, world, b->share_blocks,
+    h->k->requantise(values_of(b, b->out, rank), scales_of(b, b->out, rank), h->parts, world, b->shard_blocks,
                      b->error + first, n);
 }
 
@@ -176,7 +176,7 @@ static ddp_status hook_decompress(ddp_hook *h, uint32_t i, uint64_t update, void
     (void)update;
     (void)err;
     for (uint32_t r = 0; r < h->group->world_size; r++) {
-        size_t first, n = share_of(b, r, &first);
+        size_t first, n = shard_of(b, r, &first);
 
         h->k->dequantise(grads + first, values_of(b, b->out, r), scales_of(b, b->out, r), n);
     }

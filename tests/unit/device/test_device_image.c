@@ -296,7 +296,7 @@ static void test_refusals(void **state)
     const operand one[] = {IMAGE(INPUT, 1, 3, 1, 1), ROW(PARAM, 3),          ROW(PARAM, 3), ROW(BUFFER, 3),
                            ROW(BUFFER, 3),           IMAGE(ACT, 1, 3, 1, 1), ROW(ACT, 3),   ROW(ACT, 3)};
 
-    refused(*state, DDP_OP_MAX_POOL2D, &pool, large, 1, 1, "its windows have more than 255 places");
+    refused(*state, DDP_OP_MAX_POOL2D, &pool, large, 1, 1, "its windows have more than 255 positions");
     refused(*state, DDP_OP_BATCH_NORM, &norm, one, 5, 3, "one value per channel has no variance");
 }
 
@@ -321,7 +321,7 @@ static void compute(const cpu_image_kernels *f, const float *x, const float *dy,
     f->max_pool(r->best, r->at[0], x, &w, false, 0, N * OH);
     f->max_pool(r->relu, r->at[1], x, &w, true, 0, N * OH);
     f->max_pool_grad(r->back, y, r->at[1], &w, 0, N * H);
-    f->place_sums(r->db, y, r->at[1], N * OH * OW, C, 0, C, false);
+    f->maximum_sums(r->db, y, r->at[1], N * OH * OW, C, 0, C, false);
     f->avg_pool(r->avg, x, &w, 0, N * OH);
     f->avg_pool_grad(r->avg_back, y, &w, 0, N * H);
     f->moments(r->sums[0], r->sums[1], x, ROWS, C, 0, C);

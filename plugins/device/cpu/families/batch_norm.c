@@ -2,9 +2,8 @@
  * convolution:
  *
  *   batch_norm + add + relu             statistics in one pass over x, everything else in another
- *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written only
- *                                       where a
- *                                       residual branch needs it too
+ *   add + relu_grad + batch_norm_grad   sums in one pass, dx in another; what comes out of relu_grad is written
+ *                                       only where a residual branch needs it too
  *
  * Images lie channels last: rows of channels. Sums are taken in double, in the order of the rows. */
 #include "cpu.h"

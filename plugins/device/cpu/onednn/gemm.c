@@ -3,22 +3,19 @@
  *
  * The rule, from measurements of matmul, inner_product and sgemm with every transposition, one and two threads (Zen 4
  * and Emerald Rapids, AVX-512):
- *   forward      matmul with the transposed weights read in place from 9 rows up (brgemm; 1.03-1.6 times as fast as the
- *                others
- *                at 16 rows and more) and the bias in its last pass; sgemm below (2-3 times as fast at 1 to 8 rows:
- *                    matmul packs
- *                the weights first)
- *   the same, weights (in, out)   sgemm: matmul reads them in place and takes up to twice as long where rows of the
- *                                 weights fall
- *                on the same lines of the cache (3072, 1024 wide); but matmul for few and short rows of weights, where
- *                    it is up to
- *                1.15 times as fast and adds the bias
+ *   forward      matmul from 9 rows up, with the transposed weights read in place (brgemm; 1.03-1.6 times as fast as
+ *                the
+ *                others at 16 rows and more) and the bias in its last pass; sgemm below (2-3 times as fast at 1 to 8
+ *                rows: matmul packs the weights first)
+ *   the same, weights (in, out)
+ *                sgemm: matmul reads them in place and takes up to twice as long where rows of the weights fall on the
+ *                same lines of the cache (3072, 1024 wide); but matmul for few and short rows of weights, where it is
+ *                up to 1.15 times as fast and adds the bias
  *   grad input   sgemm: equal or up to 1.25 times as fast as matmul; inner_product is the same routine with a longer
  *                way in
- *   grad weight  sgemm: within 4 % of the best at 8 rows and more, and beta = 1 accumulates without a second primitive.
- *                Small
- *                gradients in parts of 512 rows: up to 1.2 times as fast, and never slower while the gradient stays in
- *                    the cache
+ *   grad weight  sgemm: within 4 % of the best at 8 rows and more, and beta = 1 accumulates without a second
+ *                primitive. Small gradients in parts of 512 rows: up to 1.2 times as fast, and never slower while the
+ *                gradient stays in the cache
  * matmul with a transposed destination is oneDNN's reference loop: never. Small products run on one thread. */
 #include "gemm.h"
 #include "onednn.h"
