@@ -2,13 +2,13 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "conform/conform.h"
+#include "plugin/plugin.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_SIZES   "4,1KiB,16KiB,256KiB,1MiB,16MiB,64MiB"
-#define DEFAULT_BACKEND "gloo-tcp"
-#define LARGEST         ((uint64_t)4 << 30)
+#define DEFAULT_SIZES "4,1KiB,16KiB,256KiB,1MiB,16MiB,64MiB"
+#define LARGEST       ((uint64_t)4 << 30)
 
 _Static_assert(DDP_CONFORM_MAX_WORLD == 8, "the usage text has the number");
 
@@ -23,7 +23,7 @@ typedef struct request {
 #define FIELD(name) .offset = offsetof(request, name)
 
 static const ddp_cli_option options[] = {
-    {"--backend", "A,B,...", "measured in turn within one run (default " DEFAULT_BACKEND ")", DDP_TAKES_TEXT,
+    {"--backend", "A,B,...", "measured in turn within one run (default: what auto takes between hosts)", DDP_TAKES_TEXT,
      FIELD(backend_list)},
     {"--sizes", "LIST", "bytes of a rank, with KiB, MiB or GiB (default " DEFAULT_SIZES ")", DDP_TAKES_TEXT,
      FIELD(size_list)},
@@ -110,12 +110,29 @@ static int parse(int argc, char **argv, request *q)
     return split(q, "--sizes", q->size_list, strlen(q->backend_list) + 1, add_size);
 }
 
+/* The backend that `auto` takes for ranks on several hosts; "": there is none. */
+static void default_backend(ddp_log *log, char *out, size_t capacity)
+{
+    ddp_offer offers[DDP_MAX_OFFERS];
+    ddp_registry *r;
+    ddp_err err;
+    size_t count;
+
+    if (ddp_registry_open(log, NULL, &r, &err) != DDP_OK) return;
+    count = ddp_registry_offers(r, DDP_KIND_BACKEND, offers, DDP_MAX_OFFERS);
+    for (size_t i = 0; i < count && out[0] == '\0'; i++)
+        if (offers[i].facts.reach == DDP_REACH_NETWORK && ddp_memory_has(offers[i].facts.memory, DDP_MEMORY_HOST))
+            ddp_copy_text(out, capacity, offers[i].name);
+    ddp_registry_close(r);
+}
+
 int ddp_command_bench(int argc, char **argv, ddp_log *log)
 {
-    request q = {
-        .p = {.nproc = 2, .rounds = 7, .log = log}, .backend_list = DEFAULT_BACKEND, .size_list = DEFAULT_SIZES};
+    char backend[64] = "";
+    request q = {.p = {.nproc = 2, .rounds = 7, .log = log}, .backend_list = backend, .size_list = DEFAULT_SIZES};
     int code;
 
+    default_backend(log, backend, sizeof(backend));
     q.p.backends = q.backends;
     q.p.sizes = q.sizes;
     code = parse(argc, argv, &q);
