@@ -32,7 +32,7 @@ static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
                         nearest, dot != NULL ? dot : "");
     return ddp_fail(
         err, DDP_ERR_CONFIG,
-        "%s: unknown section [%s]; sections are those of plugins, as in [backend.gloo-tcp], and: "
+        "%s: unknown section [%s]; sections are those of plugins, as in [backend.NAME], and: "
         "group, train, model, data, eval, sampler, optimizer, ddp, hook, loader, checkpoint, output, plugins",
         s->where, s->name);
 }

@@ -53,8 +53,8 @@ static const ddp_option train_options[] = {
      "model: one process trains one model whose layers are on several devices, as [model.NAME] place says.",
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", "cpu", NULL,
-     "Device plugin and, after a colon, which of its devices, as in cuda:1; dp and model take a list. "
-     "Each number of cpu is a set of compute threads. "
+     "Device plugin and, after a colon, which of its devices, as in NAME:1; dp and model take a list. "
+     "Each number of a device in the host's memory is a set of compute threads. "
      "A device with memory of its own, without a number: one for each rank of a host. "
      "auto: the device with the highest priority that this machine has.",
      DDP_OPT_STRING, R | L, AT(device)},
@@ -99,7 +99,8 @@ static const ddp_option train_options[] = {
 
 #define AT(field) offsetof(struct ddp_plugin_config, field)
 static const ddp_option model_options[] = {
-    {"plugin", NULL, NULL, "Model plugin that builds the graph, as in mlp.", DDP_OPT_STRING, 0, AT(plugin)},
+    {"plugin", NULL, NULL, "Model plugin that builds the graph; `ddpengine plugins` lists them.", DDP_OPT_STRING, 0,
+     AT(plugin)},
 };
 static const ddp_option hook_options[] = {
     {"plugin", "", NULL,
@@ -125,7 +126,8 @@ static const ddp_option sampler_options[] = {
 
 #define AT(field) offsetof(struct ddp_data_config, field)
 static const ddp_option data_options[] = {
-    {"plugin", NULL, NULL, "Dataset plugin that gives the training samples, as in idx.", DDP_OPT_STRING, 0, AT(plugin)},
+    {"plugin", NULL, NULL, "Dataset plugin that gives the training samples; `ddpengine plugins` lists them.",
+     DDP_OPT_STRING, 0, AT(plugin)},
     {"resize", "", "1..16384", RESIZE_DOC, DDP_OPT_INT, L, AT(resize)},
     {"antialias", "yes", NULL, ANTIALIAS_DOC, DDP_OPT_BOOL, 0, AT(antialias)},
     {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},
@@ -190,7 +192,7 @@ static const ddp_option ddp_options[] = {
     {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
      AT(overlap)},
     {"shard_update", "auto", "auto|no",
-     "auto: if ranks share memory (shm) and overlap is not yes, each rank updates one shard of the parameters for all. "
+     "auto: if ranks see each other's memory and overlap is not yes, each updates one shard of the parameters for all. "
      "no: every rank updates all parameters. The results have the same bits.",
      DDP_OPT_ENUM, 0, AT(shard_update)},
     {"zero", "0", "0..1",

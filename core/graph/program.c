@@ -188,7 +188,7 @@ ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, i
                                       ddp_err *err)
 {
     if (ddp_graph_view(g)->output_count == 0)
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "it declares no output (ddp_output), as gpt2 does its logits");
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "it declares no output, such as its logits, by ddp_output");
     return create(g, l, batch, ANSWER, out, err);
 }
 

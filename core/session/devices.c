@@ -51,8 +51,8 @@ static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
     if (strcmp(name, s->devices.name) != 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "[train] device names \"%s\" and \"%s\"; the devices of one process are of one plugin, as in "
-                        "cpu:0, cpu:1",
-                        s->devices.name, name);
+                        "%s:0, %s:1",
+                        s->devices.name, name, s->devices.name, s->devices.name);
     for (uint32_t i = 0; i < s->devices.count; i++)
         if (s->devices.ordinals[i] == ordinal)
             return ddp_fail(err, DDP_ERR_CONFIG,
@@ -158,7 +158,7 @@ ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,
             "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that "
-            "can have an option place, as [model.gpt2] has: place = 0:0, 2:1",
+            "can have an option place, as in: place = 0:0, 2:1",
             s->model.plugin->desc.name);
         return ddp_at_key(s, "train", "parallel", err);
     }

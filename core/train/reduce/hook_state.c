@@ -1,7 +1,6 @@
 /* train/reduce/hook_state.c -- what the hooks of all ranks remember, on its way to rank 0 for a checkpoint and back: piece by piece, a
  * broadcast from the rank that has it, since every rank's is its own. */
 #include "train/reduce/hook_state.h"
-#include "train/reduce/hook.h"
 #include "train/reduce/hooked.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,17 +11,14 @@ static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s) { return 
 
 float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
 {
-    const ddp_hook_state *states;
-    uint32_t count = ddp_hooked_states(h, &states);
-
-    return h->held[(size_t)rank * count + state];
+    return h->held[(size_t)rank * h->state_count + state];
 }
 
 ddp_status ddp_hooked_hold(ddp_hooked *h, ddp_err *err)
 {
     const ddp_hook_group *g = &h->group;
-    const ddp_hook_state *states;
-    uint32_t count = ddp_hooked_states(h, &states);
+    const ddp_hook_state *states = h->states;
+    uint32_t count = h->state_count;
 
     if (count == 0) return DDP_OK;
     if (g->rank != 0) {
@@ -43,8 +39,7 @@ ddp_status ddp_hooked_hold(ddp_hooked *h, ddp_err *err)
 
 void ddp_hooked_drop(ddp_hooked *h)
 {
-    const ddp_hook_state *states;
-    uint32_t count = h->held == NULL ? 0 : ddp_hooked_states(h, &states);
+    uint32_t count = h->held == NULL ? 0 : h->state_count;
 
     for (size_t i = 0; i < (size_t)count * h->group.world_size; i++) free(h->held[i]);
     free(h->held);
@@ -73,8 +68,8 @@ static ddp_status broadcast(ddp_hooked *h, uint32_t root, float *at, uint64_t el
 ddp_status ddp_hooked_gather(ddp_hooked *h, ddp_err *err)
 {
     uint32_t rank = h->group.rank;
-    const ddp_hook_state *states;
-    uint32_t count = ddp_hooked_states(h, &states);
+    const ddp_hook_state *states = h->states;
+    uint32_t count = h->state_count;
 
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t r = 0; r < ranks_of(h, &states[s]); r++) {
@@ -90,8 +85,8 @@ ddp_status ddp_hooked_gather(ddp_hooked *h, ddp_err *err)
 ddp_status ddp_hooked_spread(ddp_hooked *h, ddp_err *err)
 {
     uint32_t rank = h->group.rank;
-    const ddp_hook_state *states;
-    uint32_t count = ddp_hooked_states(h, &states);
+    const ddp_hook_state *states = h->states;
+    uint32_t count = h->state_count;
 
     for (uint32_t s = 0; s < count; s++)
         for (uint32_t r = 0; r < ranks_of(h, &states[s]); r++) {

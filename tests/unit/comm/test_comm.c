@@ -369,6 +369,7 @@ static void test_missing_capabilities_are_named(void **state)
     (void)state;
     fake_init(&f, 0);
     f.ops.caps = DDP_CAP_ALL_REDUCE | DDP_CAP_BARRIER;
+    (void)snprintf(f.loaded.desc.memory, sizeof(f.loaded.desc.memory), "acme");
     run_alone(&f, body_missing);
 }
 

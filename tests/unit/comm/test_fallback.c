@@ -172,8 +172,11 @@ static void wire_init(wire *w, uint32_t world, uint64_t more_caps)
     for (uint32_t r = 0; r < world; r++) {
         w->ends[r].wire = w;
         w->ends[r].rank = r;
-        w->ends[r].loaded =
-            (ddp_loaded){.kind = DDP_KIND_BACKEND, .name = "wire", .path = "/nowhere/wire.so", .ops = &w->ops};
+        w->ends[r].loaded = (ddp_loaded){.kind = DDP_KIND_BACKEND,
+                                         .name = "wire",
+                                         .path = "/nowhere/wire.so",
+                                         .desc.memory = DDP_MEMORY_HOST,
+                                         .ops = &w->ops};
     }
 }
 
