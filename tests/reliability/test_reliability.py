@@ -3,8 +3,9 @@ import concurrent.futures
 import os
 import sys
 
-import run
-from trial import PLUGINS
+os.environ.setdefault("DDP_RELIABILITY_SLOW", "20")  # what happens decides; `make reliability` measures how soon
+import run  # noqa: E402
+from trial import PLUGINS  # noqa: E402
 
 SEED = int(os.environ.get("DDPENGINE_RELIABILITY_SEED", "1"))
 
