@@ -99,7 +99,7 @@ int64_t ddp_sample(const ddp_sampling *how, const float *logits, int64_t count, 
 static ddp_status unfit(const ddp_session *s, const char *why, ddp_err *err)
 {
     return ddp_fail(err, DDP_ERR_CONFIG, "model \"%s\" on [data] plugin = %s generates no text: %s",
-                    s->model->desc.name, s->train.plugin->desc.name, why);
+                    s->model.plugin->desc.name, s->train.plugin->desc.name, why);
 }
 
 /* The output, and the field that it is computed from. */
@@ -140,8 +140,8 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
 
     for (uint32_t i = 0; i < s->train.field_count; i++)
         if (s->train.fields[i].rank == 1) longest = DDP_MAX_OF(longest, s->train.fields[i].dims[0]);
-    DDP_TRY(ddp_device_alloc(&s->device, s->layout->param_elements * sizeof(float), &t->mem.params, err));
-    DDP_TRY(ddp_device_alloc(&s->device, s->arena_bytes, &t->mem.activations, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->model.layout->param_elements * sizeof(float), &t->mem.params, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->programs.arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_device_host_alloc(&s->device, (size_t)longest * sizeof(int64_t), &g->tokens, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     g->inputs = ddp_alloc((s->train.field_count + 1) * sizeof(*g->inputs), err);
@@ -182,7 +182,7 @@ ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
 
     if (g == NULL) return err->status;
     g->t.s = s;
-    g->v = &s->variants[0];
+    g->v = &s->programs.variants[0];
     if (prepare(g, err) != DDP_OK) {
         ddp_generator_close(g);
         return err->status;

@@ -158,7 +158,7 @@ ddp_status ddp_session_pin(ddp_session *s, ddp_group *group, ddp_err *err)
     s->pin.pinned = false;
     if (s->config->train->pin == DDP_AFFINITY_YES) {
         (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
-        return ddp_fail_context(err, "[train] pin = yes, device = %s", s->device_text);
+        return ddp_fail_context(err, "[train] pin = yes, device = %s", s->devices.text);
     }
     if (err->status != DDP_ERR_UNSUPPORTED) ddp_log_line(s->log, DDP_LOG_INFO, "not pinned: %s", err->msg);
     *err = (ddp_err){.status = DDP_OK};

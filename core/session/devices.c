@@ -37,40 +37,40 @@ static bool one_for_each_rank(ddp_session *s, const char *name)
 
 static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
 {
-    char name[sizeof(s->device_name)];
+    char name[sizeof(s->devices.name)];
     uint32_t ordinal = 0;
 
-    if (s->device_count == DDP_MAX_DEVICES)
+    if (s->devices.count == DDP_MAX_DEVICES)
         return ddp_fail(err, DDP_ERR_CONFIG, "[train] device names more than %d devices", DDP_MAX_DEVICES);
     DDP_TRY(split_device(text, name, sizeof(name), &ordinal, err));
     if (strchr(text, ':') == NULL && one_for_each_rank(s, name)) {
         ordinal = (uint32_t)s->launch.local_rank;
-        (void)snprintf(s->device_found, sizeof(s->device_found), "%s:%u", name, ordinal);
+        (void)snprintf(s->devices.found, sizeof(s->devices.found), "%s:%u", name, ordinal);
     }
-    if (s->device_count == 0) ddp_copy_text(s->device_name, sizeof(s->device_name), name);
-    if (strcmp(name, s->device_name) != 0)
+    if (s->devices.count == 0) ddp_copy_text(s->devices.name, sizeof(s->devices.name), name);
+    if (strcmp(name, s->devices.name) != 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "[train] device names \"%s\" and \"%s\"; the devices of one process are of one plugin, as in "
                         "cpu:0, cpu:1",
-                        s->device_name, name);
-    for (uint32_t i = 0; i < s->device_count; i++)
-        if (s->ordinals[i] == ordinal)
+                        s->devices.name, name);
+    for (uint32_t i = 0; i < s->devices.count; i++)
+        if (s->devices.ordinals[i] == ordinal)
             return ddp_fail(err, DDP_ERR_CONFIG,
                             "[train] device names %s:%u twice; each device is one replica, write for example %s:%u, "
                             "%s:%u",
                             name, ordinal, name, ordinal, name, ordinal + 1);
-    s->ordinals[s->device_count++] = ordinal;
+    s->devices.ordinals[s->devices.count++] = ordinal;
     return DDP_OK;
 }
 
 static ddp_status check_ddp(ddp_session *s, ddp_err *err)
 {
-    if (s->device_count == 1) return DDP_OK;
+    if (s->devices.count == 1) return DDP_OK;
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,
         "[train] device names %u devices, and a rank of parallel = ddp has one; write parallel = dp to train "
         "a replica on each within one process, or one device and --nproc %u",
-        s->device_count, s->device_count);
+        s->devices.count, s->devices.count);
     return ddp_at_key(s, "train", "device", err);
 }
 
@@ -95,12 +95,12 @@ static ddp_status check_several(ddp_session *s, const char *mode, const char *do
                        mode, s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
         return ddp_at_key(s, "train", "parallel", err);
     }
-    if (s->device_count > 1) return check_hook(s, err);
+    if (s->devices.count > 1) return check_hook(s, err);
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,
         "[train] parallel = %s %s each of several devices, but device = %s is one; write for example device = "
         "%s:0, %s:1, or parallel = ddp",
-        mode, does, s->device_text, s->device_name, s->device_name);
+        mode, does, s->devices.text, s->devices.name, s->devices.name);
     return ddp_at_key(s, "train", "parallel", err);
 }
 
@@ -109,7 +109,7 @@ static ddp_status use_devices(ddp_session *s, ddp_err *err)
     switch (s->config->train->parallel) {
     case DDP_PARALLEL_DP:
         DDP_TRY(check_several(s, "dp", "trains a replica on", err));
-        s->replicas = s->device_count;
+        s->devices.replicas = s->devices.count;
         return DDP_OK;
     case DDP_PARALLEL_MODEL:
         if (s->launch.purpose != DDP_TO_TRAIN) return DDP_OK; /* the whole model on the first one */
@@ -118,8 +118,8 @@ static ddp_status use_devices(ddp_session *s, ddp_err *err)
             return ddp_fail(err, DDP_ERR_CONFIG,
                             "--profile measures one device, and [train] parallel = model has %u; add --set "
                             "train.parallel=ddp --set train.device=%s:%u to measure the model on one",
-                            s->device_count, s->device_name, s->ordinals[0]);
-        s->stages = s->device_count;
+                            s->devices.count, s->devices.name, s->devices.ordinals[0]);
+        s->devices.stages = s->devices.count;
         return DDP_OK;
     default: return check_ddp(s, err);
     }
@@ -137,45 +137,45 @@ ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *
     const ddp_list *list = &s->config->train->device;
     const char *const *items = found != NULL ? &found : list->items;
 
-    s->device_text = ddp_settings_find(&s->config->settings, "train", "device")->value;
-    s->device_count = 0;
-    s->replicas = s->stages = 1;
+    s->devices.text = ddp_settings_find(&s->config->settings, "train", "device")->value;
+    s->devices.count = 0;
+    s->devices.replicas = s->devices.stages = 1;
     for (size_t i = 0; i < list->count; i++)
         if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
-    if (found != NULL && s->device_found[0] == '\0')
-        ddp_copy_text(s->device_found, sizeof(s->device_found), s->device_name);
-    if (s->device_found[0] != '\0' && s->device_count == 1) s->device_text = s->device_found;
+    if (found != NULL && s->devices.found[0] == '\0')
+        ddp_copy_text(s->devices.found, sizeof(s->devices.found), s->devices.name);
+    if (s->devices.found[0] != '\0' && s->devices.count == 1) s->devices.text = s->devices.found;
     if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */
     return use_devices(s, err);
 }
 
 ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
 {
-    uint32_t places = ddp_graph_places(s->graph);
+    uint32_t places = ddp_graph_places(s->model.graph);
 
-    if (s->stages == 1) return DDP_OK;
+    if (s->devices.stages == 1) return DDP_OK;
     if (places == 0) {
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,
             "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that "
             "can have an option place, as [model.gpt2] has: place = 0:0, 2:1",
-            s->model->desc.name);
+            s->model.plugin->desc.name);
         return ddp_at_key(s, "train", "parallel", err);
     }
-    if (places > s->stages) {
+    if (places > s->devices.stages) {
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,
             "[train] device = %s has devices 0 to %u, and model \"%s\" places a layer on device %u; name one "
             "more, or change place",
-            s->device_text, s->stages - 1, s->model->desc.name, places - 1);
+            s->devices.text, s->devices.stages - 1, s->model.plugin->desc.name, places - 1);
         return ddp_at_key(s, "train", "device", err);
     }
-    for (uint32_t i = 0; i < s->stages; i++) {
-        if (ddp_graph_place_trains(s->graph, i)) continue;
+    for (uint32_t i = 0; i < s->devices.stages; i++) {
+        if (ddp_graph_place_trains(s->model.graph, i)) continue;
         (void)ddp_fail(err, DDP_ERR_CONFIG,
                        "[train] device = %s: model \"%s\" places no layer on device %u (%s:%u); name fewer devices, or "
                        "give it layers with place",
-                       s->device_text, s->model->desc.name, i, s->device_name, s->ordinals[i]);
+                       s->devices.text, s->model.plugin->desc.name, i, s->devices.name, s->devices.ordinals[i]);
         return ddp_at_key(s, "train", "device", err);
     }
     return DDP_OK;

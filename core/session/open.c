@@ -94,7 +94,7 @@ static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
 
 static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size * s->replicas;
+    uint64_t batch = (uint64_t)s->batches.batch_size * s->devices.replicas;
 
     return samples / batch + (samples % batch != 0);
 }
@@ -165,7 +165,7 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
 static ddp_status describe(ddp_session *s, const ddp_source *src, const char *section, const void *model_config,
                            ddp_graph **out, ddp_err *err)
 {
-    const ddp_model_ops *ops = s->model->ops;
+    const ddp_model_ops *ops = s->model.plugin->ops;
     ddp_graph *g;
 
     DDP_TRY(ddp_graph_create(src->fields, src->field_count, &g, err));
@@ -175,7 +175,7 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
     }
     ddp_graph_free(g);
     if (err->status == DDP_ERR_DATA) (void)ddp_fail_as(err, DDP_EXIT_DATA);
-    return ddp_fail_context(err, "model \"%s\" on [%s] plugin = %s", s->model->desc.name, section,
+    return ddp_fail_context(err, "model \"%s\" on [%s] plugin = %s", s->model.plugin->desc.name, section,
                             src->plugin->desc.name);
 }
 
@@ -183,8 +183,8 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 {
     ddp_graph *trial = NULL;
 
-    if (s->train.plugin == NULL) return describe(s, &s->eval, "eval", model_config, &s->graph, err);
-    DDP_TRY(describe(s, &s->train, "data", model_config, &s->graph, err));
+    if (s->train.plugin == NULL) return describe(s, &s->eval, "eval", model_config, &s->model.graph, err);
+    DDP_TRY(describe(s, &s->train, "data", model_config, &s->model.graph, err));
     if (s->eval.plugin != NULL) { /* the same graph; built to check the evaluation's fields and labels */
         DDP_TRY(describe(s, &s->eval, "eval", model_config, &trial, err));
         ddp_graph_free(trial);
@@ -194,23 +194,24 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 
 static ddp_status create_layout(ddp_session *s, ddp_err *err)
 {
-    return ddp_layout_create_cut(s->graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->bucket_size),
-                                 s->bucket_size, (uint32_t)ddp_session_shards(s), &s->layout, err);
+    return ddp_layout_create_cut(s->model.graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->model.bucket_size),
+                                 s->model.bucket_size, (uint32_t)ddp_session_shards(s), &s->model.layout, err);
 }
 
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
-    if (s->launch.purpose == DDP_TO_TRAIN && ddp_graph_freeze(s->graph, &s->config->train->freeze, err) != DDP_OK) {
+    if (s->launch.purpose == DDP_TO_TRAIN &&
+        ddp_graph_freeze(s->model.graph, &s->config->train->freeze, err) != DDP_OK) {
         (void)ddp_fail_context(err, "[train] freeze");
         return ddp_at_key(s, "train", "freeze", err);
     }
     DDP_TRY(ddp_session_check_places(s, err));
-    s->param_count = ddp_graph_params(s->graph, &s->params);
-    for (uint32_t i = 0; i < s->param_count; i++) s->param_elements += s->params[i].elements;
-    s->buffer_count = ddp_graph_buffers(s->graph, &s->buffers);
-    s->buffer_elements = ddp_graph_buffer_elements(s->graph);
-    s->bucket_size = s->config->ddp->bucket_size > 0 ? s->config->ddp->bucket_size : DDP_PLANNED_BUCKET;
+    s->model.param_count = ddp_graph_params(s->model.graph, &s->model.params);
+    for (uint32_t i = 0; i < s->model.param_count; i++) s->model.param_elements += s->model.params[i].elements;
+    s->model.buffer_count = ddp_graph_buffers(s->model.graph, &s->model.buffers);
+    s->model.buffer_elements = ddp_graph_buffer_elements(s->model.graph);
+    s->model.bucket_size = s->config->ddp->bucket_size > 0 ? s->config->ddp->bucket_size : DDP_PLANNED_BUCKET;
     return create_layout(s, err);
 }
 
@@ -223,7 +224,7 @@ static uint32_t compute_threads(const ddp_session *s)
 static ddp_status open_device(ddp_session *s, ddp_err *err)
 {
     ddp_device_params p = {.struct_size = sizeof(p),
-                           .ordinal = s->ordinals[s->member],
+                           .ordinal = s->devices.ordinals[s->devices.own],
                            .threads = compute_threads(s),
                            .precision = (uint32_t)s->config->train->precision,
                            .local_rank = (uint32_t)s->launch.local_rank,
@@ -235,10 +236,10 @@ static ddp_status open_device(ddp_session *s, ddp_err *err)
     if (p.precision != DDP_PRECISION_F32 && !ddp_device_can(&s->device, DDP_DEVICE_CAP_BF16))
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "device \"%s\" knows no [train] precision = bf16; set it to f32, or name another device",
-                        s->device_text);
+                        s->devices.text);
     if (s->device.ops->open(&s->host, s->device.config, &p, &s->device.device, err) != DDP_OK) {
         if (err->status == DDP_ERR_CONFIG) (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
-        return ddp_fail_context(err, "device \"%s\"", s->device_text);
+        return ddp_fail_context(err, "device \"%s\"", s->devices.text);
     }
     s->device.info.struct_size = sizeof(s->device.info);
     s->device.ops->describe(s->device.device, &s->device.info);
@@ -254,7 +255,7 @@ ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err)
 
 static ddp_status count_device(ddp_session *s, ddp_status opened)
 {
-    if (s->device.device != NULL) s->device_plugin->live++;
+    if (s->device.device != NULL) s->devices.plugin->live++;
     return opened;
 }
 
@@ -265,7 +266,8 @@ static ddp_status resolve_batches(ddp_session *s, ddp_err *err)
 
     if (s->launch.purpose == DDP_TO_TRAIN) {
         if (ddp_config_batches(s->config, (int64_t)ddp_session_parts(s), &s->batches, err) == DDP_OK) return DDP_OK;
-        return s->replicas == 1 ? err->status : ddp_fail_context(err, "parallel = dp, each device counts as a rank");
+        return s->devices.replicas == 1 ? err->status
+                                        : ddp_fail_context(err, "parallel = dp, each device counts as a rank");
     }
     s->batches = (ddp_batches){.batch_size = c->batch_size > 0 ? c->batch_size : 64, .accumulate = 1};
     return DDP_OK;
@@ -276,13 +278,13 @@ static ddp_status try_devices(const ddp_session *s, ddp_err *err)
 {
     for (uint32_t i = 1; i < ddp_session_devices(s); i++) {
         ddp_session other = *s;
-        char name[sizeof(s->device_name) + 16];
+        char name[sizeof(s->devices.name) + 16];
 
-        (void)snprintf(name, sizeof(name), "%s:%u", s->device_name, s->ordinals[i]);
+        (void)snprintf(name, sizeof(name), "%s:%u", s->devices.name, s->devices.ordinals[i]);
         other.device.device = NULL;
-        other.variant_count = 0;
-        other.device_text = name;
-        other.member = i;
+        other.programs.count = 0;
+        other.devices.text = name;
+        other.devices.own = i;
         DDP_TRY(ddp_session_open_device(&other, err));
         ddp_session_close_device(&other);
     }
@@ -324,7 +326,7 @@ void ddp_session_close_device(ddp_session *s)
 
 static void close_device(ddp_session *s)
 {
-    if (s->device.device != NULL) s->device_plugin->live--;
+    if (s->device.device != NULL) s->devices.plugin->live--;
     ddp_session_close_device(s);
 }
 
@@ -342,11 +344,11 @@ ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t l
 
 ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err)
 {
-    if (bytes == s->bucket_size) return DDP_OK;
+    if (bytes == s->model.bucket_size) return DDP_OK;
     ddp_variants_free(s);
-    ddp_layout_free(s->layout);
-    s->layout = NULL;
-    s->bucket_size = bytes;
+    ddp_layout_free(s->model.layout);
+    s->model.layout = NULL;
+    s->model.bucket_size = bytes;
     DDP_TRY(create_layout(s, err));
     return ddp_variants_plan(s, err);
 }
@@ -354,13 +356,13 @@ ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *
 void ddp_session_close(ddp_session *s)
 {
     close_device(s);
-    ddp_layout_free(s->layout);
-    ddp_graph_free(s->graph);
+    ddp_layout_free(s->model.layout);
+    ddp_graph_free(s->model.graph);
     close_source(&s->eval);
     close_source(&s->train);
-    if (s->init_handle != NULL) {
-        s->init_ops->close(s->init_handle);
-        s->init->live--;
+    if (s->init.handle != NULL) {
+        s->init.ops->close(s->init.handle);
+        s->init.plugin->live--;
     }
     if (s->registry != NULL) ddp_registry_close(s->registry);
     *s = (ddp_session){0};

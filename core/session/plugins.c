@@ -49,21 +49,21 @@ static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
 
 bool ddp_session_takes_device(const ddp_session *s, const ddp_loaded *backend)
 {
-    const char *kind = s->device_plugin->desc.memory;
+    const char *kind = s->devices.plugin->desc.memory;
 
     return strcmp(kind, DDP_MEMORY_HOST) != 0 && ddp_memory_has(backend->desc.memory, kind);
 }
 
 int32_t ddp_session_device_ordinal(const ddp_session *s, const ddp_loaded *backend)
 {
-    return ddp_session_takes_device(s, backend) ? (int32_t)s->ordinals[0] : -1;
+    return ddp_session_takes_device(s, backend) ? (int32_t)s->devices.ordinals[0] : -1;
 }
 
 /* What `auto` takes for ranks that are this far from each other: of the backends that reduce the device's memory,
  * the one with the highest priority. One rank has nothing to send, and needs no more than the host's. */
 static ddp_status load_offered(ddp_session *s, uint32_t reach, ddp_err *err)
 {
-    const char *kind = s->launch.world > 1 ? s->device_plugin->desc.memory : DDP_MEMORY_HOST;
+    const char *kind = s->launch.world > 1 ? s->devices.plugin->desc.memory : DDP_MEMORY_HOST;
     ddp_offer offers[DDP_MAX_OFFERS];
     size_t count = ddp_registry_offers(s->registry, DDP_KIND_BACKEND, offers, DDP_MAX_OFFERS);
 
@@ -151,7 +151,7 @@ static ddp_status check_identity(const ddp_session *s, ddp_err *err)
     const ddp_launch *l = &s->launch;
     int32_t rank = -1, world = -1;
 
-    DDP_TRY(s->init_ops->identity(s->init_handle, &rank, &world, err));
+    DDP_TRY(s->init.ops->identity(s->init.handle, &rank, &world, err));
     if (rank >= 0 && rank != l->rank)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "init_method = %s says that this is rank %d, but it was started as rank %d (%s)", l->url, rank,
@@ -168,7 +168,7 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     char scheme[32];
     size_t length = strcspn(url, ":");
 
-    ddp_copy_text(s->url, sizeof(s->url), url);
+    ddp_copy_text(s->init.url, sizeof(s->init.url), url);
     if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
     if (url[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -182,11 +182,11 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     }
     memcpy(scheme, url, length);
     scheme[length] = '\0';
-    DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init, &s->init_config, err));
-    s->init_ops = s->init->ops;
-    if (s->init_ops->open(&s->host, s->init_config, url, &s->init_handle, err) != DDP_OK)
+    DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init.plugin, &s->init.config, err));
+    s->init.ops = s->init.plugin->ops;
+    if (s->init.ops->open(&s->host, s->init.config, url, &s->init.handle, err) != DDP_OK)
         return ddp_at_key(s, "group", "init_method", err);
-    s->init->live++;
+    s->init.plugin->live++;
     return check_identity(s, err);
 }
 
@@ -284,7 +284,7 @@ static ddp_status choose_device(ddp_session *s, char *found, size_t capacity, dd
 static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 {
     ddp_config *c = s->config;
-    char found[sizeof(s->device_name)] = "";
+    char found[sizeof(s->devices.name)] = "";
 
     if (c->group->interface[0] != '\0' &&
         ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
@@ -292,15 +292,15 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
     if (ddp_session_device_is_auto(s)) DDP_TRY(choose_device(s, found, sizeof(found), err));
     DDP_TRY(ddp_session_find_devices(s, found[0] != '\0' ? found : NULL, err));
-    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->device_name, "device", &s->device_plugin, &pc->device, err));
-    s->device.ops = s->device_plugin->ops;
+    DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->devices.name, "device", &s->devices.plugin, &pc->device, err));
+    s->device.ops = s->devices.plugin->ops;
     if (s->launch.purpose != DDP_TO_GENERATE) {
         DDP_TRY(load_backends(s, err));
         DDP_TRY(load_init(s, err));
         DDP_TRY(check_backends(s, err));
     }
     DDP_TRY(load_hook(s, err));
-    DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model, &pc->model, err));
+    DDP_TRY(load_plugin(s, DDP_KIND_MODEL, c->model, "model", &s->model.plugin, &pc->model, err));
     return load_sources(s, pc, err);
 }
 

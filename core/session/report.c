@@ -32,18 +32,19 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
                     s->batches.global_batch);
     if (s->train.plugin != NULL) source_lines(&s->train, "data", out);
     if (s->eval.plugin != NULL) source_lines(&s->eval, "eval", out);
-    for (uint32_t i = 0; i < s->param_count; i++) {
-        shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
-        ddp_text_printf(out, "parameter %s = %s\tmodel %s\n", s->params[i].name, shape, s->model->desc.name);
+    for (uint32_t i = 0; i < s->model.param_count; i++) {
+        shape_text(s->model.params[i].rank, s->model.params[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "parameter %s = %s\tmodel %s\n", s->model.params[i].name, shape,
+                        s->model.plugin->desc.name);
     }
-    for (uint32_t i = 0; i < s->buffer_count; i++) {
-        shape_text(s->buffers[i].rank, s->buffers[i].dims, shape, sizeof(shape));
-        ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->buffers[i].name, ddp_dtype_name(s->buffers[i].dtype),
-                        shape, s->model->desc.name);
+    for (uint32_t i = 0; i < s->model.buffer_count; i++) {
+        shape_text(s->model.buffers[i].rank, s->model.buffers[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->model.buffers[i].name,
+                        ddp_dtype_name(s->model.buffers[i].dtype), shape, s->model.plugin->desc.name);
     }
-    for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->layout->bucket_count; i++)
-        ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->layout->buckets[i].count,
-                        s->model->desc.name);
+    for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->model.layout->bucket_count; i++)
+        ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->model.layout->buckets[i].count,
+                        s->model.plugin->desc.name);
     /* as many micro-steps in every step, the last of an epoch too: each rank divides its sum by their number */
     if (s->train.sampler_plugin == NULL) return;
     ddp_text_printf(out, "micro-batches an epoch = %" PRIu64 "\tsampler %s\n", s->batches_per_epoch,
@@ -56,21 +57,22 @@ static void report_params(const ddp_session *s, ddp_text *out)
     char shape[128], a[32], b[32];
 
     ddp_text_printf(out, "parameters            %s in %u tensors, %s\n",
-                    ddp_format_count(s->param_elements, a, sizeof(a)), s->param_count,
-                    ddp_format_bytes(s->param_elements * 4, b, sizeof(b)));
-    for (uint32_t i = 0; i < s->param_count; i++) {
-        shape_text(s->params[i].rank, s->params[i].dims, shape, sizeof(shape));
-        ddp_text_printf(out, "  %-28s %-16s %12s%s\n", s->params[i].name, shape,
-                        ddp_format_count(s->params[i].elements, a, sizeof(a)), s->params[i].frozen ? "  frozen" : "");
+                    ddp_format_count(s->model.param_elements, a, sizeof(a)), s->model.param_count,
+                    ddp_format_bytes(s->model.param_elements * 4, b, sizeof(b)));
+    for (uint32_t i = 0; i < s->model.param_count; i++) {
+        shape_text(s->model.params[i].rank, s->model.params[i].dims, shape, sizeof(shape));
+        ddp_text_printf(out, "  %-28s %-16s %12s%s\n", s->model.params[i].name, shape,
+                        ddp_format_count(s->model.params[i].elements, a, sizeof(a)),
+                        s->model.params[i].frozen ? "  frozen" : "");
     }
-    if (s->buffer_count > 0)
-        ddp_text_printf(out, "buffers               %u tensors, %s\n", s->buffer_count,
-                        ddp_format_bytes(s->buffer_elements * 4, b, sizeof(b)));
+    if (s->model.buffer_count > 0)
+        ddp_text_printf(out, "buffers               %u tensors, %s\n", s->model.buffer_count,
+                        ddp_format_bytes(s->model.buffer_elements * 4, b, sizeof(b)));
 }
 
 static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    const ddp_layout *l = s->layout;
+    const ddp_layout *l = s->model.layout;
     char a[32];
 
     ddp_text_printf(out, "buckets               %u, in the order in which they are reduced\n", l->bucket_count);
@@ -79,9 +81,9 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
 
         ddp_text_printf(out, "  %-3u %12s  complete after kernel %u of %u: %s", i,
                         ddp_format_bytes(b->count * 4, a, sizeof(a)), v->planned->bucket_ready[i],
-                        v->lowered->kernel_count, s->params[l->order[b->first_param]].name);
+                        v->lowered->kernel_count, s->model.params[l->order[b->first_param]].name);
         if (b->param_count > 1)
-            ddp_text_printf(out, " .. %s", s->params[l->order[b->first_param + b->param_count - 1]].name);
+            ddp_text_printf(out, " .. %s", s->model.params[l->order[b->first_param + b->param_count - 1]].name);
         if (b->rows > 0)
             ddp_text_printf(out, ", rows %" PRId64 " to %" PRId64, b->first_row, b->first_row + b->rows - 1);
         ddp_text_printf(out, "\n");
@@ -90,16 +92,16 @@ static void report_buckets(const ddp_session *s, const ddp_variant *v, ddp_text 
 
 static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
-    uint64_t params = s->layout->param_elements * 4, grads = ddp_session_grad_elements(s) * 4;
-    uint64_t parts = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : s->replicas;
-    uint64_t states = ddp_optimizer_states(s->config) * s->layout->elements * 4 / parts;
+    uint64_t params = s->model.layout->param_elements * 4, grads = ddp_session_grad_elements(s) * 4;
+    uint64_t parts = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : s->devices.replicas;
+    uint64_t states = ddp_optimizer_states(s->config) * s->model.layout->elements * 4 / parts;
     char a[32], b[32], c[32], d[32], e[32];
 
     ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
-                    s->replicas > 1 ? "replica" : "rank", ddp_format_bytes(params, a, sizeof(a)),
+                    s->devices.replicas > 1 ? "replica" : "rank", ddp_format_bytes(params, a, sizeof(a)),
                     ddp_format_bytes(grads, b, sizeof(b)), ddp_format_bytes(states, c, sizeof(c)),
-                    ddp_format_bytes(s->arena_bytes, d, sizeof(d)),
-                    ddp_format_bytes(params + grads + states + s->arena_bytes, e, sizeof(e)));
+                    ddp_format_bytes(s->programs.arena_bytes, d, sizeof(d)),
+                    ddp_format_bytes(params + grads + states + s->programs.arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
                     ddp_kernel_at(v->lowered, v->planned->peak_kernel)->name);
@@ -117,7 +119,7 @@ static void report_stages(const ddp_session *s, const ddp_variant *v, ddp_text *
         for (uint32_t i = 0; i < v->stages->crossing_count; i++)
             if (v->stages->crossings[i].from == g) sends += v->stages->crossings[i].bytes;
         ddp_text_printf(out, "  stage %-3u           %s:%u, %u operations, %.3f GFLOP, sends %s a micro-batch\n", g,
-                        s->device_name, s->ordinals[g], p->node_count, (double)ddp_program_flops(p) * 1e-9,
+                        s->devices.name, s->devices.ordinals[g], p->node_count, (double)ddp_program_flops(p) * 1e-9,
                         ddp_format_bytes(sends, a, sizeof(a)));
     }
 }
@@ -144,17 +146,18 @@ static void report_images(const char *section, const ddp_source *src, ddp_text *
 
 void ddp_session_report(const ddp_session *s, ddp_text *out)
 {
-    const ddp_variant *v = &s->variants[0]; /* training, the full batch (or what there is) */
+    const ddp_variant *v = &s->programs.variants[0]; /* training, the full batch (or what there is) */
     char a[32];
 
-    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model->desc.name, s->device_text,
-                    s->device.info.name, s->device.info.library, s->device.threads, s->device.threads == 1 ? "" : "s");
+    ddp_text_printf(out, "model                 %s on %s (%s, %s), %u thread%s, ", s->model.plugin->desc.name,
+                    s->devices.text, s->device.info.name, s->device.info.library, s->device.threads,
+                    s->device.threads == 1 ? "" : "s");
     ddp_session_pin_text(s, out);
     ddp_text_printf(out, "\n");
     ddp_text_printf(out, "group                 world_size %d, backend %s", s->launch.world,
                     ddp_session_backend_name(s));
-    if (s->replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->replicas, s->device_text);
-    if (s->stages > 1) ddp_text_printf(out, ", %u stages on %s", s->stages, s->device_text);
+    if (s->devices.replicas > 1) ddp_text_printf(out, ", %u replicas on %s", s->devices.replicas, s->devices.text);
+    if (s->devices.stages > 1) ddp_text_printf(out, ", %u stages on %s", s->devices.stages, s->devices.text);
     if (s->address[0] != '\0') ddp_text_printf(out, ", interface %s (%s)", s->config->group->interface, s->address);
     if (s->hook != NULL) ddp_text_printf(out, ", hook %s", s->hook->desc.name);
     ddp_text_printf(out, "\n");
@@ -162,7 +165,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
                     "data                  %s, %s samples; batch %" PRId64 " x accumulate %" PRId64 " x %" PRIu64
                     " %s = %" PRId64 ", %" PRIu64 " steps an epoch\n",
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
-                    s->batches.accumulate, ddp_session_parts(s), s->replicas > 1 ? "replicas" : "ranks",
+                    s->batches.accumulate, ddp_session_parts(s), s->devices.replicas > 1 ? "replicas" : "ranks",
                     s->batches.global_batch, s->steps_per_epoch);
     report_stages(s, v, out);
     report_images("data", &s->train, out);

@@ -86,6 +86,48 @@ typedef struct ddp_affinity {
 #define DDP_MAX_VARIANTS 6
 #define DDP_MAX_DEVICES  64
 
+/* The init method. plugins.c */
+typedef struct ddp_rendezvous {
+    ddp_loaded *plugin;
+    const void *config;
+    ddp_init *handle;
+    const ddp_init_ops *ops;
+    char url[DDP_ENDPOINT_MAX + 64];
+} ddp_rendezvous;
+
+/* [train] device and parallel. devices.c */
+typedef struct ddp_devices {
+    ddp_loaded *plugin;
+    char name[64];    /* of the plugin */
+    const char *text; /* as the config has them, "cpu", "cpu:0, cpu:1"; or: */
+    char found[80];   /* what auto, or a name without a number, stands for */
+    uint32_t ordinals[DDP_MAX_DEVICES], count;
+    uint32_t replicas; /* of this process, among which a batch is divided: devices with parallel = dp, else 1 */
+    uint32_t stages;   /* of this process, into which the model is cut: devices with parallel = model, else 1 */
+    uint32_t own;      /* which of the devices this session has; 0 but in train/local/device_group.c */
+} ddp_devices;
+
+/* The model, its parameters and its buckets. open.c */
+typedef struct ddp_session_model {
+    ddp_loaded *plugin;
+    ddp_graph *graph;
+    const ddp_param_info *params;
+    uint32_t param_count;
+    uint64_t param_elements; /* of all parameters, without padding */
+    const ddp_buffer_info *buffers;
+    uint32_t buffer_count;
+    uint64_t buffer_elements; /* of the buffer arena */
+    ddp_layout *layout;
+    uint64_t bucket_size; /* bytes, effective */
+} ddp_session_model;
+
+/* One for each batch size that will occur. variants.c */
+typedef struct ddp_programs {
+    ddp_variant variants[DDP_MAX_VARIANTS];
+    uint32_t count;
+    uint64_t arena_bytes; /* activations: the largest plan, shared by all variants */
+} ddp_programs;
+
 typedef struct ddp_session {
     ddp_log *log;
     ddp_host host;
@@ -98,46 +140,32 @@ typedef struct ddp_session {
     uint32_t backend_count;
     char backend_text[160];       /* "shm or gloo-tcp" while both may be used */
     const ddp_candidate *backend; /* the chosen one; with two of them NULL until the ranks have met */
-    ddp_loaded *init, *model, *device_plugin;
+    ddp_rendezvous init;
     ddp_loaded *hook; /* NULL: none */
-    const void *init_config, *hook_config;
-    char address[64];                                 /* of [group] interface, "" where that is not given */
-    char url[DDP_ENDPOINT_MAX + 64], device_name[64]; /* of the device plugin */
-    const char *device_text;                          /* as the config has them, "cpu", "cpu:0, cpu:1"; or: */
-    char device_found[80];                            /* what auto, or a name without a number, stands for */
-    uint32_t ordinals[DDP_MAX_DEVICES], device_count;
-    uint32_t replicas; /* of this process, which share a batch out: devices with parallel = dp, else 1 */
-    uint32_t stages;   /* of this process, which divide the model up: devices with parallel = model, else 1 */
-    uint32_t member;   /* which of the devices this session has; 0 but in train/local/device_group.c */
-    ddp_init *init_handle;
-    const ddp_init_ops *init_ops;
+    const void *hook_config;
+    char address[64]; /* of [group] interface, "" where that is not given */
+    ddp_devices devices;
+    ddp_device_handle device; /* that of this session, devices.ordinals[devices.own] */
+    ddp_affinity pin;         /* planned; effective after the rendezvous */
 
     ddp_source train, eval; /* eval.plugin NULL: no evaluation */
-    ddp_graph *graph;
-    const ddp_param_info *params;
-    uint32_t param_count;
-    uint64_t param_elements; /* of all parameters, without padding */
-    const ddp_buffer_info *buffers;
-    uint32_t buffer_count;
-    uint64_t buffer_elements; /* of the buffer arena */
-    ddp_layout *layout;
-    uint64_t bucket_size; /* bytes, in force */
-
-    ddp_device_handle device;
-    ddp_affinity pin; /* planned; in force once the ranks have met */
-
-    ddp_variant variants[DDP_MAX_VARIANTS];
-    uint32_t variant_count;
-    uint64_t arena_bytes; /* activations: the largest plan, shared by all variants */
+    ddp_session_model model;
+    ddp_programs programs;
     uint64_t steps_per_epoch, batches_per_epoch;
 } ddp_session;
 
 uint64_t ddp_session_steps(const ddp_session *s); /* updates of the whole run, wherever it goes on from */
 
 /* Parts that a global batch is split into: ranks, or replicas of the one there is. */
-static inline uint64_t ddp_session_parts(const ddp_session *s) { return (uint64_t)s->launch.world * s->replicas; }
+static inline uint64_t ddp_session_parts(const ddp_session *s)
+{
+    return (uint64_t)s->launch.world * s->devices.replicas;
+}
 /* Devices that this process trains on, which share out the update. */
-static inline uint32_t ddp_session_devices(const ddp_session *s) { return DDP_MAX_OF(s->replicas, s->stages); }
+static inline uint32_t ddp_session_devices(const ddp_session *s)
+{
+    return DDP_MAX_OF(s->devices.replicas, s->devices.stages);
+}
 /* The same shares where ranks have them: what the layout and the update are divided by. */
 static inline uint64_t ddp_session_shards(const ddp_session *s)
 {

@@ -5,46 +5,48 @@
 static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
     if (s->launch.purpose != DDP_TO_GENERATE)
-        return ddp_program_create(s->graph, s->layout, v->batch, v->training, &v->program, err);
-    if (ddp_program_create_outputs(s->graph, s->layout, v->batch, &v->program, err) == DDP_OK) return DDP_OK;
-    return ddp_fail_context(err, "model \"%s\" generates no text", s->model->desc.name);
+        return ddp_program_create(s->model.graph, s->model.layout, v->batch, v->training, &v->program, err);
+    if (ddp_program_create_outputs(s->model.graph, s->model.layout, v->batch, &v->program, err) == DDP_OK)
+        return DDP_OK;
+    return ddp_fail_context(err, "model \"%s\" generates no text", s->model.plugin->desc.name);
 }
 
 static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, create_program(s, v, err));
     if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
-    if (s->stages > 1 && v->training)
-        DDP_TRY(ddp_stages_create(v->program, s->layout, s->stages, s->train.field_count, &v->stages, err));
+    if (s->devices.stages > 1 && v->training)
+        DDP_TRY(
+            ddp_stages_create(v->program, s->model.layout, s->devices.stages, s->train.field_count, &v->stages, err));
     if (ddp_device_lower(&s->device, v->program, &v->lowered, err) != DDP_OK) {
         (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
-        return ddp_fail_context(err, "device \"%s\"", s->device_text);
+        return ddp_fail_context(err, "device \"%s\"", s->devices.text);
     }
     DDP_TRY(ddp_lowered_check(v->program, v->lowered, err));
-    return ddp_plan_create(v->program, v->lowered, v->training ? s->layout : NULL, &v->planned, err);
+    return ddp_plan_create(v->program, v->lowered, v->training ? s->model.layout : NULL, &v->planned, err);
 }
 
 static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_err *err)
 {
-    ddp_variant *v = &s->variants[s->variant_count];
+    ddp_variant *v = &s->programs.variants[s->programs.count];
 
     if (batch <= 0 || ddp_session_variant(s, batch, training) != NULL) return DDP_OK;
-    s->variant_count++; /* counted first: free takes what a failed plan has left */
+    s->programs.count++; /* counted first: free takes what a failed plan has left */
     v->batch = batch;
     v->training = training;
     DDP_TRY_AS(DDP_EXIT_INTERNAL, err, variant_plan(s, v, err));
-    if (v->stages == NULL) s->arena_bytes = DDP_MAX_OF(s->arena_bytes, v->planned->plan.arena_bytes);
+    if (v->stages == NULL) s->programs.arena_bytes = DDP_MAX_OF(s->programs.arena_bytes, v->planned->plan.arena_bytes);
     return DDP_OK;
 }
 
 /* A full batch and what is left at an epoch's end, of which some replicas may get one sample more than others. */
 static ddp_status source_variants(ddp_session *s, uint64_t samples, bool training, ddp_err *err)
 {
-    uint64_t batch = (uint64_t)s->batches.batch_size, left = samples % (batch * s->replicas);
+    uint64_t batch = (uint64_t)s->batches.batch_size, left = samples % (batch * s->devices.replicas);
 
-    if (samples >= batch * s->replicas) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
-    DDP_TRY(variant_add(s, (int64_t)((left + s->replicas - 1) / s->replicas), training, err));
-    return variant_add(s, (int64_t)(left / s->replicas), training, err);
+    if (samples >= batch * s->devices.replicas) DDP_TRY(variant_add(s, (int64_t)batch, training, err));
+    DDP_TRY(variant_add(s, (int64_t)((left + s->devices.replicas - 1) / s->devices.replicas), training, err));
+    return variant_add(s, (int64_t)(left / s->devices.replicas), training, err);
 }
 
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
@@ -56,15 +58,16 @@ ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
 
 uint64_t ddp_session_grad_elements(const ddp_session *s)
 {
-    const ddp_stages *cut = s->variant_count > 0 ? s->variants[0].stages : NULL;
+    const ddp_stages *cut = s->programs.count > 0 ? s->programs.variants[0].stages : NULL;
 
-    return cut != NULL ? cut->grad_elements : s->layout->elements;
+    return cut != NULL ? cut->grad_elements : s->model.layout->elements;
 }
 
 ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training)
 {
-    for (uint32_t i = 0; i < s->variant_count; i++)
-        if (s->variants[i].batch == batch && s->variants[i].training == training) return &s->variants[i];
+    for (uint32_t i = 0; i < s->programs.count; i++)
+        if (s->programs.variants[i].batch == batch && s->programs.variants[i].training == training)
+            return &s->programs.variants[i];
     return NULL;
 }
 
@@ -77,8 +80,8 @@ ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bin
 
 void ddp_variants_free(ddp_session *s)
 {
-    for (uint32_t i = s->variant_count; i-- > 0;) {
-        ddp_variant *v = &s->variants[i];
+    for (uint32_t i = s->programs.count; i-- > 0;) {
+        ddp_variant *v = &s->programs.variants[i];
 
         ddp_device_instance_free(&s->device, v->instance);
         ddp_device_exec_free(&s->device, v->exec);
@@ -88,5 +91,5 @@ void ddp_variants_free(ddp_session *s)
         ddp_program_free(v->program);
         *v = (ddp_variant){0};
     }
-    s->variant_count = 0;
+    s->programs.count = 0;
 }

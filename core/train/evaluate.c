@@ -93,8 +93,8 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     (void)snprintf(members, sizeof(members),
                    "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", "
                    "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,
-                   DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, s->model->desc.name,
-                   s->param_elements, t->progress.step);
+                   DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->devices.text,
+                   s->model.plugin->desc.name, s->model.param_elements, t->progress.step);
     ddp_observe_event(t->observer, "start", members, NULL);
     return DDP_OK;
 }

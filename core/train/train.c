@@ -37,9 +37,9 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
     ddp_group_params p = {.rank = s->launch.rank,
                           .world = s->launch.world,
                           .world_where = s->launch.world_where,
-                          .url = s->url,
-                          .init_ops = s->init_ops,
-                          .init = s->init_handle,
+                          .url = s->init.url,
+                          .init_ops = s->init.ops,
+                          .init = s->init.handle,
                           .listen_fd = s->launch.listen_fd,
                           .endpoint = s->launch.endpoint,
                           .timeout_ms = s->config->group->rendezvous_timeout_ms,
@@ -83,8 +83,8 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
     ddp_comm_stream_params lane = {.device = &s->device,
                                    .comm = t->comm,
                                    .arena = t->mem.grads,
-                                   .elements = buckets ? s->layout->elements : 0,
-                                   .count = s->layout->bucket_count + 1};
+                                   .elements = buckets ? s->model.layout->elements : 0,
+                                   .count = s->model.layout->bucket_count + 1};
     ddp_reducer_params p = {.session = s,
                             .comm = t->comm,
                             .grads = t->mem.grads,
@@ -111,9 +111,9 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     t->mem.of_backend = training && ddp_group_world(t->group) > 1 &&
                         (ddp_communicator_caps(t->comm) & DDP_CAP_MEM_ALLOC) != 0 &&
                         (!ddp_device_has_memory(&t->s->device) || ddp_communicator_takes_device(t->comm));
-    DDP_TRY(shared_floats(t, t->s->layout->param_elements, &t->mem.params, err));
+    DDP_TRY(shared_floats(t, t->s->model.layout->param_elements, &t->mem.params, err));
     if (training) DDP_TRY(shared_floats(t, ddp_session_grad_elements(t->s), &t->mem.grads, err));
-    DDP_TRY(ddp_device_alloc(&t->s->device, t->s->arena_bytes, &t->mem.activations, err));
+    DDP_TRY(ddp_device_alloc(&t->s->device, t->s->programs.arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->mem.bind = (ddp_bind){.struct_size = sizeof(t->mem.bind),
                              .arena = t->mem.activations,
@@ -170,18 +170,19 @@ static void loader_free(const void *device, void *p) { ddp_device_host_free(devi
 
 static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out, ddp_err *err)
 {
-    ddp_loader_params p = {
-        .dataset_ops = src->ops,
-        .dataset = src->dataset,
-        .transform = src->transform,
-        .sampler_ops = src->sampler_ops,
-        .sampler = src->sampler,
-        .batch_size = t->s->batches.batch_size * t->s->replicas,
-        /* stage 0 has so many in flight; a device that runs ahead still copies one */
-        .hold = DDP_MAX_OF(t->s->stages, t->local.pipelined != NULL && src == &t->s->train ? DDP_PIPELINED_BATCHES : 1),
-        .parts = t->s->replicas,
-        .workers = t->s->config->loader->workers,
-        .prefetch = t->s->config->loader->prefetch};
+    ddp_loader_params p = {.dataset_ops = src->ops,
+                           .dataset = src->dataset,
+                           .transform = src->transform,
+                           .sampler_ops = src->sampler_ops,
+                           .sampler = src->sampler,
+                           .batch_size = t->s->batches.batch_size * t->s->devices.replicas,
+                           /* stage 0 has so many in flight; a device that runs ahead still copies one */
+                           .hold = DDP_MAX_OF(t->s->devices.stages, t->local.pipelined != NULL && src == &t->s->train
+                                                                        ? DDP_PIPELINED_BATCHES
+                                                                        : 1),
+                           .parts = t->s->devices.replicas,
+                           .workers = t->s->config->loader->workers,
+                           .prefetch = t->s->config->loader->prefetch};
 
     if (ddp_device_has_memory(&t->s->device)) p.place = (ddp_loader_place){loader_memory, loader_free, &t->s->device};
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_open(&p, out, err));
@@ -213,7 +214,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .epochs = (uint64_t)s->config->train->epochs,
                             .log = s->log};
     char count[32], text[640];
-    const char *part = s->replicas > 1 ? "replica" : s->stages > 1 ? "stage" : "rank";
+    const char *part = s->devices.replicas > 1 ? "replica" : s->devices.stages > 1 ? "stage" : "rank";
     uint64_t parts = ddp_session_shards(s);
     ddp_text pinned = {0}, members = {0};
 
@@ -226,15 +227,15 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
         "\"hook\": \"%s\", \"bucket_size\": %" PRIu64 ", "
         "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
         ", \"planned_steps\": %" PRIu64,
-        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->device_text, ddp_session_precision(s),
-        s->hook != NULL ? s->hook->desc.name : "", s->bucket_size, s->model->desc.name, s->param_elements,
-        s->batches.global_batch, t->progress.step, t->progress.total_steps);
+        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->devices.text, ddp_session_precision(s),
+        s->hook != NULL ? s->hook->desc.name : "", s->model.bucket_size, s->model.plugin->desc.name,
+        s->model.param_elements, s->batches.global_batch, t->progress.step, t->progress.total_steps);
     (void)snprintf(text, sizeof(text),
                    "training %s (%s parameters) with %" PRIu64 " %s%s x batch %" PRId64
                    " over %s on %s, %u thread%s a %s%s%s",
-                   s->model->desc.name, ddp_format_count(s->param_elements, count, sizeof(count)), parts, part,
-                   parts == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
-                   ddp_session_devices(s) > 1 ? s->device_text : ddp_session_backend_name(s), s->device.info.name,
+                   s->model.plugin->desc.name, ddp_format_count(s->model.param_elements, count, sizeof(count)), parts,
+                   part, parts == 1 ? "" : "s", s->batches.batch_size * s->batches.accumulate,
+                   ddp_session_devices(s) > 1 ? s->devices.text : ddp_session_backend_name(s), s->device.info.name,
                    s->device.threads, s->device.threads == 1 ? "" : "s", part,
                    s->launch.world == 1 ? ", " : ", rank 0 ", pinned.data != NULL ? pinned.data : "");
     ddp_text_free(&pinned);
@@ -248,14 +249,14 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
 {
     ddp_summary sum = {.steps = t->progress.step,
                        .epochs = t->progress.epoch,
-                       .parameters = t->s->param_elements,
+                       .parameters = t->s->model.param_elements,
                        .world_size = (uint64_t)t->s->launch.world,
                        .final_loss = t->result.loss,
                        .eval_loss = t->result.eval_loss,
                        .eval_accuracy = t->result.eval_accuracy,
                        .first_step_s = t->result.first_step_s,
                        .backend = ddp_session_backend_name(t->s),
-                       .device = t->s->device_text,
+                       .device = t->s->devices.text,
                        .precision = ddp_session_precision(t->s),
                        .exit_code = exit_code};
 

@@ -112,7 +112,7 @@ ddp_status ddp_way_choose(ddp_trainer *t, ddp_err *err)
     bool overlap = choose_overlap(t);
 
     t->way = basic(t);
-    t->reduce.early_buckets = overlap ? t->s->layout->bucket_count - 1 : 0;
+    t->reduce.early_buckets = overlap ? t->s->model.layout->bucket_count - 1 : 0;
     if (t->reduce.clip != NULL) {
         t->way.reduced = ddp_bucket_reduced_clip;
         t->way.clip = ddp_direct_clip;

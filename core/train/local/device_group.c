@@ -54,12 +54,12 @@ static void prepare(ddp_device_group *c, uint32_t index)
 
     *s = *c->t->s;
     s->device.device = NULL;
-    s->variant_count = 0;
-    memset(s->variants, 0, sizeof(s->variants));
-    s->member = index;
+    s->programs.count = 0;
+    memset(s->programs.variants, 0, sizeof(s->programs.variants));
+    s->devices.own = index;
     s->pin.first += index * s->device.threads;
-    (void)snprintf(m->name, sizeof(m->name), "%s:%u", s->device_name, s->ordinals[index]);
-    s->device_text = m->name;
+    (void)snprintf(m->name, sizeof(m->name), "%s:%u", s->devices.name, s->devices.ordinals[index]);
+    s->devices.text = m->name;
     m->trainer = (ddp_trainer){
         .s = s, .mem = {.state1 = c->t->mem.state1, .state2 = c->t->mem.state2}, .reduce = {.clip = c->t->reduce.clip}};
     c->all[index] = &m->trainer;
@@ -77,7 +77,7 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
         (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
                        "device \"%s\" cannot update parameters in the memory of several devices "
                        "(DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",
-                       t->s->device_name);
+                       t->s->devices.name);
         return ddp_fail_as(err, DDP_EXIT_PLUGIN);
     }
     t->local.group = c = ddp_alloc(sizeof(*c), err);
@@ -93,7 +93,7 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
     p.count = c->count - 1;
     p.ctx = c;
     DDP_TRY(ddp_thread_pool_open(&p, &c->team, err));
-    t->s->device_plugin->live += c->count - 1;
+    t->s->devices.plugin->live += c->count - 1;
     return DDP_OK;
 }
 
@@ -107,7 +107,7 @@ bool ddp_device_group_close(ddp_trainer *t)
     if (c->team != NULL) {
         (void)ddp_device_group_run(c, DDP_JOB_CLOSE, "closing the devices", &err);
         if (!ddp_thread_pool_close(c->team)) return false;
-        t->s->device_plugin->live -= c->count - 1;
+        t->s->devices.plugin->live -= c->count - 1;
     }
     for (uint32_t i = 1; c->all != NULL && i < c->count && c->all[i] != NULL; i++) ddp_shards_close(c->all[i]);
     free(c->all);

@@ -12,7 +12,7 @@ enum { JOB_RUN = DDP_JOB_OWN };
 static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
 {
     ddp_pipeline *p = ctx;
-    ddp_stage *g = &p->stages[m->session.member];
+    ddp_stage *g = &p->stages[m->session.devices.own];
 
     switch (job) {
     case DDP_JOB_OPEN: return ddp_stage_open(g, err);
@@ -36,16 +36,16 @@ static ddp_status open_link(ddp_pipeline *p, ddp_link *l, ddp_err *err)
     const ddp_session *s = p->t->s;
 
     l->slots = p->count - DDP_MIN_OF(l->from, l->to);
-    for (uint32_t v = 0; v < s->variant_count; v++)
-        if (s->variants[v].stages != NULL)
-            l->slot_bytes = DDP_MAX_OF(l->slot_bytes, message_bytes(s->variants[v].stages, l));
+    for (uint32_t v = 0; v < s->programs.count; v++)
+        if (s->programs.variants[v].stages != NULL)
+            l->slot_bytes = DDP_MAX_OF(l->slot_bytes, message_bytes(s->programs.variants[v].stages, l));
     return ddp_channel_open(l->slots, &l->channel, err);
 }
 
 /* The crossings of two stages stand side by side in the table. */
 static ddp_status open_links(ddp_pipeline *p, ddp_err *err)
 {
-    const ddp_stages *cut = p->t->s->variants[0].stages;
+    const ddp_stages *cut = p->t->s->programs.variants[0].stages;
 
     p->links = ddp_alloc((cut->crossing_count + 1) * sizeof(*p->links), err);
     if (p->links == NULL) return err->status;
@@ -79,7 +79,7 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
     }
     ddp_device_group_start(t->local.group, DDP_JOB_OPEN);
     own = ddp_stage_open(&p->stages[0], err);
-    if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->device_name, t->s->ordinals[0]);
+    if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->devices.name, t->s->devices.ordinals[0]);
     DDP_TRY(ddp_device_group_finish(t->local.group, "opening the devices", own, err));
     for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->local.group->all, p->count, i, 1, err));
     return DDP_OK;
@@ -89,18 +89,18 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
 {
     ddp_pipeline *p;
 
-    if (t->s->stages == 1) return DDP_OK;
+    if (t->s->devices.stages == 1) return DDP_OK;
     if (ddp_device_has_memory(&t->s->device)) {
         (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
                        "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
                        "not; write parallel = dp for a replica on each",
-                       t->s->device_name);
+                       t->s->devices.name);
         return ddp_fail_as(err, DDP_EXIT_CONFIG);
     }
     t->local.pipeline = p = ddp_alloc(sizeof(*p), err);
     if (p == NULL) return err->status;
     p->t = t;
-    p->count = t->s->stages;
+    p->count = t->s->devices.stages;
     return open_stages(t, p, err);
 }
 
@@ -125,11 +125,11 @@ bool ddp_pipeline_close(ddp_trainer *t)
 /* The gradients of parameters that several stages use, in the order of the table. */
 static void add_extras(const ddp_trainer *t)
 {
-    const ddp_stages *cut = t->s->variants[0].stages;
+    const ddp_stages *cut = t->s->programs.variants[0].stages;
 
     for (uint32_t i = 0; i < cut->extra_count; i++) {
         const ddp_extra_grad *x = &cut->extras[i];
-        float *to = t->mem.grads + t->s->layout->offset[x->param];
+        float *to = t->mem.grads + t->s->model.layout->offset[x->param];
         const float *from = t->mem.grads + x->offset;
 
         for (uint64_t k = 0; k < x->elements; k++) to[k] += from[k];

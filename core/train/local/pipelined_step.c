@@ -47,15 +47,15 @@ static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
     s->counts = ddp_alloc(micros * sizeof(*s->counts), err);
     if (s->counts == NULL) return err->status;
     DDP_TRY(ddp_device_host_alloc(&t->s->device, micros * sizeof(*s->losses), &s->losses, err));
-    DDP_TRY(
-        ddp_device_host_alloc(&t->s->device, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
+    DDP_TRY(ddp_device_host_alloc(&t->s->device, t->s->model.layout->bucket_count * sizeof(*s->not_finite),
+                                  &s->not_finite, err));
     return ddp_device_host_alloc(&t->s->device, sizeof(*s->norm), &s->norm, err);
 }
 
 static void fill_slices(const ddp_trainer *t, ddp_pipelined *a)
 {
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
-        uint64_t first, count = ddp_shard_of(t->s->layout, b, 0, 1, &first);
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
+        uint64_t first, count = ddp_shard_of(t->s->model.layout, b, 0, 1, &first);
         ddp_optim_slice *before = a->slice_count > 0 && t->reduce.clip == NULL ? &a->slices[a->slice_count - 1] : NULL;
 
         if (before != NULL && before->param + before->count == t->mem.params + first)
@@ -67,7 +67,7 @@ static void fill_slices(const ddp_trainer *t, ddp_pipelined *a)
 
 ddp_status ddp_pipelined_open(ddp_trainer *t, ddp_err *err)
 {
-    uint32_t buckets = t->s->layout->bucket_count;
+    uint32_t buckets = t->s->model.layout->bucket_count;
     ddp_pipelined *a;
 
     t->local.pipelined = a = ddp_alloc(sizeof(*a), err);
@@ -169,7 +169,7 @@ static ddp_status launch_all(ddp_trainer *t, slot *s, uint32_t event, uint64_t m
 /* Element `at` of the arena is not finite. */
 static void report_not_finite(ddp_trainer *t, uint64_t at)
 {
-    const ddp_layout *l = t->s->layout;
+    const ddp_layout *l = t->s->model.layout;
     uint32_t b = 0;
 
     while (b + 1 < l->bucket_count && at >= l->buckets[b + 1].first) b++;

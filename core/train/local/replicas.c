@@ -37,10 +37,10 @@ static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
     ddp_trainer *t = &m->trainer;
 
     DDP_TRY(ddp_variants_plan(s, err));
-    DDP_TRY(ddp_device_alloc(&s->device, s->layout->param_elements * sizeof(float), &t->mem.params, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->model.layout->param_elements * sizeof(float), &t->mem.params, err));
     if (s->launch.purpose == DDP_TO_TRAIN)
-        DDP_TRY(ddp_device_alloc(&s->device, s->layout->elements * sizeof(float), &t->mem.grads, err));
-    DDP_TRY(ddp_device_alloc(&s->device, s->arena_bytes, &t->mem.activations, err));
+        DDP_TRY(ddp_device_alloc(&s->device, s->model.layout->elements * sizeof(float), &t->mem.grads, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->programs.arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
     t->mem.bind = (ddp_bind){.struct_size = sizeof(t->mem.bind),
                              .arena = t->mem.activations,
@@ -66,10 +66,10 @@ static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, dd
 
     if (params)
         DDP_TRY(ddp_device_copy(&s->device, m->trainer.mem.params, d->t->mem.params,
-                                s->layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+                                s->model.layout->param_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
     if (m->trainer.mem.buffers != NULL)
         DDP_TRY(ddp_device_copy(&s->device, m->trainer.mem.buffers, d->t->mem.buffers,
-                                s->buffer_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
+                                s->model.buffer_elements * sizeof(float), DDP_COPY_ON_DEVICE, err));
     return ddp_device_sync(&s->device, err);
 }
 
@@ -77,15 +77,15 @@ static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, dd
 static ddp_status see_params(ddp_trainer *t, ddp_err *err)
 {
     if (!ddp_device_has_memory(&t->s->device)) return DDP_OK;
-    return ddp_device_params_changed(&t->s->device, t->mem.params, t->s->layout->param_elements, err);
+    return ddp_device_params_changed(&t->s->device, t->mem.params, t->s->model.layout->param_elements, err);
 }
 
 /* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
  * each counts by its samples. That is so in the last batch of an epoch at most, whose gradients may be added to others. */
 static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss_sum, ddp_err *err)
 {
-    ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
-    uint64_t elements = t->s->layout->extra_offset;
+    ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->devices.own);
+    uint64_t elements = t->s->model.layout->extra_offset;
     bool even = d->batch.count % d->crew->count == 0;
     double weight = (double)part.count * d->crew->count / (double)d->batch.count;
 
@@ -100,7 +100,7 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
 
 static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
-    ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->member);
+    ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->devices.own);
 
     DDP_TRY(see_params(t, err));
     return part.count > 0 ? ddp_batch_evaluate(t, &part, sums, err) : DDP_OK;
@@ -109,7 +109,7 @@ static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sum
 static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
 {
     ddp_replicas *d = ctx;
-    replica *r = &d->replicas[m->session.member];
+    replica *r = &d->replicas[m->session.devices.own];
 
     switch (job) {
     case DDP_JOB_OPEN: return open_replica(m, err);
@@ -118,14 +118,16 @@ static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
     case JOB_SHARE_BUFFERS: return share(d, m, false, err);
     case JOB_MICRO: return micro_part(d, &m->trainer, &r->loss_sum, err);
     case JOB_EVAL: return eval_part(d, &m->trainer, &r->sums, err);
-    default: return ddp_hash_floats(&m->trainer, m->trainer.mem.params, m->session.layout->extra_offset, &r->hash, err);
+    default:
+        return ddp_hash_floats(&m->trainer, m->trainer.mem.params, m->session.model.layout->extra_offset, &r->hash,
+                               err);
     }
 }
 
 /* ---- on the trainer's thread --------------------------------------------------------------------------------------------------- */
 static ddp_status open_all(ddp_trainer *t, ddp_replicas *d, ddp_err *err)
 {
-    d->replicas = ddp_alloc(t->s->replicas * sizeof(*d->replicas), err);
+    d->replicas = ddp_alloc(t->s->devices.replicas * sizeof(*d->replicas), err);
     if (d->replicas == NULL) return err->status;
     DDP_TRY(ddp_device_group_open(t, "replica", work, d, err));
     d->crew = t->local.group;
@@ -140,7 +142,7 @@ ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err)
 {
     ddp_replicas *d;
 
-    if (t->s->replicas == 1) return DDP_OK;
+    if (t->s->devices.replicas == 1) return DDP_OK;
     t->local.replicas = d = ddp_alloc(sizeof(*d), err);
     if (d == NULL) return err->status;
     d->t = t;
@@ -237,12 +239,12 @@ static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
     const ddp_session *s = d->t->s;
     const char *name = "the padding between parameters";
 
-    for (uint32_t p = s->param_count; p-- > 0;) {
-        uint64_t own, other, at = s->layout->offset[p], count = s->params[p].elements;
+    for (uint32_t p = s->model.param_count; p-- > 0;) {
+        uint64_t own, other, at = s->model.layout->offset[p], count = s->model.params[p].elements;
 
         DDP_TRY(ddp_hash_floats(d->t, d->t->mem.params + at, count, &own, err));
         DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->mem.params + at, count, &other, err));
-        if (own != other) name = s->params[p].name;
+        if (own != other) name = s->model.params[p].name;
     }
     (void)ddp_fail(err, DDP_ERR_DATA,
                    "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
@@ -259,7 +261,7 @@ ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)
     ddp_status st;
 
     ddp_device_group_start(d->crew, JOB_HASH);
-    st = ddp_hash_floats(t, t->mem.params, t->s->layout->extra_offset, &own, err);
+    st = ddp_hash_floats(t, t->mem.params, t->s->model.layout->extra_offset, &own, err);
     DDP_TRY(ddp_device_group_finish(d->crew, "comparison of the replicas", st, err));
     for (uint32_t i = 1; i < d->crew->count; i++)
         if (d->replicas[i].hash != own) return diverged(d, i, err);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* ---- opening ---------------------------------------------------------------------------------------------------------------- */
-static const ddp_variant *variants_of(const ddp_stage *g) { return g->pipe->t->s->variants; }
+static const ddp_variant *variants_of(const ddp_stage *g) { return g->pipe->t->s->programs.variants; }
 
 static ddp_status check_sent(const ddp_stage *g, const ddp_stages *cut, const ddp_plan *plan, ddp_err *err)
 {
@@ -58,7 +58,7 @@ ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err)
     uint64_t arena_bytes = 0;
     uint32_t inputs = 0;
 
-    for (uint32_t v = 0; v < g->pipe->t->s->variant_count; v++) {
+    for (uint32_t v = 0; v < g->pipe->t->s->programs.count; v++) {
         const ddp_stages *cut = variants_of(g)[v].stages;
 
         if (cut == NULL) continue;

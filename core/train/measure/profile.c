@@ -17,7 +17,7 @@ static uint32_t find_row(ddp_profile *p, const char *name)
 
 static ddp_status plan_variant(ddp_profile *p, uint32_t i, ddp_err *err)
 {
-    const ddp_variant *v = &p->s->variants[i];
+    const ddp_variant *v = &p->s->programs.variants[i];
     ddp_profile_cost *costs = ddp_alloc(v->lowered->kernel_count * sizeof(*costs), err);
 
     p->costs[i] = costs;
@@ -38,15 +38,15 @@ static ddp_status plan_rows(ddp_profile *p, ddp_err *err)
     const ddp_session *s = p->s;
     uint32_t most = DDP_ROW_KERNELS;
 
-    for (uint32_t i = 0; i < s->variant_count; i++) most += s->variants[i].lowered->kernel_count;
+    for (uint32_t i = 0; i < s->programs.count; i++) most += s->programs.variants[i].lowered->kernel_count;
     p->early.rows = ddp_alloc(most * sizeof(ddp_profile_row), err);
     p->later.rows = ddp_alloc(most * sizeof(ddp_profile_row), err);
     if (p->early.rows == NULL || p->later.rows == NULL) return err->status;
     for (uint32_t i = 0; i < DDP_ROW_KERNELS; i++) p->early.rows[i].name = p->later.rows[i].name = names[i];
     p->row_count = DDP_ROW_KERNELS;
     p->now = &p->early;
-    for (uint32_t i = 0; i < s->variant_count; i++)
-        if (s->variants[i].training) DDP_TRY(plan_variant(p, i, err));
+    for (uint32_t i = 0; i < s->programs.count; i++)
+        if (s->programs.variants[i].training) DDP_TRY(plan_variant(p, i, err));
     return DDP_OK;
 }
 
@@ -73,7 +73,7 @@ ddp_status ddp_profile_open(const ddp_session *s, bool direct, ddp_profile **out
     p->sync = ddp_device_can(&s->device, DDP_DEVICE_CAP_OVERLAP);
     /* every rank's gradient is read and every rank's parameter written where they are shared, else this rank's */
     p->update_bytes = sizeof(float) * (2.0 * ranks + 1.0 + 2.0 * states);
-    p->waits = direct ? 2 : s->layout->bucket_count;
+    p->waits = direct ? 2 : s->model.layout->bucket_count;
     st = plan_rows(p, err);
     if (st == DDP_OK) st = measure(p, err);
     if (st == DDP_OK)
@@ -113,7 +113,7 @@ ddp_status ddp_profile_run(ddp_profile *p, const ddp_session *s, const ddp_varia
     int64_t from, to;
 
     if (p == NULL) return ddp_device_run(&s->device, v->instance, run, first, last, err);
-    costs = p->costs[v - s->variants];
+    costs = p->costs[v - s->programs.variants];
     DDP_TRY(finish_call(p, err));
     from = ddp_now_ns();
     for (uint32_t k = first; k < last; k++, from = to) {

@@ -22,7 +22,7 @@ struct ddp_trace {
 
 ddp_status ddp_trace_open(ddp_session *s, ddp_trace **out, ddp_err *err)
 {
-    uint64_t steps = s->config->trace_last - s->config->trace_first + 1, buckets = s->layout->bucket_count;
+    uint64_t steps = s->config->trace_last - s->config->trace_first + 1, buckets = s->model.layout->bucket_count;
     ddp_trace *t;
 
     if (s->config->trace_last == 0) return DDP_OK;

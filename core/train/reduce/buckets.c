@@ -15,8 +15,8 @@ ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err)
 
 ddp_status ddp_bucket_update(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    uint64_t first = t->s->layout->buckets[b].first;
-    ddp_optim_slice slice = ddp_trainer_slice(t, first, first, ddp_bucket_elements(t->s->layout, b));
+    uint64_t first = t->s->model.layout->buckets[b].first;
+    ddp_optim_slice slice = ddp_trainer_slice(t, first, first, ddp_bucket_elements(t->s->model.layout, b));
     int64_t from = ddp_profile_begin(t->profile);
 
     DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
@@ -52,7 +52,7 @@ ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_er
 
 ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    uint32_t buckets = t->s->layout->bucket_count;
+    uint32_t buckets = t->s->model.layout->bucket_count;
     int64_t from;
     bool finite;
 
@@ -69,7 +69,8 @@ ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, d
 
 static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    if (b + 1 == t->s->layout->bucket_count) { /* it brings the result of all: a run that ends leaves it unapplied */
+    if (b + 1 ==
+        t->s->model.layout->bucket_count) { /* it brings the result of all: a run that ends leaves it unapplied */
         ddp_reducer_result(t->reduce.reducer, &step->reduced);
         if (!step->reduced.finite) return ddp_not_finite(t, NULL, err);
     }
@@ -79,7 +80,7 @@ static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_er
 
 ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
-    uint32_t buckets = t->s->layout->bucket_count;
+    uint32_t buckets = t->s->model.layout->bucket_count;
     int64_t waited = 0, from;
 
     for (uint32_t b = t->reduce.early_buckets; b < buckets; b++) DDP_TRY(ddp_bucket_send(t, b, err));

@@ -7,7 +7,7 @@ enum { OWED_MOST = 512 }; /* sums that are not known yet; then they are waited f
 
 ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
 {
-    size_t parts = ddp_session_shards(t->s) * t->s->layout->bucket_count;
+    size_t parts = ddp_session_shards(t->s) * t->s->model.layout->bucket_count;
     double max_norm = t->s->config->optimizer->clip_norm;
     ddp_clip *c;
 
@@ -70,15 +70,15 @@ static ddp_status sum_squares(ddp_trainer *t, uint32_t place, const float *x, ui
 ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err)
 {
     for (uint32_t r = first; r < end; r++) {
-        uint64_t from, count = ddp_shard_of(t->s->layout, b, r, (uint32_t)ddp_session_shards(t->s), &from);
-        DDP_TRY(sum_squares(t, r * t->s->layout->bucket_count + b, t->mem.grads + from, count, err));
+        uint64_t from, count = ddp_shard_of(t->s->model.layout, b, r, (uint32_t)ddp_session_shards(t->s), &from);
+        DDP_TRY(sum_squares(t, r * t->s->model.layout->bucket_count + b, t->mem.grads + from, count, err));
     }
     return DDP_OK;
 }
 
 ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
 {
-    uint32_t buckets = t->s->layout->bucket_count;
+    uint32_t buckets = t->s->model.layout->bucket_count;
     ddp_task task = {.what = DDP_COLL_ALL_GATHER,
                      .coll = {.struct_size = sizeof(ddp_coll),
                               .dtype = DDP_F64,
@@ -93,7 +93,7 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
 
 ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    uint32_t buckets = t->s->layout->bucket_count, world = (uint32_t)ddp_session_shards(t->s);
+    uint32_t buckets = t->s->model.layout->bucket_count, world = (uint32_t)ddp_session_shards(t->s);
     ddp_clip *c = t->reduce.clip;
     double sum = 0.0, coefficient;
 

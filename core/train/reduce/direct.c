@@ -17,7 +17,7 @@ static ddp_status exchange(ddp_trainer *t, bool finite, ddp_step *step, ddp_err 
 
 static ddp_status update_shards(ddp_trainer *t, bool *finite, ddp_err *err)
 {
-    const ddp_layout *l = t->s->layout;
+    const ddp_layout *l = t->s->model.layout;
     /* but for the padding of the last shard */
     double elements = (double)l->extra_offset / (double)ddp_session_shards(t->s);
     int64_t traced = ddp_trace_begin(t->trace), from = ddp_profile_begin(t->profile);

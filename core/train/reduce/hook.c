@@ -8,12 +8,12 @@
 /* One bucket, whose tensors begin at `at`; returns where they end. */
 static ddp_hook_tensor *describe(const ddp_session *s, uint32_t b, ddp_hook_bucket *out, ddp_hook_tensor *at)
 {
-    const ddp_layout *l = s->layout;
+    const ddp_layout *l = s->model.layout;
     const ddp_bucket *k = &l->buckets[b];
 
     *out = (ddp_hook_bucket){.tensors = at, .tensor_count = k->param_count, .dtype = DDP_F32};
     for (uint32_t i = 0; i < k->param_count; i++, at++) {
-        const ddp_param_info *p = &s->params[l->order[k->first_param + i]];
+        const ddp_param_info *p = &s->model.params[l->order[k->first_param + i]];
 
         *at = (ddp_hook_tensor){.name = p->name, .elements = p->elements, .rank = p->rank};
         memcpy(at->dims, p->dims, sizeof(at->dims));
@@ -52,7 +52,7 @@ static ddp_status open_plugin(ddp_hooked *h, ddp_err *err)
     ddp_hook_params p = {.struct_size = sizeof(p),
                          .bucket_size = sizeof(ddp_hook_bucket),
                          .tensor_size = sizeof(ddp_hook_tensor),
-                         .bucket_count = s->layout->bucket_count,
+                         .bucket_count = s->model.layout->bucket_count,
                          .seed = s->config->train->seed,
                          .buckets = h->buckets,
                          .group = &h->group};
@@ -69,7 +69,7 @@ ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, dd
                            ddp_err *err)
 {
     ddp_hooked *h = ddp_alloc(sizeof(*h), err);
-    uint32_t buckets = s->layout->bucket_count, tensors = 0;
+    uint32_t buckets = s->model.layout->bucket_count, tensors = 0;
     ddp_hook_tensor *at;
     ddp_status st = DDP_ERR_NOMEM;
 
@@ -77,7 +77,7 @@ ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, dd
     *h = (ddp_hooked){.session = s, .comm = c, .ops = s->hook->ops, .grads = grads, .trace = trace};
     h->group = *ddp_communicator_group(c);
     h->buckets = ddp_alloc(buckets * sizeof(*h->buckets), err);
-    for (uint32_t b = 0; b < buckets; b++) tensors += s->layout->buckets[b].param_count;
+    for (uint32_t b = 0; b < buckets; b++) tensors += s->model.layout->buckets[b].param_count;
     h->tensors = ddp_alloc(tensors * sizeof(*h->tensors), err);
     h->calls = ddp_alloc(buckets * sizeof(*h->calls), err);
     if (h->buckets != NULL && h->tensors != NULL && h->calls != NULL) {
@@ -108,7 +108,10 @@ void ddp_hooked_close(ddp_hooked *h)
     free(h);
 }
 
-static float *grads_of(const ddp_hooked *h, uint32_t b) { return h->grads + h->session->layout->buckets[b].first; }
+static float *grads_of(const ddp_hooked *h, uint32_t b)
+{
+    return h->grads + h->session->model.layout->buckets[b].first;
+}
 
 /* Queue thread. */
 static ddp_status exchange(void *ctx, ddp_err *err)

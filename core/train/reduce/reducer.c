@@ -172,7 +172,7 @@ ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_
                        .shares = p->shares,
                        .trace = p->trace,
                        .scans_early = p->lane != NULL || p->hooked != NULL || p->between_hosts,
-                       .layout = p->session->layout,
+                       .layout = p->session->model.layout,
                        .grads = p->grads};
     if (allocate(r, p->buckets, err) == DDP_OK) {
         *out = r;
@@ -347,8 +347,8 @@ void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)
             uint32_t p = l->order[l->buckets[b].first_param + i];
             uint64_t at = r->buckets[b].bad - l->offset[p];
 
-            if (r->buckets[b].bad < l->offset[p] || at >= r->session->params[p].elements) continue;
-            (void)snprintf(buf, capacity, "gradient of %s (element %" PRIu64 ")", r->session->params[p].name, at);
+            if (r->buckets[b].bad < l->offset[p] || at >= r->session->model.params[p].elements) continue;
+            (void)snprintf(buf, capacity, "gradient of %s (element %" PRIu64 ")", r->session->model.params[p].name, at);
             return;
         }
 }

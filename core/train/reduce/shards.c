@@ -66,12 +66,12 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     s->grads = ddp_alloc(world * sizeof(*s->grads), err);
     s->slice_params = ddp_alloc(world * sizeof(*s->slice_params), err);
     s->slice_grads = ddp_alloc(world * sizeof(*s->slice_grads), err);
-    s->tickets = ddp_alloc(t->s->layout->bucket_count * sizeof(*s->tickets), err);
+    s->tickets = ddp_alloc(t->s->model.layout->bucket_count * sizeof(*s->tickets), err);
     if (s->params == NULL || s->grads == NULL || s->slice_params == NULL || s->slice_grads == NULL ||
         s->tickets == NULL)
         return err->status;
-    DDP_TRY(
-        ddp_device_host_alloc(&t->s->device, t->s->layout->bucket_count * sizeof(*s->not_finite), &s->not_finite, err));
+    DDP_TRY(ddp_device_host_alloc(&t->s->device, t->s->model.layout->bucket_count * sizeof(*s->not_finite),
+                                  &s->not_finite, err));
     s->peers = (ddp_optim_peers){.struct_size = sizeof(s->peers), .count = world, .params = s->slice_params};
     return DDP_OK;
 }
@@ -86,7 +86,7 @@ static bool alone(const ddp_trainer *t)
 
 static ddp_status open_lane(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
 {
-    const ddp_layout *l = t->s->layout;
+    const ddp_layout *l = t->s->model.layout;
     ddp_comm_stream_params p = {.device = &t->s->device,
                                 .comm = t->comm,
                                 .arena = t->mem.params,
@@ -141,8 +141,8 @@ bool ddp_shards_direct(const ddp_trainer *t) { return t->reduce.shards != NULL &
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
     const ddp_shards *s = t->reduce.shards;
-    uint64_t first, count = ddp_shard_of(t->s->layout, b, s->rank, s->world, &first);
-    uint64_t state = s->whole_states ? first : t->s->layout->buckets[b].first / s->world;
+    uint64_t first, count = ddp_shard_of(t->s->model.layout, b, s->rank, s->world, &first);
+    uint64_t state = s->whole_states ? first : t->s->model.layout->buckets[b].first / s->world;
 
     return ddp_trainer_slice(t, first, state, count);
 }
@@ -171,7 +171,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
     ddp_shards *s = t->reduce.shards;
     const ddp_optim mean = {.struct_size = sizeof(mean), .algorithm = DDP_OPTIM_MEAN, .peers = &s->peers};
 
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
         ddp_optim_slice slice = slice_of(t, b);
 
         point_peers(t, &slice, true);
@@ -189,7 +189,7 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 
     t->optim.peers = &s->peers;
     *finite = true;
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
         ddp_optim_slice slice = slice_of(t, b);
 
         if (slice.count == 0) continue;
@@ -198,7 +198,7 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
         DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     }
     DDP_TRY(ddp_device_sync(&t->s->device, err));
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
         uint64_t count = slice_of(t, b).count;
         *finite = *finite && (count == 0 || s->not_finite[b] >= count);
     }
@@ -209,8 +209,8 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
 ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
     ddp_shards *s = t->reduce.shards;
-    uint64_t share = t->s->layout->buckets[b].count / s->world;
-    float *all = t->mem.params + t->s->layout->buckets[b].first;
+    uint64_t share = t->s->model.layout->buckets[b].count / s->world;
+    float *all = t->mem.params + t->s->model.layout->buckets[b].first;
     ddp_optim_slice slice = slice_of(t, b);
     ddp_task task = {.what = DDP_COLL_ALL_GATHER,
                      .coll = {.struct_size = sizeof(ddp_coll),
@@ -230,7 +230,7 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 
 ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 {
-    const ddp_layout *l = t->s->layout;
+    const ddp_layout *l = t->s->model.layout;
 
     DDP_TRY(ddp_communicator_wait(t->comm, t->reduce.shards->tickets[l->bucket_count - 1], err));
     for (uint32_t b = 0; t->reduce.shards->lane != NULL && b < l->bucket_count; b++)

@@ -9,31 +9,32 @@
 
 ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err)
 {
-    t->mem.counts = ddp_alloc((t->s->buffer_count + 1) * sizeof(*t->mem.counts), err);
+    t->mem.counts = ddp_alloc((t->s->model.buffer_count + 1) * sizeof(*t->mem.counts), err);
     if (t->mem.counts == NULL) return err->status;
-    if (t->s->buffer_elements == 0) return DDP_OK;
-    return ddp_device_alloc(&t->s->device, t->s->buffer_elements * sizeof(float), &t->mem.buffers, err);
+    if (t->s->model.buffer_elements == 0) return DDP_OK;
+    return ddp_device_alloc(&t->s->device, t->s->model.buffer_elements * sizeof(float), &t->mem.buffers, err);
 }
 
 void ddp_trainer_buffers_count(ddp_trainer *t)
 {
     t->progress.micro_steps++;
-    for (uint32_t b = 0; b < t->s->buffer_count; b++) t->mem.counts[b] += t->s->buffers[b].dtype == DDP_I64;
+    for (uint32_t b = 0; b < t->s->model.buffer_count; b++) t->mem.counts[b] += t->s->model.buffers[b].dtype == DDP_I64;
 }
 
 ddp_random ddp_trainer_random(const ddp_trainer *t)
 {
     return (ddp_random){.seed = t->s->config->train->seed,
                         .stream = t->progress.micro_steps * ddp_session_parts(t->s) +
-                                  (uint64_t)t->s->launch.rank * t->s->replicas +
-                                  (t->s->replicas > 1 ? t->s->member : 0)};
+                                  (uint64_t)t->s->launch.rank * t->s->devices.replicas +
+                                  (t->s->devices.replicas > 1 ? t->s->devices.own : 0)};
 }
 
 ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
     ddp_task task = {
         .what = DDP_COLL_BROADCAST,
-        .coll = {.struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = DDP_SUM, .count = t->s->buffer_elements}};
+        .coll = {
+            .struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = DDP_SUM, .count = t->s->model.buffer_elements}};
 
     if (t->mem.buffers == NULL) return DDP_OK;
     DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
@@ -47,11 +48,11 @@ ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
     ddp_sha256 h;
 
     sha256[0] = '\0';
-    if (t->s->buffer_count == 0) return DDP_OK;
+    if (t->s->model.buffer_count == 0) return DDP_OK;
     DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
-    for (uint32_t b = 0; b < t->s->buffer_count; b++) {
-        const ddp_buffer_info *i = &t->s->buffers[b];
+    for (uint32_t b = 0; b < t->s->model.buffer_count; b++) {
+        const ddp_buffer_info *i = &t->s->model.buffers[b];
 
         if (i->dtype == DDP_I64)
             ddp_sha256_add(&h, &t->mem.counts[b], sizeof(t->mem.counts[b]));

@@ -15,15 +15,15 @@ enum { PAIRS = 4 };
 
 uint64_t ddp_states_elements(const ddp_trainer *t)
 {
-    return t->s->layout->elements / DDP_MAX_OF(t->mem.state_parts, 1);
+    return t->s->model.layout->elements / DDP_MAX_OF(t->mem.state_parts, 1);
 }
 
 static void list_pairs(ddp_trainer *t, pair out[PAIRS])
 {
     uint64_t states = ddp_states_elements(t);
 
-    out[0] = (pair){DDP_IMAGE_PARAMS, t->mem.params, &t->mem.host.params, t->s->layout->param_elements};
-    out[1] = (pair){DDP_IMAGE_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->buffer_elements};
+    out[0] = (pair){DDP_IMAGE_PARAMS, t->mem.params, &t->mem.host.params, t->s->model.layout->param_elements};
+    out[1] = (pair){DDP_IMAGE_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->model.buffer_elements};
     out[2] = (pair){DDP_IMAGE_STATES, t->mem.state1, &t->mem.host.state1, states};
     out[3] = (pair){DDP_IMAGE_STATES, t->mem.state2, &t->mem.host.state2, states};
 }

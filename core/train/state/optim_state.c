@@ -23,13 +23,14 @@ ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
 
     DDP_TRY(ddp_staging_open(t, DDP_IMAGE_STATES, err));
     if (t->mem.state_parts <= 1 || own[0] == NULL) return DDP_OK;
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) most = DDP_MAX_OF(most, t->s->layout->buckets[b].count);
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++)
+        most = DDP_MAX_OF(most, t->s->model.layout->buckets[b].count);
     if (ddp_group_rank(t->group) != 0)
         return ddp_device_host_alloc(&t->s->device, most * sizeof(float), &t->mem.bounce, err);
     for (int k = 0; k < 2; k++)
         if (own[k] != NULL)
-            DDP_TRY(
-                ddp_device_host_alloc(&t->s->device, t->s->layout->elements * sizeof(float), &t->mem.whole[k], err));
+            DDP_TRY(ddp_device_host_alloc(&t->s->device, t->s->model.layout->elements * sizeof(float), &t->mem.whole[k],
+                                          err));
     return DDP_OK;
 }
 
@@ -47,8 +48,8 @@ static ddp_status gather(ddp_trainer *t, const float *own, float *whole, ddp_err
 {
     uint64_t world = (uint64_t)ddp_group_world(t->group);
 
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
-        const ddp_bucket *k = &t->s->layout->buckets[b];
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
+        const ddp_bucket *k = &t->s->model.layout->buckets[b];
         ddp_task task = {.what = DDP_COLL_ALL_GATHER,
                          .coll = {.struct_size = sizeof(ddp_coll),
                                   .dtype = DDP_F32,
@@ -76,8 +77,8 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
 {
     uint64_t world = (uint64_t)ddp_group_world(t->group), rank = (uint64_t)ddp_group_rank(t->group);
 
-    for (uint32_t b = 0; b < t->s->layout->bucket_count; b++) {
-        const ddp_bucket *k = &t->s->layout->buckets[b];
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
+        const ddp_bucket *k = &t->s->model.layout->buckets[b];
         float *at = whole != NULL ? whole + k->first : t->mem.bounce;
         uint64_t share = k->count / world;
         ddp_task task = {.what = DDP_COLL_BROADCAST,

@@ -60,17 +60,18 @@ static int32_t most_common(const uint64_t *hashes, int32_t world)
 static ddp_status first_difference(ddp_trainer *t, int32_t model, int32_t deviant, const char **name, ddp_err *err)
 {
     const ddp_session *s = t->s;
-    size_t count = DDP_MIN_OF(s->param_count, (size_t)NAMED_PARAMETERS);
+    size_t count = DDP_MIN_OF(s->model.param_count, (size_t)NAMED_PARAMETERS);
     uint64_t *own = ddp_alloc(count * sizeof(*own), err), *all = NULL;
     ddp_status st;
 
     if (own == NULL) return err->status;
     for (size_t p = 0; p < count; p++)
-        own[p] = ddp_hash64(t->mem.host.params + s->layout->offset[p], s->params[p].elements * sizeof(float), 0);
+        own[p] =
+            ddp_hash64(t->mem.host.params + s->model.layout->offset[p], s->model.params[p].elements * sizeof(float), 0);
     st = gather_hashes(t, "hashes of each parameter", own, count, &all, err);
     *name = "the padding between parameters";
     for (size_t p = count; st == DDP_OK && p-- > 0;)
-        if (all[(size_t)model * count + p] != all[(size_t)deviant * count + p]) *name = s->params[p].name;
+        if (all[(size_t)model * count + p] != all[(size_t)deviant * count + p]) *name = s->model.params[p].name;
     free(own);
     free(all);
     return st;
@@ -103,7 +104,7 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     ddp_status st = DDP_OK;
 
     DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
-    own = ddp_hash64(t->mem.host.params, t->s->layout->extra_offset * sizeof(float), 0);
+    own = ddp_hash64(t->mem.host.params, t->s->model.layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     for (int32_t r = 0; r < world; r++) equal += all[r] == all[0];
     if (equal < world) st = diverged(t, all, err);

@@ -145,8 +145,8 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
         st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
     }
     if (st == DDP_IN_PROGRESS) {
-        ddp_initial_params(t->s->graph, t->s->layout, t->s->config->train->seed, t->mem.host.params);
-        if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->graph, t->mem.host.buffers);
+        ddp_initial_params(t->s->model.graph, t->s->model.layout, t->s->config->train->seed, t->mem.host.params);
+        if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->model.graph, t->mem.host.buffers);
         return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
     }
     if (st != DDP_OK) return st;
@@ -169,7 +169,7 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
                               .op = DDP_SUM,
                               .root = 0,
                               .recv = arena,
-                              .count = t->s->layout->param_elements}};
+                              .count = t->s->model.layout->param_elements}};
 
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return DDP_OK;
@@ -177,7 +177,7 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
 
 static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
 {
-    size_t bytes = t->s->layout->param_elements * sizeof(float);
+    size_t bytes = t->s->model.layout->param_elements * sizeof(float);
     ddp_text lines = {0};
     ddp_status st;
 
@@ -187,7 +187,7 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
     if (t->mem.buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
-                        ddp_hash64(t->mem.host.buffers, t->s->buffer_elements * sizeof(float), 0));
+                        ddp_hash64(t->mem.host.buffers, t->s->model.buffer_elements * sizeof(float), 0));
     st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);

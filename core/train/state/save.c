@@ -17,7 +17,7 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                 .cursor = t->progress.cursor,
                                 .seed = t->s->config->train->seed,
                                 .world_size = ddp_session_parts(t->s),
-                                .bucket_size = t->s->bucket_size,
+                                .bucket_size = t->s->model.bucket_size,
                                 .first_bucket_size = t->s->config->ddp->first_bucket_size,
                                 .batch_size = (uint64_t)t->s->batches.batch_size,
                                 .accumulate = (uint64_t)t->s->batches.accumulate,
@@ -26,7 +26,7 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
     ddp_views model, states = {0}, hook = {0};
     ddp_status st = ddp_model_views(t, &model, err);
 
-    ddp_copy_text(meta.model, sizeof(meta.model), t->s->model->desc.name);
+    ddp_copy_text(meta.model, sizeof(meta.model), t->s->model.plugin->desc.name);
     if (t->reduce.hooked != NULL) {
         ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
         meta.hook_version = ddp_hooked_version(t->reduce.hooked);
@@ -96,8 +96,9 @@ ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err
 
     DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
-    for (uint32_t p = 0; p < t->s->param_count; p++)
-        ddp_sha256_add(&h, t->mem.host.params + t->s->layout->offset[p], t->s->params[p].elements * sizeof(float));
+    for (uint32_t p = 0; p < t->s->model.param_count; p++)
+        ddp_sha256_add(&h, t->mem.host.params + t->s->model.layout->offset[p],
+                       t->s->model.params[p].elements * sizeof(float));
     ddp_sha256_end(&h, sha256);
     return DDP_OK;
 }

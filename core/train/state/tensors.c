@@ -31,14 +31,14 @@ static void add(ddp_views *v, const char *name, uint32_t dtype, uint32_t rank, c
 
 static void add_param(const ddp_trainer *t, ddp_views *v, uint32_t p, float *arena, const char *name)
 {
-    const ddp_param_info *i = &t->s->params[p];
+    const ddp_param_info *i = &t->s->model.params[p];
 
-    add(v, name, DDP_F32, i->rank, i->dims, arena + t->s->layout->offset[p]);
+    add(v, name, DDP_F32, i->rank, i->dims, arena + t->s->model.layout->offset[p]);
 }
 
 static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b)
 {
-    const ddp_buffer_info *i = &t->s->buffers[b];
+    const ddp_buffer_info *i = &t->s->model.buffers[b];
 
     add(v, i->name, i->dtype, i->rank, i->dims,
         i->dtype == DDP_I64 ? (void *)&t->mem.counts[b] : (void *)(t->mem.host.buffers + i->offset));
@@ -49,10 +49,10 @@ ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     const ddp_session *s = t->s;
     uint32_t b = 0;
 
-    DDP_TRY(create(out, s->param_count + s->buffer_count, err));
-    for (uint32_t p = 0; p <= s->param_count; p++) {
-        for (; b < s->buffer_count && s->buffers[b].after_param == p; b++) add_buffer(t, out, b);
-        if (p < s->param_count) add_param(t, out, p, t->mem.host.params, s->params[p].name);
+    DDP_TRY(create(out, s->model.param_count + s->model.buffer_count, err));
+    for (uint32_t p = 0; p <= s->model.param_count; p++) {
+        for (; b < s->model.buffer_count && s->model.buffers[b].after_param == p; b++) add_buffer(t, out, b);
+        if (p < s->model.param_count) add_param(t, out, p, t->mem.host.params, s->model.params[p].name);
     }
     return DDP_OK;
 }
@@ -64,10 +64,10 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     bool whole = t->mem.whole[0] != NULL; /* rank 0, where each has a share */
     float *arenas[2] = {whole ? t->mem.whole[0] : t->mem.host.state1, whole ? t->mem.whole[1] : t->mem.host.state2};
 
-    DDP_TRY(create(out, (size_t)t->s->param_count * 2, err));
-    for (uint32_t p = 0; p < t->s->param_count; p++)
-        for (int k = 0; k < 2 && arenas[k] != NULL && !t->s->params[p].frozen; k++) {
-            char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->params[p].name, suffix[k]);
+    DDP_TRY(create(out, (size_t)t->s->model.param_count * 2, err));
+    for (uint32_t p = 0; p < t->s->model.param_count; p++)
+        for (int k = 0; k < 2 && arenas[k] != NULL && !t->s->model.params[p].frozen; k++) {
+            char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->model.params[p].name, suffix[k]);
 
             if (name == NULL) return err->status;
             add_param(t, out, p, arenas[k], name);

@@ -26,7 +26,7 @@ static ddp_trainer *rank_of(struct rank *r, int32_t rank, int32_t world, uint64_
     r->session.config = &r->config;
     r->session.launch.rank = rank;
     r->session.launch.world = world;
-    r->session.replicas = 1;
+    r->session.devices.replicas = 1;
     r->trainer.s = &r->session;
     r->trainer.mem.counts = r->counts;
     return &r->trainer;
@@ -66,8 +66,8 @@ static void counts(void **state)
 
     (void)state;
     t->mem.counts = count;
-    r.session.buffers = infos;
-    r.session.buffer_count = 2;
+    r.session.model.buffers = infos;
+    r.session.model.buffer_count = 2;
     for (int i = 0; i < 7; i++) ddp_trainer_buffers_count(t);
     assert_int_equal(t->progress.micro_steps, 7);
     assert_int_equal(count[0], 0);
@@ -95,11 +95,11 @@ static void state_dict_order(void **state)
     ddp_views v;
 
     (void)state;
-    r.session.params = params;
-    r.session.param_count = 2;
-    r.session.buffers = infos;
-    r.session.buffer_count = 4;
-    r.session.layout = &layout;
+    r.session.model.params = params;
+    r.session.model.param_count = 2;
+    r.session.model.buffers = infos;
+    r.session.model.buffer_count = 4;
+    r.session.model.layout = &layout;
     t->mem.host.params = arena;
     t->mem.host.buffers = buffers;
     t->mem.counts = count;
