@@ -1,8 +1,8 @@
 /* train/reduce/bucket_size.c -- [ddp] bucket_size = auto: how large a bucket pays on the link between the ranks.
  *
- * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets waste less on
- * `a`, smaller ones leave less behind the end of the backward pass; it takes the size at which `a` is 2 % of the whole, in
- * powers of two from 1 to 64 MiB. A run that goes on from a checkpoint keeps what that one was saved with. */
+ * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets
+ * waste less on `a`, smaller ones leave less after the end of the backward pass; it takes the size at which `a` is 2
+ * % of the whole, in powers of two from 1 to 64 MiB. A run that resumes keeps what its checkpoint was saved with. */
 #include "train/reduce/bucket_size.h"
 #include "session/open.h"
 #include "train/reduce/comm_stream.h"
@@ -34,7 +34,8 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
     return DDP_OK;
 }
 
-/* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
+/* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there.
+ */
 static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
 {
     bool device = !ddp_device_has_memory(&t->s->device) || ddp_communicator_takes_device(t->comm);
@@ -87,7 +88,7 @@ static uint64_t kept(const ddp_trainer *t)
 }
 
 /* Rank 0's number on every rank. */
-static ddp_status share(ddp_trainer *t, const char *name, uint64_t *n, ddp_err *err)
+static ddp_status broadcast(ddp_trainer *t, const char *name, uint64_t *n, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
@@ -109,10 +110,10 @@ ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
     if (t->s->config->ddp->bucket_size > 0 || ddp_group_world(t->group) == 1 || t->s->launch.purpose != DDP_TO_TRAIN)
         return DDP_OK;
     if (t->s->launch.rank == 0) bytes = kept(t);
-    DDP_TRY(share(t, "bucket size of the checkpoint", &bytes, err));
+    DDP_TRY(broadcast(t, "bucket size of the checkpoint", &bytes, err));
     if (bytes == 0) {
         DDP_TRY(measure(t, &bytes, err));
-        DDP_TRY(share(t, "bucket size by the link", &bytes, err));
+        DDP_TRY(broadcast(t, "bucket size by the link", &bytes, err));
     }
     return ddp_session_set_bucket_size(t->s, bytes, err);
 }

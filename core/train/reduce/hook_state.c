@@ -1,5 +1,5 @@
-/* train/reduce/hook_state.c -- what the hooks of all ranks remember, on its way to rank 0 for a checkpoint and back: piece by piece, a
- * broadcast from the rank that has it, since every rank's is its own. */
+/* train/reduce/hook_state.c -- what the hooks of all ranks remember, on its way to rank 0 for a checkpoint and back:
+ * piece by piece, a broadcast from the rank that has it, since every rank's is its own. */
 #include "train/reduce/hook_state.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/hooked.h"

@@ -1,8 +1,9 @@
-/* train/state/buffer_sync.c -- state of the model that is not trained: running statistics, and counts of training batches.
+/* train/state/buffer_sync.c -- state of the model that is not trained: running statistics, and counts of training
+ * batches.
  *
  * In training every rank updates its own running statistics, and rank 0's are those of the model. PyTorch's
- * DistributedDataParallel broadcasts rank 0's before each forward pass; as no training pass reads them, it is enough to do so
- * before what does, an evaluation: rank 0's are the same either way. */
+ * DistributedDataParallel broadcasts rank 0's before each forward pass; as no training pass reads them, it is enough
+ * to do so before what does, an evaluation: rank 0's are the same either way. */
 #include "train/state/buffer_sync.h"
 #include "train/reduce/comm_stream.h"
 #include "train/state/memory.h"

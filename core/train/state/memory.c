@@ -5,7 +5,7 @@
 
 enum { PIECE = 1 << 20 }; /* elements that are hashed at a time */
 
-/* ---- images ----------------------------------------------------------------------------------------------------------------- */
+/* ---- staging buffers ------------------------------------------------------------------------------------------- */
 typedef struct pair {
     uint32_t what;
     float *device, **host;
@@ -84,7 +84,7 @@ ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- flat arrays on the device ------------------------------------------------------------------------------------------------ */
+/* ---- flat arrays on the device --------------------------------------------------------------------------------- */
 ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint64_t *hash, ddp_err *err)
 {
     float *piece;

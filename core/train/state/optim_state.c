@@ -1,6 +1,6 @@
-/* train/state/optim_state.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shares, that of its own. A
- * checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0 collects it to save, and gives
- * every rank its part after loading. */
+/* train/state/optim_state.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shards,
+ * that of its own. A checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0
+ * collects it to save, and gives every rank its part after loading. */
 #include "train/state/optim_state.h"
 #include "train/reduce/comm_stream.h"
 #include "train/state/memory.h"
@@ -80,7 +80,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
     for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
         const ddp_bucket *k = &t->s->model.layout->buckets[b];
         float *at = whole != NULL ? whole + k->first : t->mem.bounce;
-        uint64_t share = k->count / world;
+        uint64_t shard = k->count / world;
         ddp_task task = {.what = DDP_COLL_BROADCAST,
                          .coll = {.struct_size = sizeof(ddp_coll),
                                   .dtype = DDP_F32,
@@ -91,7 +91,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
 
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
-        if (t->mem.state_parts > 1) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
+        if (t->mem.state_parts > 1) memcpy(own + k->first / world, at + rank * shard, shard * sizeof(float));
     }
     return DDP_OK;
 }
