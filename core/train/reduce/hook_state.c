@@ -1,7 +1,6 @@
 /* train/reduce/hook_state.c -- what the hooks of all ranks remember, on its way to rank 0 for a checkpoint and back:
  * piece by piece, a broadcast from the rank that has it, since every rank's is its own. */
 #include "train/reduce/hook_state.h"
-#include "train/reduce/hook.h"
 #include "train/reduce/hooked.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,12 @@
 enum { PIECE = 1 << 20 }; /* elements */
 
 static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s) { return s->shared ? 1 : h->group.world_size; }
+
+uint32_t ddp_hooked_states(const ddp_hooked *h, const ddp_hook_state **out)
+{
+    *out = h->states;
+    return h->state_count;
+}
 
 float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
 {
