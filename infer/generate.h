@@ -18,7 +18,6 @@ typedef struct ddp_generator ddp_generator;
 ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err);
 void ddp_generator_close(ddp_generator *g);
 int64_t ddp_generator_vocabulary(const ddp_generator *g); /* tokens are 0 .. this - 1 */
-int64_t ddp_generator_context(const ddp_generator *g);    /* tokens that the next one can depend on */
 /* The token after `count` others, at least one; of more than the context the last ones count. The same under the
  * same seed. */
 ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,

@@ -165,6 +165,8 @@ void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros);
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count);
 bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
+/* Collective: rank 0's bytes on every rank. */
+ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err);
 /* In the order of the steps: the metrics of one that has ended. */
 void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r);
 

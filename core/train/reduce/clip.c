@@ -1,5 +1,6 @@
 /* train/reduce/clip.c -- see clip.h. */
 #include "train/reduce/clip.h"
+#include "train/reduce/comm_stream.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -79,14 +80,11 @@ ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t
 ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
 {
     uint32_t buckets = t->s->model.layout->bucket_count;
-    ddp_task task = {.what = DDP_COLL_ALL_GATHER,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F64,
-                              .op = DDP_SUM,
-                              .send = t->reduce.clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
-                              .recv = t->reduce.clip->squares,
-                              .count = buckets}};
+    ddp_task task =
+        ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, t->reduce.clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
+                    t->reduce.clip->squares, buckets);
 
+    task.coll.dtype = DDP_F64;
     DDP_TRY(take_owed(t, err));
     return ddp_host_collective(&t->s->device, t->comm, &task, err);
 }

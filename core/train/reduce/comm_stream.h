@@ -15,6 +15,15 @@
 
 typedef struct ddp_comm_stream ddp_comm_stream;
 
+/* A collective of f32; `root` is rank 0. */
+static inline ddp_task ddp_task_of(uint32_t what, uint32_t op, const void *send, void *recv, size_t count)
+{
+    return (ddp_task){
+        .what = what,
+        .coll = {
+            .struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = op, .send = send, .recv = recv, .count = count}};
+}
+
 /* For tasks 0 .. count - 1, each of which is pending once at most. `arena`: of the device, `elements` floats, in
  * which all sends and receives lie; elements 0: there are none. */
 typedef struct ddp_comm_stream_params {

@@ -198,17 +198,13 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
     const ddp_bucket *b = &r->layout->buckets[index];
     const ddp_hook_group *g = ddp_communicator_group(r->comm);
     uint64_t shard = b->count / g->world_size;
-    ddp_task task = {.what = r->scatters ? DDP_COLL_REDUCE_SCATTER : DDP_COLL_ALL_REDUCE,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_AVG,
-                              .send = r->grads + b->first,
-                              .recv = r->grads + b->first + (r->scatters ? g->rank * shard : 0),
-                              .count = r->scatters ? shard : b->count},
-                     .before = begin_bucket,
-                     .after = bucket_reduced,
-                     .before_ctx = &r->buckets[index]};
+    ddp_task task =
+        ddp_task_of(r->scatters ? DDP_COLL_REDUCE_SCATTER : DDP_COLL_ALL_REDUCE, DDP_AVG, r->grads + b->first,
+                    r->grads + b->first + (r->scatters ? g->rank * shard : 0), r->scatters ? shard : b->count);
 
+    task.before = begin_bucket;
+    task.after = bucket_reduced;
+    task.before_ctx = &r->buckets[index];
     if (r->stream != NULL) return ddp_comm_stream_submit(r->stream, index, &task, &r->buckets[index].ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->buckets[index].ticket, err);
 }
@@ -217,16 +213,10 @@ static void write_scalars_of(void *reducer) { write_scalars(reducer); }
 
 static ddp_status launch_scalars(ddp_reducer *r, ddp_err *err)
 {
-    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_AVG,
-                              .send = r->scalars,
-                              .recv = r->scalars,
-                              .count = DDP_EXTRA},
-                     .before = write_scalars_of,
-                     .before_ctx = r};
+    ddp_task task = ddp_task_of(DDP_COLL_ALL_REDUCE, DDP_AVG, r->scalars, r->scalars, DDP_EXTRA);
 
+    task.before = write_scalars_of;
+    task.before_ctx = r;
     if (r->stream != NULL)
         return ddp_comm_stream_submit_scalars(r->stream, r->layout->bucket_count, &task, &r->scalars_ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->scalars_ticket, err);

@@ -212,13 +212,7 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     uint64_t shard = t->s->model.layout->buckets[b].count / s->world;
     float *all = t->mem.params + t->s->model.layout->buckets[b].first;
     ddp_optim_slice slice = slice_of(t, b);
-    ddp_task task = {.what = DDP_COLL_ALL_GATHER,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_SUM,
-                              .send = all + s->rank * shard,
-                              .recv = all,
-                              .count = shard}};
+    ddp_task task = ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, all + s->rank * shard, all, shard);
 
     if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     if (b >= DDP_MAX_PENDING / 2)

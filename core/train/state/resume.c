@@ -162,13 +162,7 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
 /* ---- what every rank gets -------------------------------------------------------------------------------------- */
 static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
 {
-    ddp_task task = {.what = DDP_COLL_BROADCAST,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_SUM,
-                              .root = 0,
-                              .recv = arena,
-                              .count = t->s->model.layout->param_elements}};
+    ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, arena, t->s->model.layout->param_elements);
 
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return DDP_OK;
@@ -197,16 +191,7 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
 /* Rank 0's report to all; its failure is everyone's. */
 static ddp_status broadcast_report(ddp_trainer *t, struct resume_report *report, ddp_err *err)
 {
-    int32_t world = ddp_group_world(t->group);
-    const void *parts[world];
-    size_t lengths[world];
-    void *block = NULL;
-
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, "checkpoint to load", report, t->s->launch.rank == 0 ? sizeof(*report) : 0,
-                                &block, parts, lengths, t->s->config->group->step_timeout_ms, err));
-    if (lengths[0] == sizeof(*report)) memcpy(report, parts[0], sizeof(*report));
-    free(block);
+    DDP_TRY(ddp_trainer_from_rank0(t, "checkpoint to load", report, sizeof(*report), err));
     if (!report->failed) return DDP_OK;
     ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, report->error);
     (void)ddp_fail(err, DDP_ERR_DATA, "%s", report->error);
@@ -244,7 +229,7 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
 
     *done = false;
     t->progress.saved_step = UINT64_MAX;
-    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     if (t->s->launch.rank == 0 && rank0_load(t, &report, err) != DDP_OK) {
         report.failed = 1;
         ddp_copy_text(report.error, sizeof(report.error), err->msg);
@@ -253,12 +238,12 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     DDP_TRY(broadcast_report(t, &report, err));
     t->progress.saving = report.saving != 0; /* rank 0's folder decides; the others need none */
     DDP_TRY(broadcast(t, t->mem.host.params, err));
-    DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (report.found) {
         if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
         DDP_TRY(ddp_states_spread(t, &states, err));
-        DDP_TRY(ddp_push(t, DDP_IMAGE_STATES, err));
+        DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
         take_position(t, &report, done);
     }
     if (report.hooked) {
