@@ -156,9 +156,9 @@ static ddp_status read_weights(ddp_generator *g, ddp_err *err)
 {
     ddp_weights weights;
 
-    DDP_TRY(ddp_staging_open(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_staging_open(&g->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_read_weights(&g->t, &weights, err));
-    DDP_TRY(ddp_push(&g->t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_push(&g->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     ddp_staging_close(&g->t);
     return DDP_OK;
 }

@@ -1,5 +1,6 @@
-/* session/affinity.c -- [train] pin: decides which processors the compute threads of this rank keep to. Binding them is the device's work,
- * which knows its threads; threads that the core starts have all processors (ddp_thread_start). */
+/* session/affinity.c -- [train] pin: decides which processors the compute threads of this rank keep to. Binding them
+ * is the device's work, which knows its threads; threads that the core starts have all processors (ddp_thread_start).
+ */
 #include "session/affinity.h"
 #include "base/sys.h"
 #include <stdlib.h>
@@ -24,9 +25,7 @@ static ddp_status share_out(const ddp_pin_case *c, ddp_affinity *out, ddp_err *e
     if (c->wish == DDP_AFFINITY_YES && threads > processors)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "[train] pin = yes gives each compute thread a processor of its own, but %u rank%s on this host "
-            "with %llu thread%s in all may use %u processor%s; lower [train] threads, start fewer ranks here, "
-            "or set pin = auto",
+            "[train] pin = yes gives each compute thread a processor of its own, but %u rank%s on this host with %llu thread%s in all may use %u processor%s; lower [train] threads, start fewer ranks here, or set pin = auto",
             c->count, c->count == 1 ? "" : "s", (unsigned long long)threads, threads == 1 ? "" : "s", processors,
             processors == 1 ? "" : "s");
     if (c->wish == DDP_AFFINITY_AUTO && threads != processors) return DDP_OK;
@@ -53,7 +52,7 @@ ddp_status ddp_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err
     return DDP_OK;
 }
 
-/* ---- this rank -------------------------------------------------------------------------------------------------------- */
+/* ---- this rank ------------------------------------------------------------------------------------------------- */
 static ddp_pin_rank own_rank(const ddp_session *s)
 {
     const int32_t *list;
@@ -89,7 +88,7 @@ ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
     st = choose(s, ranks, (uint32_t)l->local_rank, count, err);
     free(ranks);
     if (st != DDP_ERR_CONFIG || l->nproc == l->local_size) return st;
-    s->pin = (ddp_affinity){.pinned = false}; /* ranks that this process does not start: they will tell */
+    s->pin = (ddp_affinity){.pinned = false}; /* ranks that this process does not start: they will report theirs */
     *err = (ddp_err){.status = DDP_OK};
     return DDP_OK;
 }
@@ -112,8 +111,8 @@ void ddp_session_pin_text(const ddp_session *s, ddp_text *out)
     }
 }
 
-/* ---- when the ranks have met ------------------------------------------------------------------------------------------- */
-/* Those of this host tell each other; every rank takes part, whatever it wishes. */
+/* ---- after the rendezvous -------------------------------------------------------------------------------------- */
+/* Those of this host report theirs to each other; every rank takes part, whatever it wishes. */
 static ddp_status decide(ddp_session *s, ddp_group *group, ddp_err *err)
 {
     int32_t world = ddp_group_world(group);
@@ -151,8 +150,7 @@ ddp_status ddp_session_pin(ddp_session *s, ddp_group *group, ddp_err *err)
     if (s->pin.left_alone)
         ddp_log_line(
             s->log, DDP_LOG_INFO,
-            "[train] pin = yes: left as it is, for the ranks of this host were started with processors of their "
-            "own, and this one with %zu for %u compute thread%s",
+            "[train] pin = yes: left as it is, for the ranks of this host were started with processors of their own, and this one with %zu for %u compute thread%s",
             count, s->device.threads, s->device.threads == 1 ? "" : "s");
     if (!s->pin.pinned || ddp_device_pin(&s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;

@@ -1,7 +1,8 @@
-/* session/device.h -- the one device that a rank, a replica or a stage computes on, and the plugin's calls as functions of it.
+/* session/device.h -- the one device that a rank, a replica or a stage computes on, and the plugin's calls as
+ * functions of it.
  *
- * Opened and closed by session.c; calls come from the thread that opened it but for those of which <ddpengine/device.h> says
- * otherwise. Nothing here allocates in a step. */
+ * Opened and closed by session.c; calls come from the thread that opened it but for those of which
+ * <ddpengine/device.h> says otherwise. Nothing here allocates in a step. */
 #ifndef DDP_SESSION_DEVICE_H
 #define DDP_SESSION_DEVICE_H
 
@@ -26,7 +27,7 @@ static inline bool ddp_device_has_memory(const ddp_device_handle *d)
     return !ddp_device_can(d, DDP_DEVICE_CAP_HOST_MEMORY);
 }
 
-/* ---- memory: *out is a pointer of any type ---------------------------------------------------------------------------- */
+/* ---- memory: *out is a pointer of any type --------------------------------------------------------------------- */
 static inline ddp_status ddp_device_alloc(const ddp_device_handle *d, size_t bytes, void *out, ddp_err *err)
 {
     void *p = NULL;
@@ -63,7 +64,7 @@ static inline ddp_status ddp_device_copy_async(const ddp_device_handle *d, uint3
     return d->ops->copy_async(d->device, queue, dst, src, bytes, direction, err);
 }
 
-/* ---- programs ---------------------------------------------------------------------------------------------------------- */
+/* ---- programs -------------------------------------------------------------------------------------------------- */
 static inline ddp_status ddp_device_lower(const ddp_device_handle *d, const ddp_program *p, ddp_lowered **out,
                                           ddp_err *err)
 {
@@ -115,7 +116,7 @@ static inline ddp_status ddp_device_params_changed(const ddp_device_handle *d, c
     return d->ops->params_changed(d->device, params, count, err);
 }
 
-/* ---- flat arrays --------------------------------------------------------------------------------------------------------- */
+/* ---- flat arrays ----------------------------------------------------------------------------------------------- */
 static inline ddp_status ddp_device_flat(const ddp_device_handle *d, uint32_t what, const float *x, uint64_t count,
                                          ddp_flat_result *out, ddp_err *err)
 {
@@ -132,7 +133,7 @@ static inline ddp_status ddp_device_scale(const ddp_device_handle *d, float *x, 
     return d->ops->scale(d->device, x, count, by, err);
 }
 
-/* ---- events -------------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------------------------- */
 /* `count` events that nobody else has, from *first on. While the device is idle. */
 static inline ddp_status ddp_device_events(ddp_device_handle *d, uint32_t count, uint32_t *first, ddp_err *err)
 {

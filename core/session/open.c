@@ -1,5 +1,5 @@
-/* session/open.c -- opens, in the order of a start, what is local to a rank: plugins, data, graph, layout, device, programs. What fails on the way is the
- * configuration's fault unless the error says otherwise. */
+/* session/open.c -- opens, in the order of a start, what is local to a rank: plugins, data, graph, layout, device,
+ * programs. What fails on the way is the configuration's fault unless the error says otherwise. */
 #include "session/open.h"
 #include "base/sys.h"
 #include "session/affinity.h"
@@ -13,7 +13,7 @@
 /* Bytes: what --check shows, and a run of one rank has, where [ddp] bucket_size = auto. */
 #define DDP_PLANNED_BUCKET (25u << 20)
 
-/* ---- data --------------------------------------------------------------------------------------------------------------- */
+/* ---- data ------------------------------------------------------------------------------------------------------ */
 /* mean and std of [eval] are those of [data] unless it has its own: a model must see both alike. */
 static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *section, ddp_err *err)
 {
@@ -116,7 +116,7 @@ static ddp_status share_of(const ddp_session *s, const void *sampler_config, int
     return DDP_OK;
 }
 
-/* Every rank must have samples, and as many micro-batches as the others. The first and the last rank tell for the
+/* Every rank must have samples, and as many micro-batches as the others. The first and the last rank stand for the
  * samplers there are, so that each rank, and --check, sees it alone; the agreement of the ranks looks at all. */
 static ddp_status check_shares(const ddp_session *s, const void *sampler_config, ddp_err *err)
 {
@@ -160,7 +160,7 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
     return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);
 }
 
-/* ---- graph, device, programs ---------------------------------------------------------------------------------------------- */
+/* ---- graph, device, programs ----------------------------------------------------------------------------------- */
 /* The graph on a source's fields; a label that the model has no class for is the data's fault. */
 static ddp_status describe(ddp_session *s, const ddp_source *src, const char *section, const void *model_config,
                            ddp_graph **out, ddp_err *err)

@@ -4,15 +4,17 @@
 
 #include "session/session.h"
 
-/* `config` and `log` outlive the session. On failure the error has the exit code and everything opened is closed again. */
+/* `config` and `log` outlive the session. On failure the error has the exit code and everything opened is closed
+ * again. */
 ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, const ddp_launch *launch, ddp_err *err);
 void ddp_session_close(ddp_session *s);
-/* Once the ranks have met: more of them may be on this host than could be known before, where each was started by hand. The
- * default of [train] threads is a rank's share, so the device is opened and the variants are planned anew where it changes. */
+/* After the rendezvous: more of them may be on this host than could be known before, where each was started by hand.
+ * The default of [train] threads is a rank's part, so the device is opened and the variants are planned again where
+ * it changes. */
 ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t local_size, ddp_err *err);
-/* Other buckets than planned: the layout and the variants are planned anew. */
+/* Other buckets than planned: the layout and the variants are planned again. */
 ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err);
-/* The device of ordinals[member], by the thread that will use it; the plugin does not count it as live. */
+/* The device of devices.ordinals[devices.own], by the thread that will use it; the plugin does not count it as live. */
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
 /* Frees the variants too. */
 void ddp_session_close_device(ddp_session *s);

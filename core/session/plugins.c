@@ -1,5 +1,5 @@
-/* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use. What
- * fails is the configuration's fault unless the error says otherwise. */
+/* session/plugins.c -- every plugin that the config names, with its options; of backends those that the run may use.
+ * What fails is the configuration's fault unless the error says otherwise. */
 #include "comm/communicator.h"
 #include "session/plugins.h"
 #include "base/sys.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- plugins and their options ---------------------------------------------------------------------------------------- */
+/* ---- plugins and their options --------------------------------------------------------------------------------- */
 /* The same for the key that names a plugin. */
 static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
 {
@@ -36,7 +36,7 @@ static ddp_status load_plugin(ddp_session *s, uint32_t kind, const char *name, c
     return DDP_OK;
 }
 
-/* ---- the backend ------------------------------------------------------------------------------------------------- */
+/* ---- the backend ----------------------------------------------------------------------------------------------- */
 static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
 {
     ddp_candidate *b = &s->backends[s->backend_count];
@@ -304,7 +304,7 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     return load_sources(s, pc, err);
 }
 
-/* ---- what the run does not use ----------------------------------------------------------------------------------- */
+/* ---- what the run does not use --------------------------------------------------------------------------------- */
 /* "data.idx" -> kind dataset, "idx" */
 static uint32_t kind_of_section(const char *section, const char **name)
 {

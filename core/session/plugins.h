@@ -14,8 +14,8 @@ ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err
 
 /* Plugins and their settings alone: what --print-config needs. */
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
-/* Loads the plugins whose sections this run does not use and checks their options. Every fault is a line of the log; the exit
- * code of the first. What is in order goes to `out`. */
+/* Loads the plugins whose sections this run does not use and checks their options. Every fault is a line of the log;
+ * the exit code of the first. What is in order goes to `out`. */
 int ddp_session_check_unused(ddp_session *s, ddp_text *out);
 /* Once it is known whether all ranks share this host: sets s->backend. */
 void ddp_session_choose_backend(ddp_session *s, bool one_host);

@@ -1,4 +1,5 @@
-/* session/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree on. */
+/* session/report.c -- what a session says of itself: the plan for people (--check), and the lines that ranks agree
+ * on. */
 #include "session/report.h"
 #include "session/affinity.h"
 #include "session/plugins.h"
@@ -15,7 +16,7 @@ static void shape_text(uint32_t rank, const int64_t *dims, char *buf, size_t cap
     if (rank == 0) (void)snprintf(buf, capacity, "scalar");
 }
 
-/* ---- agreement -------------------------------------------------------------------------------------------------------- */
+/* ---- agreement ------------------------------------------------------------------------------------------------- */
 static void source_lines(const ddp_source *src, const char *section, ddp_text *out)
 {
     ddp_text_printf(out, "%s.length = %" PRIu64 "\tdataset %s\n", section, src->length, src->plugin->desc.name);
@@ -51,7 +52,7 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
                     s->train.sampler_plugin->desc.name);
 }
 
-/* ---- the plan ----------------------------------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------------------------- */
 static void report_params(const ddp_session *s, ddp_text *out)
 {
     char shape[128], a[32], b[32];

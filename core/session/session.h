@@ -1,7 +1,7 @@
 /* session/session.h -- everything of a run that is local to one rank: plugins, data, graph, layout, programs, memory.
  *
- * Opening a session meets nobody and trains nothing: it is what `--check` does. The trainer then joins the group and runs
- * it. A session is used from one thread, the one that opened it. */
+ * Opening a session makes no connection and trains nothing: it is what `--check` does. The trainer then joins the
+ * group and runs it. A session is used from one thread, the one that opened it. */
 #ifndef DDP_SESSION_H
 #define DDP_SESSION_H
 
@@ -13,14 +13,14 @@
 #include "session/device.h"
 #include <stdatomic.h>
 
-/* How a signal asks a run to end: while `graceful`, the handler leaves its number and the ranks agree on a step, save and
- * leave; otherwise the process ends by it at once. Written by the handler and by the trainer. */
+/* How a signal asks a run to end: while `graceful`, the handler leaves its number and the ranks agree on a step, save
+ * and leave; otherwise the process ends by it at once. Written by the handler and by the trainer. */
 typedef struct ddp_stop {
     atomic_int signal; /* 0: none */
     atomic_bool graceful;
 } ddp_stop;
 
-/* What the process is for. Evaluating loads no training data, generating meets nobody. */
+/* What the process is for. Evaluating loads no training data, generating connects to nobody. */
 typedef enum ddp_purpose { DDP_TO_TRAIN = 0, DDP_TO_EVALUATE, DDP_TO_GENERATE } ddp_purpose;
 
 /* Who this process is: from the command line and the supervisor. */
@@ -31,7 +31,7 @@ typedef struct ddp_launch {
     bool planning;                        /* --check, --print-config: nothing is started */
     bool profile;                         /* --profile: rank 0 measures its kernels */
     int32_t nproc;                        /* ranks that this process starts and supervises; 1: it is one itself */
-    char url[DDP_ENDPOINT_MAX + 64];      /* init_method in force; "": none is needed, or none is known */
+    char url[DDP_ENDPOINT_MAX + 64];      /* effective init_method; "": none is needed, or none is known */
     const char *rank_where, *world_where; /* "node1.ini:4", "--nproc", "PMI_SIZE", for messages */
     bool introduced;                      /* a supervisor brings the ranks together, no init method is needed: */
     int listen_fd;                        /* rank 0: already listening; else -1 */
@@ -139,7 +139,7 @@ typedef struct ddp_session {
     ddp_candidate backends[2]; /* `auto` across hosts: for one host, then for several; else the one there is */
     uint32_t backend_count;
     char backend_text[160];       /* "shm or gloo-tcp" while both may be used */
-    const ddp_candidate *backend; /* the chosen one; with two of them NULL until the ranks have met */
+    const ddp_candidate *backend; /* the chosen one; with two of them NULL until the rendezvous */
     ddp_rendezvous init;
     ddp_loaded *hook; /* NULL: none */
     const void *hook_config;

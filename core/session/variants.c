@@ -1,5 +1,5 @@
-/* session/variants.c -- the programs of a session, one for each batch size that will occur: made and planned at the start,
- * compiled when first due. */
+/* session/variants.c -- the programs of a session, one for each batch size that will occur: made and planned at the
+ * start, compiled when first due. */
 #include "session/variants.h"
 
 static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)

@@ -1,5 +1,5 @@
-/* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its share, none is padded; the sums are
- * gathered over the control plane and added in rank order, so that all ranks have the same bits. */
+/* train/evaluate.c -- loss and metrics over the evaluation data. Every rank takes its part, none is padded; the sums
+ * are gathered over the control plane and added in rank order, so that all ranks have the same bits. */
 #include "train/evaluate.h"
 #include "session/plugins.h"
 #include "train/local/replicas.h"
@@ -44,8 +44,8 @@ static void report(ddp_trainer *t, const ddp_sums *sums)
     if (isfinite(t->result.eval_loss)) (void)snprintf(loss, sizeof(loss), "%.9g", t->result.eval_loss);
     if (isfinite(t->result.eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), "%.6f", t->result.eval_accuracy);
     (void)snprintf(members, sizeof(members),
-                   "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"eval_loss\": %s, \"eval_accuracy\": %s, "
-                   "\"samples\": %.0f",
+                   "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64
+                   ", \"eval_loss\": %s, \"eval_accuracy\": %s, \"samples\": %.0f",
                    t->progress.step, t->progress.epoch, loss, accuracy, sums->samples);
     if (t->s->launch.purpose == DDP_TO_EVALUATE) {
         ddp_observe_event(t->observer, "eval", members, NULL);
@@ -76,7 +76,7 @@ ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- an evaluation alone -------------------------------------------------------------------------------------------------- */
+/* ---- an evaluation alone --------------------------------------------------------------------------------------- */
 /* Beside what a training run has left in the folder: its summary stays, its metrics get more lines. */
 static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
 {
@@ -86,16 +86,16 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .progress = DDP_PROGRESS_OFF,
                             .append = true,
                             .log = s->log};
-    char members[512];
+    ddp_text members = {0};
 
     if (s->launch.rank != 0) return DDP_OK;
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, ddp_observer_open(&p, &t->observer, err));
-    (void)snprintf(members, sizeof(members),
-                   "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", "
-                   "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,
-                   DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->devices.text,
-                   s->model.plugin->desc.name, s->model.param_elements, t->progress.step);
-    ddp_observe_event(t->observer, "start", members, NULL);
+    ddp_text_printf(&members, "\"version\": \"%s\", \"command\": \"eval\", \"world_size\": %d, \"backend\": \"%s\", ",
+                    DDP_VERSION, s->launch.world, ddp_session_backend_name(s));
+    ddp_text_printf(&members, "\"device\": \"%s\", \"model\": \"%s\", \"parameters\": %" PRIu64 ", \"step\": %" PRIu64,
+                    s->devices.text, s->model.plugin->desc.name, s->model.param_elements, t->progress.step);
+    ddp_observe_event(t->observer, "start", members.data != NULL ? members.data : "", NULL);
+    ddp_text_free(&members);
     return DDP_OK;
 }
 

@@ -1,5 +1,5 @@
-/* train/step.c -- one update: forward and backward of its micro-batches, the gradients of all ranks, the optimiser. How each is done
- * was chosen before step 0 (ways.c). Nothing here allocates, opens or compares strings. */
+/* train/step.c -- one update: forward and backward of its micro-batches, the gradients of all ranks, the optimiser.
+ * How each is done was chosen before step 0 (ways.c). Nothing here allocates, opens or compares strings. */
 #include "train/step.h"
 #include "train/measure/profile.h"
 

@@ -1,5 +1,5 @@
-/* train/train.c -- the order of one rank's run: meet and agree, communicator, arenas, parameters, epochs, summary.
- * An error carries its exit code; the first failure of any rank is everyone's. */
+/* train/train.c -- the order of one rank's run: rendezvous and agreement, communicator, arenas, parameters, epochs,
+ * summary. An error carries its exit code; the first failure of any rank is everyone's. */
 #include "train/train.h"
 #include "session/variants.h"
 #include "session/affinity.h"
@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- meeting ------------------------------------------------------------------------------------------------------------ */
+/* ---- rendezvous ------------------------------------------------------------------------------------------------ */
 static void expire(void *ctx, const ddp_failure *cause);
 
 static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
@@ -63,8 +63,9 @@ static ddp_status join(ddp_trainer *t, ddp_failure *failure, ddp_err *err)
     return st;
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------- */
-/* Parameters and gradients are born in the backend's memory where it offers some, so that it can reduce in place. */
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* Parameters and gradients are allocated in the backend's memory where it offers some, so that it can reduce in
+ * place. */
 static ddp_status shared_floats(ddp_trainer *t, uint64_t elements, float **out, ddp_err *err)
 {
     void *p;
@@ -80,25 +81,25 @@ static ddp_status open_reduction(ddp_trainer *t, ddp_err *err)
 {
     ddp_session *s = t->s;
     bool buckets = !ddp_shards_direct(t) && ddp_session_devices(s) == 1;
-    ddp_comm_stream_params lane = {.device = &s->device,
-                                   .comm = t->comm,
-                                   .arena = t->mem.grads,
-                                   .elements = buckets ? s->model.layout->elements : 0,
-                                   .count = s->model.layout->bucket_count + 1};
+    ddp_comm_stream_params stream = {.device = &s->device,
+                                     .comm = t->comm,
+                                     .arena = t->mem.grads,
+                                     .elements = buckets ? s->model.layout->elements : 0,
+                                     .count = s->model.layout->bucket_count + 1};
     ddp_reducer_params p = {.session = s,
                             .comm = t->comm,
                             .grads = t->mem.grads,
                             .trace = t->trace,
-                            .shares = t->reduce.shards != NULL,
+                            .scatters = t->reduce.shards != NULL,
                             .buckets = buckets,
                             .between_hosts = ddp_group_local_size(t->group) < ddp_group_world(t->group)};
 
-    if (ddp_device_has_memory(&s->device)) DDP_TRY(ddp_comm_stream_open(&lane, &t->reduce.stream, err));
+    if (ddp_device_has_memory(&s->device)) DDP_TRY(ddp_comm_stream_open(&stream, &t->reduce.stream, err));
     if (s->hook != NULL)
         DDP_TRY(ddp_hooked_open(s, t->comm,
                                 t->reduce.stream != NULL ? ddp_comm_stream_staging(t->reduce.stream) : t->mem.grads,
                                 t->trace, &t->reduce.hooked, err));
-    p.lane = t->reduce.stream;
+    p.stream = t->reduce.stream;
     p.hooked = t->reduce.hooked;
     return ddp_reducer_open(&p, &t->reduce.reducer, err);
 }
@@ -130,8 +131,8 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     return ddp_replicas_open(t, err);
 }
 
-/* After a failure a collective may still be running on these arenas: the backend's memory goes back through the queue, behind
- * it, and the rest when the queue thread has ended. */
+/* After a failure a collective may still be running on these arenas: the backend's memory goes back through the
+ * queue, after it, and the rest when the queue thread has ended. */
 static void release(ddp_trainer *t)
 {
     float *own[] = {t->mem.state1,
@@ -176,7 +177,7 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
                            .sampler_ops = src->sampler_ops,
                            .sampler = src->sampler,
                            .batch_size = t->s->batches.batch_size * t->s->devices.replicas,
-                           /* stage 0 has so many in flight; a device that runs ahead still copies one */
+                           /* stage 0 has so many in flight; a pipelined step still copies one */
                            .hold = DDP_MAX_OF(t->s->devices.stages, t->local.pipelined != NULL && src == &t->s->train
                                                                         ? DDP_PIPELINED_BATCHES
                                                                         : 1),
@@ -190,15 +191,15 @@ static ddp_status open_loader(ddp_trainer *t, ddp_source *src, ddp_loader **out,
     return DDP_OK;
 }
 
-/* ---- observing ------------------------------------------------------------------------------------------------------------ */
+/* ---- observing ------------------------------------------------------------------------------------------------- */
 static void plan_steps(ddp_trainer *t)
 {
     const struct ddp_train_config *c = t->s->config->train;
     uint64_t accumulate = (uint64_t)t->s->batches.accumulate;
     uint64_t epochs = (uint64_t)c->epochs > t->progress.epoch ? (uint64_t)c->epochs - t->progress.epoch : 0;
-    uint64_t ahead = epochs * t->s->steps_per_epoch, behind = (t->progress.cursor + accumulate - 1) / accumulate;
+    uint64_t left = epochs * t->s->steps_per_epoch, begun = (t->progress.cursor + accumulate - 1) / accumulate;
 
-    t->progress.total_steps = t->progress.step + (ahead > behind ? ahead - behind : 0);
+    t->progress.total_steps = t->progress.step + (left > begun ? left - begun : 0);
     if (c->max_steps > 0) t->progress.total_steps = DDP_MIN_OF(t->progress.total_steps, (uint64_t)c->max_steps);
 }
 
@@ -222,15 +223,14 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     if (s->launch.rank != 0) return DDP_OK;
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, ddp_observer_open(&p, &t->observer, err));
     ddp_session_pin_text(s, &pinned);
-    ddp_text_printf(
-        &members,
-        "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", \"precision\": \"%s\", "
-        "\"hook\": \"%s\", \"bucket_size\": %" PRIu64 ", "
-        "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64 ", \"step\": %" PRIu64
-        ", \"planned_steps\": %" PRIu64,
-        DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->devices.text, ddp_session_precision(s),
-        s->hook != NULL ? s->hook->desc.name : "", s->model.bucket_size, s->model.plugin->desc.name,
-        s->model.param_elements, s->batches.global_batch, t->progress.step, t->progress.total_steps);
+    ddp_text_printf(&members, "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", ",
+                    DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->devices.text);
+    ddp_text_printf(&members, "\"precision\": \"%s\", \"hook\": \"%s\", \"bucket_size\": %" PRIu64 ", ",
+                    ddp_session_precision(s), s->hook != NULL ? s->hook->desc.name : "", s->model.bucket_size);
+    ddp_text_printf(&members, "\"model\": \"%s\", \"parameters\": %" PRIu64 ", \"global_batch\": %" PRId64,
+                    s->model.plugin->desc.name, s->model.param_elements, s->batches.global_batch);
+    ddp_text_printf(&members, ", \"step\": %" PRIu64 ", \"planned_steps\": %" PRIu64, t->progress.step,
+                    t->progress.total_steps);
     (void)snprintf(text, sizeof(text),
                    "training %s (%s parameters) with %" PRIu64 " %s%s x batch %" PRId64
                    " over %s on %s, %u thread%s a %s%s%s",
@@ -268,7 +268,7 @@ static ddp_status finish(ddp_trainer *t, int exit_code, ddp_err *err)
     return ddp_observer_finish(t->observer, &sum, err);
 }
 
-/* ---- the epochs ------------------------------------------------------------------------------------------------------------- */
+/* ---- the epochs ------------------------------------------------------------------------------------------------ */
 static bool step_limit(const ddp_trainer *t)
 {
     return t->s->config->train->max_steps > 0 && t->progress.step >= (uint64_t)t->s->config->train->max_steps;
@@ -323,7 +323,7 @@ static void set_graceful(const ddp_session *s, bool on)
     if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
 }
 
-/* Everything after the meeting. */
+/* Everything after the rendezvous. */
 static ddp_status run(ddp_trainer *t, ddp_err *err)
 {
     ddp_session *s = t->s;
@@ -357,7 +357,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     return ddp_profile_report(t->profile, err);
 }
 
-/* ---- the end ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------------------------- */
 /* The run's first failure, which is not always this rank's own error. */
 static int failed(ddp_trainer *t, const ddp_err *err, char *message, size_t capacity)
 {
@@ -390,7 +390,7 @@ static int stopped(const ddp_trainer *t, char *message, size_t capacity)
     return 128 + t->progress.stopping;
 }
 
-static void expire(void *ctx, const ddp_failure *cause) /* maybe while the ranks still meet */
+static void expire(void *ctx, const ddp_failure *cause) /* maybe during the rendezvous */
 {
     ddp_trainer *t = ctx;
 

@@ -4,7 +4,8 @@
 
 #include "train/trainer.h"
 
-/* Runs it all and returns the exit code; ending->message says why it failed. Takes over the session's launch.listen_fd. */
+/* Runs it all and returns the exit code; ending->message says why it failed. Takes over the session's
+ * launch.listen_fd. */
 int ddp_train(ddp_session *s, ddp_ending *ending);
 
 #endif

@@ -1,7 +1,8 @@
 /* train/trainer.c -- see trainer.h. */
 #include "train/trainer.h"
 #include "train/schedule.h"
-#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 void ddp_trainer_optimizer(ddp_trainer *t)
 {
@@ -67,4 +68,19 @@ void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
     ddp_observe_step(t->observer, r);
     if (ddp_group_take_warning(t->group, warning, sizeof(warning)))
         ddp_observe_event(t->observer, "warning", warning, NULL);
+}
+
+ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    void *block = NULL;
+
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, name, data, t->s->launch.rank == 0 ? bytes : 0, &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
+    if (lengths[0] == bytes) memcpy(data, parts[0], bytes);
+    free(block);
+    return DDP_OK;
 }

@@ -3,13 +3,14 @@
  * A file calls only what stands above it here:
  *   trainer.c   settings of an update, position, records of steps
  *   measure/    trace of steps for a viewer, profile of kernels
- *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, and updates in parts; not_finite;
+ *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
- *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights, resume, save, replica_check
- *   local/      batch: a batch on one device; device_group: several devices of this process, on thread_pool's threads; replicas;
- *               pipeline, of stages that channels connect; pipelined_step: the next step begins before this one has ended
- *   ways.c      chooses, before the first step, how a step is made; step.c makes it; evaluate.c evaluates; train.c runs it all
- */
+ *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; resume, save;
+ *               replica_check
+ *   local/      batch: a batch on one device; device_group: several devices of this process, on a thread pool;
+ *               replicas; pipeline, of stages that channels connect; pipelined_step: steps that overlap
+ *   ways.c      chooses, before the first step, how a step is made; step.c makes it
+ *   evaluate.c  evaluates; train.c runs it all */
 #ifndef DDP_TRAINER_H
 #define DDP_TRAINER_H
 
@@ -60,15 +61,15 @@ typedef struct ddp_way {
     ddp_status (*micro_steps)(ddp_trainer *t, ddp_step *step, ddp_err *err);
     /* Gradients become parameters; sets step->reduced. */
     ddp_status (*update)(ddp_trainer *t, ddp_step *step, ddp_err *err);
-    /* Of an update by buckets (reduce/buckets.c): bucket b has been reduced; its parameters; its norm; what the last bucket needs
-     * from other ranks for the norm; until this rank has all parameters. */
+    /* Of an update by buckets (reduce/buckets.c): bucket b has been reduced; its parameters; its norm; what the last
+     * bucket needs from other ranks for the norm; until this rank has all parameters. */
     ddp_status (*reduced)(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);
     ddp_status (*update_bucket)(ddp_trainer *t, uint32_t b, ddp_err *err);
     ddp_status (*measure_bucket)(ddp_trainer *t, uint32_t b, ddp_err *err);
     ddp_status (*squares)(ddp_trainer *t, ddp_err *err);
     ddp_status (*parameters)(ddp_trainer *t, ddp_err *err);
-    /* Of an update in shared memory (reduce/direct.c): the mean gradients and their norm; the update of all shards of this process;
-     * a gradient of it is not finite, which ends the run. */
+    /* Of an update in shared memory (reduce/direct.c): the mean gradients and their norm; the update of all shards of
+     * this process; a gradient of it is not finite, which ends the run. */
     ddp_status (*clip)(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err *err);
     ddp_status (*mean)(ddp_trainer *t, ddp_err *err);
     ddp_status (*update_shards)(ddp_trainer *t, bool *finite, ddp_err *err);
@@ -79,8 +80,9 @@ typedef struct ddp_way {
     ddp_status (*check_replicas)(ddp_trainer *t, ddp_err *err);
 } ddp_way;
 
-/* Flat arenas of one device, canonical f32, in bucket order: layout->param_elements floats of parameters, layout->elements of the
- * others. The host reads and writes them through state/memory.h. Opened by train.c, of a replica by replicas.c. */
+/* Flat arenas of one device, canonical f32, in bucket order: layout->param_elements floats of parameters,
+ * layout->elements of the others. The host reads and writes them through state/memory.h. Opened by train.c, of a
+ * replica by replicas.c. */
 typedef struct ddp_memory {
     float *params, *grads;
     float *state1, *state2; /* NULL where the optimiser has none; of this rank's shards alone where those are divided */
@@ -163,6 +165,8 @@ void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros);
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count);
 bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
+/* Collective: rank 0's bytes on every rank. */
+ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err);
 /* In the order of the steps: the metrics of one that has ended. */
 void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r);
 

@@ -1,11 +1,12 @@
-/* train/ways.c -- chooses, once, how a step is made: where its micro-batches run, how gradients become parameters, and when it ends.
+/* train/ways.c -- chooses, once, how a step is made: where its micro-batches run, how gradients become parameters,
+ * and when it ends.
  *
- *   all_reduce     each bucket is reduced, each rank updates all of it                          reduce/buckets.c
- *   zero           each bucket is reduced and scattered, each rank updates its shard            reduce/buckets.c, shards.c
- *   direct         shards in memory that all ranks of the host see, or of a single rank         reduce/direct.c, shards.c
- *   replicas       the same between the devices of parallel = dp                                local/replicas.c, device_group.c
- *   pipeline       the same between those of parallel = model, which run the model in stages    local/pipeline.c, device_group.c
- *   pipelined      a single rank: a step begins before the one before it has ended              local/pipelined_step.c */
+ *   all_reduce  each bucket is reduced, each rank updates all of it               reduce/buckets.c
+ *   zero        each bucket is reduced and scattered, each rank updates its shard reduce/buckets.c, shards.c
+ *   direct      shards in memory that all ranks of a host see, or of a single rank reduce/direct.c, shards.c
+ *   replicas    the same between the devices of parallel = dp                     local/replicas.c, device_group.c
+ *   pipeline    the same between those of parallel = model, which run stages      local/pipeline.c, device_group.c
+ *   pipelined   a single rank: a step begins before the one before it has ended   local/pipelined_step.c */
 #include "train/ways.h"
 #include "train/local/batch.h"
 #include "train/local/device_group.h"
@@ -84,7 +85,8 @@ static ddp_way pipeline(void)
     return w;
 }
 
-/* Whether buckets are sent while the backward pass still runs. Between hosts it pays; within one idle processors decide: communication takes one from the compute threads. */
+/* Whether buckets are sent while the backward pass still runs. Between hosts it pays; within one idle processors
+ * decide: communication takes one from the compute threads. */
 static bool choose_overlap(const ddp_trainer *t)
 {
     int32_t wish = t->s->config->ddp->overlap;

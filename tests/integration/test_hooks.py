@@ -77,17 +77,17 @@ class Hooks(Case):
         at = {"checkpoint": {"dir": self.dir / "ckpt"}}
         self.train(WIDE, PSGD, at, {"train": {"epochs": 1}})
         r = self.train(WIDE, PSGD, SMALL_BUCKETS, at, nproc=4)
-        self.check('hook "powersgd" begins anew' in r.err and "other buckets" in r.err, r)
+        self.check('hook "powersgd" starts from scratch' in r.err and "other buckets" in r.err, r)
         r = self.train(WIDE, PSGD, at, {"train": {"epochs": 3}}, nproc=4)  # the file has more than this run would have
-        self.check('hook "powersgd" begins anew' in r.err and "other buckets" in r.err, r)
+        self.check('hook "powersgd" starts from scratch' in r.err and "other buckets" in r.err, r)
 
     def test_another_hook_begins_anew_and_says_so(self):
         at = {"checkpoint": {"dir": self.dir / "ckpt"}}
         self.train(WIDE, HOOKS["int8"], at, {"train": {"epochs": 1}})
         r = self.train(WIDE, PSGD, at, {"train": {"epochs": 2}})
-        self.check('hook "powersgd" begins anew' in r.err and "another hook" in r.err, r)
+        self.check('hook "powersgd" starts from scratch' in r.err and "another hook" in r.err, r)
         r = self.train(WIDE, {"hook.powersgd": {"rank": 3, "start_step": 5}, "hook": {"plugin": "powersgd"}}, at, {"train": {"epochs": 3}})
-        self.check('hook "powersgd" begins anew' in r.err and "options" in r.err, r)
+        self.check('hook "powersgd" starts from scratch' in r.err and "options" in r.err, r)
         r = self.train(WIDE, at, {"train": {"epochs": 4}})
         self.check("dropped" in r.err and '"powersgd"' in r.err, r)
 

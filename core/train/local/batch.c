@@ -25,7 +25,7 @@ ddp_status ddp_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_er
     return DDP_OK;
 }
 
-/* ---- training ---------------------------------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------------------------- */
 static ddp_status run_kernels(ddp_trainer *t, const ddp_variant *v, const ddp_run *run, uint32_t first, uint32_t last,
                               ddp_err *err)
 {
@@ -88,7 +88,7 @@ ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- evaluation -------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation ------------------------------------------------------------------------------------------------ */
 static int32_t accuracy_value(const ddp_program *p)
 {
     for (uint32_t i = 0; i < p->metric_count; i++)

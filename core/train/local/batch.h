@@ -4,7 +4,7 @@
 
 #include "train/trainer.h"
 
-/* The program for `count` samples, ready to run; it is compiled when first met. */
+/* The program for `count` samples, ready to run; it is compiled when first due. */
 ddp_status ddp_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_variant **out, ddp_err *err);
 /* The next batch of training data; adds its samples and the wait for it to the step. */
 ddp_status ddp_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_err *err);

@@ -1,4 +1,4 @@
-/* train/local/device_group.c -- see crew.h. */
+/* train/local/device_group.c -- see device_group.h. */
 #include "train/local/device_group.h"
 #include "session/open.h"
 #include "train/reduce/not_finite.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- on each member's thread --------------------------------------------------------------------------------------------------- */
+/* ---- on each device's thread ----------------------------------------------------------------------------------- */
 static ddp_status bind_threads(ddp_session *s, ddp_err *err)
 {
     const int32_t *list;
@@ -19,7 +19,7 @@ static ddp_status bind_threads(ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status do_job(ddp_device_group *c, ddp_rank_info *m, uint32_t job, ddp_err *err)
+static ddp_status do_job(ddp_device_group *c, ddp_group_device *m, uint32_t job, ddp_err *err)
 {
     switch (job) {
     case DDP_JOB_OPEN:
@@ -37,19 +37,19 @@ static ddp_status do_job(ddp_device_group *c, ddp_rank_info *m, uint32_t job, dd
     }
 }
 
-static ddp_status work(void *ctx, uint32_t member, uint32_t job, ddp_err *err)
+static ddp_status work(void *ctx, uint32_t index, uint32_t job, ddp_err *err)
 {
     ddp_device_group *c = ctx;
-    ddp_rank_info *m = &c->members[member];
+    ddp_group_device *m = &c->devices[index];
 
     return do_job(c, m, job, err) == DDP_OK ? DDP_OK
-                                            : ddp_fail_context(err, "%s %u on %s", c->what, (unsigned)member, m->name);
+                                            : ddp_fail_context(err, "%s %u on %s", c->what, (unsigned)index, m->name);
 }
 
-/* ---- on the trainer's thread --------------------------------------------------------------------------------------------------- */
+/* ---- on the trainer's thread ----------------------------------------------------------------------------------- */
 static void prepare(ddp_device_group *c, uint32_t index)
 {
-    ddp_rank_info *m = &c->members[index];
+    ddp_group_device *m = &c->devices[index];
     ddp_session *s = &m->session;
 
     *s = *c->t->s;
@@ -66,33 +66,33 @@ static void prepare(ddp_device_group *c, uint32_t index)
 }
 
 ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
-                                 ddp_status (*mode)(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err), void *ctx,
-                                 ddp_err *err)
+                                 ddp_status (*mode)(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err),
+                                 void *ctx, ddp_err *err)
 {
     ddp_thread_pool_params p = {.what = what, .first = 1, .work = work};
     ddp_device_group *c;
     char name[16];
 
     if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS)) {
-        (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                       "device \"%s\" cannot update parameters in the memory of several devices "
-                       "(DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",
-                       t->s->devices.name);
+        (void)ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "device \"%s\" cannot update parameters in the memory of several devices (DDP_DEVICE_CAP_PEERS), which [train] parallel = dp and model need; write parallel = ddp",
+            t->s->devices.name);
         return ddp_fail_as(err, DDP_EXIT_PLUGIN);
     }
     t->local.group = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_device_group){.t = t, .count = ddp_session_devices(t->s), .work = mode, .ctx = ctx, .what = what};
-    c->members = ddp_alloc(c->count * sizeof(*c->members), err);
+    c->devices = ddp_alloc(c->count * sizeof(*c->devices), err);
     c->all = ddp_alloc(c->count * sizeof(ddp_trainer *), err);
-    if (c->members == NULL || c->all == NULL) return err->status;
+    if (c->devices == NULL || c->all == NULL) return err->status;
     c->all[0] = t;
     for (uint32_t i = 1; i < c->count; i++) prepare(c, i);
     (void)snprintf(name, sizeof(name), "ddp-%s", what);
     p.name = name;
     p.count = c->count - 1;
     p.ctx = c;
-    DDP_TRY(ddp_thread_pool_open(&p, &c->team, err));
+    DDP_TRY(ddp_thread_pool_open(&p, &c->pool, err));
     t->s->devices.plugin->live += c->count - 1;
     return DDP_OK;
 }
@@ -104,26 +104,26 @@ bool ddp_device_group_close(ddp_trainer *t)
 
     if (c == NULL) return true;
     if (c->abandoned) return false;
-    if (c->team != NULL) {
+    if (c->pool != NULL) {
         (void)ddp_device_group_run(c, DDP_JOB_CLOSE, "closing the devices", &err);
-        if (!ddp_thread_pool_close(c->team)) return false;
+        if (!ddp_thread_pool_close(c->pool)) return false;
         t->s->devices.plugin->live -= c->count - 1;
     }
     for (uint32_t i = 1; c->all != NULL && i < c->count && c->all[i] != NULL; i++) ddp_shards_close(c->all[i]);
     free(c->all);
-    free(c->members);
+    free(c->devices);
     free(c);
     t->local.group = NULL;
     return true;
 }
 
-void ddp_device_group_start(ddp_device_group *c, uint32_t job) { ddp_thread_pool_start(c->team, job); }
+void ddp_device_group_start(ddp_device_group *c, uint32_t job) { ddp_thread_pool_start(c->pool, job); }
 
 ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err)
 {
     ddp_err others = {0};
     uint32_t culprit = 0;
-    ddp_status st = ddp_thread_pool_wait(c->team, name, c->t->s->config->group->step_timeout_ms, &culprit, &others);
+    ddp_status st = ddp_thread_pool_wait(c->pool, name, c->t->s->config->group->step_timeout_ms, &culprit, &others);
 
     c->abandoned = st == DDP_ERR_TIMEOUT && culprit == 0;
     if (own != DDP_OK || st == DDP_OK) return own;
@@ -137,7 +137,7 @@ ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *n
     return ddp_device_group_finish(c, name, DDP_OK, err);
 }
 
-/* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
+/* ---- slots of a way -------------------------------------------------------------------------------------------- */
 ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err)
 {
     ddp_device_group_start(t->local.group, DDP_JOB_MEAN);
@@ -151,6 +151,6 @@ ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err)
     for (uint32_t i = 1; i < c->count; i++) c->all[i]->optim = t->optim;
     ddp_device_group_start(c, DDP_JOB_UPDATE);
     DDP_TRY(ddp_device_group_finish(c, "an update", ddp_shards_update(t, finite, err), err));
-    for (uint32_t i = 1; i < c->count; i++) *finite = *finite && c->members[i].finite;
+    for (uint32_t i = 1; i < c->count; i++) *finite = *finite && c->devices[i].finite;
     return DDP_OK;
 }

@@ -1,4 +1,5 @@
-/* train/local/pipeline.c -- see pipeline.h. Opens the stages and their links, and runs a step; what a stage does is in stage.c. */
+/* train/local/pipeline.c -- see pipeline.h. Opens the stages and their links, and runs a step; what a stage does is
+ * in stage.c. */
 #include "train/local/pipeline.h"
 #include "session/variants.h"
 #include "train/local/device_group.h"
@@ -9,7 +10,7 @@
 
 enum { JOB_RUN = DDP_JOB_OWN };
 
-static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
+static ddp_status work(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err)
 {
     ddp_pipeline *p = ctx;
     ddp_stage *g = &p->stages[m->session.devices.own];
@@ -21,7 +22,7 @@ static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
     }
 }
 
-/* ---- opening ---------------------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 static uint64_t message_bytes(const ddp_stages *cut, const ddp_link *l)
 {
     uint64_t bytes = 0;
@@ -30,7 +31,8 @@ static uint64_t message_bytes(const ddp_stages *cut, const ddp_link *l)
     return bytes;
 }
 
-/* A sender has at most as many messages out as it, or its receiver, has micro-batches in flight: so it never waits for room. */
+/* A sender has at most as many messages out as it, or its receiver, has micro-batches in flight: so it never waits
+ * for room. */
 static ddp_status open_link(ddp_pipeline *p, ddp_link *l, ddp_err *err)
 {
     const ddp_session *s = p->t->s;
@@ -91,10 +93,10 @@ ddp_status ddp_pipeline_open(ddp_trainer *t, ddp_err *err)
 
     if (t->s->devices.stages == 1) return DDP_OK;
     if (ddp_device_has_memory(&t->s->device)) {
-        (void)ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                       "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is "
-                       "not; write parallel = dp for a replica on each",
-                       t->s->devices.name);
+        (void)ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "[train] parallel = model needs devices whose memory is the host's, which that of \"%s\" is not; write parallel = dp for a replica on each",
+            t->s->devices.name);
         return ddp_fail_as(err, DDP_EXIT_CONFIG);
     }
     t->local.pipeline = p = ddp_alloc(sizeof(*p), err);
@@ -121,7 +123,7 @@ bool ddp_pipeline_close(ddp_trainer *t)
     return true;
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ---------------------------------------------------------------------------------------------------- */
 /* The gradients of parameters that several stages use, in the order of the table. */
 static void add_extras(const ddp_trainer *t)
 {

@@ -1,4 +1,4 @@
-/* train/pipelined_step.c -- see ahead.h. Nothing here allocates in a step. */
+/* train/local/pipelined_step.c -- see pipelined_step.h. Nothing here allocates in a step. */
 #include "train/local/pipelined_step.h"
 #include "train/local/batch.h"
 #include "train/reduce/clip.h"
@@ -93,7 +93,7 @@ void ddp_pipelined_close(ddp_trainer *t)
     t->local.pipelined = NULL;
 }
 
-/* ---- giving out --------------------------------------------------------------------------------------------------------------- */
+/* ---- giving out ------------------------------------------------------------------------------------------------ */
 /* The last micro-step, and the update. */
 static ddp_status launch_step(ddp_trainer *t, slot *s, const ddp_variant *v, const ddp_run *run, const float *loss,
                               ddp_err *err)
@@ -165,7 +165,7 @@ static ddp_status launch_all(ddp_trainer *t, slot *s, uint32_t event, uint64_t m
     return DDP_OK;
 }
 
-/* ---- finishing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- finishing ------------------------------------------------------------------------------------------------- */
 /* Element `at` of the arena is not finite. */
 static void report_not_finite(ddp_trainer *t, uint64_t at)
 {
@@ -176,7 +176,7 @@ static void report_not_finite(ddp_trainer *t, uint64_t at)
     ddp_reducer_found(t->reduce.reducer, b, at);
 }
 
-/* Tells the reducer what the step has brought; *finite: of the gradients. */
+/* Reports to the reducer what the step has brought; *finite: of the gradients. */
 static void report(ddp_trainer *t, const slot *s, bool *finite)
 {
     const ddp_pipelined *a = t->local.pipelined;

@@ -1,4 +1,4 @@
-/* train/local/replicas.c -- see dp.h. */
+/* train/local/replicas.c -- see replicas.h. */
 #include "train/local/replicas.h"
 #include "session/variants.h"
 #include "train/local/batch.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JOB_SHARE_ALL = DDP_JOB_OWN, JOB_SHARE_BUFFERS, JOB_MICRO, JOB_EVAL, JOB_HASH };
+enum { JOB_BROADCAST_ALL = DDP_JOB_OWN, JOB_BROADCAST_BUFFERS, JOB_MICRO, JOB_EVAL, JOB_HASH };
 
 /* By its thread, for the trainer's after the wait. */
 typedef struct replica {
@@ -22,7 +22,7 @@ typedef struct replica {
 
 struct ddp_replicas {
     ddp_trainer *t; /* replica 0 */
-    ddp_device_group *crew;
+    ddp_device_group *group;
     replica *replicas;  /* by number */
     ddp_batch batch;    /* of the job in hand */
     ddp_loader *loader; /* that it comes from */
@@ -30,8 +30,8 @@ struct ddp_replicas {
     bool last;
 };
 
-/* ---- on each replica's thread ------------------------------------------------------------------------------------------------- */
-static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
+/* ---- on each replica's thread ---------------------------------------------------------------------------------- */
+static ddp_status open_replica(ddp_group_device *m, ddp_err *err)
 {
     ddp_session *s = &m->session;
     ddp_trainer *t = &m->trainer;
@@ -50,7 +50,7 @@ static ddp_status open_replica(ddp_rank_info *m, ddp_err *err)
     return DDP_OK;
 }
 
-static void close_replica(ddp_rank_info *m)
+static void close_replica(ddp_group_device *m)
 {
     ddp_session *s = &m->session;
     void *own[] = {m->trainer.mem.params, m->trainer.mem.grads, m->trainer.mem.buffers, m->trainer.mem.activations};
@@ -60,7 +60,7 @@ static void close_replica(ddp_rank_info *m)
     free(m->trainer.mem.counts);
 }
 
-static ddp_status share(const ddp_replicas *d, ddp_rank_info *m, bool params, ddp_err *err)
+static ddp_status broadcast(const ddp_replicas *d, ddp_group_device *m, bool params, ddp_err *err)
 {
     const ddp_session *s = &m->session;
 
@@ -80,14 +80,15 @@ static ddp_status see_params(ddp_trainer *t, ddp_err *err)
     return ddp_device_params_changed(&t->s->device, t->mem.params, t->s->model.layout->param_elements, err);
 }
 
-/* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not of one size,
- * each counts by its samples. That is so in the last batch of an epoch at most, whose gradients may be added to others. */
+/* A part's gradient is the mean over its own samples, and the update takes the mean of the parts: where those are not
+ * of one size, each counts by its samples. That is so in the last batch of an epoch at most, whose gradients may be
+ * added to others. */
 static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss_sum, ddp_err *err)
 {
     ddp_batch part = ddp_batch_part(d->loader, &d->batch, t->s->devices.own);
     uint64_t elements = t->s->model.layout->extra_offset;
-    bool even = d->batch.count % d->crew->count == 0;
-    double weight = (double)part.count * d->crew->count / (double)d->batch.count;
+    bool even = d->batch.count % d->group->count == 0;
+    double weight = (double)part.count * d->group->count / (double)d->batch.count;
 
     if (part.count == 0) {
         return d->micro == 0 ? ddp_scale_floats(t, t->mem.grads, elements, 0.0, err) : DDP_OK;
@@ -106,7 +107,7 @@ static ddp_status eval_part(const ddp_replicas *d, ddp_trainer *t, ddp_sums *sum
     return part.count > 0 ? ddp_batch_evaluate(t, &part, sums, err) : DDP_OK;
 }
 
-static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
+static ddp_status work(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err)
 {
     ddp_replicas *d = ctx;
     replica *r = &d->replicas[m->session.devices.own];
@@ -114,8 +115,8 @@ static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
     switch (job) {
     case DDP_JOB_OPEN: return open_replica(m, err);
     case DDP_JOB_CLOSE: close_replica(m); return DDP_OK;
-    case JOB_SHARE_ALL: return share(d, m, true, err);
-    case JOB_SHARE_BUFFERS: return share(d, m, false, err);
+    case JOB_BROADCAST_ALL: return broadcast(d, m, true, err);
+    case JOB_BROADCAST_BUFFERS: return broadcast(d, m, false, err);
     case JOB_MICRO: return micro_part(d, &m->trainer, &r->loss_sum, err);
     case JOB_EVAL: return eval_part(d, &m->trainer, &r->sums, err);
     default:
@@ -124,17 +125,17 @@ static ddp_status work(void *ctx, ddp_rank_info *m, uint32_t job, ddp_err *err)
     }
 }
 
-/* ---- on the trainer's thread --------------------------------------------------------------------------------------------------- */
+/* ---- on the trainer's thread ----------------------------------------------------------------------------------- */
 static ddp_status open_all(ddp_trainer *t, ddp_replicas *d, ddp_err *err)
 {
     d->replicas = ddp_alloc(t->s->devices.replicas * sizeof(*d->replicas), err);
     if (d->replicas == NULL) return err->status;
     DDP_TRY(ddp_device_group_open(t, "replica", work, d, err));
-    d->crew = t->local.group;
-    DDP_TRY(ddp_device_group_run(d->crew, DDP_JOB_OPEN, "opening the devices", err));
+    d->group = t->local.group;
+    DDP_TRY(ddp_device_group_run(d->group, DDP_JOB_OPEN, "opening the devices", err));
     if (t->s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
-    for (uint32_t i = 0; i < d->crew->count; i++)
-        DDP_TRY(ddp_shards_among(d->crew->all, d->crew->count, i, d->crew->count, err));
+    for (uint32_t i = 0; i < d->group->count; i++)
+        DDP_TRY(ddp_shards_among(d->group->all, d->group->count, i, d->group->count, err));
     return DDP_OK;
 }
 
@@ -163,13 +164,13 @@ ddp_status ddp_replicas_broadcast_all(ddp_trainer *t, ddp_err *err)
 {
     return t->local.replicas == NULL
                ? DDP_OK
-               : ddp_device_group_run(t->local.replicas->crew, JOB_SHARE_ALL, "parameters of the replicas", err);
+               : ddp_device_group_run(t->local.replicas->group, JOB_BROADCAST_ALL, "parameters of the replicas", err);
 }
 
 ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
     if (t->local.replicas == NULL || t->mem.buffers == NULL) return DDP_OK;
-    return ddp_device_group_run(t->local.replicas->crew, JOB_SHARE_BUFFERS, "buffers of the replicas", err);
+    return ddp_device_group_run(t->local.replicas->group, JOB_BROADCAST_BUFFERS, "buffers of the replicas", err);
 }
 
 static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, ddp_step *step, ddp_err *err)
@@ -181,14 +182,14 @@ static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
     d->loader = t->loader;
     d->micro = micro;
     d->last = micro + 1 == step->micros;
-    for (uint32_t i = 1; i < d->crew->count; i++) {
+    for (uint32_t i = 1; i < d->group->count; i++) {
         d->replicas[i].loss_sum = 0.0;
-        d->crew->all[i]->progress.micro_steps = t->progress.micro_steps; /* of which the random numbers are made */
+        d->group->all[i]->progress.micro_steps = t->progress.micro_steps; /* of which the random numbers are made */
     }
-    ddp_device_group_start(d->crew, JOB_MICRO);
+    ddp_device_group_start(d->group, JOB_MICRO);
     own = micro_part(d, t, &step->loss_sum, err);
-    DDP_TRY(ddp_device_group_finish(d->crew, "a micro-step", own, err));
-    for (uint32_t i = 1; i < d->crew->count; i++) step->loss_sum += d->replicas[i].loss_sum;
+    DDP_TRY(ddp_device_group_finish(d->group, "a micro-step", own, err));
+    for (uint32_t i = 1; i < d->group->count; i++) step->loss_sum += d->replicas[i].loss_sum;
     return DDP_OK;
 }
 
@@ -210,7 +211,7 @@ ddp_status ddp_replicas_not_finite(ddp_trainer *t, ddp_err *err)
     for (uint32_t i = 0; i < t->local.group->count; i++) {
         DDP_TRY(ddp_reducer_scan(t->reduce.reducer, t->local.group->all[i]->mem.grads, err));
         ddp_reducer_culprit(t->reduce.reducer, own, sizeof(own));
-        if (own[0] != '\0') return ddp_not_finite(t, i == 0 ? NULL : t->local.group->members[i].name, err);
+        if (own[0] != '\0') return ddp_not_finite(t, i == 0 ? NULL : t->local.group->devices[i].name, err);
     }
     return ddp_not_finite(t, NULL, err);
 }
@@ -222,11 +223,11 @@ ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_s
 
     d->batch = *batch;
     d->loader = t->eval_loader;
-    for (uint32_t i = 1; i < d->crew->count; i++) d->replicas[i].sums = (ddp_sums){0};
-    ddp_device_group_start(d->crew, JOB_EVAL);
+    for (uint32_t i = 1; i < d->group->count; i++) d->replicas[i].sums = (ddp_sums){0};
+    ddp_device_group_start(d->group, JOB_EVAL);
     own = eval_part(d, t, sums, err);
-    DDP_TRY(ddp_device_group_finish(d->crew, "a batch of the evaluation", own, err));
-    for (uint32_t i = 1; i < d->crew->count; i++) {
+    DDP_TRY(ddp_device_group_finish(d->group, "a batch of the evaluation", own, err));
+    for (uint32_t i = 1; i < d->group->count; i++) {
         sums->loss += d->replicas[i].sums.loss;
         sums->correct += d->replicas[i].sums.correct;
         sums->samples += d->replicas[i].sums.samples;
@@ -243,14 +244,14 @@ static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
         uint64_t own, other, at = s->model.layout->offset[p], count = s->model.params[p].elements;
 
         DDP_TRY(ddp_hash_floats(d->t, d->t->mem.params + at, count, &own, err));
-        DDP_TRY(ddp_hash_floats(d->t, d->crew->all[index]->mem.params + at, count, &other, err));
+        DDP_TRY(ddp_hash_floats(d->t, d->group->all[index]->mem.params + at, count, &other, err));
         if (own != other) name = s->model.params[p].name;
     }
-    (void)ddp_fail(err, DDP_ERR_DATA,
-                   "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
-                   "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an "
-                   "earlier checkpoint",
-                   d->t->progress.step, index, d->crew->members[index].name, name);
+    (void)ddp_fail(
+        err, DDP_ERR_DATA,
+        "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
+        "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an earlier checkpoint",
+        d->t->progress.step, index, d->group->devices[index].name, name);
     return ddp_fail_as(err, DDP_EXIT_DIVERGED);
 }
 
@@ -260,10 +261,10 @@ ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)
     uint64_t own = 0;
     ddp_status st;
 
-    ddp_device_group_start(d->crew, JOB_HASH);
+    ddp_device_group_start(d->group, JOB_HASH);
     st = ddp_hash_floats(t, t->mem.params, t->s->model.layout->extra_offset, &own, err);
-    DDP_TRY(ddp_device_group_finish(d->crew, "comparison of the replicas", st, err));
-    for (uint32_t i = 1; i < d->crew->count; i++)
+    DDP_TRY(ddp_device_group_finish(d->group, "comparison of the replicas", st, err));
+    for (uint32_t i = 1; i < d->group->count; i++)
         if (d->replicas[i].hash != own) return diverged(d, i, err);
     return DDP_OK;
 }

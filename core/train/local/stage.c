@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- opening ---------------------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------------------------- */
 static const ddp_variant *variants_of(const ddp_stage *g) { return g->pipe->t->s->programs.variants; }
 
 static ddp_status check_sent(const ddp_stage *g, const ddp_stages *cut, const ddp_plan *plan, ddp_err *err)
@@ -15,8 +15,7 @@ static ddp_status check_sent(const ddp_stage *g, const ddp_stages *cut, const dd
         if (x->from == g->number && x->sent >= 0 && plan->value_offset[x->sent] == DDP_NO_OFFSET)
             return ddp_fail(
                 err, DDP_ERR_UNSUPPORTED,
-                "\"%s\" goes from device %u to device %u and is a view of what is not computed there; place "
-                "its layer on device %u too",
+                "\"%s\" goes from device %u to device %u and is a view of what is not computed there; place its layer on device %u too",
                 cut->programs[g->number]->values[x->sent].name, x->from, x->to, x->to);
     }
     return DDP_OK;
@@ -92,7 +91,7 @@ void ddp_stage_close(ddp_stage *g)
     free(g->inputs);
 }
 
-/* ---- what passes between stages --------------------------------------------------------------------------------------------- */
+/* ---- what passes between stages -------------------------------------------------------------------------------- */
 static int64_t deadline(const ddp_stage *g) { return ddp_now_ns() + g->s->config->group->step_timeout_ms * 1000000; }
 
 /* The words for a wait that has ended badly; none where another stage has failed, whose words count. */
@@ -171,7 +170,7 @@ static void release_all(const ddp_stage *g)
         if (g->pipe->links[i].to == g->number) ddp_channel_release(g->pipe->links[i].channel);
 }
 
-/* ---- a micro-batch ------------------------------------------------------------------------------------------------------------ */
+/* ---- a micro-batch --------------------------------------------------------------------------------------------- */
 /* Which of the programs: the last batch of an epoch may be a smaller one. */
 static uint32_t variant_of(const ddp_stage *g, uint64_t micro)
 {
@@ -263,14 +262,14 @@ static ddp_status backward(ddp_stage *g, uint64_t micro, ddp_err *err)
     return DDP_OK;
 }
 
-/* Forward `slots` - 1 ahead of backward, then in turn. */
+/* Forward runs `slots` - 1 micro-batches before backward, then in turn. */
 static ddp_status run_schedule(ddp_stage *g, ddp_err *err)
 {
-    uint64_t micros = g->pipe->step->micros, ahead = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
+    uint64_t micros = g->pipe->step->micros, in_flight = DDP_MIN_OF((uint64_t)g->slots - 1, micros);
 
-    for (uint64_t i = 0; i < micros + ahead; i++) {
+    for (uint64_t i = 0; i < micros + in_flight; i++) {
         if (i < micros) DDP_TRY(forward(g, i, err));
-        if (i >= ahead) DDP_TRY(backward(g, i - ahead, err));
+        if (i >= in_flight) DDP_TRY(backward(g, i - in_flight, err));
     }
     return DDP_OK;
 }

@@ -45,8 +45,8 @@ struct ddp_pipeline {
     ddp_random random; /* of the first micro-batch */
 };
 
-/* On the stage's thread. Programs and memory; then all micro-batches of a step. Where another stage has failed, it comes back early,
- * and without an error. */
+/* On the stage's thread. Programs and memory; then all micro-batches of a step. Where another stage has failed, it
+ * comes back early, and without an error. */
 ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err);
 void ddp_stage_close(ddp_stage *g);
 ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err);

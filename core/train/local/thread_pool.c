@@ -1,32 +1,32 @@
-/* train/local/thread_pool.c -- see team.h. One mutex guards all that the threads share; it is taken twice a job and member, never during the
- * work. */
+/* train/local/thread_pool.c -- see thread_pool.h. One mutex guards all that the threads share; it is taken twice a
+ * job and worker, never during the work. */
 #include "train/local/thread_pool.h"
 #include "base/sys.h"
 #include <stdlib.h>
 
-typedef struct member {
-    struct ddp_thread_pool *team;
+typedef struct worker {
+    struct ddp_thread_pool *pool;
     pthread_t thread;
     uint32_t number;
     uint64_t done; /* jobs */
     ddp_err err;   /* of the last job */
-} member;
+} worker;
 
 struct ddp_thread_pool {
     ddp_thread_pool_params p;
-    member *members;
+    worker *workers;
     uint32_t started; /* threads */
     pthread_mutex_t lock;
-    pthread_cond_t begin, end; /* a job, or closing; a member has done its part */
+    pthread_cond_t begin, end; /* a job, or closing; a worker has done its part */
     uint64_t jobs;             /* begun */
-    uint32_t job, busy;        /* busy: members that have not done it */
+    uint32_t job, busy;        /* busy: workers that have not done it */
     bool closing;
 };
 
 static void *member_main(void *arg)
 {
-    member *m = arg;
-    ddp_thread_pool *t = m->team;
+    worker *m = arg;
+    ddp_thread_pool *t = m->pool;
 
     pthread_mutex_lock(&t->lock);
     for (;;) {
@@ -46,13 +46,13 @@ static void *member_main(void *arg)
     return NULL;
 }
 
-static ddp_status start_members(ddp_thread_pool *t, ddp_err *err)
+static ddp_status start_workers(ddp_thread_pool *t, ddp_err *err)
 {
     for (uint32_t i = 0; i < t->p.count; i++) {
-        member *m = &t->members[i];
+        worker *m = &t->workers[i];
         char name[16];
 
-        *m = (member){.team = t, .number = t->p.first + i};
+        *m = (worker){.pool = t, .number = t->p.first + i};
         (void)snprintf(name, sizeof(name), "%.12s-%u", t->p.name, m->number % 100);
         DDP_TRY(ddp_thread_start(&m->thread, name, member_main, m, err));
         t->started++;
@@ -69,8 +69,8 @@ ddp_status ddp_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool
     pthread_mutex_init(&t->lock, NULL);
     ddp_cond_init(&t->begin);
     ddp_cond_init(&t->end);
-    t->members = ddp_alloc(p->count * sizeof(*t->members), err);
-    if (t->members == NULL || start_members(t, err) != DDP_OK) {
+    t->workers = ddp_alloc(p->count * sizeof(*t->workers), err);
+    if (t->workers == NULL || start_workers(t, err) != DDP_OK) {
         (void)ddp_thread_pool_close(t);
         return err->status;
     }
@@ -92,9 +92,9 @@ static ddp_status late(const ddp_thread_pool *t, const char *name, int64_t timeo
 {
     uint32_t i = 0;
 
-    while (t->members[i].done == t->jobs) i++;
+    while (t->workers[i].done == t->jobs) i++;
     return ddp_fail(err, DDP_ERR_TIMEOUT, "%s: %s %u has not done its part within %.1f s, [group] step_timeout", name,
-                    t->p.what, t->members[i].number, (double)timeout_ms * 1e-3);
+                    t->p.what, t->workers[i].number, (double)timeout_ms * 1e-3);
 }
 
 ddp_status ddp_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t timeout_ms, uint32_t *culprit,
@@ -107,10 +107,10 @@ ddp_status ddp_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t ti
     while (t->busy > 0 && ddp_cond_wait_until(&t->end, &t->lock, deadline)) continue;
     if (t->busy > 0) st = late(t, name, timeout_ms, err);
     for (uint32_t i = 0; st == DDP_OK && i < t->p.count; i++) {
-        if (t->members[i].err.status == DDP_OK) continue;
-        *err = t->members[i].err;
+        if (t->workers[i].err.status == DDP_OK) continue;
+        *err = t->workers[i].err;
         st = err->status;
-        if (culprit != NULL) *culprit = t->members[i].number;
+        if (culprit != NULL) *culprit = t->workers[i].number;
     }
     pthread_mutex_unlock(&t->lock);
     return st;
@@ -127,11 +127,11 @@ bool ddp_thread_pool_close(ddp_thread_pool *t)
     pthread_cond_broadcast(&t->begin);
     pthread_mutex_unlock(&t->lock);
     if (busy) return false;
-    for (uint32_t i = 0; i < t->started; i++) pthread_join(t->members[i].thread, NULL);
+    for (uint32_t i = 0; i < t->started; i++) pthread_join(t->workers[i].thread, NULL);
     pthread_cond_destroy(&t->begin);
     pthread_cond_destroy(&t->end);
     pthread_mutex_destroy(&t->lock);
-    free(t->members);
+    free(t->workers);
     free(t);
     return true;
 }

@@ -1,4 +1,5 @@
-/* train/measure/profile.h -- `--profile`: the time of the steps by kind of kernel, against what the device does at its best. Rank 0 only.
+/* train/measure/profile.h -- `--profile`: the time of the steps by kind of kernel, against what the device does at
+ * its best. Rank 0 only.
  *
  * With it kernels run one at a time with a clock between them. Nothing of this allocates in a step. */
 #ifndef DDP_MEASURE_PROFILE_H
@@ -8,8 +9,8 @@
 
 typedef struct ddp_profile ddp_profile;
 
-/* Measures the device. *out is NULL where this rank does not profile. Variants are planned; the session outlives it. `direct`: the
- * update reads and writes the memory of all who share it. */
+/* Measures the device. *out is NULL where this rank does not profile. Variants are planned; the session outlives it.
+ * `direct`: the update reads and writes the memory of all who share it. */
 ddp_status ddp_profile_open(const ddp_session *s, bool direct, ddp_profile **out, ddp_err *err);
 void ddp_profile_close(ddp_profile *p); /* takes NULL */
 
@@ -24,7 +25,7 @@ ddp_status ddp_profile_updated(ddp_profile *p, int64_t from, uint64_t calls, dou
 /* A step that began at `from` (ddp_now_ns()) is done. */
 void ddp_profile_step(ddp_profile *p, int64_t from, int64_t data_ns, uint64_t micros, double wait_ms);
 
-/* ---- for profile_report.c ------------------------------------------------------------------------------------------------------ */
+/* ---- for profile_report.c -------------------------------------------------------------------------------------- */
 /* Steps: threads, caches and the library's first calls say nothing about the others. */
 enum { DDP_PROFILE_WARM_UP = 3 };
 

@@ -1,4 +1,5 @@
-/* train/measure/profile_report.c -- what the counters of `--profile` come to: a table on standard error, and profile.json. */
+/* train/measure/profile_report.c -- what the counters of `--profile` come to: a table on standard error, and
+ * profile.json. */
 #include "train/measure/profile_report.h"
 #include "base/sys.h"
 #include <inttypes.h>
@@ -107,7 +108,7 @@ static void print_table(const report *r, ddp_text *out)
     print_line(&r->total, width, out);
 }
 
-/* ---- profile.json ----------------------------------------------------------------------------------------------------------------- */
+/* ---- profile.json ---------------------------------------------------------------------------------------------- */
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 static json_t *line_json(const line *l)

@@ -1,7 +1,7 @@
-/* train/measure/trace.h -- [output] trace_steps: what a rank does when, in some of its steps, as a JSON file that Chrome's about:tracing and
- * ui.perfetto.dev show: segments of the program, buckets on the wire, updates, waits. Each rank writes its own,
- * [output] dir/trace-rankN.json, when the last of those steps is done. Times are of the host's monotonic clock, the same for all
- * ranks of a host. */
+/* train/measure/trace.h -- [output] trace_steps: what a rank does when, in some of its steps, as a JSON file that
+ * Chrome's about:tracing and ui.perfetto.dev show: segments of the program, buckets on the wire, updates, waits. Each
+ * rank writes its own, [output] dir/trace-rankN.json, when the last of those steps is done. Times are of the host's
+ * monotonic clock, the same for all ranks of a host. */
 #ifndef DDP_MEASURE_TRACE_H
 #define DDP_MEASURE_TRACE_H
 
@@ -17,7 +17,7 @@ typedef enum ddp_track {
 /* *out is NULL where no steps are traced. */
 ddp_status ddp_trace_open(ddp_session *s, ddp_trace **out, ddp_err *err);
 void ddp_trace_close(ddp_trace *t); /* takes NULL, as the others do */
-/* Trainer's thread: update `step`, from 1, is about to begin; behind the last traced one writes the file; where that
+/* Trainer's thread: update `step`, from 1, is about to begin; after the last traced one it writes the file; where that
  * fails it is a warning. */
 void ddp_trace_step(ddp_trace *t, uint64_t step);
 /* When what is added below began; 0 where nothing is traced. Any thread. */

@@ -1,8 +1,8 @@
 /* train/reduce/bucket_size.c -- [ddp] bucket_size = auto: how large a bucket pays on the link between the ranks.
  *
- * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets waste less on
- * `a`, smaller ones leave less behind the end of the backward pass; it takes the size at which `a` is 2 % of the whole, in
- * powers of two from 1 to 64 MiB. A run that goes on from a checkpoint keeps what that one was saved with. */
+ * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets
+ * waste less on `a`, smaller ones leave less after the end of the backward pass; it takes the size at which `a` is 2
+ * % of the whole, in powers of two from 1 to 64 MiB. A run that resumes keeps what its checkpoint was saved with. */
 #include "train/reduce/bucket_size.h"
 #include "session/open.h"
 #include "train/reduce/comm_stream.h"
@@ -14,13 +14,7 @@ enum { SMALL = 4096, LARGE = 4 << 20, SMALL_RUNS = 9, LARGE_RUNS = 3 }; /* bytes
 
 static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int runs, double *best_s, ddp_err *err)
 {
-    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_SUM,
-                              .send = x,
-                              .recv = x,
-                              .count = bytes / sizeof(*x)}};
+    ddp_task task = ddp_task_of(DDP_COLL_ALL_REDUCE, DDP_SUM, x, x, bytes / sizeof(*x));
 
     *best_s = 1e9;
     for (int i = 0; i < runs; i++) {
@@ -34,7 +28,8 @@ static ddp_status time_all_reduce(ddp_trainer *t, float *x, size_t bytes, int ru
     return DDP_OK;
 }
 
-/* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there. */
+/* Memory of the kind that the backend reduces; freed with the trainer, when no collective can still be writing there.
+ */
 static ddp_status allocate(ddp_trainer *t, float **x, ddp_err *err)
 {
     bool device = !ddp_device_has_memory(&t->s->device) || ddp_communicator_takes_device(t->comm);
@@ -86,22 +81,6 @@ static uint64_t kept(const ddp_trainer *t)
     return st == DDP_OK && meta.world_size > 1 ? meta.bucket_size : 0; /* one rank has measured nothing */
 }
 
-/* Rank 0's number on every rank. */
-static ddp_status share(ddp_trainer *t, const char *name, uint64_t *n, ddp_err *err)
-{
-    int32_t world = ddp_group_world(t->group);
-    const void *parts[world];
-    size_t lengths[world];
-    void *block = NULL;
-
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, name, n, t->s->launch.rank == 0 ? sizeof(*n) : 0, &block, parts, lengths,
-                                t->s->config->group->step_timeout_ms, err));
-    if (lengths[0] == sizeof(*n)) memcpy(n, parts[0], sizeof(*n));
-    free(block);
-    return DDP_OK;
-}
-
 ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
 {
     uint64_t bytes = 0;
@@ -109,10 +88,10 @@ ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
     if (t->s->config->ddp->bucket_size > 0 || ddp_group_world(t->group) == 1 || t->s->launch.purpose != DDP_TO_TRAIN)
         return DDP_OK;
     if (t->s->launch.rank == 0) bytes = kept(t);
-    DDP_TRY(share(t, "bucket size of the checkpoint", &bytes, err));
+    DDP_TRY(ddp_trainer_from_rank0(t, "bucket size of the checkpoint", &bytes, sizeof(bytes), err));
     if (bytes == 0) {
         DDP_TRY(measure(t, &bytes, err));
-        DDP_TRY(share(t, "bucket size by the link", &bytes, err));
+        DDP_TRY(ddp_trainer_from_rank0(t, "bucket size by the link", &bytes, sizeof(bytes), err));
     }
     return ddp_session_set_bucket_size(t->s, bytes, err);
 }

@@ -1,7 +1,8 @@
-/* train/reduce/buckets.h -- an update by collectives: bucket after bucket, in index order on all ranks, as soon as each is there.
+/* train/reduce/buckets.h -- an update by collectives: bucket after bucket, in index order on all ranks, as soon as
+ * each is there.
  *
- * Every rank updates all of a bucket, or, by shards ([ddp] zero = 1), its shard, and sends the parameters to all. With clipping all
- * buckets come first: the norm of all gradients is needed before the first of them can be used. */
+ * Every rank updates all of a bucket, or, by shards ([ddp] zero = 1), its shard, and sends the parameters to all.
+ * With clipping all buckets come first: the norm of all gradients is needed before the first of them can be used. */
 #ifndef DDP_REDUCE_BUCKETS_H
 #define DDP_REDUCE_BUCKETS_H
 
@@ -9,7 +10,7 @@
 
 ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err); /* its gradients are final */
 
-/* ---- slots of a way ------------------------------------------------------------------------------------------------------ */
+/* ---- slots of a way -------------------------------------------------------------------------------------------- */
 ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err);
 ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);
 ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);

@@ -1,5 +1,6 @@
 /* train/reduce/clip.c -- see clip.h. */
 #include "train/reduce/clip.h"
+#include "train/reduce/comm_stream.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,16 +18,16 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
     *c = (ddp_clip){.max_norm = max_norm, .squares = ddp_alloc(parts * sizeof(double), err)};
     if (c->squares == NULL) return err->status;
     if (!ddp_device_can(&t->s->device, DDP_DEVICE_CAP_QUEUES)) return DDP_OK;
-    c->places = ddp_alloc(OWED_MOST * sizeof(*c->places), err);
-    return c->places == NULL ? err->status
-                             : ddp_device_host_alloc(&t->s->device, OWED_MOST * sizeof(*c->owed), &c->owed, err);
+    c->positions = ddp_alloc(OWED_MOST * sizeof(*c->positions), err);
+    return c->positions == NULL ? err->status
+                                : ddp_device_host_alloc(&t->s->device, OWED_MOST * sizeof(*c->owed), &c->owed, err);
 }
 
 void ddp_clip_close(ddp_trainer *t)
 {
     if (t->reduce.clip == NULL) return;
     ddp_device_host_free(&t->s->device, t->reduce.clip->owed);
-    free(t->reduce.clip->places);
+    free(t->reduce.clip->positions);
     free(t->reduce.clip->squares);
     free(t->reduce.clip);
     t->reduce.clip = NULL;
@@ -34,10 +35,10 @@ void ddp_clip_close(ddp_trainer *t)
 
 uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first)
 {
-    uint64_t share = l->buckets[b].count / world, end;
+    uint64_t shard = l->buckets[b].count / world, end;
 
-    *first = l->buckets[b].first + rank * share;
-    end = DDP_MIN_OF(*first + share, l->extra_offset);
+    *first = l->buckets[b].first + rank * shard;
+    end = DDP_MIN_OF(*first + shard, l->extra_offset);
     return end > *first ? end - *first : 0;
 }
 
@@ -47,23 +48,23 @@ static ddp_status take_owed(ddp_trainer *t, ddp_err *err)
 
     if (c->owed_count == 0) return DDP_OK;
     DDP_TRY(ddp_device_sync(&t->s->device, err));
-    for (uint32_t i = 0; i < c->owed_count; i++) c->squares[c->places[i]] = c->owed[i].value;
+    for (uint32_t i = 0; i < c->owed_count; i++) c->squares[c->positions[i]] = c->owed[i].value;
     c->owed_count = 0;
     return DDP_OK;
 }
 
-static ddp_status sum_squares(ddp_trainer *t, uint32_t place, const float *x, uint64_t count, ddp_err *err)
+static ddp_status sum_squares(ddp_trainer *t, uint32_t at, const float *x, uint64_t count, ddp_err *err)
 {
     ddp_clip *c = t->reduce.clip;
     ddp_flat_result result = {0};
 
     if (count > 0 && c->owed != NULL) {
         if (c->owed_count == OWED_MOST) DDP_TRY(take_owed(t, err));
-        c->places[c->owed_count] = place;
+        c->positions[c->owed_count] = at;
         return ddp_device_flat_async(&t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &c->owed[c->owed_count++], err);
     }
     if (count > 0) DDP_TRY(ddp_device_flat(&t->s->device, DDP_FLAT_SUM_SQUARES, x, count, &result, err));
-    c->squares[place] = result.value;
+    c->squares[at] = result.value;
     return DDP_OK;
 }
 
@@ -79,14 +80,11 @@ ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t
 ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
 {
     uint32_t buckets = t->s->model.layout->bucket_count;
-    ddp_task task = {.what = DDP_COLL_ALL_GATHER,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F64,
-                              .op = DDP_SUM,
-                              .send = t->reduce.clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
-                              .recv = t->reduce.clip->squares,
-                              .count = buckets}};
+    ddp_task task =
+        ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, t->reduce.clip->squares + (size_t)ddp_group_rank(t->group) * buckets,
+                    t->reduce.clip->squares, buckets);
 
+    task.coll.dtype = DDP_F64;
     DDP_TRY(take_owed(t, err));
     return ddp_host_collective(&t->s->device, t->comm, &task, err);
 }

@@ -1,7 +1,8 @@
-/* train/reduce/clip.h -- [optimizer] clip_norm: torch.nn.utils.clip_grad_norm_ over all parameters' mean gradients, 2-norm.
+/* train/reduce/clip.h -- [optimizer] clip_norm: torch.nn.utils.clip_grad_norm_ over all parameters' mean gradients,
+ * 2-norm.
  *
- * The sum of squares is taken in double by bucket and by rank's share of it, and added in the order of the buckets, so that it
- * has the same bits whether one rank looks at all of a bucket or each at its own share. */
+ * The sum of squares is taken in double by bucket and by rank's shard of it, and added in the order of the buckets,
+ * so that it has the same bits whether one rank looks at all of a bucket or each at its own shard. */
 #ifndef DDP_REDUCE_CLIP_H
 #define DDP_REDUCE_CLIP_H
 
@@ -10,9 +11,10 @@
 struct ddp_clip {
     double max_norm; /* 0: gradients are not clipped */
     double *squares; /* [rank][bucket] */
-    /* Of a device that runs by itself: the sums that it still owes, and their positions in `squares`. NULL: of no such device. */
+    /* Of a device that runs by itself: the sums that it still owes, and their positions in `squares`. NULL: of no
+     * such device. */
     ddp_flat_result *owed;
-    uint32_t *places, owed_count;
+    uint32_t *positions, owed_count;
 };
 
 /* A rank's shard of bucket b, in elements, without the scalars after the last parameter; *first: of the arena. */
@@ -20,13 +22,13 @@ uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t w
 
 ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err); /* nothing where gradients are not clipped */
 void ddp_clip_close(ddp_trainer *t);
-/* The reduced gradients of bucket b are there: those of the shares from `first` to `end` - 1. Waits for no device that runs by
- * itself. */
+/* The reduced gradients of bucket b are there: those of the shards from `first` to `end` - 1. Waits for no device
+ * that runs by itself. */
 ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err);
-/* Collective: where each rank has measured its own shares alone. */
+/* Collective: where each rank has measured its own shards alone. */
 ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err);
-/* All squares are known: scales t->optim.grad_scale, which holds the scale of the gradients, by min(1, max_norm / (norm +
- * 1e-6)). *finite false: the gradients are not, and nothing is scaled. */
+/* All squares are known: scales t->optim.grad_scale, which holds the scale of the gradients, by min(1, max_norm /
+ * (norm + 1e-6)). *finite false: the gradients are not, and nothing is scaled. */
 ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err);
 
 #endif

@@ -1,12 +1,12 @@
-/* train/reduce/comm_stream.c -- see lane.h. Of the two events of a task the first says that its input is made, the second that its result has
- * come. */
+/* train/reduce/comm_stream.c -- see comm_stream.h. Of the two events of a task the first says that its input is made,
+ * the second that its result has come. */
 #include "train/reduce/comm_stream.h"
 #include "base/sys.h"
 #include <stdlib.h>
 #include <string.h>
 
 struct call {
-    ddp_comm_stream *lane;
+    ddp_comm_stream *stream;
     uint32_t index;
     ddp_task task; /* the caller's */
     bool scalars;
@@ -16,7 +16,7 @@ struct call {
 struct ddp_comm_stream {
     const ddp_device_handle *device;
     ddp_communicator *comm;
-    float *arena, *image;
+    float *arena, *staging;
     void *scalars; /* device memory, where it is direct */
     struct call *calls;
     uint32_t first_event;
@@ -27,11 +27,11 @@ static ddp_status allocate(ddp_comm_stream *l, const ddp_comm_stream_params *p, 
 {
     l->calls = ddp_alloc(p->count * sizeof(*l->calls), err);
     if (l->calls == NULL) return err->status;
-    for (uint32_t i = 0; i < p->count; i++) l->calls[i] = (struct call){.lane = l, .index = i};
+    for (uint32_t i = 0; i < p->count; i++) l->calls[i] = (struct call){.stream = l, .index = i};
     DDP_TRY(ddp_device_events(p->device, 2 * p->count, &l->first_event, err));
     if (l->direct) return ddp_device_alloc(l->device, DDP_COMM_STREAM_SCALARS, &l->scalars, err);
     if (p->elements == 0) return DDP_OK;
-    return ddp_device_host_alloc(l->device, p->elements * sizeof(float), &l->image, err);
+    return ddp_device_host_alloc(l->device, p->elements * sizeof(float), &l->staging, err);
 }
 
 ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream **out, ddp_err *err)
@@ -52,7 +52,7 @@ ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream
 void ddp_comm_stream_close(ddp_comm_stream *l)
 {
     if (l == NULL) return;
-    ddp_device_host_free(l->device, l->image);
+    ddp_device_host_free(l->device, l->staging);
     ddp_device_free(l->device, l->scalars);
     free(l->calls);
     free(l);
@@ -60,9 +60,9 @@ void ddp_comm_stream_close(ddp_comm_stream *l)
 
 bool ddp_comm_stream_direct(const ddp_comm_stream *l) { return l->direct; }
 
-float *ddp_comm_stream_staging(const ddp_comm_stream *l) { return l->image; }
+float *ddp_comm_stream_staging(const ddp_comm_stream *l) { return l->staging; }
 
-/* ---- a task ------------------------------------------------------------------------------------------------------------------ */
+/* ---- a task ---------------------------------------------------------------------------------------------------- */
 /* What a rank sends and receives, in elements. */
 static void extents(const ddp_comm_stream *l, const ddp_task *task, size_t *send, size_t *recv)
 {
@@ -72,22 +72,22 @@ static void extents(const ddp_comm_stream *l, const ddp_task *task, size_t *send
     *recv = task->what == DDP_COLL_ALL_GATHER ? count * world : count;
 }
 
-static uint32_t made(const struct call *c) { return c->lane->first_event + 2 * c->index; }
+static uint32_t made(const struct call *c) { return c->stream->first_event + 2 * c->index; }
 static uint32_t come(const struct call *c) { return made(c) + 1; }
 
 static size_t scalar_bytes(const struct call *c) { return c->task.coll.count * ddp_dtype_size(c->task.coll.dtype); }
 
-static float *image_of(const ddp_comm_stream *l, const void *p) { return l->image + ((const float *)p - l->arena); }
+static float *staging_of(const ddp_comm_stream *l, const void *p) { return l->staging + ((const float *)p - l->arena); }
 
 static ddp_status bring(struct call *c, ddp_err *err)
 {
-    const ddp_comm_stream *l = c->lane;
+    const ddp_comm_stream *l = c->stream;
     size_t send, recv;
 
     extents(l, &c->task, &send, &recv);
     DDP_TRY(ddp_device_event_wait(l->device, DDP_QUEUE_COMM, made(c), err));
     if (l->direct) return DDP_OK;
-    DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, image_of(l, c->task.coll.send), c->task.coll.send,
+    DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, staging_of(l, c->task.coll.send), c->task.coll.send,
                                   send * sizeof(float), DDP_COPY_TO_HOST, err));
     DDP_TRY(ddp_device_event_record(l->device, DDP_QUEUE_COMM, come(c), err));
     return ddp_device_event_sync(l->device, come(c), err);
@@ -95,7 +95,7 @@ static ddp_status bring(struct call *c, ddp_err *err)
 
 static ddp_status bring_scalars(struct call *c, ddp_err *err)
 {
-    const ddp_comm_stream *l = c->lane;
+    const ddp_comm_stream *l = c->stream;
 
     if (c->task.before != NULL) c->task.before(c->task.before_ctx);
     return ddp_device_copy_async(l->device, DDP_QUEUE_COMM, l->scalars, c->task.coll.send, scalar_bytes(c),
@@ -104,7 +104,7 @@ static ddp_status bring_scalars(struct call *c, ddp_err *err)
 
 static ddp_status give_scalars(struct call *c, ddp_err *err)
 {
-    const ddp_comm_stream *l = c->lane;
+    const ddp_comm_stream *l = c->stream;
 
     DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, l->scalars, scalar_bytes(c),
                                   DDP_COPY_TO_HOST, err));
@@ -114,12 +114,12 @@ static ddp_status give_scalars(struct call *c, ddp_err *err)
 
 static ddp_status give(struct call *c, ddp_err *err)
 {
-    const ddp_comm_stream *l = c->lane;
+    const ddp_comm_stream *l = c->stream;
     size_t send, recv;
 
     extents(l, &c->task, &send, &recv);
     if (!l->direct)
-        DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, image_of(l, c->task.coll.recv),
+        DDP_TRY(ddp_device_copy_async(l->device, DDP_QUEUE_COMM, c->task.coll.recv, staging_of(l, c->task.coll.recv),
                                       recv * sizeof(float), DDP_COPY_TO_DEVICE, err));
     return ddp_device_event_record(l->device, DDP_QUEUE_COMM, come(c), err);
 }
@@ -163,8 +163,8 @@ ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_
         own.coll.stream = ddp_device_stream(l->device, DDP_QUEUE_COMM);
         own.enqueue = true;
     } else {
-        own.coll.send = image_of(l, task->coll.send);
-        own.coll.recv = image_of(l, task->coll.recv);
+        own.coll.send = staging_of(l, task->coll.send);
+        own.coll.recv = staging_of(l, task->coll.recv);
     }
     DDP_TRY(ddp_device_event_record(l->device, DDP_QUEUE_COMPUTE, made(c), err));
     return ddp_communicator_submit(l->comm, &own, ticket, err);
@@ -200,16 +200,17 @@ ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *
 
 ddp_status ddp_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
-    return ddp_device_copy(l->device, l->image + first, l->arena + first, count * sizeof(float), DDP_COPY_TO_HOST, err);
+    return ddp_device_copy(l->device, l->staging + first, l->arena + first, count * sizeof(float), DDP_COPY_TO_HOST,
+                           err);
 }
 
 ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
-    return ddp_device_copy(l->device, l->arena + first, l->image + first, count * sizeof(float), DDP_COPY_TO_DEVICE,
+    return ddp_device_copy(l->device, l->arena + first, l->staging + first, count * sizeof(float), DDP_COPY_TO_DEVICE,
                            err);
 }
 
-/* ---- host memory, and a backend that takes the device's ------------------------------------------------------------------------ */
+/* ---- host memory, and a backend that takes the device's -------------------------------------------------------- */
 enum { BOUNCE = 16 << 20 }; /* bytes of a piece, of all ranks together */
 
 /* Elements `first` .. of the task, through `bounce` on the device. */

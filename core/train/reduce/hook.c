@@ -153,10 +153,4 @@ ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err)
     return DDP_OK;
 }
 
-uint32_t ddp_hooked_states(const ddp_hooked *h, const ddp_hook_state **out)
-{
-    *out = h->states;
-    return h->state_count;
-}
-
 uint32_t ddp_hooked_version(const ddp_hooked *h) { return h->ops->state_version; }

@@ -18,8 +18,6 @@ ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_
 /* The exchange is done: leaves the mean in the arena. */
 ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err);
 
-/* What this rank's hook remembers; 0: nothing. */
-uint32_t ddp_hooked_states(const ddp_hooked *h, const ddp_hook_state **out);
 uint32_t ddp_hooked_version(const ddp_hooked *h);
 
 #endif

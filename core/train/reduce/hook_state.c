@@ -1,6 +1,7 @@
-/* train/reduce/hook_state.c -- what the hooks of all ranks remember, on its way to rank 0 for a checkpoint and back: piece by piece, a
- * broadcast from the rank that has it, since every rank's is its own. */
+/* train/reduce/hook_state.c -- what the hooks of all ranks remember, on its way to rank 0 for a checkpoint and back:
+ * piece by piece, a broadcast from the rank that has it, since every rank's is its own. */
 #include "train/reduce/hook_state.h"
+#include "train/reduce/comm_stream.h"
 #include "train/reduce/hooked.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,12 @@
 enum { PIECE = 1 << 20 }; /* elements */
 
 static uint32_t ranks_of(const ddp_hooked *h, const ddp_hook_state *s) { return s->shared ? 1 : h->group.world_size; }
+
+uint32_t ddp_hooked_states(const ddp_hooked *h, const ddp_hook_state **out)
+{
+    *out = h->states;
+    return h->state_count;
+}
 
 float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state)
 {
@@ -52,14 +59,10 @@ void ddp_hooked_drop(ddp_hooked *h)
 static ddp_status broadcast(ddp_hooked *h, uint32_t root, float *at, uint64_t elements, ddp_err *err)
 {
     for (uint64_t done = 0; done < elements; done += PIECE) {
-        ddp_task task = {.what = DDP_COLL_BROADCAST,
-                         .coll = {.struct_size = sizeof(ddp_coll),
-                                  .dtype = DDP_F32,
-                                  .op = DDP_SUM,
-                                  .root = root,
-                                  .recv = at != NULL ? at + done : h->piece,
-                                  .count = DDP_MIN_OF(elements - done, (uint64_t)PIECE)}};
+        ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, at != NULL ? at + done : h->piece,
+                                    DDP_MIN_OF(elements - done, (uint64_t)PIECE));
 
+        task.coll.root = root;
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_run(h->comm, &task, err));
     }
     return DDP_OK;

@@ -3,9 +3,12 @@
 #define DDP_REDUCE_HOOK_STATE_H
 
 #include "base/base.h"
+#include <ddpengine/hook.h>
 
 typedef struct ddp_hooked ddp_hooked;
 
+/* What this rank's hook remembers; 0: nothing. */
+uint32_t ddp_hooked_states(const ddp_hooked *h, const ddp_hook_state **out);
 /* What every rank's hook remembers, for a checkpoint. Memory for it on rank 0 of `world` ranks, and of a piece of
  * it on the others; freed by _drop, or by close. */
 ddp_status ddp_hooked_hold(ddp_hooked *h, ddp_err *err);

@@ -1,5 +1,5 @@
-/* train/reduce/reducer.c -- see reducer.h. The trainer's thread owns the reducer and moves a bucket from state to state; what the queue
- * thread writes of a bucket, it writes between sent and reduced, which orders the two. */
+/* train/reduce/reducer.c -- see reducer.h. The trainer's thread owns the reducer and moves a bucket from state to
+ * state; what the queue thread writes of a bucket, it writes between sent and reduced, which orders the two. */
 #include "train/reduce/reducer.h"
 #include "base/sys.h"
 #include "train/reduce/hook.h"
@@ -8,8 +8,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
-/* Its gradients, in the order of an update: in use, or not final yet; final, and sent to nobody; on their way; the mean of all ranks;
- * and in use again. */
+/* Its gradients, in the order of an update: in use, or not final yet; final, and sent to nobody; on their way; the
+ * mean of all ranks; and in use again. */
 enum bucket_state { TAKEN, READY, SENT, REDUCED };
 
 struct bucket {
@@ -20,33 +20,33 @@ struct bucket {
     /* of the queue thread while it is sent */
     int64_t began; /* of its collective, for the trace */
     uint64_t bad;  /* arena element that is not finite, UINT64_MAX: none */
-    ddp_err err;   /* err.status tells whether the device could look */
+    ddp_err err;   /* err.status: whether the device could look */
 };
 
 struct ddp_reducer {
     ddp_session *session;
     ddp_communicator *comm;
-    ddp_hooked *hooked;    /* NULL: the gradients go as they are */
-    ddp_comm_stream *lane; /* NULL: the gradients are in host memory */
-    bool shares;           /* reduce_scatter */
-    bool scans_early;      /* on the trainer's thread: the wire is what the queue thread is for */
-    ddp_trace *trace;      /* may be NULL */
+    ddp_hooked *hooked;      /* NULL: the gradients go as they are */
+    ddp_comm_stream *stream; /* NULL: the gradients are in host memory */
+    bool scatters;           /* reduce_scatter */
+    bool scans_early;        /* on the trainer's thread: the wire is what the queue thread is for */
+    ddp_trace *trace;        /* may be NULL */
     const ddp_layout *layout;
-    float *grads, *extra;   /* extra: loss sum, samples, "not finite", each averaged over the ranks */
-    float *own_extra;       /* where that is not in the arena */
-    ddp_flat_result *found; /* with a lane, by bucket: what the device has found, page-locked */
+    float *grads, *scalars; /* scalars: loss sum, samples, "not finite", each averaged over the ranks */
+    float *own_scalars;     /* where that is not in the arena */
+    ddp_flat_result *found; /* with a stream, by bucket: what the device has found, page-locked */
     uint32_t looked;        /* buckets of this update that it was asked for */
     struct bucket *buckets;
     uint64_t scalars_ticket;
     double own_loss, own_samples;
     int own_stop;
-    bool own_bad; /* gradients that an exchange is told of */
+    bool own_bad; /* an exchange reports gradients that are not finite */
 };
 
-/* A place for each signal that asks a run to end: an average above 0 says that some rank was asked. */
-enum { EXTRA_LOSS, EXTRA_SAMPLES, EXTRA_BAD, EXTRA_STOP };
+/* One for each signal that asks a run to end: an average above 0 says that some rank was asked. */
+enum { SCALAR_LOSS, SCALAR_SAMPLES, SCALAR_BAD, SCALAR_STOP };
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP};
-_Static_assert(EXTRA_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the scalars that ride along");
+_Static_assert(SCALAR_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the piggy-backed scalars");
 
 static uint64_t first_of(const ddp_reducer *r, uint32_t b) { return r->layout->buckets[b].first; }
 
@@ -61,29 +61,29 @@ static ddp_status move_to(struct bucket *k, enum bucket_state to, ddp_err *err)
     return DDP_OK;
 }
 
-/* With a lane: once the device has come to the end of the last bucket asked for. */
+/* With a stream: once the device has come to the end of the last bucket asked for. */
 static void take_found(ddp_reducer *r)
 {
     for (uint32_t b = 0; b < r->looked; b++) {
         struct bucket *k = &r->buckets[b];
 
-        if (k->err.status == DDP_OK) k->err.status = ddp_comm_stream_reached(r->lane, b, &k->err);
+        if (k->err.status == DDP_OK) k->err.status = ddp_comm_stream_reached(r->stream, b, &k->err);
         if (k->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
             k->bad = first_of(r, b) + r->found[b].index;
     }
 }
 
-static void write_extras(ddp_reducer *r)
+static void write_scalars(ddp_reducer *r)
 {
     bool bad = !isfinite((float)r->own_loss);
 
     take_found(r);
-    r->extra[EXTRA_LOSS] = bad ? 0.0f : (float)r->own_loss;
+    r->scalars[SCALAR_LOSS] = bad ? 0.0f : (float)r->own_loss;
     bad |= r->own_bad;
-    r->extra[EXTRA_SAMPLES] = (float)r->own_samples;
+    r->scalars[SCALAR_SAMPLES] = (float)r->own_samples;
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) bad |= r->buckets[b].bad != UINT64_MAX;
-    r->extra[EXTRA_BAD] = bad ? 1.0f : 0.0f;
-    for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->extra[EXTRA_STOP + i] = r->own_stop == stop_signals[i];
+    r->scalars[SCALAR_BAD] = bad ? 1.0f : 0.0f;
+    for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->scalars[SCALAR_STOP + i] = r->own_stop == stop_signals[i];
 }
 
 /* The bucket's gradients are final and nobody else touches them. */
@@ -110,9 +110,9 @@ static ddp_status ask_device(struct bucket *k, ddp_err *err)
                                  ddp_bucket_elements(r->layout, k->index), &r->found[k->index], err);
 }
 
-static bool extras_ride(const ddp_reducer *r)
+static bool scalars_ride(const ddp_reducer *r)
 {
-    return r->hooked == NULL && !r->shares && (r->lane == NULL || !ddp_comm_stream_direct(r->lane));
+    return r->hooked == NULL && !r->scatters && (r->stream == NULL || !ddp_comm_stream_direct(r->stream));
 }
 
 /* Queue thread, just before the bucket is reduced. */
@@ -122,7 +122,7 @@ static void begin_bucket(void *ctx)
     ddp_reducer *r = k->reducer;
 
     if (!r->scans_early) scan_bucket(k, r->grads);
-    if (k->index + 1 == r->layout->bucket_count && extras_ride(r)) write_extras(r);
+    if (k->index + 1 == r->layout->bucket_count && scalars_ride(r)) write_scalars(r);
     k->began = ddp_trace_begin(r->trace);
 }
 
@@ -131,22 +131,23 @@ static void bucket_reduced(void *ctx)
     struct bucket *k = ctx;
     ddp_reducer *r = k->reducer;
 
-    ddp_trace_end(r->trace, DDP_TRACK_QUEUE, r->shares ? "reduce_scatter" : "all_reduce", k->index,
+    ddp_trace_end(r->trace, DDP_TRACK_QUEUE, r->scatters ? "reduce_scatter" : "all_reduce", k->index,
                   r->layout->buckets[k->index].count * sizeof(float), k->began);
 }
 
-/* The scalars have a place in the arena; where that is not the host's memory, in the image of it, or in one of their own. */
-static ddp_status place_extras(ddp_reducer *r, bool buckets, ddp_err *err)
+/* The piggy-backed scalars lie in the arena; where that is not the host's memory, in its staging buffer or in a
+ * buffer of their own. */
+static ddp_status open_scalars(ddp_reducer *r, bool buckets, ddp_err *err)
 {
     uint64_t at = r->layout->extra_offset;
 
-    if (r->lane == NULL) {
-        r->extra = r->grads + at;
+    if (r->stream == NULL) {
+        r->scalars = r->grads + at;
         return DDP_OK;
     }
     DDP_TRY(ddp_device_host_alloc(&r->session->device, r->layout->bucket_count * sizeof(*r->found), &r->found, err));
-    DDP_TRY(ddp_device_host_alloc(&r->session->device, DDP_EXTRA * sizeof(float), &r->own_extra, err));
-    r->extra = buckets && extras_ride(r) ? ddp_comm_stream_staging(r->lane) + at : r->own_extra;
+    DDP_TRY(ddp_device_host_alloc(&r->session->device, DDP_EXTRA * sizeof(float), &r->own_scalars, err));
+    r->scalars = buckets && scalars_ride(r) ? ddp_comm_stream_staging(r->stream) + at : r->own_scalars;
     return DDP_OK;
 }
 
@@ -157,7 +158,7 @@ static ddp_status allocate(ddp_reducer *r, bool buckets, ddp_err *err)
     r->buckets = ddp_alloc(count * sizeof(*r->buckets), err);
     if (r->buckets == NULL) return err->status;
     for (uint32_t b = 0; b < count; b++) r->buckets[b] = (struct bucket){.reducer = r, .index = b, .bad = UINT64_MAX};
-    return place_extras(r, buckets, err);
+    return open_scalars(r, buckets, err);
 }
 
 ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err)
@@ -168,10 +169,10 @@ ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_
     *r = (ddp_reducer){.session = p->session,
                        .comm = p->comm,
                        .hooked = p->hooked,
-                       .lane = p->lane,
-                       .shares = p->shares,
+                       .stream = p->stream,
+                       .scatters = p->scatters,
                        .trace = p->trace,
-                       .scans_early = p->lane != NULL || p->hooked != NULL || p->between_hosts,
+                       .scans_early = p->stream != NULL || p->hooked != NULL || p->between_hosts,
                        .layout = p->session->model.layout,
                        .grads = p->grads};
     if (allocate(r, p->buckets, err) == DDP_OK) {
@@ -186,81 +187,71 @@ void ddp_reducer_close(ddp_reducer *r)
 {
     if (r == NULL) return;
     ddp_device_host_free(&r->session->device, r->found);
-    ddp_device_host_free(&r->session->device, r->own_extra);
+    ddp_device_host_free(&r->session->device, r->own_scalars);
     free(r->buckets);
     free(r);
 }
 
-/* In place; a rank's share is its part of the bucket. */
+/* In place; a rank's shard is its part of the bucket. */
 static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     const ddp_bucket *b = &r->layout->buckets[index];
     const ddp_hook_group *g = ddp_communicator_group(r->comm);
-    uint64_t share = b->count / g->world_size;
-    ddp_task task = {.what = r->shares ? DDP_COLL_REDUCE_SCATTER : DDP_COLL_ALL_REDUCE,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_AVG,
-                              .send = r->grads + b->first,
-                              .recv = r->grads + b->first + (r->shares ? g->rank * share : 0),
-                              .count = r->shares ? share : b->count},
-                     .before = begin_bucket,
-                     .after = bucket_reduced,
-                     .before_ctx = &r->buckets[index]};
+    uint64_t shard = b->count / g->world_size;
+    ddp_task task =
+        ddp_task_of(r->scatters ? DDP_COLL_REDUCE_SCATTER : DDP_COLL_ALL_REDUCE, DDP_AVG, r->grads + b->first,
+                    r->grads + b->first + (r->scatters ? g->rank * shard : 0), r->scatters ? shard : b->count);
 
-    if (r->lane != NULL) return ddp_comm_stream_submit(r->lane, index, &task, &r->buckets[index].ticket, err);
+    task.before = begin_bucket;
+    task.after = bucket_reduced;
+    task.before_ctx = &r->buckets[index];
+    if (r->stream != NULL) return ddp_comm_stream_submit(r->stream, index, &task, &r->buckets[index].ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->buckets[index].ticket, err);
 }
 
-static void write_extras_of(void *reducer) { write_extras(reducer); }
+static void write_scalars_of(void *reducer) { write_scalars(reducer); }
 
-static ddp_status launch_extras(ddp_reducer *r, ddp_err *err)
+static ddp_status launch_scalars(ddp_reducer *r, ddp_err *err)
 {
-    ddp_task task = {.what = DDP_COLL_ALL_REDUCE,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_AVG,
-                              .send = r->extra,
-                              .recv = r->extra,
-                              .count = DDP_EXTRA},
-                     .before = write_extras_of,
-                     .before_ctx = r};
+    ddp_task task = ddp_task_of(DDP_COLL_ALL_REDUCE, DDP_AVG, r->scalars, r->scalars, DDP_EXTRA);
 
-    if (r->lane != NULL)
-        return ddp_comm_stream_submit_scalars(r->lane, r->layout->bucket_count, &task, &r->scalars_ticket, err);
+    task.before = write_scalars_of;
+    task.before_ctx = r;
+    if (r->stream != NULL)
+        return ddp_comm_stream_submit_scalars(r->stream, r->layout->bucket_count, &task, &r->scalars_ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->scalars_ticket, err);
 }
 
 /* A hook has the gradients in host memory. */
 static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
-    if (r->lane != NULL)
-        DDP_TRY(ddp_comm_stream_fetch(r->lane, first_of(r, index), r->layout->buckets[index].count, err));
+    if (r->stream != NULL)
+        DDP_TRY(ddp_comm_stream_fetch(r->stream, first_of(r, index), r->layout->buckets[index].count, err));
     return ddp_hooked_launch(r->hooked, index, update, &r->buckets[index].ticket, err);
 }
 
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
-    /* the scalars need a place too, and as many for the parameters that go back in shares */
-    uint32_t most = r->shares ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
+    /* the scalars need a ticket too, and with scatters as many the parameters that come back */
+    uint32_t most = r->scatters ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
     struct bucket *k = &r->buckets[index];
 
     DDP_TRY(move_to(k, READY, err));
     if (index >= most)
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(r->comm, r->buckets[index - most].ticket, err));
-    if (r->lane != NULL)
+    if (r->stream != NULL)
         DDP_TRY(ask_device(k, err));
     else if (r->scans_early)
         scan_bucket(k, r->grads);
     DDP_TRY(r->hooked != NULL ? launch_hooked(r, index, update, err) : launch_collective(r, index, err));
     DDP_TRY(move_to(k, SENT, err));
-    return index + 1 == r->layout->bucket_count && !extras_ride(r) ? launch_extras(r, err) : DDP_OK;
+    return index + 1 == r->layout->bucket_count && !scalars_ride(r) ? launch_scalars(r, err) : DDP_OK;
 }
 
-static ddp_status wait_extras(ddp_reducer *r, ddp_err *err)
+static ddp_status wait_scalars(ddp_reducer *r, ddp_err *err)
 {
     DDP_TRY(ddp_communicator_wait(r->comm, r->scalars_ticket, err));
-    return r->lane != NULL ? ddp_comm_stream_take(r->lane, r->layout->bucket_count, err) : DDP_OK;
+    return r->stream != NULL ? ddp_comm_stream_take(r->stream, r->layout->bucket_count, err) : DDP_OK;
 }
 
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
@@ -268,11 +259,11 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
     r->own_bad = !finite;
     r->looked = 0;
     if (ddp_communicator_group(r->comm)->world_size == 1) { /* which has them already */
-        write_extras(r);
+        write_scalars(r);
         return DDP_OK;
     }
-    DDP_TRY(launch_extras(r, err));
-    return wait_extras(r, err);
+    DDP_TRY(launch_scalars(r, err));
+    return wait_scalars(r, err);
 }
 
 void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at) { r->buckets[index].bad = at; }
@@ -308,9 +299,9 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
     bool last = index + 1 == r->layout->bucket_count;
 
     DDP_TRY(ddp_communicator_wait(r->comm, r->buckets[index].ticket, err));
-    if (last && !extras_ride(r)) DDP_TRY(wait_extras(r, err));
+    if (last && !scalars_ride(r)) DDP_TRY(wait_scalars(r, err));
     DDP_TRY(move_to(&r->buckets[index], REDUCED, err));
-    if (r->lane == NULL) return looked_at(r, index, err);
+    if (r->stream == NULL) return looked_at(r, index, err);
     for (uint32_t b = 0; last && b <= index; b++) DDP_TRY(looked_at(r, b, err)); /* the queue thread's until now */
     return DDP_OK;
 }
@@ -319,18 +310,18 @@ ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     DDP_TRY(move_to(&r->buckets[index], TAKEN, err));
     if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
-    if (r->lane == NULL) return DDP_OK;
-    if (r->hooked == NULL) return ddp_comm_stream_take(r->lane, index, err);
-    return ddp_comm_stream_store(r->lane, first_of(r, index), r->layout->buckets[index].count, err);
+    if (r->stream == NULL) return DDP_OK;
+    if (r->hooked == NULL) return ddp_comm_stream_take(r->stream, index, err);
+    return ddp_comm_stream_store(r->stream, first_of(r, index), r->layout->buckets[index].count, err);
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)
 {
-    out->finite = r->extra[EXTRA_BAD] == 0.0f;
+    out->finite = r->scalars[SCALAR_BAD] == 0.0f;
     out->stop = 0;
     for (size_t i = DDP_COUNT(stop_signals); i-- > 0;)
-        if (r->extra[EXTRA_STOP + i] > 0.0f) out->stop = stop_signals[i];
-    out->loss = (double)r->extra[EXTRA_LOSS] / (double)r->extra[EXTRA_SAMPLES];
+        if (r->scalars[SCALAR_STOP + i] > 0.0f) out->stop = stop_signals[i];
+    out->loss = (double)r->scalars[SCALAR_LOSS] / (double)r->scalars[SCALAR_SAMPLES];
 }
 
 void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity)

@@ -1,10 +1,10 @@
-/* train/reduce/reducer.h -- DistributedDataParallel's gradient averaging: one collective a bucket, in index order on all ranks: an
- * all_reduce; a reduce_scatter, where each rank updates a share; or what a hook does.
+/* train/reduce/reducer.h -- DistributedDataParallel's gradient averaging: one collective a bucket, in index order on
+ * all ranks: an all_reduce; a reduce_scatter, where each rank updates a shard; or what a hook does.
  *
- * The scalars that every step needs from all ranks (loss, sample count, "not finite") ride in the last bucket's all_reduce, so
- * that they cost no message of their own; without one they go behind it. The check for finite gradients runs on the queue
- * thread, just before a bucket is reduced; between hosts and before a hook on the trainer's, as the bucket is launched; where the
- * gradients are in a device's own memory, by the device. */
+ * The scalars that every step needs from all ranks (loss, sample count, "not finite") are piggy-backed on the last
+ * bucket's all_reduce, so that they cost no message of their own; without one they follow it. The check for finite
+ * gradients runs on the queue thread, just before a bucket is reduced; between hosts and before a hook on the
+ * trainer's, as the bucket is launched; where the gradients are in a device's own memory, by the device. */
 #ifndef DDP_REDUCER_H
 #define DDP_REDUCER_H
 
@@ -15,32 +15,33 @@
 typedef struct ddp_reducer ddp_reducer;
 typedef struct ddp_hooked ddp_hooked;
 
-/* All of it outlives the reducer, which opens once the ranks have met. */
+/* All of it outlives the reducer, which opens after the rendezvous. */
 typedef struct ddp_reducer_params {
     ddp_session *session;
     ddp_communicator *comm;
-    float *grads;          /* the gradient arena, layout->elements floats */
-    ddp_hooked *hooked;    /* NULL: none */
-    ddp_comm_stream *lane; /* of the arena, with a task for each bucket and one more; NULL: it is the host's memory */
-    ddp_trace *trace;      /* NULL: none */
-    bool shares;           /* a rank gets the mean of its share of a bucket alone */
-    bool buckets;          /* it will launch buckets, not exchange alone */
+    float *grads;            /* the gradient arena, layout->elements floats */
+    ddp_hooked *hooked;      /* NULL: none */
+    ddp_comm_stream *stream; /* of the arena, with a task for each bucket and one more; NULL: it is the host's memory */
+    ddp_trace *trace;        /* NULL: none */
+    bool scatters;           /* a rank gets the mean of its shard of a bucket alone */
+    bool buckets;            /* it will launch buckets, not exchange alone */
     bool between_hosts;
 } ddp_reducer_params;
 ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_err *err);
 void ddp_reducer_close(ddp_reducer *r);
-/* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's own loss (sum over its samples of
- * this step), sample count, and the signal it was asked to end by (0: none). */
+/* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's
+ * own loss (sum over its samples of this step), sample count, and the signal it was asked to end by (0: none). */
 ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
 /* Until it is through the wire; then a hook's part after it, which leaves the mean. */
 ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
 ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
 
-/* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when it returns;
- * `finite`: what this rank has seen of the gradients. Submits and waits. */
+/* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when
+ * it returns; `finite`: what this rank has seen of the gradients. Submits and waits. */
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err);
-/* What the update has seen of the gradients, before that: element `at` of the arena, in bucket `index`, is not finite. */
+/* What the update has seen of the gradients, before that: element `at` of the arena, in bucket `index`, is not
+ * finite. */
 void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at);
 /* Looks for what is not finite in an arena of gradients of this rank, as is done for buckets. */
 ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err);
@@ -52,8 +53,8 @@ typedef struct ddp_reduced {
 } ddp_reduced;
 /* After the last bucket's wait, or an exchange. */
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out);
-/* What this rank itself found not to be finite in the last step, "loss" or "gradient of fc1.weight (element 17)"; "" when
- * nothing. */
+/* What this rank itself found not to be finite in the last step, "loss" or "gradient of fc1.weight (element 17)"; ""
+ * when nothing. */
 void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity);
 
 #endif

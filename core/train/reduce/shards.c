@@ -1,13 +1,13 @@
-/* train/reduce/shards.c -- the update in shares: each rank has the mean gradients, the optimiser's state and the update of its share of
- * every bucket, and gives the new parameters to all.
+/* train/reduce/shards.c -- see shards.h.
  *
- * Direct (backend shm): ranks see each other's memory. When all have their gradients, each takes the mean of everyone's over its
- * shares, updates, and stores the parameters to every rank, in one pass; with clipping in two, the norm between them. Nothing is
- * sent. Ranks meet before the pass, when all gradients are final, and behind it, when all parameters are: between the two a rank
- * writes its share of everyone's parameters and reads everyone's gradients, and nobody runs the model.
+ * Direct (backend shm): ranks see each other's memory. When all have their gradients, each takes the mean of
+ * everyone's over its shards, updates, and stores the parameters to every rank, in one pass; with clipping in two,
+ * the norm between them. Nothing is sent. Ranks wait for each other before the pass, when all gradients are final,
+ * and after it, when all parameters are: between the two a rank writes its shard of everyone's parameters and reads
+ * everyone's gradients, and nobody runs the model.
  *
- * By collectives ([ddp] zero = 1 elsewhere): a reduce_scatter for each bucket, as the reducer sends them, the update of the share
- * as it arrives, and an all_gather of the parameters behind it. */
+ * By collectives ([ddp] zero = 1 elsewhere): a reduce_scatter for each bucket, as the reducer sends them, the update
+ * of the shard as it arrives, and an all_gather of the parameters after it. */
 #include "train/reduce/shards.h"
 #include "train/reduce/clip.h"
 #include <stdlib.h>
@@ -15,15 +15,15 @@
 struct ddp_shards {
     uint32_t world, rank;
     bool direct;
-    bool whole_states; /* the shares of the states lie where those of the parameters do, in arenas that all have */
+    bool whole_states; /* the shards of the states lie where those of the parameters do, in arenas that all have */
     float **params, **grads; /* direct, by rank: their arenas, as this process sees them */
     float **slice_params;    /* the same at the slice in hand */
     const void **slice_grads;
     bool has_mean; /* the gradients are the mean already: they are clipped */
     ddp_optim_peers peers;
-    uint64_t *not_finite;  /* by bucket, host memory that the device sees */
-    uint64_t *tickets;     /* by bucket, of the parameters on their way */
-    ddp_comm_stream *lane; /* of the parameters, where they are not in host memory and go by collectives; else NULL */
+    uint64_t *not_finite;    /* by bucket, host memory that the device sees */
+    uint64_t *tickets;       /* by bucket, of the parameters on their way */
+    ddp_comm_stream *stream; /* of the parameters, where they are not in host memory and go by collectives; else NULL */
 };
 
 static bool can_be_direct(const ddp_trainer *t)
@@ -84,7 +84,7 @@ static bool alone(const ddp_trainer *t)
            ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
-static ddp_status open_lane(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
+static ddp_status open_stream(ddp_trainer *t, ddp_comm_stream **out, ddp_err *err)
 {
     const ddp_layout *l = t->s->model.layout;
     ddp_comm_stream_params p = {.device = &t->s->device,
@@ -104,7 +104,7 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err)
     t->mem.state_parts = t->reduce.shards->world;
     t->reduce.shards->direct = can_be_direct(t);
     if (t->reduce.shards->direct) return find_peers(t, t->reduce.shards, err);
-    return ddp_device_has_memory(&t->s->device) ? open_lane(t, &t->reduce.shards->lane, err) : DDP_OK;
+    return ddp_device_has_memory(&t->s->device) ? open_stream(t, &t->reduce.shards->stream, err) : DDP_OK;
 }
 
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err)
@@ -131,13 +131,13 @@ void ddp_shards_close(ddp_trainer *t)
     free(s->slice_grads);
     free(s->tickets);
     ddp_device_host_free(&t->s->device, s->not_finite);
-    ddp_comm_stream_close(s->lane);
+    ddp_comm_stream_close(s->stream);
     free(s);
 }
 
 bool ddp_shards_direct(const ddp_trainer *t) { return t->reduce.shards != NULL && t->reduce.shards->direct; }
 
-/* This rank's share of bucket b; a state arena holds its shares of all buckets one behind the other. */
+/* This rank's shard of bucket b; a state arena holds its shards of all buckets one after the other. */
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
     const ddp_shards *s = t->reduce.shards;
@@ -147,7 +147,7 @@ static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
     return ddp_trainer_slice(t, first, state, count);
 }
 
-/* ---- direct ------------------------------------------------------------------------------------------------------------- */
+/* ---- direct ---------------------------------------------------------------------------------------------------- */
 static void point_peers(ddp_trainer *t, const ddp_optim_slice *slice, bool mean)
 {
     ddp_shards *s = t->reduce.shards;
@@ -205,25 +205,19 @@ ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- by collectives ----------------------------------------------------------------------------------------------------- */
+/* ---- by collectives -------------------------------------------------------------------------------------------- */
 ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
     ddp_shards *s = t->reduce.shards;
-    uint64_t share = t->s->model.layout->buckets[b].count / s->world;
+    uint64_t shard = t->s->model.layout->buckets[b].count / s->world;
     float *all = t->mem.params + t->s->model.layout->buckets[b].first;
     ddp_optim_slice slice = slice_of(t, b);
-    ddp_task task = {.what = DDP_COLL_ALL_GATHER,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_SUM,
-                              .send = all + s->rank * share,
-                              .recv = all,
-                              .count = share}};
+    ddp_task task = ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, all + s->rank * shard, all, shard);
 
     if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     if (b >= DDP_MAX_PENDING / 2)
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
-    if (s->lane != NULL) return ddp_comm_stream_submit(s->lane, b, &task, &s->tickets[b], err);
+    if (s->stream != NULL) return ddp_comm_stream_submit(s->stream, b, &task, &s->tickets[b], err);
     DDP_TRY(ddp_device_sync(&t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
 }
@@ -233,9 +227,9 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
     const ddp_layout *l = t->s->model.layout;
 
     DDP_TRY(ddp_communicator_wait(t->comm, t->reduce.shards->tickets[l->bucket_count - 1], err));
-    for (uint32_t b = 0; t->reduce.shards->lane != NULL && b < l->bucket_count; b++)
-        DDP_TRY(ddp_comm_stream_take(t->reduce.shards->lane, b, err));
-    if (t->reduce.shards->lane == NULL) return DDP_OK;
+    for (uint32_t b = 0; t->reduce.shards->stream != NULL && b < l->bucket_count; b++)
+        DDP_TRY(ddp_comm_stream_take(t->reduce.shards->stream, b, err));
+    if (t->reduce.shards->stream == NULL) return DDP_OK;
     return ddp_device_params_changed(&t->s->device, t->mem.params, l->param_elements, err);
 }
 

@@ -1,8 +1,9 @@
-/* train/state/buffer_sync.c -- state of the model that is not trained: running statistics, and counts of training batches.
+/* train/state/buffer_sync.c -- state of the model that is not trained: running statistics, and counts of training
+ * batches.
  *
  * In training every rank updates its own running statistics, and rank 0's are those of the model. PyTorch's
- * DistributedDataParallel broadcasts rank 0's before each forward pass; as no training pass reads them, it is enough to do so
- * before what does, an evaluation: rank 0's are the same either way. */
+ * DistributedDataParallel broadcasts rank 0's before each forward pass; as no training pass reads them, it is enough
+ * to do so before what does, an evaluation: rank 0's are the same either way. */
 #include "train/state/buffer_sync.h"
 #include "train/reduce/comm_stream.h"
 #include "train/state/memory.h"
@@ -31,16 +32,13 @@ ddp_random ddp_trainer_random(const ddp_trainer *t)
 
 ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
-    ddp_task task = {
-        .what = DDP_COLL_BROADCAST,
-        .coll = {
-            .struct_size = sizeof(ddp_coll), .dtype = DDP_F32, .op = DDP_SUM, .count = t->s->model.buffer_elements}};
+    ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, NULL, t->s->model.buffer_elements);
 
     if (t->mem.buffers == NULL) return DDP_OK;
-    DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_pull(t, DDP_ARENA_BUFFERS, err));
     task.coll.recv = t->mem.host.buffers;
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
-    return ddp_push(t, DDP_IMAGE_BUFFERS, err);
+    return ddp_push(t, DDP_ARENA_BUFFERS, err);
 }
 
 ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err)
@@ -49,7 +47,7 @@ ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
 
     sha256[0] = '\0';
     if (t->s->model.buffer_count == 0) return DDP_OK;
-    DDP_TRY(ddp_pull(t, DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_pull(t, DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t b = 0; b < t->s->model.buffer_count; b++) {
         const ddp_buffer_info *i = &t->s->model.buffers[b];

@@ -8,8 +8,8 @@
 ddp_status ddp_trainer_buffers_open(ddp_trainer *t, ddp_err *err);
 /* A training program has run. */
 void ddp_trainer_buffers_count(ddp_trainer *t);
-/* Of the micro-step that is next: differs between ranks and micro-steps, and not between a resumed run and one that was never
- * cut. */
+/* Of the micro-step that is next: differs between ranks and micro-steps, and not between a resumed run and one that
+ * was never cut. */
 ddp_random ddp_trainer_random(const ddp_trainer *t);
 /* Rank 0's on every rank; collective. */
 ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err);

@@ -5,7 +5,7 @@
 
 enum { PIECE = 1 << 20 }; /* elements that are hashed at a time */
 
-/* ---- images ----------------------------------------------------------------------------------------------------------------- */
+/* ---- staging buffers ------------------------------------------------------------------------------------------- */
 typedef struct pair {
     uint32_t what;
     float *device, **host;
@@ -22,10 +22,10 @@ static void list_pairs(ddp_trainer *t, pair out[PAIRS])
 {
     uint64_t states = ddp_states_elements(t);
 
-    out[0] = (pair){DDP_IMAGE_PARAMS, t->mem.params, &t->mem.host.params, t->s->model.layout->param_elements};
-    out[1] = (pair){DDP_IMAGE_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->model.buffer_elements};
-    out[2] = (pair){DDP_IMAGE_STATES, t->mem.state1, &t->mem.host.state1, states};
-    out[3] = (pair){DDP_IMAGE_STATES, t->mem.state2, &t->mem.host.state2, states};
+    out[0] = (pair){DDP_ARENA_PARAMS, t->mem.params, &t->mem.host.params, t->s->model.layout->param_elements};
+    out[1] = (pair){DDP_ARENA_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->model.buffer_elements};
+    out[2] = (pair){DDP_ARENA_STATES, t->mem.state1, &t->mem.host.state1, states};
+    out[3] = (pair){DDP_ARENA_STATES, t->mem.state2, &t->mem.host.state2, states};
 }
 
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err)
@@ -78,13 +78,13 @@ ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err)
         if ((all[i].what & which) == 0 || all[i].device == NULL) continue;
         DDP_TRY(ddp_device_copy(&t->s->device, all[i].device, *all[i].host, all[i].elements * sizeof(float),
                                 DDP_COPY_TO_DEVICE, err));
-        if (all[i].what == DDP_IMAGE_PARAMS)
+        if (all[i].what == DDP_ARENA_PARAMS)
             DDP_TRY(ddp_device_params_changed(&t->s->device, t->mem.params, all[i].elements, err));
     }
     return DDP_OK;
 }
 
-/* ---- flat arrays on the device ------------------------------------------------------------------------------------------------ */
+/* ---- flat arrays on the device --------------------------------------------------------------------------------- */
 ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint64_t *hash, ddp_err *err)
 {
     float *piece;

@@ -1,18 +1,20 @@
-/* train/state/memory.h -- a device's arenas as the host sees them: the arenas themselves where the device's memory is the host's, else
- * images in page-locked memory, which are brought up to date by name. Nothing else of the trainer reads or writes through a
- * pointer to the device's memory. The trainer's thread, or that of a member of a crew on its own trainer. */
+/* train/state/memory.h -- a device's arenas as the host sees them: the arenas themselves where the device's memory is
+ * the host's, else staging buffers in page-locked memory, which are brought up to date by name. Nothing else of the
+ * trainer reads or writes through a pointer to the device's memory. The trainer's thread, or that of a device of a
+ * group on its own trainer. */
 #ifndef DDP_STATE_MEMORY_H
 #define DDP_STATE_MEMORY_H
 
 #include "train/trainer.h"
 
-enum { DDP_IMAGE_PARAMS = 1, DDP_IMAGE_BUFFERS = 2, DDP_IMAGE_STATES = 4 };
+enum { DDP_ARENA_PARAMS = 1, DDP_ARENA_BUFFERS = 2, DDP_ARENA_STATES = 4 };
 
 uint64_t ddp_states_elements(const ddp_trainer *t); /* of each arena of this rank */
-/* t->mem.host has the images named in `which` from now on, of those arenas that there are; repeatable. What they hold is not said. */
+/* t->mem.host has the buffers named in `which` from now on, of those arenas that there are; repeatable. What they
+ * hold is not said. */
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err);
 void ddp_staging_close(ddp_trainer *t);
-/* From the device to the images, and back. ddp_pull opens them where needed. */
+/* From the device to the staging buffers, and back. ddp_pull opens them where needed. */
 ddp_status ddp_pull(ddp_trainer *t, uint32_t which, ddp_err *err);
 ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err);
 

@@ -1,6 +1,6 @@
-/* train/state/optim_state.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shares, that of its own. A
- * checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0 collects it to save, and gives
- * every rank its part after loading. */
+/* train/state/optim_state.c -- the optimiser's state: a rank keeps all of it, or, where the update is made in shards,
+ * that of its own. A checkpoint holds the whole, so that it does not depend on how many ranks there are: rank 0
+ * collects it to save, and gives every rank its part after loading. */
 #include "train/state/optim_state.h"
 #include "train/reduce/comm_stream.h"
 #include "train/state/memory.h"
@@ -21,7 +21,7 @@ ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
     float *own[2] = {t->mem.state1, t->mem.state2};
     uint64_t most = 0;
 
-    DDP_TRY(ddp_staging_open(t, DDP_IMAGE_STATES, err));
+    DDP_TRY(ddp_staging_open(t, DDP_ARENA_STATES, err));
     if (t->mem.state_parts <= 1 || own[0] == NULL) return DDP_OK;
     for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++)
         most = DDP_MAX_OF(most, t->s->model.layout->buckets[b].count);
@@ -50,13 +50,8 @@ static ddp_status gather(ddp_trainer *t, const float *own, float *whole, ddp_err
 
     for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
         const ddp_bucket *k = &t->s->model.layout->buckets[b];
-        ddp_task task = {.what = DDP_COLL_ALL_GATHER,
-                         .coll = {.struct_size = sizeof(ddp_coll),
-                                  .dtype = DDP_F32,
-                                  .op = DDP_SUM,
-                                  .send = own + k->first / world,
-                                  .recv = whole != NULL ? whole + k->first : t->mem.bounce,
-                                  .count = k->count / world}};
+        ddp_task task = ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, own + k->first / world,
+                                    whole != NULL ? whole + k->first : t->mem.bounce, k->count / world);
 
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     }
@@ -80,18 +75,12 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
     for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
         const ddp_bucket *k = &t->s->model.layout->buckets[b];
         float *at = whole != NULL ? whole + k->first : t->mem.bounce;
-        uint64_t share = k->count / world;
-        ddp_task task = {.what = DDP_COLL_BROADCAST,
-                         .coll = {.struct_size = sizeof(ddp_coll),
-                                  .dtype = DDP_F32,
-                                  .op = DDP_SUM,
-                                  .root = 0,
-                                  .recv = at,
-                                  .count = k->count}};
+        uint64_t shard = k->count / world;
+        ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, at, k->count);
 
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
-        if (t->mem.state_parts > 1) memcpy(own + k->first / world, at + rank * share, share * sizeof(float));
+        if (t->mem.state_parts > 1) memcpy(own + k->first / world, at + rank * shard, shard * sizeof(float));
     }
     return DDP_OK;
 }

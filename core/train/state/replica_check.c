@@ -1,5 +1,6 @@
-/* train/state/replica_check.c -- are all ranks' parameters still the same bits? They must be: every rank makes the same update from the
- * same reduced gradients. Where they are not, memory, a processor or a backend is at fault, and the run ends. */
+/* train/state/replica_check.c -- are all ranks' parameters still the same bits? They must be: every rank makes the
+ * same update from the same reduced gradients. Where they are not, memory, a processor or a backend is at fault, and
+ * the run ends. */
 #include "train/state/replica_check.h"
 #include "train/state/memory.h"
 #include <inttypes.h>
@@ -87,11 +88,11 @@ static ddp_status diverged(ddp_trainer *t, const uint64_t *hashes, ddp_err *err)
     for (int32_t r = deviant; r < world; r++) others += hashes[r] != hashes[model];
     if (others > 0) (void)snprintf(more, sizeof(more), " (and of %d more ranks)", (int)others);
     DDP_TRY(first_difference(t, model, deviant, &name, err));
-    (void)snprintf(msg, sizeof(msg),
-                   "step %" PRIu64 ": the parameters of rank %d on host %s%s are not those of rank %d, first in %s; "
-                   "replicas must be equal bit for bit. Look for faulty memory or a processor on that host, and "
-                   "resume from an earlier checkpoint",
-                   t->progress.step, (int)deviant, ddp_group_host_of(t->group, deviant), more, (int)model, name);
+    (void)snprintf(
+        msg, sizeof(msg),
+        "step %" PRIu64 ": the parameters of rank %d on host %s%s are not those of rank %d, first in %s; "
+        "replicas must be equal bit for bit. Look for faulty memory or a processor on that host, and resume from an earlier checkpoint",
+        t->progress.step, (int)deviant, ddp_group_host_of(t->group, deviant), more, (int)model, name);
     ddp_group_abort(t->group, DDP_EXIT_DIVERGED, msg);
     (void)ddp_fail(err, DDP_ERR_DATA, "%s", msg);
     return ddp_fail_as(err, DDP_EXIT_DIVERGED);
@@ -103,7 +104,7 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own, *all;
     ddp_status st = DDP_OK;
 
-    DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
+    DDP_TRY(ddp_pull(t, DDP_ARENA_PARAMS, err));
     own = ddp_hash64(t->mem.host.params, t->s->model.layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     for (int32_t r = 0; r < world; r++) equal += all[r] == all[0];

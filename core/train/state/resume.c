@@ -1,5 +1,5 @@
-/* train/state/resume.c -- the start of a run: rank 0 alone reads, everything that is loaded is broadcast and its hash compared. The
- * files are checkpoint/'s affair. */
+/* train/state/resume.c -- the start of a run: rank 0 alone reads, everything that is loaded is broadcast and its hash
+ * compared. The files are checkpoint/'s affair. */
 #include "train/state/resume.h"
 #include "train/reduce/comm_stream.h"
 #include "train/reduce/hook_state.h"
@@ -14,14 +14,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- loading, rank 0 -------------------------------------------------------------------------------------------------------- */
+/* ---- loading, rank 0 ------------------------------------------------------------------------------------------- */
 static ddp_status another(const char *path, const char *what, const char *name, const char *there, const char *here,
                           ddp_err *err)
 {
     return ddp_fail(
         err, DDP_ERR_CONFIG,
-        "checkpoint %s is of another %s: %s is %s there and %s in this run; set [checkpoint] dir to another "
-        "folder, or resume = never; init_from takes the parameters alone",
+        "checkpoint %s is of another %s: %s is %s there and %s in this run; set [checkpoint] dir to another folder, or resume = never; init_from takes the parameters alone",
         path, what, name, there, here);
 }
 
@@ -50,8 +49,8 @@ static ddp_status fill_views(const char *path, const char *what, const ddp_safet
     return DDP_OK;
 }
 
-/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split and
- * the same order of the samples. */
+/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split
+ * and the same order of the samples. */
 static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
     const ddp_checkpoint_meta *m = &c->meta;
@@ -88,8 +87,8 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
     return st;
 }
 
-/* What rank 0 tells the others; the same program runs on all, so a struct is its own wire format. */
-struct resume_word {
+/* What rank 0 sends the others; the same program runs on all, so a struct is its own wire format. */
+struct resume_report {
     int32_t found, failed, saving, hooked; /* hooked: what hooks remember is there too */
     ddp_checkpoint_meta meta;
     char path[512], error[sizeof(((ddp_err *)NULL)->msg)];
@@ -117,24 +116,24 @@ static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
 }
 
 /* For a run that does not train. */
-static ddp_status rank0_use(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+static ddp_status rank0_use(ddp_trainer *t, struct resume_report *report, ddp_err *err)
 {
     ddp_weights w;
 
     DDP_TRY(ddp_trainer_read_weights(t, &w, err));
-    word->meta = w.meta;
-    ddp_copy_text(word->path, sizeof(word->path), w.path);
+    report->meta = w.meta;
+    ddp_copy_text(report->path, sizeof(report->path), w.path);
     return DDP_OK;
 }
 
-static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_err *err)
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
     ddp_checkpoint ck;
     bool hooked = false;
     ddp_status st = DDP_IN_PROGRESS;
 
-    if (t->s->launch.purpose != DDP_TO_TRAIN) return rank0_use(t, word, err);
+    if (t->s->launch.purpose != DDP_TO_TRAIN) return rank0_use(t, report, err);
     if (c->dir[0] != '\0') DDP_TRY(ddp_checkpoint_prepare(c->dir, err));
     if (strcmp(c->resume, "never") == 0) {
         st = DDP_IN_PROGRESS;
@@ -152,24 +151,18 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_word *word, ddp_err *
     if (st != DDP_OK) return st;
     st = fill_from(t, &ck, err);
     if (st == DDP_OK) st = ddp_trainer_fill_hook(t, &ck, &hooked, err);
-    word->hooked = hooked;
-    word->found = 1;
-    word->meta = ck.meta;
-    ddp_copy_text(word->path, sizeof(word->path), ck.path);
+    report->hooked = hooked;
+    report->found = 1;
+    report->meta = ck.meta;
+    ddp_copy_text(report->path, sizeof(report->path), ck.path);
     ddp_checkpoint_close(&ck);
     return st;
 }
 
-/* ---- what every rank gets ----------------------------------------------------------------------------------------------- */
+/* ---- what every rank gets -------------------------------------------------------------------------------------- */
 static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
 {
-    ddp_task task = {.what = DDP_COLL_BROADCAST,
-                     .coll = {.struct_size = sizeof(ddp_coll),
-                              .dtype = DDP_F32,
-                              .op = DDP_SUM,
-                              .root = 0,
-                              .recv = arena,
-                              .count = t->s->model.layout->param_elements}};
+    ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, arena, t->s->model.layout->param_elements);
 
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return DDP_OK;
@@ -195,35 +188,26 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
     return st == DDP_OK ? DDP_OK : ddp_fail_as(err, DDP_EXIT_PEER);
 }
 
-/* Rank 0's word to all; its failure is everyone's. */
-static ddp_status share_word(ddp_trainer *t, struct resume_word *word, ddp_err *err)
+/* Rank 0's report to all; its failure is everyone's. */
+static ddp_status broadcast_report(ddp_trainer *t, struct resume_report *report, ddp_err *err)
 {
-    int32_t world = ddp_group_world(t->group);
-    const void *parts[world];
-    size_t lengths[world];
-    void *block = NULL;
-
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, "checkpoint to load", word, t->s->launch.rank == 0 ? sizeof(*word) : 0,
-                                &block, parts, lengths, t->s->config->group->step_timeout_ms, err));
-    if (lengths[0] == sizeof(*word)) memcpy(word, parts[0], sizeof(*word));
-    free(block);
-    if (!word->failed) return DDP_OK;
-    ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, word->error);
-    (void)ddp_fail(err, DDP_ERR_DATA, "%s", word->error);
+    DDP_TRY(ddp_trainer_from_rank0(t, "checkpoint to load", report, sizeof(*report), err));
+    if (!report->failed) return DDP_OK;
+    ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, report->error);
+    (void)ddp_fail(err, DDP_ERR_DATA, "%s", report->error);
     return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }
 
-static void take_position(ddp_trainer *t, const struct resume_word *word, bool *done)
+static void take_position(ddp_trainer *t, const struct resume_report *report, bool *done)
 {
-    t->progress.step = t->progress.start_step = word->meta.step;
-    t->progress.epoch = word->meta.epoch;
-    t->progress.cursor = word->meta.cursor;
-    t->progress.micro_steps = word->meta.micro_steps;
+    t->progress.step = t->progress.start_step = report->meta.step;
+    t->progress.epoch = report->meta.epoch;
+    t->progress.cursor = report->meta.cursor;
+    t->progress.micro_steps = report->meta.micro_steps;
     if (t->progress.micro_steps == 0)
         t->progress.micro_steps =
             t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
-    t->progress.saved_step = word->meta.step;
+    t->progress.saved_step = report->meta.step;
     *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;
     if (*done)
@@ -231,38 +215,38 @@ static void take_position(ddp_trainer *t, const struct resume_word *word, bool *
             t->s->log, DDP_LOG_INFO,
             "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
             " epochs); nothing to do. Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
-            word->path, t->progress.step, t->progress.epoch);
+            report->path, t->progress.step, t->progress.epoch);
     else
-        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, word->path,
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, report->path,
                      t->progress.step, t->progress.epoch + 1);
 }
 
 ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
 {
-    struct resume_word word = {0};
+    struct resume_report report = {0};
     uint64_t states = 0;
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     *done = false;
     t->progress.saved_step = UINT64_MAX;
-    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
-    if (t->s->launch.rank == 0 && rank0_load(t, &word, err) != DDP_OK) {
-        word.failed = 1;
-        ddp_copy_text(word.error, sizeof(word.error), err->msg);
+    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
+    if (t->s->launch.rank == 0 && rank0_load(t, &report, err) != DDP_OK) {
+        report.failed = 1;
+        ddp_copy_text(report.error, sizeof(report.error), err->msg);
     }
-    word.saving = training && t->s->config->checkpoint->dir[0] != '\0';
-    DDP_TRY(share_word(t, &word, err));
-    t->progress.saving = word.saving != 0; /* rank 0's folder decides; the others need none */
+    report.saving = training && t->s->config->checkpoint->dir[0] != '\0';
+    DDP_TRY(broadcast_report(t, &report, err));
+    t->progress.saving = report.saving != 0; /* rank 0's folder decides; the others need none */
     DDP_TRY(broadcast(t, t->mem.host.params, err));
-    DDP_TRY(ddp_push(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
+    DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
-    if (word.found) {
+    if (report.found) {
         if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
         DDP_TRY(ddp_states_spread(t, &states, err));
-        DDP_TRY(ddp_push(t, DDP_IMAGE_STATES, err));
-        take_position(t, &word, done);
+        DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
+        take_position(t, &report, done);
     }
-    if (word.hooked) {
+    if (report.hooked) {
         if (t->s->launch.rank != 0) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
         DDP_TRY(ddp_hooked_spread(t->reduce.hooked, err));
     }
@@ -271,8 +255,8 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     DDP_TRY(compare_hashes(t, states, err));
     if (training && !*done) DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, set_aside(t, err));
     if (training) return DDP_OK;
-    t->progress.step = word.meta.step;
-    t->progress.epoch = word.meta.epoch;
-    ddp_copy_text(t->weights, sizeof(t->weights), word.path);
+    t->progress.step = report.meta.step;
+    t->progress.epoch = report.meta.epoch;
+    ddp_copy_text(t->weights, sizeof(t->weights), report.path);
     return DDP_OK;
 }

@@ -1,5 +1,5 @@
-/* train/state/resume_hook.c -- what a checkpoint holds for the hook of a run, on rank 0: taken where it fits; else the hook begins anew,
- * which is said. */
+/* train/state/resume_hook.c -- what a checkpoint holds for the hook of a run, on rank 0: taken where it fits; else
+ * the hook starts from scratch, which is said. */
 #include "train/state/resume_hook.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/hook_state.h"
@@ -18,7 +18,8 @@ static void name_of(const ddp_hook_state *states, uint32_t s, uint64_t rank, cha
         (void)snprintf(name, NAME, "rank%" PRIu64 ".%s", rank, states[s].name);
 }
 
-/* The mean over the ranks of the checkpoint, where this run has others: what is remembered is what has not been sent. */
+/* The mean over the ranks of the checkpoint, where this run has others: what is remembered is what has not been sent.
+ */
 static void fill_mean(const ddp_checkpoint *c, const char *name, float *to, uint64_t elements)
 {
     const ddp_safetensors *file = c->parts[DDP_PART_HOOK];
@@ -35,7 +36,7 @@ static void fill_mean(const ddp_checkpoint *c, const char *name, float *to, uint
     for (uint64_t i = 0; i < elements; i++) to[i] /= (float)c->meta.world_size;
 }
 
-/* Every rank of the checkpoint has what this run's hook would have in its place, and nothing else is there. */
+/* Every rank of the checkpoint has what this run's hook would have instead, and nothing else is there. */
 static bool has_all(const ddp_trainer *t, const ddp_checkpoint *c)
 {
     const ddp_safetensors *file = c->parts[DDP_PART_HOOK];
@@ -103,8 +104,9 @@ ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *
     if (why == NULL)
         fill_states(t, c);
     else
-        ddp_log_line(t->s->log, DDP_LOG_WARN, "hook \"%s\" begins anew: what %s holds for it cannot be used, %s",
-                     t->s->hook->desc.name, c->path, why);
+        ddp_log_line(t->s->log, DDP_LOG_WARN,
+                     "hook \"%s\" starts from scratch: what %s holds for it cannot be used, %s", t->s->hook->desc.name,
+                     c->path, why);
     *fits = why == NULL;
     return DDP_OK;
 }

@@ -60,8 +60,8 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, timeout, err));
     DDP_TRY(ddp_states_whole(t, err));
-    if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS | DDP_IMAGE_BUFFERS, err));
-    if (t->s->launch.rank == 0 || t->mem.state_parts > 1) DDP_TRY(ddp_pull(t, DDP_IMAGE_STATES, err));
+    if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
+    if (t->s->launch.rank == 0 || t->mem.state_parts > 1) DDP_TRY(ddp_pull(t, DDP_ARENA_STATES, err));
     DDP_TRY(ddp_states_gather(t, err));
     if (t->reduce.hooked != NULL) {
         DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
@@ -94,7 +94,7 @@ ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err
 {
     ddp_sha256 h;
 
-    DDP_TRY(ddp_pull(t, DDP_IMAGE_PARAMS, err));
+    DDP_TRY(ddp_pull(t, DDP_ARENA_PARAMS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t p = 0; p < t->s->model.param_count; p++)
         ddp_sha256_add(&h, t->mem.host.params + t->s->model.layout->offset[p],

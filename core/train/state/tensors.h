@@ -1,5 +1,5 @@
-/* train/state/tensors.h -- the tensors of a run by PyTorch's names, over the arenas that hold them: what a checkpoint writes, reads and
- * hashes. */
+/* train/state/tensors.h -- the tensors of a run by PyTorch's names, over the arenas that hold them: what a checkpoint
+ * writes, reads and hashes. */
 #ifndef DDP_STATE_TENSORS_H
 #define DDP_STATE_TENSORS_H
 
@@ -16,8 +16,8 @@ typedef struct ddp_views {
 ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */
 ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
-/* Rank 0, between gathering or allocating and freeing: what the hook of every rank remembers, "rank1.bucket0.error", and once what
- * is the same on all, "bucket0.q". None where there is nothing. */
+/* Rank 0, between gathering or allocating and freeing: what the hook of every rank remembers, "rank1.bucket0.error",
+ * and once what is the same on all, "bucket0.q". None where there is nothing. */
 ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
 void ddp_views_free(ddp_views *v); /* also one that was not made */
 

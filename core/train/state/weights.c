@@ -1,8 +1,8 @@
-/* train/state/weights.c -- weights from a safetensors file, as torchvision, Hugging Face or a checkpoint of ours has it: the start of
- * a run, or what an evaluation and a generation use.
+/* train/state/weights.c -- weights from a safetensors file, as torchvision, Hugging Face or a checkpoint of ours has
+ * it: the start of a run, or what an evaluation and a generation use.
  *
- * Tensors are matched by name; one that wrappers put in front ("module.", "transformer.") may be there or not. All that does not
- * fit is told at once: what is missing, what has another shape, what the model has no place for. */
+ * Tensors are matched by name; one that wrappers put in front ("module.", "transformer.") may be there or not. All
+ * that does not fit is reported at once: what is missing, what has another shape, what the model does not have. */
 #include "train/state/weights.h"
 #include "base/log.h"
 #include "train/state/tensors.h"
@@ -30,7 +30,7 @@ struct fit {
     ddp_text names[PROBLEMS];
 };
 
-/* ---- names ------------------------------------------------------------------------------------------------------------ */
+/* ---- names ----------------------------------------------------------------------------------------------------- */
 static const char *bare(const char *name)
 {
     for (size_t i = 0; i < DDP_COUNT(prefixes); i++) {
@@ -63,7 +63,7 @@ static const ddp_named_tensor *lookup(const ddp_safetensors *file, const char *n
     return exact;
 }
 
-/* ---- values ----------------------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------------------------- */
 static float from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, mantissa = h & 0x3ffu, bits;
@@ -108,7 +108,7 @@ static void convert(float *to, const ddp_named_tensor *from)
     }
 }
 
-/* ---- what does not fit ------------------------------------------------------------------------------------------------- */
+/* ---- what does not fit ----------------------------------------------------------------------------------------- */
 static void problem(struct fit *f, int which, const char *name, const ddp_named_tensor *there,
                     const ddp_named_tensor *here)
 {
@@ -141,7 +141,7 @@ static ddp_status complain(struct fit *f, ddp_err *err)
     return err->status;
 }
 
-/* ---- matching ------------------------------------------------------------------------------------------------------------ */
+/* ---- matching -------------------------------------------------------------------------------------------------- */
 /* A count that older files lack starts at 0, as in PyTorch. */
 static bool may_be_absent(const ddp_named_tensor *here) { return here->dtype == DDP_I64; }
 
@@ -150,7 +150,7 @@ static bool same_dims(const ddp_named_tensor *a, const ddp_named_tensor *b)
     return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
 }
 
-/* A token embedding with more rows than there are tokens: the rows behind them are zero. */
+/* A token embedding with more rows than there are tokens: the rows after them are zero. */
 static bool has_padded_rows(const ddp_named_tensor *there, const ddp_named_tensor *here)
 {
     return strcmp(bare(here->name), "wte.weight") == 0 && here->rank == 2 && there->rank == 2 &&
@@ -264,10 +264,10 @@ ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
 
     if (!inside(path, "model.safetensors", file, sizeof(file))) {
         if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
-            return ddp_fail(err, DDP_ERR_DATA,
-                            "[checkpoint] init_from: the folder %s holds no model.safetensors; name one checkpoint's "
-                            "folder, such as %s/step-..., or a safetensors file",
-                            path, path);
+            return ddp_fail(
+                err, DDP_ERR_DATA,
+                "[checkpoint] init_from: the folder %s holds no model.safetensors; name one checkpoint's folder, such as %s/step-..., or a safetensors file",
+                path, path);
         ddp_copy_text(file, sizeof(file), path);
     }
     if (open_and_take(t, file, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] init_from");
@@ -275,7 +275,7 @@ ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- weights to use ------------------------------------------------------------------------------------------------------ */
+/* ---- weights to use -------------------------------------------------------------------------------------------- */
 static ddp_status take_checkpoint(ddp_trainer *t, ddp_checkpoint *c, ddp_weights *out, ddp_err *err)
 {
     ddp_status st = take_file(t, c->path, c->parts[DDP_PART_MODEL], err);
@@ -309,11 +309,11 @@ static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_
     if (inside(path, "model.safetensors", file, sizeof(file))) return open_and_take(t, file, err);
     if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return open_and_take(t, path, err);
     st = newest(t, path, out, err);
-    return st == DDP_IN_PROGRESS ? ddp_fail(err, DDP_ERR_DATA,
-                                            "%s holds no checkpoint that can be used; name a folder that does, or a "
-                                            "safetensors file",
-                                            path)
-                                 : st;
+    return st == DDP_IN_PROGRESS
+               ? ddp_fail(err, DDP_ERR_DATA,
+                          "%s holds no checkpoint that can be used; name a folder that does, or a safetensors file",
+                          path)
+               : st;
 }
 
 ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *err)
