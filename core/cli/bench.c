@@ -68,16 +68,16 @@ static bool parse_size(const char *text, uint64_t *out)
 
 static int add_backend(request *q, const char *s)
 {
-    if (q->p.backend_count == DDP_BENCH_BACKENDS) return ddp_usage_error(&command, "too many backends: ", s);
+    if (q->p.backend_count == DDP_BENCH_BACKENDS) return cli_usage_error(&command, "too many backends: ", s);
     q->backends[q->p.backend_count++] = s;
     return -1;
 }
 
 static int add_size(request *q, const char *s)
 {
-    if (q->p.size_count == DDP_BENCH_SIZES) return ddp_usage_error(&command, "too many sizes: ", s);
+    if (q->p.size_count == DDP_BENCH_SIZES) return cli_usage_error(&command, "too many sizes: ", s);
     if (parse_size(s, &q->sizes[q->p.size_count++])) return -1;
-    return ddp_usage_error(&command, "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
+    return cli_usage_error(&command, "--sizes takes multiples of 4 up to 4GiB, such as 4,64KiB,1MiB, not ", s);
 }
 
 /* The parts of a list with commas; they stay in q->text from `at` on. */
@@ -87,30 +87,30 @@ static int split(request *q, const char *option, const char *list, size_t at, in
     bool any = false;
     int code;
 
-    if (at + strlen(list) >= sizeof(q->text)) return ddp_usage_error(&command, option, " is too long");
+    if (at + strlen(list) >= sizeof(q->text)) return cli_usage_error(&command, option, " is too long");
     ddp_copy_text(q->text + at, sizeof(q->text) - at, list);
     for (char *s = strtok_r(q->text + at, ",", &rest); s != NULL; s = strtok_r(NULL, ",", &rest)) {
         any = true;
         if ((code = add(q, s)) >= 0) return code;
     }
-    return any ? -1 : ddp_usage_error(&command, option, " names none");
+    return any ? -1 : cli_usage_error(&command, option, " names none");
 }
 
 static int parse(int argc, char **argv, request *q)
 {
-    int next, code = ddp_parse_options(&command, argc, argv, q, &next);
+    int next, code = cli_parse_options(&command, argc, argv, q, &next);
 
     if (code >= 0) return code;
     if (next == argc || strcmp(argv[next], "all_reduce") != 0)
-        return ddp_usage_error(&command, "what is to be measured? It can be all_reduce, not ",
+        return cli_usage_error(&command, "what is to be measured? It can be all_reduce, not ",
                                next == argc ? "nothing" : argv[next]);
-    if (++next < argc) return ddp_usage_error(&command, "too many arguments: ", argv[next]);
+    if (++next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
     if ((code = split(q, "--sizes", q->size_list, 0, add_size)) >= 0) return code;
     if (q->backend_list == NULL) return -1;
     return split(q, "--backend", q->backend_list, strlen(q->size_list) + 1, add_backend);
 }
 
-int ddp_command_bench(int argc, char **argv, ddp_log *log)
+int cli_command_bench(int argc, char **argv, ddp_log *log)
 {
     request q = {.p = {.nproc = 2, .rounds = 7, .log = log}, .size_list = DEFAULT_SIZES};
     int code;

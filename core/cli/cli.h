@@ -9,19 +9,19 @@
 #include "session/session.h"
 
 /* One rank, here: returns the exit code. A ddp_rank_main. */
-int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause);
+int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause);
 
 /* Writes the text to stdout and frees it; the exit code, after a line that says why when it cannot be written. */
-int ddp_print_text(ddp_text *text, ddp_log *log);
+int cli_print_text(ddp_text *text, ddp_log *log);
 /* After an error: its line, and the exit code that it carries. */
-int ddp_print_error(const ddp_err *err, ddp_log *log);
-int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log);
-int ddp_command_help(const ddp_command *program, const char *section, ddp_log *log); /* section NULL: its usage */
-int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);
+int cli_print_error(const ddp_err *err, ddp_log *log);
+int cli_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log);
+int cli_command_help(const ddp_command *program, const char *section, ddp_log *log); /* section NULL: its usage */
+int cli_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);
 
 /* Commands with arguments of their own; argv[0] is the command. */
-int ddp_command_conform(int argc, char **argv, ddp_log *log);
-int ddp_command_bench(int argc, char **argv, ddp_log *log);
-int ddp_command_generate(int argc, char **argv, ddp_log *log);
+int cli_command_conform(int argc, char **argv, ddp_log *log);
+int cli_command_bench(int argc, char **argv, ddp_log *log);
+int cli_command_generate(int argc, char **argv, ddp_log *log);
 
 #endif

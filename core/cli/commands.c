@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-int ddp_print_text(ddp_text *text, ddp_log *log)
+int cli_print_text(ddp_text *text, ddp_log *log)
 {
     int code = DDP_EXIT_INTERNAL;
 
@@ -19,7 +19,7 @@ int ddp_print_text(ddp_text *text, ddp_log *log)
     return code;
 }
 
-int ddp_print_error(const ddp_err *err, ddp_log *log)
+int cli_print_error(const ddp_err *err, ddp_log *log)
 {
     ddp_log_line(log, DDP_LOG_ERROR, "%s", err->msg);
     return ddp_err_exit_code(err);
@@ -96,7 +96,7 @@ static ddp_status list(const ddp_args *args, ddp_log *log, struct listing *l, dd
     return ddp_fail_as(err, DDP_EXIT_PLUGIN);
 }
 
-int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log)
+int cli_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log)
 {
     struct listing l = {.wanted = wanted};
     ddp_config config = {0};
@@ -104,17 +104,17 @@ int ddp_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log)
     ddp_err err = {0};
     int code = DDP_EXIT_OK;
 
-    if (list(args, log, &l, &config, &registry, &err) != DDP_OK) code = ddp_print_error(&err, log);
+    if (list(args, log, &l, &config, &registry, &err) != DDP_OK) code = cli_print_error(&err, log);
     if (l.wanted == NULL && l.refused.length > 0) ddp_text_append(&l.out, l.refused.data, l.refused.length);
     ddp_text_free(&l.refused);
-    if (ddp_print_text(&l.out, log) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
+    if (cli_print_text(&l.out, log) != DDP_EXIT_OK && code == DDP_EXIT_OK) code = DDP_EXIT_INTERNAL;
     if (registry != NULL) ddp_registry_close(registry);
     ddp_config_free(&config);
     return code;
 }
 
 /* ---- help -------------------------------------------------------------------------------------------------------- */
-int ddp_command_help(const ddp_command *program, const char *section, ddp_log *log)
+int cli_command_help(const ddp_command *program, const char *section, ddp_log *log)
 {
     const char *const *names;
     size_t sections = ddp_config_sections(&names), count = 0;
@@ -122,12 +122,12 @@ int ddp_command_help(const ddp_command *program, const char *section, ddp_log *l
     ddp_text out = {0};
 
     if (section == NULL) {
-        ddp_print_usage(program, stdout);
+        cli_print_usage(program, stdout);
         ddp_text_printf(&out, "\nsections of the INI file (`ddpengine help SECTION` shows the keys of one):\n ");
         for (size_t i = 0; i < sections; i++) ddp_text_printf(&out, " [%s]", names[i]);
         ddp_text_printf(&out,
                         "\nand one section for each plugin, [KIND.NAME] (`ddpengine plugins NAME` shows its keys).\n");
-        return ddp_print_text(&out, log);
+        return cli_print_text(&out, log);
     }
     if (options == NULL) {
         const char *near = ddp_nearest(section, names, sections);
@@ -141,11 +141,11 @@ int ddp_command_help(const ddp_command *program, const char *section, ddp_log *l
     }
     ddp_text_printf(&out, "[%s]\n", section);
     option_rows(options, count, &out);
-    return ddp_print_text(&out, log);
+    return cli_print_text(&out, log);
 }
 
 /* ---- config ------------------------------------------------------------------------------------------------------ */
-int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log)
+int cli_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log)
 {
     ddp_session s = {.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
     ddp_text out = {0};
@@ -157,7 +157,7 @@ int ddp_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_l
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     } else {
         ddp_settings_print(&config->settings, &out);
-        code = ddp_print_text(&out, log);
+        code = cli_print_text(&out, log);
     }
     ddp_session_close(&s);
     return code;

@@ -17,8 +17,8 @@ static int take_setting(const ddp_command *c, void *to, const char *value)
 {
     request *q = to;
 
-    if (strchr(value, '=') == NULL) return ddp_usage_error(c, "--set takes key=value, not ", value);
-    if (q->p.setting_count == DDP_CONFORM_MAX_SETTINGS) return ddp_usage_error(c, "too many --set", "");
+    if (strchr(value, '=') == NULL) return cli_usage_error(c, "--set takes key=value, not ", value);
+    if (q->p.setting_count == DDP_CONFORM_MAX_SETTINGS) return cli_usage_error(c, "too many --set", "");
     q->settings[q->p.setting_count++] = value;
     return -1;
 }
@@ -50,15 +50,15 @@ static const ddp_command command = {
 /* -1: go on; else the exit code of a command that is done. */
 static int parse(int argc, char **argv, request *q)
 {
-    int next, code = ddp_parse_options(&command, argc, argv, q, &next);
+    int next, code = cli_parse_options(&command, argc, argv, q, &next);
 
     if (code >= 0) return code;
-    if (next == argc || argv[next][0] == '\0') return ddp_usage_error(&command, "which plugin?", "");
+    if (next == argc || argv[next][0] == '\0') return cli_usage_error(&command, "which plugin?", "");
     q->p.plugin = argv[next++];
-    return next < argc ? ddp_usage_error(&command, "too many arguments: ", argv[next]) : -1;
+    return next < argc ? cli_usage_error(&command, "too many arguments: ", argv[next]) : -1;
 }
 
-int ddp_command_conform(int argc, char **argv, ddp_log *log)
+int cli_command_conform(int argc, char **argv, ddp_log *log)
 {
     request q = {.p = {.out = stdout, .log = log}};
     int code;

@@ -21,7 +21,7 @@ static int take_temperature(const ddp_command *c, void *to, const char *value)
 
     how->temperature = strtod(value, &end);
     if (end != value && *end == '\0' && isfinite(how->temperature) && how->temperature >= 0.0) return -1;
-    return ddp_usage_error(c, "--temperature takes a number from 0, not ", value);
+    return cli_usage_error(c, "--temperature takes a number from 0, not ", value);
 }
 
 static bool parse_whole(const char *text, uint64_t most, uint64_t *out)
@@ -38,7 +38,7 @@ static int take_top_k(const ddp_command *c, void *to, const char *value)
     uint64_t n;
 
     if (!parse_whole(value, MOST_TOKENS, &n))
-        return ddp_usage_error(c, "--top-k takes a number from 0 to 100000000, not ", value);
+        return cli_usage_error(c, "--top-k takes a number from 0 to 100000000, not ", value);
     ((request *)to)->text.how.top_k = (int64_t)n;
     return -1;
 }
@@ -46,14 +46,14 @@ static int take_top_k(const ddp_command *c, void *to, const char *value)
 static int take_seed(const ddp_command *c, void *to, const char *value)
 {
     if (parse_whole(value, UINT64_MAX, &((request *)to)->text.how.seed)) return -1;
-    return ddp_usage_error(c, "--seed takes a whole number, not ", value);
+    return cli_usage_error(c, "--seed takes a whole number, not ", value);
 }
 
 static int refuse_profile(const ddp_command *c, void *to, const char *value)
 {
     (void)to;
     (void)value;
-    return ddp_usage_error(c, "--profile measures the steps of a training; leave it out, or leave out ", c->name);
+    return cli_usage_error(c, "--profile measures the steps of a training; leave it out, or leave out ", c->name);
 }
 
 #define FIELD(name) .offset = offsetof(request, name)
@@ -92,17 +92,17 @@ static const ddp_command command = {
 /* -1: go on; else the exit code of a command that is done. */
 static int parse(int argc, char **argv, request *q)
 {
-    int next, code = ddp_parse_options(&command, argc, argv, q, &next);
+    int next, code = cli_parse_options(&command, argc, argv, q, &next);
 
     if (code >= 0) return code;
-    if (next < argc) return ddp_usage_error(&command, "too many arguments: ", argv[next]);
-    if (q->config_path == NULL) return ddp_usage_error(&command, "no config file: give -c FILE", "");
+    if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
+    if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
     if (q->text.prompt != NULL && q->text.prompt_tokens != NULL)
-        return ddp_usage_error(&command, "--prompt or --prompt-tokens, not both", "");
+        return cli_usage_error(&command, "--prompt or --prompt-tokens, not both", "");
     return -1;
 }
 
-int ddp_command_generate(int argc, char **argv, ddp_log *log)
+int cli_command_generate(int argc, char **argv, ddp_log *log)
 {
     request q = {.text = {.tokens = 256, .how = {.temperature = 1.0}}};
     ddp_config config = {0};
@@ -112,7 +112,7 @@ int ddp_command_generate(int argc, char **argv, ddp_log *log)
     if (code >= 0) return code;
     if (ddp_config_load(q.config_path, q.overrides, q.override_count, &config, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-        return ddp_print_error(&err, log);
+        return cli_print_error(&err, log);
     }
     code = ddp_generate_text(&q.text, &config, log);
     ddp_config_free(&config);

@@ -25,8 +25,8 @@ static int take_config(const ddp_command *c, void *request, const char *value)
 {
     ddp_args *args = &((command_line *)request)->run;
 
-    if (args->config_path != NULL) return ddp_usage_error(c, "one -c only, not also -c ", value);
-    if (value[0] == '\0') return ddp_usage_error(c, "-c needs the name of a file", "");
+    if (args->config_path != NULL) return cli_usage_error(c, "one -c only, not also -c ", value);
+    if (value[0] == '\0') return cli_usage_error(c, "-c needs the name of a file", "");
     args->config_path = value;
     return -1;
 }
@@ -99,7 +99,7 @@ static const ddp_command program = {
         "            6 time-out, 7 not finite, 8 checkpoint, 9 replicas diverged, 10 data, 128+n ended by signal n\n",
 };
 
-static int usage_error(const char *what, const char *detail) { return ddp_usage_error(&program, what, detail); }
+static int usage_error(const char *what, const char *detail) { return cli_usage_error(&program, what, detail); }
 
 /* ---- what goes together ------------------------------------------------------------------------------------------ */
 static int check_eval(command_line *l)
@@ -130,7 +130,7 @@ static int check_profile(const command_line *l)
 
 static int parse(int argc, char **argv, command_line *l)
 {
-    int next, code = ddp_parse_options(&program, argc, argv, l, &next);
+    int next, code = cli_parse_options(&program, argc, argv, l, &next);
 
     if (code >= 0) return code;
     if (l->run.check_all && !l->run.check) return usage_error("--all goes with --check", "");
@@ -170,14 +170,14 @@ static int run_config(const command_line *l, ddp_log *log)
 
     if (prepare(l, &config, &launch, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-        code = ddp_print_error(&err, log);
+        code = cli_print_error(&err, log);
     } else if (l->print_config) {
-        code = ddp_command_print_config(&config, &launch, log);
+        code = cli_command_print_config(&config, &launch, log);
     } else if (launch.nproc > 1 && !args->check) {
-        code = ddp_start_ranks(args, &config, &launch, ddp_run_rank, log);
+        code = ddp_start_ranks(args, &config, &launch, cli_run_rank, log);
     } else {
         launch.stop = ddp_handle_signals(false);
-        code = ddp_run_rank(args, &config, &launch, log, NULL);
+        code = cli_run_rank(args, &config, &launch, log, NULL);
     }
     ddp_config_free(&config);
     return code;
@@ -189,7 +189,7 @@ static int gen_secret(const char *path, ddp_log *log)
 
     if (ddp_secret_write(path, &err) == DDP_OK) return DDP_EXIT_OK;
     if (err.status == DDP_ERR_CONFIG) (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-    return ddp_print_error(&err, log);
+    return cli_print_error(&err, log);
 }
 
 /* A closed standard stream would give its number to the next file or socket, and lines of the log would go there.
@@ -203,20 +203,20 @@ static void open_standard_streams(void)
 /* Commands with options of their own; NULL for all else. */
 static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log *log)
 {
-    if (argc > 1 && strcmp(argv[1], "conform") == 0) return ddp_command_conform;
-    if (argc > 1 && strcmp(argv[1], "bench") == 0) return ddp_command_bench;
-    if (argc > 1 && strcmp(argv[1], "generate") == 0) return ddp_command_generate;
+    if (argc > 1 && strcmp(argv[1], "conform") == 0) return cli_command_conform;
+    if (argc > 1 && strcmp(argv[1], "bench") == 0) return cli_command_bench;
+    if (argc > 1 && strcmp(argv[1], "generate") == 0) return cli_command_generate;
     return NULL;
 }
 
 static int run(const command_line *l, ddp_log *log)
 {
     if (l->secret_path != NULL) return gen_secret(l->secret_path[0] != '\0' ? l->secret_path : NULL, log);
-    if (l->command != NULL && strcmp(l->command, "plugins") == 0) return ddp_command_plugins(&l->run, l->argument, log);
-    if (l->command != NULL && strcmp(l->command, "help") == 0) return ddp_command_help(&program, l->argument, log);
+    if (l->command != NULL && strcmp(l->command, "plugins") == 0) return cli_command_plugins(&l->run, l->argument, log);
+    if (l->command != NULL && strcmp(l->command, "help") == 0) return cli_command_help(&program, l->argument, log);
     if (l->command != NULL && !l->run.eval) return usage_error("unknown command ", l->command);
     if (l->run.config_path == NULL) {
-        ddp_print_usage(&program, stderr);
+        cli_print_usage(&program, stderr);
         return usage_error("no config file: give -c FILE", "");
     }
     return run_config(l, log);
@@ -242,7 +242,7 @@ int main(int argc, char **argv)
     ddp_log_init(&log);
     if (ddp_allow_open_files(OPEN_FILES, &err) != DDP_OK) {
         (void)ddp_fail_as(&err, DDP_EXIT_PLUGIN);
-        return ddp_print_error(&err, &log);
+        return cli_print_error(&err, &log);
     }
     return sub_command != NULL ? sub_command(argc - 1, argv + 1, &log) : run(&l, &log);
 }

@@ -7,7 +7,7 @@
 
 enum { MAX_OPTIONS = 32, FIRST = 256 };
 
-int ddp_usage_error(const ddp_command *c, const char *what, const char *detail)
+int cli_usage_error(const ddp_command *c, const char *what, const char *detail)
 {
     (void)fprintf(stderr, "ddpengine: error: %s%s; see ddpengine %s%s--help\n", what, detail, c->name,
                   c->name[0] != '\0' ? " " : "");
@@ -24,7 +24,7 @@ static int left_column(const ddp_cli_option *o, char out[64])
                     o->value != NULL ? o->value : "");
 }
 
-void ddp_print_usage(const ddp_command *c, FILE *to)
+void cli_print_usage(const ddp_command *c, FILE *to)
 {
     char left[64];
     int width = 0;
@@ -60,7 +60,7 @@ static int take_count(const ddp_command *c, const ddp_cli_option *o, const char 
         return -1;
     }
     (void)snprintf(what, sizeof(what), "%s takes a number from 1 to %d, not ", o->name, o->most);
-    return ddp_usage_error(c, what, text);
+    return cli_usage_error(c, what, text);
 }
 
 /* -1: go on; else the exit code of a command that is done. */
@@ -70,13 +70,13 @@ static int take(const ddp_command *c, const ddp_cli_option *o, void *request, co
     size_t n;
 
     switch (o->takes) {
-    case DDP_TAKES_HELP: ddp_print_usage(c, stdout); return DDP_EXIT_OK;
+    case DDP_TAKES_HELP: cli_print_usage(c, stdout); return DDP_EXIT_OK;
     case DDP_TAKES_NOTHING: *(bool *)field = true; return -1;
     case DDP_TAKES_TEXT: *(const char **)field = value != NULL ? value : ""; return -1;
     case DDP_TAKES_COUNT: return take_count(c, o, value, field);
     case DDP_TAKES_LIST:
         memcpy(&n, count, sizeof(n));
-        if (n == (size_t)o->most) return ddp_usage_error(c, "too many ", o->name);
+        if (n == (size_t)o->most) return cli_usage_error(c, "too many ", o->name);
         memcpy((char *)field + n++ * sizeof(value), &value, sizeof(value));
         memcpy(count, &n, sizeof(n));
         return -1;
@@ -84,7 +84,7 @@ static int take(const ddp_command *c, const ddp_cli_option *o, void *request, co
     }
 }
 
-int ddp_parse_options(const ddp_command *c, int argc, char **argv, void *request, int *rest)
+int cli_parse_options(const ddp_command *c, int argc, char **argv, void *request, int *rest)
 {
     struct option table[MAX_OPTIONS + 1] = {0};
     char letters[2 * MAX_OPTIONS + 2] = ":", *letter = letters + 1;
@@ -108,8 +108,8 @@ int ddp_parse_options(const ddp_command *c, int argc, char **argv, void *request
         const char *given = optopt > ' ' && optopt < 0x7f ? given_letter : argv[optind - 1];
         size_t i = (size_t)option - FIRST;
 
-        if (option == ':') return ddp_usage_error(c, "missing value after ", given);
-        if (option == '?') return ddp_usage_error(c, "unknown option, or one that takes no value: ", given);
+        if (option == ':') return cli_usage_error(c, "missing value after ", given);
+        if (option == '?') return cli_usage_error(c, "unknown option, or one that takes no value: ", given);
         if (option < FIRST)
             for (i = 0; c->options[i].letter != option;) i++;
         if ((code = take(c, &c->options[i], request, optarg)) >= 0) return code;

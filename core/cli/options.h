@@ -37,11 +37,11 @@ struct ddp_command {
     size_t option_count;
 };
 
-void ddp_print_usage(const ddp_command *c, FILE *to);
+void cli_print_usage(const ddp_command *c, FILE *to);
 /* Reads the options into `request`. -1: go on, and argv[*rest] .. are the other arguments; else the exit code of a
  * command that is done. */
-int ddp_parse_options(const ddp_command *c, int argc, char **argv, void *request, int *rest);
+int cli_parse_options(const ddp_command *c, int argc, char **argv, void *request, int *rest);
 /* "ddpengine: error: WHATDETAIL; see ddpengine COMMAND --help"; DDP_EXIT_CONFIG. */
-int ddp_usage_error(const ddp_command *c, const char *what, const char *detail);
+int cli_usage_error(const ddp_command *c, const char *what, const char *detail);
 
 #endif

@@ -27,7 +27,7 @@ static int print_plan(ddp_session *s, bool all, ddp_log *log)
 
     ddp_session_report(s, &text);
     if (all) code = ddp_session_check_unused(s, &text);
-    printed = ddp_print_text(&text, log);
+    printed = cli_print_text(&text, log);
     return code != DDP_EXIT_OK ? code : printed;
 }
 
@@ -36,10 +36,10 @@ static int print_line(const char *line, ddp_log *log)
     ddp_text text = {0};
 
     ddp_text_printf(&text, "%s\n", line);
-    return ddp_print_text(&text, log);
+    return cli_print_text(&text, log);
 }
 
-int ddp_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause)
+int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause)
 {
     struct expiry expiry = {.cause = cause, .log = log};
     ddp_ending ending = {.expired = expired, .ctx = &expiry};

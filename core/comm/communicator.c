@@ -133,7 +133,7 @@ static bool end(ddp_communicator *c)
     if (!ended && (hangs || stuck)) ddp_group_expire(group); /* nothing will bring it back */
     if (!ended) return false;
     pthread_join(c->thread, NULL);
-    ddp_queue_free(c);
+    comm_queue_free(c);
     return true;
 }
 
@@ -219,9 +219,9 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
     ddp_cond_init(&c->queue.progress);
     st = choose_name(c, err);
     if (st != DDP_OK) goto free_communicator;
-    ddp_compose_table(c);
+    comm_compose_table(c);
     ddp_group_on_failure(g, run_failed, c);
-    st = ddp_thread_start(&c->thread, "ddp-queue", ddp_queue_main, c, err);
+    st = ddp_thread_start(&c->thread, "ddp-queue", comm_queue_main, c, err);
     if (st != DDP_OK) goto stop_listening;
     st = wait_opened(c, err);
     if (st == DDP_ERR_ABORTED) st = run_has_failed(c, err);
@@ -237,7 +237,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
 stop_listening:
     ddp_group_on_failure(g, NULL, NULL);
 free_communicator:
-    ddp_queue_free(c);
+    comm_queue_free(c);
     return st;
 }
 
@@ -286,9 +286,9 @@ static ddp_status wait_ticket(ddp_communicator *c, uint64_t ticket, ddp_err *err
 
         if (c->queue.run_failed) return DDP_ERR_ABORTED;
         if (ddp_now_ns() >= limit) { /* the task that stands in front of all others */
-            ddp_task_name first = ddp_queue_name(c, c->queue.done + 1);
+            ddp_task_name first = comm_queue_name(c, c->queue.done + 1);
 
-            return ddp_works_timed_out(c, &first, err);
+            return comm_works_timed_out(c, &first, err);
         }
         (void)wait_progress(c, limit);
     }

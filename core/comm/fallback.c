@@ -8,11 +8,11 @@ static ddp_status plain(ddp_communicator *c, ddp_collective fn, const ddp_coll *
     ddp_work *work = NULL;
     ddp_status st = fn(c->comm, a, &work, err);
 
-    return ddp_works_finish(c, st, work, err);
+    return comm_works_finish(c, st, work, err);
 }
 
 /* A broadcast from each rank in turn into its part of recv. */
-ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err)
+ddp_status comm_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err)
 {
     ddp_communicator *c = communicator;
     size_t bytes = a->count * ddp_dtype_size(a->dtype);
@@ -34,7 +34,7 @@ ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err
 }
 
 /* In place only: an all_reduce of everything, of which this rank's part is the result. */
-ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err)
+ddp_status comm_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err)
 {
     ddp_communicator *c = communicator;
     char *all = (char *)a->recv - (size_t)c->table.rank * a->count * ddp_dtype_size(a->dtype);
@@ -73,7 +73,7 @@ static ddp_status table_broadcast(void *ctx, const ddp_coll *a, ddp_err *err)
 static ddp_status table_all_gather(void *ctx, const ddp_coll *a, ddp_err *err)
 {
     ddp_group_count_collective(((ddp_communicator *)ctx)->group);
-    return ddp_compose_all_gather(ctx, a, err);
+    return comm_compose_all_gather(ctx, a, err);
 }
 
 static ddp_status table_all_to_all(void *ctx, const ddp_coll *a, ddp_err *err)
@@ -83,7 +83,7 @@ static ddp_status table_all_to_all(void *ctx, const ddp_coll *a, ddp_err *err)
     return counted(c, c->ops->all_to_all, a, err);
 }
 
-void ddp_compose_table(ddp_communicator *c)
+void comm_compose_table(ddp_communicator *c)
 {
     c->table = (ddp_hook_group){.struct_size = sizeof(c->table),
                                 .rank = (uint32_t)c->rank,

@@ -6,9 +6,9 @@
 
 /* Owner, before the thread begins: fills c->table, whose functions, for that thread alone, make a collective of the
  * backend or compose it of others. */
-void ddp_compose_table(ddp_communicator *c);
+void comm_compose_table(ddp_communicator *c);
 /* Queue thread. */
-ddp_status ddp_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
-ddp_status ddp_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);
+ddp_status comm_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
+ddp_status comm_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);
 
 #endif

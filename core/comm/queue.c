@@ -34,7 +34,7 @@ static size_t bytes_of(const ddp_queue_slot *s)
     return s->task.coll.count * ddp_dtype_size(s->task.coll.dtype);
 }
 
-ddp_task_name ddp_queue_name(const ddp_communicator *c, uint64_t ticket)
+ddp_task_name comm_queue_name(const ddp_communicator *c, uint64_t ticket)
 {
     const ddp_queue_slot *s = &c->queue.ring[ticket % DDP_QUEUE_RING];
 
@@ -67,7 +67,7 @@ static void watch(ddp_communicator *c)
     ddp_status st;
 
     pthread_mutex_unlock(&c->queue.lock);
-    st = ddp_works_watch(c, &err);
+    st = comm_works_watch(c, &err);
     pthread_mutex_lock(&c->queue.lock);
     if (st != DDP_OK && st != DDP_IN_PROGRESS && !c->queue.abandoned) end_run(c, &err);
 }
@@ -82,8 +82,8 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     switch (s->task.what) {
     case DDP_COLL_ALL_REDUCE: st = ops->all_reduce(c->comm, &s->task.coll, &work, err); break;
     case DDP_COLL_BROADCAST: st = ops->broadcast(c->comm, &s->task.coll, &work, err); break;
-    case DDP_COLL_ALL_GATHER: return ddp_compose_all_gather(c, &s->task.coll, err);
-    case DDP_COLL_REDUCE_SCATTER: return ddp_compose_reduce_scatter(c, &s->task.coll, err);
+    case DDP_COLL_ALL_GATHER: return comm_compose_all_gather(c, &s->task.coll, err);
+    case DDP_COLL_REDUCE_SCATTER: return comm_compose_reduce_scatter(c, &s->task.coll, err);
     case DDP_COLL_CALL: return s->task.call(s->task.call_ctx, err);
     case DDP_COLL_BARRIER: st = ops->barrier(c->comm, &work, err); break;
     case DDP_TASK_ALLOC: st = ops->mem_alloc(c->comm, s->bytes, &c->queue.allocated, err); break;
@@ -91,7 +91,7 @@ static ddp_status call(ddp_communicator *c, const ddp_queue_slot *s, ddp_err *er
     case DDP_TASK_FREE: ops->mem_free(c->comm, s->memory); return DDP_OK;
     default: return ddp_fail(err, DDP_ERR_INTERNAL, "unknown task %u", s->task.what);
     }
-    return ddp_works_finish(c, st, work, err);
+    return comm_works_finish(c, st, work, err);
 }
 
 static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_t ticket, ddp_err *err)
@@ -99,13 +99,13 @@ static ddp_status run_slot(ddp_communicator *c, const ddp_queue_slot *s, uint64_
     void *stream = s->task.enqueue && (c->ops->caps & DDP_CAP_STREAM) != 0 ? s->task.coll.stream : NULL;
     ddp_status st;
 
-    ddp_works_begin(c, ddp_queue_name(c, ticket), stream);
+    comm_works_begin(c, comm_queue_name(c, ticket), stream);
     if (s->task.before != NULL) s->task.before(s->task.before_ctx);
     if (s->task.what != DDP_COLL_CALL) ddp_group_count_collective(c->group);
     st = call(c, s, err);
     if (st == DDP_OK && s->task.after != NULL) s->task.after(s->task.before_ctx);
     if (st == DDP_OK) return st;
-    return ddp_works_failed(c, &c->works.task, err);
+    return comm_works_failed(c, &c->works.task, err);
 }
 
 /* Ends ticket done + 1; `lock` held. A failed mem_alloc or mem_peer fails alone when the run still stands. */
@@ -134,7 +134,7 @@ static void run_tasks(ddp_communicator *c)
         ddp_err err = {.status = DDP_OK};
 
         while (c->queue.done == c->queue.submitted && !c->queue.stop) {
-            bool left = ddp_works_are_left(c) && !c->queue.abandoned, called;
+            bool left = comm_works_are_left(c) && !c->queue.abandoned, called;
 
             c->queue.idle = true;
             called = ddp_cond_wait_until(&c->queue.work, &c->queue.lock,
@@ -186,7 +186,7 @@ static void close_backend(ddp_communicator *c)
     pthread_mutex_lock(&c->abort_lock);
     c->comm = NULL;
     pthread_mutex_unlock(&c->abort_lock);
-    ddp_works_forget(c);
+    comm_works_forget(c);
     c->ops->comm_destroy(comm);
     c->ops->close(c->backend);
 }
@@ -201,7 +201,7 @@ static void serve(ddp_communicator *c)
     pthread_mutex_lock(&c->queue.lock);
 }
 
-void ddp_queue_free(ddp_communicator *c)
+void comm_queue_free(ddp_communicator *c)
 {
     pthread_cond_destroy(&c->queue.progress);
     pthread_cond_destroy(&c->queue.work);
@@ -210,7 +210,7 @@ void ddp_queue_free(ddp_communicator *c)
     free(c);
 }
 
-void *ddp_queue_main(void *arg)
+void *comm_queue_main(void *arg)
 {
     ddp_communicator *c = arg;
     ddp_err err = {.status = DDP_OK};
@@ -229,6 +229,6 @@ void *ddp_queue_main(void *arg)
     abandoned = c->queue.abandoned;
     pthread_cond_signal(&c->queue.progress);
     pthread_mutex_unlock(&c->queue.lock);
-    if (abandoned) ddp_queue_free(c);
+    if (abandoned) comm_queue_free(c);
     return NULL;
 }

@@ -4,8 +4,8 @@
 
 #include "comm/state.h"
 
-ddp_task_name ddp_queue_name(const ddp_communicator *c, uint64_t ticket); /* of a task in the ring */
-void *ddp_queue_main(void *communicator);                                 /* the thread */
-void ddp_queue_free(ddp_communicator *c);                                 /* the memory of the communicator alone */
+ddp_task_name comm_queue_name(const ddp_communicator *c, uint64_t ticket); /* of a task in the ring */
+void *comm_queue_main(void *communicator);                                 /* the thread */
+void comm_queue_free(ddp_communicator *c);                                 /* the memory of the communicator alone */
 
 #endif

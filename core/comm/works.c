@@ -45,13 +45,13 @@ static ddp_status leave_in_stream(ddp_communicator *c, ddp_work *work, void *str
     return st;
 }
 
-ddp_status ddp_works_failed(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err)
+ddp_status comm_works_failed(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err)
 {
     return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", task->what, (unsigned long long)task->ticket,
                             task->bytes, c->rank);
 }
 
-ddp_status ddp_works_timed_out(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err)
+ddp_status comm_works_timed_out(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err)
 {
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
                    "%s %llu of %zu bytes on rank %d did not end within %g s: "
@@ -75,33 +75,33 @@ static ddp_status look(ddp_communicator *c, ddp_err *err)
         c->works.left[1].work = NULL;
         if (first->work == NULL) return DDP_OK;
     }
-    if (st != DDP_IN_PROGRESS) return ddp_works_failed(c, &first->name, err);
+    if (st != DDP_IN_PROGRESS) return comm_works_failed(c, &first->name, err);
     if (ddp_now_ns() - first->since_ns < c->step_timeout_ns) return DDP_IN_PROGRESS;
-    return ddp_works_timed_out(c, &first->name, err);
+    return comm_works_timed_out(c, &first->name, err);
 }
 
-bool ddp_works_are_left(const ddp_communicator *c) { return c->works.left[0].work != NULL; }
+bool comm_works_are_left(const ddp_communicator *c) { return c->works.left[0].work != NULL; }
 
-void ddp_works_forget(ddp_communicator *c)
+void comm_works_forget(ddp_communicator *c)
 {
     for (int i = 0; i < 2; i++) forget(c, &c->works.left[i]);
 }
 
-ddp_status ddp_works_watch(ddp_communicator *c, ddp_err *err)
+ddp_status comm_works_watch(ddp_communicator *c, ddp_err *err)
 {
     ddp_status st = look(c, err);
 
-    if (st != DDP_OK && st != DDP_IN_PROGRESS) ddp_works_forget(c);
+    if (st != DDP_OK && st != DDP_IN_PROGRESS) comm_works_forget(c);
     return st;
 }
 
-void ddp_works_begin(ddp_communicator *c, ddp_task_name task, void *stream)
+void comm_works_begin(ddp_communicator *c, ddp_task_name task, void *stream)
 {
     c->works.task = task;
     c->works.stream = stream;
 }
 
-ddp_status ddp_works_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)
+ddp_status comm_works_finish(ddp_communicator *c, ddp_status st, ddp_work *work, ddp_err *err)
 {
     if (st != DDP_OK || work == NULL || (c->ops->caps & DDP_CAP_ASYNC) == 0) return st;
     return c->works.stream != NULL ? leave_in_stream(c, work, c->works.stream, err) : finish_work(c, work, err);

@@ -29,7 +29,7 @@ static bool dispatch_stop(ddp_group *g, const ddp_frame *f)
     uint32_t sig = ddp_unpack_u32(&u);
 
     if (u.bad || sig == 0 || sig > 255) return false;
-    ddp_run_asked_to_stop(g, (int)sig);
+    control_run_asked_to_stop(g, (int)sig);
     return true;
 }
 
@@ -46,9 +46,9 @@ static bool dispatch_failure(ddp_group *g, const ddp_frame *f)
 bool ddp_client_dispatch(ddp_group *g, const ddp_frame *f)
 {
     switch (f->type) {
-    case DDP_FRAME_REPLY: return ddp_request_reply(g, f);
+    case DDP_FRAME_REPLY: return control_request_reply(g, f);
     case DDP_FRAME_WELCOME: return dispatch_welcome(g, f);
-    case DDP_FRAME_FAREWELL: ddp_run_farewell(g); return true;
+    case DDP_FRAME_FAREWELL: control_run_farewell(g); return true;
     case DDP_FRAME_BEAT: return true;
     case DDP_FRAME_STOP: return dispatch_stop(g, f);
     case DDP_FRAME_FAILURE: return dispatch_failure(g, f);
@@ -62,21 +62,21 @@ void ddp_client_lost_failure(const ddp_group *g, int32_t rank, const ddp_err *wh
         why->status == DDP_ERR_PEER && (why->sys_errno == 0 || why->sys_errno == ECONNRESET || why->sys_errno == EPIPE);
     char when[48];
 
-    ddp_run_when(g, when, sizeof(when));
+    control_run_when(g, when, sizeof(when));
     ddp_failure_set(out, DDP_EXIT_PEER, rank, "rank %d on host %s: connection %s without goodbye%s%s%.200s", (int)rank,
                     g->ranks[rank].host, closed ? "closed" : "lost", when, closed ? "" : ": ", closed ? "" : why->msg);
 }
 
-void ddp_client_lost(ddp_group *g, const ddp_err *why)
+void control_client_lost(ddp_group *g, const ddp_err *why)
 {
     ddp_failure f;
 
-    if (ddp_run_rank0_gone(g)) return;
+    if (control_run_rank0_gone(g)) return;
     ddp_client_lost_failure(g, 0, why, &f);
     ddp_run_fail(g, &f);
 }
 
-void ddp_client_damaged(ddp_group *g, const ddp_err *why)
+void control_client_damaged(ddp_group *g, const ddp_err *why)
 {
     ddp_failure f;
 
@@ -84,7 +84,7 @@ void ddp_client_damaged(ddp_group *g, const ddp_err *why)
     ddp_run_fail(g, &f);
 }
 
-void ddp_client_silence(ddp_group *g, const ddp_failure *f)
+void control_client_silence(ddp_group *g, const ddp_failure *f)
 {
     ddp_text t = {0};
 

@@ -24,7 +24,7 @@ static void lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     if (g->server != NULL)
         ddp_server_lost(g, p, why);
     else
-        ddp_client_lost(g, why);
+        control_client_lost(g, why);
 }
 
 static void damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
@@ -34,7 +34,7 @@ static void damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
         return;
     }
     p->dead = true;
-    ddp_client_damaged(g, why);
+    control_client_damaged(g, why);
 }
 
 /* All whole frames that have come. */
@@ -90,7 +90,7 @@ static void accept_peers(ddp_group *g)
 
 static void take_posts(ddp_group *g)
 {
-    for (ddp_post *post = ddp_run_take_posts(g), *next; post != NULL; post = next) {
+    for (ddp_post *post = control_run_take_posts(g), *next; post != NULL; post = next) {
         ddp_frame f = {.type = post->type, .length = (uint32_t)post->length, .data = post->data};
 
         next = post->next;
@@ -106,11 +106,11 @@ static void take_posts(ddp_group *g)
 /* Once stopped: everything handed out, or the time for that is up. */
 static bool finished(ddp_group *g, int64_t now)
 {
-    if (!ddp_run_stops(g)) return false;
+    if (!control_run_stops(g)) return false;
     if (g->drain_ns == 0) {
         g->drain_ns = now + DRAIN_MS * 1000000ll;
         if (g->server != NULL && g->world > 1) ddp_server_farewell(g);
-        ddp_peers_flush(&g->peers);
+        control_peers_flush(&g->peers);
     }
     if (now >= g->drain_ns) return true;
     for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next)
@@ -120,9 +120,9 @@ static bool finished(ddp_group *g, int64_t now)
 
 static int64_t tick(ddp_group *g, int64_t now)
 {
-    int64_t next = ddp_run_call_expired(g, now);
+    int64_t next = control_run_call_expired(g, now);
 
-    next = DDP_MIN_OF(next, ddp_heartbeat_tick(g, now));
+    next = DDP_MIN_OF(next, control_heartbeat_tick(g, now));
     if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
     if (g->server == NULL) return next;
     next = DDP_MIN_OF(next, ddp_listener_tick(g, now));
@@ -137,13 +137,13 @@ static int wait_ms(int64_t deadline_ns)
     return left <= 0 ? 0 : (int)DDP_MIN_OF(left / 1000000 + 1, 60000);
 }
 
-void *ddp_control_main(void *arg)
+void *control_main(void *arg)
 {
     ddp_group *g = arg;
     struct epoll_event events[EVENTS_A_ROUND];
     uint64_t posted;
 
-    ddp_heartbeat_start(g);
+    control_heartbeat_start(g);
     /* what came after the first frame, while the thread that joins was reading */
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next) read_frames(g, p);
     for (;;) {
@@ -152,13 +152,13 @@ void *ddp_control_main(void *arg)
 
         take_posts(g);
         next = tick(g, ddp_now_ns());
-        ddp_peers_flush(&g->peers);
-        ddp_run_call_listener(g);
+        control_peers_flush(&g->peers);
+        control_run_call_listener(g);
         if (finished(g, ddp_now_ns())) break;
         if (g->drain_ns != 0) next = DDP_MIN_OF(next, g->drain_ns);
-        ddp_peers_free_dead(&g->peers);
+        control_peers_free_dead(&g->peers);
         n = epoll_wait(g->peers.epoll_fd, events, EVENTS_A_ROUND, wait_ms(next));
-        ddp_heartbeat_round(g, ddp_now_ns());
+        control_heartbeat_round(g, ddp_now_ns());
         for (int i = 0; i < n; i++) {
             if (events[i].data.ptr == &g->run.event_fd)
                 (void)!read(g->run.event_fd, &posted, sizeof(posted));

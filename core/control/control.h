@@ -2,6 +2,6 @@
 #ifndef DDP_CONTROL_CONTROL_H
 #define DDP_CONTROL_CONTROL_H
 
-void *ddp_control_main(void *group);
+void *control_main(void *group);
 
 #endif

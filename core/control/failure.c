@@ -13,7 +13,7 @@ void ddp_failure_set(ddp_failure *f, int exit_code, int32_t rank, const char *fm
     va_end(ap);
 }
 
-ddp_status ddp_failure_as_error(const ddp_failure *f, ddp_status status, ddp_err *err)
+ddp_status control_failure_as_error(const ddp_failure *f, ddp_status status, ddp_err *err)
 {
     (void)ddp_fail(err, status, "%s", f->msg);
     err->rank = f->rank;

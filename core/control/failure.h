@@ -12,7 +12,7 @@ typedef struct ddp_failure {
 
 void ddp_failure_set(ddp_failure *f, int exit_code, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
 /* The failure as an error: rank, exit code and text. Returns `status`. */
-ddp_status ddp_failure_as_error(const ddp_failure *f, ddp_status status, ddp_err *err);
+ddp_status control_failure_as_error(const ddp_failure *f, ddp_status status, ddp_err *err);
 
 /* Payload of a FAILURE frame, or of an ABORT frame, which has no rank. */
 void ddp_failure_pack(const ddp_failure *f, uint32_t type, ddp_text *out);

@@ -16,12 +16,12 @@
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 static void group_free(ddp_group *g)
 {
-    ddp_peers_close(&g->peers);
+    control_peers_close(&g->peers);
     ddp_tls_close(g->self.tls);
     ddp_server_close(g);
-    ddp_requests_close(g);
+    control_requests_close(g);
     if (g->self.listen_fd >= 0) (void)close(g->self.listen_fd);
-    ddp_run_close(g);
+    control_run_close(g);
     free(g->ranks);
     free(g->self.agreement);
     free(g);
@@ -70,7 +70,7 @@ static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err
 /* What a group needs before the rendezvous; on failure group_free takes what is there. */
 static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
-    DDP_TRY(ddp_run_open(g, p, err));
+    DDP_TRY(control_run_open(g, p, err));
     if (p->world < 1 || p->world > DDP_MAX_WORLD)
         return ddp_fail(err, DDP_ERR_CONFIG, "world_size %d is out of range: 1 to %d", (int)p->world, DDP_MAX_WORLD);
     if (p->rank < 0 || p->rank >= p->world)
@@ -80,12 +80,12 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     g->world = p->world;
     g->log = p->log;
     atomic_init(&g->sums.step, -1);
-    ddp_heartbeat_open(g, p);
+    control_heartbeat_open(g, p);
     DDP_TRY(set_self(g, p, err));
     g->ranks = ddp_alloc((size_t)g->world * sizeof(*g->ranks), err);
     if (g->ranks == NULL) return DDP_ERR_NOMEM;
-    DDP_TRY(ddp_peers_open(&g->peers, err));
-    return ddp_peers_watch(&g->peers, &g->run.event_fd, err);
+    DDP_TRY(control_peers_open(&g->peers, err));
+    return control_peers_watch(&g->peers, &g->run.event_fd, err);
 }
 
 static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err *err)
@@ -113,7 +113,7 @@ static ddp_status connect_rank0(ddp_group *g, const ddp_group_params *p, ddp_err
     ddp_peer *peer;
     ddp_wire wire;
 
-    DDP_TRY(ddp_rendezvous_find_rank0(g, p, &wire, err));
+    DDP_TRY(control_rendezvous_find_rank0(g, p, &wire, err));
     if (ddp_peers_add(&g->peers, &wire, 0, &peer, err) != DDP_OK) {
         ddp_wire_close(&wire);
         return err->status;
@@ -130,8 +130,8 @@ static ddp_status open_server(ddp_group *g, const ddp_group_params *p, ddp_err *
         ddp_run_met(g);
         return DDP_OK;
     }
-    DDP_TRY(ddp_rendezvous_listen(g, p, err));
-    return ddp_peers_watch(&g->peers, &g->self.listen_fd, err);
+    DDP_TRY(control_rendezvous_listen(g, p, err));
+    return control_peers_watch(&g->peers, &g->self.listen_fd, err);
 }
 
 /* Rank 0 keeps the deadline for all; a rank that is heard waits a little longer than rank 0 can. */
@@ -143,7 +143,7 @@ static ddp_status wait_until_met(ddp_group *g, ddp_err *err)
     ddp_failure failure;
 
     if (g->rank == 0) deadline = report = DDP_FOREVER_NS;
-    while (!ddp_run_wait_met(g, DDP_MIN_OF(deadline, report))) {
+    while (!control_run_wait_met(g, DDP_MIN_OF(deadline, report))) {
         if (ddp_now_ns() >= deadline)
             return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 on host %s at %s did not finish the rendezvous within %.3g s",
                             g->ranks[0].host, s->endpoint, (double)s->timeout_ms / 1e3);
@@ -151,24 +151,24 @@ static ddp_status wait_until_met(ddp_group *g, ddp_err *err)
         ddp_log_line(g->log, DDP_LOG_INFO, "rank 0 at %s is there, other ranks are missing (%.3g s)", s->endpoint,
                      (double)(ddp_now_ns() - s->began_ns) / 1e9);
     }
-    return ddp_group_failed(g, &failure) ? ddp_failure_as_error(&failure, DDP_ERR_PEER, err) : DDP_OK;
+    return ddp_group_failed(g, &failure) ? control_failure_as_error(&failure, DDP_ERR_PEER, err) : DDP_OK;
 }
 
 static void stop_and_free(ddp_group *g)
 {
-    ddp_run_stop(g);
+    control_run_stop(g);
     if (g->thread_started) (void)pthread_join(g->thread, NULL);
     group_free(g);
 }
 
 static ddp_status join(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
-    ddp_rendezvous_identify(g);
+    control_rendezvous_identify(g);
     DDP_TRY(g->rank == 0 ? open_server(g, p, err) : connect_rank0(g, p, err));
-    DDP_TRY(ddp_thread_start(&g->thread, "ddp-control", ddp_control_main, g, err));
+    DDP_TRY(ddp_thread_start(&g->thread, "ddp-control", control_main, g, err));
     g->thread_started = true;
     DDP_TRY(wait_until_met(g, err));
-    if (ddp_rendezvous_check_reachable(g, err) == DDP_OK) return DDP_OK;
+    if (control_rendezvous_check_reachable(g, err) == DDP_OK) return DDP_OK;
     ddp_group_abort(g, DDP_EXIT_RENDEZVOUS, err->msg);
     return err->status;
 }
@@ -184,7 +184,7 @@ ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failur
             *out = g;
             return DDP_OK;
         }
-        if (ddp_group_failed(g, failure)) (void)ddp_failure_as_error(failure, err->status, err);
+        if (ddp_group_failed(g, failure)) (void)control_failure_as_error(failure, err->status, err);
         stop_and_free(g);
     }
     internal = err->status == DDP_ERR_NOMEM || err->status == DDP_ERR_INTERNAL;
@@ -200,10 +200,10 @@ void ddp_group_leave(ddp_group *g)
     ddp_err err;
 
     if (g == NULL) return;
-    if (ddp_run_leave(g) && ddp_run_post(g, DDP_FRAME_GOODBYE, &nothing, &err) == DDP_OK) {
-        bool ended = ddp_run_wait_end(g, ddp_deadline_ns(ddp_now_ns(), DDP_LEAVE_MS));
+    if (control_run_leave(g) && control_run_post(g, DDP_FRAME_GOODBYE, &nothing, &err) == DDP_OK) {
+        bool ended = control_run_wait_end(g, ddp_deadline_ns(ddp_now_ns(), DDP_LEAVE_MS));
 
-        ddp_run_stop(g);
+        control_run_stop(g);
         (void)pthread_join(g->thread, NULL);
         g->thread_started = false;
         if (!ended && g->rank == 0) {
@@ -264,6 +264,6 @@ void ddp_group_abort(ddp_group *g, int exit_code, const char *message)
     ddp_failure_set(&own, exit_code > 0 && exit_code < 256 ? exit_code : DDP_EXIT_INTERNAL, g->rank, "%s", message);
     ddp_failure_pack(&own, DDP_FRAME_ABORT, &t);
     /* rank 0 answers which failure was the first; until it has, this rank must not leave */
-    if (ddp_run_post(g, DDP_FRAME_ABORT, &t, &err) == DDP_OK) (void)ddp_run_wait_end(g, deadline);
+    if (control_run_post(g, DDP_FRAME_ABORT, &t, &err) == DDP_OK) (void)control_run_wait_end(g, deadline);
     ddp_run_fail(g, &own);
 }

@@ -17,7 +17,7 @@
 #define BEATS_WITHIN  4 /* a peer_timeout */
 #define STOP_LOOKS_MS 500
 
-void ddp_heartbeat_open(ddp_group *g, const ddp_group_params *p)
+void control_heartbeat_open(ddp_group *g, const ddp_group_params *p)
 {
     ddp_heartbeat *l = &g->heartbeat;
 
@@ -26,9 +26,9 @@ void ddp_heartbeat_open(ddp_group *g, const ddp_group_params *p)
     l->every_ns = DDP_MIN_OF(BEAT_MS * 1000000ll, l->timeout_ns / BEATS_WITHIN);
 }
 
-void ddp_heartbeat_start(ddp_group *g) { g->heartbeat.round_ns = g->heartbeat.beat_ns = ddp_now_ns(); }
+void control_heartbeat_start(ddp_group *g) { g->heartbeat.round_ns = g->heartbeat.beat_ns = ddp_now_ns(); }
 
-void ddp_heartbeat_round(ddp_group *g, int64_t now)
+void control_heartbeat_round(ddp_group *g, int64_t now)
 {
     ddp_heartbeat *l = &g->heartbeat;
     int64_t passed = now - l->round_ns, most = l->every_ns + l->every_ns / 2; /* the loop turns once a beat at least */
@@ -47,7 +47,7 @@ static void silence_failure(const ddp_group *g, int32_t rank, ddp_failure *out)
 {
     char when[48];
 
-    ddp_run_when(g, when, sizeof(when));
+    control_run_when(g, when, sizeof(when));
     ddp_failure_set(out, DDP_EXIT_TIMEOUT, rank, "rank %d on host %s has been silent for %.3g s (peer_timeout)%s",
                     (int)rank, g->ranks[rank].host, (double)g->heartbeat.timeout_ns * 1e-9, when);
 }
@@ -70,7 +70,7 @@ static int64_t check_silence(ddp_group *g, int64_t now)
     if (g->server != NULL)
         ddp_announce_failure(g, &f);
     else
-        ddp_client_silence(g, &f);
+        control_client_silence(g, &f);
     /* what it is sent it reads when it wakes: nobody waits for that */
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
         if (is_watched(p) && l->lived_ns - p->heard_ns >= l->timeout_ns) p->silent = true;
@@ -82,11 +82,11 @@ static void beat(ddp_group *g, int64_t now)
 {
     ddp_text t = {0};
 
-    if (g->server == NULL) ddp_straggler_pack(g, &t);
+    if (g->server == NULL) control_straggler_pack(g, &t);
     for (ddp_peer *p = g->peers.first; p != NULL && !t.failed; p = p->next)
         if (!p->dead && p->state == DDP_PEER_JOINED) ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
     ddp_text_free(&t);
-    if (g->server != NULL) ddp_straggler_tick(g, now);
+    if (g->server != NULL) control_straggler_tick(g, now);
 }
 
 void ddp_heartbeat_send_stop(ddp_group *g, int32_t rank)
@@ -129,7 +129,7 @@ static void look_at_signal(ddp_group *g)
     l->stop_sent = true;
 }
 
-int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now)
+int64_t control_heartbeat_tick(ddp_group *g, int64_t now)
 {
     ddp_heartbeat *l = &g->heartbeat;
     int64_t next = DDP_FOREVER_NS;
@@ -144,5 +144,5 @@ int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now)
         beat(g, now);
     }
     next = DDP_MIN_OF(next, l->beat_ns);
-    return ddp_run_is_over(g) ? next : DDP_MIN_OF(next, check_silence(g, now));
+    return control_run_is_over(g) ? next : DDP_MIN_OF(next, check_silence(g, now));
 }

@@ -4,12 +4,12 @@
 
 #include "control/params.h"
 
-void ddp_heartbeat_open(ddp_group *g, const ddp_group_params *p);
-void ddp_heartbeat_start(ddp_group *g);
+void control_heartbeat_open(ddp_group *g, const ddp_group_params *p);
+void control_heartbeat_start(ddp_group *g);
 /* At the begin of a round, before anything that has come is read. */
-void ddp_heartbeat_round(ddp_group *g, int64_t now);
+void control_heartbeat_round(ddp_group *g, int64_t now);
 /* After what has come was read: sends heartbeats, ends the run for silence, returns the next deadline. */
-int64_t ddp_heartbeat_tick(ddp_group *g, int64_t now);
+int64_t control_heartbeat_tick(ddp_group *g, int64_t now);
 
 /* Rank 0: a STOP frame, maybe its own; false when it is malformed. All ranks are asked to stop. */
 bool ddp_heartbeat_stop(ddp_group *g, const ddp_frame *f);

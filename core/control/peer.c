@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-ddp_status ddp_peers_open(ddp_peers *s, ddp_err *err)
+ddp_status control_peers_open(ddp_peers *s, ddp_err *err)
 {
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     return s->epoll_fd >= 0 ? DDP_OK : ddp_fail_errno(err, "cannot create the control plane's event descriptors");
@@ -19,7 +19,7 @@ static void peer_free(ddp_peer *p)
     free(p);
 }
 
-void ddp_peers_close(ddp_peers *s)
+void control_peers_close(ddp_peers *s)
 {
     for (ddp_peer *p = s->first, *next; p != NULL; p = next) {
         next = p->next;
@@ -29,7 +29,7 @@ void ddp_peers_close(ddp_peers *s)
     if (s->epoll_fd >= 0) (void)close(s->epoll_fd);
 }
 
-ddp_status ddp_peers_watch(ddp_peers *s, int *fd, ddp_err *err)
+ddp_status control_peers_watch(ddp_peers *s, int *fd, ddp_err *err)
 {
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = fd};
 
@@ -89,12 +89,12 @@ static void flush(ddp_peers *s, ddp_peer *p)
     (void)epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, p->wire.fd, &e);
 }
 
-void ddp_peers_flush(ddp_peers *s)
+void control_peers_flush(ddp_peers *s)
 {
     for (ddp_peer *p = s->first; p != NULL; p = p->next) flush(s, p);
 }
 
-void ddp_peers_free_dead(ddp_peers *s)
+void control_peers_free_dead(ddp_peers *s)
 {
     ddp_peer **link = &s->first;
 

@@ -35,14 +35,14 @@ typedef struct ddp_peers {
     int epoll_fd; /* has the sockets of all peers, data.ptr is the peer, and what is watched beside them */
 } ddp_peers;
 
-ddp_status ddp_peers_open(ddp_peers *s, ddp_err *err);
-void ddp_peers_close(ddp_peers *s);
+ddp_status control_peers_open(ddp_peers *s, ddp_err *err);
+void control_peers_close(ddp_peers *s);
 /* Watches another descriptor; `fd` itself is the event's data.ptr. */
-ddp_status ddp_peers_watch(ddp_peers *s, int *fd, ddp_err *err);
+ddp_status control_peers_watch(ddp_peers *s, int *fd, ddp_err *err);
 /* Takes over the connection, on success alone; the peer is NEW. */
 ddp_status ddp_peers_add(ddp_peers *s, const ddp_wire *wire, int64_t heard_ns, ddp_peer **out, ddp_err *err);
-void ddp_peers_flush(ddp_peers *s); /* sends what the sockets take */
-void ddp_peers_free_dead(ddp_peers *s);
+void control_peers_flush(ddp_peers *s); /* sends what the sockets take */
+void control_peers_free_dead(ddp_peers *s);
 /* A frame to be sent at the end of the round; without memory for it the connection is given up. */
 void ddp_peer_put(ddp_peer *p, uint32_t type, const void *data, size_t length);
 

@@ -40,7 +40,7 @@ static void host_id(char *buf, size_t capacity)
     free(boot);
 }
 
-void ddp_rendezvous_identify(ddp_group *g)
+void control_rendezvous_identify(ddp_group *g)
 {
     ddp_rank_info *m = &g->ranks[g->rank];
     char host[sizeof(m->host)] = "unknown";
@@ -103,7 +103,7 @@ static ddp_status own_host(const ddp_group *g, char endpoint[DDP_ENDPOINT_MAX], 
     return DDP_OK;
 }
 
-ddp_status ddp_rendezvous_listen(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+ddp_status control_rendezvous_listen(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     char wanted[DDP_ENDPOINT_MAX] = "";
 
@@ -196,7 +196,7 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
     }
     if (status == DDP_OK && f.type == DDP_FRAME_FAILURE && ddp_failure_unpack(&f, &failure)) {
         ddp_run_fail(g, &failure);
-        return ddp_failure_as_error(&failure, DDP_ERR_PEER, err);
+        return control_failure_as_error(&failure, DDP_ERR_PEER, err);
     }
     if (status == DDP_OK) (void)ddp_fail(err, DDP_ERR_DATA, "a frame of type %u", f.type);
     return ddp_fail_context(err, "what answers at %s is not rank 0 of this run", g->self.endpoint);
@@ -280,7 +280,7 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
     return status;
 }
 
-ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_err *err)
+ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_err *err)
 {
     search s = {.g = g, .p = p};
     int64_t back_off_ms = BACK_OFF_FIRST_MS;
@@ -310,7 +310,7 @@ ddp_status ddp_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, dd
 
 /* A loopback address is of no use to a backend on another host: those ranks found rank 0 through a tunnel or a
  * proxy. Whoever sets host ids by hand knows better. */
-ddp_status ddp_rendezvous_check_reachable(const ddp_group *g, ddp_err *err)
+ddp_status control_rendezvous_check_reachable(const ddp_group *g, ddp_err *err)
 {
     const char *given = getenv("DDPENGINE_HOST_ID");
     const ddp_rank_info *own = &g->ranks[g->rank];

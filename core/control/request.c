@@ -31,7 +31,7 @@ static ddp_status enter(ddp_group *g, ddp_request *q, ddp_err *err)
 
     (void)pthread_mutex_lock(&r->lock);
     if (r->failure.exit_code != 0) {
-        status = ddp_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
+        status = control_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
     } else if (r->goodbye || r->farewell) {
         status = ddp_fail(err, DDP_ERR_PEER, "%s has left the run", r->goodbye ? "this rank" : "rank 0");
     } else {
@@ -67,7 +67,7 @@ static ddp_status finish(ddp_group *g, ddp_request *q, int64_t timeout_ms, ddp_e
     if (q->done && q->status != DDP_OK)
         status = ddp_fail(err, q->status, "%s", q->length > 0 ? (const char *)q->reply : ddp_status_text(q->status));
     else if (!q->done && r->failure.exit_code != 0)
-        status = ddp_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
+        status = control_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
     else if (!q->done && r->farewell)
         status = ddp_fail(err, DDP_ERR_PEER, "rank 0 has left the run");
     else if (!q->done)
@@ -76,7 +76,7 @@ static ddp_status finish(ddp_group *g, ddp_request *q, int64_t timeout_ms, ddp_e
     return status;
 }
 
-bool ddp_request_reply(ddp_group *g, const ddp_frame *f)
+bool control_request_reply(ddp_group *g, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
     uint64_t id = ddp_unpack_u64(&u);
@@ -130,7 +130,7 @@ static ddp_status ask(ddp_group *g, const question *q, unsigned char **reply, si
                         q->length);
     DDP_TRY(enter(g, &own, err));
     pack(q, own.id, &t);
-    status = ddp_run_post(g, DDP_FRAME_REQUEST, &t, err);
+    status = control_run_post(g, DDP_FRAME_REQUEST, &t, err);
     if (status == DDP_OK) {
         status = finish(g, &own, DDP_MAX_OF(q->timeout_ms, 0), err);
     } else {
@@ -326,7 +326,7 @@ const ddp_store *ddp_group_store(ddp_group *g, const char *scope, ddp_err *err)
     return &s->store;
 }
 
-void ddp_requests_close(ddp_group *g)
+void control_requests_close(ddp_group *g)
 {
     while (g->requests.scopes != NULL) {
         ddp_store_scope *s = g->requests.scopes;

@@ -23,7 +23,7 @@ ddp_status ddp_group_agree(ddp_group *g, const char *name, const char *lines, in
 
 /* ---- inside the control plane ------------------------------------------------------------------------------------ */
 /* Control thread: a REPLY frame; false when it is malformed. */
-bool ddp_request_reply(ddp_group *g, const ddp_frame *f);
-void ddp_requests_close(ddp_group *g);
+bool control_request_reply(ddp_group *g, const ddp_frame *f);
+void control_requests_close(ddp_group *g);
 
 #endif

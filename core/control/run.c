@@ -13,7 +13,7 @@ static void unlock(ddp_group *g) { (void)pthread_mutex_unlock(&g->run.lock); }
 static void changed(ddp_group *g) { (void)pthread_cond_broadcast(&g->run.changed); }
 static bool has_failed(const ddp_run_state *r) { return r->failure.exit_code != 0; }
 
-ddp_status ddp_run_open(ddp_group *g, const ddp_group_params *p, ddp_err *err)
+ddp_status control_run_open(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     ddp_run_state *r = &g->run;
 
@@ -27,9 +27,9 @@ ddp_status ddp_run_open(ddp_group *g, const ddp_group_params *p, ddp_err *err)
     return r->event_fd >= 0 ? DDP_OK : ddp_fail_errno(err, "cannot create the control plane's event descriptors");
 }
 
-void ddp_run_close(ddp_group *g)
+void control_run_close(ddp_group *g)
 {
-    for (ddp_post *post = ddp_run_take_posts(g), *next; post != NULL; post = next) {
+    for (ddp_post *post = control_run_take_posts(g), *next; post != NULL; post = next) {
         next = post->next;
         free(post);
     }
@@ -39,7 +39,7 @@ void ddp_run_close(ddp_group *g)
 }
 
 /* ---- frames for the server --------------------------------------------------------------------------------------- */
-void ddp_run_wake(ddp_group *g)
+void control_run_wake(ddp_group *g)
 {
     uint64_t one = 1;
 
@@ -47,7 +47,7 @@ void ddp_run_wake(ddp_group *g)
     while (write(g->run.event_fd, &one, sizeof(one)) < 0 && errno == EINTR) continue;
 }
 
-ddp_status ddp_run_post(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err *err)
+ddp_status control_run_post(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err *err)
 {
     ddp_post *post = payload->failed ? NULL : malloc(sizeof(*post) + payload->length);
 
@@ -63,11 +63,11 @@ ddp_status ddp_run_post(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err 
     *g->run.posts_end = post;
     g->run.posts_end = &post->next;
     unlock(g);
-    ddp_run_wake(g);
+    control_run_wake(g);
     return DDP_OK;
 }
 
-ddp_post *ddp_run_take_posts(ddp_group *g)
+ddp_post *control_run_take_posts(ddp_group *g)
 {
     ddp_post *list;
 
@@ -89,7 +89,7 @@ void ddp_run_fail(ddp_group *g, const ddp_failure *f)
         changed(g);
     }
     unlock(g);
-    ddp_run_wake(g);
+    control_run_wake(g);
 }
 
 bool ddp_group_failed(ddp_group *g, ddp_failure *out)
@@ -112,9 +112,9 @@ static void set(ddp_group *g, bool *flag)
 }
 
 void ddp_run_met(ddp_group *g) { set(g, &g->run.met); }
-void ddp_run_farewell(ddp_group *g) { set(g, &g->run.farewell); }
+void control_run_farewell(ddp_group *g) { set(g, &g->run.farewell); }
 
-bool ddp_run_rank0_gone(ddp_group *g)
+bool control_run_rank0_gone(ddp_group *g)
 {
     bool clean;
 
@@ -126,7 +126,7 @@ bool ddp_run_rank0_gone(ddp_group *g)
     return clean;
 }
 
-bool ddp_run_leave(ddp_group *g)
+bool control_run_leave(ddp_group *g)
 {
     bool failed;
 
@@ -137,15 +137,15 @@ bool ddp_run_leave(ddp_group *g)
     return !failed;
 }
 
-void ddp_run_stop(ddp_group *g)
+void control_run_stop(ddp_group *g)
 {
     lock(g);
     g->run.leaving = g->run.stop = true;
     unlock(g);
-    ddp_run_wake(g);
+    control_run_wake(g);
 }
 
-bool ddp_run_stops(ddp_group *g)
+bool control_run_stops(ddp_group *g)
 {
     bool stop;
 
@@ -155,7 +155,7 @@ bool ddp_run_stops(ddp_group *g)
     return stop;
 }
 
-bool ddp_run_is_over(ddp_group *g)
+bool control_run_is_over(ddp_group *g)
 {
     bool over;
 
@@ -176,10 +176,10 @@ static bool wait_for(ddp_group *g, const bool *flag, int64_t deadline_ns)
     return in_time;
 }
 
-bool ddp_run_wait_met(ddp_group *g, int64_t deadline_ns) { return wait_for(g, &g->run.met, deadline_ns); }
-bool ddp_run_wait_end(ddp_group *g, int64_t deadline_ns) { return wait_for(g, &g->run.farewell, deadline_ns); }
+bool control_run_wait_met(ddp_group *g, int64_t deadline_ns) { return wait_for(g, &g->run.met, deadline_ns); }
+bool control_run_wait_end(ddp_group *g, int64_t deadline_ns) { return wait_for(g, &g->run.farewell, deadline_ns); }
 
-void ddp_run_when(const ddp_group *g, char *buf, size_t capacity)
+void control_run_when(const ddp_group *g, char *buf, size_t capacity)
 {
     long long step = atomic_load(&g->sums.step);
 
@@ -188,7 +188,7 @@ void ddp_run_when(const ddp_group *g, char *buf, size_t capacity)
 }
 
 /* ---- warning and signal ------------------------------------------------------------------------------------------ */
-void ddp_run_warn(ddp_group *g, const char *text)
+void control_run_warn(ddp_group *g, const char *text)
 {
     lock(g);
     ddp_copy_text(g->run.warning, sizeof(g->run.warning), text);
@@ -207,7 +207,7 @@ bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity)
     return true;
 }
 
-void ddp_run_asked_to_stop(ddp_group *g, int sig) { atomic_store(&g->run.stop_asked, sig); }
+void control_run_asked_to_stop(ddp_group *g, int sig) { atomic_store(&g->run.stop_asked, sig); }
 
 int ddp_group_stop_requested(const ddp_group *g)
 {
@@ -218,7 +218,7 @@ int ddp_group_stop_requested(const ddp_group *g)
 }
 
 /* ---- the owner's callbacks --------------------------------------------------------------------------------------- */
-void ddp_run_call_listener(ddp_group *g)
+void control_run_call_listener(ddp_group *g)
 {
     ddp_run_state *r = &g->run;
     void (*fn)(void *) = NULL;
@@ -255,7 +255,7 @@ void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx)
         lock(g);
     }
     unlock(g);
-    ddp_run_wake(g);
+    control_run_wake(g);
 }
 
 void ddp_group_expire(ddp_group *g)
@@ -269,7 +269,7 @@ void ddp_group_expire(ddp_group *g)
     if (cause.exit_code != 0) g->run.expired(g->run.expired_ctx, &cause);
 }
 
-int64_t ddp_run_call_expired(ddp_group *g, int64_t now)
+int64_t control_run_call_expired(ddp_group *g, int64_t now)
 {
     int64_t deadline = DDP_FOREVER_NS;
 

@@ -21,37 +21,37 @@ bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity);
 int ddp_group_stop_requested(const ddp_group *g);
 
 /* ---- inside the control plane; any thread ------------------------------------------------------------------------ */
-ddp_status ddp_run_open(ddp_group *g, const ddp_group_params *p, ddp_err *err);
-void ddp_run_close(ddp_group *g);
-void ddp_run_wake(ddp_group *g); /* the control thread */
+ddp_status control_run_open(ddp_group *g, const ddp_group_params *p, ddp_err *err);
+void control_run_close(ddp_group *g);
+void control_run_wake(ddp_group *g); /* the control thread */
 /* Queues a frame for the server; the payload is taken over. */
-ddp_status ddp_run_post(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err *err);
+ddp_status control_run_post(ddp_group *g, uint32_t type, ddp_text *payload, ddp_err *err);
 /* The first failure stays. */
 void ddp_run_fail(ddp_group *g, const ddp_failure *f);
-void ddp_run_warn(ddp_group *g, const char *text);
+void control_run_warn(ddp_group *g, const char *text);
 /* This rank leaves by itself; false when the run has failed. */
-bool ddp_run_leave(ddp_group *g);
+bool control_run_leave(ddp_group *g);
 /* The control thread is to end. */
-void ddp_run_stop(ddp_group *g);
+void control_run_stop(ddp_group *g);
 /* Waits until the rendezvous is complete or the run has failed; false once the deadline has passed. */
-bool ddp_run_wait_met(ddp_group *g, int64_t deadline_ns);
+bool control_run_wait_met(ddp_group *g, int64_t deadline_ns);
 /* Waits until rank 0 has said farewell or the run has failed; false once the deadline has passed. */
-bool ddp_run_wait_end(ddp_group *g, int64_t deadline_ns);
+bool control_run_wait_end(ddp_group *g, int64_t deadline_ns);
 
 /* ---- the control thread ------------------------------------------------------------------------------------------ */
 struct ddp_post;
-struct ddp_post *ddp_run_take_posts(ddp_group *g); /* oldest first; free() each */
-void ddp_run_met(ddp_group *g);                    /* the ranks are known: the rendezvous is complete */
-void ddp_run_farewell(ddp_group *g);
+struct ddp_post *control_run_take_posts(ddp_group *g); /* oldest first; free() each */
+void ddp_run_met(ddp_group *g);                        /* the ranks are known: the rendezvous is complete */
+void control_run_farewell(ddp_group *g);
 /* The connection to rank 0 is gone; true when that is no failure, because one of the two has taken its leave. */
-bool ddp_run_rank0_gone(ddp_group *g);
-void ddp_run_asked_to_stop(ddp_group *g, int sig);
-bool ddp_run_is_over(ddp_group *g); /* failed, or this rank or rank 0 leaves */
-bool ddp_run_stops(ddp_group *g);
+bool control_run_rank0_gone(ddp_group *g);
+void control_run_asked_to_stop(ddp_group *g, int sig);
+bool control_run_is_over(ddp_group *g); /* failed, or this rank or rank 0 leaves */
+bool control_run_stops(ddp_group *g);
 /* The owner's callbacks, where they are due; the second returns its deadline. */
-void ddp_run_call_listener(ddp_group *g);
-int64_t ddp_run_call_expired(ddp_group *g, int64_t now);
+void control_run_call_listener(ddp_group *g);
+int64_t control_run_call_expired(ddp_group *g, int64_t now);
 /* " at step 17", " before all ranks had met" or nothing. */
-void ddp_run_when(const ddp_group *g, char *buf, size_t capacity);
+void control_run_when(const ddp_group *g, char *buf, size_t capacity);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct means {
     double data, compute, wait;
 } means;
 
-void ddp_group_set_step(ddp_group *g, int64_t step)
+void control_group_set_step(ddp_group *g, int64_t step)
 {
     atomic_store_explicit(&g->sums.step, step, memory_order_relaxed);
 }
@@ -33,7 +33,7 @@ void ddp_group_report_step(ddp_group *g, int64_t step, double data_ms, double co
     atomic_fetch_add_explicit(&s->compute_us, (uint64_t)(DDP_MAX_OF(compute_ms, 0.0) * 1e3), memory_order_relaxed);
     atomic_fetch_add_explicit(&s->wait_us, (uint64_t)(DDP_MAX_OF(wait_ms, 0.0) * 1e3), memory_order_relaxed);
     atomic_fetch_add_explicit(&s->steps, 1, memory_order_relaxed);
-    ddp_group_set_step(g, step);
+    control_group_set_step(g, step);
 }
 
 void ddp_group_count_collective(ddp_group *g)
@@ -53,7 +53,7 @@ static ddp_step_times read_sums(ddp_group *g)
 }
 
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */
-void ddp_straggler_pack(ddp_group *g, ddp_text *out)
+void control_straggler_pack(ddp_group *g, ddp_text *out)
 {
     ddp_step_times p = read_sums(g);
 
@@ -154,7 +154,7 @@ static void warn(ddp_group *g, int32_t rank, const means *own, const means *othe
         "it computes %.3g ms and waits for data %.3g ms a step, the others %.3g ms and %.3g ms, and they wait %.3g ms for it and the network",
         (int)rank, g->ranks[rank].host, own->compute, own->data, others->compute, others->data, others->wait);
     ddp_log_line(g->log, DDP_LOG_WARN, "%s", text);
-    ddp_run_warn(g, text);
+    control_run_warn(g, text);
 }
 
 static void end_window(ddp_group *g, int64_t now)
@@ -175,7 +175,7 @@ static void end_window(ddp_group *g, int64_t now)
     warn(g, rank, &own, &others);
 }
 
-void ddp_straggler_tick(ddp_group *g, int64_t now)
+void control_straggler_tick(ddp_group *g, int64_t now)
 {
     ddp_straggler_watch *b = &g->server->stragglers;
     uint64_t least = UINT64_MAX;

@@ -14,7 +14,7 @@ struct ddp_cause {
     char first[512];
 };
 
-ddp_cause *ddp_cause_create(ddp_err *err)
+ddp_cause *launch_cause_create(ddp_err *err)
 {
     ddp_cause *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 

@@ -78,7 +78,7 @@ static void rank_ended(struct ranks *f, pid_t pid, int status)
     f->cut = f->cut || as_asked;
     if (as_asked) return;
     (void)snprintf(line, sizeof(line), "rank %d (pid %d) was killed by signal %d (%s)%s", f->first_rank + i, (int)pid,
-                   WTERMSIG(status), strsignal(WTERMSIG(status)), ddp_killed_hint(WTERMSIG(status)));
+                   WTERMSIG(status), strsignal(WTERMSIG(status)), launch_killed_hint(WTERMSIG(status)));
     ddp_cause_print(f->cause, f->log, DDP_EXIT_INTERNAL, line); /* the rank itself cannot print it */
 }
 
@@ -105,7 +105,7 @@ static void asked_to_end(struct ranks *f, int sig)
     f->signal = sig;
     f->hurried = again;
     signal_all(f, again ? SIGKILL : sig);
-    if (!again) ddp_log_asked_to_end(f->log, sig);
+    if (!again) launch_log_asked_to_end(f->log, sig);
 }
 
 static void wait_for_all(struct ranks *f, const sigset_t *watched)
@@ -128,11 +128,11 @@ static ddp_status fork_all(struct ranks *f, const ddp_launch *first, const sigse
     int listen_fd = -1;
     pid_t parent = getpid();
 
-    f->cause = ddp_cause_create(err);
+    f->cause = launch_cause_create(err);
     if (f->cause == NULL) return err->status;
     if (first->introduced) {
         /* other users of this machine reach the port as well */
-        DDP_TRY(ddp_secret_make(&with_secret, err));
+        DDP_TRY(launch_secret_make(&with_secret, err));
         DDP_TRY(ddp_endpoint_listen("127.0.0.1:0", &listen_fd, endpoint, err));
     }
     for (int32_t i = 0; i < f->count; i++) {
@@ -165,14 +165,15 @@ static ddp_status fork_all(struct ranks *f, const ddp_launch *first, const sigse
     return DDP_OK;
 }
 
-int ddp_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run, ddp_log *log)
+int launch_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run,
+                      ddp_log *log)
 {
     struct ranks f = {
         .count = first->nproc, .first_rank = first->rank, .args = args, .config = config, .run = run, .log = log};
     sigset_t watched, before;
     ddp_err err = {0};
 
-    ddp_choose_signals(&watched);
+    launch_choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     f.pids = ddp_alloc((size_t)f.count * sizeof(*f.pids), &err);
     if (f.pids == NULL || fork_all(&f, first, &before, &err) != DDP_OK) {

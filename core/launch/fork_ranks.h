@@ -12,6 +12,7 @@ typedef int (*ddp_rank_main)(const ddp_args *args, ddp_config *config, const ddp
                              ddp_cause *cause);
 
 /* first->nproc ranks, the first of them first->rank; returns the exit code of the first cause. */
-int ddp_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run, ddp_log *log);
+int launch_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run,
+                      ddp_log *log);
 
 #endif

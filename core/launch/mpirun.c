@@ -146,7 +146,7 @@ static void asked_to_end(supervision *s, int sig, int64_t now)
         s->kill_at_ms = now;
         return;
     }
-    ddp_log_asked_to_end(s->log, sig);
+    launch_log_asked_to_end(s->log, sig);
     if (!s->ended && ranks(s, sig) == 0) end_launcher(s, now);
 }
 
@@ -220,7 +220,7 @@ static int exit_code_of(const supervision *s)
         return DDP_EXIT_PLUGIN;
     }
     ddp_log_line(s->log, DDP_LOG_ERROR, "%s was killed by signal %d (%s)%s", WIFEXITED(s->status) ? "a rank" : s->name,
-                 sig, strsignal(sig), ddp_killed_hint(sig));
+                 sig, strsignal(sig), launch_killed_hint(sig));
     return DDP_EXIT_PEER;
 }
 
@@ -289,7 +289,7 @@ static int run(const ddp_launcher_ops *ops, const ddp_args *args, const ddp_laun
     ddp_err err = {0};
     int held = -1, code = DDP_EXIT_PLUGIN;
 
-    ddp_choose_signals(&watched);
+    launch_choose_signals(&watched);
     (void)sigprocmask(SIG_BLOCK, &watched, &before);
     adopt(&s);
     if (ddp_launcher_command_make(&c, ops->command, ops->install, first->nproc, &err) == DDP_OK &&
@@ -350,7 +350,7 @@ int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *
         code = DDP_EXIT_PLUGIN;
     } else if (ops == NULL) {
         ddp_registry_close(r); /* nothing was loaded: the ranks inherit nothing */
-        return ddp_fork_ranks(args, config, first, run_rank, log);
+        return launch_fork_ranks(args, config, first, run_rank, log);
     } else {
         code = first->nproc == first->world ? run(ops, args, first, log) : refuse_part(first, backend, log);
     }

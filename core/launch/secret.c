@@ -13,7 +13,7 @@
 
 enum { MADE_BYTES = 32, LEAST_BYTES = 16, FILE_LIMIT = 256 };
 
-ddp_status ddp_secret_make(ddp_launch *l, ddp_err *err)
+ddp_status launch_secret_make(ddp_launch *l, ddp_err *err)
 {
     if (RAND_bytes(l->secret, MADE_BYTES) != 1)
         return ddp_fail(err, DDP_ERR_LIBRARY, "OpenSSL has no random numbers for a secret");
@@ -122,7 +122,7 @@ ddp_status ddp_secret_write(const char *path, ddp_err *err)
 {
     char text[2 * MADE_BYTES + 2];
     ddp_launch l = {0};
-    ddp_status status = ddp_secret_make(&l, err);
+    ddp_status status = launch_secret_make(&l, err);
 
     for (size_t i = 0; i < l.secret_length; i++) (void)snprintf(text + 2 * i, 3, "%02x", l.secret[i]);
     (void)snprintf(text + 2 * l.secret_length, 2, "\n");

@@ -62,7 +62,7 @@ ddp_stop *ddp_handle_signals(bool supervised)
     return &asked.stop;
 }
 
-void ddp_choose_signals(sigset_t *watched)
+void launch_choose_signals(sigset_t *watched)
 {
     struct sigaction now;
 
@@ -73,7 +73,7 @@ void ddp_choose_signals(sigset_t *watched)
         if (sigaction(asking[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) (void)sigaddset(watched, asking[i]);
 }
 
-void ddp_log_asked_to_end(ddp_log *log, int sig)
+void launch_log_asked_to_end(ddp_log *log, int sig)
 {
     ddp_log_line(log, DDP_LOG_INFO, "signal %d (%s): the ranks are asked to end; a second one ends them at once", sig,
                  strsignal(sig));
@@ -85,7 +85,7 @@ int ddp_log_ended_by(ddp_log *log, int sig)
     return 128 + sig;
 }
 
-const char *ddp_killed_hint(int sig)
+const char *launch_killed_hint(int sig)
 {
     return sig == SIGKILL ? "; the kernel does that when memory runs out (dmesg shows it)" : "";
 }

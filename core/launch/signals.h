@@ -13,13 +13,13 @@ enum { DDP_STOP_MS = 60000 };
 ddp_stop *ddp_handle_signals(bool supervised);
 /* In a supervisor: the signals that end a run, and SIGCHLD; not those that were ignored already (nohup, a shell's
  * background job). */
-void ddp_choose_signals(sigset_t *watched);
+void launch_choose_signals(sigset_t *watched);
 
 static inline bool ddp_signal_ends(int sig) { return sig == SIGINT || sig == SIGTERM || sig == SIGHUP; }
 
 /* A supervisor's lines. "the ranks are asked to end" */
-void ddp_log_asked_to_end(ddp_log *log, int sig);
+void launch_log_asked_to_end(ddp_log *log, int sig);
 int ddp_log_ended_by(ddp_log *log, int sig); /* returns the exit code, 128 + sig */
-const char *ddp_killed_hint(int sig);        /* to append to "was killed by signal ...": a likely reason, or "" */
+const char *launch_killed_hint(int sig);     /* to append to "was killed by signal ...": a likely reason, or "" */
 
 #endif

@@ -4,7 +4,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
-bool ddp_address_is_loopback(const struct sockaddr *a)
+bool net_address_is_loopback(const struct sockaddr *a)
 {
     const struct in6_addr *v6 = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
 
@@ -14,7 +14,7 @@ bool ddp_address_is_loopback(const struct sockaddr *a)
            (IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127));
 }
 
-bool ddp_address_split(const char *text, char *host, size_t capacity, const char **number)
+bool net_address_split(const char *text, char *host, size_t capacity, const char **number)
 {
     const char *colon = strrchr(text, ':'), *begin = text, *end = colon;
     size_t digits = colon == NULL ? 0 : strspn(colon + 1, "0123456789");
@@ -33,7 +33,7 @@ bool ddp_address_split(const char *text, char *host, size_t capacity, const char
     return true;
 }
 
-socklen_t ddp_address_length(const struct sockaddr *a)
+socklen_t net_address_length(const struct sockaddr *a)
 {
     return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
@@ -42,7 +42,7 @@ static void address_text(const struct sockaddr *a, bool with_port, char *buf, si
 {
     char host[NI_MAXHOST], port[NI_MAXSERV];
 
-    if (getnameinfo(a, ddp_address_length(a), host, sizeof(host), port, sizeof(port),
+    if (getnameinfo(a, net_address_length(a), host, sizeof(host), port, sizeof(port),
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
         ddp_copy_text(buf, capacity, "unknown address");
     else if (!with_port)
@@ -103,5 +103,5 @@ bool ddp_address_of_loopback(int fd)
     socklen_t length = sizeof(a);
 
     (void)getsockname(fd, (struct sockaddr *)&a, &length);
-    return ddp_address_is_loopback((const struct sockaddr *)&a);
+    return net_address_is_loopback((const struct sockaddr *)&a);
 }

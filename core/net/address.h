@@ -14,9 +14,9 @@ void ddp_address_peer(int fd, char *buf, size_t capacity);
 void ddp_address_net(int fd, unsigned char net[8]);
 void ddp_address_text(const struct sockaddr *a, char *buf, size_t capacity);
 /* "host:N" or "[v6]:N": the host without brackets, and the N of 1 to 5 digits in the text; false when it is neither. */
-bool ddp_address_split(const char *text, char *host, size_t capacity, const char **number);
-socklen_t ddp_address_length(const struct sockaddr *a); /* of an IPv4 or IPv6 address, bytes */
-bool ddp_address_is_loopback(const struct sockaddr *a);
+bool net_address_split(const char *text, char *host, size_t capacity, const char **number);
+socklen_t net_address_length(const struct sockaddr *a); /* of an IPv4 or IPv6 address, bytes */
+bool net_address_is_loopback(const struct sockaddr *a);
 /* Of a socket's own end: AF_INET or AF_INET6; whether it is loopback. */
 int ddp_address_family(int fd);
 bool ddp_address_of_loopback(int fd);

@@ -21,7 +21,7 @@ static ddp_status resolve(const char *endpoint, struct addrinfo **out, ddp_err *
     const char *port;
     int rc;
 
-    if (!ddp_address_split(endpoint, host, sizeof(host), &port) || strtoul(port, NULL, 10) > 65535)
+    if (!net_address_split(endpoint, host, sizeof(host), &port) || strtoul(port, NULL, 10) > 65535)
         return ddp_fail(err, DDP_ERR_CONFIG, "\"%.255s\" is not an endpoint: write host:port or [IPv6 address]:port",
                         endpoint);
     rc = getaddrinfo(host, port, &hints, out);
@@ -44,7 +44,7 @@ bool ddp_endpoint_is_loopback(const char *endpoint)
     ddp_err err;
 
     if (resolve(endpoint, &list, &err) != DDP_OK) return false;
-    for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) all = all && ddp_address_is_loopback(a->ai_addr);
+    for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) all = all && net_address_is_loopback(a->ai_addr);
     freeaddrinfo(list);
     return all;
 }
@@ -81,8 +81,8 @@ ddp_status ddp_endpoint_listen(const char *endpoint, int *out, char actual[DDP_E
 
     DDP_TRY(resolve(endpoint, &list, err));
     /* a host name may stand for loopback too, where only ranks of this host would find rank 0 */
-    for (a = list; a->ai_next != NULL && ddp_address_is_loopback(a->ai_addr);) a = a->ai_next;
-    if (ddp_address_is_loopback(a->ai_addr)) a = list;
+    for (a = list; a->ai_next != NULL && net_address_is_loopback(a->ai_addr);) a = a->ai_next;
+    if (net_address_is_loopback(a->ai_addr)) a = list;
     if (is_wildcard(a->ai_addr)) {
         (void)ddp_fail(err, DDP_ERR_CONFIG,
                        "%s stands for every address of this host: name the one that the other ranks reach", endpoint);
@@ -148,7 +148,7 @@ static ddp_status bind_source(int fd, const char *interface, const struct addrin
     socklen_t length;
 
     from[0] = '\0';
-    if (interface[0] == '\0' || ddp_address_is_loopback(to->ai_addr)) return DDP_OK;
+    if (interface[0] == '\0' || net_address_is_loopback(to->ai_addr)) return DDP_OK;
     DDP_TRY(ddp_interface_address(interface, to->ai_family, &a, &length, err));
     ddp_address_text((const struct sockaddr *)&a, from, DDP_ADDRESS_MAX);
     if (bind(fd, (const struct sockaddr *)&a, length) == 0) return DDP_OK;

@@ -18,7 +18,7 @@ static ddp_status derive(const void *secret, size_t length, const char *label, u
     return DDP_OK;
 }
 
-ddp_status ddp_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err)
+ddp_status net_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err)
 {
     return derive(secret, length, "ddpengine-1 control plane key", key, err);
 }
@@ -97,7 +97,7 @@ bool ddp_identity_parse(const void *text, size_t length, ddp_identity *out)
     return true;
 }
 
-bool ddp_identity_search(const void *data, size_t length, ddp_identity *out)
+bool net_identity_search(const void *data, size_t length, ddp_identity *out)
 {
     const char *at = memmem(data, length, PREFIX, sizeof(PREFIX) - 1);
     size_t left = at == NULL ? 0 : length - (size_t)(at - (const char *)data), n = 0;

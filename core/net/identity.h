@@ -22,8 +22,8 @@ size_t ddp_identity_text(const ddp_identity *id, char buf[DDP_IDENTITY_MAX]);
 /* False when the text is none. */
 bool ddp_identity_parse(const void *text, size_t length, ddp_identity *out);
 /* Looks for one among other bytes, such as those of a ClientHello. */
-bool ddp_identity_search(const void *data, size_t length, ddp_identity *out);
+bool net_identity_search(const void *data, size_t length, ddp_identity *out);
 /* The key of the control plane's TLS. */
-ddp_status ddp_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err);
+ddp_status net_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err);
 
 #endif

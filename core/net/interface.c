@@ -79,7 +79,7 @@ ddp_status ddp_interface_address(const char *name, int family, struct sockaddr_s
     if (best == NULL) {
         st = refuse(name, family, list, err);
     } else {
-        *length = ddp_address_length(best->ifa_addr);
+        *length = net_address_length(best->ifa_addr);
         memset(out, 0, sizeof(*out));
         memcpy(out, best->ifa_addr, *length);
     }

@@ -59,7 +59,7 @@ static bool routed_address(int family, const char *target, char *host, size_t ca
         (void)inet_pton(family, target, &v6->sin6_addr);
     }
     if (connect(fd, (struct sockaddr *)&a, length) == 0 && getsockname(fd, (struct sockaddr *)&a, &length) == 0)
-        found = !ddp_address_is_loopback((struct sockaddr *)&a);
+        found = !net_address_is_loopback((struct sockaddr *)&a);
     if (found) ddp_address_text((struct sockaddr *)&a, host, capacity);
     (void)close(fd);
     return found;
@@ -75,7 +75,7 @@ ddp_status ddp_own_address(const char *interface, char *host, size_t capacity, d
     if (routed_address(AF_INET6, "2001:db8::1", host, capacity)) return DDP_OK;
     if (getifaddrs(&list) != 0) return ddp_fail_errno(err, "cannot list this machine's addresses");
     for (const struct ifaddrs *i = list; i != NULL && !found; i = i->ifa_next)
-        if (has_address(i) && !is_link_local(i->ifa_addr) && !ddp_address_is_loopback(i->ifa_addr)) {
+        if (has_address(i) && !is_link_local(i->ifa_addr) && !net_address_is_loopback(i->ifa_addr)) {
             ddp_address_text(i->ifa_addr, host, capacity);
             found = true;
         }
@@ -96,7 +96,7 @@ static ddp_status parse_entry(const char *text, entry *out, ddp_err *err)
     const char *number;
     long ranks = 0;
 
-    if (ddp_address_split(text, out->host, sizeof(out->host), &number)) ranks = strtol(number, NULL, 10);
+    if (net_address_split(text, out->host, sizeof(out->host), &number)) ranks = strtol(number, NULL, 10);
     out->brackets = *text == '[';
     out->ranks = (int32_t)ranks;
     if (ranks >= 1 && ranks <= RANKS_MAX && strpbrk(out->host, " \t/@[]") == NULL) return DDP_OK;
@@ -113,7 +113,7 @@ typedef struct machine {
 
 static bool is_own_address(const machine *m, const struct sockaddr *a)
 {
-    if (ddp_address_is_loopback(a)) return true;
+    if (net_address_is_loopback(a)) return true;
     for (const struct ifaddrs *i = m->addresses; i != NULL; i = i->ifa_next)
         if (has_address(i) && same_address(i->ifa_addr, a)) return true;
     return false;
@@ -132,7 +132,7 @@ static bool is_this_machine(const machine *m, const char *host, bool *loopback, 
     *loopback = true;
     for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) {
         own = own || is_own_address(m, a->ai_addr);
-        *loopback = *loopback && ddp_address_is_loopback(a->ai_addr);
+        *loopback = *loopback && net_address_is_loopback(a->ai_addr);
     }
     freeaddrinfo(list);
     return own;
@@ -144,7 +144,7 @@ static ddp_status not_listed(const machine *m, const char *unknown, ddp_err *err
     size_t used = 0;
 
     for (const struct ifaddrs *i = m->addresses; i != NULL; i = i->ifa_next)
-        if (has_address(i) && !ddp_address_is_loopback(i->ifa_addr) && !is_link_local(i->ifa_addr) &&
+        if (has_address(i) && !net_address_is_loopback(i->ifa_addr) && !is_link_local(i->ifa_addr) &&
             used < sizeof(list)) {
             ddp_address_text(i->ifa_addr, text, sizeof(text));
             used += (size_t)snprintf(list + used, sizeof(list) - used, ", %s", text);

@@ -180,7 +180,7 @@ ddp_status ddp_tls_open(const void *secret, size_t length, const ddp_identity *s
     t->listens = listens;
     t->ctx = SSL_CTX_new(listens ? TLS_server_method() : TLS_client_method());
     status = t->ctx == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "no memory for TLS") : make_method(t, err);
-    if (status == DDP_OK) status = ddp_secret_key(secret, length, t->key, err);
+    if (status == DDP_OK) status = net_secret_key(secret, length, t->key, err);
     if (status == DDP_OK) status = configure(t, err);
     if (status == DDP_OK)
         *out = t;
@@ -199,7 +199,7 @@ void ddp_tls_close(ddp_tls *t)
 }
 
 /* ---- a connection ------------------------------------------------------------------------------------------------ */
-ddp_status ddp_link_open(ddp_tls *t, int fd, ddp_link **out, ddp_err *err)
+ddp_status net_link_open(ddp_tls *t, int fd, ddp_link **out, ddp_err *err)
 {
     ddp_link *l = ddp_alloc(sizeof(*l), err);
 
@@ -210,17 +210,17 @@ ddp_status ddp_link_open(ddp_tls *t, int fd, ddp_link **out, ddp_err *err)
     return DDP_OK;
 }
 
-void ddp_link_close(ddp_link *l)
+void net_link_close(ddp_link *l)
 {
     if (l == NULL) return;
     SSL_free(l->ssl);
     free(l);
 }
 
-bool ddp_link_wants_out(const ddp_link *l) { return l->wants_out; }
-bool ddp_link_is_open(const ddp_link *l) { return l->open; }
-bool ddp_link_is_proven(const ddp_link *l) { return l->open || (l->ssl != NULL && SSL_session_reused(l->ssl) == 1); }
-const ddp_identity *ddp_link_presented(const ddp_link *l) { return l->named ? &l->presented : NULL; }
+bool net_link_wants_out(const ddp_link *l) { return l->wants_out; }
+bool net_link_is_open(const ddp_link *l) { return l->open; }
+bool net_link_is_proven(const ddp_link *l) { return l->open || (l->ssl != NULL && SSL_session_reused(l->ssl) == 1); }
+const ddp_identity *net_link_presented(const ddp_link *l) { return l->named ? &l->presented : NULL; }
 
 static ddp_status closed(const ddp_link *l, ddp_err *err)
 {
@@ -340,7 +340,7 @@ static ddp_status shake_to_write(ddp_link *l, ddp_err *err)
     return shake(l, err);
 }
 
-ddp_status ddp_link_read(ddp_link *l, void *data, size_t length, size_t *count, ddp_err *err)
+ddp_status net_link_read(ddp_link *l, void *data, size_t length, size_t *count, ddp_err *err)
 {
     while (!l->open) {
         ddp_status status = DDP_OK;
@@ -363,7 +363,7 @@ ddp_status ddp_link_read(ddp_link *l, void *data, size_t length, size_t *count, 
     return check_handshake(l, 0, err);
 }
 
-ddp_status ddp_link_write(ddp_link *l, const void *data, size_t length, size_t *count, ddp_err *err)
+ddp_status net_link_write(ddp_link *l, const void *data, size_t length, size_t *count, ddp_err *err)
 {
     if (!l->open) DDP_TRY(shake_to_write(l, err));
     ERR_clear_error();

@@ -37,9 +37,9 @@ static ddp_status bytes_in(ddp_wire *w, void *data, size_t length, size_t *count
     ssize_t n;
 
     if (w->link != NULL) {
-        status = ddp_link_read(w->link, data, length, count, err);
-        if (status == DDP_ERR_DATA && ddp_link_presented(w->link) != NULL) {
-            w->presented = *ddp_link_presented(w->link);
+        status = net_link_read(w->link, data, length, count, err);
+        if (status == DDP_ERR_DATA && net_link_presented(w->link) != NULL) {
+            w->presented = *net_link_presented(w->link);
             w->named = true;
         }
         if (status != DDP_ERR_UNSUPPORTED) return status;
@@ -60,7 +60,7 @@ static ddp_status bytes_out(ddp_wire *w, const void *data, size_t length, size_t
 {
     ssize_t n;
 
-    if (w->link != NULL) return ddp_link_write(w->link, data, length, count, err);
+    if (w->link != NULL) return net_link_write(w->link, data, length, count, err);
     do n = send(w->fd, data, length, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     *count = n < 0 ? 0 : (size_t)n;
@@ -79,17 +79,17 @@ void ddp_wire_init(ddp_wire *w, int fd, uint32_t limit)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
-ddp_status ddp_wire_secure(ddp_wire *w, ddp_tls *tls, ddp_err *err) { return ddp_link_open(tls, w->fd, &w->link, err); }
+ddp_status ddp_wire_secure(ddp_wire *w, ddp_tls *tls, ddp_err *err) { return net_link_open(tls, w->fd, &w->link, err); }
 
 void ddp_wire_give_up_tls(ddp_wire *w)
 {
-    ddp_link_close(w->link);
+    net_link_close(w->link);
     w->link = NULL;
 }
 
 void ddp_wire_close(ddp_wire *w)
 {
-    ddp_link_close(w->link);
+    net_link_close(w->link);
     if (w->fd >= 0) (void)close(w->fd);
     free(w->in);
     free(w->out);
@@ -153,7 +153,7 @@ static ddp_status tls_hello(ddp_wire *w, const unsigned char *p, size_t have, dd
     size_t record = have < 5 ? 0 : 5 + ((size_t)p[3] << 8 | p[4]);
 
     if (record <= w->limit && have < DDP_MAX_OF(record, 5)) return DDP_IN_PROGRESS;
-    w->named = record <= w->limit && ddp_identity_search(p, record, &w->presented);
+    w->named = record <= w->limit && net_identity_search(p, record, &w->presented);
     return ddp_fail(err, DDP_ERR_DATA, "it speaks TLS, and this run has no secret");
 }
 

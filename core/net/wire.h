@@ -63,11 +63,11 @@ ddp_status ddp_wire_secure(ddp_wire *w, ddp_tls *tls, ddp_err *err);
 /* From here on in clear: a last message to an end that has no key, or another one. */
 void ddp_wire_give_up_tls(ddp_wire *w);
 /* The other end has the key, or replays one that had; in clear nothing proves anything. */
-static inline bool ddp_wire_proven(const ddp_wire *w) { return w->link != NULL && ddp_link_is_proven(w->link); }
+static inline bool ddp_wire_proven(const ddp_wire *w) { return w->link != NULL && net_link_is_proven(w->link); }
 /* What it sends comes from an end that has the key, where there is one. */
 static inline bool ddp_wire_trusted(const ddp_wire *w)
 {
-    return !w->fallen && (w->link == NULL || ddp_link_is_open(w->link));
+    return !w->fallen && (w->link == NULL || net_link_is_open(w->link));
 }
 
 /* Reads once what is there. DDP_IN_PROGRESS: nothing; DDP_ERR_PEER: the connection is closed or broken;
@@ -86,7 +86,7 @@ static inline bool ddp_wire_pending(const ddp_wire *w) { return w->out_sent < w-
 /* After a flush: it goes on when the socket takes bytes, not when some come. */
 static inline bool ddp_wire_wants_out(const ddp_wire *w)
 {
-    return w->link == NULL ? ddp_wire_pending(w) : ddp_link_wants_out(w->link);
+    return w->link == NULL ? ddp_wire_pending(w) : net_link_wants_out(w->link);
 }
 
 /* ---- payloads ---------------------------------------------------------------------------------------------------- */

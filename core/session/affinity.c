@@ -33,7 +33,7 @@ static ddp_status share_out(const ddp_pin_case *c, ddp_affinity *out, ddp_err *e
     return DDP_OK;
 }
 
-ddp_status ddp_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err)
+ddp_status session_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err)
 {
     const ddp_pin_rank *own = &c->ranks[c->own];
     uint32_t alike = 0;
@@ -69,12 +69,12 @@ static ddp_status choose(ddp_session *s, const ddp_pin_rank *ranks, uint32_t own
     const ddp_setting *set = ddp_settings_find(&s->config->settings, "train", "pin");
 
     c.bound = (long)ranks[own].processors < sysconf(_SC_NPROCESSORS_ONLN) || !ddp_processors_are_own();
-    if (ddp_pin_choose(&c, &s->pin, err) == DDP_OK) return DDP_OK;
+    if (session_pin_choose(&c, &s->pin, err) == DDP_OK) return DDP_OK;
     (void)ddp_fail_as(err, DDP_EXIT_CONFIG);
     return ddp_fail_context(err, "%s", set->where);
 }
 
-ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err)
+ddp_status session_plan_pin(ddp_session *s, ddp_err *err)
 {
     const ddp_launch *l = &s->launch;
     uint32_t count = (uint32_t)l->local_size;

@@ -22,10 +22,10 @@ typedef struct ddp_pin_case {
 /* Decides, from this alone: thread i of the rank is to keep to processor number first + i of its own list. Ranks that
  * were started with the same processors share them out; one whose processors are another's in no part keeps to its
  * own. DDP_ERR_CONFIG: `yes` where there are fewer processors than threads. */
-ddp_status ddp_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err);
+ddp_status session_pin_choose(const ddp_pin_case *c, ddp_affinity *out, ddp_err *err);
 
 /* s->pin as it will be if all ranks of this host are as this one; it fails where that is certain. */
-ddp_status ddp_session_plan_pin(ddp_session *s, ddp_err *err);
+ddp_status session_plan_pin(ddp_session *s, ddp_err *err);
 /* After the rendezvous: has the device bind its compute threads where [train] pin says so; s->pin tells. */
 ddp_status ddp_session_pin(ddp_session *s, ddp_group *group, ddp_err *err);
 /* "pinned to processors 0-3", "not pinned" */

@@ -71,7 +71,7 @@ static ddp_status check_ddp(ddp_session *s, ddp_err *err)
         "[train] device names %u devices, and a rank of parallel = ddp has one; write parallel = dp to train "
         "a replica on each within one process, or one device and --nproc %u",
         s->devices.count, s->devices.count);
-    return ddp_at_key(s, "train", "device", err);
+    return session_at_key(s, "train", "device", err);
 }
 
 /* A hook stands between ranks that send their gradients. */
@@ -82,7 +82,7 @@ static ddp_status check_hook(ddp_session *s, ddp_err *err)
                    "[hook] plugin = %s compresses what ranks send each other, and within one process nothing is sent; "
                    "leave it out, or write [train] parallel = ddp",
                    s->config->hook);
-    return ddp_at_key(s, "hook", "plugin", err);
+    return session_at_key(s, "hook", "plugin", err);
 }
 
 /* What dp and model have in common. */
@@ -93,7 +93,7 @@ static ddp_status check_several(ddp_session *s, const char *mode, const char *do
                        "[train] parallel = %s is one process with several devices, but there are %d ranks (%s); start "
                        "one, or write parallel = ddp",
                        mode, s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
-        return ddp_at_key(s, "train", "parallel", err);
+        return session_at_key(s, "train", "parallel", err);
     }
     if (s->devices.count > 1) return check_hook(s, err);
     (void)ddp_fail(
@@ -101,7 +101,7 @@ static ddp_status check_several(ddp_session *s, const char *mode, const char *do
         "[train] parallel = %s %s each of several devices, but device = %s is one; write for example device = "
         "%s:0, %s:1, or parallel = ddp",
         mode, does, s->devices.text, s->devices.name, s->devices.name);
-    return ddp_at_key(s, "train", "parallel", err);
+    return session_at_key(s, "train", "parallel", err);
 }
 
 static ddp_status use_devices(ddp_session *s, ddp_err *err)
@@ -125,14 +125,14 @@ static ddp_status use_devices(ddp_session *s, ddp_err *err)
     }
 }
 
-bool ddp_session_device_is_auto(const ddp_session *s)
+bool session_device_is_auto(const ddp_session *s)
 {
     const ddp_list *list = &s->config->train->device;
 
     return list->count == 1 && strcmp(((const char *const *)list->items)[0], "auto") == 0;
 }
 
-ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *err)
+ddp_status session_find_devices(ddp_session *s, const char *found, ddp_err *err)
 {
     const ddp_list *list = &s->config->train->device;
     const char *const *items = found != NULL ? &found : list->items;
@@ -141,7 +141,7 @@ ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *
     s->devices.count = 0;
     s->devices.replicas = s->devices.stages = 1;
     for (size_t i = 0; i < list->count; i++)
-        if (add_device(s, items[i], err) != DDP_OK) return ddp_at_key(s, "train", "device", err);
+        if (add_device(s, items[i], err) != DDP_OK) return session_at_key(s, "train", "device", err);
     if (found != NULL && s->devices.found[0] == '\0')
         ddp_copy_text(s->devices.found, sizeof(s->devices.found), s->devices.name);
     if (s->devices.found[0] != '\0' && s->devices.count == 1) s->devices.text = s->devices.found;
@@ -149,7 +149,7 @@ ddp_status ddp_session_find_devices(ddp_session *s, const char *found, ddp_err *
     return use_devices(s, err);
 }
 
-ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
+ddp_status session_check_places(ddp_session *s, ddp_err *err)
 {
     uint32_t places = ddp_graph_places(s->model.graph);
 
@@ -160,7 +160,7 @@ ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
             "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that "
             "can have an option place, as in: place = 0:0, 2:1",
             s->model.plugin->desc.name);
-        return ddp_at_key(s, "train", "parallel", err);
+        return session_at_key(s, "train", "parallel", err);
     }
     if (places > s->devices.stages) {
         (void)ddp_fail(
@@ -168,7 +168,7 @@ ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
             "[train] device = %s has devices 0 to %u, and model \"%s\" places a layer on device %u; name one "
             "more, or change place",
             s->devices.text, s->devices.stages - 1, s->model.plugin->desc.name, places - 1);
-        return ddp_at_key(s, "train", "device", err);
+        return session_at_key(s, "train", "device", err);
     }
     for (uint32_t i = 0; i < s->devices.stages; i++) {
         if (ddp_graph_place_trains(s->model.graph, i)) continue;
@@ -176,7 +176,7 @@ ddp_status ddp_session_check_places(ddp_session *s, ddp_err *err)
                        "[train] device = %s: model \"%s\" places no layer on device %u (%s:%u); name fewer devices, or "
                        "give it layers with place",
                        s->devices.text, s->model.plugin->desc.name, i, s->devices.name, s->devices.ordinals[i]);
-        return ddp_at_key(s, "train", "device", err);
+        return session_at_key(s, "train", "device", err);
     }
     return DDP_OK;
 }

@@ -153,8 +153,8 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
         DDP_TRY(check_shares(s, pc->sampler, err));
         s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
     }
-    if (s->train.sampler != NULL && ddp_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
-        return ddp_at_key(s, "optimizer", "warmup_steps", err);
+    if (s->train.sampler != NULL && session_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
+        return session_at_key(s, "optimizer", "warmup_steps", err);
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
     return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);
@@ -204,9 +204,9 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     if (s->launch.purpose == DDP_TO_TRAIN &&
         ddp_graph_freeze(s->model.graph, &s->config->train->freeze, err) != DDP_OK) {
         (void)ddp_fail_context(err, "[train] freeze");
-        return ddp_at_key(s, "train", "freeze", err);
+        return session_at_key(s, "train", "freeze", err);
     }
-    DDP_TRY(ddp_session_check_places(s, err));
+    DDP_TRY(session_check_places(s, err));
     s->model.param_count = ddp_graph_params(s->model.graph, &s->model.params);
     for (uint32_t i = 0; i < s->model.param_count; i++) s->model.param_elements += s->model.params[i].elements;
     s->model.buffer_count = ddp_graph_buffers(s->model.graph, &s->model.buffers);
@@ -296,13 +296,13 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     ddp_plugin_configs pc = {0};
 
     *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
-    if (ddp_plugins_load(s, &pc, err) != DDP_OK) goto close;
+    if (session_plugins_load(s, &pc, err) != DDP_OK) goto close;
     if (resolve_batches(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
     s->device.config = pc.device;
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
-    if (ddp_session_plan_pin(s, err) != DDP_OK) goto close;
+    if (session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
     if (s->launch.planning && try_devices(s, err) != DDP_OK) goto close;
     return DDP_OK;

@@ -13,10 +13,10 @@
 static ddp_status at_choice(const ddp_session *s, uint32_t kind, const char *section_kind, ddp_err *err)
 {
     switch (kind) {
-    case DDP_KIND_BACKEND: return ddp_at_key(s, "group", "backend", err);
-    case DDP_KIND_INIT: return ddp_at_key(s, "group", "init_method", err);
-    case DDP_KIND_DEVICE: return ddp_at_key(s, "train", "device", err);
-    default: return ddp_at_key(s, section_kind, "plugin", err);
+    case DDP_KIND_BACKEND: return session_at_key(s, "group", "backend", err);
+    case DDP_KIND_INIT: return session_at_key(s, "group", "init_method", err);
+    case DDP_KIND_DEVICE: return session_at_key(s, "train", "device", err);
+    default: return session_at_key(s, section_kind, "plugin", err);
     }
 }
 
@@ -47,7 +47,7 @@ static ddp_status load_backend(ddp_session *s, const char *name, ddp_err *err)
     return DDP_OK;
 }
 
-bool ddp_session_takes_device(const ddp_session *s, const ddp_loaded *backend)
+bool session_takes_device(const ddp_session *s, const ddp_loaded *backend)
 {
     const char *kind = s->devices.plugin->desc.memory;
 
@@ -56,7 +56,7 @@ bool ddp_session_takes_device(const ddp_session *s, const ddp_loaded *backend)
 
 int32_t ddp_session_device_ordinal(const ddp_session *s, const ddp_loaded *backend)
 {
-    return ddp_session_takes_device(s, backend) ? (int32_t)s->devices.ordinals[0] : -1;
+    return session_takes_device(s, backend) ? (int32_t)s->devices.ordinals[0] : -1;
 }
 
 /* What `auto` takes for ranks that are this far from each other: of the backends that reduce the device's memory,
@@ -114,7 +114,7 @@ static ddp_status check_backend(ddp_session *s, const ddp_candidate *b, ddp_err 
         (void)ddp_fail_context(err, "backend \"%s\"", b->name);
         return at_choice(s, DDP_KIND_BACKEND, "backend", err);
     }
-    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, ddp_session_takes_device(s, b->plugin), err));
+    DDP_TRY_AS(DDP_EXIT_PLUGIN, err, ddp_backend_check(b->plugin, session_takes_device(s, b->plugin), err));
     return DDP_OK;
 }
 
@@ -178,14 +178,14 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0) {
         (void)ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
                        url);
-        return ddp_at_key(s, "group", "init_method", err);
+        return session_at_key(s, "group", "init_method", err);
     }
     memcpy(scheme, url, length);
     scheme[length] = '\0';
     DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init.plugin, &s->init.config, err));
     s->init.ops = s->init.plugin->ops;
     if (s->init.ops->open(&s->host, s->init.config, url, &s->init.handle, err) != DDP_OK)
-        return ddp_at_key(s, "group", "init_method", err);
+        return session_at_key(s, "group", "init_method", err);
     s->init.plugin->live++;
     return check_identity(s, err);
 }
@@ -288,10 +288,10 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 
     if (c->group->interface[0] != '\0' &&
         ddp_interface_check(c->group->interface, s->address, sizeof(s->address), err) != DDP_OK)
-        return ddp_at_key(s, "group", "interface", err);
+        return session_at_key(s, "group", "interface", err);
     DDP_TRY(ddp_registry_open(s->log, &c->plugin_path, &s->registry, err));
-    if (ddp_session_device_is_auto(s)) DDP_TRY(choose_device(s, found, sizeof(found), err));
-    DDP_TRY(ddp_session_find_devices(s, found[0] != '\0' ? found : NULL, err));
+    if (session_device_is_auto(s)) DDP_TRY(choose_device(s, found, sizeof(found), err));
+    DDP_TRY(session_find_devices(s, found[0] != '\0' ? found : NULL, err));
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->devices.name, "device", &s->devices.plugin, &pc->device, err));
     s->device.ops = s->devices.plugin->ops;
     if (s->launch.purpose != DDP_TO_GENERATE) {
@@ -363,7 +363,7 @@ static void warn_deprecated(const ddp_session *s)
     }
 }
 
-ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
+ddp_status session_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
 {
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, load_all(s, pc, err));
     warn_deprecated(s);
@@ -374,5 +374,5 @@ ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err)
 {
     ddp_plugin_configs pc = {0};
 
-    return ddp_plugins_load(s, &pc, err);
+    return session_plugins_load(s, &pc, err);
 }

@@ -10,7 +10,7 @@ typedef struct ddp_plugin_configs {
 } ddp_plugin_configs;
 
 /* Loads all plugins of the run and opens the init method; the error has the exit code. */
-ddp_status ddp_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err);
+ddp_status session_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err);
 
 /* Plugins and their settings alone: what --print-config needs. */
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
@@ -20,7 +20,7 @@ int ddp_session_check_unused(ddp_session *s, ddp_text *out);
 /* Once it is known whether all ranks share this host: sets s->backend. */
 void ddp_session_choose_backend(ddp_session *s, bool one_host);
 /* Whether the backend reduces the memory of this session's device, which is not the host's. */
-bool ddp_session_takes_device(const ddp_session *s, const ddp_loaded *backend);
+bool session_takes_device(const ddp_session *s, const ddp_loaded *backend);
 /* Its ordinal then, -1 else: what ddp_comm_params has. */
 int32_t ddp_session_device_ordinal(const ddp_session *s, const ddp_loaded *backend);
 /* "shm", or "shm or gloo-tcp" */

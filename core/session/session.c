@@ -22,7 +22,7 @@ uint32_t ddp_optimizer_states(const ddp_config *c)
     return 2;
 }
 
-ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
+ddp_status session_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err)
 {
     const ddp_setting *t = ddp_settings_find(&s->config->settings, section, key);
 
@@ -30,7 +30,7 @@ ddp_status ddp_at_key(const ddp_session *s, const char *section, const char *key
     return ddp_fail_context(err, "%s", t->where);
 }
 
-ddp_status ddp_schedule_check(const struct ddp_optimizer_config *o, uint64_t total, ddp_err *err)
+ddp_status session_schedule_check(const struct ddp_optimizer_config *o, uint64_t total, ddp_err *err)
 {
     uint64_t length = o->schedule_steps > 0 ? (uint64_t)o->schedule_steps : total;
 

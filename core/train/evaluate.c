@@ -57,7 +57,7 @@ static void report(ddp_trainer *t, const ddp_sums *sums)
     ddp_observe_event(t->observer, "eval", members, text);
 }
 
-ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err)
+ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
 {
     ddp_sums sums = {0};
     ddp_batch batch;
@@ -99,12 +99,12 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err)
+ddp_status trainer_only_evaluate(ddp_trainer *t, ddp_err *err)
 {
     char accuracy[48] = "";
 
     DDP_TRY(open_observer(t, err));
-    DDP_TRY(ddp_trainer_evaluate(t, err));
+    DDP_TRY(trainer_evaluate(t, err));
     if (t->observer == NULL) return DDP_OK;
     ddp_observe_event(t->observer, "end", "\"exit_code\": 0", NULL);
     if (isfinite(t->result.eval_accuracy))

@@ -5,8 +5,8 @@
 #include "train/trainer.h"
 
 /* Sets t->progress.stopping when a signal cuts it short on any rank. */
-ddp_status ddp_trainer_evaluate(ddp_trainer *t, ddp_err *err);
+ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err);
 /* All that an evaluation without training does once parameters are there. */
-ddp_status ddp_trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
+ddp_status trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
 
 #endif

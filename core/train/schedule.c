@@ -2,7 +2,7 @@
 #include "train/schedule.h"
 #include <math.h>
 
-double ddp_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total)
+double train_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total)
 {
     uint64_t warmup = (uint64_t)o->warmup_steps, length = o->schedule_steps > 0 ? (uint64_t)o->schedule_steps : total;
     uint64_t drops = o->step_size > 0 && step >= warmup ? (step - warmup) / (uint64_t)o->step_size : 0;

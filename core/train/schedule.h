@@ -11,6 +11,6 @@
  *     linear     lr + (min_lr - lr) p                                     LinearLR
  *     cosine     min_lr + (lr - min_lr) (1 + cos(pi p)) / 2               CosineAnnealingLR
  * [optimizer] schedule_steps is used instead of `total`; after it lr stays what it was at its end. */
-double ddp_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total);
+double train_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total);
 
 #endif

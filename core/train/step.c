@@ -19,7 +19,7 @@ static void record_step(ddp_trainer *t, const ddp_step *s)
     ddp_trainer_record(t, &r);
 }
 
-ddp_status ddp_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
+ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
 {
     ddp_step s = {.micros = micros, .began_ns = ddp_now_ns()};
 
@@ -37,7 +37,7 @@ ddp_status ddp_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_trainer_step(ddp_trainer *t, ddp_err *err)
+ddp_status trainer_step(ddp_trainer *t, ddp_err *err)
 {
     uint64_t left = t->s->batches_per_epoch - t->progress.cursor;
 

@@ -281,7 +281,7 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     ddp_status st = DDP_OK;
 
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->loader, t->progress.epoch, t->progress.cursor, err));
-    while (!step_limit(t) && t->progress.stopping == 0 && (st = ddp_trainer_step(t, err)) == DDP_OK) {
+    while (!step_limit(t) && t->progress.stopping == 0 && (st = trainer_step(t, err)) == DDP_OK) {
         bool checks = check > 0 && t->progress.step % check == 0,
              saves = every > 0 && t->progress.step % every == 0 && t->progress.cursor < t->s->batches_per_epoch;
 
@@ -310,11 +310,11 @@ static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
         if (t->eval_loader == NULL || t->progress.stopping != 0 || t->progress.epoch == epoch || c->eval_every == 0 ||
             t->progress.epoch % (uint64_t)c->eval_every != 0)
             continue;
-        DDP_TRY(ddp_trainer_evaluate(t, err));
+        DDP_TRY(trainer_evaluate(t, err));
         evaluated = t->progress.step;
     }
     if (t->eval_loader != NULL && t->progress.stopping == 0 && evaluated != t->progress.step)
-        DDP_TRY(ddp_trainer_evaluate(t, err));
+        DDP_TRY(trainer_evaluate(t, err));
     return ddp_trainer_save(t, err);
 }
 
@@ -338,13 +338,13 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
                                      s->config->group->step_timeout_ms, &t->comm, err));
     DDP_TRY(ddp_trainer_bucket_size(t, err));
     DDP_TRY(allocate(t, err));
-    DDP_TRY(ddp_way_choose(t, err));
+    DDP_TRY(train_way_choose(t, err));
     if (s->train.plugin != NULL) DDP_TRY(open_loader(t, &s->train, &t->loader, err));
     if (s->eval.plugin != NULL) DDP_TRY(open_loader(t, &s->eval, &t->eval_loader, err));
-    ddp_trainer_optimizer(t);
+    trainer_optimizer(t);
     DDP_TRY(ddp_trainer_restore(t, &done, err));
     DDP_TRY(ddp_replicas_broadcast_all(t, err));
-    if (s->launch.purpose == DDP_TO_EVALUATE) return ddp_trainer_only_evaluate(t, err);
+    if (s->launch.purpose == DDP_TO_EVALUATE) return trainer_only_evaluate(t, err);
     if (done) return DDP_OK;
     plan_steps(t);
     DDP_TRY(open_observer(t, err));

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void ddp_trainer_optimizer(ddp_trainer *t)
+void trainer_optimizer(ddp_trainer *t)
 {
     static const uint32_t algorithms[] = {[DDP_ALGORITHM_SGD] = DDP_OPTIM_SGD,
                                           [DDP_ALGORITHM_ADAM] = DDP_OPTIM_ADAM,
@@ -28,7 +28,7 @@ void ddp_trainer_optimizer(ddp_trainer *t)
 void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
 {
     t->optim.step = t->progress.step + 1;
-    t->optim.lr = ddp_schedule_lr(t->s->config->optimizer, t->progress.step, t->lr_steps);
+    t->optim.lr = train_schedule_lr(t->s->config->optimizer, t->progress.step, t->lr_steps);
     t->optim.grad_scale = 1.0 / (double)micros;
 }
 

@@ -158,7 +158,7 @@ static inline ddp_status ddp_run_failed(ddp_err *err)
     return ddp_fail_as(err, err->status == DDP_ERR_DATA ? DDP_EXIT_DATA : DDP_EXIT_INTERNAL);
 }
 
-void ddp_trainer_optimizer(ddp_trainer *t); /* fills t->optim from the config */
+void trainer_optimizer(ddp_trainer *t); /* fills t->optim from the config */
 /* t->optim for the next update, of the mean over `micros` micro-batches. */
 void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros);
 /* `count` elements of the arenas from `first` on; `state`: where they begin in the optimiser's states. */

@@ -21,7 +21,7 @@
 #include "train/state/replica_check.h"
 #include "train/step.h"
 
-static const ddp_way all_reduce = {.step = ddp_step_run,
+static const ddp_way all_reduce = {.step = train_step_run,
                                    .finish = ddp_buckets_nothing,
                                    .micro_steps = ddp_batch_micro_steps,
                                    .update = ddp_buckets_update,
@@ -109,7 +109,7 @@ static ddp_way basic(const ddp_trainer *t)
     return t->reduce.shards != NULL ? zero() : all_reduce;
 }
 
-ddp_status ddp_way_choose(ddp_trainer *t, ddp_err *err)
+ddp_status train_way_choose(ddp_trainer *t, ddp_err *err)
 {
     bool overlap = choose_overlap(t);
 

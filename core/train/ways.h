@@ -5,6 +5,6 @@
 #include "train/trainer.h"
 
 /* Sets t->way, once memory and devices are there. Nobody asks again in a step. */
-ddp_status ddp_way_choose(ddp_trainer *t, ddp_err *err);
+ddp_status train_way_choose(ddp_trainer *t, ddp_err *err);
 
 #endif

@@ -8,14 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-ddp_status ddp_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_variant **out, ddp_err *err)
+ddp_status local_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_variant **out, ddp_err *err)
 {
     *out = ddp_session_variant(t->s, count, training);
     if (*out == NULL) return ddp_fail(err, DDP_ERR_INTERNAL, "no program for a batch of %" PRId64 " samples", count);
     return ddp_variant_ready(t->s, *out, &t->mem.bind, err);
 }
 
-ddp_status ddp_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_err *err)
+ddp_status local_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_err *err)
 {
     int64_t from = ddp_now_ns();
 
@@ -58,8 +58,8 @@ static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value
     return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
 }
 
-ddp_status ddp_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                           ddp_err *err)
+ddp_status local_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
+                             ddp_err *err)
 {
     ddp_run run = {.struct_size = sizeof(run),
                    .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
@@ -68,7 +68,7 @@ ddp_status ddp_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t micr
     ddp_variant *v;
     float loss;
 
-    DDP_TRY(ddp_batch_program(t, batch->count, true, &v, err));
+    DDP_TRY(local_batch_program(t, batch->count, true, &v, err));
     if (run_program(t, v, &run, last, err) != DDP_OK || ddp_device_sync(&t->s->device, err) != DDP_OK ||
         read_value(t, v, v->program->loss, &loss, err) != DDP_OK)
         return ddp_run_failed(err);
@@ -82,8 +82,8 @@ ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
     for (uint64_t micro = 0; micro < step->micros; micro++) {
         ddp_batch batch;
 
-        DDP_TRY(ddp_batch_next(t, step, &batch, err));
-        DDP_TRY(ddp_batch_train(t, &batch, micro, micro + 1 == step->micros, &step->loss_sum, err));
+        DDP_TRY(local_batch_next(t, step, &batch, err));
+        DDP_TRY(local_batch_train(t, &batch, micro, micro + 1 == step->micros, &step->loss_sum, err));
     }
     return DDP_OK;
 }
@@ -103,7 +103,7 @@ ddp_status ddp_batch_evaluate(ddp_trainer *t, const ddp_batch *batch, ddp_sums *
     float loss, correct = 0.0f;
     int32_t accuracy;
 
-    DDP_TRY(ddp_batch_program(t, batch->count, false, &v, err));
+    DDP_TRY(local_batch_program(t, batch->count, false, &v, err));
     if (ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
         ddp_device_sync(&t->s->device, err) != DDP_OK)
         return ddp_run_failed(err);

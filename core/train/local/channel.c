@@ -11,7 +11,7 @@ struct ddp_channel {
     bool cancelled;
 };
 
-ddp_status ddp_channel_open(uint32_t slots, ddp_channel **out, ddp_err *err)
+ddp_status local_channel_open(uint32_t slots, ddp_channel **out, ddp_err *err)
 {
     ddp_channel *c = ddp_alloc(sizeof(*c), err);
 
@@ -23,7 +23,7 @@ ddp_status ddp_channel_open(uint32_t slots, ddp_channel **out, ddp_err *err)
     return DDP_OK;
 }
 
-void ddp_channel_close(ddp_channel *c)
+void local_channel_close(ddp_channel *c)
 {
     if (c == NULL) return;
     pthread_cond_destroy(&c->change);
@@ -31,7 +31,7 @@ void ddp_channel_close(ddp_channel *c)
     free(c);
 }
 
-void ddp_channel_reset(ddp_channel *c)
+void local_channel_reset(ddp_channel *c)
 {
     pthread_mutex_lock(&c->lock);
     c->sent = c->released = 0;
@@ -49,7 +49,7 @@ static ddp_status wait_for(ddp_channel *c, const uint64_t *counter, uint64_t lea
     return c->cancelled ? DDP_ERR_ABORTED : *counter < least ? DDP_ERR_TIMEOUT : DDP_OK;
 }
 
-ddp_status ddp_channel_reserve(ddp_channel *c, int64_t deadline_ns)
+ddp_status local_channel_reserve(ddp_channel *c, int64_t deadline_ns)
 {
     ddp_status st = DDP_OK;
 
@@ -59,7 +59,7 @@ ddp_status ddp_channel_reserve(ddp_channel *c, int64_t deadline_ns)
     return st;
 }
 
-void ddp_channel_send(ddp_channel *c)
+void local_channel_send(ddp_channel *c)
 {
     pthread_mutex_lock(&c->lock);
     c->sent++;
@@ -67,7 +67,7 @@ void ddp_channel_send(ddp_channel *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-ddp_status ddp_channel_wait(ddp_channel *c, uint64_t message, int64_t deadline_ns)
+ddp_status local_channel_wait(ddp_channel *c, uint64_t message, int64_t deadline_ns)
 {
     ddp_status st;
 
@@ -77,7 +77,7 @@ ddp_status ddp_channel_wait(ddp_channel *c, uint64_t message, int64_t deadline_n
     return st;
 }
 
-void ddp_channel_release(ddp_channel *c)
+void local_channel_release(ddp_channel *c)
 {
     pthread_mutex_lock(&c->lock);
     c->released++;
@@ -85,7 +85,7 @@ void ddp_channel_release(ddp_channel *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-void ddp_channel_cancel(ddp_channel *c)
+void local_channel_cancel(ddp_channel *c)
 {
     pthread_mutex_lock(&c->lock);
     c->cancelled = true;

@@ -11,19 +11,19 @@
 
 typedef struct ddp_channel ddp_channel;
 
-ddp_status ddp_channel_open(uint32_t slots, ddp_channel **out, ddp_err *err);
-void ddp_channel_close(ddp_channel *c); /* takes NULL; nobody uses it */
+ddp_status local_channel_open(uint32_t slots, ddp_channel **out, ddp_err *err);
+void local_channel_close(ddp_channel *c); /* takes NULL; nobody uses it */
 /* For a new series of messages, from 0; nobody uses it. */
-void ddp_channel_reset(ddp_channel *c);
+void local_channel_reset(ddp_channel *c);
 
 /* Waits return DDP_OK, DDP_ERR_TIMEOUT after the deadline (ddp_now_ns() terms), DDP_ERR_ABORTED when cancelled; no
  * text. */
-ddp_status ddp_channel_reserve(ddp_channel *c, int64_t deadline_ns); /* the sender: room for one more */
-void ddp_channel_send(ddp_channel *c);
-ddp_status ddp_channel_wait(ddp_channel *c, uint64_t message,
-                            int64_t deadline_ns); /* the receiver: until it is there */
-void ddp_channel_release(ddp_channel *c);         /* the oldest slot is free again */
+ddp_status local_channel_reserve(ddp_channel *c, int64_t deadline_ns); /* the sender: room for one more */
+void local_channel_send(ddp_channel *c);
+ddp_status local_channel_wait(ddp_channel *c, uint64_t message,
+                              int64_t deadline_ns); /* the receiver: until it is there */
+void local_channel_release(ddp_channel *c);         /* the oldest slot is free again */
 /* Ends all waits, now and until the next reset. Any thread. */
-void ddp_channel_cancel(ddp_channel *c);
+void local_channel_cancel(ddp_channel *c);
 
 #endif

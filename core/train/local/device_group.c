@@ -65,9 +65,9 @@ static void prepare(ddp_device_group *c, uint32_t index)
     c->all[index] = &m->trainer;
 }
 
-ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
-                                 ddp_status (*mode)(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err),
-                                 void *ctx, ddp_err *err)
+ddp_status local_device_group_open(ddp_trainer *t, const char *what,
+                                   ddp_status (*mode)(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err),
+                                   void *ctx, ddp_err *err)
 {
     ddp_thread_pool_params p = {.what = what, .first = 1, .work = work};
     ddp_device_group *c;
@@ -92,12 +92,12 @@ ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
     p.name = name;
     p.count = c->count - 1;
     p.ctx = c;
-    DDP_TRY(ddp_thread_pool_open(&p, &c->pool, err));
+    DDP_TRY(local_thread_pool_open(&p, &c->pool, err));
     t->s->devices.plugin->live += c->count - 1;
     return DDP_OK;
 }
 
-bool ddp_device_group_close(ddp_trainer *t)
+bool local_device_group_close(ddp_trainer *t)
 {
     ddp_device_group *c = t->local.group;
     ddp_err err = {0};
@@ -105,8 +105,8 @@ bool ddp_device_group_close(ddp_trainer *t)
     if (c == NULL) return true;
     if (c->abandoned) return false;
     if (c->pool != NULL) {
-        (void)ddp_device_group_run(c, DDP_JOB_CLOSE, "closing the devices", &err);
-        if (!ddp_thread_pool_close(c->pool)) return false;
+        (void)local_device_group_run(c, DDP_JOB_CLOSE, "closing the devices", &err);
+        if (!local_thread_pool_close(c->pool)) return false;
         t->s->devices.plugin->live -= c->count - 1;
     }
     for (uint32_t i = 1; c->all != NULL && i < c->count && c->all[i] != NULL; i++) ddp_shards_close(c->all[i]);
@@ -117,13 +117,13 @@ bool ddp_device_group_close(ddp_trainer *t)
     return true;
 }
 
-void ddp_device_group_start(ddp_device_group *c, uint32_t job) { ddp_thread_pool_start(c->pool, job); }
+void local_device_group_start(ddp_device_group *c, uint32_t job) { local_thread_pool_start(c->pool, job); }
 
-ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err)
+ddp_status local_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err)
 {
     ddp_err others = {0};
     uint32_t culprit = 0;
-    ddp_status st = ddp_thread_pool_wait(c->pool, name, c->t->s->config->group->step_timeout_ms, &culprit, &others);
+    ddp_status st = local_thread_pool_wait(c->pool, name, c->t->s->config->group->step_timeout_ms, &culprit, &others);
 
     c->abandoned = st == DDP_ERR_TIMEOUT && culprit == 0;
     if (own != DDP_OK || st == DDP_OK) return own;
@@ -131,17 +131,17 @@ ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_st
     return c->abandoned ? ddp_fail_as(err, DDP_EXIT_TIMEOUT) : st;
 }
 
-ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err)
+ddp_status local_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err)
 {
-    ddp_device_group_start(c, job);
-    return ddp_device_group_finish(c, name, DDP_OK, err);
+    local_device_group_start(c, job);
+    return local_device_group_finish(c, name, DDP_OK, err);
 }
 
 /* ---- slots of a way -------------------------------------------------------------------------------------------- */
 ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err)
 {
-    ddp_device_group_start(t->local.group, DDP_JOB_MEAN);
-    return ddp_device_group_finish(t->local.group, "the mean gradients", ddp_shards_mean(t, err), err);
+    local_device_group_start(t->local.group, DDP_JOB_MEAN);
+    return local_device_group_finish(t->local.group, "the mean gradients", ddp_shards_mean(t, err), err);
 }
 
 ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err)
@@ -149,8 +149,8 @@ ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err)
     ddp_device_group *c = t->local.group;
 
     for (uint32_t i = 1; i < c->count; i++) c->all[i]->optim = t->optim;
-    ddp_device_group_start(c, DDP_JOB_UPDATE);
-    DDP_TRY(ddp_device_group_finish(c, "an update", ddp_shards_update(t, finite, err), err));
+    local_device_group_start(c, DDP_JOB_UPDATE);
+    DDP_TRY(local_device_group_finish(c, "an update", ddp_shards_update(t, finite, err), err));
     for (uint32_t i = 1; i < c->count; i++) *finite = *finite && c->devices[i].finite;
     return DDP_OK;
 }

@@ -36,17 +36,17 @@ struct ddp_device_group {
 };
 
 /* Sets t->local.group; threads are called "ddp-WHAT-N". The devices open with the job OPEN. */
-ddp_status ddp_device_group_open(ddp_trainer *t, const char *what,
-                                 ddp_status (*work)(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err),
-                                 void *ctx, ddp_err *err);
+ddp_status local_device_group_open(ddp_trainer *t, const char *what,
+                                   ddp_status (*work)(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *err),
+                                   void *ctx, ddp_err *err);
 /* False where a thread has not come back: it and what it uses are left until the process ends. */
-bool ddp_device_group_close(ddp_trainer *t);
+bool local_device_group_close(ddp_trainer *t);
 
 /* All devices do a job while the trainer goes on; then it waits for them. `own`: how its own part went, whose error
  * `err` holds. */
-void ddp_device_group_start(ddp_device_group *c, uint32_t job);
-ddp_status ddp_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err);
-ddp_status ddp_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err);
+void local_device_group_start(ddp_device_group *c, uint32_t job);
+ddp_status local_device_group_finish(ddp_device_group *c, const char *name, ddp_status own, ddp_err *err);
+ddp_status local_device_group_run(ddp_device_group *c, uint32_t job, const char *name, ddp_err *err);
 
 /* Slots of a way: the mean and the update of the shards of all devices. */
 ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err);

@@ -16,9 +16,9 @@ static ddp_status work(void *ctx, ddp_group_device *m, uint32_t job, ddp_err *er
     ddp_stage *g = &p->stages[m->session.devices.own];
 
     switch (job) {
-    case DDP_JOB_OPEN: return ddp_stage_open(g, err);
-    case DDP_JOB_CLOSE: ddp_stage_close(g); return DDP_OK;
-    default: return ddp_stage_run(g, err);
+    case DDP_JOB_OPEN: return local_stage_open(g, err);
+    case DDP_JOB_CLOSE: local_stage_close(g); return DDP_OK;
+    default: return local_stage_run(g, err);
     }
 }
 
@@ -41,7 +41,7 @@ static ddp_status open_link(ddp_pipeline *p, ddp_link *l, ddp_err *err)
     for (uint32_t v = 0; v < s->programs.count; v++)
         if (s->programs.variants[v].stages != NULL)
             l->slot_bytes = DDP_MAX_OF(l->slot_bytes, message_bytes(s->programs.variants[v].stages, l));
-    return ddp_channel_open(l->slots, &l->channel, err);
+    return local_channel_open(l->slots, &l->channel, err);
 }
 
 /* The crossings of two stages stand side by side in the table. */
@@ -71,7 +71,7 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
     DDP_TRY(open_links(p, err));
     p->stages = ddp_alloc(p->count * sizeof(*p->stages), err);
     if (p->stages == NULL) return err->status;
-    DDP_TRY(ddp_device_group_open(t, "stage", work, p, err));
+    DDP_TRY(local_device_group_open(t, "stage", work, p, err));
     for (uint32_t i = 0; i < p->count; i++) {
         ddp_trainer *of = t->local.group->all[i];
 
@@ -79,10 +79,10 @@ static ddp_status open_stages(ddp_trainer *t, ddp_pipeline *p, ddp_err *err)
         of->mem.params = t->mem.params;
         of->mem.grads = t->mem.grads;
     }
-    ddp_device_group_start(t->local.group, DDP_JOB_OPEN);
-    own = ddp_stage_open(&p->stages[0], err);
+    local_device_group_start(t->local.group, DDP_JOB_OPEN);
+    own = local_stage_open(&p->stages[0], err);
     if (own != DDP_OK) (void)ddp_fail_context(err, "stage 0 on %s:%u", t->s->devices.name, t->s->devices.ordinals[0]);
-    DDP_TRY(ddp_device_group_finish(t->local.group, "opening the devices", own, err));
+    DDP_TRY(local_device_group_finish(t->local.group, "opening the devices", own, err));
     for (uint32_t i = 0; i < p->count; i++) DDP_TRY(ddp_shards_among(t->local.group->all, p->count, i, 1, err));
     return DDP_OK;
 }
@@ -113,9 +113,9 @@ bool ddp_pipeline_close(ddp_trainer *t)
 
     if (p == NULL) return true;
     opened = t->local.group != NULL && p->stages != NULL && p->stages[0].pipe != NULL;
-    if (!ddp_device_group_close(t)) return false;
-    if (opened) ddp_stage_close(&p->stages[0]);
-    for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_close(p->links[i].channel);
+    if (!local_device_group_close(t)) return false;
+    if (opened) local_stage_close(&p->stages[0]);
+    for (uint32_t i = 0; i < p->link_count; i++) local_channel_close(p->links[i].channel);
     free(p->links);
     free(p->stages);
     free(p);
@@ -145,10 +145,10 @@ ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err
 
     p->step = step;
     p->random = ddp_trainer_random(t);
-    for (uint32_t i = 0; i < p->link_count; i++) ddp_channel_reset(p->links[i].channel);
-    ddp_device_group_start(t->local.group, JOB_RUN);
-    own = ddp_stage_run(&p->stages[0], err);
-    DDP_TRY(ddp_device_group_finish(t->local.group, "the micro-batches of a step", own, err));
+    for (uint32_t i = 0; i < p->link_count; i++) local_channel_reset(p->links[i].channel);
+    local_device_group_start(t->local.group, JOB_RUN);
+    own = local_stage_run(&p->stages[0], err);
+    DDP_TRY(local_device_group_finish(t->local.group, "the micro-batches of a step", own, err));
     add_extras(t);
     for (uint32_t i = 0; i < p->count; i++) step->loss_sum += p->stages[i].loss_sum;
     for (uint64_t m = 0; m < step->micros; m++) ddp_trainer_buffers_count(t);

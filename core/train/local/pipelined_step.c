@@ -123,7 +123,7 @@ static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batc
     const void *loss;
     ddp_variant *v;
 
-    DDP_TRY(ddp_batch_program(t, batch->count, true, &v, err));
+    DDP_TRY(local_batch_program(t, batch->count, true, &v, err));
     loss = arena + v->planned->plan.value_offset[v->program->loss];
     if (micro + 1 == s->step.micros) return launch_step(t, s, v, &run, loss, err);
     DDP_TRY(ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err));
@@ -142,7 +142,7 @@ static ddp_status launch_micros(ddp_trainer *t, slot *s, ddp_err *err)
 
         /* the device is done with the batch whose memory the next one takes */
         if (t->local.pipelined->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(d, event, err));
-        DDP_TRY(ddp_batch_next(t, &s->step, &batch, err));
+        DDP_TRY(local_batch_next(t, &s->step, &batch, err));
         s->counts[micro] = batch.count;
         if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
         DDP_TRY(ddp_device_event_record(d, DDP_QUEUE_COMPUTE, event, err));

@@ -95,7 +95,7 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
     }
     if (d->micro == 0) DDP_TRY(see_params(t, err));
     if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->mem.grads, elements, 1.0 / weight, err));
-    DDP_TRY(ddp_batch_train(t, &part, d->micro, d->last, loss_sum, err));
+    DDP_TRY(local_batch_train(t, &part, d->micro, d->last, loss_sum, err));
     return even ? DDP_OK : ddp_scale_floats(t, t->mem.grads, elements, weight, err);
 }
 
@@ -130,9 +130,9 @@ static ddp_status open_all(ddp_trainer *t, ddp_replicas *d, ddp_err *err)
 {
     d->replicas = ddp_alloc(t->s->devices.replicas * sizeof(*d->replicas), err);
     if (d->replicas == NULL) return err->status;
-    DDP_TRY(ddp_device_group_open(t, "replica", work, d, err));
+    DDP_TRY(local_device_group_open(t, "replica", work, d, err));
     d->group = t->local.group;
-    DDP_TRY(ddp_device_group_run(d->group, DDP_JOB_OPEN, "opening the devices", err));
+    DDP_TRY(local_device_group_run(d->group, DDP_JOB_OPEN, "opening the devices", err));
     if (t->s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
     for (uint32_t i = 0; i < d->group->count; i++)
         DDP_TRY(ddp_shards_among(d->group->all, d->group->count, i, d->group->count, err));
@@ -153,7 +153,7 @@ ddp_status ddp_replicas_open(ddp_trainer *t, ddp_err *err)
 bool ddp_replicas_close(ddp_trainer *t)
 {
     if (t->local.replicas == NULL) return true;
-    if (!ddp_device_group_close(t)) return false;
+    if (!local_device_group_close(t)) return false;
     free(t->local.replicas->replicas);
     free(t->local.replicas);
     t->local.replicas = NULL;
@@ -164,13 +164,13 @@ ddp_status ddp_replicas_broadcast_all(ddp_trainer *t, ddp_err *err)
 {
     return t->local.replicas == NULL
                ? DDP_OK
-               : ddp_device_group_run(t->local.replicas->group, JOB_BROADCAST_ALL, "parameters of the replicas", err);
+               : local_device_group_run(t->local.replicas->group, JOB_BROADCAST_ALL, "parameters of the replicas", err);
 }
 
 ddp_status ddp_replicas_broadcast_buffers(ddp_trainer *t, ddp_err *err)
 {
     if (t->local.replicas == NULL || t->mem.buffers == NULL) return DDP_OK;
-    return ddp_device_group_run(t->local.replicas->group, JOB_BROADCAST_BUFFERS, "buffers of the replicas", err);
+    return local_device_group_run(t->local.replicas->group, JOB_BROADCAST_BUFFERS, "buffers of the replicas", err);
 }
 
 static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, ddp_step *step, ddp_err *err)
@@ -186,9 +186,9 @@ static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
         d->replicas[i].loss_sum = 0.0;
         d->group->all[i]->progress.micro_steps = t->progress.micro_steps; /* of which the random numbers are made */
     }
-    ddp_device_group_start(d->group, JOB_MICRO);
+    local_device_group_start(d->group, JOB_MICRO);
     own = micro_part(d, t, &step->loss_sum, err);
-    DDP_TRY(ddp_device_group_finish(d->group, "a micro-step", own, err));
+    DDP_TRY(local_device_group_finish(d->group, "a micro-step", own, err));
     for (uint32_t i = 1; i < d->group->count; i++) step->loss_sum += d->replicas[i].loss_sum;
     return DDP_OK;
 }
@@ -198,7 +198,7 @@ ddp_status ddp_replicas_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err
     for (uint64_t micro = 0; micro < step->micros; micro++) {
         ddp_batch batch;
 
-        DDP_TRY(ddp_batch_next(t, step, &batch, err));
+        DDP_TRY(local_batch_next(t, step, &batch, err));
         DDP_TRY(micro_step(t, &batch, micro, step, err));
     }
     return DDP_OK;
@@ -224,9 +224,9 @@ ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_s
     d->batch = *batch;
     d->loader = t->eval_loader;
     for (uint32_t i = 1; i < d->group->count; i++) d->replicas[i].sums = (ddp_sums){0};
-    ddp_device_group_start(d->group, JOB_EVAL);
+    local_device_group_start(d->group, JOB_EVAL);
     own = eval_part(d, t, sums, err);
-    DDP_TRY(ddp_device_group_finish(d->group, "a batch of the evaluation", own, err));
+    DDP_TRY(local_device_group_finish(d->group, "a batch of the evaluation", own, err));
     for (uint32_t i = 1; i < d->group->count; i++) {
         sums->loss += d->replicas[i].sums.loss;
         sums->correct += d->replicas[i].sums.correct;
@@ -261,9 +261,9 @@ ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)
     uint64_t own = 0;
     ddp_status st;
 
-    ddp_device_group_start(d->group, JOB_HASH);
+    local_device_group_start(d->group, JOB_HASH);
     st = ddp_hash_floats(t, t->mem.params, t->s->model.layout->extra_offset, &own, err);
-    DDP_TRY(ddp_device_group_finish(d->group, "comparison of the replicas", st, err));
+    DDP_TRY(local_device_group_finish(d->group, "comparison of the replicas", st, err));
     for (uint32_t i = 1; i < d->group->count; i++)
         if (d->replicas[i].hash != own) return diverged(d, i, err);
     return DDP_OK;

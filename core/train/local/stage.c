@@ -52,7 +52,7 @@ static ddp_status allocate(ddp_stage *g, uint64_t arena_bytes, uint32_t inputs, 
     return DDP_OK;
 }
 
-ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err)
+ddp_status local_stage_open(ddp_stage *g, ddp_err *err)
 {
     uint64_t arena_bytes = 0;
     uint32_t inputs = 0;
@@ -78,7 +78,7 @@ static void close_program(const ddp_stage *g, ddp_stage_program *p)
     ddp_device_lowered_free(&g->s->device, p->lowered);
 }
 
-void ddp_stage_close(ddp_stage *g)
+void local_stage_close(ddp_stage *g)
 {
     for (uint32_t v = 0; v < DDP_MAX_VARIANTS; v++) close_program(g, &g->programs[v]);
     for (uint32_t i = 0; i < g->pipe->link_count; i++)
@@ -122,7 +122,7 @@ static ddp_status receive(ddp_stage *g, const ddp_stages *cut, uint64_t micro, b
         char *at;
 
         if (!is_of(l, g->number, forward)) continue;
-        DDP_TRY(waited(g, ddp_channel_wait(l->channel, micro, deadline(g)), l, micro, err));
+        DDP_TRY(waited(g, local_channel_wait(l->channel, micro, deadline(g)), l, micro, err));
         at = slot_of(l, micro);
         for (uint32_t k = l->first; k < l->first + l->count; k++) {
             inputs[cut->crossings[k].input] = at;
@@ -147,7 +147,7 @@ static ddp_status send_message(ddp_stage *g, const ddp_link *l, const ddp_stages
         to += ddp_round_up(x->bytes, 64);
     }
     DDP_TRY(ddp_device_sync(&g->s->device, err));
-    ddp_channel_send(l->channel);
+    local_channel_send(l->channel);
     return DDP_OK;
 }
 
@@ -158,7 +158,7 @@ static ddp_status send_all(ddp_stage *g, const ddp_stages *cut, const ddp_stage_
         const ddp_link *l = &g->pipe->links[i];
 
         if (l->from != g->number || (l->from < l->to) != forward) continue;
-        DDP_TRY(waited(g, ddp_channel_reserve(l->channel, deadline(g)), l, micro, err));
+        DDP_TRY(waited(g, local_channel_reserve(l->channel, deadline(g)), l, micro, err));
         DDP_TRY(send_message(g, l, cut, p, micro, err));
     }
     return DDP_OK;
@@ -167,7 +167,7 @@ static ddp_status send_all(ddp_stage *g, const ddp_stages *cut, const ddp_stage_
 static void release_all(const ddp_stage *g)
 {
     for (uint32_t i = 0; i < g->pipe->link_count; i++)
-        if (g->pipe->links[i].to == g->number) ddp_channel_release(g->pipe->links[i].channel);
+        if (g->pipe->links[i].to == g->number) local_channel_release(g->pipe->links[i].channel);
 }
 
 /* ---- a micro-batch --------------------------------------------------------------------------------------------- */
@@ -187,7 +187,7 @@ static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
 {
     ddp_batch batch;
 
-    DDP_TRY(ddp_batch_next(g->t, g->pipe->step, &batch, err));
+    DDP_TRY(local_batch_next(g->t, g->pipe->step, &batch, err));
     for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
     return DDP_OK;
 }
@@ -274,7 +274,7 @@ static ddp_status run_schedule(ddp_stage *g, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err)
+ddp_status local_stage_run(ddp_stage *g, ddp_err *err)
 {
     ddp_status st;
 
@@ -282,6 +282,6 @@ ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err)
     g->cancelled = false;
     st = run_schedule(g, err);
     if (g->cancelled) return DDP_OK; /* the one that failed has the words */
-    for (uint32_t i = 0; st != DDP_OK && i < g->pipe->link_count; i++) ddp_channel_cancel(g->pipe->links[i].channel);
+    for (uint32_t i = 0; st != DDP_OK && i < g->pipe->link_count; i++) local_channel_cancel(g->pipe->links[i].channel);
     return st;
 }

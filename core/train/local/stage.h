@@ -47,8 +47,8 @@ struct ddp_pipeline {
 
 /* On the stage's thread. Programs and memory; then all micro-batches of a step. Where another stage has failed, it
  * comes back early, and without an error. */
-ddp_status ddp_stage_open(ddp_stage *g, ddp_err *err);
-void ddp_stage_close(ddp_stage *g);
-ddp_status ddp_stage_run(ddp_stage *g, ddp_err *err);
+ddp_status local_stage_open(ddp_stage *g, ddp_err *err);
+void local_stage_close(ddp_stage *g);
+ddp_status local_stage_run(ddp_stage *g, ddp_err *err);
 
 #endif

@@ -60,7 +60,7 @@ static ddp_status start_workers(ddp_thread_pool *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool **out, ddp_err *err)
+ddp_status local_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool **out, ddp_err *err)
 {
     ddp_thread_pool *t = ddp_alloc(sizeof(*t), err);
 
@@ -71,14 +71,14 @@ ddp_status ddp_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool
     ddp_cond_init(&t->end);
     t->workers = ddp_alloc(p->count * sizeof(*t->workers), err);
     if (t->workers == NULL || start_workers(t, err) != DDP_OK) {
-        (void)ddp_thread_pool_close(t);
+        (void)local_thread_pool_close(t);
         return err->status;
     }
     *out = t;
     return DDP_OK;
 }
 
-void ddp_thread_pool_start(ddp_thread_pool *t, uint32_t job)
+void local_thread_pool_start(ddp_thread_pool *t, uint32_t job)
 {
     pthread_mutex_lock(&t->lock);
     t->job = job;
@@ -97,8 +97,8 @@ static ddp_status late(const ddp_thread_pool *t, const char *name, int64_t timeo
                     t->p.what, t->workers[i].number, (double)timeout_ms * 1e-3);
 }
 
-ddp_status ddp_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t timeout_ms, uint32_t *culprit,
-                                ddp_err *err)
+ddp_status local_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t timeout_ms, uint32_t *culprit,
+                                  ddp_err *err)
 {
     int64_t deadline = ddp_now_ns() + timeout_ms * 1000000;
     ddp_status st = DDP_OK;
@@ -116,7 +116,7 @@ ddp_status ddp_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t ti
     return st;
 }
 
-bool ddp_thread_pool_close(ddp_thread_pool *t)
+bool local_thread_pool_close(ddp_thread_pool *t)
 {
     bool busy;
 

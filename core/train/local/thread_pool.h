@@ -19,15 +19,15 @@ typedef struct ddp_thread_pool_params {
     void *ctx;
 } ddp_thread_pool_params;
 
-ddp_status ddp_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool **out, ddp_err *err);
+ddp_status local_thread_pool_open(const ddp_thread_pool_params *p, ddp_thread_pool **out, ddp_err *err);
 /* All workers begin work(ctx, worker, job). The last job has been waited for. Allocates nothing. */
-void ddp_thread_pool_start(ddp_thread_pool *t, uint32_t job);
+void local_thread_pool_start(ddp_thread_pool *t, uint32_t job);
 /* Until all have done it, or `timeout_ms` is over: DDP_ERR_TIMEOUT with `name` and who is late. Else the error of the
  * lowest worker that failed; *culprit (may be NULL) is its number. */
-ddp_status ddp_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t timeout_ms, uint32_t *culprit,
-                                ddp_err *err);
+ddp_status local_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t timeout_ms, uint32_t *culprit,
+                                  ddp_err *err);
 /* Joins the threads; takes NULL. False where a worker has not come back from its work: it and what it was given are
  * left until the process ends. */
-bool ddp_thread_pool_close(ddp_thread_pool *t);
+bool local_thread_pool_close(ddp_thread_pool *t);
 
 #endif

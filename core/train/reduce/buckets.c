@@ -8,7 +8,7 @@ ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
     int64_t from = ddp_profile_begin(t->profile);
 
-    DDP_TRY(ddp_reducer_launch(t->reduce.reducer, b, t->progress.step + 1, err));
+    DDP_TRY(reducer_launch(t->reduce.reducer, b, t->progress.step + 1, err));
     ddp_profile_sent(t->profile, from);
     return DDP_OK;
 }
@@ -25,7 +25,7 @@ ddp_status ddp_bucket_update(ddp_trainer *t, uint32_t b, ddp_err *err)
 
 ddp_status ddp_bucket_measure(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    return ddp_clip_measure(t, b, 0, (uint32_t)ddp_group_world(t->group), err);
+    return reduce_clip_measure(t, b, 0, (uint32_t)ddp_group_world(t->group), err);
 }
 
 ddp_status ddp_buckets_nothing(ddp_trainer *t, ddp_err *err)
@@ -61,7 +61,7 @@ ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, d
     from = ddp_now_ns();
     DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.squares(t, err));
     step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
-    DDP_TRY(ddp_clip_apply(t, &finite, err));
+    DDP_TRY(reduce_clip_apply(t, &finite, err));
     if (!finite) return ddp_not_finite(t, NULL, err);
     for (uint32_t i = 0; i < buckets; i++) DDP_TRY(update_bucket(t, i, err));
     return DDP_OK;
@@ -74,7 +74,7 @@ static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_er
         ddp_reducer_result(t->reduce.reducer, &step->reduced);
         if (!step->reduced.finite) return ddp_not_finite(t, NULL, err);
     }
-    DDP_TRY(ddp_reducer_take(t->reduce.reducer, b, err));
+    DDP_TRY(reducer_take(t->reduce.reducer, b, err));
     return t->way.reduced(t, step, b, err);
 }
 
@@ -88,7 +88,7 @@ ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
         int64_t traced = ddp_trace_begin(t->trace);
 
         from = ddp_now_ns();
-        DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_reducer_wait(t->reduce.reducer, b, err));
+        DDP_TRY_AS(DDP_EXIT_PEER, err, reducer_wait(t->reduce.reducer, b, err));
         waited += ddp_now_ns() - from;
         ddp_trace_end(t->trace, DDP_TRACK_TRAINER, "wait", b, 0, traced);
         DDP_TRY(take_bucket(t, step, b, err));

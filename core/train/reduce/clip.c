@@ -68,7 +68,7 @@ static ddp_status sum_squares(ddp_trainer *t, uint32_t at, const float *x, uint6
     return DDP_OK;
 }
 
-ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err)
+ddp_status reduce_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err)
 {
     for (uint32_t r = first; r < end; r++) {
         uint64_t from, count = ddp_shard_of(t->s->model.layout, b, r, (uint32_t)ddp_session_shards(t->s), &from);
@@ -89,7 +89,7 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err)
     return ddp_host_collective(&t->s->device, t->comm, &task, err);
 }
 
-ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)
+ddp_status reduce_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err)
 {
     uint32_t buckets = t->s->model.layout->bucket_count, world = (uint32_t)ddp_session_shards(t->s);
     ddp_clip *c = t->reduce.clip;

@@ -24,11 +24,11 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err); /* nothing where gradien
 void ddp_clip_close(ddp_trainer *t);
 /* The reduced gradients of bucket b are there: those of the shards from `first` to `end` - 1. Waits for no device
  * that runs by itself. */
-ddp_status ddp_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err);
+ddp_status reduce_clip_measure(ddp_trainer *t, uint32_t b, uint32_t first, uint32_t end, ddp_err *err);
 /* Collective: where each rank has measured its own shards alone. */
 ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err);
 /* All squares are known: scales t->optim.grad_scale, which holds the scale of the gradients, by min(1, max_norm /
  * (norm + 1e-6)). *finite false: the gradients are not, and nothing is scaled. */
-ddp_status ddp_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err);
+ddp_status reduce_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err);
 
 #endif

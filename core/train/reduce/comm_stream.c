@@ -58,7 +58,7 @@ void ddp_comm_stream_close(ddp_comm_stream *l)
     free(l);
 }
 
-bool ddp_comm_stream_direct(const ddp_comm_stream *l) { return l->direct; }
+bool reduce_comm_stream_direct(const ddp_comm_stream *l) { return l->direct; }
 
 float *ddp_comm_stream_staging(const ddp_comm_stream *l) { return l->staging; }
 
@@ -152,8 +152,8 @@ static void attach(struct call *c, ddp_task *task, bool scalars)
     task->before_ctx = c;
 }
 
-ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
-                                  ddp_err *err)
+ddp_status reduce_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                     ddp_err *err)
 {
     struct call *c = &l->calls[index];
     ddp_task own = *task;
@@ -170,8 +170,8 @@ ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_
     return ddp_communicator_submit(l->comm, &own, ticket, err);
 }
 
-ddp_status ddp_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
-                                          ddp_err *err)
+ddp_status reduce_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                             ddp_err *err)
 {
     ddp_task own = *task;
 
@@ -182,7 +182,7 @@ ddp_status ddp_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, co
     return ddp_communicator_submit(l->comm, &own, ticket, err);
 }
 
-ddp_status ddp_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err)
+ddp_status reduce_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err)
 {
     const struct call *c = &l->calls[index];
 
@@ -193,18 +193,18 @@ ddp_status ddp_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err
     return c->scalars ? DDP_OK : ddp_device_event_wait(l->device, DDP_QUEUE_COMPUTE, come(c), err);
 }
 
-ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err)
+ddp_status reduce_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err)
 {
     return ddp_device_event_sync(l->device, made(&l->calls[index]), err);
 }
 
-ddp_status ddp_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
+ddp_status reduce_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
     return ddp_device_copy(l->device, l->staging + first, l->arena + first, count * sizeof(float), DDP_COPY_TO_HOST,
                            err);
 }
 
-ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
+ddp_status reduce_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err)
 {
     return ddp_device_copy(l->device, l->arena + first, l->staging + first, count * sizeof(float), DDP_COPY_TO_DEVICE,
                            err);

@@ -35,27 +35,27 @@ typedef struct ddp_comm_stream_params {
 } ddp_comm_stream_params;
 ddp_status ddp_comm_stream_open(const ddp_comm_stream_params *p, ddp_comm_stream **out, ddp_err *err);
 void ddp_comm_stream_close(ddp_comm_stream *l);           /* takes NULL; the queue thread has ended */
-bool ddp_comm_stream_direct(const ddp_comm_stream *l);    /* the backend takes the device's memory */
+bool reduce_comm_stream_direct(const ddp_comm_stream *l); /* the backend takes the device's memory */
 float *ddp_comm_stream_staging(const ddp_comm_stream *l); /* of the arena, host memory; NULL where it is direct */
 
 /* Submits task `index`, whose addresses are the device's. `task->before` comes when the device has made what is sent,
  * and that is in the staging buffer (or, direct, at once: the device may still be computing it). */
-ddp_status ddp_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
-                                  ddp_err *err);
+ddp_status reduce_comm_stream_submit(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                     ddp_err *err);
 /* The same for a few numbers in host_alloc memory, DDP_COMM_STREAM_SCALARS bytes at most, that are reduced in place
  * and are there when the ticket is done; `task->before` comes just before they are read. */
 enum { DDP_COMM_STREAM_SCALARS = 256 };
-ddp_status ddp_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
-                                          ddp_err *err);
+ddp_status reduce_comm_stream_submit_scalars(ddp_comm_stream *l, uint32_t index, const ddp_task *task, uint64_t *ticket,
+                                             ddp_err *err);
 /* Once the ticket is done, of scalars too, whose copies may have failed: what the device is given from now on sees
  * what was received. */
-ddp_status ddp_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err);
+ddp_status reduce_comm_stream_take(ddp_comm_stream *l, uint32_t index, ddp_err *err);
 
 /* Between the arena and the staging buffer, beside no task: waits. */
-ddp_status ddp_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err);
-ddp_status ddp_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err);
+ddp_status reduce_comm_stream_fetch(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err);
+ddp_status reduce_comm_stream_store(ddp_comm_stream *l, uint64_t first, uint64_t count, ddp_err *err);
 /* Queue thread: until the device has done all that it had been given when task `index` was submitted. */
-ddp_status ddp_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err);
+ddp_status reduce_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_err *err);
 
 /* submit and wait for a task whose addresses are the host's, whatever memory the backend takes; not while others are
  * pending. */

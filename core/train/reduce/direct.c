@@ -36,7 +36,7 @@ ddp_status ddp_direct_clip(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err
     from = ddp_now_ns();
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_clip_gather(t, err));
     step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
-    return ddp_clip_apply(t, finite, err);
+    return reduce_clip_apply(t, finite, err);
 }
 
 ddp_status ddp_direct_no_clip(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err *err)

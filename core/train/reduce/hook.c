@@ -130,7 +130,7 @@ static ddp_status of_plugin(const ddp_hooked *h, ddp_status st, uint32_t b, ddp_
     return st == DDP_OK ? DDP_OK : ddp_fail_context(err, "hook \"%s\", bucket %u", h->session->hook->desc.name, b);
 }
 
-ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err)
+ddp_status reduce_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err)
 {
     struct ddp_hook_call *k = &h->calls[b];
     ddp_task task = {
@@ -144,7 +144,7 @@ ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_
     return ddp_communicator_submit(h->comm, &task, ticket, err);
 }
 
-ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err)
+ddp_status reduce_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err)
 {
     int64_t from = ddp_trace_begin(h->trace);
 

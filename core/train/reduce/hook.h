@@ -14,9 +14,9 @@ ddp_status ddp_hooked_open(ddp_session *s, ddp_communicator *c, float *grads, dd
                            ddp_err *err);
 void ddp_hooked_close(ddp_hooked *h);
 /* Bucket b's gradients are final: compresses them and queues the exchange. `update` counts from 1. */
-ddp_status ddp_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err);
+ddp_status reduce_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint64_t *ticket, ddp_err *err);
 /* The exchange is done: leaves the mean in the arena. */
-ddp_status ddp_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err);
+ddp_status reduce_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err);
 
 uint32_t ddp_hooked_version(const ddp_hooked *h);
 

@@ -67,7 +67,7 @@ static void take_found(ddp_reducer *r)
     for (uint32_t b = 0; b < r->looked; b++) {
         struct bucket *k = &r->buckets[b];
 
-        if (k->err.status == DDP_OK) k->err.status = ddp_comm_stream_reached(r->stream, b, &k->err);
+        if (k->err.status == DDP_OK) k->err.status = reduce_comm_stream_reached(r->stream, b, &k->err);
         if (k->err.status == DDP_OK && r->found[b].index < ddp_bucket_elements(r->layout, b))
             k->bad = first_of(r, b) + r->found[b].index;
     }
@@ -112,7 +112,7 @@ static ddp_status ask_device(struct bucket *k, ddp_err *err)
 
 static bool scalars_ride(const ddp_reducer *r)
 {
-    return r->hooked == NULL && !r->scatters && (r->stream == NULL || !ddp_comm_stream_direct(r->stream));
+    return r->hooked == NULL && !r->scatters && (r->stream == NULL || !reduce_comm_stream_direct(r->stream));
 }
 
 /* Queue thread, just before the bucket is reduced. */
@@ -205,7 +205,7 @@ static ddp_status launch_collective(ddp_reducer *r, uint32_t index, ddp_err *err
     task.before = begin_bucket;
     task.after = bucket_reduced;
     task.before_ctx = &r->buckets[index];
-    if (r->stream != NULL) return ddp_comm_stream_submit(r->stream, index, &task, &r->buckets[index].ticket, err);
+    if (r->stream != NULL) return reduce_comm_stream_submit(r->stream, index, &task, &r->buckets[index].ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->buckets[index].ticket, err);
 }
 
@@ -218,7 +218,7 @@ static ddp_status launch_scalars(ddp_reducer *r, ddp_err *err)
     task.before = write_scalars_of;
     task.before_ctx = r;
     if (r->stream != NULL)
-        return ddp_comm_stream_submit_scalars(r->stream, r->layout->bucket_count, &task, &r->scalars_ticket, err);
+        return reduce_comm_stream_submit_scalars(r->stream, r->layout->bucket_count, &task, &r->scalars_ticket, err);
     return ddp_communicator_submit(r->comm, &task, &r->scalars_ticket, err);
 }
 
@@ -226,11 +226,11 @@ static ddp_status launch_scalars(ddp_reducer *r, ddp_err *err)
 static ddp_status launch_hooked(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
     if (r->stream != NULL)
-        DDP_TRY(ddp_comm_stream_fetch(r->stream, first_of(r, index), r->layout->buckets[index].count, err));
-    return ddp_hooked_launch(r->hooked, index, update, &r->buckets[index].ticket, err);
+        DDP_TRY(reduce_comm_stream_fetch(r->stream, first_of(r, index), r->layout->buckets[index].count, err));
+    return reduce_hooked_launch(r->hooked, index, update, &r->buckets[index].ticket, err);
 }
 
-ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
+ddp_status reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err)
 {
     /* the scalars need a ticket too, and with scatters as many the parameters that come back */
     uint32_t most = r->scatters ? DDP_MAX_PENDING / 2 - 1 : DDP_MAX_PENDING - 1;
@@ -251,7 +251,7 @@ ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, d
 static ddp_status wait_scalars(ddp_reducer *r, ddp_err *err)
 {
     DDP_TRY(ddp_communicator_wait(r->comm, r->scalars_ticket, err));
-    return r->stream != NULL ? ddp_comm_stream_take(r->stream, r->layout->bucket_count, err) : DDP_OK;
+    return r->stream != NULL ? reduce_comm_stream_take(r->stream, r->layout->bucket_count, err) : DDP_OK;
 }
 
 ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
@@ -294,7 +294,7 @@ static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
     return ddp_fail_context(err, "gradients of bucket %u", b);
 }
 
-ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
+ddp_status reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     bool last = index + 1 == r->layout->bucket_count;
 
@@ -306,13 +306,13 @@ ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
+ddp_status reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err)
 {
     DDP_TRY(move_to(&r->buckets[index], TAKEN, err));
-    if (r->hooked != NULL) DDP_TRY(ddp_hooked_finish(r->hooked, index, err));
+    if (r->hooked != NULL) DDP_TRY(reduce_hooked_finish(r->hooked, index, err));
     if (r->stream == NULL) return DDP_OK;
-    if (r->hooked == NULL) return ddp_comm_stream_take(r->stream, index, err);
-    return ddp_comm_stream_store(r->stream, first_of(r, index), r->layout->buckets[index].count, err);
+    if (r->hooked == NULL) return reduce_comm_stream_take(r->stream, index, err);
+    return reduce_comm_stream_store(r->stream, first_of(r, index), r->layout->buckets[index].count, err);
 }
 
 void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out)

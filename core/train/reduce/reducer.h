@@ -31,11 +31,11 @@ ddp_status ddp_reducer_open(const ddp_reducer_params *p, ddp_reducer **out, ddp_
 void ddp_reducer_close(ddp_reducer *r);
 /* Queues bucket `index` of update `update`, from 1; call for 0, 1, ... in order. Before the last one, set the rank's
  * own loss (sum over its samples of this step), sample count, and the signal it was asked to end by (0: none). */
-ddp_status ddp_reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
+ddp_status reducer_launch(ddp_reducer *r, uint32_t index, uint64_t update, ddp_err *err);
 void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int stop);
 /* Until it is through the wire; then a hook's part after it, which leaves the mean. */
-ddp_status ddp_reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
-ddp_status ddp_reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
+ddp_status reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err);
+ddp_status reducer_take(ddp_reducer *r, uint32_t index, ddp_err *err);
 
 /* Instead of buckets, where ranks read each other's gradients: the scalars alone, which all ranks have brought when
  * it returns; `finite`: what this rank has seen of the gradients. Submits and waits. */

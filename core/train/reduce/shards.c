@@ -178,7 +178,7 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
         point_result(s, &s->not_finite[b], slice.count);
         slice.param = t->mem.grads + (slice.param - t->mem.params);
         if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &mean, &slice, err));
-        DDP_TRY(ddp_clip_measure(t, b, s->rank, s->rank + 1, err));
+        DDP_TRY(reduce_clip_measure(t, b, s->rank, s->rank + 1, err));
     }
     return DDP_OK;
 }
@@ -217,7 +217,7 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
     if (b >= DDP_MAX_PENDING / 2)
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
-    if (s->stream != NULL) return ddp_comm_stream_submit(s->stream, b, &task, &s->tickets[b], err);
+    if (s->stream != NULL) return reduce_comm_stream_submit(s->stream, b, &task, &s->tickets[b], err);
     DDP_TRY(ddp_device_sync(&t->s->device, err));
     return ddp_communicator_submit(t->comm, &task, &s->tickets[b], err);
 }
@@ -228,12 +228,12 @@ ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 
     DDP_TRY(ddp_communicator_wait(t->comm, t->reduce.shards->tickets[l->bucket_count - 1], err));
     for (uint32_t b = 0; t->reduce.shards->stream != NULL && b < l->bucket_count; b++)
-        DDP_TRY(ddp_comm_stream_take(t->reduce.shards->stream, b, err));
+        DDP_TRY(reduce_comm_stream_take(t->reduce.shards->stream, b, err));
     if (t->reduce.shards->stream == NULL) return DDP_OK;
     return ddp_device_params_changed(&t->s->device, t->mem.params, l->param_elements, err);
 }
 
 ddp_status ddp_shards_measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
-    return ddp_clip_measure(t, b, t->reduce.shards->rank, t->reduce.shards->rank + 1, err);
+    return reduce_clip_measure(t, b, t->reduce.shards->rank, t->reduce.shards->rank + 1, err);
 }

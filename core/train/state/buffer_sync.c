@@ -35,7 +35,7 @@ ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err)
     ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, NULL, t->s->model.buffer_elements);
 
     if (t->mem.buffers == NULL) return DDP_OK;
-    DDP_TRY(ddp_pull(t, DDP_ARENA_BUFFERS, err));
+    DDP_TRY(state_pull(t, DDP_ARENA_BUFFERS, err));
     task.coll.recv = t->mem.host.buffers;
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return ddp_push(t, DDP_ARENA_BUFFERS, err);
@@ -47,7 +47,7 @@ ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX],
 
     sha256[0] = '\0';
     if (t->s->model.buffer_count == 0) return DDP_OK;
-    DDP_TRY(ddp_pull(t, DDP_ARENA_BUFFERS, err));
+    DDP_TRY(state_pull(t, DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t b = 0; b < t->s->model.buffer_count; b++) {
         const ddp_buffer_info *i = &t->s->model.buffers[b];

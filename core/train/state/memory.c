@@ -13,14 +13,14 @@ typedef struct pair {
 } pair;
 enum { PAIRS = 4 };
 
-uint64_t ddp_states_elements(const ddp_trainer *t)
+uint64_t states_elements(const ddp_trainer *t)
 {
     return t->s->model.layout->elements / DDP_MAX_OF(t->mem.state_parts, 1);
 }
 
 static void list_pairs(ddp_trainer *t, pair out[PAIRS])
 {
-    uint64_t states = ddp_states_elements(t);
+    uint64_t states = states_elements(t);
 
     out[0] = (pair){DDP_ARENA_PARAMS, t->mem.params, &t->mem.host.params, t->s->model.layout->param_elements};
     out[1] = (pair){DDP_ARENA_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->model.buffer_elements};
@@ -54,7 +54,7 @@ void ddp_staging_close(ddp_trainer *t)
     }
 }
 
-ddp_status ddp_pull(ddp_trainer *t, uint32_t which, ddp_err *err)
+ddp_status state_pull(ddp_trainer *t, uint32_t which, ddp_err *err)
 {
     pair all[PAIRS];
 

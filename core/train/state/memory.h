@@ -9,13 +9,13 @@
 
 enum { DDP_ARENA_PARAMS = 1, DDP_ARENA_BUFFERS = 2, DDP_ARENA_STATES = 4 };
 
-uint64_t ddp_states_elements(const ddp_trainer *t); /* of each arena of this rank */
+uint64_t states_elements(const ddp_trainer *t); /* of each arena of this rank */
 /* t->mem.host has the buffers named in `which` from now on, of those arenas that there are; repeatable. What they
  * hold is not said. */
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err);
 void ddp_staging_close(ddp_trainer *t);
-/* From the device to the staging buffers, and back. ddp_pull opens them where needed. */
-ddp_status ddp_pull(ddp_trainer *t, uint32_t which, ddp_err *err);
+/* From the device to the staging buffers, and back. state_pull opens them where needed. */
+ddp_status state_pull(ddp_trainer *t, uint32_t which, ddp_err *err);
 ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err);
 
 /* Of `count` elements of device memory; to be compared with others of this function alone. */

@@ -9,14 +9,14 @@
 ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err)
 {
     uint32_t states = ddp_optimizer_states(t->s->config);
-    size_t bytes = ddp_states_elements(t) * sizeof(float);
+    size_t bytes = states_elements(t) * sizeof(float);
 
     if (states > 0) DDP_TRY(ddp_device_alloc(&t->s->device, bytes, &t->mem.state1, err));
     return states > 1 ? ddp_device_alloc(&t->s->device, bytes, &t->mem.state2, err) : DDP_OK;
 }
 
 /* They are the trainer's until ddp_states_free: after a failure a collective may still be writing there. */
-ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err)
+ddp_status states_whole(ddp_trainer *t, ddp_err *err)
 {
     float *own[2] = {t->mem.state1, t->mem.state2};
     uint64_t most = 0;
@@ -58,7 +58,7 @@ static ddp_status gather(ddp_trainer *t, const float *own, float *whole, ddp_err
     return DDP_OK;
 }
 
-ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err)
+ddp_status states_gather(ddp_trainer *t, ddp_err *err)
 {
     float *own[2] = {t->mem.host.state1, t->mem.host.state2};
 
@@ -85,7 +85,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
     return DDP_OK;
 }
 
-ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
+ddp_status states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
 {
     float *own[2] = {t->mem.host.state1, t->mem.host.state2};
 

@@ -6,11 +6,11 @@
 
 ddp_status ddp_states_open(ddp_trainer *t, ddp_err *err);
 /* Memory for the whole of a state that is in shares: t->mem.whole on rank 0. */
-ddp_status ddp_states_whole(ddp_trainer *t, ddp_err *err);
+ddp_status states_whole(ddp_trainer *t, ddp_err *err);
 void ddp_states_free(ddp_trainer *t);
 /* Collective, between those two: all ranks' shards, in their staging buffers, to rank 0's t->mem.whole; and from
  * there, or from rank 0's own staging buffers, to every rank's, with a hash of what came. */
-ddp_status ddp_states_gather(ddp_trainer *t, ddp_err *err);
-ddp_status ddp_states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err);
+ddp_status states_gather(ddp_trainer *t, ddp_err *err);
+ddp_status states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err);
 
 #endif

@@ -104,7 +104,7 @@ ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err)
     uint64_t own, *all;
     ddp_status st = DDP_OK;
 
-    DDP_TRY(ddp_pull(t, DDP_ARENA_PARAMS, err));
+    DDP_TRY(state_pull(t, DDP_ARENA_PARAMS, err));
     own = ddp_hash64(t->mem.host.params, t->s->model.layout->extra_offset * sizeof(float), 0);
     DDP_TRY(gather_hashes(t, "comparison of the replicas", &own, 1, &all, err));
     for (int32_t r = 0; r < world; r++) equal += all[r] == all[0];

@@ -33,17 +33,17 @@ static ddp_status fill_views(const char *path, const char *what, const ddp_safet
     for (size_t i = 0; i < v->count; i++) {
         const ddp_named_tensor *here = &v->tensors[i], *found = ddp_safetensors_find(file, here->name);
 
-        ddp_tensor_text(found, a, sizeof(a));
-        ddp_tensor_text(here, b, sizeof(b));
-        if (found == NULL || !ddp_tensor_alike(found, here)) return another(path, what, here->name, a, b, err);
-        memcpy(v->data[i], found->data, ddp_tensor_elements(here) * ddp_dtype_size(here->dtype));
+        state_tensor_text(found, a, sizeof(a));
+        state_tensor_text(here, b, sizeof(b));
+        if (found == NULL || !state_tensor_alike(found, here)) return another(path, what, here->name, a, b, err);
+        memcpy(v->data[i], found->data, state_tensor_elements(here) * ddp_dtype_size(here->dtype));
     }
     for (size_t i = 0; i < ddp_safetensors_count(file); i++) {
         const ddp_named_tensor *there = ddp_safetensors_at(file, i);
         bool known = false;
 
         for (size_t k = 0; k < v->count && !known; k++) known = strcmp(v->tensors[k].name, there->name) == 0;
-        ddp_tensor_text(there, a, sizeof(a));
+        state_tensor_text(there, a, sizeof(a));
         if (!known) return another(path, what, there->name, a, "absent", err);
     }
     return DDP_OK;
@@ -75,15 +75,15 @@ static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, 
 static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
     ddp_views model, states = {0};
-    ddp_status st = ddp_model_views(t, &model, err);
+    ddp_status st = state_model_views(t, &model, err);
 
     if (st == DDP_OK) st = fill_views(c->path, "model", c->parts[DDP_PART_MODEL], &model, err);
     if (st == DDP_OK) st = check_position(t, c, err);
-    if (st == DDP_OK) st = ddp_states_whole(t, err);
-    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
+    if (st == DDP_OK) st = states_whole(t, err);
+    if (st == DDP_OK) st = state_views(t, &states, err);
     if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->parts[DDP_PART_OPTIMIZER], &states, err);
-    ddp_views_free(&states);
-    ddp_views_free(&model);
+    state_views_free(&states);
+    state_views_free(&model);
     return st;
 }
 
@@ -146,11 +146,11 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
     if (st == DDP_IN_PROGRESS) {
         ddp_initial_params(t->s->model.graph, t->s->model.layout, t->s->config->train->seed, t->mem.host.params);
         if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->model.graph, t->mem.host.buffers);
-        return c->init_from[0] == '\0' ? DDP_OK : ddp_trainer_init_from(t, c->init_from, err);
+        return c->init_from[0] == '\0' ? DDP_OK : state_trainer_init_from(t, c->init_from, err);
     }
     if (st != DDP_OK) return st;
     st = fill_from(t, &ck, err);
-    if (st == DDP_OK) st = ddp_trainer_fill_hook(t, &ck, &hooked, err);
+    if (st == DDP_OK) st = state_trainer_fill_hook(t, &ck, &hooked, err);
     report->hooked = hooked;
     report->found = 1;
     report->meta = ck.meta;
@@ -241,8 +241,8 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (report.found) {
-        if (t->s->launch.rank != 0) DDP_TRY(ddp_states_whole(t, err));
-        DDP_TRY(ddp_states_spread(t, &states, err));
+        if (t->s->launch.rank != 0) DDP_TRY(states_whole(t, err));
+        DDP_TRY(states_spread(t, &states, err));
         DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
         take_position(t, &report, done);
     }

@@ -51,7 +51,7 @@ static bool has_all(const ddp_trainer *t, const ddp_checkpoint *c)
 
             name_of(states, s, r, name);
             there = ddp_safetensors_find(file, name);
-            if (there == NULL || there->dtype != DDP_F32 || ddp_tensor_elements(there) != states[s].elements)
+            if (there == NULL || there->dtype != DDP_F32 || state_tensor_elements(there) != states[s].elements)
                 return false;
         }
     return expected == ddp_safetensors_count(file);
@@ -87,7 +87,7 @@ static void fill_states(const ddp_trainer *t, const ddp_checkpoint *c)
         }
 }
 
-ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err)
+ddp_status state_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err)
 {
     const ddp_hook_state *states;
     const char *why;

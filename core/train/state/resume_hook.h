@@ -5,6 +5,6 @@
 #include "train/trainer.h"
 
 /* Rank 0: what the checkpoint holds of all ranks' hooks, to be spread; *fits: there is something. */
-ddp_status ddp_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err);
+ddp_status state_trainer_fill_hook(ddp_trainer *t, const ddp_checkpoint *c, bool *fits, ddp_err *err);
 
 #endif

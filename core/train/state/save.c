@@ -24,15 +24,15 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                 .micro_steps = t->progress.micro_steps,
                                 .finished = ddp_trainer_complete(t)};
     ddp_views model, states = {0}, hook = {0};
-    ddp_status st = ddp_model_views(t, &model, err);
+    ddp_status st = state_model_views(t, &model, err);
 
     ddp_copy_text(meta.model, sizeof(meta.model), t->s->model.plugin->desc.name);
     if (t->reduce.hooked != NULL) {
         ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
         meta.hook_version = ddp_hooked_version(t->reduce.hooked);
     }
-    if (st == DDP_OK) st = ddp_state_views(t, &states, err);
-    if (st == DDP_OK) st = ddp_hook_views(t, &hook, err);
+    if (st == DDP_OK) st = state_views(t, &states, err);
+    if (st == DDP_OK) st = state_hook_views(t, &hook, err);
     if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
     if (st == DDP_OK)
         st = ddp_checkpoint_save(c->dir, &meta,
@@ -40,9 +40,9 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
                                                              [DDP_PART_OPTIMIZER] = {states.tensors, states.count},
                                                              [DDP_PART_HOOK] = {hook.tensors, hook.count}},
                                  (uint64_t)c->keep, t->s->log, err);
-    ddp_views_free(&hook);
-    ddp_views_free(&states);
-    ddp_views_free(&model);
+    state_views_free(&hook);
+    state_views_free(&states);
+    state_views_free(&model);
     return st;
 }
 
@@ -59,10 +59,10 @@ ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
     if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, timeout, err));
-    DDP_TRY(ddp_states_whole(t, err));
-    if (t->s->launch.rank == 0) DDP_TRY(ddp_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
-    if (t->s->launch.rank == 0 || t->mem.state_parts > 1) DDP_TRY(ddp_pull(t, DDP_ARENA_STATES, err));
-    DDP_TRY(ddp_states_gather(t, err));
+    DDP_TRY(states_whole(t, err));
+    if (t->s->launch.rank == 0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
+    if (t->s->launch.rank == 0 || t->mem.state_parts > 1) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
+    DDP_TRY(states_gather(t, err));
     if (t->reduce.hooked != NULL) {
         DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
         DDP_TRY(ddp_hooked_gather(t->reduce.hooked, err));
@@ -94,7 +94,7 @@ ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err
 {
     ddp_sha256 h;
 
-    DDP_TRY(ddp_pull(t, DDP_ARENA_PARAMS, err));
+    DDP_TRY(state_pull(t, DDP_ARENA_PARAMS, err));
     DDP_TRY(ddp_sha256_begin(&h, err));
     for (uint32_t p = 0; p < t->s->model.param_count; p++)
         ddp_sha256_add(&h, t->mem.host.params + t->s->model.layout->offset[p],

@@ -14,7 +14,7 @@ static ddp_status create(ddp_views *v, size_t capacity, ddp_err *err)
     return v->data == NULL ? DDP_ERR_NOMEM : DDP_OK;
 }
 
-void ddp_views_free(ddp_views *v)
+void state_views_free(ddp_views *v)
 {
     ddp_pool_free(&v->pool);
     *v = (ddp_views){0};
@@ -44,7 +44,7 @@ static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b)
         i->dtype == DDP_I64 ? (void *)&t->mem.counts[b] : (void *)(t->mem.host.buffers + i->offset));
 }
 
-ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+ddp_status state_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 {
     const ddp_session *s = t->s;
     uint32_t b = 0;
@@ -57,7 +57,7 @@ ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+ddp_status state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 {
     bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
     const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
@@ -75,7 +75,7 @@ ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+ddp_status state_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
 {
     const ddp_hook_state *states = NULL;
     uint32_t count = t->reduce.hooked == NULL ? 0 : ddp_hooked_states(t->reduce.hooked, &states),
@@ -94,7 +94,7 @@ ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
     return DDP_OK;
 }
 
-void ddp_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity)
+void state_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity)
 {
     bool foreign = t != NULL && ddp_dtype_size(t->dtype) == 0;
     const char *dtype = t == NULL ? "absent"
@@ -106,12 +106,12 @@ void ddp_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity)
         used += (size_t)snprintf(buf + used, capacity - used, "%s%" PRId64, i == 0 ? " " : "x", t->dims[i]);
 }
 
-bool ddp_tensor_alike(const ddp_named_tensor *a, const ddp_named_tensor *b)
+bool state_tensor_alike(const ddp_named_tensor *a, const ddp_named_tensor *b)
 {
     return a->dtype == b->dtype && a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
 }
 
-uint64_t ddp_tensor_elements(const ddp_named_tensor *t)
+uint64_t state_tensor_elements(const ddp_named_tensor *t)
 {
     uint64_t n = 1;
 

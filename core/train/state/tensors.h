@@ -13,17 +13,17 @@ typedef struct ddp_views {
 } ddp_views;
 
 /* Parameters and buffers in state_dict's order. */
-ddp_status ddp_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
+ddp_status state_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */
-ddp_status ddp_state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
+ddp_status state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
 /* Rank 0, between gathering or allocating and freeing: what the hook of every rank remembers, "rank1.bucket0.error",
  * and once what is the same on all, "bucket0.q". None where there is nothing. */
-ddp_status ddp_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
-void ddp_views_free(ddp_views *v); /* also one that was not made */
+ddp_status state_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
+void state_views_free(ddp_views *v); /* also one that was not made */
 
 /* "f32 24x12", "absent" for NULL */
-void ddp_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity);
-bool ddp_tensor_alike(const ddp_named_tensor *a, const ddp_named_tensor *b); /* dtype and shape */
-uint64_t ddp_tensor_elements(const ddp_named_tensor *t);
+void state_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity);
+bool state_tensor_alike(const ddp_named_tensor *a, const ddp_named_tensor *b); /* dtype and shape */
+uint64_t state_tensor_elements(const ddp_named_tensor *t);
 
 #endif

@@ -83,7 +83,7 @@ static bool is_float(uint32_t dtype)
 /* The file's bytes may lie anywhere. */
 static void convert(float *to, const ddp_named_tensor *from)
 {
-    uint64_t count = ddp_tensor_elements(from);
+    uint64_t count = state_tensor_elements(from);
     const char *at = from->data;
 
     for (uint64_t i = 0; i < count; i++) {
@@ -115,8 +115,8 @@ static void problem(struct fit *f, int which, const char *name, const ddp_named_
     static const char *const words[] = {"missing", "of another shape or dtype", "unexpected"};
     char a[128], b[128];
 
-    ddp_tensor_text(there, a, sizeof(a));
-    ddp_tensor_text(here, b, sizeof(b));
+    state_tensor_text(there, a, sizeof(a));
+    state_tensor_text(here, b, sizeof(b));
     if (f->problems[which]++ < SHOWN) {
         ddp_text_printf(&f->names[which], "%s%.100s", f->problems[which] > 1 ? ", " : "", name);
         if (which == MISSHAPED) ddp_text_printf(&f->names[which], ": %s there, %s here", a, b);
@@ -185,8 +185,8 @@ static bool is_tied_copy(const struct fit *f, const ddp_named_tensor *t)
 {
     const ddp_named_tensor *wte = strcmp(bare(t->name), "lm_head.weight") == 0 ? lookup(f->file, "wte.weight") : NULL;
 
-    return wte != NULL && ddp_tensor_alike(t, wte) &&
-           memcmp(t->data, wte->data, ddp_tensor_elements(t) * ddp_safetensors_dtype_size(t->dtype)) == 0;
+    return wte != NULL && state_tensor_alike(t, wte) &&
+           memcmp(t->data, wte->data, state_tensor_elements(t) * ddp_safetensors_dtype_size(t->dtype)) == 0;
 }
 
 static void match_all(struct fit *f)
@@ -205,8 +205,8 @@ static void fill(const struct fit *f)
         const ddp_named_tensor *from = f->from[i];
 
         if (from == NULL) continue;
-        if (ddp_tensor_elements(from) < ddp_tensor_elements(&f->views.tensors[i]))
-            memset(f->views.data[i], 0, ddp_tensor_elements(&f->views.tensors[i]) * sizeof(float));
+        if (state_tensor_elements(from) < state_tensor_elements(&f->views.tensors[i]))
+            memset(f->views.data[i], 0, state_tensor_elements(&f->views.tensors[i]) * sizeof(float));
         if (from->dtype == DDP_I64)
             memcpy(f->views.data[i], from->data, sizeof(int64_t));
         else
@@ -216,7 +216,7 @@ static void fill(const struct fit *f)
 
 static ddp_status take(struct fit *f, ddp_err *err)
 {
-    DDP_TRY(ddp_model_views(f->t, &f->views, err));
+    DDP_TRY(state_model_views(f->t, &f->views, err));
     f->from = ddp_alloc((f->views.count + 1) * sizeof(*f->from), err);
     f->used = ddp_alloc(ddp_safetensors_count(f->file) + 1, err);
     if (f->from == NULL || f->used == NULL) return err->status;
@@ -232,7 +232,7 @@ static ddp_status take_file(ddp_trainer *t, const char *path, const ddp_safetens
     ddp_status st = take(&f, err);
 
     for (int i = 0; i < PROBLEMS; i++) ddp_text_free(&f.names[i]);
-    ddp_views_free(&f.views);
+    state_views_free(&f.views);
     free(f.from);
     free(f.used);
     return st;
@@ -257,7 +257,7 @@ static bool inside(const char *path, const char *name, char *out, size_t capacit
     return (size_t)snprintf(out, capacity, "%s/%s", path, name) < capacity && stat(out, &facts) == 0;
 }
 
-ddp_status ddp_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
+ddp_status state_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
 {
     char file[4096];
     struct stat facts;
@@ -334,5 +334,5 @@ ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *e
                         c->dir[0] == '\0' ? "[checkpoint] dir is not set" : c->dir,
                         c->dir[0] == '\0' ? "" : " holds no checkpoint");
     ddp_copy_text(out->path, sizeof(out->path), c->init_from);
-    return ddp_trainer_init_from(t, c->init_from, err);
+    return state_trainer_init_from(t, c->init_from, err);
 }

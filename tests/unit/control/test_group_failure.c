@@ -17,9 +17,9 @@ static void wait_for_ever(member *m)
     outcome *o = m->arg;
     ddp_err err;
 
-    ddp_group_set_step(m->group, 1579);
+    control_group_set_step(m->group, 1579);
     if (ddp_group_barrier(m->group, "ready", LONG_MS, &err) != DDP_OK) return;
-    ddp_group_set_step(m->group, 1580);
+    control_group_set_step(m->group, 1580);
     o->done = 1;
     if (m->rank == 2) {
         for (;;) (void)pause();

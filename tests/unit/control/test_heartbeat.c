@@ -11,7 +11,7 @@ static void wait_for_failure(member *m)
 {
     ddp_failure f;
 
-    ddp_group_set_step(m->group, 17);
+    control_group_set_step(m->group, 17);
     UNTIL(ddp_group_failed(m->group, &f));
 }
 

@@ -772,12 +772,12 @@ static void test_identity(void **state)
     assert_string_not_equal(id.lines, other.lines);
     assert_string_not_equal(id.fingerprint, other.fingerprint);
     for (size_t i = 0; i < DDP_COUNT(bad); i++) assert_false(ddp_identity_parse(bad[i], strlen(bad[i]), &id));
-    assert_true(ddp_identity_search(among, sizeof(among), &id));
+    assert_true(net_identity_search(among, sizeof(among), &id));
     assert_int_equal(id.rank, 4095);
     assert_int_equal(id.world, 4096);
     assert_string_equal(id.fingerprint, "0123456789abcdef");
-    assert_false(ddp_identity_search(among, 30, &id));
-    assert_false(ddp_identity_search("", 0, &id));
+    assert_false(net_identity_search(among, 30, &id));
+    assert_false(net_identity_search("", 0, &id));
 }
 
 int main(void)

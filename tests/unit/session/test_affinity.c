@@ -44,7 +44,7 @@ static int answer(const expected *e, ddp_pin_wish wish, uint32_t own, uint32_t c
     const ddp_pin_case c = {.wish = wish, .bound = e->bound, .ranks = e->ranks, .own = own, .count = count};
     ddp_affinity pin;
 
-    if (ddp_pin_choose(&c, &pin, err) != DDP_OK) {
+    if (session_pin_choose(&c, &pin, err) != DDP_OK) {
         assert_int_equal(err->status, DDP_ERR_CONFIG);
         return REFUSED;
     }

@@ -23,9 +23,9 @@ static void *send_all(void *arg)
     pair *p = arg;
 
     for (uint64_t m = 0; m < MESSAGES; m++) {
-        if (ddp_channel_reserve(p->c, soon(20000)) != DDP_OK) return NULL;
+        if (local_channel_reserve(p->c, soon(20000)) != DDP_OK) return NULL;
         for (uint64_t i = 0; i < WORDS; i++) p->memory[m % p->slots][i] = m * 1000 + i;
-        ddp_channel_send(p->c);
+        local_channel_send(p->c);
     }
     return NULL;
 }
@@ -34,10 +34,10 @@ static void *send_all(void *arg)
 static void receive_all(pair *p, uint64_t behind)
 {
     for (uint64_t m = 0; m < MESSAGES; m++) {
-        assert_int_equal(ddp_channel_wait(p->c, m, soon(20000)), DDP_OK);
+        assert_int_equal(local_channel_wait(p->c, m, soon(20000)), DDP_OK);
         for (uint64_t old = m < behind ? 0 : m - behind; old <= m; old++)
             for (uint64_t i = 0; i < WORDS; i++) p->wrong += p->memory[old % p->slots][i] != old * 1000 + i;
-        if (m >= behind) ddp_channel_release(p->c);
+        if (m >= behind) local_channel_release(p->c);
     }
 }
 
@@ -50,12 +50,12 @@ static void test_every_message_in_order(void **state)
             pthread_t sender;
             ddp_err err = {0};
 
-            assert_int_equal(ddp_channel_open(slots, &p.c, &err), DDP_OK);
+            assert_int_equal(local_channel_open(slots, &p.c, &err), DDP_OK);
             assert_int_equal(ddp_thread_start(&sender, "sender", send_all, &p, &err), DDP_OK);
             receive_all(&p, behind);
             pthread_join(sender, NULL);
             assert_int_equal(p.wrong, 0);
-            ddp_channel_close(p.c);
+            local_channel_close(p.c);
         }
 }
 
@@ -65,20 +65,20 @@ static void test_waits_have_deadlines(void **state)
     ddp_err err = {0};
 
     (void)state;
-    assert_int_equal(ddp_channel_open(2, &c, &err), DDP_OK);
-    assert_int_equal(ddp_channel_wait(c, 0, soon(5)), DDP_ERR_TIMEOUT);
+    assert_int_equal(local_channel_open(2, &c, &err), DDP_OK);
+    assert_int_equal(local_channel_wait(c, 0, soon(5)), DDP_ERR_TIMEOUT);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(ddp_channel_reserve(c, soon(5)), DDP_OK);
-        ddp_channel_send(c);
+        assert_int_equal(local_channel_reserve(c, soon(5)), DDP_OK);
+        local_channel_send(c);
     }
-    assert_int_equal(ddp_channel_reserve(c, soon(5)), DDP_ERR_TIMEOUT);
-    assert_int_equal(ddp_channel_wait(c, 1, soon(5)), DDP_OK);
-    ddp_channel_release(c);
-    assert_int_equal(ddp_channel_reserve(c, soon(5)), DDP_OK);
-    ddp_channel_reset(c);
-    assert_int_equal(ddp_channel_wait(c, 0, soon(5)), DDP_ERR_TIMEOUT);
-    ddp_channel_close(c);
-    ddp_channel_close(NULL);
+    assert_int_equal(local_channel_reserve(c, soon(5)), DDP_ERR_TIMEOUT);
+    assert_int_equal(local_channel_wait(c, 1, soon(5)), DDP_OK);
+    local_channel_release(c);
+    assert_int_equal(local_channel_reserve(c, soon(5)), DDP_OK);
+    local_channel_reset(c);
+    assert_int_equal(local_channel_wait(c, 0, soon(5)), DDP_ERR_TIMEOUT);
+    local_channel_close(c);
+    local_channel_close(NULL);
 }
 
 static void *cancel_later(void *arg)
@@ -86,7 +86,7 @@ static void *cancel_later(void *arg)
     int64_t until = soon(30);
 
     while (ddp_now_ns() < until) continue;
-    ddp_channel_cancel(arg);
+    local_channel_cancel(arg);
     return NULL;
 }
 
@@ -97,14 +97,14 @@ static void test_cancelling_ends_waits(void **state)
     ddp_err err = {0};
 
     (void)state;
-    assert_int_equal(ddp_channel_open(1, &c, &err), DDP_OK);
+    assert_int_equal(local_channel_open(1, &c, &err), DDP_OK);
     assert_int_equal(ddp_thread_start(&other, "canceller", cancel_later, c, &err), DDP_OK);
-    assert_int_equal(ddp_channel_wait(c, 0, INT64_MAX), DDP_ERR_ABORTED);
-    assert_int_equal(ddp_channel_wait(c, 0, INT64_MAX), DDP_ERR_ABORTED);
+    assert_int_equal(local_channel_wait(c, 0, INT64_MAX), DDP_ERR_ABORTED);
+    assert_int_equal(local_channel_wait(c, 0, INT64_MAX), DDP_ERR_ABORTED);
     pthread_join(other, NULL);
-    ddp_channel_reset(c);
-    assert_int_equal(ddp_channel_reserve(c, soon(5)), DDP_OK);
-    ddp_channel_close(c);
+    local_channel_reset(c);
+    assert_int_equal(local_channel_reserve(c, soon(5)), DDP_OK);
+    local_channel_close(c);
 }
 
 int main(void)

@@ -20,7 +20,7 @@ static void constant(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < 100; i++)
-        assert_true(ddp_schedule_lr(&o, i, 10) == 0.05); /* to the bit, past the end too */
+        assert_true(train_schedule_lr(&o, i, 10) == 0.05); /* to the bit, past the end too */
 }
 
 /* StepLR(step_size=3, gamma=0.5) of 0.8 */
@@ -30,8 +30,8 @@ static void step(void **state)
     const struct ddp_optimizer_config o = {.lr = 0.8, .schedule = DDP_SCHEDULE_STEP, .step_size = 3, .gamma = 0.5};
 
     (void)state;
-    for (uint64_t i = 0; i < 13; i++) near(ddp_schedule_lr(&o, i, 5), want[i], i); /* it knows no end */
-    near(ddp_schedule_lr(&o, 30, 5), 0.8 / 1024, 30);
+    for (uint64_t i = 0; i < 13; i++) near(train_schedule_lr(&o, i, 5), want[i], i); /* it knows no end */
+    near(train_schedule_lr(&o, 30, 5), 0.8 / 1024, 30);
 }
 
 /* LinearLR(start_factor=1, end_factor=0.1, total_iters=4) of 0.5 */
@@ -41,9 +41,9 @@ static void linear(void **state)
     struct ddp_optimizer_config o = {.lr = 0.5, .schedule = DDP_SCHEDULE_LINEAR, .min_lr = 0.05};
 
     (void)state;
-    for (uint64_t i = 0; i < 7; i++) near(ddp_schedule_lr(&o, i, 4), want[i], i);
+    for (uint64_t i = 0; i < 7; i++) near(train_schedule_lr(&o, i, 4), want[i], i);
     o.min_lr = 0;
-    assert_true(ddp_schedule_lr(&o, 4, 4) == 0.0 && ddp_schedule_lr(&o, 1000, 4) == 0.0);
+    assert_true(train_schedule_lr(&o, 4, 4) == 0.0 && train_schedule_lr(&o, 1000, 4) == 0.0);
 }
 
 /* CosineAnnealingLR(T_max=8, eta_min=0.02) of 0.1 */
@@ -62,7 +62,7 @@ static void cosine(void **state)
     const struct ddp_optimizer_config o = {.lr = 0.1, .schedule = DDP_SCHEDULE_COSINE, .min_lr = 0.02};
 
     (void)state;
-    for (uint64_t i = 0; i < 10; i++) near(ddp_schedule_lr(&o, i, 8), want[i], i); /* torch's would rise again */
+    for (uint64_t i = 0; i < 10; i++) near(train_schedule_lr(&o, i, 8), want[i], i); /* torch's would rise again */
 }
 
 /* LinearLR(start_factor=1/4, total_iters=3), SequentialLR at 4: lr/4, 2 lr/4, 3 lr/4, lr, then the schedule from its start */
@@ -74,21 +74,21 @@ static void warm_up(void **state)
     (void)state;
     for (int32_t s = DDP_SCHEDULE_CONSTANT; s <= DDP_SCHEDULE_COSINE; s++) {
         o.schedule = s;
-        for (uint64_t i = 0; i < 4; i++) near(ddp_schedule_lr(&o, i, 12), rise[i], i);
-        near(ddp_schedule_lr(&o, 4, 12), 0.4, 4);
+        for (uint64_t i = 0; i < 4; i++) near(train_schedule_lr(&o, i, 12), rise[i], i);
+        near(train_schedule_lr(&o, 4, 12), 0.4, 4);
     }
     o.schedule = DDP_SCHEDULE_CONSTANT;
-    assert_true(ddp_schedule_lr(&o, 11, 12) == 0.4);
+    assert_true(train_schedule_lr(&o, 11, 12) == 0.4);
     o.schedule = DDP_SCHEDULE_STEP;
-    near(ddp_schedule_lr(&o, 5, 12), 0.4, 5);
-    near(ddp_schedule_lr(&o, 6, 12), 0.04, 6);
+    near(train_schedule_lr(&o, 5, 12), 0.4, 5);
+    near(train_schedule_lr(&o, 6, 12), 0.04, 6);
     o.schedule = DDP_SCHEDULE_LINEAR; /* eight updates are left */
-    near(ddp_schedule_lr(&o, 5, 12), 0.35, 5);
-    near(ddp_schedule_lr(&o, 11, 12), 0.05, 11);
-    assert_true(ddp_schedule_lr(&o, 12, 12) == 0.0);
+    near(train_schedule_lr(&o, 5, 12), 0.35, 5);
+    near(train_schedule_lr(&o, 11, 12), 0.05, 11);
+    assert_true(train_schedule_lr(&o, 12, 12) == 0.0);
     o.schedule = DDP_SCHEDULE_COSINE;
-    near(ddp_schedule_lr(&o, 8, 12), 0.2, 8);
-    near(ddp_schedule_lr(&o, 10, 12), 0.058578643762690495, 10);
+    near(train_schedule_lr(&o, 8, 12), 0.2, 8);
+    near(train_schedule_lr(&o, 10, 12), 0.058578643762690495, 10);
 }
 
 /* schedule_steps counts the warm-up, and stands in the place of the run's length. */
@@ -98,26 +98,26 @@ static void steps_of_its_own(void **state)
         .lr = 1, .schedule = DDP_SCHEDULE_LINEAR, .min_lr = 0.5, .schedule_steps = 6, .warmup_steps = 2};
 
     (void)state;
-    near(ddp_schedule_lr(&o, 0, 1000), 0.5, 0);
-    near(ddp_schedule_lr(&o, 2, 1000), 1, 2);
-    near(ddp_schedule_lr(&o, 4, 1000), 0.75, 4);
-    near(ddp_schedule_lr(&o, 5, 1000), 0.625, 5);
-    for (uint64_t i = 6; i < 1000; i += 7) assert_true(ddp_schedule_lr(&o, i, 1000) == 0.5);
-    near(ddp_schedule_lr(&o, 3, 4), 0.875, 3); /* a run that ends sooner does not hurry it */
+    near(train_schedule_lr(&o, 0, 1000), 0.5, 0);
+    near(train_schedule_lr(&o, 2, 1000), 1, 2);
+    near(train_schedule_lr(&o, 4, 1000), 0.75, 4);
+    near(train_schedule_lr(&o, 5, 1000), 0.625, 5);
+    for (uint64_t i = 6; i < 1000; i += 7) assert_true(train_schedule_lr(&o, i, 1000) == 0.5);
+    near(train_schedule_lr(&o, 3, 4), 0.875, 3); /* a run that ends sooner does not hurry it */
     o.schedule_steps = 0;
-    near(ddp_schedule_lr(&o, 3, 4), 0.75, 3);
+    near(train_schedule_lr(&o, 3, 4), 0.75, 3);
     o.schedule = DDP_SCHEDULE_STEP;
     o.schedule_steps = 6; /* of linear and cosine alone */
     o.step_size = 10;
     o.gamma = 0.1;
-    near(ddp_schedule_lr(&o, 12, 1000), 0.1, 12);
+    near(train_schedule_lr(&o, 12, 1000), 0.1, 12);
 }
 
 static void refused(const struct ddp_optimizer_config *o, uint64_t total, const char *part, const char *other)
 {
     ddp_err err = {0};
 
-    assert_int_equal(ddp_schedule_check(o, total, &err), DDP_ERR_CONFIG);
+    assert_int_equal(session_schedule_check(o, total, &err), DDP_ERR_CONFIG);
     if (strstr(err.msg, part) == NULL || strstr(err.msg, other) == NULL) fail_msg("%s", err.msg);
 }
 
@@ -130,9 +130,9 @@ static void a_warm_up_that_leaves_nothing(void **state)
     for (int32_t s = DDP_SCHEDULE_CONSTANT; s <= DDP_SCHEDULE_COSINE; s++) {
         o.schedule = s;
         o.schedule_steps = 0;
-        assert_int_equal(ddp_schedule_check(&o, 11, &err), DDP_OK);
+        assert_int_equal(session_schedule_check(&o, 11, &err), DDP_OK);
         if (s != DDP_SCHEDULE_LINEAR && s != DDP_SCHEDULE_COSINE) { /* these have no end to come to */
-            assert_int_equal(ddp_schedule_check(&o, 3, &err), DDP_OK);
+            assert_int_equal(session_schedule_check(&o, 3, &err), DDP_OK);
             continue;
         }
         refused(&o, 10, "warmup_steps = 10", "the 10 steps of the run");
@@ -140,7 +140,7 @@ static void a_warm_up_that_leaves_nothing(void **state)
         o.schedule_steps = 10;
         refused(&o, 1000, "warmup_steps = 10", "of schedule_steps");
         o.schedule_steps = 11;
-        assert_int_equal(ddp_schedule_check(&o, 3, &err), DDP_OK);
+        assert_int_equal(session_schedule_check(&o, 3, &err), DDP_OK);
     }
 }
 

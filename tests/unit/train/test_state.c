@@ -103,7 +103,7 @@ static void state_dict_order(void **state)
     t->mem.host.params = arena;
     t->mem.host.buffers = buffers;
     t->mem.counts = count;
-    assert_int_equal(ddp_model_views(t, &v, &err), DDP_OK);
+    assert_int_equal(state_model_views(t, &v, &err), DDP_OK);
     assert_int_equal(v.count, 6);
     for (size_t i = 0; i < v.count; i++) assert_string_equal(v.tensors[i].name, expected[i]);
     assert_ptr_equal(v.data[1], arena + 16);
@@ -112,8 +112,8 @@ static void state_dict_order(void **state)
     assert_ptr_equal(v.data[4], arena);
     assert_int_equal(v.tensors[3].dtype, DDP_I64);
     assert_int_equal(v.tensors[3].rank, 0);
-    assert_int_equal(ddp_tensor_elements(&v.tensors[4]), 4);
-    ddp_views_free(&v);
+    assert_int_equal(state_tensor_elements(&v.tensors[4]), 4);
+    state_views_free(&v);
 }
 
 int main(void)

@@ -36,7 +36,7 @@ static ddp_thread_pool *open_team(board *b)
     ddp_thread_pool *t = NULL;
     ddp_err err = {0};
 
-    if (ddp_thread_pool_open(&p, &t, &err) != DDP_OK) fail_msg("%s", err.msg);
+    if (local_thread_pool_open(&p, &t, &err) != DDP_OK) fail_msg("%s", err.msg);
     return t;
 }
 
@@ -51,11 +51,11 @@ static void test_every_member_does_every_job(void **state)
     for (uint64_t job = 1; job <= JOBS; job++) {
         b.given = job;
         sum += job;
-        ddp_thread_pool_start(t, JOB_ADD);
-        assert_int_equal(ddp_thread_pool_wait(t, "a job", 10000, NULL, &err), DDP_OK);
+        local_thread_pool_start(t, JOB_ADD);
+        assert_int_equal(local_thread_pool_wait(t, "a job", 10000, NULL, &err), DDP_OK);
         for (uint32_t m = FIRST; m < FIRST + MEMBERS; m++) assert_int_equal(b.sums[m], sum * m);
     }
-    assert_true(ddp_thread_pool_close(t));
+    assert_true(local_thread_pool_close(t));
 }
 
 static void test_the_lowest_member_that_fails_is_named(void **state)
@@ -67,14 +67,14 @@ static void test_the_lowest_member_that_fails_is_named(void **state)
 
     (void)state;
     for (int i = 0; i < 100; i++) {
-        ddp_thread_pool_start(t, JOB_FAIL);
-        assert_int_equal(ddp_thread_pool_wait(t, "a job", 10000, &culprit, &err), DDP_ERR_DATA);
+        local_thread_pool_start(t, JOB_FAIL);
+        assert_int_equal(local_thread_pool_wait(t, "a job", 10000, &culprit, &err), DDP_ERR_DATA);
         assert_string_equal(err.msg, "member 3 cannot");
         assert_int_equal(culprit, 3);
-        ddp_thread_pool_start(t, JOB_ADD); /* a failure is of its job alone */
-        assert_int_equal(ddp_thread_pool_wait(t, "a job", 10000, &culprit, &err), DDP_OK);
+        local_thread_pool_start(t, JOB_ADD); /* a failure is of its job alone */
+        assert_int_equal(local_thread_pool_wait(t, "a job", 10000, &culprit, &err), DDP_OK);
     }
-    assert_true(ddp_thread_pool_close(t));
+    assert_true(local_thread_pool_close(t));
 }
 
 static void test_who_is_late_is_named_and_left(void **state)
@@ -84,12 +84,12 @@ static void test_who_is_late_is_named_and_left(void **state)
     ddp_err err = {0};
 
     (void)state;
-    ddp_thread_pool_start(t, JOB_SLEEP);
-    assert_int_equal(ddp_thread_pool_wait(t, "a long job", 30, NULL, &err), DDP_ERR_TIMEOUT);
+    local_thread_pool_start(t, JOB_SLEEP);
+    assert_int_equal(local_thread_pool_wait(t, "a long job", 30, NULL, &err), DDP_ERR_TIMEOUT);
     assert_non_null(strstr(err.msg, "a long job: member 1 has not done its part within 0.0 s"));
-    assert_false(ddp_thread_pool_close(t)); /* it is in its work yet */
+    assert_false(local_thread_pool_close(t)); /* it is in its work yet */
     (void)usleep(600000);
-    assert_true(ddp_thread_pool_close(t));
+    assert_true(local_thread_pool_close(t));
 }
 
 static void test_close_without_a_job(void **state)
@@ -97,8 +97,8 @@ static void test_close_without_a_job(void **state)
     board b = {0};
 
     (void)state;
-    for (int i = 0; i < 20; i++) assert_true(ddp_thread_pool_close(open_team(&b)));
-    assert_true(ddp_thread_pool_close(NULL));
+    for (int i = 0; i < 20; i++) assert_true(local_thread_pool_close(open_team(&b)));
+    assert_true(local_thread_pool_close(NULL));
 }
 
 int main(void)
