@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes plugins.mk, which Makefile.am includes: the local.mk of each folder plugins/KIND/NAME, and the rules of each
-# models/NAME.c and samplers/NAME.c. So adding a plugin is adding its folder or file. Run by autoreconf and each make, in
-# the folder of configure.ac; the file is written where it changes, and make then makes the makefiles from it.
+# models/NAME.c and samplers/NAME.c. So adding a plugin is adding its folder or file. Run by autoreconf and each make,
+# in the folder of configure.ac; the file is written where it changes, and make then makes the makefiles from it.
 # A single file that is compiled with others says so in a line " * Built with: FILE FILE"; it then sees the headers of
 # core/.
 # `collect.sh m4`: what configure.ac includes, the checks that a plugin has in a configure.m4 of its own.
