@@ -1,8 +1,9 @@
 #!/bin/sh
-# Writes plugins.mk, which Makefile.am includes: the local.mk of each folder plugins/KIND/NAME, and the rules of each models/NAME.c
-# and samplers/NAME.c. So adding a plugin is adding its folder or file. Run by autoreconf and by each make, in the folder of
-# configure.ac; the file is written where it changes, and make then makes the makefiles from it.
-# A single file that is compiled with others says so in a line " * Built with: FILE FILE"; it then sees the headers of core/.
+# Writes plugins.mk, which Makefile.am includes: the local.mk of each folder plugins/KIND/NAME, and the rules of each
+# models/NAME.c and samplers/NAME.c. So adding a plugin is adding its folder or file. Run by autoreconf and each make,
+# in the folder of configure.ac; the file is written where it changes, and make then makes the makefiles from it.
+# A single file that is compiled with others says so in a line " * Built with: FILE FILE"; it then sees the headers of
+# core/.
 # `collect.sh m4`: what configure.ac includes, the checks that a plugin has in a configure.m4 of its own.
 # `collect.sh list`: "KIND NAME" of each plugin.
 set -eu
@@ -24,7 +25,9 @@ END
 
 write() {
     echo "# written by plugins/collect.sh"
-    for makefile in plugins/*/common/local.mk $(ls plugins/*/*/local.mk | grep -v /common/); do echo "include \$(srcdir)/$makefile"; done
+    for makefile in plugins/*/common/local.mk $(ls plugins/*/*/local.mk | grep -v /common/); do
+        echo "include \$(srcdir)/$makefile"
+    done
     for source in models/*.c; do single model "$source"; done
     for source in samplers/*.c; do single sampler "$source"; done
 }

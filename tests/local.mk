@@ -50,7 +50,8 @@ include $(srcdir)/tests/bench/local.mk
 include $(srcdir)/tests/reliability/local.mk
 include $(srcdir)/tests/gpu/local.mk
 
-EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
+EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/structure.py tests/lint/words.py \
+	tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
 	tests/sanitized.sh tests/packaged.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
 
 lint:

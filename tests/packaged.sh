@@ -33,6 +33,11 @@ make -j "$(nproc)" check check_PROGRAMS= check_LTLIBRARIES= TESTS="tests/integra
 }
 grep -E '^# (TOTAL|PASS|SKIP|FAIL|ERROR)' check.log
 make -s install >/dev/null
+
+echo "-- one file more is a plugin more, by a plain make"
+sed 's/"toy"/"added"/' models/toy.c >models/added.c
+make -s model_added.la >/dev/null
+[ -f .libs/model_added.so ] || { echo "models/added.c was not noticed"; exit 1; }
 cp -r docs/examples "$work/examples"
 cd "$work"
 rm -rf ddpengine-*

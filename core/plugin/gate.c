@@ -1,4 +1,4 @@
-/* plugin/gate.c -- judges a plugin file before any of its code can run: who could have written it, and what it is.
+/* plugin/gate.c -- checks a plugin file before any of its code can run: who could have written it, and what it is.
  *
  * Constructors run inside dlopen, so everything here works on the opened descriptor, which is the one that is loaded
  * later. "Others" are everyone but root, the effective user and the owner of the ddpengine executable (root may run
@@ -111,8 +111,7 @@ static ddp_status check_file(int fd, const char *path, ddp_err *err)
     if (!is_trusted(st.st_uid))
         return ddp_fail(
             err, DDP_ERR_INVALID,
-            "%s belongs to user %u, who is neither root, nor you, nor the owner of ddpengine: its code is not "
-            "run. If you trust it, make it yours with chown",
+            "%s belongs to user %u, who is neither root, nor you, nor the owner of ddpengine: its code is not run. If you trust it, make it yours with chown",
             path, (unsigned)st.st_uid);
     who = other_writers(&st, &remedy);
     if (who != NULL)
@@ -128,10 +127,10 @@ static ddp_status check_folder(const char *folder, const char *path, ddp_err *er
 
     if (stat(folder, &st) != 0) return ddp_fail_errno(err, "%s: folder %s cannot be examined", path, folder);
     if (!is_trusted_with_folders(st.st_uid))
-        return ddp_fail(err, DDP_ERR_INVALID,
-                        "%s lies in %s, which belongs to user %u, who is neither root, nor you, nor the owner of "
-                        "ddpengine: its code is not run. Move it, or chown the folder",
-                        path, folder, (unsigned)st.st_uid);
+        return ddp_fail(
+            err, DDP_ERR_INVALID,
+            "%s lies in %s, which belongs to user %u, who is neither root, nor you, nor the owner of ddpengine: its code is not run. Move it, or chown the folder",
+            path, folder, (unsigned)st.st_uid);
     if ((st.st_mode & S_ISVTX) != 0) return DDP_OK; /* /tmp: nobody can replace what is not his */
     who = other_writers(&st, &remedy);
     if (who != NULL)

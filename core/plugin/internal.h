@@ -4,7 +4,7 @@
  * gate.c    owner and modes of the file and of the folders above it
  * kinds.c   the slots of each kind's function table: which are mandatory, which belong to a capability, their stubs
  * search.c  the folders, in order; file names; what else is there when a name is not found
- * load.c    dlopen of a judged descriptor, the checks that need memory, the full-size copies, unloading
+ * load.c    dlopen of a checked descriptor, the checks that need memory, the full-size copies, unloading
  * registry.c  the interface of plugin.h over these */
 #ifndef DDP_PLUGIN_INTERNAL_H
 #define DDP_PLUGIN_INTERNAL_H

@@ -451,23 +451,23 @@ ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *f, const char *pa
         return ddp_fail(err, DDP_ERR_INVALID, "%s is not a plugin of ddpengine (magic 0x%08x, not 0x%08x)", path,
                         f->magic, DDP_MAGIC);
     if (f->abi != DDP_ABI)
-        return ddp_fail(err, DDP_ERR_INVALID,
-                        "%s was built for plugin ABI %u, this ddpengine needs %u. Rebuild it against the installed "
-                        "ddpengine/plugin.h (ddpengine --version shows both numbers)",
-                        path, f->abi, DDP_ABI);
+        return ddp_fail(
+            err, DDP_ERR_INVALID,
+            "%s was built for plugin ABI %u, this ddpengine needs %u. Rebuild it against the installed ddpengine/plugin.h (ddpengine --version shows both numbers)",
+            path, f->abi, DDP_ABI);
     if (f->struct_size < DDP_DESC_V1_SIZE)
-        return ddp_fail(err, DDP_ERR_INVALID,
-                        "%s has a descriptor of %u bytes, that of the first release has %u: set struct_size to "
-                        "sizeof(ddp_plugin) (DDP_PLUGIN_HEAD does)",
-                        path, f->struct_size, DDP_DESC_V1_SIZE);
+        return ddp_fail(
+            err, DDP_ERR_INVALID,
+            "%s has a descriptor of %u bytes, that of the first release has %u: set struct_size to sizeof(ddp_plugin) (DDP_PLUGIN_HEAD does)",
+            path, f->struct_size, DDP_DESC_V1_SIZE);
     if (f->kind != kind)
         return ddp_fail(err, DDP_ERR_INVALID, "%s is a plugin of kind %s, not %s: name it where its kind belongs", path,
                         is != NULL ? is : "unknown", ddp_kind_name(kind));
     if (f->kind_abi != ddp_kind_find(kind)->abi)
-        return ddp_fail(err, DDP_ERR_INVALID,
-                        "%s was built for %s ABI %u, this ddpengine needs %u. Rebuild it against the installed "
-                        "ddpengine/plugin.h (ddpengine --version shows both numbers)",
-                        path, is, f->kind_abi, ddp_kind_find(kind)->abi);
+        return ddp_fail(
+            err, DDP_ERR_INVALID,
+            "%s was built for %s ABI %u, this ddpengine needs %u. Rebuild it against the installed ddpengine/plugin.h (ddpengine --version shows both numbers)",
+            path, is, f->kind_abi, ddp_kind_find(kind)->abi);
     if (f->services > ddp_kind_find(kind)->services)
         return ddp_fail(
             err, DDP_ERR_INVALID,

@@ -33,10 +33,10 @@ static ddp_status explain(const char *text, const char *proc_path, const char *p
                         (int)(colon - text), text, install[0] != '\0' ? "the " : "it, or rebuild the plugin without it",
                         install, text);
     if (strstr(text, "undefined symbol") != NULL)
-        return ddp_fail(err, DDP_ERR_LIBRARY,
-                        "%s cannot be loaded: %s. It was linked without a library that it uses: link it with "
-                        "-Wl,-z,defs, which shows this at build time",
-                        path, text);
+        return ddp_fail(
+            err, DDP_ERR_LIBRARY,
+            "%s cannot be loaded: %s. It was linked without a library that it uses: link it with -Wl,-z,defs, which shows this at build time",
+            path, text);
     return ddp_fail(err, DDP_ERR_LIBRARY, "%s cannot be loaded: %s. Rebuild it on this system", path, text);
 }
 
@@ -92,10 +92,10 @@ static const ddp_plugin *find_symbol(void *handle)
 ddp_status ddp_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name, ddp_err *err)
 {
     if (name == NULL || strcmp(desc->name, name) == 0) return DDP_OK;
-    return ddp_fail(err, DDP_ERR_CONFIG,
-                    "%s calls itself \"%s\", but \"%s\" was asked for: write that name in the INI, and name the file "
-                    "%s_%s.so with '_' for '-'",
-                    path, desc->name, name, ddp_kind_name(kind), desc->name);
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "%s calls itself \"%s\", but \"%s\" was asked for: write that name in the INI, and name the file %s_%s.so with '_' for '-'",
+        path, desc->name, name, ddp_kind_name(kind), desc->name);
 }
 
 static ddp_status check_desc(const ddp_plugin *d, const char *path, ddp_err *err)
@@ -112,10 +112,10 @@ static ddp_status check_desc(const ddp_plugin *d, const char *path, ddp_err *err
         return ddp_fail(err, DDP_ERR_INVALID, "%s: option_count of its descriptor is %u, at most %d make sense", path,
                         d->option_count, MAX_OPTIONS);
     if (d->option_count > 0 && d->option_size < DDP_OPTION_V1_SIZE)
-        return ddp_fail(err, DDP_ERR_INVALID,
-                        "%s: option_size of its descriptor is %u, rows of the first release have %u bytes: set it to "
-                        "sizeof(ddp_option)",
-                        path, d->option_size, DDP_OPTION_V1_SIZE);
+        return ddp_fail(
+            err, DDP_ERR_INVALID,
+            "%s: option_size of its descriptor is %u, rows of the first release have %u bytes: set it to sizeof(ddp_option)",
+            path, d->option_size, DDP_OPTION_V1_SIZE);
     return DDP_OK;
 }
 

@@ -1,6 +1,6 @@
-/* plugin/plugin.h -- finding, judging and loading plugins.
+/* plugin/plugin.h -- finding, checking and loading plugins.
  *
- * gate.c judges a file before any of its code can run; registry.c searches, loads, checks and keeps what was loaded. */
+ * gate.c checks a file before any of its code can run; registry.c searches, loads, checks and keeps what was loaded. */
 #ifndef DDP_PLUGIN_H
 #define DDP_PLUGIN_H
 
@@ -50,7 +50,7 @@ typedef struct ddp_offer {
 /* Those of this kind on the search path with a priority, at most `most`, the highest first and equal ones by name.
  * Runs none of their code; a file that the gate refuses is left out with a warning. */
 size_t ddp_registry_offers(ddp_registry *r, uint32_t kind, ddp_offer *out, size_t most);
-/* Every plugin file on the search path, each judged by the gate; `visit` gets the loaded plugin, or NULL and the
+/* Every plugin file on the search path, each checked by the gate; `visit` gets the loaded plugin, or NULL and the
  * error. */
 ddp_status ddp_registry_list(ddp_registry *r,
                              void (*visit)(void *ctx, const char *path, const ddp_loaded *p, const ddp_err *err),

@@ -15,8 +15,7 @@ static ddp_status split_device(const char *text, char *name, size_t capacity, ui
     if (length == 0 || length >= capacity || (colon != NULL && (end == colon + 1 || *end != '\0' || n > 1023)))
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "[train] device = %s is not a device; write the name of a plugin, one of its devices as in NAME:1, or "
-            "auto",
+            "[train] device = %s is not a device; write the name of a plugin, one of its devices as in NAME:1, or auto",
             text);
     memcpy(name, text, length);
     name[length] = '\0';
@@ -49,16 +48,16 @@ static ddp_status add_device(ddp_session *s, const char *text, ddp_err *err)
     }
     if (s->devices.count == 0) ddp_copy_text(s->devices.name, sizeof(s->devices.name), name);
     if (strcmp(name, s->devices.name) != 0)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "[train] device names \"%s\" and \"%s\"; the devices of one process are of one plugin, as in "
-                        "%s:0, %s:1",
-                        s->devices.name, name, s->devices.name, s->devices.name);
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] device names \"%s\" and \"%s\"; the devices of one process are of one plugin, as in %s:0, %s:1",
+            s->devices.name, name, s->devices.name, s->devices.name);
     for (uint32_t i = 0; i < s->devices.count; i++)
         if (s->devices.ordinals[i] == ordinal)
-            return ddp_fail(err, DDP_ERR_CONFIG,
-                            "[train] device names %s:%u twice; each device is one replica, write for example %s:%u, "
-                            "%s:%u",
-                            name, ordinal, name, ordinal, name, ordinal + 1);
+            return ddp_fail(
+                err, DDP_ERR_CONFIG,
+                "[train] device names %s:%u twice; each device is one replica, write for example %s:%u, %s:%u", name,
+                ordinal, name, ordinal, name, ordinal + 1);
     s->devices.ordinals[s->devices.count++] = ordinal;
     return DDP_OK;
 }
@@ -68,8 +67,7 @@ static ddp_status check_ddp(ddp_session *s, ddp_err *err)
     if (s->devices.count == 1) return DDP_OK;
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,
-        "[train] device names %u devices, and a rank of parallel = ddp has one; write parallel = dp to train "
-        "a replica on each within one process, or one device and --nproc %u",
+        "[train] device names %u devices, and a rank of parallel = ddp has one; write parallel = dp to train a replica on each within one process, or one device and --nproc %u",
         s->devices.count, s->devices.count);
     return session_at_key(s, "train", "device", err);
 }
@@ -89,17 +87,16 @@ static ddp_status check_hook(ddp_session *s, ddp_err *err)
 static ddp_status check_several(ddp_session *s, const char *mode, const char *does, ddp_err *err)
 {
     if (s->launch.world > 1) {
-        (void)ddp_fail(err, DDP_ERR_CONFIG,
-                       "[train] parallel = %s is one process with several devices, but there are %d ranks (%s); start "
-                       "one, or write parallel = ddp",
-                       mode, s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] parallel = %s is one process with several devices, but there are %d ranks (%s); start one, or write parallel = ddp",
+            mode, s->launch.world, s->launch.world_where != NULL ? s->launch.world_where : "world_size");
         return session_at_key(s, "train", "parallel", err);
     }
     if (s->devices.count > 1) return check_hook(s, err);
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,
-        "[train] parallel = %s %s each of several devices, but device = %s is one; write for example device = "
-        "%s:0, %s:1, or parallel = ddp",
+        "[train] parallel = %s %s each of several devices, but device = %s is one; write for example device = %s:0, %s:1, or parallel = ddp",
         mode, does, s->devices.text, s->devices.name, s->devices.name);
     return session_at_key(s, "train", "parallel", err);
 }
@@ -115,10 +112,10 @@ static ddp_status use_devices(ddp_session *s, ddp_err *err)
         if (s->launch.purpose != DDP_TO_TRAIN) return DDP_OK; /* the whole model on the first one */
         DDP_TRY(check_several(s, "model", "puts layers on", err));
         if (s->launch.profile)
-            return ddp_fail(err, DDP_ERR_CONFIG,
-                            "--profile measures one device, and [train] parallel = model has %u; add --set "
-                            "train.parallel=ddp --set train.device=%s:%u to measure the model on one",
-                            s->devices.count, s->devices.name, s->devices.ordinals[0]);
+            return ddp_fail(
+                err, DDP_ERR_CONFIG,
+                "--profile measures one device, and [train] parallel = model has %u; add --set train.parallel=ddp --set train.device=%s:%u to measure the model on one",
+                s->devices.count, s->devices.name, s->devices.ordinals[0]);
         s->devices.stages = s->devices.count;
         return DDP_OK;
     default: return check_ddp(s, err);
@@ -157,25 +154,23 @@ ddp_status session_check_places(ddp_session *s, ddp_err *err)
     if (places == 0) {
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,
-            "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that "
-            "can have an option place, as in: place = 0:0, 2:1",
+            "[train] parallel = model: model \"%s\" does not say which layers are on which device; models that can have an option place, as in: place = 0:0, 2:1",
             s->model.plugin->desc.name);
         return session_at_key(s, "train", "parallel", err);
     }
     if (places > s->devices.stages) {
         (void)ddp_fail(
             err, DDP_ERR_CONFIG,
-            "[train] device = %s has devices 0 to %u, and model \"%s\" places a layer on device %u; name one "
-            "more, or change place",
+            "[train] device = %s has devices 0 to %u, and model \"%s\" places a layer on device %u; name one more, or change place",
             s->devices.text, s->devices.stages - 1, s->model.plugin->desc.name, places - 1);
         return session_at_key(s, "train", "device", err);
     }
     for (uint32_t i = 0; i < s->devices.stages; i++) {
         if (ddp_graph_place_trains(s->model.graph, i)) continue;
-        (void)ddp_fail(err, DDP_ERR_CONFIG,
-                       "[train] device = %s: model \"%s\" places no layer on device %u (%s:%u); name fewer devices, or "
-                       "give it layers with place",
-                       s->devices.text, s->model.plugin->desc.name, i, s->devices.name, s->devices.ordinals[i]);
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] device = %s: model \"%s\" places no layer on device %u (%s:%u); name fewer devices, or give it layers with place",
+            s->devices.text, s->model.plugin->desc.name, i, s->devices.name, s->devices.ordinals[i]);
         return session_at_key(s, "train", "device", err);
     }
     return DDP_OK;

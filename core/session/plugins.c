@@ -171,10 +171,10 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     ddp_copy_text(s->init.url, sizeof(s->init.url), url);
     if (s->launch.world == 1 || s->launch.introduced) return DDP_OK;
     if (url[0] == '\0')
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "[group] init_method is not set, so the ranks cannot find each other; write for example "
-                        "init_method = tcp://127.0.0.1:29500, or start all ranks of one host with --nproc %d",
-                        s->launch.world);
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[group] init_method is not set, so the ranks cannot find each other; write for example init_method = tcp://127.0.0.1:29500, or start all ranks of one host with --nproc %d",
+            s->launch.world);
     if (length == 0 || length >= sizeof(scheme) || strncmp(url + length, "://", 3) != 0) {
         (void)ddp_fail(err, DDP_ERR_CONFIG, "[group] init_method = %s is not a URL; write for example tcp://host:port",
                        url);
@@ -224,17 +224,16 @@ static ddp_status check_hook(const ddp_loaded *hook, const ddp_loaded *backend, 
     uint64_t needs = ((const ddp_hook_ops *)hook->ops)->needs, caps = ((const ddp_backend_ops *)backend->ops)->caps;
 
     if (!ddp_memory_has(backend->desc.memory, DDP_MEMORY_HOST))
-        return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "hook \"%s\" works in the host's memory, which backend \"%s\" does not take; name another in "
-                        "[group] backend, or leave [hook] plugin empty",
-                        hook->desc.name, backend->desc.name);
+        return ddp_fail(
+            err, DDP_ERR_UNSUPPORTED,
+            "hook \"%s\" works in the host's memory, which backend \"%s\" does not take; name another in [group] backend, or leave [hook] plugin empty",
+            hook->desc.name, backend->desc.name);
 
     for (size_t i = 0; i < DDP_COUNT(slots); i++)
         if ((needs & ~caps & slots[i].bit) != 0)
             return ddp_fail(
                 err, DDP_ERR_UNSUPPORTED,
-                "hook \"%s\" needs %s, which backend \"%s\" does not have; name another in [group] backend, or "
-                "leave [hook] plugin empty",
+                "hook \"%s\" needs %s, which backend \"%s\" does not have; name another in [group] backend, or leave [hook] plugin empty",
                 hook->desc.name, slots[i].name, backend->desc.name);
     return DDP_OK;
 }

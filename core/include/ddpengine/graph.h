@@ -55,7 +55,7 @@ typedef struct ddp_graph_api {
     uint32_t (*dims)(const ddp_graph *g, ddp_tensor t, int64_t *dims); /* returns the rank, 0 for a failed tensor */
     void (*fail)(ddp_graph *g, const char *message); /* a model's own complaint; the first one sticks */
     ddp_status (*status)(const ddp_graph *g, ddp_err *err);
-    /* Draws a parameter anew over its first values, as torch.nn.init.*_ does after a module's constructor. */
+    /* Draws a parameter again over its first values, as torch.nn.init.*_ does after a module's constructor. */
     void (*init)(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init);
     /* torch's register_buffer: state of the model that is not trained. DDP_F32 starts at `initial`; a DDP_I64 scalar
      * starts at 0 and counts the training batches by itself, as num_batches_tracked does. */

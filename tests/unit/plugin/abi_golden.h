@@ -1,7 +1,8 @@
-/* The layout of every public struct in the first release, on 64-bit machines, and the numbers that plugins and checkpoints hold. A
- * line that no longer holds means that plugins built before would read wrong memory, or mean something else: move it back.
- * Members are only appended, and values only added: then the SIZE line, the SERVICES line and the new ones' lines change
- * here, and nothing else. A struct that must change otherwise bumps its DDP_*_ABI. */
+/* The layout of every public struct in the first release, on 64-bit machines, and the numbers that plugins and
+ * checkpoints hold. A line that no longer holds means that plugins built before would read wrong memory, or mean
+ * something else: move it back. Members are only appended, and values only added: then the SIZE line, the SERVICES
+ * line and the new ones' lines change here, and nothing else. A struct that must change otherwise bumps its
+ * DDP_*_ABI. */
 OFFSET(ddp_err, status, 0)
 OFFSET(ddp_err, sys_errno, 4)
 OFFSET(ddp_err, lib_code, 8)

@@ -1,5 +1,5 @@
-/* The public headers as an ABI: no member moves, no number changes, every header stands alone in C99, C11 and C++, no plugin exports more than
- * its descriptor, no status has two names. */
+/* The public headers as an ABI: no member moves, no number changes, every header stands alone in C99, C11 and C++,
+ * no plugin exports more than its descriptor, no status has two names. */
 #include "plugin_fixture.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-/* The out-of-tree examples of the manual: they build without a warning in C99 and C11 from the public headers, load, and do
- * what they say. The backend runs with several ranks, one thread each, over a store in memory. */
+/* The out-of-tree examples of the manual: they build without a warning in C99 and C11 from the public headers, load,
+ * and do what they say. The backend runs with several ranks, one thread each, over a store in memory. */
 #include "plugin_fixture.h"
 
 #include <ddpengine/hook.h>
@@ -22,7 +22,7 @@ static void build(const char *example, const char *plugin, const char *standard)
     if (system(command) != 0) fail_msg("does not build: %s", command);
 }
 
-/* ---- a store in memory ---------------------------------------------------------------------------------------------------- */
+/* ---- a store in memory ------------------------------------------------------------------------------------------- */
 typedef struct item {
     char key[64];
     void *value;
@@ -101,7 +101,7 @@ static ddp_status store_remove(void *ctx, const char *key, ddp_err *err)
     return DDP_OK;
 }
 
-/* ---- the backend ------------------------------------------------------------------------------------------------------------ */
+/* ---- the backend ------------------------------------------------------------------------------------------------- */
 struct store_config { /* as in backend_store.c */
     uint64_t chunk;
 };
@@ -328,7 +328,7 @@ static void backend_reduces(void **state)
     (void)pthread_cond_destroy(&memory.changed);
 }
 
-/* ---- the model -------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 typedef struct recorder { /* a graph that writes down what a model asks for; every tensor is (N, 64) */
     ddp_graph graph;
     ddp_text text;
@@ -424,7 +424,7 @@ static void model_builds(void **state)
     ddp_text_free(&graph.text);
 }
 
-/* ---- the hook --------------------------------------------------------------------------------------------------------------- */
+/* ---- the hook ---------------------------------------------------------------------------------------------------- */
 static ddp_status all_gather_alone(void *ctx, const ddp_coll *a, ddp_err *err)
 {
     (void)ctx;

@@ -186,8 +186,8 @@ static void refuses_absurd_counts(void **state)
     free(data);
 }
 
-/* Bytes changed at random, in the headers above all: no read outside the file (the sanitizers watch), no endless loop, and
- * a message whenever it is refused. */
+/* Bytes changed at random, in the headers above all: no read outside the file (the sanitizers watch), no endless
+ * loop, and a message whenever it is refused. */
 static void survives_damage(void **state)
 {
     static const uint64_t values[] = {
@@ -290,7 +290,7 @@ static gid_t shared_group(void)
     return gid;
 }
 
-static void judges_groups(void **state)
+static void checks_groups(void **state)
 {
     gid_t shared = shared_group();
 
@@ -334,7 +334,7 @@ static int gate_as_program_of(uid_t owner)
     return WEXITSTATUS(status);
 }
 
-static void judges_owners(void **state)
+static void checks_owners(void **state)
 {
     (void)state;
     if (geteuid() != 0 || chown(file, 54321, 54321) != 0) skip();
@@ -363,8 +363,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(survives_damage, set_up, tear_down),
         cmocka_unit_test_setup_teardown(refuses_what_others_can_write, set_up, tear_down),
         cmocka_unit_test_setup_teardown(follows_links, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(judges_groups, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(judges_owners, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(checks_groups, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(checks_owners, set_up, tear_down),
     };
 
     if (argc == 3 && strcmp(argv[1], "--gate") == 0) {

@@ -52,7 +52,7 @@ static int open_descriptors(void)
     return count;
 }
 
-/* ---- right ones ------------------------------------------------------------------------------------------------------- */
+/* ---- right ones -------------------------------------------------------------------------------------------------- */
 static void loads_once(void **state)
 {
     ddp_loaded *p = load(registry, DDP_KIND_SAMPLER, "good");
@@ -148,7 +148,7 @@ static void knows_every_slot(void **state)
     }
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 typedef struct refusal {
     uint32_t kind;
     const char *name;
@@ -322,7 +322,7 @@ static void refuses_kinds_it_has_not(void **state)
     assert_int_equal(ddp_registry_load(registry, 99, "x", &p, &err), DDP_ERR_UNSUPPORTED);
 }
 
-/* ---- unloading ---------------------------------------------------------------------------------------------------------- */
+/* ---- unloading --------------------------------------------------------------------------------------------------- */
 static void unloads(void **state)
 {
     int descriptors = open_descriptors();
