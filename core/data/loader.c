@@ -265,8 +265,6 @@ ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t p
                        .indices = batch->indices + first};
 }
 
-uint64_t ddp_loader_batches(const ddp_loader *l) { return l->batches; }
-
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
 static ddp_status make_indices(ddp_loader *l, ddp_err *err)
 {

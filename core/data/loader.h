@@ -47,7 +47,6 @@ typedef struct ddp_batch {
 
 ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err *err);
 void ddp_loader_close(ddp_loader *l);
-uint64_t ddp_loader_batches(const ddp_loader *l); /* of an epoch */
 /* Starts an epoch at batch `first` (0, or the cursor of a checkpoint); allocates nothing after the first epoch. */
 ddp_status ddp_loader_begin(ddp_loader *l, uint64_t epoch, uint64_t first, ddp_err *err);
 /* The next batch, DDP_IN_PROGRESS at the epoch's end (out->count 0). Allocates nothing. A sample that cannot be read is

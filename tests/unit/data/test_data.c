@@ -204,7 +204,6 @@ static void test_order(void **state)
             set_up(&s, cases[c].count, cases[c].batch_size, worker_counts[w], cases[c].prefetch);
             s.data.slow = cases[c].count < 200 ? 7 : 0;
             l = open_loader(&s);
-            assert_int_equal(ddp_loader_batches(l), cases[c].batches);
             for (uint64_t epoch = 0; epoch < 3; epoch++) {
                 begin(l, epoch, 0);
                 take(l, &s, epoch, 0, cases[c].batches);
@@ -349,7 +348,6 @@ static void test_empty(void **state)
 
         set_up(&s, 0, 10, worker_counts[w], 2);
         l = open_loader(&s);
-        assert_int_equal(ddp_loader_batches(l), 0);
         begin(l, 0, 0);
         expect_end(l);
         ddp_loader_close(l);
