@@ -53,6 +53,5 @@ static const ddp_sampler_ops ops = {
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(SAMPLER, 0),
-    DDP_PLUGIN_TAIL("sequential", "0.1.0", "every sample once, in order, divided among the ranks", DDP_NO_OPTIONS,
-                    ops),
+    DDP_PLUGIN_TAIL("sequential", "0.1.0", "every sample once, in order, divided among the ranks", DDP_NO_OPTIONS, ops),
 };

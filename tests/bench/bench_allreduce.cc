@@ -1,10 +1,11 @@
 /* bench_allreduce.cc -- all-reduce between two processes on one host, three ways in turn: Gloo's own all-reduce called
- * directly (fastest of ring and bcube, options and buffers kept between calls), the plugin's slot, and the communicator's
- * queue. Prints median, minimum and 90th percentile in microseconds, and the processor time of one rank.
+ * directly (fastest of ring and bcube, options and buffers kept between calls), the plugin's slot, and the
+ * communicator's queue. Prints median, minimum and 90th percentile in microseconds, and the processor time of one rank.
  *
  *   bench_allreduce [SECONDS_A_ROW]     default 1
  *
- * Or of one size between two hosts, the plugin's slot alone; the hosts are network namespaces, rank 0's the one it is started in:
+ * Or of one size between two hosts, the plugin's slot alone; the hosts are network namespaces, rank 0's the one it is
+ * started in:
  *
  *   bench_allreduce SECONDS BYTES RANK0_ADDRESS RANK1_ADDRESS RANK1_NETNS_FILE */
 #include <gloo/allreduce.h>

@@ -1,5 +1,5 @@
-/* bench_allreduce.h -- the core's side of bench_allreduce.cc, in C: two forked ranks, a store that they share (the tests'
- * double), the plugin's slot and a communicator over a real group; of two hosts the slot alone. */
+/* bench_allreduce.h -- the core's side of bench_allreduce.cc, in C: two forked ranks, a store that they share (the
+ * tests' double), the plugin's slot and a communicator over a real group; of two hosts the slot alone. */
 #ifndef BENCH_ALLREDUCE_H
 #define BENCH_ALLREDUCE_H
 

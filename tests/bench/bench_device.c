@@ -2,9 +2,9 @@
  *
  *     make tests/bench/bench_device && tests/bench/bench_device [threads]
  *
- * For each MLP: time of forward, of forward + backward, of the optimiser, as lower quartile (median) of rounds. The floor is the
- * sum, over the products of the step, of the faster of oneDNN's matmul and sgemm for that shape. Both sides take
- * turns in one run, since a machine's speed drifts. */
+ * For each MLP: time of forward, of forward + backward, of the optimiser, as lower quartile (median) of rounds. The
+ * floor is the sum, over the products of the step, of the faster of oneDNN's matmul and sgemm for that shape. Both
+ * sides take turns in one run, since a machine's speed drifts. */
 #include <dnnl.h>
 #include <omp.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static double quantile(times *t, double q)
     return t->t[(int)(q * (t->n - 1))];
 }
 
-/* ---- the floor ----------------------------------------------------------------------------------------------------------- */
+/* ---- the floor --------------------------------------------------------------------------------------------------- */
 enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT };
 
 /* One product C (m, n) = A (m, k) B (k, n) by matmul, A or B stored transposed. */
@@ -132,7 +132,7 @@ static double best(product *p, double q)
     return a < b ? a : b;
 }
 
-/* ---- one MLP --------------------------------------------------------------------------------------------------------------- */
+/* ---- one MLP ----------------------------------------------------------------------------------------------------- */
 typedef struct net {
     int64_t batch;
     int layers;

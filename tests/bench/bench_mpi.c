@@ -1,11 +1,12 @@
-/* bench_mpi.c -- all-reduce between the ranks that mpirun starts, in turn within one run: MPI called directly (two buffers, in
- * place, non-blocking), the slot of backend mpi, the same through the communicator's queue, and the slots of other backends.
+/* bench_mpi.c -- all-reduce between the ranks that mpirun starts, in turn within one run: MPI called directly (two
+ * buffers, in place, non-blocking), the slot of backend mpi, the same through the communicator's queue, and the slots
+ * of other backends.
  *
  *     make tests/bench/bench_mpi
  *     mpirun --bind-to none -np 2 tests/bench/bench_mpi [own] [ROUNDS] [BACKEND...]
  *
- * "own" starts MPI before the plugin does, so that the library keeps its own settings (a waiting rank then keeps its processor).
- * Prints rank 0's median, minimum and 90th percentile in microseconds; nothing here decides a test. */
+ * "own" starts MPI before the plugin does, so that the library keeps its own settings (a waiting rank then keeps its
+ * processor). Prints rank 0's median, minimum and 90th percentile in microseconds; nothing here decides a test. */
 #include "base/sys.h"
 #include "config/config.h"
 #include "net/endpoint.h"
@@ -50,7 +51,7 @@ static void must(int ok, const char *what, const ddp_err *err)
     _exit(1);
 }
 
-/* ---- the ways --------------------------------------------------------------------------------------------------------------- */
+/* ---- the ways ---------------------------------------------------------------------------------------------------- */
 static void two_buffers(way *w, size_t n) { (void)MPI_Allreduce(w->x, other, (int)n, MPI_FLOAT, MPI_SUM, direct); }
 static void in_place(way *w, size_t n) { (void)MPI_Allreduce(MPI_IN_PLACE, w->x, (int)n, MPI_FLOAT, MPI_SUM, direct); }
 static void non_blocking(way *w, size_t n)
@@ -88,7 +89,7 @@ static void through_queue(way *w, size_t n)
     must(ddp_communicator_run(queue, &t, &err) == DDP_OK, w->name, &err);
 }
 
-/* ---- start ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- start ------------------------------------------------------------------------------------------------------- */
 static uint32_t number(const char *variable)
 {
     const char *text = getenv(variable);
@@ -110,8 +111,8 @@ static const ddp_loaded *load(bench *b, const char *name, const void **config)
     return p;
 }
 
-/* The group meets at a port that rank 0 tells by a file named after the job. */
-static void meet(bench *b)
+/* The rendezvous is at a port that rank 0 writes to a file named after the job. */
+static void rendezvous(bench *b)
 {
     ddp_group_params p = {.rank = b->rank,
                           .world = b->world,
@@ -205,7 +206,7 @@ static void open_ways(bench *b, float *x, char **others, int count)
     }
 }
 
-/* ---- measuring -------------------------------------------------------------------------------------------------------------------- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -269,7 +270,7 @@ int main(int argc, char **argv)
     b.host = ddp_log_host(&b.log);
     must(ddp_registry_open(&b.log, &no_paths, &b.registry, &err) == DDP_OK, "registry", &err);
     must(ddp_ini_load("/dev/null", &b.ini, &err) == DDP_OK, "options", &err);
-    meet(&b);
+    rendezvous(&b);
     open_ways(&b, x, &argv[at], argc - at);
     for (size_t i = 0; i < DDP_COUNT(sizes); i++) measure(&b, sizes[i]);
     (void)MPI_Finalize();

@@ -1,12 +1,13 @@
-/* bench_nets.h -- the networks of bench_ops: torchvision's ResNet-18 at 96 x 96, batch 16; the two-convolution net usual for MNIST,
- * batch 64; a GPT of 4 layers, 256 wide, 8 heads, over bytes, 8 x 256 tokens; GPT-2 124M, 1 x 256 tokens. */
+/* bench_nets.h -- the networks of bench_ops: torchvision's ResNet-18 at 96 x 96, batch 16; the two-convolution net
+ * usual for MNIST, batch 64; a GPT of 4 layers, 256 wide, 8 heads, over bytes, 8 x 256 tokens; GPT-2 124M, 1 x 256
+ * tokens. */
 #ifndef BENCH_NETS_H
 #define BENCH_NETS_H
 
 #include <ddpengine/dataset.h>
 #include <ddpengine/layers.h>
 
-/* ---- convolutions -------------------------------------------------------------------------------------------------------- */
+/* ---- convolutions ------------------------------------------------------------------------------------------------ */
 static ddp_tensor conv(ddp_graph *g, ddp_tensor x, int64_t out, int64_t kernel, int64_t stride, const char *name)
 {
     const ddp_conv_spec s = {.out = out, .kernel = kernel, .stride = stride, .padding = kernel / 2};
@@ -52,7 +53,7 @@ static void image_net(ddp_graph *g, ddp_tensor features)
 static void build_resnet(ddp_graph *g) { image_net(g, resnet18(g, ddp_input(g, "image"))); }
 static void build_lenet(ddp_graph *g) { image_net(g, lenet(g, ddp_input(g, "image"))); }
 
-/* ---- transformers: Hugging Face's GPT-2, weights tied ----------------------------------------------------------------------- */
+/* ---- transformers: Hugging Face's GPT-2, weights tied ------------------------------------------------------------ */
 static ddp_tensor gpt_block(ddp_graph *g, ddp_tensor x, int64_t wide, uint32_t heads)
 {
     ddp_tensor y = ddp_conv1d(g, ddp_layer_norm(g, x, "ln_1"), 3 * wide, 0.02, NULL, "attn.c_attn");
@@ -78,7 +79,7 @@ static void gpt(ddp_graph *g, int layers, int64_t wide, uint32_t heads, int64_t 
 static void build_gpt(ddp_graph *g) { gpt(g, 4, 256, 8, 256); }
 static void build_gpt2(ddp_graph *g) { gpt(g, 12, 768, 12, 50257); }
 
-/* ---- all of them ------------------------------------------------------------------------------------------------------------ */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 typedef struct net {
     const char *name, *text;
     int64_t batch, classes;

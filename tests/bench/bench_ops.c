@@ -2,12 +2,14 @@
  *
  *     make tests/bench/bench_ops && tests/bench/bench_ops [resnet|lenet|gpt|gpt2] [rounds] [threads] [f32|bf16]
  *
- * The step is forward and backward of one of bench_nets.h. Its floor is the sum, over the convolutions, linear layers and products
- * of attention of the program, of the fastest that oneDNN does for that shape by any of its implementations and layouts, weights
- * already reordered; of convolutions in f32 also by Winograd's algorithm, and a second sum goes without it. Attention counts as the two products of the forward and the four of the gradient over all pairs of positions,
- * as one batched product each: what is skipped above the diagonal is the engine's gain, what it computes again its loss. All sides take turns within each round, minima count:
- * a machine's speed drifts. With one thread the clock is the processor's time of that thread, so that a busy machine takes part of
- * the cache but not of the count. */
+ * The step is forward and backward of one of bench_nets.h. Its floor is the sum, over the convolutions, linear
+ * layers and products of attention of the program, of the fastest that oneDNN does for that shape by any of its
+ * implementations and layouts, weights already reordered; of convolutions in f32 also by Winograd's algorithm, and a
+ * second sum goes without it. Attention counts as the two products of the forward and the four of the gradient over
+ * all pairs of positions, as one batched product each: what is skipped above the diagonal is the engine's gain, what
+ * it computes again its loss. All sides take turns within each round, minima count: a machine's speed drifts. With
+ * one thread the clock is the processor's time of that thread, so that a busy machine takes part of the cache but
+ * not of the count. */
 #include <dnnl.h>
 #include <omp.h>
 #include <stdio.h>
@@ -38,7 +40,7 @@ static void dnnl_ok(dnnl_status_t s)
     if (s != dnnl_success) abort();
 }
 
-/* ---- the floor ----------------------------------------------------------------------------------------------------------- */
+/* ---- the floor --------------------------------------------------------------------------------------------------- */
 enum { MOST_WAYS = 10, MOST_FLOORS = 96 };
 
 typedef struct way { /* one implementation, or sgemm */
@@ -120,7 +122,8 @@ static void describe_forward(const conv_case *c, const dnnl_memory_desc_t m[3], 
                                                c->stride, c->padding, c->padding));
 }
 
-/* The forward convolution that the library wants to know for a gradient, all of it of the type that is read; NULL: none. */
+/* The forward convolution that the library wants to know for a gradient, all of it of the type that is read; NULL:
+ * none. */
 static dnnl_primitive_desc_t hint(const conv_case *c)
 {
     const dnnl_data_type_t types[3] = {type_of(false), type_of(false), type_of(false)};
@@ -357,7 +360,7 @@ static double least_of(const floor_entry *e, bool winograd)
     return least;
 }
 
-/* ---- the step ------------------------------------------------------------------------------------------------------------ */
+/* ---- the step ---------------------------------------------------------------------------------------------------- */
 static void rounds_of(job *j, int rounds, double *whole, double *each)
 {
     fixture *f = j->f;
@@ -380,7 +383,8 @@ static void rounds_of(job *j, int rounds, double *whole, double *each)
     }
 }
 
-/* One line for each kernel: its time, and for a product the floor of its shape. sum: of these, and without Winograd's algorithm. */
+/* One line for each kernel: its time, and for a product the floor of its shape. sum: of these, and without
+ * Winograd's algorithm. */
 static void print_kernels(const job *j, const double *each, const node_floor *entry, double sum[2])
 {
     for (uint32_t i = 0; i < j->lowered->kernel_count; i++) {

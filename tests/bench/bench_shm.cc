@@ -1,7 +1,8 @@
-/* bench_shm.cc -- all-reduce of two ranks on one host, f32 sums: backend shm's slot on memory that it has allocated and on other
- * memory, Gloo's own all-reduce (ring and bcube) and MPI_Allreduce, the same in place, and MPI_Iallreduce, all called
- * directly. The ways take turns within each round, so that a change of the machine's speed meets them all. Prints the minimum and
- * the median over the rounds, in microseconds a call, and how many times longer than shm the best of each library took.
+/* bench_shm.cc -- all-reduce of two ranks on one host, f32 sums: backend shm's slot on memory that it has allocated and
+ * on other memory, Gloo's own all-reduce (ring and bcube) and MPI_Allreduce, the same in place, and MPI_Iallreduce, all
+ * called directly. The ways take turns within each round, so that a change of the machine's speed affects them all.
+ * Prints the minimum and the median over the rounds, in microseconds a call, and how many times longer than shm the
+ * best of each library took.
  *
  *   bench_shm [ROUNDS]     default 15; starts itself through mpirun */
 #include <gloo/allreduce.h>
@@ -34,7 +35,7 @@ void die(const char *what, const char *why)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* ---- a store for two ranks over MPI's messages: what one sets is sent to the other ------------------------------------- */
+/* ---- a store for two ranks over MPI's messages: what one sets is sent to the other ------------------------------- */
 std::map<std::string, std::vector<char>> table;
 
 void store_set(const std::string &key, const char *data, size_t length)
@@ -96,7 +97,7 @@ class MpiStore : public gloo::rendezvous::Store
     void wait(const std::vector<std::string> &keys, const std::chrono::milliseconds &) override { wait(keys); }
 };
 
-/* ---- shm ---------------------------------------------------------------------------------------------------------------- */
+/* ---- shm --------------------------------------------------------------------------------------------------------- */
 const ddp_backend_ops *ops;
 ddp_comm *comm;
 
@@ -158,7 +159,7 @@ void shm_all_reduce(float *x, size_t n)
     check(ops->all_reduce(comm, &a, nullptr, &err), err);
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------------ */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 void add(void *out, const void *a, const void *b, size_t n)
 {
     float *o = static_cast<float *>(out);

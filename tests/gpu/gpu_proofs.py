@@ -306,11 +306,11 @@ def nccl_pair(c):
     """Two processes that NCCL takes for two hosts."""
     config = merged(halved(small_models(c)["gpt"]), steps_of(c, 20))
     one = c.train("nccl-single", config)
-    meeting = f"file://{c.work}/nccl-meeting"
+    rendezvous = f"file://{c.work}/nccl-rendezvous"
     runs, errors = [], []
 
     def rank(number):
-        ini, out = c.prepare(merged(config, {"group": {"backend": "nccl", "rank": number, "world_size": 2, "init_method": meeting},
+        ini, out = c.prepare(merged(config, {"group": {"backend": "nccl", "rank": number, "world_size": 2, "init_method": rendezvous},
                                              "init.file": {"listen": "127.0.0.1"}}), f"nccl-rank{number}")
         env = {**SLOW, "NCCL_HOSTID": f"ddpengine-{number}"}
         r = c.call(f"nccl-rank{number}", [c.home / "ddpengine", "-c", ini], env=env, limit=60, check=False)

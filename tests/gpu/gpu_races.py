@@ -314,13 +314,13 @@ def profile(c, name, race):
         raise Failure("--profile printed no table")
     p = json.loads((r.dir / "profile.json").read_text())
     result = c.tables.get(name, {})
-    p |= judged(p, result.get("rates"), race) | {"title": race["title"], "step_ms": result.get("ms"), "counted_flops": race["flops"]}
+    p |= checked(p, result.get("rates"), race) | {"title": race["title"], "step_ms": result.get("ms"), "counted_flops": race["flops"]}
     c.profiles.append((race["title"], r.err[at:], p))
     paths = sorted({row["name"] for row in p["rows"] if row["name"].startswith(("attention", "conv"))})
     c.row(f"{name}, profile", "ok", f"{len(p['ops'])} kinds of kernels{': ' if paths else ''}{', '.join(paths)}")
 
 
-def judged(p, rates, race):
+def checked(p, rates, race):
     """Each row against the card: what its FLOPs take at the rate of the fastest product that either side measured, its bytes at that of a
     copy. Every kernel is waited for, so a call takes at least what the shortest one does, in which there is next to nothing to do."""
     card = {"flops": max(1e9 * (p["peak_gflops"] or 0), rates[race["rate"]] if rates else 0),

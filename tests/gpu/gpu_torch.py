@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """PyTorch's side of the races of tests/gpu/run: one process a model, which builds and compiles while other stages run, then answers
-lines of JSON on standard input, so that both sides can take turns without compiling anew:
+lines of JSON on standard input, so that both sides can take turns without compiling again:
 
     gpu_torch.py gpt2|resnet|mlp --device cuda|cpu --batch N [--context T] [--tiny] [--lock FILE]
     {"way": "compiled", "steps": 30, "warmup": 3}  ->  {"ms": 61.2, "allocated": ..., "reserved": ...}

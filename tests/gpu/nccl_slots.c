@@ -1,10 +1,12 @@
-/* nccl_slots.c -- backend nccl on real GPUs, by its function table alone: every collective against computed results, order with
- * the caller's streams, abort, and a table of all_reduce times. Not a test of `make check`: tests/gpu/run_nccl runs it.
+/* nccl_slots.c -- backend nccl on real GPUs, by its function table alone: every collective against computed results,
+ * order with the caller's streams, abort, and a table of all_reduce times. Not a test of `make check`:
+ * tests/gpu/run_nccl runs it.
  *
  *   nccl_slots PLUGIN.so [--world N] [--one-gpu] [--max BYTES] [--set KEY=VALUE]... [--threads]
  *
- * Ranks are processes, forked before CUDA is touched, that meet in a store in shared memory. --one-gpu puts all on device 0 and
- * gives each another NCCL_HOSTID, without which NCCL refuses. --threads, for the double of NCCL, makes them threads. */
+ * Ranks are processes, forked before CUDA is touched, whose rendezvous is a store in shared memory. --one-gpu puts
+ * all on device 0 and gives each another NCCL_HOSTID, without which NCCL refuses. --threads, for the double of NCCL,
+ * makes them threads. */
 #include "plugins/backend/nccl/runtime.h"
 #include "support/store_double.h"
 #include <dlfcn.h>
@@ -57,7 +59,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 static void report(rank *r, const char *what, bool good)
 {
     if (!good) r->failures++;
@@ -195,7 +197,7 @@ static void check_bf16(rank *r, void *memory)
     report(r, "all_reduce sum of bf16, in place", good);
 }
 
-/* ---- times ----------------------------------------------------------------------------------------------------------- */
+/* ---- times ------------------------------------------------------------------------------------------------------- */
 static double time_once(rank *r, const ddp_coll *a, int turns)
 {
     ddp_work *w = NULL, *next;
@@ -234,7 +236,7 @@ static void time_sizes(rank *r, void *memory)
     if (r->failures > 0 && r->err.msg[0] != '\0') report(r, "all_reduce, timed", false);
 }
 
-/* ---- abort ----------------------------------------------------------------------------------------------------------- */
+/* ---- abort ------------------------------------------------------------------------------------------------------- */
 static _Atomic double aborted_at;
 static void *abort_soon(void *arg)
 {
@@ -275,7 +277,7 @@ static void check_abort(rank *r, void *memory)
     r->ops->work_free(w);
 }
 
-/* ---- a rank ---------------------------------------------------------------------------------------------------------- */
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
 static const char *text_of(const ddp_option *o)
 {
     for (int i = 0; i < run.sets; i++) {

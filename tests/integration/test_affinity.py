@@ -107,7 +107,7 @@ class Pin(Case):
             self.fails(r, 2, "x.ini:", "[train] pin = yes", "2 ranks", f"{2 * len(PROCESSORS)} threads", f"{len(PROCESSORS)} processor",
                        "lower [train] threads")
         # started by hand, the ranks know of each other only when they have met
-        group = {"world_size": 2, "init_method": f"file://{self.dir}/meet", "interface": "lo"}
+        group = {"world_size": 2, "init_method": f"file://{self.dir}/rendezvous", "interface": "lo"}
         both = [self.start("-c", self.ini(f"{r}.ini", many, {"group": {**group, "rank": r}})) for r in (0, 1)]
         for p in both:
             self.fails(self.finish(p), 2, "[train] pin = yes", "lower [train] threads")
@@ -145,7 +145,7 @@ class Pin(Case):
             self.check(spins is None or f"GOMP_SPINCOUNT = '{spins}'" in r.err, r)
 
     def test_openmp_keeps_its_threads(self):
-        """GNU's OpenMP ends the threads that a smaller team leaves out, and starts new ones for the next larger one."""
+        """GNU's OpenMP ends the threads that a smaller parallel region leaves out, and starts new ones for the next larger one."""
         p = self.start("-c", self.ini("x.ini", LONG, {"train": {"threads": 4, "batch_size": 64}, "model.mlp": {"hidden": "512, 512"}}))
         seen = set()
         self.while_it_runs(p.pid, 1)

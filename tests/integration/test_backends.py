@@ -1,4 +1,4 @@
-"""One INI, every backend, every way to meet: the same bits for two ranks, and for more ranks the same in every run."""
+"""One INI, every backend, every init method: the same bits for two ranks, and for more ranks the same in every run."""
 import json
 import pathlib
 import shutil
@@ -20,12 +20,12 @@ def built(backend):
 class Backends(Case):
     runs = 0
 
-    def meet(self, backend, method, world):
+    def run_together(self, backend, method, world):
         """The parameters' hash of a run of `world` ranks that are started one by one."""
         Backends.runs += 1
         name = f"run{Backends.runs}"
         port = harness.free_port()
-        url = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{self.dir}/{name}.meet", "env": "env://"}[method]
+        url = {"tcp": f"tcp://127.0.0.1:{port}", "file": f"file://{self.dir}/{name}.rendezvous", "env": "env://"}[method]
         path = self.ini(f"{name}.ini", RUN, {"group": {"backend": backend, "init_method": url, "world_size": world, "rank": "auto"},
                                               "output": {"dir": self.dir / name, "log_every": 1000}})
         if backend == "mpi":
@@ -54,7 +54,7 @@ class Backends(Case):
             for method in ("tcp", "file", "env"):
                 if not built(backend):
                     raise Skip(f"backend {backend} is not built")
-                hashes[backend, method] = self.meet(backend, method, 2)
+                hashes[backend, method] = self.run_together(backend, method, 2)
         self.equal(len(hashes), 9)
         self.equal(len(set(hashes.values())), 1, hashes)
 
@@ -63,7 +63,7 @@ class Backends(Case):
             if not built(backend):
                 raise Skip(f"backend {backend} is not built")
             for world in (3, 5):
-                hashes = {self.meet(backend, method, world) for method in ("tcp", "file")}
+                hashes = {self.run_together(backend, method, world) for method in ("tcp", "file")}
                 self.equal(len(hashes), 1, (backend, world))
 
     def test_shares_of_the_update_change_no_bit(self):

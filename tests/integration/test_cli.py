@@ -26,7 +26,7 @@ class Cli(Case):
             self.check(part in r.out, (part, r.out))
         self.equal(sorted(p.name for p in self.dir.iterdir()), ["x.ini"])
 
-    def test_check_all_judges_what_is_not_chosen(self):
+    def test_check_all_checks_what_is_not_chosen(self):
         good = {"init.file": {"listen": "127.0.0.1"}, "eval.synthetic": {"samples": 3}, "backend.gloo-tcp": {}}
         path = self.ini("good.ini", good)
         r = self.run("-c", path, "--check", "--all")

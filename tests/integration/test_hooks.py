@@ -50,7 +50,7 @@ class Hooks(Case):
             part = {"checkpoint": {"dir": self.dir / f"{name}.part"}}
             self.train(WIDE, hook, SMALL_BUCKETS, save, part, {"train": {"max_steps": 13}}, name=f"{name}.ini")
             r = self.train(WIDE, hook, SMALL_BUCKETS, save, part, name=f"{name}.ini")
-            self.check("resuming from" in r.err and "anew" not in r.err, r)
+            self.check("resuming from" in r.err and "from scratch" not in r.err, r)
             self.equal(r.summary["parameter_sha256"], whole["parameter_sha256"], name)
             self.equal(self.manifest(f"{name}.part")["hook"], name)
 
@@ -71,9 +71,9 @@ class Hooks(Case):
             at = {"checkpoint": {"dir": self.dir / name}}
             self.train(WIDE, HOOKS[name], at, {"train": {"epochs": 1}}, name=f"{name}.ini")
             r = self.train(WIDE, HOOKS[name], at, nproc=4, name=f"{name}.ini")
-            self.check("resuming from" in r.err and "anew" not in r.err, r)
+            self.check("resuming from" in r.err and "from scratch" not in r.err, r)
 
-    def test_other_ranks_and_other_buckets_begin_anew(self):
+    def test_other_ranks_and_other_buckets_start_from_scratch(self):
         at = {"checkpoint": {"dir": self.dir / "ckpt"}}
         self.train(WIDE, PSGD, at, {"train": {"epochs": 1}})
         r = self.train(WIDE, PSGD, SMALL_BUCKETS, at, nproc=4)
@@ -81,7 +81,7 @@ class Hooks(Case):
         r = self.train(WIDE, PSGD, at, {"train": {"epochs": 3}}, nproc=4)  # the file has more than this run would have
         self.check('hook "powersgd" starts from scratch' in r.err and "other buckets" in r.err, r)
 
-    def test_another_hook_begins_anew_and_says_so(self):
+    def test_another_hook_start_from_scratch(self):
         at = {"checkpoint": {"dir": self.dir / "ckpt"}}
         self.train(WIDE, HOOKS["int8"], at, {"train": {"epochs": 1}})
         r = self.train(WIDE, PSGD, at, {"train": {"epochs": 2}})

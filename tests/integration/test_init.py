@@ -1,4 +1,4 @@
-"""Ways to meet: file://, env:// under each launcher, nodes. What goes wrong is one line with the documented code."""
+"""Init methods: file://, env:// under each launcher, nodes. What goes wrong is one line with the documented code."""
 import json
 import os
 import re
@@ -35,7 +35,7 @@ class Init(Case):
     def __init__(self):
         super().__init__()
         self.clean = {k: "" for k in os.environ if LAUNCHED.match(k)}
-        self.file = self.dir / "meet"
+        self.file = self.dir / "rendezvous"
         self.number = 0
         self.mount = None
 
@@ -76,7 +76,7 @@ class File(Init):
         self.done(*p)
         self.equal(self.sha(p[0]), self.expected())
         self.check(not self.file.exists(), "the file is left behind")
-        self.equal([f.name for f in self.dir.iterdir() if "meet" in f.name], [])
+        self.equal([f.name for f in self.dir.iterdir() if "rendezvous" in f.name], [])
 
     def test_ranks_by_hand_share_the_processors(self):
         """How many ranks are on this host is known only once they have met; the default of threads goes by it."""
@@ -136,7 +136,7 @@ class File(Init):
         r = self.done(*p)[0]
         self.check(re.search(rf"{self.file} is of a run that has died \(host \S+, pid {dead}, .* ago\); taking it over", r.err), r)
         self.equal(r.err.count("taking it over"), 1, r)
-        self.equal([f.name for f in self.dir.iterdir() if "meet" in f.name], [])
+        self.equal([f.name for f in self.dir.iterdir() if "rendezvous" in f.name], [])
 
     def test_two_new_runs_race_for_a_dead_one(self):
         self.killed_run()
@@ -144,7 +144,7 @@ class File(Init):
         errors = [self.finish(q).errors()[0] for q in p]
         self.equal(sum("waiting for rank 1" in e or "rank 1" in e and "in use" not in e for e in errors), 1, errors)
         self.equal(sum("in use by another run" in e for e in errors), 3, errors)
-        self.equal([f.name for f in self.dir.iterdir() if "meet" in f.name], [])
+        self.equal([f.name for f in self.dir.iterdir() if "rendezvous" in f.name], [])
 
     def elsewhere(self):
         """Makes the file one of another machine."""
@@ -251,13 +251,13 @@ class File(Init):
         self.file.mkdir()
         for rank in (0, 1):
             self.fails(self.finish(self.rank(rank)), 4, str(self.file), "is a folder")
-        self.equal([f.name for f in self.dir.iterdir() if f.name.startswith("meet.")], [])
+        self.equal([f.name for f in self.dir.iterdir() if f.name.startswith("rendezvous.")], [])
 
     def test_unwritable_folder(self):
         folder = self.unwritable()
-        r = self.finish(self.rank(0, group={"init_method": f"file://{folder}/meet"}))
-        self.fails(r, 4, f"{folder}/meet", re.compile("Permission denied|Operation not permitted|Read-only"), "may write")
-        self.file = self.dir / "nowhere" / "meet"
+        r = self.finish(self.rank(0, group={"init_method": f"file://{folder}/rendezvous"}))
+        self.fails(r, 4, f"{folder}/rendezvous", re.compile("Permission denied|Operation not permitted|Read-only"), "may write")
+        self.file = self.dir / "nowhere" / "rendezvous"
         for rank in (0, 1):
             self.fails(self.finish(self.rank(rank)), 4, str(self.file), "No such file", "create or mount it")
 
@@ -293,12 +293,12 @@ class File(Init):
                     f.write(b"x" * 4096)
             except OSError:
                 pass
-        self.file = small / "meet"
+        self.file = small / "rendezvous"
         self.fails(self.finish(self.rank(0)), 4, "cannot write", "No space left", "free some space")
         self.equal([f.name for f in small.iterdir()], ["all"])
 
     def test_urls(self):
-        for url, what in (("file://meet", "must be absolute"), ("file://", "path is missing"), ("file:///tmp/", "names a folder")):
+        for url, what in (("file://rendezvous", "must be absolute"), ("file://", "path is missing"), ("file:///tmp/", "names a folder")):
             self.fails(self.finish(self.rank(0, group={"init_method": url})), 2, url, what, "file:///PATH")
 
     def test_where_rank0_listens(self):
@@ -483,7 +483,7 @@ class Nodes(Init):
         r = self.node("192.0.2.250:2, 127.0.0.1:1", group={"rendezvous_timeout": "1s"})
         self.fails(r, 2, "192.0.2.250:29500", "auth = none")
 
-    def test_first_node_meets_the_second(self):
+    def test_first_node_finds_the_second(self):
         """The second node is a rank started by hand."""
         port = harness.free_port()
         url = {"init_method": f"tcp://127.0.0.1:{port}"}

@@ -194,7 +194,7 @@ class Network(Case):
             self.equal(r.code, 0, r)
 
     # ---- mistakes --------------------------------------------------------------------------------------------------
-    def test_unknown_interface_before_the_meeting(self):
+    def test_unknown_interface_before_the_rendezvous(self):
         self.setup()
         r = self.finish(self.rank(self.b, 1, interface="eht0"))
         self.fails(r, 2, "1.ini:", '"eht0"', "eth0 (10.77.0.2, fd00:77::2, fe80::77:2%eth0", "dec0 (10.88.0.2")
@@ -223,7 +223,7 @@ class Network(Case):
         self.equal(self.finish(zero).code, 4)
 
     def test_rank_that_is_not_reached_back(self):
-        """Both meet, but the data's way from rank 1 to rank 0 leads nowhere: rank 0's decoy has the lower address."""
+        """Both find each other, but the data's way from rank 1 to rank 0 leads nowhere: rank 0's decoy has the lower address."""
         self.setup()
         ranks = (self.rank(self.a, 0, interface="dec0", rendezvous_timeout="4s"),
                  self.rank(self.b, 1, rendezvous_timeout="4s"))

@@ -82,7 +82,7 @@ class Secret(Case):
             r = self.run("-c", self.ini("x.ini", {"group": {"secret_file": self.file(f"s{i}", text, 0o400)}}), "--check")
             self.equal(r.code, 0, r)
 
-    # ---- meeting with it --------------------------------------------------------------------------------------------
+    # ---- rendezvous with it --------------------------------------------------------------------------------------------
     def test_ranks_with_the_same_secret(self):
         """Encrypted, and the bits are those of a run in clear; neither the files' text nor their names' is needed alike."""
         plain = [self.finish(p) for p in self.nodes(None, None)]
@@ -107,7 +107,7 @@ class Secret(Case):
         self.all_leave(self.nodes(None, b), re.compile(r"fingerprint is [0-9a-f]{16} \(rank 1\) against none \(rank 0\)"))
 
     def test_process_with_another_secret_and_other_settings(self):
-        """It cannot end the meeting of those whose settings it does not know: it leaves, and they say where it came from."""
+        """It cannot end the rendezvous of those whose settings it does not know: it leaves, and they say where it came from."""
         a, b = self.file("a"), self.file("b", GOOD[::-1])
         p = self.nodes(a, b, settings=({}, {"optimizer": {"lr": 0.07}}), timeout="3s")
         self.fails(self.finish(p[1]), 4, "differ in their secret")

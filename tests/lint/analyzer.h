@@ -1,5 +1,6 @@
-/* lint/analyzer.h -- for clang-tidy alone, put in front of each file: what these functions promise and its analyser, which
- * sees one file at a time, cannot know. Without it every caller of a function that fails seems to go on with nothing. */
+/* lint/analyzer.h -- for clang-tidy alone, put in front of each file: what these functions promise and its analyser,
+ * which sees one file at a time, cannot know. Without it every caller of a function that fails seems to go on with
+ * nothing. */
 #include "base/base.h"
 
 #define ddp_fail(err, st, ...)                                                                                         \

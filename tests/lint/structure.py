@@ -167,6 +167,7 @@ def writers(name, all_structs, files, texts):
 # Words that are a plugin's and plain English, or the field's, are looked for as whole strings alone.
 # A launcher's variables carry its name; the table of them is no knowledge of a plugin.
 LAUNCHERS = re.compile(r"core/base/launcher\.[ch]$")
+DTYPES = {"bf16", "int8"}  # hooks are named for them
 PLAIN = {"file", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common"}
 
 
@@ -176,7 +177,7 @@ def plugin_names(files):
         m = re.match(r"plugins/\w+/(\w+)/|models/(\w+)\.c$|samplers/(\w+)\.c$", f)
         if m:
             names.add(next(g for g in m.groups() if g))
-    return (names - {"common"}) | {"gloo", "cudnn", "cublas"}
+    return (names - {"common"} - DTYPES) | {"gloo", "cudnn", "cublas"}
 
 
 def named(files, texts, names):

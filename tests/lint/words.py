@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The field's words, and lines that can be read: refuses the words that the engine once had of its own, in names, messages, help,
-comments and docs; lines of more than 120 columns; and a string that is wrapped elsewhere than at the end of a sentence. Prints each
+comments and docs; lines of C and C++ of more than 120 columns; and a string that is wrapped elsewhere than at the end of a sentence. Prints each
 place; exits 1 when there is one."""
 import pathlib
 import re
@@ -60,6 +60,8 @@ def wrapped(path, text, bad):
     """"one piece"\\n"the next": fine at the end of a sentence, of a line of output, or beside a macro."""
     for m in re.finditer(r'"((?:\\.|[^"\\\n])*)"[ \t]*\n[ \t]*"', text):
         piece = m.group(1).rstrip(" ")
+        if re.fullmatch(r"(\S+=\S+ ?)+", piece):  # a command's NAME=VALUE words are no sentence
+            continue
         if not piece.endswith((".", ":", ";", "\\n", "!", "?")):
             bad.append(f"{path}:{text.count(chr(10), 0, m.start()) + 1}: a string is wrapped within a sentence")
 
@@ -80,7 +82,7 @@ def main():
             elif not path.startswith("tests/"):
                 for string in STRING.findall(line):
                     look(path, number, string, printed, bad)
-            if path.endswith(SOURCE) and len(line) > COLUMNS and not re.fullmatch(r'\s*[^"]*"(?:\\.|[^"\\])*"[,;) ]*', line):
+            if path.endswith(SOURCE[:6]) and len(line) > COLUMNS and not re.fullmatch(r'\s*[^"]*"(?:\\.|[^"\\])*"[,;) ]*', line):
                 bad.append(f"{path}:{number}: {len(line)} columns, {COLUMNS} are the most")
         if path.endswith(SOURCE[:6]) and not path.startswith("tests/"):
             wrapped(path, text, bad)

@@ -72,7 +72,7 @@ static inline const char *text_of(const json_t *o, const char *key)
     return json_string_value(json_object_get(o, key));
 }
 
-/* ---- a model -------------------------------------------------------------------------------------------------------------- */
+/* ---- a model ----------------------------------------------------------------------------------------------------- */
 typedef struct model {
     const char *name;
     ddp_field fields[2];

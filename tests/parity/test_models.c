@@ -1,14 +1,15 @@
-/* tests/parity/test_models.c -- the models against torchvision's, Hugging Face's and PyTorch's (make_models.py): names, shapes,
- * first values; and with the weights of a file, loss, logits, every gradient and buffers from the scalar references and from
- * device cpu. The bound is 1e-5 of the largest magnitude of a tensor (for a gradient at least GRAD_FLOOR of the largest of all),
- * or 3 times what PyTorch's float32 is from its float64. Each model prints which tensor came nearest to its bound. */
+/* tests/parity/test_models.c -- the models against torchvision's, Hugging Face's and PyTorch's (make_models.py):
+ * names, shapes, first values; and with the weights of a file, loss, logits, every gradient and buffers from the
+ * scalar references and from device cpu. The bound is 1e-5 of the largest magnitude of a tensor (for a gradient at
+ * least GRAD_FLOOR of the largest of all), or 3 times what PyTorch's float32 is from its float64. Each model prints
+ * which tensor came nearest to its bound. */
 #include "model_util.h"
 
 #define GRAD_FLOOR 1e-6 /* as make_models.py has it */
 
 enum { HASHED_ELEMENTS = 32 << 20 }; /* larger models are drawn only with DDP_TEST_LARGE set */
 
-/* ---- state_dict ----------------------------------------------------------------------------------------------------------- */
+/* ---- state_dict -------------------------------------------------------------------------------------------------- */
 static void compare_entry(const char *model, const json_t *want, const char *name, uint32_t dtype, uint32_t rank,
                           const int64_t *dims)
 {
@@ -92,7 +93,7 @@ static void test_listed(void **state)
     assert_true(i >= 11 && drawn >= 9);
 }
 
-/* ---- weights of a file ------------------------------------------------------------------------------------------------------ */
+/* ---- weights of a file ------------------------------------------------------------------------------------------- */
 enum kind { TRAINING, EVALUATION, OUTPUTS, KINDS };
 
 /* A model with its files and one program. */
@@ -244,7 +245,7 @@ static void compare(const trial *t, const char *who, const char *kind, const cha
     memcpy(n->name, full, sizeof(full));
 }
 
-/* ---- the reference ------------------------------------------------------------------------------------------------------------ */
+/* ---- the reference ----------------------------------------------------------------------------------------------- */
 static const char *param_of(const trial *t, const ddp_value *v)
 {
     const ddp_param_info *params;
@@ -318,7 +319,7 @@ static void test_reference(void **state)
     assert_int_equal(i, 5);
 }
 
-/* ---- device cpu --------------------------------------------------------------------------------------------------------------- */
+/* ---- device cpu -------------------------------------------------------------------------------------------------- */
 struct memory {
     void *inputs[2];
     float *params, *grads, *buffers, *arena;

@@ -1,5 +1,5 @@
-/* tests/parity/test_ops.c -- every op on the inputs of vectors/ops.safetensors: the scalar reference and device cpu against
- * what PyTorch gives (make_ops.py). The bound is 1e-5 of the largest magnitude of the result. */
+/* tests/parity/test_ops.c -- every op on the inputs of vectors/ops.safetensors: the scalar reference and device cpu
+ * against what PyTorch gives (make_ops.py). The bound is 1e-5 of the largest magnitude of the result. */
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
 #include "graph/graph.h"
@@ -109,7 +109,7 @@ static int64_t elements_of(const ddp_named_tensor *t)
 
 #define VALUES (DDP_NODE_MAX_IN + DDP_NODE_MAX_OUT)
 
-/* ---- one op as a program of one node --------------------------------------------------------------------------------- */
+/* ---- one op as a program of one node ----------------------------------------------------------------------------- */
 struct one {
     ddp_value values[VALUES];
     ddp_node node;
@@ -218,7 +218,7 @@ static void compare(const struct op_case *c, int k, const char *who, const doubl
             fail_msg("%s, %s case %d, element %ld: %.9g, PyTorch's %.9g", who, c->op, k, (long)i, got[i], (double)w[i]);
 }
 
-/* ---- the reference ------------------------------------------------------------------------------------------------------- */
+/* ---- the reference ----------------------------------------------------------------------------------------------- */
 /* The file aligns nothing to eight bytes. */
 static double element(const ddp_named_tensor *t, int64_t at)
 {
@@ -267,7 +267,7 @@ static void test_reference(void **state)
     assert_true(ran >= 120);
 }
 
-/* ---- the device ---------------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 static void *device_copy(const struct fixture *f, const void *data, size_t bytes, size_t room)
 {
     ddp_err err;

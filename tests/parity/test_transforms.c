@@ -1,5 +1,5 @@
-/* tests/parity/test_transforms.c -- the transforms of images against what PyTorch gives (make_transforms.py): without a resize
- * to the bit, with one within 1e-6 of pixels of 0..1. */
+/* tests/parity/test_transforms.c -- the transforms of images against what PyTorch gives (make_transforms.py):
+ * without a resize to the bit, with one within 1e-6 of pixels of 0..1. */
 #include "base/base.h"
 #include "checkpoint/safetensors.h"
 #include "data/transform.h"

@@ -1,4 +1,4 @@
-"""Strangers at rank 0's port, while ranks meet and while they train: the run ends with the bits of an undisturbed one, rank 0's
+"""Strangers at rank 0's port, while the ranks find each other and while they train: the run ends with the bits of an undisturbed one, rank 0's
 memory grows by less than 16 MiB, and no rank listens anywhere else than it must."""
 import json
 import os
@@ -104,7 +104,7 @@ def trial(t, secret):
     try:
         ranks = t.ranks(WORLD, *layers(t, secret), only=[0], url=url)
         t.until(lambda: any(b[3] == port for b in bound([ranks[0].pid])), "rank 0 listens", 30, ranks[0])
-        attack(t, attacker, recorded if secret else None, "meet")  # in clear a replayed hello is a right one
+        attack(t, attacker, recorded if secret else None, "rendezvous")  # in clear a replayed hello is a right one
         ranks |= t.ranks(WORLD, *layers(t, secret), only=[1], url=url)
         t.trains(ranks[0], "r0")
         attack(t, attacker, recorded, "train")

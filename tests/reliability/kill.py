@@ -18,7 +18,7 @@ def saving(t):
     return {"train": {"epochs": 10000000}, "checkpoint": {"dir": t.dir / "ck", "every": 1, "keep": 2}}
 
 
-MOMENTS = ("training", "meeting", "evaluation", "saving")
+MOMENTS = ("training", "rendezvous", "evaluation", "saving")
 
 
 def kill(t, pid, what):
@@ -32,12 +32,12 @@ def layers_of(t, moment):
 
 
 def of_hand(t, moment, world):
-    """Ranks that nobody supervises; each has to find out by itself. Of a meeting the last rank is missing."""
-    here = range(world - 1) if moment == "meeting" else range(world)
-    ranks = t.ranks(world, {"group": {"rendezvous_timeout": "20s" if moment == "meeting" else "60s"}}, layers_of(t, moment),
+    """Ranks that nobody supervises; each has to find out by itself. Of a rendezvous the last rank is missing."""
+    here = range(world - 1) if moment == "rendezvous" else range(world)
+    ranks = t.ranks(world, {"group": {"rendezvous_timeout": "20s" if moment == "rendezvous" else "60s"}}, layers_of(t, moment),
                     only=here, init=t.rng.choice(("tcp", "file")))
     victim = t.rng.randrange(len(here))
-    if moment == "meeting":  # when its line says that it waits for others, a rank has been heard
+    if moment == "rendezvous":  # when its line says that it waits for others, a rank has been heard
         for r, p in ranks.items():
             t.seen(p, f"waiting at .* for rank {world - 1} of" if r == 0 else "is there, other ranks are missing")
     else:
@@ -53,13 +53,13 @@ def of_hand(t, moment, world):
 
 
 def of_family(t, moment, world):
-    """Under --nproc, whose supervisor speaks for all. Instead of a meeting: any moment from the start on."""
+    """Under --nproc, whose supervisor speaks for all. Instead of a rendezvous: any moment from the start on."""
     job = t.family(world, layers_of(t, moment))
     kids = t.kids(job, world)
     victim = t.rng.randrange(world)
-    if moment != "meeting":
+    if moment != "rendezvous":
         t.trains(job, "job")
-    time.sleep(t.rng.uniform(0, 0.05 if moment == "meeting" else 0.4))
+    time.sleep(t.rng.uniform(0, 0.05 if moment == "rendezvous" else 0.4))
     killed = kill(t, kids[victim], f"--nproc {world}, {moment}: kill -9 of rank {victim}, pid {kids[victim]}")
     ended, = t.all_end([job], LIMIT_S, killed)
     t.one_error(ended, 5, f"rank {victim} (pid {kids[victim]})", "killed by signal 9")
@@ -77,8 +77,8 @@ def number_of(pid):
 
 def under_mpirun(t):
     """By --nproc, which calls mpirun, or by mpirun itself: the job's log names the rank, and all are gone. (A rank that is not
-    known yet is mpirun's affair alone, so not during the meeting.)"""
-    moment = t.rng.choice([m for m in MOMENTS if m != "meeting"])
+    known yet is mpirun's affair alone, so not during the rendezvous.)"""
+    moment = t.rng.choice([m for m in MOMENTS if m != "rendezvous"])
     world = t.rng.randrange(2, 5) if t.scale == 1 else 2  # its ranks spin while they wait, so many of them are slow
     if t.seed % 2 == 0:
         job = t.family(world, layers_of(t, moment))
@@ -111,7 +111,7 @@ def mpirun_is_there():
 def trial(t):
     form = (of_hand, of_family)[t.seed % 2]
     moment = MOMENTS[t.seed // 2 % len(MOMENTS)]
-    world = t.rng.randrange(3 if moment == "meeting" else 2, 5)
+    world = t.rng.randrange(3 if moment == "rendezvous" else 2, 5)
     form(t, moment, world)
     t.nothing_left()
 

@@ -1,6 +1,7 @@
-/* tests/reliability/paced_sampler.c -- a sampler for tests that do something to a run while it trains: shares in order, a pause
- * before each epoch, and the last epoch begins only when the file `gate` exists. So the run lasts as long as the test needs,
- * on a machine of any speed, takes little of its processors, and has the same bits each time. */
+/* tests/reliability/paced_sampler.c -- a sampler for tests that do something to a run while it trains: shares in
+ * order, a pause before each epoch, and the last epoch begins only when the file `gate` exists. So the run lasts as
+ * long as the test needs, on a machine of any speed, takes little of its processors, and has the same bits each
+ * time. */
 #include <ddpengine/sampler.h>
 #include <stdlib.h>
 #include <time.h>

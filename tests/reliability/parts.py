@@ -18,7 +18,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped", re.M)  # of conform and of run.py
-PORTS = (10000, 32000)  # below those that the kernel gives to connections; each lane has its share
+PORTS = (10000, 32000)  # below those that the kernel gives to connections; each job has its share
 CONFORM_NICE = 5  # the contracts compute, the rows measure
 LIMIT_S = 1200  # of a part, at 20 trials
 END_S = 20  # for a part that was asked to end
@@ -46,9 +46,9 @@ class Parts:
             self.running.add(p)
         return p
 
-    def one(self, part, lanes):
-        """In a thread of the pool; `lanes` holds the shares of the ports that are free."""
-        ports, began = lanes.get(), time.monotonic()
+    def one(self, part, jobs):
+        """In a thread of the pool; `jobs` holds the shares of the ports that are free."""
+        ports, began = jobs.get(), time.monotonic()
         try:
             p = self.start(part, ports)
             if p is None:
@@ -60,11 +60,11 @@ class Parts:
             finally:
                 self.running.discard(p)
             part.seconds = time.monotonic() - began
-            judge(part, p.returncode, out)
+            check(part, p.returncode, out)
             with self.lock:
                 print(f"== {part.name}, {part.seconds:.0f} s\n{out.rstrip()}", flush=True)
         finally:
-            lanes.put(ports)
+            jobs.put(ports)
 
     @staticmethod
     def end(p):
@@ -83,11 +83,11 @@ class Parts:
         for p in list(self.running):
             p.terminate()
 
-    def run(self, parts, lanes):
-        free, share = queue.Queue(), (PORTS[1] - PORTS[0]) // lanes
-        for i in range(lanes):
+    def run(self, parts, jobs):
+        free, share = queue.Queue(), (PORTS[1] - PORTS[0]) // jobs
+        for i in range(jobs):
             free.put((PORTS[0] + i * share, PORTS[0] + (i + 1) * share))
-        pool = concurrent.futures.ThreadPoolExecutor(lanes)
+        pool = concurrent.futures.ThreadPoolExecutor(jobs)
         try:
             for done in [pool.submit(self.one, part, free) for part in sorted(parts, key=lambda p: -p.weight)]:
                 done.result()
@@ -96,7 +96,7 @@ class Parts:
             pool.shutdown(cancel_futures=True)
 
 
-def judge(part, code, out):
+def check(part, code, out):
     """From the last summary in its output; an exit code that does not fit is a failure of its own."""
     said = SUMMARY.findall(out)
     if said:
@@ -155,7 +155,7 @@ def main():
     parser.add_argument("--backend", default="", help="only these, separated by commas")
     parser.add_argument("--only", action="append", help="parts whose name has this text; may be repeated")
     parser.add_argument("--seed", type=int, default=None, help="of the first trial of each row")
-    parser.add_argument("--lanes", type=int, default=(os.cpu_count() or 1) + 1, help="parts at a time")
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1, help="parts at a time")
     parser.add_argument("--verbose", action="store_true", help="tells what each trial did")
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -164,11 +164,11 @@ def main():
     if not parts:
         sys.exit("no such part")
     began, before = time.monotonic(), os.getloadavg()
-    Parts(LIMIT_S * max(1, args.trials / 20)).run(parts, max(1, args.lanes))
+    Parts(LIMIT_S * max(1, args.trials / 20)).run(parts, max(1, args.jobs))
     print(f"\n{table(parts)}")
     failed = sum(p.failed for p in parts)
     print(f"{sum(p.passed for p in parts)} passed, {failed} failed, {sum(p.skipped for p in parts)} skipped in "
-          f"{time.monotonic() - began:.0f} s, {args.lanes} parts at a time; load {before[0]:.1f} before, "
+          f"{time.monotonic() - began:.0f} s, {args.jobs} parts at a time; load {before[0]:.1f} before, "
           f"{os.getloadavg()[0]:.1f} after")
     return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Mistakes at the meeting: every rank leaves with exit 4 and a line with both values, within a second of the moment at which
+"""Mistakes at the rendezvous: every rank leaves with exit 4 and a line with both values, within a second of the moment at which
 the mistake can be seen; a rank that is only late is waited for."""
 import os
 import re
@@ -11,7 +11,7 @@ SEEN_S = 1  # from the moment at which a mistake can be seen to the last rank's 
 
 
 def start_seconds(t):
-    """How long ranks take here and now until they go to the meeting: a mistake cannot be seen earlier. Measured in each trial,
+    """How long ranks take here and now until they go to the rendezvous: a mistake cannot be seen earlier. Measured in each trial,
     since the machine may be busy."""
     began = time.monotonic()
     both = [t.spawn(f"start{i}", "-c", t.config(f"start{i}"), "--check") for i in range(2)]
@@ -71,7 +71,7 @@ def duplicate_rank(t, init):
 
 
 def rank_out_of_range(t, init):
-    """Seen by the rank itself, before it meets anyone: exit 2, as for every value that cannot be."""
+    """Seen by the rank itself, before it reaches anyone: exit 2, as for every value that cannot be."""
     world = t.rng.randrange(1, 5)
     r = world + t.rng.randrange(3)
     began = time.monotonic()
@@ -192,7 +192,7 @@ def unwritable_file(t, init):
     """A folder that is not there, one where nothing can be created, a folder of that name, a file of somebody else's."""
     (t.dir / "folder").mkdir()
     (t.dir / "other").write_text("precious\n")
-    path, what, seers = [(t.dir / "nowhere" / "meet", "No such file", (0, 1)), ("/sys/kernel/meet", "may write", (0,)),
+    path, what, seers = [(t.dir / "nowhere" / "rendezvous", "No such file", (0, 1)), ("/sys/kernel/rendezvous", "may write", (0,)),
                          (t.dir / "folder", "is a folder", (0, 1)), (t.dir / "other", "holds something else", (0, 1))][t.seed % 4]
     p = shuffled(t, 2, {}, [rank(r) for r in seers], init, f"file://{path}")
     all_leave(t, p.values(), [str(path), what], max(q.began for q in p.values()))
@@ -242,6 +242,6 @@ def rows():
     for name, (mistake, inits) in MISTAKES.items():
         for init in inits:
             if built("init", init):
-                made.append(Row(f"meeting: {name}, {init}", "gloo-tcp", lambda t, m=mistake, i=init: m(t, i),
+                made.append(Row(f"rendezvous: {name}, {init}", "gloo-tcp", lambda t, m=mistake, i=init: m(t, i),
                                 f"{SEEN_S} s+start", most=20, jobs=3))
     return made

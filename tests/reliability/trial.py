@@ -166,7 +166,7 @@ class Trial(Case):
         return self.spawn("job", "-c", self.config("job", *layers), "--nproc", world)
 
     def url(self, init):
-        return f"tcp://127.0.0.1:{free_port()}" if init == "tcp" else f"file://{self.dir}/meeting"
+        return f"tcp://127.0.0.1:{free_port()}" if init == "tcp" else f"file://{self.dir}/rendezvous"
 
     def kids(self, p, count):
         """The pids of the ranks that a supervisor has started, in the order of their ranks."""

@@ -52,11 +52,11 @@ void ddp_listener_other_secret(ddp_group *g, ddp_peer *p)
     ddp_failure f;
     bool expected = is_expected(g, id);
 
-    ddp_failure_set(&f, DDP_EXIT_RENDEZVOUS, id->rank,
-                    "rank %d at %s and rank 0 at %.200s differ in their secret: its fingerprint is %s (rank %d) against %s (rank 0); "
-                    "\"" DDP_FINGERPRINT_NONE "\" is to have none. Use the same secret_file on all hosts",
-                    (int)id->rank, p->address, g->self.endpoint, id->fingerprint, (int)id->rank,
-                    g->self.identity.fingerprint);
+    ddp_failure_set(
+        &f, DDP_EXIT_RENDEZVOUS, id->rank,
+        "rank %d at %s and rank 0 at %.200s differ in their secret: its fingerprint is %s (rank %d) against %s (rank 0); "
+        "\"" DDP_FINGERPRINT_NONE "\" is to have none. Use the same secret_file on all hosts",
+        (int)id->rank, p->address, g->self.endpoint, id->fingerprint, (int)id->rank, g->self.identity.fingerprint);
     if (expected) {
         ddp_announce_failure(g, &f);
     } else if (is_worth_a_line(++a->other_secrets)) {

@@ -122,8 +122,8 @@ struct low_lowering {
 
 static inline const ddp_value *low_value(const ddp_program *p, int32_t v) { return ddp_value_at(p, (uint32_t)v); }
 static inline const ddp_node *low_node(const ddp_program *p, uint32_t n) { return ddp_node_at(p, n); }
-/* Of the batch, a parameter, a gradient or a buffer: not computed, so that a kernel may read it wherever it stands, and it lies
- * as the program has it. */
+/* Of the batch, a parameter, a gradient or a buffer: not computed, so that a kernel may read it wherever it stands,
+ * and it lies as the program has it. */
 static inline bool low_outside(const ddp_value *v) { return v->kind != DDP_VALUE_ACT; }
 static inline int64_t low_last_dim(const ddp_value *v) { return v->rank > 0 ? v->dims[v->rank - 1] : 1; }
 static inline uint64_t low_stored_bytes(const ddp_value *v, uint8_t type)

@@ -1,5 +1,5 @@
-/* tests/integration/support/buffered_model.c -- a model for test_state.py: a linear layer and buffers of every kind that the engine knows,
- * with `norm = yes` those of a batch_norm2d that the loss reads. */
+/* tests/integration/support/buffered_model.c -- a model for test_state.py: a linear layer and buffers of every kind
+ * that the engine knows, with `norm = yes` those of a batch_norm2d that the loss reads. */
 #include <ddpengine/model.h>
 
 struct config {

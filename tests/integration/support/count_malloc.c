@@ -1,6 +1,6 @@
-/* tests/integration/support/count_malloc.c -- preloaded by test_step.py: counts allocations between the starts of two epochs (which
- * counting_sampler.c marks), by thread name and by the object whose code asked for them (the nearest frame outside the C and
- * C++ libraries), and writes the table to $COUNT_MALLOC.PID at exit. */
+/* tests/integration/support/count_malloc.c -- preloaded by test_step.py: counts allocations between the starts of
+ * two epochs (which counting_sampler.c marks), by thread name and by the object whose code asked for them (the
+ * nearest frame outside the C and C++ libraries), and writes the table to $COUNT_MALLOC.PID at exit. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

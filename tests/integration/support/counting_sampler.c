@@ -1,5 +1,5 @@
-/* tests/integration/support/counting_sampler.c -- a sampler for test_step.py: equal shares in order, and a mark at the start of each
- * epoch for the preloaded count_malloc.c, so that it counts between two known steps. */
+/* tests/integration/support/counting_sampler.c -- a sampler for test_step.py: equal shares in order, and a mark at
+ * the start of each epoch for the preloaded count_malloc.c, so that it counts between two known steps. */
 #define _GNU_SOURCE
 #include <ddpengine/sampler.h>
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-# row: meeting: differing world
+# row: rendezvous: differing world
 # file: core/control/rank0/server.c
 # trials: 3
 # The rank that does not fit is told, the others are not.

@@ -1,4 +1,4 @@
-# row: meeting: duplicate rank
+# row: rendezvous: duplicate rank
 # file: core/control/rank0/server.c
 # trials: 3
 # A rank may be taken twice.

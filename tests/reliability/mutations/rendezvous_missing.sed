@@ -1,4 +1,4 @@
-# row: meeting: missing rank
+# row: rendezvous: missing rank
 # file: core/control/rank0/server.c
 # trials: 8
 # Rank 0 waits for missing ranks without an end.

@@ -1,4 +1,4 @@
-# row: meeting: rank 0 last
+# row: rendezvous: rank 0 last
 # file: core/control/rendezvous.c
 # trials: 4
 # A rank that does not find rank 0 at once gives up.

@@ -1,4 +1,4 @@
-# row: meeting: two jobs on one port
+# row: rendezvous: two jobs on one port
 # file: core/net/endpoint.c
 # trials: 4
 # Two runs may listen at one port.

@@ -1,4 +1,4 @@
-# row: meeting: stale file
+# row: rendezvous: stale file
 # file: plugins/init/file/record.c
 # trials: 4
 # A dead run on this machine is taken for a live one.

@@ -1,4 +1,4 @@
-# row: meeting: port in use
+# row: rendezvous: port in use
 # file: core/net/endpoint.c
 # trials: 1
 # Where the port is taken rank 0 listens at another one, which nobody knows.

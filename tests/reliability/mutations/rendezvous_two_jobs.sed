@@ -1,4 +1,4 @@
-# row: meeting: two jobs on one file
+# row: rendezvous: two jobs on one file
 # file: plugins/init/file/claim.c
 # trials: 4
 # The file of a run that lives is taken over like one of a dead run.

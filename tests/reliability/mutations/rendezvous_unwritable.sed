@@ -1,4 +1,4 @@
-# row: meeting: unwritable file
+# row: rendezvous: unwritable file
 # file: plugins/init/file/file.c
 # trials: 4
 # A folder that is not there is waited for.

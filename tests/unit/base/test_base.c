@@ -1,4 +1,5 @@
-/* tests/unit/base/test_base.c -- core/base: errors in context, text, memory, the log's lines, clock, threads, files, hashing. */
+/* tests/unit/base/test_base.c -- core/base: errors in context, text, memory, the log's lines, clock, threads, files,
+ * hashing. */
 #include "base/log.h"
 #include "base/sys.h"
 #include <setjmp.h>
@@ -42,7 +43,7 @@ static void write_file(const char *path, const void *data, size_t length)
     assert_int_equal(close(fd), 0);
 }
 
-/* ---- errors --------------------------------------------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 static void errors_in_context(void **state)
 {
     ddp_err err = {0};
@@ -85,7 +86,7 @@ static void names(void **state)
     for (uint32_t dtype = 1; dtype < DDP_DTYPE_END_; dtype++) assert_string_not_equal(ddp_dtype_name(dtype), "?");
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 static bool is_zero(const unsigned char *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -148,7 +149,7 @@ static void pool(void **state)
     ddp_pool_free(&p);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 static void growing_text(void **state)
 {
     ddp_text t = {0};
@@ -230,7 +231,7 @@ static void copies(void **state)
     assert_int_equal(none, 'n');
 }
 
-/* ---- log --------------------------------------------------------------------------------------------------------------------- */
+/* ---- log --------------------------------------------------------------------------------------------------------- */
 /* What one read takes from the pipe: pipes keep each small write whole, so a line that came in parts shows here. */
 static const char *next_read(int fd)
 {
@@ -329,7 +330,7 @@ static void log_host(void **state)
     close_log(&log, fd);
 }
 
-/* ---- clock, threads ---------------------------------------------------------------------------------------------------------- */
+/* ---- clock, threads ---------------------------------------------------------------------------------------------- */
 static void process_start(void **state)
 {
     int64_t first = ddp_now_ns(), start = ddp_process_start_ns(), tick = 1000000000 / sysconf(_SC_CLK_TCK);
@@ -438,7 +439,7 @@ static void cpus(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof(saved), &saved), 0);
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 static void reading(void **state)
 {
     char big[10000], *data = NULL;
@@ -532,7 +533,7 @@ static void folders(void **state)
     assert_int_equal(ddp_remove_folder("a", &err), DDP_OK);
 }
 
-/* ---- hashing ------------------------------------------------------------------------------------------------------------------- */
+/* ---- hashing ----------------------------------------------------------------------------------------------------- */
 static void sha256(void **state)
 {
     char hex[DDP_SHA256_HEX];

@@ -1,4 +1,5 @@
-/* tests/unit/base/test_random.c -- the generator against what PyTorch draws (tests/parity/vectors/random.txt, initial.txt). */
+/* tests/unit/base/test_random.c -- the generator against what PyTorch draws (tests/parity/vectors/random.txt,
+ * initial.txt). */
 #include "support/data_util.h"
 #include "base/mt19937.h"
 #include <inttypes.h>

@@ -312,8 +312,8 @@ static void prepare(void **state)
     assert_int_equal(chmod(in(p, "a/b/c"), 0755), 0);
 }
 
-/* A child saves one step after the other and is killed at random moments: what is there loads, and never goes back. A machine
- * on which it comes to nothing gives it longer. */
+/* A child saves one step after the other and is killed at random moments: what is there loads, and never goes back.
+ * A machine on which it comes to nothing gives it longer. */
 static void killed_at_any_moment(void **state)
 {
     struct place *p = *state;

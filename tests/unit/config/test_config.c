@@ -1,5 +1,5 @@
-/* tests/unit/config/test_config.c -- INI files: syntax, includes, overrides, the core's sections, the rules between keys, and that
- * no text whatever crashes or leaks (run it under the sanitizers). Tables and values: test_options.c. */
+/* tests/unit/config/test_config.c -- INI files: syntax, includes, overrides, the core's sections, the rules between
+ * keys, and that no text whatever crashes or leaks (run it under the sanitizers). Tables and values: test_options.c. */
 #include "base/sys.h"
 #include "config/config.h"
 #include <setjmp.h>
@@ -39,7 +39,7 @@ static void write_bytes(const char *path, const void *data, size_t length)
 
 static void write_text(const char *path, const char *text) { write_bytes(path, text, strlen(text)); }
 
-/* ---- syntax ---------------------------------------------------------------------------------------------------------------- */
+/* ---- syntax ------------------------------------------------------------------------------------------------------ */
 static ddp_ini *load_ini(const char *text)
 {
     ddp_ini *ini = NULL;
@@ -154,7 +154,7 @@ static void long_names(void **state)
                "node1.ini:2: a key has at most 49 bytes");
 }
 
-/* ---- long lines: inih's buffer is 200 bytes ---------------------------------------------------------------------------------- */
+/* ---- long lines: inih's buffer is 200 bytes ---------------------------------------------------------------------- */
 static void long_lines(void **state)
 {
     char *line = calloc(1, 110000);
@@ -270,7 +270,7 @@ static void bounds(void **state)
     ddp_text_free(&t);
 }
 
-/* ---- includes and overrides --------------------------------------------------------------------------------------------------- */
+/* ---- includes and overrides -------------------------------------------------------------------------------------- */
 static void includes(void **state)
 {
     ddp_ini *ini;
@@ -362,7 +362,7 @@ static void overrides(void **state)
     ddp_ini_free(ini);
 }
 
-/* ---- the core's sections ------------------------------------------------------------------------------------------------------ */
+/* ---- the core's sections ----------------------------------------------------------------------------------------- */
 #define MINIMAL "[model]\nplugin = mlp\n[data]\nplugin = idx\n"
 
 static ddp_config load_config(const char *text, const char *const *sets, size_t count)
@@ -538,7 +538,7 @@ static void tables(void **state)
     assert_int_equal(count, 0);
 }
 
-/* ---- batches --------------------------------------------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------------------------- */
 static void expect_batches(const char *keys, int64_t world, int64_t batch, int64_t accumulate, int64_t global)
 {
     char text[256];
@@ -603,7 +603,7 @@ static void batches(void **state)
         "product is over 64 bits; batch_size x accumulate x world_size must be global_batch");
 }
 
-/* ---- printing and agreement ------------------------------------------------------------------------------------------------------ */
+/* ---- printing and agreement -------------------------------------------------------------------------------------- */
 static void round_trip(void **state)
 {
     ddp_config first =
@@ -672,7 +672,7 @@ static void agreement(void **state)
     ddp_config_free(&b);
 }
 
-/* ---- any text ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- any text ---------------------------------------------------------------------------------------------------- */
 static uint64_t next_random(uint64_t *state)
 {
     *state ^= *state << 13; /* xorshift64: G. Marsaglia, 2003 */

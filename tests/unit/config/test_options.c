@@ -1,5 +1,5 @@
-/* tests/unit/config/test_options.c -- tables of options: every type's texts, units, ranges and canonical form, the refusals of a
- * bad value, the check of a table, secrets and retired keys. */
+/* tests/unit/config/test_options.c -- tables of options: every type's texts, units, ranges and canonical form, the
+ * refusals of a bad value, the check of a table, secrets and retired keys. */
 #include "config/config.h"
 #include <setjmp.h>
 #include <cmocka.h>
@@ -294,7 +294,7 @@ static void list_items(void **state)
     ddp_ini_free(ini);
 }
 
-/* ---- tables ------------------------------------------------------------------------------------------------------------------ */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 static void expect_bad_table(const ddp_option *rows, size_t count, const char *message)
 {
     ddp_err err = {0};
@@ -420,7 +420,7 @@ static void plugin_section(void **state)
     ddp_config_free(&c);
 }
 
-/* ---- secrets, retired keys, long lists ---------------------------------------------------------------------------------------- */
+/* ---- secrets, retired keys, long lists --------------------------------------------------------------------------- */
 static void secrets(void **state)
 {
     static const ddp_option rows[] = {

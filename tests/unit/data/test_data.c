@@ -1,5 +1,5 @@
-/* tests/unit/data/test_data.c -- the loader: order, remainders, resuming, errors in their place, closing at any time, and that
- * it allocates nothing once it runs. Run it under --enable-sanitizers=thread too. */
+/* tests/unit/data/test_data.c -- the loader: order, remainders, resuming, errors in their place, closing at any
+ * time, and that it allocates nothing once it runs. Run it under --enable-sanitizers=thread too. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- counted and failing allocations (the link wraps these names) --------------------------------------------------------- */
+/* ---- counted and failing allocations (the link wraps these names) ------------------------------------------------ */
 static atomic_int allocations, fail_at; /* fail_at: number of the allocation that fails, 0: none */
 
 void *__real_malloc(size_t size);
@@ -41,7 +41,7 @@ int __wrap_posix_memalign(void **p, size_t alignment, size_t size)
     return refused() ? 12 : __real_posix_memalign(p, alignment, size);
 }
 
-/* ---- a dataset and a sampler whose every value can be told ------------------------------------------------------------- */
+/* ---- a dataset and a sampler whose every value can be told ------------------------------------------------------- */
 enum { LENGTH = 1000, WIDTH = 3, BROKEN_NEVER = LENGTH };
 
 struct ddp_dataset {
@@ -183,7 +183,7 @@ static void expect_end(ddp_loader *l)
     assert_int_equal(batch.count, 0);
 }
 
-/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 static const int64_t worker_counts[] = {0, 1, 3, 7};
 
 /* Whole epochs, with and without a remainder, more workers than batches, a batch larger than the epoch. */

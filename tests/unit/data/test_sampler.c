@@ -1,5 +1,5 @@
-/* tests/unit/data/test_sampler.c -- the samplers: `distributed` against PyTorch's indices (tests/parity/vectors/sampler.txt),
- * `sequential` against its promise that every sample comes once. */
+/* tests/unit/data/test_sampler.c -- the samplers: `distributed` against PyTorch's indices
+ * (tests/parity/vectors/sampler.txt), `sequential` against its promise that every sample comes once. */
 #include "support/data_util.h"
 #include <ddpengine/sampler.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-/* tests/unit/data/test_transform.c -- what is done to images: where random crops lie and how often images are mirrored, that a sample
- * follows from seed, epoch and index alone (whoever makes it, whenever), and every refusal. Values are compared with
- * PyTorch's in tests/parity/test_transforms.c. */
+/* tests/unit/data/test_transform.c -- what is done to images: where random crops lie and how often images are
+ * mirrored, that a sample follows from seed, epoch and index alone (whoever makes it, whenever), and every refusal.
+ * Values are compared with PyTorch's in tests/parity/test_transforms.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- settings -------------------------------------------------------------------------------------------------------- */
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
 typedef struct setting {
     struct ddp_data_config config;
     ddp_field fields[2];
@@ -84,7 +84,7 @@ static float *apply(const ddp_transform *t, const setting *s, uint64_t index, ui
     return out;
 }
 
-/* ---- what is made ---------------------------------------------------------------------------------------------------- */
+/* ---- what is made ------------------------------------------------------------------------------------------------ */
 static void test_when(void **state)
 {
     setting s;
@@ -130,7 +130,7 @@ static void test_sizes(void **state)
     }
 }
 
-/* ---- random crops and flips --------------------------------------------------------------------------------------------- */
+/* ---- random crops and flips -------------------------------------------------------------------------------------- */
 enum {
     C = 2,
     H = 5,
@@ -272,7 +272,7 @@ static void test_seeds(void **state)
     }
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 static void test_refusals(void **state)
 {
     setting s;
@@ -323,7 +323,7 @@ static void test_refusals(void **state)
     expect_refusal(&s, "beyond any memory");
 }
 
-/* ---- in the loader ------------------------------------------------------------------------------------------------------- */
+/* ---- in the loader ----------------------------------------------------------------------------------------------- */
 enum { LENGTH = 50, BATCH = 4, EPOCHS = 2, BATCHES = (LENGTH + BATCH - 1) / BATCH };
 
 struct ddp_dataset {

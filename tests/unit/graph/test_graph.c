@@ -63,7 +63,7 @@ static void failed_with(ddp_graph *g, const char *a, const char *b, const char *
     ddp_graph_free(g);
 }
 
-/* ---- shapes and names ---------------------------------------------------------------------------------------------------------- */
+/* ---- shapes and names -------------------------------------------------------------------------------------------- */
 static void shapes(void **state)
 {
     ddp_graph *g = open_graph();
@@ -124,7 +124,7 @@ static void names(void **state)
     ddp_graph_free(g);
 }
 
-/* ---- mistakes in building ---------------------------------------------------------------------------------------------------------- */
+/* ---- mistakes in building ---------------------------------------------------------------------------------------- */
 static void unknown_field(void **state)
 {
     ddp_graph *g = open_graph();

@@ -1,5 +1,5 @@
-/* test_graph_memory.c -- every allocation of core/graph made to fail in turn: each call says so, and nothing is lost (which
- * the build with sanitizers sees). */
+/* test_graph_memory.c -- every allocation of core/graph made to fail in turn: each call says so, and nothing is lost
+ * (which the build with sanitizers sees). */
 #include "support/device_double.h"
 
 static int64_t left = -1; /* allocations until one fails; -1: none does */

@@ -1,5 +1,5 @@
-/* test_layout.c -- arenas and buckets against those of torch's compute_bucket_assignment_by_size, and the first parameters
- * against torch.manual_seed and torch.nn.Linear. The expected numbers are PyTorch 1.13's. */
+/* test_layout.c -- arenas and buckets against those of torch's compute_bucket_assignment_by_size, and the first
+ * parameters against torch.manual_seed and torch.nn.Linear. The expected numbers are PyTorch 1.13's. */
 #include "support/graph_util.h"
 
 static const ddp_field fields[] = {
@@ -241,7 +241,8 @@ static void constants_draw_nothing(void **state)
     }
 }
 
-/* Parts lie one behind the other, begin where a bucket may and cover their parameter once; none is much larger than asked. */
+/* Parts lie one behind the other, begin where a bucket may and cover their parameter once; none is much larger than
+ * asked. */
 static void check_cut(const ddp_graph *g, const ddp_layout *l, uint64_t bytes, uint32_t world)
 {
     const ddp_param_info *params;

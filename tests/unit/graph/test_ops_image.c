@@ -1,5 +1,5 @@
-/* test_ops_image.c -- the scalar references of convolution, pooling and batch norm: by hand, and each gradient against finite
- * differences; the shapes that a graph refuses. PyTorch's numbers are in tests/parity. */
+/* test_ops_image.c -- the scalar references of convolution, pooling and batch norm: by hand, and each gradient
+ * against finite differences; the shapes that a graph refuses. PyTorch's numbers are in tests/parity. */
 #include "support/graph_util.h"
 
 enum { MOST = 640 };
@@ -83,7 +83,7 @@ static void check_gradient(const trial *t, uint32_t k, const ref *gradient)
     }
 }
 
-/* ---- convolution ------------------------------------------------------------------------------------------------------ */
+/* ---- convolution ------------------------------------------------------------------------------------------------- */
 typedef struct conv_sizes {
     int64_t n, c, h, w, o, kh, kw, sh, sw, ph, pw, groups;
 } conv_sizes;
@@ -149,7 +149,7 @@ static void conv_values(void **state)
         if (y.data[i] != want[i]) fail_msg("element %d: %g, not %g", i, y.data[i], want[i]);
 }
 
-/* ---- pooling ---------------------------------------------------------------------------------------------------------- */
+/* ---- pooling ----------------------------------------------------------------------------------------------------- */
 static void pool_case(uint32_t op, const ddp_attrs *attrs, const int64_t in[4], const int64_t out[2], rng *r)
 {
     trial t = {op, 1, attrs, (ref *[]){&x}, &y, &dy};
@@ -220,7 +220,7 @@ static void pool_edges(void **state)
     assert_true(y.data[0] == 0.25 && y.data[3] == 0.75);
 }
 
-/* ---- batch norm ------------------------------------------------------------------------------------------------------- */
+/* ---- batch norm -------------------------------------------------------------------------------------------------- */
 static void norm_sizes(int64_t n, int64_t c, int64_t h, int64_t width, rng *r)
 {
     ref *images[] = {&x, &y, &dy, &dx}, *vectors[] = {&w, &b, &dw, &db, &mean, &invstd, &running_mean, &running_var};
@@ -292,7 +292,7 @@ static void norm_needs_two_values(void **state)
     assert_int_equal(ddp_op_find(n.op)->check(&n, &x.t, &err), DDP_OK);
 }
 
-/* ---- what a graph refuses --------------------------------------------------------------------------------------------- */
+/* ---- what a graph refuses ---------------------------------------------------------------------------------------- */
 static const ddp_field fields[] = {{.name = "image", .dtype = DDP_F32, .rank = 3, .dims = {4, 6, 5}, .min = 1},
                                    {.name = "flat", .dtype = DDP_F32, .rank = 1, .dims = {6}, .min = 1}};
 

@@ -1,5 +1,6 @@
-/* test_ops_sequence.c -- the ops of a transformer: their references' gradients, as autodiff puts them together, against finite
- * differences over whole graphs; what they refuse; the mask of dropout. PyTorch's numbers are in tests/parity. */
+/* test_ops_sequence.c -- the ops of a transformer: their references' gradients, as autodiff puts them together,
+ * against finite differences over whole graphs; what they refuse; the mask of dropout. PyTorch's numbers are in
+ * tests/parity. */
 #include "support/graph_util.h"
 
 enum { T = 5, E = 6, VOCABULARY = 7 };
@@ -198,7 +199,7 @@ static void masks(void **state)
     assert_true(fabs(kept / 20000 - 1.0) < 0.02);
 }
 
-/* Two ops that draw differ, and the next step draws anew. */
+/* Two ops that draw differ, and the next step draws again. */
 static ddp_tensor build_twice(ddp_graph *g) { return ddp_dropout(g, ddp_dropout(g, x_of(g), 0.5), 0.5); }
 
 static void places(void **state)
@@ -223,7 +224,7 @@ static void places(void **state)
     unmake(&m);
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 typedef struct refusal {
     ddp_tensor (*build)(ddp_graph *g);
     const char *text[3];

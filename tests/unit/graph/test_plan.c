@@ -1,10 +1,11 @@
-/* test_plan.c -- the memory plan of random models, lowered by a double of a device: no two values that live at the same time
- * overlap, and a run in an arena that is poisoned between the kernels gives what the unplanned reference gives. */
+/* test_plan.c -- the memory plan of random models, lowered by a double of a device: no two values that live at the
+ * same time overlap, and a run in an arena that is poisoned between the kernels gives what the unplanned reference
+ * gives. */
 #include "support/device_double.h"
 
 #define POISON 0xff /* in every byte: a NaN */
 
-/* ---- the plan in use ------------------------------------------------------------------------------------------------------------ */
+/* ---- the plan in use --------------------------------------------------------------------------------------------- */
 typedef struct machine {
     const device *d;
     const ddp_plan *plan;

@@ -17,8 +17,8 @@ static void plan_by_hand(void **state)
     assert_int_equal(planned->peak_kernel, kernel_of_op(&s, DDP_OP_RELU_GRAD));
     assert_int_equal(planned->plan.arena_bytes, planned->peak_bytes);
     ddp_plan_free(planned);
-    /* in place: dlogits over the logits, dfc1 over drelu. The peak moves to fc2's input gradient: flatten, relu, dlogits,
-     * drelu, loss. */
+    /* in place: dlogits over the logits, dfc1 over drelu. The peak moves to fc2's input gradient: flatten, relu,
+     * dlogits, drelu, loss. */
     ce_grad = kernel_of_op(&s, DDP_OP_CROSS_ENTROPY_GRAD);
     relu_grad = kernel_of_op(&s, DDP_OP_RELU_GRAD);
     s.d.kernels[ce_grad].inplace_count = s.d.kernels[relu_grad].inplace_count = 1;

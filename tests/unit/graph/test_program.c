@@ -31,7 +31,7 @@ static ddp_tensor param(ddp_graph *g, const char *name, uint32_t rank, int64_t a
     return g->api->param(g, name, rank, dims, &init);
 }
 
-/* ---- finish ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- finish ------------------------------------------------------------------------------------------------------ */
 static void finish_fails(ddp_graph *g, ddp_status status, const char *a, const char *b)
 {
     ddp_err err = {0};
@@ -130,7 +130,7 @@ static void finish_checks_labels(void **state)
     finish_fails(g, DDP_ERR_DATA, "field \"label\"", "3 classes");
 }
 
-/* ---- the program of an MLP ------------------------------------------------------------------------------------------------------------ */
+/* ---- the program of an MLP --------------------------------------------------------------------------------------- */
 static ddp_graph *mlp(void)
 {
     ddp_graph *g = open_graph();

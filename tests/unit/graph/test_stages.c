@@ -1,5 +1,6 @@
-/* tests/unit/graph/test_stages.c -- a program cut up by places: the stages together compute what the whole does, over random graphs with
- * shared values, shared parameters and connections that leave stages out; and where forward ends. */
+/* tests/unit/graph/test_stages.c -- a program cut up by places: the stages together compute what the whole does,
+ * over random graphs with shared values, shared parameters and connections that leave stages out; and where forward
+ * ends. */
 #include "support/graph_util.h"
 #include "graph/internal.h"
 
@@ -58,7 +59,7 @@ static int32_t input_of(const ddp_program *p, uint32_t index)
 }
 
 /* One message: to the field that the reader has for it, from the sender's result, or the batch. */
-static void deliver(const ddp_stages *s, const ddp_crossing *x, values *at, const values *whole)
+static void copy_across(const ddp_stages *s, const ddp_crossing *x, values *at, const values *whole)
 {
     int32_t v = input_of(s->programs[x->to], x->input);
 
@@ -123,7 +124,7 @@ static void run_stages(const cut *c, values *at, const values *whole)
         for (uint32_t s = 0; s < c->stages->count; s++)
             ok(ddp_reference_run(c->stages->programs[s], &random, at[s].at, &err));
         for (uint32_t i = 0; i < c->stages->crossing_count; i++)
-            deliver(c->stages, &c->stages->crossings[i], at, whole);
+            copy_across(c->stages, &c->stages->crossings[i], at, whole);
     }
     for (uint32_t s = 0; s < c->stages->count; s++)
         ok(ddp_reference_run(c->stages->programs[s], &random, at[s].at, &err));

@@ -1,4 +1,5 @@
-/* tests/unit/session/test_affinity.c -- [train] pin: who gets which processors, decided from what the ranks of a host say of themselves. */
+/* tests/unit/session/test_affinity.c -- [train] pin: who gets which processors, decided from what the ranks of a
+ * host say of themselves. */
 #include "session/affinity.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* tests/unit/support/data_util.h -- for the tests of samplers and datasets: opens a built plugin without the registry, fills its
- * config struct from its own option table, and reads the stored vectors. */
+/* tests/unit/support/data_util.h -- for the tests of samplers and datasets: opens a built plugin without the
+ * registry, fills its config struct from its own option table, and reads the stored vectors. */
 #ifndef DDP_TEST_DATA_UTIL_H
 #define DDP_TEST_DATA_UTIL_H
 

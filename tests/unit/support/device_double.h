@@ -1,6 +1,6 @@
-/* device_double.h -- a double of a device for the tests of the plan: it lowers a program at random but legally, in random
- * order, fused, with aliases, in-place pairs, private values and scratch. It computes nothing. With it the check that a plan
- * gives no two values that live at the same time one place. */
+/* device_double.h -- a double of a device for the tests of the plan: it lowers a program at random but legally, in
+ * random order, fused, with aliases, in-place pairs, private values and scratch. It computes nothing. With it the
+ * check that a plan gives no two values that live at the same time one place. */
 #ifndef DEVICE_DOUBLE_H
 #define DEVICE_DOUBLE_H
 
@@ -202,7 +202,7 @@ UNUSED_OK static void device_free(device *d)
     free(d->kernel_of);
 }
 
-/* ---- a plan by itself ---------------------------------------------------------------------------------------------------------- */
+/* ---- a plan by itself -------------------------------------------------------------------------------------------- */
 typedef struct span {
     uint64_t from, to;
     uint32_t first, last;
@@ -281,7 +281,7 @@ UNUSED_OK static void check_spans(const device *d, const ddp_plan *plan)
     free(s);
 }
 
-/* ---- a small model, one node a kernel ------------------------------------------------------------------------------------------ */
+/* ---- a small model, one node a kernel ---------------------------------------------------------------------------- */
 typedef struct small {
     ddp_graph *g;
     ddp_layout *l;

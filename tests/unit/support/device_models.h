@@ -37,7 +37,8 @@ static inline int named(fixture *f, const built *b, const char *name)
     return found;
 }
 
-/* Runs the model on both sides `times`, gradients set and added. `like` says how: its f, seed, classes, scale, tolerance and by_*. */
+/* Runs the model on both sides `times`, gradients set and added. `like` says how: its f, seed, classes, scale,
+ * tolerance and by_*. */
 static inline void built_check(const built *b, job like, int times)
 {
     job *j = &like;
@@ -52,7 +53,7 @@ static inline void built_check(const built *b, job like, int times)
     job_close(j);
 }
 
-/* ---- layers of linear --------------------------------------------------------------------------------------------------- */
+/* ---- layers of linear -------------------------------------------------------------------------------------------- */
 typedef struct mlp {
     int64_t features, width, classes;
     int layers, act; /* 0 relu, 1 gelu erf, 2 gelu tanh */
@@ -110,7 +111,8 @@ static inline built mlp_build(fixture *f, const mlp *m, int64_t batch, bool trai
     return b;
 }
 
-/* The i-th of many shapes. Rounded before a relu, or the largest of its row, a number may be on either side: none of that in bf16. */
+/* The i-th of many shapes. Rounded before a relu, or the largest of its row, a number may be on either side: none of
+ * that in bf16. */
 static inline mlp mlp_case(int i, bool half)
 {
     mlp m = {.features = 13 + 29 * (i % 3),
@@ -128,7 +130,7 @@ static inline mlp mlp_case(int i, bool half)
     return m;
 }
 
-/* ---- a transformer -------------------------------------------------------------------------------------------------------- */
+/* ---- a transformer ----------------------------------------------------------------------------------------------- */
 typedef struct gpt {
     int64_t length, heads, size, vocabulary;
     int layers;
@@ -193,7 +195,7 @@ static inline built gpt_build(fixture *f, const gpt *m, int64_t batch, bool trai
     return b;
 }
 
-/* ---- networks -------------------------------------------------------------------------------------------------------- */
+/* ---- networks ---------------------------------------------------------------------------------------------------- */
 enum { CLASSES = 5 };
 typedef ddp_tensor (*network)(ddp_graph *g, ddp_tensor x);
 
@@ -233,7 +235,8 @@ static inline ddp_tensor net_resnet(ddp_graph *g, ddp_tensor x)
     return ddp_adaptive_avg_pool2d(g, x, 1, 1);
 }
 
-/* in a batch of 8, two convolutions with as many tiles of 4 x 4 as channels; one with fewer, one with too few channels */
+/* in a batch of 8, two convolutions with as many tiles of 4 x 4 as channels; one with fewer, one with too few
+ * channels */
 static inline ddp_tensor net_tiles(ddp_graph *g, ddp_tensor x)
 {
     x = conv(g, conv(g, x, 32, 3, 1, 0, "c1"), 48, 3, 1, 1, "c2");

@@ -1,5 +1,5 @@
-/* device_util.h -- runs programs on a built device, the CPU's unless a test says otherwise, and in the double reference, and
- * compares. Where a device's memory is its own, the job's arrays are the host's side of it. */
+/* device_util.h -- runs programs on a built device, the CPU's unless a test says otherwise, and in the double
+ * reference, and compares. Where a device's memory is its own, the job's arrays are the host's side of it. */
 #ifndef DDP_TEST_DEVICE_UTIL_H
 #define DDP_TEST_DEVICE_UTIL_H
 
@@ -144,7 +144,7 @@ static inline int open_two_half(void **state)
 #test ", bf16, 2 threads", test, open_two_half, close_device, NULL                                             \
     }
 
-/* ---- random numbers: fresh in every run of the tests, the seed is printed ------------------------------------------------ */
+/* ---- random numbers: fresh in every run of the tests, the seed is printed ---------------------------------------- */
 static inline uint64_t random_bits(uint64_t *state) /* splitmix64 */
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -173,7 +173,7 @@ static inline float random_float(uint64_t *state) /* -1 .. 1 */
 
 static inline void poison(float *x, size_t n) { memset(x, 0xff, n * sizeof(*x)); } /* NaN */
 
-/* ---- one program on both sides ------------------------------------------------------------------------------------------- */
+/* ---- one program on both sides ----------------------------------------------------------------------------------- */
 typedef struct job {
     fixture *f;
     const ddp_program *p;
@@ -186,7 +186,8 @@ typedef struct job {
     double tolerance; /* relative to 1 + |expected|; 0 is 1e-5 */
     bool by_scale;    /* instead relative to the value's largest element, for gradients that are small all over */
     bool
-        by_norm; /* instead of the elements their distance altogether, relative to the value's norm: what rounding moves */
+        /* instead of the elements their distance altogether, relative to the value's norm: what rounding moves */
+        by_norm;
     double margin; /* so far the numbers stay from where a relu, a maximum or a largest of a row jumps; 0: anywhere */
     ddp_random random;
     /* set up by job_open */

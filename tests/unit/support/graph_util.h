@@ -1,5 +1,5 @@
-/* graph_util.h -- shared by the tests of core/graph: a fixed stream of random numbers, values for the reference runner, and
- * random models built with the public builder. */
+/* graph_util.h -- shared by the tests of core/graph: a fixed stream of random numbers, values for the reference
+ * runner, and random models built with the public builder. */
 #ifndef GRAPH_UTIL_H
 #define GRAPH_UTIL_H
 
@@ -12,7 +12,7 @@
 
 #define UNUSED_OK __attribute__((unused))
 
-/* ---- random numbers: xorshift64*, the same on every machine -------------------------------------------------------------- */
+/* ---- random numbers: xorshift64*, the same on every machine ------------------------------------------------------ */
 typedef struct rng {
     uint64_t state;
 } rng;
@@ -47,7 +47,7 @@ UNUSED_OK static double rng_real(rng *r, double from, double to)
         if (strstr(text, part) == NULL) fail_msg("\"%s\" does not contain \"%s\"", text, part);                        \
     } while (0)
 
-/* ---- values of a program ------------------------------------------------------------------------------------------------- */
+/* ---- values of a program ----------------------------------------------------------------------------------------- */
 typedef struct values {
     const ddp_program *p;
     ddp_ref_tensor *at;
@@ -84,7 +84,7 @@ UNUSED_OK static void values_fill(values *v, uint64_t seed, uint32_t classes)
 }
 UNUSED_OK static double values_loss(const values *v) { return v->at[v->p->loss].data[0]; }
 
-/* ---- random models --------------------------------------------------------------------------------------------------------- */
+/* ---- random models ----------------------------------------------------------------------------------------------- */
 #define MODEL_CLASSES 3
 
 static const ddp_field model_fields[] = {

@@ -1,5 +1,6 @@
 /* store_double.h -- a test double of ddp_store: a fixed table in shared memory, for ranks that are threads or forked
- * processes of one test. It stands in for the control plane's store; abort ends every pending get as an aborted run does. */
+ * processes of one test. It stands in for the control plane's store; abort ends every pending get as an aborted run
+ * does. */
 #ifndef DDP_STORE_DOUBLE_H
 #define DDP_STORE_DOUBLE_H
 

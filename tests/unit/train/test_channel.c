@@ -1,5 +1,6 @@
-/* tests/unit/train/test_channel.c -- values from one stage to the next: every message once, in order, as it was written; a slot is written
- * again when it has been released; waits end by deadline and when cancelled. Under ThreadSanitizer this is the test of the handover. */
+/* tests/unit/train/test_channel.c -- values from one stage to the next: every message once, in order, as it was
+ * written; a slot is written again when it has been released; waits end by deadline and when cancelled. Under
+ * ThreadSanitizer this is the test of the handover. */
 #include "train/local/channel.h"
 #include "base/sys.h"
 #include <setjmp.h>

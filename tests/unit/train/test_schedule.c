@@ -1,5 +1,5 @@
-/* tests/unit/train/test_schedule.c -- the learning rate of each update, beside what the closed forms of torch.optim.lr_scheduler give for
- * the same arguments, and what is refused. */
+/* tests/unit/train/test_schedule.c -- the learning rate of each update, beside what the closed forms of
+ * torch.optim.lr_scheduler give for the same arguments, and what is refused. */
 #include "session/session.h"
 #include "train/schedule.h"
 #include <math.h>
@@ -65,7 +65,8 @@ static void cosine(void **state)
     for (uint64_t i = 0; i < 10; i++) near(train_schedule_lr(&o, i, 8), want[i], i); /* torch's would rise again */
 }
 
-/* LinearLR(start_factor=1/4, total_iters=3), SequentialLR at 4: lr/4, 2 lr/4, 3 lr/4, lr, then the schedule from its start */
+/* LinearLR(start_factor=1/4, total_iters=3), SequentialLR at 4: lr/4, 2 lr/4, 3 lr/4, lr, then the schedule from its
+ * start */
 static void warm_up(void **state)
 {
     static const double rise[] = {0.1, 0.2, 0.3, 0.4};

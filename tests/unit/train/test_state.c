@@ -1,4 +1,5 @@
-/* tests of train/state/buffer_sync.c and train/state/tensors.c: what a model keeps beside its parameters, without a run around it */
+/* tests of train/state/buffer_sync.c and train/state/tensors.c: what a model keeps beside its parameters, without a
+ * run around it */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h> /* last: it makes a macro of fail */
 
-/* ---- random numbers of a step ------------------------------------------------------------------------------------------ */
+/* ---- random numbers of a step ------------------------------------------------------------------------------------ */
 struct rank {
     struct ddp_train_config train;
     ddp_config config;
@@ -74,7 +75,7 @@ static void counts(void **state)
     assert_int_equal(count[1], 507);
 }
 
-/* ---- names ---------------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 static void state_dict_order(void **state)
 {
     static const char *const expected[] = {"first", "conv1.weight", "bn1.mean", "bn1.count", "fc.weight", "last"};

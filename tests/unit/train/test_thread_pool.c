@@ -1,5 +1,6 @@
-/* tests/unit/train/test_thread_pool.c -- threads that work side by side for one trainer: every member does every job once, what is written before
- * a start is seen by it, what it writes is seen after the wait. Under ThreadSanitizer this is the test of the handover. */
+/* tests/unit/train/test_thread_pool.c -- threads that work side by side for one trainer: every member does every job
+ * once, what is written before a start is seen by it, what it writes is seen after the wait. Under ThreadSanitizer
+ * this is the test of the handover. */
 #include "train/local/thread_pool.h"
 #include "base/sys.h"
 #include <setjmp.h>
@@ -11,16 +12,16 @@
 enum { MEMBERS = 5, FIRST = 1, JOBS = 2000 };
 enum { JOB_ADD, JOB_FAIL, JOB_SLEEP };
 
-typedef struct board {
+typedef struct results {
     uint64_t given;                 /* by the trainer, for the job in hand */
     uint64_t sums[FIRST + MEMBERS]; /* by member */
     uint32_t failing;               /* members from this number on */
     int64_t sleep_us;
-} board;
+} results;
 
 static ddp_status work(void *ctx, uint32_t member, uint32_t job, ddp_err *err)
 {
-    board *b = ctx;
+    results *b = ctx;
 
     if (job == JOB_ADD) b->sums[member] += b->given * member;
     if (job == JOB_SLEEP && member == FIRST) (void)usleep((useconds_t)b->sleep_us);
@@ -29,7 +30,7 @@ static ddp_status work(void *ctx, uint32_t member, uint32_t job, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_thread_pool *open_team(board *b)
+static ddp_thread_pool *open_pool(results *b)
 {
     ddp_thread_pool_params p = {
         .name = "ddp-member", .what = "member", .first = FIRST, .count = MEMBERS, .work = work, .ctx = b};
@@ -42,8 +43,8 @@ static ddp_thread_pool *open_team(board *b)
 
 static void test_every_member_does_every_job(void **state)
 {
-    board b = {0};
-    ddp_thread_pool *t = open_team(&b);
+    results b = {0};
+    ddp_thread_pool *t = open_pool(&b);
     ddp_err err = {0};
     uint64_t sum = 0;
 
@@ -60,8 +61,8 @@ static void test_every_member_does_every_job(void **state)
 
 static void test_the_lowest_member_that_fails_is_named(void **state)
 {
-    board b = {.failing = 3};
-    ddp_thread_pool *t = open_team(&b);
+    results b = {.failing = 3};
+    ddp_thread_pool *t = open_pool(&b);
     ddp_err err = {0};
     uint32_t culprit = 0;
 
@@ -79,8 +80,8 @@ static void test_the_lowest_member_that_fails_is_named(void **state)
 
 static void test_who_is_late_is_named_and_left(void **state)
 {
-    board b = {.sleep_us = 400000};
-    ddp_thread_pool *t = open_team(&b);
+    results b = {.sleep_us = 400000};
+    ddp_thread_pool *t = open_pool(&b);
     ddp_err err = {0};
 
     (void)state;
@@ -94,10 +95,10 @@ static void test_who_is_late_is_named_and_left(void **state)
 
 static void test_close_without_a_job(void **state)
 {
-    board b = {0};
+    results b = {0};
 
     (void)state;
-    for (int i = 0; i < 20; i++) assert_true(local_thread_pool_close(open_team(&b)));
+    for (int i = 0; i < 20; i++) assert_true(local_thread_pool_close(open_pool(&b)));
     assert_true(local_thread_pool_close(NULL));
 }
 
