@@ -1,6 +1,7 @@
 /* config/sections.c -- the tables of the core's own sections, in the order of the manual: every key that is not a
  * plugin's, with its default. */
 #include "config/sections.h"
+#include "config/defaults.h"
 #include <string.h>
 
 #define R DDP_OPT_F_PER_RANK
@@ -52,7 +53,7 @@ static const ddp_option train_options[] = {
      "ddp: each rank has one device. dp: one process (world_size 1) trains a replica on each of several devices. "
      "model: one process trains one model whose layers are on several devices, as [model.NAME] place says.",
      DDP_OPT_ENUM, 0, AT(parallel)},
-    {"device", "cpu", NULL,
+    {"device", DDP_DEFAULT_DEVICE, NULL,
      "Device plugin and, after a colon, which of its devices, as in NAME:1; dp and model take a list. "
      "Each number of a device in the host's memory is a set of compute threads. "
      "A device with memory of its own, without a number: one for each rank of a host. "
@@ -108,7 +109,7 @@ static const ddp_option hook_options[] = {
      DDP_OPT_STRING, 0, AT(plugin)},
 };
 static const ddp_option sampler_options[] = {
-    {"plugin", "distributed", NULL, "Sampler plugin that orders the samples.", DDP_OPT_STRING, 0, AT(plugin)},
+    {"plugin", DDP_DEFAULT_SAMPLER, NULL, "Sampler plugin that orders the samples.", DDP_OPT_STRING, 0, AT(plugin)},
 };
 #undef AT
 

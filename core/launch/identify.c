@@ -2,6 +2,7 @@
  * launcher's variables or the list of nodes; and the init method of the rendezvous when the config names none. */
 #include "launch/identify.h"
 #include "base/launcher.h"
+#include "config/defaults.h"
 #include "net/endpoint.h"
 #include "net/nodes.h"
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static const char *where_of(const ddp_config *c, const char *key)
 }
 
 static bool is_written(const ddp_config *c, const char *key) { return strcmp(where_of(c, key), "default") != 0; }
-static bool is_env_url(const ddp_launch *l) { return strncmp(l->url, "env://", 6) == 0; }
+static bool is_env_url(const ddp_launch *l) { return strncmp(l->url, DDP_LAUNCHER_URL, strlen(DDP_LAUNCHER_URL)) == 0; }
 
 /* ---- a launcher's variables -------------------------------------------------------------------------------------- */
 /* Whether the variables count at all. With --nproc and a rank of the INI's own they are those of something around
@@ -72,7 +73,7 @@ static ddp_status from_launcher(const ddp_args *args, const ddp_config *c, const
         out->local_rank = from->local_rank;
         out->local_size = from->local_size;
     }
-    if (out->url[0] == '\0') ddp_copy_text(out->url, sizeof(out->url), "env://");
+    if (out->url[0] == '\0') ddp_copy_text(out->url, sizeof(out->url), DDP_LAUNCHER_URL);
     return DDP_OK;
 }
 
@@ -108,7 +109,7 @@ static ddp_status from_nodes(const ddp_args *args, const ddp_config *c, ddp_laun
                         "%s: %s, the first of nodes, is a loopback address on this machine (see /etc/hosts). "
                         "The other nodes cannot reach it: write its address, or set init_method = tcp://ADDRESS:%d",
                         where_of(c, "nodes"), n.first_host, NODES_PORT);
-    (void)snprintf(out->url, sizeof(out->url), "tcp://%.255s:%d", n.first_host, NODES_PORT);
+    (void)snprintf(out->url, sizeof(out->url), DDP_NODES_URL, n.first_host, NODES_PORT);
     return DDP_OK;
 }
 

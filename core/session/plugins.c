@@ -2,6 +2,7 @@
  * What fails is the configuration's fault unless the error says otherwise. */
 #include "comm/communicator.h"
 #include "session/plugins.h"
+#include "config/defaults.h"
 #include "base/sys.h"
 #include "net/interface.h"
 #include "session/devices.h"
@@ -205,12 +206,14 @@ static ddp_status load_sources(ddp_session *s, ddp_plugin_configs *pc, ddp_err *
                         "[eval] plugin is not set, so there is nothing to evaluate on; write the dataset as in [data]");
     if (purpose == DDP_TO_GENERATE || c->eval[0] == '\0') return DDP_OK;
     DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->eval, "eval", &s->eval.plugin, &pc->eval, err));
-    if (s->train.sampler_plugin != NULL && strcmp(c->sampler, "sequential") == 0) { /* one plugin, one set of options */
+    if (s->train.sampler_plugin != NULL &&
+        strcmp(c->sampler, DDP_DEFAULT_EVAL_SAMPLER) == 0) { /* one plugin, one set of options */
         s->eval.sampler_plugin = s->train.sampler_plugin;
         pc->eval_sampler = pc->sampler;
         return DDP_OK;
     }
-    return load_plugin(s, DDP_KIND_SAMPLER, "sequential", "sampler", &s->eval.sampler_plugin, &pc->eval_sampler, err);
+    return load_plugin(s, DDP_KIND_SAMPLER, DDP_DEFAULT_EVAL_SAMPLER, "sampler", &s->eval.sampler_plugin,
+                       &pc->eval_sampler, err);
 }
 
 /* Whether a backend can do what the hook asks of the group; the error names what is missing. */

@@ -159,7 +159,7 @@ class CudaNccl(Case):
         self.need()
         for code, words, layer, env in (
                 (2, ("[train] device = cpu is host memory", "gloo-tcp, shm or mpi"), {"train": {"device": "cpu"}}, {}),
-                (2, ('hook "bf16" works in the host\'s memory', 'backend "nccl"', "gloo-tcp"), {"hook": {"plugin": "bf16"}}, {}),
+                (2, ('hook "bf16" works in the host\'s memory', 'backend "nccl"', "name another in [group] backend"), {"hook": {"plugin": "bf16"}}, {}),
                 (2, ('hook "powersgd" works in the host\'s memory', 'backend "nccl"'), {"hook": {"plugin": "powersgd"}}, {}),
                 (2, ("CUDA device 1", "has 1, numbered from 0"), {}, {"CUDA_DOUBLE_DEVICES": "1"}),
                 (3, ("no CUDA device on this machine",), {}, {"CUDA_DOUBLE_DEVICES": "0"})):

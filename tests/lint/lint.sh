@@ -1,5 +1,5 @@
 #!/bin/sh
-# make lint: layers, format, cppcheck, clang-tidy. A tool that is not installed is named and counts as a failure, so that
+# make lint: layers, structure, words, format, cppcheck, clang-tidy. A tool that is not installed is named and counts as a failure, so that
 # nothing passes by absence.
 set -u
 cd "$(dirname "$0")/../.."
@@ -9,6 +9,8 @@ sources=$(find core conform infer plugins models samplers tests docs/examples -n
 need() { command -v "$1" >/dev/null 2>&1 || { echo "lint: $1 is not installed (apt-get install $2)"; bad=1; return 1; }; }
 
 python3 tests/lint/layers.py || bad=1
+python3 tests/lint/structure.py || bad=1
+python3 tests/lint/words.py || bad=1
 
 if need clang-format clang-format; then
     # shellcheck disable=SC2086

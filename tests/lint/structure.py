@@ -165,8 +165,8 @@ def writers(name, all_structs, files, texts):
 
 # ---- names of plugins ----------------------------------------------------------------------------------------------------
 # Words that are a plugin's and plain English, or the field's, are looked for as whole strings alone.
-# A launcher's variables carry its name; the table of them is no knowledge of a plugin.
-LAUNCHERS = re.compile(r"core/base/launcher\.[ch]$")
+# A launcher's variables carry its name, help explains what can be written, and what is taken where nothing is written has one list.
+NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h))$")
 DTYPES = {"bf16", "int8"}  # hooks are named for them
 PLAIN = {"file", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common"}
 
@@ -186,7 +186,7 @@ def named(files, texts, names):
     plain = re.compile(r'"(' + "|".join(sorted(names & PLAIN)) + r')(?:[:][^"]*)?"')
     out = []
     for f in files:
-        if LAUNCHERS.match(f):
+        if NAMING.match(f):
             continue
         for number, line in enumerate(texts[f].splitlines(), 1):
             if re.match(r"\s*#\s*include", line):

@@ -473,10 +473,10 @@ static void bad_configs(void **state)
     expect_bad_config(MINIMAL "[backend.]\n",
                       "node1.ini:5: section [backend.] names no plugin, as [backend.NAME] would");
     expect_bad_config("[data]\nplugin = idx\n",
-                      "node1.ini: [model] needs the key \"plugin\": Model plugin that builds the graph, as in mlp.");
+                      "node1.ini: [model] needs the key \"plugin\": Model plugin that builds the graph; `ddpengine plugins` lists them.");
     expect_bad_config(
         "[model]\nplugin = mlp\n\n[data]\n",
-        "node1.ini:4: [data] needs the key \"plugin\": Dataset plugin that gives the training samples, as in idx.");
+        "node1.ini:4: [data] needs the key \"plugin\": Dataset plugin that gives the training samples; `ddpengine plugins` lists them.");
     expect_bad_config("[model]\nplugin =\n", "node1.ini:2: [model] plugin = : empty (string, required)");
     expect_bad_config(
         MINIMAL "[optimizer]\nlr = 0.1 # tuned\n",
