@@ -1,18 +1,14 @@
-INTEGRATION_TESTS = tests/integration/test_train.py tests/integration/test_group.py tests/integration/test_checkpoint.py \
-	tests/integration/test_errors.py tests/integration/test_plugins.py tests/integration/test_step.py tests/integration/test_stop.py \
-	tests/integration/test_cli.py tests/integration/test_docs.py tests/integration/test_backends.py \
-	tests/integration/test_init.py tests/integration/test_conform.py tests/integration/test_network.py tests/integration/test_bench.py
-INTEGRATION_TESTS += tests/integration/test_nccl.py
-INTEGRATION_TESTS += tests/integration/test_mpi.py
-INTEGRATION_TESTS += tests/integration/test_secret.py
-INTEGRATION_TESTS += tests/integration/test_data.py
-INTEGRATION_TESTS += tests/integration/test_state.py
-INTEGRATION_TESTS += tests/integration/test_use.py
-INTEGRATION_TESTS += tests/integration/test_profile.py
-INTEGRATION_TESTS += tests/integration/test_affinity.py
-INTEGRATION_TESTS += tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/test_update.py
+INTEGRATION_TESTS = tests/integration/test_train.py tests/integration/test_group.py \
+	tests/integration/test_checkpoint.py tests/integration/test_errors.py tests/integration/test_plugins.py \
+	tests/integration/test_step.py tests/integration/test_stop.py tests/integration/test_cli.py \
+	tests/integration/test_docs.py tests/integration/test_backends.py tests/integration/test_init.py \
+	tests/integration/test_conform.py tests/integration/test_network.py tests/integration/test_mpi.py \
+	tests/integration/test_secret.py tests/integration/test_data.py tests/integration/test_state.py \
+	tests/integration/test_use.py tests/integration/test_profile.py tests/integration/test_affinity.py \
+	tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/test_update.py \
+	tests/integration/cuda/test_nccl.py
 # wholly long, and those above that have long cases
-LONG_ALONE = tests/integration/test_cuda.py tests/integration/test_cuda_nccl.py
+LONG_ALONE = tests/integration/cuda/test_cuda.py tests/integration/cuda/test_cuda_nccl.py
 LONG_INTEGRATION_TESTS = tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
 	tests/integration/test_mpi.py tests/integration/test_checkpoint.py $(LONG_ALONE)
 EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c

@@ -1,9 +1,12 @@
 """Backend nccl in the real program on a machine that need not have a GPU: it loads and explains itself, and says in one line
-what is missing. What it computes is tested over doubles in tests/unit/backend/test_nccl.c and, with device cuda, in test_cuda_nccl.py, and by tests/gpu/run_nccl."""
+what is missing. What it computes is tested over doubles in tests/unit/backend/test_nccl.c and, with device cuda, in
+test_cuda_nccl.py, and by tests/gpu/run_nccl."""
+import pathlib
 import shutil
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness
 from harness import BUILD, Case, Skip
 

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness
 from harness import BUILD, Case, Skip
 

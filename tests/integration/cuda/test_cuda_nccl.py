@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness
 from harness import BUILD, Case, Skip, children_of
 from test_cuda import CUDA, DOUBLE, GPT, LENET, SHORT, STRICT
