@@ -472,11 +472,11 @@ static void bad_configs(void **state)
                       "node1.ini:5: unknown section [bakend.gloo-tcp]; did you mean [backend.gloo-tcp]?");
     expect_bad_config(MINIMAL "[backend.]\n",
                       "node1.ini:5: section [backend.] names no plugin, as [backend.NAME] would");
-    expect_bad_config("[data]\nplugin = idx\n",
-                      "node1.ini: [model] needs the key \"plugin\": Model plugin that builds the graph, as in mlp.");
-    expect_bad_config(
-        "[model]\nplugin = mlp\n\n[data]\n",
-        "node1.ini:4: [data] needs the key \"plugin\": Dataset plugin that gives the training samples, as in idx.");
+    expect_bad_config("[data]\nplugin = idx\n", "node1.ini: [model] needs the key \"plugin\": "
+                                                "Model plugin that builds the graph; `ddpengine plugins` lists them.");
+    expect_bad_config("[model]\nplugin = mlp\n\n[data]\n",
+                      "node1.ini:4: [data] needs the key \"plugin\": "
+                      "Dataset plugin that gives the training samples; `ddpengine plugins` lists them.");
     expect_bad_config("[model]\nplugin =\n", "node1.ini:2: [model] plugin = : empty (string, required)");
     expect_bad_config(
         MINIMAL "[optimizer]\nlr = 0.1 # tuned\n",
