@@ -7,6 +7,7 @@
 #include "net/endpoint.h"
 #include "net/interface.h"
 #include "net/nodes.h"
+#include <errno.h>
 #include <ddpengine/backend.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -284,6 +285,7 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
 {
     search s = {.g = g, .p = p};
     int64_t back_off_ms = BACK_OFF_FIRST_MS;
+    ddp_err before = {0};
 
     s.deadline_ns = ddp_deadline_ns(g->self.began_ns, g->self.timeout_ms);
     s.report_ns = g->self.began_ns + g->self.report_ms * 1000000;
@@ -293,6 +295,9 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
         int64_t left = s.deadline_ns - ddp_now_ns();
 
         if (status != DDP_IN_PROGRESS) return status;
+        /* an attempt that the deadline cuts short says less than the one before it */
+        if (left <= 0 && err->sys_errno == ETIMEDOUT && before.msg[0] != '\0') *err = before;
+        before = *err;
         report(&s, err->msg);
         if (left <= back_off_ms * 1000000) break; /* too late for another attempt */
         left = back_off_ms * 1000000;
