@@ -2,11 +2,12 @@
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import time
 
 import harness
-from harness import Case, Skip, children_of, until
+from harness import SRC, Case, Skip, children_of, until
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
 LONG = {"train": {"epochs": 100000}, "output": {"log_every": 1000000}}
@@ -77,6 +78,15 @@ class Pin(Case):
             p.terminate()
             self.equal(self.finish(p).code, 128 + 15)
             self.equal((found["ddpengine"], found[thread]), ([[PROCESSORS[0]]], [[PROCESSORS[1]]]), found)
+
+    def test_a_device_whose_threads_cannot_be_bound(self):
+        lib = self.dir / "refuse_binding.so"
+        subprocess.run(["cc", "-shared", "-fPIC", str(SRC / "tests/integration/support/refuse_binding.c"), "-o", str(lib)], check=True)
+        two = {"train": {"parallel": "dp", "device": "cpu:0, cpu:1", "threads": 1}}
+        for pin, code in (("yes", 3), ("auto", 0)):
+            r = self.run("-c", self.ini("x.ini", two, {"train": {"pin": pin}}), env={"LD_PRELOAD": str(lib)})
+            self.equal(r.code, code, r)
+            self.equal("replica 1 on cpu:1: [train] pin = yes" in r.err, pin == "yes", r)
 
     def test_auto(self):
         """Pins where the ranks use all processors of the host, and neither where some are left nor where they are too few."""

@@ -1,10 +1,11 @@
 """Between the gradients and the wire: hooks and what they remember, buckets cut out of large parameters, their size by the link,
 frozen parameters, and the trace of a step."""
 import json
+import subprocess
 import sys
 
 import harness
-from harness import Case
+from harness import SRC, Case
 from test_checkpoint import read_safetensors
 
 # 640 samples, 2 ranks x 16: 20 steps an epoch; 64 x 48 is the matrix that powersgd compresses
@@ -98,6 +99,13 @@ class Hooks(Case):
         self.fails(r, 2, "x.ini:", "zero = 1", "[hook] plugin")
         r = self.run("-c", self.ini("x.ini", PSGD, {"hook.powersgd": {"rank": 99}}))
         self.fails(r, 2, "x.ini:", "rank", "1..32")
+
+    def test_a_state_that_is_no_f32_is_the_plugins_fault(self):
+        subprocess.run(["cc", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-shared", "-DBREAK=20", f"-I{SRC}/core/include",
+                        f"-I{SRC}/docs/examples/hook-skeleton", str(SRC / "tests/fixtures/plugins/broken_hook.c"),
+                        "-o", str(self.dir / "hook_faulty.so")], check=True)
+        r = self.run("-c", self.ini("x.ini", WIDE, {"hook": {"plugin": "faulty"}, "plugins": {"path": self.dir}}), "--nproc", 2)
+        self.fails(r, 3, 'hook "faulty"', "is not f32")
 
     def test_not_finite_is_named_through_a_hook(self):
         r = self.run("-c", self.ini("x.ini", WIDE, HOOKS["int8"], {"optimizer": {"lr": 1e30}}), "--nproc", 2)

@@ -14,7 +14,10 @@ static ddp_status bind_threads(ddp_session *s, ddp_err *err)
     (void)ddp_processors(&list);
     if (!s->pin.pinned || ddp_device_pin(&s->device, list + s->pin.first, err) == DDP_OK) return DDP_OK;
     s->pin.pinned = false;
-    if (s->config->train->pin == DDP_AFFINITY_YES) return ddp_fail_context(err, "[train] pin = yes");
+    if (s->config->train->pin == DDP_AFFINITY_YES) {
+        (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
+        return ddp_fail_context(err, "[train] pin = yes");
+    }
     *err = (ddp_err){.status = DDP_OK};
     return DDP_OK;
 }

@@ -39,9 +39,10 @@ static ddp_status take_states(ddp_hooked *h, ddp_err *err)
         ddp_hook_state *s = &h->states[h->state_count];
 
         memcpy(s, ddp_hook_state_at(h->ops, theirs, h->state_count), DDP_MIN_OF(h->ops->state_size, sizeof(*s)));
-        if (s->dtype != DDP_F32)
-            return ddp_fail(err, DDP_ERR_UNSUPPORTED, "hook \"%s\": its state \"%s\" is not f32",
-                            h->session->hook->desc.name, s->name);
+        if (s->dtype == DDP_F32) continue;
+        (void)ddp_fail(err, DDP_ERR_UNSUPPORTED, "hook \"%s\": its state \"%s\" is not f32",
+                       h->session->hook->desc.name, s->name);
+        return ddp_fail_as(err, DDP_EXIT_PLUGIN);
     }
     return DDP_OK;
 }
