@@ -32,8 +32,8 @@ typedef struct ddp_dataset_ops {
     uint64_t (*length)(const ddp_dataset *d);
     /* *out and what it points to live until close. */
     uint32_t (*fields)(const ddp_dataset *d, const ddp_field **out);
-    /* 64 bits that are equal on two ranks if and only if (but for chance) their data are equal, and what the plugin
-     * itself does to them; of very large data a sample of the content may stand for the rest. Known after open. */
+    /* A 64-bit hash of the data and of what the plugin does to them, by which ranks compare them; of very large data a
+     * part of the content is enough. Known after open. */
     uint64_t (*fingerprint)(const ddp_dataset *d);
 
     /* ---- any number of threads at once */

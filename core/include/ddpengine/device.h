@@ -1,10 +1,12 @@
 /* ddpengine/device.h -- kind `device`: runs programs, updates parameters.
  *
- * All calls of one device come from one thread, except `flat` and `copy` of a device with CAP_HOST_MEMORY, which may
- * also come from the queue thread on memory that no running kernel touches, and except the calls that name
- * DDP_QUEUE_COMM, which all come from the queue thread. Several devices of one process have a thread each; a copy,
- * and an update with peers, may then name memory that another device of the plugin has given. Between the first and
- * the last step nothing of the device's own allocates. */
+ * One thread, the device's thread, makes all calls of a device, except:
+ *   - with CAP_HOST_MEMORY the queue thread, which calls the backend, may also call `flat` and `copy`, on memory that
+ *     no running kernel touches;
+ *   - the queue thread makes all calls that name DDP_QUEUE_COMM;
+ *   - `check` and `event_sync` come from any thread.
+ * Several devices of one process have a thread each; a copy, and an update with peers, may then use memory of another
+ * device of the plugin. Between the first and the last step the device allocates nothing. */
 #ifndef DDPENGINE_DEVICE_H
 #define DDPENGINE_DEVICE_H
 
@@ -19,7 +21,7 @@ extern "C" {
 #define DDP_DEVICE_CAP_HOST_MEMORY (1ull << 0) /* its memory is "host": the loader and host backends use it directly */
 #define DDP_DEVICE_CAP_OVERLAP     (1ull << 1) /* run() returns before the kernels are done */
 #define DDP_DEVICE_CAP_PEERS       (1ull << 2) /* optim_step honours ddp_optim.peers */
-#define DDP_DEVICE_CAP_BF16        (1ull << 3) /* knows DDP_PRECISION_BF16; open may still refuse it, with the reason */
+#define DDP_DEVICE_CAP_BF16        (1ull << 3) /* has DDP_PRECISION_BF16; open may still refuse it, with the reason */
 #define DDP_DEVICE_CAP_QUEUES      (1ull << 4) /* the slots from host_alloc on; set where CAP_HOST_MEMORY is not */
 
 /* BF16: operands of matrix products and convolutions are rounded to bf16, their sums are f32; parameters, gradients,
@@ -35,7 +37,7 @@ typedef struct ddp_device_params {
     uint32_t threads;              /* compute threads, at least 1 */
     uint32_t precision;            /* DDP_PRECISION_* */
     uint32_t local_rank, local_size;
-    uint32_t deterministic; /* 1: the same bits in every run, whatever a measurement would choose */
+    uint32_t deterministic; /* 1: the same bits in every run; choose no kernel by a timing */
     uint32_t reserved0;
 } ddp_device_params;
 
@@ -59,18 +61,18 @@ typedef struct ddp_bind {
 
 typedef struct ddp_run {
     uint32_t struct_size, flags;
-    /* By field, 64-byte aligned memory of N samples, the device's or, with CAP_QUEUES, of host_alloc; it stays
-     * valid, and what a kernel reads unchanged, until the run is done. */
+    /* One for each field: N samples, 64-byte aligned, in the device's memory or, with CAP_QUEUES, in memory of
+     * host_alloc. They stay valid and unchanged until the run is done. */
     void *const *inputs;
     ddp_random random; /* of this micro-step on this rank */
 } ddp_run;
 
-/* Ranks that see each other's memory: the gradient of a slice is the mean of grads[0 .. count - 1], added in that
- * order, with the bits of an all_reduce with DDP_AVG, and slice->grad is not used; the new parameters go to each of
- * params, slice->param among them. All are addresses of the slice's first element. *not_finite gets the index of the
- * first mean that is not finite, or slice->count; with CAP_QUEUES it is host_alloc memory that holds slice->count
- * before, and the index once a sync or an event behind the call is past. grads NULL: the gradient is slice->grad,
- * and *not_finite is not written. */
+/* An update where ranks see each other's memory. The gradient of a slice is the mean of grads[0 .. count - 1], added in
+ * that order, with the bits of an all_reduce with DDP_AVG; slice->grad is not used. The new parameters are written to
+ * each of params, one of which is slice->param. All pointers are to the slice's first element.
+ * *not_finite gets the index of the first mean that is not finite, or slice->count. With CAP_QUEUES it is host_alloc
+ * memory, which the caller has set to slice->count and reads after a sync, or after an event that follows the call.
+ * grads NULL: the gradient is slice->grad, and *not_finite is not written. */
 typedef struct ddp_optim_peers {
     uint32_t struct_size, count;
     const void *const *grads; /* of the slice's grad_dtype */
@@ -91,8 +93,8 @@ typedef struct ddp_optim {
     const ddp_optim_peers *peers; /* of DDP_DEVICE_CAP_PEERS; NULL: none */
 } ddp_optim;
 
-/* Parameters are f32, gradients and states of the dtype that is said, today always DDP_F32: a device that cannot do
- * with another answers DDP_ERR_UNSUPPORTED. */
+/* Parameters are f32. Gradients and states have the dtypes named below, today always DDP_F32; for a dtype that the
+ * device cannot use it returns DDP_ERR_UNSUPPORTED. */
 typedef struct ddp_optim_slice {
     float *param;
     void *state1, *state2; /* SGD with momentum: state1 the buffer; Adam: exp_avg, exp_avg_sq; else NULL */
@@ -101,9 +103,8 @@ typedef struct ddp_optim_slice {
     uint32_t grad_dtype, state_dtype;
 } ddp_optim_slice;
 
-/* What ends a step of a rank that has all gradients itself: optim_step of each slice, and what the host is to know
- * of the step. not_finite, loss_out and norm are host_alloc memory, written when a sync or an event behind the call
- * is past. */
+/* The end of a step of a single-rank run: optim_step of each slice, and the results that the host reads. not_finite,
+ * loss_out and norm are host_alloc memory, written once a sync, or an event that follows the call, is past. */
 typedef struct ddp_update {
     uint32_t struct_size, slice_count;
     uint32_t slice_size, reserved0; /* slice_size: stride of the slices */
@@ -111,10 +112,10 @@ typedef struct ddp_update {
     const ddp_optim_slice *slices;
     /* By slice: slice->count before the call; then the first index whose gradient is not finite. */
     uint64_t *not_finite;
-    const float *loss; /* device memory that the program has written; it goes to *loss_out */
+    const float *loss; /* device memory that the program writes; copied to *loss_out */
     float *loss_out;
-    /* 0: no clipping. Else torch.nn.utils.clip_grad_norm_ over all slices: as flat(SUM_SQUARES) of each, added in
-     * their order; *norm gets the root, times grad_scale. NULL without clipping. */
+    /* 0: no clipping, and norm is NULL. Else torch.nn.utils.clip_grad_norm_ over all slices: flat(SUM_SQUARES) of each,
+     * added in their order; *norm gets the square root, times grad_scale. */
     double max_norm;
     double *norm;
 } ddp_update;
@@ -143,8 +144,9 @@ typedef struct ddp_device_peaks {
 
 enum { DDP_COPY_TO_DEVICE = 1, DDP_COPY_TO_HOST, DDP_COPY_ON_DEVICE };
 
-/* Of DDP_DEVICE_CAP_QUEUES. The work of a queue is done in its order, beside that of the other; an event is a place
- * in one queue that the other, or the host, can wait for. run, optim_step, copy, flat and scale work on COMPUTE. */
+/* Of DDP_DEVICE_CAP_QUEUES. A queue does its work in order, as a stream, and at the same time as the other queue. An
+ * event is a place in one queue that the other, or the host, can wait for. run, optim_step, copy, flat and scale work
+ * on COMPUTE. */
 enum { DDP_QUEUE_COMPUTE = 0, DDP_QUEUE_COMM, DDP_QUEUE_COUNT };
 
 typedef struct ddp_device_ops {
@@ -152,16 +154,16 @@ typedef struct ddp_device_ops {
     uint64_t caps;
 
     /* ---- the device: `check` on any thread and before anything is open, the others on the device's thread */
-    /* Optional. Whether device `ordinal` is there and could be opened; keeps nothing. */
+    /* Optional. An error if device `ordinal` is missing or cannot be opened. Keeps nothing open. */
     ddp_status (*check)(const ddp_host *host, const void *config, uint32_t ordinal, ddp_err *err);
     ddp_status (*open)(const ddp_host *host, const void *config, const ddp_device_params *p, ddp_device **out,
                        ddp_err *err);
     void (*close)(ddp_device *d);
     void (*describe)(ddp_device *d, ddp_device_info *out);
-    /* Optional. With all of the device's threads, in about 50 ms, while nothing runs. */
+    /* Optional. Measures with all of the device's threads, for about 50 ms, while nothing else runs. */
     ddp_status (*measure)(ddp_device *d, ddp_device_peaks *out, ddp_err *err);
-    /* Optional. Compute thread i, the caller being thread 0, keeps to processors[i] from now on (params.threads of
-     * them), until close gives all of them back what the caller had. On failure none is bound. */
+    /* Optional. Binds compute thread i to processors[i], of which there are params.threads; thread 0 is the caller.
+     * close restores for all of them the processors that the caller had. On failure none is bound. */
     ddp_status (*pin)(ddp_device *d, const int32_t *processors, ddp_err *err);
 
     /* ---- memory: the device's thread; with CAP_HOST_MEMORY `copy` also the queue thread */
@@ -179,8 +181,8 @@ typedef struct ddp_device_ops {
     void (*exec_free)(ddp_exec *e);
     ddp_status (*instance_create)(ddp_exec *e, const ddp_bind *bind, ddp_instance **out, ddp_err *err);
     void (*instance_free)(ddp_instance *i);
-    /* Kernels first .. last-1, in order. A label out of range is DDP_ERR_DATA with the row and the value, here or,
-     * with CAP_OVERLAP, at the next sync, or at a later run when it is known by then. */
+    /* Kernels first .. last-1, in order. A label out of range is DDP_ERR_DATA with the row and the value, from this
+     * call or, with CAP_OVERLAP, from a later run or at the latest from the next sync. */
     ddp_status (*run)(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
     ddp_status (*sync)(ddp_device *d, ddp_err *err);
 
@@ -189,33 +191,33 @@ typedef struct ddp_device_ops {
     ddp_status (*flat)(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
                        ddp_err *err);
     /* Optional, with CAP_QUEUES. All kernels of the program, then the update: the bits of those calls one after the
-     * other, on COMPUTE and unwaited for, but the device may start them as one. Best where few sets of addresses
-     * take turns; a new set may allocate. */
+     * other, on COMPUTE, without waiting; the device may start them as one. The caller alternates
+     * between few sets of addresses; a call with a new set may allocate. */
     ddp_status (*step)(ddp_instance *i, const ddp_run *r, const ddp_update *u, ddp_err *err);
 
-    /* ---- of CAP_QUEUES: the device's thread, but what names DDP_QUEUE_COMM the queue thread, and event_sync any */
-    /* Host memory that copies do not wait for: 64-byte aligned, zero-filled. */
+    /* ---- of CAP_QUEUES: the device's thread; with DDP_QUEUE_COMM the queue thread; event_sync any thread */
+    /* Page-locked host memory, for asynchronous copies: 64-byte aligned, zero-filled. */
     ddp_status (*host_alloc)(ddp_device *d, size_t bytes, void **out, ddp_err *err);
     void (*host_free)(ddp_device *d, void *p);
-    /* Events 0 .. count - 1 are there from now on, none of them waited for. Before any of the calls below. */
+    /* Makes events 0 .. count - 1. Called before any of the functions below. */
     ddp_status (*events)(ddp_device *d, uint32_t count, ddp_err *err);
     ddp_status (*event_record)(ddp_device *d, uint32_t queue, uint32_t event, ddp_err *err);
-    /* What comes later in `queue` waits for the newest record of the event; the caller does not. One never recorded
-     * is past. */
+    /* Later work of `queue` waits for the newest record of the event; the caller does not. An event that was never
+     * recorded counts as past. */
     ddp_status (*event_wait)(ddp_device *d, uint32_t queue, uint32_t event, ddp_err *err);
     ddp_status (*event_sync)(ddp_device *d, uint32_t event, ddp_err *err); /* the caller waits */
     /* Between host_alloc and alloc memory, or within the latter; returns before it is done. */
     ddp_status (*copy_async)(ddp_device *d, uint32_t queue, void *dst, const void *src, size_t bytes,
                              uint32_t direction, ddp_err *err);
-    /* `flat` on COMPUTE, into host_alloc memory, where the result is once an event after it is past; any number
-     * of results may not be known yet. */
+    /* `flat` on COMPUTE. *out is host_alloc memory, written once an event that follows the call is past. Any number of
+     * these may be pending. */
     ddp_status (*flat_async)(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out,
                              ddp_err *err);
-    void *(*stream)(ddp_device *d, uint32_t queue); /* for ddp_coll.stream, of the sort that its kind of memory has */
-    /* x[i] *= by, in double, rounded once; by 0 sets zeros whatever x is. */
+    void *(*stream)(ddp_device *d, uint32_t queue); /* its native handle, for ddp_coll.stream */
+    /* x[i] *= by, in double, rounded once; by 0 gives 0 even for a NaN. */
     ddp_status (*scale)(ddp_device *d, float *x, uint64_t count, double by, ddp_err *err);
-    /* `count` parameters from `params` on were written by another than optim_step: on COMPUTE, copies of the
-     * device's own are made from scratch. Before the first run all are. */
+    /* Something other than optim_step wrote the `count` parameters from `params` on: the device makes its own copies of
+     * them (packed, bf16) again, on COMPUTE. Called for all parameters before the first run. */
     ddp_status (*params_changed)(ddp_device *d, const float *params, uint64_t count, ddp_err *err);
 } ddp_device_ops;
 

@@ -1,12 +1,11 @@
-/* ddpengine/hook.h -- kind `hook`: what goes over the wire in place of a bucket's gradients.
+/* ddpengine/hook.h -- kind `hook`: compresses gradients; what it makes is sent in place of a bucket's gradients.
  *
  * A bucket is reduced in three calls: `compress` on the rank's compute thread as soon as its gradients are final,
- * `exchange` on the queue thread, which alone may use the group, and `decompress` on the compute thread again, when
- * the wire may already be busy with the next bucket. Calls of different buckets run side by side, those of one
- * bucket never; every rank makes the calls of a thread in the same order, buckets 0, 1, .. in each update. Nothing
- * between open and close may allocate.
+ * `exchange` on the queue thread, which alone may use the group, and `decompress` on the compute thread again. Calls of
+ * different buckets run at the same time, those of one bucket never; on every rank each thread takes the buckets in the
+ * order 0, 1, .. in each update. These three calls allocate nothing.
  *
- * Every rank must end with the same bits: what decompress writes may depend only on what the group has given to all.
+ * Every rank must end with the same bits: what decompress writes may depend only on what all ranks got from the group.
  * */
 #ifndef DDPENGINE_HOOK_H
 #define DDPENGINE_HOOK_H
@@ -22,8 +21,9 @@ extern "C" {
 
 typedef struct ddp_hook ddp_hook; /* defined by the plugin */
 
-/* Collectives of the run's ranks, with the rules of backend.h; blocking, from `exchange` alone. A slot that the
- * backend lacks is composed of others, or NULL. Errors go back to the core as they are. */
+/* Collectives of the run's ranks, with the rules of backend.h; blocking, from `exchange` alone. For a slot that
+ * the backend lacks the core uses others; where it cannot, the slot is NULL. `exchange` returns their errors as
+ * they are. */
 typedef struct ddp_hook_group {
     uint32_t struct_size, rank, world_size, reserved0;
     void *ctx;

@@ -17,7 +17,7 @@ typedef struct ddp_init ddp_init; /* defined by the plugin */
 
 typedef struct ddp_init_ops {
     uint32_t struct_size, reserved0;
-    /* `url` is the whole init_method; it is checked here, a mistake is DDP_ERR_CONFIG. */
+    /* `url` is the whole init_method, valid for the call; a mistake in it is DDP_ERR_CONFIG. */
     ddp_status (*open)(const ddp_host *host, const void *config, const char *url, ddp_init **out, ddp_err *err);
     void (*close)(ddp_init *i);
     /* Optional. Rank and world where the method knows them, -1 where not. */

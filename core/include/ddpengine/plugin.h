@@ -1,24 +1,24 @@
-/* ddpengine/plugin.h -- the envelope of every plugin, and the services that the core gives it.
+/* ddpengine/plugin.h -- the descriptor of every plugin, and the services that the core gives it.
  *
  * A plugin is one shared object that exports one constant data symbol, `ddp_plugin_desc`. Each kind of plugin, a row
  * of DDP_KIND_MAP, has one header with the function table of that kind. The headers compile as C99, C11 and C++ and
  * need nothing but the C library.
  *
  * History and policy
- *   DDP_ABI        envelope and host services; the engine and the plugin must have equal numbers.
+ *   DDP_ABI        descriptor and host services; the engine and the plugin must have equal numbers.
  *   DDP_*_ABI      one number for each kind; must be equal too.
  *   struct_size    first word of every function table; tables only grow at their end, and a shorter one is accepted:
  *                  its missing slots answer DDP_ERR_UNSUPPORTED. A slot that moves bumps the kind's number.
- *   services       the bytes of all tables that the engine hands to plugins of the kind. They too only grow: a plugin
- *                  that was built for a newer engine has a larger number, and is refused before any of its code runs.
- *   strides        an array of structs that the other side indexes comes with the size of its elements: use the
+ *   services       the summed size of all structs that the engine gives to plugins of the kind. They too only grow: a
+ *                  plugin built for a newer engine has a larger number, and is refused before any of its code runs.
+ *   strides        an array of structs comes with the size of its elements, as its maker has them: index it with the
  *                  accessors, ddp_node_at and so on.
  *   Optional       a slot may be NULL where its comment begins with this word, or where its capability is not set.
  *   1              2026-11: first release. Until it is out, everything may still move without a new number.
  *
  * Errors: a function that can fail returns a ddp_status and fills the caller's ddp_err (never NULL) through
- * ddp_fail(). Outputs are written only on success. A plugin never prints, exits, or installs a signal handler; it
- * speaks through ddp_host.log. Threads that a plugin starts block all signals and are joined in its `close`. */
+ * ddp_fail(). Outputs are written only on success. A plugin never prints, exits, or installs a signal handler; its
+ * output goes through ddp_host.log. Threads that a plugin starts block all signals and are joined in its `close`. */
 #ifndef DDPENGINE_PLUGIN_H
 #define DDPENGINE_PLUGIN_H
 
@@ -69,10 +69,11 @@ enum { DDP_STATUS_MAP(DDP_X_) DDP_STATUS_END_ = -1000 };
 #undef DDP_X_
 typedef int32_t ddp_status;
 
-/* Frozen for ever: 512 bytes, owned by the caller, never NULL. `rank` is -1 when unknown. */
+/* Its layout never changes: 512 bytes, owned by the caller, never NULL. Where known, set after ddp_fail: `rank`, the
+ * rank at fault (-1: unknown); `sys_errno`; `lib_code`, the wrapped library's own number. */
 typedef struct ddp_err {
     int32_t status, sys_errno, lib_code, rank;
-    int32_t exit_code; /* the core's: what the run ends with because of this error; 0: not known yet */
+    int32_t exit_code; /* set by the core: exit code of a run that this error ends; 0: not known yet */
     char msg[492];
 } ddp_err;
 
@@ -111,7 +112,7 @@ enum {
     DDP_I32,
     DDP_I64,
     DDP_U8,
-    DDP_DTYPE_END_, /* of what is computed today; the numbers below are reserved */
+    DDP_DTYPE_END_, /* the end of the dtypes in use; the numbers below are reserved */
     DDP_F16 = 16,   /* IEEE 754 binary16 */
     DDP_F8_E4M3,    /* 8-bit floats of the OCP specification: no infinity, largest 448 */
     DDP_F8_E5M2
@@ -136,7 +137,7 @@ static inline size_t ddp_dtype_size(uint32_t dtype)
 
 #define DDP_MAX_DIMS 8
 
-/* Element i of an array whose elements are `size` bytes apart, as the side that made it has them. */
+/* Element i of an array whose elements are `size` bytes apart. */
 static inline const void *ddp_at_(const void *array, uint32_t size, uint32_t i)
 {
     return (const char *)array + (size_t)i * size;
@@ -192,41 +193,43 @@ typedef struct ddp_host {
     void (*log)(void *ctx, int level, const char *file, int line, const char *fmt, ...) DDP_PRINTF_(5, 6);
 } ddp_host;
 
-/* A key-value store shared by all ranks over the control plane; keys are private to one communicator.
- * Any thread; a pending get ends with DDP_ERR_ABORTED at once when the run is aborted. */
+/* A key-value store shared by all ranks, kept by rank 0; keys are private to one communicator. Any thread. When the run
+ * is aborted, pending and later calls end with DDP_ERR_ABORTED. A key may have 900 bytes, a value 1 MiB, the store in
+ * all 64 MiB. */
 typedef struct ddp_store {
     uint32_t struct_size, reserved0;
     void *ctx;
     ddp_status (*set)(void *ctx, const char *key, const void *value, size_t len, ddp_err *err);
-    /* Waits until the key exists. A value longer than `capacity` is DDP_ERR_INVALID; *len is written on success. */
+    /* Waits until the key exists, at most timeout_ms: then DDP_ERR_TIMEOUT; 0 does not wait. A value longer than
+     * `capacity` is DDP_ERR_INVALID; *len is written on success. */
     ddp_status (*get)(void *ctx, const char *key, void *buf, size_t capacity, size_t *len, int64_t timeout_ms,
                       ddp_err *err);
-    /* Atomic counter, 0 when absent; *value is the sum. */
+    /* Adds to an atomic counter, 0 when absent; *value is the sum. */
     ddp_status (*add)(void *ctx, const char *key, int64_t delta, int64_t *value, ddp_err *err);
     ddp_status (*remove)(void *ctx, const char *key, ddp_err *err); /* absent: ok */
 } ddp_store;
 
-/* ---- envelope: the one exported symbol --------------------------------------------------------------------------- */
+/* ---- descriptor: the one exported symbol ------------------------------------------------------------------------- */
 #define DDP_PLUGIN_F_NO_UNLOAD (1u << 0) /* never dlclose (libraries whose threads or handlers outlive it) */
 #define DDP_PLUGIN_F_LAUNCHER  (1u << 1) /* a backend whose table has a `launcher`: --nproc starts the ranks by it */
 
 /* How far a backend's ranks may be from each other. */
 enum { DDP_REACH_PROCESS = 1, DDP_REACH_HOST, DDP_REACH_NETWORK };
 
-/* What stands in front of `name` is read from the file's bytes: the engine compares and chooses plugins without
- * running any of their code. */
+/* The members before `name` are read from the file's bytes: the engine compares and chooses plugins without running any
+ * of their code. */
 typedef struct ddp_plugin {
     uint32_t magic, abi, struct_size, kind; /* these four never move */
     uint32_t kind_abi, flags;
     uint32_t services; /* DDP_*_SERVICES at its build: a plugin newer than the engine is refused */
-    uint32_t priority; /* of a backend or device: `auto` takes the highest that can be used; 0: never that one */
+    uint32_t priority; /* of a backend or device: `auto` takes the highest it can; 0: never taken */
     uint32_t reach;    /* of a backend: DDP_REACH_* */
     uint32_t reserved0;
-    /* A device: the name of its kind of memory, "host" where that is the host's. A backend: the kinds that it
-     * reduces, with a space in between. A name means that one knows the addresses and, but for "host", the streams
-     * of the other. */
+    /* A device: the name of its kind of memory, "host" where that is the host's. A backend: the kinds that it reduces,
+     * separated by a space; it must know what addresses and, except of "host", what streams a device of that kind
+     * has. */
     char memory[32];
-    char install[56];    /* "Debian package libgloo0": what has the libraries it is linked with; "": nothing special */
+    char install[56];    /* "Debian package NAME": has the libraries that it links; "": none needed */
     const char *name;    /* equals the INI value */
     const char *version; /* for humans */
     const char *summary; /* one line, for `ddpengine plugins` */
@@ -269,7 +272,7 @@ static inline int ddp_memory_has(const char *kinds, const char *kind)
     .kind_abi = DDP_##KIND##_ABI, .flags = (flags_), .services = (uint32_t)(DDP_##KIND##_SERVICES)
 #define DDP_PLUGIN_TAIL(name_, version_, summary_, options_, ops_)                                                     \
     .name = (name_), .version = (version_), .summary = (summary_), options_, .ops = &(ops_)
-/* The array of the plugin's options and the struct that they fill; for a plugin without options the other one. */
+/* The plugin's option table and the type of its config struct; DDP_NO_OPTIONS for a plugin without options. */
 #define DDP_OPTIONS(table, config_type)                                                                                \
     .options = (table), .option_count = (uint32_t)(sizeof(table) / sizeof((table)[0])),                                \
     .option_size = (uint32_t)sizeof((table)[0]), .config_size = sizeof(config_type)

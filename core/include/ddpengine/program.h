@@ -188,7 +188,7 @@ static inline const ddp_node *ddp_node_at(const ddp_program *p, uint32_t i)
 
 /* ---- lowering: made by the device -------------------------------------------------------------------------------- */
 typedef struct ddp_kernel {
-    const uint32_t *nodes; /* that it computes, in program order */
+    const uint32_t *nodes; /* the indices of those it computes, in program order */
     uint32_t node_count;
     uint32_t inplace_count; /* pairs whose two values may share storage if `in` is not read by a later kernel;
                               * pairs of one output are alternatives, the first that can be is taken */
@@ -197,9 +197,9 @@ typedef struct ddp_kernel {
     const char *name;       /* "linear+bias+relu" */
 } ddp_kernel;
 
-/* For each value: bytes 0 means that it has no storage in the arena (inside a kernel, or an INPUT, PARAM or GRAD).
- * alias_of >= 0: a view, it shares the storage of that value. DDP_NOT_STORED: later nodes read it, but their kernels
- * need nothing of it but what the first one has kept in a private value. */
+/* One for each value. bytes 0: no storage in the arena (it stays inside a kernel, or is an INPUT, PARAM or GRAD).
+ * alias_of: >= 0: a view, which shares the storage of that value; -1: none. DDP_NOT_STORED: later nodes read the value,
+ * but their kernels use only what the first kernel has kept of it in a private value. */
 #define DDP_NOT_STORED (-2)
 typedef struct ddp_storage {
     uint64_t bytes;
@@ -219,7 +219,7 @@ typedef struct ddp_lowered {
     const ddp_kernel *kernels;   /* in an order in which every value is written before it is read */
     const ddp_storage *storage;  /* program->value_count */
     const ddp_private *privates; /* private_count */
-    void *device_data;           /* the device's own notes, freed by lowered_free */
+    void *device_data;           /* the device's own, freed by lowered_free */
 } ddp_lowered;
 
 static inline const ddp_kernel *ddp_kernel_at(const ddp_lowered *l, uint32_t i)

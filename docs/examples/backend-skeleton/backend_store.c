@@ -11,7 +11,8 @@
  *   5. Descriptor   the one exported symbol. Its name is the value in the INI: [group] backend = store.
  *
  * Build and try it as it is:
- *     make                                       needs ddpengine installed (pkg-config ddpengine-plugin)
+ *     make                                       with ddpengine installed (pkg-config ddpengine-plugin), or
+ *     make CPPFLAGS=-I/path/to/ddpengine/core/include
  *     DDPENGINE_PLUGIN_PATH=$PWD ddpengine -c store.ini --nproc 2
  * Then copy it, rename it, and replace step by step; <ddpengine/backend.h> says what each slot promises. */
 #include <ddpengine/backend.h>
@@ -41,9 +42,9 @@ struct ddp_comm {
     uint32_t rank, world;
     int64_t timeout_ms;
     size_t chunk;         /* bytes */
-    uint64_t sequence;    /* of the current exchange; the same on every rank, for all make the same calls */
+    uint64_t sequence;    /* of the current exchange; the same on every rank, since all make the same calls */
     char *mine, *theirs;  /* `chunk` bytes each */
-    pthread_mutex_t lock; /* over `aborted`, the one thing that another thread touches */
+    pthread_mutex_t lock; /* over `aborted`, which comm_abort sets from other threads */
     int aborted;
 };
 
@@ -423,7 +424,7 @@ static const ddp_backend_ops ops = {
 /* ---- 5. descriptor ----------------------------------------------------------------------------------------------- */
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(BACKEND, 0),
-    .reach = DDP_REACH_HOST,
+    .reach = DDP_REACH_NETWORK,
     .memory = DDP_MEMORY_HOST,
     /* the file is backend_store.so */
     DDP_PLUGIN_TAIL("store", "1.0", "collectives through the engine's key-value store: slow, complete, to learn from",

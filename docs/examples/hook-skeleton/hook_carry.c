@@ -1,7 +1,7 @@
 /* hook_carry.c -- a whole hook for ddpengine in one file, to start your own from.
  *
- * It sends the upper half of every gradient, sixteen bits of thirty-two, and keeps the lower half: it is added to
- * the next update's gradients before they are cut, so that in the long run nothing is lost.
+ * It sends the upper 16 of the 32 bits of every gradient. What it cuts off is added to the next update's gradients, so
+ * that in the long run nothing is lost.
  *
  *   1. Options   the plugin's section of the INI file, [hook.carry]: a table that the engine parses.
  *   2. State     what a bucket needs, made in `open` for all of them: no call below allocates.
@@ -12,7 +12,8 @@
  *   7. Descriptor   the one exported symbol. Its name is the value in the INI: [hook] plugin = carry.
  *
  * Build and try it as it is:
- *     make                                       needs ddpengine installed (pkg-config ddpengine-plugin)
+ *     make                                       with ddpengine installed (pkg-config ddpengine-plugin), or
+ *     make CPPFLAGS=-I/path/to/ddpengine/core/include
  *     DDPENGINE_PLUGIN_PATH=$PWD ddpengine -c carry.ini --nproc 2
  *     ddpengine conform ./hook_carry.so
  * Then copy it, rename it, and replace step by step; <ddpengine/hook.h> says what each call promises. */
@@ -33,7 +34,7 @@ static const ddp_option options[] = {
 };
 
 /* ---- 2. state ---------------------------------------------------------------------------------------------------- */
-/* Buckets are worked on side by side, so each has memory of its own. */
+/* Calls of different buckets run at the same time, so each bucket has memory of its own. */
 struct bucket {
     uint64_t count;
     float *rest;    /* [count], what this rank has cut off; NULL: nothing is carried */
