@@ -1,5 +1,5 @@
-/* config/defaults.h -- the plugins that a run takes where its INI names none. All that the core knows of plugins by name stands
- * here; lint sees to that. */
+/* config/defaults.h -- the plugins that a run takes where its INI names none. All that the core knows of plugins by
+ * name stands here; lint sees to that. */
 #ifndef DDP_CONFIG_DEFAULTS_H
 #define DDP_CONFIG_DEFAULTS_H
 
