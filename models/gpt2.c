@@ -21,8 +21,8 @@ static const ddp_option options[] = {
     {.key = "preset",
      .dflt = "gpt2",
      .range = "gpt2|gpt2-medium|gpt2-large|gpt2-xl|bytes",
-     .doc = "Sizes to use for options that are 0: "
-            "one of OpenAI's four models, or bytes, which has 4 layers of width 256 and takes single bytes.",
+     .doc = "Sizes for the options that are 0: one of OpenAI's four models, or bytes: "
+            "4 layers of width 256, each token a byte.",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, preset)},
     {.key = "layers",
@@ -58,8 +58,7 @@ static const ddp_option options[] = {
     {.key = "padded_vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc = "Rows of the token embedding where it has more rows than tokens, for example 50304 for 50257; 0: "
-            "as many rows as tokens.",
+     .doc = "Rows of the token embedding, padding included, for example 50304 for 50257 tokens; 0: vocabulary.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, padded_vocabulary)},
     {.key = "dropout",
@@ -270,6 +269,6 @@ static const ddp_model_ops ops = {.struct_size = sizeof(ops), .build = gpt2_buil
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(MODEL, 0),
-    DDP_PLUGIN_TAIL("gpt2", "0.1.0", "GPT-2 of any size, Hugging Face's names and first values",
+    DDP_PLUGIN_TAIL("gpt2", "0.1.0", "GPT-2 of any size, with Hugging Face's names and initial values",
                     DDP_OPTIONS(options, struct config), ops),
 };

@@ -25,12 +25,13 @@ struct ddp_sampler {
 static const ddp_option options[] = {
     {.key = "shuffle",
      .dflt = "yes",
-     .doc = "Whether to shuffle the samples in every epoch; all ranks use the same order and take turns in it.",
+     .doc = "Whether to shuffle the samples in every epoch; "
+            "the order is the same on all ranks, and each takes every world_size-th one.",
      .type = DDP_OPT_BOOL,
      .offset = offsetof(struct config, shuffle)},
     {.key = "drop_last",
      .dflt = "no",
-     .doc = "Whether to leave out the last samples where they do not divide evenly among the ranks; "
+     .doc = "Whether to drop the last samples if they do not divide evenly among the ranks; "
             "otherwise some samples are repeated.",
      .type = DDP_OPT_BOOL,
      .offset = offsetof(struct config, drop_last)},

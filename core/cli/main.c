@@ -59,7 +59,7 @@ static const ddp_cli_option options[] = {
      DDP_TAKES_NOTHING, FIELD(run.profile)},
     {"--check", NULL, "loads and plans everything, prints the plan, trains nothing", DDP_TAKES_NOTHING,
      FIELD(run.check)},
-    {"--all", NULL, "with --check: also loads and checks the plugins of sections that are not chosen",
+    {"--all", NULL, "with --check: also loads and checks the plugins of sections that the run does not use",
      DDP_TAKES_NOTHING, FIELD(run.check_all)},
     {"--print-config", NULL, "prints every effective key, and where it was set, as a valid INI", DDP_TAKES_NOTHING,
      FIELD(print_config)},

@@ -11,18 +11,18 @@
 static const ddp_option group_options[] = {
     {"backend", "auto", NULL,
      "Backend plugin for the collectives; `ddpengine plugins` lists them. "
-     "auto: the one with the highest priority of those that reduce the device's memory and reach all ranks.",
+     "auto: the highest priority among those that can reduce the device's memory and reach all ranks.",
      DDP_OPT_STRING, 0, AT(backend)},
     {"init_method", "", NULL,
      "URL of the rendezvous. tcp://HOST:PORT: rank 0 listens there. file:///PATH: a file in a shared folder. "
      "env://: the variables of a launcher. Empty: a free loopback port with --nproc; env:// under a launcher; "
-     "with nodes, port 29500 of the first one.",
+     "port 29500 of the first host with nodes.",
      DDP_OPT_STRING, R, AT(init_method)},
-    {"world_size", "0", "0..4096", "Number of ranks. 0: as the launcher, nodes or --nproc say.", DDP_OPT_INT, 0,
+    {"world_size", "0", "0..4096", "Number of ranks. 0: taken from the launcher, nodes or --nproc.", DDP_OPT_INT, 0,
      AT(world_size)},
     {"rank", "0", NULL,
-     "Rank of this process, with --nproc the first rank on this host. "
-     "auto: from the variables of Open MPI, PMI or Slurm, from nodes, or, if init_method is empty, from torchrun's.",
+     "Rank of this process; with --nproc, the first rank on this host. auto: from Open MPI, PMI, Slurm or nodes; "
+     "if init_method is empty, also from torchrun.",
      DDP_OPT_STRING, R, AT(rank)},
     {"nodes", "", NULL,
      "Hosts of the run in the order of their ranks, HOST:RANKS each, as in host1:2, host2:2. "
@@ -32,8 +32,8 @@ static const ddp_option group_options[] = {
      "Network interface by which the other ranks reach this one, as in eth0. Empty: the one that routes to rank 0.",
      DDP_OPT_STRING, R, AT(interface)},
     {"rendezvous_timeout", "300s", "1s..30d",
-     "How long a rank waits at the start until all ranks are there, and again until the backend has connected them.",
-     DDP_OPT_DURATION, 0, AT(rendezvous_timeout_ms)},
+     "Time limit for all ranks to join, and again for the backend to connect them.", DDP_OPT_DURATION, 0,
+     AT(rendezvous_timeout_ms)},
     {"peer_timeout", "10s", "1s..30d", "How long a rank may be silent before the run ends and names it.",
      DDP_OPT_DURATION, 0, AT(peer_timeout_ms)},
     {"step_timeout", "600s", "1s..30d", "How long a rank waits for one collective.", DDP_OPT_DURATION, 0,
@@ -54,9 +54,9 @@ static const ddp_option train_options[] = {
      "model: one process trains one model whose layers are on several devices, as [model.NAME] place says.",
      DDP_OPT_ENUM, 0, AT(parallel)},
     {"device", DDP_DEFAULT_DEVICE, NULL,
-     "Device plugin and, after a colon, which of its devices, as in NAME:1; dp and model take a list. "
-     "Each number of a device in the host's memory is a set of compute threads. "
-     "A device with memory of its own, without a number: one for each rank of a host. "
+     "Device plugin and, after a colon, the number of the device, as in NAME:1; dp and model take a list. "
+     "If the device uses host memory, each number is a set of compute threads. "
+     "If it has its own memory, no number means one device for each rank of a host. "
      "auto: the device with the highest priority that this machine has.",
      DDP_OPT_STRING, R | L, AT(device)},
     {"threads", "0", "0..4096",
@@ -70,13 +70,14 @@ static const ddp_option train_options[] = {
     {"max_steps", "0", "0..", "Steps after which the run ends, even within an epoch. 0: no limit.", DDP_OPT_INT, 0,
      AT(max_steps)},
     {"batch_size", "0", "0..1073741824",
-     "Samples of a rank (dp: of a replica) in a micro-step. 0: global_batch / (accumulate x world_size), or 64.",
+     "Samples of a rank (dp: of a replica) in a micro-batch. 0: global_batch / (accumulate x world_size), or 64.",
      DDP_OPT_INT, 0, AT(batch_size)},
     {"global_batch", "0", "0..1099511627776",
      "Samples of all ranks in one step. 0: batch_size x accumulate x world_size (dp: x replicas).", DDP_OPT_INT, 0,
      AT(global_batch)},
     {"accumulate", "0", "0..1048576",
-     "Micro-steps whose gradients are summed and sent once. 0: global_batch / (batch_size x world_size), or 1.",
+     "Micro-batches in a step; the ranks communicate after the last one. "
+     "0: global_batch / (batch_size x world_size), or 1.",
      DDP_OPT_INT, 0, AT(accumulate)},
     {"seed", "0", NULL, "Seed of the initial parameters and of the order of samples.", DDP_OPT_UINT, 0, AT(seed)},
     {"eval_every", "1", "0..", "Epochs between evaluations. 0: only at the end.", DDP_OPT_INT, 0, AT(eval_every)},
@@ -84,17 +85,17 @@ static const ddp_option train_options[] = {
      "Steps between comparisons of all ranks' parameters, which must be equal bit for bit. 0: never.", DDP_OPT_INT, 0,
      AT(check_replicas_every)},
     {"freeze", "", NULL,
-     "Parameters that are not trained but loaded and saved, by name, as in conv1.*, where * is any text.",
+     "Names of parameters that are loaded and saved but not trained, as in conv1.*; * matches any text.",
      DDP_OPT_STRING, L, AT(freeze)},
     {"deterministic", "no", NULL,
-     "yes: no measurement at the start may change the result; settings that do so, as bucket_size = auto, are refused.",
+     "yes: refuses settings that let a measurement at the start change the result, as bucket_size = auto.",
      DDP_OPT_BOOL, 0, AT(deterministic)},
     {"precision", "f32", "f32|bf16",
-     "Precision of products and convolutions. bf16: their operands are rounded to bf16; sums and all else stay f32.",
+     "Precision of matrix products and convolutions. bf16: operands are rounded to bf16; sums and all else stay f32.",
      DDP_OPT_ENUM, 0, AT(precision)},
     {"recompute", "no", NULL,
-     "yes: outputs of gelu and layer norm are not kept but computed again for the gradients: less memory, more time.",
-     DDP_OPT_BOOL, 0, AT(recompute)},
+     "yes: recomputes the outputs of gelu and layer norm in the backward pass: less memory, more time.", DDP_OPT_BOOL,
+     0, AT(recompute)},
 };
 #undef AT
 
@@ -115,14 +116,14 @@ static const ddp_option sampler_options[] = {
 
 /* Of both [data] and [eval]. */
 #define RESIZE_DOC                                                                                                     \
-    "Size images are scaled to (bilinear): height, width, or one number for the shorter side. Empty: unchanged."
-#define ANTIALIAS_DOC "Whether resize smooths images that it makes smaller, as torchvision's antialias=True."
+    "Scales images to this size (bilinear): height, width, or one number for the shorter side. Empty: unchanged."
+#define ANTIALIAS_DOC "Whether resize smooths images that it shrinks, as torchvision's antialias=True."
 #define PADDING_DOC   "Black pixels that random_crop adds on each side of an image first."
 #define RANDOM_CROP_DOC                                                                                                \
-    "Size cut out at a random position, drawn for each epoch: height, width, or one number for both."
-#define CENTER_CROP_DOC "Size cut out of the middle: height, width, or one number for both."
-#define FLIP_DOC        "Probability that an image is mirrored left to right, drawn for each epoch."
-#define MEAN_DOC        "Subtracted from pixels of 0..1: a number for each channel or one for all. Empty: 0."
+    "Crops to this size at a random position, a new one in each epoch: height, width, or one number for both."
+#define CENTER_CROP_DOC "Crops the middle to this size: height, width, or one number for both."
+#define FLIP_DOC        "Probability that an image is mirrored left to right, drawn again in each epoch."
+#define MEAN_DOC        "Subtracted from pixels scaled to 0..1: a number for each channel or one for all. Empty: 0."
 #define STD_DOC         "Pixels are then divided by it: a number for each channel or one for all. Empty: 1."
 
 #define AT(field) offsetof(struct ddp_data_config, field)
@@ -174,8 +175,8 @@ static const ddp_option optimizer_options[] = {
     {"warmup_steps", "0", "0..", "Updates over which the learning rate rises to lr in equal steps.", DDP_OPT_INT, 0,
      AT(warmup_steps)},
     {"schedule_steps", "0", "0..",
-     "Updates, those of the warm-up included, after which linear and cosine have reached min_lr. 0: those of the run.",
-     DDP_OPT_INT, 0, AT(schedule_steps)},
+     "Updates, warm-up included, after which linear and cosine have reached min_lr. 0: those of the run.", DDP_OPT_INT,
+     0, AT(schedule_steps)},
     {"step_size", "0", "0..", "Updates between two drops of the learning rate with schedule = step.", DDP_OPT_INT, 0,
      AT(step_size)},
     {"gamma", "0.1", "0..", "Factor of each drop with schedule = step.", DDP_OPT_FLOAT, 0, AT(gamma)},
@@ -190,10 +191,12 @@ static const ddp_option ddp_options[] = {
      DDP_OPT_SIZE, DDP_OPT_F_AUTO, AT(bucket_size)},
     {"first_bucket_size", "1MiB", "1..1TiB", "Bytes of the first bucket, smaller so that communication starts early.",
      DDP_OPT_SIZE, 0, AT(first_bucket_size)},
-    {"overlap", "auto", "auto|yes|no", "Whether buckets are reduced while the backward pass goes on.", DDP_OPT_ENUM, 0,
-     AT(overlap)},
+    {"overlap", "auto", "auto|yes|no",
+     "Whether buckets are reduced during the backward pass. "
+     "auto: yes, unless that takes a processor from the compute threads.",
+     DDP_OPT_ENUM, 0, AT(overlap)},
     {"shard_update", "auto", "auto|no",
-     "auto: if ranks see each other's memory and overlap is not yes, each updates one shard of the parameters for all. "
+     "auto: if ranks share memory and overlap is not yes, each updates one shard of the parameters for all. "
      "no: every rank updates all parameters. The results have the same bits.",
      DDP_OPT_ENUM, 0, AT(shard_update)},
     {"zero", "0", "0..1",
@@ -209,7 +212,7 @@ static const ddp_option ddp_options[] = {
 
 #define AT(field) offsetof(struct ddp_loader_config, field)
 static const ddp_option loader_options[] = {
-    {"workers", "1", "0..256", "Threads that read samples. 0: the step itself reads them.", DDP_OPT_INT, R,
+    {"workers", "1", "0..256", "Threads that read samples. 0: the training thread reads them.", DDP_OPT_INT, R,
      AT(workers)},
     {"prefetch", "4", "2..1024", "Batches that are read ahead of the step.", DDP_OPT_INT, R, AT(prefetch)},
 };
@@ -225,7 +228,7 @@ static const ddp_option checkpoint_options[] = {
      "Rank 0's value counts.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, AT(resume)},
     {"init_from", "", NULL,
-     "Safetensors file or checkpoint folder with the first parameters and buffers of a run that starts from scratch. "
+     "Safetensors file or checkpoint folder with the initial parameters and buffers of a run that starts from scratch. "
      "Names are PyTorch's. Rank 0 reads it.",
      DDP_OPT_PATH, 0, AT(init_from)},
 };
@@ -239,8 +242,9 @@ static const ddp_option output_options[] = {
      "Steps, as in 10-12, that each rank traces (segments and buckets) into trace-rankN.json in dir.", DDP_OPT_STRING,
      0, AT(trace_steps)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
-    {"progress", "auto", "auto|plain|off", "auto: a live line on a terminal, plain lines elsewhere.", DDP_OPT_ENUM, R,
-     AT(progress)},
+    {"progress", "auto", "auto|plain|off",
+     "auto: a live line on a terminal, plain lines elsewhere. plain: a line every log_every steps. off: none.",
+     DDP_OPT_ENUM, R, AT(progress)},
 };
 #undef AT
 

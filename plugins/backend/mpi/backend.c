@@ -17,11 +17,10 @@ struct ddp_backend {
 
 static const ddp_option options[] = {
     {"piece", "16MiB", "4KiB..1GiB",
-     "Larger reductions are split into pieces of this many bytes, because MPI allocates new memory for a large one in every call.",
+     "Reductions are split into pieces of this many bytes, because MPI allocates memory in every call for a large one.",
      DDP_OPT_SIZE, 0, offsetof(mpi_config, piece_bytes)},
     {"message", "1GiB", "4KiB..1GiB",
-     "Messages of up to this many bytes are counted in elements, which MPI holds in an int; "
-     "a larger one is sent as a single element of a derived type.",
+     "A message of more bytes is sent as one element of a derived type, because MPI counts elements in an int.",
      DDP_OPT_SIZE, 0, offsetof(mpi_config, message_bytes)},
 };
 

@@ -13,11 +13,11 @@ typedef struct shm_config {
 
 static const ddp_option options[] = {
     {"staging", "128KiB", "4KiB..16MiB",
-     "Size of each of a rank's four staging buffers, which data passes through unless it lies in memory that the backend allocated.",
+     "Size of each of a rank's four staging buffers, for data outside the memory that the backend allocated.",
      DDP_OPT_SIZE, 0, offsetof(shm_config, staging_bytes)},
     {"spin", "20", "0..1000",
-     "Microseconds that a rank spins while it waits for another one, before it sleeps; "
-     "it does not spin where there are fewer processors than ranks.",
+     "Microseconds that a waiting rank spins before it sleeps; "
+     "it does not spin if there are fewer processors than ranks.",
      DDP_OPT_UINT, DDP_OPT_F_PER_RANK, offsetof(shm_config, spin_us)},
 };
 

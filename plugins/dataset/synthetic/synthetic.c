@@ -74,7 +74,7 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, classes)},
     {.key = "seed",
      .dflt = "0",
-     .doc = "Seed of the samples and of the map to be learnt.",
+     .doc = "Seed of the samples and of the function to learn.",
      .type = DDP_OPT_UINT,
      .offset = offsetof(struct config, seed)},
     {.key = "input_name",
@@ -85,7 +85,7 @@ static const ddp_option options[] = {
     {.key = "dtype",
      .dflt = "f32",
      .range = "f32|u8",
-     .doc = "Type of the input; u8: bytes, as images have on disk, which the engine turns into floats.",
+     .doc = "Type of the input; u8: bytes, as in image files, which the engine converts to floats.",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, dtype)},
     {.key = "vocabulary",
@@ -329,6 +329,6 @@ static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dat
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),
-    DDP_PLUGIN_TAIL("synthetic", "0.1.0", "made-up samples of any shape with something to learn in them",
+    DDP_PLUGIN_TAIL("synthetic", "0.1.0", "random samples of any shape, with targets that can be learnt",
                     DDP_OPTIONS(options, struct config), ops),
 };

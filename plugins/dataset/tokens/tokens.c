@@ -78,7 +78,7 @@ static const ddp_option options[] = {
     {.key = "to",
      .dflt = "1",
      .range = "0..1",
-     .doc = "Where the part to use ends; to = 0.9 for training and from = 0.9 for evaluation have no token in common.",
+     .doc = "Where the part to use ends; to = 0.9 for training and from = 0.9 for evaluation do not overlap.",
      .type = DDP_OPT_FLOAT,
      .offset = offsetof(struct config, to)},
 };

@@ -29,7 +29,7 @@ static const ddp_option options[] = {
     {.key = "start_step",
      .dflt = "100",
      .range = "0..",
-     .doc = "Number of updates at the start that send the gradients uncompressed.",
+     .doc = "Number of first updates whose gradients are sent uncompressed.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, start_step)},
 };

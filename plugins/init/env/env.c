@@ -266,6 +266,6 @@ static const ddp_init_ops ops = {
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(INIT, 0),
-    DDP_PLUGIN_TAIL("env", "0.1.0", "the variables of the environment, as torchrun, mpirun and srun set it: env://",
+    DDP_PLUGIN_TAIL("env", "0.1.0", "the environment variables that torchrun, mpirun or srun set: env://",
                     DDP_NO_OPTIONS, ops),
 };

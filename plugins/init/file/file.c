@@ -174,12 +174,12 @@ static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
 
 static const ddp_option options[] = {
     {"listen", "auto", NULL,
-     "Where rank 0 listens: an address or a network interface of its host. auto: "
-     "the address of [group] interface, or of the default route. Set 127.0.0.1 where all ranks are on one host.",
+     "Where rank 0 listens: an address or a network interface of its host. "
+     "auto: the address of [group] interface, or of the default route. Set 127.0.0.1 where all ranks are on one host.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, offsetof(struct file_config, listen)},
     {"heartbeat", "1s", "50ms..60s",
      "Time between two heartbeats that rank 0 writes into the file; "
-     "a run of another host that misses five of them is taken for dead.",
+     "a run on another host that misses five counts as dead.",
      DDP_OPT_DURATION, 0, offsetof(struct file_config, heartbeat_ms)},
 };
 
@@ -194,6 +194,7 @@ static const ddp_init_ops ops = {
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(INIT, 0),
-    DDP_PLUGIN_TAIL("file", "0.1.0", "rank 0 says where it is in a file that all hosts see: file:///mnt/nfs/sharedfile",
+    DDP_PLUGIN_TAIL("file", "0.1.0",
+                    "rank 0 writes its address into a file that all hosts see: file:///mnt/nfs/sharedfile",
                     DDP_OPTIONS(options, struct file_config), ops),
 };
