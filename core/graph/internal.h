@@ -152,6 +152,11 @@ extern const ddp_op_row ddp_row_batch_norm, ddp_row_batch_norm_grad, ddp_row_lay
 extern const ddp_op_row ddp_row_embedding, ddp_row_embedding_grad, ddp_row_position, ddp_row_position_grad;
 extern const ddp_op_row ddp_row_attention, ddp_row_attention_grad, ddp_row_dropout, ddp_row_dropout_grad;
 
+/* Defines the row of an op that has `least` to `most` inputs; what follows are further members. */
+#define DDP_OP_ROW(NAME, name_, least, most, ...)                                                                      \
+    const ddp_op_row ddp_row_##name_ = {                                                                               \
+        .op = DDP_OP_##NAME, .name = #name_, .min_in = (least), .max_in = (most), __VA_ARGS__}
+
 ddp_status ddp_dropout_check(double p, ddp_err *err); /* p is a probability */
 
 /* Elements of one sample where batched, else of the whole. */

@@ -24,6 +24,8 @@
 ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err);
 
 /* ---- kinds.c ----------------------------------------------------------------------------------------------------- */
+typedef void (*ddp_any_function)(void);
+
 typedef struct ddp_slot {
     const char *name;
     uint32_t offset;
@@ -31,13 +33,13 @@ typedef struct ddp_slot {
     bool optional; /* `cap` alone asks for nothing: only a slot without it is wrong */
     uint64_t cap;  /* this bit is set if and only if the slot is filled; 0: no rule */
     const char *cap_name;
+    ddp_any_function stub; /* what an optional slot gets in place of NULL */
 } ddp_slot;
 
 typedef struct ddp_kind_table {
     uint32_t abi, size, services;
     const ddp_slot *slots;
     size_t slot_count;
-    const void *stubs; /* a full table of stubs for the optional slots */
 } ddp_kind_table;
 
 const ddp_kind_table *ddp_kind_find(uint32_t kind); /* NULL: this release has no plugins of that kind */

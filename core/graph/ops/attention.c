@@ -189,18 +189,7 @@ static void attention_grad_reference(const ddp_node *node, const ddp_random *ran
     }
 }
 
-const ddp_op_row ddp_row_attention = {.op = DDP_OP_ATTENTION,
-                                      .name = "attention",
-                                      .min_in = 1,
-                                      .max_in = 1,
-                                      .outs = 2,
-                                      .shape = attention_shape,
-                                      .gradient = attention_gradient,
-                                      .flops = attention_flops,
-                                      .reference_random = attention_reference};
-const ddp_op_row ddp_row_attention_grad = {.op = DDP_OP_ATTENTION_GRAD,
-                                           .name = "attention_grad",
-                                           .min_in = 4,
-                                           .max_in = 4,
-                                           .flops = attention_grad_flops,
-                                           .reference_random = attention_grad_reference};
+DDP_OP_ROW(ATTENTION, attention, 1, 1, .outs = 2, .shape = attention_shape, .gradient = attention_gradient,
+           .flops = attention_flops, .reference_random = attention_reference);
+DDP_OP_ROW(ATTENTION_GRAD, attention_grad, 4, 4, .flops = attention_grad_flops,
+           .reference_random = attention_grad_reference);

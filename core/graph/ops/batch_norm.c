@@ -146,20 +146,7 @@ static void batch_norm_grad_reference(const ddp_node *node, const ddp_ref_tensor
     }
 }
 
-const ddp_op_row ddp_row_batch_norm = {.op = DDP_OP_BATCH_NORM,
-                                       .name = "batch_norm",
-                                       .min_in = 5,
-                                       .max_in = 5,
-                                       .outs = 3,
-                                       .shape = batch_norm_shape,
-                                       .gradient = batch_norm_gradient,
-                                       .flops = batch_norm_flops,
-                                       .check = batch_norm_check,
-                                       .reference = batch_norm_reference};
-const ddp_op_row ddp_row_batch_norm_grad = {.op = DDP_OP_BATCH_NORM_GRAD,
-                                            .name = "batch_norm_grad",
-                                            .min_in = 5,
-                                            .max_in = 5,
-                                            .outs = 3,
-                                            .flops = gradient_flops,
-                                            .reference = batch_norm_grad_reference};
+DDP_OP_ROW(BATCH_NORM, batch_norm, 5, 5, .outs = 3, .shape = batch_norm_shape, .gradient = batch_norm_gradient,
+           .flops = batch_norm_flops, .check = batch_norm_check, .reference = batch_norm_reference);
+DDP_OP_ROW(BATCH_NORM_GRAD, batch_norm_grad, 5, 5, .outs = 3, .flops = gradient_flops,
+           .reference = batch_norm_grad_reference);

@@ -213,29 +213,9 @@ static void grad_bias_reference(const ddp_node *node, const ddp_ref_tensor *in, 
     for (int64_t i = 0; i < in[0].elements; i++) out->data[i / pixels % in[0].dims[1]] += in[0].data[i];
 }
 
-const ddp_op_row ddp_row_conv2d = {.op = DDP_OP_CONV2D,
-                                   .name = "conv2d",
-                                   .min_in = 2,
-                                   .max_in = 3,
-                                   .shape = conv_shape,
-                                   .gradient = conv_gradient,
-                                   .flops = conv_flops,
-                                   .reference = conv_reference};
-const ddp_op_row ddp_row_conv2d_grad_input = {.op = DDP_OP_CONV2D_GRAD_INPUT,
-                                              .name = "conv2d_grad_input",
-                                              .min_in = 2,
-                                              .max_in = 2,
-                                              .flops = grad_input_flops,
-                                              .reference = grad_input_reference};
-const ddp_op_row ddp_row_conv2d_grad_weight = {.op = DDP_OP_CONV2D_GRAD_WEIGHT,
-                                               .name = "conv2d_grad_weight",
-                                               .min_in = 2,
-                                               .max_in = 2,
-                                               .flops = grad_weight_flops,
-                                               .reference = grad_weight_reference};
-const ddp_op_row ddp_row_conv2d_grad_bias = {.op = DDP_OP_CONV2D_GRAD_BIAS,
-                                             .name = "conv2d_grad_bias",
-                                             .min_in = 1,
-                                             .max_in = 1,
-                                             .flops = grad_bias_flops,
-                                             .reference = grad_bias_reference};
+DDP_OP_ROW(CONV2D, conv2d, 2, 3, .shape = conv_shape, .gradient = conv_gradient, .flops = conv_flops,
+           .reference = conv_reference);
+DDP_OP_ROW(CONV2D_GRAD_INPUT, conv2d_grad_input, 2, 2, .flops = grad_input_flops, .reference = grad_input_reference);
+DDP_OP_ROW(CONV2D_GRAD_WEIGHT, conv2d_grad_weight, 2, 2, .flops = grad_weight_flops,
+           .reference = grad_weight_reference);
+DDP_OP_ROW(CONV2D_GRAD_BIAS, conv2d_grad_bias, 1, 1, .flops = grad_bias_flops, .reference = grad_bias_reference);

@@ -49,17 +49,6 @@ static void dropout_reference(const ddp_node *node, const ddp_random *random, co
     }
 }
 
-const ddp_op_row ddp_row_dropout = {.op = DDP_OP_DROPOUT,
-                                    .name = "dropout",
-                                    .min_in = 1,
-                                    .max_in = 1,
-                                    .shape = dropout_shape,
-                                    .gradient = dropout_gradient,
-                                    .flops = dropout_flops,
-                                    .reference_random = dropout_reference};
-const ddp_op_row ddp_row_dropout_grad = {.op = DDP_OP_DROPOUT_GRAD,
-                                         .name = "dropout_grad",
-                                         .min_in = 1,
-                                         .max_in = 1,
-                                         .flops = dropout_flops,
-                                         .reference_random = dropout_reference};
+DDP_OP_ROW(DROPOUT, dropout, 1, 1, .shape = dropout_shape, .gradient = dropout_gradient, .flops = dropout_flops,
+           .reference_random = dropout_reference);
+DDP_OP_ROW(DROPOUT_GRAD, dropout_grad, 1, 1, .flops = dropout_flops, .reference_random = dropout_reference);

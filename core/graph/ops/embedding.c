@@ -140,32 +140,9 @@ static void position_grad_reference(const ddp_node *node, const ddp_ref_tensor *
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
-const ddp_op_row ddp_row_embedding = {.op = DDP_OP_EMBEDDING,
-                                      .name = "embedding",
-                                      .min_in = 2,
-                                      .max_in = 2,
-                                      .shape = embedding_shape,
-                                      .gradient = embedding_gradient,
-                                      .flops = no_flops,
-                                      .check = check_index,
-                                      .reference = embedding_reference};
-const ddp_op_row ddp_row_embedding_grad = {.op = DDP_OP_EMBEDDING_GRAD,
-                                           .name = "embedding_grad",
-                                           .min_in = 2,
-                                           .max_in = 2,
-                                           .flops = added_flops,
-                                           .reference = embedding_grad_reference};
-const ddp_op_row ddp_row_position = {.op = DDP_OP_POSITION,
-                                     .name = "position",
-                                     .min_in = 2,
-                                     .max_in = 2,
-                                     .shape = position_shape,
-                                     .gradient = position_gradient,
-                                     .flops = added_flops,
-                                     .reference = position_reference};
-const ddp_op_row ddp_row_position_grad = {.op = DDP_OP_POSITION_GRAD,
-                                          .name = "position_grad",
-                                          .min_in = 1,
-                                          .max_in = 1,
-                                          .flops = added_flops,
-                                          .reference = position_grad_reference};
+DDP_OP_ROW(EMBEDDING, embedding, 2, 2, .shape = embedding_shape, .gradient = embedding_gradient, .flops = no_flops,
+           .check = check_index, .reference = embedding_reference);
+DDP_OP_ROW(EMBEDDING_GRAD, embedding_grad, 2, 2, .flops = added_flops, .reference = embedding_grad_reference);
+DDP_OP_ROW(POSITION, position, 2, 2, .shape = position_shape, .gradient = position_gradient, .flops = added_flops,
+           .reference = position_reference);
+DDP_OP_ROW(POSITION_GRAD, position_grad, 1, 1, .flops = added_flops, .reference = position_grad_reference);

@@ -111,19 +111,7 @@ static void layer_norm_grad_reference(const ddp_node *node, const ddp_ref_tensor
     }
 }
 
-const ddp_op_row ddp_row_layer_norm = {.op = DDP_OP_LAYER_NORM,
-                                       .name = "layer_norm",
-                                       .min_in = 3,
-                                       .max_in = 3,
-                                       .outs = 3,
-                                       .shape = layer_norm_shape,
-                                       .gradient = layer_norm_gradient,
-                                       .flops = layer_norm_flops,
-                                       .reference = layer_norm_reference};
-const ddp_op_row ddp_row_layer_norm_grad = {.op = DDP_OP_LAYER_NORM_GRAD,
-                                            .name = "layer_norm_grad",
-                                            .min_in = 5,
-                                            .max_in = 5,
-                                            .outs = 3,
-                                            .flops = layer_norm_grad_flops,
-                                            .reference = layer_norm_grad_reference};
+DDP_OP_ROW(LAYER_NORM, layer_norm, 3, 3, .outs = 3, .shape = layer_norm_shape, .gradient = layer_norm_gradient,
+           .flops = layer_norm_flops, .reference = layer_norm_reference);
+DDP_OP_ROW(LAYER_NORM_GRAD, layer_norm_grad, 5, 5, .outs = 3, .flops = layer_norm_grad_flops,
+           .reference = layer_norm_grad_reference);

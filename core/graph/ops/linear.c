@@ -140,29 +140,9 @@ static void grad_bias_reference(const ddp_node *node, const ddp_ref_tensor *in, 
     }
 }
 
-const ddp_op_row ddp_row_linear = {.op = DDP_OP_LINEAR,
-                                   .name = "linear",
-                                   .min_in = 2,
-                                   .max_in = 3,
-                                   .shape = linear_shape,
-                                   .gradient = linear_gradient,
-                                   .flops = linear_flops,
-                                   .reference = linear_reference};
-const ddp_op_row ddp_row_linear_grad_input = {.op = DDP_OP_LINEAR_GRAD_INPUT,
-                                              .name = "linear_grad_input",
-                                              .min_in = 2,
-                                              .max_in = 2,
-                                              .flops = grad_input_flops,
-                                              .reference = grad_input_reference};
-const ddp_op_row ddp_row_linear_grad_weight = {.op = DDP_OP_LINEAR_GRAD_WEIGHT,
-                                               .name = "linear_grad_weight",
-                                               .min_in = 2,
-                                               .max_in = 2,
-                                               .flops = grad_weight_flops,
-                                               .reference = grad_weight_reference};
-const ddp_op_row ddp_row_linear_grad_bias = {.op = DDP_OP_LINEAR_GRAD_BIAS,
-                                             .name = "linear_grad_bias",
-                                             .min_in = 1,
-                                             .max_in = 1,
-                                             .flops = grad_bias_flops,
-                                             .reference = grad_bias_reference};
+DDP_OP_ROW(LINEAR, linear, 2, 3, .shape = linear_shape, .gradient = linear_gradient, .flops = linear_flops,
+           .reference = linear_reference);
+DDP_OP_ROW(LINEAR_GRAD_INPUT, linear_grad_input, 2, 2, .flops = grad_input_flops, .reference = grad_input_reference);
+DDP_OP_ROW(LINEAR_GRAD_WEIGHT, linear_grad_weight, 2, 2, .flops = grad_weight_flops,
+           .reference = grad_weight_reference);
+DDP_OP_ROW(LINEAR_GRAD_BIAS, linear_grad_bias, 1, 1, .flops = grad_bias_flops, .reference = grad_bias_reference);

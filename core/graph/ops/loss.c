@@ -219,41 +219,12 @@ static uint64_t accuracy_flops(const ddp_node *node, const ddp_value *values)
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
-const ddp_op_row ddp_row_cross_entropy = {.op = DDP_OP_CROSS_ENTROPY,
-                                          .name = "cross_entropy",
-                                          .min_in = 2,
-                                          .max_in = 2,
-                                          .shape = cross_entropy_shape,
-                                          .gradient = cross_entropy_gradient,
-                                          .flops = cross_entropy_flops,
-                                          .check = check_label,
-                                          .reference = cross_entropy_reference};
-const ddp_op_row ddp_row_cross_entropy_grad = {.op = DDP_OP_CROSS_ENTROPY_GRAD,
-                                               .name = "cross_entropy_grad",
-                                               .min_in = 2,
-                                               .max_in = 2,
-                                               .flops = cross_entropy_grad_flops,
-                                               .check = check_label,
-                                               .reference = cross_entropy_grad_reference};
-const ddp_op_row ddp_row_mse = {.op = DDP_OP_MSE,
-                                .name = "mse",
-                                .min_in = 2,
-                                .max_in = 2,
-                                .shape = mse_shape,
-                                .gradient = mse_gradient,
-                                .flops = mse_flops,
-                                .reference = mse_reference};
-const ddp_op_row ddp_row_mse_grad = {.op = DDP_OP_MSE_GRAD,
-                                     .name = "mse_grad",
-                                     .min_in = 2,
-                                     .max_in = 2,
-                                     .flops = mse_grad_flops,
-                                     .reference = mse_grad_reference};
-const ddp_op_row ddp_row_accuracy = {.op = DDP_OP_ACCURACY,
-                                     .name = "accuracy",
-                                     .min_in = 2,
-                                     .max_in = 2,
-                                     .shape = labelled_shape,
-                                     .flops = accuracy_flops,
-                                     .check = check_label,
-                                     .reference = accuracy_reference};
+DDP_OP_ROW(CROSS_ENTROPY, cross_entropy, 2, 2, .shape = cross_entropy_shape, .gradient = cross_entropy_gradient,
+           .flops = cross_entropy_flops, .check = check_label, .reference = cross_entropy_reference);
+DDP_OP_ROW(CROSS_ENTROPY_GRAD, cross_entropy_grad, 2, 2, .flops = cross_entropy_grad_flops, .check = check_label,
+           .reference = cross_entropy_grad_reference);
+DDP_OP_ROW(MSE, mse, 2, 2, .shape = mse_shape, .gradient = mse_gradient, .flops = mse_flops,
+           .reference = mse_reference);
+DDP_OP_ROW(MSE_GRAD, mse_grad, 2, 2, .flops = mse_grad_flops, .reference = mse_grad_reference);
+DDP_OP_ROW(ACCURACY, accuracy, 2, 2, .shape = labelled_shape, .flops = accuracy_flops, .check = check_label,
+           .reference = accuracy_reference);

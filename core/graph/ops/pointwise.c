@@ -184,48 +184,13 @@ static void reshape_reference(const ddp_node *node, const ddp_ref_tensor *in, dd
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
-const ddp_op_row ddp_row_relu = {.op = DDP_OP_RELU,
-                                 .name = "relu",
-                                 .min_in = 1,
-                                 .max_in = 1,
-                                 .shape = unary_shape,
-                                 .gradient = relu_gradient,
-                                 .flops = elements_flops,
-                                 .reference = relu_reference};
-const ddp_op_row ddp_row_relu_grad = {.op = DDP_OP_RELU_GRAD,
-                                      .name = "relu_grad",
-                                      .min_in = 2,
-                                      .max_in = 2,
-                                      .flops = elements_flops,
-                                      .reference = relu_grad_reference};
-const ddp_op_row ddp_row_gelu = {.op = DDP_OP_GELU,
-                                 .name = "gelu",
-                                 .min_in = 1,
-                                 .max_in = 1,
-                                 .shape = unary_shape,
-                                 .gradient = gelu_gradient,
-                                 .flops = gelu_flops,
-                                 .reference = gelu_reference};
-const ddp_op_row ddp_row_gelu_grad = {.op = DDP_OP_GELU_GRAD,
-                                      .name = "gelu_grad",
-                                      .min_in = 2,
-                                      .max_in = 2,
-                                      .flops = gelu_grad_flops,
-                                      .reference = gelu_grad_reference};
-const ddp_op_row ddp_row_add = {.op = DDP_OP_ADD,
-                                .name = "add",
-                                .min_in = 2,
-                                .max_in = 2,
-                                .shape = add_shape,
-                                .gradient = add_gradient,
-                                .flops = elements_flops,
-                                .reference = add_reference};
-const ddp_op_row ddp_row_reshape = {.op = DDP_OP_RESHAPE,
-                                    .name = "reshape",
-                                    .min_in = 1,
-                                    .max_in = 1,
-                                    .view = true,
-                                    .shape = reshape_shape,
-                                    .gradient = reshape_gradient,
-                                    .flops = reshape_flops,
-                                    .reference = reshape_reference};
+DDP_OP_ROW(RELU, relu, 1, 1, .shape = unary_shape, .gradient = relu_gradient, .flops = elements_flops,
+           .reference = relu_reference);
+DDP_OP_ROW(RELU_GRAD, relu_grad, 2, 2, .flops = elements_flops, .reference = relu_grad_reference);
+DDP_OP_ROW(GELU, gelu, 1, 1, .shape = unary_shape, .gradient = gelu_gradient, .flops = gelu_flops,
+           .reference = gelu_reference);
+DDP_OP_ROW(GELU_GRAD, gelu_grad, 2, 2, .flops = gelu_grad_flops, .reference = gelu_grad_reference);
+DDP_OP_ROW(ADD, add, 2, 2, .shape = add_shape, .gradient = add_gradient, .flops = elements_flops,
+           .reference = add_reference);
+DDP_OP_ROW(RESHAPE, reshape, 1, 1, .view = true, .shape = reshape_shape, .gradient = reshape_gradient,
+           .flops = reshape_flops, .reference = reshape_reference);

@@ -199,22 +199,13 @@ static void avg_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, d
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
-#define FORWARD(code, text, shape_rule, gradient_rule, reference_fn)                                                   \
-    {                                                                                                                  \
-        .op = code, .name = text, .min_in = 1, .max_in = 1, .shape = shape_rule, .gradient = gradient_rule,            \
-        .flops = forward_flops, .reference = reference_fn                                                              \
-    }
-#define GRADIENT(code, text, inputs, reference_fn)                                                                     \
-    {                                                                                                                  \
-        .op = code, .name = text, .min_in = inputs, .max_in = inputs, .flops = gradient_flops,                         \
-        .reference = reference_fn                                                                                      \
-    }
-
-const ddp_op_row ddp_row_max_pool2d = FORWARD(DDP_OP_MAX_POOL2D, "max_pool2d", pool_shape, max_gradient, max_reference);
-const ddp_op_row ddp_row_avg_pool2d = FORWARD(DDP_OP_AVG_POOL2D, "avg_pool2d", pool_shape, avg_gradient, avg_reference);
-const ddp_op_row ddp_row_adaptive_avg_pool2d =
-    FORWARD(DDP_OP_ADAPTIVE_AVG_POOL2D, "adaptive_avg_pool2d", adaptive_shape, avg_gradient, avg_reference);
-const ddp_op_row ddp_row_max_pool2d_grad = GRADIENT(DDP_OP_MAX_POOL2D_GRAD, "max_pool2d_grad", 2, max_grad_reference);
-const ddp_op_row ddp_row_avg_pool2d_grad = GRADIENT(DDP_OP_AVG_POOL2D_GRAD, "avg_pool2d_grad", 1, avg_grad_reference);
-const ddp_op_row ddp_row_adaptive_avg_pool2d_grad =
-    GRADIENT(DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, "adaptive_avg_pool2d_grad", 1, avg_grad_reference);
+DDP_OP_ROW(MAX_POOL2D, max_pool2d, 1, 1, .shape = pool_shape, .gradient = max_gradient, .flops = forward_flops,
+           .reference = max_reference);
+DDP_OP_ROW(AVG_POOL2D, avg_pool2d, 1, 1, .shape = pool_shape, .gradient = avg_gradient, .flops = forward_flops,
+           .reference = avg_reference);
+DDP_OP_ROW(ADAPTIVE_AVG_POOL2D, adaptive_avg_pool2d, 1, 1, .shape = adaptive_shape, .gradient = avg_gradient,
+           .flops = forward_flops, .reference = avg_reference);
+DDP_OP_ROW(MAX_POOL2D_GRAD, max_pool2d_grad, 2, 2, .flops = gradient_flops, .reference = max_grad_reference);
+DDP_OP_ROW(AVG_POOL2D_GRAD, avg_pool2d_grad, 1, 1, .flops = gradient_flops, .reference = avg_grad_reference);
+DDP_OP_ROW(ADAPTIVE_AVG_POOL2D_GRAD, adaptive_avg_pool2d_grad, 1, 1, .flops = gradient_flops,
+           .reference = avg_grad_reference);
