@@ -103,7 +103,7 @@ static ddp_status check_world(check_run *j, uint32_t world, ddp_err *err)
     bool launched = j->probe.launcher[0] != '\0';
     ddp_status st = j->probe.kind == DDP_KIND_BACKEND
                         ? ddp_backend_cases(&cases, j->probe.caps, world, j->p->quick, launched, suite, err)
-                        : ddp_kind_cases(&cases, j->probe.kind, suite, err);
+                        : conform_kind_cases(&cases, j->probe.kind, suite, err);
 
     if (st == DDP_OK && cases.count > 0) st = run_cases(j, world, &cases, err);
     free(cases.items);

@@ -156,7 +156,7 @@ static bool open_once(ddp_rank_process *a, uint32_t n)
     return true;
 }
 
-void ddp_init_case(ddp_rank_process *a)
+void conform_init_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_RENDEZVOUS: rendezvous(a); break;

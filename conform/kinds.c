@@ -39,7 +39,7 @@ static const ddp_case table[] = {
 };
 
 /* In the table `slot` is the kind. */
-ddp_status ddp_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err)
+ddp_status conform_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err)
 {
     for (size_t i = 0; i < DDP_COUNT(table); i++) {
         ddp_case c = table[i];
@@ -55,9 +55,9 @@ ddp_status ddp_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_e
 void ddp_kind_case(ddp_rank_process *a)
 {
     switch (a->plugin->kind) {
-    case DDP_KIND_INIT: ddp_init_case(a); break;
+    case DDP_KIND_INIT: conform_init_case(a); break;
     case DDP_KIND_DEVICE: ddp_device_case(a); break;
-    case DDP_KIND_MODEL: ddp_model_case(a); break;
+    case DDP_KIND_MODEL: conform_model_case(a); break;
     case DDP_KIND_SAMPLER: ddp_sampler_case(a); break;
     case DDP_KIND_DATASET: ddp_dataset_case(a); break;
     case DDP_KIND_HOOK: ddp_hook_case(a); break;

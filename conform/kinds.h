@@ -4,7 +4,7 @@
 
 #include "conform/harness/rank_process.h"
 
-ddp_status ddp_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err);
+ddp_status conform_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err);
 void ddp_kind_case(ddp_rank_process *a); /* runs a->c */
 
 #endif

@@ -133,7 +133,7 @@ static bool build_once(ddp_rank_process *a, uint32_t i)
     return true;
 }
 
-void ddp_model_case(ddp_rank_process *a)
+void conform_model_case(ddp_rank_process *a)
 {
     switch (a->c->suite) {
     case DDP_SUITE_RESULTS: graph(a); break;

@@ -4,9 +4,9 @@
 
 #include "conform/harness/rank_process.h"
 
-void ddp_init_case(ddp_rank_process *a);
+void conform_init_case(ddp_rank_process *a);
 void ddp_device_case(ddp_rank_process *a);
-void ddp_model_case(ddp_rank_process *a);
+void conform_model_case(ddp_rank_process *a);
 void ddp_sampler_case(ddp_rank_process *a);
 void ddp_dataset_case(ddp_rank_process *a);
 void ddp_hook_case(ddp_rank_process *a);

@@ -74,7 +74,7 @@ static int64_t largest(const float *logits, int64_t count)
     return best;
 }
 
-int64_t ddp_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order)
+int64_t infer_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order)
 {
     struct candidates c = {.logits = logits, .order = order, .count = count};
     int64_t best = largest(logits, count), n = count, chosen = best;
@@ -176,7 +176,7 @@ static ddp_status prepare(ddp_generator *g, ddp_err *err)
     return ddp_variant_ready(s, g->v, &bind, err);
 }
 
-ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
+ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
 {
     ddp_generator *g = ddp_alloc(sizeof(*g), err);
 
@@ -184,14 +184,14 @@ ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
     g->t.s = s;
     g->v = &s->programs.variants[0];
     if (prepare(g, err) != DDP_OK) {
-        ddp_generator_close(g);
+        infer_generator_close(g);
         return err->status;
     }
     *out = g;
     return DDP_OK;
 }
 
-void ddp_generator_close(ddp_generator *g)
+void infer_generator_close(ddp_generator *g)
 {
     ddp_session *s = g->t.s;
     void *own[] = {g->t.mem.params, g->t.mem.activations, g->t.mem.buffers};
@@ -207,7 +207,7 @@ void ddp_generator_close(ddp_generator *g)
     free(g);
 }
 
-int64_t ddp_generator_vocabulary(const ddp_generator *g) { return g->vocabulary; }
+int64_t infer_generator_vocabulary(const ddp_generator *g) { return g->vocabulary; }
 
 /* ---- a token ----------------------------------------------------------------------------------------------------- */
 /* In 0 .. 1 by the seed and the position of the token. */
@@ -238,8 +238,8 @@ static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t 
     return DDP_OK;
 }
 
-ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,
-                              int64_t *out, ddp_err *err)
+ddp_status infer_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,
+                                int64_t *out, ddp_err *err)
 {
     size_t window = DDP_MIN_OF(count, (size_t)g->context);
 
@@ -251,6 +251,6 @@ ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const i
                            count);
             return ddp_fail_as(err, DDP_EXIT_NONFINITE);
         }
-    *out = ddp_sample(how, g->row, g->vocabulary, uniform_of(how->seed, count), g->order);
+    *out = infer_sample(how, g->row, g->vocabulary, uniform_of(how->seed, count), g->order);
     return DDP_OK;
 }

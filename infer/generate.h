@@ -15,16 +15,16 @@ typedef struct ddp_sampling {
 typedef struct ddp_generator ddp_generator;
 
 /* `s` was opened to generate; reads the weights. */
-ddp_status ddp_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err);
-void ddp_generator_close(ddp_generator *g);
-int64_t ddp_generator_vocabulary(const ddp_generator *g); /* tokens are 0 .. this - 1 */
+ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err);
+void infer_generator_close(ddp_generator *g);
+int64_t infer_generator_vocabulary(const ddp_generator *g); /* tokens are 0 .. this - 1 */
 /* The token after `count` others, at least one; of more than the context the last ones count. The same under the
  * same seed. */
-ddp_status ddp_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,
-                              int64_t *out, ddp_err *err);
+ddp_status infer_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,
+                                int64_t *out, ddp_err *err);
 
 /* One of `count` by the softmax of logits / temperature, `uniform` in 0 .. 1 deciding; of equal logits the first
  * comes first. `order`: space for 2 x `count` indices, used with top_k alone. */
-int64_t ddp_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order);
+int64_t infer_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order);
 
 #endif

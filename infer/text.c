@@ -67,11 +67,11 @@ static ddp_status write_text(ddp_generator *g, const ddp_text_request *q, row *r
     bool terminal = isatty(STDOUT_FILENO) == 1;
     size_t end;
 
-    DDP_TRY(make_row(q, ddp_generator_vocabulary(g), r, err));
+    DDP_TRY(make_row(q, infer_generator_vocabulary(g), r, err));
     end = r->count + (size_t)q->tokens;
     for (size_t i = 0; i < r->count; i++) DDP_TRY(print_token(r, i, terminal, err));
     for (; r->count < end; r->count++) {
-        DDP_TRY(ddp_generator_next(g, &q->how, r->tokens, r->count, &r->tokens[r->count], err));
+        DDP_TRY(infer_generator_next(g, &q->how, r->tokens, r->count, &r->tokens[r->count], err));
         DDP_TRY(print_token(r, r->count, terminal, err));
     }
     return putchar('\n') == EOF || fflush(stdout) == EOF ? ddp_fail_errno(err, "cannot write to standard output")
@@ -101,11 +101,11 @@ int ddp_generate_text(const ddp_text_request *q, ddp_config *config, ddp_log *lo
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
         return ddp_err_exit_code(&err);
     }
-    st = ddp_generator_open(&session, &g, &err);
+    st = infer_generator_open(&session, &g, &err);
     if (st == DDP_OK) {
         st = write_text(g, q, &r, &err);
         if (st != DDP_OK) (void)ddp_fail_as(&err, st == DDP_ERR_SYSTEM ? DDP_EXIT_INTERNAL : DDP_EXIT_CONFIG);
-        ddp_generator_close(g);
+        infer_generator_close(g);
     }
     code = st == DDP_OK ? DDP_EXIT_OK : ddp_err_exit_code(&err);
     if (st != DDP_OK) ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);

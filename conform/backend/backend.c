@@ -56,9 +56,9 @@ static void keep_hash(ddp_rank_process *a, const ddp_trial *t)
 
 static void results(ddp_rank_process *a)
 {
-    ddp_trial t = ddp_trial_shared(a);
+    ddp_trial t = backend_trial_shared(a);
 
-    if (ddp_trial_collective(&t, a->c)) keep_hash(a, &t);
+    if (backend_trial_collective(&t, a->c)) keep_hash(a, &t);
 }
 
 /* ---- many in a row ----------------------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static bool step_case(const ddp_trial *t, uint32_t i, ddp_case *c)
                     .in_place = i % 4 == 0 && ddp_slot_info_of(slot)->in_place,
                     .count = counts[i / 2 % DDP_COUNT(counts)],
                     .seed = t->a->c->seed + i * 0x632be59bd9b4e019u};
-    return ddp_trial_can(t, slot) && (c->op == 0 || t->a->ops->supports(t->comm, c->dtype, c->op) == DDP_OK);
+    return backend_trial_can(t, slot) && (c->op == 0 || t->a->ops->supports(t->comm, c->dtype, c->op) == DDP_OK);
 }
 
 static bool row(ddp_trial *t, uint32_t steps)
@@ -84,7 +84,7 @@ static bool row(ddp_trial *t, uint32_t steps)
     ddp_case c;
 
     for (uint32_t i = 0; i < steps; i++)
-        if (step_case(t, i, &c) && !ddp_trial_collective(t, &c)) {
+        if (step_case(t, i, &c) && !backend_trial_collective(t, &c)) {
             t->a->broken = true; /* the others go on with the row */
             return false;
         }
@@ -93,7 +93,7 @@ static bool row(ddp_trial *t, uint32_t steps)
 
 static void order(ddp_rank_process *a)
 {
-    ddp_trial t = ddp_trial_shared(a);
+    ddp_trial t = backend_trial_shared(a);
 
     if (row(&t, ORDER_STEPS)) keep_hash(a, &t);
 }
@@ -202,14 +202,14 @@ static bool peers_round(ddp_rank_process *a)
 
 static void memory_case(ddp_rank_process *a)
 {
-    ddp_trial t = ddp_trial_shared(a);
-    ddp_case c = ddp_trial_sum(a, 300007);
+    ddp_trial t = backend_trial_shared(a);
+    ddp_case c = backend_trial_sum(a, 300007);
 
     c.in_place = c.own_memory = true;
     for (uint32_t i = 0; i < MEMORY_ROUNDS; i++)
         if (!memory_round(a, i)) return;
     if ((a->ops->caps & DDP_CAP_MEM_PEER) != 0 && !peers_round(a)) return;
-    if (ddp_trial_can(&t, c.slot) && ddp_trial_collective(&t, &c)) keep_hash(a, &t);
+    if (backend_trial_can(&t, c.slot) && backend_trial_collective(&t, &c)) keep_hash(a, &t);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
@@ -224,8 +224,8 @@ static bool refused(ddp_trial *t, uint32_t slot, const ddp_coll *args, uint32_t 
     ddp_err err;
     ddp_status status;
 
-    if (!ddp_trial_can(t, slot)) return true;
-    status = ddp_trial_call(t, slot, args, &err);
+    if (!backend_trial_can(t, slot)) return true;
+    status = backend_trial_call(t, slot, args, &err);
     if (status == DDP_OK) return DDP_BREAK(a, "%s: %s is accepted", ddp_slot_info_of(slot)->name, what);
     return DDP_EXPECT(a, want == DDP_OK || status == want, "%s: %s answers \"%s\", not \"%s\": %.100s",
                       ddp_slot_info_of(slot)->name, what, ddp_status_text(status), ddp_status_text(want), err.msg) &&
@@ -359,9 +359,9 @@ static bool refuses_nonsense(ddp_trial *t, uint32_t *data, size_t words)
 
 static void refusals(ddp_rank_process *a)
 {
-    ddp_trial t = ddp_trial_shared(a);
+    ddp_trial t = backend_trial_shared(a);
     size_t words = (size_t)4 * FEW * (a->world + 1);
-    ddp_case after = ddp_trial_sum(a, 100);
+    ddp_case after = backend_trial_sum(a, 100);
     ddp_err err = {0};
     uint32_t *data = ddp_alloc_aligned(words * sizeof(*data), &err);
 
@@ -370,8 +370,8 @@ static void refusals(ddp_rank_process *a)
         return;
     }
     if (refuses_overlaps(&t, data, words) && refuses_overflow(&t, data, words) && refuses_nonsense(&t, data, words) &&
-        ddp_trial_can(&t, after.slot))
-        (void)ddp_trial_collective(&t, &after); /* a refusal costs nothing else */
+        backend_trial_can(&t, after.slot))
+        (void)backend_trial_collective(&t, &after); /* a refusal costs nothing else */
     if (!a->broken) free(data);
 }
 
@@ -387,7 +387,7 @@ static void growth_case(ddp_rank_process *a)
         ddp_coll c;
         unsigned char later[64];
     } coll;
-    ddp_trial t = ddp_trial_shared(a);
+    ddp_trial t = backend_trial_shared(a);
     float x = (float)(a->rank + 1), sum = (float)(a->world * (a->world + 1)) / 2;
     const ddp_store *store;
     ddp_err err = {0};
@@ -403,14 +403,14 @@ static void growth_case(ddp_rank_process *a)
     if (st == DDP_OK) {
         coll.c = (ddp_coll){
             .struct_size = sizeof(coll), .dtype = DDP_F32, .op = DDP_SUM, .send = &x, .recv = &x, .count = 1};
-        if (ddp_trial_can(&t, DDP_SLOT_ALL_REDUCE)) st = ddp_trial_call(&t, DDP_SLOT_ALL_REDUCE, &coll.c, &err);
+        if (backend_trial_can(&t, DDP_SLOT_ALL_REDUCE)) st = backend_trial_call(&t, DDP_SLOT_ALL_REDUCE, &coll.c, &err);
     }
     if (st != DDP_OK) {
         (void)DDP_FAIL(a, "a struct of a later release, with its larger struct_size, is refused: %.140s", err.msg);
         a->broken = true;
         return;
     }
-    (void)DDP_EXPECT(a, !ddp_trial_can(&t, DDP_SLOT_ALL_REDUCE) || x == sum, "the sum is %g, not %g", (double)x,
+    (void)DDP_EXPECT(a, !backend_trial_can(&t, DDP_SLOT_ALL_REDUCE) || x == sum, "the sum is %g, not %g", (double)x,
                      (double)sum);
     a->ops->comm_destroy(t.comm);
 }
@@ -418,7 +418,7 @@ static void growth_case(ddp_rank_process *a)
 /* ---- leaks ------------------------------------------------------------------------------------------------------- */
 static bool open_once(ddp_rank_process *a, uint32_t i)
 {
-    ddp_case c = ddp_trial_sum(a, 16);
+    ddp_case c = backend_trial_sum(a, 16);
     ddp_err err = {0};
     char name[32];
     ddp_trial t;
@@ -428,7 +428,7 @@ static bool open_once(ddp_rank_process *a, uint32_t i)
     (void)snprintf(name, sizeof(name), "open-%u", i);
     if (ddp_trial_open(&t, a, name, DDP_TRIAL_TIMEOUT_MS, &err) != DDP_OK)
         return DDP_BREAK(a, "open number %u: %.190s", i + 1, err.msg);
-    if ((a->ops->caps & DDP_CAP_ALL_REDUCE) != 0 && !ddp_trial_collective(&t, &c)) return false;
+    if ((a->ops->caps & DDP_CAP_ALL_REDUCE) != 0 && !backend_trial_collective(&t, &c)) return false;
     ddp_trial_close(&t);
     return true;
 }
@@ -448,10 +448,10 @@ void ddp_backend_case(ddp_rank_process *a)
     case DDP_SUITE_REFUSALS: refusals(a); break;
     case DDP_SUITE_GROWTH: growth_case(a); break;
     case DDP_SUITE_PAIR: pair_case(a); break;
-    case DDP_SUITE_ABORT: ddp_backend_abort(a); break;
-    case DDP_SUITE_TIMEOUT: ddp_backend_timeout(a); break;
-    case DDP_SUITE_LATE: ddp_backend_late(a); break;
-    case DDP_SUITE_KILLED: ddp_backend_killed(a); break;
+    case DDP_SUITE_ABORT: backend_abort(a); break;
+    case DDP_SUITE_TIMEOUT: backend_timeout(a); break;
+    case DDP_SUITE_LATE: backend_late(a); break;
+    case DDP_SUITE_KILLED: backend_killed(a); break;
     case DDP_SUITE_LEAKS: leaks_case(a); break;
     default: break; /* connect: begin has done it */
     }

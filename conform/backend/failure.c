@@ -91,7 +91,7 @@ static ddp_status call(ddp_trial *t, uint32_t slot, float *data, ddp_err *err)
     ddp_status st;
 
     if (t->rank == args.root && slot == DDP_SLOT_SEND_RECV) args.root = 0; /* nobody sends to itself */
-    if (slot != DDP_SLOT_SEND_RECV) return ddp_trial_call(t, slot, &args, err);
+    if (slot != DDP_SLOT_SEND_RECV) return backend_trial_call(t, slot, &args, err);
     memset(err, 0, sizeof(*err));
     st = t->a->ops->recv(t->comm, &args, &work, err);
     if (st == DDP_OK && work != NULL) {
@@ -178,15 +178,15 @@ static bool aborted_call(ddp_trial *t, uint32_t slot, float *data)
 /* The process can go on: a new communicator works. */
 static void works_again(ddp_rank_process *a)
 {
-    ddp_case c = ddp_trial_sum(a, 1000);
+    ddp_case c = backend_trial_sum(a, 1000);
     ddp_trial t;
 
     if ((a->ops->caps & DDP_CAP_ALL_REDUCE) == 0 || !open_trial(&t, a, "afterwards", DDP_TRIAL_TIMEOUT_MS)) return;
-    (void)ddp_trial_collective(&t, &c);
+    (void)backend_trial_collective(&t, &c);
     if (!a->broken) ddp_trial_close(&t);
 }
 
-void ddp_backend_abort(ddp_rank_process *a)
+void backend_abort(ddp_rank_process *a)
 {
     float *data = new_data(a);
     bool last = a->rank == a->world - 1, good = true;
@@ -204,7 +204,7 @@ void ddp_backend_abort(ddp_rank_process *a)
 }
 
 /* ---- time-outs --------------------------------------------------------------------------------------------------- */
-void ddp_backend_timeout(ddp_rank_process *a)
+void backend_timeout(ddp_rank_process *a)
 {
     float *data = new_data(a);
     bool last = a->rank == a->world - 1, good = true;
@@ -232,7 +232,7 @@ void ddp_backend_timeout(ddp_rank_process *a)
 }
 
 /* comm_create while the last rank is away: an error by its time-out, and everything that it had made is gone. */
-void ddp_backend_late(ddp_rank_process *a)
+void backend_late(ddp_rank_process *a)
 {
     bool last = a->rank == a->world - 1;
     int64_t begin = ddp_now_ms(), took;
@@ -274,7 +274,7 @@ static bool survive(ddp_trial *t, uint32_t slot, float *data)
            DDP_EXPECT(t->a, err.msg[0] != '\0', "%s fails without a reason when a rank dies", w.what);
 }
 
-void ddp_backend_killed(ddp_rank_process *a)
+void backend_killed(ddp_rank_process *a)
 {
     float *data = new_data(a);
     ddp_err err = {0};

@@ -4,9 +4,9 @@
 
 #include "conform/harness/rank_process.h"
 
-void ddp_backend_abort(ddp_rank_process *a);
-void ddp_backend_timeout(ddp_rank_process *a);
-void ddp_backend_late(ddp_rank_process *a);
-void ddp_backend_killed(ddp_rank_process *a);
+void backend_abort(ddp_rank_process *a);
+void backend_timeout(ddp_rank_process *a);
+void backend_late(ddp_rank_process *a);
+void backend_killed(ddp_rank_process *a);
 
 #endif

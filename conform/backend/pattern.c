@@ -161,8 +161,8 @@ void ddp_pattern_fill(const ddp_pattern *p, uint32_t rank, size_t first, size_t 
     }
 }
 
-bool ddp_pattern_copied(const ddp_pattern *p, uint32_t rank, size_t first, size_t count, const void *got, char *text,
-                        size_t capacity)
+bool backend_pattern_copied(const ddp_pattern *p, uint32_t rank, size_t first, size_t count, const void *got,
+                            char *text, size_t capacity)
 {
     size_t element = ddp_dtype_size(p->dtype), n, at = 0;
     const unsigned char *from = got;
@@ -252,7 +252,8 @@ static uint64_t compare(const ddp_pattern *p, size_t first, size_t count, const 
     return wrong;
 }
 
-bool ddp_pattern_reduced(const ddp_pattern *p, size_t first, size_t count, const void *got, char *text, size_t capacity)
+bool backend_pattern_reduced(const ddp_pattern *p, size_t first, size_t count, const void *got, char *text,
+                             size_t capacity)
 {
     return compare(p, first, count, got, text, capacity) == 0;
 }

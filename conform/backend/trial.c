@@ -38,12 +38,12 @@ void ddp_trial_close(ddp_trial *t)
     t->backend = NULL;
 }
 
-ddp_trial ddp_trial_shared(ddp_rank_process *a)
+ddp_trial backend_trial_shared(ddp_rank_process *a)
 {
     return (ddp_trial){.a = a, .backend = a->backend, .comm = a->comm, .rank = a->rank, .world = a->world};
 }
 
-ddp_case ddp_trial_sum(const ddp_rank_process *a, uint64_t count)
+ddp_case backend_trial_sum(const ddp_rank_process *a, uint64_t count)
 {
     return (ddp_case){.suite = a->c->suite,
                       .slot = DDP_SLOT_ALL_REDUCE,
@@ -53,7 +53,7 @@ ddp_case ddp_trial_sum(const ddp_rank_process *a, uint64_t count)
                       .seed = a->c->seed};
 }
 
-bool ddp_trial_can(const ddp_trial *t, uint32_t slot)
+bool backend_trial_can(const ddp_trial *t, uint32_t slot)
 {
     if (slot == DDP_SLOT_SEND_RECV && t->world == 1) return false;
     return (t->a->ops->caps & ddp_slot_info_of(slot)->cap) != 0;
@@ -87,7 +87,7 @@ static ddp_status send_recv(const ddp_trial *t, const ddp_coll *args, ddp_err *e
     return DDP_OK;
 }
 
-ddp_status ddp_trial_call(const ddp_trial *t, uint32_t slot, const ddp_coll *args, ddp_err *err)
+ddp_status backend_trial_call(const ddp_trial *t, uint32_t slot, const ddp_coll *args, ddp_err *err)
 {
     const ddp_backend_ops *ops = t->a->ops;
     const ddp_collective calls[DDP_SLOT_END] = {
@@ -244,18 +244,18 @@ static bool check_values(const play *p, const unsigned char *got, char *text, si
 
     switch (p->c->slot) {
     case DDP_SLOT_ALL_REDUCE:
-    case DDP_SLOT_REDUCE: return ddp_pattern_reduced(&p->p, 0, n, got, text, capacity);
-    case DDP_SLOT_REDUCE_SCATTER: return ddp_pattern_reduced(&p->p, n * t->rank, n, got, text, capacity);
-    case DDP_SLOT_BROADCAST: return ddp_pattern_copied(&p->p, p->c->root, 0, n, got, text, capacity);
-    case DDP_SLOT_SCATTER: return ddp_pattern_copied(&p->p, p->c->root, n * t->rank, n, got, text, capacity);
-    case DDP_SLOT_SEND_RECV: return ddp_pattern_copied(&p->p, before, 0, n, got, text, capacity);
+    case DDP_SLOT_REDUCE: return backend_pattern_reduced(&p->p, 0, n, got, text, capacity);
+    case DDP_SLOT_REDUCE_SCATTER: return backend_pattern_reduced(&p->p, n * t->rank, n, got, text, capacity);
+    case DDP_SLOT_BROADCAST: return backend_pattern_copied(&p->p, p->c->root, 0, n, got, text, capacity);
+    case DDP_SLOT_SCATTER: return backend_pattern_copied(&p->p, p->c->root, n * t->rank, n, got, text, capacity);
+    case DDP_SLOT_SEND_RECV: return backend_pattern_copied(&p->p, before, 0, n, got, text, capacity);
     default: break;
     }
     for (uint32_t r = 0; r < t->world; r++) {
         size_t first = p->c->slot == DDP_SLOT_ALL_TO_ALL ? n * t->rank : 0;
         char why[160];
 
-        if (ddp_pattern_copied(&p->p, r, first, n, got + r * block, why, sizeof(why))) continue;
+        if (backend_pattern_copied(&p->p, r, first, n, got + r * block, why, sizeof(why))) continue;
         (void)snprintf(text, capacity, "in the part of rank %u %s", r, why);
         return false;
     }
@@ -314,7 +314,7 @@ static bool call_and_check(play *p)
     ddp_status status;
 
     if (p->c->late == t->rank + 1) (void)usleep(LATE_US);
-    status = ddp_trial_call(t, p->c->slot, &p->args, &err);
+    status = backend_trial_call(t, p->c->slot, &p->args, &err);
     if (!supported) return check_refused(p, before, status, &err);
     if (status != DDP_OK) {
         return DDP_BREAK(t->a, "\"%s\": %.180s", ddp_status_text(status),
@@ -334,13 +334,14 @@ static bool barrier(const ddp_trial *t, const ddp_case *c)
 
     if (c->late == t->rank + 1) (void)usleep(LATE_US);
     (void)atomic_fetch_add(entered, 1);
-    if (ddp_trial_call(t, DDP_SLOT_BARRIER, &none, &err) != DDP_OK) return DDP_BREAK(t->a, "barrier: %.200s", err.msg);
+    if (backend_trial_call(t, DDP_SLOT_BARRIER, &none, &err) != DDP_OK)
+        return DDP_BREAK(t->a, "barrier: %.200s", err.msg);
     seen = atomic_load(entered);
     return DDP_EXPECT(t->a, seen >= all, "left the barrier when %u of %u ranks had come", seen + t->world - all,
                       t->world);
 }
 
-bool ddp_trial_collective(ddp_trial *t, const ddp_case *c)
+bool backend_trial_collective(ddp_trial *t, const ddp_case *c)
 {
     play p = {.t = t,
               .c = c,

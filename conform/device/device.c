@@ -335,6 +335,6 @@ void ddp_device_case(ddp_rank_process *a)
     else if (a->c->variant == DDP_TOPIC_OPTIMIZER)
         optimizer(a, ops_of(a), d);
     else
-        ddp_device_program(a, ops_of(a), d);
+        device_program(a, ops_of(a), d);
     ops_of(a)->close(d);
 }

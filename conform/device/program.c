@@ -408,7 +408,7 @@ static bool check_network(ddp_rank_process *a, const ddp_device_ops *ops, ddp_de
     return good;
 }
 
-void ddp_device_program(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d)
+void device_program(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d)
 {
     for (size_t i = 0; i < DDP_COUNT(networks); i++)
         if (!check_network(a, ops, d, &networks[i])) break;

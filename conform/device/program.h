@@ -4,6 +4,6 @@
 
 #include "conform/harness/rank_process.h"
 
-void ddp_device_program(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d);
+void device_program(ddp_rank_process *a, const ddp_device_ops *ops, ddp_device *d);
 
 #endif

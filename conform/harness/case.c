@@ -58,7 +58,7 @@ ddp_status ddp_case_add(ddp_case_list *l, ddp_case c, ddp_err *err)
     return DDP_OK;
 }
 
-void ddp_case_describe(const ddp_case *c, char *out, size_t capacity)
+void harness_case_describe(const ddp_case *c, char *out, size_t capacity)
 {
     static const char *const topics[DDP_TOPIC_END] = {[DDP_TOPIC_FLAT] = "flat reductions",
                                                       [DDP_TOPIC_OPTIMIZER] = "optimizer steps",

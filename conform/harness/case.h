@@ -84,6 +84,6 @@ typedef struct ddp_case_list {
     uint32_t count, capacity;
 } ddp_case_list;
 ddp_status ddp_case_add(ddp_case_list *l, ddp_case c, ddp_err *err);
-void ddp_case_describe(const ddp_case *c, char *out, size_t capacity); /* "all_reduce of 3 f32, sum, in place" */
+void harness_case_describe(const ddp_case *c, char *out, size_t capacity); /* "all_reduce of 3 f32, sum, in place" */
 
 #endif

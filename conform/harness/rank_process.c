@@ -5,7 +5,7 @@
 enum { BARRIER_MS = 60000 };
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
-bool ddp_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...)
+bool harness_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...)
 {
     int none = DDP_NOT_CHECKED;
     va_list ap;

@@ -39,10 +39,10 @@ ddp_status ddp_rank_process_load(ddp_rank_process *a, uint32_t kind, const char 
 void ddp_rank_process_unload(ddp_rank_process *a);
 /* Writes the case's result and why; the first one counts. `breaks`: this process is unfit for another case. Always
  * false. */
-bool ddp_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...) DDP_PRINTF_(4, 5);
-#define DDP_FAIL(a, ...)  ddp_rank_process_write(a, DDP_FAILED, false, __VA_ARGS__)
-#define DDP_SKIP(a, ...)  ((void)ddp_rank_process_write(a, DDP_SKIPPED, false, __VA_ARGS__))
-#define DDP_BREAK(a, ...) ddp_rank_process_write(a, DDP_FAILED, true, __VA_ARGS__)
+bool harness_rank_process_write(ddp_rank_process *a, int state, bool breaks, const char *fmt, ...) DDP_PRINTF_(4, 5);
+#define DDP_FAIL(a, ...)  harness_rank_process_write(a, DDP_FAILED, false, __VA_ARGS__)
+#define DDP_SKIP(a, ...)  ((void)harness_rank_process_write(a, DDP_SKIPPED, false, __VA_ARGS__))
+#define DDP_BREAK(a, ...) harness_rank_process_write(a, DDP_FAILED, true, __VA_ARGS__)
 /* Fails unless `ok`; returns ok. */
 #define DDP_EXPECT(a, ok, ...) ((ok) || DDP_FAIL(a, __VA_ARGS__))
 /* Waits for all ranks of the case, by the control plane. */

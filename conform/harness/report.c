@@ -102,7 +102,7 @@ static void failure(ddp_report *r, const ddp_shared_results *s, uint32_t c, cons
 {
     char what[200];
 
-    ddp_case_describe(&s->cases[c], what, sizeof(what));
+    harness_case_describe(&s->cases[c], what, sizeof(what));
     (void)fprintf(r->out, "FAILED world %u, %s: %s\n", s->world, what, why);
 }
 
@@ -122,7 +122,7 @@ static void count_case(ddp_report *r, ddp_shared_results *s, uint32_t c, tally *
         if (t->failed++ < FAILURES_SHOWN) failure(r, s, c, why);
         break;
     default:
-        ddp_case_describe(&s->cases[c], what, sizeof(what));
+        harness_case_describe(&s->cases[c], what, sizeof(what));
         t->skipped++;
         if (strncmp(why, "not run", 7) == 0)
             ddp_report_skip(r, 0, "world %u: %s", s->world, why);

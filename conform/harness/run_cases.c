@@ -127,7 +127,7 @@ static void linger(const ddp_rank_process *a, uint32_t here)
     }
 }
 
-int ddp_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, const char *endpoint)
+int harness_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd, const char *endpoint)
 {
     ddp_rank_process a = {.shared = s, .rank = rank, .world = s->world};
     ddp_err err = {0};
@@ -162,14 +162,14 @@ int ddp_conform_rank(const char *path, ddp_log *log)
     int code;
 
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (ddp_shared_results_map(path, &s, &err) != DDP_OK || ddp_launcher_find(false, &who, &err) != DDP_OK) {
+    if (harness_shared_results_map(path, &s, &err) != DDP_OK || ddp_launcher_find(false, &who, &err) != DDP_OK) {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     } else if (who.kind == DDP_LAUNCHER_NONE || who.world != (int32_t)s->world || who.rank < 0 ||
                who.rank >= who.world) {
         ddp_log_line(log, DDP_LOG_ERROR, "the launcher does not say which of %u ranks this is", s->world);
     } else {
         atomic_store(&s->pids[who.rank], (int)getpid());
-        code = ddp_rank_process_run(s, (uint32_t)who.rank, -1, NULL);
+        code = harness_rank_process_run(s, (uint32_t)who.rank, -1, NULL);
         atomic_store(&s->pids[who.rank], 0);
         if (code != DDP_EXIT_OK) _exit(code); /* something may stand in the plugin still */
         ddp_shared_results_free(s, -1);

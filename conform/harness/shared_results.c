@@ -44,7 +44,7 @@ ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint
     return DDP_OK;
 }
 
-ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out, ddp_err *err)
+ddp_status harness_shared_results_map(const char *path, ddp_shared_results **out, ddp_err *err)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     struct stat st;

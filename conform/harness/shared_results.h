@@ -70,8 +70,8 @@ typedef struct ddp_shared_results {
 /* `cases` are copied. *fd stays open for launchers until ddp_shared_results_free. */
 ddp_status ddp_shared_results_create(uint32_t world, const ddp_case *cases, uint32_t count, ddp_shared_results **out,
                                      int *fd, ddp_err *err);
-ddp_status ddp_shared_results_map(const char *path, ddp_shared_results **out,
-                                  ddp_err *err); /* in a rank that a launcher started */
+ddp_status harness_shared_results_map(const char *path, ddp_shared_results **out,
+                                      ddp_err *err); /* in a rank that a launcher started */
 void ddp_shared_results_free(ddp_shared_results *s, int fd);
 ddp_check_result *ddp_shared_results_get(ddp_shared_results *s, uint32_t rank, uint32_t c);
 /* The results of all ranks of a case as one: the first that is not a pass, or failed if two ranks' hashes differ;

@@ -185,7 +185,7 @@ static void child(run *r, uint32_t rank, int listen_fd, const char *endpoint, pi
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(DDP_EXIT_INTERNAL); /* it died before the line above */
     (void)sigprocmask(SIG_SETMASK, signals, NULL);
-    code = ddp_rank_process_run(r->s, rank, listen_fd, rank == 0 ? NULL : endpoint);
+    code = harness_rank_process_run(r->s, rank, listen_fd, rank == 0 ? NULL : endpoint);
     if (code != DDP_EXIT_OK) _exit(code);
     exit(code);
 }

@@ -14,14 +14,14 @@
 
 enum { AGREE = DDP_SLOT_END, SPINS = 200, NAP_US = 50 };
 
-size_t ddp_hook_heap(void)
+size_t hook_heap(void)
 {
     struct mallinfo2 m = mallinfo2();
 
     return m.uordblks + m.hblkhd;
 }
 
-void ddp_hook_give_up(ddp_hook_trial *t)
+void hook_give_up(ddp_hook_trial *t)
 {
     t->a->broken = true;
     atomic_store(&t->a->shared->given_up, 1);
@@ -87,7 +87,7 @@ static bool enter(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c)
     return barrier(t); /* before anyone writes down the next */
 }
 
-bool ddp_hook_agree(ddp_hook_trial *t, uint64_t value, const char *what)
+bool hook_agree(ddp_hook_trial *t, uint64_t value, const char *what)
 {
     const ddp_coll none = {.struct_size = sizeof(none)};
     uint64_t theirs;
@@ -199,7 +199,7 @@ static ddp_status collective(ddp_hook_trial *t, uint32_t slot, const ddp_coll *c
     size_t whole, n;
     bool good;
 
-    if (t->watch) t->most = DDP_MAX_OF(t->most, ddp_hook_heap());
+    if (t->watch) t->most = DDP_MAX_OF(t->most, hook_heap());
     if (!may_call(t, slot, c))
         return ddp_fail(err, DDP_ERR_INVALID, "%s: not as the contract has it", ddp_slot_info_of(slot)->name);
     if (slot == DDP_SLOT_ALL_REDUCE && c->dtype == DDP_I64)
@@ -220,7 +220,7 @@ COLLECTIVE(broadcast, DDP_SLOT_BROADCAST)
 COLLECTIVE(all_gather, DDP_SLOT_ALL_GATHER)
 COLLECTIVE(all_to_all, DDP_SLOT_ALL_TO_ALL)
 
-void ddp_hook_group_open(ddp_hook_trial *t)
+void hook_group_open(ddp_hook_trial *t)
 {
     t->group = (ddp_hook_group){.struct_size = sizeof(t->group),
                                 .rank = t->a->rank,

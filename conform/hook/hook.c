@@ -48,7 +48,7 @@ static bool state_makes_sense(ddp_hook_trial *t, const ddp_hook_state *all, uint
 static uint64_t states_hash(const ddp_hook_trial *t, bool addresses, bool values)
 {
     const ddp_hook_state *all;
-    uint32_t n = ddp_hook_states(t, &all);
+    uint32_t n = hook_instance_states(t, &all);
     uint64_t hash = n;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -66,7 +66,7 @@ static uint64_t states_hash(const ddp_hook_trial *t, bool addresses, bool values
 static bool opens(ddp_hook_trial *t)
 {
     const ddp_hook_state *s;
-    uint32_t n = ddp_hook_states(t, &s);
+    uint32_t n = hook_instance_states(t, &s);
     uint64_t before;
 
     if (!DDP_HOOK_EXPECT(t, n == 0 || s != NULL, "states returns %u and gives no list", n)) return false;
@@ -74,12 +74,12 @@ static bool opens(ddp_hook_trial *t)
         if (!state_makes_sense(t, s, i)) return false;
     before = states_hash(t, true, false);
     t->update = 0;
-    if (!ddp_hook_agree(t, states_hash(t, false, false), "the list of states")) return false;
+    if (!hook_agree(t, states_hash(t, false, false), "the list of states")) return false;
     for (uint32_t u = 1; u <= FEW; u++) {
-        if (!ddp_hook_next(t, u, DDP_WAY_AT_ONCE) ||
+        if (!hook_next(t, u, DDP_WAY_AT_ONCE) ||
             !DDP_HOOK_EXPECT(t, states_hash(t, true, false) == before, "the list of states changes with update %u",
                              u) ||
-            !ddp_hook_agree(t, states_hash(t, false, true), "the content of the shared states"))
+            !hook_agree(t, states_hash(t, false, true), "the content of the shared states"))
             return false;
     }
     return true;
@@ -91,16 +91,16 @@ static bool run_of_its_own(ddp_rank_process *a, uint32_t index, bool later, ddp_
                            pthread_barrier_t *together, uint64_t *hash)
 {
     ddp_hook_trial t;
-    bool good = ddp_hook_open(&t, a, index, later);
+    bool good = hook_instance_open(&t, a, index, later);
 
     *hash = 0;
     if (together != NULL) (void)pthread_barrier_wait(together);
     for (uint32_t u = 1; u <= FEW && good; u++) {
-        good = ddp_hook_next(&t, u, way);
-        if (good) *hash = *hash * 31 + ddp_hook_bits(&t);
+        good = hook_next(&t, u, way);
+        if (good) *hash = *hash * 31 + hook_bits(&t);
     }
     if (together != NULL) (void)pthread_barrier_wait(together);
-    ddp_hook_close(&t);
+    hook_instance_close(&t);
     return good;
 }
 
@@ -170,7 +170,7 @@ static void pair(ddp_rank_process *a)
 static void move_states(const ddp_hook_trial *t, float *kept, bool back, uint64_t *size)
 {
     const ddp_hook_state *all;
-    uint32_t n = ddp_hook_states(t, &all);
+    uint32_t n = hook_instance_states(t, &all);
 
     *size = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -186,8 +186,8 @@ static bool go_on(ddp_hook_trial *t, uint64_t *hash)
 {
     *hash = 0;
     for (uint32_t u = 1; u <= FEW; u++) {
-        if (!ddp_hook_next(t, FEW + u, DDP_WAY_AT_ONCE)) return false;
-        *hash = *hash * 31 + ddp_hook_bits(t);
+        if (!hook_next(t, FEW + u, DDP_WAY_AT_ONCE)) return false;
+        *hash = *hash * 31 + hook_bits(t);
     }
     return true;
 }
@@ -215,7 +215,7 @@ static bool keeps(ddp_hook_trial *t, float **kept, uint64_t *size, uint64_t *has
     ddp_err err = {0};
 
     for (uint32_t u = 1; u <= FEW; u++)
-        if (!ddp_hook_next(t, u, DDP_WAY_AT_ONCE)) return false;
+        if (!hook_next(t, u, DDP_WAY_AT_ONCE)) return false;
     move_states(t, NULL, false, size);
     *kept = ddp_alloc((*size + 1) * sizeof(float), &err);
     if (!DDP_HOOK_EXPECT(t, *kept != NULL, "%.200s", err.msg)) return false;
@@ -228,12 +228,12 @@ static void state(ddp_rank_process *a)
     ddp_hook_trial t;
     uint64_t size, hash;
     float *kept = NULL;
-    bool good = ddp_hook_open(&t, a, 0, false) && keeps(&t, &kept, &size, &hash);
+    bool good = hook_instance_open(&t, a, 0, false) && keeps(&t, &kept, &size, &hash);
 
-    ddp_hook_close(&t);
+    hook_instance_close(&t);
     if (good) {
-        if (ddp_hook_open(&t, a, 0, false)) (void)restores(&t, kept, size, hash);
-        ddp_hook_close(&t);
+        if (hook_instance_open(&t, a, 0, false)) (void)restores(&t, kept, size, hash);
+        hook_instance_close(&t);
     }
     free(kept);
 }
@@ -245,13 +245,13 @@ static bool allocates_nothing(ddp_hook_trial *t)
 {
     size_t before, after;
 
-    if (!ddp_hook_next(t, 1, DDP_WAY_AT_ONCE)) return false;
-    before = ddp_hook_heap();
+    if (!hook_next(t, 1, DDP_WAY_AT_ONCE)) return false;
+    before = hook_heap();
     t->most = before;
     t->watch = true;
     for (uint32_t u = 2; u <= 2 * FEW; u++) {
-        if (!ddp_hook_next(t, u, DDP_WAY_AT_ONCE)) return false;
-        after = ddp_hook_heap();
+        if (!hook_next(t, u, DDP_WAY_AT_ONCE)) return false;
+        after = hook_heap();
         if (!DDP_HOOK_EXPECT(t, after <= before + HEAP_ALLOWED, "%zu bytes of memory more after update %llu",
                              after - before, (unsigned long long)t->update) ||
             !DDP_HOOK_EXPECT(t, t->most <= before + HEAP_ALLOWED,
@@ -266,7 +266,7 @@ static bool allocates_nothing(ddp_hook_trial *t)
 static void refusals(ddp_rank_process *a)
 {
     ddp_err err = {0};
-    ddp_status st = ddp_hook_open_i32(a, &err);
+    ddp_status st = hook_open_i32(a, &err);
 
     (void)(DDP_EXPECT(a, st == DDP_ERR_UNSUPPORTED, "gradients of dtype i32: open answers \"%s\", not \"%s\"",
                       ddp_status_text(st), ddp_status_text(DDP_ERR_UNSUPPORTED)) &&
@@ -277,10 +277,10 @@ static void refusals(ddp_rank_process *a)
 static bool open_once(ddp_rank_process *a, uint32_t i)
 {
     ddp_hook_trial t;
-    bool good = ddp_hook_open(&t, a, 0, false);
+    bool good = hook_instance_open(&t, a, 0, false);
 
-    if (good && i % 3 != 0) good = ddp_hook_next(&t, i, DDP_WAY_AT_ONCE);
-    ddp_hook_close(&t);
+    if (good && i % 3 != 0) good = hook_next(&t, i, DDP_WAY_AT_ONCE);
+    hook_instance_close(&t);
     return good;
 }
 
@@ -297,7 +297,7 @@ static bool near_the_mean(ddp_hook_trial *t)
     for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++) {
         double allowed = once_tolerance(t->a->world) * t->largest[b];
 
-        for (uint64_t i = 0; i < ddp_hook_count(b); i++)
+        for (uint64_t i = 0; i < hook_count(b); i++)
             if (!DDP_HOOK_EXPECT(t, fabs((double)t->grads[b][i] - t->mean[b][i]) <= allowed,
                                  "update %llu: element %llu of bucket %u is %g, and the mean %g; "
                                  "a hook without a state of each rank may miss it by %g",
@@ -317,7 +317,7 @@ static double worst_tensor(const ddp_hook_trial *t, double *const *sums, uint32_
     const char *tensor;
 
     for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-        for (uint32_t k = 0; ddp_hook_checked_tensor(b, k, &tensor, &offset, &elements); k++) {
+        for (uint32_t k = 0; hook_checked_tensor(b, k, &tensor, &offset, &elements); k++) {
             double squares = 0.0, error;
 
             for (uint64_t i = offset; i < offset + elements; i++) {
@@ -342,9 +342,9 @@ static bool errors_even_out(ddp_hook_trial *t, double *const *sums)
     double early = 0.0, late;
 
     for (uint32_t u = 1; u <= LONG_RUN; u++) {
-        if (!ddp_hook_next(t, 1, DDP_WAY_AT_ONCE)) return false;
+        if (!hook_next(t, 1, DDP_WAY_AT_ONCE)) return false;
         for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-            for (uint64_t i = 0; i < ddp_hook_count(b); i++) sums[b][i] += (double)t->grads[b][i];
+            for (uint64_t i = 0; i < hook_count(b); i++) sums[b][i] += (double)t->grads[b][i];
         if (u == SHORT_RUN) early = worst_tensor(t, sums, u, &name);
     }
     late = worst_tensor(t, sums, LONG_RUN, &name);
@@ -361,12 +361,12 @@ static bool means_from_here(ddp_hook_trial *t)
     ddp_err err = {0};
     bool good = true;
 
-    if (!ddp_hook_remembers(t)) {
-        for (uint32_t u = 1; u <= FEW && good; u++) good = ddp_hook_next(t, u, DDP_WAY_AT_ONCE) && near_the_mean(t);
+    if (!hook_remembers(t)) {
+        for (uint32_t u = 1; u <= FEW && good; u++) good = hook_next(t, u, DDP_WAY_AT_ONCE) && near_the_mean(t);
         return good;
     }
     for (uint32_t b = 0; b < DDP_HOOK_BUCKETS && good; b++) {
-        sums[b] = ddp_alloc(ddp_hook_count(b) * sizeof(double), &err);
+        sums[b] = ddp_alloc(hook_count(b) * sizeof(double), &err);
         good = DDP_HOOK_EXPECT(t, sums[b] != NULL, "%.200s", err.msg);
     }
     good = good && errors_even_out(t, sums);
@@ -384,10 +384,10 @@ static bool means(ddp_hook_trial *t)
 static bool zeros(ddp_hook_trial *t)
 {
     for (uint32_t u = 1; u <= FEW; u++) {
-        ddp_hook_fill(t, u, true);
-        if (!ddp_hook_update(t, DDP_WAY_AT_ONCE)) return false;
+        hook_fill(t, u, true);
+        if (!hook_update(t, DDP_WAY_AT_ONCE)) return false;
         for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++)
-            for (uint64_t i = 0; i < ddp_hook_count(b); i++)
+            for (uint64_t i = 0; i < hook_count(b); i++)
                 if (!DDP_HOOK_EXPECT(t, t->grads[b][i] == 0.0f,
                                      "update %llu: element %llu of bucket %u is %g, of gradients that were always 0",
                                      (unsigned long long)t->update, (unsigned long long)i, b, (double)t->grads[b][i]))
@@ -401,8 +401,8 @@ static void with_hook(ddp_rank_process *a, bool (*test)(ddp_hook_trial *t))
 {
     ddp_hook_trial t;
 
-    if (ddp_hook_open(&t, a, 0, false)) (void)test(&t);
-    ddp_hook_close(&t);
+    if (hook_instance_open(&t, a, 0, false)) (void)test(&t);
+    hook_instance_close(&t);
 }
 
 void ddp_hook_case(ddp_rank_process *a)

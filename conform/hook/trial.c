@@ -23,7 +23,7 @@ static const struct {
     {0, 1, "b.bias", 3104, {257}}, {1, 2, "c.weight", 0, {1000, 7}},   {1, 1, "c.scale", 7008, {33}},
     {2, 1, "d", 0, {1}},           {3, 4, "e.weight", 3, {8, 3, 5, 5}}};
 
-uint64_t ddp_hook_count(uint32_t bucket) { return counts[bucket]; }
+uint64_t hook_count(uint32_t bucket) { return counts[bucket]; }
 
 static uint64_t elements_of(uint32_t tensor)
 {
@@ -33,7 +33,7 @@ static uint64_t elements_of(uint32_t tensor)
     return n;
 }
 
-bool ddp_hook_checked_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements)
+bool hook_checked_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_t *offset, uint64_t *elements)
 {
     for (uint32_t k = 0; k < TENSORS; k++) {
         if (tensors[k].bucket != bucket || i-- > 0) continue;
@@ -97,7 +97,7 @@ static bool alloc(ddp_hook_trial *t, size_t later)
     t->other = ddp_alloc_aligned(doubles * sizeof(float), &err);
     if (t->tables[0] == NULL || t->tables[1] == NULL || at == NULL || mean == NULL || t->other == NULL) {
         DDP_SKIP(t->a, "%.200s", err.msg);
-        ddp_hook_give_up(t);
+        hook_give_up(t);
         return false;
     }
     memset(at, FILLER, floats * sizeof(float));
@@ -135,7 +135,7 @@ static bool prepare(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool
     t->params.group = &t->group;
     describe_tensors(t);
     describe_buckets(t, dtype);
-    ddp_hook_group_open(t);
+    hook_group_open(t);
     return true;
 }
 
@@ -179,7 +179,7 @@ static void *exchange_main(void *arg)
     return NULL;
 }
 
-bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool later)
+bool hook_instance_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool later)
 {
     ddp_err err = {0};
     ddp_status st;
@@ -188,7 +188,7 @@ bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool 
     st = call_open(t, &err);
     if (st != DDP_OK) {
         (void)ddp_rank_process_fail_call(a, "open", st, &err);
-        ddp_hook_give_up(t);
+        hook_give_up(t);
         return false;
     }
     if (!DDP_HOOK_EXPECT(t, t->hook != NULL, "open gives no hook")) return false;
@@ -196,12 +196,12 @@ bool ddp_hook_open(ddp_hook_trial *t, ddp_rank_process *a, uint32_t index, bool 
     (void)pthread_cond_init(&t->changed, NULL);
     if (ddp_thread_start(&t->thread, "conform-wire", exchange_main, t, &err) == DDP_OK) return t->started = true;
     DDP_SKIP(a, "%.200s", err.msg);
-    ddp_hook_give_up(t);
+    hook_give_up(t);
     return false;
 }
 
 /* After a failure the hook stays as it is: the process ends. */
-void ddp_hook_close(ddp_hook_trial *t)
+void hook_instance_close(ddp_hook_trial *t)
 {
     if (t->started) {
         (void)pthread_mutex_lock(&t->lock);
@@ -217,7 +217,7 @@ void ddp_hook_close(ddp_hook_trial *t)
     release(t);
 }
 
-ddp_status ddp_hook_open_i32(ddp_rank_process *a, ddp_err *err)
+ddp_status hook_open_i32(ddp_rank_process *a, ddp_err *err)
 {
     ddp_hook_trial t;
     ddp_status st;
@@ -241,7 +241,7 @@ static void gradients(uint64_t seed, bool zero, uint32_t world, uint32_t rank, u
             ddp_pattern_fill(&p, rank, tensors[i].offset, elements_of(i), out + tensors[i].offset);
 }
 
-void ddp_hook_fill(ddp_hook_trial *t, uint64_t seed, bool zero)
+void hook_fill(ddp_hook_trial *t, uint64_t seed, bool zero)
 {
     uint32_t world = t->a->world;
 
@@ -273,7 +273,7 @@ static bool compress(ddp_hook_trial *t, uint32_t b)
 
     if (st == DDP_OK) return true;
     (void)ddp_rank_process_fail_call(t->a, "compress", st, &err);
-    ddp_hook_give_up(t);
+    hook_give_up(t);
     return false;
 }
 
@@ -293,7 +293,7 @@ static bool wait_for(ddp_hook_trial *t, uint32_t buckets)
     (void)pthread_mutex_unlock(&t->lock);
     if (t->status == DDP_OK) return true;
     (void)ddp_rank_process_fail_call(t->a, "exchange", t->status, &t->err);
-    ddp_hook_give_up(t);
+    hook_give_up(t);
     return false;
 }
 
@@ -304,7 +304,7 @@ static bool decompress(ddp_hook_trial *t, uint32_t b)
 
     if (st == DDP_OK) return true;
     (void)ddp_rank_process_fail_call(t->a, "decompress", st, &err);
-    ddp_hook_give_up(t);
+    hook_give_up(t);
     return false;
 }
 
@@ -358,7 +358,7 @@ static bool nothing_else_written(ddp_hook_trial *t)
     return true;
 }
 
-uint64_t ddp_hook_bits(const ddp_hook_trial *t)
+uint64_t hook_bits(const ddp_hook_trial *t)
 {
     uint64_t hash = 0;
 
@@ -366,7 +366,7 @@ uint64_t ddp_hook_bits(const ddp_hook_trial *t)
     return hash;
 }
 
-bool ddp_hook_update(ddp_hook_trial *t, ddp_hook_way way)
+bool hook_update(ddp_hook_trial *t, ddp_hook_way way)
 {
     char what[96];
 
@@ -377,28 +377,28 @@ bool ddp_hook_update(ddp_hook_trial *t, ddp_hook_way way)
     if (!make_calls(t, way) || !nothing_else_written(t)) return false;
     for (uint32_t b = 0; b < DDP_HOOK_BUCKETS; b++) {
         (void)snprintf(what, sizeof(what), "update %llu: what is left in bucket %u", (unsigned long long)t->update, b);
-        if (!ddp_hook_agree(t, ddp_hash64(t->grads[b], counts[b] * sizeof(float), 0), what)) return false;
+        if (!hook_agree(t, ddp_hash64(t->grads[b], counts[b] * sizeof(float), 0), what)) return false;
     }
     return true;
 }
 
-bool ddp_hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
+bool hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way)
 {
-    ddp_hook_fill(t, seed, false);
-    return ddp_hook_update(t, way);
+    hook_fill(t, seed, false);
+    return hook_update(t, way);
 }
 
 /* ---- its state --------------------------------------------------------------------------------------------------- */
-uint32_t ddp_hook_states(const ddp_hook_trial *t, const ddp_hook_state **out)
+uint32_t hook_instance_states(const ddp_hook_trial *t, const ddp_hook_state **out)
 {
     *out = NULL;
     return t->ops->states == NULL ? 0 : t->ops->states(t->hook, out);
 }
 
-bool ddp_hook_remembers(const ddp_hook_trial *t)
+bool hook_remembers(const ddp_hook_trial *t)
 {
     const ddp_hook_state *s;
-    uint32_t n = ddp_hook_states(t, &s);
+    uint32_t n = hook_instance_states(t, &s);
 
     for (uint32_t i = 0; i < n; i++)
         if (ddp_hook_state_at(t->ops, s, i)->shared == 0) return true;

@@ -70,7 +70,7 @@ static void clean(char *text)
     }
 }
 
-void ddp_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
+void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES];
     size_t head = 0, length;
@@ -97,7 +97,7 @@ void ddp_log_line(ddp_log *log, int level, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    ddp_log_vline(log, level, fmt, ap);
+    base_log_vline(log, level, fmt, ap);
     va_end(ap);
 }
 

@@ -16,7 +16,7 @@ typedef struct ddp_log {
 void ddp_log_init(ddp_log *log);
 /* "ddpengine[1]: error: TEXT". Any thread. */
 void ddp_log_line(ddp_log *log, int level, const char *fmt, ...) DDP_PRINTF_(3, 4);
-void ddp_log_vline(ddp_log *log, int level, const char *fmt, va_list ap);
+void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap);
 /* Replaces the progress line (terminal only); an empty text takes it away. */
 void ddp_log_progress(ddp_log *log, const char *text);
 /* The host table over this log, for plugins; `log` outlives it. */

@@ -40,7 +40,7 @@ static void refill(ddp_mt19937 *g)
     g->next = 0;
 }
 
-uint32_t ddp_mt19937_next(ddp_mt19937 *g)
+uint32_t base_mt19937_next(ddp_mt19937 *g)
 {
     uint32_t y;
 
@@ -61,9 +61,9 @@ void ddp_mt19937_skip(ddp_mt19937 *g, uint64_t words)
 /* CPUGeneratorImpl::random64: the first draw is the high half. */
 static uint64_t next64(ddp_mt19937 *g)
 {
-    uint64_t high = ddp_mt19937_next(g);
+    uint64_t high = base_mt19937_next(g);
 
-    return high << 32 | ddp_mt19937_next(g);
+    return high << 32 | base_mt19937_next(g);
 }
 
 void ddp_mt19937_uniform(ddp_mt19937 *g, float *out, uint64_t count, double from, double to)
@@ -72,7 +72,7 @@ void ddp_mt19937_uniform(ddp_mt19937 *g, float *out, uint64_t count, double from
 
     /* PyTorch writes u * width + low; its AVX2 build contracts that to one rounding, here it is written out */
     for (uint64_t i = 0; i < count; i++) {
-        float u = (float)(ddp_mt19937_next(g) & 0xffffffu) * 0x1p-24f;
+        float u = (float)(base_mt19937_next(g) & 0xffffffu) * 0x1p-24f;
         out[i] = fmaf(u, width, low);
     }
 }
@@ -98,7 +98,7 @@ void ddp_mt19937_permutation(ddp_mt19937 *g, uint64_t *out, uint64_t count)
     }
     for (uint64_t i = 0; i < count; i++) out[i] = i;
     for (uint64_t i = 0; i + 1 < count; i++) {
-        uint64_t step = ddp_mt19937_next(g) % (uint32_t)(count - i);
+        uint64_t step = base_mt19937_next(g) % (uint32_t)(count - i);
         swap_indices(&out[i], &out[i + step]);
     }
 }

@@ -97,7 +97,7 @@ __attribute__((target("avx2,fma"))) static void blocks_avx2(float *data, uint64_
 }
 #endif
 
-void ddp_normal_blocks(float *data, uint64_t count, float mean, float std, int portable)
+void base_normal_blocks(float *data, uint64_t count, float mean, float std, int portable)
 {
 #if defined(__x86_64__)
     if (!portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -112,9 +112,9 @@ void ddp_normal_blocks(float *data, uint64_t count, float mean, float std, int p
 /* ---- fewer than 16 ----------------------------------------------------------------------------------------------- */
 static double uniform53(ddp_mt19937 *g)
 {
-    uint64_t high = ddp_mt19937_next(g);
+    uint64_t high = base_mt19937_next(g);
 
-    return (double)((high << 32 | ddp_mt19937_next(g)) & 0x1fffffffffffffu) * 0x1p-53;
+    return (double)((high << 32 | base_mt19937_next(g)) & 0x1fffffffffffffu) * 0x1p-53;
 }
 
 static double one_normal(ddp_mt19937 *g)
@@ -134,7 +134,7 @@ static double one_normal(ddp_mt19937 *g)
 
 static void fill_uniform(ddp_mt19937 *g, float *out, uint64_t count)
 {
-    for (uint64_t i = 0; i < count; i++) out[i] = (float)(ddp_mt19937_next(g) & 0xffffffu) * 0x1p-24f;
+    for (uint64_t i = 0; i < count; i++) out[i] = (float)(base_mt19937_next(g) & 0xffffffu) * 0x1p-24f;
 }
 
 /* ---- the draw ---------------------------------------------------------------------------------------------------- */
@@ -150,12 +150,12 @@ void ddp_mt19937_normal(ddp_mt19937 *g, float *out, uint64_t count, double mean,
         uint64_t n = count - at < PIECE ? count - at : PIECE;
 
         fill_uniform(g, out + at, n);
-        ddp_normal_blocks(out + at, at + n <= whole ? n : whole - at, (float)mean, (float)std, 0);
+        base_normal_blocks(out + at, at + n <= whole ? n : whole - at, (float)mean, (float)std, 0);
     }
     if (whole == count) return;
     /* the last 16 values once more, from new uniforms, the ones of the last whole block among them */
     fill_uniform(g, out + count - BLOCK, BLOCK);
-    ddp_normal_blocks(out + count - BLOCK, BLOCK, (float)mean, (float)std, 0);
+    base_normal_blocks(out + count - BLOCK, BLOCK, (float)mean, (float)std, 0);
 }
 
 void ddp_mt19937_skip_normal(ddp_mt19937 *g, uint64_t count)

@@ -16,8 +16,8 @@ static ddp_status open_part(const char *dir, const char *name, const ddp_file_fa
 {
     ddp_path path;
 
-    DDP_TRY(ddp_path_join(path.text, dir, name, err));
-    DDP_TRY(ddp_verify_file(path.text, facts, err));
+    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
+    DDP_TRY(checkpoint_verify_file(path.text, facts, err));
     return ddp_safetensors_open(path.text, out, err);
 }
 
@@ -29,7 +29,7 @@ static ddp_status check_is_checkpoint(const char *path, const char *manifest, dd
     char name[DDP_STEP_NAME] = "";
 
     if (access(manifest, F_OK) == 0 || errno != ENOENT) return DDP_OK;
-    if (ddp_step_list(path, &steps, &count, err) == DDP_OK && count > 0) ddp_step_name(name, steps[0]);
+    if (checkpoint_step_list(path, &steps, &count, err) == DDP_OK && count > 0) checkpoint_step_name(name, steps[0]);
     free(steps);
     if (count > 0)
         return ddp_fail(err, DDP_ERR_DATA, "%s holds checkpoints but is none: name one of them, such as %s/%s", path,
@@ -47,13 +47,13 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
 
     if (strlen(path) >= sizeof(c.path)) return ddp_fail(err, DDP_ERR_INVALID, "the path %.200s... is too long", path);
     ddp_copy_text(c.path, sizeof(c.path), path);
-    DDP_TRY(ddp_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
+    DDP_TRY(checkpoint_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
     DDP_TRY(check_is_checkpoint(path, manifest.text, err));
-    DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
+    DDP_TRY(checkpoint_manifest_read(manifest.text, &m, err));
     c.meta = m.meta;
     st = DDP_OK;
     for (int i = 0; i < DDP_PARTS && st == DDP_OK; i++)
-        if (m.parts[i].bytes > 0) st = open_part(path, ddp_part_file(i), &m.parts[i], &c.parts[i], err);
+        if (m.parts[i].bytes > 0) st = open_part(path, checkpoint_part_file(i), &m.parts[i], &c.parts[i], err);
     if (st != DDP_OK) {
         ddp_checkpoint_close(&c);
         return st;
@@ -67,8 +67,8 @@ ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, dd
     ddp_path manifest;
     ddp_manifest m;
 
-    DDP_TRY(ddp_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
-    DDP_TRY(ddp_manifest_read(manifest.text, &m, err));
+    DDP_TRY(checkpoint_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
+    DDP_TRY(checkpoint_manifest_read(manifest.text, &m, err));
     *out = m.meta;
     return DDP_OK;
 }
@@ -79,13 +79,13 @@ ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out,
     size_t count = 0;
     ddp_status st = DDP_IN_PROGRESS;
 
-    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
     for (size_t i = 0; i < count && st != DDP_OK; i++) {
         char name[DDP_STEP_NAME];
         ddp_path path;
 
-        ddp_step_name(name, steps[i]);
-        st = ddp_path_join(path.text, dir, name, err);
+        checkpoint_step_name(name, steps[i]);
+        st = checkpoint_path_join(path.text, dir, name, err);
         if (st == DDP_OK) st = ddp_checkpoint_meta_of(path.text, out, err);
     }
     free(steps);
@@ -107,8 +107,8 @@ static ddp_status open_step(const char *dir, uint64_t step, ddp_checkpoint *out,
     ddp_checkpoint c = {0};
     ddp_path path;
 
-    ddp_step_name(name, step);
-    DDP_TRY(ddp_path_join(path.text, dir, name, err));
+    checkpoint_step_name(name, step);
+    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
     DDP_TRY(ddp_checkpoint_open(path.text, &c, err));
     if (c.meta.step != step) {
         ddp_checkpoint_close(&c);
@@ -124,7 +124,7 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
     size_t count = 0;
     ddp_status st = DDP_IN_PROGRESS;
 
-    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
     for (size_t i = 0; i < count; i++) {
         st = open_step(dir, steps[i], out, err);
         /* neither means that the checkpoint is damaged, so an older one must not replace it */
@@ -147,13 +147,13 @@ static ddp_status write_files(const char *dir, const ddp_checkpoint_meta *meta, 
     *bytes = 0;
     for (int i = 0; i < DDP_PARTS; i++) {
         if (i == DDP_PART_HOOK && parts[i].count == 0) continue;
-        DDP_TRY(ddp_path_join(path.text, dir, ddp_part_file(i), err));
-        DDP_TRY(ddp_safetensors_write(path.text, parts[i].tensors, parts[i].count, metadata, m.parts[i].sha256,
-                                      &m.parts[i].bytes, err));
+        DDP_TRY(checkpoint_path_join(path.text, dir, checkpoint_part_file(i), err));
+        DDP_TRY(checkpoint_safetensors_write(path.text, parts[i].tensors, parts[i].count, metadata, m.parts[i].sha256,
+                                             &m.parts[i].bytes, err));
         *bytes += m.parts[i].bytes;
     }
-    DDP_TRY(ddp_path_join(path.text, dir, DDP_MANIFEST_FILE, err));
-    DDP_TRY(ddp_manifest_write(path.text, &m, err));
+    DDP_TRY(checkpoint_path_join(path.text, dir, DDP_MANIFEST_FILE, err));
+    DDP_TRY(checkpoint_manifest_write(path.text, &m, err));
     return ddp_fsync_folder(dir, err);
 }
 
@@ -166,10 +166,10 @@ static ddp_status put_in_place(const char *tmp, const char *final, ddp_log *log,
         return ddp_fail_errno(err, "cannot rename %s to %s", tmp, final);
     ddp_log_line(log, DDP_LOG_WARN, "checkpoint %s was damaged or of another run: replaced", final);
     if (renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
-        if (ddp_remove_path(tmp, err) != DDP_OK) ddp_log_line(log, DDP_LOG_WARN, "%s", err->msg);
+        if (checkpoint_remove_path(tmp, err) != DDP_OK) ddp_log_line(log, DDP_LOG_WARN, "%s", err->msg);
         return DDP_OK;
     }
-    DDP_TRY(ddp_remove_path(final, err));
+    DDP_TRY(checkpoint_remove_path(final, err));
     return rename(tmp, final) == 0 ? DDP_OK : ddp_fail_errno(err, "cannot rename %s to %s", tmp, final);
 }
 
@@ -180,7 +180,7 @@ static bool is_saved(const char *dir, const ddp_checkpoint_meta *meta)
     bool equal;
 
     if (open_step(dir, meta->step, &c, &ignored) != DDP_OK) return false;
-    equal = ddp_meta_equal(&c.meta, meta);
+    equal = checkpoint_meta_equal(&c.meta, meta);
     ddp_checkpoint_close(&c);
     return equal;
 }
@@ -191,12 +191,12 @@ static ddp_status remove_step(const char *dir, uint64_t step, ddp_err *err)
     char name[DDP_STEP_NAME], tmp_name[DDP_STEP_NAME + 4];
     ddp_path path, tmp;
 
-    ddp_step_name(name, step);
+    checkpoint_step_name(name, step);
     (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
-    DDP_TRY(ddp_path_join(path.text, dir, name, err));
-    DDP_TRY(ddp_path_join(tmp.text, dir, tmp_name, err));
+    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
+    DDP_TRY(checkpoint_path_join(tmp.text, dir, tmp_name, err));
     if (rename(path.text, tmp.text) != 0) return ddp_fail_errno(err, "cannot rename %s", path.text);
-    return ddp_remove_path(tmp.text, err);
+    return checkpoint_remove_path(tmp.text, err);
 }
 
 /* Removes what is older than the newest `keep` that verify. `step` was written just now: it counts, and is not read
@@ -208,7 +208,7 @@ static ddp_status prune(const char *dir, uint64_t step, uint64_t keep, ddp_err *
     ddp_status st = DDP_OK;
     ddp_checkpoint c = {0};
 
-    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
     for (size_t i = 0; st == DDP_OK && keep > 0 && count > keep && i < count; i++) {
         if (steps[i] == step) continue;
         if (good >= keep) {
@@ -241,12 +241,12 @@ ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta,
     ddp_err ignored;
     ddp_status st;
 
-    ddp_step_name(name, meta->step);
+    checkpoint_step_name(name, meta->step);
     (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
-    DDP_TRY(ddp_path_join(final.text, dir, name, err));
-    DDP_TRY(ddp_path_join(tmp.text, dir, tmp_name, err));
+    DDP_TRY(checkpoint_path_join(final.text, dir, name, err));
+    DDP_TRY(checkpoint_path_join(tmp.text, dir, tmp_name, err));
     DDP_TRY(ddp_make_folders(dir, err));
-    DDP_TRY(ddp_sweep(dir, ".tmp", err));
+    DDP_TRY(checkpoint_sweep(dir, ".tmp", err));
     if (is_saved(dir, meta)) {
         ddp_log_line(log, DDP_LOG_INFO, "checkpoint %s is there already", final.text);
         return DDP_OK;
@@ -255,7 +255,7 @@ ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta,
     st = write_files(tmp.text, meta, parts, &bytes, err);
     if (st == DDP_OK) st = put_in_place(tmp.text, final.text, log, err);
     if (st != DDP_OK) {
-        (void)ddp_remove_path(tmp.text, &ignored);
+        (void)checkpoint_remove_path(tmp.text, &ignored);
         return st;
     }
     DDP_TRY(ddp_fsync_folder(dir, err));
@@ -281,10 +281,10 @@ static ddp_status rename_old(const char *dir, uint64_t step, ddp_err *err)
     char name[DDP_STEP_NAME], old_name[DDP_STEP_NAME + 4];
     ddp_path path, old;
 
-    ddp_step_name(name, step);
+    checkpoint_step_name(name, step);
     (void)snprintf(old_name, sizeof(old_name), "%s.old", name);
-    DDP_TRY(ddp_path_join(path.text, dir, name, err));
-    DDP_TRY(ddp_path_join(old.text, dir, old_name, err));
+    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
+    DDP_TRY(checkpoint_path_join(old.text, dir, old_name, err));
     if (rename(path.text, old.text) != 0) return ddp_fail_errno(err, "cannot rename %s to %s", path.text, old_name);
     return DDP_OK;
 }
@@ -296,13 +296,13 @@ ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log
     char name[DDP_STEP_NAME];
     ddp_status st;
 
-    DDP_TRY(ddp_step_list(dir, &steps, &count, err));
+    DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
     while (n < count && steps[n] >= from) n++; /* highest first, so that a kill halfway leaves what is lower */
-    st = n > 0 ? ddp_sweep(dir, ".old", err) : DDP_OK;
+    st = n > 0 ? checkpoint_sweep(dir, ".old", err) : DDP_OK;
     for (size_t i = 0; i < n && st == DDP_OK; i++) st = rename_old(dir, steps[i], err);
     if (n > 0 && st == DDP_OK) st = ddp_fsync_folder(dir, err);
     if (n > 0 && st == DDP_OK) {
-        ddp_step_name(name, steps[0]);
+        checkpoint_step_name(name, steps[0]);
         ddp_log_line(log, DDP_LOG_INFO,
                      "%zu checkpoint%s of an earlier run in %s, the newest %s, %s set aside as step-*.old; "
                      "kept until a run does so again",
@@ -324,10 +324,10 @@ ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)
 
     if (ddp_make_folders(dir, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] dir");
     fsync_parent(dir);
-    DDP_TRY(ddp_step_list(dir, &steps, &count, err)); /* may we list it? */
+    DDP_TRY(checkpoint_step_list(dir, &steps, &count, err)); /* may we list it? */
     free(steps);
     (void)snprintf(name, sizeof(name), ".write-test-%ld", (long)getpid());
-    DDP_TRY(ddp_path_join(path.text, dir, name, err));
+    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
     fd = open(path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return ddp_fail_errno(err, "cannot write in the checkpoint folder %s ([checkpoint] dir)", dir);
     st = ddp_write_all(fd, trial, sizeof(trial), path.text, err);

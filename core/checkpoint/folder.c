@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-ddp_status ddp_path_join(char out[DDP_PATH_CAPACITY], const char *dir, const char *name, ddp_err *err)
+ddp_status checkpoint_path_join(char out[DDP_PATH_CAPACITY], const char *dir, const char *name, ddp_err *err)
 {
     int n = snprintf(out, DDP_PATH_CAPACITY, "%s/%s", dir, name);
 
@@ -19,19 +19,19 @@ ddp_status ddp_path_join(char out[DDP_PATH_CAPACITY], const char *dir, const cha
     return DDP_OK;
 }
 
-void ddp_step_name(char name[DDP_STEP_NAME], uint64_t step)
+void checkpoint_step_name(char name[DDP_STEP_NAME], uint64_t step)
 {
     (void)snprintf(name, DDP_STEP_NAME, "step-%08" PRIu64, step);
 }
 
-/* True for exactly the names that ddp_step_name gives. */
+/* True for exactly the names that checkpoint_step_name gives. */
 static bool parse_step(const char *name, uint64_t *step)
 {
     char again[DDP_STEP_NAME];
 
     if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return false;
     *step = strtoull(name + 5, NULL, 10);
-    ddp_step_name(again, *step);
+    checkpoint_step_name(again, *step);
     return strcmp(name, again) == 0;
 }
 
@@ -56,7 +56,7 @@ static ddp_status append(uint64_t **steps, size_t *count, size_t *capacity, uint
     return DDP_OK;
 }
 
-ddp_status ddp_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_err *err)
+ddp_status checkpoint_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_err *err)
 {
     uint64_t *found = NULL, step;
     size_t n = 0, capacity = 0;
@@ -84,7 +84,7 @@ ddp_status ddp_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_e
     return DDP_OK;
 }
 
-ddp_status ddp_remove_path(const char *path, ddp_err *err)
+ddp_status checkpoint_remove_path(const char *path, ddp_err *err)
 {
     return unlink(path) == 0 ? DDP_OK : ddp_remove_folder(path, err);
 }
@@ -101,7 +101,7 @@ static bool is_step_with(const char *name, const char *suffix)
     return parse_step(base, &step);
 }
 
-ddp_status ddp_sweep(const char *dir, const char *suffix, ddp_err *err)
+ddp_status checkpoint_sweep(const char *dir, const char *suffix, ddp_err *err)
 {
     const struct dirent *e;
     ddp_status st = DDP_OK;
@@ -111,8 +111,8 @@ ddp_status ddp_sweep(const char *dir, const char *suffix, ddp_err *err)
     if (d == NULL) return ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
     while (st == DDP_OK && (e = readdir(d)) != NULL) {
         if (!is_step_with(e->d_name, suffix)) continue;
-        st = ddp_path_join(path.text, dir, e->d_name, err);
-        if (st == DDP_OK) st = ddp_remove_path(path.text, err);
+        st = checkpoint_path_join(path.text, dir, e->d_name, err);
+        if (st == DDP_OK) st = checkpoint_remove_path(path.text, err);
     }
     (void)closedir(d);
     return st;
@@ -137,7 +137,7 @@ free_buffer:
     return st;
 }
 
-ddp_status ddp_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err)
+ddp_status checkpoint_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err)
 {
     char hex[DDP_SHA256_HEX];
     struct stat s;

@@ -29,7 +29,7 @@ static const struct {
     {"hook_version", offsetof(ddp_checkpoint_meta, hook_version), true},
 };
 
-const char *ddp_part_file(int part)
+const char *checkpoint_part_file(int part)
 {
     static const char *const names[DDP_PARTS] = {"model.safetensors", "optimizer.safetensors", "hook.safetensors"};
 
@@ -44,7 +44,7 @@ static uint64_t number_of(const ddp_checkpoint_meta *m, size_t i)
     return n;
 }
 
-bool ddp_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b)
+bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b)
 {
     for (size_t i = 0; i < DDP_COUNT(numbers); i++)
         if (number_of(a, i) != number_of(b, i)) return false;
@@ -72,7 +72,7 @@ static json_t *json_files(const ddp_manifest *m)
         json_t *facts = NULL;
 
         if (f->bytes > 0) facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
-        if (f->bytes == 0 || json_object_set_new(files, ddp_part_file(i), facts) == 0) continue;
+        if (f->bytes == 0 || json_object_set_new(files, checkpoint_part_file(i), facts) == 0) continue;
         json_decref(files);
         return NULL;
     }
@@ -143,7 +143,7 @@ static ddp_status write_new(const char *path, const char *text, ddp_err *err)
     return st;
 }
 
-ddp_status ddp_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err)
+ddp_status checkpoint_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err)
 {
     json_t *object = NULL;
     char *text;
@@ -215,9 +215,10 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
         !read_text(json_object_get(object, "hook"), m->meta.hook, sizeof(m->meta.hook)))
         return ddp_fail(err, DDP_ERR_DATA, "%s: \"hook\" is of a wrong type", path);
     for (int i = 0; i < DDP_PARTS; i++) {
-        if (i == DDP_PART_HOOK && json_object_get(files, ddp_part_file(i)) == NULL) continue;
-        if (!read_file(files, ddp_part_file(i), &m->parts[i]))
-            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path, ddp_part_file(i));
+        if (i == DDP_PART_HOOK && json_object_get(files, checkpoint_part_file(i)) == NULL) continue;
+        if (!read_file(files, checkpoint_part_file(i), &m->parts[i]))
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path,
+                            checkpoint_part_file(i));
     }
     return DDP_OK;
 }
@@ -241,7 +242,7 @@ static ddp_status check_object(const char *path, json_t *object, ddp_manifest *m
     return read_fields(path, object, m, err);
 }
 
-ddp_status ddp_manifest_read(const char *path, ddp_manifest *m, ddp_err *err)
+ddp_status checkpoint_manifest_read(const char *path, ddp_manifest *m, ddp_err *err)
 {
     ddp_manifest found = {0};
     size_t length = 0;

@@ -19,12 +19,12 @@ typedef struct ddp_manifest {
     ddp_file_facts parts[DDP_PARTS]; /* bytes 0: there is no such file */
 } ddp_manifest;
 
-const char *ddp_part_file(int part); /* "model.safetensors" */
+const char *checkpoint_part_file(int part); /* "model.safetensors" */
 
 /* Writes path (O_EXCL) and fsyncs it; on failure removes it. */
-ddp_status ddp_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err);
+ddp_status checkpoint_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err);
 /* DDP_ERR_DATA: damaged, with the reason; DDP_ERR_UNSUPPORTED: of a later version. */
-ddp_status ddp_manifest_read(const char *path, ddp_manifest *m, ddp_err *err);
-bool ddp_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b);
+ddp_status checkpoint_manifest_read(const char *path, ddp_manifest *m, ddp_err *err);
+bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b);
 
 #endif

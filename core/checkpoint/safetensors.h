@@ -27,9 +27,9 @@ typedef struct ddp_named_tensor {
 } ddp_named_tensor;
 
 /* Writes path (O_EXCL), fsyncs it; on failure removes it. `metadata`: pairs key, value, ..., NULL; may be NULL. */
-ddp_status ddp_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
-                                 const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
-                                 ddp_err *err);
+ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
+                                        const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
+                                        ddp_err *err);
 
 const char *ddp_safetensors_dtype_name(uint32_t dtype); /* "F32"; NULL for what the format or ddpengine lacks */
 size_t ddp_safetensors_dtype_size(uint32_t dtype);      /* 0 for the same */

@@ -8,8 +8,8 @@
 #define DDP_SAFETENSORS_MAX_HEADER 100000000u
 #define DDP_SAFETENSORS_METADATA   "__metadata__"
 
-uint32_t ddp_safetensors_dtype(const char *name); /* 0 when unknown */
+uint32_t checkpoint_safetensors_dtype(const char *name); /* 0 when unknown */
 /* dtype's size x product of dims; false for an unknown dtype, too many or negative dims, or an overflow of 2^63-1. */
-bool ddp_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes);
+bool checkpoint_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes);
 
 #endif

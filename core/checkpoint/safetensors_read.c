@@ -71,7 +71,7 @@ static ddp_status read_range(const struct reader *r, const char *name, const jso
     e->begin = (uint64_t)json_integer_value(begin);
     e->end = (uint64_t)json_integer_value(end);
     if (e->end > r->data_bytes) return bad_tensor(r, name, err, "data_offsets are past the end of the file");
-    if (!ddp_safetensors_bytes(&e->tensor, &bytes))
+    if (!checkpoint_safetensors_bytes(&e->tensor, &bytes))
         return bad_tensor(r, name, err, "the product of its shape overflows");
     if (bytes != e->end - e->begin) return bad_tensor(r, name, err, "its shape and its data_offsets contradict");
     e->tensor.data = r->data + e->begin;
@@ -85,7 +85,7 @@ static ddp_status read_entry(const struct reader *r, const char *name, const jso
 
     if (!json_is_object(value)) return bad_tensor(r, name, err, "not a JSON object");
     if (dtype == NULL) return bad_tensor(r, name, err, "no dtype");
-    e->tensor.dtype = ddp_safetensors_dtype(dtype);
+    e->tensor.dtype = checkpoint_safetensors_dtype(dtype);
     if (e->tensor.dtype == 0)
         return ddp_fail(err, DDP_ERR_DATA, "%s: tensor \"%.100s\": dtype %.20s is not one of the safetensors format",
                         r->path, name, dtype);

@@ -47,14 +47,14 @@ size_t ddp_safetensors_dtype_size(uint32_t dtype)
     return 0;
 }
 
-uint32_t ddp_safetensors_dtype(const char *name)
+uint32_t checkpoint_safetensors_dtype(const char *name)
 {
     for (size_t i = 0; i < DDP_COUNT(dtypes); i++)
         if (strcmp(dtypes[i].name, name) == 0) return dtypes[i].dtype;
     return 0;
 }
 
-bool ddp_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes)
+bool checkpoint_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes)
 {
     int64_t n = (int64_t)ddp_safetensors_dtype_size(t->dtype);
 
@@ -86,7 +86,7 @@ static ddp_status add_tensor(json_t *header, const ddp_named_tensor *t, uint64_t
     uint64_t bytes, end;
     json_t *shape, *entry;
 
-    if (!ddp_safetensors_bytes(t, &bytes) || __builtin_add_overflow(*offset, bytes, &end) || end > INT64_MAX)
+    if (!checkpoint_safetensors_bytes(t, &bytes) || __builtin_add_overflow(*offset, bytes, &end) || end > INT64_MAX)
         return ddp_fail(err, DDP_ERR_INVALID, "tensor %s cannot be saved: its dtype or shape is out of range", t->name);
     if (json_object_get(header, t->name) != NULL || strcmp(t->name, DDP_SAFETENSORS_METADATA) == 0)
         return ddp_fail(err, DDP_ERR_INVALID, "tensor name \"%s\" is there twice or reserved: rename it in the model",
@@ -174,7 +174,7 @@ static ddp_status put_tensors(struct sink *s, const ddp_named_tensor *tensors, s
     for (size_t e = 0; e < DDP_COUNT(element_sizes); e++)
         for (size_t i = 0; i < count; i++) {
             if (ddp_safetensors_dtype_size(tensors[i].dtype) != element_sizes[e]) continue;
-            (void)ddp_safetensors_bytes(&tensors[i], &bytes);
+            (void)checkpoint_safetensors_bytes(&tensors[i], &bytes);
             DDP_TRY(put(s, tensors[i].data, bytes, err));
         }
     return DDP_OK;
@@ -194,9 +194,9 @@ static ddp_status fill(struct sink *s, const char *head, size_t head_length, con
     return st;
 }
 
-ddp_status ddp_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
-                                 const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
-                                 ddp_err *err)
+ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
+                                        const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
+                                        ddp_err *err)
 {
     struct sink s = {.path = path};
     char *head = NULL, hex[DDP_SHA256_HEX];

@@ -39,7 +39,7 @@ static ddp_status fail_section(const ddp_ini_section *s, ddp_err *err)
 
 static bool section_is_known(const char *name)
 {
-    if (ddp_core_section_find(name) != NULL) return true;
+    if (config_core_section_find(name) != NULL) return true;
     for (size_t i = 0; i < DDP_COUNT(plugin_sections); i++) {
         size_t length = strlen(plugin_sections[i]);
 
@@ -164,7 +164,7 @@ static ddp_status check_names(const ddp_config *c, ddp_err *err)
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 static ddp_status parse_section(ddp_config *c, const char *name, const void **config, ddp_err *err)
 {
-    const ddp_core_section *s = ddp_core_section_find(name);
+    const ddp_core_section *s = config_core_section_find(name);
 
     return ddp_options_parse(c->ini, name, s->options, s->count, sizeof(ddp_option), s->config_size, &c->settings,
                              config, err);
@@ -263,7 +263,7 @@ const char *ddp_config_unused_section(const ddp_config *c, const char *after)
         if (s != NULL) s = s->next;
     }
     for (; s != NULL; s = s->next) {
-        bool parsed = ddp_core_section_find(s->name) != NULL;
+        bool parsed = config_core_section_find(s->name) != NULL;
 
         for (size_t i = 0; i < c->settings.count && !parsed; i++)
             parsed = strcmp(c->settings.items[i].section, s->name) == 0;

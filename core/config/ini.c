@@ -7,16 +7,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-ddp_ini_item *ddp_ini_item_find(const ddp_ini *ini, const char *section, const char *key)
+ddp_ini_item *config_ini_item_find(const ddp_ini *ini, const char *section, const char *key)
 {
     for (ddp_ini_item *i = ini->items; i != NULL; i = i->next)
         if (strcmp(i->entry.key, key) == 0 && strcmp(i->entry.section, section) == 0) return i;
     return NULL;
 }
 
-const ddp_ini_entry *ddp_ini_find(const ddp_ini *ini, const char *section, const char *key)
+const ddp_ini_entry *config_ini_find(const ddp_ini *ini, const char *section, const char *key)
 {
-    const ddp_ini_item *item = ddp_ini_item_find(ini, section, key);
+    const ddp_ini_item *item = config_ini_item_find(ini, section, key);
 
     return item != NULL ? &item->entry : NULL;
 }
@@ -35,7 +35,7 @@ const char *ddp_ini_section_where(const ddp_ini *ini, const char *section)
     return s != NULL ? s->where : NULL;
 }
 
-ddp_status ddp_ini_put_section(ddp_ini *ini, const char *name, const char *where, ddp_err *err)
+ddp_status config_ini_put_section(ddp_ini *ini, const char *name, const char *where, ddp_err *err)
 {
     ddp_ini_section *s;
 
@@ -68,10 +68,10 @@ static ddp_ini_item *new_item(ddp_ini *ini, const ddp_ini_entry *e, ddp_err *err
     return item->entry.section != NULL && item->entry.key != NULL ? item : NULL;
 }
 
-ddp_status ddp_ini_put(ddp_ini *ini, const ddp_ini_item *given, ddp_err *err)
+ddp_status config_ini_put(ddp_ini *ini, const ddp_ini_item *given, ddp_err *err)
 {
     const ddp_ini_entry *e = &given->entry;
-    ddp_ini_item *item = ddp_ini_item_find(ini, e->section, e->key);
+    ddp_ini_item *item = config_ini_item_find(ini, e->section, e->key);
     const char *value = ddp_pool_strdup(&ini->pool, e->value, err), *where, *continued = NULL;
     bool added = item == NULL;
 
@@ -150,12 +150,12 @@ static ddp_status read_file(ddp_ini *ini, ddp_ini_file *file, const char *where,
         return err->status = status == DDP_ERR_NOMEM ? status : DDP_ERR_CONFIG;
     }
     file->index = ++ini->file_count;
-    status = ddp_ini_read_text(ini, file, text, length, err);
+    status = config_ini_read_text(ini, file, text, length, err);
     free(text);
     return status;
 }
 
-ddp_status ddp_ini_include(ddp_ini *ini, const ddp_ini_file *from, const char *name, const char *where, ddp_err *err)
+ddp_status config_ini_include(ddp_ini *ini, const ddp_ini_file *from, const char *name, const char *where, ddp_err *err)
 {
     const char *slash = strrchr(from->path, '/');
     int folder = name[0] != '/' && slash != NULL ? (int)(slash - from->path) + 1 : 0;
@@ -243,6 +243,6 @@ ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment, ddp_err *err)
     item.entry.section = section;
     item.entry.key = key;
     item.entry.value = value;
-    DDP_TRY(ddp_ini_put_section(ini, section, "--set", err));
-    return ddp_ini_put(ini, &item, err);
+    DDP_TRY(config_ini_put_section(ini, section, "--set", err));
+    return config_ini_put(ini, &item, err);
 }

@@ -16,7 +16,7 @@ static ddp_option row_at(const ddp_option *options, size_t stride, size_t index)
 
 static size_t field_size(const ddp_option *o)
 {
-    return (o->flags & DDP_OPT_F_LIST) != 0 ? sizeof(ddp_list) : ddp_scalar_size(o->type);
+    return (o->flags & DDP_OPT_F_LIST) != 0 ? sizeof(ddp_list) : config_scalar_size(o->type);
 }
 
 /* ---- values of a row --------------------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ typedef struct parsed {
 static bool append_item(const ddp_option *o, char *item, unsigned char *items, size_t index, ddp_text *canonical,
                         char *why)
 {
-    size_t size = ddp_scalar_size(o->type), length = strlen(item);
+    size_t size = config_scalar_size(o->type), length = strlen(item);
     char reason[DDP_WHY_MAX];
     ddp_scalar value;
 
@@ -42,13 +42,13 @@ static bool append_item(const ddp_option *o, char *item, unsigned char *items, s
         (void)snprintf(why, DDP_WHY_MAX, "item %zu of the list is empty", index + 1);
         return false;
     }
-    if (!ddp_scalar_parse(o, item, &value, reason)) {
+    if (!config_scalar_parse(o, item, &value, reason)) {
         (void)snprintf(why, DDP_WHY_MAX, "\"%.40s\" is %.200s", item, reason);
         return false;
     }
     memcpy(items + index * size, &value, size);
     if (index > 0) ddp_text_append(canonical, ", ", 2);
-    ddp_scalar_print(o, value, canonical);
+    config_scalar_print(o, value, canonical);
     return true;
 }
 
@@ -93,8 +93,8 @@ static bool parse_text(ddp_pool *pool, const ddp_option *o, const char *text, pa
     } else if (o->flags & DDP_OPT_F_LIST) {
         good = parse_list(pool, o, copy, &out->field.list, &canonical, why, err);
     } else {
-        good = ddp_scalar_parse(o, copy, &out->field.scalar, why);
-        if (good) ddp_scalar_print(o, out->field.scalar, &canonical);
+        good = config_scalar_parse(o, copy, &out->field.scalar, why);
+        if (good) config_scalar_print(o, out->field.scalar, &canonical);
     }
     if (good) {
         if (canonical.failed) (void)ddp_fail(err, DDP_ERR_NOMEM, "out of memory for the value of \"%s\"", o->key);
@@ -147,13 +147,13 @@ static ddp_status check_row(const ddp_option *o, size_t index, size_t config_siz
     parsed value;
 
     DDP_TRY(check_texts(o, index, err));
-    if (ddp_scalar_size(o->type) == 0)
+    if (config_scalar_size(o->type) == 0)
         return ddp_fail(err, DDP_ERR_INVALID, "option \"%s\" has the unknown type %u", o->key, o->type);
     if (o->offset > config_size || config_size - o->offset < size || o->offset % align != 0)
         return ddp_fail(err, DDP_ERR_INVALID,
                         "option \"%s\": %zu bytes at offset %zu are not a field of a struct of %zu", o->key, size,
                         o->offset, config_size);
-    if (!ddp_range_check(o, why)) return ddp_fail(err, DDP_ERR_INVALID, "option \"%s\": %s", o->key, why);
+    if (!config_range_check(o, why)) return ddp_fail(err, DDP_ERR_INVALID, "option \"%s\": %s", o->key, why);
     if (o->dflt == NULL) {
         if (o->flags & DDP_OPT_F_DEPRECATED)
             return ddp_fail(err, DDP_ERR_INVALID, "option \"%s\" is deprecated and so needs a default", o->key);
@@ -302,7 +302,7 @@ static ddp_status fill(const table *t, const ddp_option *o, const ddp_ini_entry 
 
 static ddp_status parse_row(const table *t, const ddp_option *o)
 {
-    const ddp_ini_item *item = ddp_ini_item_find(t->ini, t->section, o->key);
+    const ddp_ini_item *item = config_ini_item_find(t->ini, t->section, o->key);
     ddp_ini_entry fallback = {.value = o->dflt, .where = "default"};
     const ddp_ini_entry *e = item != NULL ? &item->entry : &fallback;
     const char *canonical = NULL;
@@ -331,7 +331,7 @@ static ddp_status parse_rows(const table *t)
     for (size_t i = 0; i < t->count; i++)
         if (!(t->rows[i].flags & DDP_OPT_F_DEPRECATED)) DDP_TRY(parse_row(t, &t->rows[i]));
     for (size_t i = 0; i < t->count; i++)
-        if ((t->rows[i].flags & DDP_OPT_F_DEPRECATED) && ddp_ini_find(t->ini, t->section, t->rows[i].key) != NULL)
+        if ((t->rows[i].flags & DDP_OPT_F_DEPRECATED) && config_ini_find(t->ini, t->section, t->rows[i].key) != NULL)
             DDP_TRY(parse_row(t, &t->rows[i]));
     return DDP_OK;
 }

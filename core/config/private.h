@@ -42,15 +42,16 @@ typedef struct ddp_ini_file {
     const struct ddp_ini_file *parent;
 } ddp_ini_file;
 
-ddp_ini_item *ddp_ini_item_find(const ddp_ini *ini, const char *section, const char *key);
+ddp_ini_item *config_ini_item_find(const ddp_ini *ini, const char *section, const char *key);
 /* Sets or overrides; every text is copied. */
-ddp_status ddp_ini_put(ddp_ini *ini, const ddp_ini_item *item, ddp_err *err);
-ddp_status ddp_ini_put_section(ddp_ini *ini, const char *name, const char *where, ddp_err *err);
+ddp_status config_ini_put(ddp_ini *ini, const ddp_ini_item *item, ddp_err *err);
+ddp_status config_ini_put_section(ddp_ini *ini, const char *name, const char *where, ddp_err *err);
 /* Reads `name`, included at `where` by `from`. */
-ddp_status ddp_ini_include(ddp_ini *ini, const ddp_ini_file *from, const char *name, const char *where, ddp_err *err);
+ddp_status config_ini_include(ddp_ini *ini, const ddp_ini_file *from, const char *name, const char *where,
+                              ddp_err *err);
 
 /* ---- one file's text through inih (reader.c) --------------------------------------------------------------------- */
-ddp_status ddp_ini_read_text(ddp_ini *ini, const ddp_ini_file *file, const char *text, size_t length, ddp_err *err);
+ddp_status config_ini_read_text(ddp_ini *ini, const ddp_ini_file *file, const char *text, size_t length, ddp_err *err);
 
 /* ---- single values (value.c) ------------------------------------------------------------------------------------- */
 typedef union ddp_scalar {
@@ -62,13 +63,13 @@ typedef union ddp_scalar {
 } ddp_scalar;
 
 #define DDP_WHY_MAX 256
-size_t ddp_scalar_size(uint32_t type); /* of the field, 0 for an unknown type */
+size_t config_scalar_size(uint32_t type); /* of the field, 0 for an unknown type */
 /* False with the reason in `why`. `text` has no blanks around it and must outlive *out. */
-bool ddp_scalar_parse(const ddp_option *o, const char *text, ddp_scalar *out, char *why);
+bool config_scalar_parse(const ddp_option *o, const char *text, ddp_scalar *out, char *why);
 /* The text that every way of writing this value becomes; it parses to the same value. */
-void ddp_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out);
+void config_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out);
 /* The bounds of a number or the names of an enum make sense for the type. */
-bool ddp_range_check(const ddp_option *o, char *why);
-const char *ddp_type_name(uint32_t type);
+bool config_range_check(const ddp_option *o, char *why);
+const char *config_type_name(uint32_t type);
 
 #endif

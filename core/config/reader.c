@@ -76,9 +76,9 @@ static bool close_key(reader *r)
     }
     item.entry.value = r->value.data != NULL ? r->value.data : "";
     if (r->section[0] == '\0')
-        r->status = ddp_ini_include(r->ini, r->file, item.entry.value, r->where, r->err);
+        r->status = config_ini_include(r->ini, r->file, item.entry.value, r->where, r->err);
     else
-        r->status = ddp_ini_put(r->ini, &item, r->err);
+        r->status = config_ini_put(r->ini, &item, r->err);
     r->key[0] = '\0';
     return r->status == DDP_OK;
 }
@@ -228,7 +228,7 @@ static bool open_section(reader *r, const char *name)
 
     if (where == NULL) return false;
     ddp_copy_text(r->section, sizeof(r->section), name);
-    r->status = ddp_ini_put_section(r->ini, name, where, r->err);
+    r->status = config_ini_put_section(r->ini, name, where, r->err);
     return r->status == DDP_OK;
 }
 
@@ -244,7 +244,7 @@ static bool check_key(reader *r, const char *key)
         if (r->include_where != NULL) return BAD(r, "key \"include\" was set before, at %s", r->include_where);
         return true;
     }
-    before = ddp_ini_item_find(r->ini, r->section, key);
+    before = config_ini_item_find(r->ini, r->section, key);
     if (before != NULL && before->file == r->file->index)
         return BAD(r, "key \"%s\" in [%s] was set before, at %s", key, r->section, before->entry.where);
     return true;
@@ -304,7 +304,7 @@ static int on_entry(void *user, const char *section, const char *key, const char
     return 1;
 }
 
-ddp_status ddp_ini_read_text(ddp_ini *ini, const ddp_ini_file *file, const char *text, size_t length, ddp_err *err)
+ddp_status config_ini_read_text(ddp_ini *ini, const ddp_ini_file *file, const char *text, size_t length, ddp_err *err)
 {
     reader r = {.ini = ini, .file = file, .at = text, .end = text + length, .err = err};
 

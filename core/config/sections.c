@@ -278,7 +278,7 @@ static const char *const section_names[] = {"group", "train", "model",  "data", 
                                             "ddp",   "hook",  "loader", "checkpoint", "output", "plugins"};
 _Static_assert(DDP_COUNT(sections) == DDP_COUNT(section_names), "a section without its name");
 
-const ddp_core_section *ddp_core_section_find(const char *name)
+const ddp_core_section *config_core_section_find(const char *name)
 {
     for (size_t i = 0; i < DDP_COUNT(sections); i++)
         if (strcmp(sections[i].name, name) == 0) return &sections[i];
@@ -293,7 +293,7 @@ size_t ddp_config_sections(const char *const **names)
 
 const ddp_option *ddp_config_options(const char *section, size_t *count)
 {
-    const ddp_core_section *s = ddp_core_section_find(section);
+    const ddp_core_section *s = config_core_section_find(section);
 
     *count = s != NULL ? s->count : 0;
     return s != NULL ? s->options : NULL;

@@ -17,6 +17,6 @@ typedef struct ddp_core_section {
     size_t count, config_size;
 } ddp_core_section;
 
-const ddp_core_section *ddp_core_section_find(const char *name);
+const ddp_core_section *config_core_section_find(const char *name);
 
 #endif

@@ -25,7 +25,7 @@ void ddp_option_describe(const ddp_option *o, ddp_text *out)
     if (o->type == DDP_OPT_ENUM)
         ddp_text_printf(out, "%s", o->range);
     else
-        ddp_text_printf(out, "%s%s%s", ddp_type_name(o->type), o->range != NULL ? ", " : "",
+        ddp_text_printf(out, "%s%s%s", config_type_name(o->type), o->range != NULL ? ", " : "",
                         o->range != NULL ? o->range : "");
     if (o->flags & DDP_OPT_F_AUTO) ddp_text_printf(out, " or auto");
     if (o->dflt == NULL)

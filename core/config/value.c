@@ -31,7 +31,7 @@ static bool refuse(char *why, const char *fmt, ...)
     return false;
 }
 
-size_t ddp_scalar_size(uint32_t type)
+size_t config_scalar_size(uint32_t type)
 {
     switch (type) {
     case DDP_OPT_BOOL:
@@ -48,7 +48,7 @@ size_t ddp_scalar_size(uint32_t type)
     }
 }
 
-const char *ddp_type_name(uint32_t type)
+const char *config_type_name(uint32_t type)
 {
     static const char *const names[] = {
         [DDP_OPT_INT] = "int",           [DDP_OPT_UINT] = "uint",     [DDP_OPT_FLOAT] = "float",
@@ -282,7 +282,7 @@ static bool check_enum_names(const char *range, char *why)
     return true;
 }
 
-bool ddp_range_check(const ddp_option *o, char *why)
+bool config_range_check(const ddp_option *o, char *why)
 {
     bounds b = {0};
 
@@ -293,7 +293,7 @@ bool ddp_range_check(const ddp_option *o, char *why)
     case DDP_OPT_BOOL:
     case DDP_OPT_STRING:
     case DDP_OPT_PATH:
-    case DDP_OPT_HOSTPORT: return o->range == NULL || refuse(why, "type %s takes no range", ddp_type_name(o->type));
+    case DDP_OPT_HOSTPORT: return o->range == NULL || refuse(why, "type %s takes no range", config_type_name(o->type));
     default:
         if (o->range == NULL) return true;
         if (!parse_bounds(o, &b, why)) return false;
@@ -304,7 +304,7 @@ bool ddp_range_check(const ddp_option *o, char *why)
 }
 
 /* ---- a value ----------------------------------------------------------------------------------------------------- */
-bool ddp_scalar_parse(const ddp_option *o, const char *text, ddp_scalar *out, char *why)
+bool config_scalar_parse(const ddp_option *o, const char *text, ddp_scalar *out, char *why)
 {
     ddp_scalar value = {0};
     bool good;
@@ -355,7 +355,7 @@ static void print_float(double value, ddp_text *out)
     ddp_text_printf(out, "%s", text);
 }
 
-void ddp_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out)
+void config_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out)
 {
     size_t length = 0;
     const char *name;

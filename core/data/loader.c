@@ -73,7 +73,7 @@ static uint64_t part_begin(uint64_t count, uint64_t parts, uint64_t part)
 /* Sample `index` to w->targets. */
 static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err *err)
 {
-    uint32_t field = l->transform != NULL ? ddp_transform_field(l->transform) : 0;
+    uint32_t field = l->transform != NULL ? data_transform_field(l->transform) : 0;
     void *target = w->targets[field];
     ddp_status status;
 
@@ -81,7 +81,7 @@ static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err 
     w->targets[field] = w->scratch;
     status = l->dataset->read(l->data, index, l->epoch, w->targets, err);
     w->targets[field] = target;
-    if (status == DDP_OK) ddp_transform_apply(l->transform, index, l->epoch, w->scratch, target);
+    if (status == DDP_OK) data_transform_apply(l->transform, index, l->epoch, w->scratch, target);
     return status;
 }
 
@@ -366,7 +366,7 @@ static ddp_status make_workers(ddp_loader *l, ddp_err *err)
     }
     l->workers = workers;
     for (uint64_t i = 0; i < count && l->transform != NULL; i++) {
-        workers[i].scratch = ddp_alloc_aligned(ddp_transform_scratch(l->transform), err);
+        workers[i].scratch = ddp_alloc_aligned(data_transform_scratch(l->transform), err);
         if (workers[i].scratch == NULL) return ddp_fail_context(err, "loader: worker %" PRIu64, i);
     }
     for (uint64_t i = 0; i < l->worker_count; i++) {

@@ -37,7 +37,7 @@ static void plan_smooth(ddp_resize *r, int64_t i)
     for (int64_t k = 0; k < r->count[i] && total != 0.0f; k++) w[k] /= total;
 }
 
-ddp_status ddp_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t out, bool antialias, ddp_err *err)
+ddp_status data_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t out, bool antialias, ddp_err *err)
 {
     float support = in > out ? (float)in / (float)out : 1.0f;
 
@@ -55,7 +55,7 @@ ddp_status ddp_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t ou
     return DDP_OK;
 }
 
-void ddp_resize_row(const ddp_resize *r, const float *in, float *out)
+void data_resize_row(const ddp_resize *r, const float *in, float *out)
 {
     for (int64_t i = 0; i < r->out; i++) {
         const float *from = in + r->first[i], *w = r->weights + i * r->taps;
@@ -66,7 +66,7 @@ void ddp_resize_row(const ddp_resize *r, const float *in, float *out)
     }
 }
 
-void ddp_resize_columns(const ddp_resize *r, const float *in, int64_t width, float *restrict out)
+void data_resize_columns(const ddp_resize *r, const float *in, int64_t width, float *restrict out)
 {
     for (int64_t i = 0; i < r->out; i++) {
         const float *from = in + r->first[i] * width, *w = r->weights + i * r->taps;

@@ -14,10 +14,10 @@ typedef struct ddp_resize {
 } ddp_resize;
 
 /* in, out >= 1. The tables come from `pool`. */
-ddp_status ddp_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t out, bool antialias, ddp_err *err);
+ddp_status data_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t out, bool antialias, ddp_err *err);
 /* One row: in (r->in) -> out (r->out). */
-void ddp_resize_row(const ddp_resize *r, const float *in, float *out);
+void data_resize_row(const ddp_resize *r, const float *in, float *out);
 /* All columns: in (r->in, width) -> out (r->out, width). */
-void ddp_resize_columns(const ddp_resize *r, const float *in, int64_t width, float *out);
+void data_resize_columns(const ddp_resize *r, const float *in, int64_t width, float *out);
 
 #endif

@@ -194,8 +194,8 @@ static ddp_status plan(ddp_transform *t, ddp_err *err)
     t->wide_at = t->row_at + floats(1, t->raw.w);
     t->image_at = t->wide_at + floats(t->raw.h, t->image.w);
     t->scratch = t->image_at + floats(t->image.h, t->image.w);
-    DDP_TRY(ddp_resize_plan(&t->columns, &t->pool, t->raw.h, t->image.h, t->antialias, err));
-    return ddp_resize_plan(&t->rows, &t->pool, t->raw.w, t->image.w, t->antialias, err);
+    DDP_TRY(data_resize_plan(&t->columns, &t->pool, t->raw.h, t->image.h, t->antialias, err));
+    return data_resize_plan(&t->rows, &t->pool, t->raw.w, t->image.w, t->antialias, err);
 }
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
@@ -250,9 +250,9 @@ void ddp_transform_close(ddp_transform *t)
 
 const ddp_field *ddp_transform_fields(const ddp_transform *t) { return t->fields; }
 
-uint32_t ddp_transform_field(const ddp_transform *t) { return t->field; }
+uint32_t data_transform_field(const ddp_transform *t) { return t->field; }
 
-size_t ddp_transform_scratch(const ddp_transform *t) { return t->scratch; }
+size_t data_transform_scratch(const ddp_transform *t) { return t->scratch; }
 
 void ddp_transform_describe(const ddp_transform *t, ddp_text *out)
 {
@@ -295,9 +295,9 @@ static void resize_channel(const ddp_transform *t, int64_t c, char *scratch)
     for (int64_t y = 0; y < t->raw.h; y++) {
         if (t->bytes)
             for (int64_t x = 0; x < t->raw.w; x++) row[x] = t->unit[bytes[y * t->raw.w + x]];
-        ddp_resize_row(&t->rows, t->bytes ? row : values + y * t->raw.w, wide + y * t->image.w);
+        data_resize_row(&t->rows, t->bytes ? row : values + y * t->raw.w, wide + y * t->image.w);
     }
-    ddp_resize_columns(&t->columns, wide, t->image.w, (float *)(void *)(scratch + t->image_at));
+    data_resize_columns(&t->columns, wide, t->image.w, (float *)(void *)(scratch + t->image_at));
 }
 
 /* `count` pixels of row y of channel c from `first` on, normalised. */
@@ -340,7 +340,7 @@ static void mirror(float *row, int64_t width)
     }
 }
 
-void ddp_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out)
+void data_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out)
 {
     size2 corner;
     bool mirrored;

@@ -25,11 +25,11 @@ ddp_status ddp_transform_open(const ddp_transform_params *p, ddp_transform **out
 void ddp_transform_close(ddp_transform *t);
 /* The fields as the model sees them, as many as the dataset has; they live until close. */
 const ddp_field *ddp_transform_fields(const ddp_transform *t);
-uint32_t ddp_transform_field(const ddp_transform *t); /* which of them is made here */
+uint32_t data_transform_field(const ddp_transform *t); /* which of them is made here */
 /* Bytes of memory that one thread needs. The dataset writes the field as it has it to its start. */
-size_t ddp_transform_scratch(const ddp_transform *t);
+size_t data_transform_scratch(const ddp_transform *t);
 /* From `scratch`, which is 64-byte aligned, to `out`. Any number of threads at once; allocates nothing. */
-void ddp_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out);
+void data_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out);
 /* "u8 3x96x96 -> resize 72x72 (antialias) -> random crop 64x64 -> flip 0.5 -> normalise" */
 void ddp_transform_describe(const ddp_transform *t, ddp_text *out);
 

@@ -8,17 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-ddp_status ddp_program_value(ddp_grad_context *c, const ddp_value *v, int32_t *out, ddp_err *err)
+ddp_status graph_program_value(ddp_grad_context *c, const ddp_value *v, int32_t *out, ddp_err *err)
 {
-    DDP_TRY(ddp_grow(&c->values, &c->value_capacity, c->value_count, sizeof(*v), err));
+    DDP_TRY(graph_grow(&c->values, &c->value_capacity, c->value_count, sizeof(*v), err));
     *out = (int32_t)c->value_count;
     c->values[c->value_count++] = *v;
     return DDP_OK;
 }
 
-ddp_status ddp_program_node(ddp_grad_context *c, const ddp_node *n, ddp_err *err)
+ddp_status graph_program_node(ddp_grad_context *c, const ddp_node *n, ddp_err *err)
 {
-    DDP_TRY(ddp_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(*n), err));
+    DDP_TRY(graph_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(*n), err));
     c->nodes[c->node_count++] = *n;
     return DDP_OK;
 }
@@ -41,13 +41,13 @@ static ddp_status grad_value(ddp_grad_context *c, int32_t target, int32_t *out, 
         v.kind = DDP_VALUE_ACT;
         v.index = -1;
         v.name = "";
-        return ddp_program_value(c, &v, out, err);
+        return graph_program_value(c, &v, out, err);
     }
     *out = c->param_grad[v.index];
     *adds = *out >= 0;
     if (*adds) return DDP_OK;
     v.kind = DDP_VALUE_GRAD;
-    DDP_TRY(ddp_program_value(c, &v, out, err));
+    DDP_TRY(graph_program_value(c, &v, out, err));
     c->param_grad[v.index] = *out;
     return DDP_OK;
 }
@@ -76,7 +76,7 @@ static ddp_status grad_node(ddp_grad_context *c, const ddp_node *node, uint32_t 
         n.attrs = node->attrs;
     }
     memcpy(out, n.out, target_count * sizeof(*out));
-    return ddp_program_node(c, &n, err);
+    return graph_program_node(c, &n, err);
 }
 
 /* Adds `g` to `target`'s gradient. */
@@ -145,7 +145,7 @@ static ddp_status walk_back(ddp_grad_context *c, uint32_t nodes, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_autodiff(ddp_grad_context *c, uint32_t param_count, int32_t loss, ddp_err *err)
+ddp_status graph_autodiff(ddp_grad_context *c, uint32_t param_count, int32_t loss, ddp_err *err)
 {
     uint32_t values = c->value_count, nodes = c->node_count;
     ddp_status st;

@@ -9,7 +9,7 @@
 
 static const ddp_tensor failed = {-1};
 
-ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err)
+ddp_status graph_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err)
 {
     void *old, *p;
     uint32_t more = *capacity < 16 ? 16 : *capacity * 2;
@@ -25,7 +25,7 @@ ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
-const char *ddp_graph_name(ddp_graph_core *c, const char *name)
+const char *graph_name(ddp_graph_core *c, const char *name)
 {
     if (strlen(c->prefix) + strlen(name) < DDP_NAME_MAX)
         return ddp_pool_printf(&c->pool, &c->err, "%s%s", c->prefix, name);
@@ -41,10 +41,10 @@ static const char *node_name(ddp_graph_core *c, const ddp_op_row *row, const cha
     char made[64];
     uint32_t n;
 
-    if (name != NULL && name[0] != '\0') return ddp_graph_name(c, name);
+    if (name != NULL && name[0] != '\0') return graph_name(c, name);
     n = c->unnamed[row->op]++;
     (void)snprintf(made, sizeof(made), n == 0 ? "%s" : "%s_%u", row->name, n);
-    return ddp_graph_name(c, made);
+    return graph_name(c, made);
 }
 
 static void open_scope(ddp_graph_core *c, const char *name)
@@ -79,17 +79,17 @@ static void graph_scope(ddp_graph *g, const char *name)
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
-ddp_tensor ddp_graph_add_value(ddp_graph_core *c, const ddp_graph_value *v)
+ddp_tensor graph_add_value(ddp_graph_core *c, const ddp_graph_value *v)
 {
     ddp_tensor t = {(int32_t)c->value_count};
 
-    if (ddp_grow(&c->values, &c->value_capacity, c->value_count, sizeof(*v), &c->err) != DDP_OK) return failed;
+    if (graph_grow(&c->values, &c->value_capacity, c->value_count, sizeof(*v), &c->err) != DDP_OK) return failed;
     c->values[c->value_count++] = *v;
     return t;
 }
 
 /* Dimensions are positive and their product is small enough to count with. */
-bool ddp_countable(uint32_t rank, const int64_t *dims)
+bool graph_countable(uint32_t rank, const int64_t *dims)
 {
     int64_t n = 1;
 
@@ -121,7 +121,7 @@ static ddp_tensor field_value(ddp_graph_core *c, uint32_t index)
 
     for (uint32_t i = 0; i < c->value_count; i++) /* asked for before */
         if (c->values[i].kind == DDP_VALUE_INPUT && c->values[i].index == v.index) return (ddp_tensor){(int32_t)i};
-    if (f->rank + 1 > DDP_MAX_DIMS || !ddp_countable(f->rank, f->dims)) {
+    if (f->rank + 1 > DDP_MAX_DIMS || !graph_countable(f->rank, f->dims)) {
         (void)ddp_fail(&c->err, DDP_ERR_CONFIG,
                        "input \"%s\": the dataset's shape %s is not usable: "
                        "at most %d positive dimensions",
@@ -133,7 +133,7 @@ static ddp_tensor field_value(ddp_graph_core *c, uint32_t index)
     v.shape = (ddp_shape){.dtype = f->dtype, .rank = f->rank + 1, .dims = {1}, .batched = true};
     memcpy(v.shape.dims + 1, f->dims, f->rank * sizeof(f->dims[0]));
     v.name = f->name;
-    return ddp_graph_add_value(c, &v);
+    return graph_add_value(c, &v);
 }
 
 static ddp_tensor graph_input(ddp_graph *g, const char *field)
@@ -172,7 +172,7 @@ static ddp_status node_shapes(ddp_graph_core *c, const ddp_graph_node *n, ddp_sh
         if (n->in[i] >= 0) shapes[i] = &c->values[n->in[i]].shape;
     DDP_TRY(n->row->shape(&n->attrs, n->in_count, shapes, out, &c->err));
     for (uint32_t i = 0; i < ddp_op_outs(n->row); i++)
-        if (!ddp_countable(out[i].rank, out[i].dims))
+        if (!graph_countable(out[i].rank, out[i].dims))
             return ddp_fail(&c->err, DDP_ERR_CONFIG, "the result has too many elements to count");
     return DDP_OK;
 }
@@ -197,13 +197,13 @@ static ddp_tensor add_node(ddp_graph_core *c, ddp_graph_node *n, const ddp_shape
 {
     ddp_graph_value v = {.kind = DDP_VALUE_ACT, .index = -1, .node = (int32_t)c->node_count};
 
-    if (ddp_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(*n), &c->err) != DDP_OK) return failed;
+    if (graph_grow(&c->nodes, &c->node_capacity, c->node_count, sizeof(*n), &c->err) != DDP_OK) return failed;
     for (uint32_t i = 0; i < DDP_NODE_MAX_OUT; i++) {
         n->out[i] = -1;
         if (i >= ddp_op_outs(n->row)) continue;
         v.shape = shapes[i];
         v.name = i == 0 ? n->name : "";
-        n->out[i] = ddp_graph_add_value(c, &v).id;
+        n->out[i] = graph_add_value(c, &v).id;
         if (n->out[i] < 0) return failed;
     }
     c->nodes[c->node_count++] = *n;
@@ -270,7 +270,7 @@ static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
             return;
         }
     m.name = ddp_pool_strdup(&c->pool, name, &c->err);
-    if (m.name == NULL || ddp_grow(&c->metrics, &c->metric_capacity, c->metric_count, sizeof(m), &c->err) != DDP_OK)
+    if (m.name == NULL || graph_grow(&c->metrics, &c->metric_capacity, c->metric_count, sizeof(m), &c->err) != DDP_OK)
         return;
     c->metrics[c->metric_count++] = m;
 }
@@ -291,7 +291,7 @@ static void graph_output(ddp_graph *g, const char *name, ddp_tensor t)
             return;
         }
     m.name = ddp_pool_strdup(&c->pool, name, &c->err);
-    if (m.name == NULL || ddp_grow(&c->outputs, &c->output_capacity, c->output_count, sizeof(m), &c->err) != DDP_OK)
+    if (m.name == NULL || graph_grow(&c->outputs, &c->output_capacity, c->output_count, sizeof(m), &c->err) != DDP_OK)
         return;
     c->outputs[c->output_count++] = m;
 }
@@ -339,9 +339,9 @@ static ddp_status graph_status(const ddp_graph *g, ddp_err *err)
 static const ddp_graph_api api = {
     .struct_size = sizeof(api),
     .input = graph_input,
-    .param = ddp_graph_param,
-    .buffer = ddp_graph_buffer,
-    .init = ddp_graph_init,
+    .param = graph_param,
+    .buffer = graph_buffer,
+    .init = graph_init,
     .op = graph_op,
     .scope = graph_scope,
     .loss = graph_loss,

@@ -71,19 +71,18 @@ static inline bool ddp_graph_is_tensor(const ddp_graph_core *c, ddp_tensor t)
     return t.id >= 0 && (uint32_t)t.id < c->value_count;
 }
 /* The name with the open scopes in front, of the graph's memory; NULL after a failure, which is kept. */
-const char *ddp_graph_name(ddp_graph_core *c, const char *name);
-ddp_tensor ddp_graph_add_value(ddp_graph_core *c, const ddp_graph_value *v);
+const char *graph_name(ddp_graph_core *c, const char *name);
+ddp_tensor graph_add_value(ddp_graph_core *c, const ddp_graph_value *v);
 /* Dimensions are positive and their product is small enough to count with. */
-bool ddp_countable(uint32_t rank, const int64_t *dims);
+bool graph_countable(uint32_t rank, const int64_t *dims);
 /* state.c: slots of ddp_graph_api */
-ddp_tensor ddp_graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims,
-                           const ddp_init_spec *init);
-ddp_tensor ddp_graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
-                            double initial);
-void ddp_graph_init(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init);
+ddp_tensor graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims, const ddp_init_spec *init);
+ddp_tensor graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
+                        double initial);
+void graph_init(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init);
 
 /* Makes room for one more item in *items, an array of `size`-byte items. */
-ddp_status ddp_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err);
+ddp_status graph_grow(void *items, uint32_t *capacity, uint32_t count, size_t size, ddp_err *err);
 /* "(N, 784)", "(28N, 3)", "(5, 2)", "()"; returns buf. */
 const char *ddp_shape_text(const ddp_shape *s, char *buf, size_t capacity);
 /* The same for a shape with DDP_N in it, as ddp_dims and ddp_reshape have it. */
@@ -105,10 +104,10 @@ typedef struct ddp_grad_context {
     int32_t *param_grad; /* by parameter: its GRAD value once a node has set it, else -1 */
 } ddp_grad_context;
 
-ddp_status ddp_program_value(ddp_grad_context *c, const ddp_value *v, int32_t *out, ddp_err *err);
-ddp_status ddp_program_node(ddp_grad_context *c, const ddp_node *n, ddp_err *err);
+ddp_status graph_program_value(ddp_grad_context *c, const ddp_value *v, int32_t *out, ddp_err *err);
+ddp_status graph_program_node(ddp_grad_context *c, const ddp_node *n, ddp_err *err);
 /* Appends the gradient nodes for `loss`; layout, values and nodes of the forward pass are set. */
-ddp_status ddp_autodiff(ddp_grad_context *c, uint32_t param_count, int32_t loss, ddp_err *err);
+ddp_status graph_autodiff(ddp_grad_context *c, uint32_t param_count, int32_t loss, ddp_err *err);
 
 /* For the gradient rules. `node` is the forward node, `target` the input whose gradient it is. */
 bool ddp_grad_wanted(const ddp_grad_context *c, int32_t target);
@@ -135,10 +134,10 @@ typedef struct ddp_lifetimes {
 } ddp_lifetimes;
 
 /* The nodes' indices are known to be in range. */
-ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_lifetimes *out, ddp_err *err);
-void ddp_lifetimes_free(ddp_lifetimes *t);
+ddp_status graph_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_lifetimes *out, ddp_err *err);
+void graph_lifetimes_free(ddp_lifetimes *t);
 /* The value whose storage `value` has: itself, or the end of its chain of aliases. */
-int32_t ddp_storage_root(const ddp_lowered *l, int32_t value);
+int32_t graph_storage_root(const ddp_lowered *l, int32_t value);
 
 /* ---- rows of the op table, by family ----------------------------------------------------------------------------- */
 extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;

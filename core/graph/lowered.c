@@ -15,14 +15,14 @@ static void touch(uint32_t kernel, const ddp_node *n, ddp_lifetimes *t)
     }
 }
 
-ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_lifetimes *out, ddp_err *err)
+ddp_status graph_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_lifetimes *out, ddp_err *err)
 {
     ddp_lifetimes t = {.kernel_of = ddp_alloc(p->node_count * sizeof(*t.kernel_of), err),
                        .first = ddp_alloc(p->value_count * sizeof(*t.first), err),
                        .last = ddp_alloc(p->value_count * sizeof(*t.last), err)};
 
     if (t.kernel_of == NULL || t.first == NULL || t.last == NULL) {
-        ddp_lifetimes_free(&t);
+        graph_lifetimes_free(&t);
         return DDP_ERR_NOMEM;
     }
     for (uint32_t i = 0; i < p->node_count; i++) t.kernel_of[i] = DDP_NEVER;
@@ -38,7 +38,7 @@ ddp_status ddp_lifetimes_create(const ddp_program *p, const ddp_lowered *l, ddp_
     return DDP_OK;
 }
 
-void ddp_lifetimes_free(ddp_lifetimes *t)
+void graph_lifetimes_free(ddp_lifetimes *t)
 {
     free(t->kernel_of);
     free(t->first);
@@ -46,7 +46,7 @@ void ddp_lifetimes_free(ddp_lifetimes *t)
     *t = (ddp_lifetimes){0};
 }
 
-int32_t ddp_storage_root(const ddp_lowered *l, int32_t value)
+int32_t graph_storage_root(const ddp_lowered *l, int32_t value)
 {
     while (ddp_storage_at(l, (uint32_t)value)->alias_of >= 0) value = ddp_storage_at(l, (uint32_t)value)->alias_of;
     return value;
@@ -55,7 +55,7 @@ int32_t ddp_storage_root(const ddp_lowered *l, int32_t value)
 /* ---- what a kernel moves ----------------------------------------------------------------------------------------- */
 static uint64_t stored_bytes(const ddp_program *p, const ddp_lowered *l, int32_t value)
 {
-    int32_t root = ddp_storage_root(l, value);
+    int32_t root = graph_storage_root(l, value);
     const ddp_value *v = &p->values[root];
 
     return v->kind == DDP_VALUE_ACT ? ddp_storage_at(l, (uint32_t)root)->bytes
@@ -64,7 +64,7 @@ static uint64_t stored_bytes(const ddp_program *p, const ddp_lowered *l, int32_t
 
 static bool same_storage(const ddp_lowered *l, int32_t a, int32_t b)
 {
-    return a >= 0 && b >= 0 && ddp_storage_root(l, a) == ddp_storage_root(l, b);
+    return a >= 0 && b >= 0 && graph_storage_root(l, a) == graph_storage_root(l, b);
 }
 
 /* Whether an earlier node of the kernel has read or written it, or this one by one of its first `ins` inputs. */
@@ -212,7 +212,7 @@ static ddp_status check_storage(const checker *c)
             continue;
         }
         DDP_TRY(check_alias(c, v));
-        root = ddp_storage_root(c->l, v);
+        root = graph_storage_root(c->l, v);
         if (crosses(c, v) && c->p->values[root].kind == DDP_VALUE_ACT &&
             ddp_storage_at(c->l, (uint32_t)root)->bytes == 0 &&
             ddp_storage_at(c->l, (uint32_t)root)->alias_of != DDP_NOT_STORED)
@@ -239,7 +239,7 @@ static ddp_status check_pair(const checker *c, uint32_t k, uint32_t pair)
     if (c->t.first[out] != k || ddp_storage_at(c->l, (uint32_t)out)->bytes == 0 ||
         ddp_storage_at(c->l, (uint32_t)out)->alias_of >= 0)
         return bad(c, k, out, "in place, but the kernel does not write it to storage of its own");
-    root = ddp_storage_root(c->l, in);
+    root = graph_storage_root(c->l, in);
     if (!reads(c, kernel, in) || ddp_storage_at(c->l, (uint32_t)root)->bytes == 0 || c->t.first[root] >= k)
         return bad(c, k, in, "in place, but the kernel does not read it from the arena");
     return DDP_OK;
@@ -269,7 +269,7 @@ static void join_views(checker *c)
 static ddp_status check_all(checker *c)
 {
     DDP_TRY(check_nodes(c));
-    DDP_TRY(ddp_lifetimes_create(c->p, c->l, &c->t, c->err));
+    DDP_TRY(graph_lifetimes_create(c->p, c->l, &c->t, c->err));
     join_views(c);
     DDP_TRY(check_order(c));
     DDP_TRY(check_storage(c));
@@ -287,7 +287,7 @@ ddp_status ddp_lowered_check(const ddp_program *p, const ddp_lowered *l, ddp_err
     c.same = ddp_alloc(p->value_count * sizeof(*c.same), err);
     if (c.same == NULL) return err->status;
     st = check_all(&c);
-    ddp_lifetimes_free(&c.t);
+    graph_lifetimes_free(&c.t);
     free(c.same);
     return st;
 }

@@ -46,7 +46,7 @@ static uint32_t item_of(const planner *pl, int32_t root)
 static void value_items(planner *pl)
 {
     for (uint32_t v = 0; v < pl->p->value_count; v++) {
-        int32_t root = ddp_storage_root(pl->l, (int32_t)v);
+        int32_t root = graph_storage_root(pl->l, (int32_t)v);
         item *it = &pl->items[root];
 
         if (ddp_storage_at(pl->l, (uint32_t)root)->bytes == 0 || pl->t.first[v] == DDP_NEVER) continue;
@@ -75,7 +75,7 @@ static void other_items(planner *pl)
  * alternatives the first is taken: after it, the output's storage begins before this kernel. */
 static void take_over(planner *pl, uint32_t kernel, int32_t out, int32_t in)
 {
-    uint32_t to = item_of(pl, ddp_storage_root(pl->l, in)), from = item_of(pl, out);
+    uint32_t to = item_of(pl, graph_storage_root(pl->l, in)), from = item_of(pl, out);
     item *a = &pl->items[to], *b = &pl->items[from];
 
     if (to == from || a->bytes != b->bytes || a->last != kernel || b->first != kernel || a->claimed == kernel) return;
@@ -168,7 +168,7 @@ static ddp_status write_plan(const planner *pl, uint64_t arena, planned_memory *
 
     if (offsets == NULL) return err->status;
     for (uint32_t i = 0; i < pl->item_count; i++)
-        offsets[i] = offset_of(pl, i < values ? (uint32_t)ddp_storage_root(pl->l, (int32_t)i) : i);
+        offsets[i] = offset_of(pl, i < values ? (uint32_t)graph_storage_root(pl->l, (int32_t)i) : i);
     m->planned.plan = (ddp_plan){.struct_size = sizeof(ddp_plan),
                                  .arena_bytes = arena,
                                  .value_offset = offsets,
@@ -210,7 +210,7 @@ static ddp_status find_ready(const planner *pl, const ddp_layout *l, planned_mem
 
 static ddp_status make_plan(planner *pl, const ddp_layout *l, planned_memory *m, ddp_err *err)
 {
-    DDP_TRY(ddp_lifetimes_create(pl->p, pl->l, &pl->t, err));
+    DDP_TRY(graph_lifetimes_create(pl->p, pl->l, &pl->t, err));
     for (uint32_t i = 0; i < pl->item_count; i++)
         pl->items[i] = (item){.first = DDP_NEVER, .claimed = DDP_NEVER, .merged_into = -1};
     value_items(pl);
@@ -233,7 +233,7 @@ ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, con
     pl.placed = ddp_alloc(pl.item_count * sizeof(*pl.placed), err);
     st = m != NULL && pl.items != NULL && pl.by_size != NULL && pl.placed != NULL ? make_plan(&pl, l, m, err)
                                                                                   : err->status;
-    ddp_lifetimes_free(&pl.t);
+    graph_lifetimes_free(&pl.t);
     free(pl.items);
     free(pl.by_size);
     free(pl.placed);

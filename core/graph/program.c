@@ -73,7 +73,7 @@ static ddp_status add_values(const ddp_graph_core *g, ddp_grad_context *c, int64
         map[i] = -1;
         if (!used[i]) continue;
         st = concrete_value(g, &g->values[i], batch, c->layout, pool, &v, err);
-        if (st == DDP_OK) st = ddp_program_value(c, &v, &map[i], err);
+        if (st == DDP_OK) st = graph_program_value(c, &v, &map[i], err);
     }
     free(used);
     return st;
@@ -104,7 +104,7 @@ static ddp_status add_node(const ddp_graph_node *from, ddp_grad_context *c, mode
     set_mode(&n, &c->values[n.out[0]], m == TRAIN);
     if (n.op == DDP_OP_RESHAPE) n.out_count = 1;
     n.name = ddp_pool_strdup(pool, from->name, err);
-    return n.name != NULL ? ddp_program_node(c, &n, err) : err->status;
+    return n.name != NULL ? graph_program_node(c, &n, err) : err->status;
 }
 
 static ddp_status add_metrics(const ddp_graph_metric *from, uint32_t count, program_memory *m, const int32_t *map,
@@ -133,7 +133,7 @@ static ddp_status add_all(const ddp_graph_core *g, program_memory *m, ddp_grad_c
     m->program.loss = m->mode == ANSWER ? -1 : map[g->loss];
     if (m->mode == EVALUATE) return add_metrics(g->metrics, g->metric_count, m, map, err);
     if (m->mode == ANSWER) return add_metrics(g->outputs, g->output_count, m, map, err);
-    return ddp_autodiff(c, g->param_count, m->program.loss, err);
+    return graph_autodiff(c, g->param_count, m->program.loss, err);
 }
 
 static ddp_status make(const ddp_graph_core *g, const ddp_layout *l, program_memory *m, ddp_err *err)

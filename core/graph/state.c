@@ -52,7 +52,7 @@ static ddp_status check_state(ddp_graph_core *c, const char *what, const char *n
                             "%s \"%s%s\" of shape %s would depend on the batch; "
                             "reshape the layer's input to (N, features)",
                             what, c->prefix, name, shape);
-    if (!ddp_countable(rank, dims))
+    if (!graph_countable(rank, dims))
         return ddp_fail(&c->err, DDP_ERR_CONFIG, "%s \"%s%s\": the shape %s has no usable size", what, c->prefix, name,
                         shape);
     for (uint32_t i = 0; i < c->param_count + c->buffer_count; i++) {
@@ -70,13 +70,12 @@ static ddp_status check_state(ddp_graph_core *c, const char *what, const char *n
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 static ddp_status add_draw(ddp_graph_core *c, int32_t param, const ddp_init_spec *init)
 {
-    DDP_TRY(ddp_grow(&c->draws, &c->draw_capacity, c->draw_count, sizeof(*c->draws), &c->err));
+    DDP_TRY(graph_grow(&c->draws, &c->draw_capacity, c->draw_count, sizeof(*c->draws), &c->err));
     c->draws[c->draw_count++] = (ddp_graph_draw){.param = param, .init = *init};
     return DDP_OK;
 }
 
-ddp_tensor ddp_graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims,
-                           const ddp_init_spec *init)
+ddp_tensor graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims, const ddp_init_spec *init)
 {
     ddp_graph_core *c = ddp_graph_of(g);
     ddp_param_info p = {.rank = rank, .elements = 1, .first_use = UINT32_MAX};
@@ -85,8 +84,8 @@ ddp_tensor ddp_graph_param(ddp_graph *g, const char *name, uint32_t rank, const 
     if (ddp_graph_broken(c) || check_state(c, "parameter", name, rank, dims) != DDP_OK ||
         check_init(c, c->prefix, name, init) != DDP_OK)
         return failed;
-    v.name = p.name = ddp_graph_name(c, name);
-    if (p.name == NULL || ddp_grow(&c->params, &c->param_capacity, c->param_count, sizeof(p), &c->err) != DDP_OK ||
+    v.name = p.name = graph_name(c, name);
+    if (p.name == NULL || graph_grow(&c->params, &c->param_capacity, c->param_count, sizeof(p), &c->err) != DDP_OK ||
         add_draw(c, v.index, init) != DDP_OK)
         return failed;
     v.shape = (ddp_shape){.dtype = DDP_F32, .rank = rank};
@@ -95,10 +94,10 @@ ddp_tensor ddp_graph_param(ddp_graph *g, const char *name, uint32_t rank, const 
         p.elements *= (uint64_t)dims[i];
     }
     c->params[c->param_count++] = p;
-    return ddp_graph_add_value(c, &v);
+    return graph_add_value(c, &v);
 }
 
-void ddp_graph_init(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init)
+void graph_init(ddp_graph *g, ddp_tensor param, const ddp_init_spec *init)
 {
     ddp_graph_core *c = ddp_graph_of(g);
     const ddp_graph_value *v;
@@ -172,8 +171,8 @@ bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b)
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 enum { ALIGNMENT = 16 }; /* elements: 64 bytes of f32 */
 
-ddp_tensor ddp_graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
-                            double initial)
+ddp_tensor graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
+                        double initial)
 {
     ddp_graph_core *c = ddp_graph_of(g);
     ddp_buffer_info b = {.dtype = dtype, .rank = rank, .elements = 1, .initial = initial};
@@ -186,8 +185,8 @@ ddp_tensor ddp_graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint
                        name);
         return failed;
     }
-    v.name = b.name = ddp_graph_name(c, name);
-    if (b.name == NULL || ddp_grow(&c->buffers, &c->buffer_capacity, c->buffer_count, sizeof(b), &c->err) != DDP_OK)
+    v.name = b.name = graph_name(c, name);
+    if (b.name == NULL || graph_grow(&c->buffers, &c->buffer_capacity, c->buffer_count, sizeof(b), &c->err) != DDP_OK)
         return failed;
     v.shape = (ddp_shape){.dtype = dtype, .rank = rank};
     for (uint32_t i = 0; i < rank; i++) {
@@ -198,7 +197,7 @@ ddp_tensor ddp_graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint
     b.after_param = c->param_count;
     if (dtype == DDP_F32) c->buffer_elements += ddp_round_up(b.elements, ALIGNMENT);
     c->buffers[c->buffer_count++] = b;
-    return ddp_graph_add_value(c, &v);
+    return graph_add_value(c, &v);
 }
 
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out)

@@ -29,14 +29,14 @@ typedef struct ddp_metrics {
 } ddp_metrics;
 
 /* DIR/metrics.jsonl, emptied, or with `append` cut after its last complete line. An empty `dir`: no file. */
-ddp_status ddp_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err);
-void ddp_metrics_step(ddp_metrics *m, const ddp_step_record *r);
-void ddp_metrics_line(ddp_metrics *m, const char *line); /* ends with a newline */
+ddp_status observe_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err);
+void observe_metrics_step(ddp_metrics *m, const ddp_step_record *r);
+void observe_metrics_line(ddp_metrics *m, const char *line); /* ends with a newline */
 /* Writes what is pending. A failure is one warning for the run; what could not be written is counted. */
-void ddp_metrics_flush(ddp_metrics *m);
-void ddp_metrics_close(ddp_metrics *m);
+void observe_metrics_flush(ddp_metrics *m);
+void observe_metrics_close(ddp_metrics *m);
 /* "0.123456789", "null" for what is not finite; at most 31 characters. Returns buf. */
-const char *ddp_json_number(double v, const char *fmt, char buf[32]);
+const char *observe_json_number(double v, const char *fmt, char buf[32]);
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 #define DDP_STEP_SAMPLES 262144 /* exact up to here, then a uniform sample of as many (Vitter's algorithm R) */
@@ -51,14 +51,14 @@ typedef struct ddp_statistics {
     int64_t next_memory_ns;
 } ddp_statistics;
 
-ddp_status ddp_statistics_open(ddp_statistics *s, ddp_err *err);
-void ddp_statistics_close(ddp_statistics *s);
-void ddp_statistics_step(ddp_statistics *s, const ddp_step_record *r);
-double ddp_statistics_median_ms(ddp_statistics *s); /* NaN before the second step; sorts in place, at the end */
-double ddp_statistics_samples_per_s(const ddp_statistics *s); /* NaN before the first step */
+ddp_status observe_statistics_open(ddp_statistics *s, ddp_err *err);
+void observe_statistics_close(ddp_statistics *s);
+void observe_statistics_step(ddp_statistics *s, const ddp_step_record *r);
+double observe_statistics_median_ms(ddp_statistics *s); /* NaN before the second step; sorts in place, at the end */
+double observe_statistics_samples_per_s(const ddp_statistics *s); /* NaN before the first step */
 /* Reads Pss where it is due: at most 1% of the time goes into it. */
-void ddp_statistics_memory(ddp_statistics *s, bool now);
-uint64_t ddp_peak_rss(void); /* bytes */
+void observe_statistics_memory(ddp_statistics *s, bool now);
+uint64_t observe_peak_rss(void); /* bytes */
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 typedef struct ddp_progress {
@@ -73,13 +73,13 @@ typedef struct ddp_progress {
     bool stale;                                /* steps since then */
 } ddp_progress;
 
-void ddp_progress_open(ddp_progress *g, const ddp_observe_params *p);
-void ddp_progress_step(ddp_progress *g, const ddp_step_record *r);
-void ddp_progress_text(ddp_progress *g, const char *text);
-void ddp_progress_refresh(ddp_progress *g); /* the live line, at most ten times a second */
-void ddp_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, double samples_per_s);
+void observe_progress_open(ddp_progress *g, const ddp_observe_params *p);
+void observe_progress_step(ddp_progress *g, const ddp_step_record *r);
+void observe_progress_text(ddp_progress *g, const char *text);
+void observe_progress_refresh(ddp_progress *g); /* the live line, at most ten times a second */
+void observe_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, double samples_per_s);
 
 /* ---- summary.json ------------------------------------------------------------------------------------------------ */
-ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err);
+ddp_status observe_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err);
 
 #endif

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *ddp_json_number(double v, const char *fmt, char buf[32])
+const char *observe_json_number(double v, const char *fmt, char buf[32])
 {
     (void)snprintf(buf, 32, isfinite(v) ? fmt : "null", v);
     return buf;
@@ -31,7 +31,7 @@ static ddp_status cut_torn_line(ddp_metrics *m, int64_t size, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err)
+ddp_status observe_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_log *log, ddp_err *err)
 {
     int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC);
     struct stat facts;
@@ -48,7 +48,7 @@ ddp_status ddp_metrics_open(ddp_metrics *m, const char *dir, bool append, ddp_lo
     return S_ISREG(facts.st_mode) && facts.st_size > 0 ? cut_torn_line(m, facts.st_size, err) : DDP_OK;
 }
 
-void ddp_metrics_flush(ddp_metrics *m)
+void observe_metrics_flush(ddp_metrics *m)
 {
     ddp_err err;
 
@@ -68,30 +68,30 @@ void ddp_metrics_flush(ddp_metrics *m)
 
 static void append(ddp_metrics *m, const char *line, size_t length)
 {
-    if (m->used + length > sizeof(m->buffer)) ddp_metrics_flush(m);
+    if (m->used + length > sizeof(m->buffer)) observe_metrics_flush(m);
     memcpy(m->buffer + m->used, line, length);
     m->used += length;
     m->pending++;
 }
 
-void ddp_metrics_step(ddp_metrics *m, const ddp_step_record *r)
+void observe_metrics_step(ddp_metrics *m, const ddp_step_record *r)
 {
     char line[DDP_METRICS_LINE], norm[64] = "", a[32], b[32], c[32], d[32], e[32], f[32];
     int n;
 
     if (m->fd < 0) return;
     if (!isnan(r->grad_norm))
-        (void)snprintf(norm, sizeof(norm), ", \"grad_norm\": %s", ddp_json_number(r->grad_norm, "%.9g", a));
+        (void)snprintf(norm, sizeof(norm), ", \"grad_norm\": %s", observe_json_number(r->grad_norm, "%.9g", a));
     n = snprintf(line, sizeof(line),
                  "{\"event\": \"step\", \"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"loss\": %s, \"lr\":"
                  " %s%s, \"step_ms\": %s, \"data_ms\": %s, \"wait_ms\": %s, \"samples_per_s\": %s}\n",
-                 r->step, r->epoch, ddp_json_number(r->loss, "%.9g", a), ddp_json_number(r->lr, "%.9g", b), norm,
-                 ddp_json_number(r->step_ms, "%.6g", c), ddp_json_number(r->data_ms, "%.6g", d),
-                 ddp_json_number(r->wait_ms, "%.6g", e), ddp_json_number(r->samples_per_s, "%.6g", f));
+                 r->step, r->epoch, observe_json_number(r->loss, "%.9g", a), observe_json_number(r->lr, "%.9g", b),
+                 norm, observe_json_number(r->step_ms, "%.6g", c), observe_json_number(r->data_ms, "%.6g", d),
+                 observe_json_number(r->wait_ms, "%.6g", e), observe_json_number(r->samples_per_s, "%.6g", f));
     append(m, line, (size_t)n);
 }
 
-void ddp_metrics_line(ddp_metrics *m, const char *line)
+void observe_metrics_line(ddp_metrics *m, const char *line)
 {
     size_t length = strlen(line);
 
@@ -105,10 +105,10 @@ void ddp_metrics_line(ddp_metrics *m, const char *line)
     }
 }
 
-void ddp_metrics_close(ddp_metrics *m)
+void observe_metrics_close(ddp_metrics *m)
 {
     if (m->fd < 0) return;
-    ddp_metrics_flush(m);
+    observe_metrics_flush(m);
     if (m->lost > 0)
         ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks %" PRIu64 " lines that could not be written", m->path, m->lost);
     (void)close(m->fd);

@@ -44,13 +44,13 @@ struct ddp_observer {
 static void take(ddp_observer *o, struct slot *s)
 {
     if (!s->is_event) {
-        ddp_metrics_step(&o->metrics, &s->record);
-        ddp_statistics_step(&o->statistics, &s->record);
-        ddp_progress_step(&o->progress, &s->record);
+        observe_metrics_step(&o->metrics, &s->record);
+        observe_statistics_step(&o->statistics, &s->record);
+        observe_progress_step(&o->progress, &s->record);
         return;
     }
-    ddp_metrics_line(&o->metrics, s->line);
-    if (s->text != NULL) ddp_progress_text(&o->progress, s->text);
+    observe_metrics_line(&o->metrics, s->line);
+    if (s->text != NULL) observe_progress_text(&o->progress, s->text);
     free(s->line);
     free(s->text);
 }
@@ -67,8 +67,8 @@ static void drain(ddp_observer *o)
         pthread_cond_signal(&o->space);
         pthread_mutex_unlock(&o->lock);
     }
-    ddp_metrics_flush(&o->metrics);
-    ddp_progress_refresh(&o->progress);
+    observe_metrics_flush(&o->metrics);
+    observe_progress_refresh(&o->progress);
 }
 
 /* Thread "ddp-observe": touches everything but `head`, until it is joined. */
@@ -86,7 +86,7 @@ static void *observe_main(void *arg)
         stop = o->stop;
         pthread_mutex_unlock(&o->lock);
         drain(o);
-        ddp_statistics_memory(&o->statistics, stop);
+        observe_statistics_memory(&o->statistics, stop);
     }
     return NULL;
 }
@@ -209,10 +209,10 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
     ddp_cond_init(&o->wake);
     ddp_cond_init(&o->space);
     own.dir = o->dir = ddp_strdup(p->dir, err);
-    st = o->dir == NULL ? err->status : ddp_statistics_open(&o->statistics, err);
-    if (st == DDP_OK) st = ddp_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
+    st = o->dir == NULL ? err->status : observe_statistics_open(&o->statistics, err);
+    if (st == DDP_OK) st = observe_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
     if (st == DDP_OK) {
-        ddp_progress_open(&o->progress, &own);
+        observe_progress_open(&o->progress, &own);
         st = ddp_thread_start(&o->thread, "ddp-observe", observe_main, o, err);
         o->running = st == DDP_OK;
     }
@@ -229,13 +229,13 @@ ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *e
     char members[128], loss[32];
 
     ddp_observer_stop(o);
-    if (o->dir[0] != '\0') DDP_TRY(ddp_summary_write(o->dir, s, &o->statistics, err));
+    if (o->dir[0] != '\0') DDP_TRY(observe_summary_write(o->dir, s, &o->statistics, err));
     (void)snprintf(members, sizeof(members), "\"steps\": %" PRIu64 ", \"final_loss\": %s, \"exit_code\": %d", s->steps,
-                   ddp_json_number(s->final_loss, "%.9g", loss), s->exit_code);
+                   observe_json_number(s->final_loss, "%.9g", loss), s->exit_code);
     ddp_observe_event(o, "end", members, NULL);
     drain(o);
-    ddp_progress_end(&o->progress, s, ddp_statistics_median_ms(&o->statistics),
-                     ddp_statistics_samples_per_s(&o->statistics));
+    observe_progress_end(&o->progress, s, observe_statistics_median_ms(&o->statistics),
+                         observe_statistics_samples_per_s(&o->statistics));
     return DDP_OK;
 }
 
@@ -243,8 +243,8 @@ void ddp_observer_close(ddp_observer *o)
 {
     if (o == NULL) return;
     ddp_observer_stop(o);
-    ddp_metrics_close(&o->metrics);
-    ddp_statistics_close(&o->statistics);
+    observe_metrics_close(&o->metrics);
+    observe_statistics_close(&o->statistics);
     pthread_cond_destroy(&o->space);
     pthread_cond_destroy(&o->wake);
     pthread_mutex_destroy(&o->lock);

@@ -7,7 +7,7 @@
 #define LIVE_INTERVAL_NS INT64_C(100000000)
 #define LIVE_SPAN_MS     1000.0 /* of steps that a live line's figures are taken over: less would flicker */
 
-void ddp_progress_open(ddp_progress *g, const ddp_observe_params *p)
+void observe_progress_open(ddp_progress *g, const ddp_observe_params *p)
 {
     g->p = *p;
     g->live = p->progress == DDP_PROGRESS_AUTO && p->log->terminal;
@@ -43,7 +43,7 @@ static void reset(ddp_progress *g)
     g->step_ms = g->data_ms = g->wait_ms = g->samples = 0.0;
 }
 
-void ddp_progress_step(ddp_progress *g, const ddp_step_record *r)
+void observe_progress_step(ddp_progress *g, const ddp_step_record *r)
 {
     bool last = r->step == g->p.total_steps;
     char line[256];
@@ -65,7 +65,7 @@ void ddp_progress_step(ddp_progress *g, const ddp_step_record *r)
     if (!g->live) reset(g);
 }
 
-void ddp_progress_refresh(ddp_progress *g)
+void observe_progress_refresh(ddp_progress *g)
 {
     int64_t now;
     char line[256];
@@ -80,12 +80,12 @@ void ddp_progress_refresh(ddp_progress *g)
     if (g->step_ms > LIVE_SPAN_MS) reset(g);
 }
 
-void ddp_progress_text(ddp_progress *g, const char *text)
+void observe_progress_text(ddp_progress *g, const char *text)
 {
     if (g->live || g->plain) ddp_log_line(g->p.log, DDP_LOG_INFO, "%s", text);
 }
 
-void ddp_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, double samples_per_s)
+void observe_progress_end(ddp_progress *g, const ddp_summary *s, double median_ms, double samples_per_s)
 {
     char line[512], count[32], rate[32];
     int n;

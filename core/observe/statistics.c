@@ -12,14 +12,14 @@
 #define MEMORY_INTERVAL_NS INT64_C(1000000000)
 #define MEMORY_SHARE       100
 
-ddp_status ddp_statistics_open(ddp_statistics *s, ddp_err *err)
+ddp_status observe_statistics_open(ddp_statistics *s, ddp_err *err)
 {
     s->random = 88172645463325252u; /* any but 0 */
     s->step_ms = ddp_alloc(DDP_STEP_SAMPLES * sizeof(*s->step_ms), err);
     return s->step_ms == NULL ? err->status : DDP_OK;
 }
 
-void ddp_statistics_close(ddp_statistics *s) { free(s->step_ms); }
+void observe_statistics_close(ddp_statistics *s) { free(s->step_ms); }
 
 static uint64_t next_random(ddp_statistics *s) /* Marsaglia's xorshift64 */
 {
@@ -29,7 +29,7 @@ static uint64_t next_random(ddp_statistics *s) /* Marsaglia's xorshift64 */
     return s->random;
 }
 
-void ddp_statistics_step(ddp_statistics *s, const ddp_step_record *r)
+void observe_statistics_step(ddp_statistics *s, const ddp_step_record *r)
 {
     double seconds = r->step_ms * 1e-3, samples = r->samples_per_s * seconds;
     uint64_t slot;
@@ -53,7 +53,7 @@ static int compare_floats(const void *a, const void *b)
     return x < y ? -1 : x > y ? 1 : 0;
 }
 
-double ddp_statistics_median_ms(ddp_statistics *s)
+double observe_statistics_median_ms(ddp_statistics *s)
 {
     size_t n = s->steps < 2 ? 0 : (size_t)DDP_MIN_OF(s->steps - 1, (uint64_t)DDP_STEP_SAMPLES);
 
@@ -62,7 +62,7 @@ double ddp_statistics_median_ms(ddp_statistics *s)
     return n % 2 == 1 ? (double)s->step_ms[n / 2] : 0.5 * ((double)s->step_ms[n / 2 - 1] + (double)s->step_ms[n / 2]);
 }
 
-double ddp_statistics_samples_per_s(const ddp_statistics *s)
+double observe_statistics_samples_per_s(const ddp_statistics *s)
 {
     if (s->seconds > 0.0) return s->samples / s->seconds;
     return s->first_seconds > 0.0 ? s->first_samples / s->first_seconds : NAN;
@@ -88,7 +88,7 @@ static uint64_t proc_kilobytes(const char *path, const char *key)
     return at == NULL ? 0 : strtoull(at + length, NULL, 10) * 1024;
 }
 
-void ddp_statistics_memory(ddp_statistics *s, bool now)
+void observe_statistics_memory(ddp_statistics *s, bool now)
 {
     int64_t from = ddp_now_ns(), took;
     uint64_t pss;
@@ -100,7 +100,7 @@ void ddp_statistics_memory(ddp_statistics *s, bool now)
     s->next_memory_ns = from + DDP_MAX_OF(MEMORY_INTERVAL_NS, MEMORY_SHARE * took);
 }
 
-uint64_t ddp_peak_rss(void)
+uint64_t observe_peak_rss(void)
 {
     uint64_t bytes = proc_kilobytes("/proc/self/status", "VmHWM:");
     struct rusage usage;

@@ -28,9 +28,9 @@ static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
     bad |= json_object_set_new(o, "parameter_sha256", text(s->parameter_sha256));
     bad |= json_object_set_new(o, "buffer_sha256", text(s->buffer_sha256));
     bad |= json_object_set_new(o, "first_step_s", number(s->first_step_s));
-    bad |= json_object_set_new(o, "median_step_ms", number(ddp_statistics_median_ms(stats)));
-    bad |= json_object_set_new(o, "samples_per_s", number(ddp_statistics_samples_per_s(stats)));
-    bad |= json_object_set_new(o, "peak_rss_bytes", count(ddp_peak_rss()));
+    bad |= json_object_set_new(o, "median_step_ms", number(observe_statistics_median_ms(stats)));
+    bad |= json_object_set_new(o, "samples_per_s", number(observe_statistics_samples_per_s(stats)));
+    bad |= json_object_set_new(o, "peak_rss_bytes", count(observe_peak_rss()));
     bad |= json_object_set_new(o, "peak_pss_bytes", stats->peak_pss == 0 ? json_null() : count(stats->peak_pss));
     bad |= json_object_set_new(o, "backend", text(s->backend));
     bad |= json_object_set_new(o, "device", text(s->device));
@@ -42,7 +42,7 @@ static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
     return NULL;
 }
 
-ddp_status ddp_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err)
+ddp_status observe_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err)
 {
     json_t *object = to_json(s, stats);
     char *data = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9));

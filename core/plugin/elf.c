@@ -197,7 +197,7 @@ static bool find_by_sysv_hash(const elf_file *f, Elf64_Sym *s)
     return false;
 }
 
-ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err)
+ddp_status plugin_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err)
 {
     elf_file f = {.fd = fd, .path = path};
     Elf64_Ehdr header = {0};

@@ -156,7 +156,7 @@ static ddp_status check_place(int fd, const char *path, ddp_err *err)
     char real[PATH_MAX], named[PATH_MAX];
     char *slash;
 
-    DDP_TRY(ddp_fd_path(fd, real, err));
+    DDP_TRY(plugin_fd_path(fd, real, err));
     if (!cut_last(real)) return ddp_fail(err, DDP_ERR_INVALID, "%s has no folder: was it moved just now?", path);
     DDP_TRY(check_folders(real, path, err));
     ddp_copy_text(named, sizeof(named), path);
@@ -169,7 +169,7 @@ static ddp_status check_place(int fd, const char *path, ddp_err *err)
     return check_folders(real, path, err);
 }
 
-ddp_status ddp_fd_path(int fd, char *out, ddp_err *err)
+ddp_status plugin_fd_path(int fd, char *out, ddp_err *err)
 {
     char link[DDP_PROC_FD_MAX];
     ssize_t n;
@@ -189,7 +189,7 @@ ddp_status ddp_gate_open(const char *path, int *out, ddp_gate_facts *facts, ddp_
     if (fd < 0) return ddp_fail_errno(err, "%s cannot be opened", path);
     status = check_file(fd, path, err);
     if (status == DDP_OK) status = check_place(fd, path, err);
-    if (status == DDP_OK) status = ddp_elf_read_facts(fd, path, facts, err);
+    if (status == DDP_OK) status = plugin_elf_read_facts(fd, path, facts, err);
     if (status != DDP_OK) {
         (void)close(fd);
         return status;

@@ -21,7 +21,7 @@
 
 /* ---- elf.c ------------------------------------------------------------------------------------------------------- */
 /* Any bytes at all are safe: nothing is read outside the file, every loop is bounded. `path` is for messages. */
-ddp_status ddp_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err);
+ddp_status plugin_elf_read_facts(int fd, const char *path, ddp_gate_facts *out, ddp_err *err);
 
 /* ---- kinds.c ----------------------------------------------------------------------------------------------------- */
 typedef void (*ddp_any_function)(void);
@@ -42,11 +42,11 @@ typedef struct ddp_kind_table {
     size_t slot_count;
 } ddp_kind_table;
 
-const ddp_kind_table *ddp_kind_find(uint32_t kind); /* NULL: this release has no plugins of that kind */
+const ddp_kind_table *plugin_kind_find(uint32_t kind); /* NULL: this release has no plugins of that kind */
 /* Checks a plugin's table and writes its full-size copy with stubs in the holes to `out`, of table->size bytes. */
-ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err);
+ddp_status plugin_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err);
 /* Compares the frozen words, in their order, with what this engine needs. The message starts with `path`. */
-ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *facts, const char *path, ddp_err *err);
+ddp_status plugin_kind_check(uint32_t kind, const ddp_gate_facts *facts, const char *path, ddp_err *err);
 
 /* ---- search.c ---------------------------------------------------------------------------------------------------- */
 typedef struct ddp_folder {
@@ -58,15 +58,15 @@ typedef struct ddp_search {
     size_t count;
 } ddp_search;
 
-ddp_status ddp_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search *out, ddp_err *err);
+ddp_status plugin_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search *out, ddp_err *err);
 /* "backend_gloo_tcp.so" */
-void ddp_search_file_name(uint32_t kind, const char *name, char *out, size_t capacity);
+void plugin_search_file_name(uint32_t kind, const char *name, char *out, size_t capacity);
 /* Splits "backend_gloo_tcp.so"; `name` is "gloo-tcp". False: not the name of a plugin file. */
-bool ddp_search_parse(const char *file, uint32_t *kind, char *name, size_t capacity);
+bool plugin_search_parse(const char *file, uint32_t *kind, char *name, size_t capacity);
 /* Plugin files of a folder in alphabetical order; *out and each entry are free()d. 0 when the folder cannot be read. */
-size_t ddp_search_files(const char *folder, char ***out);
+size_t plugin_search_files(const char *folder, char ***out);
 /* The message for a name that no folder has: nearest name, another kind that has it, the places tried. */
-ddp_status ddp_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err);
+ddp_status plugin_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err);
 
 /* ---- load.c ------------------------------------------------------------------------------------------------------ */
 typedef struct ddp_entry {
@@ -79,13 +79,13 @@ typedef struct ddp_entry {
 } ddp_entry;
 
 /* Loads the file behind `fd`, which passed the gate; owns `fd` from now on, also on failure. `name` NULL: any name. */
-ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gate_facts *facts, ddp_entry **out,
-                          ddp_err *err);
-ddp_status ddp_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name,
-                                ddp_err *err);
+ddp_status plugin_entry_load(uint32_t kind, const char *name, int fd, const ddp_gate_facts *facts, ddp_entry **out,
+                             ddp_err *err);
+ddp_status plugin_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name,
+                                   ddp_err *err);
 /* `unmap` false: the code and its descriptor stay for the rest of the process. */
-void ddp_entry_free(ddp_entry *e, bool unmap);
+void plugin_entry_free(ddp_entry *e, bool unmap);
 /* The path of an open file, PATH_MAX bytes at `out`. */
-ddp_status ddp_fd_path(int fd, char *out, ddp_err *err);
+ddp_status plugin_fd_path(int fd, char *out, ddp_err *err);
 
 #endif

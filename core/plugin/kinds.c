@@ -199,7 +199,7 @@ static const ddp_slot hook_slots[] = {
                 DDP_COUNT(name##_slots)},
 static const ddp_kind_table kinds[DDP_KIND_END_] = {DDP_KIND_MAP(KIND_TABLE)};
 
-const ddp_kind_table *ddp_kind_find(uint32_t kind)
+const ddp_kind_table *plugin_kind_find(uint32_t kind)
 {
     return kind < DDP_KIND_END_ && kinds[kind].size != 0 ? &kinds[kind] : NULL;
 }
@@ -238,9 +238,9 @@ static ddp_status check_strides(uint32_t kind, const void *ops, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err)
+ddp_status plugin_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err)
 {
-    const ddp_kind_table *table = ddp_kind_find(kind);
+    const ddp_kind_table *table = plugin_kind_find(kind);
     uint32_t size = *(const uint32_t *)ops;
     uint64_t caps = 0;
 
@@ -264,7 +264,7 @@ ddp_status ddp_kind_fill(uint32_t kind, const void *ops, void *out, ddp_err *err
     return DDP_OK;
 }
 
-ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *f, const char *path, ddp_err *err)
+ddp_status plugin_kind_check(uint32_t kind, const ddp_gate_facts *f, const char *path, ddp_err *err)
 {
     const char *is = ddp_kind_name(f->kind);
 
@@ -284,16 +284,16 @@ ddp_status ddp_kind_check(uint32_t kind, const ddp_gate_facts *f, const char *pa
     if (f->kind != kind)
         return ddp_fail(err, DDP_ERR_INVALID, "%s is a plugin of kind %s, not %s: name it where its kind belongs", path,
                         is != NULL ? is : "unknown", ddp_kind_name(kind));
-    if (f->kind_abi != ddp_kind_find(kind)->abi)
+    if (f->kind_abi != plugin_kind_find(kind)->abi)
         return ddp_fail(
             err, DDP_ERR_INVALID,
             "%s was built for %s ABI %u, this ddpengine needs %u. Rebuild it against the installed ddpengine/plugin.h (ddpengine --version shows both numbers)",
-            path, is, f->kind_abi, ddp_kind_find(kind)->abi);
-    if (f->services > ddp_kind_find(kind)->services)
+            path, is, f->kind_abi, plugin_kind_find(kind)->abi);
+    if (f->services > plugin_kind_find(kind)->services)
         return ddp_fail(
             err, DDP_ERR_INVALID,
             "%s was built for a newer ddpengine (the tables that it is to get have %u bytes, this one's %u). "
             "Update ddpengine, or rebuild the plugin against the installed ddpengine/%s.h",
-            path, f->services, ddp_kind_find(kind)->services, ddp_kind_name(kind));
+            path, f->services, plugin_kind_find(kind)->services, ddp_kind_name(kind));
     return DDP_OK;
 }

@@ -89,7 +89,8 @@ static const ddp_plugin *find_symbol(void *handle)
 }
 
 /* ---- checks and copies ------------------------------------------------------------------------------------------- */
-ddp_status ddp_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name, ddp_err *err)
+ddp_status plugin_entry_check_name(const ddp_plugin *desc, const char *path, uint32_t kind, const char *name,
+                                   ddp_err *err)
 {
     if (name == NULL || strcmp(desc->name, name) == 0) return DDP_OK;
     return ddp_fail(
@@ -162,11 +163,11 @@ static ddp_status copy_launcher(ddp_entry *e, ddp_backend_ops *ops, ddp_err *err
 
 static ddp_status copy_ops(ddp_entry *e, ddp_err *err)
 {
-    void *ops = ddp_pool_alloc(&e->pool, ddp_kind_find(e->loaded.kind)->size, err);
+    void *ops = ddp_pool_alloc(&e->pool, plugin_kind_find(e->loaded.kind)->size, err);
     ddp_status status;
 
     if (ops == NULL) return DDP_ERR_NOMEM;
-    status = ddp_kind_fill(e->loaded.kind, e->loaded.desc.ops, ops, err);
+    status = plugin_kind_fill(e->loaded.kind, e->loaded.desc.ops, ops, err);
     if (status != DDP_OK) {
         char text[sizeof(err->msg)];
         ddp_copy_text(text, sizeof(text), err->msg);
@@ -204,11 +205,11 @@ static ddp_status take(ddp_entry *e, const ddp_plugin *own, const char *name, dd
 {
     ddp_plugin *d = &e->loaded.desc;
 
-    DDP_TRY(ddp_kind_check(e->loaded.kind, own, e->loaded.path, err)); /* a constructor may have changed them */
+    DDP_TRY(plugin_kind_check(e->loaded.kind, own, e->loaded.path, err)); /* a constructor may have changed them */
     memcpy(d, own, DDP_MIN_OF(own->struct_size, sizeof(*d)));
     d->struct_size = sizeof(*d);
     DDP_TRY(check_desc(d, e->loaded.path, err));
-    DDP_TRY(ddp_entry_check_name(d, e->loaded.path, e->loaded.kind, name, err));
+    DDP_TRY(plugin_entry_check_name(d, e->loaded.path, e->loaded.kind, name, err));
     e->loaded.name = d->name;
     DDP_TRY(copy_options(e, err));
     DDP_TRY(copy_ops(e, err));
@@ -223,13 +224,13 @@ static ddp_status describe_file(ddp_entry *e, ddp_err *err)
     if (fstat(e->fd, &st) != 0) return ddp_fail_errno(err, "the opened plugin cannot be examined");
     e->dev = st.st_dev;
     e->ino = st.st_ino;
-    DDP_TRY(ddp_fd_path(e->fd, path, err));
+    DDP_TRY(plugin_fd_path(e->fd, path, err));
     e->loaded.path = ddp_pool_strdup(&e->pool, path, err);
     return e->loaded.path != NULL ? DDP_OK : DDP_ERR_NOMEM;
 }
 
-ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gate_facts *facts, ddp_entry **out,
-                          ddp_err *err)
+ddp_status plugin_entry_load(uint32_t kind, const char *name, int fd, const ddp_gate_facts *facts, ddp_entry **out,
+                             ddp_err *err)
 {
     ddp_entry *e = ddp_alloc(sizeof(*e), err);
     const ddp_plugin *own;
@@ -242,7 +243,7 @@ ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gat
     e->fd = fd;
     e->loaded.kind = kind;
     status = describe_file(e, err);
-    if (status == DDP_OK) status = ddp_kind_check(kind, facts, e->loaded.path, err);
+    if (status == DDP_OK) status = plugin_kind_check(kind, facts, e->loaded.path, err);
     if (status == DDP_OK) status = open_object(e, facts, err);
     if (status == DDP_OK) {
         own = find_symbol(e->handle);
@@ -251,14 +252,14 @@ ddp_status ddp_entry_load(uint32_t kind, const char *name, int fd, const ddp_gat
                                         e->loaded.path);
     }
     if (status != DDP_OK) {
-        ddp_entry_free(e, (facts->flags & DDP_PLUGIN_F_NO_UNLOAD) == 0);
+        plugin_entry_free(e, (facts->flags & DDP_PLUGIN_F_NO_UNLOAD) == 0);
         return status;
     }
     *out = e;
     return DDP_OK;
 }
 
-void ddp_entry_free(ddp_entry *e, bool unmap)
+void plugin_entry_free(ddp_entry *e, bool unmap)
 {
     char proc_path[DDP_PROC_FD_MAX];
     void *still = NULL;

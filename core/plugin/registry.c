@@ -23,7 +23,7 @@ ddp_status ddp_registry_open(ddp_log *log, const ddp_list *paths, ddp_registry *
 
     if (r == NULL) return DDP_ERR_NOMEM;
     r->log = log;
-    status = ddp_search_open(paths, &r->pool, &r->search, err);
+    status = plugin_search_open(paths, &r->pool, &r->search, err);
     if (status != DDP_OK) {
         ddp_registry_close(r);
         return status;
@@ -70,9 +70,9 @@ static ddp_status load_file(ddp_registry *r, uint32_t kind, const char *name, co
     e = find_file(r, kind, fd);
     if (e != NULL) {
         (void)close(fd);
-        DDP_TRY(ddp_entry_check_name(&e->loaded.desc, e->loaded.path, kind, name, err));
+        DDP_TRY(plugin_entry_check_name(&e->loaded.desc, e->loaded.path, kind, name, err));
     } else {
-        DDP_TRY(ddp_entry_load(kind, name, fd, &facts, &e, err));
+        DDP_TRY(plugin_entry_load(kind, name, fd, &facts, &e, err));
         r->entries[r->count++] = e;
     }
     *out = &e->loaded;
@@ -87,13 +87,13 @@ static ddp_status search(ddp_registry *r, uint32_t kind, const char *name, char 
 
     if (name[0] == '\0' || strlen(name) > NAME_MAX)
         return ddp_fail(err, DDP_ERR_CONFIG, "a plugin's name has 1 to %d characters", NAME_MAX);
-    ddp_search_file_name(kind, name, file, sizeof(file));
+    plugin_search_file_name(kind, name, file, sizeof(file));
     for (size_t i = 0; i < r->search.count; i++) {
         if ((size_t)snprintf(path, PATH_MAX, "%s/%s", r->search.items[i].path, file) >= PATH_MAX) continue;
         if (lstat(path, &st) != 0 && (errno == ENOENT || errno == ENOTDIR)) continue;
         return DDP_OK;
     }
-    return ddp_search_not_found(&r->search, kind, name, err);
+    return plugin_search_not_found(&r->search, kind, name, err);
 }
 
 static ddp_status search_and_load(ddp_registry *r, uint32_t kind, const char *name, ddp_loaded **out, ddp_err *err)
@@ -132,11 +132,11 @@ static size_t offer(ddp_registry *r, uint32_t kind, const char *file, ddp_offer 
     uint32_t is = 0;
     ddp_err err = {0};
 
-    if (!ddp_search_parse(file, &is, o->name, sizeof(o->name)) || is != kind) return count;
+    if (!plugin_search_parse(file, &is, o->name, sizeof(o->name)) || is != kind) return count;
     for (size_t i = 0; i < count; i++)
         if (strcmp(out[i].name, o->name) == 0) return count;
     if (ddp_registry_facts(r, kind, o->name, &o->facts, &err) == DDP_OK &&
-        ddp_kind_check(kind, &o->facts, o->name, &err) == DDP_OK)
+        plugin_kind_check(kind, &o->facts, o->name, &err) == DDP_OK)
         return count + (o->facts.priority > 0);
     ddp_log_line(r->log, DDP_LOG_WARN, "auto leaves out %s: %s", file, err.msg);
     return count;
@@ -148,7 +148,7 @@ size_t ddp_registry_offers(ddp_registry *r, uint32_t kind, ddp_offer *out, size_
 
     for (size_t f = 0; f < r->search.count; f++) {
         char **files;
-        size_t n = ddp_search_files(r->search.items[f].path, &files);
+        size_t n = plugin_search_files(r->search.items[f].path, &files);
 
         for (size_t i = 0; i < n; i++) {
             if (count < most) count = offer(r, kind, files[i], out, count);
@@ -165,7 +165,7 @@ ddp_status ddp_registry_load(ddp_registry *r, uint32_t kind, const char *name, d
     bool is_path = strchr(name, '/') != NULL;
     ddp_status status;
 
-    if (ddp_kind_find(kind) == NULL)
+    if (plugin_kind_find(kind) == NULL)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "plugin \"%s\": this ddpengine has no plugins of kind %s (%u)", name,
                         ddp_kind_name(kind) != NULL ? ddp_kind_name(kind) : "unknown", kind);
     for (size_t i = 0; i < r->count && !is_path; i++)
@@ -188,12 +188,12 @@ static ddp_status load_listed(ddp_registry *r, const char *path, const char *fil
     char name[NAME_MAX + 1], expected[NAME_MAX + 64];
     uint32_t kind = 0;
 
-    (void)ddp_search_parse(file, &kind, name, sizeof(name));
-    if (ddp_kind_find(kind) == NULL)
+    (void)plugin_search_parse(file, &kind, name, sizeof(name));
+    if (plugin_kind_find(kind) == NULL)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED, "%s: this ddpengine has no plugins of kind %s", path,
                         ddp_kind_name(kind));
     DDP_TRY(load_file(r, kind, NULL, path, out, err));
-    ddp_search_file_name(kind, (*out)->name, expected, sizeof(expected));
+    plugin_search_file_name(kind, (*out)->name, expected, sizeof(expected));
     if (strcmp(file, expected) != 0)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s calls itself \"%s\": rename the file to %s", path, (*out)->name,
                         expected);
@@ -207,7 +207,7 @@ ddp_status ddp_registry_list(ddp_registry *r,
     (void)err;
     for (size_t f = 0; f < r->search.count; f++) {
         char **files;
-        size_t count = ddp_search_files(r->search.items[f].path, &files);
+        size_t count = plugin_search_files(r->search.items[f].path, &files);
 
         for (size_t i = 0; i < count; i++) {
             char path[PATH_MAX];
@@ -239,7 +239,7 @@ void ddp_registry_close(ddp_registry *r)
                          ddp_kind_name(e->loaded.kind), e->loaded.name, e->loaded.live, e->loaded.path);
             continue;
         }
-        ddp_entry_free(e, !keep_all && (e->loaded.desc.flags & DDP_PLUGIN_F_NO_UNLOAD) == 0);
+        plugin_entry_free(e, !keep_all && (e->loaded.desc.flags & DDP_PLUGIN_F_NO_UNLOAD) == 0);
     }
     free(r->entries);
     ddp_pool_free(&r->pool);

@@ -49,7 +49,7 @@ static ddp_status add_environment(ddp_search *s, ddp_pool *pool, char *list, ddp
     return DDP_OK;
 }
 
-ddp_status ddp_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search *out, ddp_err *err)
+ddp_status plugin_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search *out, ddp_err *err)
 {
     const char *environment = secure_getenv("DDPENGINE_PLUGIN_PATH");
     size_t capacity = 1 + (paths != NULL ? paths->count : 0);
@@ -76,14 +76,14 @@ ddp_status ddp_search_open(const ddp_list *paths, ddp_pool *pool, ddp_search *ou
     return DDP_OK;
 }
 
-void ddp_search_file_name(uint32_t kind, const char *name, char *out, size_t capacity)
+void plugin_search_file_name(uint32_t kind, const char *name, char *out, size_t capacity)
 {
     (void)snprintf(out, capacity, "%s_%s.so", ddp_kind_name(kind), name);
     for (char *c = out; *c != '\0'; c++)
         if (*c == '-') *c = '_';
 }
 
-bool ddp_search_parse(const char *file, uint32_t *kind, char *name, size_t capacity)
+bool plugin_search_parse(const char *file, uint32_t *kind, char *name, size_t capacity)
 {
     size_t length = strlen(file);
 
@@ -109,10 +109,10 @@ static int is_plugin_file(const struct dirent *entry)
     uint32_t kind;
     char name[NAME_MAX + 1];
 
-    return ddp_search_parse(entry->d_name, &kind, name, sizeof(name));
+    return plugin_search_parse(entry->d_name, &kind, name, sizeof(name));
 }
 
-size_t ddp_search_files(const char *folder, char ***out)
+size_t plugin_search_files(const char *folder, char ***out)
 {
     struct dirent **entries = NULL;
     int n = scandir(folder, &entries, is_plugin_file, alphasort);
@@ -152,13 +152,13 @@ static void look_around(const ddp_search *s, uint32_t kind, const char *name, fo
 {
     for (size_t f = 0; f < s->count; f++) {
         char **files;
-        size_t count = ddp_search_files(s->items[f].path, &files);
+        size_t count = plugin_search_files(s->items[f].path, &files);
 
         for (size_t i = 0; i < count; i++) {
             char is[NAME_MAX + 1];
             uint32_t is_kind = 0;
 
-            if (ddp_search_parse(files[i], &is_kind, is, sizeof(is))) {
+            if (plugin_search_parse(files[i], &is_kind, is, sizeof(is))) {
                 if (is_kind == kind) names_add(names, is);
                 if (is_kind != kind && strcmp(is, name) == 0 && elsewhere->length == 0)
                     ddp_text_printf(elsewhere, "There is %s %s of that name (%s/%s). ",
@@ -187,7 +187,7 @@ static void add_nearest(ddp_text *text, uint32_t kind, const char *name, const f
     }
 }
 
-ddp_status ddp_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err)
+ddp_status plugin_search_not_found(const ddp_search *s, uint32_t kind, const char *name, ddp_err *err)
 {
     char file[PATH_MAX], spelled[NAME_MAX + 1];
     found_names names = {0};
@@ -199,7 +199,7 @@ ddp_status ddp_search_not_found(const ddp_search *s, uint32_t kind, const char *
         if (*c == '_') *c = '-';
     look_around(s, kind, spelled, &names, &text);
     add_nearest(&text, kind, spelled, &names);
-    ddp_search_file_name(kind, name, file, sizeof(file));
+    plugin_search_file_name(kind, name, file, sizeof(file));
     ddp_text_printf(&text, "Looked for %s in ", file);
     for (size_t f = 0; f < s->count; f++)
         ddp_text_printf(&text, "%s%s (%s%s)", f == 0 ? "" : ", ", s->items[f].path, s->items[f].source,

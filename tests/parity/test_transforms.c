@@ -76,14 +76,14 @@ static double check_case(const ddp_safetensors *file, int k)
     memcpy(how, part(file, k, "how")->data, sizeof(how));
     t = open_case(file, k, how, in->dtype, numbers(part(file, k, "mean"), mean), numbers(part(file, k, "std"), std));
     f = ddp_transform_fields(t);
-    assert_int_equal(ddp_transform_field(t), 1);
+    assert_int_equal(data_transform_field(t), 1);
     assert_int_equal(f[1].dtype, DDP_F32);
     for (int i = 0; i < 3; i++) assert_int_equal(f[1].dims[i], out->dims[i]);
-    scratch = ddp_alloc_aligned(ddp_transform_scratch(t), &err);
+    scratch = ddp_alloc_aligned(data_transform_scratch(t), &err);
     result = ddp_alloc_aligned(elements(out) * sizeof(float), &err);
     assert_true(scratch != NULL && result != NULL);
     memcpy(scratch, in->data, elements(in) * ddp_dtype_size(in->dtype));
-    ddp_transform_apply(t, 7, 3, scratch, result);
+    data_transform_apply(t, 7, 3, scratch, result);
     for (size_t i = 0; i < elements(out); i++) {
         double scale = elements(part(file, k, "std")) > 0 ? std[i / (size_t)(out->dims[1] * out->dims[2])] : 1.0;
         float expected;

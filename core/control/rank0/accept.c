@@ -23,7 +23,7 @@
 /* Who floods the port must not flood the log: the first few, then one line each time their number has doubled. */
 static bool is_worth_a_line(uint64_t n) { return n <= 8 || (n & (n - 1)) == 0; }
 
-void ddp_listener_stranger(ddp_group *g, ddp_peer *p, const char *why)
+void rank0_listener_stranger(ddp_group *g, ddp_peer *p, const char *why)
 {
     uint64_t n = ++g->server->accepting.strangers;
 
@@ -45,7 +45,7 @@ static bool is_expected(const ddp_group *g, const ddp_identity *id)
            strcmp(id->lines, g->self.identity.lines) == 0;
 }
 
-void ddp_listener_other_secret(ddp_group *g, ddp_peer *p)
+void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
 {
     ddp_accepting *a = &g->server->accepting;
     const ddp_identity *id = &p->wire.presented;
@@ -64,7 +64,7 @@ void ddp_listener_other_secret(ddp_group *g, ddp_peer *p)
         ddp_copy_text(a->other_secret, sizeof(a->other_secret), p->address);
     }
     ddp_wire_give_up_tls(&p->wire);
-    ddp_announce_refusal(g, p, &f, expected);
+    rank0_announce_refusal(g, p, &f, expected);
 }
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ static ddp_peer *choose(ddp_group *g, bool proven)
 
 static void send_away(ddp_group *g, ddp_peer *p, const char *why)
 {
-    if (p->state == DDP_PEER_NEW) ddp_listener_stranger(g, p, why);
+    if (p->state == DDP_PEER_NEW) rank0_listener_stranger(g, p, why);
     p->dead = true;
 }
 
@@ -183,7 +183,7 @@ ddp_peer *ddp_listener_accept(ddp_group *g)
 
 void ddp_listener_make_room(ddp_group *g) { make_room(g, SLOTS); }
 
-void ddp_listener_open(ddp_group *g)
+void rank0_listener_open(ddp_group *g)
 {
     if (getrandom(&g->server->accepting.chance, sizeof(g->server->accepting.chance), GRND_NONBLOCK) < 0)
         g->server->accepting.chance = (uint64_t)ddp_now_ns();

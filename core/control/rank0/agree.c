@@ -82,7 +82,7 @@ static void print_difference(ddp_text *t, const line *a, int32_t rank_a, const l
     print_side(t, b, rank_b);
 }
 
-size_t ddp_agree_compare(const char *a, int32_t rank_a, const char *b, int32_t rank_b, char *text, size_t capacity)
+size_t rank0_agree_compare(const char *a, int32_t rank_a, const char *b, int32_t rank_b, char *text, size_t capacity)
 {
     const char *cursor, *hint;
     ddp_text t = {0};

@@ -29,7 +29,7 @@ void ddp_announce_failure(ddp_group *g, const ddp_failure *f)
     ddp_run_fail(g, f);
 }
 
-void ddp_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt, ...)
+void rank0_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt, ...)
 {
     ddp_failure f = {.exit_code = exit_code, .rank = rank};
     va_list ap;
@@ -40,7 +40,7 @@ void ddp_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *fm
     ddp_announce_failure(g, &f);
 }
 
-void ddp_announce_refusal(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank)
+void rank0_announce_refusal(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank)
 {
     put_failure(p, f);
     g->server->announced.reached += is_rank;
@@ -55,7 +55,7 @@ void ddp_announce_send(ddp_group *g, int32_t rank, uint32_t type, const ddp_text
     ddp_peer *peer = g->server->ranks[rank].peer;
 
     if (payload->failed)
-        ddp_announce_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
+        rank0_announce_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
     else if (rank == 0)
         (void)ddp_client_dispatch(g, &own);
     else if (peer != NULL)

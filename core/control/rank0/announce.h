@@ -9,9 +9,9 @@
 void ddp_announce_send(ddp_group *g, int32_t rank, uint32_t type, const ddp_text *payload);
 /* The first failure of the run, to all ranks that are here; later ones do nothing. */
 void ddp_announce_failure(ddp_group *g, const ddp_failure *f);
-void ddp_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
+void rank0_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
 /* To a connection that cannot stay: why; it is kept until it closes. `is_rank`: one of the ranks that are to hear of a
  * rendezvous that has failed. */
-void ddp_announce_refusal(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank);
+void rank0_announce_refusal(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank);
 
 #endif

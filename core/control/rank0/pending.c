@@ -67,7 +67,7 @@ static void answer_gets(ddp_group *g, const void *key, size_t key_length)
     const void *value;
     size_t length;
 
-    if (!ddp_table_get(g->server->pending.table, key, key_length, &value, &length)) return;
+    if (!rank0_table_get(g->server->pending.table, key, key_length, &value, &length)) return;
     while (*link != NULL) {
         ddp_get *w = *link;
 
@@ -85,7 +85,7 @@ static void store_set(ddp_group *g, int32_t from, const request *q)
 {
     ddp_err err;
 
-    if (ddp_table_set(g->server->pending.table, q->name, q->name_length, q->data, q->length, &err) != DDP_OK) {
+    if (rank0_table_set(g->server->pending.table, q->name, q->name_length, q->data, q->length, &err) != DDP_OK) {
         reply_error(g, from, q->id, &err);
         return;
     }
@@ -100,7 +100,7 @@ static void store_get(ddp_group *g, int32_t from, const request *q)
     ddp_get *w;
     ddp_err err;
 
-    if (ddp_table_get(g->server->pending.table, q->name, q->name_length, &value, &length)) {
+    if (rank0_table_get(g->server->pending.table, q->name, q->name_length, &value, &length)) {
         reply(g, from, q->id, DDP_OK, value, length);
         return;
     }
@@ -126,7 +126,7 @@ static void store_add(ddp_group *g, int32_t from, const request *q)
     ddp_text sum = {0};
     ddp_err err;
 
-    if (!ddp_table_get(g->server->pending.table, q->name, q->name_length, &value, &old.left)) {
+    if (!rank0_table_get(g->server->pending.table, q->name, q->name_length, &value, &old.left)) {
         ddp_pack_u64(&sum, ddp_unpack_u64(&delta));
     } else {
         old.data = value;
@@ -139,7 +139,7 @@ static void store_add(ddp_group *g, int32_t from, const request *q)
     }
     if (sum.failed)
         (void)ddp_fail(&err, DDP_ERR_NOMEM, "no memory");
-    else if (ddp_table_set(g->server->pending.table, q->name, q->name_length, sum.data, sum.length, &err) == DDP_OK)
+    else if (rank0_table_set(g->server->pending.table, q->name, q->name_length, sum.data, sum.length, &err) == DDP_OK)
         err.status = DDP_OK;
     if (err.status != DDP_OK)
         reply_error(g, from, q->id, &err);
@@ -243,8 +243,8 @@ static void compare_lines(ddp_group *g, ddp_wait *w, int32_t from)
         ddp_unpack u = {.data = (const unsigned char *)w->by_rank[r].data, .left = w->by_rank[r].length};
 
         if (!w->by_rank[r].came || (from != 0 && r != from)) continue;
-        if (ddp_agree_compare(root->data + 4, 0, w->by_rank[r].data + 4, r, text, sizeof(text)) == 0) continue;
-        ddp_announce_fail(g, (int)ddp_unpack_u32(&u), r, "%s", text);
+        if (rank0_agree_compare(root->data + 4, 0, w->by_rank[r].data + 4, r, text, sizeof(text)) == 0) continue;
+        rank0_announce_fail(g, (int)ddp_unpack_u32(&u), r, "%s", text);
         return;
     }
 }
@@ -276,7 +276,7 @@ static void arrive(ddp_group *g, int32_t from, const request *q)
         (void)check_without(g, w);
 }
 
-void ddp_pending_goodbye(ddp_group *g, int32_t rank)
+void rank0_pending_goodbye(ddp_group *g, int32_t rank)
 {
     for (ddp_wait *w = g->server->pending.waits; w != NULL; w = w->next)
         if (!w->by_rank[rank].came) end_without(g, w, rank);
@@ -339,7 +339,7 @@ static int64_t gets_tick(ddp_group *g, int64_t now)
     return next;
 }
 
-int64_t ddp_pending_tick(ddp_group *g, int64_t now)
+int64_t rank0_pending_tick(ddp_group *g, int64_t now)
 {
     int64_t next = gets_tick(g, now);
 
@@ -357,7 +357,7 @@ int64_t ddp_pending_tick(ddp_group *g, int64_t now)
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
-bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
+bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
     request q;
@@ -377,7 +377,7 @@ bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
         store_add(g, from, &q);
         return true;
     case DDP_ASK_REMOVE:
-        ddp_table_remove(g->server->pending.table, q.name, q.name_length);
+        rank0_table_remove(g->server->pending.table, q.name, q.name_length);
         reply(g, from, q.id, DDP_OK, NULL, 0);
         return true;
     case DDP_ASK_AGREEMENT:
@@ -390,9 +390,9 @@ bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
     }
 }
 
-ddp_status ddp_pending_open(ddp_group *g, ddp_err *err) { return ddp_table_open(&g->server->pending.table, err); }
+ddp_status rank0_pending_open(ddp_group *g, ddp_err *err) { return rank0_table_open(&g->server->pending.table, err); }
 
-void ddp_pending_close(ddp_group *g)
+void rank0_pending_close(ddp_group *g)
 {
     ddp_pending *s = &g->server->pending;
 
@@ -403,5 +403,5 @@ void ddp_pending_close(ddp_group *g)
         s->gets = w->next;
         free(w);
     }
-    ddp_table_close(s->table);
+    rank0_table_close(s->table);
 }

@@ -4,11 +4,11 @@
 
 #include "control/params.h"
 
-ddp_status ddp_pending_open(ddp_group *g, ddp_err *err);
-void ddp_pending_close(ddp_group *g);
+ddp_status rank0_pending_open(ddp_group *g, ddp_err *err);
+void rank0_pending_close(ddp_group *g);
 /* A REQUEST frame; false when it is malformed. */
-bool ddp_pending_request(ddp_group *g, int32_t from, const ddp_frame *f);
-void ddp_pending_goodbye(ddp_group *g, int32_t rank);
-int64_t ddp_pending_tick(ddp_group *g, int64_t now);
+bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f);
+void rank0_pending_goodbye(ddp_group *g, int32_t rank);
+int64_t rank0_pending_tick(ddp_group *g, int64_t now);
 
 #endif

@@ -26,8 +26,8 @@ ddp_status ddp_server_open(ddp_group *g, ddp_err *err)
     s->report_ns = g->self.began_ns + g->self.report_ms * 1000000;
     s->ranks = ddp_alloc((size_t)g->world * sizeof(*s->ranks), err);
     if (s->ranks == NULL) return err->status;
-    ddp_listener_open(g);
-    DDP_TRY(ddp_pending_open(g, err));
+    rank0_listener_open(g);
+    DDP_TRY(rank0_pending_open(g, err));
     return ddp_straggler_open(g, err);
 }
 
@@ -36,7 +36,7 @@ void ddp_server_close(ddp_group *g)
     ddp_server *s = g->server;
 
     if (s == NULL) return;
-    ddp_pending_close(g);
+    rank0_pending_close(g);
     ddp_straggler_close(g);
     free(s->ranks);
     free(s);
@@ -73,13 +73,13 @@ static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...
         ddp_log_line(g->log, DDP_LOG_WARN, "refused a rank from %s: %s", p->address, f.msg);
     else
         ddp_announce_failure(g, &f);
-    ddp_announce_refusal(g, p, g->server->announced.failed ? &g->server->announced.failure : &f, true);
+    rank0_announce_refusal(g, p, g->server->announced.failed ? &g->server->announced.failure : &f, true);
 }
 
 void ddp_server_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     if (!ddp_wire_trusted(&p->wire)) {
-        ddp_listener_stranger(g, p, why->msg);
+        rank0_listener_stranger(g, p, why->msg);
         return;
     }
     refuse(g, p, -1, "a rank at %s cannot be understood: %s. Install the same ddpengine on all hosts", p->address,
@@ -91,7 +91,7 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     ddp_server *s = g->server;
     ddp_failure f;
 
-    if (p->state == DDP_PEER_NEW) ddp_listener_stranger(g, p, why->msg);
+    if (p->state == DDP_PEER_NEW) rank0_listener_stranger(g, p, why->msg);
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) return;
     s->ranks[p->rank].peer = NULL;
     if (s->announced.failed || s->farewell || p->goodbye) return;
@@ -102,15 +102,15 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 void ddp_server_damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     if (p->state == DDP_PEER_NEW && p->wire.named) {
-        ddp_listener_other_secret(g, p);
+        rank0_listener_other_secret(g, p);
         return;
     }
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) {
-        ddp_listener_stranger(g, p, why->msg);
+        rank0_listener_stranger(g, p, why->msg);
         return;
     }
-    ddp_announce_fail(g, DDP_EXIT_PEER, p->rank, "rank %d on host %s sent a damaged frame: %s", (int)p->rank,
-                      g->ranks[p->rank].host, why->msg);
+    rank0_announce_fail(g, DDP_EXIT_PEER, p->rank, "rank %d on host %s sent a damaged frame: %s", (int)p->rank,
+                        g->ranks[p->rank].host, why->msg);
     g->server->ranks[p->rank].peer = NULL;
     p->state = DDP_PEER_REFUSED;
     p->since_ns = ddp_now_ns();
@@ -204,7 +204,7 @@ static bool hello_frame(ddp_group *g, ddp_peer *p, const ddp_frame *f)
         return true;
     }
     if (!ddp_identity_parse(h.identity, strlen(h.identity), &p->wire.presented)) return false;
-    ddp_listener_other_secret(g, p);
+    rank0_listener_other_secret(g, p);
     return true;
 }
 
@@ -216,12 +216,13 @@ static bool agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     size_t count;
 
     ddp_text_append(&lines, f->data, f->length);
-    count =
-        lines.failed ? 0 : ddp_agree_compare(g->self.agreement, 0, lines.data, p->rank, difference, sizeof(difference));
+    count = lines.failed
+                ? 0
+                : rank0_agree_compare(g->self.agreement, 0, lines.data, p->rank, difference, sizeof(difference));
     if (lines.failed)
-        ddp_announce_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
+        rank0_announce_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
     else if (count > 0)
-        ddp_announce_fail(g, DDP_EXIT_RENDEZVOUS, p->rank, "%s", difference);
+        rank0_announce_fail(g, DDP_EXIT_RENDEZVOUS, p->rank, "%s", difference);
     ddp_text_free(&lines);
     if (s->announced.failed) return true;
     p->state = DDP_PEER_JOINED;
@@ -251,13 +252,13 @@ static int64_t rendezvous_tick(ddp_group *g, int64_t now)
 
     missing_ranks(g, ranks, sizeof(ranks));
     if (now >= deadline) {
-        ddp_announce_fail(g, DDP_EXIT_RENDEZVOUS, -1,
-                          "%s of world_size %d did not come to rank 0 at %s within %.3g s (rendezvous_timeout). "
-                          "Start what is missing, or look there why it ended or cannot reach rank 0%s%s%s",
-                          ranks, (int)g->world, g->self.endpoint, (double)g->self.timeout_ms / 1e3,
-                          g->self.loopback ? " (on this host that is a loopback address, which no other host reaches)"
-                                           : "",
-                          other, g->server->accepting.other_secret);
+        rank0_announce_fail(g, DDP_EXIT_RENDEZVOUS, -1,
+                            "%s of world_size %d did not come to rank 0 at %s within %.3g s (rendezvous_timeout). "
+                            "Start what is missing, or look there why it ended or cannot reach rank 0%s%s%s",
+                            ranks, (int)g->world, g->self.endpoint, (double)g->self.timeout_ms / 1e3,
+                            g->self.loopback ? " (on this host that is a loopback address, which no other host reaches)"
+                                             : "",
+                            other, g->server->accepting.other_secret);
         return DDP_FOREVER_NS;
     }
     if (now >= g->server->report_ns) {
@@ -286,7 +287,7 @@ static void goodbye(ddp_group *g, int32_t rank)
     if (m->peer != NULL) m->peer->goodbye = true;
     if (m->goodbye) return;
     m->goodbye = true;
-    ddp_pending_goodbye(g, rank);
+    rank0_pending_goodbye(g, rank);
     if (++g->server->goodbyes == g->world) ddp_server_farewell(g);
 }
 
@@ -314,7 +315,7 @@ static bool rank_frame(ddp_group *g, int32_t from, const ddp_frame *f)
 
     switch (f->type) {
     case DDP_FRAME_REQUEST: /* after a goodbye nobody waits for the reply */
-        return g->server->announced.failed || g->server->ranks[from].goodbye || ddp_pending_request(g, from, f);
+        return g->server->announced.failed || g->server->ranks[from].goodbye || rank0_pending_request(g, from, f);
     case DDP_FRAME_GOODBYE: goodbye(g, from); return true;
     case DDP_FRAME_BEAT: return ddp_straggler_frame(g, from, f);
     case DDP_FRAME_STOP: return ddp_heartbeat_stop(g, f);
@@ -357,5 +358,5 @@ int64_t ddp_server_tick(ddp_group *g, int64_t now)
     if (s->held_ns != 0 && now >= s->held_ns) ddp_announce_failure(g, &s->held);
     if (s->announced.failed) return DDP_FOREVER_NS;
     if (s->held_ns != 0) next = DDP_MIN_OF(next, s->held_ns);
-    return DDP_MIN_OF(next, ddp_pending_tick(g, now));
+    return DDP_MIN_OF(next, rank0_pending_tick(g, now));
 }

@@ -18,7 +18,7 @@ struct ddp_table {
     size_t head_count, count, bytes; /* head_count is a power of two */
 };
 
-ddp_status ddp_table_open(ddp_table **out, ddp_err *err)
+ddp_status rank0_table_open(ddp_table **out, ddp_err *err)
 {
     ddp_table *t = ddp_alloc(sizeof(*t), err);
 
@@ -39,7 +39,7 @@ static void entry_free(entry *e)
     free(e);
 }
 
-void ddp_table_close(ddp_table *t)
+void rank0_table_close(ddp_table *t)
 {
     if (t == NULL) return;
     for (size_t i = 0; i < t->head_count; i++) {
@@ -98,8 +98,8 @@ static ddp_status entry_new(const void *key, size_t key_length, uint64_t hash, e
     return DDP_OK;
 }
 
-ddp_status ddp_table_set(ddp_table *t, const void *key, size_t key_length, const void *value, size_t length,
-                         ddp_err *err)
+ddp_status rank0_table_set(ddp_table *t, const void *key, size_t key_length, const void *value, size_t length,
+                           ddp_err *err)
 {
     uint64_t hash = ddp_hash64(key, key_length, 0);
     entry **link = find(t, key, key_length, hash), *e = *link;
@@ -128,7 +128,7 @@ ddp_status ddp_table_set(ddp_table *t, const void *key, size_t key_length, const
     return DDP_OK;
 }
 
-bool ddp_table_get(const ddp_table *t, const void *key, size_t key_length, const void **value, size_t *length)
+bool rank0_table_get(const ddp_table *t, const void *key, size_t key_length, const void **value, size_t *length)
 {
     const entry *e = *find(t, key, key_length, ddp_hash64(key, key_length, 0));
 
@@ -138,7 +138,7 @@ bool ddp_table_get(const ddp_table *t, const void *key, size_t key_length, const
     return true;
 }
 
-void ddp_table_remove(ddp_table *t, const void *key, size_t key_length)
+void rank0_table_remove(ddp_table *t, const void *key, size_t key_length)
 {
     entry **link = find(t, key, key_length, ddp_hash64(key, key_length, 0)), *e = *link;
 

@@ -9,12 +9,12 @@
 
 typedef struct ddp_table ddp_table;
 
-ddp_status ddp_table_open(ddp_table **out, ddp_err *err);
-void ddp_table_close(ddp_table *t);
-ddp_status ddp_table_set(ddp_table *t, const void *key, size_t key_length, const void *value, size_t length,
-                         ddp_err *err);
+ddp_status rank0_table_open(ddp_table **out, ddp_err *err);
+void rank0_table_close(ddp_table *t);
+ddp_status rank0_table_set(ddp_table *t, const void *key, size_t key_length, const void *value, size_t length,
+                           ddp_err *err);
 /* The value in place until the next change; false when the key is absent. */
-bool ddp_table_get(const ddp_table *t, const void *key, size_t key_length, const void **value, size_t *length);
-void ddp_table_remove(ddp_table *t, const void *key, size_t key_length);
+bool rank0_table_get(const ddp_table *t, const void *key, size_t key_length, const void **value, size_t *length);
+void rank0_table_remove(ddp_table *t, const void *key, size_t key_length);
 
 #endif

@@ -322,7 +322,7 @@ static void killed_at_any_moment(void **state)
 
     ddp_mt19937_seed(&g, 7);
     for (int i = 0; i < 30; i++) {
-        uint64_t found, us = ddp_mt19937_next(&g) % (most_ms * 1000);
+        uint64_t found, us = base_mt19937_next(&g) % (most_ms * 1000);
         pid_t child = fork();
 
         if (child == 0) {

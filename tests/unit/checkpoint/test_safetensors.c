@@ -31,7 +31,7 @@ static ddp_status write_it(const char *path, const ddp_named_tensor *t, size_t n
     char sha[DDP_SHA256_HEX] = "";
     uint64_t bytes = 0;
 
-    return ddp_safetensors_write(path, t, n, NULL, sha, &bytes, err);
+    return checkpoint_safetensors_write(path, t, n, NULL, sha, &bytes, err);
 }
 
 static size_t size_of(const ddp_named_tensor *t)
@@ -53,7 +53,7 @@ static void round_trip(void **state)
     uint64_t bytes = 0, header = 0;
     size_t length;
 
-    assert_int_equal(ddp_safetensors_write(path, mixed, DDP_COUNT(mixed), metadata, sha, &bytes, &err), DDP_OK);
+    assert_int_equal(checkpoint_safetensors_write(path, mixed, DDP_COUNT(mixed), metadata, sha, &bytes, &err), DDP_OK);
     data = slurp(path, &length);
     assert_int_equal(length, bytes);
     assert_int_equal(ddp_sha256_begin(&h, &err), DDP_OK);
@@ -357,15 +357,15 @@ static size_t mutate(ddp_mt19937 *g, char *data, size_t length)
 {
     static const char alphabet[] = "0123456789-.eE{}[]\",:\\u\xff ";
 
-    for (uint32_t n = 1 + ddp_mt19937_next(g) % 4; n > 0 && length > 0; n--) {
-        size_t at = ddp_mt19937_next(g) % length, other = ddp_mt19937_next(g) % length;
+    for (uint32_t n = 1 + base_mt19937_next(g) % 4; n > 0 && length > 0; n--) {
+        size_t at = base_mt19937_next(g) % length, other = base_mt19937_next(g) % length;
 
-        switch (ddp_mt19937_next(g) % 5) {
-        case 0: data[at] ^= (char)(1 << ddp_mt19937_next(g) % 8); break;
-        case 1: data[at] = alphabet[ddp_mt19937_next(g) % (sizeof(alphabet) - 1)]; break;
+        switch (base_mt19937_next(g) % 5) {
+        case 0: data[at] ^= (char)(1 << base_mt19937_next(g) % 8); break;
+        case 1: data[at] = alphabet[base_mt19937_next(g) % (sizeof(alphabet) - 1)]; break;
         case 2: length = at; break;
         case 3: memmove(data + at, data + other, length - (at > other ? at : other)); break;
-        default: data[at % 8] = (char)ddp_mt19937_next(g); break;
+        default: data[at % 8] = (char)base_mt19937_next(g); break;
         }
     }
     return length;

@@ -52,7 +52,7 @@ static ddp_ini *load_ini(const char *text)
 
 static void expect_entry(const ddp_ini *ini, const char *section, const char *key, const char *value, const char *where)
 {
-    const ddp_ini_entry *e = ddp_ini_find(ini, section, key);
+    const ddp_ini_entry *e = config_ini_find(ini, section, key);
 
     assert_non_null(e);
     assert_string_equal(e->value, value);
@@ -98,7 +98,7 @@ static void syntax(void **state)
     expect_entry(ini, "train", "url", "tcp://host:1 = # x", "node1.ini:9");
     expect_entry(ini, "group", "rank", "1", "node1.ini:13");
     expect_entry(ini, "train", "last", "line", "node1.ini:15");
-    assert_null(ddp_ini_find(ini, "group", "lr"));
+    assert_null(config_ini_find(ini, "group", "lr"));
     assert_string_equal(ddp_ini_section_where(ini, "train"), "node1.ini:4");
     assert_string_equal(ddp_ini_section_where(ini, "empty"), "node1.ini:11");
     assert_null(ddp_ini_section_where(ini, "absent"));
@@ -197,7 +197,7 @@ static void over_long_lines(void **state)
         ddp_err err = {0};
 
         assert_int_equal(ddp_ini_load("node1.ini", &ini, &err), DDP_OK);
-        assert_int_equal(strlen(ddp_ini_find(ini, "train", "k")->value), 4092);
+        assert_int_equal(strlen(config_ini_find(ini, "train", "k")->value), 4092);
         ddp_ini_free(ini);
     }
     memset(text + 8, ' ', 4000); /* blanks alone fill several pieces */
@@ -249,8 +249,8 @@ static void lists_over_lines(void **state)
     }
     text[length] = '\0';
     ini = load_ini(text);
-    assert_int_equal(strlen(ddp_ini_find(ini, "p", "list")->value), 1 + 3 * 1002);
-    assert_memory_equal(ddp_ini_find(ini, "p", "list")->value, "a, bbb", 6);
+    assert_int_equal(strlen(config_ini_find(ini, "p", "list")->value), 1 + 3 * 1002);
+    assert_memory_equal(config_ini_find(ini, "p", "list")->value, "a, bbb", 6);
     ddp_ini_free(ini);
 }
 
@@ -472,8 +472,9 @@ static void bad_configs(void **state)
                       "node1.ini:5: unknown section [bakend.gloo-tcp]; did you mean [backend.gloo-tcp]?");
     expect_bad_config(MINIMAL "[backend.]\n",
                       "node1.ini:5: section [backend.] names no plugin, as [backend.NAME] would");
-    expect_bad_config("[data]\nplugin = idx\n",
-                      "node1.ini: [model] needs the key \"plugin\": Model plugin that builds the graph; `ddpengine plugins` lists them.");
+    expect_bad_config(
+        "[data]\nplugin = idx\n",
+        "node1.ini: [model] needs the key \"plugin\": Model plugin that builds the graph; `ddpengine plugins` lists them.");
     expect_bad_config(
         "[model]\nplugin = mlp\n\n[data]\n",
         "node1.ini:4: [data] needs the key \"plugin\": Dataset plugin that gives the training samples; `ddpengine plugins` lists them.");

@@ -402,7 +402,7 @@ static void plugin_section(void **state)
     assert_int_equal(ddp_config_plugin(&c, "data.idx", &plugin, &config, &err), DDP_OK);
     assert_string_equal(((const struct fields *)config)->path, "/d/i.gz");
     assert_int_equal(c.settings.count, 2);
-    assert_true(ddp_ini_find(c.ini, "data.idx", "images")->used);
+    assert_true(config_ini_find(c.ini, "data.idx", "images")->used);
     assert_int_equal(ddp_config_plugin(&c, "data.other", &plugin, &config, &err), DDP_ERR_CONFIG);
     (void)snprintf(message, sizeof(message), "%s:3: [data.other] needs the key \"images\": Path of the images.",
                    ini_path);

@@ -75,10 +75,10 @@ static void sees_a_wrong_copy(void **state)
         size_t element = ddp_dtype_size(p.dtype);
 
         ddp_pattern_fill(&p, 2, 9, COUNT, got);
-        assert_true(ddp_pattern_copied(&p, 2, 9, COUNT, got, text, sizeof(text)));
+        assert_true(backend_pattern_copied(&p, 2, 9, COUNT, got, text, sizeof(text)));
         for (size_t i = 0; i < COUNT; i++) {
             got[(i + 1) * element - 1] ^= 1;
-            assert_false(ddp_pattern_copied(&p, 2, 9, COUNT, got, text, sizeof(text)));
+            assert_false(backend_pattern_copied(&p, 2, 9, COUNT, got, text, sizeof(text)));
             (void)snprintf(want, sizeof(want), "element %zu is not what element %zu of rank 2", i, i + 9);
             assert_memory_equal(text, want, strlen(want));
             got[(i + 1) * element - 1] ^= 1;
@@ -151,11 +151,11 @@ static void sees_a_wrong_reduction(void **state)
 
             reduce(&p, 5, got.bytes);
             text[0] = '\0';
-            if (!ddp_pattern_reduced(&p, 5, COUNT, got.bytes, text, sizeof(text)))
+            if (!backend_pattern_reduced(&p, 5, COUNT, got.bytes, text, sizeof(text)))
                 fail_msg("dtype %u, op %u: %s", p.dtype, op, text);
             for (size_t i = 0; i < COUNT; i++) {
                 got.bytes[i * element + element - 1] ^= 1; /* of a float a bit of its exponent */
-                assert_false(ddp_pattern_reduced(&p, 5, COUNT, got.bytes, text, sizeof(text)));
+                assert_false(backend_pattern_reduced(&p, 5, COUNT, got.bytes, text, sizeof(text)));
                 (void)snprintf(want, sizeof(want), "element %zu is ", i);
                 assert_memory_equal(text, want, strlen(want));
                 got.bytes[i * element + element - 1] ^= 1;
@@ -172,12 +172,12 @@ static void forgives_rounding_alone(void **state)
 
     (void)state;
     reduce(&p, 0, got.bytes);
-    assert_true(ddp_pattern_reduced(&p, 0, COUNT, got.bytes, text, sizeof(text)));
+    assert_true(backend_pattern_reduced(&p, 0, COUNT, got.bytes, text, sizeof(text)));
     assert_int_equal(ddp_pattern_wrong(&p, COUNT, got.bytes), 0);
     ddp_pattern_fill(&p, 1, 0, COUNT, other);
     got.floats[COUNT - 1] = other[0];
     got.floats[3] = (float)strtod("nan", NULL);
-    assert_false(ddp_pattern_reduced(&p, 0, COUNT, got.bytes, text, sizeof(text)));
+    assert_false(backend_pattern_reduced(&p, 0, COUNT, got.bytes, text, sizeof(text)));
     assert_memory_equal(text, "element 3 is nan", 16);
     assert_int_equal(ddp_pattern_wrong(&p, COUNT, got.bytes), 2);
 }

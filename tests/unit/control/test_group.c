@@ -12,24 +12,24 @@ static void test_agree_lines(void **state)
 
     (void)state;
     assert_int_equal(
-        ddp_agree_compare("a = 1\tx:1\nb = 2\tx:2\n", 0, "b = 2\ty:1\na = 1\ty:2\n", 1, text, sizeof(text)), 0);
+        rank0_agree_compare("a = 1\tx:1\nb = 2\tx:2\n", 0, "b = 2\ty:1\na = 1\ty:2\n", 1, text, sizeof(text)), 0);
     assert_string_equal(text, "untouched");
-    assert_int_equal(ddp_agree_compare("train.lr = 0.01\tnode1.ini:14\n", 0, "train.lr = 0.02\tnode2.ini:9\n", 1, text,
-                                       sizeof(text)),
+    assert_int_equal(rank0_agree_compare("train.lr = 0.01\tnode1.ini:14\n", 0, "train.lr = 0.02\tnode2.ini:9\n", 1,
+                                         text, sizeof(text)),
                      1);
     assert_string_equal(text, "rank 0 and rank 1 differ in train.lr: 0.01 (rank 0, node1.ini:14) against 0.02 (rank 1, "
                               "node2.ini:9). Make them equal.");
-    assert_int_equal(ddp_agree_compare("a = 1\tx\nb = 1\tx\n", 0, "b = 1\ty\nc = 3\ty\nd = 4\n", 3, text, sizeof(text)),
-                     3);
+    assert_int_equal(
+        rank0_agree_compare("a = 1\tx\nb = 1\tx\n", 0, "b = 1\ty\nc = 3\ty\nd = 4\n", 3, text, sizeof(text)), 3);
     assert_string_equal(text, "rank 0 and rank 3 differ in a: 1 (rank 0, x) against not set (rank 3) (and 2 more "
                               "differences). Make them equal.");
-    assert_int_equal(ddp_agree_compare("", 0, "c = 3\ty:1\n", 2, text, sizeof(text)), 1);
+    assert_int_equal(rank0_agree_compare("", 0, "c = 3\ty:1\n", 2, text, sizeof(text)), 1);
     assert_string_equal(text,
                         "rank 0 and rank 2 differ in c: not set (rank 0) against 3 (rank 2, y:1). Make them equal.");
     memset(value, 'v', sizeof(value) - 1);
     value[sizeof(value) - 1] = '\0';
     ddp_text_printf(&longer, "%s = %s\t%s\n", value, value, value);
-    assert_int_equal(ddp_agree_compare("a = \x1b[31mred\n", 0, longer.data, 1, text, sizeof(text)), 2);
+    assert_int_equal(rank0_agree_compare("a = \x1b[31mred\n", 0, longer.data, 1, text, sizeof(text)), 2);
     assert_contains(text, "?[31mred");
     assert_contains(text, "(and 1 more difference). Make them equal.");
     ddp_text_free(&longer);

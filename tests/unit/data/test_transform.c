@@ -74,12 +74,12 @@ static float *apply(const ddp_transform *t, const setting *s, uint64_t index, ui
 {
     const ddp_field *f = ddp_transform_fields(t);
     ddp_err err;
-    unsigned char *scratch = ddp_alloc_aligned(ddp_transform_scratch(t), &err);
+    unsigned char *scratch = ddp_alloc_aligned(data_transform_scratch(t), &err);
     float *out = ddp_alloc(elements(f) * sizeof(*out), &err);
 
     assert_true(scratch != NULL && out != NULL);
     for (size_t i = 0; i < elements(&s->fields[0]); i++) scratch[i] = (unsigned char)(1 + i);
-    ddp_transform_apply(t, index, epoch, scratch, out);
+    data_transform_apply(t, index, epoch, scratch, out);
     free(scratch);
     return out;
 }
@@ -412,14 +412,14 @@ static void run_plainly(const ddp_transform *t, const setting *s, float *out)
     uint64_t indices[LENGTH];
     int64_t label;
     ddp_err err;
-    void *scratch = ddp_alloc_aligned(ddp_transform_scratch(t), &err);
+    void *scratch = ddp_alloc_aligned(data_transform_scratch(t), &err);
 
     assert_non_null(scratch);
     for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
         assert_int_equal(sampler_indices(NULL, epoch, indices, &err), DDP_OK);
         for (uint64_t i = 0; i < LENGTH; i++, out += elements(ddp_transform_fields(t))) {
             assert_int_equal(dataset_read(&data, indices[i], epoch, (void *[2]){scratch, &label}, &err), DDP_OK);
-            ddp_transform_apply(t, indices[i], epoch, scratch, out);
+            data_transform_apply(t, indices[i], epoch, scratch, out);
         }
     }
     free(scratch);

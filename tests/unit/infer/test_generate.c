@@ -20,7 +20,7 @@ static void histogram(const ddp_sampling *how, int draws, double share[COUNT])
     int hits[COUNT] = {0};
 
     for (int i = 0; i < draws; i++) {
-        int64_t token = ddp_sample(how, logits, COUNT, (i + 0.5) / draws, order);
+        int64_t token = infer_sample(how, logits, COUNT, (i + 0.5) / draws, order);
 
         assert_in_range(token, 0, COUNT - 1);
         hits[token]++;
@@ -33,7 +33,7 @@ static void the_most_likely_one(void **state)
     const ddp_sampling how = {.temperature = 0.0, .top_k = 5};
 
     (void)state;
-    for (int i = 0; i <= 10; i++) assert_int_equal(ddp_sample(&how, logits, COUNT, i / 10.0, NULL), 2);
+    for (int i = 0; i <= 10; i++) assert_int_equal(infer_sample(&how, logits, COUNT, i / 10.0, NULL), 2);
 }
 
 static void in_proportion(void **state)
@@ -89,7 +89,7 @@ static void the_heap_finds_them(void **state)
             x ^= x << 13, x ^= x >> 7, x ^= x << 17;
             row[i] = (float)(x % 23);
         }
-        for (int i = 0; i < 4 * N; i++) seen[ddp_sample(&how, row, N, (i + 0.5) / (4 * N), order)] = true;
+        for (int i = 0; i < 4 * N; i++) seen[infer_sample(&how, row, N, (i + 0.5) / (4 * N), order)] = true;
         for (int i = 0; i < N; i++) in += seen[i];
         assert_int_equal(in, how.top_k);
         for (int i = 0; i < N; i++)
@@ -104,10 +104,10 @@ static void at_the_ends(void **state)
     const float far[3] = {-1e30f, 1e30f, 0.0f};
 
     (void)state;
-    assert_int_equal(ddp_sample(&how, logits, COUNT, 0.0, NULL), 0);
-    assert_int_equal(ddp_sample(&how, logits, COUNT, 1.0, NULL), COUNT - 1);
-    assert_int_equal(ddp_sample(&how, far, 3, 0.999, NULL), 1);
-    assert_int_equal(ddp_sample(&how, logits, 1, 0.5, NULL), 0);
+    assert_int_equal(infer_sample(&how, logits, COUNT, 0.0, NULL), 0);
+    assert_int_equal(infer_sample(&how, logits, COUNT, 1.0, NULL), COUNT - 1);
+    assert_int_equal(infer_sample(&how, far, 3, 0.999, NULL), 1);
+    assert_int_equal(infer_sample(&how, logits, 1, 0.5, NULL), 0);
 }
 
 int main(void)

@@ -75,7 +75,7 @@ static void plugins_export_one_symbol(void **state)
         char command[PATH_MAX], line[256] = "", more[256];
         FILE *nm;
 
-        if (!ddp_search_parse(entry->d_name, &kind, name, sizeof(name))) continue;
+        if (!plugin_search_parse(entry->d_name, &kind, name, sizeof(name))) continue;
         (void)snprintf(command, sizeof(command), "nm -D --defined-only '" DDP_BUILDDIR "/.libs/%s'", entry->d_name);
         nm = popen(command, "r");
         assert_non_null(nm);

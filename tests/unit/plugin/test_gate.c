@@ -218,7 +218,7 @@ static void survives_damage(void **state)
         }
         if (round % 16 == 15) assert_int_equal(ftruncate(fd, (off_t)(random % length)), 0);
         err.msg[0] = '\0';
-        if (ddp_elf_read_facts(fd, "damaged.so", &facts, &err) == DDP_OK) {
+        if (plugin_elf_read_facts(fd, "damaged.so", &facts, &err) == DDP_OK) {
             passed++;
         } else {
             SAYS(&err, "damaged.so");

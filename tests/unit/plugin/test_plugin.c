@@ -137,7 +137,7 @@ static void knows_every_slot(void **state)
 {
     (void)state;
     for (uint32_t kind = DDP_KIND_BACKEND; kind < DDP_KIND_END_; kind++) {
-        const ddp_kind_table *t = ddp_kind_find(kind);
+        const ddp_kind_table *t = plugin_kind_find(kind);
         size_t first = kind == DDP_KIND_BACKEND || kind == DDP_KIND_DEVICE ? 16 /* two words, capabilities */
                        : kind == DDP_KIND_HOOK                             ? 24 /* and two words */
                                                                            : 8;
