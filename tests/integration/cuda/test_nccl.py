@@ -11,6 +11,7 @@ import harness
 from harness import BUILD, Case, Skip
 
 PLUGIN = BUILD / ".libs/backend_nccl.so"
+DEVICE = BUILD / ".libs/device_cuda.so"  # loaded first; not built under the sanitizers
 DOUBLE = BUILD / ".libs/nccl_double.so"
 RUNTIME = BUILD / ".libs/libcuda_double.so"
 
@@ -23,7 +24,7 @@ class Nccl(Case):
 
     def refused(self, code, device, options, *parts, nproc=1):
         """Runs with doubles of the libraries, but for `options`: one error line, at the place of the choice."""
-        self.need(PLUGIN, DOUBLE)
+        self.need(PLUGIN, DOUBLE, *([DEVICE] if device != "cpu" else []))
         libraries = {"library": DOUBLE, "cuda_library": RUNTIME, "driver_library": RUNTIME, **options}
         path = self.ini("x.ini", {"group": {"backend": "nccl"}, "train": {"device": device}, "backend.nccl": libraries})
         for args in (["-c", path], ["-c", path, "--check"], ["-c", path, "--nproc", 2])[:3 if nproc == 2 else 2]:
@@ -42,7 +43,7 @@ class Nccl(Case):
         self.refused(2, "cuda:9", {}, "CUDA device 9", "has 2")
 
     def test_real_libraries_where_there_is_no_driver(self):
-        self.need(PLUGIN)
+        self.need(PLUGIN, DEVICE)
         if shutil.which("nvidia-smi"):
             raise Skip("this machine has a driver")
         r = self.run("-c", self.ini("x.ini", {"group": {"backend": "nccl"}, "train": {"device": "cuda"}}))
