@@ -10,6 +10,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* DIR/step-STEP and the suffix. */
+static ddp_status step_path(ddp_path *out, const char *dir, uint64_t step, const char *suffix, ddp_err *err)
+{
+    char name[DDP_STEP_NAME], full[DDP_STEP_NAME + 4];
+
+    checkpoint_step_name(name, step);
+    (void)snprintf(full, sizeof(full), "%s%s", name, suffix);
+    return checkpoint_path_join(out->text, dir, full, err);
+}
+
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 static ddp_status open_part(const char *dir, const char *name, const ddp_file_facts *facts, ddp_safetensors **out,
                             ddp_err *err)
@@ -81,11 +91,9 @@ ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out,
 
     DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
     for (size_t i = 0; i < count && st != DDP_OK; i++) {
-        char name[DDP_STEP_NAME];
         ddp_path path;
 
-        checkpoint_step_name(name, steps[i]);
-        st = checkpoint_path_join(path.text, dir, name, err);
+        st = step_path(&path, dir, steps[i], "", err);
         if (st == DDP_OK) st = ddp_checkpoint_meta_of(path.text, out, err);
     }
     free(steps);
@@ -103,12 +111,10 @@ void ddp_checkpoint_close(ddp_checkpoint *c)
 /* DIR/step-STEP, whose manifest must be of that step. */
 static ddp_status open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err)
 {
-    char name[DDP_STEP_NAME];
     ddp_checkpoint c = {0};
     ddp_path path;
 
-    checkpoint_step_name(name, step);
-    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
+    DDP_TRY(step_path(&path, dir, step, "", err));
     DDP_TRY(ddp_checkpoint_open(path.text, &c, err));
     if (c.meta.step != step) {
         ddp_checkpoint_close(&c);
@@ -188,13 +194,10 @@ static bool is_saved(const char *dir, const ddp_checkpoint_meta *meta)
 /* Out of the way first, so that a kill leaves no half of it under a checkpoint's name. */
 static ddp_status remove_step(const char *dir, uint64_t step, ddp_err *err)
 {
-    char name[DDP_STEP_NAME], tmp_name[DDP_STEP_NAME + 4];
     ddp_path path, tmp;
 
-    checkpoint_step_name(name, step);
-    (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
-    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
-    DDP_TRY(checkpoint_path_join(tmp.text, dir, tmp_name, err));
+    DDP_TRY(step_path(&path, dir, step, "", err));
+    DDP_TRY(step_path(&tmp, dir, step, ".tmp", err));
     if (rename(path.text, tmp.text) != 0) return ddp_fail_errno(err, "cannot rename %s", path.text);
     return checkpoint_remove_path(tmp.text, err);
 }
@@ -234,17 +237,14 @@ static void log_durable(ddp_log *log, const char *path, uint64_t bytes, int64_t 
 ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
                                uint64_t keep, ddp_log *log, ddp_err *err)
 {
-    char name[DDP_STEP_NAME], tmp_name[DDP_STEP_NAME + 4];
     int64_t from = ddp_now_ns();
     ddp_path final, tmp;
     uint64_t bytes = 0;
     ddp_err ignored;
     ddp_status st;
 
-    checkpoint_step_name(name, meta->step);
-    (void)snprintf(tmp_name, sizeof(tmp_name), "%s.tmp", name);
-    DDP_TRY(checkpoint_path_join(final.text, dir, name, err));
-    DDP_TRY(checkpoint_path_join(tmp.text, dir, tmp_name, err));
+    DDP_TRY(step_path(&final, dir, meta->step, "", err));
+    DDP_TRY(step_path(&tmp, dir, meta->step, ".tmp", err));
     DDP_TRY(ddp_make_folders(dir, err));
     DDP_TRY(checkpoint_sweep(dir, ".tmp", err));
     if (is_saved(dir, meta)) {
@@ -278,15 +278,14 @@ static void fsync_parent(const char *dir)
 
 static ddp_status rename_old(const char *dir, uint64_t step, ddp_err *err)
 {
-    char name[DDP_STEP_NAME], old_name[DDP_STEP_NAME + 4];
+    char name[DDP_STEP_NAME];
     ddp_path path, old;
 
+    DDP_TRY(step_path(&path, dir, step, "", err));
+    DDP_TRY(step_path(&old, dir, step, ".old", err));
+    if (rename(path.text, old.text) == 0) return DDP_OK;
     checkpoint_step_name(name, step);
-    (void)snprintf(old_name, sizeof(old_name), "%s.old", name);
-    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
-    DDP_TRY(checkpoint_path_join(old.text, dir, old_name, err));
-    if (rename(path.text, old.text) != 0) return ddp_fail_errno(err, "cannot rename %s to %s", path.text, old_name);
-    return DDP_OK;
+    return ddp_fail_errno(err, "cannot rename %s to %s.old", path.text, name);
 }
 
 ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log, ddp_err *err)

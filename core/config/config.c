@@ -162,52 +162,39 @@ static ddp_status check_names(const ddp_config *c, ddp_err *err)
 }
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
-static ddp_status parse_section(ddp_config *c, const char *name, const void **config, ddp_err *err)
+/* The section's config struct; NULL after a failure. */
+static const void *parse_section(ddp_config *c, const char *name, ddp_err *err)
 {
     const ddp_core_section *s = config_core_section_find(name);
+    const void *config = NULL;
 
-    return ddp_options_parse(c->ini, name, s->options, s->count, sizeof(ddp_option), s->config_size, &c->settings,
-                             config, err);
+    (void)ddp_options_parse(c->ini, name, s->options, s->count, sizeof(ddp_option), s->config_size, &c->settings,
+                            &config, err);
+    return config;
 }
 
-static ddp_status parse_choice(ddp_config *c, const char *section, const char **plugin, ddp_err *err)
-{
-    const void *config;
-
-    DDP_TRY(parse_section(c, section, &config, err));
-    *plugin = ((const struct ddp_plugin_config *)config)->plugin;
-    return DDP_OK;
-}
-
+/* In the order in which settings are printed and mistakes reported. */
 static ddp_status parse_sections(ddp_config *c, ddp_err *err)
 {
-    const void *config[10];
+    const struct ddp_plugin_config *model, *sampler, *hook;
+    const struct ddp_plugins_config *plugins;
 
-    DDP_TRY(parse_section(c, "group", &config[0], err));
-    DDP_TRY(parse_section(c, "train", &config[1], err));
-    DDP_TRY(parse_choice(c, "model", &c->model, err));
-    DDP_TRY(parse_section(c, "data", &config[8], err));
-    DDP_TRY(parse_section(c, "eval", &config[9], err));
-    DDP_TRY(parse_choice(c, "sampler", &c->sampler, err));
-    DDP_TRY(parse_section(c, "optimizer", &config[2], err));
-    DDP_TRY(parse_section(c, "ddp", &config[3], err));
-    DDP_TRY(parse_choice(c, "hook", &c->hook, err));
-    DDP_TRY(parse_section(c, "loader", &config[4], err));
-    DDP_TRY(parse_section(c, "checkpoint", &config[5], err));
-    DDP_TRY(parse_section(c, "output", &config[6], err));
-    DDP_TRY(parse_section(c, "plugins", &config[7], err));
-    c->group = config[0];
-    c->train = config[1];
-    c->train_data = config[8];
-    c->eval_data = config[9];
+    if ((c->group = parse_section(c, "group", err)) == NULL || (c->train = parse_section(c, "train", err)) == NULL ||
+        (model = parse_section(c, "model", err)) == NULL || (c->train_data = parse_section(c, "data", err)) == NULL ||
+        (c->eval_data = parse_section(c, "eval", err)) == NULL ||
+        (sampler = parse_section(c, "sampler", err)) == NULL ||
+        (c->optimizer = parse_section(c, "optimizer", err)) == NULL ||
+        (c->ddp = parse_section(c, "ddp", err)) == NULL || (hook = parse_section(c, "hook", err)) == NULL ||
+        (c->loader = parse_section(c, "loader", err)) == NULL ||
+        (c->checkpoint = parse_section(c, "checkpoint", err)) == NULL ||
+        (c->output = parse_section(c, "output", err)) == NULL || (plugins = parse_section(c, "plugins", err)) == NULL)
+        return err->status;
+    c->model = model->plugin;
+    c->sampler = sampler->plugin;
+    c->hook = hook->plugin;
     c->data = c->train_data->plugin;
     c->eval = c->eval_data->plugin;
-    c->optimizer = config[2];
-    c->ddp = config[3];
-    c->loader = config[4];
-    c->checkpoint = config[5];
-    c->output = config[6];
-    c->plugin_path = ((const struct ddp_plugins_config *)config[7])->path;
+    c->plugin_path = plugins->path;
     return DDP_OK;
 }
 

@@ -258,42 +258,39 @@ static void graph_loss(ddp_graph *g, ddp_tensor scalar)
         c->loss = scalar.id;
 }
 
-static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
+/* A metric or an output, of which `list` has `count` so far. */
+static void add_named(ddp_graph_core *c, const char *what, const char *name, ddp_tensor t, ddp_graph_metric **list,
+                      uint32_t *count, uint32_t *capacity)
 {
-    ddp_graph_core *c = ddp_graph_of(g);
-    ddp_graph_metric m = {.value = scalar.id};
+    ddp_graph_metric m = {.value = t.id};
 
-    if (ddp_graph_broken(c) || check_scalar(c, "the metric", scalar) != DDP_OK) return;
-    for (uint32_t i = 0; i < c->metric_count; i++)
-        if (strcmp(c->metrics[i].name, name) == 0) {
-            (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "metric \"%s\" is declared twice", name);
+    for (uint32_t i = 0; i < *count; i++)
+        if (strcmp((*list)[i].name, name) == 0) {
+            (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "%s \"%s\" is declared twice", what, name);
             return;
         }
     m.name = ddp_pool_strdup(&c->pool, name, &c->err);
-    if (m.name == NULL || graph_grow(&c->metrics, &c->metric_capacity, c->metric_count, sizeof(m), &c->err) != DDP_OK)
-        return;
-    c->metrics[c->metric_count++] = m;
+    if (m.name != NULL && graph_grow(list, capacity, *count, sizeof(m), &c->err) == DDP_OK) (*list)[(*count)++] = m;
+}
+
+static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
+{
+    ddp_graph_core *c = ddp_graph_of(g);
+
+    if (ddp_graph_broken(c) || check_scalar(c, "the metric", scalar) != DDP_OK) return;
+    add_named(c, "metric", name, scalar, &c->metrics, &c->metric_count, &c->metric_capacity);
 }
 
 static void graph_output(ddp_graph *g, const char *name, ddp_tensor t)
 {
     ddp_graph_core *c = ddp_graph_of(g);
-    ddp_graph_metric m = {.value = t.id};
 
     if (ddp_graph_broken(c)) return;
     if (!ddp_graph_is_tensor(c, t) || c->values[t.id].node < 0 || c->values[t.id].shape.dtype != DDP_F32) {
         (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "output \"%s\" is not a tensor that this graph computes", name);
         return;
     }
-    for (uint32_t i = 0; i < c->output_count; i++)
-        if (strcmp(c->outputs[i].name, name) == 0) {
-            (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "output \"%s\" is declared twice", name);
-            return;
-        }
-    m.name = ddp_pool_strdup(&c->pool, name, &c->err);
-    if (m.name == NULL || graph_grow(&c->outputs, &c->output_capacity, c->output_count, sizeof(m), &c->err) != DDP_OK)
-        return;
-    c->outputs[c->output_count++] = m;
+    add_named(c, "output", name, t, &c->outputs, &c->output_count, &c->output_capacity);
 }
 
 static void graph_place(ddp_graph *g, uint32_t device)

@@ -10,7 +10,7 @@
 #include "train/local/pipelined_step.h"
 #include "train/local/pipeline.h"
 #include "train/local/replicas.h"
-#include "train/measure/profile_report.h"
+#include "train/measure/profile.h"
 #include "train/reduce/bucket_size.h"
 #include "train/reduce/clip.h"
 #include "train/reduce/hook.h"

@@ -63,4 +63,8 @@ struct ddp_profile {
     uint64_t waits;                            /* of a step */
 };
 
+/* profile_report.c. What the counters come to: the table on the log's stream, and profile.json in [output] dir where
+ * that is set. NULL: nothing. */
+ddp_status ddp_profile_report(const ddp_profile *p, ddp_err *err);
+
 #endif

@@ -1,6 +1,6 @@
 /* train/measure/profile_report.c -- what the counters of `--profile` come to: a table on standard error, and
  * profile.json. */
-#include "train/measure/profile_report.h"
+#include "train/measure/profile.h"
 #include "base/sys.h"
 #include <inttypes.h>
 #include <jansson.h>
