@@ -48,7 +48,8 @@ static span span_of(const ddp_pattern *p)
         [DDP_F32] = 1u << 24,   [DDP_BF16] = 1u << 8,   [DDP_F64] = 1ull << 50,
         [DDP_I32] = 1ull << 31, [DDP_I64] = 1ull << 50, [DDP_U8] = 1u << 8};
     bool sums = p->op == DDP_SUM || p->op == DDP_AVG, whole = p->op == DDP_AVG;
-    uint64_t range = DDP_MAX_OF(exact[p->dtype] / (sums ? p->world : 1) / (whole ? p->world : 1), (uint64_t)2);
+    uint64_t all = p->dtype < DDP_DTYPE_END_ ? exact[p->dtype] : 0;
+    uint64_t range = DDP_MAX_OF(all / (sums ? p->world : 1) / (whole ? p->world : 1), (uint64_t)2);
     uint64_t half = range / 2;
 
     return (span){.low = p->dtype == DDP_U8 ? 0 : -(double)half, .times = whole ? p->world : 1, .span = (double)range};

@@ -41,8 +41,9 @@ if need clang-tidy clang-tidy; then
     # shellcheck disable=SC2086
     echo $(echo "$sources" | grep '^\(core\|conform\|infer\)/.*\.c$\|^plugins/.*\.c$\|^models\|^samplers' | grep -v "$without") | tr ' ' '\n' | xargs -P 2 -n 1 sh -c \
         'case $1 in core/base/*) ;; *) promises="-include tests/lint/analyzer.h" ;; esac # core/base defines them
+        own=$(echo "$1" | sed -nE "s#^(plugins/[a-z]+)/([a-z0-9_]+)/.*#-Iplugins -I\1 -I\1/\2#p") # as its makefile has them
         clang-tidy -quiet "$1" -- $promises -std=gnu11 -D_GNU_SOURCE -DDDP_VERSION="\"0\"" -DDDP_PLUGIN_DIR="\"/\"" \
-            -Icore -I. -Icore/include -isystem "$cuda" $mpi 2>/dev/null' tidy >"$log"
+            -Icore -I. -Icore/include $own -isystem "$cuda" $mpi 2>/dev/null' tidy >"$log"
     if grep -E '(warning|error):' "$log"; then bad=1; else echo "clang-tidy: clean"; fi
     rm -f "$log"
 fi
