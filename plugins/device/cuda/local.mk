@@ -31,7 +31,7 @@ device_cuda_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,--version-script=$(srcdir)/plugin
 CUDA_OBJECTS = $(CUDA_KERNELS:.cu=.gpu.lo)
 device_cuda_la_LIBADD = $(CUDA_OBJECTS) $(CUDA_LIBS)
 device_cuda_la_DEPENDENCIES = $(CUDA_OBJECTS) plugins/device/cuda/exports.map
-CUDA_NVCCFLAGS = -forward-unknown-opts -std=c++17 -O3 --threads 2 -Xfatbin -compress-all $(CUDA_GENCODE) -g -Wall -Wextra \
+CUDA_NVCCFLAGS = -forward-unknown-opts -std=c++17 -O1 --threads 2 -Xfatbin -compress-all $(CUDA_GENCODE) -g1 -Wall -Wextra \
 	-fvisibility=hidden -ffp-contract=off
 plugins/device/cuda/%.gpu.lo: plugins/device/cuda/%.cu $(CUDA_DEVICE_H)
 	@$(MKDIR_P) $(@D)

@@ -102,5 +102,5 @@ loads()
 failed=0
 echo 1..6
 check sm_80 1 2 3
-check sm_90a 4 5 6
+check sm_90 4 5 6
 exit $failed

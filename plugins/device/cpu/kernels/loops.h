@@ -7,9 +7,11 @@
 #if defined(__clang__)
 #define MAP_LOOP   _Pragma("clang loop vectorize(assume_safety)")
 #define CPU_UNROLL _Pragma("unroll")
+#define CPU_ROLLED _Pragma("nounroll")
 #else
 #define MAP_LOOP   _Pragma("GCC ivdep")
 #define CPU_UNROLL _Pragma("GCC unroll 16")
+#define CPU_ROLLED _Pragma("GCC unroll 1")
 #endif
 #define CPU_INLINE static inline __attribute__((always_inline))
 

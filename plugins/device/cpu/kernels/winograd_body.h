@@ -89,17 +89,23 @@ CPU_INLINE void weights_of_points(f16 *y, const f16 *x)
     y[2] = f16_more(f16_more(x[5], SQUARE_A, even_a), SQUARE_B, even_b);
 }
 
-/* T x T^T, of from x from values by `load` of (i, j) to to x to by `store` of (i, j, value). */
+/* T x T^T, of from x from values by `load` of (i, j) to to x to by `store` of (i, j, value). Narrow vectors are too many
+ * for the registers anyway: their outer loops stay rolled, which keeps the code small. */
+#if CPU_VECTOR < 8
+#define TILE_LINES CPU_ROLLED
+#else
+#define TILE_LINES CPU_UNROLL
+#endif
 #define BOTH_WAYS(from, to, transform, load, store)                                                                    \
     {                                                                                                                  \
         f16 between[POINTS], in[6], out[6];                                                                            \
-        CPU_UNROLL for (int64_t j = 0; j < (from); j++)                                                                \
+        TILE_LINES for (int64_t j = 0; j < (from); j++)                                                                \
         {                                                                                                              \
             CPU_UNROLL for (int64_t i = 0; i < (from); i++) in[i] = load(i, j);                                        \
             transform(out, in);                                                                                        \
             CPU_UNROLL for (int64_t i = 0; i < (to); i++) between[i * 6 + j] = out[i];                                 \
         }                                                                                                              \
-        CPU_UNROLL for (int64_t i = 0; i < (to); i++)                                                                  \
+        TILE_LINES for (int64_t i = 0; i < (to); i++)                                                                  \
         {                                                                                                              \
             transform(out, between + i * 6);                                                                           \
             CPU_UNROLL for (int64_t j = 0; j < (to); j++) store(i, j, out[j]);                                         \

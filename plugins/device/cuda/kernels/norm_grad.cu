@@ -217,8 +217,10 @@ static cudaError_t start_norm_grad(cudaStream_t s, const norm_grad_args &a, bool
     return cu_by_types(a.dy, a.x, [=](auto dt, auto xt) {
         typedef decltype(dt) D;
         typedef decltype(xt) X;
-        return cu_launch(warp ? norm_grad_kernel<PACKS, true, D, X> : norm_grad_kernel<PACKS, false, D, X>,
-                         cu_grid(blocks), dim3(WARPS * 32), 0, s, a);
+        auto kernel = norm_grad_kernel<PACKS, true, D, X>;
+        if constexpr (PACKS > 1) /* a warp takes the rows that one pack of a block would hold */
+            kernel = warp ? kernel : norm_grad_kernel<PACKS, false, D, X>;
+        return cu_launch(kernel, cu_grid(blocks), dim3(WARPS * 32), 0, s, a);
     });
 }
 
