@@ -6,14 +6,6 @@
 #include <ddpengine/dataset.h>
 #include <stddef.h>
 
-#ifndef DDP_TRY
-#define DDP_TRY(call)                                                                                                  \
-    do {                                                                                                               \
-        ddp_status try_status_ = (call);                                                                               \
-        if (try_status_ != DDP_OK) return try_status_;                                                                 \
-    } while (0)
-#endif
-
 /* The first member of each plugin's struct ddp_dataset. */
 typedef struct data_base {
     const char *plugin; /* its name, for messages */

@@ -34,7 +34,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
 
     (void)host;
     (void)config;
-    HOOK_TRY(hook_check(p, "bf16", err));
+    DDP_TRY(hook_check(p, "bf16", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
     h->k = hook_kernels_variants[isa_best()];

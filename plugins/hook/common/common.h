@@ -5,12 +5,6 @@
 #include "kernels.h"
 #include <ddpengine/hook.h>
 
-#define HOOK_TRY(call)                                                                                                 \
-    do {                                                                                                               \
-        ddp_status hook_status_ = (call);                                                                              \
-        if (hook_status_ != DDP_OK) return hook_status_;                                                               \
-    } while (0)
-
 /* Gradients that are no floats cannot be rounded. */
 static inline ddp_status hook_check(const ddp_hook_params *p, const char *name, ddp_err *err)
 {

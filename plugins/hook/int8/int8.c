@@ -95,7 +95,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
 
     (void)host;
     (void)config;
-    HOOK_TRY(hook_check(p, "int8", err));
+    DDP_TRY(hook_check(p, "int8", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
     h->k = hook_kernels_variants[isa_best()];
@@ -163,7 +163,7 @@ static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, void *
 
     (void)update;
     (void)grads;
-    HOOK_TRY(send_parts(h, b, err));
+    DDP_TRY(send_parts(h, b, err));
     round_mean(h, b);
     return send_mean(h, b, err);
 }

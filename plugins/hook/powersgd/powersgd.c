@@ -144,7 +144,7 @@ static ddp_status hook_open(const ddp_host *host, const void *config, const ddp_
     ddp_hook *h;
 
     (void)host;
-    HOOK_TRY(hook_check(p, "powersgd", err));
+    DDP_TRY(hook_check(p, "powersgd", err));
     h = calloc(1, sizeof(*h));
     if (h == NULL) return no_memory(h, err);
     h->k = hook_kernels_variants[isa_best()];
@@ -253,7 +253,7 @@ static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, void *
     const size_t rank = (size_t)h->config.rank;
 
     if (!compresses(h, b, update)) return hook_average(h->group, DDP_F32, grads, b->count, err);
-    HOOK_TRY(hook_average(h->group, DDP_F32, b->p, b->left, err));
+    DDP_TRY(hook_average(h->group, DDP_F32, b->p, b->left, err));
     for (uint32_t m = 0; m < b->matrix_count; m++) {
         const matrix *x = &b->matrices[m];
         float *p = b->p + b->plain_count + x->p;
@@ -261,7 +261,7 @@ static ddp_status hook_exchange(ddp_hook *h, uint32_t i, uint64_t update, void *
         orthonormalise(p, x->rows, rank);
         h->k->back(b->error + x->offset, p, b->q + x->q, x->rows, x->cols, (uint32_t)rank);
     }
-    HOOK_TRY(hook_average(h->group, DDP_F32, b->q, b->right, err));
+    DDP_TRY(hook_average(h->group, DDP_F32, b->q, b->right, err));
     revive(h, b, i, update);
     return DDP_OK;
 }

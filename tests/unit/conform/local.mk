@@ -1,4 +1,4 @@
-# unit tests of core/conform; the suites themselves are tested by integration/test_conform.py
+# unit tests of conform; the suites themselves are tested by integration/test_conform.py
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/conform/test_pattern
 TESTS += tests/unit/conform/test_pattern
