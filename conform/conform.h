@@ -11,13 +11,10 @@
  * hook/     its cases, the mean, the collectives that it gets
  * device/, data/, init.c, model.c: the suites of the other kinds, listed in kinds.c
  * bench/    `ddpengine bench`: plan (the parent), bench (what its ranks measure), print */
-#ifndef DDP_CONFORM_H
-#define DDP_CONFORM_H
+#pragma once
 
 #include "conform/params.h"
 
 /* DDP_EXIT_OK, DDP_EXIT_PLUGIN when a case failed or the plugin does not load, DDP_EXIT_CONFIG for a wrong setting
  * or suite, DDP_EXIT_INTERNAL, 128 + n when signal n ended it. */
 int ddp_conform(const ddp_conform_params *p);
-
-#endif

@@ -1,10 +1,7 @@
 /* conform/kinds.h -- the cases of all kinds but backend. */
-#ifndef DDP_CONFORM_KINDS_H
-#define DDP_CONFORM_KINDS_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 
 ddp_status conform_kind_cases(ddp_case_list *l, uint32_t kind, uint32_t suite, ddp_err *err);
 void ddp_kind_case(ddp_rank_process *a); /* runs a->c */
-
-#endif

@@ -1,6 +1,5 @@
 /* conform/params.h -- what `ddpengine conform` and `ddpengine bench` are asked for. */
-#ifndef DDP_CONFORM_PARAMS_H
-#define DDP_CONFORM_PARAMS_H
+#pragma once
 
 #include "base/log.h"
 
@@ -30,5 +29,3 @@ typedef struct ddp_bench_params {
     bool json, queue; /* queue: through a communicator's queue thread, else the slots themselves */
     ddp_log *log;
 } ddp_bench_params;
-
-#endif

@@ -1,6 +1,5 @@
 /* conform/suites.h -- the suites of a kind; each function runs a->c. */
-#ifndef DDP_CONFORM_SUITES_H
-#define DDP_CONFORM_SUITES_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 
@@ -10,5 +9,3 @@ void conform_model_case(ddp_rank_process *a);
 void ddp_sampler_case(ddp_rank_process *a);
 void ddp_dataset_case(ddp_rank_process *a);
 void ddp_hook_case(ddp_rank_process *a);
-
-#endif

@@ -1,8 +1,7 @@
 /* infer/generate.h -- a language model continues a row of tokens, one process alone.
  *
  * A model that can has an output "logits" (N, T, V) and an integer field of tokens (T). All from one thread. */
-#ifndef DDP_INFER_GENERATE_H
-#define DDP_INFER_GENERATE_H
+#pragma once
 
 #include "session/session.h"
 
@@ -26,5 +25,3 @@ ddp_status infer_generator_next(ddp_generator *g, const ddp_sampling *how, const
 /* One of `count` by the softmax of logits / temperature, `uniform` in 0 .. 1 deciding; of equal logits the first
  * comes first. `order`: space for 2 x `count` indices, used with top_k alone. */
 int64_t infer_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order);
-
-#endif

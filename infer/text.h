@@ -1,6 +1,5 @@
 /* infer/text.h -- a language model continues a text or a row of tokens, on standard output. */
-#ifndef DDP_INFER_TEXT_H
-#define DDP_INFER_TEXT_H
+#pragma once
 
 #include "infer/generate.h"
 
@@ -13,5 +12,3 @@ typedef struct ddp_text_request {
 
 /* Returns the exit code, after a line where it is not 0. */
 int ddp_generate_text(const ddp_text_request *q, ddp_config *config, ddp_log *log);
-
-#endif

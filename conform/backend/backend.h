@@ -1,6 +1,5 @@
 /* conform/backend/backend.h -- the cases of a backend by name. */
-#ifndef DDP_CONFORM_BACKEND_BACKEND_H
-#define DDP_CONFORM_BACKEND_BACKEND_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 
@@ -8,5 +7,3 @@ void ddp_backend_case(ddp_rank_process *a); /* runs a->c */
 void ddp_backend_begin(
     ddp_rank_process *a); /* opens backend and communicator before the first case: its own case, "connect" */
 void ddp_backend_end(ddp_rank_process *a);
-
-#endif

@@ -1,6 +1,5 @@
 /* conform/backend/failure.h -- cases that break communicators on purpose, each in processes of its own. */
-#ifndef DDP_CONFORM_BACKEND_FAILURE_H
-#define DDP_CONFORM_BACKEND_FAILURE_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 
@@ -8,5 +7,3 @@ void backend_abort(ddp_rank_process *a);
 void backend_timeout(ddp_rank_process *a);
 void backend_late(ddp_rank_process *a);
 void backend_killed(ddp_rank_process *a);
-
-#endif

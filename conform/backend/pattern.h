@@ -1,6 +1,5 @@
 /* conform/backend/pattern.h -- values that every rank can compute for every rank. */
-#ifndef DDP_CONFORM_BACKEND_PATTERN_H
-#define DDP_CONFORM_BACKEND_PATTERN_H
+#pragma once
 
 #include "base/base.h"
 #include <ddpengine/backend.h>
@@ -24,5 +23,3 @@ uint64_t ddp_pattern_wrong(const ddp_pattern *p, size_t count, const void *got);
 /* The same for a copy of a rank's elements. */
 bool backend_pattern_copied(const ddp_pattern *p, uint32_t rank, size_t first, size_t count, const void *got,
                             char *text, size_t capacity);
-
-#endif

@@ -1,6 +1,5 @@
 /* conform/backend/trial.h -- one thread's communicator, and collectives on it that are checked. */
-#ifndef DDP_CONFORM_BACKEND_TRIAL_H
-#define DDP_CONFORM_BACKEND_TRIAL_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 
@@ -25,5 +24,3 @@ ddp_case backend_trial_sum(const ddp_rank_process *a,
  * result. */
 bool backend_trial_collective(ddp_trial *t, const ddp_case *c);
 enum { DDP_TRIAL_TIMEOUT_MS = 30000 };
-
-#endif

@@ -1,10 +1,7 @@
 /* conform/bench/plan.h -- the parent of `ddpengine bench`. */
-#ifndef DDP_CONFORM_BENCH_PLAN_H
-#define DDP_CONFORM_BENCH_PLAN_H
+#pragma once
 
 #include "conform/params.h"
 
 /* Times all_reduce of f32, sum, on all backends alternating; rank 0 prints. Exit codes as of ddp_conform. */
 int ddp_bench(const ddp_bench_params *p);
-
-#endif

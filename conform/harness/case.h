@@ -1,6 +1,5 @@
 /* conform/harness/case.h -- what a case is, and lists of them. */
-#ifndef DDP_HARNESS_CASE_H
-#define DDP_HARNESS_CASE_H
+#pragma once
 
 #include "base/base.h"
 #include <ddpengine/backend.h>
@@ -85,5 +84,3 @@ typedef struct ddp_case_list {
 } ddp_case_list;
 ddp_status ddp_case_add(ddp_case_list *l, ddp_case c, ddp_err *err);
 void harness_case_describe(const ddp_case *c, char *out, size_t capacity); /* "all_reduce of 3 f32, sum, in place" */
-
-#endif

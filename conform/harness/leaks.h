@@ -1,6 +1,5 @@
 /* conform/harness/leaks.h -- the same a hundred times: threads, descriptors and memory stay what they were. */
-#ifndef DDP_HARNESS_LEAKS_H
-#define DDP_HARNESS_LEAKS_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 
@@ -13,6 +12,4 @@ void ddp_leaks_check(ddp_rank_process *a, bool (*once)(ddp_rank_process *a, uint
 #define DDP_SANITIZED 1 /* its allocator keeps freed memory, and looks for leaks itself */
 #else
 #define DDP_SANITIZED 0
-#endif
-
 #endif

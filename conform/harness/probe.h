@@ -1,6 +1,5 @@
 /* conform/harness/probe.h -- the plugin as a child process has seen it. */
-#ifndef DDP_HARNESS_PROBE_H
-#define DDP_HARNESS_PROBE_H
+#pragma once
 
 #include "conform/params.h"
 #include <ddpengine/backend.h>
@@ -18,5 +17,3 @@ typedef struct ddp_probe {
 
 /* Resolves, loads and parses the settings in a child; what fails is in out->exit_code and out->error. */
 ddp_status ddp_probe_plugin(const ddp_conform_params *p, ddp_probe *out, ddp_err *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* conform/harness/rank_process.h -- a rank as a process of its own: its plugin, and how a case reports what it has
  * found. */
-#ifndef DDP_HARNESS_RANK_PROCESS_H
-#define DDP_HARNESS_RANK_PROCESS_H
+#pragma once
 
 #include "base/sys.h"
 #include "config/config.h"
@@ -56,5 +55,3 @@ static inline uint64_t ddp_next_random(uint64_t *state, uint64_t below)
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return (*state >> 20) % below;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* conform/harness/report.h -- what people read. */
-#ifndef DDP_HARNESS_REPORT_H
-#define DDP_HARNESS_REPORT_H
+#pragma once
 
 #include "conform/harness/probe.h"
 #include "conform/harness/shared_results.h"
@@ -22,5 +21,3 @@ void ddp_report_begin(ddp_report *r, const ddp_probe *p, const ddp_conform_param
 void ddp_report_world(ddp_report *r, ddp_shared_results *s);
 void ddp_report_skip(ddp_report *r, uint32_t cases, const char *fmt, ...) DDP_PRINTF_(3, 4);
 void ddp_report_end(ddp_report *r, const ddp_probe *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* conform/harness/run_cases.h -- the life of a rank process. */
-#ifndef DDP_HARNESS_RUN_CASES_H
-#define DDP_HARNESS_RUN_CASES_H
+#pragma once
 
 #include "conform/harness/shared_results.h"
 
@@ -10,5 +9,3 @@ int harness_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd
 
 /* One rank, started by a launcher for a parent whose shared results are at `path`; its exit code. */
 int ddp_conform_rank(const char *path, ddp_log *log);
-
-#endif

@@ -4,8 +4,7 @@
  * The parent writes all but the results and `at` while no rank runs. A rank writes its own results and its `at`.
  * Ranks that a launcher has started map the file by its name below /proc; then rank 0 leaves the endpoint here as
  * well. */
-#ifndef DDP_HARNESS_SHARED_RESULTS_H
-#define DDP_HARNESS_SHARED_RESULTS_H
+#pragma once
 
 #include "conform/params.h"
 #include "conform/harness/case.h"
@@ -77,5 +76,3 @@ ddp_check_result *ddp_shared_results_get(ddp_shared_results *s, uint32_t rank, u
 /* The results of all ranks of a case as one: the first that is not a pass, or failed if two ranks' hashes differ;
  * `text` (256) says why. */
 int ddp_shared_results_check(ddp_shared_results *s, uint32_t c, char *text);
-
-#endif

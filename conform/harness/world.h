@@ -1,6 +1,5 @@
 /* conform/harness/world.h -- the ranks of a world as child processes. */
-#ifndef DDP_HARNESS_WORLD_H
-#define DDP_HARNESS_WORLD_H
+#pragma once
 
 #include "conform/harness/shared_results.h"
 
@@ -14,5 +13,3 @@ typedef struct ddp_world {
 
 /* Runs all cases that are not checked yet, in as many runs as it takes; each case ends with a result of some rank. */
 ddp_status ddp_world_run(ddp_world *w, ddp_err *err);
-
-#endif

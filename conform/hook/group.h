@@ -1,6 +1,5 @@
 /* conform/hook/group.h -- the collectives that a hook under test gets. */
-#ifndef DDP_CONFORM_HOOK_GROUP_H
-#define DDP_CONFORM_HOOK_GROUP_H
+#pragma once
 
 #include "conform/hook/types.h"
 
@@ -11,5 +10,3 @@ bool hook_agree(ddp_hook_trial *t, uint64_t value, const char *what);
 void hook_give_up(ddp_hook_trial *t); /* this rank has failed: ends the others' waits and this process */
 size_t hook_heap(void);               /* bytes that malloc has given out */
 #define DDP_HOOK_EXPECT(t, ok, ...) ((ok) || (DDP_FAIL((t)->a, __VA_ARGS__), hook_give_up(t), false))
-
-#endif

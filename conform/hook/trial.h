@@ -1,6 +1,5 @@
 /* conform/hook/trial.h -- an opened hook with the buckets that it is tested by. */
-#ifndef DDP_CONFORM_HOOK_TRIAL_H
-#define DDP_CONFORM_HOOK_TRIAL_H
+#pragma once
 
 #include "conform/hook/types.h"
 
@@ -22,5 +21,3 @@ bool hook_checked_tensor(uint32_t bucket, uint32_t i, const char **name, uint64_
 bool hook_next(ddp_hook_trial *t, uint64_t seed, ddp_hook_way way); /* `fill` and `update` */
 uint32_t hook_instance_states(const ddp_hook_trial *t, const ddp_hook_state **out);
 bool hook_remembers(const ddp_hook_trial *t); /* a rank carries what it could not send to the next update */
-
-#endif

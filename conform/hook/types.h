@@ -1,7 +1,6 @@
 /* conform/hook/types.h -- a hook under test as one rank has it, with two threads and the collectives of the suite's
  * own. */
-#ifndef DDP_CONFORM_HOOK_TYPES_H
-#define DDP_CONFORM_HOOK_TYPES_H
+#pragma once
 
 #include "conform/harness/rank_process.h"
 #include <ddpengine/hook.h>
@@ -47,5 +46,3 @@ typedef struct ddp_hook_trial {
     ddp_status status; /* the first that is not DDP_OK, with err */
     ddp_err err;
 } ddp_hook_trial;
-
-#endif

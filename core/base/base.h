@@ -1,7 +1,6 @@
 /* base/base.h -- the few things that every other folder of the core uses: errors in context, exit codes, text, memory.
  * Depends on the C library only. */
-#ifndef DDP_BASE_H
-#define DDP_BASE_H
+#pragma once
 
 #include <ddpengine/plugin.h>
 #include <stdbool.h>
@@ -91,5 +90,3 @@ const char *ddp_format_seconds(double seconds, char *buf, size_t capacity);
 const char *ddp_format_count(uint64_t n, char *buf, size_t capacity);
 /* Copies with truncation, always NUL-terminated. */
 void ddp_copy_text(char *dst, size_t capacity, const char *src);
-
-#endif

@@ -1,7 +1,6 @@
 /* base/launcher.h -- rank and world_size as a launcher gives them: the variables of torchrun, Open MPI, PMI and Slurm.
  * Needs the C library alone: the init plugin env, which links nothing of the core, compiles it as well. */
-#ifndef DDP_BASE_LAUNCHER_H
-#define DDP_BASE_LAUNCHER_H
+#pragma once
 
 #include <ddpengine/plugin.h>
 #include <stdbool.h>
@@ -33,5 +32,3 @@ ddp_status ddp_env_number(const char *name, int64_t least, int64_t most, int64_t
  * WORLD_SIZE are names that any program may use: they count only if `torchrun` is set. A batch script of Slurm has
  * SLURM_PROCID too, so that only a step (srun) counts. */
 ddp_status ddp_launcher_find(bool torchrun, ddp_launcher *out, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* base/log.h -- lines for people, on stderr. One write(2) a line, so that ranks do not interleave within one. */
-#ifndef DDP_BASE_LOG_H
-#define DDP_BASE_LOG_H
+#pragma once
 
 #include "base/base.h"
 #include <stdatomic.h>
@@ -21,5 +20,3 @@ void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap);
 void ddp_log_progress(ddp_log *log, const char *text);
 /* The host table over this log, for plugins; `log` outlives it. */
 ddp_host ddp_log_host(ddp_log *log);
-
-#endif

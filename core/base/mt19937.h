@@ -1,6 +1,5 @@
 /* base/mt19937.h -- the generator of torch.Generator on the CPU, bit for bit (at::mt19937). */
-#ifndef DDP_BASE_MT19937_H
-#define DDP_BASE_MT19937_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ void ddp_mt19937_skip_normal(ddp_mt19937 *g, uint64_t count); /* what it does to
 void base_normal_blocks(float *data, uint64_t count, float mean, float std, int portable);
 /* torch.randperm(count, generator=g) as int64. */
 void ddp_mt19937_permutation(ddp_mt19937 *g, uint64_t *out, uint64_t count);
-
-#endif

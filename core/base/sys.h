@@ -1,6 +1,5 @@
 /* base/sys.h -- clock, threads, files, hashing: thin covers of POSIX, OpenSSL and xxHash with this project's errors. */
-#ifndef DDP_BASE_SYS_H
-#define DDP_BASE_SYS_H
+#pragma once
 
 #include "base/base.h"
 #include <pthread.h>
@@ -52,5 +51,3 @@ ddp_status ddp_sha256_begin(ddp_sha256 *h, ddp_err *err);
 void ddp_sha256_add(ddp_sha256 *h, const void *data, size_t length);
 void ddp_sha256_end(ddp_sha256 *h, char hex[DDP_SHA256_HEX]);        /* frees the context */
 uint64_t ddp_hash64(const void *data, size_t length, uint64_t seed); /* XXH3 */
-
-#endif

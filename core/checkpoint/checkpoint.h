@@ -4,8 +4,7 @@
  * Only rank 0 writes and reads; what the other ranks wait for is in train/state/resume.c. Durable when save returns:
  * each file fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the
  * highest number that verifies, and a folder that does not verify is skipped with a warning. */
-#ifndef DDP_CHECKPOINT_H
-#define DDP_CHECKPOINT_H
+#pragma once
 
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
@@ -55,5 +54,3 @@ ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, dd
 ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
 void ddp_checkpoint_close(ddp_checkpoint *c);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint/folder.h -- names of checkpoint folders and the contents of [checkpoint] dir. Private to checkpoint/. */
-#ifndef DDP_CHECKPOINT_FOLDER_H
-#define DDP_CHECKPOINT_FOLDER_H
+#pragma once
 
 #include "checkpoint/manifest.h"
 
@@ -22,5 +21,3 @@ ddp_status checkpoint_sweep(const char *dir, const char *suffix, ddp_err *err);
 ddp_status checkpoint_remove_path(const char *path, ddp_err *err); /* a folder with its files, or a file; absent: ok */
 /* Compares size and SHA-256 of a file with the manifest. */
 ddp_status checkpoint_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint/manifest.h -- MANIFEST.json: the last file of a checkpoint; what it lists is complete. Private to
  * checkpoint/. */
-#ifndef DDP_CHECKPOINT_MANIFEST_H
-#define DDP_CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 
@@ -26,5 +25,3 @@ ddp_status checkpoint_manifest_write(const char *path, const ddp_manifest *m, dd
 /* DDP_ERR_DATA: damaged, with the reason; DDP_ERR_UNSUPPORTED: of a later version. */
 ddp_status checkpoint_manifest_read(const char *path, ddp_manifest *m, ddp_err *err);
 bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b);
-
-#endif

@@ -1,7 +1,6 @@
 /* checkpoint/safetensors.h -- the safetensors format: 8 bytes little-endian header length, JSON header, raw tensors.
  * Written and read here so that the file opens in PyTorch, and in anything with JSON and struct. */
-#ifndef DDP_CHECKPOINT_SAFETENSORS_H
-#define DDP_CHECKPOINT_SAFETENSORS_H
+#pragma once
 
 #include "base/base.h"
 #include "base/sys.h"
@@ -43,5 +42,3 @@ void ddp_safetensors_close(ddp_safetensors *s);
 size_t ddp_safetensors_count(const ddp_safetensors *s);
 const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i); /* in file order */
 const ddp_named_tensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint/safetensors_format.h -- for the writer and the reader: dtype names, sizes, bounds. */
-#ifndef DDP_CHECKPOINT_SAFETENSORS_FORMAT_H
-#define DDP_CHECKPOINT_SAFETENSORS_FORMAT_H
+#pragma once
 
 #include "checkpoint/safetensors.h"
 
@@ -11,5 +10,3 @@
 uint32_t checkpoint_safetensors_dtype(const char *name); /* 0 when unknown */
 /* dtype's size x product of dims; false for an unknown dtype, too many or negative dims, or an overflow of 2^63-1. */
 bool checkpoint_safetensors_bytes(const ddp_named_tensor *t, uint64_t *bytes);
-
-#endif

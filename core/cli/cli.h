@@ -1,7 +1,6 @@
 /* cli/cli.h -- the program's commands. Beside the ranks of launch and the child processes of conform the only folder
  * that ends a process. */
-#ifndef DDP_CLI_H
-#define DDP_CLI_H
+#pragma once
 
 #include "cli/options.h"
 #include "launch/args.h"
@@ -23,5 +22,3 @@ int cli_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_l
 int cli_command_conform(int argc, char **argv, ddp_log *log);
 int cli_command_bench(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);
-
-#endif

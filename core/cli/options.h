@@ -1,6 +1,5 @@
 /* cli/options.h -- a command's options as a table, which is the parser and the usage text at once. */
-#ifndef DDP_CLI_OPTIONS_H
-#define DDP_CLI_OPTIONS_H
+#pragma once
 
 #include "base/base.h"
 #include <stdio.h>
@@ -43,5 +42,3 @@ void cli_print_usage(const ddp_command *c, FILE *to);
 int cli_parse_options(const ddp_command *c, int argc, char **argv, void *request, int *rest);
 /* "ddpengine: error: WHATDETAIL; see ddpengine COMMAND --help"; DDP_EXIT_CONFIG. */
 int cli_usage_error(const ddp_command *c, const char *what, const char *detail);
-
-#endif

@@ -1,7 +1,6 @@
 /* comm/communicator.h -- collectives of one backend plugin over the ranks of a group, in the order in which they are
  * submitted. The plugin is called by one thread, "ddp-queue"; all functions here come from one thread, the owner. */
-#ifndef DDP_COMM_COMMUNICATOR_H
-#define DDP_COMM_COMMUNICATOR_H
+#pragma once
 
 #include "comm/task.h"
 
@@ -38,5 +37,3 @@ ddp_status ddp_communicator_alloc(ddp_communicator *c, size_t bytes, void **out,
 void ddp_communicator_free(ddp_communicator *c, void *p);
 /* Where the memory that `rank` got when this rank got `p` lies in this process (CAP_MEM_PEER); not collective. */
 ddp_status ddp_communicator_peer(ddp_communicator *c, void *p, uint32_t rank, void **out, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* comm/fallback.h -- collectives, composed of others where the backend lacks them. */
-#ifndef DDP_COMM_FALLBACK_H
-#define DDP_COMM_FALLBACK_H
+#pragma once
 
 #include "comm/task.h"
 
@@ -10,5 +9,3 @@ void comm_compose_table(ddp_communicator *c);
 /* Queue thread. */
 ddp_status comm_compose_all_gather(void *communicator, const ddp_coll *a, ddp_err *err);
 ddp_status comm_compose_reduce_scatter(void *communicator, const ddp_coll *a, ddp_err *err);
-
-#endif

@@ -1,11 +1,8 @@
 /* comm/queue.h -- "ddp-queue", the thread of a communicator. */
-#ifndef DDP_COMM_QUEUE_H
-#define DDP_COMM_QUEUE_H
+#pragma once
 
 #include "comm/state.h"
 
 ddp_task_name comm_queue_name(const ddp_communicator *c, uint64_t ticket); /* of a task in the ring */
 void *comm_queue_main(void *communicator);                                 /* the thread */
 void comm_queue_free(ddp_communicator *c);                                 /* the memory of the communicator alone */
-
-#endif

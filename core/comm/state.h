@@ -1,6 +1,5 @@
 /* comm/state.h -- the struct behind ddp_communicator, in parts. No functions. */
-#ifndef DDP_COMM_STATE_H
-#define DDP_COMM_STATE_H
+#pragma once
 
 #include "base/sys.h"
 #include "comm/task.h"
@@ -85,5 +84,3 @@ struct ddp_communicator {
     ddp_works works;
     ddp_queue queue;
 };
-
-#endif

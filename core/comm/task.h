@@ -1,6 +1,5 @@
 /* comm/task.h -- what a communicator is asked to do: one collective, or a call in place of one. */
-#ifndef DDP_COMM_TASK_H
-#define DDP_COMM_TASK_H
+#pragma once
 
 #include "control/group.h"
 #include "plugin/plugin.h"
@@ -35,5 +34,3 @@ typedef struct ddp_task {
     size_t bytes; /* CALL: of a rank, for messages */
     bool enqueue; /* with coll.stream: done once it stands in that stream's order, whenever it ends */
 } ddp_task;
-
-#endif

@@ -1,7 +1,6 @@
 /* comm/works.h -- works of the backend that go on after the call: waited for, or left in a stream and watched. Queue
  * thread. */
-#ifndef DDP_COMM_WORKS_H
-#define DDP_COMM_WORKS_H
+#pragma once
 
 #include "comm/state.h"
 
@@ -17,5 +16,3 @@ void comm_works_forget(ddp_communicator *c);
 ddp_status comm_works_failed(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err);
 /* Any thread: the error of a task that has not ended in time, with DDP_EXIT_TIMEOUT. */
 ddp_status comm_works_timed_out(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err);
-
-#endif

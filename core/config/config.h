@@ -2,8 +2,7 @@
  *
  * ini.c reads files and overrides into entries, each with its file and line; options.c turns entries into a struct by a
  * table of ddp_option and records every effective setting; config.c holds the tables of the core's own sections. */
-#ifndef DDP_CONFIG_H
-#define DDP_CONFIG_H
+#pragma once
 
 #include "base/base.h"
 #include <ddpengine/device.h>
@@ -177,5 +176,3 @@ ddp_status ddp_config_batches(const ddp_config *c, int64_t world_size, ddp_batch
 /* The rows of a core section, for help; count 0 for an unknown section. NULL `section` lists names into `names`. */
 size_t ddp_config_sections(const char *const **names);
 const ddp_option *ddp_config_options(const char *section, size_t *count);
-
-#endif

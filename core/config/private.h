@@ -1,6 +1,5 @@
 /* config/private.h -- for the files of core/config only. */
-#ifndef DDP_CONFIG_PRIVATE_H
-#define DDP_CONFIG_PRIVATE_H
+#pragma once
 
 #include "config/config.h"
 
@@ -71,5 +70,3 @@ void config_scalar_print(const ddp_option *o, ddp_scalar value, ddp_text *out);
 /* The bounds of a number or the names of an enum make sense for the type. */
 bool config_range_check(const ddp_option *o, char *why);
 const char *config_type_name(uint32_t type);
-
-#endif

@@ -1,6 +1,5 @@
 /* config/sections.h -- the core's own sections as sections.c lists them, for config.c. */
-#ifndef DDP_CONFIG_SECTIONS_H
-#define DDP_CONFIG_SECTIONS_H
+#pragma once
 
 #include "config/config.h"
 
@@ -18,5 +17,3 @@ typedef struct ddp_core_section {
 } ddp_core_section;
 
 const ddp_core_section *config_core_section_find(const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* control/client.h -- what rank 0 sends to a rank, and what becomes of the connection to it. Control thread; on rank
  * 0 the server hands its own frames to the same function. */
-#ifndef DDP_CONTROL_CLIENT_H
-#define DDP_CONTROL_CLIENT_H
+#pragma once
 
 #include "control/params.h"
 
@@ -13,5 +12,3 @@ void control_client_damaged(ddp_group *g, const ddp_err *why);
 void control_client_silence(ddp_group *g, const ddp_failure *f);
 /* Words the loss of the connection to a rank, on either side. */
 void ddp_client_lost_failure(const ddp_group *g, int32_t rank, const ddp_err *why, ddp_failure *out);
-
-#endif

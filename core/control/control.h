@@ -1,7 +1,4 @@
 /* control/control.h -- the control thread ("ddp-control") of a rank. */
-#ifndef DDP_CONTROL_CONTROL_H
-#define DDP_CONTROL_CONTROL_H
+#pragma once
 
 void *control_main(void *group);
-
-#endif

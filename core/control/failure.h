@@ -1,6 +1,5 @@
 /* control/failure.h -- the first failure of a run, the same on every rank: its words, and its frame. */
-#ifndef DDP_CONTROL_FAILURE_H
-#define DDP_CONTROL_FAILURE_H
+#pragma once
 
 #include "net/wire.h"
 
@@ -21,5 +20,3 @@ bool ddp_failure_unpack(const ddp_frame *f, ddp_failure *out);
 
 /* "rank 3", "ranks 1, 2": the ranks that are set in `missing`; lists at most 16. */
 void ddp_rank_list(char *buf, size_t capacity, const bool *missing, int32_t world);
-
-#endif

@@ -7,8 +7,7 @@
  * Inside: one control thread a rank ("ddp-control", control.c) owns the sockets; other threads post frames to it and
  * wait with a deadline. Rank 0 listens at one port, every other rank has one connection to it (peer.c). What rank 0
  * does for all is in rank0/, what every rank does in client.c; heartbeat.c has signs of life, state.h the data. */
-#ifndef DDP_CONTROL_GROUP_H
-#define DDP_CONTROL_GROUP_H
+#pragma once
 
 #include "control/request.h"
 #include "control/run.h"
@@ -34,5 +33,3 @@ const char *ddp_group_host_of(const ddp_group *g, int32_t rank); /* host name */
 /* What a backend learns of this rank; `name` is unique among the communicators of the run. */
 void ddp_group_comm_params(const ddp_group *g, const char *name, const ddp_store *store, int64_t timeout_ms,
                            ddp_comm_params *out);
-
-#endif

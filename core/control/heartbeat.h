@@ -1,6 +1,5 @@
 /* control/heartbeat.h -- signs of life on the control plane, and the signal to stop. Control thread. */
-#ifndef DDP_CONTROL_HEARTBEAT_H
-#define DDP_CONTROL_HEARTBEAT_H
+#pragma once
 
 #include "control/params.h"
 
@@ -15,5 +14,3 @@ int64_t control_heartbeat_tick(ddp_group *g, int64_t now);
 bool ddp_heartbeat_stop(ddp_group *g, const ddp_frame *f);
 /* Rank 0: the same for a rank that joins later, if there was such a frame. */
 void ddp_heartbeat_send_stop(ddp_group *g, int32_t rank);
-
-#endif

@@ -1,6 +1,5 @@
 /* control/params.h -- what a rank needs to know before it joins its group. */
-#ifndef DDP_CONTROL_PARAMS_H
-#define DDP_CONTROL_PARAMS_H
+#pragma once
 
 #include "base/log.h"
 #include "control/failure.h"
@@ -37,5 +36,3 @@ typedef struct ddp_group_params {
     void (*expired)(void *ctx, const ddp_failure *cause); /* the run's first failure */
     void *expired_ctx;
 } ddp_group_params;
-
-#endif

@@ -2,8 +2,7 @@
  * it runs.
  *
  * A peer that is dead is freed at the end of a round of the control thread, so that what has it in hand may go on. */
-#ifndef DDP_CONTROL_PEER_H
-#define DDP_CONTROL_PEER_H
+#pragma once
 
 #include "net/wire.h"
 
@@ -51,5 +50,3 @@ static inline bool ddp_peer_is_rank(const ddp_peer *p)
 {
     return !p->dead && (p->state == DDP_PEER_HEARD || p->state == DDP_PEER_JOINED);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* control/rendezvous.h -- how ranks find each other. All on the thread that joins, before the control thread takes
  * the sockets over. */
-#ifndef DDP_CONTROL_RENDEZVOUS_H
-#define DDP_CONTROL_RENDEZVOUS_H
+#pragma once
 
 #include "control/params.h"
 
@@ -14,5 +13,3 @@ ddp_status control_rendezvous_listen(ddp_group *g, const ddp_group_params *p, dd
 ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_err *err);
 /* After the rendezvous: a rank that other hosts cannot reach by its address ends the run. */
 ddp_status control_rendezvous_check_reachable(const ddp_group *g, ddp_err *err);
-
-#endif

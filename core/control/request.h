@@ -1,7 +1,6 @@
 /* control/request.h -- what a rank asks of rank 0 and waits for: a key-value store, barriers, gathers, agreements.
  * Any thread. */
-#ifndef DDP_CONTROL_REQUEST_H
-#define DDP_CONTROL_REQUEST_H
+#pragma once
 
 #include "control/params.h"
 #include <ddpengine/backend.h>
@@ -25,5 +24,3 @@ ddp_status ddp_group_agree(ddp_group *g, const char *name, const char *lines, in
 /* Control thread: a REPLY frame; false when it is malformed. */
 bool control_request_reply(ddp_group *g, const ddp_frame *f);
 void control_requests_close(ddp_group *g);
-
-#endif

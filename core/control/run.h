@@ -1,7 +1,6 @@
 /* control/run.h -- what this rank knows of the run: has it failed, is the rendezvous complete, who leaves, which
  * signal asks it to stop; and the frames that wait for the control thread. */
-#ifndef DDP_CONTROL_RUN_H
-#define DDP_CONTROL_RUN_H
+#pragma once
 
 #include "control/params.h"
 
@@ -53,5 +52,3 @@ void control_run_call_listener(ddp_group *g);
 int64_t control_run_call_expired(ddp_group *g, int64_t now);
 /* " at step 17", " before all ranks had met" or nothing. */
 void control_run_when(const ddp_group *g, char *buf, size_t capacity);
-
-#endif

@@ -2,8 +2,7 @@
  * functions.
  *
  * Every rank, rank 0 too, speaks to the server on rank 0 by frames; those of rank 0 pass no socket. */
-#ifndef DDP_CONTROL_STATE_H
-#define DDP_CONTROL_STATE_H
+#pragma once
 
 #include "base/sys.h"
 #include "control/params.h"
@@ -183,5 +182,3 @@ struct ddp_group {
     ddp_server *server; /* rank 0, or NULL */
     int64_t drain_ns;   /* 0: not stopping */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* control/straggler.h -- the time of a rank's steps, and on rank 0 who is clearly slower than the others. */
-#ifndef DDP_CONTROL_STRAGGLER_H
-#define DDP_CONTROL_STRAGGLER_H
+#pragma once
 
 #include "control/params.h"
 
@@ -21,5 +20,3 @@ bool ddp_straggler_frame(ddp_group *g, int32_t from, const ddp_frame *f); /* fal
 void control_straggler_tick(ddp_group *g, int64_t now);
 /* Adds to the time-out of a collective on rank `from` who had not come to it at the last heartbeat. */
 void ddp_straggler_blame(ddp_group *g, int32_t from, ddp_failure *f);
-
-#endif

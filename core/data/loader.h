@@ -4,8 +4,7 @@
  * slot k % prefetch. A slot holds one buffer for each field and part, 64-byte aligned, in the loader's own memory; a
  * batch is one part, or one part for each of several devices. The dataset writes each sample straight into the slot; an
  * image that is transformed goes through a buffer of its worker, which stays in the cache. */
-#ifndef DDP_DATA_LOADER_H
-#define DDP_DATA_LOADER_H
+#pragma once
 
 #include "base/log.h"
 #include "data/transform.h"
@@ -56,5 +55,3 @@ ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err);
 /* Part `part` of a batch, of `parts`: as even as they can be, the first ones a sample longer where that is needed, in
  * the order of the samples. Its buffers are aligned as the batch's are. It may be empty. */
 ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t part);
-
-#endif

@@ -1,8 +1,7 @@
 /* data/resize.h -- bilinear resizing of one axis, as torch.nn.functional.interpolate(mode="bilinear",
  * align_corners=False) does it with antialias=False and True. An image is resized along its rows first, then along its
  * columns. */
-#ifndef DDP_DATA_RESIZE_H
-#define DDP_DATA_RESIZE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -19,5 +18,3 @@ ddp_status data_resize_plan(ddp_resize *r, ddp_pool *pool, int64_t in, int64_t o
 void data_resize_row(const ddp_resize *r, const float *in, float *out);
 /* All columns: in (r->in, width) -> out (r->out, width). */
 void data_resize_columns(const ddp_resize *r, const float *in, int64_t width, float *out);
-
-#endif

@@ -4,8 +4,7 @@
  *   to float (u8: / 255), resize, padding, random_crop or center_crop, flip, normalise ((x - mean) / std).
  * The position of the crop and whether an image is mirrored follow from the seed, the epoch and the sample's index
  * alone: neither the number of workers or ranks nor a restart changes a sample. */
-#ifndef DDP_DATA_TRANSFORM_H
-#define DDP_DATA_TRANSFORM_H
+#pragma once
 
 #include "config/config.h"
 #include <ddpengine/dataset.h>
@@ -32,5 +31,3 @@ size_t data_transform_scratch(const ddp_transform *t);
 void data_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out);
 /* "u8 3x96x96 -> resize 72x72 (antialias) -> random crop 64x64 -> flip 0.5 -> normalise" */
 void ddp_transform_describe(const ddp_transform *t, ddp_text *out);
-
-#endif

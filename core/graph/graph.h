@@ -11,8 +11,7 @@
  *   plan.c         offsets of the activations over the kernels of a lowered program
  *   stages.c       cuts a program into stages for several devices
  *   state.c        parameters, buffers, and their first values */
-#ifndef DDP_GRAPH_H
-#define DDP_GRAPH_H
+#pragma once
 
 #include "base/base.h"
 #include <ddpengine/dataset.h>
@@ -215,5 +214,3 @@ void ddp_initial_buffers(const ddp_graph *g, float *arena);     /* ddp_graph_buf
 /* Runs the whole program; values[i].data is storage for value i (elements doubles), INPUT, PARAM and BUFFER filled by
  * the caller. */
 ddp_status ddp_reference_run(const ddp_program *p, const ddp_random *random, ddp_ref_tensor *values, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* graph/internal.h -- for the files of this folder: the graph as built, and a program while autodiff adds to it. */
-#ifndef DDP_GRAPH_INTERNAL_H
-#define DDP_GRAPH_INTERNAL_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -167,5 +166,3 @@ void ddp_shape_scalar(ddp_shape *out);
 ddp_status ddp_shape_image(const ddp_shape *x, ddp_err *err);
 ddp_status ddp_shape_windows(const ddp_shape *x, const int64_t kernel[2], const int64_t stride[2],
                              const int64_t padding[2], ddp_shape *out, ddp_err *err);
-
-#endif

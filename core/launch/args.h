@@ -1,6 +1,5 @@
 /* launch/args.h -- what the command line asks of a run: read by cli, and given by a launcher to each rank once more. */
-#ifndef DDP_LAUNCH_ARGS_H
-#define DDP_LAUNCH_ARGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ typedef struct ddp_args {
     bool check, check_all, profile, eval;
     const char *checkpoint; /* of eval; NULL when absent */
 } ddp_args;
-
-#endif

@@ -1,6 +1,5 @@
 /* launch/cause.h -- why a run has failed, printed once although each of its ranks knows. */
-#ifndef DDP_LAUNCH_CAUSE_H
-#define DDP_LAUNCH_CAUSE_H
+#pragma once
 
 #include "base/log.h"
 
@@ -10,5 +9,3 @@ ddp_cause *launch_cause_create(ddp_err *err); /* NULL on failure; lives until th
 /* Prints the line once among all ranks that share `cause` (NULL: always). A rank that leaves because of a peer (exit
  * code DDP_EXIT_PEER) lets the others print first, for the peer itself or the supervisor knows why. */
 void ddp_cause_print(ddp_cause *cause, ddp_log *log, int exit_code, const char *message);
-
-#endif

@@ -1,6 +1,5 @@
 /* launch/fork_ranks.h -- ranks as children of this process. */
-#ifndef DDP_LAUNCH_FORK_RANKS_H
-#define DDP_LAUNCH_FORK_RANKS_H
+#pragma once
 
 #include "launch/args.h"
 #include "launch/cause.h"
@@ -14,5 +13,3 @@ typedef int (*ddp_rank_main)(const ddp_args *args, ddp_config *config, const ddp
 /* first->nproc ranks, the first of them first->rank; returns the exit code of the first cause. */
 int launch_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run,
                       ddp_log *log);
-
-#endif

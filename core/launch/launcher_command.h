@@ -1,6 +1,5 @@
 /* launch/launcher_command.h -- the command by which a backend's own launcher starts this program once for each rank. */
-#ifndef DDP_LAUNCH_LAUNCHER_COMMAND_H
-#define DDP_LAUNCH_LAUNCHER_COMMAND_H
+#pragma once
 
 #include "base/log.h"
 #include "launch/args.h"
@@ -32,5 +31,3 @@ void ddp_launcher_command_add(ddp_launcher_command *c, const char *argument);
  * DDP_EXIT_PLUGIN. */
 ddp_status ddp_launcher_command_start(const ddp_launcher_command *c, bool own_group, const sigset_t *signals,
                                       ddp_log *log, pid_t *out, ddp_err *err);
-
-#endif

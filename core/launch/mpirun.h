@@ -1,6 +1,5 @@
 /* launch/mpirun.h -- starts the ranks of --nproc and supervises them until all have ended. */
-#ifndef DDP_LAUNCH_MPIRUN_H
-#define DDP_LAUNCH_MPIRUN_H
+#pragma once
 
 #include "launch/fork_ranks.h"
 
@@ -8,5 +7,3 @@
  * `run_rank`. The exit code of the first cause. */
 int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *first, ddp_rank_main run_rank,
                     ddp_log *log);
-
-#endif

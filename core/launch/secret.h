@@ -1,6 +1,5 @@
 /* launch/secret.h -- the secret by which the ranks of a run know each other. */
-#ifndef DDP_LAUNCH_SECRET_H
-#define DDP_LAUNCH_SECRET_H
+#pragma once
 
 #include "session/session.h"
 
@@ -10,5 +9,3 @@ ddp_status ddp_secret_load(const ddp_config *c, ddp_launch *l, ddp_err *err);
 ddp_status launch_secret_make(ddp_launch *l, ddp_err *err);
 /* Writes a new one to a new file that its owner alone may read, or (path NULL) to standard output. */
 ddp_status ddp_secret_write(const char *path, ddp_err *err);
-
-#endif

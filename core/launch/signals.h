@@ -1,6 +1,5 @@
 /* launch/signals.h -- signals that ask a run to end: SIGINT, SIGTERM, SIGHUP. */
-#ifndef DDP_LAUNCH_SIGNALS_H
-#define DDP_LAUNCH_SIGNALS_H
+#pragma once
 
 #include "session/session.h"
 #include <signal.h>
@@ -21,5 +20,3 @@ static inline bool ddp_signal_ends(int sig) { return sig == SIGINT || sig == SIG
 void launch_log_asked_to_end(ddp_log *log, int sig);
 int ddp_log_ended_by(ddp_log *log, int sig); /* returns the exit code, 128 + sig */
 const char *launch_killed_hint(int sig);     /* to append to "was killed by signal ...": a likely reason, or "" */
-
-#endif

@@ -1,6 +1,5 @@
 /* net/address.h -- socket addresses: as text, of either end of a socket, whether they are loopback. */
-#ifndef DDP_NET_ADDRESS_H
-#define DDP_NET_ADDRESS_H
+#pragma once
 
 #include "base/base.h"
 #include <sys/socket.h>
@@ -20,5 +19,3 @@ bool net_address_is_loopback(const struct sockaddr *a);
 /* Of a socket's own end: AF_INET or AF_INET6; whether it is loopback. */
 int ddp_address_family(int fd);
 bool ddp_address_of_loopback(int fd);
-
-#endif

@@ -1,6 +1,5 @@
 /* net/endpoint.h -- endpoints ("host:port", "[v6]:port") to sockets. */
-#ifndef DDP_NET_ENDPOINT_H
-#define DDP_NET_ENDPOINT_H
+#pragma once
 
 #include "net/address.h"
 #include <ddpengine/init.h>
@@ -16,5 +15,3 @@ ddp_status ddp_endpoint_connect(const char *interface, const char *endpoint, int
                                 ddp_err *err);
 /* True when every address of the endpoint's host is of this host alone (127.0.0.0/8, ::1); false when it has none. */
 bool ddp_endpoint_is_loopback(const char *endpoint);
-
-#endif

@@ -1,8 +1,7 @@
 /* net/identity.h -- what a rank shows of itself before it is trusted: rank, world, a hash of the lines to agree on,
  * and the fingerprint of its secret. It travels in clear and proves nothing; by it rank 0 distinguishes a rank of
  * this run that was given another secret from a stranger, who does not know the lines. */
-#ifndef DDP_NET_IDENTITY_H
-#define DDP_NET_IDENTITY_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ bool ddp_identity_parse(const void *text, size_t length, ddp_identity *out);
 bool net_identity_search(const void *data, size_t length, ddp_identity *out);
 /* The key of the control plane's TLS. */
 ddp_status net_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* net/interface.h -- the addresses of network interfaces, by name. */
-#ifndef DDP_NET_INTERFACE_H
-#define DDP_NET_INTERFACE_H
+#pragma once
 
 #include "base/base.h"
 #include <sys/socket.h>
@@ -11,5 +10,3 @@ ddp_status ddp_interface_address(const char *name, int family, struct sockaddr_s
                                  ddp_err *err);
 /* The same as text, IPv4 where it has one. */
 ddp_status ddp_interface_check(const char *name, char *address, size_t capacity, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* net/nodes.h -- this machine's own addresses, and which entry of [group] nodes it is. */
-#ifndef DDP_NET_NODES_H
-#define DDP_NET_NODES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -18,5 +17,3 @@ ddp_status ddp_nodes_find(const ddp_list *entries, ddp_own_node *out, ddp_err *e
 /* The address by which other hosts reach this one: that of `interface`; where that is "", of the default route, else
  * the first one that is up and no loopback address, else 127.0.0.1. IPv6 without brackets. */
 ddp_status ddp_own_address(const char *interface, char *host, size_t capacity, ddp_err *err);
-
-#endif

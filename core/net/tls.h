@@ -3,8 +3,7 @@
  *
  * The key is the only proof: no certificates, no fallback. Each side also sees when the other one speaks in clear,
  * which wire.c then reads, so that a mistake is not taken for a stranger. */
-#ifndef DDP_NET_TLS_H
-#define DDP_NET_TLS_H
+#pragma once
 
 #include "base/base.h"
 #include "net/identity.h"
@@ -35,5 +34,3 @@ bool net_link_is_proven(const ddp_link *l); /* the other end has the key, or rep
 bool net_link_is_open(const ddp_link *l);   /* the handshake is done: it has the key */
 /* NULL: none that is not accepted. */
 const ddp_identity *net_link_presented(const ddp_link *l);
-
-#endif

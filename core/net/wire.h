@@ -2,8 +2,7 @@
  *
  * One ddp_wire is one non-blocking connection with its buffers. It is used by one thread at a time and knows nothing of
  * ranks: what a frame means is server.c's and control.c's. Bytes enter and leave in two functions of wire.c only. */
-#ifndef DDP_NET_WIRE_H
-#define DDP_NET_WIRE_H
+#pragma once
 
 #include "net/tls.h"
 
@@ -107,5 +106,3 @@ const unsigned char *ddp_unpack_bytes(ddp_unpack *u, size_t limit, size_t *lengt
 /* Copies text for people: cut to the capacity, what is not printable ASCII or UTF-8 becomes '?'. */
 void ddp_unpack_text(ddp_unpack *u, char *dst, size_t capacity);
 void ddp_copy_printable(char *dst, size_t capacity, const void *src, size_t length);
-
-#endif

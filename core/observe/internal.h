@@ -7,8 +7,7 @@
  *   statistics.c  times over the whole run, memory of the process
  *
  * All but the ring belongs to the thread "ddp-observe" until it is joined, then to the trainer's thread. */
-#ifndef DDP_OBSERVE_INTERNAL_H
-#define DDP_OBSERVE_INTERNAL_H
+#pragma once
 
 #include "config/config.h"
 #include "observe/observe.h"
@@ -81,5 +80,3 @@ void observe_progress_end(ddp_progress *g, const ddp_summary *s, double median_m
 
 /* ---- summary.json ------------------------------------------------------------------------------------------------ */
 ddp_status observe_summary_write(const char *dir, const ddp_summary *s, ddp_statistics *stats, ddp_err *err);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The trainer puts records into a ring; one thread ("ddp-observe") writes them. All calls come from one thread, the
  * trainer's. Names of fields are a promise, see docs/metrics.md. */
-#ifndef DDP_OBSERVE_H
-#define DDP_OBSERVE_H
+#pragma once
 
 #include "base/log.h"
 #include "base/sys.h"
@@ -48,5 +47,3 @@ void ddp_observer_stop(ddp_observer *o);
 /* Writes summary.json (atomically), the end event and the closing lines; then close joins the thread. */
 ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *err);
 void ddp_observer_close(ddp_observer *o);
-
-#endif

@@ -6,8 +6,7 @@
  * search.c  the folders, in order; file names; what else is there when a name is not found
  * load.c    dlopen of a checked descriptor, the checks that need memory, the full-size copies, unloading
  * registry.c  the interface of plugin.h over these */
-#ifndef DDP_PLUGIN_INTERNAL_H
-#define DDP_PLUGIN_INTERNAL_H
+#pragma once
 
 #include "plugin/plugin.h"
 #include <limits.h>
@@ -87,5 +86,3 @@ ddp_status plugin_entry_check_name(const ddp_plugin *desc, const char *path, uin
 void plugin_entry_free(ddp_entry *e, bool unmap);
 /* The path of an open file, PATH_MAX bytes at `out`. */
 ddp_status plugin_fd_path(int fd, char *out, ddp_err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /* plugin/plugin.h -- finding, checking and loading plugins.
  *
  * gate.c checks a file before any of its code can run; registry.c searches, loads, checks and keeps what was loaded. */
-#ifndef DDP_PLUGIN_H
-#define DDP_PLUGIN_H
+#pragma once
 
 #include "base/log.h"
 #include <ddpengine/backend.h>
@@ -58,5 +57,3 @@ ddp_status ddp_registry_list(ddp_registry *r,
 /* Unloads in reverse order; what still has live objects is named in a warning and stays mapped. DDP_KEEP_PLUGINS=1
  * keeps all mapped (symbol names for leak checkers). */
 void ddp_registry_close(ddp_registry *r);
-
-#endif

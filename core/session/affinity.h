@@ -1,6 +1,5 @@
 /* session/affinity.h -- [train] pin: which processors the compute threads of a rank keep to. */
-#ifndef DDP_SESSION_AFFINITY_H
-#define DDP_SESSION_AFFINITY_H
+#pragma once
 
 #include "control/group.h"
 #include "session/session.h"
@@ -30,5 +29,3 @@ ddp_status session_plan_pin(ddp_session *s, ddp_err *err);
 ddp_status ddp_session_pin(ddp_session *s, ddp_group *group, ddp_err *err);
 /* "pinned to processors 0-3", "not pinned" */
 void ddp_session_pin_text(const ddp_session *s, ddp_text *out);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Opened and closed by session.c; calls come from the thread that opened it but for those of which
  * <ddpengine/device.h> says otherwise. Nothing here allocates in a step. */
-#ifndef DDP_SESSION_DEVICE_H
-#define DDP_SESSION_DEVICE_H
+#pragma once
 
 #include "base/base.h"
 #include <ddpengine/device.h>
@@ -159,5 +158,3 @@ static inline void *ddp_device_stream(const ddp_device_handle *d, uint32_t queue
 {
     return d->ops->stream(d->device, queue);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* session/devices.h -- [train] device and parallel: which devices this process uses, and how. */
-#ifndef DDP_SESSION_DEVICES_H
-#define DDP_SESSION_DEVICES_H
+#pragma once
 
 #include "session/session.h"
 
@@ -11,5 +10,3 @@ bool session_device_is_auto(const ddp_session *s);
 ddp_status session_find_devices(ddp_session *s, const char *found, ddp_err *err);
 /* With parallel = model, once the graph is built: every device has layers of the model, and every layer a device. */
 ddp_status session_check_places(ddp_session *s, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* session/open.h -- opens and closes a session, and opens parts of it again when the ranks know more of each other. */
-#ifndef DDP_SESSION_OPEN_H
-#define DDP_SESSION_OPEN_H
+#pragma once
 
 #include "session/session.h"
 
@@ -18,5 +17,3 @@ ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
 /* Frees the variants too. */
 void ddp_session_close_device(ddp_session *s);
-
-#endif

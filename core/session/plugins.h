@@ -1,6 +1,5 @@
 /* session/plugins.h -- every plugin that the config names, with its options. */
-#ifndef DDP_SESSION_PLUGINS_H
-#define DDP_SESSION_PLUGINS_H
+#pragma once
 
 #include "session/session.h"
 
@@ -25,5 +24,3 @@ bool session_takes_device(const ddp_session *s, const ddp_loaded *backend);
 int32_t ddp_session_device_ordinal(const ddp_session *s, const ddp_loaded *backend);
 /* "shm", or "shm or gloo-tcp" */
 const char *ddp_session_backend_name(const ddp_session *s);
-
-#endif

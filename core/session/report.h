@@ -1,6 +1,5 @@
 /* session/report.h -- what a session says of itself. */
-#ifndef DDP_SESSION_REPORT_H
-#define DDP_SESSION_REPORT_H
+#pragma once
 
 #include "session/session.h"
 
@@ -8,5 +7,3 @@
 void ddp_session_agreement(const ddp_session *s, ddp_text *out);
 /* The plan, for people: parameters, buckets, memory, FLOPs and bytes of a step. */
 void ddp_session_report(const ddp_session *s, ddp_text *out);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Opening a session makes no connection and trains nothing: it is what `--check` does. The trainer then joins the
  * group and runs it. A session is used from one thread, the one that opened it. */
-#ifndef DDP_SESSION_H
-#define DDP_SESSION_H
+#pragma once
 
 #include "base/log.h"
 #include "config/config.h"
@@ -177,5 +176,3 @@ uint32_t ddp_optimizer_states(const ddp_config *c);      /* arenas that the opti
 ddp_status session_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err);
 /* DDP_ERR_CONFIG where the warm-up leaves nothing to a schedule that ends; `total` updates in the run. */
 ddp_status session_schedule_check(const struct ddp_optimizer_config *o, uint64_t total, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* session/variants.h -- the programs of a session, one for each batch size that will occur. */
-#ifndef DDP_SESSION_VARIANTS_H
-#define DDP_SESSION_VARIANTS_H
+#pragma once
 
 #include "session/session.h"
 
@@ -14,5 +13,3 @@ void ddp_variants_free(ddp_session *s);
 
 /* Elements of the gradient arena. */
 uint64_t ddp_session_grad_elements(const ddp_session *s);
-
-#endif

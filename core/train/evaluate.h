@@ -1,6 +1,5 @@
 /* train/evaluate.h -- a pass over the evaluation data, divided among the ranks without padding. */
-#ifndef DDP_TRAIN_EVALUATE_H
-#define DDP_TRAIN_EVALUATE_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -8,5 +7,3 @@
 ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err);
 /* All that an evaluation without training does once parameters are there. */
 ddp_status trainer_only_evaluate(ddp_trainer *t, ddp_err *err);
-
-#endif

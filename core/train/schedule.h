@@ -1,6 +1,5 @@
 /* train/schedule.h -- the learning rate of each update. */
-#ifndef DDP_TRAIN_SCHEDULE_H
-#define DDP_TRAIN_SCHEDULE_H
+#pragma once
 
 #include "config/config.h"
 
@@ -12,5 +11,3 @@
  *     cosine     min_lr + (lr - min_lr) (1 + cos(pi p)) / 2               CosineAnnealingLR
  * [optimizer] schedule_steps is used instead of `total`; after it lr stays what it was at its end. */
 double train_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, uint64_t total);
-
-#endif

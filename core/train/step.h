@@ -1,6 +1,5 @@
 /* train/step.h -- one update. */
-#ifndef DDP_TRAIN_STEP_H
-#define DDP_TRAIN_STEP_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -8,5 +7,3 @@
 ddp_status trainer_step(ddp_trainer *t, ddp_err *err);
 /* A way's step that ends before it returns. */
 ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err);
-
-#endif

@@ -1,11 +1,8 @@
 /* train/train.h -- one rank's run, from the rendezvous to the summary. */
-#ifndef DDP_TRAIN_H
-#define DDP_TRAIN_H
+#pragma once
 
 #include "train/trainer.h"
 
 /* Runs it all and returns the exit code; ending->message says why it failed. Takes over the session's
  * launch.listen_fd. */
 int ddp_train(ddp_session *s, ddp_ending *ending);
-
-#endif

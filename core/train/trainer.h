@@ -11,8 +11,7 @@
  *               replicas; pipeline, of stages that channels connect; pipelined_step: steps that overlap
  *   ways.c      chooses, before the first step, how a step is made; step.c makes it
  *   evaluate.c  evaluates; train.c runs it all */
-#ifndef DDP_TRAINER_H
-#define DDP_TRAINER_H
+#pragma once
 
 #include "base/sys.h"
 #include "checkpoint/checkpoint.h"
@@ -169,5 +168,3 @@ int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a
 ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err);
 /* In the order of the steps: the metrics of one that has ended. */
 void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r);
-
-#endif

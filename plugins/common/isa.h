@@ -2,8 +2,7 @@
  *
  * Kernels of the CPU are compiled once for each set, from the same source, into a table of functions. The tables of
  * one kind of kernel stand in an array, best first, and this CPU can run those from isa_best() on. */
-#ifndef DDP_PLUGINS_ISA_H
-#define DDP_PLUGINS_ISA_H
+#pragma once
 
 enum { ISA_AVX512 = 0, ISA_AVX2, ISA_PORTABLE, ISA_COUNT };
 
@@ -27,5 +26,3 @@ static inline int isa_best(void)
     return ISA_PORTABLE;
 #endif
 }
-
-#endif

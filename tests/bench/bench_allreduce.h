@@ -1,7 +1,6 @@
 /* bench_allreduce.h -- the core's side of bench_allreduce.cc, in C: two forked ranks, a store that they share (the
  * tests' double), the plugin's slot and a communicator over a real group; of two hosts the slot alone. */
-#ifndef BENCH_ALLREDUCE_H
-#define BENCH_ALLREDUCE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,3 @@ void bench_store_set(const char *key, const void *data, size_t bytes);
 size_t bench_store_get(const char *key, void *data, size_t capacity);
 void bench_slot(float *x, size_t n);
 void bench_queue(float *x, size_t n);
-
-#endif

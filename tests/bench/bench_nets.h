@@ -1,8 +1,7 @@
 /* bench_nets.h -- the networks of bench_ops: torchvision's ResNet-18 at 96 x 96, batch 16; the two-convolution net
  * usual for MNIST, batch 64; a GPT of 4 layers, 256 wide, 8 heads, over bytes, 8 x 256 tokens; GPT-2 124M, 1 x 256
  * tokens. */
-#ifndef BENCH_NETS_H
-#define BENCH_NETS_H
+#pragma once
 
 #include <ddpengine/dataset.h>
 #include <ddpengine/layers.h>
@@ -104,5 +103,3 @@ static const net nets[] = {
     {"gpt", "GPT 4 x 256, 8 heads, 256 tokens", 8, 256, TOKENS(256), build_gpt},
     {"gpt2", "GPT-2 124M, 256 tokens", 1, 50257, TOKENS(50257), build_gpt2},
 };
-
-#endif

@@ -3,8 +3,7 @@
  * cuda_runtime_double.h. It offers three algorithms for each product: the first is slow, the second cannot be
  * started, the third is fast. What a GPU would answer with nonsense is an error here: dimensions that do not fit,
  * pointers less aligned than was said, memory that is not the device's. */
-#ifndef CUBLASLT_DOUBLE_H
-#define CUBLASLT_DOUBLE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +28,4 @@ cublaslt_double_control *cublaslt_double(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

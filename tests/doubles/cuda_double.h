@@ -1,7 +1,6 @@
 /* tests/doubles/cuda_double.h -- what a test can ask of the double of the CUDA runtime (cuda_runtime_double.h) and
  * see in it. Needs no header of CUDA: a test may open the double by its name. C and C++. */
-#ifndef CUDA_DOUBLE_H
-#define CUDA_DOUBLE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +33,4 @@ void cuda_double_fail_at(uint64_t n); /* the n-th from now on, 1: the next; 0: n
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

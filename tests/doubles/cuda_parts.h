@@ -1,6 +1,5 @@
 /* tests/doubles/cuda_parts.h -- what the files of the double of the CUDA runtime share. */
-#ifndef CUDA_PARTS_H
-#define CUDA_PARTS_H
+#pragma once
 
 #include "cuda_runtime_double.h"
 #include "simt_double.h"
@@ -98,5 +97,3 @@ struct CUevent_st {
     unsigned flags;
     std::shared_ptr<cuda_double::event_state> state;
 };
-
-#endif

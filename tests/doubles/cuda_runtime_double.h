@@ -13,8 +13,7 @@
  *   CUDA_DOUBLE_LATE=1         nothing queued starts before the host waits for something
  *   CUDA_DOUBLE_ORDER=reverse  see simt_double.h; of a graph's nodes that may run, the newest runs first
  *   CUDA_DOUBLE_REPORT=1       the counts of cuda_double.h on stderr at the end */
-#ifndef CUDA_RUNTIME_DOUBLE_H
-#define CUDA_RUNTIME_DOUBLE_H
+#pragma once
 
 #include "cuda_double.h"
 #include <cuda_runtime_api.h>
@@ -37,6 +36,4 @@ int cuda_double_is_host(const void *p, size_t bytes);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -2,8 +2,7 @@
  * see in it. Work is done in the order of the stream by cuda_runtime_double.h. Convolutions are sums in f32; the
  * algorithm that the heuristics put first gives other bits in every run, and may not be used. Graphs of the backend
  * API are checked as they are built and run operation by operation. */
-#ifndef CUDNN_DOUBLE_H
-#define CUDNN_DOUBLE_H
+#pragma once
 
 #include <cudnn.h>
 #include <stddef.h>
@@ -34,6 +33,4 @@ void cudnn_double_put(void *p, cudnnDataType_t type, int64_t i, float x);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -8,8 +8,7 @@
  * NCCL's do, until they abort.
  *
  * A test opens the object itself and takes `nccl_double` from it. */
-#ifndef NCCL_DOUBLE_H
-#define NCCL_DOUBLE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -29,5 +28,3 @@ typedef struct nccl_double_control {
 } nccl_double_control;
 
 typedef nccl_double_control *(*nccl_double_function)(void); /* symbol "nccl_double" */
-
-#endif

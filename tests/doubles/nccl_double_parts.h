@@ -1,7 +1,6 @@
 /* tests/doubles/nccl_double_parts.h -- what the files of the double of NCCL share: nccl_double.c has the library's
  * functions, nccl_double_link.c the memory between the ranks, nccl_double_kernels.c what is done on streams. */
-#ifndef NCCL_DOUBLE_PARTS_H
-#define NCCL_DOUBLE_PARTS_H
+#pragma once
 
 #include "cuda_runtime_double.h"
 #include "nccl_double.h"
@@ -99,5 +98,3 @@ size_t double_size(ncclDataType_t t);
 void double_extents(const struct ncclComm *c, const double_op *o, size_t *send, size_t *recv);
 void double_run(
     double_kernel *k); /* on a stream's thread; waits for the other ranks, or until the communicator is aborted */
-
-#endif

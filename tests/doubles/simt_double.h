@@ -6,8 +6,7 @@
  * for, cp.async spoils its target at once and fills it at the wait, threads that wait for each other in vain stop
  * the program and say where. CUDA_DOUBLE_ORDER=reverse starts the threads of a block, and the blocks, from the last
  * on, which shows a __syncthreads that is missing. */
-#ifndef SIMT_DOUBLE_H
-#define SIMT_DOUBLE_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
@@ -266,5 +265,3 @@ void cu_copy_async(void *to, const void *from, bool valid);
 void cu_copy_commit(void);
 void simt_copy_wait(unsigned pending);
 template <int PENDING> static inline void cu_copy_wait(void) { simt_copy_wait(PENDING); }
-
-#endif

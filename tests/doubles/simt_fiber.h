@@ -1,7 +1,6 @@
 /* tests/doubles/simt_fiber.h -- the switch from one stack to another, for simt_double.cpp. By hand where that is
  * known, else by ucontext; the sanitizers are told. */
-#ifndef SIMT_FIBER_H
-#define SIMT_FIBER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -143,5 +142,3 @@ static inline void simt_stack_switch(simt_stack *from, simt_stack *to, bool for_
     (void)swapcontext(&from->context, &to->context);
 #endif
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/doubles/simt_parts.h -- what the files of the machinery behind simt_double.h share: simt_double.cpp starts
  * threads, blocks and launches, simt_warp_double.cpp does what threads do together. */
-#ifndef SIMT_PARTS_H
-#define SIMT_PARTS_H
+#pragma once
 
 #include "simt_double.h"
 #include "simt_fiber.h"
@@ -106,5 +105,3 @@ static inline fiber *pop(queue *q)
     return f;
 }
 } // namespace simt_double
-
-#endif

@@ -1,6 +1,5 @@
 /* model_util.h -- the model plugins as built, with options and data as tests/parity/vectors/models.json has them. */
-#ifndef DDP_TEST_MODEL_UTIL_H
-#define DDP_TEST_MODEL_UTIL_H
+#pragma once
 
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
@@ -143,5 +142,3 @@ static inline void model_close(model *m)
     ddp_layout_free(m->layout);
     ddp_graph_free(m->g);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* control/rank0/accept.h -- rank 0's listener: who may connect, and for how long one may wait for its hello. Control
  * thread. */
-#ifndef DDP_CONTROL_RANK0_ACCEPT_H
-#define DDP_CONTROL_RANK0_ACCEPT_H
+#pragma once
 
 #include "control/params.h"
 #include "control/peer.h"
@@ -17,5 +16,3 @@ void rank0_listener_stranger(ddp_group *g, ddp_peer *p, const char *why);
 /* p->wire.presented is of a rank with another secret, or of a stranger who claims that. A hostile one must not be
  * able to end the rendezvous: only who knows the settings does. */
 void rank0_listener_other_secret(ddp_group *g, ddp_peer *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* control/rank0/announce.h -- rank 0: what it sends to the ranks. Control thread. */
-#ifndef DDP_CONTROL_RANK0_ANNOUNCE_H
-#define DDP_CONTROL_RANK0_ANNOUNCE_H
+#pragma once
 
 #include "control/params.h"
 #include "control/peer.h"
@@ -13,5 +12,3 @@ void rank0_announce_fail(ddp_group *g, int exit_code, int32_t rank, const char *
 /* To a connection that cannot stay: why; it is kept until it closes. `is_rank`: one of the ranks that are to hear of a
  * rendezvous that has failed. */
 void rank0_announce_refusal(ddp_group *g, ddp_peer *p, const ddp_failure *f, bool is_rank);
-
-#endif

@@ -1,6 +1,5 @@
 /* control/rank0/pending.h -- rank 0: requests that wait for other ranks, and the store. Control thread. */
-#ifndef DDP_CONTROL_RANK0_PENDING_H
-#define DDP_CONTROL_RANK0_PENDING_H
+#pragma once
 
 #include "control/params.h"
 
@@ -10,5 +9,3 @@ void rank0_pending_close(ddp_group *g);
 bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f);
 void rank0_pending_goodbye(ddp_group *g, int32_t rank);
 int64_t rank0_pending_tick(ddp_group *g, int64_t now);
-
-#endif

@@ -1,7 +1,6 @@
 /* control/rank0/server.h -- rank 0's side of the rendezvous and of the end: who is here, do all agree, the first
  * failure, goodbye. Control thread. */
-#ifndef DDP_CONTROL_RANK0_SERVER_H
-#define DDP_CONTROL_RANK0_SERVER_H
+#pragma once
 
 #include "control/params.h"
 #include "control/peer.h"
@@ -21,5 +20,3 @@ void ddp_server_missing_goodbyes(const ddp_group *g, char *buf, size_t capacity)
 int64_t ddp_server_tick(ddp_group *g, int64_t now);
 /* All that there is to send has been sent. */
 bool ddp_server_done(const ddp_group *g);
-
-#endif

@@ -1,7 +1,6 @@
 /* control/rank0/store.h -- the keys and values that rank 0 keeps for all ranks. One thread, the control thread of
  * rank 0. */
-#ifndef DDP_CONTROL_RANK0_STORE_H
-#define DDP_CONTROL_RANK0_STORE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,5 +15,3 @@ ddp_status rank0_table_set(ddp_table *t, const void *key, size_t key_length, con
 /* The value in place until the next change; false when the key is absent. */
 bool rank0_table_get(const ddp_table *t, const void *key, size_t key_length, const void **value, size_t *length);
 void rank0_table_remove(ddp_table *t, const void *key, size_t key_length);
-
-#endif

@@ -1,6 +1,5 @@
 /* train/local/batch.h -- a batch on one device. */
-#ifndef DDP_LOCAL_BATCH_H
-#define DDP_LOCAL_BATCH_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -15,5 +14,3 @@ ddp_status local_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
 ddp_status ddp_batch_evaluate(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
 /* A way's micro_steps, on one device. */
 ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err);
-
-#endif

@@ -4,8 +4,7 @@
  * The memory is the receiver's, `slots` messages; message k lies in slot k % slots. The sender reserves a slot,
  * writes it, and sends; the receiver waits for message k, reads it, and releases slots in their order. Every wait has
  * a deadline and ends when the channel is cancelled. Nothing allocates after the opening. */
-#ifndef DDP_LOCAL_CHANNEL_H
-#define DDP_LOCAL_CHANNEL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ ddp_status local_channel_wait(ddp_channel *c, uint64_t message,
 void local_channel_release(ddp_channel *c);         /* the oldest slot is free again */
 /* Ends all waits, now and until the next reset. Any thread. */
 void local_channel_cancel(ddp_channel *c);
-
-#endif

@@ -7,8 +7,7 @@
  * touches its shards.
  *
  * All calls come from the trainer's thread. */
-#ifndef DDP_LOCAL_DEVICE_GROUP_H
-#define DDP_LOCAL_DEVICE_GROUP_H
+#pragma once
 
 #include "train/local/thread_pool.h"
 #include "train/trainer.h"
@@ -51,5 +50,3 @@ ddp_status local_device_group_run(ddp_device_group *c, uint32_t job, const char 
 /* Slots of a way: the mean and the update of the shards of all devices. */
 ddp_status ddp_device_group_mean(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_device_group_update(ddp_trainer *t, bool *finite, ddp_err *err);
-
-#endif

@@ -13,8 +13,7 @@
  * program on device 0.
  *
  * All calls come from the trainer's thread. */
-#ifndef DDP_LOCAL_PIPELINE_H
-#define DDP_LOCAL_PIPELINE_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -26,5 +25,3 @@ bool ddp_pipeline_close(ddp_trainer *t);
 
 /* A way's micro_steps. */
 ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err);
-
-#endif

@@ -5,8 +5,7 @@
  * what its update has seen that is not finite, are looked at when step k + 1 has been given out; so the run ends a
  * step later than it could, and before anything is saved or evaluated all steps are finished. The host is
  * DDP_PIPELINED_BATCHES micro-steps ahead at most. */
-#ifndef DDP_TRAIN_PIPELINED_STEP_H
-#define DDP_TRAIN_PIPELINED_STEP_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -20,5 +19,3 @@ void ddp_pipelined_close(ddp_trainer *t);
 ddp_status ddp_pipelined_step(ddp_trainer *t, uint64_t micros, ddp_err *err);
 /* Until all that was launched is done. */
 ddp_status ddp_pipelined_finish(ddp_trainer *t, ddp_err *err);
-
-#endif

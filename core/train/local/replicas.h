@@ -8,8 +8,7 @@
  * each replica touches its shards.
  *
  * All calls come from the trainer's thread. */
-#ifndef DDP_LOCAL_REPLICAS_H
-#define DDP_LOCAL_REPLICAS_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -29,5 +28,3 @@ ddp_status ddp_replicas_not_finite(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err);
 /* The error has the device and the first parameter. */
 ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err);
-
-#endif

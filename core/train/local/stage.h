@@ -1,6 +1,5 @@
 /* train/local/stage.h -- one stage of a model on its device. See pipeline.h for what the stages do together. */
-#ifndef DDP_LOCAL_STAGE_H
-#define DDP_LOCAL_STAGE_H
+#pragma once
 
 #include "train/local/channel.h"
 #include "train/trainer.h"
@@ -50,5 +49,3 @@ struct ddp_pipeline {
 ddp_status local_stage_open(ddp_stage *g, ddp_err *err);
 void local_stage_close(ddp_stage *g);
 ddp_status local_stage_run(ddp_stage *g, ddp_err *err);
-
-#endif

@@ -4,8 +4,7 @@
  * does a part of its own. A worker sees what the trainer wrote before the start, the trainer sees what the workers
  * wrote before the wait returned; meanwhile they share nothing but what the work says. All calls come from one
  * thread, the trainer's. */
-#ifndef DDP_LOCAL_THREAD_POOL_H
-#define DDP_LOCAL_THREAD_POOL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -29,5 +28,3 @@ ddp_status local_thread_pool_wait(ddp_thread_pool *t, const char *name, int64_t 
 /* Joins the threads; takes NULL. False where a worker has not come back from its work: it and what it was given are
  * left until the process ends. */
 bool local_thread_pool_close(ddp_thread_pool *t);
-
-#endif

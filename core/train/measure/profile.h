@@ -2,8 +2,7 @@
  * its best. Rank 0 only.
  *
  * With it kernels run one at a time with a clock between them. Nothing of this allocates in a step. */
-#ifndef DDP_MEASURE_PROFILE_H
-#define DDP_MEASURE_PROFILE_H
+#pragma once
 
 #include "session/session.h"
 
@@ -66,5 +65,3 @@ struct ddp_profile {
 /* profile_report.c. What the counters come to: the table on the log's stream, and profile.json in [output] dir where
  * that is set. NULL: nothing. */
 ddp_status ddp_profile_report(const ddp_profile *p, ddp_err *err);
-
-#endif

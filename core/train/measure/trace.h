@@ -2,8 +2,7 @@
  * Chrome's about:tracing and ui.perfetto.dev show: segments of the program, buckets on the wire, updates, waits. Each
  * rank writes its own, [output] dir/trace-rankN.json, when the last of those steps is done. Times are of the host's
  * monotonic clock, the same for all ranks of a host. */
-#ifndef DDP_MEASURE_TRACE_H
-#define DDP_MEASURE_TRACE_H
+#pragma once
 
 #include "session/session.h"
 
@@ -24,5 +23,3 @@ void ddp_trace_step(ddp_trace *t, uint64_t step);
 int64_t ddp_trace_begin(const ddp_trace *t);
 /* It has ended. `name` is a constant; bucket -1 and bytes 0: none. Allocates nothing. Any thread. */
 void ddp_trace_end(ddp_trace *t, ddp_track track, const char *name, int64_t bucket, uint64_t bytes, int64_t began);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Every rank updates all of a bucket, or, by shards ([ddp] zero = 1), its shard, and sends the parameters to all.
  * With clipping all buckets come first: the norm of all gradients is needed before the first of them can be used. */
-#ifndef DDP_REDUCE_BUCKETS_H
-#define DDP_REDUCE_BUCKETS_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -19,5 +18,3 @@ ddp_status ddp_bucket_update(ddp_trainer *t, uint32_t b, ddp_err *err);
 ddp_status ddp_bucket_measure(ddp_trainer *t, uint32_t b, ddp_err *err);
 /* It has all squares and all parameters already. */
 ddp_status ddp_buckets_nothing(ddp_trainer *t, ddp_err *err);
-
-#endif

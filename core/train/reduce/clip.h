@@ -3,8 +3,7 @@
  *
  * The sum of squares is taken in double by bucket and by rank's shard of it, and added in the order of the buckets,
  * so that it has the same bits whether one rank looks at all of a bucket or each at its own shard. */
-#ifndef DDP_REDUCE_CLIP_H
-#define DDP_REDUCE_CLIP_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -30,5 +29,3 @@ ddp_status ddp_clip_gather(ddp_trainer *t, ddp_err *err);
 /* All squares are known: scales t->optim.grad_scale, which holds the scale of the gradients, by min(1, max_norm /
  * (norm + 1e-6)). *finite false: the gradients are not, and nothing is scaled. */
 ddp_status reduce_clip_apply(ddp_trainer *t, bool *finite, ddp_err *err);
-
-#endif

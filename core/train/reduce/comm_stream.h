@@ -7,8 +7,7 @@
  *
  * The trainer's thread owns a stream; a task's copies are made by the queue thread between its submit and its ticket.
  */
-#ifndef DDP_REDUCE_COMM_STREAM_H
-#define DDP_REDUCE_COMM_STREAM_H
+#pragma once
 
 #include "comm/communicator.h"
 #include "session/session.h"
@@ -60,5 +59,3 @@ ddp_status reduce_comm_stream_reached(ddp_comm_stream *l, uint32_t index, ddp_er
 /* submit and wait for a task whose addresses are the host's, whatever memory the backend takes; not while others are
  * pending. */
 ddp_status ddp_host_collective(const ddp_device_handle *d, ddp_communicator *c, const ddp_task *task, ddp_err *err);
-
-#endif

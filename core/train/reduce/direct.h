@@ -3,8 +3,7 @@
  *
  * All say that their gradients are final, each updates its shard from everyone's gradients and stores the parameters
  * to all, and all say that this is done. Nothing else is sent. */
-#ifndef DDP_REDUCE_DIRECT_H
-#define DDP_REDUCE_DIRECT_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -12,5 +11,3 @@
 ddp_status ddp_direct_update(ddp_trainer *t, ddp_step *step, ddp_err *err);
 ddp_status ddp_direct_clip(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err *err);
 ddp_status ddp_direct_no_clip(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err *err);
-
-#endif

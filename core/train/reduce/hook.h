@@ -1,8 +1,7 @@
 /* train/reduce/hook.h -- the hook of a run: a plugin that stands between a bucket's gradients and the wire.
  *
  * The trainer's thread opens, compresses, decompresses and closes; the queue thread exchanges. */
-#ifndef DDP_REDUCE_HOOK_H
-#define DDP_REDUCE_HOOK_H
+#pragma once
 
 #include "comm/communicator.h"
 #include "train/measure/trace.h"
@@ -19,5 +18,3 @@ ddp_status reduce_hooked_launch(ddp_hooked *h, uint32_t b, uint64_t update, uint
 ddp_status reduce_hooked_finish(ddp_hooked *h, uint32_t b, ddp_err *err);
 
 uint32_t ddp_hooked_version(const ddp_hooked *h);
-
-#endif

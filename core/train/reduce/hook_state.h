@@ -1,6 +1,5 @@
 /* train/reduce/hook_state.h -- what the hooks of all ranks remember, on rank 0 for a checkpoint. */
-#ifndef DDP_REDUCE_HOOK_STATE_H
-#define DDP_REDUCE_HOOK_STATE_H
+#pragma once
 
 #include "base/base.h"
 #include <ddpengine/hook.h>
@@ -17,5 +16,3 @@ float *ddp_hooked_held(const ddp_hooked *h, uint32_t rank, uint32_t state); /* r
 /* Collective: from every rank to what rank 0 holds, and back. */
 ddp_status ddp_hooked_gather(ddp_hooked *h, ddp_err *err);
 ddp_status ddp_hooked_spread(ddp_hooked *h, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* train/reduce/hooked.h -- the hook of a run, for hook.c and hook_state.c. */
-#ifndef DDP_REDUCE_HOOKED_H
-#define DDP_REDUCE_HOOKED_H
+#pragma once
 
 #include "comm/communicator.h"
 #include "train/measure/trace.h"
@@ -28,5 +27,3 @@ struct ddp_hooked {
     uint32_t state_count;
     float **held, *piece; /* hookstate.c: [rank][state] on rank 0; a piece elsewhere */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* train/reduce/not_finite.h -- the end of a run whose loss or gradients are not finite. */
-#ifndef DDP_REDUCE_NOT_FINITE_H
-#define DDP_REDUCE_NOT_FINITE_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -9,5 +8,3 @@
 ddp_status ddp_not_finite(ddp_trainer *t, const char *device, ddp_err *err);
 /* The same after a look at this rank's gradients: a way's not_finite, on one device. */
 ddp_status ddp_not_finite_here(ddp_trainer *t, ddp_err *err);
-
-#endif

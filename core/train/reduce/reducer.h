@@ -5,8 +5,7 @@
  * bucket's all_reduce, so that they cost no message of their own; without one they follow it. The check for finite
  * gradients runs on the queue thread, just before a bucket is reduced; between hosts and before a hook on the
  * trainer's, as the bucket is launched; where the gradients are in a device's own memory, by the device. */
-#ifndef DDP_REDUCER_H
-#define DDP_REDUCER_H
+#pragma once
 
 #include "session/session.h"
 #include "train/reduce/comm_stream.h"
@@ -56,5 +55,3 @@ void ddp_reducer_result(const ddp_reducer *r, ddp_reduced *out);
 /* What this rank itself found not to be finite in the last step, "loss" or "gradient of fc1.weight (element 17)"; ""
  * when nothing. */
 void ddp_reducer_culprit(const ddp_reducer *r, char *buf, size_t capacity);
-
-#endif

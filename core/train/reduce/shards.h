@@ -1,7 +1,6 @@
 /* train/reduce/shards.h -- the update in shards: each rank, or device, has the mean gradients, the optimiser's state
  * and the update of its shard of every bucket, and gives the new parameters to all. */
-#ifndef DDP_REDUCE_SHARDS_H
-#define DDP_REDUCE_SHARDS_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -21,5 +20,3 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err);
 ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err);                       /* until this rank has all parameters */
 ddp_status ddp_shards_measure_bucket(ddp_trainer *t, uint32_t b, ddp_err *err); /* the squares of this rank's shard */
-
-#endif

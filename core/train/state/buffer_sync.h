@@ -1,6 +1,5 @@
 /* train/state/buffer_sync.h -- what the model keeps and does not train, and the random numbers of a step. */
-#ifndef DDP_STATE_BUFFER_SYNC_H
-#define DDP_STATE_BUFFER_SYNC_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -15,5 +14,3 @@ ddp_random ddp_trainer_random(const ddp_trainer *t);
 ddp_status ddp_trainer_broadcast_buffers(ddp_trainer *t, ddp_err *err);
 /* In state_dict's order; "" where there are none. */
 ddp_status ddp_trainer_hash_buffers(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err);
-
-#endif

@@ -2,8 +2,7 @@
  * the host's, else staging buffers in page-locked memory, which are brought up to date by name. Nothing else of the
  * trainer reads or writes through a pointer to the device's memory. The trainer's thread, or that of a device of a
  * group on its own trainer. */
-#ifndef DDP_STATE_MEMORY_H
-#define DDP_STATE_MEMORY_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -22,5 +21,3 @@ ddp_status ddp_push(ddp_trainer *t, uint32_t which, ddp_err *err);
 ddp_status ddp_hash_floats(ddp_trainer *t, const float *x, uint64_t count, uint64_t *hash, ddp_err *err);
 /* x *= by, device memory, done when it returns; by 0 sets zeros whatever x is. */
 ddp_status ddp_scale_floats(ddp_trainer *t, float *x, uint64_t count, double by, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* train/state/optim_state.h -- the optimiser's state, and the whole of it for a checkpoint. */
-#ifndef DDP_STATE_OPTIM_STATE_H
-#define DDP_STATE_OPTIM_STATE_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -12,5 +11,3 @@ void ddp_states_free(ddp_trainer *t);
  * there, or from rank 0's own staging buffers, to every rank's, with a hash of what came. */
 ddp_status states_gather(ddp_trainer *t, ddp_err *err);
 ddp_status states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err);
-
-#endif

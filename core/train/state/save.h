@@ -1,6 +1,5 @@
 /* train/state/save.h -- a checkpoint of all ranks, and the hash of the parameters. */
-#ifndef DDP_STATE_SAVE_H
-#define DDP_STATE_SAVE_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -8,5 +7,3 @@
 ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err);
 /* Parameters, in state_dict's order. */
 ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err);
-
-#endif

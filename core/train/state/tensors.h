@@ -1,7 +1,6 @@
 /* train/state/tensors.h -- the tensors of a run by PyTorch's names, over the arenas that hold them: what a checkpoint
  * writes, reads and hashes. */
-#ifndef DDP_STATE_TENSORS_H
-#define DDP_STATE_TENSORS_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -25,5 +24,3 @@ void state_views_free(ddp_views *v); /* also one that was not made */
 void state_tensor_text(const ddp_named_tensor *t, char *buf, size_t capacity);
 bool state_tensor_alike(const ddp_named_tensor *a, const ddp_named_tensor *b); /* dtype and shape */
 uint64_t state_tensor_elements(const ddp_named_tensor *t);
-
-#endif

@@ -1,6 +1,5 @@
 /* train/state/weights.h -- weights that another program, or another run, has saved. Rank 0. */
-#ifndef DDP_STATE_WEIGHTS_H
-#define DDP_STATE_WEIGHTS_H
+#pragma once
 
 #include "train/trainer.h"
 
@@ -13,5 +12,3 @@ typedef struct ddp_weights {
     ddp_checkpoint_meta meta; /* zero where it was no checkpoint */
 } ddp_weights;
 ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *err);
-
-#endif

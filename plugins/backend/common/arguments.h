@@ -1,7 +1,6 @@
 /* plugins/backend/common/arguments.h -- what <ddpengine/backend.h> demands of the arguments of a collective: one
  * table and one check for every backend of this tree. Compiled into each plugin; nothing is shared at run time. */
-#ifndef DDP_BACKEND_ARGUMENTS_H
-#define DDP_BACKEND_ARGUMENTS_H
+#pragma once
 
 #include <ddpengine/backend.h>
 #include <stdbool.h>
@@ -30,5 +29,3 @@ ddp_status ddp_args_check(const char *backend, uint32_t rank, uint32_t world, dd
 
 /* Of arguments that have been checked: bytes of `count` elements. */
 static inline size_t ddp_args_bytes(const ddp_coll *a) { return a->count * ddp_dtype_size(a->dtype); }
-
-#endif

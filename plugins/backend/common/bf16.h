@@ -1,6 +1,5 @@
 /* plugins/backend/common/bf16.h -- bfloat16 as uint16_t, to and from float. */
-#ifndef DDP_BACKEND_BF16_H
-#define DDP_BACKEND_BF16_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -24,5 +23,3 @@ static inline uint16_t ddp_bf16_store(float f)
     even = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : even);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * time by CPU feature. Sources are taken in the order given and rounded once at the end (bf16 adds in f32), so
  * the same vectors give the same bits on any CPU and rank. Integers: sums wrap, averages truncate towards
  * zero. */
-#ifndef DDP_BACKEND_REDUCE_H
-#define DDP_BACKEND_REDUCE_H
+#pragma once
 
 #include <ddpengine/backend.h>
 #include <stdbool.h>
@@ -39,5 +38,3 @@ bool ddp_reduces(uint32_t dtype, uint32_t op);
 /* dtype and op exist. */
 void ddp_reduce(const ddp_kernels *k, uint32_t dtype, uint32_t op, void *const *out, uint32_t outs,
                 const void *const *in, uint32_t n, size_t count, bool stream);
-
-#endif

@@ -1,6 +1,5 @@
 /* plugins/backend/gloo_tcp/collective.h -- the collectives of backend gloo-tcp over the mesh of shim.h. */
-#ifndef DDP_GLOO_COLLECTIVE_H
-#define DDP_GLOO_COLLECTIVE_H
+#pragma once
 
 #include "common/reduce.h"
 #include "shim.h"
@@ -41,5 +40,3 @@ ddp_status ddp_gloo_barrier(ddp_comm *c, ddp_err *err);
 /* The address to bind to: `address`, which the core has chosen; or where no interface was named in [group] and
  * GLOO_SOCKET_IFNAME is set, that interface's. */
 ddp_status ddp_gloo_own_address(const char *interface, const char *address, char *out, ddp_err *err);
-
-#endif

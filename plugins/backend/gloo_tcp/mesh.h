@@ -1,7 +1,6 @@
 /* plugins/backend/gloo_tcp/mesh.h -- the inside of a ddp_gloo, shared by shim.cc (messages, abort, errors) and
  * connect.cc (how it comes to be). C++. */
-#ifndef DDP_GLOO_MESH_H
-#define DDP_GLOO_MESH_H
+#pragma once
 
 #include "shim.h"
 
@@ -119,5 +118,3 @@ struct ddp_gloo {
             if (peer.fd >= 0) ::close(peer.fd);
     }
 };
-
-#endif

@@ -5,8 +5,7 @@
  * Gloo's event thread and back costs more than a small collective, and under load that thread spins for whole
  * scheduler slices. The price is that a send can block until the peer reads, so what is on its way to one peer must
  * fit the sockets' buffers: ddp_gloo_room() says how much that is. The algorithms are in collective.c. */
-#ifndef DDP_GLOO_SHIM_H
-#define DDP_GLOO_SHIM_H
+#pragma once
 
 #include <ddpengine/backend.h>
 
@@ -54,5 +53,4 @@ ddp_status ddp_gloo_recv(ddp_gloo *g, uint32_t peer, uint32_t where, ddp_err *er
 
 #ifdef __cplusplus
 }
-#endif
 #endif

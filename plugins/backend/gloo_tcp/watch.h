@@ -1,7 +1,6 @@
 /* plugins/backend/gloo_tcp/watch.h -- the thread that ends connecting when its time is over or the run is aborted.
  * C++. */
-#ifndef DDP_GLOO_WATCH_H
-#define DDP_GLOO_WATCH_H
+#pragma once
 
 #include "mesh.h"
 
@@ -45,5 +44,3 @@ class Watch
     std::thread thread_; /* the last: it uses all of the above */
 };
 } // namespace ddp_gloo_mesh
-
-#endif

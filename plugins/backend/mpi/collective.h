@@ -1,7 +1,6 @@
 /* plugins/backend/mpi/collective.h -- a communicator of backend mpi, and what of the collectives needs more than one
  * call of MPI. */
-#ifndef DDP_MPI_COLLECTIVE_H
-#define DDP_MPI_COLLECTIVE_H
+#pragma once
 
 #include "library.h"
 
@@ -28,5 +27,3 @@ enum { DDP_MPI_ALL = -1 };
  * touched. */
 ddp_status ddp_mpi_reduce(ddp_comm *c, const ddp_coll *a, const void *send, void *recv, int root, ddp_err *err);
 ddp_status ddp_mpi_reduce_scatter(ddp_comm *c, const ddp_coll *a, ddp_err *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* plugins/backend/mpi/library.h -- MPI as the one thing of the process that it is: started once, shared by all
  * communicators, ended with the process. What is done on a communicator is in backend.c. */
-#ifndef DDP_MPI_LIBRARY_H
-#define DDP_MPI_LIBRARY_H
+#pragma once
 
 #include <ddpengine/backend.h>
 #include <mpi.h>
@@ -27,5 +26,3 @@ MPI_Datatype ddp_mpi_type(uint32_t dtype); /* MPI_DATATYPE_NULL: unknown */
 
 /* Of the slot `check`: whether a launcher of MPI has started this process, as the rank that it is to be. */
 ddp_status ddp_mpi_check_launcher(const ddp_comm_params *p, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* plugins/backend/mpi/reduce.h -- the arithmetic that MPI does not bring: bf16, averages. */
-#ifndef DDP_MPI_REDUCE_H
-#define DDP_MPI_REDUCE_H
+#pragma once
 
 #include <mpi.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ void ddp_mpi_divide(uint32_t dtype, void *x, size_t count, uint32_t world);
 /* Averages of u8 and i32 over more than two ranks go by sums in i64, which do not wrap. */
 void ddp_mpi_widen(uint32_t dtype, const void *x, int64_t *out, size_t count);
 void ddp_mpi_narrow_average(uint32_t dtype, const int64_t *sums, void *out, size_t count, uint32_t world);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Files: backend.c tables and check; comm.c create, abort, destroy; launch.c from a call to its event; collective.c the
  * collectives; work.c test, wait, free; memory.c mem_alloc; interface.c NCCL_SOCKET_IFNAME; runtime.c the libraries. */
-#ifndef DDP_NCCL_COMM_H
-#define DDP_NCCL_COMM_H
+#pragma once
 
 #include "runtime.h"
 #include <pthread.h>
@@ -141,5 +140,3 @@ void ddp_nccl_free_all(ddp_comm *c);       /* after it has */
 /* Sets NCCL's network interface: `interface`, else that of `address` unless the environment names one.
  * Either may be NULL or empty. */
 void ddp_nccl_use_interface(const ddp_host *host, const char *interface, const char *address);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * The plugin links neither, so that it loads, prints its options and says what is missing on a machine without a
  * GPU. Each table below holds the library's functions under their own names. */
-#ifndef DDP_NCCL_RUNTIME_H
-#define DDP_NCCL_RUNTIME_H
+#pragma once
 
 #include <ddpengine/backend.h>
 #include <nccl.h>
@@ -77,5 +76,3 @@ ddp_status ddp_nccl_fail(const ddp_nccl_runtime *r, ncclComm_t comm, ncclResult_
                          ...) DDP_PRINTF_(5, 6);
 ddp_status ddp_nccl_fail_cuda(const ddp_nccl_runtime *r, cudaError_t result, ddp_err *err, const char *fmt, ...)
     DDP_PRINTF_(4, 5);
-
-#endif

@@ -13,8 +13,7 @@
  * until the slots of all others carry that number. A rank has two slots and uses them in turn. It can refill one
  * only after the phase in between, which each other rank has entered after its last look at what the slot held
  * before. */
-#ifndef DDP_SHM_H
-#define DDP_SHM_H
+#pragma once
 
 #include "common/reduce.h"
 #include <ddpengine/backend.h>
@@ -217,5 +216,3 @@ ddp_status ddp_shm_staged(ddp_comm *c, const shm_job *j, ddp_err *err);
 void ddp_shm_give(const ddp_comm *c, const shm_job *j, char *to, size_t stride, size_t first, size_t count);
 ddp_status ddp_shm_send(ddp_comm *c, const ddp_coll *a, ddp_err *err);
 ddp_status ddp_shm_recv(ddp_comm *c, const ddp_coll *a, ddp_err *err);
-
-#endif

@@ -1,7 +1,6 @@
 /* plugins/dataset/common/dataset.h -- what the datasets of this tree have in common: how one is opened, its length,
  * fields and fingerprint, and the options that several have. Compiled into each of them. */
-#ifndef DDP_DATASET_COMMON_H
-#define DDP_DATASET_COMMON_H
+#pragma once
 
 #include <ddpengine/dataset.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ enum { DATA_TRAIN = 0, DATA_TEST };
         .doc = "Use at most this many samples, the first ones of the files; 0 uses all.", .type = DDP_OPT_UINT,        \
         .offset = offsetof(config, limit)                                                                              \
     }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Not mapped: a mapped file that is cut short while training would end the process by SIGBUS. Here it is an error
  * that names the file. Compiled into each dataset plugin that reads files. */
-#ifndef DDP_DATASET_FILE_H
-#define DDP_DATASET_FILE_H
+#pragma once
 
 #include <ddpengine/plugin.h>
 #define XXH_INLINE_ALL
@@ -37,5 +36,3 @@ ddp_status data_file_hash(const data_file *f, uint64_t first, uint64_t last, XXH
 ddp_status data_file_divide(const data_file *f, uint64_t bytes, const char *piece, const char *pieces,
                             const char *advice, uint64_t *count, ddp_err *err);
 void data_file_close(data_file *f);
-
-#endif

@@ -1,8 +1,7 @@
 /* plugins/dataset/idx/file.h -- reading one IDX file, plain or gzip, and checking it.
  *
  * IDX is MNIST's format: 0 0 TYPE NDIMS, then NDIMS big-endian 32-bit sizes, then the elements in row-major order. */
-#ifndef DDP_IDX_FILE_H
-#define DDP_IDX_FILE_H
+#pragma once
 
 #include "common/file.h"
 #include <stdbool.h>
@@ -31,5 +30,3 @@ const uint8_t *idx_file_get(const idx_file *f, uint64_t at, size_t bytes, uint8_
 /* Gives back the memory of samples from `count` on, as far as whole pages allow. */
 void idx_file_truncate(idx_file *f, uint32_t count);
 void idx_file_close(idx_file *f);
-
-#endif

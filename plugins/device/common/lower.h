@@ -9,8 +9,7 @@
  * but a convolution or a pooling sees rows of channels. A field of the batch, a parameter, a gradient and a buffer
  * keep PyTorch's order. A value may be stored in bf16 where the device says so. Nothing here touches a device's
  * memory. */
-#ifndef DDP_DEVICE_LOWER_H
-#define DDP_DEVICE_LOWER_H
+#pragma once
 
 #include <ddpengine/device.h>
 #include <stdbool.h>
@@ -206,5 +205,3 @@ void low_size_storage(low_lowering *w);
 ddp_status low_find_changes(low_lowering *w, ddp_err *err);
 /* lower.c: one more private value, of no kernel yet. */
 ddp_status low_private_new(low_lowering *w, uint64_t bytes, int32_t *number, ddp_err *err);
-
-#endif

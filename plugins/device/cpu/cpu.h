@@ -12,8 +12,7 @@
  *                     convolutions of 3 x 3 by tiles (winograd.h)
  *
  * device/common/lower.h says how values lie. */
-#ifndef DDP_CPU_H
-#define DDP_CPU_H
+#pragma once
 
 #include "common/lower.h"
 #include "onednn/conv.h"
@@ -105,5 +104,3 @@ void cpu_instance_free(ddp_instance *i);
 ddp_status cpu_run(ddp_instance *i, const ddp_run *r, uint32_t first, uint32_t last, ddp_err *err);
 ddp_status cpu_optim_step(ddp_device *d, const ddp_optim *o, const ddp_optim_slice *s, ddp_err *err);
 ddp_status cpu_flat(ddp_device *d, uint32_t what, const float *x, uint64_t count, ddp_flat_result *out, ddp_err *err);
-
-#endif

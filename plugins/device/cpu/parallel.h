@@ -1,6 +1,5 @@
 /* plugins/device/cpu/parallel.h -- loops over OpenMP's threads, and the processors that those are bound to. */
-#ifndef DDP_CPU_PARALLEL_H
-#define DDP_CPU_PARALLEL_H
+#pragma once
 
 #include <ddpengine/plugin.h>
 
@@ -14,5 +13,3 @@ void cpu_parallel(uint32_t threads, int64_t count, int64_t grain, void (*fn)(voi
 ddp_status cpu_pin_threads(uint32_t threads, const int32_t *processors, cpu_pins **pins, ddp_err *err);
 void cpu_unpin(uint32_t threads, cpu_pins **pins);
 #define CPU_GRAIN 16384 /* elements of an elementwise kernel for which another thread pays */
-
-#endif

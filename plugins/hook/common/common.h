@@ -1,6 +1,5 @@
 /* plugins/hook/common/common.h -- what the hooks of this tree share: refusals, and collectives in a line. */
-#ifndef DDP_HOOK_COMMON_H
-#define DDP_HOOK_COMMON_H
+#pragma once
 
 #include "kernels.h"
 #include <ddpengine/hook.h>
@@ -24,5 +23,3 @@ static inline ddp_status hook_average(const ddp_hook_group *g, uint32_t dtype, v
 
     return g->all_reduce(g->ctx, &a, err);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * instruction set, compiled from the same source (kernels_body.h) and chosen at run time by CPU feature. No
  * multiply-add is fused, so that every function gives the same bits on every CPU, except the sums of `fold`, which
  * only their own rank uses. Vectors lie anywhere; in and out do not overlap unless it says so. */
-#ifndef DDP_HOOK_KERNELS_H
-#define DDP_HOOK_KERNELS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ extern const hook_kernels hook_kernels_avx2, hook_kernels_avx512;
 
 /* By ISA_* of plugins/common/isa.h, best first: this CPU can run those from isa_best() on. */
 extern const hook_kernels *const hook_kernels_variants[];
-
-#endif

@@ -2,8 +2,7 @@
  *
  *   env.c     the slots, and where rank 0 is under each launcher
  *   slurm.c   what Slurm's variables say of nodes and port */
-#ifndef DDP_INIT_ENV_H
-#define DDP_INIT_ENV_H
+#pragma once
 
 #include <ddpengine/init.h>
 
@@ -14,5 +13,3 @@ int slurm_first_host(const char *list, char *host, size_t capacity);
 unsigned slurm_port(uint64_t job, uint64_t step);
 /* The endpoint of this step; `port` is MASTER_PORT, 0: not given. `host` is "127.0.0.1" on a single node. */
 ddp_status slurm_endpoint(int64_t port, char host[DDP_ENDPOINT_MAX], int64_t *out_port, ddp_err *err);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * All calls of a handle come from one thread. Rank 0 has one more, "ddp-init-file", from publish to close: it writes
  * the heartbeat through its own descriptor and shares nothing else with the caller. */
-#ifndef DDP_INIT_FILE_H
-#define DDP_INIT_FILE_H
+#pragma once
 
 #include <ddpengine/init.h>
 #include <pthread.h>
@@ -81,5 +80,3 @@ ddp_status claim_take(claim *c, ddp_err *err);
 void claim_drop(claim *c);
 
 void file_log(const ddp_host *host, int level, int line, const char *fmt, ...) DDP_PRINTF_(4, 5);
-
-#endif

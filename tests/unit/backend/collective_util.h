@@ -1,7 +1,6 @@
 /* tests/unit/backend/collective_util.h -- what a collective shall give, for the tests of every backend: inputs that
  * are small integers, exact in every dtype, so that nothing depends on the order of summing. */
-#ifndef COLLECTIVE_UTIL_H
-#define COLLECTIVE_UTIL_H
+#pragma once
 
 #include <ddpengine/backend.h>
 #include <math.h>
@@ -75,5 +74,3 @@ static inline double received(uint32_t what, const ddp_coll *a, unsigned seed, u
     default: return input(seed, (uint32_t)(i / n), i % n, a->dtype);
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/unit/backend/gloo_util.h -- backend gloo-tcp alone, by its function table: ranks are threads of the test, or
  * a child that is killed; the store is a double (store_double.h). */
-#ifndef GLOO_UTIL_H
-#define GLOO_UTIL_H
+#pragma once
 
 #include "collective_util.h"
 #include "support/group_util.h"
@@ -124,5 +123,3 @@ static inline void run_world(uint32_t world, size_t chunk, size_t small, void (*
     for (uint32_t i = 0; i < world; i++)
         if (r[i].status != DDP_OK) fail_msg("rank %u: %s", i, r[i].err.msg);
 }
-
-#endif

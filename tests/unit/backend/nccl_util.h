@@ -1,8 +1,7 @@
 /* tests/unit/backend/nccl_util.h -- backend nccl over the doubles of NCCL (tests/doubles/nccl_double.h) and of the
  * CUDA runtime: ranks are threads, each with a device of its own, whose memory a test may look at
  * (CUDA_DOUBLE_STRICT is off). */
-#ifndef NCCL_UTIL_H
-#define NCCL_UTIL_H
+#pragma once
 
 #include "doubles/cuda_double.h"
 #include "doubles/nccl_double.h"
@@ -276,5 +275,3 @@ static inline ddp_status run_to_end(rank_run *r, ddp_collective call, const ddp_
 
     return st == DDP_OK ? finish(r, w) : st;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/unit/backend/shm_util.h -- backend shm alone, by its function table: ranks are forked processes, the store
  * is a double. What a rank finds wrong it writes where the test can see it. */
-#ifndef SHM_UTIL_H
-#define SHM_UTIL_H
+#pragma once
 
 #include "base/sys.h"
 #include "support/store_double.h"
@@ -212,5 +211,3 @@ static inline bool contains(const char *text, const char *part) { return strstr(
     do {                                                                                                               \
         if (!contains(text, part)) fail_msg("\"%s\" does not contain \"%s\"", text, part);                             \
     } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/unit/cuda/cuda_device_util.h -- the CUDA device over its doubles, or on a GPU with DDP_CUDA_REAL: opening
  * it, and single ops as jobs of device_util.h. */
-#ifndef DDP_TEST_CUDA_DEVICE_UTIL_H
-#define DDP_TEST_CUDA_DEVICE_UTIL_H
+#pragma once
 
 #ifndef DDP_CUDA_REAL
 #include "doubles/cuda_runtime_double.h"
@@ -237,5 +236,3 @@ static inline void job_check_all(job *j)
 #define SEQ(kind, a, b, c)    T(kind, DDP_F32, 3, a, b, c)
 #define IMG(kind, a, b, c, d) T(kind, DDP_F32, 4, a, b, c, d)
 #define LABELS(a)             T(INPUT, DDP_I64, 1, a)
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/unit/cuda/cuda_library_util.h -- what the tests of the CUDA device's parts over the doubles share: device
  * memory, numbers, a log. */
-#ifndef CUDA_LIBRARY_UTIL_H
-#define CUDA_LIBRARY_UTIL_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -151,5 +150,3 @@ static inline void cuda_util_compare(const cuda_util_array *a, double tolerance,
     }
     free(got);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/unit/cuda/cuda_net.h -- for tests of runs and steps on the CUDA device: a small net over tokens, and its
  * job. */
-#ifndef DDP_TEST_CUDA_NET_H
-#define DDP_TEST_CUDA_NET_H
+#pragma once
 
 #include "cuda_device_util.h"
 
@@ -66,5 +65,3 @@ static inline ddp_status run_all(net *n, uint32_t flags)
 
     return status == DDP_OK ? f->ops->sync(f->device, &n->j.f->err) : status;
 }
-
-#endif

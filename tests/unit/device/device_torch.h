@@ -3,8 +3,7 @@
  *
  * Parameter i starts at (float)(i - 11) * 0.37f; gradient i of step s = 1, 2, 3 is (float)((7 i + 3 s) % 11 - 5) *
  * 0.013f. */
-#ifndef DDP_TEST_DEVICE_TORCH_H
-#define DDP_TEST_DEVICE_TORCH_H
+#pragma once
 
 #define TORCH_ELEMENTS 32
 
@@ -118,5 +117,3 @@ static const torch_case torch_cases[] = {
       0x36c0c0b3, 0x366dcb99, 0x36d73e27, 0x36aa1642, 0x36a9d09d, 0x36d74ca9, 0x366e113e, 0x36c07827,
       0x36bb07f0, 0x364bf0ef, 0x36badc6a, 0x36c0c0b3, 0x366dcb99, 0x36d73e27, 0x36aa1642, 0x36a9d09d}},
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* What the tests of core/plugin share: where the fixtures are, temporary folders, and asserting parts of a message. */
-#ifndef DDP_PLUGIN_FIXTURE_H
-#define DDP_PLUGIN_FIXTURE_H
+#pragma once
 
 #include <limits.h>
 #include <setjmp.h>
@@ -87,5 +86,3 @@ static inline ddp_loaded *load(ddp_registry *r, uint32_t kind, const char *name)
     if (ddp_registry_load(r, kind, name, &p, &err) != DDP_OK) fail_msg("%s", err.msg);
     return p;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint_util.h -- a temporary folder, whole files, a captured log; for the tests of checkpoint/ and observe/. */
-#ifndef CHECKPOINT_UTIL_H
-#define CHECKPOINT_UTIL_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -142,5 +141,3 @@ static inline size_t logged(const struct place *p, const char *part)
     free(text);
     return n;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/unit/support/data_util.h -- for the tests of samplers and datasets: opens a built plugin without the
  * registry, fills its config struct from its own option table, and reads the stored vectors. */
-#ifndef DDP_TEST_DATA_UTIL_H
-#define DDP_TEST_DATA_UTIL_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -138,5 +137,3 @@ static inline int each_vector(const char *name, void (*check)(const char *line))
     fclose(f);
     return count;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* device_double.h -- a double of a device for the tests of the plan: it lowers a program at random but legally, in
  * random order, fused, with aliases, in-place pairs, private values and scratch. It computes nothing. With it the
  * check that a plan gives no two values that live at the same time one place. */
-#ifndef DEVICE_DOUBLE_H
-#define DEVICE_DOUBLE_H
+#pragma once
 
 #include "graph_util.h"
 
@@ -337,5 +336,3 @@ UNUSED_OK static void pair(small *s, uint32_t kernel, uint32_t i, int32_t out, i
     s->d.kernels[kernel].inplace_out[i] = out;
     s->d.kernels[kernel].inplace_in[i] = in;
 }
-
-#endif

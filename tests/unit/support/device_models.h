@@ -1,6 +1,5 @@
 /* device_models.h -- whole models for the tests of devices: layers of linear, a transformer, networks of images. */
-#ifndef DDP_TEST_DEVICE_MODELS_H
-#define DDP_TEST_DEVICE_MODELS_H
+#pragma once
 
 #include "device_util.h"
 #include <ddpengine/layers.h>
@@ -347,5 +346,3 @@ static inline void check_recomputed_norm(job like, int times)
         unbuild(&b);
     }
 }
-
-#endif

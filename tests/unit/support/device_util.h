@@ -1,7 +1,6 @@
 /* device_util.h -- runs programs on a built device, the CPU's unless a test says otherwise, and in the double
  * reference, and compares. Where a device's memory is its own, the job's arrays are the host's side of it. */
-#ifndef DDP_TEST_DEVICE_UTIL_H
-#define DDP_TEST_DEVICE_UTIL_H
+#pragma once
 
 #include "graph/graph.h"
 #include <ddpengine/device.h>
@@ -495,5 +494,3 @@ static inline void job_run_and_check(job *j)
         job_check(j);
     }
 }
-
-#endif

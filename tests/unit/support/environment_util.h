@@ -1,6 +1,5 @@
 /* tests/unit/support/environment_util.h -- an environment with a launcher's variables and no others. */
-#ifndef ENVIRONMENT_UTIL_H
-#define ENVIRONMENT_UTIL_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,5 +45,3 @@ static inline void environment_set(const char *words)
         (void)setenv(word, value, 1);
     }
 }
-
-#endif

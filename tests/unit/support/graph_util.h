@@ -1,7 +1,6 @@
 /* graph_util.h -- shared by the tests of core/graph: a fixed stream of random numbers, values for the reference
  * runner, and random models built with the public builder. */
-#ifndef GRAPH_UTIL_H
-#define GRAPH_UTIL_H
+#pragma once
 
 #include "graph/graph.h" /* before cmocka.h, whose macro fail() would take the name of a slot */
 #include <math.h>
@@ -245,5 +244,3 @@ UNUSED_OK static ddp_graph *random_model(uint64_t seed)
     ok(ddp_graph_finish(m.g, &err));
     return m.g;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/unit/support/group_util.h -- ranks of a group as threads of the test, or as processes that it can kill. */
-#ifndef GROUP_UTIL_H
-#define GROUP_UTIL_H
+#pragma once
 
 #include "base/sys.h"
 #include "net/endpoint.h"
@@ -263,5 +262,3 @@ static inline ddp_frame raw_next(ddp_wire *w)
     }
     return f;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* store_double.h -- a test double of ddp_store: a fixed table in shared memory, for ranks that are threads or forked
  * processes of one test. It stands in for the control plane's store; abort ends every pending get as an aborted run
  * does. */
-#ifndef DDP_STORE_DOUBLE_H
-#define DDP_STORE_DOUBLE_H
+#pragma once
 
 #include <ddpengine/plugin.h>
 #include <errno.h>
@@ -158,5 +157,3 @@ static inline ddp_store store_double_table(store_double *s)
                        .add = store_double_add,
                        .remove = store_double_remove};
 }
-
-#endif

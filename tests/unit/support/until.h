@@ -1,6 +1,5 @@
 /* tests/unit/support/until.h -- waiting for what another thread or process does. */
-#ifndef UNTIL_H
-#define UNTIL_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,5 +31,3 @@ static inline time_t until_end(void)
 /* Polls; returns once `condition` is so. */
 #define UNTIL(condition)                                                                                               \
     for (time_t until_ = until_end(); !(condition);) until_later(until_, #condition, __FILE__, __LINE__)
-
-#endif

@@ -3,8 +3,7 @@
  *
  * c (m, n) = left (m, k) right^T (k, n); all three are f32 in memory, the two sides either way round, and rounded to
  * bf16, to nearest and ties to even, on the way. A result is the same for every cut of n between threads. */
-#ifndef DDP_CPU_HALF_H
-#define DDP_CPU_HALF_H
+#pragma once
 
 #include <ddpengine/device.h>
 #include <stdbool.h>
@@ -54,5 +53,3 @@ cpu_half_product cpu_half_grad_input(int64_t rows, int64_t in, int64_t out, bool
                                      const float *w, float *dx);
 cpu_half_product cpu_half_grad_weight(int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
                                       const float *x, float *dw, bool add);
-
-#endif

@@ -1,8 +1,7 @@
 /* plugins/device/cpu/kernels/image.h -- kernels over images that lie channels last: windows of convolution and
  * pooling, and batch norm, for which an image is rows of channels. One table for each instruction set, part of
  * cpu_kernels; what kernels.h says about bits holds here too. */
-#ifndef DDP_CPU_IMAGE_H
-#define DDP_CPU_IMAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -80,5 +79,3 @@ typedef struct cpu_winograd_kernels {
     void (*multiply)(float *y, const float *x, const float *weight, const cpu_tiles *s, int64_t tiles);
     void (*correlate)(float *weight, const float *x, const float *dy, const cpu_tiles *s, int64_t tiles, bool add);
 } cpu_winograd_kernels;
-
-#endif

@@ -4,8 +4,7 @@
  * chosen once, at open, by CPU feature. Every variant gives the same bits: each fused multiply-add is written as
  * fmaf, reductions have a fixed order, and the files are compiled with -ffp-contract=off. No threads, no allocation,
  * nothing of oneDNN. */
-#ifndef DDP_CPU_KERNELS_H
-#define DDP_CPU_KERNELS_H
+#pragma once
 
 #include "image.h"
 
@@ -103,5 +102,3 @@ extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx512;
 /* By ISA_* of common/isa.h, best first: this CPU can run those from isa_best() on. */
 extern const cpu_kernels *const cpu_kernels_variants[];
 bool cpu_multiplies_matrices(void); /* it has AMX for bf16, which oneDNN uses */
-
-#endif

@@ -1,6 +1,5 @@
 /* plugins/device/cpu/kernels/loops.h -- what the kernels ask of the compiler, in the words of each. */
-#ifndef DDP_CPU_LOOPS_H
-#define DDP_CPU_LOOPS_H
+#pragma once
 
 /* Before a loop none of whose iterations reads what another writes, though it may read what it writes itself: in
  * place, a compiler that has to make sure would take the slow way. */
@@ -14,5 +13,3 @@
 #define CPU_ROLLED _Pragma("GCC unroll 1")
 #endif
 #define CPU_INLINE static inline __attribute__((always_inline))
-
-#endif

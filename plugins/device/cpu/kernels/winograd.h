@@ -5,8 +5,7 @@
  *
  * Rounding: of the order of 1e-6 of the largest result, a few times the definition's; the same bits for every
  * instruction set and number of threads. Calls come from the device's one thread. */
-#ifndef DDP_CPU_WINOGRAD_H
-#define DDP_CPU_WINOGRAD_H
+#pragma once
 
 #include "onednn/conv.h"
 #include "kernels.h"
@@ -32,5 +31,3 @@ void cpu_winograd_init(cpu_winograd *w, int what, const cpu_conv_shape *s, uint3
  * bias (O), or NULL, and relu are the forward's. scratch: scratch_bytes, 64-byte aligned. */
 void cpu_winograd_run(const cpu_winograd *w, const cpu_kernels *kernels, float *scratch, float *x, float *weight,
                       const float *bias, float *y, bool relu, bool add);
-
-#endif

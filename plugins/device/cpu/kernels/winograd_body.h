@@ -89,8 +89,8 @@ CPU_INLINE void weights_of_points(f16 *y, const f16 *x)
     y[2] = f16_more(f16_more(x[5], SQUARE_A, even_a), SQUARE_B, even_b);
 }
 
-/* T x T^T, of from x from values by `load` of (i, j) to to x to by `store` of (i, j, value). Narrow vectors are too many
- * for the registers anyway: their outer loops stay rolled, which keeps the code small. */
+/* T x T^T, of from x from values by `load` of (i, j) to to x to by `store` of (i, j, value). Narrow vectors are too
+ * many for the registers anyway: their outer loops stay rolled, which keeps the code small. */
 #if CPU_VECTOR < 8
 #define TILE_LINES CPU_ROLLED
 #else

@@ -5,8 +5,7 @@
  * parameter arena, or channels last too; it is reordered within the call to the layout that the library computes
  * with, through scratch. Which implementation is used is a fixed rule (conv.c), never a timing. Calls come from the
  * device's one thread. */
-#ifndef DDP_CPU_CONV_H
-#define DDP_CPU_CONV_H
+#pragma once
 
 #include "gemm.h"
 
@@ -34,5 +33,3 @@ ddp_status cpu_conv_bind(const cpu_conv *c, void *scratch, cpu_conv_bound **out,
 ddp_status cpu_conv_run(cpu_conv_bound *b, const void *x, const float *w, const float *bias, const void *y, bool add,
                         ddp_err *err);
 void cpu_conv_bound_free(cpu_conv_bound *b);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * All matrices are plain row-major f32. Which call is used for which shape is a fixed rule (gemm.c), never a timing:
  * the same configuration gives the same bits in every run. Calls come from the device's one thread. */
-#ifndef DDP_CPU_GEMM_H
-#define DDP_CPU_GEMM_H
+#pragma once
 
 #include <ddpengine/device.h>
 #include <stdbool.h>
@@ -36,5 +35,3 @@ ddp_status cpu_grad_input(cpu_library *lib, int64_t rows, int64_t in, int64_t ou
 /* dw (out, in) = or += dy^T x; transposed: (in, out). */
 ddp_status cpu_grad_weight(cpu_library *lib, int64_t rows, int64_t in, int64_t out, bool transposed, const float *dy,
                            const float *x, float *dw, bool add, ddp_err *err);
-
-#endif

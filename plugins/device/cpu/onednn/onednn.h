@@ -1,6 +1,5 @@
 /* plugins/device/cpu/onednn/onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
-#ifndef DDP_CPU_ONEDNN_H
-#define DDP_CPU_ONEDNN_H
+#pragma once
 
 #include <dnnl.h>
 #include <omp.h>
@@ -22,5 +21,3 @@ static inline int cpu_threads_for(const struct cpu_library *lib, double flops)
     omp_set_num_threads(n);
     return n;
 }
-
-#endif

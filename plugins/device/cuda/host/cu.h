@@ -14,8 +14,7 @@
  * families/ has a file for each family of kernels: what a kernel takes in, what it needs, how it runs. The kernels
  * are declared in kernels/kernels.h, the products of cuBLASLt in libs/gemm.h, cuDNN in libs/dnn.h.
  * device/common/lower.h says how values lie; a field of the batch, a parameter and a gradient are f32. */
-#ifndef DDP_CUDA_CU_H
-#define DDP_CUDA_CU_H
+#pragma once
 
 #include "common/lower.h"
 #include "libs/dnn.h"
@@ -211,5 +210,3 @@ ddp_status cu_event_sync(ddp_device *d, uint32_t event, ddp_err *err);
 ddp_status cu_copy_async(ddp_device *d, uint32_t queue, void *dst, const void *src, size_t bytes, uint32_t direction,
                          ddp_err *err);
 void *cu_stream(ddp_device *d, uint32_t queue);
-
-#endif

@@ -1,7 +1,6 @@
 /* plugins/device/cuda/host/instance.h -- programs and instances, for the files that compile, run and end them: exec.c,
  * run.c, step.c and slices.c. */
-#ifndef DDP_CUDA_INSTANCE_H
-#define DDP_CUDA_INSTANCE_H
+#pragma once
 
 #include "cu.h"
 
@@ -65,5 +64,3 @@ ddp_status cu_run_range(ddp_instance *in, const ddp_run *r, uint32_t first, uint
 /* step.c: starts what the ending says, or captures it. */
 ddp_status cu_ending_start(const ddp_instance *in, const cu_ending *ending, uint32_t stage, ddp_err *err);
 void cu_ending_free(cu_ending *ending);
-
-#endif

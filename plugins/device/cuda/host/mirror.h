@@ -1,6 +1,5 @@
 /* plugins/device/cuda/host/mirror.h -- the parameters in bf16, kept beside the arena. */
-#ifndef DDP_CUDA_MIRROR_H
-#define DDP_CUDA_MIRROR_H
+#pragma once
 
 #include <ddpengine/device.h>
 #include <stdbool.h>
@@ -24,5 +23,3 @@ uint16_t *cu_mirror_half(const cu_mirror *m, const float *param, uint64_t count,
 uint16_t *cu_mirror_of(const ddp_device *d, const float *param, uint64_t count, uint64_t *first);
 /* `count` floats from `at` on were written: all mirrors but the one that has `half`. */
 ddp_status cu_mirror_refresh(ddp_device *d, const float *at, uint64_t count, const uint16_t *half, ddp_err *err);
-
-#endif

@@ -1,6 +1,5 @@
 /* plugins/device/cuda/kernels/activation.cuh -- relu and gelu, and their slopes. */
-#ifndef DDP_CUDA_ACTIVATION_CUH
-#define DDP_CUDA_ACTIVATION_CUH
+#pragma once
 
 #include "load.cuh"
 
@@ -44,5 +43,3 @@ template <int ACT> struct act_grad_of {
         return dy;
     }
 };
-
-#endif

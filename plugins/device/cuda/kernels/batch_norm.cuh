@@ -6,8 +6,7 @@
  * in double, which costs less than a launch between the two, and then writes its rows. The grids depend on the sizes
  * alone, so that the sums are the same bits wherever they run. The second goes through a chunk from its end, which
  * the first has just left in the L2 cache. */
-#ifndef DDP_CUDA_BATCH_NORM_CUH
-#define DDP_CUDA_BATCH_NORM_CUH
+#pragma once
 
 #include "image.cuh"
 
@@ -156,5 +155,3 @@ static __device__ __forceinline__ void norm_totals(const norm_sums &s, const nor
         *b += shared[1][k * columns + i];
     }
 }
-
-#endif

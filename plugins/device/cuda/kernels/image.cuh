@@ -1,7 +1,6 @@
 /* plugins/device/cuda/kernels/image.cuh -- what the kernels over images share: vectors of channels, and the choice
  * of their width. */
-#ifndef DDP_CUDA_IMAGE_CUH
-#define DDP_CUDA_IMAGE_CUH
+#pragma once
 
 #include "load.cuh"
 
@@ -50,5 +49,3 @@ template <int N, class F> static inline cudaError_t cu_by_width(const cu_view (&
     if (!cu_all_wide(views, N, views[0].type, c)) return f(cu_one_by_one());
     return views[0].type == CU_BF16 ? f(cu_wide_bf16()) : f(cu_wide_f32());
 }
-
-#endif

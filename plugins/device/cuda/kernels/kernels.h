@@ -9,8 +9,7 @@
  * A cu_view is an array in device memory with its element type; `at` NULL: absent. `add`: the result is added to
  * what is there. `scratch` is device memory of at least as many bytes as the function named ..._scratch says,
  * 256-byte aligned; what it holds before and after does not matter. */
-#ifndef DDP_CUDA_KERNELS_H
-#define DDP_CUDA_KERNELS_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -246,5 +245,4 @@ cudaError_t cu_flat_scale(cudaStream_t s, float *x, uint64_t n, double by); /* d
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* plugins/device/cuda/kernels/load.cuh -- what the kernels share: typed loads and stores of 16 bytes, sums over a
  * warp and a block, random words, faults. */
-#ifndef DDP_CUDA_LOAD_CUH
-#define DDP_CUDA_LOAD_CUH
+#pragma once
 
 #include "kernels.h"
 #include "simt.h"
@@ -346,5 +345,3 @@ template <class F> static inline cudaError_t cu_by_types(cu_view a, cu_view b, c
     return cu_by_types(a, b,
                        [=](auto at, auto bt) { return cu_by_type(c.type, [=](auto ct) { return f(at, bt, ct); }); });
 }
-
-#endif

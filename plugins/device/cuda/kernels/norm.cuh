@@ -3,8 +3,7 @@
  *
  * A row of up to 4096 columns stays in the registers of a warp or, above 1024, of a block, so that memory is read
  * once; the plain kernels take every other size. */
-#ifndef DDP_CUDA_NORM_CUH
-#define DDP_CUDA_NORM_CUH
+#pragma once
 
 #include "load.cuh"
 
@@ -79,5 +78,3 @@ static inline bool usable(cu_view x) { return x.at == NULL || cu_aligned(x.at, 1
 
 /* Packs a thread of `width` threads needs for a row. */
 static inline int64_t packs_of(int64_t cols, int64_t width) { return cu_div_up(cols, width * N); }
-
-#endif

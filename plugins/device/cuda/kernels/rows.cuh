@@ -1,7 +1,6 @@
 /* plugins/device/cuda/kernels/rows.cuh -- how a block goes through a long row of any alignment: what the kernels
  * over logits share. */
-#ifndef DDP_CUDA_ROWS_CUH
-#define DDP_CUDA_ROWS_CUH
+#pragma once
 
 #include "load.cuh"
 
@@ -88,5 +87,3 @@ static inline unsigned threads_for(int64_t cols)
 
     return static_cast<unsigned>(t < 512 ? t : 512);
 }
-
-#endif

@@ -9,8 +9,7 @@
  * __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, __dmul_rn, fmaf, expf, exp2f, logf, tanhf, erff, rsqrtf,
  * sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4, make_float4, make_uint4,
  * make_uint2, dim3. Shared memory is declared by the three macros alone. */
-#ifndef DDP_CUDA_SIMT_H
-#define DDP_CUDA_SIMT_H
+#pragma once
 
 #ifdef DDP_CUDA_DOUBLE
 #include "simt_double.h"
@@ -102,5 +101,3 @@ static __device__ __forceinline__ unsigned short cu_to_bf16(float x) /* nearest 
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<unsigned short>(bits >> 16 | 0x40u);
     return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* plugins/device/cuda/libs/dnn.h -- convolutions and attention by cuDNN. Where it is not there, or has nothing for a
  * shape, `create` is DDP_ERR_UNSUPPORTED and the caller takes its own kernel. All calls come from the device's
  * thread. */
-#ifndef DDP_CUDA_DNN_H
-#define DDP_CUDA_DNN_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "libraries.h"
@@ -36,5 +35,3 @@ ddp_status cu_dnn_attention_run(const cu_dnn_attention *c, cudaStream_t s, const
                                 void *workspace, ddp_err *err);
 ddp_status cu_dnn_attention_run_grad(const cu_dnn_attention *c, cudaStream_t s, const void *dy, const void *qkv,
                                      const void *y, const float *lse, void *dqkv, void *workspace, ddp_err *err);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * The calls that build a graph can be written one after the other: from the first that fails on they do nothing, and
  * cu_dnn_graph_plan says which it was. */
-#ifndef DDP_CUDA_DNN_GRAPH_H
-#define DDP_CUDA_DNN_GRAPH_H
+#pragma once
 
 #include "dnn.h"
 
@@ -53,5 +52,3 @@ void cu_dnn_graph_reshape(cu_dnn_graph *g, cu_dnn_node x, cu_dnn_node y);
 ddp_status cu_dnn_graph_plan(cu_dnn_graph *g, size_t limit, const char *what, ddp_err *err);
 ddp_status cu_dnn_graph_run(const cu_dnn_graph *g, cudaStream_t s, const int64_t *uids, void *const *pointers,
                             int64_t count, void *workspace, const char *what, ddp_err *err);
-
-#endif

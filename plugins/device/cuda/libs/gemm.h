@@ -4,8 +4,7 @@
  * A cu_products is a device's: its handle, its workspace, the algorithms known so far. A cu_product is one shape
  * with its layouts, epilogue and algorithm; several may stand for one shape, which is measured once. All calls come
  * from the device's thread. */
-#ifndef DDP_CUDA_GEMM_H
-#define DDP_CUDA_GEMM_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "libraries.h"
@@ -66,5 +65,3 @@ ddp_status cu_product_run(const cu_product *p, cudaStream_t s, const void *a, co
 /* Numbers of either sign from 1/4 to 1/2, as bf16 and, two at a time, as f32: how much power a product takes, and so
  * how fast it is, depends on its data. Waits until they are there. */
 cudaError_t cu_fill_numbers(void *memory, uint64_t bytes, cudaStream_t s);
-
-#endif

@@ -1,7 +1,6 @@
 /* plugins/device/cuda/libs/gemm_cache.h -- the algorithms of cuBLASLt measured so far, by the key of their shape;
  * and the file that keeps them, one for each kind of GPU and version of the library. */
-#ifndef DDP_CUDA_GEMM_CACHE_H
-#define DDP_CUDA_GEMM_CACHE_H
+#pragma once
 
 #include "libraries.h"
 
@@ -16,5 +15,3 @@ const cublasLtMatmulAlgo_t *cu_algorithms_find(const cu_algorithms *a, const cha
 void cu_algorithms_put(cu_algorithms *a, const char *key, const cublasLtMatmulAlgo_t *algo, uint64_t nanoseconds);
 /* Takes NULL. Writes the file where something is new, beside what other processes have written since. */
 void cu_algorithms_close(cu_algorithms *a);
-
-#endif

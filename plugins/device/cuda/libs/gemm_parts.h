@@ -1,6 +1,5 @@
 /* plugins/device/cuda/libs/gemm_parts.h -- what gemm.c and gemm_measure.c share. */
-#ifndef DDP_CUDA_GEMM_PARTS_H
-#define DDP_CUDA_GEMM_PARTS_H
+#pragma once
 
 #include "gemm.h"
 #include "gemm_cache.h"
@@ -36,5 +35,3 @@ cublasStatus_t cu_product_start(const cu_product *t, const cublasLtMatmulAlgo_t 
  * it is. */
 ddp_status cu_product_measure(cu_product *t, const cublasLtMatmulHeuristicResult_t *found, int count, const char *key,
                               ddp_err *err);
-
-#endif

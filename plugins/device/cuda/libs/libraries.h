@@ -1,7 +1,6 @@
 /* plugins/device/cuda/libs/libraries.h -- cuBLASLt and cuDNN, opened when a device is, so that the plugin loads and
  * explains itself where they are not. The CUDA runtime is linked in, and looks for the driver by itself. */
-#ifndef DDP_CUDA_LIBRARIES_H
-#define DDP_CUDA_LIBRARIES_H
+#pragma once
 
 #include <ddpengine/device.h>
 #include <cublasLt.h>
@@ -75,5 +74,3 @@ ddp_status cu_fail(cudaError_t result, ddp_err *err, const char *fmt, ...) DDP_P
 ddp_status cu_fail_blas(cublasStatus_t result, ddp_err *err, const char *fmt, ...) DDP_PRINTF_(3, 4);
 ddp_status cu_fail_dnn(const cu_libraries *l, cudnnStatus_t result, ddp_err *err, const char *fmt, ...)
     DDP_PRINTF_(4, 5);
-
-#endif

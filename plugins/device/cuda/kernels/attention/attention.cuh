@@ -7,8 +7,7 @@
  * rows of the result. A result wider than WIDTH columns is split over blocks, each of which makes the scores again:
  * heads up to 128 are not. 36 KiB of shared memory and at most 128 registers a thread leave room for two blocks a
  * multiprocessor, which hide each other's loads. */
-#ifndef DDP_CUDA_ATTENTION_CUH
-#define DDP_CUDA_ATTENTION_CUH
+#pragma once
 
 #include "kernels/load.cuh"
 
@@ -230,5 +229,3 @@ static inline cudaError_t start(void (*narrow)(plain_args), void (*wide)(plain_a
 
     return cu_launch(small ? narrow : wide, grid, dim3(THREADS), 0, s, p);
 }
-
-#endif

@@ -15,8 +15,7 @@
  * Shared memory a block: 48 and 64 KiB forward, 49 and 97 backward, so at least two blocks a multiprocessor with up
  * to 255 registers a thread. 16-byte chunks of a row are swizzled by the row's low three bits, which keeps ldmatrix
  * free of bank conflicts. */
-#ifndef DDP_CUDA_FLASH_CUH
-#define DDP_CUDA_FLASH_CUH
+#pragma once
 
 #include "kernels/load.cuh"
 
@@ -204,5 +203,3 @@ static inline cudaError_t start(void (*kernel)(flash_args), const flash_args &p,
     if (result != cudaSuccess) return result;
     return cu_launch(kernel, cu_grid(blocks), dim3(THREADS), static_cast<size_t>(shared), s, p);
 }
-
-#endif
