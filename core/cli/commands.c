@@ -4,6 +4,8 @@
 #include "session/plugins.h"
 #include <errno.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 int cli_print_text(ddp_text *text, ddp_log *log)
 {
@@ -25,12 +27,48 @@ int cli_print_error(const ddp_err *err, ddp_log *log)
     return ddp_err_exit_code(err);
 }
 
+/* Columns of the terminal that shows standard output; elsewhere no bound, so that grep finds whole rows. */
+static size_t columns(void)
+{
+    struct winsize w = {0};
+
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col >= 40 ? w.ws_col : SIZE_MAX;
+}
+
+/* `text`, of which the first `at` columns of a line are taken, in lines of `most` that begin at column `at`. */
+static void wrap(const char *text, size_t at, size_t most, ddp_text *out)
+{
+    for (size_t column = at; *text != '\0'; text += strspn(text, " ")) {
+        size_t word = strcspn(text, " ");
+
+        if (column > at && column + 1 + word > most) {
+            ddp_text_printf(out, "\n%*s", (int)at, "");
+            column = at;
+        }
+        if (column > at) ddp_text_append(out, " ", 1);
+        ddp_text_append(out, text, word);
+        column += word + (column > at);
+        text += word;
+    }
+}
+
 static void option_rows(const ddp_option *options, size_t count, ddp_text *out)
 {
+    const size_t most = columns();
+
     for (size_t i = 0; i < count; i++) {
-        ddp_text_printf(out, "  %-22s %s (", options[i].key, options[i].doc);
-        ddp_option_describe(&options[i], out);
-        ddp_text_printf(out, ")\n");
+        ddp_text row = {0};
+
+        ddp_text_printf(&row, "%s (", options[i].doc);
+        ddp_option_describe(&options[i], &row);
+        ddp_text_printf(&row, ")");
+        ddp_text_printf(out, "  %-22s ", options[i].key);
+        if (row.failed)
+            out->failed = true;
+        else
+            wrap(row.data, 25, most, out);
+        ddp_text_printf(out, "\n");
+        ddp_text_free(&row);
     }
 }
 

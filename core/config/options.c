@@ -1,6 +1,7 @@
 /* config/options.c -- tables of ddp_option: checked themselves, and turned with a section's entries into a config
  * struct. What is recorded of it is printed and compared by settings.c. */
 #include "config/private.h"
+#include "config/sections.h"
 #include <string.h>
 
 enum { TEXT_MAX = 1000, ITEMS_MAX = 4096 }; /* bytes of a row's texts; items of a list */
@@ -208,7 +209,7 @@ typedef struct table {
 
 static ddp_status fail_unknown(const table *t, const ddp_ini_entry *e)
 {
-    const char *names[64], *nearest;
+    const char *names[64], *nearest, *other;
     size_t count = DDP_MIN_OF(t->count, DDP_COUNT(names));
     ddp_text known = {0};
 
@@ -216,6 +217,10 @@ static ddp_status fail_unknown(const table *t, const ddp_ini_entry *e)
         return ddp_fail(t->err, DDP_ERR_CONFIG,
                         "%s: unknown key \"include\" in [%s]; an include comes before the first section", e->where,
                         e->section);
+    other = config_core_section_with(e->key);
+    if (other != NULL)
+        return ddp_fail(t->err, DDP_ERR_CONFIG, "%s: unknown key \"%s\" in [%s]; it is a key of [%s]", e->where, e->key,
+                        e->section, other);
     for (size_t i = 0; i < count; i++) names[i] = t->rows[i].key;
     nearest = ddp_nearest(e->key, names, count);
     if (nearest != NULL)

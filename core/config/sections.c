@@ -285,6 +285,19 @@ const ddp_core_section *config_core_section_find(const char *name)
     return NULL;
 }
 
+const char *config_core_section_with(const char *key)
+{
+    const char *found = NULL;
+
+    for (size_t i = 0; i < DDP_COUNT(sections); i++)
+        for (size_t j = 0; j < sections[i].count; j++)
+            if (strcmp(sections[i].options[j].key, key) == 0) {
+                if (found != NULL) return NULL;
+                found = sections[i].name;
+            }
+    return found;
+}
+
 size_t ddp_config_sections(const char *const **names)
 {
     *names = section_names;

@@ -17,3 +17,5 @@ typedef struct ddp_core_section {
 } ddp_core_section;
 
 const ddp_core_section *config_core_section_find(const char *name);
+/* The name of the only section that has this key; NULL: none has, or several have. */
+const char *config_core_section_with(const char *key);

@@ -1,9 +1,12 @@
 """The commands that tell: --check, --print-config, plugins, help, --version; and the line on a terminal."""
+import fcntl
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
+import termios
 
 import harness
 from harness import BUILD, ENGINE, SRC, Case, Skip, until
@@ -106,6 +109,19 @@ class Cli(Case):
             r = self.run("help", s)
             rows = r.out.splitlines()[1:]
             self.check(rows and all(re.match(r"  \S+\s+\S.*\(.*\)$", x) for x in rows), r.out)
+
+    def test_help_fits_the_terminal(self):
+        whole = self.run("help", "train").out
+        self.check(max(map(len, whole.splitlines())) > 200, whole)  # no terminal: a row a line
+        for columns in (80, 133):
+            master, slave = harness.open_terminal()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            p = self.spawn([ENGINE, "help", "train"], stdout=slave)
+            os.close(slave)
+            text = harness.read_terminal(master).replace("\r", "")
+            self.equal(p.wait(), 0, text)
+            self.check(max(map(len, text.splitlines())) <= columns, text)
+            self.equal(text.split(), whole.split())
 
     def test_conf_examples_plan(self):
         for ini in sorted((SRC / "conf").glob("*.ini")):

@@ -507,7 +507,8 @@ static void bad_configs(void **state)
 
 static void bad_overrides(void **state)
 {
-    static const char *const sets[] = {"train.batch_size=64", "trian.lr=1"}, *const key[] = {"train.lr=1"};
+    static const char *const sets[] = {"train.batch_size=64", "trian.lr=1"}, *const key[] = {"train.lr=1"},
+                             *const none[] = {"train.zzzzzzzzzz=1"};
     ddp_config c = {0};
     ddp_err err = {0};
 
@@ -516,8 +517,9 @@ static void bad_overrides(void **state)
     assert_int_equal(ddp_config_load("node1.ini", sets, 2, &c, &err), DDP_ERR_CONFIG);
     assert_string_equal(err.msg, "--set: unknown section [trian]; did you mean [train]?");
     assert_int_equal(ddp_config_load("node1.ini", key, 1, &c, &err), DDP_ERR_CONFIG);
-    assert_non_null(
-        strstr(err.msg, "--set: unknown key \"lr\" in [train]; its keys are parallel, device, threads, pin, epochs"));
+    assert_string_equal(err.msg, "--set: unknown key \"lr\" in [train]; it is a key of [optimizer]");
+    assert_int_equal(ddp_config_load("node1.ini", none, 1, &c, &err), DDP_ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "in [train]; its keys are parallel, device, threads, pin, epochs"));
 }
 
 static void tables(void **state)
