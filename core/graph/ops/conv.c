@@ -128,80 +128,87 @@ static uint64_t grad_bias_flops(const ddp_node *node, const ddp_value *values)
 }
 
 /* ---- references -------------------------------------------------------------------------------------------------- */
-/* One term of the sum: y[out] += x[in] * w[weight], by index. */
-typedef void (*term)(const double *a, const double *b, double *out, int64_t x, int64_t w, int64_t y);
+/* A term is of w[o][c][i][j], y[n][o][row][col] and x[n][c][row * stride + i - padding][col * stride + j - padding]:
+ * one of them is the sum, the term is the product of the other two. */
+typedef enum sum_of { SUM_Y, SUM_X, SUM_W } sum_of;
 
-static void term_output(const double *x, const double *w, double *y, int64_t ix, int64_t iw, int64_t iy)
+/* The terms of one row of y and one element of w; x is read at every `step`-th element. */
+static void add_line(sum_of which, double *x, int64_t step, double *w, double *y, int64_t count)
 {
-    y[iy] += x[ix] * w[iw];
+    double sum = *w;
+
+    switch (which) {
+    case SUM_Y:
+        for (int64_t k = 0; k < count; k++) y[k] += x[k * step] * *w;
+        break;
+    case SUM_X:
+        for (int64_t k = 0; k < count; k++) x[k * step] += y[k] * *w;
+        break;
+    case SUM_W:
+        for (int64_t k = 0; k < count; k++) sum += y[k] * x[k * step];
+        *w = sum;
+    }
 }
 
-static void term_input(const double *dy, const double *w, double *dx, int64_t ix, int64_t iw, int64_t iy)
+/* *first .. *end - 1: the rows of y, or columns, for which row * stride + shift is not in the padding. */
+static void inside(int64_t x_size, int64_t y_size, int64_t stride, int64_t shift, int64_t *first, int64_t *end)
 {
-    dx[ix] += dy[iy] * w[iw];
+    *first = shift < 0 ? (-shift + stride - 1) / stride : 0;
+    *end = shift < x_size ? (x_size - shift + stride - 1) / stride : 0;
+    if (*end > y_size) *end = y_size;
 }
 
-static void term_weight(const double *dy, const double *x, double *dw, int64_t ix, int64_t iw, int64_t iy)
+/* The terms of one channel of x and one of y with element (i, j) of their kernel. */
+static void add_plane(sum_of which, const ddp_attrs *attrs, const ddp_ref_tensor *x, double *x_plane, double *w,
+                      const ddp_ref_tensor *y, double *y_plane, int64_t i, int64_t j)
 {
-    dw[iw] += dy[iy] * x[ix];
+    const int64_t *stride = attrs->conv.stride, down = i - attrs->conv.padding[0], right = j - attrs->conv.padding[1];
+    int64_t row, rows, col, cols;
+
+    inside(x->dims[2], y->dims[2], stride[0], down, &row, &rows);
+    inside(x->dims[3], y->dims[3], stride[1], right, &col, &cols);
+    for (; row < rows; row++)
+        add_line(which, x_plane + (row * stride[0] + down) * x->dims[3] + col * stride[1] + right, stride[1], w,
+                 y_plane + row * y->dims[3] + col, cols - col);
 }
 
-typedef struct sizes {
-    const ddp_attrs *attrs;
-    const int64_t *x, *w, *y; /* dims */
-} sizes;
-
-/* All terms of one element of one channel of y. */
-static void window(const sizes *s, int64_t n, int64_t o, int64_t row, int64_t col, term f, const double *a,
-                   const double *b, double *out)
+/* Elements of x are summed from the kernel's end, so that each gets its terms in the order of y. */
+static void all_terms(sum_of which, const ddp_attrs *attrs, const ddp_ref_tensor *x, const ddp_ref_tensor *w,
+                      const ddp_ref_tensor *y)
 {
-    int64_t group = o / (s->w[0] / s->attrs->conv.groups);
-    int64_t iy = ((n * s->y[1] + o) * s->y[2] + row) * s->y[3] + col;
+    int64_t x_plane = x->dims[2] * x->dims[3], y_plane = y->dims[2] * y->dims[3], taps = w->dims[2] * w->dims[3];
 
-    for (int64_t c = 0; c < s->w[1]; c++)
-        for (int64_t i = 0; i < s->w[2]; i++)
-            for (int64_t j = 0; j < s->w[3]; j++) {
-                int64_t h = row * s->attrs->conv.stride[0] - s->attrs->conv.padding[0] + i;
-                int64_t w = col * s->attrs->conv.stride[1] - s->attrs->conv.padding[1] + j;
+    for (int64_t n = 0; n < y->dims[0]; n++)
+        for (int64_t o = 0; o < y->dims[1]; o++)
+            for (int64_t c = 0; c < w->dims[1]; c++)
+                for (int64_t k = 0; k < taps; k++) {
+                    int64_t group = o / (w->dims[0] / attrs->conv.groups), tap = which == SUM_X ? taps - 1 - k : k;
 
-                if (h < 0 || h >= s->x[2] || w < 0 || w >= s->x[3]) continue;
-                f(a, b, out, ((n * s->x[1] + group * s->w[1] + c) * s->x[2] + h) * s->x[3] + w,
-                  ((o * s->w[1] + c) * s->w[2] + i) * s->w[3] + j, iy);
-            }
-}
-
-static void all_terms(const sizes *s, term f, const double *a, const double *b, double *out)
-{
-    for (int64_t n = 0; n < s->y[0]; n++)
-        for (int64_t o = 0; o < s->y[1]; o++)
-            for (int64_t row = 0; row < s->y[2]; row++)
-                for (int64_t col = 0; col < s->y[3]; col++) window(s, n, o, row, col, f, a, b, out);
+                    add_plane(which, attrs, x, x->data + (n * x->dims[1] + group * w->dims[1] + c) * x_plane,
+                              w->data + (o * w->dims[1] + c) * taps + tap, y, y->data + (n * y->dims[1] + o) * y_plane,
+                              tap / w->dims[3], tap % w->dims[3]);
+                }
 }
 
 static void conv_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    sizes s = {&node->attrs, in[X].dims, in[W].dims, out->dims};
     int64_t pixels = out->dims[2] * out->dims[3];
 
     for (int64_t i = 0; i < out->elements; i++)
         out->data[i] = node->in_count > B ? in[B].data[i / pixels % out->dims[1]] : 0.0;
-    all_terms(&s, term_output, in[X].data, in[W].data, out->data);
+    all_terms(SUM_Y, &node->attrs, &in[X], &in[W], out);
 }
 
 static void grad_input_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    sizes s = {&node->attrs, out->dims, in[1].dims, in[0].dims};
-
     memset(out->data, 0, (size_t)out->elements * sizeof(double));
-    all_terms(&s, term_input, in[0].data, in[1].data, out->data);
+    all_terms(SUM_X, &node->attrs, out, &in[1], &in[0]);
 }
 
 static void grad_weight_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    sizes s = {&node->attrs, in[1].dims, out->dims, in[0].dims};
-
     memset(out->data, 0, (size_t)out->elements * sizeof(double));
-    all_terms(&s, term_weight, in[0].data, in[1].data, out->data);
+    all_terms(SUM_W, &node->attrs, &in[1], out, &in[0]);
 }
 
 static void grad_bias_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)

@@ -1,6 +1,7 @@
 /* graph/ops/linear.c -- rows of torch.nn.functional.linear and its gradients: y = x w^T + b over any leading
  * dimensions. */
 #include "graph/internal.h"
+#include <string.h>
 
 enum { X, W, B };
 
@@ -76,10 +77,29 @@ static uint64_t grad_bias_flops(const ddp_node *node, const ddp_value *values)
     return (uint64_t)values[node->in[0]].elements;
 }
 
-/* Of the weight's element for output o and input i. */
-static int64_t weight_at(const ddp_node *node, int64_t o, int64_t i, int64_t outer, int64_t inner)
+/* A matrix of which element (i, k) is data[i * row + k * col]: so that the weight may be (out, in) or (in, out). */
+typedef struct matrix {
+    double *data;
+    int64_t row, col;
+} matrix;
+
+static matrix weight_of(const ddp_node *node, double *data, int64_t outer, int64_t inner) /* (O, I) */
 {
-    return node->attrs.linear.transposed ? i * outer + o : o * inner + i;
+    return node->attrs.linear.transposed ? (matrix){data, 1, outer} : (matrix){data, inner, 1};
+}
+
+static matrix turned(matrix m) { return (matrix){m.data, m.col, m.row}; }
+
+/* c (M, N) += a (M, K) b (K, N), each element's terms in the order of K. The innermost loop is over elements of c: the
+ * additions to one of them wait for each other. */
+static void add_product(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matrix c)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t l = 0; l < k; l++) {
+            const double factor = a.data[i * a.row + l * a.col];
+
+            for (int64_t j = 0; j < n; j++) c.data[i * c.row + j * c.col] += factor * b.data[l * b.row + j * b.col];
+        }
 }
 
 /* x (R, I), w (O, I), b (O) -> y (R, O) */
@@ -87,14 +107,9 @@ static void linear_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp
 {
     int64_t inner = in[X].dims[in[X].rank - 1], outer = in[W].elements / inner, rows = in[X].elements / inner;
 
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < outer; o++) {
-            double sum = node->in_count > B ? in[B].data[o] : 0.0;
-
-            for (int64_t i = 0; i < inner; i++)
-                sum += in[X].data[r * inner + i] * in[W].data[weight_at(node, o, i, outer, inner)];
-            out->data[r * outer + o] = sum;
-        }
+    for (int64_t i = 0; i < out->elements; i++) out->data[i] = node->in_count > B ? in[B].data[i % outer] : 0.0;
+    add_product(rows, outer, inner, (matrix){in[X].data, inner, 1}, turned(weight_of(node, in[W].data, outer, inner)),
+                (matrix){out->data, outer, 1});
 }
 
 /* dy (R, O), w (O, I) -> dx (R, I) */
@@ -102,14 +117,9 @@ static void grad_input_reference(const ddp_node *node, const ddp_ref_tensor *in,
 {
     int64_t outer = in[0].dims[in[0].rank - 1], inner = in[1].elements / outer, rows = in[0].elements / outer;
 
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < inner; i++) {
-            double sum = 0.0;
-
-            for (int64_t o = 0; o < outer; o++)
-                sum += in[0].data[r * outer + o] * in[1].data[weight_at(node, o, i, outer, inner)];
-            out->data[r * inner + i] = sum;
-        }
+    memset(out->data, 0, (size_t)out->elements * sizeof(double));
+    add_product(rows, inner, outer, (matrix){in[0].data, outer, 1}, weight_of(node, in[1].data, outer, inner),
+                (matrix){out->data, inner, 1});
 }
 
 /* dy (R, O), x (R, I) -> dw (O, I) */
@@ -117,13 +127,9 @@ static void grad_weight_reference(const ddp_node *node, const ddp_ref_tensor *in
 {
     int64_t outer = in[0].dims[in[0].rank - 1], inner = in[1].dims[in[1].rank - 1], rows = in[0].elements / outer;
 
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < inner; i++) {
-            double sum = 0.0;
-
-            for (int64_t r = 0; r < rows; r++) sum += in[0].data[r * outer + o] * in[1].data[r * inner + i];
-            out->data[weight_at(node, o, i, outer, inner)] = sum;
-        }
+    memset(out->data, 0, (size_t)out->elements * sizeof(double));
+    add_product(outer, inner, rows, (matrix){in[0].data, 1, outer}, (matrix){in[1].data, inner, 1},
+                weight_of(node, out->data, outer, inner));
 }
 
 /* dy (R, O) -> db (O) */

@@ -57,7 +57,7 @@ static void check_guards(const guarded *g)
 typedef struct problem {
     cpu_conv_shape s;
     guarded x, w, y, bias; /* of the bias: outputs */
-    double *want;          /* of what `what` writes */
+    double *want;          /* of what `what` writes; NULL before define() */
     int what;
 } problem;
 
@@ -103,13 +103,19 @@ static problem make(const cpu_conv_shape *shape, int what)
     p.w = random_values(s->out * s->channels * 9);
     p.y = random_values(s->images * s->out_height * s->out_width * s->out);
     p.bias = random_values(s->out);
-    p.want = calloc((size_t)result(&p)->count, sizeof(double));
-    assert_non_null(p.want);
+    return p;
+}
+
+static void define(problem *p)
+{
+    const cpu_conv_shape *s = &p->s;
+
+    p->want = calloc((size_t)result(p)->count, sizeof(double));
+    assert_non_null(p->want);
     for (int64_t n = 0; n < s->images; n++)
         for (int64_t h = 0; h < s->out_height; h++)
             for (int64_t w = 0; w < s->out_width; w++)
-                for (int64_t place = 0; place < 9; place++) add_products(&p, n, h, w, place);
-    return p;
+                for (int64_t place = 0; place < 9; place++) add_products(p, n, h, w, place);
 }
 
 static void drop(problem *p)
@@ -182,6 +188,7 @@ static void one_by_definition(const cpu_conv_shape *s, int what, int flags)
          relu = forward && (flags & 2) != 0, add = what == CPU_CONV_GRAD_WEIGHT && (flags & 1) != 0;
     double *before = NULL;
 
+    define(&p);
     if (add) {
         before = calloc((size_t)p.w.count, sizeof(*before));
         assert_non_null(before);
@@ -197,10 +204,12 @@ static void one_by_definition(const cpu_conv_shape *s, int what, int flags)
 
 static void test_definition(void **state)
 {
+    static const int flags[] = {[CPU_CONV_FORWARD] = 4, [CPU_CONV_GRAD_INPUT] = 1, [CPU_CONV_GRAD_WEIGHT] = 2};
+
     (void)state;
     for (size_t i = 0; i < DDP_COUNT(shapes); i++)
         for (int what = 0; what < 3; what++)
-            for (int flags = 0; flags < 4; flags++) one_by_definition(&shapes[i], what, flags);
+            for (int k = 0; k < flags[what]; k++) one_by_definition(&shapes[i], what, k);
 }
 
 /* ---- the same bits ----------------------------------------------------------------------------------------------- */
