@@ -6,13 +6,16 @@
  * others' waits end by that. */
 #include "conform/hook/group.h"
 #include "conform/backend/pattern.h"
+#include <limits.h>
+#include <linux/futex.h>
 #include <malloc.h>
 #include <math.h>
-#include <sched.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { AGREE = DDP_SLOT_END, SPINS = 200, NAP_US = 50 };
+enum { AGREE = DDP_SLOT_END, LOOK_MS = 20 /* for who has given up, and wakes nobody */ };
 
 size_t hook_heap(void)
 {
@@ -28,23 +31,23 @@ void hook_give_up(ddp_hook_trial *t)
 }
 
 /* ---- between the ranks ------------------------------------------------------------------------------------------- */
-/* False: a rank has given up. A hang is the parent's affair. */
+/* False: a rank has given up. A hang is the parent's affair. Who waits sleeps: one that yields instead is put behind all
+ * other processes of a busy machine, each time. */
 static bool barrier(ddp_hook_trial *t)
 {
+    const struct timespec look = {.tv_nsec = LOOK_MS * 1000000L};
     ddp_exchange *x = t->x;
     unsigned round = atomic_load(&x->round);
 
     if (atomic_fetch_add(&x->arrived, 1) + 1 == t->a->world) {
         atomic_store(&x->arrived, 0);
         atomic_store(&x->round, round + 1);
+        (void)syscall(SYS_futex, &x->round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); /* not private: of several processes */
         return atomic_load(&t->a->shared->given_up) == 0;
     }
-    for (uint32_t i = 0; atomic_load(&x->round) == round; i++) {
+    while (atomic_load(&x->round) == round) {
         if (atomic_load(&t->a->shared->given_up) != 0) return false;
-        if (i < SPINS)
-            (void)sched_yield();
-        else
-            (void)usleep(NAP_US);
+        (void)syscall(SYS_futex, &x->round, FUTEX_WAIT, round, &look, NULL, 0);
     }
     return true;
 }

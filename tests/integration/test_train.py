@@ -97,6 +97,7 @@ class Train(Case):
         self.check(steps[-1]["loss"] < 0.9 * steps[0]["loss"], (steps[0], steps[-1]))
 
     def test_precision_bf16(self):
+        self.environ = {}
         if "avx512_bf16" not in pathlib.Path("/proc/cpuinfo").read_text():
             r = self.run("-c", self.ini("x.ini"), "--set", "train.precision=bf16")
             self.fails(r, 3, "precision = bf16", "without_bf16")

@@ -24,6 +24,8 @@ ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.001, "weight_decay": 0.01, 
 
 
 class Curve(Case):
+    environ = {}
+
     def losses(self, world, steps, *layers):
         if not FASHION.exists():
             raise Skip("dataset-fashion-mnist is not installed")

@@ -30,6 +30,8 @@ NOT_BASE = {"model.mlp": None, "data.synthetic": None}
 
 
 class ModelCurve(Case):
+    environ = {}
+
     def curve(self, name, needed, config):
         if not needed.exists():
             raise Skip(f"{needed} is not there: install its package")
