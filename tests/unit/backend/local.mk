@@ -34,7 +34,7 @@ tests_unit_backend_test_gloo_slots_SOURCES = tests/unit/backend/test_gloo_slots.
 tests_unit_backend_test_gloo_slots_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_gloo_slots_LDADD = $(UNIT_LDADD) -lm
 
-tests_unit_backend_test_mpi_SOURCES = tests/unit/backend/test_mpi.c
+tests_unit_backend_test_mpi_SOURCES = tests/unit/backend/test_mpi.c tests/unit/backend/collective_util.h
 tests_unit_backend_test_mpi_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_backend_test_mpi_LDADD = $(UNIT_LDADD) -lm
 
