@@ -600,7 +600,10 @@ typedef struct flood {
     atomic_int made;
 } flood;
 
-/* Connects again and again, and holds the last 200: silent, or with half a hello of the right form. */
+static atomic_int met; /* ranks */
+
+/* Connects again and again, and holds the last 200: silent, or with half a hello of the right form. There is no pause
+ * until the ranks have met, then it is bursts. */
 static void *flood_main(void *arg)
 {
     static const unsigned char half[] = {22, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3, 1, 2, 3};
@@ -611,6 +614,7 @@ static void *flood_main(void *arg)
     for (size_t i = 0; !atomic_load(&f->stop); i = (i + 1) % DDP_COUNT(fds)) {
         ddp_err err;
 
+        if (i == 0 && atomic_load(&met) == 3) (void)usleep(200000);
         if (fds[i] >= 0) (void)close(fds[i]);
         fds[i] = -1;
         if (ddp_endpoint_connect("", f->endpoint, ddp_now_ns() + 1000000000ll, &fds[i], &err) != DDP_OK) continue;
@@ -629,6 +633,7 @@ static void live_for_a_while(member *m)
 {
     ddp_failure f;
 
+    atomic_fetch_add(&met, 1);
     for (int i = 0; i < SILENT_MS + 500 && !ddp_group_failed(m->group, &f); i++) (void)usleep(1000);
 }
 

@@ -1,8 +1,7 @@
 # device cuda over a double of CUDA, which needs CUDA's headers: the double itself, and the plugin built for it
 if WITH_CUDA_DOUBLE
 # What runs on fibers is left out of the thread sanitizer, which would take minutes over it.
-check_LTLIBRARIES += libsimt_double.la libcuda_double.la
-LONG_DOUBLES += tests/doubles/plugins/device_cuda.la
+LONG_DOUBLES += libsimt_double.la libcuda_double.la tests/doubles/plugins/device_cuda.la
 CUDA_DOUBLE_CPPFLAGS = -DDDP_CUDA_DOUBLE -I$(srcdir)/tests/doubles $(CUDA_DEVICE_CPPFLAGS) $(CUDA_CPPFLAGS)
 CUDA_FIBER_CXXFLAGS = $(AM_CXXFLAGS) -std=c++17 -fno-sanitize=thread
 libsimt_double_la_SOURCES = tests/doubles/simt_double.cpp tests/doubles/simt_double.h tests/doubles/simt_fiber.h \
@@ -19,7 +18,7 @@ CUDA_DOUBLE_LINK = -avoid-version -shared -rpath $(abs_builddir)/.libs $(DDP_NOD
 libcuda_double_la_LDFLAGS = $(CUDA_DOUBLE_LINK)
 
 # cuBLASLt and cuDNN, by name or linked in
-check_LTLIBRARIES += libcublaslt_double.la libcudnn_double.la
+LONG_DOUBLES += libcublaslt_double.la libcudnn_double.la
 CUDA_DOUBLE_CFLAGS = $(AM_CFLAGS) -fvisibility=default
 libcublaslt_double_la_SOURCES = tests/doubles/cublaslt_double.c tests/doubles/cublaslt_double.h
 libcublaslt_double_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CUDA_DOUBLE_CPPFLAGS)
@@ -53,8 +52,7 @@ CUDA_TEST_CXXFLAGS = $(AM_CXXFLAGS) -std=c++17
 CUDA_TEST_LINK = $(AM_LDFLAGS) -no-install
 
 # of the double itself
-check_PROGRAMS += tests/unit/cuda/test_cuda_double tests/unit/cuda/test_cuda_runtime
-TESTS += tests/unit/cuda/test_cuda_double tests/unit/cuda/test_cuda_runtime
+LONG_CHECKS += tests/unit/cuda/test_cuda_double tests/unit/cuda/test_cuda_runtime
 tests_unit_cuda_test_cuda_double_SOURCES = tests/unit/cuda/test_cuda_double.cpp
 tests_unit_cuda_test_cuda_double_CPPFLAGS = $(CUDA_TEST_CPPFLAGS)
 tests_unit_cuda_test_cuda_double_CXXFLAGS = $(CUDA_FIBER_CXXFLAGS)
@@ -85,8 +83,7 @@ tests_unit_cuda_test_cuda_kernels_LDFLAGS = $(CUDA_TEST_LINK)
 tests_unit_cuda_test_cuda_kernels_LDADD = $(CPU_KERNELS) $(CUDA_DOUBLE_OBJECTS) libcuda_double.la $(CMOCKA_LIBS) -lm
 
 # of products, convolutions and attention by libraries
-check_PROGRAMS += tests/unit/cuda/test_cuda_gemm tests/unit/cuda/test_cuda_dnn
-TESTS += tests/unit/cuda/test_cuda_gemm tests/unit/cuda/test_cuda_dnn
+LONG_CHECKS += tests/unit/cuda/test_cuda_gemm tests/unit/cuda/test_cuda_dnn
 CUDA_LIBRARY_TEST = tests/unit/cuda/cuda_library_util.h plugins/device/cuda/libs/libraries.c
 tests_unit_cuda_test_cuda_gemm_SOURCES = tests/unit/cuda/test_cuda_gemm.c $(CUDA_LIBRARY_TEST) plugins/device/cuda/libs/gemm.c \
 	plugins/device/cuda/libs/gemm_cache.c plugins/device/cuda/libs/gemm_measure.c
