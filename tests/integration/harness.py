@@ -152,11 +152,11 @@ class Case:
     def run(self, *args, env=None, cwd=None, timeout=PATIENCE):
         return self.finish(self.start(*args, env=env, cwd=cwd), timeout)
 
-    def train(self, *layers, nproc=2, args=(), env=None, name="run.ini", expect=0):
+    def train(self, *layers, nproc=2, args=(), env=None, name="run.ini", expect=0, timeout=PATIENCE):
         out = self.dir / (name + ".out")
         path = self.ini(name, {"output": {"dir": out, "log_every": 1000}}, *layers)
         extra = ["--nproc", nproc] if nproc else []
-        r = self.run("-c", path, *extra, *args, env=env)
+        r = self.run("-c", path, *extra, *args, env=env, timeout=timeout)
         self.equal(r.code, expect, r)
         r.dir = out
         r.summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else None

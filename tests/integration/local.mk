@@ -10,7 +10,8 @@ INTEGRATION_TESTS = tests/integration/test_train.py tests/integration/test_group
 # wholly long, and those above that have long cases
 LONG_ALONE = tests/integration/cuda/test_cuda.py tests/integration/cuda/test_cuda_nccl.py
 LONG_INTEGRATION_TESTS = tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
-	tests/integration/test_mpi.py tests/integration/test_checkpoint.py tests/integration/test_init.py $(LONG_ALONE)
+	tests/integration/test_mpi.py tests/integration/test_checkpoint.py tests/integration/test_init.py \
+	tests/integration/test_profile.py tests/integration/test_group.py $(LONG_ALONE)
 EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtures/plugins/broken_hook.c
 EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/support/refuse_binding.c
 EXTRA_DIST += tests/integration/harness.py tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c tests/integration/support/drifting_backend.c $(INTEGRATION_TESTS)

@@ -10,7 +10,7 @@ import sys
 import harness
 from harness import SRC, Case, Skip
 
-RUN = {"train": {"epochs": 3}, "optimizer": {"algorithm": "adamw", "momentum": None}, "data.synthetic": {"samples": 650},
+RUN = {"train": {"epochs": 2}, "optimizer": {"algorithm": "adamw", "momentum": None}, "data.synthetic": {"samples": 650},
        "ddp": {"first_bucket_size": "1KiB", "bucket_size": "2KiB", "overlap": "yes"},
        # no address of its own is asked for: all ranks are here
        "init.file": {"listen": "127.0.0.1"}}

@@ -1,9 +1,11 @@
 """ddpengine conform: every built backend passes, every deliberately broken one is caught by the case that is about its fault."""
 import ctypes
+import gzip
 import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 
@@ -126,7 +128,9 @@ class Conform(Case):
         elif (kind, name) == ("dataset", "tokens"):
             return "--set", f"files={SRC / 'docs'}/*.md", "--set", "context=33"
         elif (kind, name) == ("dataset", "idx"):
-            return "--set", "limit=2000"
+            for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)), ("labels", (0x0801, 50), bytes(range(10)) * 5)):
+                (self.dir / f"{key}.gz").write_bytes(gzip.compress(struct.pack(f">{len(head)}I", *head) + rest))
+            return "--set", f"images={self.dir}/images.gz", "--set", f"labels={self.dir}/labels.gz"
         else:
             return ()
         return "--set", f"folder={self.dir}"
@@ -135,9 +139,6 @@ class Conform(Case):
         listed = re.findall(r"^(init|device|model|sampler|dataset) +(\S+)", self.run("plugins").out, re.M)
         self.check(len(listed) >= 8, listed)
         for kind, name in listed:
-            if name == "idx" and not harness.FASHION.exists():
-                print("# idx is not checked here: dataset-fashion-mnist is not installed", flush=True)
-                continue
             self.environ = {} if kind == "device" else harness.QUICK
             r = self.run("conform", f"{kind}.{name}", "--nproc", 3, *self.files_for(kind, name))
             if kind == "device" and name != "cpu" and r.code == 3:  # needs hardware

@@ -7,7 +7,7 @@ import threading
 import time
 
 import harness
-from harness import Case, children_of, until
+from harness import Case, children_of, long_case, until
 
 LONG = {"train": {"epochs": 100000}, "output": {"log_every": 50}}
 
@@ -211,10 +211,12 @@ class Group(Case):
         p.terminate()
         self.equal(self.finish(p).code, 128 + 15)
 
+    @long_case
     def test_straggler_is_named(self):
         """A rank that gets half of the time only, as on a busier machine; most of its step is computing, so that it is held back there."""
         group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
-        work = {"model.mlp": {"hidden": "600, 600"}, "data.synthetic": {"shape": 600}, "train": {"batch_size": 160}}
+        self.environ = {}
+        work = {"model.mlp": {"hidden": "200, 200"}, "data.synthetic": {"shape": 200, "samples": 4000}, "train": {"batch_size": 200}}
         p = [self.start("-c", self.ini(f"{r}.ini", group, LONG, work, {"group": {"rank": r}, "output": {"dir": self.dir / f"o{r}"}}))
              for r in (0, 1)]
         self.trained_a_while(p[0])

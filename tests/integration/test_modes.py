@@ -16,7 +16,7 @@ TOY = {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"net": "relu
 TEXT = {"files": "/usr/share/common-licenses/GPL-3", "context": 32}
 GPT = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "tokens"}, "data.synthetic": None, "data.tokens": TEXT,
        "model.gpt2": {"preset": "bytes", "width": 32, "heads": 4, "place": "0:0, 2:1"},
-       "train": {"accumulate": 4, "batch_size": 4, "max_steps": 50},
+       "train": {"accumulate": 4, "batch_size": 4, "max_steps": 20},
        "optimizer": {"algorithm": "adamw", "lr": 0.0006, "momentum": None}}
 ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}
 
@@ -135,7 +135,7 @@ class Modes(Case):
             one = self.train(extra, nproc=1, name=f"{name}-one")
             two = self.train(extra, MODEL, placed, nproc=1, name=f"{name}-two")
             self.check("stages" in two.err, two)
-            self.alike(two, one, 50, within=1e-6)
+            self.alike(two, one, extra["train"]["max_steps"], within=1e-6)
             for x, y in zip(self.metrics(two.dir, "step"), self.metrics(one.dir, "step"), strict=True):
                 self.check(name != "clip" or abs(x["grad_norm"] / y["grad_norm"] - 1) < 1e-3, (x, y))
 

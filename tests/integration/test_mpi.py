@@ -270,11 +270,15 @@ class Mpi(Case):
 
     @long_case
     def test_launcher_that_stands_still_at_the_end(self):
-        path = self.ini("x.ini", MPI, {"train": {"max_steps": 20000, "epochs": 100000}, "output": {"dir": self.dir / "out", "log_every": 1000}})
+        gate = self.dir / "gate"  # the second and last epoch begins when this is there
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{harness.SRC}/core/include", f"{harness.SRC}/tests/reliability/paced_sampler.c",
+                        "-o", self.dir / "sampler_paced.so"], check=True)
+        path = self.ini("x.ini", MPI, {"plugins": {"path": self.dir}, "sampler": {"plugin": "paced"}, "sampler.paced": {"gate": gate, "last": 1},
+                                       "output": {"dir": self.dir / "out", "log_every": 1}})
         p = self.start("-c", path, "--nproc", 2)
         self.trained_a_while(p)
-        launcher = children_of(p.pid)[0]
-        os.kill(launcher, signal.SIGSTOP)
+        self.stand_still(children_of(p.pid)[0])
+        gate.touch()
         r = self.finish(p)
         self.equal(r.code, 0, r)
         self.check("mpirun" in r.err and "was stopped" in r.err, r)

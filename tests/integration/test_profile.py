@@ -4,7 +4,7 @@ import shutil
 import sys
 
 import harness
-from harness import Case, Skip
+from harness import Case, Skip, long_case
 
 HEAD = ["kernel", "calls", "ms/step", "share", "%", "GFLOP/s", "GB/s", "%", "of", "peak", "limit"]
 
@@ -103,10 +103,11 @@ class Profile(Case):
         self.check("linear+bias+relu" in self.table(r)[0], r)
         self.equal(sorted(p.name for p in self.dir.iterdir()), ["x.ini"])
 
+    @long_case
     def test_backend_with_a_launcher_of_its_own(self):
         if not shutil.which("mpirun") or not (harness.BUILD / ".libs/backend_mpi.so").exists():
             raise Skip("no backend mpi")
-        _, rows, _, whole = self.profile({"group": {"backend": "mpi"}}, env=harness.MPI_LEAKS)
+        _, rows, _, whole = self.profile({"group": {"backend": "mpi"}, "train": {"max_steps": 4}}, env=harness.MPI_LEAKS)
         self.equal((whole["world_size"], rows["update"][0]), (2, 1))
 
     def test_belongs_to_training(self):

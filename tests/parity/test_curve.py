@@ -75,7 +75,8 @@ class Curve(Case):
         theirs, ours = STORED["accuracy-2"]["accuracy"], []
         for seed in range(len(theirs)):
             r = self.train(MLP, MOMENTUM, {"train": {"epochs": 5, "eval_every": 0, "seed": seed}, "eval": {"plugin": "idx"},
-                                           "eval.idx": {"split": "test", "mean": 0.286, "std": 0.353}}, name=f"seed{seed}")
+                                           "eval.idx": {"split": "test", "mean": 0.286, "std": 0.353}}, name=f"seed{seed}",
+                           timeout=10 * harness.PATIENCE)  # a minute of two processors
             ours.append(r.summary["eval_accuracy"])
         print(f"# accuracy {ours}, PyTorch's {theirs}")
         self.check(abs(sum(ours) - sum(theirs)) / len(ours) <= 0.005, (ours, theirs))
