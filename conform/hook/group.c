@@ -31,8 +31,8 @@ void hook_give_up(ddp_hook_trial *t)
 }
 
 /* ---- between the ranks ------------------------------------------------------------------------------------------- */
-/* False: a rank has given up. A hang is the parent's affair. Who waits sleeps: one that yields instead is put behind all
- * other processes of a busy machine, each time. */
+/* False: a rank has given up. A hang is the parent's affair. Who waits sleeps: one that yields instead is put behind
+ * all other processes of a busy machine, each time. */
 static bool barrier(ddp_hook_trial *t)
 {
     const struct timespec look = {.tv_nsec = LOOK_MS * 1000000L};
