@@ -25,7 +25,7 @@ FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
 SANITIZED = "fsanitize" in (BUILD / "config.status").read_text() and "DDP_SAN=\"\"" not in (BUILD / "config.status").read_text()
 # Environment of ranks that load an MPI library: a leak checker sees what that keeps until the process ends.
 MPI_LEAKS = {"LSAN_OPTIONS": "detect_leaks=0"} if SANITIZED else {}
-# oneDNN writes its matrix products for AVX-512 when a process makes the first one: 30 ms, more than all else of a small run.
+# oneDNN writes its matrix products for AVX-512 when a process makes the first one: 30 ms, most of a small run.
 QUICK = {"ONEDNN_MAX_CPU_ISA": "SSE41"}
 PATIENCE = 120  # seconds after which a run counts as hung
 
@@ -110,7 +110,7 @@ class Result:
 
 
 class Case:
-    environ = QUICK  # of all programs it starts, under what the environment says; {} where all of oneDNN's code is to run
+    environ = QUICK  # of the programs it starts, where the environment does not say; {}: with all of oneDNN's code
 
     def __init__(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ddpengine-test-"))
@@ -283,7 +283,8 @@ def children_of(pid):
 
 def processor_seconds():
     """Of this process and of all that it has waited for, and these of theirs."""
-    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def main(*cases):

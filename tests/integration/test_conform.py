@@ -128,7 +128,8 @@ class Conform(Case):
         elif (kind, name) == ("dataset", "tokens"):
             return "--set", f"files={SRC / 'docs'}/*.md", "--set", "context=33"
         elif (kind, name) == ("dataset", "idx"):
-            for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)), ("labels", (0x0801, 50), bytes(range(10)) * 5)):
+            for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
+                                    ("labels", (0x0801, 50), bytes(range(10)) * 5)):
                 (self.dir / f"{key}.gz").write_bytes(gzip.compress(struct.pack(f">{len(head)}I", *head) + rest))
             return "--set", f"images={self.dir}/images.gz", "--set", f"labels={self.dir}/labels.gz"
         else:

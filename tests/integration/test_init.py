@@ -460,8 +460,8 @@ class Env(Init):
         if torchrun is None or subprocess.run([torchrun, "--help"], capture_output=True).returncode:
             raise Skip("torchrun is not installed")
         path = self.ini("tr.ini", SHORT, {"group": {"init_method": "env://"}, "output": {"dir": self.dir / "tr.out"}})
-        r = self.finish(self.spawn([torchrun, "--nproc_per_node=2", "--master_addr=127.0.0.1", f"--master_port={free_pair()}",
-                                    "-r", "1", "-t", "1", "--no_python", harness.ENGINE, "-c", path], self.clean))
+        r = self.finish(self.spawn([torchrun, "--nproc_per_node=2", "--master_addr=127.0.0.1",
+                                    f"--master_port={free_pair()}", "-r", "1", "-t", "1", "--no_python", harness.ENGINE, "-c", path], self.clean))
         self.equal(r.code, 0, r)
         self.equal(json.loads((self.dir / "tr.out" / "summary.json").read_text())["parameter_sha256"], self.expected())
 

@@ -271,9 +271,10 @@ class Mpi(Case):
     @long_case
     def test_launcher_that_stands_still_at_the_end(self):
         gate = self.dir / "gate"  # the second and last epoch begins when this is there
-        subprocess.run(["cc", "-shared", "-fPIC", f"-I{harness.SRC}/core/include", f"{harness.SRC}/tests/reliability/paced_sampler.c",
-                        "-o", self.dir / "sampler_paced.so"], check=True)
-        path = self.ini("x.ini", MPI, {"plugins": {"path": self.dir}, "sampler": {"plugin": "paced"}, "sampler.paced": {"gate": gate, "last": 1},
+        subprocess.run(["cc", "-shared", "-fPIC", f"-I{harness.SRC}/core/include",
+                        f"{harness.SRC}/tests/reliability/paced_sampler.c", "-o", self.dir / "sampler_paced.so"], check=True)
+        path = self.ini("x.ini", MPI, {"plugins": {"path": self.dir}, "sampler": {"plugin": "paced"},
+                                       "sampler.paced": {"gate": gate, "last": 1},
                                        "output": {"dir": self.dir / "out", "log_every": 1}})
         p = self.start("-c", path, "--nproc", 2)
         self.trained_a_while(p)
