@@ -99,8 +99,8 @@ class Update(Case):
 
     # ---- zero --------------------------------------------------------------------------------------------------------
     def same_in_shares(self, backends, nproc):
+        runs = {f"{b}-{z}": over(b, zero=z) for b in backends for z in (0, 1)}
         for optimizer in ({}, ADAM):
-            runs = {f"{b}-{z}": over(b, zero=z) for b in backends for z in (0, 1) if b != "mpi" or optimizer}
             self.all_equal(self.hashes(runs, optimizer, nproc=nproc))
 
     def test_zero_is_the_same_with_two_ranks(self):
