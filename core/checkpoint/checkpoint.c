@@ -124,19 +124,42 @@ static ddp_status open_step(const char *dir, uint64_t step, ddp_checkpoint *out,
     return DDP_OK;
 }
 
+/* Damage that no second try mends: wrong contents, or a file that is not there. What could not be read (EIO, EACCES,
+ * EMFILE, ESTALE) may be as good as ever, and a later format or too little memory says nothing of the files either. */
+static bool is_damage(ddp_status st, const ddp_err *err)
+{
+    return st == DDP_ERR_DATA || (st == DDP_ERR_SYSTEM && err->sys_errno == ENOENT);
+}
+
+/* None of `count` verifies: `why`, of the newest, is on err. */
+static ddp_status fail_none(const char *dir, size_t count, ddp_err *err)
+{
+    ddp_err why = *err;
+
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "none of the %zu checkpoints in %s verifies, the newest: %.300s. "
+                    "Put a good copy there, or set [checkpoint] resume = never, which keeps these as step-*.old",
+                    count, dir, why.msg);
+}
+
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err)
 {
     uint64_t *steps = NULL;
     size_t count = 0;
+    ddp_err newest = {0};
     ddp_status st = DDP_IN_PROGRESS;
 
     DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && st == DDP_IN_PROGRESS; i++) {
         st = open_step(dir, steps[i], out, err);
-        /* neither means that the checkpoint is damaged, so an older one must not replace it */
-        if (st == DDP_OK || st == DDP_ERR_NOMEM || st == DDP_ERR_UNSUPPORTED) break;
+        if (!is_damage(st, err)) break;
+        if (i == 0) newest = *err;
         ddp_log_line(log, DDP_LOG_WARN, "checkpoint step-%08" PRIu64 " is skipped: %s", steps[i], err->msg);
         st = DDP_IN_PROGRESS;
+    }
+    if (st == DDP_IN_PROGRESS && count > 0) {
+        *err = newest;
+        st = fail_none(dir, count, err);
     }
     free(steps);
     return st;
@@ -203,7 +226,7 @@ static ddp_status remove_step(const char *dir, uint64_t step, ddp_err *err)
 }
 
 /* Removes what is older than the newest `keep` that verify. `step` was written just now: it counts, and is not read
- * again. */
+ * again. What lies above it stays: no run removes what is further on than itself. */
 static ddp_status prune(const char *dir, uint64_t step, uint64_t keep, ddp_err *err)
 {
     uint64_t *steps = NULL, good = 1;
@@ -213,7 +236,7 @@ static ddp_status prune(const char *dir, uint64_t step, uint64_t keep, ddp_err *
 
     DDP_TRY(checkpoint_step_list(dir, &steps, &count, err));
     for (size_t i = 0; st == DDP_OK && keep > 0 && count > keep && i < count; i++) {
-        if (steps[i] == step) continue;
+        if (steps[i] >= step) continue;
         if (good >= keep) {
             st = remove_step(dir, steps[i], err);
         } else if (open_step(dir, steps[i], &c, err) == DDP_OK) {

@@ -30,8 +30,8 @@ typedef struct ddp_part {
 
 /* Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as
  * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest beyond `keep` (0: keeps all) --
- * only ones that verify count, and the new one always stays. DDP_ERR_SYSTEM names the file; earlier checkpoints stay
- * intact. */
+ * only ones that verify count; the new one and those of higher steps always stay. DDP_ERR_SYSTEM names the file;
+ * earlier checkpoints stay intact. */
 ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
                                uint64_t keep, ddp_log *log, ddp_err *err);
 /* Renames every checkpoint of DIR at or above step `from` to step-NNNNNNNN.old, which nothing loads, highest first;
@@ -46,8 +46,9 @@ typedef struct ddp_checkpoint {
     ddp_checkpoint_meta meta;
     ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none */
 } ddp_checkpoint;
-/* The newest that verifies (sizes and SHA-256 of every file), DDP_IN_PROGRESS when there is none. One that a later
- * format version wrote is an error: an older one must not silently replace it. */
+/* The newest that verifies (sizes and SHA-256 of every file); damaged ones are skipped with a warning each.
+ * DDP_IN_PROGRESS: DIR has no checkpoint. DDP_ERR_DATA: it has some, and none verifies. One that cannot be read
+ * (DDP_ERR_SYSTEM), or that a later format version wrote, is an error: an older one must not silently replace it. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
 /* The manifest of the newest checkpoint that has one; the other files are not read. */
 ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);

@@ -129,7 +129,7 @@ static void another_run_in_the_folder(void **state)
     assert_string_equal(c.meta.config_hash, "other");
     assert_int_equal(ddp_safetensors_count(c.parts[DDP_PART_MODEL]), 0);
     ddp_checkpoint_close(&c);
-    assert_int_equal(entries(in(p, "ck")), 1); /* keep = 1: the one just written */
+    assert_int_equal(entries(in(p, "ck")), 2); /* keep = 1: the one just written, and what is further on */
 }
 
 static void a_file_in_the_place(void **state)
@@ -194,6 +194,8 @@ static void replace_text(const char *path, const char *from, const char *to)
 static void damage_is_skipped(void **state)
 {
     struct place *p = *state;
+    ddp_checkpoint c;
+    ddp_err err = {0};
     const char *model = "ck/step-00000002/model.safetensors", *manifest = "ck/step-00000002/MANIFEST.json";
     static const char *const parts[] = {"checkpoint step-00000002 is skipped:",
                                         "model.safetensors is damaged: its SHA-256 is",
@@ -221,8 +223,46 @@ static void damage_is_skipped(void **state)
         assert_int_equal(logged(p, parts[i]), 1);
     }
     assert_int_equal(rename(in(p, "ck/step-00000001"), in(p, "ck/step-00000008")), 0);
-    assert_int_equal(newest(p), 0);
+    assert_int_equal(ddp_checkpoint_newest(in(p, "ck"), &c, &p->log, &err), DDP_ERR_DATA);
     assert_int_equal(logged(p, "step-00000008 holds step 1: the folder was renamed"), 1);
+    assert_contains(err.msg, "none of the 2 checkpoints in ");
+    assert_contains(err.msg, "step-00000008 holds step 1");
+    assert_contains(err.msg, "resume = never");
+}
+
+/* What cannot be read may be as good as ever: no older one stands in for it. */
+static void an_unreadable_one_is_not_skipped(void **state)
+{
+    struct place *p = *state;
+    static const char *const files[] = {"ck/step-00000002/model.safetensors", "ck/step-00000002/MANIFEST.json"};
+    ddp_checkpoint c;
+
+    must_save(p, 1, 0);
+    must_save(p, 2, 0);
+    for (size_t i = 0; i < DDP_COUNT(files); i++) {
+        ddp_err err = {0};
+
+        assert_int_equal(rename(in(p, files[i]), in(p, "kept")), 0);
+        assert_int_equal(symlink(strrchr(files[i], '/') + 1, in(p, files[i])), 0); /* a loop: ELOOP, for root too */
+        assert_int_equal(ddp_checkpoint_newest(in(p, "ck"), &c, &p->log, &err), DDP_ERR_SYSTEM);
+        assert_int_equal(err.sys_errno, ELOOP);
+        assert_contains(err.msg, files[i]);
+        assert_int_equal(rename(in(p, "kept"), in(p, files[i])), 0);
+    }
+    assert_int_equal(logged(p, "is skipped"), 0);
+    assert_int_equal(newest(p), 2);
+}
+
+static void higher_steps_stay(void **state)
+{
+    struct place *p = *state;
+
+    for (uint64_t step = 5; step <= 7; step++) must_save(p, step, 0);
+    must_save(p, 3, 1);
+    must_save(p, 4, 1);
+    assert_false(exists(in(p, "ck/step-00000003")));
+    assert_int_equal(entries(in(p, "ck")), 4);
+    assert_int_equal(newest(p), 7);
 }
 
 static void a_later_version(void **state)
@@ -422,6 +462,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(left_overs, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(keeps_what_verifies, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(damage_is_skipped, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(an_unreadable_one_is_not_skipped, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(higher_steps_stay, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(a_later_version, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(wrong_paths, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(no_room, place_setup, place_teardown),
