@@ -47,3 +47,5 @@ void ddp_observer_stop(ddp_observer *o);
 /* Writes summary.json (atomically), the end event and the closing lines; then close joins the thread. */
 ddp_status ddp_observer_finish(ddp_observer *o, const ddp_summary *s, ddp_err *err);
 void ddp_observer_close(ddp_observer *o);
+/* Whether DIR has the summary.json of a run that ended well after so many steps, with these parameters. */
+bool ddp_summary_is_of(const char *dir, uint64_t steps, const char *parameter_sha256);

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 static json_t *count(uint64_t n) { return json_integer((json_int_t)n); }
@@ -62,4 +63,21 @@ ddp_status observe_summary_write(const char *dir, const ddp_summary *s, ddp_stat
     if (st == DDP_OK) st = ddp_file_replace(path, file.data, file.length, err);
     ddp_text_free(&file);
     return st;
+}
+
+bool ddp_summary_is_of(const char *dir, uint64_t steps, const char *parameter_sha256)
+{
+    char path[4096];
+    json_t *o;
+    const char *sha256;
+    bool is;
+
+    (void)snprintf(path, sizeof(path), "%s/summary.json", dir);
+    o = json_load_file(path, 0, NULL);
+    sha256 = json_string_value(json_object_get(o, "parameter_sha256"));
+    is = sha256 != NULL && strcmp(sha256, parameter_sha256) == 0 &&
+         json_integer_value(json_object_get(o, "steps")) == (json_int_t)steps &&
+         json_is_integer(json_object_get(o, "exit_code")) && json_integer_value(json_object_get(o, "exit_code")) == 0;
+    json_decref(o);
+    return is;
 }

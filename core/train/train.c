@@ -323,6 +323,26 @@ static void set_graceful(const ddp_session *s, bool on)
     if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
 }
 
+/* A run that is complete already has evaluated and written its summary, unless it was killed after its last save: then
+ * that is still to be done, by all ranks. */
+static ddp_status check_reported(ddp_trainer *t, bool *done, ddp_err *err)
+{
+    const char *dir = t->s->config->output->dir;
+    char sha256[DDP_SHA256_HEX];
+    int32_t reported = 1;
+
+    if (t->s->launch.rank == 0 && dir[0] != '\0') {
+        DDP_TRY(ddp_trainer_hash(t, sha256, err));
+        reported = ddp_summary_is_of(dir, t->progress.step, sha256);
+        if (reported == 0)
+            ddp_log_line(t->s->log, DDP_LOG_INFO, "its summary is not in %s: the run is %sreported now", dir,
+                         t->eval_loader != NULL ? "evaluated and " : "");
+    }
+    DDP_TRY(ddp_trainer_from_rank0(t, "whether the complete run is reported", &reported, sizeof(reported), err));
+    *done = reported != 0;
+    return DDP_OK;
+}
+
 /* Everything after the rendezvous. */
 static ddp_status run(ddp_trainer *t, ddp_err *err)
 {
@@ -345,6 +365,7 @@ static ddp_status run(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_trainer_restore(t, &done, err));
     DDP_TRY(ddp_replicas_broadcast_all(t, err));
     if (s->launch.purpose == DDP_TO_EVALUATE) return trainer_only_evaluate(t, err);
+    if (done) DDP_TRY(check_reported(t, &done, err));
     if (done) return DDP_OK;
     plan_steps(t);
     DDP_TRY(open_observer(t, err));

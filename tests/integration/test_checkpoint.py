@@ -131,6 +131,25 @@ class Checkpoint(Case):
         r = self.saved()
         self.check("already complete" in r.err, r)
 
+    def test_finished_run_is_reported_where_a_kill_came_before_that(self):
+        """As after a kill in the last evaluation, which comes after the last save: no summary, or that of an earlier part."""
+        evaluates = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 96, "shape": 12, "classes": 4, "seed": 1}}
+        first = self.saved(evaluates)
+        path = first.dir / "summary.json"
+        rows = len(self.metrics(first.dir))
+        for stale in (None, {**first.summary, "exit_code": 143}, {**first.summary, "steps": 7},
+                      {**first.summary, "parameter_sha256": "0" * 64}, ["no summary"]):
+            path.unlink() if stale is None else path.write_text(json.dumps(stale))
+            r = self.saved(evaluates)
+            self.check("its summary is not in" in r.err, r)
+            for key in ("steps", "epochs", "parameter_sha256", "eval_loss", "eval_accuracy", "exit_code"):
+                self.equal(r.summary[key], first.summary[key], key)
+        self.check(len(self.metrics(first.dir)) > rows, "metrics.jsonl goes on")
+        written = path.read_text()
+        r = self.saved(evaluates)
+        self.check("already complete" in r.err and "its summary is not in" not in r.err, r)
+        self.equal(path.read_text(), written)
+
     def test_never_starts_afresh(self):
         a = self.saved()
         b = self.saved({"checkpoint": {"resume": "never"}})
