@@ -211,11 +211,10 @@ static void take_position(ddp_trainer *t, const struct resume_report *report, bo
     *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;
     if (*done)
-        ddp_log_line(
-            t->s->log, DDP_LOG_INFO,
-            "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
-            " epochs). Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
-            report->path, t->progress.step, t->progress.epoch);
+        ddp_log_line(t->s->log, DDP_LOG_INFO,
+                     "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
+                     " epochs). Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
+                     report->path, t->progress.step, t->progress.epoch);
     else
         ddp_log_line(t->s->log, DDP_LOG_INFO, "resuming from %s: step %" PRIu64 ", epoch %" PRIu64, report->path,
                      t->progress.step, t->progress.epoch + 1);
