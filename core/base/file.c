@@ -93,7 +93,8 @@ ddp_status ddp_write_all(int fd, const void *data, size_t length, const char *wh
         ssize_t n = write(fd, at, length);
 
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ddp_fail_errno(err, "%s: cannot write", what);
+        if (n == 0) errno = ENOSPC; /* takes nothing and gives no reason: as if it were full */
+        if (n <= 0) return ddp_fail_errno(err, "%s: cannot write", what);
         at += n;
         length -= (size_t)n;
     }

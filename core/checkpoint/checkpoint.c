@@ -338,7 +338,6 @@ ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)
 {
     static const char trial[4096]; /* a block, so that a full disk shows */
     uint64_t *steps = NULL;
-    char name[64];
     size_t count;
     ddp_path path;
     ddp_status st;
@@ -348,13 +347,13 @@ ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err)
     fsync_parent(dir);
     DDP_TRY(checkpoint_step_list(dir, &steps, &count, err)); /* may we list it? */
     free(steps);
-    (void)snprintf(name, sizeof(name), ".write-test-%ld", (long)getpid());
-    DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
+    DDP_TRY(checkpoint_path_join(path.text, dir, ".write-test", err)); /* one name: what a kill left goes now */
     fd = open(path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return ddp_fail_errno(err, "cannot write in the checkpoint folder %s ([checkpoint] dir)", dir);
-    st = ddp_write_all(fd, trial, sizeof(trial), path.text, err);
-    (void)close(fd);
-    if (unlink(path.text) != 0 && st == DDP_OK)
+    if (unlink(path.text) != 0)
         st = ddp_fail_errno(err, "cannot remove files in the checkpoint folder %s ([checkpoint] dir)", dir);
+    else
+        st = ddp_write_all(fd, trial, sizeof(trial), path.text, err);
+    (void)close(fd);
     return st;
 }
