@@ -3,7 +3,7 @@
 # address: those of make check but for the curves, which prove numbers, and what the long ones have of the CUDA device, but for
 # attention and whole models, whose memory is that of the other kernels and which would take ten minutes.
 # thread: the unit tests of what has threads of its own: a library that is not built for it, such as OpenMP's, would drown the rest,
-# and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread.
+# and the CPU device has no other threads; kernels of the CUDA device run on fibers of one thread. Rooms without threads are left out.
 set -eu
 cd "$(dirname "$0")/.."
 kind=$1
@@ -28,12 +28,14 @@ list() { printf 'include Makefile\nshow: ; @echo $(filter-out %s,$(%s))\n' "$2" 
 cuda=tests/unit/cuda/test_cuda
 if [ "$kind" = thread ]; then
     kernels="${cuda}_attention ${cuda}_models ${cuda}_image ${cuda}_kernels"
-    tests="$(list check_PROGRAMS 'tests/unit/device/% tests/parity/%') $(list LONG_CHECKS "$kernels")"
+    alone="tests/unit/config/% tests/unit/conform/% tests/unit/dataset/% tests/unit/graph/% tests/unit/hook/% tests/unit/backend/test_reduce"
+    programs=$(list check_PROGRAMS "tests/unit/device/% tests/parity/% $alone")
+    tests="$programs $(list LONG_CHECKS "$kernels")"
 else
     tests="$(list TESTS tests/parity/%.py) $(list LONG_CHECKS "${cuda}_attention ${cuda}_models")"
 fi
-make -j "$(nproc)" check TESTS= >"$log" 2>&1 || true
-make -j "$((2 * $(nproc)))" check TESTS="$tests" >"$log" 2>&1 || rc=$? # most of them wait most of the time
+make -j "$(nproc)" check TESTS= ${programs:+check_PROGRAMS="$programs"} >"$log" 2>&1 || true
+make -j "$((2 * $(nproc)))" check TESTS="$tests" ${programs:+check_PROGRAMS="$programs"} >"$log" 2>&1 || rc=$? # most of them wait most of the time
 if ! grep -q '^# TOTAL' "$log"; then
     tail -n 40 "$log"
     exit 1

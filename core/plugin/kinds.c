@@ -9,7 +9,8 @@
 
 _Static_assert(sizeof(ddp_any_function) == sizeof(void *), "slots are copied as function pointers of one size");
 
-/* A stub uses nothing of what it is given. */
+/* A stub uses nothing of what it is given. NOLINTBEGIN(misc-unused-parameters) */
+#pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* The parameters of a stub that answers DDP_ERR_UNSUPPORTED end with `err`. */
@@ -194,6 +195,8 @@ static const ddp_slot hook_slots[] = {
     MUST(ddp_hook_ops, exchange), MUST(ddp_hook_ops, decompress), MAY(ddp_hook_ops, states, no_states),
 };
 
+#pragma GCC diagnostic pop
+/* NOLINTEND(misc-unused-parameters) */
 #define KIND_TABLE(NAME, name, number)                                                                                 \
     [number] = {DDP_##NAME##_ABI, (uint32_t)sizeof(ddp_##name##_ops), (uint32_t)(DDP_##NAME##_SERVICES), name##_slots, \
                 DDP_COUNT(name##_slots)},

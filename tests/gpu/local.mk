@@ -4,7 +4,7 @@ EXTRA_PROGRAMS += tests/gpu/nccl_slots
 CLEANFILES += tests/gpu/nccl_slots
 tests_gpu_nccl_slots_SOURCES = tests/gpu/nccl_slots.c plugins/backend/nccl/runtime.c plugins/backend/nccl/runtime.h \
 	tests/unit/support/store_double.h
-tests_gpu_nccl_slots_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
+tests_gpu_nccl_slots_CPPFLAGS = $(UNIT_CPPFLAGS) $(CUDA_CPPFLAGS)
 endif
 # every op and whole models against the reference, on a GPU; built with the long tests so that they stay so
 if WITH_CUDA_DOUBLE

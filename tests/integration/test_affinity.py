@@ -83,8 +83,10 @@ class Pin(Case):
         lib = self.dir / "refuse_binding.so"
         subprocess.run(["cc", "-shared", "-fPIC", str(SRC / "tests/integration/support/refuse_binding.c"), "-o", str(lib)], check=True)
         two = {"train": {"parallel": "dp", "device": "cpu:0, cpu:1", "threads": 1}}
+        # a sanitizer's runtime wants to come before all that is preloaded, or to be told that it does not
+        env = {"LD_PRELOAD": str(lib), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
         for pin, code in (("yes", 3), ("auto", 0)):
-            r = self.run("-c", self.ini("x.ini", two, {"train": {"pin": pin}}), env={"LD_PRELOAD": str(lib)})
+            r = self.run("-c", self.ini("x.ini", two, {"train": {"pin": pin}}), env=env)
             self.equal(r.code, code, r)
             self.equal("replica 1 on cpu:1: [train] pin = yes" in r.err, pin == "yes", r)
 

@@ -20,7 +20,7 @@ EXTRA_PROGRAMS += tests/bench/bench_allreduce
 CLEANFILES += tests/bench/bench_allreduce
 tests_bench_bench_allreduce_SOURCES = tests/bench/bench_allreduce.cc tests/bench/bench_allreduce.h \
 	tests/bench/bench_allreduce_core.c tests/unit/support/store_double.h
-tests_bench_bench_allreduce_CPPFLAGS = $(AM_CPPFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
+tests_bench_bench_allreduce_CPPFLAGS = $(UNIT_CPPFLAGS)
 # Gloo's headers convert freely
 tests_bench_bench_allreduce_CXXFLAGS = $(AM_CXXFLAGS) -Wno-conversion -Wno-unused-parameter -Wno-sign-compare
 tests_bench_bench_allreduce_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS) -lgloo
