@@ -52,7 +52,7 @@ include $(srcdir)/tests/gpu/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/structure.py tests/lint/words.py \
 	tests/lint/cppcheck.txt tests/lint/analyzer.h tests/source.sh \
-	tests/sanitized.sh tests/packaged.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
+	tests/sanitized.sh tests/packaged.sh tests/repeat.sh tests/tap.sh tests/count.awk tests/tsan.supp tests/lsan.supp .clang-tidy
 
 lint:
 	@$(SHELL) $(srcdir)/tests/lint/lint.sh
