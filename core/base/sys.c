@@ -20,11 +20,23 @@ static int64_t clock_ns(clockid_t clock)
 
 int64_t ddp_now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
+/* Both clocks at one moment: a busy machine may let milliseconds pass between two calls. */
+static int64_t now_and_since_boot(int64_t *since_boot)
+{
+    int64_t now;
+
+    do {
+        now = ddp_now_ns();
+        *since_boot = clock_ns(CLOCK_BOOTTIME);
+    } while (ddp_now_ns() - now > NS_PER_S / 1000);
+    return now;
+}
+
 /* Field 22 of /proc/self/stat (proc(5)): start time in clock ticks since boot, on CLOCK_BOOTTIME, which unlike
  * CLOCK_MONOTONIC counts suspended time. Now, where /proc is not mounted. */
 int64_t ddp_process_start_ns(void)
 {
-    int64_t now = ddp_now_ns(), age;
+    int64_t since_boot, now = now_and_since_boot(&since_boot), age;
     unsigned long long ticks = 0;
     long per_second = sysconf(_SC_CLK_TCK);
     char *data, *at;
@@ -37,7 +49,7 @@ int64_t ddp_process_start_ns(void)
     if (at != NULL) ticks = strtoull(at, NULL, 10);
     free(data);
     if (ticks == 0) return now;
-    age = clock_ns(CLOCK_BOOTTIME) - (int64_t)ticks * (NS_PER_S / per_second);
+    age = since_boot - (int64_t)ticks * (NS_PER_S / per_second);
     return age > 0 ? now - age : now;
 }
 
