@@ -23,6 +23,7 @@ else
     export ASAN_OPTIONS="detect_leaks=1:strict_string_checks=1" \
         LSAN_OPTIONS="use_tls=0:suppressions=$top/tests/lsan.supp:print_suppressions=0" UBSAN_OPTIONS="print_stacktrace=1"
 fi
+make -s Makefile >/dev/null # what it prints where it is made again must not come among the names
 # The names in a list of the makefile's, without those that match.
 list() { printf 'include Makefile\nshow: ; @echo $(filter-out %s,$(%s))\n' "$2" "$1" | make -s -f - show; }
 cuda=tests/unit/cuda/test_cuda
