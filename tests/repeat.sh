@@ -1,19 +1,19 @@
 #!/bin/sh
 # Whether `./quickstart check` is green every time, where it is hardest. Prints a line for each run, and how many were green.
-#   tests/repeat.sh busy TIMES         in this tree, beside four endless loops for two processors (as many again for more)
+#   tests/repeat.sh busy TIMES         in this tree, beside two endless loops for each processor
 #   tests/repeat.sh bare TIMES ROOT    as root and as a user, by turns, in the Debian tree ROOT without /sys; this script, run as
 #                                      root, makes it by debootstrap where it is not there, and copies this host's way to packages
 set -eu
 cd "$(dirname "$0")/.."
-kind=${1:?busy or bare} times=${2:?how often} root=${3:-} green=0 runs=0
+kind=${1:?busy or bare} times=${2:?how often} root=${3:-} green=0 runs=0 logs=${TMPDIR:-/tmp}
 
 try() { # try NAME COMMAND...
     name=$1 from=$(date +%s) rc=0
     shift
-    "$@" >"/tmp/repeat-$name.log" 2>&1 || rc=$?
+    "$@" >"$logs/repeat-$name.log" 2>&1 || rc=$?
     runs=$((runs + 1))
     [ "$rc" != 0 ] || green=$((green + 1))
-    echo "$name: exit $rc after $(($(date +%s) - from)) s: $(tail -n 1 "/tmp/repeat-$name.log")"
+    echo "$name: exit $rc after $(($(date +%s) - from)) s: $(tail -n 1 "$logs/repeat-$name.log")"
 }
 
 inside() { # inside USER HOME COMMAND: in the bare tree, with a clean environment

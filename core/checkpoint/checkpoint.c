@@ -131,15 +131,13 @@ static bool is_damage(ddp_status st, const ddp_err *err)
     return st == DDP_ERR_DATA || (st == DDP_ERR_SYSTEM && err->sys_errno == ENOENT);
 }
 
-/* None of `count` verifies: `why`, of the newest, is on err. */
-static ddp_status fail_none(const char *dir, size_t count, ddp_err *err)
+/* None of `count` verifies; `why`: of the newest. */
+static ddp_status fail_none(const char *dir, size_t count, const ddp_err *why, ddp_err *err)
 {
-    ddp_err why = *err;
-
     return ddp_fail(err, DDP_ERR_DATA,
                     "none of the %zu checkpoints in %s verifies, the newest: %.300s. "
                     "Put a good copy there, or set [checkpoint] resume = never, which keeps these as step-*.old",
-                    count, dir, why.msg);
+                    count, dir, why->msg);
 }
 
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err)
@@ -157,10 +155,7 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
         ddp_log_line(log, DDP_LOG_WARN, "checkpoint step-%08" PRIu64 " is skipped: %s", steps[i], err->msg);
         st = DDP_IN_PROGRESS;
     }
-    if (st == DDP_IN_PROGRESS && count > 0) {
-        *err = newest;
-        st = fail_none(dir, count, err);
-    }
+    if (st == DDP_IN_PROGRESS && count > 0) st = fail_none(dir, count, &newest, err);
     free(steps);
     return st;
 }

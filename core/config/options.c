@@ -219,7 +219,7 @@ static ddp_status fail_unknown(const table *t, const ddp_ini_entry *e)
                         e->section);
     other = config_core_section_with(e->key);
     if (other != NULL)
-        return ddp_fail(t->err, DDP_ERR_CONFIG, "%s: unknown key \"%s\" in [%s]; it is a key of [%s]", e->where, e->key,
+        return ddp_fail(t->err, DDP_ERR_CONFIG, "%s: unknown key \"%s\" in [%s]; move it to [%s]", e->where, e->key,
                         e->section, other);
     for (size_t i = 0; i < count; i++) names[i] = t->rows[i].key;
     nearest = ddp_nearest(e->key, names, count);

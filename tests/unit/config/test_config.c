@@ -517,7 +517,7 @@ static void bad_overrides(void **state)
     assert_int_equal(ddp_config_load("node1.ini", sets, 2, &c, &err), DDP_ERR_CONFIG);
     assert_string_equal(err.msg, "--set: unknown section [trian]; did you mean [train]?");
     assert_int_equal(ddp_config_load("node1.ini", key, 1, &c, &err), DDP_ERR_CONFIG);
-    assert_string_equal(err.msg, "--set: unknown key \"lr\" in [train]; it is a key of [optimizer]");
+    assert_string_equal(err.msg, "--set: unknown key \"lr\" in [train]; move it to [optimizer]");
     assert_int_equal(ddp_config_load("node1.ini", none, 1, &c, &err), DDP_ERR_CONFIG);
     assert_non_null(strstr(err.msg, "in [train]; its keys are parallel, device, threads, pin, epochs"));
 }
