@@ -58,7 +58,8 @@ static const ddp_option options[] = {
     {.key = "padded_vocabulary",
      .dflt = "0",
      .range = "0..16777216",
-     .doc = "Rows of the token embedding, padding included, for example 50304 for 50257 tokens; 0: vocabulary.",
+     .doc = "Rows of the token embedding, padding included, for example 50304 for 50257 tokens; 0: vocabulary. "
+            "Padding takes no part in the loss.",
      .type = DDP_OPT_INT,
      .offset = offsetof(struct config, padded_vocabulary)},
     {.key = "dropout",
@@ -260,7 +261,8 @@ static ddp_status gpt2_build(ddp_graph *g, const void *config, ddp_err *err)
     check(g, &c, tokens);
     check_place(g, &c);
     logits = transformer(g, &c, tokens); /* (N, T, vocabulary) */
-    ddp_loss(g, ddp_cross_entropy(g, logits, target));
+    /* padding is no token: the loss is that of the model without it */
+    ddp_loss(g, ddp_cross_entropy_padded(g, logits, target, c.vocabulary, 0.0));
     ddp_output(g, "logits", logits);
     return ddp_graph_status(g, err);
 }

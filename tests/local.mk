@@ -48,6 +48,7 @@ include $(srcdir)/tests/unit/conform/local.mk
 include $(srcdir)/tests/parity/local.mk
 include $(srcdir)/tests/bench/local.mk
 include $(srcdir)/tests/reliability/local.mk
+include $(srcdir)/tests/fuzz/local.mk
 include $(srcdir)/tests/gpu/local.mk
 
 EXTRA_DIST += tests/lint/lint.sh tests/lint/layers.py tests/lint/structure.py tests/lint/words.py \

@@ -21,6 +21,8 @@ enum {
     DDP_EXIT_DIVERGED = 9,
     DDP_EXIT_DATA = 10
 };
+/* A rank was lost or is silent: what a new process in its place can mend. */
+static inline bool ddp_exit_is_loss(int code) { return code == DDP_EXIT_PEER || code == DDP_EXIT_TIMEOUT; }
 
 /* DDP_TRY, and where the error does not know yet how it ends the run: with this exit code. */
 #define DDP_TRY_AS(exit_code_, err, call)                                                                              \
@@ -36,11 +38,12 @@ enum {
 #define DDP_MIN_OF(a, b) ((a) < (b) ? (a) : (b))
 #define DDP_MAX_OF(a, b) ((a) > (b) ? (a) : (b))
 
-/* The exit code that an error ends the run with; the first who knows it decides, so the innermost. Returns the
- * status. */
+/* The exit code that an error ends the run with; the first who knows it decides, so the innermost. A lack of memory is
+ * nobody's mistake, whoever finds it. Returns the status. */
 static inline ddp_status ddp_fail_as(ddp_err *err, int exit_code)
 {
-    if (err->exit_code == DDP_EXIT_OK) err->exit_code = exit_code;
+    if (err->exit_code == DDP_EXIT_OK)
+        err->exit_code = err->status == DDP_ERR_NOMEM ? (int32_t)DDP_EXIT_INTERNAL : exit_code;
     return err->status;
 }
 /* What the run ends with because of this error. */

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -121,6 +123,20 @@ bool ddp_processors_are_own(void)
 }
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
+/* EAGAIN stands for both: no room for the stack, and too many threads. */
+static const char *lack_of(int rc, const pthread_attr_t *attr)
+{
+    size_t stack = 0;
+    void *room;
+
+    if (rc != EAGAIN || pthread_attr_getstacksize(attr, &stack) != 0) return "";
+    room = mmap(NULL, stack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    if (room == MAP_FAILED)
+        return ": there is no memory for its stack; raise the limit that ulimit -v shows, or lower that of ulimit -s";
+    (void)munmap(room, stack);
+    return ": there are too many threads; raise the limit that ulimit -u shows, or pids.max of the container";
+}
+
 ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void *), void *arg, ddp_err *err)
 {
     const cpu_mask *mask = started_with();
@@ -137,11 +153,12 @@ ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void
     rc = pthread_create(&thread, &attr, main, arg);
     if (rc == EINVAL) rc = pthread_create(&thread, NULL, main, arg); /* those processors have been taken away since */
     (void)pthread_sigmask(SIG_SETMASK, &saved, NULL);
-    (void)pthread_attr_destroy(&attr);
     if (rc != 0) {
-        errno = rc;
-        return ddp_fail_errno(err, "cannot start thread %s", name);
+        (void)ddp_fail(err, DDP_ERR_SYSTEM, "cannot start thread %s: %s%s", name, strerror(rc), lack_of(rc, &attr));
+        err->sys_errno = rc;
     }
+    (void)pthread_attr_destroy(&attr);
+    if (rc != 0) return ddp_fail_as(err, DDP_EXIT_INTERNAL); /* whatever it was for */
     ddp_copy_text(short_name, sizeof(short_name), name);
     (void)pthread_setname_np(thread, short_name);
     *out = thread;
@@ -155,6 +172,16 @@ void ddp_thread_share_processors(pthread_t thread)
     if (!read_mask(&own)) return; /* it keeps what it has */
     (void)pthread_setaffinity_np(thread, own.bytes, own.set);
     CPU_FREE(own.set);
+}
+
+/* On Linux a nice value is a thread's own, whatever POSIX says of processes. */
+void ddp_thread_lower_priority(int by)
+{
+    int now;
+
+    errno = 0;
+    now = getpriority(PRIO_PROCESS, 0);
+    if (errno == 0) (void)setpriority(PRIO_PROCESS, 0, now + by); /* the system cuts it off at the lowest */
 }
 
 void ddp_cond_init(pthread_cond_t *c)

@@ -11,10 +11,12 @@ int64_t ddp_process_start_ns(void); /* CLOCK_MONOTONIC time at which this proces
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 /* Starts a joinable thread with all signals blocked, a name of at most 15 characters, and all of ddp_processors, though
- * its creator be pinned to some of them. */
+ * its creator be pinned to some of them. A failure has its exit code: it is not a mistake of what it is for. */
 ddp_status ddp_thread_start(pthread_t *out, const char *name, void *(*main)(void *), void *arg, ddp_err *err);
 /* Lets a running thread use the calling thread's processors and no other. */
 void ddp_thread_share_processors(pthread_t thread);
+/* The calling thread gets a processor that others want, too, less often: its nice value rises by so much. */
+void ddp_thread_lower_priority(int by);
 /* A condition variable on CLOCK_MONOTONIC. */
 void ddp_cond_init(pthread_cond_t *c);
 /* Waits until signalled or the deadline (ddp_now_ns() terms; INT64_MAX = none); false once the deadline has passed. */
@@ -41,6 +43,11 @@ ddp_status ddp_make_folders(const char *path, ddp_err *err);
 ddp_status ddp_fsync_folder(const char *path, ddp_err *err);
 /* Removes a folder and the plain files in it; one level, no recursion. Absent: ok. */
 ddp_status ddp_remove_folder(const char *path, ddp_err *err);
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* Bytes that this process can still have, of the host and of its control groups; UINT64_MAX: nobody says. */
+uint64_t ddp_memory_available(void);
+uint64_t base_memory_available_at(const char *root); /* the same below a folder with proc and sys, for tests */
 
 /* ---- hashing ----------------------------------------------------------------------------------------------------- */
 #define DDP_SHA256_HEX 65

@@ -6,7 +6,7 @@
  * highest number that verifies, and a folder that does not verify is skipped with a warning. */
 #pragma once
 
-#include "base/log.h"
+#include "checkpoint/retention.h"
 #include "checkpoint/safetensors.h"
 
 typedef struct ddp_checkpoint_meta {
@@ -28,22 +28,30 @@ typedef struct ddp_part {
     size_t count;
 } ddp_part;
 
-/* Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as
- * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest beyond `keep` (0: keeps all) --
- * only ones that verify count; the new one and those of higher steps always stay. DDP_ERR_SYSTEM names the file;
- * earlier checkpoints stay intact. */
-ddp_status ddp_checkpoint_save(const char *dir, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
-                               uint64_t keep, ddp_log *log, ddp_err *err);
+typedef struct ddp_checkpoint_contents {
+    ddp_checkpoint_meta meta;
+    const char *settings; /* all that ranks agree on, lines "section.key = value\n"; NULL: none are stored */
+    ddp_part parts[DDP_PARTS];
+    const atomic_bool *cancelled; /* set by another thread: the save ends soon, with DDP_ERR_ABORTED; may be NULL */
+} ddp_checkpoint_contents;
+
+/* Who writes has the folder's lock: that of `lock` is DIR.
+ * Saves into DIR/step-%08llu; an existing one of that number that verifies and has the same meta is kept and counts as
+ * saved, any other is replaced. A left-over .tmp is removed. Then removes the oldest that `keep` does not hold: the
+ * new one and those of higher steps always stay. DDP_ERR_SYSTEM names the file; earlier checkpoints stay intact. */
+ddp_status ddp_checkpoint_save(const ddp_checkpoint_lock *lock, const ddp_checkpoint_contents *what,
+                               const ddp_retention *keep, ddp_log *log, ddp_err *err);
 /* Renames every checkpoint of DIR at or above step `from` to step-NNNNNNNN.old, which nothing loads, highest first;
  * those that an earlier call left are removed before, when there is something to rename. For a run that starts afresh
  * or goes back: otherwise what an older run saved under higher steps would pass for this run's newest. */
-ddp_status ddp_checkpoint_set_aside(const char *dir, uint64_t from, ddp_log *log, ddp_err *err);
-/* Creates DIR where needed and checks that it can be written, before training starts. */
-ddp_status ddp_checkpoint_prepare(const char *dir, ddp_err *err);
+ddp_status ddp_checkpoint_set_aside(const ddp_checkpoint_lock *lock, uint64_t from, ddp_log *log, ddp_err *err);
+/* Checks that DIR can be listed and written, before training starts. */
+ddp_status ddp_checkpoint_prepare(const ddp_checkpoint_lock *lock, ddp_err *err);
 
 typedef struct ddp_checkpoint {
     char path[4096];
     ddp_checkpoint_meta meta;
+    char *settings;                    /* NULL: an earlier version wrote it */
     ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none */
 } ddp_checkpoint;
 /* The newest that verifies (sizes and SHA-256 of every file); damaged ones are skipped with a warning each.

@@ -24,6 +24,15 @@ void checkpoint_step_name(char name[DDP_STEP_NAME], uint64_t step)
     (void)snprintf(name, DDP_STEP_NAME, "step-%08" PRIu64, step);
 }
 
+ddp_status checkpoint_step_path(ddp_path *out, const char *dir, uint64_t step, const char *suffix, ddp_err *err)
+{
+    char name[DDP_STEP_NAME], full[DDP_STEP_NAME + 4];
+
+    checkpoint_step_name(name, step);
+    (void)snprintf(full, sizeof(full), "%s%s", name, suffix);
+    return checkpoint_path_join(out->text, dir, full, err);
+}
+
 /* True for exactly the names that checkpoint_step_name gives. */
 static bool parse_step(const char *name, uint64_t *step)
 {
@@ -33,6 +42,18 @@ static bool parse_step(const char *name, uint64_t *step)
     *step = strtoull(name + 5, NULL, 10);
     checkpoint_step_name(again, *step);
     return strcmp(name, again) == 0;
+}
+
+/* step-STEPSUFFIX; the suffix may be empty. */
+static bool parse_step_with(const char *name, const char *suffix, uint64_t *step)
+{
+    char base[DDP_STEP_NAME];
+    size_t n = strlen(name), tail = strlen(suffix);
+
+    if (n <= tail || n - tail >= sizeof(base) || strcmp(name + n - tail, suffix) != 0) return false;
+    memcpy(base, name, n - tail);
+    base[n - tail] = '\0';
+    return parse_step(base, step);
 }
 
 static int compare_down(const void *a, const void *b)
@@ -56,7 +77,7 @@ static ddp_status append(uint64_t **steps, size_t *count, size_t *capacity, uint
     return DDP_OK;
 }
 
-ddp_status checkpoint_step_list(const char *dir, uint64_t **steps, size_t *count, ddp_err *err)
+ddp_status checkpoint_step_list(const char *dir, const char *suffix, uint64_t **steps, size_t *count, ddp_err *err)
 {
     uint64_t *found = NULL, step;
     size_t n = 0, capacity = 0;
@@ -71,7 +92,7 @@ ddp_status checkpoint_step_list(const char *dir, uint64_t **steps, size_t *count
         e = readdir(d);
         if (e == NULL && errno != 0) st = ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
         if (e == NULL) break;
-        if (parse_step(e->d_name, &step)) st = append(&found, &n, &capacity, step, err);
+        if (parse_step_with(e->d_name, suffix, &step)) st = append(&found, &n, &capacity, step, err);
     }
     if (d != NULL) (void)closedir(d);
     if (st != DDP_OK) {
@@ -91,32 +112,51 @@ ddp_status checkpoint_remove_path(const char *path, ddp_err *err)
 
 static bool is_step_with(const char *name, const char *suffix)
 {
-    char base[DDP_STEP_NAME];
-    size_t n = strlen(name), tail = strlen(suffix);
     uint64_t step;
 
-    if (n <= tail || n - tail >= sizeof(base) || strcmp(name + n - tail, suffix) != 0) return false;
-    memcpy(base, name, n - tail);
-    base[n - tail] = '\0';
-    return parse_step(base, &step);
+    return parse_step_with(name, suffix, &step);
 }
 
-ddp_status checkpoint_sweep(const char *dir, const char *suffix, ddp_err *err)
+/* `first`, or that and a process's number. */
+static bool is_trial(const char *name, const char *first)
+{
+    size_t n = strlen(first);
+
+    if (strncmp(name, first, n) != 0) return false;
+    if (name[n] == '\0') return true;
+    return name[n] == '-' && name[n + 1] != '\0' && name[n + 1 + strspn(name + n + 1, "0123456789")] == '\0';
+}
+
+/* Removes what `wanted` with `text` says; goes on after a failure, for the rest takes room too. */
+static ddp_status sweep(const char *dir, bool (*wanted)(const char *name, const char *text), const char *text,
+                        ddp_err *err)
 {
     const struct dirent *e;
     ddp_status st = DDP_OK;
+    ddp_err later = {0};
     ddp_path path;
     DIR *d = opendir(dir);
 
     if (d == NULL) return ddp_fail_errno(err, "cannot read the checkpoint folder %s", dir);
-    while (st == DDP_OK && (e = readdir(d)) != NULL) {
-        if (!is_step_with(e->d_name, suffix)) continue;
-        st = checkpoint_path_join(path.text, dir, e->d_name, err);
-        if (st == DDP_OK) st = checkpoint_remove_path(path.text, err);
+    while ((e = readdir(d)) != NULL) {
+        ddp_err *to = st == DDP_OK ? err : &later;
+        ddp_status one;
+
+        if (!wanted(e->d_name, text)) continue;
+        one = checkpoint_path_join(path.text, dir, e->d_name, to);
+        if (one == DDP_OK) one = checkpoint_remove_path(path.text, to);
+        if (st == DDP_OK) st = one;
     }
     (void)closedir(d);
     return st;
 }
+
+ddp_status checkpoint_sweep(const char *dir, const char *suffix, ddp_err *err)
+{
+    return sweep(dir, is_step_with, suffix, err);
+}
+
+ddp_status checkpoint_sweep_trials(const char *dir, ddp_err *err) { return sweep(dir, is_trial, DDP_TRIAL_FILE, err); }
 
 /* read(2) rather than a mapping: a bad disk is then an error with a name, not a SIGBUS. */
 static ddp_status hash_file(int fd, const char *path, char hex[DDP_SHA256_HEX], ddp_err *err)
@@ -137,7 +177,7 @@ free_buffer:
     return st;
 }
 
-ddp_status checkpoint_verify_file(const char *path, const ddp_file_facts *facts, ddp_err *err)
+static ddp_status verify_file(const char *path, const ddp_file_facts *facts, bool contents, ddp_err *err)
 {
     char hex[DDP_SHA256_HEX];
     struct stat s;
@@ -150,10 +190,23 @@ ddp_status checkpoint_verify_file(const char *path, const ddp_file_facts *facts,
     } else if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != facts->bytes) {
         st = ddp_fail(err, DDP_ERR_DATA, "%s has %lld bytes where the manifest says %" PRIu64, path,
                       (long long)s.st_size, facts->bytes);
-    } else if ((st = hash_file(fd, path, hex, err)) == DDP_OK && strcmp(hex, facts->sha256) != 0) {
+    } else if (contents && (st = hash_file(fd, path, hex, err)) == DDP_OK && strcmp(hex, facts->sha256) != 0) {
         st = ddp_fail(err, DDP_ERR_DATA, "%s is damaged: its SHA-256 is %.12s..., the manifest says %.12s...", path,
                       hex, facts->sha256);
     }
     (void)close(fd);
     return st;
+}
+
+ddp_status checkpoint_verify_files(const char *dir, const ddp_manifest *m, bool contents, ddp_err *err)
+{
+    ddp_path path;
+
+    for (int pass = 0; pass < (contents ? 2 : 1); pass++) /* sizes first: contents may be gigabytes */
+        for (int i = 0; i < DDP_PARTS; i++) {
+            if (m->parts[i].bytes == 0) continue;
+            DDP_TRY(checkpoint_path_join(path.text, dir, checkpoint_part_file(i), err));
+            DDP_TRY(verify_file(path.text, &m->parts[i], pass != 0, err));
+        }
+    return DDP_OK;
 }

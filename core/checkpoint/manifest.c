@@ -10,6 +10,8 @@
 
 #define MANIFEST_LIMIT ((size_t)1 << 20)
 
+enum { SETTINGS_MOST = 4096, SETTINGS_BYTES = 1 << 18, KEY_CAPACITY = 256 };
+
 /* Every whole number of ddp_checkpoint_meta, in the order of the file. */
 static const struct {
     const char *key;
@@ -100,7 +102,31 @@ static ddp_status checksum_of(json_t *object, char hex[DDP_SHA256_HEX], ddp_err 
     return st;
 }
 
-static ddp_status to_json(const ddp_manifest *m, json_t **out, ddp_err *err)
+/* {"section.key": "value"}; NULL: no memory, or not UTF-8. No more than what is read again. */
+static json_t *json_settings(const char *lines)
+{
+    json_t *settings = json_object();
+    const char *end = lines + DDP_MIN_OF(strlen(lines), (size_t)SETTINGS_BYTES);
+
+    for (const char *next; settings != NULL && lines < end && json_object_size(settings) < SETTINGS_MOST;
+         lines = next) {
+        size_t n = strcspn(lines, "\n");
+        const char *between = memmem(lines, n, " = ", 3);
+        char key[KEY_CAPACITY];
+
+        next = lines + n + (lines[n] == '\n');
+        if (between == NULL || (size_t)(between - lines) >= sizeof(key)) continue;
+        memcpy(key, lines, (size_t)(between - lines));
+        key[between - lines] = '\0';
+        if (json_object_set_new(settings, key, json_stringn(between + 3, n - (size_t)(between + 3 - lines))) == 0)
+            continue;
+        json_decref(settings);
+        settings = NULL;
+    }
+    return settings;
+}
+
+static ddp_status to_json(const ddp_manifest *m, const char *lines, json_t **out, ddp_err *err)
 {
     const ddp_checkpoint_meta *meta = &m->meta;
     json_t *object = json_pack("{s:s, s:i}", "format", DDP_MANIFEST_FORMAT, "version", DDP_MANIFEST_VERSION);
@@ -115,9 +141,10 @@ static ddp_status to_json(const ddp_manifest *m, json_t **out, ddp_err *err)
     bad |= json_object_set_new(object, "finished", json_boolean(meta->finished)) != 0;
     bad |= json_object_set_new(object, "hook", json_string(meta->hook)) != 0;
     bad |= json_object_set_new(object, "files", json_files(m)) != 0;
+    if (lines != NULL) bad |= json_object_set_new(object, "settings", json_settings(lines)) != 0;
     if (bad) {
         st = ddp_fail(err, DDP_ERR_INVALID,
-                      "cannot describe the checkpoint: its model name is not UTF-8, or out of memory");
+                      "cannot describe the checkpoint: a name or a setting is not UTF-8, or out of memory");
     } else if ((st = checksum_of(object, hex, err)) == DDP_OK &&
                json_object_set_new(object, "checksum", json_string(hex)) != 0) {
         st = ddp_fail(err, DDP_ERR_NOMEM, "out of memory for " DDP_MANIFEST_FILE);
@@ -143,13 +170,13 @@ static ddp_status write_new(const char *path, const char *text, ddp_err *err)
     return st;
 }
 
-ddp_status checkpoint_manifest_write(const char *path, const ddp_manifest *m, ddp_err *err)
+ddp_status checkpoint_manifest_write(const char *path, const ddp_manifest *m, const char *settings, ddp_err *err)
 {
     json_t *object = NULL;
     char *text;
     ddp_status st;
 
-    DDP_TRY(to_json(m, &object, err));
+    DDP_TRY(to_json(m, settings, &object, err));
     text = json_dumps(object, JSON_INDENT(2));
     st = text == NULL ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory for " DDP_MANIFEST_FILE)
                       : write_new(path, text, err);
@@ -223,6 +250,39 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     return DDP_OK;
 }
 
+/* A name or a value of a file that others may have written: it is printed, and stands in a line. */
+static void append_clean(ddp_text *out, const char *text)
+{
+    for (; *text != '\0'; text++) ddp_text_append(out, (unsigned char)*text < 0x20 || *text == 0x7f ? "?" : text, 1);
+}
+
+/* Optional: files of earlier versions lack it. */
+static ddp_status read_settings(const char *path, json_t *object, ddp_manifest *m, ddp_err *err)
+{
+    json_t *settings = json_object_get(object, "settings");
+    ddp_text lines = {0};
+
+    if (settings == NULL) return DDP_OK;
+    if (!json_is_object(settings) || json_object_size(settings) > SETTINGS_MOST)
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"settings\" is not an object of at most %d texts", path,
+                        SETTINGS_MOST);
+    ddp_text_printf(&lines, "%s", "");
+    for (void *i = json_object_iter(settings); i != NULL; i = json_object_iter_next(settings, i)) {
+        const char *value = json_string_value(json_object_iter_value(i));
+
+        if (value == NULL) {
+            ddp_text_free(&lines);
+            return ddp_fail(err, DDP_ERR_DATA, "%s: a value of \"settings\" is not a text", path);
+        }
+        append_clean(&lines, json_object_iter_key(i));
+        ddp_text_append(&lines, " = ", 3);
+        append_clean(&lines, value);
+        ddp_text_append(&lines, "\n", 1);
+    }
+    m->settings = lines.data;
+    return lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory for " DDP_MANIFEST_FILE) : DDP_OK;
+}
+
 static ddp_status check_object(const char *path, json_t *object, ddp_manifest *m, ddp_err *err)
 {
     const char *format = json_string_value(json_object_get(object, "format"));
@@ -239,7 +299,8 @@ static ddp_status check_object(const char *path, json_t *object, ddp_manifest *m
     DDP_TRY(checksum_of(object, hex, err));
     if (stated == NULL || strcmp(stated, hex) != 0)
         return ddp_fail(err, DDP_ERR_DATA, "%s: its contents do not match its checksum: damaged or edited", path);
-    return read_fields(path, object, m, err);
+    DDP_TRY(read_fields(path, object, m, err));
+    return read_settings(path, object, m, err);
 }
 
 ddp_status checkpoint_manifest_read(const char *path, ddp_manifest *m, ddp_err *err)
@@ -255,8 +316,17 @@ ddp_status checkpoint_manifest_read(const char *path, ddp_manifest *m, ddp_err *
     object = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why);
     st = object == NULL ? ddp_fail(err, DDP_ERR_DATA, "%s is not valid JSON: %s at line %d", path, why.text, why.line)
                         : check_object(path, object, &found, err);
-    if (st == DDP_OK) *m = found;
+    if (st == DDP_OK)
+        *m = found;
+    else
+        checkpoint_manifest_free(&found);
     json_decref(object);
     free(text);
     return st;
+}
+
+void checkpoint_manifest_free(ddp_manifest *m)
+{
+    free(m->settings);
+    m->settings = NULL;
 }

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/sys.h"
+#include <stdatomic.h>
 
 /* What others' files may hold beside DDP_F32 and its like: named, sized, and computed with nowhere. */
 enum {
@@ -25,10 +26,11 @@ typedef struct ddp_named_tensor {
     const void *data; /* row-major, dtype's size x product of dims */
 } ddp_named_tensor;
 
-/* Writes path (O_EXCL), fsyncs it; on failure removes it. `metadata`: pairs key, value, ..., NULL; may be NULL. */
+/* Writes path (O_EXCL), fsyncs it; on failure removes it. `metadata`: pairs key, value, ..., NULL; may be NULL.
+ * `cancelled`: another thread sets it to end the call between two pieces, with DDP_ERR_ABORTED; may be NULL. */
 ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
-                                        const char *const *metadata, char sha256[DDP_SHA256_HEX], uint64_t *bytes,
-                                        ddp_err *err);
+                                        const char *const *metadata, const atomic_bool *cancelled,
+                                        char sha256[DDP_SHA256_HEX], uint64_t *bytes, ddp_err *err);
 
 const char *ddp_safetensors_dtype_name(uint32_t dtype); /* "F32"; NULL for what the format or ddpengine lacks */
 size_t ddp_safetensors_dtype_size(uint32_t dtype);      /* 0 for the same */

@@ -19,6 +19,8 @@ int cli_command_help(const ddp_command *program, const char *section, ddp_log *l
 int cli_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);
 
 /* Commands with arguments of their own; argv[0] is the command. */
+int cli_command_audit(int argc, char **argv, ddp_log *log);
 int cli_command_conform(int argc, char **argv, ddp_log *log);
 int cli_command_bench(int argc, char **argv, ddp_log *log);
+int cli_command_checkpoint(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);

@@ -12,7 +12,7 @@ int cli_print_text(ddp_text *text, ddp_log *log)
     int code = DDP_EXIT_INTERNAL;
 
     if (text->failed)
-        ddp_log_line(log, DDP_LOG_ERROR, "out of memory");
+        ddp_log_line(log, DDP_LOG_ERROR, "out of memory for what is to be printed");
     else if ((text->data != NULL && fputs(text->data, stdout) == EOF) || fflush(stdout) == EOF)
         ddp_log_line(log, DDP_LOG_ERROR, "cannot write to standard output: %s", strerror(errno));
     else

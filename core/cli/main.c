@@ -54,7 +54,12 @@ static const ddp_cli_option options[] = {
      FIELD(run.overrides), .count_offset = offsetof(command_line, run.override_count)},
     {"--nproc", "N", "starts N ranks on this host and supervises them", DDP_TAKES_COUNT, .most = 4096,
      FIELD(run.nproc)},
-    {"--one-rank", "[URL]", NULL, DDP_TAKES_TEXT, FIELD(run.rendezvous)}, /* given by launch/mpirun.c */
+    {"--supervise", NULL,
+     "runs the rank as a child, which is started again as [run] restarts says; --nproc does so anyway",
+     DDP_TAKES_NOTHING, FIELD(run.supervise)},
+    {"--one-rank", "[URL]", NULL, DDP_TAKES_TEXT, FIELD(run.rendezvous)}, /* given by launch/mpirun.c, as are: */
+    {"--one-rank-secret", "FILE", NULL, DDP_TAKES_TEXT, FIELD(run.secret_file)},
+    {"--restarted", NULL, NULL, DDP_TAKES_NOTHING, FIELD(run.restarted)},
     {"--profile", NULL, "trains, and prints on standard error how the time of rank 0's steps was spent",
      DDP_TAKES_NOTHING, FIELD(run.profile)},
     {"--check", NULL, "loads and plans everything, prints the plan, trains nothing", DDP_TAKES_NOTHING,
@@ -67,6 +72,10 @@ static const ddp_cli_option options[] = {
     {"eval", NULL, "evaluates a checkpoint on the [eval] data; without --checkpoint the newest one", DDP_TAKES_ROW,
      .most = 0},
     {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
+     .most = 0},
+    {"checkpoint", "ACTION", "lists, verifies, compares or removes saved checkpoints; see ddpengine checkpoint --help",
+     DDP_TAKES_ROW, .most = 0},
+    {"audit", "RUN...", "proves from [output] audit that each epoch used each sample exactly once", DDP_TAKES_ROW,
      .most = 0},
     {"plugins", "[NAME]", "lists the plugins that are found, or the options of one", DDP_TAKES_ROW, .most = 0},
     {"help", "[SECTION]", "lists the sections of the INI file, or the keys of one", DDP_TAKES_ROW, .most = 0},
@@ -83,10 +92,12 @@ static const ddp_cli_option options[] = {
 
 static const ddp_command program = {
     .name = "",
-    .usage = "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N]\n"
+    .usage = "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N | --supervise]\n"
              "                 [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
+             "       ddpengine checkpoint ls DIR | verify PATH | diff A B | prune DIR --keep N [...]\n"
+             "       ddpengine audit RUN...\n"
              "       ddpengine plugins [NAME]\n"
              "       ddpengine help [SECTION]\n"
              "       ddpengine conform PLUGIN [...] | bench all_reduce [...]\n"
@@ -151,12 +162,13 @@ static ddp_status prepare(const command_line *l, ddp_config *config, ddp_launch 
 
     DDP_TRY(ddp_config_load(args->config_path, args->overrides, args->override_count, config, err));
     DDP_TRY(ddp_launch_resolve(args, config, launch, err));
-    if (!l->print_config) DDP_TRY(ddp_secret_load(config, launch, err));
+    if (!l->print_config) DDP_TRY(ddp_secret_load(config, args->secret_file, launch, err));
     launch->began_ns = ddp_process_start_ns();
     launch->planning = args->check || l->print_config;
     launch->purpose = args->eval ? DDP_TO_EVALUATE : DDP_TO_TRAIN;
     launch->weights = args->checkpoint;
     launch->profile = args->profile;
+    launch->restarted = args->restarted;
     return DDP_OK;
 }
 
@@ -173,10 +185,10 @@ static int run_config(const command_line *l, ddp_log *log)
         code = cli_print_error(&err, log);
     } else if (l->print_config) {
         code = cli_command_print_config(&config, &launch, log);
-    } else if (launch.nproc > 1 && !args->check) {
+    } else if ((launch.nproc > 1 || args->supervise) && !args->check) {
         code = ddp_start_ranks(args, &config, &launch, cli_run_rank, log);
     } else {
-        launch.stop = ddp_handle_signals(false);
+        launch.stop = ddp_handle_signals(NULL);
         code = cli_run_rank(args, &config, &launch, log, NULL);
     }
     ddp_config_free(&config);
@@ -203,9 +215,11 @@ static void open_standard_streams(void)
 /* Commands with options of their own; NULL for all else. */
 static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log *log)
 {
+    if (argc > 1 && strcmp(argv[1], "audit") == 0) return cli_command_audit;
     if (argc > 1 && strcmp(argv[1], "conform") == 0) return cli_command_conform;
     if (argc > 1 && strcmp(argv[1], "bench") == 0) return cli_command_bench;
     if (argc > 1 && strcmp(argv[1], "generate") == 0) return cli_command_generate;
+    if (argc > 1 && strcmp(argv[1], "checkpoint") == 0) return cli_command_checkpoint;
     return NULL;
 }
 

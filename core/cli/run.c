@@ -20,6 +20,15 @@ static void expired(void *ctx, int exit_code, const char *message)
     _exit(exit_code);
 }
 
+static void met(void *ctx, uint32_t generation) { ddp_cause_met(((struct expiry *)ctx)->cause, generation); }
+
+static void rejoining(void *ctx, uint32_t generation, const char *message)
+{
+    const struct expiry *e = ctx;
+
+    ddp_cause_print_rejoin(e->cause, e->log, generation, message);
+}
+
 static int print_plan(ddp_session *s, bool all, ddp_log *log)
 {
     ddp_text text = {0};
@@ -42,12 +51,12 @@ static int print_line(const char *line, ddp_log *log)
 int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *launch, ddp_log *log, ddp_cause *cause)
 {
     struct expiry expiry = {.cause = cause, .log = log};
-    ddp_ending ending = {.expired = expired, .ctx = &expiry};
+    ddp_ending ending = {.expired = expired, .met = met, .rejoining = rejoining, .ctx = &expiry};
     ddp_session session;
     ddp_err err = {0};
     int code;
 
-    if (launch->world > 1 && !args->check) log->rank = launch->rank;
+    if (launch->world > 1 && launch->rank >= 0 && !args->check) log->rank = launch->rank;
     if (ddp_session_open(&session, log, config, launch, &err) != DDP_OK) {
         ddp_cause_print(cause, log, ddp_err_exit_code(&err), err.msg);
         return ddp_err_exit_code(&err);

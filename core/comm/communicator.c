@@ -104,7 +104,7 @@ static void close_timed_out(ddp_communicator *c)
                    "backend \"%s\" did not close within %g s on rank %d; "
                    "all steps are done, and what was saved is whole. "
                    "Look at the library's own log, or raise [group] step_timeout",
-                   c->loaded->name, (double)c->step_timeout_ns * 1e-9, c->rank);
+                   c->loaded->name, (double)c->step_timeout_ns * 1e-9, c->home);
     ddp_group_abort(c->group, DDP_EXIT_TIMEOUT, text);
     pthread_mutex_lock(&c->queue.lock);
     (void)wait_ended(c);
@@ -171,7 +171,7 @@ static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *e
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
                    "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
                    "it does not say why. Where hosts differ, name in [group] interface the network that they share",
-                   c->loaded->name, c->rank, (double)timeout_ms * 1e-3);
+                   c->loaded->name, c->home, (double)timeout_ms * 1e-3);
     ddp_group_abort(c->group, DDP_EXIT_RENDEZVOUS, err->msg);
     return DDP_ERR_ABORTED;
 }
@@ -211,6 +211,7 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
                             .host = host,
                             .config = config,
                             .rank = ddp_group_rank(g),
+                            .home = ddp_group_home(g, ddp_group_rank(g)),
                             .device_ordinal = device_ordinal,
                             .step_timeout_ns = step_timeout_ms * 1000000};
     pthread_mutex_init(&c->abort_lock, NULL);

@@ -48,7 +48,7 @@ static ddp_status leave_in_stream(ddp_communicator *c, ddp_work *work, void *str
 ddp_status comm_works_failed(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err)
 {
     return ddp_fail_context(err, "%s %llu of %zu bytes on rank %d", task->what, (unsigned long long)task->ticket,
-                            task->bytes, c->rank);
+                            task->bytes, c->home);
 }
 
 ddp_status comm_works_timed_out(const ddp_communicator *c, const ddp_task_name *task, ddp_err *err)
@@ -56,9 +56,9 @@ ddp_status comm_works_timed_out(const ddp_communicator *c, const ddp_task_name *
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
                    "%s %llu of %zu bytes on rank %d did not end within %g s: "
                    "another rank is stuck, or raise [group] step_timeout",
-                   task->what, (unsigned long long)task->ticket, task->bytes, c->rank,
+                   task->what, (unsigned long long)task->ticket, task->bytes, c->home,
                    (double)c->step_timeout_ns * 1e-9);
-    err->rank = c->rank;
+    err->rank = c->home;
     return ddp_fail_as(err, DDP_EXIT_TIMEOUT);
 }
 

@@ -79,6 +79,16 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
     return DDP_OK;
 }
 
+static ddp_status check_train(const ddp_config *c, ddp_err *err)
+{
+    double spike = c->train->loss_spike;
+
+    if (spike == 0.0 || spike > 1.0) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s: [train] loss_spike = %g would warn of the usual loss; write a number above 1, as in 3, or 0",
+                    where_of(c, "train", "loss_spike"), spike);
+}
+
 /* "10-12" */
 static ddp_status check_output(ddp_config *c, ddp_err *err)
 {
@@ -86,6 +96,10 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
     char *end = NULL;
     uint64_t first, last;
 
+    if (c->output->audit && c->output->dir[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [output] audit = yes needs [output] dir, where each rank records its samples",
+                        where_of(c, "output", "audit"));
     if (text[0] == '\0') return DDP_OK;
     first = strtoull(text, &end, 10);
     last = *end == '-' ? strtoull(end + 1, &end, 10) : 0;
@@ -131,9 +145,14 @@ static ddp_status check_group(ddp_config *c, ddp_err *err)
         c->rank = DDP_RANK_AUTO;
         return DDP_OK;
     }
+    if (strcmp(g->rank, "spare") == 0) {
+        c->rank = DDP_RANK_SPARE;
+        return DDP_OK;
+    }
     c->rank = strtoll(g->rank, &end, 10);
     if (end == g->rank || *end != '\0' || c->rank < 0 || c->rank > 4095)
-        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [group] rank = %s is no rank; write a number from 0 to 4095, or auto",
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] rank = %s is no rank; write a number from 0 to 4095, auto, or spare",
                         where_of(c, "group", "rank"), g->rank);
     if (g->world_size > 0 && c->rank >= g->world_size)
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -142,6 +161,50 @@ static ddp_status check_group(ddp_config *c, ddp_err *err)
                         where_of(c, "group", "rank"), c->rank, g->world_size, where_of(c, "group", "world_size"),
                         g->world_size - 1);
     return DDP_OK;
+}
+
+/* What a run without all of its ranks needs. */
+static ddp_status check_missing(const ddp_config *c, ddp_err *err)
+{
+    const char *key = c->run->min_world > 0 ? "min_world" : "rank", *section = c->run->min_world > 0 ? "run" : "group";
+
+    if (c->run->min_world == 0 && c->rank != DDP_RANK_SPARE) return DDP_OK;
+    if (c->run->restarts == 0)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [%s] %s is for a run that goes on without a rank, but [run] restarts = 0 ends it with the first loss; set restarts",
+            where_of(c, section, key), section, key);
+    if (c->group->world_size > 0 && c->run->min_world > c->group->world_size)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [run] min_world = %" PRId64 " is more than world_size = %" PRId64 " (%s)",
+                        where_of(c, "run", "min_world"), c->run->min_world, c->group->world_size,
+                        where_of(c, "group", "world_size"));
+    if (c->rank == DDP_RANK_SPARE && c->group->world_size == 0)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [group] rank = spare, but world_size is not set; set it to the number of ranks, without spares",
+            where_of(c, "group", "rank"));
+    return DDP_OK;
+}
+
+/* What a run that restarts goes on from where no rank has it. */
+static ddp_status check_run(const ddp_config *c, ddp_err *err)
+{
+    DDP_TRY(check_missing(c, err));
+    if (c->run->restarts == 0 || c->checkpoint->dir[0] != '\0') return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s: [run] restarts = %" PRId64
+                    " needs [checkpoint] dir, and every, for when all ranks are lost: the run goes on from there",
+                    where_of(c, "run", "restarts"), c->run->restarts);
+}
+
+static ddp_status check_rollback(const ddp_config *c, ddp_err *err)
+{
+    if (c->train->replicas_differ != DDP_REPLICAS_DIFFER_ROLLBACK || c->train->check_replicas_every > 0) return DDP_OK;
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "%s: [train] replicas_differ = rollback needs check_replicas_every; without it no replicas are compared",
+        where_of(c, "train", "replicas_differ"));
 }
 
 /* Names that have a default, so that only an empty value can leave them out. */
@@ -179,8 +242,9 @@ static ddp_status parse_sections(ddp_config *c, ddp_err *err)
     const struct ddp_plugin_config *model, *sampler, *hook;
     const struct ddp_plugins_config *plugins;
 
-    if ((c->group = parse_section(c, "group", err)) == NULL || (c->train = parse_section(c, "train", err)) == NULL ||
-        (model = parse_section(c, "model", err)) == NULL || (c->train_data = parse_section(c, "data", err)) == NULL ||
+    if ((c->group = parse_section(c, "group", err)) == NULL || (c->run = parse_section(c, "run", err)) == NULL ||
+        (c->train = parse_section(c, "train", err)) == NULL || (model = parse_section(c, "model", err)) == NULL ||
+        (c->train_data = parse_section(c, "data", err)) == NULL ||
         (c->eval_data = parse_section(c, "eval", err)) == NULL ||
         (sampler = parse_section(c, "sampler", err)) == NULL ||
         (c->optimizer = parse_section(c, "optimizer", err)) == NULL ||
@@ -208,7 +272,10 @@ static ddp_status load(const char *path, const char *const *overrides, size_t ov
     DDP_TRY(parse_sections(c, err));
     DDP_TRY(check_names(c, err));
     DDP_TRY(check_group(c, err));
+    DDP_TRY(check_train(c, err));
     DDP_TRY(check_output(c, err));
+    DDP_TRY(check_run(c, err));
+    DDP_TRY(check_rollback(c, err));
     DDP_TRY(check_ddp(c, err));
     return check_optimizer(c, err);
 }

@@ -55,6 +55,9 @@ void ddp_settings_print(const ddp_settings *s, ddp_text *out);
 /* The lines that must be equal on all ranks, "section.key = value\twhere\n", sorted as recorded; PER_RANK rows left
  * out. */
 void ddp_settings_agreement(const ddp_settings *s, ddp_text *out);
+/* The same lines without file and line, for a checkpoint: printable ASCII, other bytes as \xNN; a long value ends with
+ * its hash. */
+void ddp_settings_text(const ddp_settings *s, ddp_text *out);
 /* Hex SHA-256 of the same lines without file and line. */
 ddp_status ddp_settings_hash(const ddp_settings *s, char *hex65, ddp_err *err);
 
@@ -65,6 +68,8 @@ enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
 typedef enum ddp_pin_wish { DDP_AFFINITY_AUTO = 0, DDP_AFFINITY_YES, DDP_AFFINITY_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
+enum { DDP_NON_FINITE_ABORT = 0, DDP_NON_FINITE_SKIP, DDP_NON_FINITE_ROLLBACK };
+enum { DDP_REPLICAS_DIFFER_ABORT = 0, DDP_REPLICAS_DIFFER_ROLLBACK };
 enum { DDP_SCHEDULE_CONSTANT = 0, DDP_SCHEDULE_STEP, DDP_SCHEDULE_LINEAR, DDP_SCHEDULE_COSINE };
 
 struct ddp_group_config {
@@ -76,6 +81,10 @@ struct ddp_group_config {
     int64_t rendezvous_timeout_ms, peer_timeout_ms, step_timeout_ms;
     int32_t auth; /* 0 psk, 1 none */
 };
+struct ddp_run_config {
+    int64_t restarts, restart_window_ms, restart_delay_ms, rejoin_timeout_ms; /* restarts 0: a loss ends the run */
+    int64_t min_world;                                                        /* 0: no rank may be missing */
+};
 struct ddp_train_config {
     int32_t parallel;                             /* DDP_PARALLEL_* */
     ddp_list device;                              /* of const char *, "cpu", "cpu:1" */
@@ -86,6 +95,11 @@ struct ddp_train_config {
     uint64_t seed;
     int64_t eval_every;           /* epochs; 0: only at the end */
     int64_t check_replicas_every; /* steps; 0: never */
+    int32_t replicas_differ;      /* DDP_REPLICAS_DIFFER_* */
+    int32_t non_finite;           /* DDP_NON_FINITE_* */
+    int64_t non_finite_limit;     /* updates in a row that skip leaves out */
+    int64_t rollback_limit;       /* times in a row that the run goes back to the same step */
+    double loss_spike;            /* times the usual loss; 0: no warning */
     ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
     int32_t precision; /* DDP_PRECISION_* */
@@ -124,22 +138,26 @@ struct ddp_loader_config {
 struct ddp_checkpoint_config {
     const char *dir;       /* "": no checkpoints */
     int64_t every, keep;   /* steps, 0: only at the end; newest ones kept, 0: all */
+    int64_t keep_every;    /* steps; 0: none are kept for good */
+    int32_t async;         /* written beside training */
     const char *resume;    /* "auto", "never" or a path */
     const char *init_from; /* "": drawn by the seed */
 };
 struct ddp_output_config {
     const char *dir;         /* "": writes no files */
     const char *trace_steps; /* "A-B" or "" */
+    int32_t audit;           /* records the samples of each update */
     int64_t log_every;       /* steps between lines */
     int32_t progress;
 };
 
-enum { DDP_RANK_AUTO = -1 };
+enum { DDP_RANK_AUTO = -1, DDP_RANK_SPARE = -2 /* DDP_RANK_OF_SPARE */ };
 
 typedef struct ddp_config {
     ddp_ini *ini;
     ddp_settings settings; /* of the core and of every chosen plugin, in the order of the manual */
     const struct ddp_group_config *group;
+    const struct ddp_run_config *run;
     const struct ddp_train_config *train;
     const struct ddp_data_config *train_data, *eval_data;
     const struct ddp_optimizer_config *optimizer;

@@ -43,6 +43,10 @@ static bool append_item(const ddp_option *o, char *item, unsigned char *items, s
         (void)snprintf(why, DDP_WHY_MAX, "item %zu of the list is empty", index + 1);
         return false;
     }
+    if (*item == ';') { /* in the list as it is printed, a blank stands before it */
+        (void)snprintf(why, DDP_WHY_MAX, "item %zu of the list begins with \";\", as a comment does", index + 1);
+        return false;
+    }
     if (!config_scalar_parse(o, item, &value, reason)) {
         (void)snprintf(why, DDP_WHY_MAX, "\"%.40s\" is %.200s", item, reason);
         return false;

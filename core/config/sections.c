@@ -22,7 +22,7 @@ static const ddp_option group_options[] = {
      AT(world_size)},
     {"rank", "0", NULL,
      "Rank of this process; with --nproc, the first rank on this host. auto: from Open MPI, PMI, Slurm or nodes; "
-     "if init_method is empty, also from torchrun.",
+     "if init_method is empty, also from torchrun. spare: none; it waits until a rank is lost, and takes its place.",
      DDP_OPT_STRING, R, AT(rank)},
     {"nodes", "", NULL,
      "Hosts of the run in the order of their ranks, HOST:RANKS each, as in host1:2, host2:2. "
@@ -42,8 +42,30 @@ static const ddp_option group_options[] = {
      "File with the secret that a process needs to join, the same on all hosts; --gen-secret FILE writes one.",
      DDP_OPT_PATH, R, AT(secret_file)},
     {"auth", "psk", "psk|none",
-     "psk: ranks on other hosts need the secret of secret_file. none: they join without one. Loopback needs neither.",
+     "psk: ranks on other hosts need the secret of secret_file; over loopback, ranks of one user need none. "
+     "none: whoever reaches rank 0 may join.",
      DDP_OPT_ENUM, 0, AT(auth)},
+};
+#undef AT
+
+#define AT(field) offsetof(struct ddp_run_config, field)
+static const ddp_option run_options[] = {
+    {"restarts", "0", "0..1000",
+     "How many losses of ranks within restart_window the run survives. 0: none, the first one ends it. "
+     "The supervisor (--nproc or --supervise) starts the lost ranks again; the others wait for them.",
+     DDP_OPT_INT, 0, AT(restarts)},
+    {"restart_window", "1h", "1s..365d", "A loss that is longer ago no longer counts.", DDP_OPT_DURATION, 0,
+     AT(restart_window_ms)},
+    {"restart_delay", "1s", "0s..1h",
+     "Time until a lost rank is started again. It doubles with each further loss within restart_window, up to 64 times.",
+     DDP_OPT_DURATION, 0, AT(restart_delay_ms)},
+    {"rejoin_timeout", "120s", "1s..30d",
+     "How long the other ranks wait for a lost one before the run ends, or goes on without it as min_world allows.",
+     DDP_OPT_DURATION, 0, AT(rejoin_timeout_ms)},
+    {"min_world", "0", "0..4096",
+     "With so many ranks the run goes on without those that are missing, and takes them in again when they come. "
+     "The others train on their samples too, so the global batch and the order of the samples stay. 0: none may be missing.",
+     DDP_OPT_INT, 0, AT(min_world)},
 };
 #undef AT
 
@@ -82,8 +104,28 @@ static const ddp_option train_options[] = {
     {"seed", "0", NULL, "Seed of the initial parameters and of the order of samples.", DDP_OPT_UINT, 0, AT(seed)},
     {"eval_every", "1", "0..", "Epochs between evaluations. 0: only at the end.", DDP_OPT_INT, 0, AT(eval_every)},
     {"check_replicas_every", "0", "0..",
-     "Steps between comparisons of all ranks' parameters, which must be equal bit for bit. 0: never.", DDP_OPT_INT, 0,
-     AT(check_replicas_every)},
+     "Steps between comparisons of all ranks' parameters, which must be equal bit for bit; also before each save. "
+     "0: never.",
+     DDP_OPT_INT, 0, AT(check_replicas_every)},
+    {"replicas_differ", "abort", "abort|rollback",
+     "What to do when the parameters of ranks differ. abort: the run ends with exit code 9. "
+     "rollback: all ranks go back to the newest checkpoint and make the steps after it again.",
+     DDP_OPT_ENUM, 0, AT(replicas_differ)},
+    {"non_finite", "abort", "abort|skip|rollback",
+     "What to do when the loss or a gradient is not finite on any rank. abort: the run ends with exit code 7. "
+     "skip: all ranks leave that update out, warn and go on. "
+     "rollback: all ranks go back to the newest checkpoint and make the steps after it again.",
+     DDP_OPT_ENUM, 0, AT(non_finite)},
+    {"non_finite_limit", "10", "1..1000000000",
+     "Updates in a row that non_finite = skip leaves out; the next one ends the run with exit code 7.", DDP_OPT_INT, 0,
+     AT(non_finite_limit)},
+    {"rollback_limit", "3", "1..1000000000",
+     "Times in a row that rollback goes back to the same step; the next failure ends the run. "
+     "A step that fails a second time ends it at once.",
+     DDP_OPT_INT, 0, AT(rollback_limit)},
+    {"loss_spike", "0", "0..",
+     "Warns of a loss above this many times the usual one, the median of the steps before. 0: no warning.",
+     DDP_OPT_FLOAT, 0, AT(loss_spike)},
     {"freeze", "", NULL,
      "Names of parameters that are loaded and saved but not trained, as in conv1.*; * matches any text.",
      DDP_OPT_STRING, L, AT(freeze)},
@@ -196,7 +238,7 @@ static const ddp_option ddp_options[] = {
      "auto: yes, unless that takes a processor from the compute threads.",
      DDP_OPT_ENUM, 0, AT(overlap)},
     {"shard_update", "auto", "auto|no",
-     "auto: if ranks share memory and overlap is not yes, each updates one shard of the parameters for all. "
+     "auto: if ranks share memory, overlap is not yes and check_replicas_every is 0, each updates a shard for all. "
      "no: every rank updates all parameters. The results have the same bits.",
      DDP_OPT_ENUM, 0, AT(shard_update)},
     {"zero", "0", "0..1",
@@ -223,6 +265,13 @@ static const ddp_option checkpoint_options[] = {
     {"dir", "", NULL, "Folder for checkpoints. Empty: none are written.", DDP_OPT_PATH, 0, AT(dir)},
     {"every", "0", "0..", "Steps between checkpoints. 0: only one, at the end.", DDP_OPT_INT, 0, AT(every)},
     {"keep", "3", "0..", "How many of the newest checkpoints are kept. 0: all.", DDP_OPT_INT, 0, AT(keep)},
+    {"keep_every", "0", "0..",
+     "Beside the newest, a checkpoint whose step is a multiple of this is kept for good. 0: none.", DDP_OPT_INT, 0,
+     AT(keep_every)},
+    {"async", "yes", NULL,
+     "yes: training stops while the state is copied into memory, and rank 0 writes that copy beside it. "
+     "no: training stops until the checkpoint is on the disk.",
+     DDP_OPT_BOOL, 0, AT(async)},
     {"resume", "auto", NULL,
      "auto: resume from the newest valid checkpoint. never: start from scratch. PATH: resume from that one. "
      "Rank 0's value counts.",
@@ -241,6 +290,10 @@ static const ddp_option output_options[] = {
     {"trace_steps", "", NULL,
      "Steps, as in 10-12, that each rank traces (segments and buckets) into trace-rankN.json in dir.", DDP_OPT_STRING,
      0, AT(trace_steps)},
+    {"audit", "no", NULL,
+     "Whether each rank records the samples of every update in dir. "
+     "`ddpengine audit` proves from it that each epoch used each sample exactly once.",
+     DDP_OPT_BOOL, 0, AT(audit)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
     {"progress", "auto", "auto|plain|off",
      "auto: a live line on a terminal, plain lines elsewhere. plain: a line every log_every steps. off: none.",
@@ -260,22 +313,16 @@ static const ddp_option plugins_options[] = {
 #name, name##_options, DDP_COUNT(name##_options), sizeof(type)                                                 \
     }
 static const ddp_core_section sections[] = {
-    SECTION(group, struct ddp_group_config),
-    SECTION(train, struct ddp_train_config),
-    SECTION(model, struct ddp_plugin_config),
-    SECTION(data, struct ddp_data_config),
-    SECTION(eval, struct ddp_data_config),
-    SECTION(sampler, struct ddp_plugin_config),
-    SECTION(optimizer, struct ddp_optimizer_config),
-    SECTION(ddp, struct ddp_ddp_config),
-    SECTION(hook, struct ddp_plugin_config),
-    SECTION(loader, struct ddp_loader_config),
-    SECTION(checkpoint, struct ddp_checkpoint_config),
-    SECTION(output, struct ddp_output_config),
-    SECTION(plugins, struct ddp_plugins_config),
+    SECTION(group, struct ddp_group_config),    SECTION(run, struct ddp_run_config),
+    SECTION(train, struct ddp_train_config),    SECTION(model, struct ddp_plugin_config),
+    SECTION(data, struct ddp_data_config),      SECTION(eval, struct ddp_data_config),
+    SECTION(sampler, struct ddp_plugin_config), SECTION(optimizer, struct ddp_optimizer_config),
+    SECTION(ddp, struct ddp_ddp_config),        SECTION(hook, struct ddp_plugin_config),
+    SECTION(loader, struct ddp_loader_config),  SECTION(checkpoint, struct ddp_checkpoint_config),
+    SECTION(output, struct ddp_output_config),  SECTION(plugins, struct ddp_plugins_config),
 };
-static const char *const section_names[] = {"group", "train", "model",  "data",       "eval",   "sampler", "optimizer",
-                                            "ddp",   "hook",  "loader", "checkpoint", "output", "plugins"};
+static const char *const section_names[] = {"group",     "run", "train", "model",  "data",       "eval",   "sampler",
+                                            "optimizer", "ddp", "hook",  "loader", "checkpoint", "output", "plugins"};
 _Static_assert(DDP_COUNT(sections) == DDP_COUNT(section_names), "a section without its name");
 
 const ddp_core_section *config_core_section_find(const char *name)

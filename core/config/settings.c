@@ -2,9 +2,10 @@
  * between ranks and for the checkpoint's hash. */
 #include "config/private.h"
 #include "base/sys.h"
+#include <inttypes.h>
 #include <string.h>
 
-enum { WRAP_COLUMN = 100, COMMENT_MAX = 200 };
+enum { WRAP_COLUMN = 100, COMMENT_MAX = 200, VALUE_MAX = 200 /* bytes, in a checkpoint */ };
 
 void ddp_settings_free(ddp_settings *s)
 {
@@ -110,6 +111,32 @@ void ddp_settings_agreement(const ddp_settings *s, ddp_text *out)
         const ddp_setting *t = &s->items[i];
 
         if (is_compared(t->option)) ddp_text_printf(out, "%s.%s = %s\t%s\n", t->section, t->key, t->value, t->where);
+    }
+}
+
+static void append_ascii(ddp_text *out, const char *text, size_t most)
+{
+    for (size_t i = 0; i < most && text[i] != '\0'; i++)
+        if (text[i] >= 0x20 && text[i] < 0x7f)
+            ddp_text_append(out, &text[i], 1);
+        else
+            ddp_text_printf(out, "\\x%02x", (unsigned char)text[i]);
+}
+
+void ddp_settings_text(const ddp_settings *s, ddp_text *out)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const ddp_setting *t = &s->items[i];
+        size_t n = strlen(t->value);
+
+        if (!is_compared(t->option)) continue;
+        append_ascii(out, t->section, VALUE_MAX);
+        ddp_text_append(out, ".", 1);
+        append_ascii(out, t->key, VALUE_MAX);
+        ddp_text_append(out, " = ", 3);
+        append_ascii(out, t->value, VALUE_MAX);
+        if (n > VALUE_MAX) ddp_text_printf(out, "... (%zu bytes, hash %016" PRIx64 ")", n, ddp_hash64(t->value, n, 0));
+        ddp_text_append(out, "\n", 1);
     }
 }
 

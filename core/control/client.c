@@ -9,16 +9,25 @@
 static bool dispatch_welcome(ddp_group *g, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
+    int32_t world;
 
     if (g->run.met) return false; /* written by this thread alone */
+    g->self.generation = ddp_unpack_u32(&u);
+    g->rank = (int32_t)ddp_unpack_u32(&u);
+    world = (int32_t)ddp_unpack_u32(&u);
+    if (u.bad || world < 1 || world > g->self.shares || g->rank < 0 || g->rank >= world) return false;
+    g->world = world;
     for (int32_t r = 0; r < g->world; r++) {
         ddp_rank_info *m = &g->ranks[r];
 
+        m->home = (int32_t)ddp_unpack_u32(&u);
         m->pid = ddp_unpack_u32(&u);
         ddp_unpack_text(&u, m->host_id, sizeof(m->host_id));
         ddp_unpack_text(&u, m->host, sizeof(m->host));
     }
     if (u.bad || u.left != 0) return false;
+    for (int32_t r = 0; r < g->world; r++)
+        if (g->ranks[r].home < 0 || g->ranks[r].home >= g->self.shares) return false;
     ddp_run_met(g);
     return true;
 }
@@ -63,8 +72,9 @@ void ddp_client_lost_failure(const ddp_group *g, int32_t rank, const ddp_err *wh
     char when[48];
 
     control_run_when(g, when, sizeof(when));
-    ddp_failure_set(out, DDP_EXIT_PEER, rank, "rank %d on host %s: connection %s without goodbye%s%s%.200s", (int)rank,
-                    g->ranks[rank].host, closed ? "closed" : "lost", when, closed ? "" : ": ", closed ? "" : why->msg);
+    ddp_failure_set(out, DDP_EXIT_PEER, rank, "rank %d on host %s: connection %s without goodbye%s%s%.200s",
+                    (int)g->ranks[rank].home, g->ranks[rank].host, closed ? "closed" : "lost", when, closed ? "" : ": ",
+                    closed ? "" : why->msg);
 }
 
 void control_client_lost(ddp_group *g, const ddp_err *why)

@@ -5,6 +5,7 @@
 #include "control/client.h"
 #include "control/heartbeat.h"
 #include "control/rank0/accept.h"
+#include "control/rank0/arrivals.h"
 #include "control/rank0/server.h"
 #include "control/run.h"
 #include "control/state.h"
@@ -48,7 +49,7 @@ static void read_frames(ddp_group *g, ddp_peer *p)
         if (status == DDP_IN_PROGRESS) return;
         if (status == DDP_ERR_UNSUPPORTED && g->server != NULL && p->state == DDP_PEER_NEW &&
             f.type == DDP_FRAME_HELLO) {
-            ddp_server_other_version(g, p, &err);
+            ddp_arrivals_other_version(g, p, &err);
             continue;
         }
         if (status == DDP_OK) {

@@ -6,12 +6,14 @@
 #include "control/rank0/server.h"
 #include "control/rendezvous.h"
 #include "control/state.h"
+#include "control/trust.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define ABORT_ANSWER_MS 1000 /* rank 0 answers an abort, at the latest, after the moment it may hold it */
-#define REPORT_MS       5000 /* between two lines about who is missing */
+#define ABORT_ANSWER_MS 1000  /* rank 0 answers an abort, at the latest, after the moment it may hold it */
+#define RETURN_MS       30000 /* to take down a generation of the run */
+#define REPORT_MS       5000  /* between two lines about who is missing */
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 static void group_free(ddp_group *g)
@@ -36,22 +38,21 @@ static void name_place(ddp_group_self *s, const char *where)
         (void)snprintf(s->world_where, sizeof(s->world_where), " (%s)", length > room ? where + length - room : where);
 }
 
-static ddp_status set_secret(ddp_group *g, const ddp_group_params *p, ddp_err *err)
-{
-    size_t length = p->secret == NULL ? 0 : p->secret_length;
-    ddp_group_self *s = &g->self;
-
-    ddp_copy_text(s->secret_where, sizeof(s->secret_where), p->secret_where == NULL ? "" : p->secret_where);
-    DDP_TRY(ddp_identity_make(g->rank, g->world, s->agreement, p->secret, length, &s->identity, err));
-    if (length == 0 || g->world == 1) return DDP_OK;
-    return ddp_tls_open(p->secret, length, &s->identity, g->rank == 0, &s->tls, err);
-}
-
 static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     ddp_group_self *s = &g->self;
+    const ddp_quorum *q = &p->quorum;
 
     s->timeout_ms = DDP_MAX_OF(p->timeout_ms, 1);
+    ddp_copy_text(s->timeout_name, sizeof(s->timeout_name),
+                  p->timeout_name == NULL ? "rendezvous_timeout" : p->timeout_name);
+    s->rejoins = p->rejoins;
+    s->rank = p->rank;
+    s->shares = p->world;
+    s->quorum = *q;
+    s->quorum.min_world = q->min_world > 0 ? DDP_MIN_OF(q->min_world, p->world) : p->world;
+    s->quorum.enough = q->enough > 0 ? DDP_MAX_OF(DDP_MIN_OF(q->enough, p->world), s->quorum.min_world) : p->world;
+    s->generation = p->generation;
     /* with a short time-out too there is a line before it ends */
     s->report_ms = DDP_MIN_OF(REPORT_MS, DDP_MAX_OF(s->timeout_ms / 3, 100));
     s->began_ns = ddp_now_ns();
@@ -64,7 +65,9 @@ static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err
     if (strlen(s->agreement) > DDP_WIRE_BLOCK_LIMIT)
         return ddp_fail(err, DDP_ERR_INVALID, "the lines to agree on have %zu bytes, at most 1 MiB is allowed",
                         strlen(s->agreement));
-    return set_secret(g, p, err);
+    s->auth_none = p->auth_none;
+    ddp_copy_text(s->secret_where, sizeof(s->secret_where), p->secret_where == NULL ? "" : p->secret_where);
+    return control_trust_secret(g, p->secret, p->secret == NULL ? 0 : p->secret_length, err);
 }
 
 /* What a group needs before the rendezvous; on failure group_free takes what is there. */
@@ -73,10 +76,10 @@ static ddp_status group_fill(ddp_group *g, const ddp_group_params *p, ddp_err *e
     DDP_TRY(control_run_open(g, p, err));
     if (p->world < 1 || p->world > DDP_MAX_WORLD)
         return ddp_fail(err, DDP_ERR_CONFIG, "world_size %d is out of range: 1 to %d", (int)p->world, DDP_MAX_WORLD);
-    if (p->rank < 0 || p->rank >= p->world)
+    if ((p->rank < 0 && p->rank != DDP_RANK_OF_SPARE) || p->rank >= p->world)
         return ddp_fail(err, DDP_ERR_CONFIG, "rank %d is out of range: with world_size %d the ranks are 0 to %d",
                         (int)p->rank, (int)p->world, (int)p->world - 1);
-    g->rank = p->rank;
+    g->rank = p->rank == p->quorum.server ? 0 : p->rank;
     g->world = p->world;
     g->log = p->log;
     atomic_init(&g->sums.step, -1);
@@ -142,7 +145,7 @@ static ddp_status wait_until_met(ddp_group *g, ddp_err *err)
     int64_t deadline = ddp_deadline_ns(now, s->timeout_ms + DDP_ANSWER_MS);
     ddp_failure failure;
 
-    if (g->rank == 0) deadline = report = DDP_FOREVER_NS;
+    if (g->server != NULL) deadline = report = DDP_FOREVER_NS;
     while (!control_run_wait_met(g, DDP_MIN_OF(deadline, report))) {
         if (ddp_now_ns() >= deadline)
             return ddp_fail(err, DDP_ERR_TIMEOUT, "rank 0 on host %s at %s did not finish the rendezvous within %.3g s",
@@ -164,7 +167,7 @@ static void stop_and_free(ddp_group *g)
 static ddp_status join(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
     control_rendezvous_identify(g);
-    DDP_TRY(g->rank == 0 ? open_server(g, p, err) : connect_rank0(g, p, err));
+    DDP_TRY(p->rank == p->quorum.server ? open_server(g, p, err) : connect_rank0(g, p, err));
     DDP_TRY(ddp_thread_start(&g->thread, "ddp-control", control_main, g, err));
     g->thread_started = true;
     DDP_TRY(wait_until_met(g, err));
@@ -175,18 +178,21 @@ static ddp_status join(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 
 ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err)
 {
+    ddp_status st = DDP_OK;
     bool internal;
     ddp_group *g;
 
     memset(failure, 0, sizeof(*failure));
     if (group_new(p, &g, err) == DDP_OK) {
-        if (join(g, p, err) == DDP_OK) {
+        st = join(g, p, err);
+        if (st == DDP_OK) {
             *out = g;
             return DDP_OK;
         }
         if (ddp_group_failed(g, failure)) (void)control_failure_as_error(failure, err->status, err);
         stop_and_free(g);
     }
+    if (st == DDP_IN_PROGRESS) return st;
     internal = err->status == DDP_ERR_NOMEM || err->status == DDP_ERR_INTERNAL;
     (void)ddp_fail_as(err, internal ? DDP_EXIT_INTERNAL : DDP_EXIT_RENDEZVOUS);
     if (failure->exit_code == 0) ddp_failure_set(failure, err->exit_code, p->rank, "%s", err->msg);
@@ -206,7 +212,7 @@ void ddp_group_leave(ddp_group *g)
         control_run_stop(g);
         (void)pthread_join(g->thread, NULL);
         g->thread_started = false;
-        if (!ended && g->rank == 0) {
+        if (!ended && g->server != NULL) {
             ddp_server_missing_goodbyes(g, ranks, sizeof(ranks));
             ddp_log_line(g->log, DDP_LOG_WARN, "left without the goodbye of %s, which did not come within %d s", ranks,
                          DDP_LEAVE_MS / 1000);
@@ -214,6 +220,8 @@ void ddp_group_leave(ddp_group *g)
     }
     stop_and_free(g);
 }
+
+void ddp_group_returning(ddp_group *g) { control_run_postpone_expiry(g, RETURN_MS); }
 
 /* ---- who --------------------------------------------------------------------------------------------------------- */
 /* Ranks below `end` on this rank's host. */
@@ -227,6 +235,9 @@ static int32_t on_this_host(const ddp_group *g, int32_t end)
 
 int32_t ddp_group_rank(const ddp_group *g) { return g->rank; }
 int32_t ddp_group_world(const ddp_group *g) { return g->world; }
+int32_t ddp_group_home(const ddp_group *g, int32_t rank) { return g->ranks[rank].home; }
+int32_t ddp_group_knocks(const ddp_group *g) { return g->server == NULL ? 0 : atomic_load(&g->server->knocks); }
+uint32_t ddp_group_generation(const ddp_group *g) { return g->self.generation; }
 int32_t ddp_group_local_rank(const ddp_group *g) { return on_this_host(g, g->rank); }
 int32_t ddp_group_local_size(const ddp_group *g) { return on_this_host(g, g->world); }
 bool ddp_group_same_host(const ddp_group *g, int32_t rank)

@@ -16,15 +16,23 @@
 /* Returns when the rendezvous is complete and all ranks agree. While waiting, rank 0 names the missing ranks every 5
  * s, the others log that rank 0 is missing. On failure err carries the exit code (DDP_EXIT_RENDEZVOUS for a
  * time-out, a rank twice or out of range, a difference), and *failure the same as all ranks hear it. world 1: no
- * socket. */
+ * socket. DDP_IN_PROGRESS: the run has ended well, and has not needed this spare. */
 ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err);
 /* Says goodbye and waits (bounded) until all ranks have; after a failure just closes. */
 void ddp_group_leave(ddp_group *g);
+/* After a failure: the rank keeps what it has and joins again, for which it gets half a minute instead of a second. */
+void ddp_group_returning(ddp_group *g);
 /* Ends the run on all ranks: the first call of any rank wins and becomes everyone's ddp_failure. Any thread. */
 void ddp_group_abort(ddp_group *g, int exit_code, const char *message);
 
+/* Of this generation: where ranks are missing, those that are there have the numbers from 0 on, in the order of their
+ * ranks by the config, but that the server is 0. */
 int32_t ddp_group_rank(const ddp_group *g);
 int32_t ddp_group_world(const ddp_group *g);
+int32_t ddp_group_home(const ddp_group *g, int32_t rank); /* the rank of the config */
+/* Rank 0, when the generation has ended: ranks that were not in it and can be in the next one. */
+int32_t ddp_group_knocks(const ddp_group *g);
+uint32_t ddp_group_generation(const ddp_group *g); /* from 0 */
 /* Among the ranks on the same host (by host id: boot id and network namespace, exchanged at hello). */
 int32_t ddp_group_local_rank(const ddp_group *g);
 int32_t ddp_group_local_size(const ddp_group *g);

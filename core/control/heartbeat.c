@@ -49,7 +49,7 @@ static void silence_failure(const ddp_group *g, int32_t rank, ddp_failure *out)
 
     control_run_when(g, when, sizeof(when));
     ddp_failure_set(out, DDP_EXIT_TIMEOUT, rank, "rank %d on host %s has been silent for %.3g s (peer_timeout)%s",
-                    (int)rank, g->ranks[rank].host, (double)g->heartbeat.timeout_ns * 1e-9, when);
+                    (int)g->ranks[rank].home, g->ranks[rank].host, (double)g->heartbeat.timeout_ns * 1e-9, when);
 }
 
 /* Whether its silence means anything: it has said hello and not goodbye. */
@@ -84,7 +84,8 @@ static void beat(ddp_group *g, int64_t now)
 
     if (g->server == NULL) control_straggler_pack(g, &t);
     for (ddp_peer *p = g->peers.first; p != NULL && !t.failed; p = p->next)
-        if (!p->dead && p->state == DDP_PEER_JOINED) ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
+        if (!p->dead && (p->state == DDP_PEER_JOINED || p->state == DDP_PEER_SPARE))
+            ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
     ddp_text_free(&t);
     if (g->server != NULL) control_straggler_tick(g, now);
 }

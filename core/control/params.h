@@ -8,15 +8,39 @@
 
 typedef struct ddp_group ddp_group;
 
+/* A process that waits for the place of a rank that is missing. */
+enum { DDP_RANK_OF_SPARE = -2 };
+
+/* Who has to come to a rendezvous. */
+typedef struct ddp_quorum {
+    int32_t server; /* the rank that serves the others: 0, or another one where that is lost */
+    /* With so many ranks the run goes on where the others have not come in time; 0: none may be missing. */
+    int32_t min_world;
+    int32_t enough; /* with so many it does so at once; 0: all */
+    /* Other ranks: the server may be elsewhere, so one attempt is made, of so long at most; where it fails the join is
+     * DDP_ERR_TIMEOUT, and no failure of the run. 0: until the time-out of the rendezvous. */
+    int64_t attempt_ms;
+    /* Server: how long ranks of a later generation than its own wait for it; 0: as long as it does for them. */
+    int64_t rejoin_ms;
+} ddp_quorum;
+
 typedef struct ddp_group_params {
-    int32_t rank, world;
+    int32_t rank, world; /* by the config; rank may be DDP_RANK_OF_SPARE */
+    ddp_quorum quorum;
     const char *world_where;      /* where world_size was set, "node1.ini:4", for messages; may be NULL */
     const char *url;              /* init_method, for messages */
     const ddp_init_ops *init_ops; /* with `init`; not used when listen_fd is given or world is 1 */
     ddp_init *init;
-    int listen_fd;         /* rank 0: an already listening socket whose ownership passes to the group, or -1 */
-    const char *endpoint;  /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
-    int64_t timeout_ms;    /* rendezvous_timeout */
+    int listen_fd;            /* rank 0: an already listening socket whose ownership passes to the group, or -1 */
+    const char *endpoint;     /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
+    int64_t timeout_ms;       /* of the rendezvous */
+    const char *timeout_name; /* the key it comes from, for messages; NULL: rendezvous_timeout */
+    /* Each rendezvous of the ranks makes a generation of the run, whose number is the same on all of them; this process
+     * has been in so many. */
+    uint32_t generation;
+    /* A rank that is lost while the others wait is waited for; a process that comes too early for the next generation
+     * is told to try again. */
+    bool rejoins;
     const char *agreement; /* lines "key = value\twhere\n" that must be equal on all ranks, in this order */
     /* After the rendezvous, a rank from which nothing has come for so long is lost (DDP_EXIT_TIMEOUT); 0: no
      * heartbeats. */

@@ -10,7 +10,8 @@ enum {
     DDP_PEER_NEW = 1, /* has not sent its hello */
     DDP_PEER_HEARD,   /* its rank is known, its agreement lines are to come */
     DDP_PEER_JOINED,
-    DDP_PEER_REFUSED /* has been sent the reason; gone as soon as it closes */
+    DDP_PEER_REFUSED, /* has been sent the reason; gone as soon as it closes */
+    DDP_PEER_SPARE    /* waits for the place of a rank */
 };
 
 typedef struct ddp_peer {

@@ -4,6 +4,7 @@
 #include "control/rendezvous.h"
 #include "control/run.h"
 #include "control/state.h"
+#include "control/trust.h"
 #include "net/endpoint.h"
 #include "net/interface.h"
 #include "net/nodes.h"
@@ -43,13 +44,15 @@ static void host_id(char *buf, size_t capacity)
 
 void control_rendezvous_identify(ddp_group *g)
 {
-    ddp_rank_info *m = &g->ranks[g->rank];
+    ddp_rank_info *m = &g->self.info;
     char host[sizeof(m->host)] = "unknown";
 
     host_id(m->host_id, sizeof(m->host_id));
     (void)gethostname(host, sizeof(host) - 1);
     ddp_copy_printable(m->host, sizeof(m->host), host, strlen(host));
     m->pid = (uint32_t)getpid();
+    m->home = g->self.rank;
+    if (g->self.rank == g->self.quorum.server) g->ranks[0] = *m;
 }
 
 /* What the other ranks connect to, by way of the backend: an address of `interface`, of the family of the control
@@ -79,11 +82,11 @@ static bool is_plainly_loopback(const char *endpoint)
 }
 
 /* Where rank 0 is: a mistake of the configuration, once the endpoint is known. */
-static ddp_status check_auth(const ddp_group_params *p, const char *endpoint, ddp_err *err)
+static ddp_status check_auth(const ddp_group *g, const ddp_group_params *p, const char *endpoint, ddp_err *err)
 {
     const char *url = p->url == NULL ? "" : p->url;
 
-    if (p->auth_none || p->secret_length > 0 || ddp_endpoint_is_loopback(endpoint)) return DDP_OK;
+    if (p->auth_none || g->self.tls != NULL || ddp_endpoint_is_loopback(endpoint)) return DDP_OK;
     (void)ddp_fail(
         err, DDP_ERR_CONFIG,
         "rank 0 at %s%s%s%s is not at a loopback address, and anyone who reaches it could join the run; "
@@ -117,7 +120,8 @@ ddp_status control_rendezvous_listen(ddp_group *g, const ddp_group_params *p, dd
 
         DDP_TRY(p->init_ops->listen_at(p->init, wanted, err));
         DDP_TRY(own_host(g, wanted, err));
-        DDP_TRY(check_auth(p, wanted, err));
+        DDP_TRY(control_trust_init_method(g, p, err));
+        DDP_TRY(check_auth(g, p, wanted, err));
         DDP_TRY(ddp_endpoint_listen(wanted, &g->self.listen_fd, g->self.endpoint, err));
         status = p->init_ops->publish == NULL ? DDP_OK : p->init_ops->publish(p->init, g->self.endpoint, err);
         if (status != DDP_OK && status != DDP_ERR_UNSUPPORTED) return status;
@@ -137,7 +141,14 @@ typedef struct search {
     ddp_group *g;
     const ddp_group_params *p;
     int64_t deadline_ns, report_ns;
+    bool later;   /* rank 0 has said that it cannot join now */
+    bool trusted; /* the user at the other end of this connection has been looked at */
+    bool spare;   /* and that no rank is missing */
+    bool over;    /* and that the run has ended */
+    bool warned;  /* that somebody else answers */
 } search;
+
+static bool is_spare(const ddp_group *g) { return g->self.rank == DDP_RANK_OF_SPARE; }
 
 static const char *where(const search *s)
 {
@@ -156,16 +167,17 @@ static void report(search *s, const char *reason)
 
 static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
 {
-    const ddp_rank_info *m = &g->ranks[g->rank];
+    const ddp_rank_info *m = &g->self.info;
     char identity[DDP_IDENTITY_MAX];
     ddp_text t = {0};
     ddp_status status;
 
-    ddp_pack_u32(&t, (uint32_t)g->rank);
+    ddp_pack_u32(&t, (uint32_t)g->self.rank);
     ddp_pack_u32(&t, (uint32_t)g->world);
     ddp_pack_u32(&t, DDP_ABI);
     ddp_pack_u32(&t, DDP_BACKEND_ABI);
     ddp_pack_u32(&t, m->pid);
+    ddp_pack_u32(&t, g->self.generation);
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
     ddp_pack_bytes(&t, m->host, strlen(m->host));
@@ -176,6 +188,20 @@ static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     ddp_text_free(&t);
     DDP_TRY(status);
     return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->self.agreement, strlen(g->self.agreement), err);
+}
+
+/* Rank 0 has no place for this spare now, and lives. */
+static void wait_as_spare(search *s)
+{
+    ddp_group *g = s->g;
+
+    if (!s->spare)
+        ddp_log_line(g->log, DDP_LOG_INFO,
+                     "no rank is missing: this spare waits at %s, and takes the place of the first rank that is lost",
+                     where(s));
+    s->spare = true;
+    s->report_ns = DDP_FOREVER_NS;
+    s->deadline_ns = g->heartbeat.timeout_ns == 0 ? DDP_FOREVER_NS : ddp_deadline_ns(ddp_now_ns(), g->self.timeout_ms);
 }
 
 /* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. */
@@ -195,6 +221,22 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
             (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
         return DDP_OK;
     }
+    if (status == DDP_OK && f.type == DDP_FRAME_BEAT && is_spare(g)) {
+        wait_as_spare(s);
+        return DDP_IN_PROGRESS;
+    }
+    if (status == DDP_OK && f.type == DDP_FRAME_FAREWELL && is_spare(g)) {
+        s->over = true;
+        return DDP_OK;
+    }
+    if (status == DDP_OK && f.type == DDP_FRAME_LATER && g->self.rejoins) {
+        ddp_unpack u = {.data = f.data, .left = f.length};
+        char reason[256];
+
+        ddp_unpack_text(&u, reason, sizeof(reason));
+        s->later = true;
+        return ddp_fail(err, DDP_ERR_PEER, "%s", reason);
+    }
     if (status == DDP_OK && f.type == DDP_FRAME_FAILURE && ddp_failure_unpack(&f, &failure)) {
         ddp_run_fail(g, &failure);
         return control_failure_as_error(&failure, DDP_ERR_PEER, err);
@@ -212,6 +254,15 @@ static ddp_status not_accepted(const search *s, ddp_err *err)
         "Use the same secret_file on all hosts",
         s->g->self.endpoint, s->g->self.secret_where, s->g->self.identity.fingerprint);
     return err->status;
+}
+
+/* Rank 0 may still take the port. */
+static ddp_status not_rank0(search *s, ddp_err *err)
+{
+    (void)ddp_fail_context(err, "what answers at %s may not be rank 0 of this run", s->g->self.endpoint);
+    if (!s->warned) ddp_log_line(s->g->log, DDP_LOG_WARN, "%s. This rank goes on looking for rank 0", err->msg);
+    s->warned = true;
+    return DDP_IN_PROGRESS;
 }
 
 /* Speaks over a new connection until rank 0 has heard. DDP_IN_PROGRESS: worth another attempt, the reason in err. */
@@ -238,7 +289,14 @@ static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
             return DDP_IN_PROGRESS;
         }
         if (status == DDP_ERR_DATA) return not_accepted(s, err);
+        if (status == DDP_OK && !s->trusted && ddp_trust_check_user(s->g, w->fd, err) != DDP_OK)
+            return not_rank0(s, err);
+        s->trusted = s->trusted || status == DDP_OK; /* later it may have closed, and still be worth reading */
         if (status == DDP_OK) status = first_frame(s, w, err);
+        if (s->later) {
+            s->later = false;
+            return DDP_IN_PROGRESS;
+        }
         if (status != DDP_IN_PROGRESS) return status;
     }
 }
@@ -267,12 +325,14 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
         }
         if (status != DDP_OK) return status;
         ddp_copy_text(g->self.endpoint, sizeof(g->self.endpoint), found);
-        DDP_TRY(check_auth(s->p, found, err));
+        DDP_TRY(control_trust_init_method(g, s->p, err));
+        DDP_TRY(check_auth(g, s->p, found, err));
     }
     status = ddp_endpoint_connect(g->self.interface, g->self.endpoint, s->deadline_ns, &fd, err);
     if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
     if (status != DDP_OK) return unreachable(s, err);
     ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
+    s->trusted = false;
     status = g->self.tls == NULL ? DDP_OK : ddp_wire_secure(out, g->self.tls, err);
     if (status == DDP_OK) status = converse(s, out, err);
     g->self.loopback = ddp_address_of_loopback(fd);
@@ -285,16 +345,20 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
 {
     search s = {.g = g, .p = p};
     int64_t back_off_ms = BACK_OFF_FIRST_MS;
+    bool once = g->self.quorum.attempt_ms > 0;
     ddp_err before = {0};
 
-    s.deadline_ns = ddp_deadline_ns(g->self.began_ns, g->self.timeout_ms);
+    s.deadline_ns = ddp_deadline_ns(g->self.began_ns, once ? g->self.quorum.attempt_ms : g->self.timeout_ms);
     s.report_ns = g->self.began_ns + g->self.report_ms * 1000000;
     if (p->endpoint != NULL) ddp_copy_text(g->self.endpoint, sizeof(g->self.endpoint), p->endpoint);
     for (;;) {
         ddp_status status = attempt(&s, out, err);
         int64_t left = s.deadline_ns - ddp_now_ns();
 
+        if (s.over) ddp_wire_close(out);
+        if (s.over) return DDP_IN_PROGRESS;
         if (status != DDP_IN_PROGRESS) return status;
+        if (once) return err->status = DDP_ERR_TIMEOUT;
         /* an attempt that the deadline cuts short says less than the one before it */
         if (left <= 0 && err->sys_errno == ETIMEDOUT && before.msg[0] != '\0') *err = before;
         before = *err;
@@ -304,8 +368,8 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
         (void)nanosleep(&(struct timespec){.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000}, NULL);
         back_off_ms = DDP_MIN_OF(2 * back_off_ms, BACK_OFF_LAST_MS);
     }
-    (void)ddp_fail_context(err, "rank 0 was not found at %s within %.3g s (rendezvous_timeout)", where(&s),
-                           (double)g->self.timeout_ms / 1e3);
+    (void)ddp_fail_context(err, "rank 0 was not found at %s within %.3g s (%s)", where(&s),
+                           (double)g->self.timeout_ms / 1e3, g->self.timeout_name);
     (void)snprintf(err->msg + strlen(err->msg), sizeof(err->msg) - strlen(err->msg),
                    ". Start rank 0 there%s, or correct init_method%s%s%s",
                    ddp_endpoint_is_loopback(g->self.endpoint) ? " (a loopback address, so on this host)" : "",
@@ -328,5 +392,5 @@ ddp_status control_rendezvous_check_reachable(const ddp_group *g, ddp_err *err)
         err, DDP_ERR_PEER,
         "rank %d on host %.100s has met the others over its loopback address %s, where rank %d on host %.100s cannot reach it. "
         "Name in [group] interface the network interface that the hosts share",
-        (int)g->rank, own->host, g->self.address, (int)other, g->ranks[other].host);
+        (int)own->home, own->host, g->self.address, (int)g->ranks[other].home, g->ranks[other].host);
 }

@@ -51,6 +51,14 @@ static void remove_request(ddp_group *g, const ddp_request *q)
     *link = q->next;
 }
 
+/* Rank 0 has answered with an error, and mostly with its message. */
+static ddp_status refused(const ddp_request *q, ddp_err *err)
+{
+    const char *why = (const char *)q->reply;
+
+    return ddp_fail(err, q->status, "%s", q->length > 0 && why[0] != '\0' ? why : ddp_status_text(q->status));
+}
+
 /* Waits for the reply and takes the request off the list. */
 static ddp_status finish(ddp_group *g, ddp_request *q, int64_t timeout_ms, ddp_err *err)
 {
@@ -65,7 +73,7 @@ static ddp_status finish(ddp_group *g, ddp_request *q, int64_t timeout_ms, ddp_e
         continue;
     remove_request(g, q);
     if (q->done && q->status != DDP_OK)
-        status = ddp_fail(err, q->status, "%s", q->length > 0 ? (const char *)q->reply : ddp_status_text(q->status));
+        status = refused(q, err);
     else if (!q->done && r->failure.exit_code != 0)
         status = control_failure_as_error(&r->failure, DDP_ERR_ABORTED, err);
     else if (!q->done && r->farewell)

@@ -137,6 +137,13 @@ bool control_run_leave(ddp_group *g)
     return !failed;
 }
 
+void control_run_postpone_expiry(ddp_group *g, int64_t ms)
+{
+    lock(g);
+    g->run.failed_ns = ddp_deadline_ns(ddp_now_ns(), ms - DDP_EXPIRE_MS);
+    unlock(g);
+}
+
 void control_run_stop(ddp_group *g)
 {
     lock(g);
@@ -208,6 +215,13 @@ bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity)
 }
 
 void control_run_asked_to_stop(ddp_group *g, int sig) { atomic_store(&g->run.stop_asked, sig); }
+
+void control_run_ask_to_grow(ddp_group *g)
+{
+    int none = 0;
+
+    (void)atomic_compare_exchange_strong(&g->run.stop_asked, &none, DDP_STOP_TO_GROW);
+}
 
 int ddp_group_stop_requested(const ddp_group *g)
 {

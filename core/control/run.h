@@ -4,6 +4,9 @@
 
 #include "control/params.h"
 
+/* Among the numbers of signals: the generation is to end at a step, because another rank can join the next one. */
+enum { DDP_STOP_TO_GROW = 1000 };
+
 /* ---- the owner; any thread --------------------------------------------------------------------------------------- */
 /* True once the run has failed; fills *out. */
 bool ddp_group_failed(ddp_group *g, ddp_failure *out);
@@ -16,7 +19,7 @@ void ddp_group_expire(ddp_group *g);
 void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx);
 /* Rank 0: a warning about the run that nobody has taken yet. */
 bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity);
-/* The signal that some rank has been asked to end by, 0: none. */
+/* The signal that some rank has been asked to end by, or DDP_STOP_TO_GROW; 0: none. */
 int ddp_group_stop_requested(const ddp_group *g);
 
 /* ---- inside the control plane; any thread ------------------------------------------------------------------------ */
@@ -30,6 +33,8 @@ void ddp_run_fail(ddp_group *g, const ddp_failure *f);
 void control_run_warn(ddp_group *g, const char *text);
 /* This rank leaves by itself; false when the run has failed. */
 bool control_run_leave(ddp_group *g);
+/* After a failure: `expired` is called no earlier than so long from now. */
+void control_run_postpone_expiry(ddp_group *g, int64_t ms);
 /* The control thread is to end. */
 void control_run_stop(ddp_group *g);
 /* Waits until the rendezvous is complete or the run has failed; false once the deadline has passed. */
@@ -45,7 +50,8 @@ void control_run_farewell(ddp_group *g);
 /* The connection to rank 0 is gone; true when that is no failure, because one of the two has taken its leave. */
 bool control_run_rank0_gone(ddp_group *g);
 void control_run_asked_to_stop(ddp_group *g, int sig);
-bool control_run_is_over(ddp_group *g); /* failed, or this rank or rank 0 leaves */
+void control_run_ask_to_grow(ddp_group *g); /* rank 0 */
+bool control_run_is_over(ddp_group *g);     /* failed, or this rank or rank 0 leaves */
 bool control_run_stops(ddp_group *g);
 /* The owner's callbacks, where they are due; the second returns its deadline. */
 void control_run_call_listener(ddp_group *g);

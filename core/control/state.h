@@ -36,6 +36,7 @@ enum {
 /* A rank as all others know it: set at the rendezvous, constant afterwards. */
 typedef struct ddp_rank_info {
     uint32_t pid; /* 0: not known yet */
+    int32_t home; /* its rank by its config: differs from the one in this generation where ranks are missing */
     char host_id[128], host[128];
 } ddp_rank_info;
 
@@ -46,12 +47,26 @@ typedef struct ddp_group_self {
     char world_where[DDP_WHERE_MAX]; /* " (node1.ini:4)" or empty */
     char secret_where[DDP_WHERE_MAX];
     int64_t began_ns, timeout_ms, report_ms; /* report: between two lines about who is missing */
+    char timeout_name[32];
+    bool rejoins; /* see params.h; and the next three */
+    int32_t rank;
+    ddp_quorum quorum;
+    int32_t shares;      /* the world_size of the config */
+    ddp_rank_info info;  /* of this rank */
+    uint32_t generation; /* until `met`, the highest that has been heard of; control thread */
     char *agreement;
     ddp_identity identity;
-    ddp_tls *tls;  /* NULL: in clear */
-    bool loopback; /* this rank's end of the control plane is a loopback address */
-    int listen_fd; /* rank 0, or -1 */
+    ddp_tls *tls;   /* NULL: in clear */
+    bool auth_none; /* [group] auth = none: in clear anyone may join who reaches rank 0 */
+    bool loopback;  /* this rank's end of the control plane is a loopback address */
+    int listen_fd;  /* rank 0, or -1 */
 } ddp_group_self;
+
+/* Where the rank of a config is in a group that has not met yet: the server comes first. */
+static inline int32_t control_slot(const ddp_group_self *s, int32_t home)
+{
+    return home == s->quorum.server ? 0 : home < s->quorum.server ? home + 1 : home;
+}
 
 /* A frame on its way to the server. */
 typedef struct ddp_post {
@@ -130,8 +145,9 @@ typedef struct ddp_announced {
 
 /* rank0/accept.c */
 typedef struct ddp_accepting {
-    uint64_t strangers;     /* connections without a right hello */
-    uint64_t other_secrets; /* and ranks, as it seems, of which this run knows nothing; where the last came from: */
+    uint64_t strangers; /* connections without a right hello */
+    uint64_t refused;   /* and those with one that were told why they cannot be in this run */
+    /* where the last one came from that has another secret: */
     char other_secret[64];
     uint64_t chance;  /* state of the random choice */
     int64_t again_ns; /* out of descriptors until then, or 0 */
@@ -155,6 +171,8 @@ typedef struct ddp_server {
     ddp_server_rank *ranks;   /* world */
     int32_t joined, goodbyes; /* ranks, rank 0 among them */
     bool farewell;
+    bool *knocked;     /* by rank of the config: it is not in this generation, and wants to be in the next one */
+    atomic_int knocks; /* how many of them; any thread reads it */
     int64_t report_ns;
     /* "A peer is lost" of a rank, kept for a moment: what that rank saw is mostly the end of another one, whose own
      * connection shows it better. */
@@ -167,6 +185,8 @@ typedef struct ddp_server {
 } ddp_server;
 
 struct ddp_group {
+    /* Of the generation, once it has met: 0 is the server, and nobody is missing. Until then those of the config, but
+     * that the server has 0; see control_slot. */
     int32_t rank, world;
     ddp_log *log;
     ddp_rank_info *ranks; /* world */

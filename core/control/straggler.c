@@ -152,7 +152,8 @@ static void warn(ddp_group *g, int32_t rank, const means *own, const means *othe
         text, sizeof(text),
         "rank %d on host %s is the straggler: "
         "it computes %.3g ms and waits for data %.3g ms a step, the others %.3g ms and %.3g ms, and they wait %.3g ms for it and the network",
-        (int)rank, g->ranks[rank].host, own->compute, own->data, others->compute, others->data, others->wait);
+        (int)g->ranks[rank].home, g->ranks[rank].host, own->compute, own->data, others->compute, others->data,
+        others->wait);
     ddp_log_line(g->log, DDP_LOG_WARN, "%s", text);
     control_run_warn(g, text);
 }
@@ -196,11 +197,11 @@ void ddp_straggler_blame(ddp_group *g, int32_t from, ddp_failure *f)
 
     b->latest[0] = read_sums(g);
     for (int32_t r = 0; r < g->world; r++) {
-        late[r] = b->latest[r].collectives < b->latest[from].collectives;
-        n += late[r];
+        late[g->ranks[r].home] = b->latest[r].collectives < b->latest[from].collectives;
+        n += late[g->ranks[r].home];
     }
     if (n == 0) return;
-    ddp_rank_list(ranks, sizeof(ranks), late, g->world);
+    ddp_rank_list(ranks, sizeof(ranks), late, g->self.shares);
     (void)snprintf(f->msg + length, sizeof(f->msg) - length, "; %s %s begun fewer collectives than rank %d", ranks,
-                   n == 1 ? "has" : "have", (int)from);
+                   n == 1 ? "has" : "have", (int)g->ranks[from].home);
 }

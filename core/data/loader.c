@@ -249,6 +249,7 @@ ddp_status ddp_loader_next(ddp_loader *l, ddp_batch *out, ddp_err *err)
         .count = (int64_t)batch_count(l, l->next),
         .buffers = s->buffers,
         .indices = l->indices + l->next * l->batch_size,
+        .position = l->next * l->batch_size,
     };
     l->next++;
 unlock:
@@ -262,7 +263,8 @@ ddp_batch ddp_batch_part(const ddp_loader *l, const ddp_batch *batch, uint32_t p
 
     return (ddp_batch){.count = (int64_t)(part_begin(count, l->parts, part + 1) - first),
                        .buffers = batch->buffers + (size_t)part * l->field_count,
-                       .indices = batch->indices + first};
+                       .indices = batch->indices + first,
+                       .position = batch->position + first};
 }
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */

@@ -41,7 +41,8 @@ typedef struct ddp_loader_params {
 typedef struct ddp_batch {
     int64_t count;           /* samples */
     void *const *buffers;    /* by field, of the first part; valid until `hold` more have been taken, or _begin */
-    const uint64_t *indices; /* `count` dataset indices */
+    const uint64_t *indices; /* `count` dataset indices; valid until _begin */
+    uint64_t position;       /* of the first of them in this rank's samples of the epoch */
 } ddp_batch;
 
 ddp_status ddp_loader_open(const ddp_loader_params *p, ddp_loader **out, ddp_err *err);

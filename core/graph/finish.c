@@ -175,6 +175,8 @@ static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
         if (!n->evaluates || (n->row->op != DDP_OP_CROSS_ENTROPY && n->row->op != DDP_OP_ACCURACY)) continue;
         f = label_field(c, n->in[1]);
         classes = c->values[n->in[0]].shape.dims[c->values[n->in[0]].shape.rank - 1];
+        if (n->row->op == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.classes > 0)
+            classes = n->attrs.cross_entropy.classes;
         if (f == NULL || f->min > f->max || (f->min >= 0 && f->max < classes)) continue;
         if (n->row->op == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.ignores && f->max < classes &&
             f->min == n->attrs.cross_entropy.ignore_index)

@@ -11,9 +11,12 @@ typedef struct ddp_args {
     const char *config_path;
     const char *overrides[DDP_MAX_OVERRIDES]; /* section.key=value */
     size_t override_count;
-    int32_t nproc;          /* 0: not given */
-    bool one_rank;          /* started for --nproc by a backend's launcher, whose variables tell the rank */
-    const char *rendezvous; /* with one_rank: URL of the rendezvous where the config has none, or "" */
+    int32_t nproc;           /* 0: not given */
+    bool one_rank;           /* started for --nproc by a backend's launcher, whose variables tell the rank */
+    const char *rendezvous;  /* with one_rank: URL of the rendezvous where the config has none, or "" */
+    const char *secret_file; /* with one_rank: file with the run's secret where the config names none, or NULL */
+    bool supervise;          /* this process starts the rank as a child, and again when it is lost */
+    bool restarted;          /* with one_rank: an earlier start of all ranks was lost */
     bool check, check_all, profile, eval;
     const char *checkpoint; /* of eval; NULL when absent */
 } ddp_args;

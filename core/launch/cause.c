@@ -10,7 +10,10 @@ enum { ECHO_MS = 500 };
 
 struct ddp_cause {
     atomic_flag taken;
-    atomic_bool printed; /* `first` is written */
+    atomic_bool printed;       /* `first` is written */
+    atomic_uint generations;   /* that have begun */
+    atomic_uint rejoined;      /* of them, those whose end has been printed */
+    atomic_ullong used, limit; /* bytes, of a rank that has crashed; limit 0: of none */
     char first[512];
 };
 
@@ -24,7 +27,24 @@ ddp_cause *launch_cause_create(ddp_err *err)
     }
     atomic_flag_clear(&c->taken);
     atomic_init(&c->printed, false);
+    atomic_init(&c->generations, 0);
+    atomic_init(&c->rejoined, 0);
+    atomic_init(&c->used, 0);
+    atomic_init(&c->limit, 0);
     return c;
+}
+
+void launch_cause_note_memory(ddp_cause *cause, uint64_t used, uint64_t limit)
+{
+    atomic_store(&cause->used, used);
+    atomic_store(&cause->limit, limit);
+}
+
+bool launch_cause_memory(const ddp_cause *cause, uint64_t *used, uint64_t *limit)
+{
+    *used = atomic_load(&cause->used);
+    *limit = atomic_load(&cause->limit);
+    return *limit != 0;
 }
 
 static bool printed_within(ddp_cause *c, int ms)
@@ -46,3 +66,32 @@ void ddp_cause_print(ddp_cause *cause, ddp_log *log, int exit_code, const char *
     }
     ddp_log_line(log, DDP_LOG_ERROR, "%s", message);
 }
+
+void ddp_cause_forget(ddp_cause *cause)
+{
+    atomic_store(&cause->printed, false);
+    atomic_store(&cause->limit, 0);
+    atomic_flag_clear(&cause->taken);
+}
+
+/* True for the first who raises it above `generation`. */
+static bool raise(atomic_uint *count, uint32_t generation)
+{
+    uint32_t seen = atomic_load(count);
+
+    while (seen <= generation)
+        if (atomic_compare_exchange_weak(count, &seen, generation + 1)) return true;
+    return false;
+}
+
+void ddp_cause_met(ddp_cause *cause, uint32_t generation)
+{
+    if (cause != NULL) (void)raise(&cause->generations, generation);
+}
+
+void ddp_cause_print_rejoin(ddp_cause *cause, ddp_log *log, uint32_t generation, const char *message)
+{
+    if (cause == NULL || raise(&cause->rejoined, generation)) ddp_log_line(log, DDP_LOG_WARN, "%s", message);
+}
+
+uint32_t ddp_cause_generations(const ddp_cause *cause) { return atomic_load(&cause->generations); }

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODES_PORT = 29500 };
-
 static const char *where_of(const ddp_config *c, const char *key)
 {
     const ddp_setting *s = ddp_settings_find(&c->settings, "group", key);
@@ -108,8 +106,9 @@ static ddp_status from_nodes(const ddp_args *args, const ddp_config *c, ddp_laun
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: %s, the first of nodes, is a loopback address on this machine (see /etc/hosts). "
                         "The other nodes cannot reach it: write its address, or set init_method = tcp://ADDRESS:%d",
-                        where_of(c, "nodes"), n.first_host, NODES_PORT);
-    (void)snprintf(out->url, sizeof(out->url), DDP_NODES_URL, n.first_host, NODES_PORT);
+                        where_of(c, "nodes"), n.first_host, DDP_NODES_PORT);
+    (void)snprintf(out->url, sizeof(out->url), DDP_NODES_URL, n.first_host, DDP_NODES_PORT);
+    out->on_nodes = true;
     return DDP_OK;
 }
 
@@ -142,6 +141,22 @@ static bool is_on_loopback(const ddp_launch *l)
     return endpoint != NULL && ddp_endpoint_is_loopback(endpoint + 3);
 }
 
+static ddp_status as_spare(const ddp_args *args, const ddp_config *c, ddp_launch *out, ddp_err *err)
+{
+    if (args->nproc > 1)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [group] rank = spare is one process, but --nproc %d would start several; start each spare by itself",
+            where_of(c, "rank"), args->nproc);
+    if (out->url[0] == '\0' || is_env_url(out))
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [group] rank = spare needs an init_method that says where rank 0 is, for example tcp://host:29500",
+            where_of(c, "rank"));
+    if (is_on_loopback(out)) out->local_size = out->world;
+    return DDP_OK;
+}
+
 static ddp_status from_config(const ddp_args *args, const ddp_config *c, ddp_launch *out, ddp_err *err)
 {
     if (args->one_rank)
@@ -156,6 +171,7 @@ static ddp_status from_config(const ddp_args *args, const ddp_config *c, ddp_lau
                         where_of(c, "rank"),
                         out->url[0] == '\0' || is_env_url(out) ? "RANK, " DDP_LAUNCHER_VARIABLES ", "
                                                                : DDP_LAUNCHER_VARIABLES ", ");
+    if (c->rank == DDP_RANK_SPARE) return as_spare(args, c, out, err);
     if (is_env_url(out) && args->nproc == 0 && !is_written(c, "rank"))
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: [group] init_method = env://, but the environment has no rank: "

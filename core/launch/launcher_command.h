@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <signal.h>
 
-enum { DDP_LAUNCHER_WORDS = 64, DDP_LAUNCHER_ARGUMENTS = 2 * DDP_MAX_OVERRIDES + 8 };
+enum { DDP_LAUNCHER_WORDS = 64, DDP_LAUNCHER_ARGUMENTS = 2 * DDP_MAX_OVERRIDES + 16 };
 
 typedef struct ddp_launcher_command {
     char *text;                         /* owns the words of the template */

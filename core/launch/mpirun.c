@@ -5,12 +5,15 @@
  * up the run nor leaves ranks behind. It is the subreaper of what it starts: a rank that loses its parent becomes
  * its child. One thread. */
 #include "launch/mpirun.h"
+#include "base/losses.h"
 #include "base/sys.h"
 #include "launch/launcher_command.h"
+#include "launch/secret.h"
 #include "launch/signals.h"
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -207,6 +210,7 @@ static void reap(supervision *s)
 /* A launcher gives the code of the first rank that failed, 128 + n for one that a signal ended. */
 static int exit_code_of(const supervision *s)
 {
+    char hint[DDP_HINT_BYTES];
     int code = WIFEXITED(s->status) ? WEXITSTATUS(s->status) : 128 + WTERMSIG(s->status), sig = code - 128;
 
     if (s->killed && s->signal == 0) return s->code;
@@ -220,7 +224,7 @@ static int exit_code_of(const supervision *s)
         return DDP_EXIT_PLUGIN;
     }
     ddp_log_line(s->log, DDP_LOG_ERROR, "%s was killed by signal %d (%s)%s", WIFEXITED(s->status) ? "a rank" : s->name,
-                 sig, strsignal(sig), launch_killed_hint(sig));
+                 sig, strsignal(sig), launch_killed_hint(sig, NULL, hint));
     return DDP_EXIT_PEER;
 }
 
@@ -245,25 +249,41 @@ static int supervise(supervision *s, const sigset_t *watched)
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
+/* How ranks find each other that no config brings together: held until the run ends. */
+typedef struct invitation {
+    int port, secret;  /* -1: none */
+    char one_rank[64]; /* --one-rank=URL */
+    char path[DDP_SECRET_PATH_MAX];
+} invitation;
+
 /* A port of loopback for the rendezvous. The socket stays bound, not listening, until the run ends, so that the port
- * is given to nobody else; rank 0 may bind it as well, since both sides set SO_REUSEADDR. */
-static ddp_status hold_port(int *held, char *option, size_t capacity, ddp_err *err)
+ * is given to nobody else; rank 0 may bind it as well, since both sides set SO_REUSEADDR. Others see the port on the
+ * command line, and reach it: hence a secret, which is not to be seen there. A launcher closes the descriptors that it
+ * inherits, so that the ranks open this process's one. */
+static ddp_status arrange(invitation *m, ddp_err *err)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof(a);
     int one = 1;
 
-    *held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (*held < 0 || setsockopt(*held, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
-        bind(*held, (struct sockaddr *)&a, sizeof(a)) != 0 || getsockname(*held, (struct sockaddr *)&a, &length) != 0)
+    m->port = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (m->port < 0 || setsockopt(m->port, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+        bind(m->port, (struct sockaddr *)&a, sizeof(a)) != 0 ||
+        getsockname(m->port, (struct sockaddr *)&a, &length) != 0)
         return ddp_fail_errno(err, "cannot take a port of 127.0.0.1");
-    (void)snprintf(option, capacity, "--one-rank=tcp://127.0.0.1:%u", (unsigned)ntohs(a.sin_port));
-    return DDP_OK;
+    (void)snprintf(m->one_rank, sizeof(m->one_rank), "--one-rank=tcp://127.0.0.1:%u", (unsigned)ntohs(a.sin_port));
+    return launch_secret_share(&m->secret, m->path, err);
+}
+
+static void withdraw(const invitation *m)
+{
+    if (m->port >= 0) (void)close(m->port);
+    if (m->secret >= 0) (void)close(m->secret);
 }
 
 /* The same arguments with --one-rank for --nproc: the launcher's variables tell each rank who it is, whatever rank
  * the config has. */
-static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const char *one_rank)
+static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const invitation *m)
 {
     if (args->eval) ddp_launcher_command_add(c, "eval");
     if (args->profile) ddp_launcher_command_add(c, "--profile");
@@ -277,36 +297,83 @@ static void add_arguments(ddp_launcher_command *c, const ddp_args *args, const c
         ddp_launcher_command_add(c, "--set");
         ddp_launcher_command_add(c, args->overrides[i]);
     }
-    ddp_launcher_command_add(c, one_rank);
+    ddp_launcher_command_add(c, m->one_rank);
+    if (m->secret < 0) return;
+    ddp_launcher_command_add(c, "--one-rank-secret");
+    ddp_launcher_command_add(c, m->path);
 }
 
-static int run(const ddp_launcher_ops *ops, const ddp_args *args, const ddp_launch *first, ddp_log *log)
+/* One start of all ranks, until the last of them has ended; *signal: that this process was asked to end by. */
+static int run_once(const ddp_launcher_ops *ops, const ddp_args *args, const ddp_launch *first, const sigset_t *watched,
+                    const sigset_t *before, bool restarted, int *signal, ddp_log *log)
 {
-    char one_rank[80] = "--one-rank";
+    invitation m = {.port = -1, .secret = -1, .one_rank = "--one-rank"};
     supervision s = {.log = log};
     ddp_launcher_command c;
-    sigset_t watched, before;
     ddp_err err = {0};
-    int held = -1, code = DDP_EXIT_PLUGIN;
+    int code = DDP_EXIT_PLUGIN;
 
-    launch_choose_signals(&watched);
-    (void)sigprocmask(SIG_BLOCK, &watched, &before);
     adopt(&s);
     if (ddp_launcher_command_make(&c, ops->command, ops->install, first->nproc, &err) == DDP_OK &&
-        (first->url[0] != '\0' || hold_port(&held, one_rank, sizeof(one_rank), &err) == DDP_OK)) {
-        add_arguments(&c, args, one_rank);
-        (void)ddp_launcher_command_start(&c, true, &before, log, &s.launcher, &err);
+        (first->url[0] != '\0' || arrange(&m, &err) == DDP_OK)) {
+        if (restarted) ddp_launcher_command_add(&c, "--restarted");
+        add_arguments(&c, args, &m);
+        (void)ddp_launcher_command_start(&c, true, before, log, &s.launcher, &err);
     }
     if (err.status == DDP_OK) {
         s.name = c.argv[0];
-        code = supervise(&s, &watched);
+        code = supervise(&s, watched);
         if (ops->clean != NULL) ops->clean((uint64_t)s.launcher);
     } else {
         ddp_log_line(log, DDP_LOG_ERROR, "%s", err.msg);
     }
-    if (held >= 0) (void)close(held);
+    withdraw(&m);
     ddp_launcher_command_free(&c);
+    *signal = s.signal;
     return code;
+}
+
+/* Until it is time, or this process is asked to end: then false. */
+static bool wait_ms(int64_t ms, const sigset_t *watched)
+{
+    int64_t until = ddp_now_ms() + ms;
+
+    for (int64_t now = ddp_now_ms(); now < until; now = ddp_now_ms()) {
+        const struct timespec left = {.tv_sec = (until - now) / 1000, .tv_nsec = (until - now) % 1000 * 1000000};
+
+        if (ddp_signal_ends(sigtimedwait(watched, NULL, &left))) return false;
+    }
+    return true;
+}
+
+/* A launcher ends all ranks when one is lost: with [run] restarts all of them are started again, from the newest
+ * checkpoint. */
+static int run(const ddp_launcher_ops *ops, const ddp_args *args, const ddp_config *config, const ddp_launch *first,
+               ddp_log *log)
+{
+    ddp_losses losses = {.most = config->run->restarts, .window_ms = config->run->restart_window_ms};
+    sigset_t watched, before;
+    bool restarted = false;
+    int code, signal;
+
+    launch_choose_signals(&watched);
+    (void)sigprocmask(SIG_BLOCK, &watched, &before);
+    for (;;) {
+        int64_t delay;
+
+        code = run_once(ops, args, first, &watched, &before, restarted, &signal, log);
+        if (signal != 0 || losses.most == 0 || !ddp_exit_is_loss(code)) return code;
+        if (!ddp_losses_add(&losses, ddp_now_ms())) {
+            ddp_log_line(log, DDP_LOG_ERROR,
+                         "[run] restarts are used up: look for the cause, then start the run again");
+            return code;
+        }
+        delay = ddp_losses_delay(&losses, config->run->restart_delay_ms);
+        ddp_log_line(log, DDP_LOG_WARN, "all ranks are started again in %.3g s (restart %zu of %" PRId64 ")",
+                     (double)delay / 1e3, losses.count, losses.most);
+        if (!wait_ms(delay, &watched)) return code;
+        restarted = true;
+    }
 }
 
 /* ---- which way --------------------------------------------------------------------------------------------------- */
@@ -352,7 +419,7 @@ int ddp_start_ranks(const ddp_args *args, ddp_config *config, const ddp_launch *
         ddp_registry_close(r); /* nothing was loaded: the ranks inherit nothing */
         return launch_fork_ranks(args, config, first, run_rank, log);
     } else {
-        code = first->nproc == first->world ? run(ops, args, first, log) : refuse_part(first, backend, log);
+        code = first->nproc == first->world ? run(ops, args, config, first, log) : refuse_part(first, backend, log);
     }
     if (r != NULL) ddp_registry_close(r);
     return code;

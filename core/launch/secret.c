@@ -1,13 +1,14 @@
 /* launch/secret.c -- the run's secret: read from [group] secret_file, made by the supervisor of --nproc, or written
  * to a new file for the user. It goes to the control plane and nowhere else: no line of a log or of an error shows
- * it. */
+ * it, no command line and no environment. */
 #include "launch/secret.h"
 #include "base/sys.h"
+#include "net/identity.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/rand.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,8 +16,7 @@ enum { MADE_BYTES = 32, LEAST_BYTES = 16, FILE_LIMIT = 256 };
 
 ddp_status launch_secret_make(ddp_launch *l, ddp_err *err)
 {
-    if (RAND_bytes(l->secret, MADE_BYTES) != 1)
-        return ddp_fail(err, DDP_ERR_LIBRARY, "OpenSSL has no random numbers for a secret");
+    DDP_TRY(ddp_secret_random(l->secret, MADE_BYTES, err));
     l->secret_length = MADE_BYTES;
     return DDP_OK;
 }
@@ -86,11 +86,13 @@ close_file:
     return status;
 }
 
-ddp_status ddp_secret_load(const ddp_config *c, ddp_launch *l, ddp_err *err)
+ddp_status ddp_secret_load(const ddp_config *c, const char *of_supervisor, ddp_launch *l, ddp_err *err)
 {
     const char *path = c->group->secret_file;
     const ddp_setting *s = ddp_settings_find(&c->settings, "group", "secret_file");
 
+    if (path[0] == '\0' && of_supervisor != NULL && load(of_supervisor, l, err) != DDP_OK)
+        return ddp_fail_context(err, "the secret of this run's --nproc, at %s", of_supervisor);
     if (path[0] == '\0' || load(path, l, err) == DDP_OK) return DDP_OK;
     (void)ddp_fail_context(err, "%s: [group] secret_file = %s", s == NULL ? "default" : s->where, path);
     if (err->sys_errno == ENOENT)
@@ -118,18 +120,40 @@ static ddp_status write_new(const char *path, const char *text, size_t length, d
     return status;
 }
 
-ddp_status ddp_secret_write(const char *path, ddp_err *err)
+/* A new one, as a file has it. */
+static ddp_status make_text(char text[2 * MADE_BYTES + 2], ddp_err *err)
 {
-    char text[2 * MADE_BYTES + 2];
     ddp_launch l = {0};
     ddp_status status = launch_secret_make(&l, err);
 
     for (size_t i = 0; i < l.secret_length; i++) (void)snprintf(text + 2 * i, 3, "%02x", l.secret[i]);
     (void)snprintf(text + 2 * l.secret_length, 2, "\n");
+    OPENSSL_cleanse(&l, sizeof(l));
+    return status;
+}
+
+ddp_status launch_secret_share(int *fd, char *path, ddp_err *err)
+{
+    char text[2 * MADE_BYTES + 2];
+    ddp_status status = make_text(text, err);
+
+    *fd = status == DDP_OK ? memfd_create("ddpengine secret", MFD_CLOEXEC) : -1;
+    if (status == DDP_OK && (*fd < 0 || fchmod(*fd, 0600) != 0)) /* what check_file demands of any secret */
+        status = ddp_fail_errno(err, "cannot make memory for the secret of the run");
+    if (status == DDP_OK) status = ddp_write_all(*fd, text, strlen(text), "the secret of the run", err);
+    OPENSSL_cleanse(text, sizeof(text));
+    (void)snprintf(path, DDP_SECRET_PATH_MAX, "/proc/%d/fd/%d", (int)getpid(), *fd);
+    return status;
+}
+
+ddp_status ddp_secret_write(const char *path, ddp_err *err)
+{
+    char text[2 * MADE_BYTES + 2];
+    ddp_status status = make_text(text, err);
+
     if (status == DDP_OK)
         status = path != NULL ? write_new(path, text, strlen(text), err)
                               : ddp_write_all(STDOUT_FILENO, text, strlen(text), "standard output", err);
     OPENSSL_cleanse(text, sizeof(text));
-    OPENSSL_cleanse(&l, sizeof(l));
     return status;
 }

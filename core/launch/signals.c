@@ -1,15 +1,22 @@
 /* launch/signals.c -- see signals.h. */
 #include "launch/signals.h"
+#include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <termios.h>
 #include <unistd.h>
 
 static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
+static const int crashing[] = {SIGSEGV, SIGBUS, SIGABRT};
+
+/* "it used 398 of the 400" */
+#define MAY_HAVE " MiB of memory that it may have, and probably got no more: raise the limit (ulimit -v, ulimit -d)"
 
 /* What the handler may touch. The one variable of the program: a handler has no other way to its run. */
 static struct {
     ddp_stop stop;
     bool supervised;
+    ddp_cause *cause;                        /* of the supervisor, or NULL */
     _Alignas(16) unsigned char stack[65536]; /* of the handler; a frame with all vector registers takes some 11 KiB */
 } asked;
 
@@ -20,7 +27,7 @@ static void print_signal(int sig, const char *tail)
     static const char head[] = "\nddpengine: error: ";
     struct termios terminal;
     size_t skip = tcgetattr(STDERR_FILENO, &terminal) == 0 ? 0 : 1;
-    char line[160], *at = line;
+    char line[320], *at = line;
 
     memcpy(at, head, sizeof(head) - 1);
     at = stpcpy(at + sizeof(head) - 1, "ended by signal ");
@@ -46,19 +53,91 @@ static void on_signal(int sig, siginfo_t *info, void *context)
     (void)raise(sig); /* once the handler is left */
 }
 
+/* ---- a crash ----------------------------------------------------------------------------------------------------- */
+/* "KEY:   123 kB" of /proc/self/status, in bytes; 0 when it is not there. In the handler: no allocation, no stdio. */
+static uint64_t status_bytes(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+    uint64_t kilobytes = 0;
+
+    for (at = at == NULL ? "" : at + strlen(key); *at == ' ' || *at == '\t'; at++) continue;
+    for (; *at >= '0' && *at <= '9'; at++) kilobytes = kilobytes * 10 + (uint64_t)(*at - '0');
+    return kilobytes * 1024;
+}
+
+/* Libraries crash where an allocation fails that they do not check, such as oneDNN's for the code it generates. A
+ * single one is small against the limit, so that nearly all of that is in use then. */
+static bool is_used_up(uint64_t used, int resource, uint64_t *limit)
+{
+    struct rlimit r;
+
+    if (getrlimit(resource, &r) != 0 || r.rlim_cur == RLIM_INFINITY) return false;
+    *limit = r.rlim_cur;
+    return used >= *limit / 4 * 3;
+}
+
+static bool is_out_of_memory(uint64_t *used, uint64_t *limit)
+{
+    char text[4096];
+    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+    if (fd >= 0) (void)close(fd);
+    if (n <= 0) return false;
+    text[n] = '\0';
+    *used = status_bytes(text, "\nVmPeak:");
+    if (is_used_up(*used, RLIMIT_AS, limit)) return true;
+    *used = status_bytes(text, "\nVmData:");
+    return is_used_up(*used, RLIMIT_DATA, limit);
+}
+
+static char *put_number(char *at, uint64_t n)
+{
+    char digits[20];
+    size_t count = 0;
+
+    do digits[count++] = (char)('0' + n % 10);
+    while ((n /= 10) > 0);
+    while (count > 0) *at++ = digits[--count];
+    return at;
+}
+
+static void on_crash(int sig)
+{
+    uint64_t used, limit;
+    char tail[256], *at = tail;
+
+    bool out = is_out_of_memory(&used, &limit);
+
+    if (out && asked.cause != NULL) launch_cause_note_memory(asked.cause, used, limit);
+    if (out && asked.cause == NULL) {
+        at = put_number(stpcpy(at, ": it used "), used >> 20);
+        at = put_number(stpcpy(at, " of the "), limit >> 20);
+        (void)stpcpy(at, MAY_HAVE);
+        print_signal(sig, tail);
+    }
+    (void)signal(sig, SIG_DFL);
+    (void)raise(sig); /* once the handler is left */
+}
+
 /* On a stack of its own: the kernels of oneDNN's sgemm point the stack pointer of the calling thread, which is the
  * main thread and so the one that gets the signals, into memory of the heap. What the system writes below it there
  * is someone else's. */
-ddp_stop *ddp_handle_signals(bool supervised)
+ddp_stop *ddp_handle_signals(ddp_cause *cause)
 {
     struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK}, now;
+    struct sigaction crash = {.sa_handler = on_crash, .sa_flags = SA_ONSTACK};
     const stack_t stack = {.ss_sp = asked.stack, .ss_size = sizeof(asked.stack)};
 
-    asked.supervised = supervised;
+    asked.supervised = cause != NULL;
+    asked.cause = cause;
     (void)sigaltstack(&stack, NULL);
     for (size_t i = 0; i < DDP_COUNT(asking); i++)
         if (sigaction(asking[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
             (void)sigaction(asking[i], &action, NULL);
+    for (size_t i = 0; i < DDP_COUNT(crashing); i++) /* a sanitizer has handlers of its own */
+        if (sigaction(crashing[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            (void)sigaction(crashing[i], &crash, NULL);
     return &asked.stop;
 }
 
@@ -85,7 +164,15 @@ int ddp_log_ended_by(ddp_log *log, int sig)
     return 128 + sig;
 }
 
-const char *launch_killed_hint(int sig)
+const char *launch_killed_hint(int sig, const ddp_cause *cause, char *buf)
 {
-    return sig == SIGKILL ? "; the kernel does that when memory runs out (dmesg shows it)" : "";
+    uint64_t used, limit;
+
+    buf[0] = '\0';
+    if (sig == SIGKILL)
+        (void)snprintf(buf, DDP_HINT_BYTES, "; the kernel does that when memory runs out (dmesg shows it)");
+    else if (cause != NULL && launch_cause_memory(cause, &used, &limit))
+        (void)snprintf(buf, DDP_HINT_BYTES, ": it used %llu of the %llu" MAY_HAVE, (unsigned long long)used >> 20,
+                       (unsigned long long)limit >> 20);
+    return buf;
 }

@@ -75,6 +75,7 @@ static ddp_status listen_failed(const char *endpoint, ddp_err *err)
 ddp_status ddp_endpoint_listen(const char *endpoint, int *out, char actual[DDP_ENDPOINT_MAX], ddp_err *err)
 {
     char bound[DDP_ENDPOINT_MAX];
+    const char *port;
     const struct addrinfo *a;
     struct addrinfo *list;
     int fd = -1, one = 1;
@@ -94,10 +95,15 @@ ddp_status ddp_endpoint_listen(const char *endpoint, int *out, char actual[DDP_E
         (void)listen_failed(endpoint, err);
         goto close_fd;
     }
-    freeaddrinfo(list);
     ddp_address_own(fd, true, bound, sizeof(bound));
-    (void)snprintf(actual, DDP_ENDPOINT_MAX, "%.*s%s", (int)(strrchr(endpoint, ':') - endpoint), endpoint,
-                   strrchr(bound, ':'));
+    port = strrchr(bound, ':');
+    if (port == NULL) {
+        (void)ddp_fail(err, DDP_ERR_SYSTEM, "cannot listen at %s: the system does not say which port it gave",
+                       endpoint);
+        goto close_fd;
+    }
+    (void)snprintf(actual, DDP_ENDPOINT_MAX, "%.*s%s", (int)(strrchr(endpoint, ':') - endpoint), endpoint, port);
+    freeaddrinfo(list);
     *out = fd;
     return DDP_OK;
 

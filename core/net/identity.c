@@ -3,6 +3,7 @@
 #include "base/sys.h"
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/rand.h>
 #include <string.h>
 
 #define PREFIX "ddpengine-1 "
@@ -16,6 +17,12 @@ static ddp_status derive(const void *secret, size_t length, const char *label, u
         HMAC(EVP_sha256(), secret, (int)length, (const unsigned char *)label, strlen(label), out, &size) == NULL)
         return ddp_fail(err, DDP_ERR_LIBRARY, "OpenSSL cannot derive a key from the secret");
     return DDP_OK;
+}
+
+ddp_status ddp_secret_random(void *secret, size_t length, ddp_err *err)
+{
+    if (RAND_bytes(secret, (int)length) == 1) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_LIBRARY, "OpenSSL has no random numbers for a secret");
 }
 
 ddp_status net_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err)

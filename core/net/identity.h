@@ -22,5 +22,7 @@ size_t ddp_identity_text(const ddp_identity *id, char buf[DDP_IDENTITY_MAX]);
 bool ddp_identity_parse(const void *text, size_t length, ddp_identity *out);
 /* Looks for one among other bytes, such as those of a ClientHello. */
 bool net_identity_search(const void *data, size_t length, ddp_identity *out);
+/* Random bytes for a new secret. */
+ddp_status ddp_secret_random(void *secret, size_t length, ddp_err *err);
 /* The key of the control plane's TLS. */
 ddp_status net_secret_key(const void *secret, size_t length, unsigned char key[32], ddp_err *err);

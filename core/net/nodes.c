@@ -191,6 +191,21 @@ static ddp_status find(const machine *m, const ddp_list *entries, ddp_own_node *
     return DDP_OK;
 }
 
+ddp_status ddp_nodes_at(const ddp_list *entries, size_t index, char *host, size_t capacity, int32_t *first_rank,
+                        ddp_err *err)
+{
+    const char *const *texts = entries->items;
+    entry e = {0};
+
+    *first_rank = 0;
+    for (size_t i = 0; i <= index; i++) {
+        *first_rank += e.ranks;
+        DDP_TRY(parse_entry(texts[i], &e, err));
+    }
+    (void)snprintf(host, capacity, e.brackets ? "[%.250s]" : "%.250s", e.host);
+    return DDP_OK;
+}
+
 ddp_status ddp_nodes_find(const ddp_list *entries, ddp_own_node *out, ddp_err *err)
 {
     machine m = {0};

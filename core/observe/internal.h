@@ -5,6 +5,7 @@
  *   summary.c     summary.json
  *   progress.c    lines for people
  *   statistics.c  times over the whole run, memory of the process
+ *   loss_spike.c  a loss far above the usual one
  *
  * All but the ring belongs to the thread "ddp-observe" until it is joined, then to the trainer's thread. */
 #pragma once
@@ -22,6 +23,7 @@ typedef struct ddp_metrics {
     char path[4096];
     int64_t size;           /* up to the last complete line */
     uint64_t pending, lost; /* lines in the buffer; lines that could not be written */
+    bool removed;           /* somebody has removed the file during the run */
     ddp_log *log;
     size_t used;
     char buffer[DDP_METRICS_BUFFER]; /* preallocated: nothing is allocated between steps */
@@ -58,6 +60,19 @@ double observe_statistics_samples_per_s(const ddp_statistics *s); /* NaN before 
 /* Reads Pss where it is due: at most 1% of the time goes into it. */
 void observe_statistics_memory(ddp_statistics *s, bool now);
 uint64_t observe_peak_rss(void); /* bytes */
+
+/* ---- loss spikes ------------------------------------------------------------------------------------------------- */
+#define DDP_SPIKE_WINDOW 128 /* steps whose median loss is the usual one */
+#define DDP_SPIKE_QUIET  100 /* steps after a warning without another */
+
+typedef struct ddp_loss_spike {
+    double factor;                   /* 0: off */
+    double recent[DDP_SPIKE_WINDOW]; /* the newest losses, in a ring */
+    uint64_t count, warned_step;     /* losses so far; 0: none was a spike */
+} ddp_loss_spike;
+
+/* Whether the step's loss is a spike to warn of; *usual then is the usual loss. */
+bool observe_loss_spike(ddp_loss_spike *s, const ddp_step_record *r, double *usual);
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 typedef struct ddp_progress {

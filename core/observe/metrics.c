@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 const char *observe_json_number(double v, const char *fmt, char buf[32])
@@ -48,10 +49,70 @@ ddp_status observe_metrics_open(ddp_metrics *m, const char *dir, bool append, dd
     return S_ISREG(facts.st_mode) && facts.st_size > 0 ? cut_torn_line(m, facts.st_size, err) : DDP_OK;
 }
 
+/* The file is gone from its folder, and what is written into it would be read by nobody. */
+static bool was_removed(const ddp_metrics *m)
+{
+    struct stat now;
+
+    return m->fd >= 0 && (fstat(m->fd, &now) == 0 ? S_ISREG(now.st_mode) && now.st_nlink == 0 : errno == ESTALE);
+}
+
+static int open_again(const ddp_metrics *m, int64_t *size, ddp_err *err)
+{
+    char folder[sizeof(m->path)];
+    struct stat facts;
+    int fd;
+
+    ddp_copy_text(folder, sizeof(folder), m->path);
+    *strrchr(folder, '/') = '\0';
+    if (folder[0] != '\0' && ddp_make_folders(folder, err) != DDP_OK) return -1;
+    fd = open(m->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &facts) != 0) {
+        (void)ddp_fail_errno(err, "cannot make %s again", m->path);
+        if (fd >= 0) (void)close(fd);
+        return -1;
+    }
+    *size = facts.st_size;
+    return fd;
+}
+
+/* A new file in place of one that somebody has removed, which begins with a word about it. */
+static void replace_removed(ddp_metrics *m)
+{
+    static const char line[] =
+        "{\"event\": \"warning\", \"time\": %lld.%03ld, \"text\": \"metrics.jsonl was removed during the run: the lines before this one are lost\"}\n";
+    struct timespec now = {0};
+    ddp_err err;
+    int64_t size;
+    int fd = open_again(m, &size, &err);
+
+    if (fd < 0) {
+        if (!m->removed)
+            ddp_log_line(m->log, DDP_LOG_WARN, "%s was removed, and its lines are lost: %s", m->path, err.msg);
+        m->removed = true;
+        m->lost += m->pending;
+        m->used = 0;
+        m->pending = 0;
+        return;
+    }
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    ddp_log_line(m->log, DDP_LOG_WARN,
+                 "%s was removed during the run: the lines written so far are lost, what follows goes to a new file",
+                 m->path);
+    (void)close(m->fd);
+    m->fd = fd;
+    m->size = size;
+    m->removed = true;
+    if (dprintf(fd, line, (long long)now.tv_sec, now.tv_nsec / 1000000) > 0 && (size = lseek(fd, 0, SEEK_END)) > 0)
+        m->size = size;
+}
+
 void observe_metrics_flush(ddp_metrics *m)
 {
     ddp_err err;
 
+    if (m->used == 0) return;
+    if (was_removed(m)) replace_removed(m);
     if (m->used == 0) return;
     if (ddp_write_all(m->fd, m->buffer, m->used, m->path, &err) == DDP_OK) {
         m->size += (int64_t)m->used;
@@ -111,6 +172,8 @@ void observe_metrics_close(ddp_metrics *m)
     observe_metrics_flush(m);
     if (m->lost > 0)
         ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks %" PRIu64 " lines that could not be written", m->path, m->lost);
+    else if (m->removed)
+        ddp_log_line(m->log, DDP_LOG_WARN, "%s lacks the lines from before it was removed", m->path);
     (void)close(m->fd);
     m->fd = -1;
 }

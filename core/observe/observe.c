@@ -36,15 +36,65 @@ struct ddp_observer {
 
     ddp_statistics statistics;
     ddp_progress progress;
+    ddp_loss_spike spike;
     struct slot ring[RING];
     ddp_metrics metrics;
 };
 
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+/* {"event": EVENT, "time": SECONDS, MEMBERS}; fields that would break the line are kept as one string. */
+static char *event_line(const char *event, const char *members)
+{
+    bool any = members != NULL && members[0] != '\0';
+    struct timespec now = {0};
+    ddp_text t = {0};
+    json_t *check, *quoted;
+    char *text;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    ddp_text_printf(&t, "{\"event\": \"%s\", \"time\": %lld.%03ld%s%s}\n", event, (long long)now.tv_sec,
+                    now.tv_nsec / 1000000, any ? ", " : "", any ? members : "");
+    check =
+        t.failed || (any && strchr(members, '\n') != NULL) ? NULL : json_loads(t.data, JSON_REJECT_DUPLICATES, NULL);
+    if (check != NULL || t.failed) {
+        json_decref(check);
+        if (t.failed) ddp_text_free(&t);
+        return t.data;
+    }
+    ddp_text_free(&t);
+    quoted = json_pack("{s:s, s:f, s:s?}", "event", event, "time", (double)now.tv_sec, "text", members);
+    text = quoted == NULL ? NULL : json_dumps(quoted, 0);
+    json_decref(quoted);
+    if (text != NULL) ddp_text_printf(&t, "%s\n", text);
+    free(text);
+    return t.data;
+}
+
 /* ---- consumer ---------------------------------------------------------------------------------------------------- */
+static void warn_of_spike(ddp_observer *o, const ddp_step_record *r, double usual)
+{
+    char text[256], members[384], *line;
+
+    (void)snprintf(text, sizeof(text),
+                   "step %" PRIu64 ": the loss %.6g is %.3g times the usual %.6g, the median of the steps before. "
+                   "Look at the data of that step, lower [optimizer] lr, or set clip_norm",
+                   r->step, r->loss, r->loss / usual, usual);
+    ddp_log_line(o->log, DDP_LOG_WARN, "%s", text);
+    (void)snprintf(members, sizeof(members),
+                   "\"step\": %" PRIu64 ", \"loss\": %.9g, \"usual_loss\": %.9g, \"text\": \"%s\"", r->step, r->loss,
+                   usual, text);
+    line = event_line("warning", members);
+    if (line != NULL) observe_metrics_line(&o->metrics, line);
+    free(line);
+}
+
 static void take(ddp_observer *o, struct slot *s)
 {
+    double usual;
+
     if (!s->is_event) {
         observe_metrics_step(&o->metrics, &s->record);
+        if (observe_loss_spike(&o->spike, &s->record, &usual)) warn_of_spike(o, &s->record, usual);
         observe_statistics_step(&o->statistics, &s->record);
         observe_progress_step(&o->progress, &s->record);
         return;
@@ -150,34 +200,6 @@ void ddp_observe_step(ddp_observer *o, const ddp_step_record *r)
     publish(o);
 }
 
-/* {"event": EVENT, "time": SECONDS, MEMBERS}; fields that would break the line are kept as one string. */
-static char *event_line(const char *event, const char *members)
-{
-    bool any = members != NULL && members[0] != '\0';
-    struct timespec now = {0};
-    ddp_text t = {0};
-    json_t *check, *quoted;
-    char *text;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    ddp_text_printf(&t, "{\"event\": \"%s\", \"time\": %lld.%03ld%s%s}\n", event, (long long)now.tv_sec,
-                    now.tv_nsec / 1000000, any ? ", " : "", any ? members : "");
-    check =
-        t.failed || (any && strchr(members, '\n') != NULL) ? NULL : json_loads(t.data, JSON_REJECT_DUPLICATES, NULL);
-    if (check != NULL || t.failed) {
-        json_decref(check);
-        if (t.failed) ddp_text_free(&t);
-        return t.data;
-    }
-    ddp_text_free(&t);
-    quoted = json_pack("{s:s, s:f, s:s?}", "event", event, "time", (double)now.tv_sec, "text", members);
-    text = quoted == NULL ? NULL : json_dumps(quoted, 0);
-    json_decref(quoted);
-    if (text != NULL) ddp_text_printf(&t, "%s\n", text);
-    free(text);
-    return t.data;
-}
-
 void ddp_observe_event(ddp_observer *o, const char *event, const char *members, const char *text)
 {
     char *line = event_line(event, members);
@@ -205,6 +227,7 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
     if (o == NULL) return err->status;
     o->log = p->log;
     o->metrics.fd = -1;
+    o->spike.factor = p->loss_spike;
     pthread_mutex_init(&o->lock, NULL);
     ddp_cond_init(&o->wake);
     ddp_cond_init(&o->space);

@@ -17,6 +17,7 @@ typedef struct ddp_observe_params {
     uint64_t total_steps; /* planned, for the ETA; first_step: already done */
     uint64_t first_step;
     uint64_t steps_per_epoch, epochs;
+    double loss_spike; /* warns of a loss above so many times the usual one; 0: never */
     ddp_log *log;
 } ddp_observe_params;
 

@@ -101,6 +101,13 @@ static ddp_status no_identity(ddp_init *i, int32_t *rank, int32_t *world, ddp_er
     return DDP_OK;
 }
 static ddp_status no_publish(ddp_init *i, const char *endpoint, ddp_err *err) { return DDP_OK; }
+UNSUPPORTED(no_put_secret, "this init method passes on no secret", ddp_init *i, const void *secret, size_t length,
+            ddp_err *err)
+static ddp_status no_get_secret(ddp_init *i, void *secret, size_t *length, ddp_err *err)
+{
+    *length = 0;
+    return DDP_OK;
+}
 static const ddp_slot init_slots[] = {
     MUST(ddp_init_ops, open),
     MUST(ddp_init_ops, close),
@@ -108,6 +115,8 @@ static const ddp_slot init_slots[] = {
     MUST(ddp_init_ops, listen_at),
     MAY(ddp_init_ops, publish, no_publish),
     MUST(ddp_init_ops, find),
+    MAY(ddp_init_ops, put_secret, no_put_secret),
+    MAY(ddp_init_ops, get_secret, no_get_secret),
 };
 
 /* ---- device ------------------------------------------------------------------------------------------------------ */

@@ -64,6 +64,7 @@ static ddp_status open_object(ddp_entry *e, const ddp_gate_facts *facts, ddp_err
     mapped_search mapped = {.dev = e->dev, .ino = e->ino, .fd = -1};
     char proc_path[DDP_PROC_FD_MAX];
     const char *text;
+    ddp_status st;
 
     if (dl_iterate_phdr(match_mapped, &mapped) != 0 && mapped.fd != e->fd) {
         (void)close(e->fd); /* it was kept mapped, under the descriptor of that time */
@@ -73,7 +74,9 @@ static ddp_status open_object(ddp_entry *e, const ddp_gate_facts *facts, ddp_err
     e->handle = dlopen(proc_path, RTLD_NOW | RTLD_LOCAL);
     if (e->handle != NULL) return DDP_OK;
     text = dlerror();
-    return explain(text != NULL ? text : "no reason given", proc_path, e->loaded.path, facts->install, err);
+    st = explain(text != NULL ? text : "no reason given", proc_path, e->loaded.path, facts->install, err);
+    (void)dlerror(); /* the second call frees the text */
+    return st;
 }
 
 /* The symbol must be this file's own, not that of a library behind it. */

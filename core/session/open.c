@@ -4,6 +4,7 @@
 #include "base/sys.h"
 #include "session/affinity.h"
 #include "session/devices.h"
+#include "session/place.h"
 #include "session/plugins.h"
 #include "session/variants.h"
 #include <inttypes.h>
@@ -35,11 +36,6 @@ static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *se
 static ddp_status open_source(ddp_session *s, ddp_source *src, const void *config, const void *sampler_config,
                               const char *section, ddp_err *err)
 {
-    ddp_sampler_params sp = {.struct_size = sizeof(sp),
-                             .rank = (uint32_t)s->launch.rank,
-                             .world_size = (uint32_t)s->launch.world,
-                             .seed = s->config->train->seed};
-
     src->ops = src->plugin->ops;
     if (src->ops->open(&s->host, config, &src->dataset, err) != DDP_OK) {
         (void)ddp_fail_as(err, err->status == DDP_ERR_CONFIG ? DDP_EXIT_CONFIG : DDP_EXIT_DATA);
@@ -51,20 +47,13 @@ static ddp_status open_source(ddp_session *s, ddp_source *src, const void *confi
     DDP_TRY(open_transform(s, src, section, err));
     if (src->sampler_plugin == NULL) return DDP_OK; /* only its fields are wanted */
     src->sampler_ops = src->sampler_plugin->ops;
-    sp.length = src->length;
-    if (src->sampler_ops->open(&s->host, sampler_config, &sp, &src->sampler, err) != DDP_OK)
-        return ddp_fail_context(err, "[sampler.%s]", src->sampler_plugin->desc.name);
-    src->sampler_plugin->live++;
-    src->count = src->sampler_ops->count(src->sampler);
-    return DDP_OK;
+    src->sampler_config = sampler_config;
+    return session_open_samplers(s, src, err);
 }
 
 static void close_source(ddp_source *src)
 {
-    if (src->sampler != NULL) {
-        src->sampler_ops->close(src->sampler);
-        src->sampler_plugin->live--;
-    }
+    session_close_samplers(src);
     ddp_transform_close(src->transform);
     ddp_pool_free(&src->pool);
     if (src->dataset != NULL) {
@@ -100,17 +89,11 @@ static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
 }
 
 /* What the sampler gives rank `rank` in an epoch. */
-static ddp_status share_of(const ddp_session *s, const void *sampler_config, int32_t rank, uint64_t *samples,
-                           ddp_err *err)
+static ddp_status share_of(const ddp_session *s, int32_t rank, uint64_t *samples, ddp_err *err)
 {
-    ddp_sampler_params sp = {.struct_size = sizeof(sp),
-                             .rank = (uint32_t)rank,
-                             .world_size = (uint32_t)s->launch.world,
-                             .length = s->train.length,
-                             .seed = s->config->train->seed};
     ddp_sampler *trial;
 
-    DDP_TRY(s->train.sampler_ops->open(&s->host, sampler_config, &sp, &trial, err));
+    DDP_TRY(session_open_sampler(s, &s->train, rank, &trial, err));
     *samples = s->train.sampler_ops->count(trial);
     s->train.sampler_ops->close(trial);
     return DDP_OK;
@@ -118,21 +101,21 @@ static ddp_status share_of(const ddp_session *s, const void *sampler_config, int
 
 /* Every rank must have samples, and as many micro-batches as the others. The first and the last rank stand for the
  * samplers there are, so that each rank, and --check, sees it alone; the agreement of the ranks looks at all. */
-static ddp_status check_shares(const ddp_session *s, const void *sampler_config, ddp_err *err)
+static ddp_status check_shares(const ddp_session *s, ddp_err *err)
 {
-    const int32_t ranks[] = {0, s->launch.world - 1};
+    const int32_t ranks[] = {0, s->shares.count - 1};
     uint64_t batches[DDP_COUNT(ranks)];
 
     for (size_t i = 0; i < DDP_COUNT(ranks); i++) {
         uint64_t samples = s->train.count;
 
-        if (ranks[i] != s->launch.rank) DDP_TRY(share_of(s, sampler_config, ranks[i], &samples, err));
+        if (ranks[i] != s->shares.list[0]) DDP_TRY(share_of(s, ranks[i], &samples, err));
         batches[i] = micro_batches(s, samples);
         if (samples == 0)
             return ddp_fail(err, DDP_ERR_CONFIG,
                             "rank %d gets no samples: the dataset has %" PRIu64
                             " for %d ranks; lower world_size or use more data",
-                            ranks[i], s->train.length, s->launch.world);
+                            ranks[i], s->train.length, s->shares.count);
     }
     if (batches[0] == batches[1]) return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,
@@ -148,12 +131,12 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
     uint64_t accumulate = (uint64_t)s->batches.accumulate;
 
     if (s->train.plugin != NULL) DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
-    if (s->train.sampler != NULL) {
+    if (s->train.sampler_count > 0) {
         s->batches_per_epoch = micro_batches(s, s->train.count);
-        DDP_TRY(check_shares(s, pc->sampler, err));
+        DDP_TRY(check_shares(s, err));
         s->steps_per_epoch = (s->batches_per_epoch + accumulate - 1) / accumulate;
     }
-    if (s->train.sampler != NULL && session_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
+    if (s->train.sampler_count > 0 && session_schedule_check(s->config->optimizer, ddp_session_steps(s), err) != DDP_OK)
         return session_at_key(s, "optimizer", "warmup_steps", err);
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
@@ -192,12 +175,6 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
     return DDP_OK;
 }
 
-static ddp_status create_layout(ddp_session *s, ddp_err *err)
-{
-    return ddp_layout_create_cut(s->model.graph, DDP_MIN_OF(s->config->ddp->first_bucket_size, s->model.bucket_size),
-                                 s->model.bucket_size, (uint32_t)ddp_session_shards(s), &s->model.layout, err);
-}
-
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
@@ -212,7 +189,7 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     s->model.buffer_count = ddp_graph_buffers(s->model.graph, &s->model.buffers);
     s->model.buffer_elements = ddp_graph_buffer_elements(s->model.graph);
     s->model.bucket_size = s->config->ddp->bucket_size > 0 ? s->config->ddp->bucket_size : DDP_PLANNED_BUCKET;
-    return create_layout(s, err);
+    return session_create_layout(s, err);
 }
 
 static uint32_t compute_threads(const ddp_session *s)
@@ -296,7 +273,9 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     ddp_plugin_configs pc = {0};
 
     *s = (ddp_session){.log = log, .host = ddp_log_host(log), .config = config, .launch = *launch};
+    session_share_alone(s);
     if (session_plugins_load(s, &pc, err) != DDP_OK) goto close;
+    if (session_check_missing(s, err) != DDP_OK) goto close;
     if (resolve_batches(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
@@ -345,12 +324,19 @@ ddp_status ddp_session_divide_host(ddp_session *s, int32_t local_rank, int32_t l
 ddp_status ddp_session_set_bucket_size(ddp_session *s, uint64_t bytes, ddp_err *err)
 {
     if (bytes == s->model.bucket_size) return DDP_OK;
-    ddp_variants_free(s);
-    ddp_layout_free(s->model.layout);
-    s->model.layout = NULL;
     s->model.bucket_size = bytes;
-    DDP_TRY(create_layout(s, err));
-    return ddp_variants_plan(s, err);
+    return session_lay_out(s, err);
+}
+
+ddp_status ddp_session_renew(ddp_session *s, ddp_err *err)
+{
+    bool resized = s->launch.world != s->shares.count;
+
+    close_device(s);
+    DDP_TRY(count_device(s, ddp_session_open_device(s, err)));
+    if (!resized) return ddp_variants_plan(s, err);
+    s->launch.world = s->shares.count;
+    return session_lay_out(s, err);
 }
 
 void ddp_session_close(ddp_session *s)

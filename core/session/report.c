@@ -52,6 +52,19 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
                     s->train.sampler_plugin->desc.name);
 }
 
+static void source_settings(const ddp_source *src, const char *section, ddp_text *out)
+{
+    ddp_text_printf(out, "%s.length = %" PRIu64 "\n", section, src->length);
+    ddp_text_printf(out, "%s.fingerprint = %016" PRIx64 "\n", section, src->ops->fingerprint(src->dataset));
+}
+
+void ddp_session_settings(const ddp_session *s, ddp_text *out)
+{
+    ddp_settings_text(&s->config->settings, out);
+    if (s->train.plugin != NULL) source_settings(&s->train, "data", out);
+    if (s->eval.plugin != NULL) source_settings(&s->eval, "eval", out);
+}
+
 /* ---- the plan -------------------------------------------------------------------------------------------------- */
 static void report_params(const ddp_session *s, ddp_text *out)
 {

@@ -24,7 +24,9 @@ typedef enum ddp_purpose { DDP_TO_TRAIN = 0, DDP_TO_EVALUATE, DDP_TO_GENERATE } 
 
 /* Who this process is: from the command line and the supervisor. */
 typedef struct ddp_launch {
-    int32_t rank, world, local_rank, local_size;
+    int32_t rank, world; /* of the generation: session/place.h */
+    int32_t home;        /* its rank by the config, or DDP_RANK_OF_SPARE, which is what `rank` is until then */
+    int32_t local_rank, local_size;
     ddp_purpose purpose;
     const char *weights;                  /* --checkpoint; NULL: as the config says */
     bool planning;                        /* --check, --print-config: nothing is started */
@@ -37,22 +39,36 @@ typedef struct ddp_launch {
     const char *endpoint;                 /* other ranks: where rank 0 listens; else NULL */
     unsigned char secret[64]; /* of the control plane's TLS: the supervisor's own, or from [group] secret_file */
     size_t secret_length;     /* 0: in clear */
+    bool on_nodes;            /* `url` is that of the first of [group] nodes */
+    bool restarted;           /* in place of a process that was lost: the run goes on from its newest checkpoint */
     ddp_stop *stop;           /* may be NULL: signals are not its affair */
     int64_t began_ns;         /* start of the first process of the run on this host, ddp_now_ns() terms */
 } ddp_launch;
 
-/* A dataset with its sampler. */
+/* A sampler divides the samples into as many shares as the run has ranks by its config. Each rank has one, and those of
+ * ranks that are missing go to the others. */
+#define DDP_MAX_SHARES 16
+
+typedef struct ddp_shares {
+    int32_t count; /* in all: the world_size of the config */
+    uint32_t own;  /* of this rank, the first so many of: */
+    int32_t list[DDP_MAX_SHARES];
+} ddp_shares_of_rank;
+
+/* A dataset with its samplers. */
 typedef struct ddp_source {
     ddp_loaded *plugin, *sampler_plugin;
     const ddp_dataset_ops *ops;
     const ddp_sampler_ops *sampler_ops;
+    const void *sampler_config;
     ddp_dataset *dataset;
-    ddp_sampler *sampler;
-    ddp_transform *transform; /* NULL: none */
-    ddp_pool pool;            /* of the fields */
-    const ddp_field *fields;  /* as the model sees them */
+    ddp_sampler *samplers[DDP_MAX_SHARES]; /* of each of this rank's shares */
+    uint32_t sampler_count;                /* 0: only its fields are wanted */
+    ddp_transform *transform;              /* NULL: none */
+    ddp_pool pool;                         /* of the fields */
+    const ddp_field *fields;               /* as the model sees them */
     uint32_t field_count;
-    uint64_t length, count; /* samples in all, and of this rank in an epoch */
+    uint64_t length, count; /* samples in all, and of a share in an epoch */
 } ddp_source;
 
 /* A backend that the run may use. */
@@ -132,6 +148,7 @@ typedef struct ddp_session {
     ddp_host host;
     ddp_config *config;
     ddp_launch launch;
+    ddp_shares_of_rank shares;
     ddp_registry *registry;
     ddp_batches batches;
 
@@ -155,17 +172,17 @@ typedef struct ddp_session {
 
 uint64_t ddp_session_steps(const ddp_session *s); /* updates of the whole run, wherever it goes on from */
 
-/* Parts that a global batch is split into: ranks, or replicas of the one there is. */
+/* Parts that a global batch is split into: shares, or replicas of the one there is. */
 static inline uint64_t ddp_session_parts(const ddp_session *s)
 {
-    return (uint64_t)s->launch.world * s->devices.replicas;
+    return (uint64_t)s->shares.count * s->devices.replicas;
 }
 /* Devices that this process trains on, which share out the update. */
 static inline uint32_t ddp_session_devices(const ddp_session *s)
 {
     return DDP_MAX_OF(s->devices.replicas, s->devices.stages);
 }
-/* The same shares where ranks have them: what the layout and the update are divided by. */
+/* What the layout and the update are divided by. */
 static inline uint64_t ddp_session_shards(const ddp_session *s)
 {
     return (uint64_t)s->launch.world * ddp_session_devices(s);

@@ -57,20 +57,26 @@ static void report(ddp_trainer *t, const ddp_sums *sums)
     ddp_observe_event(t->observer, "eval", members, text);
 }
 
-ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
+static ddp_status evaluate_share(ddp_trainer *t, ddp_loader *loader, ddp_sums *sums, ddp_err *err)
 {
-    ddp_sums sums = {0};
     ddp_batch batch;
     ddp_status st = DDP_OK;
 
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(loader, 0, 0, err));
+    /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
+    while ((sums->stop = ddp_trainer_asked_to_stop(t)) == 0 && (st = ddp_loader_next(loader, &batch, err)) == DDP_OK)
+        DDP_TRY(t->way.eval_batch(t, &batch, sums, err));
+    return st == DDP_OK || st == DDP_IN_PROGRESS ? DDP_OK : ddp_fail_as(err, DDP_EXIT_DATA);
+}
+
+ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
+{
+    ddp_sums sums = {0};
+
     if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_broadcast_buffers(t, err));
     DDP_TRY(ddp_replicas_broadcast_buffers(t, err));
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(t->eval_loader, 0, 0, err));
-    /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
-    while ((sums.stop = ddp_trainer_asked_to_stop(t)) == 0 &&
-           (st = ddp_loader_next(t->eval_loader, &batch, err)) == DDP_OK)
-        DDP_TRY(t->way.eval_batch(t, &batch, &sums, err));
-    if (st != DDP_OK && st != DDP_IN_PROGRESS) return ddp_fail_as(err, DDP_EXIT_DATA);
+    for (uint32_t share = 0; share < t->s->shares.own && sums.stop == 0; share++)
+        DDP_TRY(evaluate_share(t, t->eval_loaders[share], &sums, err));
     DDP_TRY(gather_sums(t, &sums, err));
     if (t->progress.stopping == 0) report(t, &sums);
     return DDP_OK;

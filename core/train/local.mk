@@ -1,5 +1,6 @@
-libddpcore_a_SOURCES += core/train/evaluate.h core/train/schedule.h core/train/step.h core/train/train.h \
-	core/train/trainer.h core/train/ways.h core/train/evaluate.c core/train/schedule.c core/train/step.c \
+libddpcore_a_SOURCES += core/train/evaluate.h core/train/fault.h core/train/join.h core/train/rollback.h core/train/run.h \
+	core/train/schedule.h core/train/step.h core/train/train.h core/train/trainer.h core/train/ways.h core/train/evaluate.c \
+	core/train/fault.c core/train/join.c core/train/rollback.c core/train/run.c core/train/schedule.c core/train/step.c \
 	core/train/train.c core/train/trainer.c core/train/ways.c
 libddpcore_a_SOURCES += core/train/reduce/bucket_size.h core/train/reduce/buckets.h core/train/reduce/clip.h \
 	core/train/reduce/comm_stream.h core/train/reduce/direct.h core/train/reduce/hook.h core/train/reduce/hook_state.h \
@@ -8,14 +9,16 @@ libddpcore_a_SOURCES += core/train/reduce/bucket_size.h core/train/reduce/bucket
 	core/train/reduce/direct.c core/train/reduce/hook.c core/train/reduce/hook_state.c core/train/reduce/not_finite.c \
 	core/train/reduce/reducer.c core/train/reduce/shards.c
 libddpcore_a_SOURCES += core/train/state/buffer_sync.h core/train/state/memory.h core/train/state/optim_state.h \
-	core/train/state/replica_check.h core/train/state/resume.h core/train/state/resume_hook.h core/train/state/save.h \
+	core/train/state/replica_check.h core/train/state/resume.h core/train/state/resume_hook.h \
+	core/train/state/resume_settings.h core/train/state/save.h core/train/state/snapshot.h core/train/state/survivor.h \
 	core/train/state/tensors.h core/train/state/weights.h core/train/state/buffer_sync.c core/train/state/memory.c \
 	core/train/state/optim_state.c core/train/state/replica_check.c core/train/state/resume.c \
-	core/train/state/resume_hook.c core/train/state/save.c core/train/state/tensors.c core/train/state/weights.c
+	core/train/state/resume_hook.c core/train/state/resume_settings.c core/train/state/save.c \
+	core/train/state/snapshot.c core/train/state/survivor.c core/train/state/tensors.c core/train/state/weights.c
 libddpcore_a_SOURCES += core/train/local/batch.h core/train/local/channel.h core/train/local/device_group.h \
 	core/train/local/pipeline.h core/train/local/pipelined_step.h core/train/local/replicas.h core/train/local/stage.h \
 	core/train/local/thread_pool.h core/train/local/batch.c core/train/local/channel.c core/train/local/device_group.c \
 	core/train/local/pipeline.c core/train/local/pipelined_step.c core/train/local/replicas.c core/train/local/stage.c \
 	core/train/local/thread_pool.c
-libddpcore_a_SOURCES += core/train/measure/profile.h core/train/measure/trace.h \
-	core/train/measure/profile.c core/train/measure/profile_report.c core/train/measure/trace.c
+libddpcore_a_SOURCES += core/train/measure/audit.h core/train/measure/profile.h core/train/measure/trace.h \
+	core/train/measure/audit.c core/train/measure/profile.c core/train/measure/profile_report.c core/train/measure/trace.c

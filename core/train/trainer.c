@@ -1,6 +1,7 @@
 /* train/trainer.c -- see trainer.h. */
 #include "train/trainer.h"
 #include "train/schedule.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,8 @@ void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
 {
     t->optim.step = t->progress.step + 1;
     t->optim.lr = train_schedule_lr(t->s->config->optimizer, t->progress.step, t->lr_steps);
-    t->optim.grad_scale = 1.0 / (double)micros;
+    /* the gradients are a mean over the ranks, of which some may have several shares */
+    t->optim.grad_scale = (double)t->s->launch.world / ((double)micros * (double)t->s->shares.count);
 }
 
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count)
@@ -41,6 +43,19 @@ ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t
                              .state1 = t->mem.state1 == NULL ? NULL : t->mem.state1 + state,
                              .state2 = t->mem.state2 == NULL ? NULL : t->mem.state2 + state,
                              .count = count};
+}
+
+bool ddp_trainer_rejoins(const ddp_trainer *t)
+{
+    const ddp_candidate *b = t->s->backend;
+
+    return t->s->config->run->restarts > 0 && t->s->launch.purpose == DDP_TO_TRAIN && t->s->shares.count > 1 &&
+           (b == NULL || ((const ddp_backend_ops *)b->plugin->ops)->launcher == NULL);
+}
+
+bool ddp_trainer_goes_on(const ddp_trainer *t)
+{
+    return t->s->launch.restarted || ddp_group_generation(t->group) > 0 || t->progress.rollback.wanted;
 }
 
 bool ddp_trainer_complete(const ddp_trainer *t)
@@ -61,7 +76,7 @@ void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
 {
     char warning[512];
 
-    if (r->step == t->progress.start_step + 1)
+    if (isnan(t->result.first_step_s) && r->step == t->progress.start_step + 1 && ddp_group_generation(t->group) == 0)
         t->result.first_step_s = (double)(ddp_now_ns() - t->s->launch.began_ns) * 1e-9;
     ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms, r->step_ms - r->data_ms - r->wait_ms, r->wait_ms);
     if (t->observer == NULL) return;

@@ -2,15 +2,18 @@
  *
  * A file calls only what stands above it here:
  *   trainer.c   settings of an update, position, records of steps
- *   measure/    trace of steps for a viewer, profile of kernels
+ *   fault.c     whether the run ends with a fault, or goes back
+ *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples
  *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
- *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; resume, save;
- *               replica_check
+ *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; survivor: what
+ *               outlives a failure; resume; snapshot, save; replica_check
  *   local/      batch: a batch on one device; device_group: several devices of this process, on a thread pool;
  *               replicas; pipeline, of stages that channels connect; pipelined_step: steps that overlap
  *   ways.c      chooses, before the first step, how a step is made; step.c makes it
- *   evaluate.c  evaluates; train.c runs it all */
+ *   rollback.c  back to the newest checkpoint
+ *   evaluate.c  evaluates
+ *   run.c       what a rank does between a rendezvous and the end; train.c, that again after a loss */
 #pragma once
 
 #include "base/sys.h"
@@ -24,6 +27,9 @@ typedef struct ddp_ending {
     char result[256]; /* rank 0 of an evaluation: its line for standard output; else "" */
     /* Called from the control thread when a failed run has not left within a second; ends the process. */
     void (*expired)(void *ctx, int exit_code, const char *message);
+    /* Generation 0, 1, .. of the run has begun; it has ended, which `message` explains, and another one is to come. */
+    void (*met)(void *ctx, uint32_t generation);
+    void (*rejoining)(void *ctx, uint32_t generation, const char *message);
     void *ctx;
 } ddp_ending;
 
@@ -35,13 +41,24 @@ typedef struct ddp_pipeline ddp_pipeline;
 typedef struct ddp_clip ddp_clip;
 typedef struct ddp_pipelined ddp_pipelined;
 typedef struct ddp_profile ddp_profile;
+typedef struct ddp_survivor ddp_survivor;
+typedef struct ddp_trainer_audit ddp_trainer_audit;
+typedef struct ddp_saver ddp_saver;
 
-/* One update: `micros` micro-batches, and what they and the other ranks have brought. */
+/* What a step has used of one of this rank's shares of the samples. */
+typedef struct ddp_taken {
+    const uint64_t *ids; /* valid until the epoch ends; how many: */
+    uint64_t count;
+    uint64_t position; /* of the share's samples of the epoch, used with this step */
+} ddp_taken;
+
+/* One update: `micros` micro-batches of each share, and what they and the other ranks have brought. */
 typedef struct ddp_step {
     uint64_t micros;
     int64_t began_ns, data_ns; /* data_ns: waited for batches */
     double loss_sum, samples;  /* of this rank */
     double wait_ms;            /* for other ranks */
+    ddp_taken taken[DDP_MAX_SHARES];
     ddp_reduced reduced;
 } ddp_step;
 
@@ -58,7 +75,8 @@ typedef struct ddp_way {
     ddp_status (*finish)(ddp_trainer *t, ddp_err *err);
     /* Forward and backward: gradients are in the arena, or on their way. */
     ddp_status (*micro_steps)(ddp_trainer *t, ddp_step *step, ddp_err *err);
-    /* Gradients become parameters; sets step->reduced. */
+    /* Gradients become parameters; sets step->reduced. Where that is not finite and the run goes on, parameters and
+     * states of all ranks are as before the step. */
     ddp_status (*update)(ddp_trainer *t, ddp_step *step, ddp_err *err);
     /* Of an update by buckets (reduce/buckets.c): bucket b has been reduced; its parameters; its norm; what the last
      * bucket needs from other ranks for the norm; until this rank has all parameters. */
@@ -68,7 +86,7 @@ typedef struct ddp_way {
     ddp_status (*squares)(ddp_trainer *t, ddp_err *err);
     ddp_status (*parameters)(ddp_trainer *t, ddp_err *err);
     /* Of an update in shared memory (reduce/direct.c): the mean gradients and their norm; the update of all shards of
-     * this process; a gradient of it is not finite, which ends the run. */
+     * this process; a gradient of it is not finite: see reduce/not_finite.h. */
     ddp_status (*clip)(ddp_trainer *t, ddp_step *step, bool *finite, ddp_err *err);
     ddp_status (*mean)(ddp_trainer *t, ddp_err *err);
     ddp_status (*update_shards)(ddp_trainer *t, bool *finite, ddp_err *err);
@@ -80,7 +98,7 @@ typedef struct ddp_way {
 } ddp_way;
 
 /* Flat arenas of one device, canonical f32, in bucket order: layout->param_elements floats of parameters,
- * layout->elements of the others. The host reads and writes them through state/memory.h. Opened by train.c, of a
+ * layout->elements of the others. The host reads and writes them through state/memory.h. Opened by run.c, of a
  * replica by replicas.c. */
 typedef struct ddp_memory {
     float *params, *grads;
@@ -88,6 +106,7 @@ typedef struct ddp_memory {
     uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
     bool of_backend;        /* params and grads are the backend's memory */
     float *buffers;         /* s->model.buffer_elements; NULL where the model has none */
+    float *kept_buffers;    /* those before the step; NULL: there are none, or no step is ever undone */
     int64_t *counts;        /* by buffer: what one of i64 holds */
     void *activations;      /* s->programs.arena_bytes */
     ddp_bind bind;
@@ -98,7 +117,7 @@ typedef struct ddp_memory {
     float *probe;             /* bucket_size.c: device memory that a backend reduces */
 } ddp_memory;
 
-/* Gradients between ranks. Opened by train.c. */
+/* Gradients between ranks. Opened by run.c. */
 typedef struct ddp_reduction {
     ddp_reducer *reducer;
     ddp_comm_stream *stream; /* of the gradients, where the device's memory is not the host's; else NULL */
@@ -122,8 +141,17 @@ typedef struct ddp_progress {
     uint64_t start_step;          /* where this process began */
     uint64_t total_steps;         /* planned for the whole run */
     uint64_t saved_step;          /* of the newest checkpoint, UINT64_MAX: none */
+    uint64_t compared_step;       /* after which the replicas were last found equal, UINT64_MAX: none */
+    uint64_t left_out;            /* updates in a row, up to the newest, for a value that is not finite */
     bool saving;                  /* rank 0 has a checkpoint folder */
-    int stopping;                 /* the signal that the ranks have agreed to end by, 0: none */
+    bool restored;                /* this rank has the run's state */
+    bool evaluates;               /* an epoch has ended, and its evaluation has not */
+    int stopping;                 /* the signal that the ranks have agreed to end by, or DDP_STOP_TO_GROW; 0: none */
+    struct {
+        bool wanted;        /* the state cannot be used: the run goes back once the step in hand is over */
+        uint64_t failed;    /* the furthest step that was not usable */
+        uint64_t to, count; /* the step that the run went back to; how often in a row, 0: never */
+    } rollback;             /* fault.c, rollback.c */
 } ddp_progress;
 
 typedef struct ddp_result {
@@ -136,10 +164,11 @@ struct ddp_trainer {
     ddp_session *s;
     ddp_group *group;
     ddp_communicator *comm;
-    ddp_loader *loader, *eval_loader;
-    ddp_observer *observer; /* rank 0 only */
-    ddp_profile *profile;   /* rank 0 with --profile; else NULL */
-    ddp_trace *trace;       /* [output] trace_steps; else NULL */
+    ddp_loader *loaders[DDP_MAX_SHARES], *eval_loaders[DDP_MAX_SHARES]; /* of each of this rank's shares */
+    ddp_observer *observer;                                             /* rank 0 only */
+    ddp_profile *profile;                                               /* rank 0 with --profile; else NULL */
+    ddp_trace *trace;                                                   /* [output] trace_steps; else NULL */
+    ddp_trainer_audit *audit;                                           /* [output] audit; else NULL */
     ddp_way way;
     ddp_memory mem;
     ddp_reduction reduce;
@@ -148,7 +177,10 @@ struct ddp_trainer {
     uint64_t lr_steps; /* updates of the whole run, for the schedule */
     ddp_progress progress;
     ddp_result result;
-    char weights[512]; /* where an evaluation's parameters come from */
+    ddp_survivor *survivor;    /* what ddp_train keeps from generation to generation; NULL: nothing */
+    ddp_saver *saver;          /* save.c: checkpoints are written beside training; NULL: in the step, or none */
+    ddp_checkpoint_lock *lock; /* of [checkpoint] dir: rank 0 of a training, to a generation's end; else NULL */
+    char weights[512];         /* where an evaluation's parameters come from */
 };
 
 /* The device's run has failed: DDP_ERR_DATA is a label out of range. Returns the status. */
@@ -162,6 +194,12 @@ void trainer_optimizer(ddp_trainer *t); /* fills t->optim from the config */
 void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros);
 /* `count` elements of the arenas from `first` on; `state`: where they begin in the optimiser's states. */
 ddp_optim_slice ddp_trainer_slice(const ddp_trainer *t, uint64_t first, uint64_t state, uint64_t count);
+/* Whether the ranks may go on as another generation after a failure: [run] restarts, several ranks, and a backend that
+ * can connect more than once in a process. */
+bool ddp_trainer_rejoins(const ddp_trainer *t);
+/* In the middle of a run that has lost ranks or goes back: its own checkpoints count, whatever it was told to start
+ * from. */
+bool ddp_trainer_goes_on(const ddp_trainer *t);
 bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 /* Collective: rank 0's bytes on every rank. */

@@ -16,9 +16,11 @@
 #include "train/reduce/buckets.h"
 #include "train/reduce/clip.h"
 #include "train/reduce/direct.h"
+#include "train/reduce/hook_state.h"
 #include "train/reduce/not_finite.h"
 #include "train/reduce/shards.h"
 #include "train/state/replica_check.h"
+#include "train/state/survivor.h"
 #include "train/step.h"
 
 static const ddp_way all_reduce = {.step = train_step_run,
@@ -109,16 +111,39 @@ static ddp_way basic(const ddp_trainer *t)
     return t->reduce.shards != NULL ? zero() : all_reduce;
 }
 
+/* What such a hook has not sent yet it adds to the next step: a NaN would come back for ever. */
+static ddp_status check_hook(const ddp_trainer *t, ddp_err *err)
+{
+    const ddp_hook_state *states;
+
+    if (t->reduce.hooked == NULL || ddp_hooked_states(t->reduce.hooked, &states) == 0) return DDP_OK;
+    if (t->s->config->run->min_world > 0) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "[run] min_world: hook \"%s\" keeps what it has not sent for each rank, which is lost with it; "
+                       "leave min_world out, or choose a hook that keeps no state",
+                       t->s->hook->desc.name);
+        return ddp_fail_as(err, DDP_EXIT_CONFIG);
+    }
+    if (t->s->config->train->non_finite != DDP_NON_FINITE_SKIP) return DDP_OK;
+    (void)ddp_fail(err, DDP_ERR_CONFIG,
+                   "[train] non_finite = skip: hook \"%s\" carries what it has not sent to the next step, a NaN too; "
+                   "set non_finite = abort or rollback, or choose a hook that keeps no state",
+                   t->s->hook->desc.name);
+    return ddp_fail_as(err, DDP_EXIT_CONFIG);
+}
+
 ddp_status train_way_choose(ddp_trainer *t, ddp_err *err)
 {
     bool overlap = choose_overlap(t);
 
+    DDP_TRY(check_hook(t, err));
     t->way = basic(t);
     t->reduce.early_buckets = overlap ? t->s->model.layout->bucket_count - 1 : 0;
     if (t->reduce.clip != NULL) {
         t->way.reduced = ddp_bucket_reduced_clip;
         t->way.clip = ddp_direct_clip;
     }
+    ddp_survivor_watch(t);
     if (!overlap && t->s->pin.pinned) ddp_communicator_stay_near(t->comm);
     if (!ddp_pipelined_possible(t)) return DDP_OK;
     t->way.step = ddp_pipelined_step;

@@ -4,8 +4,8 @@ its best:
 
     make -s bench MODEL_FLAGS="[--models lenet,gpt] [--rounds 3] [--newest VENV/bin/python] [--text FILE]"
 
-PyTorch is Debian's (python3-torch with libopenblas0-pthread, OPENBLAS_CORETYPE=SkylakeX since its OpenBLAS does not know newer
-CPUs) and, where --newest names a Python that has one, the newest; of each the fastest way counts: eager, torch.compile, images
+PyTorch is Debian's (python3-torch with libopenblas0-pthread, with OPENBLAS_CORETYPE=SkylakeX on a CPU with AVX-512, since its
+OpenBLAS does not know newer ones) and, where --newest names a Python that has one, the newest; of each the fastest way counts: eager, torch.compile, images
 channels last, attention by scaled_dot_product_attention where the version has it; in bf16 its autocast. torch_steps.py has
 the details. Prints for each model and precision the median of every way with its spread over the rounds, PyTorch's best / ours by
 round, and the largest proportional memory (PSS) of a rank. Nothing here decides a test."""
@@ -19,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 
-import torch_steps
+import torch_steps  # which makes tests/parity known
+import openblas
 
 SRC = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("DDP_BUILDDIR", SRC))
 DEBIAN = "/usr/bin/python3"
-BEST = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "SkylakeX"}
+BEST = {**openblas.best(), "MKL_NUM_THREADS": "1"}
 SGD = "algorithm = sgd\nlr = 0.01\nmomentum = 0.9\n"
 ADAMW = "algorithm = adamw\nlr = 0.0003\nbetas = 0.9, 0.95\nweight_decay = 0.1\n"
 STEPS = {"mlp512": 400, "mlp4096": 40, "lenet": 60, "resnet": 16, "gpt": 12, "gpt2": 6}

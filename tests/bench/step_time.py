@@ -4,7 +4,7 @@ like for like, and over shm, which is the default on one host:
 
     make -s bench [BENCH_FLAGS="--rounds 7 --steps 400"]
 
-PyTorch is taken at its best (OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=SkylakeX, for Debian's OpenBLAS).
+PyTorch is taken at its best: OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 and, on a CPU with AVX-512, OPENBLAS_CORETYPE=SkylakeX.
 Prints each side's median with its spread over the rounds, and the ratio of each round; and, before and after the rounds, the
 floor of a step: oneDNN's own best times for the same products with both ranks' processors busy, plus the faster of Gloo's own
 ring and bcube all-reduce of that size, called directly. Nothing here decides a test."""
@@ -20,11 +20,14 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "parity"))
+import openblas  # noqa: E402
+
 SRC = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("DDP_BUILDDIR", SRC))
 TORCH_PYTHON = "/usr/bin/python3"
 FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
-BEST = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "SkylakeX"}
+BEST = openblas.best()
 
 
 def engine(work, steps, plain, backend="gloo-tcp"):

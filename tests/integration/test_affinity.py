@@ -49,8 +49,14 @@ class Pin(Case):
         has the main thread's unless it works beside that."""
         p = self.start("-c", self.ini("x.ini", LONG, *layers), "--nproc", nproc)
         found = self.while_it_runs(p.pid, nproc)
+        line = ""
+        while "training " not in line:  # which the observer's thread writes a moment after its start
+            more = p.stderr.readline()
+            self.check(more, f"ended early: {line}")
+            line += more
         p.terminate()
         r = self.finish(p)
+        r.err = line + r.err
         self.equal(r.code, 128 + 15, r)
         for f in found:
             self.check(f["ddp-queue"][0] in ([PROCESSORS] if "overlap" in str(layers) else f["ddpengine"]), f)

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import socket
 import struct
 import sys
 import time
@@ -156,7 +157,7 @@ class Checkpoint(Case):
         self.equal(a.summary["parameter_sha256"], b.summary["parameter_sha256"])
 
     def names(self, folder="ckpt"):
-        return sorted(p.name for p in (self.dir / folder).iterdir())
+        return sorted(p.name for p in (self.dir / folder).iterdir() if p.name != ".lock")
 
     def test_never_sets_older_checkpoints_aside(self):
         """Those of an older run with higher steps must not pass for the newest of this one, nor be removed as its oldest."""
@@ -188,6 +189,60 @@ class Checkpoint(Case):
         self.saved({"train": {"max_steps": 7}})
         r = self.run("-c", self.ini("x.ini", {"checkpoint": {"dir": self.dir / "ckpt"}, "train": {"seed": 4}}), "--nproc", 2)
         self.fails(r, 8, "seed 3", "4")
+
+    # what decides which samples come, and in which order; how the difference is named
+    OTHER_ORDERS = (({"data.synthetic": {"seed": 2}}, re.compile("data.fingerprint = [0-9a-f]{16} there and [0-9a-f]{16} in this run")),
+                    ({"data.synthetic": {"samples": 660}}, "data.length = 640 there and 660 in this run"),
+                    ({"sampler": {"plugin": "sequential"}}, "sampler.plugin = distributed there and sequential in this run"),
+                    ({"sampler.distributed": {"shuffle": "no"}}, "sampler.distributed.shuffle = yes there and no in this run"))
+
+    def test_other_samples_in_the_middle_of_an_epoch(self):
+        self.saved({"train": {"max_steps": 7}}, nproc=1)
+        before = self.names()
+        for layer, text in self.OTHER_ORDERS:
+            r = self.saved(layer, name="other.ini", nproc=1, expect=8)
+            self.fails(r, 8, text, "step-00000007 was saved in the middle of an epoch", "set that as it was", "epoch's end")
+        self.equal(self.names(), before)
+
+    def test_other_samples_after_an_epoch(self):
+        self.saved({"train": {"epochs": 1}}, nproc=1)
+        for n, (layer, text) in enumerate(self.OTHER_ORDERS):
+            folder = f"copy{n}"
+            shutil.copytree(self.dir / "ckpt", self.dir / folder)
+            r = self.saved(layer, name="other.ini", nproc=1, folder=folder)
+            (line,) = [x for x in r.err.splitlines() if "was saved with other settings" in x]
+            self.check("warning: " in line and "train.epochs = 1 there and 2 in this run" in line, r)
+            self.check(re.search(text, line), (text, r))
+
+    def test_other_settings_are_one_line(self):
+        """Each with both values, wherever in the epoch; what is only about writing does not count, nor an older checkpoint."""
+        any_cpu = {"device.cpu": {"without_bf16": "f32"}}
+        frozen = "fc1.weight, fc1.bias, fc2.weight, "
+        self.saved({"train": {"max_steps": 7, "freeze": frozen + "fc2.bias"}}, any_cpu, nproc=1)
+        other = {**any_cpu, "train": {"max_steps": 9, "precision": "bf16", "freeze": frozen + "fc2.bia*"},
+                 "optimizer": {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01},
+                 "output": {"log_every": 3}, "checkpoint": {"every": 3}}
+        r = self.saved(other, name="other.ini", nproc=1)
+        (line,) = [x for x in r.err.splitlines() if "warning" in x]
+        for text in ("train.max_steps = 7 there and 9 in this run", "train.freeze = ...t, fc2.bias there and ...t, fc2.bia* in this run",
+                     "train.precision = f32 there and bf16 in this run",
+                     "optimizer.lr = 0.05 there and 0.1 in this run", "optimizer.momentum = 0.9 there and 0.8 in this run"):
+            self.check(text in line, (text, r))
+        for text in ("checkpoint.", "output.", "model."):
+            self.check(text not in line.split("other settings")[1], (text, r))
+        r = self.saved({**other, "train": {"precision": "bf16", "max_steps": 10, "freeze": frozen + "fc2.bia*"}}, name="other.ini", nproc=1)
+        self.check("other settings: train.max_steps = 9 there and 10 in this run\n" in r.err, r)
+        self.strip_settings(self.newest())
+        r = self.saved({"train": {"max_steps": 13, "freeze": frozen + "fc2.bias"}, "data.synthetic": {"seed": 2}}, name="older.ini", nproc=1)
+        self.check("resuming from" in r.err and "warning" not in r.err, r)
+
+    def strip_settings(self, folder):
+        """As an earlier version has written it."""
+        manifest = json.loads((folder / "MANIFEST.json").read_text())
+        del manifest["settings"], manifest["checksum"]
+        text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        manifest["checksum"] = hashlib.sha256(text.encode()).hexdigest()
+        (folder / "MANIFEST.json").write_text(json.dumps(manifest))
 
     def test_less_data_than_the_position(self):
         self.saved({"train": {"max_steps": 17}})
@@ -231,7 +286,37 @@ class Checkpoint(Case):
 
     def test_keep(self):
         self.saved({"checkpoint": {"every": 5, "keep": 2}})
-        self.equal(sorted(p.name for p in (self.dir / "ckpt").iterdir()), ["step-00000035", "step-00000040"])
+        self.equal(self.names(), ["step-00000035", "step-00000040"])
+
+    def test_keep_every(self):
+        self.saved({"checkpoint": {"every": 5, "keep": 1, "keep_every": 20}, "train": {"max_steps": 50}}, nproc=1)
+        self.equal(self.names(), ["step-00000020", "step-00000040", "step-00000050"])
+
+    def test_one_run_at_a_time(self):
+        """The second is refused and changes nothing, who only reads is not; a dead one is no obstacle."""
+        evaluates = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 32, "shape": 12, "classes": 4, "seed": 1}}
+        path = self.ini("x.ini", evaluates, {"train": {"epochs": 100000}, "output": {"log_every": 1},
+                                             "checkpoint": {"dir": self.dir / "ckpt", "every": 2, "keep": 2}})
+        first = self.start("-c", path)
+        while "is durable" not in first.stderr.readline():
+            self.equal(first.poll(), None, "ended early")
+        self.stand_still(first.pid)
+        leftover = self.dir / "ckpt/step-99999999.tmp"  # not one of a dead process: it may be the first one's
+        leftover.mkdir()
+        before = self.names()
+        second = self.ini("y.ini", {"checkpoint": {"dir": self.dir / "ckpt", "resume": "never"}, "output": {"dir": self.dir / "out"}})
+        for nproc in (1, 2):
+            r = self.run("-c", second, "--nproc", nproc)
+            self.fails(r, 8, f"process {first.pid} on host {socket.gethostname()}", self.dir / "ckpt", "[checkpoint] dir", "end that run")
+        self.equal(self.names(), before)
+        self.check(not (self.dir / "out").exists(), "nor is anything else written")
+        r = self.run("eval", "-c", path)
+        self.equal(r.code, 0, r)
+        first.kill()
+        self.finish(first)
+        r = self.run("-c", path, "--set", "train.max_steps=2")
+        self.equal(r.code, 0, r)
+        self.check("already complete" in r.err and not leftover.exists(), r)
 
     def test_folder_that_cannot_be_used(self):
         (self.dir / "file").write_text("x")
@@ -244,12 +329,12 @@ class Checkpoint(Case):
     def test_full_disk(self):
         """The file-size limit stands in for a full disk where a small file system cannot be mounted."""
         first = self.saved({"train": {"max_steps": 20}})
-        before = sorted(p.name for p in (self.dir / "ckpt").iterdir())
+        before = self.names()
         path = self.ini("full.ini", {"checkpoint": {"dir": self.dir / "ckpt", "every": 20}, "model.mlp": {"hidden": "24, 17"},
                                      "group": {"backend": "gloo-tcp"}})  # shared memory falls under the limit too
         r = self.run_limited(path, 2048)
         self.fails(r, 8, "ckpt", re.compile("File too large|No space"))
-        self.equal(sorted(p.name for p in (self.dir / "ckpt").iterdir()), before)
+        self.equal(self.names(), before)
         again = self.saved()
         self.equal(again.code, 0)
         self.check(first.summary["parameter_sha256"] != again.summary["parameter_sha256"])

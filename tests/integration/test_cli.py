@@ -14,7 +14,7 @@ from harness import BUILD, ENGINE, SRC, Case, Skip, until
 
 class Cli(Case):
     def test_output_that_cannot_be_written(self):
-        for args in (["plugins"], ["help", "train"], ["-c", self.ini("x.ini"), "--check"],
+        for args in (["plugins"], ["help", "train"], ["checkpoint", "ls", "."], ["-c", self.ini("x.ini"), "--check"],
                      ["-c", self.ini("x.ini"), "--print-config"]):
             with open("/dev/full", "w") as full:
                 r = subprocess.run([harness.ENGINE, *args], stdout=full, stderr=subprocess.PIPE, text=True, cwd=self.dir)

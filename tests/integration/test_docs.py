@@ -48,6 +48,19 @@ class Docs(Case):
             self.equal(r.code, 0, f"{page}: {x}\n{r}")
         started.clear()
 
+    def test_unit(self):
+        """systemd understands every line of it, and the program its command."""
+        if shutil.which("systemd-analyze") is None:
+            raise Skip("no systemd-analyze (systemd)")
+        text = (SRC / "conf/ddpengine@.service").read_text()
+        command = re.search(r"^ExecStart=/usr/bin/ddpengine -c /etc/ddpengine/%i.ini (.*)$", text, re.M)
+        self.check(command, text)
+        r = self.run("-c", self.ini("x.ini"), *command[1].split(), "--check")
+        self.equal(r.code, 0, r)
+        (self.dir / "ddpengine@.service").write_text(text.replace("/usr/bin/ddpengine", str(harness.ENGINE)))
+        r = self.finish(self.spawn(["systemd-analyze", "verify", "--man=no", self.dir / "ddpengine@.service"]))
+        self.equal((r.code, r.err), (0, ""), r)
+
     def test_every_kind_is_in_every_list(self):
         """DDP_KIND_MAP is the one list: --version, the table for authors, and a header that defines what the map says."""
         kinds = re.findall(r"^    X\([A-Z]+, ([a-z]+), \d+\)", (SRC / "core/include/ddpengine/plugin.h").read_text(), re.M)

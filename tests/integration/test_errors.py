@@ -1,12 +1,16 @@
 """Mistakes that users make: one clear line, the documented exit code, nothing left behind."""
 import gzip
+import os
+import pathlib
 import re
+import resource
+import signal
 import struct
 import subprocess
 import sys
 
 import harness
-from harness import Case
+from harness import Case, Skip, children_of, long_case
 
 
 def idx(kind, dims, body):
@@ -118,6 +122,48 @@ class Errors(Case):
         for limit in ("-n 64", "-S -n 13"):
             p = limited(limit)
             self.equal(p.returncode, 0, (limit, p.stderr))
+
+    def peak_of(self, pid):
+        """Bytes of address space."""
+        return 1024 * int(re.search(r"VmPeak:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+
+    def test_crash_for_lack_of_memory(self):
+        """A library that crashes when it gets no memory, with a supervisor and without: the last line says so, of others it does not."""
+        if harness.SANITIZED:
+            raise Skip("a sanitizer reports crashes itself")
+        endless = {"train": {"epochs": 100000}, "output": {"log_every": 50}}
+        for nproc, room, signals in ((1, 1 << 20, True), (2, 1 << 20, True), (1, 1 << 40, False), (2, 1 << 40, False)):
+            p = self.start("-c", self.ini("x.ini", endless), "--nproc", nproc)
+            self.trained_a_while(p)
+            rank = children_of(p.pid)[-1] if nproc > 1 else p.pid
+            limit = self.peak_of(rank) + room
+            resource.prlimit(rank, resource.RLIMIT_AS, (limit, limit))
+            os.kill(rank, signal.SIGSEGV)
+            r = self.finish(p)
+            self.equal(r.code, 5 if nproc > 1 else -signal.SIGSEGV, r)
+            self.equal(any(f"of the {limit >> 20} MiB of memory" in e and "ulimit -v" in e for e in r.errors()), signals, r)
+            self.equal(len([e for e in r.errors() if "signal 11" in e]), 1 if nproc > 1 or signals else 0, r)
+
+    @long_case
+    def test_less_and_less_address_space(self):
+        """Down from what a run needs: it ends with a line and an exit code, and does not crash. oneDNN did where code found no room."""
+        if harness.SANITIZED:
+            raise Skip("a sanitizer needs more address space than that")
+        self.environ = {}
+        layers = {"model": {"plugin": "lenet"}, "model.mlp": None, "model.lenet": {"classes": 4},
+                  "data.synthetic": {"samples": 32, "shape": "1, 28, 28"}, "train": {"epochs": 1}}
+        p = self.start("-c", self.ini("endless.ini", layers, {"train": {"epochs": 100000}, "output": {"log_every": 50}}))
+        self.trained_a_while(p)
+        peak = self.peak_of(p.pid) >> 20
+        p.kill()
+        path, codes = self.ini("x.ini", layers), set()
+        for limit in range(peak + 8, max(peak - 104, 48), -4):
+            r = subprocess.run(["sh", "-c", f'ulimit -c 0; ulimit -v {limit << 10}; exec "$@"', "sh", str(harness.ENGINE), "-c", str(path)],
+                               capture_output=True, text=True, timeout=harness.PATIENCE, check=False)
+            self.check(r.returncode in (0, 1, 3), (limit, r.returncode, r.stderr))
+            self.check(r.returncode == 0 or ": error: " in r.stderr or "libgomp: " in r.stderr, (limit, r.stderr))
+            codes.add(r.returncode)
+        self.check(1 in codes, f"no limit was too low: {codes}")
 
     # ---- data -------------------------------------------------------------------------------------------------------
     def data(self, images, labels, *parts, classes=10):

@@ -222,19 +222,27 @@ class File(Init):
                 [*hidden, str(harness.ENGINE), "plugins", "gloo-tcp"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
             raise Skip("cannot be another user in a mount namespace with hidepid here, or nobody else may read the build folder")
         self.dir.chmod(0o777)
+        auth_none = {"auth": "none"}
         path = self.ini("other.ini", SHORT, {"init.file": {"listen": "127.0.0.1", "heartbeat": "100ms"}},
                         {"group": {"init_method": f"file://{self.file}", "world_size": 2, "rank": 0, "rendezvous_timeout": "2s",
-                                   "backend": "gloo-tcp"}})
+                                   "backend": "gloo-tcp", "auth": "none"}})
         other = [*hidden, str(harness.ENGINE), "-c", str(path)]
-        first = self.rank(0)
+        first = self.rank(0)  # its file has the run's secret, and nobody else reads it
+        self.wait_for(self.file)
+        r = subprocess.run(other, capture_output=True, text=True, timeout=harness.PATIENCE, check=False)
+        self.equal(r.returncode, 4, r.stderr)
+        self.check("cannot be read by this user" in r.stderr and "secret_file" in r.stderr, r.stderr)
+        self.done(self.rank(1), first)
+        first = self.rank(0, group=auth_none)
         self.wait_for(self.file)
         r = subprocess.run(other, capture_output=True, text=True, timeout=harness.PATIENCE, check=False)
         self.equal(r.returncode, 4, r.stderr)
         self.check(f"in use by another run (host {socket.gethostname()}, pid {first.pid}" in r.stderr, r.stderr)
-        self.done(self.rank(1), first)
+        self.done(self.rank(1, group=auth_none), first)
         dead = self.killed_run()
         text = self.file.read_text()
         self.file.write_text(re.sub(r"pid \d+", f"pid {os.getpid()}", text))  # a process of root's that cannot be seen either
+        self.file.chmod(0o644)  # as of a run with auth = none
         r = subprocess.run(other, capture_output=True, text=True, timeout=harness.PATIENCE, check=False)
         self.check("looking for a sign of life" in r.stderr and "taking it over" in r.stderr, r.stderr)
         self.equal(r.returncode, 4, r.stderr)  # rank 1 is missing
@@ -242,7 +250,7 @@ class File(Init):
 
     def test_what_stands_there_instead(self):
         for content, what in (("", "is an empty file"), ("precious\n", "holds something else"),
-                              ("ddpengine rendezvous 1\ngeneration 12\n", "is damaged"),
+                              ("ddpengine rendezvous 2\ngeneration 12\n", "is damaged"),
                               ("ddpengine rendezvous 9\n", "another version")):
             for rank in (0, 1):
                 self.file.write_text(content)
@@ -309,17 +317,13 @@ class File(Init):
         p = self.rank(0, {"init.file": {"listen": "lo"}}), self.rank(1)
         self.done(*p)
 
-    def test_other_hosts_need_consent(self):
-        """Where this host has an address of its own, auto takes that one."""
-        p = self.rank(0, {"init.file": {"listen": "auto"}}, group={"rendezvous_timeout": "2s"})
-        r = self.finish(p)
-        if "rank 1" in r.errors()[0] and "auth" not in r.errors()[0]:
-            raise Skip("this host has no address but loopback")
-        self.fails(r, 2, "not at a loopback address", "auth = none")
-        self.check(not self.file.exists(), "published all the same")
-        consent = {"listen": "auto"}
-        p = [self.rank(i, {"init.file": consent}, group={"auth": "none"}) for i in (0, 1)]
-        self.done(*p)
+    def test_other_hosts(self):
+        """Where this host has an address of its own, auto takes that one: the secret in the file is for all who may read it."""
+        for group in ({}, {"auth": "none"}):
+            first = self.rank(0, {"init.file": {"listen": "auto"}}, group=group)
+            self.wait_for(self.file)
+            self.equal(self.file.stat().st_mode & 0o777, 0o644 if group else 0o600)
+            self.done(self.rank(1, {"init.file": {"listen": "auto"}}, group=group), first)
 
 
 class Env(Init):

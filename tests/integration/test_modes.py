@@ -16,7 +16,7 @@ TOY = {"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"net": "relu
 TEXT = {"files": "/usr/share/common-licenses/GPL-3", "context": 32}
 GPT = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "tokens"}, "data.synthetic": None, "data.tokens": TEXT,
        "model.gpt2": {"preset": "bytes", "width": 32, "heads": 4, "place": "0:0, 2:1"},
-       "train": {"accumulate": 4, "batch_size": 4, "max_steps": 20},
+       "train": {"accumulate": 4, "batch_size": 4, "max_steps": 8},
        "optimizer": {"algorithm": "adamw", "lr": 0.0006, "momentum": None}}
 ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}
 
@@ -144,30 +144,30 @@ class Modes(Case):
         self.alike(self.train(extra, MODEL, nproc=1, name="two"), self.train(extra, nproc=1, name="one"), 50, within=1e-6)
 
     def test_model_same_bits_every_time(self):
-        a, b = (self.train(GPT, MODEL, {"train": {"threads": 2, "max_steps": 10}}, nproc=1, name=name) for name in "ab")
+        a, b = (self.train(GPT, MODEL, {"train": {"threads": 2, "max_steps": 8}}, nproc=1, name=name) for name in "ab")
         self.equal(a.summary["parameter_sha256"], b.summary["parameter_sha256"])
 
     def test_model_stopped_and_resumed_is_the_uninterrupted_run(self):
-        extra = harness.merged(GPT, {"model.gpt2": {"dropout": 0.1}, "train": {"max_steps": 30}})
+        extra = harness.merged(GPT, {"model.gpt2": {"dropout": 0.1}, "train": {"max_steps": 12}})
         whole = self.train(extra, MODEL, {"checkpoint": {"dir": self.dir / "whole"}}, nproc=1, name="whole.ini")
         ck = {"checkpoint": {"dir": self.dir / "part"}}
-        self.train(extra, MODEL, ck, {"train": {"max_steps": 17}}, nproc=1, name="x.ini")
+        self.train(extra, MODEL, ck, {"train": {"max_steps": 7}}, nproc=1, name="x.ini")
         r = self.train(extra, MODEL, ck, nproc=1, name="x.ini")
         self.check("resuming from" in r.err, r)
         self.equal(r.summary["parameter_sha256"], whole.summary["parameter_sha256"])
 
     def test_model_and_one_device_go_on_from_each_others_checkpoints(self):
-        whole = self.train(GPT, {"train": {"max_steps": 20}}, nproc=1, name="whole.ini")
+        whole = self.train(GPT, nproc=1, name="whole.ini")
         for first, second in ((MODEL, {}), ({}, MODEL)):
             ck = {"checkpoint": {"dir": self.dir / ("model" if first else "one")}}
-            self.train(GPT, ck, first, {"train": {"max_steps": 9}}, nproc=1, name="x.ini")
-            r = self.train(GPT, ck, second, {"train": {"max_steps": 20}}, nproc=1, name="x.ini")
-            self.check("resuming from" in r.err and "step 9" in r.err, r)
+            self.train(GPT, ck, first, {"train": {"max_steps": 3}}, nproc=1, name="x.ini")
+            r = self.train(GPT, ck, second, nproc=1, name="x.ini")
+            self.check("resuming from" in r.err and "step 3" in r.err, r)
             self.check(abs(r.summary["final_loss"] / whole.summary["final_loss"] - 1) < 1e-6, (r.summary, whole.summary))
 
     def test_model_evaluates(self):
         extra = {"eval": {"plugin": "tokens"}, "eval.tokens": {**TEXT, "files": "/usr/share/common-licenses/GPL-2"}}
-        extra = harness.merged(GPT, extra, {"train": {"max_steps": 10}, "checkpoint": {"dir": self.dir / "ck"}})
+        extra = harness.merged(GPT, extra, {"train": {"max_steps": 5}, "checkpoint": {"dir": self.dir / "ck"}})
         r = self.train(extra, MODEL, nproc=1, name="x.ini")
         e = self.run("eval", "-c", self.dir / "x.ini")
         self.equal(e.code, 0, e)

@@ -4,6 +4,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,21 @@ def foreign_lines(err):
     """Those of others than the program. Where there is no /sys, the library that Open MPI asks about processors complains of that."""
     hwloc = () if pathlib.Path("/sys/devices").is_dir() else ("[hwloc/",)
     return [line for line in err.splitlines() if not line.startswith(("ddpengine", *hwloc))]
+
+
+def listeners_of(pid):
+    """The addresses at which a process listens for TCP."""
+    own = {os.readlink(f).strip("socket:[]") for f in pathlib.Path(f"/proc/{pid}/fd").iterdir()
+           if os.path.islink(f) and os.readlink(f).startswith("socket:")}
+    found = []
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for row in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            words = row.split()
+            if words[3] == "0A" and words[9] in own:
+                raw = bytes.fromhex(words[1].split(":")[0])
+                raw = b"".join(raw[i:i + 4][::-1] if sys.byteorder == "little" else raw[i:i + 4] for i in range(0, len(raw), 4))
+                found.append(socket.inet_ntop(family, raw))
+    return found
 
 
 class Mpi(Case):
@@ -111,11 +127,59 @@ class Mpi(Case):
         r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env=self.double('while [ "${1%/ddpengine}" = "$1" ]; do shift; done; exec "$@"\n'))
         self.fails(r, 2, "started this rank by the backend's launcher", "OMPI_COMM_WORLD_RANK")
 
+    # ---- other users of this machine, and other machines ------------------------------------------------------------
+    def test_what_others_reach(self):
+        """The port is on the ranks' command lines, the secret is neither there nor in an environment nor in a file. MPI's messages
+        need no port, since all ranks are here."""
+        p, launcher, ranks = self.running()
+        self.equal(sorted(listeners_of(pid) for pid in ranks), [[], ["127.0.0.1"]])
+        words = pathlib.Path(f"/proc/{ranks[0]}/cmdline").read_text().split("\0")
+        url = next(w.split("=", 1)[1] for w in words if w.startswith("--one-rank="))
+        held = pathlib.Path(words[words.index("--one-rank-secret") + 1])
+        secret = held.read_text().strip()
+        self.check(re.fullmatch("[0-9a-f]{64}", secret), "no secret")
+        self.equal(held.stat().st_mode & 0o777, 0o600)
+        for pid in (p.pid, launcher, *ranks):
+            for name in ("cmdline", "environ"):
+                self.check(secret.encode() not in pathlib.Path(f"/proc/{pid}/{name}").read_bytes(), f"in {name} of {pid}")
+        self.equal([f for f in self.dir.rglob("*") if f.is_file() and secret.encode() in f.read_bytes()], [])
+        stray = {"group": {"init_method": url, "world_size": 2, "rank": 1, "rendezvous_timeout": "5s", "backend": "gloo-tcp"}}
+        r = self.run("-c", self.ini("stray.ini", LONG, stray))
+        self.fails(r, 4, "differ in their secret", "fingerprint is none (rank 1)")
+        self.equal(p.poll(), None, "the run has ended")
+        p.terminate()
+        r = self.finish(p)
+        self.check("refused a process at 127.0.0.1:" in r.err and secret not in r.err, r)
+        self.check(not held.exists(), "the secret is still there")
+
     # ---- it cannot start --------------------------------------------------------------------------------------------
     def test_plain_start_says_the_command(self):
         address = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2, "rendezvous_timeout": "3s"}}
         self.fails(self.run("-c", self.ini("x.ini", MPI, address)), 2, "not started by mpirun",
                    "mpirun --bind-to none -np 2 ddpengine -c", "--nproc 2")
+
+    def test_srun_without_pmix_says_the_flag(self):
+        step = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_NUM_NODES": "1"}
+        self.fails(self.run("-c", self.ini("x.ini", MPI), env=step), 2, "rank 1 of 2 was started by srun without PMIx", "srun --mpi=pmix",
+                   "srun --mpi=list", "mpirun --bind-to none -np 2 ddpengine -c")
+
+    @long_case
+    def test_srun(self):
+        """Where there is a Slurm to run on: by srun with PMIx, and mpirun by --nproc within an allocation."""
+        if shutil.which("srun") is None or subprocess.run(["srun", "--immediate=10", "-n", "2", "--overcommit", "true"],
+                                                          capture_output=True, timeout=60, check=False).returncode:
+            raise Skip("no Slurm runs here (srun)")
+        if "pmix" not in subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False).stdout:
+            raise Skip("this Slurm has no PMIx (srun --mpi=list)")
+        path = self.ini("x.ini", MPI, {"output": {"dir": self.dir / "out"}})
+        for command in (["srun", "--mpi=pmix", "-n", 2, "--overcommit", harness.ENGINE, "-c", path],
+                        ["salloc", "-n", 2, "--overcommit", harness.ENGINE, "-c", path, "--nproc", 2]):
+            r = self.finish(self.spawn(command))
+            self.equal(r.code, 0, r)
+            self.check("2 ranks" in r.err and "over mpi" in r.err, r)
+        r = self.finish(self.spawn(["srun", "--mpi=none", "-n", 2, "--overcommit", harness.ENGINE, "-c", path]))
+        self.check(r.code == 2 and "srun --mpi=pmix" in r.err, r)
 
     def test_missing_mpirun(self):
         r = self.run("-c", self.ini("x.ini", MPI), "--nproc", 2, env={"PATH": "/nowhere"})

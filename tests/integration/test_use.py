@@ -1,5 +1,6 @@
-"""What is done with a trained model: ddpengine eval, ddpengine generate."""
+"""What is done with a trained model: ddpengine eval, ddpengine generate, ddpengine checkpoint."""
 import re
+import shutil
 import sys
 
 import harness
@@ -168,5 +169,110 @@ class Generate(Case):
         self.fails(r, 2, 'model "mlp"', "generates no text", "field of tokens")
 
 
+class Checkpoints(Case):
+    """ddpengine checkpoint ls, verify, diff, prune."""
+
+    def trained(self, *layers, name="run.ini", folder="ckpt"):
+        self.train({"checkpoint": {"dir": self.dir / folder, "every": 10, "keep": 0}, "train": {"max_steps": 45}}, *layers,
+                   nproc=1, name=name)
+
+    def command(self, *args, expect=0):
+        r = self.run("checkpoint", *args)
+        self.equal(r.code, expect, r)
+        return r
+
+    def names(self, folder="ckpt"):
+        return sorted(p.name for p in (self.dir / folder).iterdir())
+
+    def test_ls_and_verify(self):
+        self.trained()
+        ckpt = self.dir / "ckpt"
+        (ckpt / "step-00000050.tmp").mkdir()
+        (ckpt / "step-00000020").rename(ckpt / "step-00000020.old")
+        before = self.names()
+        rows = self.command("ls", ckpt).out.splitlines()
+        self.equal(rows[0].split(), ["checkpoint", "epoch", "cursor", "size", "ranks", "finished", "manifest"])
+        self.equal([row.split()[0] for row in rows[1:]], ["step-00000010", "step-00000030", "step-00000040", "step-00000045",
+                                                          "step-00000020.old", "step-00000050.tmp"])
+        self.check(re.fullmatch(r"step-00000045 +1 +5 +[0-9.]+ KiB +1 +yes +valid", rows[4]), rows)
+        self.check(rows[5].endswith("valid, set aside") and rows[6].endswith("unfinished"), rows)
+        r = self.command("verify", ckpt)
+        self.equal(r.out.splitlines(), [f"{ckpt}/step-000000{n}: valid" for n in (10, 30, 40, 45)])
+        path = ckpt / "step-00000040/optimizer.safetensors"
+        raw = bytearray(path.read_bytes())
+        raw[-5] ^= 1
+        path.write_bytes(raw)
+        (ckpt / "step-00000010/model.safetensors").unlink()
+        rows = self.command("ls", ckpt).out.splitlines()
+        self.check("model.safetensors: No such file" in rows[1] and rows[3].endswith(" valid"), rows)
+        r = self.command("verify", ckpt, expect=8)
+        self.fails(r, 8, "2 of the 4 checkpoints in", ckpt)
+        self.check(f"step-00000040: not valid: {path} is damaged" in r.out and "step-00000045: valid" in r.out, r)
+        self.equal(self.command("verify", ckpt / "step-00000030").out, f"{ckpt}/step-00000030: valid\n")
+        self.fails(self.command("verify", path.parent, expect=8), 8, f"{path} is damaged")
+        self.equal(self.names(), before)
+
+    def test_diff(self):
+        self.trained()
+        self.trained({"optimizer": {"lr": 0.1}, "model.mlp": {"hidden": "24, 9, 17"}}, name="other.ini", folder="other")
+        a, b = self.dir / "ckpt/step-00000020", self.dir / "ckpt/step-00000040"
+        out = self.command("diff", a, b).out
+        self.check(out.startswith(f"A = {a}\nB = {b}\nposition: 4 differ\nsettings: 0 differ\n"
+                                  "tensors: 12 in both, of which 12 differ; "), out)
+        self.check(re.search(r"^  epoch +0 \| 1$", out, re.M), out)
+        self.check(re.search(r"^  model +fc1.weight F32 \[24, 12\]: 288 of 288 elements differ, max abs [0-9.e-]+$", out, re.M), out)
+        largest = [float(x) for x in re.findall("max abs ([0-9.e-]+)", out)]
+        self.equal((len(largest), largest), (12, sorted(largest, reverse=True)), out)
+        out = self.command("diff", a, a).out
+        self.check("position: 0 differ\nsettings: 0 differ\ntensors: 12 in both, of which 0 differ" in out, out)
+        self.equal(len(out.splitlines()), 5, out)
+        out = self.command("diff", a, self.dir / "other/step-00000020").out
+        self.check(re.search(r"^  optimizer.lr +0.05 \| 0.1$", out, re.M), out)
+        self.check(re.search(r"^  model.mlp.hidden +24, 17 \| 24, 9, 17$", out, re.M), out)
+        self.check("fc4.weight F32 [4, 17]: only in B" in out and "fc2.weight F32 [17, 24] | F32 [9, 24]" in out, out)
+        (a / "model.safetensors").write_bytes(b"")
+        self.fails(self.command("diff", a, b, expect=8), 8, a / "model.safetensors")
+        self.fails(self.command("diff", b, self.dir / "ckpt", expect=8), 8, "name one of them, such as")
+
+    def test_prune(self):
+        self.trained()
+        ckpt = self.dir / "ckpt"
+        shutil.copytree(ckpt, self.dir / "copy")
+        (ckpt / "step-00000045/model.safetensors").write_bytes(b"")
+        before = self.names()
+        r = self.command("prune", ckpt, "--keep", 1, "--dry-run")
+        self.equal(r.out.splitlines(), [f"would remove step-000000{n}" for n in (30, 20, 10)])
+        self.equal(self.names(), before)
+        r = self.command("prune", ckpt, "--keep", 1, "--keep-every", 20)
+        self.equal(r.out.splitlines(), ["removed step-00000030", "removed step-00000010"])
+        self.equal(self.names(), [".lock", "step-00000020", "step-00000040", "step-00000045"])
+        self.equal(self.command("prune", ckpt, "--keep", 9).out, f"nothing to remove in {ckpt}\n")
+        # a run writes there: it alone removes
+        path = self.ini("x.ini", {"train": {"epochs": 100000}, "output": {"log_every": 1}, "checkpoint": {"dir": self.dir / "copy"}})
+        p = self.start("-c", path)
+        self.trained_a_while(p)
+        self.stand_still(p.pid)
+        r = self.command("prune", self.dir / "copy", "--keep", 1, expect=8)
+        self.fails(r, 8, f"process {p.pid} on host", self.dir / "copy")
+        self.check("would remove step-00000040" in self.command("prune", self.dir / "copy", "--keep", 1, "--dry-run").out)
+        p.kill()
+
+    def test_usage(self):
+        (self.dir / "empty").mkdir()
+        for args, part in (((), "ls, verify, diff or prune"), (("rm", "x"), "not rm"), (("ls",), "name a folder"),
+                           (("diff", "a"), "two checkpoints"), (("verify", "a", "b"), "too many arguments: b"),
+                           (("ls", "a", "--dry-run"), "go with prune"), (("prune", "a"), "--keep N"),
+                           (("prune", "a", "--keep", "0"), "--keep takes")):
+            r = self.command(*args, expect=2)
+            self.fails(r, 2, part, "ddpengine checkpoint --help")
+        for args in (("ls", "absent"), ("verify", "absent"), ("prune", "absent", "--keep", "1"), ("diff", "absent", "absent")):
+            self.fails(self.command(*args, expect=8), 8, "absent")
+        self.fails(self.command("verify", "empty", expect=8), 8, "is no checkpoint and holds none")
+        self.equal(self.command("ls", "empty").out, "no checkpoints in empty\n")
+        self.equal(self.command("prune", "empty", "--keep", "1", "--dry-run").out, "nothing to remove in empty\n")
+        self.equal(sorted(p.name for p in self.dir.iterdir()), ["empty"])
+        self.check("prune DIR --keep N" in self.command("--help").out)
+
+
 if __name__ == "__main__":
-    sys.exit(harness.main(Eval, Generate))
+    sys.exit(harness.main(Eval, Generate, Checkpoints))

@@ -1,7 +1,7 @@
 # What PyTorch gives, stored; tests/parity/make_vectors.py writes it again.
 EXTRA_DIST += tests/parity/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt
-EXTRA_DIST += tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
+EXTRA_DIST += tests/parity/openblas.py tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
 if WITH_GLOO
 if WITH_DNNL
 if WITH_ZLIB
@@ -12,11 +12,12 @@ endif
 endif
 
 # loss curves of a convolutional net, a ResNet and a GPT
-EXTRA_DIST += tests/parity/torch_train.py tests/parity/make_model_curves.py tests/parity/test_model_curves.py \
+EXTRA_DIST += tests/parity/torch_eval.py tests/parity/torch_float64.py tests/parity/torch_train.py tests/parity/make_model_curves.py tests/parity/test_model_curves.py \
 	tests/parity/vectors/model_curves.json
 if WITH_DNNL
 if WITH_ZLIB
 TESTS += tests/parity/test_model_curves.py
+LONG_TESTS += tests/parity/test_model_curves.py
 endif
 endif
 

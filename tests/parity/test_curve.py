@@ -11,6 +11,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
 import harness  # noqa: E402
+import openblas  # noqa: E402
 from harness import FASHION, SRC, Case, Skip, long_case  # noqa: E402
 
 STORED = json.loads((SRC / "tests/parity/vectors/curves.json").read_text())
@@ -89,7 +90,7 @@ class Curve(Case):
         if harness.SANITIZED:
             raise Skip("the plain build compares")
         ref = STORED["plain-2"]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "SkylakeX"}
+        env = {**os.environ, **openblas.best()}
         r = subprocess.run([TORCH_PYTHON, str(SRC / "tests/parity/torch_mlp.py"), "--world", "2", "--steps", "60", "--lr", "0.01",
                             "--seed", str(ref["seed"])],
                            capture_output=True, text=True, env=env, timeout=harness.PATIENCE)
@@ -97,6 +98,30 @@ class Curve(Case):
         theirs = json.loads(r.stdout)
         ours = self.losses(2, 60, PLAIN, {"train": {"seed": ref["seed"]}})
         self.compare(ours, theirs["losses"], 2e-6, ref["self_difference"])
+
+    @long_case
+    def test_a_large_eps_in_float64(self):
+        """AdamW is blind to the scale of its gradients but for eps: with a large one a sum in place of a mean, or a scale that is
+        applied behind it, shows. Three ranks, for a mean that is no power of two."""
+        if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True).returncode != 0:
+            raise Skip("python3-torch is not installed")
+        if not FASHION.exists():
+            raise Skip("dataset-fashion-mnist is not installed")
+        r = subprocess.run([TORCH_PYTHON, str(SRC / "tests/parity/torch_float64.py"), "--world", "3", "--steps", "60", "--batch", "16", "--hidden",
+                            "64,64", "--lr", "0.001", "--eps", "0.01", "--weight-decay", "0.01"], capture_output=True, text=True)
+        self.equal(r.returncode, 0, r.stderr)
+        theirs, listed = json.loads(r.stdout), self.run("plugins").out
+        net = {"model.mlp": {"hidden": "64, 64", "activation": "gelu"}, "train": {"batch_size": 16, "seed": 0}}
+        for name, ways in {"shm": {}, "shm-no": {"shard_update": "no"}, "gloo-tcp": {}, "gloo-tcp-zero": {"zero": 1}, "mpi": {}}.items():
+            backend = name.removesuffix("-no").removesuffix("-zero")
+            if f" {backend} " not in listed:
+                continue
+            r = self.train(MLP, net, ADAMW, {"optimizer": {"eps": 0.01}, "train": {"max_steps": 60}, "group": {"backend": backend}, "ddp": ways},
+                           nproc=3, name=name, env=harness.MPI_LEAKS)
+            losses = [m["loss"] for m in self.metrics(r.dir, "step")]
+            worst = max(abs(a / b - 1) for a, b in zip(losses, theirs, strict=True))
+            print(f"# {name}: largest relative difference from float64 {worst:.1e}")
+            self.check(worst < 2e-6, worst)
 
     @long_case
     def test_checkpoint_opens_in_pytorch(self):

@@ -4,6 +4,7 @@
 #include "checkpoint/safetensors.h"
 #include "graph/graph.h"
 #include "plugin/plugin.h"
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -389,6 +390,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_reference, setup, teardown),
                                        cmocka_unit_test_setup_teardown(test_device, setup, teardown)};
+    int failed = cmocka_run_group_tests_name("parity of ops", tests, NULL, NULL);
 
-    return cmocka_run_group_tests_name("parity of ops", tests, NULL, NULL);
+    /* oneDNN has looked for a profiler that is not there: the second call frees the loader's text about that */
+    (void)dlerror();
+    (void)dlerror();
+    return failed;
 }

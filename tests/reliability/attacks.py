@@ -9,7 +9,7 @@ import struct
 import subprocess
 import time
 
-MAGIC, VERSION, HELLO = 0x47504444, 1, 1  # group/wire.h
+MAGIC, VERSION, HELLO = 0x47504444, 2, 1  # net/wire.h
 
 
 class Attacker:

@@ -1,7 +1,10 @@
 # What a group must stand, many times over: `make reliability` (TRIALS=100: the full table); one trial of each row in check-long.
 EXTRA_DIST += tests/reliability/trial.py tests/reliability/attacks.py tests/reliability/hostile.py tests/reliability/kill.py tests/reliability/pause.py \
-	tests/reliability/network.py tests/reliability/rendezvous.py tests/reliability/run.py \
-	tests/reliability/parts.py tests/reliability/test_parts.py tests/reliability/test_reliability.py tests/reliability/paced_sampler.c tests/reliability/mutate.sh tests/reliability/mutations
+	tests/reliability/network.py tests/reliability/rendezvous.py tests/reliability/run.py tests/reliability/failpoints.py tests/failpoints.sh \
+	tests/reliability/parts.py tests/reliability/test_parts.py tests/reliability/test_reliability.py tests/reliability/survive.py \
+	tests/reliability/restart.py tests/reliability/links.py tests/reliability/beside.py tests/reliability/torch_elastic.py \
+	tests/reliability/all_off.py tests/reliability/soak.py tests/reliability/slow_dataset.c tests/reliability/power_loss.py \
+	tests/reliability/paced_sampler.c tests/reliability/mutate.sh tests/reliability/mutations
 TESTS += tests/reliability/test_parts.py
 if WITH_GLOO
 if WITH_DNNL
@@ -21,4 +24,7 @@ reliability-rows: all
 # each row once more, against an engine with a fault that it must see; some minutes
 reliability-mutations:
 	@PYTHON='$(PYTHON)' $(SHELL) $(srcdir)/tests/reliability/mutate.sh $(MUTATIONS)
-.PHONY: reliability reliability-rows reliability-mutations
+# each allocation and system call of a small run fails once; FAILPOINTS_FLAGS="--sample": one of each place
+failpoints:
+	@$(SHELL) $(srcdir)/tests/failpoints.sh $(FAILPOINTS_FLAGS)
+.PHONY: reliability reliability-rows reliability-mutations failpoints

@@ -7,6 +7,7 @@
 #include "control/rank0/accept.h"
 #include "control/rank0/announce.h"
 #include "control/state.h"
+#include "control/trust.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,11 +39,40 @@ void rank0_listener_stranger(ddp_group *g, ddp_peer *p, const char *why)
                      (unsigned long long)n, p->address, why);
 }
 
-/* A rank that is missing, of a run with these settings: nobody else has reason to know a hash of them. */
-static bool is_expected(const ddp_group *g, const ddp_identity *id)
+void rank0_listener_log_refused(ddp_group *g, const ddp_peer *p, const char *why)
 {
-    return !g->run.met && id->world == g->world && id->rank > 0 && id->rank < g->world && g->ranks[id->rank].pid == 0 &&
-           strcmp(id->lines, g->self.identity.lines) == 0;
+    uint64_t n = ++g->server->accepting.refused;
+
+    if (!is_worth_a_line(n)) return;
+    if (n <= 8)
+        ddp_log_line(g->log, DDP_LOG_WARN, "refused a process at %s: %s", p->address, why);
+    else
+        ddp_log_line(g->log, DDP_LOG_WARN, "refused %llu processes, the last at %s: %s", (unsigned long long)n,
+                     p->address, why);
+}
+
+bool rank0_listener_admits(ddp_group *g, ddp_peer *p)
+{
+    ddp_failure f;
+    ddp_err err;
+
+    if (ddp_trust_check_user(g, p->wire.fd, &err) == DDP_OK) return true;
+    rank0_listener_log_refused(g, p, err.msg);
+    ddp_failure_set(&f, DDP_EXIT_RENDEZVOUS, -1, "rank 0 at %.200s refuses this process: %s", g->self.endpoint,
+                    err.msg);
+    rank0_announce_refusal(g, p, &f, false);
+    return false;
+}
+
+/* A rank that is missing, of a run with these settings: nobody else has reason to know a hash of them, but for users of
+ * this host, who may see how the run was started. */
+static bool is_expected(const ddp_group *g, const ddp_peer *p)
+{
+    const ddp_identity *id = &p->wire.presented;
+
+    return !g->run.met && id->world == g->world && id->rank >= 0 && id->rank < g->world &&
+           g->ranks[control_slot(&g->self, id->rank)].pid == 0 && strcmp(id->lines, g->self.identity.lines) == 0 &&
+           !ddp_trust_is_of_another_user(p->wire.fd);
 }
 
 void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
@@ -50,7 +80,7 @@ void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
     ddp_accepting *a = &g->server->accepting;
     const ddp_identity *id = &p->wire.presented;
     ddp_failure f;
-    bool expected = is_expected(g, id);
+    bool expected = is_expected(g, p);
 
     ddp_failure_set(
         &f, DDP_EXIT_RENDEZVOUS, id->rank,
@@ -59,8 +89,8 @@ void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
         (int)id->rank, p->address, g->self.endpoint, id->fingerprint, (int)id->rank, g->self.identity.fingerprint);
     if (expected) {
         ddp_announce_failure(g, &f);
-    } else if (is_worth_a_line(++a->other_secrets)) {
-        ddp_log_line(g->log, DDP_LOG_WARN, "refused a process: %s", f.msg);
+    } else {
+        rank0_listener_log_refused(g, p, f.msg);
         ddp_copy_text(a->other_secret, sizeof(a->other_secret), p->address);
     }
     ddp_wire_give_up_tls(&p->wire);

@@ -243,7 +243,9 @@ static void compare_lines(ddp_group *g, ddp_wait *w, int32_t from)
         ddp_unpack u = {.data = (const unsigned char *)w->by_rank[r].data, .left = w->by_rank[r].length};
 
         if (!w->by_rank[r].came || (from != 0 && r != from)) continue;
-        if (rank0_agree_compare(root->data + 4, 0, w->by_rank[r].data + 4, r, text, sizeof(text)) == 0) continue;
+        if (rank0_agree_compare(root->data + 4, g->ranks[0].home, w->by_rank[r].data + 4, g->ranks[r].home, text,
+                                sizeof(text)) == 0)
+            continue;
         rank0_announce_fail(g, (int)ddp_unpack_u32(&u), r, "%s", text);
         return;
     }
@@ -302,17 +304,17 @@ static void wait_timed_out(ddp_group *g, ddp_wait *w, int32_t rank)
     ddp_err err;
 
     for (int32_t r = 0; r < g->world; r++) {
-        missing[r] = !w->by_rank[r].came;
-        if (!missing[r] || other != NULL) continue;
+        missing[g->ranks[r].home] = !w->by_rank[r].came;
+        if (w->by_rank[r].came || other != NULL) continue;
         other = waits_elsewhere(g, w, r);
         where = r;
     }
-    ddp_rank_list(ranks, sizeof(ranks), missing, g->world);
+    ddp_rank_list(ranks, sizeof(ranks), missing, g->self.shares);
     ddp_text_printf(&t, "%s \"%.100s\": %s did not come within %.3g s", op_name(w->op), w->name, ranks,
                     (double)a->timeout_ms / 1e3);
     if (other != NULL)
-        ddp_text_printf(&t, "; rank %d waits at %s \"%.100s\" while rank %d waits at \"%.100s\"", (int)where,
-                        op_name(other->op), other->name, (int)rank, w->name);
+        ddp_text_printf(&t, "; rank %d waits at %s \"%.100s\" while rank %d waits at \"%.100s\"",
+                        (int)g->ranks[where].home, op_name(other->op), other->name, (int)g->ranks[rank].home, w->name);
     a->waiting = false;
     (void)ddp_fail(&err, DDP_ERR_TIMEOUT, "%s", t.failed ? "out of memory" : t.data);
     ddp_text_free(&t);
@@ -360,6 +362,7 @@ int64_t rank0_pending_tick(ddp_group *g, int64_t now)
 bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
 {
     ddp_unpack u = {.data = f->data, .left = f->length};
+    uint32_t code;
     request q;
 
     q.id = ddp_unpack_u64(&u);
@@ -381,7 +384,8 @@ bool rank0_pending_request(ddp_group *g, int32_t from, const ddp_frame *f)
         reply(g, from, q.id, DDP_OK, NULL, 0);
         return true;
     case DDP_ASK_AGREEMENT:
-        if (q.length < 4) return false;
+        code = ddp_unpack_u32(&u);
+        if (u.bad || code == 0 || code > 255) return false; /* it ends the run where the lines differ */
         arrive(g, from, &q);
         return true;
     case DDP_ASK_BARRIER:

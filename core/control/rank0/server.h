@@ -1,5 +1,4 @@
-/* control/rank0/server.h -- rank 0's side of the rendezvous and of the end: who is here, do all agree, the first
- * failure, goodbye. Control thread. */
+/* control/rank0/server.h -- rank 0's side of a run: who is here, the first failure, goodbye. Control thread. */
 #pragma once
 
 #include "control/params.h"
@@ -9,8 +8,6 @@ ddp_status ddp_server_open(ddp_group *g, ddp_err *err);
 void ddp_server_close(ddp_group *g);
 /* A frame from a connection, or from rank 0 itself (peer NULL); false when it is malformed or not expected now. */
 bool ddp_server_frame(ddp_group *g, ddp_peer *peer, const ddp_frame *f);
-/* A hello of another protocol version. */
-void ddp_server_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why);
 void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why);
 void ddp_server_damaged(ddp_group *g, ddp_peer *p, const ddp_err *why);
 /* Sends to all ranks that rank 0 leaves. */

@@ -29,6 +29,9 @@ static ddp_status cross_entropy_shape(const ddp_attrs *attrs, uint32_t in_count,
     double s = attrs->cross_entropy.label_smoothing;
 
     DDP_TRY(labelled_shape(attrs, in_count, in, out, err));
+    if (attrs->cross_entropy.classes < 0 || attrs->cross_entropy.classes > in[0]->dims[in[0]->rank - 1])
+        return ddp_fail(err, DDP_ERR_CONFIG, "%lld classes of %lld logits: there cannot be more, or fewer than 0",
+                        (long long)attrs->cross_entropy.classes, (long long)in[0]->dims[in[0]->rank - 1]);
     if (!(s >= 0.0 && s <= 1.0))
         return ddp_fail(err, DDP_ERR_CONFIG, "label smoothing is %g, it must be from 0 to 1", s);
     if (attrs->cross_entropy.ignores && attrs->cross_entropy.ignore_index >= 0 &&
@@ -38,22 +41,34 @@ static ddp_status cross_entropy_shape(const ddp_attrs *attrs, uint32_t in_count,
     return DDP_OK;
 }
 
-static int64_t classes_of(const ddp_ref_tensor *logits) { return logits->dims[logits->rank - 1]; }
+static int64_t columns_of(const ddp_ref_tensor *logits) { return logits->dims[logits->rank - 1]; }
+
+static bool is_entropy(const ddp_node *node)
+{
+    return node->op == DDP_OP_CROSS_ENTROPY || node->op == DDP_OP_CROSS_ENTROPY_GRAD;
+}
+
+/* Those of the columns that are no padding. */
+static int64_t classes_of(const ddp_node *node, const ddp_ref_tensor *logits)
+{
+    return is_entropy(node) && node->attrs.cross_entropy.classes > 0 ? node->attrs.cross_entropy.classes
+                                                                     : columns_of(logits);
+}
 
 static bool ignored(const ddp_node *node, double label)
 {
-    bool entropy = node->op == DDP_OP_CROSS_ENTROPY || node->op == DDP_OP_CROSS_ENTROPY_GRAD;
-
-    return entropy && node->attrs.cross_entropy.ignores && label == (double)node->attrs.cross_entropy.ignore_index;
+    return is_entropy(node) && node->attrs.cross_entropy.ignores &&
+           label == (double)node->attrs.cross_entropy.ignore_index;
 }
 
 static ddp_status check_label(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err)
 {
     for (int64_t r = 0; r < in[1].elements; r++)
-        if (!(in[1].data[r] >= 0.0 && in[1].data[r] < (double)classes_of(&in[0])) && !ignored(node, in[1].data[r]))
+        if (!(in[1].data[r] >= 0.0 && in[1].data[r] < (double)classes_of(node, &in[0])) &&
+            !ignored(node, in[1].data[r]))
             return ddp_fail(err, DDP_ERR_DATA, "%s \"%s\": row %lld has label %.0f, there are %lld classes",
                             ddp_op_name(node->op), node->name, (long long)r, in[1].data[r],
-                            (long long)classes_of(&in[0]));
+                            (long long)classes_of(node, &in[0]));
     return DDP_OK;
 }
 
@@ -91,11 +106,11 @@ static double counted_rows(const ddp_node *node, const ddp_ref_tensor *label)
 /* (1 - s) * -log p[label] + s / C * sum of -log p; the mean of no rows is 0 / 0, as in torch. */
 static void cross_entropy_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t classes = classes_of(&in[0]);
+    int64_t classes = classes_of(node, &in[0]);
     double sum = 0.0, smooth = node->attrs.cross_entropy.label_smoothing;
 
     for (int64_t r = 0; r < in[1].elements; r++) {
-        const double *x = in[0].data + r * classes;
+        const double *x = in[0].data + r * columns_of(&in[0]);
         double max = row_max(x, classes), lse = log(row_sum_exp(x, classes, max)), all = 0.0; /* lse: of x - max */
 
         if (ignored(node, in[1].data[r])) continue;
@@ -108,13 +123,14 @@ static void cross_entropy_reference(const ddp_node *node, const ddp_ref_tensor *
 /* (softmax - (1 - s) one_hot - s / C) / rows */
 static void cross_entropy_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t classes = classes_of(&in[0]);
+    int64_t classes = classes_of(node, &in[0]), columns = columns_of(&in[0]);
     double rows = counted_rows(node, &in[1]), smooth = node->attrs.cross_entropy.label_smoothing;
 
     for (int64_t r = 0; r < in[1].elements; r++) {
-        const double *x = in[0].data + r * classes;
-        double max = row_max(x, classes), sum = row_sum_exp(x, classes, max), *dx = out->data + r * classes;
+        const double *x = in[0].data + r * columns;
+        double max = row_max(x, classes), sum = row_sum_exp(x, classes, max), *dx = out->data + r * columns;
 
+        for (int64_t i = classes; i < columns; i++) dx[i] = 0.0;
         for (int64_t i = 0; i < classes; i++) {
             double target = (i == (int64_t)in[1].data[r] ? 1.0 - smooth : 0.0) + smooth / (double)classes;
 
@@ -205,7 +221,7 @@ static int64_t first_largest(const double *x, int64_t n)
 /* An evaluation adds it up over samples: a sample of several rows counts by its fraction of right ones. */
 static void accuracy_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
-    int64_t classes = classes_of(&in[0]), rows = in[1].elements, right = 0;
+    int64_t classes = columns_of(&in[0]), rows = in[1].elements, right = 0;
 
     (void)node;
     for (int64_t r = 0; r < rows; r++)

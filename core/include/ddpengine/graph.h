@@ -153,20 +153,27 @@ static inline ddp_tensor ddp_flatten(ddp_graph *g, ddp_tensor x)
     return ddp_reshape(g, x, 2, flat);
 }
 
-/* logits (N, .., C), label (N, ..) -> the mean over the labels that are not -100, torch's ignore_index. */
-static inline ddp_tensor ddp_cross_entropy_smoothed(ddp_graph *g, ddp_tensor logits, ddp_tensor label,
-                                                    double label_smoothing)
+/* logits (N, .., C), label (N, ..) -> the mean over the labels that are not -100, torch's ignore_index. Of the C logits
+ * the first `classes` count, 0: all: torch's cross_entropy(logits[.., :classes], label). */
+static inline ddp_tensor ddp_cross_entropy_padded(ddp_graph *g, ddp_tensor logits, ddp_tensor label, int64_t classes,
+                                                  double label_smoothing)
 {
     ddp_attrs attrs;
     ddp_tensor in[2];
 
     memset(&attrs, 0, sizeof(attrs));
+    attrs.cross_entropy.classes = classes;
     attrs.cross_entropy.label_smoothing = label_smoothing;
     attrs.cross_entropy.ignore_index = -100;
     attrs.cross_entropy.ignores = 1;
     in[0] = logits;
     in[1] = label;
     return g->api->op(g, DDP_OP_CROSS_ENTROPY, &attrs, 2, in, "");
+}
+static inline ddp_tensor ddp_cross_entropy_smoothed(ddp_graph *g, ddp_tensor logits, ddp_tensor label,
+                                                    double label_smoothing)
+{
+    return ddp_cross_entropy_padded(g, logits, label, 0, label_smoothing);
 }
 static inline ddp_tensor ddp_cross_entropy(ddp_graph *g, ddp_tensor logits, ddp_tensor label)
 {

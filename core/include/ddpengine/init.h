@@ -12,6 +12,7 @@ extern "C" {
 
 #define DDP_INIT_ABI     1u
 #define DDP_ENDPOINT_MAX 256
+#define DDP_SECRET_MAX   64u /* bytes */
 
 typedef struct ddp_init ddp_init; /* defined by the plugin */
 
@@ -30,6 +31,12 @@ typedef struct ddp_init_ops {
     /* Other ranks: where rank 0 is. DDP_IN_PROGRESS: not known yet, the core asks again until its own deadline;
      * err->msg may say why. Asked before each attempt to connect, so that an endpoint may change. */
     ddp_status (*find)(ddp_init *i, char *endpoint, ddp_err *err);
+    /* Optional, both or neither: a secret of this run goes the way of the endpoint, and the control plane is encrypted
+     * without a file that users hand out. Only where no other user can read what `publish` writes, or write what `find`
+     * reads. Rank 0, before publish: keeps it for that; DDP_ERR_UNSUPPORTED where this handle publishes nothing. */
+    ddp_status (*put_secret)(ddp_init *i, const void *secret, size_t length, ddp_err *err);
+    /* Others, after find: what has come with the endpoint, *length 0 for none. `secret` holds DDP_SECRET_MAX bytes. */
+    ddp_status (*get_secret)(ddp_init *i, void *secret, size_t *length, ddp_err *err);
 } ddp_init_ops;
 
 /* The tables that the engine hands to a plugin of this kind. */

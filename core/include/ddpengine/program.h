@@ -84,6 +84,7 @@ typedef union ddp_attrs {
         double label_smoothing; /* from 0 to 1 */
         int64_t ignore_index;   /* a label that counts for nothing, where `ignores` is 1; not in 0 .. C-1 */
         uint32_t ignores, reserved0;
+        int64_t classes; /* columns that are classes; those behind are padding and have the gradient 0. 0: all are */
     } cross_entropy;
     struct {
         int64_t stride[2], padding[2]; /* height, width */

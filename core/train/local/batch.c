@@ -15,13 +15,17 @@ ddp_status local_batch_program(ddp_trainer *t, int64_t count, bool training, ddp
     return ddp_variant_ready(t->s, *out, &t->mem.bind, err);
 }
 
-ddp_status local_batch_next(ddp_trainer *t, ddp_step *step, ddp_batch *out, ddp_err *err)
+ddp_status local_batch_next(ddp_trainer *t, ddp_step *step, uint32_t share, ddp_batch *out, ddp_err *err)
 {
+    ddp_taken *taken = &step->taken[share];
     int64_t from = ddp_now_ns();
 
-    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loader, out, err));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_next(t->loaders[share], out, err));
     step->data_ns += ddp_now_ns() - from;
     step->samples += (double)out->count;
+    if (taken->count == 0) taken->ids = out->indices; /* those of an epoch's batches lie one after the other */
+    taken->count += (uint64_t)out->count;
+    taken->position = out->position + (uint64_t)out->count;
     return DDP_OK;
 }
 
@@ -58,13 +62,13 @@ static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value
     return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
 }
 
-ddp_status local_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t micro, bool last, double *loss_sum,
-                             ddp_err *err)
+ddp_status local_batch_train(ddp_trainer *t, uint32_t share, const ddp_batch *batch, bool adds, bool last,
+                             double *loss_sum, ddp_err *err)
 {
     ddp_run run = {.struct_size = sizeof(run),
-                   .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
+                   .flags = adds ? DDP_RUN_GRAD_ADD : 0,
                    .inputs = batch->buffers,
-                   .random = ddp_trainer_random(t)};
+                   .random = ddp_trainer_random(t, share)};
     ddp_variant *v;
     float loss;
 
@@ -77,13 +81,22 @@ ddp_status local_batch_train(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
     return DDP_OK;
 }
 
+/* The rank's first share comes last. What another one leaves in running statistics goes: they are of one share. */
 ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
 {
-    for (uint64_t micro = 0; micro < step->micros; micro++) {
-        ddp_batch batch;
+    uint32_t shares = t->s->shares.own;
 
-        DDP_TRY(local_batch_next(t, step, &batch, err));
-        DDP_TRY(local_batch_train(t, &batch, micro, micro + 1 == step->micros, &step->loss_sum, err));
+    for (uint32_t share = shares; share-- > 0;) {
+        for (uint64_t micro = 0; micro < step->micros; micro++) {
+            bool adds = micro > 0 || share + 1 < shares, last = share == 0 && micro + 1 == step->micros;
+            ddp_batch batch;
+
+            DDP_TRY(local_batch_next(t, step, share, &batch, err));
+            DDP_TRY(local_batch_train(t, share, &batch, adds, last, &step->loss_sum, err));
+        }
+        if (share == 0) break;
+        t->progress.micro_steps -= step->micros;
+        DDP_TRY(ddp_trainer_buffers_undo(t, step->micros, err));
     }
     return DDP_OK;
 }

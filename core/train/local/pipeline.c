@@ -144,7 +144,7 @@ ddp_status ddp_pipeline_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err
     ddp_status own;
 
     p->step = step;
-    p->random = ddp_trainer_random(t);
+    p->random = ddp_trainer_random(t, 0);
     for (uint32_t i = 0; i < p->link_count; i++) local_channel_reset(p->links[i].channel);
     local_device_group_start(t->local.group, JOB_RUN);
     own = local_stage_run(&p->stages[0], err);

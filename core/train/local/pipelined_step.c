@@ -1,6 +1,7 @@
 /* train/local/pipelined_step.c -- see pipelined_step.h. Nothing here allocates in a step. */
 #include "train/local/pipelined_step.h"
 #include "train/local/batch.h"
+#include "train/measure/audit.h"
 #include "train/reduce/clip.h"
 #include "train/reduce/not_finite.h"
 #include "train/reduce/shards.h"
@@ -30,14 +31,15 @@ struct ddp_pipelined {
     int64_t finished_ns;  /* when the newest step was */
 };
 
-/* Nothing between two steps but the device, and no look at each of its kernels. */
+/* Nothing between two steps but the device, and no look at each of its kernels. The device updates before the host
+ * knows whether all is finite, so that no update could be left out. */
 bool ddp_pipelined_possible(const ddp_trainer *t)
 {
     const ddp_session *s = t->s;
 
     return ddp_device_has_memory(&s->device) && s->device.ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
-           s->launch.world == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
-           !s->launch.profile;
+           s->shares.count == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
+           !s->launch.profile && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
 }
 
 static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
@@ -118,7 +120,7 @@ static ddp_status launch(ddp_trainer *t, slot *s, uint64_t micro, const ddp_batc
     ddp_run run = {.struct_size = sizeof(run),
                    .flags = micro > 0 ? DDP_RUN_GRAD_ADD : 0,
                    .inputs = batch->buffers,
-                   .random = ddp_trainer_random(t)};
+                   .random = ddp_trainer_random(t, 0)};
     const char *arena = t->mem.activations;
     const void *loss;
     ddp_variant *v;
@@ -142,7 +144,7 @@ static ddp_status launch_micros(ddp_trainer *t, slot *s, ddp_err *err)
 
         /* the device is done with the batch whose memory the next one takes */
         if (t->local.pipelined->batches >= DDP_PIPELINED_BATCHES) DDP_TRY(ddp_device_event_sync(d, event, err));
-        DDP_TRY(local_batch_next(t, &s->step, &batch, err));
+        DDP_TRY(local_batch_next(t, &s->step, 0, &batch, err));
         s->counts[micro] = batch.count;
         if (launch(t, s, micro, &batch, err) != DDP_OK) return ddp_run_failed(err);
         DDP_TRY(ddp_device_event_record(d, DDP_QUEUE_COMPUTE, event, err));
@@ -223,8 +225,9 @@ static ddp_status finish(ddp_trainer *t, slot *s, uint32_t event, ddp_err *err)
     }
     t->result.loss = reduced.loss;
     t->progress.stopping = reduced.stop;
+    s->step.reduced = reduced;
     record(t, s);
-    return DDP_OK;
+    return ddp_trainer_audit_step(t, &s->step, s->record.step, s->record.epoch, err);
 }
 
 static ddp_status finish_step(ddp_trainer *t, uint64_t step, ddp_err *err)

@@ -1,6 +1,7 @@
 /* train/local/replicas.c -- see replicas.h. */
 #include "train/local/replicas.h"
 #include "session/variants.h"
+#include "train/fault.h"
 #include "train/local/batch.h"
 #include "train/local/device_group.h"
 #include "train/reduce/not_finite.h"
@@ -95,7 +96,7 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
     }
     if (d->micro == 0) DDP_TRY(see_params(t, err));
     if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->mem.grads, elements, 1.0 / weight, err));
-    DDP_TRY(local_batch_train(t, &part, d->micro, d->last, loss_sum, err));
+    DDP_TRY(local_batch_train(t, 0, &part, d->micro > 0, d->last, loss_sum, err));
     return even ? DDP_OK : ddp_scale_floats(t, t->mem.grads, elements, weight, err);
 }
 
@@ -179,7 +180,7 @@ static ddp_status micro_step(ddp_trainer *t, const ddp_batch *batch, uint64_t mi
     ddp_status own;
 
     d->batch = *batch;
-    d->loader = t->loader;
+    d->loader = t->loaders[0];
     d->micro = micro;
     d->last = micro + 1 == step->micros;
     for (uint32_t i = 1; i < d->group->count; i++) {
@@ -198,7 +199,7 @@ ddp_status ddp_replicas_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err
     for (uint64_t micro = 0; micro < step->micros; micro++) {
         ddp_batch batch;
 
-        DDP_TRY(local_batch_next(t, step, &batch, err));
+        DDP_TRY(local_batch_next(t, step, 0, &batch, err));
         DDP_TRY(micro_step(t, &batch, micro, step, err));
     }
     return DDP_OK;
@@ -207,11 +208,16 @@ ddp_status ddp_replicas_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err
 ddp_status ddp_replicas_not_finite(ddp_trainer *t, ddp_err *err)
 {
     char own[256];
+    bool shared;
 
-    for (uint32_t i = 0; i < t->local.group->count; i++) {
-        DDP_TRY(ddp_reducer_scan(t->reduce.reducer, t->local.group->all[i]->mem.grads, err));
+    /* first those that have it outside their shard, which may hold what another has brought */
+    for (uint32_t k = 0; k < 2 * t->local.group->count; k++) {
+        uint32_t i = k % t->local.group->count;
+
+        DDP_TRY(ddp_not_finite_scan(t, t->local.group->all[i], &shared, err));
         ddp_reducer_culprit(t->reduce.reducer, own, sizeof(own));
-        if (own[0] != '\0') return ddp_not_finite(t, i == 0 ? NULL : t->local.group->devices[i].name, err);
+        if (own[0] == '\0' || (shared && k == i)) continue;
+        return ddp_not_finite(t, i == 0 ? NULL : t->local.group->devices[i].name, err);
     }
     return ddp_not_finite(t, NULL, err);
 }
@@ -222,7 +228,7 @@ ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_s
     ddp_status own;
 
     d->batch = *batch;
-    d->loader = t->eval_loader;
+    d->loader = t->eval_loaders[0];
     for (uint32_t i = 1; i < d->group->count; i++) d->replicas[i].sums = (ddp_sums){0};
     local_device_group_start(d->group, JOB_EVAL);
     own = eval_part(d, t, sums, err);
@@ -239,6 +245,14 @@ static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
 {
     const ddp_session *s = d->t->s;
     const char *name = "the padding between parameters";
+    char what[320];
+    ddp_fault fault = {
+        .exit_code = DDP_EXIT_DIVERGED,
+        .step = d->t->progress.step,
+        .rolls_back = s->config->train->replicas_differ == DDP_REPLICAS_DIFFER_ROLLBACK,
+        .what = what,
+        .advice =
+            "; look for faulty memory or a faulty device. No checkpoint has the difference: resume from the newest"};
 
     for (uint32_t p = s->model.param_count; p-- > 0;) {
         uint64_t own, other, at = s->model.layout->offset[p], count = s->model.params[p].elements;
@@ -247,12 +261,9 @@ static ddp_status diverged(const ddp_replicas *d, uint32_t index, ddp_err *err)
         DDP_TRY(ddp_hash_floats(d->t, d->group->all[index]->mem.params + at, count, &other, err));
         if (own != other) name = s->model.params[p].name;
     }
-    (void)ddp_fail(
-        err, DDP_ERR_DATA,
-        "step %" PRIu64 ": the parameters of replica %u on %s are not those of replica 0, first in %s; "
-        "replicas must be equal bit for bit. Look for faulty memory or a faulty device, and resume from an earlier checkpoint",
-        d->t->progress.step, index, d->group->devices[index].name, name);
-    return ddp_fail_as(err, DDP_EXIT_DIVERGED);
+    (void)snprintf(what, sizeof(what), "the parameters of replica %u on %s are not those of replica 0, first in %.128s",
+                   index, d->group->devices[index].name, name);
+    return train_fault(d->t, &fault, err);
 }
 
 ddp_status ddp_replicas_check(ddp_trainer *t, ddp_err *err)

@@ -187,7 +187,7 @@ static ddp_status take_batch(ddp_stage *g, uint64_t micro, ddp_err *err)
 {
     ddp_batch batch;
 
-    DDP_TRY(local_batch_next(g->t, g->pipe->step, &batch, err));
+    DDP_TRY(local_batch_next(g->t, g->pipe->step, 0, &batch, err));
     for (uint32_t f = 0; f < g->s->train.field_count; f++) g->inputs[micro % g->slots][f] = batch.buffers[f];
     return DDP_OK;
 }

@@ -77,7 +77,7 @@ void ddp_trace_end(ddp_trace *t, ddp_track track, const char *name, int64_t buck
 
 static void write_names(const ddp_trace *t, ddp_text *out)
 {
-    int rank = t->session->launch.rank;
+    int rank = t->session->launch.home;
 
     ddp_text_printf(out,
                     "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n"
@@ -91,7 +91,7 @@ static void write_event(const ddp_trace *t, const event *e, ddp_text *out)
     ddp_text_printf(out, ",\n{\"name\":\"%s", e->name);
     if (e->bucket >= 0) ddp_text_printf(out, " %" PRId64, e->bucket);
     ddp_text_printf(out, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
-                    e->name, t->session->launch.rank, (int)e->track, (double)e->from * 1e-3,
+                    e->name, t->session->launch.home, (int)e->track, (double)e->from * 1e-3,
                     (double)(e->to - e->from) * 1e-3);
     if (e->bucket >= 0) ddp_text_printf(out, "\"bucket\":%" PRId64 ",", e->bucket);
     if (e->bytes > 0) ddp_text_printf(out, "\"bytes\":%" PRIu64 ",", e->bytes);
@@ -107,7 +107,7 @@ static void write_file(const ddp_trace *t)
     ddp_err why = {0}, *err = &why;
     ddp_status st;
 
-    (void)snprintf(path, sizeof(path), "%s/trace-rank%d.json", dir, t->session->launch.rank);
+    (void)snprintf(path, sizeof(path), "%s/trace-rank%d.json", dir, t->session->launch.home);
     ddp_text_printf(&out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     write_names(t, &out);
     for (size_t i = 0; i < count; i++) write_event(t, &t->events[i], &out);

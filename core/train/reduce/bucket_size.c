@@ -72,9 +72,10 @@ static uint64_t kept(const ddp_trainer *t)
     ddp_checkpoint_meta meta = {0};
     ddp_err ignored;
     ddp_status st = DDP_IN_PROGRESS;
+    bool goes_on = ddp_trainer_goes_on(t);
 
-    if (strcmp(c->resume, "never") == 0) return 0;
-    if (strcmp(c->resume, "auto") != 0)
+    if (strcmp(c->resume, "never") == 0 && !goes_on) return 0;
+    if (strcmp(c->resume, "auto") != 0 && !goes_on)
         st = ddp_checkpoint_meta_of(c->resume, &meta, &ignored);
     else if (c->dir[0] != '\0')
         st = ddp_checkpoint_newest_meta(c->dir, &meta, &ignored);

@@ -44,37 +44,53 @@ static ddp_status update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     return DDP_OK;
 }
 
+static ddp_status update_all(ddp_trainer *t, ddp_err *err)
+{
+    for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) DDP_TRY(update_bucket(t, b, err));
+    return DDP_OK;
+}
+
 ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
     (void)step;
     return update_bucket(t, b, err);
 }
 
+/* Nothing is updated before all buckets are there. */
+ddp_status ddp_bucket_reduced_last(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
+{
+    (void)step;
+    return b + 1 < t->s->model.layout->bucket_count ? DDP_OK : update_all(t, err);
+}
+
 ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    uint32_t buckets = t->s->model.layout->bucket_count;
     int64_t from;
     bool finite;
 
     DDP_TRY(t->way.measure_bucket(t, b, err));
-    if (b + 1 < buckets) return DDP_OK;
+    if (b + 1 < t->s->model.layout->bucket_count) return DDP_OK;
     from = ddp_now_ns();
     DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.squares(t, err));
     step->wait_ms += (double)(ddp_now_ns() - from) * 1e-6;
     DDP_TRY(reduce_clip_apply(t, &finite, err));
-    if (!finite) return ddp_not_finite(t, NULL, err);
-    for (uint32_t i = 0; i < buckets; i++) DDP_TRY(update_bucket(t, i, err));
-    return DDP_OK;
+    if (!finite) {
+        step->reduced.finite = false;
+        return ddp_not_finite(t, NULL, err);
+    }
+    return update_all(t, err);
 }
 
 static ddp_status take_bucket(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err)
 {
-    if (b + 1 ==
-        t->s->model.layout->bucket_count) { /* it brings the result of all: a run that ends leaves it unapplied */
+    bool last = b + 1 == t->s->model.layout->bucket_count;
+
+    if (last) { /* it brings the result of all: a run that ends leaves it unapplied */
         ddp_reducer_result(t->reduce.reducer, &step->reduced);
-        if (!step->reduced.finite) return ddp_not_finite(t, NULL, err);
+        if (!step->reduced.finite) DDP_TRY(ddp_not_finite(t, NULL, err));
     }
     DDP_TRY(reducer_take(t->reduce.reducer, b, err));
+    if (last && !step->reduced.finite) return DDP_OK; /* nor has any other bucket been applied: they wait for it */
     return t->way.reduced(t, step, b, err);
 }
 
@@ -94,7 +110,7 @@ ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
         DDP_TRY(take_bucket(t, step, b, err));
     }
     from = ddp_now_ns();
-    DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.parameters(t, err));
+    if (step->reduced.finite) DDP_TRY_AS(DDP_EXIT_PEER, err, t->way.parameters(t, err));
     step->wait_ms += (double)(waited + ddp_now_ns() - from) * 1e-6;
     return DDP_OK;
 }

@@ -13,6 +13,7 @@ ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err); /* its gra
 ddp_status ddp_buckets_update(ddp_trainer *t, ddp_step *step, ddp_err *err);
 ddp_status ddp_bucket_reduced(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);
 ddp_status ddp_bucket_reduced_clip(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);
+ddp_status ddp_bucket_reduced_last(ddp_trainer *t, ddp_step *step, uint32_t b, ddp_err *err);
 /* Each rank updates all parameters. */
 ddp_status ddp_bucket_update(ddp_trainer *t, uint32_t b, ddp_err *err);
 ddp_status ddp_bucket_measure(ddp_trainer *t, uint32_t b, ddp_err *err);

@@ -10,9 +10,11 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
 {
     size_t parts = ddp_session_shards(t->s) * t->s->model.layout->bucket_count;
     double max_norm = t->s->config->optimizer->clip_norm;
+    bool waits = t->s->config->train->non_finite == DDP_NON_FINITE_SKIP;
     ddp_clip *c;
 
-    if (max_norm == 0.0) return DDP_OK;
+    if (max_norm == 0.0 && !waits) return DDP_OK;
+    if (max_norm == 0.0) max_norm = INFINITY;
     t->reduce.clip = c = ddp_alloc(sizeof(*c), err);
     if (c == NULL) return err->status;
     *c = (ddp_clip){.max_norm = max_norm, .squares = ddp_alloc(parts * sizeof(double), err)};

@@ -1,6 +1,9 @@
 /* train/reduce/clip.h -- [optimizer] clip_norm: torch.nn.utils.clip_grad_norm_ over all parameters' mean gradients,
  * 2-norm.
  *
+ * With [train] non_finite = skip the norm is taken without a limit too: where it is finite, so is every gradient, all
+ * ranks know that, and no parameter has been touched yet.
+ *
  * The sum of squares is taken in double by bucket and by rank's shard of it, and added in the order of the buckets,
  * so that it has the same bits whether one rank looks at all of a bucket or each at its own shard. */
 #pragma once
@@ -8,7 +11,7 @@
 #include "train/trainer.h"
 
 struct ddp_clip {
-    double max_norm; /* 0: gradients are not clipped */
+    double max_norm; /* INFINITY: nothing is scaled */
     double *squares; /* [rank][bucket] */
     /* Of a device that runs by itself: the sums that it still owes, and their positions in `squares`. NULL: of no
      * such device. */
@@ -19,7 +22,8 @@ struct ddp_clip {
 /* A rank's shard of bucket b, in elements, without the scalars after the last parameter; *first: of the arena. */
 uint64_t ddp_shard_of(const ddp_layout *l, uint32_t b, uint32_t rank, uint32_t world, uint64_t *first);
 
-ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err); /* nothing where gradients are not clipped */
+/* Nothing where gradients are not clipped and no step is left out. */
+ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err);
 void ddp_clip_close(ddp_trainer *t);
 /* The reduced gradients of bucket b are there: those of the shards from `first` to `end` - 1. Waits for no device
  * that runs by itself. */

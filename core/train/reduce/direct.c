@@ -53,6 +53,7 @@ ddp_status ddp_direct_update(ddp_trainer *t, ddp_step *step, ddp_err *err)
     bool finite;
 
     DDP_TRY(exchange(t, true, step, err));
+    if (!step->reduced.finite) return DDP_OK; /* no rank has read another's gradients */
     DDP_TRY(t->way.clip(t, step, &finite, err));
     if (finite) DDP_TRY(update_shards(t, &finite, err));
     return exchange(t, finite, step, err);

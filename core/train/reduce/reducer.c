@@ -1,6 +1,7 @@
 /* train/reduce/reducer.c -- see reducer.h. The trainer's thread owns the reducer and moves a bucket from state to
  * state; what the queue thread writes of a bucket, it writes between sent and reduced, which orders the two. */
 #include "train/reduce/reducer.h"
+#include "control/run.h"
 #include "base/sys.h"
 #include "train/reduce/hook.h"
 #include <inttypes.h>
@@ -43,9 +44,9 @@ struct ddp_reducer {
     bool own_bad; /* an exchange reports gradients that are not finite */
 };
 
-/* One for each signal that asks a run to end: an average above 0 says that some rank was asked. */
+/* One for each signal that asks a run to end, or to let ranks join: above 0 some rank was asked. */
 enum { SCALAR_LOSS, SCALAR_SAMPLES, SCALAR_BAD, SCALAR_STOP };
-static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP};
+static const int stop_signals[] = {SIGTERM, SIGINT, SIGHUP, DDP_STOP_TO_GROW};
 _Static_assert(SCALAR_STOP + DDP_COUNT(stop_signals) <= DDP_EXTRA, "no room for the piggy-backed scalars");
 
 static uint64_t first_of(const ddp_reducer *r, uint32_t b) { return r->layout->buckets[b].first; }
@@ -86,16 +87,23 @@ static void write_scalars(ddp_reducer *r)
     for (size_t i = 0; i < DDP_COUNT(stop_signals); i++) r->scalars[SCALAR_STOP + i] = r->own_stop == stop_signals[i];
 }
 
+/* Sets `bad`, if it is not set yet. */
+static void scan_range(struct bucket *k, const float *grads, uint64_t first, uint64_t count)
+{
+    ddp_flat_result result;
+
+    if (count == 0 || k->bad != UINT64_MAX || k->err.status != DDP_OK) return;
+    k->err.status =
+        ddp_device_flat(&k->reducer->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &k->err);
+    if (k->err.status == DDP_OK && result.index < count) k->bad = first + result.index;
+}
+
 /* The bucket's gradients are final and nobody else touches them. */
 static void scan_bucket(struct bucket *k, const float *grads)
 {
-    ddp_reducer *r = k->reducer;
-    uint64_t first = first_of(r, k->index), count = ddp_bucket_elements(r->layout, k->index);
-    ddp_flat_result result;
-
     k->bad = UINT64_MAX;
-    k->err.status = ddp_device_flat(&r->session->device, DDP_FLAT_FINITE, grads + first, count, &result, &k->err);
-    if (k->err.status == DDP_OK && result.index < count) k->bad = first + result.index;
+    k->err.status = DDP_OK;
+    scan_range(k, grads, first_of(k->reducer, k->index), ddp_bucket_elements(k->reducer->layout, k->index));
 }
 
 /* The device looks, when it has made them. */
@@ -266,16 +274,53 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err)
     return wait_scalars(r, err);
 }
 
+static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
+{
+    if (r->buckets[b].err.status == DDP_OK) return DDP_OK;
+    *err = r->buckets[b].err;
+    return ddp_fail_context(err, "gradients of bucket %u", b);
+}
+
 void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at) { r->buckets[index].bad = at; }
 
-ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err)
+void ddp_reducer_forget(ddp_reducer *r)
 {
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) r->buckets[b].bad = UINT64_MAX;
+}
+
+/* What lies outside this rank's shards, or inside; whether any bucket has something. */
+static bool scan_shards(ddp_reducer *r, const float *grads, uint32_t shard, uint32_t of, bool inside)
+{
+    bool any = false;
+
     for (uint32_t b = 0; b < r->layout->bucket_count; b++) {
-        scan_bucket(&r->buckets[b], grads);
-        if (r->buckets[b].err.status == DDP_OK) continue;
-        *err = r->buckets[b].err;
-        return ddp_fail_context(err, "gradients of bucket %u", b);
+        uint64_t each = r->layout->buckets[b].count / DDP_MAX_OF(of, 1), first = first_of(r, b),
+                 count = ddp_bucket_elements(r->layout, b), from = DDP_MIN_OF(shard * each, count),
+                 to = DDP_MIN_OF(from + each, count);
+
+        if (inside) {
+            scan_range(&r->buckets[b], grads, first + from, to - from);
+        } else {
+            scan_range(&r->buckets[b], grads, first, from);
+            scan_range(&r->buckets[b], grads, first + to, count - to);
+        }
+        any |= r->buckets[b].bad != UINT64_MAX;
     }
+    return any;
+}
+
+ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, uint32_t shard, uint32_t of, bool *foreign,
+                            ddp_err *err)
+{
+    bool own;
+
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) {
+        r->buckets[b].bad = UINT64_MAX;
+        r->buckets[b].err.status = DDP_OK;
+    }
+    own = scan_shards(r, grads, of > 1 ? shard : 0, of, of == 1);
+    *foreign = !own && of > 1 && scan_shards(r, grads, shard, of, true);
+    for (uint32_t b = 0; b < r->layout->bucket_count; b++) DDP_TRY(looked_at(r, b, err));
     return DDP_OK;
 }
 
@@ -285,13 +330,6 @@ void ddp_reducer_set_own(ddp_reducer *r, double loss_sum, double samples, int st
     r->own_bad = false;
     r->own_loss = loss_sum;
     r->own_samples = samples;
-}
-
-static ddp_status looked_at(const ddp_reducer *r, uint32_t b, ddp_err *err)
-{
-    if (r->buckets[b].err.status == DDP_OK) return DDP_OK;
-    *err = r->buckets[b].err;
-    return ddp_fail_context(err, "gradients of bucket %u", b);
 }
 
 ddp_status reducer_wait(ddp_reducer *r, uint32_t index, ddp_err *err)

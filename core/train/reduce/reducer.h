@@ -42,8 +42,12 @@ ddp_status ddp_reducer_exchange(ddp_reducer *r, bool finite, ddp_err *err);
 /* What the update has seen of the gradients, before that: element `at` of the arena, in bucket `index`, is not
  * finite. */
 void ddp_reducer_found(ddp_reducer *r, uint32_t index, uint64_t at);
-/* Looks for what is not finite in an arena of gradients of this rank, as is done for buckets. */
-ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, ddp_err *err);
+/* Looks for what is not finite in an arena of gradients of this rank, as is done for buckets. With `of` > 1, shard
+ * `shard` of `of` holds the mean of all ranks: *foreign says that it alone has something. */
+ddp_status ddp_reducer_scan(ddp_reducer *r, const float *grads, uint32_t shard, uint32_t of, bool *foreign,
+                            ddp_err *err);
+/* What was found is told: the run goes on. */
+void ddp_reducer_forget(ddp_reducer *r);
 
 typedef struct ddp_reduced {
     double loss; /* mean over the global batch */

@@ -34,10 +34,14 @@ static bool can_be_direct(const ddp_trainer *t)
            (ddp_communicator_caps(t->comm) & backend) == backend && ddp_device_can(&t->s->device, DDP_DEVICE_CAP_PEERS);
 }
 
+/* A rank whose copy of a parameter has changed gets another's with the next update, or gives its own to all: where
+ * replicas are compared, each makes all of the update, so that a difference stays until it is found. */
 static bool wanted(const ddp_trainer *t)
 {
     if (ddp_group_world(t->group) == 1 || t->s->hook != NULL) return false;
-    return t->s->config->ddp->zero == 1 || (t->s->config->ddp->shard_update != DDP_SHARD_NO && can_be_direct(t));
+    if (t->s->config->ddp->zero == 1) return true;
+    return t->s->config->ddp->shard_update != DDP_SHARD_NO && t->s->config->train->check_replicas_every == 0 &&
+           can_be_direct(t);
 }
 
 static ddp_status find_peers(ddp_trainer *t, ddp_shards *s, ddp_err *err)
@@ -137,6 +141,13 @@ void ddp_shards_close(ddp_trainer *t)
 
 bool ddp_shards_direct(const ddp_trainer *t) { return t->reduce.shards != NULL && t->reduce.shards->direct; }
 
+void ddp_shards_own(const ddp_trainer *t, uint32_t *shard, uint32_t *of)
+{
+    if (t->reduce.shards == NULL) return;
+    *shard = t->reduce.shards->rank;
+    *of = t->reduce.shards->world;
+}
+
 /* This rank's shard of bucket b; a state arena holds its shards of all buckets one after the other. */
 static ddp_optim_slice slice_of(const ddp_trainer *t, uint32_t b)
 {
@@ -225,8 +236,11 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
 ddp_status ddp_shards_wait(ddp_trainer *t, ddp_err *err)
 {
     const ddp_layout *l = t->s->model.layout;
+    uint64_t newest = 0;
 
-    DDP_TRY(ddp_communicator_wait(t->comm, t->reduce.shards->tickets[l->bucket_count - 1], err));
+    /* not always that of the last bucket, which sends nothing where the step is not finite */
+    for (uint32_t b = 0; b < l->bucket_count; b++) newest = DDP_MAX_OF(newest, t->reduce.shards->tickets[b]);
+    DDP_TRY(ddp_communicator_wait(t->comm, newest, err));
     for (uint32_t b = 0; t->reduce.shards->stream != NULL && b < l->bucket_count; b++)
         DDP_TRY(reduce_comm_stream_take(t->reduce.shards->stream, b, err));
     if (t->reduce.shards->stream == NULL) return DDP_OK;

@@ -11,6 +11,8 @@ ddp_status ddp_shards_open(ddp_trainer *t, ddp_err *err);
 ddp_status ddp_shards_among(ddp_trainer *const *all, uint32_t count, uint32_t own, uint32_t arenas, ddp_err *err);
 void ddp_shards_close(ddp_trainer *t);
 bool ddp_shards_direct(const ddp_trainer *t); /* ranks write into each other's memory */
+/* Which shard of how many is this rank's; left as they are where there are none. */
+void ddp_shards_own(const ddp_trainer *t, uint32_t *shard, uint32_t *of);
 /* Direct. This rank's shards of all buckets, from and to all ranks: all have their gradients, none goes on before all
  * are done. *finite: whether these shards of the mean gradients are. With clipping ddp_shards_mean comes first. */
 ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err);

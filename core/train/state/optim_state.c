@@ -68,7 +68,7 @@ ddp_status states_gather(ddp_trainer *t, ddp_err *err)
 }
 
 /* Bucket by bucket, whose bytes every rank hashes as they come. */
-static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *hash, ddp_err *err)
+static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint32_t root, uint64_t *hash, ddp_err *err)
 {
     uint64_t world = (uint64_t)ddp_group_world(t->group), rank = (uint64_t)ddp_group_rank(t->group);
 
@@ -78,6 +78,7 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
         uint64_t shard = k->count / world;
         ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, at, k->count);
 
+        task.coll.root = root;
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
         *hash = ddp_hash64(at, k->count * sizeof(float), *hash);
         if (t->mem.state_parts > 1) memcpy(own + k->first / world, at + rank * shard, shard * sizeof(float));
@@ -85,12 +86,13 @@ static ddp_status spread(ddp_trainer *t, float *own, float *whole, uint64_t *has
     return DDP_OK;
 }
 
-ddp_status states_spread(ddp_trainer *t, uint64_t *hash, ddp_err *err)
+ddp_status states_spread(ddp_trainer *t, uint32_t root, uint64_t *hash, ddp_err *err)
 {
     float *own[2] = {t->mem.host.state1, t->mem.host.state2};
 
     *hash = 0;
     for (int k = 0; k < 2; k++)
-        if (own[k] != NULL) DDP_TRY(spread(t, own[k], t->mem.state_parts <= 1 ? own[k] : t->mem.whole[k], hash, err));
+        if (own[k] != NULL)
+            DDP_TRY(spread(t, own[k], t->mem.state_parts <= 1 ? own[k] : t->mem.whole[k], root, hash, err));
     return DDP_OK;
 }

@@ -3,5 +3,6 @@
 
 #include "train/trainer.h"
 
-/* Collective; a rank whose parameters are not those of the others ends the run with DDP_EXIT_DIVERGED. */
+/* Collective. Where the parameters, or whole optimiser states, of ranks differ, the run ends with DDP_EXIT_DIVERGED, or
+ * goes back ([train] replicas_differ). */
 ddp_status ddp_trainer_check_replicas(ddp_trainer *t, ddp_err *err);

@@ -7,12 +7,17 @@
 #include "train/state/memory.h"
 #include "train/state/optim_state.h"
 #include "train/state/resume_hook.h"
+#include "train/state/resume_settings.h"
+#include "train/state/survivor.h"
 #include "train/state/tensors.h"
 #include "train/state/weights.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+
+enum { RETRY_NS = 50000000 };
 
 /* ---- loading, rank 0 ------------------------------------------------------------------------------------------- */
 static ddp_status another(const char *path, const char *what, const char *name, const char *there, const char *here,
@@ -49,38 +54,17 @@ static ddp_status fill_views(const char *path, const char *what, const ddp_safet
     return DDP_OK;
 }
 
-/* In the middle of an epoch the position is in micro-batches of a rank, which mean the same only under the same split
- * and the same order of the samples. */
-static ddp_status check_position(const ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
-{
-    const ddp_checkpoint_meta *m = &c->meta;
-    uint64_t world = ddp_session_parts(t->s), batch = (uint64_t)t->s->batches.batch_size,
-             accumulate = (uint64_t)t->s->batches.accumulate, seed = t->s->config->train->seed;
-
-    if (m->cursor > t->s->batches_per_epoch && m->world_size == world && m->batch_size == batch)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "checkpoint %s was saved after micro-batch %" PRIu64 " of an epoch, which has %" PRIu64
-                        " in this run: it is of other data; set [checkpoint] dir to another folder, or resume = never",
-                        c->path, m->cursor, t->s->batches_per_epoch);
-    if (m->cursor == 0 ||
-        (m->world_size == world && m->batch_size == batch && m->accumulate == accumulate && m->seed == seed))
-        return DDP_OK;
-    return ddp_fail(err, DDP_ERR_CONFIG,
-                    "checkpoint %s was saved in the middle of an epoch with world_size %" PRIu64 ", batch_size %" PRIu64
-                    ", accumulate %" PRIu64 ", seed %" PRIu64 "; this run has %" PRIu64 ", %" PRIu64 ", %" PRIu64
-                    ", %" PRIu64 ": resume with the same, or from a checkpoint of an epoch's end",
-                    c->path, m->world_size, m->batch_size, m->accumulate, m->seed, world, batch, accumulate, seed);
-}
-
 static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
     ddp_views model, states = {0};
-    ddp_status st = state_model_views(t, &model, err);
+    ddp_state_arenas a = state_arenas(t);
+    ddp_status st = state_model_views(t, &a, &model, err);
 
     if (st == DDP_OK) st = fill_views(c->path, "model", c->parts[DDP_PART_MODEL], &model, err);
-    if (st == DDP_OK) st = check_position(t, c, err);
+    if (st == DDP_OK) st = state_check_settings(t, c, err);
     if (st == DDP_OK) st = states_whole(t, err);
-    if (st == DDP_OK) st = state_views(t, &states, err);
+    a = state_arenas(t);
+    if (st == DDP_OK) st = state_views(t, &a, &states, err);
     if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->parts[DDP_PART_OPTIMIZER], &states, err);
     state_views_free(&states);
     state_views_free(&model);
@@ -110,9 +94,33 @@ static ddp_status set_aside(const ddp_trainer *t, ddp_err *err)
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
     uint64_t from = 0;
 
-    if (t->s->launch.rank != 0 || c->dir[0] == '\0' || strcmp(c->resume, "auto") == 0) return DDP_OK;
+    if (t->s->launch.rank != 0 || c->dir[0] == '\0' || strcmp(c->resume, "auto") == 0 || ddp_trainer_goes_on(t))
+        return DDP_OK;
     if (strcmp(c->resume, "never") != 0 && lies_in(c->resume, c->dir)) from = t->progress.step + 1;
-    return ddp_checkpoint_set_aside(c->dir, from, t->s->log, err);
+    return ddp_checkpoint_set_aside(t->lock, from, t->s->log, err);
+}
+
+/* Nobody else writes there from now on. The process that had this rank before may still be ending: it is waited for. */
+static ddp_status lock_folder(ddp_trainer *t, ddp_err *err)
+{
+    int64_t wait_ms = ddp_trainer_goes_on(t) ? t->s->config->run->rejoin_timeout_ms : 0, from = ddp_now_ms();
+
+    for (bool first = true;; first = false) {
+        ddp_status st = ddp_checkpoint_lock_take(t->s->config->checkpoint->dir, t->s->log, &t->lock, err);
+
+        if (st == DDP_OK || err->exit_code != DDP_EXIT_CHECKPOINT || ddp_now_ms() - from >= wait_ms) return st;
+        if (first)
+            ddp_log_line(t->s->log, DDP_LOG_WARN, "%s; if it is ending it is waited for, for %.3g s (rejoin_timeout)",
+                         err->msg, (double)wait_ms / 1e3);
+        *err = (ddp_err){0};
+        (void)nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
+    }
+}
+
+static ddp_status open_folder(ddp_trainer *t, ddp_err *err)
+{
+    DDP_TRY(lock_folder(t, err));
+    return ddp_checkpoint_prepare(t->lock, err);
 }
 
 /* For a run that does not train. */
@@ -134,14 +142,12 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
     ddp_status st = DDP_IN_PROGRESS;
 
     if (t->s->launch.purpose != DDP_TO_TRAIN) return rank0_use(t, report, err);
-    if (c->dir[0] != '\0') DDP_TRY(ddp_checkpoint_prepare(c->dir, err));
-    if (strcmp(c->resume, "never") == 0) {
-        st = DDP_IN_PROGRESS;
-    } else if (strcmp(c->resume, "auto") != 0) {
+    if (c->dir[0] != '\0' && t->lock == NULL) DDP_TRY(open_folder(t, err));
+    if (c->dir[0] != '\0' && (ddp_trainer_goes_on(t) || strcmp(c->resume, "auto") == 0))
+        st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
+    if (st == DDP_IN_PROGRESS && strcmp(c->resume, "never") != 0 && strcmp(c->resume, "auto") != 0) {
         st = ddp_checkpoint_open(c->resume, &ck, err);
         if (st != DDP_OK) return ddp_fail_context(err, "[checkpoint] resume, which takes auto, never or a checkpoint");
-    } else if (c->dir[0] != '\0') {
-        st = ddp_checkpoint_newest(c->dir, &ck, t->s->log, err);
     }
     if (st == DDP_IN_PROGRESS) {
         ddp_initial_params(t->s->model.graph, t->s->model.layout, t->s->config->train->seed, t->mem.host.params);
@@ -159,11 +165,26 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
     return st;
 }
 
+/* A hook that carries something to the next step has it of a state that is not to be used. */
+static ddp_status check_hook(const ddp_trainer *t, const struct resume_report *report, ddp_err *err)
+{
+    const ddp_hook_state *states;
+
+    if (!t->progress.rollback.wanted || report->hooked || t->reduce.hooked == NULL ||
+        ddp_hooked_states(t->reduce.hooked, &states) == 0)
+        return DDP_OK;
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "the run cannot go back: no checkpoint has what hook \"%s\" carries to the next step; start it again",
+        t->s->hook->desc.name);
+}
+
 /* ---- what every rank gets -------------------------------------------------------------------------------------- */
-static ddp_status broadcast(ddp_trainer *t, float *arena, ddp_err *err)
+static ddp_status broadcast(ddp_trainer *t, float *arena, uint32_t root, ddp_err *err)
 {
     ddp_task task = ddp_task_of(DDP_COLL_BROADCAST, DDP_SUM, NULL, arena, t->s->model.layout->param_elements);
 
+    task.coll.root = root;
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_host_collective(&t->s->device, t->comm, &task, err));
     return DDP_OK;
 }
@@ -174,14 +195,14 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
     ddp_text lines = {0};
     ddp_status st;
 
-    ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+    ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast at the start\n",
                     ddp_hash64(t->mem.host.params, bytes, 0));
     if (t->mem.state1 != NULL)
-        ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast from rank 0\n", states);
+        ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast at the start\n", states);
     if (t->mem.buffers != NULL)
-        ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast from rank 0\n",
+        ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast at the start\n",
                         ddp_hash64(t->mem.host.buffers, t->s->model.buffer_elements * sizeof(float), 0));
-    st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory")
+    st = lines.failed ? ddp_fail(err, DDP_ERR_NOMEM, "out of memory for what the ranks compare")
                       : ddp_group_agree(t->group, "parameters at the start", lines.data, DDP_EXIT_CHECKPOINT,
                                         t->s->config->group->step_timeout_ms, err);
     ddp_text_free(&lines);
@@ -207,10 +228,13 @@ static void take_position(ddp_trainer *t, const struct resume_report *report, bo
     if (t->progress.micro_steps == 0)
         t->progress.micro_steps =
             t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
-    t->progress.saved_step = report->meta.step;
+    t->progress.saved_step = t->progress.compared_step = report->meta.step;
     *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;
-    if (*done)
+    if (t->progress.rollback.wanted)
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "going back to %s: step %" PRIu64 ", epoch %" PRIu64, report->path,
+                     t->progress.step, t->progress.epoch + 1);
+    else if (*done)
         ddp_log_line(t->s->log, DDP_LOG_INFO,
                      "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
                      " epochs). Raise [train] epochs or max_steps to go on, or set [checkpoint] resume = never",
@@ -220,28 +244,57 @@ static void take_position(ddp_trainer *t, const struct resume_report *report, bo
                      t->progress.step, t->progress.epoch + 1);
 }
 
-ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
+/* From the memory of rank `source`, which was in the run before this generation met. */
+static ddp_status restore_from(ddp_trainer *t, int32_t source, const ddp_progress *at, ddp_err *err)
+{
+    struct resume_report report = {.saving = 1};
+    uint64_t states = 0;
+
+    DDP_TRY(ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    if (t->s->launch.rank == 0 && open_folder(t, err) != DDP_OK) {
+        report.failed = 1;
+        ddp_copy_text(report.error, sizeof(report.error), err->msg);
+    }
+    DDP_TRY(broadcast_report(t, &report, err));
+    if (t->s->launch.rank == source) DDP_TRY(ddp_survivor_fill(t, err));
+    DDP_TRY(broadcast(t, t->mem.host.params, (uint32_t)source, err));
+    DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
+    DDP_TRY(ddp_trainer_broadcast_buffers_of(t, (uint32_t)source, err));
+    DDP_TRY(ddp_trainer_take_counts(t, source, err));
+    DDP_TRY(states_spread(t, (uint32_t)source, &states, err));
+    DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
+    DDP_TRY(compare_hashes(t, states, err));
+    t->progress = *at;
+    t->progress.start_step = at->step;
+    t->progress.saved_step = UINT64_MAX; /* what was being written may have been given up */
+    t->progress.saving = true;
+    if (t->s->launch.rank == 0)
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "going on from the memory of rank %d: step %" PRIu64 ", epoch %" PRIu64,
+                     (int)ddp_group_home(t->group, source), at->step, at->epoch + 1);
+    return DDP_OK;
+}
+
+static ddp_status restore(ddp_trainer *t, bool *done, ddp_err *err)
 {
     struct resume_report report = {0};
     uint64_t states = 0;
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
-    *done = false;
-    t->progress.saved_step = UINT64_MAX;
+    t->progress.saved_step = t->progress.compared_step = UINT64_MAX;
     DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
-    if (t->s->launch.rank == 0 && rank0_load(t, &report, err) != DDP_OK) {
+    if (t->s->launch.rank == 0 && (rank0_load(t, &report, err) != DDP_OK || check_hook(t, &report, err) != DDP_OK)) {
         report.failed = 1;
         ddp_copy_text(report.error, sizeof(report.error), err->msg);
     }
     report.saving = training && t->s->config->checkpoint->dir[0] != '\0';
     DDP_TRY(broadcast_report(t, &report, err));
     t->progress.saving = report.saving != 0; /* rank 0's folder decides; the others need none */
-    DDP_TRY(broadcast(t, t->mem.host.params, err));
+    DDP_TRY(broadcast(t, t->mem.host.params, 0, err));
     DDP_TRY(ddp_push(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     DDP_TRY(ddp_trainer_broadcast_buffers(t, err)); /* whatever [ddp] broadcast_buffers says, as in PyTorch */
     if (report.found) {
         if (t->s->launch.rank != 0) DDP_TRY(states_whole(t, err));
-        DDP_TRY(states_spread(t, &states, err));
+        DDP_TRY(states_spread(t, 0, &states, err));
         DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
         take_position(t, &report, done);
     }
@@ -257,5 +310,43 @@ ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
     t->progress.step = report.meta.step;
     t->progress.epoch = report.meta.epoch;
     ddp_copy_text(t->weights, sizeof(t->weights), report.path);
+    return DDP_OK;
+}
+
+/* What the files of a checkpoint do not set, as it was before step 0. */
+static ddp_status start_again(ddp_trainer *t, ddp_err *err)
+{
+    float *states[2] = {t->mem.state1, t->mem.state2};
+
+    for (int k = 0; k < 2; k++)
+        if (states[k] != NULL) DDP_TRY(ddp_scale_floats(t, states[k], states_elements(t), 0.0, err));
+    for (uint32_t b = 0; b < t->s->model.buffer_count; b++) t->mem.counts[b] = 0;
+    t->progress.step = t->progress.epoch = t->progress.cursor = t->progress.micro_steps = 0;
+    t->progress.left_out = 0;
+    t->progress.evaluates = false;
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_restore_again(ddp_trainer *t, ddp_err *err)
+{
+    bool done = false;
+
+    DDP_TRY(start_again(t, err));
+    DDP_TRY(restore(t, &done, err));
+    if (t->progress.step == 0 && t->s->launch.rank == 0)
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "going back to the parameters that the run began with: step 0");
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_restore(ddp_trainer *t, bool *done, ddp_err *err)
+{
+    ddp_progress at;
+    int32_t source = -1;
+
+    *done = false;
+    if (ddp_group_generation(t->group) > 0) DDP_TRY(ddp_survivor_find(t, &source, &at, err));
+    DDP_TRY(source >= 0 ? restore_from(t, source, &at, err) : restore(t, done, err));
+    t->progress.restored = true;
+    if (t->survivor != NULL) ddp_survivor_free(t->survivor); /* until here another failure would have needed it */
     return DDP_OK;
 }

@@ -19,7 +19,7 @@ static void name_of(const ddp_hook_state *states, uint32_t s, uint64_t rank, cha
 }
 
 /* The mean over the ranks of the checkpoint, where this run has others: what is remembered is what has not been sent.
- */
+ * The file's bytes may lie anywhere. */
 static void fill_mean(const ddp_checkpoint *c, const char *name, float *to, uint64_t elements)
 {
     const ddp_safetensors *file = c->parts[DDP_PART_HOOK];
@@ -27,11 +27,16 @@ static void fill_mean(const ddp_checkpoint *c, const char *name, float *to, uint
 
     memset(to, 0, elements * sizeof(*to));
     for (uint64_t r = 0; r < c->meta.world_size; r++) {
-        const float *there;
+        const char *there;
 
         (void)snprintf(of_rank, sizeof(of_rank), "rank%" PRIu64 ".%s", r, name);
         there = ddp_safetensors_find(file, of_rank)->data;
-        for (uint64_t i = 0; i < elements; i++) to[i] += there[i];
+        for (uint64_t i = 0; i < elements; i++) {
+            float x;
+
+            memcpy(&x, there + i * sizeof(x), sizeof(x));
+            to[i] += x;
+        }
     }
     for (uint64_t i = 0; i < elements; i++) to[i] /= (float)c->meta.world_size;
 }
@@ -54,7 +59,7 @@ static bool has_all(const ddp_trainer *t, const ddp_checkpoint *c)
             if (there == NULL || there->dtype != DDP_F32 || state_tensor_elements(there) != states[s].elements)
                 return false;
         }
-    return expected == ddp_safetensors_count(file);
+    return c->meta.world_size > 0 && expected == ddp_safetensors_count(file);
 }
 
 /* Why the run begins with a hook that remembers nothing; NULL: the file fits. */

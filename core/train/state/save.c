@@ -1,95 +1,293 @@
-/* train/state/save.c -- a checkpoint of all ranks: rank 0 alone writes, named waits before and after. */
+/* train/state/save.c -- a checkpoint of all ranks: rank 0 alone writes, in the step or beside it; named waits. */
 #include "train/state/save.h"
-#include "train/reduce/hook.h"
+#include "checkpoint/writer.h"
+#include "session/report.h"
+#include "train/measure/audit.h"
 #include "train/reduce/hook_state.h"
 #include "train/state/memory.h"
 #include "train/state/optim_state.h"
-#include "train/state/tensors.h"
+#include "train/state/snapshot.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
+enum {
+    LOOK_MS = 100, /* how often who waits for the writer looks whether the run has failed */
+    WARN_MS = 1000 /* a wait for the disk that is worth a line */
+};
+
+struct ddp_saver {
+    ddp_checkpoint_writer *writer; /* rank 0; elsewhere NULL, and no snapshot */
+    ddp_snapshot snapshot;
+    uint64_t step;   /* of the newest save that has begun */
+    double stall_ms; /* how long training has waited for it */
+    bool warned;     /* that training waits for the disk */
+};
+
+static ddp_retention retention_of(const ddp_trainer *t)
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
-    ddp_checkpoint_meta meta = {.step = t->progress.step,
-                                .epoch = t->progress.epoch,
-                                .cursor = t->progress.cursor,
-                                .seed = t->s->config->train->seed,
-                                .world_size = ddp_session_parts(t->s),
-                                .bucket_size = t->s->model.bucket_size,
-                                .first_bucket_size = t->s->config->ddp->first_bucket_size,
-                                .batch_size = (uint64_t)t->s->batches.batch_size,
-                                .accumulate = (uint64_t)t->s->batches.accumulate,
-                                .micro_steps = t->progress.micro_steps,
-                                .finished = ddp_trainer_complete(t)};
-    ddp_views model, states = {0}, hook = {0};
-    ddp_status st = state_model_views(t, &model, err);
 
-    ddp_copy_text(meta.model, sizeof(meta.model), t->s->model.plugin->desc.name);
-    if (t->reduce.hooked != NULL) {
-        ddp_copy_text(meta.hook, sizeof(meta.hook), t->s->hook->desc.name);
-        meta.hook_version = ddp_hooked_version(t->reduce.hooked);
-    }
-    if (st == DDP_OK) st = state_views(t, &states, err);
-    if (st == DDP_OK) st = state_hook_views(t, &hook, err);
-    if (st == DDP_OK) st = ddp_settings_hash(&t->s->config->settings, meta.config_hash, err);
-    if (st == DDP_OK)
-        st = ddp_checkpoint_save(c->dir, &meta,
-                                 (const ddp_part[DDP_PARTS]){[DDP_PART_MODEL] = {model.tensors, model.count},
-                                                             [DDP_PART_OPTIMIZER] = {states.tensors, states.count},
-                                                             [DDP_PART_HOOK] = {hook.tensors, hook.count}},
-                                 (uint64_t)c->keep, t->s->log, err);
-    state_views_free(&hook);
-    state_views_free(&states);
-    state_views_free(&model);
+    return (ddp_retention){.newest = (uint64_t)c->keep, .every = (uint64_t)c->keep_every};
+}
+
+static void tell(ddp_trainer *t, uint64_t step, uint64_t epoch, double stall_ms, double write_ms)
+{
+    char members[160];
+
+    if (t->observer == NULL) return;
+    (void)snprintf(members, sizeof(members),
+                   "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f, \"write_ms\": %.1f", step, epoch,
+                   stall_ms, write_ms);
+    ddp_observe_event(t->observer, "checkpoint", members, NULL);
+}
+
+static double ms_since(int64_t from_ns) { return (double)(ddp_now_ns() - from_ns) * 1e-6; }
+
+/* A write that has failed ends the run on all ranks. */
+static ddp_status end_run(ddp_trainer *t, const char *why, ddp_err *err)
+{
+    ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, why);
+    (void)ddp_fail(err, DDP_ERR_SYSTEM, "%s", why);
+    return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
+}
+
+/* What other ranks have of the state, on rank 0. */
+static ddp_status collect(ddp_trainer *t, ddp_err *err)
+{
+    if (t->mem.state_parts > 1) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
+    DDP_TRY(states_gather(t, err));
+    return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_gather(t->reduce.hooked, err);
+}
+
+/* ---- in the step ------------------------------------------------------------------------------------------------- */
+static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
+{
+    const ddp_state_arenas a = state_arenas(t);
+    const ddp_retention keep = retention_of(t);
+    ddp_contents c = {0};
+    ddp_status st = state_contents_open(t, &a, &c, err);
+
+    state_contents_stamp(t, &c);
+    if (st == DDP_OK) st = ddp_checkpoint_save(t->lock, &c.what, &keep, t->s->log, err);
+    state_contents_close(&c);
     return st;
 }
 
-/* Ranks wait for rank 0 by name before and after; its error, if any, is the word that they get. */
-ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
+/* Ranks wait for rank 0 by name; its error, if any, is the word that they get. */
+static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
     size_t lengths[world];
-    char name[64], error[sizeof(err->msg)] = "", members[128];
-    int64_t timeout = t->s->config->group->step_timeout_ms, from = ddp_now_ns();
+    char name[64], theirs[sizeof(err->msg)];
     void *block = NULL;
+    bool failed;
 
-    if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
-    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
-    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, timeout, err));
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->progress.step);
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
+    failed = lengths[0] > 0;
+    if (failed) (void)snprintf(theirs, sizeof(theirs), "%.*s", (int)lengths[0], (const char *)parts[0]);
+    free(block);
+    return failed ? end_run(t, theirs, err) : DDP_OK;
+}
+
+static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
+{
+    char error[sizeof(err->msg)] = "";
+    int64_t write_from;
+
     DDP_TRY(states_whole(t, err));
-    if (t->s->launch.rank == 0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
-    if (t->s->launch.rank == 0 || t->mem.state_parts > 1) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
-    DDP_TRY(states_gather(t, err));
-    if (t->reduce.hooked != NULL) {
-        DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
-        DDP_TRY(ddp_hooked_gather(t->reduce.hooked, err));
-    }
+    if (t->s->launch.rank == 0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+    DDP_TRY(collect(t, err));
+    write_from = ddp_now_ns();
     if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     ddp_states_free(t);
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
-    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64 " saved", t->progress.step);
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, name, error, strlen(error), &block, parts, lengths, timeout, err));
-    if (lengths[0] > 0) {
-        (void)snprintf(error, sizeof(error), "%.*s", (int)lengths[0], (const char *)parts[0]);
-        free(block);
-        ddp_group_abort(t->group, DDP_EXIT_CHECKPOINT, error);
-        (void)ddp_fail(err, DDP_ERR_SYSTEM, "%s", error);
-        return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
-    }
-    free(block);
-    t->progress.saved_step = t->progress.step;
-    if (t->observer != NULL) {
-        (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"ms\": %.1f",
-                       t->progress.step, t->progress.epoch, (double)(ddp_now_ns() - from) * 1e-6);
-        ddp_observe_event(t->observer, "checkpoint", members, NULL);
-    }
+    DDP_TRY(wait_for_rank0(t, error, err));
+    tell(t, t->progress.step, t->progress.epoch, ms_since(from), ms_since(write_from));
     return DDP_OK;
 }
 
+/* ---- beside training --------------------------------------------------------------------------------------------- */
+ddp_status ddp_trainer_save_check(ddp_trainer *t, ddp_err *err)
+{
+    ddp_checkpoint_outcome o;
+
+    if (t->saver == NULL || t->saver->writer == NULL || !ddp_checkpoint_writer_take(t->saver->writer, &o))
+        return DDP_OK;
+    if (o.err.status != DDP_OK) return end_run(t, o.err.msg, err);
+    tell(t, o.step, o.epoch, t->saver->stall_ms, o.write_ms);
+    return DDP_OK;
+}
+
+/* Once a run: there is one copy, and what it holds has to be written before it is free again. */
+static void warn_of_wait(ddp_trainer *t)
+{
+    if (t->saver->warned || t->saver->step == t->progress.step) return;
+    t->saver->warned = true;
+    ddp_log_line(t->s->log, DDP_LOG_WARN,
+                 "the checkpoint of step %" PRIu64 " is due and that of step %" PRIu64
+                 " is still being written: training waits for it, now and wherever this happens again. "
+                 "Raise [checkpoint] every, or set dir to a faster disk",
+                 t->progress.step, t->saver->step);
+}
+
+/* Rank 0. Until nothing is being written any more; not longer than the run lasts. */
+static ddp_status wait_for_writer(ddp_trainer *t, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+    ddp_failure f;
+
+    while (!ddp_checkpoint_writer_wait(t->saver->writer, ddp_now_ns() + LOOK_MS * INT64_C(1000000))) {
+        if (ddp_group_failed(t->group, &f)) {
+            (void)ddp_fail(err, DDP_ERR_ABORTED, "%s", f.msg);
+            return ddp_fail_as(err, f.exit_code);
+        }
+        if (ms_since(from) >= WARN_MS) warn_of_wait(t);
+    }
+    return ddp_trainer_save_check(t, err);
+}
+
+static ddp_status save_beside(ddp_trainer *t, int64_t from, ddp_err *err)
+{
+    ddp_saver *v = t->saver;
+
+    DDP_TRY(collect(t, err));
+    if (v->writer == NULL) return DDP_OK;
+    DDP_TRY(state_snapshot_copy(t, &v->snapshot, err));
+    v->step = t->progress.step;
+    v->stall_ms = ms_since(from);
+    ddp_checkpoint_writer_begin(v->writer, &v->snapshot.contents.what);
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
+{
+    int64_t from = ddp_now_ns();
+    char name[64];
+
+    if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
+    DDP_TRY(ddp_trainer_audit_flush(t, err)); /* a step that nobody makes again is on record */
+    if (t->saver != NULL && t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, err));
+    (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
+    DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, t->s->config->group->step_timeout_ms, err));
+    DDP_TRY(t->saver != NULL ? save_beside(t, from, err) : save_in_step(t, from, err));
+    t->progress.saved_step = t->progress.step;
+    return DDP_OK;
+}
+
+ddp_status ddp_trainer_save_wait(ddp_trainer *t, ddp_err *err)
+{
+    if (t->saver == NULL) return DDP_OK;
+    if (t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, err));
+    return wait_for_rank0(t, "", err);
+}
+
+ddp_status ddp_trainer_save_last(ddp_trainer *t, ddp_err *err)
+{
+    DDP_TRY(ddp_trainer_save(t, err));
+    return ddp_trainer_save_wait(t, err);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* Whether a save will come that training need not wait for: the last one of a run it waits for. */
+static bool saves_on_the_way(const ddp_trainer *t)
+{
+    uint64_t every = (uint64_t)t->s->config->checkpoint->every, step = t->progress.step;
+
+    return t->progress.saving && t->s->config->checkpoint->async && every > 0 &&
+           step - step % every + every < t->progress.total_steps;
+}
+
+/* Rank 0: memory for a copy, and who writes it. */
+static ddp_status open_writer(ddp_trainer *t, ddp_err *err)
+{
+    ddp_saver *v = t->saver;
+    const ddp_retention keep = retention_of(t);
+    uint64_t wanted = state_snapshot_bytes(t), there = ddp_memory_available();
+    char a[32], b[32];
+
+    if (wanted > there - there / 8) /* the rest of the process, and other processes, need some */
+        return ddp_fail(err, DDP_ERR_NOMEM, "a copy of the state takes %s of memory, and %s are available",
+                        ddp_format_bytes(wanted, a, sizeof(a)), ddp_format_bytes(there, b, sizeof(b)));
+    DDP_TRY(states_whole(t, err));
+    if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
+    DDP_TRY(state_snapshot_open(t, &v->snapshot, err));
+    return ddp_checkpoint_writer_open(t->lock, &keep, t->s->log, &v->writer, err);
+}
+
+/* Also of what was made in part. Memory that collectives write to stays until those have ended: the trainer's end. */
+static void free_saver(ddp_trainer *t)
+{
+    if (t->saver == NULL) return;
+    ddp_checkpoint_writer_close(t->saver->writer);
+    state_snapshot_close(t, &t->saver->snapshot);
+    free(t->saver);
+    t->saver = NULL;
+}
+
+/* Before the first save. */
+static void give_up_saver(ddp_trainer *t)
+{
+    free_saver(t);
+    ddp_states_free(t);
+    if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
+}
+
+ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
+{
+    int32_t beside = 1;
+
+    if (!saves_on_the_way(t)) return DDP_OK;
+    t->saver = ddp_alloc(sizeof(*t->saver), err);
+    if (t->saver == NULL) return err->status;
+    if (t->s->launch.rank == 0 && open_writer(t, err) != DDP_OK) {
+        beside = 0;
+        ddp_log_line(t->s->log, DDP_LOG_WARN,
+                     "[checkpoint] async: no checkpoint can be written beside training, which waits for each instead: "
+                     "%s. Make room on rank 0's host, or set async = no, which does the same without this line",
+                     err->msg);
+        *err = (ddp_err){0};
+        give_up_saver(t);
+    }
+    DDP_TRY(ddp_trainer_from_rank0(t, "how checkpoints are written", &beside, sizeof(beside), err));
+    if (!beside) give_up_saver(t);
+    if (!beside || t->s->launch.rank == 0) return DDP_OK;
+    DDP_TRY(states_whole(t, err));
+    return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_hold(t->reduce.hooked, err);
+}
+
+ddp_status ddp_trainer_save_pause(ddp_trainer *t, ddp_err *err)
+{
+    if (t->saver == NULL) return DDP_OK;
+    if (t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, err));
+    give_up_saver(t);
+    return DDP_OK;
+}
+
+void ddp_trainer_save_close(ddp_trainer *t, int64_t patience_ms)
+{
+    ddp_checkpoint_writer *w = t->saver == NULL ? NULL : t->saver->writer;
+    int64_t until = patience_ms == INT64_MAX ? INT64_MAX : ddp_now_ns() + patience_ms * INT64_C(1000000);
+    ddp_checkpoint_outcome o;
+
+    if (w != NULL && !ddp_checkpoint_writer_wait(w, until)) ddp_checkpoint_writer_cancel(w);
+    if (w != NULL) (void)ddp_checkpoint_writer_wait(w, INT64_MAX);
+    if (w != NULL && ddp_checkpoint_writer_take(w, &o)) {
+        if (o.err.status == DDP_OK)
+            tell(t, o.step, o.epoch, t->saver->stall_ms, o.write_ms);
+        else
+            ddp_log_line(t->s->log, DDP_LOG_WARN, "the checkpoint of step %" PRIu64 " is not saved: %s", o.step,
+                         o.err.msg);
+    }
+    free_saver(t);
+}
+
+/* ---- the hash ---------------------------------------------------------------------------------------------------- */
 ddp_status ddp_trainer_hash(ddp_trainer *t, char sha256[DDP_SHA256_HEX], ddp_err *err)
 {
     ddp_sha256 h;

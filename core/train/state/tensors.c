@@ -36,41 +36,50 @@ static void add_param(const ddp_trainer *t, ddp_views *v, uint32_t p, float *are
     add(v, name, DDP_F32, i->rank, i->dims, arena + t->s->model.layout->offset[p]);
 }
 
-static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b)
+static void add_buffer(const ddp_trainer *t, ddp_views *v, uint32_t b, const ddp_state_arenas *a)
 {
     const ddp_buffer_info *i = &t->s->model.buffers[b];
 
     add(v, i->name, i->dtype, i->rank, i->dims,
-        i->dtype == DDP_I64 ? (void *)&t->mem.counts[b] : (void *)(t->mem.host.buffers + i->offset));
+        i->dtype == DDP_I64 ? (void *)&a->counts[b] : (void *)(a->buffers + i->offset));
 }
 
-ddp_status state_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+ddp_state_arenas state_arenas(const ddp_trainer *t)
+{
+    bool whole = t->mem.whole[0] != NULL; /* rank 0, where each has a share */
+
+    return (ddp_state_arenas){
+        .params = t->mem.host.params,
+        .buffers = t->mem.host.buffers,
+        .states = {whole ? t->mem.whole[0] : t->mem.host.state1, whole ? t->mem.whole[1] : t->mem.host.state2},
+        .counts = t->mem.counts};
+}
+
+ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
 {
     const ddp_session *s = t->s;
     uint32_t b = 0;
 
     DDP_TRY(create(out, s->model.param_count + s->model.buffer_count, err));
     for (uint32_t p = 0; p <= s->model.param_count; p++) {
-        for (; b < s->model.buffer_count && s->model.buffers[b].after_param == p; b++) add_buffer(t, out, b);
-        if (p < s->model.param_count) add_param(t, out, p, t->mem.host.params, s->model.params[p].name);
+        for (; b < s->model.buffer_count && s->model.buffers[b].after_param == p; b++) add_buffer(t, out, b, a);
+        if (p < s->model.param_count) add_param(t, out, p, a->params, s->model.params[p].name);
     }
     return DDP_OK;
 }
 
-ddp_status state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err)
+ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
 {
     bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
     const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
-    bool whole = t->mem.whole[0] != NULL; /* rank 0, where each has a share */
-    float *arenas[2] = {whole ? t->mem.whole[0] : t->mem.host.state1, whole ? t->mem.whole[1] : t->mem.host.state2};
 
     DDP_TRY(create(out, (size_t)t->s->model.param_count * 2, err));
     for (uint32_t p = 0; p < t->s->model.param_count; p++)
-        for (int k = 0; k < 2 && arenas[k] != NULL && !t->s->model.params[p].frozen; k++) {
+        for (int k = 0; k < 2 && a->states[k] != NULL && !t->s->model.params[p].frozen; k++) {
             char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->model.params[p].name, suffix[k]);
 
             if (name == NULL) return err->status;
-            add_param(t, out, p, arenas[k], name);
+            add_param(t, out, p, a->states[k], name);
         }
     return DDP_OK;
 }

@@ -11,10 +11,18 @@ typedef struct ddp_views {
     ddp_pool pool;
 } ddp_views;
 
+/* Where the host finds a run's state: in the arenas, or in a copy of them. */
+typedef struct ddp_state_arenas {
+    float *params, *buffers, *states[2]; /* the whole of each; NULL: there is none */
+    int64_t *counts;
+} ddp_state_arenas;
+
+/* The trainer's own, as the host sees them. */
+ddp_state_arenas state_arenas(const ddp_trainer *t);
 /* Parameters and buffers in state_dict's order. */
-ddp_status state_model_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
+ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */
-ddp_status state_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);
+ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* Rank 0, between gathering or allocating and freeing: what the hook of every rank remembers, "rank1.bucket0.error",
  * and once what is the same on all, "bucket0.q". None where there is nothing. */
 ddp_status state_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);

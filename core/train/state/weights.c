@@ -216,7 +216,9 @@ static void fill(const struct fit *f)
 
 static ddp_status take(struct fit *f, ddp_err *err)
 {
-    DDP_TRY(state_model_views(f->t, &f->views, err));
+    const ddp_state_arenas a = state_arenas(f->t);
+
+    DDP_TRY(state_model_views(f->t, &a, &f->views, err));
     f->from = ddp_alloc((f->views.count + 1) * sizeof(*f->from), err);
     f->used = ddp_alloc(ddp_safetensors_count(f->file) + 1, err);
     if (f->from == NULL || f->used == NULL) return err->status;

@@ -252,11 +252,13 @@ static ddp_status barrier(ddp_comm *c, ddp_work **out, ddp_err *err)
 }
 
 /* mpirun refuses root, and more ranks than processors, unless told; what it says when a rank ends badly comes after the
- * rank's own line and says less */
+ * rank's own line and says less. All ranks are on this host, whatever Slurm or a hostfile offers: without what is
+ * excluded here each would listen at all addresses of it, and anyone could send them messages. */
 static const ddp_launcher_ops launcher = {
     .struct_size = sizeof(launcher),
     .command = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-               "OMPI_MCA_orte_execute_quiet=1 mpirun --bind-to none -np %n",
+               "OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=^tcp,ofi,openib,uct,usnic "
+               "mpirun --host localhost --bind-to none -np %n",
     .install = "Debian package openmpi-bin",
     .clean = ddp_mpi_clean,
 };

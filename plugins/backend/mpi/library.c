@@ -261,6 +261,11 @@ ddp_status ddp_mpi_check_launcher(const ddp_comm_params *p, ddp_err *err)
     const char *world = variable("OMPI_COMM_WORLD_SIZE") != NULL ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE";
     const char *rank = variable("OMPI_COMM_WORLD_RANK") != NULL ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK";
 
+    if (p->world_size > 1 && !by_launcher() && variable("SLURM_STEP_NUM_TASKS") != NULL)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "mpi: rank %u of %u was started by srun without PMIx, so MPI cannot find the other ranks; run srun --mpi=pmix (srun --mpi=list shows what this Slurm has), or within the allocation: mpirun --bind-to none -np %u ddpengine -c FILE",
+            p->rank, p->world_size, p->world_size);
     if (p->world_size > 1 && !by_launcher())
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "mpi: rank %u of %u was not started by mpirun, so MPI cannot find the other ranks; run: "

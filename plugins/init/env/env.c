@@ -1,10 +1,12 @@
 /* plugins/init/env/env.c -- see env.h.
  *
  * MASTER_ADDR and MASTER_PORT say where rank 0 is, as torchrun sets them. Without them: the ranks that Open MPI has
- * started on one host find each other through a file in the job's own session folder, which mpirun removes; a step
+ * started on one host find each other through a file in the job's own session folder, which mpirun removes and no
+ * other user can read, so that the secret of the run is there too; a step
  * of Slurm has a first node and a number to derive a port from. What cannot be known is asked for. */
 #include "env.h"
 #include "base/launcher.h"
+#include "common/hex.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -21,6 +23,7 @@ struct ddp_init {
     ddp_launcher launcher;
     char listen[DDP_ENDPOINT_MAX], endpoint[DDP_ENDPOINT_MAX]; /* endpoint: empty where rank 0 publishes it in `file` */
     char file[FILE_LIMIT];
+    char secret[HEX_MAX]; /* to be published, or as it was found; "": none */
     bool published;
 };
 
@@ -221,11 +224,12 @@ static bool write_file(const char *own, const char *name, const char *text)
 
 static ddp_status env_publish(ddp_init *i, const char *endpoint, ddp_err *err)
 {
-    char own[FILE_LIMIT + 8];
+    char own[FILE_LIMIT + 8], text[DDP_ENDPOINT_MAX + HEX_MAX + 2];
 
     if (i->file[0] == '\0') return DDP_OK;
     (void)snprintf(own, sizeof(own), "%s.new", i->file);
-    i->published = write_file(own, i->file, endpoint);
+    (void)snprintf(text, sizeof(text), "%s\n%s\n", endpoint, i->secret);
+    i->published = write_file(own, i->file, text);
     if (i->published) return DDP_OK;
     return ddp_fail(err, DDP_ERR_SYSTEM,
                     "init_method = env://: cannot write %.250s in mpirun's session folder: %s; "
@@ -235,7 +239,7 @@ static ddp_status env_publish(ddp_init *i, const char *endpoint, ddp_err *err)
 
 static ddp_status env_find(ddp_init *i, char *endpoint, ddp_err *err)
 {
-    char text[DDP_ENDPOINT_MAX] = "";
+    char text[DDP_ENDPOINT_MAX + HEX_MAX + 2] = "", *secret;
     ssize_t n;
     int fd;
 
@@ -250,8 +254,28 @@ static ddp_status env_find(ddp_init *i, char *endpoint, ddp_err *err)
     if (n <= 0)
         return ddp_fail(err, DDP_ERR_SYSTEM, "init_method = env://: cannot read %.300s: %s", i->file,
                         n == 0 ? "it is empty" : strerror(errno));
-    memcpy(endpoint, text, sizeof(text));
+    secret = strchr(text, '\n');
+    if (secret == NULL || secret - text >= DDP_ENDPOINT_MAX)
+        return ddp_fail(err, DDP_ERR_DATA, "init_method = env://: %.300s holds something else", i->file);
+    *secret++ = '\0';
+    secret[strcspn(secret, "\n")] = '\0';
+    memcpy(endpoint, text, strlen(text) + 1);
+    (void)snprintf(i->secret, sizeof(i->secret), "%s", secret);
     return DDP_OK;
+}
+
+static ddp_status env_put_secret(ddp_init *i, const void *secret, size_t length, ddp_err *err)
+{
+    if (i->file[0] == '\0' || length > DDP_SECRET_MAX)
+        return ddp_fail(err, DDP_ERR_UNSUPPORTED, "init env: nothing is published");
+    hex_write(secret, length, i->secret);
+    return DDP_OK;
+}
+
+static ddp_status env_get_secret(ddp_init *i, void *secret, size_t *length, ddp_err *err)
+{
+    if (hex_read(i->secret, secret, length)) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_DATA, "init_method = env://: the secret in %.300s is damaged", i->file);
 }
 
 static const ddp_init_ops ops = {
@@ -262,6 +286,8 @@ static const ddp_init_ops ops = {
     .listen_at = env_listen_at,
     .publish = env_publish,
     .find = env_find,
+    .put_secret = env_put_secret,
+    .get_secret = env_get_secret,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

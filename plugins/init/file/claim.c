@@ -40,14 +40,28 @@ static ddp_status write_failed(const char *what, const char *path, ddp_err *err)
     return err->status;
 }
 
+/* A file system without owners and modes, or one that takes root for nobody. */
+static ddp_status unguarded(const char *path, const struct stat *st, ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "init_method: other users could read the secret of this run in %.300s, for a file there gets owner %u and mode %04o; give all ranks the same secret_file, or name a folder on another file system",
+        path, (unsigned)st->st_uid, (unsigned)st->st_mode & 07777u);
+}
+
 static ddp_status write_own(claim *c, const char *own, ddp_err *err)
 {
     char text[RECORD_MAX];
     size_t beat_at, length = record_print(&c->self, text, &beat_at);
+    struct stat st = {0};
     ssize_t n;
 
-    c->fd = open(own, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    c->fd = open(own, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, c->self.secret[0] != '\0' ? 0600 : 0644);
     if (c->fd < 0) return write_failed("create", own, err);
+    if (c->self.secret[0] != '\0' && (fstat(c->fd, &st) != 0 || !record_is_guarded(&st))) {
+        (void)unlink(own);
+        return unguarded(own, &st, err);
+    }
     n = write(c->fd, text, length);
     if (n >= 0 && (size_t)n < length) errno = ENOSPC;
     if (n < 0 || (size_t)n < length || fsync(c->fd) != 0) {
@@ -248,7 +262,10 @@ static ddp_status start_beating(claim *c, ddp_err *err)
     if (rc != 0) {
         (void)pthread_cond_destroy(&c->wake);
         (void)pthread_mutex_destroy(&c->lock);
-        return ddp_fail(err, DDP_ERR_SYSTEM, "init file: cannot start a thread: %s", strerror(rc));
+        return ddp_fail(
+            err, DDP_ERR_NOMEM,
+            "init file: cannot start its thread: %s; raise the limits of threads (ulimit -u, pids.max of the container) and of memory (ulimit -v)",
+            strerror(rc));
     }
     c->started = true;
     return DDP_OK;

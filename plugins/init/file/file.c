@@ -22,6 +22,7 @@ struct ddp_init {
     watch watch;
     char listen[DDP_ENDPOINT_MAX];
     char path[PATH_LIMIT];
+    char secret[HEX_MAX]; /* as it was found */
 };
 
 void file_log(const ddp_host *host, int level, int line, const char *fmt, ...)
@@ -125,6 +126,13 @@ static ddp_status file_listen_at(ddp_init *i, char *endpoint, ddp_err *err)
     return DDP_OK;
 }
 
+static ddp_status file_put_secret(ddp_init *i, const void *secret, size_t length, ddp_err *err)
+{
+    if (length > DDP_SECRET_MAX) return ddp_fail(err, DDP_ERR_INVALID, "init file: a secret of %zu bytes", length);
+    hex_write(secret, length, i->claim.self.secret);
+    return DDP_OK;
+}
+
 static ddp_status file_publish(ddp_init *i, const char *endpoint, ddp_err *err)
 {
     (void)snprintf(i->claim.self.endpoint, sizeof(i->claim.self.endpoint), "%s", endpoint);
@@ -145,6 +153,15 @@ static ddp_status check_folder(const ddp_init *i, ddp_err *err)
                     strerror(errno));
 }
 
+/* What others may have written, or can read, is no secret. */
+static ddp_status unguarded(const ddp_init *i, ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "init_method: the secret in %.300s is not one, since that file belongs to another user or others may read it; remove it, or give all ranks the same secret_file",
+        i->path);
+}
+
 static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
 {
     char who[224];
@@ -160,7 +177,11 @@ static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
     }
     if (status != DDP_OK) return status;
     switch (record_check(&i->claim.self, &r, &i->watch)) {
-    case LIVE: memcpy(endpoint, r.endpoint, sizeof(r.endpoint)); return DDP_OK;
+    case LIVE:
+        if (r.secret[0] != '\0' && !r.guarded) return unguarded(i, err);
+        memcpy(endpoint, r.endpoint, sizeof(r.endpoint));
+        memcpy(i->secret, r.secret, sizeof(i->secret));
+        return DDP_OK;
     case DEAD:
         (void)ddp_fail(err, DDP_ERR_PEER, "the file there is of a run that has died (%s)",
                        record_who(&r, who, sizeof(who)));
@@ -170,6 +191,12 @@ static ddp_status file_find(ddp_init *i, char *endpoint, ddp_err *err)
                        record_who(&r, who, sizeof(who)));
         return DDP_IN_PROGRESS;
     }
+}
+
+static ddp_status file_get_secret(ddp_init *i, void *secret, size_t *length, ddp_err *err)
+{
+    if (hex_read(i->secret, secret, length)) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_DATA, "init_method: the secret in %.300s is damaged", i->path);
 }
 
 static const ddp_option options[] = {
@@ -190,6 +217,8 @@ static const ddp_init_ops ops = {
     .listen_at = file_listen_at,
     .publish = file_publish,
     .find = file_find,
+    .put_secret = file_put_secret,
+    .get_secret = file_get_secret,
 };
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

@@ -1,6 +1,7 @@
 /* plugins/init/file/file.h -- init method file:///PATH: rank 0 writes where it is into a file that all hosts see, the
  * others read it. Needs no more of the file system than NFS gives: link and rename are atomic, O_EXCL holds, and who
- * opens a file sees what was synced before. No lock, no inotify, no clock that hosts share.
+ * opens a file sees what was synced before. No lock, no inotify, no clock that hosts share. A run without a secret_file
+ * has its secret there too, and then the file is one that other users cannot read.
  *
  *   file.c     the slots: URL, listen address, publish, find
  *   claim.c    whose the file is: claiming it, taking over a dead run's, the heartbeat, removing it
@@ -10,10 +11,11 @@
  * the heartbeat through its own descriptor and shares nothing else with the caller. */
 #pragma once
 
+#include "common/hex.h"
 #include <ddpengine/init.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <sys/types.h>
+#include <sys/stat.h>
 
 enum {
     RECORD_MAX = 2048, /* bytes of the file */
@@ -28,11 +30,13 @@ typedef struct record {
     char host[128];    /* its name, for messages */
     char machine[128]; /* boot id and pid namespace: within one, a pid and its start time name a process */
     int64_t pid;
-    uint64_t start;      /* of the process, clock ticks since boot */
-    int64_t began;       /* wall clock, seconds: for messages alone */
-    int64_t interval_ms; /* of the heartbeat */
-    uint64_t beat;       /* goes up while the run lives */
-    int64_t beat_time;   /* wall clock, seconds: for messages alone */
+    uint64_t start;       /* of the process, clock ticks since boot */
+    int64_t began;        /* wall clock, seconds: for messages alone */
+    int64_t interval_ms;  /* of the heartbeat */
+    char secret[HEX_MAX]; /* of the run, in hex digits; "": none */
+    bool guarded;         /* not in the file: it belongs to this user, and others can neither read nor write it */
+    uint64_t beat;        /* goes up while the run lives */
+    int64_t beat_time;    /* wall clock, seconds: for messages alone */
 } record;
 
 /* What a reader has seen of a file. */
@@ -51,6 +55,8 @@ int64_t file_now_ns(void);
 ddp_status record_of_this_run(record *r, int64_t interval_ms, ddp_err *err);
 /* The whole text; *beat_at is the offset of the heartbeat's line. */
 size_t record_print(const record *r, char text[RECORD_MAX], size_t *beat_at);
+/* Its owner is this user, and nobody else can read or write it. */
+bool record_is_guarded(const struct stat *st);
 /* DDP_IN_PROGRESS: no such file. DDP_ERR_DATA: something else stands there. */
 ddp_status record_read(const char *path, record *out, ddp_err *err);
 state_of_run record_check(const record *self, const record *other, watch *w);

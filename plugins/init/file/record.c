@@ -13,12 +13,13 @@
 #include <unistd.h>
 
 #define HEAD    "ddpengine rendezvous "
-#define VERSION "1"
+#define VERSION "2"
 
 /* What a heartbeat may be: as the option's range, so that nobody waits for hours for the next one. */
 enum { INTERVAL_LEAST_MS = 50, INTERVAL_MOST_MS = 60000 };
 
 #define UNKNOWN_START UINT64_MAX
+#define NO_SECRET     "none"
 
 int64_t file_now_ns(void)
 {
@@ -97,8 +98,9 @@ size_t record_print(const record *r, char text[RECORD_MAX], size_t *beat_at)
 {
     int head = snprintf(text, RECORD_MAX,
                         HEAD VERSION "\ngeneration %s\nendpoint %s\nhost %s\nmachine %s\npid %" PRId64
-                                     "\nstart %" PRIu64 "\nbegan %" PRId64 "\ninterval %" PRId64 "\n",
-                        r->generation, r->endpoint, r->host, r->machine, r->pid, r->start, r->began, r->interval_ms);
+                                     "\nstart %" PRIu64 "\nbegan %" PRId64 "\ninterval %" PRId64 "\nsecret %s\n",
+                        r->generation, r->endpoint, r->host, r->machine, r->pid, r->start, r->began, r->interval_ms,
+                        r->secret[0] == '\0' ? NO_SECRET : r->secret);
     int tail =
         snprintf(text + head, RECORD_MAX - (size_t)head, "beat %020" PRIu64 " %020" PRId64 "\n", r->beat, r->beat_time);
 
@@ -121,20 +123,34 @@ static bool take_text(const char **at, const char *key, char *out, size_t capaci
     return true;
 }
 
+/* The digits at *at, of at most 63 bits, and the byte `end` after them; *at moves to that. */
+static bool digits(const char **at, char end, int64_t *out)
+{
+    const char *first = *at;
+    int64_t n = 0;
+
+    for (; **at >= '0' && **at <= '9'; (*at)++)
+        if (__builtin_mul_overflow(n, 10, &n) || __builtin_add_overflow(n, **at - '0', &n)) return false;
+    *out = n;
+    return *at != first && **at == end;
+}
+
 static bool take_number(const char **at, const char *key, int64_t *out)
 {
     char text[32];
+    const char *number = text;
 
-    if (!take_text(at, key, text, sizeof(text)) || strspn(text, "0123456789") != strlen(text)) return false;
-    *out = (int64_t)strtoull(text, NULL, 10);
-    return true;
+    return take_text(at, key, text, sizeof(text)) && digits(&number, '\0', out);
 }
 
 static bool parse(const char *text, record *r)
 {
     const char *at = text + strlen(HEAD VERSION "\n");
     int64_t start, beat, beat_time;
-    char beats[64], *end;
+    char beats[64];
+    const char *number = beats;
+    unsigned char secret[DDP_SECRET_MAX];
+    size_t length;
 
     if (!take_text(&at, "generation", r->generation, sizeof(r->generation)) ||
         strspn(r->generation, "0123456789abcdef") != sizeof(r->generation) - 1 ||
@@ -142,12 +158,17 @@ static bool parse(const char *text, record *r)
         !take_text(&at, "host", r->host, sizeof(r->host)) ||
         !take_text(&at, "machine", r->machine, sizeof(r->machine)) || !take_number(&at, "pid", &r->pid) ||
         !take_number(&at, "start", &start) || !take_number(&at, "began", &r->began) ||
-        !take_number(&at, "interval", &r->interval_ms) || !take_text(&at, "beat", beats, sizeof(beats)))
+        !take_number(&at, "interval", &r->interval_ms) || !take_text(&at, "secret", r->secret, sizeof(r->secret)) ||
+        !take_text(&at, "beat", beats, sizeof(beats)))
         return false;
-    beat = (int64_t)strtoull(beats, &end, 10);
-    if (*end != ' ') return false;
-    beat_time = (int64_t)strtoull(end + 1, &end, 10);
-    if (*end != '\0' || *at != '\0' || r->interval_ms < INTERVAL_LEAST_MS || r->interval_ms > INTERVAL_MOST_MS)
+    if (strcmp(r->secret, NO_SECRET) == 0)
+        r->secret[0] = '\0';
+    else if (!hex_read(r->secret, secret, &length))
+        return false;
+    if (!digits(&number, ' ', &beat)) return false;
+    number++;
+    if (!digits(&number, '\0', &beat_time) || *at != '\0' || r->interval_ms < INTERVAL_LEAST_MS ||
+        r->interval_ms > INTERVAL_MOST_MS)
         return false;
     r->start = (uint64_t)start;
     r->beat = (uint64_t)beat;
@@ -165,6 +186,8 @@ static ddp_status not_a_record(const char *path, const char *what, ddp_err *err)
         path, what);
 }
 
+bool record_is_guarded(const struct stat *st) { return st->st_uid == geteuid() && (st->st_mode & 077) == 0; }
+
 ddp_status record_read(const char *path, record *out, ddp_err *err)
 {
     char text[RECORD_MAX];
@@ -176,8 +199,14 @@ ddp_status record_read(const char *path, record *out, ddp_err *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return DDP_IN_PROGRESS;
+    if (fd < 0 && errno == EACCES)
+        return ddp_fail(
+            err, DDP_ERR_SYSTEM,
+            "init_method: %.300s cannot be read by this user: all ranks of a run must be of one user, or have a secret_file; name a file of your own if another user's run has that one",
+            path);
     if (fd < 0) return ddp_fail(err, DDP_ERR_SYSTEM, "init_method: cannot read %.300s: %s", path, strerror(errno));
-    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+    if (fstat(fd, &st) != 0) st = (struct stat){.st_mode = S_IFREG | 0777}; /* over NFS, of a file that was replaced */
+    if (!S_ISREG(st.st_mode)) {
         (void)close(fd);
         return not_a_record(path, S_ISDIR(st.st_mode) ? "is a folder" : "is not a plain file", err);
     }
@@ -192,6 +221,7 @@ ddp_status record_read(const char *path, record *out, ddp_err *err)
     if (strncmp(text, HEAD VERSION "\n", strlen(HEAD VERSION "\n")) != 0)
         return not_a_record(path, "was written by another version of ddpengine", err);
     if (strlen(text) != (size_t)n || !parse(text, &r)) return not_a_record(path, "is damaged", err);
+    r.guarded = record_is_guarded(&st);
     *out = r;
     return DDP_OK;
 }

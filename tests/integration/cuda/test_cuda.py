@@ -180,6 +180,20 @@ class Cuda(Case):
         self.needs_double()
         self.fails(7, "not finite", "step 2", layers=({"optimizer": {"lr": 1e38}},))
 
+    def test_a_rollback_makes_the_same_steps_again(self):
+        """Also where the next step has been given out already. The learning rate of step 7 is too high for step 8, each time."""
+        wild = {"optimizer": {"lr": 0.05, "schedule": "step", "step_size": 6, "gamma": 1e38}, "train": {"non_finite": "rollback"}}
+        small = {"bucket_size": "1KiB", "first_bucket_size": "256"}
+        for name, nproc, extra in (("one", 1, {}), ("adamw", 1, {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}),
+                                   ("dp", 1, {"train": {"parallel": "dp", "device": "cuda:0, cuda:1"}}),
+                                   ("all_reduce", 2, {"group": {"backend": "gloo-tcp"}, "ddp": small}),
+                                   ("zero", 2, {"group": {"backend": "gloo-tcp"}, "ddp": {**small, "zero": 1}})):
+            r = self.cuda(wild, extra, {"checkpoint": {"dir": self.dir / f"{name}.ck", "every": 4}}, nproc=nproc, name=name, expect=7)
+            self.check("went back to step 4 and made it again" in r.err, r)
+            losses = {s: [m["loss"] for m in self.metrics(r.dir, "step") if m["step"] == s] for s in range(1, 8)}
+            self.check(all(len(set(x)) == 1 for x in losses.values()), losses)
+            self.equal([len(losses[s]) for s in range(1, 8)], [1, 1, 1, 1, 2, 2, 2], losses)
+
     def test_gradients_that_are_not_finite(self):
         """The loss is finite, and of all gradients the second bias's alone is not: sums of 1e37."""
         self.needs_double()

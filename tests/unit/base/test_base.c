@@ -10,7 +10,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -390,6 +392,48 @@ static void threads(void **state)
     (void)pthread_cond_destroy(&s.cond);
 }
 
+/* Without room for its stack, and with a thread too many: which of both, and the exit code of a lack, in a process of
+ * its own. */
+static void thread_that_cannot_start(void **state)
+{
+    static const struct {
+        int limit;
+        const char *what;
+    } cases[] = {
+        {RLIMIT_NPROC, "ulimit -u"},
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which need memory themselves */
+        {RLIMIT_AS, "ulimit -v"},
+#endif
+    };
+
+    (void)state;
+    for (size_t i = 0; i < DDP_COUNT(cases); i++) {
+        const struct rlimit none = {0, 0};
+        int how = 0;
+        pid_t child = fork();
+
+        if (child == 0) {
+            pthread_attr_t large;
+            pthread_t thread;
+            ddp_err err = {0};
+            bool said;
+
+            (void)pthread_attr_init(&large);
+            (void)pthread_attr_setstacksize(&large,
+                                            (size_t)64 << 20); /* no thread that has ended leaves such a stack */
+            if (pthread_setattr_default_np(&large) != 0) _exit(6);
+            if (geteuid() == 0 && setuid(65534) != 0) _exit(1); /* the number of root's threads has no limit */
+            if (setrlimit((__rlimit_resource_t)cases[i].limit, &none) != 0) _exit(2);
+            if (ddp_thread_start(&thread, "ddp-test", look_around, NULL, &err) == DDP_OK) _exit(3);
+            said = strstr(err.msg, "cannot start thread ddp-test") != NULL && strstr(err.msg, cases[i].what) != NULL;
+            (void)ddp_fail_as(&err, DDP_EXIT_DATA); /* as its caller does */
+            _exit(!said ? 4 : ddp_err_exit_code(&err) != DDP_EXIT_INTERNAL ? 5 : 0);
+        }
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_int_equal(how, 0);
+    }
+}
+
 static void deadlines(void **state)
 {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -496,6 +540,44 @@ static void write_errors(void **state)
     assert_int_equal(close(fd), 0);
 }
 
+static int writes_left = -1; /* that still take something; -1: as the system has it */
+
+ssize_t __real_write(int fd, const void *data, size_t length);
+ssize_t __wrap_write(int fd, const void *data, size_t length);
+
+ssize_t __wrap_write(int fd, const void *data, size_t length)
+{
+    if (writes_left < 0) return __real_write(fd, data, length);
+    if (writes_left == 0) return 0;
+    writes_left--;
+    return __real_write(fd, data, length < 3 ? length : 3);
+}
+
+/* As some network file systems do when they are full: no error, and no end either. */
+static void a_write_that_takes_nothing(void **state)
+{
+    ddp_err err = {0};
+    char *text;
+    size_t length;
+    ddp_status st;
+    int fd = open("short", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    (void)state;
+    assert_true(fd >= 0);
+    writes_left = 2;
+    (void)alarm(60); /* were it tried again for ever */
+    st = ddp_write_all(fd, "0123456789", 10, "model.safetensors", &err);
+    (void)alarm(0);
+    writes_left = -1;
+    assert_int_equal(st, DDP_ERR_SYSTEM);
+    assert_string_equal(err.msg, "model.safetensors: cannot write: No space left on device");
+    assert_int_equal(err.sys_errno, ENOSPC);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(ddp_file_read("short", 100, &text, &length, &err), DDP_OK);
+    assert_string_equal(text, "012345");
+    free(text);
+}
+
 static void folders(void **state)
 {
     ddp_err err = {0};
@@ -577,10 +659,12 @@ int main(void)
         cmocka_unit_test(log_host),
         cmocka_unit_test(process_start),
         cmocka_unit_test(threads),
+        cmocka_unit_test(thread_that_cannot_start),
         cmocka_unit_test(deadlines),
         cmocka_unit_test(cpus),
         cmocka_unit_test(reading),
         cmocka_unit_test(write_errors),
+        cmocka_unit_test(a_write_that_takes_nothing),
         cmocka_unit_test(folders),
         cmocka_unit_test(sha256),
         cmocka_unit_test(hash64),

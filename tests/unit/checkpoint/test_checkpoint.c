@@ -4,6 +4,7 @@
 
 #include "base/mt19937.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/settings_compare.h"
 #include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -13,6 +14,38 @@
 #define ELEMENTS 3000
 
 static float weight[ELEMENTS], moment[ELEMENTS];
+
+/* Of every save here. */
+static const char *settings;
+static uint64_t keep_every;
+
+static const char usual_settings[] = "train.seed = 18446744073709551615\nmodel.mlp.hidden = 24, 17\n"
+                                     "train.freeze = \nhook.x.text = a = \"b\" \\xc3\ndata.length = 640\n";
+
+static int setup(void **state)
+{
+    settings = usual_settings;
+    keep_every = 0;
+    return place_setup(state);
+}
+
+/* As a run of its own. */
+static ddp_status save_parts(struct place *p, const ddp_checkpoint_meta *meta, const ddp_part parts[DDP_PARTS],
+                             uint64_t keep, ddp_err *err)
+{
+    ddp_checkpoint_contents what = {.meta = *meta, .settings = settings};
+    ddp_checkpoint_lock *lock;
+    ddp_status st;
+
+    memcpy(what.parts, parts, sizeof(what.parts));
+    DDP_TRY(ddp_checkpoint_lock_take(in(p, "ck"), &p->log, &lock, err));
+    st = ddp_checkpoint_save(lock, &what, &(ddp_retention){.newest = keep, .every = keep_every}, &p->log, err);
+    ddp_checkpoint_lock_release(lock);
+    return st;
+}
+
+/* Entries of the folder beside the lock's file. */
+static size_t contents(const struct place *p) { return entries(in(p, "ck")) - exists(in(p, "ck/.lock")); }
 
 /* Saves a checkpoint whose every element is its step. */
 static ddp_status save(struct place *p, uint64_t step, uint64_t keep, ddp_err *err)
@@ -36,7 +69,7 @@ static ddp_status save(struct place *p, uint64_t step, uint64_t keep, ddp_err *e
                                       .finished = true};
 
     for (size_t i = 0; i < ELEMENTS; i++) weight[i] = moment[i] = (float)step;
-    return ddp_checkpoint_save(in(p, "ck"), &meta, (ddp_part[DDP_PARTS]){{model, 2}, {&state, 1}}, keep, &p->log, err);
+    return save_parts(p, &meta, (ddp_part[DDP_PARTS]){{model, 2}, {&state, 1}}, keep, err);
 }
 
 static void must_save(struct place *p, uint64_t step, uint64_t keep)
@@ -74,7 +107,7 @@ static void round_trip(void **state)
 
     assert_int_equal(newest(p), 0); /* not even the folder is there */
     must_save(p, 500, 0);
-    assert_int_equal(entries(in(p, "ck")), 1);
+    assert_int_equal(contents(p), 1);
     assert_int_equal(entries(in(p, "ck/step-00000500")), 3);
     assert_int_equal(logged(p, "ck/step-00000500 is durable"), 1);
     assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000500"), &c, &err), DDP_OK);
@@ -91,8 +124,66 @@ static void round_trip(void **state)
     assert_string_equal(c.meta.config_hash, "0123456789abcdef");
     assert_string_equal(c.meta.model, "mlp");
     assert_true(c.meta.finished);
+    assert_string_equal(c.settings, usual_settings);
     ddp_checkpoint_close(&c);
     assert_int_equal(newest(p), 500);
+}
+
+/* Those of earlier versions have none; more than a manifest may have are not written; no name or value of a file
+ * reaches a terminal as it is. */
+static void settings_are_optional(void **state)
+{
+    struct place *p = *state;
+    ddp_text many = {0};
+    ddp_checkpoint c;
+    ddp_err err = {0};
+
+    settings = NULL;
+    must_save(p, 1, 0);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000001"), &c, &err), DDP_OK);
+    assert_null(c.settings);
+    ddp_checkpoint_close(&c);
+    settings = usual_settings;
+    must_save(p, 1, 0);
+    assert_int_equal(logged(p, "is there already"), 1);
+
+    for (int i = 0; i < 5000; i++) ddp_text_printf(&many, "key.number%d = %d\n", i, i);
+    settings = many.data;
+    must_save(p, 2, 0);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000002"), &c, &err), DDP_OK);
+    assert_contains(c.settings, "key.number4095 = 4095\n");
+    assert_null(strstr(c.settings, "4096"));
+    ddp_checkpoint_close(&c);
+    ddp_text_free(&many);
+
+    settings = "a.\x1b[31m = \x7f\tb\nno setting\n";
+    must_save(p, 3, 0);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000003"), &c, &err), DDP_OK);
+    assert_string_equal(c.settings, "a.?[31m = ??b\n");
+    ddp_checkpoint_close(&c);
+}
+
+static void note_difference(void *ctx, const char *key, const char *there, const char *here)
+{
+    ddp_text_printf(ctx, "%s: %s, %s; ", key, there != NULL ? there : "-", here != NULL ? here : "-");
+}
+
+static void settings_differ(void **state)
+{
+    ddp_text found = {0};
+    ddp_err err = {0};
+
+    (void)state;
+    assert_int_equal(ddp_checkpoint_compare_settings("a = 1\nb = \nc = x = y\nd = 4\n",
+                                                     "d = 4\nc = x = z\nb = 2\ne = \n", note_difference, &found, &err),
+                     DDP_OK);
+    assert_string_equal(found.data, "a: 1, -; b: , 2; c: x = y, x = z; e: -, ; ");
+    ddp_text_free(&found);
+    assert_int_equal(ddp_checkpoint_compare_settings(usual_settings, usual_settings, note_difference, &found, &err),
+                     DDP_OK);
+    assert_null(found.data);
+    assert_int_equal(ddp_checkpoint_compare_settings("", "", note_difference, &found, &err), DDP_OK);
+    assert_null(found.data);
 }
 
 static void the_same_again(void **state)
@@ -111,7 +202,7 @@ static void the_same_again(void **state)
     must_save(p, 5, 0);
     assert_int_equal(logged(p, "step-00000005 was damaged or of another run: replaced"), 1);
     assert_int_equal(newest(p), 5);
-    assert_int_equal(entries(in(p, "ck")), 1);
+    assert_int_equal(contents(p), 1);
 }
 
 static void another_run_in_the_folder(void **state)
@@ -123,13 +214,12 @@ static void another_run_in_the_folder(void **state)
 
     must_save(p, 5, 0);
     must_save(p, 9, 0);
-    assert_int_equal(ddp_checkpoint_save(in(p, "ck"), &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &p->log, &err),
-                     DDP_OK);
+    assert_int_equal(save_parts(p, &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &err), DDP_OK);
     assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000005"), &c, &err), DDP_OK);
     assert_string_equal(c.meta.config_hash, "other");
     assert_int_equal(ddp_safetensors_count(c.parts[DDP_PART_MODEL]), 0);
     ddp_checkpoint_close(&c);
-    assert_int_equal(entries(in(p, "ck")), 2); /* keep = 1: the one just written, and what is further on */
+    assert_int_equal(contents(p), 2); /* keep = 1: the one just written, and what is further on */
 }
 
 static void a_file_in_the_place(void **state)
@@ -141,7 +231,7 @@ static void a_file_in_the_place(void **state)
     spill(in(p, "ck/step-00000007.tmp"), "x", 1);
     must_save(p, 2, 0);
     assert_int_equal(newest(p), 2);
-    assert_int_equal(entries(in(p, "ck")), 2);
+    assert_int_equal(contents(p), 2);
 }
 
 static void left_overs(void **state)
@@ -164,7 +254,7 @@ static void keeps_what_verifies(void **state)
     struct place *p = *state;
 
     for (uint64_t step = 1; step <= 4; step++) must_save(p, step, 0);
-    assert_int_equal(entries(in(p, "ck")), 4);
+    assert_int_equal(contents(p), 4);
     flip(in(p, "ck/step-00000004/optimizer.safetensors"), 4000);
     must_save(p, 5, 3); /* 5, 3, 2 verify; 4 does not count */
     assert_true(exists(in(p, "ck/step-00000005")));
@@ -172,10 +262,36 @@ static void keeps_what_verifies(void **state)
     assert_true(exists(in(p, "ck/step-00000002")));
     assert_false(exists(in(p, "ck/step-00000001")));
     must_save(p, 6, 1);
-    assert_int_equal(entries(in(p, "ck")), 1);
+    assert_int_equal(contents(p), 1);
     must_save(p, 123456789012, 2);
     assert_true(exists(in(p, "ck/step-123456789012")));
     assert_int_equal(newest(p), 123456789012);
+}
+
+/* Beside the newest: whatever their state, for a save reads no more than the newest. */
+static void keeps_every_so_many_steps(void **state)
+{
+    struct place *p = *state;
+
+    keep_every = 10;
+    for (uint64_t step = 5; step <= 40; step += 5) {
+        must_save(p, step, 2);
+        if (step == 20) flip(in(p, "ck/step-00000010/model.safetensors"), 5000);
+    }
+    assert_int_equal(contents(p), 5); /* 10, 20, 30; 35 and 40 are the newest */
+    for (uint64_t step = 10; step <= 40; step += 5) {
+        char name[64];
+
+        (void)snprintf(name, sizeof(name), "ck/step-%08d", (int)step);
+        assert_true(exists(in(p, name)) == (step % 10 == 0 || step == 35));
+    }
+    keep_every = 0;
+    must_save(p, 45, 2);
+    assert_int_equal(contents(p), 2);
+    keep_every = 10;
+    must_save(p, 50, 0); /* all */
+    must_save(p, 55, 0);
+    assert_int_equal(contents(p), 4);
 }
 
 static void replace_text(const char *path, const char *from, const char *to)
@@ -230,6 +346,64 @@ static void damage_is_skipped(void **state)
     assert_contains(err.msg, "resume = never");
 }
 
+/* Thousands may be damaged: a line each for some, and one for the rest; a good one below all of them is found. */
+static void many_are_damaged(void **state)
+{
+    struct place *p = *state;
+    ddp_checkpoint c;
+    ddp_err err = {0};
+    char name[64];
+
+    must_save(p, 1, 0);
+    for (int i = 100; i < 150; i++) {
+        (void)snprintf(name, sizeof(name), "ck/step-%08d", i);
+        assert_int_equal(mkdir(in(p, name), 0755), 0);
+    }
+    assert_int_equal(newest(p), 1);
+    assert_int_equal(logged(p, "warning"), 9);
+    assert_int_equal(logged(p, " is skipped: "), 8);
+    assert_int_equal(logged(p, "checkpoint step-00000149 is skipped: "), 1);
+    assert_int_equal(logged(p, "warning: 42 more checkpoints in "), 1);
+    assert_int_equal(rename(in(p, "ck/step-00000001"), in(p, "ck/good")), 0);
+    assert_int_equal(ddp_checkpoint_newest(in(p, "ck"), &c, &p->log, &err), DDP_ERR_DATA);
+    assert_contains(err.msg, "none of the 50 checkpoints in ");
+    assert_contains(err.msg, "step-00000149 has no MANIFEST.json");
+    assert_int_equal(logged(p, "warning"), 18);
+}
+
+/* The sizes of all files are looked at before the contents of any, which may be gigabytes. */
+static void sizes_come_first(void **state)
+{
+    struct place *p = *state;
+    ddp_checkpoint c;
+    ddp_err err = {0};
+
+    must_save(p, 2, 0);
+    flip(in(p, "ck/step-00000002/model.safetensors"), 5000);
+    assert_int_equal(truncate(in(p, "ck/step-00000002/optimizer.safetensors"), 100), 0);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000002"), &c, &err), DDP_ERR_DATA);
+    assert_contains(err.msg, "optimizer.safetensors has 100 bytes where the manifest says");
+}
+
+/* A save reads a bounded number of damaged ones; what is below them goes with a later save. */
+static void a_save_reads_few_damaged_ones(void **state)
+{
+    struct place *p = *state;
+    char name[64];
+
+    must_save(p, 1, 0);
+    must_save(p, 2, 0);
+    for (int i = 10; i < 30; i++) {
+        (void)snprintf(name, sizeof(name), "ck/step-%08d", i);
+        assert_int_equal(mkdir(in(p, name), 0755), 0);
+    }
+    must_save(p, 30, 2);
+    assert_int_equal(contents(p), 23);
+    must_save(p, 31, 2);
+    assert_int_equal(contents(p), 2);
+    assert_true(exists(in(p, "ck/step-00000030")));
+}
+
 /* What cannot be read may be as good as ever: no older one stands in for it. */
 static void an_unreadable_one_is_not_skipped(void **state)
 {
@@ -261,7 +435,7 @@ static void higher_steps_stay(void **state)
     must_save(p, 3, 1);
     must_save(p, 4, 1);
     assert_false(exists(in(p, "ck/step-00000003")));
-    assert_int_equal(entries(in(p, "ck")), 4);
+    assert_int_equal(contents(p), 4);
     assert_int_equal(newest(p), 7);
 }
 
@@ -320,8 +494,20 @@ static void no_room(void **state)
         _exit(0);
     }
     assert_int_equal(wait_for(child), 0);
-    assert_int_equal(entries(in(p, "ck")), 1);
+    assert_int_equal(contents(p), 1);
     assert_int_equal(newest(p), 1);
+}
+
+/* What a run does before it trains. */
+static ddp_status begin(struct place *p, const char *dir, ddp_err *err)
+{
+    ddp_checkpoint_lock *lock;
+    ddp_status st;
+
+    DDP_TRY(ddp_checkpoint_lock_take(in(p, dir), &p->log, &lock, err));
+    st = ddp_checkpoint_prepare(lock, err);
+    ddp_checkpoint_lock_release(lock);
+    return st;
 }
 
 static void prepare(void **state)
@@ -330,13 +516,15 @@ static void prepare(void **state)
     ddp_err err = {0};
     pid_t child;
 
-    assert_int_equal(ddp_checkpoint_prepare(in(p, "a/b/c"), &err), DDP_OK);
-    assert_int_equal(entries(in(p, "a/b/c")), 0);
-    assert_int_equal(ddp_checkpoint_prepare(in(p, "a/b/c"), &err), DDP_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(begin(p, "a/b/c", &err), DDP_OK);
+        assert_int_equal(entries(in(p, "a/b/c")), 1);
+        assert_true(exists(in(p, "a/b/c/.lock")));
+    }
     spill(in(p, "a/file"), "x", 1);
-    assert_int_not_equal(ddp_checkpoint_prepare(in(p, "a/file"), &err), DDP_OK);
+    assert_int_not_equal(begin(p, "a/file", &err), DDP_OK);
     assert_contains(err.msg, in(p, "a/file"));
-    assert_int_not_equal(ddp_checkpoint_prepare(in(p, "a/file/below"), &err), DDP_OK);
+    assert_int_not_equal(begin(p, "a/file/below", &err), DDP_OK);
     assert_contains(err.msg, in(p, "a/file"));
 
     assert_int_equal(chmod(p->dir, 0755), 0);
@@ -344,12 +532,38 @@ static void prepare(void **state)
     child = fork();
     if (child == 0) {
         if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(77); /* root may write anywhere */
-        if (ddp_checkpoint_prepare(in(p, "a/b/c"), &err) != DDP_ERR_SYSTEM) _exit(1);
+        if (begin(p, "a/b/c", &err) != DDP_ERR_SYSTEM) _exit(1);
         if (strstr(err.msg, in(p, "a/b/c")) == NULL || strstr(err.msg, "Permission denied") == NULL) _exit(2);
         _exit(0);
     }
     assert_int_equal(wait_for(child), 0);
     assert_int_equal(chmod(in(p, "a/b/c"), 0755), 0);
+}
+
+/* A full disk shows at the start, and what shows it is gone again; so is what a kill in that moment has left. */
+static void the_trial_leaves_nothing(void **state)
+{
+    struct place *p = *state;
+    ddp_err err = {0};
+    pid_t child;
+
+    assert_int_equal(begin(p, "ck", &err), DDP_OK);
+    spill(in(p, "ck/.write-test"), "x", 1);
+    spill(in(p, "ck/.write-test-4711"), "x", 1);
+    spill(in(p, "ck/.write-test-mine"), "x", 1);
+    child = fork();
+    if (child == 0) {
+        const struct rlimit limit = {1000, 1000};
+
+        (void)signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || begin(p, "ck", &err) != DDP_ERR_SYSTEM) _exit(1);
+        _exit(strstr(err.msg, "/ck/.write-test: cannot write") != NULL && err.sys_errno == EFBIG ? 0 : 2);
+    }
+    assert_int_equal(wait_for(child), 0);
+    assert_false(exists(in(p, "ck/.write-test")));
+    assert_false(exists(in(p, "ck/.write-test-4711")));
+    assert_true(exists(in(p, "ck/.write-test-mine"))); /* not one of ours */
+    assert_int_equal(contents(p), 1);
 }
 
 /* A child saves one step after the other and is killed at random moments: what is there loads, and never goes back.
@@ -455,22 +669,29 @@ static void docs_torch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(round_trip, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(the_same_again, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(another_run_in_the_folder, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(a_file_in_the_place, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(left_overs, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(keeps_what_verifies, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(damage_is_skipped, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(an_unreadable_one_is_not_skipped, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(higher_steps_stay, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(a_later_version, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(wrong_paths, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(no_room, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(prepare, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(killed_at_any_moment, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(docs_python, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(docs_torch, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(round_trip, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(settings_are_optional, setup, place_teardown),
+        cmocka_unit_test(settings_differ),
+        cmocka_unit_test_setup_teardown(the_same_again, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(another_run_in_the_folder, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_file_in_the_place, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(left_overs, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(keeps_what_verifies, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(keeps_every_so_many_steps, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(damage_is_skipped, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(many_are_damaged, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(sizes_come_first, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_save_reads_few_damaged_ones, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(an_unreadable_one_is_not_skipped, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(higher_steps_stay, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_later_version, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(wrong_paths, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(no_room, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(prepare, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(the_trial_leaves_nothing, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(killed_at_any_moment, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(docs_python, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(docs_torch, setup, place_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,7 @@ static ddp_status write_it(const char *path, const ddp_named_tensor *t, size_t n
     char sha[DDP_SHA256_HEX] = "";
     uint64_t bytes = 0;
 
-    return checkpoint_safetensors_write(path, t, n, NULL, sha, &bytes, err);
+    return checkpoint_safetensors_write(path, t, n, NULL, NULL, sha, &bytes, err);
 }
 
 static size_t size_of(const ddp_named_tensor *t)
@@ -53,7 +53,8 @@ static void round_trip(void **state)
     uint64_t bytes = 0, header = 0;
     size_t length;
 
-    assert_int_equal(checkpoint_safetensors_write(path, mixed, DDP_COUNT(mixed), metadata, sha, &bytes, &err), DDP_OK);
+    assert_int_equal(checkpoint_safetensors_write(path, mixed, DDP_COUNT(mixed), metadata, NULL, sha, &bytes, &err),
+                     DDP_OK);
     data = slurp(path, &length);
     assert_int_equal(length, bytes);
     assert_int_equal(ddp_sha256_begin(&h, &err), DDP_OK);
@@ -255,7 +256,31 @@ static void hostile_headers(void **state)
         {"{", 0, "not valid JSON"},
         {"{}x", 0, "not valid JSON"},
         {"{\"w\xff\":1}", 0, "not valid JSON"},
-        {"{" W("1", "0", "4") "," W("1", "0", "4") "}", 4, "not valid JSON: duplicate"},
+        {"{" W("1", "0", "4") "," W("1", "0", "4") "}", 4, "\"w\": is there twice"},
+        {"{" W("1", "0", "4") ",\"\\u0077\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 4,
+         "\"w\": is there twice"},
+        {"{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+         "\"dtype\" is there twice"},
+        {"{\"w\":{\"dtype\":\"F32\",\"strides\":[1],\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "\"strides\" is"},
+        {"{\"w\":{\"dtype\":\"F32\" \"shape\":[1]}}", 4, "not valid JSON: ',' or '}' is missing at byte 20"},
+        {"{\"w\":{\"dtype\":\"F32\",}}", 4, "not valid JSON: a text in double quotes"},
+        {"{" W("1 1", "0", "4") "}", 4, "not valid JSON: ',' or ']' is missing"},
+        {"{" W("1,", "0", "4") "}", 4, "not a whole number"},
+        {"{" W("01", "0", "4") "}", 4, "not a whole number"},
+        {"{\"w\" 3}", 0, "not valid JSON: ':' is missing"},
+        {"{\"w", 0, "not valid JSON: a text without its closing quote"},
+        {"{\"w\\", 0, "wrong escape"},
+        {"{\"w\\x\":3}", 0, "wrong escape"},
+        {"{\"w\\u00g0\":3}", 0, "wrong escape"},
+        {"{\"w\\u0000\":3}", 0, "wrong escape"},
+        {"{\"\\ud83d\":3}", 0, "wrong escape"},
+        {"{\"\\ud83d\\u0041\":3}", 0, "wrong escape"},
+        {"{\"\\ude00\":3}", 0, "wrong escape"},
+        {"{\"a\nb\":3}", 0, "not UTF-8"},
+        {"{\"\xc0\x80\":3}", 0, "not UTF-8"},
+        {"{\"\xed\xa0\x80\":3}", 0, "not UTF-8"},
+        {"{\"\xf4\x90\x80\x80\":3}", 0, "not UTF-8"},
+        {"{\"\xe2\x82\":3}", 0, "not UTF-8"},
         {"{\"w\":3}", 0, "\"w\": not a JSON object"},
         {"{\"w\":{}}", 0, "\"w\": no dtype"},
         {"{\"w\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "no dtype"},
@@ -272,7 +297,8 @@ static void hostile_headers(void **state)
         {"{" W("-1,-1", "0", "4") "}", 4, "not a whole number"},
         {"{" W("4294967296,4294967296", "0", "0") "}", 0, "product of its shape overflows"},
         {"{" W("2305843009213693952", "0", "0") "}", 0, "product of its shape overflows"},
-        {"{" W("99999999999999999999", "0", "4") "}", 4, "not valid JSON"},
+        {"{" W("99999999999999999999", "0", "4") "}", 4, "not a whole number from 0 to 2^63 - 1"},
+        {"{" W("1", "0", "99999999999999999999") "}", 4, "two whole numbers up to 2^63 - 1"},
         {"{" W("2", "0", "4") "}", 4, "contradict"},
         {"{" W("1", "4", "0") "}", 4, "wrong way round"},
         {"{" W("1", "-4", "0") "}", 4, "negative"},
@@ -284,6 +310,8 @@ static void hostile_headers(void **state)
         {"{" W("1", "0", "4") V("5", "9") "}", 9, "\"v\": a hole"},
         {"{\"__metadata__\":[]}", 0, "not an object of strings"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "not an object of strings"},
+        {"{\"__metadata__\":{\"a\":\"1\",\"b\":\"\",\"\\u0061\":\"2\"}}", 0, "has a key twice"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ is there twice"},
         {"{\"a\\n\\u001b[2J\":3}", 0, "\"a??[2J\": not a JSON object"},
     };
     const char *path = in(*state, "hostile.safetensors");
@@ -335,6 +363,122 @@ static void accepted_variants(void **state)
         assert_non_null(ddp_safetensors_find(s, "w"));
         ddp_safetensors_close(s);
     }
+}
+
+/* Names as JSON may write them: escapes, and characters beyond 16 bits. */
+static void escaped_names(void **state)
+{
+    static const char header[] =
+        "{\"\\u0077\\u00fc\\u20AC\\ud83d\\ude00\\n\\\"\\\\\\/\":{\"\\u0064type\" :\t\"F\\u00332\", \"shape\" : [ 1 , 1 ],\n"
+        "\"data_offsets\":[ 0 , 4 ] } }";
+    const char *path = in(*state, "escapes.safetensors");
+    ddp_safetensors *s;
+    ddp_err err = {0};
+
+    craft(path, header, 4);
+    if (ddp_safetensors_open(path, &s, &err) != DDP_OK) fail_msg("%s", err.msg);
+    assert_non_null(ddp_safetensors_find(s, "w\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80\n\"\\/"));
+    assert_int_equal(ddp_safetensors_at(s, 0)->rank, 2);
+    ddp_safetensors_close(s);
+}
+
+/* ---- headers of the largest size --------------------------------------------------------------------------------- */
+enum { HUGE_HEADER = 98000000, MEMORY_LIMIT = 512 << 20 };
+
+/* A file of a header that begins with `head` and then repeats `piece` as long as there is room. */
+static void craft_huge(int fd, const char *head, const char *piece)
+{
+    size_t length = strlen(piece), block = 4096 * length;
+    char *pieces = malloc(block), *length_text = malloc(8);
+    uint64_t at = 8 + strlen(head), header = HUGE_HEADER;
+
+    assert_non_null(pieces);
+    assert_non_null(length_text);
+    for (size_t i = 0; i < 4096; i++) memcpy(pieces + i * length, piece, length);
+    memcpy(length_text, &header, 8); /* little-endian, as the machines this runs on */
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(ftruncate(fd, 8 + HUGE_HEADER), 0);
+    assert_int_equal(pwrite(fd, length_text, 8, 0), 8);
+    assert_int_equal(pwrite(fd, head, strlen(head), 8), strlen(head));
+    for (; at + block <= 8 + HUGE_HEADER; at += block) assert_int_equal(pwrite(fd, pieces, block, (off_t)at), block);
+    free(length_text);
+    free(pieces);
+}
+
+/* In a child whose memory is limited, the mapping of the file included. 0: refused, with that reason. */
+static int open_in_little_memory(const char *path, const char *part)
+{
+    ddp_safetensors *s;
+    ddp_err err = {0};
+#ifndef __SANITIZE_ADDRESS__ /* it reserves terabytes: only memory in use tells */
+    const struct rlimit limit = {MEMORY_LIMIT, MEMORY_LIMIT};
+
+    if (setrlimit(RLIMIT_AS, &limit) != 0) return 9;
+#endif
+    if (ddp_safetensors_open(path, &s, &err) != DDP_ERR_DATA) return 1;
+    if (strstr(err.msg, part) != NULL) return 0;
+    (void)fprintf(stderr, "# %s\n", err.msg);
+    return 2;
+}
+
+/* What is wrong in a header of 98 MB is refused without memory for all of it. */
+static void huge_headers(void **state)
+{
+    static const struct {
+        const char *head, *piece, *part;
+    } cases[] = {
+        {"{\"w\":", "[", "not a JSON object"},
+        {"{\"w\":{\"dtype\":\"F32\",\"shape\":[", "1,", "more than 8 dimensions"},
+        {"{\"__metadata__\":{\"a\":\"\"", ",\"a\":\"\"", "more than 16384 keys"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+         ",\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", "more than 1048576 tensors"},
+        {"{\"", "name", "a text that is not UTF-8"}, /* the zeros behind it */
+    };
+    int fd = memfd_create("huge", MFD_CLOEXEC);
+    char path[64];
+
+    (void)state;
+    assert_true(fd >= 0);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    for (size_t i = 0; i < DDP_COUNT(cases); i++) {
+        struct rusage used;
+        int status = 0;
+        pid_t child;
+
+        craft_huge(fd, cases[i].head, cases[i].piece);
+        child = fork();
+        if (child == 0) _exit(open_in_little_memory(path, cases[i].part));
+        assert_int_equal(wait4(child, &status, 0, &used), child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) fail_msg("%s: status %d", cases[i].part, status);
+        assert_in_range(used.ru_maxrss, 1, (size_t)MEMORY_LIMIT / 1024);
+    }
+    close(fd);
+}
+
+/* As a large mixture of experts has them. */
+static void many_tensors(void **state)
+{
+    enum { MANY = 40000 };
+    const char *path = in(*state, "many.safetensors");
+    ddp_text header = {0};
+    ddp_safetensors *s;
+    ddp_err err = {0};
+    char name[64];
+
+    for (int i = 0; i < MANY; i++)
+        ddp_text_printf(&header,
+                        "%c\"layers.%d.experts.%d.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                        i == 0 ? '{' : ',', i % 60, i, i, i + 1);
+    ddp_text_append(&header, "}", 1);
+    craft(path, header.data, MANY);
+    ddp_text_free(&header);
+    if (ddp_safetensors_open(path, &s, &err) != DDP_OK) fail_msg("%s", err.msg);
+    assert_int_equal(ddp_safetensors_count(s), MANY);
+    for (int i = 0; i < MANY; i += 97) {
+        (void)snprintf(name, sizeof(name), "layers.%d.experts.%d.w", i % 60, i);
+        assert_ptr_equal(ddp_safetensors_find(s, name), ddp_safetensors_at(s, (size_t)i));
+    }
+    ddp_safetensors_close(s);
 }
 
 /* What opens must be readable to its last byte. */
@@ -418,6 +562,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(hostile_headers, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(hostile_lengths, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(accepted_variants, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(escaped_names, place_setup, place_teardown),
+        cmocka_unit_test(huge_headers),
+        cmocka_unit_test_setup_teardown(many_tensors, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(mutated_files, place_setup, place_teardown),
     };
 

@@ -529,7 +529,7 @@ static void tables(void **state)
     ddp_err err = {0};
 
     (void)state;
-    assert_int_equal(sections, 13);
+    assert_int_equal(sections, 14);
     for (size_t i = 0; i < sections; i++) {
         const ddp_option *options = ddp_config_options(names[i], &count);
 
@@ -675,6 +675,41 @@ static void agreement(void **state)
     ddp_config_free(&b);
 }
 
+/* As a checkpoint keeps them: one line each, in ASCII, of bounded length. */
+static void text_of_settings(void **state)
+{
+    char ini[4096], value[2001];
+    ddp_text text = {0}, other = {0};
+    ddp_config c;
+
+    (void)state;
+    memset(value, 'n', sizeof(value) - 1);
+    value[sizeof(value) - 1] = '\0';
+    (void)snprintf(ini, sizeof(ini), "%s[train]\nfreeze = caf\xc3\xa9.*, %s\nthreads = 3\n[optimizer]\nlr = 1e-2\n",
+                   MINIMAL, value);
+    c = load_config(ini, NULL, 0);
+    ddp_settings_text(&c.settings, &text);
+    ddp_config_free(&c);
+    assert_false(text.failed);
+    assert_memory_equal(text.data, "group.backend = auto\ngroup.world_size = 0\n", 42);
+    assert_non_null(strstr(text.data, "\noptimizer.lr = 0.01\n"));
+    assert_non_null(strstr(text.data, "\ntrain.freeze = caf\\xc3\\xa9.*, nnn"));
+    assert_non_null(strstr(text.data, "nnn... (2009 bytes, hash "));
+    assert_null(strstr(text.data, "threads"));
+    for (const char *line = text.data, *end; *line != '\0'; line = end + 1) {
+        end = strchr(line, '\n');
+        assert_true(end - line < 320);
+    }
+    ini[strlen(MINIMAL) + 1500] = 'm'; /* far behind what is kept of it */
+    c = load_config(ini, NULL, 0);
+    ddp_settings_text(&c.settings, &other);
+    assert_string_not_equal(text.data, other.data);
+    assert_int_equal(text.length, other.length);
+    ddp_config_free(&c);
+    ddp_text_free(&other);
+    ddp_text_free(&text);
+}
+
 /* ---- any text ---------------------------------------------------------------------------------------------------- */
 static uint64_t next_random(uint64_t *state)
 {
@@ -755,13 +790,13 @@ static void any_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(syntax),      cmocka_unit_test(bad_lines),       cmocka_unit_test(long_names),
-        cmocka_unit_test(long_lines),  cmocka_unit_test(over_long_lines), cmocka_unit_test(lists_over_lines),
-        cmocka_unit_test(bounds),      cmocka_unit_test(includes),        cmocka_unit_test(bad_includes),
-        cmocka_unit_test(overrides),   cmocka_unit_test(defaults),        cmocka_unit_test(given),
-        cmocka_unit_test(bad_configs), cmocka_unit_test(bad_overrides),   cmocka_unit_test(tables),
-        cmocka_unit_test(batches),     cmocka_unit_test(round_trip),      cmocka_unit_test(agreement),
-        cmocka_unit_test(any_text),
+        cmocka_unit_test(syntax),           cmocka_unit_test(bad_lines),       cmocka_unit_test(long_names),
+        cmocka_unit_test(long_lines),       cmocka_unit_test(over_long_lines), cmocka_unit_test(lists_over_lines),
+        cmocka_unit_test(bounds),           cmocka_unit_test(includes),        cmocka_unit_test(bad_includes),
+        cmocka_unit_test(overrides),        cmocka_unit_test(defaults),        cmocka_unit_test(given),
+        cmocka_unit_test(bad_configs),      cmocka_unit_test(bad_overrides),   cmocka_unit_test(tables),
+        cmocka_unit_test(batches),          cmocka_unit_test(round_trip),      cmocka_unit_test(agreement),
+        cmocka_unit_test(text_of_settings), cmocka_unit_test(any_text),
     };
 
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);

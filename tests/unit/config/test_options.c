@@ -445,6 +445,9 @@ static void secrets(void **state)
     text.length = 0;
     ddp_settings_agreement(&s, &text);
     assert_string_equal(text.data, "x.shown = 1\tdefault\n");
+    text.length = 0;
+    ddp_settings_text(&s, &text);
+    assert_string_equal(text.data, "x.shown = 1\n");
     ddp_text_free(&text);
     assert_int_equal(ddp_ini_set(ini, "x.port=7654", &err), DDP_OK);
     assert_int_equal(ddp_options_parse(ini, "x", rows, 3, sizeof(rows[0]), sizeof(struct fields), &s, &config, &err),

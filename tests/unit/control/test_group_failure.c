@@ -446,7 +446,7 @@ static void test_stray_rank(void **state)
     assert_contains(stray.failure.msg, "rank 1 is already taken by host ");
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].failure.exit_code, 0);
     log = member_log(&m[0]);
-    assert_contains(log, "refused a rank from 127.0.0.1:");
+    assert_contains(log, "refused a process at 127.0.0.1:");
     free(log);
     members_close(m, 2);
     members_close(&stray, 1);
@@ -474,10 +474,10 @@ static void attack_with(attack *a, const void *bytes, size_t length)
 static void attack_all(attack *a)
 {
     static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    static const char huge[] = "DDPG\1\0\1\0\xff\xff\xff\x7f\0\0\0\0";
-    static const char half[] = "DDPG\1\0\1\0\x40\0\0\0\0\0\0\0half a hello";
-    static const char early[] = "DDPG\1\0\4\0\5\0\0\0\0\0\0\0\5\0\0\0x"; /* an abort before any hello */
-    static const char empty[] = "DDPG\1\0\1\0\0\0\0\0\0\0\0\0";
+    static const char huge[] = "DDPG\2\0\1\0\xff\xff\xff\x7f\0\0\0\0";
+    static const char half[] = "DDPG\2\0\1\0\x40\0\0\0\0\0\0\0half a hello";
+    static const char early[] = "DDPG\2\0\4\0\5\0\0\0\0\0\0\0\5\0\0\0x"; /* an abort before any hello */
+    static const char empty[] = "DDPG\2\0\1\0\0\0\0\0\0\0\0\0";
     unsigned char noise[5000];
     uint32_t x = 12345;
 

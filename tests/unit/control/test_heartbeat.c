@@ -82,7 +82,11 @@ static void welcome_rank1(ddp_wire *w)
     assert_int_equal(raw_next(w).type, DDP_FRAME_HELLO);
     assert_int_equal(raw_next(w).type, DDP_FRAME_AGREEMENT);
     ddp_pack_bytes(&heard, "quiet", 5);
-    for (int r = 0; r < 2; r++) {
+    ddp_pack_u32(&all, 0); /* generation */
+    ddp_pack_u32(&all, 1); /* the rank that gets it */
+    ddp_pack_u32(&all, 2); /* ranks */
+    for (uint32_t r = 0; r < 2; r++) {
+        ddp_pack_u32(&all, r);
         ddp_pack_u32(&all, 4711);
         ddp_pack_bytes(&all, "raw", 3);
         ddp_pack_bytes(&all, "quiet", 5);

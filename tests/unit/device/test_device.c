@@ -172,6 +172,16 @@ static void test_pointwise(void **state)
     gelu_op(f, 0, 8, 300, 700);
 }
 
+static void padded_loss(fixture *f, uint32_t op, int64_t n, int64_t c, int64_t padding)
+{
+    const shape one[] = {IN(n, c), LABEL(n), ACT(1, 0)}, all[] = {IN(n, c), LABEL(n), ACT(n, c)};
+    single s;
+
+    single_make(&s, op, 3, op == DDP_OP_CROSS_ENTROPY ? one : all);
+    s.node.attrs.cross_entropy.classes = c - padding;
+    single_run(f, &s, c - padding, 20, 1e-6);
+}
+
 static void test_losses(void **state)
 {
     fixture *f = *state;
@@ -182,6 +192,10 @@ static void test_losses(void **state)
         RUN(DDP_OP_CROSS_ENTROPY, c, scale, 1e-6, IN(n, c), LABEL(n), ACT(1, 0));
         RUN(DDP_OP_CROSS_ENTROPY_GRAD, c, scale, 1e-6, IN(n, c), LABEL(n), ACT(n, c));
         RUN(DDP_OP_CROSS_ENTROPY_GRAD, c, scale, 1e-6, PARAM(n, c), LABEL(n), GRAD(n, c));
+        for (int64_t padding = 1; padding < c && padding < 48; padding += 46) { /* columns that are no classes */
+            padded_loss(f, DDP_OP_CROSS_ENTROPY, n, c, padding);
+            padded_loss(f, DDP_OP_CROSS_ENTROPY_GRAD, n, c, padding);
+        }
         RUN(DDP_OP_MSE, 0, 1, 1e-6, IN(n, c), IN(n, c), ACT(1, 0));
         RUN(DDP_OP_MSE_GRAD, 0, 1, 1e-6, IN(n, c), IN(n, c), ACT(n, c));
         RUN(DDP_OP_ACCURACY, c, 1, 1e-9, IN(n, c), LABEL(n), ACT(1, 0));

@@ -41,7 +41,7 @@ static void compute(const cpu_kernels *k, const float *x, const float *y, const 
         k->act_grad(r->slope[act], x, y, r->bias[act], ROWS, COLS, 0, COLS, act, false);
     }
     k->add(r->sum, x, y, N);
-    r->entropy = k->cross_entropy(r->entropy_grad, x, label, ROWS, COLS, 1.0f / ROWS, 0.0f);
+    r->entropy = k->cross_entropy(r->entropy_grad, x, label, ROWS, COLS, COLS, 1.0f / ROWS, 0.0f);
     r->mse = k->mse(r->mse_grad, x, y, N, 0.01f);
     r->right = k->accuracy(x, label, ROWS, COLS);
     r->finite = k->first_not_finite(x, N);

@@ -4,6 +4,7 @@
 #include "support/group_util.h"
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 struct file_config { /* as in the plugin's table of options */
     const char *listen;
@@ -114,8 +115,8 @@ static void leave(const char *name, const char *generation, const char *machine,
 
     (void)snprintf(
         text, sizeof(text),
-        "ddpengine rendezvous 1\ngeneration %s\nendpoint 127.0.0.1:9\nhost node7\nmachine %s\npid 4194309\nstart "
-        "77\nbegan 1000000000\ninterval 60\nbeat %020llu 00000000001000000000\n",
+        "ddpengine rendezvous 2\ngeneration %s\nendpoint 127.0.0.1:9\nhost node7\nmachine %s\npid 4194309\nstart "
+        "77\nbegan 1000000000\ninterval 60\nsecret none\nbeat %020llu 00000000001000000000\n",
         generation, machine, (unsigned long long)beat);
     write_text(name, text);
 }
@@ -258,9 +259,9 @@ static void test_pid_used_again(void **state)
     (void)state;
     machine_name(machine, sizeof(machine));
     (void)snprintf(text, sizeof(text),
-                   "ddpengine rendezvous 1\ngeneration " OLD_RUN
+                   "ddpengine rendezvous 2\ngeneration " OLD_RUN
                    "\nendpoint 127.0.0.1:9\nhost node7\nmachine %s\npid %d\nstart "
-                   "77\nbegan 1000000000\ninterval 60\nbeat %020d %020d\n",
+                   "77\nbegan 1000000000\ninterval 60\nsecret none\nbeat %020d %020d\n",
                    machine, (int)getpid(), 1, 1);
     write_text(path, text);
     i = opened();
@@ -490,8 +491,8 @@ static void test_listen(void **state)
 
 static void test_damaged(void **state)
 {
-    static const char *const texts[] = {"", "x", "ddpengine rendezvous 2\n", "ddpengine rendezvous 1\n",
-                                        "ddpengine rendezvous 1\ngeneration 00000000000000aa\n"};
+    static const char *const texts[] = {"", "x", "ddpengine rendezvous 1\n", "ddpengine rendezvous 2\n",
+                                        "ddpengine rendezvous 2\ngeneration 00000000000000aa\n"};
     char found[DDP_ENDPOINT_MAX] = "", slow[2048], *whole, *tail;
     ddp_init *i = opened();
     ddp_err err = {0};
@@ -521,6 +522,85 @@ static void test_damaged(void **state)
     }
     free(whole);
     load()->close(i);
+}
+
+/* ---- the secret of a run ----------------------------------------------------------------------------------------- */
+static mode_t mode_of(const char *name)
+{
+    struct stat st;
+
+    assert_int_equal(stat(name, &st), 0);
+    return st.st_mode & 0777;
+}
+
+/* With a secret the file is its user's alone; without one others may read it as before. */
+static void test_secret(void **state)
+{
+    static const unsigned char secret[] = {0, 1, 0x7f, 0x80, 0xff};
+    unsigned char found[DDP_SECRET_MAX];
+    char endpoint[DDP_ENDPOINT_MAX] = "", *text;
+    ddp_init *first = opened(), *second = opened();
+    size_t length = 7;
+    ddp_err err = {0};
+
+    (void)state;
+    assert_int_equal(load()->put_secret(first, secret, sizeof(secret), &err), DDP_OK);
+    assert_int_equal(load()->publish(first, "127.0.0.1:1", &err), DDP_OK);
+    assert_int_equal(mode_of(path), 0600);
+    assert_int_equal(load()->find(second, endpoint, &err), DDP_OK);
+    assert_int_equal(load()->get_secret(second, found, &length, &err), DDP_OK);
+    assert_int_equal(length, sizeof(secret));
+    assert_memory_equal(found, secret, sizeof(secret));
+    text = read_text(path);
+    assert_contains(text, "\nsecret 00017f80ff\nbeat ");
+    free(text);
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_int_equal(load()->find(second, endpoint, &err), DDP_ERR_CONFIG);
+    assert_contains(err.msg, path);
+    assert_contains(err.msg, "belongs to another user or others may read it");
+    assert_int_equal(chmod(path, 0600), 0);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(path, 65534, 65534), 0);
+        assert_int_equal(load()->find(second, endpoint, &err), DDP_ERR_CONFIG);
+        assert_contains(err.msg, "secret_file");
+    }
+    load()->close(first);
+    first = opened();
+    assert_int_equal(load()->publish(first, "127.0.0.1:1", &err), DDP_OK);
+    assert_int_equal(mode_of(path), 0644);
+    assert_int_equal(load()->find(second, endpoint, &err), DDP_OK);
+    assert_int_equal(load()->get_secret(second, found, &length, &err), DDP_OK);
+    assert_int_equal(length, 0);
+    load()->close(first);
+    load()->close(second);
+}
+
+/* Seen from another user: the message says whose fault it is not. */
+static void test_secret_of_another_user(void **state)
+{
+    int how = 0;
+    pid_t child;
+
+    (void)state;
+    if (geteuid() != 0) skip(); /* needs root to be another user */
+    assert_int_equal(chmod(folder, 0755), 0);
+    write_text(path, "whatever it holds");
+    assert_int_equal(chmod(path, 0600), 0);
+    (void)load();
+    child = fork();
+    if (child == 0) {
+        char endpoint[DDP_ENDPOINT_MAX];
+        ddp_init *i = opened();
+        ddp_err err = {0};
+
+        if (setuid(65534) != 0) _exit(1);
+        _exit(load()->find(i, endpoint, &err) == DDP_ERR_SYSTEM && strstr(err.msg, path) != NULL &&
+                      strstr(err.msg, "cannot be read by this user") != NULL && strstr(err.msg, "secret_file") != NULL
+                  ? 0
+                  : 2);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
 }
 
 /* ---- with the core ----------------------------------------------------------------------------------------------- */
@@ -557,6 +637,38 @@ static void test_rendezvous(void **state)
     for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
     for (int32_t r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
     members_close(m, 2);
+    assert_int_equal(entries(), 0);
+}
+
+/* Whoever reaches rank 0's port without having read the file is refused. */
+static void test_rendezvous_has_a_secret(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "", *text;
+    ddp_init *i = opened();
+    ddp_err err = {0};
+    ddp_frame f;
+    member m[2];
+    ddp_wire w;
+
+    (void)state;
+    for (int32_t r = 0; r < 2; r++) member_init(&m[r], NULL, r, 2);
+    assert_int_equal(pthread_create(&m[0].thread, NULL, join_by_file, &m[0]), 0);
+    UNTIL(load()->find(i, endpoint, &err) == DDP_OK);
+    assert_int_equal(mode_of(path), 0600);
+    raw_open(&w, endpoint);
+    raw_hello(&w, (hello){1, 3, DDP_VERSION}, "");
+    f = raw_next(&w);
+    assert_int_equal(f.type, DDP_FRAME_FAILURE);
+    ddp_wire_close(&w);
+    assert_int_equal(pthread_create(&m[1].thread, NULL, join_by_file, &m[1]), 0);
+    for (int32_t r = 0; r < 2; r++) member_join(&m[r]);
+    for (int32_t r = 0; r < 2; r++)
+        if (m[r].status != DDP_OK) fail_msg("rank %d: %s", r, m[r].err.msg);
+    text = member_log(&m[0]);
+    assert_contains(text, "differ in their secret");
+    free(text);
+    members_close(m, 2);
+    load()->close(i);
     assert_int_equal(entries(), 0);
 }
 
@@ -631,7 +743,10 @@ int main(void)
         TEST(test_urls),
         TEST(test_listen),
         TEST(test_damaged),
+        TEST(test_secret),
+        TEST(test_secret_of_another_user),
         TEST(test_rendezvous),
+        TEST(test_rendezvous_has_a_secret),
         TEST(test_secret_or_consent),
         TEST(test_host_by_interface),
     };

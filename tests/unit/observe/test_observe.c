@@ -1,6 +1,7 @@
 /* test_observe.c -- what a run leaves and shows: every step once and in order, valid JSON, the summary's names and
  * figures, disks that are full. */
 #include "support/checkpoint_util.h"
+#include "support/until.h"
 
 #include "config/config.h"
 #include "observe/observe.h"
@@ -80,6 +81,17 @@ static json_t *parse_lines(const char *path)
     assert_string_equal(line, ""); /* nothing behind the last newline */
     free(text);
     return all;
+}
+
+/* Of a file that is being written. */
+static int line_count(const char *path)
+{
+    FILE *f = fopen(path, "re");
+    int n = 0, c;
+
+    while (f != NULL && (c = getc(f)) != EOF) n += c == '\n';
+    if (f != NULL) (void)fclose(f);
+    return n;
 }
 
 static const char *event_of(const json_t *line) { return json_string_value(json_object_get(line, "event")); }
@@ -400,6 +412,45 @@ static void members_that_are_not_json(void **state)
 }
 
 /* Nothing can be written: one warning, and the run goes on to its end. */
+/* A loss above three times the median of the steps before: once, then not for 100 steps; not before there are 16. */
+static void a_loss_spike(void **state)
+{
+    static const uint64_t spikes[] = {10, 40, 45, 139, 140, 200};
+    struct place *p = *state;
+    ddp_observe_params own = params(p, in(p, "out"));
+    uint64_t warned[4] = {0};
+    size_t count = 0;
+    ddp_observer *o;
+    json_t *lines;
+
+    own.loss_spike = 3.0;
+    o = open_it(&own);
+    for (uint64_t step = 1; step <= 200; step++) {
+        ddp_step_record r = step_of(step);
+
+        r.loss = step % 2 == 0 ? 2.0 : 2.2;
+        for (size_t i = 0; i < DDP_COUNT(spikes); i++)
+            if (step == spikes[i]) r.loss = 9.0;
+        if (step == 30) r.loss = NAN;
+        if (step == 31) r.loss = 5.9; /* below 3 x 2 */
+        ddp_observe_step(o, &r);
+    }
+    ddp_observer_close(o);
+    lines = parse_lines(in(p, "out/metrics.jsonl"));
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        const json_t *line = json_array_get(lines, i);
+
+        if (strcmp(event_of(line), "warning") != 0) continue;
+        assert_true(count < 4 && real(line, "loss") == 9.0);
+        assert_true(real(line, "usual_loss") >= 2.0 && real(line, "usual_loss") <= 2.2);
+        warned[count++] = (uint64_t)real(line, "step");
+    }
+    json_decref(lines);
+    assert_int_equal(count, 2);
+    assert_true(warned[0] == 40 && warned[1] == 140);
+    assert_int_equal(logged(p, "times the usual"), 2);
+}
+
 static void a_full_disk(void **state)
 {
     struct place *p = *state;
@@ -418,6 +469,64 @@ static void a_full_disk(void **state)
     ddp_observer_close(o);
     assert_int_equal(logged(p, "metrics.jsonl: cannot write: No space left on device; the run continues"), 1);
     assert_int_equal(logged(p, "metrics.jsonl lacks 3000 lines"), 1);
+}
+
+/* Somebody removes [output] dir, or what is in it, while the run writes there. */
+static void removed_during_the_run(void **state)
+{
+    struct place *p = *state;
+    ddp_observe_params own = params(p, in(p, "out"));
+    ddp_summary s = summary_of(20);
+    ddp_observer *o = open_it(&own);
+    ddp_step_record r;
+    ddp_err err = {0};
+    json_t *lines;
+
+    for (uint64_t step = 1; step <= 10; step++) {
+        r = step_of(step);
+        ddp_observe_step(o, &r);
+    }
+    UNTIL(line_count(in(p, "out/metrics.jsonl")) == 10);
+    assert_int_equal(unlink(in(p, "out/metrics.jsonl")), 0);
+    assert_int_equal(rmdir(in(p, "out")), 0);
+    for (uint64_t step = 11; step <= 20; step++) {
+        r = step_of(step);
+        ddp_observe_step(o, &r);
+    }
+    if (ddp_observer_finish(o, &s, &err) != DDP_OK) fail_msg("%s", err.msg);
+    ddp_observer_close(o);
+    lines = parse_lines(in(p, "out/metrics.jsonl"));
+    assert_string_equal(event_of(json_array_get(lines, 0)), "warning");
+    assert_contains(json_string_value(json_object_get(json_array_get(lines, 0), "text")), "was removed");
+    assert_int_equal(json_array_size(lines), 1 + 10 + 1);
+    assert_int_equal((int)real(json_array_get(lines, 1), "step"), 11);
+    assert_string_equal(event_of(json_array_get(lines, 11)), "end");
+    json_decref(lines);
+    assert_true(exists(in(p, "out/summary.json")));
+    assert_int_equal(logged(p, "out/metrics.jsonl was removed during the run: the lines written so far are lost"), 1);
+    assert_int_equal(logged(p, "out/metrics.jsonl lacks the lines from before it was removed"), 1);
+}
+
+/* And it cannot be made again: that is said once, and what is missing is counted. */
+static void removed_for_good(void **state)
+{
+    struct place *p = *state;
+    ddp_observe_params own = params(p, in(p, "out"));
+    ddp_observer *o = open_it(&own);
+    ddp_step_record r = step_of(1);
+
+    ddp_observe_step(o, &r);
+    UNTIL(line_count(in(p, "out/metrics.jsonl")) == 1);
+    assert_int_equal(unlink(in(p, "out/metrics.jsonl")), 0);
+    assert_int_equal(rmdir(in(p, "out")), 0);
+    spill(in(p, "out"), "x", 1); /* a file of that name */
+    for (uint64_t step = 2; step <= 2000; step++) {
+        r = step_of(step);
+        ddp_observe_step(o, &r);
+    }
+    ddp_observer_close(o);
+    assert_int_equal(logged(p, "out/metrics.jsonl was removed, and its lines are lost: "), 1);
+    assert_int_equal(logged(p, "out/metrics.jsonl lacks 1999 lines"), 1);
 }
 
 static void folders_that_cannot_be(void **state)
@@ -457,7 +566,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(no_step_at_all, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(a_resumed_run_adds, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(members_that_are_not_json, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_loss_spike, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(a_full_disk, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(removed_during_the_run, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(removed_for_good, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(folders_that_cannot_be, place_setup, place_teardown),
     };
 

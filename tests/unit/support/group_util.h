@@ -85,6 +85,11 @@ typedef struct member {
     const char *agreement, *endpoint, *world_where, *interface;
     int listen_fd;
     const char *secret; /* NULL: in clear */
+    bool strict;        /* not auth = none */
+    bool rejoins;
+    ddp_quorum quorum;
+    uint32_t generation;
+    const ddp_init_ops *ops; /* NULL: published_ops */
     int64_t timeout_ms, peer_timeout_ms;
     const atomic_int *stop_signal;
     published *published;
@@ -115,9 +120,10 @@ static inline void *member_main(void *arg)
     member *m = arg;
     const ddp_group_params p = {.rank = m->rank,
                                 .world = m->world,
+                                .quorum = m->quorum,
                                 .world_where = m->world_where,
                                 .url = "test://published",
-                                .init_ops = &published_ops,
+                                .init_ops = m->ops != NULL ? m->ops : &published_ops,
                                 .init = (ddp_init *)m->published,
                                 .listen_fd = m->listen_fd,
                                 .endpoint = m->endpoint,
@@ -128,7 +134,9 @@ static inline void *member_main(void *arg)
                                 .secret = m->secret,
                                 .secret_length = m->secret == NULL ? 0 : strlen(m->secret),
                                 .secret_where = "secret.txt",
-                                .auth_none = true,
+                                .auth_none = !m->strict,
+                                .rejoins = m->rejoins,
+                                .generation = m->generation,
                                 .interface = m->interface,
                                 .log = &m->log,
                                 .expired = m->expired,
@@ -222,7 +230,7 @@ static inline void raw_open(ddp_wire *w, const char *endpoint)
     ddp_wire_init(w, fd, 1 << 20);
 }
 
-static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
+static inline void raw_hello_again(ddp_wire *w, hello h, uint32_t generation, const char *agreement)
 {
     char identity[DDP_IDENTITY_MAX];
     ddp_identity id;
@@ -234,6 +242,7 @@ static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
     ddp_pack_u32(&t, DDP_ABI);
     ddp_pack_u32(&t, DDP_BACKEND_ABI);
     ddp_pack_u32(&t, 4711);
+    ddp_pack_u32(&t, generation);
     ddp_pack_bytes(&t, h.version, strlen(h.version));
     ddp_pack_bytes(&t, "raw", 3);
     ddp_pack_bytes(&t, "rawhost", 7);
@@ -245,6 +254,8 @@ static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
     assert_int_equal(ddp_wire_flush(w, &err), DDP_OK);
     ddp_text_free(&t);
 }
+
+static inline void raw_hello(ddp_wire *w, hello h, const char *agreement) { raw_hello_again(w, h, 0, agreement); }
 
 /* The next frame; type 0 once the connection is closed. */
 static inline ddp_frame raw_next(ddp_wire *w)

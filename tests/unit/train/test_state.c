@@ -25,8 +25,7 @@ static ddp_trainer *rank_of(struct rank *r, int32_t rank, int32_t world, uint64_
     r->train.seed = seed;
     r->config.train = &r->train;
     r->session.config = &r->config;
-    r->session.launch.rank = rank;
-    r->session.launch.world = world;
+    r->session.shares = (ddp_shares_of_rank){.count = world, .own = 1, .list = {rank}};
     r->session.devices.replicas = 1;
     r->trainer.s = &r->session;
     r->trainer.mem.counts = r->counts;
@@ -44,7 +43,7 @@ static void streams(void **state)
         ddp_trainer *t = rank_of(&ranks[r], r, 3, 77);
 
         for (uint64_t i = 0; i < 40; i++) {
-            ddp_random random = ddp_trainer_random(t);
+            ddp_random random = ddp_trainer_random(t, 0);
 
             assert_int_equal(random.seed, 77);
             assert_in_range(random.stream, 0, 119);
@@ -55,7 +54,9 @@ static void streams(void **state)
     }
     (void)rank_of(&ranks[0], 1, 3, 77);
     ranks[0].trainer.progress.micro_steps = 25; /* as a checkpoint says */
-    assert_int_equal(ddp_trainer_random(&ranks[0].trainer).stream, 25 * 3 + 1);
+    assert_int_equal(ddp_trainer_random(&ranks[0].trainer, 0).stream, 25 * 3 + 1);
+    ranks[0].session.shares.list[1] = 2; /* its rank is missing */
+    assert_int_equal(ddp_trainer_random(&ranks[0].trainer, 1).stream, 25 * 3 + 2);
 }
 
 static void counts(void **state)
@@ -92,6 +93,7 @@ static void state_dict_order(void **state)
     int64_t count[4];
     struct rank r;
     ddp_trainer *t = rank_of(&r, 0, 1, 0);
+    ddp_state_arenas a;
     ddp_err err = {0};
     ddp_views v;
 
@@ -104,7 +106,8 @@ static void state_dict_order(void **state)
     t->mem.host.params = arena;
     t->mem.host.buffers = buffers;
     t->mem.counts = count;
-    assert_int_equal(state_model_views(t, &v, &err), DDP_OK);
+    a = state_arenas(t);
+    assert_int_equal(state_model_views(t, &a, &v, &err), DDP_OK);
     assert_int_equal(v.count, 6);
     for (size_t i = 0; i < v.count; i++) assert_string_equal(v.tensors[i].name, expected[i]);
     assert_ptr_equal(v.data[1], arena + 16);

@@ -16,22 +16,28 @@ static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_
     return DDP_OK;
 }
 
+static int64_t classes_of(const low_kernel *k, const ddp_attrs *attrs)
+{
+    return k->kind == DDP_OP_CROSS_ENTROPY && attrs->cross_entropy.classes > 0 ? attrs->cross_entropy.classes : k->cols;
+}
+
 /* Counts the labels that are not ignored. */
 static ddp_status check_labels(const cpu_call *c, const int64_t *label, int64_t *counted, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const ddp_attrs *attrs = &low_node(c->program, k->nodes[0])->attrs;
     bool ignores = k->kind == DDP_OP_CROSS_ENTROPY && attrs->cross_entropy.ignores;
+    int64_t classes = classes_of(k, attrs);
 
     *counted = 0;
     for (int64_t r = 0; r < k->rows; r++) {
-        if (label[r] >= 0 && label[r] < k->cols)
+        if (label[r] >= 0 && label[r] < classes)
             (*counted)++;
         else if (!ignores || label[r] != attrs->cross_entropy.ignore_index)
             return ddp_fail(
                 err, DDP_ERR_DATA,
                 "device \"cpu\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 to %lld); check the data set's labels against the model's number of classes",
-                (long long)label[r], (long long)r, (long long)k->cols, (long long)(k->cols - 1));
+                (long long)label[r], (long long)r, (long long)classes, (long long)(classes - 1));
     }
     return DDP_OK;
 }
@@ -50,8 +56,8 @@ static ddp_status run_loss(const cpu_call *c, ddp_err *err)
     if (k->kind != DDP_OP_MSE) status = check_labels(c, target, &counted, err);
     if (status != DDP_OK) return status;
     if (k->kind == DDP_OP_CROSS_ENTROPY)
-        sum = f->cross_entropy(cpu_out(c, GRAD), cpu_in(c, X), target, k->rows, k->cols, (float)(1.0 / (double)counted),
-                               (float)smooth) /
+        sum = f->cross_entropy(cpu_out(c, GRAD), cpu_in(c, X), target, k->rows, k->cols, classes_of(k, &n->attrs),
+                               (float)(1.0 / (double)counted), (float)smooth) /
               (double)counted;
     else if (k->kind == DDP_OP_MSE)
         sum = f->mse(cpu_out(c, GRAD), cpu_in(c, X), target, counted, (float)(2.0 / (double)counted)) / (double)counted;

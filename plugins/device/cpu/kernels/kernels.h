@@ -56,10 +56,11 @@ typedef struct cpu_kernels {
     void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);
     void (*channels_first)(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add);
     /* Sum over the rows of the loss with label smoothing s: log-sum-exp(row) - (1 - s) row[label] - s mean(row);
-     * grad, unless NULL, gets (softmax - (1 - s) onehot - s / cols) * scale, and may be logits. A row whose label is
-     * out of range counts for nothing and has the gradient 0. */
+     * grad, unless NULL, gets (softmax - (1 - s) onehot - s / classes) * scale, and may be logits. A row whose label is
+     * out of range counts for nothing and has the gradient 0. Of a row's `cols` columns the first `classes` count; the
+     * others have the gradient 0. */
     double (*cross_entropy)(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
-                            float scale, float s);
+                            int64_t classes, float scale, float s);
     /* Sum of (p - t)^2; grad, unless NULL, gets (p - t) * scale, and may be p. */
     double (*mse)(float *grad, const float *p, const float *t, int64_t n, float scale);
     /* Rows whose first largest logit stands at the label. A NaN counts as the largest, as in torch.argmax. */

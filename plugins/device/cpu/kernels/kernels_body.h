@@ -208,32 +208,33 @@ static double row_sum(const float *x, int64_t n)
 }
 
 static double cross_entropy(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
-                            float scale, float s)
+                            int64_t classes, float scale, float s)
 {
     double loss = 0.0;
 
     for (int64_t r = 0; r < rows; r++) {
         const float *x = logits + r * cols;
         float *g = grad != NULL ? grad + r * cols : NULL;
-        float at_label, max, sum, inverse, even = s / (float)cols * scale;
+        float at_label, max, sum, inverse, even = s / (float)classes * scale;
         double mean;
-        if (label[r] < 0 || label[r] >= cols) {
+        if (label[r] < 0 || label[r] >= classes) {
             if (g != NULL) memset(g, 0, (size_t)cols * sizeof(*g));
             continue;
         }
         at_label = x[label[r]]; /* read before g, which may be x, is written */
-        max = row_max(x, cols);
-        mean = s != 0.0f ? row_sum(x, cols) / (double)cols : 0.0;
-        sum = row_exp_sum(g, x, max, cols);
+        max = row_max(x, classes);
+        mean = s != 0.0f ? row_sum(x, classes) / (double)classes : 0.0;
+        sum = row_exp_sum(g, x, max, classes);
         inverse = scale / sum;
         loss += log((double)sum) + (double)max - (1.0 - (double)s) * (double)at_label - (double)s * mean;
         if (g == NULL) continue;
         if (s == 0.0f) {
-            MAP(cols, g[i] *= inverse)
+            MAP(classes, g[i] *= inverse)
         } else {
-            MAP(cols, g[i] = g[i] * inverse - even)
+            MAP(classes, g[i] = g[i] * inverse - even)
         }
         g[label[r]] -= (1.0f - s) * scale;
+        for (int64_t i = classes; i < cols; i++) g[i] = 0.0f;
     }
     return loss;
 }

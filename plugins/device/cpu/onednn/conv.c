@@ -249,6 +249,7 @@ ddp_status cpu_conv_build(cpu_conv *c, ddp_err *err)
     dnnl_status_t status = dnnl_success;
 
     if (c->primitive != NULL) return DDP_OK;
+    DDP_TRY(cpu_library_room(err));
     omp_set_num_threads(c->threads);
     for (int i = 0; i < 2 && status == dnnl_success; i++)
         if (c->reorder_desc[i] != NULL) status = dnnl_primitive_create(&c->reorder[i], c->reorder_desc[i]);

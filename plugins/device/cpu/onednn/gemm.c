@@ -21,7 +21,9 @@
 #include "onednn.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
+#define GENERATED   (16u << 20) /* bytes */
 #define MATMUL_ROWS 9
 #define SHORT_IN    512 /* few and short rows of weights (in, out) */
 #define SHORT_OUT   1024
@@ -55,6 +57,27 @@ static ddp_status library_failed(ddp_err *err, dnnl_status_t status, const char 
                  call, (int)status, (long long)rows, (long long)in, (long long)out);
     err->lib_code = (int32_t)status;
     return s;
+}
+
+ddp_status cpu_library_room(ddp_err *err)
+{
+    void *room = mmap(NULL, GENERATED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (room == MAP_FAILED)
+        return ddp_fail(
+            err, DDP_ERR_NOMEM,
+            "device \"cpu\": oneDNN generates code and needs memory for it, but less than %u MiB are left; raise the limit that ulimit -v shows, or use a smaller batch or model",
+            GENERATED >> 20);
+    (void)munmap(room, GENERATED);
+    return DDP_OK;
+}
+
+/* Before each call of sgemm: the first one generates its code. */
+static ddp_status room_for_sgemm(cpu_library *lib, ddp_err *err)
+{
+    if (lib->generated) return DDP_OK;
+    lib->generated = true;
+    return cpu_library_room(err);
 }
 
 ddp_status cpu_library_open(uint32_t threads, cpu_library **out, ddp_err *err)
@@ -160,6 +183,7 @@ ddp_status cpu_product_build(cpu_product *p, ddp_err *err)
     dnnl_status_t status;
 
     if (!p->matmul || p->primitive != NULL) return DDP_OK;
+    DDP_TRY(cpu_library_room(err));
     omp_set_num_threads(p->threads);
     status = dnnl_primitive_create(&p->primitive, p->desc);
     return status == dnnl_success ? DDP_OK : library_failed(err, status, "matmul creation", p->rows, p->in, p->out);
@@ -222,6 +246,7 @@ ddp_status cpu_bound_run(cpu_bound *b, const float *x, const float *w, const flo
     const void *at[5] = {x, w, y, b->at[3], bias};
     dnnl_status_t status = dnnl_success;
 
+    if (!p->matmul) DDP_TRY(room_for_sgemm(p->lib, err));
     omp_set_num_threads(p->threads);
     if (!p->matmul) {
         status = dnnl_sgemm('N', p->transposed ? 'N' : 'T', p->rows, p->out, p->in, 1.0f, x, p->in, w,
@@ -244,6 +269,7 @@ ddp_status cpu_grad_input(cpu_library *lib, int64_t rows, int64_t in, int64_t ou
 {
     dnnl_status_t status;
 
+    DDP_TRY(room_for_sgemm(lib, err));
     (void)set_threads(lib, rows, in, out);
     status =
         dnnl_sgemm('N', transposed ? 'T' : 'N', rows, in, out, 1.0f, dy, out, w, transposed ? out : in, 0.0f, dx, in);
@@ -256,6 +282,7 @@ ddp_status cpu_grad_weight(cpu_library *lib, int64_t rows, int64_t in, int64_t o
     int64_t part = in * out <= PART_SIZE ? PART_ROWS : rows;
     dnnl_status_t status = dnnl_success;
 
+    DDP_TRY(room_for_sgemm(lib, err));
     (void)set_threads(lib, rows, in, out);
     for (int64_t r = 0; r < rows && status == dnnl_success; r += part) {
         int64_t count = rows - r < part ? rows - r : part;

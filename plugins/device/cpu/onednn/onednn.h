@@ -1,8 +1,10 @@
 /* plugins/device/cpu/onednn/onednn.h -- what the files that see oneDNN share: gemm.c and conv.c. */
 #pragma once
 
+#include <ddpengine/plugin.h>
 #include <dnnl.h>
 #include <omp.h>
+#include <stdbool.h>
 
 /* Waking another thread costs 5-10 us, which is what one thread needs for this many operations. */
 #define CPU_SERIAL_FLOPS 2e6
@@ -11,7 +13,12 @@ struct cpu_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;
+    bool generated; /* the code of sgemm, by its first call */
 };
+
+/* Before oneDNN generates code: that does not survive an allocation that fails, but crashes. A primitive takes up to a
+ * megabyte, all that sgemm generates takes six. */
+ddp_status cpu_library_room(ddp_err *err);
 
 /* OpenMP's count is a property of the calling thread, oneDNN reads it at creation and at execution: both must agree. */
 static inline int cpu_threads_for(const struct cpu_library *lib, double flops)

@@ -135,11 +135,13 @@ ddp_status cu_head_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err 
     t->type = cu_operand(w->device);
     t->entropy = (cu_entropy){.smoothing = h.loss->attrs.cross_entropy.label_smoothing,
                               .ignore_index = h.loss->attrs.cross_entropy.ignore_index,
-                              .ignores = h.loss->attrs.cross_entropy.ignores};
+                              .ignores = h.loss->attrs.cross_entropy.ignores,
+                              .classes = h.loss->attrs.cross_entropy.classes};
     k->plain = true;
     k->inner = weight->dims[t->transposed ? 0 : 1];
     k->cols = k->limit = weight->dims[t->transposed ? 1 : 0];
     k->rows = low_value(w->p, k->out[0])->elements / k->cols;
+    if (t->entropy.classes > 0) k->limit = t->entropy.classes;
     k->in_type[X] = k->in_type[W] = cu_operand(w->device);
     take_nodes(w, k, node, &h);
     size_pieces(w, k, t);

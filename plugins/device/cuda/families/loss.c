@@ -7,9 +7,13 @@ enum { LOSS = LOW_LOSS, GRAD = LOW_LOSS_GRAD };
 
 static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
+    const ddp_node *n = low_node(w->p, node);
+
     (void)err;
     low_loss_group(w, k, node);
     k->limit = k->cols;
+    if (k->kind == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.classes > 0)
+        k->limit = n->attrs.cross_entropy.classes;
     k->writes_grad = 1u << GRAD;
     if (k->kind == DDP_OP_ACCURACY)
         k->scratch_bytes = cu_accuracy_scratch(k->rows);
@@ -26,7 +30,8 @@ static ddp_status run_loss(const cu_call *c, ddp_err *err)
     const ddp_attrs *a = cu_attrs(c, 0);
     const cu_entropy e = {.smoothing = a->cross_entropy.label_smoothing,
                           .ignore_index = a->cross_entropy.ignore_index,
-                          .ignores = a->cross_entropy.ignores};
+                          .ignores = a->cross_entropy.ignores,
+                          .classes = a->cross_entropy.classes};
     cudaError_t result;
 
     if (k->kind == DDP_OP_CROSS_ENTROPY)

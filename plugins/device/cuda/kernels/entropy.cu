@@ -8,6 +8,7 @@ static constexpr float LOG2_E = 1.4426950408889634f;
 struct entropy_args {
     const int64_t *label;
     int64_t rows, cols, ignore_index;
+    int64_t classes; /* of the columns; those behind are padding */
     float smoothing;
     bool ignores, add;
     int *counts;    /* (COUNT_BLOCKS): rows that count */
@@ -25,7 +26,7 @@ static __global__ void __launch_bounds__(COUNT_THREADS) count_kernel(entropy_arg
     for (int64_t r = static_cast<int64_t>(blockIdx.x) * COUNT_THREADS + threadIdx.x; r < a.rows;
          r += static_cast<int64_t>(gridDim.x) * COUNT_THREADS) {
         int64_t label = a.label[r];
-        if (label >= 0 && label < a.cols)
+        if (label >= 0 && label < a.classes)
             count++;
         else if (!a.ignores || label != a.ignore_index)
             cu_report(a.fault, CU_FAULT_LABEL, a.kernel, r, label);
@@ -115,7 +116,7 @@ static __device__ __forceinline__ double row_loss(const entropy_args &a, float m
            loss = static_cast<double>(logf(sum)) + static_cast<double>(max) * (1.0 / static_cast<double>(LOG2_E));
 
     loss -= (1.0 - s) * static_cast<double>(at_label);
-    if (s != 0.0) loss -= s * (static_cast<double>(all) / static_cast<double>(a.cols));
+    if (s != 0.0) loss -= s * (static_cast<double>(all) / static_cast<double>(a.classes));
     return loss < 0.0 ? 0.0 : loss; /* by rounding; a NaN stays */
 }
 
@@ -129,12 +130,21 @@ template <bool KEEP, class X> static __device__ __forceinline__ X *keep_memory(v
     }
 }
 
+template <class G> static __device__ __forceinline__ void zero_padding(const entropy_args &a, G *g)
+{
+    if (a.add) return;
+    for (int i = static_cast<int>(a.classes) + static_cast<int>(threadIdx.x); i < static_cast<int>(a.cols);
+         i += static_cast<int>(blockDim.x))
+        cu_put(g + i, 0.0f);
+}
+
 template <class X, class G>
 static __device__ __forceinline__ void skip_row(const entropy_args &a, const row_parts &parts, const X *x, G *g)
 {
     zeros<G> none = {g};
 
     if (g != NULL && !a.add) for_row<1>(parts, x, x + parts.head, static_cast<X *>(NULL), none);
+    if (g != NULL) zero_padding(a, g);
     if (threadIdx.x == 0) a.losses[blockIdx.x] = 0.0;
 }
 
@@ -147,7 +157,7 @@ static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits,
     X *kept = keep_memory<KEEP, X>();
     const int64_t row = blockIdx.x, label = a.label[row];
     const unsigned lane = threadIdx.x % 32;
-    const int counts[2] = {a.counts[lane], a.counts[lane + 32]}, cols = static_cast<int>(a.cols);
+    const int counts[2] = {a.counts[lane], a.counts[lane + 32]}, cols = static_cast<int>(a.classes);
     const X *x = logits + row * a.cols;
     G *g = grad != NULL ? grad + row * a.cols : NULL;
     const row_parts parts = parts_of(x, g, cols);
@@ -172,6 +182,7 @@ static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits,
     float even = a.smoothing / static_cast<float>(cols) * scale;
     gradient<G> d = {g, static_cast<int>(label), base, scale / sum, even, (1.0f - a.smoothing) * scale, a.add};
     for_row<2>(parts, x, KEEP ? kept : x + parts.head, static_cast<X *>(NULL), d);
+    zero_padding(a, g);
 }
 
 /* A GPU may grant less shared memory than KEPT_BYTES (99 KiB to a block of sm_86 and 89): then the row is read
@@ -214,7 +225,7 @@ static __device__ __forceinline__ int count_small(const entropy_args &a, int *sh
 
     if (threadIdx.x < a.rows) {
         int64_t label = a.label[threadIdx.x];
-        if (label >= 0 && label < a.cols)
+        if (label >= 0 && label < a.classes)
             count = 1;
         else if (!a.ignores || label != a.ignore_index)
             cu_report(a.fault, CU_FAULT_LABEL, a.kernel, threadIdx.x, label);
@@ -227,7 +238,7 @@ template <class G>
 static __device__ __forceinline__ double small_row(const entropy_args &a, const float (&v)[SMALL_EACH], G *g, int label,
                                                    float scale)
 {
-    const int lane = static_cast<int>(threadIdx.x % 32), cols = static_cast<int>(a.cols);
+    const int lane = static_cast<int>(threadIdx.x % 32), cols = static_cast<int>(a.classes);
     online o = {a.smoothing != 0.0f, -INFINITY, 0.0f, 0.0f};
     float at_label = 0.0f, all = 0.0f, max, base, sum, old;
 
@@ -246,7 +257,11 @@ static __device__ __forceinline__ double small_row(const entropy_args &a, const 
     for (int k = 0; k < SMALL_EACH; k++) {
         int i = lane + 32 * k;
         float d = fmaf(term(v[k], base), scale / sum, -a.smoothing / static_cast<float>(cols) * scale);
-        if (g == NULL || i >= cols) continue;
+        if (g == NULL || i >= static_cast<int>(a.cols)) continue;
+        if (i >= cols) {
+            if (!a.add) cu_put(g + i, 0.0f);
+            continue;
+        }
         old = a.add ? cu_get(g + i) : 0.0f;
         cu_put(g + i, (i == label ? d - (1.0f - a.smoothing) * scale : d) + old);
     }
@@ -268,8 +283,8 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
         G *g = grad != NULL ? grad + row * a.cols : NULL;
         float v[SMALL_EACH];
         CU_UNROLL
-        for (int k = 0; k < SMALL_EACH; k++) v[k] = lane + 32 * k < a.cols ? cu_get(x + lane + 32 * k) : -INFINITY;
-        if (label >= 0 && label < a.cols) {
+        for (int k = 0; k < SMALL_EACH; k++) v[k] = lane + 32 * k < a.classes ? cu_get(x + lane + 32 * k) : -INFINITY;
+        if (label >= 0 && label < a.classes) {
             double l = small_row(a, v, g, static_cast<int>(label), 1.0f / static_cast<float>(count));
             if (lane == 0) sum += l;
         } else if (g != NULL && !a.add) {
@@ -304,6 +319,7 @@ static entropy_args args_of(const int64_t *label, int64_t rows, int64_t cols, co
             rows,
             cols,
             e->ignore_index,
+            e->classes > 0 ? e->classes : cols,
             static_cast<float>(e->smoothing),
             e->ignores != 0,
             false,
@@ -347,7 +363,7 @@ cudaError_t cu_entropy_rows(cudaStream_t s, cu_view logits, const int64_t *label
 
 cudaError_t cu_entropy_end(cudaStream_t s, float *loss, int64_t rows, int64_t cols, void *scratch)
 {
-    const cu_entropy any = {0.0, 0, 0};
+    const cu_entropy any = {};
 
     if (rows <= 0 || cols <= 0) return cudaSuccess;
     return cu_launch(entropy_loss_kernel, dim3(1), dim3(LAST_THREADS), 0, s, args_of(NULL, rows, cols, &any, scratch),

@@ -106,6 +106,7 @@ typedef struct cu_entropy {
     double smoothing;
     int64_t ignore_index;
     uint32_t ignores;
+    int64_t classes; /* columns that count, the others have the gradient 0; 0: all */
 } cu_entropy;
 size_t cu_cross_entropy_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_cross_entropy(cudaStream_t s, cu_view logits, const int64_t *label, float *loss, cu_view grad,

@@ -1,0 +1,153 @@
+/* train/state/snapshot.c -- see snapshot.h. */
+#include "train/state/snapshot.h"
+#include "session/report.h"
+#include "train/reduce/hook.h"
+#include "train/reduce/hook_state.h"
+#include "train/state/memory.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what a checkpoint holds ------------------------------------------------------------------------------------- */
+void state_contents_stamp(const ddp_trainer *t, ddp_contents *c)
+{
+    ddp_checkpoint_meta *m = &c->what.meta;
+
+    m->step = t->progress.step;
+    m->epoch = t->progress.epoch;
+    m->cursor = t->progress.cursor;
+    m->micro_steps = t->progress.micro_steps;
+    m->finished = ddp_trainer_complete(t);
+}
+
+static ddp_status describe(const ddp_trainer *t, ddp_checkpoint_meta *m, ddp_err *err)
+{
+    *m = (ddp_checkpoint_meta){.seed = t->s->config->train->seed,
+                               .world_size = ddp_session_parts(t->s),
+                               .bucket_size = t->s->model.bucket_size,
+                               .first_bucket_size = t->s->config->ddp->first_bucket_size,
+                               .batch_size = (uint64_t)t->s->batches.batch_size,
+                               .accumulate = (uint64_t)t->s->batches.accumulate};
+    ddp_copy_text(m->model, sizeof(m->model), t->s->model.plugin->desc.name);
+    if (t->reduce.hooked != NULL) {
+        ddp_copy_text(m->hook, sizeof(m->hook), t->s->hook->desc.name);
+        m->hook_version = ddp_hooked_version(t->reduce.hooked);
+    }
+    return ddp_settings_hash(&t->s->config->settings, m->config_hash, err);
+}
+
+ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, ddp_contents *out, ddp_err *err)
+{
+    DDP_TRY(state_model_views(t, a, &out->model, err));
+    DDP_TRY(state_views(t, a, &out->states, err));
+    DDP_TRY(state_hook_views(t, &out->hook, err));
+    DDP_TRY(describe(t, &out->what.meta, err));
+    ddp_session_settings(t->s, &out->settings);
+    if (out->settings.failed) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a checkpoint's settings");
+    out->what.settings = out->settings.data;
+    out->what.parts[DDP_PART_MODEL] = (ddp_part){out->model.tensors, out->model.count};
+    out->what.parts[DDP_PART_OPTIMIZER] = (ddp_part){out->states.tensors, out->states.count};
+    out->what.parts[DDP_PART_HOOK] = (ddp_part){out->hook.tensors, out->hook.count};
+    return DDP_OK;
+}
+
+void state_contents_close(ddp_contents *c)
+{
+    ddp_text_free(&c->settings);
+    state_views_free(&c->hook);
+    state_views_free(&c->states);
+    state_views_free(&c->model);
+}
+
+/* ---- a copy of it ------------------------------------------------------------------------------------------------ */
+typedef struct piece {
+    const void *from; /* device memory */
+    float **to;
+    uint64_t elements;
+} piece;
+enum { PIECES = 4 };
+
+/* `s` NULL: for their sizes alone. */
+static void list_pieces(const ddp_trainer *t, ddp_snapshot *s, piece out[PIECES])
+{
+    ddp_state_arenas none = {0}, *own = s != NULL ? &s->own : &none;
+    bool shares = t->mem.state_parts > 1;
+
+    out[0] = (piece){t->mem.params, &own->params, t->s->model.layout->param_elements};
+    out[1] = (piece){t->mem.buffers, &own->buffers, t->s->model.buffer_elements};
+    out[2] = (piece){shares ? NULL : t->mem.state1, &own->states[0], states_elements(t)};
+    out[3] = (piece){shares ? NULL : t->mem.state2, &own->states[1], states_elements(t)};
+}
+
+static uint64_t gathered_elements(const ddp_trainer *t)
+{
+    const ddp_hook_state *states = NULL;
+    uint32_t count = t->reduce.hooked == NULL ? 0 : ddp_hooked_states(t->reduce.hooked, &states);
+    uint64_t n = 0;
+
+    if (t->mem.state_parts > 1)
+        n = t->s->model.layout->elements * (uint64_t)((t->mem.state1 != NULL) + (t->mem.state2 != NULL));
+    for (uint32_t i = 0; i < count; i++)
+        n += states[i].elements * (states[i].shared ? 1 : (uint64_t)t->s->launch.world);
+    return n;
+}
+
+uint64_t state_snapshot_bytes(const ddp_trainer *t)
+{
+    uint64_t elements = gathered_elements(t);
+    piece all[PIECES];
+
+    list_pieces(t, NULL, all);
+    for (int i = 0; i < PIECES; i++)
+        if (all[i].from != NULL) elements += all[i].elements;
+    return elements * sizeof(float) + t->s->model.buffer_count * sizeof(int64_t);
+}
+
+ddp_status state_snapshot_open(ddp_trainer *t, ddp_snapshot *out, ddp_err *err)
+{
+    ddp_state_arenas a;
+    piece all[PIECES];
+
+    list_pieces(t, out, all);
+    for (int i = 0; i < PIECES; i++) {
+        if (all[i].from == NULL) continue;
+        DDP_TRY(ddp_device_host_alloc(&t->s->device, all[i].elements * sizeof(float), all[i].to, err));
+        memset(*all[i].to, 0, all[i].elements * sizeof(float)); /* pages come now, not with the first save */
+    }
+    out->own.counts = ddp_alloc(t->s->model.buffer_count * sizeof(int64_t), err);
+    if (out->own.counts == NULL) return err->status;
+    a = out->own;
+    if (t->mem.state_parts > 1)
+        for (int k = 0; k < 2; k++) {
+            a.states[k] = t->mem.whole[k];
+            if (a.states[k] != NULL) memset(a.states[k], 0, t->s->model.layout->elements * sizeof(float));
+        }
+    return state_contents_open(t, &a, &out->contents, err);
+}
+
+ddp_status state_snapshot_copy(ddp_trainer *t, ddp_snapshot *s, ddp_err *err)
+{
+    piece all[PIECES];
+
+    list_pieces(t, s, all);
+    for (int i = 0; i < PIECES; i++) {
+        if (all[i].from == NULL) continue;
+        if (*all[i].to == NULL) return ddp_fail(err, DDP_ERR_INTERNAL, "there is no memory for a copy of the state");
+        if (ddp_device_has_memory(&t->s->device))
+            DDP_TRY(ddp_device_copy(&t->s->device, *all[i].to, all[i].from, all[i].elements * sizeof(float),
+                                    DDP_COPY_TO_HOST, err));
+        else
+            memcpy(*all[i].to, all[i].from, all[i].elements * sizeof(float));
+    }
+    if (t->s->model.buffer_count > 0) memcpy(s->own.counts, t->mem.counts, t->s->model.buffer_count * sizeof(int64_t));
+    state_contents_stamp(t, &s->contents);
+    return DDP_OK;
+}
+
+void state_snapshot_close(ddp_trainer *t, ddp_snapshot *s)
+{
+    float *own[] = {s->own.params, s->own.buffers, s->own.states[0], s->own.states[1]};
+
+    state_contents_close(&s->contents);
+    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_host_free(&t->s->device, own[i]);
+    free(s->own.counts);
+}

@@ -1,0 +1,62 @@
+/* tests/fuzz/fuzz_dataset.h -- for the targets of datasets: opens one with a configuration and reads of it. Included
+ * after the plugin's source, whose `ops` it uses. */
+#pragma once
+
+#include "fuzz.h"
+#include <ddpengine/dataset.h>
+
+/* Bytes of a field of one sample. */
+static size_t fuzz_field_bytes(const ddp_field *f)
+{
+    uint64_t bytes = f->dtype == DDP_I64 ? 8 : f->dtype == DDP_F32 ? 4 : 1;
+
+    for (uint32_t i = 0; i < f->rank; i++) bytes *= (uint64_t)f->dims[i];
+    return (size_t)bytes;
+}
+
+/* A label or token is one that the field says there may be. */
+static void fuzz_check_numbers(const ddp_field *f, const void *buffer)
+{
+    const int64_t *numbers = buffer;
+
+    if (f->dtype != DDP_I64 || f->min > f->max) return;
+    for (size_t i = 0; i < fuzz_field_bytes(f) / 8; i++) FUZZ_CHECK(numbers[i] >= f->min && numbers[i] <= f->max);
+}
+
+static void fuzz_read_sample(const ddp_dataset *d, uint64_t index)
+{
+    const ddp_field *fields;
+    void *buffers[2];
+    ddp_err err = {0};
+    ddp_status status;
+
+    FUZZ_CHECK(ops.fields(d, &fields) == 2);
+    if (fuzz_field_bytes(&fields[0]) > (size_t)64 << 20) return; /* what a batch of that takes is the loader's affair */
+    for (uint32_t f = 0; f < 2; f++) FUZZ_CHECK((buffers[f] = malloc(fuzz_field_bytes(&fields[f]))) != NULL);
+    status = ops.read(d, index, 0, buffers, &err);
+    fuzz_check_error(status, &err);
+    FUZZ_CHECK(index < ops.length(d) || status == DDP_ERR_INVALID);
+    for (uint32_t f = 0; f < 2; f++) {
+        if (status == DDP_OK) fuzz_check_numbers(&fields[f], buffers[f]);
+        free(buffers[f]);
+    }
+}
+
+static void fuzz_dataset(const void *config)
+{
+    ddp_dataset *d;
+    ddp_err err = {0};
+    ddp_status status = ops.open(NULL, config, &d, &err);
+    uint64_t count;
+
+    fuzz_check_error(status, &err);
+    if (status != DDP_OK) return;
+    count = ops.length(d);
+    FUZZ_CHECK(count > 0);
+    (void)ops.fingerprint(d);
+    fuzz_read_sample(d, 0);
+    fuzz_read_sample(d, count / 2);
+    fuzz_read_sample(d, count - 1);
+    fuzz_read_sample(d, count);
+    ops.close(d);
+}

@@ -1,0 +1,43 @@
+# Whatever bytes reach a parser: the kept inputs are replayed by `make check`; `make fuzz` looks for new ones with clang's
+# libFuzzer, FUZZ_SECONDS for each target of FUZZ_TARGETS; `make fuzz-coverage`
+# prints what the kept ones reach (COVERAGE_FLAGS=--missing: and what they do not).
+FUZZ_SOURCES = tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/targets/control.c tests/fuzz/targets/elf.c \
+	tests/fuzz/targets/environment.c \
+	tests/fuzz/targets/hook_state.c tests/fuzz/targets/identity.c tests/fuzz/targets/ini.c tests/fuzz/targets/manifest.c \
+	tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/safetensors.c \
+	tests/fuzz/targets/secret.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
+FUZZ_SHARED = tests/fuzz/fuzz.c plugins/dataset/common/dataset.c plugins/dataset/common/file.c plugins/init/env/slurm.c \
+	plugins/init/file/record.c
+FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/tests/fuzz -I$(srcdir)/plugins/dataset -I$(srcdir)/plugins/init -DDDP_SRCDIR='"$(abs_srcdir)"'
+FUZZ_LIBS = $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
+EXTRA_DIST += tests/fuzz/corpus tests/fuzz/seeds.py tests/fuzz/fuzz.mk tests/fuzz/run.sh tests/fuzz/coverage.py
+check_PROGRAMS += tests/fuzz/replay
+TESTS += tests/fuzz/replay
+tests_fuzz_replay_SOURCES = tests/fuzz/replay.c tests/fuzz/fuzz.h tests/fuzz/fuzz_dataset.h tests/fuzz/fuzz_socket.h \
+	tests/fuzz/targets.h $(FUZZ_SOURCES) $(FUZZ_SHARED)
+tests_fuzz_replay_CPPFLAGS = $(FUZZ_CPPFLAGS)
+tests_fuzz_replay_LDADD = libddpcore.a $(FUZZ_LIBS)
+if WITH_ZLIB
+FUZZ_SOURCES += tests/fuzz/targets/idx.c
+FUZZ_SHARED += plugins/dataset/idx/file.c
+FUZZ_CPPFLAGS += -DDDP_WITH_ZLIB $(ZLIB_CFLAGS)
+FUZZ_LIBS += $(ZLIB_LIBS)
+endif
+
+FUZZ_SECONDS = 600
+FUZZ_TARGETS =
+FUZZ_MAKE = $(MAKE) -s -f $(srcdir)/tests/fuzz/fuzz.mk SRCDIR='$(srcdir)' CORE='$(libddpcore_a_SOURCES)' \
+	TARGETS='$(FUZZ_SOURCES)' SHARED='$(FUZZ_SHARED)' LIBS='$(FUZZ_LIBS) $(LIBS)'
+fuzz fuzz-coverage: export CPPFLAGS := $(FUZZ_CPPFLAGS)
+fuzz:
+	@$(SHELL) $(srcdir)/tests/fuzz/run.sh check '$(FUZZ_CC)'
+	@$(FUZZ_MAKE) CC='$(FUZZ_CC)' programs
+	@$(SHELL) $(srcdir)/tests/fuzz/run.sh run $(srcdir)/tests/fuzz/corpus $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+fuzz-coverage:
+	@$(FUZZ_MAKE) CC='$(CC)' coverage
+	@$(PYTHON) $(srcdir)/tests/fuzz/coverage.py fuzz-build $(COVERAGE_FLAGS)
+.PHONY: fuzz fuzz-coverage
+clean-local: clean-fuzz
+clean-fuzz:
+	rm -rf fuzz-build
+.PHONY: clean-fuzz

@@ -1,0 +1,814 @@
+#!/usr/bin/env python3
+"""Writes the inputs in corpus/ that are made by hand: one for each thing that a parser has to expect, named after it. What
+fuzzing found lies beside them. `seeds.py` writes all of them again; run it after a change here, or of a target's input.
+The ELF files need gcc, those of idx nothing but Python."""
+import gzip
+import hashlib
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def put(target, name, data):
+    path = HERE / "corpus" / target / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+# ---- safetensors -----------------------------------------------------------------------------------------------------
+def safetensors(header, data=b""):
+    text = header if isinstance(header, (bytes, str)) else json.dumps(header, separators=(",", ":"))
+    text = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def w(shape="1", begin="0", end="4"):
+    return '"w":{"dtype":"F32","shape":[%s],"data_offsets":[%s,%s]}' % (shape, begin, end)
+
+
+def seeds_safetensors():
+    real = {"__metadata__": {"format": "pt"}, "fc.weight": tensor("F32", [2, 3], 8, 32), "n": tensor("I64", [], 0, 8),
+            "h": tensor("BF16", [2], 32, 36), "empty": tensor("F32", [0, 7], 36, 36)}
+    put("safetensors", "real", safetensors(real, bytes(range(36))))
+    sizes = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2, "U8": 1,
+             "I8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
+    header, at = {}, 0
+    for name, size in sizes.items():
+        header[name] = tensor(name, [1], at, at + size)
+        at += size
+    put("safetensors", "every_dtype", safetensors(header, bytes(at)))
+    put("safetensors", "none", safetensors("{}"))
+    put("safetensors", "padded", safetensors("{" + w() + "}   \t\r\n", bytes(4)))
+    put("safetensors", "escapes", safetensors(
+        '{"\\u0077\\u00fc\\u20AC\\ud83d\\ude00\\n\\"\\\\\\/\\b\\f\\r\\t":{"\\u0064type":"F\\u00332","shape":[1],"data_offsets":[0,4]}}',
+        bytes(4)))
+    put("safetensors", "utf8", safetensors('{"ü€😀":' + w()[4:] + "}", bytes(4)))
+    put("safetensors", "empty_before_full", safetensors("{" + w() + ',"v":' + w("0", "0", "0")[4:] + ',"u":'
+                                                        + w("0", "0", "0")[4:] + "}", bytes(4)))
+    put("safetensors", "seventy_tensors",
+        safetensors({f"t{i}": tensor("U8", [1], i, i + 1) for i in range(70)}, bytes(70)))
+    bad = {
+        "no_object": "[]", "nothing": "", "blank_first": " {}", "open": "{", "behind_the_end": "{}x", "nul_behind": b"{}\0",
+        "no_colon": '{"w" 3}', "open_text": '{"w', "no_quotes": "{w:1}", "comma_at_the_end": '{"w":{},}', "number": '{"w":3}',
+        "no_dtype": '{"w":{}}', "number_as_dtype": '{"w":{"dtype":7}}', "unknown_dtype": '{"w":{"dtype":"F12"}}',
+        "long_dtype": '{"w":{"dtype":"' + "F" * 30 + '"}}', "no_shape": '{"w":{"dtype":"F32"}}',
+        "shape_no_array": '{"w":{"shape":4}}', "no_offsets": '{"w":{"dtype":"F32","shape":[]}}',
+        "one_offset": '{"w":{"data_offsets":[0]}}', "offsets_object": '{"w":{"data_offsets":{}}}',
+        "three_offsets": '{"w":{"data_offsets":[0,1,2]}}', "offset_no_integer": "{" + w(end="4.0") + "}",
+        "negative_offset": "{" + w(begin="-4") + "}", "wrong_way_round": "{" + w(begin="4", end="0") + "}",
+        "past_the_end": "{" + w(end="8") + "}", "contradiction": "{" + w("2") + "}", "hole": "{" + w("0", "2", "2") + "}",
+        "exponent": "{" + w("1e1") + "}", "leading_zero": "{" + w("01") + "}", "negative_shape": "{" + w("-1") + "}",
+        "no_shape_number": "{" + w("x") + "}", "shape_no_comma": "{" + w("1 1") + "}", "minus_alone": "{" + w("-") + "}",
+        "nine_dimensions": "{" + w(",".join("1" * 9)) + "}", "overflow": "{" + w("4294967296,4294967296", "0", "0") + "}",
+        "number_too_large": "{" + w("99999999999999999999") + "}", "twice": "{" + w() + "," + w() + "}",
+        "twice_escaped": "{" + w() + ',"\\u0077":' + w()[4:] + "}", "dtype_twice": '{"w":{"dtype":"F32","dtype":"F32"}}',
+        "unknown_key": '{"w":{"strides":[1]}}', "unknown_long_key": '{"w":{"' + "s" * 60 + '":[1]}}',
+        "entry_no_comma": '{"w":{"dtype":"F32" "shape":[]}}', "overlap": "{" + w() + ',"v":' + w()[4:] + "}",
+        "metadata_array": '{"__metadata__":[]}', "metadata_number": '{"__metadata__":{"a":1}}',
+        "metadata_key_twice": '{"__metadata__":{"a":"","\\u0061":""}}', "metadata_twice": '{"__metadata__":{},"__metadata__":{}}',
+        "metadata_open": '{"__metadata__":{"a":"b"', "wrong_escape": '{"\\x":1}', "escape_at_the_end": '{"\\', "short_unit": '{"\\u00',
+        "unit_no_hex": '{"\\u00g0":1}', "upper_hex": '{"\\u00AF":1}', "nul_escaped": '{"\\u0000":1}', "high_alone": '{"\\ud83d":1}',
+        "high_and_letter": '{"\\ud83d\\u0041":1}', "low_alone": '{"\\ude00":1}', "control": '{"a\nb":1}', "nul_in_name": b'{"a\0b":1}',
+        "overlong": b'{"\xc0\x80":1}', "overlong_three": b'{"\xe0\x80\x80":1}', "surrogate": b'{"\xed\xa0\x80":1}',
+        "beyond_unicode": b'{"\xf4\x90\x80\x80":1}', "lead_alone": b'{"\xff":1}', "cut_character": b'{"\xe2\x82":1}',
+        "cut_at_the_end": b'{"\xe2\x82', "control_in_message": '{"a\\n\\u001b[2J\\u007f":3}',
+    }
+    for name, header in bad.items():
+        put("safetensors", "bad_" + name, safetensors(header, bytes(4)))
+    put("safetensors", "bad_bytes_behind", safetensors("{" + w() + "}", bytes(5)))
+    put("safetensors", "bad_overlap_of_two", safetensors("{" + w() + ',"v":' + w("1", "2", "6")[4:] + "}", bytes(6)))
+    put("safetensors", "bad_hole_between", safetensors("{" + w() + ',"v":' + w("1", "5", "9")[4:] + "}", bytes(9)))
+    put("safetensors", "bad_short", b"1234567")
+    put("safetensors", "bad_length", struct.pack("<Q", 2**63) + b"{}")
+    put("safetensors", "bad_length_over_limit", struct.pack("<Q", 100000001) + b"{}")
+
+
+# ---- manifest --------------------------------------------------------------------------------------------------------
+def seeds_manifest():
+    facts = {"bytes": 100, "sha256": "ab" * 32}
+    good = {"format": "ddpengine checkpoint", "version": 1, "step": 10, "epoch": 1, "cursor": 3, "seed": "18446744073709551615",
+            "world_size": 2, "bucket_size": 26214400, "first_bucket_size": 1048576, "batch_size": 4, "accumulate": 1,
+            "micro_steps": 10, "hook_version": 1, "config_hash": "cd" * 32, "model": "gpt2", "finished": True, "hook": "int8",
+            "files": {"model.safetensors": facts, "optimizer.safetensors": facts, "hook.safetensors": facts}}
+
+    def manifest(name, drop=(), **change):
+        m = {k: v for k, v in {**good, **change}.items() if k not in drop}
+        m["checksum"] = hashlib.sha256(json.dumps(m, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()).hexdigest()
+        put("manifest", name, json.dumps(m, indent=2))
+
+    manifest("real")
+    manifest("without_hook", hook="", hook_version=0,
+             files={k: facts for k in ("model.safetensors", "optimizer.safetensors")})
+    manifest("earlier_version", drop=("hook", "hook_version", "micro_steps"))
+    manifest("unfinished", finished=False)
+    manifest("settings", settings={"train.seed": "1", "model.plugin": "gpt2", "odd\n\tkey": "a\x01\tb"})
+    manifest("bad_settings", settings=["x"])
+    manifest("bad_setting", settings={"train.seed": 1})
+    manifest("settings_empty", settings={})
+    manifest("bad_settings_many", settings={str(i): "" for i in range(9000)})
+    manifest("bad_format", format="something else")
+    manifest("bad_version", version="1")
+    manifest("later_version", version=2)
+    manifest("bad_seed", seed="-1")
+    manifest("bad_seed_with_zeros", seed="007")
+    manifest("bad_step", step=-1)
+    manifest("bad_epoch", epoch=[1])
+    manifest("bad_no_cursor", drop=("cursor",))
+    manifest("bad_world_size_0", world_size=0)
+    manifest("huge_world_size", world_size="18446744073709551615")
+    manifest("bad_long_model", model="m" * 64)
+    manifest("bad_finished", finished=1)
+    manifest("bad_hook", hook=7)
+    manifest("bad_files", files=[])
+    manifest("bad_no_bytes", files={"model.safetensors": {"sha256": "ab" * 32}})
+    manifest("bad_zero_bytes", files={**good["files"], "model.safetensors": {"bytes": 0, "sha256": "ab" * 32}})
+    manifest("bad_short_hash", files={**good["files"], "model.safetensors": {"bytes": 1, "sha256": "ab"}})
+    put("manifest", "bad_checksum", json.dumps({**good, "checksum": "00" * 32}))
+    put("manifest", "bad_no_json", "{")
+    put("manifest", "bad_control_near", '{"a": \x01}')
+    put("manifest", "bad_array", "[]")
+    put("manifest", "bad_key_twice", '{"a":1,"a":2}')
+
+
+# ---- hook state ------------------------------------------------------------------------------------------------------
+def seeds_hook_state():
+    def file(world, own=5, shared=3, dtype="F32", extra=None, pad=b""):
+        header, data = {}, b""
+        for r in range(world):
+            header[f"rank{r}.bucket0.error"] = tensor(dtype, [own], len(data), len(data) + 4 * own)
+            data += struct.pack(f"<{own}f", *range(own))
+        header["q"] = tensor("F32", [shared], len(data), len(data) + 4 * shared)
+        data += bytes(4 * shared)
+        if extra:
+            header[extra] = tensor("U8", [1], len(data), len(data) + 1)
+            data += b"x"
+        text = json.dumps(header, separators=(",", ":")).encode() + pad
+        return safetensors(text, data)
+
+    def aligned(world, off):
+        for n in range(8):
+            data = file(world, pad=b" " * n)
+            if (8 + struct.unpack("<Q", data[:8])[0]) % 4 == off:
+                return data
+        raise AssertionError
+
+    put("hook_state", "same_world", bytes([2, 1, 0]) + aligned(2, 0))
+    put("hook_state", "other_world", bytes([3, 1, 0]) + aligned(3, 0))
+    put("hook_state", "other_world_unaligned", bytes([3, 1, 0]) + aligned(3, 1))
+    put("hook_state", "same_world_unaligned", bytes([2, 1, 0]) + aligned(2, 3))
+    put("hook_state", "no_ranks", bytes([0, 1, 0]) + file(0))
+    put("hook_state", "other_hook", bytes([2, 1, 1]) + file(2))
+    put("hook_state", "other_version", bytes([2, 2, 0]) + file(2))
+    put("hook_state", "no_file", bytes([2, 1, 0]))
+    put("hook_state", "huge_world", bytes([255, 1, 0]) + file(2))
+    put("hook_state", "other_size", bytes([2, 1, 0]) + file(2, own=4))
+    put("hook_state", "other_dtype", bytes([2, 1, 0]) + file(2, dtype="I32"))
+    put("hook_state", "one_too_many", bytes([2, 1, 0]) + file(2, extra="more"))
+    put("hook_state", "bad_file", bytes([2, 1, 0]) + b"xxxxxxxxxxxx")
+
+
+# ---- datasets --------------------------------------------------------------------------------------------------------
+def idx(dims, data, kind=8, magic=0):
+    return struct.pack(">HBB", magic, kind, len(dims)) + b"".join(struct.pack(">I", d) for d in dims) + data
+
+
+def seeds_idx():
+    def case(name, images, labels, flags=0):
+        put("idx", name, bytes([flags]) + struct.pack("<H", len(images)) + images + labels)
+
+    images, labels = idx([3, 2, 2], bytes(range(12))), idx([3], b"\1\2\3")
+    case("plain", images, labels)
+    case("both_gzip", images, labels, 3)
+    case("limit", images, labels, 4)
+    case("limit_gzip", images, labels, 7)
+    case("many", idx([9000, 1, 1], bytes(9000)), idx([9000], bytes(9000)), 7)
+    case("gzip_of_python", gzip.compress(images, mtime=0), gzip.compress(labels, mtime=0))
+    case("bad_magic", b"\1\2\3\4" + images[4:], labels)
+    case("bad_type", idx([3, 2, 2], bytes(12), 9), labels)
+    case("bad_rank", idx([3, 4], bytes(12)), labels)
+    case("bad_zero", idx([0, 2, 2], b""), labels)
+    case("bad_product", idx([2**31, 2**31, 2**31], b""), labels)
+    case("bad_promise_gzip", idx([2**31, 2, 2], b""), labels, 1)
+    case("bad_large_promise", idx([2**20, 64, 64], b""), labels)
+    case("bad_short", images[:-1], labels)
+    case("bad_long", images + b"x", labels)
+    case("bad_short_gzip", images[:-1], labels, 1)
+    case("bad_long_gzip", images + b"x", labels, 1)
+    case("bad_header", images[:7], labels)
+    case("bad_header_gzip", images[:7], labels, 1)
+    case("bad_counts", images, idx([2], b"\1\2"))
+    case("bad_empty", b"", labels)
+    case("bad_one_byte", b"\x1f", labels)
+    packed = gzip.compress(images, mtime=0)
+    case("bad_gzip_cut", packed[:-9], labels)
+    case("bad_gzip_trailer", packed[:-8] + bytes(8), labels)
+    case("bad_gzip_more", packed + b"more", labels)
+    case("bad_gzip_start", b"\x1f\x8b" + b"xxxx", labels)
+    case("bad_gzip_data", packed[:12] + b"\xff\xff\xff" + packed[15:], labels)
+    case("one_row", idx([1, 1, 1], b"\5"), idx([1], b"\x63"))
+
+
+def seeds_images():
+    put("stl10", "three", bytes([0, 0, 3, 1, 5, 10]))
+    put("stl10", "limit", bytes([2, 0, 3, 1, 5, 10]))
+    put("stl10", "limit_1", bytes([1, 0, 2, 9, 3]))
+    put("stl10", "bad_label_0", bytes([0, 0, 3, 1, 0, 10]))
+    put("stl10", "bad_label_11", bytes([0, 0, 3, 1, 5, 11]))
+    put("stl10", "bad_counts", bytes([0, 0, 3, 1, 5]))
+    put("stl10", "bad_odd", bytes([0, 1, 3, 1, 5, 10]))
+    put("stl10", "bad_empty_images", bytes([0, 0, 0, 1]))
+    put("stl10", "bad_empty_labels", bytes([0, 0, 1]))
+    put("stl10", "no_folder", b"")
+
+    def cifar(name, classes, split, limit, sizes, labels):
+        sizes = list(sizes) + [(0, 0)] * (5 - len(sizes))
+        put("cifar", name, bytes([classes, split, limit]) + bytes(n for pair in sizes for n in pair) + bytes(labels))
+
+    five = [(1, 0), (2, 0), (1, 0), (1, 0), (3, 0)]
+    cifar("ten", 0, 0, 0, five, range(8))
+    cifar("ten_limit_2", 0, 0, 2, five, range(8))
+    cifar("ten_limit_3", 0, 0, 3, five, range(8))
+    cifar("many", 0, 0, 0, [(69, 0)] + five[1:], [k % 10 for k in range(80)])
+    cifar("hundred", 1, 0, 0, [(2, 0)], [19, 99, 0, 0])
+    cifar("twenty", 2, 0, 0, [(2, 0)], [19, 99, 0, 0])
+    cifar("hundred_test", 1, 1, 0, [(2, 0), (3, 0)], [19, 99] + [1] * 8)
+    cifar("bad_label", 0, 0, 0, five, [10] * 8)
+    cifar("bad_fine", 1, 0, 0, [(1, 0)], [0, 100])
+    cifar("bad_coarse", 2, 0, 0, [(1, 0)], [20, 0])
+    cifar("bad_odd", 0, 0, 0, [(1, 1)], [1])
+    cifar("bad_empty", 0, 0, 0, [(1, 0), (0, 0)], [1])
+    cifar("bad_no_test", 0, 1, 0, five, [1])
+    put("cifar", "no_folder", b"")
+
+
+def seeds_tokens():
+    def case(name, first, second=b"", fmt=0, context=3, vocabulary=0, begin=0, end=16, how=0x10 | 0 | 1 << 2):
+        put("tokens", name, bytes([fmt]) + struct.pack("<HH", context, vocabulary) + bytes([begin, end, how])
+            + struct.pack("<H", len(first)) + first + second)
+
+    def llmc(tokens, magic=20240520, version=1, count=None):
+        head = struct.pack("<III", magic, version, len(tokens) if count is None else count)
+        return head + bytes(1024 - len(head)) + b"".join(struct.pack("<H", t) for t in tokens)
+
+    text = b"To be, or not to be, that is the question."
+    case("text", text)
+    case("two_files", text, text, how=0x20 | 1 << 2)
+    case("pattern", text, text, how=0x10 | 2)
+    case("parts", text, begin=2, end=14)
+    case("exact_context", text, context=len(text) - 2)
+    case("llmc", llmc([1, 2, 50256, 4, 5, 6, 7, 8, 9]))
+    case("llmc_two_files", llmc(range(20)), llmc(range(9)), how=0x20 | 1 << 2)
+    case("llmc_as_bytes", llmc(range(9)), fmt=1)
+    case("long_window", bytes(9000), context=8500)
+    case("many_blocks", bytes(60000), bytes(16000), how=0x20 | 1 << 2)
+    case("bad_token", llmc([1, 2, 50257, 4, 5, 6, 7, 8, 9]))
+    case("bad_token_of_text", b"\0\1\2\3\4\5\6\7", vocabulary=5)
+    case("bad_token_second", bytes(8), b"\7" * 9, vocabulary=5, how=0x20 | 1 << 2)
+    case("bad_magic", llmc(range(9), magic=1), fmt=2)
+    case("bad_version", llmc(range(9), version=2))
+    case("bad_count", llmc(range(9), count=10))
+    case("bad_short_header", b"x" * 100, fmt=2)
+    case("bad_mixed", llmc(range(9)), text, how=0x20 | 1 << 2)
+    case("bad_context", text, context=len(text) - 1)
+    case("bad_parts", text, begin=5, end=5)
+    case("bad_pattern", text, how=0x10 | 3)
+    case("bad_no_files", text, how=0)
+    case("bad_empty", b"")
+
+
+# ---- configuration ---------------------------------------------------------------------------------------------------
+def seeds_ini():
+    end, sets = b"\x1e", b"\x1d"
+    for path in sorted((ROOT / "conf").glob("*.ini")):
+        text = path.read_bytes().replace(b"include = common.ini", b"include = 201")
+        put("ini", "conf_" + path.stem.replace("-", "_"), text + end + (ROOT / "conf/common.ini").read_bytes())
+    small = b"[group]\nbackend = shm\n[train]\nmax_steps = 3\n[model]\nplugin = mlp\n[data]\nplugin = synthetic\n"
+    cases = {
+        "small": small, "empty": b"", "byte_order_mark": b"\xef\xbb\xbf" + small, "crlf": small.replace(b"\n", b"\r\n"),
+        "tabs": small.replace(b" = ", b"\t=\t"), "comments": b"; a\n# b\n" + small + b"[output] ; c\ndir = x ; d\n",
+        "empty_section": small + b"[output]\n[loader]\n", "section_twice": small + b"[train]\nseed = 1\n",
+        "list": small + b"[train]\ndevice = cpu:0,\n  cpu:1\n  cpu:2\n", "list_commas": small + b"[train]\nfreeze = a, b,\n",
+        "long_line": small + b"[checkpoint]\ndir = " + b"d" * 3000 + b"\n",
+        "long_blanks": small + b"[checkpoint]\ndir = " + b"d " * 1500 + b"d\n",
+        "long_list": small + b"[train]\nfreeze = " + b", ".join(b"layer%d.*" % i for i in range(60)) + b"\n",
+        "includes": b"include = 201\n[train]\nseed = 2\n" + end + b"include = 202\n[train]\nseed = 1\n" + end + small,
+        "trace": small + b"[output]\ndir = out\ntrace_steps = 3-9\n", "nodes": small + b"[group]\nnodes = a:1, [::1]:2\n",
+        "eval": small + b"[eval]\nplugin = synthetic\nmean = 0.5, 0.5, 0.5\nstd = 1,1,1\n[eval.synthetic]\nseed = 3\n",
+        "plugin_sections": small + b"[model.mlp]\nhidden = 3\n[backend.gloo-tcp]\nthreads = 2\n[hook]\nplugin = bf16\n",
+        "batches": small + b"[train]\nbatch_size = 4\naccumulate = 2\nglobal_batch = 48\n",
+        "adam": small + b"[optimizer]\nalgorithm = adamw\nbetas = 0.9, 0.95\nlr = 1e-3\nclip_norm = 1\nschedule = cosine\n",
+        "units": small + b"[ddp]\nbucket_size = 25 MiB\n[group]\npeer_timeout = 1min\n",
+        "rank_auto": small + b"[group]\nrank = auto\n", "checkpoints": small + b"[checkpoint]\ndir = c\nresume = auto\nkeep = 3\n",
+    }
+    more_bad = {
+        "section_names_nothing": b"[model.]\n", "section_kind": b"[modle.mlp]\n", "betas_of_1": b"[optimizer]\nalgorithm = adam\nbetas = 0.9, 1\n",
+        "auto_deterministic": b"[ddp]\nbucket_size = auto\n[train]\ndeterministic = yes\n", "zero_and_hook": b"[ddp]\nzero = 1\n[hook]\nplugin = bf16\n",
+        "rank_beyond": b"[group]\nrank = 3\nworld_size = 2\n", "empty_sampler": b"[sampler]\nplugin =\n", "empty_resume": b"[checkpoint]\nresume =\n",
+        "batches_overflow": b"[train]\nbatch_size = 2147483647\naccumulate = 2147483647\n", "batches_indivisible": b"[train]\nglobal_batch = 7\naccumulate = 2\n",
+        "batches_accumulate": b"[train]\nglobal_batch = 48\nbatch_size = 4\n", "batches_divide": b"[train]\nglobal_batch = 48\n",
+    }
+    for name, text in more_bad.items():
+        put("ini", "bad_" + name, small + text)
+    bad = {
+        "include_loop": b"include = 201\n" + end + b"include = 200\n", "include_itself": b"include = 200\n",
+        "include_missing": b"include = nowhere.ini\n", "include_nothing": b"include =\n", "include_folder": b"include = /proc\n",
+        "include_twice": b"include = 201\ninclude = 201\n", "include_late": small + b"include = 201\n",
+        "include_continued": b"include = 201\n 202\n", "include_bad": b"include = 201\n" + end + b"[x\n",
+        "include_deep": end.join(b"include = 20%d\n" % (i + 1) for i in range(7)) + end + b"include = 207\n",
+        "key_first": b"seed = 1\n", "no_bracket": b"[train\n", "text_behind_header": b"[train] x\n", "no_section_name": b"[]\n",
+        "long_section": b"[" + b"s" * 60 + b"]\n", "long_key": b"[train]\n" + b"k" * 60 + b" = 1\n", "no_key": b"[train]\n= 1\n",
+        "no_equals": b"[train]\nseed\n", "indented_key": b"[train]\n seed = 1\n", "indented_first": b" x\n",
+        "indented_section": b"[train]\n [x]\n", "key_twice": small + b"[train]\nmax_steps = 4\n", "nul": small + b"\0\n",
+        "control": small + b"\1\n", "delete": small + b"\x7f\n", "long_line": b"[train]\nx = " + b"y" * 4100 + b"\n",
+        "unknown_section": small + b"[trane]\n", "unknown_section_far": small + b"[qwertyuiop]\nx = 1\n",
+        "unknown_key": small + b"[train]\nmax_stepz = 4\n", "unknown_key_far": small + b"[train]\nqwertyuiop = 4\n",
+        "key_elsewhere": small + b"[train]\nlr = 4\n", "include_in_section": small + b"[train]\ninclude = 4\n",
+        "missing_key": b"[train]\nseed = 1\n", "value": small + b"[train]\nepochs = many\n",
+        "value_comment": small + b"[train]\nepochs = 3 # three\n", "continued_value": small + b"[train]\nepochs = 3\n  4\n",
+        "item": small + b"[optimizer]\nbetas = 0.9, x\n", "item_of_comment": small + b"[train]\nfreeze = a,;b\n", "empty_item": small + b"[train]\nfreeze = a,,b\n",
+        "betas": small + b"[optimizer]\nbetas = 0.9\n", "many_items": small + b"[train]\nfreeze = " + b"a," * 1990 + b"\n " + b"b," * 1990 + b"\n " + b"c," * 1990 + b"\n",
+        "trace": small + b"[output]\ndir = out\ntrace_steps = 9-3\n", "trace_text": small + b"[output]\ndir = out\ntrace_steps = x\n",
+        "trace_without_dir": small + b"[output]\ntrace_steps = 3-9\n", "rank": small + b"[group]\nrank = one\n",
+        "zero": small + b"[ddp]\nzero = 1\nshard_update = no\n", "eval_keys": small + b"[eval]\nmean = 1\n",
+        "schedule": small + b"[optimizer]\nschedule = step\n", "nesterov": small + b"[optimizer]\nnesterov = yes\n",
+        "batches": small + b"[train]\nbatch_size = 5\naccumulate = 2\nglobal_batch = 48\n",
+        "plugin_name": small.replace(b"mlp", b"a/b"), "no_plugin": b"[group]\nbackend = shm\n",
+        "many_sections": b"".join(b"[model.m%d]\n" % i for i in range(1100)),
+        "many_keys": b"[model.m]\n" + b"".join(b"k%d=1\n" % i for i in range(4200)),
+    }
+    for name, text in cases.items():
+        put("ini", name, text)
+    for name, text in bad.items():
+        put("ini", "bad_" + name, text)
+    put("ini", "set", small + sets + b"train.seed=7\ntrain.epochs = 2\ntrain.seed=8\nmodel.mlp.hidden=4")
+    for name, line in {"no_equals": b"train.seed", "no_dot": b"seed=1", "no_section": b".seed=1", "no_key": b"train.=1",
+                       "comment": b"output.dir=a ;b", "comment_first": b"output.dir=;b", "control": b"output.dir=a\x01",
+                       "long": b"output.dir=" + b"d" * 4100, "long_name": b"a" * 60 + b".b=1", "tab": b"output.dir=\ta\tb",
+                       "unknown": b"qwertyuiop.b=1"}.items():
+        put("ini", "set_" + name, small + sets + line)
+
+
+def seeds_option():
+    INT, UINT, FLOAT, BOOL, STRING, PATH, ENUM, SIZE, DURATION, HOSTPORT = range(1, 11)
+    LIST, AUTO, DEPRECATED, SECRET = 1 << 3, 1 << 4, 1 << 2, 1 << 1
+
+    def case(name, kind, flags, rng, dflt, value):
+        put("option", name, bytes([kind, flags]) + b"\0".join(t.encode() for t in (rng, dflt, value)) + b"\0")
+
+    for i, (value, rng) in enumerate([("5", "1..9"), ("0", "1..9"), ("10", "1..9"), ("-5", "-9..9"), ("-", ""), ("", "1..2"), ("x", ""),
+                                      ("9223372036854775807", ""), ("9223372036854775808", ""), ("5", "1"), ("5", ".."),
+                                      ("5", "9..1"), ("5", "x..9"), ("5", "1..x"), ("5", "1" * 70 + "..")]):
+        case(f"int_{i}", INT, 0, rng, "1" if i < 3 else "5", value)
+    for i, (value, rng) in enumerate([("5", "1..9"), ("-5", ""), ("18446744073709551615", ""), ("18446744073709551616", ""), ("auto", "0..")]):
+        case(f"uint_{i}", UINT, AUTO if i == 4 else 0, rng, "5", value)
+    for i, (value, rng) in enumerate([("0.1", "0..1"), ("2", "0..1"), ("1e400", ""), ("nan", ""), ("inf", ""), ("1e-3", ""), ("1e", ""), ("-0", ""),
+                                      ("0.30000000000000004", ""), ("+1.5", "")]):
+        case(f"float_{i}", FLOAT, 0, rng, "0.5", value)
+    for value in ("yes", "No", "TRUE", "off", "1", "maybe", ""):
+        case(f"bool_{value or 'empty'}", BOOL, 0, "", "no", value)
+    for i, (value, rng) in enumerate([("b", "a|b|c"), ("d", "a|b|c"), ("btea", "alpha|beta"), ("a", "a|a"), ("a", "a||b"), ("a", "a b|c"),
+                                      ("a", "a" * 70), ("a", ""), ("x", "a,b|c")]):
+        case(f"enum_{i}", ENUM, 0, rng, rng.split("|")[0] or "a", value)
+    for i, (value, rng) in enumerate([("25MiB", "1KiB..1GiB"), ("3 kB", ""), ("17", ""), ("1TiB", ""), ("2TB", ""), ("99999999999TiB", ""), ("3 XB", ""), ("MiB", ""),
+                                      ("0", ""), ("auto", ""), ("99999999999999999999", ""), ("9" * 30, ""), ("1GB", ""), ("2KiB", "1MiB..")]):
+        case(f"size_{i}", SIZE, AUTO if value == "auto" else 0, rng, "1MiB", value)
+    for i, (value, rng) in enumerate([("30s", "1s..1h"), ("90min", ""), ("2d", ""), ("5", ""), ("0", ""), ("3m", ""), ("106751991168d", ""),
+                                      ("99999999999999999d", ""), ("5 weeks", ""), ("10ms", "1s..")]):
+        case(f"duration_{i}", DURATION, 0, rng, "30s" if i else "1s", value)
+    for i, value in enumerate(["host:1", "[::1]:80", "::1:80", "[]:1", "[a:1", "host", ":80", "host:65536", "host:x", "", "h:"]):
+        case(f"hostport_{i}", HOSTPORT, 0, "", "", value)
+    case("string", STRING, 0, "", "x", "any text; at all")
+    case("string_range", STRING, 0, "1..2", "x", "y")
+    case("path_required", PATH, 0, "", "-", "p")
+    case("path_required_empty", PATH, 0, "", "-", "")
+    case("secret", STRING, SECRET, "", "x", "hidden")
+    case("secret_refused", INT, SECRET, "", "1", "hidden")
+    case("deprecated", INT, DEPRECATED, "", "1", "2")
+    case("deprecated_required", INT, DEPRECATED, "", "-", "2")
+    case("list", INT, LIST, "0..9", "", "1, 2,3,")
+    case("list_bad", INT, LIST, "0..9", "1,2", "1, 12")
+    case("list_empty_item", INT, LIST, "", "1,2", "1,,2")
+    case("list_of_texts", STRING, LIST, "", "a", "a b, c , d")
+    case("list_of_sizes", SIZE, LIST, "", "1MiB", "1KiB, 2 MiB")
+    case("list_long", STRING, LIST, "", "", ", ".join(f"a=number{i}" for i in range(40)))
+    case("list_long_plain", STRING, LIST, "", "", ", ".join(f"number{i}" for i in range(40)))
+    for i, key in enumerate(["key", "other", "key_", "a", "Key", "k" * 60, "abcdefgh", "a" * 10, "k" * 48]):
+        case(f"pair_{i}", INT, DEPRECATED if i % 2 else 0, "", "1", key)
+    case("bad_type", 0, 0, "", "1", "1")
+    case("bad_type_99", 99, 0, "", "1", "1")
+    case("bad_default", INT, 0, "", "x", "1")
+    case("bad_default_comment", STRING, 0, "", "a ;b", "1")
+    case("bad_doc_control", STRING, 0, "\1", "a", "1")
+    case("bad_long_default", STRING, 0, "", "a" * 1001, "1")
+
+
+def seeds_text():
+    ids = ["ddpengine-1 1 2 " + "0a" * 16 + " " + f for f in ("none", "0123456789abcdef")]
+    for i, text in enumerate(ids):
+        put("identity", f"right_{i}", text)
+    put("identity", "inside", b"\x16\x03\x01\x02\0" + ids[1].encode() + b"\0\x29")
+    put("identity", "inside_printable", b"\x16\x03\x01\x02\0" + ids[1].encode() + b"~~~\0")
+    put("identity", "inside_at_the_end", b"xx" + ids[0].encode())
+    for i, text in enumerate(["", "ddpengine-1 ", "ddpengine-1 x", "ddpengine-1 1 x", "ddpengine-1 1 2 0a none", "ddpengine-2 1 2", ids[0] + "x",
+                              ids[1][:-1], ids[0].replace("1 2", "-1 2"), ids[0].replace("1 2", "1234567890 2"), ids[0] + " " * 100]):
+        put("identity", f"bad_{i}", text)
+
+    for name, text in {"short": "ab" * 16, "long": "AB" * 64 + "\r\n", "mixed": "aF09" * 8 + " \t\n"}.items():
+        put("secret", name, text)
+    for name, text in {"too_short": "ab" * 15, "too_long": "ab" * 65, "odd": "ab" * 16 + "a", "no_hex": "xy" * 16, "empty": "",
+                       "inside": "ab" * 16 + " " + "ab" * 16, "very_long": "ab" * 200, "blank": " \n"}.items():
+        put("secret", "bad_" + name, text)
+
+    for i, text in enumerate(["localhost:2\nhost2:2", "127.0.0.1:1", "[::1]:4", "127.0.0.1:1\n[::1]:1", "host1:1\nhost2:1", "?host:1", "host:0",
+                              "host:70000", "host", ":1", "host:", "[::1:2", "a b:1", "a@b:1", "[]:1", "::1:2", "host:123456",
+                              "localhost:1\nh:65536", "[127.0.0.1]:3\nother:1", "?a:1\n?b:2\nlocalhost:1", "a" * 260 + ":1", ""]):
+        put("nodes", f"case_{i}", text)
+
+    for i, text in enumerate(["tcp://192.0.2.7:29500", "tcp://[2001:db8::7]:29500", "tcp://[fe80::1%eth0]:1", "tcp://host.example:1", "tcp://", "udp://x:1",
+                              "tcp://:1", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://host:65536", "tcp://host:123456", "tcp://host:1/x", "tcp://host:1x",
+                              "tcp://[::1:2", "tcp://[]:1", "tcp://[12]:1", "tcp://[::g]:1", "tcp://a:b:1", "tcp://a b:1", "tcp://u@h:1", "tcp://[::1]", "tcp://" + "h" * 300 + ":1"]):
+        put("url", f"case_{i}", text)
+
+    base = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    slurm = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+             "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "rack[1-2]n[03-04,7],login", "SLURM_STEP_NUM_NODES": "2",
+             "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0"}
+    names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID",
+             "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_JOB_ID", "SLURM_STEP_ID"]
+
+    def environment(name, **values):
+        put("environment", name, "\n".join(values.get(n, "") for n in names))
+
+    environment("torchrun", **base)
+    environment("torchrun_no_world", RANK="1")
+    environment("bad_torchrun_rank", **{**base, "RANK": "4"})
+    environment("bad_torchrun_text", **{**base, "WORLD_SIZE": "four"})
+    environment("bad_local_size", **{**base, "LOCAL_WORLD_SIZE": "0"})
+    environment("bad_long_number", **{**base, "RANK": "1" * 19})
+    environment("local_beyond", **{**base, "LOCAL_RANK": "3"})
+    environment("slurm", **slurm)
+    environment("slurm_one_node", **{**slurm, "SLURM_STEP_NUM_NODES": "1"})
+    environment("slurm_job_list", **{**slurm, "SLURM_STEP_NODELIST": "", "SLURM_JOB_NODELIST": "node7"})
+    environment("slurm_no_count", **{**slurm, "SLURM_STEP_NUM_NODES": "", "SLURM_STEP_NODELIST": "node7"})
+    environment("slurm_no_list", **{**slurm, "SLURM_STEP_NODELIST": ""})
+    environment("slurm_no_job", **{**slurm, "SLURM_JOB_ID": ""})
+    for i, text in enumerate(["a[", "a[x]", "a[1", "a b", "[1-2]", "]", ",", "h" * 300, "a[" + "1" * 300 + "]", "a[1]b"]):
+        environment(f"slurm_list_{i}", **{**slurm, "SLURM_STEP_NODELIST": text})
+    for i, text in enumerate(["2", "2,1", "1,2(x3)", "2(x", "2(x0)", "0", "99999", "2;1", "99999999999999999999(x3)", "1(x99999999999999999999)"]):
+        environment(f"slurm_tasks_{i}", **{**slurm, "SLURM_STEP_TASKS_PER_NODE": text})
+    environment("bad_slurm_node", **{**slurm, "SLURM_NODEID": "x"})
+    environment("bad_slurm_job", **{**slurm, "SLURM_JOB_ID": "x"})
+
+
+def seeds_record():
+    lines = ["ddpengine rendezvous 2", "generation 0123456789abcdef", "endpoint 192.0.2.7:29500", "host node1",
+             "machine 0f0e0d0c-0000-4000-8000-000000000000/4026531836", "pid 77", "start 123456", "began 1700000000", "interval 1000",
+             "secret " + "0123456789abcdef" * 4, "beat 00000000000000000003 00000000001700000003"]
+    put("record", "right", "\n".join(lines) + "\n")
+
+    def changed(name, at, line):
+        put("record", name, "\n".join(lines[:at] + ([] if line is None else [line]) + lines[at + 1:]) + "\n")
+
+    changed("bad_version", 0, "ddpengine rendezvous 3")
+    changed("bad_head", 0, "something else")
+    changed("bad_generation", 1, "generation 0123")
+    changed("bad_generation_text", 1, "generation 0123456789abcdeg")
+    changed("bad_no_endpoint", 2, None)
+    changed("bad_empty_endpoint", 2, "endpoint ")
+    changed("endpoint_with_control", 2, "endpoint a\tb\x1b[2J:1")
+    changed("bad_long_host", 3, "host " + "h" * 200)
+    changed("bad_no_machine", 4, "maschine x")
+    changed("bad_pid", 5, "pid -1")
+    changed("huge_pid", 5, "pid 99999999999999999999")
+    changed("own_pid", 5, "pid 1")
+    changed("bad_start", 6, "start x")
+    changed("huge_began", 7, "began 9223372036854775807")
+    changed("bad_began", 7, "began ")
+    changed("bad_interval_short", 8, "interval 49")
+    changed("bad_interval_long", 8, "interval 60001")
+    changed("no_secret", 9, "secret none")
+    changed("bad_no_secret", 9, None)
+    changed("bad_secret_odd", 9, "secret 012")
+    changed("bad_secret_text", 9, "secret 0g")
+    changed("bad_secret_case", 9, "secret AB")
+    changed("long_secret", 9, "secret " + "0" * 128)
+    changed("bad_long_secret", 9, "secret " + "0" * 130)
+    changed("bad_beat", 10, "beat 3")
+    changed("bad_beat_text", 10, "beat 3 x")
+    changed("bad_no_beat", 10, None)
+    put("record", "bad_no_newline", "\n".join(lines))
+    put("record", "bad_more", "\n".join(lines) + "\nmore\n")
+    put("record", "bad_nul", "\n".join(lines).replace("node1", "no\0de") + "\n")
+    put("record", "bad_empty", "")
+    put("record", "bad_long", "ddpengine rendezvous 2\n" + "x" * 3000)
+
+
+# ---- control plane ---------------------------------------------------------------------------------------------------
+MAGIC, HELLO, AGREEMENT, REQUEST, ABORT, GOODBYE, HEARD, WELCOME, REPLY, FAREWELL, FAILURE, BEAT, STOP = (0x47504444, *range(1, 13))
+SET, GET, ADD, REMOVE, BARRIER, GATHER, AGREE = range(1, 8)
+
+
+def frame(kind, payload=b"", version=2, length=None, magic=MAGIC):
+    return struct.pack("<IIII", magic, version | kind << 16, len(payload) if length is None else length, 0) + payload
+
+
+def text(value):
+    value = value if isinstance(value, bytes) else value.encode()
+    return struct.pack("<I", len(value)) + value
+
+
+def action(number, end=0, payload=b""):
+    return bytes([number | end << 4]) + payload
+
+
+def sized(data):
+    return bytes([len(data)]) + data
+
+
+def raw(end, data):
+    return b"".join(action(0, end, sized(data[i:i + 200])) for i in range(0, len(data), 200))
+
+
+def any_frame(end, kind, payload=b"", version=False):
+    return action(2 if version else 1, end, bytes([kind]) + sized(payload))
+
+
+def hello(end, rank, world=4):
+    return action(3, end, bytes([rank, world]))
+
+
+def request(end, op, name=b"key", data=b"", timeout=100, own=False):
+    return action(6 if own else 5, end, bytes([op]) + struct.pack("<H", timeout) + bytes([len(name), len(data)]) + name + data)
+
+
+def joined(end, rank):
+    return hello(end, rank) + action(4, end)
+
+
+ALL = joined(0, 1) + joined(1, 2) + joined(2, 3)
+
+
+def after(seconds):
+    return b"".join(action(7, 0, bytes([min(250, n)])) for n in [250] * (seconds * 10 // 250) + [seconds * 10 % 250])
+
+
+def seeds_control():
+    def case(name, *actions, who=0):
+        put("control", name, bytes([who]) + b"".join(actions))
+
+    def hello_by_hand(rank=1, world=4, abi=None, pid=7, more=b""):
+        header = (ROOT / "core/include/ddpengine/plugin.h").read_text() + (ROOT / "core/include/ddpengine/backend.h").read_text()
+        import re
+        abis = {k: int(v) for k, v in re.findall(r"#define (DDP_ABI|DDP_BACKEND_ABI)\s+(\d+)", header)}
+        return (struct.pack("<IIIIII", rank, world, abis["DDP_ABI"] if abi is None else abi, abis["DDP_BACKEND_ABI"], pid, 0)
+                + text("0.1.0") + text("id") + text("host") + text(" (x.ini:1)") + text("") + more)
+
+    case("all_join", ALL)
+    case("all_join_and_leave", ALL, *(any_frame(e, GOODBYE) for e in range(3)), action(12, 0, b"\1"), action(12, 0, b"\5"))
+    case("nobody_comes", after(25))
+    case("one_is_missing", joined(0, 1), joined(1, 2), after(25))
+    case("no_hello", after(11))
+    case("strangers", action(8, 0, b"\x50"), after(3), after(11))
+    case("proven_strangers", action(8, 0, b"\x50"), after(3), who=1)
+    case("rank_twice", joined(0, 1), joined(1, 1))
+    case("rank_twice_after_all", ALL, action(10), joined(3, 1))
+    case("rank_out_of_range", hello(0, 4))
+    case("world_differs", hello(0, 1, 5))
+    case("other_abi", raw(0, frame(HELLO, hello_by_hand(abi=99))))
+    case("other_version", any_frame(0, HELLO, b"x", True))
+    case("other_version_later", joined(0, 1), any_frame(0, BEAT, b"x", True))
+    case("pid_0", raw(0, frame(HELLO, hello_by_hand(pid=0))), action(4, 0), raw(1, frame(HELLO, hello_by_hand(pid=0))), action(4, 1),
+         raw(2, frame(HELLO, hello_by_hand(pid=0))), action(4, 2))
+    case("spare", raw(0, frame(HELLO, hello_by_hand(rank=2**32 - 2))), action(4, 0))
+    case("hello_cut", raw(0, frame(HELLO, hello_by_hand()[:30])))
+    case("hello_long", raw(0, frame(HELLO, hello_by_hand(more=b"x"))))
+    case("hello_in_pieces", *(raw(0, frame(HELLO, hello_by_hand())[i:i + 9]) for i in range(0, 99, 9)))
+    case("agreement_differs", hello(0, 1), any_frame(0, AGREEMENT, b"a = 2\tx.ini:1\nb = two\t\nc = 3\n"))
+    case("agreement_misses", hello(0, 1), any_frame(0, AGREEMENT, b"a = 1\n"))
+    case("agreement_more", hello(0, 1), any_frame(0, AGREEMENT, b"b = two\na = 1\nzz\n"))
+    case("agreement_empty", hello(0, 1), any_frame(0, AGREEMENT))
+    case("agreement_nul", hello(0, 1), any_frame(0, AGREEMENT, b"a = 1\0\n"))
+    case("agreement_long", hello(0, 1), any_frame(0, AGREEMENT, b"k" * 130 + b" = " + b"v" * 110 + b"\t" + b"\1"))
+    case("agreement_first", any_frame(0, AGREEMENT, b"a = 1\n"))
+    case("frames_out_of_place", hello(0, 1), any_frame(0, BEAT))
+    case("bytes_of_http", raw(0, b"GET / HTTP/1.1\r\n\r\n"))
+    case("bytes_of_tls", raw(0, b"\x16\x03\x01\x00\x05hello"))
+    case("tls_with_identity", raw(0, b"\x16\x03\x01" + struct.pack(">H", 68) + ("ddpengine-1 1 4 " + "0a" * 16 + " 0123456789abcdef").encode().ljust(68, b"\0")))
+    case("tls_long", raw(0, b"\x16\x03\x01\xff\xff" + bytes(100)))
+    case("frame_too_long", raw(0, frame(HELLO, b"", length=5000)))
+    case("wrong_magic", raw(0, frame(HELLO, b"x", magic=1)))
+    case("closed_early", action(9, 0), action(9, 1))
+    case("lost_before_all", joined(0, 1), action(9, 0))
+    case("lost_after_all", ALL, action(9, 1), after(1))
+    case("comes_again", joined(0, 1), action(9, 0), action(10), joined(3, 1), joined(1, 2), action(9, 1), action(10), joined(4, 2), joined(2, 3), who=3)
+    case("damaged_after_all", ALL, raw(1, b"xxxxxxxxxxxxxxxx"), raw(1, b"more"))
+    case("unknown_frame", ALL, any_frame(1, 77))
+    case("beats", ALL, *(any_frame(e, BEAT, struct.pack("<QQQQQ", 200, 1, 10**6 * (e + 1), 3, 4)) for e in range(3)), action(12, 0, b"\4"), after(2), after(2))
+    slow, fast = ([any_frame(e, BEAT, struct.pack("<QQQQQ", 200 * k, k, us * k, k, 4)) for k in range(1, 6)] for e, us in ((0, 10**8), (1, 10**5)))
+    third = [any_frame(2, BEAT, struct.pack("<QQQQQ", 200 * k, k, 10**5 * k, k, 4)) for k in range(1, 6)]
+    own_steps = action(12, 0, b"\4") * 3
+    case("straggler", ALL, *(slow[k] + fast[k] + third[k] + own_steps + after(31) for k in range(5)), action(12, 0, b"\3"))
+    case("beat_short", ALL, any_frame(1, BEAT, b"xx"))
+    case("beat_long", ALL, any_frame(1, BEAT, bytes(41)))
+    case("silence", ALL, *(action(7, 0, b"\x0a") for _ in range(14)))
+    case("stop", ALL, any_frame(1, STOP, struct.pack("<I", 15)), any_frame(2, STOP, struct.pack("<I", 2)))
+    case("stop_before_all", joined(0, 1), any_frame(0, STOP, struct.pack("<I", 15)), joined(1, 2), joined(2, 3))
+    case("stop_bad", ALL, any_frame(1, STOP, struct.pack("<I", 300)))
+    case("stop_short", ALL, any_frame(1, STOP, b"x"))
+    case("abort", ALL, any_frame(1, ABORT, struct.pack("<I", 7) + b"loss is not finite"), any_frame(2, ABORT, struct.pack("<I", 7) + b"too"))
+    case("abort_of_peer", ALL, any_frame(1, ABORT, struct.pack("<I", 5) + b"a peer is lost"), any_frame(2, ABORT, struct.pack("<I", 5) + b"too"), after(1))
+    case("abort_and_end", ALL, any_frame(1, ABORT, struct.pack("<I", 5) + b"a peer is lost"), action(9, 1))
+    case("abort_timeout", ALL, any_frame(1, BEAT, struct.pack("<QQQQQ", 1, 1, 1, 1, 9)), any_frame(1, ABORT, struct.pack("<I", 6) + b"a collective did not end"))
+    case("abort_bad", ALL, any_frame(1, ABORT, struct.pack("<I", 0) + b"x"))
+    case("abort_short", ALL, any_frame(1, ABORT, b"x"))
+    case("failure", ALL, any_frame(1, FAILURE, struct.pack("<Ii", 6, 0) + b"rank 0 was silent"), any_frame(1, GOODBYE))
+    case("failure_bad", ALL, any_frame(1, FAILURE, struct.pack("<I", 999)))
+    case("own_failure", ALL, action(12, 0, b"\0"), request(1, SET))
+    case("hello_after_failure", joined(0, 1), any_frame(0, BEAT), any_frame(0, 99), joined(1, 2))
+    case("goodbye_twice", ALL, any_frame(0, GOODBYE), any_frame(0, GOODBYE), request(0, BARRIER))
+    case("store", ALL, request(0, SET, data=b"value"), request(1, GET), request(2, REMOVE), request(1, GET, timeout=1), after(1))
+    case("store_waits", ALL, request(0, GET), request(1, GET, b"other"), request(2, SET, data=b"value"), request(2, SET, data=b""))
+    case("store_add", ALL, request(0, ADD, data=struct.pack("<q", 5)), request(1, ADD, data=struct.pack("<q", -7)), request(1, GET),
+         request(1, ADD, data=b"x"), request(2, SET, data=b"abc"), request(2, ADD, data=bytes(8)))
+    case("store_add_to_text", ALL, request(2, SET, data=b"abc"), request(2, ADD, data=bytes(8)))
+    case("store_many", ALL, *(request(k % 3, SET, b"key%d" % k, b"v") for k in range(150)), *(request(0, REMOVE, b"key%d" % k) for k in range(0, 150, 3)),
+         request(1, GET, b"key4"))
+    case("barrier", ALL, *(request(e, BARRIER, b"start") for e in range(3)), request(0, BARRIER, b"start", own=True))
+    case("barrier_times_out", ALL, request(0, BARRIER, b"start", timeout=1), request(1, BARRIER, b"other", timeout=9), after(2))
+    case("barrier_without", ALL, request(0, BARRIER, b"start"), any_frame(1, GOODBYE), request(2, BARRIER, b"second"))
+    case("gather", ALL, *(request(e, GATHER, b"g", b"data%d" % e) for e in range(3)), request(0, GATHER, b"g", b"", own=True))
+    case("agree", ALL, *(request(e, AGREE, b"a", struct.pack("<I", 4) + b"x = 1\n") for e in range(3)), request(0, AGREE, b"a", struct.pack("<I", 4) + b"x = 1\n", own=True))
+    case("agree_differs", ALL, request(0, AGREE, b"a", struct.pack("<I", 4) + b"x = 2\n"), request(0, AGREE, b"a", struct.pack("<I", 4) + b"x = 1\n", own=True))
+    case("agree_differs_later", ALL, request(0, AGREE, b"a", struct.pack("<I", 4) + b"x = 1\n", own=True), request(2, AGREE, b"a", struct.pack("<I", 9) + b"x = 2\n"))
+    case("agree_short", ALL, request(0, AGREE, b"a", b"x"))
+    case("request_unknown", ALL, request(0, 99))
+    case("request_short", ALL, any_frame(1, REQUEST, b"x"))
+    case("request_long_name", ALL, any_frame(1, REQUEST, struct.pack("<QIQ", 1, GET, 0) + struct.pack("<I", 2000)))
+    case("request_negative_time", ALL, any_frame(1, REQUEST, struct.pack("<QIq", 1, GET, -1) + text("k")))
+    case("request_long_time", ALL, any_frame(1, REQUEST, struct.pack("<QIq", 1, GET, 2**62) + text("k")))
+    case("with_secret_in_clear", joined(0, 1), who=1)
+    case("with_secret_bytes", raw(0, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), raw(1, b"xx"), raw(2, b"\x17\x03\x03\x00\x05hello"), who=1)
+    case("with_secret_hello", raw(0, frame(HELLO, hello_by_hand()[:-4] + text("ddpengine-1 1 4 " + "0a" * 16 + " none"))), who=1)
+    case("with_secret_other", raw(0, frame(HELLO, hello_by_hand())), raw(1, frame(2, b"x", version=2)), who=1)
+    # another rank
+    welcome = struct.pack("<III", 0, 2, 4) + b"".join(struct.pack("<II", r, 100 + r) + text("id") + text("host%d" % r) for r in range(4))
+    case("rank_welcome", any_frame(0, WELCOME, welcome), any_frame(0, WELCOME, welcome), who=2)
+    case("rank_welcome_short", any_frame(0, WELCOME, welcome[:-1]), who=2)
+    case("rank_welcome_long", any_frame(0, WELCOME, welcome + b"x"), who=2)
+    case("rank_farewell", any_frame(0, FAREWELL), action(9, 0), who=2)
+    case("rank_beat_stop", any_frame(0, BEAT), any_frame(0, STOP, struct.pack("<I", 15)), any_frame(0, STOP, b""), who=2)
+    case("rank_failure", any_frame(0, FAILURE, struct.pack("<Ii", 7, 2) + b"loss is not finite\x1b"), action(11, 0, b"\0"), who=2)
+    case("rank_failure_bad", any_frame(0, FAILURE, b"x"), who=2)
+    case("rank_lost", action(9, 0), who=2)
+    case("rank_lost_after_goodbye", any_frame(0, WELCOME, welcome), action(12, 0, b"\1"), any_frame(0, FAREWELL), action(9, 0), action(11, 0, b"\0"), who=2)
+    case("rank_damaged", raw(0, b"xxxxxxxxxxxxxxxxxxxx"), who=2)
+    case("rank_unknown", any_frame(0, HELLO), who=2)
+    case("rank_late_reply", any_frame(0, REPLY, bytes(12)), any_frame(0, REPLY, b"x"), who=2)
+    case("rank_silence", *(action(7, 0, b"\x0a") for _ in range(14)), who=2)
+
+    def asks(which, status, reply):
+        return action(11, 0, bytes([which, status]) + sized(reply))
+
+    case("rank_asks", asks(0, 0, b""), asks(1, 0, b"x"), asks(2, 0, b""), asks(3, 0, b"value"), asks(4, 0, struct.pack("<q", 9)), asks(5, 0, b""), who=2)
+    case("rank_asks_refused", *(asks(k, 0xfd, b"because") for k in range(7)), *(asks(k, 0xfd, b"") for k in range(3)), who=2)
+    case("rank_asks_too_much", asks(3, 0, b"v" * 100), asks(4, 0, b"v"), who=2)
+    case("rank_gathers", asks(6, 0, struct.pack("<IIII", 1, 0, 2, 3) + b"abcdef"), who=2)
+    case("rank_gathers_short", asks(6, 0, b"x"), asks(6, 0, struct.pack("<IIII", 1, 0, 2, 3) + b"abcde"), asks(6, 0, struct.pack("<IIII", 2**32 - 1, 2**32 - 1, 2, 3)), who=2)
+
+
+def seeds_wire():
+    put("wire", "clear_frames", b"\0" + sized(frame(HELLO, b"abc") + frame(BEAT)) + sized(frame(5, b"x")[:9]) + sized(frame(5, b"x")[9:]))
+    put("wire", "clear_large", b"\0" + b"".join(sized(frame(BEAT, bytes(180))) for _ in range(200)))
+    put("wire", "clear_limit", b"\0" + sized(frame(HELLO, b"", length=4096)) + sized(bytes(255)) * 17)
+    put("wire", "clear_too_long", b"\0" + sized(frame(HELLO, b"", length=4097)))
+    put("wire", "clear_magic", b"\0" + sized(frame(HELLO, magic=3)))
+    put("wire", "clear_version", b"\0" + sized(frame(HELLO, version=9)))
+    put("wire", "clear_version_failure", b"\0" + sized(frame(FAILURE, b"why", version=9)))
+    put("wire", "clear_closed", b"\0" + sized(b""))
+    put("wire", "clear_tls", b"\0" + sized(b"\x16\x03\x01\x00\x03abc"))
+    put("wire", "clear_tls_pieces", b"\0" + sized(b"\x16\x03\x01") + sized(b"\0") + sized(b"\x03abc"))
+    put("wire", "clear_tls_long", b"\0" + sized(b"\x16\x03\x01\xff\xff"))
+    put("wire", "fallen_frames", b"\1" + sized(frame(HELLO, b"abc")))
+    put("wire", "fallen_tls", b"\1" + sized(b"\x16\x03\x01\x00\x03abc"))
+    for mode, end in ((2, "listens"), (3, "connects")):
+        put("wire", end + "_clear", bytes([mode]) + sized(frame(HELLO, b"abc")))
+        put("wire", end + "_clear_pieces", bytes([mode]) + sized(frame(HELLO, b"abc")[:3]) + sized(frame(HELLO, b"abc")[3:]))
+        put("wire", end + "_other", bytes([mode]) + sized(b"GET / HTTP/1.1"))
+        put("wire", end + "_not_tls", bytes([mode]) + sized(b"\x13\x03\x01\0\0\0\0\0\0\0"))
+        put("wire", end + "_alert", bytes([mode]) + sized(b"\x15\x03\x03\x00\x02\x02\x28\0\0\0\0\0"))
+        put("wire", end + "_long_hello", bytes([mode]) + sized(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc"))
+        put("wire", end + "_bad_hello", bytes([mode]) + sized(b"\x16\x03\x01\x00\x30\x01\x00\x00\x2c" + bytes(44)) + sized(b"x"))
+        put("wire", end + "_closed", bytes([mode]) + sized(b""))
+        put("wire", end + "_closed_early", bytes([mode]) + sized(b"\x16\x03\x01") + sized(b""))
+        put("wire", end + "_cut_hello", bytes([mode]) + sized(b"\x16\x03\x01\x00\x30\x01\x00\x00\x2c" + bytes(9)) + sized(b""))
+    frames = b"".join(bytes([kind]) + sized(b"payload") for kind in (HELLO, AGREEMENT, GOODBYE))
+    put("wire", "both_same_secret", b"\4\0\0\0" + frames)
+    put("wire", "both_other_secret", b"\5\0\0\0" + frames)
+    put("wire", "both_only_connects", b"\6\0\0\0" + frames)
+    put("wire", "both_only_listens", b"\7\0\0\0" + frames)
+    for at in (0, 5, 9, 60, 200, 400, 500, 600, 900):
+        put("wire", f"both_changed_{at}", b"\4" + struct.pack("<HB", at, 0x41) + b"\0\0\0" + frames)
+    put("wire", "payload", b"\x08\0")
+    put("wire", "payload_reads", b"\x08\4\5\6\7\0" + struct.pack("<IQ", 1, 2) + text("bytes") + text("te\x01xt"))
+    put("wire", "payload_long", b"\x08\6\4\0" + text("b" * 65))
+    put("wire", "payload_short", b"\x08\7\5\0" + text("te\x01xt")[:-1])
+
+
+# ---- plugin files ----------------------------------------------------------------------------------------------------
+SOURCE = """
+#include <ddpengine/sampler.h>
+#define SHOWN __attribute__((visibility("default")))
+%s
+"""
+
+
+def seeds_elf():
+    right = "DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {DDP_PLUGIN_HEAD(SAMPLER, 0)};"
+    more = right + "".join(f"SHOWN int s{i};" for i in range(20))
+    with tempfile.TemporaryDirectory() as folder:
+        def build(source, *flags):
+            path = pathlib.Path(folder)
+            (path / "a.c").write_text(SOURCE % source)
+            subprocess.run(["gcc", "-shared", "-fPIC", "-nostdlib", "-Os", "-s", "-Wl,-z,noseparate-code", "-Wl,--build-id=none", "-Wl,-z,norelro",
+                            "-fno-asynchronous-unwind-tables", "-Wl,-z,max-page-size=64", "-I", ROOT / "core/include", *flags, "-o", path / "a.so", path / "a.c"], check=True)
+            return (path / "a.so").read_bytes()
+
+        good = build(right)
+        sysv = build(right, "-Wl,--hash-style=sysv")
+        put("elf", "gnu_hash", good)
+        put("elf", "sysv_hash", sysv)
+        put("elf", "more_symbols", build(more))
+        put("elf", "more_symbols_sysv", build(more, "-Wl,--hash-style=sysv"))
+        for what, other in {"abi": ".abi = 99", "size": ".struct_size = 10", "kind": ".kind = 99", "magic": ".magic = 1",
+                            "kind_abi": ".kind_abi = 99", "services": ".services = 99999"}.items():
+            put("elf", "other_" + what, build(right.replace("0)}", "0), " + other + "}"), "-Wno-override-init"))
+        put("elf", "bad_function", build("SHOWN int ddp_plugin_desc(void) { return 1; }"))
+        put("elf", "bad_small", build("SHOWN const int ddp_plugin_desc = 1;"))
+        put("elf", "bad_zeros", build("SHOWN ddp_plugin ddp_plugin_desc;"))
+        put("elf", "bad_absolute", build("SHOWN int other;", "-Wl,--defsym=ddp_plugin_desc=64"))
+        put("elf", "bad_none", build("SHOWN int other;"))
+        put("elf", "bad_none_sysv", build("SHOWN int other;", "-Wl,--hash-style=sysv"))
+        put("elf", "bad_undefined", build("extern int ddp_plugin_desc; SHOWN int *other = &ddp_plugin_desc;"))
+    put("elf", "bad_no_elf", b"#!/bin/sh\n")
+    put("elf", "bad_empty", b"")
+    put("elf", "bad_short", good[:40])
+    put("elf", "bad_cut", good[:len(good) // 2])
+
+    def changed(name, at, data, base=None):
+        base = good if base is None else base
+        put("elf", name, base[:at] + data + base[at + len(data):])
+
+    changed("bad_class", 4, b"\1")
+    changed("bad_order", 5, b"\2")
+    for name, machine in {"386": 3, "arm": 40, "aarch64": 183, "riscv": 243, "power": 21, "s390": 22, "other": 999}.items():
+        changed("bad_machine_" + name, 18, struct.pack("<H", machine))
+    changed("bad_executable", 16, b"\2\0")
+    changed("bad_phentsize", 54, b"\1\0")
+    changed("bad_phnum", 56, b"\0\0")
+    changed("bad_phnum_many", 56, b"\xff\0")
+    changed("bad_phnum_too_many", 56, b"\1\1")
+    changed("bad_phoff", 32, struct.pack("<Q", 2**63))
+    phoff, phnum = struct.unpack_from("<Q", good, 32)[0], struct.unpack_from("<H", good, 56)[0]
+    for i in range(phnum):
+        at = phoff + 56 * i
+        kind = struct.unpack_from("<I", good, at)[0]
+        if kind == 2:
+            changed("bad_no_dynamic", at, b"\6\0\0\0")
+            changed("bad_dynamic_address", at + 16, struct.pack("<Q", 2**40))
+            changed("dynamic_long", at + 32, struct.pack("<Q", 2**30))
+            changed("bad_dynamic_empty", at + 32, struct.pack("<Q", 0))
+            dynamic = struct.unpack_from("<Q", good, at + 8)[0]
+        if kind == 1:
+            changed(f"bad_load_{i}_size", at + 32, struct.pack("<Q", 16))
+            changed(f"bad_load_{i}_offset", at + 8, struct.pack("<Q", 2**63))
+    for k in range(12):
+        tag, value = struct.unpack_from("<QQ", good, dynamic + 16 * k)
+        if tag in (5, 6, 10, 0x6ffffef5):
+            changed(f"bad_dynamic_{tag:x}", dynamic + 16 * k + 8, struct.pack("<Q", 2**50))
+            changed(f"bad_dynamic_{tag:x}_absent", dynamic + 16 * k, struct.pack("<Q", 0x6000))
+        if tag == 0x6ffffef5:
+            changed("bad_hash_no_buckets", value, bytes(4))
+            changed("bad_hash_many_buckets", value, b"\xff" * 4)
+            changed("bad_hash_bloom", value + 8, b"\xff" * 4)
+            changed("bad_hash_first", value + 4, b"\xff" * 4)
+
+
+def main():
+    for name, function in sorted(globals().items()):
+        if name.startswith("seeds_"):
+            function()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

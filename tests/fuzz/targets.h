@@ -1,0 +1,23 @@
+/* tests/fuzz/targets.h -- every target: TARGET(NAME) of targets/NAME.c. A new one is a line here, a line in local.mk
+ * and a folder in corpus/. */
+TARGET(audit)
+TARGET(cifar)
+TARGET(control)
+TARGET(elf)
+TARGET(environment)
+TARGET(hook_state)
+TARGET(identity)
+#ifdef DDP_WITH_ZLIB
+TARGET(idx)
+#endif
+TARGET(ini)
+TARGET(manifest)
+TARGET(nodes)
+TARGET(option)
+TARGET(record)
+TARGET(safetensors)
+TARGET(secret)
+TARGET(stl10)
+TARGET(tokens)
+TARGET(url)
+TARGET(wire)

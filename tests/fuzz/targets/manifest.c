@@ -1,0 +1,79 @@
+/* fuzz/targets/manifest.c -- MANIFEST.json: as it is, and once more with the checksum that fits it, since no chance
+ * finds one. */
+#include "base/sys.h"
+#include "checkpoint/manifest.h"
+#include "fuzz.h"
+#include <jansson.h>
+#include <unistd.h>
+
+/* The text with a right "checksum" in file 1; NULL: it is no object. */
+static const char *with_checksum(const uint8_t *data, size_t size)
+{
+    json_t *object = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
+    char hex[DDP_SHA256_HEX], *text = NULL;
+    const char *path = NULL;
+    ddp_sha256 h;
+    ddp_err err;
+
+    if (!json_is_object(object)) goto free_object;
+    (void)json_object_del(object, "checksum");
+    text = json_dumps(object, JSON_COMPACT | JSON_SORT_KEYS);
+    FUZZ_CHECK(text != NULL && ddp_sha256_begin(&h, &err) == DDP_OK);
+    ddp_sha256_add(&h, text, strlen(text));
+    ddp_sha256_end(&h, hex);
+    free(text);
+    FUZZ_CHECK(json_object_set_new(object, "checksum", json_string(hex)) == 0);
+    text = json_dumps(object, 0);
+    FUZZ_CHECK(text != NULL);
+    path = fuzz_file(1, text, strlen(text), 0);
+free_object:
+    free(text);
+    json_decref(object);
+    return path;
+}
+
+/* What was read is written and read again as the same. */
+static void round_trip(const ddp_manifest *m, const char *folder)
+{
+    ddp_manifest again;
+    ddp_err err = {0};
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/again.json", folder);
+    for (int i = 0; i < DDP_PARTS; i++)
+        if (m->parts[i].bytes > INT64_MAX) return; /* json_pack takes signed numbers */
+    FUZZ_CHECK(checkpoint_manifest_write(path, m, m->settings, &err) == DDP_OK);
+    FUZZ_CHECK(checkpoint_manifest_read(path, &again, &err) == DDP_OK);
+    FUZZ_CHECK(checkpoint_meta_equal(&m->meta, &again.meta));
+    FUZZ_CHECK(memcmp(m->parts, again.parts, sizeof(m->parts)) == 0);
+    FUZZ_CHECK((m->settings == NULL) == (again.settings == NULL));
+    FUZZ_CHECK(m->settings == NULL || strcmp(m->settings, again.settings) == 0);
+    checkpoint_manifest_free(&again);
+    FUZZ_CHECK(unlink(path) == 0);
+}
+
+static void read_one(const char *path)
+{
+    static const char *folder;
+    ddp_manifest m;
+    ddp_err err = {0};
+    ddp_status status = checkpoint_manifest_read(path, &m, &err);
+
+    fuzz_check_error(status, &err);
+    if (status != DDP_OK) return;
+    if (folder == NULL) folder = fuzz_folder(0, NULL, 0);
+    FUZZ_CHECK(memchr(m.meta.model, '\0', sizeof(m.meta.model)) != NULL);
+    FUZZ_CHECK(memchr(m.meta.hook, '\0', sizeof(m.meta.hook)) != NULL);
+    round_trip(&m, folder);
+    checkpoint_manifest_free(&m);
+}
+
+FUZZ_TARGET(manifest)
+{
+    const char *path;
+
+    read_one(fuzz_file(0, data, size, 0));
+    path = with_checksum(data, size);
+    if (path != NULL) read_one(path);
+    return 0;
+}

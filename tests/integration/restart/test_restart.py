@@ -1,0 +1,221 @@
+"""[run] restarts: ranks that are lost are started again, the others keep the run's state, and the bits are those of a run
+that lost nobody."""
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import Case, Skip, long_case, until  # noqa: E402
+
+# 640 samples, 2 ranks x 16: 20 steps an epoch
+LENGTH = {"train": {"epochs": 100}, "checkpoint": {"every": 100}, "output": {"log_every": 20}}
+BUCKETS = {"ddp": {"bucket_size": "1KiB", "first_bucket_size": "256"}}  # several: a failure may come between two
+RESTARTS = {**BUCKETS, "run": {"restarts": 5, "restart_delay": "0s"}, "group": {"peer_timeout": "1s"}}
+GLOO = {"group": {"backend": "gloo-tcp"}}
+ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}
+
+
+def copy_of_lock(pid):
+    """A descriptor of the open file .lock of another process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        if not os.readlink(fd).endswith("/.lock"):
+            continue
+        process = os.pidfd_open(pid)
+        copy = libc.syscall(438, process, int(fd.name), 0)  # pidfd_getfd, Linux 5.6
+        os.close(process)
+        if copy < 0:
+            raise Skip(f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")
+        return copy
+    raise AssertionError("rank 0 has no lock")
+
+
+class Restart(Case):
+    wholes = {}  # hash of the run that loses nobody, by what it is
+
+    def whole(self, *more):
+        key = json.dumps([m for m in more if m is not GLOO])  # the bits are the same over every backend
+        if key not in self.wholes:
+            layers = [LENGTH, {"checkpoint": {"dir": self.dir / "whole"}}, *more]
+            self.wholes[key] = self.train(*layers, name="whole.ini").summary["parameter_sha256"]
+        return self.wholes[key]
+
+    def begin(self, *more, args=("--nproc", 2)):
+        """Starts it; once it trains, the process."""
+        self.out = self.dir / "fault.out"
+        path = self.ini("fault.ini", LENGTH, RESTARTS, {"output": {"dir": self.out}, "checkpoint": {"dir": self.dir / "fault"}}, *more)
+        p = self.start("-c", path, *args)
+        self.trained_a_while(p)
+        return p
+
+    def end(self, p, *more, memory=None, generations=1):
+        r = self.finish(p)
+        self.equal(r.code, 0, r)
+        self.no_processes_left(self.dir)
+        self.equal(json.loads((self.out / "summary.json").read_text())["parameter_sha256"], self.whole(*more), r)
+        self.equal(self.metrics(self.out, "start")[-1]["generation"], generations, r)  # the first may be lost with rank 0
+        if memory is not None:
+            self.equal("from the memory of rank" in r.err, memory, r)
+        return r
+
+    def next_generation(self, p):
+        """Reads lines until the ranks train in the next generation; those lines."""
+        lines = []
+        while "training mlp" not in (lines or [""])[-1]:
+            lines.append(p.stderr.readline())
+            self.check(lines[-1], "ended early")
+        self.trained_a_while(p)
+        return "".join(lines)
+
+    def test_any_rank_is_replaced(self):
+        """Rank 1, then rank 0, which has the control plane: each time the other one has the run's state in memory."""
+        p = self.begin(GLOO, ADAMW)
+        for victim in (1, 0):
+            os.kill(self.children(p, 2)[victim], signal.SIGKILL)
+            lines = self.next_generation(p)
+            self.check(f"rank {victim} (pid" in lines and "was killed by signal 9" in lines, lines)
+            self.check(f"from the memory of rank {1 - victim}" in lines, lines)
+        r = self.end(p, GLOO, ADAMW, generations=2)
+        self.equal(len(r.errors()), 0, r)
+
+    @long_case
+    def test_rank0_waits_until_its_predecessor_has_ended(self):
+        """Which still has the checkpoint folder's lock: this process has a copy of that open file."""
+        p = self.begin(GLOO)
+        rank0 = self.children(p, 2)[0]
+        held = copy_of_lock(rank0)
+        os.kill(rank0, signal.SIGKILL)
+        line = ""
+        while "if it is ending it is waited for" not in line:
+            line = p.stderr.readline()
+            self.check(line, "ended early")
+        self.check(f"process {rank0} on host" in line and "(rejoin_timeout)" in line, line)
+        os.close(held)
+        self.end(p, GLOO, memory=True)
+
+    def plugin(self, kind, name, source, *flags):
+        folder = self.dir / "plugins"
+        folder.mkdir(exist_ok=True)
+        plugin = folder / f"{kind}_{name}.so"
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+                        f"-I{harness.SRC}/core/include", *flags, "-o", str(plugin), str(harness.SRC / "tests/integration/support" / source)],
+                       check=True)
+        plugin.chmod(0o755)
+        return plugin
+
+    def test_a_failure_between_two_buckets(self):
+        """Rank 0 has reduced the first bucket of a step, when the second one fails: what it goes on with is of one step, parameters,
+        states and running statistics. Then the broadcast of what it has in memory fails as well: it still has it."""
+        self.plugin("backend", "failing", "failing_backend.c", f"-I{harness.SRC}/docs/examples/backend-skeleton")
+        model = {"model": {"plugin": self.plugin("model", "buffered", "buffered_model.c")}, "model.mlp": None, "model.buffered": {"norm": "yes"}}
+        run = [BUCKETS, model, ADAMW, {"train": {"max_steps": 8}, "plugins": {"path": self.dir / "plugins"}, "group": {"backend": "failing"},
+                                "run": {"restarts": 2}, "checkpoint": {"dir": self.dir / "saved", "every": 100}, "ddp": {"overlap": "no"}}]
+        plan = self.run("-c", self.ini("plan.ini", *run), "--check").out
+        buckets = int(re.search(r"^buckets +(\d+)", plan, re.M).group(1))
+        self.check(buckets >= 2, plan)
+        want = self.train(*run, {"checkpoint": {"dir": self.dir / "whole"}}, name="whole.ini").summary
+        r = self.train(*run, env={"FAIL": f"0:{5 * buckets + 2}", "FAIL_BROADCAST": "0:3"}, name="fails.ini")
+        self.check("all-reduce" not in r.err and r.err.count("fails on purpose") == 2, r)
+        self.check("going on from the memory of rank 0: step 5, epoch 1" in r.err, r)
+        keys = ("parameter_sha256", "buffer_sha256")
+        self.equal([r.summary[k] for k in keys], [want[k] for k in keys], r)
+        self.equal(json.loads((self.dir / "saved/step-00000008/MANIFEST.json").read_text())["micro_steps"], 8)
+
+    def test_sharded_state_comes_from_the_checkpoint(self):
+        p = self.begin()
+        until(lambda: list((self.dir / "fault").glob("step-*/MANIFEST.json")), "no checkpoint")
+        os.kill(self.children(p, 2)[1], signal.SIGKILL)
+        r = self.end(p, memory=False)
+        self.check("resuming from" in r.err, r)
+
+    @long_case
+    def test_running_statistics(self):
+        """Rank 0's are the run's: in its memory they are those before the step that failed, without it a checkpoint has them."""
+        plugin = self.dir / "model_buffered.so"
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", "-o",
+                        str(plugin), str(harness.SRC / "tests/integration/support/buffered_model.c")], check=True)
+        plugin.chmod(0o755)
+        model = {"model": {"plugin": plugin}, "model.mlp": None, "model.buffered": {"norm": "yes"}}
+        want = self.train(LENGTH, model, name="buffered.ini").summary
+        for victim in (1, 0):
+            shutil.rmtree(self.dir / "fault", ignore_errors=True)
+            p = self.begin(GLOO, model)
+            os.kill(self.children(p, 2)[victim], signal.SIGKILL)
+            r = self.finish(p)
+            got = json.loads((self.out / "summary.json").read_text())
+            self.equal([got[k] for k in ("parameter_sha256", "buffer_sha256")],
+                       [want[k] for k in ("parameter_sha256", "buffer_sha256")], r)
+            self.equal("from the memory of rank 0" in r.err, victim == 1, r)
+
+    @long_case
+    def test_stopped_rank_is_replaced(self):
+        p = self.begin(GLOO)
+        os.kill(self.children(p, 2)[1], signal.SIGSTOP)
+        r = self.end(p, GLOO, memory=True)
+        self.check("has been stopped for 1 s" in r.err or "has been silent for 1 s" in r.err, r)
+
+    @long_case
+    def test_all_ranks_at_once(self):
+        """One loss, whatever it takes along; `resume = never` is of the start alone."""
+        never = {"checkpoint": {"resume": "never"}, "run": {"restarts": 1}}
+        p = self.begin(GLOO, never)
+        until(lambda: list((self.dir / "fault").glob("step-????????/MANIFEST.json")), "no checkpoint")
+        for pid in self.children(p, 2):
+            os.kill(pid, signal.SIGKILL)
+        r = self.end(p, GLOO, memory=False, generations=0)
+        self.check("resuming from" in r.err, r)
+
+    @long_case
+    def test_restarts_are_used_up(self):
+        p = self.begin(GLOO, {"train": {"epochs": 100000}, "run": {"restarts": 1}})
+        os.kill(self.children(p, 2)[1], signal.SIGKILL)
+        self.next_generation(p)
+        os.kill(self.children(p, 2)[1], signal.SIGKILL)
+        r = self.finish(p)
+        self.fails(r, 5, "rank 1", "killed by signal 9", "[run] restarts are used up")
+        self.no_processes_left(self.dir)
+
+    @long_case
+    def test_mpirun_starts_all_of_them_again(self):
+        if not (harness.BUILD / ".libs/backend_mpi.so").exists():
+            raise Skip("backend mpi is not built")
+        mpi = {"group": {"backend": "mpi"}}
+        p = self.begin(mpi)
+        until(lambda: list((self.dir / "fault").glob("step-????????/MANIFEST.json")), "no checkpoint")
+        launcher = self.children(p, 1)[0]
+        ranks = until(lambda: [c for c in harness.children_of(launcher)], "no ranks")
+        os.kill(ranks[-1], signal.SIGKILL)
+        r = self.end(p, memory=False, generations=0)
+        self.check("all ranks are started again" in r.err and "resuming from" in r.err, r)
+
+    @long_case
+    def test_nodes_with_a_supervisor_each(self):
+        """As on two hosts: a rank each, under --supervise; the one whose supervisor starts it again finds the other."""
+        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
+        for victim in (0, 1):
+            nodes = [self.ini(f"{victim}-{r}.ini", LENGTH, RESTARTS, GLOO, group,
+                              {"group": {"rank": r}, "output": {"dir": self.dir / f"{victim}-{r}"},
+                               "checkpoint": {"dir": self.dir / f"{victim}-saved"}}) for r in (0, 1)]
+            p = [self.start("-c", n, "--supervise") for n in nodes]
+            self.trained_a_while(p[0])
+            os.kill(self.children(p[victim], 1)[0], signal.SIGKILL)
+            results = [self.finish(x) for x in p]
+            self.equal([r.code for r in results], [0, 0], results)
+            self.check(any("from the memory of rank" in r.err for r in results), results)
+            summary = json.loads((self.dir / f"{victim}-0/summary.json").read_text())
+            self.equal(summary["parameter_sha256"], self.whole(GLOO), results)
+
+    def test_restarts_need_a_checkpoint(self):
+        r = self.run("-c", self.ini("x.ini", {"run": {"restarts": 3}}), "--nproc", 2)
+        self.fails(r, 2, "x.ini:", "[run] restarts = 3", "[checkpoint] dir")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Restart))

@@ -1,0 +1,63 @@
+/* tests/integration/support/failing_backend.c -- the example backend, but one call of one rank fails once, as if
+ * a connection had broken between two buckets of a step; the process goes on, and connects again without the fault.
+ *
+ *   FAIL=RANK:CALL             the CALL-th all-reduce of rank RANK, from 1
+ *   FAIL_BROADCAST=RANK:CALL   the CALL-th broadcast */
+#include <ddpengine/backend.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ddp_plugin_desc whole_desc
+#include "backend_store.c"
+#undef ddp_plugin_desc
+
+static long all_reduces, broadcasts; /* of the process, over all its communicators */
+
+/* Whether this is the call that `variable` names. */
+static bool fails(const ddp_comm *c, const char *variable, long *calls, ddp_err *err)
+{
+    const char *text = getenv(variable);
+    long rank = -1, call = 0;
+
+    if (text != NULL) (void)sscanf(text, "%ld:%ld", &rank, &call);
+    if (++*calls != call || (long)c->rank != rank) return false;
+    err->status = DDP_ERR_PEER;
+    (void)snprintf(err->msg, sizeof(err->msg), "%s: call %ld fails on purpose", variable, call);
+    return true;
+}
+
+static ddp_status failing(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
+{
+    return fails(c, "FAIL", &all_reduces, err) ? err->status : all_reduce(c, a, out, err);
+}
+
+static ddp_status failing_broadcast(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
+{
+    return fails(c, "FAIL_BROADCAST", &broadcasts, err) ? err->status : broadcast(c, a, out, err);
+}
+
+static const ddp_backend_ops failing_ops = {
+    .struct_size = sizeof(failing_ops),
+    .caps = DDP_CAP_ABORT | DDP_CAP_ALL_REDUCE | DDP_CAP_BROADCAST | DDP_CAP_ALL_GATHER | DDP_CAP_REDUCE_SCATTER |
+            DDP_CAP_BARRIER,
+    .open = store_open,
+    .close = store_close,
+    .comm_create = comm_create,
+    .comm_abort = comm_abort,
+    .comm_destroy = comm_destroy,
+    .supports = supports,
+    .all_reduce = failing,
+    .broadcast = failing_broadcast,
+    .all_gather = all_gather,
+    .reduce_scatter = reduce_scatter,
+    .barrier = barrier,
+};
+
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(BACKEND, 0),
+    .reach = DDP_REACH_HOST,
+    .memory = DDP_MEMORY_HOST,
+    DDP_PLUGIN_TAIL("failing", "1.0", "a fixture: one all-reduce fails", DDP_OPTIONS(options, struct store_config),
+                    failing_ops),
+};

@@ -1,0 +1,88 @@
+/* tests/reliability/slow_dataset.c -- a dataset for long tests: random samples of 12 numbers and 4 classes, each of
+ * which comes after a pause, so that a step takes its time and leaves the processors to others, as one on an
+ * accelerator does. The samples do not depend on the pause. */
+#include <ddpengine/dataset.h>
+#include <ddpengine/random.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { INPUTS = 12, CLASSES = 4, SAMPLES = 960 };
+
+struct config {
+    int64_t pause;
+};
+
+struct ddp_dataset {
+    int64_t pause_us;
+};
+
+static const ddp_field fields[] = {{.name = "input", .dtype = DDP_F32, .rank = 1, .dims = {INPUTS}, .min = 1},
+                                   {.name = "label", .dtype = DDP_I64, .min = 0, .max = CLASSES - 1}};
+
+static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
+{
+    ddp_dataset *d = calloc(1, sizeof(*d));
+
+    (void)host;
+    if (d == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "dataset slow: out of memory");
+    d->pause_us = ((const struct config *)config)->pause;
+    *out = d;
+    return DDP_OK;
+}
+
+static void dataset_close(ddp_dataset *d) { free(d); }
+
+static uint64_t dataset_length(const ddp_dataset *d)
+{
+    (void)d;
+    return SAMPLES;
+}
+
+static uint32_t dataset_fields(const ddp_dataset *d, const ddp_field **out)
+{
+    (void)d;
+    *out = fields;
+    return 2;
+}
+
+static uint64_t dataset_fingerprint(const ddp_dataset *d)
+{
+    (void)d;
+    return 1;
+}
+
+static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
+{
+    const struct timespec pause = {.tv_sec = d->pause_us / 1000000, .tv_nsec = d->pause_us % 1000000 * 1000};
+    float *input = buffers[0];
+    int64_t *label = buffers[1];
+    uint32_t bits[4];
+
+    (void)epoch;
+    (void)err;
+    for (uint32_t i = 0; i < INPUTS; i++) {
+        if (i % 4 == 0) ddp_philox4x32((const uint32_t[4]){i / 4, 0, (uint32_t)index, 0}, 1, bits);
+        input[i] = (float)(bits[i % 4] >> 8) * 0x1p-23f - 1.0f;
+    }
+    *label = (input[0] > 0.0f ? 2 : 0) + (input[1] > input[2]);
+    if (d->pause_us > 0) (void)nanosleep(&pause, NULL);
+    return DDP_OK;
+}
+
+static const ddp_option options[] = {
+    {"pause", "0", "0..", "Time that a sample takes, in microseconds.", DDP_OPT_INT, 0, offsetof(struct config, pause)},
+};
+
+static const ddp_dataset_ops ops = {.struct_size = sizeof(ops),
+                                    .field_size = sizeof(ddp_field),
+                                    .open = dataset_open,
+                                    .close = dataset_close,
+                                    .length = dataset_length,
+                                    .fields = dataset_fields,
+                                    .fingerprint = dataset_fingerprint,
+                                    .read = dataset_read};
+
+DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
+    DDP_PLUGIN_HEAD(DATASET, 0),
+    DDP_PLUGIN_TAIL("slow", "0", "random samples that take their time", DDP_OPTIONS(options, struct config), ops),
+};

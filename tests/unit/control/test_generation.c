@@ -1,0 +1,421 @@
+/* tests/unit/control/test_generation.c -- runs that outlive the loss of a rank: which generation a rendezvous makes,
+ * whom rank 0 waits for, and who is to try again; and how many losses a window of time allows. */
+#include "base/losses.h"
+#include "control/request.h"
+#include "support/group_util.h"
+
+static atomic_int go_on, inside;
+
+static void stay(member *m)
+{
+    atomic_store(&inside, 1);
+    while (atomic_load(&go_on) == 0 && !ddp_group_failed(m->group, &m->failure)) (void)usleep(1000);
+}
+
+static void note_generation(member *m) { *(uint32_t *)m->arg = ddp_group_generation(m->group); }
+
+/* Rank 0 alone, which rejoins; where it listens. */
+static void rank0_start(member *m, published *b, uint32_t generation, char *endpoint)
+{
+    atomic_store(&go_on, 0);
+    atomic_store(&inside, 0);
+    published_init(b, "127.0.0.1:0");
+    member_init(m, b, 0, 2);
+    m->rejoins = true;
+    m->generation = generation;
+    m->body = stay;
+    member_start(m);
+    published_wait(b, endpoint);
+}
+
+static void rank0_end(member *m)
+{
+    atomic_store(&go_on, 1);
+    member_join(m);
+    members_close(m, 1);
+}
+
+static void rank1(ddp_wire *w, const char *endpoint, uint32_t generation)
+{
+    raw_open(w, endpoint);
+    raw_hello_again(w, (hello){1, 2, DDP_VERSION}, generation, "");
+}
+
+static void expect_later(ddp_wire *w, const char *reason)
+{
+    ddp_frame f = raw_next(w);
+    ddp_unpack u = {.data = f.data, .left = f.length};
+    char text[256];
+
+    assert_int_equal(f.type, DDP_FRAME_LATER);
+    ddp_unpack_text(&u, text, sizeof(text));
+    assert_contains(text, reason);
+    ddp_wire_close(w);
+}
+
+/* All take the highest that one of them expects: a new process knows of none. */
+static void test_highest_generation_counts(void **state)
+{
+    uint32_t seen[3] = {0};
+    member m[3];
+    published b;
+
+    (void)state;
+    ranks_init(m, &b, 3, note_generation);
+    for (int r = 0; r < 3; r++) {
+        m[r].rejoins = true;
+        m[r].generation = r == 1 ? 7 : 0;
+        m[r].arg = &seen[r];
+    }
+    ranks_run(m, 3);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(m[r].status, DDP_OK);
+        assert_int_equal(seen[r], 7);
+    }
+    members_close(m, 3);
+}
+
+/* Before all ranks are there, a connection that closes frees its rank for another process. */
+static void test_lost_rank_is_waited_for(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "", *log;
+    member m[2];
+    published b;
+    ddp_wire w;
+
+    (void)state;
+    atomic_store(&go_on, 1);
+    published_init(&b, "127.0.0.1:0");
+    for (int r = 0; r < 2; r++) {
+        member_init(&m[r], &b, r, 3);
+        m[r].rejoins = true;
+    }
+    member_start(&m[0]);
+    published_wait(&b, endpoint);
+    raw_open(&w, endpoint);
+    raw_hello(&w, (hello){1, 3, DDP_VERSION}, "");
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
+    ddp_wire_close(&w);
+    member_start(&m[1]);
+    raw_open(&w, endpoint);
+    raw_hello(&w, (hello){2, 3, DDP_VERSION}, "");
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_WELCOME);
+    assert_int_equal(ddp_wire_put(&w, DDP_FRAME_GOODBYE, NULL, 0, &m[0].err), DDP_OK);
+    assert_int_equal(ddp_wire_flush(&w, &m[0].err), DDP_OK);
+    for (int r = 0; r < 2; r++) member_join(&m[r]);
+    ddp_wire_close(&w);
+    for (int r = 0; r < 2; r++) assert_int_equal(m[r].status, DDP_OK);
+    log = member_log(&m[0]);
+    assert_contains(log, "rank 1 on host rawhost is gone before all ranks had met: waiting for it to come back");
+    free(log);
+    members_close(m, 2);
+}
+
+static void test_who_comes_too_early_tries_again(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    ddp_wire first, second;
+    member m;
+    published b;
+
+    (void)state;
+    rank0_start(&m, &b, 3, endpoint);
+    rank1(&first, endpoint, 3);
+    assert_int_equal(raw_next(&first).type, DDP_FRAME_HEARD);
+    assert_int_equal(raw_next(&first).type, DDP_FRAME_WELCOME);
+    UNTIL(atomic_load(&inside) == 1);
+    /* a process in place of rank 1, which rank 0 still takes for alive */
+    rank1(&second, endpoint, 0);
+    expect_later(&second, "rank 1 is still taken by host rawhost, pid 4711");
+    assert_false(ddp_group_failed(m.group, &m.failure));
+    /* rank 1 itself, which knows of a failure that rank 0 does not */
+    rank1(&second, endpoint, 4);
+    expect_later(&second, "rank 0 did not know yet that the run had failed");
+    UNTIL(ddp_group_failed(m.group, &m.failure));
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_PEER);
+    assert_contains(m.failure.msg, "rank 1 on host rawhost has lost the others and joins again");
+    ddp_wire_close(&first);
+    rank0_end(&m);
+}
+
+/* A rank that is refused for good is not asked to try again: nobody could mend that. */
+static void test_other_settings_still_end_it(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    ddp_wire w;
+    member m;
+    published b;
+
+    (void)state;
+    rank0_start(&m, &b, 0, endpoint);
+    raw_open(&w, endpoint);
+    raw_hello(&w, (hello){1, 3, DDP_VERSION}, "");
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_FAILURE);
+    ddp_wire_close(&w);
+    rank0_end(&m);
+    assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
+}
+
+static void test_losses(void **state)
+{
+    ddp_losses l = {.most = 3, .window_ms = 1000}, none = {.window_ms = 1000};
+
+    (void)state;
+    assert_false(ddp_losses_add(&none, 1));
+    assert_true(ddp_losses_add(&l, 5000));
+    assert_int_equal(ddp_losses_delay(&l, 10), 10);
+    assert_true(ddp_losses_add(&l, 5100));
+    assert_int_equal(ddp_losses_delay(&l, 10), 20);
+    assert_true(ddp_losses_add(&l, 5200));
+    assert_int_equal(ddp_losses_delay(&l, 10), 40);
+    assert_false(ddp_losses_add(&l, 6000)); /* the first is just not older than the window */
+    assert_true(ddp_losses_add(&l, 6001));
+    assert_true(ddp_losses_add(&l, 9000));
+    assert_int_equal(l.count, 1);
+    l = (ddp_losses){.most = 1 << 20, .window_ms = 1000};
+    for (int i = 0; i < DDP_LOSSES_MOST; i++) assert_true(ddp_losses_add(&l, 0));
+    assert_false(ddp_losses_add(&l, 0));
+    assert_int_equal(ddp_losses_delay(&l, 10), 640);
+}
+
+/* ---- ranks that are missing -------------------------------------------------------------------------------------- */
+typedef struct place {
+    int32_t rank, world, homes[4], stop;
+} place;
+
+/* Where it is among the others; then all wait for each other. */
+static void note_place(member *m)
+{
+    place *p = m->arg;
+    ddp_err err;
+
+    p->rank = ddp_group_rank(m->group);
+    p->world = ddp_group_world(m->group);
+    for (int32_t r = 0; r < p->world; r++) p->homes[r] = ddp_group_home(m->group, r);
+    (void)ddp_group_barrier(m->group, "noted", LONG_MS, &err);
+}
+
+static void quorum_init(member *m, published *b, place *places, int count, int32_t world)
+{
+    published_init(b, "127.0.0.1:0");
+    memset(places, 0, (size_t)count * sizeof(*places));
+    for (int i = 0; i < count; i++) {
+        member_init(&m[i], b, i, world);
+        m[i].rejoins = true;
+        m[i].generation = 1;
+        m[i].quorum.min_world = count;
+        m[i].body = note_place;
+        m[i].arg = &places[i];
+    }
+}
+
+/* Rank 1 of 4 does not come: the others have the numbers from 0 on. */
+static void test_goes_on_without_a_rank(void **state)
+{
+    const int32_t ranks[] = {0, 2, 3};
+    char *log;
+    member m[3];
+    place places[3];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 3, 4);
+    for (int i = 0; i < 3; i++) m[i].rank = ranks[i];
+    for (int i = 0; i < 3; i++) m[i].timeout_ms = 500;
+    ranks_run(m, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(m[i].status, DDP_OK);
+        assert_int_equal(places[i].rank, i);
+        assert_int_equal(places[i].world, 3);
+        assert_memory_equal(places[i].homes, ranks, sizeof(ranks));
+    }
+    log = member_log(&m[0]);
+    assert_contains(log, "rank 1 of world_size 4 did not come within 0.5 s (rendezvous_timeout): the run goes on");
+    free(log);
+    members_close(m, 3);
+}
+
+/* With so many as were there before nobody waits for the others. */
+static void test_enough_are_there(void **state)
+{
+    member m[2];
+    place places[2];
+    published b;
+    char *log;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 4);
+    for (int i = 0; i < 2; i++) m[i].quorum.enough = 2;
+    ranks_run(m, 2);
+    log = member_log(&m[0]);
+    assert_null(strstr(log, "did not come"));
+    free(log);
+    assert_int_equal(places[0].world, 2);
+    assert_int_equal(places[1].world, 2);
+    members_close(m, 2);
+}
+
+static void test_fewer_than_min_world(void **state)
+{
+    member m[2];
+    place places[2];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 4);
+    for (int i = 0; i < 2; i++) {
+        m[i].quorum.min_world = 3;
+        m[i].timeout_ms = 300;
+    }
+    ranks_run(m, 2);
+    assert_int_equal(m[0].failure.exit_code, DDP_EXIT_RENDEZVOUS);
+    assert_contains(m[0].failure.msg, "ranks 2, 3 of world_size 4 did not come");
+    members_close(m, 2);
+}
+
+/* Rank 2 serves, in place of rank 0: it is the first of the generation. */
+static void test_another_server(void **state)
+{
+    const int32_t homes[] = {2, 1, 3};
+    member m[3];
+    place places[3];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 3, 4);
+    for (int i = 0; i < 3; i++) {
+        m[i].rank = homes[i];
+        m[i].quorum.server = 2;
+        m[i].quorum.enough = 3;
+    }
+    ranks_run(m, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(m[i].status, DDP_OK);
+        assert_int_equal(places[i].rank, i);
+        assert_memory_equal(places[i].homes, homes, sizeof(homes));
+    }
+    members_close(m, 3);
+}
+
+/* Until it is to end for another rank. */
+static void train_until_stop(member *m)
+{
+    place *p = m->arg;
+
+    atomic_store(&inside, 1);
+    UNTIL((p->stop = ddp_group_stop_requested(m->group)) != 0 || ddp_group_failed(m->group, &m->failure));
+    p->world = ddp_group_world(m->group) + ddp_group_knocks(m->group);
+}
+
+/* Rank 1 comes back to a generation that has gone on without it. */
+static void test_missing_rank_comes_back(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    member m;
+    place place;
+    published b;
+    ddp_wire w;
+
+    (void)state;
+    quorum_init(&m, &b, &place, 1, 2);
+    atomic_store(&inside, 0);
+    m.timeout_ms = 200;
+    m.body = train_until_stop;
+    member_start(&m);
+    published_wait(&b, endpoint);
+    UNTIL(atomic_load(&inside) == 1);
+    rank1(&w, endpoint, 0);
+    expect_later(&w, "the run goes on without rank 1, which joins when this step has ended");
+    member_join(&m);
+    assert_int_equal(m.failure.exit_code, 0);
+    assert_int_equal(place.stop, DDP_STOP_TO_GROW);
+    assert_int_equal(place.world, 2);
+    members_close(&m, 1);
+}
+
+static void end_at_once(member *m)
+{
+    while (atomic_load(&go_on) == 0) (void)usleep(1000);
+    (void)m;
+}
+
+static bool says_that_it_waits(const member *m)
+{
+    char *log = member_log(m);
+    bool waits = strstr(log, "this spare waits at") != NULL;
+
+    free(log);
+    return waits;
+}
+
+/* Nobody is lost: the spare ends with the run, and not by an error. */
+static void test_spare_is_not_needed(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    member m[2], spare;
+    place places[2];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 2);
+    atomic_store(&go_on, 0);
+    for (int i = 0; i < 2; i++) {
+        m[i].generation = 0; /* in a later one it would take the place of a rank that comes after it */
+        m[i].body = end_at_once;
+        member_start(&m[i]);
+    }
+    published_wait(&b, endpoint);
+    member_init(&spare, &b, DDP_RANK_OF_SPARE, 2);
+    spare.rejoins = true;
+    spare.log.rank = -1;
+    member_start(&spare);
+    UNTIL(says_that_it_waits(&spare));
+    atomic_store(&go_on, 1);
+    for (int i = 0; i < 2; i++) member_join(&m[i]);
+    member_join(&spare);
+    assert_int_equal(spare.status, DDP_IN_PROGRESS);
+    assert_int_equal(spare.failure.exit_code, 0);
+    members_close(m, 2);
+    members_close(&spare, 1);
+}
+
+/* It comes while a rank is missing: it becomes that rank. */
+static void test_spare_takes_the_place_of_a_missing_rank(void **state)
+{
+    member m[2];
+    place places[2];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 2);
+    m[1].rank = DDP_RANK_OF_SPARE;
+    m[1].generation = 0;
+    m[1].log.rank = -1;
+    ranks_run(m, 2);
+    assert_int_equal(m[1].status, DDP_OK);
+    assert_int_equal(places[1].rank, 1);
+    assert_int_equal(places[1].homes[1], 1);
+    members_close(m, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_highest_generation_counts),
+        cmocka_unit_test(test_lost_rank_is_waited_for),
+        cmocka_unit_test(test_who_comes_too_early_tries_again),
+        cmocka_unit_test(test_other_settings_still_end_it),
+        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_goes_on_without_a_rank),
+        cmocka_unit_test(test_enough_are_there),
+        cmocka_unit_test(test_fewer_than_min_world),
+        cmocka_unit_test(test_another_server),
+        cmocka_unit_test(test_missing_rank_comes_back),
+        cmocka_unit_test(test_spare_is_not_needed),
+        cmocka_unit_test(test_spare_takes_the_place_of_a_missing_rank),
+    };
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
