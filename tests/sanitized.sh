@@ -44,7 +44,7 @@ if ! grep -q '^# TOTAL' "$log"; then
     tail -n 40 "$log"
     exit 1
 fi
-failures() { grep -E -B2 -A12 '^not ok|ERROR: |WARNING: ThreadSanitizer' test-suite.log | head -n 120 || true; }
+failures() { grep -E -B2 -A12 '^not ok|^# DDP_TEST_SEED|ERROR: |WARNING: ThreadSanitizer' test-suite.log | head -n 120 || true; }
 if [ "$rc" != 0 ]; then
     failures
     if [ "$kind" != thread ]; then

@@ -286,10 +286,21 @@ ddp_status claim_take(claim *c, ddp_err *err)
     return c->owned ? start_beating(c, err) : status;
 }
 
-void claim_drop(claim *c)
+/* Whether the file is still the one that this process wrote: by what is in it, or where that cannot be read by its inode. */
+static bool is_own(const claim *c)
 {
+    struct stat own, there;
     record now;
     ddp_err err = {0};
+
+    if (record_read(c->path, &now, &err) == DDP_OK) return strcmp(now.generation, c->self.generation) == 0;
+    return fstat(c->fd, &own) == 0 && stat(c->path, &there) == 0 && own.st_dev == there.st_dev &&
+           own.st_ino == there.st_ino;
+}
+
+void claim_drop(claim *c)
+{
+    bool own;
 
     if (c->started) {
         (void)pthread_mutex_lock(&c->lock);
@@ -300,9 +311,9 @@ void claim_drop(claim *c)
         (void)pthread_cond_destroy(&c->wake);
         (void)pthread_mutex_destroy(&c->lock);
     }
+    own = c->owned && is_own(c);
     if (c->fd >= 0) (void)close(c->fd); /* before it is removed: over NFS an open file would stay under another name */
-    if (c->owned && record_read(c->path, &now, &err) == DDP_OK && strcmp(now.generation, c->self.generation) == 0 &&
-        unlink(c->path) != 0 && errno != ENOENT)
+    if (own && unlink(c->path) != 0 && errno != ENOENT)
         file_log(c->host, DDP_LOG_WARN, __LINE__, "init_method: cannot remove %s: %s", c->path, strerror(errno));
     c->fd = -1;
     c->owned = c->started = false;

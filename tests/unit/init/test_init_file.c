@@ -4,6 +4,7 @@
 #include "support/group_util.h"
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 struct file_config { /* as in the plugin's table of options */
@@ -149,6 +150,30 @@ static void test_publish_and_find(void **state)
     assert_int_equal(entries(), 1); /* not its to remove */
     load()->close(a);
     assert_int_equal(entries(), 0);
+}
+
+/* It removes what it wrote where it cannot open that, and leaves what another run has put there. */
+static void test_close_without_descriptors(void **state)
+{
+    struct rlimit before, none;
+
+    (void)state;
+    for (int foreign = 0; foreign < 2; foreign++) {
+        ddp_init *i = opened();
+        ddp_err err = {0};
+
+        assert_int_equal(load()->publish(i, "127.0.0.1:4711", &err), DDP_OK);
+        if (foreign) {
+            assert_int_equal(unlink(path), 0);
+            write_text(path, "of somebody else");
+        }
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+        none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        load()->close(i);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        assert_int_equal(entries(), foreign);
+    }
 }
 
 static void test_heartbeat(void **state)
@@ -730,6 +755,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_publish_and_find),
+        TEST(test_close_without_descriptors),
         TEST(test_heartbeat),
         TEST(test_thread),
         TEST(test_dead_run_here),
