@@ -15,7 +15,7 @@ void ddp_log_init(ddp_log *log)
 
     log->fd = STDERR_FILENO;
     log->level = DDP_LOG_INFO;
-    log->rank = -1;
+    atomic_init(&log->rank, -1);
     log->terminal = isatty(STDERR_FILENO) == 1 && terminal != NULL && strcmp(terminal, "dumb") != 0;
     atomic_init(&log->progress_shown, false);
 }
@@ -74,14 +74,15 @@ void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES];
     size_t head = 0, length;
+    int rank = atomic_load_explicit(&log->rank, memory_order_relaxed);
 
     if (level < log->level) return;
     if (log->terminal && atomic_exchange(&log->progress_shown, false)) {
         memcpy(line, CLEAR_LINE, sizeof(CLEAR_LINE) - 1);
         head = sizeof(CLEAR_LINE) - 1;
     }
-    if (log->rank >= 0)
-        length = head + (size_t)snprintf(line + head, sizeof(line) - head, "ddpengine[%d]: ", log->rank);
+    if (rank >= 0)
+        length = head + (size_t)snprintf(line + head, sizeof(line) - head, "ddpengine[%d]: ", rank);
     else
         length = head + (size_t)snprintf(line + head, sizeof(line) - head, "ddpengine: ");
     length += (size_t)snprintf(line + length, sizeof(line) - length, "%s", level_text(level));

@@ -7,8 +7,8 @@
 typedef struct ddp_log {
     int fd;        /* stderr */
     int level;     /* lines below it are dropped; DDP_LOG_INFO by default */
-    int rank;      /* -1: no prefix */
-    bool terminal; /* the last line of the terminal may be a progress line: other lines clear it first */
+    atomic_int rank; /* -1: no prefix */
+    bool terminal;   /* the last line of the terminal may be a progress line: other lines clear it first */
     atomic_bool progress_shown;
 } ddp_log;
 

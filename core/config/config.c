@@ -179,7 +179,7 @@ static ddp_status check_missing(const ddp_config *c, ddp_err *err)
                         "%s: [run] min_world = %" PRId64 " is more than world_size = %" PRId64 " (%s)",
                         where_of(c, "run", "min_world"), c->run->min_world, c->group->world_size,
                         where_of(c, "group", "world_size"));
-    if (c->rank == DDP_RANK_SPARE && c->group->world_size == 0)
+    if (c->rank == DDP_RANK_SPARE && c->group->world_size == 0 && c->group->nodes.count == 0)
         return ddp_fail(
             err, DDP_ERR_CONFIG,
             "%s: [group] rank = spare, but world_size is not set; set it to the number of ranks, without spares",

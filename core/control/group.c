@@ -179,7 +179,7 @@ static ddp_status join(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err)
 {
     ddp_status st = DDP_OK;
-    bool internal;
+    bool internal, again;
     ddp_group *g;
 
     memset(failure, 0, sizeof(*failure));
@@ -193,9 +193,10 @@ ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failur
         stop_and_free(g);
     }
     if (st == DDP_IN_PROGRESS) return st;
+    again = p->quorum.attempt_ms > 0 && (st == DDP_ERR_TIMEOUT || st == DDP_ERR_PEER);
     internal = err->status == DDP_ERR_NOMEM || err->status == DDP_ERR_INTERNAL;
     (void)ddp_fail_as(err, internal ? DDP_EXIT_INTERNAL : DDP_EXIT_RENDEZVOUS);
-    if (failure->exit_code == 0) ddp_failure_set(failure, err->exit_code, p->rank, "%s", err->msg);
+    if (failure->exit_code == 0 && !again) ddp_failure_set(failure, err->exit_code, p->rank, "%s", err->msg);
     return err->status;
 }
 

@@ -84,7 +84,7 @@ static void beat(ddp_group *g, int64_t now)
 
     if (g->server == NULL) control_straggler_pack(g, &t);
     for (ddp_peer *p = g->peers.first; p != NULL && !t.failed; p = p->next)
-        if (!p->dead && (p->state == DDP_PEER_JOINED || p->state == DDP_PEER_SPARE))
+        if (!p->dead && (p->state == DDP_PEER_JOINED || (p->state == DDP_PEER_WAITS && p->agreed)))
             ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
     ddp_text_free(&t);
     if (g->server != NULL) control_straggler_tick(g, now);

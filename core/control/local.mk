@@ -4,6 +4,6 @@ libddpcore_a_SOURCES += core/control/client.h core/control/control.h core/contro
 	core/control/failure.c core/control/group.c core/control/heartbeat.c core/control/peer.c core/control/rendezvous.c \
 	core/control/request.c core/control/run.c core/control/straggler.c core/control/trust.c
 libddpcore_a_SOURCES += core/control/rank0/accept.h core/control/rank0/agree.h core/control/rank0/announce.h core/control/rank0/arrivals.h \
-	core/control/rank0/pending.h core/control/rank0/server.h core/control/rank0/store.h core/control/rank0/accept.c \
+	core/control/rank0/pending.h core/control/rank0/server.h core/control/rank0/store.h core/control/rank0/waiting.h core/control/rank0/accept.c \
 	core/control/rank0/agree.c core/control/rank0/announce.c core/control/rank0/arrivals.c core/control/rank0/pending.c core/control/rank0/server.c \
-	core/control/rank0/store.c
+	core/control/rank0/store.c core/control/rank0/waiting.c

@@ -11,14 +11,16 @@ enum {
     DDP_PEER_HEARD,   /* its rank is known, its agreement lines are to come */
     DDP_PEER_JOINED,
     DDP_PEER_REFUSED, /* has been sent the reason; gone as soon as it closes */
-    DDP_PEER_SPARE    /* waits for the place of a rank */
+    DDP_PEER_WAITS    /* for the next generation: a spare, or a rank that was missing when this one began */
 };
 
 typedef struct ddp_peer {
     struct ddp_peer *next;
     ddp_wire wire;
     int state;            /* DDP_PEER_* */
-    int32_t rank;         /* -1: not known */
+    int32_t rank;         /* -1: not known; of one that waits the rank of the config that it will be, or of a spare */
+    uint32_t generation;  /* that it expects */
+    bool agreed;          /* WAITS: its agreement lines are right */
     int64_t since_ns;     /* when it came, or was refused */
     int64_t heard_ns;     /* when the last byte came, on the clock of the heartbeat */
     uint32_t events;      /* asked of epoll */

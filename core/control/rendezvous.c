@@ -143,7 +143,7 @@ typedef struct search {
     int64_t deadline_ns, report_ns;
     bool later;   /* rank 0 has said that it cannot join now */
     bool trusted; /* the user at the other end of this connection has been looked at */
-    bool spare;   /* and that no rank is missing */
+    bool waits;   /* and that it may wait there */
     bool over;    /* and that the run has ended */
     bool warned;  /* that somebody else answers */
 } search;
@@ -190,16 +190,20 @@ static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->self.agreement, strlen(g->self.agreement), err);
 }
 
-/* Rank 0 has no place for this spare now, and lives. */
-static void wait_as_spare(search *s)
+/* Rank 0 has no place for this process now, and lives. */
+static void wait_for_place(search *s)
 {
     ddp_group *g = s->g;
 
-    if (!s->spare)
+    if (!s->waits && is_spare(g))
         ddp_log_line(g->log, DDP_LOG_INFO,
-                     "no rank is missing: this spare waits at %s, and takes the place of the first rank that is lost",
+                     "this spare waits at %s, and takes the place of a rank that is missing or the first one that is lost",
                      where(s));
-    s->spare = true;
+    else if (!s->waits)
+        ddp_log_line(g->log, DDP_LOG_INFO,
+                     "the run goes on without this rank: it waits at %s, and joins when the step in progress has ended",
+                     where(s));
+    s->waits = true;
     s->report_ns = DDP_FOREVER_NS;
     s->deadline_ns = g->heartbeat.timeout_ns == 0 ? DDP_FOREVER_NS : ddp_deadline_ns(ddp_now_ns(), g->self.timeout_ms);
 }
@@ -221,11 +225,11 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
             (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
         return DDP_OK;
     }
-    if (status == DDP_OK && f.type == DDP_FRAME_BEAT && is_spare(g)) {
-        wait_as_spare(s);
+    if (status == DDP_OK && f.type == DDP_FRAME_BEAT && g->self.rejoins) {
+        wait_for_place(s);
         return DDP_IN_PROGRESS;
     }
-    if (status == DDP_OK && f.type == DDP_FRAME_FAREWELL && is_spare(g)) {
+    if (status == DDP_OK && f.type == DDP_FRAME_FAREWELL && g->self.rejoins) {
         s->over = true;
         return DDP_OK;
     }
@@ -293,10 +297,7 @@ static ddp_status converse(search *s, ddp_wire *w, ddp_err *err)
             return not_rank0(s, err);
         s->trusted = s->trusted || status == DDP_OK; /* later it may have closed, and still be worth reading */
         if (status == DDP_OK) status = first_frame(s, w, err);
-        if (s->later) {
-            s->later = false;
-            return DDP_IN_PROGRESS;
-        }
+        if (s->later) return DDP_IN_PROGRESS;
         if (status != DDP_IN_PROGRESS) return status;
     }
 }
@@ -332,7 +333,7 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
     if (status == DDP_ERR_PEER) return DDP_IN_PROGRESS;
     if (status != DDP_OK) return unreachable(s, err);
     ddp_wire_init(out, fd, DDP_WIRE_HELLO_LIMIT);
-    s->trusted = false;
+    s->trusted = s->later = false;
     status = g->self.tls == NULL ? DDP_OK : ddp_wire_secure(out, g->self.tls, err);
     if (status == DDP_OK) status = converse(s, out, err);
     g->self.loopback = ddp_address_of_loopback(fd);
@@ -358,7 +359,8 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
         if (s.over) ddp_wire_close(out);
         if (s.over) return DDP_IN_PROGRESS;
         if (status != DDP_IN_PROGRESS) return status;
-        if (once) return err->status = DDP_ERR_TIMEOUT;
+        if (once) return err->status = s.waits ? DDP_ERR_PEER : DDP_ERR_TIMEOUT;
+        if (s.waits && s.later) s.report_ns = ddp_now_ns() + g->self.report_ms * 1000000;
         /* an attempt that the deadline cuts short says less than the one before it */
         if (left <= 0 && err->sys_errno == ETIMEDOUT && before.msg[0] != '\0') *err = before;
         before = *err;

@@ -216,12 +216,15 @@ bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity)
 
 void control_run_asked_to_stop(ddp_group *g, int sig) { atomic_store(&g->run.stop_asked, sig); }
 
-void control_run_ask_to_grow(ddp_group *g)
+void control_run_ask_to_grow(ddp_group *g, bool on)
 {
-    int none = 0;
+    int before = on ? 0 : DDP_STOP_TO_GROW; /* a signal stays */
 
-    (void)atomic_compare_exchange_strong(&g->run.stop_asked, &none, DDP_STOP_TO_GROW);
+    (void)atomic_compare_exchange_strong(&g->run.stop_asked, &before, on ? DDP_STOP_TO_GROW : 0);
 }
+
+void ddp_group_grow(ddp_group *g) { atomic_store(&g->run.grows, true); }
+bool ddp_group_is_to_grow(const ddp_group *g) { return atomic_load(&g->run.grows); }
 
 int ddp_group_stop_requested(const ddp_group *g)
 {

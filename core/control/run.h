@@ -19,6 +19,9 @@ void ddp_group_expire(ddp_group *g);
 void ddp_group_on_failure(ddp_group *g, void (*fn)(void *ctx), void *ctx);
 /* Rank 0: a warning about the run that nobody has taken yet. */
 bool ddp_group_take_warning(ddp_group *g, char *buf, size_t capacity);
+/* Before this rank leaves in good order: all ranks have agreed to join again, with those that wait. */
+void ddp_group_grow(ddp_group *g);
+bool ddp_group_is_to_grow(const ddp_group *g);
 /* The signal that some rank has been asked to end by, or DDP_STOP_TO_GROW; 0: none. */
 int ddp_group_stop_requested(const ddp_group *g);
 
@@ -50,7 +53,7 @@ void control_run_farewell(ddp_group *g);
 /* The connection to rank 0 is gone; true when that is no failure, because one of the two has taken its leave. */
 bool control_run_rank0_gone(ddp_group *g);
 void control_run_asked_to_stop(ddp_group *g, int sig);
-void control_run_ask_to_grow(ddp_group *g); /* rank 0 */
+void control_run_ask_to_grow(ddp_group *g, bool on); /* rank 0 */
 bool control_run_is_over(ddp_group *g);     /* failed, or this rank or rank 0 leaves */
 bool control_run_stops(ddp_group *g);
 /* The owner's callbacks, where they are due; the second returns its deadline. */

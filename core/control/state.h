@@ -96,6 +96,7 @@ typedef struct ddp_run_state {
     atomic_bool has_warning;       /* `warning` has not been taken yet */
     const atomic_int *stop_signal; /* of this process; may be NULL */
     atomic_int stop_asked;         /* the signal that some rank was asked to end by, 0: none */
+    atomic_bool grows;             /* the ranks leave to join again with others */
     ddp_post *posts, **posts_end;
     int event_fd; /* wakes the control thread */
 } ddp_run_state;
@@ -171,8 +172,7 @@ typedef struct ddp_server {
     ddp_server_rank *ranks;   /* world */
     int32_t joined, goodbyes; /* ranks, rank 0 among them */
     bool farewell;
-    bool *knocked;     /* by rank of the config: it is not in this generation, and wants to be in the next one */
-    atomic_int knocks; /* how many of them; any thread reads it */
+    atomic_int knocks; /* rank0/waiting.c: ranks that wait for the next generation; any thread reads it */
     int64_t report_ns;
     /* "A peer is lost" of a rank, kept for a moment: what that rank saw is mostly the end of another one, whose own
      * connection shows it better. */

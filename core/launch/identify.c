@@ -141,6 +141,25 @@ static bool is_on_loopback(const ddp_launch *l)
     return endpoint != NULL && ddp_endpoint_is_loopback(endpoint + 3);
 }
 
+/* Rank 0 is on the first of the nodes, as long as it lives. */
+static ddp_status spare_of_nodes(const ddp_config *c, ddp_launch *out, ddp_err *err)
+{
+    char host[256];
+    int32_t first;
+
+    if (ddp_nodes_world(&c->group->nodes, &out->world, err) != DDP_OK ||
+        ddp_nodes_at(&c->group->nodes, 0, host, sizeof(host), &first, err) != DDP_OK)
+        return ddp_fail_context(err, "%s", where_of(c, "nodes"));
+    if (c->group->world_size > 0 && c->group->world_size != out->world)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [group] world_size = %d, but nodes (%s) has %d ranks; remove the line",
+                        where_of(c, "world_size"), (int)c->group->world_size, where_of(c, "nodes"), out->world);
+    out->world_where = where_of(c, "nodes");
+    (void)snprintf(out->url, sizeof(out->url), DDP_NODES_URL, host, DDP_NODES_PORT);
+    out->on_nodes = true;
+    return DDP_OK;
+}
+
 static ddp_status as_spare(const ddp_args *args, const ddp_config *c, ddp_launch *out, ddp_err *err)
 {
     if (args->nproc > 1)
@@ -148,10 +167,12 @@ static ddp_status as_spare(const ddp_args *args, const ddp_config *c, ddp_launch
             err, DDP_ERR_CONFIG,
             "%s: [group] rank = spare is one process, but --nproc %d would start several; start each spare by itself",
             where_of(c, "rank"), args->nproc);
+    out->spare = true;
+    if (out->url[0] == '\0' && c->group->nodes.count > 0) return spare_of_nodes(c, out, err);
     if (out->url[0] == '\0' || is_env_url(out))
         return ddp_fail(
             err, DDP_ERR_CONFIG,
-            "%s: [group] rank = spare needs an init_method that says where rank 0 is, for example tcp://host:29500",
+            "%s: [group] rank = spare needs nodes, or an init_method that says where rank 0 is, for example tcp://host:29500",
             where_of(c, "rank"));
     if (is_on_loopback(out)) out->local_size = out->world;
     return DDP_OK;

@@ -191,6 +191,18 @@ static ddp_status find(const machine *m, const ddp_list *entries, ddp_own_node *
     return DDP_OK;
 }
 
+ddp_status ddp_nodes_world(const ddp_list *entries, int32_t *world, ddp_err *err)
+{
+    entry e;
+
+    *world = 0;
+    for (size_t i = 0; i < entries->count; i++) {
+        DDP_TRY(parse_entry(((const char *const *)entries->items)[i], &e, err));
+        *world += e.ranks;
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp_nodes_at(const ddp_list *entries, size_t index, char *host, size_t capacity, int32_t *first_rank,
                         ddp_err *err)
 {

@@ -14,6 +14,9 @@ typedef struct ddp_own_node {
  * more than one, or an entry that is not HOST:RANKS is DDP_ERR_CONFIG. Looks names up. */
 ddp_status ddp_nodes_find(const ddp_list *entries, ddp_own_node *out, ddp_err *err);
 
+/* How many ranks all entries have. */
+ddp_status ddp_nodes_world(const ddp_list *entries, int32_t *world, ddp_err *err);
+
 /* Entry `index`: its host, in brackets if it is an IPv6 address, and its first rank. */
 ddp_status ddp_nodes_at(const ddp_list *entries, size_t index, char *host, size_t capacity, int32_t *first_rank,
                         ddp_err *err);

@@ -120,7 +120,7 @@ ddp_status ddp_session_place(ddp_session *s, const ddp_group *g, ddp_err *err)
     ddp_shares_of_rank before = s->shares;
     bool resized = s->launch.world != ddp_group_world(g);
 
-    if (s->launch.home == DDP_RANK_OF_SPARE) s->log->rank = ddp_group_home(g, ddp_group_rank(g));
+    if (s->launch.spare) atomic_store(&s->log->rank, ddp_group_home(g, ddp_group_rank(g)));
     s->launch.rank = ddp_group_rank(g);
     s->launch.world = ddp_group_world(g);
     s->launch.home = ddp_group_home(g, s->launch.rank);

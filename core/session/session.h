@@ -40,6 +40,7 @@ typedef struct ddp_launch {
     unsigned char secret[64]; /* of the control plane's TLS: the supervisor's own, or from [group] secret_file */
     size_t secret_length;     /* 0: in clear */
     bool on_nodes;            /* `url` is that of the first of [group] nodes */
+    bool spare;               /* it was started for the place of a rank that is lost, and may have it by now */
     bool restarted;           /* in place of a process that was lost: the run goes on from its newest checkpoint */
     ddp_stop *stop;           /* may be NULL: signals are not its affair */
     int64_t began_ns;         /* start of the first process of the run on this host, ddp_now_ns() terms */

@@ -4,6 +4,7 @@
 #include "session/plugins.h"
 #include "train/local/replicas.h"
 #include "train/state/buffer_sync.h"
+#include "train/state/survivor.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -57,6 +58,14 @@ static void report(ddp_trainer *t, const ddp_sums *sums)
     ddp_observe_event(t->observer, "eval", members, text);
 }
 
+/* Where no memory outlives the generation the next one would not know of this pass: then it is not cut short for that. */
+static int asked_to_stop(const ddp_trainer *t)
+{
+    int stop = ddp_trainer_asked_to_stop(t);
+
+    return stop == DDP_STOP_TO_GROW && !ddp_survivor_has_all(t) ? 0 : stop;
+}
+
 static ddp_status evaluate_share(ddp_trainer *t, ddp_loader *loader, ddp_sums *sums, ddp_err *err)
 {
     ddp_batch batch;
@@ -64,7 +73,7 @@ static ddp_status evaluate_share(ddp_trainer *t, ddp_loader *loader, ddp_sums *s
 
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(loader, 0, 0, err));
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
-    while ((sums->stop = ddp_trainer_asked_to_stop(t)) == 0 && (st = ddp_loader_next(loader, &batch, err)) == DDP_OK)
+    while ((sums->stop = asked_to_stop(t)) == 0 && (st = ddp_loader_next(loader, &batch, err)) == DDP_OK)
         DDP_TRY(t->way.eval_batch(t, &batch, sums, err));
     return st == DDP_OK || st == DDP_IN_PROGRESS ? DDP_OK : ddp_fail_as(err, DDP_EXIT_DATA);
 }

@@ -56,9 +56,9 @@ static ddp_group_params params_of(ddp_trainer *t, uint32_t generation)
 struct search {
     ddp_trainer *t;
     ddp_group_params *p;
-    size_t nodes, own; /* own: this rank's node */
-    bool first;        /* this rank is the first one of it */
-    int64_t from_ms;
+    size_t nodes, own; /* own: this rank's node; of a spare that of the rank whose place it has */
+    bool first;        /* this rank is the first one of it, and on that host */
+    int64_t from_ms;   /* since when no server was found */
 };
 
 /* Whether the server may be another one than rank 0: only where the ranks that are left are more than half of all, for
@@ -81,7 +81,7 @@ static ddp_status find_own(struct search *x, ddp_err *err)
         DDP_TRY(ddp_nodes_at(nodes, i, host, sizeof(host), &first, err));
         if (first > x->t->s->launch.home) break;
         x->own = i;
-        x->first = first == x->t->s->launch.home;
+        x->first = first == x->t->s->launch.home && !x->t->s->launch.spare;
     }
     return DDP_OK;
 }
@@ -126,7 +126,7 @@ static ddp_status serve(struct search *x, ddp_failure *failure, ddp_err *err)
 /* Who comes back may find the others on another node than they were on. */
 static ddp_status search_all(struct search *x, ddp_failure *failure, ddp_err *err)
 {
-    int64_t limit_ms = x->from_ms + x->p->timeout_ms * (int64_t)(x->p->generation > 0 ? x->nodes : 1);
+    int64_t most_ms = x->p->timeout_ms * (int64_t)(x->p->generation > 0 ? x->nodes : 1);
     bool zero = x->first && x->own == 0;
 
     for (;;) {
@@ -137,12 +137,15 @@ static ddp_status search_all(struct search *x, ddp_failure *failure, ddp_err *er
             if (i == x->own && x->first) continue;
             *err = (ddp_err){0};
             st = join_at(x, i, false, zero ? PROBE_MS : ATTEMPT_MS, failure, err);
-            if (st != DDP_ERR_TIMEOUT) return st;
+            if (st == DDP_ERR_PEER && failure->exit_code == 0)
+                x->from_ms = ddp_now_ms(); /* there was one until now */
+            else if (st != DDP_ERR_TIMEOUT)
+                return st;
         }
         *err = (ddp_err){0};
         *failure = (ddp_failure){0};
         if (zero || is_its_turn(x)) return serve(x, failure, err);
-        if (ddp_now_ms() >= limit_ms) break;
+        if (ddp_now_ms() - x->from_ms >= most_ms) break;
         (void)nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000l}, NULL);
     }
     (void)ddp_fail(

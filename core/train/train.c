@@ -93,7 +93,8 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
 
     st = trainer_join(t, *generation, expire, &failure, &err);
     if (st == DDP_IN_PROGRESS) {
-        ddp_log_line(t->s->log, DDP_LOG_INFO, "the run has ended, and has not needed this spare");
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "the run has ended, and has not needed this %s",
+                     t->s->launch.spare ? "spare" : "rank");
         return DDP_EXIT_OK;
     }
     if (st != DDP_OK) {
@@ -110,6 +111,7 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
             (void)trainer_finish(t, code, &err);
     } else if (t->progress.stopping == DDP_STOP_TO_GROW) {
         *over = true;
+        ddp_group_grow(t->group);
         ddp_survivor_keep(t);
     } else if (t->progress.stopping != 0) {
         code = stopped(t, t->ending->message, sizeof(t->ending->message));

@@ -1,5 +1,6 @@
 /* control/rank0/agree.c -- compares the lines that two ranks must have equal and words the first difference. */
 #include "control/rank0/agree.h"
+#include "control/params.h"
 #include "net/wire.h"
 #include <string.h>
 
@@ -57,6 +58,14 @@ static void print_span(ddp_text *t, span s)
     ddp_text_printf(t, "%s%s", buf, s.length >= sizeof(buf) ? "..." : "");
 }
 
+static void print_rank(ddp_text *t, int32_t rank)
+{
+    if (rank == DDP_RANK_OF_SPARE)
+        ddp_text_printf(t, "a spare");
+    else
+        ddp_text_printf(t, "rank %d", (int)rank);
+}
+
 /* "0.01 (rank 0, node1.ini:14)", "not set (rank 1)" */
 static void print_side(ddp_text *t, const line *l, int32_t rank)
 {
@@ -64,7 +73,8 @@ static void print_side(ddp_text *t, const line *l, int32_t rank)
         ddp_text_printf(t, "not set");
     else
         print_span(t, l->value);
-    ddp_text_printf(t, " (rank %d", (int)rank);
+    ddp_text_printf(t, " (");
+    print_rank(t, rank);
     if (l != NULL && l->where.length > 0) {
         ddp_text_printf(t, ", ");
         print_span(t, l->where);
@@ -74,7 +84,10 @@ static void print_side(ddp_text *t, const line *l, int32_t rank)
 
 static void print_difference(ddp_text *t, const line *a, int32_t rank_a, const line *b, int32_t rank_b)
 {
-    ddp_text_printf(t, "rank %d and rank %d differ in ", (int)rank_a, (int)rank_b);
+    print_rank(t, rank_a);
+    ddp_text_printf(t, " and ");
+    print_rank(t, rank_b);
+    ddp_text_printf(t, " differ in ");
     print_span(t, a != NULL ? a->key : b->key);
     ddp_text_printf(t, ": ");
     print_side(t, a, rank_a);

@@ -1,11 +1,12 @@
-/* control/rank0/arrivals.c -- rank 0's side of the rendezvous: who says hello, who is told to come later, who waits as
- * a spare, and when the ranks that are there are enough. Control thread. */
+/* control/rank0/arrivals.c -- rank 0's side of the rendezvous: who says hello, who can be a rank of this generation, and when
+ * the ranks that are there are enough. Control thread. */
 #include "control/rank0/arrivals.h"
 #include "control/client.h"
 #include "control/heartbeat.h"
 #include "control/rank0/accept.h"
 #include "control/rank0/agree.h"
 #include "control/rank0/announce.h"
+#include "control/rank0/waiting.h"
 #include "control/run.h"
 #include "control/state.h"
 #include <ddpengine/backend.h>
@@ -13,22 +14,33 @@
 
 #define SPARES_WAIT_MS 1500 /* for ranks that live to come back first */
 
+/* A generation of it was complete once. */
+static bool has_begun(const ddp_group *g) { return g->self.rejoins && g->self.generation > 0; }
+
+/* The ranks have failed, and join again. */
+static bool comes_back(const ddp_group *g)
+{
+    return g->self.rejoins && g->server->announced.failed && ddp_exit_is_loss(g->server->announced.failure.exit_code);
+}
+
 /* ---- who cannot join --------------------------------------------------------------------------------------------- */
-/* A rank that cannot take part: during the rendezvous that ends the run, later it concerns that rank alone. */
+/* A rank that can never take part. In the first rendezvous of a run that ends it for all; later it concerns that rank
+ * alone. */
 static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...) DDP_PRINTF_(4, 5);
 static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...)
 {
+    const ddp_announced *a = &g->server->announced;
     ddp_failure f = {.exit_code = DDP_EXIT_RENDEZVOUS, .rank = rank};
     va_list ap;
 
     va_start(ap, fmt);
     (void)vsnprintf(f.msg, sizeof(f.msg), fmt, ap);
     va_end(ap);
-    if (g->run.met && !g->server->announced.failed)
+    if (g->run.met || has_begun(g))
         rank0_listener_log_refused(g, p, f.msg);
     else
         ddp_announce_failure(g, &f);
-    rank0_announce_refusal(g, p, g->server->announced.failed ? &g->server->announced.failure : &f, true);
+    rank0_announce_refusal(g, p, a->failed && !comes_back(g) ? &a->failure : &f, true);
 }
 
 void ddp_arrivals_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why)
@@ -43,24 +55,6 @@ void ddp_arrivals_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why)
 }
 
 /* ---- who joins -------------------------------------------------------------------------------------------------- */
-/* It may join, though not now. */
-static void tell_later(ddp_peer *p, const char *fmt, ...) DDP_PRINTF_(2, 3);
-static void tell_later(ddp_peer *p, const char *fmt, ...)
-{
-    char reason[256];
-    ddp_text t = {0};
-    va_list ap;
-
-    va_start(ap, fmt);
-    (void)vsnprintf(reason, sizeof(reason), fmt, ap);
-    va_end(ap);
-    ddp_pack_bytes(&t, reason, strlen(reason));
-    if (!t.failed) ddp_peer_put(p, DDP_FRAME_LATER, t.data, t.length);
-    ddp_text_free(&t);
-    p->state = DDP_PEER_REFUSED;
-    p->since_ns = ddp_now_ns();
-}
-
 static bool has_come(const ddp_group *g, int32_t slot)
 {
     const ddp_peer *p = g->server->ranks[slot].peer;
@@ -78,7 +72,7 @@ static void leave_out_missing(ddp_group *g)
         ddp_peer *p = s->ranks[r].peer;
 
         if (!has_come(g, r)) {
-            if (p != NULL) tell_later(p, "the other ranks have just gone on without this one");
+            if (p != NULL) rank0_waiting_tell_later(p, "the other ranks have just gone on without this one");
             continue;
         }
         g->ranks[n] = g->ranks[r];
@@ -113,8 +107,8 @@ static void welcome(ddp_group *g)
         ddp_text_free(&t);
     }
     ddp_text_free(&all);
-    if (g->world < g->self.shares) rank0_arrivals_wake_spares(g); /* they come again, and join */
     ddp_run_met(g);
+    rank0_waiting_met(g);
 }
 
 typedef struct hello {
@@ -146,39 +140,11 @@ static void take_rank(ddp_group *g, ddp_peer *p, int32_t slot, const hello *h)
 {
     g->ranks[slot] = h->info;
     g->ranks[slot].home = h->rank;
-    if (h->generation > g->self.generation && g->self.quorum.rejoin_ms > 0) {
-        /* ranks of a run that this process has come back to: they wait no longer than that */
-        g->self.began_ns = ddp_now_ns();
-        g->self.timeout_ms = g->self.quorum.rejoin_ms;
-        ddp_copy_text(g->self.timeout_name, sizeof(g->self.timeout_name), "rejoin_timeout");
-    }
-    g->self.generation = DDP_MAX_OF(g->self.generation, h->generation);
     g->server->ranks[slot].peer = p;
     p->rank = slot;
+    p->generation = h->generation;
     p->state = DDP_PEER_HEARD;
     p->wire.limit = DDP_WIRE_FRAME_LIMIT;
-}
-
-/* Where rank `home` of the config is in this generation, -1: it is not. */
-static int32_t find_home(const ddp_group *g, int32_t home)
-{
-    for (int32_t r = 0; r < g->world; r++)
-        if (g->ranks[r].pid != 0 && g->ranks[r].home == home) return r;
-    return -1;
-}
-
-/* A rank that is missing, -1: none. */
-static int32_t find_missing(const ddp_group *g)
-{
-    for (int32_t home = 0; home < g->self.shares; home++)
-        if (find_home(g, home) < 0) return home;
-    return -1;
-}
-
-void rank0_arrivals_wake_spares(ddp_group *g)
-{
-    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-        if (!p->dead && p->state == DDP_PEER_SPARE) tell_later(p, "the ranks join again");
 }
 
 /* When spares may take the places of ranks that have not come: those that live have come by then. */
@@ -187,100 +153,69 @@ static int64_t fill_ns(const ddp_group *g)
     return g->self.began_ns + DDP_MIN_OF((int64_t)SPARES_WAIT_MS, g->self.timeout_ms / 2) * 1000000;
 }
 
-/* A spare becomes a rank that is missing, or it waits. False: it has become one. */
-static bool waits_as_spare(ddp_group *g, ddp_peer *p, hello *h)
+/* The rank of which a spare takes the place at once, or it stays one. */
+static int32_t place_of_spare(const ddp_group *g)
 {
-    int32_t missing = find_missing(g);
+    bool now = !g->run.met && has_begun(g) && !g->server->announced.failed && ddp_now_ns() >= fill_ns(g);
+    int32_t missing = now ? rank0_waiting_find_missing(g) : -1;
 
-    if (h->rank != DDP_RANK_OF_SPARE || !g->self.rejoins || h->world != g->self.shares) return false;
-    if (missing >= 0 && (g->run.met || (g->self.generation > 0 && ddp_now_ns() >= fill_ns(g)))) {
-        h->rank = missing;
-        return false;
-    }
-    p->state = DDP_PEER_SPARE;
-    p->wire.limit = DDP_WIRE_FRAME_LIMIT;
-    ddp_peer_put(p, DDP_FRAME_BEAT, NULL, 0);
-    return true;
+    return missing >= 0 ? missing : DDP_RANK_OF_SPARE;
 }
 
-void rank0_arrivals_failed(ddp_group *g)
+/* Whether it is to wait for the next generation, or to try again: because this one goes on without it, is over, or not
+ * there yet, or because the process that it replaces still seems to be there. */
+static bool is_late(const ddp_group *g, const hello *h)
 {
-    const ddp_failure *f = &g->server->announced.failure;
-
-    if (g->self.rejoins && ddp_exit_is_loss(f->exit_code)) {
-        rank0_arrivals_wake_spares(g);
-        return;
-    }
-    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-        if (!p->dead && p->state == DDP_PEER_SPARE) rank0_announce_refusal(g, p, f, false);
+    if (!g->self.rejoins) return false;
+    return h->rank == DDP_RANK_OF_SPARE || g->run.met || comes_back(g) ||
+           ((h->generation > 0 || g->self.generation > 0) && rank0_waiting_find_home(g, h->rank) >= 0);
 }
 
-/* It is not in this generation, and may be in the next one. */
-static void knock(ddp_group *g, ddp_peer *p, const hello *h)
+/* A process that can never be a rank of this run is refused. */
+static bool can_be_rank(ddp_group *g, ddp_peer *p, const hello *h)
 {
-    if (!g->server->knocked[h->rank]) {
-        (void)atomic_fetch_add(&g->server->knocks, 1);
-        ddp_log_line(g->log, DDP_LOG_INFO, "rank %d on host %s is there: it joins when this step has ended",
-                     (int)h->rank, h->info.host);
-    }
-    g->server->knocked[h->rank] = true;
-    control_run_ask_to_grow(g);
-    tell_later(p, "the run goes on without rank %d, which joins when this step has ended", (int)h->rank);
-}
+    char who[24] = "a spare";
 
-/* Where lost ranks come back: whether this one is to try again, because the generation it belongs to is not there yet,
- * or because the process that it replaces still seems to be. */
-static bool comes_too_early(ddp_group *g, ddp_peer *p, const hello *h)
-{
-    int32_t at = find_home(g, h->rank);
-
-    if (!g->self.rejoins || h->rank < 0 || h->rank >= g->self.shares || h->world != g->self.shares) return false;
-    if (g->server->announced.failed && ddp_exit_is_loss(g->server->announced.failure.exit_code)) {
-        tell_later(p, "rank 0 is leaving the run that has failed, and will be there again");
-    } else if (g->server->announced.failed) {
-        return false;
-    } else if (g->run.met && h->generation > g->self.generation) {
-        rank0_announce_fail(g, DDP_EXIT_PEER, h->rank, "rank %d on host %s has lost the others and joins again",
-                            (int)h->rank, h->info.host);
-        tell_later(p, "rank 0 did not know yet that the run had failed, and will be there again");
-    } else if (g->run.met && at < 0) {
-        knock(g, p, h);
-    } else if (at >= 0 && (g->run.met || h->generation > 0 || g->self.generation > 0)) {
-        tell_later(p, "rank %d is still taken by host %s, pid %u", (int)h->rank, g->ranks[at].host, g->ranks[at].pid);
-    } else {
-        return false;
-    }
-    return true;
+    if (h->rank != DDP_RANK_OF_SPARE) (void)snprintf(who, sizeof(who), "rank %d", (int)h->rank);
+    if (strcmp(h->version, DDP_VERSION) != 0 || h->abi != DDP_ABI || h->backend_abi != DDP_BACKEND_ABI)
+        refuse(g, p, h->rank,
+               "%s on host %s runs ddpengine %s (ABI %u, backend ABI %u), rank 0 %s (ABI %u, backend ABI %u). "
+               "Install the same ddpengine on all hosts",
+               who, h->info.host, h->version, h->abi, h->backend_abi, DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI);
+    else if (h->world != g->self.shares)
+        refuse(g, p, h->rank, "%s on host %s has world_size %d%s, rank 0 has %d%s. Make them equal", who, h->info.host,
+               (int)h->world, h->where, (int)g->self.shares, g->self.world_where);
+    else if (h->rank == DDP_RANK_OF_SPARE && !g->self.rejoins)
+        refuse(g, p, h->rank, "a spare on host %s has come to a run without [run] restarts, which replaces no rank",
+               h->info.host);
+    else if (h->rank != DDP_RANK_OF_SPARE && (h->rank < 0 || h->rank >= g->self.shares))
+        refuse(g, p, h->rank, "rank %d on host %s is out of range: with world_size %d the ranks are 0 to %d",
+               (int)h->rank, h->info.host, (int)g->self.shares, (int)g->self.shares - 1);
+    else
+        return true;
+    return false;
 }
 
 /* Of an end that has the key, where there is one. */
 static void take_hello(ddp_group *g, ddp_peer *p, hello *h)
 {
-    const char *host = h->info.host;
     int32_t at;
 
-    if (waits_as_spare(g, p, h) || comes_too_early(g, p, h)) return;
-    at = find_home(g, h->rank);
-    if (g->server->announced.failed)
+    if (g->server->announced.failed && !comes_back(g)) {
         refuse(g, p, h->rank, "the run has failed");
-    else if (strcmp(h->version, DDP_VERSION) != 0 || h->abi != DDP_ABI || h->backend_abi != DDP_BACKEND_ABI)
-        refuse(g, p, h->rank,
-               "rank %d on host %s runs ddpengine %s (ABI %u, backend ABI %u), rank 0 %s (ABI %u, backend ABI %u). "
-               "Install the same ddpengine on all hosts",
-               (int)h->rank, host, h->version, h->abi, h->backend_abi, DDP_VERSION, DDP_ABI, DDP_BACKEND_ABI);
-    else if (h->world != g->self.shares)
-        refuse(g, p, h->rank, "rank %d on host %s has world_size %d%s, rank 0 has %d%s. Make them equal", (int)h->rank,
-               host, (int)h->world, h->where, (int)g->self.shares, g->self.world_where);
-    else if (h->rank == DDP_RANK_OF_SPARE)
-        refuse(g, p, h->rank, "a spare on host %s has come to a run without [run] restarts, which replaces no rank",
-               host);
-    else if (h->rank < 0 || h->rank >= g->self.shares)
-        refuse(g, p, h->rank, "rank %d on host %s is out of range: with world_size %d the ranks are 0 to %d",
-               (int)h->rank, host, (int)g->self.shares, (int)g->self.shares - 1);
-    else if (at >= 0)
+        return;
+    }
+    if (!can_be_rank(g, p, h)) return;
+    if (h->rank == DDP_RANK_OF_SPARE) h->rank = place_of_spare(g);
+    if (is_late(g, h)) {
+        rank0_waiting_begin(p, h->rank, h->generation);
+        return;
+    }
+    at = rank0_waiting_find_home(g, h->rank);
+    if (at >= 0)
         refuse(g, p, h->rank,
                "rank %d is already taken by host %s, pid %u: host %s, pid %u cannot be it too. Give each its own rank",
-               (int)h->rank, g->ranks[at].host, g->ranks[at].pid, host, h->info.pid);
+               (int)h->rank, g->ranks[at].host, g->ranks[at].pid, h->info.host, h->info.pid);
     else
         take_rank(g, p, control_slot(&g->self, h->rank), h);
 }
@@ -299,6 +234,28 @@ bool rank0_arrivals_hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     return true;
 }
 
+/* Ranks of a run that this process has come back to wait no longer than that. */
+static void take_generation(ddp_group *g, uint32_t generation)
+{
+    if (generation > g->self.generation && g->self.quorum.rejoin_ms > 0) {
+        g->self.began_ns = ddp_now_ns();
+        g->self.timeout_ms = g->self.quorum.rejoin_ms;
+        ddp_copy_text(g->self.timeout_name, sizeof(g->self.timeout_name), "rejoin_timeout");
+    }
+    g->self.generation = DDP_MAX_OF(g->self.generation, generation);
+}
+
+/* Its place is free for a process with the right settings. */
+static void differs(ddp_group *g, ddp_peer *p, const char *how)
+{
+    int32_t slot = p->rank;
+
+    refuse(g, p, g->ranks[slot].home, "%s", how);
+    if (!has_begun(g)) return;
+    g->ranks[slot] = (ddp_rank_info){0};
+    g->server->ranks[slot].peer = NULL;
+}
+
 bool rank0_arrivals_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
 {
     ddp_server *s = g->server;
@@ -313,9 +270,10 @@ bool rank0_arrivals_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
     if (lines.failed)
         rank0_announce_fail(g, DDP_EXIT_INTERNAL, 0, "rank 0 is out of memory for the control plane");
     else if (count > 0)
-        rank0_announce_fail(g, DDP_EXIT_RENDEZVOUS, p->rank, "%s", difference);
+        differs(g, p, difference);
     ddp_text_free(&lines);
-    if (s->announced.failed) return true;
+    if (s->announced.failed || count > 0) return true;
+    take_generation(g, p->generation);
     p->state = DDP_PEER_JOINED;
     ddp_pack_bytes(&host, g->ranks[0].host, strlen(g->ranks[0].host));
     ddp_announce_send(g, p->rank, DDP_FRAME_HEARD, &host);
@@ -341,7 +299,7 @@ int64_t rank0_arrivals_tick(ddp_group *g, int64_t now)
     char ranks[160];
 
     missing_ranks(g, ranks, sizeof(ranks));
-    if (g->self.generation > 0 && now >= fill_ns(g)) rank0_arrivals_wake_spares(g);
+    if (has_begun(g) && now >= fill_ns(g) && rank0_waiting_find_missing(g) >= 0) rank0_waiting_wake(g);
     if (now >= deadline && g->server->joined >= g->self.quorum.min_world) {
         ddp_log_line(g->log, DDP_LOG_WARN,
                      "%s of world_size %d did not come within %.3g s (%s): the run goes on with %d rank%s", ranks,

@@ -11,7 +11,3 @@ bool rank0_arrivals_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f);
 void ddp_arrivals_other_version(ddp_group *g, ddp_peer *p, const ddp_err *why);
 /* Until the rendezvous is complete: its deadline, and who is missing. Returns when it is due again. */
 int64_t rank0_arrivals_tick(ddp_group *g, int64_t now);
-/* The generation is over, and the run is not: spares are to come again. */
-void rank0_arrivals_wake_spares(ddp_group *g);
-/* The run has failed: spares are to come again, or hear why there is nothing to come to. */
-void rank0_arrivals_failed(ddp_group *g);

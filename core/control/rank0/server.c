@@ -7,6 +7,7 @@
 #include "control/rank0/announce.h"
 #include "control/rank0/arrivals.h"
 #include "control/rank0/pending.h"
+#include "control/rank0/waiting.h"
 #include "control/run.h"
 #include "control/state.h"
 #include "control/straggler.h"
@@ -24,8 +25,7 @@ ddp_status ddp_server_open(ddp_group *g, ddp_err *err)
     s->joined = 1;
     s->report_ns = g->self.began_ns + g->self.report_ms * 1000000;
     s->ranks = ddp_alloc((size_t)g->world * sizeof(*s->ranks), err);
-    s->knocked = s->ranks == NULL ? NULL : ddp_alloc((size_t)g->world * sizeof(*s->knocked), err);
-    if (s->knocked == NULL) return err->status;
+    if (s->ranks == NULL) return err->status;
     rank0_listener_open(g);
     DDP_TRY(rank0_pending_open(g, err));
     return ddp_straggler_open(g, err);
@@ -38,7 +38,6 @@ void ddp_server_close(ddp_group *g)
     if (s == NULL) return;
     rank0_pending_close(g);
     ddp_straggler_close(g);
-    free(s->knocked);
     free(s->ranks);
     free(s);
     g->server = NULL;
@@ -76,6 +75,7 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     ddp_failure f;
 
     if (p->state == DDP_PEER_NEW) rank0_listener_stranger(g, p, why->msg);
+    if (p->state == DDP_PEER_WAITS) rank0_waiting_lost(g);
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) return;
     s->ranks[p->rank].peer = NULL;
     if (s->announced.failed || s->farewell || p->goodbye) return;
@@ -95,6 +95,7 @@ void ddp_server_damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
     }
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) {
         rank0_listener_stranger(g, p, why->msg);
+        if (p->state == DDP_PEER_WAITS) rank0_waiting_lost(g);
         return;
     }
     rank0_announce_fail(g, DDP_EXIT_PEER, p->rank, "rank %d on host %s sent a damaged frame: %s",
@@ -112,11 +113,7 @@ void ddp_server_farewell(ddp_group *g)
     if (g->server->farewell || g->server->announced.failed) return;
     g->server->farewell = true;
     for (int32_t r = 0; r < g->world; r++) ddp_announce_send(g, r, DDP_FRAME_FAREWELL, &nothing);
-    if (ddp_group_stop_requested(g) == DDP_STOP_TO_GROW)
-        rank0_arrivals_wake_spares(g);
-    else
-        for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-            if (!p->dead && p->state == DDP_PEER_SPARE) ddp_peer_put(p, DDP_FRAME_FAREWELL, NULL, 0);
+    rank0_waiting_farewell(g);
 }
 
 static void goodbye(ddp_group *g, int32_t rank)
@@ -183,6 +180,9 @@ bool ddp_server_frame(ddp_group *g, ddp_peer *peer, const ddp_frame *f)
     case DDP_PEER_HEARD:
         return g->server->announced.failed || (f->type == DDP_FRAME_AGREEMENT && rank0_arrivals_agreement(g, peer, f));
     case DDP_PEER_JOINED: return rank_frame(g, peer->rank, f);
+    case DDP_PEER_WAITS:
+        if (f->type == DDP_FRAME_AGREEMENT) rank0_waiting_agreement(g, peer, f);
+        return true;
     default: return true;
     }
 }
@@ -193,7 +193,7 @@ int64_t ddp_server_tick(ddp_group *g, int64_t now)
     int64_t next = DDP_FOREVER_NS;
 
     if (s->announced.failed) {
-        rank0_arrivals_failed(g);
+        rank0_waiting_failed(g);
         return next;
     }
     if (!g->run.met) next = rank0_arrivals_tick(g, now);

@@ -134,7 +134,7 @@ static void test_who_comes_too_early_tries_again(void **state)
     expect_later(&second, "rank 0 did not know yet that the run had failed");
     UNTIL(ddp_group_failed(m.group, &m.failure));
     assert_int_equal(m.failure.exit_code, DDP_EXIT_PEER);
-    assert_contains(m.failure.msg, "rank 1 on host rawhost has lost the others and joins again");
+    assert_contains(m.failure.msg, "rank 1 at 127.0.0.1:");
     ddp_wire_close(&first);
     rank0_end(&m);
 }
@@ -199,14 +199,14 @@ static void note_place(member *m)
 static void quorum_init(member *m, published *b, place *places, int count, int32_t world)
 {
     published_init(b, "127.0.0.1:0");
-    memset(places, 0, (size_t)count * sizeof(*places));
+    if (places != NULL) memset(places, 0, (size_t)count * sizeof(*places));
     for (int i = 0; i < count; i++) {
         member_init(&m[i], b, i, world);
         m[i].rejoins = true;
         m[i].generation = 1;
         m[i].quorum.min_world = count;
         m[i].body = note_place;
-        m[i].arg = &places[i];
+        m[i].arg = places == NULL ? NULL : &places[i];
     }
 }
 
@@ -306,6 +306,7 @@ static void train_until_stop(member *m)
     atomic_store(&inside, 1);
     UNTIL((p->stop = ddp_group_stop_requested(m->group)) != 0 || ddp_group_failed(m->group, &m->failure));
     p->world = ddp_group_world(m->group) + ddp_group_knocks(m->group);
+    ddp_group_grow(m->group);
 }
 
 /* Rank 1 comes back to a generation that has gone on without it. */
@@ -326,12 +327,149 @@ static void test_missing_rank_comes_back(void **state)
     published_wait(&b, endpoint);
     UNTIL(atomic_load(&inside) == 1);
     rank1(&w, endpoint, 0);
-    expect_later(&w, "the run goes on without rank 1, which joins when this step has ended");
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_BEAT);
+    expect_later(&w, "the ranks join again");
     member_join(&m);
     assert_int_equal(m.failure.exit_code, 0);
     assert_int_equal(place.stop, DDP_STOP_TO_GROW);
     assert_int_equal(place.world, 2);
     members_close(&m, 1);
+}
+
+/* A generation of rank 0 alone, of two, until go_on. */
+static void rank0_alone(member *m, published *b, void (*body)(member *), char *endpoint)
+{
+    quorum_init(m, b, NULL, 1, 2);
+    atomic_store(&go_on, 0);
+    atomic_store(&inside, 0);
+    m->agreement = "[train] seed = 1\ta.ini:1\n";
+    m->timeout_ms = 200;
+    m->body = body;
+    member_start(m);
+    published_wait(b, endpoint);
+    UNTIL(atomic_load(&inside) == 1);
+}
+
+/* It is gone before it could join: nobody waits for it any more. */
+static void test_rank_that_knocks_and_is_gone(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    ddp_wire w, spare;
+    published b;
+    member m;
+
+    (void)state;
+    rank0_alone(&m, &b, stay, endpoint);
+    raw_open(&w, endpoint);
+    raw_hello(&w, (hello){1, 2, DDP_VERSION}, m.agreement);
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_BEAT);
+    assert_int_equal(ddp_group_stop_requested(m.group), DDP_STOP_TO_GROW);
+    assert_int_equal(ddp_group_knocks(m.group), 1);
+    /* its place is taken already, so a spare waits; and gets it when the rank is gone */
+    raw_open(&spare, endpoint);
+    raw_hello(&spare, (hello){(uint32_t)DDP_RANK_OF_SPARE, 2, DDP_VERSION}, m.agreement);
+    assert_int_equal(raw_next(&spare).type, DDP_FRAME_BEAT);
+    assert_int_equal(ddp_group_knocks(m.group), 1);
+    ddp_wire_close(&w);
+    assert_int_equal(raw_next(&spare).type, DDP_FRAME_BEAT);
+    assert_int_equal(ddp_group_knocks(m.group), 1);
+    ddp_wire_close(&spare);
+    UNTIL(ddp_group_stop_requested(m.group) == 0);
+    assert_int_equal(ddp_group_knocks(m.group), 0);
+    rank0_end(&m);
+    assert_int_equal(m.failure.exit_code, 0);
+}
+
+static void expect_refusal(const char *endpoint, hello h, const char *agreement, const char *reason)
+{
+    ddp_failure why = {0};
+    ddp_frame f;
+    ddp_wire w;
+
+    raw_open(&w, endpoint);
+    raw_hello(&w, h, agreement);
+    f = raw_next(&w);
+    assert_int_equal(f.type, DDP_FRAME_FAILURE);
+    assert_true(ddp_failure_unpack(&f, &why));
+    assert_int_equal(why.exit_code, DDP_EXIT_RENDEZVOUS);
+    assert_contains(why.msg, reason);
+    ddp_wire_close(&w);
+}
+
+/* Processes of other settings come to a run that goes on: it does not end for any of them. */
+static void test_other_settings_concern_them_alone(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    const uint32_t spare = (uint32_t)DDP_RANK_OF_SPARE;
+    const char *other = "[train] seed = 2\tb.ini:9\n";
+    published b;
+    member m;
+
+    (void)state;
+    rank0_alone(&m, &b, stay, endpoint);
+    expect_refusal(endpoint, (hello){1, 2, DDP_VERSION}, other,
+                   "rank 0 and rank 1 differ in [train] seed: 1 (rank 0, a.ini:1) against 2 (rank 1, b.ini:9)");
+    expect_refusal(endpoint, (hello){spare, 2, DDP_VERSION}, other, "rank 0 and a spare differ in [train] seed");
+    expect_refusal(endpoint, (hello){1, 2, "0.0.1"}, other, "rank 1 on host rawhost runs ddpengine 0.0.1");
+    expect_refusal(endpoint, (hello){spare, 3, DDP_VERSION}, other, "a spare on host rawhost has world_size 3");
+    expect_refusal(endpoint, (hello){7, 2, DDP_VERSION}, other, "rank 7 on host rawhost is out of range");
+    assert_int_equal(ddp_group_stop_requested(m.group), 0);
+    assert_int_equal(ddp_group_knocks(m.group), 0);
+    rank0_end(&m);
+    assert_int_equal(m.failure.exit_code, 0);
+}
+
+/* And before the ranks of a later generation have met: the place stays free for the right one. */
+static void test_other_settings_while_ranks_join_again(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    place places[2];
+    member m[2];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 2);
+    for (int i = 0; i < 2; i++) m[i].agreement = "[train] seed = 1\ta.ini:1\n";
+    member_start(&m[0]);
+    published_wait(&b, endpoint);
+    expect_refusal(endpoint, (hello){1, 2, DDP_VERSION}, "[train] seed = 2\tb.ini:9\n", "differ in [train] seed");
+    member_start(&m[1]);
+    for (int i = 0; i < 2; i++) member_join(&m[i]);
+    for (int i = 0; i < 2; i++) assert_int_equal(m[i].status, DDP_OK);
+    assert_int_equal(places[0].world, 2);
+    members_close(m, 2);
+}
+
+static void leave_to_grow(member *m)
+{
+    stay(m);
+    ddp_group_grow(m->group);
+}
+
+/* Whoever waits when the run ends hears of it; when a generation alone ends, it comes again. */
+static void test_the_end_of_those_who_wait(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    published b;
+    member m;
+
+    (void)state;
+    for (int grows = 0; grows < 2; grows++) {
+        ddp_wire w[2];
+
+        rank0_alone(&m, &b, grows ? leave_to_grow : stay, endpoint);
+        for (int i = 0; i < 2; i++) {
+            raw_open(&w[i], endpoint);
+            raw_hello(&w[i], (hello){i == 0 ? 1 : (uint32_t)DDP_RANK_OF_SPARE, 2, DDP_VERSION}, m.agreement);
+            assert_int_equal(raw_next(&w[i]).type, DDP_FRAME_BEAT);
+        }
+        atomic_store(&go_on, 1);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(raw_next(&w[i]).type, grows ? DDP_FRAME_LATER : DDP_FRAME_FAREWELL);
+            ddp_wire_close(&w[i]);
+        }
+        rank0_end(&m);
+    }
 }
 
 static void end_at_once(member *m)
@@ -412,6 +550,10 @@ int main(void)
         cmocka_unit_test(test_fewer_than_min_world),
         cmocka_unit_test(test_another_server),
         cmocka_unit_test(test_missing_rank_comes_back),
+        cmocka_unit_test(test_rank_that_knocks_and_is_gone),
+        cmocka_unit_test(test_other_settings_concern_them_alone),
+        cmocka_unit_test(test_other_settings_while_ranks_join_again),
+        cmocka_unit_test(test_the_end_of_those_who_wait),
         cmocka_unit_test(test_spare_is_not_needed),
         cmocka_unit_test(test_spare_takes_the_place_of_a_missing_rank),
     };

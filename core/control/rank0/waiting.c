@@ -1,0 +1,193 @@
+/* control/rank0/waiting.c -- see waiting.h. */
+#include "control/rank0/waiting.h"
+#include "control/rank0/accept.h"
+#include "control/rank0/agree.h"
+#include "control/rank0/announce.h"
+#include "control/run.h"
+#include "control/state.h"
+#include <string.h>
+
+int32_t rank0_waiting_find_home(const ddp_group *g, int32_t home)
+{
+    for (int32_t r = 0; r < g->world; r++)
+        if (g->ranks[r].pid != 0 && g->ranks[r].home == home) return r;
+    return -1;
+}
+
+int32_t rank0_waiting_find_missing(const ddp_group *g)
+{
+    for (int32_t home = 0; home < g->self.shares; home++)
+        if (rank0_waiting_find_home(g, home) < 0) return home;
+    return -1;
+}
+
+void rank0_waiting_tell_later(ddp_peer *p, const char *fmt, ...)
+{
+    char reason[256];
+    ddp_text t = {0};
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(reason, sizeof(reason), fmt, ap);
+    va_end(ap);
+    ddp_pack_bytes(&t, reason, strlen(reason));
+    if (!t.failed) ddp_peer_put(p, DDP_FRAME_LATER, t.data, t.length);
+    ddp_text_free(&t);
+    p->state = DDP_PEER_REFUSED;
+    p->since_ns = ddp_now_ns();
+}
+
+/* ---- knocks ------------------------------------------------------------------------------------------------------ */
+static bool waits(const ddp_peer *p) { return !p->dead && p->state == DDP_PEER_WAITS; }
+static bool is_spare(const ddp_peer *p) { return p->rank == DDP_RANK_OF_SPARE; }
+static bool knocks(const ddp_peer *p) { return waits(p) && p->agreed && !is_spare(p); }
+
+static bool has_knocked(const ddp_group *g, int32_t home)
+{
+    for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next)
+        if (knocks(p) && p->rank == home) return true;
+    return false;
+}
+
+/* While anybody knocks, the ranks are asked to end this generation. */
+static void count_knocks(ddp_group *g)
+{
+    int n = 0;
+
+    for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next) n += knocks(p);
+    atomic_store(&g->server->knocks, n);
+    control_run_ask_to_grow(g, n > 0);
+}
+
+/* Heartbeats follow, until it is told more. */
+static void let_wait(ddp_peer *p)
+{
+    p->agreed = true;
+    ddp_peer_put(p, DDP_FRAME_BEAT, NULL, 0);
+}
+
+static void knock(ddp_group *g, ddp_peer *p, int32_t home)
+{
+    p->rank = home;
+    let_wait(p);
+    ddp_log_line(g->log, DDP_LOG_INFO, "rank %d at %s is there: it joins when this step has ended", (int)home,
+                 p->address);
+    count_knocks(g);
+}
+
+/* A spare takes the place of the lowest rank that is missing and has not come back itself. */
+static void settle_spare(ddp_group *g, ddp_peer *p)
+{
+    for (int32_t home = 0; g->run.met && home < g->self.shares; home++) {
+        if (rank0_waiting_find_home(g, home) >= 0 || has_knocked(g, home)) continue;
+        knock(g, p, home);
+        return;
+    }
+    let_wait(p);
+}
+
+void rank0_waiting_met(ddp_group *g)
+{
+    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
+        if (waits(p) && p->agreed && is_spare(p)) settle_spare(g, p);
+}
+
+void rank0_waiting_lost(ddp_group *g)
+{
+    count_knocks(g);
+    rank0_waiting_met(g); /* its place is free again */
+}
+
+/* ---- the end of the generation, or of the run -------------------------------------------------------------------- */
+/* The ranks have left in good order. */
+static void let_go(const ddp_group *g, ddp_peer *p)
+{
+    if (ddp_group_is_to_grow(g)) {
+        rank0_waiting_tell_later(p, "the ranks join again");
+        return;
+    }
+    ddp_peer_put(p, DDP_FRAME_FAREWELL, NULL, 0);
+    p->state = DDP_PEER_REFUSED;
+    p->since_ns = ddp_now_ns();
+}
+
+void rank0_waiting_farewell(ddp_group *g)
+{
+    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
+        if (waits(p) && p->agreed) let_go(g, p);
+}
+
+void rank0_waiting_wake(ddp_group *g)
+{
+    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
+        if (waits(p) && p->agreed) rank0_waiting_tell_later(p, "the ranks join again");
+}
+
+static void tell_failure(ddp_group *g, ddp_peer *p)
+{
+    const ddp_failure *f = &g->server->announced.failure;
+
+    if (ddp_exit_is_loss(f->exit_code))
+        rank0_waiting_tell_later(p, "rank 0 is leaving the run that has failed, and will be there again");
+    else
+        rank0_announce_refusal(g, p, f, false);
+}
+
+void rank0_waiting_failed(ddp_group *g)
+{
+    for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
+        if (waits(p) && p->agreed) tell_failure(g, p);
+}
+
+/* ---- who comes --------------------------------------------------------------------------------------------------- */
+void rank0_waiting_begin(ddp_peer *p, int32_t home, uint32_t generation)
+{
+    p->rank = home;
+    p->generation = generation;
+    p->state = DDP_PEER_WAITS;
+    p->wire.limit = DDP_WIRE_FRAME_LIMIT;
+}
+
+/* Its lines are right. */
+static void settle(ddp_group *g, ddp_peer *p)
+{
+    int32_t at = rank0_waiting_find_home(g, p->rank);
+
+    if (g->server->announced.failed) {
+        tell_failure(g, p);
+    } else if (g->server->farewell) {
+        let_go(g, p);
+    } else if (g->run.met && p->generation > g->self.generation) {
+        rank0_announce_fail(g, DDP_EXIT_PEER, p->rank, "rank %d at %s has lost the others and joins again",
+                            (int)p->rank, p->address);
+        rank0_waiting_tell_later(p, "rank 0 did not know yet that the run had failed, and will be there again");
+    } else if (is_spare(p)) {
+        settle_spare(g, p);
+    } else if (at >= 0) {
+        rank0_waiting_tell_later(p, "rank %d is still taken by host %s, pid %u", (int)p->rank, g->ranks[at].host,
+                                 g->ranks[at].pid);
+    } else if (!g->run.met || has_knocked(g, p->rank)) {
+        rank0_waiting_tell_later(p, "another process was rank %d until now, or waits to be it", (int)p->rank);
+    } else {
+        knock(g, p, p->rank);
+    }
+}
+
+void rank0_waiting_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
+{
+    ddp_failure why = {.exit_code = DDP_EXIT_RENDEZVOUS, .rank = p->rank};
+    ddp_text lines = {0};
+
+    if (p->agreed) return;
+    ddp_text_append(&lines, f->data, f->length);
+    if (lines.failed) {
+        p->dead = true;
+    } else if (rank0_agree_compare(g->self.agreement, g->self.quorum.server, lines.data, p->rank, why.msg,
+                                   sizeof(why.msg)) > 0) {
+        rank0_listener_log_refused(g, p, why.msg);
+        rank0_announce_refusal(g, p, &why, false);
+    } else {
+        settle(g, p);
+    }
+    ddp_text_free(&lines);
+}
