@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 
 typedef struct ddp_log {
-    int fd;        /* stderr */
-    int level;     /* lines below it are dropped; DDP_LOG_INFO by default */
+    int fd;          /* stderr */
+    int level;       /* lines below it are dropped; DDP_LOG_INFO by default */
     atomic_int rank; /* -1: no prefix */
     bool terminal;   /* the last line of the terminal may be a progress line: other lines clear it first */
     atomic_bool progress_shown;

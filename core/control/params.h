@@ -17,9 +17,9 @@ typedef struct ddp_quorum {
     /* With so many ranks the run goes on where the others have not come in time; 0: none may be missing. */
     int32_t min_world;
     int32_t enough; /* with so many it does so at once; 0: all */
-    /* Other ranks: the server may be elsewhere, so one attempt is made, of so long at most; where it fails the join is
-     * DDP_ERR_TIMEOUT, or DDP_ERR_PEER where this rank has waited for a place at a server and is to look again, and no failure
-     * of the run. 0: until the time-out of the rendezvous. */
+    /* Other ranks: the server may be elsewhere, so one attempt is made, of so long at most. Where it fails the join is
+     * DDP_ERR_TIMEOUT, or DDP_ERR_PEER if this rank has waited for a place at a server and is to look again; neither is
+     * a failure of the run. 0: until the time-out of the rendezvous. */
     int64_t attempt_ms;
     /* Server: how long ranks of a later generation than its own wait for it; 0: as long as it does for them. */
     int64_t rejoin_ms;

@@ -196,9 +196,10 @@ static void wait_for_place(search *s)
     ddp_group *g = s->g;
 
     if (!s->waits && is_spare(g))
-        ddp_log_line(g->log, DDP_LOG_INFO,
-                     "this spare waits at %s, and takes the place of a rank that is missing or the first one that is lost",
-                     where(s));
+        ddp_log_line(
+            g->log, DDP_LOG_INFO,
+            "this spare waits at %s, and takes the place of a rank that is missing or the first one that is lost",
+            where(s));
     else if (!s->waits)
         ddp_log_line(g->log, DDP_LOG_INFO,
                      "the run goes on without this rank: it waits at %s, and joins when the step in progress has ended",

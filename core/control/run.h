@@ -54,7 +54,7 @@ void control_run_farewell(ddp_group *g);
 bool control_run_rank0_gone(ddp_group *g);
 void control_run_asked_to_stop(ddp_group *g, int sig);
 void control_run_ask_to_grow(ddp_group *g, bool on); /* rank 0 */
-bool control_run_is_over(ddp_group *g);     /* failed, or this rank or rank 0 leaves */
+bool control_run_is_over(ddp_group *g);              /* failed, or this rank or rank 0 leaves */
 bool control_run_stops(ddp_group *g);
 /* The owner's callbacks, where they are due; the second returns its deadline. */
 void control_run_call_listener(ddp_group *g);

@@ -58,7 +58,7 @@ static void report(ddp_trainer *t, const ddp_sums *sums)
     ddp_observe_event(t->observer, "eval", members, text);
 }
 
-/* Where no memory outlives the generation the next one would not know of this pass: then it is not cut short for that. */
+/* Where no memory outlives the generation, the next one would not know of this pass: then it is not cut short. */
 static int asked_to_stop(const ddp_trainer *t)
 {
     int stop = ddp_trainer_asked_to_stop(t);

@@ -1,5 +1,5 @@
-/* control/rank0/arrivals.c -- rank 0's side of the rendezvous: who says hello, who can be a rank of this generation, and when
- * the ranks that are there are enough. Control thread. */
+/* control/rank0/arrivals.c -- rank 0's side of the rendezvous: who says hello, who can be a rank of this generation,
+ * and when the ranks that are there are enough. Control thread. */
 #include "control/rank0/arrivals.h"
 #include "control/client.h"
 #include "control/heartbeat.h"
@@ -245,13 +245,16 @@ static void take_generation(ddp_group *g, uint32_t generation)
     g->self.generation = DDP_MAX_OF(g->self.generation, generation);
 }
 
-/* Its place is free for a process with the right settings. */
+/* In a run that has begun its place is free for a process with the right settings. */
 static void differs(ddp_group *g, ddp_peer *p, const char *how)
 {
     int32_t slot = p->rank;
 
+    if (!has_begun(g)) {
+        rank0_announce_fail(g, DDP_EXIT_RENDEZVOUS, slot, "%s", how);
+        return;
+    }
     refuse(g, p, g->ranks[slot].home, "%s", how);
-    if (!has_begun(g)) return;
     g->ranks[slot] = (ddp_rank_info){0};
     g->server->ranks[slot].peer = NULL;
 }

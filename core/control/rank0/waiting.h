@@ -1,7 +1,7 @@
 #pragma once
-/* control/rank0/waiting.h -- processes that cannot be in this generation and wait for the next one with their connection
- * open: spares, and ranks that were missing when it began. A rank that waits knocks: the ranks end the generation at the
- * next step, so that it can join. Control thread. */
+/* control/rank0/waiting.h -- processes that cannot be in this generation and wait for the next one with their
+ * connection open: spares, and ranks that were missing when it began. A rank that waits knocks: the ranks end the
+ * generation at the next step, so that it can join. Control thread. */
 #include "control/params.h"
 #include "control/peer.h"
 

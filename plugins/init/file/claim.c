@@ -286,7 +286,7 @@ ddp_status claim_take(claim *c, ddp_err *err)
     return c->owned ? start_beating(c, err) : status;
 }
 
-/* Whether the file is still the one that this process wrote: by what is in it, or where that cannot be read by its inode. */
+/* Whether the file is still the one that this process wrote: by its text, or where that cannot be read by its inode. */
 static bool is_own(const claim *c)
 {
     struct stat own, there;
