@@ -5,6 +5,10 @@
 #include "plugins/device/cpu/kernels/kernels.h"
 #include "support/device_models.h"
 
+/* Of a whole network: a batch norm of few numbers that lie close together multiplies the rounding of what is before it,
+ * by a hundred and more in one of a thousand draws. A kernel that computes something else is further off than this. */
+#define LAYERS 1e-3
+
 static uint64_t seed;
 
 /* ---- one node ---------------------------------------------------------------------------------------------------- */
@@ -196,7 +200,7 @@ static void net_run(fixture *f, network net, int64_t batch, bool training)
 {
     built b = net_build(f, net, batch, training);
 
-    built_check(&b, (job){.f = f, .seed = &seed, .classes = CLASSES, .tolerance = 1e-4}, 1);
+    built_check(&b, (job){.f = f, .seed = &seed, .classes = CLASSES, .tolerance = LAYERS}, 1);
     unbuild(&b);
 }
 
@@ -214,7 +218,7 @@ static void test_networks(void **state)
 
 static void test_recomputed_norm(void **state)
 {
-    check_recomputed_norm((job){.f = *state, .seed = &seed, .classes = CLASSES, .tolerance = 1e-4}, 1);
+    check_recomputed_norm((job){.f = *state, .seed = &seed, .classes = CLASSES, .tolerance = LAYERS}, 1);
 }
 
 /* ---- what is fused ----------------------------------------------------------------------------------------------- */
