@@ -1,6 +1,7 @@
 /* checkpoint/checkpoint.c -- opening a checkpoint, and finding the newest. Saving is in checkpoint_save.c; what ranks
  * exchange about it is in train/state/resume.c. */
 #include "checkpoint/folder.h"
+#include "checkpoint/shards.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -53,6 +54,10 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
     st = checkpoint_verify_files(path, &m, true, err);
     for (int i = 0; i < DDP_PARTS && st == DDP_OK; i++)
         if (m.parts[i].bytes > 0) st = open_part(path, checkpoint_part_file(i), &c.parts[i], err);
+    if (st == DDP_OK && m.shard_count > 0)
+        st = checkpoint_shards_join(path, &m, c.parts[DDP_PART_MODEL], &c.parts[DDP_PART_OPTIMIZER], err);
+    m.settings = NULL; /* which are c's */
+    checkpoint_manifest_free(&m);
     if (st != DDP_OK) {
         ddp_checkpoint_close(&c);
         return st;

@@ -1,7 +1,8 @@
 /* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors,
  * MANIFEST.json written last.
  *
- * Only rank 0 writes and reads; what the other ranks wait for is in train/state/resume.c. Durable when save returns:
+ * Only rank 0 writes and reads, but that each rank may write its part of the optimiser's state (shards.h); what the
+ * other ranks wait for is in train/state/resume.c. Durable when save returns:
  * each file fsynced, the folder renamed from .tmp, the parent fsynced. There is no pointer file: the newest is the
  * highest number that verifies, and a folder that does not verify is skipped with a warning. */
 #pragma once
@@ -28,10 +29,28 @@ typedef struct ddp_part {
     size_t count;
 } ddp_part;
 
+typedef struct ddp_file_facts {
+    uint64_t bytes;
+    char sha256[DDP_SHA256_HEX];
+} ddp_file_facts;
+
+/* How the ranks that write a checkpoint together tell rank 0 of their shards, in the thread that saves. `text` is of one
+ * line, and short. */
+typedef struct ddp_shard_exchange {
+    void *ctx;
+    ddp_status (*tell)(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err);
+    /* Waits until that shard's rank has told; DDP_ERR_ABORTED when the run has failed. */
+    ddp_status (*hear)(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err);
+} ddp_shard_exchange;
+
 typedef struct ddp_checkpoint_contents {
     ddp_checkpoint_meta meta;
     const char *settings; /* all that ranks agree on, lines "section.key = value\n"; NULL: none are stored */
     ddp_part parts[DDP_PARTS];
+    /* The optimiser's state is in so many shards, and its part here is that of number `shard`; 0: it is whole. Shard 0
+     * is saved with the rest, when all others are there. */
+    uint32_t shards, shard, generation; /* generation: of the run, whose older ones may still be writing */
+    ddp_shard_exchange exchange;
     const atomic_bool *cancelled; /* set by another thread: the save ends soon, with DDP_ERR_ABORTED; may be NULL */
 } ddp_checkpoint_contents;
 

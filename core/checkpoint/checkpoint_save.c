@@ -1,6 +1,7 @@
 /* checkpoint/checkpoint_save.c -- saving so that a kill at any moment leaves a checkpoint that loads; removing and
  * setting aside older ones. */
 #include "checkpoint/folder.h"
+#include "checkpoint/shards.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,6 +14,7 @@
 /* A save in progress. */
 struct save {
     const ddp_checkpoint_contents *what;
+    const char *dir;
     ddp_path tmp, final;
     struct stat folder; /* of the folder that is written, under whichever name */
     ddp_manifest manifest;
@@ -28,14 +30,22 @@ static ddp_status write_files(struct save *s, ddp_err *err)
     s->manifest.meta = s->what->meta;
     for (int i = 0; i < DDP_PARTS; i++) {
         const ddp_part *part = &s->what->parts[i];
-        ddp_file_facts *facts = &s->manifest.parts[i];
+        bool shard = i == DDP_PART_OPTIMIZER && s->what->shards > 0;
+        ddp_file_facts *facts = shard ? &s->manifest.shards[0] : &s->manifest.parts[i];
+        char name[DDP_FILE_NAME];
 
         if (i == DDP_PART_HOOK && part->count == 0) continue;
-        DDP_TRY(checkpoint_path_join(path.text, dir, checkpoint_part_file(i), err));
+        if (shard)
+            checkpoint_shard_file(name, 0, s->what->shards);
+        else
+            ddp_copy_text(name, sizeof(name), checkpoint_part_file(i));
+        DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
         DDP_TRY(checkpoint_safetensors_write(path.text, part->tensors, part->count, metadata, s->what->cancelled,
                                              facts->sha256, &facts->bytes, err));
         s->bytes += facts->bytes;
     }
+    if (s->what->shards > 0) DDP_TRY(checkpoint_shards_take(s->dir, dir, s->what, s->manifest.shards, err));
+    for (uint32_t i = 1; i < s->what->shards; i++) s->bytes += s->manifest.shards[i].bytes;
     DDP_TRY(checkpoint_path_join(path.text, dir, DDP_MANIFEST_FILE, err));
     DDP_TRY(checkpoint_manifest_write(path.text, &s->manifest, s->what->settings, err));
     return ddp_fsync_folder(dir, err);
@@ -70,6 +80,8 @@ static bool is_there(const char *dir, const char *name, uint64_t bytes)
 /* Under its name lies the folder that was written, with all its files: nobody has taken any of it away. */
 static bool is_whole(const struct save *s)
 {
+    const ddp_file_facts *f;
+    char name[DDP_FILE_NAME];
     ddp_manifest there;
     struct stat folder;
     ddp_err ignored = {0};
@@ -77,10 +89,8 @@ static bool is_whole(const struct save *s)
 
     if (lstat(s->final.text, &folder) != 0 || folder.st_dev != s->folder.st_dev || folder.st_ino != s->folder.st_ino)
         return false;
-    for (int i = 0; i < DDP_PARTS; i++)
-        if (s->manifest.parts[i].bytes > 0 &&
-            !is_there(s->final.text, checkpoint_part_file(i), s->manifest.parts[i].bytes))
-            return false;
+    for (uint32_t i = 0; (f = checkpoint_manifest_file(&s->manifest, &i, name)) != NULL;)
+        if (!is_there(s->final.text, name, f->bytes)) return false;
     if (checkpoint_path_join(path.text, s->final.text, DDP_MANIFEST_FILE, &ignored) != DDP_OK ||
         checkpoint_manifest_read(path.text, &there, &ignored) != DDP_OK)
         return false;
@@ -149,21 +159,28 @@ ddp_status checkpoint_save_durable(const ddp_checkpoint_lock *lock, const ddp_ch
                                    ddp_err *err)
 {
     const char *dir = checkpoint_lock_dir(lock);
-    struct save s = {.what = what};
+    struct save s = {.what = what, .dir = dir};
     int64_t from = ddp_now_ns();
     ddp_err ignored = {0};
+    ddp_status st;
 
     DDP_TRY(checkpoint_step_path(&s.final, dir, what->meta.step, "", err));
     DDP_TRY(checkpoint_step_path(&s.tmp, dir, what->meta.step, ".tmp", err));
     DDP_TRY(ddp_make_folders(dir, err));
     (void)checkpoint_sweep(dir, ".tmp", &ignored); /* of removals that failed, which has been reported */
-    if (is_saved(dir, what)) {
+    (void)checkpoint_shards_sweep(dir, what->shards > 0 ? what : NULL, &ignored);
+    if (what->shards == 0 && is_saved(dir, what)) {
         ddp_log_line(log, DDP_LOG_INFO, "checkpoint %s is there already", s.final.text);
         return DDP_OK;
     }
-    DDP_TRY(write_folder(dir, &s, log, err));
-    log_durable(log, s.final.text, s.bytes, from);
-    return DDP_OK;
+    s.manifest.shard_count = what->shards;
+    if (what->shards > 0) s.manifest.shards = ddp_alloc(what->shards * sizeof(*s.manifest.shards), err);
+    if (what->shards > 0 && s.manifest.shards == NULL) return err->status;
+    st = write_folder(dir, &s, log, err);
+    free(s.manifest.shards);
+    if (st == DDP_OK) log_durable(log, s.final.text, s.bytes, from);
+    if (st != DDP_OK && what->shards > 0) (void)checkpoint_shards_sweep(dir, NULL, &ignored);
+    return st;
 }
 
 void checkpoint_save_prune(const ddp_checkpoint_lock *lock, uint64_t step, const ddp_retention *keep, ddp_log *log)

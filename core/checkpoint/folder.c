@@ -128,8 +128,8 @@ static bool is_trial(const char *name, const char *first)
 }
 
 /* Removes what `wanted` with `text` says; goes on after a failure, for the rest takes room too. */
-static ddp_status sweep(const char *dir, bool (*wanted)(const char *name, const char *text), const char *text,
-                        ddp_err *err)
+ddp_status checkpoint_sweep_named(const char *dir, bool (*wanted)(const char *name, const char *text), const char *text,
+                                  ddp_err *err)
 {
     const struct dirent *e;
     ddp_status st = DDP_OK;
@@ -153,10 +153,13 @@ static ddp_status sweep(const char *dir, bool (*wanted)(const char *name, const 
 
 ddp_status checkpoint_sweep(const char *dir, const char *suffix, ddp_err *err)
 {
-    return sweep(dir, is_step_with, suffix, err);
+    return checkpoint_sweep_named(dir, is_step_with, suffix, err);
 }
 
-ddp_status checkpoint_sweep_trials(const char *dir, ddp_err *err) { return sweep(dir, is_trial, DDP_TRIAL_FILE, err); }
+ddp_status checkpoint_sweep_trials(const char *dir, ddp_err *err)
+{
+    return checkpoint_sweep_named(dir, is_trial, DDP_TRIAL_FILE, err);
+}
 
 /* read(2) rather than a mapping: a bad disk is then an error with a name, not a SIGBUS. */
 static ddp_status hash_file(int fd, const char *path, char hex[DDP_SHA256_HEX], ddp_err *err)
@@ -200,13 +203,14 @@ static ddp_status verify_file(const char *path, const ddp_file_facts *facts, boo
 
 ddp_status checkpoint_verify_files(const char *dir, const ddp_manifest *m, bool contents, ddp_err *err)
 {
+    const ddp_file_facts *f;
+    char name[DDP_FILE_NAME];
     ddp_path path;
 
     for (int pass = 0; pass < (contents ? 2 : 1); pass++) /* sizes first: contents may be gigabytes */
-        for (int i = 0; i < DDP_PARTS; i++) {
-            if (m->parts[i].bytes == 0) continue;
-            DDP_TRY(checkpoint_path_join(path.text, dir, checkpoint_part_file(i), err));
-            DDP_TRY(verify_file(path.text, &m->parts[i], pass != 0, err));
+        for (uint32_t i = 0; (f = checkpoint_manifest_file(m, &i, name)) != NULL;) {
+            DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
+            DDP_TRY(verify_file(path.text, f, pass != 0, err));
         }
     return DDP_OK;
 }

@@ -23,6 +23,9 @@ ddp_status checkpoint_step_list(const char *dir, const char *suffix, uint64_t **
 /* Removes step-*SUFFIX: ".tmp" is left over from saves that did not finish, ".old" was set aside. What cannot be
  * removed stays, and the first such is the error. */
 ddp_status checkpoint_sweep(const char *dir, const char *suffix, ddp_err *err);
+/* What `wanted` says of the name and `text`. */
+ddp_status checkpoint_sweep_named(const char *dir, bool (*wanted)(const char *name, const char *text), const char *text,
+                                  ddp_err *err);
 ddp_status checkpoint_sweep_trials(const char *dir, ddp_err *err); /* the same for DDP_TRIAL_FILE* */
 ddp_status checkpoint_remove_path(const char *path, ddp_err *err); /* a folder with its files, or a file; absent: ok */
 /* Every file that the manifest lists: its size, and its SHA-256 if `contents`. */

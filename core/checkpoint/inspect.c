@@ -9,13 +9,15 @@ static ddp_status read_entry(const char *dir, uint64_t step, const char *suffix,
 {
     ddp_path folder, manifest;
     ddp_status st = DDP_OK;
+    const ddp_file_facts *f;
+    char name[DDP_FILE_NAME];
     ddp_manifest m;
 
     DDP_TRY(checkpoint_step_path(&folder, dir, step, suffix, err));
     DDP_TRY(checkpoint_path_join(manifest.text, folder.text, DDP_MANIFEST_FILE, err));
     DDP_TRY(checkpoint_manifest_read(manifest.text, &m, err));
     e->meta = m.meta;
-    for (int i = 0; i < DDP_PARTS; i++) e->bytes += m.parts[i].bytes;
+    for (uint32_t i = 0; (f = checkpoint_manifest_file(&m, &i, name)) != NULL;) e->bytes += f->bytes;
     if (m.meta.step != step)
         st = ddp_fail(err, DDP_ERR_DATA, "%s holds step %" PRIu64 ": the folder was renamed", folder.text, m.meta.step);
     if (st == DDP_OK) st = checkpoint_verify_files(folder.text, &m, false, err);

@@ -38,6 +38,23 @@ const char *checkpoint_part_file(int part)
     return names[part];
 }
 
+void checkpoint_shard_file(char name[DDP_FILE_NAME], uint32_t shard, uint32_t of)
+{
+    (void)snprintf(name, DDP_FILE_NAME, "optimizer-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", shard + 1, of);
+}
+
+const ddp_file_facts *checkpoint_manifest_file(const ddp_manifest *m, uint32_t *i, char name[DDP_FILE_NAME])
+{
+    for (; *i < DDP_PARTS; (*i)++)
+        if (m->parts[*i].bytes > 0) {
+            ddp_copy_text(name, DDP_FILE_NAME, checkpoint_part_file((int)*i));
+            return &m->parts[(*i)++];
+        }
+    if (*i - DDP_PARTS >= m->shard_count) return NULL;
+    checkpoint_shard_file(name, *i - DDP_PARTS, m->shard_count);
+    return &m->shards[(*i)++ - DDP_PARTS];
+}
+
 static uint64_t number_of(const ddp_checkpoint_meta *m, size_t i)
 {
     uint64_t n;
@@ -68,13 +85,13 @@ static json_t *json_number(uint64_t n)
 static json_t *json_files(const ddp_manifest *m)
 {
     json_t *files = json_object();
+    char name[DDP_FILE_NAME];
+    const ddp_file_facts *f;
 
-    for (int i = 0; i < DDP_PARTS; i++) {
-        const ddp_file_facts *f = &m->parts[i];
-        json_t *facts = NULL;
+    for (uint32_t i = 0; (f = checkpoint_manifest_file(m, &i, name)) != NULL;) {
+        json_t *facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
 
-        if (f->bytes > 0) facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
-        if (f->bytes == 0 || json_object_set_new(files, checkpoint_part_file(i), facts) == 0) continue;
+        if (json_object_set_new(files, name, facts) == 0) continue;
         json_decref(files);
         return NULL;
     }
@@ -129,7 +146,8 @@ static json_t *json_settings(const char *lines)
 static ddp_status to_json(const ddp_manifest *m, const char *lines, json_t **out, ddp_err *err)
 {
     const ddp_checkpoint_meta *meta = &m->meta;
-    json_t *object = json_pack("{s:s, s:i}", "format", DDP_MANIFEST_FORMAT, "version", DDP_MANIFEST_VERSION);
+    json_t *object = json_pack("{s:s, s:i}", "format", DDP_MANIFEST_FORMAT, "version",
+                               m->shard_count > 0 ? DDP_MANIFEST_SHARDED : DDP_MANIFEST_VERSION);
     char hex[DDP_SHA256_HEX];
     bool bad = object == NULL;
     ddp_status st;
@@ -141,6 +159,7 @@ static ddp_status to_json(const ddp_manifest *m, const char *lines, json_t **out
     bad |= json_object_set_new(object, "finished", json_boolean(meta->finished)) != 0;
     bad |= json_object_set_new(object, "hook", json_string(meta->hook)) != 0;
     bad |= json_object_set_new(object, "files", json_files(m)) != 0;
+    if (m->shard_count > 0) bad |= json_object_set_new(object, "shards", json_integer(m->shard_count)) != 0;
     if (lines != NULL) bad |= json_object_set_new(object, "settings", json_settings(lines)) != 0;
     if (bad) {
         st = ddp_fail(err, DDP_ERR_INVALID,
@@ -219,6 +238,27 @@ static bool read_file(const json_t *files, const char *name, ddp_file_facts *f)
            strlen(f->sha256) == DDP_SHA256_HEX - 1;
 }
 
+/* Of one that has them in place of the optimiser's file. */
+static ddp_status read_shards(const char *path, const json_t *object, ddp_manifest *m, ddp_err *err)
+{
+    const json_t *files = json_object_get(object, "files");
+    char name[DDP_FILE_NAME];
+    uint64_t count = 0;
+
+    if (!read_number(json_object_get(object, "shards"), &count) || count < 1 || count > DDP_SHARDS_MOST)
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"shards\" is missing or not a number from 1 to %d", path,
+                        DDP_SHARDS_MOST);
+    m->shards = ddp_alloc(count * sizeof(*m->shards), err);
+    if (m->shards == NULL) return err->status;
+    m->shard_count = (uint32_t)count;
+    for (uint32_t i = 0; i < m->shard_count; i++) {
+        checkpoint_shard_file(name, i, m->shard_count);
+        if (!read_file(files, name, &m->shards[i]))
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path, name);
+    }
+    return DDP_OK;
+}
+
 static ddp_status read_fields(const char *path, const json_t *object, ddp_manifest *m, ddp_err *err)
 {
     const json_t *files = json_object_get(object, "files"), *finished = json_object_get(object, "finished");
@@ -243,6 +283,7 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
         return ddp_fail(err, DDP_ERR_DATA, "%s: \"hook\" is of a wrong type", path);
     for (int i = 0; i < DDP_PARTS; i++) {
         if (i == DDP_PART_HOOK && json_object_get(files, checkpoint_part_file(i)) == NULL) continue;
+        if (i == DDP_PART_OPTIMIZER && m->shard_count > 0) continue;
         if (!read_file(files, checkpoint_part_file(i), &m->parts[i]))
             return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path,
                             checkpoint_part_file(i));
@@ -292,13 +333,14 @@ static ddp_status check_object(const char *path, json_t *object, ddp_manifest *m
 
     if (format == NULL || strcmp(format, DDP_MANIFEST_FORMAT) != 0 || !json_is_integer(version))
         return ddp_fail(err, DDP_ERR_DATA, "%s is not the manifest of a ddpengine checkpoint", path);
-    if (json_integer_value(version) != DDP_MANIFEST_VERSION)
+    if (json_integer_value(version) != DDP_MANIFEST_VERSION && json_integer_value(version) != DDP_MANIFEST_SHARDED)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "%s is of format version %lld, this ddpengine reads %d: use the version that wrote it", path,
-                        (long long)json_integer_value(version), DDP_MANIFEST_VERSION);
+                        "%s is of format version %lld, this ddpengine reads %d and %d: use the version that wrote it",
+                        path, (long long)json_integer_value(version), DDP_MANIFEST_VERSION, DDP_MANIFEST_SHARDED);
     DDP_TRY(checksum_of(object, hex, err));
     if (stated == NULL || strcmp(stated, hex) != 0)
         return ddp_fail(err, DDP_ERR_DATA, "%s: its contents do not match its checksum: damaged or edited", path);
+    if (json_integer_value(version) == DDP_MANIFEST_SHARDED) DDP_TRY(read_shards(path, object, m, err));
     DDP_TRY(read_fields(path, object, m, err));
     return read_settings(path, object, m, err);
 }
@@ -329,4 +371,7 @@ void checkpoint_manifest_free(ddp_manifest *m)
 {
     free(m->settings);
     m->settings = NULL;
+    free(m->shards);
+    m->shards = NULL;
+    m->shard_count = 0;
 }

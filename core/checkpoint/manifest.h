@@ -6,20 +6,25 @@
 
 #define DDP_MANIFEST_FORMAT  "ddpengine checkpoint"
 #define DDP_MANIFEST_VERSION 1
+#define DDP_MANIFEST_SHARDED 2 /* the version of one with shards */
 #define DDP_MANIFEST_FILE    "MANIFEST.json"
-
-typedef struct ddp_file_facts {
-    uint64_t bytes;
-    char sha256[DDP_SHA256_HEX];
-} ddp_file_facts;
 
 typedef struct ddp_manifest {
     ddp_checkpoint_meta meta;
     ddp_file_facts parts[DDP_PARTS]; /* bytes 0: there is no such file */
-    char *settings;                  /* of one that was read; NULL: it has none */
+    ddp_file_facts *shards;          /* instead of that of the optimiser: its state in so many files; free() */
+    uint32_t shard_count;
+    char *settings; /* of one that was read; NULL: it has none */
 } ddp_manifest;
 
+enum { DDP_SHARDS_MOST = 4096, DDP_FILE_NAME = 64 };
+
 const char *checkpoint_part_file(int part); /* "model.safetensors" */
+void checkpoint_shard_file(char name[DDP_FILE_NAME], uint32_t shard,
+                           uint32_t of); /* "optimizer-00001-of-00004.safetensors" */
+/* File number `i` of those that the manifest lists, and its name; NULL behind the last. Those that are not there are
+ * left out. */
+const ddp_file_facts *checkpoint_manifest_file(const ddp_manifest *m, uint32_t *i, char name[DDP_FILE_NAME]);
 
 /* DIR/step-STEP, whose manifest must be of that step; every file is verified. */
 ddp_status checkpoint_open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err);

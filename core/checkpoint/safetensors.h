@@ -32,6 +32,11 @@ ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor
                                         const char *const *metadata, const atomic_bool *cancelled,
                                         char sha256[DDP_SHA256_HEX], uint64_t *bytes, ddp_err *err);
 
+/* The file's header for these tensors, free(): "8 bytes of length" and JSON, after which the tensors follow by the size
+ * of their elements, the largest first, in this order. */
+ddp_status checkpoint_safetensors_header(const ddp_named_tensor *tensors, size_t count, const char *const *metadata,
+                                         char **out, size_t *length, ddp_err *err);
+
 const char *ddp_safetensors_dtype_name(uint32_t dtype); /* "F32"; NULL for what the format or ddpengine lacks */
 size_t ddp_safetensors_dtype_size(uint32_t dtype);      /* 0 for the same */
 
@@ -40,6 +45,9 @@ typedef struct ddp_safetensors ddp_safetensors;
 /* Maps the file and checks it: header bounds, JSON, dtypes, shapes against byte ranges, no overlap, no gap past the
  * end. */
 ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err *err);
+/* The same of a file that lies in memory, an anonymous mapping, which is taken over, also on failure. `path`: for
+ * messages. */
+ddp_status checkpoint_safetensors_adopt(const char *path, void *map, size_t bytes, ddp_safetensors **out, ddp_err *err);
 void ddp_safetensors_close(ddp_safetensors *s);
 size_t ddp_safetensors_count(const ddp_safetensors *s);
 const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i); /* in file order */

@@ -1,6 +1,7 @@
 /* checkpoint/writer.c -- see writer.h. */
 #include "checkpoint/writer.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/shards.h"
 #include <stdlib.h>
 
 /* Compute threads come first: of a processor that both want, the writer gets a tenth. It is not starved, and has the
@@ -8,7 +9,8 @@
 enum { NICER_BY = 10 };
 
 struct ddp_checkpoint_writer {
-    const ddp_checkpoint_lock *lock;
+    const ddp_checkpoint_lock *lock; /* NULL: of the rank's shards alone */
+    const char *dir;
     ddp_retention keep;
     ddp_log *log;
     pthread_t thread;
@@ -31,14 +33,16 @@ static void save(ddp_checkpoint_writer *w)
 {
     const ddp_checkpoint_meta *meta = &w->what.meta;
     ddp_checkpoint_outcome o = {.step = meta->step, .epoch = meta->epoch};
-    ddp_status st = checkpoint_save_durable(w->lock, &w->what, w->log, &o.err);
+    ddp_status st = w->lock != NULL ? checkpoint_save_durable(w->lock, &w->what, w->log, &o.err)
+                                    : checkpoint_shard_save(w->dir, &w->what, &o.err);
 
     o.write_ms = (double)(ddp_now_ns() - w->began_ns) * 1e-6;
     pthread_mutex_lock(&w->mutex);
     w->outcome = o;
     pthread_mutex_unlock(&w->mutex);
     atomic_store(&w->news, true);
-    if (st == DDP_OK && !atomic_load(&w->cancelled)) checkpoint_save_prune(w->lock, meta->step, &w->keep, w->log);
+    if (st == DDP_OK && w->lock != NULL && !atomic_load(&w->cancelled))
+        checkpoint_save_prune(w->lock, meta->step, &w->keep, w->log);
 }
 
 static void *save_main(void *arg)
@@ -95,13 +99,14 @@ bool ddp_checkpoint_writer_wait(ddp_checkpoint_writer *w, int64_t deadline_ns)
 void ddp_checkpoint_writer_cancel(ddp_checkpoint_writer *w) { atomic_store(&w->cancelled, true); }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
-ddp_status ddp_checkpoint_writer_open(const ddp_checkpoint_lock *lock, const ddp_retention *keep, ddp_log *log,
-                                      ddp_checkpoint_writer **out, ddp_err *err)
+ddp_status ddp_checkpoint_writer_open(const ddp_checkpoint_lock *lock, const char *dir, const ddp_retention *keep,
+                                      ddp_log *log, ddp_checkpoint_writer **out, ddp_err *err)
 {
     ddp_checkpoint_writer *w = ddp_alloc(sizeof(*w), err);
 
     if (w == NULL) return err->status;
     w->lock = lock;
+    w->dir = dir;
     w->keep = *keep;
     w->log = log;
     pthread_mutex_init(&w->mutex, NULL);

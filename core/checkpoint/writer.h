@@ -16,9 +16,9 @@ typedef struct ddp_checkpoint_outcome {
     ddp_err err;          /* why it is not saved; status DDP_OK: it is durable */
 } ddp_checkpoint_outcome;
 
-/* `lock` and `log` outlive the writer. */
-ddp_status ddp_checkpoint_writer_open(const ddp_checkpoint_lock *lock, const ddp_retention *keep, ddp_log *log,
-                                      ddp_checkpoint_writer **out, ddp_err *err);
+/* `lock`, `dir` and `log` outlive the writer. Of another rank than 0, which writes its shards: `lock` is NULL. */
+ddp_status ddp_checkpoint_writer_open(const ddp_checkpoint_lock *lock, const char *dir, const ddp_retention *keep,
+                                      ddp_log *log, ddp_checkpoint_writer **out, ddp_err *err);
 /* Begins a save, as ddp_checkpoint_save. None is under way, and the outcome of the one before has been taken. The
  * struct is copied, what it points to is not; its `cancelled` is the writer's own. */
 void ddp_checkpoint_writer_begin(ddp_checkpoint_writer *w, const ddp_checkpoint_contents *what);

@@ -140,6 +140,7 @@ struct ddp_checkpoint_config {
     int64_t every, keep;   /* steps, 0: only at the end; newest ones kept, 0: all */
     int64_t keep_every;    /* steps; 0: none are kept for good */
     int32_t async;         /* written beside training */
+    int32_t sharded;       /* each rank writes what it has of the optimiser's state */
     const char *resume;    /* "auto", "never" or a path */
     const char *init_from; /* "": drawn by the seed */
 };

@@ -272,6 +272,10 @@ static const ddp_option checkpoint_options[] = {
      "yes: training stops while the state is copied into memory, and rank 0 writes that copy beside it. "
      "no: training stops until the checkpoint is on the disk.",
      DDP_OPT_BOOL, 0, AT(async)},
+    {"sharded", "no", NULL,
+     "yes: where the optimiser's state is divided among the ranks ([ddp] zero = 1), each writes its own part, at the "
+     "same time; all ranks must share dir. no: rank 0 collects the state and writes one file.",
+     DDP_OPT_BOOL, 0, AT(sharded)},
     {"resume", "auto", NULL,
      "auto: resume from the newest valid checkpoint. never: start from scratch. PATH: resume from that one. "
      "Rank 0's value counts.",

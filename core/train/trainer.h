@@ -177,10 +177,11 @@ struct ddp_trainer {
     uint64_t lr_steps; /* updates of the whole run, for the schedule */
     ddp_progress progress;
     ddp_result result;
-    ddp_survivor *survivor;    /* what ddp_train keeps from generation to generation; NULL: nothing */
-    ddp_saver *saver;          /* save.c: checkpoints are written beside training; NULL: in the step, or none */
-    ddp_checkpoint_lock *lock; /* of [checkpoint] dir: rank 0 of a training, to a generation's end; else NULL */
-    char weights[512];         /* where an evaluation's parameters come from */
+    ddp_survivor *survivor;      /* what ddp_train keeps from generation to generation; NULL: nothing */
+    ddp_saver *saver;            /* save.c: checkpoints are written beside training; NULL: in the step, or none */
+    const ddp_store *save_store; /* save.c: where ranks tell of the shards they have written; NULL: they write none */
+    ddp_checkpoint_lock *lock;   /* of [checkpoint] dir: rank 0 of a training, to a generation's end; else NULL */
+    char weights[512];           /* where an evaluation's parameters come from */
 };
 
 /* The device's run has failed: DDP_ERR_DATA is a label out of range. Returns the status. */

@@ -346,11 +346,10 @@ static void defuse(char *text)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
 }
 
-ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err *err)
+/* `st`: of mapping it. */
+static ddp_status finish_open(const char *path, ddp_safetensors *s, ddp_status st, ddp_safetensors **out, ddp_err *err)
 {
-    ddp_safetensors *s = ddp_alloc(sizeof(*s), err);
     struct reader r = {.path = path, .s = s};
-    ddp_status st = s == NULL ? DDP_ERR_NOMEM : map_file(path, s, err);
 
     if (st == DDP_OK) st = read_header(&r, err);
     if (st != DDP_OK) {
@@ -360,6 +359,26 @@ ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err
     }
     *out = s;
     return DDP_OK;
+}
+
+ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err *err)
+{
+    ddp_safetensors *s = ddp_alloc(sizeof(*s), err);
+
+    return finish_open(path, s, s == NULL ? DDP_ERR_NOMEM : map_file(path, s, err), out, err);
+}
+
+ddp_status checkpoint_safetensors_adopt(const char *path, void *map, size_t bytes, ddp_safetensors **out, ddp_err *err)
+{
+    ddp_safetensors *s = ddp_alloc(sizeof(*s), err);
+
+    if (s == NULL) {
+        (void)munmap(map, bytes);
+        return err->status;
+    }
+    s->map = map;
+    s->map_bytes = bytes;
+    return finish_open(path, s, DDP_OK, out, err);
 }
 
 void ddp_safetensors_close(ddp_safetensors *s)

@@ -122,8 +122,8 @@ static ddp_status frame_header(const json_t *header, char **out, size_t *length,
     return DDP_OK;
 }
 
-static ddp_status build_header(const ddp_named_tensor *tensors, size_t count, const char *const *metadata, char **out,
-                               size_t *length, ddp_err *err)
+ddp_status checkpoint_safetensors_header(const ddp_named_tensor *tensors, size_t count, const char *const *metadata,
+                                         char **out, size_t *length, ddp_err *err)
 {
     json_t *header = json_object();
     uint64_t offset = 0;
@@ -206,7 +206,7 @@ ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor
     size_t head_length = 0;
     ddp_status st;
 
-    DDP_TRY(build_header(tensors, count, metadata, &head, &head_length, err));
+    DDP_TRY(checkpoint_safetensors_header(tensors, count, metadata, &head, &head_length, err));
     s.fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (s.fd < 0) {
         st = ddp_fail_errno(err, "cannot create %s", path);

@@ -1,5 +1,6 @@
 /* train/state/save.c -- a checkpoint of all ranks: rank 0 alone writes, in the step or beside it; named waits. */
 #include "train/state/save.h"
+#include "checkpoint/shards.h"
 #include "checkpoint/writer.h"
 #include "session/report.h"
 #include "train/measure/audit.h"
@@ -17,7 +18,7 @@ enum {
 };
 
 struct ddp_saver {
-    ddp_checkpoint_writer *writer; /* rank 0; elsewhere NULL, and no snapshot */
+    ddp_checkpoint_writer *writer; /* rank 0, and who writes shards; elsewhere NULL, and no snapshot */
     ddp_snapshot snapshot;
     uint64_t step;   /* of the newest save that has begun */
     double stall_ms; /* how long training has waited for it */
@@ -55,13 +56,16 @@ static ddp_status end_run(ddp_trainer *t, const char *why, ddp_err *err)
 /* What other ranks have of the state, on rank 0. */
 static ddp_status collect(ddp_trainer *t, ddp_err *err)
 {
-    if (t->mem.state_parts > 1) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
-    DDP_TRY(states_gather(t, err));
+    if (!state_is_saved_in_shards(t)) {
+        if (t->mem.state_parts > 1) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
+        DDP_TRY(states_gather(t, err));
+    }
     return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_gather(t->reduce.hooked, err);
 }
 
 /* ---- in the step ------------------------------------------------------------------------------------------------- */
-static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
+/* Rank 0 all, or all but the shards of the others; those theirs. */
+static ddp_status write_own(ddp_trainer *t, ddp_err *err)
 {
     const ddp_state_arenas a = state_arenas(t);
     const ddp_retention keep = retention_of(t);
@@ -69,7 +73,9 @@ static ddp_status rank0_save(ddp_trainer *t, ddp_err *err)
     ddp_status st = state_contents_open(t, &a, &c, err);
 
     state_contents_stamp(t, &c);
-    if (st == DDP_OK) st = ddp_checkpoint_save(t->lock, &c.what, &keep, t->s->log, err);
+    if (st == DDP_OK)
+        st = t->s->launch.rank == 0 ? ddp_checkpoint_save(t->lock, &c.what, &keep, t->s->log, err)
+                                    : checkpoint_shard_save(t->s->config->checkpoint->dir, &c.what, err);
     state_contents_close(&c);
     return st;
 }
@@ -97,14 +103,16 @@ static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, ddp_err *err
 static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
 {
     char error[sizeof(err->msg)] = "";
+    bool sharded = state_is_saved_in_shards(t), rank0 = t->s->launch.rank == 0;
     int64_t write_from;
 
-    DDP_TRY(states_whole(t, err));
-    if (t->s->launch.rank == 0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    if (!sharded) DDP_TRY(states_whole(t, err));
+    if (rank0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    if (!rank0 && sharded) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
     if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
     DDP_TRY(collect(t, err));
     write_from = ddp_now_ns();
-    if (t->s->launch.rank == 0 && rank0_save(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
+    if ((rank0 || sharded) && write_own(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     ddp_states_free(t);
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
     DDP_TRY(wait_for_rank0(t, error, err));
@@ -203,7 +211,7 @@ static bool saves_on_the_way(const ddp_trainer *t)
            step - step % every + every < t->progress.total_steps;
 }
 
-/* Rank 0: memory for a copy, and who writes it. */
+/* Memory for a copy, and who writes it. */
 static ddp_status open_writer(ddp_trainer *t, ddp_err *err)
 {
     ddp_saver *v = t->saver;
@@ -214,10 +222,10 @@ static ddp_status open_writer(ddp_trainer *t, ddp_err *err)
     if (wanted > there - there / 8) /* the rest of the process, and other processes, need some */
         return ddp_fail(err, DDP_ERR_NOMEM, "a copy of the state takes %s of memory, and %s are available",
                         ddp_format_bytes(wanted, a, sizeof(a)), ddp_format_bytes(there, b, sizeof(b)));
-    DDP_TRY(states_whole(t, err));
+    if (!state_is_saved_in_shards(t)) DDP_TRY(states_whole(t, err));
     if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
     DDP_TRY(state_snapshot_open(t, &v->snapshot, err));
-    return ddp_checkpoint_writer_open(t->lock, &keep, t->s->log, &v->writer, err);
+    return ddp_checkpoint_writer_open(t->lock, t->s->config->checkpoint->dir, &keep, t->s->log, &v->writer, err);
 }
 
 /* Also of what was made in part. Memory that collectives write to stays until those have ended: the trainer's end. */
@@ -238,25 +246,46 @@ static void give_up_saver(ddp_trainer *t)
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
 }
 
+/* Whether no rank says no. */
+static ddp_status all_can(ddp_trainer *t, bool *can, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    size_t lengths[world];
+    char own = (char)*can;
+    void *block = NULL;
+
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, "how checkpoints are written", &own, 1, &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
+    for (int32_t r = 0; r < world; r++) *can = *can && lengths[r] == 1 && *(const char *)parts[r] != 0;
+    free(block);
+    return DDP_OK;
+}
+
 ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
 {
-    int32_t beside = 1;
+    bool sharded = state_is_saved_in_shards(t), writes = t->s->launch.rank == 0 || sharded, beside = true;
 
+    if (sharded && t->progress.saving && t->save_store == NULL) {
+        t->save_store = ddp_group_store(t->group, "checkpoint", err);
+        if (t->save_store == NULL) return err->status;
+    }
     if (!saves_on_the_way(t)) return DDP_OK;
     t->saver = ddp_alloc(sizeof(*t->saver), err);
     if (t->saver == NULL) return err->status;
-    if (t->s->launch.rank == 0 && open_writer(t, err) != DDP_OK) {
-        beside = 0;
+    if (writes && open_writer(t, err) != DDP_OK) {
+        beside = false;
         ddp_log_line(t->s->log, DDP_LOG_WARN,
                      "[checkpoint] async: no checkpoint can be written beside training, which waits for each instead: "
-                     "%s. Make room on rank 0's host, or set async = no, which does the same without this line",
+                     "%s. Make room on this host, or set async = no, which does the same without this line",
                      err->msg);
         *err = (ddp_err){0};
         give_up_saver(t);
     }
-    DDP_TRY(ddp_trainer_from_rank0(t, "how checkpoints are written", &beside, sizeof(beside), err));
+    DDP_TRY(all_can(t, &beside, err));
     if (!beside) give_up_saver(t);
-    if (!beside || t->s->launch.rank == 0) return DDP_OK;
+    if (!beside || writes) return DDP_OK;
     DDP_TRY(states_whole(t, err));
     return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_hold(t->reduce.hooked, err);
 }
@@ -284,6 +313,9 @@ void ddp_trainer_save_close(ddp_trainer *t, int64_t patience_ms)
             ddp_log_line(t->s->log, DDP_LOG_WARN, "the checkpoint of step %" PRIu64 " is not saved: %s", o.step,
                          o.err.msg);
     }
+    if (w != NULL && t->s->launch.rank != 0)
+        checkpoint_shard_drop(t->s->config->checkpoint->dir, t->saver->step, ddp_group_generation(t->group),
+                              (uint32_t)ddp_group_rank(t->group));
     free_saver(t);
 }
 

@@ -3,7 +3,9 @@
 #include "session/report.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/hook_state.h"
+#include "control/group.h"
 #include "train/state/memory.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,17 +37,60 @@ static ddp_status describe(const ddp_trainer *t, ddp_checkpoint_meta *m, ddp_err
     return ddp_settings_hash(&t->s->config->settings, m->config_hash, err);
 }
 
+bool state_is_saved_in_shards(const ddp_trainer *t)
+{
+    return t->s->config->checkpoint->sharded && t->mem.state_parts > 1 && t->mem.state1 != NULL;
+}
+
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+static ddp_status tell(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err)
+{
+    const ddp_store *store = ((const ddp_trainer *)ctx)->save_store;
+    char key[64];
+
+    (void)snprintf(key, sizeof(key), "%" PRIu64 "/%" PRIu32, step, shard);
+    return store->set(store->ctx, key, text, strlen(text), err);
+}
+
+static ddp_status hear(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err)
+{
+    const ddp_trainer *t = ctx;
+    const ddp_store *store = t->save_store;
+    size_t length = 0;
+    char key[64];
+
+    (void)snprintf(key, sizeof(key), "%" PRIu64 "/%" PRIu32, step, shard);
+    if (store->get(store->ctx, key, text, capacity - 1, &length, t->s->config->group->step_timeout_ms, err) != DDP_OK)
+        return ddp_fail_context(err, "what rank %d has to say of its shard of the checkpoint of step %" PRIu64,
+                                (int)ddp_group_home(t->group, (int32_t)shard), step);
+    text[length] = '\0';
+    return store->remove(store->ctx, key, err);
+}
+
+static void describe_shard(const ddp_trainer *t, ddp_checkpoint_contents *c)
+{
+    c->shards = t->mem.state_parts;
+    c->shard = (uint32_t)ddp_group_rank(t->group);
+    c->generation = ddp_group_generation(t->group);
+    c->exchange = (ddp_shard_exchange){.ctx = (void *)t, .tell = tell, .hear = hear};
+}
+
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, ddp_contents *out, ddp_err *err)
 {
+    bool sharded = state_is_saved_in_shards(t);
+
+    if (sharded) describe_shard(t, &out->what);
+    DDP_TRY(sharded ? state_shard_views(t, a->states, &out->states, err) : state_views(t, a, &out->states, err));
+    out->what.parts[DDP_PART_OPTIMIZER] = (ddp_part){out->states.tensors, out->states.count};
+    if (t->s->launch.rank != 0) return DDP_OK;
     DDP_TRY(state_model_views(t, a, &out->model, err));
-    DDP_TRY(state_views(t, a, &out->states, err));
     DDP_TRY(state_hook_views(t, &out->hook, err));
     DDP_TRY(describe(t, &out->what.meta, err));
     ddp_session_settings(t->s, &out->settings);
     if (out->settings.failed) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a checkpoint's settings");
     out->what.settings = out->settings.data;
     out->what.parts[DDP_PART_MODEL] = (ddp_part){out->model.tensors, out->model.count};
-    out->what.parts[DDP_PART_OPTIMIZER] = (ddp_part){out->states.tensors, out->states.count};
     out->what.parts[DDP_PART_HOOK] = (ddp_part){out->hook.tensors, out->hook.count};
     return DDP_OK;
 }
@@ -66,16 +111,19 @@ typedef struct piece {
 } piece;
 enum { PIECES = 4 };
 
+/* By rank 0, of states that are in shards. */
+static bool is_gathered(const ddp_trainer *t) { return t->mem.state_parts > 1 && !state_is_saved_in_shards(t); }
+
 /* `s` NULL: for their sizes alone. */
 static void list_pieces(const ddp_trainer *t, ddp_snapshot *s, piece out[PIECES])
 {
     ddp_state_arenas none = {0}, *own = s != NULL ? &s->own : &none;
-    bool shares = t->mem.state_parts > 1;
+    bool gathered = is_gathered(t), rank0 = t->s->launch.rank == 0;
 
-    out[0] = (piece){t->mem.params, &own->params, t->s->model.layout->param_elements};
-    out[1] = (piece){t->mem.buffers, &own->buffers, t->s->model.buffer_elements};
-    out[2] = (piece){shares ? NULL : t->mem.state1, &own->states[0], states_elements(t)};
-    out[3] = (piece){shares ? NULL : t->mem.state2, &own->states[1], states_elements(t)};
+    out[0] = (piece){rank0 ? t->mem.params : NULL, &own->params, t->s->model.layout->param_elements};
+    out[1] = (piece){rank0 ? t->mem.buffers : NULL, &own->buffers, t->s->model.buffer_elements};
+    out[2] = (piece){gathered ? NULL : t->mem.state1, &own->states[0], states_elements(t)};
+    out[3] = (piece){gathered ? NULL : t->mem.state2, &own->states[1], states_elements(t)};
 }
 
 static uint64_t gathered_elements(const ddp_trainer *t)
@@ -84,7 +132,8 @@ static uint64_t gathered_elements(const ddp_trainer *t)
     uint32_t count = t->reduce.hooked == NULL ? 0 : ddp_hooked_states(t->reduce.hooked, &states);
     uint64_t n = 0;
 
-    if (t->mem.state_parts > 1)
+    if (t->s->launch.rank != 0) return 0;
+    if (is_gathered(t))
         n = t->s->model.layout->elements * (uint64_t)((t->mem.state1 != NULL) + (t->mem.state2 != NULL));
     for (uint32_t i = 0; i < count; i++)
         n += states[i].elements * (states[i].shared ? 1 : (uint64_t)t->s->launch.world);
@@ -116,7 +165,7 @@ ddp_status state_snapshot_open(ddp_trainer *t, ddp_snapshot *out, ddp_err *err)
     out->own.counts = ddp_alloc(t->s->model.buffer_count * sizeof(int64_t), err);
     if (out->own.counts == NULL) return err->status;
     a = out->own;
-    if (t->mem.state_parts > 1)
+    if (is_gathered(t))
         for (int k = 0; k < 2; k++) {
             a.states[k] = t->mem.whole[k];
             if (a.states[k] != NULL) memset(a.states[k], 0, t->s->model.layout->elements * sizeof(float));

@@ -68,19 +68,68 @@ ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, dd
     return DDP_OK;
 }
 
+static const char *state_name(const ddp_trainer *t, int k)
+{
+    if (k == 1) return "exp_avg_sq";
+    return t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD ? "momentum_buffer" : "exp_avg";
+}
+
 ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
 {
-    bool sgd = t->s->config->optimizer->algorithm == DDP_ALGORITHM_SGD;
-    const char *suffix[2] = {sgd ? "momentum_buffer" : "exp_avg", "exp_avg_sq"};
-
     DDP_TRY(create(out, (size_t)t->s->model.param_count * 2, err));
     for (uint32_t p = 0; p < t->s->model.param_count; p++)
         for (int k = 0; k < 2 && a->states[k] != NULL && !t->s->model.params[p].frozen; k++) {
-            char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->model.params[p].name, suffix[k]);
+            char *name = ddp_pool_printf(&out->pool, err, "%s.%s", t->s->model.params[p].name, state_name(t, k));
 
             if (name == NULL) return err->status;
             add_param(t, out, p, a->states[k], name);
         }
+    return DDP_OK;
+}
+
+/* The elements of parameter p that this rank updates in bucket b: [*from, *to) of the arena; false: none. */
+static bool own_elements(const ddp_trainer *t, uint32_t p, uint32_t b, uint64_t *from, uint64_t *to)
+{
+    const ddp_bucket *k = &t->s->model.layout->buckets[b];
+    uint64_t world = t->mem.state_parts, first = t->s->model.layout->offset[p], shard = k->count / world;
+    uint64_t own = k->first + (uint64_t)ddp_group_rank(t->group) * shard;
+
+    *from = DDP_MAX_OF(first, own);
+    *to = DDP_MIN_OF(first + t->s->model.params[p].elements, own + shard);
+    return *from < *to;
+}
+
+static ddp_status add_piece(const ddp_trainer *t, ddp_views *v, uint32_t p, uint32_t b, float *const own[2],
+                            ddp_err *err)
+{
+    const ddp_bucket *k = &t->s->model.layout->buckets[b];
+    uint64_t world = t->mem.state_parts, from, to;
+
+    if (!own_elements(t, p, b, &from, &to)) return DDP_OK;
+    for (int s = 0; s < 2 && own[s] != NULL; s++) {
+        int64_t count = (int64_t)(to - from);
+        float *at =
+            own[s] + k->first / world + (from - k->first - (uint64_t)ddp_group_rank(t->group) * (k->count / world));
+        char *name = ddp_pool_printf(&v->pool, err, "%s.%s:%" PRIu64, t->s->model.params[p].name, state_name(t, s),
+                                     from - t->s->model.layout->offset[p]);
+
+        if (name == NULL) return err->status;
+        add(v, name, DDP_F32, 1, &count, at);
+    }
+    return DDP_OK;
+}
+
+ddp_status state_shard_views(const ddp_trainer *t, float *const own[2], ddp_views *out, ddp_err *err)
+{
+    uint32_t buckets = t->s->model.layout->bucket_count, params = t->s->model.param_count;
+    uint64_t from, to, most = 0;
+
+    for (uint32_t p = 0; p < params; p++)
+        for (uint32_t b = 0; b < buckets; b++) most += 2 * (uint64_t)own_elements(t, p, b, &from, &to);
+    DDP_TRY(create(out, most, err));
+    for (uint32_t p = 0; p < params; p++)
+        for (uint32_t b = 0; b < buckets && !t->s->model.params[p].frozen; b++)
+            DDP_TRY(add_piece(t, out, p, b, own, err));
     return DDP_OK;
 }
 

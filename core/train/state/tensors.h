@@ -23,6 +23,9 @@ ddp_state_arenas state_arenas(const ddp_trainer *t);
 ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */
 ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
+/* The pieces of these that this rank has, where it has a shard of every bucket: `own` are its arenas of state, and the
+ * pieces are "fc1.weight.exp_avg:START", as checkpoint/shards.h has them. */
+ddp_status state_shard_views(const ddp_trainer *t, float *const own[2], ddp_views *out, ddp_err *err);
 /* Rank 0, between gathering or allocating and freeing: what the hook of every rank remembers, "rank1.bucket0.error",
  * and once what is the same on all, "bucket0.q". None where there is nothing. */
 ddp_status state_hook_views(const ddp_trainer *t, ddp_views *out, ddp_err *err);

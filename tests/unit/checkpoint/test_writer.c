@@ -116,7 +116,7 @@ static struct run start(struct place *p, uint64_t keep)
     ddp_err err = {0};
 
     if (ddp_checkpoint_lock_take(in(p, "ck"), &p->log, &r.lock, &err) != DDP_OK ||
-        ddp_checkpoint_writer_open(r.lock, &(ddp_retention){.newest = keep}, &p->log, &r.writer, &err) != DDP_OK)
+        ddp_checkpoint_writer_open(r.lock, NULL, &(ddp_retention){.newest = keep}, &p->log, &r.writer, &err) != DDP_OK)
         fail_msg("%s", err.msg);
     return r;
 }

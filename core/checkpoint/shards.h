@@ -1,0 +1,24 @@
+#pragma once
+/* checkpoint/shards.h -- the optimiser's state of a checkpoint in shards, each a file that the rank wrote which has it:
+ * step-N/optimizer-00001-of-00004.safetensors. Private to checkpoint/ and the trainer's save.
+ *
+ * A shard has pieces of tensors, flat: "fc1.weight.exp_avg:4096" are the elements from 4096 on. Their shape is that of
+ * the parameter. While it is written a shard lies beside the folder of the step, as step-N.G-2.part (G: the run's
+ * generation, so that one which was left behind writes to another name), and rank 0 moves all into the folder. */
+#include "checkpoint/manifest.h"
+
+/* Another rank than 0: writes and flushes its shard, and tells rank 0, also of a failure. */
+ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents *what, ddp_err *err);
+/* Removes it where rank 0 has not taken it. */
+void checkpoint_shard_drop(const char *dir, uint64_t step, uint32_t generation, uint32_t shard);
+
+/* Rank 0: waits for the shards of the others and moves them into `folder`; facts[1 ..] are filled. */
+ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp_checkpoint_contents *what,
+                                  ddp_file_facts *facts, ddp_err *err);
+/* Rank 0: removes what other saves than this one have left; NULL: than any. */
+ddp_status checkpoint_shards_sweep(const char *dir, const ddp_checkpoint_contents *but, ddp_err *err);
+
+/* The whole of them, as the file of the optimiser would be, in memory. Every element must be there once, and of a
+ * parameter of `model`: else DDP_ERR_DATA. */
+ddp_status checkpoint_shards_join(const char *folder, const ddp_manifest *m, const ddp_safetensors *model,
+                                  ddp_safetensors **out, ddp_err *err);
