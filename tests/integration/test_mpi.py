@@ -13,7 +13,8 @@ import harness
 from harness import Case, Skip, children_of, long_case, state_of, until
 
 MPI = {"group": {"backend": "mpi"}}
-LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}}  # few lines: nobody reads them for a while
+# few lines, for nobody reads them for a while; and a rank that gets no processor for long is not lost
+LONG = {"train": {"epochs": 1000000}, "output": {"log_every": 2000}, "group": {"peer_timeout": "60s"}}
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 

@@ -150,7 +150,8 @@ static bool rank_frame(ddp_group *g, int32_t from, const ddp_frame *f)
     ddp_failure failure;
 
     switch (f->type) {
-    case DDP_FRAME_REQUEST: /* after a goodbye nobody waits for the reply */
+    case DDP_FRAME_REQUEST: /* after a goodbye nobody waits for the reply; before all have met, nobody asks */
+        if (!g->run.met) return false;
         return g->server->announced.failed || g->server->ranks[from].goodbye || rank0_pending_request(g, from, f);
     case DDP_FRAME_GOODBYE: goodbye(g, from); return true;
     case DDP_FRAME_BEAT: return ddp_straggler_frame(g, from, f);
