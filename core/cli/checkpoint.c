@@ -1,7 +1,8 @@
 /* cli/checkpoint.c -- `ddpengine checkpoint`: lists, verifies and removes checkpoints. Comparing two is in
- * checkpoint_diff.c. */
+ * checkpoint_diff.c, writing one without shards in checkpoint_merge.c. */
 #include "checkpoint/inspect.h"
 #include "cli/checkpoint_diff.h"
+#include "cli/checkpoint_merge.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include <errno.h>
@@ -21,6 +22,8 @@ static const ddp_cli_option options[] = {
     {"ls", "DIR", "lists the checkpoints of a folder, without reading their tensors", DDP_TAKES_ROW, .most = 0},
     {"verify", "PATH", "reads a checkpoint, or all of a folder, and compares every SHA-256", DDP_TAKES_ROW, .most = 0},
     {"diff", "A B", "compares two checkpoints: settings, and tensors element by element", DDP_TAKES_ROW, .most = 0},
+    {"merge", "A DIR", "writes a checkpoint that is in shards into another folder, with whole files", DDP_TAKES_ROW,
+     .most = 0},
     {"prune", "DIR", "removes all but the newest valid ones, as a run with [checkpoint] keep = N would", DDP_TAKES_ROW,
      .most = 0},
     {"--keep", "N", "of prune: how many of the newest stay", DDP_TAKES_COUNT, .most = INT32_MAX, FIELD(keep)},
@@ -35,12 +38,13 @@ static const ddp_command command = {
     .usage = "usage: ddpengine checkpoint ls DIR\n"
              "       ddpengine checkpoint verify PATH\n"
              "       ddpengine checkpoint diff A B\n"
+             "       ddpengine checkpoint merge A DIR\n"
              "       ddpengine checkpoint prune DIR --keep N [--keep-every N] [--dry-run]\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer =
         "\nexit codes: 0 done, 1 output could not be written, 2 usage, 8 a checkpoint is damaged or cannot be read,\n"
-        "            or a run writes to the folder that is to be pruned\n",
+        "            or a run writes to the folder that is to be changed\n",
 };
 
 /* Lines are printed as they come: reading gigabytes takes its time. */
@@ -178,24 +182,28 @@ static int run(const request *q, int count, char **words, ddp_log *log)
     static const struct {
         const char *name;
         int operands;
-    } actions[] = {{"ls", 1}, {"verify", 1}, {"diff", 2}, {"prune", 1}};
+    } actions[] = {{"ls", 1}, {"verify", 1}, {"diff", 2}, {"merge", 2}, {"prune", 1}};
     size_t i = 0;
 
-    if (count == 0) return cli_usage_error(&command, "what is to be done? ls, verify, diff or prune", "");
+    if (count == 0) return cli_usage_error(&command, "what is to be done? ls, verify, diff, merge or prune", "");
     while (i < DDP_COUNT(actions) && strcmp(actions[i].name, words[0]) != 0) i++;
     if (i == DDP_COUNT(actions))
-        return cli_usage_error(&command, "it can be ls, verify, diff or prune, not ", words[0]);
+        return cli_usage_error(&command, "it can be ls, verify, diff, merge or prune, not ", words[0]);
     if (count - 1 < actions[i].operands)
-        return cli_usage_error(
-            &command, actions[i].operands == 1 ? "name a folder after " : "name two checkpoints after ", words[0]);
+        return cli_usage_error(&command,
+                               actions[i].operands == 1 ? "name a folder after "
+                               : i == 2                 ? "name two checkpoints after "
+                                                        : "name a checkpoint and a folder after ",
+                               words[0]);
     if (count - 1 > actions[i].operands)
         return cli_usage_error(&command, "too many arguments: ", words[actions[i].operands + 1]);
-    if (i != 3 && (q->keep > 0 || q->keep_every > 0 || q->dry_run))
+    if (i != 4 && (q->keep > 0 || q->keep_every > 0 || q->dry_run))
         return cli_usage_error(&command, "--keep, --keep-every and --dry-run go with prune, not with ", words[0]);
     switch (i) {
     case 0: return ls(words[1], log);
     case 1: return verify(words[1], log);
     case 2: return cli_checkpoint_diff(words[1], words[2], log);
+    case 3: return cli_checkpoint_merge(words[1], words[2], log);
     default: return prune(words[1], q, log);
     }
 }

@@ -5,7 +5,7 @@ FUZZ_SOURCES = tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/
 	tests/fuzz/targets/environment.c \
 	tests/fuzz/targets/hook_state.c tests/fuzz/targets/identity.c tests/fuzz/targets/ini.c tests/fuzz/targets/manifest.c \
 	tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/safetensors.c \
-	tests/fuzz/targets/secret.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
+	tests/fuzz/targets/secret.c tests/fuzz/targets/shards.c tests/fuzz/targets/stl10.c tests/fuzz/targets/tokens.c tests/fuzz/targets/url.c tests/fuzz/targets/wire.c
 FUZZ_SHARED = tests/fuzz/fuzz.c plugins/dataset/common/dataset.c plugins/dataset/common/file.c plugins/init/env/slurm.c \
 	plugins/init/file/record.c
 FUZZ_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/tests/fuzz -I$(srcdir)/plugins/dataset -I$(srcdir)/plugins/init -DDDP_SRCDIR='"$(abs_srcdir)"'

@@ -93,6 +93,38 @@ def seeds_safetensors():
     put("safetensors", "bad_length_over_limit", struct.pack("<Q", 100000001) + b"{}")
 
 
+# ---- shards ----------------------------------------------------------------------------------------------------------
+def seeds_shards():
+    def shard(*pieces, dtype="F32"):
+        header, at = {}, 0
+        for name, count in pieces:
+            header[name] = tensor(dtype, [count], at, at + 4 * count)
+            at += 4 * count
+        return safetensors(header, bytes(at))
+
+    def both(name, a, b):
+        put("shards", name, struct.pack("<H", len(a)) + a + b)
+
+    first = shard(("a.weight.exp_avg:0", 4), ("b.exp_avg:0", 1))
+    second = shard(("a.weight.exp_avg:4", 2), ("b.exp_avg:1", 3))
+    both("real", first, second)
+    both("other_order", second, first)
+    both("none", shard(), shard())
+    both("one_has_all", shard(("b.exp_avg:0", 4)), shard())
+    both("two_states", shard(("b.exp_avg:0", 4), ("b.exp_avg_sq:0", 2)), shard(("b.exp_avg_sq:2", 2)))
+    both("bad_twice", first, first)
+    both("bad_hole", first, shard(("a.weight.exp_avg:5", 1), ("b.exp_avg:1", 3)))
+    both("bad_short", first, shard(("a.weight.exp_avg:4", 2), ("b.exp_avg:1", 2)))
+    both("bad_long", first, shard(("a.weight.exp_avg:4", 3), ("b.exp_avg:1", 3)))
+    both("bad_no_number", first, shard(("a.weight.exp_avg", 2)))
+    both("bad_number", first, shard(("a.weight.exp_avg:4x", 2)))
+    both("bad_long_number", first, shard(("a.weight.exp_avg:" + "9" * 19, 2)))
+    both("bad_no_parameter", shard(("c.exp_avg:0", 4)), shard())
+    both("bad_no_dot", shard(("b:0", 4)), shard())
+    both("bad_dtype", shard(("b.exp_avg:0", 4), dtype="I32"), shard())
+    both("bad_file", first, b"no safetensors")
+
+
 # ---- manifest --------------------------------------------------------------------------------------------------------
 def seeds_manifest():
     facts = {"bytes": 100, "sha256": "ab" * 32}
@@ -118,7 +150,12 @@ def seeds_manifest():
     manifest("bad_settings_many", settings={str(i): "" for i in range(9000)})
     manifest("bad_format", format="something else")
     manifest("bad_version", version="1")
-    manifest("later_version", version=2)
+    manifest("later_version", version=3)
+    shards = {f"optimizer-{i + 1:05}-of-00002.safetensors": facts for i in range(2)}
+    manifest("sharded", version=2, shards=2, files={"model.safetensors": facts, **shards})
+    manifest("bad_no_shards", version=2)
+    manifest("bad_shards", version=2, shards=5000)
+    manifest("bad_shard_missing", version=2, shards=3, files={"model.safetensors": facts, **shards})
     manifest("bad_seed", seed="-1")
     manifest("bad_seed_with_zeros", seed="007")
     manifest("bad_step", step=-1)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pty
+import random
 import re
 import resource
 import shutil
@@ -63,9 +64,15 @@ def state_of(pid):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that nobody has, and that no connection gets before the test does: Linux takes those from 32768 on for them."""
+    while True:
+        port = random.randrange(10240, 32768)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 # A small, quick, learnable run; tests override what they are about.

@@ -410,7 +410,8 @@ class Env(Init):
 
     def test_mpirun_and_tcp(self):
         path = self.ini("tcp.ini", SHORT, {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}"}})
-        self.equal(self.mpirun(before=("-np", 2), ini=path).code, 0)
+        r = self.mpirun(before=("-np", 2), ini=path)
+        self.equal(r.code, 0, r)
 
     def test_mpirun_with_another_world_size(self):
         path = self.ini("three.ini", SHORT, {"group": {"world_size": 3}})

@@ -35,17 +35,20 @@ free_object:
 /* What was read is written and read again as the same. */
 static void round_trip(const ddp_manifest *m, const char *folder)
 {
+    const ddp_file_facts *f;
     ddp_manifest again;
     ddp_err err = {0};
-    char path[128];
+    char path[128], name[DDP_FILE_NAME];
 
     (void)snprintf(path, sizeof(path), "%s/again.json", folder);
-    for (int i = 0; i < DDP_PARTS; i++)
-        if (m->parts[i].bytes > INT64_MAX) return; /* json_pack takes signed numbers */
+    for (uint32_t i = 0; (f = checkpoint_manifest_file(m, &i, name)) != NULL;)
+        if (f->bytes > INT64_MAX) return; /* json_pack takes signed numbers */
     FUZZ_CHECK(checkpoint_manifest_write(path, m, m->settings, &err) == DDP_OK);
     FUZZ_CHECK(checkpoint_manifest_read(path, &again, &err) == DDP_OK);
     FUZZ_CHECK(checkpoint_meta_equal(&m->meta, &again.meta));
     FUZZ_CHECK(memcmp(m->parts, again.parts, sizeof(m->parts)) == 0);
+    FUZZ_CHECK(m->shard_count == again.shard_count && m->shard_count <= DDP_SHARDS_MOST);
+    FUZZ_CHECK(m->shard_count == 0 || memcmp(m->shards, again.shards, m->shard_count * sizeof(*m->shards)) == 0);
     FUZZ_CHECK((m->settings == NULL) == (again.settings == NULL));
     FUZZ_CHECK(m->settings == NULL || strcmp(m->settings, again.settings) == 0);
     checkpoint_manifest_free(&again);

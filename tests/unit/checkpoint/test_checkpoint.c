@@ -447,9 +447,9 @@ static void a_later_version(void **state)
 
     must_save(p, 1, 0);
     must_save(p, 2, 0);
-    replace_text(in(p, "ck/step-00000002/MANIFEST.json"), "\"version\": 1", "\"version\": 2");
+    replace_text(in(p, "ck/step-00000002/MANIFEST.json"), "\"version\": 1", "\"version\": 3");
     assert_int_equal(ddp_checkpoint_newest(in(p, "ck"), &c, &p->log, &err), DDP_ERR_UNSUPPORTED);
-    assert_contains(err.msg, "step-00000002/MANIFEST.json is of format version 2, this ddpengine reads 1");
+    assert_contains(err.msg, "step-00000002/MANIFEST.json is of format version 3, this ddpengine reads 1 and 2");
 }
 
 static void wrong_paths(void **state)
