@@ -4,73 +4,15 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import SRC, Case, children_of, until  # noqa: E402
-
-ADAMW = {"optimizer": {"algorithm": "adamw", "lr": 0.003, "momentum": None}}
-TENSORS = ("model.safetensors", "optimizer.safetensors", "hook.safetensors")
+from disk import ADAMW, DiskCase  # noqa: E402
+from harness import children_of, until  # noqa: E402
 
 
-class Async(Case):
-    def disk(self):
-        """The environment of a program that sees this disk."""
-        self.switches = self.dir / "disk"
-        self.switches.mkdir(exist_ok=True)
-        lib = self.dir / "libslow_disk.so"
-        if not lib.exists():
-            subprocess.run(["cc", "-O1", "-shared", "-fPIC", f"{SRC}/tests/integration/support/slow_disk.c", "-o", str(lib), "-ldl"],
-                           check=True)
-        # a sanitizer's runtime wants to come before all that is preloaded, or to be told that it does not
-        return {"LD_PRELOAD": str(lib), "SLOW_DISK": str(self.switches),
-                "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
-
-    def switch(self, name, on=True):
-        path = self.switches / name
-        if on:
-            path.touch()
-        else:
-            path.unlink(missing_ok=True)
-
-    def held(self):
-        until((self.switches / "held").exists, "no save comes to the disk")
-        self.switch("held", on=False)
-
-    def layers(self, folder, *more, every=5, steps=12):
-        return [{"train": {"max_steps": steps, "epochs": 1000000}, "output": {"log_every": 1, "dir": self.dir / (folder + ".out")},
-                 "checkpoint": {"dir": self.dir / folder, "every": every, "keep": 0}}, *more]
-
-    def begin(self, disk, folder, *more, nproc=2, **length):
-        """With the disk so from the beginning on."""
-        path = self.ini(folder + ".ini", *self.layers(folder, *more, **length))
-        env = self.disk()
-        self.switch(disk)
-        return self.start("-c", path, *(("--nproc", nproc) if nproc else ()), env=env)
-
-    def until_step(self, p, step):
-        """Reads the lines up to that of a step; returns them."""
-        lines = []
-        while not lines or not re.search(rf"step {step}/", lines[-1]):
-            lines.append(p.stderr.readline())
-            self.check(lines[-1], f"ended before step {step}: {lines}")
-        return "".join(lines)
-
-    def names(self, folder):
-        return sorted(p.name for p in (self.dir / folder).glob("step-*"))
-
-    def content(self, folder, step):
-        """Of the files of tensors; the manifest has the settings, too."""
-        return {name: (self.dir / folder / f"step-{step:08}" / name).read_bytes() for name in TENSORS
-                if (self.dir / folder / f"step-{step:08}" / name).exists()}
-
-    def all_verify(self, folder, names):
-        self.equal(self.names(folder), names)
-        r = self.run("checkpoint", "verify", self.dir / folder)
-        self.equal(r.code, 0, r)
-
+class Async(DiskCase):
     def test_steps_go_on_and_change_nothing_of_it(self):
         """The disk takes its time from the first save on, and the steps after it are made; what is written then is the state
         of that step, and it is durable no sooner than the disk has it."""

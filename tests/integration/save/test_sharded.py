@@ -1,0 +1,132 @@
+"""[checkpoint] sharded: under zero = 1 each rank writes its shard of the optimiser's state, and what is saved is the same."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from disk import ADAMW, DiskCase  # noqa: E402
+from harness import children_of, until  # noqa: E402
+
+ZERO = {"group": {"backend": "gloo-tcp"}, "ddp": {"zero": 1}}
+SHARDED = {"checkpoint": {"sharded": "yes"}}
+THREE = [f"optimizer-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+
+
+class Sharded(DiskCase):
+    def files(self, folder, step):
+        return sorted(p.name for p in (self.dir / folder / f"step-{step:08}").iterdir())
+
+    def summary(self, folder):
+        return json.loads((self.dir / f"{folder}.out/summary.json").read_text())
+
+    def left(self, folder):
+        return [p.name for p in (self.dir / folder).iterdir() if p.suffix in (".part", ".tmp")]
+
+    def test_the_same_state(self):
+        """As one file of rank 0 has it, beside training and in the step; merged it is that file, byte for byte but for the order."""
+        self.train(*self.layers("whole", ADAMW, ZERO), name="whole.ini", nproc=3)
+        for how in ("yes", "no"):
+            r = self.train(*self.layers(how, ADAMW, ZERO, SHARDED), {"checkpoint": {"async": how}}, name=how + ".ini", nproc=3)
+            self.equal(len(re.findall("is durable", r.err)), 3, r)
+            self.all_verify(how, ["step-00000005", "step-00000010", "step-00000012"])
+            self.equal([m["step"] for m in self.metrics(self.dir / f"{how}.out", "checkpoint")], [5, 10, 12])
+            for step in (5, 12):
+                one = self.dir / how / f"step-{step:08}"
+                self.equal(self.files(how, step), ["MANIFEST.json", "model.safetensors", *THREE])
+                whole = self.dir / "whole" / one.name
+                r = self.run("checkpoint", "diff", whole, one)
+                self.check("position: 0 differ" in r.out and "tensors: 18 in both, of which 0 differ; 0 of another dtype or shape, 0 only in A, "
+                           "0 only in B" in r.out, r)
+                self.equal(self.run("checkpoint", "merge", one, self.dir / f"merged-{how}").code, 0)
+                self.equal(self.files(f"merged-{how}", step), ["MANIFEST.json", "model.safetensors", "optimizer.safetensors"])
+                r = self.run("checkpoint", "diff", whole, self.dir / f"merged-{how}" / one.name)
+                self.check("tensors: 18 in both, of which 0 differ" in r.out, r)
+            self.equal(self.left(how), [])
+
+    def test_resume_with_another_number_of_ranks(self):
+        """From shards, at the end of an epoch: to shards, to one file, and to a state that is not divided, with the same bits."""
+        self.train(*self.layers("first", ADAMW, ZERO, SHARDED, steps=14), name="first.ini", nproc=3)
+        hashes = []
+        for name, ranks, more in (("a", 2, SHARDED), ("b", 2, {}), ("c", 2, {"ddp": {"zero": 0}})):
+            shutil.copytree(self.dir / "first", self.dir / name)
+            r = self.train(*self.layers(name, ADAMW, ZERO, more, steps=18), {"train": {"batch_size": 24}}, name=name + ".ini", nproc=ranks)
+            self.check("resuming from" in r.err and "step-00000014" in r.err, r)
+            hashes.append(self.summary(name)["parameter_sha256"])
+        self.equal(len(set(hashes)), 1, hashes)
+        self.check("optimizer-00002-of-00002.safetensors" in self.files("a", 18), self.files("a", 18))
+
+    def test_damage(self):
+        """A shard that is damaged or missing is found, and an older checkpoint taken; so is a manifest of later versions."""
+        self.train(*self.layers("ck", ADAMW, ZERO, SHARDED), name="ck.ini", nproc=3)
+        shard = self.dir / "ck/step-00000012" / THREE[1]
+        raw = bytearray(shard.read_bytes())
+        raw[-3] ^= 4
+        shard.write_bytes(raw)
+        (self.dir / "ck/step-00000010" / THREE[2]).unlink()
+        r = self.run("checkpoint", "verify", self.dir / "ck")
+        self.fails(r, 8, "2 of the 3 checkpoints")
+        self.check(f"{THREE[1]} is damaged" in r.out and f"{THREE[2]}: No such file" in r.out, r)
+        r = self.train(*self.layers("ck", ADAMW, ZERO, SHARDED, steps=6), name="again.ini", nproc=3)
+        self.check("resuming from" in r.err and "step-00000005" in r.err, r)
+        self.equal(json.loads((self.dir / "ck/step-00000005/MANIFEST.json").read_text())["version"], 2)
+
+    def test_a_shard_that_cannot_be_written_ends_the_run(self):
+        """On any rank: exit code 8, one error, the checkpoint before it stays and nothing of this one."""
+        self.train(*self.layers("bad", ADAMW, ZERO, SHARDED, steps=5), name="good.ini", nproc=3)
+        self.disk()
+        (self.switches / "broken").write_text("-2.part")
+        r = self.finish(self.begin("short", "bad", ADAMW, ZERO, SHARDED, nproc=3, steps=1000000))
+        self.fails(r, 8, "step-00000010.0-2.part", "Input/output error")
+        self.check("is durable" not in r.err, r)
+        self.all_verify("bad", ["step-00000005"])
+        self.equal(self.left("bad"), [])
+
+    def test_a_folder_that_the_ranks_do_not_share(self):
+        port, ranks = harness.free_port(), []
+        for rank in range(2):
+            group = {"group": {"rank": rank, "world_size": 2, "init_method": f"tcp://127.0.0.1:{port}"}}
+            folder = {"checkpoint": {"dir": self.dir / f"of-{rank}"}}
+            ranks.append(self.start("-c", self.ini(f"r{rank}.ini", *self.layers("of-0", ADAMW, ZERO, SHARDED), group, folder)))
+        results = [self.finish(p) for p in ranks]
+        for r in results:
+            self.fails(r, 8, "[checkpoint] sharded needs a dir that all ranks share", "of-1", "sharded = no")
+        self.equal(self.left("of-0"), [])
+
+    def test_killed_while_shards_are_written(self):
+        """What is left goes with the next run, which goes on from the checkpoint before."""
+        p = self.begin("hold", "kill", ADAMW, ZERO, SHARDED, nproc=3, steps=1000000)
+        self.held()
+        until(lambda: len(self.left("kill")) == 3, lambda: f"not all write: {self.left('kill')}")
+        for pid in [p.pid, *children_of(p.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        self.finish(p)
+        self.no_processes_left("kill.ini")
+        self.switch("hold", on=False)
+        self.equal(len(self.left("kill")), 3)
+        r = self.train(*self.layers("kill", ADAMW, ZERO, SHARDED, steps=6), name="again.ini", nproc=3)
+        self.equal(self.left("kill"), [])
+        self.all_verify("kill", ["step-00000005", "step-00000006"])
+
+    def test_a_lost_rank(self):
+        """Under restarts the run goes on from the newest checkpoint, of shards, and ends with the bits of one that lost nobody."""
+        self.train(*self.layers("calm", ADAMW, ZERO, SHARDED, steps=60), name="calm.ini", nproc=3)
+        run = {"run": {"restarts": 3, "restart_delay": "0s"}, "group": {"peer_timeout": "1s"}}
+        p = self.begin("hold", "lost", ADAMW, ZERO, SHARDED, run, nproc=3, steps=60)
+        self.held()
+        os.kill(children_of(p.pid)[1], signal.SIGKILL)
+        until(lambda: "lost one" in p.stderr.readline(), "nobody misses it")
+        self.switch("hold", on=False)
+        r = self.finish(p)
+        self.equal(r.code, 0, r)
+        self.equal(self.summary("lost")["parameter_sha256"], self.summary("calm")["parameter_sha256"], r)
+        self.equal(self.left("lost"), [])
+        self.check("optimizer-00003-of-00003.safetensors" in self.files("lost", 60), self.files("lost", 60))
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Sharded))
