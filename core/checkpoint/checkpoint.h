@@ -34,12 +34,12 @@ typedef struct ddp_file_facts {
     char sha256[DDP_SHA256_HEX];
 } ddp_file_facts;
 
-/* How the ranks that write a checkpoint together tell rank 0 of their shards, in the thread that saves. `text` is of one
- * line, and short. */
+/* How the ranks that write a checkpoint together report their shards to rank 0, in the thread that saves. `text` is
+ * short, and of one line. */
 typedef struct ddp_shard_exchange {
     void *ctx;
     ddp_status (*tell)(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err);
-    /* Waits until that shard's rank has told; DDP_ERR_ABORTED when the run has failed. */
+    /* Waits until that shard's rank has; DDP_ERR_ABORTED when the run has failed. */
     ddp_status (*hear)(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err);
 } ddp_shard_exchange;
 

@@ -91,7 +91,7 @@ static ddp_status hear(const ddp_checkpoint_contents *what, uint32_t shard, ddp_
         return ddp_fail(err, DDP_ERR_SYSTEM, "%s", text + sizeof(failed_word) - 1);
     if (sscanf(text, "%" SCNu64 " %64[0-9a-f]", &facts->bytes, facts->sha256) != 2 ||
         strlen(facts->sha256) != DDP_SHA256_HEX - 1)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "what was told of shard %" PRIu32 " cannot be read", shard);
+        return ddp_fail(err, DDP_ERR_INTERNAL, "what was reported of shard %" PRIu32 " cannot be read", shard);
     return DDP_OK;
 }
 

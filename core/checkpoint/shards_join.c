@@ -1,4 +1,4 @@
-/* checkpoint/shards_join.c -- the optimiser's state of a checkpoint that was written in shards, put together in memory. */
+/* checkpoint/shards_join.c -- the optimiser's state of a checkpoint in shards, put together in memory. */
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors/format.h"
 #include "checkpoint/shards.h"

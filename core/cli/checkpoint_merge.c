@@ -1,5 +1,5 @@
-/* cli/checkpoint_merge.c -- `ddpengine checkpoint merge`: a checkpoint that was written in shards, as one whose files are
- * whole. Its tensors are mapped, and written from there. */
+/* cli/checkpoint_merge.c -- `ddpengine checkpoint merge`: a checkpoint that was written in shards, as one whose files
+ * are whole. Its tensors are mapped, and written from there. */
 #include "cli/checkpoint_merge.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"

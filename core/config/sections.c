@@ -273,8 +273,8 @@ static const ddp_option checkpoint_options[] = {
      "no: training stops until the checkpoint is on the disk.",
      DDP_OPT_BOOL, 0, AT(async)},
     {"sharded", "no", NULL,
-     "yes: where the optimiser's state is divided among the ranks ([ddp] zero = 1), each writes its own part, at the "
-     "same time; all ranks must share dir. no: rank 0 collects the state and writes one file.",
+     "yes: with [ddp] zero = 1 each rank writes its part of the optimiser's state; all ranks must share dir. "
+     "no: rank 0 collects the state and writes one file.",
      DDP_OPT_BOOL, 0, AT(sharded)},
     {"resume", "auto", NULL,
      "auto: resume from the newest valid checkpoint. never: start from scratch. PATH: resume from that one. "

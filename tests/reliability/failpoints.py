@@ -3,7 +3,8 @@
 program that was configured with --enable-failpoints: `make failpoints` builds it and runs this, `make failpoints-sample`
 for one call of each place.
 
-The run is a GPT of one layer on two ranks, three steps and a save after each, which a thread writes beside the next step: once with each rank a process of its own (file:// and
+The run is a GPT of one layer on two ranks, three steps and a save after each, which a thread of each rank writes beside the
+next step (a shard each): once with each rank a process of its own (file:// and
 shm), so that the call of one rank fails; once with --nproc 2 (TLS and shm), where a call fails in the supervisor or, if it
 comes later, in each rank that makes it. First the processes list their calls; then trial N lets call N fail. What must hold:
 
@@ -70,9 +71,12 @@ context = 16
 workers = 1
 [optimizer]
 algorithm = adamw
+[ddp]
+zero = 1
 [checkpoint]
 dir = {dir}/checkpoints
 every = 1
+sharded = yes
 {keep}
 [output]
 dir = {dir}/out
@@ -189,7 +193,7 @@ def check_lines(run, rank, point, wrong):
 def check_left(run, point, wrong):
     """What is there when both ranks have ended."""
     removes = point.name in ("unlink", "unlinkat", "rmdir", "rename", "opendir", "fdopendir", "openat", "open")
-    for path in (run.dir / "checkpoints").glob("*.tmp"):
+    for path in [p for p in (run.dir / "checkpoints").glob("step-*") if p.suffix in (".tmp", ".part")]:
         if not removes:
             wrong.append(f"left: {path.relative_to(run.dir)}")
     if not removes and "0" not in run.killed and run.codes.get("0") == 0:
@@ -309,7 +313,7 @@ def kill_trial(folder, point, whole):
         again, log = run.go()
         if again != 0 or run.hash() != whole or STEPS + 1 not in run.checkpoints():
             wrong.append(f"the same command again ends with {again}, {sorted(run.checkpoints())}: {log}")
-        wrong += [f"left: {path.name}" for path in (run.dir / "checkpoints").glob("*.tmp")]
+        wrong += [f"left: {p.name}" for p in (run.dir / "checkpoints").glob("step-*") if p.suffix in (".tmp", ".part")]
         return {"0": code}, wrong, {"0": log}, {"hit": int(code == -signal.SIGKILL), "left": 0}
     finally:
         run.remove()

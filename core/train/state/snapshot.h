@@ -1,6 +1,6 @@
-/* train/state/snapshot.h -- what a checkpoint holds: the tensors of rank 0 by name, and the settings, or of another rank
- * the shard that it writes; and a copy of them in memory of its own, which is written while training goes on. On the
- * trainer's thread, but that a writer reads what a snapshot holds until its save has ended. */
+/* train/state/snapshot.h -- what a checkpoint holds: the tensors of rank 0 by name, and the settings, or of another
+ * rank the shard that it writes; and a copy of them in memory of its own, which is written while training goes on. On
+ * the trainer's thread, but that a writer reads what a snapshot holds until its save has ended. */
 #pragma once
 
 #include "train/state/tensors.h"

@@ -1,5 +1,5 @@
-/* fuzz/targets/shards.c -- the optimiser's state of a checkpoint in two shards, of a model that has "a.weight" [2, 3] and
- * "b" [4]. The input: the length of the first shard, two bytes; that file; the other one. */
+/* fuzz/targets/shards.c -- the optimiser's state of a checkpoint in two shards, of a model that has "a.weight" [2, 3]
+ * and "b" [4]. The input: the length of the first shard, two bytes; that file; the other one. */
 #include "checkpoint/shards.h"
 #include "fuzz.h"
 
