@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import harness
-from harness import SRC, Case, Skip
+from harness import SRC, Case, Skip, long_case
 
 RUN = {"train": {"epochs": 2}, "optimizer": {"algorithm": "adamw", "momentum": None}, "data.synthetic": {"samples": 650},
        "ddp": {"first_bucket_size": "1KiB", "bucket_size": "2KiB", "overlap": "yes"},
@@ -65,7 +65,15 @@ class Backends(Case):
         self.equal(len(set(hashes.values())), 1, hashes)
 
     def test_more_ranks_give_the_same_bits_in_every_run(self):
-        for backend in ("gloo-tcp", "mpi", "shm"):
+        self.more_ranks("gloo-tcp", "shm")
+
+    @long_case
+    def test_more_ranks_over_mpi(self):
+        """They spin where they wait, beside each other on a few processors."""
+        self.more_ranks("mpi")
+
+    def more_ranks(self, *backends):
+        for backend in backends:
             if not built(backend):
                 raise Skip(f"backend {backend} is not built")
             for world in (3, 5):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import harness
-from harness import SRC, Case, Skip
+from harness import SRC, Case, Skip, long_case
 from test_checkpoint import read_safetensors
 
 SMALL = {"ddp": {"bucket_size": "1KiB", "first_bucket_size": "1KiB"}}  # several buckets, the last of them uneven
@@ -109,6 +109,7 @@ class Update(Case):
     def test_zero_is_the_same_with_three_ranks(self):
         self.same_in_shares([b for b in self.backends() if b != "mpi"], 3)
 
+    @long_case
     def test_zero_over_mpi_with_three_ranks(self):
         """An MPI library sums in one order for all_reduce and in another for reduce_scatter: each run has the bits of its own kind,
         and they are near each other."""
