@@ -61,13 +61,13 @@ static void wait_us(int64_t us)
     (void)nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
 }
 
-/* While the file is there; another one, of the process, tells the test. */
+/* While the file is there; another one says that a sample waits. */
 static ddp_status wait_for_hold(const char *hold, ddp_err *err)
 {
     char name[4096];
 
     for (int64_t waited = 0; access(hold, F_OK) == 0; waited += LOOK_US) {
-        (void)snprintf(name, sizeof(name), "%s.%d", hold, (int)getpid());
+        (void)snprintf(name, sizeof(name), "%s.held", hold);
         if (waited == 0) (void)close(open(name, O_WRONLY | O_CREAT, 0600));
         if (waited >= PATIENCE_US) return ddp_fail(err, DDP_ERR_TIMEOUT, "dataset slow: %s stays", hold);
         wait_us(LOOK_US);

@@ -30,7 +30,7 @@ EVAL = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 203, "sha
 class Missing(Case):
     def __init__(self):
         super().__init__()
-        self.gate, self.hold, self.inis = self.dir / "gate", self.dir / "hold", 0
+        self.gate, self.inis, self.of_rank_0 = self.dir / "gate", 0, {}
         sampler = self.plugin("sampler_paced.so", "tests/reliability/paced_sampler.c")
         self.paced = {"sampler": {"plugin": sampler}, "sampler.paced": {"gate": self.gate, "pause": 20, "last": EPOCHS - 1}}
 
@@ -47,7 +47,7 @@ class Missing(Case):
         if not plugin.exists():
             self.plugin(plugin.name, "tests/reliability/slow_dataset.c")
         return {section: {"plugin": plugin}, f"{section}.synthetic": None,
-                f"{section}.slow": {"pause": pause, "until": self.gate, "hold": self.hold}}
+                f"{section}.slow": {"pause": pause, "until": self.gate}}
 
     def whole(self, *more, ranks):
         """The losses of the run that loses nobody."""
@@ -70,7 +70,7 @@ class Missing(Case):
         self.inis += 1
         ini = self.ini(f"{rank}-{self.inis}.ini", COMMON, self.paced, {"group": {"rank": rank, "init_method": f"tcp://127.0.0.1:{self.port}"},
                                                "output": {"dir": self.dir / f"out-{rank}"},
-                                               "checkpoint": {"dir": self.dir / "saved"}}, *self.more, *more)
+                                               "checkpoint": {"dir": self.dir / "saved"}}, *self.more, self.of_rank_0 if rank == 0 else {}, *more)
         return self.start("-c", ini)
 
     def reads(self, p, *parts):
@@ -94,7 +94,7 @@ class Missing(Case):
                 self.check(abs(value - want) <= 1e-5 * max(1, abs(want)), f"{event} {step}: {value}, not {want}\n{results}")
             self.equal(max((step for step, _ in got), default=0), max(wanted, default=0), event)
         starts = {m["generation"]: m["world_size"] for o in outs for m in self.metrics(o, "start")}
-        self.equal([starts[g] for g in sorted(starts)][-len(generations):], generations, results)
+        self.equal([starts[g] for g in sorted(starts)[len(starts) - len(generations):]], generations, results)
         r = self.run("audit", *sorted(self.dir.glob("out-*")))
         self.equal(r.code, 0, r)
         self.equal(r.out.count("exactly once"), EPOCHS, r)
@@ -112,7 +112,6 @@ class Missing(Case):
         self.fails(wrong, 4, "rank 0 and rank 2 differ in optimizer.lr: 0.01 (rank 0,", "against 0.02 (rank 2,")
         lines = self.reads(p[0], "differ in optimizer.lr")
         self.check("is there" not in lines and ": error: " not in lines, lines)
-        self.trained_a_while(p[0])
         p[2] = self.rank(2)
         self.reads(p[0], "rank 2 at", "is there")
         results = self.all_of_it(p, "out-0", [4, 3, 4])
@@ -159,6 +158,39 @@ class Missing(Case):
         p[1].wait()
         p[1] = self.rank(1)
         self.all_of_it(p, "out-0", [4, 3, 4])
+
+    def knock_in_an_evaluation(self, *more):
+        """The missing rank comes while rank 0 waits for samples of an evaluation; how it went, and the evaluations since it was lost."""
+        hold, self.of_rank_0 = self.dir / "hold", {"eval.slow": {"hold": self.dir / "hold"}}
+        p = self.begin(self.slow("eval"), *more)
+        until(lambda: list((self.dir / "saved").glob("step-????????/MANIFEST.json")), "no checkpoint")
+        p[2].kill()
+        self.reads(p[0], "3 of 4 ranks are there")
+        self.trained_a_while(p[0])
+        p[2].wait()
+        hold.touch()
+        self.gate.touch()  # so that an evaluation comes, if only the last one
+        until((self.dir / "hold.held").exists, "no evaluation")
+        p[2] = self.rank(2)
+        self.reads(p[0], "rank 2 at", "is there")
+        hold.unlink()
+        results = self.all_of_it(p, "out-0", [])
+        rows = self.metrics(self.dir / "out-0")
+        lost = next(i for i, m in enumerate(rows) if m["event"] == "start" and m["world_size"] == 3)
+        since = [m["epoch"] for m in rows[lost:] if m["event"] == "eval"]
+        self.equal(since, list(range(since[0], EPOCHS + 1)), results)
+        return results, rows
+
+    @long_case
+    def test_an_evaluation_that_is_cut_short_is_made_again(self):
+        results, rows = self.knock_in_an_evaluation()
+        self.equal([m["epoch"] for m in rows if m["event"] == "eval"], list(range(1, EPOCHS + 1)), results)
+        self.equal([m["world_size"] for m in rows if m["event"] == "start"], [4, 3, 4], results)
+
+    @long_case
+    def test_an_evaluation_that_nothing_would_remember_is_not_cut_short(self):
+        """Where the next generation begins with a checkpoint."""
+        self.knock_in_an_evaluation({"ddp": {"zero": 1}})
 
     @long_case
     def test_fewer_than_min_world(self):
