@@ -209,14 +209,16 @@ static void wait_for_place(search *s)
     s->deadline_ns = g->heartbeat.timeout_ns == 0 ? DDP_FOREVER_NS : ddp_deadline_ns(ddp_now_ns(), g->self.timeout_ms);
 }
 
-/* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. */
+/* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. Heartbeats come before it, maybe together with it. */
 static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
 {
     ddp_group *g = s->g;
     ddp_failure failure;
     ddp_frame f;
-    ddp_status status = ddp_wire_next(w, &f, err);
+    ddp_status status;
 
+    while ((status = ddp_wire_next(w, &f, err)) == DDP_OK && f.type == DDP_FRAME_BEAT && g->self.rejoins)
+        wait_for_place(s);
     if (status == DDP_IN_PROGRESS) return status;
     if (status == DDP_OK && f.type == DDP_FRAME_HEARD && ddp_wire_trusted(w)) {
         ddp_unpack u = {.data = f.data, .left = f.length};
@@ -225,10 +227,6 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
         w->limit =
             (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
         return DDP_OK;
-    }
-    if (status == DDP_OK && f.type == DDP_FRAME_BEAT && g->self.rejoins) {
-        wait_for_place(s);
-        return DDP_IN_PROGRESS;
     }
     if (status == DDP_OK && f.type == DDP_FRAME_FAREWELL && g->self.rejoins) {
         s->over = true;

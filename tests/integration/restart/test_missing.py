@@ -1,40 +1,61 @@
 """[run] min_world and [group] rank = spare: a run goes on without some of its ranks, takes them in again, and each sample is
 used exactly once an epoch whoever is there."""
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from harness import Case, Skip, long_case, until  # noqa: E402
+from test_checkpoint import read_safetensors  # noqa: E402
 
 # 640 samples, 4 ranks x 16: 10 steps an epoch. The last epoch begins when the test says so.
 EPOCHS = 40
 COMMON = {"train": {"epochs": EPOCHS}, "optimizer": {"lr": 0.01}, "checkpoint": {"every": 50}, "output": {"log_every": 5, "audit": "yes"},
           "group": {"backend": "gloo-tcp", "world_size": 4, "peer_timeout": "1s"},
           "run": {"restarts": 9, "restart_delay": "0s", "rejoin_timeout": "1s", "min_world": 3}}
+# Three ranks on two hosts.
+THREE = {"group": {"world_size": 3}, "run": {"min_world": 2}, "train": {"batch_size": 20}}
+HOSTS = ("10.78.0.1", "10.78.0.2")
+NODES = {"nodes": f"{HOSTS[0]}:1, {HOSTS[1]}:2", "auth": "none", "world_size": None}
+EVAL = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 203, "shape": 12, "classes": 4, "seed": 1}}
 
 
 class Missing(Case):
     def __init__(self):
         super().__init__()
-        self.gate, self.inis = self.dir / "gate", 0
-        sampler = self.dir / "sampler_paced.so"
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", "-o",
-                        str(sampler), str(harness.SRC / "tests/reliability/paced_sampler.c")], check=True)
-        sampler.chmod(0o755)
+        self.gate, self.inis, self.of_rank_0 = self.dir / "gate", 0, {}
+        sampler = self.plugin("sampler_paced.so", "tests/reliability/paced_sampler.c")
         self.paced = {"sampler": {"plugin": sampler}, "sampler.paced": {"gate": self.gate, "pause": 20, "last": EPOCHS - 1}}
+
+    def plugin(self, name, source):
+        plugin = self.dir / name
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", "-o",
+                        str(plugin), str(harness.SRC / source)], check=True)
+        plugin.chmod(0o755)
+        return plugin
+
+    def slow(self, section, pause=0):
+        """Samples that take their time: a rank that waits for the gate instead cannot leave when it loses the others."""
+        plugin = self.dir / "dataset_slow.so"
+        if not plugin.exists():
+            self.plugin(plugin.name, "tests/reliability/slow_dataset.c")
+        return {section: {"plugin": plugin}, f"{section}.synthetic": None,
+                f"{section}.slow": {"pause": pause, "until": self.gate}}
 
     def whole(self, *more, ranks):
         """The losses of the run that loses nobody."""
         self.gate.touch()
-        r = self.train(COMMON, self.paced, *more, {"run": {"restarts": 0, "min_world": 0}, "output": {"audit": "no", "log_every": 5}},
-                       nproc=ranks, name="whole.ini")
+        r = self.train(COMMON, self.paced, *more, {"run": {"restarts": 0, "min_world": 0}, "output": {"audit": "no", "log_every": 5},
+                                                   "checkpoint": {"dir": self.dir / "whole"}}, nproc=ranks, name="whole.ini")
         self.losses = {m["step"]: m["loss"] for m in self.metrics(r.dir, "step")}
+        self.evals = {m["step"]: m["eval_loss"] for m in self.metrics(r.dir, "eval")}
         self.gate.unlink()
 
     def begin(self, *more, ranks=4):
@@ -49,7 +70,7 @@ class Missing(Case):
         self.inis += 1
         ini = self.ini(f"{rank}-{self.inis}.ini", COMMON, self.paced, {"group": {"rank": rank, "init_method": f"tcp://127.0.0.1:{self.port}"},
                                                "output": {"dir": self.dir / f"out-{rank}"},
-                                               "checkpoint": {"dir": self.dir / "saved"}}, *self.more, *more)
+                                               "checkpoint": {"dir": self.dir / "saved"}}, *self.more, self.of_rank_0 if rank == 0 else {}, *more)
         return self.start("-c", ini)
 
     def reads(self, p, *parts):
@@ -66,13 +87,14 @@ class Missing(Case):
         results = [self.finish(p) for p in processes]
         self.equal([r.code for r in results], [0] * len(results), results)
         outs = [self.dir / o for o in out.split()]  # of each rank that was 0 of a generation
-        steps = sorted((m for o in outs for m in self.metrics(o, "step")), key=lambda m: m["step"])
-        for m in steps:
-            want = self.losses[m["step"]]
-            self.check(abs(m["loss"] - want) <= 1e-5 * max(1, abs(want)), f"step {m['step']}: {m['loss']}, not {want}\n{results}")
-        self.equal(steps[-1]["step"], max(self.losses))
+        for event, key, wanted in (("step", "loss", self.losses), ("eval", "eval_loss", self.evals)):
+            got = [(m["step"], m[key]) for o in outs for m in self.metrics(o, event)]
+            for step, value in got:
+                want = wanted[step]
+                self.check(abs(value - want) <= 1e-5 * max(1, abs(want)), f"{event} {step}: {value}, not {want}\n{results}")
+            self.equal(max((step for step, _ in got), default=0), max(wanted, default=0), event)
         starts = {m["generation"]: m["world_size"] for o in outs for m in self.metrics(o, "start")}
-        self.equal([starts[g] for g in sorted(starts)][-len(generations):], generations, results)
+        self.equal([starts[g] for g in sorted(starts)[len(starts) - len(generations):]], generations, results)
         r = self.run("audit", *sorted(self.dir.glob("out-*")))
         self.equal(r.code, 0, r)
         self.equal(r.out.count("exactly once"), EPOCHS, r)
@@ -85,9 +107,15 @@ class Missing(Case):
         self.check("rank 2 of world_size 4 did not come within 1 s (rejoin_timeout)" in lines, lines)
         self.trained_a_while(p[0])
         p[2].wait()
+        # one with another INI is refused, and nobody else: twice the right one would be refused as well
+        wrong = self.finish(self.rank(2, {"optimizer": {"lr": 0.02}}))
+        self.fails(wrong, 4, "rank 0 and rank 2 differ in optimizer.lr: 0.01 (rank 0,", "against 0.02 (rank 2,")
+        lines = self.reads(p[0], "differ in optimizer.lr")
+        self.check("is there" not in lines and ": error: " not in lines, lines)
         p[2] = self.rank(2)
         self.reads(p[0], "rank 2 at", "is there")
-        self.all_of_it(p, "out-0", [4, 3, 4])
+        results = self.all_of_it(p, "out-0", [4, 3, 4])
+        self.equal(sum("differ in" in r.err for r in results), 0, results)
 
     @long_case
     def test_a_spare_takes_the_place_of_a_lost_rank(self):
@@ -131,6 +159,39 @@ class Missing(Case):
         p[1] = self.rank(1)
         self.all_of_it(p, "out-0", [4, 3, 4])
 
+    def knock_in_an_evaluation(self, *more):
+        """The missing rank comes while rank 0 waits for samples of an evaluation; how it went, and the evaluations since it was lost."""
+        hold, self.of_rank_0 = self.dir / "hold", {"eval.slow": {"hold": self.dir / "hold"}}
+        p = self.begin(self.slow("eval"), *more)
+        until(lambda: list((self.dir / "saved").glob("step-????????/MANIFEST.json")), "no checkpoint")
+        p[2].kill()
+        self.reads(p[0], "3 of 4 ranks are there")
+        self.trained_a_while(p[0])
+        p[2].wait()
+        hold.touch()
+        self.gate.touch()  # so that an evaluation comes, if only the last one
+        until((self.dir / "hold.held").exists, "no evaluation")
+        p[2] = self.rank(2)
+        self.reads(p[0], "rank 2 at", "is there")
+        hold.unlink()
+        results = self.all_of_it(p, "out-0", [])
+        rows = self.metrics(self.dir / "out-0")
+        lost = next(i for i, m in enumerate(rows) if m["event"] == "start" and m["world_size"] == 3)
+        since = [m["epoch"] for m in rows[lost:] if m["event"] == "eval"]
+        self.equal(since, list(range(since[0], EPOCHS + 1)), results)
+        return results, rows
+
+    @long_case
+    def test_an_evaluation_that_is_cut_short_is_made_again(self):
+        results, rows = self.knock_in_an_evaluation()
+        self.equal([m["epoch"] for m in rows if m["event"] == "eval"], list(range(1, EPOCHS + 1)), results)
+        self.equal([m["world_size"] for m in rows if m["event"] == "start"], [4, 3, 4], results)
+
+    @long_case
+    def test_an_evaluation_that_nothing_would_remember_is_not_cut_short(self):
+        """Where the next generation begins with a checkpoint."""
+        self.knock_in_an_evaluation({"ddp": {"zero": 1}})
+
     @long_case
     def test_fewer_than_min_world(self):
         p = self.begin()
@@ -139,47 +200,99 @@ class Missing(Case):
         r = self.finish(p[0])
         self.fails(r, 4, "ranks 2, 3 of world_size 4 did not come", "(rejoin_timeout)")
 
-    @long_case
-    def test_the_next_node_serves_when_rank_0_is_lost(self):
-        """Two hosts as network namespaces: rank 0 on one, ranks 1 and 2 on the other, which goes on alone."""
-        names = [f"ddpm-{os.getpid()}-{side}" for side in "ab"]
+    # ---- two hosts --------------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def hosts(self):
+        """Two of them, as network namespaces."""
+        self.names = [f"ddpm-{os.getpid()}-{side}" for side in "ab"]
         if os.geteuid() != 0 or shutil.which("ip") is None:
             raise Skip("not root, or no ip (iproute2): cannot make network namespaces")
         try:
-            for name in names:
+            for name in self.names:
                 if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode != 0:
                     raise Skip("no network namespaces here")
-            subprocess.run(["ip", "-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", names[1]], check=True)
-            for i, name in enumerate(names, 1):
-                subprocess.run(["ip", "-n", name, "addr", "add", f"10.78.0.{i}/24", "dev", "eth0"], check=True)
+            self.ip(0, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.names[1])
+            for host, address in enumerate(HOSTS):
+                self.ip(host, "addr", "add", f"{address}/24", "dev", "eth0")
                 for device in ("lo", "eth0"):
-                    subprocess.run(["ip", "-n", name, "link", "set", device, "up"], check=True)
-            self.two_nodes(names)
+                    self.ip(host, "link", "set", device, "up")
+            yield
         finally:
-            for name in names:
+            for p in self.started:
+                if p.poll() is None:
+                    p.kill()
+            for name in self.names:
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
-    def two_nodes(self, names):
-        world = {"group": {"world_size": 3}, "run": {"min_world": 2}, "train": {"batch_size": 20}}
-        nodes = {"group": {"nodes": "10.78.0.1:1, 10.78.0.2:2", "rank": "auto", "auth": "none", "world_size": None}}
-        self.whole(world, ranks=3)
+    def ip(self, host, *command):
+        subprocess.run(["ip", "-n", self.names[host], *command], check=True)
 
-        def node(i):
-            self.inis += 1
-            ini = self.ini(f"node-{self.inis}.ini", COMMON, self.paced, world, nodes,
-                           {"output": {"dir": self.dir / f"out-{i}"}, "checkpoint": {"dir": self.dir / "saved"}})
-            return self.spawn(["ip", "netns", "exec", names[i], harness.ENGINE, "-c", ini])
+    def node(self, host, *more, rank="auto", out=None):
+        """What one of them starts: rank 0 on the first, ranks 1 and 2 on the second one, which goes on alone."""
+        self.inis += 1
+        ini = self.ini(f"node-{self.inis}.ini", COMMON, self.paced, THREE, *more, {
+            "group": {**NODES, "rank": rank}, "output": {"dir": self.dir / f"out-{out or host}"}, "checkpoint": {"dir": self.dir / "saved"}})
+        return self.spawn(["ip", "netns", "exec", self.names[host], harness.ENGINE, "-c", ini])
 
-        p = [node(0), node(1)]
+    def on_two_hosts(self, *more):
+        self.whole(THREE, *more, ranks=3)
+        p = [self.node(0, *more), self.node(1, *more)]
         self.trained_a_while(p[0])
+        return p
+
+    def taken_over(self, p, *there):
         p[0].kill()
-        lines = self.reads(p[1], "2 of 3 ranks are there")
+        lines = self.reads(p[1], there[0])
+        lines += "".join(self.reads(p[1], part) for part in there[1:])
         self.check("rank 1 serves the others from now on" in lines, lines)
         self.trained_a_while(p[1])
         p[0].wait()
-        p[0] = node(0)
-        self.reads(p[1], "rank 0 at", "is there")
-        self.all_of_it(p, "out-0 out-1", [2, 3])  # what rank 0 has not written yet is lost with it
+        return lines
+
+    @long_case
+    def test_the_next_node_serves_when_rank_0_is_lost(self):
+        with self.hosts():
+            p = self.on_two_hosts()
+            self.taken_over(p, "2 of 3 ranks are there")
+            p[0] = self.node(0)
+            self.reads(p[1], "rank 0 at", "is there")
+            self.all_of_it(p, "out-0 out-1", [2, 3])  # what rank 0 has not written yet is lost with it
+
+    @long_case
+    def test_a_spare_follows_to_the_next_node(self):
+        """It knows the nodes alone, and takes the place of rank 0, on the host of the others."""
+        with self.hosts():
+            p = self.on_two_hosts()
+            spare = self.node(1, rank="spare", out="s")
+            self.reads(spare, "this spare waits at")
+            lines = self.taken_over(p, "training mlp")
+            if "2 of 3 ranks are there" in lines:  # it was too late for that generation
+                self.reads(p[1], "rank 0 at", "is there")
+            self.all_of_it([p[1], spare], "out-1", [3])
+
+    @long_case
+    def test_running_statistics_after_a_takeover(self):
+        """They are those of the rank that has the state, wherever that is among the others. Rank 0 is lost: a checkpoint has them.
+        It comes back while nobody can be reached, and serves; then the others lose each other, and find it: rank 1 has them."""
+        model = {"model": {"plugin": self.plugin("model_buffered.so", "tests/integration/support/buffered_model.c")}, "model.mlp": None,
+                 "model.buffered": {"norm": "yes"}, "checkpoint": {"every": 10}, "run": {"rejoin_timeout": "2s"}, **self.slow("data", 5000)}
+        with self.hosts():
+            p = self.on_two_hosts(model, EVAL)
+            until(lambda: list((self.dir / "saved").glob("step-????????/MANIFEST.json")), "no checkpoint")
+            self.check("resuming from" in self.taken_over(p, "2 of 3 ranks are there", "training"))
+            self.ip(0, "route", "add", "unreachable", HOSTS[1])
+            p[0] = self.node(0, model, EVAL)
+            self.reads(p[0], "waiting at", "for ranks 1, 2")
+            self.ip(0, "route", "del", "unreachable", HOSTS[1])
+            os.kill(self.children(p[1], 2)[1], signal.SIGKILL)
+            self.reads(p[0], "going on from the memory of rank 1")
+            self.all_of_it(p, "out-0 out-1", [3])
+        want, got = (read_safetensors(sorted((self.dir / d).glob("step-????????"))[-1] / "model.safetensors") for d in ("whole", "saved"))
+        for name in ("calls", "bn1.num_batches_tracked"):
+            self.equal(got[name], want[name])
+        for name in ("bn1.running_mean", "bn1.running_var"):
+            pairs = [struct.unpack(f"<{len(t[name][2]) // 4}f", t[name][2]) for t in (got, want)]
+            self.check(all(abs(a - b) <= 1e-4 * max(1, abs(b)) for a, b in zip(*pairs)), (name, pairs))
 
     def test_mistakes(self):
         for group, run, *parts in (({}, {"restarts": 0, "min_world": 2}, "[run] min_world", "restarts"),

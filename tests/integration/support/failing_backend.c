@@ -2,8 +2,12 @@
  * a connection had broken between two buckets of a step; the process goes on, and connects again without the fault.
  *
  *   FAIL=RANK:CALL             the CALL-th all-reduce of rank RANK, from 1
- *   FAIL_BROADCAST=RANK:CALL   the CALL-th broadcast */
+ *   FAIL_BROADCAST=RANK:CALL   the CALL-th broadcast
+ *
+ * With :FILE behind it the process makes FILE and is killed in that call; while FILE is there, none is. */
 #include <ddpengine/backend.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +23,12 @@ static bool fails(const ddp_comm *c, const char *variable, long *calls, ddp_err 
 {
     const char *text = getenv(variable);
     long rank = -1, call = 0;
+    char file[4096] = "";
 
-    if (text != NULL) (void)sscanf(text, "%ld:%ld", &rank, &call);
+    if (text != NULL) (void)sscanf(text, "%ld:%ld:%4095s", &rank, &call, file);
     if (++*calls != call || (long)c->rank != rank) return false;
+    if (file[0] != '\0' && open(file, O_WRONLY | O_CREAT | O_EXCL, 0600) >= 0) (void)raise(SIGKILL);
+    if (file[0] != '\0') return false;
     err->status = DDP_ERR_PEER;
     (void)snprintf(err->msg, sizeof(err->msg), "%s: call %ld fails on purpose", variable, call);
     return true;

@@ -42,9 +42,9 @@ def buffered(case):
 
 
 class Flawed(Case):
-    def flawed(self, flaw, *layers, name, world=2, nproc=2, expect=0, times=None):
+    def flawed(self, flaw, *layers, name, world=2, nproc=2, expect=0, times=None, env=None):
         """`flaw`: see flawed_device.c; "": none. `times`: so often at most."""
-        env = {"FLAW_WORLD": str(world), **({"FLAW": flaw} if flaw else {}), **harness.MPI_LEAKS}
+        env = {"FLAW_WORLD": str(world), **({"FLAW": flaw} if flaw else {}), **harness.MPI_LEAKS, **(env or {})}
         if times is not None:
             env["FLAW_TIMES"] = str(times)
         return self.train(SMALL, {"train": {"device": device(self)}}, *layers, name=name, nproc=nproc, env=env, expect=expect)

@@ -2,13 +2,14 @@
 bits of one that had no fault; a fault that comes again ends it. The device `flawed` (support/flawed_device.c) makes the
 faults."""
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
-from flawed import WAYS, Flawed, buffered, device, over  # noqa: E402
-from harness import long_case  # noqa: E402
+from flawed import WAYS, Flawed, buffered, compiled, device, over  # noqa: E402
+from harness import SRC, long_case  # noqa: E402
 
 # 20 steps an epoch; checkpoints of steps 7, 14, 21, ..
 BACK = {"train": {"non_finite": "rollback", "epochs": 2, "max_steps": 26}, "output": {"audit": "yes"}}
@@ -98,6 +99,26 @@ class Rollback(Flawed):
             self.equal([step for step, _ in self.warnings(r)], [23, 24, 25][:limit], r)
             self.went_back(r, *[21] * limit, refused=code != 0)
         self.fails(r, 7, "step 25", "gone back to step 21 2 times", "rollback_limit")
+
+    @long_case
+    def test_a_rank_is_lost_while_the_ranks_go_back(self):
+        """Killed in the midst of it, when the parameters have come and the optimiser's state has not, or in the step that is made
+        again: the run ends as one that has only gone back. The other rank makes the fault, once, for a new process would do so again."""
+        compiled(self, "failing_backend.c", "backend_failing.so", f"-I{SRC}/docs/examples/backend-skeleton")
+        run = [BACK, over("failing", overlap="no"), {"plugins": {"path": self.dir}, "run": {"restarts": 1, "restart_delay": "0s"}}]
+        want = self.flawed("", *run, self.saves("lost"), name="lost")
+        buckets = int(re.search(r"^buckets +(\d+)", self.run("-c", self.dir / "lost", "--check").out, re.M).group(1))
+        for victim in (0, 1):
+            for kind, call in (("FAIL_BROADCAST", 3), ("FAIL", 23 * buckets + 1)):
+                name = f"{kind}{victim}"
+                r = self.flawed(f"grad:{1 - victim}:22:20:1", *run, self.saves(name), name=name, times=1,
+                                env={kind: f"{victim}:{call}:{self.dir / name}.killed"})
+                self.equal(self.hashes(r), self.hashes(want), r)
+                self.check(f"rank {victim} (pid" in r.err and "was killed by signal 9" in r.err, r)
+                resumes = r"resuming from \S+step-00000021: step 21" if kind == "FAIL_BROADCAST" else f"memory of rank {1 - victim}: step 21"
+                self.check(re.search(resumes, r.err), r)
+                audit = self.run("audit", r.dir)
+                self.equal(audit.code, 0, audit)
 
     @long_case
     def test_a_damaged_checkpoint_is_not_the_one(self):

@@ -518,6 +518,37 @@ static void test_spare_is_not_needed(void **state)
     members_close(&spare, 1);
 }
 
+/* What a process that waits is told may arrive together with a heartbeat. */
+static void test_frames_that_come_together(void **state)
+{
+    ddp_err err = {0};
+    int fd, connection;
+    member spare;
+    published b;
+    ddp_wire w;
+
+    (void)state;
+    published_init(&b, "");
+    assert_int_equal(ddp_endpoint_listen("127.0.0.1:0", &fd, b.endpoint, &err), DDP_OK);
+    member_init(&spare, &b, DDP_RANK_OF_SPARE, 2);
+    spare.rejoins = true;
+    spare.peer_timeout_ms = LONG_MS;
+    spare.log.rank = -1;
+    member_start(&spare);
+    UNTIL((connection = accept(fd, NULL, NULL)) >= 0);
+    ddp_wire_init(&w, connection, 1 << 20);
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_HELLO);
+    assert_int_equal(raw_next(&w).type, DDP_FRAME_AGREEMENT);
+    assert_int_equal(ddp_wire_put(&w, DDP_FRAME_BEAT, NULL, 0, &err), DDP_OK);
+    assert_int_equal(ddp_wire_put(&w, DDP_FRAME_FAREWELL, NULL, 0, &err), DDP_OK);
+    assert_int_equal(ddp_wire_flush(&w, &err), DDP_OK);
+    member_join(&spare);
+    assert_int_equal(spare.status, DDP_IN_PROGRESS);
+    ddp_wire_close(&w);
+    (void)close(fd);
+    members_close(&spare, 1);
+}
+
 /* It comes while a rank is missing: it becomes that rank. */
 static void test_spare_takes_the_place_of_a_missing_rank(void **state)
 {
@@ -555,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_other_settings_while_ranks_join_again),
         cmocka_unit_test(test_the_end_of_those_who_wait),
         cmocka_unit_test(test_spare_is_not_needed),
+        cmocka_unit_test(test_frames_that_come_together),
         cmocka_unit_test(test_spare_takes_the_place_of_a_missing_rank),
     };
 
