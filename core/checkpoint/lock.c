@@ -2,6 +2,7 @@
  * of this process closes the same file, and unlike flock it reaches other hosts over NFSv4. */
 #include "checkpoint/lock.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/shards.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +131,8 @@ static void remove_left_overs(const ddp_checkpoint_lock *lock, ddp_log *log)
 {
     ddp_err err = {0};
 
-    if (checkpoint_sweep(lock->dir, ".tmp", &err) != DDP_OK || checkpoint_sweep_trials(lock->dir, &err) != DDP_OK)
+    if (checkpoint_sweep(lock->dir, ".tmp", &err) != DDP_OK || checkpoint_sweep_trials(lock->dir, &err) != DDP_OK ||
+        checkpoint_shards_sweep(lock->dir, NULL, &err) != DDP_OK)
         ddp_log_line(log, DDP_LOG_WARN, "a left-over of an earlier run stays: %s", err.msg);
 }
 
