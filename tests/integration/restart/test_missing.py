@@ -68,9 +68,10 @@ class Missing(Case):
 
     def rank(self, rank, *more):
         self.inis += 1
-        ini = self.ini(f"{rank}-{self.inis}.ini", COMMON, self.paced, {"group": {"rank": rank, "init_method": f"tcp://127.0.0.1:{self.port}"},
-                                               "output": {"dir": self.dir / f"out-{rank}"},
-                                               "checkpoint": {"dir": self.dir / "saved"}}, *self.more, self.of_rank_0 if rank == 0 else {}, *more)
+        ini = self.ini(f"{rank}-{self.inis}.ini", COMMON, self.paced,
+                       {"group": {"rank": rank, "init_method": f"tcp://127.0.0.1:{self.port}"},
+                        "output": {"dir": self.dir / f"out-{rank}"}, "checkpoint": {"dir": self.dir / "saved"}},
+                       *self.more, self.of_rank_0 if rank == 0 else {}, *more)
         return self.start("-c", ini)
 
     def reads(self, p, *parts):
@@ -230,8 +231,9 @@ class Missing(Case):
     def node(self, host, *more, rank="auto", out=None):
         """What one of them starts: rank 0 on the first, ranks 1 and 2 on the second one, which goes on alone."""
         self.inis += 1
-        ini = self.ini(f"node-{self.inis}.ini", COMMON, self.paced, THREE, *more, {
-            "group": {**NODES, "rank": rank}, "output": {"dir": self.dir / f"out-{out or host}"}, "checkpoint": {"dir": self.dir / "saved"}})
+        ini = self.ini(f"node-{self.inis}.ini", COMMON, self.paced, THREE, *more,
+                       {"group": {**NODES, "rank": rank}, "output": {"dir": self.dir / f"out-{out or host}"},
+                        "checkpoint": {"dir": self.dir / "saved"}})
         return self.spawn(["ip", "netns", "exec", self.names[host], harness.ENGINE, "-c", ini])
 
     def on_two_hosts(self, *more):

@@ -115,8 +115,8 @@ class Rollback(Flawed):
                                 env={kind: f"{victim}:{call}:{self.dir / name}.killed"})
                 self.equal(self.hashes(r), self.hashes(want), r)
                 self.check(f"rank {victim} (pid" in r.err and "was killed by signal 9" in r.err, r)
-                resumes = r"resuming from \S+step-00000021: step 21" if kind == "FAIL_BROADCAST" else f"memory of rank {1 - victim}: step 21"
-                self.check(re.search(resumes, r.err), r)
+                source = r"resuming from \S+step-00000021" if kind == "FAIL_BROADCAST" else f"memory of rank {1 - victim}"
+                self.check(re.search(f"{source}: step 21", r.err), r)
                 audit = self.run("audit", r.dir)
                 self.equal(audit.code, 0, audit)
 
