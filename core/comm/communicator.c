@@ -164,6 +164,15 @@ static ddp_status failed(ddp_communicator *c, ddp_err *err)
     return c->queue.run_failed ? DDP_ERR_ABORTED : err->status;
 }
 
+/* Ranks that cannot connect when a run starts have a mistake in their settings. In a later generation they have
+ * connected before: one is lost again. */
+static int exit_of(const ddp_communicator *c, ddp_status st)
+{
+    bool again = ddp_group_generation(c->group) > 0 && (st == DDP_ERR_TIMEOUT || st == DDP_ERR_PEER);
+
+    return again ? DDP_EXIT_PEER : DDP_EXIT_RENDEZVOUS;
+}
+
 /* The library waits for ranks that do not answer, and has no limit of its own or does not keep it: that ends the
  * run. */
 static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
@@ -172,7 +181,7 @@ static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *e
                    "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
                    "it does not say why. Where hosts differ, name in [group] interface the network that they share",
                    c->loaded->name, c->home, (double)timeout_ms * 1e-3);
-    ddp_group_abort(c->group, DDP_EXIT_RENDEZVOUS, err->msg);
+    ddp_group_abort(c->group, exit_of(c, DDP_ERR_TIMEOUT), err->msg);
     return DDP_ERR_ABORTED;
 }
 
@@ -227,9 +236,11 @@ ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_ho
     st = wait_opened(c, err);
     if (st == DDP_ERR_ABORTED) st = run_has_failed(c, err);
     if (st != DDP_OK) {
+        int exit_code = exit_of(c, st);
+
         if (!end(c)) backend->live++; /* its thread still stands in the plugin, which must stay mapped */
         (void)ddp_fail_context(err, "backend \"%s\"", backend->name);
-        return ddp_fail_as(err, DDP_EXIT_RENDEZVOUS);
+        return ddp_fail_as(err, exit_code);
     }
     backend->live++;
     *out = c;

@@ -70,9 +70,9 @@ static void knock(ddp_group *g, ddp_peer *p, int32_t home)
 {
     p->rank = home;
     let_wait(p);
+    count_knocks(g);
     ddp_log_line(g->log, DDP_LOG_INFO, "rank %d at %s is there: it joins when this step has ended", (int)home,
                  p->address);
-    count_knocks(g);
 }
 
 /* A spare takes the place of the lowest rank that is missing and has not come back itself. */

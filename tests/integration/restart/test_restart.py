@@ -112,17 +112,18 @@ class Restart(Case):
 
     def test_a_failure_between_two_buckets(self):
         """Rank 0 has reduced the first bucket of a step, when the second one fails: what it goes on with is of one step, parameters,
-        states and running statistics. Then the broadcast of what it has in memory fails as well: it still has it."""
+        states and running statistics. Then rank 1 cannot connect, and later the broadcast of what rank 0 has in memory fails as
+        well: it still has it."""
         self.plugin("backend", "failing", "failing_backend.c", f"-I{harness.SRC}/docs/examples/backend-skeleton")
         model = {"model": {"plugin": self.plugin("model", "buffered", "buffered_model.c")}, "model.mlp": None, "model.buffered": {"norm": "yes"}}
         run = [BUCKETS, model, ADAMW, {"train": {"max_steps": 8}, "plugins": {"path": self.dir / "plugins"}, "group": {"backend": "failing"},
-                                "run": {"restarts": 2}, "checkpoint": {"dir": self.dir / "saved", "every": 100}, "ddp": {"overlap": "no"}}]
+                                "run": {"restarts": 3}, "checkpoint": {"dir": self.dir / "saved", "every": 100}, "ddp": {"overlap": "no"}}]
         plan = self.run("-c", self.ini("plan.ini", *run), "--check").out
         buckets = int(re.search(r"^buckets +(\d+)", plan, re.M).group(1))
         self.check(buckets >= 2, plan)
         want = self.train(*run, {"checkpoint": {"dir": self.dir / "whole"}}, name="whole.ini").summary
-        r = self.train(*run, env={"FAIL": f"0:{5 * buckets + 2}", "FAIL_BROADCAST": "0:3"}, name="fails.ini")
-        self.check("all-reduce" not in r.err and r.err.count("fails on purpose") == 2, r)
+        r = self.train(*run, env={"FAIL": f"0:{5 * buckets + 2}", "FAIL_BROADCAST": "0:3", "FAIL_CONNECT": "1:2"}, name="fails.ini")
+        self.check("all-reduce" not in r.err and r.err.count("fails on purpose") == 3, r)
         self.check("going on from the memory of rank 0: step 5, epoch 1" in r.err, r)
         keys = ("parameter_sha256", "buffer_sha256")
         self.equal([r.summary[k] for k in keys], [want[k] for k in keys], r)

@@ -3,6 +3,7 @@
  *
  *   FAIL=RANK:CALL             the CALL-th all-reduce of rank RANK, from 1
  *   FAIL_BROADCAST=RANK:CALL   the CALL-th broadcast
+ *   FAIL_CONNECT=RANK:CALL     the CALL-th communicator: the others do not come in time
  *
  * With :FILE behind it the process makes FILE and is killed in that call; while FILE is there, none is. */
 #include <ddpengine/backend.h>
@@ -16,17 +17,17 @@
 #include "backend_store.c"
 #undef ddp_plugin_desc
 
-static long all_reduces, broadcasts; /* of the process, over all its communicators */
+static long all_reduces, broadcasts, connects; /* of the process, over all its communicators */
 
 /* Whether this is the call that `variable` names. */
-static bool fails(const ddp_comm *c, const char *variable, long *calls, ddp_err *err)
+static bool fails(uint32_t own, const char *variable, long *calls, ddp_err *err)
 {
     const char *text = getenv(variable);
     long rank = -1, call = 0;
     char file[4096] = "";
 
     if (text != NULL) (void)sscanf(text, "%ld:%ld:%4095s", &rank, &call, file);
-    if (++*calls != call || (long)c->rank != rank) return false;
+    if (++*calls != call || (long)own != rank) return false;
     if (file[0] != '\0' && open(file, O_WRONLY | O_CREAT | O_EXCL, 0600) >= 0) (void)raise(SIGKILL);
     if (file[0] != '\0') return false;
     err->status = DDP_ERR_PEER;
@@ -36,12 +37,18 @@ static bool fails(const ddp_comm *c, const char *variable, long *calls, ddp_err 
 
 static ddp_status failing(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
-    return fails(c, "FAIL", &all_reduces, err) ? err->status : all_reduce(c, a, out, err);
+    return fails(c->rank, "FAIL", &all_reduces, err) ? err->status : all_reduce(c, a, out, err);
 }
 
 static ddp_status failing_broadcast(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
-    return fails(c, "FAIL_BROADCAST", &broadcasts, err) ? err->status : broadcast(c, a, out, err);
+    return fails(c->rank, "FAIL_BROADCAST", &broadcasts, err) ? err->status : broadcast(c, a, out, err);
+}
+
+static ddp_status failing_create(ddp_backend *b, const ddp_comm_params *p, ddp_comm **out, ddp_err *err)
+{
+    if (!fails(p->rank, "FAIL_CONNECT", &connects, err)) return comm_create(b, p, out, err);
+    return err->status = DDP_ERR_TIMEOUT;
 }
 
 static const ddp_backend_ops failing_ops = {
@@ -50,7 +57,7 @@ static const ddp_backend_ops failing_ops = {
             DDP_CAP_BARRIER,
     .open = store_open,
     .close = store_close,
-    .comm_create = comm_create,
+    .comm_create = failing_create,
     .comm_abort = comm_abort,
     .comm_destroy = comm_destroy,
     .supports = supports,
