@@ -170,7 +170,7 @@ class Generate(Case):
 
 
 class Checkpoints(Case):
-    """ddpengine checkpoint ls, verify, diff, prune."""
+    """ddpengine checkpoint ls, verify, diff, prune; merge is in save/test_sharded.py."""
 
     def trained(self, *layers, name="run.ini", folder="ckpt"):
         self.train({"checkpoint": {"dir": self.dir / folder, "every": 10, "keep": 0}, "train": {"max_steps": 45}}, *layers,
@@ -259,13 +259,14 @@ class Checkpoints(Case):
 
     def test_usage(self):
         (self.dir / "empty").mkdir()
-        for args, part in (((), "ls, verify, diff or prune"), (("rm", "x"), "not rm"), (("ls",), "name a folder"),
-                           (("diff", "a"), "two checkpoints"), (("verify", "a", "b"), "too many arguments: b"),
+        for args, part in (((), "ls, verify, diff, merge or prune"), (("rm", "x"), "not rm"), (("ls",), "name a folder"),
+                           (("diff", "a"), "two checkpoints"), (("merge", "a"), "a checkpoint and a folder"), (("verify", "a", "b"), "too many arguments: b"),
                            (("ls", "a", "--dry-run"), "go with prune"), (("prune", "a"), "--keep N"),
                            (("prune", "a", "--keep", "0"), "--keep takes")):
             r = self.command(*args, expect=2)
             self.fails(r, 2, part, "ddpengine checkpoint --help")
-        for args in (("ls", "absent"), ("verify", "absent"), ("prune", "absent", "--keep", "1"), ("diff", "absent", "absent")):
+        for args in (("ls", "absent"), ("verify", "absent"), ("prune", "absent", "--keep", "1"), ("diff", "absent", "absent"),
+                     ("merge", "absent", "x")):
             self.fails(self.command(*args, expect=8), 8, "absent")
         self.fails(self.command("verify", "empty", expect=8), 8, "is no checkpoint and holds none")
         self.equal(self.command("ls", "empty").out, "no checkpoints in empty\n")

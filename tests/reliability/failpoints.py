@@ -17,7 +17,8 @@ comes later, in each rank that makes it. First the processes list their calls; t
   thread, is the next start's to take over: more than one in fifty would be another matter.
 
 With --kill the call does not fail: the process is killed (SIGKILL) when it is about to make it, in a run of one rank that
-goes on from a checkpoint, saves after each step and keeps one. Of every call on files. Then, too, a checkpoint that was said to
+goes on from a checkpoint, saves after each step and keeps one; with --rank of one of two, of which each writes its shard. Of every
+call on files. Then, too, a checkpoint that was said to
 be durable is there, or a later one; whatever has a checkpoint's name is whole; and the same command again ends with the
 parameters of a run that was not killed, and leaves no unfinished save.
 
@@ -136,10 +137,10 @@ class Run:
 
 
 # ---- listing ---------------------------------------------------------------------------------------------------------------
-def list_points(folder):
+def list_points(folder, *kinds):
     """{rank: [Point]} of runs in which nothing fails."""
     points = {}
-    for together in (RANKS, (SUPERVISOR,)):
+    for together in kinds or (RANKS, (SUPERVISOR,)):
         run = Run(folder)
         for rank in together:
             run.start(rank, DDPENGINE_FAILPOINT_LIST=str(run.dir / f"list{rank}"))
@@ -319,6 +320,56 @@ def kill_trial(folder, point, whole):
         run.remove()
 
 
+def checkpoints_of(run):
+    return {int(p.name[5:]): p for p in (run.dir / "checkpoints").glob("step-????????")}
+
+
+def shard_hash(run):
+    return json.loads((run.dir / "out/summary.json").read_text())["parameter_sha256"]
+
+
+def list_shard_kills(folder):
+    """The calls on files of two ranks that each write their shard, and the hash of the parameters."""
+    points = [p for found in list_points(folder, RANKS).values() for p in found if p.name in ON_FILES]
+    run = Run(folder)
+    for rank in RANKS:
+        run.start(rank)
+    for rank in RANKS:
+        run.wait(rank)
+    whole = shard_hash(run)
+    run.remove()
+    return points, whole
+
+
+def shard_kill_trial(folder, point, whole):
+    """One of the two is killed in this call, the other ends by itself; then the same commands once more."""
+    run, wrong, other = Run(folder), [], RANKS[point.rank == RANKS[0]]
+    try:
+        run.start(point.rank, DDPENGINE_FAILPOINT=f"{point.name}:{point.number}:KILL")
+        run.start(other)
+        ended = run.wait(point.rank)
+        code = run.codes.get(point.rank)
+        if ended and code != 0 and not run.wait(other, 1.5):  # they had not met
+            run.ranks[other].terminate()
+        ended = run.wait(other) and ended
+        run.kill()
+        log, there = run.log(RANKS[0]), checkpoints_of(run)
+        if not ended or code not in (0, -signal.SIGKILL):
+            wrong.append(f"rank {point.rank} ends with {code}" if ended else "it hangs")
+        if max(there, default=0) < max(durable_in(log), default=0):
+            wrong.append(f"step {max(durable_in(log))} was durable, and the newest is {max(there, default='none')}")
+        wrong += [f"{path.name} is damaged" for path in there.values() if not whole_checkpoint(path)]
+        for rank in RANKS:
+            run.start(rank)
+        again = [run.wait(rank) and run.codes[rank] for rank in RANKS]
+        if again != [0, 0] or shard_hash(run) != whole or STEPS not in checkpoints_of(run):
+            wrong.append(f"the same commands again end with {again}, {sorted(checkpoints_of(run))}")
+        wrong += [f"left: {p.name}" for p in (run.dir / "checkpoints").glob("step-*") if p.suffix in (".tmp", ".part")]
+        return {point.rank: code}, wrong, {rank: run.log(rank) for rank in RANKS}, {"hit": int(code == -signal.SIGKILL), "left": 0}
+    finally:
+        run.remove()
+
+
 def place(where):
     """The function and line of the innermost frames, where the tools and debug information are there."""
     out = []
@@ -338,7 +389,7 @@ def main():
     parser.add_argument("--only", help="calls of this name alone")
     parser.add_argument("--point", help="NAME:N alone, of --rank or 0; prints the logs")
     parser.add_argument("--errno", default="", help="the error, ENOSPC or a number, instead of the usual one of each call")
-    parser.add_argument("--kill", action="store_true", help="kills the process instead, at each call on files of a run of one rank")
+    parser.add_argument("--kill", action="store_true", help="kills the process instead, at each call on files of a run of one rank, or with --rank of that one of two")
     parser.add_argument("--sample", action="store_true", help="the first call of each place")
     parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="trials at once; most of them wait")
     parser.add_argument("--verbose", action="store_true", help="a line for each trial")
@@ -364,13 +415,16 @@ def chosen(args, folder):
 
 def sweep(args, folder):
     began, failed, codes, facts = time.monotonic(), 0, collections.Counter(), collections.Counter()
+    shards = args.kill and args.rank in RANKS
     if args.kill:
-        points, whole = list_kills(folder)
+        points, whole = (list_shard_kills if shards else list_kills)(folder)
+        points = [p for p in points if not shards or p.rank == args.rank]
         points = [p for p in points if args.only in (None, p.name) and args.point in (None, f"{p.name}:{p.number}")]
         points = sample_of(points) if args.sample else points
     else:
         points = chosen(args, folder)
-    one = (lambda p: kill_trial(folder, p, whole)) if args.kill else lambda p: trial(folder, p, args.errno)
+    trial_of_kill = shard_kill_trial if shards else kill_trial
+    one = (lambda p: trial_of_kill(folder, p, whole)) if args.kill else lambda p: trial(folder, p, args.errno)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for point, (ended, wrong, logs, found) in zip(points, pool.map(one, points)):
             codes[ended.get(point.rank)] += 1
