@@ -260,7 +260,8 @@ class Checkpoints(Case):
     def test_usage(self):
         (self.dir / "empty").mkdir()
         for args, part in (((), "ls, verify, diff, merge or prune"), (("rm", "x"), "not rm"), (("ls",), "name a folder"),
-                           (("diff", "a"), "two checkpoints"), (("merge", "a"), "a checkpoint and a folder"), (("verify", "a", "b"), "too many arguments: b"),
+                           (("diff", "a"), "two checkpoints"), (("merge", "a"), "a checkpoint and a folder"),
+                           (("verify", "a", "b"), "too many arguments: b"),
                            (("ls", "a", "--dry-run"), "go with prune"), (("prune", "a"), "--keep N"),
                            (("prune", "a", "--keep", "0"), "--keep takes")):
             r = self.command(*args, expect=2)
