@@ -15,12 +15,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOAL = 95.0
 PARSERS = [
     "core/base/launcher.c", "core/checkpoint/manifest.c", "core/checkpoint/safetensors/read.c",
-    "core/checkpoint/safetensors/scan.c", "core/config/config.c", "core/config/ini.c", "core/config/options.c",
-    "core/config/reader.c", "core/config/value.c", "core/control/client.c", "core/control/failure.c", "core/control/request.c",
-    "core/control/rank0/accept.c", "core/control/rank0/agree.c", "core/control/rank0/pending.c", "core/control/rank0/server.c",
-    "core/control/rank0/store.c", "core/control/straggler.c", "core/launch/secret.c", "core/net/address.c",
-    "core/net/identity.c", "core/net/nodes.c", "core/net/tls.c", "core/net/wire.c", "core/plugin/elf.c",
-    "core/train/state/resume_hook.c", "plugins/dataset/cifar/cifar.c", "plugins/dataset/common/file.c",
+    "core/checkpoint/safetensors/scan.c", "core/checkpoint/shards_join.c", "core/config/config.c", "core/config/ini.c",
+    "core/config/options.c", "core/config/reader.c", "core/config/value.c", "core/control/client.c",
+    "core/control/failure.c", "core/control/request.c", "core/control/rank0/accept.c", "core/control/rank0/agree.c",
+    "core/control/rank0/pending.c", "core/control/rank0/arrivals.c", "core/control/rank0/server.c",
+    "core/control/rank0/waiting.c", "core/control/rank0/store.c", "core/control/straggler.c", "core/launch/secret.c",
+    "core/net/address.c", "core/net/identity.c", "core/net/nodes.c", "core/net/tls.c", "core/net/wire.c",
+    "core/plugin/elf.c", "core/train/state/resume_hook.c", "plugins/dataset/cifar/cifar.c", "plugins/dataset/common/file.c",
     "plugins/dataset/idx/file.c", "plugins/dataset/idx/idx.c", "plugins/dataset/stl10/stl10.c",
     "plugins/dataset/tokens/tokens.c", "plugins/init/env/slurm.c", "plugins/init/file/record.c", "plugins/init/tcp/tcp.c",
 ]

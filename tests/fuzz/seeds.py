@@ -627,6 +627,24 @@ def seeds_control():
     case("pid_0", raw(0, frame(HELLO, hello_by_hand(pid=0))), action(4, 0), raw(1, frame(HELLO, hello_by_hand(pid=0))), action(4, 1),
          raw(2, frame(HELLO, hello_by_hand(pid=0))), action(4, 2))
     case("spare", raw(0, frame(HELLO, hello_by_hand(rank=2**32 - 2))), action(4, 0))
+    spare = [raw(e, frame(HELLO, hello_by_hand(rank=2**32 - 2))) + action(4, e) for e in range(6)]
+    two = joined(0, 1) + after(25) + 3 * action(10)  # ranks 0 and 1 of 4 go on; who has not come by then is closed
+    for name, *more in (("rank", joined(3, 2), after(1), action(9, 3), after(1)), ("rank_closes_at_once", joined(3, 2) + action(9, 3)),
+                        ("taken", joined(3, 1)), ("twice", joined(3, 2), joined(4, 2)), ("spare", spare[3], after(2)),
+                        ("spare_in_its_place", spare[3], spare[4], joined(5, 2), action(9, 3), after(1)),
+                        ("rank_and_spare", joined(3, 2), spare[4], action(9, 3), after(1)),
+                        ("differs", hello(3, 2), any_frame(3, AGREEMENT, b"a = 2\n")), ("spare_differs", spare[3][:-1], any_frame(3, AGREEMENT, b"a = 2\n")),
+                        ("end", joined(3, 2), spare[4], action(12, 0, b"\5"), joined(4, 3)),
+                        ("grow", joined(3, 2), spare[4], action(12, 0, b"\6"), action(12, 0, b"\5"), joined(5, 3)),
+                        ("after_the_end", action(12, 0, b"\5"), joined(3, 2)), ("lost", joined(3, 2), action(9, 0), joined(4, 3)),
+                        ("failed", joined(3, 2), any_frame(0, ABORT, struct.pack("<I", 7) + b"loss is not finite"), joined(4, 3)),
+                        ("damaged", joined(3, 2), raw(3, b"xxxxxxxxxxxxxxxxxxxx"), after(1)), ("talks", joined(3, 2), any_frame(3, BEAT), action(4, 3))):
+        case("waits_" + name, two, *more, who=3)
+    case("waits_and_is_ahead", joined(0, 2), after(25), action(10), joined(3, 1), after(1), who=3)
+    case("waits_before_all", spare[0], joined(1, 1), after(3), after(25), who=3)
+    case("joins_again_other_settings", joined(0, 1), hello(1, 2), any_frame(1, AGREEMENT, b"a = 2\n"), joined(2, 2), who=3)
+    case("joins_again_other_abi", joined(0, 1), raw(1, frame(HELLO, hello_by_hand(rank=2, abi=99))), who=3)
+    case("joins_again_half", joined(0, 1), hello(1, 2), after(25), who=3)
     case("hello_cut", raw(0, frame(HELLO, hello_by_hand()[:30])))
     case("hello_long", raw(0, frame(HELLO, hello_by_hand(more=b"x"))))
     case("hello_in_pieces", *(raw(0, frame(HELLO, hello_by_hand())[i:i + 9]) for i in range(0, 99, 9)))

@@ -166,7 +166,7 @@ static void this_rank(play *x)
     ddp_text t = {0};
     ddp_err err;
 
-    switch (fuzz_u8(&x->in) % 6) {
+    switch (fuzz_u8(&x->in) % 7) {
     case 0:
         ddp_failure_pack(&f, DDP_FRAME_ABORT, &t);
         (void)control_run_post(x->g, DDP_FRAME_ABORT, &t, &err);
@@ -175,6 +175,7 @@ static void this_rank(play *x)
     case 2: control_run_asked_to_stop(x->g, 15); break;
     case 3: (void)ddp_group_take_warning(x->g, text, sizeof(text)); break;
     case 4: ddp_group_report_step(x->g, 100, 1.0, 2.0, 3.0); break;
+    case 6: ddp_group_grow(x->g); break;
     default:
         if (x->g->server != NULL) ddp_server_missing_goodbyes(x->g, text, sizeof(text));
         if (x->g->server != NULL) ddp_server_farewell(x->g);
