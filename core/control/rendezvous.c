@@ -341,6 +341,15 @@ static ddp_status attempt(search *s, ddp_wire *out, ddp_err *err)
     return status;
 }
 
+/* It has waited for its place at a server until now. */
+static void look_again(search *s)
+{
+    int64_t now = ddp_now_ns();
+
+    s->report_ns = now + s->g->self.report_ms * 1000000;
+    s->deadline_ns = ddp_deadline_ns(now, s->g->self.timeout_ms);
+}
+
 ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p, ddp_wire *out, ddp_err *err)
 {
     search s = {.g = g, .p = p};
@@ -353,13 +362,14 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
     if (p->endpoint != NULL) ddp_copy_text(g->self.endpoint, sizeof(g->self.endpoint), p->endpoint);
     for (;;) {
         ddp_status status = attempt(&s, out, err);
-        int64_t left = s.deadline_ns - ddp_now_ns();
+        int64_t left;
 
         if (s.over) ddp_wire_close(out);
         if (s.over) return DDP_IN_PROGRESS;
         if (status != DDP_IN_PROGRESS) return status;
         if (once) return err->status = s.waits ? DDP_ERR_PEER : DDP_ERR_TIMEOUT;
-        if (s.waits && s.later) s.report_ns = ddp_now_ns() + g->self.report_ms * 1000000;
+        if (s.report_ns == DDP_FOREVER_NS) look_again(&s);
+        left = s.deadline_ns - ddp_now_ns();
         /* an attempt that the deadline cuts short says less than the one before it */
         if (left <= 0 && err->sys_errno == ETIMEDOUT && before.msg[0] != '\0') *err = before;
         before = *err;
