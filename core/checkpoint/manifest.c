@@ -119,6 +119,16 @@ static ddp_status checksum_of(json_t *object, char hex[DDP_SHA256_HEX], ddp_err 
     return st;
 }
 
+/* Of a setting, so that a line of it can be taken apart again. */
+static bool is_name(const char *key)
+{
+    size_t length = strlen(key);
+
+    for (const char *c = key; *c != '\0'; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f || *c == '=') return false;
+    return length > 0 && length < KEY_CAPACITY;
+}
+
 /* {"section.key": "value"}; NULL: no memory, or not UTF-8. No more than what is read again. */
 static json_t *json_settings(const char *lines)
 {
@@ -135,6 +145,7 @@ static json_t *json_settings(const char *lines)
         if (between == NULL || (size_t)(between - lines) >= sizeof(key)) continue;
         memcpy(key, lines, (size_t)(between - lines));
         key[between - lines] = '\0';
+        if (!is_name(key)) continue;
         if (json_object_set_new(settings, key, json_stringn(between + 3, n - (size_t)(between + 3 - lines))) == 0)
             continue;
         json_decref(settings);
@@ -291,7 +302,7 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     return DDP_OK;
 }
 
-/* A name or a value of a file that others may have written: it is printed, and stands in a line. */
+/* A value of a file that others may have written: it is printed, and stands in a line. */
 static void append_clean(ddp_text *out, const char *text)
 {
     for (; *text != '\0'; text++) ddp_text_append(out, (unsigned char)*text < 0x20 || *text == 0x7f ? "?" : text, 1);
@@ -309,13 +320,13 @@ static ddp_status read_settings(const char *path, json_t *object, ddp_manifest *
                         SETTINGS_MOST);
     ddp_text_printf(&lines, "%s", "");
     for (void *i = json_object_iter(settings); i != NULL; i = json_object_iter_next(settings, i)) {
-        const char *value = json_string_value(json_object_iter_value(i));
+        const char *value = json_string_value(json_object_iter_value(i)), *key = json_object_iter_key(i);
 
-        if (value == NULL) {
+        if (value == NULL || !is_name(key) || lines.length >= SETTINGS_BYTES) {
             ddp_text_free(&lines);
-            return ddp_fail(err, DDP_ERR_DATA, "%s: a value of \"settings\" is not a text", path);
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"settings\" has what is no setting, or too much", path);
         }
-        append_clean(&lines, json_object_iter_key(i));
+        ddp_text_append(&lines, key, strlen(key));
         ddp_text_append(&lines, " = ", 3);
         append_clean(&lines, value);
         ddp_text_append(&lines, "\n", 1);

@@ -143,7 +143,9 @@ def seeds_manifest():
              files={k: facts for k in ("model.safetensors", "optimizer.safetensors")})
     manifest("earlier_version", drop=("hook", "hook_version", "micro_steps"))
     manifest("unfinished", finished=False)
-    manifest("settings", settings={"train.seed": "1", "model.plugin": "gpt2", "odd\n\tkey": "a\x01\tb"})
+    manifest("settings", settings={"train.seed": "1", "model.plugin": "gpt2", "odd key": "a\x01\tb"})
+    for name, key in (("empty", ""), ("equals", "a = b"), ("line", "a\nb"), ("long", "k" * 256)):
+        manifest("bad_setting_name_" + name, settings={key: "1"})
     manifest("bad_settings", settings=["x"])
     manifest("bad_setting", settings={"train.seed": 1})
     manifest("settings_empty", settings={})
