@@ -63,16 +63,20 @@ def state_of(pid):
     return None if state in "ZX" else state
 
 
+def is_free(port):
+    """Nobody has it, and no connection gets it before the test does: Linux takes ports from 32768 on for them."""
+    with socket.socket() as s:
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return port < 32768
+
+
 def free_port():
-    """One that nobody has, and that no connection gets before the test does: Linux takes those from 32768 on for them."""
-    while True:
-        port = random.randrange(10240, 32768)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
+    while not is_free(port := random.randrange(10240, 32768)):
+        pass
+    return port
 
 
 # A small, quick, learnable run; tests override what they are about.

@@ -1,6 +1,7 @@
 """Init methods: file://, env:// under each launcher, nodes. What goes wrong is one line with the documented code."""
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -431,7 +432,9 @@ class Env(Init):
                 {"SLURM_PROCID": "{r}", "SLURM_LOCALID": "{r}"})
 
     def test_slurm_step(self):
-        shared, each = self.slurm(job=str(harness.free_port()))
+        while not harness.is_free(20000 + (job := random.randrange(100000)) * 31 % 40000):  # the port that follows from it
+            pass
+        shared, each = self.slurm(job=str(job))
         p = self.pair(shared, each=each, group={"init_method": None})
         self.done(*p)
         self.equal(self.sha(p[0]), self.expected())
