@@ -100,6 +100,13 @@ static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, ddp_err *err
     return failed ? end_run(t, theirs, err) : DDP_OK;
 }
 
+/* Of this rank, where rank 0 has not taken it. */
+static void drop_shard(const ddp_trainer *t, uint64_t step)
+{
+    checkpoint_shard_drop(t->s->config->checkpoint->dir, step, ddp_group_generation(t->group),
+                          (uint32_t)ddp_group_rank(t->group));
+}
+
 static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
 {
     char error[sizeof(err->msg)] = "";
@@ -115,7 +122,10 @@ static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
     if ((rank0 || sharded) && write_own(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     ddp_states_free(t);
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
-    DDP_TRY(wait_for_rank0(t, error, err));
+    if (wait_for_rank0(t, error, err) != DDP_OK) {
+        if (!rank0 && sharded) drop_shard(t, t->progress.step);
+        return err->status;
+    }
     tell(t, t->progress.step, t->progress.epoch, ms_since(from), ms_since(write_from));
     return DDP_OK;
 }
@@ -313,9 +323,7 @@ void ddp_trainer_save_close(ddp_trainer *t, int64_t patience_ms)
             ddp_log_line(t->s->log, DDP_LOG_WARN, "the checkpoint of step %" PRIu64 " is not saved: %s", o.step,
                          o.err.msg);
     }
-    if (w != NULL && t->s->launch.rank != 0)
-        checkpoint_shard_drop(t->s->config->checkpoint->dir, t->saver->step, ddp_group_generation(t->group),
-                              (uint32_t)ddp_group_rank(t->group));
+    if (w != NULL && t->s->launch.rank != 0) drop_shard(t, t->saver->step);
     free_saver(t);
 }
 
