@@ -296,33 +296,43 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     if (t->progress.cursor < t->s->batches_per_epoch) return DDP_OK; /* the step limit came first */
     t->progress.epoch++;
     t->progress.cursor = 0;
+    t->progress.evaluates =
+        t->s->eval.sampler_count > 0 && is_multiple(t->progress.epoch, t->s->config->train->eval_every);
     return is_multiple(t->progress.step, every) ? save(t, ddp_trainer_save, err) : DDP_OK;
 }
 
-/* An evaluation is made again by the next generation. */
-static bool cut_short(const ddp_trainer *t) { return t->progress.stopping == DDP_STOP_TO_GROW; }
+/* Ranks that wait do so for an evaluation that is due where no memory would tell the next generation of it. */
+static bool evaluates_now(const ddp_trainer *t)
+{
+    int stopping = t->progress.stopping;
+
+    return t->progress.evaluates && (stopping == 0 || (stopping == DDP_STOP_TO_GROW && !ddp_survivor_has_all(t)));
+}
+
+/* One that is cut short is made again by the next generation. */
+static ddp_status evaluate(ddp_trainer *t, ddp_err *err)
+{
+    int stopping = t->progress.stopping;
+
+    t->progress.stopping = 0;
+    DDP_TRY(trainer_evaluate(t, err));
+    t->progress.evaluates = t->progress.stopping == DDP_STOP_TO_GROW;
+    if (t->progress.stopping == 0) t->progress.stopping = stopping;
+    return DDP_OK;
+}
 
 static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
 {
-    const struct ddp_train_config *c = t->s->config->train;
-    uint64_t evaluated = UINT64_MAX; /* step of the newest evaluation */
+    uint64_t epochs = (uint64_t)t->s->config->train->epochs, evaluated = UINT64_MAX; /* step of the newest evaluation */
 
-    if (t->progress.evaluates && t->progress.epoch < (uint64_t)c->epochs) { /* the ranks were lost in its midst */
-        DDP_TRY(trainer_evaluate(t, err));
-        t->progress.evaluates = cut_short(t);
-    }
-    while (t->progress.epoch < (uint64_t)c->epochs && !step_limit(t) && t->progress.stopping == 0) {
-        uint64_t epoch = t->progress.epoch;
-
+    for (;;) {
+        if (evaluates_now(t)) { /* at first where the ranks were lost in its midst */
+            DDP_TRY(evaluate(t, err));
+            evaluated = t->progress.step;
+        }
+        if (t->progress.epoch >= epochs || step_limit(t) || t->progress.stopping != 0) break;
         DDP_TRY(run_epoch(t, err));
         if (t->progress.rollback.wanted) return DDP_OK;
-        if (t->s->eval.sampler_count == 0 || t->progress.stopping != 0 || t->progress.epoch == epoch ||
-            c->eval_every == 0 || t->progress.epoch % (uint64_t)c->eval_every != 0)
-            continue;
-        t->progress.evaluates = true;
-        DDP_TRY(trainer_evaluate(t, err));
-        t->progress.evaluates = cut_short(t);
-        evaluated = t->progress.step;
     }
     if (t->s->eval.sampler_count > 0 && t->progress.stopping == 0 && evaluated != t->progress.step)
         DDP_TRY(trainer_evaluate(t, err));

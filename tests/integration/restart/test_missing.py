@@ -189,6 +189,26 @@ class Missing(Case):
         self.equal([m["world_size"] for m in rows if m["event"] == "start"], [4, 3, 4], results)
 
     @long_case
+    def test_each_epoch_is_evaluated(self):
+        """Ranks are lost and come back where an epoch ends: of these each has one step."""
+        one = {"data.synthetic": {"samples": 64}, "checkpoint": {"every": 1}, **EVAL}
+        for name, more in (("memory", {}), ("checkpoint", {"ddp": {"zero": 1}})):
+            for d in [*self.dir.glob("out-*"), *self.dir.glob("saved")]:
+                shutil.rmtree(d)
+            p = self.begin(one, more)
+            p[2].kill()
+            self.reads(p[0], "3 of 4 ranks are there")
+            self.trained_a_while(p[0])
+            p[2].wait()
+            p[2] = self.rank(2)
+            results = self.all_of_it(p, "out-0", [3, 4])
+            rows = self.metrics(self.dir / "out-0")
+            lost = next(i for i, m in enumerate(rows) if m["event"] == "start" and m["world_size"] == 3)
+            # a checkpoint does not tell whether the evaluation after it was made
+            epochs = [m["epoch"] for m in rows[0 if name == "memory" else lost:] if m["event"] == "eval"]
+            self.equal(epochs, list(range(1 if name == "memory" else epochs[0], EPOCHS + 1)), results)
+
+    @long_case
     def test_an_evaluation_that_nothing_would_remember_is_not_cut_short(self):
         """Where the next generation begins with a checkpoint."""
         self.knock_in_an_evaluation({"ddp": {"zero": 1}})
