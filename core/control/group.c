@@ -11,9 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ABORT_ANSWER_MS 1000  /* rank 0 answers an abort, at the latest, after the moment it may hold it */
-#define RETURN_MS       30000 /* to take down a generation of the run */
-#define REPORT_MS       5000  /* between two lines about who is missing */
+#define ABORT_ANSWER_MS 1000 /* rank 0 answers an abort, at the latest, after the moment it may hold it */
+#define REPORT_MS       5000 /* between two lines about who is missing */
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 static void group_free(ddp_group *g)
@@ -222,7 +221,7 @@ void ddp_group_leave(ddp_group *g)
     stop_and_free(g);
 }
 
-void ddp_group_returning(ddp_group *g) { control_run_postpone_expiry(g, RETURN_MS); }
+void ddp_group_returning(ddp_group *g) { control_run_postpone_expiry(g, DDP_RETURN_MS); }
 
 /* ---- who --------------------------------------------------------------------------------------------------------- */
 /* Ranks below `end` on this rank's host. */

@@ -8,6 +8,7 @@
 #include "control/heartbeat.h"
 #include "control/client.h"
 #include "control/rank0/announce.h"
+#include "control/rank0/waiting.h"
 #include "control/run.h"
 #include "control/state.h"
 #include "control/straggler.h"
@@ -66,6 +67,10 @@ static int64_t check_silence(ddp_group *g, int64_t now)
         if (is_watched(p) && (silent == NULL || p->heard_ns < silent->heard_ns)) silent = p;
     if (silent == NULL) return DDP_FOREVER_NS;
     if (l->lived_ns - silent->heard_ns < l->timeout_ns) return now + l->timeout_ns - (l->lived_ns - silent->heard_ns);
+    if (g->server != NULL && rank0_waiting_forget(g, silent, "silent")) {
+        silent->dead = true;
+        return now;
+    }
     silence_failure(g, silent->rank, &f);
     if (g->server != NULL)
         ddp_announce_failure(g, &f);

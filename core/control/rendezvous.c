@@ -190,12 +190,18 @@ static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     return ddp_wire_put(w, DDP_FRAME_AGREEMENT, g->self.agreement, strlen(g->self.agreement), err);
 }
 
-/* Rank 0 has no place for this process now, and lives. */
-static void wait_for_place(search *s)
+/* Rank 0 has no place for this process now, and lives. The first of these heartbeats may say why. */
+static void wait_for_place(search *s, const ddp_frame *f)
 {
+    ddp_unpack u = {.data = f->data, .left = f->length};
     ddp_group *g = s->g;
+    char reason[256];
 
-    if (!s->waits && is_spare(g))
+    ddp_unpack_text(&u, reason, sizeof(reason));
+    if (!u.bad && reason[0] != '\0')
+        ddp_log_line(g->log, DDP_LOG_INFO, "%s: this process waits at %s, and takes its place if it is lost", reason,
+                     where(s));
+    else if (!s->waits && is_spare(g))
         ddp_log_line(
             g->log, DDP_LOG_INFO,
             "this spare waits at %s, and takes the place of a rank that is missing or the first one that is lost",
@@ -206,8 +212,11 @@ static void wait_for_place(search *s)
                      where(s));
     s->waits = true;
     s->report_ns = DDP_FOREVER_NS;
-    s->deadline_ns = g->heartbeat.timeout_ns == 0 ? DDP_FOREVER_NS : ddp_deadline_ns(ddp_now_ns(), g->self.timeout_ms);
+    s->deadline_ns = g->heartbeat.timeout_ns == 0 ? DDP_FOREVER_NS : ddp_now_ns() + g->heartbeat.timeout_ns;
 }
+
+/* Only who has the secret may keep this process waiting, or tell it that the run has ended well. */
+static bool believes(const ddp_group *g, const ddp_wire *w) { return g->self.rejoins && ddp_wire_trusted(w); }
 
 /* DDP_OK: heard; DDP_IN_PROGRESS: not a whole frame yet. Heartbeats come before it, maybe together with it. */
 static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
@@ -217,8 +226,8 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
     ddp_frame f;
     ddp_status status;
 
-    while ((status = ddp_wire_next(w, &f, err)) == DDP_OK && f.type == DDP_FRAME_BEAT && g->self.rejoins)
-        wait_for_place(s);
+    while ((status = ddp_wire_next(w, &f, err)) == DDP_OK && f.type == DDP_FRAME_BEAT && believes(g, w))
+        wait_for_place(s, &f);
     if (status == DDP_IN_PROGRESS) return status;
     if (status == DDP_OK && f.type == DDP_FRAME_HEARD && ddp_wire_trusted(w)) {
         ddp_unpack u = {.data = f.data, .left = f.length};
@@ -228,11 +237,11 @@ static ddp_status first_frame(search *s, ddp_wire *w, ddp_err *err)
             (uint32_t)DDP_MIN_OF((uint64_t)g->world * (DDP_WIRE_BLOCK_LIMIT + 4) + DDP_WIRE_FRAME_LIMIT, UINT32_MAX);
         return DDP_OK;
     }
-    if (status == DDP_OK && f.type == DDP_FRAME_FAREWELL && g->self.rejoins) {
+    if (status == DDP_OK && f.type == DDP_FRAME_FAREWELL && believes(g, w)) {
         s->over = true;
         return DDP_OK;
     }
-    if (status == DDP_OK && f.type == DDP_FRAME_LATER && g->self.rejoins) {
+    if (status == DDP_OK && f.type == DDP_FRAME_LATER && believes(g, w)) {
         ddp_unpack u = {.data = f.data, .left = f.length};
         char reason[256];
 
@@ -367,7 +376,7 @@ ddp_status control_rendezvous_find_rank0(ddp_group *g, const ddp_group_params *p
         if (s.over) ddp_wire_close(out);
         if (s.over) return DDP_IN_PROGRESS;
         if (status != DDP_IN_PROGRESS) return status;
-        if (once) return err->status = s.waits ? DDP_ERR_PEER : DDP_ERR_TIMEOUT;
+        if (once) return err->status = s.waits || s.later ? DDP_ERR_PEER : DDP_ERR_TIMEOUT;
         if (s.report_ns == DDP_FOREVER_NS) look_again(&s);
         left = s.deadline_ns - ddp_now_ns();
         /* an attempt that the deadline cuts short says less than the one before it */

@@ -292,7 +292,7 @@ int64_t control_run_call_expired(ddp_group *g, int64_t now)
 
     lock(g);
     if (has_failed(&g->run) && !g->run.leaving && !g->run.expired_called && g->run.expired != NULL)
-        deadline = g->run.failed_ns + DDP_EXPIRE_MS * 1000000ll;
+        deadline = g->run.failed_ns + (ddp_group_is_to_grow(g) ? DDP_RETURN_MS : DDP_EXPIRE_MS) * 1000000ll;
     unlock(g);
     if (now < deadline) return deadline;
     ddp_group_expire(g);

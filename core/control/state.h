@@ -13,6 +13,7 @@
 #define DDP_FOREVER_NS INT64_MAX
 #define DDP_ANSWER_MS  2000 /* how much longer than its own deadline a rank waits for rank 0's answer */
 #define DDP_LEAVE_MS   10000
+#define DDP_RETURN_MS  30000 /* to take down a generation of the run */
 #define DDP_EXPIRE_MS  1000
 #define DDP_WHERE_MAX  160
 
@@ -67,6 +68,9 @@ static inline int32_t control_slot(const ddp_group_self *s, int32_t home)
 {
     return home == s->quorum.server ? 0 : home < s->quorum.server ? home + 1 : home;
 }
+
+/* A generation of the run was complete once. */
+static inline bool control_has_begun(const ddp_group_self *s) { return s->rejoins && s->generation > 0; }
 
 /* A frame on its way to the server. */
 typedef struct ddp_post {

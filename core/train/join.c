@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-enum { ATTEMPT_MS = 1000, PROBE_MS = 300, PAUSE_MS = 50 };
+enum { ATTEMPT_MS = 1000, PROBE_MS = 1200, PAUSE_MS = 50 };
 
 /* ---- one attempt ------------------------------------------------------------------------------------------------- */
 /* Rank 0's listener of a supervisor, which another generation needs again. */

@@ -71,6 +71,16 @@ static bool survives(ddp_trainer *t, int code, ddp_losses *losses)
     return true;
 }
 
+/* The server was lost before all had met again: it is looked for once more, with the state that this rank has. */
+static bool looks_again(const ddp_trainer *t, uint32_t generation, const ddp_failure *failure, ddp_losses *losses)
+{
+    if (generation == 0 || !ddp_trainer_rejoins(t) || !ddp_exit_is_loss(failure->exit_code) ||
+        !ddp_losses_add(losses, ddp_now_ms()))
+        return false;
+    ddp_log_line(t->s->log, DDP_LOG_WARN, "%s, before all ranks had met again: this rank looks for it", failure->msg);
+    return true;
+}
+
 /* A checkpoint that is being written when the run fails may become durable in the time that this rank has: where others
  * wait for it, or nobody does, a while; else until the others are gone. */
 static int64_t patience_with_save(const ddp_trainer *t, int code, bool over)
@@ -91,7 +101,10 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
     int code = DDP_EXIT_OK;
     ddp_status st;
 
-    st = trainer_join(t, *generation, expire, &failure, &err);
+    do {
+        failure = (ddp_failure){0};
+        st = trainer_join(t, *generation, expire, &failure, &err);
+    } while (st != DDP_OK && st != DDP_IN_PROGRESS && looks_again(t, *generation, &failure, losses));
     if (st == DDP_IN_PROGRESS) {
         ddp_log_line(t->s->log, DDP_LOG_INFO, "the run has ended, and has not needed this %s",
                      t->s->launch.spare ? "spare" : "rank");

@@ -216,7 +216,7 @@ class Group(Case):
         """A rank that gets half of the time only, as on a busier machine; most of its step is computing, so that it is held back there."""
         group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
         self.environ = {}
-        work = {"model.mlp": {"hidden": "200, 200"}, "data.synthetic": {"shape": 200, "samples": 4000},
+        work = {"model.mlp": {"hidden": "600, 600"}, "data.synthetic": {"shape": 200, "samples": 4000},
                 "train": {"batch_size": 200}}
         p = [self.start("-c", self.ini(f"{r}.ini", group, LONG, work, {"group": {"rank": r}, "output": {"dir": self.dir / f"o{r}"}}))
              for r in (0, 1)]

@@ -64,15 +64,15 @@ bool rank0_listener_admits(ddp_group *g, ddp_peer *p)
     return false;
 }
 
-/* A rank that is missing, of a run with these settings: nobody else has reason to know a hash of them, but for users of
- * this host, who may see how the run was started. */
+/* A rank that is missing in the first rendezvous, of a run with these settings: nobody else has reason to know a hash of
+ * them, but for users of this host, who may see how the run was started. A run that has begun no stranger ends. */
 static bool is_expected(const ddp_group *g, const ddp_peer *p)
 {
     const ddp_identity *id = &p->wire.presented;
 
-    return !g->run.met && id->world == g->world && id->rank >= 0 && id->rank < g->world &&
-           g->ranks[control_slot(&g->self, id->rank)].pid == 0 && strcmp(id->lines, g->self.identity.lines) == 0 &&
-           !ddp_trust_is_of_another_user(p->wire.fd);
+    return !g->run.met && !control_has_begun(&g->self) && id->world == g->world && id->rank >= 0 &&
+           id->rank < g->world && g->ranks[control_slot(&g->self, id->rank)].pid == 0 &&
+           strcmp(id->lines, g->self.identity.lines) == 0 && !ddp_trust_is_of_another_user(p->wire.fd);
 }
 
 void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
@@ -99,11 +99,11 @@ void rank0_listener_other_secret(ddp_group *g, ddp_peer *p)
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
 /* The two kinds of slots: of those that have shown nothing yet, and of those that have the key (or replay one that
- * had) or have been refused. */
+ * had) or have been refused. Who waits for a place has none once its settings have been compared. */
 static bool holds_slot(const ddp_peer *p, bool proven)
 {
     if (p->dead) return false;
-    if (p->state == DDP_PEER_REFUSED) return proven;
+    if (p->state == DDP_PEER_REFUSED || (p->state == DDP_PEER_WAITS && !p->agreed)) return proven;
     return p->state == DDP_PEER_NEW && ddp_wire_proven(&p->wire) == proven;
 }
 
@@ -233,7 +233,7 @@ int64_t ddp_listener_tick(ddp_group *g, int64_t now)
         int64_t ms = holds_slot(p, false) ? hurry : HELLO_MS, deadline = p->since_ns + ms * 1000000;
         char why[48];
 
-        if (p->dead || (p->state != DDP_PEER_NEW && p->state != DDP_PEER_REFUSED)) continue;
+        if (!holds_slot(p, false) && !holds_slot(p, true)) continue;
         next = DDP_MIN_OF(next, now >= deadline ? next : deadline);
         if (now < deadline) continue;
         (void)snprintf(why, sizeof(why), "no hello within %lld s", (long long)ms / 1000);

@@ -14,8 +14,7 @@
 
 #define SPARES_WAIT_MS 1500 /* for ranks that live to come back first */
 
-/* A generation of it was complete once. */
-static bool has_begun(const ddp_group *g) { return g->self.rejoins && g->self.generation > 0; }
+static bool has_begun(const ddp_group *g) { return control_has_begun(&g->self); }
 
 /* The ranks have failed, and join again. */
 static bool comes_back(const ddp_group *g)

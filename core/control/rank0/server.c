@@ -59,16 +59,6 @@ static void aborted(ddp_group *g, int32_t from, ddp_failure *f)
     s->held_ns = ddp_now_ns() + SUSPICION_MS * 1000000ll;
 }
 
-/* A rank that is gone before all have met: another process may come in its place. */
-static void forget(ddp_group *g, const ddp_peer *p)
-{
-    ddp_log_line(g->log, DDP_LOG_INFO,
-                 "rank %d on host %s is gone before all ranks had met: waiting for it to come back",
-                 (int)g->ranks[p->rank].home, g->ranks[p->rank].host);
-    if (p->state == DDP_PEER_JOINED) g->server->joined--;
-    g->ranks[p->rank] = (ddp_rank_info){0};
-}
-
 void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
 {
     ddp_server *s = g->server;
@@ -78,11 +68,7 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     if (p->state == DDP_PEER_WAITS) rank0_waiting_lost(g);
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) return;
     s->ranks[p->rank].peer = NULL;
-    if (s->announced.failed || s->farewell || p->goodbye) return;
-    if (g->self.rejoins && !g->run.met) {
-        forget(g, p);
-        return;
-    }
+    if (s->announced.failed || s->farewell || p->goodbye || rank0_waiting_forget(g, p, "gone")) return;
     ddp_client_lost_failure(g, p->rank, why, &f);
     ddp_announce_failure(g, s->held_ns != 0 && s->held.rank == p->rank ? &s->held : &f);
 }

@@ -40,12 +40,17 @@ void rank0_waiting_tell_later(ddp_peer *p, const char *fmt, ...)
 /* ---- knocks ------------------------------------------------------------------------------------------------------ */
 static bool waits(const ddp_peer *p) { return !p->dead && p->state == DDP_PEER_WAITS; }
 static bool is_spare(const ddp_peer *p) { return p->rank == DDP_RANK_OF_SPARE; }
-static bool knocks(const ddp_peer *p) { return waits(p) && p->agreed && !is_spare(p); }
+
+/* A process whose rank is there waits as a spare does, for that place alone. */
+static bool knocks(const ddp_group *g, const ddp_peer *p)
+{
+    return waits(p) && p->agreed && !is_spare(p) && rank0_waiting_find_home(g, p->rank) < 0;
+}
 
 static bool has_knocked(const ddp_group *g, int32_t home)
 {
     for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-        if (knocks(p) && p->rank == home) return true;
+        if (knocks(g, p) && p->rank == home) return true;
     return false;
 }
 
@@ -54,22 +59,26 @@ static void count_knocks(ddp_group *g)
 {
     int n = 0;
 
-    for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next) n += knocks(p);
+    for (const ddp_peer *p = g->peers.first; p != NULL; p = p->next) n += knocks(g, p);
     atomic_store(&g->server->knocks, n);
     control_run_ask_to_grow(g, n > 0);
 }
 
-/* Heartbeats follow, until it is told more. */
-static void let_wait(ddp_peer *p)
+/* Heartbeats follow, until it is told more. `why`: it cannot knock. */
+static void let_wait(ddp_peer *p, const char *why)
 {
+    ddp_text t = {0};
+
+    ddp_pack_bytes(&t, why, strlen(why));
     p->agreed = true;
-    ddp_peer_put(p, DDP_FRAME_BEAT, NULL, 0);
+    if (!t.failed) ddp_peer_put(p, DDP_FRAME_BEAT, t.data, t.length);
+    ddp_text_free(&t);
 }
 
 static void knock(ddp_group *g, ddp_peer *p, int32_t home)
 {
     p->rank = home;
-    let_wait(p);
+    let_wait(p, "");
     count_knocks(g);
     ddp_log_line(g->log, DDP_LOG_INFO, "rank %d at %s is there: it joins when this step has ended", (int)home,
                  p->address);
@@ -83,19 +92,38 @@ static void settle_spare(ddp_group *g, ddp_peer *p)
         knock(g, p, home);
         return;
     }
-    let_wait(p);
+    let_wait(p, "");
+}
+
+static void wait_for_rank(const ddp_group *g, ddp_peer *p, int32_t at)
+{
+    char why[320];
+
+    (void)snprintf(why, sizeof(why), "rank %d is host %.200s, pid %u", (int)p->rank, g->ranks[at].host,
+                   g->ranks[at].pid);
+    let_wait(p, why);
 }
 
 void rank0_waiting_met(ddp_group *g)
 {
+    count_knocks(g);
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
         if (waits(p) && p->agreed && is_spare(p)) settle_spare(g, p);
 }
 
-void rank0_waiting_lost(ddp_group *g)
+void rank0_waiting_lost(ddp_group *g) { rank0_waiting_met(g); /* its place is free again */ }
+
+bool rank0_waiting_forget(ddp_group *g, const ddp_peer *p, const char *how)
 {
-    count_knocks(g);
-    rank0_waiting_met(g); /* its place is free again */
+    ddp_server *s = g->server;
+
+    if (!g->self.rejoins || g->run.met || s->announced.failed) return false;
+    ddp_log_line(g->log, DDP_LOG_INFO, "rank %d on host %s is %s before all ranks had met: waiting for it to come back",
+                 (int)g->ranks[p->rank].home, g->ranks[p->rank].host, how);
+    if (p->state == DDP_PEER_JOINED) s->joined--;
+    g->ranks[p->rank] = (ddp_rank_info){0};
+    s->ranks[p->rank].peer = NULL;
+    return true;
 }
 
 /* ---- the end of the generation, or of the run -------------------------------------------------------------------- */
@@ -120,7 +148,7 @@ void rank0_waiting_farewell(ddp_group *g)
 void rank0_waiting_wake(ddp_group *g)
 {
     for (ddp_peer *p = g->peers.first; p != NULL; p = p->next)
-        if (waits(p) && p->agreed) rank0_waiting_tell_later(p, "the ranks join again");
+        if (waits(p) && p->agreed && (is_spare(p) || knocks(g, p))) rank0_waiting_tell_later(p, "the ranks join again");
 }
 
 static void tell_failure(ddp_group *g, ddp_peer *p)
@@ -164,8 +192,7 @@ static void settle(ddp_group *g, ddp_peer *p)
     } else if (is_spare(p)) {
         settle_spare(g, p);
     } else if (at >= 0) {
-        rank0_waiting_tell_later(p, "rank %d is still taken by host %s, pid %u", (int)p->rank, g->ranks[at].host,
-                                 g->ranks[at].pid);
+        wait_for_rank(g, p, at);
     } else if (!g->run.met || has_knocked(g, p->rank)) {
         rank0_waiting_tell_later(p, "another process was rank %d until now, or waits to be it", (int)p->rank);
     } else {

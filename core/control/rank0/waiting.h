@@ -11,6 +11,9 @@ void rank0_waiting_begin(ddp_peer *p, int32_t home, uint32_t generation);
 void rank0_waiting_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f);
 /* The connection of one that waited has closed. */
 void rank0_waiting_lost(ddp_group *g);
+/* A rank that is gone, or silent, before all have met: another process may come in its place. `how`: "gone". False: the
+ * run does not wait for it. */
+bool rank0_waiting_forget(ddp_group *g, const ddp_peer *p, const char *how);
 /* The rendezvous is complete: spares take the places of ranks that are missing. */
 void rank0_waiting_met(ddp_group *g);
 /* They are to come again, at once. */

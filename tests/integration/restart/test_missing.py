@@ -214,6 +214,20 @@ class Missing(Case):
         self.knock_in_an_evaluation({"ddp": {"zero": 1}})
 
     @long_case
+    def test_rank_0_is_lost_while_the_ranks_join_again(self):
+        """The others have the state in memory, and look for the next rank 0."""
+        p = self.begin({"run": {"rejoin_timeout": "9s"}})
+        p[2].kill()
+        self.reads(p[0], "waiting at", "for rank 2 of world_size 4")
+        p[0].kill()
+        self.reads(p[1], "rank 0", "before all ranks had met again: this rank looks for it")
+        for r in (0, 2):
+            p[r].wait()
+            p[r] = self.rank(r)
+        results = self.all_of_it(p, "out-0", [4])
+        self.check("going on from the memory of rank 1" in results[0].err, results)
+
+    @long_case
     def test_fewer_than_min_world(self):
         p = self.begin()
         for lost in p[2:]:

@@ -115,7 +115,10 @@ static void test_lost_rank_is_waited_for(void **state)
 static void test_who_comes_too_early_tries_again(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "";
-    ddp_wire first, second;
+    ddp_wire first, second, third;
+    char why[256];
+    ddp_unpack u;
+    ddp_frame f;
     member m;
     published b;
 
@@ -125,13 +128,20 @@ static void test_who_comes_too_early_tries_again(void **state)
     assert_int_equal(raw_next(&first).type, DDP_FRAME_HEARD);
     assert_int_equal(raw_next(&first).type, DDP_FRAME_WELCOME);
     UNTIL(atomic_load(&inside) == 1);
-    /* a process in place of rank 1, which rank 0 still takes for alive */
-    rank1(&second, endpoint, 0);
-    expect_later(&second, "rank 1 is still taken by host rawhost, pid 4711");
+    /* a process in place of rank 1, which rank 0 still takes for alive: it waits, and disturbs nobody */
+    rank1(&third, endpoint, 0);
+    f = raw_next(&third);
+    u = (ddp_unpack){.data = f.data, .left = f.length};
+    assert_int_equal(f.type, DDP_FRAME_BEAT);
+    ddp_unpack_text(&u, why, sizeof(why));
+    assert_string_equal(why, "rank 1 is host rawhost, pid 4711");
+    assert_int_equal(ddp_group_knocks(m.group), 0);
+    assert_int_equal(ddp_group_stop_requested(m.group), 0);
     assert_false(ddp_group_failed(m.group, &m.failure));
     /* rank 1 itself, which knows of a failure that rank 0 does not */
     rank1(&second, endpoint, 4);
     expect_later(&second, "rank 0 did not know yet that the run had failed");
+    expect_later(&third, "rank 0 is leaving the run that has failed");
     UNTIL(ddp_group_failed(m.group, &m.failure));
     assert_int_equal(m.failure.exit_code, DDP_EXIT_PEER);
     assert_contains(m.failure.msg, "rank 1 at 127.0.0.1:");
@@ -440,6 +450,53 @@ static void test_other_settings_while_ranks_join_again(void **state)
     members_close(m, 2);
 }
 
+/* Whose place is taken while the ranks join again gets it where that one is lost, by silence as by a closed connection. */
+static void test_place_of_one_that_is_silent(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "", *log;
+    ddp_wire silent, w[2];
+    published b;
+    member m;
+
+    (void)state;
+    quorum_init(&m, &b, NULL, 1, 3);
+    m.quorum.min_world = 3;
+    m.body = NULL;
+    m.peer_timeout_ms = 300;
+    m.agreement = "";
+    member_start(&m);
+    published_wait(&b, endpoint);
+    raw_open(&silent, endpoint);
+    raw_hello_again(&silent, (hello){1, 3, DDP_VERSION}, 1, "");
+    assert_int_equal(raw_next(&silent).type, DDP_FRAME_HEARD);
+    raw_open(&w[0], endpoint);
+    raw_hello(&w[0], (hello){1, 3, DDP_VERSION}, "");
+    for (uint32_t type = DDP_FRAME_BEAT; type != DDP_FRAME_LATER;) {
+        assert_int_equal(type, DDP_FRAME_BEAT);
+        type = raw_next(&w[0]).type;
+    }
+    ddp_wire_close(&w[0]);
+    for (uint32_t i = 0; i < 2; i++) {
+        raw_open(&w[i], endpoint);
+        raw_hello(&w[i], (hello){i + 1, 3, DDP_VERSION}, "");
+        assert_int_equal(raw_next(&w[i]).type, DDP_FRAME_HEARD);
+    }
+    for (int i = 0; i < 2; i++) {
+        while (raw_next(&w[i]).type == DDP_FRAME_BEAT) continue; /* the last one is WELCOME */
+        assert_int_equal(ddp_wire_put(&w[i], DDP_FRAME_GOODBYE, NULL, 0, &m.err), DDP_OK);
+        assert_int_equal(ddp_wire_flush(&w[i], &m.err), DDP_OK);
+    }
+    member_join(&m);
+    assert_int_equal(m.status, DDP_OK);
+    assert_int_equal(m.failure.exit_code, 0);
+    log = member_log(&m);
+    assert_contains(log, "rank 1 on host rawhost is silent before all ranks had met: waiting for it to come back");
+    free(log);
+    ddp_wire_close(&silent);
+    for (int i = 0; i < 2; i++) ddp_wire_close(&w[i]);
+    members_close(&m, 1);
+}
+
 static void leave_to_grow(member *m)
 {
     stay(m);
@@ -584,6 +641,7 @@ int main(void)
         cmocka_unit_test(test_rank_that_knocks_and_is_gone),
         cmocka_unit_test(test_other_settings_concern_them_alone),
         cmocka_unit_test(test_other_settings_while_ranks_join_again),
+        cmocka_unit_test(test_place_of_one_that_is_silent),
         cmocka_unit_test(test_the_end_of_those_who_wait),
         cmocka_unit_test(test_spare_is_not_needed),
         cmocka_unit_test(test_frames_that_come_together),

@@ -139,8 +139,8 @@ static void join_and_leave(member *m)
     CHECK(ddp_group_barrier(m->group, "once", LONG_MS, &err) == DDP_OK);
 }
 
-/* Who does not know the settings, or comes when all have met, is refused alone. */
-static void refused_alone(const char *ours, const char *its)
+/* Who does not know the settings, or comes when all have met or to a later generation, is refused alone. */
+static void refused_alone(const char *ours, const char *its, uint32_t generation)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "", *log;
     member m[2], stray;
@@ -150,13 +150,15 @@ static void refused_alone(const char *ours, const char *its)
     for (int32_t r = 0; r < 2; r++) {
         m[r].secret = ours;
         m[r].agreement = "a = 1\t\n";
+        m[r].rejoins = generation > 0;
+        m[r].generation = generation;
     }
     member_start(&m[0]);
     published_wait(&b, endpoint);
     member_init(&stray, NULL, 1, 2);
     stray.endpoint = endpoint;
     stray.secret = its;
-    stray.agreement = "a = 2\t\n";
+    stray.agreement = generation > 0 ? m[0].agreement : "a = 2\t\n";
     member_start(&stray);
     member_join(&stray);
     assert_int_equal(stray.failure.exit_code, DDP_EXIT_RENDEZVOUS);
@@ -175,9 +177,11 @@ static void refused_alone(const char *ours, const char *its)
 static void test_stranger_with_a_secret(void **state)
 {
     (void)state;
-    refused_alone(SECRET, OTHER);
-    refused_alone(SECRET, NULL);
-    refused_alone(NULL, SECRET);
+    for (uint32_t generation = 0; generation < 2; generation++) {
+        refused_alone(SECRET, OTHER, generation);
+        refused_alone(SECRET, NULL, generation);
+        refused_alone(NULL, SECRET, generation);
+    }
 }
 
 /* It is named in the lines about who is missing. */
@@ -718,32 +722,44 @@ static void test_place_of_a_slow_rank(void **state)
 }
 
 /* The first frame that an impostor of rank 0 sends in clear counts only as far as it ends this rank. */
-static void test_impostor_of_rank_0(void **state)
+static void hear_impostor(uint32_t type)
 {
-    static const char heard[] = "DDPG\2\0\6\0\10\0\0\0\0\0\0\0\4\0\0\0evil";
     char endpoint[DDP_ENDPOINT_MAX], buf[4096];
     int fd, connection;
     ssize_t n, got = 0;
     ddp_err err;
+    ddp_wire w;
     member m;
 
-    (void)state;
     assert_int_equal(ddp_endpoint_listen("127.0.0.1:0", &fd, endpoint, &err), DDP_OK);
     member_init(&m, NULL, 1, 2);
     m.endpoint = endpoint;
     m.secret = SECRET;
+    m.rejoins = true;
     m.agreement = "an option = its value\n";
     member_start(&m);
     UNTIL((connection = accept(fd, NULL, NULL)) >= 0);
-    assert_int_equal(send(connection, heard, sizeof(heard) - 1, MSG_NOSIGNAL), sizeof(heard) - 1);
+    ddp_wire_init(&w, connection, 1 << 20);
+    assert_int_equal(ddp_wire_put(&w, type, "\4\0\0\0evil", 8, &err), DDP_OK);
+    assert_int_equal(ddp_wire_flush(&w, &err), DDP_OK);
     while (got < (ssize_t)sizeof(buf) && (n = recv(connection, buf + got, sizeof(buf) - (size_t)got, 0)) > 0) got += n;
     member_join(&m);
     assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
     assert_contains(m.failure.msg, "is not rank 0 of this run");
     assert_null(memmem(buf, (size_t)got, "its value", 9)); /* it got no word of the settings in clear */
-    (void)close(connection);
+    ddp_wire_close(&w);
     (void)close(fd);
     members_close(&m, 1);
+}
+
+/* Nor does it keep this rank waiting, or tell it that the run has ended. */
+static void test_impostor_of_rank_0(void **state)
+{
+    (void)state;
+    hear_impostor(DDP_FRAME_HEARD);
+    hear_impostor(DDP_FRAME_LATER);
+    hear_impostor(DDP_FRAME_FAREWELL);
+    hear_impostor(DDP_FRAME_BEAT);
 }
 
 /* ---- identities -------------------------------------------------------------------------------------------------- */
