@@ -64,8 +64,8 @@ bool rank0_listener_admits(ddp_group *g, ddp_peer *p)
     return false;
 }
 
-/* A rank that is missing in the first rendezvous, of a run with these settings: nobody else has reason to know a hash of
- * them, but for users of this host, who may see how the run was started. A run that has begun no stranger ends. */
+/* A rank that is missing in the first rendezvous, of a run with these settings: nobody else has reason to know a hash
+ * of them, but for users of this host, who may see how the run was started. A run that has begun no stranger ends. */
 static bool is_expected(const ddp_group *g, const ddp_peer *p)
 {
     const ddp_identity *id = &p->wire.presented;

@@ -450,7 +450,7 @@ static void test_other_settings_while_ranks_join_again(void **state)
     members_close(m, 2);
 }
 
-/* Whose place is taken while the ranks join again gets it where that one is lost, by silence as by a closed connection. */
+/* Whose place is taken while the ranks join again gets it where that one is lost, by silence too. */
 static void test_place_of_one_that_is_silent(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "", *log;
