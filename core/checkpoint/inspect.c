@@ -1,6 +1,7 @@
 /* checkpoint/inspect.c -- see inspect.h. */
 #include "checkpoint/inspect.h"
 #include "checkpoint/folder.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -58,4 +59,15 @@ bool ddp_checkpoint_is_one(const char *path)
 
     return checkpoint_path_join(manifest.text, path, DDP_MANIFEST_FILE, &ignored) == DDP_OK &&
            access(manifest.text, F_OK) == 0;
+}
+
+ddp_status ddp_checkpoint_is_free(const char *dir, uint64_t step, ddp_err *err)
+{
+    ddp_path path;
+
+    DDP_TRY(checkpoint_step_path(&path, dir, step, "", err));
+    if (access(path.text, F_OK) != 0 && errno == ENOENT) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_SYSTEM,
+                    "%s is there already, and is not replaced: name a folder without a checkpoint of this step",
+                    path.text);
 }

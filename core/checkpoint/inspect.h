@@ -18,5 +18,7 @@ typedef struct ddp_checkpoint_entry {
  * absent one is an error, too. */
 ddp_status ddp_checkpoint_list(const char *dir, void (*each)(void *ctx, const ddp_checkpoint_entry *e), void *ctx,
                                ddp_err *err);
+/* DDP_OK: `dir` has nothing under the name of that step, be it a checkpoint or not. */
+ddp_status ddp_checkpoint_is_free(const char *dir, uint64_t step, ddp_err *err);
 /* The folder has a manifest, so it is meant as a checkpoint. */
 bool ddp_checkpoint_is_one(const char *path);

@@ -2,6 +2,7 @@
  * are whole. Its tensors are mapped, and written from there. */
 #include "cli/checkpoint_merge.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/inspect.h"
 #include "cli/cli.h"
 #include <string.h>
 
@@ -16,7 +17,7 @@ static ddp_status list_tensors(ddp_pool *pool, const ddp_safetensors *file, ddp_
     return DDP_OK;
 }
 
-/* None of those that are there is removed. */
+/* None of those that are there is removed or replaced. */
 static ddp_status write_whole(const ddp_checkpoint *c, const char *dir, ddp_log *log, ddp_err *err)
 {
     ddp_checkpoint_contents what = {.meta = c->meta, .settings = c->settings};
@@ -26,6 +27,7 @@ static ddp_status write_whole(const ddp_checkpoint *c, const char *dir, ddp_log 
 
     for (int i = 0; i < DDP_PARTS && st == DDP_OK; i++) st = list_tensors(&pool, c->parts[i], &what.parts[i], err);
     if (st == DDP_OK) st = ddp_checkpoint_lock_take(dir, log, &lock, err);
+    if (st == DDP_OK) st = ddp_checkpoint_is_free(dir, c->meta.step, err);
     if (st == DDP_OK) st = ddp_checkpoint_save(lock, &what, &(ddp_retention){0}, log, err);
     ddp_checkpoint_lock_release(lock);
     ddp_pool_free(&pool);

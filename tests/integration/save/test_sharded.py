@@ -46,6 +46,12 @@ class Sharded(DiskCase):
                 self.equal(self.files(f"merged-{how}", step), ["MANIFEST.json", "model.safetensors", "optimizer.safetensors"])
                 r = self.run("checkpoint", "diff", whole, self.dir / f"merged-{how}" / one.name)
                 self.check("tensors: 18 in both, of which 0 differ" in r.out, r)
+                before = self.files(f"merged-{how}", step)
+                for folder in (f"merged-{how}", how):  # neither a merged one nor the shards themselves are replaced
+                    r = self.run("checkpoint", "merge", one, self.dir / folder)
+                    self.fails(r, 8, f"{folder}/{one.name} is there already, and is not replaced")
+                self.equal(self.files(f"merged-{how}", step), before)
+                self.equal(self.files(how, step), ["MANIFEST.json", "model.safetensors", *THREE])
             self.equal(self.left(how), [])
 
     def test_resume_with_another_number_of_ranks(self):
