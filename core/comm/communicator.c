@@ -178,9 +178,9 @@ static int exit_of(const ddp_communicator *c, ddp_status st)
 static ddp_status not_opened(ddp_communicator *c, int64_t timeout_ms, ddp_err *err)
 {
     (void)ddp_fail(err, DDP_ERR_TIMEOUT,
-                   "backend \"%s\" did not connect rank %d with the others within %.3g s (rendezvous_timeout); "
+                   "backend \"%s\" did not connect rank %d with the others within %.3g s (%s); "
                    "it does not say why. Where hosts differ, name in [group] interface the network that they share",
-                   c->loaded->name, c->home, (double)timeout_ms * 1e-3);
+                   c->loaded->name, c->home, (double)timeout_ms * 1e-3, ddp_group_timeout_name(c->group));
     ddp_group_abort(c->group, exit_of(c, DDP_ERR_TIMEOUT), err->msg);
     return DDP_ERR_ABORTED;
 }

@@ -5,7 +5,8 @@
 #include "comm/task.h"
 
 /* Starts the queue thread, opens the backend there and connects all ranks; where that takes longer than
- * rendezvous_timeout the run is aborted with DDP_EXIT_RENDEZVOUS. `backend` and `config` live until close.
+ * rendezvous_timeout the run is aborted with DDP_EXIT_RENDEZVOUS; in a generation after the first it is rejoin_timeout,
+ * and DDP_EXIT_PEER. `backend` and `config` live until close.
  * `device_ordinal`: of the device whose memory it is to take, -1: the host's. All functions but abort come from one
  * thread. */
 ddp_status ddp_communicator_open(ddp_group *g, ddp_loaded *backend, const ddp_host *host, const void *config,

@@ -12,6 +12,7 @@ static bool dispatch_welcome(ddp_group *g, const ddp_frame *f)
     int32_t world;
 
     if (g->run.met) return false; /* written by this thread alone */
+    g->self.start = ddp_unpack_u64(&u);
     g->self.generation = ddp_unpack_u32(&u);
     g->rank = (int32_t)ddp_unpack_u32(&u);
     world = (int32_t)ddp_unpack_u32(&u);

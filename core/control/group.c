@@ -52,6 +52,9 @@ static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err
     s->quorum.min_world = q->min_world > 0 ? DDP_MIN_OF(q->min_world, p->world) : p->world;
     s->quorum.enough = q->enough > 0 ? DDP_MAX_OF(DDP_MIN_OF(q->enough, p->world), s->quorum.min_world) : p->world;
     s->generation = p->generation;
+    s->start = p->start;
+    s->restarted = p->restarted;
+    s->displaced = p->displaced != NULL && *p->displaced;
     /* with a short time-out too there is a line before it ends */
     s->report_ms = DDP_MIN_OF(REPORT_MS, DDP_MAX_OF(s->timeout_ms / 3, 100));
     s->began_ns = ddp_now_ns();
@@ -112,10 +115,13 @@ static ddp_status group_new(const ddp_group_params *p, ddp_group **out, ddp_err 
 /* ---- join -------------------------------------------------------------------------------------------------------- */
 static ddp_status connect_rank0(ddp_group *g, const ddp_group_params *p, ddp_err *err)
 {
+    ddp_status status;
     ddp_peer *peer;
     ddp_wire wire;
 
-    DDP_TRY(control_rendezvous_find_rank0(g, p, &wire, err));
+    status = control_rendezvous_find_rank0(g, p, &wire, err);
+    if (p->displaced != NULL) *p->displaced = g->self.displaced;
+    if (status != DDP_OK) return status;
     if (ddp_peers_add(&g->peers, &wire, 0, &peer, err) != DDP_OK) {
         ddp_wire_close(&wire);
         return err->status;
@@ -238,6 +244,8 @@ int32_t ddp_group_world(const ddp_group *g) { return g->world; }
 int32_t ddp_group_home(const ddp_group *g, int32_t rank) { return g->ranks[rank].home; }
 int32_t ddp_group_knocks(const ddp_group *g) { return g->server == NULL ? 0 : atomic_load(&g->server->knocks); }
 uint32_t ddp_group_generation(const ddp_group *g) { return g->self.generation; }
+const char *ddp_group_timeout_name(const ddp_group *g) { return g->self.timeout_name; }
+uint64_t ddp_group_start(const ddp_group *g) { return g->self.start; }
 int32_t ddp_group_local_rank(const ddp_group *g) { return on_this_host(g, g->rank); }
 int32_t ddp_group_local_size(const ddp_group *g) { return on_this_host(g, g->world); }
 bool ddp_group_same_host(const ddp_group *g, int32_t rank)

@@ -32,7 +32,9 @@ int32_t ddp_group_world(const ddp_group *g);
 int32_t ddp_group_home(const ddp_group *g, int32_t rank); /* the rank of the config */
 /* Rank 0, when the generation has ended: ranks that were not in it and can be in the next one. */
 int32_t ddp_group_knocks(const ddp_group *g);
-uint32_t ddp_group_generation(const ddp_group *g); /* from 0 */
+uint32_t ddp_group_generation(const ddp_group *g);      /* from 0 */
+const char *ddp_group_timeout_name(const ddp_group *g); /* the key that its rendezvous was bound by */
+uint64_t ddp_group_start(const ddp_group *g);           /* of the run: params.h */
 /* Among the ranks on the same host (by host id: boot id and network namespace, exchanged at hello). */
 int32_t ddp_group_local_rank(const ddp_group *g);
 int32_t ddp_group_local_size(const ddp_group *g);

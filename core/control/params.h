@@ -39,6 +39,11 @@ typedef struct ddp_group_params {
     /* Each rendezvous of the ranks makes a generation of the run, whose number is the same on all of them; this process
      * has been in so many. */
     uint32_t generation;
+    /* And each start of the run has a number, a later one a higher; 0: this process has been in no generation. Where
+     * processes of several starts meet, the latest counts for all of them (ddp_group_start). */
+    uint64_t start;
+    bool restarted;  /* server: a process before this one has served, so the other ranks may be in the run already */
+    bool *displaced; /* in and out: this process has waited for a place that another one had; may be NULL */
     /* A rank that is lost while the others wait is waited for; a process that comes too early for the next generation
      * is told to try again. */
     bool rejoins;

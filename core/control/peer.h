@@ -19,7 +19,9 @@ typedef struct ddp_peer {
     ddp_wire wire;
     int state;            /* DDP_PEER_* */
     int32_t rank;         /* -1: not known; of one that waits the rank of the config that it will be, or of a spare */
-    uint32_t generation;  /* that it expects */
+    uint32_t generation;  /* that it expects, of */
+    uint64_t start;       /* the run; 0: a new process */
+    bool displaced;       /* it has waited for a place that another process had */
     bool agreed;          /* WAITS: its agreement lines are right */
     int64_t since_ns;     /* when it came, or was refused */
     int64_t heard_ns;     /* when the last byte came, on the clock of the heartbeat */

@@ -177,7 +177,9 @@ static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     ddp_pack_u32(&t, DDP_ABI);
     ddp_pack_u32(&t, DDP_BACKEND_ABI);
     ddp_pack_u32(&t, m->pid);
+    ddp_pack_u64(&t, g->self.start);
     ddp_pack_u32(&t, g->self.generation);
+    ddp_pack_u32(&t, g->self.displaced);
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));
     ddp_pack_bytes(&t, m->host, strlen(m->host));
@@ -198,6 +200,7 @@ static void wait_for_place(search *s, const ddp_frame *f)
     char reason[256];
 
     ddp_unpack_text(&u, reason, sizeof(reason));
+    if (!u.bad && reason[0] != '\0') g->self.displaced = true;
     if (!u.bad && reason[0] != '\0')
         ddp_log_line(g->log, DDP_LOG_INFO, "%s: this process waits at %s, and takes its place if it is lost", reason,
                      where(s));

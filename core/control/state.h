@@ -55,6 +55,9 @@ typedef struct ddp_group_self {
     int32_t shares;      /* the world_size of the config */
     ddp_rank_info info;  /* of this rank */
     uint32_t generation; /* until `met`, the highest that has been heard of; control thread */
+    uint64_t start;      /* and the latest */
+    bool restarted;      /* see params.h; and: */
+    bool displaced;
     char *agreement;
     ddp_identity identity;
     ddp_tls *tls;   /* NULL: in clear */
@@ -69,8 +72,11 @@ static inline int32_t control_slot(const ddp_group_self *s, int32_t home)
     return home == s->quorum.server ? 0 : home < s->quorum.server ? home + 1 : home;
 }
 
-/* A generation of the run was complete once. */
-static inline bool control_has_begun(const ddp_group_self *s) { return s->rejoins && s->generation > 0; }
+/* A generation of the run was complete once, or may have been. */
+static inline bool control_has_begun(const ddp_group_self *s)
+{
+    return s->rejoins && (s->generation > 0 || s->restarted);
+}
 
 /* A frame on its way to the server. */
 typedef struct ddp_post {

@@ -8,7 +8,7 @@
 
 /* The header -- magic u32, version u16, type u16, length u32, zero u32 -- and the FAILURE frame keep their layout in
  * every version, so that two versions that are connected can still report it. */
-#define DDP_WIRE_VERSION 2u
+#define DDP_WIRE_VERSION 3u
 #define DDP_WIRE_HEADER  16u
 
 #define DDP_WIRE_HELLO_LIMIT (4u << 10) /* of the first frame in either direction */
@@ -18,16 +18,18 @@
 
 enum {
     /* to rank 0 */
-    /* rank u32, world u32, abi u32, backend abi u32, pid u32, generation u32, texts: version, host id, host name, where
-     * world_size was set, identity (identity.h) */
+    /* rank u32, world u32, abi u32, backend abi u32, pid u32, start u64, generation u32, displaced u32, texts: version,
+     * host id, host name, where world_size was set, identity (identity.h) */
     DDP_FRAME_HELLO = 1,
     DDP_FRAME_AGREEMENT, /* lines */
     DDP_FRAME_REQUEST,   /* id u64, op u32, timeout in ms i64, name text, data */
     DDP_FRAME_ABORT,     /* exit code i32, message */
     DDP_FRAME_GOODBYE,   /* nothing; after a FAILURE: it has arrived */
     /* from rank 0 */
-    DDP_FRAME_HEARD,    /* host name text: hello and agreement are right, others are missing */
-    DDP_FRAME_WELCOME,  /* generation u32; for each rank: pid u32, texts: host id, host name */
+    DDP_FRAME_HEARD, /* host name text: hello and agreement are right, others are missing */
+    /* start u64, generation u32, the rank that gets it u32, world u32; for each rank: its rank by the config u32, pid
+     * u32, texts: host id, host name */
+    DDP_FRAME_WELCOME,
     DDP_FRAME_REPLY,    /* id u64, status i32, value or message */
     DDP_FRAME_FAREWELL, /* nothing; rank 0 leaves */
     /* exit code i32, rank i32, message: the first failure of the run; to rank 0: it was silent, this rank has left */

@@ -39,6 +39,8 @@ static ddp_group_params params_of(ddp_trainer *t, uint32_t generation)
         .timeout_ms = again ? s->config->run->rejoin_timeout_ms : s->config->group->rendezvous_timeout_ms,
         .timeout_name = again ? "rejoin_timeout" : NULL,
         .generation = generation,
+        .start = t->survivor->start,
+        .restarted = s->launch.restarted,
         .rejoins = rejoins,
         .peer_timeout_ms = s->config->group->peer_timeout_ms,
         .secret = s->launch.secret_length > 0 ? s->launch.secret : NULL,
@@ -57,7 +59,10 @@ struct search {
     ddp_trainer *t;
     ddp_group_params *p;
     size_t nodes, own; /* own: this rank's node; of a spare that of the rank whose place it has */
+    size_t last;       /* the one that served the last generation, or where a server was found since */
     bool first;        /* this rank is the first one of it, and on that host */
+    bool displaced;    /* see control/params.h */
+    bool knows;        /* of a server: `last` is not only where one would begin */
     int64_t from_ms;   /* since when no server was found */
 };
 
@@ -73,15 +78,16 @@ static bool moves(const ddp_trainer *t)
 static ddp_status find_own(struct search *x, ddp_err *err)
 {
     const ddp_list *nodes = &x->t->s->config->group->nodes;
+    const ddp_launch *l = &x->t->s->launch;
     char host[256];
     int32_t first;
 
     x->nodes = nodes->count;
     for (size_t i = 0; i < nodes->count; i++) {
         DDP_TRY(ddp_nodes_at(nodes, i, host, sizeof(host), &first, err));
-        if (first > x->t->s->launch.home) break;
-        x->own = i;
-        x->first = first == x->t->s->launch.home && !x->t->s->launch.spare;
+        if (first <= l->home) x->own = i;
+        if (first <= l->home) x->first = first == l->home && !l->spare;
+        if (first <= x->t->survivor->server) x->last = i;
     }
     return DDP_OK;
 }
@@ -100,6 +106,7 @@ static ddp_status join_at(struct search *x, size_t i, bool serves, int64_t attem
     (void)snprintf(url, sizeof(url), DDP_NODES_URL, host, DDP_NODES_PORT);
     DDP_TRY(s->init.ops->open(&s->host, s->init.config, url, &p.init, err));
     p.url = url;
+    p.displaced = &x->displaced;
     p.quorum.server = serves ? p.rank : -1;
     p.quorum.attempt_ms = serves ? 0 : attempt_ms;
     st = ddp_group_join(&p, &x->t->group, failure, err);
@@ -107,44 +114,63 @@ static ddp_status join_at(struct search *x, size_t i, bool serves, int64_t attem
     return st;
 }
 
-/* The nodes before this one have had their time, each as long as ranks wait for a lost one. */
+/* The node that served before has its turn at once, the others one after the other: each gets as long as ranks wait for
+ * a lost one. */
 static bool is_its_turn(const struct search *x)
 {
-    if (!x->first || x->p->generation == 0) return false;
-    return ddp_now_ms() - x->from_ms >= (int64_t)x->own * x->p->timeout_ms;
+    size_t before = x->own == x->last ? 0 : x->own < x->last ? x->own + 1 : x->own;
+
+    return x->first && x->knows && ddp_now_ms() - x->from_ms >= (int64_t)before * x->p->quorum.rejoin_ms;
 }
 
 static ddp_status serve(struct search *x, ddp_failure *failure, ddp_err *err)
 {
-    if (x->own > 0)
+    if (x->own == x->last && x->own > 0)
+        ddp_log_line(x->t->s->log, DDP_LOG_INFO, "rank %d serves the others again", x->t->s->launch.home);
+    else if (x->own != x->last)
         ddp_log_line(x->t->s->log, DDP_LOG_WARN,
-                     "rank 0 is lost, and so is every node before this one: rank %d serves the others from now on",
-                     x->t->s->launch.home);
+                     "rank %d, which served the others, is lost: rank %d serves the others from now on",
+                     x->t->survivor->server, x->t->s->launch.home);
     return join_at(x, x->own, true, 0, failure, err);
 }
 
-/* Who comes back may find the others on another node than they were on. */
+/* Looks on every other node once. DDP_ERR_TIMEOUT: no server, or one that was there until now. */
+static ddp_status search_once(struct search *x, int64_t attempt_ms, ddp_failure *failure, ddp_err *err)
+{
+    size_t from = x->last;
+
+    for (size_t n = 0; n < x->nodes; n++) {
+        size_t i = (from + n) % x->nodes;
+        ddp_status st;
+
+        if (i == x->own && x->first) continue;
+        *err = (ddp_err){0};
+        st = join_at(x, i, false, attempt_ms, failure, err);
+        if (st == DDP_ERR_PEER && failure->exit_code == 0) {
+            x->from_ms = ddp_now_ms();
+            x->last = i;
+            x->knows = true;
+        } else if (st != DDP_ERR_TIMEOUT) {
+            return st;
+        }
+    }
+    return DDP_ERR_TIMEOUT;
+}
+
+/* Who comes back may find the others on another node than they were on; a rank 0 that finds nobody begins. */
 static ddp_status search_all(struct search *x, ddp_failure *failure, ddp_err *err)
 {
     int64_t most_ms = x->p->timeout_ms * (int64_t)(x->p->generation > 0 ? x->nodes : 1);
     bool zero = x->first && x->own == 0;
 
+    if (zero && x->knows && x->last == 0) return serve(x, failure, err);
     for (;;) {
-        ddp_status st = DDP_OK;
+        ddp_status st = search_once(x, zero && !x->knows ? PROBE_MS : ATTEMPT_MS, failure, err);
 
-        if (zero && x->p->generation > 0) return serve(x, failure, err);
-        for (size_t i = 0; i < x->nodes; i++) {
-            if (i == x->own && x->first) continue;
-            *err = (ddp_err){0};
-            st = join_at(x, i, false, zero ? PROBE_MS : ATTEMPT_MS, failure, err);
-            if (st == DDP_ERR_PEER && failure->exit_code == 0)
-                x->from_ms = ddp_now_ms(); /* there was one until now */
-            else if (st != DDP_ERR_TIMEOUT)
-                return st;
-        }
+        if (st != DDP_ERR_TIMEOUT) return st;
         *err = (ddp_err){0};
         *failure = (ddp_failure){0};
-        if (zero || is_its_turn(x)) return serve(x, failure, err);
+        if ((zero && !x->knows) || is_its_turn(x)) return serve(x, failure, err);
         if (ddp_now_ms() - x->from_ms >= most_ms) break;
         (void)nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000l}, NULL);
     }
@@ -161,7 +187,7 @@ ddp_status trainer_join(ddp_trainer *t, uint32_t generation, void (*expired)(voi
                         ddp_failure *failure, ddp_err *err)
 {
     ddp_group_params p = params_of(t, generation);
-    struct search x = {.t = t, .p = &p, .from_ms = ddp_now_ms()};
+    struct search x = {.t = t, .p = &p, .knows = generation > 0, .from_ms = ddp_now_ms()};
     ddp_text lines = {0};
     ddp_status st;
 

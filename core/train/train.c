@@ -115,6 +115,7 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
         return failure.exit_code != 0 ? failure.exit_code : DDP_EXIT_RENDEZVOUS;
     }
     *generation = ddp_group_generation(t->group);
+    ddp_survivor_met(t);
     if (trainer_run(t, &err) != DDP_OK) {
         code = failed(t, &err, t->ending->message, sizeof(t->ending->message));
         *over = survives(t, code, losses);
@@ -133,7 +134,10 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
     ddp_checkpoint_lock_release(t->lock);
     if (!trainer_close(t)) *over = false; /* a thread of a plugin is left: another process has to take this rank */
     t->survivor->expected = ddp_group_world(t->group) + ddp_group_knocks(t->group);
-    if (code == DDP_EXIT_OK && !*over && ddp_group_failed(t->group, &failure)) { /* closing, here or on another rank */
+    /* closing, here or on another rank; the loss of one that closes in order to join again ends nothing */
+    if (code == DDP_EXIT_OK && ddp_group_failed(t->group, &failure) &&
+        !(*over && ddp_exit_is_loss(failure.exit_code))) {
+        *over = false;
         ddp_copy_text(t->ending->message, sizeof(t->ending->message), failure.msg);
         code = failure.exit_code;
     }

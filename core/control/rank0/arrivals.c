@@ -11,10 +11,9 @@
 #include "control/state.h"
 #include <ddpengine/backend.h>
 #include <string.h>
+#include <time.h>
 
-#define SPARES_WAIT_MS 1500 /* for ranks that live to come back first */
-
-static bool has_begun(const ddp_group *g) { return control_has_begun(&g->self); }
+#define OTHERS_WAIT_MS 1500 /* for ranks that live to come back first */
 
 /* The ranks have failed, and join again. */
 static bool comes_back(const ddp_group *g)
@@ -35,7 +34,7 @@ static void refuse(ddp_group *g, ddp_peer *p, int32_t rank, const char *fmt, ...
     va_start(ap, fmt);
     (void)vsnprintf(f.msg, sizeof(f.msg), fmt, ap);
     va_end(ap);
-    if (g->run.met || has_begun(g))
+    if (g->run.met || control_has_begun(&g->self))
         rank0_listener_log_refused(g, p, f.msg);
     else
         ddp_announce_failure(g, &f);
@@ -82,11 +81,21 @@ static void leave_out_missing(ddp_group *g)
     g->world = n;
 }
 
+/* In ns: the number of a start of the run. */
+static uint64_t now_since_1970(void)
+{
+    struct timespec now = {.tv_nsec = 1};
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static void welcome(ddp_group *g)
 {
     ddp_text all = {0};
 
     leave_out_missing(g);
+    if (g->self.start == 0) g->self.start = now_since_1970();
     ddp_pack_u32(&all, (uint32_t)g->world);
     for (int32_t r = 0; r < g->world; r++) {
         const ddp_rank_info *m = &g->ranks[r];
@@ -99,6 +108,7 @@ static void welcome(ddp_group *g)
     for (int32_t r = 1; r < g->world; r++) {
         ddp_text t = {.failed = all.failed};
 
+        ddp_pack_u64(&t, g->self.start);
         ddp_pack_u32(&t, g->self.generation);
         ddp_pack_u32(&t, (uint32_t)r);
         ddp_text_append(&t, all.data, all.length);
@@ -113,6 +123,8 @@ static void welcome(ddp_group *g)
 typedef struct hello {
     int32_t rank, world;
     uint32_t abi, backend_abi, generation;
+    uint64_t start;
+    bool displaced;
     char version[32], where[DDP_WHERE_MAX], identity[DDP_IDENTITY_MAX];
     ddp_rank_info info;
 } hello;
@@ -126,7 +138,9 @@ static bool unpack_hello(const ddp_frame *f, hello *out)
     out->abi = ddp_unpack_u32(&u);
     out->backend_abi = ddp_unpack_u32(&u);
     out->info.pid = ddp_unpack_u32(&u);
+    out->start = ddp_unpack_u64(&u);
     out->generation = ddp_unpack_u32(&u);
+    out->displaced = ddp_unpack_u32(&u) != 0;
     ddp_unpack_text(&u, out->version, sizeof(out->version));
     ddp_unpack_text(&u, out->info.host_id, sizeof(out->info.host_id));
     ddp_unpack_text(&u, out->info.host, sizeof(out->info.host));
@@ -141,21 +155,21 @@ static void take_rank(ddp_group *g, ddp_peer *p, int32_t slot, const hello *h)
     g->ranks[slot].home = h->rank;
     g->server->ranks[slot].peer = p;
     p->rank = slot;
-    p->generation = h->generation;
     p->state = DDP_PEER_HEARD;
     p->wire.limit = DDP_WIRE_FRAME_LIMIT;
 }
 
-/* When spares may take the places of ranks that have not come: those that live have come by then. */
+/* When spares, and who has waited for a place that was taken, may take those of ranks that have not come: who lives has
+ * come by then. */
 static int64_t fill_ns(const ddp_group *g)
 {
-    return g->self.began_ns + DDP_MIN_OF((int64_t)SPARES_WAIT_MS, g->self.timeout_ms / 2) * 1000000;
+    return g->self.began_ns + DDP_MIN_OF((int64_t)OTHERS_WAIT_MS, g->self.timeout_ms / 2) * 1000000;
 }
 
 /* The rank of which a spare takes the place at once, or it stays one. */
 static int32_t place_of_spare(const ddp_group *g)
 {
-    bool now = !g->run.met && has_begun(g) && !g->server->announced.failed && ddp_now_ns() >= fill_ns(g);
+    bool now = !g->run.met && control_has_begun(&g->self) && !g->server->announced.failed && ddp_now_ns() >= fill_ns(g);
     int32_t missing = now ? rank0_waiting_find_missing(g) : -1;
 
     return missing >= 0 ? missing : DDP_RANK_OF_SPARE;
@@ -166,6 +180,7 @@ static int32_t place_of_spare(const ddp_group *g)
 static bool is_late(const ddp_group *g, const hello *h)
 {
     if (!g->self.rejoins) return false;
+    if (h->displaced && control_has_begun(&g->self) && ddp_now_ns() < fill_ns(g)) return true;
     return h->rank == DDP_RANK_OF_SPARE || g->run.met || comes_back(g) ||
            ((h->generation > 0 || g->self.generation > 0) && rank0_waiting_find_home(g, h->rank) >= 0);
 }
@@ -205,9 +220,12 @@ static void take_hello(ddp_group *g, ddp_peer *p, hello *h)
         return;
     }
     if (!can_be_rank(g, p, h)) return;
+    p->start = h->start;
+    p->generation = h->generation;
+    p->displaced = h->displaced;
     if (h->rank == DDP_RANK_OF_SPARE) h->rank = place_of_spare(g);
     if (is_late(g, h)) {
-        rank0_waiting_begin(p, h->rank, h->generation);
+        rank0_waiting_begin(p, h->rank);
         return;
     }
     at = rank0_waiting_find_home(g, h->rank);
@@ -234,8 +252,9 @@ bool rank0_arrivals_hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
 }
 
 /* Ranks of a run that this process has come back to wait no longer than that. */
-static void take_generation(ddp_group *g, uint32_t generation)
+static void take_generation(ddp_group *g, uint64_t start, uint32_t generation)
 {
+    g->self.start = DDP_MAX_OF(g->self.start, start);
     if (generation > g->self.generation && g->self.quorum.rejoin_ms > 0) {
         g->self.began_ns = ddp_now_ns();
         g->self.timeout_ms = g->self.quorum.rejoin_ms;
@@ -249,7 +268,7 @@ static void differs(ddp_group *g, ddp_peer *p, const char *how)
 {
     int32_t slot = p->rank;
 
-    if (!has_begun(g)) {
+    if (!control_has_begun(&g->self)) {
         rank0_announce_fail(g, DDP_EXIT_RENDEZVOUS, slot, "%s", how);
         return;
     }
@@ -275,7 +294,7 @@ bool rank0_arrivals_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
         differs(g, p, difference);
     ddp_text_free(&lines);
     if (s->announced.failed || count > 0) return true;
-    take_generation(g, p->generation);
+    take_generation(g, p->start, p->generation);
     p->state = DDP_PEER_JOINED;
     ddp_pack_bytes(&host, g->ranks[0].host, strlen(g->ranks[0].host));
     ddp_announce_send(g, p->rank, DDP_FRAME_HEARD, &host);
@@ -301,7 +320,7 @@ int64_t rank0_arrivals_tick(ddp_group *g, int64_t now)
     char ranks[160];
 
     missing_ranks(g, ranks, sizeof(ranks));
-    if (has_begun(g) && now >= fill_ns(g) && rank0_waiting_find_missing(g) >= 0) rank0_waiting_wake(g);
+    if (control_has_begun(&g->self) && now >= fill_ns(g) && rank0_waiting_find_missing(g) >= 0) rank0_waiting_wake(g);
     if (now >= deadline && g->server->joined >= g->self.quorum.min_world) {
         ddp_log_line(g->log, DDP_LOG_WARN,
                      "%s of world_size %d did not come within %.3g s (%s): the run goes on with %d rank%s", ranks,

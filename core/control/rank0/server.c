@@ -65,7 +65,7 @@ void ddp_server_lost(ddp_group *g, ddp_peer *p, const ddp_err *why)
     ddp_failure f;
 
     if (p->state == DDP_PEER_NEW) rank0_listener_stranger(g, p, why->msg);
-    if (p->state == DDP_PEER_WAITS) rank0_waiting_lost(g);
+    if (p->state == DDP_PEER_WAITS) rank0_waiting_met(g); /* its place is free again */
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) return;
     s->ranks[p->rank].peer = NULL;
     if (s->announced.failed || s->farewell || p->goodbye || rank0_waiting_forget(g, p, "gone")) return;
@@ -81,7 +81,7 @@ void ddp_server_damaged(ddp_group *g, ddp_peer *p, const ddp_err *why)
     }
     if (p->state != DDP_PEER_HEARD && p->state != DDP_PEER_JOINED) {
         rank0_listener_stranger(g, p, why->msg);
-        if (p->state == DDP_PEER_WAITS) rank0_waiting_lost(g);
+        if (p->state == DDP_PEER_WAITS) rank0_waiting_met(g); /* its place is free again */
         return;
     }
     rank0_announce_fail(g, DDP_EXIT_PEER, p->rank, "rank %d on host %s sent a damaged frame: %s",

@@ -111,8 +111,6 @@ void rank0_waiting_met(ddp_group *g)
         if (waits(p) && p->agreed && is_spare(p)) settle_spare(g, p);
 }
 
-void rank0_waiting_lost(ddp_group *g) { rank0_waiting_met(g); /* its place is free again */ }
-
 bool rank0_waiting_forget(ddp_group *g, const ddp_peer *p, const char *how)
 {
     ddp_server *s = g->server;
@@ -168,10 +166,9 @@ void rank0_waiting_failed(ddp_group *g)
 }
 
 /* ---- who comes --------------------------------------------------------------------------------------------------- */
-void rank0_waiting_begin(ddp_peer *p, int32_t home, uint32_t generation)
+void rank0_waiting_begin(ddp_peer *p, int32_t home)
 {
     p->rank = home;
-    p->generation = generation;
     p->state = DDP_PEER_WAITS;
     p->wire.limit = DDP_WIRE_FRAME_LIMIT;
 }
@@ -185,7 +182,7 @@ static void settle(ddp_group *g, ddp_peer *p)
         tell_failure(g, p);
     } else if (g->server->farewell) {
         let_go(g, p);
-    } else if (g->run.met && p->generation > g->self.generation) {
+    } else if (g->run.met && p->start == g->self.start && p->generation > g->self.generation) {
         rank0_announce_fail(g, DDP_EXIT_PEER, p->rank, "rank %d at %s has lost the others and joins again",
                             (int)p->rank, p->address);
         rank0_waiting_tell_later(p, "rank 0 did not know yet that the run had failed, and will be there again");
@@ -193,6 +190,8 @@ static void settle(ddp_group *g, ddp_peer *p)
         settle_spare(g, p);
     } else if (at >= 0) {
         wait_for_rank(g, p, at);
+    } else if (!g->run.met && p->displaced) {
+        let_wait(p, "who was this rank may come back");
     } else if (!g->run.met || has_knocked(g, p->rank)) {
         rank0_waiting_tell_later(p, "another process was rank %d until now, or waits to be it", (int)p->rank);
     } else {

@@ -5,16 +5,14 @@
 #include "control/params.h"
 #include "control/peer.h"
 
-/* Its hello is right, its agreement is to come. `home`: the rank that it will be, or DDP_RANK_OF_SPARE. */
-void rank0_waiting_begin(ddp_peer *p, int32_t home, uint32_t generation);
+/* Its hello is right and in `p`, its agreement is to come. `home`: the rank that it will be, or DDP_RANK_OF_SPARE. */
+void rank0_waiting_begin(ddp_peer *p, int32_t home);
 /* Its agreement: it waits, is told to come again, or, with other settings, is refused, which concerns it alone. */
 void rank0_waiting_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f);
-/* The connection of one that waited has closed. */
-void rank0_waiting_lost(ddp_group *g);
 /* A rank that is gone, or silent, before all have met: another process may come in its place. `how`: "gone". False: the
  * run does not wait for it. */
 bool rank0_waiting_forget(ddp_group *g, const ddp_peer *p, const char *how);
-/* The rendezvous is complete: spares take the places of ranks that are missing. */
+/* The rendezvous is complete, or one that waited is gone: spares take the places of ranks that are missing. */
 void rank0_waiting_met(ddp_group *g);
 /* They are to come again, at once. */
 void rank0_waiting_wake(ddp_group *g);

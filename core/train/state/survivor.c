@@ -128,6 +128,22 @@ void ddp_survivor_keep(ddp_trainer *t)
 }
 
 /* ---- the next generation ----------------------------------------------------------------------------------------- */
+void ddp_survivor_met(ddp_trainer *t)
+{
+    ddp_survivor *v = t->survivor;
+    uint64_t start = ddp_group_start(t->group);
+
+    if (v == NULL) return;
+    if (start != v->start && v->length > 0) {
+        ddp_log_line(
+            t->s->log, DDP_LOG_WARN,
+            "the run has been started again since this rank was in it: what the rank has in memory is not used");
+        drop(v);
+    }
+    v->start = start;
+    v->server = ddp_group_home(t->group, 0);
+}
+
 /* The same program runs on all ranks, so a struct is its own wire format. */
 struct offer {
     uint32_t generation; /* of the state that this rank has, and 1; 0: it has none */

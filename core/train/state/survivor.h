@@ -9,6 +9,8 @@
 #include "train/trainer.h"
 
 struct ddp_survivor {
+    uint64_t start; /* of the run, as of the last generation that this process was in; 0: none. The state is of it */
+    int32_t server; /* the rank, by the config, that served that generation */
     uint32_t generation; /* in which the state was the run's; with `length` 0 there is none */
     size_t length;
     char *bytes; /* of the tensors of tensors.h, one after the other: parameters, buffers, optimiser state */
@@ -20,6 +22,8 @@ struct ddp_survivor {
     int32_t expected;     /* rank 0: ranks that can be in the next generation; 0: all */
 };
 
+/* After a rendezvous. What is kept of an earlier start of the run is not used in a later one. */
+void ddp_survivor_met(ddp_trainer *t);
 /* Each rank has all of the run's state but for running statistics. */
 bool ddp_survivor_has_all(const ddp_trainer *t);
 /* After train_way_choose: t->way for that, where the state is whole. t->survivor NULL: nothing is changed. */

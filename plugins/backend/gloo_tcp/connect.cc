@@ -56,7 +56,7 @@ Bytes store_get(const ddp_gloo &g, const std::string &key, size_t capacity, cons
         g.p.store->get(g.p.store->ctx, key.c_str(), data.data(), capacity, &length, g.left_ms(), &err);
     if (st == DDP_ERR_TIMEOUT)
         throw Failure(st, "rank " + std::to_string(g.p.rank) + " has waited for " + what + " until " + patience(g) +
-                              " (rendezvous_timeout) were over");
+                              " (rendezvous_timeout, after a loss rejoin_timeout) were over");
     if (st != DDP_OK) throw Failure(st, "waiting for " + what + ": " + err.msg);
     data.resize(length);
     return data;
@@ -172,7 +172,7 @@ Failure unreachable(const ddp_gloo &g, uint32_t peer, const std::string &why)
     return Failure(
         DDP_ERR_PEER,
         g.peers[g.p.rank].name + " and " + g.peers[peer].name + " cannot connect to each other within " + patience(g) +
-            " (rendezvous_timeout): " + why +
+            " (rendezvous_timeout, after a loss rejoin_timeout): " + why +
             ". Let a firewall between them pass TCP, or name in [group] interface the network that they share");
 }
 

@@ -44,7 +44,9 @@ void Watch::end()
     join();
     if (state_ == Aborted) throw Failure(DDP_ERR_ABORTED, "the run was aborted while the ranks connected");
     if (state_ == Late)
-        throw Failure(DDP_ERR_TIMEOUT, "the ranks have not connected before rendezvous_timeout was over");
+        throw Failure(
+            DDP_ERR_TIMEOUT,
+            "the ranks have not connected before rendezvous_timeout, or after a loss rejoin_timeout, was over");
 }
 
 void Watch::waits_for(const std::string &whom)

@@ -114,7 +114,9 @@ static void send_hello(play *x, int far)
     ddp_pack_u32(&t, DDP_ABI);
     ddp_pack_u32(&t, DDP_BACKEND_ABI);
     ddp_pack_u32(&t, 100 + rank);
-    ddp_pack_u32(&t, rank % 2); /* generation */
+    ddp_pack_u64(&t, rank & 2);  /* start of the run */
+    ddp_pack_u32(&t, rank % 2);  /* generation */
+    ddp_pack_u32(&t, rank == 3); /* displaced */
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, "id", 2);
     ddp_pack_bytes(&t, "host", 4);

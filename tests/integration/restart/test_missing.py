@@ -228,6 +228,27 @@ class Missing(Case):
         self.check("going on from the memory of rank 1" in results[0].err, results)
 
     @long_case
+    def test_a_process_of_an_earlier_start(self):
+        """A rank was suspended while the run was started again: it is no news to that one, takes the place of the rank that is lost
+        then, and what it has in memory is not used."""
+        p = self.begin({"group": {"world_size": 2}, "run": {"min_world": 0, "rejoin_timeout": "60s"}}, ranks=2)
+        until(lambda: list((self.dir / "saved").glob("step-????????/MANIFEST.json")), "no checkpoint")
+        old = p[1]
+        os.kill(old.pid, signal.SIGSTOP)
+        p[0].kill()
+        p[0].wait()
+        p = [self.rank(0), self.rank(1, {"output": {"dir": self.dir / "out-1-again"}})]
+        self.reads(p[0], "training mlp")
+        self.trained_a_while(p[0])
+        os.kill(old.pid, signal.SIGCONT)
+        self.reads(old, "rank 1 is host", "this process waits at")
+        p[1].kill()
+        self.reads(old, "the run has been started again since this rank was in it")
+        self.reads(p[0], "going on from the memory of rank 0")
+        p[1].wait()
+        self.all_of_it([p[0], old], "out-0", [2, 2])
+
+    @long_case
     def test_fewer_than_min_world(self):
         p = self.begin()
         for lost in p[2:]:
@@ -290,9 +311,12 @@ class Missing(Case):
         with self.hosts():
             p = self.on_two_hosts()
             self.taken_over(p, "2 of 3 ranks are there")
+            os.kill(self.children(p[1], 2)[1], signal.SIGKILL)
+            self.reads(p[1], "rank 1 serves the others again")  # and does not wait for rank 0 once more
+            self.trained_a_while(p[1])
             p[0] = self.node(0)
             self.reads(p[1], "rank 0 at", "is there")
-            self.all_of_it(p, "out-0 out-1", [2, 3])  # what rank 0 has not written yet is lost with it
+            self.all_of_it(p, "out-0 out-1", [2, 2, 3])  # what rank 0 has not written yet is lost with it
 
     @long_case
     def test_a_spare_follows_to_the_next_node(self):

@@ -4,6 +4,8 @@
 #include "control/request.h"
 #include "support/group_util.h"
 
+#define START 77u /* number of the start of a run that rank 0 is in */
+
 static atomic_int go_on, inside;
 
 static void stay(member *m)
@@ -23,6 +25,7 @@ static void rank0_start(member *m, published *b, uint32_t generation, char *endp
     member_init(m, b, 0, 2);
     m->rejoins = true;
     m->generation = generation;
+    m->start = generation > 0 ? START : 0;
     m->body = stay;
     member_start(m);
     published_wait(b, endpoint);
@@ -38,7 +41,7 @@ static void rank0_end(member *m)
 static void rank1(ddp_wire *w, const char *endpoint, uint32_t generation)
 {
     raw_open(w, endpoint);
-    raw_hello_again(w, (hello){1, 2, DDP_VERSION}, generation, "");
+    raw_hello_again(w, (hello){1, 2, DDP_VERSION}, (past){generation > 0 ? START : 0, generation, false}, "");
 }
 
 static void expect_later(ddp_wire *w, const char *reason)
@@ -112,13 +115,45 @@ static void test_lost_rank_is_waited_for(void **state)
     members_close(m, 2);
 }
 
+static void expect_beat(ddp_wire *w, const char *reason)
+{
+    ddp_frame f = raw_next(w);
+    ddp_unpack u = {.data = f.data, .left = f.length};
+    char text[256];
+
+    assert_int_equal(f.type, DDP_FRAME_BEAT);
+    ddp_unpack_text(&u, text, sizeof(text));
+    assert_string_equal(text, reason);
+}
+
+static void note_start(member *m) { *(uint64_t *)m->arg = ddp_group_start(m->group); }
+
+/* All take the number of the latest start; a run that nobody has been in gets one. */
+static void test_latest_start_counts(void **state)
+{
+    (void)state;
+    for (uint64_t known = 0; known < 2; known++) {
+        uint64_t seen[3] = {0};
+        member m[3];
+        published b;
+
+        ranks_init(m, &b, 3, note_start);
+        for (int r = 0; r < 3; r++) {
+            m[r].rejoins = true;
+            m[r].start = known * (r == 1 ? 9 : r == 2 ? 5 : 0);
+            m[r].arg = &seen[r];
+        }
+        ranks_run(m, 3);
+        assert_true(known ? seen[0] == 9 : seen[0] > 9);
+        assert_true(seen[1] == seen[0] && seen[2] == seen[0]);
+        members_close(m, 3);
+    }
+}
+
 static void test_who_comes_too_early_tries_again(void **state)
 {
     char endpoint[DDP_ENDPOINT_MAX] = "";
     ddp_wire first, second, third;
-    char why[256];
-    ddp_unpack u;
-    ddp_frame f;
     member m;
     published b;
 
@@ -130,13 +165,15 @@ static void test_who_comes_too_early_tries_again(void **state)
     UNTIL(atomic_load(&inside) == 1);
     /* a process in place of rank 1, which rank 0 still takes for alive: it waits, and disturbs nobody */
     rank1(&third, endpoint, 0);
-    f = raw_next(&third);
-    u = (ddp_unpack){.data = f.data, .left = f.length};
-    assert_int_equal(f.type, DDP_FRAME_BEAT);
-    ddp_unpack_text(&u, why, sizeof(why));
-    assert_string_equal(why, "rank 1 is host rawhost, pid 4711");
+    expect_beat(&third, "rank 1 is host rawhost, pid 4711");
     assert_int_equal(ddp_group_knocks(m.group), 0);
     assert_int_equal(ddp_group_stop_requested(m.group), 0);
+    assert_false(ddp_group_failed(m.group, &m.failure));
+    /* nor does one of an earlier start of the run, which was in more generations of that */
+    raw_open(&second, endpoint);
+    raw_hello_again(&second, (hello){1, 2, DDP_VERSION}, (past){START - 1, 9, false}, "");
+    expect_beat(&second, "rank 1 is host rawhost, pid 4711");
+    ddp_wire_close(&second);
     assert_false(ddp_group_failed(m.group, &m.failure));
     /* rank 1 itself, which knows of a failure that rank 0 does not */
     rank1(&second, endpoint, 4);
@@ -450,6 +487,68 @@ static void test_other_settings_while_ranks_join_again(void **state)
     members_close(m, 2);
 }
 
+/* So it is with a rank 0 that was started again, though it knows of no generation. */
+static void test_rank0_started_again(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    place places[2];
+    member m[2];
+    published b;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 2);
+    m[0].generation = 0;
+    m[0].restarted = true;
+    for (int i = 0; i < 2; i++) m[i].agreement = "[train] seed = 1\ta.ini:1\n";
+    member_start(&m[0]);
+    published_wait(&b, endpoint);
+    expect_refusal(endpoint, (hello){1, 3, DDP_VERSION}, m[0].agreement, "rank 1 on host rawhost has world_size 3");
+    expect_refusal(endpoint, (hello){1, 2, DDP_VERSION}, "[train] seed = 2\tb.ini:9\n", "differ in [train] seed");
+    member_start(&m[1]);
+    for (int i = 0; i < 2; i++) member_join(&m[i]);
+    for (int i = 0; i < 2; i++) assert_int_equal(m[i].status, DDP_OK);
+    members_close(m, 2);
+}
+
+/* Who has waited for a place that another one had does not take it from that one when the ranks join again. */
+static void test_place_of_one_that_lives(void **state)
+{
+    char endpoint[DDP_ENDPOINT_MAX] = "";
+    const hello waiter = {1, 2, DDP_VERSION};
+    place places[2];
+    member m[2];
+    ddp_wire w;
+    published b;
+
+    (void)state;
+    for (int lives = 0; lives < 2; lives++) {
+        quorum_init(m, &b, places, 2, 2);
+        for (int i = 0; i < 2; i++) m[i].agreement = "";
+        member_start(&m[0]);
+        published_wait(&b, endpoint);
+        raw_open(&w, endpoint);
+        raw_hello_again(&w, waiter, (past){.displaced = true}, "");
+        expect_beat(&w, "who was this rank may come back");
+        if (lives) {
+            member_start(&m[1]);
+            for (int i = 0; i < 2; i++) member_join(&m[i]);
+            assert_int_equal(m[1].status, DDP_OK);
+        } else {
+            expect_later(&w, "the ranks join again");
+            raw_open(&w, endpoint);
+            raw_hello_again(&w, waiter, (past){.displaced = true}, "");
+            assert_int_equal(raw_next(&w).type, DDP_FRAME_HEARD);
+            assert_int_equal(raw_next(&w).type, DDP_FRAME_WELCOME);
+            assert_int_equal(ddp_wire_put(&w, DDP_FRAME_GOODBYE, NULL, 0, &m[0].err), DDP_OK);
+            assert_int_equal(ddp_wire_flush(&w, &m[0].err), DDP_OK);
+            member_join(&m[0]);
+        }
+        ddp_wire_close(&w);
+        assert_int_equal(m[0].status, DDP_OK);
+        members_close(m, 2);
+    }
+}
+
 /* Whose place is taken while the ranks join again gets it where that one is lost, by silence too. */
 static void test_place_of_one_that_is_silent(void **state)
 {
@@ -467,7 +566,7 @@ static void test_place_of_one_that_is_silent(void **state)
     member_start(&m);
     published_wait(&b, endpoint);
     raw_open(&silent, endpoint);
-    raw_hello_again(&silent, (hello){1, 3, DDP_VERSION}, 1, "");
+    raw_hello_again(&silent, (hello){1, 3, DDP_VERSION}, (past){0, 1, false}, "");
     assert_int_equal(raw_next(&silent).type, DDP_FRAME_HEARD);
     raw_open(&w[0], endpoint);
     raw_hello(&w[0], (hello){1, 3, DDP_VERSION}, "");
@@ -629,6 +728,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_highest_generation_counts),
+        cmocka_unit_test(test_latest_start_counts),
         cmocka_unit_test(test_lost_rank_is_waited_for),
         cmocka_unit_test(test_who_comes_too_early_tries_again),
         cmocka_unit_test(test_other_settings_still_end_it),
@@ -641,6 +741,8 @@ int main(void)
         cmocka_unit_test(test_rank_that_knocks_and_is_gone),
         cmocka_unit_test(test_other_settings_concern_them_alone),
         cmocka_unit_test(test_other_settings_while_ranks_join_again),
+        cmocka_unit_test(test_rank0_started_again),
+        cmocka_unit_test(test_place_of_one_that_lives),
         cmocka_unit_test(test_place_of_one_that_is_silent),
         cmocka_unit_test(test_the_end_of_those_who_wait),
         cmocka_unit_test(test_spare_is_not_needed),

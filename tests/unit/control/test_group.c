@@ -442,7 +442,7 @@ static void test_other_protocol(void **state)
     ddp_wire_close(&w);
     member_join(&m);
     assert_int_equal(m.failure.exit_code, DDP_EXIT_RENDEZVOUS);
-    assert_contains(m.failure.msg, "it speaks protocol 7, this ddpengine " DDP_VERSION " speaks 2");
+    assert_contains(m.failure.msg, "it speaks protocol 7, this ddpengine " DDP_VERSION " speaks 3");
     assert_contains(m.failure.msg, "Install the same ddpengine on all hosts");
     members_close(&m, 1);
 }

@@ -474,10 +474,10 @@ static void attack_with(attack *a, const void *bytes, size_t length)
 static void attack_all(attack *a)
 {
     static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    static const char huge[] = "DDPG\2\0\1\0\xff\xff\xff\x7f\0\0\0\0";
-    static const char half[] = "DDPG\2\0\1\0\x40\0\0\0\0\0\0\0half a hello";
-    static const char early[] = "DDPG\2\0\4\0\5\0\0\0\0\0\0\0\5\0\0\0x"; /* an abort before any hello */
-    static const char empty[] = "DDPG\2\0\1\0\0\0\0\0\0\0\0\0";
+    static const char huge[] = "DDPG\3\0\1\0\xff\xff\xff\x7f\0\0\0\0";
+    static const char half[] = "DDPG\3\0\1\0\x40\0\0\0\0\0\0\0half a hello";
+    static const char early[] = "DDPG\3\0\4\0\5\0\0\0\0\0\0\0\5\0\0\0x"; /* an abort before any hello */
+    static const char empty[] = "DDPG\3\0\1\0\0\0\0\0\0\0\0\0";
     unsigned char noise[5000];
     uint32_t x = 12345;
 

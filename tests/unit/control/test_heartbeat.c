@@ -82,6 +82,7 @@ static void welcome_rank1(ddp_wire *w)
     assert_int_equal(raw_next(w).type, DDP_FRAME_HELLO);
     assert_int_equal(raw_next(w).type, DDP_FRAME_AGREEMENT);
     ddp_pack_bytes(&heard, "quiet", 5);
+    ddp_pack_u64(&all, 1); /* start of the run */
     ddp_pack_u32(&all, 0); /* generation */
     ddp_pack_u32(&all, 1); /* the rank that gets it */
     ddp_pack_u32(&all, 2); /* ranks */

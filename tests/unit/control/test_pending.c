@@ -54,11 +54,11 @@ static void test_frames_bad(void **state)
         const char *text;
     } cases[] = {
         {"GET ", 4, DDP_ERR_DATA, "these bytes are not ddpengine's protocol"},
-        {"DDPG\2\0\1\0\x65\0\0\0\0\0\0\0", 16, DDP_ERR_DATA, "a frame of 101 bytes, at most 100 are allowed here"},
-        {"DDPG\2\0\1\0\xff\xff\xff\xff\0\0\0\0", 16, DDP_ERR_DATA, "a frame of 4294967295 bytes"},
-        {"DDPG\3\0\1\0\0\0\0\0\0\0\0\0", 16, DDP_ERR_UNSUPPORTED, "it speaks protocol 3"},
-        {"DDPG\2\0\x0a\0\0\0\0\0\0\0\0\0", 16, DDP_OK, ""}, /* the failure frame keeps its layout */
-        {"DDPG\2\0\1\0\x64\0\0\0\0\0\0\0", 16, DDP_IN_PROGRESS, ""},
+        {"DDPG\3\0\1\0\x65\0\0\0\0\0\0\0", 16, DDP_ERR_DATA, "a frame of 101 bytes, at most 100 are allowed here"},
+        {"DDPG\3\0\1\0\xff\xff\xff\xff\0\0\0\0", 16, DDP_ERR_DATA, "a frame of 4294967295 bytes"},
+        {"DDPG\2\0\1\0\0\0\0\0\0\0\0\0", 16, DDP_ERR_UNSUPPORTED, "it speaks protocol 2"},
+        {"DDPG\3\0\x0a\0\0\0\0\0\0\0\0\0", 16, DDP_OK, ""}, /* the failure frame keeps its layout */
+        {"DDPG\3\0\1\0\x64\0\0\0\0\0\0\0", 16, DDP_IN_PROGRESS, ""},
     };
 
     (void)state;

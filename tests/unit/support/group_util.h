@@ -89,6 +89,8 @@ typedef struct member {
     bool rejoins;
     ddp_quorum quorum;
     uint32_t generation;
+    uint64_t start;
+    bool restarted;
     const ddp_init_ops *ops; /* NULL: published_ops */
     int64_t timeout_ms, peer_timeout_ms;
     const atomic_int *stop_signal;
@@ -137,6 +139,8 @@ static inline void *member_main(void *arg)
                                 .auth_none = !m->strict,
                                 .rejoins = m->rejoins,
                                 .generation = m->generation,
+                                .start = m->start,
+                                .restarted = m->restarted,
                                 .interface = m->interface,
                                 .log = &m->log,
                                 .expired = m->expired,
@@ -221,6 +225,12 @@ typedef struct hello {
     const char *version;
 } hello;
 
+typedef struct past { /* of a process that was in the run before */
+    uint64_t start;
+    uint32_t generation;
+    bool displaced;
+} past;
+
 static inline void raw_open(ddp_wire *w, const char *endpoint)
 {
     ddp_err err;
@@ -230,7 +240,7 @@ static inline void raw_open(ddp_wire *w, const char *endpoint)
     ddp_wire_init(w, fd, 1 << 20);
 }
 
-static inline void raw_hello_again(ddp_wire *w, hello h, uint32_t generation, const char *agreement)
+static inline void raw_hello_again(ddp_wire *w, hello h, past was, const char *agreement)
 {
     char identity[DDP_IDENTITY_MAX];
     ddp_identity id;
@@ -242,7 +252,9 @@ static inline void raw_hello_again(ddp_wire *w, hello h, uint32_t generation, co
     ddp_pack_u32(&t, DDP_ABI);
     ddp_pack_u32(&t, DDP_BACKEND_ABI);
     ddp_pack_u32(&t, 4711);
-    ddp_pack_u32(&t, generation);
+    ddp_pack_u64(&t, was.start);
+    ddp_pack_u32(&t, was.generation);
+    ddp_pack_u32(&t, was.displaced);
     ddp_pack_bytes(&t, h.version, strlen(h.version));
     ddp_pack_bytes(&t, "raw", 3);
     ddp_pack_bytes(&t, "rawhost", 7);
@@ -255,7 +267,10 @@ static inline void raw_hello_again(ddp_wire *w, hello h, uint32_t generation, co
     ddp_text_free(&t);
 }
 
-static inline void raw_hello(ddp_wire *w, hello h, const char *agreement) { raw_hello_again(w, h, 0, agreement); }
+static inline void raw_hello(ddp_wire *w, hello h, const char *agreement)
+{
+    raw_hello_again(w, h, (past){.start = 0}, agreement);
+}
 
 /* The next frame; type 0 once the connection is closed. */
 static inline ddp_frame raw_next(ddp_wire *w)
