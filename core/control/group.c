@@ -51,10 +51,10 @@ static ddp_status set_self(ddp_group *g, const ddp_group_params *p, ddp_err *err
     s->quorum = *q;
     s->quorum.min_world = q->min_world > 0 ? DDP_MIN_OF(q->min_world, p->world) : p->world;
     s->quorum.enough = q->enough > 0 ? DDP_MAX_OF(DDP_MIN_OF(q->enough, p->world), s->quorum.min_world) : p->world;
-    s->generation = p->generation;
-    s->start = p->start;
-    s->restarted = p->restarted;
-    s->displaced = p->displaced != NULL && *p->displaced;
+    s->generation = p->past.generation;
+    s->start = p->past.start;
+    s->restarted = p->past.restarted;
+    s->displaced = p->past.displaced != NULL && *p->past.displaced;
     /* with a short time-out too there is a line before it ends */
     s->report_ms = DDP_MIN_OF(REPORT_MS, DDP_MAX_OF(s->timeout_ms / 3, 100));
     s->began_ns = ddp_now_ns();
@@ -120,7 +120,7 @@ static ddp_status connect_rank0(ddp_group *g, const ddp_group_params *p, ddp_err
     ddp_wire wire;
 
     status = control_rendezvous_find_rank0(g, p, &wire, err);
-    if (p->displaced != NULL) *p->displaced = g->self.displaced;
+    if (p->past.displaced != NULL) *p->past.displaced = g->self.displaced;
     if (status != DDP_OK) return status;
     if (ddp_peers_add(&g->peers, &wire, 0, &peer, err) != DDP_OK) {
         ddp_wire_close(&wire);

@@ -25,6 +25,18 @@ typedef struct ddp_quorum {
     int64_t rejoin_ms;
 } ddp_quorum;
 
+/* What a process has been in before it joins. */
+typedef struct ddp_past {
+    /* Each rendezvous of the ranks makes a generation of the run, whose number is the same on all of them; this process
+     * has been in so many. */
+    uint32_t generation;
+    /* And each start of the run has a number, a later one a higher; 0: this process has been in no generation. Where
+     * processes of several starts come together, the latest counts for all of them (ddp_group_start). */
+    uint64_t start;
+    bool restarted;  /* server: a process before this one has served, so the other ranks may be in the run already */
+    bool *displaced; /* in and out: this process has waited for a place that another one had; may be NULL */
+} ddp_past;
+
 typedef struct ddp_group_params {
     int32_t rank, world; /* by the config; rank may be DDP_RANK_OF_SPARE */
     ddp_quorum quorum;
@@ -36,14 +48,7 @@ typedef struct ddp_group_params {
     const char *endpoint;     /* other ranks with a supervisor: where rank 0 listens, or NULL: ask `init` */
     int64_t timeout_ms;       /* of the rendezvous */
     const char *timeout_name; /* the key it comes from, for messages; NULL: rendezvous_timeout */
-    /* Each rendezvous of the ranks makes a generation of the run, whose number is the same on all of them; this process
-     * has been in so many. */
-    uint32_t generation;
-    /* And each start of the run has a number, a later one a higher; 0: this process has been in no generation. Where
-     * processes of several starts meet, the latest counts for all of them (ddp_group_start). */
-    uint64_t start;
-    bool restarted;  /* server: a process before this one has served, so the other ranks may be in the run already */
-    bool *displaced; /* in and out: this process has waited for a place that another one had; may be NULL */
+    ddp_past past;
     /* A rank that is lost while the others wait is waited for; a process that comes too early for the next generation
      * is told to try again. */
     bool rejoins;

@@ -38,9 +38,7 @@ static ddp_group_params params_of(ddp_trainer *t, uint32_t generation)
         .endpoint = s->launch.endpoint,
         .timeout_ms = again ? s->config->run->rejoin_timeout_ms : s->config->group->rendezvous_timeout_ms,
         .timeout_name = again ? "rejoin_timeout" : NULL,
-        .generation = generation,
-        .start = t->survivor->start,
-        .restarted = s->launch.restarted,
+        .past = {.generation = generation, .start = t->survivor->start, .restarted = s->launch.restarted},
         .rejoins = rejoins,
         .peer_timeout_ms = s->config->group->peer_timeout_ms,
         .secret = s->launch.secret_length > 0 ? s->launch.secret : NULL,
@@ -106,7 +104,7 @@ static ddp_status join_at(struct search *x, size_t i, bool serves, int64_t attem
     (void)snprintf(url, sizeof(url), DDP_NODES_URL, host, DDP_NODES_PORT);
     DDP_TRY(s->init.ops->open(&s->host, s->init.config, url, &p.init, err));
     p.url = url;
-    p.displaced = &x->displaced;
+    p.past.displaced = &x->displaced;
     p.quorum.server = serves ? p.rank : -1;
     p.quorum.attempt_ms = serves ? 0 : attempt_ms;
     st = ddp_group_join(&p, &x->t->group, failure, err);
@@ -160,7 +158,7 @@ static ddp_status search_once(struct search *x, int64_t attempt_ms, ddp_failure 
 /* Who comes back may find the others on another node than they were on; a rank 0 that finds nobody begins. */
 static ddp_status search_all(struct search *x, ddp_failure *failure, ddp_err *err)
 {
-    int64_t most_ms = x->p->timeout_ms * (int64_t)(x->p->generation > 0 ? x->nodes : 1);
+    int64_t most_ms = x->p->timeout_ms * (int64_t)(x->p->past.generation > 0 ? x->nodes : 1);
     bool zero = x->first && x->own == 0;
 
     if (zero && x->knows && x->last == 0) return serve(x, failure, err);
