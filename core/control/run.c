@@ -286,13 +286,19 @@ void ddp_group_expire(ddp_group *g)
     if (cause.exit_code != 0) g->run.expired(g->run.expired_ctx, &cause);
 }
 
+/* What a rank has in memory is worth that it ends what it is in: a long kernel, a wait for data. */
+static bool may_return(const ddp_group *g)
+{
+    return ddp_group_is_to_grow(g) || (g->run.met && g->self.rejoins && ddp_exit_is_loss(g->run.failure.exit_code));
+}
+
 int64_t control_run_call_expired(ddp_group *g, int64_t now)
 {
     int64_t deadline = DDP_FOREVER_NS;
 
     lock(g);
     if (has_failed(&g->run) && !g->run.leaving && !g->run.expired_called && g->run.expired != NULL)
-        deadline = g->run.failed_ns + (ddp_group_is_to_grow(g) ? DDP_RETURN_MS : DDP_EXPIRE_MS) * 1000000ll;
+        deadline = g->run.failed_ns + (may_return(g) ? DDP_RETURN_MS : DDP_EXPIRE_MS) * 1000000ll;
     unlock(g);
     if (now < deadline) return deadline;
     ddp_group_expire(g);

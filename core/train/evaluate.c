@@ -73,8 +73,10 @@ static ddp_status evaluate_share(ddp_trainer *t, ddp_loader *loader, ddp_sums *s
 
     DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_loader_begin(loader, 0, 0, err));
     /* long passes must not outlast the patience of who asked: a pass that one rank cuts short counts for nobody */
-    while ((sums->stop = asked_to_stop(t)) == 0 && (st = ddp_loader_next(loader, &batch, err)) == DDP_OK)
+    while ((sums->stop = asked_to_stop(t)) == 0 && (st = ddp_loader_next(loader, &batch, err)) == DDP_OK) {
         DDP_TRY(t->way.eval_batch(t, &batch, sums, err));
+        DDP_TRY(ddp_trainer_still_runs(t, err));
+    }
     return st == DDP_OK || st == DDP_IN_PROGRESS ? DDP_OK : ddp_fail_as(err, DDP_EXIT_DATA);
 }
 

@@ -53,6 +53,13 @@ bool ddp_trainer_rejoins(const ddp_trainer *t)
            (b == NULL || ((const ddp_backend_ops *)b->plugin->ops)->launcher == NULL);
 }
 
+ddp_status ddp_trainer_still_runs(ddp_trainer *t, ddp_err *err)
+{
+    ddp_failure ignored;
+
+    return ddp_group_failed(t->group, &ignored) ? ddp_fail(err, DDP_ERR_ABORTED, "the run has failed") : DDP_OK;
+}
+
 bool ddp_trainer_goes_on(const ddp_trainer *t)
 {
     return t->s->launch.restarted || ddp_group_generation(t->group) > 0 || t->progress.rollback.wanted;

@@ -201,6 +201,8 @@ bool ddp_trainer_rejoins(const ddp_trainer *t);
 /* In the middle of a run that has lost ranks or goes back: its own checkpoints count, whatever it was told to start
  * from. */
 bool ddp_trainer_goes_on(const ddp_trainer *t);
+/* DDP_ERR_ABORTED where the run has failed. What takes long asks now and then, and ends. */
+ddp_status ddp_trainer_still_runs(ddp_trainer *t, ddp_err *err);
 bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 /* Collective: rank 0's bytes on every rank. */

@@ -91,6 +91,7 @@ ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
             bool adds = micro > 0 || share + 1 < shares, last = share == 0 && micro + 1 == step->micros;
             ddp_batch batch;
 
+            DDP_TRY(ddp_trainer_still_runs(t, err));
             DDP_TRY(local_batch_next(t, step, share, &batch, err));
             DDP_TRY(local_batch_train(t, share, &batch, adds, last, &step->loss_sum, err));
         }

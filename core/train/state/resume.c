@@ -113,6 +113,7 @@ static ddp_status lock_folder(ddp_trainer *t, ddp_err *err)
             ddp_log_line(t->s->log, DDP_LOG_WARN, "%s; if it is ending it is waited for, for %.3g s (rejoin_timeout)",
                          err->msg, (double)wait_ms / 1e3);
         *err = (ddp_err){0};
+        DDP_TRY(ddp_trainer_still_runs(t, err));
         (void)nanosleep(&(struct timespec){.tv_nsec = RETRY_NS}, NULL);
     }
 }

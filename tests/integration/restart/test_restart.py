@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
@@ -41,7 +42,7 @@ class Restart(Case):
     wholes = {}  # hash of the run that loses nobody, by what it is
 
     def whole(self, *more):
-        key = json.dumps([m for m in more if m is not GLOO])  # the bits are the same over every backend
+        key = json.dumps([m for m in more if m is not GLOO], default=str)  # the bits are the same over every backend
         if key not in self.wholes:
             layers = [LENGTH, {"checkpoint": {"dir": self.dir / "whole"}}, *more]
             self.wholes[key] = self.train(*layers, name="whole.ini").summary["parameter_sha256"]
@@ -172,6 +173,43 @@ class Restart(Case):
             os.kill(pid, signal.SIGKILL)
         r = self.end(p, GLOO, memory=False, generations=0)
         self.check("resuming from" in r.err, r)
+
+    def slow(self, section):
+        """Samples that can be held back, and take 100 ms each from the moment when `quick` is removed."""
+        plugin = self.plugin("dataset", "slow", "../../reliability/slow_dataset.c")
+        self.hold, self.quick = self.dir / "hold", self.dir / "quick"
+        self.quick.touch()
+        return {section: {"plugin": plugin}, f"{section}.synthetic": None,
+                f"{section}.slow": {"pause": 100000, "until": self.quick, "hold": self.hold}}
+
+    @long_case
+    def test_a_rank_is_lost_in_what_takes_long(self):
+        """The other one ends the batch that it waits for, and keeps the state: in an evaluation, and in a step of many micro-batches.
+        The rest of that, which would take a minute, it leaves out."""
+        for name, *more in (("eval", {"train": {"epochs": 2}}), ("data", {"train": {"accumulate": 30, "epochs": 1000}})):
+            for folder in ("fault", "whole"):
+                shutil.rmtree(self.dir / folder, ignore_errors=True)
+            slow = self.slow(name)
+            if name == "eval":
+                self.hold.touch()
+            p = self.begin(GLOO, slow, *more, {"output": {"log_every": 1}})
+            self.hold.touch()
+            until(pathlib.Path(f"{self.hold}.held").exists, "no sample is held back")
+            self.quick.unlink()
+            os.kill(self.children(p, 2)[1], signal.SIGKILL)
+            line = ""
+            while "was killed by signal 9" not in line:
+                line = p.stderr.readline()
+                self.check(line, "ended early")
+            time.sleep(1.5)  # longer than a rank has that may not return
+            self.hold.unlink()
+            pathlib.Path(f"{self.hold}.held").unlink()
+            lines = ""
+            while "from the memory of rank 0" not in lines:
+                lines += p.stderr.readline()
+                self.check(": error: " not in lines and "resuming" not in lines, lines)
+            self.quick.touch()
+            self.end(p, GLOO, slow, *more, {"output": {"log_every": 1}})
 
     @long_case
     def test_restarts_are_used_up(self):
