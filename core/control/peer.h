@@ -21,6 +21,7 @@ typedef struct ddp_peer {
     int32_t rank;         /* -1: not known; of one that waits the rank of the config that it will be, or of a spare */
     uint32_t generation;  /* that it expects, of */
     uint64_t start;       /* the run; 0: a new process */
+    uint32_t enough;      /* ranks that it needs */
     bool displaced;       /* it has waited for a place that another process had */
     bool agreed;          /* WAITS: its agreement lines are right */
     int64_t since_ns;     /* when it came, or was refused */

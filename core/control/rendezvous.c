@@ -179,6 +179,7 @@ static ddp_status send_hello(const ddp_group *g, ddp_wire *w, ddp_err *err)
     ddp_pack_u32(&t, m->pid);
     ddp_pack_u64(&t, g->self.start);
     ddp_pack_u32(&t, g->self.generation);
+    ddp_pack_u32(&t, (uint32_t)g->self.quorum.enough);
     ddp_pack_u32(&t, g->self.displaced);
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, m->host_id, strlen(m->host_id));

@@ -18,8 +18,9 @@
 
 enum {
     /* to rank 0 */
-    /* rank u32, world u32, abi u32, backend abi u32, pid u32, start u64, generation u32, displaced u32, texts: version,
-     * host id, host name, where world_size was set, identity (identity.h) */
+    /* rank u32, world u32, abi u32, backend abi u32, pid u32, start u64, generation u32, ranks that the next
+     * one needs u32, displaced u32, texts: version, host id, host name, where world_size was set, identity (identity.h)
+     */
     DDP_FRAME_HELLO = 1,
     DDP_FRAME_AGREEMENT, /* lines */
     DDP_FRAME_REQUEST,   /* id u64, op u32, timeout in ms i64, name text, data */

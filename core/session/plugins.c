@@ -138,7 +138,7 @@ static ddp_status check_backends(ddp_session *s, ddp_err *err)
 
 void ddp_session_choose_backend(ddp_session *s, bool one_host)
 {
-    if (s->backend == NULL) s->backend = &s->backends[one_host ? 0 : 1];
+    if (s->backend_count > 1) s->backend = &s->backends[one_host ? 0 : 1];
 }
 
 const char *ddp_session_backend_name(const ddp_session *s)

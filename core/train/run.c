@@ -376,6 +376,29 @@ static ddp_status check_reported(ddp_trainer *t, bool *done, ddp_err *err)
     return DDP_OK;
 }
 
+/* Ranks that have been in the run keep the backend between hosts, though one host is left: with another one the state
+ * that they have in memory would be laid out in another way. A process that was started again takes it over. */
+static ddp_status choose_backend(ddp_trainer *t, ddp_err *err)
+{
+    ddp_session *s = t->s;
+    int32_t world = ddp_group_world(t->group), between_hosts = s->backend == &s->backends[1], none = 0;
+    bool one_host = ddp_group_local_size(t->group) == world;
+    const void *parts[world];
+    size_t lengths[world];
+    void *block = NULL;
+
+    if (s->backend_count > 1 && ddp_trainer_rejoins(t)) {
+        DDP_TRY_AS(DDP_EXIT_PEER, err,
+                   ddp_group_gather(t->group, "backend", &between_hosts, sizeof(between_hosts), &block, parts, lengths,
+                                    s->config->group->step_timeout_ms, err));
+        for (int32_t r = 0; r < world; r++)
+            if (lengths[r] != sizeof(between_hosts) || memcmp(parts[r], &none, sizeof(none)) != 0) one_host = false;
+        free(block);
+    }
+    ddp_session_choose_backend(s, one_host);
+    return DDP_OK;
+}
+
 static void log_missing(const ddp_trainer *t)
 {
     const ddp_session *s = t->s;
@@ -402,7 +425,7 @@ ddp_status trainer_run(ddp_trainer *t, ddp_err *err)
     log_missing(t);
     DDP_TRY(ddp_session_divide_host(s, ddp_group_local_rank(t->group), ddp_group_local_size(t->group), err));
     DDP_TRY(ddp_session_pin(s, t->group, err)); /* before memory is touched, which lies near the processor that does */
-    ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group));
+    DDP_TRY(choose_backend(t, err));
     DDP_TRY_AS(DDP_EXIT_RENDEZVOUS, err,
                ddp_communicator_open(t->group, s->backend->plugin, &s->host, s->backend->config,
                                      ddp_session_device_ordinal(s, s->backend->plugin),

@@ -609,7 +609,7 @@ def seeds_control():
         header = (ROOT / "core/include/ddpengine/plugin.h").read_text() + (ROOT / "core/include/ddpengine/backend.h").read_text()
         import re
         abis = {k: int(v) for k, v in re.findall(r"#define (DDP_ABI|DDP_BACKEND_ABI)\s+(\d+)", header)}
-        return (struct.pack("<IIIIIQII", rank, world, abis["DDP_ABI"] if abi is None else abi, abis["DDP_BACKEND_ABI"], pid, 0, 0, 0)
+        return (struct.pack("<IIIIIQIII", rank, world, abis["DDP_ABI"] if abi is None else abi, abis["DDP_BACKEND_ABI"], pid, 0, 0, 0, 0)
                 + text("0.1.0") + text("id") + text("host") + text(" (x.ini:1)") + text("") + more)
 
     case("all_join", ALL)

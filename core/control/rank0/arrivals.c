@@ -124,6 +124,7 @@ typedef struct hello {
     int32_t rank, world;
     uint32_t abi, backend_abi, generation;
     uint64_t start;
+    uint32_t enough;
     bool displaced;
     char version[32], where[DDP_WHERE_MAX], identity[DDP_IDENTITY_MAX];
     ddp_rank_info info;
@@ -140,6 +141,7 @@ static bool unpack_hello(const ddp_frame *f, hello *out)
     out->info.pid = ddp_unpack_u32(&u);
     out->start = ddp_unpack_u64(&u);
     out->generation = ddp_unpack_u32(&u);
+    out->enough = ddp_unpack_u32(&u);
     out->displaced = ddp_unpack_u32(&u) != 0;
     ddp_unpack_text(&u, out->version, sizeof(out->version));
     ddp_unpack_text(&u, out->info.host_id, sizeof(out->info.host_id));
@@ -222,6 +224,7 @@ static void take_hello(ddp_group *g, ddp_peer *p, hello *h)
     if (!can_be_rank(g, p, h)) return;
     p->start = h->start;
     p->generation = h->generation;
+    p->enough = h->enough;
     p->displaced = h->displaced;
     if (h->rank == DDP_RANK_OF_SPARE) h->rank = place_of_spare(g);
     if (is_late(g, h)) {
@@ -252,15 +255,20 @@ bool rank0_arrivals_hello(ddp_group *g, ddp_peer *p, const ddp_frame *f)
 }
 
 /* Ranks of a run that this process has come back to wait no longer than that. */
-static void take_generation(ddp_group *g, uint64_t start, uint32_t generation)
+static void take_generation(ddp_group *g, const ddp_peer *p)
 {
-    g->self.start = DDP_MAX_OF(g->self.start, start);
-    if (generation > g->self.generation && g->self.quorum.rejoin_ms > 0) {
+    ddp_quorum *q = &g->self.quorum;
+    bool newer = p->generation > g->self.generation;
+
+    if (newer && g->self.start == 0) /* this process is new: it waits for those alone that were in the last one */
+        q->enough = DDP_MAX_OF(q->min_world, (int32_t)DDP_MIN_OF(p->enough, (uint32_t)g->world));
+    g->self.start = DDP_MAX_OF(g->self.start, p->start);
+    if (newer && q->rejoin_ms > 0) {
         g->self.began_ns = ddp_now_ns();
-        g->self.timeout_ms = g->self.quorum.rejoin_ms;
+        g->self.timeout_ms = q->rejoin_ms;
         ddp_copy_text(g->self.timeout_name, sizeof(g->self.timeout_name), "rejoin_timeout");
     }
-    g->self.generation = DDP_MAX_OF(g->self.generation, generation);
+    g->self.generation = DDP_MAX_OF(g->self.generation, p->generation);
 }
 
 /* In a run that has begun its place is free for a process with the right settings. */
@@ -294,7 +302,7 @@ bool rank0_arrivals_agreement(ddp_group *g, ddp_peer *p, const ddp_frame *f)
         differs(g, p, difference);
     ddp_text_free(&lines);
     if (s->announced.failed || count > 0) return true;
-    take_generation(g, p->start, p->generation);
+    take_generation(g, p);
     p->state = DDP_PEER_JOINED;
     ddp_pack_bytes(&host, g->ranks[0].host, strlen(g->ranks[0].host));
     ddp_announce_send(g, p->rank, DDP_FRAME_HEARD, &host);

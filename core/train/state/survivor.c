@@ -160,7 +160,7 @@ ddp_status ddp_survivor_find(ddp_trainer *t, int32_t *source, ddp_progress *at, 
     void *block = NULL;
 
     *source = -1;
-    if (v != NULL && v->length > 0) own = (struct offer){.generation = v->generation + 1, .progress = v->progress};
+    if (v != NULL && v->length > 0 && ddp_survivor_has_all(t)) own = (struct offer){.generation = v->generation + 1, .progress = v->progress};
     DDP_TRY_AS(DDP_EXIT_PEER, err,
                ddp_group_gather(t->group, "state that is in memory", &own, sizeof(own), &block, parts, lengths,
                                 t->s->config->group->step_timeout_ms, err));

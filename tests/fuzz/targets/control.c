@@ -116,6 +116,7 @@ static void send_hello(play *x, int far)
     ddp_pack_u32(&t, 100 + rank);
     ddp_pack_u64(&t, rank & 2);  /* start of the run */
     ddp_pack_u32(&t, rank % 2);  /* generation */
+    ddp_pack_u32(&t, rank ^ 1);  /* ranks that are enough */
     ddp_pack_u32(&t, rank == 3); /* displaced */
     ddp_pack_bytes(&t, DDP_VERSION, strlen(DDP_VERSION));
     ddp_pack_bytes(&t, "id", 2);

@@ -30,7 +30,7 @@ EVAL = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 203, "sha
 class Missing(Case):
     def __init__(self):
         super().__init__()
-        self.gate, self.inis, self.of_rank_0 = self.dir / "gate", 0, {}
+        self.gate, self.inis, self.of_rank_0, self.host_of = self.dir / "gate", 0, {}, {}
         sampler = self.plugin("sampler_paced.so", "tests/reliability/paced_sampler.c")
         self.paced = {"sampler": {"plugin": sampler}, "sampler.paced": {"gate": self.gate, "pause": 20, "last": EPOCHS - 1}}
 
@@ -72,7 +72,7 @@ class Missing(Case):
                        {"group": {"rank": rank, "init_method": f"tcp://127.0.0.1:{self.port}"},
                         "output": {"dir": self.dir / f"out-{rank}"}, "checkpoint": {"dir": self.dir / "saved"}},
                        *self.more, self.of_rank_0 if rank == 0 else {}, *more)
-        return self.start("-c", ini)
+        return self.start("-c", ini, env={"DDPENGINE_HOST_ID": self.host_of[rank]} if rank in self.host_of else None)
 
     def reads(self, p, *parts):
         """Its lines, up to one that has all of the parts."""
@@ -147,6 +147,21 @@ class Missing(Case):
         p[1] = self.rank(1)
         self.reads(p[0], "rank 1 at", "is there")
         self.all_of_it(p, "out-0", [2, 1, 2])
+
+    @long_case
+    def test_backend_auto_is_one_for_all(self):
+        """One of two hosts is lost, and a rank of the other is started again: it takes the backend that the run has, not the one for
+        ranks that are all on one host."""
+        self.host_of = {0: "a", 1: "a", 2: "b"}
+        p = self.begin({"group": {"world_size": 3, "backend": "auto"}, "run": {"min_world": 1}, "train": {"batch_size": 20}}, ranks=3)
+        p[2].kill()
+        self.reads(p[0], "training mlp", "with 2 ranks", "over gloo-tcp")
+        for rank in (1, 2):
+            p[rank].kill()
+            p[rank].wait()
+            p[rank] = self.rank(rank)
+            self.reads(p[0], "training mlp", f"with {rank + 1} ranks", "over gloo-tcp")
+        self.all_of_it(p, "out-0", [3])
 
     @long_case
     def test_sharded_state(self):

@@ -303,6 +303,29 @@ static void test_enough_are_there(void **state)
     members_close(m, 2);
 }
 
+/* Nor does a rank 0 that was started again, once it has heard how many those are. */
+static void test_rank0_started_again_hears_how_many(void **state)
+{
+    member m[2];
+    place places[2];
+    published b;
+    char *log;
+
+    (void)state;
+    quorum_init(m, &b, places, 2, 4);
+    m[0].generation = 0;
+    m[0].restarted = true;
+    m[1].start = START;
+    m[1].quorum.enough = 2;
+    ranks_run(m, 2);
+    log = member_log(&m[0]);
+    assert_null(strstr(log, "did not come"));
+    free(log);
+    assert_int_equal(places[0].world, 2);
+    assert_int_equal(places[1].world, 2);
+    members_close(m, 2);
+}
+
 static void test_fewer_than_min_world(void **state)
 {
     member m[2];
@@ -735,6 +758,7 @@ int main(void)
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_goes_on_without_a_rank),
         cmocka_unit_test(test_enough_are_there),
+        cmocka_unit_test(test_rank0_started_again_hears_how_many),
         cmocka_unit_test(test_fewer_than_min_world),
         cmocka_unit_test(test_another_server),
         cmocka_unit_test(test_missing_rank_comes_back),

@@ -252,6 +252,7 @@ static inline void raw_hello_again(ddp_wire *w, hello h, past was, const char *a
     ddp_pack_u32(&t, 4711);
     ddp_pack_u64(&t, was.start);
     ddp_pack_u32(&t, was.generation);
+    ddp_pack_u32(&t, h.world);
     ddp_pack_u32(&t, was.displaced);
     ddp_pack_bytes(&t, h.version, strlen(h.version));
     ddp_pack_bytes(&t, "raw", 3);
