@@ -2,10 +2,11 @@
  *
  * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets
  * waste less on `a`, smaller ones leave less after the end of the backward pass; it takes the size at which `a` is 2
- * % of the whole, in powers of two from 1 to 64 MiB. A run that resumes keeps what its checkpoint was saved with. */
+ * % of the whole, in powers of two from 1 to 64 MiB. A run that resumes keeps what its checkpoint was saved with, and one that loses ranks what it had. */
 #include "train/reduce/bucket_size.h"
 #include "session/open.h"
 #include "train/reduce/comm_stream.h"
+#include "train/state/survivor.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,13 +83,37 @@ static uint64_t kept(const ddp_trainer *t)
     return st == DDP_OK && meta.world_size > 1 ? meta.bucket_size : 0; /* one rank has measured nothing */
 }
 
+/* In a later generation of the run: that of the ranks that were in an earlier one, 0: none was. Sums over other buckets
+ * may have other bits. */
+static ddp_status of_survivors(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    uint64_t own = t->survivor == NULL ? 0 : t->survivor->bucket_size, its;
+    const void *parts[world];
+    size_t lengths[world];
+    void *block = NULL;
+
+    if (ddp_group_generation(t->group) == 0) return DDP_OK;
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, "bucket size in memory", &own, sizeof(own), &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
+    for (int32_t r = 0; r < world; r++) {
+        if (lengths[r] != sizeof(its)) continue;
+        memcpy(&its, parts[r], sizeof(its));
+        *bytes = DDP_MAX_OF(*bytes, its);
+    }
+    free(block);
+    return DDP_OK;
+}
+
 ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
 {
     uint64_t bytes = 0;
 
     if (t->s->config->ddp->bucket_size > 0 || ddp_group_world(t->group) == 1 || t->s->launch.purpose != DDP_TO_TRAIN)
         return DDP_OK;
-    if (t->s->launch.rank == 0) bytes = kept(t);
+    DDP_TRY(of_survivors(t, &bytes, err));
+    if (bytes == 0 && t->s->launch.rank == 0) bytes = kept(t);
     DDP_TRY(ddp_trainer_from_rank0(t, "bucket size of the checkpoint", &bytes, sizeof(bytes), err));
     if (bytes == 0) {
         DDP_TRY(measure(t, &bytes, err));

@@ -123,6 +123,7 @@ void ddp_survivor_keep(ddp_trainer *t)
     v->progress.stopping = 0;
     v->loss = t->result.loss;
     v->generation = ddp_group_generation(t->group);
+    v->bucket_size = t->s->model.bucket_size;
     if (v->watched && keep(t, &err) != DDP_OK)
         ddp_log_line(t->s->log, DDP_LOG_WARN, "the run's state cannot be kept in memory: %s", err.msg);
 }
@@ -140,6 +141,7 @@ void ddp_survivor_met(ddp_trainer *t)
             "the run has been started again since this rank was in it: what the rank has in memory is not used");
         drop(v);
     }
+    if (start != v->start) v->bucket_size = 0;
     v->start = start;
     v->server = ddp_group_home(t->group, 0);
 }

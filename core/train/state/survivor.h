@@ -19,6 +19,7 @@ struct ddp_survivor {
     bool watched; /* this generation leaves the state of one step, whenever it ends */
     bool in_step;
     uint64_t micro_steps; /* before the step in progress */
+    uint64_t bucket_size; /* of that generation, 0: none yet */
     int32_t expected;     /* rank 0: ranks that can be in the next generation; 0: all */
 };
 

@@ -174,6 +174,16 @@ class Restart(Case):
         r = self.end(p, GLOO, memory=False, generations=0)
         self.check("resuming from" in r.err, r)
 
+    @long_case
+    def test_buckets_are_measured_once(self):
+        auto = {"ddp": {"bucket_size": "auto", "first_bucket_size": None}, "checkpoint": {"every": 2000}}
+        p = self.begin(GLOO, auto)
+        for victim in (1, 0):
+            os.kill(self.children(p, 2)[victim], signal.SIGKILL)
+            lines = self.next_generation(p)
+            self.check("from the memory of rank" in lines and "bucket_size = auto" not in lines, lines)
+        self.equal(self.finish(p).code, 0)
+
     def slow(self, section):
         """Samples that can be held back, and take 100 ms each from the moment when `quick` is removed."""
         plugin = self.plugin("dataset", "slow", "../../reliability/slow_dataset.c")
