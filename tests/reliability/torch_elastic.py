@@ -1,5 +1,5 @@
 """One worker of torchrun for beside.py: DistributedDataParallel over gloo, a checkpoint every 100 steps into the folder that is
-given, from which all start after a restart. Prints "rank R pid P", and of rank 0 "step N of restart R" every 10 steps and after each
+given, from which all start after a restart. Prints "rank R pid P", and of rank 0 "step N of P" every 10 steps and after each
 start."""
 import os
 import pathlib
@@ -12,7 +12,7 @@ STEPS, EVERY, TELL = 100000, 100, 10
 
 
 def main():
-    restart, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
+    rank = int(os.environ["RANK"])
     saved = pathlib.Path(sys.argv[1]) / "saved.pt"
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -34,7 +34,7 @@ def main():
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         if rank == 0 and (step == begin + 1 or step % TELL == 0):
-            print(f"step {step} of restart {restart}", flush=True)
+            print(f"step {step} of {os.getpid()}", flush=True)
         if rank == 0 and step % EVERY == 0:
             torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, f"{saved}.new")
             os.replace(f"{saved}.new", saved)
