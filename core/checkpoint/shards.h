@@ -18,7 +18,15 @@ ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp
 /* Rank 0: removes what other saves than this one have left; NULL: than any. */
 ddp_status checkpoint_shards_sweep(const char *dir, const ddp_checkpoint_contents *but, ddp_err *err);
 
-/* The whole of them, as the file of the optimiser would be, in memory. Every element must be there once, and of a
- * parameter of `model`: else DDP_ERR_DATA. */
-ddp_status checkpoint_shards_join(const char *folder, const ddp_manifest *m, const ddp_safetensors *model,
-                                  ddp_safetensors **out, ddp_err *err);
+/* Maps the shards and reads their headers. Every element must be there once, and of a parameter of `model`: else
+ * DDP_ERR_DATA. Nothing of their data is in memory before it is copied. */
+ddp_status checkpoint_shards_open(const char *folder, const ddp_manifest *m, const ddp_safetensors *model,
+                                  ddp_shard_files **out, ddp_err *err);
+void checkpoint_shards_close(ddp_shard_files *s); /* takes NULL */
+/* The tensors that they are pieces of, by name and without data. */
+size_t checkpoint_shards_count(const ddp_shard_files *s);
+const ddp_named_tensor *checkpoint_shards_at(const ddp_shard_files *s, size_t i);
+const ddp_named_tensor *checkpoint_shards_find(const ddp_shard_files *s, const char *name);
+void checkpoint_shards_copy(const ddp_shard_files *s, const ddp_named_tensor *t, void *to); /* t: one of those */
+/* All of them in memory, as the file of the optimiser would be. */
+ddp_status checkpoint_shards_join(const char *folder, const ddp_shard_files *s, ddp_safetensors **out, ddp_err *err);

@@ -144,6 +144,8 @@ int cli_checkpoint_diff(const char *a, const char *b, ddp_log *log)
 
     if (st == DDP_OK) {
         st = ddp_checkpoint_open(b, &y, &err);
+        if (st == DDP_OK) st = ddp_checkpoint_join(&x, &err);
+        if (st == DDP_OK) st = ddp_checkpoint_join(&y, &err);
         if (st == DDP_OK) st = compare(&x, &y, &out, &err);
         ddp_checkpoint_close(&y);
         ddp_checkpoint_close(&x);

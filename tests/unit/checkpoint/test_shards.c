@@ -1,0 +1,195 @@
+/* test_shards.c -- a checkpoint in two shards: what opening it takes, and what is read of it. */
+#include "support/checkpoint_util.h"
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/shards.h"
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+enum { ROWS = 3, COLUMNS = 1000, ELEMENTS = ROWS * COLUMNS, LARGE = 8 << 20 };
+
+static float weight[ELEMENTS], moment[ELEMENTS];
+
+/* ---- two ranks --------------------------------------------------------------------------------------------------- */
+/* What shard 1 tells. */
+static char told[sizeof(((ddp_err *)NULL)->msg) + 16];
+
+static ddp_status tell(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err)
+{
+    (void)ctx;
+    (void)step;
+    (void)err;
+    assert_int_equal(shard, 1);
+    ddp_copy_text(told, sizeof(told), text);
+    return DDP_OK;
+}
+
+static ddp_status hear(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err)
+{
+    (void)ctx;
+    (void)step;
+    (void)err;
+    assert_int_equal(shard, 1);
+    ddp_copy_text(text, capacity, told);
+    return DDP_OK;
+}
+
+static ddp_checkpoint_contents contents_of(uint64_t step, uint32_t shard, const ddp_part *model, const ddp_part *state)
+{
+    return (ddp_checkpoint_contents){.meta = {.step = step, .world_size = 2, .model = "mlp", .config_hash = "0"},
+                                     .parts = {*model, *state},
+                                     .shards = 2,
+                                     .shard = shard,
+                                     .exchange = {.tell = tell, .hear = hear}};
+}
+
+/* Of a model that has one tensor: its state is states[0] and states[1], a piece of it in each shard. */
+static ddp_status save(struct place *p, uint64_t step, const ddp_named_tensor *model, const ddp_named_tensor states[2],
+                       const ddp_retention *keep, ddp_err *err)
+{
+    const ddp_part whole = {model, 1}, none = {0}, parts[2] = {{&states[0], 1}, {&states[1], 1}};
+    const ddp_checkpoint_contents first = contents_of(step, 0, &whole, &parts[0]),
+                                  second = contents_of(step, 1, &none, &parts[1]);
+    ddp_checkpoint_lock *lock;
+    ddp_status st;
+
+    DDP_TRY(ddp_checkpoint_lock_take(in(p, "ck"), &p->log, &lock, err));
+    st = checkpoint_shard_save(in(p, "ck"), &second, err);
+    if (st == DDP_OK) st = ddp_checkpoint_save(lock, &first, keep, &p->log, err);
+    ddp_checkpoint_lock_release(lock);
+    return st;
+}
+
+static const ddp_named_tensor small = {
+    .name = "fc1.weight", .dtype = DDP_F32, .rank = 2, .dims = {ROWS, COLUMNS}, .data = weight};
+
+/* Every element is its number and the step; `second`: where the other shard says that its piece begins. */
+static ddp_status save_small(struct place *p, uint64_t step, const char *second, const ddp_retention *keep,
+                             ddp_err *err)
+{
+    const int64_t half = ELEMENTS / 2;
+    const ddp_named_tensor states[2] = {
+        {.name = "fc1.weight.exp_avg:0", .dtype = DDP_F32, .rank = 1, .dims = {half}, .data = moment},
+        {.name = second, .dtype = DDP_F32, .rank = 1, .dims = {half}, .data = moment + half}};
+
+    for (size_t i = 0; i < ELEMENTS; i++) weight[i] = moment[i] = (float)(i + step);
+    return save(p, step, &small, states, keep, err);
+}
+
+static void must_save(struct place *p, uint64_t step)
+{
+    ddp_err err = {0};
+
+    if (save_small(p, step, "fc1.weight.exp_avg:1500", &(ddp_retention){0}, &err) != DDP_OK) fail_msg("%s", err.msg);
+}
+
+static void check_state(const float *state, uint64_t step)
+{
+    for (size_t i = 0; i < ELEMENTS; i++) assert_true(state[i] == (float)(i + step));
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* Tensor by tensor from the shards, and from one file in memory. */
+static void both_ways_of_reading(void **state)
+{
+    struct place *p = *state;
+    const ddp_named_tensor *t;
+    float copy[ELEMENTS];
+    ddp_checkpoint c;
+    ddp_err err = {0};
+
+    must_save(p, 5);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000005"), &c, &err), DDP_OK);
+    for (int way = 0; way < 2; way++) {
+        assert_int_equal(ddp_checkpoint_count(&c, DDP_PART_OPTIMIZER), 1);
+        t = ddp_checkpoint_find(&c, DDP_PART_OPTIMIZER, "fc1.weight.exp_avg");
+        assert_ptr_equal(t, ddp_checkpoint_at(&c, DDP_PART_OPTIMIZER, 0));
+        assert_int_equal(t->rank, 2);
+        assert_int_equal(t->dims[0], ROWS);
+        memset(copy, 0, sizeof(copy));
+        ddp_checkpoint_copy(&c, DDP_PART_OPTIMIZER, t, copy);
+        check_state(copy, 5);
+        ddp_checkpoint_copy(&c, DDP_PART_OPTIMIZER, t, copy); /* it is there as before */
+        check_state(copy, 5);
+        assert_true(way == 0 ? t->data == NULL : t->data != NULL);
+        assert_null(ddp_checkpoint_find(&c, DDP_PART_OPTIMIZER, "fc1.weight"));
+        assert_null(ddp_checkpoint_at(&c, DDP_PART_OPTIMIZER, 1));
+        assert_int_equal(ddp_checkpoint_count(&c, DDP_PART_HOOK), 0);
+        assert_int_equal(ddp_checkpoint_join(&c, &err), DDP_OK);
+    }
+    t = ddp_checkpoint_find(&c, DDP_PART_MODEL, "fc1.weight");
+    ddp_checkpoint_copy(&c, DDP_PART_MODEL, t, copy);
+    check_state(copy, 5);
+    check_state(t->data, 5);
+    ddp_checkpoint_close(&c);
+}
+
+/* Bytes of memory of this process that is its own, not a file's. */
+static rlim_t own_memory(void)
+{
+    FILE *f = fopen("/proc/self/status", "re");
+    unsigned long long kilobytes = 0;
+    char line[256];
+
+    assert_non_null(f);
+    while (kilobytes == 0 && fgets(line, sizeof(line), f) != NULL) (void)sscanf(line, "VmData: %llu kB", &kilobytes);
+    (void)fclose(f);
+    assert_true(kilobytes > 0);
+    return (rlim_t)kilobytes * 1024;
+}
+
+/* 0: with a quarter of the state's size as memory for all, it opens, and is read; the whole of it has no room. */
+static int read_in_little_memory(struct place *p)
+{
+    const rlim_t most = own_memory() + LARGE * sizeof(float) / 4;
+    const struct rlimit limit = {most, most};
+    const ddp_named_tensor *t;
+    ddp_checkpoint c;
+    ddp_err err = {0};
+    float *to = mmap(NULL, LARGE * sizeof(float), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (to == MAP_FAILED || setrlimit(RLIMIT_DATA, &limit) != 0) return 1;
+    if (ddp_checkpoint_open(in(p, "ck/step-00000007"), &c, &err) != DDP_OK) return 2;
+    if ((t = ddp_checkpoint_find(&c, DDP_PART_OPTIMIZER, "big.exp_avg")) == NULL) return 3;
+    ddp_checkpoint_copy(&c, DDP_PART_OPTIMIZER, t, to);
+    for (size_t i = 0; i < LARGE; i++)
+        if (to[i] != (float)i) return 4;
+    if (ddp_checkpoint_join(&c, &err) != DDP_ERR_NOMEM) return 5;
+    ddp_checkpoint_close(&c);
+    return 0;
+}
+
+/* Who opens it has not the state in memory. */
+static void opens_without_the_state(void **state)
+{
+    struct place *p = *state;
+    float *values = malloc(LARGE * sizeof(float));
+    const ddp_named_tensor model = {.name = "big", .dtype = DDP_F32, .rank = 1, .dims = {LARGE}, .data = values};
+    const ddp_named_tensor states[2] = {
+        {.name = "big.exp_avg:0", .dtype = DDP_F32, .rank = 1, .dims = {12345}, .data = values},
+        {.name = "big.exp_avg:12345", .dtype = DDP_F32, .rank = 1, .dims = {LARGE - 12345}, .data = values + 12345}};
+    ddp_err err = {0};
+    int status = 0;
+    pid_t child;
+
+    for (size_t i = 0; i < LARGE; i++) values[i] = (float)i;
+    if (save(p, 7, &model, states, &(ddp_retention){0}, &err) != DDP_OK) fail_msg("%s", err.msg);
+    free(values);
+    child = fork();
+    if (child == 0) _exit(read_in_little_memory(p));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(both_ways_of_reading, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(opens_without_the_state, place_setup, place_teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
