@@ -160,21 +160,6 @@ static ddp_status check_step(const char *path, uint64_t there, uint64_t step, dd
     return ddp_fail(err, DDP_ERR_DATA, "%s holds step %" PRIu64 ": the folder was renamed", path, there);
 }
 
-ddp_status checkpoint_verify_step(const char *dir, uint64_t step, ddp_err *err)
-{
-    ddp_path path, manifest;
-    ddp_manifest m;
-    ddp_status st;
-
-    DDP_TRY(checkpoint_step_path(&path, dir, step, "", err));
-    DDP_TRY(checkpoint_path_join(manifest.text, path.text, DDP_MANIFEST_FILE, err));
-    DDP_TRY(checkpoint_manifest_read(manifest.text, &m, err));
-    st = check_step(path.text, m.meta.step, step, err);
-    if (st == DDP_OK) st = checkpoint_verify_files(path.text, &m, true, err);
-    checkpoint_manifest_free(&m);
-    return st;
-}
-
 ddp_status checkpoint_open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err)
 {
     ddp_checkpoint c = {0};
@@ -187,6 +172,15 @@ ddp_status checkpoint_open_step(const char *dir, uint64_t step, ddp_checkpoint *
         return err->status;
     }
     *out = c;
+    return DDP_OK;
+}
+
+ddp_status checkpoint_verify_step(const char *dir, uint64_t step, ddp_err *err)
+{
+    ddp_checkpoint c = {0};
+
+    DDP_TRY(checkpoint_open_step(dir, step, &c, err));
+    ddp_checkpoint_close(&c);
     return DDP_OK;
 }
 

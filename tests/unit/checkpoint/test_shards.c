@@ -184,11 +184,77 @@ static void opens_without_the_state(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* ---- what fits together ------------------------------------------------------------------------------------------ */
+static const char misfit[] = "the shards of the optimiser's state do not fit together: "
+                             "fc1.weight.exp_avg has a piece twice, or lacks one";
+
+/* Of a checkpoint that was saved: another second shard, with the right size and hash, that says it begins elsewhere. */
+static void make_misfit(const char *folder)
+{
+    const ddp_named_tensor t = {
+        .name = "fc1.weight.exp_avg:1499", .dtype = DDP_F32, .rank = 1, .dims = {ELEMENTS / 2}, .data = moment};
+    char shard[300], manifest[300];
+    ddp_manifest m;
+    ddp_err err = {0};
+
+    (void)snprintf(shard, sizeof(shard), "%s/optimizer-00002-of-00002.safetensors", folder);
+    (void)snprintf(manifest, sizeof(manifest), "%s/" DDP_MANIFEST_FILE, folder);
+    assert_int_equal(checkpoint_manifest_read(manifest, &m, &err), DDP_OK);
+    assert_int_equal(unlink(shard), 0);
+    assert_int_equal(unlink(manifest), 0);
+    assert_int_equal(
+        checkpoint_safetensors_write(shard, &t, 1, NULL, NULL, m.shards[1].sha256, &m.shards[1].bytes, &err), DDP_OK);
+    assert_int_equal(checkpoint_manifest_write(manifest, &m, m.settings, &err), DDP_OK);
+    checkpoint_manifest_free(&m);
+}
+
+/* They are no checkpoint that another one may go for, neither after a save nor by hand. */
+static void keep_counts_shards_that_fit(void **state)
+{
+    struct place *p = *state;
+    const ddp_retention two = {.newest = 2};
+    uint64_t *steps = NULL;
+    size_t count = 0;
+    ddp_checkpoint c;
+    ddp_err err = {0};
+
+    for (uint64_t step = 1; step <= 3; step++) must_save(p, step);
+    make_misfit(in(p, "ck/step-00000003"));
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000003"), &c, &err), DDP_ERR_DATA);
+    assert_contains(err.msg, "ck/step-00000003: ");
+    assert_contains(err.msg, misfit);
+    if (save_small(p, 4, "fc1.weight.exp_avg:1500", &two, &err) != DDP_OK) fail_msg("%s", err.msg);
+    assert_true(exists(in(p, "ck/step-00000002")));
+    assert_false(exists(in(p, "ck/step-00000001")));
+
+    must_save(p, 1);
+    assert_int_equal(ddp_checkpoint_removable(in(p, "ck"), UINT64_MAX, &two, &steps, &count, &err), DDP_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(steps[0], 1);
+    free(steps);
+}
+
+/* The one that is saved counts as valid without being read again. */
+static void a_save_that_does_not_fit_fails(void **state)
+{
+    struct place *p = *state;
+    ddp_err err = {0};
+
+    must_save(p, 1);
+    assert_int_equal(save_small(p, 2, "fc1.weight.exp_avg:1499", &(ddp_retention){.newest = 1}, &err), DDP_ERR_DATA);
+    assert_contains(err.msg, "ck/step-00000002.tmp: ");
+    assert_contains(err.msg, misfit);
+    assert_true(exists(in(p, "ck/step-00000001")));
+    assert_int_equal(entries(in(p, "ck")), 2); /* and the lock's file */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(both_ways_of_reading, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(opens_without_the_state, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(keep_counts_shards_that_fit, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_save_that_does_not_fit_fails, place_setup, place_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
