@@ -49,7 +49,8 @@ typedef struct ddp_checkpoint_contents {
     ddp_part parts[DDP_PARTS];
     /* The optimiser's state is in so many shards, and its part here is that of number `shard`; 0: it is whole. Shard 0
      * is saved with the rest, when all others are there. */
-    uint32_t shards, shard, generation; /* generation: of the run, whose older ones may still be writing */
+    uint32_t shards, shard;
+    uint64_t token; /* drawn for these ranks, since others from before may still be writing: part of the files' names */
     ddp_shard_exchange exchange;
     const atomic_bool *cancelled; /* set by another thread: the save ends soon, with DDP_ERR_ABORTED; may be NULL */
 } ddp_checkpoint_contents;

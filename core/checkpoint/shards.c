@@ -12,14 +12,13 @@ enum { TOLD = sizeof(((ddp_err *)NULL)->msg) + 16 };
 static const char failed_word[] = "failed ";
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
-/* DIR/step-00000500.3-2.part */
-static ddp_status part_path(ddp_path *out, const char *dir, uint64_t step, uint32_t generation, uint32_t shard,
-                            ddp_err *err)
+/* DIR/step-00000500.TOKEN-2.part */
+static ddp_status part_path(ddp_path *out, const char *dir, uint64_t step, uint64_t token, uint32_t shard, ddp_err *err)
 {
-    char name[DDP_STEP_NAME], full[DDP_STEP_NAME + 32];
+    char name[DDP_STEP_NAME], full[DDP_STEP_NAME + 40];
 
     checkpoint_step_name(name, step);
-    (void)snprintf(full, sizeof(full), "%s.%" PRIu32 "-%" PRIu32 ".part", name, generation, shard);
+    (void)snprintf(full, sizeof(full), "%s.%016" PRIx64 "-%" PRIu32 ".part", name, token, shard);
     return checkpoint_path_join(out->text, dir, full, err);
 }
 
@@ -55,7 +54,7 @@ ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents 
     ddp_err ignored = {0};
     char text[TOLD];
     ddp_path path;
-    ddp_status st = part_path(&path, dir, what->meta.step, what->generation, what->shard, err);
+    ddp_status st = part_path(&path, dir, what->meta.step, what->token, what->shard, err);
 
     if (st == DDP_OK) st = check_shared(dir, err);
     if (st == DDP_OK) st = write_part(path.text, what, &facts, err);
@@ -68,16 +67,16 @@ ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents 
         return st;
     }
     st = x->tell(x->ctx, what->meta.step, what->shard, text, err);
-    if (st != DDP_OK) checkpoint_shard_drop(dir, what->meta.step, what->generation, what->shard);
+    if (st != DDP_OK) checkpoint_shard_drop(dir, what->meta.step, what->token, what->shard);
     return st;
 }
 
-void checkpoint_shard_drop(const char *dir, uint64_t step, uint32_t generation, uint32_t shard)
+void checkpoint_shard_drop(const char *dir, uint64_t step, uint64_t token, uint32_t shard)
 {
     ddp_err ignored = {0};
     ddp_path path;
 
-    if (part_path(&path, dir, step, generation, shard, &ignored) == DDP_OK) (void)unlink(path.text);
+    if (part_path(&path, dir, step, token, shard, &ignored) == DDP_OK) (void)unlink(path.text);
 }
 
 /* ---- rank 0 ------------------------------------------------------------------------------------------------------ */
@@ -104,7 +103,7 @@ ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp
 
         DDP_TRY(hear(what, shard, &facts[shard], err));
         checkpoint_shard_file(name, shard, what->shards);
-        DDP_TRY(part_path(&from, dir, what->meta.step, what->generation, shard, err));
+        DDP_TRY(part_path(&from, dir, what->meta.step, what->token, shard, err));
         DDP_TRY(checkpoint_path_join(to.text, folder, name, err));
         if (rename(from.text, to.text) != 0) {
             (void)ddp_fail_errno(err, "cannot move %s, which another rank has written, to %s", from.text, folder);
@@ -114,23 +113,23 @@ ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp
     return DDP_OK;
 }
 
-/* "step-00000500.3-2.part", but not those that begin with `text`. */
+/* "step-00000500.TOKEN-2.part", but not those that begin with `text`. */
 static bool is_left(const char *name, const char *text)
 {
     size_t digits = strncmp(name, "step-", 5) == 0 ? strspn(name + 5, "0123456789") : 0, length = strlen(name);
 
     if (digits == 0 || name[5 + digits] != '.' || length < 6 || strcmp(name + length - 5, ".part") != 0) return false;
-    if (strspn(name + 5 + digits + 1, "0123456789-") != length - 5 - digits - 1 - 5) return false;
+    if (strspn(name + 5 + digits + 1, "0123456789abcdef-") != length - 5 - digits - 1 - 5) return false;
     return text[0] == '\0' || strncmp(name, text, strlen(text)) != 0;
 }
 
 ddp_status checkpoint_shards_sweep(const char *dir, const ddp_checkpoint_contents *but, ddp_err *err)
 {
-    char name[DDP_STEP_NAME], keep[DDP_STEP_NAME + 16] = "";
+    char name[DDP_STEP_NAME], keep[DDP_STEP_NAME + 24] = "";
 
     if (but != NULL) {
         checkpoint_step_name(name, but->meta.step);
-        (void)snprintf(keep, sizeof(keep), "%s.%" PRIu32 "-", name, but->generation);
+        (void)snprintf(keep, sizeof(keep), "%s.%016" PRIx64 "-", name, but->token);
     }
     return checkpoint_sweep_named(dir, is_left, keep, err);
 }

@@ -3,14 +3,15 @@
  * step-N/optimizer-00001-of-00004.safetensors. Private to checkpoint/ and the trainer's save.
  *
  * A shard has pieces of tensors, flat: "fc1.weight.exp_avg:4096" are the elements from 4096 on. Their shape is that of
- * the parameter. While it is written a shard lies beside the folder of the step, as step-N.G-2.part (G: the run's
- * generation, so that one which was left behind writes to another name), and rank 0 moves all into the folder. */
+ * the parameter. While it is written a shard lies beside the folder of the step, as step-N.TOKEN-2.part, and rank 0
+ * moves all into the folder. Each rendezvous has another token, so that a process which was left behind, by an earlier
+ * start or before a loss, writes to another name. */
 #include "checkpoint/manifest.h"
 
 /* Another rank than 0: writes and flushes its shard, and tells rank 0, also of a failure. */
 ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents *what, ddp_err *err);
 /* Removes it where rank 0 has not taken it. */
-void checkpoint_shard_drop(const char *dir, uint64_t step, uint32_t generation, uint32_t shard);
+void checkpoint_shard_drop(const char *dir, uint64_t step, uint64_t token, uint32_t shard);
 
 /* Rank 0: waits for the shards of the others and moves them into `folder`; facts[1 ..] are filled. */
 ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp_checkpoint_contents *what,

@@ -71,7 +71,7 @@ static void describe_shard(const ddp_trainer *t, ddp_checkpoint_contents *c)
 {
     c->shards = t->mem.state_parts;
     c->shard = (uint32_t)ddp_group_rank(t->group);
-    c->generation = ddp_group_generation(t->group);
+    c->token = t->save_token;
     c->exchange = (ddp_shard_exchange){.ctx = (void *)t, .tell = tell, .hear = hear};
 }
 

@@ -36,13 +36,31 @@ static ddp_status hear(void *ctx, uint64_t step, uint32_t shard, char *text, siz
     return DDP_OK;
 }
 
+static uint64_t token; /* of the two */
+
 static ddp_checkpoint_contents contents_of(uint64_t step, uint32_t shard, const ddp_part *model, const ddp_part *state)
 {
     return (ddp_checkpoint_contents){.meta = {.step = step, .world_size = 2, .model = "mlp", .config_hash = "0"},
                                      .parts = {*model, *state},
                                      .shards = 2,
                                      .shard = shard,
+                                     .token = token,
                                      .exchange = {.tell = tell, .hear = hear}};
+}
+
+static const ddp_checkpoint_contents *after_it; /* a shard that is written when shard 1 has been; NULL: none */
+
+static ddp_status save_after_it(const char *dir, ddp_err *err)
+{
+    const ddp_checkpoint_contents *what = after_it;
+    char kept[sizeof(told)];
+    ddp_status st;
+
+    ddp_copy_text(kept, sizeof(kept), told);
+    after_it = NULL;
+    st = checkpoint_shard_save(dir, what, err);
+    ddp_copy_text(told, sizeof(told), kept); /* it told the rank 0 of its own start */
+    return st;
 }
 
 /* Of a model that has one tensor: its state is states[0] and states[1], a piece of it in each shard. */
@@ -57,6 +75,7 @@ static ddp_status save(struct place *p, uint64_t step, const ddp_named_tensor *m
 
     DDP_TRY(ddp_checkpoint_lock_take(in(p, "ck"), &p->log, &lock, err));
     st = checkpoint_shard_save(in(p, "ck"), &second, err);
+    if (st == DDP_OK && after_it != NULL) st = save_after_it(in(p, "ck"), err);
     if (st == DDP_OK) st = ddp_checkpoint_save(lock, &first, keep, &p->log, err);
     ddp_checkpoint_lock_release(lock);
     return st;
@@ -65,7 +84,7 @@ static ddp_status save(struct place *p, uint64_t step, const ddp_named_tensor *m
 static const ddp_named_tensor small = {
     .name = "fc1.weight", .dtype = DDP_F32, .rank = 2, .dims = {ROWS, COLUMNS}, .data = weight};
 
-/* Every element is its number and the step; `second`: where the other shard says that its piece begins. */
+/* Every element of the state is its number and the step; `second`: where the other shard says that its piece begins. */
 static ddp_status save_small(struct place *p, uint64_t step, const char *second, const ddp_retention *keep,
                              ddp_err *err)
 {
@@ -74,8 +93,16 @@ static ddp_status save_small(struct place *p, uint64_t step, const char *second,
         {.name = "fc1.weight.exp_avg:0", .dtype = DDP_F32, .rank = 1, .dims = {half}, .data = moment},
         {.name = second, .dtype = DDP_F32, .rank = 1, .dims = {half}, .data = moment + half}};
 
-    for (size_t i = 0; i < ELEMENTS; i++) weight[i] = moment[i] = (float)(i + step);
+    for (size_t i = 0; i < ELEMENTS; i++) moment[i] = (float)(i + step);
     return save(p, step, &small, states, keep, err);
+}
+
+static int setup(void **state)
+{
+    token = 0;
+    after_it = NULL;
+    for (size_t i = 0; i < ELEMENTS; i++) weight[i] = -(float)i;
+    return place_setup(state);
 }
 
 static void must_save(struct place *p, uint64_t step)
@@ -121,8 +148,8 @@ static void both_ways_of_reading(void **state)
     }
     t = ddp_checkpoint_find(&c, DDP_PART_MODEL, "fc1.weight");
     ddp_checkpoint_copy(&c, DDP_PART_MODEL, t, copy);
-    check_state(copy, 5);
-    check_state(t->data, 5);
+    assert_memory_equal(copy, weight, sizeof(copy));
+    assert_memory_equal(t->data, weight, sizeof(copy));
     ddp_checkpoint_close(&c);
 }
 
@@ -182,6 +209,33 @@ static void opens_without_the_state(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+/* A rank of an earlier start is still there, and writes its shard of the same step, while one of this start does:
+ * neither is that taken for the other's, nor does it replace it. The next save removes it. */
+static void a_rank_of_an_earlier_start(void **state)
+{
+    struct place *p = *state;
+    const ddp_named_tensor theirs = {
+        .name = "fc1.weight.exp_avg:1500", .dtype = DDP_F32, .rank = 1, .dims = {ELEMENTS / 2}, .data = weight};
+    const ddp_part part = {&theirs, 1}, none = {0};
+    const ddp_checkpoint_contents left = contents_of(5, 1, &none, &part);
+    float copy[ELEMENTS];
+    ddp_checkpoint c;
+    ddp_err err = {0};
+
+    after_it = &left;
+    token = 0x1234567890abcdefu;
+    must_save(p, 5);
+    assert_null(after_it);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/step-00000005"), &c, &err), DDP_OK);
+    ddp_checkpoint_copy(&c, DDP_PART_OPTIMIZER, ddp_checkpoint_at(&c, DDP_PART_OPTIMIZER, 0), copy);
+    check_state(copy, 5);
+    ddp_checkpoint_close(&c);
+    assert_int_equal(checkpoint_shard_save(in(p, "ck"), &left, &err), DDP_OK);
+    assert_true(exists(in(p, "ck/step-00000005.0000000000000000-1.part")));
+    must_save(p, 6);
+    assert_int_equal(entries(in(p, "ck")), 3);
 }
 
 /* ---- what fits together ------------------------------------------------------------------------------------------ */
@@ -251,10 +305,11 @@ static void a_save_that_does_not_fit_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(both_ways_of_reading, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(opens_without_the_state, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(keep_counts_shards_that_fit, place_setup, place_teardown),
-        cmocka_unit_test_setup_teardown(a_save_that_does_not_fit_fails, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(both_ways_of_reading, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(opens_without_the_state, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_rank_of_an_earlier_start, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(keep_counts_shards_that_fit, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(a_save_that_does_not_fit_fails, setup, place_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
