@@ -41,6 +41,7 @@ typedef struct ddp_shard_exchange {
     ddp_status (*tell)(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err);
     /* Waits until that shard's rank has; DDP_ERR_ABORTED when the run has failed. */
     ddp_status (*hear)(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err);
+    int32_t (*rank)(void *ctx, uint32_t shard); /* that writes it, as people know it */
 } ddp_shard_exchange;
 
 typedef struct ddp_checkpoint_contents {

@@ -2,6 +2,7 @@
  * shards_join.c. */
 #include "checkpoint/shards.h"
 #include "checkpoint/folder.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,8 @@
 enum { TOLD = sizeof(((ddp_err *)NULL)->msg) + 16 };
 
 static const char failed_word[] = "failed ";
+static const char share_it[] =
+    "[checkpoint] sharded needs a dir that all ranks share: name such a folder, or set sharded = no";
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 /* DIR/step-00000500.TOKEN-2.part */
@@ -32,19 +35,13 @@ static ddp_status write_part(const char *path, const ddp_checkpoint_contents *wh
                                         &facts->bytes, err);
 }
 
-/* `err`: why a shard is not where it is looked for. */
-static ddp_status not_shared(ddp_err *err)
-{
-    return ddp_fail_context(
-        err, "[checkpoint] sharded needs a dir that all ranks share: name such a folder, or set sharded = no");
-}
-
 /* This rank sees the folder that rank 0 has created. */
 static ddp_status check_shared(const char *dir, ddp_err *err)
 {
-    if (dir[0] != '\0' && access(dir, F_OK) == 0) return DDP_OK;
-    (void)ddp_fail(err, DDP_ERR_SYSTEM, "%s is not there on another rank's host", dir[0] != '\0' ? dir : "a folder");
-    return not_shared(err);
+    if (dir[0] == '\0') return ddp_fail(err, DDP_ERR_SYSTEM, "[checkpoint] dir is not set on this rank; %s", share_it);
+    if (access(dir, F_OK) == 0) return DDP_OK;
+    if (errno != ENOENT) return ddp_fail_errno(err, "cannot look into the checkpoint folder %s", dir);
+    return ddp_fail(err, DDP_ERR_SYSTEM, "%s is not there on this rank's host; %s", dir, share_it);
 }
 
 ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents *what, ddp_err *err)
@@ -58,11 +55,10 @@ ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents 
 
     if (st == DDP_OK) st = check_shared(dir, err);
     if (st == DDP_OK) st = write_part(path.text, what, &facts, err);
-    if (st == DDP_OK)
-        (void)snprintf(text, sizeof(text), "%" PRIu64 " %s", facts.bytes, facts.sha256);
-    else
-        (void)snprintf(text, sizeof(text), "%s%s", failed_word, err->msg);
+    if (st == DDP_OK) (void)snprintf(text, sizeof(text), "%" PRIu64 " %s", facts.bytes, facts.sha256);
     if (st != DDP_OK) {
+        (void)ddp_fail_context(err, "rank %" PRId32, x->rank(x->ctx, what->shard));
+        (void)snprintf(text, sizeof(text), "%s%s", failed_word, err->msg);
         (void)x->tell(x->ctx, what->meta.step, what->shard, text, &ignored);
         return st;
     }
@@ -90,8 +86,19 @@ static ddp_status hear(const ddp_checkpoint_contents *what, uint32_t shard, ddp_
         return ddp_fail(err, DDP_ERR_SYSTEM, "%s", text + sizeof(failed_word) - 1);
     if (sscanf(text, "%" SCNu64 " %64[0-9a-f]", &facts->bytes, facts->sha256) != 2 ||
         strlen(facts->sha256) != DDP_SHA256_HEX - 1)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "what was reported of shard %" PRIu32 " cannot be read", shard);
+        return ddp_fail(err, DDP_ERR_INTERNAL, "what rank %" PRId32 " says of its shard cannot be read",
+                        x->rank(x->ctx, shard));
     return DDP_OK;
+}
+
+static ddp_status move(const char *from, const char *to, int32_t rank, ddp_err *err)
+{
+    if (rename(from, to) == 0) return DDP_OK;
+    if (errno == ENOENT && access(from, F_OK) != 0)
+        return ddp_fail(err, DDP_ERR_SYSTEM,
+                        "%s, which rank %" PRId32 " has written, is not there on rank 0's host; %s", from, rank,
+                        share_it);
+    return ddp_fail_errno(err, "cannot rename %s, which rank %" PRId32 " has written, to %s", from, rank, to);
 }
 
 ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp_checkpoint_contents *what,
@@ -105,10 +112,7 @@ ddp_status checkpoint_shards_take(const char *dir, const char *folder, const ddp
         checkpoint_shard_file(name, shard, what->shards);
         DDP_TRY(part_path(&from, dir, what->meta.step, what->token, shard, err));
         DDP_TRY(checkpoint_path_join(to.text, folder, name, err));
-        if (rename(from.text, to.text) != 0) {
-            (void)ddp_fail_errno(err, "cannot move %s, which another rank has written, to %s", from.text, folder);
-            return not_shared(err);
-        }
+        DDP_TRY(move(from.text, to.text, what->exchange.rank(what->exchange.ctx, shard), err));
     }
     return DDP_OK;
 }

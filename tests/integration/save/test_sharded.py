@@ -87,10 +87,18 @@ class Sharded(DiskCase):
         self.disk()
         (self.switches / "broken").write_text("-2.part")
         r = self.finish(self.begin("short", "bad", ADAMW, ZERO, SHARDED, nproc=3, steps=1000000))
-        self.fails(r, 8, "step-00000010.", "-2.part", "Input/output error")
+        self.fails(r, 8, "rank 2: cannot flush", "bad/step-00000010.", "-2.part", "Input/output error")
         self.check("is durable" not in r.err, r)
         self.all_verify("bad", ["step-00000005"])
         self.equal(self.left("bad"), [])
+
+    def test_a_shard_that_does_not_come(self):
+        """Rank 0 waits for it as long as for a collective. (A third rank would wait for both of them, at the next save.)"""
+        self.disk()
+        (self.switches / "hold").write_text("-1.part")
+        r = self.finish(self.begin("short", "slow", ADAMW, ZERO, SHARDED, {"group": {"step_timeout": "1s"}}, steps=1000000))
+        self.fails(r, 8, "rank 1 has not written its shard of the checkpoint of step 5", "1 s after", "raise [group] step_timeout")
+        self.equal(self.left("slow"), [])
 
     def test_a_folder_that_the_ranks_do_not_share(self):
         """Whether a rank tells it from its own thread or in the step."""
@@ -101,7 +109,8 @@ class Sharded(DiskCase):
                 folder = {"checkpoint": {"dir": self.dir / f"of-{rank}", "async": how}}
                 ranks.append(self.start("-c", self.ini(f"r{rank}.ini", *self.layers("of-0", ADAMW, ZERO, SHARDED), group, folder)))
             for r in [self.finish(p) for p in ranks]:
-                self.fails(r, 8, "[checkpoint] sharded needs a dir that all ranks share", "of-1", "sharded = no")
+                self.fails(r, 8, "rank 1: ", "of-1 is not there on this rank's host", "[checkpoint] sharded needs a dir that all ranks share",
+                           "sharded = no")
             self.equal(self.left("of-0"), [])
 
     def test_killed_while_shards_are_written(self):

@@ -23,6 +23,7 @@ tests_unit_checkpoint_test_inspect_LDADD = $(UNIT_LDADD)
 
 tests_unit_checkpoint_test_shards_SOURCES = tests/unit/checkpoint/test_shards.c tests/unit/support/checkpoint_util.h
 tests_unit_checkpoint_test_shards_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_checkpoint_test_shards_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=rename
 tests_unit_checkpoint_test_shards_LDADD = $(UNIT_LDADD)
 
 tests_unit_checkpoint_test_writer_SOURCES = tests/unit/checkpoint/test_writer.c tests/unit/support/checkpoint_util.h

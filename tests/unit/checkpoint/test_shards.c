@@ -36,7 +36,15 @@ static ddp_status hear(void *ctx, uint64_t step, uint32_t shard, char *text, siz
     return DDP_OK;
 }
 
+/* Ranks are missing, so that its number by the config is another one. */
+static int32_t rank_of(void *ctx, uint32_t shard)
+{
+    (void)ctx;
+    return (int32_t)shard + 40;
+}
+
 static uint64_t token; /* of the two */
+static bool elsewhere; /* shard 1 is written to a folder that rank 0 does not look into */
 
 static ddp_checkpoint_contents contents_of(uint64_t step, uint32_t shard, const ddp_part *model, const ddp_part *state)
 {
@@ -45,7 +53,7 @@ static ddp_checkpoint_contents contents_of(uint64_t step, uint32_t shard, const 
                                      .shards = 2,
                                      .shard = shard,
                                      .token = token,
-                                     .exchange = {.tell = tell, .hear = hear}};
+                                     .exchange = {.tell = tell, .hear = hear, .rank = rank_of}};
 }
 
 static const ddp_checkpoint_contents *after_it; /* a shard that is written when shard 1 has been; NULL: none */
@@ -74,7 +82,7 @@ static ddp_status save(struct place *p, uint64_t step, const ddp_named_tensor *m
     ddp_status st;
 
     DDP_TRY(ddp_checkpoint_lock_take(in(p, "ck"), &p->log, &lock, err));
-    st = checkpoint_shard_save(in(p, "ck"), &second, err);
+    st = checkpoint_shard_save(in(p, elsewhere ? "" : "ck"), &second, err);
     if (st == DDP_OK && after_it != NULL) st = save_after_it(in(p, "ck"), err);
     if (st == DDP_OK) st = ddp_checkpoint_save(lock, &first, keep, &p->log, err);
     ddp_checkpoint_lock_release(lock);
@@ -97,10 +105,24 @@ static ddp_status save_small(struct place *p, uint64_t step, const char *second,
     return save(p, step, &small, states, keep, err);
 }
 
+/* Of renaming shard 1; 0: it is let through. */
+static int rename_error;
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to)
+{
+    if (rename_error == 0 || strstr(from, "-1.part") == NULL) return __real_rename(from, to);
+    errno = rename_error;
+    return -1;
+}
+
 static int setup(void **state)
 {
+    rename_error = 0;
     token = 0;
     after_it = NULL;
+    elsewhere = false;
     for (size_t i = 0; i < ELEMENTS; i++) weight[i] = -(float)i;
     return place_setup(state);
 }
@@ -238,6 +260,42 @@ static void a_rank_of_an_earlier_start(void **state)
     assert_int_equal(entries(in(p, "ck")), 3);
 }
 
+/* Only a file that is not there is one that ranks do not share; and the rank at fault is named. */
+static void what_failed(void **state)
+{
+    static const char shared[] = "[checkpoint] sharded needs a dir that all ranks share";
+    struct place *p = *state;
+    const ddp_part part = {&small, 1}, none = {0};
+    const ddp_checkpoint_contents other = contents_of(2, 1, &none, &part);
+    ddp_err err = {0};
+
+    must_save(p, 1);
+    for (int i = 0; i < 2; i++) {
+        rename_error = i == 0 ? EIO : ENOENT; /* the folder that it goes to is not there, the file is */
+        assert_int_equal(save_small(p, 2, "fc1.weight.exp_avg:1500", &(ddp_retention){0}, &err), DDP_ERR_SYSTEM);
+        assert_int_equal(err.sys_errno, rename_error);
+        assert_contains(err.msg, "-1.part, which rank 41 has written, to ");
+        assert_contains(err.msg, i == 0 ? ": Input/output error" : ": No such file or directory");
+        assert_null(strstr(err.msg, shared));
+    }
+    rename_error = 0;
+    elsewhere = true;
+    assert_int_equal(save_small(p, 2, "fc1.weight.exp_avg:1500", &(ddp_retention){0}, &err), DDP_ERR_SYSTEM);
+    assert_contains(err.msg, "-1.part, which rank 41 has written, is not there on rank 0's host; ");
+    assert_contains(err.msg, shared);
+
+    spill(in(p, "file"), "", 0);
+    assert_int_equal(checkpoint_shard_save(in(p, "file/ck"), &other, &err), DDP_ERR_SYSTEM);
+    assert_contains(err.msg, "rank 41: cannot look into the checkpoint folder ");
+    assert_contains(err.msg, "file/ck: Not a directory");
+    assert_null(strstr(err.msg, shared));
+    assert_contains(told, err.msg);
+    assert_int_equal(checkpoint_shard_save(in(p, "absent"), &other, &err), DDP_ERR_SYSTEM);
+    assert_contains(err.msg, "rank 41: ");
+    assert_contains(err.msg, "absent is not there on this rank's host; ");
+    assert_contains(err.msg, shared);
+}
+
 /* ---- what fits together ------------------------------------------------------------------------------------------ */
 static const char misfit[] = "the shards of the optimiser's state do not fit together: "
                              "fc1.weight.exp_avg has a piece twice, or lacks one";
@@ -308,6 +366,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(both_ways_of_reading, setup, place_teardown),
         cmocka_unit_test_setup_teardown(opens_without_the_state, setup, place_teardown),
         cmocka_unit_test_setup_teardown(a_rank_of_an_earlier_start, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(what_failed, setup, place_teardown),
         cmocka_unit_test_setup_teardown(keep_counts_shards_that_fit, setup, place_teardown),
         cmocka_unit_test_setup_teardown(a_save_that_does_not_fit_fails, setup, place_teardown),
     };
