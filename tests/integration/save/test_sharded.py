@@ -1,4 +1,5 @@
 """[checkpoint] sharded: under zero = 1 each rank writes its shard of the optimiser's state, and what is saved is the same."""
+import hashlib
 import json
 import os
 import pathlib
@@ -80,6 +81,44 @@ class Sharded(DiskCase):
         r = self.train(*self.layers("ck", ADAMW, ZERO, SHARDED, steps=6), name="again.ini", nproc=3)
         self.check("resuming from" in r.err and "step-00000005" in r.err, r)
         self.equal(json.loads((self.dir / "ck/step-00000005/MANIFEST.json").read_text())["version"], 2)
+
+    def forge(self, folder, change):
+        """The manifest, changed by somebody who knows how its checksum is made."""
+        path = folder / "MANIFEST.json"
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        del manifest["checksum"]
+        text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = re.sub(r"\\u[0-9a-f]{4}", lambda m: "\\u" + m[0][2:].upper(), text)
+        path.write_text(json.dumps({**manifest, "checksum": hashlib.sha256(text.encode()).hexdigest()}))
+
+    def test_names_of_strangers(self):
+        """None reaches the terminal as it is, be it a tensor's, a hash, a model, or what stands where JSON should."""
+        self.train(*self.layers("good", ADAMW, ZERO, SHARDED, steps=1), name="good.ini", nproc=3)
+        evil, good, bad = "\x1b[31m\x9b1m", self.dir / "good/step-00000001", self.dir / "bad"
+
+        def tensor(manifest):
+            raw = (folder / THREE[1]).read_bytes()
+            header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+            tensors = list(header.items())
+            tensors[0] = (evil, tensors[0][1])
+            head = json.dumps(dict(tensors)).encode()
+            raw = len(head).to_bytes(8, "little") + head + raw[8 + int.from_bytes(raw[:8], "little"):]
+            (folder / THREE[1]).write_bytes(raw)
+            manifest["files"][THREE[1]] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+        changes = {1: tensor, 2: lambda m: m["files"][THREE[0]].update(sha256=evil + "0" * 55), 3: lambda m: m.update(model=evil), 4: None}
+        for step, change in changes.items():
+            folder = bad / f"step-{step:08}"
+            shutil.copytree(good, folder)
+            if change is None:
+                (folder / "MANIFEST.json").write_text("{" + evil)
+            else:
+                self.forge(folder, lambda m, step=step, change=change: (m.update(step=step), change(m)))
+        outs = [self.run("checkpoint", "verify", bad), self.run("checkpoint", "ls", bad), self.run("checkpoint", "diff", good, bad / "step-00000003")]
+        for r, parts in zip(outs, (("is no piece of a tensor", f"{THREE[0]} is damaged", "not valid JSON"), ("not valid JSON",), ("model ", " | "))):
+            self.check(all(part in r.out for part in parts), r)
+            self.check(not any(c in r.out + r.err for c in evil[:1] + evil[5]), r)
 
     def test_a_shard_that_cannot_be_written_ends_the_run(self):
         """On any rank: exit code 8, one error, the checkpoint before it stays and nothing of this one."""
