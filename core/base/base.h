@@ -84,6 +84,9 @@ typedef struct ddp_text {
 void ddp_text_printf(ddp_text *t, const char *fmt, ...) DDP_PRINTF_(2, 3);
 void ddp_text_append(ddp_text *t, const void *data, size_t length);
 void ddp_text_free(ddp_text *t);
+/* Names from files and from other hosts reach the terminal: control characters are taken out, and what is no UTF-8. As
+ * long as before. The log does it for its lines; who prints to standard output calls it. */
+void ddp_clean_text(char *text);
 
 /* The candidate nearest to `word` (Levenshtein distance at most 3 and less than its length), or NULL. */
 const char *ddp_nearest(const char *word, const char *const *candidates, size_t count);

@@ -43,33 +43,6 @@ static const char *level_text(int level)
     }
 }
 
-/* Bytes of the UTF-8 character at `text`, 0 when it is none or a control character of C1. */
-static size_t utf8_length(const unsigned char *text)
-{
-    size_t length = text[0] < 0x80                      ? 1
-                    : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
-                    : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
-                                                        : 4;
-
-    if (length == 1) return 1;
-    if (text[0] < 0xc2 || text[0] > 0xf4 || (text[0] == 0xc2 && text[1] < 0xa0)) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((text[i] & 0xc0) != 0x80) return 0; /* the end of the text as well */
-    return length;
-}
-
-/* Names from files and from other hosts reach the terminal: control characters are taken out, and what is no UTF-8. */
-static void clean(char *text)
-{
-    while (*text != '\0') {
-        size_t length = utf8_length((const unsigned char *)text);
-
-        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f) *text = ' ';
-        if (length == 0) *text = '?';
-        text += length == 0 ? 1 : length;
-    }
-}
-
 void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES];
@@ -87,7 +60,7 @@ void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
         length = head + (size_t)snprintf(line + head, sizeof(line) - head, "ddpengine: ");
     length += (size_t)snprintf(line + length, sizeof(line) - length, "%s", level_text(level));
     (void)vsnprintf(line + length, sizeof(line) - length - 1, fmt, ap); /* one byte is kept for the newline */
-    clean(line + head);
+    ddp_clean_text(line + head);
     length = strlen(line);
     line[length] = '\n';
     write_line(log->fd, line, length + 1);
@@ -110,7 +83,7 @@ void ddp_log_progress(ddp_log *log, const char *text)
     if (!log->terminal) return;
     if (!atomic_exchange(&log->progress_shown, text[0] != '\0') && text[0] == '\0') return;
     ddp_copy_text(line + head, sizeof(line) - head, text);
-    clean(line + head);
+    ddp_clean_text(line + head);
     write_line(log->fd, line, strlen(line));
 }
 

@@ -58,6 +58,32 @@ void ddp_text_free(ddp_text *t)
     *t = (ddp_text){0};
 }
 
+/* Bytes of the UTF-8 character at `text`, 0 when it is none or a control character of C1. */
+static size_t utf8_length(const unsigned char *text)
+{
+    size_t length = text[0] < 0x80                      ? 1
+                    : text[0] >= 0xc2 && text[0] < 0xe0 ? 2
+                    : text[0] >= 0xe0 && text[0] < 0xf0 ? 3
+                                                        : 4;
+
+    if (length == 1) return 1;
+    if (text[0] < 0xc2 || text[0] > 0xf4 || (text[0] == 0xc2 && text[1] < 0xa0)) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0; /* the end of the text as well */
+    return length;
+}
+
+void ddp_clean_text(char *text)
+{
+    while (*text != '\0') {
+        size_t length = utf8_length((const unsigned char *)text);
+
+        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f) *text = ' ';
+        if (length == 0) *text = '?';
+        text += length == 0 ? 1 : length;
+    }
+}
+
 /* Wagner and Fischer's table, one row at a time; words are at most NEAREST_LENGTH bytes. */
 static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {

@@ -1,6 +1,7 @@
 /* checkpoint/checkpoint.c -- opening a checkpoint, and finding the newest. Saving is in checkpoint_save.c; what ranks
  * exchange about it is in train/state/resume.c. */
 #include "checkpoint/folder.h"
+#include "checkpoint/safetensors/format.h"
 #include "checkpoint/shards.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -55,7 +56,7 @@ ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *e
     for (int i = 0; i < DDP_PARTS && st == DDP_OK; i++)
         if (m.parts[i].bytes > 0) st = open_part(path, checkpoint_part_file(i), &c.parts[i], err);
     if (st == DDP_OK && m.shard_count > 0)
-        st = checkpoint_shards_join(path, &m, c.parts[DDP_PART_MODEL], &c.parts[DDP_PART_OPTIMIZER], err);
+        st = checkpoint_shards_open(path, &m, c.parts[DDP_PART_MODEL], &c.shards, err);
     m.settings = NULL; /* which are c's */
     checkpoint_manifest_free(&m);
     if (st != DDP_OK) {
@@ -101,29 +102,62 @@ void ddp_checkpoint_close(ddp_checkpoint *c)
         ddp_safetensors_close(c->parts[i]);
         c->parts[i] = NULL;
     }
+    checkpoint_shards_close(c->shards);
+    c->shards = NULL;
     free(c->settings);
     c->settings = NULL;
 }
 
+/* ---- what it holds ----------------------------------------------------------------------------------------------- */
+static const ddp_shard_files *shards_of(const ddp_checkpoint *c, int part)
+{
+    return part == DDP_PART_OPTIMIZER ? c->shards : NULL;
+}
+
+size_t ddp_checkpoint_count(const ddp_checkpoint *c, int part)
+{
+    if (shards_of(c, part) != NULL) return checkpoint_shards_count(c->shards);
+    return c->parts[part] == NULL ? 0 : ddp_safetensors_count(c->parts[part]);
+}
+
+const ddp_named_tensor *ddp_checkpoint_at(const ddp_checkpoint *c, int part, size_t i)
+{
+    if (shards_of(c, part) != NULL) return checkpoint_shards_at(c->shards, i);
+    return c->parts[part] == NULL ? NULL : ddp_safetensors_at(c->parts[part], i);
+}
+
+const ddp_named_tensor *ddp_checkpoint_find(const ddp_checkpoint *c, int part, const char *name)
+{
+    if (shards_of(c, part) != NULL) return checkpoint_shards_find(c->shards, name);
+    return c->parts[part] == NULL ? NULL : ddp_safetensors_find(c->parts[part], name);
+}
+
+void ddp_checkpoint_copy(const ddp_checkpoint *c, int part, const ddp_named_tensor *t, void *to)
+{
+    uint64_t bytes = 0;
+
+    if (shards_of(c, part) != NULL) {
+        checkpoint_shards_copy(c->shards, t, to);
+    } else if (checkpoint_safetensors_bytes(t, &bytes)) {
+        memcpy(to, t->data, bytes);
+        checkpoint_safetensors_release(c->parts[part], t);
+    }
+}
+
+ddp_status ddp_checkpoint_join(ddp_checkpoint *c, ddp_err *err)
+{
+    if (c->shards == NULL) return DDP_OK;
+    DDP_TRY(checkpoint_shards_join(c->path, c->shards, &c->parts[DDP_PART_OPTIMIZER], err));
+    checkpoint_shards_close(c->shards);
+    c->shards = NULL;
+    return DDP_OK;
+}
+
+/* ---- the newest -------------------------------------------------------------------------------------------------- */
 static ddp_status check_step(const char *path, uint64_t there, uint64_t step, ddp_err *err)
 {
     if (there == step) return DDP_OK;
     return ddp_fail(err, DDP_ERR_DATA, "%s holds step %" PRIu64 ": the folder was renamed", path, there);
-}
-
-ddp_status checkpoint_verify_step(const char *dir, uint64_t step, ddp_err *err)
-{
-    ddp_path path, manifest;
-    ddp_manifest m;
-    ddp_status st;
-
-    DDP_TRY(checkpoint_step_path(&path, dir, step, "", err));
-    DDP_TRY(checkpoint_path_join(manifest.text, path.text, DDP_MANIFEST_FILE, err));
-    DDP_TRY(checkpoint_manifest_read(manifest.text, &m, err));
-    st = check_step(path.text, m.meta.step, step, err);
-    if (st == DDP_OK) st = checkpoint_verify_files(path.text, &m, true, err);
-    checkpoint_manifest_free(&m);
-    return st;
 }
 
 ddp_status checkpoint_open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err)
@@ -138,6 +172,15 @@ ddp_status checkpoint_open_step(const char *dir, uint64_t step, ddp_checkpoint *
         return err->status;
     }
     *out = c;
+    return DDP_OK;
+}
+
+ddp_status checkpoint_verify_step(const char *dir, uint64_t step, ddp_err *err)
+{
+    ddp_checkpoint c = {0};
+
+    DDP_TRY(checkpoint_open_step(dir, step, &c, err));
+    ddp_checkpoint_close(&c);
     return DDP_OK;
 }
 

@@ -41,6 +41,7 @@ typedef struct ddp_shard_exchange {
     ddp_status (*tell)(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err);
     /* Waits until that shard's rank has; DDP_ERR_ABORTED when the run has failed. */
     ddp_status (*hear)(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err);
+    int32_t (*rank)(void *ctx, uint32_t shard); /* that writes it, as people know it */
 } ddp_shard_exchange;
 
 typedef struct ddp_checkpoint_contents {
@@ -49,7 +50,8 @@ typedef struct ddp_checkpoint_contents {
     ddp_part parts[DDP_PARTS];
     /* The optimiser's state is in so many shards, and its part here is that of number `shard`; 0: it is whole. Shard 0
      * is saved with the rest, when all others are there. */
-    uint32_t shards, shard, generation; /* generation: of the run, whose older ones may still be writing */
+    uint32_t shards, shard;
+    uint64_t token; /* drawn for these ranks, since others from before may still be writing: part of the files' names */
     ddp_shard_exchange exchange;
     const atomic_bool *cancelled; /* set by another thread: the save ends soon, with DDP_ERR_ABORTED; may be NULL */
 } ddp_checkpoint_contents;
@@ -67,18 +69,31 @@ ddp_status ddp_checkpoint_set_aside(const ddp_checkpoint_lock *lock, uint64_t fr
 /* Checks that DIR can be listed and written, before training starts. */
 ddp_status ddp_checkpoint_prepare(const ddp_checkpoint_lock *lock, ddp_err *err);
 
+typedef struct ddp_shard_files ddp_shard_files;
+/* One that is open: its files are mapped, and have been read for their hashes alone. */
 typedef struct ddp_checkpoint {
     char path[4096];
     ddp_checkpoint_meta meta;
     char *settings;                    /* NULL: an earlier version wrote it */
-    ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none */
+    ddp_safetensors *parts[DDP_PARTS]; /* of the hook NULL where it has none; of the optimiser where it is in shards: */
+    ddp_shard_files *shards;
 } ddp_checkpoint;
-/* The newest that verifies (sizes and SHA-256 of every file); damaged ones are skipped with a warning each.
- * DDP_IN_PROGRESS: DIR has no checkpoint. DDP_ERR_DATA: it has some, and none verifies. One that cannot be read
- * (DDP_ERR_SYSTEM), or that a later format version wrote, is an error: an older one must not silently replace it. */
+/* The newest that verifies (sizes and SHA-256 of every file, shards that fit together); damaged ones are skipped with a
+ * warning each. DDP_IN_PROGRESS: DIR has no checkpoint. DDP_ERR_DATA: it has some, and none verifies. One that cannot
+ * be read (DDP_ERR_SYSTEM), or that a later format version wrote, is an error: an older one must not silently replace
+ * it. */
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err);
 /* The manifest of the newest checkpoint that has one; the other files are not read. */
 ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
 void ddp_checkpoint_close(ddp_checkpoint *c);
+
+/* The tensors of a part, be it a file or in shards, of which they have no `data`; none where there is no such part.
+ * Copying one leaves none of its pages in this process. */
+size_t ddp_checkpoint_count(const ddp_checkpoint *c, int part);
+const ddp_named_tensor *ddp_checkpoint_at(const ddp_checkpoint *c, int part, size_t i);
+const ddp_named_tensor *ddp_checkpoint_find(const ddp_checkpoint *c, int part, const char *name);
+void ddp_checkpoint_copy(const ddp_checkpoint *c, int part, const ddp_named_tensor *t, void *to); /* t: one of those */
+/* For those who want all of it at once, with its data: puts shards together in memory, where it has any. */
+ddp_status ddp_checkpoint_join(ddp_checkpoint *c, ddp_err *err);

@@ -21,6 +21,22 @@ struct save {
     uint64_t bytes;
 };
 
+/* Nobody can resume from shards that do not fit together: the older checkpoints must not go for them. */
+static ddp_status check_shards(const struct save *s, ddp_err *err)
+{
+    ddp_safetensors *model = NULL;
+    ddp_shard_files *shards = NULL;
+    ddp_path path;
+    ddp_status st;
+
+    DDP_TRY(checkpoint_path_join(path.text, s->tmp.text, checkpoint_part_file(DDP_PART_MODEL), err));
+    DDP_TRY(ddp_safetensors_open(path.text, &model, err));
+    st = checkpoint_shards_open(s->tmp.text, &s->manifest, model, &shards, err);
+    checkpoint_shards_close(shards);
+    ddp_safetensors_close(model);
+    return st;
+}
+
 static ddp_status write_files(struct save *s, ddp_err *err)
 {
     static const char *const metadata[] = {"format", "pt", NULL}; /* what PyTorch users' tools look for */
@@ -44,7 +60,10 @@ static ddp_status write_files(struct save *s, ddp_err *err)
                                              facts->sha256, &facts->bytes, err));
         s->bytes += facts->bytes;
     }
-    if (s->what->shards > 0) DDP_TRY(checkpoint_shards_take(s->dir, dir, s->what, s->manifest.shards, err));
+    if (s->what->shards > 0) {
+        DDP_TRY(checkpoint_shards_take(s->dir, dir, s->what, s->manifest.shards, err));
+        DDP_TRY(check_shards(s, err));
+    }
     for (uint32_t i = 1; i < s->what->shards; i++) s->bytes += s->manifest.shards[i].bytes;
     DDP_TRY(checkpoint_path_join(path.text, dir, DDP_MANIFEST_FILE, err));
     DDP_TRY(checkpoint_manifest_write(path.text, &s->manifest, s->what->settings, err));

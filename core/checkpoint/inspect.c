@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static ddp_status read_entry(const char *dir, uint64_t step, const char *suffix, ddp_checkpoint_entry *e, ddp_err *err)
@@ -63,10 +64,12 @@ bool ddp_checkpoint_is_one(const char *path)
 
 ddp_status ddp_checkpoint_is_free(const char *dir, uint64_t step, ddp_err *err)
 {
+    struct stat facts;
     ddp_path path;
 
     DDP_TRY(checkpoint_step_path(&path, dir, step, "", err));
-    if (access(path.text, F_OK) != 0 && errno == ENOENT) return DDP_OK;
+    if (lstat(path.text, &facts) != 0)
+        return errno == ENOENT ? DDP_OK : ddp_fail_errno(err, "cannot look whether there is a %s", path.text);
     return ddp_fail(err, DDP_ERR_SYSTEM,
                     "%s is there already, and is not replaced: name a folder without a checkpoint of this step",
                     path.text);

@@ -231,12 +231,14 @@ static bool read_number(const json_t *v, uint64_t *out)
     return strcmp(text, again) == 0;
 }
 
+/* One that is printed, and stands in a line: see ddp_clean_text. */
 static bool read_text(const json_t *v, char *out, size_t capacity)
 {
     const char *text = json_string_value(v);
 
     if (text == NULL || strlen(text) >= capacity) return false;
     ddp_copy_text(out, capacity, text);
+    ddp_clean_text(out);
     return true;
 }
 

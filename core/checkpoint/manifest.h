@@ -26,7 +26,8 @@ void checkpoint_shard_file(char name[DDP_FILE_NAME], uint32_t shard,
  * left out. */
 const ddp_file_facts *checkpoint_manifest_file(const ddp_manifest *m, uint32_t *i, char name[DDP_FILE_NAME]);
 
-/* DIR/step-STEP, whose manifest must be of that step; every file is verified. The first one opens nothing. */
+/* DIR/step-STEP, whose manifest must be of that step; every file is verified, and shards fit together. What the first
+ * one says of it is what a resume would find. */
 ddp_status checkpoint_verify_step(const char *dir, uint64_t step, ddp_err *err);
 ddp_status checkpoint_open_step(const char *dir, uint64_t step, ddp_checkpoint *out, ddp_err *err);
 

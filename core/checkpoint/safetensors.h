@@ -49,6 +49,9 @@ ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err
  * messages. */
 ddp_status checkpoint_safetensors_adopt(const char *path, void *map, size_t bytes, ddp_safetensors **out, ddp_err *err);
 void ddp_safetensors_close(ddp_safetensors *s);
+/* Who has read a tensor of a large file and does not want it again: its pages no longer count as this process's memory.
+ * They come from the file when it is read all the same. */
+void checkpoint_safetensors_release(const ddp_safetensors *s, const ddp_named_tensor *t);
 size_t ddp_safetensors_count(const ddp_safetensors *s);
 const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i); /* in file order */
 const ddp_named_tensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name);

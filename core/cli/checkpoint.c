@@ -69,19 +69,21 @@ static void list_row(void *ctx, const ddp_checkpoint_entry *e)
 {
     static const char *const states[] = {"valid", "valid, set aside", "unfinished"};
     bool *any = ctx;
+    ddp_err why = e->why;
     char size[32];
 
     if (!*any)
         (void)printf("%-20s %8s %8s %10s %6s  %-8s  %s\n", "checkpoint", "epoch", "cursor", "size", "ranks", "finished",
                      "manifest");
     *any = true;
+    ddp_clean_text(why.msg);
     if (e->valid)
         (void)printf("%-20s %8" PRIu64 " %8" PRIu64 " %10s %6" PRIu64 "  %-8s  %s\n", e->name, e->meta.epoch,
                      e->meta.cursor, ddp_format_bytes(e->bytes, size, sizeof(size)), e->meta.world_size,
                      e->meta.finished ? "yes" : "no", states[e->kind]);
     else
         (void)printf("%-20s %8s %8s %10s %6s  %-8s  %s\n", e->name, "-", "-", "-", "-", "-",
-                     e->kind == DDP_ENTRY_UNFINISHED ? states[e->kind] : e->why.msg);
+                     e->kind == DDP_ENTRY_UNFINISHED ? states[e->kind] : why.msg);
 }
 
 static int ls(const char *dir, ddp_log *log)
@@ -120,6 +122,7 @@ static void verify_entry(void *ctx, const ddp_checkpoint_entry *e)
     if (e->kind != DDP_ENTRY_SAVED) return;
     (void)snprintf(path, sizeof(path), "%s/%s", v->dir, e->name); /* of an entry that is valid it fits */
     good = e->valid && verify_one(path, &err) == DDP_OK;
+    ddp_clean_text(err.msg);
     if (!good) (void)printf("%s: not valid: %s\n", path, err.msg);
     (void)fflush(stdout);
     v->good += good;

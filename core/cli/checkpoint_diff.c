@@ -15,12 +15,21 @@ struct rows {
     size_t count;
 };
 
+/* From there on: names and values of files are printed. */
+static void clean_from(ddp_text *out, size_t from)
+{
+    if (!out->failed) ddp_clean_text(out->data + from);
+}
+
 static void add_row(void *ctx, const char *key, const char *a, const char *b)
 {
     struct rows *r = ctx;
+    size_t from = r->text.length;
 
-    if (r->count++ < MOST_SETTINGS)
-        ddp_text_printf(&r->text, "  %-32s %s | %s\n", key, a != NULL ? a : "(absent)", b != NULL ? b : "(absent)");
+    if (r->count++ >= MOST_SETTINGS) return;
+    ddp_text_printf(&r->text, "  %-32s %s | %s", key, a != NULL ? a : "(absent)", b != NULL ? b : "(absent)");
+    clean_from(&r->text, from);
+    ddp_text_append(&r->text, "\n", 1);
 }
 
 /* The position and the like, in the form of settings. */
@@ -49,12 +58,6 @@ static ddp_status compare_meta(const ddp_checkpoint *a, const ddp_checkpoint *b,
     return st;
 }
 
-/* A tensor's name comes from a file: no control character may reach the terminal. */
-static void append_name(ddp_text *out, const char *name)
-{
-    for (; *name != '\0'; name++) ddp_text_append(out, (unsigned char)*name < 0x20 || *name == 0x7f ? "?" : name, 1);
-}
-
 static void append_shape(ddp_text *out, const ddp_named_tensor *t)
 {
     ddp_text_printf(out, "%s [", ddp_safetensors_dtype_name(t->dtype));
@@ -66,10 +69,10 @@ static void tensor_row(const ddp_tensor_difference *d, ddp_text *out)
 {
     static const char *const parts[DDP_PARTS] = {"model", "optimizer", "hook"};
     const ddp_named_tensor *t = d->a != NULL ? d->a : d->b;
+    size_t from = out->length;
 
-    ddp_text_printf(out, "  %-9s ", parts[d->part]);
-    append_name(out, t->name);
-    ddp_text_append(out, " ", 1);
+    ddp_text_printf(out, "  %-9s %s ", parts[d->part], t->name);
+    clean_from(out, from);
     append_shape(out, t);
     if (!d->comparable && d->a != NULL && d->b != NULL) {
         ddp_text_printf(out, " | ");
@@ -144,6 +147,8 @@ int cli_checkpoint_diff(const char *a, const char *b, ddp_log *log)
 
     if (st == DDP_OK) {
         st = ddp_checkpoint_open(b, &y, &err);
+        if (st == DDP_OK) st = ddp_checkpoint_join(&x, &err);
+        if (st == DDP_OK) st = ddp_checkpoint_join(&y, &err);
         if (st == DDP_OK) st = compare(&x, &y, &out, &err);
         ddp_checkpoint_close(&y);
         ddp_checkpoint_close(&x);

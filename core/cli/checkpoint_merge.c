@@ -41,7 +41,8 @@ int cli_checkpoint_merge(const char *from, const char *dir, ddp_log *log)
     ddp_status st = ddp_checkpoint_open(from, &c, &err);
 
     if (st == DDP_OK) {
-        st = write_whole(&c, dir, log, &err);
+        st = ddp_checkpoint_join(&c, &err);
+        if (st == DDP_OK) st = write_whole(&c, dir, log, &err);
         ddp_checkpoint_close(&c);
     }
     if (st == DDP_OK) return DDP_EXIT_OK;

@@ -36,8 +36,9 @@ static const ddp_option group_options[] = {
      AT(rendezvous_timeout_ms)},
     {"peer_timeout", "10s", "1s..30d", "How long a rank may be silent before the run ends and names it.",
      DDP_OPT_DURATION, 0, AT(peer_timeout_ms)},
-    {"step_timeout", "600s", "1s..30d", "How long a rank waits for one collective.", DDP_OPT_DURATION, 0,
-     AT(step_timeout_ms)},
+    {"step_timeout", "600s", "1s..30d",
+     "How long a rank waits for one collective, and rank 0 for another rank's shard of a checkpoint.", DDP_OPT_DURATION,
+     0, AT(step_timeout_ms)},
     {"secret_file", "", NULL,
      "File with the secret that a process needs to join, the same on all hosts; --gen-secret FILE writes one.",
      DDP_OPT_PATH, R, AT(secret_file)},
@@ -274,6 +275,7 @@ static const ddp_option checkpoint_options[] = {
      DDP_OPT_BOOL, 0, AT(async)},
     {"sharded", "no", NULL,
      "yes: with [ddp] zero = 1 each rank writes its part of the optimiser's state; all ranks must share dir. "
+     "Rank 0 waits for each part, for [group] step_timeout at most. "
      "no: rank 0 collects the state and writes one file.",
      DDP_OPT_BOOL, 0, AT(sharded)},
     {"resume", "auto", NULL,

@@ -180,6 +180,7 @@ struct ddp_trainer {
     ddp_survivor *survivor;      /* what ddp_train keeps from generation to generation; NULL: nothing */
     ddp_saver *saver;            /* save.c: checkpoints are written beside training; NULL: in the step, or none */
     const ddp_store *save_store; /* save.c: where ranks tell of the shards they have written; NULL: they write none */
+    uint64_t save_token;         /* with it: that rank 0 has drawn, part of the names of shards */
     ddp_checkpoint_lock *lock;   /* of [checkpoint] dir: rank 0 of a training, to a generation's end; else NULL */
     char weights[512];           /* where an evaluation's parameters come from */
 };

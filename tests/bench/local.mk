@@ -1,4 +1,4 @@
-EXTRA_DIST += tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py
+EXTRA_DIST += tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py tests/bench/checkpoint_memory.py
 
 # of slow_link.py; it skips itself where it is not root
 LINK_FLAGS = --rate 1gbit --rounds 1 --steps 4

@@ -27,6 +27,7 @@ struct named {
 struct ddp_safetensors {
     unsigned char *map;
     size_t map_bytes;
+    bool of_file; /* the map is of a file; else of memory alone */
     size_t count;
     struct entry *entries; /* by offset in the file */
     struct named *by_name; /* the same, sorted by name */
@@ -334,6 +335,7 @@ static ddp_status map_file(const char *path, ddp_safetensors *s, ddp_err *err)
     } else {
         s->map = map;
         s->map_bytes = (size_t)facts.st_size;
+        s->of_file = true;
     }
     (void)close(fd);
     return st;
@@ -389,6 +391,17 @@ void ddp_safetensors_close(ddp_safetensors *s)
     free(s->by_name);
     free(s->entries);
     free(s);
+}
+
+void checkpoint_safetensors_release(const ddp_safetensors *s, const ddp_named_tensor *t)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), from = (size_t)((const unsigned char *)t->data - s->map), to;
+    uint64_t bytes = 0;
+
+    if (!s->of_file || !checkpoint_safetensors_bytes(t, &bytes)) return;
+    to = (from + bytes) / page * page; /* pages at its ends are of its neighbours, too */
+    from = ddp_round_up(from, page);
+    if (from < to) (void)madvise(s->map + from, to - from, MADV_DONTNEED);
 }
 
 size_t ddp_safetensors_count(const ddp_safetensors *s) { return s->count; }

@@ -29,27 +29,26 @@ static ddp_status another(const char *path, const char *what, const char *name, 
         path, what, name, there, here);
 }
 
-/* Copies every tensor of the file into the views; the first difference between the two tables is the error. */
-static ddp_status fill_views(const char *path, const char *what, const ddp_safetensors *file, const ddp_views *v,
-                             ddp_err *err)
+/* Copies every tensor of the part into the views; the first difference between the two tables is the error. */
+static ddp_status fill_views(const ddp_checkpoint *c, int part, const char *what, const ddp_views *v, ddp_err *err)
 {
     char a[128], b[128];
 
     for (size_t i = 0; i < v->count; i++) {
-        const ddp_named_tensor *here = &v->tensors[i], *found = ddp_safetensors_find(file, here->name);
+        const ddp_named_tensor *here = &v->tensors[i], *found = ddp_checkpoint_find(c, part, here->name);
 
         state_tensor_text(found, a, sizeof(a));
         state_tensor_text(here, b, sizeof(b));
-        if (found == NULL || !state_tensor_alike(found, here)) return another(path, what, here->name, a, b, err);
-        memcpy(v->data[i], found->data, state_tensor_elements(here) * ddp_dtype_size(here->dtype));
+        if (found == NULL || !state_tensor_alike(found, here)) return another(c->path, what, here->name, a, b, err);
+        ddp_checkpoint_copy(c, part, found, v->data[i]);
     }
-    for (size_t i = 0; i < ddp_safetensors_count(file); i++) {
-        const ddp_named_tensor *there = ddp_safetensors_at(file, i);
+    for (size_t i = 0; i < ddp_checkpoint_count(c, part); i++) {
+        const ddp_named_tensor *there = ddp_checkpoint_at(c, part, i);
         bool known = false;
 
         for (size_t k = 0; k < v->count && !known; k++) known = strcmp(v->tensors[k].name, there->name) == 0;
         state_tensor_text(there, a, sizeof(a));
-        if (!known) return another(path, what, there->name, a, "absent", err);
+        if (!known) return another(c->path, what, there->name, a, "absent", err);
     }
     return DDP_OK;
 }
@@ -60,12 +59,12 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
     ddp_state_arenas a = state_arenas(t);
     ddp_status st = state_model_views(t, &a, &model, err);
 
-    if (st == DDP_OK) st = fill_views(c->path, "model", c->parts[DDP_PART_MODEL], &model, err);
+    if (st == DDP_OK) st = fill_views(c, DDP_PART_MODEL, "model", &model, err);
     if (st == DDP_OK) st = state_check_settings(t, c, err);
     if (st == DDP_OK) st = states_whole(t, err);
     a = state_arenas(t);
     if (st == DDP_OK) st = state_views(t, &a, &states, err);
-    if (st == DDP_OK) st = fill_views(c->path, "optimiser", c->parts[DDP_PART_OPTIMIZER], &states, err);
+    if (st == DDP_OK) st = fill_views(c, DDP_PART_OPTIMIZER, "optimiser", &states, err);
     state_views_free(&states);
     state_views_free(&model);
     return st;

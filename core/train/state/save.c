@@ -2,6 +2,7 @@
 #include "train/state/save.h"
 #include "checkpoint/shards.h"
 #include "checkpoint/writer.h"
+#include "net/identity.h"
 #include "session/report.h"
 #include "train/measure/audit.h"
 #include "train/reduce/hook_state.h"
@@ -103,8 +104,7 @@ static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, ddp_err *err
 /* Of this rank, where rank 0 has not taken it. */
 static void drop_shard(const ddp_trainer *t, uint64_t step)
 {
-    checkpoint_shard_drop(t->s->config->checkpoint->dir, step, ddp_group_generation(t->group),
-                          (uint32_t)ddp_group_rank(t->group));
+    checkpoint_shard_drop(t->s->config->checkpoint->dir, step, t->save_token, (uint32_t)ddp_group_rank(t->group));
 }
 
 static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
@@ -273,14 +273,23 @@ static ddp_status all_can(ddp_trainer *t, bool *can, ddp_err *err)
     return DDP_OK;
 }
 
+/* Where ranks tell of their shards, and how they name them. */
+static ddp_status open_exchange(ddp_trainer *t, ddp_err *err)
+{
+    const ddp_store *store = ddp_group_store(t->group, "checkpoint", err);
+
+    if (store == NULL) return err->status;
+    if (t->s->launch.rank == 0) DDP_TRY(ddp_secret_random(&t->save_token, sizeof(t->save_token), err));
+    DDP_TRY(ddp_trainer_from_rank0(t, "names of shards", &t->save_token, sizeof(t->save_token), err));
+    t->save_store = store;
+    return DDP_OK;
+}
+
 ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
 {
     bool sharded = state_is_saved_in_shards(t), writes = t->s->launch.rank == 0 || sharded, beside = true;
 
-    if (sharded && t->progress.saving && t->save_store == NULL) {
-        t->save_store = ddp_group_store(t->group, "checkpoint", err);
-        if (t->save_store == NULL) return err->status;
-    }
+    if (sharded && t->progress.saving && t->save_store == NULL) DDP_TRY(open_exchange(t, err));
     if (!saves_on_the_way(t)) return DDP_OK;
     t->saver = ddp_alloc(sizeof(*t->saver), err);
     if (t->saver == NULL) return err->status;

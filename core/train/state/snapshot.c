@@ -52,17 +52,31 @@ static ddp_status tell(void *ctx, uint64_t step, uint32_t shard, const char *tex
     return store->set(store->ctx, key, text, strlen(text), err);
 }
 
+static int32_t rank_of(void *ctx, uint32_t shard)
+{
+    return ddp_group_home(((const ddp_trainer *)ctx)->group, (int32_t)shard);
+}
+
 static ddp_status hear(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err)
 {
     const ddp_trainer *t = ctx;
     const ddp_store *store = t->save_store;
+    int64_t timeout_ms = t->s->config->group->step_timeout_ms;
     size_t length = 0;
+    ddp_status st;
     char key[64];
 
     (void)snprintf(key, sizeof(key), "%" PRIu64 "/%" PRIu32, step, shard);
-    if (store->get(store->ctx, key, text, capacity - 1, &length, t->s->config->group->step_timeout_ms, err) != DDP_OK)
-        return ddp_fail_context(err, "what rank %d has to say of its shard of the checkpoint of step %" PRIu64,
-                                (int)ddp_group_home(t->group, (int32_t)shard), step);
+    st = store->get(store->ctx, key, text, capacity - 1, &length, timeout_ms, err);
+    if (st == DDP_ERR_TIMEOUT)
+        return ddp_fail(
+            err, st,
+            "rank %" PRId32 " has not written its shard of the checkpoint of step %" PRIu64
+            " %.3g s after rank 0 had written its own (step_timeout): raise [group] step_timeout if its disk takes longer",
+            rank_of(ctx, shard), step, (double)timeout_ms / 1e3);
+    if (st != DDP_OK)
+        return ddp_fail_context(err, "what rank %" PRId32 " says of its shard of the checkpoint of step %" PRIu64,
+                                rank_of(ctx, shard), step);
     text[length] = '\0';
     return store->remove(store->ctx, key, err);
 }
@@ -71,8 +85,8 @@ static void describe_shard(const ddp_trainer *t, ddp_checkpoint_contents *c)
 {
     c->shards = t->mem.state_parts;
     c->shard = (uint32_t)ddp_group_rank(t->group);
-    c->generation = ddp_group_generation(t->group);
-    c->exchange = (ddp_shard_exchange){.ctx = (void *)t, .tell = tell, .hear = hear};
+    c->token = t->save_token;
+    c->exchange = (ddp_shard_exchange){.ctx = (void *)t, .tell = tell, .hear = hear, .rank = rank_of};
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */

@@ -25,13 +25,16 @@ static ddp_safetensors *model_of(void)
     return s;
 }
 
-/* Every tensor is of a parameter, as large, and readable to its end. */
-static void read_all(const ddp_safetensors *whole, const ddp_safetensors *model)
+/* Every tensor is of a parameter, as large, and readable to its end; what is copied of it is what the whole has. */
+static void read_all(const ddp_shard_files *shards, const ddp_safetensors *whole, const ddp_safetensors *model)
 {
-    float sum = 0;
+    float sum = 0, copy[6];
 
+    FUZZ_CHECK(ddp_safetensors_count(whole) == checkpoint_shards_count(shards));
     for (size_t i = 0; i < ddp_safetensors_count(whole); i++) {
         const ddp_named_tensor *t = ddp_safetensors_at(whole, i);
+        const ddp_named_tensor *piecewise = checkpoint_shards_find(shards, t->name);
+        const size_t bytes = (t->rank == 2 ? 6 : 4) * sizeof(float);
         char name[64] = "";
         const ddp_named_tensor *like;
 
@@ -39,7 +42,10 @@ static void read_all(const ddp_safetensors *whole, const ddp_safetensors *model)
         *strrchr(name, '.') = '\0';
         like = ddp_safetensors_find(model, name);
         FUZZ_CHECK(like != NULL && like->rank == t->rank && memcmp(like->dims, t->dims, sizeof(t->dims)) == 0);
-        for (int64_t e = 0; e < (t->rank == 2 ? 6 : 4); e++) sum += ((const float *)t->data)[e];
+        for (size_t e = 0; e < bytes / sizeof(float); e++) sum += ((const float *)t->data)[e];
+        FUZZ_CHECK(piecewise != NULL && piecewise->rank == t->rank);
+        checkpoint_shards_copy(shards, piecewise, copy);
+        FUZZ_CHECK(memcmp(copy, t->data, bytes) == 0);
     }
     FUZZ_CHECK(sum != 1.2345f);
 }
@@ -55,6 +61,7 @@ FUZZ_TARGET(shards)
     size_t length = fuzz_u16(&in);
     const uint8_t *first = fuzz_some(&in, &length);
     ddp_safetensors *whole;
+    ddp_shard_files *shards;
     ddp_err err = {0};
     ddp_status status;
 
@@ -62,10 +69,12 @@ FUZZ_TARGET(shards)
     (void)fuzz_file(5, in.at, in.left, 0);
     if (folder == NULL) folder = fuzz_folder(4, names, 2);
     if (model == NULL) model = model_of();
-    status = checkpoint_shards_join(folder, &m, model, &whole, &err);
+    status = checkpoint_shards_open(folder, &m, model, &shards, &err);
     fuzz_check_error(status, &err);
     if (status != DDP_OK) return 0;
-    read_all(whole, model);
+    FUZZ_CHECK(checkpoint_shards_join(folder, shards, &whole, &err) == DDP_OK);
+    read_all(shards, whole, model);
     ddp_safetensors_close(whole);
+    checkpoint_shards_close(shards);
     return 0;
 }

@@ -1,4 +1,5 @@
 """[checkpoint] sharded: under zero = 1 each rank writes its shard of the optimiser's state, and what is saved is the same."""
+import hashlib
 import json
 import os
 import pathlib
@@ -81,16 +82,62 @@ class Sharded(DiskCase):
         self.check("resuming from" in r.err and "step-00000005" in r.err, r)
         self.equal(json.loads((self.dir / "ck/step-00000005/MANIFEST.json").read_text())["version"], 2)
 
+    def forge(self, folder, change):
+        """The manifest, changed by somebody who knows how its checksum is made."""
+        path = folder / "MANIFEST.json"
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        del manifest["checksum"]
+        text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = re.sub(r"\\u[0-9a-f]{4}", lambda m: "\\u" + m[0][2:].upper(), text)
+        path.write_text(json.dumps({**manifest, "checksum": hashlib.sha256(text.encode()).hexdigest()}))
+
+    def test_names_of_strangers(self):
+        """None reaches the terminal as it is, be it a tensor's, a hash, a model, or what stands where JSON should."""
+        self.train(*self.layers("good", ADAMW, ZERO, SHARDED, steps=1), name="good.ini", nproc=3)
+        evil, good, bad = "\x1b[31m\x9b1m", self.dir / "good/step-00000001", self.dir / "bad"
+
+        def tensor(manifest):
+            raw = (folder / THREE[1]).read_bytes()
+            header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+            tensors = list(header.items())
+            tensors[0] = (evil, tensors[0][1])
+            head = json.dumps(dict(tensors)).encode()
+            raw = len(head).to_bytes(8, "little") + head + raw[8 + int.from_bytes(raw[:8], "little"):]
+            (folder / THREE[1]).write_bytes(raw)
+            manifest["files"][THREE[1]] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+
+        changes = {1: tensor, 2: lambda m: m["files"][THREE[0]].update(sha256=evil + "0" * 55), 3: lambda m: m.update(model=evil), 4: None}
+        for step, change in changes.items():
+            folder = bad / f"step-{step:08}"
+            shutil.copytree(good, folder)
+            if change is None:
+                (folder / "MANIFEST.json").write_text("{" + evil)
+            else:
+                self.forge(folder, lambda m, step=step, change=change: (m.update(step=step), change(m)))
+        outs = [self.run("checkpoint", "verify", bad), self.run("checkpoint", "ls", bad), self.run("checkpoint", "diff", good, bad / "step-00000003")]
+        for r, parts in zip(outs, (("is no piece of a tensor", f"{THREE[0]} is damaged", "not valid JSON"), ("not valid JSON",), ("model ", " | "))):
+            self.check(all(part in r.out for part in parts), r)
+            self.check(not any(c in r.out + r.err for c in evil[:1] + evil[5]), r)
+
     def test_a_shard_that_cannot_be_written_ends_the_run(self):
         """On any rank: exit code 8, one error, the checkpoint before it stays and nothing of this one."""
         self.train(*self.layers("bad", ADAMW, ZERO, SHARDED, steps=5), name="good.ini", nproc=3)
         self.disk()
         (self.switches / "broken").write_text("-2.part")
         r = self.finish(self.begin("short", "bad", ADAMW, ZERO, SHARDED, nproc=3, steps=1000000))
-        self.fails(r, 8, "step-00000010.0-2.part", "Input/output error")
+        self.fails(r, 8, "rank 2: cannot flush", "bad/step-00000010.", "-2.part", "Input/output error")
         self.check("is durable" not in r.err, r)
         self.all_verify("bad", ["step-00000005"])
         self.equal(self.left("bad"), [])
+
+    def test_a_shard_that_does_not_come(self):
+        """Rank 0 waits for it as long as for a collective. (A third rank would wait for both of them, at the next save.)"""
+        self.disk()
+        (self.switches / "hold").write_text("-1.part")
+        r = self.finish(self.begin("short", "slow", ADAMW, ZERO, SHARDED, {"group": {"step_timeout": "1s"}}, steps=1000000))
+        self.fails(r, 8, "rank 1 has not written its shard of the checkpoint of step 5", "1 s after", "raise [group] step_timeout")
+        self.equal(self.left("slow"), [])
 
     def test_a_folder_that_the_ranks_do_not_share(self):
         """Whether a rank tells it from its own thread or in the step."""
@@ -101,18 +148,24 @@ class Sharded(DiskCase):
                 folder = {"checkpoint": {"dir": self.dir / f"of-{rank}", "async": how}}
                 ranks.append(self.start("-c", self.ini(f"r{rank}.ini", *self.layers("of-0", ADAMW, ZERO, SHARDED), group, folder)))
             for r in [self.finish(p) for p in ranks]:
-                self.fails(r, 8, "[checkpoint] sharded needs a dir that all ranks share", "of-1", "sharded = no")
+                self.fails(r, 8, "rank 1: ", "of-1 is not there on this rank's host", "[checkpoint] sharded needs a dir that all ranks share",
+                           "sharded = no")
             self.equal(self.left("of-0"), [])
 
     def test_killed_while_shards_are_written(self):
         """What is left goes with the next run, of which no save has the same name."""
-        p = self.begin("hold", "kill", ADAMW, ZERO, SHARDED, nproc=3, steps=1000000)
-        self.held()
-        until(lambda: len(self.left("kill")) == 3, lambda: f"not all write: {self.left('kill')}")
-        for pid in [p.pid, *children_of(p.pid)]:
-            os.kill(pid, signal.SIGKILL)
-        self.finish(p)
-        self.no_processes_left("kill.ini")
+        parts = []
+        for _ in range(2):  # starts of the same run: a rank that is left of the first writes to no file of the second
+            p = self.begin("hold", "kill", ADAMW, ZERO, SHARDED, nproc=3, steps=1000000)
+            self.held()
+            until(lambda: len(self.left("kill")) == 3, lambda: f"not all write: {self.left('kill')}")
+            for pid in [p.pid, *children_of(p.pid)]:
+                os.kill(pid, signal.SIGKILL)
+            self.finish(p)
+            self.no_processes_left("kill.ini")
+            self.switch("held", on=False)  # by those that came to the disk later
+            parts += [name for name in self.left("kill") if name.endswith(".part")]
+        self.equal(len(set(parts)), 4, parts)
         self.switch("hold", on=False)
         self.equal(len(self.left("kill")), 3)
         r = self.train(*self.layers("kill", ADAMW, ZERO, SHARDED, every=4, steps=6), name="again.ini", nproc=3)

@@ -2,9 +2,10 @@
  * thread "ddp-save" alone, as files in the folder SLOW_DISK say:
  *
  *   hold    fsync waits until the file is gone        held    is made while it waits
- *   broken  fsync fails with EIO, where the path has  full    write fails with ENOSPC
- *           the text of this file
+ *   broken  fsync fails with EIO                      full    write fails with ENOSPC
  *   short   write takes 100 bytes at a time
+ *
+ * of those of fsync, where the path of the file that is flushed has their text;
  *
  * and for every thread: meminfo is read in the place of /proc/meminfo. */
 #define _GNU_SOURCE
@@ -32,13 +33,13 @@ static int is_there(const char *name)
     return access(path_of(name, path), F_OK) == 0;
 }
 
-/* Whether the file of this descriptor has the text of "broken" in its path. */
-static int is_broken(int fd)
+/* The switch is on for the file of this descriptor: its text is in that one's path. */
+static int is_on(const char *name, int fd)
 {
     char link[64], path[512] = "", part[512] = "";
     FILE *f;
 
-    if (!is_there("broken") || (f = fopen(path_of("broken", path), "re")) == NULL) return 0;
+    if (!is_there(name) || (f = fopen(path_of(name, path), "re")) == NULL) return 0;
     (void)!fgets(part, sizeof(part), f);
     (void)fclose(f);
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
@@ -52,11 +53,11 @@ int fsync(int fd)
     char path[512];
 
     if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, "fsync");
-    if (is_there("hold")) {
+    if (is_on("hold", fd)) {
         (void)close(open(path_of("held", path), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
         while (is_there("hold")) (void)usleep(2000);
     }
-    if (!is_broken(fd)) return real(fd);
+    if (!is_on("broken", fd)) return real(fd);
     errno = EIO;
     return -1;
 }

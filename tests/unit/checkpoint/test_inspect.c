@@ -100,6 +100,28 @@ static void what_may_be_removed(void **state)
     free(steps);
 }
 
+/* Only a name that nothing has is free; what cannot be looked at is not said to be there. */
+static void what_is_free(void **state)
+{
+    struct place *p = *state;
+    ddp_err err = {0};
+
+    assert_int_equal(mkdir(in(p, "ck"), 0755), 0);
+    assert_int_equal(mkdir(in(p, "ck/step-00000001"), 0755), 0);
+    assert_int_equal(symlink("nowhere", in(p, "ck/step-00000002")), 0);
+    assert_int_equal(ddp_checkpoint_is_free(in(p, "ck"), 3, &err), DDP_OK);
+    assert_int_equal(ddp_checkpoint_is_free(in(p, "absent"), 3, &err), DDP_OK);
+    for (uint64_t step = 1; step <= 2; step++) {
+        assert_int_equal(ddp_checkpoint_is_free(in(p, "ck"), step, &err), DDP_ERR_SYSTEM);
+        assert_contains(err.msg, "is there already, and is not replaced: name a folder without");
+    }
+    spill(in(p, "file"), "", 0);
+    assert_int_equal(ddp_checkpoint_is_free(in(p, "file"), 1, &err), DDP_ERR_SYSTEM);
+    assert_int_equal(err.sys_errno, ENOTDIR);
+    assert_contains(err.msg, "cannot look whether there is a ");
+    assert_contains(err.msg, "file/step-00000001: Not a directory");
+}
+
 /* ---- two checkpoints --------------------------------------------------------------------------------------------- */
 static const ddp_tensor_difference *of(const ddp_tensor_differences *d, const char *name)
 {
@@ -183,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(lists, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(what_may_be_removed, place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(what_is_free, place_setup, place_teardown),
         cmocka_unit_test_setup_teardown(differences, place_setup, place_teardown),
     };
 
