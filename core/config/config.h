@@ -68,6 +68,7 @@ enum { DDP_PARALLEL_DDP = 0, DDP_PARALLEL_DP, DDP_PARALLEL_MODEL };
 typedef enum ddp_pin_wish { DDP_AFFINITY_AUTO = 0, DDP_AFFINITY_YES, DDP_AFFINITY_NO } ddp_pin_wish;
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
+enum { DDP_SAVE_ABORT = 0, DDP_SAVE_WARN };
 enum { DDP_NON_FINITE_ABORT = 0, DDP_NON_FINITE_SKIP, DDP_NON_FINITE_ROLLBACK };
 enum { DDP_REPLICAS_DIFFER_ABORT = 0, DDP_REPLICAS_DIFFER_ROLLBACK };
 enum { DDP_SCHEDULE_CONSTANT = 0, DDP_SCHEDULE_STEP, DDP_SCHEDULE_LINEAR, DDP_SCHEDULE_COSINE };
@@ -140,6 +141,7 @@ struct ddp_checkpoint_config {
     int64_t every, keep;   /* steps, 0: only at the end; newest ones kept, 0: all */
     int64_t keep_every;    /* steps; 0: none are kept for good */
     int32_t async;         /* written beside training */
+    int32_t on_error;      /* DDP_SAVE_* */
     int32_t sharded;       /* each rank writes what it has of the optimiser's state */
     const char *resume;    /* "auto", "never" or a path */
     const char *init_from; /* "": drawn by the seed */

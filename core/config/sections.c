@@ -278,6 +278,10 @@ static const ddp_option checkpoint_options[] = {
      "Rank 0 waits for each part, for [group] step_timeout at most. "
      "no: rank 0 collects the state and writes one file.",
      DDP_OPT_BOOL, 0, AT(sharded)},
+    {"on_error", "abort", "abort|warn",
+     "What a save that fails does, on a full disk for example. abort: the run ends with exit code 8. "
+     "warn: training goes on, and the next save is tried when it is due; the last one of a run must succeed.",
+     DDP_OPT_ENUM, 0, AT(on_error)},
     {"resume", "auto", NULL,
      "auto: resume from the newest valid checkpoint. never: start from scratch. PATH: resume from that one. "
      "Rank 0's value counts.",

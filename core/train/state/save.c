@@ -24,6 +24,8 @@ struct ddp_saver {
     uint64_t step;   /* of the newest save that has begun */
     double stall_ms; /* how long training has waited for it */
     bool warned;     /* that training waits for the disk */
+    uint64_t failed_step;
+    char failed[sizeof(((ddp_err *)NULL)->msg)]; /* why the save of that step failed, with on_error = warn; "": none */
 };
 
 static ddp_retention retention_of(const ddp_trainer *t)
@@ -54,6 +56,23 @@ static ddp_status end_run(ddp_trainer *t, const char *why, ddp_err *err)
     return ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
 }
 
+/* Whether training goes on without a checkpoint that could not be saved. */
+static bool goes_on(const ddp_trainer *t) { return t->s->config->checkpoint->on_error == DDP_SAVE_WARN; }
+
+static void warn_of_failure(ddp_trainer *t, uint64_t step, const char *why)
+{
+    ddp_text members = {0};
+
+    if (t->s->launch.rank != 0) return;
+    ddp_log_line(t->s->log, DDP_LOG_WARN,
+                 "the checkpoint of step %" PRIu64
+                 " is not saved: %s. Training goes on ([checkpoint] on_error = warn), and the next one is tried",
+                 step, why);
+    ddp_text_printf(&members, "\"step\": %" PRIu64 ", \"text\": \"the checkpoint is not saved\"", step);
+    if (t->observer != NULL && !members.failed) ddp_observe_event(t->observer, "warning", members.data, NULL);
+    ddp_text_free(&members);
+}
+
 /* What other ranks have of the state, on rank 0. */
 static ddp_status collect(ddp_trainer *t, ddp_err *err)
 {
@@ -81,8 +100,9 @@ static ddp_status write_own(ddp_trainer *t, ddp_err *err)
     return st;
 }
 
-/* Ranks wait for rank 0 by name; its error, if any, is the word that they get. */
-static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, ddp_err *err)
+/* Ranks wait for rank 0 by name; its error, if any, is the word that they get. `last`: the run needs this checkpoint.
+ * DDP_IN_PROGRESS: it is not saved, and training goes on. */
+static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, bool last, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
@@ -98,7 +118,10 @@ static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, ddp_err *err
     failed = lengths[0] > 0;
     if (failed) (void)snprintf(theirs, sizeof(theirs), "%.*s", (int)lengths[0], (const char *)parts[0]);
     free(block);
-    return failed ? end_run(t, theirs, err) : DDP_OK;
+    if (!failed) return DDP_OK;
+    if (last || !goes_on(t)) return end_run(t, theirs, err);
+    warn_of_failure(t, t->progress.step, theirs);
+    return DDP_IN_PROGRESS;
 }
 
 /* Of this rank, where rank 0 has not taken it. */
@@ -107,11 +130,12 @@ static void drop_shard(const ddp_trainer *t, uint64_t step)
     checkpoint_shard_drop(t->s->config->checkpoint->dir, step, t->save_token, (uint32_t)ddp_group_rank(t->group));
 }
 
-static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
+static ddp_status save_in_step(ddp_trainer *t, int64_t from, bool last, ddp_err *err)
 {
     char error[sizeof(err->msg)] = "";
     bool sharded = state_is_saved_in_shards(t), rank0 = t->s->launch.rank == 0;
     int64_t write_from;
+    ddp_status st;
 
     if (!sharded) DDP_TRY(states_whole(t, err));
     if (rank0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
@@ -122,25 +146,33 @@ static ddp_status save_in_step(ddp_trainer *t, int64_t from, ddp_err *err)
     if ((rank0 || sharded) && write_own(t, err) != DDP_OK) ddp_copy_text(error, sizeof(error), err->msg);
     ddp_states_free(t);
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
-    if (wait_for_rank0(t, error, err) != DDP_OK) {
-        if (!rank0 && sharded) drop_shard(t, t->progress.step);
-        return err->status;
-    }
+    st = wait_for_rank0(t, error, last, err);
+    if (st != DDP_OK && !rank0 && sharded) drop_shard(t, t->progress.step);
+    if (st != DDP_OK) return st;
     tell(t, t->progress.step, t->progress.epoch, ms_since(from), ms_since(write_from));
     return DDP_OK;
 }
 
 /* ---- beside training --------------------------------------------------------------------------------------------- */
-ddp_status ddp_trainer_save_check(ddp_trainer *t, ddp_err *err)
+/* `last`: what has failed is not tried again. */
+static ddp_status take_outcome(ddp_trainer *t, bool last, ddp_err *err)
 {
     ddp_checkpoint_outcome o;
 
     if (t->saver == NULL || t->saver->writer == NULL || !ddp_checkpoint_writer_take(t->saver->writer, &o))
         return DDP_OK;
-    if (o.err.status != DDP_OK) return end_run(t, o.err.msg, err);
-    tell(t, o.step, o.epoch, t->saver->stall_ms, o.write_ms);
+    if (o.err.status == DDP_OK) {
+        tell(t, o.step, o.epoch, t->saver->stall_ms, o.write_ms);
+        return DDP_OK;
+    }
+    if (!goes_on(t)) return end_run(t, o.err.msg, err);
+    t->saver->failed_step = o.step;
+    ddp_copy_text(t->saver->failed, sizeof(t->saver->failed), o.err.msg);
+    if (!last) warn_of_failure(t, o.step, o.err.msg);
     return DDP_OK;
 }
+
+ddp_status ddp_trainer_save_check(ddp_trainer *t, ddp_err *err) { return take_outcome(t, false, err); }
 
 /* Once a run: there is one copy, and what it holds has to be written before it is free again. */
 static void warn_of_wait(ddp_trainer *t)
@@ -155,7 +187,7 @@ static void warn_of_wait(ddp_trainer *t)
 }
 
 /* Rank 0. Until nothing is being written any more; not longer than the run lasts. */
-static ddp_status wait_for_writer(ddp_trainer *t, ddp_err *err)
+static ddp_status wait_for_writer(ddp_trainer *t, bool last, ddp_err *err)
 {
     int64_t from = ddp_now_ns();
     ddp_failure f;
@@ -167,7 +199,7 @@ static ddp_status wait_for_writer(ddp_trainer *t, ddp_err *err)
         }
         if (ms_since(from) >= WARN_MS) warn_of_wait(t);
     }
-    return ddp_trainer_save_check(t, err);
+    return take_outcome(t, last, err);
 }
 
 static ddp_status save_beside(ddp_trainer *t, int64_t from, ddp_err *err)
@@ -176,6 +208,7 @@ static ddp_status save_beside(ddp_trainer *t, int64_t from, ddp_err *err)
 
     DDP_TRY(collect(t, err));
     if (v->writer == NULL) return DDP_OK;
+    if (t->s->launch.rank != 0) drop_shard(t, v->step); /* where rank 0 has failed */
     DDP_TRY(state_snapshot_copy(t, &v->snapshot, err));
     v->step = t->progress.step;
     v->stall_ms = ms_since(from);
@@ -183,32 +216,40 @@ static ddp_status save_beside(ddp_trainer *t, int64_t from, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err)
+static ddp_status save(ddp_trainer *t, bool last, ddp_err *err)
 {
     int64_t from = ddp_now_ns();
     char name[64];
+    ddp_status st;
 
     if (!t->progress.saving || t->progress.saved_step == t->progress.step) return DDP_OK;
     DDP_TRY(ddp_trainer_audit_flush(t, err)); /* a step that nobody makes again is on record */
-    if (t->saver != NULL && t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, err));
+    if (t->saver != NULL && t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, false, err));
     (void)snprintf(name, sizeof(name), "checkpoint of step %" PRIu64, t->progress.step);
     DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_group_barrier(t->group, name, t->s->config->group->step_timeout_ms, err));
-    DDP_TRY(t->saver != NULL ? save_beside(t, from, err) : save_in_step(t, from, err));
-    t->progress.saved_step = t->progress.step;
-    return DDP_OK;
+    st = t->saver != NULL ? save_beside(t, from, err) : save_in_step(t, from, last, err);
+    if (st == DDP_IN_PROGRESS) return DDP_OK;
+    if (st == DDP_OK) t->progress.saved_step = t->progress.step;
+    return st;
 }
 
-ddp_status ddp_trainer_save_wait(ddp_trainer *t, ddp_err *err)
+ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err) { return save(t, false, err); }
+
+static ddp_status wait_until_durable(ddp_trainer *t, bool last, ddp_err *err)
 {
-    if (t->saver == NULL) return DDP_OK;
-    if (t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, err));
-    return wait_for_rank0(t, "", err);
+    const ddp_saver *v = t->saver;
+
+    if (v == NULL) return DDP_OK;
+    if (v->writer != NULL) DDP_TRY(wait_for_writer(t, last, err));
+    return wait_for_rank0(t, last && v->failed_step == t->progress.step ? v->failed : "", last, err);
 }
+
+ddp_status ddp_trainer_save_wait(ddp_trainer *t, ddp_err *err) { return wait_until_durable(t, false, err); }
 
 ddp_status ddp_trainer_save_last(ddp_trainer *t, ddp_err *err)
 {
-    DDP_TRY(ddp_trainer_save(t, err));
-    return ddp_trainer_save_wait(t, err);
+    DDP_TRY(save(t, true, err));
+    return wait_until_durable(t, true, err);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
@@ -312,7 +353,7 @@ ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
 ddp_status ddp_trainer_save_pause(ddp_trainer *t, ddp_err *err)
 {
     if (t->saver == NULL) return DDP_OK;
-    if (t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, err));
+    if (t->saver->writer != NULL) DDP_TRY(wait_for_writer(t, false, err));
     give_up_saver(t);
     return DDP_OK;
 }

@@ -111,6 +111,27 @@ class Async(DiskCase):
         self.equal(re.findall(r"step-(\d+) is durable", r.err), ["00000005"], r)
         self.all_verify("last", ["step-00000005"])
 
+    def test_training_goes_on_without_a_checkpoint(self):
+        """[checkpoint] on_error = warn, beside training, in the step and in shards: all but the last one may fail."""
+        (self.dir / "disk").mkdir()
+        warn = {"checkpoint": {"on_error": "warn"}}
+        for name, *more in (("beside", {}), ("step", {"checkpoint": {"async": "no"}}),
+                            ("shards", ADAMW, {"ddp": {"zero": 1}, "checkpoint": {"sharded": "yes", "async": "no"}}),
+                            ("both", ADAMW, {"ddp": {"zero": 1}, "checkpoint": {"sharded": "yes"}})):
+            if name == "step":
+                (self.dir / "disk/every").touch()
+            for failing, code, there in (("00000005", 0, [10, 12]), ("00000012", 8, [5, 10])):
+                folder = f"{name}{code}"
+                (self.dir / "disk/broken").write_text(f"step-{failing}")
+                r = self.finish(self.begin("short", folder, warn, *more))
+                self.equal(r.code, code, r)
+                missed = re.findall(r"warning: the checkpoint of step (\d+) is not saved: .*Input/output error\. Training goes on", r.err)
+                self.equal(missed, [] if code else ["5"], r)
+                self.all_verify(folder, [f"step-{n:08}" for n in there])
+                self.equal([p.name for p in (self.dir / folder).iterdir() if p.suffix in (".part", ".tmp")], [], r)
+                rows = self.metrics(self.dir / (folder + ".out"), "warning")
+                self.equal([m["step"] for m in rows if "not saved" in m["text"]], [] if code else [5], rows)
+
     def test_a_disk_that_takes_little_at_a_time(self):
         p = self.begin("short", "short", nproc=0, steps=6)
         self.equal(self.finish(p).code, 0)
