@@ -2,7 +2,8 @@
  *
  * Rank 0 times all_reduces of a small and of a large piece: what n bytes take is about a + n / b. Larger buckets
  * waste less on `a`, smaller ones leave less after the end of the backward pass; it takes the size at which `a` is 2
- * % of the whole, in powers of two from 1 to 64 MiB. A run that resumes keeps what its checkpoint was saved with, and one that loses ranks what it had. */
+ * % of the whole, in powers of two from 1 to 64 MiB. A run that resumes keeps what its checkpoint was saved with, and
+ * one that loses ranks what it had. */
 #include "train/reduce/bucket_size.h"
 #include "session/open.h"
 #include "train/reduce/comm_stream.h"

@@ -13,7 +13,7 @@ ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err);
 /* Collective; nothing where no checkpoints are saved, or this step's is. What is written beside training is not durable
  * when it returns; one that is still being written is waited for first. */
 ddp_status ddp_trainer_save(ddp_trainer *t, ddp_err *err);
-/* After a step: tells of a save that has become durable; one that has failed is the run's end, with exit code 8, or with
+/* After a step: tells of a save that has become durable. One that has failed ends the run with exit code 8, or with
  * [checkpoint] on_error = warn a warning. */
 ddp_status ddp_trainer_save_check(ddp_trainer *t, ddp_err *err);
 /* Collective, at the end of a generation that saves nothing: what is being written is durable, or the run fails. */

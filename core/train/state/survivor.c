@@ -136,9 +136,8 @@ void ddp_survivor_met(ddp_trainer *t)
 
     if (v == NULL) return;
     if (start != v->start && v->length > 0) {
-        ddp_log_line(
-            t->s->log, DDP_LOG_WARN,
-            "the run has been started again since this rank was in it: what the rank has in memory is not used");
+        ddp_log_line(t->s->log, DDP_LOG_WARN,
+                     "the run has been started again since this rank was in it. What it has in memory is not used");
         drop(v);
     }
     if (start != v->start) v->bucket_size = 0;
@@ -162,7 +161,8 @@ ddp_status ddp_survivor_find(ddp_trainer *t, int32_t *source, ddp_progress *at, 
     void *block = NULL;
 
     *source = -1;
-    if (v != NULL && v->length > 0 && ddp_survivor_has_all(t)) own = (struct offer){.generation = v->generation + 1, .progress = v->progress};
+    if (v != NULL && v->length > 0 && ddp_survivor_has_all(t))
+        own = (struct offer){.generation = v->generation + 1, .progress = v->progress};
     DDP_TRY_AS(DDP_EXIT_PEER, err,
                ddp_group_gather(t->group, "state that is in memory", &own, sizeof(own), &block, parts, lengths,
                                 t->s->config->group->step_timeout_ms, err));
