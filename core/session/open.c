@@ -346,10 +346,7 @@ void ddp_session_close(ddp_session *s)
     ddp_graph_free(s->model.graph);
     close_source(&s->eval);
     close_source(&s->train);
-    if (s->init.handle != NULL) {
-        s->init.ops->close(s->init.handle);
-        s->init.plugin->live--;
-    }
+    ddp_session_close_init(s);
     if (s->registry != NULL) ddp_registry_close(s->registry);
     *s = (ddp_session){0};
 }

@@ -163,6 +163,16 @@ static ddp_status check_identity(const ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
+static ddp_status open_init(ddp_session *s, ddp_err *err)
+{
+    if (s->init.ops->open(&s->host, s->init.config, s->init.url, &s->init.handle, err) != DDP_OK) {
+        s->init.handle = NULL;
+        return session_at_key(s, "group", "init_method", err);
+    }
+    s->init.plugin->live++;
+    return DDP_OK;
+}
+
 static ddp_status load_init(ddp_session *s, ddp_err *err)
 {
     const char *url = s->launch.url;
@@ -185,10 +195,23 @@ static ddp_status load_init(ddp_session *s, ddp_err *err)
     scheme[length] = '\0';
     DDP_TRY(load_plugin(s, DDP_KIND_INIT, scheme, "init", &s->init.plugin, &s->init.config, err));
     s->init.ops = s->init.plugin->ops;
-    if (s->init.ops->open(&s->host, s->init.config, url, &s->init.handle, err) != DDP_OK)
-        return session_at_key(s, "group", "init_method", err);
-    s->init.plugin->live++;
+    DDP_TRY(open_init(s, err));
     return check_identity(s, err);
+}
+
+void ddp_session_close_init(ddp_session *s)
+{
+    if (s->init.handle == NULL) return;
+    s->init.ops->close(s->init.handle);
+    s->init.handle = NULL;
+    s->init.plugin->live--;
+}
+
+ddp_status ddp_session_renew_init(ddp_session *s, ddp_err *err)
+{
+    if (s->init.handle == NULL) return DDP_OK;
+    ddp_session_close_init(s);
+    return open_init(s, err);
 }
 
 /* Of the datasets those that are read, or whose fields the model is built on. */

@@ -11,6 +11,10 @@ typedef struct ddp_plugin_configs {
 /* Loads all plugins of the run and opens the init method; the error has the exit code. */
 ddp_status session_plugins_load(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err);
 
+/* Another handle of the init method, for another rendezvous; does nothing where there is none. */
+ddp_status ddp_session_renew_init(ddp_session *s, ddp_err *err);
+void ddp_session_close_init(ddp_session *s);
+
 /* Plugins and their settings alone: what --print-config needs. */
 ddp_status ddp_session_load_plugins(ddp_session *s, ddp_err *err);
 /* Loads the plugins whose sections this run does not use and checks their options. Every fault is a line of the log;

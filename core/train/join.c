@@ -2,6 +2,7 @@
 #include "train/join.h"
 #include "config/defaults.h"
 #include "net/nodes.h"
+#include "session/plugins.h"
 #include "session/report.h"
 #include "train/state/survivor.h"
 #include <fcntl.h>
@@ -197,7 +198,9 @@ ddp_status trainer_join(ddp_trainer *t, uint32_t generation, void (*expired)(voi
         st = find_own(&x, err);
         if (st == DDP_OK) st = search_all(&x, failure, err);
     } else if (st == DDP_OK) {
-        st = ddp_group_join(&p, &t->group, failure, err);
+        if (generation > 0) st = ddp_session_renew_init(t->s, err); /* a handle is of one rendezvous */
+        p.init = t->s->init.handle;
+        if (st == DDP_OK) st = ddp_group_join(&p, &t->group, failure, err);
     }
     ddp_text_free(&lines);
     if (st == DDP_OK && t->ending->met != NULL) t->ending->met(t->ending->ctx, ddp_group_generation(t->group));

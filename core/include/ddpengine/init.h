@@ -1,5 +1,7 @@
 /* ddpengine/init.h -- kind `init`: how a rank finds rank 0, chosen by the scheme of [group] init_method.
  * It only discovers. It opens no port: the core listens at the endpoint that listen_at names.
+ * A handle is of one rendezvous: before the ranks join again ([run] restarts) the core closes it and opens another.
+ * So `publish` is called at most once, and what it has written stays until `close`.
  * All calls of one handle come from one thread. Endpoints are text, "host:port" or "[v6]:port", at most 255 bytes. */
 #ifndef DDPENGINE_INIT_H
 #define DDPENGINE_INIT_H

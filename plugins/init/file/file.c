@@ -135,6 +135,9 @@ static ddp_status file_put_secret(ddp_init *i, const void *secret, size_t length
 
 static ddp_status file_publish(ddp_init *i, const char *endpoint, ddp_err *err)
 {
+    if (i->claim.owned)
+        return ddp_fail(err, DDP_ERR_INVALID, "init file: this handle has published %s; open another one",
+                        i->claim.self.endpoint);
     (void)snprintf(i->claim.self.endpoint, sizeof(i->claim.self.endpoint), "%s", endpoint);
     return claim_take(&i->claim, err);
 }

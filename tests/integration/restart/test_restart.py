@@ -244,22 +244,42 @@ class Restart(Case):
         r = self.end(p, memory=False, generations=0)
         self.check("all ranks are started again" in r.err and "resuming from" in r.err, r)
 
-    @long_case
-    def test_nodes_with_a_supervisor_each(self):
+    def supervised(self, name, victim, group, envs=({}, {})):
         """As on two hosts: a rank each, under --supervise; the one whose supervisor starts it again finds the other."""
-        group = {"group": {"init_method": f"tcp://127.0.0.1:{harness.free_port()}", "world_size": 2}}
+        files = [self.ini(f"{name}-{r}.ini", LENGTH, RESTARTS, GLOO, {"group": {"world_size": 2, "rank": r, **group}},
+                          {"output": {"dir": self.dir / f"{name}-{r}"}, "checkpoint": {"dir": self.dir / f"{name}-saved"}}) for r in (0, 1)]
+        p = [self.start("-c", file, "--supervise", env=env) for file, env in zip(files, envs)]
+        self.trained_a_while(p[0])
+        os.kill(self.children(p[victim], 1)[0], signal.SIGKILL)
+        results = [self.finish(x) for x in p]
+        self.equal([r.code for r in results], [0, 0], results)
+        self.check(f"from the memory of rank {1 - victim}" in "".join(r.err for r in results), results)
+        summary = json.loads((self.dir / f"{name}-0/summary.json").read_text())
+        self.equal(summary["parameter_sha256"], self.whole(GLOO), results)
+
+    @long_case
+    def test_supervisors_join_by_an_address(self):
         for victim in (0, 1):
-            nodes = [self.ini(f"{victim}-{r}.ini", LENGTH, RESTARTS, GLOO, group,
-                              {"group": {"rank": r}, "output": {"dir": self.dir / f"{victim}-{r}"},
-                               "checkpoint": {"dir": self.dir / f"{victim}-saved"}}) for r in (0, 1)]
-            p = [self.start("-c", n, "--supervise") for n in nodes]
-            self.trained_a_while(p[0])
-            os.kill(self.children(p[victim], 1)[0], signal.SIGKILL)
-            results = [self.finish(x) for x in p]
-            self.equal([r.code for r in results], [0, 0], results)
-            self.check(any("from the memory of rank" in r.err for r in results), results)
-            summary = json.loads((self.dir / f"{victim}-0/summary.json").read_text())
-            self.equal(summary["parameter_sha256"], self.whole(GLOO), results)
+            self.supervised(f"tcp{victim}", victim, {"init_method": f"tcp://127.0.0.1:{harness.free_port()}"})
+
+    def test_supervisors_join_by_a_file(self):
+        """Each generation has an address and a secret of its own; a survivor that is rank 0 writes them into its own file."""
+        for victim in (0, 1):
+            path = self.dir / f"rendezvous{victim}"
+            self.supervised(f"file{victim}", victim, {"init_method": f"file://{path}"})
+            self.equal(sorted(self.dir.glob(path.name + "*")), [])
+
+    @long_case
+    def test_supervisors_join_by_variables(self):
+        """The address that torchrun gives; the session folder of Open MPI, where the ranks find address and secret."""
+        for victim in (0, 1):
+            fixed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port()), "WORLD_SIZE": "2"}
+            folder = self.dir / f"session{victim}"
+            folder.mkdir(mode=0o700)
+            job = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_SERVER_TMPDIR": str(folder), "PMIX_NAMESPACE": "job"}
+            for name, names, common in (("fixed", ["RANK"], fixed), ("job", ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"], job)):
+                self.supervised(f"{name}{victim}", victim, {"init_method": "env://"},
+                                [{**common, **dict.fromkeys(names, str(r))} for r in (0, 1)])
 
     def test_restarts_need_a_checkpoint(self):
         r = self.run("-c", self.ini("x.ini", {"run": {"restarts": 3}}), "--nproc", 2)

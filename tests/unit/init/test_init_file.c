@@ -152,6 +152,29 @@ static void test_publish_and_find(void **state)
     assert_int_equal(entries(), 0);
 }
 
+/* A handle has one address; who needs another opens another handle, whatever the first one has left. */
+static void test_publish_once(void **state)
+{
+    char found[DDP_ENDPOINT_MAX] = "";
+    ddp_init *a = opened(), *b = opened();
+    ddp_err err = {0};
+
+    (void)state;
+    assert_int_equal(load()->publish(a, "127.0.0.1:4711", &err), DDP_OK);
+    assert_int_equal(load()->publish(a, "127.0.0.1:4712", &err), DDP_ERR_INVALID);
+    assert_contains(err.msg, "has published 127.0.0.1:4711");
+    assert_int_equal(load()->find(b, found, &err), DDP_OK);
+    assert_string_equal(found, "127.0.0.1:4711");
+    load()->close(a);
+    a = opened();
+    assert_int_equal(load()->publish(a, "127.0.0.1:4712", &err), DDP_OK);
+    assert_int_equal(load()->find(b, found, &err), DDP_OK);
+    assert_string_equal(found, "127.0.0.1:4712");
+    load()->close(b);
+    load()->close(a);
+    assert_int_equal(entries(), 0);
+}
+
 /* It removes what it wrote where it cannot open that, and leaves what another run has put there. */
 static void test_close_without_descriptors(void **state)
 {
@@ -755,6 +778,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_publish_and_find),
+        TEST(test_publish_once),
         TEST(test_close_without_descriptors),
         TEST(test_heartbeat),
         TEST(test_thread),
