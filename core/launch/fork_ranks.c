@@ -7,6 +7,7 @@
 #include "launch/secret.h"
 #include "launch/signals.h"
 #include "net/endpoint.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +20,15 @@
  * notified. */
 enum { GRACE_MS = 1500, TERM_MS = 1000, TICK_MS = 100 };
 
+/* A lost rank that the system does not let start, as when memory has just run out, gets further tries, each after twice
+ * the time: a minute together. */
+enum { START_TRIES = 9, START_AGAIN_MS = 250 };
+
 typedef struct rank_process {
     pid_t pid;           /* 0: has ended */
     int64_t started_ms;  /* when it was */
     int64_t start_at_ms; /* when it is to be started again; 0: not */
+    int starts_failed;   /* since it was lost */
     int64_t stopped_ms;  /* how long it has been stopped while this process ran; -1: it is not */
 } rank_process;
 
@@ -39,6 +45,7 @@ struct ranks {
     int signal;                             /* that this process was asked to end by; 0: none */
     bool hurried;                           /* it was asked again, and has killed the ranks */
     bool cut;                               /* it ended ranks that could not leave by themselves */
+    bool gave_up;                           /* a lost rank cannot be started: the others were asked to end */
     ddp_losses losses;
     int64_t loss_ms;  /* of the last one that was counted */
     uint32_t loss_of; /* generations that had begun then */
@@ -65,6 +72,23 @@ static void child(const struct ranks *f, ddp_launch *launch, pid_t parent)
     exit(f->run(f->args, f->config, launch, f->log, f->cause));
 }
 
+static const char *rank_name(const struct ranks *f, int32_t i, char name[32])
+{
+    (void)snprintf(name, 32, f->first.rank < 0 ? "the spare" : "rank %d", f->first.rank + i);
+    return name;
+}
+
+static ddp_status fork_failed(const struct ranks *f, int32_t i, ddp_err *err)
+{
+    int error = errno;
+    const char *next = error == EAGAIN   ? "; raise the limit of processes (ulimit -u, pids.max of the container)"
+                       : error == ENOMEM ? "; give this host, or the container (memory.max), more memory"
+                                         : "";
+    char name[32];
+
+    return ddp_fail(err, DDP_ERR_SYSTEM, "cannot start %s: %s%s", rank_name(f, i, name), strerror(error), next);
+}
+
 static ddp_status start_rank(struct ranks *f, int32_t i, ddp_err *err)
 {
     ddp_launch launch = f->first;
@@ -79,7 +103,7 @@ static ddp_status start_rank(struct ranks *f, int32_t i, ddp_err *err)
     if (launch.restarted) launch.began_ns = ddp_now_ns();
     pid = fork();
     if (pid == 0) child(f, &launch, parent);
-    if (pid < 0) return ddp_fail_errno(err, "cannot start rank %d", launch.rank);
+    if (pid < 0) return fork_failed(f, i, err);
     f->list[i] = (rank_process){.pid = pid, .started_ms = ddp_now_ms(), .stopped_ms = -1};
     return DDP_OK;
 }
@@ -115,12 +139,6 @@ static bool may_restart(struct ranks *f, int32_t i, int64_t now)
     f->loss_of = begun;
     f->loss_ms = now;
     return ddp_losses_add(&f->losses, now);
-}
-
-static const char *rank_name(const struct ranks *f, int32_t i, char name[32])
-{
-    (void)snprintf(name, 32, f->first.rank < 0 ? "the spare" : "rank %d", f->first.rank + i);
-    return name;
 }
 
 /* "rank 2 (pid 123) was killed by signal 9 (Killed)", "... has lost the other ranks" */
@@ -225,6 +243,36 @@ static void give_up_start(struct ranks *f, const ddp_err *err)
     signal_all(f, SIGKILL);
 }
 
+/* It cannot be started. The others get the time that a signal gives them: to save a step, if they are in one. */
+static void give_up_restart(struct ranks *f, const ddp_err *err)
+{
+    char line[sizeof(err->msg) + 64];
+
+    (void)snprintf(line, sizeof(line), "%s (tried %d times): the run ends", err->msg, START_TRIES);
+    ddp_cause_print(f->cause, f->log, DDP_EXIT_INTERNAL, line);
+    if (f->code == 0) f->code = DDP_EXIT_INTERNAL;
+    f->gave_up = true;
+    f->left--;
+    f->signal = SIGTERM;
+    signal_all(f, SIGTERM);
+    signal_all(f, SIGCONT); /* one that was stopped leaves as well */
+}
+
+/* Another try, or the end. */
+static void start_failed(struct ranks *f, int32_t i, const ddp_err *err)
+{
+    rank_process *r = &f->list[i];
+    int64_t delay = (int64_t)START_AGAIN_MS << r->starts_failed;
+
+    if (++r->starts_failed == START_TRIES) {
+        give_up_restart(f, err);
+        return;
+    }
+    r->start_at_ms = ddp_now_ms() + delay;
+    ddp_log_line(f->log, DDP_LOG_WARN, "%s: it is tried again in %.3g s (try %d of %d)", err->msg, (double)delay / 1e3,
+                 r->starts_failed + 1, START_TRIES);
+}
+
 static void start_lost(struct ranks *f)
 {
     int64_t now = ddp_now_ms();
@@ -236,12 +284,10 @@ static void start_lost(struct ranks *f)
 
         if (r->start_at_ms == 0 || (now < r->start_at_ms && !ends)) continue;
         r->start_at_ms = 0;
-        if (ends) {
+        if (ends)
             f->left--;
-        } else if (start_rank(f, i, &err) != DDP_OK) {
-            f->left--;
-            give_up_start(f, &err);
-        }
+        else if (start_rank(f, i, &err) != DDP_OK)
+            start_failed(f, i, &err);
     }
 }
 
@@ -330,5 +376,5 @@ int launch_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch
     wait_for_all(&f, &watched);
     if (f.listen_fd >= 0) (void)close(f.listen_fd);
     free(f.list);
-    return f.cut ? ddp_log_ended_by(log, f.signal) : f.code;
+    return f.cut && !f.gave_up ? ddp_log_ended_by(log, f.signal) : f.code;
 }
