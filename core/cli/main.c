@@ -73,8 +73,9 @@ static const ddp_cli_option options[] = {
      .most = 0},
     {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
      .most = 0},
-    {"checkpoint", "ACTION", "lists, verifies, compares or removes saved checkpoints; see ddpengine checkpoint --help",
-     DDP_TAKES_ROW, .most = 0},
+    {"checkpoint", "ACTION",
+     "lists, verifies, compares, merges or removes saved checkpoints; see ddpengine checkpoint --help", DDP_TAKES_ROW,
+     .most = 0},
     {"audit", "RUN...", "proves from [output] audit that each epoch used each sample exactly once", DDP_TAKES_ROW,
      .most = 0},
     {"plugins", "[NAME]", "lists the plugins that are found, or the options of one", DDP_TAKES_ROW, .most = 0},
@@ -96,7 +97,8 @@ static const ddp_command program = {
              "                 [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
-             "       ddpengine checkpoint ls DIR | verify PATH | diff A B | prune DIR --keep N [...]\n"
+             "       ddpengine checkpoint ls DIR | verify PATH | diff A B |\n"
+             "                            merge A DIR | prune DIR --keep N [...]\n"
              "       ddpengine audit RUN...\n"
              "       ddpengine plugins [NAME]\n"
              "       ddpengine help [SECTION]\n"

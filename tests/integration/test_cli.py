@@ -74,11 +74,32 @@ class Cli(Case):
 
     def test_help_and_version(self):
         for args, part in ((("--help",), "--nproc"), (("--help",), "conform PLUGIN"), (("--help",), "bench all_reduce"),
-                           (("--version",), "ABI"), (("help",), "[train]"), (("help", "train"), "batch_size")):
+                           (("--version",), "ABI"), (("help",), "[train]"), (("help", "train"), "batch_size"),
+                           (("help", "group"), "the run ends, or goes on as [run] restarts says")):
             r = self.run(*args)
             self.equal(r.code, 0, r)
             self.check(part in r.out, (args, r.out))
         self.fails(self.run("help", "trian"), 2, "trian", "train")
+
+    def test_every_action_is_in_every_list(self):
+        """Of `checkpoint`: its own usage, the program's, and the manual's synopsis and description."""
+        actions = re.findall(r"ddpengine checkpoint (\w+)", self.run("checkpoint", "--help").out)
+        usage = self.run("--help").out.split("ddpengine checkpoint", 1)[1].split("ddpengine audit", 1)[0]
+        self.equal(re.findall(r"(?:^|\|)\s*(\w+)", usage), actions)
+        manual = (SRC / "docs/ddpengine.1").read_text()
+        for macro in (".Cm", ".It Cm"):
+            self.equal(re.findall(rf"^{re.escape(macro)} checkpoint (\w+)", manual, re.M), actions)
+
+    def test_every_exit_code_is_in_every_list(self):
+        codes = [str(n) for n in range(11)]
+        page, manual = (SRC / "docs/exit-codes.md").read_text(), (SRC / "docs/ddpengine.1").read_text()
+        self.equal(re.findall(r"^\| (\d+) \|", page, re.M), codes)
+        self.equal(re.findall(r"^\.It (\d+)$", manual, re.M), codes)
+        self.equal(re.findall(r"(\d+) [a-z]", self.run("--help").out.split("exit codes:")[1].split("128+n")[0]), codes)
+        survives = (SRC / "docs/starting.md").read_text().split("Only the loss of a rank is survived", 1)[1].split("\n\n", 1)[0]
+        lists = re.findall(r"\((?:exit codes )?([\d, and]+)\)", survives)
+        self.equal(len(lists), 2, survives)
+        self.equal([re.findall(r"\d+", text) for text in lists], [["5", "6"], [c for c in codes if c not in ("0", "5", "6")]])
 
     def test_usage_is_one_line(self):
         path = self.ini("x.ini")
