@@ -200,6 +200,16 @@ static ddp_status fail_none(const char *dir, size_t count, const ddp_err *why, d
                     count, dir, why->msg);
 }
 
+/* The newest may be as good as ever. */
+static ddp_status fail_unread(ddp_err *err)
+{
+    size_t used = strlen(err->msg);
+
+    (void)snprintf(err->msg + used, sizeof(err->msg) - used,
+                   ". It may be valid, so no older one is taken: make it readable, or set [checkpoint] resume = PATH");
+    return err->status;
+}
+
 ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *log, ddp_err *err)
 {
     uint64_t *steps = NULL;
@@ -220,6 +230,7 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
         ddp_log_line(log, DDP_LOG_WARN, "%zu more checkpoints in %s are skipped: they do not verify either",
                      damaged - DAMAGED_LINES, dir);
     if (st == DDP_IN_PROGRESS && count > 0) st = fail_none(dir, count, &newest, err);
+    if (st == DDP_ERR_SYSTEM) st = fail_unread(err);
     free(steps);
     return st;
 }

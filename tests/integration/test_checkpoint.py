@@ -1,4 +1,5 @@
 """Checkpoints of real runs: read with json and struct alone, resumed bit for bit after kill -9 at any moment."""
+import errno
 import hashlib
 import json
 import os
@@ -284,6 +285,38 @@ class Checkpoint(Case):
         r = self.saved()
         self.check(newest.name in r.err and "resuming from" in r.err, r)
         self.equal(r.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+
+    def everything(self, *folders):
+        """{path: what is there} below the folders of this case; of a link where it leads."""
+        found = [p for folder in folders for p in (self.dir / folder).rglob("*")]
+        return {p: os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else "folder" for p in found}
+
+    def test_newest_that_cannot_be_read_ends_the_run(self):
+        """Not damage, for which an older one is taken: the system does not read the file. A loop of links stops root too."""
+        self.saved()
+        newest = self.newest()
+        for nproc, name in ((1, "MANIFEST.json"), (2, "model.safetensors"), (2, "optimizer.safetensors")):
+            file, aside = newest / name, self.dir / "aside"
+            file.rename(aside)
+            file.symlink_to(name)
+            before = self.everything("ckpt", "run.ini.out")
+            self.check(self.dir / "run.ini.out/metrics.jsonl" in before)
+            r = self.saved({"train": {"epochs": 3}}, nproc=nproc, expect=8)
+            self.fails(r, 8, file, os.strerror(errno.ELOOP), "[checkpoint] resume")
+            self.equal(self.everything("ckpt", "run.ini.out"), before)
+            file.unlink()
+            aside.rename(file)
+        self.equal(self.saved({"train": {"epochs": 3}}).summary["steps"], 60)
+
+    def test_folders_none_of_which_is_valid(self):
+        self.saved({"checkpoint": {"every": 10}})
+        folders = sorted((self.dir / "ckpt").glob("step-*"))
+        for folder, damage in zip(folders, ("MANIFEST.json", "model.safetensors", "optimizer.safetensors")):
+            (folder / damage).write_bytes((folder / damage).read_bytes()[:-7])
+        before = self.everything("ckpt", "run.ini.out")
+        r = self.saved({"train": {"epochs": 3}}, expect=8)
+        self.fails(r, 8, f"none of the 3 checkpoints in {self.dir / 'ckpt'} verifies", "step-00000040", "[checkpoint] resume = never")
+        self.equal(self.everything("ckpt", "run.ini.out"), before)
 
     def test_keep(self):
         self.saved({"checkpoint": {"every": 5, "keep": 2}})
