@@ -1,5 +1,6 @@
 /* cli/run.c -- one rank in this process: session, then plan (--check) or training; and how its failure is printed. */
 #include "cli/cli.h"
+#include "launch/signals.h"
 #include "session/open.h"
 #include "session/plugins.h"
 #include "session/report.h"
@@ -65,6 +66,7 @@ int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
         code = print_plan(&session, args->check_all, log);
     } else {
         code = ddp_train(&session, &ending);
+        if (code != DDP_EXIT_OK) ddp_signals_note_lost(launch->stop, cause, log);
         if (code != DDP_EXIT_OK) ddp_cause_print(cause, log, code, ending.message);
         if (code == DDP_EXIT_OK && ending.result[0] != '\0') code = print_line(ending.result, log);
     }

@@ -14,6 +14,7 @@ struct ddp_cause {
     atomic_uint generations;   /* that have begun */
     atomic_uint rejoined;      /* of them, those whose end has been printed */
     atomic_ullong used, limit; /* bytes, of a rank that has crashed; limit 0: of none */
+    atomic_ullong kept, saved; /* steps, of what is lost with a rank that has ended; kept 0: nothing */
     char first[512];
 };
 
@@ -31,6 +32,8 @@ ddp_cause *launch_cause_create(ddp_err *err)
     atomic_init(&c->rejoined, 0);
     atomic_init(&c->used, 0);
     atomic_init(&c->limit, 0);
+    atomic_init(&c->kept, 0);
+    atomic_init(&c->saved, 0);
     return c;
 }
 
@@ -45,6 +48,19 @@ bool launch_cause_memory(const ddp_cause *cause, uint64_t *used, uint64_t *limit
     *used = atomic_load(&cause->used);
     *limit = atomic_load(&cause->limit);
     return *limit != 0;
+}
+
+void launch_cause_note_lost(ddp_cause *cause, uint64_t kept, uint64_t saved)
+{
+    atomic_store(&cause->saved, saved);
+    atomic_store(&cause->kept, kept);
+}
+
+bool launch_cause_lost(const ddp_cause *cause, uint64_t *kept, uint64_t *saved)
+{
+    *kept = atomic_load(&cause->kept);
+    *saved = atomic_load(&cause->saved);
+    return *kept != 0;
 }
 
 static bool printed_within(ddp_cause *c, int ms)
@@ -71,6 +87,7 @@ void ddp_cause_forget(ddp_cause *cause)
 {
     atomic_store(&cause->printed, false);
     atomic_store(&cause->limit, 0);
+    atomic_store(&cause->kept, 0);
     atomic_flag_clear(&cause->taken);
 }
 

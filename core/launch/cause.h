@@ -10,6 +10,11 @@ ddp_cause *launch_cause_create(ddp_err *err); /* NULL on failure; lives until th
  * has ended: false when none has said so. */
 void launch_cause_note_memory(ddp_cause *cause, uint64_t used, uint64_t limit);
 bool launch_cause_memory(const ddp_cause *cause, uint64_t *used, uint64_t *limit);
+/* A rank ends, and with it step `kept`, which was in memory alone while the ranks joined again; the newest checkpoint
+ * is of step `saved`, 0: there is none. In a handler of a signal, too. The supervisor asks: false when nothing is
+ * lost. */
+void launch_cause_note_lost(ddp_cause *cause, uint64_t kept, uint64_t saved);
+bool launch_cause_lost(const ddp_cause *cause, uint64_t *kept, uint64_t *saved);
 /* Prints the line once among all ranks that share `cause` (NULL: always). A rank that leaves because of a peer (exit
  * code DDP_EXIT_PEER) lets the others print first, for the peer itself or the supervisor knows why. */
 void ddp_cause_print(ddp_cause *cause, ddp_log *log, int exit_code, const char *message);

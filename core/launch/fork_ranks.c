@@ -376,5 +376,7 @@ int launch_fork_ranks(const ddp_args *args, ddp_config *config, const ddp_launch
     wait_for_all(&f, &watched);
     if (f.listen_fd >= 0) (void)close(f.listen_fd);
     free(f.list);
-    return f.cut && !f.gave_up ? ddp_log_ended_by(log, f.signal) : f.code;
+    if (f.cut && !f.gave_up) return launch_log_ended_by(log, f.signal, f.cause);
+    if (f.code != DDP_EXIT_OK && f.cause != NULL) launch_log_lost(log, f.cause);
+    return f.code;
 }

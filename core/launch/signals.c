@@ -20,6 +20,8 @@ static struct {
     _Alignas(16) unsigned char stack[65536]; /* of the handler; a frame with all vector registers takes some 11 KiB */
 } asked;
 
+enum { LOST_BYTES = 224 };
+
 /* In the handler, with only what is safe there. On a terminal a progress line may stand, so that the line begins a
  * new one. */
 static void print_signal(int sig, const char *tail)
@@ -39,16 +41,83 @@ static void print_signal(int sig, const char *tail)
     }
 }
 
+/* ---- what is in memory alone ------------------------------------------------------------------------------------- */
+static char *put_number(char *at, uint64_t n)
+{
+    char digits[20];
+    size_t count = 0;
+
+    do digits[count++] = (char)('0' + n % 10);
+    while ((n /= 10) > 0);
+    while (count > 0) *at++ = digits[--count];
+    return at;
+}
+
+/* "steps 501 to 52763, which were in memory, are lost; .." In the handler, too. */
+static void put_lost(char *at, uint64_t kept, uint64_t saved)
+{
+    at = put_number(stpcpy(at, "steps "), saved + 1);
+    at = put_number(stpcpy(at, " to "), kept);
+    at = stpcpy(at, ", which were in memory, are lost; ");
+    if (saved == 0)
+        at = stpcpy(at, "there is no checkpoint");
+    else
+        at = put_number(stpcpy(at, "the newest checkpoint is of step "), saved);
+    *at = '\0';
+}
+
+/* To append to "ended by signal ..". */
+static void put_lost_by_signal(char *at, uint64_t kept, uint64_t saved)
+{
+    put_lost(stpcpy(at, " while the ranks waited for each other: "), kept, saved);
+}
+
+/* The ranks wait for each other, and this one ends. In the handler. */
+static void take_along(char tail[LOST_BYTES])
+{
+    uint64_t kept = atomic_load(&asked.stop.kept), saved = atomic_load(&asked.stop.saved);
+
+    if (kept == 0) return;
+    if (asked.cause != NULL) launch_cause_note_lost(asked.cause, kept, saved);
+    put_lost_by_signal(tail, kept, saved);
+}
+
+void ddp_signals_note_lost(const ddp_stop *stop, ddp_cause *cause, ddp_log *log)
+{
+    uint64_t kept = stop == NULL ? 0 : atomic_load(&stop->kept), saved = stop == NULL ? 0 : atomic_load(&stop->saved);
+    char text[LOST_BYTES];
+
+    if (kept == 0) return;
+    if (cause != NULL) launch_cause_note_lost(cause, kept, saved);
+    put_lost(text, kept, saved);
+    if (cause == NULL) ddp_log_line(log, DDP_LOG_WARN, "%s", text);
+}
+
+void launch_log_lost(ddp_log *log, const ddp_cause *cause)
+{
+    uint64_t kept, saved;
+    char text[LOST_BYTES];
+
+    if (!launch_cause_lost(cause, &kept, &saved)) return;
+    put_lost(text, kept, saved);
+    ddp_log_line(log, DDP_LOG_WARN, "%s", text);
+}
+
+/* ---- a signal ---------------------------------------------------------------------------------------------------- */
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
     int none = 0;
+    char lost[LOST_BYTES] = "";
 
     (void)context;
     if (atomic_load(&asked.stop.graceful) && atomic_compare_exchange_strong(&asked.stop.signal, &none, sig)) return;
     /* the supervisor alone ends a rank at once: what reaches a whole group of processes comes from it once more */
     if (asked.supervised && (atomic_load(&asked.stop.signal) != 0 || info->si_code == SI_KERNEL)) return;
-    if (!asked.supervised)
-        print_signal(sig, atomic_load(&asked.stop.signal) == 0 ? "" : ", the second one: nothing more is saved");
+    take_along(lost);
+    if (!asked.supervised && lost[0] == '\0' && atomic_load(&asked.stop.signal) != 0)
+        print_signal(sig, ", the second one: nothing more is saved");
+    else if (!asked.supervised)
+        print_signal(sig, lost);
     (void)signal(sig, SIG_DFL);
     (void)raise(sig); /* once the handler is left */
 }
@@ -89,17 +158,6 @@ static bool is_out_of_memory(uint64_t *used, uint64_t *limit)
     if (is_used_up(*used, RLIMIT_AS, limit)) return true;
     *used = status_bytes(text, "\nVmData:");
     return is_used_up(*used, RLIMIT_DATA, limit);
-}
-
-static char *put_number(char *at, uint64_t n)
-{
-    char digits[20];
-    size_t count = 0;
-
-    do digits[count++] = (char)('0' + n % 10);
-    while ((n /= 10) > 0);
-    while (count > 0) *at++ = digits[--count];
-    return at;
 }
 
 static void on_crash(int sig)
@@ -158,10 +216,21 @@ void launch_log_asked_to_end(ddp_log *log, int sig)
                  strsignal(sig));
 }
 
-int ddp_log_ended_by(ddp_log *log, int sig)
+static int log_ended_by(ddp_log *log, int sig, const char *tail)
 {
-    ddp_log_line(log, DDP_LOG_ERROR, "ended by signal %d (%s)", sig, strsignal(sig));
+    ddp_log_line(log, DDP_LOG_ERROR, "ended by signal %d (%s)%s", sig, strsignal(sig), tail);
     return 128 + sig;
+}
+
+int ddp_log_ended_by(ddp_log *log, int sig) { return log_ended_by(log, sig, ""); }
+
+int launch_log_ended_by(ddp_log *log, int sig, const ddp_cause *cause)
+{
+    uint64_t kept, saved;
+    char lost[LOST_BYTES] = "";
+
+    if (launch_cause_lost(cause, &kept, &saved)) put_lost_by_signal(lost, kept, saved);
+    return log_ended_by(log, sig, lost);
 }
 
 const char *launch_killed_hint(int sig, const ddp_cause *cause, char *buf)

@@ -22,5 +22,12 @@ static inline bool ddp_signal_ends(int sig) { return sig == SIGINT || sig == SIG
 /* A supervisor's lines. "the ranks are asked to end" */
 void launch_log_asked_to_end(ddp_log *log, int sig);
 int ddp_log_ended_by(ddp_log *log, int sig); /* returns the exit code, 128 + sig */
+/* The same, and what is lost with that. */
+int launch_log_ended_by(ddp_log *log, int sig, const ddp_cause *cause);
+/* In a rank whose run has failed: what is lost with its memory is told to its supervisor, or without one (`cause` NULL)
+ * logged. */
+void ddp_signals_note_lost(const ddp_stop *stop, ddp_cause *cause, ddp_log *log);
+/* In a supervisor: a warning of what is lost, if something is. */
+void launch_log_lost(ddp_log *log, const ddp_cause *cause);
 /* To append to "was killed by signal ...": a likely reason, or "". Returns buf, of DDP_HINT_BYTES. */
 const char *launch_killed_hint(int sig, const ddp_cause *cause, char *buf);

@@ -17,6 +17,8 @@
 typedef struct ddp_stop {
     atomic_int signal; /* 0: none */
     atomic_bool graceful;
+    atomic_ullong kept;  /* while the ranks join again: the step that is in memory alone, and lost with it; 0: none */
+    atomic_ullong saved; /* then: the step of the newest checkpoint; 0: there is none */
 } ddp_stop;
 
 /* What the process is for. Evaluating loads no training data, generating connects to nobody. */

@@ -353,7 +353,9 @@ static ddp_status train(ddp_trainer *t, ddp_err *err)
 
 void trainer_graceful(const ddp_session *s, bool on)
 {
-    if (s->launch.stop != NULL) atomic_store(&s->launch.stop->graceful, on);
+    if (s->launch.stop == NULL) return;
+    if (on) atomic_store(&s->launch.stop->kept, 0); /* from now on a signal lets the ranks save it */
+    atomic_store(&s->launch.stop->graceful, on);
 }
 
 /* A run that is complete already has evaluated and written its summary, unless it was killed after its last save: then

@@ -92,6 +92,21 @@ static int64_t patience_with_save(const ddp_trainer *t, int code, bool over)
     return SAVE_ALONE_MS;
 }
 
+/* What is lost if this process ends before the ranks have joined again. */
+static void note_kept(const ddp_trainer *t)
+{
+    const ddp_survivor *v = t->survivor;
+    const char *dir = t->s->config->checkpoint->dir;
+    ddp_stop *stop = t->s->launch.stop;
+    ddp_checkpoint_meta newest = {0};
+    ddp_err err;
+
+    if (stop == NULL || v->length == 0) return;
+    if (dir[0] == '\0' || ddp_checkpoint_newest_meta(dir, &newest, &err) != DDP_OK) newest.step = 0;
+    atomic_store(&stop->saved, newest.step);
+    atomic_store(&stop->kept, v->progress.step > newest.step ? v->progress.step : 0);
+}
+
 /* From one rendezvous of the ranks to the end of the run, or to that of this generation alone, which *over says: a rank
  * is lost, or another one can join. */
 static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *losses, bool *over)
@@ -130,7 +145,9 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
     } else if (t->progress.stopping != 0) {
         code = stopped(t, t->ending->message, sizeof(t->ending->message));
     }
+    if (*over) note_kept(t);
     ddp_trainer_save_close(t, patience_with_save(t, code, *over));
+    if (*over) note_kept(t); /* the save in progress may be durable now */
     ddp_checkpoint_lock_release(t->lock);
     if (!trainer_close(t)) *over = false; /* a thread of a plugin is left: another process has to take this rank */
     t->survivor->expected = ddp_group_world(t->group) + ddp_group_knocks(t->group);

@@ -38,6 +38,14 @@ def copy_of_lock(pid):
     raise AssertionError("rank 0 has no lock")
 
 
+def open_files(pid):
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield os.readlink(fd)
+        except OSError:  # closed meanwhile
+            continue
+
+
 class Restart(Case):
     wholes = {}  # hash of the run that loses nobody, by what it is
 
@@ -276,10 +284,58 @@ class Restart(Case):
             fixed = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port()), "WORLD_SIZE": "2"}
             folder = self.dir / f"session{victim}"
             folder.mkdir(mode=0o700)
-            job = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_SERVER_TMPDIR": str(folder), "PMIX_NAMESPACE": "job"}
+            job = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_SERVER_TMPDIR": str(folder),
+                   "PMIX_NAMESPACE": "job"}
             for name, names, common in (("fixed", ["RANK"], fixed), ("job", ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"], job)):
                 self.supervised(f"{name}{victim}", victim, {"init_method": "env://"},
                                 [{**common, **dict.fromkeys(names, str(r))} for r in (0, 1)])
+
+    def survivor(self, supervised):
+        """Two ranks that have step 5 saved and go on; rank 1 is killed and does not come back. The process that is given signals,
+        when rank 0 waits: the supervisor, or where each rank was started by hand rank 0 itself."""
+        shutil.rmtree(self.dir / "ck", ignore_errors=True)
+        waits = {"checkpoint": {"dir": self.dir / "ck", "every": 1000000}, "output": {"log_every": 20}, "train": {"epochs": 100000},
+                 "run": {"restarts": 5, "restart_delay": "1h", "rejoin_timeout": "1h"}}
+        self.train(GLOO, waits, {"train": {"max_steps": 5}})
+        if supervised:
+            p = self.start("-c", self.ini("x.ini", GLOO, waits), "--nproc", 2)
+            ranks = self.children(p, 2)
+        else:
+            group = {"world_size": 2, "init_method": f"tcp://127.0.0.1:{harness.free_port()}"}
+            both = [self.start("-c", self.ini(f"{r}.ini", GLOO, waits, {"group": {**group, "rank": r}})) for r in (0, 1)]
+            p, ranks = both[0], [x.pid for x in both]
+        self.trained_a_while(p)
+        os.kill(ranks[1], signal.SIGKILL)
+        line = ""
+        while "the ranks wait for the lost one" not in line:
+            line = p.stderr.readline()
+            self.check(line, "ended early")
+        until(lambda: not any(name.endswith("/.lock") for name in open_files(ranks[0])), "rank 0 keeps the folder's lock")
+        return p
+
+    def test_a_signal_while_a_rank_is_waited_for(self):
+        """What is in memory alone is lost, and the line says so: of a supervisor, and of a rank without one."""
+        lost = re.compile(r"ended by signal 15.* while the ranks waited for each other: steps 6 to \d+, which were in memory, are lost; "
+                          "the newest checkpoint is of step 5$")
+        for supervised in (True, False):
+            p = self.survivor(supervised)
+            self.signal(p.pid, signal.SIGTERM)
+            r = self.finish(p)
+            self.equal(abs(r.code) % 128, signal.SIGTERM, r)
+            self.fails(r, r.code, lost)
+
+    def test_what_is_lost_when_nobody_comes(self):
+        """The rank that has waited in vain ends by itself, and the supervisor says what was in its memory."""
+        self.train(GLOO, {"checkpoint": {"dir": self.dir / "ck"}, "train": {"max_steps": 5}})
+        run = {"restarts": 5, "restart_delay": "1h", "rejoin_timeout": "1s"}
+        p = self.start("-c", self.ini("x.ini", GLOO, {"checkpoint": {"dir": self.dir / "ck", "every": 1000000}, "run": run,
+                                                      "output": {"log_every": 20}, "train": {"epochs": 100000}}), "--nproc", 2)
+        self.trained_a_while(p)
+        os.kill(self.children(p, 2)[1], signal.SIGKILL)
+        r = self.finish(p)
+        self.fails(r, 4, "rejoin_timeout")
+        lost = r"warning: steps 6 to \d+, which were in memory, are lost; the newest checkpoint is of step 5$"
+        self.check(re.search(lost, r.err, re.M), r)
 
     def test_restarts_need_a_checkpoint(self):
         r = self.run("-c", self.ini("x.ini", {"run": {"restarts": 3}}), "--nproc", 2)
