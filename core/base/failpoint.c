@@ -4,6 +4,7 @@
  *
  *   DDPENGINE_FAILPOINT=NAME:N[:ERRNO]   the N-th call of NAME in this process fails once, with that errno or the usual
  *                                        one of NAME. "alloc" is any of malloc, calloc, realloc, strdup ..
+ *   DDPENGINE_FAILPOINT=NAME:N:SHORT     that call of write or pwrite takes half of its bytes
  *   DDPENGINE_FAILPOINT=NAME:N:KILL      the process is killed (SIGKILL) when it is about to make that call
  *   DDPENGINE_FAILPOINT_HIT=FILE         is made when that call has failed
  *   DDPENGINE_FAILPOINT_LIST=FILE        a line for each call: "NAME N WHERE", the point's name and number, and the
@@ -45,6 +46,7 @@
     X(openat, EMFILE)                                                                                                  \
     X(fopen, EMFILE)                                                                                                   \
     X(opendir, EMFILE)                                                                                                 \
+    X(scandir, ENOMEM)                                                                                                 \
     X(fdopendir, ENOMEM)                                                                                               \
     X(read, EIO)                                                                                                       \
     X(pread, EIO)                                                                                                      \
@@ -52,9 +54,11 @@
     X(pwrite, ENOSPC)                                                                                                  \
     X(close, EIO)                                                                                                      \
     X(fsync, EIO)                                                                                                      \
+    X(fdatasync, EIO)                                                                                                  \
     X(ftruncate, ENOSPC)                                                                                               \
     X(fallocate, ENOSPC)                                                                                               \
     X(rename, EIO)                                                                                                     \
+    X(renameat2, EIO)                                                                                                  \
     X(link, EIO)                                                                                                       \
     X(unlink, EIO)                                                                                                     \
     X(unlinkat, EIO)                                                                                                   \
@@ -118,12 +122,13 @@ static struct {
     int point; /* -1: none */
     unsigned long n;
     int number;
-    bool kills;
-    int list_fd;     /* -1: none */
-    const char *hit; /* NULL: none */
+    bool kills, cuts; /* cuts: half of the bytes are taken */
+    int list_fd;      /* -1: none */
+    const char *hit;  /* NULL: none */
 } wish = {.point = -1, .list_fd = -1};
 static _Thread_local bool inside; /* a call that this file makes itself */
 
+/* 0: there is no such error. */
 static int errno_of(const char *text)
 {
     static const struct {
@@ -131,18 +136,21 @@ static int errno_of(const char *text)
         int number;
     } names[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EINTR", EINTR},   {"EAGAIN", EAGAIN},
                  {"EACCES", EACCES}, {"ENOENT", ENOENT}, {"EMFILE", EMFILE}, {"ECONNRESET", ECONNRESET},
-                 {"EPIPE", EPIPE},   {"ENOMEM", ENOMEM}};
+                 {"EPIPE", EPIPE},   {"ENOMEM", ENOMEM}, {"EROFS", EROFS},   {"ESTALE", ESTALE},
+                 {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL}};
+    char *end;
+    long number = strtol(text, &end, 10);
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(names[i].name, text) == 0) return names[i].number;
-    return (int)strtol(text, NULL, 10);
+    return *end == '\0' && number > 0 && number < 4096 ? (int)number : 0;
 }
 
 static void refuse(const char *text)
 {
     (void)fprintf(
         stderr,
-        "DDPENGINE_FAILPOINT=%s is not NAME:N, NAME:N:ERRNO or NAME:N:KILL, with a NAME of core/base/failpoint.c\n",
+        "DDPENGINE_FAILPOINT=%s is not NAME:N, NAME:N:ERRNO, NAME:N:KILL, or write:N:SHORT or pwrite:N:SHORT. Look up names of calls and errors in core/base/failpoint.c; an error may be a number\n",
         text);
     _exit(2);
 }
@@ -166,7 +174,10 @@ __attribute__((constructor)) static void read_wish(void)
     wish.n = strtoul(text + length + 1, &end, 10);
     if (wish.n == 0 || (*end != '\0' && *end != ':')) refuse(text);
     wish.kills = strcmp(end, ":KILL") == 0;
-    wish.number = *end == ':' ? errno_of(end + 1) : points[wish.point].number;
+    wish.cuts = strcmp(end, ":SHORT") == 0;
+    if (wish.cuts && wish.point != POINT_write && wish.point != POINT_pwrite) refuse(text);
+    wish.number = *end == '\0' || wish.kills || wish.cuts ? points[wish.point].number : errno_of(end + 1);
+    if (wish.number == 0) refuse(text);
 }
 
 /* "alloc 17 ddpengine+1f20 ddpengine+8830 backend_shm.so+1a0" */
@@ -230,15 +241,24 @@ WRAP_AS(alloc, char *, strdup, NULL, (const char *text), (text))
 
 WRAP(FILE *, fopen, NULL, (const char *path, const char *mode), (path, mode))
 WRAP(DIR *, opendir, NULL, (const char *path), (path))
+WRAP(int, scandir, -1,
+     (const char *path, struct dirent ***out, int (*chosen)(const struct dirent *),
+      int (*order)(const struct dirent **, const struct dirent **)),
+     (path, out, chosen, order))
 WRAP(DIR *, fdopendir, NULL, (int fd), (fd))
 WRAP(ssize_t, read, -1, (int fd, void *data, size_t length), (fd, data, length))
 WRAP(ssize_t, pread, -1, (int fd, void *data, size_t length, off_t at), (fd, data, length, at))
-WRAP(ssize_t, write, -1, (int fd, const void *data, size_t length), (fd, data, length))
-WRAP(ssize_t, pwrite, -1, (int fd, const void *data, size_t length, off_t at), (fd, data, length, at))
+WRAP(ssize_t, write, wish.cuts ? __real_write(fd, data, (length + 1) / 2) : -1,
+     (int fd, const void *data, size_t length), (fd, data, length))
+WRAP(ssize_t, pwrite, wish.cuts ? __real_pwrite(fd, data, (length + 1) / 2, at) : -1,
+     (int fd, const void *data, size_t length, off_t at), (fd, data, length, at))
 WRAP(int, fsync, -1, (int fd), (fd))
+WRAP(int, fdatasync, -1, (int fd), (fd))
 WRAP(int, ftruncate, -1, (int fd, off_t length), (fd, length))
 WRAP(int, fallocate, -1, (int fd, int mode, off_t at, off_t length), (fd, mode, at, length))
 WRAP(int, rename, -1, (const char *from, const char *to), (from, to))
+WRAP(int, renameat2, -1, (int from_folder, const char *from, int to_folder, const char *to, unsigned flags),
+     (from_folder, from, to_folder, to, flags))
 WRAP(int, link, -1, (const char *from, const char *to), (from, to))
 WRAP(int, unlink, -1, (const char *path), (path))
 WRAP(int, unlinkat, -1, (int fd, const char *path, int flags), (fd, path, flags))

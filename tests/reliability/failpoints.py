@@ -6,11 +6,14 @@ for one call of each place.
 The run is a GPT of one layer on two ranks, three steps and a save after each, which a thread of each rank writes beside the
 next step (a shard each): once with each rank a process of its own (file:// and
 shm), so that the call of one rank fails; once with --nproc 2 (TLS and shm), where a call fails in the supervisor or, if it
-comes later, in each rank that makes it. First the processes list their calls; then trial N lets call N fail. What must hold:
+comes later, in each rank that makes it; and of what these do not reach once more with --nproc 2 over gloo-tcp, with restarts,
+an evaluation and the audit. First the processes list their calls; then trial N lets call N fail, and of writes another one has
+it take half of the bytes. What must hold:
 
 - all ranks end by themselves, with a documented exit code (docs/exit-codes.md), no signal and no sanitizer's report;
 - a rank that fails prints one error, on one line, that says something;
-- a rank that ends with 0 has done all of its work: the last checkpoint is there and whole, and the summary;
+- a rank that ends with 0 has done all of its work: the last checkpoint is there and whole, and the summary, and the audit
+  proves that each sample was used once;
 - a checkpoint that was said to be durable is there and whole;
 - nothing is left: no process, no file of shm, no unfinished save, no file of the rendezvous. But for what the failed
   call itself was to remove. The rendezvous of a rank 0 that could not leave within a second, and was ended by its control
@@ -22,7 +25,7 @@ call on files. Then, too, a checkpoint that was said to
 be durable is there, or a later one; whatever has a checkpoint's name is whole; and the same command again ends with the
 parameters of a run that was not killed, and leaves no unfinished save.
 
-    failpoints.py [--rank 0|1|nproc] [--only NAME] [--point NAME:N] [--kill] [--sample] [--jobs N] [--verbose]
+    failpoints.py [--rank 0|1|nproc|restarts] [--only NAME] [--point NAME:N[:SHORT]] [--kill] [--sample] [--jobs N] [--verbose]
 """
 import argparse
 import collections
@@ -89,10 +92,14 @@ heartbeat = 100ms
 listen = 127.0.0.1
 [group]"""
 RANKS = ("0", "1")
-SUPERVISOR = "nproc"  # in the place of a rank
+SUPERVISOR, RESTARTS = "nproc", "restarts"  # in the place of a rank
+SUPERVISED = (SUPERVISOR, RESTARTS)
+OVER_GLOO = ("group.backend=gloo-tcp", "ddp.zero=0", "checkpoint.sharded=no", "run.restarts=2", "run.restart_delay=0s",
+             "run.rejoin_timeout=5s", "eval.plugin=tokens", "eval.tokens.files={dir}/text", "eval.tokens.context=16", "output.audit=yes")
 TEXT = "".join(f"line {i} of a text that nobody reads\n" for i in range(60))
 
-Point = collections.namedtuple("Point", "rank name number where")
+# how: "SHORT", the call takes half of its bytes; "": it fails
+Point = collections.namedtuple("Point", "rank name number where how", defaults=("",))
 
 
 class Run:
@@ -107,7 +114,8 @@ class Run:
 
     def start(self, rank, **env):
         with open(self.dir / f"rank{rank}.log", "wb") as log:
-            how = ["nproc.ini", "--nproc", "2"] if rank == SUPERVISOR else ["rank.ini", "--set", f"group.rank={rank}"]
+            how = ["nproc.ini", "--nproc", "2"] if rank in SUPERVISED else ["rank.ini", "--set", f"group.rank={rank}"]
+            how += [arg for o in OVER_GLOO if rank == RESTARTS for arg in ("--set", o.format(dir=self.dir))]
             command = [BUILD / "ddpengine", "-c", self.dir / how[0], *how[1:]]
             self.ranks[rank] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.dir,
                                                 env={**os.environ, "DDPENGINE_HOST_ID": str(self.dir), **env})
@@ -140,7 +148,7 @@ class Run:
 def list_points(folder, *kinds):
     """{rank: [Point]} of runs in which nothing fails."""
     points = {}
-    for together in kinds or (RANKS, (SUPERVISOR,)):
+    for together in kinds or (RANKS, (SUPERVISOR,), (RESTARTS,)):
         run = Run(folder)
         for rank in together:
             run.start(rank, DDPENGINE_FAILPOINT_LIST=str(run.dir / f"list{rank}"))
@@ -153,15 +161,23 @@ def list_points(folder, *kinds):
                 found.setdefault((name, int(number)), Point(rank, name, int(number), tuple(where)))
             points[rank] = list(found.values())
         run.remove()
+    if RESTARTS in points:  # the other runs have had their turn at the places that they reach
+        reached = {place_of(p) for rank in points if rank != RESTARTS for p in points[rank]}
+        points[RESTARTS] = [p for p in points[RESTARTS] if place_of(p) not in reached]
     return points
 
 
+def place_of(point):
+    """The same name by the same three frames."""
+    return point.name, point.where[:3], point.how
+
+
 def sample_of(points):
-    """The first call of each place: the same name by the same three frames."""
+    """The first call of each place."""
     seen, out = set(), []
     for p in points:
-        if (p.name, p.where[:3]) not in seen:
-            seen.add((p.name, p.where[:3]))
+        if place_of(p) not in seen:
+            seen.add(place_of(p))
             out.append(p)
     return out
 
@@ -184,7 +200,7 @@ def check_lines(run, rank, point, wrong):
         return
     # by --nproc two ranks that fail by themselves may both say why (launch/cause.c), and one that fails to write may have
     # been the one to say it
-    least, most = (point.name != "write", 2) if rank == SUPERVISOR else (1, 1)
+    least, most = (point.name != "write", 2) if rank in SUPERVISED else (1, 1)
     if not least <= len(errors) <= most:
         wrong.append(f"rank {rank} ends with {run.codes[rank]} and prints {len(errors)} errors")
     elif errors and min(len(line.split(": error: ", 1)[1]) for line in errors) < 15:
@@ -208,7 +224,7 @@ def check_left(run, point, wrong):
 
 
 def check(run, point):
-    wrong = []
+    wrong = [f"rank {rank} ends with {code}, where nothing has failed" for rank, code in run.codes.items() if point.how and code != 0]
     for rank, code in run.codes.items():
         if rank in run.killed and code in (4, -signal.SIGTERM, 128 + signal.SIGTERM):
             continue  # its partner died before it came: it was asked to end
@@ -216,11 +232,14 @@ def check(run, point):
             wrong.append(f"rank {rank} ends with {code}" + (f" ({signal.Signals(-code).name})" if code < 0 else ""))
             continue
         check_lines(run, rank, point, wrong)
-    if 0 in (run.codes.get("0"), run.codes.get(SUPERVISOR)):
+    if 0 in map(run.codes.get, ("0", *SUPERVISED)):
         if not whole_checkpoint(run.dir / f"checkpoints/step-{STEPS:08}"):
             wrong.append("rank 0 ends with 0, and the last checkpoint is not there or damaged")
         if not (run.dir / "out/summary.json").exists():
             wrong.append("rank 0 ends with 0, and there is no summary")
+    if run.codes.get(RESTARTS) == 0:
+        got = subprocess.run([BUILD / "ddpengine", "audit", run.dir / "out"], capture_output=True, text=True, check=False)
+        wrong += [] if got.returncode == 0 else [f"the audit ends with {got.returncode}: {got.stderr}"]
     for step in sorted(durable_in("".join(map(run.log, run.codes)))):
         if not whole_checkpoint(run.dir / f"checkpoints/step-{step:08}"):
             wrong.append(f"step {step} was durable, and is not there or damaged")
@@ -236,11 +255,11 @@ def durable_in(log):
 def trial(folder, point, errno):
     """(codes, what is wrong, logs, whether the call came and the rendezvous was left) of a run in which this call fails."""
     run = Run(folder)
-    spec = f"{point.name}:{point.number}" + (f":{errno}" if errno else "")
+    spec = ":".join(filter(None, (point.name, str(point.number), point.how or errno)))
     shm_before = set(os.listdir("/dev/shm"))
     try:
         run.start(point.rank, DDPENGINE_FAILPOINT=spec, DDPENGINE_FAILPOINT_HIT=str(run.dir / "hit"))
-        others = [] if point.rank == SUPERVISOR else [rank for rank in RANKS if rank != point.rank]
+        others = [] if point.rank in SUPERVISED else [rank for rank in RANKS if rank != point.rank]
         for rank in others:
             run.start(rank)
         ended = run.wait(point.rank)
@@ -261,8 +280,8 @@ def trial(folder, point, errno):
 
 
 # ---- kills -----------------------------------------------------------------------------------------------------------------
-ON_FILES = {"open", "openat", "opendir", "fdopendir", "read", "write", "close", "fsync", "ftruncate", "rename", "unlink", "unlinkat",
-            "mkdir", "rmdir", "stat", "lstat", "fstat", "access"}
+ON_FILES = {"open", "openat", "opendir", "fdopendir", "read", "write", "close", "fsync", "fdatasync", "ftruncate", "rename", "renameat2",
+            "unlink", "unlinkat", "scandir", "mkdir", "rmdir", "stat", "lstat", "fstat", "access"}
 
 
 class Alone(Run):
@@ -385,9 +404,9 @@ def place(where):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rank", choices=(*RANKS, SUPERVISOR), help="calls of this rank alone, or of a run by --nproc")
+    parser.add_argument("--rank", choices=(*RANKS, *SUPERVISED), help="calls of this rank alone, or of a run by --nproc")
     parser.add_argument("--only", help="calls of this name alone")
-    parser.add_argument("--point", help="NAME:N alone, of --rank or 0; prints the logs")
+    parser.add_argument("--point", help="NAME:N or NAME:N:SHORT alone, of --rank or 0; prints the logs")
     parser.add_argument("--errno", default="", help="the error, ENOSPC or a number, instead of the usual one of each call")
     parser.add_argument("--kill", action="store_true", help="kills the process instead, at each call on files of a run of one rank, or with --rank of that one of two")
     parser.add_argument("--sample", action="store_true", help="the first call of each place")
@@ -403,17 +422,30 @@ def main():
 
 def chosen(args, folder):
     if args.point:
-        name, number = args.point.split(":")
-        return [Point(args.rank or "0", name, int(number), ())]
+        name, number, *how = args.point.split(":")
+        return [Point(args.rank or "0", name, int(number), (), *how)]
     out = []
     for rank, points in list_points(folder).items():
         points = [p for p in points if args.only in (None, p.name)]
+        points += [p._replace(how="SHORT") for p in points if p.name in ("write", "pwrite")]
         if args.rank in (None, rank):
             out += sample_of(points) if args.sample else points
     return out
 
 
+def check_requests():
+    """What is asked for wrongly is refused, and never a run in which nothing fails."""
+    for spec, code in (("write:9999:EROFS", 0), ("write:9999:ESTALE", 0), ("write:9999:EDQUOT", 0), ("pwrite:9999:SHORT", 0),
+                       ("write:9999:28", 0), ("write:1:ENONSENSE", 2), ("write:1:", 2), ("write:1:0", 2), ("open:1:SHORT", 2),
+                       ("nonsense:1", 2), ("write:0", 2)):
+        got = subprocess.run([BUILD / "ddpengine", "--version"], capture_output=True, text=True, check=False,
+                             env={**os.environ, "DDPENGINE_FAILPOINT": spec})
+        if got.returncode != code or (code != 0) != (f"DDPENGINE_FAILPOINT={spec} is not" in got.stderr):
+            sys.exit(f"DDPENGINE_FAILPOINT={spec}: exit {got.returncode}, {got.stderr}")
+
+
 def sweep(args, folder):
+    check_requests()
     began, failed, codes, facts = time.monotonic(), 0, collections.Counter(), collections.Counter()
     shards = args.kill and args.rank in RANKS
     if args.kill:
@@ -431,7 +463,8 @@ def sweep(args, folder):
             failed += bool(wrong)
             facts.update(found)
             if wrong or args.verbose or args.point:
-                print(f"rank {point.rank} {point.name}:{point.number} {'FAILED' if wrong else 'ok' if found['hit'] else 'not made'} {ended} {'; '.join(wrong)}")
+                what = "FAILED" if wrong else "ok" if found["hit"] else "not made"
+                print(f"rank {point.rank} {point.name}:{point.number}{point.how and ':' + point.how} {what} {ended} {'; '.join(wrong)}")
             if wrong:
                 print(f"    {place(point.where)}")
             if wrong or args.point:
