@@ -7,6 +7,7 @@
 #include "env.h"
 #include "base/launcher.h"
 #include "common/hex.h"
+#include "common/write.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -207,11 +208,10 @@ static ddp_status env_listen_at(ddp_init *i, char *endpoint, ddp_err *err)
 static bool write_file(const char *own, const char *name, const char *text)
 {
     int fd = open(own, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    size_t length = strlen(text);
     bool written;
 
     if (fd < 0) return false;
-    written = write(fd, text, length) == (ssize_t)length;
+    written = write_all(fd, text, strlen(text), 0);
     if (close(fd) != 0 || !written || rename(own, name) != 0) {
         int error = errno;
 

@@ -6,6 +6,7 @@
  * one file, and renaming it to FILE replaces the file and gives the lock back in one step. The lock's text is a
  * run's like the file's own, so a taker that dies in between leaves a lock that is taken over in the same way. */
 #include "file.h"
+#include "common/write.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -54,7 +55,6 @@ static ddp_status write_own(claim *c, const char *own, ddp_err *err)
     char text[RECORD_MAX];
     size_t beat_at, length = record_print(&c->self, text, &beat_at);
     struct stat st = {0};
-    ssize_t n;
 
     c->fd = open(own, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, c->self.secret[0] != '\0' ? 0600 : 0644);
     if (c->fd < 0) return write_failed("create", own, err);
@@ -62,9 +62,7 @@ static ddp_status write_own(claim *c, const char *own, ddp_err *err)
         (void)unlink(own);
         return unguarded(own, &st, err);
     }
-    n = write(c->fd, text, length);
-    if (n >= 0 && (size_t)n < length) errno = ENOSPC;
-    if (n < 0 || (size_t)n < length || fsync(c->fd) != 0) {
+    if (!write_all(c->fd, text, length, 0) || fsync(c->fd) != 0) {
         (void)write_failed("write", own, err);
         (void)unlink(own);
         return err->status;
@@ -187,8 +185,7 @@ static void beat(claim *c, bool *failed)
     c->self.beat++;
     c->self.beat_time = time(NULL);
     length = record_print(&c->self, text, &beat_at);
-    if (pwrite(c->fd, text + beat_at, length - beat_at, c->beat_at) == (ssize_t)(length - beat_at) && fsync(c->fd) == 0)
-        return;
+    if (write_all(c->fd, text + beat_at, length - beat_at, c->beat_at) && fsync(c->fd) == 0) return;
     if (!*failed)
         file_log(c->host, DDP_LOG_WARN, __LINE__,
                  "init_method: cannot renew %s: %s; ranks and runs that come now may take this run for dead", c->path,
