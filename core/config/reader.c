@@ -120,15 +120,17 @@ static bool check_indented(reader *r)
     return true;
 }
 
-/* Comments as inih knows them: ';' and '#' at the start of a line, ';' after a blank. */
+/* Comments as inih knows them: ';' and '#' at the start of a line, ';' after a blank. And ';' where the value begins,
+ * with no blank before it: inih makes a value of it, which nobody means who writes it. */
 static size_t without_comment(const char *text, size_t length)
 {
-    size_t start = 0;
+    size_t start = 0, value;
 
     while (start < length && is_blank(text[start])) start++;
     if (start < length && (text[start] == ';' || text[start] == '#')) return 0;
+    for (value = 0; value < length && text[value] != '=' && text[value] != ':';) value++;
     for (size_t i = 1; i < length; i++)
-        if (text[i] == ';' && is_blank(text[i - 1])) length = i;
+        if (text[i] == ';' && (is_blank(text[i - 1]) || (i == value + 1 && start == 0))) length = i;
     while (length > 0 && is_blank(text[length - 1])) length--;
     return length;
 }

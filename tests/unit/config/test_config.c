@@ -88,16 +88,18 @@ static void syntax(void **state)
                             "[group]\n"
                             "rank: 1\n"
                             "[train]\n"
+                            "none =; a comment\n"
                             "last = line");
 
     (void)state;
+    expect_entry(ini, "train", "none", "", "node1.ini:15");
     expect_entry(ini, "train", "lr", "0.1", "node1.ini:5");
     expect_entry(ini, "train", "seed", "7;8", "node1.ini:6");
     expect_entry(ini, "train", "empty", "", "node1.ini:7");
     expect_entry(ini, "train", "tabs", "a b", "node1.ini:8");
     expect_entry(ini, "train", "url", "tcp://host:1 = # x", "node1.ini:9");
     expect_entry(ini, "group", "rank", "1", "node1.ini:13");
-    expect_entry(ini, "train", "last", "line", "node1.ini:15");
+    expect_entry(ini, "train", "last", "line", "node1.ini:16");
     assert_null(config_ini_find(ini, "group", "lr"));
     assert_string_equal(ddp_ini_section_where(ini, "train"), "node1.ini:4");
     assert_string_equal(ddp_ini_section_where(ini, "empty"), "node1.ini:11");
