@@ -63,7 +63,8 @@ static bool survives(ddp_trainer *t, int code, ddp_losses *losses)
     char text[sizeof(t->ending->message) + 160];
 
     if (!ddp_trainer_rejoins(t) || !ddp_exit_is_loss(code) || !ddp_losses_add(losses, ddp_now_ms())) return false;
-    trainer_graceful(t->s, false);
+    trainer_graceful(t->s, false); /* from now on a signal ends this process at once; one that has come before: */
+    if (t->s->launch.stop != NULL && atomic_load(&t->s->launch.stop->signal) != 0) return false;
     ddp_group_returning(t->group);
     (void)snprintf(text, sizeof(text), "%s: the ranks wait for the lost one for %.3g s (rejoin_timeout), then go on",
                    t->ending->message, (double)t->s->config->run->rejoin_timeout_ms / 1e3);

@@ -230,6 +230,22 @@ class Restart(Case):
             self.end(p, GLOO, slow, *more, {"output": {"log_every": 1}})
 
     @long_case
+    def test_a_loss_after_the_signal_to_end(self):
+        """The ranks are to end after the step that they are in, and one is lost in it: nobody is waited for."""
+        slow = self.slow("data")
+        p = self.begin(GLOO, slow, {"run": {"rejoin_timeout": "10min"}, "train": {"epochs": 100000}})
+        self.hold.touch()
+        until(pathlib.Path(f"{self.hold}.held").exists, "no sample is held back")
+        p.send_signal(signal.SIGTERM)
+        while "the ranks are asked to end" not in (line := p.stderr.readline()):
+            self.check(line, "ended early")
+        os.kill(self.children(p, 2)[1], signal.SIGKILL)
+        self.hold.unlink()
+        r = self.finish(p)
+        self.check(r.code != 0 and "rejoin_timeout" not in r.err, r)
+        self.no_processes_left(self.dir)
+
+    @long_case
     def test_restarts_are_used_up(self):
         p = self.begin(GLOO, {"train": {"epochs": 100000}, "run": {"restarts": 1}})
         os.kill(self.children(p, 2)[1], signal.SIGKILL)

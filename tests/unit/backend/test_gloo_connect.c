@@ -121,7 +121,7 @@ static void test_a_trickling_peer_is_named_when_the_time_is_over(void **state)
     (void)close(fd);
     assert_int_equal(a.rank.status, DDP_ERR_PEER);
     assert_contains(a.rank.err.msg, "rank 1 on host b");
-    assert_contains(a.rank.err.msg, "within 1.5 s (rendezvous_timeout): the time is over");
+    assert_contains(a.rank.err.msg, "within 1.5 s (rendezvous_timeout, after a loss rejoin_timeout): the time is over");
 }
 
 /* A store in which every get takes 30 ms, and which writes down how long each may wait. */
@@ -207,7 +207,7 @@ static void test_a_rank_that_does_not_come_is_named(void **state)
     store_double_free(store);
     assert_int_equal(r.status, DDP_ERR_TIMEOUT);
     assert_contains(r.err.msg, "rank 1's host");
-    assert_contains(r.err.msg, "until 0.2 s (rendezvous_timeout) were over");
+    assert_contains(r.err.msg, "until 0.2 s (rendezvous_timeout, after a loss rejoin_timeout) were over");
 }
 
 /* ---- the store --------------------------------------------------------------------------------------------------- */
