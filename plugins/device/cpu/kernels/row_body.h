@@ -1,10 +1,10 @@
 /* plugins/device/cpu/kernels/row_body.h -- one row times a matrix, and attention of a few new positions over keys and
  * values that are kept. Included by kernels_body.h only.
  *
- * Such a product reads each weight once, so memory sets its pace, and memory is fastest in one stream: rows of the
- * matrix one after the other, whole lines at a time (Zen 4: 32 GB/s, as much as a core reads; 22 with eight rows at once).
- * Each element's sum has one order, whatever the registers, and whatever columns a thread has: the same bits on every
- * CPU and with any number of threads. */
+ * Such a product reads each weight once, so memory is what it waits for, and memory is fastest in one stream: rows of
+ * the matrix one after the other, whole lines at a time (Zen 4: 30 GB/s, next to what a core reads; 22 with eight rows
+ * at once). Each element's sum has one order, whatever the registers, and whatever columns a thread has: the same bits
+ * on every CPU and with any number of threads. */
 
 #define ABREAST INT64_C(4) /* of sixteen floats */
 
@@ -111,8 +111,8 @@ static void cached_row(const cached_head *h, int64_t t, float *scratch)
     MAP(h->size, y[i] *= inverse)
 }
 
-/* Queries t .. t + GROUP - 1, of which there may be fewer. Whole registers of keys are read, and scores of what is
- * not seen are overwritten; of values only rows that are there, for 0 times what may stand behind them need not be 0. */
+/* Queries t .. t + GROUP - 1, of which there may be fewer. Whole registers of keys are read, and scores of what is not
+ * seen are overwritten; of values only rows that are there: 0 times what may stand behind them need not be 0. */
 static void cached_group(const cached_head *h, int64_t t, float *scratch)
 {
     int64_t rows = h->length - t < GROUP ? h->length - t : GROUP, last = h->start + t + rows;
