@@ -1,5 +1,6 @@
-/* infer/generate.c -- see generate.h. Every token costs a pass over the whole context: attention looks at all of it,
- * and nothing of the pass before is kept. */
+/* infer/generate.c -- see generate.h. Where the model and the device can, keys and values of the tokens so far are
+ * kept: a prompt goes in by many tokens at once, then each token is a run over its own position. Else every token is a
+ * pass over the whole context. */
 #include "infer/generate.h"
 #include "session/variants.h"
 #include "train/state/buffer_sync.h"
@@ -10,90 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A prompt goes in by DDP_PREFILL tokens, padded where it has fewer; below this many they go in one by one. */
+enum { WORTH_PADDING = 5 };
+
 struct ddp_generator {
-    ddp_trainer t; /* parameters, buffers and arena alone */
-    ddp_variant *v;
-    int32_t logits;                     /* value */
+    ddp_trainer t;                      /* parameters, buffers and arena alone */
+    bool keeps;                         /* keys and values */
+    float *cache;                       /* of these; the device's */
     int64_t context, vocabulary, width; /* width: logits of a position, vocabulary and padding */
-    int64_t *tokens;                    /* the context, host memory that the device copies from */
+    int64_t *tokens, *start;            /* of a run, host memory that the device copies from */
     void **inputs;                      /* by field */
+    int64_t *kept, kept_count;          /* the tokens that the cache is of */
     float *row;
     int64_t *order;
 };
-
-/* ---- choosing ---------------------------------------------------------------------------------------------------- */
-struct candidates {
-    const float *logits;
-    int64_t *order;
-    int64_t count;
-};
-
-static bool comes_before(const float *logits, int64_t a, int64_t b)
-{
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-}
-
-/* Moves candidate `at` of a heap, whose root is the least likely one, to its position. */
-static void sift(const struct candidates *c, int64_t at)
-{
-    for (int64_t child = 2 * at + 1; child < c->count; child = 2 * at + 1) {
-        int64_t held = c->order[at];
-
-        if (child + 1 < c->count && comes_before(c->logits, c->order[child], c->order[child + 1])) child++;
-        if (!comes_before(c->logits, held, c->order[child])) return;
-        c->order[at] = c->order[child];
-        c->order[child] = held;
-        at = child;
-    }
-}
-
-/* The `k` likeliest of `count`, in the order of their numbers. */
-static void choose_top(struct candidates *c, int64_t count, int64_t k)
-{
-    int64_t n = 0;
-
-    c->count = k;
-    for (int64_t i = 0; i < k; i++) c->order[i] = i;
-    for (int64_t i = k / 2; i-- > 0;) sift(c, i);
-    for (int64_t i = k; i < count; i++) {
-        if (!comes_before(c->logits, i, c->order[0])) continue;
-        c->order[0] = i;
-        sift(c, 0);
-    }
-    for (int64_t i = 0; i < count && n < k; i++) /* order[0] is the last that is in: all before it are, too */
-        if (i == c->order[0] || comes_before(c->logits, i, c->order[0])) c->order[k + n++] = i;
-    memmove(c->order, c->order + k, (size_t)k * sizeof(*c->order));
-}
-
-static int64_t largest(const float *logits, int64_t count)
-{
-    int64_t best = 0;
-
-    for (int64_t i = 1; i < count; i++)
-        if (logits[i] > logits[best]) best = i;
-    return best;
-}
-
-int64_t infer_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order)
-{
-    struct candidates c = {.logits = logits, .order = order, .count = count};
-    int64_t best = largest(logits, count), n = count, chosen = best;
-    double sum = 0.0, at = 0.0;
-
-    if (how->temperature == 0.0) return best;
-    if (how->top_k > 0 && how->top_k < count) choose_top(&c, count, n = how->top_k);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t token = n < count ? order[i] : i;
-
-        sum += exp(((double)logits[token] - (double)logits[best]) / how->temperature);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        chosen = n < count ? order[i] : i;
-        at += exp(((double)logits[chosen] - (double)logits[best]) / how->temperature);
-        if (at > uniform * sum) break;
-    }
-    return chosen;
-}
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 static ddp_status unfit(const ddp_session *s, const char *why, ddp_err *err)
@@ -102,33 +33,50 @@ static ddp_status unfit(const ddp_session *s, const char *why, ddp_err *err)
                     s->model.plugin->desc.name, s->train.plugin->desc.name, why);
 }
 
+/* Value of the output; -1. All programs of a session have the same ones. */
+static int32_t logits_of(const ddp_program *p)
+{
+    for (uint32_t i = 0; i < p->metric_count; i++)
+        if (strcmp(p->metric_names[i], "logits") == 0) return p->metrics[i];
+    return -1;
+}
+
 /* The output, and the field that it is computed from. */
 static ddp_status find_ends(ddp_generator *g, ddp_err *err)
 {
     const ddp_session *s = g->t.s;
-    const ddp_program *p = g->v->program;
+    const ddp_program *p = s->programs.variants[0].program;
     const ddp_value *logits, *input = NULL;
+    const ddp_field *field;
     uint32_t inputs = 0;
 
-    g->logits = -1;
-    for (uint32_t i = 0; i < p->metric_count; i++)
-        if (strcmp(p->metric_names[i], "logits") == 0) g->logits = p->metrics[i];
-    if (g->logits < 0) return unfit(s, "it has no output \"logits\"", err);
+    if (logits_of(p) < 0) return unfit(s, "it has no output \"logits\"", err);
     for (uint32_t i = 0; i < p->value_count; i++)
-        if (p->values[i].kind == DDP_VALUE_INPUT) {
+        if (p->values[i].kind == DDP_VALUE_INPUT && (uint32_t)p->values[i].index < s->train.field_count) {
             input = &p->values[i];
             inputs++;
         }
     if (inputs != 1 || input->dtype != DDP_I64 || input->rank != 2)
         return unfit(s, "its logits do not come from one field of tokens (T), i64", err);
-    logits = &p->values[g->logits];
-    g->context = input->dims[1];
-    if (logits->rank < 2 || logits->elements / logits->dims[logits->rank - 1] != g->context)
+    logits = &p->values[logits_of(p)];
+    field = &s->train.fields[input->index];
+    if (logits->rank < 2 || logits->elements / logits->dims[logits->rank - 1] != input->dims[1])
         return unfit(s, "its output \"logits\" is not of the shape (N, T, V)", err);
+    g->context = field->dims[0];
     g->width = g->vocabulary = logits->dims[logits->rank - 1];
-    if (s->train.fields[input->index].min <= s->train.fields[input->index].max) /* rows may be padding */
-        g->vocabulary = DDP_MIN_OF(g->vocabulary, s->train.fields[input->index].max + 1);
+    if (field->min <= field->max) g->vocabulary = DDP_MIN_OF(g->vocabulary, field->max + 1); /* rows may be padding */
     g->inputs[input->index] = g->tokens;
+    g->inputs[s->train.field_count] = g->start;
+    return DDP_OK;
+}
+
+static ddp_status allocate_cache(ddp_generator *g, ddp_err *err)
+{
+    const ddp_session *s = g->t.s;
+    uint64_t bytes = ddp_program_buffer_elements(s->programs.variants[0].program) * sizeof(float);
+
+    g->keeps = s->programs.variants[0].positions > 0;
+    if (g->keeps && bytes > 0) DDP_TRY(ddp_device_alloc(&s->device, bytes, &g->cache, err));
     return DDP_OK;
 }
 
@@ -143,9 +91,12 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
     DDP_TRY(ddp_device_alloc(&s->device, s->model.layout->param_elements * sizeof(float), &t->mem.params, err));
     DDP_TRY(ddp_device_alloc(&s->device, s->programs.arena_bytes, &t->mem.activations, err));
     DDP_TRY(ddp_device_host_alloc(&s->device, (size_t)longest * sizeof(int64_t), &g->tokens, err));
+    DDP_TRY(ddp_device_host_alloc(&s->device, sizeof(int64_t), &g->start, err));
     DDP_TRY(ddp_trainer_buffers_open(t, err));
+    DDP_TRY(allocate_cache(g, err));
     g->inputs = ddp_alloc((s->train.field_count + 1) * sizeof(*g->inputs), err);
-    if (g->inputs == NULL) return err->status;
+    g->kept = ddp_alloc((size_t)longest * sizeof(*g->kept), err);
+    if (g->inputs == NULL || g->kept == NULL) return err->status;
     DDP_TRY(find_ends(g, err));
     g->row = ddp_alloc((size_t)g->width * sizeof(*g->row), err);
     g->order = ddp_alloc(2 * (size_t)g->width * sizeof(*g->order), err);
@@ -172,8 +123,13 @@ static ddp_status prepare(ddp_generator *g, ddp_err *err)
     DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, read_weights(g, err));
     bind.arena = g->t.mem.activations;
     bind.params = g->t.mem.params;
-    bind.buffers = g->t.mem.buffers;
-    return ddp_variant_ready(s, g->v, &bind, err);
+    bind.buffers = g->keeps ? g->cache : g->t.mem.buffers;
+    for (uint32_t i = 0; i < s->programs.count; i++)
+        DDP_TRY(ddp_variant_ready(s, &s->programs.variants[i], &bind, err));
+    if (!g->keeps)
+        ddp_log_line(s->log, DDP_LOG_WARN, "generate: each token computes the whole context of %" PRId64 " tokens: %s",
+                     g->context, s->programs.keeps_nothing);
+    return DDP_OK;
 }
 
 ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *err)
@@ -182,7 +138,6 @@ ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *er
 
     if (g == NULL) return err->status;
     g->t.s = s;
-    g->v = &s->programs.variants[0];
     if (prepare(g, err) != DDP_OK) {
         infer_generator_close(g);
         return err->status;
@@ -194,14 +149,16 @@ ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *er
 void infer_generator_close(ddp_generator *g)
 {
     ddp_session *s = g->t.s;
-    void *own[] = {g->t.mem.params, g->t.mem.activations, g->t.mem.buffers};
+    void *own[] = {g->t.mem.params, g->t.mem.activations, g->t.mem.buffers, g->cache};
 
     ddp_variants_free(s);
     ddp_staging_close(&g->t);
     ddp_device_host_free(&s->device, g->tokens);
+    ddp_device_host_free(&s->device, g->start);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&s->device, own[i]);
     free(g->t.mem.counts);
     free(g->inputs);
+    free(g->kept);
     free(g->row);
     free(g->order);
     free(g);
@@ -220,22 +177,61 @@ static double uniform_of(uint64_t seed, size_t position)
     return (double)(((uint64_t)words[0] << 32 | words[1]) >> 11) * 0x1p-53;
 }
 
-/* After the last token are zeros, which no earlier position sees. */
-static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
+/* Runs tokens from position `start` on, as many as the program takes; the logits after the last of the `count` tokens
+ * go to the row, if that is among them. Behind them are zeros, which no earlier position sees. */
+static ddp_status run_tokens(ddp_generator *g, const ddp_variant *v, const int64_t *tokens, int64_t count,
+                             int64_t start, ddp_err *err)
 {
     ddp_session *s = g->t.s;
-    const char *at = (const char *)g->t.mem.activations + g->v->planned->plan.value_offset[g->logits];
-    size_t bytes = (size_t)g->width * sizeof(float), used = (size_t)count * sizeof(*tokens);
+    int32_t logits = logits_of(v->program);
+    int64_t taken = v->program->values[logits].elements / g->width, used = DDP_MIN_OF(taken, count - start);
+    const char *at = (const char *)g->t.mem.activations + v->planned->plan.value_offset[logits];
+    size_t bytes = (size_t)g->width * sizeof(float);
     ddp_run run = {.struct_size = sizeof(run), .inputs = g->inputs};
 
-    memset(g->tokens, 0, (size_t)g->context * sizeof(*g->tokens));
-    memcpy(g->tokens, tokens, used);
-    DDP_TRY_AS(DDP_EXIT_DATA, err,
-               ddp_device_run(&s->device, g->v->instance, &run, 0, g->v->lowered->kernel_count, err));
+    *g->start = start;
+    memset(g->tokens, 0, (size_t)taken * sizeof(*tokens));
+    memcpy(g->tokens, tokens + start, (size_t)used * sizeof(*tokens));
+    DDP_TRY_AS(DDP_EXIT_DATA, err, ddp_device_run(&s->device, v->instance, &run, 0, v->lowered->kernel_count, err));
     DDP_TRY_AS(DDP_EXIT_INTERNAL, err, ddp_device_sync(&s->device, err));
+    if (start + used < count) return DDP_OK;
     DDP_TRY_AS(DDP_EXIT_INTERNAL, err,
-               ddp_device_copy(&s->device, g->row, at + (size_t)(count - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
+               ddp_device_copy(&s->device, g->row, at + (size_t)(used - 1) * bytes, bytes, DDP_COPY_TO_HOST, err));
     return DDP_OK;
+}
+
+/* Tokens whose keys and values are kept from before, but for the last one, whose logits are wanted. */
+static int64_t known(const ddp_generator *g, const int64_t *tokens, int64_t count)
+{
+    int64_t n = 0;
+
+    while (n < g->kept_count && n < count - 1 && g->kept[n] == tokens[n]) n++;
+    return n;
+}
+
+/* The context in as few runs as there can be. Near its end a run begins earlier and computes what it knows again. */
+static ddp_status go_on(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
+{
+    const ddp_variant *step = &g->t.s->programs.variants[0], *prefill = &g->t.s->programs.variants[1];
+    int64_t many = DDP_MIN_OF((int64_t)DDP_PREFILL, g->context), done = known(g, tokens, count);
+
+    while (done < count) {
+        bool by_many = count - done >= WORTH_PADDING && many > 1;
+        int64_t start = by_many ? DDP_MIN_OF(done, g->context - many) : done;
+
+        g->kept_count = start;
+        DDP_TRY(run_tokens(g, by_many ? prefill : step, tokens, count, start, err));
+        done = DDP_MIN_OF(count, start + (by_many ? many : 1));
+        memcpy(g->kept + start, tokens + start, (size_t)(done - start) * sizeof(*tokens));
+        g->kept_count = done;
+    }
+    return DDP_OK;
+}
+
+static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
+{
+    if (g->keeps) return go_on(g, tokens, count, err);
+    return run_tokens(g, &g->t.s->programs.variants[0], tokens, count, 0, err);
 }
 
 ddp_status infer_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,

@@ -3,13 +3,8 @@
  * A model that can has an output "logits" (N, T, V) and an integer field of tokens (T). All from one thread. */
 #pragma once
 
+#include "infer/sample.h"
 #include "session/session.h"
-
-typedef struct ddp_sampling {
-    double temperature; /* 0: always the most likely one */
-    int64_t top_k;      /* of so many likeliest ones; 0: of all */
-    uint64_t seed;
-} ddp_sampling;
 
 typedef struct ddp_generator ddp_generator;
 
@@ -21,7 +16,3 @@ int64_t infer_generator_vocabulary(const ddp_generator *g); /* tokens are 0 .. t
  * same seed. */
 ddp_status infer_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,
                                 int64_t *out, ddp_err *err);
-
-/* One of `count` by the softmax of logits / temperature, `uniform` in 0 .. 1 deciding; of equal logits the first
- * comes first. `order`: space for 2 x `count` indices, used with top_k alone. */
-int64_t infer_sample(const ddp_sampling *how, const float *logits, int64_t count, double uniform, int64_t *order);

@@ -1,1 +1,1 @@
-libddpcore_a_SOURCES += infer/generate.h infer/text.h infer/generate.c infer/text.c
+libddpcore_a_SOURCES += infer/generate.h infer/sample.h infer/text.h infer/generate.c infer/sample.c infer/text.c

@@ -43,6 +43,16 @@ static int take_top_k(const ddp_command *c, void *to, const char *value)
     return -1;
 }
 
+static int take_top_p(const ddp_command *c, void *to, const char *value)
+{
+    ddp_sampling *how = &((request *)to)->text.how;
+    char *end;
+
+    how->top_p = strtod(value, &end);
+    if (end != value && *end == '\0' && how->top_p > 0.0 && how->top_p <= 1.0) return -1;
+    return cli_usage_error(c, "--top-p takes a number above 0 and at most 1, not ", value);
+}
+
 static int take_seed(const ddp_command *c, void *to, const char *value)
 {
     if (parse_whole(value, UINT64_MAX, &((request *)to)->text.how.seed)) return -1;
@@ -75,6 +85,10 @@ static const ddp_cli_option options[] = {
      .take = take_temperature},
     {"--top-k", "K", "chooses among the K most likely tokens; 0: among all (default)", DDP_TAKES_CALL,
      .take = take_top_k},
+    {"--top-p", "P",
+     "chooses among the fewest most likely tokens whose probabilities sum up to P,\n"
+     "after --top-k; 1: among all (default)",
+     DDP_TAKES_CALL, .take = take_top_p},
     {"--seed", "S", "of the choices (default 0); the same seed gives the same text", DDP_TAKES_CALL, .take = take_seed},
     {"--profile", NULL, NULL, DDP_TAKES_CALL, .take = refuse_profile},
     {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
@@ -83,7 +97,7 @@ static const ddp_cli_option options[] = {
 static const ddp_command command = {
     .name = "generate",
     .usage = "usage: ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT | --prompt-tokens IDS]\n"
-             "                          [--tokens N] [--temperature T] [--top-k K] [--seed S]\n",
+             "                          [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--seed S]\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",

@@ -5,6 +5,7 @@
  *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a
  *                  program by these references, in double: the meaning that devices are tested against
  *   autodiff.c     appends gradient nodes; program.c makes the program for one N
+ *   cached.c       the outputs' program for a few tokens, with keys and values of those before in a cache
  *   recompute.c    computes cheap activations again for the gradients instead of keeping them
  *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
  *   lowered.c      checks what a device made of a program
@@ -145,6 +146,12 @@ ddp_status ddp_program_create(const ddp_graph *g, const ddp_layout *l, int64_t b
 /* What the model's outputs need and no more, neither loss nor metrics; program->metrics are the outputs. */
 ddp_status ddp_program_create_outputs(const ddp_graph *g, const ddp_layout *l, int64_t batch, ddp_program **out,
                                       ddp_err *err);
+/* The same outputs for `positions` tokens of one sample, at most the context, that come after those of earlier runs.
+ * Attention keeps keys and values in BUFFERs, which are all that the program has; a field after those of the dataset,
+ * "start" (1) i64, counts the tokens before. DDP_ERR_UNSUPPORTED: the layer that sees other positions otherwise. */
+ddp_status ddp_program_create_cached(const ddp_graph *g, const ddp_layout *l, int64_t positions, ddp_program **out,
+                                     ddp_err *err);
+uint64_t ddp_program_buffer_elements(const ddp_program *p); /* of the arena that its BUFFERs need */
 /* Changes a training program: the outputs of gelu and layer norm are computed again for the gradients that read them,
  * from inputs that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits on
  * a device that rounds an op alone as it does after another. */

@@ -149,6 +149,7 @@ extern const ddp_op_row ddp_row_max_pool2d, ddp_row_max_pool2d_grad, ddp_row_avg
 extern const ddp_op_row ddp_row_batch_norm, ddp_row_batch_norm_grad, ddp_row_layer_norm, ddp_row_layer_norm_grad;
 extern const ddp_op_row ddp_row_embedding, ddp_row_embedding_grad, ddp_row_position, ddp_row_position_grad;
 extern const ddp_op_row ddp_row_attention, ddp_row_attention_grad, ddp_row_dropout, ddp_row_dropout_grad;
+extern const ddp_op_row ddp_row_position_at, ddp_row_attention_cached;
 
 /* Defines the row of an op that has `least` to `most` inputs; what follows are further members. */
 #define DDP_OP_ROW(NAME, name_, least, most, ...)                                                                      \
@@ -162,6 +163,9 @@ int64_t ddp_shape_elements(const ddp_shape *s);
 bool ddp_shape_equal(const ddp_shape *a, const ddp_shape *b); /* dtype aside */
 ddp_status ddp_shape_need(const ddp_shape *s, uint32_t dtype, const char *what, ddp_err *err);
 void ddp_shape_scalar(ddp_shape *out);
+/* Of a reference: the `count` positions from each sample's `start` on are in 0 .. capacity - 1. */
+ddp_status ddp_ref_check_start(const ddp_node *node, const ddp_ref_tensor *start, int64_t count, int64_t capacity,
+                               ddp_err *err);
 /* op_conv.c: x is (N, C, H, W) in f32; and the height and width of what windows over x give. */
 ddp_status ddp_shape_image(const ddp_shape *x, ddp_err *err);
 ddp_status ddp_shape_windows(const ddp_shape *x, const int64_t kernel[2], const int64_t stride[2],

@@ -84,6 +84,7 @@ typedef struct ddp_candidate {
 /* One program: a batch size, for training or evaluation. Planned at the start, compiled when first due. */
 typedef struct ddp_variant {
     int64_t batch;
+    int64_t positions; /* to generate: tokens of a run that keeps keys and values; 0: it is whole samples */
     bool training;
     ddp_program *program;
     ddp_stages *stages; /* the program cut up, where it trains with parallel = model; else NULL */
@@ -143,7 +144,8 @@ typedef struct ddp_session_model {
 typedef struct ddp_programs {
     ddp_variant variants[DDP_MAX_VARIANTS];
     uint32_t count;
-    uint64_t arena_bytes; /* activations: the largest plan, shared by all variants */
+    uint64_t arena_bytes;    /* activations: the largest plan, shared by all variants */
+    char keeps_nothing[256]; /* to generate: why keys and values cannot be kept; "": they are */
 } ddp_programs;
 
 typedef struct ddp_session {

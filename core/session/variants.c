@@ -6,6 +6,8 @@ static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
     if (s->launch.purpose != DDP_TO_GENERATE)
         return ddp_program_create(s->model.graph, s->model.layout, v->batch, v->training, &v->program, err);
+    if (v->positions > 0)
+        return ddp_program_create_cached(s->model.graph, s->model.layout, v->positions, &v->program, err);
     if (ddp_program_create_outputs(s->model.graph, s->model.layout, v->batch, &v->program, err) == DDP_OK)
         return DDP_OK;
     return ddp_fail_context(err, "model \"%s\" generates no text", s->model.plugin->desc.name);
@@ -26,17 +28,22 @@ static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
     return ddp_plan_create(v->program, v->lowered, v->training ? s->model.layout : NULL, &v->planned, err);
 }
 
-static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_err *err)
+static ddp_status variant_plan_next(ddp_session *s, int64_t batch, int64_t positions, bool training, ddp_err *err)
 {
-    ddp_variant *v = &s->programs.variants[s->programs.count];
+    ddp_variant *v = &s->programs.variants[s->programs.count++]; /* first: free takes what a failed plan has left */
 
-    if (batch <= 0 || ddp_session_variant(s, batch, training) != NULL) return DDP_OK;
-    s->programs.count++; /* counted first: free takes what a failed plan has left */
     v->batch = batch;
+    v->positions = positions;
     v->training = training;
     DDP_TRY_AS(DDP_EXIT_INTERNAL, err, variant_plan(s, v, err));
     if (v->stages == NULL) s->programs.arena_bytes = DDP_MAX_OF(s->programs.arena_bytes, v->planned->plan.arena_bytes);
     return DDP_OK;
+}
+
+static ddp_status variant_add(ddp_session *s, int64_t batch, bool training, ddp_err *err)
+{
+    if (batch <= 0 || ddp_session_variant(s, batch, training) != NULL) return DDP_OK;
+    return variant_plan_next(s, batch, 0, training, err);
 }
 
 /* A full batch and what is left at an epoch's end, of which some replicas may get one sample more than others. */
@@ -49,9 +56,24 @@ static ddp_status source_variants(ddp_session *s, uint64_t samples, bool trainin
     return variant_add(s, (int64_t)(left / s->devices.replicas), training, err);
 }
 
+/* A token after the other, and a prompt by DDP_PREFILL of them. What cannot keep keys and values, the model or the
+ * device, computes the whole context for each token. */
+static ddp_status generate_variants(ddp_session *s, ddp_err *err)
+{
+    ddp_status st = variant_plan_next(s, 1, 1, false, err);
+
+    if (st == DDP_OK) st = variant_plan_next(s, 1, DDP_PREFILL, false, err);
+    if (st != DDP_ERR_UNSUPPORTED) return st;
+    ddp_copy_text(s->programs.keeps_nothing, sizeof(s->programs.keeps_nothing), err->msg);
+    ddp_variants_free(s);
+    s->programs.arena_bytes = 0;
+    *err = (ddp_err){.rank = err->rank};
+    return variant_add(s, 1, false, err);
+}
+
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
 {
-    if (s->launch.purpose == DDP_TO_GENERATE) return variant_add(s, 1, false, err);
+    if (s->launch.purpose == DDP_TO_GENERATE) return generate_variants(s, err);
     DDP_TRY(source_variants(s, s->train.count, true, err));
     return s->eval.plugin == NULL ? DDP_OK : source_variants(s, s->eval.count, false, err);
 }

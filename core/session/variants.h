@@ -3,6 +3,8 @@
 
 #include "session/session.h"
 
+#define DDP_PREFILL 64 /* positions of a prompt that are computed at once */
+
 /* The variant for a batch of this size; NULL when none was planned. */
 ddp_variant *ddp_session_variant(ddp_session *s, int64_t batch, bool training);
 /* Plans the variants that will occur (s->variants), sets arena_bytes. */

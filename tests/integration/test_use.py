@@ -101,6 +101,29 @@ class Generate(Case):
         self.equal(a[-21:], b[-21:])
         self.equal(self.generate("--prompt", "The", "--tokens", 9, "--top-k", 1), "The quick brown"[:12] + "\n")
 
+    def test_keeps_what_it_has_computed(self):
+        """A text does not depend on what was computed before: a prompt of any length, up to the end of the context and beyond, goes on
+        as the text did that it is the beginning of. What is drawn from several shows more than what was learnt by heart."""
+        self.train(self.gpt(context=80), {"data.tokens": {"context": 80}, "train": {"epochs": 30}, "optimizer": {"lr": 0.02}})
+        for how in (("--temperature", 0), ("--temperature", 3, "--top-k", 4, "--seed", 3)):
+            ids = [int(x) for x in self.generate("--prompt-tokens", "84,104,101,32,113", "--tokens", 300, *how).split()]
+            self.check(len(set(ids)) > 3, ids)
+            for n in (*range(5, 14), 40, 63, 64, 65, 66, 67, 68, 70, 78, 79, 80, 81, 90, 270):
+                r = self.run("generate", "-c", self.dir / "run.ini", "--prompt-tokens", ",".join(map(str, ids[:n])), "--tokens", 9, *how)
+                self.equal([int(x) for x in r.out.split()], ids[:n + 9])
+                self.check("whole context" not in r.err, r)
+
+    def test_top_p(self):
+        """A share that the likeliest token has alone is greedy; after top-k, and of all it is as without."""
+        self.train(self.gpt(), {"train": {"max_steps": 20}})
+        args = ("--prompt", "The ", "--tokens", 30)
+        self.equal(self.generate(*args, "--top-p", 1e-9, "--temperature", 3), self.generate(*args, "--temperature", 0))
+        drawn = self.generate(*args, "--temperature", 3, "--seed", 4)
+        self.equal(self.generate(*args, "--temperature", 3, "--seed", 4, "--top-p", 1), drawn)
+        self.check(self.generate(*args, "--temperature", 3, "--seed", 4, "--top-p", 0.2) != drawn)
+        for bad in ("0", "1.5", "-1", "nan", "x", ""):
+            self.fails(self.generate("--top-p", bad, expect=2), 2, "--top-p takes a number above 0 and at most 1")
+
     def test_seed_makes_the_choice(self):
         self.train(self.gpt(), {"train": {"max_steps": 20}})
         args = ("--prompt", "T", "--tokens", 40, "--temperature", 1.5)

@@ -189,7 +189,77 @@ static void attention_grad_reference(const ddp_node *node, const ddp_random *ran
     }
 }
 
+/* ---- with a cache ------------------------------------------------------------------------------------------------ */
+enum { NEW_QKV, KEYS, VALUES, START }; /* in of attention_cached */
+
+static uint64_t attention_cached_flops(const ddp_node *node, const ddp_value *values)
+{
+    const ddp_value *qkv = &values[node->in[NEW_QKV]];
+    uint64_t capacity = (uint64_t)values[node->in[VALUES]].dims[2]; /* how much of it is there is known when it runs */
+
+    return (uint64_t)(qkv->dims[0] * qkv->dims[1]) * node->attrs.attention.heads * capacity *
+           (4 * head_size(node, qkv) + 5);
+}
+
+ddp_status ddp_ref_check_start(const ddp_node *node, const ddp_ref_tensor *start, int64_t count, int64_t capacity,
+                               ddp_err *err)
+{
+    for (int64_t n = 0; n < start->elements; n++)
+        if (!(start->data[n] >= 0.0 && start->data[n] + (double)count <= (double)capacity))
+            return ddp_fail(err, DDP_ERR_DATA, "%s \"%s\": %lld positions from %.0f on, there are %lld",
+                            ddp_op_name(node->op), node->name, (long long)count, start->data[n], (long long)capacity);
+    return DDP_OK;
+}
+
+static ddp_status check_cached(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err)
+{
+    return ddp_ref_check_start(node, &in[START], in[NEW_QKV].dims[1], in[VALUES].dims[2], err);
+}
+
+/* One head of one sample: its columns of qkv and y, its part of the two caches. */
+static void cached_head(const ddp_node *node, const double *qkv, double *keys, double *values, double *y, int64_t t,
+                        int64_t start, int64_t e, int64_t capacity)
+{
+    int64_t size = e / node->attrs.attention.heads, at = start + t;
+    double max = -INFINITY, sum = 0.0;
+
+    for (int64_t i = 0; i < size; i++) {
+        keys[i * capacity + at] = qkv[e + i];
+        values[at * size + i] = qkv[2 * e + i];
+        y[i] = 0.0;
+    }
+    for (int pass = 0; pass < 2; pass++) /* the largest score, then the sums */
+        for (int64_t s = 0; s <= at; s++) {
+            double score = 0.0, weight;
+
+            for (int64_t i = 0; i < size; i++) score += qkv[i] * keys[i * capacity + s];
+            score *= node->attrs.attention.scale;
+            if (pass == 0) max = fmax(max, score);
+            if (pass == 0) continue;
+            sum += weight = exp(score - max);
+            for (int64_t i = 0; i < size; i++) y[i] += weight * values[s * size + i];
+        }
+    for (int64_t i = 0; i < size; i++) y[i] /= sum;
+}
+
+static void attention_cached_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    int64_t heads = node->attrs.attention.heads, length = in[NEW_QKV].dims[1], e = out[Y].dims[2];
+    int64_t capacity = in[VALUES].dims[2], size = e / heads;
+
+    for (int64_t r = 0; r < in[NEW_QKV].dims[0] * length; r++)
+        for (int64_t h = 0; h < heads; h++) {
+            int64_t cache = (r / length * heads + h) * capacity * size;
+
+            cached_head(node, in[NEW_QKV].data + r * 3 * e + h * size, in[KEYS].data + cache, in[VALUES].data + cache,
+                        out[Y].data + r * e + h * size, r % length, (int64_t)in[START].data[r / length], e, capacity);
+        }
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 DDP_OP_ROW(ATTENTION, attention, 1, 1, .outs = 2, .shape = attention_shape, .gradient = attention_gradient,
            .flops = attention_flops, .reference_random = attention_reference);
 DDP_OP_ROW(ATTENTION_GRAD, attention_grad, 4, 4, .flops = attention_grad_flops,
            .reference_random = attention_grad_reference);
+DDP_OP_ROW(ATTENTION_CACHED, attention_cached, 4, 4, .flops = attention_cached_flops, .check = check_cached,
+           .reference = attention_cached_reference);

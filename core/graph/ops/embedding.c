@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum { INDEX, TABLE }; /* in of embedding */
-enum { X, W };         /* in of position */
+enum { X, W, START };  /* in of position; START: of position_at */
 
 static ddp_status table_of(const ddp_shape *w, ddp_err *err)
 {
@@ -129,6 +129,21 @@ static void position_reference(const ddp_node *node, const ddp_ref_tensor *in, d
     for (int64_t i = 0; i < in[X].elements; i++) out->data[i] = in[X].data[i] + in[W].data[i % n];
 }
 
+/* x (N, T, E), w (P, E), start (N) -> x + w[start : start + T] */
+static ddp_status check_start(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err)
+{
+    return ddp_ref_check_start(node, &in[START], in[X].dims[1], in[W].dims[0], err);
+}
+
+static void position_at_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    int64_t n = in[X].dims[1] * in[X].dims[2], e = in[X].dims[2];
+
+    (void)node;
+    for (int64_t i = 0; i < in[X].elements; i++)
+        out->data[i] = in[X].data[i] + in[W].data[(int64_t)in[START].data[i / n] * e + i % n];
+}
+
 /* dy (N, T, E) -> dw (P, E) */
 static void position_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
 {
@@ -145,4 +160,6 @@ DDP_OP_ROW(EMBEDDING, embedding, 2, 2, .shape = embedding_shape, .gradient = emb
 DDP_OP_ROW(EMBEDDING_GRAD, embedding_grad, 2, 2, .flops = added_flops, .reference = embedding_grad_reference);
 DDP_OP_ROW(POSITION, position, 2, 2, .shape = position_shape, .gradient = position_gradient, .flops = added_flops,
            .reference = position_reference);
+DDP_OP_ROW(POSITION_AT, position_at, 3, 3, .flops = added_flops, .check = check_start,
+           .reference = position_at_reference);
 DDP_OP_ROW(POSITION_GRAD, position_grad, 1, 1, .flops = added_flops, .reference = position_grad_reference);

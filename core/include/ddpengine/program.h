@@ -53,19 +53,25 @@ enum {
     DDP_OP_LAYER_NORM,               /* x (*, E), w (E), b (E) -> y, mean (*), invstd (*); attrs.layer_norm
                                 *                                                      torch.nn.functional.layer_norm */
     DDP_OP_LAYER_NORM_GRAD,          /* dy, x, w, mean, invstd -> dx, dw, db */
-    DDP_OP_EMBEDDING,      /* index (*) i64, w (V, E) -> y (*, E)                   torch.nn.functional.embedding */
-    DDP_OP_EMBEDDING_GRAD, /* dy (*, E), index (*) -> dw (V, E), summed in the order of the rows */
-    DDP_OP_POSITION,       /* x (N, T, E), w (P, E), T <= P -> x + w[:T] */
-    DDP_OP_POSITION_GRAD,  /* dy (N, T, E) -> dw (P, E), 0 from row T on */
-    DDP_OP_ATTENTION,      /* qkv (N, T, 3 E): q, k and v side by side, each of attrs.attention.heads heads
+    DDP_OP_EMBEDDING,        /* index (*) i64, w (V, E) -> y (*, E)                   torch.nn.functional.embedding */
+    DDP_OP_EMBEDDING_GRAD,   /* dy (*, E), index (*) -> dw (V, E), summed in the order of the rows */
+    DDP_OP_POSITION,         /* x (N, T, E), w (P, E), T <= P -> x + w[:T] */
+    DDP_OP_POSITION_GRAD,    /* dy (N, T, E) -> dw (P, E), 0 from row T on */
+    DDP_OP_ATTENTION,        /* qkv (N, T, 3 E): q, k and v side by side, each of attrs.attention.heads heads
                                 * -> y (N, T, E), log-sum-exp (N, heads, T) of the scaled scores. For dropout, the
                                 * weight of key s for query t in head h of sample n is element
                                 * ((n heads + h) T + t) T + s.
                                 *                                                       scaled_dot_product_attention */
-    DDP_OP_ATTENTION_GRAD, /* dy, qkv, y, log-sum-exp -> dqkv */
-    DDP_OP_DROPOUT,        /* x -> y; attrs.dropout; never in a program that does not train
+    DDP_OP_ATTENTION_GRAD,   /* dy, qkv, y, log-sum-exp -> dqkv */
+    DDP_OP_DROPOUT,          /* x -> y; attrs.dropout; never in a program that does not train
                                 *                                                       torch.nn.functional.dropout */
-    DDP_OP_DROPOUT_GRAD,   /* dy -> dx, by the same mask */
+    DDP_OP_DROPOUT_GRAD,     /* dy -> dx, by the same mask */
+    DDP_OP_POSITION_AT,      /* x (N, T, E), w (P, E), start (N) i64, start + T <= P -> x + w[start : start + T] */
+    DDP_OP_ATTENTION_CACHED, /* qkv (N, T, 3 E), keys (N, heads, E / heads, C), values (N, heads, C, E / heads), start
+                              * (N) i64, start + T <= C -> y (N, T, E). Causal attention of positions start ..
+                              * start + T - 1, by attrs.attention without dropout. keys and values are two BUFFERs, in
+                              * which earlier runs have left those of positions 0 .. start - 1: it writes its own
+                              * first, then reads. What they have behind start + T - 1 has no effect. */
     DDP_OP_END_
 };
 

@@ -55,6 +55,8 @@ static const op_traits traits[DDP_OP_END_] = {
     [DDP_OP_ATTENTION_GRAD] = {"attention_grad", 4, 4, 1, 0, true},
     [DDP_OP_DROPOUT] = {"dropout", 1, 1, 1, 0, false},
     [DDP_OP_DROPOUT_GRAD] = {"dropout_grad", 1, 1, 1, 0, true},
+    [DDP_OP_POSITION_AT] = {"position_at", 3, 3, 1, 4, false},
+    [DDP_OP_ATTENTION_CACHED] = {"attention_cached", 4, 4, 1, 8, false},
 };
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */

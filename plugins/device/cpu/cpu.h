@@ -62,6 +62,7 @@ extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_po
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
     cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
+extern const cpu_family cpu_family_position_at, cpu_family_attention_cached;
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);

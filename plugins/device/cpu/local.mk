@@ -15,6 +15,7 @@ libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/atten
 	plugins/device/cpu/kernels/kernels_portable.c plugins/device/cpu/kernels/loops.h \
 	plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/norm_body.h \
 	plugins/device/cpu/kernels/optim_body.h plugins/device/cpu/kernels/peak_body.h \
+	plugins/device/cpu/kernels/row_body.h \
 	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/winograd_body.h
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 libcpukernels_la_CFLAGS = $(CPU_CFLAGS)
@@ -23,7 +24,7 @@ if WITH_DNNL
 plugin_LTLIBRARIES += device_cpu.la
 device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device/cpu/device.c plugins/device/cpu/exec.c \
 	plugins/device/cpu/families/attention.c plugins/device/cpu/families/batch_norm.c \
-	plugins/device/cpu/families/conv.c plugins/device/cpu/families/dropout.c \
+	plugins/device/cpu/families/cached.c plugins/device/cpu/families/conv.c plugins/device/cpu/families/dropout.c \
 	plugins/device/cpu/families/embedding.c plugins/device/cpu/families/layer_norm.c \
 	plugins/device/cpu/families/linear.c plugins/device/cpu/families/loss.c \
 	plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c plugins/device/cpu/flat.c \

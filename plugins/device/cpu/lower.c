@@ -39,6 +39,8 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_ATTENTION_GRAD] = &cpu_family_attention.base,
     [DDP_OP_DROPOUT] = &cpu_family_dropout.base,
     [DDP_OP_DROPOUT_GRAD] = &cpu_family_dropout.base,
+    [DDP_OP_POSITION_AT] = &cpu_family_position_at.base,
+    [DDP_OP_ATTENTION_CACHED] = &cpu_family_attention_cached.base,
 };
 
 static const low_target target = {.name = "cpu", .families = families, .alignment = 64};

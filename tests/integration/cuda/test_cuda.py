@@ -121,6 +121,10 @@ class Cuda(Case):
                          "--temperature", "0", env=STRICT)
             self.equal(r.code, 0, r)
             texts.append(r.out)
+            # this device keeps no keys and values, and says so once
+            warned = [line for line in r.err.splitlines() if "each token computes the whole context" in line]
+            self.equal(len(warned), 1 if CUDA in layers else 0, r)
+            self.check(all("position_at" in line for line in warned), r)
         self.equal(texts[0], texts[1])
 
     # ---- several ---------------------------------------------------------------------------------------------------

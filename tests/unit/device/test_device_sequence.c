@@ -288,6 +288,36 @@ static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64
     op_run(f, &c, 5e-5);
 }
 
+static void cached_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size, int64_t capacity)
+{
+    op_case c = {.op = DDP_OP_ATTENTION_CACHED, .in_count = 4, .out_count = 1};
+    int64_t e = heads * size;
+
+    c.attrs.attention.scale = 0.4;
+    c.attrs.attention.heads = (uint32_t)heads;
+    c.attrs.attention.causal = 1;
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, 3 * e);
+    for (uint32_t i = 1; i < 3; i++) {
+        op_value(&c, i, DDP_VALUE_BUFFER, 3, n, heads, i == 1 ? size : capacity);
+        c.values[i].rank = 4;
+        c.values[i].dims[3] = i == 1 ? capacity : size;
+        c.values[i].elements = n * heads * size * capacity;
+    }
+    c.values[2].offset = ddp_round_up((uint64_t)c.values[1].elements, 16);
+    op_value(&c, 3, DDP_VALUE_INPUT, 1, n, 0, 0);
+    c.values[3].dtype = DDP_I64;
+    op_value(&c, 4, DDP_VALUE_ACT, 3, n, t, e);
+    op_run(f, &c, 5e-6);
+    c.op = DDP_OP_POSITION_AT;
+    c.in_count = 3;
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 1, DDP_VALUE_PARAM, 2, t + 3, e, 0);
+    op_value(&c, 2, DDP_VALUE_INPUT, 1, n, 0, 0);
+    c.values[2].dtype = DDP_I64;
+    op_value(&c, 3, DDP_VALUE_ACT, 3, n, t, e);
+    op_run(f, &c, 5e-6);
+}
+
 static void other_ops(fixture *f, int64_t n, int64_t t, int64_t e)
 {
     op_case c = {.op = DDP_OP_EMBEDDING, .in_count = 2, .out_count = 1};
@@ -324,6 +354,8 @@ static void test_ops(void **state)
         for (int64_t n = 1; n <= 3; n += 1 + (int64_t)(i % 2)) {
             norm_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
             other_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
+            cached_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][0] + 3); /* starts are 0 .. 3 */
+            cached_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], (shapes[i][0] + 18) / 16 * 16);
             attention_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], i % 3 != 0, i % 2 ? 0.2 : 0.0);
         }
     norm_ops(*state, 2, 256, 256); /* large enough for two threads */

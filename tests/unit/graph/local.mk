@@ -55,6 +55,12 @@ tests_unit_graph_test_graph_memory_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_graph_test_graph_memory_LDFLAGS = $(AM_LDFLAGS) -Wl,--wrap=calloc,--wrap=realloc
 tests_unit_graph_test_graph_memory_LDADD = $(UNIT_LDADD)
 
+check_PROGRAMS += tests/unit/graph/test_cached
+TESTS += tests/unit/graph/test_cached
+tests_unit_graph_test_cached_SOURCES = tests/unit/graph/test_cached.c tests/unit/support/graph_util.h
+tests_unit_graph_test_cached_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_graph_test_cached_LDADD = $(UNIT_LDADD)
+
 check_PROGRAMS += tests/unit/graph/test_ops_image
 TESTS += tests/unit/graph/test_ops_image
 tests_unit_graph_test_ops_image_SOURCES = tests/unit/graph/test_ops_image.c tests/unit/support/graph_util.h

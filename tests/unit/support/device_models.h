@@ -175,6 +175,7 @@ static inline void gpt_layers(ddp_graph *g, const gpt *m)
     x = ddp_layer_norm(g, x, "ln_f");
     x = m->tied ? ddp_linear_tied(g, x, table, "head") : ddp_linear(g, x, m->vocabulary, 0, "head");
     ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));
+    ddp_output(g, "logits", x);
 }
 
 static inline built gpt_build(fixture *f, const gpt *m, int64_t batch, bool training)

@@ -3,6 +3,7 @@
  *
  *   linear + bias + relu or gelu   the pre-activation has no storage unless somebody else reads it (gelu's gradient
  *                                  does)
+ *   one row                        kernels of our own, which read each weight once, as memory gives them
  *
  * A weight may be (O, I), torch's, or transposed (I, O), Conv1D's: then the gradient of the input is the forward
  * product's form and the other way round. */
@@ -10,9 +11,9 @@
 
 #include <stdlib.h>
 
-enum { X, W, B };                              /* forward: in */
-enum { Y, ACTIVATED };                         /* forward: out */
-enum { FORWARD = 0, GRAD_INPUT, GRAD_WEIGHT }; /* kind */
+enum { X, W, B };                                           /* forward: in */
+enum { Y, ACTIVATED };                                      /* forward: out */
+enum { FORWARD = 0, GRAD_INPUT, GRAD_WEIGHT, FORWARD_ROW }; /* kind; FORWARD_ROW: one row, in f32 */
 
 static const char *forward_name(bool bias, uint32_t act)
 {
@@ -58,6 +59,10 @@ static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, d
     if (w->device->half != NULL) {
         cpu_half_product p = forward_in_half(k, t);
         k->scratch_bytes = cpu_half_scratch(w->device, &p);
+        return DDP_OK;
+    }
+    if (k->rows == 1) {
+        k->kind = FORWARD_ROW;
         return DDP_OK;
     }
     status = cpu_product_create(w->device->library, k->rows, k->inner, k->cols, t, k->in[B] >= 0, &product, err);
@@ -130,10 +135,38 @@ static ddp_status run_forward_f32(const cpu_call *c, ddp_err *err)
     return DDP_OK;
 }
 
+/* Columns first .. last - 1 of the only row. */
+static void row_columns(void *ctx, int64_t first, int64_t last)
+{
+    const rows_job *j = ctx;
+    const low_kernel *k = j->c->k;
+    const cpu_kernels *f = j->c->device->kernels;
+    const float *x = cpu_in(j->c, X), *w = cpu_in(j->c, W), *bias = cpu_in(j->c, B);
+    float *out = k->out[ACTIVATED] >= 0 ? cpu_out(j->c, ACTIVATED) : j->y;
+
+    if (low_node(j->c->program, k->nodes[0])->attrs.linear.transposed != 0)
+        f->row_product(j->y + first, x, w + first, k->cols, k->inner, last - first);
+    else
+        f->row_dots(j->y + first, x, w + first * k->inner, k->inner, k->inner, last - first);
+    if (bias == NULL && k->act == CPU_ACT_NONE) return;
+    f->bias_act(out + first, j->y + first, bias != NULL ? bias + first : NULL, 1, last - first, k->act);
+}
+
+static void run_forward_row(const cpu_call *c)
+{
+    rows_job j = {.c = c, .y = product_target(c)};
+    int64_t grain = (CPU_GRAIN / c->k->inner + 64) / 64 * 64; /* whole lines of memory */
+
+    cpu_parallel(c->device->threads, c->k->cols, grain, row_columns, &j);
+}
+
 static ddp_status run_forward(const cpu_call *c, ddp_err *err)
 {
-    if (c->device->half == NULL) return run_forward_f32(c, err);
-    run_forward_half(c);
+    if (c->device->half == NULL && c->k->kind == FORWARD) return run_forward_f32(c, err);
+    if (c->k->kind == FORWARD_ROW)
+        run_forward_row(c);
+    else
+        run_forward_half(c);
     return DDP_OK;
 }
 

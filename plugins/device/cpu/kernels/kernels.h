@@ -41,6 +41,13 @@ typedef struct cpu_attention {
     cpu_mask mask;
 } cpu_attention;
 
+/* Causal attention of `length` new positions from start[n] on over caches; see DDP_OP_ATTENTION_CACHED. */
+typedef struct cpu_cached_attention {
+    int64_t length, heads, size, capacity;
+    const int64_t *start; /* by sample */
+    float scale;
+} cpu_cached_attention;
+
 typedef struct cpu_kernels {
     const char *isa;
     cpu_image_kernels image;
@@ -81,6 +88,14 @@ typedef struct cpu_kernels {
     void (*attention_grad)(const cpu_attention *a, int64_t number, float *dqkv, const float *dy, const float *qkv,
                            const float *y, const float *lse, float *scratch);
     int64_t (*attention_scratch)(const cpu_attention *a, bool gradient);
+    /* The same with caches of all heads; the scratch has cached_attention_scratch() floats. */
+    void (*cached_attention)(const cpu_cached_attention *a, int64_t number, float *y, const float *qkv, float *keys,
+                             float *values, float *scratch);
+    int64_t (*cached_attention_scratch)(const cpu_cached_attention *a);
+    /* y (cols) = x (rows) w, row r of w at w + r * stride. */
+    void (*row_product)(float *y, const float *x, const float *w, int64_t stride, int64_t rows, int64_t cols);
+    /* y (count) = x (n) . row of w. */
+    void (*row_dots)(float *y, const float *x, const float *w, int64_t stride, int64_t n, int64_t count);
     /* state1, state2 as in ddp_optim_slice. */
     void (*update)(const cpu_update *u, float *param, float *state1, float *state2, const float *grad, int64_t n);
     /* y = the mean of x[0 .. count - 1], added in that order; the bits of an average by all_reduce. */

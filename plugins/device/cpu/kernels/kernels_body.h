@@ -23,6 +23,7 @@
 
 #include "norm_body.h"
 #include "attention_body.h"
+#include "row_body.h"
 #include "peak_body.h"
 #include "winograd_body.h"
 
@@ -291,6 +292,10 @@ const cpu_kernels CPU_ISA_TABLE = {
     .attention = attention,
     .attention_grad = attention_grad,
     .attention_scratch = attention_scratch,
+    .cached_attention = cached_attention,
+    .cached_attention_scratch = cached_attention_scratch,
+    .row_product = row_product,
+    .row_dots = row_dots,
     .update = update,
     .mean = mean,
     .copy_past = copy_past,

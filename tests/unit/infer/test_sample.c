@@ -1,10 +1,10 @@
-/* tests of infer/generate.c: how a token is chosen; the rest needs a model, see tests/integration/test_use.py */
+/* tests of infer/sample.c: how a token is chosen; what a model gives is for tests/integration/test_use.py */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
 
-#include "infer/generate.h"
+#include "infer/sample.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +71,47 @@ static void of_the_likeliest(void **state)
     }
 }
 
+/* The probabilities as transformers' TopPLogitsWarper leaves them, by sorting: a token stays while those before it have
+ * less than p, after temperature and top-k. */
+static void expected(const ddp_sampling *how, const int *by_rank, double share[COUNT])
+{
+    int kept = how->top_k > 0 ? (int)how->top_k : COUNT;
+    double all = 0.0, sum = 0.0, before = 0.0;
+
+    for (int r = 0; r < kept; r++) all += exp((double)logits[by_rank[r]] / how->temperature);
+    for (int r = 0; r < COUNT; r++) {
+        double weight = exp((double)logits[by_rank[r]] / how->temperature);
+        bool in = r < kept && (r == 0 || before < how->top_p * all);
+
+        share[by_rank[r]] = in ? weight : 0.0;
+        sum += in ? weight : 0.0;
+        before += weight;
+    }
+    for (int i = 0; i < COUNT; i++) share[i] /= sum;
+}
+
+static void of_the_fewest(void **state)
+{
+    static const int by_rank[COUNT] = {2, 3, 6, 0, 7, 4, 8, 1, 5};
+    static const double ps[] = {1e-9, 0.1, 0.3, 0.31, 0.5, 0.62, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999999, 1.0},
+                        temperatures[] = {0.3, 1.0, 4.0};
+    double share[COUNT], want[COUNT];
+
+    (void)state;
+    for (int k = 0; k <= COUNT; k++)
+        for (size_t t = 0; t < 3; t++)
+            for (size_t i = 0; i < sizeof(ps) / sizeof(ps[0]); i++) {
+                const ddp_sampling how = {.temperature = temperatures[t], .top_k = k, .top_p = ps[i]};
+
+                histogram(&how, 20000, share);
+                expected(&how, by_rank, want);
+                for (int n = 0; n < COUNT; n++)
+                    if (!(fabs(share[n] - want[n]) < 2e-4))
+                        fail_msg("k %d, p %g, temperature %g: token %d has %g, not %g", k, ps[i], temperatures[t], n,
+                                 share[n], want[n]);
+            }
+}
+
 /* Against sorting, on many random rows with many equal values. */
 static void the_heap_finds_them(void **state)
 {
@@ -113,7 +154,8 @@ static void at_the_ends(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_most_likely_one), cmocka_unit_test(in_proportion), cmocka_unit_test(of_the_likeliest),
+        cmocka_unit_test(the_most_likely_one), cmocka_unit_test(in_proportion),
+        cmocka_unit_test(of_the_likeliest),    cmocka_unit_test(of_the_fewest),
         cmocka_unit_test(the_heap_finds_them), cmocka_unit_test(at_the_ends),
     };
 
