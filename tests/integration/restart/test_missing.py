@@ -317,8 +317,15 @@ class Missing(Case):
     @long_case
     def test_a_failure_that_is_no_loss_when_the_others_have_closed(self):
         """They wait for rank 1's goodbye."""
-        def closed(p):
-            return not any(f.read_text() == "ddp-queue\n" for q in (p[0], p[3]) for f in pathlib.Path(f"/proc/{q.pid}/task").glob("*/comm"))
+        def threads(pid):
+            for comm in pathlib.Path(f"/proc/{pid}/task").glob("*/comm"):
+                try:
+                    yield comm.read_text().strip()
+                except OSError:  # ended meanwhile
+                    continue
+
+        def closed(p):  # the communicator's thread ends last
+            return not any("ddp-queue" in threads(q.pid) for q in (p[0], p[3]))
 
         self.fails_late(self.dir / "late.wait", lambda p: until(lambda: closed(p), "they do not close"))
 
