@@ -81,7 +81,7 @@ static void join_once(ddp_rank_process *a, const ddp_init_ops *ops, ddp_init *i)
     }
     if (ddp_group_barrier(g, "joined", RENDEZVOUS_MS, &err) != DDP_OK)
         (void)DDP_FAIL(a, "after the rendezvous: %.200s", err.msg);
-    ddp_group_leave(g);
+    ddp_group_leave(g, NULL);
 }
 
 /* Until all ranks have closed what they had of the rendezvous: an endpoint is free again. */

@@ -148,7 +148,7 @@ int harness_rank_process_run(ddp_shared_results *s, uint32_t rank, int listen_fd
         linger(&a, atomic_load(&s->at[rank]));
         return DDP_EXIT_PLUGIN; /* what stands in the plugin stays there */
     }
-    if (a.group != NULL) ddp_group_leave(a.group);
+    if (a.group != NULL) ddp_group_leave(a.group, NULL);
     ddp_rank_process_unload(&a);
     return DDP_EXIT_OK;
 }

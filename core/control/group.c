@@ -205,7 +205,7 @@ ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failur
     return err->status;
 }
 
-void ddp_group_leave(ddp_group *g)
+void ddp_group_leave(ddp_group *g, ddp_failure *failure)
 {
     ddp_text nothing = {0};
     char ranks[160];
@@ -224,6 +224,7 @@ void ddp_group_leave(ddp_group *g)
                          DDP_LEAVE_MS / 1000);
         }
     }
+    if (failure != NULL) (void)ddp_group_failed(g, failure);
     stop_and_free(g);
 }
 

@@ -108,6 +108,16 @@ static void note_kept(const ddp_trainer *t)
     atomic_store(&stop->kept, v->progress.step > newest.step ? v->progress.step : 0);
 }
 
+/* The run's failure, which comes when this rank is done: its exit code. The loss of a rank ends nothing where all close in
+ * order to join again. */
+static int ended_by(const ddp_trainer *t, const ddp_failure *f, bool *over)
+{
+    if (f->exit_code == DDP_EXIT_OK || (*over && ddp_exit_is_loss(f->exit_code))) return DDP_EXIT_OK;
+    *over = false;
+    ddp_copy_text(t->ending->message, sizeof(t->ending->message), f->msg);
+    return f->exit_code;
+}
+
 /* From one rendezvous of the ranks to the end of the run, or to that of this generation alone, which *over says: a rank
  * is lost, or another one can join. */
 static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *losses, bool *over)
@@ -152,14 +162,11 @@ static int run_generation(ddp_trainer *t, uint32_t *generation, ddp_losses *loss
     ddp_checkpoint_lock_release(t->lock);
     if (!trainer_close(t)) *over = false; /* a thread of a plugin is left: another process has to take this rank */
     t->survivor->expected = ddp_group_world(t->group) + ddp_group_knocks(t->group);
-    /* closing, here or on another rank; the loss of one that closes in order to join again ends nothing */
-    if (code == DDP_EXIT_OK && ddp_group_failed(t->group, &failure) &&
-        !(*over && ddp_exit_is_loss(failure.exit_code))) {
-        *over = false;
-        ddp_copy_text(t->ending->message, sizeof(t->ending->message), failure.msg);
-        code = failure.exit_code;
-    }
-    ddp_group_leave(t->group);
+    /* closing, here or on another rank */
+    if (code == DDP_EXIT_OK && ddp_group_failed(t->group, &failure)) code = ended_by(t, &failure, over);
+    ddp_group_leave(t->group, &failure);
+    /* a rank that has not said goodbye yet; a run that is complete, and saved, it does not concern any more */
+    if (code == DDP_EXIT_OK && *over) code = ended_by(t, &failure, over);
     return code;
 }
 

@@ -146,7 +146,7 @@ int bench_end(int rank)
 
     if (communicator != NULL) {
         ddp_communicator_close(communicator);
-        ddp_group_leave(group);
+        ddp_group_leave(group, NULL);
     }
     ops->comm_destroy(comm);
     ops->close(backend);

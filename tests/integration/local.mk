@@ -26,7 +26,7 @@ EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/suppo
 	tests/integration/support/slow_disk.c
 EXTRA_DIST += tests/integration/harness.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
 	tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c \
-	tests/integration/support/drifting_backend.c $(INTEGRATION_TESTS)
+	tests/integration/support/drifting_backend.c tests/integration/support/late_device.c $(INTEGRATION_TESTS)
 if WITH_GLOO
 if WITH_DNNL
 TESTS += $(INTEGRATION_TESTS)

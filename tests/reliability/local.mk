@@ -4,11 +4,12 @@ EXTRA_DIST += tests/reliability/trial.py tests/reliability/attacks.py tests/reli
 	tests/reliability/parts.py tests/reliability/test_parts.py tests/reliability/test_reliability.py tests/reliability/survive.py \
 	tests/reliability/restart.py tests/reliability/links.py tests/reliability/beside.py tests/reliability/torch_elastic.py \
 	tests/reliability/all_off.py tests/reliability/soak.py tests/reliability/slow_dataset.c tests/reliability/power_loss.py \
+	tests/reliability/survivors.py tests/reliability/test_survivors.py \
 	tests/reliability/paced_sampler.c tests/reliability/mutate.sh tests/reliability/mutations
 TESTS += tests/reliability/test_parts.py
 if WITH_GLOO
 if WITH_DNNL
-LONG_TESTS += tests/reliability/test_reliability.py
+LONG_TESTS += tests/reliability/test_reliability.py tests/reliability/test_survivors.py
 endif
 endif
 
@@ -27,4 +28,7 @@ reliability-mutations:
 # each allocation and system call of a small run fails once; FAILPOINTS_FLAGS="--sample": one of each place
 failpoints:
 	@$(SHELL) $(srcdir)/tests/failpoints.sh $(FAILPOINTS_FLAGS)
-.PHONY: reliability reliability-rows reliability-mutations failpoints
+# a short trial of each program of runs that survive; SURVIVE_FLAGS="--only soak --seed 7"
+survive: all
+	@DDP_SRCDIR='$(abs_srcdir)' DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/reliability/survivors.py $(SURVIVE_FLAGS)
+.PHONY: survive reliability reliability-rows reliability-mutations failpoints

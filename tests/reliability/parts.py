@@ -25,16 +25,18 @@ END_S = 20  # for a part that was asked to end
 
 
 class Part:
-    """`weight`: about its seconds, so that the long ones begin first."""
+    """`weight`: about its seconds, so that the long ones begin first. `by_exit`: it is one check, and prints no counts."""
 
-    def __init__(self, name, command, weight, nice=0):
+    def __init__(self, name, command, weight, nice=0, by_exit=False):
         self.name, self.command, self.weight, self.nice = name, [*map(str, command)], weight, nice
+        self.by_exit = by_exit
         self.passed, self.failed, self.skipped, self.seconds, self.note = 0, 0, 0, 0.0, ""
 
 
 class Parts:
-    def __init__(self, limit_s=LIMIT_S):
-        self.limit_s, self.lock, self.running, self.stopped = limit_s, threading.Lock(), set(), False
+    def __init__(self, limit_s=LIMIT_S, prefix=""):
+        """`prefix` stands before each line of output."""
+        self.limit_s, self.prefix, self.lock, self.running, self.stopped = limit_s, prefix, threading.Lock(), set(), False
 
     def start(self, part, ports):
         env = {**os.environ, "DDP_RELIABILITY_PORTS": "%d %d" % ports}
@@ -62,7 +64,8 @@ class Parts:
             part.seconds = time.monotonic() - began
             check(part, p.returncode, out)
             with self.lock:
-                print(f"== {part.name}, {part.seconds:.0f} s\n{out.rstrip()}", flush=True)
+                lines = [f"== {part.name}, {part.seconds:.0f} s", *out.rstrip().splitlines()]
+                print("\n".join(self.prefix + line for line in lines), flush=True)
         finally:
             jobs.put(ports)
 
@@ -99,7 +102,9 @@ class Parts:
 def check(part, code, out):
     """From the last summary in its output; an exit code that does not fit is a failure of its own."""
     said = SUMMARY.findall(out)
-    if said:
+    if part.by_exit:
+        part.passed, part.failed, part.note = (1, 0, "") if code == 0 else (0, 1, f"exit {code}")
+    elif said:
         part.passed, part.failed, part.skipped = map(int, said[-1])
         if (code == 0) != (part.failed == 0):
             part.failed, part.note = max(1, part.failed), f"exit {code}"

@@ -27,7 +27,7 @@ from survive import RANKS, STEP, Trial, arguments, harness, ranks_of, seeded, un
 PAUSE_US, TRY_EPOCHS, PEER_TIMEOUT_S = 600, 25, 1  # 16 samples a step: about 10 ms
 # Losses of more than a minute ago do not count: about four of 20 within one.
 LIMITS = {"run": {"restarts": 20, "restart_window": "1m", "restart_delay": "0s"}, "group": {"peer_timeout": f"{PEER_TIMEOUT_S}s"},
-          "checkpoint": {"every": 1000}, "output": {"log_every": 500}}
+          "checkpoint": {"every": 1000}, "output": {"log_every": 50}}
 
 
 def layers(plugin, epochs, pause_us=PAUSE_US):
@@ -119,7 +119,7 @@ def main():
     try:
         plugin = build(t.dir)
         epoch_s, calm = seconds_of_an_epoch(plugin, a.backend)
-        epochs = max(1, int(60 * a.minutes * a.least / 100 / epoch_s))
+        epochs = max(1, int(60 * a.minutes * max(a.least, 50) / 100 / epoch_s))
         t.through(layers(plugin, epochs))
         share, wall, updates, again = usage(t.rows())
         got, struck = t.sha(), ", ".join(f"{n} {fault}" for fault, n in t.struck.items())

@@ -17,7 +17,8 @@ import harness  # noqa: E402
 from harness import Case, children_of  # noqa: E402
 
 RANKS, EVERY, PEER_TIMEOUT = 3, 100, 2
-RUN = {"train": {"epochs": 300, "batch_size": 16}, "model.mlp": {"hidden": "128, 128"}, "data.synthetic": {"samples": 960},
+EPOCHS = int(os.environ.get("DDP_SURVIVE_EPOCHS", "300"))  # survivors.py has shorter runs
+RUN = {"train": {"epochs": EPOCHS, "batch_size": 16}, "model.mlp": {"hidden": "128, 128"}, "data.synthetic": {"samples": 960},
        "checkpoint": {"every": EVERY}, "output": {"log_every": 50},
        "ddp": {"bucket_size": "16KiB", "first_bucket_size": "4KiB"}, "run": {"restarts": 10, "restart_delay": "0s"},
        "group": {"peer_timeout": f"{PEER_TIMEOUT}s"}}

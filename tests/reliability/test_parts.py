@@ -37,6 +37,12 @@ class PartsTest(Case):
             self.equal(p.failed, 1, text)
             self.check(note in p.note, f"{text}: {p.note}")
 
+    def test_a_part_that_is_one_check(self):
+        for code, counts in ((0, (1, 0, "")), (3, (0, 1, "exit 3"))):
+            p = script(f"exit {code}", by_exit=True)
+            parts.Parts().run([p], 1)
+            self.equal((p.passed, p.failed, p.note), counts)
+
     def test_no_gpu_is_a_skip_with_its_reason(self):
         p = script("echo 'error: no driver'; exit 3", "conform nccl")
         parts.Parts().run([p], 1)

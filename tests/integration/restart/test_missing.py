@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -30,14 +31,14 @@ EVAL = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 203, "sha
 class Missing(Case):
     def __init__(self):
         super().__init__()
-        self.gate, self.inis, self.of_rank_0, self.host_of = self.dir / "gate", 0, {}, {}
+        self.gate, self.inis, self.of_rank_0, self.env_of = self.dir / "gate", 0, {}, {}
         sampler = self.plugin("sampler_paced.so", "tests/reliability/paced_sampler.c")
         self.paced = {"sampler": {"plugin": sampler}, "sampler.paced": {"gate": self.gate, "pause": 20, "last": EPOCHS - 1}}
 
-    def plugin(self, name, source):
+    def plugin(self, name, source, *flags):
         plugin = self.dir / name
-        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", "-o",
-                        str(plugin), str(harness.SRC / source)], check=True)
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", "-fPIC", "-shared", "-w", f"-I{harness.SRC}/core/include", *flags,
+                        "-o", str(plugin), str(harness.SRC / source)], check=True)
         plugin.chmod(0o755)
         return plugin
 
@@ -72,7 +73,7 @@ class Missing(Case):
                        {"group": {"rank": rank, "init_method": f"tcp://127.0.0.1:{self.port}"},
                         "output": {"dir": self.dir / f"out-{rank}"}, "checkpoint": {"dir": self.dir / "saved"}},
                        *self.more, self.of_rank_0 if rank == 0 else {}, *more)
-        return self.start("-c", ini, env={"DDPENGINE_HOST_ID": self.host_of[rank]} if rank in self.host_of else None)
+        return self.start("-c", ini, env=self.env_of.get(rank))
 
     def reads(self, p, *parts):
         """Its lines, up to one that has all of the parts."""
@@ -136,6 +137,31 @@ class Missing(Case):
         results = self.all_of_it([p[0], p[2], *spares], "out-0", [4, 4, 4])
         self.equal(sum("the run has ended, and has not needed this spare" in r.err for r in results), 1, results)
 
+    def wakes(self, successor):
+        """Rank 1 stands still until another process has its place, and wakes when that one trains: it waits, and is not needed."""
+        p = self.begin({"run": {"min_world": 0, "rejoin_timeout": "60s"}})
+        new = self.rank(successor, {"output": {"dir": self.dir / "out-new"}}) if successor == "spare" else None
+        if new:
+            self.reads(new, "this spare waits")
+        self.stand_still(p[1].pid)
+        new = new or self.rank(successor, {"output": {"dir": self.dir / "out-new"}})
+        self.reads(p[0], "training mlp")
+        self.trained_a_while(p[0])
+        os.kill(p[1].pid, signal.SIGCONT)
+        self.reads(p[1], f"rank 1 is host {socket.gethostname()}, pid {new.pid}", "this process waits at")
+        results = self.all_of_it([*p, new], "out-0", [4, 4])
+        self.equal([i for i, r in enumerate(results) if "has not needed this" in r.err], [1], results)
+        self.check("the run has ended, and has not needed this rank" in results[1].err, results)
+        self.equal(*(json.loads((self.dir / d / "summary.json").read_text())["parameter_sha256"] for d in ("out-0", "whole.ini.out")))
+
+    @long_case
+    def test_a_stopped_rank_wakes_when_a_spare_has_its_place(self):
+        self.wakes("spare")
+
+    @long_case
+    def test_a_stopped_rank_wakes_when_it_was_started_again(self):
+        self.wakes(1)
+
     @long_case
     def test_one_of_two_goes_on_alone(self):
         """A rank that is alone has no copy of the state in another one's memory: it saves before it takes the other in."""
@@ -152,7 +178,7 @@ class Missing(Case):
     def test_backend_auto_is_one_for_all(self):
         """One of two hosts is lost, and a rank of the other is started again: it takes the backend that the run has, not the one for
         ranks that are all on one host."""
-        self.host_of = {0: "a", 1: "a", 2: "b"}
+        self.env_of = {rank: {"DDPENGINE_HOST_ID": host} for rank, host in enumerate("aab")}
         p = self.begin({"group": {"world_size": 3, "backend": "auto"}, "run": {"min_world": 1}, "train": {"batch_size": 20}}, ranks=3)
         p[2].kill()
         self.reads(p[0], "training mlp", "with 2 ranks", "over gloo-tcp")
@@ -262,6 +288,46 @@ class Missing(Case):
         self.reads(p[0], "going on from the memory of rank 0")
         p[1].wait()
         self.all_of_it([p[0], old], "out-0", [2, 2])
+
+    def fails_late(self, switch, until_closed):
+        """Rank 1 fails, not by a loss, in the update of the step after which all join again with rank 2. Nobody joins again: all end with
+        that failure, rank 2 too, which waits. `until_closed`: when it may fail."""
+        late = self.dir / "late"
+        device = self.plugin("device_late.so", "tests/integration/support/late_device.c", "-D_GNU_SOURCE",
+                             f'-DREAL_DEVICE="{harness.BUILD}/.libs/device_cpu.so"')
+        self.env_of = {0: {"LATE": f"closes:{late}"}, 1: {"LATE": f"fails:{late}"}}
+        p = self.begin({"train": {"device": device}, "checkpoint": {"every": 1000}})
+        p[2].kill()
+        self.reads(p[0], "3 of 4 ranks are there")
+        self.trained_a_while(p[0])
+        p[2].wait()
+        switch.touch()
+        (self.dir / "late.late").touch()
+        p[2] = self.rank(2)
+        until_closed(p)
+        switch.unlink()
+        for r in map(self.finish, p):
+            self.fails(r, 1, "rank 1: ", "device late: fails on purpose")
+
+    @long_case
+    def test_a_failure_that_is_no_loss_while_rank_0_closes(self):
+        """And rank 3 has closed: both are about to join again."""
+        self.fails_late(self.dir / "late.hold", lambda p: (p[1].wait(harness.PATIENCE), p[2].wait(harness.PATIENCE)))
+
+    @long_case
+    def test_a_failure_that_is_no_loss_when_the_others_have_closed(self):
+        """They wait for rank 1's goodbye."""
+        def threads(pid):
+            for comm in pathlib.Path(f"/proc/{pid}/task").glob("*/comm"):
+                try:
+                    yield comm.read_text().strip()
+                except OSError:  # ended meanwhile
+                    continue
+
+        def closed(p):  # the communicator's thread ends last
+            return not any("ddp-queue" in threads(q.pid) for q in (p[0], p[3]))
+
+        self.fails_late(self.dir / "late.wait", lambda p: until(lambda: closed(p), "they do not close"))
 
     @long_case
     def test_fewer_than_min_world(self):

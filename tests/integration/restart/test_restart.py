@@ -246,6 +246,63 @@ class Restart(Case):
         self.no_processes_left(self.dir)
 
     @long_case
+    def test_a_rank_hangs_in_a_collective(self):
+        """Its backend does not return, and does not hear of the abort either: the rank is ended for that, and another process takes its
+        place. The other one has waited for `step_timeout`."""
+        self.plugin("backend", "failing", "failing_backend.c", f"-I{harness.SRC}/docs/examples/backend-skeleton")
+        run = [BUCKETS, {"train": {"max_steps": 40}, "plugins": {"path": self.dir / "plugins"}, "ddp": {"overlap": "no"},
+                         "group": {"backend": "failing", "step_timeout": "2s"}, "run": {"restarts": 20, "restart_delay": "0s"},
+                         "checkpoint": {"every": 1000}}]
+        whole = self.train(*run, {"checkpoint": {"dir": self.dir / "whole"}}, name="whole.ini").summary["parameter_sha256"]
+        for victim in (1, 0):
+            hung = self.dir / f"hung-{victim}"
+            r = self.train(*run, {"checkpoint": {"dir": self.dir / f"fault-{victim}"}}, name=f"hangs-{victim}.ini",
+                           env={"HANG": f"{victim}:30:{hung}"})
+            self.check(hung.exists() and "within 2 s" in r.err and f"rank {victim} (pid" in r.err, r)
+            self.check(re.search(f"from the memory of rank {1 - victim}: step [1-9]", r.err), r)
+            self.equal(r.summary["parameter_sha256"], whole, r)
+            self.no_processes_left(self.dir)
+
+    @long_case
+    def test_a_rank_hangs_for_want_of_data(self):
+        """Its dataset does not return: it has half a minute to come back, is ended then, and replaced."""
+        slow = self.slow("data")
+        files = [self.ini(f"hangs-{r}.ini", LENGTH, RESTARTS, GLOO, slow, {
+            "group": {"world_size": 2, "rank": r, "init_method": f"file://{self.dir}/rendezvous", "step_timeout": "2s"},
+            "output": {"dir": self.dir / f"out-{r}"}, "checkpoint": {"dir": self.dir / "saved", "every": 100000}, "run": {"restarts": 20},
+            "data.slow": {"hold": self.hold if r == 1 else self.dir / "none"}}) for r in (0, 1)]
+        p = [self.start("-c", file, "--supervise") for file in files]
+        self.trained_a_while(p[0])
+        self.hold.touch()
+        lines = [""]
+        while "it is started again" not in lines[-1]:
+            lines.append(p[1].stderr.readline())
+            self.check(lines[-1], "ended early")
+        self.hold.unlink()
+        results = [self.finish(x) for x in p]
+        self.equal([r.code for r in results], [0, 0], results)
+        self.check("ended with exit code 6: it is started again" in lines[-1], lines)
+        self.check("did not end within 2 s: another rank is stuck" in results[0].err, results)
+        self.check("rank 1 has begun fewer collectives than rank 0: the ranks wait for the lost one" in results[0].err, results)
+        self.check(re.search("from the memory of rank 0: step [1-9]", results[0].err), results)
+        summary = json.loads((self.dir / "out-0/summary.json").read_text())
+        self.equal(summary["parameter_sha256"], self.whole(GLOO, slow), results)
+
+    @long_case
+    def test_hooks_that_keep_a_state(self):
+        """Each rank has its own, which no other one has in memory: all go on from a checkpoint, where the states of all are."""
+        for hook in ("int8", "powersgd"):
+            layer = {"hook": {"plugin": hook}}
+            shutil.rmtree(self.dir / "whole", ignore_errors=True)
+            for victim in (1, 0):
+                shutil.rmtree(self.dir / "fault", ignore_errors=True)
+                p = self.begin(GLOO, layer)
+                until(lambda: list((self.dir / "fault").glob("step-????????/MANIFEST.json")), "no checkpoint")
+                os.kill(self.children(p, 2)[victim], signal.SIGKILL)
+                r = self.end(p, GLOO, BUCKETS, layer, memory=False)  # the hooks compress a bucket as a whole
+                self.check(re.search(r"resuming from \S+: step [1-9]", r.err), r)
+
+    @long_case
     def test_restarts_are_used_up(self):
         p = self.begin(GLOO, {"train": {"epochs": 100000}, "run": {"restarts": 1}})
         os.kill(self.children(p, 2)[1], signal.SIGKILL)

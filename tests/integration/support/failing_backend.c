@@ -5,13 +5,17 @@
  *   FAIL_BROADCAST=RANK:CALL   the CALL-th broadcast
  *   FAIL_CONNECT=RANK:CALL     the CALL-th communicator: the others do not come in time
  *
- * With :FILE behind it the process makes FILE and is killed in that call; while FILE is there, none is. */
+ * With :FILE behind it the process makes FILE and is killed in that call; while FILE is there, none is.
+ *
+ *   HANG=RANK:CALL:FILE        the CALL-th all-reduce makes FILE and never returns, whatever is aborted; while FILE is
+ *                              there, all return */
 #include <ddpengine/backend.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define ddp_plugin_desc whole_desc
 #include "backend_store.c"
@@ -35,8 +39,21 @@ static bool fails(uint32_t own, const char *variable, long *calls, ddp_err *err)
     return true;
 }
 
+static void hangs(uint32_t own)
+{
+    const char *text = getenv("HANG");
+    static long calls;
+    long rank = -1, call = 0;
+    char file[4096] = "";
+
+    if (text != NULL) (void)sscanf(text, "%ld:%ld:%4095s", &rank, &call, file);
+    if (++calls != call || (long)own != rank || open(file, O_WRONLY | O_CREAT | O_EXCL, 0600) < 0) return;
+    for (;;) (void)pause();
+}
+
 static ddp_status failing(ddp_comm *c, const ddp_coll *a, ddp_work **out, ddp_err *err)
 {
+    hangs(c->rank);
     return fails(c->rank, "FAIL", &all_reduces, err) ? err->status : all_reduce(c, a, out, err);
 }
 

@@ -108,7 +108,7 @@ static void *join_by_tcp(void *arg)
     if (m->status != DDP_OK) return NULL;
     m->status = ddp_group_join(&p, &m->group, &m->failure, &m->err);
     p.init_ops->close(p.init);
-    if (m->status == DDP_OK) ddp_group_leave(m->group);
+    if (m->status == DDP_OK) ddp_group_leave(m->group, NULL);
     return NULL;
 }
 

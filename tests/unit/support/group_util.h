@@ -148,7 +148,7 @@ static inline void *member_main(void *arg)
     if (m->status != DDP_OK) return NULL;
     if (m->body != NULL) m->body(m);
     (void)ddp_group_failed(m->group, &m->failure);
-    ddp_group_leave(m->group);
+    ddp_group_leave(m->group, NULL);
     return NULL;
 }
 
