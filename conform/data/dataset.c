@@ -41,6 +41,19 @@ static bool field_makes_sense(trial *t, uint32_t i)
     return true;
 }
 
+/* Lines to print: text, each with its newline. */
+static bool description_is_text(trial *t)
+{
+    const char *text = t->ops->describe(t->d);
+    size_t length = text != NULL ? strlen(text) : 0;
+
+    for (size_t i = 0; i < length; i++)
+        if (!DDP_EXPECT(t->a, (unsigned char)text[i] >= ' ' || text[i] == '\n', "describe has the byte %u at %zu",
+                        (unsigned char)text[i], i))
+            return false;
+    return length == 0 || DDP_EXPECT(t->a, text[length - 1] == '\n', "the last line of describe has no newline");
+}
+
 static bool open_dataset(trial *t)
 {
     ddp_err err = {0};
@@ -57,7 +70,7 @@ static bool open_dataset(trial *t)
         return false;
     for (uint32_t i = 0; i < t->field_count; i++)
         if (!field_makes_sense(t, i)) return false;
-    return true;
+    return description_is_text(t);
 }
 
 static void close_dataset(trial *t)

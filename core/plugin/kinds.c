@@ -181,7 +181,7 @@ static const ddp_slot device_slots[] = {
      .cap_name = "DDP_DEVICE_CAP_QUEUES"},
 };
 
-/* ---- the kinds whose slots are all mandatory, but for a hook's states -------------------------------------------- */
+/* ---- the kinds whose slots are nearly all mandatory -------------------------------------------------------------- */
 static const ddp_slot model_slots[] = {MUST(ddp_model_ops, build)};
 static const ddp_slot sampler_slots[] = {
     MUST(ddp_sampler_ops, open),
@@ -189,9 +189,15 @@ static const ddp_slot sampler_slots[] = {
     MUST(ddp_sampler_ops, count),
     MUST(ddp_sampler_ops, indices),
 };
+static const char *no_description(const ddp_dataset *d) { return ""; }
 static const ddp_slot dataset_slots[] = {
-    MUST(ddp_dataset_ops, open),   MUST(ddp_dataset_ops, close),       MUST(ddp_dataset_ops, length),
-    MUST(ddp_dataset_ops, fields), MUST(ddp_dataset_ops, fingerprint), MUST(ddp_dataset_ops, read),
+    MUST(ddp_dataset_ops, open),
+    MUST(ddp_dataset_ops, close),
+    MUST(ddp_dataset_ops, length),
+    MUST(ddp_dataset_ops, fields),
+    MUST(ddp_dataset_ops, fingerprint),
+    MUST(ddp_dataset_ops, read),
+    MAY(ddp_dataset_ops, describe, no_description),
 };
 
 static uint32_t no_states(ddp_hook *h, const ddp_hook_state **out)

@@ -158,6 +158,22 @@ static void report_images(const char *section, const ddp_source *src, ddp_text *
     ddp_text_printf(out, "\n");
 }
 
+/* What a dataset has found in its files: the first line beside the title, the others below. */
+static void report_source(const char *section, const ddp_source *src, ddp_text *out)
+{
+    const char *line = src->plugin != NULL ? src->ops->describe(src->dataset) : NULL;
+
+    if (line == NULL || line[0] == '\0') return;
+    ddp_text_printf(out, "samples of [%s]     ", section);
+    while (line[0] != '\0') {
+        int length = (int)strcspn(line, "\n");
+
+        ddp_text_printf(out, "%.*s\n", length, line);
+        line += length + (line[length] == '\n');
+        if (line[0] != '\0') ddp_text_printf(out, "  ");
+    }
+}
+
 void ddp_session_report(const ddp_session *s, ddp_text *out)
 {
     const ddp_variant *v = &s->programs.variants[0]; /* training, the full batch (or what there is) */
@@ -181,6 +197,8 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
                     s->train.plugin->desc.name, ddp_format_count(s->train.length, a, sizeof(a)), s->batches.batch_size,
                     s->batches.accumulate, ddp_session_parts(s), s->devices.replicas > 1 ? "replicas" : "ranks",
                     s->batches.global_batch, s->steps_per_epoch);
+    report_source("data", &s->train, out);
+    report_source("eval", &s->eval, out);
     report_stages(s, v, out);
     report_images("data", &s->train, out);
     report_images("eval", &s->eval, out);

@@ -22,6 +22,9 @@ PARSERS = [
     "core/control/rank0/waiting.c", "core/control/rank0/store.c", "core/control/straggler.c", "core/launch/secret.c",
     "core/net/address.c", "core/net/identity.c", "core/net/nodes.c", "core/net/tls.c", "core/net/wire.c",
     "core/plugin/elf.c", "core/train/state/resume_hook.c", "plugins/dataset/cifar/cifar.c", "plugins/dataset/common/file.c",
+    "plugins/dataset/csv/cell.c", "plugins/dataset/csv/columns.c", "plugins/dataset/csv/csv.c",
+    "plugins/dataset/csv/describe.c", "plugins/dataset/csv/fit.c", "plugins/dataset/csv/scan.c",
+    "plugins/dataset/csv/table.c", "plugins/dataset/csv/texts.c",
     "plugins/dataset/idx/file.c", "plugins/dataset/idx/idx.c", "plugins/dataset/stl10/stl10.c",
     "plugins/dataset/tokens/tokens.c", "plugins/init/env/slurm.c", "plugins/init/file/record.c", "plugins/init/tcp/tcp.c",
 ]

@@ -42,6 +42,15 @@ static void fuzz_read_sample(const ddp_dataset *d, uint64_t index)
     }
 }
 
+/* What is printed has no control character but newlines, and ends with one. */
+static void fuzz_check_lines(const char *text)
+{
+    size_t length = text != NULL ? strlen(text) : 0;
+
+    FUZZ_CHECK(length == 0 || text[length - 1] == '\n');
+    for (size_t i = 0; i < length; i++) FUZZ_CHECK((uint8_t)text[i] >= ' ' || text[i] == '\n');
+}
+
 static void fuzz_dataset(const void *config)
 {
     ddp_dataset *d;
@@ -54,6 +63,7 @@ static void fuzz_dataset(const void *config)
     count = ops.length(d);
     FUZZ_CHECK(count > 0);
     (void)ops.fingerprint(d);
+    if (ops.describe != NULL) fuzz_check_lines(ops.describe(d));
     fuzz_read_sample(d, 0);
     fuzz_read_sample(d, count / 2);
     fuzz_read_sample(d, count - 1);

@@ -23,6 +23,12 @@ FUZZ_SHARED += plugins/dataset/idx/file.c
 FUZZ_CPPFLAGS += -DDDP_WITH_ZLIB $(ZLIB_CFLAGS)
 FUZZ_LIBS += $(ZLIB_LIBS)
 endif
+if WITH_CSV
+FUZZ_SOURCES += tests/fuzz/targets/csv.c
+FUZZ_SHARED += $(CSV_SHARED)
+FUZZ_CPPFLAGS += -DDDP_WITH_CSV
+FUZZ_LIBS += -lcsv
+endif
 
 FUZZ_SECONDS = 600
 FUZZ_TARGETS =

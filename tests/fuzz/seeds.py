@@ -257,6 +257,53 @@ def seeds_idx():
     case("one_row", idx([1, 1, 1], b"\5"), idx([1], b"\x63"))
 
 
+def seeds_csv():
+    def case(name, text, flags=0, target="y", kind=0, missing=0, split=0, most=20, delimiter=0, fit=None):
+        first = b"" if fit is None else struct.pack("<H", len(fit)) + fit.encode()
+        text = text if isinstance(text, bytes) else text.encode()
+        put("csv", name, bytes([delimiter, kind, missing, flags | (16 if fit is not None else 0), split, most])
+            + target.encode() + b"\0" + first + text)
+
+    plain = "a,b,c,y\n1,red,x,0\n2,blue,x,1\n-3.5e2,red,x,0\n"
+    case("plain", plain)
+    case("standardised", plain, 4)
+    case("class_of_texts", plain, target="b")
+    case("number", plain, target="a", kind=2)
+    case("column_by_number", plain, target="4")
+    case("quotes", '\xef\xbb\xbfa,"b ""q"", c",y\r\n"1\n","x,\r\ny",0\r\n\r\n2,  z  ,1'.encode("latin1"))
+    case("returns", "a,y\r1,0\r\r2,1\r")
+    case("no_header", "1;2;0\n3;;1\n", 1, "3", missing=2, delimiter=1)
+    case("tabs", "a\tb\ty\n\t\t0\n1\t\t1\n2\t3\t1\n", missing=1, delimiter=2)
+    case("missing_mean", "a,b,y\n1,NA,0\n,x,1\n3,?,0\n", 2 | 4, missing=1)
+    case("missing_listed", "a,b,y\n1,NA,0\n?,x,1\n3,?,0\n", 2 | 32, missing=2)
+    case("categorical", "a,y\n1,0\n2,1\n10,1\n", 64)
+    case("train", plain * 3, 4, split=1 + 3 * 2)
+    case("validation_id", "a,c,y\n1,k,0\n2,l,1\n3,m,0\n4,n,1\n", 128, split=2 + 3 * 2)
+    case("fit", "a,b,y\n5,green,1\n6,red,0\n", 4, fit="a,b,y\n1,red,0\n2,blue,1\n")
+    case("fit_unknown_class", "a,b,y\n5,green,7\n", fit="a,b,y\n1,red,0\n2,blue,1\n")
+    case("fit_text", "a,b,y\nfive,green,1\n", fit="a,b,y\n1,red,0\n2,blue,1\n")
+    case("fit_other_names", "a,y\n5,1\n", fit="a,b,y\n1,red,0\n2,blue,1\n")
+    case("skip_bad", 'a,y\n1,0\n2\n3,4,5\n4"x,1\n"5"x,1\n,\n6,1\n', 8)
+    case("bad_cells", "a,y\n1,0\n2\n")
+    case("bad_quote", 'a,y\n1,0\n2"x,1\n')
+    case("bad_open_quote", 'a,y\n1,0\n"2,1\n')
+    case("bad_zero_byte", b"a,y\n1,0\n2\0,1\n")
+    case("bad_utf16", plain.encode("utf-16"))
+    case("bad_twice", "a,a,y\n1,2,0\n")
+    case("bad_many", "a,y\n" + "".join(f"t{i},{i % 2}\n" for i in range(30)))
+    case("bad_one_class", "a,y\n1,0\n2,0\n")
+    case("bad_nothing_left", "a,y\n1,0\n1,1\n")
+    case("bad_no_rows", "a,y\n")
+    case("bad_blank", "\n \n")
+    case("bad_missing", "a,y\n1,0\n,1\n")
+    case("bad_target", plain, target="z")
+    case("bad_no_target", plain, target="")
+    case("bad_split", plain, split=1)
+    case("bad_empty_split", plain, split=1 + 3 * 4)
+    case("bad_empty", "")
+    case("many_columns", ",".join(f"c{i}" for i in range(300)) + ",y\n" + "1," * 300 + "0\n" + "2," * 300 + "1\n")
+
+
 def seeds_images():
     put("stl10", "three", bytes([0, 0, 3, 1, 5, 10]))
     put("stl10", "limit", bytes([2, 0, 3, 1, 5, 10]))

@@ -3,6 +3,9 @@
 TARGET(audit)
 TARGET(cifar)
 TARGET(control)
+#ifdef DDP_WITH_CSV
+TARGET(csv)
+#endif
 TARGET(elf)
 TARGET(environment)
 TARGET(hook_state)

@@ -127,6 +127,9 @@ class Conform(Case):
             (self.dir / "train_y.bin").write_bytes(bytes(range(1, 8)))
         elif (kind, name) == ("dataset", "tokens"):
             return "--set", f"files={SRC / 'docs'}/*.md", "--set", "context=33"
+        elif (kind, name) == ("dataset", "csv"):
+            (self.dir / "t.csv").write_text("a,b,y\n" + "".join(f"{n / 7},{'pqr'[n % 3]},{n % 4}\n" for n in range(200)))
+            return "--set", f"path={self.dir}/t.csv", "--set", "target=y"
         elif (kind, name) == ("dataset", "idx"):
             for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
                                     ("labels", (0x0801, 50), bytes(range(10)) * 5)):
@@ -195,16 +198,18 @@ static uint64_t fingerprint(const ddp_dataset *d) { (void)d; return 7; }
 static ddp_status read_it(const ddp_dataset *d, uint64_t i, uint64_t e, void *const *b, ddp_err *err)
 { int64_t l = (int64_t)(i % 10); float x[4] = {(float)i, 1, 2, 3}; (void)d; (void)e; (void)err; READ
   __builtin_memcpy(b[0], &l, 8); __builtin_memcpy(b[1], x, N * 4); return DDP_OK; }
-static const ddp_dataset_ops ops = { sizeof(ops), sizeof(ddp_field), open_it, close_it, length, fields, fingerprint, read_it };
+static const char *describe(const ddp_dataset *d) { (void)d; return TEXT == 5 ? "a\\tb\\n" : TEXT == 6 ? "a" : "a\\n"; }
+static const ddp_dataset_ops ops = { sizeof(ops), sizeof(ddp_field), open_it, close_it, length, fields, fingerprint, read_it, describe };
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = { DDP_PLUGIN_HEAD(DATASET, 0), DDP_PLUGIN_TAIL("small", "1", "s", DDP_NO_OPTIONS, ops) };
 """
         (self.dir / "small.c").write_text(source)
         out = self.dir / "dataset_small.so"
-        for n, read, part in ((3, "", None), (2, "", "is not the same every time"), (4, "", 'wrote outside field "input"'),
+        for n, read, part in ((3, "", None), (5, "", "describe has the byte 9"), (6, "", "has no newline"), (2, "", "is not the same every time"), (4, "", 'wrote outside field "input"'),
                               (3, "l = (int64_t)(i % 11);", '"label" says 0 .. 9 and holds 10'),
                               (3, "static int again; if (++again > 300) x[0]++;", "is not the same every time"),
                               (3, "static int n; if (n++ == 0) return DDP_ERR_DATA;", "no reason given")):
-            subprocess.run(["cc", "-std=gnu11", "-fPIC", "-shared", f"-I{SRC}/core/include", f"-DN={n}", f"-DREAD={read}",
+            subprocess.run(["cc", "-std=gnu11", "-fPIC", "-shared", f"-I{SRC}/core/include", f"-DN={n if n < 5 else 3}", f"-DTEXT={n}",
+                            f"-DREAD={read}",
                             str(self.dir / "small.c"), "-o", str(out)], check=True)
             r = self.run("conform", out)
             self.equal(r.code, 0 if part is None else 3, r)

@@ -41,6 +41,11 @@ typedef struct ddp_dataset_ops {
      * changed or gone since open is DDP_ERR_DATA and names the file: read it by pread, since a mapped file that is
      * cut short ends the process. */
     ddp_status (*read)(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err);
+
+    /* ---- one thread at a time */
+    /* Optional. What the plugin has found in its files, for --check: lines, each with its newline and without other
+     * control characters; "" or NULL: nothing. They live until close. */
+    const char *(*describe)(const ddp_dataset *d);
 } ddp_dataset_ops;
 
 static inline const ddp_field *ddp_field_at(const ddp_dataset_ops *ops, const ddp_field *fields, uint32_t i)

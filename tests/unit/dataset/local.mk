@@ -1,4 +1,5 @@
 # unit tests of plugins/dataset
+DATASET_TEST_UTIL = tests/unit/support/data_util.h tests/unit/support/dataset_util.h
 if WITH_CMOCKA
 check_PROGRAMS += tests/unit/dataset/test_datasets tests/unit/dataset/test_synthetic
 TESTS += tests/unit/dataset/test_datasets tests/unit/dataset/test_synthetic
@@ -7,9 +8,17 @@ tests_unit_dataset_test_synthetic_SOURCES = tests/unit/dataset/test_synthetic.c 
 tests_unit_dataset_test_synthetic_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_dataset_test_synthetic_LDADD = $(UNIT_LDADD)
 
-tests_unit_dataset_test_datasets_SOURCES = tests/unit/dataset/test_datasets.c tests/unit/support/data_util.h
+tests_unit_dataset_test_datasets_SOURCES = tests/unit/dataset/test_datasets.c $(DATASET_TEST_UTIL)
 tests_unit_dataset_test_datasets_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_dataset_test_datasets_LDADD = $(UNIT_LDADD)
+
+if WITH_CSV
+check_PROGRAMS += tests/unit/dataset/test_csv
+TESTS += tests/unit/dataset/test_csv
+tests_unit_dataset_test_csv_SOURCES = tests/unit/dataset/test_csv.c $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_csv_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_dataset_test_csv_LDADD = $(UNIT_LDADD)
+endif
 
 if WITH_ZLIB
 check_PROGRAMS += tests/unit/dataset/test_idx

@@ -33,7 +33,9 @@ static inline const ddp_plugin *plugin_open(const char *name)
 /* Numbers, or texts, which then stay in `items` themselves. */
 static inline void set_list(ddp_list *list, uint32_t type, const char *text)
 {
-    static char texts[4096]; /* of the last list that was set */
+    static char rooms[8][512]; /* of the last lists that were set */
+    static unsigned turn;
+    char *texts = rooms[turn++ % 8];
     int64_t *numbers = calloc(16, sizeof(*numbers));
     const char **items = (const char **)(void *)numbers;
     char *end;
@@ -49,7 +51,7 @@ static inline void set_list(ddp_list *list, uint32_t type, const char *text)
         }
         return;
     }
-    assert_true(strlen(text) < sizeof(texts));
+    assert_true(strlen(text) < sizeof(rooms[0]));
     (void)strcpy(texts, text);
     for (char *t = strtok(texts, ","); t != NULL; t = strtok(NULL, ",")) items[list->count++] = t;
 }
