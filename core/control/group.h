@@ -18,8 +18,8 @@
  * time-out, a rank twice or out of range, a difference), and *failure the same as all ranks hear it. world 1: no
  * socket. DDP_IN_PROGRESS: the run has ended well, and has not needed this spare. */
 ddp_status ddp_group_join(const ddp_group_params *p, ddp_group **out, ddp_failure *failure, ddp_err *err);
-/* Says goodbye and waits (bounded) until all ranks have; after a failure just closes. *failure (may be NULL): the one of
- * the run, if there is any until then. */
+/* Says goodbye and waits (bounded) until all ranks have; after a failure just closes. *failure (may be NULL): that of
+ * the run, where there is one by then. */
 void ddp_group_leave(ddp_group *g, ddp_failure *failure);
 /* After a failure: the rank keeps what it has and joins again, for which it gets half a minute instead of a second. */
 void ddp_group_returning(ddp_group *g);

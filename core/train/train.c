@@ -108,8 +108,8 @@ static void note_kept(const ddp_trainer *t)
     atomic_store(&stop->kept, v->progress.step > newest.step ? v->progress.step : 0);
 }
 
-/* The run's failure, which comes when this rank is done: its exit code. The loss of a rank ends nothing where all close in
- * order to join again. */
+/* The run's failure, which comes when this rank is done: its exit code. The loss of a rank ends nothing where all
+ * close in order to join again. */
 static int ended_by(const ddp_trainer *t, const ddp_failure *f, bool *over)
 {
     if (f->exit_code == DDP_EXIT_OK || (*over && ddp_exit_is_loss(f->exit_code))) return DDP_EXIT_OK;

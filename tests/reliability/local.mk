@@ -4,12 +4,12 @@ EXTRA_DIST += tests/reliability/trial.py tests/reliability/attacks.py tests/reli
 	tests/reliability/parts.py tests/reliability/test_parts.py tests/reliability/test_reliability.py tests/reliability/survive.py \
 	tests/reliability/restart.py tests/reliability/links.py tests/reliability/beside.py tests/reliability/torch_elastic.py \
 	tests/reliability/all_off.py tests/reliability/soak.py tests/reliability/slow_dataset.c tests/reliability/power_loss.py \
-	tests/reliability/survivors.py tests/reliability/test_survivors.py \
+	tests/reliability/survivors.py \
 	tests/reliability/paced_sampler.c tests/reliability/mutate.sh tests/reliability/mutations
 TESTS += tests/reliability/test_parts.py
 if WITH_GLOO
 if WITH_DNNL
-LONG_TESTS += tests/reliability/test_reliability.py tests/reliability/test_survivors.py
+LONG_TESTS += tests/reliability/test_reliability.py tests/reliability/survivors.py
 endif
 endif
 

@@ -1,5 +1,5 @@
 """A short trial of each program of runs that survive: restart.py, all_off.py, soak.py and power_loss.py, so that they cannot rot.
-`make survive`; test_survivors.py is a shorter form for `make check-long`.
+`make survive`; as a test of `make check-long` it is a shorter form, which prints TAP.
 
 They run side by side, since they wait most of the time. A part's output is shown when it has ended; last comes one line a part with what
 passed, failed and was skipped, why, and its seconds. How soon and how much of the time was of use decides nothing here: the programs
@@ -60,9 +60,13 @@ def run(size, seed, jobs, only=(), prefix=""):
     return [p for p, _ in chosen]
 
 
-def prepare():
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, parts.interrupted)
+def long_test():
+    tried = run(SHORT, int(os.environ.get("DDPENGINE_RELIABILITY_SEED", "1")), os.cpu_count() or 1, sys.argv[1:], "# ")
+    print(f"1..{len(tried)}")
+    for number, p in enumerate(tried, 1):
+        print(f"{'not ok' if p.failed else 'ok'} {number} {p.name}{f' # SKIP {p.note}' if p.skipped else ''}")
+        print(f"# {p.seconds:.2f} s", flush=True)
+    return 1 if any(p.failed for p in tried) else 0
 
 
 def main():
@@ -71,7 +75,6 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="of each program")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parts at a time")
     args = parser.parse_args()
-    prepare()
     seed, began = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32), time.monotonic()
     tried = run(FULL, seed, max(1, args.jobs), args.only)
     if not tried:
@@ -84,5 +87,7 @@ def main():
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, parts.interrupted)
     with contextlib.suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(long_test() if harness.LONG else main())

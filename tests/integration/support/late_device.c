@@ -24,11 +24,11 @@ static const ddp_device_ops *real;
 static ddp_device_ops late;
 static char role; /* 'c', 'f', 0 */
 static const char *base;
-static uint64_t updated;      /* of this rank */
+static uint64_t updated; /* of this rank */
 static struct shared {
     _Atomic uint64_t run; /* steps that were updated before the newest run of "closes" */
     atomic_bool closes;
-} *other;
+} * other;
 
 static int is_there(const char *end)
 {
