@@ -25,6 +25,7 @@ PARSERS = [
     "plugins/dataset/csv/cell.c", "plugins/dataset/csv/columns.c", "plugins/dataset/csv/csv.c",
     "plugins/dataset/csv/describe.c", "plugins/dataset/csv/fit.c", "plugins/dataset/csv/scan.c",
     "plugins/dataset/csv/table.c", "plugins/dataset/csv/texts.c",
+    "plugins/dataset/npy/array.c", "plugins/dataset/npy/header.c", "plugins/dataset/npy/npy.c", "plugins/dataset/npy/npz.c",
     "plugins/dataset/idx/file.c", "plugins/dataset/idx/idx.c", "plugins/dataset/stl10/stl10.c",
     "plugins/dataset/tokens/tokens.c", "plugins/init/env/slurm.c", "plugins/init/file/record.c", "plugins/init/tcp/tcp.c",
 ]

@@ -4,12 +4,14 @@ fuzzing found lies beside them. `seeds.py` writes all of them again; run it afte
 The ELF files need gcc, those of idx nothing but Python."""
 import gzip
 import hashlib
+import io
 import json
 import pathlib
 import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -302,6 +304,77 @@ def seeds_csv():
     case("bad_empty_split", plain, split=1 + 3 * 4)
     case("bad_empty", "")
     case("many_columns", ",".join(f"c{i}" for i in range(300)) + ",y\n" + "1," * 300 + "0\n" + "2," * 300 + "1\n")
+
+
+def npy(descr, shape, data, version=1, order="False"):
+    text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({','.join(map(str, shape))},), }}\n".encode()
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2 if version == 1 else 4, "little") + text + data
+
+
+def npz(method, **members):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as z:
+        for name, data in members.items():
+            z.writestr(zipfile.ZipInfo(name + ".npy"), data, method)
+    return out.getvalue()
+
+
+def seeds_npy():
+    def case(name, x, y, how=0, kind=0, layout=0, begin=0, end=8):
+        put("npy", name, bytes([kind, layout, begin, end, how]) + struct.pack("<H", len(x)) + x + y)
+
+    def packed(name, data):
+        put("npy", name, bytes([0, 0, 0, 8, 1]) + data)
+
+    labels = npy("|u1", [3], b"\1\0\2")
+    for descr in ("<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "|b1", "|u1", "|i1", "<i2", ">i2", "<u2", "<i4", ">u4", "<i8", ">i8"):
+        case("dtype_" + descr.replace("<", "l").replace(">", "b").replace("|", ""),
+             npy(descr, [3, 2], bytes([0, 60] * 3 * int(descr[2]))), labels)
+    floats = npy("<f4", [3, 2], struct.pack("<6f", *range(6)))
+    case("version_2", npy("<f4", [3], bytes(12), 2), npy("<f4", [3, 1], bytes(12), 3))
+    case("as_floats", npy("<i4", [3, 2], bytes(range(24))), labels, kind=1)
+    case("part", floats, labels, begin=3, end=7)
+    case("image", npy("|u1", [3, 3, 2, 5], bytes(range(90))), labels)
+    case("image_last", npy("|u1", [3, 5, 2, 3], bytes(range(90))), labels)
+    case("image_floats", npy("<f8", [3, 2, 2, 3], bytes(288)), labels, layout=2)
+    case("image_grey", npy("|u1", [3, 4, 4], bytes(48)), labels)
+    case("long_sample", npy("<f8", [1, 600], bytes(4800)), npy("<i8", [1, 9], bytes(72)))
+    case("fortran_of_one", npy("<f4", [3, 1], bytes(12), order="True"), labels)
+    case("npz_made", floats, labels, 2)
+    case("npz_made_bad", floats[:-1], labels, 2)
+    packed("npz_stored", npz(zipfile.ZIP_STORED, x=floats, y=labels))
+    packed("npz_deflated", npz(zipfile.ZIP_DEFLATED, x=npy("<f4", [3, 200], bytes(2400)), y=labels))
+    packed("npz_bad_method", npz(zipfile.ZIP_LZMA, x=floats, y=labels))
+    packed("npz_bad_name", npz(zipfile.ZIP_STORED, z=floats, y=labels))
+    packed("npz_bad_checksum", npz(zipfile.ZIP_STORED, x=floats, y=labels).replace(b"\0\0\x80\x3f", b"\0\0\x80\x40", 1))
+    packed("npz_bad_cut", npz(zipfile.ZIP_STORED, x=floats, y=labels)[:-30])
+    bomb = npz(zipfile.ZIP_DEFLATED, x=npy("|u1", [3, 10**9], b"abc"), y=labels)
+    at = bomb.index(b"PK\1\2") + 24
+    size = struct.unpack("<I", bomb[at:at + 4])[0] - 3 + 3 * 10**9
+    packed("npz_bad_bomb", bomb[:at] + struct.pack("<I", size) + bomb[at + 4:])
+    packed("npz_bad_nothing", b"")
+    case("bad_counts", floats, npy("|u1", [2], b"\1\0"))
+    case("bad_short", floats[:-1], labels)
+    case("bad_long", floats + b"x", labels)
+    case("bad_nan", npy("<f4", [3], b"\xff" * 12), labels)
+    case("bad_fortran", npy("<f4", [3, 2], bytes(24), order="True"), labels)
+    case("bad_dtype", npy("|O", [3], b"x"), labels)
+    case("bad_zero", npy("<f4", [3, 0], b""), labels)
+    case("bad_product", npy("<f4", [2**40, 2**40], b""), labels)
+    case("bad_number", npy("<f4", [10**30], b""), labels)
+    case("bad_dimensions", npy("<f4", [1] * 9, bytes(4)), labels)
+    case("bad_version", npy("<f4", [3], bytes(12), 4), labels)
+    case("bad_start", b"\x93NUMPX" + floats[6:], labels)
+    case("bad_header_cut", floats[:40], labels)
+    case("bad_header_long", b"\x93NUMPY\2\0\1\0\1\0", labels)
+    case("bad_u8", floats, labels, kind=2)
+    case("bad_i64", floats, labels, kind=3)
+    case("bad_part", floats, labels, begin=5, end=5)
+    for name, text in (("records", "{'descr': [('a', '<f4')]}"), ("scalar", "{'descr': '<f4', 'fortran_order': False, 'shape': ()}"),
+                       ("no_dtype", "{'descr': 4}"), ("key", "{'order': 4}"), ("twice", "{'descr': '<f4', 'descr': '<f4'}"),
+                       ("colon", "{'descr' '<f4'}"), ("comma", "{'descr': '<f4' }x"), ("few", "{'descr': '<f4'}"), ("open", "{'descr"),
+                       ("order", "{'fortran_order': 1}"), ("shape", "{'shape': 3}"), ("bracket", "{'shape': (3 3)}"), ("list", "[]")):
+        case("bad_header_" + name, b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode() + bytes(8), labels)
 
 
 def seeds_images():

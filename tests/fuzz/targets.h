@@ -16,6 +16,9 @@ TARGET(idx)
 TARGET(ini)
 TARGET(manifest)
 TARGET(nodes)
+#ifdef DDP_WITH_LIBZIP
+TARGET(npy)
+#endif
 TARGET(option)
 TARGET(record)
 TARGET(safetensors)

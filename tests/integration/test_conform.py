@@ -130,6 +130,11 @@ class Conform(Case):
         elif (kind, name) == ("dataset", "csv"):
             (self.dir / "t.csv").write_text("a,b,y\n" + "".join(f"{n / 7},{'pqr'[n % 3]},{n % 4}\n" for n in range(200)))
             return "--set", f"path={self.dir}/t.csv", "--set", "target=y"
+        elif (kind, name) == ("dataset", "npy"):
+            for key, descr, shape, data in (("x", "|u1", "(30, 9, 8, 3)", os.urandom(30 * 216)), ("y", "<i2", "(30,)", bytes(range(60)))):
+                head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".encode()
+                (self.dir / f"{key}.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + data)
+            return "--set", f"input={self.dir}/x.npy", "--set", f"label={self.dir}/y.npy"
         elif (kind, name) == ("dataset", "idx"):
             for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
                                     ("labels", (0x0801, 50), bytes(range(10)) * 5)):

@@ -1,9 +1,14 @@
 """Tables as CSV and arrays of NumPy in whole runs: the same samples give the same bits from each, what --check shows of them, and
 mistakes."""
+import io
+import os
+import re
+import struct
 import sys
+import zipfile
 
 import harness
-from harness import Case, Skip
+from harness import Case, Skip, until
 
 INPUT = {"data.synthetic": None, "model.mlp": {"input": "input", "classes": 3, "hidden": 16}}
 
@@ -33,6 +38,41 @@ class Tables(Case):
         lines = ["a,b,kind,c,d"] + [f"{x[0]},{x[1]},{'low mid top'.split()[y]},{x[2]},{x[3]}" for x, y in self.rows()]
         path.write_text("\n".join(lines) + "\n")
         return {**INPUT, "data": {"plugin": "csv"}, "data.csv": {"path": path, "target": "kind", "standardize": "no", **keys}}
+
+    @staticmethod
+    def npy(code, shape, values):
+        """What numpy.save writes: f4, u1 and i8 by their codes of struct."""
+        descr = {"f": "<f4", "B": "|u1", "q": "<i8"}[code]
+        text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+        return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + struct.pack(f"<{len(values)}{code}", *values)
+
+    def arrays(self):
+        rows = self.rows()
+        return (self.npy("f", (len(rows), 4), [v for x, _ in rows for v in x]), self.npy("q", (len(rows),), [y for _, y in rows]))
+
+    def npz(self, name, method):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", method) as z:
+            for key, data in zip(("inputs.npy", "kind.npy"), self.arrays()):
+                z.writestr(key, data)
+        (self.dir / name).write_bytes(out.getvalue())
+        return {**INPUT, "data": {"plugin": "npy"}, "data.npy": {"path": self.dir / name, "input": "inputs", "label": "kind"}}
+
+    def npy_files(self):
+        for name, data in zip(("x.npy", "y.npy"), self.arrays()):
+            (self.dir / name).write_bytes(data)
+        return {**INPUT, "data": {"plugin": "npy"}, "data.npy": {"input": self.dir / "x.npy", "label": self.dir / "y.npy"}}
+
+    # ---- the same from each ----------------------------------------------------------------------------------------
+    def test_the_same_samples_train_the_same_bits(self):
+        self.needs("csv", "npy")
+        steps = {"train": {"epochs": 100, "max_steps": 50}}
+        layers = [self.csv(), self.npy_files(), self.npz("a.npz", zipfile.ZIP_STORED), self.npz("b.npz", zipfile.ZIP_DEFLATED)]
+        summaries = [self.train(layer, steps, name=f"{n}.ini").summary for n, layer in enumerate(layers)]
+        self.equal([s["steps"] for s in summaries], [50] * 4)
+        self.equal(len({s["parameter_sha256"] for s in summaries}), 1, summaries)
+        other = self.train(self.csv(standardize="yes"), steps, name="other.ini").summary
+        self.check(other["parameter_sha256"] != summaries[0]["parameter_sha256"])
 
     # ---- csv -------------------------------------------------------------------------------------------------------
     def test_csv_is_learnt_and_shown(self):
@@ -69,6 +109,36 @@ class Tables(Case):
         with open(self.dir / "t.csv", "a", encoding="ascii") as f:
             f.write("1,2,mid,3\n")
         self.wrong(10, layer, f"{self.dir}/t.csv:322: the row has 4 cells, the header has 5", "skip_bad = yes")
+
+    # ---- npy -------------------------------------------------------------------------------------------------------
+    def test_npy_images_are_transformed(self):
+        self.needs("npy")
+        (self.dir / "x.npy").write_bytes(self.npy("B", (32, 8, 9, 3), [n * 7 % 256 for n in range(32 * 216)]))
+        (self.dir / "y.npy").write_bytes(self.npy("B", (32,), [n % 4 for n in range(32)]))
+        layer = {"data.synthetic": None, "model.mlp": {"input": "image"}, "data": {"plugin": "npy", "resize": "6, 6", "flip": 0.5},
+                 "data.npy": {"input": self.dir / "x.npy", "label": self.dir / "y.npy"}}
+        r = self.run("-c", self.ini("x.ini", layer), "--check")
+        self.equal(r.code, 0, r)
+        for part in ('x.npy", u1 (32, 8, 9, 3): image u8, from (H, W, C)\n  "', "label i64 from 0 to 3\n", "u8 3x8x9 -> resize 6x6"):
+            self.check(part in r.out, (part, r))
+        self.train(layer)
+
+    def test_npy_cut_short_while_training(self):
+        self.needs("npy")
+        out = self.dir / "out"
+        config = {"train": {"epochs": 1000000}, "output": {"dir": out, "log_every": 1}}
+        p = self.start("-c", self.ini("cut.ini", self.npy_files(), config), "--nproc", 2)
+        until(lambda: p.poll() is not None or (out / "metrics.jsonl").exists() and "step" in (out / "metrics.jsonl").read_text(), "no step")
+        os.truncate(self.dir / "x.npy", 1000)
+        self.fails(self.finish(p), 10, self.dir / "x.npy", "Something has truncated it", re.compile(r"sample \d+ of the dataset"))
+
+    def test_npy_mistakes(self):
+        self.needs("npy")
+        layer = self.npz("a.npz", zipfile.ZIP_STORED)
+        self.wrong(2, {**layer, "data.npy": {**layer["data.npy"], "label": "y"}}, "label = y", "a.npz", "it has: inputs, kind")
+        files = self.npy_files()
+        os.truncate(self.dir / "y.npy", 1000)
+        self.wrong(10, files, f"{self.dir}/y.npy", "is truncated: its header promises 2560 bytes of elements, it has 872")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,8 @@ static ddp_status add_name(columns *c, const char *path, const table_row *first,
     if (!texts_add(&c->names, cell.text, cell.length, &code)) return data_no_memory("csv", err);
     if (code == i) return DDP_OK;
     return ddp_fail(err, DDP_ERR_DATA,
-                    "dataset csv: %s:%" PRIu64
-                    ": columns %u and %u are both called \"%.60s\"; rename one, or set header = no if this is a row of "
-                    "data",
+                    "dataset csv: %s:%" PRIu64 ": columns %u and %u are both called \"%.60s\"; "
+                    "rename one, or set header = no if this is a row of data",
                     path, first->line, code + 1, i + 1, cell.text);
 }
 
@@ -37,8 +36,8 @@ static ddp_status add_names(columns *c, const char *path, const table_row *first
         return ddp_fail(err, DDP_ERR_DATA, "dataset csv: %s:%" PRIu64 ": %s", path, first->line, first->problem);
     if (first->count > TABLE_COLUMNS_MAX)
         return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset csv: %s:%" PRIu64 " has %u columns, more than %d; check delimiter, or write the table "
-                        "as .npy for dataset npy",
+                        "dataset csv: %s:%" PRIu64 " has %u columns, more than %d; "
+                        "check delimiter, or write the table as .npy for dataset npy",
                         path, first->line, first->count, TABLE_COLUMNS_MAX);
     c->list = calloc(first->count, sizeof(*c->list));
     if (c->list == NULL) return data_no_memory("csv", err);
@@ -136,8 +135,8 @@ ddp_status columns_compare(const columns *c, const char *path, const table_row *
     while (same < c->count && same < other.count && strcmp(c->list[same].name, other.list[same].name) == 0) same++;
     if (same < c->count || same < other.count)
         status = ddp_fail(err, DDP_ERR_DATA,
-                          "dataset csv: %s:%" PRIu64 ": column %u is \"%.60s\", in %s it is \"%.60s\"; both files need "
-                          "the same columns in the same order",
+                          "dataset csv: %s:%" PRIu64 ": column %u is \"%.60s\", in %s it is \"%.60s\"; "
+                          "both files need the same columns in the same order",
                           path, first->line, same + 1, same < other.count ? other.list[same].name : "(none)",
                           c->config->fit, same < c->count ? c->list[same].name : "(none)");
 free_other:

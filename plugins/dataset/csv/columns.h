@@ -1,5 +1,5 @@
-/* plugins/dataset/csv/columns.h -- the columns of a table: their names, what the options say of them, and what fit.c has
- * found in them. */
+/* plugins/dataset/csv/columns.h -- the columns of a table: their names, what the options say of them, and what
+ * fit.c has found in them. */
 #pragma once
 
 #include "config.h"

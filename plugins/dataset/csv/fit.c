@@ -72,11 +72,10 @@ static ddp_status choose_target(const columns *c, column *k, const char *path, d
     k->kind = class ? COLUMN_CLASS : COLUMN_TARGET;
     if (!class) return DDP_OK;
     if (k->many)
-        return ddp_fail(
-            err, DDP_ERR_DATA,
-            "dataset csv: %s: the target, column %.60s, has more than %d classes; set target_type = number, "
-            "or name another column",
-            path, k->name, CLASSES_MAX);
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset csv: %s: the target, column %.60s, has more than %d classes; "
+                        "set target_type = number, or name another column",
+                        path, k->name, CLASSES_MAX);
     if (k->values.count < 2)
         return ddp_fail(err, DDP_ERR_DATA,
                         "dataset csv: %s: the target, column %.60s, has one class in all %" PRIu64
@@ -95,11 +94,13 @@ static ddp_status fail_many(const columns *c, const column *k, const char *path,
                         "dataset csv: %s: column %.60s has more than max_categories = %" PRIu64
                         " different values; raise it, or write the column into ignore",
                         path, k->name, most);
-    return ddp_fail(err, DDP_ERR_DATA,
-                    "dataset csv: %s:%" PRIu64 ": column %.60s is \"%s\", no number, and the column has more than "
-                    "max_categories = %" PRIu64 " different values; write it into ignore, or into numeric with "
-                    "skip_bad = yes, or \"%s\" into na_values, or raise max_categories",
-                    path, k->text_line, k->name, k->text, most, k->text);
+    return ddp_fail(
+        err, DDP_ERR_DATA,
+        "dataset csv: %s:%" PRIu64
+        ": column %.60s is \"%s\", no number, and the column has more than max_categories = %" PRIu64
+        " different values; "
+        "write it into ignore, or into numeric with skip_bad = yes, or \"%s\" into na_values, or raise max_categories",
+        path, k->text_line, k->name, k->text, most, k->text);
 }
 
 static ddp_status choose_input(columns *c, column *k, const char *path, ddp_err *err)
@@ -132,8 +133,8 @@ static ddp_status choose_kinds(columns *c, const scan *s, ddp_err *err)
         if (i != c->target) DDP_TRY(choose_input(c, &c->list[i], s->path, err));
     if (c->used_count > 0) return DDP_OK;
     return ddp_fail(err, DDP_ERR_DATA,
-                    "dataset csv: %s: no column is left as an input beside the target, %.60s; each of the others is "
-                    "ignored, or the same in all rows",
+                    "dataset csv: %s: no column is left as an input beside the target, %.60s; "
+                    "each of the others is ignored, or the same in all rows",
                     s->path, c->list[c->target].name);
 }
 

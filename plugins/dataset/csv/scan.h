@@ -1,4 +1,4 @@
-/* plugins/dataset/csv/scan.h -- goes through the good rows of a file; a bad one is an error, or counted and left out. */
+/* plugins/dataset/csv/scan.h -- the good rows of a file; a bad one is an error, or counted and left out. */
 #pragma once
 
 #include "columns.h"

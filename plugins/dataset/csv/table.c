@@ -169,8 +169,7 @@ static ddp_status finish(table *t, ddp_err *err)
     if (csv_fini(&t->parser, on_cell, on_row, t) != 0)
         return ddp_fail(err, DDP_ERR_DATA,
                         "dataset csv: %s:%" PRIu64
-                        ": the row that begins here has a quote that is not closed up to the "
-                        "end of the file; close it",
+                        ": the row that begins here has a quote that is not closed up to the end of the file; close it",
                         t->file.path, t->row_line);
     return t->no_memory ? data_no_memory("csv", err) : DDP_OK;
 }

@@ -1,7 +1,7 @@
-/* fuzz/targets/csv.c -- tables as CSV. Input: a byte each for delimiter, target_type and missing; for flags (1: no header,
- * 2: indicator, 4: standardize, 8: skip_bad, 16: a file of its own for fit, 32: ignore "b" and "?" for a missing value,
- * 64: "a" is categorical, 128: id "c"); for split and validation; for max_categories; the target's name up to a 0 byte;
- * with flag 16 the length of the fit file, 16 bits, and that; then the file. */
+/* fuzz/targets/csv.c -- tables as CSV. Input: a byte each for delimiter, target_type and missing; for flags (1: no
+ * header, 2: indicator, 4: standardize, 8: skip_bad, 16: a file of its own for fit, 32: ignore "b" and "?" for a
+ * missing value, 64: "a" is categorical, 128: id "c"); for split and validation; for max_categories; the target's name
+ * up to a 0 byte; with flag 16 the length of the fit file, 16 bits, and that; then the file. */
 #define ddp_plugin_desc ddp_plugin_desc_csv
 #include "csv/csv.c"
 #include "fuzz_dataset.h"

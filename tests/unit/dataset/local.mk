@@ -20,6 +20,14 @@ tests_unit_dataset_test_csv_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_dataset_test_csv_LDADD = $(UNIT_LDADD)
 endif
 
+if WITH_LIBZIP
+check_PROGRAMS += tests/unit/dataset/test_npy
+TESTS += tests/unit/dataset/test_npy
+tests_unit_dataset_test_npy_SOURCES = tests/unit/dataset/test_npy.c $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_npy_CPPFLAGS = $(UNIT_CPPFLAGS) $(LIBZIP_CFLAGS)
+tests_unit_dataset_test_npy_LDADD = $(UNIT_LDADD) $(LIBZIP_LIBS)
+endif
+
 if WITH_ZLIB
 check_PROGRAMS += tests/unit/dataset/test_idx
 TESTS += tests/unit/dataset/test_idx

@@ -1,5 +1,5 @@
-/* tests/unit/support/dataset_util.h -- for the tests of datasets: files in a folder of the test, and a plugin that opens
- * them or says why not. */
+/* tests/unit/support/dataset_util.h -- for the tests of datasets: files in a folder of the test, and a plugin that
+ * opens them or says why not. */
 #pragma once
 
 #include "support/data_util.h"
