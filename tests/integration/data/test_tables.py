@@ -2,13 +2,15 @@
 mistakes."""
 import io
 import os
+import pathlib
 import re
 import struct
 import sys
 import zipfile
 
-import harness
-from harness import Case, Skip, until
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import Case, Skip, until  # noqa: E402
 
 INPUT = {"data.synthetic": None, "model.mlp": {"input": "input", "classes": 3, "hidden": 16}}
 
