@@ -303,6 +303,12 @@ def seeds_csv():
     case("bad_split", plain, split=1)
     case("bad_empty_split", plain, split=1 + 3 * 4)
     case("bad_empty", "")
+    case("bad_ignored_target", plain, 32, "b")
+    case("bad_id_is_target", plain, 128, "c")
+    case("bad_no_id", "a,y\n1,0\n2,1\n", 128)
+    case("bad_header", 'a"b,y\n1,0\n')
+    case("bad_no_good_row", "a,y\n1\n", 8)
+    case("no_category_fits", "a,y\nx,0\nz,1\n", fit="a,y\nx,0\nw,1\n")
     case("many_columns", ",".join(f"c{i}" for i in range(300)) + ",y\n" + "1," * 300 + "0\n" + "2," * 300 + "1\n")
 
 
