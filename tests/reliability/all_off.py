@@ -97,12 +97,12 @@ class Row:
         try:
             for left in range(offs, -1, -1):
                 t.power_on()
-                limit = t.on + (self.rng.uniform(0, 2 * start_s + MORE_S) if left > 0 else harness.PATIENCE)
+                limit = t.on + (self.rng.uniform(0, 2 * start_s + MORE_S) if left > 0 else 4 * harness.PATIENCE)
                 while t.goes_on() and time.monotonic() < limit:
                     time.sleep(0.005)
                 if not t.goes_on():
                     break
-                t.check(left > 0, f"the run is not complete after {harness.PATIENCE} s")
+                t.check(left > 0, f"the run is not complete after {4 * harness.PATIENCE} s")
                 t.power_off()
                 self.offs += 1
                 self.early += t.when(STEP)[0] is None

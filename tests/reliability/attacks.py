@@ -2,6 +2,7 @@
 leaves open what it means to leave open in `held`."""
 import contextlib
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -9,7 +10,9 @@ import struct
 import subprocess
 import time
 
-MAGIC, VERSION, HELLO = 0x47504444, 2, 1  # net/wire.h
+WIRE = pathlib.Path(__file__).resolve().parents[2] / "core/net/wire.h"
+MAGIC, HELLO = 0x47504444, 1
+VERSION = int(re.search(r"^#define DDP_WIRE_VERSION (\d+)u", WIRE.read_text(), re.M).group(1))
 
 
 class Attacker:
