@@ -12,6 +12,7 @@ TARGET(idx)
 #endif
 TARGET(ini)
 TARGET(manifest)
+TARGET(net)
 TARGET(nodes)
 TARGET(option)
 TARGET(record)
