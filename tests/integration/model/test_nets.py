@@ -1,4 +1,5 @@
-"""Model `layers`: nets in files give the bits of the plugins in C, and their mistakes have a line."""
+"""Model `layers`: nets in files give the bits of the plugins in C, their mistakes have a line, and ranks with different nets
+are told apart."""
 import pathlib
 import re
 import sys
@@ -149,6 +150,21 @@ class Nets(Case):
         self.bad("[flatten]\n[metric] type = accuracy\n" + end, "x.net:2:", "before [loss]")
         self.bad("[flatten]\n" + end + "[relu]\n", "x.net:3:", "below [loss]")
         self.bad("[flatten]\n" + end + end, "x.net:3:", "second time")
+
+    # ---- ranks ------------------------------------------------------------------------------------------------------
+    def test_ranks_with_different_nets(self):
+        """Equal parameters, another activation or stride: the first operation that differs is named."""
+        for changed, says in ((MLP.replace("[relu]", "[gelu]"), "operation 3: relu of 1 (rank 0, model layers) against gelu of 1"),
+                              (MLP.replace("y\n", "y, label_smoothing = 0.5\n", 1), "against cross_entropy label_smoothing 0.5")):
+            port, started = harness.free_port(), []
+            for rank, text in enumerate((MLP, changed)):
+                group = {"group": {"backend": "gloo-tcp", "world_size": 2, "rank": rank, "init_method": f"tcp://127.0.0.1:{port}"}}
+                net = self.net(f"{rank}.net", text)
+                started.append(self.start("-c", self.ini(f"{rank}.ini", net, group, data("1, 6, 6", 64, 4))))
+            results = [self.finish(p) for p in started]
+            for r in results:
+                self.equal(r.code, 4, r)
+            self.fails(results[1], 4, "rank 0 and rank 1 differ in operation ", says, "Make them equal")
 
 
 if __name__ == "__main__":
