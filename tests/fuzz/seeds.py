@@ -797,6 +797,8 @@ def seeds_net():
         "mse": "[input] field = numbers\n[linear] out = 4\n[loss]\ntype = mse\nfield = numbers\n",
         "repeats": "[flatten]\n[repeat] times = 2, name = a\n[repeat] times = 3, name = b.c\n[linear] out = 4, name = x\n"
                    "[linear] out = 4, from = x\n[end]\n[end]\n" + end,
+        "from_outside": "[flatten] name = a\n[repeat] times = 2, name = b.c\n[linear] out = 4, from = a, name = x\n"
+                        "[add] from = b.c.0.x\n[end]\n" + end,
         "unnamed_repeat": "[flatten]\n[repeat] times = 3\n[linear] out = 4\n[end]\n" + end,
         "smoothing": "[flatten]\n[linear] out = 8\n[loss] type = cross_entropy, label_smoothing = 0.1, classes = 6\n",
     }

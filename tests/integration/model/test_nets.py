@@ -68,10 +68,10 @@ class Nets(Case):
             change=lambda t: re.sub(r"(out|features) = (\d+)", lambda m: f"{m[1]} = {int(m[2]) // 16}", t))
 
     # ---- names ------------------------------------------------------------------------------------------------------
-    def names(self, text):
+    def names(self, text, pattern=r"(\S+\.(?:weight|bias)) +\S+"):
         r = self.run("-c", self.ini("x.ini", self.net("x.net", text), data("1, 6, 6", 64, 4)), "--check")
         self.equal(r.code, 0, r)
-        return re.findall(r"^  (\S+\.(?:weight|bias)) +\S+", r.out, re.M)
+        return re.findall("^  " + pattern, r.out, re.M)
 
     def test_names(self):
         """Those of torch.nn.Sequential, or those that are given; below a named [repeat] they begin at 0."""
@@ -79,9 +79,22 @@ class Nets(Case):
         self.equal(self.names("[flatten]\n[repeat]\ntimes = 2\n[linear]\nout = 4\nbias = no\n[relu]\n[end]\n"
                               "[linear] out = 4\n"
                               "[loss] type = cross_entropy\n"), ["1.weight", "3.weight", "5.weight", "5.bias"])
-        self.equal(self.names("[flatten]\n[repeat] times = 2, name = h\n[linear] out = 4, bias = no\n[linear] out = 4, name = fc\n"
-                              "[end]\n[linear] out = 4, bias = no\n[loss] type = cross_entropy\n"),
+        self.equal(self.names("[flatten]\n[repeat] times = 2, name = h\n[linear] out = 4, bias = no\n"
+                              "[linear] out = 4, name = fc\n[end]\n[linear] out = 4, bias = no\n[loss] type = cross_entropy\n"),
                    ["h.0.0.weight", "h.0.fc.weight", "h.0.fc.bias", "h.1.0.weight", "h.1.fc.weight", "h.1.fc.bias", "2.weight"])
+
+    def test_references(self):
+        """A name is looked for in the innermost [repeat] first, then outside, up to the whole net."""
+        shapes = self.names("[flatten] name = in\n[linear] name = fc, out = 4\n"
+                            "[repeat] times = 2, name = a\n[identity] name = m\n[repeat] times = 1, name = b\n"
+                            "[linear] name = fc, out = 5\n[linear] name = h, from = fc, out = 6\n[linear] from = in, out = 6\n"
+                            "[add] from = h\n[linear] from = m, out = 6\n[add] from = 3\n[end]\n[end]\n"
+                            "[linear] from = fc, out = 6\n[add] from = a.1.b.0.5\n"
+                            "[linear] out = 4\n[loss] type = cross_entropy\n", r"(\S+weight +\S+)")
+        self.equal([" ".join(s.split()) for s in shapes], [
+            "fc.weight 4x36", "a.0.b.0.fc.weight 5x4", "a.0.b.0.h.weight 6x5", "a.0.b.0.2.weight 6x36", "a.0.b.0.4.weight 6x4",
+            "a.1.b.0.fc.weight 5x6", "a.1.b.0.h.weight 6x5", "a.1.b.0.2.weight 6x36", "a.1.b.0.4.weight 6x6",
+            "3.weight 6x4", "5.weight 4x6"])
 
     def test_mse(self):
         r = self.train(self.net("x.net", "[input] field = input\n[linear] out = 3\n[loss] type = mse\n"),
@@ -154,11 +167,13 @@ class Nets(Case):
     # ---- ranks ------------------------------------------------------------------------------------------------------
     def test_ranks_with_different_nets(self):
         """Equal parameters, another activation or stride: the first operation that differs is named."""
-        for changed, says in ((MLP.replace("[relu]", "[gelu]"), "operation 3: relu of 1 (rank 0, model layers) against gelu of 1"),
+        for changed, says in ((MLP.replace("[relu]", "[gelu]"),
+                               "operation 3: relu of 1 (rank 0, model layers) against gelu of 1"),
                               (MLP.replace("y\n", "y, label_smoothing = 0.5\n", 1), "against cross_entropy label_smoothing 0.5")):
             port, started = harness.free_port(), []
             for rank, text in enumerate((MLP, changed)):
-                group = {"group": {"backend": "gloo-tcp", "world_size": 2, "rank": rank, "init_method": f"tcp://127.0.0.1:{port}"}}
+                group = {"group": {"backend": "gloo-tcp", "world_size": 2, "rank": rank,
+                                   "init_method": f"tcp://127.0.0.1:{port}"}}
                 net = self.net(f"{rank}.net", text)
                 started.append(self.start("-c", self.ini(f"{rank}.ini", net, group, data("1, 6, 6", 64, 4))))
             results = [self.finish(p) for p in started]
