@@ -1,6 +1,7 @@
 /* graph/graph.h -- from a model's description to a program with its gradients and a memory plan. All local, no device.
  *
  *   builder.c      the ddp_graph_api that models call, with shapes by the op table
+ *   describe.c     a graph's operations as text, for the comparison of ranks
  *   finish.c       checks a graph that is built; frozen parameters
  *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a
  *                  program by these references, in double: the meaning that devices are tested against
@@ -101,6 +102,11 @@ ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err
 uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
 uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena */
+
+/* Operations in the order of the model's calls, and one of them: "gelu tanh of fc1", all that its result depends on but
+ * for shapes. */
+uint32_t ddp_graph_operations(const ddp_graph *g);
+void ddp_graph_operation_text(const ddp_graph *g, uint32_t operation, ddp_text *out);
 
 /* 1 + the highest device that the model has assigned layers to; 0: it assigns none. */
 uint32_t ddp_graph_places(const ddp_graph *g);

@@ -43,6 +43,11 @@ void ddp_session_agreement(const ddp_session *s, ddp_text *out)
         ddp_text_printf(out, "buffer %s = %s %s\tmodel %s\n", s->model.buffers[i].name,
                         ddp_dtype_name(s->model.buffers[i].dtype), shape, s->model.plugin->desc.name);
     }
+    for (uint32_t i = 0; i < ddp_graph_operations(s->model.graph); i++) {
+        ddp_text_printf(out, "operation %u = ", i + 1);
+        ddp_graph_operation_text(s->model.graph, i, out);
+        ddp_text_printf(out, "\tmodel %s\n", s->model.plugin->desc.name);
+    }
     for (uint32_t i = 0; s->config->ddp->bucket_size > 0 && i < s->model.layout->bucket_count; i++)
         ddp_text_printf(out, "bucket %u = %" PRIu64 " elements\tmodel %s\n", i, s->model.layout->buckets[i].count,
                         s->model.plugin->desc.name);

@@ -28,6 +28,8 @@ PARSERS = [
     "plugins/dataset/npy/array.c", "plugins/dataset/npy/header.c", "plugins/dataset/npy/npy.c", "plugins/dataset/npy/npz.c",
     "plugins/dataset/idx/file.c", "plugins/dataset/idx/idx.c", "plugins/dataset/stl10/stl10.c",
     "plugins/dataset/tokens/tokens.c", "plugins/init/env/slurm.c", "plugins/init/file/record.c", "plugins/init/tcp/tcp.c",
+    "plugins/model/layers/build.c", "plugins/model/layers/file.c", "plugins/model/layers/keys.c",
+    "plugins/model/layers/kinds.c",
 ]
 LEFT_OUT = {
     "core/config/config.c": {"ddp_config_plugin"},  # the option target has what it calls

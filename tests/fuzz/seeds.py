@@ -907,6 +907,58 @@ def seeds_wire():
     put("wire", "payload_short", b"\x08\7\5\0" + text("te\x01xt")[:-1])
 
 
+# ---- nets --------------------------------------------------------------------------------------------------------------
+def seeds_net():
+    for path in sorted((ROOT / "conf/nets").glob("*.net")):
+        put("net", path.stem, path.read_text())
+    end = "[loss] type = cross_entropy\n"
+    good = {
+        "every_layer": "[conv2d] out = 4, kernel = 3, stride = 1, padding = 1, groups = 1, bias = no, init = normal 0.1\n"
+                       "[batch_norm2d]\n[gelu]\n[avg_pool2d] kernel = 2\n[max_pool2d] kernel = 2, stride = 1, padding = 1\n"
+                       "[adaptive_avg_pool2d] out = 2\n[flatten]\n[layer_norm]\n[dropout] p = 0.25\n[identity] name = a\n"
+                       "[linear] name = b, out = 16, init = kaiming_normal\n[add] from = a\n[hf_conv1d] out = 16, std = 0.5\n"
+                       "[linear] tied = b\n" + end + "[metric] type = accuracy\n",
+        "lines": "; comment\n# too\n[flatten] ; behind\r\n\t[linear]\r\n  out = 4 # behind\n" + end,
+        "byte_order_mark": "\ufeff[flatten]\n[linear] out = 4\n" + end,
+        "mse": "[input] field = numbers\n[linear] out = 4\n[loss]\ntype = mse\nfield = numbers\n",
+        "repeats": "[flatten]\n[repeat] times = 2, name = a\n[repeat] times = 3, name = b.c\n[linear] out = 4, name = x\n"
+                   "[linear] out = 4, from = x\n[end]\n[end]\n" + end,
+        "from_outside": "[flatten] name = a\n[repeat] times = 2, name = b.c\n[linear] out = 4, from = a, name = x\n"
+                        "[add] from = b.c.0.x\n[end]\n" + end,
+        "unnamed_repeat": "[flatten]\n[repeat] times = 3\n[linear] out = 4\n[end]\n" + end,
+        "smoothing": "[flatten]\n[linear] out = 8\n[loss] type = cross_entropy, label_smoothing = 0.1, classes = 6\n",
+    }
+    bad = {
+        "unknown_layer": "[lineer]\n", "unknown_key": "[linear] uot = 4\n", "no_bracket": "[relu\n", "no_name": "[]\n",
+        "key_first": "out = 4\n", "no_equals": "[relu]\nrelu\n", "no_key": "[relu] = 4\n", "no_value": "[linear] out =\n",
+        "no_comma": "[linear] out = 4 bias = no\n", "twice": "[linear] out = 4, out = 4\n", "control": "[relu]\n\1\n",
+        "long_line": "[relu] ;" + "x" * 1100 + "\n", "many_keys": "[relu]\n" + "".join(f"k{i} = 1\n" for i in range(20)),
+        "many_sections": "[relu]\n" * 4200, "number": "[linear] out = 1e99\n", "part": "[linear] out = 1.5\n",
+        "hex": "[dropout] p = 0x1p-1\n", "choice": "[gelu] approximate = erf\n", "name": "[relu] name = a..b\n",
+        "no_kernel": "[conv2d] out = 4\n", "no_out": "[flatten]\n[linear]\n", "no_weight": "[flatten] name = a\n[linear] tied = a\n",
+        "tied_out": "[flatten]\n[linear] name = a, out = 4\n[linear] tied = a, out = 4\n",
+        "no_from": "[add]\n", "unknown_from": "[relu] name = abc\n[add] from = abd\n", "name_taken": "[relu] name = 1\n[relu]\n",
+        "shapes": "[flatten] name = a\n[linear] out = 4\n[add] from = a\n", "groups": "[conv2d] out = 4, kernel = 1, groups = 2\n",
+        "field": "[input] field = picture\n", "init": "[flatten]\n[linear] out = 4, init = normal x\n",
+        "init_empty": "[flatten]\n[linear] out = 4, init = normal 1,, normal 2\n", "deep": "[repeat] times = 2\n" * 9,
+        "many_layers": "[repeat] times = 4096\n" * 2 + "[relu]\n" + "[end]\n" * 2, "open": "[repeat] times = 2\n[relu]\n",
+        "empty_repeat": "[repeat] times = 2\n[end]\n", "end": "[end]\n", "late_input": "[relu]\n[input] field = image\n",
+        "long_names": "[flatten]\n" + f"[repeat] times = 1, name = {'a' * 90}\n" * 2 + "[linear] out = 4\n" + "[end]\n" * 2,
+        "long_layer": f"[flatten]\n[repeat] times = 1, name = {'a' * 90}\n[linear] out = 4, name = {'b' * 90}\n[end]\n",
+    }
+    for name, text in good.items():
+        put("net", name, text)
+    for name, text in bad.items():
+        put("net", "bad_" + name, text + end)
+    put("net", "bad_empty", "; nothing\n")
+    put("net", "bad_no_loss", "[relu]\n")
+    put("net", "bad_two_losses", "[flatten]\n" + end + end)
+    put("net", "bad_layer_below", "[flatten]\n" + end + "[relu]\n")
+    put("net", "bad_metric_above", "[flatten]\n[metric] type = accuracy\n" + end)
+    put("net", "bad_loss_inside", "[repeat] times = 2\n[relu]\n" + end + "[end]\n")
+    put("net", "bad_nul", b"[relu]\0\n")
+
+
 # ---- plugin files ----------------------------------------------------------------------------------------------------
 SOURCE = """
 #include <ddpengine/sampler.h>

@@ -15,6 +15,7 @@ TARGET(idx)
 #endif
 TARGET(ini)
 TARGET(manifest)
+TARGET(net)
 TARGET(nodes)
 #ifdef DDP_WITH_LIBZIP
 TARGET(npy)

@@ -7,7 +7,7 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 	tests/integration/test_mpi.py tests/integration/test_secret.py tests/integration/test_data.py \
 	tests/integration/data/test_tables.py \
 	tests/integration/test_state.py tests/integration/test_use.py tests/integration/test_profile.py \
-	tests/integration/test_affinity.py tests/integration/test_modes.py tests/integration/test_hooks.py \
+	tests/integration/test_affinity.py tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/model/test_nets.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
 	tests/integration/watch/test_audit.py tests/integration/restart/test_restart.py \
 	tests/integration/restart/test_missing.py tests/integration/save/test_async.py \
@@ -17,7 +17,7 @@ LONG_ALONE = tests/integration/cuda/test_cuda.py tests/integration/cuda/test_cud
 LONG_INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_backends.py \
 	tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
 	tests/integration/test_mpi.py tests/integration/test_checkpoint.py tests/integration/test_init.py \
-	tests/integration/test_profile.py tests/integration/test_group.py tests/integration/test_errors.py \
+	tests/integration/test_profile.py tests/integration/test_group.py tests/integration/test_errors.py tests/integration/model/test_nets.py \
 	tests/integration/restart/test_restart.py tests/integration/restart/test_missing.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
 	tests/integration/watch/test_audit.py $(LONG_ALONE)

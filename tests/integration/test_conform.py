@@ -118,7 +118,9 @@ class Conform(Case):
 
     # ---- the other kinds -------------------------------------------------------------------------------------------
     def files_for(self, kind, name):
-        """What a dataset that reads files of its own format is told by --set."""
+        """What a dataset or model that reads files is told by --set."""
+        if (kind, name) == ("model", "layers"):
+            return "--set", f"net={SRC / 'conf/nets/lenet.net'}"
         if (kind, name) == ("dataset", "cifar"):
             for n in range(1, 6):
                 (self.dir / f"data_batch_{n}.bin").write_bytes(b"".join(bytes([k]) + os.urandom(3072) for k in range(n + 3)))

@@ -62,18 +62,15 @@ static inline double ddp_kaiming_bound_(double fan_in)
 }
 
 /* torch.nn.Linear: parameters "NAME.weight" (out, in) and "NAME.bias" (out), both kaiming-uniform with a = sqrt(5).
- * x (*, in) -> (*, out). */
-static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
-    DDP_PRINTF_(5, 6);
-static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
+ * x (*, in) -> (*, out). `weight`, unless NULL, gets the weight, to tie it or draw it again. */
+static inline ddp_tensor ddp_linear_weight(ddp_graph *g, ddp_tensor x, int64_t out, int bias, ddp_tensor *weight,
+                                           const char *name)
 {
-    char name[DDP_NAME_MAX - 8];
     int64_t dims[DDP_MAX_DIMS], shape[2];
     uint32_t rank = ddp_dims(g, x, dims);
     double in_features = rank > 0 ? (double)dims[rank - 1] : 1.0, bound = ddp_kaiming_bound_(in_features);
     ddp_tensor in[3];
 
-    DDP_FORMAT_NAME_(name, fmt);
     shape[0] = out;
     shape[1] = rank > 0 ? dims[rank - 1] : 1;
     in[0] = x;
@@ -81,7 +78,19 @@ static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int
     in[2].id = -1;
     bound = 1.0 / sqrt(in_features);
     if (bias) in[2] = ddp_param_(g, name, "bias", 1, shape, DDP_INIT_UNIFORM, -bound, bound);
+    if (weight != NULL) *weight = in[1];
     return g->api->op(g, DDP_OP_LINEAR, NULL, bias ? 3 : 2, in, name);
+}
+
+/* The same with a name that is a format. */
+static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
+    DDP_PRINTF_(5, 6);
+static inline ddp_tensor ddp_linear(ddp_graph *g, ddp_tensor x, int64_t out, int bias, const char *fmt, ...)
+{
+    char name[DDP_NAME_MAX - 8];
+
+    DDP_FORMAT_NAME_(name, fmt);
+    return ddp_linear_weight(g, x, out, bias, NULL, name);
 }
 
 /* x (*, I), weight (O, I) of another layer: torch.nn.functional.linear, as a tied output layer uses it. */

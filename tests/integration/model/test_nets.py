@@ -1,0 +1,186 @@
+"""Model `layers`: nets in files give the bits of the plugins in C, their mistakes have a line, and ranks with different nets
+are told apart."""
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import SRC, Case, long_case  # noqa: E402
+
+MLP = "[flatten]\n[linear] out = 8\n[relu]\n[linear] out = 4\n[loss] type = cross_entropy\n[metric] type = accuracy\n"
+
+
+def data(shape, samples, classes=10):
+    return {"data.synthetic": {"shape": shape, "samples": samples, "classes": classes}}
+
+
+class Nets(Case):
+    def net(self, name, text):
+        path = self.dir / name
+        path.write_text(text)
+        return {"model": {"plugin": "layers"}, "model.mlp": None, "model.layers": {"net": path}}
+
+    # ---- the bits of the plugins in C -------------------------------------------------------------------------------
+    def same(self, net, model, options, *layers, steps=100, change=lambda text: text):
+        """The .net of conf/nets against the plugin in C: on one rank and on two, parameters and what is evaluated."""
+        ours = self.net(net, change((SRC / "conf/nets" / net).read_text()))
+        theirs = {"model": {"plugin": model}, "model.mlp": None, f"model.{model}": options}
+        for ranks in (0, 2):
+            a, b = (self.train(m, *layers, {"train": {"max_steps": steps}}, nproc=ranks, name=f"{n}-{ranks}")
+                    for m, n in ((ours, "net"), (theirs, "c")))
+            for key in ("parameter_sha256", "buffer_sha256", "final_loss", "parameters"):
+                self.equal(a.summary[key], b.summary[key], f"{net}, {ranks} ranks: {key}")
+            self.equal(a.summary["steps"], steps)
+
+    def test_mlp(self):
+        self.same("mlp.net", "mlp", {"hidden": "512, 512", "input": "image", "classes": 10}, data("1, 6, 6", 64),
+                  {"train": {"epochs": 100, "batch_size": 4}})
+
+    def test_lenet(self):
+        self.same("lenet.net", "lenet", {}, data("1, 20, 20", 64), {"train": {"epochs": 100, "batch_size": 4}})
+
+    @long_case
+    def test_resnet(self):
+        self.same("resnet18.net", "resnet", {"stem": "cifar", "classes": 10}, data("3, 8, 8", 64),
+                  {"train": {"epochs": 20, "batch_size": 4}}, steps=20)
+
+    @long_case
+    def test_gpt2(self):
+        text = self.dir / "text.txt"
+        text.write_bytes((SRC / "README.md").read_bytes())
+        self.same("gpt2-bytes.net", "gpt2", {"preset": "bytes"}, {
+            "train": {"epochs": 20, "batch_size": 2}, "data": {"plugin": "tokens"}, "data.synthetic": None,
+            "data.tokens": {"files": text, "format": "bytes", "context": 32}}, steps=20)
+
+    def test_small_resnet_and_gpt2(self):
+        """The same files, narrowed: what they share with the large ones is all but the widths."""
+        def narrow(text):
+            return re.sub(r"out = (64|128|256|512)\b", lambda m: f"out = {int(m[1]) // 16}", text)
+
+        self.same("resnet18.net", "resnet", {"stem": "cifar", "classes": 10, "width": 4}, data("3, 8, 8", 32),
+                  {"train": {"epochs": 20, "batch_size": 4}}, steps=3, change=narrow)
+        text = self.dir / "text.txt"
+        text.write_bytes((SRC / "README.md").read_bytes()[:4096])
+        self.same("gpt2-bytes.net", "gpt2", {"preset": "bytes", "width": 16}, {
+            "train": {"epochs": 20, "batch_size": 2}, "data": {"plugin": "tokens"}, "data.synthetic": None,
+            "data.tokens": {"files": text, "format": "bytes", "context": 16}}, steps=3,
+            change=lambda t: re.sub(r"(out|features) = (\d+)", lambda m: f"{m[1]} = {int(m[2]) // 16}", t))
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+    def names(self, text, pattern=r"(\S+\.(?:weight|bias)) +\S+"):
+        r = self.run("-c", self.ini("x.ini", self.net("x.net", text), data("1, 6, 6", 64, 4)), "--check")
+        self.equal(r.code, 0, r)
+        return re.findall("^  " + pattern, r.out, re.M)
+
+    def test_names(self):
+        """Those of torch.nn.Sequential, or those that are given; below a named [repeat] they begin at 0."""
+        self.equal(self.names(MLP), ["1.weight", "1.bias", "3.weight", "3.bias"])
+        self.equal(self.names("[flatten]\n[repeat]\ntimes = 2\n[linear]\nout = 4\nbias = no\n[relu]\n[end]\n"
+                              "[linear] out = 4\n"
+                              "[loss] type = cross_entropy\n"), ["1.weight", "3.weight", "5.weight", "5.bias"])
+        self.equal(self.names("[flatten]\n[repeat] times = 2, name = h\n[linear] out = 4, bias = no\n"
+                              "[linear] out = 4, name = fc\n[end]\n[linear] out = 4, bias = no\n[loss] type = cross_entropy\n"),
+                   ["h.0.0.weight", "h.0.fc.weight", "h.0.fc.bias", "h.1.0.weight", "h.1.fc.weight", "h.1.fc.bias", "2.weight"])
+
+    def test_references(self):
+        """A name is looked for in the innermost [repeat] first, then outside, up to the whole net."""
+        shapes = self.names("[flatten] name = in\n[linear] name = fc, out = 4\n"
+                            "[repeat] times = 2, name = a\n[identity] name = m\n[repeat] times = 1, name = b\n"
+                            "[linear] name = fc, out = 5\n[linear] name = h, from = fc, out = 6\n[linear] from = in, out = 6\n"
+                            "[add] from = h\n[linear] from = m, out = 6\n[add] from = 3\n[end]\n[end]\n"
+                            "[linear] from = fc, out = 6\n[add] from = a.1.b.0.5\n"
+                            "[linear] out = 4\n[loss] type = cross_entropy\n", r"(\S+weight +\S+)")
+        self.equal([" ".join(s.split()) for s in shapes], [
+            "fc.weight 4x36", "a.0.b.0.fc.weight 5x4", "a.0.b.0.h.weight 6x5", "a.0.b.0.2.weight 6x36", "a.0.b.0.4.weight 6x4",
+            "a.1.b.0.fc.weight 5x6", "a.1.b.0.h.weight 6x5", "a.1.b.0.2.weight 6x36", "a.1.b.0.4.weight 6x6",
+            "3.weight 6x4", "5.weight 4x6"])
+
+    def test_mse(self):
+        r = self.train(self.net("x.net", "[input] field = input\n[linear] out = 3\n[loss] type = mse\n"),
+                       {"data.synthetic": {"shape": 5, "outputs": 3, "classes": 0}})
+        self.check(r.summary["final_loss"] < 2, r)
+
+    # ---- mistakes ---------------------------------------------------------------------------------------------------
+    def bad(self, text, *parts, layers=()):
+        r = self.run("-c", self.ini("x.ini", self.net("x.net", text), data("1, 6, 6", 64, 4), *layers), "--check")
+        self.fails(r, 2, *parts)
+
+    def test_words(self):
+        end = "[loss] type = cross_entropy\n"
+        self.bad("[flatten]\n\n[liner] out = 3\n" + end, "x.net:3:", "[liner]", 'did you mean "linear"?')
+        self.bad("[fully_connected_layer]\n" + end, "x.net:1:", "docs/nets.md")
+        self.bad("[flatten]\n[linear]\nuot = 3\n" + end, "x.net:3:", '[linear] has no key "uot"', 'did you mean "out"?')
+        self.bad("[relu] inplace = yes\n" + end, "x.net:1:", '"inplace"', "it has name, from")
+        self.bad("[flatten]\n[linear] out = many\n" + end, "x.net:2:", "out = many", "a whole number from 1 to 16777216")
+        self.bad("[flatten]\n[linear] out = 2.5\n" + end, "x.net:2:", "out = 2.5", "whole number")
+        self.bad("[gelu] approximate = tan\n" + end, "x.net:1:", "approximate = tan", "one of none, tanh")
+        self.bad("[conv2d] out = 3\n" + end, "x.net:1:", '[conv2d] needs a key "kernel"')
+        self.bad("[flatten]\n[linear] bias = no\n" + end, "x.net:2:", 'needs a key "out"', '"tied"')
+        self.bad("[flatten]\n[linear] out = 3\nout = 4\n" + end, "x.net:3:", '"out"', "before, in line 2")
+        self.bad("[flatten]\n[linear] name = a..b, out = 3\n" + end, "x.net:2:", "name = a..b", "dots between")
+        self.bad("[flatten]\n[linear] out = 3, init = xavier\n" + end, "x.net:2:", "init = xavier", "normal STD")
+
+    def test_syntax(self):
+        self.bad("[relu\n", "x.net:1:", 'no "]"')
+        self.bad("out = 3\n", "x.net:1:", "before the first section")
+        self.bad("[relu]\nout\n", "x.net:2:", 'expected "key = value"')
+        self.bad("[linear] out = 3 bias = no\n", "x.net:1:", "a comma is missing")
+        self.bad("[relu]\n\x01\n", "x.net:2:", "control character 0x01")
+        self.bad("[relu] ;" + "x" * 2000 + "\n", "x.net:1:", "longer than 1000 bytes")
+        self.bad("; nothing\n", "x.net has no layers")
+        self.bad("[relu]\n", "x.net has no [loss]")
+        r = self.run("-c", self.ini("x.ini", self.net("x.net", ""), {"model.layers": {"net": "none.net"}}), "--check")
+        self.fails(r, 2, "net = none.net", "No such file", "relative to the folder")
+        r = self.run("-c", self.ini("x.ini", self.net("x.net", ""), {"model.layers": {"net": self.dir}}), "--check")
+        self.fails(r, 2, "not a regular file")
+
+    def test_shapes(self):
+        """Both shapes, the layer, its line."""
+        end = "[loss] type = cross_entropy\n"
+        self.bad("[flatten]\n[conv2d] out = 3, kernel = 3, name = c\n" + end, "x.net:2: [conv2d]", '"c"', "(N, 36)")
+        self.bad("[flatten]\n[relu] name = a\n[linear] out = 4\n[add] from = a\n" + end, "x.net:4: [add]", 'layer "3"', "(N, 4)",
+                 "(N, 36)")
+        self.bad("[conv2d] out = 3, kernel = 9\n" + end, "x.net:1: [conv2d]", "(N, 1, 6, 6)", "9")
+        self.bad("[conv2d] out = 4, kernel = 1\n[conv2d] out = 4, kernel = 1, groups = 3\n" + end, "x.net:2:", "groups = 3", "4")
+        self.bad("[flatten]\n[embedding] count = 3, features = 4\n" + end, "x.net:2: [embedding]", "i64")
+        self.bad("[input] field = picture\n[relu]\n" + end, "x.net:1: [input]", '"picture"', "image f32 (1, 6, 6)")
+
+    def test_references_and_order(self):
+        end = "[loss] type = cross_entropy\n"
+        self.bad("[flatten] name = flat\n[add] from = falt\n" + end, "x.net:2:", "from = falt", 'did you mean "flat"?')
+        self.bad("[flatten]\n[add]\n" + end, "x.net:2:", 'needs a key "from"')
+        self.bad("[flatten] name = a\n[linear] tied = a\n" + end, "x.net:2:", "tied = a", "no weight to tie")
+        self.bad("[flatten]\n[relu] name = a\n[relu] name = a\n" + end, "x.net:3:", '"a"', "the layer in line 2")
+        self.bad("[flatten]\n[repeat] times = 2\n[linear] out = 4, name = fc\n[end]\n" + end, "x.net:3:", '"fc"',
+                 "give the [repeat]")
+        self.bad("[flatten]\n[repeat] times = 2\n[relu]\n" + end, "x.net:4:", "inside a [repeat]", "[end]")
+        self.bad("[flatten]\n[repeat] times = 2\n[end]\n" + end, "x.net:3:", "directly below its [repeat]")
+        self.bad("[flatten]\n[end]\n" + end, "x.net:2:", "without a [repeat]")
+        self.bad("[repeat] times = 2\n" * 9, "x.net:9:", "more than 8 deep")
+        self.bad("[repeat] times = 4096\n" * 2 + "[relu]\n" + "[end]\n" * 2 + end, "x.net:", "more than 4096 layers")
+        self.bad("[relu]\n[input] field = image\n" + end, "x.net:2:", "must be the first")
+        self.bad("[flatten]\n[metric] type = accuracy\n" + end, "x.net:2:", "before [loss]")
+        self.bad("[flatten]\n" + end + "[relu]\n", "x.net:3:", "below [loss]")
+        self.bad("[flatten]\n" + end + end, "x.net:3:", "second time")
+
+    # ---- ranks ------------------------------------------------------------------------------------------------------
+    def test_ranks_with_different_nets(self):
+        """Equal parameters, another activation or stride: the first operation that differs is named."""
+        for changed, says in ((MLP.replace("[relu]", "[gelu]"),
+                               "operation 3: relu of 1 (rank 0, model layers) against gelu of 1"),
+                              (MLP.replace("y\n", "y, label_smoothing = 0.5\n", 1), "against cross_entropy label_smoothing 0.5")):
+            port, started = harness.free_port(), []
+            for rank, text in enumerate((MLP, changed)):
+                group = {"group": {"backend": "gloo-tcp", "world_size": 2, "rank": rank,
+                                   "init_method": f"tcp://127.0.0.1:{port}"}}
+                net = self.net(f"{rank}.net", text)
+                started.append(self.start("-c", self.ini(f"{rank}.ini", net, group, data("1, 6, 6", 64, 4))))
+            results = [self.finish(p) for p in started]
+            for r in results:
+                self.equal(r.code, 4, r)
+            self.fails(results[1], 4, "rank 0 and rank 1 differ in operation ", says, "Make them equal")
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Nets))
