@@ -128,8 +128,8 @@ static ddp_status serve(struct search *x, ddp_failure *failure, ddp_err *err)
         ddp_log_line(x->t->s->log, DDP_LOG_INFO, "rank %d serves the others again", x->t->s->launch.home);
     else if (x->own != x->last)
         ddp_log_line(x->t->s->log, DDP_LOG_WARN,
-                     "rank %d, which served the others, is lost: rank %d serves the others from now on",
-                     x->t->survivor->server, x->t->s->launch.home);
+                     "the node that served the others is not found: rank %d serves the others from now on",
+                     x->t->s->launch.home);
     return join_at(x, x->own, true, 0, failure, err);
 }
 
