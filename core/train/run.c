@@ -383,21 +383,10 @@ static ddp_status check_reported(ddp_trainer *t, bool *done, ddp_err *err)
 static ddp_status choose_backend(ddp_trainer *t, ddp_err *err)
 {
     ddp_session *s = t->s;
-    int32_t world = ddp_group_world(t->group), between_hosts = s->backend == &s->backends[1], none = 0;
-    bool one_host = ddp_group_local_size(t->group) == world;
-    const void *parts[world];
-    size_t lengths[world];
-    void *block = NULL;
+    uint64_t between_hosts = s->backend_count > 1 && s->backend == &s->backends[1];
 
-    if (s->backend_count > 1 && ddp_trainer_rejoins(t)) {
-        DDP_TRY_AS(DDP_EXIT_PEER, err,
-                   ddp_group_gather(t->group, "backend", &between_hosts, sizeof(between_hosts), &block, parts, lengths,
-                                    s->config->group->step_timeout_ms, err));
-        for (int32_t r = 0; r < world; r++)
-            if (lengths[r] != sizeof(between_hosts) || memcmp(parts[r], &none, sizeof(none)) != 0) one_host = false;
-        free(block);
-    }
-    ddp_session_choose_backend(s, one_host);
+    if (s->backend_count > 1 && ddp_trainer_rejoins(t)) DDP_TRY(ddp_trainer_largest(t, "backend", &between_hosts, err));
+    ddp_session_choose_backend(s, ddp_group_local_size(t->group) == ddp_group_world(t->group) && between_hosts == 0);
     return DDP_OK;
 }
 

@@ -94,6 +94,26 @@ void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
         ddp_observe_event(t->observer, "warning", warning, NULL);
 }
 
+ddp_status ddp_trainer_largest(ddp_trainer *t, const char *name, uint64_t *value, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    uint64_t own = *value, its;
+    const void *parts[world];
+    size_t lengths[world];
+    void *block = NULL;
+
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, name, &own, sizeof(own), &block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
+    for (int32_t r = 0; r < world; r++) {
+        if (lengths[r] != sizeof(its)) continue;
+        memcpy(&its, parts[r], sizeof(its));
+        *value = DDP_MAX_OF(*value, its);
+    }
+    free(block);
+    return DDP_OK;
+}
+
 ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);

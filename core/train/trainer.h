@@ -206,6 +206,8 @@ bool ddp_trainer_goes_on(const ddp_trainer *t);
 ddp_status ddp_trainer_still_runs(ddp_trainer *t, ddp_err *err);
 bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
+/* Collective: the largest of the ranks' values on every rank. */
+ddp_status ddp_trainer_largest(ddp_trainer *t, const char *name, uint64_t *value, ddp_err *err);
 /* Collective: rank 0's bytes on every rank. */
 ddp_status ddp_trainer_from_rank0(ddp_trainer *t, const char *name, void *data, size_t bytes, ddp_err *err);
 /* In the order of the steps: the metrics of one that has ended. */

@@ -37,24 +37,13 @@ static ddp_status write_for_all(ddp_trainer *t, uint32_t kind, ddp_err *err)
 /* Above that of every run that any rank has in its file, though its clock be slow. */
 static ddp_status agree_on_run(ddp_trainer *t, uint64_t newest, ddp_err *err)
 {
-    int32_t world = ddp_group_world(t->group);
-    const void *parts[world];
-    size_t lengths[world];
-    uint64_t own[2] = {newest + 1, 0}, part[2];
     struct timespec now = {0};
-    void *block = NULL;
 
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (t->s->launch.rank == 0) own[1] = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, "runs in the audit", own, sizeof(own), &block, parts, lengths,
-                                t->s->config->group->step_timeout_ms, err));
-    for (int32_t r = 0; r < world; r++) {
-        memcpy(part, parts[r], sizeof(part));
-        t->audit->run = DDP_MAX_OF(t->audit->run, DDP_MAX_OF(part[0], part[1]));
-    }
-    free(block);
-    return DDP_OK;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    t->audit->run = newest + 1;
+    if (t->s->launch.rank == 0)
+        t->audit->run = DDP_MAX_OF(newest + 1, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+    return ddp_trainer_largest(t, "runs in the audit", &t->audit->run, err);
 }
 
 static ddp_status begin(ddp_trainer *t, ddp_err *err)

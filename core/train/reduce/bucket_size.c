@@ -9,7 +9,6 @@
 #include "train/reduce/comm_stream.h"
 #include "train/state/survivor.h"
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SMALL = 4096, LARGE = 4 << 20, SMALL_RUNS = 9, LARGE_RUNS = 3 }; /* bytes; how often */
@@ -88,23 +87,9 @@ static uint64_t kept(const ddp_trainer *t)
  * may have other bits. */
 static ddp_status of_survivors(ddp_trainer *t, uint64_t *bytes, ddp_err *err)
 {
-    int32_t world = ddp_group_world(t->group);
-    uint64_t own = t->survivor == NULL ? 0 : t->survivor->bucket_size, its;
-    const void *parts[world];
-    size_t lengths[world];
-    void *block = NULL;
-
     if (ddp_group_generation(t->group) == 0) return DDP_OK;
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, "bucket size in memory", &own, sizeof(own), &block, parts, lengths,
-                                t->s->config->group->step_timeout_ms, err));
-    for (int32_t r = 0; r < world; r++) {
-        if (lengths[r] != sizeof(its)) continue;
-        memcpy(&its, parts[r], sizeof(its));
-        *bytes = DDP_MAX_OF(*bytes, its);
-    }
-    free(block);
-    return DDP_OK;
+    if (t->survivor != NULL) *bytes = t->survivor->bucket_size;
+    return ddp_trainer_largest(t, "bucket size in memory", bytes, err);
 }
 
 ddp_status ddp_trainer_bucket_size(ddp_trainer *t, ddp_err *err)
