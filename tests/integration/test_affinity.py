@@ -44,16 +44,21 @@ class Pin(Case):
 
         return until(ready, "the ranks do not train")
 
+    def until_training(self, p):
+        """What it has printed up to the line that the observer's thread writes a moment after its start: before it, SIGTERM kills."""
+        line = ""
+        while "training " not in line:
+            more = p.stderr.readline()
+            self.check(more, f"ended early: {line}")
+            line += more
+        return line
+
     def threads(self, *layers, nproc=2):
         """Of each rank the processors of each compute thread. The other threads have all of them, but for the queue thread, which
         has the main thread's unless it works beside that."""
         p = self.start("-c", self.ini("x.ini", LONG, *layers), "--nproc", nproc)
         found = self.while_it_runs(p.pid, nproc)
-        line = ""
-        while "training " not in line:  # which the observer's thread writes a moment after its start
-            more = p.stderr.readline()
-            self.check(more, f"ended early: {line}")
-            line += more
+        line = self.until_training(p)
         p.terminate()
         r = self.finish(p)
         r.err = line + r.err
@@ -81,6 +86,7 @@ class Pin(Case):
         for mode, thread in (("dp", "ddp-replica-1"), ("model", "ddp-stage-1")):
             p = self.start("-c", self.ini("x.ini", LONG, toy, {"train": {"pin": "yes", "parallel": mode, "device": "cpu:0, cpu:1"}}))
             found = self.while_it_runs(p.pid, 1)[0]
+            self.until_training(p)
             p.terminate()
             self.equal(self.finish(p).code, 128 + 15)
             self.equal((found["ddpengine"], found[thread]), ([[PROCESSORS[0]]], [[PROCESSORS[1]]]), found)

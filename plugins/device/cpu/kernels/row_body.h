@@ -117,7 +117,7 @@ static void cached_group(const cached_head *h, int64_t t, float *scratch)
 {
     int64_t rows = h->length - t < GROUP ? h->length - t : GROUP, last = h->start + t + rows;
     int64_t whole = (last + 15) / 16 * 16, all = (last + 31) / 32 * 32, wide = (h->capacity + 31) / 32 * 32;
-    float *q = scratch, *out = q + GROUP * h->size, *scores = out + GROUP * h->size, inverse[GROUP];
+    float *q = scratch, *out = q + GROUP * h->size, *scores = out + GROUP * h->size, inverse[GROUP] = {0};
 
     for (int64_t r = 0; r < GROUP; r++) {
         const float *from = h->q + (t + (r < rows ? r : 0)) * h->wide;
