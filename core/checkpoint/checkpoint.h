@@ -31,7 +31,7 @@ typedef struct ddp_part {
 
 typedef struct ddp_file_facts {
     uint64_t bytes;
-    char sha256[DDP_SHA256_HEX];
+    char hash[DDP_SHA256_HEX]; /* XXH3 of 128 bits; where an earlier version has written it SHA-256: the longer text */
 } ddp_file_facts;
 
 /* How the ranks that write a checkpoint together report their shards to rank 0, in the thread that saves. `text` is

@@ -57,7 +57,7 @@ static ddp_status write_files(struct save *s, ddp_err *err)
             ddp_copy_text(name, sizeof(name), checkpoint_part_file(i));
         DDP_TRY(checkpoint_path_join(path.text, dir, name, err));
         DDP_TRY(checkpoint_safetensors_write(path.text, part->tensors, part->count, metadata, s->what->cancelled,
-                                             facts->sha256, &facts->bytes, err));
+                                             facts->hash, &facts->bytes, err));
         s->bytes += facts->bytes;
     }
     if (s->what->shards > 0) {

@@ -162,26 +162,43 @@ ddp_status checkpoint_sweep_trials(const char *dir, ddp_err *err)
 }
 
 /* read(2) rather than a mapping: a bad disk is then an error with a name, not a SIGBUS. */
-static ddp_status hash_file(int fd, const char *path, char hex[DDP_SHA256_HEX], ddp_err *err)
+static ddp_status read_file(int fd, const char *path, void (*add)(void *hash, const char *data, size_t length),
+                            void *hash, ddp_err *err)
 {
     const size_t capacity = (size_t)1 << 20;
     char *buffer = ddp_alloc(capacity, err);
-    ssize_t n = 0;
-    ddp_sha256 h;
-    ddp_status st = buffer == NULL ? err->status : ddp_sha256_begin(&h, err);
+    ddp_status st = DDP_OK;
+    ssize_t n;
 
-    if (st != DDP_OK) goto free_buffer;
+    if (buffer == NULL) return err->status;
     while ((n = read(fd, buffer, capacity)) > 0 || (n < 0 && errno == EINTR))
-        if (n > 0) ddp_sha256_add(&h, buffer, (size_t)n);
+        if (n > 0) add(hash, buffer, (size_t)n);
     if (n < 0) st = ddp_fail_errno(err, "cannot read %s", path);
-    ddp_sha256_end(&h, hex);
-free_buffer:
     free(buffer);
+    return st;
+}
+
+static void add_to_sha256(void *hash, const char *data, size_t length) { ddp_sha256_add(hash, data, length); }
+static void add_to_xxh128(void *hash, const char *data, size_t length) { ddp_xxh128_add(hash, data, length); }
+
+static ddp_status hash_file(int fd, const char *path, bool xxh128, char hex[DDP_SHA256_HEX], ddp_err *err)
+{
+    ddp_sha256 slow;
+    ddp_xxh128 fast;
+    ddp_status st;
+
+    DDP_TRY(xxh128 ? ddp_xxh128_begin(&fast, err) : ddp_sha256_begin(&slow, err));
+    st = read_file(fd, path, xxh128 ? add_to_xxh128 : add_to_sha256, xxh128 ? (void *)&fast : &slow, err);
+    if (xxh128)
+        ddp_xxh128_end(&fast, hex);
+    else
+        ddp_sha256_end(&slow, hex);
     return st;
 }
 
 static ddp_status verify_file(const char *path, const ddp_file_facts *facts, bool contents, ddp_err *err)
 {
+    bool xxh128 = strlen(facts->hash) == DDP_XXH128_HEX - 1;
     char hex[DDP_SHA256_HEX];
     struct stat s;
     ddp_status st = DDP_OK;
@@ -193,9 +210,9 @@ static ddp_status verify_file(const char *path, const ddp_file_facts *facts, boo
     } else if (!S_ISREG(s.st_mode) || (uint64_t)s.st_size != facts->bytes) {
         st = ddp_fail(err, DDP_ERR_DATA, "%s has %lld bytes where the manifest says %" PRIu64, path,
                       (long long)s.st_size, facts->bytes);
-    } else if (contents && (st = hash_file(fd, path, hex, err)) == DDP_OK && strcmp(hex, facts->sha256) != 0) {
-        st = ddp_fail(err, DDP_ERR_DATA, "%s is damaged: its SHA-256 is %.12s..., the manifest says %.12s...", path,
-                      hex, facts->sha256);
+    } else if (contents && (st = hash_file(fd, path, xxh128, hex, err)) == DDP_OK && strcmp(hex, facts->hash) != 0) {
+        st = ddp_fail(err, DDP_ERR_DATA, "%s is damaged: its %s is %.12s..., the manifest says %.12s...", path,
+                      xxh128 ? "XXH128" : "SHA-256", hex, facts->hash);
     }
     (void)close(fd);
     return st;

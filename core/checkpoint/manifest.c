@@ -89,7 +89,7 @@ static json_t *json_files(const ddp_manifest *m)
     const ddp_file_facts *f;
 
     for (uint32_t i = 0; (f = checkpoint_manifest_file(m, &i, name)) != NULL;) {
-        json_t *facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "sha256", f->sha256);
+        json_t *facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "xxh128", f->hash);
 
         if (json_object_set_new(files, name, facts) == 0) continue;
         json_decref(files);
@@ -157,8 +157,7 @@ static json_t *json_settings(const char *lines)
 static ddp_status to_json(const ddp_manifest *m, const char *lines, json_t **out, ddp_err *err)
 {
     const ddp_checkpoint_meta *meta = &m->meta;
-    json_t *object = json_pack("{s:s, s:i}", "format", DDP_MANIFEST_FORMAT, "version",
-                               m->shard_count > 0 ? DDP_MANIFEST_SHARDED : DDP_MANIFEST_VERSION);
+    json_t *object = json_pack("{s:s, s:i}", "format", DDP_MANIFEST_FORMAT, "version", DDP_MANIFEST_VERSION);
     char hex[DDP_SHA256_HEX];
     bool bad = object == NULL;
     ddp_status st;
@@ -246,9 +245,12 @@ static bool read_file(const json_t *files, const char *name, ddp_file_facts *f)
 {
     const json_t *v = json_object_get(files, name);
 
+    const json_t *xxh128 = json_object_get(v, "xxh128"); /* files of earlier versions lack it */
+    size_t digits = (xxh128 != NULL ? DDP_XXH128_HEX : DDP_SHA256_HEX) - 1;
+
     return read_number(json_object_get(v, "bytes"), &f->bytes) && f->bytes > 0 &&
-           read_text(json_object_get(v, "sha256"), f->sha256, sizeof(f->sha256)) &&
-           strlen(f->sha256) == DDP_SHA256_HEX - 1;
+           read_text(xxh128 != NULL ? xxh128 : json_object_get(v, "sha256"), f->hash, sizeof(f->hash)) &&
+           strlen(f->hash) == digits;
 }
 
 /* Of one that has them in place of the optimiser's file. */
@@ -267,7 +269,7 @@ static ddp_status read_shards(const char *path, const json_t *object, ddp_manife
     for (uint32_t i = 0; i < m->shard_count; i++) {
         checkpoint_shard_file(name, i, m->shard_count);
         if (!read_file(files, name, &m->shards[i]))
-            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path, name);
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and hash of %s", path, name);
     }
     return DDP_OK;
 }
@@ -298,7 +300,7 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
         if (i == DDP_PART_HOOK && json_object_get(files, checkpoint_part_file(i)) == NULL) continue;
         if (i == DDP_PART_OPTIMIZER && m->shard_count > 0) continue;
         if (!read_file(files, checkpoint_part_file(i), &m->parts[i]))
-            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and sha256 of %s", path,
+            return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and hash of %s", path,
                             checkpoint_part_file(i));
     }
     return DDP_OK;
@@ -346,14 +348,14 @@ static ddp_status check_object(const char *path, json_t *object, ddp_manifest *m
 
     if (format == NULL || strcmp(format, DDP_MANIFEST_FORMAT) != 0 || !json_is_integer(version))
         return ddp_fail(err, DDP_ERR_DATA, "%s is not the manifest of a ddpengine checkpoint", path);
-    if (json_integer_value(version) != DDP_MANIFEST_VERSION && json_integer_value(version) != DDP_MANIFEST_SHARDED)
+    if (json_integer_value(version) < 1 || json_integer_value(version) > DDP_MANIFEST_VERSION)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                        "%s is of format version %lld, this ddpengine reads %d and %d: use the version that wrote it",
-                        path, (long long)json_integer_value(version), DDP_MANIFEST_VERSION, DDP_MANIFEST_SHARDED);
+                        "%s is of format version %lld, this ddpengine reads 1 to %d: use the version that wrote it",
+                        path, (long long)json_integer_value(version), DDP_MANIFEST_VERSION);
     DDP_TRY(checksum_of(object, hex, err));
     if (stated == NULL || strcmp(stated, hex) != 0)
         return ddp_fail(err, DDP_ERR_DATA, "%s: its contents do not match its checksum: damaged or edited", path);
-    if (json_integer_value(version) == DDP_MANIFEST_SHARDED) DDP_TRY(read_shards(path, object, m, err));
+    if (json_object_get(object, "shards") != NULL) DDP_TRY(read_shards(path, object, m, err));
     DDP_TRY(read_fields(path, object, m, err));
     return read_settings(path, object, m, err);
 }

@@ -5,8 +5,7 @@
 #include "checkpoint/checkpoint.h"
 
 #define DDP_MANIFEST_FORMAT  "ddpengine checkpoint"
-#define DDP_MANIFEST_VERSION 1
-#define DDP_MANIFEST_SHARDED 2 /* the version of one with shards */
+#define DDP_MANIFEST_VERSION 3 /* what is written; 1 and 2, of which files have a SHA-256, are read, too */
 #define DDP_MANIFEST_FILE    "MANIFEST.json"
 
 typedef struct ddp_manifest {

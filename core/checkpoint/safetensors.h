@@ -30,7 +30,7 @@ typedef struct ddp_named_tensor {
  * `cancelled`: another thread sets it to end the call between two pieces, with DDP_ERR_ABORTED; may be NULL. */
 ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
                                         const char *const *metadata, const atomic_bool *cancelled,
-                                        char sha256[DDP_SHA256_HEX], uint64_t *bytes, ddp_err *err);
+                                        char hash[DDP_XXH128_HEX], uint64_t *bytes, ddp_err *err);
 
 /* The file's header for these tensors, free(): "8 bytes of length" and JSON, after which the tensors follow by the size
  * of their elements, the largest first, in this order. */

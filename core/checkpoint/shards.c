@@ -31,7 +31,7 @@ static ddp_status write_part(const char *path, const ddp_checkpoint_contents *wh
     const ddp_part *part = &what->parts[DDP_PART_OPTIMIZER];
 
     (void)unlink(path); /* of a process that this one replaces */
-    return checkpoint_safetensors_write(path, part->tensors, part->count, NULL, what->cancelled, facts->sha256,
+    return checkpoint_safetensors_write(path, part->tensors, part->count, NULL, what->cancelled, facts->hash,
                                         &facts->bytes, err);
 }
 
@@ -55,7 +55,7 @@ ddp_status checkpoint_shard_save(const char *dir, const ddp_checkpoint_contents 
 
     if (st == DDP_OK) st = check_shared(dir, err);
     if (st == DDP_OK) st = write_part(path.text, what, &facts, err);
-    if (st == DDP_OK) (void)snprintf(text, sizeof(text), "%" PRIu64 " %s", facts.bytes, facts.sha256);
+    if (st == DDP_OK) (void)snprintf(text, sizeof(text), "%" PRIu64 " %s", facts.bytes, facts.hash);
     if (st != DDP_OK) {
         (void)ddp_fail_context(err, "rank %" PRId32, x->rank(x->ctx, what->shard));
         (void)snprintf(text, sizeof(text), "%s%s", failed_word, err->msg);
@@ -84,8 +84,8 @@ static ddp_status hear(const ddp_checkpoint_contents *what, uint32_t shard, ddp_
     DDP_TRY(x->hear(x->ctx, what->meta.step, shard, text, sizeof(text), err));
     if (strncmp(text, failed_word, sizeof(failed_word) - 1) == 0)
         return ddp_fail(err, DDP_ERR_SYSTEM, "%s", text + sizeof(failed_word) - 1);
-    if (sscanf(text, "%" SCNu64 " %64[0-9a-f]", &facts->bytes, facts->sha256) != 2 ||
-        strlen(facts->sha256) != DDP_SHA256_HEX - 1)
+    if (sscanf(text, "%" SCNu64 " %32[0-9a-f]", &facts->bytes, facts->hash) != 2 ||
+        strlen(facts->hash) != DDP_XXH128_HEX - 1)
         return ddp_fail(err, DDP_ERR_INTERNAL, "what rank %" PRId32 " says of its shard cannot be read",
                         x->rank(x->ctx, shard));
     return DDP_OK;

@@ -141,6 +141,9 @@ static ddp_status read_file(ddp_ini *ini, ddp_ini_file *file, const char *where,
         file->device = (uint64_t)st.st_dev;
         file->inode = (uint64_t)st.st_ino;
         if (where != NULL) DDP_TRY(check_chain(file, where, err));
+        if (where != NULL && !S_ISREG(st.st_mode)) /* a pipe of nobody would be waited for without end */
+            return ddp_fail(err, DDP_ERR_CONFIG, "%s: include: %s: not a regular file; name an INI file", where,
+                            file->path);
     } else if (errno == ENOENT) {
         return missing(file->path, where, err);
     }

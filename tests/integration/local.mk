@@ -25,7 +25,7 @@ EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtur
 EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/support/refuse_binding.c \
 	tests/integration/support/flawed_device.c tests/integration/support/failing_backend.c \
 	tests/integration/support/slow_disk.c
-EXTRA_DIST += tests/integration/harness.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
+EXTRA_DIST += tests/integration/harness.py tests/integration/xxh128.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
 	tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c \
 	tests/integration/support/drifting_backend.c tests/integration/support/late_device.c $(INTEGRATION_TESTS)
 if WITH_GLOO

@@ -30,7 +30,6 @@ parameters of a run that was not killed, and leaves no unfinished save.
 import argparse
 import collections
 import concurrent.futures
-import hashlib
 import json
 import os
 import pathlib
@@ -41,6 +40,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+from xxh128 import xxh128  # noqa: E402
 
 SRC = pathlib.Path(os.environ.get("DDP_SRCDIR", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("DDP_BUILDDIR", SRC / "build-failpoints"))
@@ -186,7 +188,7 @@ def sample_of(points):
 def whole_checkpoint(path):
     try:
         facts = json.loads((path / "MANIFEST.json").read_text())["files"]
-        return all(hashlib.sha256((path / name).read_bytes()).hexdigest() == f["sha256"] for name, f in facts.items())
+        return all(xxh128((path / name).read_bytes()) == f["xxh128"] for name, f in facts.items())
     except (OSError, ValueError, KeyError):
         return False
 

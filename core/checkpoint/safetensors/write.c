@@ -2,14 +2,10 @@
  * Tensors are laid out by element size, largest first, as the format's own writer does: every tensor stays aligned.
  * Folders, renames and what a checkpoint is are checkpoint.c's affair. */
 #include "checkpoint/safetensors/format.h"
-#include <fcntl.h>
+#include "checkpoint/safetensors/sink.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* Bytes hashed and then written in one go: large for the file system, small enough to be in the cache for both. */
-#define CHUNK_BYTES ((size_t)1 << 20)
 
 static const struct {
     uint32_t dtype;
@@ -144,33 +140,7 @@ ddp_status checkpoint_safetensors_header(const ddp_named_tensor *tensors, size_t
 }
 
 /* ---- data -------------------------------------------------------------------------------------------------------- */
-struct sink {
-    int fd;
-    const char *path;
-    const atomic_bool *cancelled; /* NULL: nobody cancels */
-    ddp_sha256 hash;
-    uint64_t bytes;
-};
-
-static ddp_status put(struct sink *s, const void *data, uint64_t length, ddp_err *err)
-{
-    const char *from = data;
-
-    while (length > 0) {
-        size_t n = length < CHUNK_BYTES ? (size_t)length : CHUNK_BYTES;
-
-        if (s->cancelled != NULL && atomic_load_explicit(s->cancelled, memory_order_relaxed))
-            return ddp_fail(err, DDP_ERR_ABORTED, "%s is not written to its end: the run has failed", s->path);
-        ddp_sha256_add(&s->hash, from, n);
-        DDP_TRY(ddp_write_all(s->fd, from, n, s->path, err));
-        from += n;
-        length -= n;
-        s->bytes += n;
-    }
-    return DDP_OK;
-}
-
-static ddp_status put_tensors(struct sink *s, const ddp_named_tensor *tensors, size_t count, ddp_err *err)
+static ddp_status put_tensors(checkpoint_sink *s, const ddp_named_tensor *tensors, size_t count, ddp_err *err)
 {
     uint64_t bytes = 0;
 
@@ -178,48 +148,27 @@ static ddp_status put_tensors(struct sink *s, const ddp_named_tensor *tensors, s
         for (size_t i = 0; i < count; i++) {
             if (ddp_safetensors_dtype_size(tensors[i].dtype) != element_sizes[e]) continue;
             (void)checkpoint_safetensors_bytes(&tensors[i], &bytes);
-            DDP_TRY(put(s, tensors[i].data, bytes, err));
+            DDP_TRY(checkpoint_sink_put(s, tensors[i].data, bytes, err));
         }
     return DDP_OK;
 }
 
-/* Header, tensors and fsync into the open file. */
-static ddp_status fill(struct sink *s, const char *head, size_t head_length, const ddp_named_tensor *tensors,
-                       size_t count, char sha256[DDP_SHA256_HEX], ddp_err *err)
-{
-    ddp_status st;
-
-    DDP_TRY(ddp_sha256_begin(&s->hash, err));
-    st = put(s, head, head_length, err);
-    if (st == DDP_OK) st = put_tensors(s, tensors, count, err);
-    if (st == DDP_OK && fsync(s->fd) != 0) st = ddp_fail_errno(err, "cannot flush %s to disk", s->path);
-    ddp_sha256_end(&s->hash, sha256);
-    return st;
-}
-
 ddp_status checkpoint_safetensors_write(const char *path, const ddp_named_tensor *tensors, size_t count,
                                         const char *const *metadata, const atomic_bool *cancelled,
-                                        char sha256[DDP_SHA256_HEX], uint64_t *bytes, ddp_err *err)
+                                        char hash[DDP_XXH128_HEX], uint64_t *bytes, ddp_err *err)
 {
-    struct sink s = {.path = path, .cancelled = cancelled};
-    char *head = NULL, hex[DDP_SHA256_HEX];
+    checkpoint_sink s;
+    char *head = NULL;
     size_t head_length = 0;
     ddp_status st;
 
     DDP_TRY(checkpoint_safetensors_header(tensors, count, metadata, &head, &head_length, err));
-    s.fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (s.fd < 0) {
-        st = ddp_fail_errno(err, "cannot create %s", path);
-        goto free_head;
-    }
-    st = fill(&s, head, head_length, tensors, count, hex, err);
-    if (close(s.fd) != 0 && st == DDP_OK) st = ddp_fail_errno(err, "cannot close %s", path);
-    if (st != DDP_OK) {
-        (void)unlink(path);
-    } else {
-        memcpy(sha256, hex, sizeof(hex));
-        *bytes = s.bytes;
-    }
+    st = checkpoint_sink_open(&s, path, cancelled, err);
+    if (st != DDP_OK) goto free_head;
+    st = checkpoint_sink_put(&s, head, head_length, err);
+    if (st == DDP_OK) st = put_tensors(&s, tensors, count, err);
+    st = checkpoint_sink_close(&s, st, hash, err);
+    if (st == DDP_OK) *bytes = s.bytes;
 free_head:
     free(head);
     return st;

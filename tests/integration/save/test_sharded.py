@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from disk import ADAMW, DiskCase  # noqa: E402
 from harness import children_of, until  # noqa: E402
+from xxh128 import xxh128  # noqa: E402
 
 ZERO = {"group": {"backend": "gloo-tcp"}, "ddp": {"zero": 1}}
 SHARDED = {"checkpoint": {"sharded": "yes"}}
@@ -80,7 +81,7 @@ class Sharded(DiskCase):
         self.check(f"{THREE[1]} is damaged" in r.out and f"{THREE[2]}: No such file" in r.out, r)
         r = self.train(*self.layers("ck", ADAMW, ZERO, SHARDED, steps=6), name="again.ini", nproc=3)
         self.check("resuming from" in r.err and "step-00000005" in r.err, r)
-        self.equal(json.loads((self.dir / "ck/step-00000005/MANIFEST.json").read_text())["version"], 2)
+        self.equal(json.loads((self.dir / "ck/step-00000005/MANIFEST.json").read_text())["shards"], 3)
 
     def forge(self, folder, change):
         """The manifest, changed by somebody who knows how its checksum is made."""
@@ -105,9 +106,9 @@ class Sharded(DiskCase):
             head = json.dumps(dict(tensors)).encode()
             raw = len(head).to_bytes(8, "little") + head + raw[8 + int.from_bytes(raw[:8], "little"):]
             (folder / THREE[1]).write_bytes(raw)
-            manifest["files"][THREE[1]] = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+            manifest["files"][THREE[1]] = {"bytes": len(raw), "xxh128": xxh128(raw)}
 
-        changes = {1: tensor, 2: lambda m: m["files"][THREE[0]].update(sha256=evil + "0" * 55), 3: lambda m: m.update(model=evil), 4: None}
+        changes = {1: tensor, 2: lambda m: m["files"][THREE[0]].update(xxh128=evil + "0" * 23), 3: lambda m: m.update(model=evil), 4: None}
         for step, change in changes.items():
             folder = bad / f"step-{step:08}"
             shutil.copytree(good, folder)

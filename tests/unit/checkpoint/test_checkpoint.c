@@ -314,7 +314,7 @@ static void damage_is_skipped(void **state)
     ddp_err err = {0};
     const char *model = "ck/step-00000002/model.safetensors", *manifest = "ck/step-00000002/MANIFEST.json";
     static const char *const parts[] = {"checkpoint step-00000002 is skipped:",
-                                        "model.safetensors is damaged: its SHA-256 is",
+                                        "model.safetensors is damaged: its XXH128 is",
                                         "model.safetensors has 100 bytes where the manifest says",
                                         "cannot open ",
                                         "do not match its checksum",
@@ -447,9 +447,9 @@ static void a_later_version(void **state)
 
     must_save(p, 1, 0);
     must_save(p, 2, 0);
-    replace_text(in(p, "ck/step-00000002/MANIFEST.json"), "\"version\": 1", "\"version\": 3");
+    replace_text(in(p, "ck/step-00000002/MANIFEST.json"), "\"version\": 3", "\"version\": 4");
     assert_int_equal(ddp_checkpoint_newest(in(p, "ck"), &c, &p->log, &err), DDP_ERR_UNSUPPORTED);
-    assert_contains(err.msg, "step-00000002/MANIFEST.json is of format version 3, this ddpengine reads 1 and 2");
+    assert_contains(err.msg, "step-00000002/MANIFEST.json is of format version 4, this ddpengine reads 1 to 3");
 }
 
 static void wrong_paths(void **state)

@@ -314,8 +314,8 @@ static void make_misfit(const char *folder)
     assert_int_equal(checkpoint_manifest_read(manifest, &m, &err), DDP_OK);
     assert_int_equal(unlink(shard), 0);
     assert_int_equal(unlink(manifest), 0);
-    assert_int_equal(
-        checkpoint_safetensors_write(shard, &t, 1, NULL, NULL, m.shards[1].sha256, &m.shards[1].bytes, &err), DDP_OK);
+    assert_int_equal(checkpoint_safetensors_write(shard, &t, 1, NULL, NULL, m.shards[1].hash, &m.shards[1].bytes, &err),
+                     DDP_OK);
     assert_int_equal(checkpoint_manifest_write(manifest, &m, m.settings, &err), DDP_OK);
     checkpoint_manifest_free(&m);
 }
