@@ -28,8 +28,8 @@ import time
 from survive import Trial, arguments, harness, seeded
 
 EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587d, 2  # linux/fs/ext4/ext4.h
-IMAGE_MIB, EVERY, LATEST_S, SAVE_S = 64, 10, 0.5, 0.004
-RUN = {"train": {"epochs": 60}, "data.synthetic": {"samples": 640}, "checkpoint": {"every": EVERY}, "group": {"backend": "shm"},
+IMAGE_MIB, EVERY, LATEST_S, SAVE_S = 192, 10, 0.5, 0.002
+RUN = {"train": {"epochs": 200}, "data.synthetic": {"samples": 640}, "checkpoint": {"every": EVERY}, "group": {"backend": "shm"},
        "run": {"restarts": 0}, "output": {"log_every": 50}}
 NO_FSYNC = "int fsync(int fd) { (void)fd; return 0; }\nint fdatasync(int fd) { (void)fd; return 0; }\n"
 
