@@ -2,6 +2,8 @@
  *
  *   builder.c      the ddp_graph_api that models call, with shapes by the op table
  *   describe.c     a graph's operations as text, for the comparison of ranks
+ *   summary.c      a model as a table, for people
+ *   summary.c      a model as a table, for people
  *   finish.c       checks a graph that is built; frozen parameters
  *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a
  *                  program by these references, in double: the meaning that devices are tested against
@@ -143,6 +145,8 @@ ddp_status ddp_layout_create(const ddp_graph *g, uint64_t first_bytes, uint64_t 
 ddp_status ddp_layout_create_cut(const ddp_graph *g, uint64_t first_bytes, uint64_t bytes, uint32_t world,
                                  ddp_layout **out, ddp_err *err);
 void ddp_layout_free(ddp_layout *l);
+/* A table as torchinfo prints it: layers, shapes with N for the batch, parameters, and the arithmetic of one sample. */
+ddp_status ddp_graph_summary(const ddp_graph *g, const ddp_layout *l, ddp_text *out, ddp_err *err);
 
 /* ---- program ----------------------------------------------------------------------------------------------------- */
 /* training: forward, then gradients in an order that completes buckets in index order as early as it can; else forward

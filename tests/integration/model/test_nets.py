@@ -83,6 +83,26 @@ class Nets(Case):
                               "[linear] out = 4, name = fc\n[end]\n[linear] out = 4, bias = no\n[loss] type = cross_entropy\n"),
                    ["h.0.0.weight", "h.0.fc.weight", "h.0.fc.bias", "h.1.0.weight", "h.1.fc.weight", "h.1.fc.bias", "2.weight"])
 
+    def test_model_as_a_table(self):
+        """Numbers that torchinfo has for the same net; what is shared is counted once, what is frozen is named. No device is opened."""
+        conv = ("[conv2d] out = 3, kernel = 3, padding = 1, name = c\n[relu]\n[flatten]\n[linear] out = 4, name = head\n"
+                "[loss] type = cross_entropy\n")
+        r = self.run("model", "-c", self.ini("conv.ini", self.net("a.net", conv), data("2, 8, 8", 16, 4),
+                                             {"train": {"device": "cuda:3", "freeze": "c.bias"}}))
+        self.equal(r.code, 0, r)
+        rows = [line.split() for line in r.out.splitlines()]
+        for row in (["image", "field", "(N,", "2,", "8,", "8)"], ["c", "conv2d", "(N,", "3,", "8,", "8)", "frozen", "57", "0.007"],
+                    ["head", "linear", "(N,", "4)", "772", "0.002"], ["parameters", "829,", "3.2", "KiB"], ["frozen", "3"]):
+            self.check(row in rows, f"{row}\n{r}")
+        gpt = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "tokens"}, "data.synthetic": None,
+               "model.gpt2": {"preset": "bytes", "layers": 1, "width": 16, "heads": 2, "context": 16},
+               "data.tokens": {"files": SRC / "README.md", "context": 16}}
+        r = self.run("model", "-c", self.ini("gpt.ini", gpt))
+        self.check(re.search(r"^lm_head +linear +\(N, 16, 256\) +shared +0.131$", r.out, re.M), r)
+        self.check("parameters            7,664, " in r.out and r.code == 0, r)
+        self.fails(self.run("model"), 2, "no config file")
+        self.fails(self.run("model", "-c", self.dir / "absent.ini"), 2, "absent.ini: no such file")
+
     def test_references(self):
         """A name is looked for in the innermost [repeat] first, then outside, up to the whole net."""
         shapes = self.names("[flatten] name = in\n[linear] name = fc, out = 4\n"
