@@ -1,7 +1,7 @@
 # the longest come first: what is left at the end is short
 INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_backends.py \
 	tests/integration/test_init.py tests/integration/test_train.py tests/integration/test_group.py \
-	tests/integration/test_checkpoint.py tests/integration/test_errors.py tests/integration/test_plugins.py \
+	tests/integration/save/test_checkpoint.py tests/integration/test_errors.py tests/integration/test_plugins.py \
 	tests/integration/test_step.py tests/integration/test_stop.py tests/integration/test_cli.py \
 	tests/integration/test_docs.py tests/integration/test_conform.py tests/integration/test_network.py \
 	tests/integration/test_mpi.py tests/integration/test_secret.py tests/integration/test_data.py \
@@ -16,7 +16,7 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 LONG_ALONE = tests/integration/cuda/test_cuda.py tests/integration/cuda/test_cuda_nccl.py
 LONG_INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_backends.py \
 	tests/integration/test_conform.py tests/integration/test_docs.py tests/integration/test_step.py \
-	tests/integration/test_mpi.py tests/integration/test_checkpoint.py tests/integration/test_init.py \
+	tests/integration/test_mpi.py tests/integration/save/test_checkpoint.py tests/integration/test_init.py \
 	tests/integration/test_profile.py tests/integration/test_group.py tests/integration/test_errors.py tests/integration/model/test_nets.py \
 	tests/integration/restart/test_restart.py tests/integration/restart/test_missing.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
@@ -25,7 +25,7 @@ EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtur
 EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/support/refuse_binding.c \
 	tests/integration/support/flawed_device.c tests/integration/support/failing_backend.c \
 	tests/integration/support/slow_disk.c
-EXTRA_DIST += tests/integration/harness.py tests/integration/xxh128.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
+EXTRA_DIST += tests/integration/harness.py tests/integration/checkpoint_files.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
 	tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c \
 	tests/integration/support/drifting_backend.c tests/integration/support/late_device.c $(INTEGRATION_TESTS)
 if WITH_GLOO

@@ -6,7 +6,7 @@ import sys
 
 import harness
 from harness import SRC, Case
-from test_checkpoint import read_safetensors
+from checkpoint_files import read_safetensors
 
 # 640 samples, 2 ranks x 16: 20 steps an epoch; 64 x 48 is the matrix that powersgd compresses
 WIDE = {"model.mlp": {"hidden": "64, 48"}, "data.synthetic": {"shape": 60}, "optimizer": {"lr": 0.02}}

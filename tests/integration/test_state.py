@@ -7,7 +7,7 @@ import sys
 
 import harness
 from harness import SRC, Case
-from test_checkpoint import read_safetensors
+from checkpoint_files import read_safetensors
 
 # 640 samples, 2 ranks x 16: 20 steps an epoch
 BUFFERED = {"model": {"plugin": "buffered"}, "model.mlp": None, "model.buffered": {}}

@@ -9,7 +9,7 @@ import sys
 
 import harness
 from harness import SRC, Case, Skip, long_case
-from test_checkpoint import read_safetensors
+from checkpoint_files import read_safetensors
 
 SMALL = {"ddp": {"bucket_size": "1KiB", "first_bucket_size": "1KiB"}}  # several buckets, the last of them uneven
 CLIP = {"optimizer": {"clip_norm": 0.5}}

@@ -42,7 +42,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-from xxh128 import xxh128  # noqa: E402
+from checkpoint_files import xxh128  # noqa: E402
 
 SRC = pathlib.Path(os.environ.get("DDP_SRCDIR", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("DDP_BUILDDIR", SRC / "build-failpoints"))

@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from harness import Case, Skip, long_case, until  # noqa: E402
-from test_checkpoint import read_safetensors  # noqa: E402
+from checkpoint_files import read_safetensors  # noqa: E402
 
 # 640 samples, 4 ranks x 16: 10 steps an epoch. The last epoch begins when the test says so.
 EPOCHS = 40

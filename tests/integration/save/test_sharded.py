@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
 from disk import ADAMW, DiskCase  # noqa: E402
 from harness import children_of, until  # noqa: E402
-from xxh128 import xxh128  # noqa: E402
+from checkpoint_files import xxh128  # noqa: E402
 
 ZERO = {"group": {"backend": "gloo-tcp"}, "ddp": {"zero": 1}}
 SHARDED = {"checkpoint": {"sharded": "yes"}}

@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
 from flawed import WAYS, Flawed, buffered, device, over  # noqa: E402
 from harness import long_case  # noqa: E402
-from test_checkpoint import read_safetensors  # noqa: E402
+from checkpoint_files import read_safetensors  # noqa: E402
 
 SKIP = {"train": {"non_finite": "skip", "epochs": 1, "max_steps": 8}}
 # the weights of the last two layers in the arena, whose order is the reverse of the model's; neither is padding

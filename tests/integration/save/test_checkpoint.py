@@ -3,37 +3,20 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
 import socket
-import struct
 import sys
 import time
 
-import harness
-from harness import Case, long_case
-from xxh128 import xxh128
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from checkpoint_files import read_safetensors, xxh128  # noqa: E402
+from harness import Case, long_case  # noqa: E402
 
 TRIES = int(os.environ.get("DDPENGINE_KILL_TRIES", "20"))
-
-
-def read_safetensors(path):
-    """The format's description and nothing else: length, JSON header, bytes."""
-    raw = path.read_bytes()
-    (length,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8:8 + length])
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, t in header.items():
-        begin, end = t["data_offsets"]
-        body = raw[8 + length + begin:8 + length + end]
-        count = 1
-        for d in t["shape"]:
-            count *= d
-        assert len(body) == count * {"F32": 4, "I64": 8}[t["dtype"]], (name, t)
-        tensors[name] = (t["dtype"], t["shape"], body)
-    return tensors
 
 
 class Checkpoint(Case):
