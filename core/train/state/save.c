@@ -297,23 +297,6 @@ static void give_up_saver(ddp_trainer *t)
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
 }
 
-/* Whether no rank says no. */
-static ddp_status all_can(ddp_trainer *t, bool *can, ddp_err *err)
-{
-    int32_t world = ddp_group_world(t->group);
-    const void *parts[world];
-    size_t lengths[world];
-    char own = (char)*can;
-    void *block = NULL;
-
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, "how checkpoints are written", &own, 1, &block, parts, lengths,
-                                t->s->config->group->step_timeout_ms, err));
-    for (int32_t r = 0; r < world; r++) *can = *can && lengths[r] == 1 && *(const char *)parts[r] != 0;
-    free(block);
-    return DDP_OK;
-}
-
 /* Where ranks tell of their shards, and how they name them. */
 static ddp_status open_exchange(ddp_trainer *t, ddp_err *err)
 {
@@ -328,14 +311,15 @@ static ddp_status open_exchange(ddp_trainer *t, ddp_err *err)
 
 ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
 {
-    bool sharded = state_is_saved_in_shards(t), writes = t->s->launch.rank == 0 || sharded, beside = true;
+    bool sharded = state_is_saved_in_shards(t), writes = t->s->launch.rank == 0 || sharded;
+    uint64_t in_step = 0; /* 1: some rank cannot write beside training */
 
     if (sharded && t->progress.saving && t->save_store == NULL) DDP_TRY(open_exchange(t, err));
     if (!saves_on_the_way(t)) return DDP_OK;
     t->saver = ddp_alloc(sizeof(*t->saver), err);
     if (t->saver == NULL) return err->status;
     if (writes && open_writer(t, err) != DDP_OK) {
-        beside = false;
+        in_step = 1;
         ddp_log_line(t->s->log, DDP_LOG_WARN,
                      "[checkpoint] async: no checkpoint can be written beside training, which waits for each instead: "
                      "%s. Make room on this host, or set async = no, which does the same without this line",
@@ -343,9 +327,9 @@ ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
         *err = (ddp_err){0};
         give_up_saver(t);
     }
-    DDP_TRY(all_can(t, &beside, err));
-    if (!beside) give_up_saver(t);
-    if (!beside || writes) return DDP_OK;
+    DDP_TRY(ddp_trainer_largest(t, "how checkpoints are written", &in_step, err));
+    if (in_step > 0) give_up_saver(t);
+    if (in_step > 0 || writes) return DDP_OK;
     DDP_TRY(states_whole(t, err));
     return t->reduce.hooked == NULL ? DDP_OK : ddp_hooked_hold(t->reduce.hooked, err);
 }

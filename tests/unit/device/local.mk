@@ -1,7 +1,7 @@
 # unit tests of plugins/device/cpu, and of its kernels by themselves, whose variants they compare
 if WITH_CMOCKA
 if WITH_DNNL
-DEVICE_TEST = tests/unit/support/device_models.h tests/unit/support/device_util.h
+DEVICE_TEST = tests/unit/support/device_models.h tests/unit/support/device_variants.h tests/unit/support/device_util.h
 check_PROGRAMS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \
 	tests/unit/device/test_device_sequence tests/unit/device/test_device_winograd tests/unit/device/test_device_cached
 TESTS += tests/unit/device/test_device tests/unit/device/test_device_flat tests/unit/device/test_device_image \

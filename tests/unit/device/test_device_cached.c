@@ -1,28 +1,7 @@
 /* tests/unit/device/test_device_cached.c -- what the CPU device has for text that is made token by token: a row times a
  * matrix, and attention over keys and values that are kept. Every variant gives the same bits; a whole context by
  * pieces gives what it gives at once; positions that are not there. */
-#include "plugins/common/isa.h"
-#include "plugins/device/cpu/kernels/kernels.h"
-#include "support/device_models.h"
-
-static uint64_t seed;
-
-/* ---- variants ---------------------------------------------------------------------------------------------------- */
-enum { MAX_T = 70, MAX_E = 132, MOST = MAX_T * 3 * MAX_E };
-
-static const cpu_kernels *const *variants;
-static int variant_count;
-
-static void fill(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) x[i] = random_float(&seed) * 2.0f;
-}
-
-static void same(const char *what, int variant, const void *a, const void *b, size_t bytes)
-{
-    if (memcmp(a, b, bytes) != 0)
-        fail_msg("%s: %s and %s differ", what, variants[variant]->isa, variants[variant_count - 1]->isa);
-}
+#include "support/device_variants.h"
 
 /* A row times a matrix, either way round, as a whole and in two parts; and attention over a cache. */
 static void row_variants(int64_t n, int64_t cols, int64_t stride)

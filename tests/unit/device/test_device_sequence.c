@@ -1,28 +1,7 @@
 /* tests/unit/device/test_device_sequence.c -- the CPU device's kernels of a transformer: against the double
  * reference over odd sizes, alone and as whole models, with one thread and two; every variant gives the same bits;
  * what is fused; indices out of range. */
-#include "plugins/common/isa.h"
-#include "plugins/device/cpu/kernels/kernels.h"
-#include "support/device_models.h"
-
-static uint64_t seed;
-
-/* ---- variants ---------------------------------------------------------------------------------------------------- */
-enum { MAX_T = 70, MAX_E = 132, MOST = MAX_T * 3 * MAX_E };
-
-static const cpu_kernels *const *variants;
-static int variant_count;
-
-static void fill(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) x[i] = random_float(&seed) * 2.0f;
-}
-
-static void same(const char *what, int variant, const void *a, const void *b, size_t bytes)
-{
-    if (memcmp(a, b, bytes) != 0)
-        fail_msg("%s: %s and %s differ", what, variants[variant]->isa, variants[variant_count - 1]->isa);
-}
+#include "support/device_variants.h"
 
 typedef struct norm_results {
     float y[MOST], sum[MOST], mean[MAX_T], invstd[MAX_T], dx[MOST], dw[MAX_E + 16], db[MAX_E + 16];
