@@ -115,6 +115,10 @@ struct ddp_data_config {
     int64_t padding;    /* pixels on each side, before random_crop */
     double flip;        /* probability */
     int32_t antialias;  /* of resize */
+    int32_t dct_scale;
+    ddp_list random_resized_crop;        /* of int64_t, as random_crop */
+    ddp_list scale, ratio, color_jitter; /* of double: two, two, up to four */
+    double random_erasing;               /* probability */
 };
 struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */

@@ -166,6 +166,14 @@ static const ddp_option sampler_options[] = {
 #define RANDOM_CROP_DOC                                                                                                \
     "Crops to this size at a random position, a new one in each epoch: height, width, or one number for both."
 #define CENTER_CROP_DOC "Crops the middle to this size: height, width, or one number for both."
+#define RESIZED_CROP_DOC                                                                                               \
+    "Crops a random box of the image and scales it to this size, as RandomResizedCrop: height, width, or one number."
+#define SCALE_DOC        "Smallest and largest share of the image's area that the box of random_resized_crop has."
+#define RATIO_DOC        "Smallest and largest width / height of the box of random_resized_crop."
+#define COLOR_JITTER_DOC "Largest change of brightness, contrast, saturation and hue, drawn for each sample. Empty: none."
+#define ERASING_DOC      "Probability that a box of the normalised image becomes 0, as RandomErasing. 0: off."
+#define DCT_SCALE_DOC                                                                                                  \
+    "Whether a JPEG that is going to be shrunk may be decoded at n/8 of its size. Faster; the pixels differ a little."
 #define FLIP_DOC        "Probability that an image is mirrored left to right, drawn again in each epoch."
 #define MEAN_DOC        "Subtracted from pixels scaled to 0..1: a number for each channel or one for all. Empty: 0."
 #define STD_DOC         "Pixels are then divided by it: a number for each channel or one for all. Empty: 1."
@@ -179,7 +187,13 @@ static const ddp_option data_options[] = {
     {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},
     {"random_crop", "", "1..16384", RANDOM_CROP_DOC, DDP_OPT_INT, L, AT(random_crop)},
     {"center_crop", "", "1..16384", CENTER_CROP_DOC, DDP_OPT_INT, L, AT(center_crop)},
+    {"random_resized_crop", "", "1..16384", RESIZED_CROP_DOC, DDP_OPT_INT, L, AT(random_resized_crop)},
+    {"scale", "0.08, 1", "0..1", SCALE_DOC, DDP_OPT_FLOAT, L, AT(scale)},
+    {"ratio", "0.75, 1.3333333", "0..", RATIO_DOC, DDP_OPT_FLOAT, L, AT(ratio)},
+    {"dct_scale", "no", NULL, DCT_SCALE_DOC, DDP_OPT_BOOL, 0, AT(dct_scale)},
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
+    {"color_jitter", "", "0..", COLOR_JITTER_DOC, DDP_OPT_FLOAT, L, AT(color_jitter)},
+    {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},
     {"mean", "", NULL, MEAN_DOC, DDP_OPT_FLOAT, L, AT(mean)},
     {"std", "", NULL, STD_DOC, DDP_OPT_FLOAT, L, AT(std)},
 };
@@ -191,7 +205,13 @@ static const ddp_option eval_options[] = {
     {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},
     {"random_crop", "", "1..16384", RANDOM_CROP_DOC, DDP_OPT_INT, L, AT(random_crop)},
     {"center_crop", "", "1..16384", CENTER_CROP_DOC, DDP_OPT_INT, L, AT(center_crop)},
+    {"random_resized_crop", "", "1..16384", RESIZED_CROP_DOC, DDP_OPT_INT, L, AT(random_resized_crop)},
+    {"scale", "0.08, 1", "0..1", SCALE_DOC, DDP_OPT_FLOAT, L, AT(scale)},
+    {"ratio", "0.75, 1.3333333", "0..", RATIO_DOC, DDP_OPT_FLOAT, L, AT(ratio)},
+    {"dct_scale", "no", NULL, DCT_SCALE_DOC, DDP_OPT_BOOL, 0, AT(dct_scale)},
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
+    {"color_jitter", "", "0..", COLOR_JITTER_DOC, DDP_OPT_FLOAT, L, AT(color_jitter)},
+    {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},
     {"mean", "", NULL, "As in [data]. Empty: the value of [data].", DDP_OPT_FLOAT, L, AT(mean)},
     {"std", "", NULL, "As in [data]. Empty: the value of [data].", DDP_OPT_FLOAT, L, AT(std)},
 };

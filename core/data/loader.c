@@ -9,6 +9,7 @@
  * Left to others: what a sample is (the dataset), which samples (the sampler), where batches go (the trainer). */
 #include "data/loader.h"
 #include "base/sys.h"
+#include "data/image.h"
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -25,6 +26,7 @@ typedef struct worker {
     uint64_t number;
     void **targets; /* by field: where the next sample goes */
     void *scratch;  /* of the transform, NULL without one */
+    data_image_reader *reader; /* of images whose size differs, else NULL */
     bool idle;
 } worker;
 
@@ -78,6 +80,7 @@ static ddp_status read_sample(ddp_loader *l, worker *w, uint64_t index, ddp_err 
     ddp_status status;
 
     if (l->transform == NULL) return l->dataset->read(l->data, index, l->epoch, w->targets, err);
+    if (w->reader != NULL) return data_image_read(w->reader, l->dataset, l->data, index, l->epoch, w->targets, err);
     w->targets[field] = w->scratch;
     status = l->dataset->read(l->data, index, l->epoch, w->targets, err);
     w->targets[field] = target;
@@ -355,6 +358,14 @@ static ddp_status make_slots(ddp_loader *l, ddp_err *err)
     return DDP_OK;
 }
 
+static ddp_status make_scratch(ddp_loader *l, worker *w, ddp_err *err)
+{
+    if (l->transform == NULL) return DDP_OK;
+    if (!data_transform_fixed(l->transform)) return data_image_reader_open(l->transform, &w->reader, err);
+    w->scratch = ddp_alloc_aligned(data_transform_scratch(l->transform), err);
+    return w->scratch != NULL ? DDP_OK : err->status;
+}
+
 static ddp_status make_workers(ddp_loader *l, ddp_err *err)
 {
     uint64_t count = DDP_MAX_OF(l->worker_count, 1);
@@ -367,10 +378,8 @@ static ddp_status make_workers(ddp_loader *l, ddp_err *err)
         if (workers[i].targets == NULL) return err->status;
     }
     l->workers = workers;
-    for (uint64_t i = 0; i < count && l->transform != NULL; i++) {
-        workers[i].scratch = ddp_alloc_aligned(data_transform_scratch(l->transform), err);
-        if (workers[i].scratch == NULL) return ddp_fail_context(err, "loader: worker %" PRIu64, i);
-    }
+    for (uint64_t i = 0; i < count; i++)
+        if (make_scratch(l, &workers[i], err) != DDP_OK) return ddp_fail_context(err, "loader: worker %" PRIu64, i);
     for (uint64_t i = 0; i < l->worker_count; i++) {
         char name[16];
 
@@ -445,7 +454,10 @@ void ddp_loader_close(ddp_loader *l)
     }
     pthread_cond_destroy(&l->ready);
     pthread_mutex_destroy(&l->lock);
-    for (uint64_t i = 0; l->workers != NULL && i < DDP_MAX_OF(l->worker_count, 1); i++) free(l->workers[i].scratch);
+    for (uint64_t i = 0; l->workers != NULL && i < DDP_MAX_OF(l->worker_count, 1); i++) {
+        data_image_reader_close(l->workers[i].reader);
+        free(l->workers[i].scratch);
+    }
     if (l->allocator.free != NULL)
         l->allocator.free(l->allocator.ctx, l->memory);
     else

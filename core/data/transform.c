@@ -1,38 +1,32 @@
 /* data/transform.c -- see transform.h. Bytes that are not resized go through a table of the 256 results for each
  * channel, which has the bits of torch's div(255), sub(mean), div(std). */
 #include "data/transform.h"
-#include "data/resize.h"
-#include <ddpengine/program.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PLACE        0xda7au /* of ddp_philox, beside those of a model's dropouts */
 #define ELEMENTS_MAX (INT64_C(1) << 31)
-
-typedef struct size2 {
-    int64_t h, w;
-} size2;
 
 struct ddp_transform {
     ddp_pool pool;
     ddp_field *fields;
     uint32_t field;
-    bool bytes, resized, antialias, cropped, random, normalised;
-    int64_t channels, padding;
-    size2 raw, image, out; /* as the dataset gives it; resized; cropped */
-    size2 corner;          /* of the crop in the image, where it is not random */
-    double flip;
-    uint64_t seed, flip_below; /* mirrored where 32 random bits are below */
-    ddp_resize rows, columns;
-    float unit[256];                           /* byte / 255 */
-    float *tables;                             /* (C, 256): bytes to results */
-    float *mean, *std, *fill;                  /* (C); fill: what becomes of black */
-    size_t row_at, wide_at, image_at, scratch; /* bytes: a row of floats, (raw.h, image.w), (image.h, image.w) */
+    bool bytes, fixed, resized, antialias, dct_scale, normalised;
+    int64_t channels;
+    view_size raw, out; /* as the dataset gives it, {0, 0} where that differs; the sample */
+    view_plan view;
+    augment_plan augment;
+    ddp_resize rows, columns;          /* where they are the same for all samples */
+    float unit[256];                   /* byte / 255 */
+    float *tables, *plain;             /* (C, 256): bytes to results; the same before they are normalised */
+    float *mean, *std, *fill;          /* (C); fill: what becomes of black */
+    float *zeros, *ones;               /* (C) */
+    size_t row_at, wide_at, image_at;  /* in the scratch memory: a row of floats, rows in their new width, the image */
+    size_t across_at, down_at, scratch; /* tables of random_resized_crop; bytes of all */
 };
 
-static ddp_status fits(const ddp_transform *t, size2 s, ddp_err *err)
+static ddp_status fits(const ddp_transform *t, view_size s, ddp_err *err)
 {
     int64_t n;
 
@@ -43,13 +37,14 @@ static ddp_status fits(const ddp_transform *t, size2 s, ddp_err *err)
                     t->channels, s.h, s.w);
 }
 
-/* ---- the settings ------------------------------------------------------------------------------------------- */
+/* ---- the settings ------------------------------------------------------------------------------------------------ */
 static bool wants_anything(const ddp_transform_params *p)
 {
     const struct ddp_data_config *c = p->config;
 
-    return c->resize.count + c->random_crop.count + c->center_crop.count + p->mean->count + p->std->count > 0 ||
-           c->padding > 0 || c->flip > 0;
+    return c->resize.count + c->random_crop.count + c->center_crop.count + c->random_resized_crop.count > 0 ||
+           c->color_jitter.count + p->mean->count + p->std->count > 0 || c->padding > 0 || c->flip > 0 ||
+           c->random_erasing > 0;
 }
 
 static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bool *found, ddp_err *err)
@@ -61,8 +56,8 @@ static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bo
     *found = f != NULL && (f->dtype == DDP_U8 || wants_anything(p));
     if (f == NULL && wants_anything(p))
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "this dataset has no field \"image\", so there is nothing to transform; "
-                        "remove resize, padding, random_crop, center_crop, flip, mean and std");
+                        "this dataset has no field \"image\", so there is nothing to transform; remove resize, padding, "
+                        "random_crop, center_crop, random_resized_crop, flip, color_jitter, random_erasing, mean and std");
     if (!*found) return DDP_OK;
     if (f->rank != 3 || (f->dtype != DDP_U8 && f->dtype != DDP_F32))
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -71,67 +66,10 @@ static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bo
                         ddp_dtype_name(f->dtype), f->rank);
     t->bytes = f->dtype == DDP_U8;
     t->channels = f->dims[0];
-    t->raw = (size2){f->dims[1], f->dims[2]};
+    t->fixed = !(t->bytes && t->channels == 3 && f->dims[1] == -1 && f->dims[2] == -1);
+    if (!t->fixed) return DDP_OK;
+    t->raw = (view_size){f->dims[1], f->dims[2]};
     return fits(t, t->raw, err);
-}
-
-/* Height and width, or one number for both. */
-static ddp_status read_size(const char *key, const ddp_list *list, size2 *out, ddp_err *err)
-{
-    const int64_t *items = list->items;
-
-    if (list->count > 2)
-        return ddp_fail(err, DDP_ERR_CONFIG, "%s takes height and width, or one number, not %zu numbers", key,
-                        list->count);
-    *out = (size2){items[0], items[list->count - 1]};
-    return DDP_OK;
-}
-
-static ddp_status read_resize(ddp_transform *t, const struct ddp_data_config *c, ddp_err *err)
-{
-    t->image = t->raw;
-    if (c->resize.count == 0) return DDP_OK;
-    DDP_TRY(read_size("resize", &c->resize, &t->image, err));
-    if (c->resize.count == 1) { /* the shorter side; the other keeps the proportion, rounded down */
-        int64_t shorter = t->image.h;
-
-        if (t->raw.h <= t->raw.w)
-            t->image.w = shorter * t->raw.w / t->raw.h;
-        else
-            t->image.h = shorter * t->raw.h / t->raw.w;
-    }
-    t->resized = t->image.h != t->raw.h || t->image.w != t->raw.w;
-    t->antialias = c->antialias != 0;
-    return DDP_OK;
-}
-
-/* Half of what is cut off, to even where that is no whole number, as Python's round() in torchvision has it. */
-static int64_t half(int64_t n) { return n / 2 + (n % 4 == 3); }
-
-static ddp_status read_crop(ddp_transform *t, const struct ddp_data_config *c, ddp_err *err)
-{
-    const ddp_list *list = c->random_crop.count > 0 ? &c->random_crop : &c->center_crop;
-    const char *key = c->random_crop.count > 0 ? "random_crop" : "center_crop";
-
-    t->out = t->image;
-    t->random = c->random_crop.count > 0;
-    t->cropped = list->count > 0;
-    t->padding = c->padding;
-    if (t->random && c->center_crop.count > 0)
-        return ddp_fail(err, DDP_ERR_CONFIG, "random_crop and center_crop exclude each other; take one of them out");
-    if (t->padding > 0 && !t->random)
-        return ddp_fail(err, DDP_ERR_CONFIG, "padding = %" PRId64 " is for random_crop; set that too, or take it out",
-                        t->padding);
-    if (!t->cropped) return DDP_OK;
-    DDP_TRY(read_size(key, list, &t->out, err));
-    if (t->out.h > t->image.h + 2 * t->padding || t->out.w > t->image.w + 2 * t->padding)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "%s = %" PRId64 ", %" PRId64 " is larger than the image, %" PRId64 " x %" PRId64
-                        "%s; choose a smaller one, or resize first",
-                        key, t->out.h, t->out.w, t->image.h + 2 * t->padding, t->image.w + 2 * t->padding,
-                        t->padding > 0 ? " with its padding" : "");
-    t->corner = (size2){half(t->image.h - t->out.h), half(t->image.w - t->out.w)};
-    return DDP_OK;
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
@@ -178,24 +116,68 @@ static ddp_status make_tables(ddp_transform *t, const ddp_transform_params *p, d
     return DDP_OK;
 }
 
+/* Before they are normalised, for color_jitter. */
+static ddp_status make_plain_tables(ddp_transform *t, ddp_err *err)
+{
+    t->plain = ddp_pool_alloc(&t->pool, (size_t)t->channels * 256 * sizeof(*t->plain), err);
+    t->zeros = ddp_pool_alloc(&t->pool, (size_t)t->channels * sizeof(*t->zeros), err);
+    t->ones = ddp_pool_alloc(&t->pool, (size_t)t->channels * sizeof(*t->ones), err);
+    if (t->plain == NULL || t->zeros == NULL || t->ones == NULL) return err->status;
+    for (int64_t c = 0; c < t->channels; c++) {
+        t->ones[c] = 1.0f;
+        memcpy(t->plain + c * 256, t->unit, sizeof(t->unit));
+    }
+    return DDP_OK;
+}
+
 static size_t floats(int64_t h, int64_t w)
 {
     return (size_t)ddp_round_up((uint64_t)h * (uint64_t)w * sizeof(float), 64);
 }
 
+static size_t aligned(size_t bytes) { return (size_t)ddp_round_up(bytes, 64); }
+
+/* What random_resized_crop needs for any box. */
+static ddp_status plan_boxes(ddp_transform *t, ddp_err *err)
+{
+    size_t across = DDP_MAX_OF(data_resize_bytes(t->raw.w, t->out.w, t->out.w, t->antialias),
+                               data_resize_bytes(1, t->out.w, t->out.w, t->antialias));
+    size_t down = DDP_MAX_OF(data_resize_bytes(t->raw.h, t->out.h, t->out.h, t->antialias),
+                             data_resize_bytes(1, t->out.h, t->out.h, t->antialias));
+
+    DDP_TRY(fits(t, (view_size){t->raw.h, t->out.w}, err));
+    t->across_at = t->scratch;
+    t->down_at = t->across_at + aligned(across);
+    t->scratch = t->down_at + aligned(down);
+    return DDP_OK;
+}
+
 static ddp_status plan(ddp_transform *t, ddp_err *err)
 {
     size_t raw = (size_t)(t->channels * t->raw.h * t->raw.w) * (t->bytes ? 1 : sizeof(float));
+    view_size image = t->out;
+    view v;
 
-    t->row_at = (size_t)ddp_round_up(raw, 64);
+    if (!t->view.resized_crop) {
+        /* without the crop, which draws a position for each sample */
+        view_plan whole = t->view;
+
+        whole.cropped = false;
+        DDP_TRY(view_draw(&whole, t->raw, 0, 0, &v, err));
+        image = v.size;
+        DDP_TRY(fits(t, image, err));
+    }
+    t->resized = t->view.resized_crop || image.h != t->raw.h || image.w != t->raw.w;
+    t->row_at = aligned(raw);
     t->wide_at = t->image_at = t->scratch = t->row_at;
     if (!t->resized) return DDP_OK;
-    DDP_TRY(fits(t, (size2){t->raw.h, t->image.w}, err));
+    DDP_TRY(fits(t, (view_size){t->raw.h, image.w}, err));
     t->wide_at = t->row_at + floats(1, t->raw.w);
-    t->image_at = t->wide_at + floats(t->raw.h, t->image.w);
-    t->scratch = t->image_at + floats(t->image.h, t->image.w);
-    DDP_TRY(data_resize_plan(&t->columns, &t->pool, t->raw.h, t->image.h, t->antialias, err));
-    return data_resize_plan(&t->rows, &t->pool, t->raw.w, t->image.w, t->antialias, err);
+    t->image_at = t->wide_at + floats(t->raw.h, image.w);
+    t->scratch = t->image_at + floats(image.h, image.w);
+    if (t->view.resized_crop) return plan_boxes(t, err);
+    DDP_TRY(data_resize_plan(&t->columns, &t->pool, t->raw.h, image.h, t->antialias, err));
+    return data_resize_plan(&t->rows, &t->pool, t->raw.w, image.w, t->antialias, err);
 }
 
 /* ---- open, close ------------------------------------------------------------------------------------------------- */
@@ -215,15 +197,15 @@ static ddp_status fill(ddp_transform *t, const ddp_transform_params *p, ddp_err 
 {
     const struct ddp_data_config *c = p->config;
 
-    DDP_TRY(read_resize(t, c, err));
-    DDP_TRY(read_crop(t, c, err));
-    DDP_TRY(fits(t, t->image, err));
+    t->antialias = c->antialias != 0;
+    t->dct_scale = c->dct_scale != 0;
+    DDP_TRY(view_plan_read(&t->view, c, p->seed, err));
+    DDP_TRY(view_out_size(&t->view, t->raw, &t->out, err));
     DDP_TRY(fits(t, t->out, err));
-    t->seed = p->seed;
-    t->flip = c->flip;
-    t->flip_below = (uint64_t)(c->flip * 0x1p32);
+    DDP_TRY(augment_plan_read(&t->augment, c, t->channels, p->seed, err));
     DDP_TRY(make_tables(t, p, err));
-    DDP_TRY(plan(t, err));
+    DDP_TRY(make_plain_tables(t, err));
+    if (t->fixed) DDP_TRY(plan(t, err));
     return describe_fields(t, p, err);
 }
 
@@ -252,82 +234,111 @@ const ddp_field *ddp_transform_fields(const ddp_transform *t) { return t->fields
 
 uint32_t data_transform_field(const ddp_transform *t) { return t->field; }
 
-size_t data_transform_scratch(const ddp_transform *t) { return t->scratch; }
-
 void ddp_transform_describe(const ddp_transform *t, ddp_text *out)
 {
-    ddp_text_printf(out, "%s %" PRId64 "x%" PRId64 "x%" PRId64, t->bytes ? "u8" : "f32", t->channels, t->raw.h,
-                    t->raw.w);
-    if (t->resized)
-        ddp_text_printf(out, " -> resize %" PRId64 "x%" PRId64 "%s", t->image.h, t->image.w,
-                        t->antialias ? " (antialias)" : "");
-    if (t->padding > 0) ddp_text_printf(out, " -> padding %" PRId64, t->padding);
-    if (t->cropped)
-        ddp_text_printf(out, " -> %s crop %" PRId64 "x%" PRId64, t->random ? "random" : "center", t->out.h, t->out.w);
-    if (t->flip > 0) ddp_text_printf(out, " -> flip %g", t->flip);
+    if (t->fixed)
+        ddp_text_printf(out, "%s %" PRId64 "x%" PRId64 "x%" PRId64, t->bytes ? "u8" : "f32", t->channels, t->raw.h,
+                        t->raw.w);
+    else
+        ddp_text_printf(out, "u8 3 x any size");
+    view_describe(&t->view, t->raw, t->antialias, out);
+    augment_describe_jitter(&t->augment, out);
     ddp_text_printf(out, t->normalised ? " -> normalise" : t->bytes ? " -> 0..1" : "");
+    augment_describe_erasing(&t->augment, out);
 }
 
-/* ---- a sample ---------------------------------------------------------------------------------------------------- */
-/* Evenly in 0 .. count - 1, but for 1 part in 2^32 / count. */
-static int64_t below(uint32_t bits, int64_t count) { return (int64_t)((uint64_t)bits * (uint64_t)count >> 32); }
+bool data_transform_fixed(const ddp_transform *t) { return t->fixed; }
 
-static void draw(const ddp_transform *t, uint64_t index, uint64_t epoch, size2 *corner, bool *mirrored)
+size_t data_transform_scratch(const ddp_transform *t) { return t->scratch; }
+
+/* ---- images of any size -------------------------------------------------------------------------------------------- */
+const view_plan *data_transform_view(const ddp_transform *t) { return &t->view; }
+
+bool data_transform_antialias(const ddp_transform *t) { return t->antialias; }
+
+bool data_transform_dct_scale(const ddp_transform *t) { return t->dct_scale; }
+
+resample_values data_transform_values(const ddp_transform *t)
 {
-    ddp_random random = {.seed = t->seed, .stream = epoch};
-    uint32_t bits[4];
+    bool plain = t->augment.jitters;
 
-    ddp_philox(&random, PLACE, index, bits);
-    *corner = t->corner;
-    if (t->random)
-        *corner = (size2){below(bits[0], t->image.h + 2 * t->padding - t->out.h + 1) - t->padding,
-                          below(bits[1], t->image.w + 2 * t->padding - t->out.w + 1) - t->padding};
-    *mirrored = bits[2] < t->flip_below;
+    return (resample_values){.unit = t->unit,
+                             .table = plain ? t->plain : t->tables,
+                             .mean = plain ? t->zeros : t->mean,
+                             .std = plain ? t->ones : t->std,
+                             .fill = plain ? t->zeros : t->fill};
 }
 
-/* One channel in its new size, floats, at scratch + image_at. */
-static void resize_channel(const ddp_transform *t, int64_t c, char *scratch)
+void data_transform_finish(const ddp_transform *t, uint64_t index, uint64_t epoch, float *out)
+{
+    int64_t pixels = t->out.h * t->out.w;
+
+    if (t->augment.jitters) {
+        augment_jitter(&t->augment, index, epoch, out, pixels);
+        for (int64_t c = 0; c < 3; c++)
+            for (int64_t i = 0; i < pixels; i++) out[c * pixels + i] = normalise(t, c, out[c * pixels + i]);
+    }
+    if (t->augment.erasing > 0) augment_erase(&t->augment, index, epoch, out, t->channels, t->out);
+}
+
+/* ---- images of one size ---------------------------------------------------------------------------------------------- */
+/* The plans of a box, in the scratch memory. */
+static void plan_view(const ddp_transform *t, const view *v, char *scratch, ddp_resize *rows, ddp_resize *columns)
+{
+    *rows = t->rows;
+    *columns = t->columns;
+    if (!t->view.resized_crop) return;
+    data_resize_fill(rows, scratch + t->across_at, v->box.w, v->size.w, 0, v->size.w, t->antialias);
+    data_resize_fill(columns, scratch + t->down_at, v->box.h, v->size.h, 0, v->size.h, t->antialias);
+}
+
+/* One channel of the box in its new size, floats, at scratch + image_at. */
+static void resize_channel(const ddp_transform *t, const view *v, const ddp_resize *rows, const ddp_resize *columns,
+                           int64_t c, char *scratch)
 {
     float *row = (float *)(void *)(scratch + t->row_at), *wide = (float *)(void *)(scratch + t->wide_at);
-    const unsigned char *bytes = (unsigned char *)scratch + c * t->raw.h * t->raw.w;
-    const float *values = (float *)(void *)scratch + c * t->raw.h * t->raw.w;
+    int64_t at = (c * t->raw.h + v->from.h) * t->raw.w + v->from.w;
+    const unsigned char *bytes = (unsigned char *)scratch + at;
+    const float *values = (float *)(void *)scratch + at;
 
-    for (int64_t y = 0; y < t->raw.h; y++) {
+    for (int64_t y = 0; y < v->box.h; y++) {
         if (t->bytes)
-            for (int64_t x = 0; x < t->raw.w; x++) row[x] = t->unit[bytes[y * t->raw.w + x]];
-        data_resize_row(&t->rows, t->bytes ? row : values + y * t->raw.w, wide + y * t->image.w);
+            for (int64_t x = 0; x < v->box.w; x++) row[x] = t->unit[bytes[y * t->raw.w + x]];
+        data_resize_row(rows, t->bytes ? row : values + y * t->raw.w, wide + y * v->size.w);
     }
-    data_resize_columns(&t->columns, wide, t->image.w, (float *)(void *)(scratch + t->image_at));
+    data_resize_columns(columns, wide, v->size.w, (float *)(void *)(scratch + t->image_at));
 }
 
-/* `count` pixels of row y of channel c from `first` on, normalised. */
-static void make_pixels(const ddp_transform *t, int64_t c, int64_t y, int64_t first, int64_t count, const char *scratch,
-                        float *restrict out)
+/* `count` pixels of row y of channel c from `first` on. */
+static void make_pixels(const ddp_transform *t, const resample_values *values, const view *v, int64_t c, int64_t y,
+                        int64_t first, int64_t count, const char *scratch, float *restrict out)
 {
     if (t->bytes && !t->resized) {
         const unsigned char *in = (const unsigned char *)scratch + (c * t->raw.h + y) * t->raw.w + first;
-        const float *table = t->tables + c * 256;
+        const float *table = values->table + c * 256;
 
         for (int64_t x = 0; x < count; x++) out[x] = table[in[x]];
     } else {
         const float *plane = t->resized ? (const float *)(const void *)(scratch + t->image_at)
                                         : (const float *)(const void *)scratch + c * t->raw.h * t->raw.w;
-        const float *in = plane + y * t->image.w + first, mean = t->mean[c], std = t->std[c];
+        const float *in = plane + y * v->size.w + first, mean = values->mean[c], std = values->std[c];
 
         for (int64_t x = 0; x < count; x++) out[x] = (in[x] - mean) / std;
     }
 }
 
 /* Row y of the crop's channel c; pixels outside the image are black. */
-static void make_row(const ddp_transform *t, int64_t c, int64_t y, int64_t left, const char *scratch, float *out)
+static void make_row(const ddp_transform *t, const resample_values *values, const view *v, int64_t c, int64_t y,
+                     const char *scratch, float *out)
 {
-    bool beside = y < 0 || y >= t->image.h;
+    int64_t left = v->corner.w;
+    bool beside = y < 0 || y >= v->size.h;
     int64_t from = beside ? t->out.w : DDP_MIN_OF(DDP_MAX_OF(-left, 0), t->out.w);
-    int64_t to = DDP_MAX_OF(DDP_MIN_OF(t->out.w, t->image.w - left), from);
+    int64_t to = DDP_MAX_OF(DDP_MIN_OF(t->out.w, v->size.w - left), from);
 
-    for (int64_t x = 0; x < from; x++) out[x] = t->fill[c];
-    if (from < to) make_pixels(t, c, y, left + from, to - from, scratch, out + from);
-    for (int64_t x = to; x < t->out.w; x++) out[x] = t->fill[c];
+    for (int64_t x = 0; x < from; x++) out[x] = values->fill[c];
+    if (from < to) make_pixels(t, values, v, c, y, left + from, to - from, scratch, out + from);
+    for (int64_t x = to; x < t->out.w; x++) out[x] = values->fill[c];
 }
 
 static void mirror(float *row, int64_t width)
@@ -342,15 +353,20 @@ static void mirror(float *row, int64_t width)
 
 void data_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out)
 {
-    size2 corner;
-    bool mirrored;
+    resample_values values = data_transform_values(t);
+    ddp_resize rows, columns;
+    ddp_err unused;
+    float *at = out;
+    view v;
 
-    draw(t, index, epoch, &corner, &mirrored);
+    (void)view_draw(&t->view, t->raw, index, epoch, &v, &unused); /* all images have the size that open has checked */
+    plan_view(t, &v, scratch, &rows, &columns);
     for (int64_t c = 0; c < t->channels; c++) {
-        if (t->resized) resize_channel(t, c, scratch);
-        for (int64_t y = 0; y < t->out.h; y++, out += t->out.w) {
-            make_row(t, c, y + corner.h, corner.w, scratch, out);
-            if (mirrored) mirror(out, t->out.w);
+        if (t->resized) resize_channel(t, &v, &rows, &columns, c, scratch);
+        for (int64_t y = 0; y < t->out.h; y++, at += t->out.w) {
+            make_row(t, &values, &v, c, y + v.corner.h, scratch, at);
+            if (v.mirrored) mirror(at, t->out.w);
         }
     }
+    data_transform_finish(t, index, epoch, out);
 }

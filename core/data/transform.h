@@ -1,12 +1,14 @@
 /* data/transform.h -- transforms of a dataset's images before the model sees them, by the keys of [data] and [eval].
  *
  * The field "image", (C, H, W) of u8 or f32, becomes f32 in this order, as torchvision's transforms have it:
- *   to float (u8: / 255), resize, padding, random_crop or center_crop, flip, normalise ((x - mean) / std).
- * The position of the crop and whether an image is mirrored follow from the seed, the epoch and the sample's index
- * alone: neither the number of workers or ranks nor a restart changes a sample. */
+ *   to float (u8: / 255), resize, padding, random_crop, center_crop or random_resized_crop, flip, color_jitter,
+ *   normalise ((x - mean) / std), random_erasing.
+ * What is random follows from the seed, the epoch and the sample's index alone: neither the number of workers or ranks
+ * nor a restart changes a sample. Images whose size differs by sample come through data/image.h. */
 #pragma once
 
-#include "config/config.h"
+#include "data/augment.h"
+#include "data/resample.h"
 #include <ddpengine/dataset.h>
 
 typedef struct ddp_transform ddp_transform;
@@ -25,9 +27,20 @@ void ddp_transform_close(ddp_transform *t);
 /* The fields as the model sees them, as many as the dataset has; they live until close. */
 const ddp_field *ddp_transform_fields(const ddp_transform *t);
 uint32_t data_transform_field(const ddp_transform *t); /* which of them is made here */
+/* "u8 3x96x96 -> resize 72x72 (antialias) -> random crop 64x64 -> flip 0.5 -> normalise" */
+void ddp_transform_describe(const ddp_transform *t, ddp_text *out);
+
+/* ---- images of one size ---- */
+bool data_transform_fixed(const ddp_transform *t); /* else data/image.h reads them */
 /* Bytes of memory that one thread needs. The dataset writes the field as it has it to its start. */
 size_t data_transform_scratch(const ddp_transform *t);
 /* From `scratch`, which is 64-byte aligned, to `out`. Any number of threads at once; allocates nothing. */
 void data_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch, void *scratch, float *out);
-/* "u8 3x96x96 -> resize 72x72 (antialias) -> random crop 64x64 -> flip 0.5 -> normalise" */
-void ddp_transform_describe(const ddp_transform *t, ddp_text *out);
+
+/* ---- for data/image.h ---- */
+const view_plan *data_transform_view(const ddp_transform *t);
+bool data_transform_antialias(const ddp_transform *t);
+bool data_transform_dct_scale(const ddp_transform *t);
+resample_values data_transform_values(const ddp_transform *t);
+/* What follows resample_apply. */
+void data_transform_finish(const ddp_transform *t, uint64_t index, uint64_t epoch, float *out);

@@ -190,6 +190,13 @@ static const ddp_slot sampler_slots[] = {
     MUST(ddp_sampler_ops, indices),
 };
 static const char *no_description(const ddp_dataset *d) { return ""; }
+static ddp_status no_read_image(const ddp_dataset *d, uint64_t index, uint64_t epoch, const ddp_image_sink *sink,
+                                void *const *buffers, ddp_err *err)
+{
+    return ddp_fail(err, DDP_ERR_UNSUPPORTED,
+                    "the dataset gives images of the dimensions -1 and leaves its function read_image NULL");
+}
+static const char *no_class_name(const ddp_dataset *d, uint32_t field, int64_t value) { return NULL; }
 static const ddp_slot dataset_slots[] = {
     MUST(ddp_dataset_ops, open),
     MUST(ddp_dataset_ops, close),
@@ -198,6 +205,8 @@ static const ddp_slot dataset_slots[] = {
     MUST(ddp_dataset_ops, fingerprint),
     MUST(ddp_dataset_ops, read),
     MAY(ddp_dataset_ops, describe, no_description),
+    MAY(ddp_dataset_ops, read_image, no_read_image),
+    MAY(ddp_dataset_ops, class_name, no_class_name),
 };
 
 static uint32_t no_states(ddp_hook *h, const ddp_hook_state **out)

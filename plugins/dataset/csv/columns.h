@@ -4,7 +4,7 @@
 
 #include "config.h"
 #include "table.h"
-#include "texts.h"
+#include "common/texts.h"
 #include <math.h>
 
 enum { COLUMN_UNUSED = 0, COLUMN_NUMBER, COLUMN_CATEGORY, COLUMN_CLASS, COLUMN_TARGET };

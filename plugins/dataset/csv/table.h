@@ -5,7 +5,7 @@
  * CELL_MAX bytes and a row of ROW_MAX at most, whatever the file holds. */
 #pragma once
 
-#include "cell.h"
+#include "common/cell.h"
 #include "common/file.h"
 #include <stdint.h>
 

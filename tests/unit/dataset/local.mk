@@ -20,6 +20,14 @@ tests_unit_dataset_test_csv_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_dataset_test_csv_LDADD = $(UNIT_LDADD)
 endif
 
+if WITH_IMAGES
+check_PROGRAMS += tests/unit/dataset/test_images
+TESTS += tests/unit/dataset/test_images
+tests_unit_dataset_test_images_SOURCES = tests/unit/dataset/test_images.c $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_images_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_dataset_test_images_LDADD = $(UNIT_LDADD)
+endif
+
 if WITH_LIBZIP
 check_PROGRAMS += tests/unit/dataset/test_npy
 TESTS += tests/unit/dataset/test_npy

@@ -1,4 +1,4 @@
-/* plugins/dataset/csv/texts.h -- a set of different texts: the categories of a column, the names of a header. */
+/* plugins/dataset/common/texts.h -- a set of different texts: the categories of a column, the names of a header. */
 #pragma once
 
 #include <ddpengine/plugin.h>

@@ -1,4 +1,4 @@
-/* plugins/dataset/csv/texts.c -- see texts.h. Open addressing; at most half of the slots are taken. */
+/* plugins/dataset/common/texts.c -- see texts.h. Open addressing; at most half of the slots are taken. */
 #include "texts.h"
 #include "cell.h"
 #include <stdlib.h>

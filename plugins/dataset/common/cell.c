@@ -1,4 +1,4 @@
-/* plugins/dataset/csv/cell.c -- see cell.h. */
+/* plugins/dataset/common/cell.c -- see cell.h. */
 #include "cell.h"
 #include <float.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-/* plugins/dataset/csv/cell.h -- what the text of one cell is: missing, a number, or a text. */
+/* plugins/dataset/common/cell.h -- what the text of one cell is: missing, a number, or a text. */
 #pragma once
 
 #include <ddpengine/plugin.h>

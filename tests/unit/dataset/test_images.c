@@ -1,0 +1,204 @@
+/* tests/unit/dataset/test_images.c -- files of images, as dataset `folder` reads them: the pixels of Pillow
+ * (tests/parity/make_images.py), the same whichever part is asked for, and what is wrong with a file. */
+#include "support/dataset_util.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define IMAGES DDP_SRCDIR "/tests/parity/vectors/images"
+
+/* ---- a sink ------------------------------------------------------------------------------------------------------ */
+typedef struct want {
+    uint32_t scale;
+    int64_t top, left, rows, columns; /* rows 0: all */
+    int64_t height, width;            /* of the whole image, from the dataset */
+    uint32_t scales;
+    uint8_t *pixels;
+    void *memory[2];
+    int placed;
+} want;
+
+static void *give(void *ctx, uint32_t block, size_t bytes, ddp_err *err)
+{
+    want *w = ctx;
+
+    (void)err;
+    assert_true(block < 2);
+    free(w->memory[block]);
+    w->memory[block] = malloc(bytes); /* as large as was asked for, for the address sanitizer */
+    return w->memory[block];
+}
+
+static ddp_status place(void *ctx, ddp_image *image, ddp_err *err)
+{
+    want *w = ctx;
+
+    (void)err;
+    w->placed++;
+    w->height = image->height;
+    w->width = image->width;
+    w->scales = image->scales;
+    image->scale = w->scale;
+    image->top = w->top;
+    image->left = w->left;
+    image->rows = w->rows > 0 ? w->rows : (image->height * w->scale + 7) / 8;
+    image->columns = w->rows > 0 ? w->columns : (image->width * w->scale + 7) / 8;
+    w->rows = image->rows;
+    w->columns = image->columns;
+    free(w->pixels);
+    w->pixels = image->pixels = malloc((size_t)(image->rows * image->columns) * 3);
+    return DDP_OK;
+}
+
+static ddp_status read_image(subject *s, const ddp_dataset *d, uint64_t index, want *w, int64_t *label, ddp_err *err)
+{
+    ddp_image_sink sink = {.struct_size = sizeof(sink), .ctx = w, .memory = give, .place = place};
+    ddp_status status;
+
+    w->placed = 0;
+    status = s->ops->read_image(d, index, 0, &sink, (void *[2]){NULL, label}, err);
+    for (int i = 0; i < 2; i++) {
+        free(w->memory[i]);
+        w->memory[i] = NULL;
+    }
+    return status;
+}
+
+static void read_ok(subject *s, const ddp_dataset *d, uint64_t index, want *w)
+{
+    ddp_err err = {0};
+    int64_t label = -1;
+
+    if (read_image(s, d, index, w, &label, &err) != DDP_OK) fail_msg("%s", err.msg);
+    assert_int_equal(w->placed, 1);
+    assert_true(label >= 0);
+}
+
+/* ---- a list of files --------------------------------------------------------------------------------------------- */
+typedef struct image {
+    char name[64];
+    int64_t width, height;
+    uint64_t plain, upright;
+} image;
+
+static size_t load(image *out, size_t room)
+{
+    FILE *f = fopen(IMAGES "/images.txt", "r");
+    size_t n = 0;
+
+    assert_non_null(f);
+    while (n < room && fscanf(f, "%63s %" SCNd64 " %" SCNd64 " %" SCNx64 " %" SCNx64, out[n].name, &out[n].width,
+                              &out[n].height, &out[n].plain, &out[n].upright) == 5)
+        n++;
+    (void)fclose(f);
+    return n;
+}
+
+static subject listed(const image *images, size_t count)
+{
+    subject s = begin("dataset_folder");
+    FILE *f = fopen(path_of("list"), "w");
+
+    assert_non_null(f);
+    for (size_t i = 0; i < count; i++) (void)fprintf(f, "%s\t%zu\n", images[i].name, i % 3);
+    assert_int_equal(fclose(f), 0);
+    config_set(s.plugin, s.config, "list", path_of("list"));
+    config_set(s.plugin, s.config, "path", IMAGES);
+    return s;
+}
+
+static uint64_t fnv(const uint8_t *p, size_t n)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+static void test_pixels(void **state)
+{
+    image images[100];
+    size_t count = load(images, 100);
+    subject s = listed(images, count);
+
+    (void)state;
+    assert_true(count > 40);
+    for (int orient = 0; orient < 2; orient++) {
+        ddp_dataset *d;
+
+        config_set(s.plugin, s.config, "exif_orientation", orient ? "yes" : "no");
+        d = open_ok(&s);
+        assert_int_equal(s.ops->length(d), count);
+        for (size_t i = 0; i < count; i++) {
+            want w = {.scale = 8};
+            uint64_t hash;
+
+            read_ok(&s, d, i, &w);
+            hash = fnv(w.pixels, (size_t)(w.rows * w.columns) * 3);
+            if (orient && (w.height != images[i].height || w.width != images[i].width))
+                fail_msg("%s is %" PRId64 " x %" PRId64, images[i].name, w.height, w.width);
+            if (hash != (orient ? images[i].upright : images[i].plain))
+                fail_msg("%s: other pixels than Pillow's", images[i].name);
+            free(w.pixels);
+        }
+        s.ops->close(d);
+    }
+    end(&s);
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------- */
+static uint32_t next(uint32_t *seed) { return (*seed = *seed * 1664525u + 1013904223u) >> 8; }
+
+static void compare_part(subject *s, const ddp_dataset *d, uint64_t index, const char *name, const want *whole,
+                         uint32_t *seed)
+{
+    want w = {.scale = whole->scale};
+
+    w.rows = 1 + next(seed) % whole->rows;
+    w.columns = 1 + next(seed) % whole->columns;
+    w.top = next(seed) % (whole->rows - w.rows + 1);
+    w.left = next(seed) % (whole->columns - w.columns + 1);
+    read_ok(s, d, index, &w);
+    for (int64_t y = 0; y < w.rows; y++)
+        if (memcmp(w.pixels + y * w.columns * 3, whole->pixels + ((w.top + y) * whole->columns + w.left) * 3,
+                   (size_t)w.columns * 3) != 0)
+            fail_msg("%s at %u/8: row %" PRId64 " of %" PRId64 ", %" PRId64 " + %" PRId64 " x %" PRId64
+                     " differs from the whole image",
+                     name, w.scale, y, w.top, w.left, w.rows, w.columns);
+    free(w.pixels);
+}
+
+static void test_parts(void **state)
+{
+    image images[100];
+    size_t count = load(images, 100);
+    subject s = listed(images, count);
+    ddp_dataset *d = open_ok(&s);
+    uint32_t seed = 7;
+
+    (void)state;
+    for (size_t i = 0; i < count; i++) {
+        want whole = {.scale = 8};
+
+        read_ok(&s, d, i, &whole);
+        for (uint32_t n = 8; n > 0; n--) {
+            if (n < 8 && (whole.scales >> n & 1) == 0) continue;
+            whole.scale = n;
+            whole.rows = 0;
+            read_ok(&s, d, i, &whole);
+            for (int k = 0; k < 20; k++) compare_part(&s, d, i, images[i].name, &whole, &seed);
+        }
+        free(whole.pixels);
+    }
+    s.ops->close(d);
+    end(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pixels),
+        cmocka_unit_test(test_parts),
+    };
+
+    return cmocka_run_group_tests_name("dataset images", tests, set_up, tear_down);
+}
