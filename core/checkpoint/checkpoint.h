@@ -10,6 +10,30 @@
 #include "checkpoint/retention.h"
 #include "checkpoint/safetensors.h"
 
+/* The best result of evaluations by one metric. */
+typedef struct ddp_best {
+    double value;
+    uint64_t found; /* 1: there is one */
+    uint64_t step;  /* after which update it was */
+    uint64_t since; /* evaluations after it, none of which was better */
+} ddp_best;
+
+/* [optimizer] schedule = plateau; torch.optim.lr_scheduler.ReduceLROnPlateau, whose num_bad_epochs is best.since */
+typedef struct ddp_plateau {
+    ddp_best best;
+    uint64_t cooldown, drops; /* evaluations that do not count yet; drops of the learning rate so far */
+    double scale;             /* the learning rate as a share of [optimizer] lr, once there was a drop */
+} ddp_plateau;
+
+/* What a run remembers of its evaluations. 0: nothing yet. */
+typedef struct ddp_history {
+    ddp_plateau plateau;
+    ddp_best kept, stopping; /* [checkpoint] keep_best, [train] early_stopping */
+    uint64_t averaged;       /* [optimizer] ema: updates that the average has taken in */
+    uint64_t taken;          /* step of the newest evaluation that is in this; a step counts once */
+    uint64_t due;            /* 1: the evaluation of the epoch that has ended is still to be made */
+} ddp_history;
+
 typedef struct ddp_checkpoint_meta {
     uint64_t step, epoch; /* updates done; epoch that the cursor is in */
     uint64_t cursor;      /* micro-batches of this epoch consumed by each rank */
@@ -20,6 +44,7 @@ typedef struct ddp_checkpoint_meta {
     uint64_t hook_version;    /* of what the hook remembers */
     char model[64], hook[64]; /* hook: "" where none was used */
     bool finished;            /* the run that saved it was complete */
+    ddp_history history;
 } ddp_checkpoint_meta;
 
 /* The files of a checkpoint; one of the hook is there where it remembers something. */

@@ -174,6 +174,15 @@ static ddp_status write_folder(const char *dir, struct save *s, ddp_log *log, dd
         s->final.text);
 }
 
+/* A failure leaves the link as it was, and the older one stays. */
+static void link_best(const ddp_checkpoint_lock *lock, const ddp_checkpoint_meta *m, ddp_log *log)
+{
+    ddp_err err = {0};
+
+    if (m->history.kept.found && checkpoint_best_set(checkpoint_lock_dir(lock), m->history.kept.step, &err) != DDP_OK)
+        ddp_log_line(log, DDP_LOG_WARN, "the link to the best checkpoint stays as it was: %s", err.msg);
+}
+
 ddp_status checkpoint_save_durable(const ddp_checkpoint_lock *lock, const ddp_checkpoint_contents *what, ddp_log *log,
                                    ddp_err *err)
 {
@@ -190,6 +199,7 @@ ddp_status checkpoint_save_durable(const ddp_checkpoint_lock *lock, const ddp_ch
     (void)checkpoint_shards_sweep(dir, what->shards > 0 ? what : NULL, &ignored);
     if (what->shards == 0 && is_saved(dir, what)) {
         ddp_log_line(log, DDP_LOG_INFO, "checkpoint %s is there already", s.final.text);
+        link_best(lock, &what->meta, log);
         return DDP_OK;
     }
     s.manifest.shard_count = what->shards;
@@ -198,6 +208,7 @@ ddp_status checkpoint_save_durable(const ddp_checkpoint_lock *lock, const ddp_ch
     st = write_folder(dir, &s, log, err);
     free(s.manifest.shards);
     if (st == DDP_OK) log_durable(log, s.final.text, s.bytes, from);
+    if (st == DDP_OK) link_best(lock, &what->meta, log);
     if (st != DDP_OK && what->shards > 0) (void)checkpoint_shards_sweep(dir, NULL, &ignored);
     return st;
 }
@@ -243,6 +254,7 @@ ddp_status ddp_checkpoint_set_aside(const ddp_checkpoint_lock *lock, uint64_t fr
     while (n < count && steps[n] >= from) n++; /* highest first, so that a kill halfway leaves what is lower */
     st = n > 0 ? checkpoint_sweep(dir, ".old", err) : DDP_OK;
     for (size_t i = 0; i < n && st == DDP_OK; i++) st = rename_old(dir, steps[i], err);
+    if (n > 0 && st == DDP_OK && checkpoint_best_step(dir) >= from) st = checkpoint_best_clear(dir, err);
     if (n > 0 && st == DDP_OK) st = ddp_fsync_folder(dir, err);
     if (n > 0 && st == DDP_OK) {
         checkpoint_step_name(name, steps[0]);

@@ -231,3 +231,44 @@ ddp_status checkpoint_verify_files(const char *dir, const ddp_manifest *m, bool 
         }
     return DDP_OK;
 }
+
+/* ---- the best one ------------------------------------------------------------------------------------------------ */
+uint64_t checkpoint_best_step(const char *dir)
+{
+    char target[DDP_STEP_NAME] = "", name[DDP_STEP_NAME];
+    ddp_err ignored = {0};
+    ddp_path path;
+    uint64_t step;
+
+    if (checkpoint_path_join(path.text, dir, DDP_BEST_LINK, &ignored) != DDP_OK) return UINT64_MAX;
+    if (readlink(path.text, target, sizeof(target) - 1) < 0 || strncmp(target, "step-", 5) != 0) return UINT64_MAX;
+    step = strtoull(target + 5, NULL, 10);
+    checkpoint_step_name(name, step);
+    return strcmp(name, target) == 0 ? step : UINT64_MAX;
+}
+
+ddp_status checkpoint_best_set(const char *dir, uint64_t step, ddp_err *err)
+{
+    ddp_path folder, link, tmp;
+    char name[DDP_STEP_NAME];
+    struct stat facts;
+
+    if (checkpoint_best_step(dir) == step) return DDP_OK;
+    DDP_TRY(checkpoint_step_path(&folder, dir, step, "", err));
+    DDP_TRY(checkpoint_path_join(link.text, dir, DDP_BEST_LINK, err));
+    DDP_TRY(checkpoint_path_join(tmp.text, dir, DDP_BEST_LINK ".tmp", err));
+    if (lstat(folder.text, &facts) != 0) return DDP_OK; /* its save has failed */
+    checkpoint_step_name(name, step);
+    (void)unlink(tmp.text);
+    if (symlink(name, tmp.text) != 0) return ddp_fail_errno(err, "cannot create %s", tmp.text);
+    if (rename(tmp.text, link.text) != 0) return ddp_fail_errno(err, "cannot rename %s to %s", tmp.text, link.text);
+    return ddp_fsync_folder(dir, err);
+}
+
+ddp_status checkpoint_best_clear(const char *dir, ddp_err *err)
+{
+    ddp_path path;
+
+    DDP_TRY(checkpoint_path_join(path.text, dir, DDP_BEST_LINK, err));
+    return checkpoint_best_step(dir) == UINT64_MAX ? DDP_OK : checkpoint_remove_path(path.text, err);
+}

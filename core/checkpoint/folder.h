@@ -5,6 +5,7 @@
 
 #define DDP_PATH_CAPACITY 4096
 #define DDP_LOCK_FILE     ".lock"
+#define DDP_BEST_LINK     "best"
 #define DDP_TRIAL_FILE    ".write-test" /* earlier versions put a number behind it */
 #define DDP_STEP_NAME     32            /* "step-" and up to 20 digits, ".tmp" */
 
@@ -30,6 +31,11 @@ ddp_status checkpoint_sweep_trials(const char *dir, ddp_err *err); /* the same f
 ddp_status checkpoint_remove_path(const char *path, ddp_err *err); /* a folder with its files, or a file; absent: ok */
 /* Every file that the manifest lists: its size, and its SHA-256 if `contents`. */
 ddp_status checkpoint_verify_files(const char *dir, const ddp_manifest *m, bool contents, ddp_err *err);
+/* DIR/best, which leads to the best checkpoint: its step; UINT64_MAX: there is none. */
+uint64_t checkpoint_best_step(const char *dir);
+/* Lets it lead to DIR/step-STEP, if that is there. */
+ddp_status checkpoint_best_set(const char *dir, uint64_t step, ddp_err *err);
+ddp_status checkpoint_best_clear(const char *dir, ddp_err *err); /* absent: ok */
 /* The two halves of ddp_checkpoint_save. */
 ddp_status checkpoint_save_durable(const ddp_checkpoint_lock *lock, const ddp_checkpoint_contents *what, ddp_log *log,
                                    ddp_err *err);

@@ -68,7 +68,8 @@ bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_me
     for (size_t i = 0; i < DDP_COUNT(numbers); i++)
         if (number_of(a, i) != number_of(b, i)) return false;
     return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 &&
-           strcmp(a->hook, b->hook) == 0 && a->finished == b->finished;
+           strcmp(a->hook, b->hook) == 0 && a->finished == b->finished &&
+           memcmp(&a->history, &b->history, sizeof(a->history)) == 0;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -170,6 +171,8 @@ static ddp_status to_json(const ddp_manifest *m, const char *lines, json_t **out
     bad |= json_object_set_new(object, "hook", json_string(meta->hook)) != 0;
     bad |= json_object_set_new(object, "files", json_files(m)) != 0;
     if (m->shard_count > 0) bad |= json_object_set_new(object, "shards", json_integer(m->shard_count)) != 0;
+    if (!checkpoint_history_is_empty(&meta->history))
+        bad |= json_object_set_new(object, "history", checkpoint_history_json(&meta->history)) != 0;
     if (lines != NULL) bad |= json_object_set_new(object, "settings", json_settings(lines)) != 0;
     if (bad) {
         st = ddp_fail(err, DDP_ERR_INVALID,
@@ -296,6 +299,8 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     if (json_object_get(object, "hook") != NULL && /* files of earlier versions lack it */
         !read_text(json_object_get(object, "hook"), m->meta.hook, sizeof(m->meta.hook)))
         return ddp_fail(err, DDP_ERR_DATA, "%s: \"hook\" is of a wrong type", path);
+    if (!checkpoint_history_read(json_object_get(object, "history"), &m->meta.history))
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"history\" has what is no number, or lacks one", path);
     for (int i = 0; i < DDP_PARTS; i++) {
         if (i == DDP_PART_HOOK && json_object_get(files, checkpoint_part_file(i)) == NULL) continue;
         if (i == DDP_PART_OPTIMIZER && m->shard_count > 0) continue;

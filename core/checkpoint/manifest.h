@@ -36,3 +36,10 @@ ddp_status checkpoint_manifest_write(const char *path, const ddp_manifest *m, co
 ddp_status checkpoint_manifest_read(const char *path, ddp_manifest *m, ddp_err *err);
 void checkpoint_manifest_free(ddp_manifest *m);
 bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_meta *b);
+
+/* "history" of the file, by history.c. NULL: no memory. */
+struct json_t;
+bool checkpoint_history_is_empty(const ddp_history *h);
+struct json_t *checkpoint_history_json(const ddp_history *h);
+/* NULL: nothing was written, all stays 0. False: not what checkpoint_history_json has written. */
+bool checkpoint_history_read(const struct json_t *object, ddp_history *out);

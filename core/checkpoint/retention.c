@@ -11,14 +11,14 @@ enum { DAMAGED_MOST = 16 };
 ddp_status ddp_checkpoint_removable(const char *dir, uint64_t written, const ddp_retention *keep, uint64_t **steps,
                                     size_t *count, ddp_err *err)
 {
-    uint64_t *all = NULL, good = written != UINT64_MAX;
+    uint64_t *all = NULL, best = checkpoint_best_step(dir), good = written != UINT64_MAX;
     size_t found = 0, n = 0, damaged = 0, most = written != UINT64_MAX ? DAMAGED_MOST : SIZE_MAX;
 
     DDP_TRY(checkpoint_step_list(dir, "", &all, &found, err));
     for (size_t i = 0; keep->newest > 0 && found > keep->newest && i < found && damaged < most; i++) {
         if (written != UINT64_MAX && all[i] >= written) continue;
         if (good >= keep->newest) {
-            if (keep->every == 0 || all[i] % keep->every != 0) all[n++] = all[i];
+            if ((keep->every == 0 || all[i] % keep->every != 0) && all[i] != best) all[n++] = all[i];
         } else if (checkpoint_verify_step(dir, all[i], err) == DDP_OK) {
             good++;
         } else {

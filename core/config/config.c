@@ -58,6 +58,43 @@ static const char *where_of(const ddp_config *c, const char *section, const char
     return s != NULL ? s->where : "default";
 }
 
+static ddp_status check_schedule(const ddp_config *c, const struct ddp_optimizer_config *o, ddp_err *err)
+{
+    const int64_t *at = o->milestones.items;
+
+    if (o->schedule == DDP_SCHEDULE_MULTI_STEP && o->milestones.count == 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] schedule = multi_step needs milestones, the updates after which lr drops",
+                        where_of(c, "optimizer", "schedule"));
+    for (size_t i = 1; i < o->milestones.count; i++)
+        if (at[i] <= at[i - 1])
+            return ddp_fail(err, DDP_ERR_CONFIG,
+                            "%s: [optimizer] milestones must rise, but %" PRId64 " comes after %" PRId64,
+                            where_of(c, "optimizer", "milestones"), at[i], at[i - 1]);
+    if (o->schedule == DDP_SCHEDULE_PLATEAU && c->eval[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] schedule = plateau looks at evaluations, but [eval] plugin is not set",
+                        where_of(c, "optimizer", "schedule"));
+    if (o->schedule == DDP_SCHEDULE_PLATEAU && o->gamma >= 1)
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] schedule = plateau needs a gamma below 1, not %g",
+                        where_of(c, "optimizer", "gamma"), o->gamma);
+    if (o->schedule != DDP_SCHEDULE_ONE_CYCLE) return DDP_OK;
+    if (o->warmup_steps > 0)
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] schedule = one_cycle has a rise of its own, pct_start; remove warmup_steps",
+                        where_of(c, "optimizer", "warmup_steps"));
+    if (o->cycle_momentum && o->algorithm == DDP_ALGORITHM_SGD && o->momentum == 0)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [optimizer] schedule = one_cycle also moves the momentum, and that of sgd is 0: set momentum = 0.9, or cycle_momentum = no",
+            where_of(c, "optimizer", "schedule"));
+    if (o->cycle_momentum && (o->max_momentum >= 1 || o->base_momentum > o->max_momentum))
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] base_momentum = %g must be at most max_momentum = %g, and that below 1",
+                        where_of(c, "optimizer", "max_momentum"), o->base_momentum, o->max_momentum);
+    return DDP_OK;
+}
+
 static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
 {
     const struct ddp_optimizer_config *o = c->optimizer;
@@ -76,7 +113,7 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: [optimizer] schedule = step needs step_size, the updates between two drops",
                         where_of(c, "optimizer", "schedule"));
-    return DDP_OK;
+    return check_schedule(c, o, err);
 }
 
 static ddp_status check_train(const ddp_config *c, ddp_err *err)

@@ -71,7 +71,17 @@ enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 enum { DDP_SAVE_ABORT = 0, DDP_SAVE_WARN };
 enum { DDP_NON_FINITE_ABORT = 0, DDP_NON_FINITE_SKIP, DDP_NON_FINITE_ROLLBACK };
 enum { DDP_REPLICAS_DIFFER_ABORT = 0, DDP_REPLICAS_DIFFER_ROLLBACK };
-enum { DDP_SCHEDULE_CONSTANT = 0, DDP_SCHEDULE_STEP, DDP_SCHEDULE_LINEAR, DDP_SCHEDULE_COSINE };
+enum {
+    DDP_SCHEDULE_CONSTANT = 0,
+    DDP_SCHEDULE_STEP,
+    DDP_SCHEDULE_LINEAR,
+    DDP_SCHEDULE_COSINE,
+    DDP_SCHEDULE_MULTI_STEP,
+    DDP_SCHEDULE_ONE_CYCLE,
+    DDP_SCHEDULE_PLATEAU
+};
+enum { DDP_ANNEAL_COS = 0, DDP_ANNEAL_LINEAR };
+enum { DDP_THRESHOLD_REL = 0, DDP_THRESHOLD_ABS };
 
 struct ddp_group_config {
     const char *backend, *init_method;   /* "gloo-tcp"; "tcp://host:port", "" with --nproc: a free loopback port */
@@ -101,6 +111,8 @@ struct ddp_train_config {
     int64_t non_finite_limit;     /* updates in a row that skip leaves out */
     int64_t rollback_limit;       /* times in a row that the run goes back to the same step */
     double loss_spike;            /* times the usual loss; 0: no warning */
+    ddp_list early_stopping;      /* of const char *: a metric, and how many evaluations */
+    double min_delta;             /* of early_stopping */
     ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
     int32_t precision; /* DDP_PRECISION_* */
@@ -128,7 +140,15 @@ struct ddp_optimizer_config {
     double clip_norm; /* 0: none */
     int32_t schedule; /* DDP_SCHEDULE_* */
     int64_t warmup_steps, schedule_steps, step_size;
+    ddp_list milestones; /* of int64_t, rising */
     double gamma, min_lr;
+    double pct_start, div_factor, final_div_factor; /* of one_cycle, as are: */
+    int32_t anneal_strategy, cycle_momentum;        /* DDP_ANNEAL_* */
+    double base_momentum, max_momentum;
+    const char *metric; /* of plateau, as are: */
+    int64_t patience, cooldown;
+    double threshold;
+    int32_t threshold_mode; /* DDP_THRESHOLD_* */
 };
 struct ddp_ddp_config {
     uint64_t bucket_size, first_bucket_size; /* bytes; bucket_size 0: auto */
@@ -144,6 +164,7 @@ struct ddp_checkpoint_config {
     const char *dir;       /* "": no checkpoints */
     int64_t every, keep;   /* steps, 0: only at the end; newest ones kept, 0: all */
     int64_t keep_every;    /* steps; 0: none are kept for good */
+    const char *keep_best; /* a metric; "": none is kept */
     int32_t async;         /* written beside training */
     int32_t on_error;      /* DDP_SAVE_* */
     int32_t sharded;       /* each rank writes what it has of the optimiser's state */

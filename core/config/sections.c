@@ -128,6 +128,12 @@ static const ddp_option train_options[] = {
     {"loss_spike", "0", "0..",
      "Warns of a loss above this many times the usual one, the median of the steps before. 0: no warning.",
      DDP_OPT_FLOAT, 0, AT(loss_spike)},
+    {"early_stopping", "", NULL,
+     "METRIC, PATIENCE, as in loss, 5: the run ends when so many evaluations in a row have not improved the metric. "
+     "min: or max: in front of it says what is better. Empty: it does not.",
+     DDP_OPT_STRING, L, AT(early_stopping)},
+    {"min_delta", "0", "0..", "What early_stopping counts as an improvement: a larger difference than this.",
+     DDP_OPT_FLOAT, 0, AT(min_delta)},
     {"freeze", "", NULL,
      "Names of parameters that are loaded and saved but not trained, as in conv1.*; * matches any text.",
      DDP_OPT_STRING, L, AT(freeze)},
@@ -217,37 +223,6 @@ static const ddp_option eval_options[] = {
 };
 #undef AT
 
-#define AT(field) offsetof(struct ddp_optimizer_config, field)
-static const ddp_option optimizer_options[] = {
-    {"algorithm", "sgd", "sgd|adam|adamw", "Update rule, as torch.optim's SGD, Adam or AdamW.", DDP_OPT_ENUM, 0,
-     AT(algorithm)},
-    {"lr", "0.01", "0..", "Learning rate.", DDP_OPT_FLOAT, 0, AT(lr)},
-    {"momentum", "0", "0..", "Momentum of sgd.", DDP_OPT_FLOAT, 0, AT(momentum)},
-    {"nesterov", "no", NULL, "Nesterov momentum of sgd; momentum must be above 0.", DDP_OPT_BOOL, 0, AT(nesterov)},
-    {"betas", "0.9, 0.999", "0..1", "The two decay rates of adam and adamw, each below 1.", DDP_OPT_FLOAT, L,
-     AT(betas)},
-    {"eps", "1e-8", "0..", "Added to the denominator of adam and adamw.", DDP_OPT_FLOAT, 0, AT(eps)},
-    {"weight_decay", "0", "0..", "Weight decay: L2 for sgd and adam, decoupled for adamw.", DDP_OPT_FLOAT, 0,
-     AT(weight_decay)},
-    {"clip_norm", "0", "0..",
-     "Largest 2-norm of all gradients; above it they are scaled down, as by torch.nn.utils.clip_grad_norm_. 0: off.",
-     DDP_OPT_FLOAT, 0, AT(clip_norm)},
-    {"schedule", "constant", "constant|step|linear|cosine",
-     "How the learning rate changes after the warm-up. step: multiplied by gamma every step_size updates. "
-     "linear, cosine: lowered to min_lr by the end of the run.",
-     DDP_OPT_ENUM, 0, AT(schedule)},
-    {"warmup_steps", "0", "0..", "Updates over which the learning rate rises to lr in equal steps.", DDP_OPT_INT, 0,
-     AT(warmup_steps)},
-    {"schedule_steps", "0", "0..",
-     "Updates, warm-up included, after which linear and cosine have reached min_lr. 0: those of the run.", DDP_OPT_INT,
-     0, AT(schedule_steps)},
-    {"step_size", "0", "0..", "Updates between two drops of the learning rate with schedule = step.", DDP_OPT_INT, 0,
-     AT(step_size)},
-    {"gamma", "0.1", "0..", "Factor of each drop with schedule = step.", DDP_OPT_FLOAT, 0, AT(gamma)},
-    {"min_lr", "0", "0..", "Learning rate at the end of schedule = linear and cosine.", DDP_OPT_FLOAT, 0, AT(min_lr)},
-};
-#undef AT
-
 #define AT(field) offsetof(struct ddp_ddp_config, field)
 static const ddp_option ddp_options[] = {
     {"bucket_size", "25MiB", "1..1TiB",
@@ -290,6 +265,10 @@ static const ddp_option checkpoint_options[] = {
     {"keep_every", "0", "0..",
      "Beside the newest, a checkpoint whose step is a multiple of this is kept for good. 0: none.", DDP_OPT_INT, 0,
      AT(keep_every)},
+    {"keep_best", "", NULL,
+     "Metric of the evaluations whose best checkpoint is saved and kept for good, as in accuracy; dir/best leads to it. "
+     "min: or max: in front of the metric says what is better. Empty: none.",
+     DDP_OPT_STRING, 0, AT(keep_best)},
     {"async", "yes", NULL,
      "yes: training stops while the state is copied into memory, and rank 0 writes that copy beside it. "
      "no: training stops until the checkpoint is on the disk.",
@@ -339,6 +318,7 @@ static const ddp_option plugins_options[] = {
 };
 #undef AT
 
+#define optimizer_options config_optimizer_options
 #define SECTION(name, type)                                                                                            \
     {                                                                                                                  \
 #name, name##_options, DDP_COUNT(name##_options), sizeof(type)                                                 \

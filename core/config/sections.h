@@ -10,6 +10,10 @@ struct ddp_plugins_config {
     ddp_list path;
 };
 
+/* That of [optimizer], in a file of its own. */
+enum { CONFIG_OPTIMIZER_OPTIONS = 27 };
+extern const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS];
+
 typedef struct ddp_core_section {
     const char *name;
     const ddp_option *options;

@@ -34,7 +34,11 @@ typedef struct ddp_summary {
     double first_step_s;
     const char *backend, *device, *precision;
     int exit_code;
-} ddp_summary; /* the observer adds median_step_ms, samples_per_s, peak_rss_bytes, peak_pss_bytes */
+    const char *best, *best_metric; /* folder of the best checkpoint, NULL: none is kept; then also: */
+    double best_value;
+    uint64_t best_step;
+    bool stopped_early; /* by [train] early_stopping */
+} ddp_summary;          /* the observer adds median_step_ms, samples_per_s, peak_rss_bytes, peak_pss_bytes */
 
 ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err);
 /* Allocates nothing; waits only when 1024 records are unwritten. */

@@ -100,6 +100,9 @@ void observe_progress_end(ddp_progress *g, const ddp_summary *s, double median_m
     if (isfinite(s->eval_loss)) n += snprintf(line + n, sizeof(line) - (size_t)n, "  eval loss %.4f", s->eval_loss);
     if (isfinite(s->eval_accuracy))
         n += snprintf(line + n, sizeof(line) - (size_t)n, "  eval accuracy %.4f", s->eval_accuracy);
+    if (s->best != NULL)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "  best %s %.4f in %.200s", s->best_metric, s->best_value,
+                      s->best);
     if (isfinite(median_ms) && samples_per_s < 1e18)
         (void)snprintf(line + n, sizeof(line) - (size_t)n, "  %s samples/s  %.2f ms/step (median)",
                        ddp_format_count((uint64_t)(samples_per_s + 0.5), rate, sizeof(rate)), median_ms);

@@ -15,6 +15,21 @@ static json_t *text(const char *s)
     return v == NULL ? json_null() : v;
 }
 
+static json_t *best(const ddp_summary *s)
+{
+    json_t *o = s->best == NULL ? NULL : json_object();
+    int bad = 0;
+
+    if (o == NULL) return json_null();
+    bad |= json_object_set_new(o, "metric", text(s->best_metric));
+    bad |= json_object_set_new(o, "value", number(s->best_value));
+    bad |= json_object_set_new(o, "step", count(s->best_step));
+    bad |= json_object_set_new(o, "checkpoint", text(s->best));
+    if (bad == 0) return o;
+    json_decref(o);
+    return NULL;
+}
+
 static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
 {
     json_t *o = json_object();
@@ -37,6 +52,8 @@ static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
     bad |= json_object_set_new(o, "device", text(s->device));
     bad |= json_object_set_new(o, "precision", text(s->precision));
     bad |= json_object_set_new(o, "world_size", count(s->world_size));
+    bad |= json_object_set_new(o, "best", best(s));
+    bad |= json_object_set_new(o, "stopped_early", json_boolean(s->stopped_early));
     bad |= json_object_set_new(o, "exit_code", json_integer(s->exit_code));
     if (bad == 0) return o;
     json_decref(o);

@@ -5,6 +5,7 @@
 #include "session/affinity.h"
 #include "session/devices.h"
 #include "session/place.h"
+#include "session/metrics.h"
 #include "session/plugins.h"
 #include "session/variants.h"
 #include <inttypes.h>
@@ -283,6 +284,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (count_device(s, ddp_session_open_device(s, err)) != DDP_OK) goto close;
     if (session_plan_pin(s, err) != DDP_OK) goto close;
     if (ddp_variants_plan(s, err) != DDP_OK) goto close;
+    if (session_metrics_choose(s, err) != DDP_OK) goto close;
     if (s->launch.planning && try_devices(s, err) != DDP_OK) goto close;
     return DDP_OK;
 

@@ -34,6 +34,9 @@ ddp_status session_schedule_check(const struct ddp_optimizer_config *o, uint64_t
 {
     uint64_t length = o->schedule_steps > 0 ? (uint64_t)o->schedule_steps : total;
 
+    if (o->schedule == DDP_SCHEDULE_ONE_CYCLE && length < 2)
+        return ddp_fail(err, DDP_ERR_CONFIG, "[optimizer] schedule = one_cycle needs at least 2 steps, %s has %" PRIu64,
+                        o->schedule_steps > 0 ? "schedule_steps" : "the run", length);
     if (o->schedule != DDP_SCHEDULE_LINEAR && o->schedule != DDP_SCHEDULE_COSINE) return DDP_OK;
     if ((uint64_t)o->warmup_steps < length) return DDP_OK;
     return ddp_fail(err, DDP_ERR_CONFIG,

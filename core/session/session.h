@@ -148,6 +148,18 @@ typedef struct ddp_programs {
     char keeps_nothing[256]; /* to generate: why keys and values cannot be kept; "": they are */
 } ddp_programs;
 
+/* A result of evaluations; name "": none. */
+typedef struct ddp_watched {
+    char name[48];
+    bool rises; /* higher is better */
+} ddp_watched;
+
+/* What the run looks at after each evaluation. metrics.c */
+typedef struct ddp_watch {
+    ddp_watched plateau, kept, stopping; /* [optimizer] schedule, [checkpoint] keep_best, [train] early_stopping */
+    uint64_t patience;                   /* of early_stopping: evaluations */
+} ddp_watch;
+
 typedef struct ddp_session {
     ddp_log *log;
     ddp_host host;
@@ -172,6 +184,7 @@ typedef struct ddp_session {
     ddp_source train, eval; /* eval.plugin NULL: no evaluation */
     ddp_session_model model;
     ddp_programs programs;
+    ddp_watch watch;
     uint64_t steps_per_epoch, batches_per_epoch;
 } ddp_session;
 

@@ -25,6 +25,7 @@
 #include "train/state/save.h"
 #include "train/state/survivor.h"
 #include "train/step.h"
+#include "train/watch.h"
 #include "train/ways.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -227,6 +228,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
 /* The summary, of a run that is done (exit code 0) or has failed. */
 ddp_status trainer_finish(ddp_trainer *t, int exit_code, ddp_err *err)
 {
+    char best[512];
     ddp_summary sum = {.steps = t->progress.step,
                        .epochs = t->progress.epoch,
                        .parameters = t->s->model.param_elements,
@@ -238,7 +240,12 @@ ddp_status trainer_finish(ddp_trainer *t, int exit_code, ddp_err *err)
                        .backend = ddp_session_backend_name(t->s),
                        .device = t->s->devices.text,
                        .precision = ddp_session_precision(t->s),
-                       .exit_code = exit_code};
+                       .exit_code = exit_code,
+                       .best = train_watch_best(t, best, sizeof(best)),
+                       .best_metric = t->s->watch.kept.name,
+                       .best_value = t->progress.history.kept.value,
+                       .best_step = t->progress.history.kept.step,
+                       .stopped_early = ddp_trainer_stops_early(t)};
 
     if (t->observer == NULL) return DDP_OK;
     ddp_observer_stop(t->observer); /* before the hashes, in whose time other ranks leave */
@@ -298,6 +305,7 @@ static ddp_status run_epoch(ddp_trainer *t, ddp_err *err)
     t->progress.cursor = 0;
     t->progress.evaluates =
         t->s->eval.sampler_count > 0 && is_multiple(t->progress.epoch, t->s->config->train->eval_every);
+    if (t->progress.evaluates && train_watch_is_on(t)) return DDP_OK; /* what it brings is part of the checkpoint */
     return is_multiple(t->progress.step, every) ? save(t, ddp_trainer_save, err) : DDP_OK;
 }
 
@@ -309,16 +317,31 @@ static bool evaluates_now(const ddp_trainer *t)
     return t->progress.evaluates && (stopping == 0 || (stopping == DDP_STOP_TO_GROW && !ddp_survivor_has_all(t)));
 }
 
-/* One that is cut short is made again by the next generation. */
+/* What the evaluation was looked at for, and the checkpoint that waited for it. */
+static ddp_status take_evaluation(ddp_trainer *t, ddp_err *err)
+{
+    bool best;
+
+    if (!train_watch_is_on(t)) return DDP_OK;
+    train_watch_take(t, &best);
+    t->progress.saved_step = UINT64_MAX; /* one of this step does not have it */
+    if (best || is_multiple(t->progress.step, t->s->config->checkpoint->every)) return save(t, ddp_trainer_save, err);
+    return DDP_OK;
+}
+
+/* One that is cut short is made again by the next generation, or where something depends on it by the next run. */
 static ddp_status evaluate(ddp_trainer *t, ddp_err *err)
 {
     int stopping = t->progress.stopping;
+    bool again;
 
     t->progress.stopping = 0;
     DDP_TRY(trainer_evaluate(t, err));
-    t->progress.evaluates = t->progress.stopping == DDP_STOP_TO_GROW;
-    if (t->progress.stopping == 0) t->progress.stopping = stopping;
-    return DDP_OK;
+    again = t->progress.stopping == DDP_STOP_TO_GROW || (t->progress.stopping != 0 && train_watch_is_on(t));
+    t->progress.evaluates = again;
+    if (t->progress.stopping != 0) return DDP_OK;
+    t->progress.stopping = stopping;
+    return take_evaluation(t, err);
 }
 
 static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
@@ -330,12 +353,13 @@ static ddp_status run_epochs(ddp_trainer *t, ddp_err *err)
             DDP_TRY(evaluate(t, err));
             evaluated = t->progress.step;
         }
-        if (t->progress.epoch >= epochs || step_limit(t) || t->progress.stopping != 0) break;
+        if (t->progress.epoch >= epochs || step_limit(t) || t->progress.stopping != 0 || ddp_trainer_stops_early(t))
+            break;
         DDP_TRY(run_epoch(t, err));
         if (t->progress.rollback.wanted) return DDP_OK;
     }
     if (t->s->eval.sampler_count > 0 && t->progress.stopping == 0 && evaluated != t->progress.step)
-        DDP_TRY(trainer_evaluate(t, err));
+        DDP_TRY(evaluate(t, err));
     /* for the next generation it is in memory */
     if (t->progress.stopping == DDP_STOP_TO_GROW && ddp_survivor_has_all(t)) return ddp_trainer_save_wait(t, err);
     return save(t, ddp_trainer_save_last, err);
@@ -443,6 +467,7 @@ ddp_status trainer_run(ddp_trainer *t, ddp_err *err)
     if (t->progress.stopping == DDP_STOP_TO_GROW) return DDP_OK;
     DDP_TRY(ddp_trainer_audit_end(t, err));
     ddp_trace_step(t->trace, UINT64_MAX);
+    if (t->progress.stopping == 0) train_watch_report(t);
     DDP_TRY(trainer_finish(t, t->progress.stopping == 0 ? DDP_EXIT_OK : 128 + t->progress.stopping, err));
     return ddp_profile_report(t->profile, err);
 }

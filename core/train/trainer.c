@@ -28,8 +28,15 @@ void trainer_optimizer(ddp_trainer *t)
 
 void ddp_trainer_begin_update(ddp_trainer *t, uint64_t micros)
 {
+    const struct ddp_optimizer_config *o = t->s->config->optimizer;
+
     t->optim.step = t->progress.step + 1;
-    t->optim.lr = train_schedule_lr(t->s->config->optimizer, t->progress.step, t->lr_steps);
+    t->optim.lr =
+        train_schedule_lr(o, t->progress.step, t->lr_steps) * train_plateau_scale(&t->progress.history.plateau);
+    if (o->algorithm == DDP_ALGORITHM_SGD)
+        t->optim.momentum = train_schedule_momentum(o, t->progress.step, t->lr_steps, o->momentum);
+    else
+        t->optim.beta1 = train_schedule_momentum(o, t->progress.step, t->lr_steps, *(const double *)o->betas.items);
     /* the gradients are a mean over the ranks, of which some may have several shares */
     t->optim.grad_scale = (double)t->s->launch.world / ((double)micros * (double)t->s->shares.count);
 }
@@ -65,11 +72,17 @@ bool ddp_trainer_goes_on(const ddp_trainer *t)
     return t->s->launch.restarted || ddp_group_generation(t->group) > 0 || t->progress.rollback.wanted;
 }
 
+bool ddp_trainer_stops_early(const ddp_trainer *t)
+{
+    return t->s->watch.stopping.name[0] != '\0' && t->progress.history.stopping.since >= t->s->watch.patience;
+}
+
 bool ddp_trainer_complete(const ddp_trainer *t)
 {
     const struct ddp_train_config *c = t->s->config->train;
 
-    return t->progress.epoch >= (uint64_t)c->epochs || (c->max_steps > 0 && t->progress.step >= (uint64_t)c->max_steps);
+    return ddp_trainer_stops_early(t) || t->progress.epoch >= (uint64_t)c->epochs ||
+           (c->max_steps > 0 && t->progress.step >= (uint64_t)c->max_steps);
 }
 
 int ddp_trainer_asked_to_stop(const ddp_trainer *t)

@@ -1,6 +1,7 @@
 /* train/trainer.h -- the data of one rank's run, and the few functions that every file of train uses.
  *
  * A file calls only what stands above it here:
+ *   schedule.c  learning rate of an update; watch.c: what follows from the result of an evaluation
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
  *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples
@@ -146,6 +147,7 @@ typedef struct ddp_progress {
     bool saving;                  /* rank 0 has a checkpoint folder */
     bool restored;                /* this rank has the run's state */
     bool evaluates;               /* an epoch has ended, and its evaluation has not */
+    ddp_history history;          /* of evaluations; watch.c */
     int stopping;                 /* the signal that the ranks have agreed to end by, or DDP_STOP_TO_GROW; 0: none */
     struct {
         bool wanted;        /* the state cannot be used: the run goes back once the step in hand is over */
@@ -204,7 +206,8 @@ bool ddp_trainer_rejoins(const ddp_trainer *t);
 bool ddp_trainer_goes_on(const ddp_trainer *t);
 /* DDP_ERR_ABORTED where the run has failed. What takes long asks now and then, and ends. */
 ddp_status ddp_trainer_still_runs(ddp_trainer *t, ddp_err *err);
-bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done */
+bool ddp_trainer_complete(const ddp_trainer *t);     /* all epochs or steps of the config are done, or: */
+bool ddp_trainer_stops_early(const ddp_trainer *t);  /* [train] early_stopping: no further step is made */
 int ddp_trainer_asked_to_stop(const ddp_trainer *t); /* this rank's knowledge: a signal's number, 0: none */
 /* Collective: the largest of the ranks' values on every rank. */
 ddp_status ddp_trainer_largest(ddp_trainer *t, const char *name, uint64_t *value, ddp_err *err);

@@ -229,11 +229,19 @@ static void take_position(ddp_trainer *t, const struct resume_report *report, bo
         t->progress.micro_steps =
             t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
     t->progress.saved_step = t->progress.compared_step = report->meta.step;
+    t->progress.history = report->meta.history;
+    t->progress.evaluates = report->meta.history.due != 0;
     *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;
     if (t->progress.rollback.wanted)
         ddp_log_line(t->s->log, DDP_LOG_INFO, "going back to %s: step %" PRIu64 ", epoch %" PRIu64, report->path,
                      t->progress.step, t->progress.epoch + 1);
+    else if (*done && ddp_trainer_stops_early(t))
+        ddp_log_line(
+            t->s->log, DDP_LOG_INFO,
+            "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
+            " epochs), ended by early stopping. Raise its patience, or remove [train] early_stopping, to go on",
+            report->path, t->progress.step, t->progress.epoch);
     else if (*done)
         ddp_log_line(t->s->log, DDP_LOG_INFO,
                      "%s: the run is already complete (step %" PRIu64 ", %" PRIu64
@@ -324,6 +332,7 @@ static ddp_status start_again(ddp_trainer *t, ddp_err *err)
     t->progress.step = t->progress.epoch = t->progress.cursor = t->progress.micro_steps = 0;
     t->progress.left_out = 0;
     t->progress.evaluates = false;
+    t->progress.history = (ddp_history){0};
     return DDP_OK;
 }
 

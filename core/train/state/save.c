@@ -257,9 +257,10 @@ ddp_status ddp_trainer_save_last(ddp_trainer *t, ddp_err *err)
 static bool saves_on_the_way(const ddp_trainer *t)
 {
     uint64_t every = (uint64_t)t->s->config->checkpoint->every, step = t->progress.step;
+    bool best = t->s->watch.kept.name[0] != '\0' && step + t->s->steps_per_epoch < t->progress.total_steps;
 
-    return t->progress.saving && t->s->config->checkpoint->async && every > 0 &&
-           step - step % every + every < t->progress.total_steps;
+    return t->progress.saving && t->s->config->checkpoint->async &&
+           (best || (every > 0 && step - step % every + every < t->progress.total_steps));
 }
 
 /* Memory for a copy, and who writes it. */

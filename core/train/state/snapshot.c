@@ -5,6 +5,7 @@
 #include "train/reduce/hook_state.h"
 #include "control/group.h"
 #include "train/state/memory.h"
+#include "train/watch.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,8 @@ void state_contents_stamp(const ddp_trainer *t, ddp_contents *c)
     m->cursor = t->progress.cursor;
     m->micro_steps = t->progress.micro_steps;
     m->finished = ddp_trainer_complete(t);
+    m->history = t->progress.history;
+    m->history.due = t->progress.evaluates && train_watch_is_on(t);
 }
 
 static ddp_status describe(const ddp_trainer *t, ddp_checkpoint_meta *m, ddp_err *err)

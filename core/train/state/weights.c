@@ -318,6 +318,34 @@ static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_
                : st;
 }
 
+/* "best" and the like: in [checkpoint] dir, where there is no such path. */
+static const char *in_folder(const ddp_trainer *t, const char *path, char *buf, size_t capacity)
+{
+    const char *dir = t->s->config->checkpoint->dir;
+    struct stat facts;
+
+    if (stat(path, &facts) == 0 || strchr(path, '/') != NULL || dir[0] == '\0') return path;
+    return inside(dir, path, buf, capacity) ? buf : path;
+}
+
+static ddp_status no_best(const ddp_trainer *t, ddp_err *err)
+{
+    const char *dir = t->s->config->checkpoint->dir;
+
+    if (dir[0] == '\0') return ddp_fail(err, DDP_ERR_CONFIG, "best: [checkpoint] dir is not set");
+    return ddp_fail(err, DDP_ERR_CONFIG, "%s has no best checkpoint; a run with [checkpoint] keep_best saves one", dir);
+}
+
+static ddp_status use_given(ddp_trainer *t, const char *wanted, ddp_weights *out, ddp_err *err)
+{
+    char buf[4096];
+    const char *path = in_folder(t, wanted, buf, sizeof(buf));
+    struct stat facts;
+
+    if (strcmp(path, "best") == 0 && stat(path, &facts) != 0) return no_best(t, err);
+    return given(t, path, out, err);
+}
+
 ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *err)
 {
     const struct ddp_checkpoint_config *c = t->s->config->checkpoint;
@@ -325,7 +353,7 @@ ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *e
 
     *out = (ddp_weights){0};
     if (t->s->launch.weights != NULL) {
-        st = given(t, t->s->launch.weights, out, err);
+        st = use_given(t, t->s->launch.weights, out, err);
         return st == DDP_OK ? st : ddp_fail_context(err, "--checkpoint");
     }
     if (c->dir[0] != '\0') st = newest(t, c->dir, out, err);

@@ -222,6 +222,44 @@ static void another_run_in_the_folder(void **state)
     assert_int_equal(contents(p), 2); /* keep = 1: the one just written, and what is further on */
 }
 
+/* What a run remembers of its evaluations comes back with the same bits; "best" leads to the best one, which stays. */
+static void the_best_one(void **state)
+{
+    struct place *p = *state;
+    ddp_checkpoint_meta meta = {.step = 5,
+                                .model = "mlp",
+                                .config_hash = "c",
+                                .history = {.plateau = {{1.0 / 3, 1, 4, 9}, 2, 3, 1e-300},
+                                            .kept = {-0.1, 1, 5, 0},
+                                            .stopping = {0, 0, 0, 7},
+                                            .averaged = 11,
+                                            .taken = 5,
+                                            .due = 1}};
+    ddp_checkpoint_meta none = {.model = "mlp", .config_hash = "c"};
+    ddp_checkpoint c;
+    ddp_err err = {0};
+
+    assert_int_equal(save_parts(p, &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &err), DDP_OK);
+    assert_int_equal(ddp_checkpoint_open(in(p, "ck/best"), &c, &err), DDP_OK);
+    assert_int_equal(c.meta.step, 5);
+    assert_memory_equal(&c.meta.history, &meta.history, sizeof(meta.history));
+    ddp_checkpoint_close(&c);
+    for (meta.step = 6; meta.step < 9; meta.step++)
+        assert_int_equal(save_parts(p, &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &err), DDP_OK);
+    assert_int_equal(contents(p), 3); /* 5 and 8, and the link */
+    assert_true(exists(in(p, "ck/step-00000005")) && exists(in(p, "ck/step-00000008")));
+    meta.step = 9;
+    meta.history.kept.step = 7; /* one that is not there: the link stays as it was */
+    assert_int_equal(save_parts(p, &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &err), DDP_OK);
+    assert_true(exists(in(p, "ck/best/MANIFEST.json")) && exists(in(p, "ck/step-00000005")));
+    meta.step = meta.history.kept.step = 10;
+    assert_int_equal(save_parts(p, &meta, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &err), DDP_OK);
+    assert_int_equal(contents(p), 2);
+    none.step = 11;
+    assert_int_equal(save_parts(p, &none, (ddp_part[DDP_PARTS]){{NULL, 0}}, 1, &err), DDP_OK);
+    assert_true(exists(in(p, "ck/step-00000010")));
+}
+
 static void a_file_in_the_place(void **state)
 {
     struct place *p = *state;
@@ -674,6 +712,7 @@ int main(void)
         cmocka_unit_test(settings_differ),
         cmocka_unit_test_setup_teardown(the_same_again, setup, place_teardown),
         cmocka_unit_test_setup_teardown(another_run_in_the_folder, setup, place_teardown),
+        cmocka_unit_test_setup_teardown(the_best_one, setup, place_teardown),
         cmocka_unit_test_setup_teardown(a_file_in_the_place, setup, place_teardown),
         cmocka_unit_test_setup_teardown(left_overs, setup, place_teardown),
         cmocka_unit_test_setup_teardown(keeps_what_verifies, setup, place_teardown),

@@ -270,7 +270,7 @@ static void the_summary(void **state)
                                         "eval_accuracy",  "parameters",     "parameter_sha256", "buffer_sha256",
                                         "first_step_s",   "median_step_ms", "samples_per_s",    "peak_rss_bytes",
                                         "peak_pss_bytes", "backend",        "device",           "precision",
-                                        "world_size",     "exit_code"};
+                                        "world_size",     "best",           "stopped_early",    "exit_code"};
     struct place *p = *state;
     ddp_observe_params own = params(p, in(p, "out"));
     ddp_summary s = summary_of(400);
@@ -299,6 +299,7 @@ static void the_summary(void **state)
     if (access("/proc/self/smaps_rollup", R_OK) == 0)
         assert_in_range((uint64_t)real(v, "peak_pss_bytes"), 1 << 16, (uint64_t)1 << 50);
     assert_true(real(v, "world_size") == 2 && real(v, "exit_code") == 0);
+    assert_true(json_is_null(json_object_get(v, "best")) && json_is_false(json_object_get(v, "stopped_early")));
     assert_string_equal(json_string_value(json_object_get(v, "parameter_sha256")), "abc123");
     assert_true(json_is_null(json_object_get(v, "buffer_sha256")));
     assert_string_equal(json_string_value(json_object_get(v, "backend")), "gloo-tcp");

@@ -1,10 +1,12 @@
 /* tests/unit/train/test_schedule.c -- the learning rate of each update, beside what the closed forms of
  * torch.optim.lr_scheduler give for the same arguments, and what is refused. */
 #include "session/session.h"
+#include "support/data_util.h"
 #include "train/schedule.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h> /* last: it has a macro `fail` */
 
@@ -114,6 +116,140 @@ static void steps_of_its_own(void **state)
     near(train_schedule_lr(&o, 12, 1000), 0.1, 12);
 }
 
+/* ---- what PyTorch gives ------------------------------------------------------------------------------------------ */
+static const int64_t milestones[] = {3, 4, 9}, later[] = {3, 4};
+#define CYCLE                                                                                                          \
+    .lr = 0.1, .schedule = DDP_SCHEDULE_ONE_CYCLE, .pct_start = 0.3, .div_factor = 25, .final_div_factor = 1e4,        \
+    .base_momentum = 0.85, .max_momentum = 0.95
+#define PLATEAU .lr = 0.4, .gamma = 0.1, .threshold = 1e-4, .schedule = DDP_SCHEDULE_PLATEAU
+
+/* The arguments of make_schedules.py. */
+static const struct {
+    const char *name;
+    struct ddp_optimizer_config o;
+    double momentum;
+    uint64_t total;
+    bool rises;
+} cases[] = {
+    {"multi_step",
+     {.lr = 0.5, .schedule = DDP_SCHEDULE_MULTI_STEP, .gamma = 0.3, .milestones = {3, milestones}},
+     0.9,
+     10,
+     false},
+    {"multi_step_after_warmup",
+     {.lr = 0.5, .schedule = DDP_SCHEDULE_MULTI_STEP, .gamma = 0.5, .warmup_steps = 4, .milestones = {2, later}},
+     0.9,
+     100,
+     false},
+    {"one_cycle", {CYCLE, .cycle_momentum = 1}, 0.9, 40, false},
+    {"one_cycle_linear",
+     {.lr = 0.01,
+      .schedule = DDP_SCHEDULE_ONE_CYCLE,
+      .pct_start = 0.4,
+      .div_factor = 10,
+      .final_div_factor = 100,
+      .anneal_strategy = DDP_ANNEAL_LINEAR,
+      .cycle_momentum = 1,
+      .base_momentum = 0.8,
+      .max_momentum = 0.9},
+     0.9,
+     23,
+     false},
+    {"one_cycle_still", {CYCLE, .schedule_steps = 7}, 0.9, 1000, false},
+    {"plateau", {PLATEAU, .patience = 2}, 0, 0, false},
+    {"plateau_max", {.lr = 0.4, .gamma = 0.5, .threshold = 1e-4, .patience = 1, .cooldown = 2}, 0, 0, true},
+    {"plateau_abs",
+     {.lr = 0.4, .gamma = 0.5, .threshold = 0.05, .threshold_mode = DDP_THRESHOLD_ABS, .min_lr = 0.01},
+     0,
+     0,
+     false},
+    {"plateau_max_abs",
+     {.lr = 0.4, .gamma = 0.7, .threshold = 0.02, .threshold_mode = DDP_THRESHOLD_ABS, .patience = 1, .cooldown = 1},
+     0,
+     0,
+     true},
+    {"plateau_rel", {.lr = 0.4, .gamma = 0.1, .threshold = 0.1, .patience = 3}, 0, 0, true},
+};
+
+static void close_to(double got, double want, const char *name, uint64_t step)
+{
+    if (!(fabs(got - want) <= 1e-12 * fabs(want)))
+        fail_msg("%s, %llu: %.17g, not %.17g", name, (unsigned long long)step, got, want);
+}
+
+/* A pair of numbers of case `i`. */
+static void check_pair(size_t i, uint64_t n, double first, double second, ddp_plateau *p)
+{
+    const struct ddp_optimizer_config *o = &cases[i].o;
+
+    if (strncmp(cases[i].name, "plateau", 7) == 0) {
+        train_plateau_take(o, p, first, n, cases[i].rises);
+        close_to(train_schedule_lr(o, n, 100) * train_plateau_scale(p), second, cases[i].name, n);
+        return;
+    }
+    close_to(train_schedule_lr(o, n, cases[i].total), first, cases[i].name, n);
+    close_to(train_schedule_momentum(o, n, cases[i].total, cases[i].momentum), second, cases[i].name, n);
+}
+
+static void check_line(const char *line)
+{
+    size_t length = strcspn(line, " "), i = 0;
+    ddp_plateau p = {0};
+    uint64_t n = 0;
+
+    while (i < DDP_COUNT(cases) && (strlen(cases[i].name) != length || strncmp(cases[i].name, line, length) != 0)) i++;
+    if (i == DDP_COUNT(cases)) fail_msg("no case for: %.40s", line);
+    for (char *at = (char *)line + length; *at == ' '; n++) {
+        double first = strtod(at, &at), second = strtod(at, &at);
+
+        check_pair(i, n, first, second, &p);
+    }
+    assert_true(n >= 7);
+}
+
+static void as_torch(void **state)
+{
+    (void)state;
+    assert_int_equal(each_vector("schedules.txt", check_line), DDP_COUNT(cases));
+}
+
+/* The end of a cycle that the run outlasts, and a cycle without a rise. */
+static void one_cycle_at_its_ends(void **state)
+{
+    struct ddp_optimizer_config o = {CYCLE, .cycle_momentum = 1, .schedule_steps = 10};
+    ddp_err err = {0};
+
+    (void)state;
+    near(train_schedule_lr(&o, 9, 1000), 0.1 / 25 / 1e4, 9);
+    near(train_schedule_lr(&o, 500, 1000), 0.1 / 25 / 1e4, 500);
+    near(train_schedule_momentum(&o, 500, 1000, 0), 0.95, 500);
+    o.pct_start = 0;
+    assert_true(train_schedule_lr(&o, 0, 1000) < 0.1 && train_schedule_lr(&o, 0, 1000) > 0.09);
+    o.pct_start = 1;
+    near(train_schedule_lr(&o, 9, 1000), 0.1, 9);
+    o.schedule_steps = 1;
+    assert_int_equal(session_schedule_check(&o, 1000, &err), DDP_ERR_CONFIG);
+    assert_non_null(strstr(err.msg, "at least 2 steps, schedule_steps has 1"));
+}
+
+/* What is not finite is no improvement, and never the best. */
+static void not_finite(void **state)
+{
+    ddp_best b = {0};
+
+    (void)state;
+    assert_false(train_is_better(&b, NAN, false, 0, false));
+    assert_false(train_is_better(&b, INFINITY, true, 0, false));
+    train_best_take(&b, NAN, 1, false);
+    assert_true(b.since == 1 && !b.found);
+    assert_true(train_is_better(&b, 5, false, 0, false));
+    train_best_take(&b, 5, 2, true);
+    assert_true(b.since == 0 && b.found && b.step == 2 && b.value == 5);
+    assert_false(train_is_better(&b, NAN, false, 0, false) || train_is_better(&b, INFINITY, true, 0, false));
+    assert_false(train_is_better(&b, 5, false, 0, false) || train_is_better(&b, 4.5, false, 0.5, false));
+    assert_true(train_is_better(&b, 4.4, false, 0.5, false) && train_is_better(&b, 4.99, false, 0, true));
+}
+
 static void refused(const struct ddp_optimizer_config *o, uint64_t total, const char *part, const char *other)
 {
     ddp_err err = {0};
@@ -148,13 +284,11 @@ static void a_warm_up_that_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(constant),
-        cmocka_unit_test(step),
-        cmocka_unit_test(linear),
-        cmocka_unit_test(cosine),
-        cmocka_unit_test(warm_up),
-        cmocka_unit_test(steps_of_its_own),
-        cmocka_unit_test(a_warm_up_that_leaves_nothing),
+        cmocka_unit_test(constant),   cmocka_unit_test(step),
+        cmocka_unit_test(linear),     cmocka_unit_test(cosine),
+        cmocka_unit_test(warm_up),    cmocka_unit_test(steps_of_its_own),
+        cmocka_unit_test(as_torch),   cmocka_unit_test(one_cycle_at_its_ends),
+        cmocka_unit_test(not_finite), cmocka_unit_test(a_warm_up_that_leaves_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,105 @@
+/* train/watch.c -- see watch.h. */
+#include "train/watch.h"
+#include "train/schedule.h"
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+bool train_watch_is_on(const ddp_trainer *t)
+{
+    const ddp_watch *w = &t->s->watch;
+
+    return w->plateau.name[0] != '\0' || w->kept.name[0] != '\0' || w->stopping.name[0] != '\0';
+}
+
+double train_eval_result(const ddp_trainer *t, const char *name)
+{
+    if (strcmp(name, "loss") == 0) return t->result.eval_loss;
+    if (strcmp(name, "accuracy") == 0) return t->result.eval_accuracy;
+    return NAN;
+}
+
+static void take(const ddp_trainer *t, const ddp_watched *m, ddp_best *best, double threshold)
+{
+    double value = train_eval_result(t, m->name);
+
+    train_best_take(best, value, t->progress.step, train_is_better(best, value, m->rises, threshold, false));
+}
+
+static void tell(ddp_trainer *t, const char *event, const char *members, const char *text)
+{
+    if (t->observer != NULL) ddp_observe_event(t->observer, event, members, text);
+}
+
+static void take_plateau(ddp_trainer *t)
+{
+    ddp_plateau *p = &t->progress.history.plateau;
+    const ddp_watched *m = &t->s->watch.plateau;
+    uint64_t drops = p->drops;
+    char members[96], text[192];
+
+    train_plateau_take(t->s->config->optimizer, p, train_eval_result(t, m->name), t->progress.step, m->rises);
+    if (p->drops == drops) return;
+    (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"factor\": %.9g", t->progress.step, p->scale);
+    (void)snprintf(text, sizeof(text),
+                   "step %" PRIu64 ": %s no longer improves, so the learning rate is now %.4g times [optimizer] lr",
+                   t->progress.step, m->name, p->scale);
+    tell(t, "lr_drop", members, text);
+}
+
+void train_watch_take(ddp_trainer *t, bool *saves)
+{
+    const ddp_watch *w = &t->s->watch;
+    ddp_history *h = &t->progress.history;
+
+    *saves = false;
+    if (h->taken == t->progress.step) return;
+    h->taken = t->progress.step;
+    if (w->plateau.name[0] != '\0') take_plateau(t);
+    if (w->stopping.name[0] != '\0') take(t, &w->stopping, &h->stopping, t->s->config->train->min_delta);
+    if (w->kept.name[0] == '\0') return;
+    take(t, &w->kept, &h->kept, 0.0);
+    *saves = h->kept.found && h->kept.since == 0;
+}
+
+const char *train_watch_best(const ddp_trainer *t, char *buf, size_t capacity)
+{
+    const ddp_best *best = &t->progress.history.kept;
+
+    if (t->s->watch.kept.name[0] == '\0' || !best->found) return NULL;
+    (void)snprintf(buf, capacity, "%s/step-%08" PRIu64, t->s->config->checkpoint->dir, best->step);
+    return buf;
+}
+
+static void report_stopping(ddp_trainer *t)
+{
+    const ddp_best *b = &t->progress.history.stopping;
+    const char *name = t->s->watch.stopping.name;
+    char members[192], text[256];
+
+    (void)snprintf(members, sizeof(members),
+                   "\"step\": %" PRIu64 ", \"metric\": \"%s\", \"best_step\": %" PRIu64 ", \"evaluations\": %" PRIu64,
+                   t->progress.step, name, b->step, b->since);
+    if (b->found)
+        (void)snprintf(text, sizeof(text),
+                       "early stopping at step %" PRIu64 ": %s was best at step %" PRIu64 " (%.6g), and %" PRIu64
+                       " evaluation%s since %s not improved it",
+                       t->progress.step, name, b->step, b->value, b->since, b->since == 1 ? "" : "s",
+                       b->since == 1 ? "has" : "have");
+    else
+        (void)snprintf(text, sizeof(text),
+                       "early stopping at step %" PRIu64 ": %s was not finite in %" PRIu64 " evaluations",
+                       t->progress.step, name, b->since);
+    tell(t, "early_stopping", members, text);
+}
+
+void train_watch_report(ddp_trainer *t)
+{
+    const ddp_best *b = &t->progress.history.kept;
+    char members[96];
+
+    if (ddp_trainer_stops_early(t)) report_stopping(t);
+    if (t->s->watch.kept.name[0] == '\0' || !b->found) return;
+    (void)snprintf(members, sizeof(members), "\"step\": %" PRIu64 ", \"value\": %.9g", b->step, b->value);
+    tell(t, "best", members, NULL); /* people see it in the closing line */
+}
