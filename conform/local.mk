@@ -12,5 +12,5 @@ libddpcore_a_SOURCES += conform/backend/backend.h conform/backend/cases.h confor
 libddpcore_a_SOURCES += conform/device/program.h conform/device/device.c conform/device/program.c
 libddpcore_a_SOURCES += conform/hook/group.h conform/hook/trial.h conform/hook/types.h conform/hook/group.c \
 	conform/hook/hook.c conform/hook/trial.c
-libddpcore_a_SOURCES += conform/data/dataset.c conform/data/sampler.c
+libddpcore_a_SOURCES += conform/data/image.h conform/data/dataset.c conform/data/image.c conform/data/sampler.c
 libddpcore_a_SOURCES += conform/bench/bench.h conform/bench/plan.h conform/bench/bench.c conform/bench/plan.c

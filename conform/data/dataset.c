@@ -1,5 +1,6 @@
 /* conform/data/dataset.c -- a dataset: fields that make sense, samples that are the same from every handle and every
  * thread, and a read that writes a field's bytes and no others. */
+#include "conform/data/image.h"
 #include "conform/harness/leaks.h"
 #include "conform/suites.h"
 #include <stdlib.h>
@@ -13,7 +14,8 @@ typedef struct trial {
     ddp_dataset *d;
     const ddp_field *fields;
     uint32_t field_count;
-    size_t bytes[FIELDS_MAX];
+    size_t bytes[FIELDS_MAX]; /* 0: of an image whose size differs by sample */
+    bool differs;             /* there is one: read_image has to be called */
     uint64_t length, hashes[EPOCHS][SAMPLES];
 } trial;
 
@@ -32,6 +34,10 @@ static bool field_makes_sense(trial *t, uint32_t i)
         if (!DDP_EXPECT(t->a, strcmp(ddp_field_at(t->ops, t->fields, k)->name, f->name) != 0,
                         "two fields are called \"%s\"", f->name))
             return false;
+    if (image_differs(f)) {
+        t->differs = true;
+        return true;
+    }
     for (uint32_t k = 0; k < f->rank; k++) {
         if (!DDP_EXPECT(t->a, f->dims[k] > 0, "field \"%s\" has the dimension %lld", f->name, (long long)f->dims[k]))
             return false;
@@ -83,18 +89,20 @@ static void close_dataset(trial *t)
 typedef struct sample {
     unsigned char *base[FIELDS_MAX];
     void *buffers[FIELDS_MAX];
+    image_buffer image;
 } sample;
 
 static void sample_free(sample *s, uint32_t fields)
 {
     for (uint32_t i = 0; i < fields; i++) free(s->base[i]);
+    image_free(&s->image);
 }
 
 static bool sample_alloc(const trial *t, sample *s)
 {
     ddp_err err = {0};
 
-    memset(s, 0, sizeof(*s));
+    *s = (sample){.image.a = t->a};
     for (uint32_t i = 0; i < t->field_count; i++) {
         s->base[i] = ddp_alloc_aligned(t->bytes[i] + (size_t)2 * GUARD, &err);
         if (s->base[i] == NULL) {
@@ -146,9 +154,12 @@ static bool read_sample(const trial *t, sample *s, uint64_t index, uint64_t epoc
         memset(s->base[i], 0x5a, t->bytes[i] + (size_t)2 * GUARD);
         memset(s->buffers[i], before, t->bytes[i]);
     }
-    st = t->ops->read(t->d, index, epoch, s->buffers, &err);
-    if (st != DDP_OK) return ddp_rank_process_fail_call(t->a, "read", st, &err);
     *hash = 0;
+    if (t->differs) {
+        if (!image_read(&s->image, t->ops, t->d, index, epoch, before, s->buffers, hash)) return false;
+    } else if ((st = t->ops->read(t->d, index, epoch, s->buffers, &err)) != DDP_OK) {
+        return ddp_rank_process_fail_call(t->a, "read", st, &err);
+    }
     for (uint32_t i = 0; i < t->field_count; i++) {
         if (!DDP_EXPECT(t->a, guards_hold(s->base[i], t->bytes[i]), "read of sample %llu wrote outside field \"%s\"",
                         (unsigned long long)index, t->fields[i].name) ||

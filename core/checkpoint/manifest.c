@@ -90,7 +90,8 @@ static json_t *json_files(const ddp_manifest *m)
     const ddp_file_facts *f;
 
     for (uint32_t i = 0; (f = checkpoint_manifest_file(m, &i, name)) != NULL;) {
-        json_t *facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, "xxh128", f->hash);
+        bool earlier = strlen(f->hash) == DDP_SHA256_HEX - 1; /* it was read from a file of an earlier version */
+        json_t *facts = json_pack("{s:I, s:s}", "bytes", (json_int_t)f->bytes, earlier ? "sha256" : "xxh128", f->hash);
 
         if (json_object_set_new(files, name, facts) == 0) continue;
         json_decref(files);

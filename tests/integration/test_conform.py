@@ -4,6 +4,7 @@ import gzip
 import os
 import pathlib
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -137,6 +138,11 @@ class Conform(Case):
                 head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".encode()
                 (self.dir / f"{key}.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + data)
             return "--set", f"input={self.dir}/x.npy", "--set", f"label={self.dir}/y.npy"
+        elif (kind, name) in (("dataset", "folder"), ("dataset", "tar")):
+            for n, image in enumerate(("base_420.jpg", "rgb.png", "lossy.webp", "exif_6.jpg", "gray.jpg")):
+                (self.dir / "photos" / "ab"[n % 2]).mkdir(parents=True, exist_ok=True)
+                shutil.copy(SRC / "tests/parity/vectors/images" / image, self.dir / "photos" / "ab"[n % 2])
+            return "--set", f"path={self.dir}/photos"
         elif (kind, name) == ("dataset", "idx"):
             for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
                                     ("labels", (0x0801, 50), bytes(range(10)) * 5)):

@@ -31,7 +31,7 @@ class Train(Case):
         self.equal(set(r.summary) - {"event"}, {
             "steps", "epochs", "final_loss", "eval_loss", "eval_accuracy", "parameters", "parameter_sha256", "buffer_sha256",
             "first_step_s", "median_step_ms", "samples_per_s", "peak_rss_bytes", "peak_pss_bytes", "backend", "device",
-            "precision", "world_size", "exit_code"})
+            "precision", "world_size", "exit_code", "best", "stopped_early"})
         self.equal(r.summary["parameters"], 12 * 24 + 24 + 24 * 17 + 17 + 17 * 4 + 4)
         step = self.metrics(r.dir, "step")[0]
         for key in ("step", "epoch", "loss", "lr", "step_ms", "data_ms", "wait_ms", "samples_per_s"):
