@@ -132,9 +132,10 @@ struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */
     int32_t nesterov;
     double lr, momentum, eps, weight_decay;
-    ddp_list betas;   /* of two doubles */
-    double clip_norm; /* 0: none */
-    int32_t schedule; /* DDP_SCHEDULE_* */
+    ddp_list betas;               /* of two doubles */
+    double clip_norm;             /* 0: none */
+    ddp_list no_decay, lr_factor; /* of const char *: patterns of names; the same with a factor, "head.*:10" */
+    int32_t schedule;             /* DDP_SCHEDULE_* */
     int64_t warmup_steps, schedule_steps, step_size;
     ddp_list milestones; /* of int64_t, rising */
     double gamma, min_lr;

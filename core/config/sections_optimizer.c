@@ -15,6 +15,14 @@ const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS] = {
     {"eps", "1e-8", "0..", "Added to the denominator of adam and adamw.", DDP_OPT_FLOAT, 0, AT(eps)},
     {"weight_decay", "0", "0..", "Weight decay: L2 for sgd and adam, decoupled for adamw.", DDP_OPT_FLOAT, 0,
      AT(weight_decay)},
+    {"no_decay", "", NULL,
+     "Parameters without weight decay, by name, as in *.bias, *norm*; * matches any text. "
+     "auto: those with fewer than two dimensions, such as biases and what norms scale and shift by.",
+     DDP_OPT_STRING, L, AT(no_decay)},
+    {"lr_factor", "", NULL,
+     "Factors of the learning rate by name, as in head.*:10, embed*:0.1. "
+     "The first pattern that fits a parameter counts; the factor of all others is 1.",
+     DDP_OPT_STRING, L, AT(lr_factor)},
     {"clip_norm", "0", "0..",
      "Largest 2-norm of all gradients; above it they are scaled down, as by torch.nn.utils.clip_grad_norm_. 0: off.",
      DDP_OPT_FLOAT, 0, AT(clip_norm)},

@@ -2,6 +2,7 @@
  * on. */
 #include "session/report.h"
 #include "session/affinity.h"
+#include "session/groups.h"
 #include "session/plugins.h"
 #include "session/variants.h"
 #include <inttypes.h>
@@ -208,6 +209,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     report_images("data", &s->train, out);
     report_images("eval", &s->eval, out);
     report_params(s, out);
+    session_groups_report(s, out);
     report_buckets(s, v, out);
     report_memory(s, v, out);
     ddp_text_printf(out, "a step, batch %-7" PRId64 " %.3f GFLOP, %s read and written if nothing were fused\n",

@@ -17,6 +17,7 @@
 #include "train/reduce/clip.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/shards.h"
+#include "train/reduce/spans.h"
 #include "train/rollback.h"
 #include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
@@ -92,6 +93,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     if (!training) return ddp_replicas_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     DDP_TRY(ddp_clip_open(t, err));
+    DDP_TRY(ddp_spans_open(t, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
     DDP_TRY(open_reduction(t, err));
@@ -125,6 +127,7 @@ static bool release(ddp_trainer *t)
     ddp_staging_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
+    ddp_spans_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&t->s->device, own[i]);
     ddp_device_free(&t->s->device, t->mem.activations);

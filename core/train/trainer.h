@@ -5,7 +5,8 @@
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
  *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples
- *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; not_finite;
+ *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; spans:
+ *               parameter groups; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
  *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; survivor: what
  *               outlives a failure; resume; snapshot, save; replica_check
@@ -118,6 +119,16 @@ typedef struct ddp_memory {
     float *probe;             /* bucket_size.c: device memory that a backend reduces */
 } ddp_memory;
 
+/* Elements of the arenas from where the one before ends, whose parameters are of one group. reduce/spans.c */
+typedef struct ddp_span {
+    uint64_t end;
+    ddp_param_group group;
+} ddp_span;
+typedef struct ddp_spans {
+    uint32_t count;
+    ddp_span items[];
+} ddp_spans;
+
 /* Gradients between ranks. Opened by run.c. */
 typedef struct ddp_reduction {
     ddp_reducer *reducer;
@@ -125,6 +136,7 @@ typedef struct ddp_reduction {
     ddp_hooked *hooked;      /* NULL: gradients go as they are */
     ddp_shards *shards;      /* each rank updates a shard of the parameters; NULL: all of them */
     ddp_clip *clip;          /* NULL: gradients are not clipped */
+    ddp_spans *spans;        /* at least one */
     uint32_t early_buckets;  /* sent while the last backward pass still runs */
 } ddp_reduction;
 

@@ -31,6 +31,14 @@ struct ddp_pipelined {
     int64_t finished_ns;  /* when the newest step was */
 };
 
+/* The device updates all slices with the same settings. */
+static bool has_one_group(const ddp_trainer *t)
+{
+    const ddp_param_group plain = {1.0, t->s->config->optimizer->weight_decay};
+
+    return t->reduce.spans->count == 1 && ddp_same_group(&t->reduce.spans->items[0].group, &plain);
+}
+
 /* Nothing between two steps but the device, and no look at each of its kernels. The device updates before the host
  * knows whether all is finite, so that no update could be left out. */
 bool ddp_pipelined_possible(const ddp_trainer *t)
@@ -39,7 +47,7 @@ bool ddp_pipelined_possible(const ddp_trainer *t)
 
     return ddp_device_has_memory(&s->device) && s->device.ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
            s->shares.count == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
-           !s->launch.profile && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
+           !s->launch.profile && has_one_group(t) && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
 }
 
 static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
