@@ -106,6 +106,11 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
     if (betas[0] >= 1 || betas[1] >= 1)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] betas must both be below 1",
                         where_of(c, "optimizer", "betas"));
+    if (o->ema >= 1)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [optimizer] ema = %g keeps the first parameters for ever; write a decay below 1, as in 0.999",
+            where_of(c, "optimizer", "ema"), o->ema);
     if (o->nesterov && o->momentum == 0)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] nesterov = yes needs a momentum above 0",
                         where_of(c, "optimizer", "nesterov"));

@@ -80,6 +80,7 @@ enum {
     DDP_SCHEDULE_ONE_CYCLE,
     DDP_SCHEDULE_PLATEAU
 };
+enum { DDP_WEIGHTS_EMA = 0, DDP_WEIGHTS_MODEL };
 enum { DDP_ANNEAL_COS = 0, DDP_ANNEAL_LINEAR };
 enum { DDP_THRESHOLD_REL = 0, DDP_THRESHOLD_ABS };
 
@@ -127,6 +128,7 @@ struct ddp_data_config {
     int64_t padding;    /* pixels on each side, before random_crop */
     double flip;        /* probability */
     int32_t antialias;  /* of resize */
+    int32_t weights;    /* [eval]: DDP_WEIGHTS_* */
 };
 struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */
@@ -134,6 +136,7 @@ struct ddp_optimizer_config {
     double lr, momentum, eps, weight_decay;
     ddp_list betas;               /* of two doubles */
     double clip_norm;             /* 0: none */
+    double ema;                   /* decay of the parameters' average; 0: there is none */
     ddp_list no_decay, lr_factor; /* of const char *: patterns of names; the same with a factor, "head.*:10" */
     int32_t schedule;             /* DDP_SCHEDULE_* */
     int64_t warmup_steps, schedule_steps, step_size;

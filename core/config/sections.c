@@ -192,6 +192,9 @@ static const ddp_option data_options[] = {
 static const ddp_option eval_options[] = {
     {"plugin", "", NULL, "Dataset plugin that gives the evaluation samples. Empty: no evaluation.", DDP_OPT_STRING, 0,
      AT(plugin)},
+    {"weights", "ema", "ema|model",
+     "Which parameters are evaluated. ema: the average of [optimizer] ema, where there is one. model: those trained.",
+     DDP_OPT_ENUM, 0, AT(weights)},
     {"resize", "", "1..16384", RESIZE_DOC, DDP_OPT_INT, L, AT(resize)},
     {"antialias", "yes", NULL, ANTIALIAS_DOC, DDP_OPT_BOOL, 0, AT(antialias)},
     {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},

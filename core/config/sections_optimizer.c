@@ -26,6 +26,10 @@ const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS] = {
     {"clip_norm", "0", "0..",
      "Largest 2-norm of all gradients; above it they are scaled down, as by torch.nn.utils.clip_grad_norm_. 0: off.",
      DDP_OPT_FLOAT, 0, AT(clip_norm)},
+    {"ema", "0", "0..1",
+     "Decay of an exponential moving average of the parameters, as in 0.999; checkpoints hold it, and evaluations use it. "
+     "As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. 0: none.",
+     DDP_OPT_FLOAT, 0, AT(ema)},
     {"schedule", "constant", "constant|step|linear|cosine|multi_step|one_cycle|plateau",
      "How the learning rate changes after the warm-up. step: multiplied by gamma every step_size updates. "
      "linear, cosine: lowered to min_lr by the end of the run. multi_step: multiplied by gamma at each of milestones. "

@@ -7,6 +7,7 @@
 #include "session/plugins.h"
 #include "session/report.h"
 #include "session/variants.h"
+#include "train/ema.h"
 #include "train/evaluate.h"
 #include "train/local/pipeline.h"
 #include "train/local/pipelined_step.h"
@@ -96,6 +97,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     DDP_TRY(ddp_spans_open(t, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
+    DDP_TRY(train_ema_open(t, err));
     DDP_TRY(open_reduction(t, err));
     DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_replicas_open(t, err);
@@ -112,6 +114,8 @@ static bool release(ddp_trainer *t)
                     t->mem.of_backend ? NULL : t->mem.grads,
                     t->mem.buffers,
                     t->mem.kept_buffers,
+                    t->mem.ema,
+                    t->mem.exchange,
                     t->mem.probe};
 
     if (!ddp_replicas_close(t) || !ddp_pipeline_close(t)) return false; /* which still uses all of this */

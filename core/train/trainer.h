@@ -14,6 +14,7 @@
  *               replicas; pipeline, of stages that channels connect; pipelined_step: steps that overlap
  *   ways.c      chooses, before the first step, how a step is made; step.c makes it
  *   rollback.c  back to the newest checkpoint
+ *   ema.c       the average of the parameters
  *   evaluate.c  evaluates
  *   run.c       what a rank does between a rendezvous and the end; train.c, that again after a loss */
 #pragma once
@@ -108,12 +109,14 @@ typedef struct ddp_memory {
     uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
     bool of_backend;        /* params and grads are the backend's memory */
     float *buffers;         /* s->model.buffer_elements; NULL where the model has none */
+    float *ema;             /* the average of the parameters, laid out as they are; NULL: there is none. ema.c */
+    float *exchange;        /* a piece of these on the way */
     float *kept_buffers;    /* those before the step; NULL: there are none, or no step is ever undone */
     int64_t *counts;        /* by buffer: what one of i64 holds */
     void *activations;      /* s->programs.arena_bytes */
     ddp_bind bind;
     struct {
-        float *params, *buffers, *state1, *state2;
+        float *params, *buffers, *state1, *state2, *ema;
     } host;                   /* memory.c: the arenas, or staging buffers of them; NULL: not opened */
     float *whole[2], *bounce; /* optim_state.c, bucket_size.c: host memory */
     float *probe;             /* bucket_size.c: device memory that a backend reduces */

@@ -1,5 +1,6 @@
 /* train/local/pipelined_step.c -- see pipelined_step.h. Nothing here allocates in a step. */
 #include "train/local/pipelined_step.h"
+#include "train/ema.h"
 #include "train/local/batch.h"
 #include "train/measure/audit.h"
 #include "train/reduce/clip.h"
@@ -168,6 +169,7 @@ static ddp_status launch_all(ddp_trainer *t, slot *s, uint32_t event, uint64_t m
     s->record = (ddp_step_record){.step = t->progress.step + 1, .epoch = t->progress.epoch + 1, .lr = t->optim.lr};
     s->step = (ddp_step){.micros = micros, .began_ns = ddp_now_ns()};
     DDP_TRY(launch_micros(t, s, err));
+    DDP_TRY(train_ema_update(t, err));
     DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
     s->pending = true;
     t->progress.step++;
