@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "launch/args.h"
 
-enum { CLI_CHILD_SETS = 8 }; /* overrides that a command adds to the user's */
+enum { CLI_CHILD_SETS = 24 }; /* overrides that a command adds to the user's */
 
 /* A run of `args` with these settings after the user's, "optimizer.lr=0.1". Signals that ask this process to end are
  * passed on, and *stopped gets the number; 0: none came. Returns the exit code, 128 + n where signal n has ended it. */

@@ -27,3 +27,4 @@ int cli_command_conform(int argc, char **argv, ddp_log *log);
 int cli_command_bench(int argc, char **argv, ddp_log *log);
 int cli_command_checkpoint(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);
+int cli_command_lr(int argc, char **argv, ddp_log *log);

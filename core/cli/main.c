@@ -77,6 +77,7 @@ static const ddp_cli_option options[] = {
      .most = 0},
     {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
      .most = 0},
+    {"lr", NULL, "finds a learning rate by a short training; see ddpengine lr --help", DDP_TAKES_ROW, .most = 0},
     {"checkpoint", "ACTION",
      "lists, verifies, compares, merges or removes saved checkpoints; see ddpengine checkpoint --help", DDP_TAKES_ROW,
      .most = 0},
@@ -101,6 +102,7 @@ static const ddp_command program = {
              "                 [--sweep section.key=value,value]... [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
+             "       ddpengine lr -c FILE [--nproc N] [...]\n"
              "       ddpengine checkpoint ls DIR | verify PATH | diff A B |\n"
              "                            merge A DIR | prune DIR --keep N [...]\n"
              "       ddpengine audit RUN...\n"
@@ -239,6 +241,7 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     if (argc > 1 && strcmp(argv[1], "audit") == 0) return cli_command_audit;
     if (argc > 1 && strcmp(argv[1], "conform") == 0) return cli_command_conform;
     if (argc > 1 && strcmp(argv[1], "bench") == 0) return cli_command_bench;
+    if (argc > 1 && strcmp(argv[1], "lr") == 0) return cli_command_lr;
     if (argc > 1 && strcmp(argv[1], "generate") == 0) return cli_command_generate;
     if (argc > 1 && strcmp(argv[1], "checkpoint") == 0) return cli_command_checkpoint;
     return NULL;

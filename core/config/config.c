@@ -78,6 +78,10 @@ static ddp_status check_schedule(const ddp_config *c, const struct ddp_optimizer
     if (o->schedule == DDP_SCHEDULE_PLATEAU && o->gamma >= 1)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] schedule = plateau needs a gamma below 1, not %g",
                         where_of(c, "optimizer", "gamma"), o->gamma);
+    if (o->schedule == DDP_SCHEDULE_LR_RANGE && (o->min_lr <= 0 || o->min_lr >= o->lr))
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] schedule = lr_range rises from min_lr, above 0, to a larger lr; set both",
+                        where_of(c, "optimizer", "schedule"));
     if (o->schedule != DDP_SCHEDULE_ONE_CYCLE) return DDP_OK;
     if (o->warmup_steps > 0)
         return ddp_fail(err, DDP_ERR_CONFIG,

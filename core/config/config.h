@@ -78,7 +78,8 @@ enum {
     DDP_SCHEDULE_COSINE,
     DDP_SCHEDULE_MULTI_STEP,
     DDP_SCHEDULE_ONE_CYCLE,
-    DDP_SCHEDULE_PLATEAU
+    DDP_SCHEDULE_PLATEAU,
+    DDP_SCHEDULE_LR_RANGE
 };
 enum { DDP_WEIGHTS_EMA = 0, DDP_WEIGHTS_MODEL };
 enum { DDP_ANNEAL_COS = 0, DDP_ANNEAL_LINEAR };
@@ -114,6 +115,7 @@ struct ddp_train_config {
     double loss_spike;            /* times the usual loss; 0: no warning */
     ddp_list early_stopping;      /* of const char *: a metric, and how many evaluations */
     double min_delta;             /* of early_stopping */
+    int32_t noise_scale;          /* the gradient noise scale is measured */
     ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
     int32_t precision; /* DDP_PRECISION_* */

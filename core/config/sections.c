@@ -134,6 +134,10 @@ static const ddp_option train_options[] = {
      DDP_OPT_STRING, L, AT(early_stopping)},
     {"min_delta", "0", "0..", "What early_stopping counts as an improvement: a larger difference than this.",
      DDP_OPT_FLOAT, 0, AT(min_delta)},
+    {"noise_scale", "no", NULL,
+     "Measures the gradient noise scale, about the global batch beyond which training gains little. "
+     "Needs several ranks, replicas or micro-batches.",
+     DDP_OPT_BOOL, 0, AT(noise_scale)},
     {"freeze", "", NULL,
      "Names of parameters that are loaded and saved but not trained, as in conv1.*; * matches any text.",
      DDP_OPT_STRING, L, AT(freeze)},

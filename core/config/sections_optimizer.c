@@ -30,11 +30,12 @@ const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS] = {
      "Decay of an exponential moving average of the parameters, as in 0.999; checkpoints hold it, and evaluations use it. "
      "As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. 0: none.",
      DDP_OPT_FLOAT, 0, AT(ema)},
-    {"schedule", "constant", "constant|step|linear|cosine|multi_step|one_cycle|plateau",
+    {"schedule", "constant", "constant|step|linear|cosine|multi_step|one_cycle|plateau|lr_range",
      "How the learning rate changes after the warm-up. step: multiplied by gamma every step_size updates. "
      "linear, cosine: lowered to min_lr by the end of the run. multi_step: multiplied by gamma at each of milestones. "
      "one_cycle: rises to lr, then falls far below where it began, by the end of the run. "
-     "plateau: multiplied by gamma when evaluations no longer improve.",
+     "plateau: multiplied by gamma when evaluations no longer improve. "
+     "lr_range: rises exponentially from min_lr to lr, and the run ends where the loss diverges, as for `ddpengine lr`.",
      DDP_OPT_ENUM, 0, AT(schedule)},
     {"warmup_steps", "0", "0..", "Updates over which the learning rate rises to lr in equal steps.", DDP_OPT_INT, 0,
      AT(warmup_steps)},

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DDP_MAX_OVERRIDES 64
+#define DDP_MAX_OVERRIDES 88 /* 64 of a user, and those that a command adds */
 #define DDP_MAX_SWEEPS    4
 
 typedef struct ddp_args {

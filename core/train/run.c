@@ -264,7 +264,8 @@ ddp_status trainer_finish(ddp_trainer *t, int exit_code, ddp_err *err)
 /* ---- the epochs ------------------------------------------------------------------------------------------------ */
 static bool step_limit(const ddp_trainer *t)
 {
-    return t->s->config->train->max_steps > 0 && t->progress.step >= (uint64_t)t->s->config->train->max_steps;
+    return t->progress.ramp.over ||
+           (t->s->config->train->max_steps > 0 && t->progress.step >= (uint64_t)t->s->config->train->max_steps);
 }
 
 static bool is_multiple(uint64_t step, int64_t every) { return every > 0 && step % (uint64_t)every == 0; }

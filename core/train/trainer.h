@@ -23,6 +23,7 @@
 #include "checkpoint/checkpoint.h"
 #include "observe/observe.h"
 #include "train/reduce/reducer.h"
+#include "train/schedule.h"
 
 /* How a run ends badly: the first cause, for the program to print. */
 typedef struct ddp_ending {
@@ -163,6 +164,7 @@ typedef struct ddp_progress {
     bool restored;                /* this rank has the run's state */
     bool evaluates;               /* an epoch has ended, and its evaluation has not */
     ddp_history history;          /* of evaluations; watch.c */
+    ddp_ramp ramp;                /* of schedule = lr_range */
     int stopping;                 /* the signal that the ranks have agreed to end by, or DDP_STOP_TO_GROW; 0: none */
     struct {
         bool wanted;        /* the state cannot be used: the run goes back once the step in hand is over */
