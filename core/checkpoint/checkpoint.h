@@ -1,5 +1,5 @@
 /* checkpoint/checkpoint.h -- step-NNNNNNNN folders: model.safetensors, optimizer.safetensors, hook.safetensors,
- * MANIFEST.json written last.
+ * ema.safetensors, MANIFEST.json written last.
  *
  * Only rank 0 writes and reads, but that each rank may write its part of the optimiser's state (shards.h); what the
  * other ranks wait for is in train/state/resume.c. Durable when save returns:
@@ -47,8 +47,9 @@ typedef struct ddp_checkpoint_meta {
     ddp_history history;
 } ddp_checkpoint_meta;
 
-/* The files of a checkpoint; one of the hook is there where it remembers something. */
-enum { DDP_PART_MODEL, DDP_PART_OPTIMIZER, DDP_PART_HOOK, DDP_PARTS };
+/* The files of a checkpoint; one of the hook is there where it remembers something, one of the average of the
+ * parameters (with the model's buffers) where there is one. */
+enum { DDP_PART_MODEL, DDP_PART_OPTIMIZER, DDP_PART_HOOK, DDP_PART_EMA, DDP_PARTS };
 typedef struct ddp_part {
     const ddp_named_tensor *tensors;
     size_t count;

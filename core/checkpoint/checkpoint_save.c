@@ -50,7 +50,7 @@ static ddp_status write_files(struct save *s, ddp_err *err)
         ddp_file_facts *facts = shard ? &s->manifest.shards[0] : &s->manifest.parts[i];
         char name[DDP_FILE_NAME];
 
-        if (i == DDP_PART_HOOK && part->count == 0) continue;
+        if (i >= DDP_PART_HOOK && part->count == 0) continue;
         if (shard)
             checkpoint_shard_file(name, 0, s->what->shards);
         else

@@ -33,7 +33,8 @@ static const struct {
 
 const char *checkpoint_part_file(int part)
 {
-    static const char *const names[DDP_PARTS] = {"model.safetensors", "optimizer.safetensors", "hook.safetensors"};
+    static const char *const names[DDP_PARTS] = {"model.safetensors", "optimizer.safetensors", "hook.safetensors",
+                                                 "ema.safetensors"};
 
     return names[part];
 }
@@ -303,7 +304,7 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     if (!checkpoint_history_read(json_object_get(object, "history"), &m->meta.history))
         return ddp_fail(err, DDP_ERR_DATA, "%s: \"history\" has what is no number, or lacks one", path);
     for (int i = 0; i < DDP_PARTS; i++) {
-        if (i == DDP_PART_HOOK && json_object_get(files, checkpoint_part_file(i)) == NULL) continue;
+        if (i >= DDP_PART_HOOK && json_object_get(files, checkpoint_part_file(i)) == NULL) continue;
         if (i == DDP_PART_OPTIMIZER && m->shard_count > 0) continue;
         if (!read_file(files, checkpoint_part_file(i), &m->parts[i]))
             return ddp_fail(err, DDP_ERR_DATA, "%s: \"files\" lacks bytes and hash of %s", path,

@@ -18,6 +18,9 @@ int cli_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log);
 int cli_command_help(const ddp_command *program, const char *section, ddp_log *log); /* section NULL: its usage */
 int cli_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);
 
+/* --sweep: runs one after the other, and their table; the exit code. */
+int cli_sweep(const ddp_args *args, ddp_log *log);
+
 /* Commands with arguments of their own; argv[0] is the command. */
 int cli_command_audit(int argc, char **argv, ddp_log *log);
 int cli_command_conform(int argc, char **argv, ddp_log *log);
@@ -25,3 +28,4 @@ int cli_command_bench(int argc, char **argv, ddp_log *log);
 int cli_command_checkpoint(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);
 int cli_command_model(int argc, char **argv, ddp_log *log);
+int cli_command_lr(int argc, char **argv, ddp_log *log);

@@ -52,6 +52,10 @@ static const ddp_cli_option options[] = {
     {"--config", "FILE", "the run's INI file", DDP_TAKES_CALL, .letter = 'c', .take = take_config},
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
      FIELD(run.overrides), .count_offset = offsetof(command_line, run.override_count)},
+    {"--sweep", "SECTION.KEY=V,V",
+     "trains once for each value, one run after the other, and prints a table;\nmay be repeated: all combinations",
+     DDP_TAKES_LIST, .most = DDP_MAX_SWEEPS, FIELD(run.sweeps),
+     .count_offset = offsetof(command_line, run.sweep_count)},
     {"--nproc", "N", "starts N ranks on this host and supervises them", DDP_TAKES_COUNT, .most = 4096,
      FIELD(run.nproc)},
     {"--supervise", NULL,
@@ -74,6 +78,7 @@ static const ddp_cli_option options[] = {
     {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
      .most = 0},
     {"model", NULL, "prints the model: layers, shapes, parameters, arithmetic", DDP_TAKES_ROW, .most = 0},
+    {"lr", NULL, "finds a learning rate by a short training; see ddpengine lr --help", DDP_TAKES_ROW, .most = 0},
     {"checkpoint", "ACTION",
      "lists, verifies, compares, merges or removes saved checkpoints; see ddpengine checkpoint --help", DDP_TAKES_ROW,
      .most = 0},
@@ -95,10 +100,11 @@ static const ddp_cli_option options[] = {
 static const ddp_command program = {
     .name = "",
     .usage = "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N | --supervise]\n"
-             "                 [--profile | --check [--all] | --print-config]\n"
+             "                 [--sweep section.key=value,value]... [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
              "       ddpengine model -c FILE [--set section.key=value]...\n"
+             "       ddpengine lr -c FILE [--nproc N] [...]\n"
              "       ddpengine checkpoint ls DIR | verify PATH | diff A B |\n"
              "                            merge A DIR | prune DIR --keep N [...]\n"
              "       ddpengine audit RUN...\n"
@@ -143,6 +149,20 @@ static int check_profile(const command_line *l)
     return usage_error("--profile measures the steps of a training; leave it out, or leave out ", other);
 }
 
+/* It is a number of trainings. */
+static int check_sweep(const command_line *l)
+{
+    const char *other = l->command != NULL       ? l->command
+                        : l->run.check           ? "--check"
+                        : l->print_config        ? "--print-config"
+                        : l->run.profile         ? "--profile"
+                        : l->secret_path != NULL ? "--gen-secret"
+                                                 : NULL;
+
+    if (l->run.sweep_count == 0 || other == NULL) return -1;
+    return usage_error("--sweep trains; leave it out, or leave out ", other);
+}
+
 static int parse(int argc, char **argv, command_line *l)
 {
     int next, code = cli_parse_options(&program, argc, argv, l, &next);
@@ -156,6 +176,7 @@ static int parse(int argc, char **argv, command_line *l)
     if (next < argc) l->argument = argv[next++];
     if (next < argc) return usage_error("too many arguments: ", argv[next]);
     if ((code = check_profile(l)) >= 0) return code;
+    if ((code = check_sweep(l)) >= 0) return code;
     return check_eval(l);
 }
 
@@ -222,6 +243,7 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     if (argc > 1 && strcmp(argv[1], "audit") == 0) return cli_command_audit;
     if (argc > 1 && strcmp(argv[1], "conform") == 0) return cli_command_conform;
     if (argc > 1 && strcmp(argv[1], "bench") == 0) return cli_command_bench;
+    if (argc > 1 && strcmp(argv[1], "lr") == 0) return cli_command_lr;
     if (argc > 1 && strcmp(argv[1], "generate") == 0) return cli_command_generate;
     if (argc > 1 && strcmp(argv[1], "model") == 0) return cli_command_model;
     if (argc > 1 && strcmp(argv[1], "checkpoint") == 0) return cli_command_checkpoint;
@@ -238,7 +260,7 @@ static int run(const command_line *l, ddp_log *log)
         cli_print_usage(&program, stderr);
         return usage_error("no config file: give -c FILE", "");
     }
-    return run_config(l, log);
+    return l->run.sweep_count > 0 ? cli_sweep(&l->run, log) : run_config(l, log);
 }
 
 int main(int argc, char **argv)

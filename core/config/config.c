@@ -78,6 +78,10 @@ static ddp_status check_schedule(const ddp_config *c, const struct ddp_optimizer
     if (o->schedule == DDP_SCHEDULE_PLATEAU && o->gamma >= 1)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] schedule = plateau needs a gamma below 1, not %g",
                         where_of(c, "optimizer", "gamma"), o->gamma);
+    if (o->schedule == DDP_SCHEDULE_LR_RANGE && (o->min_lr <= 0 || o->min_lr >= o->lr))
+        return ddp_fail(err, DDP_ERR_CONFIG,
+                        "%s: [optimizer] schedule = lr_range rises from min_lr, above 0, to a larger lr; set both",
+                        where_of(c, "optimizer", "schedule"));
     if (o->schedule != DDP_SCHEDULE_ONE_CYCLE) return DDP_OK;
     if (o->warmup_steps > 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -106,6 +110,11 @@ static ddp_status check_optimizer(const ddp_config *c, ddp_err *err)
     if (betas[0] >= 1 || betas[1] >= 1)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] betas must both be below 1",
                         where_of(c, "optimizer", "betas"));
+    if (o->ema >= 1)
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "%s: [optimizer] ema = %g keeps the first parameters for ever; write a decay below 1, as in 0.999",
+            where_of(c, "optimizer", "ema"), o->ema);
     if (o->nesterov && o->momentum == 0)
         return ddp_fail(err, DDP_ERR_CONFIG, "%s: [optimizer] nesterov = yes needs a momentum above 0",
                         where_of(c, "optimizer", "nesterov"));

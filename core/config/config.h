@@ -78,8 +78,10 @@ enum {
     DDP_SCHEDULE_COSINE,
     DDP_SCHEDULE_MULTI_STEP,
     DDP_SCHEDULE_ONE_CYCLE,
-    DDP_SCHEDULE_PLATEAU
+    DDP_SCHEDULE_PLATEAU,
+    DDP_SCHEDULE_LR_RANGE
 };
+enum { DDP_WEIGHTS_EMA = 0, DDP_WEIGHTS_MODEL };
 enum { DDP_ANNEAL_COS = 0, DDP_ANNEAL_LINEAR };
 enum { DDP_THRESHOLD_REL = 0, DDP_THRESHOLD_ABS };
 
@@ -113,6 +115,7 @@ struct ddp_train_config {
     double loss_spike;            /* times the usual loss; 0: no warning */
     ddp_list early_stopping;      /* of const char *: a metric, and how many evaluations */
     double min_delta;             /* of early_stopping */
+    int32_t noise_scale;          /* the gradient noise scale is measured */
     ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
     int32_t precision; /* DDP_PRECISION_* */
@@ -131,14 +134,17 @@ struct ddp_data_config {
     ddp_list random_resized_crop;        /* of int64_t, as random_crop */
     ddp_list scale, ratio, color_jitter; /* of double: two, two, up to four */
     double random_erasing;               /* probability */
+    int32_t weights;    /* [eval]: DDP_WEIGHTS_* */
 };
 struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */
     int32_t nesterov;
     double lr, momentum, eps, weight_decay;
-    ddp_list betas;   /* of two doubles */
-    double clip_norm; /* 0: none */
-    int32_t schedule; /* DDP_SCHEDULE_* */
+    ddp_list betas;               /* of two doubles */
+    double clip_norm;             /* 0: none */
+    double ema;                   /* decay of the parameters' average; 0: there is none */
+    ddp_list no_decay, lr_factor; /* of const char *: patterns of names; the same with a factor, "head.*:10" */
+    int32_t schedule;             /* DDP_SCHEDULE_* */
     int64_t warmup_steps, schedule_steps, step_size;
     ddp_list milestones; /* of int64_t, rising */
     double gamma, min_lr;

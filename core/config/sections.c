@@ -134,6 +134,10 @@ static const ddp_option train_options[] = {
      DDP_OPT_STRING, L, AT(early_stopping)},
     {"min_delta", "0", "0..", "What early_stopping counts as an improvement: a larger difference than this.",
      DDP_OPT_FLOAT, 0, AT(min_delta)},
+    {"noise_scale", "no", NULL,
+     "Measures the gradient noise scale, about the global batch beyond which training gains little. "
+     "Needs several ranks, replicas or micro-batches.",
+     DDP_OPT_BOOL, 0, AT(noise_scale)},
     {"freeze", "", NULL,
      "Names of parameters that are loaded and saved but not trained, as in conv1.*; * matches any text.",
      DDP_OPT_STRING, L, AT(freeze)},
@@ -206,6 +210,9 @@ static const ddp_option data_options[] = {
 static const ddp_option eval_options[] = {
     {"plugin", "", NULL, "Dataset plugin that gives the evaluation samples. Empty: no evaluation.", DDP_OPT_STRING, 0,
      AT(plugin)},
+    {"weights", "ema", "ema|model",
+     "Which parameters are evaluated. ema: the average of [optimizer] ema, where there is one. model: those trained.",
+     DDP_OPT_ENUM, 0, AT(weights)},
     {"resize", "", "1..16384", RESIZE_DOC, DDP_OPT_INT, L, AT(resize)},
     {"antialias", "yes", NULL, ANTIALIAS_DOC, DDP_OPT_BOOL, 0, AT(antialias)},
     {"padding", "0", "0..16384", PADDING_DOC, DDP_OPT_INT, 0, AT(padding)},

@@ -15,14 +15,27 @@ const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS] = {
     {"eps", "1e-8", "0..", "Added to the denominator of adam and adamw.", DDP_OPT_FLOAT, 0, AT(eps)},
     {"weight_decay", "0", "0..", "Weight decay: L2 for sgd and adam, decoupled for adamw.", DDP_OPT_FLOAT, 0,
      AT(weight_decay)},
+    {"no_decay", "", NULL,
+     "Parameters without weight decay, by name, as in *.bias, *norm*; * matches any text. "
+     "auto: those with fewer than two dimensions, such as biases and what norms scale and shift by.",
+     DDP_OPT_STRING, L, AT(no_decay)},
+    {"lr_factor", "", NULL,
+     "Factors of the learning rate by name, as in head.*:10, embed*:0.1. "
+     "The first pattern that fits a parameter counts; the factor of all others is 1.",
+     DDP_OPT_STRING, L, AT(lr_factor)},
     {"clip_norm", "0", "0..",
      "Largest 2-norm of all gradients; above it they are scaled down, as by torch.nn.utils.clip_grad_norm_. 0: off.",
      DDP_OPT_FLOAT, 0, AT(clip_norm)},
-    {"schedule", "constant", "constant|step|linear|cosine|multi_step|one_cycle|plateau",
+    {"ema", "0", "0..1",
+     "Decay of an exponential moving average of the parameters, as in 0.999; checkpoints hold it, and evaluations use it. "
+     "As torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. 0: none.",
+     DDP_OPT_FLOAT, 0, AT(ema)},
+    {"schedule", "constant", "constant|step|linear|cosine|multi_step|one_cycle|plateau|lr_range",
      "How the learning rate changes after the warm-up. step: multiplied by gamma every step_size updates. "
      "linear, cosine: lowered to min_lr by the end of the run. multi_step: multiplied by gamma at each of milestones. "
      "one_cycle: rises to lr, then falls far below where it began, by the end of the run. "
-     "plateau: multiplied by gamma when evaluations no longer improve.",
+     "plateau: multiplied by gamma when evaluations no longer improve. "
+     "lr_range: rises exponentially from min_lr to lr, and the run ends where the loss diverges, as for `ddpengine lr`.",
      DDP_OPT_ENUM, 0, AT(schedule)},
     {"warmup_steps", "0", "0..", "Updates over which the learning rate rises to lr in equal steps.", DDP_OPT_INT, 0,
      AT(warmup_steps)},

@@ -5,12 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DDP_MAX_OVERRIDES 64
+#define DDP_MAX_OVERRIDES 88 /* 64 of a user, and those that a command adds */
+#define DDP_MAX_SWEEPS    4
 
 typedef struct ddp_args {
     const char *config_path;
     const char *overrides[DDP_MAX_OVERRIDES]; /* section.key=value */
     size_t override_count;
+    const char *sweeps[DDP_MAX_SWEEPS]; /* section.key=value,value */
+    size_t sweep_count;
     int32_t nproc;           /* 0: not given */
     bool one_rank;           /* started for --nproc by a backend's launcher, whose variables tell the rank */
     const char *rendezvous;  /* with one_rank: URL of the rendezvous where the config has none, or "" */

@@ -5,6 +5,7 @@
 #include "session/affinity.h"
 #include "session/devices.h"
 #include "session/place.h"
+#include "session/groups.h"
 #include "session/metrics.h"
 #include "session/plugins.h"
 #include "session/variants.h"
@@ -190,6 +191,7 @@ static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err 
     s->model.buffer_count = ddp_graph_buffers(s->model.graph, &s->model.buffers);
     s->model.buffer_elements = ddp_graph_buffer_elements(s->model.graph);
     s->model.bucket_size = s->config->ddp->bucket_size > 0 ? s->config->ddp->bucket_size : DDP_PLANNED_BUCKET;
+    DDP_TRY(session_groups_choose(s, err));
     return session_create_layout(s, err);
 }
 
@@ -345,6 +347,7 @@ void ddp_session_close(ddp_session *s)
 {
     close_device(s);
     ddp_layout_free(s->model.layout);
+    session_groups_free(s);
     ddp_graph_free(s->model.graph);
     close_source(&s->eval);
     close_source(&s->train);

@@ -2,6 +2,7 @@
  * on. */
 #include "session/report.h"
 #include "session/affinity.h"
+#include "session/groups.h"
 #include "session/plugins.h"
 #include "session/variants.h"
 #include <inttypes.h>
@@ -114,13 +115,15 @@ static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *
     uint64_t params = s->model.layout->param_elements * 4, grads = ddp_session_grad_elements(s) * 4;
     uint64_t parts = s->config->ddp->zero == 1 ? (uint64_t)s->launch.world : s->devices.replicas;
     uint64_t states = ddp_optimizer_states(s->config) * s->model.layout->elements * 4 / parts;
-    char a[32], b[32], c[32], d[32], e[32];
+    uint64_t average = s->config->optimizer->ema > 0.0 ? params : 0;
+    char a[32], b[32], c[32], d[32], e[32], f[64] = "";
 
-    ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, activations %s, in all %s\n",
+    if (average > 0) (void)snprintf(f, sizeof(f), "average %s, ", ddp_format_bytes(average, a, sizeof(a)));
+    ddp_text_printf(out, "memory a %-7s      parameters %s, gradients %s, optimiser %s, %sactivations %s, in all %s\n",
                     s->devices.replicas > 1 ? "replica" : "rank", ddp_format_bytes(params, a, sizeof(a)),
-                    ddp_format_bytes(grads, b, sizeof(b)), ddp_format_bytes(states, c, sizeof(c)),
+                    ddp_format_bytes(grads, b, sizeof(b)), ddp_format_bytes(states, c, sizeof(c)), f,
                     ddp_format_bytes(s->programs.arena_bytes, d, sizeof(d)),
-                    ddp_format_bytes(params + grads + states + s->programs.arena_bytes, e, sizeof(e)));
+                    ddp_format_bytes(params + grads + states + average + s->programs.arena_bytes, e, sizeof(e)));
     ddp_text_printf(out, "  activations         peak of live values %s, in kernel %u: %s\n",
                     ddp_format_bytes(v->planned->peak_bytes, a, sizeof(a)), v->planned->peak_kernel,
                     ddp_kernel_at(v->lowered, v->planned->peak_kernel)->name);
@@ -208,6 +211,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     report_images("data", &s->train, out);
     report_images("eval", &s->eval, out);
     report_params(s, out);
+    session_groups_report(s, out);
     report_buckets(s, v, out);
     report_memory(s, v, out);
     ddp_text_printf(out, "a step, batch %-7" PRId64 " %.3f GFLOP, %s read and written if nothing were fused\n",

@@ -126,11 +126,18 @@ typedef struct ddp_devices {
     uint32_t own;      /* which of the devices this session has; 0 but in train/local/device_group.c */
 } ddp_devices;
 
+/* What an update of a parameter is made with. groups.c */
+typedef struct ddp_param_group {
+    double lr_factor, weight_decay; /* the learning rate is multiplied by the first */
+} ddp_param_group;
+bool ddp_same_group(const ddp_param_group *a, const ddp_param_group *b);
+
 /* The model, its parameters and its buckets. open.c */
 typedef struct ddp_session_model {
     ddp_loaded *plugin;
     ddp_graph *graph;
     const ddp_param_info *params;
+    ddp_param_group *groups; /* by parameter; NULL: nothing is trained */
     uint32_t param_count;
     uint64_t param_elements; /* of all parameters, without padding */
     const ddp_buffer_info *buffers;

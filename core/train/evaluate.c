@@ -2,6 +2,7 @@
  * are gathered over the control plane and added in rank order, so that all ranks have the same bits. */
 #include "train/evaluate.h"
 #include "session/plugins.h"
+#include "train/ema.h"
 #include "train/local/replicas.h"
 #include "train/state/buffer_sync.h"
 #include "train/state/survivor.h"
@@ -80,15 +81,31 @@ static ddp_status evaluate_share(ddp_trainer *t, ddp_loader *loader, ddp_sums *s
     return st == DDP_OK || st == DDP_IN_PROGRESS ? DDP_OK : ddp_fail_as(err, DDP_EXIT_DATA);
 }
 
+static ddp_status evaluate_shares(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
+{
+    DDP_TRY(ddp_replicas_broadcast_buffers(t, err));
+    for (uint32_t share = 0; share < t->s->shares.own && sums->stop == 0; share++)
+        DDP_TRY(evaluate_share(t, t->eval_loaders[share], sums, err));
+    return gather_sums(t, sums, err);
+}
+
+/* The parameters are back in their place afterwards, whatever happens. */
+static ddp_status evaluate_average(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
+{
+    ddp_err ignored = {0};
+    ddp_status st;
+
+    DDP_TRY(train_ema_exchange(t, err));
+    st = evaluate_shares(t, sums, err);
+    return st == DDP_OK ? train_ema_exchange(t, err) : (train_ema_exchange(t, &ignored), st);
+}
+
 ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
 {
     ddp_sums sums = {0};
 
     if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_broadcast_buffers(t, err));
-    DDP_TRY(ddp_replicas_broadcast_buffers(t, err));
-    for (uint32_t share = 0; share < t->s->shares.own && sums.stop == 0; share++)
-        DDP_TRY(evaluate_share(t, t->eval_loaders[share], &sums, err));
-    DDP_TRY(gather_sums(t, &sums, err));
+    DDP_TRY(train_ema_is_evaluated(t) ? evaluate_average(t, &sums, err) : evaluate_shares(t, &sums, err));
     if (t->progress.stopping == 0) report(t, &sums);
     return DDP_OK;
 }

@@ -1,13 +1,13 @@
-libddpcore_a_SOURCES += core/train/evaluate.h core/train/fault.h core/train/join.h core/train/rollback.h core/train/run.h \
-	core/train/schedule.h core/train/step.h core/train/train.h core/train/trainer.h core/train/watch.h core/train/ways.h core/train/evaluate.c \
+libddpcore_a_SOURCES += core/train/ema.h core/train/evaluate.h core/train/fault.h core/train/join.h core/train/rollback.h core/train/run.h \
+	core/train/schedule.h core/train/step.h core/train/train.h core/train/trainer.h core/train/watch.h core/train/ways.h core/train/ema.c core/train/evaluate.c \
 	core/train/fault.c core/train/join.c core/train/rollback.c core/train/run.c core/train/schedule.c core/train/step.c \
 	core/train/train.c core/train/trainer.c core/train/watch.c core/train/ways.c
 libddpcore_a_SOURCES += core/train/reduce/bucket_size.h core/train/reduce/buckets.h core/train/reduce/clip.h \
 	core/train/reduce/comm_stream.h core/train/reduce/direct.h core/train/reduce/hook.h core/train/reduce/hook_state.h \
-	core/train/reduce/hooked.h core/train/reduce/not_finite.h core/train/reduce/reducer.h core/train/reduce/shards.h \
+	core/train/reduce/hooked.h core/train/reduce/not_finite.h core/train/reduce/reducer.h core/train/reduce/shards.h core/train/reduce/spans.h \
 	core/train/reduce/bucket_size.c core/train/reduce/buckets.c core/train/reduce/clip.c core/train/reduce/comm_stream.c \
 	core/train/reduce/direct.c core/train/reduce/hook.c core/train/reduce/hook_state.c core/train/reduce/not_finite.c \
-	core/train/reduce/reducer.c core/train/reduce/shards.c
+	core/train/reduce/reducer.c core/train/reduce/shards.c core/train/reduce/spans.c
 libddpcore_a_SOURCES += core/train/state/buffer_sync.h core/train/state/memory.h core/train/state/optim_state.h \
 	core/train/state/replica_check.h core/train/state/resume.h core/train/state/resume_hook.h \
 	core/train/state/resume_settings.h core/train/state/save.h core/train/state/snapshot.h core/train/state/survivor.h \

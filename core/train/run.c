@@ -7,6 +7,7 @@
 #include "session/plugins.h"
 #include "session/report.h"
 #include "session/variants.h"
+#include "train/ema.h"
 #include "train/evaluate.h"
 #include "train/local/pipeline.h"
 #include "train/local/pipelined_step.h"
@@ -17,6 +18,7 @@
 #include "train/reduce/clip.h"
 #include "train/reduce/hook.h"
 #include "train/reduce/shards.h"
+#include "train/reduce/spans.h"
 #include "train/rollback.h"
 #include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
@@ -92,8 +94,10 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     if (!training) return ddp_replicas_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     DDP_TRY(ddp_clip_open(t, err));
+    DDP_TRY(ddp_spans_open(t, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
+    DDP_TRY(train_ema_open(t, err));
     DDP_TRY(open_reduction(t, err));
     DDP_TRY(ddp_pipeline_open(t, err));
     return ddp_replicas_open(t, err);
@@ -110,6 +114,8 @@ static bool release(ddp_trainer *t)
                     t->mem.of_backend ? NULL : t->mem.grads,
                     t->mem.buffers,
                     t->mem.kept_buffers,
+                    t->mem.ema,
+                    t->mem.exchange,
                     t->mem.probe};
 
     if (!ddp_replicas_close(t) || !ddp_pipeline_close(t)) return false; /* which still uses all of this */
@@ -125,6 +131,7 @@ static bool release(ddp_trainer *t)
     ddp_staging_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
+    ddp_spans_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&t->s->device, own[i]);
     ddp_device_free(&t->s->device, t->mem.activations);
@@ -257,7 +264,8 @@ ddp_status trainer_finish(ddp_trainer *t, int exit_code, ddp_err *err)
 /* ---- the epochs ------------------------------------------------------------------------------------------------ */
 static bool step_limit(const ddp_trainer *t)
 {
-    return t->s->config->train->max_steps > 0 && t->progress.step >= (uint64_t)t->s->config->train->max_steps;
+    return t->progress.ramp.over ||
+           (t->s->config->train->max_steps > 0 && t->progress.step >= (uint64_t)t->s->config->train->max_steps);
 }
 
 static bool is_multiple(uint64_t step, int64_t every) { return every > 0 && step % (uint64_t)every == 0; }

@@ -4,6 +4,9 @@
 
 #define PLATEAU_EPS 1e-8 /* torch's: a smaller change of the learning rate is not made */
 
+#define RAMP_DECAY    0.98 /* fastai's, as is: */
+#define RAMP_DIVERGED 4.0  /* times the least smoothed loss */
+
 static uint64_t length_of(const struct ddp_optimizer_config *o, uint64_t total)
 {
     return o->schedule_steps > 0 ? (uint64_t)o->schedule_steps : total;
@@ -69,6 +72,7 @@ double train_schedule_lr(const struct ddp_optimizer_config *o, uint64_t step, ui
     switch (o->schedule) {
     case DDP_SCHEDULE_STEP: return o->lr * pow(o->gamma, (double)drops);
     case DDP_SCHEDULE_MULTI_STEP: return o->lr * pow(o->gamma, (double)passed(&o->milestones, step));
+    case DDP_SCHEDULE_LR_RANGE: return o->min_lr * pow(o->lr / o->min_lr, p);
     case DDP_SCHEDULE_LINEAR: return o->lr + (o->min_lr - o->lr) * p;
     case DDP_SCHEDULE_COSINE: return o->min_lr + (o->lr - o->min_lr) * (1.0 + cos(acos(-1.0) * p)) / 2.0;
     default: return o->lr;
@@ -107,6 +111,17 @@ void train_plateau_take(const struct ddp_optimizer_config *o, ddp_plateau *p, do
     if (old - lower <= PLATEAU_EPS) return;
     p->scale = lower / o->lr;
     p->drops++;
+}
+
+void train_ramp_take(ddp_ramp *r, double loss)
+{
+    double smoothed;
+
+    r->steps++;
+    r->average = r->average * RAMP_DECAY + loss * (1.0 - RAMP_DECAY);
+    smoothed = r->average / (1.0 - pow(RAMP_DECAY, (double)r->steps));
+    if (r->steps == 1 || smoothed < r->least) r->least = smoothed;
+    if (!isfinite(smoothed) || smoothed > RAMP_DIVERGED * r->least) r->over = true;
 }
 
 double train_plateau_scale(const ddp_plateau *p) { return p->drops > 0 ? p->scale : 1.0; }

@@ -1,6 +1,7 @@
 /* train/step.c -- one update: forward and backward of its micro-batches, the gradients of all ranks, the optimiser.
  * How each is done was chosen before step 0 (ways.c). Nothing here allocates, opens or compares strings. */
 #include "train/step.h"
+#include "train/ema.h"
 #include "train/measure/audit.h"
 #include "train/measure/profile.h"
 #include "train/state/buffer_sync.h"
@@ -33,10 +34,12 @@ ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
     ddp_reducer_set_own(t->reduce.reducer, s.loss_sum, s.samples, ddp_trainer_asked_to_stop(t));
     DDP_TRY(ddp_trainer_audit_ahead(t, &s, t->progress.step + 1, t->progress.epoch + 1, err));
     DDP_TRY(t->way.update(t, &s, err));
-    if (s.reduced.finite)
+    if (s.reduced.finite) {
         t->progress.left_out = 0;
-    else
+        DDP_TRY(train_ema_update(t, err));
+    } else {
         DDP_TRY(ddp_trainer_buffers_undo(t, micros, err));
+    }
     t->result.loss = s.reduced.finite ? s.reduced.loss : NAN;
     t->progress.stopping = s.reduced.stop;
     t->progress.step++;

@@ -101,6 +101,7 @@ void ddp_trainer_record(ddp_trainer *t, const ddp_step_record *r)
     /* a rank with the samples of two takes twice as long, and is no slower for that */
     ddp_group_report_step(t->group, (int64_t)r->step, r->data_ms / t->s->shares.own,
                           (r->step_ms - r->data_ms - r->wait_ms) / t->s->shares.own, r->wait_ms);
+    if (t->s->config->optimizer->schedule == DDP_SCHEDULE_LR_RANGE) train_ramp_take(&t->progress.ramp, r->loss);
     if (t->observer == NULL) return;
     ddp_observe_step(t->observer, r);
     if (ddp_group_take_warning(t->group, warning, sizeof(warning)))

@@ -5,7 +5,8 @@
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
  *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples
- *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; not_finite;
+ *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; spans:
+ *               parameter groups; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
  *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; survivor: what
  *               outlives a failure; resume; snapshot, save; replica_check
@@ -13,6 +14,7 @@
  *               replicas; pipeline, of stages that channels connect; pipelined_step: steps that overlap
  *   ways.c      chooses, before the first step, how a step is made; step.c makes it
  *   rollback.c  back to the newest checkpoint
+ *   ema.c       the average of the parameters
  *   evaluate.c  evaluates
  *   run.c       what a rank does between a rendezvous and the end; train.c, that again after a loss */
 #pragma once
@@ -21,6 +23,7 @@
 #include "checkpoint/checkpoint.h"
 #include "observe/observe.h"
 #include "train/reduce/reducer.h"
+#include "train/schedule.h"
 
 /* How a run ends badly: the first cause, for the program to print. */
 typedef struct ddp_ending {
@@ -107,16 +110,28 @@ typedef struct ddp_memory {
     uint32_t state_parts;   /* ranks that the states are divided among; 0, 1: each has all */
     bool of_backend;        /* params and grads are the backend's memory */
     float *buffers;         /* s->model.buffer_elements; NULL where the model has none */
+    float *ema;             /* the average of the parameters, laid out as they are; NULL: there is none. ema.c */
+    float *exchange;        /* a piece of these on the way */
     float *kept_buffers;    /* those before the step; NULL: there are none, or no step is ever undone */
     int64_t *counts;        /* by buffer: what one of i64 holds */
     void *activations;      /* s->programs.arena_bytes */
     ddp_bind bind;
     struct {
-        float *params, *buffers, *state1, *state2;
+        float *params, *buffers, *state1, *state2, *ema;
     } host;                   /* memory.c: the arenas, or staging buffers of them; NULL: not opened */
     float *whole[2], *bounce; /* optim_state.c, bucket_size.c: host memory */
     float *probe;             /* bucket_size.c: device memory that a backend reduces */
 } ddp_memory;
+
+/* Elements of the arenas from where the one before ends, whose parameters are of one group. reduce/spans.c */
+typedef struct ddp_span {
+    uint64_t end;
+    ddp_param_group group;
+} ddp_span;
+typedef struct ddp_spans {
+    uint32_t count;
+    ddp_span items[];
+} ddp_spans;
 
 /* Gradients between ranks. Opened by run.c. */
 typedef struct ddp_reduction {
@@ -125,6 +140,7 @@ typedef struct ddp_reduction {
     ddp_hooked *hooked;      /* NULL: gradients go as they are */
     ddp_shards *shards;      /* each rank updates a shard of the parameters; NULL: all of them */
     ddp_clip *clip;          /* NULL: gradients are not clipped */
+    ddp_spans *spans;        /* at least one */
     uint32_t early_buckets;  /* sent while the last backward pass still runs */
 } ddp_reduction;
 
@@ -148,6 +164,7 @@ typedef struct ddp_progress {
     bool restored;                /* this rank has the run's state */
     bool evaluates;               /* an epoch has ended, and its evaluation has not */
     ddp_history history;          /* of evaluations; watch.c */
+    ddp_ramp ramp;                /* of schedule = lr_range */
     int stopping;                 /* the signal that the ranks have agreed to end by, or DDP_STOP_TO_GROW; 0: none */
     struct {
         bool wanted;        /* the state cannot be used: the run goes back once the step in hand is over */

@@ -1,7 +1,8 @@
 # What PyTorch gives, stored; tests/parity/make_vectors.py writes it again.
 EXTRA_DIST += tests/parity/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt
-EXTRA_DIST += tests/parity/make_schedules.py tests/parity/vectors/schedules.txt
+EXTRA_DIST += tests/parity/make_schedules.py tests/parity/vectors/schedules.txt \
+	tests/parity/make_groups.py tests/parity/vectors/groups.json
 EXTRA_DIST += tests/parity/openblas.py tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
 if WITH_GLOO
 if WITH_DNNL

@@ -63,8 +63,9 @@ static void prepare(ddp_device_group *c, uint32_t index)
     s->pin.first += index * s->device.threads;
     (void)snprintf(m->name, sizeof(m->name), "%s:%u", s->devices.name, s->devices.ordinals[index]);
     s->devices.text = m->name;
-    m->trainer = (ddp_trainer){
-        .s = s, .mem = {.state1 = c->t->mem.state1, .state2 = c->t->mem.state2}, .reduce = {.clip = c->t->reduce.clip}};
+    m->trainer = (ddp_trainer){.s = s,
+                               .mem = {.state1 = c->t->mem.state1, .state2 = c->t->mem.state2},
+                               .reduce = {.clip = c->t->reduce.clip, .spans = c->t->reduce.spans}};
     c->all[index] = &m->trainer;
 }
 

@@ -1,5 +1,6 @@
 /* train/local/pipelined_step.c -- see pipelined_step.h. Nothing here allocates in a step. */
 #include "train/local/pipelined_step.h"
+#include "train/ema.h"
 #include "train/local/batch.h"
 #include "train/measure/audit.h"
 #include "train/reduce/clip.h"
@@ -31,6 +32,14 @@ struct ddp_pipelined {
     int64_t finished_ns;  /* when the newest step was */
 };
 
+/* The device updates all slices with the same settings. */
+static bool has_one_group(const ddp_trainer *t)
+{
+    const ddp_param_group plain = {1.0, t->s->config->optimizer->weight_decay};
+
+    return t->reduce.spans->count == 1 && ddp_same_group(&t->reduce.spans->items[0].group, &plain);
+}
+
 /* Nothing between two steps but the device, and no look at each of its kernels. The device updates before the host
  * knows whether all is finite, so that no update could be left out. */
 bool ddp_pipelined_possible(const ddp_trainer *t)
@@ -39,7 +48,7 @@ bool ddp_pipelined_possible(const ddp_trainer *t)
 
     return ddp_device_has_memory(&s->device) && s->device.ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
            s->shares.count == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
-           !s->launch.profile && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
+           !s->launch.profile && has_one_group(t) && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
 }
 
 static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)
@@ -160,6 +169,7 @@ static ddp_status launch_all(ddp_trainer *t, slot *s, uint32_t event, uint64_t m
     s->record = (ddp_step_record){.step = t->progress.step + 1, .epoch = t->progress.epoch + 1, .lr = t->optim.lr};
     s->step = (ddp_step){.micros = micros, .began_ns = ddp_now_ns()};
     DDP_TRY(launch_micros(t, s, err));
+    DDP_TRY(train_ema_update(t, err));
     DDP_TRY(ddp_device_event_record(&t->s->device, DDP_QUEUE_COMPUTE, event, err));
     s->pending = true;
     t->progress.step++;

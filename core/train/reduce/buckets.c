@@ -3,6 +3,7 @@
 #include "train/measure/profile.h"
 #include "train/reduce/clip.h"
 #include "train/reduce/not_finite.h"
+#include "train/reduce/spans.h"
 
 ddp_status ddp_bucket_send(ddp_trainer *t, uint32_t b, ddp_err *err)
 {
@@ -19,7 +20,7 @@ ddp_status ddp_bucket_update(ddp_trainer *t, uint32_t b, ddp_err *err)
     ddp_optim_slice slice = ddp_trainer_slice(t, first, first, ddp_bucket_elements(t->s->model.layout, b));
     int64_t from = ddp_profile_begin(t->profile);
 
-    DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
+    DDP_TRY(reduce_spans_update(t, &slice, err));
     return ddp_profile_updated(t->profile, from, 1, (double)slice.count, err);
 }
 

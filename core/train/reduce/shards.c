@@ -10,6 +10,7 @@
  * of the shard as it arrives, and an all_gather of the parameters after it. */
 #include "train/reduce/shards.h"
 #include "train/reduce/clip.h"
+#include "train/reduce/spans.h"
 #include <stdlib.h>
 
 struct ddp_shards {
@@ -21,7 +22,7 @@ struct ddp_shards {
     const void **slice_grads;
     bool has_mean; /* the gradients are the mean already: they are clipped */
     ddp_optim_peers peers;
-    uint64_t *not_finite;    /* by bucket, host memory that the device sees */
+    uint64_t *not_finite;    /* by bucket, or by part of its update: host memory that the device sees */
     uint64_t *tickets;       /* by bucket, of the parameters on their way */
     ddp_comm_stream *stream; /* of the parameters, where they are not in host memory and go by collectives; else NULL */
 };
@@ -74,7 +75,8 @@ static ddp_status create(ddp_trainer *t, uint32_t world, uint32_t rank, ddp_err 
     if (s->params == NULL || s->grads == NULL || s->slice_params == NULL || s->slice_grads == NULL ||
         s->tickets == NULL)
         return err->status;
-    DDP_TRY(ddp_device_host_alloc(&t->s->device, t->s->model.layout->bucket_count * sizeof(*s->not_finite),
+    DDP_TRY(ddp_device_host_alloc(&t->s->device,
+                                  (t->s->model.layout->bucket_count + t->reduce.spans->count) * sizeof(*s->not_finite),
                                   &s->not_finite, err));
     s->peers = (ddp_optim_peers){.struct_size = sizeof(s->peers), .count = world, .params = s->slice_params};
     return DDP_OK;
@@ -194,24 +196,39 @@ ddp_status ddp_shards_mean(ddp_trainer *t, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
+/* Part number *k of the shards of all buckets. */
+static ddp_status update_part(ddp_trainer *t, const ddp_optim_slice *part, ddp_optim *settings, uint32_t *k,
+                              ddp_err *err)
 {
     ddp_shards *s = t->reduce.shards;
 
-    t->optim.peers = &s->peers;
+    settings->peers = &s->peers;
+    point_peers(t, part, !s->has_mean);
+    point_result(s, &s->not_finite[(*k)++], part->count);
+    return ddp_device_update(&t->s->device, settings, part, err);
+}
+
+ddp_status ddp_shards_update(ddp_trainer *t, bool *finite, ddp_err *err)
+{
+    const ddp_shards *s = t->reduce.shards;
+    ddp_optim_slice part;
+    ddp_optim settings;
+    uint32_t k = 0;
+
     *finite = true;
     for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
-        ddp_optim_slice slice = slice_of(t, b);
+        const ddp_optim_slice slice = slice_of(t, b);
 
-        if (slice.count == 0) continue;
-        point_peers(t, &slice, !s->has_mean);
-        point_result(s, &s->not_finite[b], slice.count);
-        DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
+        for (uint64_t at = 0; reduce_span_next(t, &slice, &at, &part, &settings);)
+            DDP_TRY(update_part(t, &part, &settings, &k, err));
     }
     DDP_TRY(ddp_device_sync(&t->s->device, err));
+    k = 0;
     for (uint32_t b = 0; b < t->s->model.layout->bucket_count; b++) {
-        uint64_t count = slice_of(t, b).count;
-        *finite = *finite && (count == 0 || s->not_finite[b] >= count);
+        const ddp_optim_slice slice = slice_of(t, b);
+
+        for (uint64_t at = 0; reduce_span_next(t, &slice, &at, &part, &settings); k++)
+            *finite = *finite && s->not_finite[k] >= part.count;
     }
     return DDP_OK;
 }
@@ -225,7 +242,7 @@ ddp_status ddp_shards_update_bucket(ddp_trainer *t, uint32_t b, ddp_err *err)
     ddp_optim_slice slice = slice_of(t, b);
     ddp_task task = ddp_task_of(DDP_COLL_ALL_GATHER, DDP_SUM, all + s->rank * shard, all, shard);
 
-    if (slice.count > 0) DDP_TRY(ddp_device_update(&t->s->device, &t->optim, &slice, err));
+    if (slice.count > 0) DDP_TRY(reduce_spans_update(t, &slice, err));
     if (b >= DDP_MAX_PENDING / 2)
         DDP_TRY_AS(DDP_EXIT_PEER, err, ddp_communicator_wait(t->comm, s->tickets[b - DDP_MAX_PENDING / 2], err));
     if (s->stream != NULL) return reduce_comm_stream_submit(s->stream, b, &task, &s->tickets[b], err);

@@ -11,7 +11,7 @@ typedef struct pair {
     float *device, **host;
     uint64_t elements;
 } pair;
-enum { PAIRS = 4 };
+enum { PAIRS = 5 };
 
 uint64_t states_elements(const ddp_trainer *t)
 {
@@ -26,6 +26,7 @@ static void list_pairs(ddp_trainer *t, pair out[PAIRS])
     out[1] = (pair){DDP_ARENA_BUFFERS, t->mem.buffers, &t->mem.host.buffers, t->s->model.buffer_elements};
     out[2] = (pair){DDP_ARENA_STATES, t->mem.state1, &t->mem.host.state1, states};
     out[3] = (pair){DDP_ARENA_STATES, t->mem.state2, &t->mem.host.state2, states};
+    out[4] = (pair){DDP_ARENA_EMA, t->mem.ema, &t->mem.host.ema, t->s->model.layout->param_elements};
 }
 
 ddp_status ddp_staging_open(ddp_trainer *t, uint32_t which, ddp_err *err)

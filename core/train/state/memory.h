@@ -6,7 +6,7 @@
 
 #include "train/trainer.h"
 
-enum { DDP_ARENA_PARAMS = 1, DDP_ARENA_BUFFERS = 2, DDP_ARENA_STATES = 4 };
+enum { DDP_ARENA_PARAMS = 1, DDP_ARENA_BUFFERS = 2, DDP_ARENA_STATES = 4, DDP_ARENA_EMA = 8 };
 
 uint64_t states_elements(const ddp_trainer *t); /* of each arena of this rank */
 /* t->mem.host has the buffers named in `which` from now on, of those arenas that there are; repeatable. What they

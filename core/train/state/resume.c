@@ -53,12 +53,31 @@ static ddp_status fill_views(const ddp_checkpoint *c, int part, const char *what
     return DDP_OK;
 }
 
+/* The average of the parameters; a run that has one, and a checkpoint that has none, begin a new one. */
+static ddp_status fill_average(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
+{
+    const ddp_state_arenas a = state_arenas(t);
+    ddp_views average = {0};
+    ddp_status st;
+
+    if ((a.ema != NULL) != (c->parts[DDP_PART_EMA] != NULL))
+        ddp_log_line(t->s->log, DDP_LOG_INFO, "checkpoint %s has %s", c->path,
+                     a.ema != NULL ? "no average of the parameters: [optimizer] ema begins with the next update"
+                                   : "an average of the parameters, which is left out: [optimizer] ema is 0");
+    if (a.ema == NULL || c->parts[DDP_PART_EMA] == NULL) return DDP_OK;
+    st = state_ema_views(t, &a, &average, err);
+    if (st == DDP_OK) st = fill_views(c, DDP_PART_EMA, "model", &average, err);
+    state_views_free(&average);
+    return st;
+}
+
 static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *err)
 {
     ddp_views model, states = {0};
     ddp_state_arenas a = state_arenas(t);
     ddp_status st = state_model_views(t, &a, &model, err);
 
+    if (st == DDP_OK) st = fill_average(t, c, err); /* with the buffers, which are the model's */
     if (st == DDP_OK) st = fill_views(c, DDP_PART_MODEL, "model", &model, err);
     if (st == DDP_OK) st = state_check_settings(t, c, err);
     if (st == DDP_OK) st = states_whole(t, err);
@@ -160,6 +179,7 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
     report->hooked = hooked;
     report->found = 1;
     report->meta = ck.meta;
+    if (t->mem.ema == NULL || ck.parts[DDP_PART_EMA] == NULL) report->meta.history.averaged = 0;
     ddp_copy_text(report->path, sizeof(report->path), ck.path);
     ddp_checkpoint_close(&ck);
     return st;
@@ -189,7 +209,15 @@ static ddp_status broadcast(ddp_trainer *t, float *arena, uint32_t root, ddp_err
     return DDP_OK;
 }
 
-static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
+/* To all from rank `root`, which has it; `averaged` 0: there is none. */
+static ddp_status spread_average(ddp_trainer *t, uint64_t averaged, uint32_t root, ddp_err *err)
+{
+    if (t->mem.ema == NULL || averaged == 0) return DDP_OK;
+    DDP_TRY(broadcast(t, t->mem.host.ema, root, err));
+    return ddp_push(t, DDP_ARENA_EMA, err);
+}
+
+static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, uint64_t averaged, ddp_err *err)
 {
     size_t bytes = t->s->model.layout->param_elements * sizeof(float);
     ddp_text lines = {0};
@@ -199,6 +227,9 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, ddp_err *err)
                     ddp_hash64(t->mem.host.params, bytes, 0));
     if (t->mem.state1 != NULL)
         ddp_text_printf(&lines, "hash of optimiser state = %016" PRIx64 "\tafter the broadcast at the start\n", states);
+    if (t->mem.ema != NULL && averaged > 0)
+        ddp_text_printf(&lines, "hash of averaged parameters = %016" PRIx64 "\tafter the broadcast at the start\n",
+                        ddp_hash64(t->mem.host.ema, bytes, 0));
     if (t->mem.buffers != NULL)
         ddp_text_printf(&lines, "hash of buffers = %016" PRIx64 "\tafter the broadcast at the start\n",
                         ddp_hash64(t->mem.host.buffers, t->s->model.buffer_elements * sizeof(float), 0));
@@ -258,7 +289,7 @@ static ddp_status restore_from(ddp_trainer *t, int32_t source, const ddp_progres
     struct resume_report report = {.saving = 1};
     uint64_t states = 0;
 
-    DDP_TRY(ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    DDP_TRY(ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES | DDP_ARENA_EMA, err));
     if (t->s->launch.rank == 0 && open_folder(t, err) != DDP_OK) {
         report.failed = 1;
         ddp_copy_text(report.error, sizeof(report.error), err->msg);
@@ -271,7 +302,8 @@ static ddp_status restore_from(ddp_trainer *t, int32_t source, const ddp_progres
     DDP_TRY(ddp_trainer_take_counts(t, source, err));
     DDP_TRY(states_spread(t, (uint32_t)source, &states, err));
     DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
-    DDP_TRY(compare_hashes(t, states, err));
+    DDP_TRY(spread_average(t, at->history.averaged, (uint32_t)source, err));
+    DDP_TRY(compare_hashes(t, states, at->history.averaged, err));
     t->progress = *at;
     t->progress.start_step = at->step;
     t->progress.saved_step = UINT64_MAX; /* what was being written may have been given up */
@@ -289,7 +321,8 @@ static ddp_status restore(ddp_trainer *t, bool *done, ddp_err *err)
     bool training = t->s->launch.purpose == DDP_TO_TRAIN;
 
     t->progress.saved_step = t->progress.compared_step = UINT64_MAX;
-    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
+    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err,
+               ddp_staging_open(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_EMA, err));
     if (t->s->launch.rank == 0 && (rank0_load(t, &report, err) != DDP_OK || check_hook(t, &report, err) != DDP_OK)) {
         report.failed = 1;
         ddp_copy_text(report.error, sizeof(report.error), err->msg);
@@ -304,6 +337,7 @@ static ddp_status restore(ddp_trainer *t, bool *done, ddp_err *err)
         if (t->s->launch.rank != 0) DDP_TRY(states_whole(t, err));
         DDP_TRY(states_spread(t, 0, &states, err));
         DDP_TRY(ddp_push(t, DDP_ARENA_STATES, err));
+        DDP_TRY(spread_average(t, report.meta.history.averaged, 0, err));
         take_position(t, &report, done);
     }
     if (report.hooked) {
@@ -312,7 +346,7 @@ static ddp_status restore(ddp_trainer *t, bool *done, ddp_err *err)
     }
     if (t->reduce.hooked != NULL) ddp_hooked_drop(t->reduce.hooked);
     ddp_states_free(t);
-    DDP_TRY(compare_hashes(t, states, err));
+    DDP_TRY(compare_hashes(t, states, report.meta.history.averaged, err));
     if (training && !*done) DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, set_aside(t, err));
     if (training) return DDP_OK;
     t->progress.step = report.meta.step;

@@ -138,7 +138,7 @@ static ddp_status save_in_step(ddp_trainer *t, int64_t from, bool last, ddp_err 
     ddp_status st;
 
     if (!sharded) DDP_TRY(states_whole(t, err));
-    if (rank0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    if (rank0) DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES | DDP_ARENA_EMA, err));
     if (!rank0 && sharded) DDP_TRY(state_pull(t, DDP_ARENA_STATES, err));
     if (t->reduce.hooked != NULL) DDP_TRY(ddp_hooked_hold(t->reduce.hooked, err));
     DDP_TRY(collect(t, err));

@@ -103,18 +103,21 @@ ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, 
     if (t->s->launch.rank != 0) return DDP_OK;
     DDP_TRY(state_model_views(t, a, &out->model, err));
     DDP_TRY(state_hook_views(t, &out->hook, err));
+    DDP_TRY(state_ema_views(t, a, &out->ema, err));
     DDP_TRY(describe(t, &out->what.meta, err));
     ddp_session_settings(t->s, &out->settings);
     if (out->settings.failed) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a checkpoint's settings");
     out->what.settings = out->settings.data;
     out->what.parts[DDP_PART_MODEL] = (ddp_part){out->model.tensors, out->model.count};
     out->what.parts[DDP_PART_HOOK] = (ddp_part){out->hook.tensors, out->hook.count};
+    out->what.parts[DDP_PART_EMA] = (ddp_part){out->ema.tensors, out->ema.count};
     return DDP_OK;
 }
 
 void state_contents_close(ddp_contents *c)
 {
     ddp_text_free(&c->settings);
+    state_views_free(&c->ema);
     state_views_free(&c->hook);
     state_views_free(&c->states);
     state_views_free(&c->model);
@@ -126,7 +129,7 @@ typedef struct piece {
     float **to;
     uint64_t elements;
 } piece;
-enum { PIECES = 4 };
+enum { PIECES = 5 };
 
 /* By rank 0, of states that are in shards. */
 static bool is_gathered(const ddp_trainer *t) { return t->mem.state_parts > 1 && !state_is_saved_in_shards(t); }
@@ -141,6 +144,7 @@ static void list_pieces(const ddp_trainer *t, ddp_snapshot *s, piece out[PIECES]
     out[1] = (piece){rank0 ? t->mem.buffers : NULL, &own->buffers, t->s->model.buffer_elements};
     out[2] = (piece){gathered ? NULL : t->mem.state1, &own->states[0], states_elements(t)};
     out[3] = (piece){gathered ? NULL : t->mem.state2, &own->states[1], states_elements(t)};
+    out[4] = (piece){rank0 ? t->mem.ema : NULL, &own->ema, t->s->model.layout->param_elements};
 }
 
 static uint64_t gathered_elements(const ddp_trainer *t)
@@ -211,7 +215,7 @@ ddp_status state_snapshot_copy(ddp_trainer *t, ddp_snapshot *s, ddp_err *err)
 
 void state_snapshot_close(ddp_trainer *t, ddp_snapshot *s)
 {
-    float *own[] = {s->own.params, s->own.buffers, s->own.states[0], s->own.states[1]};
+    float *own[] = {s->own.params, s->own.buffers, s->own.states[0], s->own.states[1], s->own.ema};
 
     state_contents_close(&s->contents);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_host_free(&t->s->device, own[i]);

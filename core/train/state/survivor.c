@@ -78,36 +78,51 @@ static size_t copy(const ddp_views *v, char *bytes, bool keep)
     return at;
 }
 
-static ddp_status open_views(ddp_trainer *t, ddp_views *model, ddp_views *states, ddp_err *err)
+enum { MODEL, STATES, AVERAGE, KINDS }; /* of what is kept, in this order */
+
+static ddp_status open_views(ddp_trainer *t, ddp_views all[KINDS], ddp_err *err)
 {
     ddp_state_arenas a;
 
-    *states = (ddp_views){0};
-    DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES, err));
+    DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES | DDP_ARENA_EMA, err));
     a = state_arenas(t);
-    DDP_TRY(state_model_views(t, &a, model, err));
-    return state_views(t, &a, states, err);
+    DDP_TRY(state_model_views(t, &a, &all[MODEL], err));
+    DDP_TRY(state_views(t, &a, &all[STATES], err));
+    return state_ema_views(t, &a, &all[AVERAGE], err);
+}
+
+static void close_views(ddp_views all[KINDS])
+{
+    for (int k = 0; k < KINDS; k++) state_views_free(&all[k]);
+}
+
+/* All of it; `bytes` NULL: how many there are. */
+static size_t copy_all(const ddp_views all[KINDS], char *bytes, bool keep)
+{
+    size_t at = 0;
+
+    for (int k = 0; k < KINDS; k++) at += copy(&all[k], bytes == NULL ? NULL : bytes + at, keep);
+    return at;
 }
 
 static ddp_status keep(ddp_trainer *t, ddp_err *err)
 {
     ddp_survivor *v = t->survivor;
-    ddp_views model = {0}, states = {0};
+    ddp_views all[KINDS] = {0};
     ddp_status st = DDP_OK;
     size_t length;
 
     if (v->in_step) st = ddp_trainer_buffers_undo(t, t->progress.micro_steps - v->micro_steps, err);
     if (v->in_step) v->progress.micro_steps = v->micro_steps;
-    if (st == DDP_OK) st = open_views(t, &model, &states, err);
-    length = st == DDP_OK ? copy(&model, NULL, true) + copy(&states, NULL, true) : 0;
+    if (st == DDP_OK) st = open_views(t, all, err);
+    length = st == DDP_OK ? copy_all(all, NULL, true) : 0;
 
     if (st == DDP_OK && (v->bytes = ddp_alloc(length, err)) == NULL) st = err->status;
     if (st == DDP_OK) {
-        (void)copy(&states, v->bytes + copy(&model, v->bytes, true), true);
+        (void)copy_all(all, v->bytes, true);
         v->length = length;
     }
-    state_views_free(&states);
-    state_views_free(&model);
+    close_views(all);
     return st;
 }
 
@@ -183,14 +198,13 @@ ddp_status ddp_survivor_find(ddp_trainer *t, int32_t *source, ddp_progress *at, 
 ddp_status ddp_survivor_fill(ddp_trainer *t, ddp_err *err)
 {
     ddp_survivor *v = t->survivor;
-    ddp_views model = {0}, states = {0};
-    ddp_status st = open_views(t, &model, &states, err);
+    ddp_views all[KINDS] = {0};
+    ddp_status st = open_views(t, all, err);
 
-    if (st == DDP_OK && copy(&model, NULL, false) + copy(&states, NULL, false) != v->length)
+    if (st == DDP_OK && copy_all(all, NULL, false) != v->length)
         st = ddp_fail(err, DDP_ERR_INTERNAL, "the state that was kept in memory is of another model");
-    if (st == DDP_OK) (void)copy(&states, v->bytes + copy(&model, v->bytes, false), false);
-    state_views_free(&states);
-    state_views_free(&model);
+    if (st == DDP_OK) (void)copy_all(all, v->bytes, false);
+    close_views(all);
     t->result.loss = v->loss;
     return st;
 }

@@ -52,6 +52,7 @@ ddp_state_arenas state_arenas(const ddp_trainer *t)
         .params = t->mem.host.params,
         .buffers = t->mem.host.buffers,
         .states = {whole ? t->mem.whole[0] : t->mem.host.state1, whole ? t->mem.whole[1] : t->mem.host.state2},
+        .ema = t->mem.host.ema,
         .counts = t->mem.counts};
 }
 
@@ -66,6 +67,15 @@ ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, dd
         if (p < s->model.param_count) add_param(t, out, p, a->params, s->model.params[p].name);
     }
     return DDP_OK;
+}
+
+ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
+{
+    ddp_state_arenas of_ema = *a;
+
+    if (a->ema == NULL) return create(out, 0, err);
+    of_ema.params = a->ema;
+    return state_model_views(t, &of_ema, out, err);
 }
 
 static const char *state_name(const ddp_trainer *t, int k)

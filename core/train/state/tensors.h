@@ -13,7 +13,7 @@ typedef struct ddp_views {
 
 /* Where the host finds a run's state: in the arenas, or in a copy of them. */
 typedef struct ddp_state_arenas {
-    float *params, *buffers, *states[2]; /* the whole of each; NULL: there is none */
+    float *params, *buffers, *states[2], *ema; /* the whole of each; NULL: there is none */
     int64_t *counts;
 } ddp_state_arenas;
 
@@ -21,6 +21,8 @@ typedef struct ddp_state_arenas {
 ddp_state_arenas state_arenas(const ddp_trainer *t);
 /* Parameters and buffers in state_dict's order. */
 ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
+/* The same names, of the average of the parameters; none where there is none. */
+ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */
 ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* The pieces of these that this rank has, where it has a shard of every bucket: `own` are its arenas of state, and the

@@ -280,9 +280,11 @@ ddp_status state_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *er
 /* ---- weights to use -------------------------------------------------------------------------------------------- */
 static ddp_status take_checkpoint(ddp_trainer *t, ddp_checkpoint *c, ddp_weights *out, ddp_err *err)
 {
-    ddp_status st = take_file(t, c->path, c->parts[DDP_PART_MODEL], err);
+    bool averaged = c->parts[DDP_PART_EMA] != NULL && t->s->config->optimizer->ema > 0.0 &&
+                    t->s->config->eval_data->weights == DDP_WEIGHTS_EMA;
+    ddp_status st = take_file(t, c->path, c->parts[averaged ? DDP_PART_EMA : DDP_PART_MODEL], err);
 
-    ddp_copy_text(out->path, sizeof(out->path), c->path);
+    (void)snprintf(out->path, sizeof(out->path), "%.480s%s", c->path, averaged ? "/ema.safetensors" : "");
     out->meta = c->meta;
     ddp_checkpoint_close(c);
     return st;
