@@ -47,7 +47,11 @@ static void attributes(const ddp_graph_node *n, ddp_text *out)
         ddp_text_printf(out, " label_smoothing %.17g classes %" PRId64, a->cross_entropy.label_smoothing,
                         a->cross_entropy.classes);
         if (a->cross_entropy.ignores) ddp_text_printf(out, " ignore_index %" PRId64, a->cross_entropy.ignore_index);
+        for (uint32_t i = 0; i < a->cross_entropy.weights; i++)
+            ddp_text_printf(out, "%s%.9g", i == 0 ? " weight " : ", ", (double)a->cross_entropy.weight[i]);
         break;
+    case DDP_OP_SMOOTH_L1: ddp_text_printf(out, " beta %.17g", a->smooth_l1.beta); break;
+    case DDP_OP_TOP_K: ddp_text_printf(out, " k %u", a->metric.k); break;
     case DDP_OP_LAYER_NORM: ddp_text_printf(out, " eps %.17g", a->layer_norm.eps); break;
     case DDP_OP_ATTENTION:
         ddp_text_printf(out, " heads %u%s scale %.17g dropout %.17g", a->attention.heads,

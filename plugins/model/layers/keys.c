@@ -202,7 +202,8 @@ static ddp_status read_layer(const net_file *f, const net_section *s, net_layer 
 
     while (kind->name != NULL && strcmp(kind->name, s->kind) != 0) kind++;
     if (kind->name == NULL) return unknown_kind(f, s, err);
-    *l = (net_layer){.kind = kind, .line = s->line, .name = "", .from = "", .tied = "", .field = "", .init = ""};
+    *l = (net_layer){
+        .kind = kind, .line = s->line, .name = "", .from = "", .tied = "", .field = "", .init = "", .weight = ""};
     count = keys_of(kind, keys);
     for (uint32_t i = s->first; i < s->first + s->count; i++) {
         size_t k = 0;

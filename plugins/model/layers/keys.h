@@ -6,7 +6,9 @@
 #include <ddpengine/layers.h>
 #include <stdbool.h>
 
-enum { LOSS_CROSS_ENTROPY, LOSS_MSE };
+/* `choice` of a [loss], and the metrics in the order of theirs. */
+enum { LOSS_CROSS_ENTROPY, LOSS_MSE, LOSS_L1, LOSS_SMOOTH_L1, LOSS_BCE_WITH_LOGITS };
+#define METRIC_TYPES "accuracy|top5|f1|confusion|mae|r2"
 enum { NET_NAME_MAX = 96 /* of a name that a layer is given */, NET_REPEAT_DEPTH = 8 };
 
 /* The values of all keys that there are; a layer has those of its kind. */
@@ -15,8 +17,9 @@ typedef struct net_layer {
     uint32_t line, end;                     /* end: of a [repeat], the index of its [end] */
     const char *name, *from, *tied, *field; /* "": not given */
     const char *init;                       /* draws, "normal 0.02, normal 0.01" */
-    int64_t out, kernel, stride, padding, groups, count, features, heads, times, classes;
-    double p, std, label_smoothing;
+    const char *weight;                     /* of the classes, "1, 2.5, 1" */
+    int64_t out, kernel, stride, padding, groups, count, features, heads, times, classes, ignore_index;
+    double p, std, label_smoothing, beta;
     int32_t bias, choice; /* choice: of the kind's one key with alternatives */
 } net_layer;
 

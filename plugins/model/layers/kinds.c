@@ -24,10 +24,11 @@
     {                                                                                                                  \
         .key = (key_), .dflt = (dflt_), .type = KEY_CHOICE, .offset = AT(choice), .range = (range_)                    \
     }
-#define INIT                                                                                                           \
+#define TEXT(key_, field_)                                                                                             \
     {                                                                                                                  \
-        .key = "init", .dflt = "", .type = KEY_TEXT, .offset = AT(init)                                                \
+        .key = (key_), .dflt = "", .type = KEY_TEXT, .offset = AT(field_)                                              \
     }
+#define INIT TEXT("init", init)
 #define LAST                                                                                                           \
     {                                                                                                                  \
         .key = NULL                                                                                                    \
@@ -203,10 +204,15 @@ static ddp_tensor add(net_builder *b, const net_layer *l, ddp_tensor x, const ch
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 static const net_key input_keys[] = {NAME("field", NULL, field), LAST};
 static const net_key repeat_keys[] = {INT("times", NULL, times, 1.0, BUILT_MAX), NAME("name", "", name), LAST};
-static const net_key loss_keys[] = {CHOICE("type", NULL, "cross_entropy|mse"), NAME("field", "", field),
+static const net_key loss_keys[] = {CHOICE("type", NULL, "cross_entropy|mse|l1|smooth_l1|bce_with_logits"),
+                                    NAME("field", "", field),
                                     REAL("label_smoothing", "0", label_smoothing, 0.0, 1.0),
-                                    WIDTH("classes", "", classes), LAST};
-static const net_key metric_keys[] = {CHOICE("type", NULL, "accuracy"), NAME("field", "", field), LAST};
+                                    WIDTH("classes", "", classes),
+                                    INT("ignore_index", "-100", ignore_index, -2147483648.0, 2147483647.0),
+                                    TEXT("weight", weight),
+                                    REAL("beta", "1", beta, 0.0, 1e30),
+                                    LAST};
+static const net_key metric_keys[] = {CHOICE("type", NULL, METRIC_TYPES), NAME("field", "", field), LAST};
 
 const net_kind net_kinds[] = {
     {"input", NET_INPUT, input_keys, NULL},
