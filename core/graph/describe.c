@@ -1,5 +1,6 @@
 /* graph/describe.c -- a graph's operations as text, so that ranks whose models have the same parameters and compute
  * something else with them are told apart. */
+#include "base/sys.h"
 #include "graph/internal.h"
 #include <inttypes.h>
 
@@ -73,4 +74,21 @@ void ddp_graph_operation_text(const ddp_graph *g, uint32_t operation, ddp_text *
     attributes(n, out);
     for (uint32_t i = 0; i < n->in_count; i++)
         ddp_text_printf(out, "%s%s", i == 0 ? " of " : ", ", n->in[i] >= 0 ? c->values[n->in[i]].name : "nothing");
+}
+
+void ddp_graph_identity(const ddp_graph *g, ddp_text *out)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+    ddp_text all = {0};
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < c->node_count; i++) {
+        if (!c->nodes[i].trains) continue;
+        ddp_graph_operation_text(g, i, &all);
+        ddp_text_append(&all, "\n", 1);
+        count++;
+    }
+    out->failed |= all.failed;
+    ddp_text_printf(out, "%u operations, hash %016" PRIx64, count, ddp_hash64(all.data, all.length, 0));
+    ddp_text_free(&all);
 }

@@ -114,6 +114,8 @@ uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena *
  * for shapes. */
 uint32_t ddp_graph_operations(const ddp_graph *g);
 void ddp_graph_operation_text(const ddp_graph *g, uint32_t operation, ddp_text *out);
+/* The same of all operations that training needs, in short: "7 operations, hash 5f3a..". */
+void ddp_graph_identity(const ddp_graph *g, ddp_text *out);
 
 /* 1 + the highest device that the model has assigned layers to; 0: it assigns none. */
 uint32_t ddp_graph_places(const ddp_graph *g);

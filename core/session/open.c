@@ -68,6 +68,7 @@ static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
 {
     const ddp_source *a = &s->train, *b = &s->eval;
 
+    if (a->plugin == b->plugin) DDP_TRY_AS(DDP_EXIT_CONFIG, err, a->ops->agrees(a->dataset, b->dataset, err));
     for (uint32_t i = 0; i < a->field_count; i++) {
         const ddp_field *f = &a->fields[i], *g = i < b->field_count ? &b->fields[i] : NULL;
 

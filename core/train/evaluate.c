@@ -174,7 +174,7 @@ ddp_status trainer_only_evaluate(ddp_trainer *t, ddp_err *err)
     ddp_evaluated_text(&t->evaluated, 6, &text);
     ddp_text_printf(&text, ", %.0f samples, step %" PRIu64 " of %.120s", t->result.eval_samples, t->progress.step,
                     t->weights);
-    ddp_evaluated_table(&t->evaluated, &text);
+    ddp_evaluated_table(&t->evaluated, &t->s->eval, &text);
     ddp_copy_text(t->ending->result, sizeof(t->ending->result), text.data != NULL ? text.data : "");
     ddp_text_free(&text);
     return DDP_OK;

@@ -232,20 +232,32 @@ static inline ddp_tensor ddp_accuracy(ddp_graph *g, ddp_tensor logits, ddp_tenso
     return ddp_op2_(g, DDP_OP_ACCURACY, logits, label);
 }
 
-/* torch.nn.functional.max_pool2d over squares: x (N, C, H, W). */
-static inline ddp_tensor ddp_pool2d_(ddp_graph *g, uint32_t op, ddp_tensor x, int64_t kernel, int64_t stride,
-                                     int64_t padding)
+/* x (N, C, H, W); op is DDP_OP_MAX_POOL2D or DDP_OP_AVG_POOL2D; height and width of the window. */
+static inline ddp_tensor ddp_pool2d(ddp_graph *g, uint32_t op, ddp_tensor x, const int64_t kernel[2],
+                                    const int64_t stride[2], const int64_t padding[2])
 {
     ddp_attrs attrs;
     int i;
 
     memset(&attrs, 0, sizeof(attrs));
     for (i = 0; i < 2; i++) {
-        attrs.pool.kernel[i] = kernel;
-        attrs.pool.stride[i] = stride;
-        attrs.pool.padding[i] = padding;
+        attrs.pool.kernel[i] = kernel[i];
+        attrs.pool.stride[i] = stride[i];
+        attrs.pool.padding[i] = padding[i];
     }
     return g->api->op(g, op, &attrs, 1, &x, "");
+}
+
+/* torch.nn.functional.max_pool2d over squares: x (N, C, H, W). */
+static inline ddp_tensor ddp_pool2d_(ddp_graph *g, uint32_t op, ddp_tensor x, int64_t kernel, int64_t stride,
+                                     int64_t padding)
+{
+    int64_t k[2], s[2], p[2];
+
+    k[0] = k[1] = kernel;
+    s[0] = s[1] = stride;
+    p[0] = p[1] = padding;
+    return ddp_pool2d(g, op, x, k, s, p);
 }
 static inline ddp_tensor ddp_max_pool2d(ddp_graph *g, ddp_tensor x, int64_t kernel, int64_t stride, int64_t padding)
 {
@@ -278,8 +290,8 @@ static inline ddp_tensor ddp_dropout(ddp_graph *g, ddp_tensor x, double p)
     return g->api->op(g, DDP_OP_DROPOUT, &attrs, 1, &x, "");
 }
 
-/* Causal self-attention without its projections: qkv (N, T, 3 E) -> (N, T, E), scores scaled by 1 / sqrt(E / heads). */
-static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, double dropout)
+/* Self-attention without its projections: qkv (N, T, 3 E) -> (N, T, E), scores scaled by 1 / sqrt(E / heads). */
+static inline ddp_tensor ddp_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, int causal, double dropout)
 {
     ddp_attrs attrs;
     int64_t dims[DDP_MAX_DIMS];
@@ -287,10 +299,14 @@ static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint
 
     memset(&attrs, 0, sizeof(attrs));
     attrs.attention.heads = heads;
-    attrs.attention.causal = 1;
+    attrs.attention.causal = causal != 0;
     attrs.attention.scale = rank == 3 && heads > 0 ? 1.0 / sqrt((double)dims[2] / 3.0 / (double)heads) : 1.0;
     attrs.attention.dropout = dropout;
     return g->api->op(g, DDP_OP_ATTENTION, &attrs, 1, &qkv, "");
+}
+static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, double dropout)
+{
+    return ddp_attention(g, qkv, heads, 1, dropout);
 }
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLE_CLASSES = 20 /* that the table shows as a matrix */, TABLE_MISTAKES = 20 };
+enum { TABLE_CLASSES = 20 /* that the table shows as a matrix */, TABLE_MISTAKES = 20, NAME_BYTES = 24 };
 
 /* ---- sums -------------------------------------------------------------------------------------------------------- */
 static const ddp_program *program_of(const ddp_session *s)
@@ -147,55 +147,84 @@ void ddp_evaluated_members(const ddp_evaluated *e, bool whole, ddp_text *out)
 }
 
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
-static void whole_table(const ddp_metric_info *m, const double *counts, ddp_text *out)
+typedef struct table {
+    const ddp_metric_info *m;
+    const double *counts;
+    const ddp_source *source; /* that knows the classes' names */
+    uint32_t field;
+    ddp_text *out;
+} table;
+
+/* The class's name after some blanks; it may hold anything. */
+static void add_name(const table *t, uint64_t class)
 {
-    double most = (double)m->classes;
+    const char *name = t->field < t->source->field_count
+                           ? t->source->ops->class_name(t->source->dataset, t->field, (int64_t) class)
+                           : NULL;
+    size_t length = name != NULL ? strnlen(name, NAME_BYTES) : 0;
+
+    while (length == NAME_BYTES && length > 0 && ((unsigned char)name[length] & 0xc0) == 0x80) length--;
+    if (length > 0) ddp_text_append(t->out, "  ", 2);
+    for (size_t i = 0; i < length; i++)
+        ddp_text_append(t->out, (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? "?" : name + i, 1);
+}
+
+static void whole_table(const table *t)
+{
+    uint64_t classes = t->m->classes;
+    double most = (double)classes;
     int width;
 
-    for (uint64_t i = 0; i < m->classes * m->classes; i++) most = counts[i] > most ? counts[i] : most;
+    for (uint64_t i = 0; i < classes * classes; i++) most = t->counts[i] > most ? t->counts[i] : most;
     width = snprintf(NULL, 0, "%.0f", most);
-    ddp_text_printf(out, "\nconfusion: a row for each label, a column for each prediction\n%7s", "");
-    for (uint64_t i = 0; i < m->classes; i++) ddp_text_printf(out, " %*" PRIu64, width, i);
-    for (uint64_t i = 0; i < m->classes; i++) {
-        ddp_text_printf(out, "\n%7" PRIu64, i);
-        for (uint64_t k = 0; k < m->classes; k++) ddp_text_printf(out, " %*.0f", width, counts[i * m->classes + k]);
+    ddp_text_printf(t->out, "\nconfusion: a row for each label, a column for each prediction\n%7s", "");
+    for (uint64_t i = 0; i < classes; i++) ddp_text_printf(t->out, " %*" PRIu64, width, i);
+    for (uint64_t i = 0; i < classes; i++) {
+        ddp_text_printf(t->out, "\n%7" PRIu64, i);
+        for (uint64_t k = 0; k < classes; k++) ddp_text_printf(t->out, " %*.0f", width, t->counts[i * classes + k]);
+        add_name(t, i);
     }
 }
 
 /* The largest count off the diagonal that comes after `last` in the order from the largest down, then by place. */
-static uint64_t next_mistake(const ddp_metric_info *m, const double *counts, uint64_t last)
+static uint64_t next_mistake(const table *t, uint64_t last)
 {
-    uint64_t cells = m->classes * m->classes, best = cells;
+    uint64_t cells = t->m->classes * t->m->classes, best = cells;
+    const double *counts = t->counts;
 
     for (uint64_t i = 0; i < cells; i++) {
-        if (i % (m->classes + 1) == 0 || counts[i] == 0.0) continue;
+        if (i % (t->m->classes + 1) == 0 || counts[i] == 0.0) continue;
         if (last < cells && (counts[i] > counts[last] || (counts[i] == counts[last] && i <= last))) continue;
         if (best == cells || counts[i] > counts[best]) best = i;
     }
     return best;
 }
 
-static void mistakes(const ddp_metric_info *m, const double *counts, ddp_text *out)
+static void mistakes(const table *t)
 {
-    uint64_t cells = m->classes * m->classes, at = cells;
+    uint64_t classes = t->m->classes, cells = classes * classes, at = cells;
 
-    ddp_text_printf(out, "\nconfusion of %" PRIu64 " classes, the most frequent mistakes:\n  label  predicted  samples",
-                    m->classes);
+    ddp_text_printf(t->out,
+                    "\nconfusion of %" PRIu64 " classes, the most frequent mistakes:\n  label  predicted  samples",
+                    classes);
     for (int i = 0; i < TABLE_MISTAKES; i++) {
-        at = next_mistake(m, counts, at);
+        at = next_mistake(t, at);
         if (at == cells) break;
-        ddp_text_printf(out, "\n%7" PRIu64 " %10" PRIu64 " %8.0f", at / m->classes, at % m->classes, counts[at]);
+        ddp_text_printf(t->out, "\n%7" PRIu64 " %10" PRIu64 " %8.0f", at / classes, at % classes, t->counts[at]);
+        add_name(t, at / classes);
+        add_name(t, at % classes);
     }
 }
 
-void ddp_evaluated_table(const ddp_evaluated *e, ddp_text *out)
+void ddp_evaluated_table(const ddp_evaluated *e, const ddp_source *source, ddp_text *out)
 {
-    const double *counts;
-    const ddp_metric_info *m = matrix_of(e, "confusion", &counts);
+    table t = {.source = source, .out = out};
 
-    if (m == NULL) return;
-    if (m->classes <= TABLE_CLASSES)
-        whole_table(m, counts, out);
+    t.m = matrix_of(e, "confusion", &t.counts);
+    if (t.m == NULL) return;
+    while (t.field < source->field_count && strcmp(source->fields[t.field].name, "label") != 0) t.field++;
+    if (t.m->classes <= TABLE_CLASSES)
+        whole_table(&t);
     else
-        mistakes(m, counts, out);
+        mistakes(&t);
 }

@@ -21,5 +21,6 @@ void ddp_evaluated_text(const ddp_evaluated *e, int digits, ddp_text *out);
 /* ", \"eval_top5\": 0.9911": all but accuracy, inside of a JSON object. With `whole` also eval_f1_by_class and
  * eval_confusion, else only a confusion matrix that the table shows as well. */
 void ddp_evaluated_members(const ddp_evaluated *e, bool whole, ddp_text *out);
-/* The confusion matrix for people, its lines after a newline; of many classes the most frequent mistakes. "": none. */
-void ddp_evaluated_table(const ddp_evaluated *e, ddp_text *out);
+/* The confusion matrix for people, its lines after a newline; of many classes the most frequent mistakes. "": none.
+ * With the names that the dataset has for them. */
+void ddp_evaluated_table(const ddp_evaluated *e, const ddp_source *source, ddp_text *out);
