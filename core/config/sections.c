@@ -227,6 +227,9 @@ static const ddp_option eval_options[] = {
     {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},
     {"mean", "", NULL, "As in [data]. Empty: the value of [data].", DDP_OPT_FLOAT, L, AT(mean)},
     {"std", "", NULL, "As in [data]. Empty: the value of [data].", DDP_OPT_FLOAT, L, AT(std)},
+    {"metrics", "", NULL,
+     "Metrics beside those of the model: accuracy, top5, f1, confusion of a classifier, mae, r2 of a regression.",
+     DDP_OPT_STRING, L, AT(metrics)},
 };
 #undef AT
 

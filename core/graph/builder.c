@@ -210,6 +210,20 @@ static ddp_tensor add_node(ddp_graph_core *c, ddp_graph_node *n, const ddp_shape
     return (ddp_tensor){n->out[0]};
 }
 
+/* Class weights are the graph's from here on. */
+static ddp_status own_weights(ddp_graph_core *c, uint32_t op, ddp_attrs *attrs)
+{
+    size_t bytes = attrs->cross_entropy.weights * sizeof(float);
+    float *copy;
+
+    if (op != DDP_OP_CROSS_ENTROPY || bytes == 0 || attrs->cross_entropy.weight == NULL) return DDP_OK;
+    copy = ddp_pool_alloc(&c->pool, bytes, &c->err);
+    if (copy == NULL) return c->err.status;
+    memcpy(copy, attrs->cross_entropy.weight, bytes);
+    attrs->cross_entropy.weight = copy;
+    return DDP_OK;
+}
+
 static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, uint32_t in_count, const ddp_tensor *in,
                            const char *name)
 {
@@ -226,6 +240,7 @@ static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, ui
     n.name = node_name(c, n.row, name);
     if (n.name == NULL) return failed;
     if (attrs != NULL) n.attrs = *attrs;
+    if (own_weights(c, op, &n.attrs) != DDP_OK) return failed;
     if (node_inputs(c, &n, in_count, in) != DDP_OK || node_place(c, &n) != DDP_OK ||
         node_shapes(c, &n, shapes) != DDP_OK) {
         (void)ddp_fail_context(&c->err, "%s \"%s\"", n.row->name, n.name);
@@ -273,12 +288,30 @@ static void add_named(ddp_graph_core *c, const char *what, const char *name, ddp
     if (m.name != NULL && graph_grow(list, capacity, *count, sizeof(m), &c->err) == DDP_OK) (*list)[(*count)++] = m;
 }
 
+static bool is_metric_name(const char *name)
+{
+    size_t length = strlen(name);
+
+    return length > 0 && length <= 40 &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == length;
+}
+
+void graph_add_metric(ddp_graph_core *c, const char *name, ddp_tensor t)
+{
+    if (!is_metric_name(name))
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "metric \"%.60s\": a name has letters, digits and _, at most 40", name);
+    else if (c->metric_count == DDP_METRICS_MAX)
+        (void)ddp_fail(&c->err, DDP_ERR_CONFIG, "more than %d metrics", DDP_METRICS_MAX);
+    else
+        add_named(c, "metric", name, t, &c->metrics, &c->metric_count, &c->metric_capacity);
+}
+
 static void graph_metric(ddp_graph *g, const char *name, ddp_tensor scalar)
 {
     ddp_graph_core *c = ddp_graph_of(g);
 
     if (ddp_graph_broken(c) || check_scalar(c, "the metric", scalar) != DDP_OK) return;
-    add_named(c, "metric", name, scalar, &c->metrics, &c->metric_count, &c->metric_capacity);
+    graph_add_metric(c, name, scalar);
 }
 
 static void graph_output(ddp_graph *g, const char *name, ddp_tensor t)
@@ -348,6 +381,7 @@ static const ddp_graph_api api = {
     .fail = graph_fail,
     .status = graph_status,
     .place = graph_place,
+    .measure = graph_measure,
 };
 
 ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err)

@@ -1,5 +1,6 @@
 /* graph/describe.c -- a graph's operations as text, so that ranks whose models have the same parameters and compute
  * something else with them are told apart. */
+#include "base/sys.h"
 #include "graph/internal.h"
 #include <inttypes.h>
 
@@ -47,7 +48,11 @@ static void attributes(const ddp_graph_node *n, ddp_text *out)
         ddp_text_printf(out, " label_smoothing %.17g classes %" PRId64, a->cross_entropy.label_smoothing,
                         a->cross_entropy.classes);
         if (a->cross_entropy.ignores) ddp_text_printf(out, " ignore_index %" PRId64, a->cross_entropy.ignore_index);
+        for (uint32_t i = 0; i < a->cross_entropy.weights; i++)
+            ddp_text_printf(out, "%s%.9g", i == 0 ? " weight " : ", ", (double)a->cross_entropy.weight[i]);
         break;
+    case DDP_OP_SMOOTH_L1: ddp_text_printf(out, " beta %.17g", a->smooth_l1.beta); break;
+    case DDP_OP_TOP_K: ddp_text_printf(out, " k %u", a->metric.k); break;
     case DDP_OP_LAYER_NORM: ddp_text_printf(out, " eps %.17g", a->layer_norm.eps); break;
     case DDP_OP_ATTENTION:
         ddp_text_printf(out, " heads %u%s scale %.17g dropout %.17g", a->attention.heads,
@@ -69,4 +74,21 @@ void ddp_graph_operation_text(const ddp_graph *g, uint32_t operation, ddp_text *
     attributes(n, out);
     for (uint32_t i = 0; i < n->in_count; i++)
         ddp_text_printf(out, "%s%s", i == 0 ? " of " : ", ", n->in[i] >= 0 ? c->values[n->in[i]].name : "nothing");
+}
+
+void ddp_graph_identity(const ddp_graph *g, ddp_text *out)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+    ddp_text all = {0};
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < c->node_count; i++) {
+        if (!c->nodes[i].trains) continue;
+        ddp_graph_operation_text(g, i, &all);
+        ddp_text_append(&all, "\n", 1);
+        count++;
+    }
+    out->failed |= all.failed;
+    ddp_text_printf(out, "%u operations, hash %016" PRIx64, count, ddp_hash64(all.data, all.length, 0));
+    ddp_text_free(&all);
 }

@@ -49,8 +49,6 @@ static ddp_status mark_nodes(ddp_graph_core *c, ddp_err *err)
     return DDP_OK;
 }
 
-static bool is_loss_op(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_MSE; }
-
 /* in_loss[i]: node i is a term of the loss, or a sum of terms; its gradient is 1. */
 static ddp_status mark_terms(const ddp_graph_core *c, bool *in_loss, ddp_err *err)
 {
@@ -58,20 +56,21 @@ static ddp_status mark_terms(const ddp_graph_core *c, bool *in_loss, ddp_err *er
 
     if (root < 0)
         return ddp_fail(err, DDP_ERR_CONFIG,
-                        "the loss is \"%s\" itself; it must be cross_entropy, mse, or a sum of such",
+                        "the loss is \"%s\" itself; it must be a loss such as cross_entropy or mse, or a sum of such",
                         c->values[c->loss].name);
     in_loss[root] = true;
     for (int32_t i = root; i >= 0; i--) {
         const ddp_graph_node *n = &c->nodes[i];
 
-        if (!in_loss[i] || is_loss_op(n->row->op)) continue;
+        if (!in_loss[i] || n->row->loss) continue;
         for (uint32_t k = 0; k < n->in_count; k++) {
             int32_t from = c->values[n->in[k]].node;
 
             if (n->row->op != DDP_OP_ADD || from < 0)
-                return ddp_fail(err, DDP_ERR_CONFIG,
-                                "the loss contains %s \"%s\"; it must be cross_entropy, mse, or a sum of such",
-                                n->row->name, n->name);
+                return ddp_fail(
+                    err, DDP_ERR_CONFIG,
+                    "the loss contains %s \"%s\"; it must be a loss such as cross_entropy or mse, or a sum of such",
+                    n->row->name, n->name);
             if (in_loss[from])
                 return ddp_fail(err, DDP_ERR_CONFIG, "the loss adds %s \"%s\" twice; each term may be in it once",
                                 c->nodes[from].row->name, c->nodes[from].name);
@@ -87,11 +86,11 @@ static ddp_status check_uses(const ddp_graph_core *c, const bool *in_loss, ddp_e
     for (uint32_t i = 0; i < c->node_count; i++) {
         const ddp_graph_node *n = &c->nodes[i];
 
-        if (!n->trains || (in_loss[i] && !is_loss_op(n->row->op))) continue;
+        if (!n->trains || (in_loss[i] && !n->row->loss)) continue;
         for (uint32_t k = 0; k < n->in_count; k++) {
             int32_t from = n->in[k] >= 0 ? c->values[n->in[k]].node : -1;
 
-            if (from >= 0 && (in_loss[from] || is_loss_op(c->nodes[from].row->op)))
+            if (from >= 0 && (in_loss[from] || c->nodes[from].row->loss))
                 return ddp_fail(err, DDP_ERR_CONFIG,
                                 "%s \"%s\" reads the loss %s \"%s\"; a loss can only be added to another", n->row->name,
                                 n->name, c->nodes[from].row->name, c->nodes[from].name);
@@ -165,27 +164,31 @@ static ddp_status check_indices(const ddp_graph_core *c, ddp_err *err)
     return DDP_OK;
 }
 
+/* Whether the field's labels, as far as its range is known, are classes or the one that is ignored. */
+static bool labels_fit(const ddp_field *f, const ddp_labels *l)
+{
+    if (f == NULL || f->min > f->max) return true;
+    if (l->ignores && l->ignore_index == f->min && f->min < 0) return f->max < l->classes;
+    if (l->ignores && l->ignore_index == f->max) return f->min >= 0; /* what the largest class is nobody knows */
+    return f->min >= 0 && f->max < l->classes;
+}
+
 static ddp_status check_labels(const ddp_graph_core *c, ddp_err *err)
 {
     for (uint32_t i = 0; i < c->node_count; i++) {
         const ddp_graph_node *n = &c->nodes[i];
         const ddp_field *f;
-        int64_t classes;
+        ddp_labels l;
 
-        if (!n->evaluates || (n->row->op != DDP_OP_CROSS_ENTROPY && n->row->op != DDP_OP_ACCURACY)) continue;
+        if (!n->evaluates || n->row->check != ddp_check_labels) continue;
         f = label_field(c, n->in[1]);
-        classes = c->values[n->in[0]].shape.dims[c->values[n->in[0]].shape.rank - 1];
-        if (n->row->op == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.classes > 0)
-            classes = n->attrs.cross_entropy.classes;
-        if (f == NULL || f->min > f->max || (f->min >= 0 && f->max < classes)) continue;
-        if (n->row->op == DDP_OP_CROSS_ENTROPY && n->attrs.cross_entropy.ignores && f->max < classes &&
-            f->min == n->attrs.cross_entropy.ignore_index)
-            continue;
+        l = ddp_labels_of(n->row->op, &n->attrs, c->values[n->in[0]].shape.dims[c->values[n->in[0]].shape.rank - 1]);
+        if (labels_fit(f, &l)) continue;
         return ddp_fail(err, DDP_ERR_DATA,
                         "%s \"%s\": field \"%s\" has labels from %lld to %lld, the model has %lld classes (0 to %lld); "
                         "set the model's classes to match the data",
-                        n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)classes,
-                        (long long)classes - 1);
+                        n->row->name, n->name, f->name, (long long)f->min, (long long)f->max, (long long)l.classes,
+                        (long long)l.classes - 1);
     }
     return DDP_OK;
 }

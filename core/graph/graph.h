@@ -12,6 +12,7 @@
  *   recompute.c    computes cheap activations again for the gradients instead of keeping them
  *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
  *   lowered.c      checks what a device made of a program
+ *   metrics.c      the engine's metrics by name, and their values from an evaluation's sums
  *   plan.c         offsets of the activations over the kernels of a lowered program
  *   stages.c       cuts a program into stages for several devices
  *   state.c        parameters, buffers, and their first values */
@@ -39,6 +40,7 @@ typedef struct ddp_op_row {
     uint32_t min_in, max_in;
     uint32_t outs; /* that the node has; 0 is 1 */
     bool view;     /* the same elements: no arithmetic */
+    bool loss;     /* the mean over the batch of what is trained; its gradient is taken to be 1 */
     /* Writes rank, dims and dtype of each output; complains with the shapes on a mismatch. dims[0] may be DDP_N times a
      * factor: see ddp_shape. NULL for gradient ops, whose shapes autodiff knows. */
     ddp_status (*shape)(const ddp_attrs *attrs, uint32_t in_count, const struct ddp_shape *const *in,
@@ -101,6 +103,9 @@ ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
 /* After finish: the parameters that one of the patterns names, in which * is any text and ? any character, are not
  * trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
 ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err);
+/* Before finish: the metrics of these names that the model has not declared, see ddp_measure. DDP_ERR_CONFIG: one is
+ * unknown, or the loss has no such. */
+ddp_status ddp_graph_measure(ddp_graph *g, const ddp_list *names, ddp_err *err);
 uint32_t ddp_graph_params(const ddp_graph *g, const ddp_param_info **out);
 uint32_t ddp_graph_buffers(const ddp_graph *g, const ddp_buffer_info **out);
 uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena */
@@ -109,6 +114,8 @@ uint64_t ddp_graph_buffer_elements(const ddp_graph *g); /* of the buffer arena *
  * for shapes. */
 uint32_t ddp_graph_operations(const ddp_graph *g);
 void ddp_graph_operation_text(const ddp_graph *g, uint32_t operation, ddp_text *out);
+/* The same of all operations that training needs, in short: "7 operations, hash 5f3a..". */
+void ddp_graph_identity(const ddp_graph *g, ddp_text *out);
 
 /* 1 + the highest device that the model has assigned layers to; 0: it assigns none. */
 uint32_t ddp_graph_places(const ddp_graph *g);
@@ -187,6 +194,24 @@ typedef struct ddp_planned {
 ddp_status ddp_plan_create(const ddp_program *p, const ddp_lowered *lowered, const ddp_layout *l, ddp_planned **out,
                            ddp_err *err);
 void ddp_plan_free(ddp_planned *p);
+
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
+/* A metric of an evaluation program: `floats` of a batch become `sums`, which are added over batches and ranks; from
+ * those comes its value. */
+#define DDP_METRICS_MAX 16 /* that a model can have */
+typedef struct ddp_metric_info {
+    const char *name; /* the program's */
+    int32_t value;    /* of the program */
+    uint32_t op;      /* that gives it */
+    uint64_t floats, sums;
+    uint64_t classes; /* of a confusion matrix, in which rows are labels and columns predictions; else 0 */
+} ddp_metric_info;
+void ddp_metric_of(const ddp_program *p, uint32_t i, ddp_metric_info *out);
+void ddp_metric_add(const ddp_metric_info *m, const float *batch, double *sums);
+bool ddp_metric_is_number(const ddp_metric_info *m); /* and not a matrix */
+/* sklearn's, of a scalar metric its mean over the samples; NaN: the matrix itself, or nothing to measure. */
+double ddp_metric_value(const ddp_metric_info *m, const double *sums, double samples);
+double ddp_metric_class_f1(const ddp_metric_info *m, const double *counts, uint64_t class); /* NaN: it does not occur */
 
 /* ---- stages: a program divided over devices ---------------------------------------------------------------------- */
 /* A value of the whole program that one stage computes and another reads: an activation, forward, or a gradient,

@@ -74,6 +74,10 @@ const char *graph_name(ddp_graph_core *c, const char *name);
 ddp_tensor graph_add_value(ddp_graph_core *c, const ddp_graph_value *v);
 /* Dimensions are positive and their product is small enough to count with. */
 bool graph_countable(uint32_t rank, const int64_t *dims);
+/* Of any shape. */
+void graph_add_metric(ddp_graph_core *c, const char *name, ddp_tensor t);
+/* metrics.c: a slot of ddp_graph_api */
+void graph_measure(ddp_graph *g, const char *name);
 /* state.c: slots of ddp_graph_api */
 ddp_tensor graph_param(ddp_graph *g, const char *name, uint32_t rank, const int64_t *dims, const ddp_init_spec *init);
 ddp_tensor graph_buffer(ddp_graph *g, const char *name, uint32_t dtype, uint32_t rank, const int64_t *dims,
@@ -141,8 +145,11 @@ int32_t graph_storage_root(const ddp_lowered *l, int32_t value);
 /* ---- rows of the op table, by family ----------------------------------------------------------------------------- */
 extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;
 extern const ddp_op_row ddp_row_relu, ddp_row_relu_grad, ddp_row_gelu, ddp_row_gelu_grad, ddp_row_add, ddp_row_reshape;
-extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad,
-    ddp_row_accuracy;
+extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad;
+extern const ddp_op_row ddp_row_l1, ddp_row_l1_grad, ddp_row_smooth_l1, ddp_row_smooth_l1_grad;
+extern const ddp_op_row ddp_row_bce_with_logits, ddp_row_bce_with_logits_grad;
+extern const ddp_op_row ddp_row_accuracy, ddp_row_top_k, ddp_row_confusion, ddp_row_binary_confusion,
+    ddp_row_regression;
 extern const ddp_op_row ddp_row_conv2d, ddp_row_conv2d_grad_input, ddp_row_conv2d_grad_weight, ddp_row_conv2d_grad_bias;
 extern const ddp_op_row ddp_row_max_pool2d, ddp_row_max_pool2d_grad, ddp_row_avg_pool2d, ddp_row_avg_pool2d_grad,
     ddp_row_adaptive_avg_pool2d, ddp_row_adaptive_avg_pool2d_grad;
@@ -163,6 +170,18 @@ int64_t ddp_shape_elements(const ddp_shape *s);
 bool ddp_shape_equal(const ddp_shape *a, const ddp_shape *b); /* dtype aside */
 ddp_status ddp_shape_need(const ddp_shape *s, uint32_t dtype, const char *what, ddp_err *err);
 void ddp_shape_scalar(ddp_shape *out);
+/* Which labels a node may have: 0 .. classes - 1, and one that it leaves out. `columns` of its logits. */
+typedef struct ddp_labels {
+    int64_t classes, ignore_index;
+    bool ignores;
+} ddp_labels;
+ddp_labels ddp_labels_of(uint32_t op, const ddp_attrs *attrs, int64_t columns);
+ddp_status ddp_check_labels(const ddp_node *node, const ddp_ref_tensor *in, ddp_err *err); /* as a row's check */
+/* As a row's shape: logits (N, .., C) with labels (N, ..); a prediction and a target alike. Both give a scalar. */
+ddp_status ddp_shape_labelled(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
+                              ddp_err *err);
+ddp_status ddp_shape_pair(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
+                          ddp_err *err);
 /* Of a reference: the `count` positions from each sample's `start` on are in 0 .. capacity - 1. */
 ddp_status ddp_ref_check_start(const ddp_node *node, const ddp_ref_tensor *start, int64_t count, int64_t capacity,
                                ddp_err *err);

@@ -32,6 +32,7 @@ typedef struct ddp_summary {
     double final_loss, eval_loss, eval_accuracy;                          /* NaN: not measured, null in the file */
     char parameter_sha256[DDP_SHA256_HEX], buffer_sha256[DDP_SHA256_HEX]; /* "": none, null in the file */
     double first_step_s;
+    const char *metrics; /* of the last evaluation, the inside of a JSON object: "\"eval_top5\": 0.9"; NULL, "": none */
     const char *backend, *device, *precision;
     int exit_code;
     const char *best, *best_metric; /* folder of the best checkpoint, NULL: none is kept; then also: */

@@ -30,6 +30,21 @@ static json_t *best(const ddp_summary *s)
     return NULL;
 }
 
+static int add_metrics(json_t *o, const char *members)
+{
+    ddp_text whole = {0};
+    json_t *metrics;
+    int bad;
+
+    if (members == NULL || members[0] == '\0') return 0;
+    ddp_text_printf(&whole, "{%s}", members);
+    metrics = whole.data != NULL ? json_loads(whole.data, 0, NULL) : NULL;
+    bad = metrics == NULL ? -1 : json_object_update(o, metrics);
+    json_decref(metrics);
+    ddp_text_free(&whole);
+    return bad;
+}
+
 static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
 {
     json_t *o = json_object();
@@ -40,6 +55,7 @@ static json_t *to_json(const ddp_summary *s, ddp_statistics *stats)
     bad |= json_object_set_new(o, "final_loss", number(s->final_loss));
     bad |= json_object_set_new(o, "eval_loss", number(s->eval_loss));
     bad |= json_object_set_new(o, "eval_accuracy", number(s->eval_accuracy));
+    bad |= add_metrics(o, s->metrics);
     bad |= json_object_set_new(o, "parameters", count(s->parameters));
     bad |= json_object_set_new(o, "parameter_sha256", text(s->parameter_sha256));
     bad |= json_object_set_new(o, "buffer_sha256", text(s->buffer_sha256));

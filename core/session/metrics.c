@@ -10,13 +10,17 @@ enum { NAMES_MOST = 32, PATIENCE_MOST = 1000000000 };
 size_t session_metric_names(const ddp_session *s, const char **names, size_t most)
 {
     const ddp_program *p = NULL;
+    ddp_metric_info m;
     size_t n = 0;
 
     for (uint32_t i = 0; i < s->programs.count && p == NULL; i++)
         if (!s->programs.variants[i].training) p = s->programs.variants[i].program;
     if (p == NULL) return 0;
     names[n++] = "loss";
-    for (uint32_t i = 0; i < p->metric_count && n < most; i++) names[n++] = p->metric_names[i];
+    for (uint32_t i = 0; i < p->metric_count && n < most; i++) {
+        ddp_metric_of(p, i, &m);
+        if (ddp_metric_is_number(&m)) names[n++] = m.name;
+    }
     return n;
 }
 

@@ -69,6 +69,7 @@ static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
 {
     const ddp_source *a = &s->train, *b = &s->eval;
 
+    if (a->plugin == b->plugin) DDP_TRY_AS(DDP_EXIT_CONFIG, err, a->ops->agrees(a->dataset, b->dataset, err));
     for (uint32_t i = 0; i < a->field_count; i++) {
         const ddp_field *f = &a->fields[i], *g = i < b->field_count ? &b->fields[i] : NULL;
 
@@ -146,6 +147,13 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
 }
 
 /* ---- graph, device, programs ----------------------------------------------------------------------------------- */
+static ddp_status measure(ddp_session *s, ddp_graph *g, ddp_err *err)
+{
+    if (ddp_graph_measure(g, &s->config->eval_data->metrics, err) == DDP_OK) return DDP_OK;
+    (void)ddp_fail_context(err, "[eval] metrics");
+    return session_at_key(s, "eval", "metrics", err);
+}
+
 /* The graph on a source's fields; a label that the model has no class for is the data's fault. */
 static ddp_status describe(ddp_session *s, const ddp_source *src, const char *section, const void *model_config,
                            ddp_graph **out, ddp_err *err)
@@ -154,7 +162,8 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
     ddp_graph *g;
 
     DDP_TRY(ddp_graph_create(src->fields, src->field_count, &g, err));
-    if (ops->build(g, model_config, err) == DDP_OK && ddp_graph_finish(g, err) == DDP_OK) {
+    if (ops->build(g, model_config, err) == DDP_OK && measure(s, g, err) == DDP_OK &&
+        ddp_graph_finish(g, err) == DDP_OK) {
         *out = g;
         return DDP_OK;
     }

@@ -67,6 +67,9 @@ static void source_settings(const ddp_source *src, const char *section, ddp_text
 void ddp_session_settings(const ddp_session *s, ddp_text *out)
 {
     ddp_settings_text(&s->config->settings, out);
+    ddp_text_printf(out, "model.graph = "); /* of a net in a file, the path alone says nothing */
+    ddp_graph_identity(s->model.graph, out);
+    ddp_text_printf(out, "\n");
     if (s->train.plugin != NULL) source_settings(&s->train, "data", out);
     if (s->eval.plugin != NULL) source_settings(&s->eval, "eval", out);
 }

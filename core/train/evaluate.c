@@ -4,6 +4,7 @@
 #include "session/plugins.h"
 #include "train/ema.h"
 #include "train/local/replicas.h"
+#include "train/measure/evaluated.h"
 #include "train/state/buffer_sync.h"
 #include "train/state/survivor.h"
 #include <inttypes.h>
@@ -11,52 +12,83 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PIECE = 120000 }; /* doubles of a gather, which has 1 MiB for each rank */
+
+typedef struct head {
+    double loss, samples;
+    int32_t stop;
+} head;
+
+static ddp_status gather(ddp_trainer *t, const void *own, size_t length, void **block, const void **parts, ddp_err *err)
+{
+    size_t lengths[ddp_group_world(t->group)];
+
+    DDP_TRY_AS(DDP_EXIT_PEER, err,
+               ddp_group_gather(t->group, "evaluation", own, length, block, parts, lengths,
+                                t->s->config->group->step_timeout_ms, err));
+    return DDP_OK;
+}
+
+static ddp_status gather_metrics(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
+{
+    int32_t world = ddp_group_world(t->group);
+    const void *parts[world];
+    void *block = NULL;
+
+    for (uint64_t at = 0; at < sums->count; at += PIECE) {
+        uint64_t count = DDP_MIN_OF(sums->count - at, (uint64_t)PIECE);
+
+        DDP_TRY(gather(t, sums->metrics + at, count * sizeof(double), &block, parts, err));
+        memset(sums->metrics + at, 0, count * sizeof(double));
+        for (int32_t r = 0; r < world; r++)
+            for (uint64_t i = 0; i < count; i++) {
+                double part;
+
+                memcpy(&part, (const char *)parts[r] + i * sizeof(part), sizeof(part));
+                sums->metrics[at + i] += part;
+            }
+        free(block);
+    }
+    return DDP_OK;
+}
+
 static ddp_status gather_sums(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 {
     int32_t world = ddp_group_world(t->group);
     const void *parts[world];
-    size_t lengths[world];
-    ddp_sums own = *sums, part;
+    head own = {sums->loss, sums->samples, sums->stop}, part;
     void *block = NULL;
 
-    DDP_TRY_AS(DDP_EXIT_PEER, err,
-               ddp_group_gather(t->group, "evaluation", &own, sizeof(own), &block, parts, lengths,
-                                t->s->config->group->step_timeout_ms, err));
-    *sums = (ddp_sums){0};
+    DDP_TRY(gather(t, &own, sizeof(own), &block, parts, err));
+    sums->loss = sums->samples = 0.0;
     for (int32_t r = 0; r < world; r++) {
         memcpy(&part, parts[r], sizeof(part));
         sums->loss += part.loss;
-        sums->correct += part.correct;
         sums->samples += part.samples;
         if (part.stop != 0) t->progress.stopping = part.stop;
     }
     free(block);
-    return DDP_OK;
+    return gather_metrics(t, sums, err);
 }
 
-static void report(ddp_trainer *t, const ddp_sums *sums)
+static void report(ddp_trainer *t)
 {
-    char members[256], text[128], loss[32] = "null", accuracy[32] = "null";
-    int n;
+    bool alone = t->s->launch.purpose == DDP_TO_EVALUATE;
+    char loss[32] = "null", accuracy[32] = "null";
+    ddp_text members = {0}, text = {0};
 
-    t->result.eval_loss = sums->loss / sums->samples;
-    t->result.eval_accuracy = sums->correct / sums->samples;
-    t->result.eval_samples = sums->samples;
     if (t->observer == NULL) return;
     if (isfinite(t->result.eval_loss)) (void)snprintf(loss, sizeof(loss), "%.9g", t->result.eval_loss);
     if (isfinite(t->result.eval_accuracy)) (void)snprintf(accuracy, sizeof(accuracy), "%.6f", t->result.eval_accuracy);
-    (void)snprintf(members, sizeof(members),
-                   "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64
-                   ", \"eval_loss\": %s, \"eval_accuracy\": %s, \"samples\": %.0f",
-                   t->progress.step, t->progress.epoch, loss, accuracy, sums->samples);
-    if (t->s->launch.purpose == DDP_TO_EVALUATE) {
-        ddp_observe_event(t->observer, "eval", members, NULL);
-        return;
-    }
-    n = snprintf(text, sizeof(text), "step %" PRIu64 ": eval loss %.4f", t->progress.step, t->result.eval_loss);
-    if (isfinite(t->result.eval_accuracy) && n > 0)
-        (void)snprintf(text + n, sizeof(text) - (size_t)n, ", accuracy %.4f", t->result.eval_accuracy);
-    ddp_observe_event(t->observer, "eval", members, text);
+    ddp_text_printf(&members, "\"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"eval_loss\": %s, \"eval_accuracy\": %s",
+                    t->progress.step, t->progress.epoch, loss, accuracy);
+    ddp_evaluated_members(&t->evaluated, false, &members);
+    ddp_text_printf(&members, ", \"samples\": %.0f", t->result.eval_samples);
+    ddp_text_printf(&text, "step %" PRIu64 ": eval loss %.4f", t->progress.step, t->result.eval_loss);
+    ddp_evaluated_text(&t->evaluated, 4, &text);
+    if (members.data != NULL) ddp_observe_event(t->observer, "eval", members.data, alone ? NULL : text.data);
+    ddp_text_free(&members);
+    ddp_text_free(&text);
 }
 
 /* Where no memory outlives the generation, the next one would not know of this pass: then it is not cut short. */
@@ -102,12 +134,21 @@ static ddp_status evaluate_average(ddp_trainer *t, ddp_sums *sums, ddp_err *err)
 
 ddp_status trainer_evaluate(ddp_trainer *t, ddp_err *err)
 {
-    ddp_sums sums = {0};
+    ddp_sums sums;
+    ddp_status st;
 
     if (t->s->config->ddp->broadcast_buffers) DDP_TRY(ddp_trainer_broadcast_buffers(t, err));
-    DDP_TRY(train_ema_is_evaluated(t) ? evaluate_average(t, &sums, err) : evaluate_shares(t, &sums, err));
-    if (t->progress.stopping == 0) report(t, &sums);
-    return DDP_OK;
+    DDP_TRY(ddp_sums_open(t->s, &sums, err));
+    st = train_ema_is_evaluated(t) ? evaluate_average(t, &sums, err) : evaluate_shares(t, &sums, err);
+    if (st == DDP_OK && t->progress.stopping == 0) {
+        t->result.eval_loss = sums.loss / sums.samples;
+        t->result.eval_samples = sums.samples;
+        ddp_evaluated_set(&t->evaluated, t->s, &sums);
+        t->result.eval_accuracy = ddp_evaluated_value(&t->evaluated, "accuracy");
+        report(t);
+    }
+    ddp_sums_close(&sums);
+    return st;
 }
 
 /* ---- an evaluation alone --------------------------------------------------------------------------------------- */
@@ -135,16 +176,18 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
 
 ddp_status trainer_only_evaluate(ddp_trainer *t, ddp_err *err)
 {
-    char accuracy[48] = "";
+    ddp_text text = {0};
 
     DDP_TRY(open_observer(t, err));
     DDP_TRY(trainer_evaluate(t, err));
     if (t->observer == NULL) return DDP_OK;
     ddp_observe_event(t->observer, "end", "\"exit_code\": 0", NULL);
-    if (isfinite(t->result.eval_accuracy))
-        (void)snprintf(accuracy, sizeof(accuracy), ", accuracy %.6f", t->result.eval_accuracy);
-    (void)snprintf(t->ending->result, sizeof(t->ending->result),
-                   "eval loss %.9g%s, %.0f samples, step %" PRIu64 " of %.120s", t->result.eval_loss, accuracy,
-                   t->result.eval_samples, t->progress.step, t->weights);
+    ddp_text_printf(&text, "eval loss %.9g", t->result.eval_loss);
+    ddp_evaluated_text(&t->evaluated, 6, &text);
+    ddp_text_printf(&text, ", %.0f samples, step %" PRIu64 " of %.120s", t->result.eval_samples, t->progress.step,
+                    t->weights);
+    ddp_evaluated_table(&t->evaluated, &t->s->eval, &text);
+    ddp_copy_text(t->ending->result, sizeof(t->ending->result), text.data != NULL ? text.data : "");
+    ddp_text_free(&text);
     return DDP_OK;
 }

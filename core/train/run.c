@@ -13,6 +13,7 @@
 #include "train/local/pipelined_step.h"
 #include "train/local/replicas.h"
 #include "train/measure/audit.h"
+#include "train/measure/evaluated.h"
 #include "train/measure/profile.h"
 #include "train/reduce/bucket_size.h"
 #include "train/reduce/clip.h"
@@ -253,12 +254,18 @@ ddp_status trainer_finish(ddp_trainer *t, int exit_code, ddp_err *err)
                        .best_value = t->progress.history.kept.value,
                        .best_step = t->progress.history.kept.step,
                        .stopped_early = ddp_trainer_stops_early(t)};
+    ddp_text metrics = {0};
+    ddp_status st;
 
     if (t->observer == NULL) return DDP_OK;
     ddp_observer_stop(t->observer); /* before the hashes, in whose time other ranks leave */
     DDP_TRY(ddp_trainer_hash(t, sum.parameter_sha256, err));
     DDP_TRY(ddp_trainer_hash_buffers(t, sum.buffer_sha256, err));
-    return ddp_observer_finish(t->observer, &sum, err);
+    ddp_evaluated_members(&t->evaluated, true, &metrics);
+    sum.metrics = metrics.data != NULL ? metrics.data + strlen(", ") : "";
+    st = ddp_observer_finish(t->observer, &sum, err);
+    ddp_text_free(&metrics);
+    return st;
 }
 
 /* ---- the epochs ------------------------------------------------------------------------------------------------ */
@@ -483,6 +490,7 @@ ddp_status trainer_run(ddp_trainer *t, ddp_err *err)
 /* ---- the end --------------------------------------------------------------------------------------------------- */
 bool trainer_close(ddp_trainer *t)
 {
+    ddp_evaluated_close(&t->evaluated);
     ddp_trainer_audit_close(t);
     ddp_profile_close(t->profile);
     if (t->observer != NULL) ddp_observer_close(t->observer);

@@ -4,7 +4,7 @@
  *   schedule.c  learning rate of an update; watch.c: what follows from the result of an evaluation
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
- *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples
+ *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics
  *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; spans:
  *               parameter groups; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
@@ -28,7 +28,7 @@
 /* How a run ends badly: the first cause, for the program to print. */
 typedef struct ddp_ending {
     char message[512];
-    char result[256]; /* rank 0 of an evaluation: its line for standard output; else "" */
+    char result[6144]; /* rank 0 of an evaluation: its lines for standard output; else "" */
     /* Called from the control thread when a failed run has not left within a second; ends the process. */
     void (*expired)(void *ctx, int exit_code, const char *message);
     /* Generation 0, 1, .. of the run has begun; it has ended, which `message` explains, and another one is to come. */
@@ -66,11 +66,23 @@ typedef struct ddp_step {
     ddp_reduced reduced;
 } ddp_step;
 
-/* Of an evaluation. */
+/* Of an evaluation: measure/evaluated.h. */
 typedef struct ddp_sums {
-    double loss, correct, samples;
-    int32_t stop; /* the signal this rank was asked to end by, 0: none */
+    double loss, samples;
+    double *metrics; /* the sums of the program's metrics, one after another */
+    uint64_t count;  /* of these */
+    float *batch;    /* the largest metric of a batch, as the device has it */
+    int32_t stop;    /* the signal this rank was asked to end by, 0: none */
 } ddp_sums;
+
+/* The metrics of the last evaluation, on every rank the same bits. */
+typedef struct ddp_evaluated {
+    ddp_metric_info metrics[DDP_METRICS_MAX];
+    double values[DDP_METRICS_MAX];    /* NaN: it has none, as a matrix */
+    const double *at[DDP_METRICS_MAX]; /* their sums */
+    uint32_t count;
+    ddp_sums sums;
+} ddp_evaluated;
 
 /* How this run makes its steps; every slot is set before step 0 (ways.c). */
 typedef struct ddp_way {
@@ -196,6 +208,7 @@ struct ddp_trainer {
     uint64_t lr_steps; /* updates of the whole run, for the schedule */
     ddp_progress progress;
     ddp_result result;
+    ddp_evaluated evaluated;
     ddp_survivor *survivor;      /* what ddp_train keeps from generation to generation; NULL: nothing */
     ddp_saver *saver;            /* save.c: checkpoints are written beside training; NULL: in the step, or none */
     const ddp_store *save_store; /* save.c: where ranks tell of the shards they have written; NULL: they write none */

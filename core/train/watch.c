@@ -1,5 +1,6 @@
 /* train/watch.c -- see watch.h. */
 #include "train/watch.h"
+#include "train/measure/evaluated.h"
 #include "train/schedule.h"
 #include <inttypes.h>
 #include <math.h>
@@ -15,8 +16,7 @@ bool train_watch_is_on(const ddp_trainer *t)
 double train_eval_result(const ddp_trainer *t, const char *name)
 {
     if (strcmp(name, "loss") == 0) return t->result.eval_loss;
-    if (strcmp(name, "accuracy") == 0) return t->result.eval_accuracy;
-    return NAN;
+    return ddp_evaluated_value(&t->evaluated, name);
 }
 
 static void take(const ddp_trainer *t, const ddp_watched *m, ddp_best *best, double threshold)

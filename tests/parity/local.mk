@@ -27,7 +27,8 @@ endif
 EXTRA_DIST += tests/parity/accuracy.py
 
 # every op against PyTorch's stored results
-EXTRA_DIST += tests/parity/make_ops.py tests/parity/vectors/ops.safetensors
+EXTRA_DIST += tests/parity/make_ops.py tests/parity/vectors/ops.safetensors tests/parity/make_losses.py tests/parity/make_metrics.py \
+	tests/parity/vectors/losses.safetensors tests/parity/vectors/metrics.json
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_ops
 TESTS += tests/parity/test_ops

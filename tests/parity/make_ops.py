@@ -139,6 +139,18 @@ def images():
         batch_norm(*shape)
 
 
+def write(path):
+    header, body = {"__metadata__": {"torch": torch.__version__}}, b""
+    for name, t in tensors.items():
+        raw = t.detach().contiguous().numpy().tobytes()
+        header[name] = {"dtype": NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [len(body), len(body) + len(raw)]}
+        body += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    print(len(tensors), "tensors,", path.stat().st_size, "bytes")
+
+
 def main():
     torch.manual_seed(1)
     torch.set_num_threads(1)
@@ -154,15 +166,7 @@ def main():
     for n, c in ((1, 2), (7, 3), (64, 10), (5, 129)):
         losses(n, c)
     images()
-    header, body = {"__metadata__": {"torch": torch.__version__}}, b""
-    for name, t in tensors.items():
-        raw = t.detach().contiguous().numpy().tobytes()
-        header[name] = {"dtype": NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [len(body), len(body) + len(raw)]}
-        body += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    OUT.write_bytes(struct.pack("<Q", len(text)) + text + body)
-    print(len(tensors), "tensors,", OUT.stat().st_size, "bytes")
+    write(OUT)
 
 
 if __name__ == "__main__":

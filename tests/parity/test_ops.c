@@ -1,5 +1,6 @@
 /* tests/parity/test_ops.c -- every op on the inputs of vectors/ops.safetensors: the scalar reference and device cpu
- * against what PyTorch gives (make_ops.py). The bound is 1e-5 of the largest magnitude of the result. */
+ * against what PyTorch gives (make_ops.py). The bound is 1e-5 of the largest magnitude of the result; of losses and of
+ * what metrics add up (vectors/losses.safetensors, make_losses.py) 1e-6. */
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
 #include "graph/graph.h"
@@ -11,49 +12,58 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define BOUND 1e-5
-
 struct op_case {
     const char *op; /* as make_ops.py names it */
     uint32_t code, tanh;
     unsigned params;  /* bit i: input i is a parameter */
     unsigned grads;   /* bit i: output i is a parameter's gradient */
     unsigned buffers; /* bit i: input i is a buffer */
+    bool loss;        /* of losses.safetensors */
 };
 static const struct op_case cases[] = {
-    {"linear", DDP_OP_LINEAR, 0, 6, 0, 0},
-    {"linear_grad_input", DDP_OP_LINEAR_GRAD_INPUT, 0, 2, 0, 0},
-    {"linear_grad_weight", DDP_OP_LINEAR_GRAD_WEIGHT, 0, 0, 1, 0},
-    {"linear_grad_bias", DDP_OP_LINEAR_GRAD_BIAS, 0, 0, 1, 0},
-    {"relu", DDP_OP_RELU, 0, 0, 0, 0},
-    {"relu_grad", DDP_OP_RELU_GRAD, 0, 0, 0, 0},
-    {"gelu", DDP_OP_GELU, 0, 0, 0, 0},
-    {"gelu_grad", DDP_OP_GELU_GRAD, 0, 0, 0, 0},
-    {"gelu_tanh", DDP_OP_GELU, 1, 0, 0, 0},
-    {"gelu_tanh_grad", DDP_OP_GELU_GRAD, 1, 0, 0, 0},
-    {"add", DDP_OP_ADD, 0, 0, 0, 0},
-    {"cross_entropy", DDP_OP_CROSS_ENTROPY, 0, 0, 0, 0},
-    {"cross_entropy_grad", DDP_OP_CROSS_ENTROPY_GRAD, 0, 0, 0, 0},
-    {"mse", DDP_OP_MSE, 0, 0, 0, 0},
-    {"mse_grad", DDP_OP_MSE_GRAD, 0, 0, 0, 0},
-    {"accuracy", DDP_OP_ACCURACY, 0, 0, 0, 0},
-    {"conv2d", DDP_OP_CONV2D, 0, 6, 0, 0},
-    {"conv2d_grad_input", DDP_OP_CONV2D_GRAD_INPUT, 0, 2, 0, 0},
-    {"conv2d_grad_weight", DDP_OP_CONV2D_GRAD_WEIGHT, 0, 0, 1, 0},
-    {"conv2d_grad_bias", DDP_OP_CONV2D_GRAD_BIAS, 0, 0, 1, 0},
-    {"max_pool2d", DDP_OP_MAX_POOL2D, 0, 0, 0, 0},
-    {"max_pool2d_grad", DDP_OP_MAX_POOL2D_GRAD, 0, 0, 0, 0},
-    {"avg_pool2d", DDP_OP_AVG_POOL2D, 0, 0, 0, 0},
-    {"avg_pool2d_grad", DDP_OP_AVG_POOL2D_GRAD, 0, 0, 0, 0},
-    {"adaptive_avg_pool2d", DDP_OP_ADAPTIVE_AVG_POOL2D, 0, 0, 0, 0},
-    {"adaptive_avg_pool2d_grad", DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, 0, 0, 0, 0},
-    {"batch_norm", DDP_OP_BATCH_NORM, 0, 6, 0, 24},
-    {"batch_norm_eval", DDP_OP_BATCH_NORM, 0, 6, 0, 24},
-    {"batch_norm_grad", DDP_OP_BATCH_NORM_GRAD, 0, 4, 6, 0},
+    {"linear", DDP_OP_LINEAR, 0, 6, 0, 0, false},
+    {"linear_grad_input", DDP_OP_LINEAR_GRAD_INPUT, 0, 2, 0, 0, false},
+    {"linear_grad_weight", DDP_OP_LINEAR_GRAD_WEIGHT, 0, 0, 1, 0, false},
+    {"linear_grad_bias", DDP_OP_LINEAR_GRAD_BIAS, 0, 0, 1, 0, false},
+    {"relu", DDP_OP_RELU, 0, 0, 0, 0, false},
+    {"relu_grad", DDP_OP_RELU_GRAD, 0, 0, 0, 0, false},
+    {"gelu", DDP_OP_GELU, 0, 0, 0, 0, false},
+    {"gelu_grad", DDP_OP_GELU_GRAD, 0, 0, 0, 0, false},
+    {"gelu_tanh", DDP_OP_GELU, 1, 0, 0, 0, false},
+    {"gelu_tanh_grad", DDP_OP_GELU_GRAD, 1, 0, 0, 0, false},
+    {"add", DDP_OP_ADD, 0, 0, 0, 0, false},
+    {"cross_entropy", DDP_OP_CROSS_ENTROPY, 0, 0, 0, 0, false},
+    {"cross_entropy_grad", DDP_OP_CROSS_ENTROPY_GRAD, 0, 0, 0, 0, false},
+    {"mse", DDP_OP_MSE, 0, 0, 0, 0, false},
+    {"mse_grad", DDP_OP_MSE_GRAD, 0, 0, 0, 0, false},
+    {"accuracy", DDP_OP_ACCURACY, 0, 0, 0, 0, false},
+    {"conv2d", DDP_OP_CONV2D, 0, 6, 0, 0, false},
+    {"conv2d_grad_input", DDP_OP_CONV2D_GRAD_INPUT, 0, 2, 0, 0, false},
+    {"conv2d_grad_weight", DDP_OP_CONV2D_GRAD_WEIGHT, 0, 0, 1, 0, false},
+    {"conv2d_grad_bias", DDP_OP_CONV2D_GRAD_BIAS, 0, 0, 1, 0, false},
+    {"max_pool2d", DDP_OP_MAX_POOL2D, 0, 0, 0, 0, false},
+    {"max_pool2d_grad", DDP_OP_MAX_POOL2D_GRAD, 0, 0, 0, 0, false},
+    {"avg_pool2d", DDP_OP_AVG_POOL2D, 0, 0, 0, 0, false},
+    {"avg_pool2d_grad", DDP_OP_AVG_POOL2D_GRAD, 0, 0, 0, 0, false},
+    {"adaptive_avg_pool2d", DDP_OP_ADAPTIVE_AVG_POOL2D, 0, 0, 0, 0, false},
+    {"adaptive_avg_pool2d_grad", DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, 0, 0, 0, 0, false},
+    {"batch_norm", DDP_OP_BATCH_NORM, 0, 6, 0, 24, false},
+    {"batch_norm_eval", DDP_OP_BATCH_NORM, 0, 6, 0, 24, false},
+    {"batch_norm_grad", DDP_OP_BATCH_NORM_GRAD, 0, 4, 6, 0, false},
+#define LOSS(name, NAME)                                                                                               \
+    {name, DDP_OP_##NAME, 0, 0, 0, 0, true}, { name "_grad", DDP_OP_##NAME##_GRAD, 0, 0, 0, 0, true }
+    LOSS("l1", L1),
+    LOSS("smooth_l1", SMOOTH_L1),
+    LOSS("bce_with_logits", BCE_WITH_LOGITS),
+    LOSS("cross_entropy", CROSS_ENTROPY),
+    {"top_k", DDP_OP_TOP_K, 0, 0, 0, 0, true},
+    {"confusion", DDP_OP_CONFUSION, 0, 0, 0, 0, true},
+    {"binary_confusion", DDP_OP_BINARY_CONFUSION, 0, 0, 0, 0, true},
+    {"regression", DDP_OP_REGRESSION, 0, 0, 0, 0, true},
 };
 
 struct fixture {
-    ddp_safetensors *file;
+    ddp_safetensors *files[2]; /* ops, losses */
     ddp_log log;
     ddp_registry *registry;
     const ddp_device_ops *device_ops; /* NULL: no device to test */
@@ -74,7 +84,10 @@ static int setup(void **state)
     *state = f;
     ddp_log_init(&f->log);
     host = ddp_log_host(&f->log);
-    assert_int_equal(ddp_safetensors_open(DDP_SRCDIR "/tests/parity/vectors/ops.safetensors", &f->file, &err), DDP_OK);
+    assert_int_equal(ddp_safetensors_open(DDP_SRCDIR "/tests/parity/vectors/ops.safetensors", &f->files[0], &err),
+                     DDP_OK);
+    assert_int_equal(ddp_safetensors_open(DDP_SRCDIR "/tests/parity/vectors/losses.safetensors", &f->files[1], &err),
+                     DDP_OK);
     assert_int_equal(ddp_registry_open(&f->log, &build_tree, &f->registry, &err), DDP_OK);
     if (ddp_registry_load(f->registry, DDP_KIND_DEVICE, "cpu", &plugin, &err) != DDP_OK) return 0;
     f->device_ops = plugin->ops;
@@ -87,17 +100,17 @@ static int teardown(void **state)
 
     if (f->device != NULL) f->device_ops->close(f->device);
     ddp_registry_close(f->registry);
-    ddp_safetensors_close(f->file);
+    for (int i = 0; i < 2; i++) ddp_safetensors_close(f->files[i]);
     free(f);
     return 0;
 }
 
-static const ddp_named_tensor *tensor_of(const struct fixture *f, const char *op, int k, const char *part)
+static const ddp_named_tensor *tensor_of(const struct fixture *f, const struct op_case *c, int k, const char *part)
 {
     char name[64];
 
-    (void)snprintf(name, sizeof(name), "%s.%d.%s", op, k, part);
-    return ddp_safetensors_find(f->file, name);
+    (void)snprintf(name, sizeof(name), "%s.%d.%s", c->op, k, part);
+    return ddp_safetensors_find(f->files[c->loss], name);
 }
 
 static int64_t elements_of(const ddp_named_tensor *t)
@@ -153,7 +166,7 @@ static void make_input(const struct fixture *f, const struct op_case *c, int k, 
                         : DDP_VALUE_INPUT,
                (int32_t)i, param || buffer ? place_in(arena, o->in[i]) : 0);
     (void)snprintf(part, sizeof(part), "after%u", i);
-    o->after[i] = tensor_of(f, c->op, k, part);
+    o->after[i] = tensor_of(f, c, k, part);
     o->node.in[i] = (int32_t)i;
     o->node.in_count++;
 }
@@ -170,28 +183,37 @@ static void make_output(const struct op_case *c, struct one *o, uint32_t i)
     o->program.value_count = value + 1;
 }
 
+/* Class weights of cross_entropy. */
+static void make_weights(ddp_attrs *attrs, const ddp_named_tensor *weight)
+{
+    if (weight == NULL) return;
+    attrs->cross_entropy.weight = weight->data;
+    attrs->cross_entropy.weights = (uint32_t)elements_of(weight);
+}
+
 /* False when there is no case K. */
 static bool make_one(const struct fixture *f, const struct op_case *c, int k, struct one *o)
 {
-    const ddp_named_tensor *attrs = tensor_of(f, c->op, k, "attrs");
+    const ddp_named_tensor *attrs = tensor_of(f, c, k, "attrs");
     char part[8];
 
     memset(o, 0, sizeof(*o));
-    o->out[0] = tensor_of(f, c->op, k, "out");
+    o->out[0] = tensor_of(f, c, k, "out");
     if (o->out[0] == NULL) return false;
     o->node = (ddp_node){.op = c->code, .in = {-1, -1, -1, -1, -1, -1}, .out = {-1, -1, -1}, .name = "case"};
     o->node.out_count = ddp_op_outs(ddp_op_find(c->code));
     o->node.attrs.gelu.tanh = c->tanh;
     if (attrs != NULL) memcpy(o->node.attrs.words, attrs->data, (size_t)elements_of(attrs) * sizeof(int64_t));
+    make_weights(&o->node.attrs, tensor_of(f, c, k, "weight"));
     for (uint32_t i = 0; i < DDP_NODE_MAX_IN; i++) {
         (void)snprintf(part, sizeof(part), "in%u", i);
-        o->in[i] = tensor_of(f, c->op, k, part);
+        o->in[i] = tensor_of(f, c, k, part);
         if (o->in[i] == NULL) break;
         make_input(f, c, k, o, i);
     }
     for (uint32_t i = 0; i < DDP_NODE_MAX_OUT; i++) {
         (void)snprintf(part, sizeof(part), "out%u", i);
-        if (i > 0) o->out[i] = tensor_of(f, c->op, k, part);
+        if (i > 0) o->out[i] = tensor_of(f, c, k, part);
         if (o->out[i] != NULL) make_output(c, o, i);
     }
     o->program.struct_size = sizeof(ddp_program);
@@ -211,11 +233,11 @@ static void compare(const struct op_case *c, int k, const char *who, const doubl
 {
     const float *w = want->data;
     int64_t n = elements_of(want);
-    double scale = 0.0;
+    double scale = 0.0, bound = c->loss ? 1e-6 : 1e-5;
 
     for (int64_t i = 0; i < n; i++) scale = fmax(scale, fabs((double)w[i]));
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs(got[i] - (double)w[i]) <= BOUND * fmax(scale, 1e-30)))
+        if (!(fabs(got[i] - (double)w[i]) <= bound * fmax(scale, 1e-30)))
             fail_msg("%s, %s case %d, element %ld: %.9g, PyTorch's %.9g", who, c->op, k, (long)i, got[i], (double)w[i]);
 }
 
@@ -265,7 +287,7 @@ static void test_reference(void **state)
 
     for (size_t i = 0; i < DDP_COUNT(cases); i++)
         for (int k = 0; make_one(f, &cases[i], k, &o); k++, ran++) run_reference(&cases[i], k, &o);
-    assert_true(ran >= 120);
+    assert_true(ran >= 250);
 }
 
 /* ---- the device -------------------------------------------------------------------------------------------------- */
@@ -383,7 +405,7 @@ static void test_device(void **state)
     if (f->device == NULL) skip();
     for (size_t i = 0; i < DDP_COUNT(cases); i++)
         for (int k = 0; make_one(f, &cases[i], k, &o); k++, ran++) run_device(f, &cases[i], k, &o);
-    assert_true(ran >= 120);
+    assert_true(ran >= 250);
 }
 
 int main(void)

@@ -85,6 +85,9 @@ typedef struct ddp_dataset_ops {
     /* Optional. The name of a value of an integer field, such as of the class that "label" is; NULL: it has none. UTF-8;
      * it comes from a file or a folder's name and may hold any character. It lives until close. */
     const char *(*class_name)(const ddp_dataset *d, uint32_t field, int64_t value);
+    /* Optional. Whether the samples of `eval`, which is of this plugin too, mean the same as those of d where their
+     * fields have equal shapes: DDP_ERR_CONFIG with what differs between [data.NAME] and [eval.NAME]. */
+    ddp_status (*agrees)(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err);
 } ddp_dataset_ops;
 
 static inline const ddp_field *ddp_field_at(const ddp_dataset_ops *ops, const ddp_field *fields, uint32_t i)

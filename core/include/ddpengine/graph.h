@@ -67,6 +67,7 @@ typedef struct ddp_graph_api {
      * device in their order: an op cannot read what a later device computes. Without parallel = model it means
      * nothing. */
     void (*place)(ddp_graph *g, uint32_t device);
+    void (*measure)(ddp_graph *g, const char *name); /* see ddp_measure */
 } ddp_graph_api;
 
 struct ddp_graph { /* the core's graph starts with this */
@@ -97,6 +98,9 @@ static inline void ddp_scope_end(ddp_graph *g) { g->api->scope(g, NULL); }
 static inline uint32_t ddp_dims(const ddp_graph *g, ddp_tensor t, int64_t *dims) { return g->api->dims(g, t, dims); }
 static inline void ddp_loss(ddp_graph *g, ddp_tensor scalar) { g->api->loss(g, scalar); }
 static inline void ddp_metric(ddp_graph *g, const char *name, ddp_tensor scalar) { g->api->metric(g, name, scalar); }
+/* One of the engine's metrics by its name, of a loss that is there already: accuracy, top5, f1, confusion of
+ * cross_entropy and, but for top5, of bce_with_logits; mae and r2 of mse, l1 and smooth_l1. */
+static inline void ddp_measure(ddp_graph *g, const char *name) { g->api->measure(g, name); }
 static inline void ddp_output(ddp_graph *g, const char *name, ddp_tensor t) { g->api->output(g, name, t); }
 static inline void ddp_place(ddp_graph *g, uint32_t device) { g->api->place(g, device); }
 static inline void ddp_graph_fail(ddp_graph *g, const char *message) { g->api->fail(g, message); }
@@ -153,22 +157,42 @@ static inline ddp_tensor ddp_flatten(ddp_graph *g, ddp_tensor x)
     return ddp_reshape(g, x, 2, flat);
 }
 
-/* logits (N, .., C), label (N, ..) -> the mean over the labels that are not -100, torch's ignore_index. Of the C logits
- * the first `classes` count, 0: all: torch's cross_entropy(logits[.., :classes], label). */
-static inline ddp_tensor ddp_cross_entropy_padded(ddp_graph *g, ddp_tensor logits, ddp_tensor label, int64_t classes,
-                                                  double label_smoothing)
+/* torch.nn.functional.cross_entropy: logits (N, .., C), label (N, ..) -> the mean over the labels that are not
+ * ignore_index. Of the C logits the first `classes` count, 0: all. */
+typedef struct ddp_cross_entropy_spec {
+    int64_t classes, ignore_index;
+    double label_smoothing;
+    const float *weight; /* one for each class, copied by the call; NULL: all are 1 */
+    uint32_t weights;    /* how many there are */
+} ddp_cross_entropy_spec;
+static inline ddp_tensor ddp_cross_entropy_with(ddp_graph *g, ddp_tensor logits, ddp_tensor label,
+                                                const ddp_cross_entropy_spec *spec)
 {
     ddp_attrs attrs;
     ddp_tensor in[2];
 
     memset(&attrs, 0, sizeof(attrs));
-    attrs.cross_entropy.classes = classes;
-    attrs.cross_entropy.label_smoothing = label_smoothing;
-    attrs.cross_entropy.ignore_index = -100;
+    attrs.cross_entropy.classes = spec->classes;
+    attrs.cross_entropy.label_smoothing = spec->label_smoothing;
+    attrs.cross_entropy.ignore_index = spec->ignore_index;
     attrs.cross_entropy.ignores = 1;
+    attrs.cross_entropy.weight = spec->weight;
+    attrs.cross_entropy.weights = spec->weights;
     in[0] = logits;
     in[1] = label;
     return g->api->op(g, DDP_OP_CROSS_ENTROPY, &attrs, 2, in, "");
+}
+/* The mean over the labels that are not -100, torch's ignore_index. */
+static inline ddp_tensor ddp_cross_entropy_padded(ddp_graph *g, ddp_tensor logits, ddp_tensor label, int64_t classes,
+                                                  double label_smoothing)
+{
+    ddp_cross_entropy_spec spec;
+
+    memset(&spec, 0, sizeof(spec));
+    spec.classes = classes;
+    spec.ignore_index = -100;
+    spec.label_smoothing = label_smoothing;
+    return ddp_cross_entropy_with(g, logits, label, &spec);
 }
 static inline ddp_tensor ddp_cross_entropy_smoothed(ddp_graph *g, ddp_tensor logits, ddp_tensor label,
                                                     double label_smoothing)
@@ -183,25 +207,57 @@ static inline ddp_tensor ddp_mse(ddp_graph *g, ddp_tensor prediction, ddp_tensor
 {
     return ddp_op2_(g, DDP_OP_MSE, prediction, target);
 }
+static inline ddp_tensor ddp_l1(ddp_graph *g, ddp_tensor prediction, ddp_tensor target)
+{
+    return ddp_op2_(g, DDP_OP_L1, prediction, target);
+}
+static inline ddp_tensor ddp_smooth_l1(ddp_graph *g, ddp_tensor prediction, ddp_tensor target, double beta)
+{
+    ddp_attrs attrs;
+    ddp_tensor in[2];
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.smooth_l1.beta = beta;
+    in[0] = prediction;
+    in[1] = target;
+    return g->api->op(g, DDP_OP_SMOOTH_L1, &attrs, 2, in, "");
+}
+/* target from 0 to 1, f32, of the logits' shape. */
+static inline ddp_tensor ddp_bce_with_logits(ddp_graph *g, ddp_tensor logits, ddp_tensor target)
+{
+    return ddp_op2_(g, DDP_OP_BCE_WITH_LOGITS, logits, target);
+}
 static inline ddp_tensor ddp_accuracy(ddp_graph *g, ddp_tensor logits, ddp_tensor label)
 {
     return ddp_op2_(g, DDP_OP_ACCURACY, logits, label);
 }
 
-/* torch.nn.functional.max_pool2d over squares: x (N, C, H, W). */
-static inline ddp_tensor ddp_pool2d_(ddp_graph *g, uint32_t op, ddp_tensor x, int64_t kernel, int64_t stride,
-                                     int64_t padding)
+/* x (N, C, H, W); op is DDP_OP_MAX_POOL2D or DDP_OP_AVG_POOL2D; height and width of the window. */
+static inline ddp_tensor ddp_pool2d(ddp_graph *g, uint32_t op, ddp_tensor x, const int64_t kernel[2],
+                                    const int64_t stride[2], const int64_t padding[2])
 {
     ddp_attrs attrs;
     int i;
 
     memset(&attrs, 0, sizeof(attrs));
     for (i = 0; i < 2; i++) {
-        attrs.pool.kernel[i] = kernel;
-        attrs.pool.stride[i] = stride;
-        attrs.pool.padding[i] = padding;
+        attrs.pool.kernel[i] = kernel[i];
+        attrs.pool.stride[i] = stride[i];
+        attrs.pool.padding[i] = padding[i];
     }
     return g->api->op(g, op, &attrs, 1, &x, "");
+}
+
+/* torch.nn.functional.max_pool2d over squares: x (N, C, H, W). */
+static inline ddp_tensor ddp_pool2d_(ddp_graph *g, uint32_t op, ddp_tensor x, int64_t kernel, int64_t stride,
+                                     int64_t padding)
+{
+    int64_t k[2], s[2], p[2];
+
+    k[0] = k[1] = kernel;
+    s[0] = s[1] = stride;
+    p[0] = p[1] = padding;
+    return ddp_pool2d(g, op, x, k, s, p);
 }
 static inline ddp_tensor ddp_max_pool2d(ddp_graph *g, ddp_tensor x, int64_t kernel, int64_t stride, int64_t padding)
 {
@@ -234,8 +290,8 @@ static inline ddp_tensor ddp_dropout(ddp_graph *g, ddp_tensor x, double p)
     return g->api->op(g, DDP_OP_DROPOUT, &attrs, 1, &x, "");
 }
 
-/* Causal self-attention without its projections: qkv (N, T, 3 E) -> (N, T, E), scores scaled by 1 / sqrt(E / heads). */
-static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, double dropout)
+/* Self-attention without its projections: qkv (N, T, 3 E) -> (N, T, E), scores scaled by 1 / sqrt(E / heads). */
+static inline ddp_tensor ddp_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, int causal, double dropout)
 {
     ddp_attrs attrs;
     int64_t dims[DDP_MAX_DIMS];
@@ -243,10 +299,14 @@ static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint
 
     memset(&attrs, 0, sizeof(attrs));
     attrs.attention.heads = heads;
-    attrs.attention.causal = 1;
+    attrs.attention.causal = causal != 0;
     attrs.attention.scale = rank == 3 && heads > 0 ? 1.0 / sqrt((double)dims[2] / 3.0 / (double)heads) : 1.0;
     attrs.attention.dropout = dropout;
     return g->api->op(g, DDP_OP_ATTENTION, &attrs, 1, &qkv, "");
+}
+static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint32_t heads, double dropout)
+{
+    return ddp_attention(g, qkv, heads, 1, dropout);
 }
 
 #ifdef __cplusplus

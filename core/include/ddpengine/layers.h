@@ -128,18 +128,15 @@ static inline ddp_tensor ddp_conv1d(ddp_graph *g, ddp_tensor x, int64_t out, dou
     return g->api->op(g, DDP_OP_LINEAR, &attrs, 3, in, name);
 }
 
-/* torch.nn.Conv2d with square kernels: "NAME.weight" (out, C / groups, kernel, kernel), "NAME.bias" (out), both
+/* torch.nn.Conv2d: "NAME.weight" (out, C / groups, height, width of the kernel), "NAME.bias" (out), both
  * kaiming-uniform with a = sqrt(5). `weight`, unless NULL, gets the weight, to draw it again. */
-typedef struct ddp_conv_spec {
-    int64_t out, kernel, stride, padding, groups; /* stride and groups 0: 1 */
+typedef struct ddp_conv2d_spec {
+    int64_t out, kernel[2], stride[2], padding[2], groups; /* height, width; stride and groups 0: 1 */
     int bias;
-} ddp_conv_spec;
-static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_spec *c, ddp_tensor *weight,
-                                    const char *fmt, ...) DDP_PRINTF_(5, 6);
-static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_spec *c, ddp_tensor *weight,
-                                    const char *fmt, ...)
+} ddp_conv2d_spec;
+static inline ddp_tensor ddp_conv2d_weight(ddp_graph *g, ddp_tensor x, const ddp_conv2d_spec *c, ddp_tensor *weight,
+                                           const char *name)
 {
-    char name[DDP_NAME_MAX - 8];
     int64_t dims[DDP_MAX_DIMS], shape[4], groups = c->groups > 0 ? c->groups : 1;
     uint32_t rank = ddp_dims(g, x, dims);
     double fan_in, bound;
@@ -147,17 +144,16 @@ static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_s
     ddp_tensor in[3];
     int i;
 
-    DDP_FORMAT_NAME_(name, fmt);
     memset(&attrs, 0, sizeof(attrs));
     attrs.conv.groups = groups;
     for (i = 0; i < 2; i++) {
-        attrs.conv.stride[i] = c->stride > 0 ? c->stride : 1;
-        attrs.conv.padding[i] = c->padding;
+        attrs.conv.stride[i] = c->stride[i] > 0 ? c->stride[i] : 1;
+        attrs.conv.padding[i] = c->padding[i];
+        shape[2 + i] = c->kernel[i];
     }
     shape[0] = c->out;
     shape[1] = rank == 4 ? dims[1] / groups : 1;
-    shape[2] = shape[3] = c->kernel;
-    fan_in = (double)(shape[1] * c->kernel * c->kernel);
+    fan_in = (double)(shape[1] * c->kernel[0] * c->kernel[1]);
     bound = ddp_kaiming_bound_(fan_in);
     in[0] = x;
     in[1] = ddp_param_(g, name, "weight", 4, shape, DDP_INIT_UNIFORM, -bound, bound);
@@ -168,24 +164,49 @@ static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_s
     return g->api->op(g, DDP_OP_CONV2D, &attrs, c->bias ? 3 : 2, in, name);
 }
 
-/* torch.nn.BatchNorm2d(C): "NAME.weight" 1, "NAME.bias" 0, buffers running_mean 0, running_var 1,
- * num_batches_tracked; eps 1e-5, momentum 0.1. `weight`, unless NULL, gets the weight. */
-static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor *weight, const char *fmt, ...)
-    DDP_PRINTF_(4, 5);
-static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor *weight, const char *fmt, ...)
+/* The same with square kernels. */
+typedef struct ddp_conv_spec {
+    int64_t out, kernel, stride, padding, groups; /* stride and groups 0: 1 */
+    int bias;
+} ddp_conv_spec;
+static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_spec *c, ddp_tensor *weight,
+                                    const char *fmt, ...) DDP_PRINTF_(5, 6);
+static inline ddp_tensor ddp_conv2d(ddp_graph *g, ddp_tensor x, const ddp_conv_spec *c, ddp_tensor *weight,
+                                    const char *fmt, ...)
 {
-    char name[DDP_NAME_MAX - 32], full[DDP_NAME_MAX];
+    char name[DDP_NAME_MAX - 8];
+    ddp_conv2d_spec spec;
+    int i;
+
+    DDP_FORMAT_NAME_(name, fmt);
+    memset(&spec, 0, sizeof(spec));
+    spec.out = c->out;
+    spec.groups = c->groups;
+    spec.bias = c->bias;
+    for (i = 0; i < 2; i++) {
+        spec.kernel[i] = c->kernel;
+        spec.stride[i] = c->stride;
+        spec.padding[i] = c->padding;
+    }
+    return ddp_conv2d_weight(g, x, &spec, weight, name);
+}
+
+/* torch.nn.BatchNorm2d(C, eps, momentum): "NAME.weight" 1, "NAME.bias" 0, buffers running_mean 0, running_var 1,
+ * num_batches_tracked. `weight`, unless NULL, gets the weight. A name has at most 160 bytes. */
+static inline ddp_tensor ddp_batch_norm2d_with(ddp_graph *g, ddp_tensor x, double eps, double momentum,
+                                               ddp_tensor *weight, const char *name)
+{
+    char full[DDP_NAME_MAX];
     int64_t dims[DDP_MAX_DIMS];
     uint32_t rank = ddp_dims(g, x, dims);
     const int64_t *channels = dims + 1;
     ddp_attrs attrs;
     ddp_tensor in[5];
 
-    DDP_FORMAT_NAME_(name, fmt);
     if (rank != 4) dims[1] = 1; /* the op complains */
     memset(&attrs, 0, sizeof(attrs));
-    attrs.batch_norm.eps = 1e-5;
-    attrs.batch_norm.momentum = 0.1;
+    attrs.batch_norm.eps = eps;
+    attrs.batch_norm.momentum = momentum;
     in[0] = x;
     in[1] = ddp_param_(g, name, "weight", 1, channels, DDP_INIT_CONSTANT, 1.0, 0.0);
     in[2] = ddp_param_(g, name, "bias", 1, channels, DDP_INIT_CONSTANT, 0.0, 0.0);
@@ -199,24 +220,42 @@ static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor
     return g->api->op(g, DDP_OP_BATCH_NORM, &attrs, 5, in, name);
 }
 
-/* torch.nn.LayerNorm over the last dimension: "NAME.weight" 1, "NAME.bias" 0; eps 1e-5. */
-static inline ddp_tensor ddp_layer_norm(ddp_graph *g, ddp_tensor x, const char *fmt, ...) DDP_PRINTF_(3, 4);
-static inline ddp_tensor ddp_layer_norm(ddp_graph *g, ddp_tensor x, const char *fmt, ...)
+/* The same with PyTorch's eps of 1e-5 and momentum of 0.1. */
+static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor *weight, const char *fmt, ...)
+    DDP_PRINTF_(4, 5);
+static inline ddp_tensor ddp_batch_norm2d(ddp_graph *g, ddp_tensor x, ddp_tensor *weight, const char *fmt, ...)
 {
-    char name[DDP_NAME_MAX - 8];
+    char name[DDP_NAME_MAX - 32];
+
+    DDP_FORMAT_NAME_(name, fmt);
+    return ddp_batch_norm2d_with(g, x, 1e-5, 0.1, weight, name);
+}
+
+/* torch.nn.LayerNorm over the last dimension: "NAME.weight" 1, "NAME.bias" 0. */
+static inline ddp_tensor ddp_layer_norm_with(ddp_graph *g, ddp_tensor x, double eps, const char *name)
+{
     int64_t dims[DDP_MAX_DIMS], features;
     uint32_t rank = ddp_dims(g, x, dims);
     ddp_attrs attrs;
     ddp_tensor in[3];
 
-    DDP_FORMAT_NAME_(name, fmt);
     features = rank > 1 ? dims[rank - 1] : 1;
     memset(&attrs, 0, sizeof(attrs));
-    attrs.layer_norm.eps = 1e-5;
+    attrs.layer_norm.eps = eps;
     in[0] = x;
     in[1] = ddp_param_(g, name, "weight", 1, &features, DDP_INIT_CONSTANT, 1.0, 0.0);
     in[2] = ddp_param_(g, name, "bias", 1, &features, DDP_INIT_CONSTANT, 0.0, 0.0);
     return g->api->op(g, DDP_OP_LAYER_NORM, &attrs, 3, in, name);
+}
+
+/* The same with PyTorch's eps of 1e-5. */
+static inline ddp_tensor ddp_layer_norm(ddp_graph *g, ddp_tensor x, const char *fmt, ...) DDP_PRINTF_(3, 4);
+static inline ddp_tensor ddp_layer_norm(ddp_graph *g, ddp_tensor x, const char *fmt, ...)
+{
+    char name[DDP_NAME_MAX - 8];
+
+    DDP_FORMAT_NAME_(name, fmt);
+    return ddp_layer_norm_with(g, x, 1e-5, name);
 }
 
 /* torch.nn.Embedding: "NAME.weight" (count, features), normal(0, std); index (*) i64 -> (*, features). `weight`,

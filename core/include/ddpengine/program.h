@@ -27,8 +27,9 @@ enum {
     DDP_OP_GELU_GRAD,          /* dy, x (the input) -> dx */
     DDP_OP_ADD,                /* a, b of one shape -> a + b */
     DDP_OP_RESHAPE,            /* x -> y, the same elements in the same order; attrs.reshape */
-    DDP_OP_CROSS_ENTROPY,      /* logits (*, C), label (*) i64 -> loss (), mean over the rows that are not ignored;
-                                * attrs.cross_entropy                               torch.nn.functional.cross_entropy */
+    DDP_OP_CROSS_ENTROPY,      /* logits (*, C), label (*) i64 -> loss (), mean over the rows that are not ignored,
+                                * weighted by their labels' weights where there are any; attrs.cross_entropy
+                                *                                                  torch.nn.functional.cross_entropy */
     DDP_OP_CROSS_ENTROPY_GRAD, /* logits (*, C), label (*) -> dlogits (*, C), for a loss gradient of 1 */
     DDP_OP_MSE,                /* p, t of one shape -> loss (), mean over all elements  torch.nn.functional.mse_loss */
     DDP_OP_MSE_GRAD,           /* p, t -> dp, for a loss gradient of 1 */
@@ -72,8 +73,31 @@ enum {
                               * start + T - 1, by attrs.attention without dropout. keys and values are two BUFFERs, in
                               * which earlier runs have left those of positions 0 .. start - 1: it writes its own
                               * first, then reads. What they have behind start + T - 1 has no effect. */
+    DDP_OP_L1,               /* p, t of one shape -> loss (), mean over all elements  torch.nn.functional.l1_loss */
+    DDP_OP_L1_GRAD,          /* p, t -> dp, for a loss gradient of 1 */
+    DDP_OP_SMOOTH_L1,        /* the same; attrs.smooth_l1                          torch.nn.functional.smooth_l1_loss */
+    DDP_OP_SMOOTH_L1_GRAD,   /* p, t -> dp */
+    DDP_OP_BCE_WITH_LOGITS,  /* logits x, t of one shape, t from 0 to 1 -> loss (), mean over all elements
+                              *                             torch.nn.functional.binary_cross_entropy_with_logits */
+    DDP_OP_BCE_WITH_LOGITS_GRAD, /* x, t -> dx */
+    DDP_OP_TOP_K,            /* logits (*, C), label (*) -> counts (2): rows whose label is among the k largest logits,
+                              * of equal ones the first, a NaN being larger than all; rows that are not ignored;
+                              * attrs.metric */
+    DDP_OP_CONFUSION,        /* logits (*, C), label (*) -> counts (C, C) of the rows that are not ignored: at the row
+                              * of the label and the column of the first largest logit; C: of the classes; attrs.metric
+                              */
+    DDP_OP_BINARY_CONFUSION, /* logits x, t of one shape -> counts (2, 2) of elements, at the row t > 0.5 and the column
+                              * x > 0 */
+    DDP_OP_REGRESSION,       /* p, t (R, *) of one shape -> sums (2, D, 5) over the R rows of each of the D columns: 1,
+                              * |p - t|, (p - t)^2, t, t^2. A sum is a double: its value as a float, then what that
+                              * leaves */
     DDP_OP_END_
 };
+
+/* Of CONFUSION: most classes. Of REGRESSION: sums of a column, most columns. */
+#define DDP_CONFUSION_MAX   1024
+#define DDP_REGRESSION_SUMS 5
+#define DDP_REGRESSION_MAX  4096
 
 typedef union ddp_attrs {
     struct {
@@ -88,10 +112,19 @@ typedef union ddp_attrs {
     } reshape;
     struct {
         double label_smoothing; /* from 0 to 1 */
-        int64_t ignore_index;   /* a label that counts for nothing, where `ignores` is 1; not in 0 .. C-1 */
-        uint32_t ignores, reserved0;
+        int64_t ignore_index;   /* a label that counts for nothing, where `ignores` is 1 */
+        uint32_t ignores, weights; /* weights: how many there are; 0: none, all classes count alike */
         int64_t classes; /* columns that are classes; those behind are padding and have the gradient 0. 0: all are */
+        const float *weight; /* by class; of a program's node it lives as long as the program */
     } cross_entropy;
+    struct {
+        double beta; /* below it the difference is squared; 0: nowhere, as l1 */
+    } smooth_l1;
+    struct {
+        int64_t ignore_index; /* as of cross_entropy */
+        uint32_t ignores, k;  /* k: of TOP_K */
+        int64_t classes;      /* columns that are classes; 0: all are */
+    } metric;
     struct {
         int64_t stride[2], padding[2]; /* height, width */
         int64_t groups;

@@ -5,8 +5,6 @@
 #include "train/reduce/buckets.h"
 #include "train/state/buffer_sync.h"
 #include <inttypes.h>
-#include <math.h>
-#include <string.h>
 
 ddp_status local_batch_program(ddp_trainer *t, int64_t count, bool training, ddp_variant **out, ddp_err *err)
 {
@@ -55,11 +53,12 @@ static ddp_status run_program(ddp_trainer *t, ddp_variant *v, const ddp_run *run
     return run_kernels(t, v, run, at, kernels, err);
 }
 
-static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value, float *out, ddp_err *err)
+static ddp_status read_value(ddp_trainer *t, const ddp_variant *v, int32_t value, uint64_t floats, float *out,
+                             ddp_err *err)
 {
     const char *at = (const char *)t->mem.activations + v->planned->plan.value_offset[value];
 
-    return ddp_device_copy(&t->s->device, out, at, sizeof(*out), DDP_COPY_TO_HOST, err);
+    return ddp_device_copy(&t->s->device, out, at, floats * sizeof(*out), DDP_COPY_TO_HOST, err);
 }
 
 ddp_status local_batch_train(ddp_trainer *t, uint32_t share, const ddp_batch *batch, bool adds, bool last,
@@ -74,7 +73,7 @@ ddp_status local_batch_train(ddp_trainer *t, uint32_t share, const ddp_batch *ba
 
     DDP_TRY(local_batch_program(t, batch->count, true, &v, err));
     if (run_program(t, v, &run, last, err) != DDP_OK || ddp_device_sync(&t->s->device, err) != DDP_OK ||
-        read_value(t, v, v->program->loss, &loss, err) != DDP_OK)
+        read_value(t, v, v->program->loss, 1, &loss, err) != DDP_OK)
         return ddp_run_failed(err);
     *loss_sum += (double)loss * (double)batch->count;
     ddp_trainer_buffers_count(t);
@@ -103,29 +102,34 @@ ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------------------------ */
-static int32_t accuracy_value(const ddp_program *p)
+static ddp_status read_metrics(ddp_trainer *t, const ddp_variant *v, ddp_sums *sums, ddp_err *err)
 {
-    for (uint32_t i = 0; i < p->metric_count; i++)
-        if (strcmp(p->metric_names[i], "accuracy") == 0) return p->metrics[i];
-    return -1;
+    const ddp_program *p = v->program;
+    double *to = sums->metrics;
+    ddp_metric_info m;
+
+    for (uint32_t i = 0; i < p->metric_count; i++) {
+        ddp_metric_of(p, i, &m);
+        DDP_TRY(read_value(t, v, m.value, m.floats, sums->batch, err));
+        ddp_metric_add(&m, sums->batch, to);
+        to += m.sums;
+    }
+    return DDP_OK;
 }
 
 ddp_status ddp_batch_evaluate(ddp_trainer *t, const ddp_batch *batch, ddp_sums *sums, ddp_err *err)
 {
     ddp_run run = {.struct_size = sizeof(run), .inputs = batch->buffers};
     ddp_variant *v;
-    float loss, correct = 0.0f;
-    int32_t accuracy;
+    float loss;
 
     DDP_TRY(local_batch_program(t, batch->count, false, &v, err));
     if (ddp_device_run(&t->s->device, v->instance, &run, 0, v->lowered->kernel_count, err) != DDP_OK ||
         ddp_device_sync(&t->s->device, err) != DDP_OK)
         return ddp_run_failed(err);
-    DDP_TRY(read_value(t, v, v->program->loss, &loss, err));
-    accuracy = accuracy_value(v->program);
-    if (accuracy >= 0) DDP_TRY(read_value(t, v, accuracy, &correct, err));
+    DDP_TRY(read_value(t, v, v->program->loss, 1, &loss, err));
+    DDP_TRY(read_metrics(t, v, sums, err));
     sums->loss += (double)loss * (double)batch->count;
-    sums->correct += accuracy >= 0 ? (double)correct : NAN;
     sums->samples += (double)batch->count;
     return DDP_OK;
 }

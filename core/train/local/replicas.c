@@ -4,6 +4,7 @@
 #include "train/fault.h"
 #include "train/local/batch.h"
 #include "train/local/device_group.h"
+#include "train/measure/evaluated.h"
 #include "train/reduce/not_finite.h"
 #include "train/reduce/shards.h"
 #include "train/state/buffer_sync.h"
@@ -155,6 +156,8 @@ bool ddp_replicas_close(ddp_trainer *t)
 {
     if (t->local.replicas == NULL) return true;
     if (!local_device_group_close(t)) return false;
+    for (uint32_t i = 0; t->local.replicas->replicas != NULL && i < t->s->devices.replicas; i++)
+        ddp_sums_close(&t->local.replicas->replicas[i].sums);
     free(t->local.replicas->replicas);
     free(t->local.replicas);
     t->local.replicas = NULL;
@@ -229,15 +232,14 @@ ddp_status ddp_replicas_eval_batch(ddp_trainer *t, const ddp_batch *batch, ddp_s
 
     d->batch = *batch;
     d->loader = t->eval_loaders[0];
-    for (uint32_t i = 1; i < d->group->count; i++) d->replicas[i].sums = (ddp_sums){0};
+    for (uint32_t i = 1; i < d->group->count; i++) {
+        if (d->replicas[i].sums.metrics == NULL) DDP_TRY(ddp_sums_open(t->s, &d->replicas[i].sums, err));
+        ddp_sums_clear(&d->replicas[i].sums);
+    }
     local_device_group_start(d->group, JOB_EVAL);
     own = eval_part(d, t, sums, err);
     DDP_TRY(local_device_group_finish(d->group, "a batch of the evaluation", own, err));
-    for (uint32_t i = 1; i < d->group->count; i++) {
-        sums->loss += d->replicas[i].sums.loss;
-        sums->correct += d->replicas[i].sums.correct;
-        sums->samples += d->replicas[i].sums.samples;
-    }
+    for (uint32_t i = 1; i < d->group->count; i++) ddp_sums_add(sums, &d->replicas[i].sums);
     return DDP_OK;
 }
 

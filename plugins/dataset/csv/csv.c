@@ -4,7 +4,7 @@
  * target of classes, or "target", f32 (1), for a number. The file is read twice at the start, once to find out what its
  * columns are (fit.c) and once for its values, which stay in memory, 4 bytes for a number and as many for a category.
  * table.c takes the file apart, scan.c leaves out what is no good row. */
-#include "columns.h"
+#include "agree.h"
 #include "common/dataset.h"
 #include "describe.h"
 #include "fit.h"
@@ -380,8 +380,17 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
 
 static const char *dataset_describe(const ddp_dataset *d) { return d->description; }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
-                                    .describe = dataset_describe};
+static ddp_status dataset_agrees(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err)
+{
+    return columns_agree(&d->columns, &eval->columns, err);
+}
+
+static const ddp_dataset_ops ops = {DATA_OPS,
+                                    .open = dataset_open,
+                                    .close = dataset_close,
+                                    .read = dataset_read,
+                                    .describe = dataset_describe,
+                                    .agrees = dataset_agrees};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

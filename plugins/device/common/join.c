@@ -60,27 +60,39 @@ void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node)
 }
 
 /* ---- loss -------------------------------------------------------------------------------------------------------- */
-static bool is_entropy(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY || op == DDP_OP_CROSS_ENTROPY_GRAD; }
-static bool is_gradient(uint32_t op) { return op == DDP_OP_CROSS_ENTROPY_GRAD || op == DDP_OP_MSE_GRAD; }
+static const struct {
+    uint32_t op; /* its gradient follows it in the list of ops */
+    const char *names[3];
+} losses[] = {
+    {DDP_OP_CROSS_ENTROPY, {"cross_entropy", "cross_entropy_grad", "cross_entropy+grad"}},
+    {DDP_OP_MSE, {"mse", "mse_grad", "mse+grad"}},
+    {DDP_OP_L1, {"l1", "l1_grad", "l1+grad"}},
+    {DDP_OP_SMOOTH_L1, {"smooth_l1", "smooth_l1_grad", "smooth_l1+grad"}},
+    {DDP_OP_BCE_WITH_LOGITS, {"bce_with_logits", "bce_with_logits_grad", "bce_with_logits+grad"}},
+};
+
+static uint32_t loss_of(uint32_t op)
+{
+    uint32_t i = 0;
+
+    while (i + 1 < sizeof(losses) / sizeof(losses[0]) && op != losses[i].op && op != losses[i].op + 1) i++;
+    return i;
+}
 
 static const char *loss_name(const low_kernel *k)
 {
-    static const char *const names[2][3] = {{"mse", "mse_grad", "mse+grad"},
-                                            {"cross_entropy", "cross_entropy_grad", "cross_entropy+grad"}};
-
-    return names[k->kind == DDP_OP_CROSS_ENTROPY][k->out[LOW_LOSS_GRAD] < 0 ? 0 : k->out[LOW_LOSS] < 0 ? 1 : 2];
+    return losses[loss_of(k->kind)].names[k->out[LOW_LOSS_GRAD] < 0 ? 0 : k->out[LOW_LOSS] < 0 ? 1 : 2];
 }
 
 /* A gradient that accumulates is not moved: another one must have been set before it. */
 static void take_partner(low_lowering *w, low_kernel *k, uint32_t node, const ddp_node *n)
 {
-    uint32_t forward = is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
-    uint32_t partner = is_gradient(n->op) ? forward : forward + 1; /* X_GRAD follows X in the list of ops */
+    uint32_t partner = n->op == k->kind ? k->kind + 1 : k->kind;
     int64_t other = low_find_reader(w, node, n->in[LOW_LOSS_X], LOW_LOSS_X, &partner, 1);
     const ddp_node *o = other >= 0 ? low_node(w->p, (uint32_t)other) : NULL;
 
     if (o == NULL || o->in[LOW_LOSS_TARGET] != n->in[LOW_LOSS_TARGET] || o->accumulate != 0) return;
-    k->out[is_gradient(o->op) ? LOW_LOSS_GRAD : LOW_LOSS] = o->out[0];
+    k->out[o->op != k->kind ? LOW_LOSS_GRAD : LOW_LOSS] = o->out[0];
     low_take(w, k, (uint32_t)other);
 }
 
@@ -89,9 +101,8 @@ void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node)
     const ddp_node *n = low_node(w->p, node);
 
     low_rows(w, k, k->in[LOW_LOSS_X]);
-    k->kind = n->op == DDP_OP_ACCURACY ? DDP_OP_ACCURACY : is_entropy(n->op) ? DDP_OP_CROSS_ENTROPY : DDP_OP_MSE;
-    if (k->kind == DDP_OP_ACCURACY) return;
-    if (is_gradient(n->op)) {
+    k->kind = losses[loss_of(n->op)].op;
+    if (n->op != k->kind) {
         k->out[LOW_LOSS_GRAD] = k->out[LOW_LOSS];
         k->out[LOW_LOSS] = -1;
         k->adds = k->adds << LOW_LOSS_GRAD;

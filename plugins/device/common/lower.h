@@ -196,7 +196,7 @@ void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node);
 
 enum { LOW_LOSS_X, LOW_LOSS_TARGET }; /* in */
 enum { LOW_LOSS, LOW_LOSS_GRAD };     /* out */
-/* kind is DDP_OP_CROSS_ENTROPY, DDP_OP_MSE or DDP_OP_ACCURACY; takes the other one of a loss and its gradient. */
+/* kind is the loss's op; takes the other one of a loss and its gradient. */
 void low_loss_group(low_lowering *w, low_kernel *k, uint32_t node);
 
 /* ---- layout.c, in this order: before the nodes are grouped; after that; when all kernels are in order -------- */

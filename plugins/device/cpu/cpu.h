@@ -57,12 +57,15 @@ ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, dd
 ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 
 extern const cpu_family cpu_family_linear, cpu_family_linear_grad, cpu_family_pointwise, cpu_family_act_grad,
-    cpu_family_view, cpu_family_loss;
+    cpu_family_view, cpu_family_loss, cpu_family_metric;
 extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_pool, cpu_family_max_pool_grad,
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
     cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
 extern const cpu_family cpu_family_position_at, cpu_family_attention_cached;
+
+/* families/loss.c: the error of a label that is no class. */
+ddp_status cpu_bad_label(int64_t label, int64_t row, int64_t classes, ddp_err *err);
 
 ddp_status cpu_lower(ddp_device *d, const ddp_program *p, ddp_lowered **out, ddp_err *err);
 void cpu_lowered_free(ddp_device *d, ddp_lowered *l);

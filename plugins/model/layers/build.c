@@ -177,26 +177,89 @@ static ddp_status build_layer(net_builder *b, const net_layer *l, ddp_err *err)
     return located(b, l, name, err);
 }
 
+/* ---- loss and metrics -------------------------------------------------------------------------------------------- */
+enum { WEIGHTS_MAX = NET_LINE_MAX / 2 }; /* numbers that one line has room for */
+
+/* "1, 2.5, 1"; how many there are. */
+static uint32_t read_weights(net_builder *b, const char *text, float *out)
+{
+    uint32_t count = 0;
+    double value;
+    char item[32];
+
+    while (*text != '\0') {
+        size_t length = strcspn(text, ",");
+
+        (void)snprintf(item, sizeof(item), "%.*s", (int)length, text);
+        for (size_t n = strlen(item); n > 0 && (item[n - 1] == ' ' || item[n - 1] == '\t'); n--) item[n - 1] = '\0';
+        if (count == WEIGHTS_MAX || !net_number(item, &value) || value < 0 || value > 1e30) {
+            build_fail(b, "weight = %s: write a number from 0 for each class, with commas between them", item);
+            return 0;
+        }
+        out[count++] = (float)value;
+        text += length + (text[length] == ',');
+        text += strspn(text, " \t");
+    }
+    return count;
+}
+
+static void entropy_loss(net_builder *b, const net_layer *l, ddp_tensor label)
+{
+    float weight[WEIGHTS_MAX];
+    ddp_cross_entropy_spec spec = {.classes = l->classes,
+                                   .ignore_index = l->ignore_index,
+                                   .label_smoothing = l->label_smoothing,
+                                   .weight = weight,
+                                   .weights = read_weights(b, l->weight, weight)};
+
+    ddp_loss(b->g, ddp_cross_entropy_with(b->g, b->x, label, &spec));
+    ddp_output(b->g, "logits", b->x);
+}
+
+static ddp_tensor pair_loss(net_builder *b, const net_layer *l, ddp_tensor target)
+{
+    switch (l->choice) {
+    case LOSS_MSE: return ddp_mse(b->g, b->x, target);
+    case LOSS_L1: return ddp_l1(b->g, b->x, target);
+    case LOSS_SMOOTH_L1: return ddp_smooth_l1(b->g, b->x, target, l->beta);
+    default: return ddp_bce_with_logits(b->g, b->x, target);
+    }
+}
+
+/* A key of another loss would change nothing. */
+static void refuse_others(net_builder *b, const net_layer *l)
+{
+    if (l->choice != LOSS_CROSS_ENTROPY &&
+        (l->label_smoothing != 0.0 || l->classes != 0 || l->weight[0] != '\0' || l->ignore_index != -100))
+        build_fail(b, "label_smoothing, classes, ignore_index and weight are keys of cross_entropy alone");
+    if (l->choice != LOSS_SMOOTH_L1 && l->beta != 1.0) build_fail(b, "beta is a key of smooth_l1 alone");
+}
+
 static ddp_status build_loss(net_builder *b, const net_layer *l, ddp_err *err)
 {
     ddp_tensor target;
 
-    b->label = l->field[0] != '\0' ? l->field : l->choice == LOSS_MSE ? "target" : "label";
+    refuse_others(b, l);
+    b->label = l->field[0] != '\0' ? l->field : l->choice == LOSS_CROSS_ENTROPY ? "label" : "target";
     target = ddp_input(b->g, b->label);
-    if (l->choice == LOSS_MSE) {
-        ddp_loss(b->g, ddp_mse(b->g, b->x, target));
-    } else {
-        ddp_loss(b->g, ddp_cross_entropy_padded(b->g, b->x, target, l->classes, l->label_smoothing));
-        ddp_output(b->g, "logits", b->x);
-    }
+    if (l->choice == LOSS_CROSS_ENTROPY)
+        entropy_loss(b, l, target);
+    else
+        ddp_loss(b->g, pair_loss(b, l, target));
     return located(b, l, "", err);
 }
 
+/* Of the loss; accuracy by another field is the only one that has none. */
 static ddp_status build_metric(net_builder *b, const net_layer *l, ddp_err *err)
 {
-    ddp_tensor label = ddp_input(b->g, l->field[0] != '\0' ? l->field : b->label);
+    static const char *const names[] = {"accuracy", "top5", "f1", "confusion", "mae", "r2"};
 
-    ddp_metric(b->g, "accuracy", ddp_accuracy(b->g, b->x, label));
+    if (l->field[0] == '\0' || strcmp(l->field, b->label) == 0)
+        ddp_measure(b->g, names[l->choice]);
+    else if (l->choice == 0)
+        ddp_metric(b->g, names[0], ddp_accuracy(b->g, b->x, ddp_input(b->g, l->field)));
+    else
+        build_fail(b, "field is for accuracy alone; %s is measured with the field of [loss]", names[l->choice]);
     return located(b, l, "", err);
 }
 

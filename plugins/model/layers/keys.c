@@ -66,6 +66,32 @@ static ddp_status bad_value(const place *at, const char *want, ddp_err *err)
                     at->section->kind, at->entry->key, at->entry->value, want);
 }
 
+static bool whole_number(const char *text, const net_key *k, int64_t *out)
+{
+    double value;
+
+    if (!net_number(text, &value) || value < k->least || value > k->most || value != floor(value)) return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+/* "3x5", height and width; one number is both. */
+static ddp_status put_pair(const place *at, const net_key *k, char *field, ddp_err *err)
+{
+    const char *cross = strchr(at->entry->value, 'x');
+    int64_t pair[2];
+    char first[32], want[96];
+
+    (void)snprintf(first, sizeof(first), "%.*s", (int)strcspn(at->entry->value, "x"), at->entry->value);
+    if (whole_number(first, k, &pair[0]) && whole_number(cross != NULL ? cross + 1 : first, k, &pair[1])) {
+        memcpy(field, pair, sizeof(pair));
+        return DDP_OK;
+    }
+    (void)snprintf(want, sizeof(want), "a whole number from %.10g to %.10g, or two as in 3x5: height, width", k->least,
+                   k->most);
+    return bad_value(at, want, err);
+}
+
 static ddp_status put_number(const place *at, const net_key *k, char *field, ddp_err *err)
 {
     bool whole = k->type == KEY_INT;
@@ -73,13 +99,12 @@ static ddp_status put_number(const place *at, const net_key *k, char *field, ddp
     int64_t integer;
     char want[96];
 
-    if (net_number(at->entry->value, &value) && value >= k->least && value <= k->most &&
-        (!whole || value == floor(value))) {
-        integer = (int64_t)value;
-        if (whole)
-            memcpy(field, &integer, sizeof(integer));
-        else
-            memcpy(field, &value, sizeof(value));
+    if (whole && whole_number(at->entry->value, k, &integer)) {
+        memcpy(field, &integer, sizeof(integer));
+        return DDP_OK;
+    }
+    if (!whole && net_number(at->entry->value, &value) && value >= k->least && value <= k->most) {
+        memcpy(field, &value, sizeof(value));
         return DDP_OK;
     }
     (void)snprintf(want, sizeof(want), "%s from %.10g to %.10g", whole ? "a whole number" : "a number", k->least,
@@ -126,6 +151,7 @@ static ddp_status put_value(const place *at, const net_key *k, net_layer *l, ddp
     switch (k->type) {
     case KEY_INT:
     case KEY_REAL: return put_number(at, k, field, err);
+    case KEY_PAIR: return put_pair(at, k, field, err);
     case KEY_YES: return put_choice(at, "no|yes", field, err);
     case KEY_CHOICE: return put_choice(at, k->range, field, err);
     case KEY_NAME:
@@ -202,7 +228,8 @@ static ddp_status read_layer(const net_file *f, const net_section *s, net_layer 
 
     while (kind->name != NULL && strcmp(kind->name, s->kind) != 0) kind++;
     if (kind->name == NULL) return unknown_kind(f, s, err);
-    *l = (net_layer){.kind = kind, .line = s->line, .name = "", .from = "", .tied = "", .field = "", .init = ""};
+    *l = (net_layer){
+        .kind = kind, .line = s->line, .name = "", .from = "", .tied = "", .field = "", .init = "", .weight = ""};
     count = keys_of(kind, keys);
     for (uint32_t i = s->first; i < s->first + s->count; i++) {
         size_t k = 0;

@@ -6,18 +6,22 @@
 #include <ddpengine/layers.h>
 #include <stdbool.h>
 
-enum { LOSS_CROSS_ENTROPY, LOSS_MSE };
+/* `choice` of a [loss], and the metrics in the order of theirs. */
+enum { LOSS_CROSS_ENTROPY, LOSS_MSE, LOSS_L1, LOSS_SMOOTH_L1, LOSS_BCE_WITH_LOGITS };
+#define METRIC_TYPES "accuracy|top5|f1|confusion|mae|r2"
 enum { NET_NAME_MAX = 96 /* of a name that a layer is given */, NET_REPEAT_DEPTH = 8 };
 
 /* The values of all keys that there are; a layer has those of its kind. */
 typedef struct net_layer {
     const struct net_kind *kind;
-    uint32_t line, end;                     /* end: of a [repeat], the index of its [end] */
-    const char *name, *from, *tied, *field; /* "": not given */
-    const char *init;                       /* draws, "normal 0.02, normal 0.01" */
-    int64_t out, kernel, stride, padding, groups, count, features, heads, times, classes;
-    double p, std, label_smoothing;
-    int32_t bias, choice; /* choice: of the kind's one key with alternatives */
+    uint32_t line, end;                                /* end: of a [repeat], the index of its [end] */
+    const char *name, *from, *tied, *field;            /* "": not given */
+    const char *init;                                  /* draws, "normal 0.02, normal 0.01" */
+    const char *weight;                                /* of the classes, "1, 2.5, 1" */
+    int64_t kernel[2], stride[2], padding[2], size[2]; /* height, width; size: of adaptive_avg_pool2d */
+    int64_t out, groups, count, features, heads, times, classes, ignore_index;
+    double p, std, label_smoothing, beta, eps, momentum;
+    int32_t bias, causal, choice; /* choice: of the kind's one key with alternatives */
 } net_layer;
 
 struct net_builder;
@@ -26,7 +30,7 @@ struct net_builder;
 typedef ddp_tensor (*net_build)(struct net_builder *b, const net_layer *l, ddp_tensor x, const char *name);
 
 enum { NET_INPUT = 1, NET_LAYER, NET_REPEAT, NET_END, NET_LOSS, NET_METRIC };
-enum { KEY_INT = 1, KEY_REAL, KEY_YES, KEY_CHOICE, KEY_NAME, KEY_TEXT };
+enum { KEY_INT = 1, KEY_PAIR /* "3" or "3x5" */, KEY_REAL, KEY_YES, KEY_CHOICE, KEY_NAME, KEY_TEXT };
 
 typedef struct net_key {
     const char *key, *dflt; /* dflt NULL: required; "": absent, which leaves 0 or "" */

@@ -7,6 +7,10 @@
     {                                                                                                                  \
         .key = (key_), .dflt = (dflt_), .type = KEY_INT, .offset = AT(field_), .least = (least_), .most = (most_)      \
     }
+#define PAIR(key_, dflt_, field_, least_, most_)                                                                       \
+    {                                                                                                                  \
+        .key = (key_), .dflt = (dflt_), .type = KEY_PAIR, .offset = AT(field_), .least = (least_), .most = (most_)     \
+    }
 #define WIDTH(key_, dflt_, field_) INT(key_, dflt_, field_, 1.0, 16777216.0)
 #define REAL(key_, dflt_, field_, least_, most_)                                                                       \
     {                                                                                                                  \
@@ -24,10 +28,11 @@
     {                                                                                                                  \
         .key = (key_), .dflt = (dflt_), .type = KEY_CHOICE, .offset = AT(choice), .range = (range_)                    \
     }
-#define INIT                                                                                                           \
+#define TEXT(key_, field_)                                                                                             \
     {                                                                                                                  \
-        .key = "init", .dflt = "", .type = KEY_TEXT, .offset = AT(init)                                                \
+        .key = (key_), .dflt = "", .type = KEY_TEXT, .offset = AT(field_)                                              \
     }
+#define INIT TEXT("init", init)
 #define LAST                                                                                                           \
     {                                                                                                                  \
         .key = NULL                                                                                                    \
@@ -73,21 +78,21 @@ static ddp_tensor hf_conv1d(net_builder *b, const net_layer *l, ddp_tensor x, co
 }
 
 static const net_key conv2d_keys[] = {WIDTH("out", NULL, out),
-                                      INT("kernel", NULL, kernel, 1.0, 1024.0),
-                                      INT("stride", "1", stride, 1.0, 1024.0),
-                                      INT("padding", "0", padding, 0.0, 1024.0),
+                                      PAIR("kernel", NULL, kernel, 1.0, 1024.0),
+                                      PAIR("stride", "1", stride, 1.0, 1024.0),
+                                      PAIR("padding", "0", padding, 0.0, 1024.0),
                                       WIDTH("groups", "1", groups),
                                       YES("bias", "yes", bias),
                                       INIT,
                                       LAST};
 static ddp_tensor conv2d(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
-    const ddp_conv_spec spec = {.out = l->out,
-                                .kernel = l->kernel,
-                                .stride = l->stride,
-                                .padding = l->padding,
-                                .groups = l->groups,
-                                .bias = l->bias};
+    const ddp_conv2d_spec spec = {.out = l->out,
+                                  .kernel = {l->kernel[0], l->kernel[1]},
+                                  .stride = {l->stride[0], l->stride[1]},
+                                  .padding = {l->padding[0], l->padding[1]},
+                                  .groups = l->groups,
+                                  .bias = l->bias};
     int64_t dims[DDP_MAX_DIMS];
 
     if (ddp_dims(b->g, x, dims) == 4 && (dims[1] % l->groups != 0 || l->out % l->groups != 0)) {
@@ -95,21 +100,22 @@ static ddp_tensor conv2d(net_builder *b, const net_layer *l, ddp_tensor x, const
                    (long long)dims[1], (long long)l->out);
         return x;
     }
-    x = ddp_conv2d(b->g, x, &spec, &b->weight, "%s", name);
-    build_init(b, l, (double)(l->out * l->kernel * l->kernel));
+    x = ddp_conv2d_weight(b->g, x, &spec, &b->weight, name);
+    build_init(b, l, (double)(l->out * l->kernel[0] * l->kernel[1]));
     return x;
 }
 
+static const net_key batch_norm_keys[] = {REAL("eps", "1e-5", eps, 0.0, 1.0),
+                                          REAL("momentum", "0.1", momentum, 0.0, 1.0), LAST};
 static ddp_tensor batch_norm2d(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
-    (void)l;
-    return ddp_batch_norm2d(b->g, x, NULL, "%s", name);
+    return ddp_batch_norm2d_with(b->g, x, l->eps, l->momentum, NULL, name);
 }
 
+static const net_key layer_norm_keys[] = {REAL("eps", "1e-5", eps, 0.0, 1.0), LAST};
 static ddp_tensor layer_norm(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
-    (void)l;
-    return ddp_layer_norm(b->g, x, "%s", name);
+    return ddp_layer_norm_with(b->g, x, l->eps, name);
 }
 
 static const net_key embedding_keys[] = {WIDTH("count", NULL, count), WIDTH("features", NULL, features), INIT, LAST};
@@ -142,24 +148,29 @@ static ddp_tensor gelu(net_builder *b, const net_layer *l, ddp_tensor x, const c
     return ddp_gelu(b->g, x, l->choice);
 }
 
-static const net_key pool_keys[] = {INT("kernel", NULL, kernel, 1.0, 65536.0), INT("stride", "", stride, 1.0, 65536.0),
-                                    INT("padding", "0", padding, 0.0, 65536.0), LAST};
+static const net_key pool_keys[] = {PAIR("kernel", NULL, kernel, 1.0, 65536.0),
+                                    PAIR("stride", "", stride, 1.0, 65536.0),
+                                    PAIR("padding", "0", padding, 0.0, 65536.0), LAST};
+static ddp_tensor pool2d(net_builder *b, const net_layer *l, uint32_t op, ddp_tensor x)
+{
+    return ddp_pool2d(b->g, op, x, l->kernel, l->stride[0] > 0 ? l->stride : l->kernel, l->padding);
+}
 static ddp_tensor max_pool2d(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
     (void)name;
-    return ddp_max_pool2d(b->g, x, l->kernel, l->stride > 0 ? l->stride : l->kernel, l->padding);
+    return pool2d(b, l, DDP_OP_MAX_POOL2D, x);
 }
 static ddp_tensor avg_pool2d(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
     (void)name;
-    return ddp_avg_pool2d(b->g, x, l->kernel, l->stride > 0 ? l->stride : l->kernel, l->padding);
+    return pool2d(b, l, DDP_OP_AVG_POOL2D, x);
 }
 
-static const net_key adaptive_keys[] = {INT("out", "1", out, 1.0, 65536.0), LAST};
+static const net_key adaptive_keys[] = {PAIR("out", "1", size, 1.0, 65536.0), LAST};
 static ddp_tensor adaptive_avg_pool2d(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
     (void)name;
-    return ddp_adaptive_avg_pool2d(b->g, x, l->out, l->out);
+    return ddp_adaptive_avg_pool2d(b->g, x, l->size[0], l->size[1]);
 }
 
 static const net_key dropout_keys[] = {REAL("p", "0.5", p, 0.0, 1.0), LAST};
@@ -181,12 +192,12 @@ static ddp_tensor identity(net_builder *b, const net_layer *l, ddp_tensor x, con
     return x;
 }
 
-static const net_key attention_keys[] = {INT("heads", NULL, heads, 1.0, 1024.0), REAL("dropout", "0", p, 0.0, 1.0),
-                                         LAST};
+static const net_key attention_keys[] = {INT("heads", NULL, heads, 1.0, 1024.0), YES("causal", "yes", causal),
+                                         REAL("dropout", "0", p, 0.0, 1.0), LAST};
 static ddp_tensor attention(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
     (void)name;
-    return ddp_causal_attention(b->g, x, (uint32_t)l->heads, l->p);
+    return ddp_attention(b->g, x, (uint32_t)l->heads, l->causal, l->p);
 }
 
 /* `from` is its second operand, which is required; the first is the layer before. */
@@ -203,18 +214,23 @@ static ddp_tensor add(net_builder *b, const net_layer *l, ddp_tensor x, const ch
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 static const net_key input_keys[] = {NAME("field", NULL, field), LAST};
 static const net_key repeat_keys[] = {INT("times", NULL, times, 1.0, BUILT_MAX), NAME("name", "", name), LAST};
-static const net_key loss_keys[] = {CHOICE("type", NULL, "cross_entropy|mse"), NAME("field", "", field),
+static const net_key loss_keys[] = {CHOICE("type", NULL, "cross_entropy|mse|l1|smooth_l1|bce_with_logits"),
+                                    NAME("field", "", field),
                                     REAL("label_smoothing", "0", label_smoothing, 0.0, 1.0),
-                                    WIDTH("classes", "", classes), LAST};
-static const net_key metric_keys[] = {CHOICE("type", NULL, "accuracy"), NAME("field", "", field), LAST};
+                                    WIDTH("classes", "", classes),
+                                    INT("ignore_index", "-100", ignore_index, -2147483648.0, 2147483647.0),
+                                    TEXT("weight", weight),
+                                    REAL("beta", "1", beta, 0.0, 1e30),
+                                    LAST};
+static const net_key metric_keys[] = {CHOICE("type", NULL, METRIC_TYPES), NAME("field", "", field), LAST};
 
 const net_kind net_kinds[] = {
     {"input", NET_INPUT, input_keys, NULL},
     {"linear", NET_LAYER, linear_keys, linear},
     {"hf_conv1d", NET_LAYER, conv1d_keys, hf_conv1d},
     {"conv2d", NET_LAYER, conv2d_keys, conv2d},
-    {"batch_norm2d", NET_LAYER, NULL, batch_norm2d},
-    {"layer_norm", NET_LAYER, NULL, layer_norm},
+    {"batch_norm2d", NET_LAYER, batch_norm_keys, batch_norm2d},
+    {"layer_norm", NET_LAYER, layer_norm_keys, layer_norm},
     {"relu", NET_LAYER, NULL, relu},
     {"gelu", NET_LAYER, gelu_keys, gelu},
     {"max_pool2d", NET_LAYER, pool_keys, max_pool2d},

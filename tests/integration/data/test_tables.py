@@ -65,6 +65,26 @@ class Tables(Case):
             (self.dir / name).write_bytes(data)
         return {**INPUT, "data": {"plugin": "npy"}, "data.npy": {"input": self.dir / "x.npy", "label": self.dir / "y.npy"}}
 
+    # ---- two tables -------------------------------------------------------------------------------------------------
+    def test_columns_of_training_and_evaluation_agree(self):
+        """What the two sections say about the columns is compared, and so is what they find in their files."""
+        self.needs("csv")
+        train = self.csv()
+        rows = (self.dir / "t.csv").read_text().splitlines()
+        (self.dir / "e.csv").write_text("\n".join(rows[:1] + [r for r in rows[60:90] if ",top," not in r]) + "\n")
+
+        def evaluated(**keys):
+            return train, {"eval": {"plugin": "csv"}, "eval.synthetic": None,
+                           "eval.csv": {"path": self.dir / "e.csv", "fit": self.dir / "t.csv", "target": "kind", "standardize": "no",
+                                        **keys}}
+        for wrong, *parts in (({"fit": ""}, 'column "kind"', "top in [data.csv] and absent in [eval.csv]", "write the same fit"),
+                              ({"target": "a", "target_type": "number"}, 'column "kind" where [eval.csv] has "a"'),
+                              ({"standardize": "yes"}, "standardize"),
+                              ({"ignore": "b"}, 'column "b" where [eval.csv] has "c"')):
+            r = self.run("-c", self.ini("x.ini", *evaluated(**wrong)), "--check")
+            self.fails(r, 2, *parts)
+        self.train(*evaluated())
+
     # ---- the same from each ----------------------------------------------------------------------------------------
     def test_the_same_samples_train_the_same_bits(self):
         self.needs("csv", "npy")

@@ -121,6 +121,15 @@ class Nets(Case):
                        {"data.synthetic": {"shape": 5, "outputs": 3, "classes": 0}})
         self.check(r.summary["final_loss"] < 2, r)
 
+    def test_height_and_width(self):
+        """Two numbers where one is both; what pooling leaves."""
+        shapes = self.names("[conv2d] out = 3, kernel = 3x5, stride = 2x1, padding = 1x2\n"   # (3, 3, 6)
+                            "[max_pool2d] kernel = 1x2\n[avg_pool2d] kernel = 2x1, stride = 1\n"  # (3, 2, 3)
+                            "[adaptive_avg_pool2d] out = 2x1\n[flatten]\n[linear] out = 4\n[loss] type = cross_entropy\n",
+                            r"(\S+weight +\S+)")
+        self.equal([" ".join(s.split()) for s in shapes], ["0.weight 3x1x3x5", "5.weight 4x6"])
+        self.bad("[conv2d] out = 3, kernel = 3x\n[loss] type = cross_entropy\n", "x.net:1:", "kernel = 3x", "or two as in 3x5")
+
     # ---- mistakes ---------------------------------------------------------------------------------------------------
     def bad(self, text, *parts, layers=()):
         r = self.run("-c", self.ini("x.ini", self.net("x.net", text), data("1, 6, 6", 64, 4), *layers), "--check")
@@ -190,16 +199,40 @@ class Nets(Case):
         for changed, says in ((MLP.replace("[relu]", "[gelu]"),
                                "operation 3: relu of 1 (rank 0, model layers) against gelu of 1"),
                               (MLP.replace("y\n", "y, label_smoothing = 0.5\n", 1), "against cross_entropy label_smoothing 0.5")):
-            port, started = harness.free_port(), []
-            for rank, text in enumerate((MLP, changed)):
-                group = {"group": {"backend": "gloo-tcp", "world_size": 2, "rank": rank,
-                                   "init_method": f"tcp://127.0.0.1:{port}"}}
-                net = self.net(f"{rank}.net", text)
-                started.append(self.start("-c", self.ini(f"{rank}.ini", net, group, data("1, 6, 6", 64, 4))))
-            results = [self.finish(p) for p in started]
-            for r in results:
-                self.equal(r.code, 4, r)
-            self.fails(results[1], 4, "rank 0 and rank 1 differ in operation ", says, "Make them equal")
+            self.differ(MLP, changed, says)
+
+    def test_ranks_with_different_keys(self):
+        """Each key of the layers without a parameter's shape to it arrives in the operation."""
+        image = "[conv2d] out = 4, kernel = 1\n[batch_norm2d]\n[flatten]\n[linear] out = 4\n[loss] type = cross_entropy\n"
+        text = "[flatten]\n[linear] out = 12\n[layer_norm]\n[linear] out = 4\n[loss] type = cross_entropy\n"
+        for net, here, there, says in (
+                (image, "[batch_norm2d]", "[batch_norm2d] eps = 1e-3, momentum = 0.25", "eps 0.001 momentum 0.25"),
+                (text, "[layer_norm]", "[layer_norm] eps = 0.5", "layer_norm eps 0.5"),
+                (text, "cross_entropy", "cross_entropy, weight = 1, 2, 0.5, 1, ignore_index = 3", "ignore_index 3 weight 1, 2, 0.5, 1")):
+            self.differ(net, net.replace(here, there), says)
+
+    def differ(self, here, there, says):
+        port, started = harness.free_port(), []
+        for rank, text in enumerate((here, there)):
+            group = {"group": {"backend": "gloo-tcp", "world_size": 2, "rank": rank,
+                               "init_method": f"tcp://127.0.0.1:{port}"}}
+            net = self.net(f"{rank}.net", text)
+            started.append(self.start("-c", self.ini(f"{rank}.ini", net, group, data("1, 6, 6", 64, 4))))
+        results = [self.finish(p) for p in started]
+        for r in results:
+            self.equal(r.code, 4, r)
+        self.fails(results[1], 4, "rank 0 and rank 1 differ in operation ", says, "Make them equal")
+
+
+    # ---- resuming ---------------------------------------------------------------------------------------------------
+    def test_resumed_with_another_net(self):
+        """The path is the same, the parameters fit: the operations tell."""
+        more = {"checkpoint": {"dir": self.dir / "ckpt"}}, data("1, 6, 6", 64, 4)
+        self.train(self.net("x.net", MLP), *more, {"train": {"epochs": 1}})
+        r = self.train(self.net("x.net", MLP + "[metric] type = f1\n"), *more, {"train": {"epochs": 2}})
+        self.check("model.graph" not in r.err, r)
+        r = self.train(self.net("x.net", MLP.replace("[relu]", "[gelu]")), *more, {"train": {"epochs": 3}})
+        self.check(re.search(r"was saved with other settings: .*model\.graph = 5 operations, hash \w+ there and 5 operations", r.err), r)
 
 
 if __name__ == "__main__":

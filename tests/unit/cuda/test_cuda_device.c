@@ -78,6 +78,31 @@ static void test_pointwise(void **state)
 }
 
 /* ---- losses ------------------------------------------------------------------------------------------------------ */
+static void pair_losses(fixture *f, int64_t n, int64_t c)
+{
+    const ddp_attrs a = {.smooth_l1 = {0.3}};
+
+    for (uint32_t op = DDP_OP_L1; op <= DDP_OP_BCE_WITH_LOGITS_GRAD; op += 2) {
+        OP(op, &a, 2, 1, 2e-6, MAT(INPUT, n, c), MAT(INPUT, n, c), VEC(ACT, 1));
+        OP(op + 1, &a, 2, 1, 2e-6, MAT(INPUT, n, c), MAT(INPUT, n, c), MAT(ACT, n, c));
+    }
+}
+
+/* What the metrics add up; label 3 counts for nothing, in the loss either. */
+static void counts(fixture *f, int64_t n, int64_t c)
+{
+    const ddp_attrs k = {.metric = {.ignore_index = 3, .ignores = 1, .k = 2}};
+    const ddp_attrs e = {.cross_entropy = {.ignore_index = 3, .ignores = n > 1}};
+
+    OP(DDP_OP_TOP_K, &k, 2, 1, 1e-9, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 2));
+    if (c <= 70) OP(DDP_OP_CONFUSION, &k, 2, 1, 1e-9, MAT(INPUT, n, c), LABELS(n), MAT(ACT, c, c));
+    OP(DDP_OP_CROSS_ENTROPY, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
+    OP(DDP_OP_CROSS_ENTROPY_GRAD, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), MAT(ACT, n, c));
+    OP(DDP_OP_BINARY_CONFUSION, NULL, 2, 1, 1e-9, MAT(INPUT, n, c), MAT(INPUT, n, c), MAT(ACT, 2, 2));
+    if (c <= DDP_REGRESSION_MAX)
+        OP(DDP_OP_REGRESSION, NULL, 2, 1, 2e-6, MAT(INPUT, n, c), MAT(INPUT, n, c), SEQ(ACT, 2, c, 5));
+}
+
 static void test_losses(void **state)
 {
     static const int64_t sizes[][2] = {{1, 5}, {7, 5}, {33, 70}, {4, 1030} LARGE({40, 50257}, {300, 50304})};
@@ -91,6 +116,8 @@ static void test_losses(void **state)
         OP(DDP_OP_MSE, NULL, 2, 1, 2e-6, MAT(INPUT, n, c), MAT(INPUT, n, c), VEC(ACT, 1));
         OP(DDP_OP_MSE_GRAD, NULL, 2, 1, 2e-6, MAT(INPUT, n, c), MAT(INPUT, n, c), MAT(ACT, n, c));
         OP(DDP_OP_ACCURACY, NULL, 2, 1, 1e-9, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
+        pair_losses(f, n, c);
+        counts(f, n, c);
         OP(DDP_OP_CROSS_ENTROPY, &e, 2, 1, 2e-6, MAT(INPUT, n, c), LABELS(n), VEC(ACT, 1));
     }
 }

@@ -691,17 +691,19 @@ static void test_mse(void **)
                     int64_t m = static_cast<int64_t>(n);
                     numbers p = some(m, pt), t = some(m, tt), g(n), loss(1), old = some(m, gt);
                     array ap(p, pt, n % 2), at(t, tt), ag(old, gt), al(1, CU_F32);
-                    words<char> scratch(cu_mse_scratch(m));
+                    words<char> scratch(cu_pair_loss_scratch(m));
                     for (size_t i = 0; i < n; i++) {
                         loss[0] += (p[i] - t[i]) * (p[i] - t[i]) / static_cast<double>(n);
                         g[i] = (p[i] - t[i]) * 2.0 / static_cast<double>(n);
                     }
-                    CUDA(cu_mse(NULL, ap.view, at.view, al.floats(), ag.view, m, true, scratch.at));
+                    CUDA(cu_pair_loss(NULL, CU_LOSS_MSE, 0.0, ap.view, at.view, al.floats(), ag.view, m, true,
+                                      scratch.at));
                     check_numbers("mse", al, loss, 1e-6);
                     check_numbers("mse's gradient, added", ag, plus(g, old), 1e-6);
-                    CUDA(cu_mse(NULL, ap.view, at.view, NULL, ag.view, m, false, scratch.at));
+                    CUDA(cu_pair_loss(NULL, CU_LOSS_MSE, 0.0, ap.view, at.view, NULL, ag.view, m, false, scratch.at));
                     check_numbers("mse's gradient", ag, g, 1e-6);
-                    CUDA(cu_mse(NULL, ap.view, at.view, al.floats(), none, m, false, scratch.at));
+                    CUDA(cu_pair_loss(NULL, CU_LOSS_MSE, 0.0, ap.view, at.view, al.floats(), none, m, false,
+                                      scratch.at));
                     check_numbers("mse alone", al, loss, 1e-6);
                 }
 }
@@ -954,7 +956,7 @@ static void test_nothing(void **)
     CUDA(cu_position(NULL, none, NULL, none, 0, 0, 0));
     CUDA(cu_position_grad(NULL, none, NULL, 0, 0, 0, 0, false));
     CUDA(cu_cross_entropy(NULL, none, NULL, NULL, none, 0, 0, &e, false, NULL, NULL, 0));
-    CUDA(cu_mse(NULL, none, none, NULL, none, 0, false, NULL));
+    CUDA(cu_pair_loss(NULL, CU_LOSS_MSE, 0.0, none, none, NULL, none, 0, false, NULL));
     CUDA(cu_accuracy(NULL, none, NULL, NULL, 0, 0, 1.0, NULL, NULL, 0));
     CUDA(cu_optim_step(NULL, &o));
     CUDA(cu_flat_scale(NULL, NULL, 0, 2.0));

@@ -182,6 +182,38 @@ static void padded_loss(fixture *f, uint32_t op, int64_t n, int64_t c, int64_t p
     single_run(f, &s, c - padding, 20, 1e-6);
 }
 
+/* Ops with attributes: smooth_l1, class weights and a class that is ignored, counts of the metrics. */
+static void loss_ops(fixture *f, int64_t n, int64_t c)
+{
+    const shape pair[] = {IN(n, c), IN(n, c), ACT(1, 0)}, pair_grad[] = {IN(n, c), IN(n, c), ACT(n, c)};
+    const shape one[] = {IN(n, c), LABEL(n), ACT(1, 0)}, all[] = {IN(n, c), LABEL(n), ACT(n, c)};
+    const shape hits[] = {IN(n, c), LABEL(n), ACT(2, 0)}, counts[] = {IN(n, c), LABEL(n), ACT(c, c)};
+    float weight[512];
+    single s;
+
+    for (int64_t i = 0; i < c && i < 512; i++) weight[i] = 0.25f + (float)(i % 5);
+    for (int grad = 0; grad < 2; grad++) {
+        single_make(&s, grad ? DDP_OP_SMOOTH_L1_GRAD : DDP_OP_SMOOTH_L1, 3, grad ? pair_grad : pair);
+        s.node.attrs.smooth_l1.beta = 0.3;
+        single_run(f, &s, 0, 1, 1e-6);
+        for (int smooth = 0; smooth < 2 && c <= 512; smooth++) {
+            single_make(&s, grad ? DDP_OP_CROSS_ENTROPY_GRAD : DDP_OP_CROSS_ENTROPY, 3, grad ? all : one);
+            s.node.attrs.cross_entropy.weight = weight;
+            s.node.attrs.cross_entropy.weights = (uint32_t)c;
+            s.node.attrs.cross_entropy.label_smoothing = smooth ? 0.2 : 0.0;
+            s.node.attrs.cross_entropy.ignores = n > 8;
+            s.node.attrs.cross_entropy.ignore_index = 1;
+            single_run(f, &s, c, 2, 2e-6);
+        }
+    }
+    single_make(&s, DDP_OP_TOP_K, 3, hits);
+    s.node.attrs.metric.k = 3;
+    single_run(f, &s, c, 1, 1e-9);
+    single_make(&s, DDP_OP_CONFUSION, 3, counts);
+    s.node.attrs.metric.ignores = 1;
+    single_run(f, &s, c, 1, 1e-9);
+}
+
 static void test_losses(void **state)
 {
     fixture *f = *state;
@@ -198,6 +230,13 @@ static void test_losses(void **state)
         }
         RUN(DDP_OP_MSE, 0, 1, 1e-6, IN(n, c), IN(n, c), ACT(1, 0));
         RUN(DDP_OP_MSE_GRAD, 0, 1, 1e-6, IN(n, c), IN(n, c), ACT(n, c));
+        RUN(DDP_OP_L1, 0, 1, 1e-6, IN(n, c), IN(n, c), ACT(1, 0));
+        RUN(DDP_OP_L1_GRAD, 0, 1, 1e-6, IN(n, c), IN(n, c), ACT(n, c));
+        RUN(DDP_OP_BCE_WITH_LOGITS, 0, scale, 1e-6, IN(n, c), IN(n, c), ACT(1, 0));
+        RUN(DDP_OP_BCE_WITH_LOGITS_GRAD, 0, scale, 1e-6, IN(n, c), IN(n, c), ACT(n, c));
+        RUN(DDP_OP_BCE_WITH_LOGITS_GRAD, 0, scale, 1e-6, PARAM(n, c), IN(n, c), GRAD(n, c));
+        RUN(DDP_OP_BINARY_CONFUSION, 0, 1, 1e-9, IN(n, c), IN(n, c), ACT(2, 2));
+        loss_ops(f, n, c);
         RUN(DDP_OP_ACCURACY, c, 1, 1e-9, IN(n, c), LABEL(n), ACT(1, 0));
     }
 }

@@ -25,13 +25,16 @@ static void same(const char *what, int variant, const void *a, const void *b, si
 
 /* ---- variants ---------------------------------------------------------------------------------------------------- */
 typedef struct results {
-    float act[4][N], slope[4][N], bias[4][COLS], sum[N], entropy_grad[N], mse_grad[N];
-    double entropy, mse, squares;
+    float act[4][N], slope[4][N], bias[4][COLS], sum[N], entropy_grad[N], mse_grad[N], weighted_grad[N];
+    float pair_grad[3][N];
+    double entropy, mse, weighted, pair[3], squares;
     int64_t right, finite;
 } results;
 
 static void compute(const cpu_kernels *k, const float *x, const float *y, const int64_t *label, results *r)
 {
+    cpu_entropy entropy = {.classes = COLS, .ignored = 3, .scale = 1.0f / ROWS};
+
     memset(r, 0, sizeof(*r));
     for (uint32_t act = 0; act < 4; act++) {
         float copy[N];
@@ -41,7 +44,13 @@ static void compute(const cpu_kernels *k, const float *x, const float *y, const 
         k->act_grad(r->slope[act], x, y, r->bias[act], ROWS, COLS, 0, COLS, act, false);
     }
     k->add(r->sum, x, y, N);
-    r->entropy = k->cross_entropy(r->entropy_grad, x, label, ROWS, COLS, COLS, 1.0f / ROWS, 0.0f);
+    r->entropy = k->cross_entropy(r->entropy_grad, x, label, ROWS, COLS, &entropy);
+    entropy.weight = y; /* any numbers */
+    entropy.weight_sum = 3.0;
+    entropy.smoothing = 0.1f;
+    r->weighted = k->cross_entropy(r->weighted_grad, x, label, ROWS, COLS, &entropy);
+    for (uint32_t loss = 0; loss < 3; loss++)
+        r->pair[loss] = k->pair_loss(r->pair_grad[loss], x, y, N, 0.01f, loss, 0.5f);
     r->mse = k->mse(r->mse_grad, x, y, N, 0.01f);
     r->right = k->accuracy(x, label, ROWS, COLS);
     r->finite = k->first_not_finite(x, N);
@@ -68,6 +77,8 @@ static void test_variants_agree(void **state)
             same("bias gradients", v, got.bias, want.bias, sizeof(got.bias));
             same("add", v, got.sum, want.sum, sizeof(got.sum));
             same("cross-entropy", v, got.entropy_grad, want.entropy_grad, sizeof(got.entropy_grad));
+            same("cross-entropy with weights", v, got.weighted_grad, want.weighted_grad, sizeof(got.weighted_grad));
+            same("other losses", v, got.pair_grad, want.pair_grad, sizeof(got.pair_grad));
             same("mse", v, got.mse_grad, want.mse_grad, sizeof(got.mse_grad));
             same("reductions", v, &got.entropy, &want.entropy, sizeof(got) - offsetof(results, entropy));
         }

@@ -217,6 +217,7 @@ static void loss_gradients(void **state)
 {
     static ref x, t, y, g;
     static const int64_t shapes[][2] = {{1, 1}, {1, 5}, {4, 3}, {7, 10}};
+    static const uint32_t pairs[] = {DDP_OP_L1, DDP_OP_SMOOTH_L1, DDP_OP_BCE_WITH_LOGITS};
     rng r = rng_make(3);
 
     (void)state;
@@ -235,6 +236,40 @@ static void loss_gradients(void **state)
         check_gradient(DDP_OP_MSE, NULL, 2, (ref *[]){&x, &t}, 0, &y, NULL, &g);
         run_op(DDP_OP_MSE_GRAD, NULL, 2, (ref *[]){&t, &x}, &g);
         check_gradient(DDP_OP_MSE, NULL, 2, (ref *[]){&x, &t}, 1, &y, NULL, &g);
+        for (uint32_t k = 0; k < DDP_COUNT(pairs); k++) {
+            ddp_attrs attrs = {.smooth_l1.beta = 0.4};
+
+            run_op(pairs[k] + 1, &attrs, 2, (ref *[]){&x, &t}, &g);
+            check_gradient(pairs[k], &attrs, 2, (ref *[]){&x, &t}, 0, &y, NULL, &g);
+        }
+    }
+}
+
+/* Class weights, label smoothing, a class that is ignored, columns that are no class. */
+static void weighted_gradients(void **state)
+{
+    static ref x, t, y, g;
+    static const float weight[] = {0.5f, 2.0f, 0.0f, 1.25f};
+    rng r = rng_make(4);
+
+    (void)state;
+    ref_shape(&y, 0, 0, 0, 0);
+    ref_shape(&x, 2, 6, 5, 0);
+    ref_shape(&g, 2, 6, 5, 0);
+    ref_shape(&t, 1, 6, 0, 0);
+    ref_random(&x, &r);
+    for (int64_t k = 0; k < 6; k++) t.data[k] = (double)(k % 4);
+    for (int form = 0; form < 4; form++) {
+        ddp_attrs attrs = {.cross_entropy = {.label_smoothing = form % 2 ? 0.3 : 0.0,
+                                             .ignores = form > 1,
+                                             .ignore_index = 3,
+                                             .classes = 4,
+                                             .weights = 4,
+                                             .weight = weight}};
+
+        run_op(DDP_OP_CROSS_ENTROPY_GRAD, &attrs, 2, (ref *[]){&x, &t}, &g);
+        check_gradient(DDP_OP_CROSS_ENTROPY, &attrs, 2, (ref *[]){&x, &t}, 0, &y, NULL, &g);
+        for (int64_t k = 0; k < 6; k++) assert_true(g.data[5 * k + 4] == 0.0);
     }
 }
 
@@ -306,7 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_values),   cmocka_unit_test(linear_gradients), cmocka_unit_test(pointwise_gradients),
         cmocka_unit_test(loss_gradients),  cmocka_unit_test(torch_values),     cmocka_unit_test(relu_edges),
-        cmocka_unit_test(accuracy_counts), cmocka_unit_test(bytes_of_nodes),
+        cmocka_unit_test(accuracy_counts), cmocka_unit_test(bytes_of_nodes),   cmocka_unit_test(weighted_gradients),
     };
 
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);

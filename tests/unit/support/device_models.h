@@ -88,7 +88,9 @@ static inline void mlp_layers(ddp_graph *g, const mlp *m)
     }
     x = ddp_linear(g, x, m->classes, m->bias, "head");
     if (m->regression) {
-        ddp_loss(g, ddp_mse(g, x, label));
+        ddp_loss(g, m->act == 0   ? ddp_mse(g, x, label)
+                    : m->act == 1 ? ddp_smooth_l1(g, x, label, 0.5)
+                                  : ddp_bce_with_logits(g, x, label));
         return;
     }
     ddp_loss(g, ddp_cross_entropy(g, x, label));

@@ -1,5 +1,5 @@
-/* plugins/device/cpu/families/loss.c -- ops that give one number for a batch, with their gradient:
- *   cross-entropy or mse + its gradient   one pass over the logits, over them when nobody reads them later */
+/* plugins/device/cpu/families/loss.c -- ops that give one number for a batch, with their gradient: one pass over the
+ * logits, over them when nobody reads them later. */
 #include "cpu.h"
 
 enum { X = LOW_LOSS_X, TARGET = LOW_LOSS_TARGET };
@@ -9,7 +9,7 @@ static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_
 {
     (void)err;
     low_loss_group(w, k, node);
-    if (k->kind == DDP_OP_MSE) {
+    if (k->kind != DDP_OP_CROSS_ENTROPY) {
         k->cols *= k->rows;
         k->rows = 1;
     }
@@ -18,54 +18,80 @@ static ddp_status group_loss(low_lowering *w, low_kernel *k, uint32_t node, ddp_
 
 static int64_t classes_of(const low_kernel *k, const ddp_attrs *attrs)
 {
-    return k->kind == DDP_OP_CROSS_ENTROPY && attrs->cross_entropy.classes > 0 ? attrs->cross_entropy.classes : k->cols;
+    return attrs->cross_entropy.classes > 0 ? attrs->cross_entropy.classes : k->cols;
 }
 
-/* Counts the labels that are not ignored. */
-static ddp_status check_labels(const cpu_call *c, const int64_t *label, int64_t *counted, ddp_err *err)
+/* Adds up the weights of the labels that are not ignored, each 1 without weights. */
+static ddp_status count_labels(const cpu_call *c, const int64_t *label, double *counted, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const ddp_attrs *attrs = &low_node(c->program, k->nodes[0])->attrs;
-    bool ignores = k->kind == DDP_OP_CROSS_ENTROPY && attrs->cross_entropy.ignores;
+    const float *weight = attrs->cross_entropy.weights > 0 ? attrs->cross_entropy.weight : NULL;
     int64_t classes = classes_of(k, attrs);
 
-    *counted = 0;
+    *counted = 0.0;
     for (int64_t r = 0; r < k->rows; r++) {
-        if (label[r] >= 0 && label[r] < classes)
-            (*counted)++;
-        else if (!ignores || label[r] != attrs->cross_entropy.ignore_index)
-            return ddp_fail(
-                err, DDP_ERR_DATA,
-                "device \"cpu\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 to %lld); check the data set's labels against the model's number of classes",
-                (long long)label[r], (long long)r, (long long)classes, (long long)(classes - 1));
+        if (attrs->cross_entropy.ignores && label[r] == attrs->cross_entropy.ignore_index) continue;
+        if (label[r] < 0 || label[r] >= classes) return cpu_bad_label(label[r], r, classes, err);
+        *counted += weight != NULL ? (double)weight[label[r]] : 1.0;
     }
     return DDP_OK;
 }
 
-static ddp_status run_loss(const cpu_call *c, ddp_err *err)
+ddp_status cpu_bad_label(int64_t label, int64_t row, int64_t classes, ddp_err *err)
+{
+    return ddp_fail(
+        err, DDP_ERR_DATA,
+        "device \"cpu\": label %lld of row %lld of the batch is not one of the model's %lld classes (0 to %lld); check the data set's labels against the model's number of classes",
+        (long long)label, (long long)row, (long long)classes, (long long)(classes - 1));
+}
+
+/* The sum of the rows' losses, and what it is to be divided by. */
+static ddp_status run_entropy(const cpu_call *c, double *sum, double *counted, ddp_err *err)
+{
+    const low_kernel *k = c->k;
+    const ddp_attrs *attrs = &low_node(c->program, k->nodes[0])->attrs;
+    const int64_t *label = cpu_in(c, TARGET);
+    cpu_entropy e = {
+        .classes = classes_of(k, attrs), .ignored = -1, .smoothing = (float)attrs->cross_entropy.label_smoothing};
+    ddp_status status = count_labels(c, label, counted, err);
+
+    if (status != DDP_OK) return status;
+    if (attrs->cross_entropy.ignores) e.ignored = attrs->cross_entropy.ignore_index;
+    e.scale = (float)(1.0 / *counted);
+    if (attrs->cross_entropy.weights > 0) e.weight = attrs->cross_entropy.weight;
+    for (int64_t i = 0; e.weight != NULL && i < e.classes; i++) e.weight_sum += (double)e.weight[i];
+    *sum = c->device->kernels->cross_entropy(cpu_out(c, GRAD), cpu_in(c, X), label, k->rows, k->cols, &e);
+    return DDP_OK;
+}
+
+static double run_pair(const cpu_call *c)
 {
     const cpu_kernels *f = c->device->kernels;
     const low_kernel *k = c->k;
-    const ddp_node *n = low_node(c->program, k->nodes[0]);
-    const void *target = cpu_in(c, TARGET);
+    float beta = (float)low_node(c->program, k->nodes[0])->attrs.smooth_l1.beta;
+    uint32_t loss = k->kind == DDP_OP_L1          ? CPU_LOSS_L1
+                    : k->kind == DDP_OP_SMOOTH_L1 ? CPU_LOSS_SMOOTH_L1
+                                                  : CPU_LOSS_BCE;
+
+    if (k->kind == DDP_OP_MSE)
+        return f->mse(cpu_out(c, GRAD), cpu_in(c, X), cpu_in(c, TARGET), k->cols, (float)(2.0 / (double)k->cols));
+    return f->pair_loss(cpu_out(c, GRAD), cpu_in(c, X), cpu_in(c, TARGET), k->cols, (float)(1.0 / (double)k->cols),
+                        loss, beta);
+}
+
+static ddp_status run_loss(const cpu_call *c, ddp_err *err)
+{
     float *loss = cpu_out(c, LOSS);
-    double sum, smooth = n->attrs.cross_entropy.label_smoothing;
-    int64_t counted = k->cols;
+    double sum, counted = (double)c->k->cols;
     ddp_status status = DDP_OK;
 
-    if (k->kind != DDP_OP_MSE) status = check_labels(c, target, &counted, err);
-    if (status != DDP_OK) return status;
-    if (k->kind == DDP_OP_CROSS_ENTROPY)
-        sum = f->cross_entropy(cpu_out(c, GRAD), cpu_in(c, X), target, k->rows, k->cols, classes_of(k, &n->attrs),
-                               (float)(1.0 / (double)counted), (float)smooth) /
-              (double)counted;
-    else if (k->kind == DDP_OP_MSE)
-        sum = f->mse(cpu_out(c, GRAD), cpu_in(c, X), target, counted, (float)(2.0 / (double)counted)) / (double)counted;
+    if (c->k->kind == DDP_OP_CROSS_ENTROPY)
+        status = run_entropy(c, &sum, &counted, err);
     else
-        sum = (double)f->accuracy(cpu_in(c, X), target, k->rows, k->cols) /
-              ((double)k->rows / (double)low_value(c->program, k->in[TARGET])->dims[0]);
-    if (loss != NULL) *loss = (float)sum;
-    return DDP_OK;
+        sum = run_pair(c);
+    if (status == DDP_OK && loss != NULL) *loss = (float)(sum / counted);
+    return status;
 }
 
 const cpu_family cpu_family_loss = {.base.group = group_loss, .run = run_loss};

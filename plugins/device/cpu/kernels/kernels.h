@@ -26,6 +26,18 @@ typedef struct cpu_update {
     float minus_step, root_bias2, eps; /* lr / (1 - beta1^t) negated; sqrt(1 - beta2^t) */
 } cpu_update;
 
+/* Losses by number, for pair_loss. */
+enum { CPU_LOSS_L1 = 0, CPU_LOSS_SMOOTH_L1, CPU_LOSS_BCE };
+
+/* Of cross-entropy: of a row's columns the first `classes` count. The gradient is multiplied by `scale`. */
+typedef struct cpu_entropy {
+    int64_t classes;
+    int64_t ignored; /* a label whose row counts for nothing; one that is no class does so too */
+    float scale, smoothing;
+    const float *weight; /* by class; NULL: all are 1 */
+    double weight_sum;   /* of all classes */
+} cpu_entropy;
+
 /* Of dropout: an element is 0 where its word is below the threshold, else multiplied by the scale. */
 typedef struct cpu_mask {
     ddp_random random;
@@ -63,13 +75,16 @@ typedef struct cpu_kernels {
     void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);
     void (*channels_first)(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add);
     /* Sum over the rows of the loss with label smoothing s: log-sum-exp(row) - (1 - s) row[label] - s mean(row);
-     * grad, unless NULL, gets (softmax - (1 - s) onehot - s / classes) * scale, and may be logits. A row whose label is
-     * out of range counts for nothing and has the gradient 0. Of a row's `cols` columns the first `classes` count; the
-     * others have the gradient 0. */
+     * grad, unless NULL, gets (softmax - (1 - s) onehot - s / classes) * scale, and may be logits. With weights each
+     * class's part is multiplied by its own. A row that counts for nothing and columns after the classes have the
+     * gradient 0. */
     double (*cross_entropy)(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
-                            int64_t classes, float scale, float s);
+                            const cpu_entropy *e);
     /* Sum of (p - t)^2; grad, unless NULL, gets (p - t) * scale, and may be p. */
     double (*mse)(float *grad, const float *p, const float *t, int64_t n, float scale);
+    /* Sum of the losses CPU_LOSS_* of p - t, bce of the logits p and the targets t; grad, unless NULL, gets the slopes
+     * in p, times scale, and may be p. beta: of smooth_l1. */
+    double (*pair_loss)(float *grad, const float *p, const float *t, int64_t n, float scale, uint32_t loss, float beta);
     /* Rows whose first largest logit stands at the label. A NaN counts as the largest, as in torch.argmax. */
     int64_t (*accuracy)(const float *logits, const int64_t *label, int64_t rows, int64_t cols);
     /* y = (s - mean) invstd w + b over rows of n, s = x, or x + residual, which is written to sum; mean and invstd

@@ -208,34 +208,71 @@ static double row_sum(const float *x, int64_t n)
     return sum;
 }
 
-static double cross_entropy(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
-                            int64_t classes, float scale, float s)
+/* The sum over the classes of weight (log_sum - x). */
+static double weighted_sum(const float *x, const float *weight, int64_t n, double log_sum)
 {
+    double sum = 0.0;
+
+    for (int64_t i = 0; i < n; i++) sum += (double)weight[i] * (log_sum - (double)x[i]);
+    return sum;
+}
+
+/* One row with weights; g has exp(x - max), which adds up to `sum`, and becomes the gradient. x and g may be the same:
+ * then only x[label], which is given, and what `smooth` was made of are known. */
+static double weighted_row(float *g, float at_label, int64_t label, const cpu_entropy *e, float sum, double log_sum,
+                           double smooth)
+{
+    float one = (1.0f - e->smoothing) * e->weight[label], even = e->smoothing / (float)e->classes;
+    float inverse = (one + even * (float)e->weight_sum) * e->scale / sum, scale = e->scale;
+    double loss = (double)one * (log_sum - (double)at_label) + (double)even * smooth;
+
+    if (g == NULL) return loss;
+    if (even == 0.0f) {
+        MAP(e->classes, g[i] *= inverse)
+    } else {
+        MAP(e->classes, g[i] = g[i] * inverse - even * e->weight[i] * scale)
+    }
+    g[label] -= one * scale;
+    return loss;
+}
+
+static double cross_entropy(float *grad, const float *logits, const int64_t *label, int64_t rows, int64_t cols,
+                            const cpu_entropy *e)
+{
+    float s = e->smoothing, even = s / (float)e->classes * e->scale;
+    int64_t classes = e->classes;
     double loss = 0.0;
 
     for (int64_t r = 0; r < rows; r++) {
         const float *x = logits + r * cols;
         float *g = grad != NULL ? grad + r * cols : NULL;
-        float at_label, max, sum, inverse, even = s / (float)classes * scale;
-        double mean;
-        if (label[r] < 0 || label[r] >= classes) {
+        float at_label, max, sum, inverse;
+        double mean, log_sum;
+        if (label[r] < 0 || label[r] >= classes || label[r] == e->ignored) {
             if (g != NULL) memset(g, 0, (size_t)cols * sizeof(*g));
             continue;
         }
         at_label = x[label[r]]; /* read before g, which may be x, is written */
         max = row_max(x, classes);
-        mean = s != 0.0f ? row_sum(x, classes) / (double)classes : 0.0;
+        mean = s != 0.0f && e->weight == NULL ? row_sum(x, classes) / (double)classes : 0.0;
+        if (s != 0.0f && e->weight != NULL) mean = weighted_sum(x, e->weight, classes, (double)max);
         sum = row_exp_sum(g, x, max, classes);
-        inverse = scale / sum;
-        loss += log((double)sum) + (double)max - (1.0 - (double)s) * (double)at_label - (double)s * mean;
+        log_sum = log((double)sum) + (double)max;
+        for (int64_t i = classes; g != NULL && i < cols; i++) g[i] = 0.0f;
+        if (e->weight != NULL) {
+            mean += (log_sum - (double)max) * e->weight_sum; /* of log_sum - x */
+            loss += weighted_row(g, at_label, label[r], e, sum, log_sum, mean);
+            continue;
+        }
+        loss += log_sum - (1.0 - (double)s) * (double)at_label - (double)s * mean;
         if (g == NULL) continue;
+        inverse = e->scale / sum;
         if (s == 0.0f) {
             MAP(classes, g[i] *= inverse)
         } else {
             MAP(classes, g[i] = g[i] * inverse - even)
         }
-        g[label[r]] -= (1.0f - s) * scale;
-        for (int64_t i = classes; i < cols; i++) g[i] = 0.0f;
+        g[label[r]] -= (1.0f - s) * e->scale;
     }
     return loss;
 }
@@ -257,6 +294,37 @@ static double mse(float *grad, const float *p, const float *t, int64_t n, float 
         if (grad != NULL) grad[i] = d * scale;
     }
     for (int l = 0; l < LANES; l++) sum += lane[l];
+    return sum;
+}
+
+static inline float sign_of(float d) { return d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d; } /* of a NaN, NaN */
+
+/* max(x, 0) - x t + log(1 + e^-|x|), and its slope; e^-|x| overflows nowhere. */
+static inline double bce(double x, double t, double *slope)
+{
+    double e = exp(-fabs(x));
+
+    *slope = (x >= 0.0 ? 1.0 : e) / (1.0 + e) - t;
+    return (x > 0.0 ? x : 0.0) - x * t + log1p(e);
+}
+
+static double pair_loss(float *grad, const float *p, const float *t, int64_t n, float scale, uint32_t loss, float beta)
+{
+    double sum = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        float d = p[i] - t[i], size = fabsf(d);
+        double slope = (double)sign_of(d);
+        if (loss == CPU_LOSS_BCE) {
+            sum += bce((double)p[i], (double)t[i], &slope);
+        } else if (loss == CPU_LOSS_SMOOTH_L1 && size < beta) {
+            slope = (double)(d / beta);
+            sum += 0.5 * (double)d * (double)d / (double)beta;
+        } else {
+            sum += (double)size - (loss == CPU_LOSS_SMOOTH_L1 ? 0.5 * (double)beta : 0.0);
+        }
+        if (grad != NULL) grad[i] = (float)slope * scale;
+    }
     return sum;
 }
 
@@ -285,6 +353,7 @@ const cpu_kernels CPU_ISA_TABLE = {
     .channels_first = channels_first,
     .cross_entropy = cross_entropy,
     .mse = mse,
+    .pair_loss = pair_loss,
     .accuracy = accuracy,
     .layer_norm = layer_norm,
     .layer_norm_grad = layer_norm_grad,

@@ -72,6 +72,9 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD:
     case DDP_OP_CROSS_ENTROPY_GRAD:
     case DDP_OP_MSE_GRAD:
+    case DDP_OP_L1_GRAD:
+    case DDP_OP_SMOOTH_L1_GRAD:
+    case DDP_OP_BCE_WITH_LOGITS_GRAD:
     case DDP_OP_BATCH_NORM: return w->type[n->in[0]];
     case DDP_OP_ADD: return w->type[n->in[0]] == CU_BF16 && w->type[n->in[1]] == CU_BF16 ? CU_BF16 : CU_F32;
     case DDP_OP_LAYER_NORM: return only_products_read(w, n->out[0]) ? CU_BF16 : CU_F32;

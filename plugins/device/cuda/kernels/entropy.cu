@@ -17,6 +17,15 @@ struct entropy_args {
     uint32_t kernel;
 };
 
+static __device__ __forceinline__ bool ignored(const entropy_args &a, int64_t label)
+{
+    return a.ignores && label == a.ignore_index;
+}
+static __device__ __forceinline__ bool row_counts(const entropy_args &a, int64_t label)
+{
+    return label >= 0 && label < a.classes && !ignored(a, label);
+}
+
 static __global__ void __launch_bounds__(COUNT_THREADS) count_kernel(entropy_args a)
 {
     CU_SHARED(int, shared, [32]);
@@ -26,9 +35,9 @@ static __global__ void __launch_bounds__(COUNT_THREADS) count_kernel(entropy_arg
     for (int64_t r = static_cast<int64_t>(blockIdx.x) * COUNT_THREADS + threadIdx.x; r < a.rows;
          r += static_cast<int64_t>(gridDim.x) * COUNT_THREADS) {
         int64_t label = a.label[r];
-        if (label >= 0 && label < a.classes)
+        if (row_counts(a, label))
             count++;
-        else if (!a.ignores || label != a.ignore_index)
+        else if (!ignored(a, label))
             cu_report(a.fault, CU_FAULT_LABEL, a.kernel, r, label);
     }
     count = cu_block_sum(count, shared);
@@ -162,13 +171,13 @@ static __global__ void __launch_bounds__(512, 2) entropy_kernel(const X *logits,
     G *g = grad != NULL ? grad + row * a.cols : NULL;
     const row_parts parts = parts_of(x, g, cols);
 
-    if (a.ignores && (label < 0 || label >= cols)) {
+    if (a.ignores && !row_counts(a, label)) {
         skip_row(a, parts, x, g);
         return;
     }
     online o = {a.smoothing != 0.0f, -INFINITY, 0.0f, 0.0f};
     for_row<4>(parts, x, x + parts.head, kept, o);
-    if (label < 0 || label >= cols) {
+    if (!row_counts(a, label)) {
         skip_row(a, parts, x, g);
         return;
     }
@@ -202,8 +211,6 @@ static cudaError_t start_entropy(cudaStream_t s, const X *logits, G *grad, const
     return cu_launch(entropy_kernel<true, X, G>, grid, block, bytes, s, logits, grad, a);
 }
 
-static const int LAST_THREADS = 1024;
-
 static __global__ void __launch_bounds__(LAST_THREADS) entropy_loss_kernel(entropy_args a, float *loss)
 {
     CU_SHARED(double, shared, [32]);
@@ -225,9 +232,9 @@ static __device__ __forceinline__ int count_small(const entropy_args &a, int *sh
 
     if (threadIdx.x < a.rows) {
         int64_t label = a.label[threadIdx.x];
-        if (label >= 0 && label < a.classes)
+        if (row_counts(a, label))
             count = 1;
-        else if (!a.ignores || label != a.ignore_index)
+        else if (!ignored(a, label))
             cu_report(a.fault, CU_FAULT_LABEL, a.kernel, threadIdx.x, label);
     }
     return cu_block_sum(count, shared);
@@ -284,7 +291,7 @@ static __global__ void __launch_bounds__(SMALL_THREADS, 1)
         float v[SMALL_EACH];
         CU_UNROLL
         for (int k = 0; k < SMALL_EACH; k++) v[k] = lane + 32 * k < a.classes ? cu_get(x + lane + 32 * k) : -INFINITY;
-        if (label >= 0 && label < a.classes) {
+        if (row_counts(a, label)) {
             double l = small_row(a, v, g, static_cast<int>(label), 1.0f / static_cast<float>(count));
             if (lane == 0) sum += l;
         } else if (g != NULL && !a.add) {

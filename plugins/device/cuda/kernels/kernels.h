@@ -99,7 +99,7 @@ cudaError_t cu_position(cudaStream_t s, cu_view x, const float *w, cu_view y, in
 cudaError_t cu_position_grad(cudaStream_t s, cu_view dy, float *dw, int64_t n, int64_t t, int64_t e, int64_t p,
                              bool add);
 
-/* ---- losses: entropy.cu, loss.cu --------------------------------------------------------------------------------- */
+/* ---- losses and metrics: entropy.cu, loss.cu, metric.cu ---------------------------------------------------------- */
 /* loss () f32 and grad (rows, cols), either may be absent; grad may be logits. Mean over the rows that are not
  * ignored. A label out of range that is not ignored is a fault. */
 typedef struct cu_entropy {
@@ -120,13 +120,31 @@ cudaError_t cu_entropy_begin(cudaStream_t s, const int64_t *label, int64_t rows,
 cudaError_t cu_entropy_rows(cudaStream_t s, cu_view logits, const int64_t *label, cu_view grad, int64_t first,
                             int64_t count, int64_t rows, int64_t cols, const cu_entropy *e, void *scratch);
 cudaError_t cu_entropy_end(cudaStream_t s, float *loss, int64_t rows, int64_t cols, void *scratch);
-size_t cu_mse_scratch(int64_t n);
-cudaError_t cu_mse(cudaStream_t s, cu_view p, cu_view t, float *loss, cu_view grad, int64_t n, bool add_grad,
-                   void *scratch);
+/* The mean over n elements of a loss of p - t, of bce of the logits p; either result may be absent. beta: of
+ * smooth_l1. */
+enum { CU_LOSS_MSE = 0, CU_LOSS_L1, CU_LOSS_SMOOTH_L1, CU_LOSS_BCE };
+size_t cu_pair_loss_scratch(int64_t n);
+cudaError_t cu_pair_loss(cudaStream_t s, uint32_t loss, double beta, cu_view p, cu_view t, float *out, cu_view grad,
+                         int64_t n, bool add_grad, void *scratch);
 /* *out = rows whose first largest logit (a NaN is the largest) is at the label, / per_sample. */
 size_t cu_accuracy_scratch(int64_t rows);
 cudaError_t cu_accuracy(cudaStream_t s, cu_view logits, const int64_t *label, float *out, int64_t rows, int64_t cols,
                         double per_sample, void *scratch, cu_fault *fault, uint32_t kernel);
+
+/* Rows of logits (rows, cols) with a label, of which some may be ignored; the first `classes` columns count. */
+typedef struct cu_labels {
+    const int64_t *label;
+    int64_t rows, cols, classes, ignore_index;
+    uint32_t ignores, kernel; /* kernel: of the fault */
+    cu_fault *fault;
+} cu_labels;
+/* The results of DDP_OP_TOP_K, _CONFUSION, _BINARY_CONFUSION and _REGRESSION. */
+size_t cu_top_k_scratch(const cu_labels *l);
+cudaError_t cu_top_k(cudaStream_t s, cu_view logits, const cu_labels *l, uint32_t k, float *out, void *scratch);
+size_t cu_confusion_scratch(const cu_labels *l);
+cudaError_t cu_confusion(cudaStream_t s, cu_view logits, const cu_labels *l, float *out, void *scratch);
+cudaError_t cu_binary_confusion(cudaStream_t s, cu_view x, cu_view t, float *out, int64_t n);
+cudaError_t cu_regression(cudaStream_t s, cu_view p, cu_view t, float *out, int64_t rows, int64_t cols);
 
 /* ---- attention: attention.cuh (any size and type), flash.cuh (tensor cores, bf16) -------------------------------- */
 /* qkv (n, t, 3 e): q, k and v side by side, heads of size = e / heads. y (n, t, e); lse (n, heads, t) f32, may be

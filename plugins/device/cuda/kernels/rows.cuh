@@ -87,3 +87,18 @@ static inline unsigned threads_for(int64_t cols)
 
     return static_cast<unsigned>(t < 512 ? t : 512);
 }
+
+static const int LAST_THREADS = 1024;
+
+/* *out = the sum of `count` numbers, divided. */
+template <class T>
+static __global__ void __launch_bounds__(LAST_THREADS) last_kernel(const T *x, int64_t count, double by, float *out)
+{
+    CU_SHARED(T, shared, [32]);
+    T sum = T(0);
+
+    CU_UNROLL_4
+    for (int64_t i = threadIdx.x; i < count; i += LAST_THREADS) sum += x[i];
+    sum = cu_block_sum(sum, shared);
+    if (threadIdx.x == 0) *out = static_cast<float>(static_cast<double>(sum) / by);
+}

@@ -6,9 +6,9 @@
  * __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim, __syncthreads, __syncwarp, __shfl_xor_sync,
  * __shfl_sync, __shfl_down_sync, __shfl_up_sync, __ballot_sync, __any_sync, __all_sync, atomicAdd (int, unsigned,
  * unsigned long long), atomicMin, atomicMax, atomicCAS, atomicExch (unsigned, unsigned long long, int),
- * __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, __dmul_rn, fmaf, expf, exp2f, logf, tanhf, erff, rsqrtf,
- * sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4, make_float4, make_uint4,
- * make_uint2, dim3. Shared memory is declared by the three macros alone. */
+ * __threadfence, __fmaf_rn, __fma_rn, __fadd_rn, __fmul_rn, __dmul_rn, fmaf, expf, exp2f, logf, log1pf, tanhf, erff,
+ * rsqrtf, sqrtf, __float_as_uint, __uint_as_float, __umulhi, __ldg, float4, uint4, uint2, int4, make_float4,
+ * make_uint4, make_uint2, dim3. Shared memory is declared by the three macros alone. */
 #pragma once
 
 #ifdef DDP_CUDA_DOUBLE
