@@ -33,6 +33,7 @@ struct catalog {
     data_base base;
     const catalog_config *config;
     catalog_read_bytes read_bytes;
+    const char *(*container)(const catalog *c, const catalog_entry *e); /* the file that it is in; NULL: itself */
     catalog_entry *entries;
     size_t count, room;
     char *names;

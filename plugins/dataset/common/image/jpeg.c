@@ -11,7 +11,12 @@
 /* after stdio.h */
 #include <jpeglib.h>
 
-enum { MARGIN = 4, SCANS_MAX = 500, MARKER_MAX = 0xffff, SCALES = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 };
+enum {
+    MARGIN = 4,
+    SCANS_MAX = 500,
+    MARKER_MAX = 0xffff,
+    SCALES = 1 << 1 | 1 << 2 | 1 << 4 /* whose IDCT is vectorised; those of 6/8 and the like take longer than that of 8/8 */
+};
 
 typedef struct decoder {
     struct jpeg_decompress_struct jpeg;
