@@ -6,13 +6,14 @@ import json
 import pathlib
 import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import SRC, Case, Skip  # noqa: E402
+from harness import SRC, Case, Skip, long_case  # noqa: E402
 
 STORED = SRC / "tests/parity/vectors/images"
 MODEL = {"data.synthetic": None, "model.mlp": {"input": "image", "classes": 3, "hidden": 16}}
@@ -123,6 +124,16 @@ class Images(Case):
         sums = [self.train(layer, {"loader": {"workers": w, "prefetch": 4}}, name=f"{w}.ini").summary["parameter_sha256"]
                 for w in (0, 1, 3)]
         self.equal(len(set(sums)), 1, sums)
+
+    @long_case
+    def test_stored_pixels_are_pillows(self):
+        """Of this machine's Pillow; tests/unit/dataset/test_images.c compares with what is stored."""
+        for python in ("/usr/bin/python3", sys.executable):
+            if subprocess.run([python, "-c", "import PIL"], capture_output=True, check=False).returncode == 0:
+                r = subprocess.run([python, SRC / "tests/parity/make_images.py", "--compare"], capture_output=True, text=True, check=False)
+                self.equal(r.returncode, 0, r)
+                return
+        raise Skip("Pillow is not installed (Debian: python3-pil)")
 
     def test_broken_images(self):
         self.needs("folder")
