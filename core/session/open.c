@@ -94,7 +94,8 @@ static ddp_status check_class_names(const ddp_session *s, ddp_err *err)
             if (x == NULL || y == NULL) break;
             if (strcmp(x, y) != 0)
                 return ddp_fail(err, DDP_ERR_CONFIG,
-                                "%s %" PRId64 " is \"%.60s\" in [data] and \"%.60s\" in [eval]; both need the same classes. "
+                                "%s %" PRId64
+                                " is \"%.60s\" in [data] and \"%.60s\" in [eval]; both need the same classes. "
                                 "Name them in an option of both, such as classes, or add the missing ones",
                                 a->fields[i].name, v, x, y);
         }

@@ -1,10 +1,10 @@
 /* bench_images.c -- images a second that one thread makes of a folder of photographs: file to f32 batch.
  *
- *     make tests/bench/bench_images && tests/bench/bench_images FOLDER center|random|resized|shorter [dct] [SECONDS]
+ * make tests/bench/bench_images && tests/bench/bench_images FOLDER center|random|resized|shorter [dct] [SECONDS]
  *
  * center, random: a crop of 224; shorter: the shorter side to 256, then a center crop of 224; resized:
- * random_resized_crop of 224. With mean, std and for random ones flip. Prints images a second of the thread's processor
- * time, once a line; tests/bench/image_loading.py compares it with torchvision. */
+ * random_resized_crop of 224. With mean, std and for random ones flip. Prints images a second of the thread's
+ * processor time, once a line; tests/bench/image_loading.py compares it with torchvision. */
 #include "data/loader.h"
 #include "support/dataset_util.h"
 #include <time.h>
@@ -86,7 +86,8 @@ int main(int argc, char **argv)
         ddp_batch batch;
 
         ok(ddp_loader_begin(loader, epoch, 0, &err), &err);
-        while (ddp_loader_next(loader, &batch, &err) == DDP_OK && now() - begin_at < seconds) made += (uint64_t)batch.count;
+        while (ddp_loader_next(loader, &batch, &err) == DDP_OK && now() - begin_at < seconds)
+            made += (uint64_t)batch.count;
         ok(err.status == DDP_IN_PROGRESS ? DDP_OK : err.status, &err);
     }
     (void)printf("%.1f\n", (double)made / (now() - begin_at));

@@ -1,5 +1,5 @@
-/* tests/parity/test_augment.c -- the four parts of color_jitter against what torchvision gives (make_augment.py), within 3e-7
- * of pixels of 0..1. */
+/* tests/parity/test_augment.c -- the four parts of color_jitter against what torchvision gives (make_augment.py),
+ * within 3e-7 of pixels of 0..1. */
 #include "base/base.h"
 #include "checkpoint/safetensors.h"
 #include "data/augment.h"
@@ -40,8 +40,8 @@ static double check_case(const ddp_safetensors *file, int k)
         memcpy(&expected, (const char *)out->data + (size_t)i * sizeof(expected), sizeof(expected));
         difference = fabs((double)expected - (double)x[i]);
         if (!(difference <= BOUND))
-            fail_msg("case %d (%d by %g), element %d: %.9g, not %.9g", k, (int)what, (double)factor, (int)i, (double)x[i],
-                     (double)expected);
+            fail_msg("case %d (%d by %g), element %d: %.9g, not %.9g", k, (int)what, (double)factor, (int)i,
+                     (double)x[i], (double)expected);
         largest = fmax(largest, difference);
     }
     free(x);

@@ -183,10 +183,7 @@ static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int6
     return field == 1 && d->layout == &layouts[CLASSES_10] && value >= 0 && value < 10 ? names[value] : NULL;
 }
 
-static const ddp_dataset_ops ops = {DATA_OPS,
-                                    .open = dataset_open,
-                                    .close = dataset_close,
-                                    .read = dataset_read,
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
                                     .class_name = dataset_class_name};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {

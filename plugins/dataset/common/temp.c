@@ -17,9 +17,9 @@ static const char *folder(void)
 static ddp_status fail_errno(const temp_file *t, const char *what, ddp_err *err)
 {
     int number = errno;
-    ddp_status status =
-        ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\" is unpacked to a file in %s, which %s: %s; set TMPDIR to another folder",
-                 t->file.plugin, t->file.path, folder(), what, strerror(number));
+    ddp_status status = ddp_fail(
+        err, DDP_ERR_DATA, "dataset %s: \"%s\" is unpacked to a file in %s, which %s: %s; set TMPDIR to another folder",
+        t->file.plugin, t->file.path, folder(), what, strerror(number));
 
     err->sys_errno = number;
     return status;

@@ -1,9 +1,9 @@
 /* plugins/dataset/jsonl/jsonl.c -- texts as JSON lines, for language models: {"text": "..."}, an object a line.
  *
- * The texts, in UTF-8, are one sequence of bytes, each a token (vocabulary 256), with a separator after each text. Sample i
- * is "input", i64 (T), bytes i*T .. i*T + T - 1 of the part that from and to choose, and "target", the same one further, as
- * dataset tokens has it. The lines are parsed once, at the start; what they hold goes to a file without a name in TMPDIR,
- * so that no memory is taken for it. */
+ * The texts, in UTF-8, are one sequence of bytes, each a token (vocabulary 256), with a separator after each text.
+ * Sample i is "input", i64 (T), bytes i*T .. i*T + T - 1 of the part that from and to choose, and "target", the same
+ * one further, as dataset tokens has it. The lines are parsed once, at the start; what they hold goes to a file
+ * without a name in TMPDIR, so that no memory is taken for it. */
 #include "common/dataset.h"
 #include "common/temp.h"
 #include <glob.h>
@@ -36,7 +36,8 @@ struct ddp_dataset {
 static const ddp_option options[] = {
     {.key = "files",
      .dflt = "",
-     .doc = "Files to read, in this order; a name with *, ? or [] stands for all files that match, in alphabetical order.",
+     .doc =
+         "Files to read, in this order; a name with *, ? or [] stands for all files that match, in alphabetical order.",
      .type = DDP_OPT_PATH,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(jsonl_config, files)},
@@ -103,11 +104,13 @@ static ddp_status refuse(const reader *r, const char *why, ddp_err *err)
 
     if (d->config->skip_bad) {
         if (d->bad++ == 0)
-            (void)snprintf(d->first_bad, sizeof(d->first_bad), "%.150s:%" PRIu64 ": %.100s", r->file.path, r->line, why);
+            (void)snprintf(d->first_bad, sizeof(d->first_bad), "%.150s:%" PRIu64 ": %.100s", r->file.path, r->line,
+                           why);
         return DDP_OK;
     }
-    return ddp_fail(err, DDP_ERR_DATA, "dataset jsonl: %s:%" PRIu64 ": %s; mend it, or leave such lines out: skip_bad = yes",
-                    r->file.path, r->line, why);
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset jsonl: %s:%" PRIu64 ": %s; mend it, or leave such lines out: skip_bad = yes", r->file.path,
+                    r->line, why);
 }
 
 static bool is_blank(const char *text, size_t length)
@@ -120,7 +123,8 @@ static bool is_blank(const char *text, size_t length)
 static ddp_status store(ddp_dataset *d, const char *text, size_t length, ddp_err *err)
 {
     static const char advice[] = "unpack_limit allows; raise that, or give fewer files";
-    static const char *const separators[] = {[SEPARATOR_NEWLINE] = "\n", [SEPARATOR_ZERO] = "", [SEPARATOR_NONE] = NULL};
+    static const char *const separators[] = {
+        [SEPARATOR_NEWLINE] = "\n", [SEPARATOR_ZERO] = "", [SEPARATOR_NONE] = NULL};
     const char *separator = separators[d->config->separator];
 
     d->texts++;
@@ -237,8 +241,9 @@ static ddp_status choose_part(ddp_dataset *d, ddp_err *err)
     d->end = c->to >= 1.0 ? all : (uint64_t)floor(c->to * (double)all);
     if (d->end - d->begin <= c->context)
         return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset jsonl: \"%s\" and what follows: %" PRIu64 " bytes of text from %g to %g, but a sample of "
-                        "context = %" PRIu64 " takes %" PRIu64 "; choose a smaller context, or more text",
+                        "dataset jsonl: \"%s\" and what follows: %" PRIu64
+                        " bytes of text from %g to %g, but a sample of context = %" PRIu64 " takes %" PRIu64
+                        "; choose a smaller context, or more text",
                         d->bytes.file.path, d->end - d->begin, c->from, c->to, c->context, c->context + 1);
     d->base.length = (d->end - d->begin - 1) / c->context;
     return DDP_OK;
@@ -265,7 +270,8 @@ static void describe(ddp_dataset *d)
     for (char *p = text; *p != '\0'; p++)
         if ((unsigned char)*p < ' ' || *p == 127) *p = '?';
     if (d->bad > 0)
-        used += snprintf(text + used, sizeof(d->description) - (size_t)used, "; %" PRIu64 " bad lines left out", d->bad);
+        used +=
+            snprintf(text + used, sizeof(d->description) - (size_t)used, "; %" PRIu64 " bad lines left out", d->bad);
     (void)snprintf(text + used, sizeof(d->description) - (size_t)used, "\n");
 }
 
@@ -300,8 +306,8 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     d = *out;
     if (host != NULL && d->bad > 0)
         host->log(host->ctx, DDP_LOG_WARN, __FILE__, __LINE__,
-                  "dataset jsonl: %" PRIu64 " bad line%s left out; the first is %s", d->bad, d->bad == 1 ? " is" : "s are",
-                  d->first_bad);
+                  "dataset jsonl: %" PRIu64 " bad line%s left out; the first is %s", d->bad,
+                  d->bad == 1 ? " is" : "s are", d->first_bad);
     return DDP_OK;
 }
 
@@ -333,5 +339,6 @@ static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dat
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),
-    DDP_PLUGIN_TAIL("jsonl", "0.1.0", "texts as JSON lines, each byte a token", DDP_OPTIONS(options, jsonl_config), ops),
+    DDP_PLUGIN_TAIL("jsonl", "0.1.0", "texts as JSON lines, each byte a token", DDP_OPTIONS(options, jsonl_config),
+                    ops),
 };

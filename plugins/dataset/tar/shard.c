@@ -93,9 +93,10 @@ static ddp_status unpack_all(shard *s, struct archive *a, ddp_err *err)
 
     if (archive_read_next_header(a, &entry) != ARCHIVE_OK) return fail_archive(s, a, err);
     while ((bytes = archive_read_data(a, block, sizeof(block))) > 0)
-        DDP_TRY(temp_write(&s->temp, block, (size_t)bytes, "unpack_limit leaves for it; raise that, or unpack the file "
-                                                            "(zstd -d FILE, gunzip FILE) and name the .tar",
-                           err));
+        DDP_TRY(temp_write(
+            &s->temp, block, (size_t)bytes,
+            "unpack_limit leaves for it; raise that, or unpack the file (zstd -d FILE, gunzip FILE) and name the .tar",
+            err));
     return bytes == 0 ? DDP_OK : fail_archive(s, a, err);
 }
 
@@ -155,10 +156,12 @@ static ddp_status take(const shard *s, struct archive *a, struct archive_entry *
     if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != NULL) return DDP_OK;
     m.size = (uint64_t)archive_entry_size(entry);
     if (archive_entry_sparse_count(entry) > 0)
-        return ddp_fail(err, DDP_ERR_DATA, "dataset tar: \"%s\": \"%.200s\" is a sparse file; make the .tar without --sparse",
-                        s->path, m.name);
+        return ddp_fail(err, DDP_ERR_DATA,
+                        "dataset tar: \"%s\": \"%.200s\" is a sparse file; make the .tar without --sparse", s->path,
+                        m.name);
     if (m.offset > f->size || m.size > f->size - m.offset)
-        return ddp_fail(err, DDP_ERR_DATA, "dataset tar: \"%s\" ends within \"%.200s\"; copy it again", s->path, m.name);
+        return ddp_fail(err, DDP_ERR_DATA, "dataset tar: \"%s\" ends within \"%.200s\"; copy it again", s->path,
+                        m.name);
     return member(ctx, &m, err);
 }
 

@@ -1,5 +1,5 @@
-/* plugins/dataset/tar/shard.h -- one .tar file: where its members lie, by libarchive. A compressed one is unpacked once
- * into a file without a name. Nothing is ever extracted by its name, so that a name can do no harm. */
+/* plugins/dataset/tar/shard.h -- one .tar file: where its members lie, by libarchive. A compressed one is unpacked
+ * once into a file without a name. Nothing is ever extracted by its name, so that a name can do no harm. */
 #pragma once
 
 #include "common/temp.h"

@@ -1,8 +1,8 @@
-/* plugins/dataset/tar/tar.c -- images in .tar files, named as WebDataset has it: NAME.jpg (.jpeg, .png, .webp) and NAME.cls,
- * one after the other, are a sample.
+/* plugins/dataset/tar/tar.c -- images in .tar files, named as WebDataset has it: NAME.jpg (.jpeg, .png, .webp) and
+ * NAME.cls, one after the other, are a sample.
  *
- * Where the members lie is found once, at the start; an image is read by pread when it is wanted. A sample is "image", u8
- * (3, -1, -1), and "label", i64 (). shard.c reads .tar files, the catalog has what all datasets of images do. */
+ * Where the members lie is found once, at the start; an image is read by pread when it is wanted. A sample is "image",
+ * u8 (3, -1, -1), and "label", i64 (). shard.c reads .tar files, the catalog has what all datasets of images do. */
 #include "common/image/catalog.h"
 #include "shard.h"
 #include <glob.h>
@@ -34,8 +34,8 @@ struct ddp_dataset {
 static const ddp_option options[] = {
     {.key = "files",
      .dflt = "",
-     .doc = ".tar files, also .tar.gz and .tar.zst; a name with *, ? or [] stands for all files that match, in "
-            "alphabetical order.",
+     .doc =
+         ".tar files, also .tar.gz and .tar.zst; a name with *, ? or [] stands for all files that match, in alphabetical order.",
      .type = DDP_OPT_PATH,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(tar_config, files)},
@@ -85,11 +85,13 @@ static ddp_status finish_sample(indexer *x, ddp_err *err)
     if (x->key[0] == '\0') return DDP_OK;
     if (!texts_add(&x->d->names, x->key, (uint32_t)strlen(x->key), &code)) return data_no_memory("tar", err);
     if (code != count)
-        return fail_member(x, x->key, "comes twice, with other samples between; each sample needs a name of its own", err);
+        return fail_member(x, x->key, "comes twice, with other samples between; each sample needs a name of its own",
+                           err);
     if (!x->has_image) return DDP_OK;
     if (!x->has_label)
-        return fail_member(x, x->name, x->config->label == LABEL_CLS ? "has no .cls member after or before it, for the label"
-                                                                     : "has no .json member after or before it",
+        return fail_member(x, x->name,
+                           x->config->label == LABEL_CLS ? "has no .cls member after or before it, for the label"
+                                                         : "has no .json member after or before it",
                            err);
     return catalog_add(&x->d->catalog, x->name, x->label, x->label_length, x->image, err);
 }
@@ -102,7 +104,8 @@ static ddp_status read_json(indexer *x, const char *name, const char *text, size
     value = root != NULL ? json_object_get(root, x->config->json_key) : NULL;
     x->label_length = 0;
     if (json_is_integer(value))
-        x->label_length = (size_t)snprintf(x->label, sizeof(x->label), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        x->label_length =
+            (size_t)snprintf(x->label, sizeof(x->label), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_string(value) && json_string_length(value) <= LABEL_MAX)
         memcpy(x->label, json_string_value(value), x->label_length = json_string_length(value));
     json_decref(root);
@@ -281,6 +284,6 @@ static const ddp_dataset_ops ops = {DATA_OPS,
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),
     .install = "Debian package libarchive13",
-    DDP_PLUGIN_TAIL("tar", "0.1.0", "images in .tar files, named as WebDataset has it", DDP_OPTIONS(options, tar_config),
-                    ops),
+    DDP_PLUGIN_TAIL("tar", "0.1.0", "images in .tar files, named as WebDataset has it",
+                    DDP_OPTIONS(options, tar_config), ops),
 };

@@ -1,5 +1,5 @@
-/* fuzz/targets/jsonl.c -- texts as JSON lines. Input: a byte each for separator, flags (1: skip_bad, 2: a line is at most 40
- * bytes), context - 1, and from in parts of 8; then the file. */
+/* fuzz/targets/jsonl.c -- texts as JSON lines. Input: a byte each for separator, flags (1: skip_bad, 2: a line is at
+ * most 40 bytes), context - 1, and from in parts of 8; then the file. */
 #define ddp_plugin_desc ddp_plugin_desc_jsonl
 #include "jsonl/jsonl.c"
 #include "fuzz_dataset.h"

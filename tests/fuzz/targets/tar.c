@@ -9,7 +9,8 @@ FUZZ_TARGET(tar)
     fuzz_input in = {data, size};
     uint8_t flags = fuzz_u8(&in);
     const char *files[1] = {fuzz_file(0, in.at, in.left, 0)};
-    tar_config c = {.files = {1, files}, .unpack_limit = 1 << 20, .json_key = "label", .images = {.max_pixels = 1 << 16}};
+    tar_config c = {
+        .files = {1, files}, .unpack_limit = 1 << 20, .json_key = "label", .images = {.max_pixels = 1 << 16}};
 
     c.label = (flags & 1) != 0 ? LABEL_JSON : LABEL_CLS;
     c.images.exif_orientation = 1;

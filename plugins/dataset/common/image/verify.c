@@ -83,8 +83,7 @@ static void check_all(checker *checkers, size_t count)
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (started + 1 < count &&
-           pthread_create(&checkers[started].thread, NULL, check_main, &checkers[started]) == 0)
+    while (started + 1 < count && pthread_create(&checkers[started].thread, NULL, check_main, &checkers[started]) == 0)
         started++;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     for (size_t i = started; i < count; i++) (void)check_main(&checkers[i]);
