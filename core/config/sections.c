@@ -178,15 +178,16 @@ static const ddp_option sampler_options[] = {
 #define CENTER_CROP_DOC "Crops the middle to this size: height, width, or one number for both."
 #define RESIZED_CROP_DOC                                                                                               \
     "Crops a random box of the image and scales it to this size, as RandomResizedCrop: height, width, or one number."
-#define SCALE_DOC        "Smallest and largest share of the image's area that the box of random_resized_crop has."
-#define RATIO_DOC        "Smallest and largest width / height of the box of random_resized_crop."
-#define COLOR_JITTER_DOC "Largest change of brightness, contrast, saturation and hue, drawn for each sample. Empty: none."
-#define ERASING_DOC      "Probability that a box of the normalised image becomes 0, as RandomErasing. 0: off."
+#define SCALE_DOC "Smallest and largest share of the image's area that the box of random_resized_crop has."
+#define RATIO_DOC "Smallest and largest width / height of the box of random_resized_crop."
+#define COLOR_JITTER_DOC                                                                                               \
+    "Largest change of brightness, contrast, saturation and hue, drawn for each sample. Empty: none."
+#define ERASING_DOC "Probability that a box of the normalised image becomes 0, as RandomErasing. 0: off."
 #define DCT_SCALE_DOC                                                                                                  \
     "Whether a JPEG that is going to be shrunk may be decoded at n/8 of its size. Faster; the pixels differ a little."
-#define FLIP_DOC        "Probability that an image is mirrored left to right, drawn again in each epoch."
-#define MEAN_DOC        "Subtracted from pixels scaled to 0..1: a number for each channel or one for all. Empty: 0."
-#define STD_DOC         "Pixels are then divided by it: a number for each channel or one for all. Empty: 1."
+#define FLIP_DOC "Probability that an image is mirrored left to right, drawn again in each epoch."
+#define MEAN_DOC "Subtracted from pixels scaled to 0..1: a number for each channel or one for all. Empty: 0."
+#define STD_DOC  "Pixels are then divided by it: a number for each channel or one for all. Empty: 1."
 
 #define AT(field) offsetof(struct ddp_data_config, field)
 static const ddp_option data_options[] = {

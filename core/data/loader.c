@@ -24,8 +24,8 @@ typedef struct worker {
     pthread_t thread;
     pthread_cond_t wake;
     uint64_t number;
-    void **targets; /* by field: where the next sample goes */
-    void *scratch;  /* of the transform, NULL without one */
+    void **targets;            /* by field: where the next sample goes */
+    void *scratch;             /* of the transform, NULL without one */
     data_image_reader *reader; /* of images whose size differs, else NULL */
     bool idle;
 } worker;

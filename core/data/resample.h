@@ -18,11 +18,11 @@ typedef struct resample_values {
 typedef struct resample {
     view v;
     bool resized;
-    view_size begin, end;     /* of the sample: rows and columns that are inside the image, the others are black */
-    ddp_resize across, down;  /* for these columns, and rows */
-    view_size from, size;     /* the part of the image that is needed */
-    size_t row_at, ring_at;   /* in the work memory: a row of the part, rows in their new width */
-    int64_t ring, stride;     /* rows; pixels of a row, a multiple of 4 */
+    view_size begin, end;    /* of the sample: rows and columns that are inside the image, the others are black */
+    ddp_resize across, down; /* for these columns, and rows */
+    view_size from, size;    /* the part of the image that is needed */
+    size_t row_at, ring_at;  /* in the work memory: a row of the part, rows in their new width */
+    int64_t ring, stride;    /* rows; pixels of a row, a multiple of 4 */
     char *work;
 } resample;
 

@@ -17,12 +17,12 @@ struct ddp_transform {
     view_size raw, out; /* as the dataset gives it, {0, 0} where that differs; the sample */
     view_plan view;
     augment_plan augment;
-    ddp_resize rows, columns;          /* where they are the same for all samples */
-    float unit[256];                   /* byte / 255 */
-    float *tables, *plain;             /* (C, 256): bytes to results; the same before they are normalised */
-    float *mean, *std, *fill;          /* (C); fill: what becomes of black */
-    float *zeros, *ones;               /* (C) */
-    size_t row_at, wide_at, image_at;  /* in the scratch memory: a row of floats, rows in their new width, the image */
+    ddp_resize rows, columns;           /* where they are the same for all samples */
+    float unit[256];                    /* byte / 255 */
+    float *tables, *plain;              /* (C, 256): bytes to results; the same before they are normalised */
+    float *mean, *std, *fill;           /* (C); fill: what becomes of black */
+    float *zeros, *ones;                /* (C) */
+    size_t row_at, wide_at, image_at;   /* in the scratch memory: a row of floats, rows in their new width, the image */
     size_t across_at, down_at, scratch; /* tables of random_resized_crop; bytes of all */
 };
 
@@ -55,9 +55,9 @@ static ddp_status find_image(ddp_transform *t, const ddp_transform_params *p, bo
         if (strcmp(p->fields[i].name, "image") == 0) f = &p->fields[t->field = i];
     *found = f != NULL && (f->dtype == DDP_U8 || wants_anything(p));
     if (f == NULL && wants_anything(p))
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "this dataset has no field \"image\", so there is nothing to transform; remove resize, padding, "
-                        "random_crop, center_crop, random_resized_crop, flip, color_jitter, random_erasing, mean and std");
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "this dataset has no field \"image\", so there is nothing to transform; remove resize, padding, random_crop, center_crop, random_resized_crop, flip, color_jitter, random_erasing, mean and std");
     if (!*found) return DDP_OK;
     if (f->rank != 3 || (f->dtype != DDP_U8 && f->dtype != DDP_F32))
         return ddp_fail(err, DDP_ERR_CONFIG,
@@ -251,7 +251,7 @@ bool data_transform_fixed(const ddp_transform *t) { return t->fixed; }
 
 size_t data_transform_scratch(const ddp_transform *t) { return t->scratch; }
 
-/* ---- images of any size -------------------------------------------------------------------------------------------- */
+/* ---- images of any size ------------------------------------------------------------------------------------------ */
 const view_plan *data_transform_view(const ddp_transform *t) { return &t->view; }
 
 bool data_transform_antialias(const ddp_transform *t) { return t->antialias; }
@@ -281,7 +281,7 @@ void data_transform_finish(const ddp_transform *t, uint64_t index, uint64_t epoc
     if (t->augment.erasing > 0) augment_erase(&t->augment, index, epoch, out, t->channels, t->out);
 }
 
-/* ---- images of one size ---------------------------------------------------------------------------------------------- */
+/* ---- images of one size ------------------------------------------------------------------------------------------ */
 /* The plans of a box, in the scratch memory. */
 static void plan_view(const ddp_transform *t, const view *v, char *scratch, ddp_resize *rows, ddp_resize *columns)
 {

@@ -31,9 +31,9 @@ static ddp_status read_range(const char *key, const ddp_list *list, double out[2
 static ddp_status read_resized_crop(view_plan *p, const struct ddp_data_config *c, ddp_err *err)
 {
     if (c->random_crop.count + c->center_crop.count + c->resize.count > 0 || c->padding > 0)
-        return ddp_fail(err, DDP_ERR_CONFIG,
-                        "random_resized_crop crops and resizes by itself; take resize, padding, random_crop and "
-                        "center_crop out");
+        return ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "random_resized_crop crops and resizes by itself; take resize, padding, random_crop and center_crop out");
     DDP_TRY(read_size("random_resized_crop", &c->random_resized_crop, &p->crop, err));
     DDP_TRY(read_range("scale", &c->scale, p->scale, err));
     DDP_TRY(read_range("ratio", &c->ratio, p->ratio, err));

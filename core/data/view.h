@@ -21,7 +21,7 @@ typedef struct view_plan {
     uint64_t seed, flip_below; /* mirrored where 32 random bits are below */
 } view_plan;
 
-/* A box of the image is resized to `size`, of which `out` is taken from `corner` on; what is outside `size` is black. */
+/* A box of the image is resized to `size`, of which `out` is taken from `corner` on; what is outside it is black. */
 typedef struct view {
     view_size from, box; /* the box's upper left corner in the image, and its size */
     view_size size, corner, out;
@@ -40,5 +40,11 @@ ddp_status view_draw(const view_plan *p, view_size image, uint64_t index, uint64
 void view_describe(const view_plan *p, view_size image, bool antialias, ddp_text *out);
 
 /* Evenly in 0 .. 1, from 32 bits; and evenly in 0 .. count - 1, but for 1 part in 2^32 / count. */
-static inline double view_uniform(uint32_t bits, double low, double high) { return low + (high - low) * bits * 0x1p-32; }
-static inline int64_t view_below(uint32_t bits, int64_t count) { return (int64_t)((uint64_t)bits * (uint64_t)count >> 32); }
+static inline double view_uniform(uint32_t bits, double low, double high)
+{
+    return low + (high - low) * bits * 0x1p-32;
+}
+static inline int64_t view_below(uint32_t bits, int64_t count)
+{
+    return (int64_t)((uint64_t)bits * (uint64_t)count >> 32);
+}

@@ -84,6 +84,26 @@ static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
+/* A class that has one name in training and another in the evaluation would be counted as wrong for ever. */
+static ddp_status check_class_names(const ddp_session *s, ddp_err *err)
+{
+    const ddp_source *a = &s->train, *b = &s->eval;
+
+    for (uint32_t i = 0; i < a->field_count && i < b->field_count; i++)
+        for (int64_t v = 0; a->fields[i].dtype == DDP_I64 && v <= a->fields[i].max; v++) {
+            const char *x = a->ops->class_name(a->dataset, i, v), *y = b->ops->class_name(b->dataset, i, v);
+
+            if (x == NULL || y == NULL) break;
+            if (strcmp(x, y) != 0)
+                return ddp_fail(err, DDP_ERR_CONFIG,
+                                "%s %" PRId64
+                                " is \"%.60s\" in [data] and \"%.60s\" in [eval]; both need the same classes. "
+                                "Name them in an option of both, such as classes, or add the missing ones",
+                                a->fields[i].name, v, x, y);
+        }
+    return DDP_OK;
+}
+
 static uint64_t micro_batches(const ddp_session *s, uint64_t samples)
 {
     uint64_t batch = (uint64_t)s->batches.batch_size * s->devices.replicas;
@@ -143,7 +163,9 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
         return session_at_key(s, "optimizer", "warmup_steps", err);
     if (s->eval.plugin == NULL) return DDP_OK;
     DDP_TRY(open_source(s, &s->eval, pc->eval, pc->eval_sampler, "eval", err));
-    return s->train.plugin == NULL ? DDP_OK : check_eval_fields(s, err);
+    if (s->train.plugin == NULL) return DDP_OK;
+    DDP_TRY(check_eval_fields(s, err));
+    return check_class_names(s, err);
 }
 
 /* ---- graph, device, programs ----------------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-EXTRA_DIST += tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py tests/bench/checkpoint_memory.py tests/bench/generate_tokens.py
+EXTRA_DIST += tests/bench/image_loading.py tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py tests/bench/checkpoint_memory.py tests/bench/generate_tokens.py
 
 # of slow_link.py; it skips itself where it is not root
 LINK_FLAGS = --rate 1gbit --rounds 1 --steps 4
@@ -23,4 +23,15 @@ CLEANFILES += tests/bench/bench_mpi
 tests_bench_bench_mpi_SOURCES = tests/bench/bench_mpi.c
 tests_bench_bench_mpi_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
 tests_bench_bench_mpi_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS) $(MPI_LIBS)
+endif
+
+# make tests/bench/bench_images: dataset folder; image_loading.py compares it with torchvision
+if WITH_IMAGES
+if WITH_CMOCKA
+EXTRA_PROGRAMS += tests/bench/bench_images
+CLEANFILES += tests/bench/bench_images
+tests_bench_bench_images_SOURCES = tests/bench/bench_images.c $(DATASET_TEST_UTIL)
+tests_bench_bench_images_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_bench_bench_images_LDADD = $(UNIT_LDADD)
+endif
 endif

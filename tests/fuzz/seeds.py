@@ -10,8 +10,10 @@ import pathlib
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
+import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -1036,6 +1038,109 @@ def seeds_elf():
             changed("bad_hash_many_buckets", value, b"\xff" * 4)
             changed("bad_hash_bloom", value + 8, b"\xff" * 4)
             changed("bad_hash_first", value + 4, b"\xff" * 4)
+
+
+# ---- images, .tar files, JSON lines ----------------------------------------------------------------------------------
+IMAGES = ROOT / "tests/parity/vectors/images"
+
+
+def seeds_image():
+    small = ("tiny.jpg", "one.jpg", "progressive_420.jpg", "gray.jpg", "cmyk.jpg", "exif_6.jpg", "exif_7.jpg", "odd.webp",
+             "lossless.webp", "alpha.webp", "exif_6.webp", "exif_8.png", "interlaced.png", "interlaced_palette.png",
+             "gray_2_bits.png", "palette_4_bits.png", "gray_alpha_16_bits.png", "rgba.png", "palette_clear.png")
+    for name in small:
+        data = (IMAGES / name).read_bytes()
+        put("image", name.replace(".", "_"), b"\0" + data)
+    for name in ("tiny.jpg", "odd.webp", "exif_8.png", "progressive_420.jpg"):
+        data = (IMAGES / name).read_bytes()
+        put("image", "bad_cut_" + name.replace(".", "_"), b"\1" + data[:len(data) * 2 // 3])
+    data = (IMAGES / "exif_6.jpg").read_bytes()
+    at = data.index(b"II*\0" if b"II*\0" in data else b"MM\0*")
+    for name, change in {"offset": (4, b"\xff\xff\xff\xff"), "type": (12, b"\0\0"), "value": (18, b"\xff\xff"), "magic": (0, b"XX")}.items():
+        put("image", "exif_" + name, b"\0" + data[:at + change[0]] + change[1] + data[at + change[0] + len(change[1]):])
+    data = (IMAGES / "tiny.jpg").read_bytes()
+    at = data.index(b"\xff\xc0")
+    put("image", "bad_bomb_jpg", b"\0" + data[:at + 5] + b"\xff\xff\xff\xff" + data[at + 9:])
+    put("image", "bad_two_components", b"\0" + data[:at + 9] + b"\2" + data[at + 10:])
+    data = (IMAGES / "rgb.png").read_bytes()
+    head = b"IHDR" + struct.pack(">IIBBBBB", 2**31 - 1, 2**31 - 1, 8, 2, 0, 0, 0)
+    put("image", "bad_bomb_png", b"\0" + data[:12] + head + struct.pack(">I", zlib.crc32(head)) + data[33:])
+    put("image", "bad_nothing", b"\0text")
+    put("image", "bad_skipped", b"\2text")
+    put("image", "bad_animation", b"\0RIFF\x1e\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\0\0\0\0\0\0ANIM\0\0\0\0")
+
+
+def seeds_image_list():
+    texts = {"tabs": "a\tx\nb\t1\n", "commas": "a,0\r\n\"b\",3\r\n\r\n", "mark": "\ufeffa,red\nb,blue", "bad_empty": "",
+             "bad_no_label": "a\tx\nb\n", "bad_no_file": "a\tx\nc\tx\n", "bad_first": "path,label\na,1\n", "bad_nul": "a\t\0x\n",
+             "bad_blank": " \t \n", "bad_long": "a" * 9000, "bad_long_path": "a" * 5000 + "\tx\n", "bad_folder": ".\t1\n",
+             "absolute": "/proc/self/exe\t1\n", "quotes": "\"a\"\t\"1\"\n", "large_number": "a,99999999\nb,1\n"}
+    for name, text in texts.items():
+        put("image_list", name, b"\0" + text.encode())
+    put("image_list", "classes", b"\1a\tx\nb\t1\n")
+    put("image_list", "bad_class", b"\1a\ty\n")
+    put("image_list", "split", b"\2a\tx\nb\tx\n")
+    put("image_list", "split_alone", b"\2a\tx\n")
+
+
+def tar_of(*members, form=tarfile.PAX_FORMAT):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form) as t:
+        for name, data, *kind in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            if kind:
+                info.type, info.linkname = kind[0], "a.png"
+            t.addfile(info, io.BytesIO(data))
+    return out.getvalue().rstrip(b"\0") + bytes(1024)
+
+
+def seeds_tar():
+    image = (IMAGES / "one.jpg").read_bytes()
+    two = (("a.jpg", image), ("a.cls", b"0"), ("b.cls", b"1\n"), ("b.jpg", image))
+    put("tar", "two", b"\0" + tar_of(*two))
+    put("tar", "gnu", b"\0" + tar_of(*two, form=tarfile.GNU_FORMAT))
+    put("tar", "ustar", b"\0" + tar_of(*two, form=tarfile.USTAR_FORMAT))
+    put("tar", "gzip", b"\0" + gzip.compress(tar_of(*two), mtime=0))
+    put("tar", "bad_gzip", b"\0" + gzip.compress(tar_of(*two), mtime=0)[:-20])
+    put("tar", "bad_bomb", b"\0" + gzip.compress(bytes(2 << 20), mtime=0))
+    put("tar", "bad_zstd", b"\0\x28\xb5\x2f\xfd\0\0\0")
+    put("tar", "long_names", b"\0" + tar_of(("d" * 200 + "/a.jpg", image), ("d" * 200 + "/a.cls", b"x")))
+    put("tar", "long_names_gnu", b"\0" + tar_of(("d" * 200 + "/a.jpg", image), ("d" * 200 + "/a.cls", b"x"), form=tarfile.GNU_FORMAT))
+    put("tar", "links", b"\0" + tar_of(*two, ("c.jpg", b"", tarfile.SYMTYPE), ("d.jpg", b"", tarfile.LNKTYPE), ("e", b"", tarfile.DIRTYPE),
+                                        ("f.jpg", b"", tarfile.FIFOTYPE)))
+    put("tar", "others", b"\0" + tar_of(("._a.jpg", b"x"), ("a.seg.png", b"x"), ("a.txt", b"x"), ("README", b"x"), *two))
+    put("tar", "json", b"\1" + tar_of(("a.jpg", image), ("a.json", b'{"label": "x", "n": 1}'), ("b.jpg", image), ("b.json", b'{"label": 7}')))
+    put("tar", "bad_json", b"\1" + tar_of(("a.jpg", image), ("a.json", b'{"label": [')))
+    put("tar", "bad_twice", b"\0" + tar_of(*two, two[0], two[1]))
+    put("tar", "bad_two_images", b"\0" + tar_of(("a.jpg", image), ("a.png", image), ("a.cls", b"1")))
+    put("tar", "bad_two_labels", b"\0" + tar_of(("a.cls", b"1"), ("a.CLS", b"1"), ("a.jpg", image)))
+    put("tar", "bad_no_label", b"\0" + tar_of(("a.jpg", image)))
+    put("tar", "bad_label", b"\0" + tar_of(("a.jpg", image), ("a.cls", b" \n")))
+    put("tar", "bad_long_label", b"\0" + tar_of(("a.jpg", image), ("a.cls", b"x" * 5000)))
+    put("tar", "bad_image", b"\0" + tar_of(("a.jpg", image[:30]), ("a.cls", b"1")))
+    put("tar", "bad_none", b"\0" + tar_of(("a.txt", b"1")))
+    whole = tar_of(*two, form=tarfile.USTAR_FORMAT)
+    put("tar", "bad_cut", b"\0" + whole[:1100])
+    put("tar", "bad_checksum", b"\0" + whole[:1700] + b"zz" + whole[1702:])
+    put("tar", "bad_text", b"\0" + b"no tar file at all " * 40)
+
+
+def seeds_jsonl():
+    line = json.dumps({"text": "A text, with \u00e9 and \n", "id": 3}) + "\n"
+    files = {"plain": line * 4, "other_keys": json.dumps({"id": 1, "text": "x" * 40, "more": [1, {"text": 2}]}) + "\n",
+             "blank_lines": "\n \r\n" + line * 2, "no_newline": line + line.rstrip(), "mark": "\ufeff" + line * 2,
+             "zeros": json.dumps({"text": "a\0b" * 20}) + "\n", "bad_number": line + json.dumps({"text": 3}), "bad_array": "[1]\n",
+             "bad_json": line + "{", "bad_twice": '{"text": "a", "text": "b"}\n', "bad_utf8": b'{"text": "\xff"}\n', "bad_empty": "\n",
+             "bad_short": json.dumps({"text": "x"}), "bad_deep": "[" * 3000, "emoji": json.dumps({"text": "\U0001f600" * 20})}
+    for name, text in files.items():
+        data = text if isinstance(text, bytes) else text.encode()
+        put("jsonl", name, b"\0\0\7\0" + data)
+        if name in ("plain", "bad_json", "bad_utf8"):
+            put("jsonl", name + "_skip", b"\1\1\7\1" + data + (line.encode() if name == "bad_utf8" else b""))
+    put("jsonl", "bad_long_line", b"\0\2\7\0" + line.encode() * 2)
+    put("jsonl", "none_between", b"\2\0\3\4" + line.encode() * 3)
+    put("jsonl", "bad_part", b"\2\0\3\10" + line.encode() * 3)
 
 
 def main():

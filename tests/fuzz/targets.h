@@ -13,7 +13,12 @@ TARGET(identity)
 #ifdef DDP_WITH_ZLIB
 TARGET(idx)
 #endif
+#ifdef DDP_WITH_IMAGES
+TARGET(image)
+TARGET(image_list)
+#endif
 TARGET(ini)
+TARGET(jsonl)
 TARGET(manifest)
 TARGET(net)
 TARGET(nodes)
@@ -26,6 +31,9 @@ TARGET(safetensors)
 TARGET(secret)
 TARGET(shards)
 TARGET(stl10)
+#ifdef DDP_WITH_ARCHIVE
+TARGET(tar)
+#endif
 TARGET(tokens)
 TARGET(url)
 TARGET(wire)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tarfile
 import sys
 
 import harness
@@ -138,11 +139,20 @@ class Conform(Case):
                 head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".encode()
                 (self.dir / f"{key}.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + data)
             return "--set", f"input={self.dir}/x.npy", "--set", f"label={self.dir}/y.npy"
-        elif (kind, name) in (("dataset", "folder"), ("dataset", "tar")):
-            for n, image in enumerate(("base_420.jpg", "rgb.png", "lossy.webp", "exif_6.jpg", "gray.jpg")):
-                (self.dir / "photos" / "ab"[n % 2]).mkdir(parents=True, exist_ok=True)
-                shutil.copy(SRC / "tests/parity/vectors/images" / image, self.dir / "photos" / "ab"[n % 2])
-            return "--set", f"path={self.dir}/photos"
+        elif (kind, name) == ("dataset", "folder"):
+            stored = SRC / "tests/parity/vectors/images"
+            (self.dir / "list").write_text("".join(f"{p.name},{n % 3}\n" for n, p in enumerate(sorted(stored.glob("*.*g")))))
+            return "--set", f"list={self.dir}/list", "--set", f"path={stored}"
+        elif (kind, name) == ("dataset", "tar"):
+            with tarfile.open(self.dir / "a.tar", "w") as t:
+                for n, p in enumerate(sorted((SRC / "tests/parity/vectors/images").glob("*.webp"))):
+                    (self.dir / "cls").write_text(str(n % 2))
+                    t.add(p, f"{n}.webp")
+                    t.add(self.dir / "cls", f"{n}.cls")
+            return "--set", f"files={self.dir}/a.tar"
+        elif (kind, name) == ("dataset", "jsonl"):
+            (self.dir / "t.jsonl").write_text("".join(f'{{"text": "text number {n}"}}\n' for n in range(300)))
+            return "--set", f"files={self.dir}/t.jsonl", "--set", "context=33"
         elif (kind, name) == ("dataset", "idx"):
             for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
                                     ("labels", (0x0801, 50), bytes(range(10)) * 5)):

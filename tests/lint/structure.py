@@ -12,8 +12,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["net", "control", "comm", "session", "train"]
 FILES_OF_A_FOLDER = 25
 MEMBERS = 25
-WIDE_ON_PURPOSE = {"core/include/ddpengine"}  # nothing today; a folder that must be wide says why here
-INPUTS = "tests/fuzz/corpus/"  # files of bytes, which nobody reads side by side
+# a folder that must be wide says why here; a target of fuzzing is a file, found by its name
+WIDE_ON_PURPOSE = {"core/include/ddpengine", "tests/fuzz/targets"}
+INPUTS = ("tests/fuzz/corpus/", "tests/parity/vectors/")  # files of bytes, which nobody reads side by side
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 WRITE = r"(?:\[[^\]]*\])*\s*(?:[-+*/|&^]?=(?!=)|\+\+|--|<<=|>>=)"
@@ -169,7 +170,7 @@ def writers(name, all_structs, files, texts):
 # A launcher's variables carry its name, help explains what can be written, and what is taken where nothing is written has one list.
 NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h))$")
 DTYPES = {"bf16", "int8"}  # hooks are named for them
-PLAIN = {"folder", "file", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common", "layers"}
+PLAIN = {"file", "folder", "jsonl", "tar", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common", "layers"}
 
 
 def plugin_names(files):

@@ -58,3 +58,14 @@ tests_parity_test_transforms_SOURCES = tests/parity/test_transforms.c
 tests_parity_test_transforms_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_parity_test_transforms_LDADD = $(UNIT_LDADD)
 endif
+
+# color_jitter against torchvision's results; files of images, whose pixels tests/unit/dataset/test_images.c compares with Pillow's
+EXTRA_DIST += tests/parity/make_augment.py tests/parity/vectors/augment.safetensors tests/parity/make_images.py \
+	tests/parity/vectors/images
+if WITH_CMOCKA
+check_PROGRAMS += tests/parity/test_augment
+TESTS += tests/parity/test_augment
+tests_parity_test_augment_SOURCES = tests/parity/test_augment.c
+tests_parity_test_augment_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_parity_test_augment_LDADD = $(UNIT_LDADD)
+endif

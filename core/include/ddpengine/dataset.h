@@ -27,8 +27,8 @@ typedef struct ddp_dataset ddp_dataset; /* defined by the plugin */
  * In read_image the dataset learns the size of an image from the header of its file and asks the engine, by `place`,
  * which part of it is wanted and where it shall lie. Then it decodes that part, once, to there. */
 typedef struct ddp_image {
-    uint32_t struct_size; /* of the dataset's, sizeof(ddp_image) */
-    uint32_t scales;      /* bit n: can be decoded at n/8 of its size as well, 1 <= n < 8; 0: at full size only */
+    uint32_t struct_size;  /* of the dataset's, sizeof(ddp_image) */
+    uint32_t scales;       /* bit n: can be decoded at n/8 of its size as well, 1 <= n < 8; 0: at full size only */
     int64_t height, width; /* of the whole image, upright, in pixels */
 
     /* Filled by `place`. The image at scale n/8 has ceil(height * n / 8) rows and ceil(width * n / 8) columns. */
@@ -43,10 +43,11 @@ typedef struct ddp_image_sink {
     uint32_t struct_size;
     void *ctx;
     /* Memory for the dataset's own use in this call, 64-byte aligned: block 0 (a file's bytes) or 1 (what a decoder
-     * needs beside them). It stays with the thread and grows where more is asked for than before; a block is valid until
-     * it is asked for again. NULL: out of memory, and err says so. */
+     * needs beside them). It stays with the thread and grows where more is asked for than before; a block is valid
+     * until it is asked for again. NULL: out of memory, and err says so. */
     void *(*memory)(void *ctx, uint32_t block, size_t bytes, ddp_err *err);
-    /* Once a call, before the first pixel is decoded. An error ends the call: the image does not fit what [data] wants. */
+    /* Once a call, before the first pixel is decoded. An error ends the call: the image does not fit what [data]
+     * wants. */
     ddp_status (*place)(void *ctx, ddp_image *image, ddp_err *err);
 } ddp_image_sink;
 
@@ -76,14 +77,14 @@ typedef struct ddp_dataset_ops {
     const char *(*describe)(const ddp_dataset *d);
 
     /* ---- any number of threads at once */
-    /* Mandatory where the field "image" has the dimensions (3, -1, -1), else NULL. As `read`, which is not called then,
-     * but the image goes to where sink->place says; buffers[] of the field "image" is not used. */
+    /* Mandatory where the field "image" has the dimensions (3, -1, -1), else NULL. As `read`, which is not called
+     * then, but the image goes to where sink->place says; buffers[] of the field "image" is not used. */
     ddp_status (*read_image)(const ddp_dataset *d, uint64_t index, uint64_t epoch, const ddp_image_sink *sink,
                              void *const *buffers, ddp_err *err);
 
     /* ---- one thread at a time */
-    /* Optional. The name of a value of an integer field, such as of the class that "label" is; NULL: it has none. UTF-8;
-     * it comes from a file or a folder's name and may hold any character. It lives until close. */
+    /* Optional. The name of a value of an integer field, such as of the class that "label" is; NULL: it has none.
+     * UTF-8; it comes from a file or a folder's name and may hold any character. It lives until close. */
     const char *(*class_name)(const ddp_dataset *d, uint32_t field, int64_t value);
     /* Optional. Whether the samples of `eval`, which is of this plugin too, mean the same as those of d where their
      * fields have equal shapes: DDP_ERR_CONFIG with what differs between [data.NAME] and [eval.NAME]. */

@@ -174,7 +174,17 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
                           err);
 }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
+/* Of CIFAR-10, as its batches.meta.txt has them. */
+static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int64_t value)
+{
+    static const char *const names[] = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                        "dog",      "frog",       "horse", "ship", "truck"};
+
+    return field == 1 && d->layout == &layouts[CLASSES_10] && value >= 0 && value < 10 ? names[value] : NULL;
+}
+
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
+                                    .class_name = dataset_class_name};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

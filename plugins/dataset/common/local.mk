@@ -4,6 +4,7 @@ DATASET_COMMON = plugins/dataset/common/dataset.c plugins/dataset/common/dataset
 DATASET_FILES = $(DATASET_COMMON) plugins/dataset/common/file.c plugins/dataset/common/file.h
 DATASET_TEXTS = plugins/dataset/common/cell.c plugins/dataset/common/cell.h plugins/dataset/common/texts.c \
 	plugins/dataset/common/texts.h
+DATASET_TEMP = plugins/dataset/common/temp.c plugins/dataset/common/temp.h
 IMAGE_SHARED = plugins/dataset/common/image/catalog.c plugins/dataset/common/image/exif.c \
 	plugins/dataset/common/image/image.c plugins/dataset/common/image/jpeg.c plugins/dataset/common/image/png.c \
 	plugins/dataset/common/image/verify.c plugins/dataset/common/image/webp.c

@@ -385,12 +385,21 @@ static ddp_status dataset_agrees(const ddp_dataset *d, const ddp_dataset *eval, 
     return columns_agree(&d->columns, &eval->columns, err);
 }
 
+static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int64_t value)
+{
+    const column *k = &d->columns.list[d->columns.target];
+
+    if (field != 1 || k->kind != COLUMN_CLASS || value < 0 || value >= (int64_t)k->values.count) return NULL;
+    return k->values.entries[value].text;
+}
+
 static const ddp_dataset_ops ops = {DATA_OPS,
                                     .open = dataset_open,
                                     .close = dataset_close,
                                     .read = dataset_read,
                                     .describe = dataset_describe,
-                                    .agrees = dataset_agrees};
+                                    .agrees = dataset_agrees,
+                                    .class_name = dataset_class_name};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

@@ -1,8 +1,8 @@
 /* plugins/dataset/folder/folder.c -- images in files: a folder for each class, or a list of files and labels.
  *
- * A sample is "image", u8 (3, -1, -1): JPEG, PNG or WebP, decoded when it is wanted, in the loader's threads; and "label",
- * i64 (). In memory are the names alone. walk.c looks through folders, list.c reads lists, the catalog has what all
- * datasets of images do. */
+ * A sample is "image", u8 (3, -1, -1): JPEG, PNG or WebP, decoded when it is wanted, in the loader's threads; and
+ * "label", i64 (). In memory are the names alone. walk.c looks through folders, list.c reads lists, the catalog has
+ * what all datasets of images do. */
 #include "common/image/catalog.h"
 #include "list.h"
 #include "walk.h"
@@ -84,8 +84,8 @@ static ddp_status read_bytes(const catalog *c, const catalog_entry *e, void *out
         status = fail_file(path, errno, err);
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != e->size)
         status = ddp_fail(err, DDP_ERR_DATA,
-                          "dataset folder: \"%s\" has %lld bytes and had %" PRIu64 " at the start; something has "
-                          "changed it: start again",
+                          "dataset folder: \"%s\" has %lld bytes and had %" PRIu64
+                          " at the start; something has changed it: start again",
                           path, (long long)st.st_size, e->size);
     else
         status = read_exactly(fd, path, out, size, err);

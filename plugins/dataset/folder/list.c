@@ -54,8 +54,8 @@ static ddp_status add_line(reader *r, ddp_err *err)
     name = trim(r->text);
     label = trim(separator + 1);
     if (name[0] == '\0' || label[0] == '\0') return fail_line(r, err, "a path or label that is empty");
-    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", name[0] == '/' ? "" : r->root, name[0] == '/' ? "" : "/", name) >=
-        sizeof(full))
+    if ((size_t)snprintf(full, sizeof(full), "%s%s%s", name[0] == '/' ? "" : r->root, name[0] == '/' ? "" : "/",
+                         name) >= sizeof(full))
         return fail_line(r, err, "a path that is too long");
     if (stat(full, &st) != 0) {
         ddp_status status = ddp_fail(err, DDP_ERR_DATA, "dataset %s: %s:%" PRIu64 ": \"%s\": %s%s", r->c->base.plugin,

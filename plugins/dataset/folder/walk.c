@@ -1,5 +1,5 @@
-/* plugins/dataset/folder/walk.c -- see walk.h. Links are followed, as ImageFolder does; a chain of them that leads back is
- * stopped by the depth. Names that begin with a dot are left out. */
+/* plugins/dataset/folder/walk.c -- see walk.h. Links are followed, as ImageFolder does; a chain of them that leads
+ * back is stopped by the depth. Names that begin with a dot are left out. */
 #include "walk.h"
 #include <dirent.h>
 #include <errno.h>
@@ -21,9 +21,8 @@ typedef struct walk {
 
 static ddp_status fail_path(const catalog *c, const char *path, int number, ddp_err *err)
 {
-    ddp_status status =
-        ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\": %s%s", c->base.plugin, path, strerror(number),
-                 number == ENOENT ? "; set path to the folder that holds a folder for each class" : "");
+    ddp_status status = ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\": %s%s", c->base.plugin, path, strerror(number),
+                                 number == ENOENT ? "; set path to the folder that holds a folder for each class" : "");
 
     err->sys_errno = number;
     return status;
@@ -154,10 +153,10 @@ ddp_status walk_classes(catalog *c, const char *path, ddp_err *err)
 
     c->other += files.count;
     if (status == DDP_OK && folders.count == 0)
-        status = ddp_fail(err, DDP_ERR_DATA,
-                          "dataset %s: \"%s\" holds no folder; it needs one for each class, or name the images and "
-                          "their labels in a file, as in list = labels.csv",
-                          c->base.plugin, path);
+        status = ddp_fail(
+            err, DDP_ERR_DATA,
+            "dataset %s: \"%s\" holds no folder; it needs one for each class, or name the images and their labels in a file, as in list = labels.csv",
+            c->base.plugin, path);
     for (size_t i = 0; i < folders.count && status == DDP_OK; i++) status = walk_class(&w, folders.list[i], err);
     names_free(&folders);
     names_free(&files);

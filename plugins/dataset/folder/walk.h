@@ -6,6 +6,6 @@
 
 enum { WALK_DEPTH_MAX = 32 };
 
-/* Adds every image below `path` to the catalog. DDP_ERR_DATA: no folder in it, one without an image, one that cannot be
- * read. */
+/* Adds every image below `path` to the catalog. DDP_ERR_DATA: no folder in it, one without an image, one that cannot
+ * be read. */
 ddp_status walk_classes(catalog *c, const char *path, ddp_err *err);

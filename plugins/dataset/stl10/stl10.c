@@ -118,7 +118,18 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     return DDP_OK;
 }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
+/* As its class_names.txt has them. */
+static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int64_t value)
+{
+    static const char *const names[] = {"airplane", "bird",  "car",    "cat",  "deer",
+                                        "dog",      "horse", "monkey", "ship", "truck"};
+
+    (void)d;
+    return field == 1 && value >= 0 && value < 10 ? names[value] : NULL;
+}
+
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
+                                    .class_name = dataset_class_name};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

@@ -1,6 +1,7 @@
-/* tests/unit/data/test_image.c -- images whose size differs by sample: they become what images of one size become, to the
- * bit, and the dataset is asked for no more than is needed. Boxes of random_resized_crop are what torchvision draws from,
- * and a sample follows from seed, epoch and index alone. Values are compared with torchvision's in tests/parity. */
+/* tests/unit/data/test_image.c -- images whose size differs by sample: they become what images of one size become, to
+ * the bit, and the dataset is asked for no more than is needed. Boxes of random_resized_crop are what torchvision
+ * draws from, and a sample follows from seed, epoch and index alone. Values are compared with torchvision's in
+ * tests/parity. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +14,8 @@
 
 enum { IMAGES = 8, EPOCHS = 3 };
 
-static const int64_t sizes[IMAGES][2] = {{37, 53}, {53, 37}, {24, 24}, {90, 31}, {41, 40}, {25, 120}, {64, 48}, {33, 24}};
+static const int64_t sizes[IMAGES][2] = {{37, 53}, {53, 37},  {24, 24}, {90, 31},
+                                         {41, 40}, {25, 120}, {64, 48}, {33, 24}};
 
 /* ---- a dataset --------------------------------------------------------------------------------------------------- */
 static uint8_t value_at(uint64_t index, int64_t y, int64_t x, int c)
@@ -54,7 +56,8 @@ typedef struct keys {
     double jitter[4];
 } keys;
 
-static const double mean[3] = {0.4, 0.5, 0.6}, deviation[3] = {0.2, 0.3, 0.4}, scale[2] = {0.08, 1}, ratio[2] = {0.75, 4.0 / 3};
+static const double mean[3] = {0.4, 0.5, 0.6}, deviation[3] = {0.2, 0.3, 0.4}, scale[2] = {0.08, 1},
+                    ratio[2] = {0.75, 4.0 / 3};
 
 static ddp_status open_with(const keys *k, int64_t height, int64_t width, ddp_transform **out, ddp_err *err)
 {
@@ -114,7 +117,7 @@ static float *fixed_sample(const keys *k, uint64_t index, uint64_t epoch, size_t
     return out;
 }
 
-/* ---- the same as images of one size -------------------------------------------------------------------------------- */
+/* ---- the same as images of one size ------------------------------------------------------------------------------ */
 static void compare(const keys *k)
 {
     ddp_transform *t = open_ok(k, -1, -1);
@@ -218,7 +221,8 @@ static void test_part(void **state)
 
         assert_int_equal(data_image_reader_open(t, &r, &err), DDP_OK);
         assert_int_equal(data_image_read(r, &ops, NULL, 2, 0, (void *[2]){out, &label}, &err), DDP_OK);
-        assert_int_equal(asked, k ? 14 * 14 : 10 * 12); /* 24 x 24 to 12 x 12: two pixels and half a neighbour each side */
+        assert_int_equal(asked,
+                         k ? 14 * 14 : 10 * 12); /* 24 x 24 to 12 x 12: two pixels and half a neighbour each side */
         data_image_reader_close(r);
         ddp_transform_close(t);
     }

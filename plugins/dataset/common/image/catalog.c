@@ -7,9 +7,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { FORMAT = 1, /* into the fingerprint: bump it when the same files and options give other samples */
-       HASHED_FILES = 4096,
-       HASHED_BYTES = 65536 };
+enum {
+    FORMAT = 1, /* into the fingerprint: bump it when the same files and options give other samples */
+    HASHED_FILES = 4096,
+    HASHED_BYTES = 65536
+};
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 ddp_status catalog_begin(catalog *c, const catalog_config *config, catalog_read_bytes read_bytes, ddp_err *err)
@@ -206,12 +208,11 @@ ddp_status catalog_finish(catalog *c, const char *what, bool numbers, ddp_err *e
     if (c->config->skip_bad) DDP_TRY(catalog_leave_out_bad(c, err));
     if (c->count == 0)
         return ddp_fail(err, DDP_ERR_DATA,
-                        "dataset %s: \"%s\": none of %" PRIu64 " images is left%s; look at split, validation = %g and "
-                        "the warnings",
+                        "dataset %s: \"%s\": none of %" PRIu64
+                        " images is left%s; look at split, validation = %g and the warnings",
                         plugin, what, c->all, c->bad > 0 ? ", broken ones are left out" : "", c->config->validation);
     c->base.length = c->count;
-    c->base.fields[0] =
-        (ddp_field){.name = "image", .dtype = DDP_U8, .rank = 3, .dims = {3, -1, -1}, .max = UINT8_MAX};
+    c->base.fields[0] = (ddp_field){.name = "image", .dtype = DDP_U8, .rank = 3, .dims = {3, -1, -1}, .max = UINT8_MAX};
     c->base.fields[1] = (ddp_field){.name = "label", .dtype = DDP_I64, .max = (int64_t)c->class_count - 1};
     DDP_TRY(hash_all(c, err));
     c->description = catalog_description(c, what);

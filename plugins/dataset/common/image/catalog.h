@@ -1,6 +1,6 @@
-/* plugins/dataset/common/image/catalog.h -- what datasets of image files have in common: the list of the images and their
- * classes, the split, broken files, the fingerprint, and reading one of them. Where the bytes of an image come from, the
- * dataset knows. */
+/* plugins/dataset/common/image/catalog.h -- what datasets of image files have in common: the list of the images and
+ * their classes, the split, broken files, the fingerprint, and reading one of them. Where the bytes of an image come
+ * from, the dataset knows. */
 #pragma once
 
 #include "common/dataset.h"
@@ -33,6 +33,7 @@ struct catalog {
     data_base base;
     const catalog_config *config;
     catalog_read_bytes read_bytes;
+    const char *(*container)(const catalog *c, const catalog_entry *e); /* the file that it is in; NULL: itself */
     catalog_entry *entries;
     size_t count, room;
     char *names;
@@ -50,8 +51,8 @@ struct catalog {
 ddp_status catalog_begin(catalog *c, const catalog_config *config, catalog_read_bytes read_bytes, ddp_err *err);
 ddp_status catalog_add(catalog *c, const char *name, const char *label, size_t label_length, catalog_entry entry,
                        ddp_err *err);
-/* Sorts out labels (`numbers`: whole numbers are labels as they are, else names in the order of their bytes), the split and
- * broken files. `what` names the source for messages. DDP_ERR_DATA where nothing is left. */
+/* Sorts out labels (`numbers`: whole numbers are labels as they are, else names in the order of their bytes), the
+ * split and broken files. `what` names the source for messages. DDP_ERR_DATA where nothing is left. */
 ddp_status catalog_finish(catalog *c, const char *what, bool numbers, ddp_err *err);
 void catalog_free(catalog *c);
 /* One warning where files were left out. */

@@ -1,5 +1,5 @@
-/* plugins/dataset/common/image/image.h -- files of images to pixels, for datasets whose images differ in size: JPEG, PNG
- * and WebP, told apart by their first bytes. Each is RGB, u8, with the pixels of Pillow's convert("RGB").
+/* plugins/dataset/common/image/image.h -- files of images to pixels, for datasets whose images differ in size: JPEG,
+ * PNG and WebP, told apart by their first bytes. Each is RGB, u8, with the pixels of Pillow's convert("RGB").
  *
  * The header comes first, so that a file that would unpack to more than max_pixels is refused before any memory is
  * taken; then the part that the engine wants is decoded, once. */

@@ -1,9 +1,10 @@
-/* plugins/dataset/common/image/jpeg.c -- JPEG by libjpeg-turbo: baseline and progressive; grey, YCbCr, RGB, CMYK, YCCK.
+/* plugins/dataset/common/image/jpeg.c -- JPEG by libjpeg-turbo: baseline and progressive; grey, YCbCr, RGB, CMYK,
+ * YCCK.
  *
- * Only the wanted part goes through IDCT, upsampling and color conversion (jpeg_crop_scanline, jpeg_skip_scanlines). At
- * the edges of a part the upsampling of the colors would lack its neighbours, so a margin is decoded around it: the
- * pixels are those of the whole image. A file that ends early is broken; other damage, which libjpeg warns of, is decoded
- * as well as it can be, as Pillow does. */
+ * Only the wanted part goes through IDCT, upsampling and color conversion (jpeg_crop_scanline, jpeg_skip_scanlines).
+ * At the edges of a part the upsampling of the colors would lack its neighbours, so a margin is decoded around it: the
+ * pixels are those of the whole image. A file that ends early is broken; other damage, which libjpeg warns of, is
+ * decoded as well as it can be, as Pillow does. */
 #include "format.h"
 #include <setjmp.h>
 #include <stdio.h>
@@ -11,7 +12,13 @@
 /* after stdio.h */
 #include <jpeglib.h>
 
-enum { MARGIN = 4, SCANS_MAX = 500, MARKER_MAX = 0xffff, SCALES = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 };
+enum {
+    MARGIN = 4,
+    SCANS_MAX = 500,
+    MARKER_MAX = 0xffff,
+    SCALES =
+        1 << 1 | 1 << 2 | 1 << 4 /* whose IDCT is vectorised; those of 6/8 and the like take longer than that of 8/8 */
+};
 
 typedef struct decoder {
     struct jpeg_decompress_struct jpeg;
@@ -132,8 +139,7 @@ static void decode_part(decoder *d, image_job *job)
     (void)jpeg_start_decompress(&d->jpeg);
     width = (JDIMENSION)(job->left + job->columns + MARGIN);
     width = (width < d->jpeg.output_width ? width : d->jpeg.output_width) - first;
-    if (width < d->jpeg.output_width)
-        jpeg_crop_scanline(&d->jpeg, &first, &width);
+    if (width < d->jpeg.output_width) jpeg_crop_scanline(&d->jpeg, &first, &width);
     read_rows(d, job, (int64_t)first, job->extra);
 }
 

@@ -1,5 +1,5 @@
-/* plugins/dataset/common/image/png.c -- PNG by libpng: grey, palette and RGB, of any depth, interlaced or not. Of 16 bits
- * the upper 8 are taken; transparency is left out, not blended. */
+/* plugins/dataset/common/image/png.c -- PNG by libpng: grey, palette and RGB, of any depth, interlaced or not. Of 16
+ * bits the upper 8 are taken; transparency is left out, not blended. */
 #include "format.h"
 #include <png.h>
 #include <setjmp.h>

@@ -16,8 +16,13 @@ ddp_status catalog_decode(const catalog *c, const catalog_entry *e, const ddp_im
     image_source source = {.plugin = c->base.plugin, .name = catalog_name(c, e), .size = (size_t)e->size};
     image_options options = {.max_pixels = c->config->max_pixels, .orient = c->config->exif_orientation != 0};
     uint64_t most = c->config->max_pixels * 8 + (UINT64_C(16) << 20);
+    char name[2 * CATALOG_NAME_MAX];
     uint8_t *bytes;
 
+    if (c->container != NULL) {
+        (void)snprintf(name, sizeof(name), "%s: %s", c->container(c, e), source.name);
+        source.name = name;
+    }
     if (e->size > most)
         return ddp_fail(err, DDP_ERR_DATA,
                         "dataset %s: \"%s\" has %" PRIu64 " bytes, more than any image of max_pixels = %" PRIu64,
@@ -78,8 +83,7 @@ static void check_all(checker *checkers, size_t count)
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (started + 1 < count &&
-           pthread_create(&checkers[started].thread, NULL, check_main, &checkers[started]) == 0)
+    while (started + 1 < count && pthread_create(&checkers[started].thread, NULL, check_main, &checkers[started]) == 0)
         started++;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     for (size_t i = started; i < count; i++) (void)check_main(&checkers[i]);

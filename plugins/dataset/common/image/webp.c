@@ -1,5 +1,5 @@
-/* plugins/dataset/common/image/webp.c -- WebP by libwebp: lossy and lossless, still images. Transparency is left out, not
- * blended. */
+/* plugins/dataset/common/image/webp.c -- WebP by libwebp: lossy and lossless, still images. Transparency is left out,
+ * not blended. */
 #include "format.h"
 #include <string.h>
 #include <webp/decode.h>
