@@ -197,6 +197,8 @@ static ddp_status no_read_image(const ddp_dataset *d, uint64_t index, uint64_t e
                     "the dataset gives images of the dimensions -1 and leaves its function read_image NULL");
 }
 static const char *no_class_name(const ddp_dataset *d, uint32_t field, int64_t value) { return NULL; }
+UNSUPPORTED(no_open_file, "this dataset reads no files but its own", const ddp_dataset *d, const char *path,
+            ddp_dataset **out, ddp_err *err)
 static const ddp_slot dataset_slots[] = {
     MUST(ddp_dataset_ops, open),
     MUST(ddp_dataset_ops, close),
@@ -207,6 +209,7 @@ static const ddp_slot dataset_slots[] = {
     MAY(ddp_dataset_ops, describe, no_description),
     MAY(ddp_dataset_ops, read_image, no_read_image),
     MAY(ddp_dataset_ops, class_name, no_class_name),
+    MAY(ddp_dataset_ops, open_file, no_open_file),
 };
 
 static uint32_t no_states(ddp_hook *h, const ddp_hook_state **out)
