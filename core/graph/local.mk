@@ -1,5 +1,5 @@
 libddpcore_a_SOURCES += core/graph/graph.h core/graph/internal.h core/graph/autodiff.c core/graph/builder.c \
-	core/graph/cached.c core/graph/describe.c core/graph/finish.c core/graph/layout.c core/graph/lowered.c \
+	core/graph/cached.c core/graph/describe.c core/graph/finish.c core/graph/fold.c core/graph/layout.c core/graph/lowered.c \
 	core/graph/plan.c core/graph/program.c core/graph/recompute.c core/graph/stages.c core/graph/state.c core/graph/summary.c
 libddpcore_a_SOURCES += core/graph/ops/attention.c core/graph/ops/batch_norm.c core/graph/ops/conv.c \
 	core/graph/ops/dropout.c core/graph/ops/embedding.c core/graph/ops/layer_norm.c core/graph/ops/linear.c \

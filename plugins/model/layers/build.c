@@ -185,6 +185,7 @@ static ddp_status build_loss(net_builder *b, const net_layer *l, ddp_err *err)
     target = ddp_input(b->g, b->label);
     if (l->choice == LOSS_MSE) {
         ddp_loss(b->g, ddp_mse(b->g, b->x, target));
+        ddp_output(b->g, "prediction", b->x);
     } else {
         ddp_loss(b->g, ddp_cross_entropy_padded(b->g, b->x, target, l->classes, l->label_smoothing));
         ddp_output(b->g, "logits", b->x);
