@@ -1,7 +1,7 @@
 # the program; everything below it is in libddpcore.a
 bin_PROGRAMS += ddpengine
 ddpengine_SOURCES = core/cli/checkpoint_diff.h core/cli/checkpoint_merge.h core/cli/cli.h core/cli/options.h core/cli/audit.c core/cli/bench.c \
-	core/cli/checkpoint.c core/cli/checkpoint_diff.c core/cli/checkpoint_merge.c core/cli/commands.c core/cli/conform.c core/cli/generate.c \
-	core/cli/main.c core/cli/model.c core/cli/options.c core/cli/run.c
+	core/cli/checkpoint.c core/cli/checkpoint_diff.c core/cli/checkpoint_merge.c core/cli/commands.c core/cli/conform.c core/cli/export.c core/cli/generate.c \
+	core/cli/main.c core/cli/model.c core/cli/options.c core/cli/predict.c core/cli/run.c
 ddpengine_LDFLAGS = $(AM_LDFLAGS) $(DDP_WRAP)
-ddpengine_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
+ddpengine_LDADD = $(ONNX_LIBS) libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
