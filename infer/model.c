@@ -5,12 +5,14 @@
 #include "train/state/buffer_sync.h"
 #include "train/state/memory.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 /* What the model reads, as the checkpoint has it; nothing where that does not say it. */
 static ddp_status find_fields(const char *weights, const ddp_config *config, ddp_pool *pool, ddp_launch *launch,
                               ddp_err *err)
 {
-    const char *path = weights != NULL ? weights : config->checkpoint->dir;
+    bool given = weights != NULL && access(weights, F_OK) == 0; /* "best" is in [checkpoint] dir */
+    const char *path = given ? weights : config->checkpoint->dir;
     char *settings = NULL;
     ddp_status st;
 

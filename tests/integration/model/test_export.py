@@ -164,6 +164,7 @@ class Export(Case):
         self.equal(r.code, 0, r)
         (weights,) = (self.dir / "ckpt").glob("step-*/model.safetensors")
         self.fails(self.run("export", "torch", "-c", "run.ini", "--checkpoint", weights, "out"), 10, "text.txt")
+        self.fails(self.run("export", "torch", "-c", "run.ini", "--checkpoint", "best", "out"), 8, "no best checkpoint")
 
     def test_errors(self):
         self.train({"checkpoint": {"dir": self.dir / "ckpt"}, "data.synthetic": {"samples": 32}}, nproc=0)

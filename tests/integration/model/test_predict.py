@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import sys
+import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
@@ -94,6 +95,29 @@ class Predict(Case):
                 r = self.finish(self.spawn([self.dir / "classify", "run.ini", "ckpt"], stdin=stdin,
                                            env={"DDPENGINE_PLUGIN_PATH": str(BUILD / ".libs")}))
             self.equal((r.code, r.out, r.err), (0, f"class {labels[i]}\n", ""), r)
+
+    @staticmethod
+    def png(side, colour):
+        def chunk(kind, data):
+            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) + chunk(
+            b"IDAT", zlib.compress((b"\0" + bytes(colour) * side) * side)) + chunk(b"IEND", b"")
+
+    def test_photographs(self):
+        """Of any size, by the names of their folders."""
+        self.needs("folder")
+        for i in range(48):
+            for name, colour in (("red", (200 + i, 40, i)), ("green", (i, 180 + i, 60)), ("blue", (30, i, 190 + i))):
+                (self.dir / "photos" / name).mkdir(parents=True, exist_ok=True)
+                (self.dir / "photos" / name / f"{i}.png").write_bytes(self.png(8 + i % 5, colour))
+        self.trained({"data": {"plugin": "folder", "resize": "6, 6", "flip": 0.5}, "data.folder": {"path": "photos"},
+                      "model.mlp": {"input": "image", "classes": 3}, "train": {"epochs": 10}})
+        (self.dir / "new.png").write_bytes(self.png(21, (20, 30, 220)))
+        found = self.objects("new.png", "photos/red/3.png", "photos/green/7.png")
+        self.equal([f["predictions"][0]["class"] for f in found], ["blue", "red", "green"])
+        (self.dir / "bad.png").write_bytes(self.png(21, (20, 30, 220))[:60])
+        self.fails(self.predict("bad.png", code=10), 10, "bad.png")
+        self.fails(self.predict("none.png", code=10), 10, "none.png")
 
     # ---- tables ------------------------------------------------------------------------------------------------------
     def table(self, target):

@@ -3,7 +3,9 @@ import pathlib
 import random
 import re
 import shutil
+import struct
 import sys
+import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
@@ -53,6 +55,50 @@ class Recipes(Case):
         found = re.findall(r"^new.csv:\d+: (\w+) ", predict.out, re.M)
         self.equal(len(found), 50)
         self.check(sum(a == b for a, (_, b) in zip(found, rows)) >= 45, predict)
+
+    @staticmethod
+    def png(width, height, rows):
+        """rows: bytes of red, green, blue."""
+        def chunk(kind, data):
+            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) + chunk(
+            b"IDAT", zlib.compress(b"".join(b"\0" + r for r in rows), 1)) + chunk(b"IEND", b"")
+
+    def photo(self, draw, kind):
+        """Stripes of one of five directions and widths, in two colours, of any size."""
+        width, height = draw.randrange(40, 90), draw.randrange(40, 90)
+        colours = [bytes(draw.randrange(low, high) for _ in range(3)) for low, high in ((0, 110), (140, 256))]
+        if kind == 0:
+            return self.png(width, height, [colours[y // 4 % 2] * width for y in range(height)])
+        if kind == 1:
+            return self.png(width, height, [colours[y // 12 % 2] * width for y in range(height)])
+        if kind == 2:
+            row = b"".join(colours[x // 4 % 2] for x in range(width))
+            return self.png(width, height, [row] * height)
+        if kind == 3:
+            row = b"".join(colours[x // 12 % 2] for x in range(width))
+            return self.png(width, height, [row] * height)
+        rows = [b"".join(colours[(x // 8 + i) % 2] for x in range(width)) for i in (0, 1)]
+        return self.png(width, height, [rows[y // 8 % 2] for y in range(height)])
+
+    @long_case
+    def test_photos(self):
+        """2,000 of them in 5 classes; a smaller net than the recipe's, on smaller crops."""
+        if "dataset  folder " not in self.run("plugins").out:
+            raise Skip("dataset folder is not built")
+        draw, names = random.Random(3), ["cat", "cow", "dog", "horse", "sheep"]
+        for i in range(2000):
+            folder = self.dir / "animals" / names[i % 5]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{i}.png").write_bytes(self.photo(draw, i % 5))
+        (self.dir / "new.png").write_bytes(self.photo(draw, 3))
+        small = [x for key in ("data.random_resized_crop=32", "eval.resize=36", "eval.center_crop=32", "model.resnet.stem=cifar",
+                               "model.resnet.width=8", "train.epochs=4") for x in ("--set", key)]
+        check, train, predict = self.follow("photos.md", "animals.ini", 5, small)
+        self.check(all(name in check.out for name in names), check)
+        (accuracy,) = re.findall(r"done at step .* eval accuracy ([\d.]+)", train.err)
+        self.check(float(accuracy) > 0.8, train)
+        self.check(predict.out.startswith("new.png: horse "), predict)
 
     def test_text(self):
         """A smaller model than the recipe's: what it has learnt is not of interest here."""
