@@ -2,10 +2,8 @@
  * kept: a prompt goes in by many tokens at once, then each token is a run over its own position. Else every token is a
  * pass over the whole context. */
 #include "infer/generate.h"
+#include "infer/model.h"
 #include "session/variants.h"
-#include "train/state/buffer_sync.h"
-#include "train/state/memory.h"
-#include "train/state/weights.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +13,7 @@
 enum { WORTH_PADDING = 5 };
 
 struct ddp_generator {
-    ddp_trainer t;                      /* parameters, buffers and arena alone */
+    infer_model model;                  /* and its activations */
     bool keeps;                         /* keys and values */
     float *cache;                       /* of these; the device's */
     int64_t context, vocabulary, width; /* width: logits of a position, vocabulary and padding */
@@ -44,7 +42,7 @@ static int32_t logits_of(const ddp_program *p)
 /* The output, and the field that it is computed from. */
 static ddp_status find_ends(ddp_generator *g, ddp_err *err)
 {
-    const ddp_session *s = g->t.s;
+    const ddp_session *s = g->model.t.s;
     const ddp_program *p = s->programs.variants[0].program;
     const ddp_value *logits, *input = NULL;
     const ddp_field *field;
@@ -72,7 +70,7 @@ static ddp_status find_ends(ddp_generator *g, ddp_err *err)
 
 static ddp_status allocate_cache(ddp_generator *g, ddp_err *err)
 {
-    const ddp_session *s = g->t.s;
+    const ddp_session *s = g->model.t.s;
     uint64_t bytes = ddp_program_buffer_elements(s->programs.variants[0].program) * sizeof(float);
 
     g->keeps = s->programs.variants[0].positions > 0;
@@ -82,17 +80,14 @@ static ddp_status allocate_cache(ddp_generator *g, ddp_err *err)
 
 static ddp_status allocate(ddp_generator *g, ddp_err *err)
 {
-    ddp_session *s = g->t.s;
-    ddp_trainer *t = &g->t;
+    ddp_session *s = g->model.t.s;
     int64_t longest = 1;
 
     for (uint32_t i = 0; i < s->train.field_count; i++)
         if (s->train.fields[i].rank == 1) longest = DDP_MAX_OF(longest, s->train.fields[i].dims[0]);
-    DDP_TRY(ddp_device_alloc(&s->device, s->model.layout->param_elements * sizeof(float), &t->mem.params, err));
-    DDP_TRY(ddp_device_alloc(&s->device, s->programs.arena_bytes, &t->mem.activations, err));
+    DDP_TRY(ddp_device_alloc(&s->device, s->programs.arena_bytes, &g->model.t.mem.activations, err));
     DDP_TRY(ddp_device_host_alloc(&s->device, (size_t)longest * sizeof(int64_t), &g->tokens, err));
     DDP_TRY(ddp_device_host_alloc(&s->device, sizeof(int64_t), &g->start, err));
-    DDP_TRY(ddp_trainer_buffers_open(t, err));
     DDP_TRY(allocate_cache(g, err));
     g->inputs = ddp_alloc((s->train.field_count + 1) * sizeof(*g->inputs), err);
     g->kept = ddp_alloc((size_t)longest * sizeof(*g->kept), err);
@@ -103,27 +98,16 @@ static ddp_status allocate(ddp_generator *g, ddp_err *err)
     return g->row == NULL || g->order == NULL ? err->status : DDP_OK;
 }
 
-static ddp_status read_weights(ddp_generator *g, ddp_err *err)
-{
-    ddp_weights weights;
-
-    DDP_TRY(ddp_staging_open(&g->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
-    DDP_TRY(ddp_trainer_read_weights(&g->t, &weights, err));
-    DDP_TRY(ddp_push(&g->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
-    ddp_staging_close(&g->t);
-    return DDP_OK;
-}
-
 static ddp_status prepare(ddp_generator *g, ddp_err *err)
 {
-    ddp_session *s = g->t.s;
+    ddp_session *s = g->model.t.s;
     ddp_bind bind = {.struct_size = sizeof(bind)};
 
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, allocate(g, err));
-    DDP_TRY_AS(DDP_EXIT_CHECKPOINT, err, read_weights(g, err));
-    bind.arena = g->t.mem.activations;
-    bind.params = g->t.mem.params;
-    bind.buffers = g->keeps ? g->cache : g->t.mem.buffers;
+    DDP_TRY(infer_model_read(&g->model, err));
+    bind.arena = g->model.t.mem.activations;
+    bind.params = g->model.t.mem.params;
+    bind.buffers = g->keeps ? g->cache : g->model.t.mem.buffers;
     for (uint32_t i = 0; i < s->programs.count; i++)
         DDP_TRY(ddp_variant_ready(s, &s->programs.variants[i], &bind, err));
     if (!g->keeps)
@@ -137,7 +121,7 @@ ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *er
     ddp_generator *g = ddp_alloc(sizeof(*g), err);
 
     if (g == NULL) return err->status;
-    g->t.s = s;
+    g->model.t.s = s;
     if (prepare(g, err) != DDP_OK) {
         infer_generator_close(g);
         return err->status;
@@ -148,15 +132,13 @@ ddp_status infer_generator_open(ddp_session *s, ddp_generator **out, ddp_err *er
 
 void infer_generator_close(ddp_generator *g)
 {
-    ddp_session *s = g->t.s;
-    void *own[] = {g->t.mem.params, g->t.mem.activations, g->t.mem.buffers, g->cache};
+    ddp_session *s = g->model.t.s;
 
     ddp_variants_free(s);
-    ddp_staging_close(&g->t);
     ddp_device_host_free(&s->device, g->tokens);
     ddp_device_host_free(&s->device, g->start);
-    for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&s->device, own[i]);
-    free(g->t.mem.counts);
+    ddp_device_free(&s->device, g->cache);
+    infer_model_close(&g->model);
     free(g->inputs);
     free(g->kept);
     free(g->row);
@@ -182,10 +164,10 @@ static double uniform_of(uint64_t seed, size_t position)
 static ddp_status run_tokens(ddp_generator *g, const ddp_variant *v, const int64_t *tokens, int64_t count,
                              int64_t start, ddp_err *err)
 {
-    ddp_session *s = g->t.s;
+    ddp_session *s = g->model.t.s;
     int32_t logits = logits_of(v->program);
     int64_t taken = v->program->values[logits].elements / g->width, used = DDP_MIN_OF(taken, count - start);
-    const char *at = (const char *)g->t.mem.activations + v->planned->plan.value_offset[logits];
+    const char *at = (const char *)g->model.t.mem.activations + v->planned->plan.value_offset[logits];
     size_t bytes = (size_t)g->width * sizeof(float);
     ddp_run run = {.struct_size = sizeof(run), .inputs = g->inputs};
 
@@ -212,7 +194,7 @@ static int64_t known(const ddp_generator *g, const int64_t *tokens, int64_t coun
 /* The context in as few runs as there can be. Near its end a run begins earlier and computes what it knows again. */
 static ddp_status go_on(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
 {
-    const ddp_variant *step = &g->t.s->programs.variants[0], *prefill = &g->t.s->programs.variants[1];
+    const ddp_variant *step = &g->model.t.s->programs.variants[0], *prefill = &g->model.t.s->programs.variants[1];
     int64_t many = DDP_MIN_OF((int64_t)DDP_PREFILL, g->context), done = known(g, tokens, count);
 
     while (done < count) {
@@ -231,7 +213,7 @@ static ddp_status go_on(ddp_generator *g, const int64_t *tokens, int64_t count, 
 static ddp_status logits_after(ddp_generator *g, const int64_t *tokens, int64_t count, ddp_err *err)
 {
     if (g->keeps) return go_on(g, tokens, count, err);
-    return run_tokens(g, &g->t.s->programs.variants[0], tokens, count, 0, err);
+    return run_tokens(g, &g->model.t.s->programs.variants[0], tokens, count, 0, err);
 }
 
 ddp_status infer_generator_next(ddp_generator *g, const ddp_sampling *how, const int64_t *tokens, size_t count,

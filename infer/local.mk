@@ -1,1 +1,39 @@
-libddpcore_a_SOURCES += infer/generate.h infer/sample.h infer/text.h infer/generate.c infer/sample.c infer/text.c
+libddpcore_a_SOURCES += infer/answer.h infer/export/export.h infer/generate.h infer/model.h infer/predict.h infer/program.h infer/sample.h infer/text.h \
+	infer/answer.c infer/export/export.c infer/export/torch.c infer/generate.c infer/model.c infer/predict.c infer/program.c infer/sample.c infer/text.c
+
+# Of ONNX, in the program alone: C from the messages that libonnx-dev has.
+ONNX_FILES = infer/export/onnx.c infer/export/onnx_build.c infer/export/onnx_build.h infer/export/onnx_ops.c
+EXTRA_DIST += infer/export/no_onnx.c $(ONNX_FILES)
+ONNX_LIBS =
+if WITH_ONNX
+noinst_LIBRARIES += libonnxmessages.a
+nodist_libonnxmessages_a_SOURCES = infer/export/onnx.pb-c.c infer/export/onnx.pb-c.h
+libonnxmessages_a_CPPFLAGS = -I$(builddir)/infer/export $(PROTOBUFC_CFLAGS)
+libonnxmessages_a_CFLAGS = -w -fvisibility=hidden $(DDP_SAN)
+noinst_LIBRARIES += libddponnx.a
+libddponnx_a_SOURCES = $(ONNX_FILES)
+libddponnx_a_CPPFLAGS = $(AM_CPPFLAGS) -isystem $(builddir)/infer/export $(PROTOBUFC_CFLAGS)
+ONNX_LIBS += libddponnx.a libonnxmessages.a $(PROTOBUFC_LIBS)
+BUILT_SOURCES += infer/export/onnx.pb-c.h
+CLEANFILES += infer/export/onnx.pb-c.c infer/export/onnx.pb-c.h
+infer/export/onnx.pb-c.c: $(ONNX_PROTO_DIR)/onnx.proto
+	@$(MKDIR_P) infer/export
+	$(AM_V_GEN)$(PROTOC_C) --proto_path=$(ONNX_PROTO_DIR) --c_out=infer/export onnx.proto
+infer/export/onnx.pb-c.h: infer/export/onnx.pb-c.c
+	@test -f $@
+else
+noinst_LIBRARIES += libddponnx.a
+libddponnx_a_SOURCES = infer/export/no_onnx.c
+ONNX_LIBS += libddponnx.a
+endif
+
+# The library for programs of others: of the core what it needs, all of it hidden.
+include_HEADERS = infer/lib/ddpinfer.h
+lib_LTLIBRARIES += libddpinfer.la
+libddpinfer_la_SOURCES = infer/lib/infer.c
+libddpinfer_la_LDFLAGS = -version-info 0:0:0 -export-symbols-regex '^ddp_infer_' -Wl,--exclude-libs,ALL -Wl,--as-needed $(DDP_NODEFS) \
+	$(DDP_SAN) $(DDP_WRAP)
+libddpinfer_la_LIBADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
+pkgconfig_DATA += ddpinfer.pc
+examples_inferdir = $(docdir)/examples/infer-example
+dist_examples_infer_DATA = docs/examples/infer-example/classify.c docs/examples/infer-example/Makefile

@@ -44,7 +44,8 @@ rm -rf ddpengine-*
 
 echo "-- what was installed"
 export PKG_CONFIG_PATH="$work/prefix/lib/pkgconfig"
-for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin.pc share/man/man1/ddpengine.1; do
+for f in bin/ddpengine include/ddpengine/plugin.h lib/pkgconfig/ddpengine-plugin.pc share/man/man1/ddpengine.1 \
+    include/ddpinfer.h lib/libddpinfer.so lib/pkgconfig/ddpinfer.pc; do
     [ -f "prefix/$f" ] || { echo "not installed: $f"; exit 1; }
 done
 engine=$work/prefix/bin/ddpengine
@@ -58,6 +59,14 @@ for ini in examples/*/*.ini; do
     echo "-- $ini"
     "$engine" -c "$ini" --nproc 2
 done
+echo "-- libddpinfer: what it shows, and the example on a model that was trained just now"
+shown=$(nm -D --defined-only prefix/lib/libddpinfer.so | sed 's/.* //' | grep -v '^ddp_infer_' || true)
+[ -z "$shown" ] || { echo "libddpinfer.so shows $shown"; exit 1; }
+printf '[model]\nplugin = mlp\n[model.mlp]\ninput = input\nclasses = 4\n[data]\nplugin = synthetic\n[data.synthetic]\n%s\n' \
+    "$(printf 'shape = 12\nclasses = 4\nsamples = 64\n[checkpoint]\ndir = infer-ckpt')" >infer.ini
+"$engine" -c infer.ini
+make -s -C examples/infer-example
+head -c 48 /dev/zero | LD_LIBRARY_PATH=$work/prefix/lib examples/infer-example/classify infer.ini infer-ckpt
 for plugin in backend.store model.resmlp hook.carry; do
     echo "-- conform $plugin"
     "$engine" conform "$plugin" --quick --nproc 2

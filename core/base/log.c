@@ -18,6 +18,19 @@ void ddp_log_init(ddp_log *log)
     atomic_init(&log->rank, -1);
     log->terminal = isatty(STDERR_FILENO) == 1 && terminal != NULL && strcmp(terminal, "dumb") != 0;
     atomic_init(&log->progress_shown, false);
+    log->sink = NULL;
+    log->sink_ctx = NULL;
+}
+
+void base_log_init_sink(ddp_log *log, void (*sink)(void *ctx, int level, const char *line), void *ctx)
+{
+    log->fd = -1;
+    log->level = DDP_LOG_INFO;
+    atomic_init(&log->rank, -1);
+    log->terminal = false;
+    atomic_init(&log->progress_shown, false);
+    log->sink = sink;
+    log->sink_ctx = ctx;
 }
 
 /* A line that cannot be written has nowhere to be reported: the rest is dropped. */
@@ -43,6 +56,16 @@ static const char *level_text(int level)
     }
 }
 
+static void to_sink(ddp_log *log, int level, const char *fmt, va_list ap)
+{
+    char line[LINE_MAX_BYTES];
+
+    if (log->sink == NULL) return;
+    (void)vsnprintf(line, sizeof(line), fmt, ap);
+    ddp_clean_text(line);
+    log->sink(log->sink_ctx, level, line);
+}
+
 void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
 {
     char line[LINE_MAX_BYTES];
@@ -50,6 +73,10 @@ void base_log_vline(ddp_log *log, int level, const char *fmt, va_list ap)
     int rank = atomic_load_explicit(&log->rank, memory_order_relaxed);
 
     if (level < log->level) return;
+    if (log->fd < 0) {
+        to_sink(log, level, fmt, ap);
+        return;
+    }
     if (log->terminal && atomic_exchange(&log->progress_shown, false)) {
         memcpy(line, CLEAR_LINE, sizeof(CLEAR_LINE) - 1);
         head = sizeof(CLEAR_LINE) - 1;

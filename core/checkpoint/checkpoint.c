@@ -96,6 +96,37 @@ ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out,
     return st;
 }
 
+static ddp_status settings_of(const char *path, char **out, ddp_err *err)
+{
+    ddp_path manifest;
+    ddp_manifest m;
+
+    DDP_TRY(checkpoint_path_join(manifest.text, path, DDP_MANIFEST_FILE, err));
+    if (access(manifest.text, F_OK) != 0) return DDP_IN_PROGRESS;
+    DDP_TRY(checkpoint_manifest_read(manifest.text, &m, err));
+    *out = m.settings;
+    m.settings = NULL;
+    checkpoint_manifest_free(&m);
+    return DDP_OK;
+}
+
+ddp_status ddp_checkpoint_settings_of(const char *path, char **out, ddp_err *err)
+{
+    uint64_t *steps = NULL;
+    size_t count = 0;
+    ddp_status st = settings_of(path, out, err);
+
+    if (st == DDP_IN_PROGRESS && checkpoint_step_list(path, "", &steps, &count, err) == DDP_OK)
+        for (size_t i = 0; i < count && st != DDP_OK; i++) {
+            ddp_path step;
+
+            st = checkpoint_step_path(&step, path, steps[i], "", err);
+            if (st == DDP_OK) st = settings_of(step.text, out, err);
+        }
+    free(steps);
+    return st == DDP_OK ? st : DDP_IN_PROGRESS;
+}
+
 void ddp_checkpoint_close(ddp_checkpoint *c)
 {
     for (int i = 0; i < DDP_PARTS; i++) {

@@ -112,6 +112,9 @@ ddp_status ddp_checkpoint_newest(const char *dir, ddp_checkpoint *out, ddp_log *
 /* The manifest of the newest checkpoint that has one; the other files are not read. */
 ddp_status ddp_checkpoint_meta_of(const char *path, ddp_checkpoint_meta *out, ddp_err *err);
 ddp_status ddp_checkpoint_newest_meta(const char *dir, ddp_checkpoint_meta *out, ddp_err *err);
+/* What the manifest of a checkpoint, or of the newest readable one of a folder, says of the settings; free(), NULL
+ * where an earlier version wrote it. DDP_IN_PROGRESS: there is no such manifest. */
+ddp_status ddp_checkpoint_settings_of(const char *path, char **out, ddp_err *err);
 ddp_status ddp_checkpoint_open(const char *path, ddp_checkpoint *out, ddp_err *err);
 void ddp_checkpoint_close(ddp_checkpoint *c);
 

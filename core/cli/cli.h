@@ -26,6 +26,8 @@ int cli_command_audit(int argc, char **argv, ddp_log *log);
 int cli_command_conform(int argc, char **argv, ddp_log *log);
 int cli_command_bench(int argc, char **argv, ddp_log *log);
 int cli_command_checkpoint(int argc, char **argv, ddp_log *log);
+int cli_command_export(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);
 int cli_command_model(int argc, char **argv, ddp_log *log);
 int cli_command_lr(int argc, char **argv, ddp_log *log);
+int cli_command_predict(int argc, char **argv, ddp_log *log);

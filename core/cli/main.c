@@ -75,6 +75,9 @@ static const ddp_cli_option options[] = {
     {"--checkpoint", "PATH", NULL, DDP_TAKES_TEXT, FIELD(run.checkpoint)},
     {"eval", NULL, "evaluates a checkpoint on the [eval] data; without --checkpoint the newest one", DDP_TAKES_ROW,
      .most = 0},
+    {"predict", NULL, "says what a model makes of files; see ddpengine predict --help", DDP_TAKES_ROW, .most = 0},
+    {"export", "FORMAT", "writes a model for PyTorch or as ONNX; see ddpengine export --help", DDP_TAKES_ROW,
+     .most = 0},
     {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
      .most = 0},
     {"model", NULL, "prints the model: layers, shapes, parameters, arithmetic", DDP_TAKES_ROW, .most = 0},
@@ -102,6 +105,8 @@ static const ddp_command program = {
     .usage = "usage: ddpengine -c FILE [--set section.key=value]... [--nproc N | --supervise]\n"
              "                 [--sweep section.key=value,value]... [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
+             "       ddpengine predict -c FILE [--checkpoint PATH] [--top N] [--json] FILE...\n"
+             "       ddpengine export torch|onnx -c FILE [--checkpoint PATH] PATH\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
              "       ddpengine model -c FILE [--set section.key=value]...\n"
              "       ddpengine lr -c FILE [--nproc N] [...]\n"
@@ -129,7 +134,9 @@ static int check_eval(command_line *l)
 
     args->eval = l->command != NULL && strcmp(l->command, "eval") == 0;
     if (!args->eval && args->checkpoint != NULL)
-        return usage_error("--checkpoint belongs to eval and generate; to resume a training set checkpoint.resume", "");
+        return usage_error(
+            "--checkpoint belongs to eval, predict, export and generate; to resume a training set checkpoint.resume",
+            "");
     if (!args->eval) return -1;
     if (l->argument != NULL) return usage_error("too many arguments: ", l->argument);
     if (args->check || l->print_config) return usage_error("eval takes neither --check nor --print-config", "");
@@ -246,6 +253,8 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     if (argc > 1 && strcmp(argv[1], "lr") == 0) return cli_command_lr;
     if (argc > 1 && strcmp(argv[1], "generate") == 0) return cli_command_generate;
     if (argc > 1 && strcmp(argv[1], "model") == 0) return cli_command_model;
+    if (argc > 1 && strcmp(argv[1], "export") == 0) return cli_command_export;
+    if (argc > 1 && strcmp(argv[1], "predict") == 0) return cli_command_predict;
     if (argc > 1 && strcmp(argv[1], "checkpoint") == 0) return cli_command_checkpoint;
     return NULL;
 }

@@ -10,6 +10,7 @@
  *   autodiff.c     appends gradient nodes; program.c makes the program for one N
  *   cached.c       the outputs' program for a few tokens, with keys and values of those before in a cache
  *   recompute.c    computes cheap activations again for the gradients instead of keeping them
+ *   fold.c         batch norms that go into convolutions, where nothing is trained
  *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
  *   lowered.c      checks what a device made of a program
  *   metrics.c      the engine's metrics by name, and their values from an evaluation's sums
@@ -173,6 +174,19 @@ uint64_t ddp_program_buffer_elements(const ddp_program *p); /* of the arena that
  * from inputs that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits on
  * a device that rounds an op alone as it does after another. */
 ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
+/* A batch norm that has become part of the convolution before it; offsets in elements of the arenas. */
+typedef struct ddp_fold {
+    uint64_t weight, bias, gamma, beta; /* of the parameters */
+    uint64_t mean, var;                 /* of the buffers */
+    uint64_t channels, per_channel;     /* per_channel: elements of the weight */
+    double eps;
+    bool has_bias;
+} ddp_fold;
+/* Changes a program that does not train: a batch norm whose input is a convolution's output, which nothing else reads,
+ * goes into the convolution. Returns how many; `out` has room for all nodes. It computes the same with parameters that
+ * ddp_fold_params has changed once for each of them, but for rounding. */
+uint32_t ddp_program_fold(ddp_program *p, ddp_fold *out);
+void ddp_fold_params(const ddp_fold *f, float *params, const float *buffers);
 void ddp_program_free(ddp_program *p);
 uint64_t ddp_program_flops(const ddp_program *p);
 uint64_t ddp_program_bytes(const ddp_program *p); /* as if no two nodes were fused */

@@ -198,6 +198,8 @@ static ddp_status no_read_image(const ddp_dataset *d, uint64_t index, uint64_t e
 }
 static const char *no_class_name(const ddp_dataset *d, uint32_t field, int64_t value) { return NULL; }
 static ddp_status no_difference(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err) { return DDP_OK; }
+UNSUPPORTED(no_open_file, "this dataset reads no files but its own", const ddp_dataset *d, const char *path,
+            ddp_dataset **out, ddp_err *err)
 static const ddp_slot dataset_slots[] = {
     MUST(ddp_dataset_ops, open),
     MUST(ddp_dataset_ops, close),
@@ -209,6 +211,7 @@ static const ddp_slot dataset_slots[] = {
     MAY(ddp_dataset_ops, read_image, no_read_image),
     MAY(ddp_dataset_ops, class_name, no_class_name),
     MAY(ddp_dataset_ops, agrees, no_difference),
+    MAY(ddp_dataset_ops, open_file, no_open_file),
 };
 
 static uint32_t no_states(ddp_hook *h, const ddp_hook_state **out)

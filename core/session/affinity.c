@@ -81,7 +81,7 @@ ddp_status session_plan_pin(ddp_session *s, ddp_err *err)
     ddp_pin_rank *ranks;
     ddp_status st;
 
-    if (l->purpose == DDP_TO_GENERATE) return DDP_OK; /* alone, and not for long */
+    if (ddp_purpose_is_alone(l->purpose)) return DDP_OK; /* alone, and not for long */
     ranks = ddp_alloc(count * sizeof(*ranks), err);
     if (ranks == NULL) return err->status;
     for (uint32_t r = 0; r < count; r++) ranks[r] = own_rank(s);

@@ -142,7 +142,7 @@ ddp_status session_find_devices(ddp_session *s, const char *found, ddp_err *err)
     if (found != NULL && s->devices.found[0] == '\0')
         ddp_copy_text(s->devices.found, sizeof(s->devices.found), s->devices.name);
     if (s->devices.found[0] != '\0' && s->devices.count == 1) s->devices.text = s->devices.found;
-    if (s->launch.purpose == DDP_TO_GENERATE) return DDP_OK; /* on the first one, alone */
+    if (ddp_purpose_is_alone(s->launch.purpose)) return DDP_OK; /* on the first one, alone */
     return use_devices(s, err);
 }
 

@@ -17,18 +17,35 @@
 #define DDP_PLANNED_BUCKET (25u << 20)
 
 /* ---- data ------------------------------------------------------------------------------------------------------ */
+/* Of [data] without what augments: where there is no [eval], a prediction sees images as an evaluation would. */
+static const struct ddp_data_config *without_augmentation(const ddp_session *s, ddp_source *src, ddp_err *err)
+{
+    struct ddp_data_config *own = ddp_pool_alloc(&src->pool, sizeof(*own), err);
+
+    if (own == NULL) return NULL;
+    *own = *s->config->train_data;
+    own->flip = 0.0;
+    own->padding = 0;
+    if (own->random_crop.count > 0) own->center_crop = own->random_crop;
+    own->random_crop = (ddp_list){0};
+    return own;
+}
+
 /* mean and std of [eval] are those of [data] unless it has its own: a model must see both alike. */
 static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *section, ddp_err *err)
 {
-    const struct ddp_data_config *own = src == &s->train ? s->config->train_data : s->config->eval_data;
-    const struct ddp_data_config *other = s->config->train_data;
+    const struct ddp_data_config *other = s->config->train_data, *own = src != &s->train ? s->config->eval_data
+                                                                        : s->launch.purpose == DDP_TO_PREDICT
+                                                                            ? without_augmentation(s, src, err)
+                                                                            : other;
     ddp_transform_params p = {.config = own,
-                              .mean = own->mean.count > 0 ? &own->mean : &other->mean,
-                              .std = own->std.count > 0 ? &own->std : &other->std,
+                              .mean = own != NULL && own->mean.count > 0 ? &own->mean : &other->mean,
+                              .std = own != NULL && own->std.count > 0 ? &own->std : &other->std,
                               .seed = s->config->train->seed,
                               .fields = src->fields,
                               .field_count = src->field_count};
 
+    if (own == NULL) return err->status;
     if (ddp_transform_open(&p, &src->transform, err) != DDP_OK)
         return ddp_fail_context(err, "[%s] plugin = %s", section, src->plugin->desc.name);
     if (src->transform != NULL) src->fields = ddp_transform_fields(src->transform);
@@ -153,6 +170,8 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
 {
     uint64_t accumulate = (uint64_t)s->batches.accumulate;
 
+    s->train.fields = s->launch.fields;
+    s->train.field_count = s->launch.field_count;
     if (s->train.plugin != NULL) DDP_TRY(open_source(s, &s->train, pc->data, pc->sampler, "data", err));
     if (s->train.sampler_count > 0) {
         s->batches_per_epoch = micro_batches(s, s->train.count);
@@ -191,6 +210,7 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
     }
     ddp_graph_free(g);
     if (err->status == DDP_ERR_DATA) (void)ddp_fail_as(err, DDP_EXIT_DATA);
+    if (src->plugin == NULL) return ddp_fail_context(err, "model \"%s\"", s->model.plugin->desc.name);
     return ddp_fail_context(err, "model \"%s\" on [%s] plugin = %s", s->model.plugin->desc.name, section,
                             src->plugin->desc.name);
 }
@@ -199,7 +219,7 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 {
     ddp_graph *trial = NULL;
 
-    if (s->train.plugin == NULL) return describe(s, &s->eval, "eval", model_config, &s->model.graph, err);
+    if (s->train.fields == NULL) return describe(s, &s->eval, "eval", model_config, &s->model.graph, err);
     DDP_TRY(describe(s, &s->train, "data", model_config, &s->model.graph, err));
     if (s->eval.plugin != NULL) { /* the same graph; built to check the evaluation's fields and labels */
         DDP_TRY(describe(s, &s->eval, "eval", model_config, &trial, err));

@@ -220,15 +220,17 @@ static ddp_status load_sources(ddp_session *s, ddp_plugin_configs *pc, ddp_err *
     const ddp_config *c = s->config;
     ddp_purpose purpose = s->launch.purpose;
 
-    if (purpose != DDP_TO_EVALUATE)
+    if (purpose == DDP_TO_INFER && s->launch.fields != NULL) return DDP_OK;
+    if (purpose != DDP_TO_EVALUATE && (purpose != DDP_TO_PREDICT || c->eval[0] == '\0'))
         DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->data, "data", &s->train.plugin, &pc->data, err));
     if (purpose == DDP_TO_TRAIN)
         DDP_TRY(load_plugin(s, DDP_KIND_SAMPLER, c->sampler, "sampler", &s->train.sampler_plugin, &pc->sampler, err));
     if (purpose == DDP_TO_EVALUATE && c->eval[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "[eval] plugin is not set, so there is nothing to evaluate on; write the dataset as in [data]");
-    if (purpose == DDP_TO_GENERATE || c->eval[0] == '\0') return DDP_OK;
+    if (purpose == DDP_TO_GENERATE || purpose == DDP_TO_INFER || c->eval[0] == '\0') return DDP_OK;
     DDP_TRY(load_plugin(s, DDP_KIND_DATASET, c->eval, "eval", &s->eval.plugin, &pc->eval, err));
+    if (purpose == DDP_TO_PREDICT) return DDP_OK;
     if (s->train.sampler_plugin != NULL &&
         strcmp(c->sampler, DDP_DEFAULT_EVAL_SAMPLER) == 0) { /* one plugin, one set of options */
         s->eval.sampler_plugin = s->train.sampler_plugin;
@@ -319,7 +321,7 @@ static ddp_status load_all(ddp_session *s, ddp_plugin_configs *pc, ddp_err *err)
     DDP_TRY(session_find_devices(s, found[0] != '\0' ? found : NULL, err));
     DDP_TRY(load_plugin(s, DDP_KIND_DEVICE, s->devices.name, "device", &s->devices.plugin, &pc->device, err));
     s->device.ops = s->devices.plugin->ops;
-    if (s->launch.purpose != DDP_TO_GENERATE) {
+    if (!ddp_purpose_is_alone(s->launch.purpose)) {
         DDP_TRY(load_backends(s, err));
         DDP_TRY(load_init(s, err));
         DDP_TRY(check_backends(s, err));

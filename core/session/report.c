@@ -3,6 +3,7 @@
 #include "session/report.h"
 #include "session/affinity.h"
 #include "session/groups.h"
+#include "session/fields.h"
 #include "session/plugins.h"
 #include "session/variants.h"
 #include <inttypes.h>
@@ -62,6 +63,7 @@ static void source_settings(const ddp_source *src, const char *section, ddp_text
 {
     ddp_text_printf(out, "%s.length = %" PRIu64 "\n", section, src->length);
     ddp_text_printf(out, "%s.fingerprint = %016" PRIx64 "\n", section, src->ops->fingerprint(src->dataset));
+    session_fields_text(src, section, out);
 }
 
 void ddp_session_settings(const ddp_session *s, ddp_text *out)

@@ -21,8 +21,17 @@ typedef struct ddp_stop {
     atomic_ullong saved; /* then: the step of the newest checkpoint; 0: there is none */
 } ddp_stop;
 
-/* What the process is for. Evaluating loads no training data, generating connects to nobody. */
-typedef enum ddp_purpose { DDP_TO_TRAIN = 0, DDP_TO_EVALUATE, DDP_TO_GENERATE } ddp_purpose;
+/* What the process is for. Evaluating loads no training data; generating and what stands after it connect to nobody.
+ * Inferring needs no data where the checkpoint says what the model reads; predicting reads files as the evaluation
+ * does. */
+typedef enum ddp_purpose {
+    DDP_TO_TRAIN = 0,
+    DDP_TO_EVALUATE,
+    DDP_TO_GENERATE,
+    DDP_TO_INFER,
+    DDP_TO_PREDICT
+} ddp_purpose;
+static inline bool ddp_purpose_is_alone(ddp_purpose p) { return p >= DDP_TO_GENERATE; }
 
 /* Who this process is: from the command line and the supervisor. */
 typedef struct ddp_launch {
@@ -30,7 +39,9 @@ typedef struct ddp_launch {
     int32_t home;        /* its rank by the config, or DDP_RANK_OF_SPARE, which is what `rank` is until then */
     int32_t local_rank, local_size;
     ddp_purpose purpose;
-    const char *weights;                  /* --checkpoint; NULL: as the config says */
+    const char *weights;     /* --checkpoint; NULL: as the config says */
+    const ddp_field *fields; /* to infer: those of the training data; NULL: as [data] has them */
+    uint32_t field_count;
     bool planning;                        /* --check, --print-config: nothing is started */
     bool profile;                         /* --profile: rank 0 measures its kernels */
     int32_t nproc;                        /* ranks that this process starts and supervises; 1: it is one itself */
@@ -90,6 +101,8 @@ typedef struct ddp_variant {
     ddp_stages *stages; /* the program cut up, where it trains with parallel = model; else NULL */
     ddp_lowered *lowered;
     ddp_planned *planned;
+    ddp_fold *folds; /* to infer: what the parameters have to be changed by before it runs */
+    uint32_t fold_count;
     ddp_exec *exec; /* NULL until compiled */
     ddp_instance *instance;
 } ddp_variant;

@@ -1,21 +1,32 @@
 /* session/variants.c -- the programs of a session, one for each batch size that will occur: made and planned at the
  * start, compiled when first due. */
 #include "session/variants.h"
+#include <stdlib.h>
 
 static ddp_status create_program(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
-    if (s->launch.purpose != DDP_TO_GENERATE)
+    if (!ddp_purpose_is_alone(s->launch.purpose))
         return ddp_program_create(s->model.graph, s->model.layout, v->batch, v->training, &v->program, err);
     if (v->positions > 0)
         return ddp_program_create_cached(s->model.graph, s->model.layout, v->positions, &v->program, err);
     if (ddp_program_create_outputs(s->model.graph, s->model.layout, v->batch, &v->program, err) == DDP_OK)
         return DDP_OK;
+    if (s->launch.purpose != DDP_TO_GENERATE) return ddp_fail_context(err, "model \"%s\"", s->model.plugin->desc.name);
     return ddp_fail_context(err, "model \"%s\" generates no text", s->model.plugin->desc.name);
 }
 
-static ddp_status variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
+static ddp_status fold(ddp_variant *v, ddp_err *err)
+{
+    v->folds = ddp_alloc((v->program->node_count + 1) * sizeof(*v->folds), err);
+    if (v->folds == NULL) return err->status;
+    v->fold_count = ddp_program_fold(v->program, v->folds);
+    return DDP_OK;
+}
+
+ddp_status session_variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
     DDP_TRY_AS(DDP_EXIT_CONFIG, err, create_program(s, v, err));
+    if (s->launch.purpose >= DDP_TO_INFER) DDP_TRY(fold(v, err));
     if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
     if (s->devices.stages > 1 && v->training)
         DDP_TRY(
@@ -35,7 +46,7 @@ static ddp_status variant_plan_next(ddp_session *s, int64_t batch, int64_t posit
     v->batch = batch;
     v->positions = positions;
     v->training = training;
-    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, variant_plan(s, v, err));
+    DDP_TRY_AS(DDP_EXIT_INTERNAL, err, session_variant_plan(s, v, err));
     if (v->stages == NULL) s->programs.arena_bytes = DDP_MAX_OF(s->programs.arena_bytes, v->planned->plan.arena_bytes);
     return DDP_OK;
 }
@@ -74,6 +85,7 @@ static ddp_status generate_variants(ddp_session *s, ddp_err *err)
 ddp_status ddp_variants_plan(ddp_session *s, ddp_err *err)
 {
     if (s->launch.purpose == DDP_TO_GENERATE) return generate_variants(s, err);
+    if (ddp_purpose_is_alone(s->launch.purpose)) return DDP_OK; /* whoever it is for plans them as batches come */
     DDP_TRY(source_variants(s, s->train.count, true, err));
     return s->eval.plugin == NULL ? DDP_OK : source_variants(s, s->eval.count, false, err);
 }
@@ -100,18 +112,20 @@ ddp_status ddp_variant_ready(ddp_session *s, ddp_variant *v, const ddp_bind *bin
                                err);
 }
 
+void session_variant_free(ddp_session *s, ddp_variant *v)
+{
+    ddp_device_instance_free(&s->device, v->instance);
+    ddp_device_exec_free(&s->device, v->exec);
+    ddp_plan_free(v->planned);
+    ddp_device_lowered_free(&s->device, v->lowered);
+    ddp_stages_free(v->stages);
+    ddp_program_free(v->program);
+    free(v->folds);
+    *v = (ddp_variant){0};
+}
+
 void ddp_variants_free(ddp_session *s)
 {
-    for (uint32_t i = s->programs.count; i-- > 0;) {
-        ddp_variant *v = &s->programs.variants[i];
-
-        ddp_device_instance_free(&s->device, v->instance);
-        ddp_device_exec_free(&s->device, v->exec);
-        ddp_plan_free(v->planned);
-        ddp_device_lowered_free(&s->device, v->lowered);
-        ddp_stages_free(v->stages);
-        ddp_program_free(v->program);
-        *v = (ddp_variant){0};
-    }
+    for (uint32_t i = s->programs.count; i-- > 0;) session_variant_free(s, &s->programs.variants[i]);
     s->programs.count = 0;
 }

@@ -148,6 +148,10 @@ def seeds_manifest():
     manifest("earlier_version", drop=("hook", "hook_version", "micro_steps"))
     manifest("unfinished", finished=False)
     manifest("settings", settings={"train.seed": "1", "model.plugin": "gpt2", "odd key": "a\x01\tb"})
+    manifest("fields", settings={"data.field.0": "f32 (1,28,28) any image", "data.field.1": "i64 () 0..9 label"})
+    for i, text in enumerate(("f32", "f16 () any x", "f32 (0) any x", "f32 (1,) any x", "f32 (99999,99999) any x", "i64 () 1.. x",
+                              "i64 () any ", "f32 (1,1,1,1,1,1,1,1,1) any x")):
+        manifest(f"bad_field_{i}", settings={"data.field.0": text})
     for name, key in (("empty", ""), ("equals", "a = b"), ("line", "a\nb"), ("long", "k" * 256)):
         manifest("bad_setting_name_" + name, settings={key: "1"})
     manifest("bad_settings", settings=["x"])
@@ -286,6 +290,11 @@ def seeds_csv():
     case("fit", "a,b,y\n5,green,1\n6,red,0\n", 4, fit="a,b,y\n1,red,0\n2,blue,1\n")
     case("fit_unknown_class", "a,b,y\n5,green,7\n", fit="a,b,y\n1,red,0\n2,blue,1\n")
     case("fit_text", "a,b,y\nfive,green,1\n", fit="a,b,y\n1,red,0\n2,blue,1\n")
+    fit = "a,b,y,d\n1,red,0,4\n2,blue,1,7\n"
+    case("file_without_target", "a,b,d\n5,green,6\n", 4, fit=fit)
+    case("file_with_empty_target", "a,b,y,d\n5,green,,6\n7,red,?,1\n", 4, fit=fit)
+    case("file_without_other", "a,y,d\n5,1,6\n", 4, fit=fit)
+    case("file_without_header", "5;6\n", 1, "2", delimiter=1, fit="1;0;2\n3;1;5\n")
     case("fit_other_names", "a,y\n5,1\n", fit="a,b,y\n1,red,0\n2,blue,1\n")
     case("skip_bad", 'a,y\n1,0\n2\n3,4,5\n4"x,1\n"5"x,1\n,\n6,1\n', 8)
     case("bad_cells", "a,y\n1,0\n2\n")

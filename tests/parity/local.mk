@@ -1,3 +1,4 @@
+EXTRA_DIST += tests/parity/make_onnx.py tests/parity/vectors/onnx.json
 # What PyTorch gives, stored; tests/parity/make_vectors.py writes it again.
 EXTRA_DIST += tests/parity/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt

@@ -23,6 +23,10 @@ typedef struct ddp_field {
 
 typedef struct ddp_dataset ddp_dataset; /* defined by the plugin */
 
+/* Of an integer field that is to be predicted, where a file of open_file does not have it; of an f32 it is NaN. The
+ * losses of PyTorch and of this engine's models ignore it. */
+#define DDP_NO_LABEL (-100)
+
 /* ---- images whose size differs by sample ----
  * In read_image the dataset learns the size of an image from the header of its file and asks the engine, by `place`,
  * which part of it is wanted and where it shall lie. Then it decodes that part, once, to there. */
@@ -89,6 +93,11 @@ typedef struct ddp_dataset_ops {
     /* Optional. Whether the samples of `eval`, which is of this plugin too, mean the same as those of d where their
      * fields have equal shapes: DDP_ERR_CONFIG with what differs between [data.NAME] and [eval.NAME]. */
     ddp_status (*agrees)(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err);
+    /* Optional. The samples of a file that is none of the dataset's, for a prediction: an image, rows of a table, an
+     * array, a text. They are taken as `open` has taken the dataset's own (columns, categories, mean and std, shape),
+     * and what is to be predicted need not be in the file. *out has the fields of `d`, and is read and closed as any
+     * dataset; `d` outlives it. */
+    ddp_status (*open_file)(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err);
 } ddp_dataset_ops;
 
 static inline const ddp_field *ddp_field_at(const ddp_dataset_ops *ops, const ddp_field *fields, uint32_t i)

@@ -125,20 +125,31 @@ ddp_status columns_name(columns *c, const csv_config *config, const char *path, 
     return apply_options(c, path, err);
 }
 
-ddp_status columns_compare(const columns *c, const char *path, const table_row *first, ddp_err *err)
+/* Column i of those that the table has; NULL: there is none. */
+static const column *column_without(const columns *c, uint32_t i, uint32_t without)
+{
+    if (i >= without) i++;
+    return i < c->count ? &c->list[i] : NULL;
+}
+
+ddp_status columns_compare(const columns *c, const char *path, const table_row *first, uint32_t without, ddp_err *err)
 {
     columns other = {.config = c->config};
     ddp_status status = add_names(&other, path, first, err);
+    const char *trained = c->config->fit[0] != '\0' ? c->config->fit : c->config->path;
+    const column *k;
     uint32_t same = 0;
 
     if (status != DDP_OK) goto free_other;
-    while (same < c->count && same < other.count && strcmp(c->list[same].name, other.list[same].name) == 0) same++;
-    if (same < c->count || same < other.count)
+    while ((k = column_without(c, same, without)) != NULL && same < other.count &&
+           strcmp(k->name, other.list[same].name) == 0)
+        same++;
+    if (k != NULL || same < other.count)
         status = ddp_fail(err, DDP_ERR_DATA,
                           "dataset csv: %s:%" PRIu64 ": column %u is \"%.60s\", in %s it is \"%.60s\"; "
                           "both files need the same columns in the same order",
-                          path, first->line, same + 1, same < other.count ? other.list[same].name : "(none)",
-                          c->config->fit, same < c->count ? c->list[same].name : "(none)");
+                          path, first->line, same + 1, same < other.count ? other.list[same].name : "(none)", trained,
+                          k != NULL ? k->name : "(none)");
 free_other:
     columns_free(&other);
     return status;

@@ -51,6 +51,7 @@ table_cell column_class_name(const table_cell *cell, bool is_number, double numb
 
 /* Names from the header, or 1, 2, ..; then what the options say. */
 ddp_status columns_name(columns *c, const csv_config *config, const char *path, const table_row *first, ddp_err *err);
-/* DDP_ERR_DATA unless the table has the same names. */
-ddp_status columns_compare(const columns *c, const char *path, const table_row *first, ddp_err *err);
+/* DDP_ERR_DATA unless the table has the same names, but for that of column `without`, which it lacks; TEXTS_NONE: it
+ * has all. */
+ddp_status columns_compare(const columns *c, const char *path, const table_row *first, uint32_t without, ddp_err *err);
 void columns_free(columns *c);

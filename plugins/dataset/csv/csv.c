@@ -24,6 +24,7 @@ struct ddp_dataset {
     uint64_t bad, bad_line, unknown;
     char *description, bad_why[200];
     const char *path;
+    bool is_file; /* of open_file: the columns are the other dataset's */
 };
 
 static const ddp_option options[] = {
@@ -182,7 +183,8 @@ static ddp_status store_target(ddp_dataset *d, scan *s, uint32_t *word, bool *go
     }
     name = column_class_name(&cell->cell, cell->what == CELL_NUMBER, cell->number, room);
     *word = k->kind == COLUMN_CLASS ? texts_find(&k->values, name.text, name.length) : TEXTS_NONE;
-    *good = *word != TEXTS_NONE;
+    if (s->predicts && k->kind != COLUMN_CLASS) *word = bits_of(NAN);
+    *good = *word != TEXTS_NONE || s->predicts;
     if (*good) return DDP_OK;
     return scan_refuse(s, err, "the target, column %.60s, is \"%.40s\", which %s", k->name, cell->cell.text,
                        k->kind == COLUMN_CLASS ? "is no class of the file that fit names" : "is no number");
@@ -216,7 +218,7 @@ static ddp_status store_row(ddp_dataset *d, scan *s, ddp_err *err)
     uint32_t *row;
     bool good;
 
-    if (split != SPLIT_ALL && s->validation != (split == SPLIT_VALIDATION)) return DDP_OK;
+    if (!s->predicts && split != SPLIT_ALL && s->validation != (split == SPLIT_VALIDATION)) return DDP_OK;
     DDP_TRY(grow(d, err));
     row = d->words + d->used;
     DDP_TRY(store_target(d, s, row, &good, err));
@@ -233,14 +235,16 @@ static ddp_status load(ddp_dataset *d, ddp_err *err)
     columns *c = &d->columns;
     scan s;
     bool more = true;
-    ddp_status status = scan_open(&s, d->path, c->config, c, err);
+    ddp_status status = d->is_file ? scan_open_file(&s, d->path, c, err) : scan_open(&s, d->path, c->config, c, err);
 
     d->stride = 1 + (size_t)c->used_count;
     while (status == DDP_OK && more) {
         status = scan_next(&s, &more, err);
         if (status == DDP_OK && more) status = store_row(d, &s, err);
     }
-    if (status == DDP_OK && d->base.length == 0)
+    if (status == DDP_OK && d->base.length == 0 && d->is_file)
+        status = ddp_fail(err, DDP_ERR_DATA, "dataset csv: %s holds no row to predict", d->path);
+    else if (status == DDP_OK && d->base.length == 0)
         status = ddp_fail(err, DDP_ERR_DATA,
                           "dataset csv: %s: none of its %" PRIu64 " good rows is left for this split; "
                           "look at split, validation = %g and id",
@@ -289,7 +293,7 @@ static uint64_t hash_all(const ddp_dataset *d)
 
 static void dataset_close(ddp_dataset *d)
 {
-    columns_free(&d->columns);
+    if (!d->is_file) columns_free(&d->columns);
     free(d->words);
     free(d->description);
     free(d);
@@ -370,7 +374,7 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     DDP_TRY(data_check_index(d, index, err));
     row = d->words + index * d->stride;
     for (uint32_t i = 0; i < c->used_count; i++) x = write_input(d, &c->list[c->used[i]], row[1 + i], x);
-    label = row[0];
+    label = row[0] != TEXTS_NONE ? (int64_t)row[0] : DDP_NO_LABEL;
     if (c->list[c->target].kind == COLUMN_CLASS)
         memcpy(buffers[1], &label, sizeof(label));
     else
@@ -393,13 +397,32 @@ static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int6
     return k->values.entries[value].text;
 }
 
+static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    ddp_dataset *f = calloc(1, sizeof(*f));
+
+    if (f == NULL) return data_no_memory("csv", err);
+    f->base = d->base;
+    f->base.length = 0;
+    f->columns = d->columns;
+    f->path = path;
+    f->is_file = true;
+    if (load(f, err) != DDP_OK) {
+        dataset_close(f);
+        return err->status;
+    }
+    *out = f;
+    return DDP_OK;
+}
+
 static const ddp_dataset_ops ops = {DATA_OPS,
                                     .open = dataset_open,
                                     .close = dataset_close,
                                     .read = dataset_read,
                                     .describe = dataset_describe,
                                     .agrees = dataset_agrees,
-                                    .class_name = dataset_class_name};
+                                    .class_name = dataset_class_name,
+                                    .open_file = dataset_open_file};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

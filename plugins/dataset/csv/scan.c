@@ -28,6 +28,12 @@ ddp_status scan_refuse(scan *s, ddp_err *err, const char *fmt, ...)
     return DDP_OK;
 }
 
+/* By column, of a row that may lack the target's. */
+static table_cell cell_of(const scan *s, uint32_t column)
+{
+    return table_cell_of(&s->row, column - (s->targetless && column > s->columns->target));
+}
+
 /* Takes the cells apart; whether the row keeps the rules that are known before all rows have been seen. */
 static ddp_status check_cells(scan *s, bool *good, ddp_err *err)
 {
@@ -38,18 +44,21 @@ static ddp_status check_cells(scan *s, bool *good, ddp_err *err)
         const column *k = &c->list[i];
         scan_cell *cell = &s->cells[i];
 
-        cell->cell = table_cell_of(&s->row, i);
         cell->what = CELL_UNREAD;
+        cell->cell = (table_cell){.text = ""};
+        if (s->targetless && i == c->target) continue;
+        cell->cell = cell_of(s, i);
         if (k->wanted == WANT_NOTHING) continue;
         if (cell_missing(&cell->cell, &c->config->na_values)) {
             cell->what = CELL_MISSING;
+            if (i == c->target && s->predicts) continue;
             if (i == c->target) return scan_refuse(s, err, "the target, column %.60s, is missing", k->name);
             if (c->config->missing == MISSING_ERROR)
                 return scan_refuse(s, err, "column %.60s is missing, and missing = error", k->name);
             continue;
         }
         cell->what = cell_number(&cell->cell, &cell->number) ? CELL_NUMBER : CELL_TEXT;
-        if (cell->what == CELL_TEXT && k->wanted == WANT_NUMBER)
+        if (cell->what == CELL_TEXT && k->wanted == WANT_NUMBER && !(i == c->target && s->predicts))
             return scan_refuse(s, err, "column %.60s is \"%.40s\", which is no number", k->name, cell->cell.text);
     }
     *good = true;
@@ -63,7 +72,7 @@ static bool in_validation(const scan *s)
     table_cell id = {.text = s->row.text, .length = 0};
     uint64_t hash;
 
-    if (c->config->validation <= 0.0) return false;
+    if (c->config->validation <= 0.0 || s->predicts) return false;
     if (c->id != TEXTS_NONE) id = table_cell_of(&s->row, c->id);
     hash = XXH3_64bits(id.text, c->id != TEXTS_NONE ? id.length : s->row.ends[s->row.count - 1]);
     return (double)(hash >> 11) * 0x1p-53 < c->config->validation;
@@ -81,9 +90,9 @@ ddp_status scan_next(scan *s, bool *more, ddp_err *err)
         if (!*more) return DDP_OK;
         if (s->row.problem != NULL)
             DDP_TRY(scan_refuse(s, err, "%s", s->row.problem));
-        else if (s->row.count != c->count)
+        else if (s->row.count != c->count - s->targetless)
             DDP_TRY(scan_refuse(s, err, "the row has %u cells, the %s has %u", s->row.count,
-                                c->config->header ? "header" : "first row", c->count));
+                                c->config->header ? "header" : "first row", c->count - s->targetless));
         else
             DDP_TRY(check_cells(s, &good, err));
     }
@@ -100,7 +109,22 @@ ddp_status scan_open(scan *s, const char *path, const csv_config *config, column
     if (s->row.count == 0)
         return ddp_fail(err, DDP_ERR_DATA, "dataset csv: %s holds no row, only blanks; name a file that holds data",
                         path);
-    DDP_TRY(c->count == 0 ? columns_name(c, config, path, &s->row, err) : columns_compare(c, path, &s->row, err));
+    DDP_TRY(c->count == 0 ? columns_name(c, config, path, &s->row, err)
+                          : columns_compare(c, path, &s->row, TEXTS_NONE, err));
+    s->cells = calloc(c->count, sizeof(*s->cells));
+    return s->cells == NULL ? data_no_memory("csv", err) : DDP_OK;
+}
+
+ddp_status scan_open_file(scan *s, const char *path, columns *c, ddp_err *err)
+{
+    const csv_config *config = c->config;
+
+    *s = (scan){.columns = c, .path = path, .held = !config->header, .predicts = true};
+    DDP_TRY(table_open(path, delimiters[config->delimiter], &s->table, err));
+    DDP_TRY(table_next(s->table, &s->row, err));
+    if (s->row.count == 0) return ddp_fail(err, DDP_ERR_DATA, "dataset csv: %s holds no row, only blanks", path);
+    s->targetless = s->row.count + 1 == c->count;
+    if (config->header) DDP_TRY(columns_compare(c, path, &s->row, s->targetless ? c->target : TEXTS_NONE, err));
     s->cells = calloc(c->count, sizeof(*s->cells));
     return s->cells == NULL ? data_no_memory("csv", err) : DDP_OK;
 }

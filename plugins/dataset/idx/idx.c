@@ -175,12 +175,37 @@ static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t ep
     from = idx_file_get(&d->images, index * pixels, pixels, (uint8_t *)image + 3 * pixels, err);
     if (from == NULL) return err->status;
     for (size_t i = 0; i < pixels; i++) image[i] = d->table[from[i]];
-    label = d->labels.data[index];
+    label = d->labels.data != NULL ? d->labels.data[index] : DDP_NO_LABEL;
     memcpy(buffers[1], &label, sizeof(label));
     return DDP_OK;
 }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
+static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    ddp_dataset *f = calloc(1, sizeof(*f));
+    const uint32_t *dims;
+
+    if (f == NULL) return data_no_memory("idx", err);
+    f->base = d->base;
+    memcpy(f->table, d->table, sizeof(f->table));
+    if (idx_file_open(path, "idx: file", 3, false, &f->images, err) != DDP_OK) goto close;
+    dims = f->images.dims;
+    f->base.length = dims[0];
+    if (dims[1] != d->images.dims[1] || dims[2] != d->images.dims[2]) {
+        (void)ddp_fail(err, DDP_ERR_DATA, "dataset idx: \"%s\" holds images of %u x %u, the model's data are %u x %u",
+                       path, dims[1], dims[2], d->images.dims[1], d->images.dims[2]);
+        goto close;
+    }
+    *out = f;
+    return DDP_OK;
+
+close:
+    dataset_close(f);
+    return err->status;
+}
+
+static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
+                                    .open_file = dataset_open_file};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

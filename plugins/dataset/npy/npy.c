@@ -22,7 +22,8 @@ typedef struct npy_config {
 
 struct ddp_dataset {
     data_base base;
-    array arrays[2]; /* input, label */
+    const npy_config *config;
+    array arrays[2]; /* input, label; of open_file no label */
     array_form forms[2];
     uint64_t begin;         /* the first sample in use */
     char description[1024]; /* both arrays: a name of 100, eight dimensions and two bounds take 350 each */
@@ -220,7 +221,7 @@ static void dataset_close(ddp_dataset *d)
 
 static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 {
-    const npy_config *c = config;
+    const npy_config *c = d->config = config;
     size_t used, size = sizeof(d->description);
 
     if (c->input[0] == '\0' || c->label[0] == '\0')
@@ -244,19 +245,91 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
 }
 
 /* ---- use --------------------------------------------------------------------------------------------------------- */
+static void no_label(const ddp_field *f, void *out)
+{
+    const int64_t none = DDP_NO_LABEL;
+    int64_t elements = 1;
+
+    for (uint32_t k = 0; k < f->rank; k++) elements *= f->dims[k];
+    for (int64_t i = 0; i < elements; i++)
+        if (f->dtype == DDP_I64)
+            memcpy((char *)out + i * 8, &none, sizeof(none));
+        else
+            ((float *)out)[i] = NAN;
+}
+
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     (void)epoch;
     DDP_TRY(data_check_index(d, index, err));
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < 2 && d->arrays[i].name != NULL; i++)
         DDP_TRY(array_read(&d->arrays[i], d->begin + index, &d->forms[i], buffers[i], err));
+    if (d->arrays[1].name == NULL) no_label(&d->base.fields[1], buffers[1]);
+    return DDP_OK;
+}
+
+/* ---- a file ------------------------------------------------------------------------------------------------------ */
+static bool ends_with(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+
+    return n >= m && strcmp(path + n - m, end) == 0;
+}
+
+/* An array of one sample alone becomes one of many. */
+static void add_dimension(array *a, const npy_header *like)
+{
+    npy_header *h = &a->header;
+
+    if (h->rank + 1 != like->rank || memcmp(h->dims, like->dims + 1, h->rank * sizeof(h->dims[0])) != 0) return;
+    memmove(h->dims + 1, h->dims, h->rank * sizeof(h->dims[0]));
+    h->dims[0] = 1;
+    h->rank++;
+    a->per = h->bytes / h->width;
+}
+
+static ddp_status open_array(const ddp_dataset *d, ddp_dataset *f, const char *path, ddp_err *err)
+{
+    const npy_header *like = &d->arrays[0].header, *h = &f->arrays[0].header;
+    bool zip = ends_with(path, ".npz");
+
+    DDP_TRY(array_open(&f->arrays[0], "input", zip ? path : "", zip ? d->config->input : path, err));
+    add_dimension(&f->arrays[0], like);
+    if (h->kind != like->kind || h->rank != like->rank ||
+        memcmp(h->dims + 1, like->dims + 1, (h->rank - 1) * sizeof(h->dims[0])) != 0)
+        return ddp_fail(
+            err, DDP_ERR_DATA,
+            "dataset npy: %s does not hold what the model was trained on; its samples need the shape and type of %s",
+            f->arrays[0].name, d->arrays[0].name);
+    f->base.length = (uint64_t)h->dims[0];
+    return DDP_OK;
+}
+
+static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    ddp_dataset *f = calloc(1, sizeof(*f));
+
+    if (f == NULL) return data_no_memory("npy", err);
+    f->base = d->base;
+    f->config = d->config;
+    memcpy(f->forms, d->forms, sizeof(f->forms));
+    f->arrays[0].file.fd = f->arrays[1].file.fd = -1;
+    if (open_array(d, f, path, err) != DDP_OK) {
+        dataset_close(f);
+        return err->status;
+    }
+    *out = f;
     return DDP_OK;
 }
 
 static const char *dataset_describe(const ddp_dataset *d) { return d->description; }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read,
-                                    .describe = dataset_describe};
+static const ddp_dataset_ops ops = {DATA_OPS,
+                                    .open = dataset_open,
+                                    .close = dataset_close,
+                                    .read = dataset_read,
+                                    .describe = dataset_describe,
+                                    .open_file = dataset_open_file};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

@@ -10,6 +10,7 @@
 #include <glob.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,8 @@ struct ddp_dataset {
     uint64_t offset;     /* of the first token in a file */
     uint64_t begin, end; /* tokens in use */
     uint64_t context, vocabulary;
+    bool is_text; /* of open_file */
+    char names[256][8];
 };
 
 static const ddp_option options[] = {
@@ -302,6 +305,20 @@ static void dataset_close(ddp_dataset *d)
     free(d);
 }
 
+/* As C writes them, a blank in quotes. */
+static void name_bytes(ddp_dataset *d)
+{
+    for (int i = 0; i < 256; i++)
+        if (i == '\n' || i == '\t' || i == '\r')
+            (void)snprintf(d->names[i], sizeof(d->names[i]), "\\%c", i == '\n' ? 'n' : i == '\t' ? 't' : 'r');
+        else
+            (void)snprintf(d->names[i], sizeof(d->names[i]),
+                           i == ' '             ? "'%c'"
+                           : i > ' ' && i < 127 ? "%c"
+                                                : "\\x%02x",
+                           i);
+}
+
 static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 {
     const struct config *c = config;
@@ -311,6 +328,7 @@ static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
     DDP_TRY(open_files(c, d, err));
     DDP_TRY(choose_part(c, d, err));
     data_describe_tokens(&d->base, d->context, d->vocabulary);
+    name_bytes(d);
     return hash_all(d, err);
 }
 
@@ -320,15 +338,67 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return data_open("tokens", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err);
 }
 
+/* ---- a text ------------------------------------------------------------------------------------------------------ */
+/* One sample: its last tokens, from position 0 on, and zeros where there are fewer than the context. The target of the
+ * last one, and of what is behind it, is what is to be predicted. */
+static ddp_status read_text(const ddp_dataset *d, int64_t *input, int64_t *target, ddp_err *err)
+{
+    uint64_t count = d->end - d->begin;
+    uint8_t raw[2];
+
+    for (uint64_t i = 0; i < d->context; i++) {
+        input[i] = 0;
+        target[i] = DDP_NO_LABEL;
+        if (i >= count) continue;
+        DDP_TRY(read_raw(d, d->begin + i, 1, raw, err));
+        input[i] = d->width == 1 ? raw[0] : raw[0] | raw[1] << 8;
+        if ((uint64_t)input[i] >= d->vocabulary) return fail_token(d, d->begin + i, input[i], err);
+        if (i > 0) target[i - 1] = input[i];
+    }
+    return DDP_OK;
+}
+
 /* ---- use --------------------------------------------------------------------------------------------------------- */
 static ddp_status dataset_read(const ddp_dataset *d, uint64_t index, uint64_t epoch, void *const *buffers, ddp_err *err)
 {
     (void)epoch;
     DDP_TRY(data_check_index(d, index, err));
+    if (d->is_text) return read_text(d, buffers[0], buffers[1], err);
     return read_window(d, d->begin + index * d->context, buffers[0], buffers[1], err);
 }
 
-static const ddp_dataset_ops ops = {DATA_OPS, .open = dataset_open, .close = dataset_close, .read = dataset_read};
+static const char *dataset_class_name(const ddp_dataset *d, uint32_t field, int64_t value)
+{
+    (void)field;
+    return d->width == 1 && value >= 0 && value < 256 ? d->names[value] : NULL;
+}
+
+static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    ddp_dataset *f = calloc(1, sizeof(*f));
+
+    if (f == NULL) return data_no_memory("tokens", err);
+    f->base = d->base;
+    f->base.length = 1;
+    f->context = d->context;
+    f->vocabulary = d->vocabulary;
+    f->is_text = true;
+    if (add_file(f, d->width == 2 ? FORMAT_LLMC : FORMAT_BYTES, path, err) != DDP_OK) {
+        dataset_close(f);
+        return err->status;
+    }
+    f->end = f->first[1];
+    f->begin = f->end > f->context ? f->end - f->context : 0;
+    *out = f;
+    return DDP_OK;
+}
+
+static const ddp_dataset_ops ops = {DATA_OPS,
+                                    .open = dataset_open,
+                                    .close = dataset_close,
+                                    .read = dataset_read,
+                                    .class_name = dataset_class_name,
+                                    .open_file = dataset_open_file};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),

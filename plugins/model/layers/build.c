@@ -242,10 +242,12 @@ static ddp_status build_loss(net_builder *b, const net_layer *l, ddp_err *err)
     refuse_others(b, l);
     b->label = l->field[0] != '\0' ? l->field : l->choice == LOSS_CROSS_ENTROPY ? "label" : "target";
     target = ddp_input(b->g, b->label);
-    if (l->choice == LOSS_CROSS_ENTROPY)
+    if (l->choice == LOSS_CROSS_ENTROPY) {
         entropy_loss(b, l, target);
-    else
+    } else {
         ddp_loss(b->g, pair_loss(b, l, target));
+        ddp_output(b->g, l->choice == LOSS_BCE_WITH_LOGITS ? "logits" : "prediction", b->x);
+    }
     return located(b, l, "", err);
 }
 

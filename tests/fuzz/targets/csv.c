@@ -39,6 +39,13 @@ FUZZ_TARGET(csv)
     }
     c.path = fuzz_file(0, in.at, in.left, 0);
     fuzz_dataset(&c);
+    if (c.fit[0] != '\0') {
+        const char *file = c.path;
+
+        c.path = c.fit;
+        c.fit = "";
+        fuzz_file_of_others(&c, file);
+    }
     free(target);
     return 0;
 }

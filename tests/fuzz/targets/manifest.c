@@ -3,6 +3,7 @@
 #include "base/sys.h"
 #include "checkpoint/manifest.h"
 #include "fuzz.h"
+#include "session/fields.h"
 #include <jansson.h>
 #include <unistd.h>
 
@@ -55,6 +56,31 @@ static void round_trip(const ddp_manifest *m, const char *folder)
     FUZZ_CHECK(unlink(path) == 0);
 }
 
+/* What the model reads, if the settings say so: it is written as it was read. */
+static void read_fields(const char *settings)
+{
+    ddp_source source = {.fields = NULL};
+    ddp_pool pool = {0};
+    ddp_text text = {0};
+    ddp_err err = {0};
+    ddp_status status = session_fields_parse(settings, "data", &pool, &source.fields, &source.field_count, &err);
+
+    fuzz_check_error(status, &err);
+    for (uint32_t i = 0; status == DDP_OK && i < source.field_count; i++) {
+        const ddp_field *f = &source.fields[i], *again;
+        uint32_t count;
+
+        FUZZ_CHECK(f->name[0] != '\0' && f->rank <= DDP_MAX_DIMS && ddp_dtype_size(f->dtype) > 0);
+        for (uint32_t k = 0; k < f->rank; k++) FUZZ_CHECK(f->dims[k] > 0);
+        session_fields_text(&source, "data", &text);
+        FUZZ_CHECK(session_fields_parse(text.data, "data", &pool, &again, &count, &err) == DDP_OK);
+        FUZZ_CHECK(count == source.field_count && strcmp(again[i].name, f->name) == 0 && again[i].dtype == f->dtype);
+        FUZZ_CHECK(again[i].rank == f->rank && memcmp(again[i].dims, f->dims, sizeof(f->dims)) == 0);
+        ddp_text_free(&text);
+    }
+    ddp_pool_free(&pool);
+}
+
 static void read_one(const char *path)
 {
     static const char *folder;
@@ -68,6 +94,7 @@ static void read_one(const char *path)
     FUZZ_CHECK(memchr(m.meta.model, '\0', sizeof(m.meta.model)) != NULL);
     FUZZ_CHECK(memchr(m.meta.hook, '\0', sizeof(m.meta.hook)) != NULL);
     round_trip(&m, folder);
+    if (m.settings != NULL) read_fields(m.settings);
     checkpoint_manifest_free(&m);
 }
 

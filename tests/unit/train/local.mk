@@ -1,8 +1,8 @@
 # unit tests of train
 if WITH_CMOCKA
-check_PROGRAMS += tests/unit/train/test_thread_pool tests/unit/train/test_channel tests/unit/train/test_state tests/unit/infer/test_sample tests/unit/session/test_affinity
+check_PROGRAMS += tests/unit/train/test_thread_pool tests/unit/train/test_channel tests/unit/train/test_state tests/unit/infer/test_sample tests/unit/infer/test_infer tests/unit/session/test_affinity
 check_PROGRAMS += tests/unit/train/test_schedule
-TESTS += tests/unit/train/test_thread_pool tests/unit/train/test_channel tests/unit/train/test_state tests/unit/infer/test_sample tests/unit/session/test_affinity
+TESTS += tests/unit/train/test_thread_pool tests/unit/train/test_channel tests/unit/train/test_state tests/unit/infer/test_sample tests/unit/infer/test_infer tests/unit/session/test_affinity
 TESTS += tests/unit/train/test_schedule
 
 tests_unit_train_test_state_SOURCES = tests/unit/train/test_state.c
@@ -28,4 +28,8 @@ tests_unit_train_test_schedule_LDADD = $(UNIT_LDADD) -lm
 tests_unit_infer_test_sample_SOURCES = tests/unit/infer/test_sample.c
 tests_unit_infer_test_sample_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_infer_test_sample_LDADD = $(UNIT_LDADD) -lm
+
+tests_unit_infer_test_infer_SOURCES = tests/unit/infer/test_infer.c
+tests_unit_infer_test_infer_CPPFLAGS = $(UNIT_CPPFLAGS)
+tests_unit_infer_test_infer_LDADD = libddpinfer.la $(UNIT_LDADD) -lm
 endif

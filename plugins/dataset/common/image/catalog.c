@@ -1,11 +1,10 @@
 /* plugins/dataset/common/image/catalog.c -- see catalog.h. verify.c finds broken files. */
 #include "catalog.h"
+#include "common/file.h"
 #include "verify.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 enum {
     FORMAT = 1, /* into the fingerprint: bump it when the same files and options give other samples */
@@ -257,7 +256,7 @@ ddp_status catalog_read_image(const ddp_dataset *d, uint64_t index, uint64_t epo
     (void)epoch;
     DDP_TRY(data_check_index(d, index, err));
     e = &c->entries[index];
-    label = e->label;
+    label = e->label == TEXTS_NONE ? DDP_NO_LABEL : (int64_t)e->label;
     DDP_TRY(catalog_decode(c, e, sink, err));
     memcpy(buffers[1], &label, sizeof(label));
     return DDP_OK;
@@ -272,3 +271,47 @@ const char *catalog_class_name(const ddp_dataset *d, uint32_t field, int64_t val
 }
 
 const char *catalog_describe(const ddp_dataset *d) { return catalog_of(d)->description; }
+
+/* ---- a file that is none of its own ------------------------------------------------------------------------------ */
+static ddp_status read_plain(const catalog *c, const catalog_entry *e, void *out, size_t size, ddp_err *err)
+{
+    data_file file = {.fd = -1};
+    ddp_status status = data_file_open(&file, c->base.plugin, catalog_name(c, e), "", err);
+
+    if (status == DDP_OK) status = data_file_read(&file, out, size, 0, err);
+    data_file_close(&file);
+    return status;
+}
+
+static ddp_status fill_file(catalog *c, const catalog *like, const char *path, ddp_err *err)
+{
+    catalog_entry entry = {.label = TEXTS_NONE};
+    data_file file = {.fd = -1};
+
+    c->base = like->base;
+    c->base.length = 1;
+    c->config = like->config;
+    c->read_bytes = read_plain;
+    DDP_TRY(data_file_open(&file, c->base.plugin, path, "", err));
+    entry.size = file.size;
+    data_file_close(&file);
+    DDP_TRY(grow(c, strlen(path) + 1, err));
+    memcpy(c->names, path, strlen(path) + 1);
+    c->entries[c->count++] = entry;
+    return DDP_OK;
+}
+
+ddp_status catalog_open_file(const ddp_dataset *d, size_t size, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    const catalog *like = catalog_of(d);
+    catalog *c = calloc(1, size);
+
+    if (c == NULL) return data_no_memory(like->base.plugin, err);
+    if (fill_file(c, like, path, err) != DDP_OK) {
+        catalog_free(c);
+        free(c);
+        return err->status;
+    }
+    *out = (ddp_dataset *)(void *)c;
+    return DDP_OK;
+}

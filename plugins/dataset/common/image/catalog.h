@@ -67,6 +67,10 @@ ddp_status catalog_read_image(const ddp_dataset *d, uint64_t index, uint64_t epo
 const char *catalog_class_name(const ddp_dataset *d, uint32_t field, int64_t value);
 const char *catalog_describe(const ddp_dataset *d);
 
+/* The slot open_file: a dataset of `size` bytes, zeroed but for its catalog, which has one image, the file `path`. Its
+ * label is DDP_NO_LABEL. */
+ddp_status catalog_open_file(const ddp_dataset *d, size_t size, const char *path, ddp_dataset **out, ddp_err *err);
+
 #define CATALOG_OPTIONS(config)                                                                                        \
     {.key = "classes",                                                                                                 \
      .dflt = "",                                                                                                       \

@@ -1,0 +1,81 @@
+/* cli/export.c -- `ddpengine export`: its arguments. What it does is infer/export/. */
+#include "cli/cli.h"
+#include "cli/options.h"
+#include "infer/export/export.h"
+#include <string.h>
+
+typedef struct request {
+    ddp_export_request export;
+    const char *config_path, *overrides[DDP_MAX_OVERRIDES];
+    size_t override_count;
+} request;
+
+#define FIELD(name) .offset = offsetof(request, name)
+
+static const ddp_cli_option options[] = {
+    {"torch", "DIR", "writes DIR/model.safetensors, a state_dict by PyTorch's names, and DIR/config.json",
+     DDP_TAKES_ROW, .most = 0},
+    {"onnx", "FILE", "writes the forward pass as ONNX, opset 17, for any batch size", DDP_TAKES_ROW, .most = 0},
+    {"--config", "FILE", "the INI that the model was trained with", DDP_TAKES_TEXT, .letter = 'c', FIELD(config_path)},
+    {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
+     FIELD(overrides), .count_offset = offsetof(request, override_count)},
+    {"--checkpoint", "PATH",
+     "a checkpoint, a folder with checkpoints (the newest), or a safetensors file;\n"
+     "without it the newest of [checkpoint] dir, else init_from",
+     DDP_TAKES_TEXT, FIELD(export.weights)},
+    {"--help", NULL, NULL, DDP_TAKES_HELP, .letter = 'h'},
+};
+
+static const ddp_command command = {
+    .name = "export",
+    .usage = "usage: ddpengine export torch -c FILE [--checkpoint PATH] DIR\n"
+             "       ddpengine export onnx -c FILE [--checkpoint PATH] FILE\n",
+    .options = options,
+    .option_count = DDP_COUNT(options),
+    .footer = "",
+};
+
+typedef ddp_status (*writer)(infer_model *m, const char *path, ddp_err *err);
+
+static writer find_writer(const char *format)
+{
+    if (strcmp(format, "torch") == 0) return infer_export_torch;
+    return strcmp(format, "onnx") == 0 ? infer_export_onnx : NULL;
+}
+
+/* -1: go on; else the exit code of a command that is done. */
+static int parse(int argc, char **argv, request *q, writer *write)
+{
+    const char *format = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
+    int next, code = cli_parse_options(&command, format != NULL ? argc - 1 : argc, argv + (format != NULL), q, &next);
+
+    if (code >= 0) return code;
+    if (format == NULL) return cli_usage_error(&command, "no format: torch or onnx", "");
+    *write = find_writer(format);
+    if (*write == NULL) return cli_usage_error(&command, "a format is torch or onnx, not ", format);
+    argc--;
+    argv++;
+    if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
+    if (next == argc) return cli_usage_error(&command, "no path to write to", "");
+    if (next + 1 < argc) return cli_usage_error(&command, "too many arguments: ", argv[next + 1]);
+    q->export.path = argv[next];
+    return -1;
+}
+
+int cli_command_export(int argc, char **argv, ddp_log *log)
+{
+    request q = {0};
+    ddp_config config = {0};
+    ddp_err err = {0};
+    writer write = NULL;
+    int code = parse(argc, argv, &q, &write);
+
+    if (code >= 0) return code;
+    if (ddp_config_load(q.config_path, q.overrides, q.override_count, &config, &err) != DDP_OK) {
+        (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
+        return cli_print_error(&err, log);
+    }
+    code = infer_export(&q.export, &config, log, write);
+    ddp_config_free(&config);
+    return code;
+}
