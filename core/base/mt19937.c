@@ -3,7 +3,7 @@
  * sampler plugin compiles it too.
  *
  * Sources: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8 (1998), and the behaviour of PyTorch 1.13
- * and later; tests/parity/make_vectors.py stores what PyTorch gives. */
+ * and later; tests/parity/make/make_vectors.py stores what PyTorch gives. */
 #include "base/mt19937.h"
 #include <math.h>
 #include <stddef.h>

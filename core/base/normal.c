@@ -8,7 +8,7 @@
  * draw.
  *
  * Sources: G. Box and M. Muller, "A Note on the Generation of Random Normal Deviates" (1958); S. Moshier's Cephes
- * library (logf, sinf, cosf); the behaviour of PyTorch 1.13, stored by tests/parity/make_vectors.py. */
+ * library (logf, sinf, cosf); the behaviour of PyTorch 1.13, stored by tests/parity/make/make_vectors.py. */
 #include "base/mt19937.h"
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* cli/sweep.c -- --sweep: the run with each of several values of a key, one after the other, and a table of what came of
- * them. A run that fails is a row of it. */
+/* cli/sweep.c -- --sweep: the run with each of several values of a key, one after the other, and a table of what came
+ * of them. A run that fails is a row of it. */
 #include "cli/child.h"
 #include "cli/cli.h"
 #include "base/sys.h"
@@ -145,7 +145,7 @@ static ddp_status try_settings(const sweep *s, size_t run, ddp_err *err)
     return DDP_OK;
 }
 
-/* What runs are compared by: the metric of keep_best, of early_stopping, else the loss of evaluations, or of training. */
+/* Compared are the metric of keep_best, that of early_stopping, else the loss of evaluations, or of training. */
 static void choose_metric(sweep *s, const ddp_config *c)
 {
     const char *const *stopping = c->train->early_stopping.items;

@@ -11,7 +11,7 @@ STEPS = 30
 EARLY = 3
 # Largest relative difference of a loss from the CPU's, in the first EARLY steps and in all. Both sides compute in f32 and add in another
 # order; a difference of a few 1e-7 a sum grows with each update. The ResNet's later steps are held loosely: batch norm amplifies
-# rounding until runs part, whoever makes them (tests/parity/make_model_curves.py).
+# rounding until runs part, whoever makes them (tests/parity/make/make_model_curves.py).
 F32 = {"mlp": (1e-4, 1e-3), "lenet": (1e-4, 1e-3), "resnet": (1e-4, 0.1), "gpt": (1e-4, 1e-3)}
 # Of bf16 from f32 on one device: operands have 8 bits, so a product is off by 2^-9 at most, and sums by less, as errors cancel.
 BF16 = {"mlp": (0.01, 0.02), "lenet": (0.01, 0.03), "resnet": (0.02, 0.1), "gpt": (0.01, 0.02)}

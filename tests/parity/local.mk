@@ -1,10 +1,10 @@
-EXTRA_DIST += tests/parity/make_onnx.py tests/parity/vectors/onnx.json
-# What PyTorch gives, stored; tests/parity/make_vectors.py writes it again.
-EXTRA_DIST += tests/parity/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
+EXTRA_DIST += tests/parity/make/make_onnx.py tests/parity/vectors/onnx.json
+# What PyTorch gives, stored; tests/parity/make/make_vectors.py writes it again.
+EXTRA_DIST += tests/parity/make/make_vectors.py tests/parity/vectors/sampler.txt tests/parity/vectors/random.txt \
 	tests/parity/vectors/initial.txt tests/parity/vectors/normalize.txt
-EXTRA_DIST += tests/parity/make_schedules.py tests/parity/vectors/schedules.txt \
-	tests/parity/make_groups.py tests/parity/vectors/groups.json
-EXTRA_DIST += tests/parity/openblas.py tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
+EXTRA_DIST += tests/parity/make/make_schedules.py tests/parity/vectors/schedules.txt \
+	tests/parity/make/make_groups.py tests/parity/vectors/groups.json
+EXTRA_DIST += tests/parity/openblas.py tests/parity/torch_mlp.py tests/parity/torch_ranks.py tests/parity/make/make_curves.py tests/parity/test_curve.py tests/parity/vectors/curves.json
 if WITH_GLOO
 if WITH_DNNL
 if WITH_ZLIB
@@ -15,7 +15,7 @@ endif
 endif
 
 # loss curves of a convolutional net, a ResNet and a GPT
-EXTRA_DIST += tests/parity/torch_eval.py tests/parity/torch_float64.py tests/parity/torch_train.py tests/parity/make_model_curves.py tests/parity/test_model_curves.py \
+EXTRA_DIST += tests/parity/torch_eval.py tests/parity/torch_float64.py tests/parity/torch_train.py tests/parity/make/make_model_curves.py tests/parity/test_model_curves.py \
 	tests/parity/vectors/model_curves.json
 if WITH_DNNL
 if WITH_ZLIB
@@ -28,7 +28,7 @@ endif
 EXTRA_DIST += tests/parity/accuracy.py
 
 # every op against PyTorch's stored results
-EXTRA_DIST += tests/parity/make_ops.py tests/parity/vectors/ops.safetensors tests/parity/make_losses.py tests/parity/make_metrics.py \
+EXTRA_DIST += tests/parity/make/make_ops.py tests/parity/vectors/ops.safetensors tests/parity/make/make_losses.py tests/parity/make/make_metrics.py \
 	tests/parity/vectors/losses.safetensors tests/parity/vectors/metrics.json
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_ops
@@ -40,7 +40,7 @@ endif
 
 # every model against torchvision's, Hugging Face's and PyTorch's
 MODEL_VECTORS = lenet two_conv resnet resnet_imagenet gpt2
-EXTRA_DIST += tests/parity/torch_models.py tests/parity/make_models.py tests/parity/vectors/models.json \
+EXTRA_DIST += tests/parity/torch_models.py tests/parity/make/make_models.py tests/parity/vectors/models.json \
 	$(MODEL_VECTORS:%=tests/parity/vectors/models/%.safetensors) $(MODEL_VECTORS:%=tests/parity/vectors/models/%.expected.safetensors)
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_models
@@ -51,7 +51,7 @@ tests_parity_test_models_LDADD = $(UNIT_LDADD)
 endif
 
 # the transforms of images against PyTorch's stored results
-EXTRA_DIST += tests/parity/make_transforms.py tests/parity/vectors/transforms.safetensors
+EXTRA_DIST += tests/parity/make/make_transforms.py tests/parity/vectors/transforms.safetensors
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_transforms
 TESTS += tests/parity/test_transforms
@@ -61,7 +61,7 @@ tests_parity_test_transforms_LDADD = $(UNIT_LDADD)
 endif
 
 # color_jitter against torchvision's results; files of images, whose pixels tests/unit/dataset/test_images.c compares with Pillow's
-EXTRA_DIST += tests/parity/make_augment.py tests/parity/vectors/augment.safetensors tests/parity/make_images.py \
+EXTRA_DIST += tests/parity/make/make_augment.py tests/parity/vectors/augment.safetensors tests/parity/make/make_images.py \
 	tests/parity/vectors/images
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_augment

@@ -16,11 +16,10 @@ static const char *kind_name(const column *k)
 
 static ddp_status differ(const column *k, const char *what, const char *a, const char *b, ddp_err *err)
 {
-    return ddp_fail(
-        err, DDP_ERR_CONFIG,
-        "%s of column \"%.60s\" is %.60s in [data.csv] and %.60s in [eval.csv]; write the same fit, target, "
-        "ignore, categorical and the like in both",
-        what, k->name, a, b);
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s of column \"%.60s\" is %.60s in [data.csv] and %.60s in [eval.csv]. "
+                    "Write the same fit, target, ignore, categorical and the like in both",
+                    what, k->name, a, b);
 }
 
 /* The first text that the two have not at the same place. */

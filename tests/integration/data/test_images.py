@@ -130,7 +130,7 @@ class Images(Case):
         """Of this machine's Pillow; tests/unit/dataset/test_images.c compares with what is stored."""
         for python in ("/usr/bin/python3", sys.executable):
             if subprocess.run([python, "-c", "import PIL"], capture_output=True, check=False).returncode == 0:
-                r = subprocess.run([python, SRC / "tests/parity/make_images.py", "--compare"], capture_output=True, text=True, check=False)
+                r = subprocess.run([python, SRC / "tests/parity/make/make_images.py", "--compare"], capture_output=True, text=True, check=False)
                 self.equal(r.returncode, 0, r)
                 return
         raise Skip("Pillow is not installed (Debian: python3-pil)")

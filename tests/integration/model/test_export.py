@@ -1,5 +1,5 @@
 """ddpengine export: what others read. Files of ONNX are compared with stored hashes of files that onnxruntime has computed
-the same outputs from (tests/parity/make_onnx.py), and with onnxruntime itself where it is installed."""
+the same outputs from (tests/parity/make/make_onnx.py), and with onnxruntime itself where it is installed."""
 import hashlib
 import json
 import os

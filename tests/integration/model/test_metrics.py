@@ -8,7 +8,7 @@ import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "parity"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "parity/make"))
 import harness  # noqa: E402
 import make_metrics  # noqa: E402
 from harness import SRC, Case, Skip  # noqa: E402

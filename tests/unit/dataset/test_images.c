@@ -1,5 +1,5 @@
 /* tests/unit/dataset/test_images.c -- files of images, as dataset `folder` reads them: the pixels of Pillow
- * (tests/parity/make_images.py), the same whichever part is asked for, and what is wrong with a file. */
+ * (tests/parity/make/make_images.py), the same whichever part is asked for, and what is wrong with a file. */
 #include "support/dataset_util.h"
 #include <inttypes.h>
 #include <stdlib.h>

@@ -20,9 +20,11 @@ import sys
 import warnings
 
 import torch
-import torch_models
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE))
+import torch_models  # noqa: E402
+
 AGREES = 6e-6
 GRAD_FLOOR = 1e-6
 NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}

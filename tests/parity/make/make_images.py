@@ -2,8 +2,8 @@
 """Writes vectors/images/: files of each kind that the datasets of images read, and images.txt with what Pillow makes of them,
 for tests/unit/dataset/test_images.c.
 
-    /usr/bin/python3 tests/parity/make_images.py        (Debian: apt-get install python3-pil)
-    /usr/bin/python3 tests/parity/make_images.py --compare      only compares what Pillow gives with what is stored
+    /usr/bin/python3 tests/parity/make/make_images.py        (Debian: apt-get install python3-pil)
+    /usr/bin/python3 tests/parity/make/make_images.py --compare      only compares what Pillow gives with what is stored
 
 A line: NAME, width and height upright, FNV-1a (64 bits) of the pixels of convert("RGB"), and of exif_transpose's."""
 import math
@@ -14,7 +14,7 @@ import zlib
 
 from PIL import Image, ImageOps
 
-OUT = pathlib.Path(__file__).resolve().parent / "vectors/images"
+OUT = pathlib.Path(__file__).resolve().parents[1] / "vectors/images"
 EXIF_HEAD = b"Exif\0\0"
 
 

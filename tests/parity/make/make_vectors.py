@@ -4,7 +4,7 @@
 The vectors are stored in the repository, so the tests need no PyTorch. Run this again only to add cases; an unchanged
 case must give an unchanged line:
 
-    python3 tests/parity/make_vectors.py        (Debian: apt-get install python3-torch; an x86-64 CPU with AVX2)
+    python3 tests/parity/make/make_vectors.py        (Debian: apt-get install python3-torch; an x86-64 CPU with AVX2)
 
 Every file names the PyTorch that wrote it. Hashes are the first 16 hex digits of the SHA-256 of the little-endian bytes
 (int64 indices, float32 values), except in initial.txt, which has all 64.
@@ -17,7 +17,7 @@ import random
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors")
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "vectors")
 
 
 def sha(data):
@@ -36,7 +36,7 @@ def bits(t, count):
 def write(name, about, lines):
     path = os.path.join(FOLDER, name)
     with open(path, "w", encoding="ascii") as f:
-        f.write("# Written by tests/parity/make_vectors.py with PyTorch %s; do not edit.\n" % torch.__version__)
+        f.write("# Written by tests/parity/make/make_vectors.py with PyTorch %s; do not edit.\n" % torch.__version__)
         f.write("# %s\n" % about)
         f.writelines(line + "\n" for line in lines)
     print("%s: %d lines, %d bytes" % (path, len(lines), os.path.getsize(path)))

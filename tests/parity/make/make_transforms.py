@@ -2,7 +2,7 @@
 """Writes vectors/transforms.safetensors: what PyTorch makes of images by the tensor operations behind torchvision's Resize,
 CenterCrop, ToTensor and Normalize, for tests/parity/test_transforms.c.
 
-    python3 tests/parity/make_transforms.py        (Debian: apt-get install python3-torch)
+    python3 tests/parity/make/make_transforms.py        (Debian: apt-get install python3-torch)
 
 Case K holds K.in, u8 or f32 (C, H, W), K.how, i64 (5): height and width of resize (0: none; width 0: shorter side), antialias,
 height and width of center_crop (0: none), K.mean and K.std, f32 (C) or empty, and K.out, f32 (C, H', W')."""
@@ -13,7 +13,7 @@ import struct
 import torch
 import torch.nn.functional as F
 
-OUT = pathlib.Path(__file__).resolve().parent / "vectors/transforms.safetensors"
+OUT = pathlib.Path(__file__).resolve().parents[1] / "vectors/transforms.safetensors"
 DTYPES = {torch.float32: "F32", torch.uint8: "U8", torch.int64: "I64"}
 tensors = {}
 

@@ -4,14 +4,14 @@
 A line is a name and pairs of numbers: of each update the learning rate and the momentum (or the first of betas); of a plateau
 the result of each evaluation and the learning rate after it. The test has the arguments under the same names.
 
-    python3 tests/parity/make_schedules.py        (Debian: apt-get install python3-torch)"""
+    python3 tests/parity/make/make_schedules.py        (Debian: apt-get install python3-torch)"""
 import os
 import random
 
 import torch
 from torch.optim import lr_scheduler
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors", "schedules.txt")
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "vectors", "schedules.txt")
 
 
 def sgd(lr):
@@ -66,6 +66,6 @@ def cases():
 
 
 with open(PATH, "w", encoding="ascii") as f:
-    f.write(f"# Written by tests/parity/make_schedules.py with PyTorch {torch.__version__}; do not edit.\n")
+    f.write(f"# Written by tests/parity/make/make_schedules.py with PyTorch {torch.__version__}; do not edit.\n")
     for name, numbers in cases():
         f.write(" ".join([name, *(repr(float(n)) for n in numbers)]) + "\n")

@@ -3,11 +3,11 @@
 the losses as PyTorch does. tests/integration/model/test_metrics.py lets `ddpengine eval` measure the same. Needs scikit-learn
 and PyTorch:
 
-    /usr/bin/python3 tests/parity/make_metrics.py"""
+    /usr/bin/python3 tests/parity/make/make_metrics.py"""
 import json
 import pathlib
 
-OUT = pathlib.Path(__file__).resolve().parent / "vectors/metrics.json"
+OUT = pathlib.Path(__file__).resolve().parents[1] / "vectors/metrics.json"
 SAMPLES, CLASSES, MANY, TARGETS = 103, 7, 30, 3
 
 

@@ -2,7 +2,7 @@
 """Writes vectors/losses.safetensors, in the form of make_ops.py: the losses and what the metrics add up, on random inputs, as
 PyTorch gives them in float64, rounded to float32. "cross_entropy.K.weight" are class weights. Needs torch and nothing else:
 
-    /usr/bin/python3 tests/parity/make_losses.py"""
+    /usr/bin/python3 tests/parity/make/make_losses.py"""
 import pathlib
 
 import make_ops
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from make_ops import case, leaf, tensors
 
-OUT = pathlib.Path(__file__).resolve().parent / "vectors/losses.safetensors"
+OUT = pathlib.Path(__file__).resolve().parents[1] / "vectors/losses.safetensors"
 
 
 def pair(name, loss, p, t, attrs=()):

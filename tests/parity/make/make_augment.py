@@ -2,7 +2,7 @@
 """Writes vectors/augment.safetensors: what torchvision's adjust_brightness, adjust_contrast, adjust_saturation and adjust_hue make of
 float images, for tests/parity/test_augment.c.
 
-    python3 tests/parity/make_augment.py        (needs torchvision)
+    python3 tests/parity/make/make_augment.py        (needs torchvision)
 
 Case K holds K.in and K.out, f32 (3, H, W), K.what, i64 (1): 0 to 3 in the order above, and K.factor, f32 (1)."""
 import json
@@ -13,7 +13,7 @@ import torch
 import torchvision
 import torchvision.transforms.functional as F
 
-OUT = pathlib.Path(__file__).resolve().parent / "vectors/augment.safetensors"
+OUT = pathlib.Path(__file__).resolve().parents[1] / "vectors/augment.safetensors"
 DTYPES = {torch.float32: "F32", torch.int64: "I64"}
 ADJUST = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
 FACTORS = ((0.0, 0.3, 1.0, 1.7), (0.0, 0.25, 1.0, 2.0), (0.0, 0.5, 1.0, 1.9), (-0.5, -0.21, 0.0, 0.13, 0.5))

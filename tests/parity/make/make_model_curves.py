@@ -3,7 +3,7 @@
 Needs torch over OpenBLAS (Debian: python3-torch, libopenblas0-pthread) and dataset-fashion-mnist; minutes. Run with the
 interpreter that has torch; names choose among the runs and leave the others as they are:
 
-    /usr/bin/python3 tests/parity/make_model_curves.py [two_conv] [resnet] [gpt2]
+    /usr/bin/python3 tests/parity/make/make_model_curves.py [two_conv] [resnet] [gpt2]
 
 Each run is made in five ways that round differently: OpenBLAS's kernels for three processors, two threads, and PyTorch's own
 kernels without AVX. "self_difference" is the largest relative difference of any from the first in all steps, "early_difference"
@@ -16,7 +16,7 @@ import pathlib
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
 STORED = HERE / "vectors/model_curves.json"
 AGREES = 3e-6
 STEPS, EARLY = 100, 3

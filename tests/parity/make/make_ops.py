@@ -2,7 +2,7 @@
 """Writes vectors/ops.safetensors: every op of the graph on random inputs, its output and gradients as PyTorch gives them in
 float32. test_ops.c runs the same inputs through device cpu and through the scalar references. Needs torch and nothing else:
 
-    /usr/bin/python3 tests/parity/make_ops.py
+    /usr/bin/python3 tests/parity/make/make_ops.py
 
 Case K of op OP has the tensors "OP.K.in0", "OP.K.in1", .. and "OP.K.out", "OP.K.out1", ..: in the order of
 <ddpengine/program.h>. "OP.K.attrs" is the first words of ddp_attrs; "OP.K.after3" what input 3, a buffer, is afterwards."""
@@ -13,7 +13,7 @@ import struct
 import torch
 import torch.nn.functional as F
 
-OUT = pathlib.Path(__file__).resolve().parent / "vectors/ops.safetensors"
+OUT = pathlib.Path(__file__).resolve().parents[1] / "vectors/ops.safetensors"
 NAMES = {torch.float32: "F32", torch.int64: "I64"}
 tensors, counts = {}, {}
 

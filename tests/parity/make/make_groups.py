@@ -3,7 +3,7 @@
 weights, for tests/integration/habits/test_groups.py. All samples are in every batch, so that their order
 does not matter.
 
-    python3 tests/parity/make_groups.py        (Debian: apt-get install python3-torch)"""
+    python3 tests/parity/make/make_groups.py        (Debian: apt-get install python3-torch)"""
 import copy
 import fnmatch
 import json
@@ -12,7 +12,7 @@ import os
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors", "groups.json")
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "vectors", "groups.json")
 SAMPLES, INPUTS, CLASSES, STEPS, SEED, DECAY = 32, 6, 3, 100, 11, 0.9
 NO_DECAY, FACTORS = ["*.bias", "2.*"], [("3.*", 10.0), ("0.weight", 0.1)]
 OPTIMIZERS = {"sgd": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}),

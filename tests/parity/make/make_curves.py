@@ -3,7 +3,7 @@
 Needs torch over OpenBLAS (Debian: python3-torch, libopenblas0-pthread) and dataset-fashion-mnist; minutes. Run with the
 interpreter that has torch:
 
-    /usr/bin/python3 tests/parity/make_curves.py
+    /usr/bin/python3 tests/parity/make/make_curves.py
 
 Every run is made under two of OpenBLAS's kernels; "self_difference" is the largest relative difference between the two, which
 is how nearly PyTorch agrees with itself. The seed is the first under which it does, to AGREES: where a ReLU's input comes
@@ -15,7 +15,7 @@ import pathlib
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
+HERE = pathlib.Path(__file__).resolve().parents[1]
 KERNELS = ("SkylakeX", "Haswell")
 AGREES = 5e-7
 RUNS = {

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 
-SRC = pathlib.Path(__file__).resolve().parents[2]
+SRC = pathlib.Path(__file__).resolve().parents[3]
 os.environ.setdefault("DDP_SRCDIR", str(SRC))
 sys.path.insert(0, str(SRC / "tests/integration/model"))
 import test_export  # noqa: E402
