@@ -1,6 +1,6 @@
 /* cli/lr.c -- `ddpengine lr`: a short training whose learning rate rises exponentially, and what its loss says of a
- * good one (Smith 2015; fastai's lr_find). The training is a run of [optimizer] schedule = lr_range, without evaluations and
- * checkpoints, whose metrics are read and removed. */
+ * good one (Smith 2015; fastai's lr_find). The training is a run of [optimizer] schedule = lr_range, without
+ * evaluations and checkpoints, whose metrics are read and removed. */
 #include "base/sys.h"
 #include "cli/child.h"
 #include "cli/cli.h"
