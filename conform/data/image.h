@@ -1,5 +1,5 @@
-/* conform/data/image.h -- read_image of a dataset whose images differ in size: it asks where the image shall lie exactly
- * once, and writes those pixels and no others. One thread at a time for each buffer. */
+/* conform/data/image.h -- read_image of a dataset whose images differ in size: it asks where the image shall lie
+ * exactly once, and writes those pixels and no others. One thread at a time for each buffer. */
 #pragma once
 
 #include "conform/harness/rank_process.h"

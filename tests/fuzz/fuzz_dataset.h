@@ -145,8 +145,10 @@ static void fuzz_dataset(const void *config)
     (void)ops.fingerprint(d);
     if (ops.describe != NULL) fuzz_check_lines(ops.describe(d));
     if (ops.class_name != NULL) {
-        (void)ops.class_name(d, 1, 0);
-        FUZZ_CHECK(ops.class_name(d, 0, 0) == NULL && ops.class_name(d, 1, -1) == NULL);
+        for (uint32_t field = 0; field < 2; field++) {
+            (void)ops.class_name(d, field, 0);
+            FUZZ_CHECK(ops.class_name(d, field, -1) == NULL && ops.class_name(d, field, INT64_MAX) == NULL);
+        }
     }
     fuzz_read_sample(d, 0);
     fuzz_read_sample(d, count / 2);

@@ -77,7 +77,7 @@ class Tables(Case):
             return train, {"eval": {"plugin": "csv"}, "eval.synthetic": None,
                            "eval.csv": {"path": self.dir / "e.csv", "fit": self.dir / "t.csv", "target": "kind", "standardize": "no",
                                         **keys}}
-        for wrong, *parts in (({"fit": ""}, 'column "kind"', "top in [data.csv] and absent in [eval.csv]", "write the same fit"),
+        for wrong, *parts in (({"fit": ""}, 'column "kind"', "top in [data.csv] and absent in [eval.csv]", "Write the same fit"),
                               ({"target": "a", "target_type": "number"}, 'column "kind" where [eval.csv] has "a"'),
                               ({"standardize": "yes"}, "standardize"),
                               ({"ignore": "b"}, 'column "b" where [eval.csv] has "c"')):
