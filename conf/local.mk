@@ -4,4 +4,4 @@ dist_example_DATA = conf/common.ini conf/node1.ini conf/node2.ini conf/nodes.ini
 	conf/gpt2-124m.ini conf/gpt2-gpu.ini conf/photos.ini conf/table.ini \
 	conf/ddpengine@.service
 netsdir = $(docdir)/conf/nets
-dist_nets_DATA = conf/nets/mlp.net conf/nets/lenet.net conf/nets/resnet18.net conf/nets/gpt2-bytes.net
+dist_nets_DATA = conf/nets/mlp.net conf/nets/lenet.net conf/nets/resnet18.net conf/nets/gpt2-bytes.net conf/nets/darknet-alexnet.net conf/nets/darknet-cifar.net

@@ -932,6 +932,15 @@ def seeds_net():
         "lines": "; comment\n# too\n[flatten] ; behind\r\n\t[linear]\r\n  out = 4 # behind\n" + end,
         "byte_order_mark": "\ufeff[flatten]\n[linear] out = 4\n" + end,
         "mse": "[input] field = numbers\n[linear] out = 4\n[loss]\ntype = mse\nfield = numbers\n",
+        "pairs": "[conv2d] out = 4, kernel = 3x2, stride = 2x1, padding = 1x0\n[batch_norm2d] eps = 1e-3, momentum = 0.01\n"
+                 "[leaky_relu] negative_slope = 0.1\n[max_pool2d] kernel = 1x2\n[adaptive_avg_pool2d] out = 2x1\n[flatten]\n"
+                 "[layer_norm] eps = 0.1\n[linear] out = 4\n" + end,
+        "weights": "[flatten]\n[linear] out = 4\n[loss] type = cross_entropy, weight = 1, 0.5,2 , 0, ignore_index = 3\n"
+                   "[metric] type = top5\n[metric] type = f1\n[metric] type = confusion\n",
+        "smooth_l1": "[input] field = numbers\n[linear] out = 4\n[loss] type = smooth_l1, beta = 0.5, field = numbers\n"
+                     "[metric] type = mae\n[metric] type = r2\n",
+        "bce": "[input] field = numbers\n[linear] out = 4\n[loss] type = bce_with_logits, field = numbers\n[metric] type = f1\n",
+        "both_ways": "[embedding] count = 4, features = 12\n[attention] heads = 2, causal = no\n" + end,
         "repeats": "[flatten]\n[repeat] times = 2, name = a\n[repeat] times = 3, name = b.c\n[linear] out = 4, name = x\n"
                    "[linear] out = 4, from = x\n[end]\n[end]\n" + end,
         "from_outside": "[flatten] name = a\n[repeat] times = 2, name = b.c\n[linear] out = 4, from = a, name = x\n"
@@ -946,6 +955,7 @@ def seeds_net():
         "long_line": "[relu] ;" + "x" * 1100 + "\n", "many_keys": "[relu]\n" + "".join(f"k{i} = 1\n" for i in range(20)),
         "many_sections": "[relu]\n" * 4200, "number": "[linear] out = 1e99\n", "part": "[linear] out = 1.5\n",
         "hex": "[dropout] p = 0x1p-1\n", "choice": "[gelu] approximate = erf\n", "name": "[relu] name = a..b\n",
+        "pair": "[conv2d] out = 4, kernel = 3x\n", "pair_three": "[conv2d] out = 4, kernel = 3x3x3\n",
         "no_kernel": "[conv2d] out = 4\n", "no_out": "[flatten]\n[linear]\n", "no_weight": "[flatten] name = a\n[linear] tied = a\n",
         "tied_out": "[flatten]\n[linear] name = a, out = 4\n[linear] tied = a, out = 4\n",
         "no_from": "[add]\n", "unknown_from": "[relu] name = abc\n[add] from = abd\n", "name_taken": "[relu] name = 1\n[relu]\n",
@@ -968,6 +978,9 @@ def seeds_net():
     put("net", "bad_metric_above", "[flatten]\n[metric] type = accuracy\n" + end)
     put("net", "bad_loss_inside", "[repeat] times = 2\n[relu]\n" + end + "[end]\n")
     put("net", "bad_nul", b"[relu]\0\n")
+    for name, more in (("weight", ", weight = 1, -2\n"), ("weights_few", ", weight = 1, 2\n"), ("beta", ", beta = 2\n"),
+                       ("weights_many", ", weight = " + ",".join("1" * 480) + "\n"), ("metric", "\n[metric] type = mae\n")):
+        put("net", "bad_" + name, "[flatten]\n[linear] out = 4\n[loss] type = cross_entropy" + more)
 
 
 # ---- plugin files ----------------------------------------------------------------------------------------------------

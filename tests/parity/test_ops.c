@@ -56,6 +56,7 @@ static const struct op_case cases[] = {
     LOSS("smooth_l1", SMOOTH_L1),
     LOSS("bce_with_logits", BCE_WITH_LOGITS),
     LOSS("cross_entropy", CROSS_ENTROPY),
+    LOSS("leaky_relu", LEAKY_RELU),
     {"top_k", DDP_OP_TOP_K, 0, 0, 0, 0, true},
     {"confusion", DDP_OP_CONFUSION, 0, 0, 0, 0, true},
     {"binary_confusion", DDP_OP_BINARY_CONFUSION, 0, 0, 0, 0, true},

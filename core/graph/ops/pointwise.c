@@ -1,4 +1,5 @@
-/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, gelu, add, and reshape, which computes nothing.
+/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, add, and reshape, which computes
+ * nothing.
  * FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
 #include <math.h>
@@ -41,6 +42,31 @@ static void relu_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, 
 {
     (void)node;
     for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[1].data[i] <= 0.0 ? 0.0 : in[0].data[i];
+}
+
+/* ---- leaky_relu -------------------------------------------------------------------------------------------------- */
+static ddp_status leaky_relu_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in,
+                                   ddp_shape *out, ddp_err *err)
+{
+    if (!(attrs->leaky_relu.negative_slope >= 0.0 && attrs->leaky_relu.negative_slope <= 1e30))
+        return ddp_fail(err, DDP_ERR_CONFIG, "the slope is %g, it must be from 0 to 1e30",
+                        attrs->leaky_relu.negative_slope);
+    return unary_shape(attrs, in_count, in, out, err);
+}
+
+static ddp_status leaky_relu_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
+{
+    if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
+    return ddp_grad_emit(c, node, DDP_OP_LEAKY_RELU_GRAD, node->in[0], dy, node->out[0], err);
+}
+
+/* Where the last input is above 0 the first one, else the slope times it: of x, x and of dy, y. */
+static void leaky_relu_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    const double *sign = in[node->in_count - 1].data;
+
+    for (int64_t i = 0; i < out->elements; i++)
+        out->data[i] = sign[i] <= 0.0 ? node->attrs.leaky_relu.negative_slope * in[0].data[i] : in[0].data[i];
 }
 
 /* ---- gelu -------------------------------------------------------------------------------------------------------- */
@@ -187,6 +213,9 @@ static void reshape_reference(const ddp_node *node, const ddp_ref_tensor *in, dd
 DDP_OP_ROW(RELU, relu, 1, 1, .shape = unary_shape, .gradient = relu_gradient, .flops = elements_flops,
            .reference = relu_reference);
 DDP_OP_ROW(RELU_GRAD, relu_grad, 2, 2, .flops = elements_flops, .reference = relu_grad_reference);
+DDP_OP_ROW(LEAKY_RELU, leaky_relu, 1, 1, .shape = leaky_relu_shape, .gradient = leaky_relu_gradient,
+           .flops = elements_flops, .reference = leaky_relu_reference);
+DDP_OP_ROW(LEAKY_RELU_GRAD, leaky_relu_grad, 2, 2, .flops = elements_flops, .reference = leaky_relu_reference);
 DDP_OP_ROW(GELU, gelu, 1, 1, .shape = unary_shape, .gradient = gelu_gradient, .flops = gelu_flops,
            .reference = gelu_reference);
 DDP_OP_ROW(GELU_GRAD, gelu_grad, 2, 2, .flops = gelu_grad_flops, .reference = gelu_grad_reference);

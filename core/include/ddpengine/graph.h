@@ -121,6 +121,16 @@ static inline ddp_tensor ddp_op2_(ddp_graph *g, uint32_t op, ddp_tensor a, ddp_t
 
 static inline ddp_tensor ddp_relu(ddp_graph *g, ddp_tensor x) { return ddp_op1_(g, DDP_OP_RELU, x); }
 
+/* torch.nn.functional.leaky_relu; a slope below 0 is refused. */
+static inline ddp_tensor ddp_leaky_relu(ddp_graph *g, ddp_tensor x, double negative_slope)
+{
+    ddp_attrs attrs;
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.leaky_relu.negative_slope = negative_slope;
+    return g->api->op(g, DDP_OP_LEAKY_RELU, &attrs, 1, &x, "");
+}
+
 /* tanh_approximation: 0 for torch's approximate='none', 1 for 'tanh'. */
 static inline ddp_tensor ddp_gelu(ddp_graph *g, ddp_tensor x, int tanh_approximation)
 {

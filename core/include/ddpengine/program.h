@@ -91,6 +91,8 @@ enum {
     DDP_OP_REGRESSION,       /* p, t (R, *) of one shape -> sums (2, D, 5) over the R rows of each of the D columns: 1,
                               * |p - t|, (p - t)^2, t, t^2. A sum is a double: its value as a float, then what that
                               * leaves */
+    DDP_OP_LEAKY_RELU,       /* x -> y; attrs.leaky_relu                          torch.nn.functional.leaky_relu */
+    DDP_OP_LEAKY_RELU_GRAD,  /* dy, y (the output) -> dx */
     DDP_OP_END_
 };
 
@@ -106,6 +108,9 @@ typedef union ddp_attrs {
     struct {
         uint32_t tanh; /* 1: the tanh approximation, 0: erf */
     } gelu;
+    struct {
+        double negative_slope; /* from 0 on */
+    } leaky_relu;
     struct {
         uint32_t rank, reserved0;
         int64_t dims[DDP_MAX_DIMS]; /* of the output */

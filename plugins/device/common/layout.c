@@ -10,6 +10,8 @@ static bool takes_images(uint32_t op)
     switch (op) {
     case DDP_OP_RELU:
     case DDP_OP_RELU_GRAD:
+    case DDP_OP_LEAKY_RELU:
+    case DDP_OP_LEAKY_RELU_GRAD:
     case DDP_OP_GELU:
     case DDP_OP_GELU_GRAD:
     case DDP_OP_ADD:

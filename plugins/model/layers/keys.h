@@ -20,7 +20,7 @@ typedef struct net_layer {
     const char *weight;                                /* of the classes, "1, 2.5, 1" */
     int64_t kernel[2], stride[2], padding[2], size[2]; /* height, width; size: of adaptive_avg_pool2d */
     int64_t out, groups, count, features, heads, times, classes, ignore_index;
-    double p, std, label_smoothing, beta, eps, momentum;
+    double p, std, label_smoothing, beta, eps, momentum, slope;
     int32_t bias, causal, choice; /* choice: of the kind's one key with alternatives */
 } net_layer;
 

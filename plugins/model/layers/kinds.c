@@ -141,6 +141,13 @@ static ddp_tensor relu(net_builder *b, const net_layer *l, ddp_tensor x, const c
     return ddp_relu(b->g, x);
 }
 
+static const net_key leaky_relu_keys[] = {REAL("negative_slope", "0.01", slope, 0.0, 1e30), LAST};
+static ddp_tensor leaky_relu(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
+{
+    (void)name;
+    return ddp_leaky_relu(b->g, x, l->slope);
+}
+
 static const net_key gelu_keys[] = {CHOICE("approximate", "none", "none|tanh"), LAST};
 static ddp_tensor gelu(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
@@ -232,6 +239,7 @@ const net_kind net_kinds[] = {
     {"batch_norm2d", NET_LAYER, batch_norm_keys, batch_norm2d},
     {"layer_norm", NET_LAYER, layer_norm_keys, layer_norm},
     {"relu", NET_LAYER, NULL, relu},
+    {"leaky_relu", NET_LAYER, leaky_relu_keys, leaky_relu},
     {"gelu", NET_LAYER, gelu_keys, gelu},
     {"max_pool2d", NET_LAYER, pool_keys, max_pool2d},
     {"avg_pool2d", NET_LAYER, pool_keys, avg_pool2d},

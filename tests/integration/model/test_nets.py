@@ -67,6 +67,17 @@ class Nets(Case):
             "data.tokens": {"files": text, "format": "bytes", "context": 16}}, steps=3,
             change=lambda t: re.sub(r"(out|features) = (\d+)", lambda m: f"{m[1]} = {int(m[2]) // 16}", t))
 
+    def test_darknet(self):
+        """Darknet's classifiers: as many parameters as it counts itself (tests/bench/darknet.py), and a narrow one learns."""
+        cifar, alexnet = ((SRC / f"conf/nets/darknet-{n}.net").read_text() for n in ("cifar", "alexnet"))
+        for text, shape, classes, parameters in ((cifar, "3, 28, 28", 10, "7,681,674"), (alexnet, "3, 227, 227", 1000, "62,378,344")):
+            r = self.run("-c", self.ini("x.ini", self.net("x.net", text), data(shape, 4, classes), {"train": {"batch_size": 1}}), "--check")
+            self.check(r.code == 0 and re.search(rf"^parameters +{parameters} in", r.out, re.M), r)
+        narrow = re.sub(r"out = (128|256|512)\b", lambda m: f"out = {int(m[1]) // 32}", cifar).replace("p = 0.5", "p = 0.1")
+        r = self.train(self.net("x.net", narrow), data("3, 8, 8", 64, 4), {"optimizer": {"lr": 0.1}, "train": {"epochs": 8}})
+        steps = [m["loss"] for m in self.metrics(r.dir, "step")]
+        self.check(sum(steps[-4:]) < 0.8 * sum(steps[:4]), (steps[:4], steps[-4:]))
+
     # ---- names ------------------------------------------------------------------------------------------------------
     def names(self, text, pattern=r"(\S+\.(?:weight|bias)) +\S+"):
         r = self.run("-c", self.ini("x.ini", self.net("x.net", text), data("1, 6, 6", 64, 4)), "--check")

@@ -70,6 +70,15 @@ def metrics(n, c):
     case("binary_confusion", [hit, t], torch.tensor(counts).view(2, 2))
 
 
+def leaky_relu(slope, *shape):
+    x = leaf(*shape, scale=2.0)
+    y = F.leaky_relu(x, slope)
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    case("leaky_relu", [x], y, attrs=(slope,))
+    case("leaky_relu_grad", [dy, y], x.grad, attrs=(slope,))
+
+
 def main():
     torch.manual_seed(2)
     torch.set_num_threads(1)
@@ -82,6 +91,8 @@ def main():
                     cross_entropy(n, c, weighted, ignore, smoothing)
     for n, c in ((1, 3), (64, 10), (33, 37)):
         metrics(n, c)
+    leaky_relu(0.01, 3, 17)
+    leaky_relu(0.1, 2, 3, 5, 4)
     make_ops.write(OUT)
 
 

@@ -147,6 +147,9 @@ static void pointwise_gradients(void **state)
     (void)state;
     pointwise_case(&r, DDP_OP_RELU, DDP_OP_RELU_GRAD, NULL, true);
     pointwise_case(&r, DDP_OP_GELU, DDP_OP_GELU_GRAD, &attrs, false);
+    attrs.leaky_relu.negative_slope = 0.1;
+    pointwise_case(&r, DDP_OP_LEAKY_RELU, DDP_OP_LEAKY_RELU_GRAD, &attrs, true);
+    memset(&attrs, 0, sizeof(attrs));
     attrs.gelu.tanh = 1;
     pointwise_case(&r, DDP_OP_GELU, DDP_OP_GELU_GRAD, &attrs, false);
 }

@@ -1,4 +1,5 @@
-/* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, gelu, add, reshape; and
+/* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, leaky_relu, gelu, add,
+ * reshape; and
  * gradients of activations with the bias gradient of the layer below:
  *   relu or gelu gradient + bias gradient   one pass over dy */
 #include "cpu.h"
@@ -55,6 +56,37 @@ static ddp_status run_pointwise(const cpu_call *c, ddp_err *err)
 }
 
 const cpu_family cpu_family_pointwise = {.base.group = group_pointwise, .run = run_pointwise};
+
+/* ---- leaky_relu and its gradient --------------------------------------------------------------------------------- */
+static ddp_status group_leaky_relu(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    (void)err;
+    k->kind = low_node(w->p, node)->op;
+    k->cols = low_value(w->p, k->out[0])->elements;
+    low_may_replace(k, k->out[0], k->in[0]);
+    if (k->kind == DDP_OP_LEAKY_RELU_GRAD) low_may_replace(k, k->out[0], k->in[1]);
+    return DDP_OK;
+}
+
+static void leaky_relu_piece(void *ctx, int64_t first, int64_t last)
+{
+    const cpu_call *c = ctx;
+    float *y = cpu_out(c, 0), *x = cpu_in(c, 0), *sign = c->k->kind == DDP_OP_LEAKY_RELU_GRAD ? cpu_in(c, 1) : x;
+    float slope = (float)low_node(c->program, c->k->nodes[0])->attrs.leaky_relu.negative_slope;
+
+    c->device->kernels->leaky_relu(y + first, x + first, sign + first, slope, last - first);
+}
+
+static ddp_status run_leaky_relu(const cpu_call *c, ddp_err *err)
+{
+    cpu_call mine = *c;
+
+    (void)err;
+    cpu_parallel(c->device->threads, c->k->cols, CPU_GRAIN, leaky_relu_piece, &mine);
+    return DDP_OK;
+}
+
+const cpu_family cpu_family_leaky_relu = {.base.group = group_leaky_relu, .run = run_leaky_relu};
 
 /* ---- gradient of an activation, with or without the bias gradient after it;  the bias gradient alone ------------- */
 enum { DX, DB }; /* out */

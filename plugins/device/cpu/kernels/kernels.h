@@ -70,6 +70,8 @@ typedef struct cpu_kernels {
      * NULL. ref is the output for relu, the input for gelu. act NONE: dx is dy, not written. dx may be dy or ref. */
     void (*act_grad)(float *dx, const float *dy, const float *ref, float *db, int64_t rows, int64_t cols, int64_t first,
                      int64_t last, uint32_t act, bool add);
+    /* y = x where sign > 0, else slope x: leaky_relu of x, x, and its gradient of dy, y. y may be x or sign. */
+    void (*leaky_relu)(float *y, const float *x, const float *sign, float slope, int64_t n);
     void (*add)(float *y, const float *a, const float *b, int64_t n);
     /* (n, c, hw) to (n, hw, c), and back: y = or += x. */
     void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);

@@ -86,6 +86,11 @@ static void act_grad(float *dx, const float *dy, const float *ref, float *db, in
     }
 }
 
+static void leaky_relu(float *y, const float *x, const float *sign, float slope, int64_t n)
+{
+    MAP(n, y[i] = sign[i] <= 0.0f ? slope * x[i] : x[i])
+}
+
 static void add(float *y, const float *a, const float *b, int64_t n) { MAP(n, y[i] = a[i] + b[i]) }
 
 static inline float lane_sum(const float *lane)
@@ -348,6 +353,7 @@ const cpu_kernels CPU_ISA_TABLE = {
     .winograd = CPU_WINOGRAD_KERNELS,
     .bias_act = bias_act,
     .act_grad = act_grad,
+    .leaky_relu = leaky_relu,
     .add = add,
     .channels_last = channels_last,
     .channels_first = channels_first,

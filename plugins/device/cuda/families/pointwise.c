@@ -19,6 +19,30 @@ static ddp_status run_act(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_act = {.base.group = group_act, .run = run_act};
 
+/* ---- leaky_relu and its gradient --------------------------------------------------------------------------------- */
+static ddp_status group_leaky_relu(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    (void)err;
+    k->kind = low_node(w->p, node)->op;
+    k->cols = low_value(w->p, k->out[0])->elements;
+    k->writes_grad = 1;
+    low_may_replace(k, k->out[0], k->in[0]);
+    if (k->kind == DDP_OP_LEAKY_RELU_GRAD) low_may_replace(k, k->out[0], k->in[1]);
+    return DDP_OK;
+}
+
+static ddp_status run_leaky_relu(const cu_call *c, ddp_err *err)
+{
+    cu_view sign = c->k->kind == DDP_OP_LEAKY_RELU_GRAD ? c->in[1] : c->in[0];
+
+    return cu_started(c,
+                      cu_leaky_relu(c->stream, c->in[0], sign, cu_attrs(c, 0)->leaky_relu.negative_slope, c->out[0],
+                                    c->k->cols, cu_adds(c, 0)),
+                      err);
+}
+
+const cu_family cu_family_leaky_relu = {.base.group = group_leaky_relu, .run = run_leaky_relu};
+
 /* ---- their gradients: dy, what was kept -> dx, and the sums of its columns, which a linear layer's bias wants ---- */
 enum { DX, DB }; /* out */
 

@@ -62,6 +62,7 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_CONV2D:
     case DDP_OP_ATTENTION: return CU_BF16;
     case DDP_OP_RELU:
+    case DDP_OP_LEAKY_RELU:
     case DDP_OP_GELU:
     case DDP_OP_DROPOUT:
     case DDP_OP_RESHAPE:
@@ -79,6 +80,7 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_ADD: return w->type[n->in[0]] == CU_BF16 && w->type[n->in[1]] == CU_BF16 ? CU_BF16 : CU_F32;
     case DDP_OP_LAYER_NORM: return only_products_read(w, n->out[0]) ? CU_BF16 : CU_F32;
     case DDP_OP_RELU_GRAD:
+    case DDP_OP_LEAKY_RELU_GRAD:
     case DDP_OP_GELU_GRAD:
     case DDP_OP_MAX_POOL2D_GRAD:
     case DDP_OP_BATCH_NORM_GRAD:

@@ -52,6 +52,8 @@ enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF };
 cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n);
 /* saved: relu's output, gelu's input. dx may be dy. NaN in relu stays NaN. */
 cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved, cu_view dx, int64_t n, bool add);
+/* y = x where sign > 0, else slope x: leaky_relu of x, x, and its gradient of dy, y. y may be x or sign. */
+cudaError_t cu_leaky_relu(cudaStream_t s, cu_view x, cu_view sign, double slope, cu_view y, int64_t n, bool add);
 /* y = a + b; y may be a or b. */
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add);
 /* y = x in y's type; nearest even to bf16. */

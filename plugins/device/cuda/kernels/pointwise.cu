@@ -21,6 +21,11 @@ struct sum_of {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
+struct leaky_relu_of {
+    float slope;
+    __device__ __forceinline__ float operator()(float x, float sign) const { return sign <= 0.0f ? slope * x : x; }
+};
+
 /* ---- y = f(a, b) ------------------------------------------------------------------------------------------------- */
 template <bool WHOLE, int N, class F, class A, class B, class Y>
 static __device__ __forceinline__ void map_piece(F f, const A *a, const B *b, Y *y, int count, bool add)
@@ -75,6 +80,13 @@ cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved,
     case CU_ACT_GELU_ERF: return map(s, act_grad_of<CU_ACT_GELU_ERF>(), dy, saved, dx, n, add);
     default: return cu_convert(s, dy, dx, n, add);
     }
+}
+
+cudaError_t cu_leaky_relu(cudaStream_t s, cu_view x, cu_view sign, double slope, cu_view y, int64_t n, bool add)
+{
+    const leaky_relu_of f = {static_cast<float>(slope)};
+
+    return map(s, f, x, sign, y, n, add);
 }
 
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add)
