@@ -137,17 +137,19 @@ static void append(ddp_metrics *m, const char *line, size_t length)
 
 void observe_metrics_step(ddp_metrics *m, const ddp_step_record *r)
 {
-    char line[DDP_METRICS_LINE], norm[64] = "", a[32], b[32], c[32], d[32], e[32], f[32];
+    char line[DDP_METRICS_LINE], norm[64] = "", noise[64] = "", a[32], b[32], c[32], d[32], e[32], f[32];
     int n;
 
     if (m->fd < 0) return;
     if (!isnan(r->grad_norm))
         (void)snprintf(norm, sizeof(norm), ", \"grad_norm\": %s", observe_json_number(r->grad_norm, "%.9g", a));
+    if (r->noise_scale != 0.0)
+        (void)snprintf(noise, sizeof(noise), ", \"noise_scale\": %s", observe_json_number(r->noise_scale, "%.6g", b));
     n = snprintf(line, sizeof(line),
                  "{\"event\": \"step\", \"step\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"loss\": %s, \"lr\":"
-                 " %s%s, \"step_ms\": %s, \"data_ms\": %s, \"wait_ms\": %s, \"samples_per_s\": %s}\n",
+                 " %s%s%s, \"step_ms\": %s, \"data_ms\": %s, \"wait_ms\": %s, \"samples_per_s\": %s}\n",
                  r->step, r->epoch, observe_json_number(r->loss, "%.9g", a), observe_json_number(r->lr, "%.9g", b),
-                 norm, observe_json_number(r->step_ms, "%.6g", c), observe_json_number(r->data_ms, "%.6g", d),
+                 norm, noise, observe_json_number(r->step_ms, "%.6g", c), observe_json_number(r->data_ms, "%.6g", d),
                  observe_json_number(r->wait_ms, "%.6g", e), observe_json_number(r->samples_per_s, "%.6g", f));
     append(m, line, (size_t)n);
 }

@@ -24,6 +24,7 @@ typedef struct ddp_observe_params {
 typedef struct ddp_step_record {
     uint64_t step, epoch;       /* step: 1 for the first; epoch: from 1 */
     double loss, lr, grad_norm; /* grad_norm NaN: not measured, left out */
+    double noise_scale;         /* 0: not measured, left out */
     double step_ms, data_ms, wait_ms, samples_per_s;
 } ddp_step_record;
 

@@ -21,20 +21,21 @@ static void compose(const ddp_progress *g, char *buf, size_t capacity)
     const ddp_step_record *r = &g->last;
     uint64_t left = g->p.total_steps > r->step ? g->p.total_steps - r->step : 0;
     double n = (double)g->count, rate = g->step_ms > 0.0 ? 1e3 * g->samples / g->step_ms : 0.0;
-    char per_s[32], eta[64] = "", time[32];
+    char per_s[32], eta[64] = "", time[32], noise[48] = "";
 
     if (left > 0)
         (void)snprintf(eta, sizeof(eta), "  ETA %s",
                        ddp_format_seconds(ceil((double)left * g->average_ms * 1e-3), time, sizeof(time)));
+    if (r->noise_scale > 0.0) (void)snprintf(noise, sizeof(noise), "  noise scale %.4g", r->noise_scale);
     if (rate >= 100.0 && rate < 1e18)
         ddp_format_count((uint64_t)(rate + 0.5), per_s, sizeof(per_s));
     else
         (void)snprintf(per_s, sizeof(per_s), "%.1f", rate);
     (void)snprintf(buf, capacity,
                    "epoch %" PRIu64 "/%" PRIu64 "  step %" PRIu64 "/%" PRIu64
-                   "  loss %.4f  %s samples/s  %.2f ms/step (data %.2f, wait %.2f)%s",
-                   r->epoch, g->p.epochs, r->step, g->p.total_steps, r->loss, per_s, g->step_ms / n, g->data_ms / n,
-                   g->wait_ms / n, eta);
+                   "  loss %.4f%s  %s samples/s  %.2f ms/step (data %.2f, wait %.2f)%s",
+                   r->epoch, g->p.epochs, r->step, g->p.total_steps, r->loss, noise, per_s, g->step_ms / n,
+                   g->data_ms / n, g->wait_ms / n, eta);
 }
 
 static void reset(ddp_progress *g)

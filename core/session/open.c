@@ -331,6 +331,7 @@ ddp_status ddp_session_open(ddp_session *s, ddp_log *log, ddp_config *config, co
     if (session_plugins_load(s, &pc, err) != DDP_OK) goto close;
     if (session_check_missing(s, err) != DDP_OK) goto close;
     if (resolve_batches(s, err) != DDP_OK) goto close;
+    if (session_noise_check(s, err) != DDP_OK) goto close;
     if (open_data(s, &pc, err) != DDP_OK) goto close;
     if (build_graph(s, pc.model, err) != DDP_OK) goto close;
     s->device.config = pc.device;

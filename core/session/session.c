@@ -44,3 +44,19 @@ ddp_status session_schedule_check(const struct ddp_optimizer_config *o, uint64_t
                     " steps of %s to the schedule; lower it, or train longer",
                     o->warmup_steps, length, o->schedule_steps > 0 ? "schedule_steps" : "the run");
 }
+
+ddp_status session_noise_check(const ddp_session *s, ddp_err *err)
+{
+    if (!s->config->train->noise_scale || s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
+    if (s->devices.stages > 1)
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] noise_scale looks at the gradient of one micro-batch, and with parallel = model those of several are under way at a time; leave it out");
+    else if (ddp_session_parts(s) * (uint64_t)s->batches.accumulate == 1)
+        (void)ddp_fail(
+            err, DDP_ERR_CONFIG,
+            "[train] noise_scale compares the gradient of a micro-batch with that of the global batch, which are the same here; train on several ranks, or set accumulate");
+    else
+        return DDP_OK;
+    return session_at_key(s, "train", "noise_scale", err);
+}

@@ -229,5 +229,7 @@ const char *ddp_session_precision(const ddp_session *s); /* "f32", "bf16": of th
 uint32_t ddp_optimizer_states(const ddp_config *c);      /* arenas that the optimiser keeps: 0, 1 or 2 */
 /* Puts in front of an error where the key that led to it stands, when somebody wrote it. */
 ddp_status session_at_key(const ddp_session *s, const char *section, const char *key, ddp_err *err);
+/* DDP_ERR_CONFIG where [train] noise_scale has nothing to compare. */
+ddp_status session_noise_check(const ddp_session *s, ddp_err *err);
 /* DDP_ERR_CONFIG where the warm-up leaves nothing to a schedule that ends; `total` updates in the run. */
 ddp_status session_schedule_check(const struct ddp_optimizer_config *o, uint64_t total, ddp_err *err);

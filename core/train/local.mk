@@ -20,5 +20,5 @@ libddpcore_a_SOURCES += core/train/local/batch.h core/train/local/channel.h core
 	core/train/local/thread_pool.h core/train/local/batch.c core/train/local/channel.c core/train/local/device_group.c \
 	core/train/local/pipeline.c core/train/local/pipelined_step.c core/train/local/replicas.c core/train/local/stage.c \
 	core/train/local/thread_pool.c
-libddpcore_a_SOURCES += core/train/measure/audit.h core/train/measure/evaluated.h core/train/measure/profile.h core/train/measure/trace.h \
-	core/train/measure/audit.c core/train/measure/evaluated.c core/train/measure/profile.c core/train/measure/profile_report.c core/train/measure/trace.c
+libddpcore_a_SOURCES += core/train/measure/audit.h core/train/measure/evaluated.h core/train/measure/noise.h core/train/measure/profile.h core/train/measure/trace.h \
+	core/train/measure/audit.c core/train/measure/evaluated.c core/train/measure/noise.c core/train/measure/profile.c core/train/measure/profile_report.c core/train/measure/trace.c

@@ -14,6 +14,7 @@
 #include "train/local/replicas.h"
 #include "train/measure/audit.h"
 #include "train/measure/evaluated.h"
+#include "train/measure/noise.h"
 #include "train/measure/profile.h"
 #include "train/reduce/bucket_size.h"
 #include "train/reduce/clip.h"
@@ -95,6 +96,7 @@ static ddp_status allocate(ddp_trainer *t, ddp_err *err)
     if (!training) return ddp_replicas_open(t, err);
     DDP_TRY(ddp_trace_open(t->s, &t->trace, err));
     DDP_TRY(ddp_clip_open(t, err));
+    DDP_TRY(measure_noise_open(t, err));
     DDP_TRY(ddp_spans_open(t, err));
     DDP_TRY(ddp_shards_open(t, err));
     DDP_TRY(ddp_states_open(t, err));
@@ -132,6 +134,7 @@ static bool release(ddp_trainer *t)
     ddp_staging_close(t);
     ddp_trace_close(t->trace);
     ddp_clip_close(t);
+    measure_noise_close(t);
     ddp_spans_close(t);
     ddp_states_free(t);
     for (size_t i = 0; i < DDP_COUNT(own); i++) ddp_device_free(&t->s->device, own[i]);

@@ -3,6 +3,7 @@
 #include "train/step.h"
 #include "train/ema.h"
 #include "train/measure/audit.h"
+#include "train/measure/noise.h"
 #include "train/measure/profile.h"
 #include "train/state/buffer_sync.h"
 #include <math.h>
@@ -15,6 +16,7 @@ static void record_step(ddp_trainer *t, const ddp_step *s)
                          .loss = t->result.loss,
                          .lr = t->optim.lr,
                          .grad_norm = t->result.grad_norm,
+                         .noise_scale = measure_noise_scale(t),
                          .step_ms = step_s * 1e3,
                          .data_ms = (double)s->data_ns * 1e-6,
                          .wait_ms = s->wait_ms,
@@ -37,6 +39,7 @@ ddp_status train_step_run(ddp_trainer *t, uint64_t micros, ddp_err *err)
     if (s.reduced.finite) {
         t->progress.left_out = 0;
         DDP_TRY(train_ema_update(t, err));
+        DDP_TRY(measure_noise_step(t, s.samples * t->s->shares.count / t->s->shares.own, err));
     } else {
         DDP_TRY(ddp_trainer_buffers_undo(t, micros, err));
     }

@@ -4,7 +4,8 @@
  *   schedule.c  learning rate of an update; watch.c: what follows from the result of an evaluation
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
- *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics
+ *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics, noise of
+ *               the gradients
  *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; spans:
  *               parameter groups; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
@@ -48,6 +49,7 @@ typedef struct ddp_profile ddp_profile;
 typedef struct ddp_survivor ddp_survivor;
 typedef struct ddp_trainer_audit ddp_trainer_audit;
 typedef struct ddp_saver ddp_saver;
+typedef struct ddp_noise ddp_noise;
 
 /* What a step has used of one of this rank's shares of the samples. */
 typedef struct ddp_taken {
@@ -199,6 +201,7 @@ struct ddp_trainer {
     ddp_observer *observer;                                             /* rank 0 only */
     ddp_profile *profile;                                               /* rank 0 with --profile; else NULL */
     ddp_trace *trace;                                                   /* [output] trace_steps; else NULL */
+    ddp_noise *noise;                                                   /* [train] noise_scale; else NULL */
     ddp_trainer_audit *audit;                                           /* [output] audit; else NULL */
     ddp_way way;
     ddp_memory mem;

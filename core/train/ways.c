@@ -95,6 +95,7 @@ static bool choose_overlap(const ddp_trainer *t)
     unsigned local = (unsigned)ddp_group_local_size(t->group);
 
     if (ddp_shards_direct(t)) return false; /* there is nothing to send */
+    if (t->noise != NULL) return false;     /* a rank's own gradient is looked at before */
     if (wish != DDP_OVERLAP_AUTO) return wish == DDP_OVERLAP_YES;
     if (ddp_device_has_memory(&t->s->device))
         return ddp_group_world(t->group) > 1;                     /* the device computes, no processor */

@@ -1,6 +1,7 @@
 /* train/local/batch.c -- see batch.h. */
 #include "train/local/batch.h"
 #include "session/variants.h"
+#include "train/measure/noise.h"
 #include "train/measure/profile.h"
 #include "train/reduce/buckets.h"
 #include "train/state/buffer_sync.h"
@@ -93,6 +94,7 @@ ddp_status ddp_batch_micro_steps(ddp_trainer *t, ddp_step *step, ddp_err *err)
             DDP_TRY(ddp_trainer_still_runs(t, err));
             DDP_TRY(local_batch_next(t, step, share, &batch, err));
             DDP_TRY(local_batch_train(t, share, &batch, adds, last, &step->loss_sum, err));
+            if (!adds) DDP_TRY(measure_noise_first(t, batch.count, err));
         }
         if (share == 0) break;
         t->progress.micro_steps -= step->micros;

@@ -48,7 +48,8 @@ bool ddp_pipelined_possible(const ddp_trainer *t)
 
     return ddp_device_has_memory(&s->device) && s->device.ops->step != NULL && s->launch.purpose == DDP_TO_TRAIN &&
            s->shares.count == 1 && ddp_session_devices(s) == 1 && ddp_shards_direct(t) && t->trace == NULL &&
-           !s->launch.profile && has_one_group(t) && s->config->train->non_finite != DDP_NON_FINITE_SKIP;
+           !s->launch.profile && has_one_group(t) && t->noise == NULL &&
+           s->config->train->non_finite != DDP_NON_FINITE_SKIP;
 }
 
 static ddp_status open_slot(ddp_trainer *t, slot *s, ddp_err *err)

@@ -5,6 +5,7 @@
 #include "train/local/batch.h"
 #include "train/local/device_group.h"
 #include "train/measure/evaluated.h"
+#include "train/measure/noise.h"
 #include "train/reduce/not_finite.h"
 #include "train/reduce/shards.h"
 #include "train/state/buffer_sync.h"
@@ -98,6 +99,7 @@ static ddp_status micro_part(const ddp_replicas *d, ddp_trainer *t, double *loss
     if (d->micro == 0) DDP_TRY(see_params(t, err));
     if (!even && d->micro > 0) DDP_TRY(ddp_scale_floats(t, t->mem.grads, elements, 1.0 / weight, err));
     DDP_TRY(local_batch_train(t, 0, &part, d->micro > 0, d->last, loss_sum, err));
+    if (d->micro == 0) DDP_TRY(measure_noise_first(t, part.count, err)); /* of replica 0 */
     return even ? DDP_OK : ddp_scale_floats(t, t->mem.grads, elements, weight, err);
 }
 

@@ -10,7 +10,8 @@ ddp_status ddp_clip_open(ddp_trainer *t, ddp_err *err)
 {
     size_t parts = ddp_session_shards(t->s) * t->s->model.layout->bucket_count;
     double max_norm = t->s->config->optimizer->clip_norm;
-    bool waits = t->s->config->train->non_finite == DDP_NON_FINITE_SKIP;
+    const struct ddp_train_config *train = t->s->config->train;
+    bool waits = train->non_finite == DDP_NON_FINITE_SKIP || train->noise_scale;
     ddp_clip *c;
 
     if (max_norm == 0.0 && !waits) return DDP_OK;

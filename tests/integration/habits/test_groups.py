@@ -60,6 +60,26 @@ class Groups(Case):
                     self.check(abs(a - b) <= 1e-6 * max(abs(b), 1), (name, step, a, b))
                 self.compare(tensors(self.dir / "ck/step-00000100/model.safetensors"), want["parameters"], f"{name}, {ranks} ranks")
 
+    def test_noise_scale(self):
+        """[train] noise_scale at the first parameters, which stay: in every way of an update, and without any effect."""
+        still = {"optimizer": {"lr": 0}, "sampler.distributed": {"shuffle": "no"}, "train": {"noise_scale": "yes", "epochs": 3}}
+        for ranks, accumulate, want in STORED["noise"]:
+            for name, way in self.WAYS.items():
+                if name == "zero" and ranks == 1:
+                    continue
+                r = self.train(*self.torch_layers("sgd"), still, {"train": {"accumulate": accumulate}}, way, nproc=ranks)
+                got = [m["noise_scale"] for m in self.metrics(r.dir, "step")]
+                self.check(all(abs(v - want) <= 1e-4 * want for v in got), (name, ranks, accumulate, got, want))
+        dp = self.train(*self.torch_layers("sgd"), still, {"train": {"parallel": "dp", "device": "cpu:0, cpu:1"}}, nproc=0)
+        self.check(all(m["noise_scale"] is None or m["noise_scale"] > 0 for m in self.metrics(dp.dir, "step")))
+        on, off = (self.train({"train": {"noise_scale": v, "accumulate": 2}}, name=v) for v in ("yes", "no"))
+        self.equal(on.summary["parameter_sha256"], off.summary["parameter_sha256"])
+        self.check("noise_scale" not in self.metrics(off.dir, "step")[0] and "noise_scale" in self.metrics(on.dir, "step")[0])
+        for layers, part in (([], "set accumulate"), ([{"model": {"plugin": "toy"}, "model.mlp": None, "model.toy": {"place": "net1:0, net2:1"},
+                             "data.synthetic": {"shape": 10, "classes": 0, "outputs": 5}, "train": {"parallel": "model", "device": "cpu:0, cpu:1"}}],
+                             "parallel = model")):
+            self.fails(self.run("-c", self.ini("x.ini", {"train": {"noise_scale": "yes"}}, *layers), "--check"), 2, "[train] noise_scale", part)
+
     WAYS = {"direct": {"group": {"backend": "shm"}}, "all_reduce": {"group": {"backend": "shm"}, "ddp": {"shard_update": "no"}},
             "overlap": {"group": {"backend": "shm"}, "ddp": {"overlap": "yes"}},
             "zero": {"group": {"backend": "gloo-tcp"}, "ddp": {"zero": 1}},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/parity/vectors/groups.json: 100 steps of a small smooth net with parameter groups and a moving average of the
-weights, for tests/integration/habits/test_groups.py. All samples are in every batch, so that their order
+weights, and the noise scale of its gradients, for tests/integration/habits/test_groups.py. All samples are in every batch, so that their order
 does not matter.
 
     python3 tests/parity/make/make_groups.py        (Debian: apt-get install python3-torch)"""
@@ -59,10 +59,26 @@ def train(name):
             "ema": {n: p.flatten().tolist() for n, p in copy.deepcopy(average.module).named_parameters()}}
 
 
+def noise(ranks, accumulate):
+    """tr(S) / |G|^2 at the first parameters (McCandlish et al. 2018, appendix A.1), from the first micro-batch of each rank."""
+    x, y = data()
+    batch = SAMPLES // (ranks * accumulate)
+
+    def squares(rows):
+        model = net()
+        torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        return sum((p.grad.double() ** 2).sum().item() for p in model.parameters())
+
+    small = sum(squares(list(range(r, SAMPLES, ranks))[:batch]) for r in range(ranks)) / ranks
+    big = squares(list(range(SAMPLES)))
+    return ((small - big) / (1 / batch - 1 / SAMPLES)) / ((SAMPLES * big - batch * small) / (SAMPLES - batch))
+
+
 x, y = data()
 with open(PATH, "w", encoding="ascii") as f:
     json.dump({"torch": torch.__version__, "seed": SEED, "decay": DECAY, "no_decay": NO_DECAY, "factors": FACTORS,
                "x": x.tolist(), "y": y.tolist(),
                "optimizers": {n: numbers for n, (_, numbers) in OPTIMIZERS.items()},
+               "noise": [[r, a, noise(r, a)] for r, a in ((2, 1), (1, 4), (2, 2))],
                "runs": {n: train(n) for n in OPTIMIZERS}}, f, indent=0)
     f.write("\n")
