@@ -136,6 +136,7 @@ struct ddp_data_config {
     double random_erasing;               /* probability */
     int32_t weights;                     /* [eval]: DDP_WEIGHTS_* */
     ddp_list metrics;                    /* [eval]: of text, see ddp_measure */
+    uint64_t cache;                      /* bytes */
 };
 struct ddp_optimizer_config {
     int32_t algorithm; /* DDP_ALGORITHM_* */

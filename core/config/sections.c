@@ -185,6 +185,8 @@ static const ddp_option sampler_options[] = {
 #define ERASING_DOC "Probability that a box of the normalised image becomes 0, as RandomErasing. 0: off."
 #define DCT_SCALE_DOC                                                                                                  \
     "Whether a JPEG that is going to be shrunk may be decoded at n/8 of its size. Faster; the pixels differ a little."
+#define CACHE_DOC                                                                                                      \
+    "Most bytes of decoded images that each rank keeps in memory, where the dataset's images differ in size. 0: none."
 #define FLIP_DOC "Probability that an image is mirrored left to right, drawn again in each epoch."
 #define MEAN_DOC "Subtracted from pixels scaled to 0..1: a number for each channel or one for all. Empty: 0."
 #define STD_DOC  "Pixels are then divided by it: a number for each channel or one for all. Empty: 1."
@@ -202,6 +204,7 @@ static const ddp_option data_options[] = {
     {"scale", "0.08, 1", "0..1", SCALE_DOC, DDP_OPT_FLOAT, L, AT(scale)},
     {"ratio", "0.75, 1.3333333", "0..", RATIO_DOC, DDP_OPT_FLOAT, L, AT(ratio)},
     {"dct_scale", "no", NULL, DCT_SCALE_DOC, DDP_OPT_BOOL, 0, AT(dct_scale)},
+    {"cache", "0", "0..1000TiB", CACHE_DOC, DDP_OPT_SIZE, DDP_OPT_F_PER_RANK, AT(cache)},
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
     {"color_jitter", "", "0..", COLOR_JITTER_DOC, DDP_OPT_FLOAT, L, AT(color_jitter)},
     {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},
@@ -223,6 +226,7 @@ static const ddp_option eval_options[] = {
     {"scale", "0.08, 1", "0..1", SCALE_DOC, DDP_OPT_FLOAT, L, AT(scale)},
     {"ratio", "0.75, 1.3333333", "0..", RATIO_DOC, DDP_OPT_FLOAT, L, AT(ratio)},
     {"dct_scale", "no", NULL, DCT_SCALE_DOC, DDP_OPT_BOOL, 0, AT(dct_scale)},
+    {"cache", "0", "0..1000TiB", CACHE_DOC, DDP_OPT_SIZE, DDP_OPT_F_PER_RANK, AT(cache)},
     {"flip", "0", "0..1", FLIP_DOC, DDP_OPT_FLOAT, 0, AT(flip)},
     {"color_jitter", "", "0..", COLOR_JITTER_DOC, DDP_OPT_FLOAT, L, AT(color_jitter)},
     {"random_erasing", "0", "0..1", ERASING_DOC, DDP_OPT_FLOAT, 0, AT(random_erasing)},

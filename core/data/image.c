@@ -16,6 +16,7 @@ struct data_image_reader {
     block blocks[BLOCKS];
     uint64_t index, epoch; /* of the sample that is being read */
     resample plan;
+    data_cached *fresh; /* being filled for the cache, else NULL */
     bool placed;
 };
 
@@ -59,9 +60,9 @@ static void scale_box(view *v, const ddp_image *image, uint32_t n)
                          DDP_MIN_OF(scaled(v->box.w, n), width - v->from.w)};
 }
 
-static ddp_status sink_place(void *ctx, ddp_image *image, ddp_err *err)
+/* What the transform needs of an image of this size, at n/8. */
+static ddp_status plan_sample(data_image_reader *r, ddp_image *image, ddp_err *err)
 {
-    data_image_reader *r = ctx;
     bool antialias = data_transform_antialias(r->transform);
     void *work;
     view v;
@@ -71,19 +72,37 @@ static ddp_status sink_place(void *ctx, ddp_image *image, ddp_err *err)
     DDP_TRY(view_draw(data_transform_view(r->transform), (view_size){image->height, image->width}, r->index, r->epoch,
                       &v, err));
     image->scale = choose_scale(r, image, &v);
-    image->reserved = 0;
     if (image->scale < 8) scale_box(&v, image, image->scale);
     work = block_of(r, WORK, resample_bytes(&v, antialias), err);
     if (work == NULL) return err->status;
     resample_plan(&r->plan, &v, antialias, work);
+    r->placed = true;
+    return DDP_OK;
+}
+
+/* The part that is needed; or all of it, into the cache. */
+static ddp_status sink_place(void *ctx, ddp_image *image, ddp_err *err)
+{
+    data_image_reader *r = ctx;
+    data_cache *cache = data_transform_cache(r->transform);
+
+    DDP_TRY(plan_sample(r, image, err));
+    image->reserved = 0;
+    if (cache != NULL)
+        r->fresh = data_cache_reserve(cache, image->height, image->width, data_transform_others(r->transform));
+    if (r->fresh != NULL) {
+        image->top = image->left = 0;
+        image->rows = image->height;
+        image->columns = image->width;
+        image->pixels = r->fresh->pixels;
+        return DDP_OK;
+    }
     image->top = r->plan.from.h;
     image->left = r->plan.from.w;
     image->rows = r->plan.size.h;
     image->columns = r->plan.size.w;
     image->pixels = block_of(r, PIXELS, (size_t)(image->rows * image->columns) * 3, err);
-    if (image->pixels == NULL) return err->status;
-    r->placed = true;
-    return DDP_OK;
+    return image->pixels != NULL ? DDP_OK : err->status;
 }
 
 ddp_status data_image_reader_open(const ddp_transform *t, data_image_reader **out, ddp_err *err)
@@ -104,19 +123,54 @@ void data_image_reader_close(data_image_reader *r)
     free(r);
 }
 
+/* From the part alone, or from a whole image of the cache. */
+static void make_sample(const data_image_reader *r, const data_cached *whole, float *out)
+{
+    resample_values values = data_transform_values(r->transform);
+    const resample *p = &r->plan;
+
+    if (whole != NULL)
+        resample_apply(p, &values, whole->pixels + (p->from.h * whole->width + p->from.w) * 3, whole->width * 3, out);
+    else
+        resample_apply(p, &values, r->blocks[PIXELS].data, p->size.w * 3, out);
+    data_transform_finish(r->transform, r->index, r->epoch, out);
+}
+
+static ddp_status read_new(data_image_reader *r, const ddp_dataset_ops *ops, const ddp_dataset *d, void *const *buffers,
+                           ddp_err *err)
+{
+    DDP_TRY(ops->read_image(d, r->index, r->epoch, &r->sink, buffers, err));
+    if (r->placed) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_INTERNAL, "the dataset's read_image did not call place; its plugin is at fault");
+}
+
 ddp_status data_image_read(data_image_reader *r, const ddp_dataset_ops *ops, const ddp_dataset *d, uint64_t index,
                            uint64_t epoch, void *const *buffers, ddp_err *err)
 {
-    resample_values values = data_transform_values(r->transform);
+    data_cache *cache = data_transform_cache(r->transform);
+    const data_cached *whole = cache != NULL ? data_cache_find(cache, index) : NULL;
     float *out = buffers[data_transform_field(r->transform)];
+    ddp_status status;
 
     r->index = index;
     r->epoch = epoch;
     r->placed = false;
-    DDP_TRY(ops->read_image(d, index, epoch, &r->sink, buffers, err));
-    if (!r->placed)
-        return ddp_fail(err, DDP_ERR_INTERNAL, "the dataset's read_image did not call place; its plugin is at fault");
-    resample_apply(&r->plan, &values, r->blocks[PIXELS].data, out);
-    data_transform_finish(r->transform, index, epoch, out);
-    return DDP_OK;
+    r->fresh = NULL;
+    if (whole != NULL) {
+        ddp_image image = {.struct_size = sizeof(image), .height = whole->height, .width = whole->width};
+
+        DDP_TRY(plan_sample(r, &image, err));
+        data_transform_load(r->transform, whole->others, buffers);
+        make_sample(r, whole, out);
+        return DDP_OK;
+    }
+    status = read_new(r, ops, d, buffers, err);
+    if (status == DDP_OK) make_sample(r, r->fresh, out);
+    if (status == DDP_OK && r->fresh != NULL) {
+        data_transform_save(r->transform, buffers, r->fresh->others);
+        data_cache_keep(cache, index, r->fresh);
+    } else if (r->fresh != NULL) {
+        data_cache_drop(cache, r->fresh);
+    }
+    return status;
 }

@@ -160,7 +160,7 @@ static void blacken(const resample *r, const resample_values *values, float *out
         }
 }
 
-void resample_apply(const resample *r, const resample_values *values, const uint8_t *pixels, float *out)
+void resample_apply(const resample *r, const resample_values *values, const uint8_t *pixels, int64_t stride, float *out)
 {
     int64_t plane = r->v.out.h * r->v.out.w, left = r->v.mirrored ? r->v.out.w - r->end.w : r->begin.w, made = 0;
 
@@ -169,11 +169,10 @@ void resample_apply(const resample *r, const resample_values *values, const uint
         float *at = out + y * r->v.out.w + left, *planes[3] = {at, at + plane, at + 2 * plane};
 
         if (!r->resized) {
-            copy_row(r, values, pixels + i * r->size.w * 3, planes);
+            copy_row(r, values, pixels + i * stride, planes);
             continue;
         }
-        for (; made < r->down.first[i] + r->down.count[i]; made++)
-            widen(r, values, pixels + made * r->size.w * 3, made);
+        for (; made < r->down.first[i] + r->down.count[i]; made++) widen(r, values, pixels + made * stride, made);
         sum_rows(r, values, i, planes);
     }
 }

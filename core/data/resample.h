@@ -29,5 +29,6 @@ typedef struct resample {
 /* Bytes of work memory for a view, 64-byte aligned. */
 size_t resample_bytes(const view *v, bool antialias);
 void resample_plan(resample *r, const view *v, bool antialias, void *work);
-/* pixels: (r->size.h, r->size.w, 3); out: (3, v.out.h, v.out.w). */
-void resample_apply(const resample *r, const resample_values *values, const uint8_t *pixels, float *out);
+/* pixels: (r->size.h, r->size.w, 3), a row `stride` bytes after the other; out: (3, v.out.h, v.out.w). */
+void resample_apply(const resample *r, const resample_values *values, const uint8_t *pixels, int64_t stride,
+                    float *out);

@@ -11,7 +11,8 @@
 struct ddp_transform {
     ddp_pool pool;
     ddp_field *fields;
-    uint32_t field;
+    uint32_t field, field_count;
+    data_cache *cache;
     bool bytes, fixed, resized, antialias, dct_scale, normalised;
     int64_t channels;
     view_size raw, out; /* as the dataset gives it, {0, 0} where that differs; the sample */
@@ -188,9 +189,18 @@ static ddp_status describe_fields(ddp_transform *t, const ddp_transform_params *
     t->fields = ddp_pool_alloc(&t->pool, p->field_count * sizeof(*t->fields), err);
     if (t->fields == NULL) return err->status;
     memcpy(t->fields, p->fields, p->field_count * sizeof(*t->fields));
+    t->field_count = p->field_count;
     f = &t->fields[t->field];
     *f = (ddp_field){.name = f->name, .dtype = DDP_F32, .rank = 3, .dims = {t->channels, t->out.h, t->out.w}, .min = 1};
     return DDP_OK;
+}
+
+/* An image is cached at its full size: whether it fits must not change a sample. */
+static ddp_status open_cache(ddp_transform *t, const ddp_transform_params *p, ddp_err *err)
+{
+    if (t->fixed || p->config->cache == 0) return DDP_OK;
+    if (t->dct_scale) return ddp_fail(err, DDP_ERR_CONFIG, "cache keeps whole images; take it out, or dct_scale = yes");
+    return data_cache_open(p->length, p->config->cache, &t->cache, err);
 }
 
 static ddp_status fill(ddp_transform *t, const ddp_transform_params *p, ddp_err *err)
@@ -206,6 +216,7 @@ static ddp_status fill(ddp_transform *t, const ddp_transform_params *p, ddp_err 
     DDP_TRY(make_tables(t, p, err));
     DDP_TRY(make_plain_tables(t, err));
     if (t->fixed) DDP_TRY(plan(t, err));
+    DDP_TRY(open_cache(t, p, err));
     return describe_fields(t, p, err);
 }
 
@@ -226,6 +237,7 @@ ddp_status ddp_transform_open(const ddp_transform_params *p, ddp_transform **out
 void ddp_transform_close(ddp_transform *t)
 {
     if (t == NULL) return;
+    data_cache_close(t->cache);
     ddp_pool_free(&t->pool);
     free(t);
 }
@@ -257,6 +269,43 @@ const view_plan *data_transform_view(const ddp_transform *t) { return &t->view; 
 bool data_transform_antialias(const ddp_transform *t) { return t->antialias; }
 
 bool data_transform_dct_scale(const ddp_transform *t) { return t->dct_scale; }
+
+data_cache *data_transform_cache(const ddp_transform *t) { return t->cache; }
+
+static size_t field_bytes(const ddp_field *f)
+{
+    size_t bytes = ddp_dtype_size(f->dtype);
+
+    for (uint32_t i = 0; i < f->rank; i++) bytes *= (size_t)f->dims[i];
+    return bytes;
+}
+
+size_t data_transform_others(const ddp_transform *t)
+{
+    size_t bytes = 0;
+
+    for (uint32_t i = 0; i < t->field_count; i++)
+        if (i != t->field) bytes += field_bytes(&t->fields[i]);
+    return bytes;
+}
+
+void data_transform_save(const ddp_transform *t, void *const *buffers, uint8_t *others)
+{
+    for (uint32_t i = 0; i < t->field_count; i++) {
+        if (i == t->field) continue;
+        memcpy(others, buffers[i], field_bytes(&t->fields[i]));
+        others += field_bytes(&t->fields[i]);
+    }
+}
+
+void data_transform_load(const ddp_transform *t, const uint8_t *others, void *const *buffers)
+{
+    for (uint32_t i = 0; i < t->field_count; i++) {
+        if (i == t->field) continue;
+        memcpy(buffers[i], others, field_bytes(&t->fields[i]));
+        others += field_bytes(&t->fields[i]);
+    }
+}
 
 resample_values data_transform_values(const ddp_transform *t)
 {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "data/augment.h"
+#include "data/cache.h"
 #include "data/resample.h"
 #include <ddpengine/dataset.h>
 
@@ -19,6 +20,7 @@ typedef struct ddp_transform_params {
     uint64_t seed;
     const ddp_field *fields; /* of the dataset, as they are when it gives them */
     uint32_t field_count;
+    uint64_t length; /* its samples */
 } ddp_transform_params;
 
 /* *out is NULL where there is nothing to do: no image of bytes, no key set. What does not fit is DDP_ERR_CONFIG. */
@@ -41,6 +43,11 @@ void data_transform_apply(const ddp_transform *t, uint64_t index, uint64_t epoch
 const view_plan *data_transform_view(const ddp_transform *t);
 bool data_transform_antialias(const ddp_transform *t);
 bool data_transform_dct_scale(const ddp_transform *t);
+data_cache *data_transform_cache(const ddp_transform *t); /* NULL: none */
+size_t data_transform_others(const ddp_transform *t);     /* bytes of a sample's other fields */
+/* Copies them from the buffers of a sample, or to them. */
+void data_transform_save(const ddp_transform *t, void *const *buffers, uint8_t *others);
+void data_transform_load(const ddp_transform *t, const uint8_t *others, void *const *buffers);
 resample_values data_transform_values(const ddp_transform *t);
 /* What follows resample_apply. */
 void data_transform_finish(const ddp_transform *t, uint64_t index, uint64_t epoch, float *out);

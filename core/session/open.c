@@ -43,7 +43,8 @@ static ddp_status open_transform(ddp_session *s, ddp_source *src, const char *se
                               .std = own != NULL && own->std.count > 0 ? &own->std : &other->std,
                               .seed = s->config->train->seed,
                               .fields = src->fields,
-                              .field_count = src->field_count};
+                              .field_count = src->field_count,
+                              .length = src->length};
 
     if (own == NULL) return err->status;
     if (ddp_transform_open(&p, &src->transform, err) != DDP_OK)

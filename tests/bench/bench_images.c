@@ -44,7 +44,7 @@ static ddp_transform *open_transform(const char *how, bool dct, const ddp_field 
     static const double ratio[] = {0.75, 4.0 / 3.0};
     struct ddp_data_config c = {.antialias = 1, .dct_scale = dct, .scale = {2, scale}, .ratio = {2, ratio}};
     ddp_list size = {1, crop}, means = {3, mean}, stds = {3, std};
-    ddp_transform_params p = {&c, &means, &stds, 5, fields, 2};
+    ddp_transform_params p = {&c, &means, &stds, 5, fields, 2, 0};
     ddp_transform *t = NULL;
     ddp_err err = {0};
 

@@ -163,6 +163,7 @@ static ddp_status keep_bytes(reader *r, const char *bytes, size_t count, ddp_err
                         "dataset jsonl: %s:%" PRIu64 ": a line of more than max_line = %" PRIu64
                         " bytes; is each object in a line of its own?",
                         r->file.path, r->line + 1, r->d->config->max_line);
+    if (count == 0) return DDP_OK;
     if (r->room - r->used < count) {
         size_t room = r->room * 2 + count + PIECE;
         char *text = realloc(r->text, room);

@@ -177,35 +177,43 @@ static ddp_status on_member(void *ctx, const shard_member *m, ddp_err *err)
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
+static ddp_status grow(ddp_dataset *d, ddp_err *err)
+{
+    uint32_t room = d->room * 2 + 8;
+    void *shards, *paths;
+
+    if (d->shard_count < d->room) return DDP_OK;
+    shards = realloc(d->shards, room * sizeof(*d->shards));
+    if (shards == NULL) return data_no_memory("tar", err);
+    d->shards = shards;
+    paths = realloc(d->paths, room * sizeof(*d->paths));
+    if (paths == NULL) return data_no_memory("tar", err);
+    d->paths = paths;
+    d->room = room;
+    return DDP_OK;
+}
+
 static ddp_status add_shard(ddp_dataset *d, const tar_config *c, const char *path, uint64_t *left, ddp_err *err)
 {
-    indexer *x = calloc(1, sizeof(*x));
-    ddp_status status = x == NULL ? data_no_memory("tar", err) : DDP_OK;
+    indexer *x;
+    char *copy;
+    ddp_status status;
 
-    if (status == DDP_OK && d->shard_count == d->room) {
-        uint32_t room = d->room * 2 + 8;
-        void *shards = realloc(d->shards, room * sizeof(*d->shards));
-        void *paths = shards != NULL ? realloc(d->paths, room * sizeof(*d->paths)) : NULL;
-
-        if (shards != NULL) d->shards = shards;
-        if (paths != NULL) d->paths = paths;
-        if (paths == NULL) status = data_no_memory("tar", err);
-        if (paths != NULL) d->room = room;
+    DDP_TRY(grow(d, err));
+    copy = strdup(path);
+    x = calloc(1, sizeof(*x));
+    if (copy == NULL || x == NULL) {
+        free(copy);
+        free(x);
+        return data_no_memory("tar", err);
     }
-    if (status != DDP_OK) goto free_indexer;
-    d->paths[d->shard_count] = strdup(path);
-    if (d->paths[d->shard_count] == NULL) {
-        status = data_no_memory("tar", err);
-        goto free_indexer;
-    }
+    d->paths[d->shard_count] = copy;
     *x = (indexer){.d = d, .config = c, .shard = d->shard_count};
-    status = shard_open(&d->shards[d->shard_count], d->paths[d->shard_count], left, err);
-    d->shard_count++;
+    status = shard_open(&d->shards[d->shard_count++], copy, left, err);
     if (status == DDP_OK) status = shard_index(&d->shards[x->shard], on_member, x, err);
     if (status == DDP_OK) status = finish_sample(x, err);
     texts_free(&d->names);
     d->names = (texts){0};
-free_indexer:
     free(x);
     return status;
 }

@@ -124,6 +124,10 @@ class Images(Case):
         sums = [self.train(layer, {"loader": {"workers": w, "prefetch": 4}}, name=f"{w}.ini").summary["parameter_sha256"]
                 for w in (0, 1, 3)]
         self.equal(len(set(sums)), 1, sums)
+        layer["data"]["dct_scale"] = "no"
+        sums = [self.train(layer, {"data": {"cache": c}, "loader": {"workers": 2, "prefetch": 4}}, name=f"{c}.ini")
+                .summary["parameter_sha256"] for c in ("0B", "100KiB", "1GiB")]
+        self.equal(len(set(sums)), 1, sums)
 
     @long_case
     def test_stored_pixels_are_pillows(self):

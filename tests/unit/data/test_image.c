@@ -24,6 +24,7 @@ static uint8_t value_at(uint64_t index, int64_t y, int64_t x, int c)
 }
 
 static int64_t asked; /* pixels of the last image */
+static int reads;
 
 static ddp_status read_image(const ddp_dataset *d, uint64_t index, uint64_t epoch, const ddp_image_sink *sink,
                              void *const *buffers, ddp_err *err)
@@ -39,6 +40,7 @@ static ddp_status read_image(const ddp_dataset *d, uint64_t index, uint64_t epoc
     assert_true(i.top >= 0 && i.left >= 0 && i.rows > 0 && i.columns > 0);
     assert_true(i.top + i.rows <= i.height && i.left + i.columns <= i.width);
     asked = i.rows * i.columns;
+    reads++;
     for (int64_t y = 0; y < i.rows; y++)
         for (int64_t x = 0; x < i.columns; x++)
             for (int c = 0; c < 3; c++)
@@ -54,6 +56,7 @@ typedef struct keys {
     bool random, resized_crop, plain;    /* plain: without antialias */
     double flip, erasing;
     double jitter[4];
+    uint64_t cache;
 } keys;
 
 static const double mean[3] = {0.4, 0.5, 0.6}, deviation[3] = {0.2, 0.3, 0.4}, scale[2] = {0.08, 1},
@@ -65,9 +68,10 @@ static ddp_status open_with(const keys *k, int64_t height, int64_t width, ddp_tr
     ddp_field fields[2] = {{.name = "image", .dtype = DDP_U8, .rank = 3, .dims = {3, height, width}, .max = 255},
                            {.name = "label", .dtype = DDP_I64, .max = 9}};
     ddp_list crop = {k->crop[0] > 0 ? 2 : 0, k->crop}, means = {3, mean}, stds = {3, deviation};
-    ddp_transform_params p = {&c, &means, &stds, 5, fields, 2};
+    ddp_transform_params p = {&c, &means, &stds, 5, fields, 2, IMAGES};
 
     c.random_erasing = k->erasing;
+    c.cache = k->cache;
     c.scale = (ddp_list){2, scale};
     c.ratio = (ddp_list){2, ratio};
     if (k->resize[0] > 0) c.resize = (ddp_list){k->resize[1] > 0 ? 2 : 1, k->resize};
@@ -165,10 +169,38 @@ static void test_same(void **state)
         {.crop = {60, 50}, .resized_crop = true, .plain = true},
         {.crop = {16, 17}, .resized_crop = true, .flip = 0.5, .jitter = {0.4, 0.4, 0.4, 0.1}, .erasing = 0.7},
         {.crop = {24, 24}, .jitter = {0, 0, 0, 0.5}},
+        {.crop = {16, 18}, .resized_crop = true, .flip = 0.5, .cache = 1 << 20},
+        {.crop = {22, 21}, .random = true, .padding = 3, .flip = 0.5, .cache = 15000},
     };
 
     (void)state;
     for (size_t i = 0; i < DDP_COUNT(cases); i++) compare(&cases[i]);
+}
+
+/* With memory for four of the images these are read once, the others in each epoch. */
+static void test_cache(void **state)
+{
+    static const keys k = {.crop = {20, 20}, .cache = 17000};
+    ddp_transform *t = open_ok(&k, -1, -1);
+    data_image_reader *r = NULL;
+    float *out = malloc(elements(t) * sizeof(*out));
+    ddp_err err = {0};
+    int64_t label;
+
+    (void)state;
+    assert_int_equal(data_image_reader_open(t, &r, &err), DDP_OK);
+    for (uint64_t e = 0; e < 2; e++) {
+        reads = 0;
+        for (uint64_t i = 0; i < IMAGES; i++) {
+            label = -1;
+            assert_int_equal(data_image_read(r, &ops, NULL, i, e, (void *[2]){out, &label}, &err), DDP_OK);
+            assert_int_equal(label, i);
+        }
+        assert_int_equal(reads, e == 0 ? IMAGES : IMAGES - 4); /* 37 x 53, 53 x 37, 24 x 24, 33 x 24 */
+    }
+    data_image_reader_close(r);
+    ddp_transform_close(t);
+    free(out);
 }
 
 /* ---- random_resized_crop ----------------------------------------------------------------------------------------- */
@@ -263,10 +295,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_part),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same), cmocka_unit_test(test_cache),    cmocka_unit_test(test_boxes),
+        cmocka_unit_test(test_part), cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests_name("image", tests, NULL, NULL);

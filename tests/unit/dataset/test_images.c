@@ -193,9 +193,120 @@ static void test_parts(void **state)
     end(&s);
 }
 
+/* ---- broken files ------------------------------------------------------------------------------------------------ */
+static size_t load_file(const char *name, unsigned char *out, size_t room)
+{
+    char path[512];
+    FILE *f;
+    size_t n;
+
+    (void)snprintf(path, sizeof(path), IMAGES "/%s", name);
+    f = fopen(path, "rb");
+    assert_non_null(f);
+    n = fread(out, 1, room, f);
+    assert_true(n < room);
+    (void)fclose(f);
+    return n;
+}
+
+/* One file, as it is in the test's folder. */
+static void expect_broken(const char *name, const char *part)
+{
+    subject s = begin("dataset_folder");
+    ddp_err err = {0};
+    want w = {.scale = 8};
+    char line[100];
+    ddp_dataset *d;
+    int64_t label;
+
+    (void)snprintf(line, sizeof(line), "%s,0\n", name);
+    write_file("one", line, strlen(line));
+    config_set(s.plugin, s.config, "list", path_of("one"));
+    d = open_ok(&s);
+    if (read_image(&s, d, 0, &w, &label, &err) != DDP_ERR_DATA) fail_msg("%s: %s", name, "is not refused");
+    expect_parts(&err, name, part);
+    s.ops->close(d);
+    free(w.pixels);
+    config_set(s.plugin, s.config, "skip_bad", "yes");
+    expect_error(&s, DDP_ERR_DATA, "broken ones are left out", path_of("one"));
+    end(&s);
+}
+
+static void test_broken(void **state)
+{
+    static const char *const names[] = {"odd_420.jpg", "progressive_422.jpg", "cmyk.jpg",      "rgb.png",
+                                        "palette.png", "interlaced.png",      "lossless.webp", "odd.webp"};
+    static unsigned char data[1 << 16];
+    size_t size;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size = load_file(names[i], data, sizeof(data));
+        for (size_t k = 1; k < 8; k++) { /* cut in the header, the tables, the pixels */
+            write_file(names[i], data, size * k * k / 64);
+            expect_broken(names[i], "");
+        }
+    }
+    write_file("a.gif", "GIF89a....", 10);
+    expect_broken("a.gif", "is no JPEG, PNG or WebP file");
+    size = load_file("tiny.jpg", data, sizeof(data));
+    for (size_t i = 0; i + 9 < size; i++)
+        if (data[i] == 0xff && data[i + 1] == 0xc0) memset(data + i + 5, 0xfe, 4);
+    write_file("bomb.jpg", data, size);
+    expect_broken("bomb.jpg", "has 65278 x 65278 pixels; max_pixels = 89478485");
+}
+
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
+static void test_folders(void **state)
+{
+    static const char *const names[] = {"b/2.png", "b/10.PNG", "b/sub/0.png", "b/.hidden.png", "b/text.txt", "B/1.png"};
+    static const char *const order[] = {"B/1.png", "b/10.PNG", "b/2.png", "b/sub/0.png"};
+    static unsigned char data[1 << 16];
+    size_t size = load_file("interlaced_tiny.png", data, sizeof(data));
+    subject s = begin("dataset_folder");
+    ddp_dataset *d;
+    char command[900];
+
+    (void)state;
+    (void)snprintf(command, sizeof(command), "mkdir -p '%s/t/b/sub' '%s/t/B' && ln -s none '%s/t/b/0.png'", folder,
+                   folder, folder);
+    assert_int_equal(system(command), 0);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char name[64];
+
+        (void)snprintf(name, sizeof(name), "t/%s", names[i]);
+        write_file(name, data, size);
+    }
+    config_set(s.plugin, s.config, "path", path_of("t"));
+    d = open_ok(&s);
+    assert_int_equal(s.ops->length(d), 4);
+    assert_string_equal(s.ops->class_name(d, 1, 0), "B");
+    assert_string_equal(s.ops->class_name(d, 1, 1), "b");
+    assert_null(s.ops->class_name(d, 1, 2));
+    assert_null(s.ops->class_name(d, 0, 0));
+    for (size_t i = 0; i < 4; i++) { /* which file it is, the message says once it has changed */
+        char name[64];
+        ddp_err err = {0};
+        want w = {.scale = 8};
+        int64_t label;
+
+        (void)snprintf(name, sizeof(name), "t/%s", order[i]);
+        assert_int_equal(read_image(&s, d, i, &w, &label, &err), DDP_OK);
+        assert_int_equal(label, i > 0);
+        assert_int_equal(truncate(path_of(name), 20), 0);
+        assert_int_equal(read_image(&s, d, i, &w, &label, &err), DDP_ERR_DATA);
+        expect_parts(&err, order[i], "had ");
+        free(w.pixels);
+    }
+    s.ops->close(d);
+    end(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_folders),
         cmocka_unit_test(test_pixels),
         cmocka_unit_test(test_parts),
     };

@@ -114,7 +114,7 @@ static ddp_status sort_labels(catalog *c, bool numbers, ddp_err *err)
 {
     texts *t = &c->classes;
     size_t *at = malloc((t->count + 1) * sizeof(*at));
-    uint32_t *lengths = malloc((t->count + 1) * sizeof(*lengths)), *codes = malloc((t->count + 1) * sizeof(*codes));
+    uint32_t *lengths = malloc((t->count + 1) * sizeof(*lengths)), *codes = calloc(t->count + 1u, sizeof(*codes));
     ddp_status status = DDP_OK;
 
     c->class_count = t->count;
