@@ -4,11 +4,10 @@
  *   schedule.c  learning rate of an update; watch.c: what follows from the result of an evaluation
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
- *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics, noise of
- *               the gradients
+ *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics, noise
+ *               of the gradients
  *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; spans:
- *               parameter groups; not_finite;
- *               buckets, direct: the ways of an update between ranks; bucket_size
+ *               parameter groups; not_finite; buckets, direct: the ways of an update between ranks; bucket_size
  *   state/      memory: the arenas as the host sees them; optim_state, buffer_sync, tensors, weights; survivor: what
  *               outlives a failure; resume; snapshot, save; replica_check
  *   local/      batch: a batch on one device; device_group: several devices of this process, on a thread pool;
@@ -192,6 +191,12 @@ typedef struct ddp_result {
     double grad_norm; /* of the last update, before clipping; NaN where none is taken */
 } ddp_result;
 
+/* Of the shards of checkpoints. */
+typedef struct ddp_shard_names {
+    const ddp_store *store; /* where ranks tell of those that they have written; NULL: they write none */
+    uint64_t token;         /* that rank 0 has drawn, part of the names */
+} ddp_shard_names;
+
 struct ddp_trainer {
     ddp_ending *ending;
     ddp_session *s;
@@ -212,12 +217,11 @@ struct ddp_trainer {
     ddp_progress progress;
     ddp_result result;
     ddp_evaluated evaluated;
-    ddp_survivor *survivor;      /* what ddp_train keeps from generation to generation; NULL: nothing */
-    ddp_saver *saver;            /* save.c: checkpoints are written beside training; NULL: in the step, or none */
-    const ddp_store *save_store; /* save.c: where ranks tell of the shards they have written; NULL: they write none */
-    uint64_t save_token;         /* with it: that rank 0 has drawn, part of the names of shards */
-    ddp_checkpoint_lock *lock;   /* of [checkpoint] dir: rank 0 of a training, to a generation's end; else NULL */
-    char weights[512];           /* where an evaluation's parameters come from */
+    ddp_survivor *survivor;    /* what ddp_train keeps from generation to generation; NULL: nothing */
+    ddp_saver *saver;          /* save.c: checkpoints are written beside training; NULL: in the step, or none */
+    ddp_shard_names shards;    /* save.c */
+    ddp_checkpoint_lock *lock; /* of [checkpoint] dir: rank 0 of a training, to a generation's end; else NULL */
+    char weights[512];         /* where an evaluation's parameters come from */
 };
 
 /* The device's run has failed: DDP_ERR_DATA is a label out of range. Returns the status. */

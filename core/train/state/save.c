@@ -127,7 +127,7 @@ static ddp_status wait_for_rank0(ddp_trainer *t, const char *error, bool last, d
 /* Of this rank, where rank 0 has not taken it. */
 static void drop_shard(const ddp_trainer *t, uint64_t step)
 {
-    checkpoint_shard_drop(t->s->config->checkpoint->dir, step, t->save_token, (uint32_t)ddp_group_rank(t->group));
+    checkpoint_shard_drop(t->s->config->checkpoint->dir, step, t->shards.token, (uint32_t)ddp_group_rank(t->group));
 }
 
 static ddp_status save_in_step(ddp_trainer *t, int64_t from, bool last, ddp_err *err)
@@ -304,9 +304,9 @@ static ddp_status open_exchange(ddp_trainer *t, ddp_err *err)
     const ddp_store *store = ddp_group_store(t->group, "checkpoint", err);
 
     if (store == NULL) return err->status;
-    if (t->s->launch.rank == 0) DDP_TRY(ddp_secret_random(&t->save_token, sizeof(t->save_token), err));
-    DDP_TRY(ddp_trainer_from_rank0(t, "names of shards", &t->save_token, sizeof(t->save_token), err));
-    t->save_store = store;
+    if (t->s->launch.rank == 0) DDP_TRY(ddp_secret_random(&t->shards.token, sizeof(t->shards.token), err));
+    DDP_TRY(ddp_trainer_from_rank0(t, "names of shards", &t->shards.token, sizeof(t->shards.token), err));
+    t->shards.store = store;
     return DDP_OK;
 }
 
@@ -315,7 +315,7 @@ ddp_status ddp_trainer_save_open(ddp_trainer *t, ddp_err *err)
     bool sharded = state_is_saved_in_shards(t), writes = t->s->launch.rank == 0 || sharded;
     uint64_t in_step = 0; /* 1: some rank cannot write beside training */
 
-    if (sharded && t->progress.saving && t->save_store == NULL) DDP_TRY(open_exchange(t, err));
+    if (sharded && t->progress.saving && t->shards.store == NULL) DDP_TRY(open_exchange(t, err));
     if (!saves_on_the_way(t)) return DDP_OK;
     t->saver = ddp_alloc(sizeof(*t->saver), err);
     if (t->saver == NULL) return err->status;

@@ -48,7 +48,7 @@ bool state_is_saved_in_shards(const ddp_trainer *t)
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 static ddp_status tell(void *ctx, uint64_t step, uint32_t shard, const char *text, ddp_err *err)
 {
-    const ddp_store *store = ((const ddp_trainer *)ctx)->save_store;
+    const ddp_store *store = ((const ddp_trainer *)ctx)->shards.store;
     char key[64];
 
     (void)snprintf(key, sizeof(key), "%" PRIu64 "/%" PRIu32, step, shard);
@@ -63,7 +63,7 @@ static int32_t rank_of(void *ctx, uint32_t shard)
 static ddp_status hear(void *ctx, uint64_t step, uint32_t shard, char *text, size_t capacity, ddp_err *err)
 {
     const ddp_trainer *t = ctx;
-    const ddp_store *store = t->save_store;
+    const ddp_store *store = t->shards.store;
     int64_t timeout_ms = t->s->config->group->step_timeout_ms;
     size_t length = 0;
     ddp_status st;
@@ -88,7 +88,7 @@ static void describe_shard(const ddp_trainer *t, ddp_checkpoint_contents *c)
 {
     c->shards = t->mem.state_parts;
     c->shard = (uint32_t)ddp_group_rank(t->group);
-    c->token = t->save_token;
+    c->token = t->shards.token;
     c->exchange = (ddp_shard_exchange){.ctx = (void *)t, .tell = tell, .hear = hear, .rank = rank_of};
 }
 
