@@ -123,7 +123,7 @@ def main():
         t.through(layers(plugin, epochs))
         share, wall, updates, again = usage(t.rows())
         got, struck = t.sha(), ", ".join(f"{n} {fault}" for fault, n in t.struck.items())
-        want = undisturbed(a.backend, layers(plugin, epochs, 0))[0]
+        want = undisturbed(a.backend, layers(plugin, epochs, 0), patience=harness.PATIENCE + wall)[0]
     except AssertionError as why:
         print(why)
         return 1

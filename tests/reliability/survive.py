@@ -76,10 +76,10 @@ class Trial(Case):
         self.out = self.dir / f"{name}.out"
         return self.follow(self.start("-c", self.settings(name, {"group": {"backend": backend}}, *more), "--nproc", RANKS))
 
-    def ended(self, *processes):
+    def ended(self, *processes, patience=harness.PATIENCE):
         """Their exit codes, when all has been read of what they have written."""
         for p in processes:
-            p.wait(harness.PATIENCE)
+            p.wait(patience)
         for reader in self.readers:
             reader.join()
         return [p.returncode for p in processes]
@@ -128,11 +128,11 @@ class Trial(Case):
         return self.summary()["parameter_sha256"]
 
 
-def undisturbed(backend, *more):
+def undisturbed(backend, *more, patience=harness.PATIENCE):
     """(hash, seconds of training, seconds from its start to its first step) of the run that loses nobody."""
     t, began = Trial(), time.monotonic()
     try:
-        codes = t.ended(t.begin(backend, "whole", *more))
+        codes = t.ended(t.begin(backend, "whole", *more), patience=patience)
         t.equal(codes, [0], t.last_lines())
         first = t.when(STEP)[0]
         return t.sha(), t.lines[-1][0] - first, first - began
