@@ -194,7 +194,7 @@ static uint64_t next_mistake(const table *t, uint64_t last)
 
     for (uint64_t i = 0; i < cells; i++) {
         if (i % (t->m->classes + 1) == 0 || counts[i] == 0.0) continue;
-        if (last < cells && (counts[i] > counts[last] || (counts[i] == counts[last] && i <= last))) continue;
+        if (last < cells && (counts[i] > counts[last] || (i <= last && counts[i] == counts[last]))) continue;
         if (best == cells || counts[i] > counts[best]) best = i;
     }
     return best;

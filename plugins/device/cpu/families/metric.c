@@ -63,7 +63,7 @@ static int64_t larger_than(const float *x, int64_t n, int64_t at)
         for (int64_t i = 0; i < at; i++) before += isnan(x[i]) != 0;
         return before;
     }
-    for (int64_t i = 0; i < n; i++) before += !(x[i] <= x[at]) || (x[i] == x[at] && i < at);
+    for (int64_t i = 0; i < n; i++) before += !(x[i] <= x[at]) || (i < at && x[i] == x[at]);
     return before;
 }
 
