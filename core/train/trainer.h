@@ -4,8 +4,8 @@
  *   schedule.c  learning rate of an update; watch.c: what follows from the result of an evaluation
  *   trainer.c   settings of an update, position, records of steps
  *   fault.c     whether the run ends with a fault, or goes back
- *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics, noise of
- *               the gradients
+ *   measure/    trace of steps for a viewer, profile of kernels, audit of the samples, an evaluation's metrics, the
+ *               noise of the gradients
  *   reduce/     comm_stream, hook, reducer: gradients between ranks; clip, shards: norm, updates in parts; spans:
  *               parameter groups; not_finite;
  *               buckets, direct: the ways of an update between ranks; bucket_size
