@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/parity/vectors/groups.json: 100 steps of a small smooth net with parameter groups and a moving average of the
-weights, and the noise scale of its gradients, for tests/integration/habits/test_groups.py. All samples are in every batch, so that their order
-does not matter.
+weights, and the noise scale of its gradients, for tests/integration/habits. All samples are in every batch, so that their
+order does not matter.
 
     python3 tests/parity/make/make_groups.py        (Debian: apt-get install python3-torch)"""
 import copy
