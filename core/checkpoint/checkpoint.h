@@ -16,6 +16,7 @@ typedef struct ddp_best {
     uint64_t found; /* 1: there is one */
     uint64_t step;  /* after which update it was */
     uint64_t since; /* evaluations after it, none of which was better */
+    uint64_t of;    /* which metric, and whether higher is better: a hash; 0: an earlier version has not said it */
 } ddp_best;
 
 /* [optimizer] schedule = plateau; torch.optim.lr_scheduler.ReduceLROnPlateau, whose num_bad_epochs is best.since */

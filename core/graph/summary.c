@@ -17,7 +17,7 @@ static void row(const table *t, const char *layer, const char *op, const char *s
 {
     ddp_text *o = t->out;
 
-    ddp_text_printf(o, "%-*s  %-20s  %-*s  %16s  %12s", t->layer_width, layer, op, t->shape_width, shape, parameters,
+    ddp_text_printf(o, "%-*s  %-20s  %-*s  %20s  %12s", t->layer_width, layer, op, t->shape_width, shape, parameters,
                     flops);
     while (o->length > 0 && o->data[o->length - 1] == ' ') o->length--;
     ddp_text_append(o, "\n", 1);
@@ -25,16 +25,16 @@ static void row(const table *t, const char *layer, const char *op, const char *s
 
 static void rule(const table *t)
 {
-    for (int i = 0; i < t->layer_width + t->shape_width + 56; i++) ddp_text_append(t->out, "-", 1);
+    for (int i = 0; i < t->layer_width + t->shape_width + 60; i++) ddp_text_append(t->out, "-", 1);
     ddp_text_append(t->out, "\n", 1);
 }
 
-/* "401,920", "- 401,920" where it is frozen, "shared" where rows above have all of it, "" without parameters. */
+/* "401,920", "frozen 401,920", "401,920, 512 frozen", "shared" where rows above have all of it, "" without any. */
 static void parameters_text(table *t, const ddp_graph_node *n, char *buf, size_t capacity)
 {
-    uint64_t own = 0, trained = 0;
+    uint64_t own = 0, frozen = 0;
     bool any = false;
-    char number[32];
+    char a[32], b[32];
 
     for (uint32_t i = 0; i < n->in_count; i++) {
         const ddp_graph_value *v = n->in[i] >= 0 ? &t->g->values[n->in[i]] : NULL;
@@ -44,15 +44,17 @@ static void parameters_text(table *t, const ddp_graph_node *n, char *buf, size_t
         if (t->counted[v->index]) continue;
         t->counted[v->index] = true;
         own += t->g->params[v->index].elements;
-        if (!t->g->params[v->index].frozen) trained += t->g->params[v->index].elements;
+        if (t->g->params[v->index].frozen) frozen += t->g->params[v->index].elements;
     }
     if (!any)
         buf[0] = '\0';
     else if (own == 0)
         (void)snprintf(buf, capacity, "shared");
+    else if (frozen > 0 && frozen < own)
+        (void)snprintf(buf, capacity, "%s, %s frozen", ddp_format_count(own, a, sizeof(a)),
+                       ddp_format_count(frozen, b, sizeof(b)));
     else
-        (void)snprintf(buf, capacity, "%s%s", trained < own ? "frozen " : "",
-                       ddp_format_count(own, number, sizeof(number)));
+        (void)snprintf(buf, capacity, "%s%s", frozen > 0 ? "frozen " : "", ddp_format_count(own, a, sizeof(a)));
 }
 
 static void flops_text(uint64_t flops, char *buf, size_t capacity)
@@ -65,7 +67,7 @@ static void flops_text(uint64_t flops, char *buf, size_t capacity)
 
 static void operation_row(table *t, const ddp_graph_node *n, const ddp_node *at_one)
 {
-    char shape[DDP_SHAPE_TEXT], parameters[48], flops[32];
+    char shape[DDP_SHAPE_TEXT], parameters[80], flops[32];
 
     (void)ddp_shape_text(&t->g->values[n->out[0]].shape, shape, sizeof(shape));
     parameters_text(t, n, parameters, sizeof(parameters));

@@ -70,6 +70,9 @@ static ddp_status choose(ddp_session *s, const char *section, const char *key, c
 
     if (s->eval.plugin == NULL)
         st = ddp_fail(err, DDP_ERR_CONFIG, "it looks at evaluations, but [eval] plugin is not set");
+    else if (s->config->train->eval_every == 0 && out != &s->watch.kept)
+        st = ddp_fail(err, DDP_ERR_CONFIG,
+                      "it looks at evaluations, and [train] eval_every = 0 makes none before the end");
     else
         st = find(s, text, out, err);
     if (st == DDP_OK) return DDP_OK;
@@ -103,7 +106,7 @@ ddp_status session_metrics_choose(ddp_session *s, ddp_err *err)
     if (s->launch.purpose != DDP_TO_TRAIN) return DDP_OK;
     if (o->schedule == DDP_SCHEDULE_PLATEAU)
         DDP_TRY(choose(s, "optimizer", "metric", o->metric, &s->watch.plateau, err));
-    if (c->keep_best[0] != '\0' && c->dir[0] == '\0') {
+    if (c->keep_best[0] != '\0' && c->dir[0] == '\0' && s->launch.rank == 0) { /* the others need none */
         (void)ddp_fail(err, DDP_ERR_CONFIG,
                        "[checkpoint] keep_best needs [checkpoint] dir, where checkpoints are saved");
         return session_at_key(s, "checkpoint", "keep_best", err);

@@ -170,7 +170,7 @@ typedef struct ddp_programs {
 
 /* A result of evaluations; name "": none. */
 typedef struct ddp_watched {
-    char name[48];
+    char name[DDP_NAME_MAX];
     bool rises; /* higher is better */
 } ddp_watched;
 

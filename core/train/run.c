@@ -335,13 +335,20 @@ static bool evaluates_now(const ddp_trainer *t)
     return t->progress.evaluates && (stopping == 0 || (stopping == DDP_STOP_TO_GROW && !ddp_survivor_has_all(t)));
 }
 
+/* Whether an evaluation belongs here, however far the run goes. */
+static bool is_due(const ddp_trainer *t)
+{
+    return t->progress.cursor == 0 && t->progress.epoch > 0 &&
+           is_multiple(t->progress.epoch, t->s->config->train->eval_every);
+}
+
 /* What the evaluation was looked at for, and the checkpoint that waited for it. */
 static ddp_status take_evaluation(ddp_trainer *t, ddp_err *err)
 {
     bool best;
 
     if (!train_watch_is_on(t)) return DDP_OK;
-    train_watch_take(t, &best);
+    train_watch_take(t, is_due(t), &best);
     t->progress.saved_step = UINT64_MAX; /* one of this step does not have it */
     if (best || is_multiple(t->progress.step, t->s->config->checkpoint->every)) return save(t, ddp_trainer_save, err);
     return DDP_OK;

@@ -92,7 +92,7 @@ void train_best_take(ddp_best *best, double value, uint64_t step, bool better)
 {
     best->since++;
     if (!better) return;
-    *best = (ddp_best){.value = value, .found = 1, .step = step};
+    *best = (ddp_best){.value = value, .found = 1, .step = step, .of = best->of};
 }
 
 void train_plateau_take(const struct ddp_optimizer_config *o, ddp_plateau *p, double value, uint64_t step, bool higher)

@@ -36,7 +36,7 @@ static void take_plateau(ddp_trainer *t)
     ddp_plateau *p = &t->progress.history.plateau;
     const ddp_watched *m = &t->s->watch.plateau;
     uint64_t drops = p->drops;
-    char members[96], text[192];
+    char members[96], text[DDP_NAME_MAX + 160];
 
     train_plateau_take(t->s->config->optimizer, p, train_eval_result(t, m->name), t->progress.step, m->rises);
     if (p->drops == drops) return;
@@ -47,16 +47,51 @@ static void take_plateau(ddp_trainer *t)
     tell(t, "lr_drop", members, text);
 }
 
-void train_watch_take(ddp_trainer *t, bool *saves)
+/* Of a metric and which way is better; never 0. Fits a signed number of JSON. */
+static uint64_t hash_of(const ddp_watched *m) { return ddp_hash64(m->name, strlen(m->name), m->rises) >> 1 | 1; }
+
+static void forget_other(const ddp_trainer *t, const ddp_watched *m, ddp_best *best, const char *key)
+{
+    if (m->name[0] == '\0') return;
+    if (best->of != 0 && best->of != hash_of(m)) {
+        *best = (ddp_best){0};
+        if (t->s->launch.rank == 0)
+            ddp_log_line(t->s->log, DDP_LOG_INFO,
+                         "%s: the best result so far was of another metric than %s, and no longer counts", key,
+                         m->name);
+    }
+    best->of = hash_of(m);
+}
+
+void train_watch_resume(ddp_trainer *t)
+{
+    const ddp_watch *w = &t->s->watch;
+    ddp_history *h = &t->progress.history;
+
+    forget_other(t, &w->plateau, &h->plateau.best, "[optimizer] metric");
+    forget_other(t, &w->kept, &h->kept, "[checkpoint] keep_best");
+    forget_other(t, &w->stopping, &h->stopping, "[train] early_stopping");
+}
+
+static void take_due(ddp_trainer *t)
+{
+    const ddp_watch *w = &t->s->watch;
+    ddp_history *h = &t->progress.history;
+
+    h->taken = t->progress.step;
+    if (w->plateau.name[0] != '\0') take_plateau(t);
+    if (w->stopping.name[0] != '\0') take(t, &w->stopping, &h->stopping, t->s->config->train->min_delta);
+}
+
+void train_watch_take(ddp_trainer *t, bool due, bool *saves)
 {
     const ddp_watch *w = &t->s->watch;
     ddp_history *h = &t->progress.history;
 
     *saves = false;
+    train_watch_resume(t); /* a run that is new has no history */
     if (h->taken == t->progress.step) return;
-    h->taken = t->progress.step;
-    if (w->plateau.name[0] != '\0') take_plateau(t);
-    if (w->stopping.name[0] != '\0') take(t, &w->stopping, &h->stopping, t->s->config->train->min_delta);
+    if (due) take_due(t);
     if (w->kept.name[0] == '\0') return;
     take(t, &w->kept, &h->kept, 0.0);
     *saves = h->kept.found && h->kept.since == 0;
@@ -75,7 +110,7 @@ static void report_stopping(ddp_trainer *t)
 {
     const ddp_best *b = &t->progress.history.stopping;
     const char *name = t->s->watch.stopping.name;
-    char members[192], text[256];
+    char members[DDP_NAME_MAX + 160], text[DDP_NAME_MAX + 224];
 
     (void)snprintf(members, sizeof(members),
                    "\"step\": %" PRIu64 ", \"metric\": \"%s\", \"best_step\": %" PRIu64 ", \"evaluations\": %" PRIu64,

@@ -5,8 +5,12 @@
 #include "train/trainer.h"
 
 bool train_watch_is_on(const ddp_trainer *t);
-/* After an evaluation that was not cut short. *saves: a checkpoint of this step is to be saved. */
-void train_watch_take(ddp_trainer *t, bool *saves);
+/* After an evaluation that was not cut short. `due`: by [train] eval_every, wherever the run ends; of another one, at the
+ * end of a run, only the best checkpoint is kept, so that a run that goes on has the bits of one that never stopped.
+ * *saves: a checkpoint of this step is to be saved. */
+void train_watch_take(ddp_trainer *t, bool due, bool *saves);
+/* At the start: best results of a metric that the run no longer looks at are forgotten, with a line. */
+void train_watch_resume(ddp_trainer *t);
 /* Rank 0, a run that is done: why it has ended early, and which checkpoint is the best. */
 void train_watch_report(ddp_trainer *t);
 /* Of the newest evaluation; NaN: it has no such result. */

@@ -11,6 +11,7 @@
 #include "train/state/survivor.h"
 #include "train/state/tensors.h"
 #include "train/state/weights.h"
+#include "train/watch.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,6 +262,7 @@ static void take_position(ddp_trainer *t, const struct resume_report *report, bo
             t->progress.epoch * t->s->batches_per_epoch + t->progress.cursor; /* as good as it can be */
     t->progress.saved_step = t->progress.compared_step = report->meta.step;
     t->progress.history = report->meta.history;
+    train_watch_resume(t);
     t->progress.evaluates = report->meta.history.due != 0;
     *done = ddp_trainer_complete(t);
     if (t->s->launch.rank != 0) return;

@@ -60,6 +60,23 @@ class Evaluations(Case):
             self.equal(r.summary["best"]["step"], whole.summary["best"]["step"], step)
             self.equal(self.manifest(self.dir / name / f"step-{end:08}")["history"], last["history"], step)
 
+    def test_goes_on_after_an_end_within_an_epoch(self):
+        """The evaluation at the end of a run is none of those that plateau counts."""
+        plateau = {"optimizer": {"schedule": "plateau", "patience": 0}}
+        whole = self.train(NOISY, plateau, self.saves("whole"), {"train": {"max_steps": 100}}, name="whole.ini")
+        self.train(NOISY, plateau, self.saves("part"), {"train": {"max_steps": 25}}, name="first.ini")
+        part = self.train(NOISY, plateau, self.saves("part"), {"train": {"max_steps": 100}}, name="part.ini")
+        self.check(self.metrics(whole.dir, "lr_drop"), whole)
+        self.equal(part.summary["parameter_sha256"], whole.summary["parameter_sha256"])
+
+    def test_another_metric_begins_anew(self):
+        """A loss of 200 is no accuracy that has to be reached."""
+        self.train(NOISY, self.saves("ck", keep_best="loss"), {"train": {"epochs": 2, "early_stopping": "loss, 1"}, "optimizer": {"lr": 30}})
+        r = self.train(NOISY, self.saves("ck", keep_best="accuracy"), {"train": {"epochs": 6, "early_stopping": "max:loss, 50"}}, name="more.ini")
+        self.check(r.summary["best"]["value"] <= 1.0 and r.summary["steps"] == 120, r.summary)
+        self.check("keep_best: the best result so far was of another metric than accuracy" in r.err, r)
+        self.check("early_stopping: the best result so far was of another metric than loss" in r.err, r)
+
     def test_the_best_checkpoint_is_kept(self):
         r = self.train(NOISY, self.saves("ck", every=3, keep=2, keep_best="accuracy"))
         accuracy = self.results(r, "eval_accuracy")
@@ -116,6 +133,8 @@ class Evaluations(Case):
         blind = ["-c", path, "--check", "--set", "eval.plugin="]
         for setting in ("optimizer.schedule=plateau", "checkpoint.keep_best=loss", "train.early_stopping=loss, 2"):
             self.fails(self.run(*blind, "--set", setting), 2, "[eval] plugin is not set")
+        for setting in ("optimizer.schedule=plateau", "train.early_stopping=loss, 2"):
+            self.fails(self.run("-c", path, "--check", "--set", setting, "--set", "train.eval_every=0"), 2, "makes none before the end")
         for setting, *parts in (("optimizer.schedule=multi_step", "needs milestones"), ("optimizer.milestones=5, 3", "3 comes after 5"),
                                 ("optimizer.schedule=one_cycle", None)):
             r = self.run("-c", path, "--check", "--set", setting)

@@ -102,7 +102,7 @@ class Nets(Case):
                                              {"train": {"device": "cuda:3", "freeze": "c.bias"}}))
         self.equal(r.code, 0, r)
         rows = [line.split() for line in r.out.splitlines()]
-        for row in (["image", "field", "(N,", "2,", "8,", "8)"], ["c", "conv2d", "(N,", "3,", "8,", "8)", "frozen", "57", "0.007"],
+        for row in (["image", "field", "(N,", "2,", "8,", "8)"], ["c", "conv2d", "(N,", "3,", "8,", "8)", "57,", "3", "frozen", "0.007"],
                     ["head", "linear", "(N,", "4)", "772", "0.002"], ["parameters", "829,", "3.2", "KiB"], ["frozen", "3"]):
             self.check(row in rows, f"{row}\n{r}")
         gpt = {"model": {"plugin": "gpt2"}, "model.mlp": None, "data": {"plugin": "tokens"}, "data.synthetic": None,
