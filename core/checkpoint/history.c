@@ -33,11 +33,27 @@ static const struct {
 };
 _Static_assert(DDP_COUNT(fields) * sizeof(uint64_t) == sizeof(ddp_history), "a field without its name");
 
+/* A field as it is in memory: reals are compared bit for bit. */
+static uint64_t bits_of(const ddp_history *h, size_t i)
+{
+    uint64_t bits;
+
+    memcpy(&bits, (const char *)h + fields[i].offset, sizeof(bits));
+    return bits;
+}
+
+bool checkpoint_history_equal(const ddp_history *a, const ddp_history *b)
+{
+    for (size_t i = 0; i < DDP_COUNT(fields); i++)
+        if (bits_of(a, i) != bits_of(b, i)) return false;
+    return true;
+}
+
 bool checkpoint_history_is_empty(const ddp_history *h)
 {
     static const ddp_history none;
 
-    return memcmp(h, &none, sizeof(none)) == 0;
+    return checkpoint_history_equal(h, &none);
 }
 
 json_t *checkpoint_history_json(const ddp_history *h)

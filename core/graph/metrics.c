@@ -208,7 +208,7 @@ static double r2(const ddp_metric_info *m, const double *sums)
         else
             all += 1.0 - left / spread;
     }
-    return all / (double)(m->sums / DDP_REGRESSION_SUMS);
+    return all * DDP_REGRESSION_SUMS / (double)m->sums;
 }
 
 bool ddp_metric_is_number(const ddp_metric_info *m) { return m->classes == 0 || strcmp(m->name, "confusion") != 0; }

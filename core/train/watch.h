@@ -5,8 +5,8 @@
 #include "train/trainer.h"
 
 bool train_watch_is_on(const ddp_trainer *t);
-/* After an evaluation that was not cut short. `due`: by [train] eval_every, wherever the run ends; of another one, at the
- * end of a run, only the best checkpoint is kept, so that a run that goes on has the bits of one that never stopped.
+/* After an evaluation that was not cut short. `due`: by [train] eval_every, wherever the run ends; another one, at the
+ * end of a run, only looks for the best checkpoint, so that a run that goes on has the bits of one that never stopped.
  * *saves: a checkpoint of this step is to be saved. */
 void train_watch_take(ddp_trainer *t, bool due, bool *saves);
 /* At the start: best results of a metric that the run no longer looks at are forgotten, with a line. */

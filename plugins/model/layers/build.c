@@ -256,7 +256,7 @@ static ddp_status build_metric(net_builder *b, const net_layer *l, ddp_err *err)
 {
     static const char *const names[] = {"accuracy", "top5", "f1", "confusion", "mae", "r2"};
 
-    if (l->field[0] == '\0' || strcmp(l->field, b->label) == 0)
+    if (l->field[0] == '\0' || (b->label != NULL && strcmp(l->field, b->label) == 0))
         ddp_measure(b->g, names[l->choice]);
     else if (l->choice == 0)
         ddp_metric(b->g, names[0], ddp_accuracy(b->g, b->x, ddp_input(b->g, l->field)));

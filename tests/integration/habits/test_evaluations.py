@@ -69,7 +69,7 @@ class Evaluations(Case):
         self.check(self.metrics(whole.dir, "lr_drop"), whole)
         self.equal(part.summary["parameter_sha256"], whole.summary["parameter_sha256"])
 
-    def test_another_metric_begins_anew(self):
+    def test_another_metric_starts_from_scratch(self):
         """A loss of 200 is no accuracy that has to be reached."""
         self.train(NOISY, self.saves("ck", keep_best="loss"), {"train": {"epochs": 2, "early_stopping": "loss, 1"}, "optimizer": {"lr": 30}})
         r = self.train(NOISY, self.saves("ck", keep_best="accuracy"), {"train": {"epochs": 6, "early_stopping": "max:loss, 50"}}, name="more.ini")

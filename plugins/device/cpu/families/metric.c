@@ -36,6 +36,7 @@ static labels labels_of(const cpu_call *c)
 /* Whether the row counts; an error where its label is no class. */
 static ddp_status see_row(const labels *l, int64_t row, bool *counts, ddp_err *err)
 {
+    if (l->label == NULL) return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": a metric without labels");
     *counts = !(l->ignores && l->label[row] == l->ignore_index);
     if (!*counts || (l->label[row] >= 0 && l->label[row] < l->classes)) return DDP_OK;
     return cpu_bad_label(l->label[row], row, l->classes, err);
