@@ -1,5 +1,5 @@
-/* data/cache.h -- decoded images in memory, of bounded size: [data] cache. An image stays from its first use on until the
- * memory is used up; none is ever taken out, since an epoch comes to each of them once. */
+/* data/cache.h -- decoded images in memory, of bounded size: [data] cache. An image stays from its first use on until
+ * the memory is used up; none is ever taken out, since an epoch comes to each of them once. */
 #pragma once
 
 #include "base/base.h"
