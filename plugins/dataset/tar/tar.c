@@ -273,13 +273,20 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     return DDP_OK;
 }
 
+/* An image in a file of its own. */
+static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
+{
+    return catalog_open_file(d, sizeof(struct ddp_dataset), path, out, err);
+}
+
 static const ddp_dataset_ops ops = {DATA_OPS,
                                     .open = dataset_open,
                                     .close = dataset_close,
                                     .read = catalog_read,
                                     .describe = catalog_describe,
                                     .read_image = catalog_read_image,
-                                    .class_name = catalog_class_name};
+                                    .class_name = catalog_class_name,
+                                    .open_file = dataset_open_file};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),
