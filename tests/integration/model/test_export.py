@@ -28,6 +28,19 @@ NET = """[conv2d] out = 6, kernel = 3, padding = 1
 [linear] out = 10
 [loss] type = cross_entropy
 """
+SEQUENCE = """[input] field = input
+[embedding] count = 256, features = 8
+[position_embedding] count = 12
+[identity] name = x
+[layer_norm] eps = 0.001
+[linear] out = 24
+[attention] heads = 2, causal = no
+[linear] out = 8
+[add] from = x
+[relu]
+[linear] out = 256, bias = no
+[loss] type = cross_entropy, field = target
+"""
 PYTHON = os.environ.get("DDP_ONNX_PYTHON", sys.executable)  # one that has onnx, onnxruntime and numpy
 
 
@@ -64,6 +77,7 @@ class Export(Case):
         """name -> layers of an INI; each trains a step in no time."""
         net, text = self.dir / "x.net", self.dir / "text.txt"
         net.write_text(NET)
+        (self.dir / "sequence.net").write_text(SEQUENCE)
         text.write_bytes((SRC / "README.md").read_bytes())
         return {
             "mlp": [{"model.mlp": {"activation": "gelu"}}],
@@ -72,6 +86,9 @@ class Export(Case):
             "gpt2": [NO_MLP, {"model": {"plugin": "gpt2"}, "data": {"plugin": "tokens"}, "data.synthetic": None,
                               "model.gpt2": {"preset": "bytes", "layers": 2, "heads": 2, "width": 16, "context": 16},
                               "data.tokens": {"files": text, "format": "bytes", "context": 12}}],
+            "sequence": [NO_MLP, {"model": {"plugin": "layers"}, "model.layers": {"net": self.dir / "sequence.net"},
+                                  "data": {"plugin": "tokens"}, "data.synthetic": None,
+                                  "data.tokens": {"files": text, "format": "bytes", "context": 12}}],
             "net": [NO_MLP, {"model": {"plugin": "layers"}, "model.layers": {"net": net}}, IMAGES],
         }
 

@@ -1,11 +1,13 @@
 """ddpengine predict on the files of each dataset that reads some, and libddpinfer in the example of docs/examples."""
 import array
+import io
 import json
 import pathlib
 import re
 import shutil
 import struct
 import sys
+import tarfile
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -115,6 +117,17 @@ class Predict(Case):
         (self.dir / "new.png").write_bytes(self.png(21, (20, 30, 220)))
         found = self.objects("new.png", "photos/red/3.png", "photos/green/7.png")
         self.equal([f["predictions"][0]["class"] for f in found], ["blue", "red", "green"])
+        with tarfile.open(self.dir / "photos.tar", "w") as t:
+            for i in range(24):
+                for data, end in ((self.png(6, [(200, 40, i), (i, 180, 60)][i % 2]), "png"), (b"%d" % (i % 2), "cls")):
+                    info = tarfile.TarInfo(f"{i}.{end}")
+                    info.size = len(data)
+                    t.addfile(info, io.BytesIO(data))
+        if "dataset  tar " in self.run("plugins").out:
+            shutil.rmtree(self.dir / "ckpt")
+            self.trained({"data": {"plugin": "tar", "resize": "6, 6"}, "data.tar": {"files": "photos.tar"},
+                          "model.mlp": {"input": "image", "classes": 2}, "train": {"epochs": 10}})
+            self.equal([f["predictions"][0]["index"] for f in self.objects("photos/red/3.png", "photos/green/7.png")], [0, 1])
         (self.dir / "bad.png").write_bytes(self.png(21, (20, 30, 220))[:60])
         self.fails(self.predict("bad.png", code=10), 10, "bad.png")
         self.fails(self.predict("none.png", code=10), 10, "none.png")
@@ -159,6 +172,17 @@ class Predict(Case):
         for f, right in zip(self.objects("new.csv"), (10, 1.5)):
             self.check(abs(f["values"][0] - right) < 0.01, f)
         self.check(re.fullmatch(r"(new.csv:\d: [\d.]+\n){2}", self.predict("new.csv").out))
+
+    def test_table_with_a_probability(self):
+        """The loss bce_with_logits: a number from 0 to 1."""
+        self.needs("csv")
+        self.table(lambda size, colour: int(size > 2))
+        (self.dir / "x.net").write_text("[input] field = input\n[linear] out = 1\n[loss] type = bce_with_logits\n")
+        self.trained(NO_MLP, {"data": {"plugin": "csv"}, "data.csv": {"path": "t.csv", "target": "price", "target_type": "number"},
+                              "model": {"plugin": "layers"}, "model.layers": {"net": "x.net"}, "train": {"epochs": 60}})
+        (self.dir / "new.csv").write_text("size,colour\n4,red\n0.25,blue\n")
+        high, low = (f["values"][0] for f in self.objects("new.csv"))
+        self.check(0.9 < high < 1 and 0 < low < 0.1, (high, low))
 
     # ---- arrays ------------------------------------------------------------------------------------------------------
     @staticmethod
