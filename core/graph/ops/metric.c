@@ -95,9 +95,9 @@ static int64_t larger_than(const double *x, int64_t n, int64_t at)
 
     for (int64_t i = 0; i < n; i++)
         if (isnan(x[at]))
-            before += isnan(x[i]) && i < at;
+            before += i < at && isnan(x[i]);
         else
-            before += isnan(x[i]) || x[i] > x[at] || (x[i] == x[at] && i < at);
+            before += isnan(x[i]) || x[i] > x[at] || (i < at && x[i] == x[at]);
     return before;
 }
 

@@ -163,7 +163,8 @@ static void add_name(const table *t, uint64_t class)
                            : NULL;
     size_t length = name != NULL ? strnlen(name, NAME_BYTES) : 0;
 
-    while (length == NAME_BYTES && length > 0 && ((unsigned char)name[length] & 0xc0) == 0x80) length--;
+    if (length == NAME_BYTES) /* no part of a character */
+        while (length > 0 && ((unsigned char)name[length] & 0xc0) == 0x80) length--;
     if (length > 0) ddp_text_append(t->out, "  ", 2);
     for (size_t i = 0; i < length; i++)
         ddp_text_append(t->out, (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? "?" : name + i, 1);
@@ -194,7 +195,7 @@ static uint64_t next_mistake(const table *t, uint64_t last)
 
     for (uint64_t i = 0; i < cells; i++) {
         if (i % (t->m->classes + 1) == 0 || counts[i] == 0.0) continue;
-        if (last < cells && (counts[i] > counts[last] || (counts[i] == counts[last] && i <= last))) continue;
+        if (last < cells && (counts[i] > counts[last] || (i <= last && counts[i] == counts[last]))) continue;
         if (best == cells || counts[i] > counts[best]) best = i;
     }
     return best;
