@@ -197,6 +197,7 @@ static double mean_absolute_error(const ddp_metric_info *m, const double *sums)
 /* sklearn's r2_score: of targets that are all equal 1 without an error, else 0; the mean over the columns. */
 static double r2(const ddp_metric_info *m, const double *sums)
 {
+    const uint64_t columns = m->sums / DDP_REGRESSION_SUMS;
     double all = 0.0;
 
     for (uint64_t i = 0; i < m->sums; i += DDP_REGRESSION_SUMS) {
@@ -208,7 +209,7 @@ static double r2(const ddp_metric_info *m, const double *sums)
         else
             all += 1.0 - left / spread;
     }
-    return all * DDP_REGRESSION_SUMS / (double)m->sums;
+    return all / (double)columns;
 }
 
 bool ddp_metric_is_number(const ddp_metric_info *m) { return m->classes == 0 || strcmp(m->name, "confusion") != 0; }

@@ -53,6 +53,10 @@ static void emit_conv(onnx_build *b, const ddp_node *n)
 
 /* ---- pointwise --------------------------------------------------------------------------------------------------- */
 static void emit_relu(onnx_build *b, const ddp_node *n) { (void)ONNX_NODE(b, "Relu", out(b, n), in(b, n, 0)); }
+static void emit_leaky_relu(onnx_build *b, const ddp_node *n)
+{
+    onnx_attr_float(b, ONNX_NODE(b, "LeakyRelu", out(b, n), in(b, n, 0)), "alpha", n->attrs.leaky_relu.negative_slope);
+}
 static void emit_add(onnx_build *b, const ddp_node *n)
 {
     (void)ONNX_NODE(b, "Add", out(b, n), in(b, n, 0), in(b, n, 1));
@@ -246,6 +250,7 @@ static void emit_attention(onnx_build *b, const ddp_node *n)
 static void (*const ops[DDP_OP_END_])(onnx_build *b, const ddp_node *n) = {
     [DDP_OP_LINEAR] = emit_linear,
     [DDP_OP_RELU] = emit_relu,
+    [DDP_OP_LEAKY_RELU] = emit_leaky_relu,
     [DDP_OP_GELU] = emit_gelu,
     [DDP_OP_ADD] = emit_add,
     [DDP_OP_RESHAPE] = emit_reshape,

@@ -163,7 +163,7 @@ static void add_name(const table *t, uint64_t class)
                            : NULL;
     size_t length = name != NULL ? strnlen(name, NAME_BYTES) : 0;
 
-    if (length == NAME_BYTES) /* not within a character */
+    if (length == NAME_BYTES) /* no part of a character */
         while (length > 0 && ((unsigned char)name[length] & 0xc0) == 0x80) length--;
     if (length > 0) ddp_text_append(t->out, "  ", 2);
     for (size_t i = 0; i < length; i++)

@@ -322,7 +322,7 @@ static ddp_status build_input(net_builder *b, ddp_err *err)
 
 ddp_status net_build_graph(ddp_graph *g, const net_file *f, const net_layer *layers, ddp_err *err)
 {
-    net_builder b = {.g = g, .path = f->path, .layers = layers};
+    net_builder b = {.g = g, .path = f->path, .layers = layers, .label = ""};
     ddp_status st = build_input(&b, err);
 
     if (st == DDP_OK) st = build_range(&b, 0, f->section_count, err);

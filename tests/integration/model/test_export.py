@@ -16,13 +16,14 @@ IMAGES = {"data.synthetic": {"shape": "3, 16, 16", "samples": 32, "classes": 10}
 NET = """[conv2d] out = 6, kernel = 3, padding = 1
 [batch_norm2d]
 [relu]
-[max_pool2d] kernel = 3, stride = 2, padding = 1
+[max_pool2d] kernel = 3x2, stride = 2, padding = 1x0
 [conv2d] out = 8, kernel = 3, groups = 2, bias = no
 [gelu]
 [adaptive_avg_pool2d] out = 4
 [flatten]
+[leaky_relu] negative_slope = 0.1
 [linear] out = 24
-[layer_norm]
+[layer_norm] eps = 1e-3
 [gelu] approximate = tanh
 [dropout] p = 0.5
 [linear] out = 10

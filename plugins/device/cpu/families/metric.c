@@ -16,7 +16,6 @@ static ddp_status group_metric(low_lowering *w, low_kernel *k, uint32_t node, dd
 
 /* ---- rows with a label ------------------------------------------------------------------------------------------- */
 typedef struct labels {
-    const int64_t *label;
     int64_t classes, ignore_index;
     bool ignores;
 } labels;
@@ -24,7 +23,7 @@ typedef struct labels {
 static labels labels_of(const cpu_call *c)
 {
     const ddp_attrs *a = &low_node(c->program, c->k->nodes[0])->attrs;
-    labels l = {.label = cpu_in(c, TARGET), .classes = c->k->cols};
+    labels l = {.classes = c->k->cols};
 
     if (c->k->kind == DDP_OP_ACCURACY) return l;
     l.ignores = a->metric.ignores != 0;
@@ -34,23 +33,23 @@ static labels labels_of(const cpu_call *c)
 }
 
 /* Whether the row counts; an error where its label is no class. */
-static ddp_status see_row(const labels *l, int64_t row, bool *counts, ddp_err *err)
+static ddp_status see_row(const labels *l, int64_t label, int64_t row, bool *counts, ddp_err *err)
 {
-    if (l->label == NULL) return ddp_fail(err, DDP_ERR_INTERNAL, "device \"cpu\": a metric without labels");
-    *counts = !(l->ignores && l->label[row] == l->ignore_index);
-    if (!*counts || (l->label[row] >= 0 && l->label[row] < l->classes)) return DDP_OK;
-    return cpu_bad_label(l->label[row], row, l->classes, err);
+    *counts = !(l->ignores && label == l->ignore_index);
+    if (!*counts || (label >= 0 && label < l->classes)) return DDP_OK;
+    return cpu_bad_label(label, row, l->classes, err);
 }
 
 static ddp_status run_accuracy(const cpu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
+    const int64_t *label = cpu_in(c, TARGET);
     labels l = labels_of(c);
     float *out = cpu_out(c, 0);
     bool counts;
 
-    for (int64_t r = 0; r < k->rows; r++) DDP_TRY(see_row(&l, r, &counts, err));
-    *out = (float)((double)c->device->kernels->accuracy(cpu_in(c, X), l.label, k->rows, k->cols) /
+    for (int64_t r = 0; r < k->rows; r++) DDP_TRY(see_row(&l, label[r], r, &counts, err));
+    *out = (float)((double)c->device->kernels->accuracy(cpu_in(c, X), label, k->rows, k->cols) /
                    ((double)k->rows / (double)low_value(c->program, k->in[TARGET])->dims[0]));
     return DDP_OK;
 }
@@ -72,15 +71,16 @@ static ddp_status run_top_k(const cpu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const float *x = cpu_in(c, X);
+    const int64_t *label = cpu_in(c, TARGET);
     labels l = labels_of(c);
     int64_t most = low_node(c->program, k->nodes[0])->attrs.metric.k, hits = 0, rows = 0;
     float *out = cpu_out(c, 0);
     bool counts;
 
     for (int64_t r = 0; r < k->rows; r++) {
-        DDP_TRY(see_row(&l, r, &counts, err));
+        DDP_TRY(see_row(&l, label[r], r, &counts, err));
         if (!counts) continue;
-        hits += larger_than(x + r * k->cols, l.classes, l.label[r]) < most;
+        hits += larger_than(x + r * k->cols, l.classes, label[r]) < most;
         rows++;
     }
     out[0] = (float)hits;
@@ -101,14 +101,15 @@ static ddp_status run_confusion(const cpu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const float *x = cpu_in(c, X);
+    const int64_t *label = cpu_in(c, TARGET);
     labels l = labels_of(c);
     float *out = cpu_out(c, 0);
     bool counts;
 
     memset(out, 0, (size_t)(l.classes * l.classes) * sizeof(*out));
     for (int64_t r = 0; r < k->rows; r++) {
-        DDP_TRY(see_row(&l, r, &counts, err));
-        if (counts) out[l.label[r] * l.classes + first_largest(x + r * k->cols, l.classes)] += 1.0f;
+        DDP_TRY(see_row(&l, label[r], r, &counts, err));
+        if (counts) out[label[r] * l.classes + first_largest(x + r * k->cols, l.classes)] += 1.0f;
     }
     return DDP_OK;
 }
