@@ -81,6 +81,8 @@ int main(int argc, char **argv)
     p.sampler_ops = &sampler;
     p.sampler = (ddp_sampler *)(void *)&count;
     ok(ddp_loader_open(&p, &loader, &err), &err);
+    ok(ddp_loader_begin(loader, 0, 0, &err), &err);
+    ok(ddp_loader_next(loader, &(ddp_batch){0}, &err), &err); /* takes its memory */
     begin_at = now();
     for (uint64_t epoch = 0; now() - begin_at < seconds; epoch++) {
         ddp_batch batch;

@@ -154,6 +154,14 @@ class Images(Case):
         self.equal(len(warned), 2, r)  # a line of each rank
         self.check("2 broken images are left out; the first: dataset folder: \"bike/004.png\" is a broken PNG" in warned[0], r)
 
+    def test_classes_agree(self):
+        self.needs("folder")
+        layer = self.folder()
+        other = self.folder([(f.replace("cat", "dog"), y, p) for f, y, p in self.samples(6)], "others")
+        evaluated = {"eval": {"plugin": "folder", "center_crop": "10, 12"}, "eval.folder": other["data.folder"]}
+        self.fails(self.run("-c", self.ini("x.ini", layer, evaluated), "--nproc", 2), 2, "label 2", "\"cat\" in [data]",
+                   "\"dog\" in [eval]")
+
     def test_folder_mistakes(self):
         self.needs("folder")
         layer = self.folder()
