@@ -173,7 +173,20 @@ static int threads_of_process(void)
     return n;
 }
 
-/* No thread unless asked for, and nothing on standard error. */
+/* Whether a file of this name is mapped into the process. */
+static bool is_mapped(const char *name)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[4096];
+    bool found = false;
+
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f) != NULL) found = found || strstr(line, name) != NULL;
+    (void)fclose(f);
+    return found;
+}
+
+/* No thread unless asked for, no backend, and nothing on standard error. */
 static void test_quiet(void **state)
 {
     const fixture *f = *state;
@@ -186,6 +199,7 @@ static void test_quiet(void **state)
     m = open_model(f, NULL);
     check_batch(f, m, 2, 0);
     assert_int_equal(threads_of_process(), before);
+    assert_true(is_mapped("/model_mlp.so") && !is_mapped("/backend_") && !is_mapped("/sampler_"));
     ddp_infer_close(m);
     assert_true(dup2(saved, STDERR_FILENO) >= 0);
     (void)close(saved);
