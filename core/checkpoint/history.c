@@ -33,11 +33,27 @@ static const struct {
 };
 _Static_assert(DDP_COUNT(fields) * sizeof(uint64_t) == sizeof(ddp_history), "a field without its name");
 
+/* The bits of a field; both kinds have as many. */
+static uint64_t bits_of(const ddp_history *h, size_t i)
+{
+    uint64_t bits;
+
+    memcpy(&bits, (const char *)h + fields[i].offset, sizeof(bits));
+    return bits;
+}
+
+bool checkpoint_history_equal(const ddp_history *a, const ddp_history *b)
+{
+    for (size_t i = 0; i < DDP_COUNT(fields); i++)
+        if (bits_of(a, i) != bits_of(b, i)) return false;
+    return true;
+}
+
 bool checkpoint_history_is_empty(const ddp_history *h)
 {
     static const ddp_history none;
 
-    return memcmp(h, &none, sizeof(none)) == 0;
+    return checkpoint_history_equal(h, &none);
 }
 
 json_t *checkpoint_history_json(const ddp_history *h)
@@ -45,12 +61,10 @@ json_t *checkpoint_history_json(const ddp_history *h)
     json_t *object = json_object();
 
     for (size_t i = 0; object != NULL && i < DDP_COUNT(fields); i++) {
-        const char *at = (const char *)h + fields[i].offset;
-        uint64_t whole;
+        uint64_t whole = bits_of(h, i);
         double real;
 
-        memcpy(&whole, at, sizeof(whole));
-        memcpy(&real, at, sizeof(real));
+        memcpy(&real, &whole, sizeof(real));
         if (json_object_set_new(object, fields[i].key,
                                 fields[i].real ? json_real(real) : json_integer((json_int_t)whole)) == 0)
             continue;

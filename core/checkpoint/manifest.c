@@ -70,7 +70,7 @@ bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_me
         if (number_of(a, i) != number_of(b, i)) return false;
     return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 &&
            strcmp(a->hook, b->hook) == 0 && a->finished == b->finished &&
-           memcmp(&a->history, &b->history, sizeof(a->history)) == 0;
+           checkpoint_history_equal(&a->history, &b->history);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
