@@ -14,7 +14,7 @@
     }
 #define BEST(key, field)                                                                                               \
     REAL(key ".value", field.value), WHOLE(key ".found", field.found), WHOLE(key ".step", field.step),                 \
-        WHOLE(key ".since", field.since), WHOLE(key ".of", field.of)
+        WHOLE(key ".since", field.since)
 
 static const struct {
     const char *key;
@@ -33,7 +33,7 @@ static const struct {
 };
 _Static_assert(DDP_COUNT(fields) * sizeof(uint64_t) == sizeof(ddp_history), "a field without its name");
 
-/* A field as it is in memory: reals are compared bit for bit. */
+/* The bits of a field; both kinds have as many. */
 static uint64_t bits_of(const ddp_history *h, size_t i)
 {
     uint64_t bits;
@@ -61,12 +61,10 @@ json_t *checkpoint_history_json(const ddp_history *h)
     json_t *object = json_object();
 
     for (size_t i = 0; object != NULL && i < DDP_COUNT(fields); i++) {
-        const char *at = (const char *)h + fields[i].offset;
-        uint64_t whole;
+        uint64_t whole = bits_of(h, i);
         double real;
 
-        memcpy(&whole, at, sizeof(whole));
-        memcpy(&real, at, sizeof(real));
+        memcpy(&real, &whole, sizeof(real));
         if (json_object_set_new(object, fields[i].key,
                                 fields[i].real ? json_real(real) : json_integer((json_int_t)whole)) == 0)
             continue;
@@ -85,7 +83,6 @@ bool checkpoint_history_read(const json_t *object, ddp_history *out)
         uint64_t whole = (uint64_t)json_integer_value(v);
         double real = json_real_value(v);
 
-        if (v == NULL) continue; /* earlier versions have not known it: 0 */
         if (fields[i].real ? !json_is_real(v) : !json_is_integer(v) || json_integer_value(v) < 0) return false;
         memcpy((char *)&h + fields[i].offset, fields[i].real ? (const void *)&real : &whole, sizeof(whole));
     }

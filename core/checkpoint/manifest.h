@@ -39,7 +39,7 @@ bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_me
 
 /* "history" of the file, by history.c. NULL: no memory. */
 struct json_t;
-bool checkpoint_history_equal(const ddp_history *a, const ddp_history *b);
+bool checkpoint_history_equal(const ddp_history *a, const ddp_history *b); /* bit for bit */
 bool checkpoint_history_is_empty(const ddp_history *h);
 struct json_t *checkpoint_history_json(const ddp_history *h);
 /* NULL: nothing was written, all stays 0. False: not what checkpoint_history_json has written. */

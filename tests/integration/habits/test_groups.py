@@ -62,7 +62,8 @@ class Groups(Case):
 
     def test_noise_scale(self):
         """[train] noise_scale at the first parameters, which stay: in every way of an update, and without any effect."""
-        still = {"optimizer": {"lr": 0}, "sampler.distributed": {"shuffle": "no"}, "train": {"noise_scale": "yes", "epochs": 3}}
+        still = {"optimizer": {"lr": 0}, "sampler.distributed": {"shuffle": "no"}, "train": {"noise_scale": "yes", "epochs": 3},
+                 "ddp": {"bucket_size": "256", "first_bucket_size": "128"}}
         for ranks, accumulate, want in STORED["noise"]:
             for name, way in self.WAYS.items():
                 if name == "zero" and ranks == 1:
