@@ -14,7 +14,7 @@
     }
 #define BEST(key, field)                                                                                               \
     REAL(key ".value", field.value), WHOLE(key ".found", field.found), WHOLE(key ".step", field.step),                 \
-        WHOLE(key ".since", field.since)
+        WHOLE(key ".since", field.since), WHOLE(key ".of", field.of)
 
 static const struct {
     const char *key;
@@ -83,6 +83,7 @@ bool checkpoint_history_read(const json_t *object, ddp_history *out)
         uint64_t whole = (uint64_t)json_integer_value(v);
         double real = json_real_value(v);
 
+        if (v == NULL) continue; /* earlier versions have not known it: 0 */
         if (fields[i].real ? !json_is_real(v) : !json_is_integer(v) || json_integer_value(v) < 0) return false;
         memcpy((char *)&h + fields[i].offset, fields[i].real ? (const void *)&real : &whole, sizeof(whole));
     }
