@@ -78,6 +78,7 @@ bool checkpoint_history_read(const json_t *object, ddp_history *out)
 {
     ddp_history h = {0};
 
+    if (object != NULL && !json_is_object(object)) return false;
     for (size_t i = 0; object != NULL && i < DDP_COUNT(fields); i++) {
         const json_t *v = json_object_get(object, fields[i].key);
         uint64_t whole = (uint64_t)json_integer_value(v);

@@ -147,6 +147,13 @@ def seeds_manifest():
              files={k: facts for k in ("model.safetensors", "optimizer.safetensors")})
     manifest("earlier_version", drop=("hook", "hook_version", "micro_steps"))
     manifest("unfinished", finished=False)
+    best = {f"{k}.{f}": v for k in ("plateau", "best", "early_stopping")
+            for f, v in (("value", 1 / 3), ("found", 1), ("step", 7), ("since", 2), ("of", 1 << 62))}
+    history = {**best, "plateau.cooldown": 1, "plateau.drops": 2, "plateau.scale": 0.01, "averaged": 10, "evaluation": 7, "evaluation_due": 1}
+    manifest("history", history=history, files={**good["files"], "ema.safetensors": facts})
+    for name, change in (("real", {"best.value": 1}), ("text", {"best.step": "7"}), ("negative", {"averaged": -1}), ("whole", {"best.found": 1.0})):
+        manifest("bad_history_" + name, history={**history, **change})
+    manifest("bad_history", history=[1])
     manifest("settings", settings={"train.seed": "1", "model.plugin": "gpt2", "odd key": "a\x01\tb"})
     manifest("fields", settings={"data.field.0": "f32 (1,28,28) any image", "data.field.1": "i64 () 0..9 label"})
     for i, text in enumerate(("f32", "f16 () any x", "f32 (0) any x", "f32 (1,) any x", "f32 (99999,99999) any x", "i64 () 1.. x",
