@@ -1,6 +1,7 @@
 /* cli/export.c -- `ddpengine export`: its arguments. What it does is infer/export/. */
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "config/defaults.h"
 #include "infer/export/export.h"
 #include <string.h>
 
@@ -64,7 +65,8 @@ static int parse(int argc, char **argv, request *q, writer *write)
 
 int cli_command_export(int argc, char **argv, ddp_log *log)
 {
-    request q = {0};
+    /* nothing is computed, so the machine need not have the device that the model was trained on */
+    request q = {.overrides = {"train.device=" DDP_DEFAULT_DEVICE}, .override_count = 1};
     ddp_config config = {0};
     ddp_err err = {0};
     writer write = NULL;

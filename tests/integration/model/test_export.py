@@ -156,6 +156,7 @@ class Export(Case):
         """The tensors of the checkpoint, by its names; twice the same bytes; and a run can start from it."""
         ckpt = self.dir / "ckpt"
         self.train({"checkpoint": {"dir": ckpt}, "data.synthetic": {"samples": 64}}, nproc=0)
+        (self.dir / "run.ini").write_text((self.dir / "run.ini").read_text().replace("[train]", "[train]\ndevice = nowhere"))
         for out in ("a", "b", "b"):
             r = self.run("export", "torch", "-c", "run.ini", out)
             self.equal((r.code, r.out, r.err), (0, "", ""), r)
