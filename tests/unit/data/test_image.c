@@ -57,6 +57,7 @@ typedef struct keys {
     double flip, erasing;
     double jitter[4];
     uint64_t cache;
+    bool dct_scale;
 } keys;
 
 static const double mean[3] = {0.4, 0.5, 0.6}, deviation[3] = {0.2, 0.3, 0.4}, scale[2] = {0.08, 1},
@@ -72,6 +73,7 @@ static ddp_status open_with(const keys *k, int64_t height, int64_t width, ddp_tr
 
     c.random_erasing = k->erasing;
     c.cache = k->cache;
+    c.dct_scale = k->dct_scale;
     c.scale = (ddp_list){2, scale};
     c.ratio = (ddp_list){2, ratio};
     if (k->resize[0] > 0) c.resize = (ddp_list){k->resize[1] > 0 ? 2 : 1, k->resize};
@@ -203,6 +205,68 @@ static void test_cache(void **state)
     free(out);
 }
 
+/* ---- dct_scale --------------------------------------------------------------------------------------------------- */
+static uint32_t scale_seen;
+
+/* A decoder of 1/8, 2/8 and 4/8; every pixel is 51. */
+static ddp_status read_scaled(const ddp_dataset *d, uint64_t index, uint64_t epoch, const ddp_image_sink *sink,
+                              void *const *buffers, ddp_err *err)
+{
+    ddp_image i = {.struct_size = sizeof(i), .scales = 1 << 1 | 1 << 2 | 1 << 4};
+    int64_t label = 0;
+
+    (void)d;
+    (void)epoch;
+    memcpy(buffers[1], &label, sizeof(label));
+    i.height = sizes[index][0] * 4;
+    i.width = sizes[index][1] * 4;
+    DDP_TRY(sink->place(sink->ctx, &i, err));
+    scale_seen = i.scale;
+    assert_true(i.scale == 8 || (i.scales >> i.scale & 1) != 0);
+    assert_true(i.top >= 0 && i.left >= 0 && i.rows > 0 && i.columns > 0);
+    assert_true(i.top + i.rows <= (i.height * i.scale + 7) / 8 && i.left + i.columns <= (i.width * i.scale + 7) / 8);
+    memset(i.pixels, 51, (size_t)(i.rows * i.columns) * 3);
+    return DDP_OK;
+}
+
+static const ddp_dataset_ops scaled_ops = {.struct_size = sizeof(scaled_ops), .read_image = read_scaled};
+
+/* `scale`: that of the third image, of 96 x 96; 0: it depends on the box. */
+static void check_scale(const keys *k, uint32_t scale)
+{
+    ddp_transform *t = open_ok(k, -1, -1);
+    data_image_reader *r = NULL;
+    size_t count = elements(t);
+    float *out = malloc(count * sizeof(*out));
+    ddp_err err = {0};
+    int64_t label;
+
+    assert_int_equal(data_image_reader_open(t, &r, &err), DDP_OK);
+    for (uint64_t i = 0; i < (uint64_t)IMAGES * 8; i++) {
+        void *buffers[2] = {out, &label};
+
+        assert_int_equal(data_image_read(r, &scaled_ops, NULL, i % IMAGES, i, buffers, &err), DDP_OK);
+        if (i == 2 && scale != 0) assert_int_equal(scale_seen, scale);
+        for (size_t n = 0; n < count; n++)
+            assert_true(fabs((double)out[n] * deviation[n * 3 / count] + mean[n * 3 / count] - 0.2) < 1e-6);
+    }
+    data_image_reader_close(r);
+    ddp_transform_close(t);
+    free(out);
+}
+
+static void test_dct_scale(void **state)
+{
+    (void)state;
+    check_scale(&(keys){.resize = {20, 20}}, 8);
+    check_scale(&(keys){.resize = {20, 20}, .dct_scale = true}, 2);
+    check_scale(&(keys){.resize = {24}, .crop = {20, 20}, .dct_scale = true}, 2);
+    check_scale(&(keys){.resize = {25}, .crop = {20, 20}, .random = true, .dct_scale = true}, 4);
+    check_scale(&(keys){.resize = {49, 12}, .dct_scale = true}, 8);
+    check_scale(&(keys){.resize = {12, 12}, .dct_scale = true}, 1);
+    check_scale(&(keys){.crop = {11, 12}, .resized_crop = true, .flip = 0.5, .dct_scale = true}, 0);
+}
+
 /* ---- random_resized_crop ----------------------------------------------------------------------------------------- */
 static void test_boxes(void **state)
 {
@@ -295,8 +359,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same), cmocka_unit_test(test_cache),    cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_part), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_same),  cmocka_unit_test(test_cache), cmocka_unit_test(test_dct_scale),
+        cmocka_unit_test(test_boxes), cmocka_unit_test(test_part),  cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests_name("image", tests, NULL, NULL);
