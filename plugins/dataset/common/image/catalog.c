@@ -100,42 +100,67 @@ static uint32_t number_of(const char *text, uint32_t length)
     return n < CATALOG_LABEL_MAX ? n : TEXTS_NONE;
 }
 
-static bool all_numbers(const texts *t, const size_t *at, const uint32_t *lengths, uint32_t *codes)
+/* Each text's number; how many have one, and the first that has none. */
+static uint32_t read_numbers(const texts *t, uint32_t *codes, uint32_t *first_text)
 {
+    uint32_t count = 0;
+
+    *first_text = TEXTS_NONE;
     for (uint32_t i = 0; i < t->count; i++) {
-        codes[i] = number_of(t->bytes + at[i], lengths[i]);
-        if (codes[i] == TEXTS_NONE) return false;
+        codes[i] = number_of(t->bytes + t->entries[i].at, t->entries[i].length);
+        count += codes[i] != TEXTS_NONE;
+        if (codes[i] == TEXTS_NONE && *first_text == TEXTS_NONE) *first_text = i;
     }
-    return true;
+    return count;
+}
+
+/* One that is mistyped would make names of all the others, and other classes of them. */
+static ddp_status fail_mixed(const catalog *c, uint32_t label, ddp_err *err)
+{
+    size_t i = 0;
+
+    while (i + 1 < c->count && c->entries[i].label != label) i++;
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset %s: \"%s\" has the label \"%.60s\", other images have whole numbers below %d; "
+                    "correct it, or name all labels in classes",
+                    c->base.plugin, catalog_name(c, &c->entries[i]), c->classes.bytes + c->classes.entries[label].at,
+                    CATALOG_LABEL_MAX);
+}
+
+/* codes[i]: the class of label i, by the labels' order. */
+static ddp_status sort_names(catalog *c, uint32_t *codes, ddp_err *err)
+{
+    texts *t = &c->classes;
+    texts_entry *before = malloc((t->count + 1) * sizeof(*before));
+
+    if (before == NULL) return data_no_memory(c->base.plugin, err);
+    memcpy(before, t->entries, t->count * sizeof(*before));
+    texts_sort(t, false);
+    for (uint32_t i = 0; i < t->count; i++) codes[i] = texts_find(t, t->bytes + before[i].at, before[i].length);
+    free(before);
+    return DDP_OK;
 }
 
 /* The labels as they came become those of the sorted classes, or the numbers that they are. */
 static ddp_status sort_labels(catalog *c, bool numbers, ddp_err *err)
 {
-    texts *t = &c->classes;
-    size_t *at = malloc((t->count + 1) * sizeof(*at));
-    uint32_t *lengths = malloc((t->count + 1) * sizeof(*lengths)), *codes = calloc(t->count + 1u, sizeof(*codes));
+    const texts *t = &c->classes;
+    uint32_t *codes = calloc(t->count + 1u, sizeof(*codes)), first_text, found;
     ddp_status status = DDP_OK;
 
-    c->class_count = t->count;
-    if (at == NULL || lengths == NULL || codes == NULL) {
-        status = data_no_memory(c->base.plugin, err);
-        goto free_all;
+    if (codes == NULL) return data_no_memory(c->base.plugin, err);
+    found = numbers ? read_numbers(t, codes, &first_text) : 0;
+    c->numbered = found > 0;
+    if (c->numbered && found < t->count)
+        status = fail_mixed(c, first_text, err);
+    else if (!c->numbered)
+        status = sort_names(c, codes, err);
+    if (status == DDP_OK) {
+        c->class_count = c->numbered ? 0 : t->count;
+        for (uint32_t i = 0; i < t->count; i++)
+            if (codes[i] >= c->class_count) c->class_count = codes[i] + 1;
+        for (size_t i = 0; i < c->count; i++) c->entries[i].label = codes[c->entries[i].label];
     }
-    for (uint32_t i = 0; i < t->count; i++) {
-        at[i] = t->entries[i].at;
-        lengths[i] = t->entries[i].length;
-    }
-    c->numbered = numbers && all_numbers(t, at, lengths, codes);
-    if (!c->numbered) texts_sort(t, false);
-    for (uint32_t i = 0; i < t->count; i++) {
-        if (!c->numbered) codes[i] = texts_find(t, t->bytes + at[i], lengths[i]);
-        if (c->numbered && codes[i] >= c->class_count) c->class_count = codes[i] + 1;
-    }
-    for (size_t i = 0; i < c->count; i++) c->entries[i].label = codes[c->entries[i].label];
-free_all:
-    free(at);
-    free(lengths);
     free(codes);
     return status;
 }
