@@ -21,10 +21,10 @@ ddp_status catalog_begin(catalog *c, const catalog_config *config, catalog_read_
     c->config = config;
     c->read_bytes = read_bytes;
     c->fixed_classes = config->classes.count > 0;
-    if (config->split != CATALOG_ALL && config->validation <= 0.0)
+    if (config->split != SPLIT_ALL && config->validation <= 0.0)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "dataset %s: split = %s needs the share of the validation part, as in validation = 0.1",
-                        c->base.plugin, config->split == CATALOG_TRAIN ? "train" : "validation");
+                        c->base.plugin, config->split == SPLIT_TRAIN ? "train" : "validation");
     for (size_t i = 0; i < config->classes.count; i++) {
         if (!texts_add(&c->classes, names[i], (uint32_t)strlen(names[i]), &code))
             return data_no_memory(c->base.plugin, err);
@@ -170,14 +170,14 @@ static void split(catalog *c)
 {
     size_t kept = 0;
 
-    for (size_t i = 0; i < c->count && c->config->split != CATALOG_ALL; i++) {
+    for (size_t i = 0; i < c->count && c->config->split != SPLIT_ALL; i++) {
         const char *name = catalog_name(c, &c->entries[i]);
         uint64_t hash = XXH3_64bits(name, strlen(name));
         bool validation = (double)(hash >> 11) * 0x1p-53 < c->config->validation;
 
-        if (validation == (c->config->split == CATALOG_VALIDATION)) c->entries[kept++] = c->entries[i];
+        if (validation == (c->config->split == SPLIT_VALIDATION)) c->entries[kept++] = c->entries[i];
     }
-    if (c->config->split != CATALOG_ALL) c->count = kept;
+    if (c->config->split != SPLIT_ALL) c->count = kept;
 }
 
 static ddp_status hash_content(const catalog *c, XXH3_state_t *hash, ddp_err *err)
@@ -251,8 +251,17 @@ void catalog_free(catalog *c)
     free(c->description);
 }
 
-void catalog_warn(const catalog *c, const ddp_host *host)
+ddp_status catalog_split_agrees(const catalog *c, const catalog *eval, const char *what, ddp_err *err)
 {
+    data_split a = {c->config->split, c->config->validation, ""},
+               b = {eval->config->split, eval->config->validation, ""};
+
+    return data_split_agrees(c->host, c->base.plugin, what, &a, &b, err);
+}
+
+void catalog_warn(catalog *c, const ddp_host *host)
+{
+    c->host = host;
     if (host == NULL || c->bad == 0) return;
     host->log(host->ctx, DDP_LOG_WARN, __FILE__, __LINE__,
               "dataset %s: %" PRIu64 " broken image%s left out; the first: %s", c->base.plugin, c->bad,
