@@ -59,10 +59,18 @@ ddp_status image_fail(const image_job *job, ddp_err *err, const char *fmt, ...)
     return ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\" %s", job->source->plugin, job->source->name, why);
 }
 
-ddp_status image_place(image_job *job, const image_size *size, size_t extra, ddp_err *err)
+/* The engine knows no file: its complaint is about this one. */
+static ddp_status name_file(const image_job *job, ddp_err *err)
 {
-    bool swap = swaps(job->orientation), turned = job->orientation > 1;
-    size_t bytes;
+    char why[sizeof(err->msg)];
+
+    memcpy(why, err->msg, sizeof(why));
+    return ddp_fail(err, err->status, "dataset %s: \"%.200s\": %.250s", job->source->plugin, job->source->name, why);
+}
+
+ddp_status image_place(image_job *job, const image_size *size, ddp_err *err)
+{
+    bool swap = swaps(job->orientation);
 
     if (size->height < 1 || size->width < 1) return image_fail(job, err, "has no pixels");
     if (size->height > IMAGE_SIDE_MAX || size->width > IMAGE_SIDE_MAX ||
@@ -74,14 +82,21 @@ ddp_status image_place(image_job *job, const image_size *size, size_t extra, ddp
     job->image = (ddp_image){.struct_size = sizeof(job->image), .scales = size->scales, .scale = 8};
     job->image.height = swap ? size->width : size->height;
     job->image.width = swap ? size->height : size->width;
-    DDP_TRY(job->sink->place(job->sink->ctx, &job->image, err));
+    if (job->sink->place(job->sink->ctx, &job->image, err) != DDP_OK) return name_file(job, err);
     map_part(job, size);
-    bytes = (size_t)(job->rows * job->columns) * 3;
+    return DDP_OK;
+}
+
+ddp_status image_extra(image_job *job, size_t bytes, ddp_err *err)
+{
+    bool turned = job->orientation > 1;
+    size_t part = turned ? (size_t)(job->rows * job->columns) * 3 : 0;
+
     job->pixels = job->image.pixels;
-    if (!turned && extra == 0) return DDP_OK;
-    job->extra = job->sink->memory(job->sink->ctx, 1, extra + (turned ? bytes : 0), err);
+    if (bytes + part == 0) return DDP_OK;
+    job->extra = job->sink->memory(job->sink->ctx, 1, bytes + part, err);
     if (job->extra == NULL) return err->status;
-    if (turned) job->pixels = job->extra + extra;
+    if (turned) job->pixels = job->extra + bytes;
     return DDP_OK;
 }
 

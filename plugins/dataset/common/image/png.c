@@ -106,7 +106,8 @@ static ddp_status decode(decoder *d)
     passes = png_set_interlace_handling(d->png);
     if (job->options->orient) job->orientation = orientation_of(d);
     row_bytes = (size_t)size.width * 3;
-    DDP_TRY(image_place(job, &size, passes > 1 ? row_bytes * (size_t)size.height : row_bytes, d->err));
+    DDP_TRY(image_place(job, &size, d->err));
+    DDP_TRY(image_extra(job, passes > 1 ? row_bytes * (size_t)size.height : row_bytes, d->err));
     png_read_update_info(d->png, d->info);
     if (png_get_rowbytes(d->png, d->info) != row_bytes) png_error(d->png, "its rows have an unknown form");
     if (passes > 1) {

@@ -50,6 +50,7 @@ static ddp_status decode_part(image_job *job, const image_size *size, WebPDecode
     if (bottom > size->height) bottom = size->height;
     if (right > size->width) right = size->width;
     stride = (right - left) * 3;
+    DDP_TRY(image_extra(job, (size_t)(stride * (bottom - top)), err));
     config->options.use_cropping = 1;
     config->options.crop_left = (int)left;
     config->options.crop_top = (int)top;
@@ -81,6 +82,6 @@ ddp_status image_decode_webp(image_job *job, ddp_err *err)
         return image_fail(job, err, "is an animation; take a frame out of it, as in: webpmux -get frame 1 IN -o OUT");
     size = (image_size){config.input.height, config.input.width, 0};
     if (job->options->orient) job->orientation = orientation_of(job->source);
-    DDP_TRY(image_place(job, &size, (size_t)size.height * (size_t)size.width * 3, err));
+    DDP_TRY(image_place(job, &size, err));
     return decode_part(job, &size, &config, err);
 }
