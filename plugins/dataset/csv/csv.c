@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMAT = 1 /* into the fingerprint: bump it when the same files and options give other samples */ };
+enum { FORMAT = 2 /* into the fingerprint: bump it when the same files and options give other samples */ };
 
 struct ddp_dataset {
     data_base base;
