@@ -126,6 +126,7 @@ static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
         DDP_TRY(list_read(&d->catalog, c->list, c->path, &d->root, err));
     else
         DDP_TRY(read_folders(d, c, err));
+    d->catalog.root = d->root;
     return catalog_finish(&d->catalog, listed ? c->list : d->root, listed, err);
 }
 

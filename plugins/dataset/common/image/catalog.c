@@ -324,6 +324,7 @@ static ddp_status fill_file(catalog *c, const catalog *like, const char *path, d
 
     c->base = like->base;
     c->base.length = 1;
+    c->is_file = true;
     c->config = like->config;
     c->read_bytes = read_plain;
     DDP_TRY(data_file_open(&file, c->base.plugin, path, "", err));

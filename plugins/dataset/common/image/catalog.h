@@ -34,12 +34,14 @@ struct catalog {
     const catalog_config *config;
     const ddp_host *host; /* for warnings; may be NULL */
     catalog_read_bytes read_bytes;
+    const char *root; /* what the names are relative to, for messages; NULL: nothing */
     const char *(*container)(const catalog *c, const catalog_entry *e); /* the file that it is in; NULL: itself */
     catalog_entry *entries;
     size_t count, room;
     char *names;
     size_t names_used, names_room;
     texts classes;
+    bool is_file;       /* of catalog_open_file */
     bool fixed_classes; /* by the option */
     bool numbered;      /* labels are numbers, without names */
     uint32_t class_count;

@@ -28,6 +28,8 @@ ddp_status image_place(image_job *job, const image_size *size, ddp_err *err);
 /* After image_place: job->extra has `bytes`, those that the decoder needs for itself; sets job->pixels. */
 ddp_status image_extra(image_job *job, size_t bytes, ddp_err *err);
 ddp_status image_fail(const image_job *job, ddp_err *err, const char *fmt, ...) DDP_PRINTF_(3, 4);
+/* The file is a broken `format`; says what can be done about it. */
+ddp_status image_broken(const image_job *job, ddp_err *err, const char *format, const char *why);
 /* The orientation that EXIF data, from "II" or "MM" on, have; 1 where they have none or make no sense. */
 int image_exif_orientation(const uint8_t *data, size_t size);
 

@@ -59,6 +59,11 @@ ddp_status image_fail(const image_job *job, ddp_err *err, const char *fmt, ...)
     return ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\" %s", job->source->plugin, job->source->name, why);
 }
 
+ddp_status image_broken(const image_job *job, ddp_err *err, const char *format, const char *why)
+{
+    return image_fail(job, err, "is a broken %s: %s%s", format, why, job->source->advice);
+}
+
 /* The engine knows no file: its complaint is about this one. */
 static ddp_status name_file(const image_job *job, ddp_err *err)
 {
@@ -111,14 +116,16 @@ ddp_status image_decode(const image_source *source, const image_options *options
     image_job job = {.source = source, .options = options, .sink = sink, .orientation = 1};
     ddp_status status;
 
-    if (begins(source, 0, "\xff\xd8\xff", 3))
+    if (source->size == 0)
+        status = image_fail(&job, err, "is empty%s", source->advice);
+    else if (begins(source, 0, "\xff\xd8\xff", 3))
         status = image_decode_jpeg(&job, err);
     else if (begins(source, 0, "\x89PNG\r\n\x1a\n", 8))
         status = image_decode_png(&job, err);
     else if (begins(source, 0, "RIFF", 4) && begins(source, 8, "WEBP", 4))
         status = image_decode_webp(&job, err);
     else
-        status = image_fail(&job, err, "is no JPEG, PNG or WebP file, whatever its name says");
+        status = image_fail(&job, err, "is no JPEG, PNG or WebP file, whatever its name says%s", source->advice);
     if (status == DDP_OK && job.orientation > 1) turn(&job);
     return status;
 }

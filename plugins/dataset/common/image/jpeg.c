@@ -173,7 +173,7 @@ ddp_status image_decode_jpeg(image_job *job, ddp_err *err)
     d.errors.error_exit = on_error;
     d.errors.emit_message = on_message;
     if (setjmp(d.failed) != 0)
-        status = image_fail(job, err, "is a broken JPEG: %s", d.why);
+        status = image_broken(job, err, "JPEG", d.why);
     else
         status = decode(&d, job, err);
     jpeg_destroy_decompress(&d.jpeg);

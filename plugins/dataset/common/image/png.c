@@ -128,7 +128,7 @@ ddp_status image_decode_png(image_job *job, ddp_err *err)
     ddp_status status;
 
     if (setjmp(d.failed) != 0) {
-        status = image_fail(job, err, "is a broken PNG: %s", d.why);
+        status = image_broken(job, err, "PNG", d.why);
     } else {
         d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d, on_error, on_warning);
         d.info = d.png != NULL ? png_create_info_struct(d.png) : NULL;
