@@ -102,23 +102,43 @@ static ddp_status check_eval_fields(const ddp_session *s, ddp_err *err)
     return DDP_OK;
 }
 
+/* A value that has no name of its own is called by its number. */
+static const char *value_name(const ddp_source *src, uint32_t field, int64_t value, char *room, size_t size)
+{
+    const char *name = src->ops->class_name(src->dataset, field, value);
+
+    if (name != NULL) return name;
+    (void)snprintf(room, size, "%" PRId64, value);
+    return room;
+}
+
+static ddp_status compare_names(const ddp_source *a, const ddp_source *b, uint32_t field, int64_t value, ddp_err *err)
+{
+    char x_room[24], y_room[24];
+    const char *x = value_name(a, field, value, x_room, sizeof(x_room));
+    const char *y = value_name(b, field, value, y_room, sizeof(y_room));
+
+    if (strcmp(x, y) == 0) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s %" PRId64 " is \"%.60s\"%s in [data] and \"%.60s\"%s in [eval]; both need the same classes. "
+                    "Name them in an option of both, such as classes, or add the missing ones",
+                    a->fields[field].name, value, x, x == x_room ? ", without a name," : "", y,
+                    y == y_room ? ", without a name," : "");
+}
+
 /* A class that has one name in training and another in the evaluation would be counted as wrong for ever. */
 static ddp_status check_class_names(const ddp_session *s, ddp_err *err)
 {
     const ddp_source *a = &s->train, *b = &s->eval;
 
-    for (uint32_t i = 0; i < a->field_count && i < b->field_count; i++)
-        for (int64_t v = 0; a->fields[i].dtype == DDP_I64 && v <= a->fields[i].max; v++) {
-            const char *x = a->ops->class_name(a->dataset, i, v), *y = b->ops->class_name(b->dataset, i, v);
+    for (uint32_t i = 0; i < a->field_count && i < b->field_count; i++) {
+        int64_t last = a->fields[i].max < b->fields[i].max ? a->fields[i].max : b->fields[i].max;
 
-            if (x == NULL || y == NULL) break;
-            if (strcmp(x, y) != 0)
-                return ddp_fail(err, DDP_ERR_CONFIG,
-                                "%s %" PRId64
-                                " is \"%.60s\" in [data] and \"%.60s\" in [eval]; both need the same classes. "
-                                "Name them in an option of both, such as classes, or add the missing ones",
-                                a->fields[i].name, v, x, y);
+        for (int64_t v = 0; a->fields[i].dtype == DDP_I64 && v <= last; v++) {
+            if (a->ops->class_name(a->dataset, i, v) == NULL && b->ops->class_name(b->dataset, i, v) == NULL) break;
+            DDP_TRY(compare_names(a, b, i, v, err));
         }
+    }
     return DDP_OK;
 }
 

@@ -58,6 +58,14 @@ free_path:
     return err->status;
 }
 
+bool data_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    if (strcmp(a, b) == 0) return true;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t offset, ddp_err *err)
 {
     size_t done = 0;

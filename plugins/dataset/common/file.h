@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ddpengine/plugin.h>
+#include <stdbool.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -19,6 +20,8 @@ typedef struct data_file {
 /* A regular file that is not empty, or DDP_ERR_DATA. `advice` follows the reason where the file is not there. A file
  * that was not opened may be all zero. */
 ddp_status data_file_open(data_file *f, const char *plugin, const char *path, const char *advice, ddp_err *err);
+/* Whether two paths lead to the same file or folder. */
+bool data_same_file(const char *a, const char *b);
 /* Exactly `bytes` from `offset` on; any number of threads at once. A file that has become shorter is DDP_ERR_DATA. */
 ddp_status data_file_read(const data_file *f, void *out, size_t bytes, uint64_t offset, ddp_err *err);
 /* The same for NAME in a folder. */

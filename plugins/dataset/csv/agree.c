@@ -1,6 +1,7 @@
 /* plugins/dataset/csv/agree.c -- whether two tables give the same inputs and the same target: [data.csv] and [eval.csv]
  * have options and files of their own, and columns of equal number may still mean something else. */
 #include "agree.h"
+#include "common/file.h"
 #include <string.h>
 
 static const char *kind_name(const column *k)
@@ -18,7 +19,7 @@ static ddp_status differ(const column *k, const char *what, const char *a, const
 {
     return ddp_fail(err, DDP_ERR_CONFIG,
                     "%s of column \"%.60s\" is %.60s in [data.csv] and %.60s in [eval.csv]. "
-                    "Write the same fit, target, ignore, categorical and the like in both",
+                    "Write the same fit, validation, id, target, ignore, categorical and the like in both",
                     what, k->name, a, b);
 }
 
@@ -57,6 +58,22 @@ static ddp_status compare_column(const columns *ca, const column *a, const colum
     if (a->indicator != b->indicator)
         return differ(a, "the indicator", a->indicator ? "yes" : "no", b->indicator ? "yes" : "no", err);
     return a->kind == COLUMN_NUMBER ? compare_scale(ca, a, b, err) : DDP_OK;
+}
+
+/* `id` may be a name or a number; "": none. */
+static const char *id_of(const columns *c) { return c->id == TEXTS_NONE ? "" : c->list[c->id].name; }
+
+static const char *fitted(const csv_config *c) { return c->fit[0] != '\0' ? c->fit : c->path; }
+
+ddp_status columns_split_agrees(const ddp_host *host, const columns *a, const columns *b, ddp_err *err)
+{
+    const csv_config *x = a->config, *y = b->config;
+    data_split data = {x->split, x->validation, id_of(a)}, eval = {y->split, y->validation, id_of(b)};
+
+    if (data_same_file(x->path, y->path)) return data_split_agrees(host, "csv", x->path, &data, &eval, err);
+    if (!x->standardize || !y->standardize || !data_same_file(fitted(x), fitted(y))) return DDP_OK;
+    data.part = eval.part = SPLIT_TRAIN; /* whose mean and std are those of the columns */
+    return data_split_agrees(host, "csv", fitted(x), &data, &eval, err);
 }
 
 ddp_status columns_agree(const columns *a, const columns *b, ddp_err *err)

@@ -7,8 +7,16 @@
 
 table_cell column_class_name(const table_cell *cell, bool is_number, double number, char *room)
 {
-    if (!is_number || number != floor(number) || fabs(number) >= 0x1p53) return *cell;
-    return (table_cell){.text = room, .length = (uint32_t)snprintf(room, 32, "%.0f", number + 0.0)};
+    int length = 0;
+
+    if (!is_number || fabs(number) >= 0x1p53) return *cell;
+    if (number == floor(number))
+        return (table_cell){.text = room, .length = (uint32_t)snprintf(room, 32, "%.0f", number + 0.0)};
+    for (int digits = 15; digits <= 17; digits++) { /* the fewest that give the number again */
+        length = snprintf(room, 32, "%.*g", digits, number);
+        if (strtod(room, NULL) == number) break;
+    }
+    return (table_cell){.text = room, .length = (uint32_t)length};
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */

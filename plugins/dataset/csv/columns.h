@@ -46,7 +46,7 @@ static inline double column_scale(const columns *c, const column *k, double x)
     return (x - k->mean) / (std > 0.0 ? std : 1.0);
 }
 
-/* The name of a target's class: 1, 01 and 1.0 are one. `room` holds 32 bytes. */
+/* The name of a target's class: 1, 01 and 1.0 are one, 0.5 and 5e-1 too. `room` holds 32 bytes. */
 table_cell column_class_name(const table_cell *cell, bool is_number, double number, char *room);
 
 /* Names from the header, or 1, 2, ..; then what the options say. */

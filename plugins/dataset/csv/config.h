@@ -1,12 +1,11 @@
 /* plugins/dataset/csv/config.h -- the options of dataset csv; csv.c has their table. */
 #pragma once
 
-#include <ddpengine/plugin.h>
+#include "common/split.h"
 
 enum { TARGET_AUTO = 0, TARGET_CLASS, TARGET_NUMBER };
 enum { DELIMITER_COMMA = 0, DELIMITER_SEMICOLON, DELIMITER_TAB, DELIMITER_PIPE };
 enum { MISSING_ERROR = 0, MISSING_MEAN, MISSING_ZERO };
-enum { SPLIT_ALL = 0, SPLIT_TRAIN, SPLIT_VALIDATION };
 
 typedef struct csv_config {
     const char *path, *fit, *target, *id;

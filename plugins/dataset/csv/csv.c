@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORMAT = 1 /* into the fingerprint: bump it when the same files and options give other samples */ };
+enum { FORMAT = 2 /* into the fingerprint: bump it when the same files and options give other samples */ };
 
 struct ddp_dataset {
     data_base base;
@@ -24,7 +24,8 @@ struct ddp_dataset {
     uint64_t bad, bad_line, unknown;
     char *description, bad_why[200];
     const char *path;
-    bool is_file; /* of open_file: the columns are the other dataset's */
+    const ddp_host *host; /* for a warning; may be NULL */
+    bool is_file;         /* of open_file: the columns are the other dataset's */
 };
 
 static const ddp_option options[] = {
@@ -330,10 +331,11 @@ static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 
 static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dataset **out, ddp_err *err)
 {
-    const ddp_dataset *d;
+    ddp_dataset *d;
 
     DDP_TRY(data_open("csv", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err));
     d = *out;
+    d->host = host;
     if (host == NULL) return DDP_OK;
     if (d->bad > 0)
         host->log(host->ctx, DDP_LOG_WARN, __FILE__, __LINE__,
@@ -386,6 +388,7 @@ static const char *dataset_describe(const ddp_dataset *d) { return d->descriptio
 
 static ddp_status dataset_agrees(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err)
 {
+    DDP_TRY(columns_split_agrees(d->host, &d->columns, &eval->columns, err));
     return columns_agree(&d->columns, &eval->columns, err);
 }
 

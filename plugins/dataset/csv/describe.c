@@ -58,7 +58,13 @@ static void add_column(text *t, const columns *c, const column *k)
 
     add_name(t, k->name, 20);
     if (k->kind == COLUMN_UNUSED) {
-        add(t, " ignored   %s\n", k->why);
+        const column *id = c->id != TEXTS_NONE ? &c->list[c->id] : NULL;
+
+        add(t, " ignored   %s", k->why);
+        if (k->missing > 0 && k->numbers + k->texts > 0) add(t, ", %" PRIu64 " missing", k->missing);
+        if (k->missing > 0 && k == id)
+            add(t, "; empty in %" PRIu64 " rows, which are all on one side of the split", k->missing);
+        add(t, "\n");
         return;
     }
     add(t, " %-9s ", kinds[k->kind]);

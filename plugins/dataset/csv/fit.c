@@ -51,6 +51,7 @@ static ddp_status fit_row(columns *c, const scan *s, ddp_err *err)
         char room[32];
 
         if (cell->what == CELL_MISSING) k->missing++;
+        if (i == c->id && cell->cell.length == 0) k->missing++;
         if (cell->what == CELL_NUMBER) count_number(k, cell->number, !s->validation);
         if (cell->what == CELL_TEXT) count_text(k, cell, s->row.line);
         if (cell->what != CELL_NUMBER && cell->what != CELL_TEXT) continue;
@@ -103,13 +104,18 @@ static ddp_status fail_many(const columns *c, const column *k, const char *path,
         path, k->text_line, k->name, k->text, most, k->text);
 }
 
+/* A column of one value says something by where it is missing: as a category, or as a number with its indicator. */
 static ddp_status choose_input(columns *c, column *k, const char *path, ddp_err *err)
 {
+    bool category;
+
     if (k->wanted == WANT_NOTHING) return DDP_OK;
     if (k->numbers + k->texts == 0) k->why = "no values";
-    if (!k->many && k->values.count == 1) k->why = "the same in all rows";
+    category = k->wanted == WANT_CATEGORY || k->texts > 0;
+    if (!k->many && k->values.count == 1 && k->missing == 0) k->why = "the same in all rows";
+    if (!k->many && k->values.count == 1 && !category && !c->config->indicator && k->missing > 0) k->why = "one value";
     if (k->why != NULL) return DDP_OK;
-    k->kind = k->wanted == WANT_CATEGORY || k->texts > 0 ? COLUMN_CATEGORY : COLUMN_NUMBER;
+    k->kind = category ? COLUMN_CATEGORY : COLUMN_NUMBER;
     if (k->kind == COLUMN_CATEGORY && k->many) return fail_many(c, k, path, err);
     if (k->kind == COLUMN_CATEGORY) texts_sort(&k->values, false);
     k->indicator = k->kind == COLUMN_NUMBER && c->config->indicator && k->missing > 0;

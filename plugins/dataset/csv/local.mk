@@ -4,7 +4,7 @@ if WITH_CSV
 plugin_LTLIBRARIES += dataset_csv.la
 dataset_csv_la_SOURCES = plugins/dataset/csv/csv.c $(CSV_SHARED) plugins/dataset/csv/agree.h plugins/dataset/csv/columns.h \
 	plugins/dataset/csv/config.h plugins/dataset/csv/describe.h plugins/dataset/csv/fit.h plugins/dataset/csv/scan.h \
-	plugins/dataset/csv/table.h $(DATASET_FILES) $(DATASET_TEXTS)
+	plugins/dataset/csv/table.h $(DATASET_FILES) $(DATASET_SPLIT) $(DATASET_TEXTS)
 dataset_csv_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
 dataset_csv_la_CFLAGS = $(AM_CFLAGS)
 dataset_csv_la_LDFLAGS = $(PLUGIN_LDFLAGS)

@@ -18,6 +18,7 @@ struct table {
     char delimiter;
     uint64_t at;        /* of the file, what is read next */
     size_t have, taken; /* bytes of `chunk`, and how many of them have been used */
+    size_t feed;        /* where the first line feed after them is; `have`: there is none */
     uint64_t line;      /* of the next byte, from 1 */
     bool after_return;  /* the byte before is a carriage return: a line feed belongs to it */
     bool skipping;      /* up to the line's end: what went before it is no row */
@@ -82,6 +83,13 @@ static ddp_status start_parser(table *t, ddp_err *err)
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */
+static void find_feed(table *t)
+{
+    const char *feed = memchr(t->chunk + t->taken, '\n', t->have - t->taken);
+
+    t->feed = feed != NULL ? (size_t)(feed - t->chunk) : t->have;
+}
+
 static ddp_status load(table *t, ddp_err *err)
 {
     uint64_t left = t->file.size - t->at;
@@ -91,17 +99,18 @@ static ddp_status load(table *t, ddp_err *err)
     t->at += bytes;
     t->have = bytes;
     t->taken = 0;
+    find_feed(t);
     return DDP_OK;
 }
 
 /* Bytes up to the next line break and with it, or to the end of the chunk. */
 static size_t piece_length(const table *t)
 {
-    const char *from = t->chunk + t->taken, *feed = memchr(from, '\n', t->have - t->taken), *back;
-    size_t length = feed != NULL ? (size_t)(feed - from) + 1 : t->have - t->taken;
+    const char *from = t->chunk + t->taken, *feed = t->chunk + t->feed, *back;
+    size_t length = (t->feed < t->have ? t->feed + 1 : t->have) - t->taken;
 
     back = memchr(from, '\r', length);
-    if (back == NULL || back + 1 == feed) return length;
+    if (back == NULL || (back + 1 == feed && t->feed < t->have)) return length;
     return (size_t)(back - from) + 1;
 }
 
@@ -160,6 +169,7 @@ static ddp_status take_piece(table *t, ddp_err *err)
     if (last == '\n') t->line++;
     if (last == '\n' || last == '\r') t->skipping = false;
     t->taken += length;
+    if (t->taken > t->feed) find_feed(t);
     return status;
 }
 

@@ -3,6 +3,7 @@
  * A sample is "image", u8 (3, -1, -1): JPEG, PNG or WebP, decoded when it is wanted, in the loader's threads; and
  * "label", i64 (). In memory are the names alone. walk.c looks through folders, list.c reads lists, the catalog has
  * what all datasets of images do. */
+#include "common/file.h"
 #include "common/image/catalog.h"
 #include "list.h"
 #include "walk.h"
@@ -22,6 +23,7 @@ typedef struct folder_config {
 
 struct ddp_dataset {
     catalog catalog;
+    const folder_config *config;
     char *root; /* what the names are relative to */
 };
 
@@ -113,7 +115,7 @@ static ddp_status read_folders(ddp_dataset *d, const folder_config *c, ddp_err *
 
 static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 {
-    const folder_config *c = config;
+    const folder_config *c = d->config = config;
     bool listed = c->list[0] != '\0';
 
     if (!listed && c->path[0] == '\0')
@@ -124,6 +126,7 @@ static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
         DDP_TRY(list_read(&d->catalog, c->list, c->path, &d->root, err));
     else
         DDP_TRY(read_folders(d, c, err));
+    d->catalog.root = d->root;
     return catalog_finish(&d->catalog, listed ? c->list : d->root, listed, err);
 }
 
@@ -132,6 +135,19 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
     DDP_TRY(data_open("folder", sizeof(struct ddp_dataset), fill, dataset_close, config, out, err));
     catalog_warn(&(*out)->catalog, host);
     return DDP_OK;
+}
+
+/* The same list, or the same folder; names below it decide about the part. */
+static ddp_status dataset_agrees(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err)
+{
+    const char *a = d->config->list, *b = eval->config->list;
+
+    if ((a[0] == '\0') != (b[0] == '\0')) return DDP_OK;
+    if (a[0] == '\0') {
+        a = d->root;
+        b = eval->root;
+    }
+    return data_same_file(a, b) ? catalog_split_agrees(&d->catalog, &eval->catalog, a, err) : DDP_OK;
 }
 
 static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err)
@@ -145,6 +161,7 @@ static const ddp_dataset_ops ops = {DATA_OPS,
                                     .read = catalog_read,
                                     .describe = catalog_describe,
                                     .read_image = catalog_read_image,
+                                    .agrees = dataset_agrees,
                                     .class_name = catalog_class_name,
                                     .open_file = dataset_open_file};
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PIECE = 4096 /* bytes converted at once, a multiple of each width */, SCAN = 65536 };
+enum { PIECE = 4096 /* bytes converted at once, a multiple of each width */, SCAN = 65536, PIECES_MAX = 4096 };
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 static ddp_status read_file_header(array *a, ddp_err *err)
@@ -129,6 +129,28 @@ static ddp_status get(const array *a, void *out, size_t bytes, uint64_t at, ddp_
     return DDP_OK;
 }
 
+static ddp_status check_piece(const array *a, const uint8_t *piece, size_t bytes, uint64_t from, int64_t *least,
+                              int64_t *most, ddp_err *err)
+{
+    const npy_header *h = &a->header;
+
+    for (size_t i = 0; i < bytes; i += h->width) {
+        int64_t value;
+
+        if (h->kind == 'f' && isfinite(float_of(h, piece + i))) continue;
+        if (h->kind == 'f')
+            return ddp_fail(err, DDP_ERR_DATA,
+                            "dataset npy: %s: sample %" PRIu64
+                            " has a value that is infinite, not a number, or beyond f32; "
+                            "replace it (numpy.nan_to_num), or leave the sample out",
+                            a->name, (from + i) / h->width / a->per);
+        value = integer_of(h, piece + i);
+        if (value < *least) *least = value;
+        if (value > *most) *most = value;
+    }
+    return DDP_OK;
+}
+
 /* ---- a sample ---------------------------------------------------------------------------------------------------- */
 static bool is_as_wanted(const array *a, const array_form *form)
 {
@@ -154,13 +176,18 @@ ddp_status array_read(const array *a, uint64_t index, const array_form *form, vo
     const npy_header *h = &a->header;
     uint64_t bytes = a->per * h->width, done = 0, plane = form->channels > 0 ? a->per / form->channels : 0;
     uint64_t channel = 0, at = 0;
+    bool unseen = a->partly && h->kind == 'f';
     uint8_t piece[PIECE];
 
-    if (is_as_wanted(a, form)) return get(a, out, (size_t)bytes, index * bytes, err);
+    if (is_as_wanted(a, form)) {
+        DDP_TRY(get(a, out, (size_t)bytes, index * bytes, err));
+        return unseen ? check_piece(a, out, (size_t)bytes, index * bytes, NULL, NULL, err) : DDP_OK;
+    }
     while (done < bytes) {
         size_t here = bytes - done < PIECE ? (size_t)(bytes - done) : PIECE;
 
         DDP_TRY(get(a, piece, here, index * bytes + done, err));
+        if (unseen) DDP_TRY(check_piece(a, piece, here, index * bytes + done, NULL, NULL, err));
         for (size_t i = 0; i < here; i += h->width) {
             store(h, form->dtype, piece + i, out, channel * plane + at);
             if (++channel >= form->channels) {
@@ -174,39 +201,21 @@ ddp_status array_read(const array *a, uint64_t index, const array_form *form, vo
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
-static ddp_status check_piece(const array *a, const uint8_t *piece, size_t bytes, uint64_t from, int64_t *least,
-                              int64_t *most, ddp_err *err)
-{
-    const npy_header *h = &a->header;
-
-    for (size_t i = 0; i < bytes; i += h->width) {
-        int64_t value;
-
-        if (h->kind == 'f' && isfinite(float_of(h, piece + i))) continue;
-        if (h->kind == 'f')
-            return ddp_fail(err, DDP_ERR_DATA,
-                            "dataset npy: %s: sample %" PRIu64
-                            " has a value that is infinite, not a number, or beyond f32; "
-                            "replace it (numpy.nan_to_num), or leave the sample out",
-                            a->name, (from + i) / h->width / a->per);
-        value = integer_of(h, piece + i);
-        if (value < *least) *least = value;
-        if (value > *most) *most = value;
-    }
-    return DDP_OK;
-}
-
-ddp_status array_scan(const array *a, uint64_t first, uint64_t last, XXH3_state_t *hash, int64_t *least, int64_t *most,
+ddp_status array_scan(array *a, uint64_t first, uint64_t last, XXH3_state_t *hash, int64_t *least, int64_t *most,
                       ddp_err *err)
 {
-    uint64_t bytes = a->per * a->header.width, end = last * bytes;
+    uint64_t bytes = a->per * a->header.width, from = first * bytes, end = last * bytes;
+    uint64_t pieces = (end - from + SCAN - 1) / SCAN, taken = pieces;
     uint8_t *piece = malloc(SCAN);
     ddp_status status = DDP_OK;
 
     if (piece == NULL) return data_no_memory("npy", err);
     if (least != NULL) *least = INT64_MAX;
     if (least != NULL) *most = INT64_MIN;
-    for (uint64_t at = first * bytes; at < end && status == DDP_OK; at += SCAN) {
+    a->partly = least == NULL && a->map == NULL && pieces > PIECES_MAX;
+    if (a->partly) taken = PIECES_MAX;
+    for (uint64_t i = 0; i < taken && status == DDP_OK; i++) {
+        uint64_t at = from + (a->partly ? i * (pieces - 1) / (taken - 1) : i) * SCAN;
         size_t here = end - at < SCAN ? (size_t)(end - at) : SCAN;
 
         status = get(a, piece, here, at, err);

@@ -12,6 +12,7 @@ typedef struct array {
     uint64_t offset; /* of the elements in the file */
     void *map;
     uint64_t per; /* elements of a sample */
+    bool partly;  /* array_scan has seen a part alone: floats are checked when they are read */
 } array;
 
 /* PATH; with an `npz`, the array of that name in it. `option` names it. */
@@ -25,8 +26,10 @@ typedef struct array_form {
     uint64_t channels;
 } array_form;
 
+/* DDP_ERR_DATA for a float that array_scan has not seen and that has no finite value in f32. */
 ddp_status array_read(const array *a, uint64_t index, const array_form *form, void *out, ddp_err *err);
-/* All bytes of samples first .. last - 1 go into the hash; *least and *most are of integers, unless they are NULL.
- * DDP_ERR_DATA where a float has no finite value in f32. */
-ddp_status array_scan(const array *a, uint64_t first, uint64_t last, XXH3_state_t *hash, int64_t *least, int64_t *most,
+/* The bytes of samples first .. last - 1 go into the hash; *least and *most are of integers, unless they are NULL. Where
+ * they are NULL and there are more than 256 MiB, 4096 pieces of 64 KiB stand for all, the first and the last among
+ * them. DDP_ERR_DATA where a float has no finite value in f32. */
+ddp_status array_scan(array *a, uint64_t first, uint64_t last, XXH3_state_t *hash, int64_t *least, int64_t *most,
                       ddp_err *err);

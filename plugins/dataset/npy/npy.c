@@ -14,6 +14,8 @@
 enum { TYPE_AUTO = 0, TYPE_F32, TYPE_U8, TYPE_I64 };
 enum { LAYOUT_AUTO = 0, LAYOUT_CHW, LAYOUT_HWC };
 
+enum { FORMAT = 2 /* into the fingerprint: bump it when the same files and options give another one */ };
+
 typedef struct npy_config {
     const char *path, *input, *label;
     int32_t input_type, layout;
@@ -172,14 +174,14 @@ static ddp_status choose_part(const npy_config *c, ddp_dataset *d, ddp_err *err)
     return DDP_OK;
 }
 
-/* All elements in use; what they become is hashed with them. */
+/* The elements in use, or a part of very many; what they become is hashed with them. */
 static ddp_status scan(ddp_dataset *d, ddp_err *err)
 {
     XXH3_state_t hash;
 
-    data_hash_begin(&hash, d->base.length);
+    data_hash_begin(&hash, d->base.length + FORMAT);
     for (uint32_t i = 0; i < 2; i++) {
-        const array *a = &d->arrays[i];
+        array *a = &d->arrays[i];
         ddp_field *f = &d->base.fields[i];
         uint64_t head[] = {f->dtype,        f->rank,           (uint64_t)a->header.kind,
                            a->header.width, a->header.swapped, d->forms[i].channels};

@@ -287,12 +287,23 @@ static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_
     return catalog_open_file(d, sizeof(struct ddp_dataset), path, out, err);
 }
 
+/* By the first file that both read. */
+static ddp_status dataset_agrees(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err)
+{
+    for (uint32_t i = 0; i < d->shard_count; i++)
+        for (uint32_t k = 0; k < eval->shard_count; k++)
+            if (strcmp(d->paths[i], eval->paths[k]) == 0)
+                return catalog_split_agrees(&d->catalog, &eval->catalog, d->paths[i], err);
+    return DDP_OK;
+}
+
 static const ddp_dataset_ops ops = {DATA_OPS,
                                     .open = dataset_open,
                                     .close = dataset_close,
                                     .read = catalog_read,
                                     .describe = catalog_describe,
                                     .read_image = catalog_read_image,
+                                    .agrees = dataset_agrees,
                                     .class_name = catalog_class_name,
                                     .open_file = dataset_open_file};
 

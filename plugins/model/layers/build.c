@@ -274,8 +274,7 @@ static ddp_status build_repeat(net_builder *b, uint32_t at, ddp_err *err)
     size_t outer = strlen(b->prefix);
     uint32_t index = b->index;
 
-    for (int64_t i = 0; i < l->times; i++) {
-        DDP_TRY(count_built(b, l, err));
+    for (int64_t i = 0; i < l->times; i++) { /* no pass is without a layer, and their number has a limit */
         if (l->name[0] != '\0') {
             int length = snprintf(b->prefix + outer, sizeof(b->prefix) - outer, "%s.%d.", l->name, (int)i);
 

@@ -278,6 +278,8 @@ static ddp_status put_in_order(order *o, uint32_t i, ddp_err *err)
         break;
     case NET_LOSS:
         if (o->depth > 0) return misplaced(o, l, "is inside a [repeat]; write the [end] before it", err);
+        if (i == 0 || (i == 1 && l[-1].kind->role == NET_INPUT))
+            return misplaced(o, l, "has no layer above it; write the layers between [input] and [loss]", err);
         if (o->loss != NULL) return misplaced(o, l, "is there for the second time; a net has one", err);
         o->loss = l;
         return DDP_OK;

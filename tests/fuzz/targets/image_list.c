@@ -22,7 +22,7 @@ FUZZ_TARGET(image_list)
     (void)fuzz_file(2, pixel, sizeof(pixel), 0);
     (void)fuzz_file(3, pixel, sizeof(pixel), 0);
     if ((flags & 1) != 0) c.images.classes = (ddp_list){2, classes};
-    if ((flags & 2) != 0) c.images.split = CATALOG_TRAIN;
+    if ((flags & 2) != 0) c.images.split = SPLIT_TRAIN;
     c.images.validation = 0.5;
     c.path = folder;
     c.list = fuzz_file(0, in.at, in.left, 0);

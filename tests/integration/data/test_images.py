@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -147,12 +148,28 @@ class Images(Case):
         (self.dir / "photos/cat/007.png").write_bytes(b"no image at all")
         r = self.run("-c", self.ini("x.ini", layer), "--nproc", 2)
         self.equal(r.code, 10, r)
-        self.check("bike/004.png" in r.err and "is a broken PNG" in r.err or "cat/007.png" in r.err, r)
+        self.check(f"{self.dir}/photos/bike/004.png\" is a broken PNG" in r.err or f"{self.dir}/photos/cat/007.png\" is no JPEG" in r.err, r)
+        self.check("remove it, or set skip_bad = yes" in r.err, r)
         layer["data.folder"]["skip_bad"] = "yes"
         r = self.train(layer)
         warned = [line for line in r.err.splitlines() if "warning" in line]
         self.equal(len(warned), 2, r)  # a line of each rank
-        self.check("2 broken images are left out; the first: dataset folder: \"bike/004.png\" is a broken PNG" in warned[0], r)
+        self.check("2 broken images are left out; the first: dataset folder: \"" in warned[0], r)
+        self.check("photos/bike/004.png\" is a broken PNG" in warned[0] and "remove it" not in warned[0], r)
+
+    def test_texts_of_a_png_take_no_memory(self):
+        """Of 128 texts of 8 MB, in 1 MB, none is unpacked; large ones do no harm."""
+        self.needs("folder")
+        layer, pixels = self.folder(), self.samples()[3][2]
+        plain = self.train(layer, {"train": {"epochs": 1}}, nproc=1).summary["parameter_sha256"]
+        text, steps = zlib.compress(b"a" * 8_000_000, 9), {"train": {"epochs": 1}}
+        for kind, data, count in ((b"zTXt", b"Comment\0\0" + text, 128), (b"iTXt", b"Comment\0\1\0\0\0" + text, 128),
+                                  (b"tEXt", b"Comment\0" + b"a" * (1 << 20), 1), (b"exTr", bytes(1 << 20), 1)):
+            chunk = struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            image = png(12, 10, pixels)
+            (self.dir / "photos/apple/003.png").write_bytes(image[:33] + chunk * count + image[33:])
+            self.equal(self.train(layer, steps, nproc=1).summary["parameter_sha256"], plain, kind)
+        self.check(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 600_000, "an image has taken much memory")
 
     def test_classes_agree(self):
         self.needs("folder")
@@ -170,7 +187,7 @@ class Images(Case):
             self.fails(self.run("-c", self.ini("x.ini", layer, {section: change}), "--nproc", 2), code, *parts)
 
         wrong(2, {"center_crop": None}, "[data]", "differ in size", "set resize = HEIGHT, WIDTH", section="data")
-        wrong(10, {"center_crop": 20}, "10 x 12", "center_crop = 20, 20 is larger", section="data")
+        wrong(10, {"center_crop": 20}, ".png\": center_crop", "10 x 12", "center_crop = 20, 20 is larger", section="data")
         wrong(10, {"max_pixels": 100}, ".png", "has 12 x 10 pixels; max_pixels = 100")
         wrong(10, {"path": self.dir / "none"}, "No such file or directory", "a folder for each class")
         wrong(10, {"path": self.dir / "photos/cat"}, "holds no folder", "list = ")
@@ -180,6 +197,48 @@ class Images(Case):
         wrong(10, {"list": self.dir / "list"}, f"{self.dir}/list:2: no label")
         (self.dir / "photos/empty").mkdir()
         wrong(10, {}, "photos/empty", "holds no .jpg")
+
+    def test_labels_of_lists(self):
+        """One mistyped number makes no names of the others; a class is the same one in [data] and in [eval]."""
+        self.needs("folder")
+        layer = {**self.folder(), "model.mlp": {**MODEL["model.mlp"], "classes": 12}}
+
+        def listed(name, *labels):
+            path = self.dir / "photos" / name
+            path.write_text("".join(f"{CLASSES[n % 3]}/{n:03}.png,{label}\n" for n, label in enumerate(labels)))
+            return {"list": path}
+
+        def check(data, evaluated=None):
+            layers = [{"eval": {"plugin": "folder", "center_crop": "10, 12"}, "eval.folder": evaluated}] if evaluated else []
+            return self.run("-c", self.ini("x.ini", {**layer, "data.folder": data}, *layers), "--check")
+
+        numbers = listed("numbers", *(["0", "1", "2"] * 8))
+        typo = listed("typo", *(["0", "1", "2"] * 7), "0", "2x", "10")
+        self.fails(check(typo), 10, "\"bike/022.png\" has the label \"2x\"", "whole numbers", "classes")
+        self.fails(check(numbers, typo), 10, "\"2x\"")
+        self.equal(check({**typo, "classes": "0, 1, 2, 2x, 10"}).code, 0)
+        padded = check(listed("padded", *(["0", "1", "01", "00"] * 6)))
+        self.check("24 images of 2 classes" in padded.out, padded)
+        self.equal(check(numbers, listed("eval", *(["2", "0", "1"] * 8))).code, 0)
+        names = listed("names", *(["ant", "bee", "cow"] * 8))
+        self.fails(check(numbers, names), 2, "label 0 is \"0\", without a name, in [data] and \"ant\" in [eval]")
+        self.fails(check(names, numbers), 2, "label 0 is \"ant\" in [data] and \"0\", without a name, in [eval]")
+        self.equal(check(numbers, {**numbers, "classes": "0, 1, 2"}).code, 0)
+
+    def test_one_folder_is_divided_alike(self):
+        self.needs("folder", "tar")
+        for plugin, layer in (("folder", self.folder(split="train", validation=0.25)), ("tar", self.tar(split="train", validation=0.25))):
+            def check(data=None, **keys):
+                mine = layer[f"data.{plugin}"]
+                return self.run("-c", self.ini("x.ini", {**layer, f"data.{plugin}": {**mine, **(data or {})}},
+                                {"eval": {"plugin": plugin, "center_crop": "10, 12"}, "eval.synthetic": None,
+                                 f"eval.{plugin}": {**mine, "split": "validation", **keys}}), "--check")
+            r = check()
+            self.equal((r.code, "warning" in r.err), (0, False), r)
+            self.fails(check(validation=0.5), 2, f"validation = 0.25 in [data.{plugin}]", f"validation = 0.5 in [eval.{plugin}]")
+            r = check({"split": "all"})
+            self.check(r.code == 0 and f"[data.{plugin}] reads all of it" in r.err, r)
+            self.equal(check({"split": "all"}, split="all").err, "")
 
     # ---- tar -------------------------------------------------------------------------------------------------------
     def members(self, name, *members):

@@ -4,6 +4,7 @@ import io
 import os
 import pathlib
 import re
+import shutil
 import struct
 import sys
 import zipfile
@@ -84,6 +85,29 @@ class Tables(Case):
             r = self.run("-c", self.ini("x.ini", *evaluated(**wrong)), "--check")
             self.fails(r, 2, *parts)
         self.train(*evaluated())
+
+    def test_one_table_is_divided_alike(self):
+        """[data] and [eval] of one file: another share, another id, a part of all."""
+        self.needs("csv")
+        layer = self.csv(split="train", validation=0.25)
+        (self.dir / "link.csv").symlink_to(self.dir / "t.csv")
+
+        def check(data=None, **keys):
+            mine = {**layer, "data.csv": {**layer["data.csv"], **(data or {})}}
+            return self.run("-c", self.ini("x.ini", mine, {"eval": {"plugin": "csv"}, "eval.synthetic": None,
+                            "eval.csv": {**layer["data.csv"], "split": "validation", **keys}}), "--check")
+        r = check()
+        self.equal((r.code, "warning" in r.err), (0, False), r)
+        self.fails(check(path=self.dir / "link.csv", validation=0.5), 2, "t.csv", "validation = 0.25 in [data.csv]",
+                   "validation = 0.5 in [eval.csv]", "write the same validation in both")
+        self.fails(check(id="a", ignore=""), 2, "id = a in [eval.csv]", "id = (none) in [data.csv]", "write the same id")
+        self.equal(check({"ignore": "a", "id": ""}, id="", ignore="1").code, 0)
+        standardized = {"standardize": "yes", "fit": self.dir / "t.csv", "split": "all"}
+        shutil.copy(self.dir / "t.csv", self.dir / "e.csv")
+        self.fails(check({"standardize": "yes"}, **standardized, path=self.dir / "e.csv", validation=0.5), 2, "validation = 0.5")
+        for data, keys, part in (({"split": "all"}, {}, "[data.csv] reads all of it"), ({}, {"split": "all"}, "[eval.csv] reads all")):
+            r = check(data, **keys)
+            self.check(r.code == 0 and part in r.err, r)
 
     # ---- the same from each ----------------------------------------------------------------------------------------
     def test_the_same_samples_train_the_same_bits(self):

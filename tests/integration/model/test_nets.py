@@ -199,7 +199,12 @@ class Nets(Case):
         self.bad("[flatten]\n[end]\n" + end, "x.net:2:", "without a [repeat]")
         self.bad("[repeat] times = 2\n" * 9, "x.net:9:", "more than 8 deep")
         self.bad("[repeat] times = 4096\n" * 2 + "[relu]\n" + "[end]\n" * 2 + end, "x.net:", "more than 4096 layers")
+        deep = "[flatten]\n[repeat] times = {}\n[relu]\n[end]\n[linear] out = 4\n" + end
+        self.bad(deep.format(4095), "x.net:5:", "more than 4096 layers")
+        self.equal(self.run("-c", self.ini("deep.ini", self.net("deep.net", deep.format(4094)), data("1, 6, 6", 64, 4)),
+                            "--check").code, 0)
         self.bad("[relu]\n[input] field = image\n" + end, "x.net:2:", "must be the first")
+        self.bad("[input] field = image\n" + end, "x.net:2:", "no layer above it")
         self.bad("[flatten]\n[metric] type = accuracy\n" + end, "x.net:2:", "before [loss]")
         self.bad("[flatten]\n" + end + "[relu]\n", "x.net:3:", "below [loss]")
         self.bad("[flatten]\n" + end + end, "x.net:3:", "second time")

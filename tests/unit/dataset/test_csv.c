@@ -151,6 +151,13 @@ static void test_targets(void **state)
     d = open_ok(&s);
     check(&s, d, 1, ROW(2), 1);
     s.ops->close(d);
+    put("t.csv", "x,y\n1,0.5\n2,0.50\n3,5e-1\n4,0.1\n5,-.25\n");
+    d = open_ok(&s);
+    assert_int_equal(fields_of(&s, d)[1].max, 2);
+    assert_string_equal(s.ops->class_name(d, 1, 0), "-0.25");
+    assert_string_equal(s.ops->class_name(d, 1, 1), "0.1");
+    for (int i = 0; i < 3; i++) check(&s, d, (uint64_t)i, ROW((float)(i + 1)), 2);
+    s.ops->close(d);
     put("t.csv", "x,y\n1,0.5\n2,high\n");
     config_set(s.plugin, s.config, "target_type", "number");
     expect_error(&s, DDP_ERR_DATA, "t.csv:3: column y is \"high\", which is no number", "skip_bad");
@@ -158,6 +165,25 @@ static void test_targets(void **state)
     config_set(s.plugin, s.config, "target_type", "auto");
     expect_error(&s, DDP_ERR_DATA, "has one class in all 2 rows", "fit");
     end(&s);
+}
+
+/* One value and missing cells: an input where it tells them apart. */
+static void test_one_value(void **state)
+{
+    subject s = table("x,c,n,y\n1,a,7,0\n2,,,1\n3,a,7,0\n4,a,7,1\n", "missing", "zero", NULL);
+    ddp_dataset *d = open_ok(&s);
+
+    (void)state;
+    expect_lines(&s, d, "c                    category  1 categories: a, 1 missing\n");
+    expect_lines(&s, d, "n                    ignored   one value, 1 missing\n");
+    check(&s, d, 0, ROW(1, 1), 0);
+    check(&s, d, 1, ROW(2, 0), 1);
+    s.ops->close(d);
+    config_set(s.plugin, s.config, "indicator", "yes");
+    d = open_ok(&s);
+    check(&s, d, 0, ROW(1, 1, 7, 0), 0);
+    check(&s, d, 1, ROW(2, 0, 0, 1), 1);
+    close_all(&s, d);
 }
 
 static void test_headers_and_delimiters(void **state)
@@ -176,9 +202,9 @@ static void test_headers_and_delimiters(void **state)
         s = table(text, "header", "no", "delimiter", names[i], "target", "3", "missing", "zero", "categorical", "1",
                   NULL);
         d = open_ok(&s);
-        check(&s, d, 0, ROW(1, 0), 0);
-        check(&s, d, 1, ROW(0, 1), 1);
-        expect_lines(&s, d, "2                    ignored   the same in all rows");
+        check(&s, d, 0, ROW(1, 0, 1), 0);
+        check(&s, d, 1, ROW(0, 1, 0), 1);
+        expect_lines(&s, d, "2                    category  1 categories: a, 1 missing");
         close_all(&s, d);
     }
 }
@@ -259,6 +285,11 @@ static void test_split_by_id(void **state)
     expect_error(&s, DDP_ERR_DATA, "t.csv: none of its 400 good rows is left", "validation = 0.5");
     count = mark_rows(&s, "train", marks);
     assert_int_equal(count, ROWS);
+    put("t.csv", "x,y,who\n1,1,one\n2,3,\n5,7,\n");
+    config_set(s.plugin, s.config, "split", "all");
+    d = open_ok(&s);
+    expect_lines(&s, d, "ignored   id; empty in 2 rows, which are all on one side of the split\n");
+    s.ops->close(d);
     config_set(s.plugin, s.config, "id", "");
     put_rows("x,y", "%u,%u", 0, ROWS);
     memset(marks, 0, sizeof(marks));
@@ -513,6 +544,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_one_value),
         cmocka_unit_test(test_standardised),
         cmocka_unit_test(test_targets),
         cmocka_unit_test(test_headers_and_delimiters),

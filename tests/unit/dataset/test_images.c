@@ -14,6 +14,7 @@ typedef struct want {
     uint32_t scales;
     uint8_t *pixels;
     void *memory[2];
+    size_t asked[2]; /* bytes of them */
     int placed;
 } want;
 
@@ -23,6 +24,7 @@ static void *give(void *ctx, uint32_t block, size_t bytes, ddp_err *err)
 
     (void)err;
     assert_true(block < 2);
+    w->asked[block] = bytes;
     free(w->memory[block]);
     w->memory[block] = malloc(bytes); /* as large as was asked for, for the address sanitizer */
     return w->memory[block];
@@ -158,6 +160,8 @@ static void compare_part(subject *s, const ddp_dataset *d, uint64_t index, const
     w.top = next(seed) % (whole->rows - w.rows + 1);
     w.left = next(seed) % (whole->columns - w.columns + 1);
     read_ok(s, d, index, &w);
+    if (strstr(name, ".webp") != NULL) /* the part alone, with a margin; once more where it is turned */
+        assert_true(w.asked[1] <= (size_t)((w.rows + 10) * (w.columns + 10) + w.rows * w.columns) * 3);
     for (int64_t y = 0; y < w.rows; y++)
         if (memcmp(w.pixels + y * w.columns * 3, whole->pixels + ((w.top + y) * whole->columns + w.left) * 3,
                    (size_t)w.columns * 3) != 0)
@@ -248,7 +252,9 @@ static void test_broken(void **state)
         }
     }
     write_file("a.gif", "GIF89a....", 10);
-    expect_broken("a.gif", "is no JPEG, PNG or WebP file");
+    expect_broken("a.gif", "is no JPEG, PNG or WebP file, whatever its name says; remove it, or set skip_bad = yes");
+    write_file("none.jpg", "", 0);
+    expect_broken("none.jpg", "is empty; remove it, or set skip_bad = yes");
     size = load_file("tiny.jpg", data, sizeof(data));
     for (size_t i = 0; i + 9 < size; i++)
         if (data[i] == 0xff && data[i + 1] == 0xc0) memset(data + i + 5, 0xfe, 4);

@@ -346,6 +346,42 @@ static void test_damage(void **state)
     end(&s);
 }
 
+/* ---- large ------------------------------------------------------------------------------------------------------- */
+/* Of 512 MiB every second piece is looked at, when it is opened; what is in the others, when it is read. */
+static void test_large(void **state)
+{
+    enum { SAMPLES = 8192, ELEMENTS = 16384 };
+    static unsigned char labels[SAMPLES];
+    static float x[ELEMENTS];
+    subject s = arrays();
+    ddp_err err = {0};
+    ddp_dataset *d;
+    struct stat st;
+    uint64_t mark;
+    int64_t label;
+
+    (void)state;
+    put_array("y.npy", "|u1", "(8192,)", labels, sizeof(labels));
+    put_array("x.npy", "<f4", "(8192, 16384)", NULL, 0);
+    assert_int_equal(stat(path_of("x.npy"), &st), 0);
+    assert_int_equal(truncate(path_of("x.npy"), st.st_size + SAMPLES * (off_t)sizeof(x)), 0);
+    mark = fingerprint(&s);
+    change_byte("x.npy", st.st_size + 2 * (long)sizeof(x) + 3, 0x40);
+    assert_true(fingerprint(&s) != mark);
+    change_byte("x.npy", st.st_size + (long)sizeof(x) + 3, 0x7f); /* infinite */
+    change_byte("x.npy", st.st_size + (long)sizeof(x) + 2, 0x80);
+    d = open_ok(&s);
+    assert_int_equal(s.ops->read(d, 0, 0, (void *[2]){x, &label}, &err), DDP_OK);
+    assert_int_equal(s.ops->read(d, 1, 0, (void *[2]){x, &label}, &err), DDP_ERR_DATA);
+    expect_parts(&err, "sample 1 has a value that is infinite", "x.npy");
+    s.ops->close(d);
+    change_byte("x.npy", st.st_size + (SAMPLES - 1) * (long)sizeof(x) + 3, 0x7f);
+    change_byte("x.npy", st.st_size + (SAMPLES - 1) * (long)sizeof(x) + 2, 0x80);
+    expect_error(&s, DDP_ERR_DATA, "sample 8191 has a value that is infinite", "x.npy");
+    assert_int_equal(unlink(path_of("x.npy")), 0);
+    end(&s);
+}
+
 /* ---- npz --------------------------------------------------------------------------------------------------------- */
 static void add_member(zip_t *zip, const char *name, const void *data, size_t bytes, int method)
 {
@@ -458,7 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dtypes),       cmocka_unit_test(test_fields),  cmocka_unit_test(test_images),
         cmocka_unit_test(test_image_shapes), cmocka_unit_test(test_headers), cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_npz),          cmocka_unit_test(test_bomb),
+        cmocka_unit_test(test_large),        cmocka_unit_test(test_npz),     cmocka_unit_test(test_bomb),
     };
 
     return cmocka_run_group_tests_name("npy", tests, set_up, tear_down);

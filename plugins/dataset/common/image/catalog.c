@@ -21,10 +21,10 @@ ddp_status catalog_begin(catalog *c, const catalog_config *config, catalog_read_
     c->config = config;
     c->read_bytes = read_bytes;
     c->fixed_classes = config->classes.count > 0;
-    if (config->split != CATALOG_ALL && config->validation <= 0.0)
+    if (config->split != SPLIT_ALL && config->validation <= 0.0)
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "dataset %s: split = %s needs the share of the validation part, as in validation = 0.1",
-                        c->base.plugin, config->split == CATALOG_TRAIN ? "train" : "validation");
+                        c->base.plugin, config->split == SPLIT_TRAIN ? "train" : "validation");
     for (size_t i = 0; i < config->classes.count; i++) {
         if (!texts_add(&c->classes, names[i], (uint32_t)strlen(names[i]), &code))
             return data_no_memory(c->base.plugin, err);
@@ -100,42 +100,67 @@ static uint32_t number_of(const char *text, uint32_t length)
     return n < CATALOG_LABEL_MAX ? n : TEXTS_NONE;
 }
 
-static bool all_numbers(const texts *t, const size_t *at, const uint32_t *lengths, uint32_t *codes)
+/* Each text's number; how many have one, and the first that has none. */
+static uint32_t read_numbers(const texts *t, uint32_t *codes, uint32_t *first_text)
 {
+    uint32_t count = 0;
+
+    *first_text = TEXTS_NONE;
     for (uint32_t i = 0; i < t->count; i++) {
-        codes[i] = number_of(t->bytes + at[i], lengths[i]);
-        if (codes[i] == TEXTS_NONE) return false;
+        codes[i] = number_of(t->bytes + t->entries[i].at, t->entries[i].length);
+        count += codes[i] != TEXTS_NONE;
+        if (codes[i] == TEXTS_NONE && *first_text == TEXTS_NONE) *first_text = i;
     }
-    return true;
+    return count;
+}
+
+/* One that is mistyped would make names of all the others, and other classes of them. */
+static ddp_status fail_mixed(const catalog *c, uint32_t label, ddp_err *err)
+{
+    size_t i = 0;
+
+    while (i + 1 < c->count && c->entries[i].label != label) i++;
+    return ddp_fail(err, DDP_ERR_DATA,
+                    "dataset %s: \"%s\" has the label \"%.60s\", other images have whole numbers below %d; "
+                    "correct it, or name all labels in classes",
+                    c->base.plugin, catalog_name(c, &c->entries[i]), c->classes.bytes + c->classes.entries[label].at,
+                    CATALOG_LABEL_MAX);
+}
+
+/* codes[i]: the class of label i, by the labels' order. */
+static ddp_status sort_names(catalog *c, uint32_t *codes, ddp_err *err)
+{
+    texts *t = &c->classes;
+    texts_entry *before = malloc((t->count + 1) * sizeof(*before));
+
+    if (before == NULL) return data_no_memory(c->base.plugin, err);
+    memcpy(before, t->entries, t->count * sizeof(*before));
+    texts_sort(t, false);
+    for (uint32_t i = 0; i < t->count; i++) codes[i] = texts_find(t, t->bytes + before[i].at, before[i].length);
+    free(before);
+    return DDP_OK;
 }
 
 /* The labels as they came become those of the sorted classes, or the numbers that they are. */
 static ddp_status sort_labels(catalog *c, bool numbers, ddp_err *err)
 {
-    texts *t = &c->classes;
-    size_t *at = malloc((t->count + 1) * sizeof(*at));
-    uint32_t *lengths = malloc((t->count + 1) * sizeof(*lengths)), *codes = calloc(t->count + 1u, sizeof(*codes));
+    const texts *t = &c->classes;
+    uint32_t *codes = calloc(t->count + 1u, sizeof(*codes)), first_text, found;
     ddp_status status = DDP_OK;
 
-    c->class_count = t->count;
-    if (at == NULL || lengths == NULL || codes == NULL) {
-        status = data_no_memory(c->base.plugin, err);
-        goto free_all;
+    if (codes == NULL) return data_no_memory(c->base.plugin, err);
+    found = numbers ? read_numbers(t, codes, &first_text) : 0;
+    c->numbered = found > 0;
+    if (c->numbered && found < t->count)
+        status = fail_mixed(c, first_text, err);
+    else if (!c->numbered)
+        status = sort_names(c, codes, err);
+    if (status == DDP_OK) {
+        c->class_count = c->numbered ? 0 : t->count;
+        for (uint32_t i = 0; i < t->count; i++)
+            if (codes[i] >= c->class_count) c->class_count = codes[i] + 1;
+        for (size_t i = 0; i < c->count; i++) c->entries[i].label = codes[c->entries[i].label];
     }
-    for (uint32_t i = 0; i < t->count; i++) {
-        at[i] = t->entries[i].at;
-        lengths[i] = t->entries[i].length;
-    }
-    c->numbered = numbers && all_numbers(t, at, lengths, codes);
-    if (!c->numbered) texts_sort(t, false);
-    for (uint32_t i = 0; i < t->count; i++) {
-        if (!c->numbered) codes[i] = texts_find(t, t->bytes + at[i], lengths[i]);
-        if (c->numbered && codes[i] >= c->class_count) c->class_count = codes[i] + 1;
-    }
-    for (size_t i = 0; i < c->count; i++) c->entries[i].label = codes[c->entries[i].label];
-free_all:
-    free(at);
-    free(lengths);
     free(codes);
     return status;
 }
@@ -145,14 +170,14 @@ static void split(catalog *c)
 {
     size_t kept = 0;
 
-    for (size_t i = 0; i < c->count && c->config->split != CATALOG_ALL; i++) {
+    for (size_t i = 0; i < c->count && c->config->split != SPLIT_ALL; i++) {
         const char *name = catalog_name(c, &c->entries[i]);
         uint64_t hash = XXH3_64bits(name, strlen(name));
         bool validation = (double)(hash >> 11) * 0x1p-53 < c->config->validation;
 
-        if (validation == (c->config->split == CATALOG_VALIDATION)) c->entries[kept++] = c->entries[i];
+        if (validation == (c->config->split == SPLIT_VALIDATION)) c->entries[kept++] = c->entries[i];
     }
-    if (c->config->split != CATALOG_ALL) c->count = kept;
+    if (c->config->split != SPLIT_ALL) c->count = kept;
 }
 
 static ddp_status hash_content(const catalog *c, XXH3_state_t *hash, ddp_err *err)
@@ -226,8 +251,17 @@ void catalog_free(catalog *c)
     free(c->description);
 }
 
-void catalog_warn(const catalog *c, const ddp_host *host)
+ddp_status catalog_split_agrees(const catalog *c, const catalog *eval, const char *what, ddp_err *err)
 {
+    data_split a = {c->config->split, c->config->validation, ""},
+               b = {eval->config->split, eval->config->validation, ""};
+
+    return data_split_agrees(c->host, c->base.plugin, what, &a, &b, err);
+}
+
+void catalog_warn(catalog *c, const ddp_host *host)
+{
+    c->host = host;
     if (host == NULL || c->bad == 0) return;
     host->log(host->ctx, DDP_LOG_WARN, __FILE__, __LINE__,
               "dataset %s: %" PRIu64 " broken image%s left out; the first: %s", c->base.plugin, c->bad,
@@ -290,6 +324,7 @@ static ddp_status fill_file(catalog *c, const catalog *like, const char *path, d
 
     c->base = like->base;
     c->base.length = 1;
+    c->is_file = true;
     c->config = like->config;
     c->read_bytes = read_plain;
     DDP_TRY(data_file_open(&file, c->base.plugin, path, "", err));

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "common/dataset.h"
+#include "common/split.h"
 #include "common/texts.h"
 #include "image.h"
 
 enum { CATALOG_NAME_MAX = 4095, CATALOG_LABEL_MAX = 1 << 20 };
-enum { CATALOG_ALL = 0, CATALOG_TRAIN, CATALOG_VALIDATION };
 
 typedef struct catalog_config {
     ddp_list classes; /* of const char * */
@@ -32,13 +32,16 @@ typedef ddp_status (*catalog_read_bytes)(const catalog *c, const catalog_entry *
 struct catalog {
     data_base base;
     const catalog_config *config;
+    const ddp_host *host; /* for warnings; may be NULL */
     catalog_read_bytes read_bytes;
+    const char *root; /* what the names are relative to, for messages; NULL: nothing */
     const char *(*container)(const catalog *c, const catalog_entry *e); /* the file that it is in; NULL: itself */
     catalog_entry *entries;
     size_t count, room;
     char *names;
     size_t names_used, names_room;
     texts classes;
+    bool is_file;       /* of catalog_open_file */
     bool fixed_classes; /* by the option */
     bool numbered;      /* labels are numbers, without names */
     uint32_t class_count;
@@ -55,8 +58,10 @@ ddp_status catalog_add(catalog *c, const char *name, const char *label, size_t l
  * split and broken files. `what` names the source for messages. DDP_ERR_DATA where nothing is left. */
 ddp_status catalog_finish(catalog *c, const char *what, bool numbers, ddp_err *err);
 void catalog_free(catalog *c);
-/* One warning where files were left out. */
-void catalog_warn(const catalog *c, const ddp_host *host);
+/* One warning where files were left out; others go to `host` later. */
+void catalog_warn(catalog *c, const ddp_host *host);
+/* Of two datasets that read the images of one source, `what`: see data_split_agrees. */
+ddp_status catalog_split_agrees(const catalog *c, const catalog *eval, const char *what, ddp_err *err);
 
 static inline const char *catalog_name(const catalog *c, const catalog_entry *e) { return c->names + e->name; }
 

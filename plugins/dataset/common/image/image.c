@@ -59,10 +59,23 @@ ddp_status image_fail(const image_job *job, ddp_err *err, const char *fmt, ...)
     return ddp_fail(err, DDP_ERR_DATA, "dataset %s: \"%s\" %s", job->source->plugin, job->source->name, why);
 }
 
-ddp_status image_place(image_job *job, const image_size *size, size_t extra, ddp_err *err)
+ddp_status image_broken(const image_job *job, ddp_err *err, const char *format, const char *why)
 {
-    bool swap = swaps(job->orientation), turned = job->orientation > 1;
-    size_t bytes;
+    return image_fail(job, err, "is a broken %s: %s%s", format, why, job->source->advice);
+}
+
+/* The engine knows no file: its complaint is about this one. */
+static ddp_status name_file(const image_job *job, ddp_err *err)
+{
+    char why[sizeof(err->msg)];
+
+    memcpy(why, err->msg, sizeof(why));
+    return ddp_fail(err, err->status, "dataset %s: \"%.200s\": %.250s", job->source->plugin, job->source->name, why);
+}
+
+ddp_status image_place(image_job *job, const image_size *size, ddp_err *err)
+{
+    bool swap = swaps(job->orientation);
 
     if (size->height < 1 || size->width < 1) return image_fail(job, err, "has no pixels");
     if (size->height > IMAGE_SIDE_MAX || size->width > IMAGE_SIDE_MAX ||
@@ -74,14 +87,21 @@ ddp_status image_place(image_job *job, const image_size *size, size_t extra, ddp
     job->image = (ddp_image){.struct_size = sizeof(job->image), .scales = size->scales, .scale = 8};
     job->image.height = swap ? size->width : size->height;
     job->image.width = swap ? size->height : size->width;
-    DDP_TRY(job->sink->place(job->sink->ctx, &job->image, err));
+    if (job->sink->place(job->sink->ctx, &job->image, err) != DDP_OK) return name_file(job, err);
     map_part(job, size);
-    bytes = (size_t)(job->rows * job->columns) * 3;
+    return DDP_OK;
+}
+
+ddp_status image_extra(image_job *job, size_t bytes, ddp_err *err)
+{
+    bool turned = job->orientation > 1;
+    size_t part = turned ? (size_t)(job->rows * job->columns) * 3 : 0;
+
     job->pixels = job->image.pixels;
-    if (!turned && extra == 0) return DDP_OK;
-    job->extra = job->sink->memory(job->sink->ctx, 1, extra + (turned ? bytes : 0), err);
+    if (bytes + part == 0) return DDP_OK;
+    job->extra = job->sink->memory(job->sink->ctx, 1, bytes + part, err);
     if (job->extra == NULL) return err->status;
-    if (turned) job->pixels = job->extra + extra;
+    if (turned) job->pixels = job->extra + bytes;
     return DDP_OK;
 }
 
@@ -96,14 +116,16 @@ ddp_status image_decode(const image_source *source, const image_options *options
     image_job job = {.source = source, .options = options, .sink = sink, .orientation = 1};
     ddp_status status;
 
-    if (begins(source, 0, "\xff\xd8\xff", 3))
+    if (source->size == 0)
+        status = image_fail(&job, err, "is empty%s", source->advice);
+    else if (begins(source, 0, "\xff\xd8\xff", 3))
         status = image_decode_jpeg(&job, err);
     else if (begins(source, 0, "\x89PNG\r\n\x1a\n", 8))
         status = image_decode_png(&job, err);
     else if (begins(source, 0, "RIFF", 4) && begins(source, 8, "WEBP", 4))
         status = image_decode_webp(&job, err);
     else
-        status = image_fail(&job, err, "is no JPEG, PNG or WebP file, whatever its name says");
+        status = image_fail(&job, err, "is no JPEG, PNG or WebP file, whatever its name says%s", source->advice);
     if (status == DDP_OK && job.orientation > 1) turn(&job);
     return status;
 }

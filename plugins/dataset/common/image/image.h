@@ -18,6 +18,7 @@ typedef struct image_options {
 
 typedef struct image_source {
     const char *plugin, *name; /* for messages: the dataset's name, the file's */
+    const char *advice;        /* what to do about a broken one, after "; " */
     const uint8_t *bytes;
     size_t size;
 } image_source;

@@ -119,10 +119,10 @@ static void read_rows(decoder *d, const image_job *job, int64_t first, uint8_t *
     if (skip > 0) (void)jpeg_skip_scanlines(&d->jpeg, (JDIMENSION)skip);
     while (d->jpeg.output_scanline < (JDIMENSION)(job->top + job->rows)) {
         int64_t y = (int64_t)d->jpeg.output_scanline - job->top;
-        uint8_t *out = job->pixels + y * job->columns * 3, *to = straight && y >= 0 ? out : row;
+        uint8_t *out = y < 0 ? NULL : job->pixels + y * job->columns * 3, *to = straight && y >= 0 ? out : row;
 
         (void)jpeg_read_scanlines(&d->jpeg, &to, 1);
-        if (y < 0 || to == out) continue;
+        if (out == NULL || to == out) continue;
         if (cmyk)
             from_cmyk(row + from, job->columns, out);
         else
@@ -157,7 +157,8 @@ static ddp_status decode(decoder *d, image_job *job, ddp_err *err)
                           d->jpeg.num_components);
     d->jpeg.out_color_space = d->jpeg.num_components == 4 ? JCS_CMYK : JCS_RGB;
     size = (image_size){d->jpeg.image_height, d->jpeg.image_width, SCALES};
-    DDP_TRY(image_place(job, &size, (size_t)d->jpeg.image_width * 4, err));
+    DDP_TRY(image_place(job, &size, err));
+    DDP_TRY(image_extra(job, (size_t)d->jpeg.image_width * 4, err));
     decode_part(d, job);
     return DDP_OK;
 }
@@ -172,7 +173,7 @@ ddp_status image_decode_jpeg(image_job *job, ddp_err *err)
     d.errors.error_exit = on_error;
     d.errors.emit_message = on_message;
     if (setjmp(d.failed) != 0)
-        status = image_fail(job, err, "is a broken JPEG: %s", d.why);
+        status = image_broken(job, err, "JPEG", d.why);
     else
         status = decode(&d, job, err);
     jpeg_destroy_decompress(&d.jpeg);

@@ -5,7 +5,9 @@
 #include <setjmp.h>
 #include <string.h>
 
-enum { CHUNK_MAX = 8 << 20, CHUNKS_MAX = 128 }; /* bytes that an unpacked text or profile takes; number of them */
+enum {
+    CHUNK_MAX = 64 << 10
+}; /* bytes that a chunk beside the pixels takes; EXIF data have as many at most in a JPEG */
 
 typedef struct decoder {
     image_job *job;
@@ -41,6 +43,15 @@ static void on_read(png_structp png, png_bytep out, size_t length)
 }
 
 /* ---- header ------------------------------------------------------------------------------------------------------ */
+/* Texts, profiles and palettes that are no part of the pixels are passed over: unpacked, 1 MB of them takes 1 GB. */
+static void pass_over(decoder *d)
+{
+    static const png_byte names[] = "tEXt\0zTXt\0iTXt\0iCCP\0sPLT";
+
+    png_set_keep_unknown_chunks(d->png, PNG_HANDLE_CHUNK_NEVER, names, sizeof(names) / 5);
+    png_set_chunk_malloc_max(d->png, CHUNK_MAX);
+}
+
 /* Whatever the file has becomes RGB of 8 bits. */
 static void set_up(decoder *d)
 {
@@ -87,8 +98,7 @@ static ddp_status decode(decoder *d)
     int passes;
 
     png_set_user_limits(d->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* image_place looks at the size */
-    png_set_chunk_malloc_max(d->png, CHUNK_MAX);
-    png_set_chunk_cache_max(d->png, CHUNKS_MAX);
+    pass_over(d);
     png_set_read_fn(d->png, d, on_read);
     png_read_info(d->png, d->info);
     size = (image_size){png_get_image_height(d->png, d->info), png_get_image_width(d->png, d->info), 0};
@@ -96,7 +106,8 @@ static ddp_status decode(decoder *d)
     passes = png_set_interlace_handling(d->png);
     if (job->options->orient) job->orientation = orientation_of(d);
     row_bytes = (size_t)size.width * 3;
-    DDP_TRY(image_place(job, &size, passes > 1 ? row_bytes * (size_t)size.height : row_bytes, d->err));
+    DDP_TRY(image_place(job, &size, d->err));
+    DDP_TRY(image_extra(job, passes > 1 ? row_bytes * (size_t)size.height : row_bytes, d->err));
     png_read_update_info(d->png, d->info);
     if (png_get_rowbytes(d->png, d->info) != row_bytes) png_error(d->png, "its rows have an unknown form");
     if (passes > 1) {
@@ -117,7 +128,7 @@ ddp_status image_decode_png(image_job *job, ddp_err *err)
     ddp_status status;
 
     if (setjmp(d.failed) != 0) {
-        status = image_fail(job, err, "is a broken PNG: %s", d.why);
+        status = image_broken(job, err, "PNG", d.why);
     } else {
         d.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &d, on_error, on_warning);
         d.info = d.png != NULL ? png_create_info_struct(d.png) : NULL;

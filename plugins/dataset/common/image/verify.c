@@ -14,11 +14,17 @@ enum { THREADS_MAX = 16, ROOM = 65536, CLASSES_SHOWN = 100 };
 ddp_status catalog_decode(const catalog *c, const catalog_entry *e, const ddp_image_sink *sink, ddp_err *err)
 {
     image_source source = {.plugin = c->base.plugin, .name = catalog_name(c, e), .size = (size_t)e->size};
+    bool final = c->is_file || c->config->skip_bad != 0;
     image_options options = {.max_pixels = c->config->max_pixels, .orient = c->config->exif_orientation != 0};
     uint64_t most = c->config->max_pixels * 8 + (UINT64_C(16) << 20);
     char name[2 * CATALOG_NAME_MAX];
     uint8_t *bytes;
 
+    source.advice = final ? "" : "; remove it, or set skip_bad = yes to leave broken images out";
+    if (c->root != NULL && source.name[0] != '/') {
+        (void)snprintf(name, sizeof(name), "%s/%s", c->root, source.name);
+        source.name = name;
+    }
     if (c->container != NULL) {
         (void)snprintf(name, sizeof(name), "%s: %s", c->container(c, e), source.name);
         source.name = name;

@@ -50,6 +50,7 @@ static ddp_status decode_part(image_job *job, const image_size *size, WebPDecode
     if (bottom > size->height) bottom = size->height;
     if (right > size->width) right = size->width;
     stride = (right - left) * 3;
+    DDP_TRY(image_extra(job, (size_t)(stride * (bottom - top)), err));
     config->options.use_cropping = 1;
     config->options.crop_left = (int)left;
     config->options.crop_top = (int)top;
@@ -61,7 +62,7 @@ static ddp_status decode_part(image_job *job, const image_size *size, WebPDecode
     config->output.u.RGBA.stride = (int)stride;
     config->output.u.RGBA.size = (size_t)(stride * (bottom - top));
     code = WebPDecode(job->source->bytes, job->source->size, config);
-    if (code != VP8_STATUS_OK) return image_fail(job, err, "is a broken WebP: %s", why(code));
+    if (code != VP8_STATUS_OK) return image_broken(job, err, "WebP", why(code));
     for (int64_t y = 0; y < job->rows; y++)
         memcpy(job->pixels + y * job->columns * 3, job->extra + (job->top - top + y) * stride + (job->left - left) * 3,
                (size_t)job->columns * 3);
@@ -76,11 +77,11 @@ ddp_status image_decode_webp(image_job *job, ddp_err *err)
 
     if (WebPInitDecoderConfig(&config) == 0) return image_fail(job, err, "needs another version of libwebp");
     code = WebPGetFeatures(job->source->bytes, job->source->size, &config.input);
-    if (code != VP8_STATUS_OK) return image_fail(job, err, "is a broken WebP: %s", why(code));
+    if (code != VP8_STATUS_OK) return image_broken(job, err, "WebP", why(code));
     if (config.input.has_animation != 0)
         return image_fail(job, err, "is an animation; take a frame out of it, as in: webpmux -get frame 1 IN -o OUT");
     size = (image_size){config.input.height, config.input.width, 0};
     if (job->options->orient) job->orientation = orientation_of(job->source);
-    DDP_TRY(image_place(job, &size, (size_t)size.height * (size_t)size.width * 3, err));
+    DDP_TRY(image_place(job, &size, err));
     return decode_part(job, &size, &config, err);
 }
