@@ -6,11 +6,10 @@
 static ddp_status differ(const char *plugin, const char *what, const char *key, const char *a, const char *b,
                          ddp_err *err)
 {
-    return ddp_fail(
-        err, DDP_ERR_CONFIG,
-        "\"%.150s\" is divided by %s = %.40s in [data.%.9s] and by %s = %.40s in [eval.%.9s]; write the same "
-        "%s in both, so that both have the same parts",
-        what, key, a, plugin, key, b, plugin, key);
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "\"%.150s\" is divided by %s = %.40s in [data.%.9s] and by %s = %.40s in [eval.%.9s]. "
+                    "Write the same %s in both, so that both have the same parts",
+                    what, key, a, plugin, key, b, plugin, key);
 }
 
 ddp_status data_split_agrees(const ddp_host *host, const char *plugin, const char *what, const data_split *data,
@@ -23,8 +22,8 @@ ddp_status data_split_agrees(const ddp_host *host, const char *plugin, const cha
     if (whole || eval->part == SPLIT_ALL) {
         if (host == NULL) return DDP_OK;
         host->log(host->ctx, DDP_LOG_WARN, __FILE__, __LINE__,
-                  "\"%.150s\": [%s.%s] reads all of it and [%s.%s] a part, so that samples of the training are in the "
-                  "evaluation; set split = %s in [%s.%s] to keep them apart",
+                  "\"%.300s\": [%s.%s] reads all of it, [%s.%s] a part, so they have samples in common. "
+                  "Set split = %s in [%s.%s] to keep them apart",
                   what, whole ? "data" : "eval", plugin, whole ? "eval" : "data", plugin,
                   whole ? "train" : "validation", whole ? "data" : "eval", plugin);
         return DDP_OK;

@@ -28,8 +28,8 @@ typedef struct array_form {
 
 /* DDP_ERR_DATA for a float that array_scan has not seen and that has no finite value in f32. */
 ddp_status array_read(const array *a, uint64_t index, const array_form *form, void *out, ddp_err *err);
-/* The bytes of samples first .. last - 1 go into the hash; *least and *most are of integers, unless they are NULL. Where
- * they are NULL and there are more than 256 MiB, 4096 pieces of 64 KiB stand for all, the first and the last among
- * them. DDP_ERR_DATA where a float has no finite value in f32. */
+/* The bytes of samples first .. last - 1 go into the hash; *least and *most are of integers, unless they are NULL.
+ * Where they are NULL and there are more than 256 MiB, 4096 pieces of 64 KiB stand for all, the first and the last
+ * among them. DDP_ERR_DATA where a float has no finite value in f32. */
 ddp_status array_scan(array *a, uint64_t first, uint64_t last, XXH3_state_t *hash, int64_t *least, int64_t *most,
                       ddp_err *err);

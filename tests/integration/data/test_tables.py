@@ -99,8 +99,8 @@ class Tables(Case):
         r = check()
         self.equal((r.code, "warning" in r.err), (0, False), r)
         self.fails(check(path=self.dir / "link.csv", validation=0.5), 2, "t.csv", "validation = 0.25 in [data.csv]",
-                   "validation = 0.5 in [eval.csv]", "write the same validation in both")
-        self.fails(check(id="a", ignore=""), 2, "id = a in [eval.csv]", "id = (none) in [data.csv]", "write the same id")
+                   "validation = 0.5 in [eval.csv]", "Write the same validation in both")
+        self.fails(check(id="a", ignore=""), 2, "id = a in [eval.csv]", "id = (none) in [data.csv]", "Write the same id")
         self.equal(check({"ignore": "a", "id": ""}, id="", ignore="1").code, 0)
         standardized = {"standardize": "yes", "fit": self.dir / "t.csv", "split": "all"}
         shutil.copy(self.dir / "t.csv", self.dir / "e.csv")
