@@ -336,7 +336,10 @@ static void test_unsupported(void **state)
     const operand o[] = {MAT(INPUT, 4, 4), MAT(ACT, 4, 4)}, to_grad[] = {MAT(INPUT, 4, 4), MAT(GRAD, 4, 4)};
     const operand norm[] = {IMG(INPUT, 1, 3, 1, 1), VEC(PARAM, 3),        VEC(PARAM, 3), VEC(BUFFER, 3),
                             VEC(BUFFER, 3),         IMG(ACT, 1, 3, 1, 1), VEC(ACT, 3),   VEC(ACT, 3)};
+    const operand loss[] = {MAT(INPUT, 4, 2), LABELS(4), VEC(ACT, 1)};
+    const float weight[] = {1.0f, 2.0f};
     const ddp_attrs a = {.batch_norm = {1e-2, 0.1, 1, 0}};
+    const ddp_attrs weighted = {.cross_entropy = {.weights = 2, .weight = weight}};
     single s;
 
     single_make(&s, DDP_OP_END_ + 5, NULL, 1, 1, o);
@@ -350,6 +353,8 @@ static void test_unsupported(void **state)
     refused(*state, &s, "(relu)");
     single_make(&s, DDP_OP_BATCH_NORM, &a, 5, 3, norm);
     refused(*state, &s, "one value per channel");
+    single_make(&s, DDP_OP_CROSS_ENTROPY, &weighted, 2, 1, loss);
+    refused(*state, &s, "no class weights on this device");
 }
 
 /* ---- main -------------------------------------------------------------------------------------------------------- */
