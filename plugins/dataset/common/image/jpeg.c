@@ -14,7 +14,7 @@
 
 enum {
     MARGIN = 4,
-    SCANS_MAX = 500,
+    SCANS_MAX = 100,
     MARKER_MAX = 0xffff,
     SCALES =
         1 << 1 | 1 << 2 | 1 << 4 /* whose IDCT is vectorised; those of 6/8 and the like take longer than that of 8/8 */
