@@ -131,12 +131,13 @@ static ddp_status fail_mixed(const catalog *c, uint32_t label, ddp_err *err)
 static ddp_status sort_names(catalog *c, uint32_t *codes, ddp_err *err)
 {
     texts *t = &c->classes;
-    texts_entry *before = malloc((t->count + 1) * sizeof(*before));
+    uint32_t count = t->count;
+    texts_entry *before = malloc((count + 1) * sizeof(*before));
 
     if (before == NULL) return data_no_memory(c->base.plugin, err);
-    memcpy(before, t->entries, t->count * sizeof(*before));
+    memcpy(before, t->entries, count * sizeof(*before));
     texts_sort(t, false);
-    for (uint32_t i = 0; i < t->count; i++) codes[i] = texts_find(t, t->bytes + before[i].at, before[i].length);
+    for (uint32_t i = 0; i < count; i++) codes[i] = texts_find(t, t->bytes + before[i].at, before[i].length);
     free(before);
     return DDP_OK;
 }
@@ -145,13 +146,13 @@ static ddp_status sort_names(catalog *c, uint32_t *codes, ddp_err *err)
 static ddp_status sort_labels(catalog *c, bool numbers, ddp_err *err)
 {
     const texts *t = &c->classes;
-    uint32_t *codes = calloc(t->count + 1u, sizeof(*codes)), first_text, found;
+    uint32_t *codes = calloc(t->count + 1u, sizeof(*codes)), first_text = TEXTS_NONE, found;
     ddp_status status = DDP_OK;
 
     if (codes == NULL) return data_no_memory(c->base.plugin, err);
     found = numbers ? read_numbers(t, codes, &first_text) : 0;
     c->numbered = found > 0;
-    if (c->numbered && found < t->count)
+    if (c->numbered && first_text != TEXTS_NONE)
         status = fail_mixed(c, first_text, err);
     else if (!c->numbered)
         status = sort_names(c, codes, err);
