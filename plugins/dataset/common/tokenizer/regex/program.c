@@ -153,7 +153,7 @@ static bool read_set(reader *r, uint32_t *bit)
         if (r->sources[i].size == size && r->sources[i].fold == r->fold &&
             memcmp(r->sources[i].text, text, size) == 0) {
             *bit = UINT32_C(1) << i;
-            for (uint32_t c = 0; c < 0x110000; c++) r->draft.masks[c] &= ~(UINT32_C(1) << r->count);
+            sets_clear(&r->draft, r->count);
             return true;
         }
     r->count++;
@@ -280,10 +280,9 @@ ddp_status program_new(const char *text, size_t size, program *p, bool *simple, 
     *simple = false;
     memset(p, 0, sizeof(*p));
     if (size == 0) return DDP_OK;
-    DDP_TRY(sets_draft_new(&r.draft, err));
     while (more) {
         if (!read_alternative(&r)) {
-            free(r.draft.masks);
+            sets_draft_free(&r.draft);
             return DDP_OK;
         }
         more = take(&r, "|");

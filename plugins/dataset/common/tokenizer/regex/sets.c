@@ -4,15 +4,42 @@
 
 enum { CHARACTERS = 0x110000 };
 
-ddp_status sets_draft_new(sets_draft *d, ddp_err *err)
+static uint32_t *page_apart(sets_draft *d, uint32_t page)
 {
-    d->masks = calloc(CHARACTERS, sizeof(*d->masks));
-    return d->masks != NULL ? DDP_OK : ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    ddp_err err;
+    uint32_t *masks;
+
+    if (d->apart[page] != 0) return d->masks + (size_t)(d->apart[page] - 1) * SETS_PAGE;
+    if (buffer_grow((void **)&d->masks, &d->capacity, SETS_PAGE * sizeof(*d->masks), d->count + 1, &err) != DDP_OK) {
+        d->failed = true;
+        return NULL;
+    }
+    masks = d->masks + d->count++ * SETS_PAGE;
+    d->apart[page] = (uint16_t)d->count;
+    for (uint32_t i = 0; i < SETS_PAGE; i++) masks[i] = d->alike[page];
+    return masks;
+}
+
+/* (masks & keep) ^ flip, then with `bits`, for characters first .. last */
+static void change(sets_draft *d, uint32_t first, uint32_t last, uint32_t keep, uint32_t flip, uint32_t bits)
+{
+    while (first <= last) {
+        uint32_t page = first / SETS_PAGE, end = page * SETS_PAGE + SETS_PAGE - 1, *masks;
+        uint32_t until = last < end ? last : end;
+
+        if (d->apart[page] == 0 && first == page * SETS_PAGE && until == end) {
+            d->alike[page] = ((d->alike[page] & keep) ^ flip) | bits;
+        } else if ((masks = page_apart(d, page)) != NULL) {
+            for (uint32_t c = first; c <= until; c++)
+                masks[c % SETS_PAGE] = ((masks[c % SETS_PAGE] & keep) ^ flip) | bits;
+        }
+        first = until + 1;
+    }
 }
 
 void sets_add(sets_draft *d, unsigned set, uint32_t first, uint32_t last)
 {
-    for (uint32_t c = first; c <= last && c < CHARACTERS; c++) d->masks[c] |= UINT32_C(1) << set;
+    change(d, first, last < CHARACTERS ? last : CHARACTERS - 1, UINT32_MAX, 0, UINT32_C(1) << set);
 }
 
 bool sets_add_property(sets_draft *d, unsigned set, const char *name, size_t size, bool inverse)
@@ -39,37 +66,47 @@ bool sets_add_property(sets_draft *d, unsigned set, const char *name, size_t siz
     return true;
 }
 
-void sets_invert(sets_draft *d, unsigned set)
-{
-    for (uint32_t c = 0; c < CHARACTERS; c++) d->masks[c] ^= UINT32_C(1) << set;
-}
+void sets_invert(sets_draft *d, unsigned set) { change(d, 0, CHARACTERS - 1, UINT32_MAX, UINT32_C(1) << set, 0); }
 
-/* Page number p of the draft among those kept, or after them. */
-static size_t find_page(const uint32_t *kept, size_t count, const uint32_t *page)
-{
-    size_t i = count;
+void sets_clear(sets_draft *d, unsigned set) { change(d, 0, CHARACTERS - 1, ~(UINT32_C(1) << set), 0, 0); }
 
-    /* neighbours are alike: from the last */
-    while (i > 0 && memcmp(kept + (i - 1) * SETS_PAGE, page, SETS_PAGE * sizeof(*page)) != 0) i--;
-    return i > 0 ? i - 1 : count;
+/* A page for each mask that characters of a page share. */
+static bool find_alike(sets_draft *d, size_t first, uint32_t mask, size_t *page)
+{
+    ddp_err err;
+
+    for (*page = first; *page < d->count; ++*page)
+        if (d->masks[*page * SETS_PAGE] == mask) return true;
+    if (buffer_grow((void **)&d->masks, &d->capacity, SETS_PAGE * sizeof(*d->masks), d->count + 1, &err) != DDP_OK)
+        return false;
+    for (uint32_t i = 0; i < SETS_PAGE; i++) d->masks[d->count * SETS_PAGE + i] = mask;
+    d->count++;
+    return true;
 }
 
 ddp_status sets_finish(sets_draft *d, sets *out, ddp_err *err)
 {
-    size_t count = 0;
-    uint32_t *kept = d->masks; /* pages move to the front, never over one that is still to come */
+    size_t first = d->count, page = 0;
 
-    for (size_t p = 0; p < SETS_PAGES; p++) {
-        const uint32_t *page = d->masks + p * SETS_PAGE;
-        size_t at = find_page(kept, count, page);
-
-        if (at == count && at != p) memcpy(kept + at * SETS_PAGE, page, SETS_PAGE * sizeof(*page));
-        if (at == count) count++;
-        out->page[p] = (uint16_t)at;
+    for (uint32_t p = 0; p < SETS_PAGES && !d->failed; p++) {
+        if (d->apart[p] != 0)
+            page = d->apart[p] - 1u;
+        else if (!find_alike(d, first, d->alike[p], &page))
+            d->failed = true;
+        out->page[p] = (uint16_t)page;
     }
-    memcpy(out->ascii, kept + (size_t)out->page[0] * SETS_PAGE, sizeof(out->ascii));
-    out->masks = realloc(kept, count * SETS_PAGE * sizeof(*kept));
-    if (out->masks == NULL) free(kept);
-    d->masks = NULL;
-    return out->masks != NULL ? DDP_OK : ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    if (d->failed) {
+        sets_draft_free(d);
+        return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    }
+    out->masks = d->masks;
+    memcpy(out->ascii, out->masks + (size_t)out->page[0] * SETS_PAGE, sizeof(out->ascii));
+    *d = (sets_draft){0};
+    return DDP_OK;
+}
+
+void sets_draft_free(sets_draft *d)
+{
+    free(d->masks);
+    *d = (sets_draft){0};
 }

@@ -4,6 +4,7 @@
 
 #include "common/tokenizer/buffer.h"
 #include "common/tokenizer/utf8.h"
+#include <stdbool.h>
 
 enum { SETS_MAX = 32, SETS_PAGE = 256, SETS_PAGES = 0x110000 / SETS_PAGE };
 
@@ -13,18 +14,23 @@ typedef struct sets {
     uint32_t *masks; /* (pages that differ, SETS_PAGE) */
 } sets;
 
-/* While sets are made: one mask for each character. */
+/* While sets are made: a page whose characters are all alike is one mask, until they differ. */
 typedef struct sets_draft {
-    uint32_t *masks; /* (0x110000) */
+    uint32_t alike[SETS_PAGES];
+    uint16_t apart[SETS_PAGES]; /* 1 + page in `masks`; 0: alike */
+    uint32_t *masks;            /* (count, SETS_PAGE) */
+    size_t count, capacity;
+    bool failed; /* out of memory */
 } sets_draft;
 
-ddp_status sets_draft_new(sets_draft *d, ddp_err *err);
 void sets_add(sets_draft *d, unsigned set, uint32_t first, uint32_t last);
 /* A property of Oniguruma ("L", "space"), or all that does not have it. false: it knows no such. */
 bool sets_add_property(sets_draft *d, unsigned set, const char *name, size_t size, bool inverse);
 void sets_invert(sets_draft *d, unsigned set);
-/* Frees the draft's memory in any case. */
+void sets_clear(sets_draft *d, unsigned set);
+/* The draft, all zero before its first use, is empty then. */
 ddp_status sets_finish(sets_draft *d, sets *out, ddp_err *err);
+void sets_draft_free(sets_draft *d);
 
 static inline uint32_t sets_of(const sets *s, const uint8_t *p, size_t *size)
 {
