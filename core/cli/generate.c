@@ -76,8 +76,8 @@ static const ddp_cli_option options[] = {
      "a checkpoint, a folder with checkpoints (the newest), or a safetensors file;\n"
      "without it the newest of [checkpoint] dir, else init_from",
      DDP_TAKES_TEXT, FIELD(text.weights)},
-    {"--prompt", "TEXT", "the text to continue, where tokens are bytes (default: a line break)", DDP_TAKES_TEXT,
-     FIELD(text.prompt)},
+    {"--prompt", "TEXT", "the text to continue, by the tokenizer of [data], or as bytes (default: a line break)",
+     DDP_TAKES_TEXT, FIELD(text.prompt)},
     {"--prompt-tokens", "IDS", "the same as token numbers, 1,2,3; then numbers are printed, too", DDP_TAKES_TEXT,
      FIELD(text.prompt_tokens)},
     {"--tokens", "N", "how many new tokens (default 256)", DDP_TAKES_COUNT, .most = MOST_TOKENS, FIELD(text.tokens)},

@@ -5,6 +5,6 @@ ddpengine_SOURCES = core/cli/checkpoint_diff.h core/cli/checkpoint_merge.h core/
 	core/cli/checkpoint.c core/cli/checkpoint_diff.c core/cli/checkpoint_merge.c core/cli/child.c \
 	core/cli/commands.c core/cli/conform.c core/cli/export.c core/cli/generate.c \
 	core/cli/lr.c core/cli/lr_curve.c core/cli/main.c core/cli/model.c \
-	core/cli/options.c core/cli/predict.c core/cli/run.c core/cli/sweep.c
+	core/cli/options.c core/cli/predict.c core/cli/run.c core/cli/sweep.c core/cli/tokenize.c
 ddpengine_LDFLAGS = $(AM_LDFLAGS) $(DDP_WRAP)
 ddpengine_LDADD = $(ONNX_LIBS) libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)

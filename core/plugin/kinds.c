@@ -200,6 +200,10 @@ static const char *no_class_name(const ddp_dataset *d, uint32_t field, int64_t v
 static ddp_status no_difference(const ddp_dataset *d, const ddp_dataset *eval, ddp_err *err) { return DDP_OK; }
 UNSUPPORTED(no_open_file, "this dataset reads no files but its own", const ddp_dataset *d, const char *path,
             ddp_dataset **out, ddp_err *err)
+UNSUPPORTED(no_encode, "this dataset has no tokenizer", const ddp_dataset *d, const char *text, size_t size,
+            int64_t *ids, size_t capacity, size_t *count, ddp_err *err)
+UNSUPPORTED(no_decode, "this dataset has no tokenizer", const ddp_dataset *d, const int64_t *ids, size_t count,
+            char *text, size_t capacity, size_t *size, ddp_err *err)
 static const ddp_slot dataset_slots[] = {
     MUST(ddp_dataset_ops, open),
     MUST(ddp_dataset_ops, close),
@@ -212,6 +216,8 @@ static const ddp_slot dataset_slots[] = {
     MAY(ddp_dataset_ops, class_name, no_class_name),
     MAY(ddp_dataset_ops, agrees, no_difference),
     MAY(ddp_dataset_ops, open_file, no_open_file),
+    MAY(ddp_dataset_ops, encode, no_encode),
+    MAY(ddp_dataset_ops, decode, no_decode),
 };
 
 static uint32_t no_states(ddp_hook *h, const ddp_hook_state **out)

@@ -208,6 +208,14 @@ static ddp_status open_data(ddp_session *s, const ddp_plugin_configs *pc, ddp_er
     return check_class_names(s, err);
 }
 
+ddp_status ddp_session_open_dataset(ddp_session *s, ddp_err *err)
+{
+    ddp_plugin_configs pc = {0};
+
+    DDP_TRY(session_plugins_load(s, &pc, err));
+    return open_source(s, &s->train, pc.data, NULL, "data", err);
+}
+
 /* ---- graph, device, programs ----------------------------------------------------------------------------------- */
 static ddp_status measure(ddp_session *s, ddp_graph *g, ddp_err *err)
 {

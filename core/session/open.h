@@ -19,3 +19,6 @@ ddp_status ddp_session_renew(ddp_session *s, ddp_err *err);
 ddp_status ddp_session_open_device(ddp_session *s, ddp_err *err);
 /* Frees the variants too. */
 void ddp_session_close_device(ddp_session *s);
+/* The plugins, and of what they do the dataset of [data] alone; `s` has log, host, config and launch. ddp_session_close
+ * undoes it, after an error, too. */
+ddp_status ddp_session_open_dataset(ddp_session *s, ddp_err *err);

@@ -24,6 +24,14 @@ FUZZ_SHARED += plugins/dataset/idx/file.c
 FUZZ_CPPFLAGS += -DDDP_WITH_ZLIB $(ZLIB_CFLAGS)
 FUZZ_LIBS += $(ZLIB_LIBS)
 endif
+# what the dataset tokens has; SentencePiece's own parser is not fuzzed here
+FUZZ_SHARED += $(TOKENIZER_SHARED) $(TOKENS_SHARED)
+FUZZ_LIBS += $(TOKENIZER_LINK)
+if WITH_TOKENIZER
+FUZZ_SOURCES += tests/fuzz/targets/tokenizer.c
+FUZZ_SHARED += plugins/dataset/common/tokenizer/without_sentencepiece.c
+FUZZ_CPPFLAGS += -DDDP_WITH_TOKENIZER
+endif
 if WITH_CSV
 FUZZ_SOURCES += tests/fuzz/targets/csv.c
 FUZZ_SHARED += $(CSV_SHARED)

@@ -469,6 +469,57 @@ def seeds_tokens():
     case("bad_empty", b"")
 
 
+# ---- tokenizers ------------------------------------------------------------------------------------------------------
+def seeds_tokenizer():
+    def case(name, first, second="", text="a b ab<s> \u00e9\u4e00\n 12", kind=0):
+        first, second = (x if isinstance(x, str) else json.dumps(x, separators=(",", ":")) for x in (first, second))
+        first, second, text = first.encode(), second.encode(), text if isinstance(text, bytes) else text.encode()
+        put("tokenizer", name, struct.pack("<BHH", kind, len(first), len(second)) + first + second + text)
+
+    words = {"a": 0, "b": 1, "ab": 2, "\u2581": 3, "<0x0A>": 4, "<unk>": 5, "\u0120": 6}
+    model = {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True, "vocab": words, "merges": ["a b"]}
+    special = {"id": 7, "content": "<s>", "special": True, "lstrip": True, "rstrip": True, "normalized": False}
+    added = [special, {"id": 8, "content": "ab c", "single_word": True, "normalized": True}]
+
+    def whole(pre=None, normalizer=None, decoder=None, post=None, **more):
+        return {"added_tokens": added, "normalizer": normalizer, "pre_tokenizer": pre, "decoder": decoder,
+                "post_processor": post, "model": {**model, **more}}
+
+    def sequence(name, *steps):
+        return {"type": "Sequence", name: list(steps)}
+
+    split = {"type": "Split", "pattern": {"Regex": r"\p{L}+|[^\s]|\s+(?!\S)|\s+"}, "behavior": "Isolated", "invert": False}
+    slow = {"type": "Split", "pattern": {"Regex": r"(?<=a)b|\w"}, "behavior": "MergedWithNext", "invert": True}
+    text = {"type": "Split", "pattern": {"String": "a"}, "behavior": "MergedWithPrevious"}
+    level = {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}
+    mark = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+                "special_tokens": {"<s>": {"ids": [7]}}}
+    case("plain", whole())
+    case("byte_level", whole(level, decoder={"type": "ByteLevel"}, ignore_merges=True))
+    case("split", whole(sequence("pretokenizers", split, text, {**level, "use_regex": False})))
+    case("slow", whole(sequence("pretokenizers", slow, {"type": "Digits", "individual_digits": True})))
+    case("marks", whole(mark, decoder={"type": "Metaspace", "replacement": "\u2581"}))
+    case("llama2", whole(normalizer=sequence("normalizers", {"type": "Prepend", "prepend": "\u2581"},
+                                             {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}),
+                         decoder=sequence("decoders", {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+                                          {"type": "ByteFallback"}, {"type": "Fuse"},
+                                          {"type": "Strip", "content": " ", "start": 1, "stop": 0}), post=template))
+    case("forms", whole(normalizer=sequence("normalizers", {"type": "NFD"}, {"type": "NFKC"}, {"type": "Lowercase"},
+                                            {"type": "Strip"})), text="e\u0301 A\u0130 \ufb01 \u1100\u1161 ")
+    case("words", whole(sequence("pretokenizers", {"type": "Whitespace"}, {"type": "Punctuation"})))
+    case("names", whole(), {"bos_token": "<s>", "eos_token": {"content": "<unk>"}})
+    case("long_word", whole(), text="ab" * 300)
+    case("bytes", whole(level), text=bytes(range(256)))
+    case("gpt2", {"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}, "#version: 0.2\na b\n", "aab<|endoftext|>", kind=1)
+    case("gpt2_no_merges", {"a": 0}, "", kind=1)
+    case("bad_merge", {"a": 0}, "a c\n", kind=1)
+    case("bad_json", "{\"model\":")
+    case("bad_type", whole({"type": "BertPreTokenizer"}))
+    case("bad_regex", whole({**split, "pattern": {"Regex": "(["}}))
+    case("bad_id", {"model": {"vocab": {"a": 1 << 40}, "merges": []}})
+
+
 # ---- configuration ---------------------------------------------------------------------------------------------------
 def seeds_ini():
     end, sets = b"\x1e", b"\x1d"

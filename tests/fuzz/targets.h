@@ -34,6 +34,9 @@ TARGET(stl10)
 #ifdef DDP_WITH_ARCHIVE
 TARGET(tar)
 #endif
+#ifdef DDP_WITH_TOKENIZER
+TARGET(tokenizer)
+#endif
 TARGET(tokens)
 TARGET(url)
 TARGET(wire)

@@ -70,3 +70,6 @@ tests_parity_test_augment_SOURCES = tests/parity/test_augment.c
 tests_parity_test_augment_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_parity_test_augment_LDADD = $(UNIT_LDADD)
 endif
+
+# tokenizers of each kind of pipeline, and what Hugging Face's library makes of texts
+EXTRA_DIST += tests/parity/make_tokenizers.py tests/parity/vectors/tokenizers

@@ -98,6 +98,15 @@ typedef struct ddp_dataset_ops {
      * and what is to be predicted need not be in the file. *out has the fields of `d`, and is read and closed as any
      * dataset; `d` outlives it. */
     ddp_status (*open_file)(const ddp_dataset *d, const char *path, ddp_dataset **out, ddp_err *err);
+
+    /* ---- any number of threads at once */
+    /* Optional, both or none: the tokens of a text and the text of tokens, of a dataset for language models. *count and
+     * *size are what there is in all, of which as many as `capacity` are written; 0 and NULL ask for the number.
+     * DDP_ERR_UNSUPPORTED: this one has no tokenizer. A text is UTF-8; what is not counts as U+FFFD. */
+    ddp_status (*encode)(const ddp_dataset *d, const char *text, size_t size, int64_t *ids, size_t capacity,
+                         size_t *count, ddp_err *err);
+    ddp_status (*decode)(const ddp_dataset *d, const int64_t *ids, size_t count, char *text, size_t capacity,
+                         size_t *size, ddp_err *err);
 } ddp_dataset_ops;
 
 static inline const ddp_field *ddp_field_at(const ddp_dataset_ops *ops, const ddp_field *fields, uint32_t i)

@@ -1,5 +1,11 @@
+TOKENS_SHARED = plugins/dataset/tokens/cache.c plugins/dataset/tokens/encode.c plugins/dataset/tokens/text.c
 plugin_LTLIBRARIES += dataset_tokens.la
-dataset_tokens_la_SOURCES = plugins/dataset/tokens/tokens.c $(DATASET_FILES)
+dataset_tokens_la_SOURCES = plugins/dataset/tokens/tokens.c $(TOKENS_SHARED) plugins/dataset/tokens/cache.h \
+	plugins/dataset/tokens/encode.h plugins/dataset/tokens/text.h $(DATASET_FILES) $(DATASET_TEMP) $(DATASET_TOKENIZER)
 dataset_tokens_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
 dataset_tokens_la_CFLAGS = $(AM_CFLAGS)
-dataset_tokens_la_LDFLAGS = $(PLUGIN_LDFLAGS)
+# libtool's -export-symbols-regex does not hide the C++ library's templates
+dataset_tokens_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,--version-script=$(srcdir)/plugins/dataset/tokens/exports.map
+EXTRA_DIST += plugins/dataset/tokens/exports.map
+dataset_tokens_la_CXXFLAGS = $(AM_CXXFLAGS)
+dataset_tokens_la_LIBADD = $(TOKENIZER_LINK) -lm

@@ -1,12 +1,14 @@
-/* plugins/dataset/tokens/tokens.c -- text as tokens, for language models: the bytes of any file (vocabulary 256), or
- * the .bin files of llm.c (uint16 after a header of 256 int32).
+/* plugins/dataset/tokens/tokens.c -- text as tokens, for language models: the bytes of any file (vocabulary 256), what
+ * a tokenizer makes of a text, or the .bin files of llm.c (uint16 after a header of 256 int32).
  *
  * All files in order are one row of tokens; `from` and `to` cut a part out of it, for training and validation.
  * Sample i is "input", i64 (T), tokens i*T .. i*T + T - 1 of that part, and "target", i64 (T), the same one further:
  * windows that do not overlap, as llm.c's loader has them. Nothing is kept in memory but the descriptors; the tokens
  * of a sample are read when it is wanted. */
+#include "cache.h"
 #include "common/dataset.h"
 #include "common/file.h"
+#include "text.h"
 #include <glob.h>
 #include <inttypes.h>
 #include <math.h>
@@ -27,6 +29,7 @@ enum {
 
 struct config {
     ddp_list files;
+    const char *tokenizer, *cache;
     int32_t format;
     uint64_t context, vocabulary;
     double from, to;
@@ -37,12 +40,14 @@ struct ddp_dataset {
     data_file *files;
     uint64_t *first; /* token with which each file begins; one more entry than files */
     uint32_t file_count, capacity;
-    uint32_t width;      /* bytes of a token */
+    uint32_t width;      /* bytes of a token: 1, 2 of llm.c, 4 of a tokenizer */
     uint64_t offset;     /* of the first token in a file */
     uint64_t begin, end; /* tokens in use */
     uint64_t context, vocabulary;
-    bool is_text; /* of open_file */
-    char names[256][8];
+    bool is_text;         /* of open_file */
+    char (*names)[8];     /* (256), of bytes; of the dataset itself, not of a file of open_file */
+    tokenizer *tokenizer; /* or NULL; as names */
+    const char *cache;
 };
 
 static const ddp_option options[] = {
@@ -53,11 +58,23 @@ static const ddp_option options[] = {
      .type = DDP_OPT_PATH,
      .flags = DDP_OPT_F_LIST,
      .offset = offsetof(struct config, files)},
+    {.key = "tokenizer",
+     .dflt = "",
+     .doc =
+         "A folder or file: tokenizer.json, vocab.json with merges.txt, or tokenizer.model. It turns the files, which are text, into tokens. Without it each byte is a token.",
+     .type = DDP_OPT_PATH,
+     .offset = offsetof(struct config, tokenizer)},
+    {.key = "cache",
+     .dflt = "",
+     .doc =
+         "Folder for the tokens of the files, which are made once, 4 bytes each; without it they lie beside each file, as FILE.KEY.tokens.",
+     .type = DDP_OPT_PATH,
+     .offset = offsetof(struct config, cache)},
     {.key = "format",
      .dflt = "auto",
      .range = "auto|bytes|llmc",
      .doc =
-         "bytes: each byte is a token; llmc: .bin files of llm.c; auto: llmc where the first file has such a header, else bytes.",
+         "bytes: each byte is a token, or text for the tokenizer; llmc: .bin files of llm.c; auto: llmc where the first file has such a header, else bytes.",
      .type = DDP_OPT_ENUM,
      .offset = offsetof(struct config, format)},
     {.key = "context",
@@ -68,8 +85,8 @@ static const ddp_option options[] = {
      .offset = offsetof(struct config, context)},
     {.key = "vocabulary",
      .dflt = "0",
-     .range = "0..65536",
-     .doc = "Number of different tokens; 0: 256 for bytes, and 50257, as GPT-2 has, for llmc.",
+     .range = "0..4194304",
+     .doc = "Number of different tokens; 0: 256 for bytes, the tokenizer's, and 50257, as GPT-2 has, for llmc.",
      .type = DDP_OPT_UINT,
      .offset = offsetof(struct config, vocabulary)},
     {.key = "from",
@@ -123,17 +140,25 @@ static ddp_status fail_token(const ddp_dataset *d, uint64_t at, int64_t token, d
                     d->files[f].path, at - d->first[f], token, d->vocabulary);
 }
 
+static int64_t token_of(const ddp_dataset *d, const uint8_t *raw, uint64_t i)
+{
+    int64_t token = 0;
+
+    for (uint32_t k = 0; k < d->width; k++) token |= (int64_t)raw[i * d->width + k] << 8 * k;
+    return token;
+}
+
 /* Tokens at .. at + T, T = context: all but the last go to `input`, all but the first to `target`. */
 static ddp_status read_window(const ddp_dataset *d, uint64_t at, int64_t *input, int64_t *target, ddp_err *err)
 {
-    uint8_t raw[2 * CHUNK];
+    uint8_t raw[4 * CHUNK];
 
     for (uint64_t done = 0; done <= d->context; done += CHUNK) {
         uint64_t count = d->context + 1 - done < CHUNK ? d->context + 1 - done : CHUNK;
 
         DDP_TRY(read_raw(d, at + done, count, raw, err));
         for (uint64_t i = 0; i < count; i++) {
-            int64_t token = d->width == 1 ? raw[i] : raw[2 * i] | raw[2 * i + 1] << 8;
+            int64_t token = token_of(d, raw, i);
 
             if ((uint64_t)token >= d->vocabulary) return fail_token(d, at + done + i, token, err);
             if (done + i < d->context) input[done + i] = token;
@@ -184,9 +209,10 @@ static ddp_status choose_format(ddp_dataset *d, int32_t format, const data_file 
         if (f->size >= HEADER) DDP_TRY(data_file_read(f, magic, sizeof(magic), 0, err));
         format = word_of(magic, 0) == MAGIC ? FORMAT_LLMC : FORMAT_BYTES;
     }
-    d->width = format == FORMAT_LLMC ? 2 : 1;
-    d->offset = format == FORMAT_LLMC ? HEADER : 0;
-    if (d->vocabulary == 0) d->vocabulary = format == FORMAT_LLMC ? GPT2_VOCABULARY : 256;
+    d->width = format == FORMAT_LLMC ? 2 : d->tokenizer != NULL ? 4 : 1;
+    d->offset = format == FORMAT_LLMC ? HEADER : d->tokenizer != NULL ? CACHE_HEADER : 0;
+    if (d->vocabulary != 0) return DDP_OK;
+    d->vocabulary = d->tokenizer != NULL ? tokenizer_vocabulary(d->tokenizer) : d->width == 2 ? GPT2_VOCABULARY : 256;
     return DDP_OK;
 }
 
@@ -205,6 +231,20 @@ static ddp_status grow(ddp_dataset *d, ddp_err *err)
     return DDP_OK;
 }
 
+/* The file of the text's tokens takes the place of the text's. */
+static ddp_status take_tokens(const ddp_dataset *d, data_file *f, const char *path, uint64_t *tokens, ddp_err *err)
+{
+    data_file made = {.fd = -1};
+
+    if (d->is_text)
+        DDP_TRY(cache_open_once(d->tokenizer, path, &made, tokens, err));
+    else
+        DDP_TRY(cache_open(d->tokenizer, d->cache, path, &made, tokens, err));
+    data_file_close(f);
+    *f = made;
+    return DDP_OK;
+}
+
 static ddp_status add_file(ddp_dataset *d, int32_t format, const char *path, ddp_err *err)
 {
     uint64_t tokens;
@@ -219,6 +259,7 @@ static ddp_status add_file(ddp_dataset *d, int32_t format, const char *path, ddp
     }
     tokens = f->size;
     if (d->width == 2) DDP_TRY(check_header(f, &tokens, err));
+    if (d->width == 4) DDP_TRY(take_tokens(d, f, path, &tokens, err));
     d->first[d->file_count] = d->first[d->file_count - 1] + tokens;
     return DDP_OK;
 }
@@ -302,12 +343,18 @@ static void dataset_close(ddp_dataset *d)
     for (uint32_t f = 0; f < d->file_count; f++) data_file_close(&d->files[f]);
     free(d->files);
     free(d->first);
+    if (!d->is_text) {
+        free(d->names);
+        tokenizer_close(d->tokenizer);
+    }
     free(d);
 }
 
 /* As C writes them, a blank in quotes. */
-static void name_bytes(ddp_dataset *d)
+static ddp_status name_bytes(ddp_dataset *d, ddp_err *err)
 {
+    d->names = calloc(256, sizeof(*d->names));
+    if (d->names == NULL) return data_no_memory("tokens", err);
     for (int i = 0; i < 256; i++)
         if (i == '\n' || i == '\t' || i == '\r')
             (void)snprintf(d->names[i], sizeof(d->names[i]), "\\%c", i == '\n' ? 'n' : i == '\t' ? 't' : 'r');
@@ -317,6 +364,18 @@ static void name_bytes(ddp_dataset *d)
                            : i > ' ' && i < 127 ? "%c"
                                                 : "\\x%02x",
                            i);
+    return DDP_OK;
+}
+
+static ddp_status open_tokenizer(const struct config *c, ddp_dataset *d, ddp_err *err)
+{
+    ddp_err why = {0};
+    ddp_status status;
+
+    d->cache = c->cache != NULL ? c->cache : "";
+    if (c->tokenizer == NULL || c->tokenizer[0] == '\0') return DDP_OK;
+    status = tokenizer_open(c->tokenizer, &d->tokenizer, &why);
+    return status == DDP_OK ? status : ddp_fail(err, status, "dataset tokens: %s", why.msg);
 }
 
 static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
@@ -325,10 +384,11 @@ static ddp_status fill(ddp_dataset *d, const void *config, ddp_err *err)
 
     d->context = c->context;
     d->vocabulary = c->vocabulary;
+    DDP_TRY(open_tokenizer(c, d, err));
     DDP_TRY(open_files(c, d, err));
     DDP_TRY(choose_part(c, d, err));
     data_describe_tokens(&d->base, d->context, d->vocabulary);
-    name_bytes(d);
+    DDP_TRY(name_bytes(d, err));
     return hash_all(d, err);
 }
 
@@ -344,14 +404,14 @@ static ddp_status dataset_open(const ddp_host *host, const void *config, ddp_dat
 static ddp_status read_text(const ddp_dataset *d, int64_t *input, int64_t *target, ddp_err *err)
 {
     uint64_t count = d->end - d->begin;
-    uint8_t raw[2];
+    uint8_t raw[4];
 
     for (uint64_t i = 0; i < d->context; i++) {
         input[i] = 0;
         target[i] = DDP_NO_LABEL;
         if (i >= count) continue;
         DDP_TRY(read_raw(d, d->begin + i, 1, raw, err));
-        input[i] = d->width == 1 ? raw[0] : raw[0] | raw[1] << 8;
+        input[i] = token_of(d, raw, 0);
         if ((uint64_t)input[i] >= d->vocabulary) return fail_token(d, d->begin + i, input[i], err);
         if (i > 0) target[i - 1] = input[i];
     }
@@ -382,6 +442,8 @@ static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_
     f->base.length = 1;
     f->context = d->context;
     f->vocabulary = d->vocabulary;
+    f->tokenizer = d->tokenizer;
+    f->names = d->names;
     f->is_text = true;
     if (add_file(f, d->width == 2 ? FORMAT_LLMC : FORMAT_BYTES, path, err) != DDP_OK) {
         dataset_close(f);
@@ -393,15 +455,29 @@ static ddp_status dataset_open_file(const ddp_dataset *d, const char *path, ddp_
     return DDP_OK;
 }
 
+static ddp_status dataset_encode(const ddp_dataset *d, const char *text, size_t size, int64_t *ids, size_t capacity,
+                                 size_t *count, ddp_err *err)
+{
+    return text_encode(d->tokenizer, d->width == 1, text, size, ids, capacity, count, err);
+}
+
+static ddp_status dataset_decode(const ddp_dataset *d, const int64_t *ids, size_t count, char *text, size_t capacity,
+                                 size_t *size, ddp_err *err)
+{
+    return text_decode(d->tokenizer, d->width == 1, ids, count, text, capacity, size, err);
+}
+
 static const ddp_dataset_ops ops = {DATA_OPS,
                                     .open = dataset_open,
                                     .close = dataset_close,
                                     .read = dataset_read,
                                     .class_name = dataset_class_name,
-                                    .open_file = dataset_open_file};
+                                    .open_file = dataset_open_file,
+                                    .encode = dataset_encode,
+                                    .decode = dataset_decode};
 
 DDP_PLUGIN_EXPORT const ddp_plugin ddp_plugin_desc = {
     DDP_PLUGIN_HEAD(DATASET, 0),
-    DDP_PLUGIN_TAIL("tokens", "0.1.0", "text as tokens: the bytes of any file, or llm.c's .bin files",
+    DDP_PLUGIN_TAIL("tokens", "0.1.0", "text as tokens: bytes, or what a tokenizer makes of it, or llm.c's .bin files",
                     DDP_OPTIONS(options, struct config), ops),
 };

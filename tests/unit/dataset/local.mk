@@ -12,6 +12,14 @@ tests_unit_dataset_test_datasets_SOURCES = tests/unit/dataset/test_datasets.c $(
 tests_unit_dataset_test_datasets_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_unit_dataset_test_datasets_LDADD = $(UNIT_LDADD)
 
+if WITH_TOKENIZER
+check_PROGRAMS += tests/unit/dataset/test_tokenizer
+TESTS += tests/unit/dataset/test_tokenizer
+tests_unit_dataset_test_tokenizer_SOURCES = tests/unit/dataset/test_tokenizer.c $(DATASET_TOKENIZER) $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_tokenizer_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
+tests_unit_dataset_test_tokenizer_LDADD = $(UNIT_LDADD) $(TOKENIZER_LINK)
+endif
+
 if WITH_CSV
 check_PROGRAMS += tests/unit/dataset/test_csv
 TESTS += tests/unit/dataset/test_csv
