@@ -1,6 +1,7 @@
 """What is done with a trained model: ddpengine eval, ddpengine generate, ddpengine checkpoint."""
 import re
 import shutil
+import struct
 import sys
 
 import harness
@@ -140,8 +141,9 @@ class Generate(Case):
         text = self.generate("--prompt", "The ", "--tokens", 12, "--temperature", 0)
         ids = self.generate("--prompt-tokens", "84,104,101,32", "--tokens", 12, "--temperature", 0)
         self.equal([int(x) for x in ids.split()], list(text.encode("latin-1"))[:-1])
-        other = ("--set", "data.tokens.vocabulary=300", "--set", "model.gpt2.vocabulary=300")
-        self.fails(self.generate(*other, "--prompt", "x", expect=2), 2, "300 tokens", "--prompt-tokens")
+        (self.dir / "t.bin").write_bytes(struct.pack("<256i", 20240520, 1, 4000, *[0] * 253) + struct.pack("<4000H", *[7, 299] * 2000))
+        other = ("--set", "data.tokens.vocabulary=300", "--set", "model.gpt2.vocabulary=300", "--set", f"data.tokens.files={self.dir}/t.bin")
+        self.fails(self.generate(*other, "--prompt", "x", expect=2), 2, "300 tokens", "tokenizer", "--prompt-tokens")
         padded = self.generate("--set", "model.gpt2.padded_vocabulary=4000", "--prompt-tokens", "84", "--tokens", 64,
                                "--temperature", 50)
         self.check(len(padded.split()) == 65 and max(int(x) for x in padded.split()) < 256, padded)

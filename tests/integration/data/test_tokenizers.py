@@ -9,7 +9,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import harness  # noqa: E402
-from harness import Case  # noqa: E402
+from harness import Case, long_case  # noqa: E402
 
 VECTORS = harness.SRC / "tests/parity/vectors/tokenizers"
 TEXT = "The quick brown fox jumps over the lazy dog; so it goes.\n"
@@ -70,6 +70,7 @@ class Tokenizers(Case):
         self.train(self.gpt("qwen2", cache=cache), name="qwen2.ini")
         self.equal(len(list(cache.iterdir())), 2, "another tokenizer, other tokens")
 
+    @long_case
     def test_what_a_killed_process_leaves(self):
         text = (harness.SRC / "docs/datasets.md").read_text() * 300
         ini = self.ini("run.ini", self.gpt(text=text))

@@ -1,5 +1,5 @@
-/* Tokenizers against Hugging Face's: what tests/parity/make_tokenizers.py stored of each kind of pipeline; the matcher
- * of its own against Oniguruma; files that cannot be used; several threads. */
+/* Tokenizers against Hugging Face's: what tests/parity/make/make_tokenizers.py stored of each kind of pipeline; the
+ * matcher of its own against Oniguruma; files that cannot be used; several threads. */
 #include "common/tokenizer/regex/pattern.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/utf8.h"

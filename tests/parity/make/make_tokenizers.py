@@ -10,7 +10,7 @@ import sys
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests/parity/vectors/tokenizers"
 VOCABULARY = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 GPT4 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"

@@ -1,5 +1,5 @@
-/* cli/checkpoint_diff.c -- see checkpoint_diff.h. How tensors are compared is checkpoint/tensor_compare.c. */
-#include "cli/checkpoint_diff.h"
+/* cli/checkpoint/diff.c -- see diff.h. How tensors are compared is checkpoint/tensor_compare.c. */
+#include "cli/checkpoint/diff.h"
 #include "checkpoint/settings_compare.h"
 #include "checkpoint/tensor_compare.h"
 #include "cli/cli.h"

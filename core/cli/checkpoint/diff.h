@@ -1,4 +1,4 @@
-/* cli/checkpoint_diff.h -- `ddpengine checkpoint diff`. */
+/* cli/checkpoint/diff.h -- `ddpengine checkpoint diff`. */
 #pragma once
 
 #include "base/log.h"

@@ -1,6 +1,6 @@
-/* cli/checkpoint_merge.c -- `ddpengine checkpoint merge`: a checkpoint that was written in shards, as one whose files
+/* cli/checkpoint/merge.c -- `ddpengine checkpoint merge`: a checkpoint that was written in shards, as one whose files
  * are whole. Its tensors are mapped, and written from there. */
-#include "cli/checkpoint_merge.h"
+#include "cli/checkpoint/merge.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/inspect.h"
 #include "cli/cli.h"

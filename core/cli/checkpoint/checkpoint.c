@@ -1,8 +1,8 @@
-/* cli/checkpoint.c -- `ddpengine checkpoint`: lists, verifies and removes checkpoints. Comparing two is in
- * checkpoint_diff.c, writing one without shards in checkpoint_merge.c. */
+/* cli/checkpoint/checkpoint.c -- `ddpengine checkpoint`: lists, verifies and removes checkpoints. Comparing two is in
+ * diff.c, writing one without shards in merge.c. */
 #include "checkpoint/inspect.h"
-#include "cli/checkpoint_diff.h"
-#include "cli/checkpoint_merge.h"
+#include "cli/checkpoint/diff.h"
+#include "cli/checkpoint/merge.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* cli/checkpoint_merge.h -- `ddpengine checkpoint merge`. */
+/* cli/checkpoint/merge.h -- `ddpengine checkpoint merge`. */
 #pragma once
 
 #include "base/log.h"
