@@ -127,9 +127,9 @@ class Power(Trial):
         self.keep = rng.choice((2, 1000))
         self.out = self.dir / "run.out"
 
-    def command(self, resume="auto"):
-        return ["-c", self.settings("run", RUN, {"checkpoint": {"dir": self.disk.folder / "saved", "keep": self.keep, "resume": resume}}),
-                "--nproc", 2]
+    def command(self, resume="auto", every=EVERY):
+        saves = {"dir": self.disk.folder / "saved", "keep": self.keep, "resume": resume, "every": every}
+        return ["-c", self.settings("run", RUN, {"checkpoint": saves}), "--nproc", 2]
 
     def lose_power(self):
         """The steps that were called durable."""
@@ -154,7 +154,7 @@ class Power(Trial):
         return [int(m[1]) for _, line in self.lines if (m := re.search(r"step-(\d+) is durable", line))]
 
     def finish_run(self, resume):
-        r = self.run(*self.command(resume))
+        r = self.run(*self.command(resume, every=0))  # at the end alone
         self.equal(r.code, 0, r)
         found = re.search(r"resuming from \S+: step (\d+)", r.err)
         self.check(found, f"does not resume\n{r}")
