@@ -72,16 +72,20 @@ static ddp_status fail_file(const char *what, const char *name, ddp_err *err)
     return status;
 }
 
+typedef struct writer {
+    const entry *e;
+    int fd;
+} writer;
+
 static ddp_status write_all(void *to, const void *data, size_t size, ddp_err *err)
 {
-    const entry *e = ((void **)to)[0];
-    int fd = *(int *)((void **)to)[1];
+    const writer *w = to;
 
     for (size_t done = 0; done < size;) {
-        ssize_t n = write(fd, (const char *)data + done, size - done);
+        ssize_t n = write(w->fd, (const char *)data + done, size - done);
 
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_file("written", e->part, err);
+        if (n < 0) return fail_file("written", w->e->part, err);
         done += (size_t)n;
     }
     return DDP_OK;
@@ -108,12 +112,12 @@ static ddp_status sync_folder(const char *name, ddp_err *err)
 static ddp_status write_entry(const entry *e, int fd, ddp_err *err)
 {
     uint8_t header[CACHE_HEADER] = {0};
-    void *to[2] = {(void *)(uintptr_t)e, &fd};
+    writer to = {e, fd};
     uint64_t count = 0;
 
     if (ftruncate(fd, 0) != 0 || lseek(fd, 0, SEEK_SET) != 0) return fail_file("written", e->part, err);
-    DDP_TRY(write_all(to, header, sizeof(header), err));
-    DDP_TRY(encode_file(e->t, e->text, write_all, to, &count, err));
+    DDP_TRY(write_all(&to, header, sizeof(header), err));
+    DDP_TRY(encode_file(e->t, e->text, write_all, &to, &count, err));
     make_header(e, count, header);
     if (pwrite(fd, header, sizeof(header), 0) != (ssize_t)sizeof(header) || fsync(fd) != 0)
         return fail_file("written", e->part, err);
@@ -124,7 +128,7 @@ static ddp_status write_entry(const entry *e, int fd, ddp_err *err)
 /* Until no other process holds the file: it goes on when that has written it, or was killed. */
 static ddp_status lock(const entry *e, int fd, ddp_err *err)
 {
-    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    const struct timespec pause = {.tv_nsec = 50000000L};
 
     for (int i = 0; i < WAIT_SECONDS * 20; i++) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) return DDP_OK;

@@ -5,7 +5,8 @@ dataset_tokens_la_SOURCES = plugins/dataset/tokens/tokens.c $(TOKENS_SHARED) plu
 dataset_tokens_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
 dataset_tokens_la_CFLAGS = $(AM_CFLAGS)
 # libtool's -export-symbols-regex does not hide the C++ library's templates
-dataset_tokens_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,--version-script=$(srcdir)/plugins/dataset/tokens/exports.map
+# nodelete: Oniguruma keeps tables of its own until the process ends
+dataset_tokens_la_LDFLAGS = $(PLUGIN_LDFLAGS) -Wl,-z,nodelete -Wl,--version-script=$(srcdir)/plugins/dataset/tokens/exports.map
 EXTRA_DIST += plugins/dataset/tokens/exports.map
 dataset_tokens_la_CXXFLAGS = $(AM_CXXFLAGS)
 dataset_tokens_la_LIBADD = $(TOKENIZER_LINK) -lm

@@ -91,6 +91,7 @@ ddp_status bpe_add_merge(bpe *b, uint32_t left, uint32_t right, uint32_t rank, d
 
     if (l == NULL || r == NULL) return DDP_ERR_DATA;
     DDP_TRY(bytes_reserve(&joined, left_size + right_size + 1, err));
+    if (joined.data == NULL) return DDP_ERR_NOMEM; /* cannot be: there is room */
     memcpy(joined.data, l, left_size);
     memcpy(joined.data + left_size, r, right_size);
     id = vocabulary_find(&b->words, joined.data, left_size + right_size);
@@ -135,10 +136,14 @@ ddp_status bpe_scratch_new(bpe_scratch **out, ddp_err *err)
 {
     bpe_scratch *s = calloc(1, sizeof(*s));
 
-    if (s != NULL) s->cache = calloc((size_t)1 << CACHE_BITS, sizeof(*s->cache));
-    if (s != NULL && s->cache != NULL) return *out = s, DDP_OK;
-    free(s);
-    return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    if (s == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    s->cache = calloc((size_t)1 << CACHE_BITS, sizeof(*s->cache));
+    if (s->cache == NULL) {
+        free(s);
+        return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
+    }
+    *out = s;
+    return DDP_OK;
 }
 
 void bpe_scratch_free(bpe_scratch *s)

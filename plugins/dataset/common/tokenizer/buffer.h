@@ -39,6 +39,7 @@ static inline ddp_status bytes_add(bytes *b, const void *data, size_t size, ddp_
 {
     if (size == 0) return DDP_OK;
     DDP_TRY(bytes_reserve(b, size, err));
+    if (b->data == NULL) return DDP_ERR_NOMEM; /* cannot be: there is room */
     memcpy(b->data + b->size, data, size);
     b->size += size;
     return DDP_OK;

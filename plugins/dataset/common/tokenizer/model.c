@@ -3,14 +3,14 @@
 #include "common/tokenizer/read.h"
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
-static ddp_status read_words(const char *where, const json_t *words, vocabulary *out, ddp_err *err)
+static ddp_status read_words(const char *where, json_t *words, vocabulary *out, ddp_err *err)
 {
     const char *text;
     size_t size;
     json_t *id;
 
     if (!json_is_object(words)) return ddp_fail(err, DDP_ERR_DATA, "%s: \"vocab\" is missing or no object", where);
-    json_object_keylen_foreach((json_t *)(uintptr_t)words, text, size, id)
+    json_object_keylen_foreach(words, text, size, id)
     {
         ddp_status status;
 
@@ -179,7 +179,7 @@ ddp_status read_added(tokenizer *t, const char *where, const json_t *list, ddp_e
 
     if (list == NULL || json_is_null(list)) return DDP_OK;
     if (!json_is_array(list)) return ddp_fail(err, DDP_ERR_DATA, "%s is no list", where);
-    json_array_foreach(list, i, j) DDP_TRY(read_one(t, where, j, err));
+    for (i = 0; (j = json_array_get(list, i)) != NULL; i++) DDP_TRY(read_one(t, where, j, err));
     return DDP_OK;
 }
 
@@ -306,6 +306,6 @@ ddp_status read_template(tokenizer *t, const char *where, const json_t *j, ddp_e
     DDP_TRY(member_text(where, j, "type", NULL, &type, &size, err));
     if (strcmp(type, "Sequence") != 0) return read_processor(t, where, j, false, err);
     if (!json_is_array(list)) return ddp_fail(err, DDP_ERR_DATA, "%s: \"processors\" is missing or no list", where);
-    json_array_foreach(list, i, one) DDP_TRY(read_processor(t, where, one, true, err));
+    for (i = 0; (one = json_array_get(list, i)) != NULL; i++) DDP_TRY(read_processor(t, where, one, true, err));
     return DDP_OK;
 }

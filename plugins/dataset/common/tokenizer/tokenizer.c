@@ -278,7 +278,7 @@ static ddp_status decode_pieces(const tokenizer *t, const uint32_t *ids, size_t 
     numbers known = {0};
     ddp_status status = numbers_reserve(&known, count + 1, err);
 
-    for (size_t i = 0; i < count && status == DDP_OK; i++)
+    for (size_t i = 0; i < count && status == DDP_OK && known.data != NULL; i++)
         if (ids[i] < spm_count(t->pieces) && !((flags & TOKENIZER_SKIP_SPECIAL) != 0 && is_special(t, ids[i])))
             known.data[known.size++] = ids[i];
     if (status == DDP_OK) status = spm_decode(t->pieces, known.data, known.size, out, err);

@@ -21,7 +21,7 @@ static ddp_status grow_slots(vocabulary *v, ddp_err *err)
     uint32_t bits = v->slot_bits == 0 ? 8 : v->slot_bits + 1;
     uint32_t *slots;
 
-    if (v->slots != NULL && v->count < UINT32_C(1) << (v->slot_bits - 1)) return DDP_OK;
+    if (v->slots != NULL && v->count < (UINT32_C(1) << v->slot_bits) / 2) return DDP_OK;
     slots = calloc((size_t)1 << bits, sizeof(*slots));
     if (slots == NULL) return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
     free(v->slots);

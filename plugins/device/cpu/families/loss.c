@@ -83,7 +83,7 @@ static double run_pair(const cpu_call *c)
 static ddp_status run_loss(const cpu_call *c, ddp_err *err)
 {
     float *loss = cpu_out(c, LOSS);
-    double sum, counted = (double)c->k->cols;
+    double sum = 0.0, counted = (double)c->k->cols;
     ddp_status status = DDP_OK;
 
     if (c->k->kind == DDP_OP_CROSS_ENTROPY)

@@ -126,7 +126,7 @@ static ddp_status flush_bytes(bytes *row, decode_list *out, ddp_err *err)
 static ddp_status decode_one(const step *d, size_t i, const uint8_t *text, size_t size, bytes *row, decode_list *out,
                              ddp_err *err)
 {
-    static const bytes space = {(uint8_t *)(uintptr_t) " ", 1, 1};
+    const bytes space = {.data = (uint8_t[]){' '}, .size = 1, .capacity = 1};
     int byte;
 
     switch (d->kind) {
@@ -181,13 +181,14 @@ static ddp_status run_step(const step *d, const decode_list *l, bytes *row, deco
 ddp_status decode_run(const steps *d, decode_list *l, bytes *out, ddp_err *err)
 {
     for (uint32_t i = 0; i < d->count; i++) {
-        decode_list next = {0};
+        decode_list next = {0}, before;
         bytes row = {0};
         ddp_status status = run_step(&d->all[i], l, &row, &next, err);
 
         free(row.data);
-        decode_list_free(l);
+        before = *l;
         *l = next;
+        decode_list_free(&before);
         DDP_TRY(status);
     }
     for (size_t i = 0; i < l->ends.size; i++) {
@@ -202,6 +203,6 @@ ddp_status decode_run(const steps *d, decode_list *l, bytes *out, ddp_err *err)
 void decode_list_free(decode_list *l)
 {
     free(l->text.data);
-    free(l->ends.data);
+    free(l->ends.data); /* NOLINT(clang-analyzer-unix.Malloc): each list is freed once */
     *l = (decode_list){0};
 }

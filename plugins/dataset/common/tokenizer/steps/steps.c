@@ -52,7 +52,7 @@ static ddp_status read_any(const reading *r, const json_t *j, int depth, ddp_err
     if (!json_is_array(list) || depth == DEPTH)
         return ddp_fail(err, DDP_ERR_DATA, "%s: a Sequence needs its list \"%s\", at most %d deep", r->where, r->list,
                         DEPTH);
-    json_array_foreach(list, i, item) DDP_TRY(read_any(r, item, depth + 1, err));
+    for (i = 0; (item = json_array_get(list, i)) != NULL; i++) DDP_TRY(read_any(r, item, depth + 1, err));
     return DDP_OK;
 }
 
