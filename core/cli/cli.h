@@ -14,6 +14,8 @@ int cli_run_rank(const ddp_args *args, ddp_config *config, const ddp_launch *lau
 int cli_print_text(ddp_text *text, ddp_log *log);
 /* After an error: its line, and the exit code that it carries. */
 int cli_print_error(const ddp_err *err, ddp_log *log);
+/* The INI of a command with its --set. -1: it is loaded; else the exit code, after a line. */
+int cli_load_config(const char *path, const char *const *overrides, size_t count, ddp_config *config, ddp_log *log);
 int cli_command_plugins(const ddp_args *args, const char *wanted, ddp_log *log);
 int cli_command_help(const ddp_command *program, const char *section, ddp_log *log); /* section NULL: its usage */
 int cli_command_print_config(ddp_config *config, const ddp_launch *launch, ddp_log *log);

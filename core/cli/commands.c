@@ -27,6 +27,15 @@ int cli_print_error(const ddp_err *err, ddp_log *log)
     return ddp_err_exit_code(err);
 }
 
+int cli_load_config(const char *path, const char *const *overrides, size_t count, ddp_config *config, ddp_log *log)
+{
+    ddp_err err = {0};
+
+    if (ddp_config_load(path, overrides, count, config, &err) == DDP_OK) return -1;
+    (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
+    return cli_print_error(&err, log);
+}
+
 /* Columns of the terminal that shows standard output; elsewhere no bound, so that grep finds whole rows. */
 static size_t columns(void)
 {

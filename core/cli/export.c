@@ -68,15 +68,11 @@ int cli_command_export(int argc, char **argv, ddp_log *log)
     /* nothing is computed, so the machine need not have the device that the model was trained on */
     request q = {.overrides = {"train.device=" DDP_DEFAULT_DEVICE}, .override_count = 1};
     ddp_config config = {0};
-    ddp_err err = {0};
     writer write = NULL;
     int code = parse(argc, argv, &q, &write);
 
     if (code >= 0) return code;
-    if (ddp_config_load(q.config_path, q.overrides, q.override_count, &config, &err) != DDP_OK) {
-        (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-        return cli_print_error(&err, log);
-    }
+    if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;
     code = infer_export(&q.export, &config, log, write);
     ddp_config_free(&config);
     return code;

@@ -55,7 +55,6 @@ int cli_command_model(int argc, char **argv, ddp_log *log)
 {
     request q = {0};
     ddp_config config = {0};
-    ddp_err err = {0};
     int next, code = cli_parse_options(&command, argc, argv, &q, &next);
 
     if (code >= 0) return code;
@@ -63,10 +62,7 @@ int cli_command_model(int argc, char **argv, ddp_log *log)
     if (q.config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
     q.overrides[q.override_count++] = "train.device=cpu";
     q.overrides[q.override_count++] = "train.parallel=ddp";
-    if (ddp_config_load(q.config_path, q.overrides, q.override_count, &config, &err) != DDP_OK) {
-        (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-        return cli_print_error(&err, log);
-    }
+    if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;
     code = print_model(&config, log);
     ddp_config_free(&config);
     return code;

@@ -50,14 +50,10 @@ int cli_command_predict(int argc, char **argv, ddp_log *log)
 {
     request q = {.predict = {.top = 5}};
     ddp_config config = {0};
-    ddp_err err = {0};
     int code = parse(argc, argv, &q);
 
     if (code >= 0) return code;
-    if (ddp_config_load(q.config_path, q.overrides, q.override_count, &config, &err) != DDP_OK) {
-        (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-        return cli_print_error(&err, log);
-    }
+    if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;
     code = ddp_predict_files(&q.predict, &config, log);
     ddp_config_free(&config);
     return code;

@@ -35,17 +35,13 @@ int cli_command_tokenize(int argc, char **argv, ddp_log *log)
 {
     request q = {0};
     ddp_config config = {0};
-    ddp_err err = {0};
     int next, code = cli_parse_options(&command, argc, argv, &q, &next);
 
     if (code >= 0) return code;
     if (next < argc) q.text.file = argv[next++];
     if (next < argc) return cli_usage_error(&command, "too many arguments: ", argv[next]);
     if (q.config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
-    if (ddp_config_load(q.config_path, q.overrides, q.override_count, &config, &err) != DDP_OK) {
-        (void)ddp_fail_as(&err, DDP_EXIT_CONFIG);
-        return cli_print_error(&err, log);
-    }
+    if ((code = cli_load_config(q.config_path, q.overrides, q.override_count, &config, log)) >= 0) return code;
     code = ddp_tokenize(&q.text, &config, log);
     ddp_config_free(&config);
     return code;
