@@ -11,7 +11,7 @@ bench: all
 	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/step_time.py $(BENCH_FLAGS)
 	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/model_steps.py $(MODEL_FLAGS)
 	@DDP_SRCDIR='$(abs_srcdir)' DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/slow_link.py $(LINK_FLAGS) || test $$? -eq 77
-	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/generate_tokens.py tests/bench/infer_latency.py $(GENERATE_FLAGS) || test $$? -eq 77
+	@DDP_BUILDDIR='$(abs_builddir)' $(PYTHON) $(srcdir)/tests/bench/generate_tokens.py $(GENERATE_FLAGS) || test $$? -eq 77
 	@for program in $(BENCH_SHM); do ./$$program $(BENCH_ROUNDS); done
 	@for program in $(BENCH_MPI); do OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
 		mpirun --oversubscribe --bind-to none -np 2 ./$$program $(BENCH_ROUNDS); done
