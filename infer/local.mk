@@ -33,7 +33,7 @@ lib_LTLIBRARIES += libddpinfer.la
 libddpinfer_la_SOURCES = infer/lib/infer.c
 libddpinfer_la_LDFLAGS = -version-info 0:0:0 -export-symbols-regex '^ddp_infer_' -Wl,--exclude-libs,ALL -Wl,--as-needed $(DDP_NODEFS) \
 	$(DDP_SAN) $(DDP_WRAP)
-libddpinfer_la_LIBADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
+libddpinfer_la_LIBADD = $(CORE_LIBS)
 pkgconfig_DATA += ddpinfer.pc
 examples_inferdir = $(docdir)/examples/infer-example
 dist_examples_infer_DATA = docs/examples/infer-example/classify.c docs/examples/infer-example/Makefile

@@ -7,4 +7,4 @@ ddpengine_SOURCES = core/cli/checkpoint/diff.h core/cli/checkpoint/merge.h core/
 	core/cli/lr.c core/cli/lr_curve.c core/cli/main.c core/cli/model.c \
 	core/cli/options.c core/cli/predict.c core/cli/run.c core/cli/sweep.c core/cli/tokenize.c
 ddpengine_LDFLAGS = $(AM_LDFLAGS) $(DDP_WRAP)
-ddpengine_LDADD = $(ONNX_LIBS) libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS)
+ddpengine_LDADD = $(ONNX_LIBS) $(CORE_LIBS)

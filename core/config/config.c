@@ -142,6 +142,9 @@ static ddp_status check_output(ddp_config *c, ddp_err *err)
     char *end = NULL;
     uint64_t first, last;
 
+    if (c->output->tensorboard && c->output->dir[0] == '\0')
+        return ddp_fail(err, DDP_ERR_CONFIG, "%s: [output] tensorboard = yes needs [output] dir, for the event file",
+                        where_of(c, "output", "tensorboard"));
     if (c->output->audit && c->output->dir[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "%s: [output] audit = yes needs [output] dir, where each rank records its samples",

@@ -183,6 +183,8 @@ struct ddp_output_config {
     const char *dir;         /* "": writes no files */
     const char *trace_steps; /* "A-B" or "" */
     int32_t audit;           /* records the samples of each update */
+    int32_t tensorboard;     /* writes an event file */
+    const char *prometheus;  /* a file, "": none */
     int64_t log_every;       /* steps between lines */
     int32_t progress;
 };

@@ -319,6 +319,13 @@ static const ddp_option output_options[] = {
      "Whether each rank records the samples of every update in dir. "
      "`ddpengine audit` proves from it that each epoch used each sample exactly once.",
      DDP_OPT_BOOL, 0, AT(audit)},
+    {"tensorboard", "no", NULL,
+     "Whether dir gets an event file of TensorBoard: the numbers of metrics.jsonl, the settings and warnings as text.",
+     DDP_OPT_BOOL, R, AT(tensorboard)},
+    {"prometheus", "", NULL,
+     "The state of the run for Prometheus' node_exporter: a file that ends in .prom, replaced once a second. "
+     "Empty: none.",
+     DDP_OPT_PATH, R, AT(prometheus)},
     {"log_every", "100", "1..", "Steps between plain progress lines.", DDP_OPT_INT, R, AT(log_every)},
     {"progress", "auto", "auto|plain|off",
      "auto: a live line on a terminal, plain lines elsewhere. plain: a line every log_every steps. off: none.",

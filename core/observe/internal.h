@@ -6,6 +6,8 @@
  *   progress.c    lines for people
  *   statistics.c  times over the whole run, memory of the process
  *   loss_spike.c  a loss far above the usual one
+ *   prometheus.c  a text file for node_exporter
+ *   tensorboard/  an event file
  *
  * All but the ring belongs to the thread "ddp-observe" until it is joined, then to the trainer's thread. */
 #pragma once
@@ -73,6 +75,26 @@ typedef struct ddp_loss_spike {
 
 /* Whether the step's loss is a spike to warn of; *usual then is the usual loss. */
 bool observe_loss_spike(ddp_loss_spike *s, const ddp_step_record *r, double *usual);
+
+/* ---- Prometheus -------------------------------------------------------------------------------------------------- */
+typedef struct ddp_prometheus {
+    char path[4096]; /* "": no file */
+    ddp_log *log;
+    ddp_step_record last;
+    uint64_t planned_steps, warnings, checkpoints;
+    double checkpoint_time; /* seconds since 1970; 0: none yet */
+    char evaluation[2048];  /* lines of the newest one */
+    int64_t written_ns;
+    bool stale, failed; /* news since the file was written; a warning was given */
+} ddp_prometheus;
+
+/* DDP_ERR_SYSTEM where the file cannot be written. `path` NULL or "": no file. */
+ddp_status observe_prometheus_open(ddp_prometheus *p, const char *path, uint64_t planned_steps, ddp_log *log,
+                                   ddp_err *err);
+void observe_prometheus_step(ddp_prometheus *p, const ddp_step_record *r);
+void observe_prometheus_line(ddp_prometheus *p, const char *line); /* of metrics.jsonl that is no step */
+/* Writes the file where there are news and the last one is a second old, or with `now`. A failure is one warning. */
+void observe_prometheus_write(ddp_prometheus *p, bool now);
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 typedef struct ddp_progress {

@@ -3,6 +3,7 @@
  * One producer (the thread that calls step, event, finish), one consumer. A step costs the producer a copy of its
  * record and two atomic operations; it takes the lock only when the ring becomes half full or is full. */
 #include "observe/internal.h"
+#include "observe/tensorboard/tensorboard.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdalign.h>
@@ -38,6 +39,8 @@ struct ddp_observer {
     ddp_progress progress;
     ddp_loss_spike spike;
     struct slot ring[RING];
+    ddp_tensorboard *tensorboard; /* NULL: none */
+    ddp_prometheus prometheus;
     ddp_metrics metrics;
 };
 
@@ -71,6 +74,13 @@ static char *event_line(const char *event, const char *members)
 }
 
 /* ---- consumer ---------------------------------------------------------------------------------------------------- */
+static void write_line(ddp_observer *o, const char *line)
+{
+    observe_tensorboard_line(o->tensorboard, line);
+    observe_prometheus_line(&o->prometheus, line);
+    observe_metrics_line(&o->metrics, line);
+}
+
 static void warn_of_spike(ddp_observer *o, const ddp_step_record *r, double usual)
 {
     char text[256], members[384], *line;
@@ -84,7 +94,7 @@ static void warn_of_spike(ddp_observer *o, const ddp_step_record *r, double usua
                    "\"step\": %" PRIu64 ", \"loss\": %.9g, \"usual_loss\": %.9g, \"text\": \"%s\"", r->step, r->loss,
                    usual, text);
     line = event_line("warning", members);
-    if (line != NULL) observe_metrics_line(&o->metrics, line);
+    if (line != NULL) write_line(o, line);
     free(line);
 }
 
@@ -93,13 +103,15 @@ static void take(ddp_observer *o, struct slot *s)
     double usual;
 
     if (!s->is_event) {
+        observe_tensorboard_step(o->tensorboard, &s->record);
+        observe_prometheus_step(&o->prometheus, &s->record);
         observe_metrics_step(&o->metrics, &s->record);
         if (observe_loss_spike(&o->spike, &s->record, &usual)) warn_of_spike(o, &s->record, usual);
         observe_statistics_step(&o->statistics, &s->record);
         observe_progress_step(&o->progress, &s->record);
         return;
     }
-    observe_metrics_line(&o->metrics, s->line);
+    write_line(o, s->line);
     if (s->text != NULL) observe_progress_text(&o->progress, s->text);
     free(s->line);
     free(s->text);
@@ -117,7 +129,9 @@ static void drain(ddp_observer *o)
         pthread_cond_signal(&o->space);
         pthread_mutex_unlock(&o->lock);
     }
+    observe_tensorboard_flush(o->tensorboard); /* first: a kill in between leaves no more in metrics.jsonl */
     observe_metrics_flush(&o->metrics);
+    observe_prometheus_write(&o->prometheus, false);
     observe_progress_refresh(&o->progress);
 }
 
@@ -234,7 +248,11 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
     own.dir = o->dir = ddp_strdup(p->dir, err);
     st = o->dir == NULL ? err->status : observe_statistics_open(&o->statistics, err);
     if (st == DDP_OK) st = observe_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
+    if (st == DDP_OK && p->tensorboard)
+        st = observe_tensorboard_open(o->dir, p->first_step, p->log, &o->tensorboard, err);
+    if (st == DDP_OK) st = observe_prometheus_open(&o->prometheus, p->prometheus, p->total_steps, p->log, err);
     if (st == DDP_OK) {
+        if (p->settings != NULL) observe_tensorboard_text(o->tensorboard, "settings", p->settings, 0);
         observe_progress_open(&o->progress, &own);
         st = ddp_thread_start(&o->thread, "ddp-observe", observe_main, o, err);
         o->running = st == DDP_OK;
@@ -266,6 +284,8 @@ void ddp_observer_close(ddp_observer *o)
 {
     if (o == NULL) return;
     ddp_observer_stop(o);
+    observe_tensorboard_close(o->tensorboard);
+    observe_prometheus_write(&o->prometheus, true);
     observe_metrics_close(&o->metrics);
     observe_statistics_close(&o->statistics);
     pthread_cond_destroy(&o->space);

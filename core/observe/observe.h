@@ -1,4 +1,5 @@
-/* observe/observe.h -- what a run leaves (metrics.jsonl, summary.json) and what it shows (progress). Rank 0 only.
+/* observe/observe.h -- what a run leaves (metrics.jsonl, summary.json, what TensorBoard and Prometheus
+ * read) and what it shows (progress). Rank 0 only.
  *
  * The trainer puts records into a ring; one thread ("ddp-observe") writes them. All calls come from one thread, the
  * trainer's. Names of fields are a promise, see docs/metrics.md. */
@@ -17,7 +18,10 @@ typedef struct ddp_observe_params {
     uint64_t total_steps; /* planned, for the ETA; first_step: already done */
     uint64_t first_step;
     uint64_t steps_per_epoch, epochs;
-    double loss_spike; /* warns of a loss above so many times the usual one; 0: never */
+    double loss_spike;      /* warns of a loss above so many times the usual one; 0: never */
+    bool tensorboard;       /* an event file in `dir`, which is not empty then */
+    const char *settings;   /* a text for TensorBoard; NULL: none */
+    const char *prometheus; /* a file of the run's state; "" or NULL: none */
     ddp_log *log;
 } ddp_observe_params;
 

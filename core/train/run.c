@@ -192,6 +192,14 @@ static void plan_steps(ddp_trainer *t)
     if (c->max_steps > 0) t->progress.total_steps = DDP_MIN_OF(t->progress.total_steps, (uint64_t)c->max_steps);
 }
 
+/* The effective INI as Markdown's code block. */
+static void settings_text(const ddp_session *s, ddp_text *out)
+{
+    ddp_text_printf(out, "```ini\n");
+    ddp_settings_print(&s->config->settings, out);
+    ddp_text_printf(out, "```\n");
+}
+
 static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
 {
     const ddp_session *s = t->s;
@@ -204,14 +212,21 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
                             .steps_per_epoch = s->steps_per_epoch,
                             .epochs = (uint64_t)s->config->train->epochs,
                             .loss_spike = s->config->train->loss_spike,
+                            .tensorboard = s->config->output->tensorboard != 0,
+                            .prometheus = s->config->output->prometheus,
                             .log = s->log};
     char count[32], text[640];
     const char *part = s->devices.replicas > 1 ? "replica" : s->devices.stages > 1 ? "stage" : "rank";
     uint64_t parts = ddp_session_shards(s);
-    ddp_text pinned = {0}, members = {0};
+    ddp_text pinned = {0}, members = {0}, settings = {0};
+    ddp_status st;
 
     if (s->launch.rank != 0) return DDP_OK;
-    DDP_TRY_AS(DDP_EXIT_CONFIG, err, ddp_observer_open(&p, &t->observer, err));
+    if (p.tensorboard) settings_text(s, &settings);
+    p.settings = settings.data;
+    st = ddp_observer_open(&p, &t->observer, err);
+    ddp_text_free(&settings);
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, st);
     ddp_session_pin_text(s, &pinned);
     ddp_text_printf(&members, "\"version\": \"%s\", \"world_size\": %d, \"backend\": \"%s\", \"device\": \"%s\", ",
                     DDP_VERSION, s->launch.world, ddp_session_backend_name(s), s->devices.text);

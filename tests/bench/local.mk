@@ -24,7 +24,7 @@ EXTRA_PROGRAMS += tests/bench/bench_mpi
 CLEANFILES += tests/bench/bench_mpi
 tests_bench_bench_mpi_SOURCES = tests/bench/bench_mpi.c
 tests_bench_bench_mpi_CPPFLAGS = $(AM_CPPFLAGS) $(MPI_CFLAGS) -DDDP_BUILDDIR='"$(abs_builddir)"'
-tests_bench_bench_mpi_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS) $(MPI_LIBS)
+tests_bench_bench_mpi_LDADD = $(CORE_LIBS) $(MPI_LIBS)
 endif
 
 # make tests/bench/bench_images: dataset folder; image_loading.py compares it with torchvision

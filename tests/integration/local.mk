@@ -14,7 +14,7 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 	tests/integration/model/test_metrics.py tests/integration/model/test_recipes.py tests/integration/model/test_predict.py tests/integration/model/test_export.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
 	tests/integration/watch/test_audit.py tests/integration/restart/test_restart.py \
-	tests/integration/restart/test_missing.py tests/integration/save/test_async.py \
+	tests/integration/restart/test_missing.py tests/integration/save/test_async.py tests/integration/look/test_outputs.py \
 	tests/integration/save/test_sharded.py tests/integration/cuda/test_nccl.py
 # wholly long, and those above that have long cases
 LONG_ALONE = tests/integration/cuda/test_cuda.py tests/integration/cuda/test_cuda_nccl.py
@@ -30,7 +30,7 @@ EXTRA_DIST += $(LONG_ALONE) tests/fixtures/plugins/broken_backend.c tests/fixtur
 EXTRA_DIST += tests/integration/support/buffered_model.c tests/integration/support/refuse_binding.c \
 	tests/integration/support/flawed_device.c tests/integration/support/failing_backend.c \
 	tests/integration/support/slow_disk.c tests/integration/support/infer_library.py tests/integration/support/onnx_live.py
-EXTRA_DIST += tests/integration/harness.py tests/integration/checkpoint_files.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
+EXTRA_DIST += tests/integration/look/event_file.py tests/integration/harness.py tests/integration/checkpoint_files.py tests/integration/save/disk.py tests/integration/watch/flawed.py \
 	tests/integration/support/count_malloc.c tests/integration/support/counting_sampler.c \
 	tests/integration/support/drifting_backend.c tests/integration/support/late_device.c $(INTEGRATION_TESTS)
 if WITH_GLOO

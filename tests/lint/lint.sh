@@ -41,6 +41,10 @@ if need clang-tidy clang-tidy; then
         echo "clang-tidy: infer/export/onnx*.c are left out: there is no protoc-c, or no libonnx-dev, on this machine"
         without="$without\\|^infer/export/onnx"
     fi
+    if ! protoc-c --proto_path=core/observe/tensorboard --c_out="$messages" event.proto 2>/dev/null || ! pkg-config --exists libisal; then
+        echo "clang-tidy: core/observe/tensorboard/tensorboard.c is left out: there is no protoc-c, or no libisal-dev, on this machine"
+        without="$without\\|^core/observe/tensorboard/tensorboard"
+    fi
     mpi=$(pkg-config --cflags-only-I ompi-c 2>/dev/null || pkg-config --cflags-only-I mpich 2>/dev/null || true)
     export cuda mpi messages
     # a third of the paths that the analyser follows by default takes less than half of the time, and finds the same

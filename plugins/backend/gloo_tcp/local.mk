@@ -23,5 +23,5 @@ tests_bench_bench_allreduce_SOURCES = tests/bench/bench_allreduce.cc tests/bench
 tests_bench_bench_allreduce_CPPFLAGS = $(UNIT_CPPFLAGS)
 # Gloo's headers convert freely
 tests_bench_bench_allreduce_CXXFLAGS = $(AM_CXXFLAGS) -Wno-conversion -Wno-unused-parameter -Wno-sign-compare
-tests_bench_bench_allreduce_LDADD = libddpcore.a $(INIH_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS) $(XXHASH_LIBS) -lgloo
+tests_bench_bench_allreduce_LDADD = $(CORE_LIBS) -lgloo
 endif
