@@ -147,6 +147,15 @@ static ddp_tensor graph_input(ddp_graph *g, const char *field)
     return failed;
 }
 
+static int graph_has_input(const ddp_graph *g, const char *field)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+
+    for (uint32_t i = 0; i < c->field_count; i++)
+        if (strcmp(c->fields[i].name, field) == 0) return 1;
+    return 0;
+}
+
 /* ---- ops --------------------------------------------------------------------------------------------------------- */
 /* Takes over the inputs, without the absent ones at the end. */
 static ddp_status node_inputs(ddp_graph_core *c, ddp_graph_node *n, uint32_t in_count, const ddp_tensor *in)
@@ -382,6 +391,7 @@ static const ddp_graph_api api = {
     .status = graph_status,
     .place = graph_place,
     .measure = graph_measure,
+    .has_input = graph_has_input,
 };
 
 ddp_status ddp_graph_create(const ddp_field *fields, uint32_t field_count, ddp_graph **out, ddp_err *err)

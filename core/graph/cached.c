@@ -31,13 +31,17 @@ static int axis_of(const maker *m, const ddp_value *v)
 static uint32_t rows_in(const ddp_node *n)
 {
     switch (n->op) {
-    case DDP_OP_ADD: return 2;
+    case DDP_OP_ADD:
+    case DDP_OP_MUL: return 2;
     case DDP_OP_LINEAR:
     case DDP_OP_RELU:
     case DDP_OP_LEAKY_RELU:
     case DDP_OP_GELU:
+    case DDP_OP_SILU:
     case DDP_OP_RESHAPE:
     case DDP_OP_LAYER_NORM:
+    case DDP_OP_RMS_NORM:
+    case DDP_OP_ROPE:
     case DDP_OP_EMBEDDING:
     case DDP_OP_POSITION: return 1;
     case DDP_OP_ATTENTION: return n->attrs.attention.causal ? 1 : 0;
@@ -48,7 +52,8 @@ static uint32_t rows_in(const ddp_node *n)
 static ddp_status check_node(const maker *m, const ddp_node *n, ddp_err *err)
 {
     uint32_t rows = rows_in(n);
-    bool whole = n->op == DDP_OP_LINEAR || n->op == DDP_OP_LAYER_NORM; /* it mixes the last dimension */
+    bool whole = n->op == DDP_OP_LINEAR || n->op == DDP_OP_LAYER_NORM ||
+                 n->op == DDP_OP_RMS_NORM; /* it mixes the last dimension */
     bool good = rows > 0 && axis_of(m, &m->p->values[n->out[0]]) >= 0;
 
     for (uint32_t k = 0; good && k < rows; k++) {
@@ -121,6 +126,10 @@ static void change_node(maker *m, ddp_node *n)
         n->op = DDP_OP_POSITION_AT;
         n->in[2] = m->start;
         n->in_count = 3;
+    }
+    if (n->op == DDP_OP_ROPE) {
+        n->in[1] = m->start;
+        n->in_count = 2;
     }
     if (n->op == DDP_OP_RESHAPE)
         memcpy(n->attrs.reshape.dims, m->values[n->out[0]].dims, sizeof(n->attrs.reshape.dims));

@@ -34,6 +34,20 @@ static void image_attributes(const ddp_graph_node *n, ddp_text *out)
     }
 }
 
+static void rope_attributes(const ddp_attrs *a, ddp_text *out)
+{
+    ddp_text_printf(out, " head_dim %" PRId64 " kind %u%s theta %.17g", a->rope.head_dim, a->rope.kind,
+                    a->rope.exact ? " exact" : "", a->rope.theta);
+    if (a->rope.kind != DDP_ROPE_DEFAULT)
+        ddp_text_printf(out, " factor %.17g original_context %" PRId64, a->rope.factor, a->rope.original_context);
+    if (a->rope.kind == DDP_ROPE_LLAMA3)
+        ddp_text_printf(out, " low_freq_factor %.17g high_freq_factor %.17g", a->rope.low_freq_factor,
+                        a->rope.high_freq_factor);
+    if (a->rope.kind == DDP_ROPE_YARN)
+        ddp_text_printf(out, " beta_fast %.17g beta_slow %.17g", a->rope.beta_fast, a->rope.beta_slow);
+    if (a->rope.attention_factor > 0.0) ddp_text_printf(out, " attention_factor %.17g", a->rope.attention_factor);
+}
+
 static void attributes(const ddp_graph_node *n, ddp_text *out)
 {
     const ddp_attrs *a = &n->attrs;
@@ -55,6 +69,8 @@ static void attributes(const ddp_graph_node *n, ddp_text *out)
     case DDP_OP_SMOOTH_L1: ddp_text_printf(out, " beta %.17g", a->smooth_l1.beta); break;
     case DDP_OP_TOP_K: ddp_text_printf(out, " k %u", a->metric.k); break;
     case DDP_OP_LAYER_NORM: ddp_text_printf(out, " eps %.17g", a->layer_norm.eps); break;
+    case DDP_OP_RMS_NORM: ddp_text_printf(out, " eps %.17g", a->rms_norm.eps); break;
+    case DDP_OP_ROPE: rope_attributes(a, out); break;
     case DDP_OP_ATTENTION:
         ddp_text_printf(out, " heads %u%s scale %.17g dropout %.17g", a->attention.heads,
                         a->attention.causal ? " causal" : "", a->attention.scale, a->attention.dropout);

@@ -1,5 +1,5 @@
 /* graph/recompute.c -- activations that cost little are computed again where the gradient reads them, instead of being
- * kept: the outputs of gelu and of layer norm, whose inputs are kept for their own gradients anyway.
+ * kept: the outputs of gelu, silu, layer norm and RMS norm, whose inputs are kept for their own gradients anyway.
  *
  * A copy of the node is put before the first gradient that reads its output, and from there on its output replaces the
  * original's. So the original's memory is free again after the forward pass. Source: activation checkpointing,
@@ -57,10 +57,22 @@ static bool is_metric(const ddp_program *p, int32_t value)
     return false;
 }
 
+/* The gradient, whose second input is the op's own, of an op that is cheap enough; 0: of none. */
+static uint32_t gradient_of(uint32_t op)
+{
+    switch (op) {
+    case DDP_OP_GELU: return DDP_OP_GELU_GRAD;
+    case DDP_OP_SILU: return DDP_OP_SILU_GRAD;
+    case DDP_OP_LAYER_NORM: return DDP_OP_LAYER_NORM_GRAD;
+    case DDP_OP_RMS_NORM: return DDP_OP_RMS_NORM_GRAD;
+    default: return 0;
+    }
+}
+
 /* Its input is read by its own gradient later than `from`. */
 static bool input_stays(const copies *c, const ddp_node *n, uint32_t from)
 {
-    uint32_t grad = n->op == DDP_OP_GELU ? DDP_OP_GELU_GRAD : DDP_OP_LAYER_NORM_GRAD;
+    uint32_t grad = gradient_of(n->op);
 
     for (uint32_t i = from; i < c->node_count; i++)
         if (c->nodes[i].op == grad && c->nodes[i].in[1] == n->in[0]) return true;
@@ -115,8 +127,7 @@ ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err)
     for (uint32_t i = 0; i < c.forward; i++) {
         const ddp_node n = c.nodes[i];
         uint32_t at = first_reader(&c, n.out[0]);
-        if ((n.op != DDP_OP_GELU && n.op != DDP_OP_LAYER_NORM) || at == c.node_count || is_metric(p, n.out[0]))
-            continue;
+        if (gradient_of(n.op) == 0 || at == c.node_count || is_metric(p, n.out[0])) continue;
         if (rests(&c, n.out[0], at) && input_stays(&c, &n, at) && stays_on_its_device(&c, &n, at))
             copy_in_front(&c, &n, at);
     }

@@ -984,8 +984,8 @@ def seeds_net():
     good = {
         "every_layer": "[conv2d] out = 4, kernel = 3, stride = 1, padding = 1, groups = 1, bias = no, init = normal 0.1\n"
                        "[batch_norm2d]\n[gelu]\n[avg_pool2d] kernel = 2\n[max_pool2d] kernel = 2, stride = 1, padding = 1\n"
-                       "[adaptive_avg_pool2d] out = 2\n[flatten]\n[layer_norm]\n[dropout] p = 0.25\n[identity] name = a\n"
-                       "[linear] name = b, out = 16, init = kaiming_normal\n[add] from = a\n[hf_conv1d] out = 16, std = 0.5\n"
+                       "[adaptive_avg_pool2d] out = 2\n[flatten]\n[layer_norm]\n[rms_norm] eps = 0.5\n[silu]\n[dropout] p = 0.25\n[identity] name = a\n"
+                       "[linear] name = b, out = 16, init = kaiming_normal\n[add] from = a\n[mul] from = a\n[hf_conv1d] out = 16, std = 0.5\n"
                        "[linear] tied = b\n" + end + "[metric] type = accuracy\n",
         "lines": "; comment\n# too\n[flatten] ; behind\r\n\t[linear]\r\n  out = 4 # behind\n" + end,
         "byte_order_mark": "\ufeff[flatten]\n[linear] out = 4\n" + end,

@@ -29,7 +29,8 @@ EXTRA_DIST += tests/parity/accuracy.py
 
 # every op against PyTorch's stored results
 EXTRA_DIST += tests/parity/make/make_ops.py tests/parity/vectors/ops.safetensors tests/parity/make/make_losses.py tests/parity/make/make_metrics.py \
-	tests/parity/vectors/losses.safetensors tests/parity/vectors/metrics.json
+	tests/parity/vectors/losses.safetensors tests/parity/vectors/metrics.json tests/parity/make/make_llama.py \
+	tests/parity/vectors/llama_ops.safetensors
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_ops
 TESTS += tests/parity/test_ops

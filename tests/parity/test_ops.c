@@ -1,6 +1,7 @@
 /* tests/parity/test_ops.c -- every op on the inputs of vectors/ops.safetensors: the scalar reference and device cpu
  * against what PyTorch gives (make_ops.py). The bound is 1e-5 of the largest magnitude of the result; of losses and of
- * what metrics add up (vectors/losses.safetensors, make_losses.py) 1e-6. */
+ * what metrics add up (vectors/losses.safetensors, make_losses.py) 1e-6. The ops of LLaMA-class models are in
+ * vectors/llama_ops.safetensors, make_llama.py. */
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
 #include "graph/graph.h"
@@ -12,59 +13,69 @@
 #include <string.h>
 #include <cmocka.h>
 
+enum { OPS, LOSSES, LLAMA, FILES };
+static const char *const file_names[] = {[OPS] = "ops", [LOSSES] = "losses", [LLAMA] = "llama_ops"};
+
 struct op_case {
     const char *op; /* as make_ops.py names it */
     uint32_t code, tanh;
     unsigned params;  /* bit i: input i is a parameter */
     unsigned grads;   /* bit i: output i is a parameter's gradient */
     unsigned buffers; /* bit i: input i is a buffer */
-    bool loss;        /* of losses.safetensors */
+    int file;         /* of its cases */
 };
 static const struct op_case cases[] = {
-    {"linear", DDP_OP_LINEAR, 0, 6, 0, 0, false},
-    {"linear_grad_input", DDP_OP_LINEAR_GRAD_INPUT, 0, 2, 0, 0, false},
-    {"linear_grad_weight", DDP_OP_LINEAR_GRAD_WEIGHT, 0, 0, 1, 0, false},
-    {"linear_grad_bias", DDP_OP_LINEAR_GRAD_BIAS, 0, 0, 1, 0, false},
-    {"relu", DDP_OP_RELU, 0, 0, 0, 0, false},
-    {"relu_grad", DDP_OP_RELU_GRAD, 0, 0, 0, 0, false},
-    {"gelu", DDP_OP_GELU, 0, 0, 0, 0, false},
-    {"gelu_grad", DDP_OP_GELU_GRAD, 0, 0, 0, 0, false},
-    {"gelu_tanh", DDP_OP_GELU, 1, 0, 0, 0, false},
-    {"gelu_tanh_grad", DDP_OP_GELU_GRAD, 1, 0, 0, 0, false},
-    {"add", DDP_OP_ADD, 0, 0, 0, 0, false},
-    {"cross_entropy", DDP_OP_CROSS_ENTROPY, 0, 0, 0, 0, false},
-    {"cross_entropy_grad", DDP_OP_CROSS_ENTROPY_GRAD, 0, 0, 0, 0, false},
-    {"mse", DDP_OP_MSE, 0, 0, 0, 0, false},
-    {"mse_grad", DDP_OP_MSE_GRAD, 0, 0, 0, 0, false},
-    {"accuracy", DDP_OP_ACCURACY, 0, 0, 0, 0, false},
-    {"conv2d", DDP_OP_CONV2D, 0, 6, 0, 0, false},
-    {"conv2d_grad_input", DDP_OP_CONV2D_GRAD_INPUT, 0, 2, 0, 0, false},
-    {"conv2d_grad_weight", DDP_OP_CONV2D_GRAD_WEIGHT, 0, 0, 1, 0, false},
-    {"conv2d_grad_bias", DDP_OP_CONV2D_GRAD_BIAS, 0, 0, 1, 0, false},
-    {"max_pool2d", DDP_OP_MAX_POOL2D, 0, 0, 0, 0, false},
-    {"max_pool2d_grad", DDP_OP_MAX_POOL2D_GRAD, 0, 0, 0, 0, false},
-    {"avg_pool2d", DDP_OP_AVG_POOL2D, 0, 0, 0, 0, false},
-    {"avg_pool2d_grad", DDP_OP_AVG_POOL2D_GRAD, 0, 0, 0, 0, false},
-    {"adaptive_avg_pool2d", DDP_OP_ADAPTIVE_AVG_POOL2D, 0, 0, 0, 0, false},
-    {"adaptive_avg_pool2d_grad", DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, 0, 0, 0, 0, false},
-    {"batch_norm", DDP_OP_BATCH_NORM, 0, 6, 0, 24, false},
-    {"batch_norm_eval", DDP_OP_BATCH_NORM, 0, 6, 0, 24, false},
-    {"batch_norm_grad", DDP_OP_BATCH_NORM_GRAD, 0, 4, 6, 0, false},
+    {"linear", DDP_OP_LINEAR, 0, 6, 0, 0, OPS},
+    {"linear_grad_input", DDP_OP_LINEAR_GRAD_INPUT, 0, 2, 0, 0, OPS},
+    {"linear_grad_weight", DDP_OP_LINEAR_GRAD_WEIGHT, 0, 0, 1, 0, OPS},
+    {"linear_grad_bias", DDP_OP_LINEAR_GRAD_BIAS, 0, 0, 1, 0, OPS},
+    {"relu", DDP_OP_RELU, 0, 0, 0, 0, OPS},
+    {"relu_grad", DDP_OP_RELU_GRAD, 0, 0, 0, 0, OPS},
+    {"gelu", DDP_OP_GELU, 0, 0, 0, 0, OPS},
+    {"gelu_grad", DDP_OP_GELU_GRAD, 0, 0, 0, 0, OPS},
+    {"gelu_tanh", DDP_OP_GELU, 1, 0, 0, 0, OPS},
+    {"gelu_tanh_grad", DDP_OP_GELU_GRAD, 1, 0, 0, 0, OPS},
+    {"add", DDP_OP_ADD, 0, 0, 0, 0, OPS},
+    {"rms_norm", DDP_OP_RMS_NORM, 0, 2, 0, 0, LLAMA},
+    {"rms_norm_grad", DDP_OP_RMS_NORM_GRAD, 0, 4, 2, 0, LLAMA},
+    {"silu", DDP_OP_SILU, 0, 0, 0, 0, LLAMA},
+    {"silu_grad", DDP_OP_SILU_GRAD, 0, 0, 0, 0, LLAMA},
+    {"mul", DDP_OP_MUL, 0, 0, 0, 0, LLAMA},
+    {"rope", DDP_OP_ROPE, 0, 0, 0, 0, LLAMA},
+    {"rope_grad", DDP_OP_ROPE_GRAD, 0, 0, 0, 0, LLAMA},
+    {"cross_entropy", DDP_OP_CROSS_ENTROPY, 0, 0, 0, 0, OPS},
+    {"cross_entropy_grad", DDP_OP_CROSS_ENTROPY_GRAD, 0, 0, 0, 0, OPS},
+    {"mse", DDP_OP_MSE, 0, 0, 0, 0, OPS},
+    {"mse_grad", DDP_OP_MSE_GRAD, 0, 0, 0, 0, OPS},
+    {"accuracy", DDP_OP_ACCURACY, 0, 0, 0, 0, OPS},
+    {"conv2d", DDP_OP_CONV2D, 0, 6, 0, 0, OPS},
+    {"conv2d_grad_input", DDP_OP_CONV2D_GRAD_INPUT, 0, 2, 0, 0, OPS},
+    {"conv2d_grad_weight", DDP_OP_CONV2D_GRAD_WEIGHT, 0, 0, 1, 0, OPS},
+    {"conv2d_grad_bias", DDP_OP_CONV2D_GRAD_BIAS, 0, 0, 1, 0, OPS},
+    {"max_pool2d", DDP_OP_MAX_POOL2D, 0, 0, 0, 0, OPS},
+    {"max_pool2d_grad", DDP_OP_MAX_POOL2D_GRAD, 0, 0, 0, 0, OPS},
+    {"avg_pool2d", DDP_OP_AVG_POOL2D, 0, 0, 0, 0, OPS},
+    {"avg_pool2d_grad", DDP_OP_AVG_POOL2D_GRAD, 0, 0, 0, 0, OPS},
+    {"adaptive_avg_pool2d", DDP_OP_ADAPTIVE_AVG_POOL2D, 0, 0, 0, 0, OPS},
+    {"adaptive_avg_pool2d_grad", DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD, 0, 0, 0, 0, OPS},
+    {"batch_norm", DDP_OP_BATCH_NORM, 0, 6, 0, 24, OPS},
+    {"batch_norm_eval", DDP_OP_BATCH_NORM, 0, 6, 0, 24, OPS},
+    {"batch_norm_grad", DDP_OP_BATCH_NORM_GRAD, 0, 4, 6, 0, OPS},
 #define LOSS(name, NAME)                                                                                               \
-    {name, DDP_OP_##NAME, 0, 0, 0, 0, true}, { name "_grad", DDP_OP_##NAME##_GRAD, 0, 0, 0, 0, true }
+    {name, DDP_OP_##NAME, 0, 0, 0, 0, LOSSES}, { name "_grad", DDP_OP_##NAME##_GRAD, 0, 0, 0, 0, LOSSES }
     LOSS("l1", L1),
     LOSS("smooth_l1", SMOOTH_L1),
     LOSS("bce_with_logits", BCE_WITH_LOGITS),
     LOSS("cross_entropy", CROSS_ENTROPY),
     LOSS("leaky_relu", LEAKY_RELU),
-    {"top_k", DDP_OP_TOP_K, 0, 0, 0, 0, true},
-    {"confusion", DDP_OP_CONFUSION, 0, 0, 0, 0, true},
-    {"binary_confusion", DDP_OP_BINARY_CONFUSION, 0, 0, 0, 0, true},
-    {"regression", DDP_OP_REGRESSION, 0, 0, 0, 0, true},
+    {"top_k", DDP_OP_TOP_K, 0, 0, 0, 0, LOSSES},
+    {"confusion", DDP_OP_CONFUSION, 0, 0, 0, 0, LOSSES},
+    {"binary_confusion", DDP_OP_BINARY_CONFUSION, 0, 0, 0, 0, LOSSES},
+    {"regression", DDP_OP_REGRESSION, 0, 0, 0, 0, LOSSES},
 };
 
 struct fixture {
-    ddp_safetensors *files[2]; /* ops, losses */
+    ddp_safetensors *files[FILES];
     ddp_log log;
     ddp_registry *registry;
     const ddp_device_ops *device_ops; /* NULL: no device to test */
@@ -80,15 +91,16 @@ static int setup(void **state)
     ddp_loaded *plugin;
     ddp_host host;
     ddp_err err;
+    char path[512];
 
     if (f == NULL) return -1;
     *state = f;
     ddp_log_init(&f->log);
     host = ddp_log_host(&f->log);
-    assert_int_equal(ddp_safetensors_open(DDP_SRCDIR "/tests/parity/vectors/ops.safetensors", &f->files[0], &err),
-                     DDP_OK);
-    assert_int_equal(ddp_safetensors_open(DDP_SRCDIR "/tests/parity/vectors/losses.safetensors", &f->files[1], &err),
-                     DDP_OK);
+    for (int i = 0; i < FILES; i++) {
+        (void)snprintf(path, sizeof(path), "%s/tests/parity/vectors/%s.safetensors", DDP_SRCDIR, file_names[i]);
+        assert_int_equal(ddp_safetensors_open(path, &f->files[i], &err), DDP_OK);
+    }
     assert_int_equal(ddp_registry_open(&f->log, &build_tree, &f->registry, &err), DDP_OK);
     if (ddp_registry_load(f->registry, DDP_KIND_DEVICE, "cpu", &plugin, &err) != DDP_OK) return 0;
     f->device_ops = plugin->ops;
@@ -101,7 +113,7 @@ static int teardown(void **state)
 
     if (f->device != NULL) f->device_ops->close(f->device);
     ddp_registry_close(f->registry);
-    for (int i = 0; i < 2; i++) ddp_safetensors_close(f->files[i]);
+    for (int i = 0; i < FILES; i++) ddp_safetensors_close(f->files[i]);
     free(f);
     return 0;
 }
@@ -111,7 +123,7 @@ static const ddp_named_tensor *tensor_of(const struct fixture *f, const struct o
     char name[64];
 
     (void)snprintf(name, sizeof(name), "%s.%d.%s", c->op, k, part);
-    return ddp_safetensors_find(f->files[c->loss], name);
+    return ddp_safetensors_find(f->files[c->file], name);
 }
 
 static int64_t elements_of(const ddp_named_tensor *t)
@@ -234,7 +246,7 @@ static void compare(const struct op_case *c, int k, const char *who, const doubl
 {
     const float *w = want->data;
     int64_t n = elements_of(want);
-    double scale = 0.0, bound = c->loss ? 1e-6 : 1e-5;
+    double scale = 0.0, bound = c->file == LOSSES ? 1e-6 : 1e-5;
 
     for (int64_t i = 0; i < n; i++) scale = fmax(scale, fabs((double)w[i]));
     for (int64_t i = 0; i < n; i++)

@@ -1,5 +1,5 @@
-/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, add, and reshape, which computes
- * nothing.
+/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, silu, add, mul, and reshape,
+ * which computes nothing.
  * FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
 #include <math.h>
@@ -111,9 +111,39 @@ static void gelu_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, 
         out->data[i] = in[0].data[i] * gelu_slope(in[1].data[i], node->attrs.gelu.tanh != 0);
 }
 
+/* ---- silu -------------------------------------------------------------------------------------------------------- */
+static ddp_status silu_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
+{
+    if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
+    return ddp_grad_emit(c, node, DDP_OP_SILU_GRAD, node->in[0], dy, node->in[0], err);
+}
+
+static uint64_t silu_flops(const ddp_node *node, const ddp_value *values) { return 4 * elements_flops(node, values); }
+static uint64_t silu_grad_flops(const ddp_node *node, const ddp_value *values)
+{
+    return 8 * elements_flops(node, values);
+}
+
+static void silu_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    (void)node;
+    for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[0].data[i] / (1.0 + exp(-in[0].data[i]));
+}
+
+/* With s = 1 / (1 + exp(-x)): s (1 + x (1 - s)). */
+static void silu_grad_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    (void)node;
+    for (int64_t i = 0; i < out->elements; i++) {
+        double x = in[1].data[i], s = 1.0 / (1.0 + exp(-x));
+
+        out->data[i] = in[0].data[i] * s * (1.0 + x * (1.0 - s));
+    }
+}
+
 /* ---- add --------------------------------------------------------------------------------------------------------- */
-static ddp_status add_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
-                            ddp_err *err)
+static ddp_status pair_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
+                             ddp_err *err)
 {
     char a[DDP_SHAPE_TEXT], b[DDP_SHAPE_TEXT];
 
@@ -139,6 +169,22 @@ static void add_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_re
 {
     (void)node;
     for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[0].data[i] + in[1].data[i];
+}
+
+/* ---- mul --------------------------------------------------------------------------------------------------------- */
+/* The gradient of each factor is the other one times dy: the same op again. */
+static ddp_status mul_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
+{
+    for (uint32_t i = 0; i < 2; i++)
+        if (ddp_grad_wanted(c, node->in[i]))
+            DDP_TRY(ddp_grad_emit(c, node, DDP_OP_MUL, node->in[i], dy, node->in[1 - i], err));
+    return DDP_OK;
+}
+
+static void mul_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    (void)node;
+    for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[0].data[i] * in[1].data[i];
 }
 
 /* ---- reshape ----------------------------------------------------------------------------------------------------- */
@@ -219,7 +265,12 @@ DDP_OP_ROW(LEAKY_RELU_GRAD, leaky_relu_grad, 2, 2, .flops = elements_flops, .ref
 DDP_OP_ROW(GELU, gelu, 1, 1, .shape = unary_shape, .gradient = gelu_gradient, .flops = gelu_flops,
            .reference = gelu_reference);
 DDP_OP_ROW(GELU_GRAD, gelu_grad, 2, 2, .flops = gelu_grad_flops, .reference = gelu_grad_reference);
-DDP_OP_ROW(ADD, add, 2, 2, .shape = add_shape, .gradient = add_gradient, .flops = elements_flops,
+DDP_OP_ROW(SILU, silu, 1, 1, .shape = unary_shape, .gradient = silu_gradient, .flops = silu_flops,
+           .reference = silu_reference);
+DDP_OP_ROW(SILU_GRAD, silu_grad, 2, 2, .flops = silu_grad_flops, .reference = silu_grad_reference);
+DDP_OP_ROW(ADD, add, 2, 2, .shape = pair_shape, .gradient = add_gradient, .flops = elements_flops,
            .reference = add_reference);
+DDP_OP_ROW(MUL, mul, 2, 2, .shape = pair_shape, .gradient = mul_gradient, .flops = elements_flops,
+           .reference = mul_reference);
 DDP_OP_ROW(RESHAPE, reshape, 1, 1, .view = true, .shape = reshape_shape, .gradient = reshape_gradient,
            .flops = reshape_flops, .reference = reshape_reference);

@@ -68,6 +68,7 @@ typedef struct ddp_graph_api {
      * nothing. */
     void (*place)(ddp_graph *g, uint32_t device);
     void (*measure)(ddp_graph *g, const char *name); /* see ddp_measure */
+    int (*has_input)(const ddp_graph *g, const char *field); /* 1 where the dataset has a field of this name, else 0 */
 } ddp_graph_api;
 
 struct ddp_graph { /* the core's graph starts with this */
@@ -83,6 +84,8 @@ struct ddp_graph { /* the core's graph starts with this */
     } while (0)
 
 static inline ddp_tensor ddp_input(ddp_graph *g, const char *field) { return g->api->input(g, field); }
+/* For a field that a model takes where the dataset has it. */
+static inline int ddp_has_input(const ddp_graph *g, const char *field) { return g->api->has_input(g, field); }
 
 /* Starts a scope: ddp_scope(g, "h.%d", i) .. ddp_scope_end(g) puts "h.0." in front of the names in between. */
 static inline void ddp_scope(ddp_graph *g, const char *fmt, ...) DDP_PRINTF_(2, 3);
@@ -141,7 +144,41 @@ static inline ddp_tensor ddp_gelu(ddp_graph *g, ddp_tensor x, int tanh_approxima
     return g->api->op(g, DDP_OP_GELU, &attrs, 1, &x, "");
 }
 
+static inline ddp_tensor ddp_silu(ddp_graph *g, ddp_tensor x) { return ddp_op1_(g, DDP_OP_SILU, x); }
+
 static inline ddp_tensor ddp_add(ddp_graph *g, ddp_tensor a, ddp_tensor b) { return ddp_op2_(g, DDP_OP_ADD, a, b); }
+/* Element by element; nothing is broadcast. */
+static inline ddp_tensor ddp_mul(ddp_graph *g, ddp_tensor a, ddp_tensor b) { return ddp_op2_(g, DDP_OP_MUL, a, b); }
+
+/* Rotary position embedding of x (N, T, heads head_dim), see DDP_OP_ROPE; position (N, T) i64, with id -1: 0 .. T - 1.
+ * Of the spec, what does not belong to the kind is 0. */
+typedef struct ddp_rope_spec {
+    int64_t head_dim;
+    uint32_t kind, exact; /* DDP_ROPE_*; see ddp_attrs */
+    double theta, factor, low_freq_factor, high_freq_factor, beta_fast, beta_slow, attention_factor;
+    int64_t original_context;
+} ddp_rope_spec;
+static inline ddp_tensor ddp_rope(ddp_graph *g, ddp_tensor x, ddp_tensor position, const ddp_rope_spec *spec)
+{
+    ddp_attrs attrs;
+    ddp_tensor in[2];
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.rope.head_dim = spec->head_dim;
+    attrs.rope.kind = spec->kind;
+    attrs.rope.exact = spec->exact;
+    attrs.rope.theta = spec->theta;
+    attrs.rope.factor = spec->factor;
+    attrs.rope.low_freq_factor = spec->low_freq_factor;
+    attrs.rope.high_freq_factor = spec->high_freq_factor;
+    attrs.rope.beta_fast = spec->beta_fast;
+    attrs.rope.beta_slow = spec->beta_slow;
+    attrs.rope.attention_factor = spec->attention_factor;
+    attrs.rope.original_context = spec->original_context;
+    in[0] = x;
+    in[1] = position;
+    return g->api->op(g, DDP_OP_ROPE, &attrs, position.id >= 0 ? 2 : 1, in, "");
+}
 
 /* At most one of dims[1..] is -1 ("what is left"); dims[0] is DDP_N where the batch dimension is kept. */
 static inline ddp_tensor ddp_reshape(ddp_graph *g, ddp_tensor x, uint32_t rank, const int64_t *dims)

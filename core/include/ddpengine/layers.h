@@ -258,6 +258,25 @@ static inline ddp_tensor ddp_layer_norm(ddp_graph *g, ddp_tensor x, const char *
     return ddp_layer_norm_with(g, x, 1e-5, name);
 }
 
+/* torch.nn.RMSNorm over the last dimension: "NAME.weight" 1. */
+static inline ddp_tensor ddp_rms_norm(ddp_graph *g, ddp_tensor x, double eps, const char *fmt, ...) DDP_PRINTF_(4, 5);
+static inline ddp_tensor ddp_rms_norm(ddp_graph *g, ddp_tensor x, double eps, const char *fmt, ...)
+{
+    char name[DDP_NAME_MAX - 8];
+    int64_t dims[DDP_MAX_DIMS], features;
+    uint32_t rank = ddp_dims(g, x, dims);
+    ddp_attrs attrs;
+    ddp_tensor in[2];
+
+    DDP_FORMAT_NAME_(name, fmt);
+    features = rank > 1 ? dims[rank - 1] : 1;
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.rms_norm.eps = eps;
+    in[0] = x;
+    in[1] = ddp_param_(g, name, "weight", 1, &features, DDP_INIT_CONSTANT, 1.0, 0.0);
+    return g->api->op(g, DDP_OP_RMS_NORM, &attrs, 2, in, name);
+}
+
 /* torch.nn.Embedding: "NAME.weight" (count, features), normal(0, std); index (*) i64 -> (*, features). `weight`,
  * unless NULL, gets the weight, to tie it. */
 static inline ddp_tensor ddp_embedding(ddp_graph *g, ddp_tensor index, int64_t count, int64_t features, double std,

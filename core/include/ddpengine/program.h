@@ -93,6 +93,17 @@ enum {
                               * leaves */
     DDP_OP_LEAKY_RELU,       /* x -> y; attrs.leaky_relu                          torch.nn.functional.leaky_relu */
     DDP_OP_LEAKY_RELU_GRAD,  /* dy, y (the output) -> dx */
+    DDP_OP_RMS_NORM,         /* x (*, E), w (E) -> y, invstd (*) = 1 / sqrt(mean of x^2 + eps); attrs.rms_norm
+                              *                                                     torch.nn.functional.rms_norm */
+    DDP_OP_RMS_NORM_GRAD,    /* dy, x, w, invstd -> dx, dw */
+    DDP_OP_SILU,             /* x -> y = x / (1 + exp(-x))                          torch.nn.functional.silu */
+    DDP_OP_SILU_GRAD,        /* dy, x (the input) -> dx */
+    DDP_OP_MUL,              /* a, b of one shape -> a * b */
+    DDP_OP_ROPE,             /* x (N, T, H D) [, position (N, T) i64, or start (N) i64] -> y (N, T, H D): pairs i and
+                              * i + D / 2 of each of the H heads are turned by the angle position * frequency of i, see
+                              * <ddpengine/rope.h>. Position t of a sample without positions is t, with a start
+                              * start + t; attrs.rope                transformers' apply_rotary_pos_emb */
+    DDP_OP_ROPE_GRAD,        /* dy [, position or start] -> dx, the turn back */
     DDP_OP_END_
 };
 
@@ -100,6 +111,10 @@ enum {
 #define DDP_CONFUSION_MAX   1024
 #define DDP_REGRESSION_SUMS 5
 #define DDP_REGRESSION_MAX  4096
+
+/* Of ROPE: how the frequencies of longer contexts are made, transformers' rope_type. */
+enum { DDP_ROPE_DEFAULT = 0, DDP_ROPE_LINEAR, DDP_ROPE_LLAMA3, DDP_ROPE_YARN };
+#define DDP_ROPE_HEAD_MAX 1024
 
 typedef union ddp_attrs {
     struct {
@@ -153,6 +168,20 @@ typedef union ddp_attrs {
         uint32_t heads, causal;    /* causal: position t sees 0 .. t */
         uint32_t place, reserved0; /* of the dropout */
     } attention;
+    struct {
+        double eps;
+    } rms_norm;
+    struct {
+        int64_t head_dim; /* D: even, at most DDP_ROPE_HEAD_MAX */
+        uint32_t kind;    /* DDP_ROPE_* */
+        uint32_t exact;   /* of yarn, 1: the ends of the ramp are not rounded to whole pairs: truncate = false */
+        double theta;     /* base of the frequencies */
+        double factor;    /* of linear, llama3 and yarn, from 1 on: the context is that much longer */
+        double low_freq_factor, high_freq_factor; /* of llama3 */
+        double beta_fast, beta_slow;              /* of yarn, turns within the original context; 0: 32 and 1 */
+        double attention_factor;  /* cos and sin are multiplied by it; 0: 1, of yarn 0.1 ln(factor) + 1 */
+        int64_t original_context; /* of llama3 and yarn: tokens */
+    } rope;
     struct {
         double p;                  /* an element is 0 with it, else divided by 1 - p */
         uint32_t place, reserved0; /* of the op in the model, see ddp_philox */

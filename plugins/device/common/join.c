@@ -1,29 +1,47 @@
-/* plugins/device/common/join.c -- what joins a layer norm, and a loss:
+/* plugins/device/common/join.c -- what joins a layer norm or an RMS norm, and a loss:
  *
  *   add + layer_norm        the sum of a residual connection is normalised while it is at hand
  *   layer_norm_grad + add   what else flows into the input, by the residual connection, is added on the way
+ *   add + rms_norm, rms_norm_grad + add, the same: an RMS norm is a layer norm without a mean and a bias
  *   loss + its gradient     one pass over the logits */
 #include "lower.h"
 
-/* ---- layer norm -------------------------------------------------------------------------------------------------- */
+/* ---- layer norm and RMS norm ------------------------------------------------------------------------------------- */
+/* The values of an RMS norm where a layer norm has them. */
+static void place_forward(low_kernel *k, const ddp_node *n)
+{
+    bool rms = n->op == DDP_OP_RMS_NORM;
+
+    k->kind = n->op;
+    k->in[LOW_LAYER_W] = n->in[LOW_LAYER_W];
+    k->in[LOW_LAYER_B] = rms ? -1 : n->in[LOW_LAYER_B];
+    k->out[LOW_LAYER_Y] = n->out[0];
+    k->out[LOW_LAYER_MEAN] = rms ? -1 : n->out[LOW_LAYER_MEAN];
+    k->out[LOW_LAYER_INVSTD] = n->out[rms ? 1 : LOW_LAYER_INVSTD];
+}
+
+void low_layer_norm(low_lowering *w, low_kernel *k, uint32_t node)
+{
+    place_forward(k, low_node(w->p, node));
+    low_rows(w, k, k->in[LOW_LAYER_X]);
+    low_may_replace(k, k->out[LOW_LAYER_Y], k->in[LOW_LAYER_X]);
+}
+
 bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family)
 {
-    static const uint32_t ops[] = {DDP_OP_LAYER_NORM};
+    static const uint32_t ops[] = {DDP_OP_LAYER_NORM, DDP_OP_RMS_NORM};
     const ddp_node *a = low_node(w->p, add), *n;
-    int64_t norm = low_find_reader(w, add, a->out[0], LOW_LAYER_X, ops, 1);
+    int64_t norm = low_find_reader(w, add, a->out[0], LOW_LAYER_X, ops, 2);
 
     n = norm >= 0 ? low_node(w->p, (uint32_t)norm) : NULL;
-    if (n == NULL || !low_outside(low_value(w->p, n->in[LOW_LAYER_W])) ||
-        !low_outside(low_value(w->p, n->in[LOW_LAYER_B])))
-        return false;
+    if (n == NULL || !low_outside(low_value(w->p, n->in[LOW_LAYER_W]))) return false;
+    if (n->op == DDP_OP_LAYER_NORM && !low_outside(low_value(w->p, n->in[LOW_LAYER_B]))) return false;
     if (low_value(w->p, a->out[0])->kind != DDP_VALUE_ACT) return false;
     k->in[LOW_LAYER_RESIDUAL] = a->in[1];
-    k->in[LOW_LAYER_W] = n->in[LOW_LAYER_W];
-    k->in[LOW_LAYER_B] = n->in[LOW_LAYER_B];
-    for (uint32_t i = 0; i < 3; i++) k->out[i] = n->out[i];
+    place_forward(k, n);
     k->out[LOW_LAYER_SUM] = a->out[0];
     k->family = family;
-    k->name = "add+layer_norm";
+    k->name = n->op == DDP_OP_RMS_NORM ? "add+rms_norm" : "add+layer_norm";
     low_rows(w, k, a->out[0]);
     low_may_replace(k, k->out[LOW_LAYER_SUM], k->in[LOW_LAYER_X]);
     low_may_replace(k, k->out[LOW_LAYER_SUM], k->in[LOW_LAYER_RESIDUAL]);
@@ -44,7 +62,7 @@ static void take_add(low_lowering *w, low_kernel *k, uint32_t node)
         w->inner[k->out[LOW_LAYER_DX]] = true;
         k->in[LOW_LAYER_PASSED] = a->in[1 - slot];
         k->out[LOW_LAYER_DX] = a->out[0];
-        k->name = "layer_norm_grad+add";
+        k->name = k->kind == DDP_OP_RMS_NORM_GRAD ? "rms_norm_grad+add" : "layer_norm_grad+add";
         low_take(w, k, node + 1);
         return;
     }
@@ -52,6 +70,11 @@ static void take_add(low_lowering *w, low_kernel *k, uint32_t node)
 
 void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node)
 {
+    k->kind = low_node(w->p, node)->op;
+    if (k->kind == DDP_OP_RMS_NORM_GRAD) {
+        k->in[LOW_LAYER_GRAD_INVSTD] = k->in[LOW_LAYER_GRAD_MEAN];
+        k->in[LOW_LAYER_GRAD_MEAN] = -1;
+    }
     low_rows(w, k, k->in[LOW_LAYER_GRAD_X]);
     k->writes_grad = 1u << LOW_LAYER_DW | 1u << LOW_LAYER_DB;
     take_add(w, k, node);

@@ -14,6 +14,9 @@ static bool takes_images(uint32_t op)
     case DDP_OP_LEAKY_RELU_GRAD:
     case DDP_OP_GELU:
     case DDP_OP_GELU_GRAD:
+    case DDP_OP_SILU:
+    case DDP_OP_SILU_GRAD:
+    case DDP_OP_MUL:
     case DDP_OP_ADD:
     case DDP_OP_CONV2D:
     case DDP_OP_CONV2D_GRAD_INPUT:

@@ -3,7 +3,7 @@
  *   lower.c      groups a program's nodes into kernels, says what storage and scratch they need
  *   layout.c     how values lie, and the copies where they lie otherwise than a kernel has them
  *   norm.c       what joins a batch norm, and its gradient
- *   join.c       what joins a layer norm, and a loss
+ *   join.c       what joins a layer norm or an RMS norm, and a loss
  *
  * A device brings its families of kernels, one for each op. Images lie channels last, (N, H, W, C): so every kernel
  * but a convolution or a pooling sees rows of channels. A field of the batch, a parameter, a gradient and a buffer
@@ -185,11 +185,13 @@ void low_norm_grad_finish(const low_lowering *w, low_kernel *k);
 /* Refuses training on one value a channel. */
 ddp_status low_norm_check(const low_lowering *w, const low_kernel *k, const ddp_node *n, ddp_err *err);
 
-/* ---- join.c: kernels of a layer norm and of a loss, with what they take in --------------------------------------- */
+/* ---- join.c: kernels of a layer norm or an RMS norm, and of a loss, with what they take in ----------------------- */
+/* An RMS norm has no B, MEAN, GRAD_MEAN and DB; kind is the norm's op. */
 enum { LOW_LAYER_X, LOW_LAYER_W, LOW_LAYER_B, LOW_LAYER_RESIDUAL };    /* in */
 enum { LOW_LAYER_Y, LOW_LAYER_MEAN, LOW_LAYER_INVSTD, LOW_LAYER_SUM }; /* out; SUM with a residual */
 enum { LOW_LAYER_DY, LOW_LAYER_GRAD_X, LOW_LAYER_GRAD_W, LOW_LAYER_GRAD_MEAN, LOW_LAYER_GRAD_INVSTD, LOW_LAYER_PASSED };
 enum { LOW_LAYER_DX, LOW_LAYER_DW, LOW_LAYER_DB }; /* DX: with PASSED added */
+void low_layer_norm(low_lowering *w, low_kernel *k, uint32_t node);
 /* Makes k, the kernel of the add, one of add and layer norm, of `family`, where the sum is normalised. */
 bool low_layer_norm_join(low_lowering *w, low_kernel *k, uint32_t add, const low_family *family);
 void low_layer_norm_grad(low_lowering *w, low_kernel *k, uint32_t node);

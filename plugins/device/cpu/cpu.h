@@ -62,7 +62,7 @@ extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_po
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,
     cpu_family_embedding_grad, cpu_family_position, cpu_family_attention, cpu_family_dropout;
-extern const cpu_family cpu_family_position_at, cpu_family_attention_cached;
+extern const cpu_family cpu_family_position_at, cpu_family_attention_cached, cpu_family_rope;
 
 /* families/loss.c: the error of a label that is no class. */
 ddp_status cpu_bad_label(int64_t label, int64_t row, int64_t classes, ddp_err *err);

@@ -15,7 +15,7 @@ libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/atten
 	plugins/device/cpu/kernels/kernels_portable.c plugins/device/cpu/kernels/loops.h \
 	plugins/device/cpu/kernels/math_body.h plugins/device/cpu/kernels/norm_body.h \
 	plugins/device/cpu/kernels/optim_body.h plugins/device/cpu/kernels/peak_body.h \
-	plugins/device/cpu/kernels/row_body.h \
+	plugins/device/cpu/kernels/rope_body.h plugins/device/cpu/kernels/row_body.h \
 	plugins/device/cpu/kernels/vector_body.h plugins/device/cpu/kernels/winograd_body.h
 libcpukernels_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(CPU_CPPFLAGS)
 libcpukernels_la_CFLAGS = $(CPU_CFLAGS)
@@ -27,7 +27,8 @@ device_cpu_la_SOURCES = $(DEVICE_COMMON) plugins/device/cpu/cpu.h plugins/device
 	plugins/device/cpu/families/cached.c plugins/device/cpu/families/conv.c plugins/device/cpu/families/dropout.c \
 	plugins/device/cpu/families/embedding.c plugins/device/cpu/families/layer_norm.c \
 	plugins/device/cpu/families/linear.c plugins/device/cpu/families/loss.c \
-	plugins/device/cpu/families/metric.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c plugins/device/cpu/flat.c \
+	plugins/device/cpu/families/metric.c plugins/device/cpu/families/pointwise.c plugins/device/cpu/families/pool.c \
+	plugins/device/cpu/families/rope.c plugins/device/cpu/flat.c \
 	plugins/device/cpu/kernels/half.c plugins/device/cpu/kernels/half.h plugins/device/cpu/kernels/half_avx512.c \
 	plugins/device/cpu/kernels/half_body.h plugins/device/cpu/kernels/winograd.c \
 	plugins/device/cpu/kernels/winograd.h plugins/device/cpu/lower.c plugins/device/cpu/onednn/conv.c \

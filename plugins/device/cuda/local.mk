@@ -8,7 +8,7 @@ CUDA_HOST = $(DEVICE_COMMON) plugins/device/cuda/host/device.c plugins/device/cu
 	plugins/device/cuda/libs/dnn_graph.c plugins/device/cuda/host/exec.c plugins/device/cuda/families/attention.c \
 	plugins/device/cuda/families/batch_norm.c plugins/device/cuda/families/conv.c plugins/device/cuda/families/embedding.c \
 	plugins/device/cuda/families/head.c plugins/device/cuda/families/layer_norm.c plugins/device/cuda/families/linear.c plugins/device/cuda/families/loss.c \
-	plugins/device/cuda/families/metric.c plugins/device/cuda/families/pointwise.c plugins/device/cuda/families/pool.c plugins/device/cuda/libs/gemm.c plugins/device/cuda/libs/gemm_cache.c \
+	plugins/device/cuda/families/metric.c plugins/device/cuda/families/pointwise.c plugins/device/cuda/families/pool.c plugins/device/cuda/families/rope.c plugins/device/cuda/libs/gemm.c plugins/device/cuda/libs/gemm_cache.c \
 	plugins/device/cuda/libs/gemm_measure.c plugins/device/cuda/libs/libraries.c plugins/device/cuda/host/lower.c \
 	plugins/device/cuda/host/mirror.c plugins/device/cuda/host/peak.c plugins/device/cuda/host/queues.c plugins/device/cuda/host/run.c plugins/device/cuda/host/step.c \
 	plugins/device/cuda/host/slices.c plugins/device/cuda/host/types.c
@@ -17,7 +17,7 @@ CUDA_KERNELS = plugins/device/cuda/kernels/attention/attention.cu plugins/device
 	plugins/device/cuda/kernels/embedding_grad.cu plugins/device/cuda/kernels/entropy.cu plugins/device/cuda/kernels/attention/flash.cu \
 	plugins/device/cuda/kernels/attention/flash_grad.cu plugins/device/cuda/kernels/flat.cu plugins/device/cuda/kernels/loss.cu plugins/device/cuda/kernels/metric.cu plugins/device/cuda/kernels/norm.cu \
 	plugins/device/cuda/kernels/norm_grad.cu plugins/device/cuda/kernels/optimizer.cu plugins/device/cuda/kernels/order.cu \
-	plugins/device/cuda/kernels/pointwise.cu plugins/device/cuda/kernels/pool.cu
+	plugins/device/cuda/kernels/pointwise.cu plugins/device/cuda/kernels/pool.cu plugins/device/cuda/kernels/rope.cu
 EXTRA_DIST += $(CUDA_KERNELS) plugins/device/cuda/exports.map
 
 CUDA_DEVICE_CPPFLAGS = -I$(srcdir)/plugins/device -I$(srcdir)/plugins/device/cuda

@@ -118,6 +118,12 @@ static ddp_tensor layer_norm(net_builder *b, const net_layer *l, ddp_tensor x, c
     return ddp_layer_norm_with(b->g, x, l->eps, name);
 }
 
+static const net_key rms_norm_keys[] = {REAL("eps", "1e-6", eps, 0.0, 1.0), LAST};
+static ddp_tensor rms_norm(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
+{
+    return ddp_rms_norm(b->g, x, l->eps, "%s", name);
+}
+
 static const net_key embedding_keys[] = {WIDTH("count", NULL, count), WIDTH("features", NULL, features), INIT, LAST};
 static ddp_tensor embedding(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
 {
@@ -153,6 +159,12 @@ static ddp_tensor gelu(net_builder *b, const net_layer *l, ddp_tensor x, const c
 {
     (void)name;
     return ddp_gelu(b->g, x, l->choice);
+}
+
+static ddp_tensor silu(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
+{
+    (void)l, (void)name;
+    return ddp_silu(b->g, x);
 }
 
 static const net_key pool_keys[] = {PAIR("kernel", NULL, kernel, 1.0, 65536.0),
@@ -218,6 +230,16 @@ static ddp_tensor add(net_builder *b, const net_layer *l, ddp_tensor x, const ch
     return ddp_add(b->g, b->x, x);
 }
 
+static ddp_tensor mul(net_builder *b, const net_layer *l, ddp_tensor x, const char *name)
+{
+    (void)name;
+    if (l->from[0] == '\0') {
+        build_fail(b, "needs a key \"from\" with the name of the layer whose result it multiplies with");
+        return x;
+    }
+    return ddp_mul(b->g, b->x, x);
+}
+
 /* ---- the others -------------------------------------------------------------------------------------------------- */
 static const net_key input_keys[] = {NAME("field", NULL, field), LAST};
 static const net_key repeat_keys[] = {INT("times", NULL, times, 1.0, BUILT_MAX), NAME("name", "", name), LAST};
@@ -238,7 +260,9 @@ const net_kind net_kinds[] = {
     {"conv2d", NET_LAYER, conv2d_keys, conv2d},
     {"batch_norm2d", NET_LAYER, batch_norm_keys, batch_norm2d},
     {"layer_norm", NET_LAYER, layer_norm_keys, layer_norm},
+    {"rms_norm", NET_LAYER, rms_norm_keys, rms_norm},
     {"relu", NET_LAYER, NULL, relu},
+    {"silu", NET_LAYER, NULL, silu},
     {"leaky_relu", NET_LAYER, leaky_relu_keys, leaky_relu},
     {"gelu", NET_LAYER, gelu_keys, gelu},
     {"max_pool2d", NET_LAYER, pool_keys, max_pool2d},
@@ -251,6 +275,7 @@ const net_kind net_kinds[] = {
     {"position_embedding", NET_LAYER, position_keys, position_embedding},
     {"attention", NET_LAYER, attention_keys, attention},
     {"add", NET_LAYER, NULL, add},
+    {"mul", NET_LAYER, NULL, mul},
     {"repeat", NET_REPEAT, repeat_keys, NULL},
     {"end", NET_END, NULL, NULL},
     {"loss", NET_LOSS, loss_keys, NULL},

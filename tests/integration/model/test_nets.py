@@ -132,6 +132,17 @@ class Nets(Case):
                        {"data.synthetic": {"shape": 5, "outputs": 3, "classes": 0}})
         self.check(r.summary["final_loss"] < 2, r)
 
+    def test_gate(self):
+        """rms_norm, silu and mul, as the feed-forward part of a LLaMA: it trains, and eps arrives."""
+        net = ("[flatten]\n[rms_norm] name = norm, eps = 1e-5\n[linear] name = gate, out = 8, bias = no\n[silu] name = s\n"
+               "[linear] name = up, from = norm, out = 8, bias = no\n[mul] from = s\n[linear] out = 4\n"
+               "[loss] type = cross_entropy\n")
+        shapes = self.names(net, r"(\S+weight +\S+)")
+        self.equal([" ".join(s.split()) for s in shapes], ["norm.weight 36", "gate.weight 8x36", "up.weight 8x36", "6.weight 4x8"])
+        r = self.train(self.net("gate.net", net), data("1, 6, 6", 64, 4), {"train": {"epochs": 20, "batch_size": 8}})
+        self.check(r.summary["final_loss"] < 1.0, r)
+        self.bad("[flatten]\n[mul]\n[loss] type = cross_entropy\n", "x.net:2:", 'needs a key "from"', "multiplies")
+
     def test_height_and_width(self):
         """Two numbers where one is both; what pooling leaves."""
         shapes = self.names("[conv2d] out = 3, kernel = 3x5, stride = 2x1, padding = 1x2\n"   # (3, 3, 6)

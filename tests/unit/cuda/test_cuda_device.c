@@ -140,6 +140,44 @@ static void norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
        MAT(INPUT, n, t), MAT(INPUT, n, t), SEQ(GRAD, n, t, e), VEC(GRAD, e), {0});
 }
 
+static void rms_norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
+{
+    const ddp_attrs a = {.rms_norm = {1e-5}};
+
+    OP(DDP_OP_RMS_NORM, &a, 2, 2, 5e-6, SEQ(INPUT, n, t, e), VEC(PARAM, e), SEQ(ACT, n, t, e), MAT(ACT, n, t));
+    OP(DDP_OP_RMS_NORM, &a, 2, 2, 5e-6, SEQ(INPUT, n, t, e), VEC(PARAM, e), SEQ(ACT, n, t, e), {0});
+    OP(DDP_OP_RMS_NORM_GRAD, &a, 4, 2, 1e-5, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), VEC(PARAM, e), MAT(INPUT, n, t),
+       SEQ(ACT, n, t, e), VEC(GRAD, e));
+    OP(DDP_OP_RMS_NORM_GRAD, &a, 4, 2, 1e-5, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), VEC(PARAM, e), MAT(INPUT, n, t),
+       SEQ(GRAD, n, t, e), {0});
+}
+
+static void gate_ops(fixture *f, int64_t n, int64_t t, int64_t e)
+{
+    OP(DDP_OP_SILU, NULL, 1, 1, 5e-6, SEQ(INPUT, n, t, e), SEQ(ACT, n, t, e));
+    OP(DDP_OP_SILU_GRAD, NULL, 2, 1, 5e-6, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), SEQ(ACT, n, t, e));
+    OP(DDP_OP_SILU_GRAD, NULL, 2, 1, 5e-6, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), SEQ(GRAD, n, t, e));
+    OP(DDP_OP_MUL, NULL, 2, 1, 1e-6, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), SEQ(ACT, n, t, e));
+    OP(DDP_OP_MUL, NULL, 2, 1, 1e-6, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), SEQ(GRAD, n, t, e));
+}
+
+static void rope_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size)
+{
+    ddp_attrs a = {.rope = {.head_dim = size, .theta = 1e4, .factor = 4.0, .original_context = 64}};
+
+    a.rope.low_freq_factor = 1.0;
+    a.rope.high_freq_factor = 4.0;
+    for (a.rope.kind = DDP_ROPE_DEFAULT; a.rope.kind <= DDP_ROPE_YARN; a.rope.kind++) {
+        OP(DDP_OP_ROPE, &a, 1, 1, 5e-6, SEQ(INPUT, n, t, heads * size), SEQ(ACT, n, t, heads * size));
+        OP(DDP_OP_ROPE, &a, 2, 1, 5e-6, SEQ(INPUT, n, t, heads * size), T(INPUT, DDP_I64, 2, n, t),
+           SEQ(ACT, n, t, heads * size));
+        OP(DDP_OP_ROPE, &a, 2, 1, 5e-6, SEQ(INPUT, n, t, heads * size), T(INPUT, DDP_I64, 1, n),
+           SEQ(ACT, n, t, heads * size));
+        OP(DDP_OP_ROPE_GRAD, &a, 2, 1, 5e-6, SEQ(INPUT, n, t, heads * size), T(INPUT, DDP_I64, 2, n, t),
+           SEQ(GRAD, n, t, heads * size));
+    }
+}
+
 static void table_ops(fixture *f, int64_t n, int64_t t, int64_t e)
 {
     OP(DDP_OP_EMBEDDING, NULL, 2, 1, 1e-6, T(INPUT, DDP_I64, 2, n, t), MAT(PARAM, 5, e), SEQ(ACT, n, t, e));
@@ -213,6 +251,9 @@ static void test_sequences(void **state)
     for (size_t i = 0; i < DDP_COUNT(shapes); i++) {
         const int64_t *s = shapes[i];
         norm_ops(*state, 2, s[0], s[1] * s[2]);
+        rms_norm_ops(*state, 2, s[0], s[1] * s[2]);
+        gate_ops(*state, 2, s[0], s[1] * s[2]);
+        rope_ops(*state, 2, s[0], s[1], (s[2] + 1) / 2 * 2);
         table_ops(*state, 2, s[0], s[1] * s[2]);
         attention_ops(*state, 2, s[0], s[1], s[2], i % 2 == 0, 0.0);
         attention_ops(*state, 1, s[0], s[1], s[2], i % 2 == 1, 0.2);

@@ -29,6 +29,61 @@ static void test_norm_variants(void **state)
     }
 }
 
+typedef struct rms_results {
+    float y[MOST], sum[MOST], invstd[MAX_T], dx[MOST], dw[MAX_E + 16];
+} rms_results;
+
+static void test_rms_norm_variants(void **state)
+{
+    static rms_results want, got;
+    static float x[MOST], r[MOST], w[MOST];
+
+    (void)state;
+    for (int64_t n = 1; n <= MAX_E; n += 1 + n / 3) {
+        int64_t rows = 1 + n % 9;
+        fill(x, MOST);
+        fill(r, MOST);
+        fill(w, MOST);
+        for (int v = variant_count - 1; v >= 0; v--) {
+            rms_results *to = v == variant_count - 1 ? &want : &got;
+            memset(to, 0, sizeof(*to));
+            variants[v]->rms_norm(to->y, to->invstd, to->sum, x, r, w, rows, n, 1e-5);
+            variants[v]->rms_norm_grad(to->dx, to->dw, r, x, w, to->invstd, n % 2 ? r : NULL, rows, n);
+            if (to == &got) same("rms norm", v, &got, &want, sizeof(got));
+        }
+    }
+}
+
+/* The same bits everywhere, and at positions of long contexts within 2e-7 of the sine and the cosine. */
+static void test_rope_variants(void **state)
+{
+    enum { ROWS = 12, HEADS = 3 };
+    static const int64_t position[ROWS] = {0, 1, 2, 3, 100, 8191, 32767, 131071, 1000000, 4194303, 5, 77};
+    static float x[ROWS * HEADS * 64], want[ROWS * HEADS * 64], got[ROWS * HEADS * 64], frequency[32];
+
+    (void)state;
+    for (int64_t size = 2; size <= 64; size += 2) {
+        cpu_rope p = {.length = ROWS, .heads = HEADS, .size = size, .frequency = frequency, .position = position};
+        int64_t count = ROWS * HEADS * size;
+        p.scaling = 1.0f;
+        p.direction = size % 4 == 0 ? 1.0f : -1.0f;
+        for (int64_t i = 0; i < size / 2; i++) frequency[i] = (float)pow(10000.0, -2.0 * (double)i / (double)size);
+        for (int64_t i = 0; i < count; i++) x[i] = i % size < size / 2 ? 1.0f : 0.0f;
+        for (int v = variant_count - 1; v >= 0; v--) {
+            float *to = v == variant_count - 1 ? want : got;
+            poison(to, (size_t)count);
+            variants[v]->rope(&p, to, x, 0, ROWS);
+            if (to == got) same("rope", v, got, want, (size_t)count * sizeof(float));
+        }
+        for (int64_t i = 0; i < count; i++) {
+            int64_t pair = i % size % (size / 2);
+            double angle = (double)((float)position[i / (HEADS * size)] * frequency[pair]);
+            double exact = i % size < size / 2 ? cos(angle) : sin(angle) * (double)p.direction;
+            assert_true(fabs((double)want[i] - exact) < 2e-7);
+        }
+    }
+}
+
 typedef struct attention_results {
     float y[MOST], lse[MAX_T * 8], dqkv[MOST];
 } attention_results;
@@ -120,7 +175,8 @@ static void test_models(void **state)
                        .dropout = i % 3 == 1 ? 0.3 : 0.0,
                        .tied = i % 2 == 0,
                        .full = i % 4 == 3,
-                       .post = i % 5 == 2};
+                       .post = i % 5 == 2,
+                       .gated = i % 4 >= 2};
 
         model_run(*state, &m, 1, true);
         model_run(*state, &m, 3, true);
@@ -128,7 +184,7 @@ static void test_models(void **state)
     }
 }
 
-/* gelu and all layer norms but the last, whose gradient follows the loss, stand there a second time. */
+/* gelu or silu and all norms but the last, whose gradient follows the loss, stand there a second time. */
 static void test_recompute(void **state)
 {
     for (int i = 0; i < 8; i++) {
@@ -138,7 +194,8 @@ static void test_recompute(void **state)
                        .vocabulary = 22,
                        .layers = 3,
                        .tied = i % 2 == 0,
-                       .dropout = i & 2 ? 0.3 : 0};
+                       .dropout = i & 2 ? 0.3 : 0,
+                       .gated = (i & 4) != 0};
         fixture *f = *state;
         built kept = gpt_build(f, &m, 2, true), again = gpt_build(f, &m, 2, true);
         job like = {.f = f, .seed = &seed, .classes = m.vocabulary, .tolerance = 1e-4, .by_scale = true};
@@ -238,6 +295,67 @@ static void norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
     op_run(f, &c, 2e-5);
 }
 
+static void rms_norm_ops(fixture *f, int64_t n, int64_t t, int64_t e)
+{
+    op_case c = {.op = DDP_OP_RMS_NORM, .in_count = 2, .out_count = 2, .attrs = {.rms_norm = {1e-5}}};
+
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 1, DDP_VALUE_PARAM, 1, e, 0, 0);
+    op_value(&c, 2, DDP_VALUE_ACT, 3, n, t, e);
+    op_value(&c, 3, DDP_VALUE_ACT, 2, n, t, 0);
+    op_run(f, &c, 5e-6);
+    c.op = DDP_OP_RMS_NORM_GRAD;
+    c.in_count = 4;
+    for (uint32_t i = 0; i < 2; i++) op_value(&c, i, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 2, DDP_VALUE_PARAM, 1, e, 0, 0);
+    op_value(&c, 3, DDP_VALUE_INPUT, 2, n, t, 0);
+    op_value(&c, 4, DDP_VALUE_ACT, 3, n, t, e);
+    op_value(&c, 5, DDP_VALUE_GRAD, 1, e, 0, 0);
+    op_run(f, &c, 2e-5);
+    op_value(&c, 4, DDP_VALUE_GRAD, 3, n, t, e); /* the input is a parameter */
+    op_run(f, &c, 2e-5);
+}
+
+/* Over all kinds of rope, with and without positions, and back. */
+static void rope_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size)
+{
+    op_case c = {.attrs = {.rope = {.head_dim = size, .theta = 1e4, .factor = 4.0, .original_context = 64}}};
+
+    c.attrs.rope.low_freq_factor = 1.0;
+    c.attrs.rope.high_freq_factor = 4.0;
+    c.out_count = 1;
+    for (uint32_t k = 0; k < 24; k++) {
+        bool back = k % 2 == 1;
+        c.op = back ? DDP_OP_ROPE_GRAD : DDP_OP_ROPE;
+        c.attrs.rope.kind = k / 6;
+        c.in_count = k % 3 == 0 ? 1 : 2;
+        op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, heads * size);
+        if (k % 3 != 0) {
+            op_value(&c, 1, DDP_VALUE_INPUT, k % 3, n, t, 0); /* the start of each sample, or all positions */
+            if (k % 3 == 1) c.values[1].elements = n;
+            c.values[1].dtype = DDP_I64;
+        }
+        op_value(&c, c.in_count, back ? DDP_VALUE_GRAD : DDP_VALUE_ACT, 3, n, t, heads * size);
+        op_run(f, &c, 5e-6);
+    }
+}
+
+static void gate_ops(fixture *f, int64_t n, int64_t t, int64_t e)
+{
+    op_case c = {.op = DDP_OP_SILU, .in_count = 1, .out_count = 1};
+
+    op_value(&c, 0, DDP_VALUE_INPUT, 3, n, t, e);
+    op_value(&c, 1, DDP_VALUE_ACT, 3, n, t, e);
+    op_run(f, &c, 5e-6);
+    c.in_count = 2;
+    op_value(&c, 1, DDP_VALUE_INPUT, 3, n, t, e);
+    for (uint32_t k = 0; k < 4; k++) {
+        c.op = k < 2 ? DDP_OP_SILU_GRAD : DDP_OP_MUL;
+        op_value(&c, 2, k % 2 ? DDP_VALUE_GRAD : DDP_VALUE_ACT, 3, n, t, e);
+        op_run(f, &c, 5e-6);
+    }
+}
+
 static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size, bool causal, double dropout)
 {
     op_case c = {.op = DDP_OP_ATTENTION, .in_count = 1, .out_count = 2};
@@ -333,11 +451,16 @@ static void test_ops(void **state)
         for (int64_t n = 1; n <= 3; n += 1 + (int64_t)(i % 2)) {
             norm_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
             other_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
+            rms_norm_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
+            gate_ops(*state, n, shapes[i][0], shapes[i][1] * shapes[i][2]);
+            rope_ops(*state, n, shapes[i][0], shapes[i][1], (shapes[i][2] + 1) / 2 * 2);
             cached_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][0] + 3); /* starts are 0 .. 3 */
             cached_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], (shapes[i][0] + 18) / 16 * 16);
             attention_ops(*state, n, shapes[i][0], shapes[i][1], shapes[i][2], i % 3 != 0, i % 2 ? 0.2 : 0.0);
         }
     norm_ops(*state, 2, 256, 256); /* large enough for two threads */
+    rms_norm_ops(*state, 2, 256, 256);
+    rope_ops(*state, 2, 256, 4, 64);
     other_ops(*state, 2, 256, 128);
     attention_ops(*state, 2, 200, 3, 32, true, 0.1);
 }
@@ -393,6 +516,8 @@ static void test_bad_index(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm_variants),
+                                       cmocka_unit_test(test_rms_norm_variants),
+                                       cmocka_unit_test(test_rope_variants),
                                        cmocka_unit_test(test_attention_variants),
                                        cmocka_unit_test(test_dropout_variants),
                                        BOTH(test_ops),

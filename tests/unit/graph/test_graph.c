@@ -321,6 +321,19 @@ static void result_mistakes(void **state)
     failed_with(g, "declared twice", "\"cross_entropy\" and \"cross_entropy_1\"", "ddp_add");
 }
 
+/* Asking adds nothing to the graph, and harms none that has failed. */
+static void optional_field(void **state)
+{
+    ddp_graph *g = open_graph();
+
+    (void)state;
+    assert_int_equal(ddp_has_input(g, "words"), 1);
+    assert_int_equal(ddp_has_input(g, "word"), 0);
+    ddp_graph_fail(g, "stop");
+    assert_int_equal(ddp_has_input(g, "words"), 1);
+    ddp_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,7 +341,7 @@ int main(void)
         cmocka_unit_test(unknown_field),    cmocka_unit_test(shape_mistakes),
         cmocka_unit_test(reshape_mistakes), cmocka_unit_test(op_mistakes),
         cmocka_unit_test(param_mistakes),   cmocka_unit_test(scope_mistakes),
-        cmocka_unit_test(result_mistakes),
+        cmocka_unit_test(result_mistakes),  cmocka_unit_test(optional_field),
     };
 
     return cmocka_run_group_tests_name("graph", tests, NULL, NULL);

@@ -10,6 +10,7 @@ static const ddp_field fields[] = {
     {.name = "x", .dtype = DDP_F32, .rank = 2, .dims = {T, E}, .min = 1, .max = 0},
     {.name = "qkv", .dtype = DDP_F32, .rank = 2, .dims = {T, 3 * E}, .min = 1, .max = 0},
     {.name = "target", .dtype = DDP_F32, .rank = 2, .dims = {T, E}, .min = 1, .max = 0},
+    {.name = "position", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
     {.name = "label", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
 };
 
@@ -58,7 +59,47 @@ static ddp_tensor build_attention_full(ddp_graph *g) { return attend(g, 3, 0, 0.
 static ddp_tensor build_attention_dropout(ddp_graph *g) { return attend(g, 2, 1, 0.4); }
 static ddp_tensor build_dropout(ddp_graph *g) { return ddp_dropout(g, x_of(g), 0.3); }
 
+static ddp_tensor build_rms_norm(ddp_graph *g)
+{
+    ddp_tensor x = x_of(g);
+
+    return ddp_rms_norm(g, ddp_add(g, x, ddp_rms_norm(g, x, 0.3, "norm1")), 1e-6, "norm%d", 2);
+}
+
+/* The product is read on both sides, so that a factor gets two gradients. */
+static ddp_tensor build_gate(ddp_graph *g)
+{
+    ddp_tensor x = x_of(g), up = ddp_linear(g, x, E, 0, "up");
+
+    return ddp_mul(g, ddp_mul(g, ddp_silu(g, ddp_linear(g, x, E, 0, "gate")), up), up);
+}
+
+static ddp_tensor turned(ddp_graph *g, int with_position, const ddp_rope_spec *spec)
+{
+    ddp_tensor position = {-1};
+
+    if (with_position) position = ddp_input(g, "position");
+    return ddp_rope(g, x_of(g), position, spec);
+}
+static ddp_tensor build_rope(ddp_graph *g) { return turned(g, 0, &(ddp_rope_spec){.head_dim = 6, .theta = 1e4}); }
+static ddp_tensor build_rope_linear(ddp_graph *g)
+{
+    return turned(g, 1, &(ddp_rope_spec){.head_dim = 2, .theta = 1e4, .kind = DDP_ROPE_LINEAR, .factor = 3.0});
+}
+static ddp_tensor build_rope_yarn(ddp_graph *g)
+{
+    const ddp_rope_spec spec = {
+        .head_dim = 6, .theta = 1e4, .kind = DDP_ROPE_YARN, .factor = 4.0, .original_context = 64};
+
+    return turned(g, 1, &spec);
+}
+
 static const build_case cases[] = {
+    {"rms_norm", build_rms_norm},
+    {"gate", build_gate},
+    {"rope", build_rope},
+    {"rope linear", build_rope_linear},
+    {"rope yarn", build_rope_yarn},
     {"layer_norm", build_layer_norm},
     {"residual", build_residual},
     {"embedding", build_embedding},
@@ -250,7 +291,39 @@ static ddp_tensor bad_vocabulary(ddp_graph *g)
     return ddp_embedding(g, ddp_input(g, "token"), VOCABULARY - 1, E, 1.0, NULL, "wte");
 }
 
+static ddp_tensor bad_scale(ddp_graph *g)
+{
+    ddp_tensor in[2] = {x_of(g), ddp_input(g, "x")};
+
+    return g->api->op(g, DDP_OP_RMS_NORM, NULL, 2, in, "norm");
+}
+static ddp_tensor bad_pairs(ddp_graph *g) { return turned(g, 0, &(ddp_rope_spec){.head_dim = 3, .theta = 1e4}); }
+static ddp_tensor bad_head(ddp_graph *g) { return turned(g, 0, &(ddp_rope_spec){.head_dim = 4, .theta = 1e4}); }
+static ddp_tensor bad_factor(ddp_graph *g)
+{
+    return turned(g, 0, &(ddp_rope_spec){.head_dim = 2, .theta = 1e4, .kind = DDP_ROPE_LINEAR, .factor = 0.5});
+}
+static ddp_tensor bad_factors(ddp_graph *g)
+{
+    const ddp_rope_spec spec = {
+        .head_dim = 2, .theta = 1e4, .kind = DDP_ROPE_LLAMA3, .factor = 8, .original_context = 64};
+
+    return turned(g, 0, &spec);
+}
+static ddp_tensor bad_position(ddp_graph *g)
+{
+    return ddp_rope(g, x_of(g), ddp_input(g, "qkv"), &(ddp_rope_spec){.head_dim = 2, .theta = 1e4});
+}
+static ddp_tensor bad_pair(ddp_graph *g) { return ddp_mul(g, x_of(g), ddp_input(g, "qkv")); }
+
 static const refusal refusals[] = {
+    {bad_scale, {"rms_norm \"norm\"", "the weight (N, 5, 6)", "last dimension"}},
+    {bad_pairs, {"rope \"rope\"", "3 features", "even"}},
+    {bad_head, {"rope", "(N, 5, 6)", "heads x 4"}},
+    {bad_factor, {"rope", "factor is 0.5", "from 1 on"}},
+    {bad_factors, {"rope", "low_freq_factor is 0", "larger"}},
+    {bad_position, {"rope", "the position has dtype f32", "i64"}},
+    {bad_pair, {"mul \"mul\"", "(N, 5, 6) and (N, 5, 18)", "nothing is broadcast"}},
     {bad_heads, {"attention \"attn\"", "(N, 5, 18)", "6 features cannot be split over 4 heads"}},
     {bad_probability, {"attention", "probability", "1.5"}},
     {bad_dropout, {"dropout", "probability", "-0.5"}},

@@ -137,6 +137,7 @@ typedef struct gpt {
     int layers;
     double dropout;
     bool tied, full, post; /* full: attention is not causal; post: the norm comes behind the sum */
+    bool gated;            /* RMS norms, turned queries and keys, and a gate, as in LLaMA */
 } gpt;
 
 static inline ddp_tensor conv1d(ddp_graph *g, ddp_tensor x, int64_t out, const char *name)
@@ -153,8 +154,24 @@ static inline ddp_tensor attend(ddp_graph *g, const gpt *m, ddp_tensor x)
                                      .causal = !m->full}};
 
     x = conv1d(g, x, 3 * e, "c_attn");
+    if (m->gated && m->size % 2 == 0)
+        x = ddp_rope(g, x, (ddp_tensor){-1}, &(ddp_rope_spec){.head_dim = m->size, .theta = 1e4});
     x = g->api->op(g, DDP_OP_ATTENTION, &attrs, 1, &x, "attn");
     return ddp_dropout(g, conv1d(g, x, e, "c_proj"), m->dropout);
+}
+
+static inline ddp_tensor norm(ddp_graph *g, const gpt *m, ddp_tensor x, const char *name)
+{
+    return m->gated ? ddp_rms_norm(g, x, 1e-5, "%s", name) : ddp_layer_norm(g, x, "%s", name);
+}
+
+static inline ddp_tensor feed_forward(ddp_graph *g, const gpt *m, ddp_tensor x)
+{
+    int64_t e = m->heads * m->size;
+    ddp_tensor y = conv1d(g, x, 2 * e, "c_fc");
+
+    y = m->gated ? ddp_mul(g, ddp_silu(g, y), conv1d(g, x, 2 * e, "c_up")) : ddp_gelu(g, y, 1);
+    return conv1d(g, y, e, "c_proj2");
 }
 
 static inline void gpt_layers(ddp_graph *g, const gpt *m)
@@ -166,15 +183,14 @@ static inline void gpt_layers(ddp_graph *g, const gpt *m)
     for (int i = 0; i < m->layers; i++) {
         ddp_scope(g, "h.%d", i);
         if (m->post) {
-            x = ddp_layer_norm(g, ddp_add(g, x, attend(g, m, x)), "ln_1");
+            x = norm(g, m, ddp_add(g, x, attend(g, m, x)), "ln_1");
         } else {
-            x = ddp_add(g, x, attend(g, m, ddp_layer_norm(g, x, "ln_1")));
-            x = ddp_add(
-                g, conv1d(g, ddp_gelu(g, conv1d(g, ddp_layer_norm(g, x, "ln_2"), 2 * e, "c_fc"), 1), e, "c_proj2"), x);
+            x = ddp_add(g, x, attend(g, m, norm(g, m, x, "ln_1")));
+            x = ddp_add(g, feed_forward(g, m, norm(g, m, x, "ln_2")), x);
         }
         ddp_scope_end(g);
     }
-    x = ddp_layer_norm(g, x, "ln_f");
+    x = norm(g, m, x, "ln_f");
     x = m->tied ? ddp_linear_tied(g, x, table, "head") : ddp_linear(g, x, m->vocabulary, 0, "head");
     ddp_loss(g, ddp_cross_entropy(g, x, ddp_input(g, "label")));
     ddp_output(g, "logits", x);

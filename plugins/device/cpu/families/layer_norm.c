@@ -1,5 +1,5 @@
-/* plugins/device/cpu/families/layer_norm.c -- layer norm and its gradient, each with the add before or after it:
- * common/join.c.
+/* plugins/device/cpu/families/layer_norm.c -- layer norm, RMS norm and their gradients, each with the add before or
+ * after it: common/join.c.
  *
  * The sums over rows of the gradient of weight and bias are made by blocks of rows, then added in the order of the
  * blocks, so that the number of threads changes no bit. */
@@ -18,10 +18,8 @@ enum { BLOCK_ROWS = 32 };
 /* The sums are those of the kernel's own values, not of the graph's. */
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    (void)node;
     (void)err;
-    low_rows(w, k, k->in[X]);
-    low_may_replace(k, k->out[Y], k->in[X]);
+    low_layer_norm(w, k, node);
     return DDP_OK;
 }
 
@@ -37,9 +35,15 @@ static void forward_rows(void *ctx, int64_t first, int64_t last)
     float *y = cpu_out(c, Y), *mean = cpu_out(c, MEAN), *invstd = cpu_out(c, INVSTD), *sum = cpu_out(c, SUM);
     const float *x = cpu_in(c, X), *residual = cpu_in(c, RESIDUAL);
 
-    c->device->kernels->layer_norm(y + at, mean != NULL ? mean + first : NULL, invstd != NULL ? invstd + first : NULL,
-                                   sum != NULL ? sum + at : NULL, x + at, residual != NULL ? residual + at : NULL,
-                                   cpu_in(c, W), cpu_in(c, B), last - first, n, norm_attrs(c)->layer_norm.eps);
+    if (c->k->kind == DDP_OP_RMS_NORM)
+        c->device->kernels->rms_norm(y + at, invstd != NULL ? invstd + first : NULL, sum != NULL ? sum + at : NULL,
+                                     x + at, residual != NULL ? residual + at : NULL, cpu_in(c, W), last - first, n,
+                                     norm_attrs(c)->rms_norm.eps);
+    else
+        c->device->kernels->layer_norm(y + at, mean != NULL ? mean + first : NULL,
+                                       invstd != NULL ? invstd + first : NULL, sum != NULL ? sum + at : NULL, x + at,
+                                       residual != NULL ? residual + at : NULL, cpu_in(c, W), cpu_in(c, B),
+                                       last - first, n, norm_attrs(c)->layer_norm.eps);
 }
 
 static ddp_status run_forward(const cpu_call *c, ddp_err *err)
@@ -76,6 +80,11 @@ static void gradient_blocks(void *ctx, int64_t first, int64_t last)
     for (int64_t b = first; b < last; b++) {
         int64_t r = b * BLOCK_ROWS, rows = k->rows - r < BLOCK_ROWS ? k->rows - r : BLOCK_ROWS, at = r * k->cols;
         float *dw = partial + 2 * b * padded(k);
+        if (k->kind == DDP_OP_RMS_NORM_GRAD) {
+            c->device->kernels->rms_norm_grad(dx != NULL ? dx + at : NULL, dw, dy + at, x + at, cpu_in(c, GRAD_W),
+                                              invstd + r, passed != NULL ? passed + at : NULL, rows, k->cols);
+            continue;
+        }
         c->device->kernels->layer_norm_grad(dx != NULL ? dx + at : NULL, dw, dw + padded(k), dy + at, x + at,
                                             cpu_in(c, GRAD_W), mean + r, invstd + r,
                                             passed != NULL ? passed + at : NULL, rows, k->cols);
@@ -111,7 +120,8 @@ static ddp_status run_gradient(const cpu_call *c, ddp_err *err)
     (void)err;
     cpu_parallel(c->device->threads, blocks(k), (CPU_GRAIN / BLOCK_ROWS + k->cols - 1) / k->cols, gradient_blocks,
                  &mine);
-    cpu_parallel(c->device->threads, 2 * padded(k), CPU_GRAIN, sum_blocks, &mine);
+    cpu_parallel(c->device->threads, k->kind == DDP_OP_RMS_NORM_GRAD ? padded(k) : 2 * padded(k), CPU_GRAIN, sum_blocks,
+                 &mine);
     give(c, DW, c->scratch);
     give(c, DB, (float *)c->scratch + padded(k));
     return DDP_OK;

@@ -1,7 +1,6 @@
-/* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, leaky_relu, gelu, add,
- * reshape; and
- * gradients of activations with the bias gradient of the layer below:
- *   relu or gelu gradient + bias gradient   one pass over dy */
+/* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, leaky_relu, gelu, silu,
+ * add, mul, reshape; and gradients of activations with the bias gradient of the layer below:
+ *   gradient of relu, gelu or silu + bias gradient   one pass over dy */
 #include "cpu.h"
 
 #include <string.h>
@@ -9,10 +8,11 @@
 static uint32_t act_of(const ddp_node *n)
 {
     if (n->op == DDP_OP_RELU || n->op == DDP_OP_RELU_GRAD) return CPU_ACT_RELU;
+    if (n->op == DDP_OP_SILU || n->op == DDP_OP_SILU_GRAD) return CPU_ACT_SILU;
     return n->attrs.gelu.tanh ? CPU_ACT_GELU_TANH : CPU_ACT_GELU_ERF;
 }
 
-/* ---- relu, gelu, add --------------------------------------------------------------------------------------------- */
+/* ---- relu, gelu, silu, add, mul ---------------------------------------------------------------------------------- */
 static ddp_status group_pointwise(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     const ddp_node *n = low_node(w->p, node);
@@ -23,7 +23,7 @@ static ddp_status group_pointwise(low_lowering *w, low_kernel *k, uint32_t node,
     k->kind = n->op;
     k->cols = low_value(w->p, k->out[0])->elements;
     low_may_replace(k, k->out[0], k->in[0]);
-    if (n->op == DDP_OP_ADD)
+    if (n->op == DDP_OP_ADD || n->op == DDP_OP_MUL)
         low_may_replace(k, k->out[0], k->in[1]);
     else
         k->act = act_of(n);
@@ -46,12 +46,23 @@ static void add_piece(void *ctx, int64_t first, int64_t last)
     c->device->kernels->add(y + first, a + first, b + first, last - first);
 }
 
+static void mul_piece(void *ctx, int64_t first, int64_t last)
+{
+    const cpu_call *c = ctx;
+    float *y = cpu_out(c, 0), *a = cpu_in(c, 0), *b = cpu_in(c, 1);
+
+    c->device->kernels->mul(y + first, a + first, b + first, last - first);
+}
+
 static ddp_status run_pointwise(const cpu_call *c, ddp_err *err)
 {
     cpu_call mine = *c;
+    void (*piece)(void *ctx, int64_t first, int64_t last) = act_piece;
 
     (void)err;
-    cpu_parallel(c->device->threads, c->k->cols, CPU_GRAIN, c->k->kind == DDP_OP_ADD ? add_piece : act_piece, &mine);
+    if (c->k->kind == DDP_OP_ADD) piece = add_piece;
+    if (c->k->kind == DDP_OP_MUL) piece = mul_piece;
+    cpu_parallel(c->device->threads, c->k->cols, CPU_GRAIN, piece, &mine);
     return DDP_OK;
 }
 
@@ -93,8 +104,9 @@ enum { DX, DB }; /* out */
 
 static ddp_status group_act_grad(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    static const char *const names[2][4] = {{"", "relu_grad", "gelu_grad", "gelu_grad"},
-                                            {"", "relu_grad+bias_grad", "gelu_grad+bias_grad", "gelu_grad+bias_grad"}};
+    static const char *const names[2][5] = {
+        {"", "relu_grad", "gelu_grad", "gelu_grad", "silu_grad"},
+        {"", "relu_grad+bias_grad", "gelu_grad+bias_grad", "gelu_grad+bias_grad", "silu_grad+bias_grad"}};
     const ddp_node *n = low_node(w->p, node), *bias_node = NULL;
     bool image = low_value(w->p, k->in[0])->rank == 4;
     const uint32_t bias_ops[] = {image ? DDP_OP_CONV2D_GRAD_BIAS : DDP_OP_LINEAR_GRAD_BIAS};

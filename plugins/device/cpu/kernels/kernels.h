@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Activations by number, for bias_act, act and act_grad. */
-enum { CPU_ACT_NONE = 0, CPU_ACT_RELU, CPU_ACT_GELU_ERF, CPU_ACT_GELU_TANH };
+enum { CPU_ACT_NONE = 0, CPU_ACT_RELU, CPU_ACT_GELU_ERF, CPU_ACT_GELU_TANH, CPU_ACT_SILU };
 
 /* One update's constants, rounded to float where PyTorch rounds them. */
 typedef struct cpu_update {
@@ -45,6 +45,18 @@ typedef struct cpu_mask {
     float scale;
 } cpu_mask;
 
+enum { CPU_ROPE_PAIRS = 512 };
+
+/* Of the rotary position embedding: x (N, length, heads size). */
+typedef struct cpu_rope {
+    int64_t length, heads, size;
+    const float *frequency;  /* (size / 2) */
+    const int64_t *position; /* (N, length), below 2^22; NULL: 0 .. length - 1 */
+    bool starts;             /* position is (N): that of each sample's first row */
+    float scaling;           /* of cos and sin */
+    float direction;         /* 1, or -1: back */
+} cpu_rope;
+
 /* Causal or full attention over packed qkv (samples, length, 3 * heads * size); see ddp_attrs. */
 typedef struct cpu_attention {
     int64_t length, heads, size;
@@ -67,12 +79,14 @@ typedef struct cpu_kernels {
     /* y (rows, cols) += bias (cols), NULL for none; then out = act(y). out may be y. */
     void (*bias_act)(float *out, float *y, const float *bias, int64_t rows, int64_t cols, uint32_t act);
     /* dx = dy * act'(ref) over columns first .. last-1 of (rows, cols), and db = or += the column sums of dx unless
-     * NULL. ref is the output for relu, the input for gelu. act NONE: dx is dy, not written. dx may be dy or ref. */
+     * NULL. ref is the output for relu, the input for gelu and silu. act NONE: dx is dy, not written. dx may be dy or
+     * ref. */
     void (*act_grad)(float *dx, const float *dy, const float *ref, float *db, int64_t rows, int64_t cols, int64_t first,
                      int64_t last, uint32_t act, bool add);
     /* y = x where sign > 0, else slope x: leaky_relu of x, x, and its gradient of dy, y. y may be x or sign. */
     void (*leaky_relu)(float *y, const float *x, const float *sign, float slope, int64_t n);
-    void (*add)(float *y, const float *a, const float *b, int64_t n);
+    void (*add)(float *y, const float *a, const float *b, int64_t n); /* y may be a or b, of mul too */
+    void (*mul)(float *y, const float *a, const float *b, int64_t n);
     /* (n, c, hw) to (n, hw, c), and back: y = or += x. */
     void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);
     void (*channels_first)(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add);
@@ -97,6 +111,13 @@ typedef struct cpu_kernels {
      * the sums over these rows; they have room for n up to a multiple of 16. */
     void (*layer_norm_grad)(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w,
                             const float *mean, const float *invstd, const float *residual, int64_t rows, int64_t n);
+    /* The same without mean and bias: y = s invstd w, 1 / invstd the root of the mean of s^2. */
+    void (*rms_norm)(float *y, float *invstd, float *sum, const float *x, const float *residual, const float *w,
+                     int64_t rows, int64_t n, double eps);
+    void (*rms_norm_grad)(float *dx, float *dw, const float *dy, const float *x, const float *w, const float *invstd,
+                          const float *residual, int64_t rows, int64_t n);
+    /* Rows first .. last - 1 of (N T, heads size). y may be x. */
+    void (*rope)(const cpu_rope *p, float *y, const float *x, int64_t first, int64_t last);
     /* Elements first .. first + n - 1 of the op. y may be x. */
     void (*dropout)(float *y, const float *x, const cpu_mask *m, uint64_t first, int64_t n);
     /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp; its part

@@ -22,6 +22,7 @@
     MAP_LOOP for (int64_t i = 0; i < (n); i++) { expression; }
 
 #include "norm_body.h"
+#include "rope_body.h"
 #include "attention_body.h"
 #include "row_body.h"
 #include "peak_body.h"
@@ -33,6 +34,7 @@ static void act_row(float *out, const float *y, int64_t n, uint32_t act)
     case CPU_ACT_RELU: MAP(n, out[i] = y[i] <= 0.0f ? 0.0f : y[i]) break; /* NaN passes, as in torch.relu */
     case CPU_ACT_GELU_ERF: MAP(n, out[i] = cpu_gelu_erf(y[i])) break;
     case CPU_ACT_GELU_TANH: MAP(n, out[i] = cpu_gelu_tanh(y[i])) break;
+    case CPU_ACT_SILU: MAP(n, out[i] = cpu_silu(y[i])) break;
     default: break;
     }
 }
@@ -56,6 +58,7 @@ static void act_grad_row(float *dx, const float *dy, const float *ref, int64_t n
     case CPU_ACT_RELU: MAP(n, dx[i] = ref[i] <= 0.0f ? 0.0f : dy[i]) break;
     case CPU_ACT_GELU_ERF: MAP(n, dx[i] = dy[i] * cpu_gelu_erf_slope(ref[i])) break;
     case CPU_ACT_GELU_TANH: MAP(n, dx[i] = dy[i] * cpu_gelu_tanh_slope(ref[i])) break;
+    case CPU_ACT_SILU: MAP(n, dx[i] = dy[i] * cpu_silu_slope(ref[i])) break;
     default: break;
     }
 }
@@ -92,6 +95,7 @@ static void leaky_relu(float *y, const float *x, const float *sign, float slope,
 }
 
 static void add(float *y, const float *a, const float *b, int64_t n) { MAP(n, y[i] = a[i] + b[i]) }
+static void mul(float *y, const float *a, const float *b, int64_t n) { MAP(n, y[i] = a[i] * b[i]) }
 
 static inline float lane_sum(const float *lane)
 {
@@ -355,6 +359,7 @@ const cpu_kernels CPU_ISA_TABLE = {
     .act_grad = act_grad,
     .leaky_relu = leaky_relu,
     .add = add,
+    .mul = mul,
     .channels_last = channels_last,
     .channels_first = channels_first,
     .cross_entropy = cross_entropy,
@@ -363,6 +368,9 @@ const cpu_kernels CPU_ISA_TABLE = {
     .accuracy = accuracy,
     .layer_norm = layer_norm,
     .layer_norm_grad = layer_norm_grad,
+    .rms_norm = rms_norm,
+    .rms_norm_grad = rms_norm_grad,
+    .rope = rope,
     .dropout = dropout,
     .attention = attention,
     .attention_grad = attention_grad,

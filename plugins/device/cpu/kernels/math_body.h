@@ -1,5 +1,5 @@
-/* plugins/device/cpu/kernels/math_body.h -- exp, and the two forms of GELU, as straight-line float code that a compiler
- * vectorises.
+/* plugins/device/cpu/kernels/math_body.h -- exp, the two forms of GELU, SiLU, and sine and cosine, as
+ * straight-line float code that a compiler vectorises.
  *
  * Included by kernels_body.h only. Every multiply-add is an explicit fmaf, so that all variants give the same bits. */
 
@@ -112,4 +112,40 @@ static inline float cpu_gelu_tanh_slope(float x)
     s = 1.0f / (1.0f + e);
     du2 = 2.0f * 0.7978845608028654f * fmaf(x * x, 3.0f * 0.044715f, 1.0f); /* d(2u)/dx */
     return fmaf(x * s * (e * s), du2, s);
+}
+
+/* silu(x) = x s with s = 1 / (1 + exp(-x)). */
+static inline float cpu_silu(float x) { return x / (1.0f + cpu_exp(-x)); }
+
+/* silu'(x) = s (1 + x (1 - s)). */
+static inline float cpu_silu_slope(float x)
+{
+    float s;
+
+    x = x > 88.0f ? 88.0f : x; /* beyond, the slope is 1 or 0; no inf * 0 */
+    x = x < -88.0f ? -88.0f : x;
+    s = 1.0f / (1.0f + cpu_exp(-x));
+    return fmaf(x, 1.0f - s, 1.0f) * s;
+}
+
+/* sin x and cos x for |x| < 2^22, to about 1e-7. x = n pi / 2 + r with |r| <= pi / 4, pi / 2 in three parts after Cody
+ * and Waite; the polynomials of r are those of Cephes' sinf and cosf. */
+static inline float cpu_sin_cos(float x, float *cosine)
+{
+    const float magic = 0x1.8p23f; /* as in cpu_exp */
+    float t = fmaf(x, 0x1.45f306p-1f, magic), n = t - magic, r, z, s, c, sine;
+    uint32_t quarter = cpu_to_bits(t) - cpu_to_bits(magic);
+
+    r = fmaf(n, -0x1.921fb6p0f, x);
+    r = fmaf(n, 0x1.777a5cp-25f, r);
+    r = fmaf(n, 0x1.ee59dap-50f, r);
+    z = r * r;
+    s = fmaf(fmaf(-1.9515295891e-4f, z, 8.3321608736e-3f), z, -1.6666654611e-1f);
+    s = fmaf(s, z * r, r);
+    c = fmaf(fmaf(2.443315711809948e-5f, z, -1.388731625493765e-3f), z, 4.166664568298827e-2f);
+    c = fmaf(c, z * z, fmaf(-0.5f, z, 1.0f));
+    sine = quarter & 1u ? c : s;
+    c = quarter & 1u ? s : c;
+    *cosine = cpu_from_bits(cpu_to_bits(c) ^ ((quarter + 1u) & 2u) << 30);
+    return cpu_from_bits(cpu_to_bits(sine) ^ (quarter & 2u) << 30);
 }

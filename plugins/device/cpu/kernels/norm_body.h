@@ -1,5 +1,5 @@
-/* plugins/device/cpu/kernels/norm_body.h -- layer norm and its gradient, row by row; the words of ddp_philox as masks.
- * Included by kernels_body.h only.
+/* plugins/device/cpu/kernels/norm_body.h -- layer norm, RMS norm and their gradients, row by row; the
+ * words of ddp_philox as masks. Included by kernels_body.h only.
  *
  * A row is read from memory once and stays in L1 for the passes over it. Sums have 64 lanes, four registers of
  * sixteen. */
@@ -129,6 +129,70 @@ static void layer_norm_grad(float *dx, float *dw, float *db, const float *dy, co
         } else {
             const float *other = residual + r * n;
             MAP(n, out[i] = fmaf(fmaf(in[i] - m, b, fmaf(d[i], w[i], a)), k, other[i]))
+        }
+    }
+}
+
+/* ---- RMS norm ---------------------------------------------------------------------------------------------------- */
+static void rms_norm(float *y, float *invstd, float *sum, const float *x, const float *residual, const float *w,
+                     int64_t rows, int64_t n, double eps)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = x + r * n;
+        float *out = y + r * n, k;
+        if (residual != NULL) {
+            const float *other = residual + r * n;
+            float *to = sum + r * n;
+            MAP(n, to[i] = row[i] + other[i])
+            row = to;
+        }
+        k = (float)(1.0 / sqrt((double)(row_spread(row, 0.0f, n) / (float)n) + eps));
+        MAP(n, out[i] = row[i] * k * w[i])
+        if (invstd != NULL) invstd[r] = k;
+    }
+}
+
+/* Adds dy h to dw, which has room for sixteen, and gives dy w h, with h = x invstd. */
+CPU_INLINE f16 rms_sixteen(float *dw, f16 dy, f16 x, f16 w, f16 invstd)
+{
+    f16 h = f16_mul(x, invstd);
+
+    f16_store(dw, f16_fma(dy, h, f16_load(dw)));
+    return f16_mul(f16_mul(dy, w), h);
+}
+
+/* The sum of dy w h over a row. */
+CPU_INLINE float rms_grad_sum(float *dw, const float *dy, const float *x, const float *w, float invstd, int64_t n)
+{
+    f16 a = f16_set(0), b = a, s = f16_set(invstd);
+    int64_t i = 0;
+
+    for (; i + 32 <= n; i += 32) {
+        int64_t k = i + 16;
+        a = f16_add(a, rms_sixteen(dw + i, f16_load(dy + i), f16_load(x + i), f16_load(w + i), s));
+        b = f16_add(b, rms_sixteen(dw + k, f16_load(dy + k), f16_load(x + k), f16_load(w + k), s));
+    }
+    for (; i < n; i += 16)
+        a = f16_add(a, rms_sixteen(dw + i, f16_load_part(dy + i, n - i), f16_load_part(x + i, n - i),
+                                   f16_load_part(w + i, n - i), s));
+    return f16_sum(f16_add(a, b));
+}
+
+static void rms_norm_grad(float *dx, float *dw, const float *dy, const float *x, const float *w, const float *invstd,
+                          const float *residual, int64_t rows, int64_t n)
+{
+    memset(dw, 0, (size_t)((n + 15) / 16 * 16) * sizeof(*dw));
+    for (int64_t r = 0; r < rows; r++) {
+        const float *d = dy + r * n, *in = x + r * n, k = invstd[r];
+        float sum = rms_grad_sum(dw, d, in, w, k, n), *out = dx != NULL ? dx + r * n : NULL;
+        const float b = -sum / (float)n * k;
+        if (out == NULL) continue;
+        /* invstd (g - h mean(g h)) */
+        if (residual == NULL) {
+            MAP(n, out[i] = fmaf(in[i], b, d[i] * w[i]) * k)
+        } else {
+            const float *other = residual + r * n;
+            MAP(n, out[i] = fmaf(fmaf(in[i], b, d[i] * w[i]), k, other[i]))
         }
     }
 }

@@ -1,5 +1,5 @@
-/* plugins/device/cuda/families/layer_norm.c -- layer norm and its gradient, each with the add before or after it:
- * common/join.c. */
+/* plugins/device/cuda/families/layer_norm.c -- layer norm, RMS norm and their gradients, each with the add before or
+ * after it: common/join.c. */
 #include "host/cu.h"
 
 enum { X = LOW_LAYER_X, W = LOW_LAYER_W, B = LOW_LAYER_B, RESIDUAL = LOW_LAYER_RESIDUAL };
@@ -11,10 +11,8 @@ enum { DX = LOW_LAYER_DX, DW = LOW_LAYER_DW, DB = LOW_LAYER_DB };
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 static ddp_status group_forward(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    (void)node;
     (void)err;
-    low_rows(w, k, k->in[X]);
-    low_may_replace(k, k->out[Y], k->in[X]);
+    low_layer_norm(w, k, node);
     return DDP_OK;
 }
 
@@ -22,10 +20,11 @@ static ddp_status run_forward(const cu_call *c, ddp_err *err)
 {
     const low_kernel *k = c->k;
     const ddp_attrs *a = cu_attrs(c, k->node_count - 1); /* the last node is the norm */
+    double eps = k->kind == DDP_OP_RMS_NORM ? a->rms_norm.eps : a->layer_norm.eps;
 
     return cu_started(c,
                       cu_layer_norm(c->stream, c->in[X], c->in[RESIDUAL], c->out[SUM], c->in[W].at, c->in[B].at,
-                                    c->out[Y], c->out[MEAN].at, c->out[INVSTD].at, k->rows, k->cols, a->layer_norm.eps),
+                                    c->out[Y], c->out[MEAN].at, c->out[INVSTD].at, k->rows, k->cols, eps),
                       err);
 }
 

@@ -1,5 +1,5 @@
-/* plugins/device/cuda/families/pointwise.c -- ops that take each element by itself: relu, gelu and their gradients,
- * add, dropout, reshape. */
+/* plugins/device/cuda/families/pointwise.c -- ops that take each element by itself: relu, gelu, silu and their
+ * gradients, add, mul, dropout, reshape. */
 #include "host/cu.h"
 
 /* ---- relu, gelu -------------------------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static void take_bias(low_lowering *w, low_kernel *k, uint32_t node)
     k->writes_grad |= 1u << DB;
     k->adds |= (low_node(w->p, (uint32_t)bias)->accumulate & 1u) << DB;
     k->scratch_bytes = cu_column_sums_scratch(k->rows, k->cols);
-    k->name = k->act == CU_ACT_RELU ? "relu_grad+bias" : "gelu_grad+bias";
+    k->name = k->act == CU_ACT_RELU ? "relu_grad+bias" : k->act == CU_ACT_SILU ? "silu_grad+bias" : "gelu_grad+bias";
     low_take(w, k, (uint32_t)bias);
 }
 
@@ -106,6 +106,25 @@ static ddp_status run_add(const cu_call *c, ddp_err *err)
 }
 
 const cu_family cu_family_add = {.base.group = group_add, .run = run_add};
+
+/* ---- mul --------------------------------------------------------------------------------------------------------- */
+static ddp_status group_mul(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    (void)node;
+    (void)err;
+    k->cols = low_value(w->p, k->out[0])->elements;
+    k->writes_grad = 1;
+    low_may_replace(k, k->out[0], k->in[0]);
+    low_may_replace(k, k->out[0], k->in[1]);
+    return DDP_OK;
+}
+
+static ddp_status run_mul(const cu_call *c, ddp_err *err)
+{
+    return cu_started(c, cu_mul(c->stream, c->in[0], c->in[1], c->out[0], c->k->cols, cu_adds(c, 0)), err);
+}
+
+const cu_family cu_family_mul = {.base.group = group_mul, .run = run_mul};
 
 /* ---- dropout and its gradient: the same mask drawn twice, nothing kept in between -------------------------------- */
 static ddp_status group_dropout(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)

@@ -47,6 +47,13 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_AVG_POOL2D_GRAD] = &cu_family_pool_grad.base,
     [DDP_OP_ADAPTIVE_AVG_POOL2D] = &cu_family_pool.base,
     [DDP_OP_ADAPTIVE_AVG_POOL2D_GRAD] = &cu_family_pool_grad.base,
+    [DDP_OP_RMS_NORM] = &cu_family_layer_norm.base,
+    [DDP_OP_RMS_NORM_GRAD] = &cu_family_layer_norm_grad.base,
+    [DDP_OP_SILU] = &cu_family_act.base,
+    [DDP_OP_SILU_GRAD] = &cu_family_act_grad.base,
+    [DDP_OP_MUL] = &cu_family_mul.base,
+    [DDP_OP_ROPE] = &cu_family_rope.base,
+    [DDP_OP_ROPE_GRAD] = &cu_family_rope.base,
     [DDP_OP_LAYER_NORM] = &cu_family_layer_norm.base,
     [DDP_OP_LAYER_NORM_GRAD] = &cu_family_layer_norm_grad.base,
     [DDP_OP_EMBEDDING] = &cu_family_embedding.base,
@@ -83,6 +90,7 @@ ddp_status cu_in_kernel(const low_kernel *k, ddp_status status, ddp_err *err)
 uint32_t cu_act_of(const ddp_node *n)
 {
     if (n->op == DDP_OP_RELU || n->op == DDP_OP_RELU_GRAD) return CU_ACT_RELU;
+    if (n->op == DDP_OP_SILU || n->op == DDP_OP_SILU_GRAD) return CU_ACT_SILU;
     return n->attrs.gelu.tanh ? CU_ACT_GELU_TANH : CU_ACT_GELU_ERF;
 }
 

@@ -2,9 +2,9 @@
  * autocast has in bf16.
  *
  *   linear, conv2d, attention                      bf16
- *   relu, gelu, dropout, poolings, batch norm, reshape   as their input
- *   add                                            bf16 where both inputs are
- *   layer norm                                     computed in f32; bf16 where linear layers alone read it, which round
+ *   relu, gelu, silu, rope, dropout, poolings, batch norm, reshape   as their input
+ *   add, mul                                       bf16 where both inputs are
+ *   layer norm, rms norm                           computed in f32; bf16 where linear layers alone read it, which round
  *                                                  it anyway
  *   embedding, position, losses, results           f32
  *   a gradient                                     as the value it is the gradient of */
@@ -64,6 +64,9 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_RELU:
     case DDP_OP_LEAKY_RELU:
     case DDP_OP_GELU:
+    case DDP_OP_SILU:
+    case DDP_OP_ROPE:
+    case DDP_OP_ROPE_GRAD:
     case DDP_OP_DROPOUT:
     case DDP_OP_RESHAPE:
     case DDP_OP_MAX_POOL2D:
@@ -77,11 +80,15 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_SMOOTH_L1_GRAD:
     case DDP_OP_BCE_WITH_LOGITS_GRAD:
     case DDP_OP_BATCH_NORM: return w->type[n->in[0]];
+    case DDP_OP_MUL:
     case DDP_OP_ADD: return w->type[n->in[0]] == CU_BF16 && w->type[n->in[1]] == CU_BF16 ? CU_BF16 : CU_F32;
+    case DDP_OP_RMS_NORM:
     case DDP_OP_LAYER_NORM: return only_products_read(w, n->out[0]) ? CU_BF16 : CU_F32;
     case DDP_OP_RELU_GRAD:
     case DDP_OP_LEAKY_RELU_GRAD:
     case DDP_OP_GELU_GRAD:
+    case DDP_OP_SILU_GRAD:
+    case DDP_OP_RMS_NORM_GRAD:
     case DDP_OP_MAX_POOL2D_GRAD:
     case DDP_OP_BATCH_NORM_GRAD:
     case DDP_OP_LAYER_NORM_GRAD:

@@ -1,4 +1,4 @@
-/* plugins/device/cuda/kernels/activation.cuh -- relu and gelu, and their slopes. */
+/* plugins/device/cuda/kernels/activation.cuh -- relu, gelu and silu, and their slopes. */
 #pragma once
 
 #include "load.cuh"
@@ -25,11 +25,22 @@ static __device__ __forceinline__ float tanh_slope(float x)
 /* The normal distribution below x; erfc keeps the lower tail's digits. */
 static __device__ __forceinline__ float normal(float x) { return 0.5f * erfcf(x * -0.7071067811865476f); }
 
+static __device__ __forceinline__ float silu_slope(float x)
+{
+    float s;
+
+    x = x > 80.0f ? 80.0f : x; /* beyond, the slope is 0 or 1; no inf * 0 */
+    x = x < -80.0f ? -80.0f : x;
+    s = 1.0f / (1.0f + cu_exp(-x));
+    return fmaf(x, 1.0f - s, 1.0f) * s;
+}
+
 template <int ACT> static __device__ __forceinline__ float activate(float x)
 {
     if (ACT == CU_ACT_RELU) return x <= 0.0f ? 0.0f : x;
     if (ACT == CU_ACT_GELU_TANH) return x / (1.0f + cu_exp(tanh_power(x)));
     if (ACT == CU_ACT_GELU_ERF) return x * normal(x);
+    if (ACT == CU_ACT_SILU) return x / (1.0f + cu_exp(-x));
     return x;
 }
 
@@ -37,6 +48,7 @@ template <int ACT> struct act_grad_of {
     __device__ __forceinline__ float operator()(float dy, float saved) const
     {
         if (ACT == CU_ACT_RELU) return saved <= 0.0f ? 0.0f : dy;
+        if (ACT == CU_ACT_SILU) return dy * silu_slope(saved);
         if (ACT == CU_ACT_GELU_TANH) return dy * tanh_slope(saved);
         if (ACT == CU_ACT_GELU_ERF)
             return dy * fmaf(saved * expf(-0.5f * saved * saved), 0.3989422804014327f, normal(saved));

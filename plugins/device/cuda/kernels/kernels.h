@@ -48,14 +48,16 @@ typedef struct cu_fault {
 } cu_fault;
 
 /* ---- pointwise: pointwise.cu, columns.cu, order.cu --------------------------------------------------------------- */
-enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF };
+enum { CU_ACT_NONE = 0, CU_ACT_RELU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF, CU_ACT_SILU };
 cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n);
-/* saved: relu's output, gelu's input. dx may be dy. NaN in relu stays NaN. */
+/* saved: relu's output, gelu's and silu's input. dx may be dy. NaN in relu stays NaN. */
 cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved, cu_view dx, int64_t n, bool add);
 /* y = x where sign > 0, else slope x: leaky_relu of x, x, and its gradient of dy, y. y may be x or sign. */
 cudaError_t cu_leaky_relu(cudaStream_t s, cu_view x, cu_view sign, double slope, cu_view y, int64_t n, bool add);
 /* y = a + b; y may be a or b. */
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add);
+/* y = a * b, as cu_add. */
+cudaError_t cu_mul(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add);
 /* y = x in y's type; nearest even to bf16. */
 cudaError_t cu_convert(cudaStream_t s, cu_view x, cu_view y, int64_t n, bool add);
 /* x (rows, cols) + bias (cols) f32, activated: what no product's epilogue did. pre: x + bias itself, may be absent;
@@ -76,14 +78,14 @@ cudaError_t cu_act_grad_sums(cudaStream_t s, uint32_t act, cu_view dy, cu_view s
 cudaError_t cu_channels_last(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 cudaError_t cu_channels_first(cudaStream_t s, cu_view x, cu_view y, int64_t n, int64_t c, int64_t hw, bool add);
 
-/* ---- sequences: norm.cu, norm_grad.cu, embedding.cu, embedding_grad.cu ------------------------------------------- */
+/* ---- sequences: norm.cu, norm_grad.cu, embedding.cu, embedding_grad.cu, rope.cu ---------------------------------- */
 /* t = x + residual (absent: x), rounded to sum's type and stored there if sum is present (and that is what is
  * normalised); y = (t - mean) * invstd * w + b over rows of cols. mean, invstd (rows) may be NULL; in f32, variance
- * biased, two passes. */
+ * biased, two passes. b NULL: an RMS norm, whose mean is 0. */
 cudaError_t cu_layer_norm(cudaStream_t s, cu_view x, cu_view residual, cu_view sum, const float *w, const float *b,
                           cu_view y, float *mean, float *invstd, int64_t rows, int64_t cols, double eps);
-/* dx (+ passed where present); dw, db (cols) f32, NULL: not wanted; add_w, add_b for them. dx may be dy or passed,
- * or absent. */
+/* mean NULL: of an RMS norm. dx (+ passed where present); dw, db (cols) f32, NULL: not wanted; add_w,
+ * add_b for them. dx may be dy or passed, or absent. */
 size_t cu_layer_norm_grad_scratch(int64_t rows, int64_t cols);
 cudaError_t cu_layer_norm_grad(cudaStream_t s, cu_view dy, cu_view x, const float *w, const float *mean,
                                const float *invstd, cu_view passed, cu_view dx, float *dw, float *db, int64_t rows,
@@ -100,6 +102,17 @@ cudaError_t cu_position(cudaStream_t s, cu_view x, const float *w, cu_view y, in
 /* dw (p, e): sums over n, 0 from row t on. */
 cudaError_t cu_position_grad(cudaStream_t s, cu_view dy, float *dw, int64_t n, int64_t t, int64_t e, int64_t p,
                              bool add);
+
+/* Turns pairs i and i + size / 2 of each head of x (n, t, heads size) by position * frequency[i]; y may be x. */
+enum { CU_ROPE_PAIRS = 512 };
+typedef struct cu_rope {
+    int64_t n, t, heads, size;
+    const int64_t *position;  /* device memory (n, t), or with `starts` (n), that of a sample's first row; NULL: 0 .. */
+    float scaling, direction; /* of cos and sin; of sin: 1, or -1 to turn back */
+    bool starts;
+    float frequency[CU_ROPE_PAIRS];
+} cu_rope;
+cudaError_t cu_rope_turn(cudaStream_t s, cu_view x, cu_view y, const cu_rope *p, bool add);
 
 /* ---- losses and metrics: entropy.cu, loss.cu, metric.cu ---------------------------------------------------------- */
 /* loss () f32 and grad (rows, cols), either may be absent; grad may be logits. Mean over the rows that are not

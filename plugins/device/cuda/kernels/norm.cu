@@ -1,4 +1,5 @@
-/* plugins/device/cuda/kernels/norm.cu -- layer normalisation. norm.cuh says how. */
+/* plugins/device/cuda/kernels/norm.cu -- layer normalisation and, where there is no bias, RMS normalisation, whose
+ * mean is taken to be 0. norm.cuh says how. */
 #include "norm.cuh"
 
 struct norm_args {
@@ -45,7 +46,7 @@ template <int PACKS, bool WARP> static __global__ void __launch_bounds__(WARPS *
         CU_UNROLL
         for (int k = 0; k < N; k++) mean += v[p][k];
     }
-    mean = row_sum<WARP>(mean, shared) * scale;
+    mean = a.b != NULL ? row_sum<WARP>(mean, shared) * scale : 0.0f;
     CU_UNROLL
     for (int p = 0; p < PACKS; p++) {
         if (static_cast<int64_t>(p * WIDTH + t) * N >= a.cols) continue;
@@ -56,11 +57,11 @@ template <int PACKS, bool WARP> static __global__ void __launch_bounds__(WARPS *
     invstd = 1.0f / sqrtf(square + a.eps);
     CU_UNROLL
     for (int p = 0; p < PACKS; p++) {
-        float w[N], b[N];
+        float w[N], b[N] = {};
         int64_t c = static_cast<int64_t>(p * WIDTH + t) * N;
         if (c >= a.cols) continue;
         cu_load(a.w + c, w);
-        cu_load(a.b + c, b);
+        if (a.b != NULL) cu_load(a.b + c, b);
         CU_UNROLL
         for (int k = 0; k < N; k++) v[p][k] = fmaf((v[p][k] - mean) * invstd, w[k], b[k]);
     }
@@ -87,14 +88,15 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) norm_plain_kernel(norm_a
                    cu_get(a.x, first + c) + (a.residual.at != NULL ? cu_get(a.residual, first + c) : 0.0f));
         mean += plain_element(a, first + c);
     }
-    mean = cu_block_sum(mean, shared) * scale;
+    mean = a.b != NULL ? cu_block_sum(mean, shared) * scale : 0.0f;
     for (int64_t c = threadIdx.x; c < a.cols; c += PLAIN_THREADS) {
         float d = plain_element(a, first + c) - mean;
         square += d * d;
     }
     invstd = 1.0f / sqrtf(cu_block_sum(square, shared) * scale + a.eps);
     for (int64_t c = threadIdx.x; c < a.cols; c += PLAIN_THREADS)
-        cu_put(a.y, first + c, fmaf((plain_element(a, first + c) - mean) * invstd, a.w[c], a.b[c]));
+        cu_put(a.y, first + c,
+               fmaf((plain_element(a, first + c) - mean) * invstd, a.w[c], a.b != NULL ? a.b[c] : 0.0f));
     if (threadIdx.x == 0) keep_statistics(a, row, mean, invstd);
 }
 

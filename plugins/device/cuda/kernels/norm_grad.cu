@@ -1,8 +1,9 @@
-/* plugins/device/cuda/kernels/norm_grad.cu -- the gradient of layer normalisation. norm.cuh says how rows are held.
+/* plugins/device/cuda/kernels/norm_grad.cu -- the gradient of layer normalisation and, where there is no mean, of RMS
+ * normalisation. norm.cuh says how rows are held.
  *
  * With g = dy w and h = (x - mean) invstd: dx = (g - mean(g) - h mean(g h)) invstd, dw = sum(dy h), db = sum(dy)
- * over the rows. Blocks go over the rows with a stride; each keeps its sums of dw and db in registers and writes
- * them to scratch, a second kernel adds them. */
+ * over the rows; of an RMS norm, mean and mean(g) are 0. Blocks go over the rows with a stride; each keeps its sums of
+ * dw and db in registers and writes them to scratch, a second kernel adds them. */
 #include "norm.cuh"
 
 /* Blocks of the gradient on a multiprocessor, by the packs a thread holds, and all of a kernel's; sums depend on
@@ -17,6 +18,11 @@ struct norm_grad_args {
     int64_t rows, cols;
     bool add;
 };
+
+static __device__ __forceinline__ float mean_of(const norm_grad_args &a, int64_t row)
+{
+    return a.mean != NULL ? a.mean[row] : 0.0f;
+}
 
 /* The sums of the block's warps, in their order, by way of shared memory. */
 template <int PACKS>
@@ -96,7 +102,7 @@ static __device__ __forceinline__ void grad_row(const norm_grad_args &a, int64_t
     words<D> of_dy[PACKS];
     words<X> of_x[PACKS];
     words<float> passed[PACKS] = {}; /* of either type */
-    float u[PACKS][N], mean = a.mean[row], invstd = a.invstd[row], g1 = 0.0f, g2 = 0.0f;
+    float u[PACKS][N], mean = mean_of(a, row), invstd = a.invstd[row], g1 = 0.0f, g2 = 0.0f;
 
     load_words<PACKS, D>(a.dy.at, row, cols, t, WIDTH, of_dy);
     load_words<PACKS, X>(a.x.at, row, cols, t, WIDTH, of_x);
@@ -123,7 +129,7 @@ static __device__ __forceinline__ void grad_row(const norm_grad_args &a, int64_t
         }
     }
     if (a.dx.at == NULL) return;
-    g1 = row_sum<WARP>(g1, shared) * scale;
+    g1 = a.mean != NULL ? row_sum<WARP>(g1, shared) * scale : 0.0f;
     g2 = row_sum<WARP>(g2, shared) * scale;
     CU_UNROLL
     for (int p = 0; p < PACKS; p++) {
@@ -176,7 +182,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) norm_sums_plain_kernel(n
     CU_UNROLL_4
     for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
         float dy = cu_get(a.dy, row * a.cols + c);
-        dw = fmaf(dy, (cu_get(a.x, row * a.cols + c) - a.mean[row]) * a.invstd[row], dw);
+        dw = fmaf(dy, (cu_get(a.x, row * a.cols + c) - mean_of(a, row)) * a.invstd[row], dw);
         db += dy;
     }
     out[c] = dw;
@@ -187,14 +193,14 @@ static __global__ void __launch_bounds__(PLAIN_THREADS) norm_grad_plain_kernel(n
 {
     CU_SHARED(float, shared, [32]);
     int64_t row = blockIdx.x, first = row * a.cols;
-    float mean = a.mean[row], invstd = a.invstd[row], g1 = 0.0f, g2 = 0.0f;
+    float mean = mean_of(a, row), invstd = a.invstd[row], g1 = 0.0f, g2 = 0.0f;
 
     for (int64_t c = threadIdx.x; c < a.cols; c += PLAIN_THREADS) {
         float g = cu_get(a.dy, first + c) * a.w[c];
         g1 += g;
         g2 = fmaf(g, (cu_get(a.x, first + c) - mean) * invstd, g2);
     }
-    g1 = cu_block_sum(g1, shared) / static_cast<float>(a.cols);
+    g1 = a.mean != NULL ? cu_block_sum(g1, shared) / static_cast<float>(a.cols) : 0.0f;
     g2 = cu_block_sum(g2, shared) / static_cast<float>(a.cols);
     for (int64_t c = threadIdx.x; c < a.cols; c += PLAIN_THREADS) {
         float h = (cu_get(a.x, first + c) - mean) * invstd;

@@ -21,6 +21,10 @@ struct sum_of {
     __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
 };
 
+struct product_of {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a * b; }
+};
+
 struct leaky_relu_of {
     float slope;
     __device__ __forceinline__ float operator()(float x, float sign) const { return sign <= 0.0f ? slope * x : x; }
@@ -78,6 +82,7 @@ cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved,
     case CU_ACT_RELU: return map(s, act_grad_of<CU_ACT_RELU>(), dy, saved, dx, n, add);
     case CU_ACT_GELU_TANH: return map(s, act_grad_of<CU_ACT_GELU_TANH>(), dy, saved, dx, n, add);
     case CU_ACT_GELU_ERF: return map(s, act_grad_of<CU_ACT_GELU_ERF>(), dy, saved, dx, n, add);
+    case CU_ACT_SILU: return map(s, act_grad_of<CU_ACT_SILU>(), dy, saved, dx, n, add);
     default: return cu_convert(s, dy, dx, n, add);
     }
 }
@@ -92,6 +97,11 @@ cudaError_t cu_leaky_relu(cudaStream_t s, cu_view x, cu_view sign, double slope,
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add)
 {
     return map(s, sum_of(), a, b, y, n, add);
+}
+
+cudaError_t cu_mul(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add)
+{
+    return map(s, product_of(), a, b, y, n, add);
 }
 
 /* ---- y = act(x + bias) ------------------------------------------------------------------------------------------- */
@@ -164,6 +174,7 @@ static cudaError_t bias_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, 
     case CU_ACT_RELU: return start_bias<CU_ACT_RELU>(s, x, y, a);
     case CU_ACT_GELU_TANH: return start_bias<CU_ACT_GELU_TANH>(s, x, y, a);
     case CU_ACT_GELU_ERF: return start_bias<CU_ACT_GELU_ERF>(s, x, y, a);
+    case CU_ACT_SILU: return start_bias<CU_ACT_SILU>(s, x, y, a);
     default: return start_bias<CU_ACT_NONE>(s, x, y, a);
     }
 }
