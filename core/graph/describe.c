@@ -72,8 +72,11 @@ static void attributes(const ddp_graph_node *n, ddp_text *out)
     case DDP_OP_RMS_NORM: ddp_text_printf(out, " eps %.17g", a->rms_norm.eps); break;
     case DDP_OP_ROPE: rope_attributes(a, out); break;
     case DDP_OP_ATTENTION:
-        ddp_text_printf(out, " heads %u%s scale %.17g dropout %.17g", a->attention.heads,
-                        a->attention.causal ? " causal" : "", a->attention.scale, a->attention.dropout);
+    case DDP_OP_ATTENTION_APART:
+        ddp_text_printf(out, " heads %u", a->attention.heads);
+        if (a->attention.kv_heads > 0) ddp_text_printf(out, " kv_heads %u", a->attention.kv_heads);
+        ddp_text_printf(out, "%s scale %.17g dropout %.17g", a->attention.causal ? " causal" : "", a->attention.scale,
+                        a->attention.dropout);
         break;
     case DDP_OP_DROPOUT: ddp_text_printf(out, " p %.17g", a->dropout.p); break;
     default: image_attributes(n, out);

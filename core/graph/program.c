@@ -83,7 +83,7 @@ static ddp_status add_values(const ddp_graph_core *g, ddp_grad_context *c, int64
 static void set_mode(ddp_node *n, const ddp_value *y, bool training)
 {
     if (n->op == DDP_OP_BATCH_NORM) n->attrs.batch_norm.training = training;
-    if (n->op == DDP_OP_ATTENTION && !training) n->attrs.attention.dropout = 0.0;
+    if ((n->op == DDP_OP_ATTENTION || n->op == DDP_OP_ATTENTION_APART) && !training) n->attrs.attention.dropout = 0.0;
     if (n->op == DDP_OP_DROPOUT && !training) n->op = DDP_OP_RESHAPE;
     if (n->op != DDP_OP_RESHAPE) return;
     memset(&n->attrs, 0, sizeof(n->attrs));

@@ -3,7 +3,7 @@
  *
  * Of head h with d = E / heads features: s = scale q k^T, p = softmax(s) over the keys that the query sees, y = (p *
  * mask) v. Query t's mask of key s is element ((n * heads + h) * T + t) * T + s of the op's dropout. */
-#include "graph/internal.h"
+#include "graph/ops/attention.h"
 #include <math.h>
 #include <string.h>
 
@@ -44,12 +44,12 @@ static ddp_status attention_gradient(ddp_grad_context *c, const ddp_node *node, 
     return ddp_grad_emit_all(c, node, DDP_OP_ATTENTION_GRAD, 4, in, 1, node->in, err);
 }
 
-/* Pairs of a query and a key that it sees, over the batch and the heads. */
-static uint64_t pairs_of(const ddp_node *node, const ddp_value *qkv)
+/* Of x (N, T, ..). */
+uint64_t attention_pairs(const ddp_node *node, const ddp_value *x)
 {
-    uint64_t t = (uint64_t)qkv->dims[1];
+    uint64_t t = (uint64_t)x->dims[1];
 
-    return (uint64_t)qkv->dims[0] * node->attrs.attention.heads *
+    return (uint64_t)x->dims[0] * node->attrs.attention.heads *
            (node->attrs.attention.causal ? t * (t + 1) / 2 : t * t);
 }
 
@@ -63,7 +63,7 @@ static uint64_t attention_flops(const ddp_node *node, const ddp_value *values)
 {
     const ddp_value *qkv = &values[node->in[QKV]];
 
-    return pairs_of(node, qkv) * (4 * head_size(node, qkv) + 5);
+    return attention_pairs(node, qkv) * (4 * head_size(node, qkv) + 5);
 }
 
 /* Five products, and per score scale, subtract, exp, subtract, two products. */
@@ -71,46 +71,25 @@ static uint64_t attention_grad_flops(const ddp_node *node, const ddp_value *valu
 {
     const ddp_value *qkv = &values[node->in[GRAD_QKV]];
 
-    return pairs_of(node, qkv) * (10 * head_size(node, qkv) + 6);
+    return attention_pairs(node, qkv) * (10 * head_size(node, qkv) + 6);
 }
 
 /* ---- references -------------------------------------------------------------------------------------------------- */
-/* One head of one sample. Row t of q, k, v, and of their gradients, is `wide` after row t - 1. */
-typedef struct head {
-    const ddp_node *node;
-    const ddp_random *random;
-    int64_t length, size, wide, out_wide, number; /* number: n * heads + h */
-    const double *q, *k, *v;
-} head;
-
-static head head_of(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *qkv, int64_t number)
+static bool sees(const attention_head *h, int64_t t, int64_t s)
 {
-    int64_t heads = node->attrs.attention.heads, e = qkv->dims[2] / 3;
-    head h = {.node = node,
-              .random = random,
-              .length = qkv->dims[1],
-              .size = e / heads,
-              .wide = 3 * e,
-              .out_wide = e,
-              .number = number};
-
-    h.q = qkv->data + number / heads * h.length * h.wide + number % heads * h.size;
-    h.k = h.q + e;
-    h.v = h.k + e;
-    return h;
+    if (h->node->attrs.attention.causal && s > t) return false;
+    return h->segment == NULL || h->segment[t] == h->segment[s];
 }
 
-static int64_t seen(const head *h, int64_t t) { return h->node->attrs.attention.causal ? t + 1 : h->length; }
-
-static double score(const head *h, int64_t t, int64_t s)
+static double score(const attention_head *h, int64_t t, int64_t s)
 {
     double sum = 0.0;
 
-    for (int64_t i = 0; i < h->size; i++) sum += h->q[t * h->wide + i] * h->k[s * h->wide + i];
+    for (int64_t i = 0; i < h->size; i++) sum += h->q[t * h->q_wide + i] * h->k[s * h->kv_wide + i];
     return sum * h->node->attrs.attention.scale;
 }
 
-static double mask(const head *h, int64_t t, int64_t s)
+static double mask(const attention_head *h, int64_t t, int64_t s)
 {
     double p = h->node->attrs.attention.dropout;
 
@@ -119,14 +98,78 @@ static double mask(const head *h, int64_t t, int64_t s)
                               (uint64_t)((h->number * h->length + t) * h->length + s), p);
 }
 
-static double log_sum_exp(const head *h, int64_t t)
+static double log_sum_exp(const attention_head *h, int64_t t)
 {
-    double max = score(h, t, 0), sum;
+    double max = -INFINITY, sum = 0.0;
 
-    for (int64_t s = 1; s < seen(h, t); s++) max = fmax(max, score(h, t, s));
-    sum = exp(score(h, t, 0) - max);
-    for (int64_t s = 1; s < seen(h, t); s++) sum += exp(score(h, t, s) - max);
+    for (int64_t s = 0; s < h->length; s++)
+        if (sees(h, t, s)) max = fmax(max, score(h, t, s));
+    for (int64_t s = 0; s < h->length; s++)
+        if (sees(h, t, s)) sum += exp(score(h, t, s) - max);
     return max + log(sum);
+}
+
+void attention_head_forward(const attention_head *h, double *y, double *lse)
+{
+    for (int64_t t = 0; t < h->length; t++, y += h->out_wide) {
+        double l = log_sum_exp(h, t);
+
+        if (lse != NULL) lse[t] = l;
+        for (int64_t i = 0; i < h->size; i++) y[i] = 0.0;
+        for (int64_t s = 0; s < h->length; s++) {
+            double p = sees(h, t, s) ? exp(score(h, t, s) - l) * mask(h, t, s) : 0.0;
+
+            for (int64_t i = 0; p != 0.0 && i < h->size; i++) y[i] += p * h->v[s * h->kv_wide + i];
+        }
+    }
+}
+
+/* With p the weights, m their mask: dv = (p m)^T dy, ds = p (m dy v^T - D), D = sum over the row of p m dy v^T = dy .
+ * y, dq = scale ds k, dk = scale ds^T q. */
+static void row_gradient(const attention_head *h, int64_t t, const double *dy, const double *y, double lse,
+                         const attention_head_grad *to)
+{
+    double d = 0.0, scale = h->node->attrs.attention.scale;
+
+    for (int64_t i = 0; i < h->size; i++) d += dy[i] * y[i];
+    for (int64_t s = 0; s < h->length; s++) {
+        double p, m, ds, dp = 0.0;
+
+        if (!sees(h, t, s)) continue;
+        p = exp(score(h, t, s) - lse);
+        m = mask(h, t, s);
+        for (int64_t i = 0; i < h->size; i++) dp += dy[i] * h->v[s * h->kv_wide + i];
+        ds = p * (m * dp - d) * scale;
+        for (int64_t i = 0; i < h->size; i++) {
+            if (to->dq != NULL) to->dq[t * h->q_wide + i] += ds * h->k[s * h->kv_wide + i];
+            if (to->dk != NULL) to->dk[s * h->kv_wide + i] += ds * h->q[t * h->q_wide + i];
+            if (to->dv != NULL) to->dv[s * h->kv_wide + i] += p * m * dy[i];
+        }
+    }
+}
+
+void attention_head_gradient(const attention_head *h, const double *dy, const double *y, const double *lse,
+                             const attention_head_grad *to)
+{
+    for (int64_t t = 0; t < h->length; t++) row_gradient(h, t, dy + t * h->out_wide, y + t * h->out_wide, lse[t], to);
+}
+
+static attention_head head_of(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *qkv, int64_t number)
+{
+    int64_t heads = node->attrs.attention.heads, e = qkv->dims[2] / 3;
+    attention_head h = {.node = node,
+                        .random = random,
+                        .length = qkv->dims[1],
+                        .size = e / heads,
+                        .q_wide = 3 * e,
+                        .kv_wide = 3 * e,
+                        .out_wide = e,
+                        .number = number};
+
+    h.q = qkv->data + number / heads * h.length * h.q_wide + number % heads * h.size;
+    h.k = h.q + e;
+    h.v = h.k + e;
+    return h;
 }
 
 static void attention_reference(const ddp_node *node, const ddp_random *random, const ddp_ref_tensor *in,
@@ -135,41 +178,10 @@ static void attention_reference(const ddp_node *node, const ddp_random *random, 
     int64_t heads = node->attrs.attention.heads;
 
     for (int64_t number = 0; number < in[QKV].dims[0] * heads; number++) {
-        head h = head_of(node, random, &in[QKV], number);
-        double *y = out[Y].data + number / heads * h.length * h.out_wide + number % heads * h.size;
+        attention_head h = head_of(node, random, &in[QKV], number);
 
-        for (int64_t t = 0; t < h.length; t++, y += h.out_wide) {
-            double lse = log_sum_exp(&h, t);
-
-            if (out[LSE].data != NULL) out[LSE].data[number * h.length + t] = lse;
-            for (int64_t i = 0; i < h.size; i++) y[i] = 0.0;
-            for (int64_t s = 0; s < seen(&h, t); s++) {
-                double p = exp(score(&h, t, s) - lse) * mask(&h, t, s);
-
-                for (int64_t i = 0; i < h.size; i++) y[i] += p * h.v[s * h.wide + i];
-            }
-        }
-    }
-}
-
-/* With p the weights, m their mask: dv = (p m)^T dy, ds = p (m dy v^T - D), D = sum over the row of p m dy v^T = dy .
- * y, dq = scale ds k, dk = scale ds^T q. */
-static void row_gradient(const head *h, int64_t t, const double *dy, const double *y, double lse, double *dqkv)
-{
-    double d = 0.0, scale = h->node->attrs.attention.scale;
-    double *dq = dqkv, *dk = dqkv + h->out_wide, *dv = dk + h->out_wide;
-
-    for (int64_t i = 0; i < h->size; i++) d += dy[i] * y[i];
-    for (int64_t s = 0; s < seen(h, t); s++) {
-        double p = exp(score(h, t, s) - lse), m = mask(h, t, s), ds, dp = 0.0;
-
-        for (int64_t i = 0; i < h->size; i++) dp += dy[i] * h->v[s * h->wide + i];
-        ds = p * (m * dp - d) * scale;
-        for (int64_t i = 0; i < h->size; i++) {
-            dv[s * h->wide + i] += p * m * dy[i];
-            dq[t * h->wide + i] += ds * h->k[s * h->wide + i];
-            dk[s * h->wide + i] += ds * h->q[t * h->wide + i];
-        }
+        attention_head_forward(&h, out[Y].data + number / heads * h.length * h.out_wide + number % heads * h.size,
+                               out[LSE].data != NULL ? out[LSE].data + number * h.length : NULL);
     }
 }
 
@@ -180,12 +192,12 @@ static void attention_grad_reference(const ddp_node *node, const ddp_random *ran
 
     memset(out->data, 0, (size_t)out->elements * sizeof(double));
     for (int64_t number = 0; number < in[GRAD_QKV].dims[0] * heads; number++) {
-        head h = head_of(node, random, &in[GRAD_QKV], number);
+        attention_head h = head_of(node, random, &in[GRAD_QKV], number);
         int64_t at = number / heads * h.length * h.out_wide + number % heads * h.size;
+        double *dq = out->data + (h.q - in[GRAD_QKV].data);
 
-        for (int64_t t = 0; t < h.length; t++, at += h.out_wide)
-            row_gradient(&h, t, in[DY].data + at, in[GRAD_Y].data + at, in[GRAD_LSE].data[number * h.length + t],
-                         out->data + (h.q - in[GRAD_QKV].data));
+        attention_head_gradient(&h, in[DY].data + at, in[GRAD_Y].data + at, in[GRAD_LSE].data + number * h.length,
+                                &(attention_head_grad){dq, dq + h.out_wide, dq + 2 * h.out_wide});
     }
 }
 
@@ -216,30 +228,27 @@ static ddp_status check_cached(const ddp_node *node, const ddp_ref_tensor *in, d
     return ddp_ref_check_start(node, &in[START], in[NEW_QKV].dims[1], in[VALUES].dims[2], err);
 }
 
-/* One head of one sample: its columns of qkv and y, its part of the two caches. */
-static void cached_head(const ddp_node *node, const double *qkv, double *keys, double *values, double *y, int64_t t,
-                        int64_t start, int64_t e, int64_t capacity)
+void attention_cached_position(const attention_cached_head *h)
 {
-    int64_t size = e / node->attrs.attention.heads, at = start + t;
     double max = -INFINITY, sum = 0.0;
 
-    for (int64_t i = 0; i < size; i++) {
-        keys[i * capacity + at] = qkv[e + i];
-        values[at * size + i] = qkv[2 * e + i];
-        y[i] = 0.0;
+    for (int64_t i = 0; i < h->size; i++) {
+        h->keys[i * h->capacity + h->at] = h->k[i];
+        h->values[h->at * h->size + i] = h->v[i];
+        h->y[i] = 0.0;
     }
     for (int pass = 0; pass < 2; pass++) /* the largest score, then the sums */
-        for (int64_t s = 0; s <= at; s++) {
+        for (int64_t s = 0; s <= h->at; s++) {
             double score = 0.0, weight;
 
-            for (int64_t i = 0; i < size; i++) score += qkv[i] * keys[i * capacity + s];
-            score *= node->attrs.attention.scale;
+            for (int64_t i = 0; i < h->size; i++) score += h->q[i] * h->keys[i * h->capacity + s];
+            score *= h->scale;
             if (pass == 0) max = fmax(max, score);
             if (pass == 0) continue;
             sum += weight = exp(score - max);
-            for (int64_t i = 0; i < size; i++) y[i] += weight * values[s * size + i];
+            for (int64_t i = 0; i < h->size; i++) h->y[i] += weight * h->values[s * h->size + i];
         }
-    for (int64_t i = 0; i < size; i++) y[i] /= sum;
+    for (int64_t i = 0; i < h->size; i++) h->y[i] /= sum;
 }
 
 static void attention_cached_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
@@ -250,9 +259,18 @@ static void attention_cached_reference(const ddp_node *node, const ddp_ref_tenso
     for (int64_t r = 0; r < in[NEW_QKV].dims[0] * length; r++)
         for (int64_t h = 0; h < heads; h++) {
             int64_t cache = (r / length * heads + h) * capacity * size;
+            const double *q = in[NEW_QKV].data + r * 3 * e + h * size;
 
-            cached_head(node, in[NEW_QKV].data + r * 3 * e + h * size, in[KEYS].data + cache, in[VALUES].data + cache,
-                        out[Y].data + r * e + h * size, r % length, (int64_t)in[START].data[r / length], e, capacity);
+            attention_cached_position(&(attention_cached_head){.q = q,
+                                                               .k = q + e,
+                                                               .v = q + 2 * e,
+                                                               .keys = in[KEYS].data + cache,
+                                                               .values = in[VALUES].data + cache,
+                                                               .y = out[Y].data + r * e + h * size,
+                                                               .at = (int64_t)in[START].data[r / length] + r % length,
+                                                               .size = size,
+                                                               .capacity = capacity,
+                                                               .scale = node->attrs.attention.scale});
         }
 }
 

@@ -51,6 +51,9 @@ static const ddp_op_row *const rows[DDP_OP_END_] = {
     [DDP_OP_DROPOUT_GRAD] = &ddp_row_dropout_grad,
     [DDP_OP_POSITION_AT] = &ddp_row_position_at,
     [DDP_OP_ATTENTION_CACHED] = &ddp_row_attention_cached,
+    [DDP_OP_ATTENTION_APART] = &ddp_row_attention_apart,
+    [DDP_OP_ATTENTION_APART_GRAD] = &ddp_row_attention_apart_grad,
+    [DDP_OP_ATTENTION_APART_CACHED] = &ddp_row_attention_apart_cached,
     [DDP_OP_CONV2D] = &ddp_row_conv2d,
     [DDP_OP_CONV2D_GRAD_INPUT] = &ddp_row_conv2d_grad_input,
     [DDP_OP_CONV2D_GRAD_WEIGHT] = &ddp_row_conv2d_grad_weight,
@@ -77,7 +80,7 @@ const char *ddp_op_name(uint32_t op)
 void ddp_op_place(uint32_t op, uint32_t place, ddp_attrs *attrs)
 {
     if (op == DDP_OP_DROPOUT) attrs->dropout.place = place;
-    if (op == DDP_OP_ATTENTION) attrs->attention.place = place;
+    if (op == DDP_OP_ATTENTION || op == DDP_OP_ATTENTION_APART) attrs->attention.place = place;
 }
 
 static bool seen_before(const ddp_node *node, uint32_t k)

@@ -356,6 +356,38 @@ static inline ddp_tensor ddp_causal_attention(ddp_graph *g, ddp_tensor qkv, uint
     return ddp_attention(g, qkv, heads, 1, dropout);
 }
 
+/* Attention over q, k and v apart. */
+typedef struct ddp_attention_spec {
+    uint32_t heads, kv_heads; /* kv_heads: of k and v, a divisor of heads; 0: as many as heads */
+    int causal;
+    double dropout;
+    double scale; /* of q k^T; 0: 1 / sqrt(D) */
+} ddp_attention_spec;
+/* q (N, T, heads D), k and v (N, T, kv_heads D), segment (N, T) i64 -> (N, T, heads D). segment.id == -1: absent, all
+ * positions of a sample are of one segment; else a query sees keys of its own segment only. */
+static inline ddp_tensor ddp_attention_apart(ddp_graph *g, ddp_tensor q, ddp_tensor k, ddp_tensor v, ddp_tensor segment,
+                                             const ddp_attention_spec *s)
+{
+    ddp_tensor in[4];
+    ddp_attrs attrs;
+    int64_t dims[DDP_MAX_DIMS];
+    uint32_t rank = ddp_dims(g, q, dims);
+
+    in[0] = q;
+    in[1] = k;
+    in[2] = v;
+    in[3] = segment;
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.attention.heads = s->heads;
+    attrs.attention.kv_heads = s->kv_heads;
+    attrs.attention.causal = s->causal != 0;
+    attrs.attention.dropout = s->dropout;
+    attrs.attention.scale = s->scale;
+    if (s->scale == 0.0)
+        attrs.attention.scale = rank == 3 && s->heads > 0 ? 1.0 / sqrt((double)dims[2] / (double)s->heads) : 1.0;
+    return g->api->op(g, DDP_OP_ATTENTION_APART, &attrs, 4, in, "");
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -104,6 +104,13 @@ enum {
                               * <ddpengine/rope.h>. Position t of a sample without positions is t, with a start
                               * start + t; attrs.rope                transformers' apply_rotary_pos_emb */
     DDP_OP_ROPE_GRAD,        /* dy [, position or start] -> dx, the turn back */
+    DDP_OP_ATTENTION_APART,  /* q (N, T, heads D), k (N, T, kv_heads D), v like k [, segment (N, T) i64] -> y (N, T,
+                              * heads D), log-sum-exp (N, heads, T), by attrs.attention. Head h of q goes with head
+                              * h / (heads / kv_heads) of k and v. With segments a query sees keys of its own segment
+                              * only. Dropout as of ATTENTION.      scaled_dot_product_attention with enable_gqa */
+    DDP_OP_ATTENTION_APART_GRAD,   /* dy, q, k, v, y, log-sum-exp [, segment] -> dq, dk, dv */
+    DDP_OP_ATTENTION_APART_CACHED, /* q (N, T, heads D), k, v (N, T, kv_heads D), keys (N, kv_heads, D, C), values (N,
+                                    * kv_heads, C, D), start (N) i64 -> y (N, T, heads D); else as ATTENTION_CACHED */
     DDP_OP_END_
 };
 
@@ -166,7 +173,8 @@ typedef union ddp_attrs {
         double scale;              /* of q k^T */
         double dropout;            /* of the weights, after softmax; 0 in a program that does not train */
         uint32_t heads, causal;    /* causal: position t sees 0 .. t */
-        uint32_t place, reserved0; /* of the dropout */
+        uint32_t place;            /* of the dropout */
+        uint32_t kv_heads;         /* of k and v where they are apart, a divisor of heads; 0: as many as heads */
     } attention;
     struct {
         double eps;
@@ -224,7 +232,7 @@ typedef struct ddp_value {
     const char *name; /* the model's name where it has one, else "" */
 } ddp_value;
 
-#define DDP_NODE_MAX_IN  6
+#define DDP_NODE_MAX_IN  8
 #define DDP_NODE_MAX_OUT 3
 
 typedef struct ddp_node {

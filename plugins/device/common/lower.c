@@ -76,6 +76,9 @@ static const op_traits traits[DDP_OP_END_] = {
     [DDP_OP_DROPOUT_GRAD] = {"dropout_grad", 1, 1, 1, 0, true},
     [DDP_OP_POSITION_AT] = {"position_at", 3, 3, 1, 4, false},
     [DDP_OP_ATTENTION_CACHED] = {"attention_cached", 4, 4, 1, 8, false},
+    [DDP_OP_ATTENTION_APART] = {"attention_apart", 3, 4, 2, 8, false},
+    [DDP_OP_ATTENTION_APART_GRAD] = {"attention_apart_grad", 6, 7, 3, 64, true},
+    [DDP_OP_ATTENTION_APART_CACHED] = {"attention_apart_cached", 6, 6, 1, 32, false},
 };
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@ CPU_CPPFLAGS = -I$(srcdir)/plugins -I$(srcdir)/plugins/device -I$(srcdir)/plugin
 CPU_CFLAGS = $(AM_CFLAGS) -ftree-vectorize -fno-trapping-math
 noinst_LTLIBRARIES += libcpukernels.la
 libcpukernels_la_SOURCES = plugins/common/isa.h plugins/device/cpu/kernels/attention_body.h \
+	plugins/device/cpu/kernels/attention_head_body.h \
 	plugins/device/cpu/kernels/image.h plugins/device/cpu/kernels/image_body.h plugins/device/cpu/kernels/kernels.c \
 	plugins/device/cpu/kernels/kernels.h plugins/device/cpu/kernels/kernels_avx2.c \
 	plugins/device/cpu/kernels/kernels_avx512.c plugins/device/cpu/kernels/kernels_body.h \

@@ -60,6 +60,9 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_DROPOUT_GRAD] = &cpu_family_dropout.base,
     [DDP_OP_POSITION_AT] = &cpu_family_position_at.base,
     [DDP_OP_ATTENTION_CACHED] = &cpu_family_attention_cached.base,
+    [DDP_OP_ATTENTION_APART] = &cpu_family_attention.base,
+    [DDP_OP_ATTENTION_APART_GRAD] = &cpu_family_attention.base,
+    [DDP_OP_ATTENTION_APART_CACHED] = &cpu_family_attention_cached.base,
 };
 
 static const low_target target = {.name = "cpu", .families = families, .alignment = 64};

@@ -40,45 +40,56 @@ static void test_row_variants(void **state)
 
 static void cached_variants(cpu_cached_attention a)
 {
-    static float qkv[MOST], keys[MOST], rows[MOST], got[3][MOST], want[3][MOST];
-    int64_t cache = a.heads * a.capacity * a.size;
+    static float q[MOST], k[MOST], v[MOST], keys[MOST], rows[MOST], got[3][MOST], want[3][MOST];
+    int64_t cache = a.kv_heads * a.capacity * a.size;
 
-    assert_true(cache <= MOST && a.length * 3 * a.heads * a.size <= MOST);
-    fill(qkv, MOST);
+    a.q_wide = a.heads * a.size;
+    a.kv_wide = a.kv_heads * a.size;
+    a.q = q;
+    a.k = k;
+    a.v = v;
+    assert_true(cache <= MOST && a.length * a.q_wide <= MOST);
+    fill(q, MOST);
+    fill(k, MOST);
+    fill(v, MOST);
     fill(keys, MOST);
     fill(rows, MOST);
-    for (int v = variant_count - 1; v >= 0; v--) {
-        float(*to)[MOST] = v == variant_count - 1 ? want : got;
-        int64_t floats = variants[v]->cached_attention_scratch(&a);
+    for (int w = variant_count - 1; w >= 0; w--) {
+        float(*to)[MOST] = w == variant_count - 1 ? want : got;
+        int64_t floats = variants[w]->cached_attention_scratch(&a);
         float *scratch = aligned((size_t)(floats + CANARY) * 4);
 
         poison(to[0], MOST);
         memcpy(to[1], keys, sizeof(keys));
         memcpy(to[2], rows, sizeof(rows));
-        for (int64_t h = 0; h < a.heads; h++) {
+        a.keys = to[1];
+        a.values = to[2];
+        for (int64_t h = 0; h < a.kv_heads; h++) {
             poison(scratch, (size_t)(floats + CANARY));
-            variants[v]->cached_attention(&a, h, to[0], qkv, to[1], to[2], scratch);
+            variants[w]->cached_attention(&a, h, to[0], scratch);
             for (int64_t i = 0; i < CANARY; i++) assert_true(isnan(scratch[floats + i]));
         }
         free(scratch);
-        same("attention over a cache", v, to, want, sizeof(want));
+        same("attention over a cache", w, to, want, sizeof(want));
     }
 }
 
 static void test_cached_variants(void **state)
 {
-    /* new positions, heads, size, capacity, start */
-    static const int64_t shapes[][5] = {{1, 1, 1, 1, 0},    {1, 2, 16, 48, 47}, {1, 3, 5, 33, 20},
-                                        {3, 2, 16, 64, 30}, {8, 2, 32, 64, 56}, {17, 3, 16, 32, 15},
-                                        {9, 2, 7, 40, 31},  {70, 1, 16, 80, 10}};
+    /* new positions, heads, those of k and v, size, capacity, start */
+    static const int64_t shapes[][6] = {{1, 1, 1, 1, 1, 0},    {1, 2, 2, 16, 48, 47},  {1, 3, 3, 5, 33, 20},
+                                        {3, 2, 2, 16, 64, 30}, {8, 2, 2, 32, 64, 56},  {17, 3, 3, 16, 32, 15},
+                                        {9, 2, 2, 7, 40, 31},  {70, 1, 1, 16, 80, 10}, {1, 6, 2, 16, 48, 7},
+                                        {9, 4, 1, 16, 48, 5},  {3, 4, 2, 7, 40, 3}};
 
     (void)state;
     for (size_t i = 0; i < DDP_COUNT(shapes); i++)
         cached_variants((cpu_cached_attention){.length = shapes[i][0],
                                                .heads = shapes[i][1],
-                                               .size = shapes[i][2],
-                                               .capacity = shapes[i][3],
-                                               .start = &shapes[i][4],
+                                               .kv_heads = shapes[i][2],
+                                               .size = shapes[i][3],
+                                               .capacity = shapes[i][4],
+                                               .start = &shapes[i][5],
                                                .scale = 0.3f});
 }
 

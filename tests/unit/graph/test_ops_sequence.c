@@ -12,6 +12,7 @@ static const ddp_field fields[] = {
     {.name = "target", .dtype = DDP_F32, .rank = 2, .dims = {T, E}, .min = 1, .max = 0},
     {.name = "position", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
     {.name = "label", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
+    {.name = "segment", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
 };
 
 typedef struct build_case {
@@ -57,6 +58,36 @@ static ddp_tensor attend(ddp_graph *g, uint32_t heads, uint32_t causal, double d
 static ddp_tensor build_attention(ddp_graph *g) { return attend(g, 2, 1, 0.0); }
 static ddp_tensor build_attention_full(ddp_graph *g) { return attend(g, 3, 0, 0.0); }
 static ddp_tensor build_attention_dropout(ddp_graph *g) { return attend(g, 2, 1, 0.4); }
+
+/* Three heads of q, of k and v as many as asked for, from one layer each. */
+static ddp_tensor attend_apart(ddp_graph *g, const ddp_attention_spec *s, bool segments)
+{
+    ddp_tensor q = ddp_linear(g, ddp_input(g, "x"), E, 1, "q"), segment = {-1};
+    ddp_tensor k = ddp_linear(g, ddp_input(g, "x"), s->kv_heads * (E / 3), 1, "k");
+    ddp_tensor v = ddp_linear(g, ddp_input(g, "x"), s->kv_heads * (E / 3), 1, "v");
+
+    if (segments) segment = ddp_input(g, "segment");
+    return ddp_attention_apart(g, q, k, v, segment, s);
+}
+static ddp_tensor build_apart(ddp_graph *g)
+{
+    return attend_apart(g, &(ddp_attention_spec){.heads = 3, .kv_heads = 3, .causal = 1}, false);
+}
+static ddp_tensor build_apart_shared(ddp_graph *g)
+{
+    return attend_apart(g, &(ddp_attention_spec){.heads = 3, .kv_heads = 1, .dropout = 0.3, .scale = 0.7}, true);
+}
+static ddp_tensor build_apart_segments(ddp_graph *g)
+{
+    return attend_apart(g, &(ddp_attention_spec){.heads = 3, .kv_heads = 1, .causal = 1}, true);
+}
+/* One value as q, k and v. */
+static ddp_tensor build_apart_same(ddp_graph *g)
+{
+    ddp_tensor x = x_of(g);
+
+    return ddp_attention_apart(g, x, x, x, (ddp_tensor){-1}, &(ddp_attention_spec){.heads = 2, .causal = 1});
+}
 static ddp_tensor build_dropout(ddp_graph *g) { return ddp_dropout(g, x_of(g), 0.3); }
 
 static ddp_tensor build_rms_norm(ddp_graph *g)
@@ -107,6 +138,10 @@ static const build_case cases[] = {
     {"attention", build_attention},
     {"attention of all", build_attention_full},
     {"attention with dropout", build_attention_dropout},
+    {"attention apart", build_apart},
+    {"attention apart, one head of k and v", build_apart_shared},
+    {"attention apart, segments", build_apart_segments},
+    {"attention apart of one value", build_apart_same},
     {"dropout", build_dropout},
 };
 
@@ -206,7 +241,8 @@ static void evaluation(void **state)
             const ddp_node *node = &m.p->nodes[n];
 
             assert_int_not_equal(node->op, DDP_OP_DROPOUT);
-            if (node->op == DDP_OP_ATTENTION) assert_true(node->attrs.attention.dropout == 0.0);
+            if (node->op == DDP_OP_ATTENTION || node->op == DDP_OP_ATTENTION_APART)
+                assert_true(node->attrs.attention.dropout == 0.0);
             for (uint32_t k = 1; k < node->out_count; k++) assert_int_equal(node->out[k], -1);
         }
         values v = values_make(m.p);
@@ -280,6 +316,17 @@ static ddp_tensor bad_packed(ddp_graph *g)
 }
 static ddp_tensor bad_index(ddp_graph *g) { return ddp_embedding(g, ddp_input(g, "x"), 5, E, 1.0, NULL, "wte"); }
 static ddp_tensor bad_length(ddp_graph *g) { return ddp_position_embedding(g, x_of(g), T - 1, 1.0, NULL, "wpe"); }
+static ddp_tensor bad_apart(ddp_graph *g, uint32_t heads, uint32_t kv_heads, const char *k, const char *segment)
+{
+    const ddp_attention_spec s = {.heads = heads, .kv_heads = kv_heads};
+
+    return ddp_attention_apart(g, ddp_input(g, "x"), ddp_input(g, k), ddp_input(g, "x"), ddp_input(g, segment), &s);
+}
+static ddp_tensor bad_groups(ddp_graph *g) { return bad_apart(g, 3, 2, "x", "segment"); }
+static ddp_tensor bad_split(ddp_graph *g) { return bad_apart(g, 4, 2, "x", "segment"); }
+static ddp_tensor bad_keys(ddp_graph *g) { return bad_apart(g, 3, 3, "qkv", "segment"); }
+static ddp_tensor bad_key_heads(ddp_graph *g) { return bad_apart(g, 3, 1, "x", "segment"); }
+static ddp_tensor bad_segment(ddp_graph *g) { return bad_apart(g, 3, 3, "x", "x"); }
 static ddp_tensor bad_weight(ddp_graph *g)
 {
     ddp_tensor in[3] = {x_of(g), ddp_input(g, "x"), ddp_input(g, "x")};
@@ -328,6 +375,11 @@ static const refusal refusals[] = {
     {bad_probability, {"attention", "probability", "1.5"}},
     {bad_dropout, {"dropout", "probability", "-0.5"}},
     {bad_packed, {"attention", "(N, 5, 19)", "3 E"}},
+    {bad_split, {"attention_apart", "q (N, 5, 6)", "6 features cannot be split over 4 heads"}},
+    {bad_groups, {"attention_apart", "3 heads", "among 2 heads of k and v"}},
+    {bad_keys, {"attention_apart", "k is (N, 5, 18)", "it must be (N, 5, 6): 3 heads of 2 features"}},
+    {bad_key_heads, {"attention_apart", "k is (N, 5, 6)", "it must be (N, 5, 2): 1 heads of 2 features"}},
+    {bad_segment, {"attention_apart", "the segment has dtype f32", "i64"}},
     {bad_index, {"embedding \"wte\"", "the index has dtype f32", "i64"}},
     {bad_length, {"position \"wpe\"", "5 positions", "only 4"}},
     {bad_weight, {"layer_norm \"ln\"", "the weight (N, 5, 6)", "last dimension"}},

@@ -1,21 +1,34 @@
-/* plugins/device/cpu/families/attention.c -- attention and its gradient: the heads of the batch, divided over the
- * threads. The work itself is in attention_body.h. Each thread has scratch of its own. */
+/* plugins/device/cpu/families/attention.c -- attention and its gradient, q, k and v packed or apart: the heads of the
+ * batch, divided over the threads. The work itself is in attention_body.h. Each thread has scratch of its own. */
 #include "cpu.h"
 
-enum { QKV };                            /* forward: in */
-enum { Y, LSE };                         /* forward: out */
-enum { DY, GRAD_QKV, GRAD_Y, GRAD_LSE }; /* gradient: in */
+enum { QKV };                                                              /* packed: in */
+enum { Y, LSE };                                                           /* out */
+enum { DY, GRAD_QKV, GRAD_Y, GRAD_LSE };                                   /* gradient: in */
+enum { Q, K, V, SEGMENT };                                                 /* apart: in */
+enum { APART_Q = 1, APART_K, APART_V, APART_Y, APART_LSE, APART_SEGMENT }; /* apart, gradient: in behind DY */
+enum { DQ, DK, DV };                                                       /* apart, gradient: out */
+
+static bool is_gradient(uint32_t op) { return op == DDP_OP_ATTENTION_GRAD || op == DDP_OP_ATTENTION_APART_GRAD; }
+static bool is_apart(uint32_t op) { return op == DDP_OP_ATTENTION_APART || op == DDP_OP_ATTENTION_APART_GRAD; }
 
 static cpu_attention describe(const ddp_program *p, const low_kernel *k)
 {
     const ddp_node *n = low_node(p, k->nodes[0]);
-    const ddp_value *qkv = low_value(p, k->in[n->op == DDP_OP_ATTENTION_GRAD ? GRAD_QKV : QKV]);
+    bool gradient = is_gradient(n->op), apart = is_apart(n->op);
+    const ddp_value *x = low_value(p, k->in[gradient ? GRAD_QKV : QKV]); /* or q */
+    uint32_t heads = n->attrs.attention.heads, kv_heads = n->attrs.attention.kv_heads;
+    cpu_attention a = {.length = x->dims[1],
+                       .heads = heads,
+                       .kv_heads = apart && kv_heads > 0 ? kv_heads : heads,
+                       .q_wide = x->dims[2],
+                       .kv_wide = x->dims[2],
+                       .scale = (float)n->attrs.attention.scale,
+                       .causal = n->attrs.attention.causal != 0};
 
-    return (cpu_attention){.length = qkv->dims[1],
-                           .heads = n->attrs.attention.heads,
-                           .size = qkv->dims[2] / 3 / n->attrs.attention.heads,
-                           .scale = (float)n->attrs.attention.scale,
-                           .causal = n->attrs.attention.causal != 0};
+    a.size = x->dims[2] / (apart ? 1 : 3) / a.heads;
+    if (apart) a.kv_wide = a.kv_heads * a.size;
+    return a;
 }
 
 static int64_t slots(const low_kernel *k, uint32_t threads)
@@ -23,16 +36,16 @@ static int64_t slots(const low_kernel *k, uint32_t threads)
     return k->rows < (int64_t)threads ? k->rows : (int64_t)threads;
 }
 
-/* rows: heads of the batch; cols: floats of scratch a thread */
+/* rows: heads of the batch, for a gradient those of k and v; cols: floats of scratch a thread */
 static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
-    bool gradient = low_node(w->p, node)->op == DDP_OP_ATTENTION_GRAD;
+    bool gradient = is_gradient(low_node(w->p, node)->op);
     cpu_attention a = describe(w->p, k);
 
     (void)err;
     k->plain = true;
     k->kind = gradient;
-    k->rows = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0] * a.heads;
+    k->rows = low_value(w->p, k->in[gradient ? GRAD_QKV : QKV])->dims[0] * (gradient ? a.kv_heads : a.heads);
     k->cols = (w->device->kernels->attention_scratch(&a, gradient) + 15) / 16 * 16;
     k->scratch_bytes = (uint64_t)(slots(k, w->device->threads) * k->cols) * sizeof(float);
     return DDP_OK;
@@ -41,6 +54,7 @@ static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node,
 typedef struct heads_job {
     const cpu_call *c;
     cpu_attention a;
+    cpu_attention_grad g;
 } heads_job;
 
 static void run_slots(void *ctx, int64_t first, int64_t last)
@@ -48,26 +62,63 @@ static void run_slots(void *ctx, int64_t first, int64_t last)
     const heads_job *j = ctx;
     const cpu_call *c = j->c;
     const cpu_kernels *f = c->device->kernels;
-    int64_t count = slots(c->k, c->device->threads);
+    int64_t count = slots(c->k, c->device->threads), group = j->a.heads / j->a.kv_heads;
 
-    for (int64_t s = first; s < last; s++)
-        for (int64_t h = c->k->rows * s / count; h < c->k->rows * (s + 1) / count; h++) {
-            float *scratch = (float *)c->scratch + s * c->k->cols;
+    for (int64_t s = first; s < last; s++) {
+        float *scratch = (float *)c->scratch + s * c->k->cols;
+        int64_t begin = c->k->rows * s / count, end = c->k->rows * (s + 1) / count;
+        for (int64_t h = begin; h < end; h++)
             if (c->k->kind == 0)
-                f->attention(&j->a, h, cpu_out(c, Y), cpu_out(c, LSE), cpu_in(c, QKV), scratch);
+                f->attention(&j->a, h, h > begin && h % group != 0, cpu_out(c, Y), cpu_out(c, LSE), scratch);
             else
-                f->attention_grad(&j->a, h, cpu_out(c, 0), cpu_in(c, DY), cpu_in(c, GRAD_QKV), cpu_in(c, GRAD_Y),
-                                  cpu_in(c, GRAD_LSE), scratch);
-        }
+                f->attention_grad(&j->a, &j->g, h, scratch);
+    }
+}
+
+static void find_packed(const cpu_call *c, heads_job *j)
+{
+    const float *qkv = cpu_in(c, c->k->kind == 0 ? QKV : GRAD_QKV);
+    int64_t e = j->a.heads * j->a.size;
+
+    j->a.q = qkv;
+    j->a.k = qkv + e;
+    j->a.v = qkv + 2 * e;
+    if (c->k->kind == 0) return;
+    j->g = (cpu_attention_grad){.dy = cpu_in(c, DY), .y = cpu_in(c, GRAD_Y), .lse = cpu_in(c, GRAD_LSE)};
+    j->g.dq = cpu_out(c, 0);
+    j->g.dk = j->g.dq + e;
+    j->g.dv = j->g.dq + 2 * e;
+}
+
+static void find_apart(const cpu_call *c, heads_job *j)
+{
+    bool gradient = c->k->kind != 0;
+
+    j->a.q = cpu_in(c, gradient ? APART_Q : Q);
+    j->a.k = cpu_in(c, gradient ? APART_K : K);
+    j->a.v = cpu_in(c, gradient ? APART_V : V);
+    j->a.segment = cpu_in(c, gradient ? APART_SEGMENT : SEGMENT);
+    if (!gradient) return;
+    j->g = (cpu_attention_grad){.dy = cpu_in(c, DY),
+                                .y = cpu_in(c, APART_Y),
+                                .lse = cpu_in(c, APART_LSE),
+                                .dq = cpu_out(c, DQ),
+                                .dk = cpu_out(c, DK),
+                                .dv = cpu_out(c, DV)};
 }
 
 static ddp_status run_attention(const cpu_call *c, ddp_err *err)
 {
-    const ddp_attrs *attrs = &low_node(c->program, c->k->nodes[0])->attrs;
+    const ddp_node *n = low_node(c->program, c->k->nodes[0]);
     heads_job j = {.c = c, .a = describe(c->program, c->k)};
 
     (void)err;
-    if (attrs->attention.dropout > 0.0) j.a.mask = cpu_mask_of(c, attrs->attention.dropout, attrs->attention.place);
+    if (is_apart(n->op))
+        find_apart(c, &j);
+    else
+        find_packed(c, &j);
+    if (n->attrs.attention.dropout > 0.0)
+        j.a.mask = cpu_mask_of(c, n->attrs.attention.dropout, n->attrs.attention.place);
     cpu_parallel(c->device->threads, slots(c->k, c->device->threads), 1, run_slots, &j);
     return DDP_OK;
 }

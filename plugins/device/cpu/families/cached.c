@@ -2,8 +2,9 @@
  * from a start on, and attention over keys and values that are kept. The work itself is in row_body.h. */
 #include "cpu.h"
 
-enum { X, W, START };                     /* position: in */
-enum { QKV, KEYS, VALUES, CACHED_START }; /* attention: in */
+enum { X, W, START };                                                 /* position: in */
+enum { QKV, KEYS, VALUES, CACHED_START };                             /* attention: in */
+enum { APART_K = 1, APART_V, APART_KEYS, APART_VALUES, APART_START }; /* attention over q, k and v apart: in behind q */
 
 /* `count` positions from each sample's start on, of `all`. */
 static ddp_status check_start(const cpu_call *c, const int64_t *start, int64_t samples, int64_t count, int64_t all,
@@ -48,16 +49,32 @@ static ddp_status run_position_at(const cpu_call *c, ddp_err *err)
 const cpu_family cpu_family_position_at = {.base.group = group_position_at, .run = run_position_at};
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
+typedef struct cached_slots {
+    uint32_t keys, values, start; /* of the inputs, which begin with qkv, or with q, k and v */
+} cached_slots;
+
+static bool is_apart(const ddp_node *n) { return n->op == DDP_OP_ATTENTION_APART_CACHED; }
+static cached_slots slots_of(const ddp_node *n)
+{
+    return is_apart(n) ? (cached_slots){APART_KEYS, APART_VALUES, APART_START}
+                       : (cached_slots){KEYS, VALUES, CACHED_START};
+}
+
 static cpu_cached_attention describe(const ddp_program *p, const low_kernel *k)
 {
     const ddp_node *n = low_node(p, k->nodes[0]);
-    const ddp_value *qkv = low_value(p, k->in[QKV]), *values = low_value(p, k->in[VALUES]);
+    const ddp_value *x = low_value(p, k->in[QKV]), *values = low_value(p, k->in[slots_of(n).values]); /* x: qkv, or q */
+    cpu_cached_attention a = {.length = x->dims[1],
+                              .heads = n->attrs.attention.heads,
+                              .kv_heads = values->dims[1],
+                              .size = values->dims[3],
+                              .capacity = values->dims[2],
+                              .q_wide = x->dims[2],
+                              .kv_wide = x->dims[2],
+                              .scale = (float)n->attrs.attention.scale};
 
-    return (cpu_cached_attention){.length = qkv->dims[1],
-                                  .heads = n->attrs.attention.heads,
-                                  .size = values->dims[3],
-                                  .capacity = values->dims[2],
-                                  .scale = (float)n->attrs.attention.scale};
+    if (is_apart(n)) a.kv_wide = a.kv_heads * a.size;
+    return a;
 }
 
 static int64_t slots(const low_kernel *k, uint32_t threads)
@@ -65,7 +82,7 @@ static int64_t slots(const low_kernel *k, uint32_t threads)
     return k->rows < (int64_t)threads ? k->rows : (int64_t)threads;
 }
 
-/* rows: heads of the batch; cols: floats of scratch a thread */
+/* rows: heads of k and v of the batch; cols: floats of scratch a thread */
 static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
 {
     cpu_cached_attention a = describe(w->p, k);
@@ -73,7 +90,7 @@ static ddp_status group_attention(low_lowering *w, low_kernel *k, uint32_t node,
     (void)node;
     (void)err;
     k->plain = true;
-    k->rows = low_value(w->p, k->in[QKV])->dims[0] * a.heads;
+    k->rows = low_value(w->p, k->in[QKV])->dims[0] * a.kv_heads;
     k->cols = (w->device->kernels->cached_attention_scratch(&a) + 15) / 16 * 16;
     k->scratch_bytes = (uint64_t)(slots(k, w->device->threads) * k->cols) * sizeof(float);
     return DDP_OK;
@@ -92,16 +109,22 @@ static void run_slots(void *ctx, int64_t first, int64_t last)
 
     for (int64_t s = first; s < last; s++)
         for (int64_t h = c->k->rows * s / count; h < c->k->rows * (s + 1) / count; h++)
-            c->device->kernels->cached_attention(&j->a, h, cpu_out(c, 0), cpu_in(c, QKV), cpu_in(c, KEYS),
-                                                 cpu_in(c, VALUES), (float *)c->scratch + s * c->k->cols);
+            c->device->kernels->cached_attention(&j->a, h, cpu_out(c, 0), (float *)c->scratch + s * c->k->cols);
 }
 
 static ddp_status run_attention(const cpu_call *c, ddp_err *err)
 {
+    const ddp_node *n = low_node(c->program, c->k->nodes[0]);
     heads_job j = {.c = c, .a = describe(c->program, c->k)};
+    int64_t e = j.a.heads * j.a.size;
 
-    j.a.start = cpu_in(c, CACHED_START);
-    DDP_TRY(check_start(c, j.a.start, c->k->rows / j.a.heads, j.a.length, j.a.capacity, err));
+    j.a.q = cpu_in(c, QKV);
+    j.a.k = is_apart(n) ? cpu_in(c, APART_K) : j.a.q + e;
+    j.a.v = is_apart(n) ? cpu_in(c, APART_V) : j.a.q + 2 * e;
+    j.a.keys = cpu_in(c, slots_of(n).keys);
+    j.a.values = cpu_in(c, slots_of(n).values);
+    j.a.start = cpu_in(c, slots_of(n).start);
+    DDP_TRY(check_start(c, j.a.start, c->k->rows / j.a.kv_heads, j.a.length, j.a.capacity, err));
     cpu_parallel(c->device->threads, slots(c->k, c->device->threads), 1, run_slots, &j);
     return DDP_OK;
 }

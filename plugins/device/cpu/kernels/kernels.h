@@ -57,17 +57,30 @@ typedef struct cpu_rope {
     float direction;         /* 1, or -1: back */
 } cpu_rope;
 
-/* Causal or full attention over packed qkv (samples, length, 3 * heads * size); see ddp_attrs. */
+/* Causal or full attention; see ddp_attrs. Of a sample, row t of q is q_wide floats after row t - 1, of k and v
+ * kv_wide: more than their heads take where the three are packed side by side. y is (samples, length, heads * size). */
 typedef struct cpu_attention {
-    int64_t length, heads, size;
+    int64_t length, heads, kv_heads, size; /* kv_heads: of k and v, a divisor of heads */
+    int64_t q_wide, kv_wide;
+    const float *q, *k, *v;
+    const int64_t *segment; /* (samples, length): a query sees keys of its own; NULL: all are of one */
     float scale;
     bool causal;
     cpu_mask mask;
 } cpu_attention;
 
+/* Its gradient: the inputs, and the results, whose rows lie as those of q, k and v; NULL: not wanted. */
+typedef struct cpu_attention_grad {
+    const float *dy, *y, *lse;
+    float *dq, *dk, *dv;
+} cpu_attention_grad;
+
 /* Causal attention of `length` new positions from start[n] on over caches; see DDP_OP_ATTENTION_CACHED. */
 typedef struct cpu_cached_attention {
-    int64_t length, heads, size, capacity;
+    int64_t length, heads, kv_heads, size, capacity;
+    int64_t q_wide, kv_wide; /* of q, k and v as in cpu_attention */
+    const float *q, *k, *v;
+    float *keys, *values;
     const int64_t *start; /* by sample */
     float scale;
 } cpu_cached_attention;
@@ -120,15 +133,16 @@ typedef struct cpu_kernels {
     void (*rope)(const cpu_rope *p, float *y, const float *x, int64_t first, int64_t last);
     /* Elements first .. first + n - 1 of the op. y may be x. */
     void (*dropout)(float *y, const float *x, const cpu_mask *m, uint64_t first, int64_t n);
-    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp; its part
-     * of dqkv. The scratch has attention_scratch() floats, 64-byte aligned. */
-    void (*attention)(const cpu_attention *a, int64_t number, float *y, float *lse, const float *qkv, float *scratch);
-    void (*attention_grad)(const cpu_attention *a, int64_t number, float *dqkv, const float *dy, const float *qkv,
-                           const float *y, const float *lse, float *scratch);
+    /* Head `number % heads` of sample `number / heads`: its part of y and, unless NULL, of the log-sum-exp. `packed`:
+     * the scratch is that of the call before, for another head of the same k and v. The gradient is that of all heads
+     * of q that go with head `number % kv_heads` of k and v of sample `number / kv_heads`. The scratch has
+     * attention_scratch() floats, 64-byte aligned. */
+    void (*attention)(const cpu_attention *a, int64_t number, bool packed, float *y, float *lse, float *scratch);
+    void (*attention_grad)(const cpu_attention *a, const cpu_attention_grad *g, int64_t number, float *scratch);
     int64_t (*attention_scratch)(const cpu_attention *a, bool gradient);
-    /* The same with caches of all heads; the scratch has cached_attention_scratch() floats. */
-    void (*cached_attention)(const cpu_cached_attention *a, int64_t number, float *y, const float *qkv, float *keys,
-                             float *values, float *scratch);
+    /* All heads of q that go with head `number % kv_heads` of sample `number / kv_heads`. The scratch has
+     * cached_attention_scratch() floats. */
+    void (*cached_attention)(const cpu_cached_attention *a, int64_t number, float *y, float *scratch);
     int64_t (*cached_attention_scratch)(const cpu_cached_attention *a);
     /* y (cols) = x (rows) w, row r of w at w + r * stride. */
     void (*row_product)(float *y, const float *x, const float *w, int64_t stride, int64_t rows, int64_t cols);

@@ -53,38 +53,40 @@ static void row_dots(float *y, const float *x, const float *w, int64_t stride, i
 /* ---- attention over a cache -------------------------------------------------------------------------------------- */
 /* One head of one sample. */
 typedef struct cached_head {
-    int64_t length, size, capacity, start, wide, out_wide;
-    const float *q; /* (length, wide) */
-    float *keys;    /* (size, capacity) */
-    float *values;  /* (capacity, size) */
-    float *y;       /* (length, out_wide) */
+    int64_t length, size, capacity, start, q_wide, kv_wide, out_wide;
+    const float *q, *k, *v; /* (length, size) in rows that are so wide */
+    float *keys;            /* (size, capacity) */
+    float *values;          /* (capacity, size) */
+    float *y;               /* (length, size) */
     float scale;
 } cached_head;
 
-static cached_head cached_head_of(const cpu_cached_attention *a, int64_t number, float *y, const float *qkv,
-                                  float *keys, float *values)
+/* The first of the heads of q that go with head `number` of k and v. */
+static cached_head cached_head_of(const cpu_cached_attention *a, int64_t number, float *y)
 {
-    int64_t e = a->heads * a->size, n = number / a->heads, h = number % a->heads;
+    int64_t n = number / a->kv_heads, kv = number % a->kv_heads, at = a->heads / a->kv_heads * kv * a->size;
+    int64_t rows = n * a->length, e = a->heads * a->size;
 
     return (cached_head){.length = a->length,
                          .size = a->size,
                          .capacity = a->capacity,
                          .start = a->start[n],
-                         .wide = 3 * e,
+                         .q_wide = a->q_wide,
+                         .kv_wide = a->kv_wide,
                          .out_wide = e,
-                         .q = qkv + n * a->length * 3 * e + h * a->size,
-                         .keys = keys + number * a->capacity * a->size,
-                         .values = values + number * a->capacity * a->size,
-                         .y = y + n * a->length * e + h * a->size,
+                         .q = a->q + rows * a->q_wide + at,
+                         .k = a->k + rows * a->kv_wide + kv * a->size,
+                         .v = a->v + rows * a->kv_wide + kv * a->size,
+                         .keys = a->keys + number * a->capacity * a->size,
+                         .values = a->values + number * a->capacity * a->size,
+                         .y = y + rows * e + at,
                          .scale = a->scale};
 }
 
 static void append(const cached_head *h)
 {
-    int64_t e = h->out_wide;
-
     for (int64_t t = 0; t < h->length; t++) {
-        const float *k = h->q + t * h->wide + e, *v = k + e;
+        const float *k = h->k + t * h->kv_wide, *v = h->v + t * h->kv_wide;
         for (int64_t i = 0; i < h->size; i++) h->keys[i * h->capacity + h->start + t] = k[i];
         memcpy(h->values + (h->start + t) * h->size, v, (size_t)h->size * sizeof(*v));
     }
@@ -101,7 +103,7 @@ CPU_INLINE float cached_softmax(float *scores, int64_t seen, int64_t all)
 static void cached_row(const cached_head *h, int64_t t, float *scratch)
 {
     float *q = scratch, *scores = q + (h->size + 15) / 16 * 16, *y = h->y + t * h->out_wide, inverse;
-    const float *from = h->q + t * h->wide;
+    const float *from = h->q + t * h->q_wide;
     int64_t seen = h->start + t + 1;
 
     MAP(h->size, q[i] = from[i] * h->scale)
@@ -120,7 +122,7 @@ static void cached_group(const cached_head *h, int64_t t, float *scratch)
     float *q = scratch, *out = q + GROUP * h->size, *scores = out + GROUP * h->size, inverse[GROUP] = {0};
 
     for (int64_t r = 0; r < GROUP; r++) {
-        const float *from = h->q + (t + (r < rows ? r : 0)) * h->wide;
+        const float *from = h->q + (t + (r < rows ? r : 0)) * h->q_wide;
         MAP(h->size, q[r * h->size + i] = from[i] * h->scale)
     }
     group_product(scores, wide, q, h->size, 1, h->keys, h->capacity, h->size, whole, false);
@@ -136,18 +138,18 @@ static void cached_group(const cached_head *h, int64_t t, float *scratch)
     }
 }
 
-static void cached_attention(const cpu_cached_attention *a, int64_t number, float *y, const float *qkv, float *keys,
-                             float *values, float *scratch)
+static void cached_attention(const cpu_cached_attention *a, int64_t number, float *y, float *scratch)
 {
-    cached_head h = cached_head_of(a, number, y, qkv, keys, values);
+    cached_head h = cached_head_of(a, number, y);
     bool groups = h.length > 1 && h.size % 16 == 0 && h.capacity % 16 == 0;
 
     append(&h);
-    for (int64_t t = 0; t < h.length; t += groups ? GROUP : 1)
-        if (groups)
-            cached_group(&h, t, scratch);
-        else
-            cached_row(&h, t, scratch);
+    for (int64_t i = 0; i < a->heads / a->kv_heads; i++, h.q += h.size, h.y += h.size)
+        for (int64_t t = 0; t < h.length; t += groups ? GROUP : 1)
+            if (groups)
+                cached_group(&h, t, scratch);
+            else
+                cached_row(&h, t, scratch);
 }
 
 /* Floats for one head. */
