@@ -95,16 +95,25 @@ static void attention_variants(cpu_attention a)
 
     fill(qkv, MOST);
     fill(dy, MOST);
+    a.q_wide = a.kv_wide = (a.heads + 2 * a.kv_heads) * a.size; /* side by side */
+    a.q = qkv;
+    a.k = a.q + a.heads * a.size;
+    a.v = a.k + a.kv_heads * a.size;
     for (int v = variant_count - 1; v >= 0; v--) {
         attention_results *to = v == variant_count - 1 ? &want : &got;
         float *scratch = aligned((size_t)variants[v]->attention_scratch(&a, true) * 4),
               *small = aligned((size_t)variants[v]->attention_scratch(&a, false) * 4);
         memset(to, 0, sizeof(*to));
         for (int64_t h = 0; h < a.heads; h++) {
-            poison(scratch, (size_t)variants[v]->attention_scratch(&a, true));
             poison(small, (size_t)variants[v]->attention_scratch(&a, false));
-            variants[v]->attention(&a, h, to->y, to->lse, qkv, small);
-            variants[v]->attention_grad(&a, h, to->dqkv, dy, qkv, to->y, to->lse, scratch);
+            variants[v]->attention(&a, h, false, to->y, to->lse, small);
+        }
+        for (int64_t h = 0; h < a.kv_heads; h++) {
+            cpu_attention_grad g = {.dy = dy, .y = to->y, .lse = to->lse, .dq = to->dqkv};
+            g.dk = g.dq + a.heads * a.size;
+            g.dv = g.dk + a.kv_heads * a.size;
+            poison(scratch, (size_t)variants[v]->attention_scratch(&a, true));
+            variants[v]->attention_grad(&a, &g, h, scratch);
         }
         free(scratch);
         free(small);
@@ -114,13 +123,18 @@ static void attention_variants(cpu_attention a)
 
 static void test_attention_variants(void **state)
 {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {5, 2, 3}, {31, 1, 16}, {33, 2, 32}, {64, 2, 64}, {70, 3, 44}};
+    static const int64_t shapes[][4] = {{1, 1, 1, 1},   {5, 2, 2, 3},   {31, 1, 1, 16}, {33, 2, 2, 32},
+                                        {64, 2, 2, 64}, {70, 3, 3, 44}, {37, 4, 2, 24}, {66, 3, 1, 32}};
+    static int64_t segment[MAX_T];
 
     (void)state;
-    for (size_t i = 0; i < DDP_COUNT(shapes) * 4; i++) {
+    for (int64_t t = 0; t < MAX_T; t++) segment[t] = t / 19;
+    for (size_t i = 0; i < DDP_COUNT(shapes) * 8; i++) {
+        const int64_t *shape = shapes[i / 8];
         cpu_attention a = {
-            .length = shapes[i / 4][0], .heads = shapes[i / 4][1], .size = shapes[i / 4][2], .scale = 0.3f};
+            .length = shape[0], .heads = shape[1], .kv_heads = shape[2], .size = shape[3], .scale = 0.3f};
         a.causal = i % 2 == 0;
+        if (i % 8 >= 4) a.segment = segment;
         if (i % 4 >= 2) a.mask = (cpu_mask){{9, i}, 3, 1000000000u, 1.3f};
         attention_variants(a);
     }
