@@ -1,6 +1,6 @@
 EXTRA_DIST += tests/bench/image_loading.py tests/bench/step_time.py tests/bench/model_steps.py tests/bench/torch_steps.py \
 	tests/bench/slow_link.py tests/bench/mode_steps.py tests/bench/async_save.py tests/bench/checkpoint_memory.py \
-	tests/bench/generate_tokens.py tests/bench/infer_latency.py tests/bench/darknet.py
+	tests/bench/generate_tokens.py tests/bench/infer_latency.py tests/bench/darknet.py tests/bench/tokenizer_ids.py
 
 # of slow_link.py; it skips itself where it is not root
 LINK_FLAGS = --rate 1gbit --rounds 1 --steps 4
@@ -36,4 +36,13 @@ tests_bench_bench_images_SOURCES = tests/bench/bench_images.c $(DATASET_TEST_UTI
 tests_bench_bench_images_CPPFLAGS = $(UNIT_CPPFLAGS)
 tests_bench_bench_images_LDADD = $(UNIT_LDADD)
 endif
+endif
+
+# make tests/bench/bench_tokenizer: tokenizer_ids.py compares it with Hugging Face's and SentencePiece's
+if WITH_TOKENIZER
+EXTRA_PROGRAMS += tests/bench/bench_tokenizer
+CLEANFILES += tests/bench/bench_tokenizer
+tests_bench_bench_tokenizer_SOURCES = tests/bench/bench_tokenizer.c $(DATASET_TOKENIZER)
+tests_bench_bench_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/plugins/dataset
+tests_bench_bench_tokenizer_LDADD = $(TOKENIZER_LINK) $(XXHASH_LIBS)
 endif

@@ -5,7 +5,7 @@ BASE = -g -O1 -fno-omit-frame-pointer -ffp-contract=off -fno-math-errno -Wno-unk
 SAN = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 names = $(patsubst tests/fuzz/targets/%.c,%,$(TARGETS))
 common = $(filter %.c,$(CORE)) $(SHARED)
-find = $(patsubst %.c,fuzz-build/$(1)/%.o,$(2))
+find = $(patsubst %,fuzz-build/$(1)/%.o,$(basename $(2)))
 
 programs: $(addprefix fuzz-build/bin/,$(names))
 coverage: fuzz-build/bin/coverage
@@ -15,9 +15,15 @@ coverage: fuzz-build/bin/coverage
 fuzz-build/libfuzzer/%.o: $(SRCDIR)/%.c
 	@mkdir -p $(@D)
 	$(CC) $(BASE) $(SAN) -fsanitize=fuzzer-no-link -DDDP_LIBFUZZER $(CPPFLAGS) -MMD -c -o $@ $<
+fuzz-build/libfuzzer/%.o: $(SRCDIR)/%.cc
+	@mkdir -p $(@D)
+	$(CC) -std=c++17 $(BASE) $(SAN) -fno-sanitize=vptr -fsanitize=fuzzer-no-link $(CPPFLAGS) -MMD -c -o $@ $<
 fuzz-build/coverage/%.o: $(SRCDIR)/%.c
 	@mkdir -p $(@D)
 	$(CC) -g -O0 --coverage $(CPPFLAGS) -MMD -c -o $@ $<
+fuzz-build/coverage/%.o: $(SRCDIR)/%.cc
+	@mkdir -p $(@D)
+	$(CC) -std=c++17 -g -O0 --coverage $(CPPFLAGS) -MMD -c -o $@ $<
 
 # as an archive: what a target has from a source that it includes is not taken twice
 fuzz-build/%.a:

@@ -24,13 +24,18 @@ FUZZ_SHARED += plugins/dataset/idx/file.c
 FUZZ_CPPFLAGS += -DDDP_WITH_ZLIB $(ZLIB_CFLAGS)
 FUZZ_LIBS += $(ZLIB_LIBS)
 endif
-# what the dataset tokens has; SentencePiece's own parser is not fuzzed here
+# what the dataset tokens has
 FUZZ_SHARED += $(TOKENIZER_SHARED) $(TOKENS_SHARED)
 FUZZ_LIBS += $(TOKENIZER_LINK)
 if WITH_TOKENIZER
-FUZZ_SOURCES += tests/fuzz/targets/tokenizer.c
-FUZZ_SHARED += plugins/dataset/common/tokenizer/without_sentencepiece.c
+FUZZ_SOURCES += tests/fuzz/targets/regex.c tests/fuzz/targets/tokenizer.c
+FUZZ_SHARED += $(TOKENIZER_PIECES)
 FUZZ_CPPFLAGS += -DDDP_WITH_TOKENIZER
+endif
+if WITH_SENTENCEPIECE
+FUZZ_SOURCES += tests/fuzz/targets/pieces.c
+FUZZ_CPPFLAGS += -DDDP_WITH_SENTENCEPIECE
+FUZZ_LIBS += -lstdc++
 endif
 if WITH_CSV
 FUZZ_SOURCES += tests/fuzz/targets/csv.c

@@ -1223,6 +1223,47 @@ def seeds_jsonl():
     put("jsonl", "bad_part", b"\2\0\3\10" + line.encode() * 3)
 
 
+def seeds_regex():
+    gpt4 = r"(?i:'s|'t|'ll)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    llama4 = r"[^\r\n\p{L}]?[\p{Lu}\p{M}]*[\p{Ll}\p{Lo}]+(?i:'s|'t|'re|'ll)?|[\p{Lu}]+(?i:'s|'t)?|\p{N}{1,}|[\W\d]|\P{Lu}"
+    text = "It's THEY'LL  x\n 123 \u00e9\u4e00\U00010d51\U00010d71\U00010d41.\r\n"
+    for name, regex in {"gpt4": gpt4, "llama4": llama4, "classes": r"[a-c\-x[y]]+|\D{2,3}|[^\w\P{L}]|\p{^N}|[]a]|\W|\d|[\p{Ll}&&[a-f]]",
+                        "lookbehind": r"(?<=\w)\d+|\S", "bad": "(a", "bad_class": "[z-a]", "empty": "", "folded": "(?i:[sk]|x)y?(?i:k)",
+                        "bad_property": r"\p{Nope}|\p{", "numbers": "a{2}b{1,2}c{0,}|d{,2}|e{99999}", "tails": "a(?i:b|c)?|d(?i:)?|e(?i:f)?+"}.items():
+        put("regex", name, regex.encode() + b"\0" + text.encode())
+
+
+def seeds_pieces():
+    def number(n):
+        out = b""
+        while n > 127:
+            out, n = out + bytes([n & 127 | 128]), n >> 7
+        return out + bytes([n])
+
+    def field(key, value):
+        if isinstance(value, float):
+            return number(key << 3 | 5) + struct.pack("<f", value)
+        if isinstance(value, int):
+            return number(key << 3) + number(value)
+        value = value if isinstance(value, bytes) else value.encode()
+        return number(key << 3 | 2) + number(len(value)) + value
+
+    def model(kind, pieces, *normalizer):
+        head = b"".join(field(1, field(1, p) + field(2, float(s)) + field(3, t)) for p, s, t in pieces)
+        return head + field(2, field(3, kind) + field(35, 1)) + field(3, b"".join(normalizer) or field(1, "identity"))
+
+    first = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3)]
+    bytes_too = [("<0x%02X>" % i, 0, 6) for i in range(256)]
+    words = [("\u2581", -1, 1), ("a", -2, 1), ("b", -3, 1), ("ab", -4, 1), ("\u2581a", -5, 1), ("\u4e00", -6, 1), ("<x>", -7, 4)]
+    text = "a b ab<x> \u00e9\u4e00\n 12".encode()
+    for name, data in {"bpe": model(2, first + bytes_too + words), "unigram": model(1, first + bytes_too + words),
+                       "word": model(3, first + bytes_too + words), "char": model(4, first + bytes_too + words),
+                       "prefix": model(2, first + bytes_too + words, field(1, "identity"), field(3, 0), field(4, 0)),
+                       "bad_unknown": model(2, first[1:] + bytes_too + words), "bad_twice": model(2, first + bytes_too + words + words),
+                       "bad_cut": model(2, first + bytes_too + words)[:90], "bad_map": model(2, first + bytes_too + words, field(2, bytes(40)))}.items():
+        put("pieces", name, struct.pack("<H", len(data)) + data + text)
+
+
 def main():
     for name, function in sorted(globals().items()):
         if name.startswith("seeds_"):

@@ -26,7 +26,13 @@ TARGET(nodes)
 TARGET(npy)
 #endif
 TARGET(option)
+#ifdef DDP_WITH_SENTENCEPIECE
+TARGET(pieces)
+#endif
 TARGET(record)
+#ifdef DDP_WITH_TOKENIZER
+TARGET(regex)
+#endif
 TARGET(safetensors)
 TARGET(secret)
 TARGET(shards)

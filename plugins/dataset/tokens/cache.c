@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = 1, NAME = 4096, WAIT_SECONDS = 3600 };
+enum { VERSION = 2, NAME = 4096, WAIT_SECONDS = 3600 };
 static const char magic[8] = "ddptoken";
 
 typedef struct entry {

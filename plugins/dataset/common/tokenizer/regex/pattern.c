@@ -1,5 +1,6 @@
 /* plugins/dataset/common/tokenizer/regex/pattern.c -- see pattern.h. */
 #include "common/tokenizer/regex/pattern.h"
+#include "common/tokenizer/regex/newer.h"
 #include "common/tokenizer/regex/program.h"
 #include <oniguruma.h>
 
@@ -23,14 +24,23 @@ static ddp_status fail_regex(const char *where, const char *text, size_t size, i
 
 static ddp_status compile(const char *where, const char *text, size_t size, pattern *p, ddp_err *err)
 {
-    const OnigUChar *begin = (const OnigUChar *)text;
+    bytes newer = {0};
     OnigErrorInfo info;
-    int code =
-        onig_new(&p->regex, begin, begin + size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+    int code = ONIG_NORMAL;
+    ddp_status status = newer_regex(text, size, &newer, err);
 
-    if (code == ONIG_NORMAL) return DDP_OK;
-    p->regex = NULL;
-    return fail_regex(where, text, size, code, &info, err);
+    if (status == DDP_OK) {
+        const OnigUChar *begin = newer.data != NULL ? newer.data : (const OnigUChar *)"";
+
+        code = onig_new(&p->regex, begin, begin + newer.size, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT,
+                        &info);
+    }
+    if (code != ONIG_NORMAL) {
+        p->regex = NULL;
+        status = fail_regex(where, text, size, code, &info, err);
+    }
+    free(newer.data);
+    return status;
 }
 
 ddp_status pattern_new(const char *where, int kind, const char *text, size_t size, pattern **out, ddp_err *err)

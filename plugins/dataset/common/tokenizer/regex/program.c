@@ -210,11 +210,11 @@ static bool read_item(reader *r)
     return read_set(r, &item.set) && read_times(r, &item) && add_item(r, item);
 }
 
-/* Closes the alternative that began with item `first`: it must not be empty. */
-static bool add_alternative(reader *r, uint32_t first)
+/* Closes the alternative of items first .. end - 1: it must not be empty. */
+static bool add_alternative(reader *r, uint32_t first, uint32_t end)
 {
     program *p = r->p;
-    program_alternative a = {.first = first, .end = p->item_count};
+    program_alternative a = {.first = first, .end = end};
     bool certain = false;
 
     for (uint32_t i = first; i < a.end && !certain; i++) {
@@ -239,6 +239,28 @@ static bool has_ligature(const uint8_t *text, const uint8_t *end)
     return false;
 }
 
+/* A|B)? after "(?i:", as the end of an alternative: what ended without it stays matched where neither does. */
+static bool read_tails(reader *r, uint32_t first)
+{
+    program *p = r->p;
+    uint32_t end = p->item_count, tail = p->tail_count;
+
+    do {
+        uint32_t begin = p->item_count;
+
+        while (!peek(r, "|") && !peek(r, ")"))
+            if (peek(r, "(") || !read_item(r)) return false;
+        if (p->item_count == begin || p->tail_count == PROGRAM_TAILS) return false;
+        p->tails[p->tail_count++] = (program_tail){begin, p->item_count};
+    } while (take(r, "|"));
+    r->fold = false;
+    if (!take(r, ")?") || peek(r, "?") || peek(r, "*") || peek(r, "+") || peek(r, "{")) return false;
+    if ((r->at < r->end && !peek(r, "|")) || !add_alternative(r, first, end)) return false;
+    p->alternatives[p->count - 1].tail = tail;
+    p->alternatives[p->count - 1].tail_end = p->tail_count;
+    return true;
+}
+
 /* (?i:A|B) as the end of an alternative whose items so far begin at `first`: one alternative each. */
 static bool read_folded(reader *r, uint32_t first)
 {
@@ -247,10 +269,11 @@ static bool read_folded(reader *r, uint32_t first)
 
     if (close == NULL || has_ligature(r->at, close)) return false;
     r->fold = true;
+    if (close + 1 < r->end && close[1] == '?') return read_tails(r, first);
     for (;;) {
         while (!peek(r, "|") && !peek(r, ")"))
             if (peek(r, "(") || !read_item(r)) return false;
-        if (!add_alternative(r, first)) return false;
+        if (!add_alternative(r, first, r->p->item_count)) return false;
         if (take(r, ")")) break;
         r->at++;
         for (uint32_t i = 0, from = first; i < prefix; i++)
@@ -269,7 +292,7 @@ static bool read_alternative(reader *r)
         if (take(r, "(?i:")) return read_folded(r, first);
         if (!read_item(r)) return false;
     }
-    return add_alternative(r, first);
+    return add_alternative(r, first, r->p->item_count);
 }
 
 ddp_status program_new(const char *text, size_t size, program *p, bool *simple, ddp_err *err)
@@ -332,6 +355,16 @@ static size_t match_items(const matcher *m, uint32_t i, uint32_t end, size_t at)
     return at;
 }
 
+static size_t match_tail(const matcher *m, const program_alternative *a, size_t at)
+{
+    for (uint32_t i = a->tail; i < a->tail_end; i++) {
+        size_t end = match_items(m, m->p->tails[i].first, m->p->tails[i].end, at);
+
+        if (end != NO_MATCH) return end;
+    }
+    return at;
+}
+
 bool program_find(const program *p, const uint8_t *text, size_t size, size_t from, size_t *begin, size_t *end)
 {
     const matcher m = {p, text, size};
@@ -347,7 +380,9 @@ bool program_find(const program *p, const uint8_t *text, size_t size, size_t fro
             if ((mask & a->begins) == 0) continue;
             *end = match_items(&m, a->first, a->end, at);
             *begin = at;
-            if (*end != NO_MATCH) return true;
+            if (*end == NO_MATCH) continue;
+            *end = match_tail(&m, a, *end);
+            return true;
         }
     }
     return false;

@@ -4,7 +4,7 @@
 
 #include "common/tokenizer/regex/sets.h"
 
-enum { PROGRAM_ITEMS = 128, PROGRAM_ALTERNATIVES = 24, PROGRAM_MANY = 1 << 30 };
+enum { PROGRAM_ITEMS = 128, PROGRAM_ALTERNATIVES = 24, PROGRAM_TAILS = 24, PROGRAM_MANY = 1 << 30 };
 
 typedef struct program_item {
     uint32_t set;      /* one bit */
@@ -13,14 +13,20 @@ typedef struct program_item {
 } program_item;
 
 typedef struct program_alternative {
-    uint32_t first, end; /* of its items */
-    uint32_t begins;     /* sets of its first character */
+    uint32_t first, end;     /* of its items */
+    uint32_t begins;         /* sets of its first character */
+    uint32_t tail, tail_end; /* after it the first of these that matches, where one does */
 } program_alternative;
+
+typedef struct program_tail {
+    uint32_t first, end;
+} program_tail;
 
 typedef struct program {
     program_item items[PROGRAM_ITEMS];
     program_alternative alternatives[PROGRAM_ALTERNATIVES];
-    uint32_t item_count, count;
+    program_tail tails[PROGRAM_TAILS];
+    uint32_t item_count, count, tail_count;
     uint32_t begins; /* of any */
     sets sets;
 } program;

@@ -1,5 +1,6 @@
 /* plugins/dataset/common/tokenizer/regex/sets.c -- see sets.h. */
 #include "common/tokenizer/regex/sets.h"
+#include "common/tokenizer/regex/newer.h"
 #include <oniguruma.h>
 
 enum { CHARACTERS = 0x110000 };
@@ -42,13 +43,26 @@ void sets_add(sets_draft *d, unsigned set, uint32_t first, uint32_t last)
     change(d, first, last < CHARACTERS ? last : CHARACTERS - 1, UINT32_MAX, 0, UINT32_C(1) << set);
 }
 
+/* All of first .. last but for the newer characters of a property. */
+static void add_without_newer(sets_draft *d, unsigned set, const char *name, size_t size, uint32_t first, uint32_t last)
+{
+    uint32_t begin, end;
+
+    for (size_t at = 0; newer_range(name, size, &at, &begin, &end);) {
+        if (end < first || begin > last) continue;
+        if (begin > first) sets_add(d, set, first, begin - 1);
+        first = end + 1;
+    }
+    if (first <= last) sets_add(d, set, first, last);
+}
+
 bool sets_add_property(sets_draft *d, unsigned set, const char *name, size_t size, bool inverse)
 {
     OnigEncoding utf8 = ONIG_ENCODING_UTF8;
     const OnigCodePoint *ranges = NULL;
     OnigCodePoint single = 0;
     OnigUChar text[64];
-    uint32_t next = 0;
+    uint32_t next = 0, begin, end;
     int type;
 
     if (size >= sizeof(text)) return false;
@@ -59,10 +73,11 @@ bool sets_add_property(sets_draft *d, unsigned set, const char *name, size_t siz
         OnigCodePoint first = ranges[1 + 2 * i], last = ranges[2 + 2 * i];
 
         if (!inverse) sets_add(d, set, first, last);
-        if (inverse && first > next) sets_add(d, set, next, first - 1);
+        if (inverse && first > next) add_without_newer(d, set, name, size, next, first - 1);
         next = last + 1;
     }
-    if (inverse) sets_add(d, set, next, CHARACTERS - 1);
+    if (inverse) add_without_newer(d, set, name, size, next, CHARACTERS - 1);
+    for (size_t at = 0; !inverse && newer_range(name, size, &at, &begin, &end);) sets_add(d, set, begin, end);
     return true;
 }
 
