@@ -144,7 +144,7 @@ int32_t graph_storage_root(const ddp_lowered *l, int32_t value);
 
 /* ---- rows of the op table, by family ----------------------------------------------------------------------------- */
 extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;
-extern const ddp_op_row ddp_row_leaky_relu, ddp_row_leaky_relu_grad;
+extern const ddp_op_row ddp_row_leaky_relu, ddp_row_leaky_relu_grad, ddp_row_scale;
 extern const ddp_op_row ddp_row_relu, ddp_row_relu_grad, ddp_row_gelu, ddp_row_gelu_grad, ddp_row_add, ddp_row_reshape;
 extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad;
 extern const ddp_op_row ddp_row_l1, ddp_row_l1_grad, ddp_row_smooth_l1, ddp_row_smooth_l1_grad;

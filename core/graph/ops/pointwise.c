@@ -1,5 +1,5 @@
-/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, add, and reshape, which computes
- * nothing.
+/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, add, scale, and reshape, which
+ * computes nothing.
  * FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
 #include <math.h>
@@ -141,6 +141,26 @@ static void add_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_re
     for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[0].data[i] + in[1].data[i];
 }
 
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
+static ddp_status scale_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
+                              ddp_err *err)
+{
+    if (!isfinite((float)attrs->scale.factor))
+        return ddp_fail(err, DDP_ERR_CONFIG, "the factor is %g, it must be a finite number", attrs->scale.factor);
+    return unary_shape(attrs, in_count, in, out, err);
+}
+
+static ddp_status scale_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
+{
+    if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
+    return ddp_grad_emit(c, node, DDP_OP_SCALE, node->in[0], dy, -1, err);
+}
+
+static void scale_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    for (int64_t i = 0; i < out->elements; i++) out->data[i] = node->attrs.scale.factor * in[0].data[i];
+}
+
 /* ---- reshape ----------------------------------------------------------------------------------------------------- */
 /* Fills in the one dimension that is left open and sees to it that the elements are as many as before. */
 static ddp_status fit_elements(const ddp_shape *x, ddp_shape *out, uint32_t open, const char *from, const char *to,
@@ -221,5 +241,7 @@ DDP_OP_ROW(GELU, gelu, 1, 1, .shape = unary_shape, .gradient = gelu_gradient, .f
 DDP_OP_ROW(GELU_GRAD, gelu_grad, 2, 2, .flops = gelu_grad_flops, .reference = gelu_grad_reference);
 DDP_OP_ROW(ADD, add, 2, 2, .shape = add_shape, .gradient = add_gradient, .flops = elements_flops,
            .reference = add_reference);
+DDP_OP_ROW(SCALE, scale, 1, 1, .shape = scale_shape, .gradient = scale_gradient, .flops = elements_flops,
+           .reference = scale_reference);
 DDP_OP_ROW(RESHAPE, reshape, 1, 1, .view = true, .shape = reshape_shape, .gradient = reshape_gradient,
            .flops = reshape_flops, .reference = reshape_reference);

@@ -93,6 +93,7 @@ enum {
                               * leaves */
     DDP_OP_LEAKY_RELU,       /* x -> y; attrs.leaky_relu                          torch.nn.functional.leaky_relu */
     DDP_OP_LEAKY_RELU_GRAD,  /* dy, y (the output) -> dx */
+    DDP_OP_SCALE,            /* x -> attrs.scale.factor x; its gradient is itself */
     DDP_OP_END_
 };
 
@@ -111,6 +112,9 @@ typedef union ddp_attrs {
     struct {
         double negative_slope; /* from 0 on */
     } leaky_relu;
+    struct {
+        double factor;
+    } scale;
     struct {
         uint32_t rank, reserved0;
         int64_t dims[DDP_MAX_DIMS]; /* of the output */
