@@ -42,9 +42,10 @@ typedef struct ddp_checkpoint_meta {
     uint64_t world_size, bucket_size, first_bucket_size, batch_size, accumulate;
     uint64_t micro_steps; /* done by each rank since the start */
     char config_hash[DDP_SHA256_HEX];
-    uint64_t hook_version;    /* of what the hook remembers */
-    char model[64], hook[64]; /* hook: "" where none was used */
-    bool finished;            /* the run that saved it was complete */
+    uint64_t hook_version;          /* of what the hook remembers */
+    char model[64], hook[64];       /* hook: "" where none was used */
+    char base_hash[DDP_XXH128_HEX]; /* the model file holds adapters of a model with this hash; "": it is whole */
+    bool finished;                  /* the run that saved it was complete */
     ddp_history history;
 } ddp_checkpoint_meta;
 

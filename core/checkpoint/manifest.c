@@ -69,7 +69,7 @@ bool checkpoint_meta_equal(const ddp_checkpoint_meta *a, const ddp_checkpoint_me
     for (size_t i = 0; i < DDP_COUNT(numbers); i++)
         if (number_of(a, i) != number_of(b, i)) return false;
     return strcmp(a->config_hash, b->config_hash) == 0 && strcmp(a->model, b->model) == 0 &&
-           strcmp(a->hook, b->hook) == 0 && a->finished == b->finished &&
+           strcmp(a->hook, b->hook) == 0 && strcmp(a->base_hash, b->base_hash) == 0 && a->finished == b->finished &&
            checkpoint_history_equal(&a->history, &b->history);
 }
 
@@ -171,6 +171,7 @@ static ddp_status to_json(const ddp_manifest *m, const char *lines, json_t **out
     bad |= json_object_set_new(object, "model", json_string(meta->model)) != 0;
     bad |= json_object_set_new(object, "finished", json_boolean(meta->finished)) != 0;
     bad |= json_object_set_new(object, "hook", json_string(meta->hook)) != 0;
+    if (meta->base_hash[0] != '\0') bad |= json_object_set_new(object, "base_hash", json_string(meta->base_hash)) != 0;
     bad |= json_object_set_new(object, "files", json_files(m)) != 0;
     if (m->shard_count > 0) bad |= json_object_set_new(object, "shards", json_integer(m->shard_count)) != 0;
     if (!checkpoint_history_is_empty(&meta->history))
@@ -301,6 +302,9 @@ static ddp_status read_fields(const char *path, const json_t *object, ddp_manife
     if (json_object_get(object, "hook") != NULL && /* files of earlier versions lack it */
         !read_text(json_object_get(object, "hook"), m->meta.hook, sizeof(m->meta.hook)))
         return ddp_fail(err, DDP_ERR_DATA, "%s: \"hook\" is of a wrong type", path);
+    if (json_object_get(object, "base_hash") != NULL && /* of adapters alone */
+        !read_text(json_object_get(object, "base_hash"), m->meta.base_hash, sizeof(m->meta.base_hash)))
+        return ddp_fail(err, DDP_ERR_DATA, "%s: \"base_hash\" is of a wrong type", path);
     if (!checkpoint_history_read(json_object_get(object, "history"), &m->meta.history))
         return ddp_fail(err, DDP_ERR_DATA, "%s: \"history\" has what is no number, or lacks one", path);
     for (int i = 0; i < DDP_PARTS; i++) {

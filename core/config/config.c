@@ -297,8 +297,8 @@ static ddp_status parse_sections(ddp_config *c, ddp_err *err)
         (c->eval_data = parse_section(c, "eval", err)) == NULL ||
         (sampler = parse_section(c, "sampler", err)) == NULL ||
         (c->optimizer = parse_section(c, "optimizer", err)) == NULL ||
-        (c->ddp = parse_section(c, "ddp", err)) == NULL || (hook = parse_section(c, "hook", err)) == NULL ||
-        (c->loader = parse_section(c, "loader", err)) == NULL ||
+        (c->lora = parse_section(c, "lora", err)) == NULL || (c->ddp = parse_section(c, "ddp", err)) == NULL ||
+        (hook = parse_section(c, "hook", err)) == NULL || (c->loader = parse_section(c, "loader", err)) == NULL ||
         (c->checkpoint = parse_section(c, "checkpoint", err)) == NULL ||
         (c->output = parse_section(c, "output", err)) == NULL || (plugins = parse_section(c, "plugins", err)) == NULL)
         return err->status;

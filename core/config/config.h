@@ -158,6 +158,14 @@ struct ddp_optimizer_config {
     double threshold;
     int32_t threshold_mode; /* DDP_THRESHOLD_* */
 };
+/* [lora]: adapters as PEFT's, graph/adapt.c */
+struct ddp_lora_config {
+    int64_t rank; /* 0: none */
+    double alpha, dropout, plus_ratio;
+    ddp_list target, modules_to_save; /* of const char *: patterns of layers' names; "all-linear" */
+    int32_t rslora;
+    const char *init_from; /* "": drawn by the seed */
+};
 struct ddp_ddp_config {
     uint64_t bucket_size, first_bucket_size; /* bytes; bucket_size 0: auto */
     int32_t overlap;                         /* DDP_OVERLAP_* */
@@ -199,6 +207,7 @@ typedef struct ddp_config {
     const struct ddp_train_config *train;
     const struct ddp_data_config *train_data, *eval_data;
     const struct ddp_optimizer_config *optimizer;
+    const struct ddp_lora_config *lora;
     const struct ddp_ddp_config *ddp;
     const struct ddp_loader_config *loader;
     const struct ddp_checkpoint_config *checkpoint;

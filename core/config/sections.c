@@ -341,21 +341,31 @@ static const ddp_option plugins_options[] = {
 #undef AT
 
 #define optimizer_options config_optimizer_options
+#define lora_options      config_lora_options
 #define SECTION(name, type)                                                                                            \
     {                                                                                                                  \
 #name, name##_options, DDP_COUNT(name##_options), sizeof(type)                                                 \
     }
 static const ddp_core_section sections[] = {
-    SECTION(group, struct ddp_group_config),    SECTION(run, struct ddp_run_config),
-    SECTION(train, struct ddp_train_config),    SECTION(model, struct ddp_plugin_config),
-    SECTION(data, struct ddp_data_config),      SECTION(eval, struct ddp_data_config),
-    SECTION(sampler, struct ddp_plugin_config), SECTION(optimizer, struct ddp_optimizer_config),
-    SECTION(ddp, struct ddp_ddp_config),        SECTION(hook, struct ddp_plugin_config),
-    SECTION(loader, struct ddp_loader_config),  SECTION(checkpoint, struct ddp_checkpoint_config),
-    SECTION(output, struct ddp_output_config),  SECTION(plugins, struct ddp_plugins_config),
+    SECTION(group, struct ddp_group_config),
+    SECTION(run, struct ddp_run_config),
+    SECTION(train, struct ddp_train_config),
+    SECTION(model, struct ddp_plugin_config),
+    SECTION(data, struct ddp_data_config),
+    SECTION(eval, struct ddp_data_config),
+    SECTION(sampler, struct ddp_plugin_config),
+    SECTION(optimizer, struct ddp_optimizer_config),
+    SECTION(lora, struct ddp_lora_config),
+    SECTION(ddp, struct ddp_ddp_config),
+    SECTION(hook, struct ddp_plugin_config),
+    SECTION(loader, struct ddp_loader_config),
+    SECTION(checkpoint, struct ddp_checkpoint_config),
+    SECTION(output, struct ddp_output_config),
+    SECTION(plugins, struct ddp_plugins_config),
 };
-static const char *const section_names[] = {"group",     "run", "train", "model",  "data",       "eval",   "sampler",
-                                            "optimizer", "ddp", "hook",  "loader", "checkpoint", "output", "plugins"};
+static const char *const section_names[] = {"group", "run",     "train",      "model",  "data",
+                                            "eval",  "sampler", "optimizer",  "lora",   "ddp",
+                                            "hook",  "loader",  "checkpoint", "output", "plugins"};
 _Static_assert(DDP_COUNT(sections) == DDP_COUNT(section_names), "a section without its name");
 
 const ddp_core_section *config_core_section_find(const char *name)

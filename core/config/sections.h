@@ -14,6 +14,10 @@ struct ddp_plugins_config {
 enum { CONFIG_OPTIMIZER_OPTIONS = 30 };
 extern const ddp_option config_optimizer_options[CONFIG_OPTIMIZER_OPTIONS];
 
+/* That of [lora], likewise. */
+enum { CONFIG_LORA_OPTIONS = 8 };
+extern const ddp_option config_lora_options[CONFIG_LORA_OPTIONS];
+
 typedef struct ddp_core_section {
     const char *name;
     const ddp_option *options;

@@ -256,7 +256,7 @@ static ddp_tensor graph_op(ddp_graph *g, uint32_t op, const ddp_attrs *attrs, ui
         return failed;
     }
     ddp_op_place(op, c->node_count, &n.attrs);
-    return add_node(c, &n, shapes);
+    return graph_adapt(c, &n, add_node(c, &n, shapes));
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -420,6 +420,7 @@ void ddp_graph_free(ddp_graph *g)
     free(c->draws);
     free(c->metrics);
     free(c->outputs);
+    free(c->adapted);
     ddp_pool_free(&c->pool);
     free(c);
 }

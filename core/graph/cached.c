@@ -36,6 +36,7 @@ static uint32_t rows_in(const ddp_node *n)
     case DDP_OP_LINEAR:
     case DDP_OP_RELU:
     case DDP_OP_LEAKY_RELU:
+    case DDP_OP_SCALE:
     case DDP_OP_GELU:
     case DDP_OP_SILU:
     case DDP_OP_RESHAPE:

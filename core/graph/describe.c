@@ -66,6 +66,7 @@ static void attributes(const ddp_graph_node *n, ddp_text *out)
             ddp_text_printf(out, "%s%.9g", i == 0 ? " weight " : ", ", (double)a->cross_entropy.weight[i]);
         break;
     case DDP_OP_LEAKY_RELU: ddp_text_printf(out, " negative_slope %.17g", a->leaky_relu.negative_slope); break;
+    case DDP_OP_SCALE: ddp_text_printf(out, " factor %.17g", a->scale.factor); break;
     case DDP_OP_SMOOTH_L1: ddp_text_printf(out, " beta %.17g", a->smooth_l1.beta); break;
     case DDP_OP_TOP_K: ddp_text_printf(out, " k %u", a->metric.k); break;
     case DDP_OP_LAYER_NORM: ddp_text_printf(out, " eps %.17g", a->layer_norm.eps); break;

@@ -3,7 +3,7 @@
  *   builder.c      the ddp_graph_api that models call, with shapes by the op table
  *   describe.c     a graph's operations as text, for the comparison of ranks
  *   summary.c      a model as a table, for people
- *   summary.c      a model as a table, for people
+ *   adapt.c        low-rank adapters on its linear layers
  *   finish.c       checks a graph that is built; frozen parameters
  *   ops/           the op table, one row an op: shape, gradient, FLOPs, scalar reference; ops/reference.c runs a
  *                  program by these references, in double: the meaning that devices are tested against
@@ -82,6 +82,7 @@ typedef struct ddp_param_info {
     uint64_t elements;
     uint32_t first_use; /* index of the first node that reads it */
     bool frozen;        /* not trained: it has no gradient and no optimiser state */
+    bool adapter;       /* A or B of an adapter, beside the model's own; see adapt.c */
 } ddp_param_info;
 
 /* State that is not trained: part of state_dict, saved, and sent from rank 0. */
@@ -104,6 +105,35 @@ ddp_status ddp_graph_finish(ddp_graph *g, ddp_err *err);
 /* After finish: the parameters that one of the patterns names, in which * is any text and ? any character, are not
  * trained. DDP_ERR_CONFIG: a pattern that fits none, or nothing left to train. */
 ddp_status ddp_graph_freeze(ddp_graph *g, const ddp_list *patterns, ddp_err *err);
+/* ---- adapters, as PEFT's LoRA */
+typedef struct ddp_adapter_spec {
+    const char *const *layers; /* names of linear layers that get one */
+    uint32_t layer_count;
+    int64_t rank;
+    double scale, dropout; /* of B A x; of x */
+} ddp_adapter_spec;
+typedef struct ddp_adapted {
+    const char *layer;
+    uint32_t weight, a, b; /* parameters: of the layer; (rank, in); (out, rank) */
+    bool transposed;       /* the weight is (in, out) */
+    double scale;
+} ddp_adapted;
+typedef struct ddp_linear_layer {
+    const char *name;
+    bool output; /* the loss reads its result */
+} ddp_linear_layer;
+/* Before the model's build, which `spec` outlives. */
+ddp_status ddp_graph_adapt(ddp_graph *g, const ddp_adapter_spec *spec, ddp_err *err);
+/* After build: the layers with an adapter. The linear layers, in the order of the model's calls. */
+uint32_t ddp_graph_adapted(const ddp_graph *g, const ddp_adapted **out);
+ddp_status ddp_graph_linear_layers(const ddp_graph *g, ddp_pool *pool, const ddp_linear_layer **out, uint32_t *count,
+                                   ddp_err *err);
+/* The pattern fits the name, or its end after a dot, as "c_attn" or "h.0.*" that of "transformer.h.0.attn.c_attn". */
+bool ddp_layer_named(const char *pattern, const char *layer);
+/* After finish: all but the adapters, and the layers that a pattern names, is not trained. DDP_ERR_CONFIG: a pattern
+ * fits none. */
+ddp_status ddp_graph_train_adapters(ddp_graph *g, const ddp_list *modules_to_save, ddp_err *err);
+
 /* Before finish: the metrics of these names that the model has not declared, see ddp_measure. DDP_ERR_CONFIG: one is
  * unknown, or the loss has no such. */
 ddp_status ddp_graph_measure(ddp_graph *g, const ddp_list *names, ddp_err *err);

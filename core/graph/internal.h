@@ -52,6 +52,9 @@ typedef struct ddp_graph_core {
     uint32_t buffer_count, buffer_capacity, draw_count, draw_capacity;
     uint64_t buffer_elements; /* of the buffer arena so far */
     uint32_t metric_count, metric_capacity, output_count, output_capacity;
+    const ddp_adapter_spec *adapters; /* NULL: none are wanted */
+    ddp_adapted *adapted;
+    uint32_t adapted_count, adapted_capacity;
     int32_t loss;             /* value, -1 while there is none */
     uint32_t device, devices; /* of the next node; 1 + the highest that was asked for, 0: none was */
     bool finished;
@@ -76,6 +79,8 @@ ddp_tensor graph_add_value(ddp_graph_core *c, const ddp_graph_value *v);
 bool graph_countable(uint32_t rank, const int64_t *dims);
 /* Of any shape. */
 void graph_add_metric(ddp_graph_core *c, const char *name, ddp_tensor t);
+/* adapt.c: what the model gets for the result `y` of a node that is there: y, or y with its adapter's. */
+ddp_tensor graph_adapt(ddp_graph_core *c, const ddp_graph_node *node, ddp_tensor y);
 /* metrics.c: a slot of ddp_graph_api */
 void graph_measure(ddp_graph *g, const char *name);
 /* state.c: slots of ddp_graph_api */
@@ -146,7 +151,7 @@ int32_t graph_storage_root(const ddp_lowered *l, int32_t value);
 extern const ddp_op_row ddp_row_linear, ddp_row_linear_grad_input, ddp_row_linear_grad_weight, ddp_row_linear_grad_bias;
 extern const ddp_op_row ddp_row_leaky_relu, ddp_row_leaky_relu_grad;
 extern const ddp_op_row ddp_row_rms_norm, ddp_row_rms_norm_grad, ddp_row_rope, ddp_row_rope_grad;
-extern const ddp_op_row ddp_row_silu, ddp_row_silu_grad, ddp_row_mul;
+extern const ddp_op_row ddp_row_silu, ddp_row_silu_grad, ddp_row_mul, ddp_row_scale;
 extern const ddp_op_row ddp_row_relu, ddp_row_relu_grad, ddp_row_gelu, ddp_row_gelu_grad, ddp_row_add, ddp_row_reshape;
 extern const ddp_op_row ddp_row_cross_entropy, ddp_row_cross_entropy_grad, ddp_row_mse, ddp_row_mse_grad;
 extern const ddp_op_row ddp_row_l1, ddp_row_l1_grad, ddp_row_smooth_l1, ddp_row_smooth_l1_grad;

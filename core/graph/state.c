@@ -131,18 +131,19 @@ static void skip_draw(ddp_mt19937 *generator, uint32_t kind, uint64_t count)
     if (kind == DDP_INIT_NORMAL) ddp_mt19937_skip_normal(generator, count);
 }
 
-void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena)
+/* The model's own parameters, or those of adapters, which are drawn as after another torch.manual_seed(seed): a model
+ * that comes from a file has drawn nothing. */
+static void draw_params(const ddp_graph_core *c, const ddp_layout *l, uint64_t seed, bool adapters, float *arena)
 {
-    const ddp_graph_core *c = ddp_graph_view(g);
     ddp_mt19937 generator;
 
-    memset(arena, 0, l->param_elements * sizeof(*arena));
     ddp_mt19937_seed(&generator, seed);
     for (uint32_t i = 0; i < c->draw_count; i++) {
         const ddp_init_spec *init = &c->draws[i].init;
         float *at = arena + l->offset[c->draws[i].param];
         uint64_t count = c->params[c->draws[i].param].elements;
 
+        if (c->params[c->draws[i].param].adapter != adapters) continue;
         if (drawn_again(c, i))
             skip_draw(&generator, init->kind, count);
         else if (init->kind == DDP_INIT_UNIFORM)
@@ -152,6 +153,14 @@ void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, 
         else
             for (uint64_t k = 0; k < count; k++) at[k] = (float)init->a;
     }
+}
+
+void ddp_initial_params(const ddp_graph *g, const ddp_layout *l, uint64_t seed, float *arena)
+{
+    const ddp_graph_core *c = ddp_graph_view(g);
+    memset(arena, 0, l->param_elements * sizeof(*arena));
+    draw_params(c, l, seed, false, arena);
+    draw_params(c, l, seed, true, arena);
 }
 
 bool ddp_initial_equal(const ddp_graph *a, const ddp_graph *b)

@@ -143,6 +143,15 @@ static ddp_status at_key(const ddp_session *s, const char *key, ddp_err *err)
     return session_at_key(s, "optimizer", key, err);
 }
 
+/* LoRA+ (Hayou et al., 2024): B learns faster than A. */
+static void lora_plus(ddp_session *s)
+{
+    const ddp_adapted *adapted;
+    uint32_t count = ddp_graph_adapted(s->model.graph, &adapted);
+
+    for (uint32_t i = 0; i < count; i++) s->model.groups[adapted[i].b].lr_factor *= s->config->lora->plus_ratio;
+}
+
 static ddp_status read_all(ddp_session *s, bool *taken, ddp_err *err)
 {
     const struct ddp_optimizer_config *o = s->config->optimizer;
@@ -154,6 +163,7 @@ static ddp_status read_all(ddp_session *s, bool *taken, ddp_err *err)
         if (no_decay(s, no[i], err) != DDP_OK) return at_key(s, "no_decay", err);
     for (size_t i = 0; i < o->lr_factor.count; i++)
         if (lr_factor(s, factors[i], taken, err) != DDP_OK) return at_key(s, "lr_factor", err);
+    lora_plus(s);
     return DDP_OK;
 }
 
@@ -220,7 +230,8 @@ void session_groups_report(const ddp_session *s, ddp_text *out)
 
     for (uint32_t p = 0; p < s->model.param_count; p++) groups += is_first_of_group(s, p);
     if (groups < 2) return;
-    ddp_text_printf(out, "groups                %u, as [optimizer] no_decay and lr_factor say\n", groups);
+    ddp_text_printf(out, "groups                %u, as [optimizer] no_decay and lr_factor%s say\n", groups,
+                    s->model.lora.on ? ", and [lora] plus_ratio," : "");
     for (uint32_t p = 0; p < s->model.param_count; p++)
         if (is_first_of_group(s, p)) report_group(s, p, out);
 }

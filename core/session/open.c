@@ -232,7 +232,8 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
     ddp_graph *g;
 
     DDP_TRY(ddp_graph_create(src->fields, src->field_count, &g, err));
-    if (ops->build(g, model_config, err) == DDP_OK && measure(s, g, err) == DDP_OK &&
+    if ((!s->model.lora.on || ddp_graph_adapt(g, &s->model.lora.spec, err) == DDP_OK) &&
+        ops->build(g, model_config, err) == DDP_OK && measure(s, g, err) == DDP_OK &&
         ddp_graph_finish(g, err) == DDP_OK) {
         *out = g;
         return DDP_OK;
@@ -244,10 +245,25 @@ static ddp_status describe(ddp_session *s, const ddp_source *src, const char *se
                             src->plugin->desc.name);
 }
 
+/* The model without adapters says which linear layers there are. */
+static ddp_status choose_adapters(ddp_session *s, const void *model_config, ddp_err *err)
+{
+    bool eval = s->train.fields == NULL;
+    ddp_graph *plain = NULL;
+    ddp_status st;
+
+    if (s->config->lora->rank == 0) return DDP_OK;
+    DDP_TRY(describe(s, eval ? &s->eval : &s->train, eval ? "eval" : "data", model_config, &plain, err));
+    st = session_lora_choose(s, plain, err);
+    ddp_graph_free(plain);
+    return st;
+}
+
 static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err *err)
 {
     ddp_graph *trial = NULL;
 
+    DDP_TRY(choose_adapters(s, model_config, err));
     if (s->train.fields == NULL) return describe(s, &s->eval, "eval", model_config, &s->model.graph, err);
     DDP_TRY(describe(s, &s->train, "data", model_config, &s->model.graph, err));
     if (s->eval.plugin != NULL) { /* the same graph; built to check the evaluation's fields and labels */
@@ -260,6 +276,7 @@ static ddp_status describe_all(ddp_session *s, const void *model_config, ddp_err
 static ddp_status build_graph(ddp_session *s, const void *model_config, ddp_err *err)
 {
     DDP_TRY(describe_all(s, model_config, err));
+    DDP_TRY(session_lora_freeze(s, err));
     if (s->launch.purpose == DDP_TO_TRAIN &&
         ddp_graph_freeze(s->model.graph, &s->config->train->freeze, err) != DDP_OK) {
         (void)ddp_fail_context(err, "[train] freeze");
@@ -430,6 +447,7 @@ void ddp_session_close(ddp_session *s)
     ddp_layout_free(s->model.layout);
     session_groups_free(s);
     ddp_graph_free(s->model.graph);
+    session_lora_free(s);
     close_source(&s->eval);
     close_source(&s->train);
     ddp_session_close_init(s);

@@ -145,6 +145,13 @@ typedef struct ddp_param_group {
 } ddp_param_group;
 bool ddp_same_group(const ddp_param_group *a, const ddp_param_group *b);
 
+/* [lora]. lora.c */
+typedef struct ddp_session_lora {
+    bool on; /* adapters are trained, or used */
+    ddp_adapter_spec spec;
+    ddp_pool pool; /* of the names in it */
+} ddp_session_lora;
+
 /* The model, its parameters and its buckets. open.c */
 typedef struct ddp_session_model {
     ddp_loaded *plugin;
@@ -158,6 +165,7 @@ typedef struct ddp_session_model {
     uint64_t buffer_elements; /* of the buffer arena */
     ddp_layout *layout;
     uint64_t bucket_size; /* bytes, effective */
+    ddp_session_lora lora;
 } ddp_session_model;
 
 /* One for each batch size that will occur. variants.c */

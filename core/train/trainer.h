@@ -131,9 +131,10 @@ typedef struct ddp_memory {
     ddp_bind bind;
     struct {
         float *params, *buffers, *state1, *state2, *ema;
-    } host;                   /* memory.c: the arenas, or staging buffers of them; NULL: not opened */
-    float *whole[2], *bounce; /* optim_state.c, bucket_size.c: host memory */
-    float *probe;             /* bucket_size.c: device memory that a backend reduces */
+    } host;                         /* memory.c: the arenas, or staging buffers of them; NULL: not opened */
+    float *whole[2], *bounce;       /* optim_state.c, bucket_size.c: host memory */
+    float *probe;                   /* bucket_size.c: device memory that a backend reduces */
+    char base_hash[DDP_XXH128_HEX]; /* rank 0: of what is not trained beside adapters; "": there are none */
 } ddp_memory;
 
 /* Elements of the arenas from where the one before ends, whose parameters are of one group. reduce/spans.c */

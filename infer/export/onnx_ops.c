@@ -57,6 +57,12 @@ static void emit_leaky_relu(onnx_build *b, const ddp_node *n)
 {
     onnx_attr_float(b, ONNX_NODE(b, "LeakyRelu", out(b, n), in(b, n, 0)), "alpha", n->attrs.leaky_relu.negative_slope);
 }
+static void emit_scale(onnx_build *b, const ddp_node *n)
+{
+    const char *y = out(b, n);
+
+    (void)ONNX_NODE(b, "Mul", y, in(b, n, 0), onnx_scalar(b, onnx_text(b, "%s_factor", y), n->attrs.scale.factor));
+}
 static void emit_add(onnx_build *b, const ddp_node *n)
 {
     (void)ONNX_NODE(b, "Add", out(b, n), in(b, n, 0), in(b, n, 1));
@@ -253,6 +259,7 @@ static void (*const ops[DDP_OP_END_])(onnx_build *b, const ddp_node *n) = {
     [DDP_OP_LEAKY_RELU] = emit_leaky_relu,
     [DDP_OP_GELU] = emit_gelu,
     [DDP_OP_ADD] = emit_add,
+    [DDP_OP_SCALE] = emit_scale,
     [DDP_OP_RESHAPE] = emit_reshape,
     [DDP_OP_CONV2D] = emit_conv,
     [DDP_OP_BATCH_NORM] = emit_batch_norm,

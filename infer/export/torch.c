@@ -123,7 +123,7 @@ static ddp_status write_weights(infer_model *m, const char *folder, ddp_err *err
     DDP_TRY(name_target(&t, folder, "model.safetensors", err));
     DDP_TRY(state_pull(&m->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
     a = state_arenas(&m->t);
-    st = state_model_views(&m->t, &a, &views, err);
+    st = state_model_views(&m->t, &a, STATE_ALL, &views, err);
     if (st == DDP_OK)
         st = checkpoint_safetensors_write(t.tmp, views.tensors, views.count, metadata, NULL, sha256, &bytes, err);
     if (st == DDP_OK) st = put_in_place(&t, err);

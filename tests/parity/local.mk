@@ -24,6 +24,12 @@ LONG_TESTS += tests/parity/test_model_curves.py
 endif
 endif
 
+# LoRA and frozen parameters, against PEFT
+EXTRA_DIST += tests/parity/make/make_lora.py tests/parity/test_lora.py tests/parity/vectors/lora
+if WITH_DNNL
+TESTS += tests/parity/test_lora.py
+endif
+
 # not a test: trainings of minutes to hours, started by hand
 EXTRA_DIST += tests/parity/accuracy.py
 

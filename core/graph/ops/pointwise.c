@@ -1,4 +1,4 @@
-/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, silu, add, mul, and reshape,
+/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, silu, add, mul, scale, and reshape,
  * which computes nothing.
  * FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
@@ -187,6 +187,26 @@ static void mul_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_re
     for (int64_t i = 0; i < out->elements; i++) out->data[i] = in[0].data[i] * in[1].data[i];
 }
 
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
+static ddp_status scale_shape(const ddp_attrs *attrs, uint32_t in_count, const ddp_shape *const *in, ddp_shape *out,
+                              ddp_err *err)
+{
+    if (!isfinite((float)attrs->scale.factor))
+        return ddp_fail(err, DDP_ERR_CONFIG, "the factor is %g, it must be a finite number", attrs->scale.factor);
+    return unary_shape(attrs, in_count, in, out, err);
+}
+
+static ddp_status scale_gradient(ddp_grad_context *c, const ddp_node *node, int32_t dy, ddp_err *err)
+{
+    if (!ddp_grad_wanted(c, node->in[0])) return DDP_OK;
+    return ddp_grad_emit(c, node, DDP_OP_SCALE, node->in[0], dy, -1, err);
+}
+
+static void scale_reference(const ddp_node *node, const ddp_ref_tensor *in, ddp_ref_tensor *out)
+{
+    for (int64_t i = 0; i < out->elements; i++) out->data[i] = node->attrs.scale.factor * in[0].data[i];
+}
+
 /* ---- reshape ----------------------------------------------------------------------------------------------------- */
 /* Fills in the one dimension that is left open and sees to it that the elements are as many as before. */
 static ddp_status fit_elements(const ddp_shape *x, ddp_shape *out, uint32_t open, const char *from, const char *to,
@@ -272,5 +292,7 @@ DDP_OP_ROW(ADD, add, 2, 2, .shape = pair_shape, .gradient = add_gradient, .flops
            .reference = add_reference);
 DDP_OP_ROW(MUL, mul, 2, 2, .shape = pair_shape, .gradient = mul_gradient, .flops = elements_flops,
            .reference = mul_reference);
+DDP_OP_ROW(SCALE, scale, 1, 1, .shape = scale_shape, .gradient = scale_gradient, .flops = elements_flops,
+           .reference = scale_reference);
 DDP_OP_ROW(RESHAPE, reshape, 1, 1, .view = true, .shape = reshape_shape, .gradient = reshape_gradient,
            .flops = reshape_flops, .reference = reshape_reference);

@@ -21,6 +21,7 @@ static const ddp_op_row *const rows[DDP_OP_END_] = {
     [DDP_OP_MSE_GRAD] = &ddp_row_mse_grad,
     [DDP_OP_LEAKY_RELU] = &ddp_row_leaky_relu,
     [DDP_OP_LEAKY_RELU_GRAD] = &ddp_row_leaky_relu_grad,
+    [DDP_OP_SCALE] = &ddp_row_scale,
     [DDP_OP_ACCURACY] = &ddp_row_accuracy,
     [DDP_OP_L1] = &ddp_row_l1,
     [DDP_OP_L1_GRAD] = &ddp_row_l1_grad,

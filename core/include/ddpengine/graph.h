@@ -134,6 +134,16 @@ static inline ddp_tensor ddp_leaky_relu(ddp_graph *g, ddp_tensor x, double negat
     return g->api->op(g, DDP_OP_LEAKY_RELU, &attrs, 1, &x, "");
 }
 
+/* factor x */
+static inline ddp_tensor ddp_scale(ddp_graph *g, ddp_tensor x, double factor)
+{
+    ddp_attrs attrs;
+
+    memset(&attrs, 0, sizeof(attrs));
+    attrs.scale.factor = factor;
+    return g->api->op(g, DDP_OP_SCALE, &attrs, 1, &x, "");
+}
+
 /* tanh_approximation: 0 for torch's approximate='none', 1 for 'tanh'. */
 static inline ddp_tensor ddp_gelu(ddp_graph *g, ddp_tensor x, int tanh_approximation)
 {

@@ -111,6 +111,7 @@ enum {
     DDP_OP_ATTENTION_APART_GRAD,   /* dy, q, k, v, y, log-sum-exp [, segment] -> dq, dk, dv */
     DDP_OP_ATTENTION_APART_CACHED, /* q (N, T, heads D), k, v (N, T, kv_heads D), keys (N, kv_heads, D, C), values (N,
                                     * kv_heads, C, D), start (N) i64 -> y (N, T, heads D); else as ATTENTION_CACHED */
+    DDP_OP_SCALE,            /* x -> attrs.scale.factor x; its gradient is itself */
     DDP_OP_END_
 };
 
@@ -133,6 +134,9 @@ typedef union ddp_attrs {
     struct {
         double negative_slope; /* from 0 on */
     } leaky_relu;
+    struct {
+        double factor;
+    } scale;
     struct {
         uint32_t rank, reserved0;
         int64_t dims[DDP_MAX_DIMS]; /* of the output */

@@ -76,7 +76,7 @@ static ddp_status fill_from(ddp_trainer *t, const ddp_checkpoint *c, ddp_err *er
 {
     ddp_views model, states = {0};
     ddp_state_arenas a = state_arenas(t);
-    ddp_status st = state_model_views(t, &a, &model, err);
+    ddp_status st = state_model_views(t, &a, STATE_SAVED, &model, err);
 
     if (st == DDP_OK) st = fill_average(t, c, err); /* with the buffers, which are the model's */
     if (st == DDP_OK) st = fill_views(c, DDP_PART_MODEL, "model", &model, err);
@@ -169,13 +169,10 @@ static ddp_status rank0_load(ddp_trainer *t, struct resume_report *report, ddp_e
         st = ddp_checkpoint_open(c->resume, &ck, err);
         if (st != DDP_OK) return ddp_fail_context(err, "[checkpoint] resume, which takes auto, never or a checkpoint");
     }
-    if (st == DDP_IN_PROGRESS) {
-        ddp_initial_params(t->s->model.graph, t->s->model.layout, t->s->config->train->seed, t->mem.host.params);
-        if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->model.graph, t->mem.host.buffers);
-        return c->init_from[0] == '\0' ? DDP_OK : state_trainer_init_from(t, c->init_from, err);
-    }
+    if (st == DDP_IN_PROGRESS) return state_trainer_first(t, err);
     if (st != DDP_OK) return st;
-    st = fill_from(t, &ck, err);
+    st = state_trainer_base(t, ck.path, &ck.meta, err);
+    if (st == DDP_OK) st = fill_from(t, &ck, err);
     if (st == DDP_OK) st = state_trainer_fill_hook(t, &ck, &hooked, err);
     report->hooked = hooked;
     report->found = 1;
@@ -224,6 +221,7 @@ static ddp_status compare_hashes(ddp_trainer *t, uint64_t states, uint64_t avera
     ddp_text lines = {0};
     ddp_status st;
 
+    if (t->s->launch.rank == 0) DDP_TRY(state_base_hash(t, t->mem.host.params, t->mem.base_hash, err));
     ddp_text_printf(&lines, "hash of parameters = %016" PRIx64 "\tafter the broadcast at the start\n",
                     ddp_hash64(t->mem.host.params, bytes, 0));
     if (t->mem.state1 != NULL)

@@ -33,6 +33,7 @@ static ddp_status describe(const ddp_trainer *t, ddp_checkpoint_meta *m, ddp_err
                                .batch_size = (uint64_t)t->s->batches.batch_size,
                                .accumulate = (uint64_t)t->s->batches.accumulate};
     ddp_copy_text(m->model, sizeof(m->model), t->s->model.plugin->desc.name);
+    ddp_copy_text(m->base_hash, sizeof(m->base_hash), t->mem.base_hash);
     if (t->reduce.hooked != NULL) {
         ddp_copy_text(m->hook, sizeof(m->hook), t->s->hook->desc.name);
         m->hook_version = ddp_hooked_version(t->reduce.hooked);
@@ -101,7 +102,7 @@ ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, 
     DDP_TRY(sharded ? state_shard_views(t, a->states, &out->states, err) : state_views(t, a, &out->states, err));
     out->what.parts[DDP_PART_OPTIMIZER] = (ddp_part){out->states.tensors, out->states.count};
     if (t->s->launch.rank != 0) return DDP_OK;
-    DDP_TRY(state_model_views(t, a, &out->model, err));
+    DDP_TRY(state_model_views(t, a, STATE_SAVED, &out->model, err));
     DDP_TRY(state_hook_views(t, &out->hook, err));
     DDP_TRY(state_ema_views(t, a, &out->ema, err));
     DDP_TRY(describe(t, &out->what.meta, err));
@@ -139,12 +140,14 @@ static void list_pieces(const ddp_trainer *t, ddp_snapshot *s, piece out[PIECES]
 {
     ddp_state_arenas none = {0}, *own = s != NULL ? &s->own : &none;
     bool gathered = is_gathered(t), rank0 = t->s->launch.rank == 0;
+    const ddp_layout *l = t->s->model.layout;
+    uint64_t saved = t->s->model.lora.on ? l->elements : l->param_elements; /* what is not trained comes last */
 
-    out[0] = (piece){rank0 ? t->mem.params : NULL, &own->params, t->s->model.layout->param_elements};
+    out[0] = (piece){rank0 ? t->mem.params : NULL, &own->params, saved};
     out[1] = (piece){rank0 ? t->mem.buffers : NULL, &own->buffers, t->s->model.buffer_elements};
     out[2] = (piece){gathered ? NULL : t->mem.state1, &own->states[0], states_elements(t)};
     out[3] = (piece){gathered ? NULL : t->mem.state2, &own->states[1], states_elements(t)};
-    out[4] = (piece){rank0 ? t->mem.ema : NULL, &own->ema, t->s->model.layout->param_elements};
+    out[4] = (piece){rank0 ? t->mem.ema : NULL, &own->ema, saved};
 }
 
 static uint64_t gathered_elements(const ddp_trainer *t)

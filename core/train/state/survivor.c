@@ -86,7 +86,7 @@ static ddp_status open_views(ddp_trainer *t, ddp_views all[KINDS], ddp_err *err)
 
     DDP_TRY(state_pull(t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS | DDP_ARENA_STATES | DDP_ARENA_EMA, err));
     a = state_arenas(t);
-    DDP_TRY(state_model_views(t, &a, &all[MODEL], err));
+    DDP_TRY(state_model_views(t, &a, STATE_ALL, &all[MODEL], err));
     DDP_TRY(state_views(t, &a, &all[STATES], err));
     return state_ema_views(t, &a, &all[AVERAGE], err);
 }

@@ -56,7 +56,16 @@ ddp_state_arenas state_arenas(const ddp_trainer *t)
         .counts = t->mem.counts};
 }
 
-ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
+static bool is_among(const ddp_trainer *t, uint32_t p, state_which which)
+{
+    const ddp_param_info *i = &t->s->model.params[p];
+
+    if (which == STATE_SAVED) return !t->s->model.lora.on || !i->frozen;
+    return which == STATE_ALL || !i->adapter;
+}
+
+ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, state_which which, ddp_views *out,
+                             ddp_err *err)
 {
     const ddp_session *s = t->s;
     uint32_t b = 0;
@@ -64,8 +73,26 @@ ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, dd
     DDP_TRY(create(out, s->model.param_count + s->model.buffer_count, err));
     for (uint32_t p = 0; p <= s->model.param_count; p++) {
         for (; b < s->model.buffer_count && s->model.buffers[b].after_param == p; b++) add_buffer(t, out, b, a);
-        if (p < s->model.param_count) add_param(t, out, p, a->params, s->model.params[p].name);
+        if (p < s->model.param_count && is_among(t, p, which)) add_param(t, out, p, a->params, s->model.params[p].name);
     }
+    return DDP_OK;
+}
+
+ddp_status state_base_hash(const ddp_trainer *t, const float *params, char hex[DDP_XXH128_HEX], ddp_err *err)
+{
+    ddp_xxh128 h;
+
+    hex[0] = '\0';
+    if (!t->s->model.lora.on) return DDP_OK;
+    DDP_TRY(ddp_xxh128_begin(&h, err));
+    for (uint32_t p = 0; p < t->s->model.param_count; p++) {
+        const ddp_param_info *i = &t->s->model.params[p];
+
+        if (!i->frozen) continue;
+        ddp_xxh128_add(&h, i->name, strlen(i->name) + 1);
+        ddp_xxh128_add(&h, params + t->s->model.layout->offset[p], i->elements * sizeof(float));
+    }
+    ddp_xxh128_end(&h, hex);
     return DDP_OK;
 }
 
@@ -75,7 +102,7 @@ ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_
 
     if (a->ema == NULL) return create(out, 0, err);
     of_ema.params = a->ema;
-    return state_model_views(t, &of_ema, out, err);
+    return state_model_views(t, &of_ema, STATE_SAVED, out, err);
 }
 
 static const char *state_name(const ddp_trainer *t, int k)

@@ -19,8 +19,14 @@ typedef struct ddp_state_arenas {
 
 /* The trainer's own, as the host sees them. */
 ddp_state_arenas state_arenas(const ddp_trainer *t);
+/* Of a model with adapters: what a checkpoint holds, which is what is trained; what its base has, which is all but the
+ * adapters. Of another model each is all of it. Buffers are always among them. */
+typedef enum state_which { STATE_ALL, STATE_SAVED, STATE_BASE } state_which;
 /* Parameters and buffers in state_dict's order. */
-ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
+ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, state_which which, ddp_views *out,
+                             ddp_err *err);
+/* Of what is not trained beside adapters, by name; "" where there are none. */
+ddp_status state_base_hash(const ddp_trainer *t, const float *params, char hex[DDP_XXH128_HEX], ddp_err *err);
 /* The same names, of the average of the parameters; none where there is none. */
 ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */

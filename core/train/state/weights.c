@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* DistributedDataParallel, torch.compile, Hugging Face's models with a head. */
-static const char *const prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
+/* DistributedDataParallel, torch.compile, Hugging Face's models with a head, PEFT. */
+static const char *const prefixes[] = {"module.", "_orig_mod.", "transformer.", "model.", "base_model."};
 
 enum { SHOWN = 3, LOGGED = 40 }; /* names in the error, lines in the log */
 
@@ -23,6 +23,7 @@ struct fit {
     ddp_trainer *t;
     const char *path;
     const ddp_safetensors *file;
+    state_which which; /* of the model's tensors */
     ddp_views views;
     const ddp_named_tensor **from; /* by view: the tensor of the file */
     bool *used;                    /* by tensor of the file, in its order */
@@ -142,8 +143,16 @@ static ddp_status complain(struct fit *f, ddp_err *err)
 }
 
 /* ---- matching -------------------------------------------------------------------------------------------------- */
-/* A count that older files lack starts at 0, as in PyTorch. */
-static bool may_be_absent(const ddp_named_tensor *here) { return here->dtype == DDP_I64; }
+/* A count that older files lack starts at 0, as in PyTorch; adapters of others come without the base's buffers. */
+static bool may_be_absent(const struct fit *f, const ddp_named_tensor *here)
+{
+    const ddp_session_model *m = &f->t->s->model;
+
+    if (here->dtype == DDP_I64) return true;
+    for (uint32_t b = 0; m->lora.on && f->which == STATE_SAVED && b < m->buffer_count; b++)
+        if (strcmp(m->buffers[b].name, here->name) == 0) return true;
+    return false;
+}
 
 static bool same_dims(const ddp_named_tensor *a, const ddp_named_tensor *b)
 {
@@ -163,7 +172,7 @@ static void match(struct fit *f, size_t i)
     bool fits;
 
     if (there == NULL) {
-        if (!may_be_absent(here)) problem(f, MISSING, here->name, NULL, here);
+        if (!may_be_absent(f, here)) problem(f, MISSING, here->name, NULL, here);
         return;
     }
     fits = (same_dims(there, here) || has_padded_rows(there, here)) &&
@@ -218,7 +227,7 @@ static ddp_status take(struct fit *f, ddp_err *err)
 {
     const ddp_state_arenas a = state_arenas(f->t);
 
-    DDP_TRY(state_model_views(f->t, &a, &f->views, err));
+    DDP_TRY(state_model_views(f->t, &a, f->which, &f->views, err));
     f->from = ddp_alloc((f->views.count + 1) * sizeof(*f->from), err);
     f->used = ddp_alloc(ddp_safetensors_count(f->file) + 1, err);
     if (f->from == NULL || f->used == NULL) return err->status;
@@ -228,9 +237,10 @@ static ddp_status take(struct fit *f, ddp_err *err)
     return DDP_OK;
 }
 
-static ddp_status take_file(ddp_trainer *t, const char *path, const ddp_safetensors *file, ddp_err *err)
+static ddp_status take_file(ddp_trainer *t, const char *path, const ddp_safetensors *file, state_which which,
+                            ddp_err *err)
 {
-    struct fit f = {.t = t, .path = path, .file = file};
+    struct fit f = {.t = t, .path = path, .file = file, .which = which};
     ddp_status st = take(&f, err);
 
     for (int i = 0; i < PROBLEMS; i++) ddp_text_free(&f.names[i]);
@@ -240,13 +250,13 @@ static ddp_status take_file(ddp_trainer *t, const char *path, const ddp_safetens
     return st;
 }
 
-static ddp_status open_and_take(ddp_trainer *t, const char *path, ddp_err *err)
+static ddp_status open_and_take(ddp_trainer *t, const char *path, state_which which, ddp_err *err)
 {
     ddp_safetensors *file = NULL;
     ddp_status st;
 
     DDP_TRY(ddp_safetensors_open(path, &file, err));
-    st = take_file(t, path, file, err);
+    st = take_file(t, path, file, which, err);
     ddp_safetensors_close(file);
     return st;
 }
@@ -259,7 +269,7 @@ static bool inside(const char *path, const char *name, char *out, size_t capacit
     return (size_t)snprintf(out, capacity, "%s/%s", path, name) < capacity && stat(out, &facts) == 0;
 }
 
-ddp_status state_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err)
+static ddp_status init_from(ddp_trainer *t, const char *path, ddp_err *err)
 {
     char file[4096];
     struct stat facts;
@@ -272,9 +282,58 @@ ddp_status state_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *er
                 path, path);
         ddp_copy_text(file, sizeof(file), path);
     }
-    if (open_and_take(t, file, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] init_from");
+    if (open_and_take(t, file, STATE_BASE, err) != DDP_OK) return ddp_fail_context(err, "[checkpoint] init_from");
     if (t->s->launch.rank == 0) ddp_log_line(t->s->log, DDP_LOG_INFO, "the first parameters are those of %s", path);
     return DDP_OK;
+}
+
+/* What adapters lie on, and the whole model where there are none. */
+static ddp_status first_base(ddp_trainer *t, ddp_err *err)
+{
+    const char *path = t->s->config->checkpoint->init_from;
+
+    ddp_initial_params(t->s->model.graph, t->s->model.layout, t->s->config->train->seed, t->mem.host.params);
+    if (t->mem.buffers != NULL) ddp_initial_buffers(t->s->model.graph, t->mem.host.buffers);
+    return path[0] == '\0' ? DDP_OK : init_from(t, path, err);
+}
+
+/* PEFT's, in a folder or by itself. */
+static ddp_status take_adapters(ddp_trainer *t, const char *path, ddp_err *err)
+{
+    char file[4096];
+
+    if (!inside(path, "adapter_model.safetensors", file, sizeof(file))) ddp_copy_text(file, sizeof(file), path);
+    return open_and_take(t, file, STATE_SAVED, err);
+}
+
+ddp_status state_trainer_first(ddp_trainer *t, ddp_err *err)
+{
+    const char *path = t->s->config->lora->init_from;
+
+    DDP_TRY(first_base(t, err));
+    if (!t->s->model.lora.on || path[0] == '\0') return DDP_OK;
+    if (take_adapters(t, path, err) != DDP_OK) return ddp_fail_context(err, "[lora] init_from");
+    if (t->s->launch.rank == 0) ddp_log_line(t->s->log, DDP_LOG_INFO, "the first adapters are those of %s", path);
+    return DDP_OK;
+}
+
+ddp_status state_trainer_base(ddp_trainer *t, const char *path, const ddp_checkpoint_meta *meta, ddp_err *err)
+{
+    char hex[DDP_XXH128_HEX];
+    bool adapters = meta->base_hash[0] != '\0';
+
+    if (adapters != t->s->model.lora.on)
+        return ddp_fail(err, DDP_ERR_CONFIG, "checkpoint %s has %s, and this run has %s ([lora] rank); %s", path,
+                        adapters ? "adapters alone" : "a whole model", adapters ? "none" : "some",
+                        adapters ? "set [lora] as it was" : "give the model to them with [checkpoint] init_from");
+    if (!adapters) return DDP_OK;
+    DDP_TRY(first_base(t, err));
+    DDP_TRY(state_base_hash(t, t->mem.host.params, hex, err));
+    if (strcmp(hex, meta->base_hash) == 0) return DDP_OK;
+    return ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "the adapters of checkpoint %s are of another base: its hash is %s there and %s in this run; set [checkpoint] init_from, and [train] seed where it is drawn, as they were",
+        path, meta->base_hash, hex);
 }
 
 /* ---- weights to use -------------------------------------------------------------------------------------------- */
@@ -282,8 +341,9 @@ static ddp_status take_checkpoint(ddp_trainer *t, ddp_checkpoint *c, ddp_weights
 {
     bool averaged = c->parts[DDP_PART_EMA] != NULL && t->s->config->optimizer->ema > 0.0 &&
                     t->s->config->eval_data->weights == DDP_WEIGHTS_EMA;
-    ddp_status st = take_file(t, c->path, c->parts[averaged ? DDP_PART_EMA : DDP_PART_MODEL], err);
+    ddp_status st = state_trainer_base(t, c->path, &c->meta, err);
 
+    if (st == DDP_OK) st = take_file(t, c->path, c->parts[averaged ? DDP_PART_EMA : DDP_PART_MODEL], STATE_SAVED, err);
     (void)snprintf(out->path, sizeof(out->path), "%.480s%s", c->path, averaged ? "/ema.safetensors" : "");
     out->meta = c->meta;
     ddp_checkpoint_close(c);
@@ -298,6 +358,13 @@ static ddp_status newest(ddp_trainer *t, const char *dir, ddp_weights *out, ddp_
     return st == DDP_OK ? take_checkpoint(t, &c, out, err) : st;
 }
 
+/* A file that another program has written, of adapters where the model has them. */
+static ddp_status take_on_base(ddp_trainer *t, const char *path, ddp_err *err)
+{
+    if (t->s->model.lora.on) DDP_TRY(first_base(t, err));
+    return open_and_take(t, path, STATE_SAVED, err);
+}
+
 static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_err *err)
 {
     char file[4096];
@@ -310,8 +377,10 @@ static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_
         return take_checkpoint(t, &c, out, err);
     }
     ddp_copy_text(out->path, sizeof(out->path), path);
-    if (inside(path, "model.safetensors", file, sizeof(file))) return open_and_take(t, file, err);
-    if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return open_and_take(t, path, err);
+    if (inside(path, "adapter_model.safetensors", file, sizeof(file)) && t->s->model.lora.on)
+        return take_on_base(t, file, err);
+    if (inside(path, "model.safetensors", file, sizeof(file))) return take_on_base(t, file, err);
+    if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return take_on_base(t, path, err);
     st = newest(t, path, out, err);
     return st == DDP_IN_PROGRESS
                ? ddp_fail(err, DDP_ERR_DATA,
@@ -360,11 +429,11 @@ ddp_status ddp_trainer_read_weights(ddp_trainer *t, ddp_weights *out, ddp_err *e
     }
     if (c->dir[0] != '\0') st = newest(t, c->dir, out, err);
     if (st != DDP_IN_PROGRESS) return st;
-    if (c->init_from[0] == '\0')
+    if (c->init_from[0] == '\0' && t->s->config->lora->init_from[0] == '\0')
         return ddp_fail(err, DDP_ERR_CONFIG,
                         "no weights to use: %s%s; name a checkpoint or a safetensors file with --checkpoint",
                         c->dir[0] == '\0' ? "[checkpoint] dir is not set" : c->dir,
                         c->dir[0] == '\0' ? "" : " holds no checkpoint");
     ddp_copy_text(out->path, sizeof(out->path), c->init_from);
-    return state_trainer_init_from(t, c->init_from, err);
+    return state_trainer_first(t, err);
 }

@@ -3,8 +3,12 @@
 
 #include "train/trainer.h"
 
-/* Parameters and buffers of a safetensors file, or of a checkpoint's folder, by PyTorch's names. */
-ddp_status state_trainer_init_from(ddp_trainer *t, const char *path, ddp_err *err);
+/* What a run begins with that no checkpoint continues: drawn, or of the files of [checkpoint] and [lora] init_from, a
+ * safetensors file or a folder with one, by PyTorch's names. */
+ddp_status state_trainer_first(ddp_trainer *t, ddp_err *err);
+/* What lies below the adapters of a checkpoint, before these are read: nothing where the model has none.
+ * DDP_ERR_CONFIG: the checkpoint at `path` is of another base, or the one has adapters and the other has not. */
+ddp_status state_trainer_base(ddp_trainer *t, const char *path, const ddp_checkpoint_meta *meta, ddp_err *err);
 /* Of a run that does not train: those that launch.weights names, a checkpoint, a folder of such, or a file; else what a
  * run of this config would go on from, or start with. */
 typedef struct ddp_weights {

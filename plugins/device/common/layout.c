@@ -12,6 +12,7 @@ static bool takes_images(uint32_t op)
     case DDP_OP_RELU_GRAD:
     case DDP_OP_LEAKY_RELU:
     case DDP_OP_LEAKY_RELU_GRAD:
+    case DDP_OP_SCALE:
     case DDP_OP_GELU:
     case DDP_OP_GELU_GRAD:
     case DDP_OP_SILU:

@@ -26,6 +26,7 @@ static const op_traits traits[DDP_OP_END_] = {
     [DDP_OP_RELU_GRAD] = {"relu_grad", 2, 2, 1, 0, true},
     [DDP_OP_LEAKY_RELU] = {"leaky_relu", 1, 1, 1, 0, false},
     [DDP_OP_LEAKY_RELU_GRAD] = {"leaky_relu_grad", 2, 2, 1, 0, true},
+    [DDP_OP_SCALE] = {"scale", 1, 1, 1, 0, true},
     [DDP_OP_GELU] = {"gelu", 1, 1, 1, 0, false},
     [DDP_OP_GELU_GRAD] = {"gelu_grad", 2, 2, 1, 0, true},
     [DDP_OP_ADD] = {"add", 2, 2, 1, 0, true},

@@ -57,7 +57,7 @@ ddp_status cpu_pool_group_relu(low_lowering *w, low_kernel *k, uint32_t relu, dd
 ddp_status cpu_batch_norm_group(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err);
 
 extern const cpu_family cpu_family_linear, cpu_family_linear_grad, cpu_family_pointwise, cpu_family_act_grad,
-    cpu_family_view, cpu_family_loss, cpu_family_metric, cpu_family_leaky_relu;
+    cpu_family_view, cpu_family_loss, cpu_family_metric, cpu_family_leaky_relu, cpu_family_scale;
 extern const cpu_family cpu_family_conv, cpu_family_conv_grad, cpu_family_max_pool, cpu_family_max_pool_grad,
     cpu_family_avg_pool, cpu_family_batch_norm, cpu_family_batch_norm_grad;
 extern const cpu_family cpu_family_layer_norm, cpu_family_layer_norm_grad, cpu_family_embedding,

@@ -10,6 +10,7 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_RELU_GRAD] = &cpu_family_act_grad.base,
     [DDP_OP_LEAKY_RELU] = &cpu_family_leaky_relu.base,
     [DDP_OP_LEAKY_RELU_GRAD] = &cpu_family_leaky_relu.base,
+    [DDP_OP_SCALE] = &cpu_family_scale.base,
     [DDP_OP_GELU] = &cpu_family_pointwise.base,
     [DDP_OP_GELU_GRAD] = &cpu_family_act_grad.base,
     [DDP_OP_ADD] = &cpu_family_pointwise.base,

@@ -533,7 +533,7 @@ static void tables(void **state)
     ddp_err err = {0};
 
     (void)state;
-    assert_int_equal(sections, 14);
+    assert_int_equal(sections, 15);
     for (size_t i = 0; i < sections; i++) {
         const ddp_option *options = ddp_config_options(names[i], &count);
 
@@ -659,7 +659,7 @@ static void agreement(void **state)
     assert_string_equal(lines.data, other.data);
     assert_memory_equal(lines.data, "group.backend = auto\tdefault\ngroup.world_size = 0\tdefault\n", 56);
     assert_non_null(strstr(lines.data, "\nmodel.plugin = mlp\tnode1.ini:2\n"));
-    assert_null(strstr(lines.data, "rank"));
+    assert_null(strstr(lines.data, "group.rank"));
     assert_null(strstr(lines.data, ".dir"));
     assert_int_equal(ddp_settings_hash(&a.settings, hash_a, &err), DDP_OK);
     assert_int_equal(ddp_settings_hash(&b.settings, hash_b, &err), DDP_OK);

@@ -68,6 +68,9 @@ static void test_pointwise(void **state)
         const ddp_attrs leaky = {.leaky_relu = {0.1}};
         OP(DDP_OP_LEAKY_RELU, &leaky, 1, 1, 1e-6, IMG(INPUT, 2, a, b, 3), IMG(ACT, 2, a, b, 3));
         OP(DDP_OP_LEAKY_RELU_GRAD, &leaky, 2, 1, 1e-6, MAT(INPUT, a, b), MAT(INPUT, a, b), MAT(GRAD, a, b));
+        const ddp_attrs scaled = {.scale = {-1.5}};
+        OP(DDP_OP_SCALE, &scaled, 1, 1, 1e-6, MAT(INPUT, a, b), MAT(ACT, a, b));
+        OP(DDP_OP_SCALE, &scaled, 1, 1, 1e-6, MAT(INPUT, a, b), MAT(GRAD, a, b));
         for (uint32_t tanh_form = 0; tanh_form < 2; tanh_form++) {
             const ddp_attrs g = {.gelu = {tanh_form}};
             OP(DDP_OP_GELU, &g, 1, 1, 2e-6, MAT(INPUT, a, b), MAT(ACT, a, b));

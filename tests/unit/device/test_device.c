@@ -154,6 +154,16 @@ static void gelu_op(fixture *f, uint32_t tanh_form, double scale, int64_t a, int
     single_run(f, &s, 0, scale, 1e-6);
 }
 
+static void scale_op(fixture *f, shape x, shape y)
+{
+    const shape shapes[] = {x, y};
+    single s;
+
+    single_make(&s, DDP_OP_SCALE, 2, shapes);
+    s.node.attrs.scale.factor = -2.5;
+    single_run(f, &s, 0, 1, 1e-6);
+}
+
 static void test_pointwise(void **state)
 {
     fixture *f = *state;
@@ -164,6 +174,8 @@ static void test_pointwise(void **state)
         RUN(DDP_OP_RELU_GRAD, 0, 1, 1e-9, IN(a, b), IN(a, b), ACT(a, b));
         RUN(DDP_OP_RELU_GRAD, 0, 1, 1e-6, IN(a, b), IN(a, b), GRAD(a, b));
         RUN(DDP_OP_ADD, 0, 1, 1e-7, IN(a, b), IN(a, b), ACT(a, b));
+        scale_op(f, (shape)IN(a, b), (shape)ACT(a, b));
+        scale_op(f, (shape)IN(a, b), (shape)GRAD(a, b));
         RUN(DDP_OP_RESHAPE, 0, 1, 1e-6, IN(a, b), GRAD(b, a)); /* a gradient passed on to a parameter */
         gelu_op(f, 0, 1 + (double)i, a, b);
         gelu_op(f, 1, 1 + (double)i, a, b);

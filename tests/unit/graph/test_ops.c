@@ -154,6 +154,26 @@ static void pointwise_gradients(void **state)
     pointwise_case(&r, DDP_OP_GELU, DDP_OP_GELU_GRAD, &attrs, false);
 }
 
+/* The gradient of scale is scale. */
+static void scale_gradients(void **state)
+{
+    static ref x, y, dy, dx;
+    const ddp_attrs attrs = {.scale = {-2.5}};
+    rng r = rng_make(7);
+
+    (void)state;
+    ref_shape(&x, 2, 5, 7, 0);
+    ref_shape(&y, 2, 5, 7, 0);
+    ref_shape(&dy, 2, 5, 7, 0);
+    ref_shape(&dx, 2, 5, 7, 0);
+    ref_random(&x, &r);
+    ref_random(&dy, &r);
+    run_op(DDP_OP_SCALE, &attrs, 1, (ref *[]){&x}, &y);
+    for (int i = 0; i < 35; i++) assert_true(y.data[i] == -2.5 * x.data[i]);
+    run_op(DDP_OP_SCALE, &attrs, 1, (ref *[]){&dy}, &dx);
+    check_gradient(DDP_OP_SCALE, &attrs, 1, (ref *[]){&x}, 0, &y, &dy, &dx);
+}
+
 static void near_all(const ref *x, const double *want, double tolerance)
 {
     for (int64_t i = 0; i < x->t.elements; i++)
@@ -342,9 +362,10 @@ static void bytes_of_nodes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_values),   cmocka_unit_test(linear_gradients), cmocka_unit_test(pointwise_gradients),
-        cmocka_unit_test(loss_gradients),  cmocka_unit_test(torch_values),     cmocka_unit_test(relu_edges),
-        cmocka_unit_test(accuracy_counts), cmocka_unit_test(bytes_of_nodes),   cmocka_unit_test(weighted_gradients),
+        cmocka_unit_test(linear_values),      cmocka_unit_test(linear_gradients), cmocka_unit_test(pointwise_gradients),
+        cmocka_unit_test(scale_gradients),    cmocka_unit_test(loss_gradients),   cmocka_unit_test(torch_values),
+        cmocka_unit_test(relu_edges),         cmocka_unit_test(accuracy_counts),  cmocka_unit_test(bytes_of_nodes),
+        cmocka_unit_test(weighted_gradients),
     };
 
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* plugins/device/cpu/families/pointwise.c -- ops that take each element by itself: relu, leaky_relu, gelu, silu,
- * add, mul, reshape; and gradients of activations with the bias gradient of the layer below:
+ * add, mul, scale, reshape; and gradients of activations with the bias gradient of the layer below:
  *   gradient of relu, gelu or silu + bias gradient   one pass over dy */
 #include "cpu.h"
 
@@ -98,6 +98,36 @@ static ddp_status run_leaky_relu(const cpu_call *c, ddp_err *err)
 }
 
 const cpu_family cpu_family_leaky_relu = {.base.group = group_leaky_relu, .run = run_leaky_relu};
+
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
+static ddp_status group_scale(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    (void)node;
+    (void)err;
+    k->cols = low_value(w->p, k->out[0])->elements;
+    low_may_replace(k, k->out[0], k->in[0]);
+    return DDP_OK;
+}
+
+static void scale_piece(void *ctx, int64_t first, int64_t last)
+{
+    const cpu_call *c = ctx;
+    float *y = cpu_out(c, 0), *x = cpu_in(c, 0);
+
+    c->device->kernels->times(y + first, x + first, (float)low_node(c->program, c->k->nodes[0])->attrs.scale.factor,
+                              last - first);
+}
+
+static ddp_status run_scale(const cpu_call *c, ddp_err *err)
+{
+    cpu_call mine = *c;
+
+    (void)err;
+    cpu_parallel(c->device->threads, c->k->cols, CPU_GRAIN, scale_piece, &mine);
+    return DDP_OK;
+}
+
+const cpu_family cpu_family_scale = {.base.group = group_scale, .run = run_scale};
 
 /* ---- gradient of an activation, with or without the bias gradient after it;  the bias gradient alone ------------- */
 enum { DX, DB }; /* out */

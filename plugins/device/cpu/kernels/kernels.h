@@ -100,6 +100,7 @@ typedef struct cpu_kernels {
     void (*leaky_relu)(float *y, const float *x, const float *sign, float slope, int64_t n);
     void (*add)(float *y, const float *a, const float *b, int64_t n); /* y may be a or b, of mul too */
     void (*mul)(float *y, const float *a, const float *b, int64_t n);
+    void (*times)(float *y, const float *x, float factor, int64_t n); /* y may be x */
     /* (n, c, hw) to (n, hw, c), and back: y = or += x. */
     void (*channels_last)(float *y, const float *x, int64_t n, int64_t c, int64_t hw);
     void (*channels_first)(float *y, const float *x, int64_t n, int64_t c, int64_t hw, bool add);

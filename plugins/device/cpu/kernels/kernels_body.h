@@ -97,6 +97,8 @@ static void leaky_relu(float *y, const float *x, const float *sign, float slope,
 static void add(float *y, const float *a, const float *b, int64_t n) { MAP(n, y[i] = a[i] + b[i]) }
 static void mul(float *y, const float *a, const float *b, int64_t n) { MAP(n, y[i] = a[i] * b[i]) }
 
+static void times(float *y, const float *x, float factor, int64_t n) { MAP(n, y[i] = factor * x[i]) }
+
 static inline float lane_sum(const float *lane)
 {
     float s = 0.0f;
@@ -360,6 +362,7 @@ const cpu_kernels CPU_ISA_TABLE = {
     .leaky_relu = leaky_relu,
     .add = add,
     .mul = mul,
+    .times = times,
     .channels_last = channels_last,
     .channels_first = channels_first,
     .cross_entropy = cross_entropy,

@@ -43,6 +43,25 @@ static ddp_status run_leaky_relu(const cu_call *c, ddp_err *err)
 
 const cu_family cu_family_leaky_relu = {.base.group = group_leaky_relu, .run = run_leaky_relu};
 
+/* ---- scale ------------------------------------------------------------------------------------------------------- */
+static ddp_status group_scale(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    (void)node;
+    (void)err;
+    k->cols = low_value(w->p, k->out[0])->elements;
+    k->writes_grad = 1;
+    low_may_replace(k, k->out[0], k->in[0]);
+    return DDP_OK;
+}
+
+static ddp_status run_scale(const cu_call *c, ddp_err *err)
+{
+    return cu_started(
+        c, cu_times(c->stream, c->in[0], cu_attrs(c, 0)->scale.factor, c->out[0], c->k->cols, cu_adds(c, 0)), err);
+}
+
+const cu_family cu_family_scale = {.base.group = group_scale, .run = run_scale};
+
 /* ---- their gradients: dy, what was kept -> dx, and the sums of its columns, which a linear layer's bias wants ---- */
 enum { DX, DB }; /* out */
 

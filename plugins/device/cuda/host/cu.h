@@ -125,7 +125,7 @@ void cu_choose_types(low_lowering *w); /* types.c */
 extern const cu_family cu_family_linear, cu_family_linear_grad_input, cu_family_linear_grad_weight,
     cu_family_column_sums;
 extern const cu_family cu_family_act, cu_family_act_grad, cu_family_add, cu_family_mul, cu_family_rope, cu_family_view,
-    cu_family_loss, cu_family_metric, cu_family_dropout, cu_family_leaky_relu;
+    cu_family_loss, cu_family_metric, cu_family_dropout, cu_family_leaky_relu, cu_family_scale;
 extern const cu_family cu_family_conv, cu_family_conv_grad, cu_family_pool, cu_family_pool_grad, cu_family_batch_norm,
     cu_family_batch_norm_grad;
 extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_family_embedding, cu_family_embedding_grad,

@@ -16,6 +16,7 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_RELU_GRAD] = &cu_family_act_grad.base,
     [DDP_OP_LEAKY_RELU] = &cu_family_leaky_relu.base,
     [DDP_OP_LEAKY_RELU_GRAD] = &cu_family_leaky_relu.base,
+    [DDP_OP_SCALE] = &cu_family_scale.base,
     [DDP_OP_GELU] = &cu_family_act.base,
     [DDP_OP_GELU_GRAD] = &cu_family_act_grad.base,
     [DDP_OP_ADD] = &cu_family_add.base,

@@ -67,6 +67,7 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_SILU:
     case DDP_OP_ROPE:
     case DDP_OP_ROPE_GRAD:
+    case DDP_OP_SCALE:
     case DDP_OP_DROPOUT:
     case DDP_OP_RESHAPE:
     case DDP_OP_MAX_POOL2D:

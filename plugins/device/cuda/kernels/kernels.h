@@ -54,6 +54,8 @@ cudaError_t cu_act(cudaStream_t s, uint32_t act, cu_view x, cu_view y, int64_t n
 cudaError_t cu_act_grad(cudaStream_t s, uint32_t act, cu_view dy, cu_view saved, cu_view dx, int64_t n, bool add);
 /* y = x where sign > 0, else slope x: leaky_relu of x, x, and its gradient of dy, y. y may be x or sign. */
 cudaError_t cu_leaky_relu(cudaStream_t s, cu_view x, cu_view sign, double slope, cu_view y, int64_t n, bool add);
+/* y = factor x; y may be x. */
+cudaError_t cu_times(cudaStream_t s, cu_view x, double factor, cu_view y, int64_t n, bool add);
 /* y = a + b; y may be a or b. */
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add);
 /* y = a * b, as cu_add. */

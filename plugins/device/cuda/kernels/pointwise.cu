@@ -30,6 +30,11 @@ struct leaky_relu_of {
     __device__ __forceinline__ float operator()(float x, float sign) const { return sign <= 0.0f ? slope * x : x; }
 };
 
+struct times_of {
+    float factor;
+    __device__ __forceinline__ float operator()(float x, float) const { return factor * x; }
+};
+
 /* ---- y = f(a, b) ------------------------------------------------------------------------------------------------- */
 template <bool WHOLE, int N, class F, class A, class B, class Y>
 static __device__ __forceinline__ void map_piece(F f, const A *a, const B *b, Y *y, int count, bool add)
@@ -92,6 +97,13 @@ cudaError_t cu_leaky_relu(cudaStream_t s, cu_view x, cu_view sign, double slope,
     const leaky_relu_of f = {static_cast<float>(slope)};
 
     return map(s, f, x, sign, y, n, add);
+}
+
+cudaError_t cu_times(cudaStream_t s, cu_view x, double factor, cu_view y, int64_t n, bool add)
+{
+    const times_of f = {static_cast<float>(factor)};
+
+    return map(s, f, x, x, y, n, add);
 }
 
 cudaError_t cu_add(cudaStream_t s, cu_view a, cu_view b, cu_view y, int64_t n, bool add)
