@@ -1,5 +1,5 @@
-/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, silu, add, mul, scale, and reshape,
- * which computes nothing.
+/* graph/ops/pointwise.c -- rows of the ops on single elements: relu, leaky_relu, gelu, silu, add, mul, scale, and
+ * reshape, which computes nothing.
  * FLOPs: every arithmetic operation or function call of the formula is one. */
 #include "graph/internal.h"
 #include <math.h>

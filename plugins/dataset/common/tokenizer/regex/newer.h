@@ -1,5 +1,5 @@
-/* plugins/dataset/common/tokenizer/regex/newer.h -- characters of Unicode 15 and 16, which Hugging Face's Oniguruma knows
- * and that of Debian 12 does not: it is given them. With an Oniguruma that has them nothing changes. */
+/* plugins/dataset/common/tokenizer/regex/newer.h -- characters of Unicode 15 and 16, which Hugging Face's Oniguruma
+ * knows and that of Debian 12 does not: it is given them. With an Oniguruma that has them nothing changes. */
 #pragma once
 
 #include "common/tokenizer/buffer.h"

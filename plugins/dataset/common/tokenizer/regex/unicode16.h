@@ -1,5 +1,5 @@
-/* plugins/dataset/common/tokenizer/regex/unicode16.h -- characters that Hugging Face's Oniguruma knows (Unicode 16) and that
- * of Debian 12 does not (Unicode 14). Written by tests/parity/make/make_unicode16.py. */
+/* plugins/dataset/common/tokenizer/regex/unicode16.h -- characters that Hugging Face's Oniguruma knows (Unicode 16) and
+ * that of Debian 12 does not (Unicode 14). Written by tests/parity/make/make_unicode16.py. */
 #pragma once
 
 #include <stdint.h>
