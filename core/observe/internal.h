@@ -97,6 +97,13 @@ void observe_prometheus_line(ddp_prometheus *p, const char *line); /* of metrics
 void observe_prometheus_write(ddp_prometheus *p, bool now);
 
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
+#define DDP_CURVE_CELLS 48
+
+typedef struct ddp_loss_curve { /* of the planned steps of this run, in equal parts */
+    double sum[DDP_CURVE_CELLS], first, last;
+    uint64_t count[DDP_CURVE_CELLS], steps;
+} ddp_loss_curve;
+
 typedef struct ddp_progress {
     ddp_observe_params p;
     bool live, plain;
@@ -107,6 +114,7 @@ typedef struct ddp_progress {
     double average_ms;                         /* moving, for the time left */
     int64_t shown_ns;                          /* of the live line */
     bool stale;                                /* steps since then */
+    ddp_loss_curve curve;
 } ddp_progress;
 
 void observe_progress_open(ddp_progress *g, const ddp_observe_params *p);

@@ -2,7 +2,9 @@
 #include "observe/internal.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #define LIVE_INTERVAL_NS INT64_C(100000000)
 #define LIVE_SPAN_MS     1000.0 /* of steps that a live line's figures are taken over: less would flicker */
@@ -15,13 +17,15 @@ void observe_progress_open(ddp_progress *g, const ddp_observe_params *p)
     g->shown_ns = INT64_MIN;
 }
 
+enum detail { SHORT, WITHOUT_RATES, WITHOUT_WAITS, WHOLE }; /* what a line has of what there is */
+
 /* "epoch 2/5  step 300/4690  loss 0.4123  12,345 samples/s  1.23 ms/step (data 0.01, wait 0.20)  ETA 1 min 5 s" */
-static void compose(const ddp_progress *g, char *buf, size_t capacity)
+static void compose(const ddp_progress *g, enum detail detail, char *buf, size_t capacity)
 {
     const ddp_step_record *r = &g->last;
     uint64_t left = g->p.total_steps > r->step ? g->p.total_steps - r->step : 0;
     double n = (double)g->count, rate = g->step_ms > 0.0 ? 1e3 * g->samples / g->step_ms : 0.0;
-    char per_s[32], eta[64] = "", time[32], noise[48] = "";
+    char per_s[32], eta[64] = "", time[32], noise[48] = "", epoch[64] = "", rates[96] = "", waits[64] = "";
 
     if (left > 0)
         (void)snprintf(eta, sizeof(eta), "  ETA %s",
@@ -31,11 +35,45 @@ static void compose(const ddp_progress *g, char *buf, size_t capacity)
         ddp_format_count((uint64_t)(rate + 0.5), per_s, sizeof(per_s));
     else
         (void)snprintf(per_s, sizeof(per_s), "%.1f", rate);
-    (void)snprintf(buf, capacity,
-                   "epoch %" PRIu64 "/%" PRIu64 "  step %" PRIu64 "/%" PRIu64
-                   "  loss %.4f%s  %s samples/s  %.2f ms/step (data %.2f, wait %.2f)%s",
-                   r->epoch, g->p.epochs, r->step, g->p.total_steps, r->loss, noise, per_s, g->step_ms / n,
-                   g->data_ms / n, g->wait_ms / n, eta);
+    if (detail > SHORT) (void)snprintf(epoch, sizeof(epoch), "epoch %" PRIu64 "/%" PRIu64 "  ", r->epoch, g->p.epochs);
+    if (detail > WITHOUT_WAITS)
+        (void)snprintf(waits, sizeof(waits), " (data %.2f, wait %.2f)", g->data_ms / n, g->wait_ms / n);
+    if (detail > WITHOUT_RATES)
+        (void)snprintf(rates, sizeof(rates), "  %s samples/s  %.2f ms/step", per_s, g->step_ms / n);
+    (void)snprintf(buf, capacity, "%sstep %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s", epoch, r->step, g->p.total_steps,
+                   r->loss, noise, rates, waits, eta);
+}
+
+/* "[=======>      ]  47%  " of so many columns in all. */
+static void compose_bar(const ddp_progress *g, unsigned columns, char *buf)
+{
+    enum { AROUND = 9 }; /* the brackets, the percentage, spaces */
+    unsigned cells = columns - AROUND;
+    double done = g->p.total_steps > 0 ? (double)g->last.step / (double)g->p.total_steps : 0.0;
+    unsigned full = (unsigned)(DDP_MIN_OF(done, 1.0) * cells);
+
+    buf[0] = '[';
+    for (unsigned i = 0; i < cells; i++) buf[1 + i] = i < full ? '=' : i == full ? '>' : ' ';
+    (void)snprintf(buf + 1 + cells, 16, "] %3d%%  ", (int)(100.0 * DDP_MIN_OF(done, 1.0)));
+}
+
+/* As much as a line of the terminal holds, which may have been resized since the last one: a line that wraps would
+ * leave its rest there. */
+static void compose_live(const ddp_progress *g, char *buf, size_t capacity)
+{
+    enum { WIDE = 140, BAR_WIDE = 34, MIDDLE = 76, BAR_MIDDLE = 22, BAR_MOST = BAR_WIDE + 16 };
+    struct winsize size = {0};
+    size_t room = ioctl(g->p.log->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 0;
+    unsigned columns = room >= WIDE ? BAR_WIDE : room >= MIDDLE ? BAR_MIDDLE : 0;
+    char bar[BAR_MOST] = "", line[256];
+
+    if (columns > 0) compose_bar(g, columns, bar);
+    for (int detail = WHOLE; detail >= SHORT; detail--) {
+        compose(g, (enum detail)detail, line, sizeof(line));
+        if (room == 0 || strlen(line) + columns <= room) break;
+    }
+    if (room > 0 && strlen(line) + columns > room) line[room - columns] = '\0';
+    (void)snprintf(buf, capacity, "%s%s", bar, line);
 }
 
 static void reset(ddp_progress *g)
@@ -44,12 +82,65 @@ static void reset(ddp_progress *g)
     g->step_ms = g->data_ms = g->wait_ms = g->samples = 0.0;
 }
 
+/* ---- the loss over the run --------------------------------------------------------------------------------------- */
+static void curve_step(ddp_loss_curve *c, const ddp_observe_params *p, const ddp_step_record *r)
+{
+    uint64_t planned = p->total_steps > p->first_step ? p->total_steps - p->first_step : 1;
+    uint64_t cell = r->step > p->first_step ? (r->step - p->first_step - 1) * DDP_CURVE_CELLS / planned : 0;
+
+    if (!isfinite(r->loss)) return;
+    if (c->steps++ == 0) c->first = r->loss;
+    c->last = r->loss;
+    cell = DDP_MIN_OF(cell, (uint64_t)DDP_CURVE_CELLS - 1);
+    c->sum[cell] += r->loss;
+    c->count[cell]++;
+}
+
+/* The locale's characters are UTF-8. */
+static bool is_utf8(void)
+{
+    const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
+
+    for (size_t i = 0; i < DDP_COUNT(names) && (value == NULL || value[0] == '\0'); i++) value = getenv(names[i]);
+    return value != NULL && (strcasestr(value, "utf-8") != NULL || strcasestr(value, "utf8") != NULL);
+}
+
+/* "loss 2.3041 to 0.2310  |#*+-. |": means over equal parts of the run, from the lowest to the highest. */
+static void curve_line(const ddp_progress *g)
+{
+    static const char *const blocks[] = {"\u2581", "\u2582", "\u2583", "\u2584",
+                                         "\u2585", "\u2586", "\u2587", "\u2588"};
+    static const char *const plain[] = {"_", ".", ":", "-", "=", "+", "*", "#"};
+    const char *const *levels = is_utf8() ? blocks : plain;
+    const ddp_loss_curve *c = &g->curve;
+    double low = INFINITY, high = -INFINITY, mean;
+    ddp_text line = {0};
+
+    if (c->steps < 2) return;
+    for (size_t i = 0; i < DDP_CURVE_CELLS; i++) {
+        if (c->count[i] == 0) continue;
+        mean = c->sum[i] / (double)c->count[i];
+        low = DDP_MIN_OF(low, mean);
+        high = DDP_MAX_OF(high, mean);
+    }
+    for (size_t i = 0; i < DDP_CURVE_CELLS; i++) {
+        if (c->count[i] == 0) continue;
+        mean = c->sum[i] / (double)c->count[i];
+        ddp_text_printf(&line, "%s", levels[high > low ? (size_t)((mean - low) / (high - low) * 7.999) : 0]);
+    }
+    if (line.data != NULL && !line.failed)
+        ddp_log_line(g->p.log, DDP_LOG_INFO, "loss %.4f to %.4f  %s", c->first, c->last, line.data);
+    ddp_text_free(&line);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
 void observe_progress_step(ddp_progress *g, const ddp_step_record *r)
 {
     bool last = r->step == g->p.total_steps;
     char line[256];
 
     g->last = *r;
+    curve_step(&g->curve, &g->p, r);
     if (++g->steps == 2) reset(g); /* the first step compiles and warms up: it is not typical */
     g->average_ms = g->steps <= 2 ? r->step_ms : 0.98 * g->average_ms + 0.02 * r->step_ms;
     g->count++;
@@ -60,7 +151,7 @@ void observe_progress_step(ddp_progress *g, const ddp_step_record *r)
     g->stale = true;
     if (!last && (g->p.log_every <= 0 || r->step % (uint64_t)g->p.log_every != 0)) return;
     if (g->plain) {
-        compose(g, line, sizeof(line));
+        compose(g, WHOLE, line, sizeof(line));
         ddp_log_line(g->p.log, DDP_LOG_INFO, "%s", line);
     }
     if (!g->live) reset(g);
@@ -69,12 +160,12 @@ void observe_progress_step(ddp_progress *g, const ddp_step_record *r)
 void observe_progress_refresh(ddp_progress *g)
 {
     int64_t now;
-    char line[256];
+    char line[512];
 
     if (!g->live || !g->stale) return;
     now = ddp_now_ns();
     if (g->shown_ns != INT64_MIN && now - g->shown_ns < LIVE_INTERVAL_NS) return;
-    compose(g, line, sizeof(line));
+    compose_live(g, line, sizeof(line));
     ddp_log_progress(g->p.log, line);
     g->shown_ns = now;
     g->stale = false;
@@ -108,5 +199,6 @@ void observe_progress_end(ddp_progress *g, const ddp_summary *s, double median_m
         (void)snprintf(line + n, sizeof(line) - (size_t)n, "  %s samples/s  %.2f ms/step (median)",
                        ddp_format_count((uint64_t)(samples_per_s + 0.5), rate, sizeof(rate)), median_ms);
     ddp_log_line(g->p.log, DDP_LOG_INFO, "%s", line);
+    curve_line(g);
     if (g->p.dir[0] != '\0') ddp_log_line(g->p.log, DDP_LOG_INFO, "summary in %s/summary.json", g->p.dir);
 }

@@ -162,13 +162,40 @@ class Cli(Case):
     def test_progress_on_a_terminal_and_plain_lines_elsewhere(self):
         path = self.ini("x.ini", {"train": {"epochs": 60}, "output": {"log_every": 400}})
         master, slave = harness.open_terminal()
-        p = subprocess.Popen([str(ENGINE), "-c", str(path), "--nproc", "2"], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL)
+        p = subprocess.Popen([str(ENGINE), "-c", str(path), "--nproc", "2"], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL,
+                             env={**os.environ, "LC_ALL": "C"})
         os.close(slave)
         text = harness.read_terminal(master)
         self.equal(p.wait(), 0, text)
         self.check("\r" in text and "ETA" in text and "loss" in text and "samples/s" in text, text[-800:])
+        self.check(re.search(r"done at step 1,?200.*\n.*loss \d\.\d+ to \d\.\d+  [_.:=+*#-]+\r?\n", text), text[-800:])
         r = self.run("-c", path, "--nproc", 2)
         self.check("\r" not in r.err and re.search(r"epoch .* step .* loss .* samples/s", r.err), r)
+
+    def test_progress_fits_the_terminal(self):
+        """Whatever its width, and however often it changes."""
+        path = self.ini("x.ini", {"train": {"epochs": 400}})
+        for widths in ((200,), (80,), (30,), (160, 40)):
+            master, slave = harness.open_terminal()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 25, widths[0], 0, 0))
+            p = subprocess.Popen([str(ENGINE), "-c", str(path)], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL,
+                                 env={**os.environ, "LC_ALL": "C.UTF-8"})
+            left = list(widths[1:])
+
+            def resize(text):
+                if left and text.count(b"\r") >= 3:
+                    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 25, left.pop(), 0, 0))
+                    resize.at = len(text)
+
+            resize.at = 0
+            os.close(slave)
+            text = harness.read_terminal(master, resize)
+            self.equal(p.wait(), 0, text)
+            drawn = [x.split("\n")[0] for x in text[resize.at:].split("\r\x1b[K")[2:]]
+            drawn = [x for x in drawn if "loss" in x and "ddpengine" not in x]
+            self.check(drawn and all(len(x) < widths[-1] for x in drawn), (widths, drawn))
+            self.equal(all(re.match(r"\[=*>? *\] +\d+%  (epoch|step)", x) for x in drawn), widths[-1] >= 80, drawn)
+            self.check(re.search("loss [\\d.]+ to [\\d.]+  [\u2581-\u2588]{48}", text), text[-500:])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 FILE = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "plugins/dataset/common/tokenizer/regex/unicode16.h"
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So".split()
 HEAD = """/* plugins/dataset/common/tokenizer/regex/unicode16.h -- characters that Hugging Face's Oniguruma knows (Unicode 16) and
- * of Debian 12 does not (Unicode 14). Written by tests/parity/make/make_unicode16.py. */
+ * that of Debian 12 does not (Unicode 14). Written by tests/parity/make/make_unicode16.py. */
 #pragma once
 
 #include <stdint.h>
