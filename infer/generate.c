@@ -39,7 +39,16 @@ static int32_t logits_of(const ddp_program *p)
     return -1;
 }
 
-/* The output, and the field that it is computed from. */
+static bool is_read(const ddp_program *p, int32_t value)
+{
+    for (uint32_t i = 0; i < p->node_count; i++)
+        for (uint32_t k = 0; k < p->nodes[i].in_count; k++)
+            if (p->nodes[i].in[k] == value) return true;
+    return false;
+}
+
+/* The output, and the field that it is computed from. Segments and positions of packed samples are not read where keys
+ * and values are kept. */
 static ddp_status find_ends(ddp_generator *g, ddp_err *err)
 {
     const ddp_session *s = g->model.t.s;
@@ -50,7 +59,8 @@ static ddp_status find_ends(ddp_generator *g, ddp_err *err)
 
     if (logits_of(p) < 0) return unfit(s, "it has no output \"logits\"", err);
     for (uint32_t i = 0; i < p->value_count; i++)
-        if (p->values[i].kind == DDP_VALUE_INPUT && (uint32_t)p->values[i].index < s->train.field_count) {
+        if (p->values[i].kind == DDP_VALUE_INPUT && (uint32_t)p->values[i].index < s->train.field_count &&
+            is_read(p, (int32_t)i)) {
             input = &p->values[i];
             inputs++;
         }

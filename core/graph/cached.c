@@ -46,6 +46,7 @@ static uint32_t rows_in(const ddp_node *n)
     case DDP_OP_EMBEDDING:
     case DDP_OP_POSITION: return 1;
     case DDP_OP_ATTENTION: return n->attrs.attention.causal ? 1 : 0;
+    case DDP_OP_ATTENTION_APART: return n->attrs.attention.causal ? 3 : 0;
     default: return 0;
     }
 }
@@ -92,13 +93,13 @@ static int32_t add_value(maker *m, const ddp_value *v)
     return (int32_t)m->value_count++;
 }
 
-static int32_t add_buffer(maker *m, const ddp_node *n, const char *name, int64_t rows, int64_t cols)
+static int32_t add_buffer(maker *m, int64_t heads, const char *name, int64_t rows, int64_t cols)
 {
     ddp_value v = {.kind = DDP_VALUE_BUFFER,
                    .dtype = DDP_F32,
                    .rank = 4,
                    .index = (int32_t)m->buffer_count++,
-                   .dims = {1, n->attrs.attention.heads, rows, cols},
+                   .dims = {1, heads, rows, cols},
                    .offset = m->buffer_elements,
                    .name = name};
 
@@ -107,28 +108,32 @@ static int32_t add_buffer(maker *m, const ddp_node *n, const char *name, int64_t
     return add_value(m, &v);
 }
 
+/* The buffers and the start come behind qkv, or q, k and v. Segments are dropped: one text is one of them. */
 static void keep_attention(maker *m, ddp_node *n)
 {
-    int64_t size = m->p->values[n->out[0]].dims[2] / n->attrs.attention.heads;
+    bool apart = n->op == DDP_OP_ATTENTION_APART;
+    int64_t size = m->p->values[n->out[0]].dims[2] / n->attrs.attention.heads, heads = n->attrs.attention.heads;
     int64_t capacity = (int64_t)ddp_round_up((uint64_t)m->context, ROUNDED);
+    uint32_t at = apart ? 3 : 1;
 
-    n->op = DDP_OP_ATTENTION_CACHED;
-    n->in[1] = add_buffer(m, n, "keys", size, capacity);
-    n->in[2] = add_buffer(m, n, "values", capacity, size);
-    n->in[3] = m->start;
-    n->in_count = 4;
+    if (apart && n->attrs.attention.kv_heads > 0) heads = n->attrs.attention.kv_heads;
+    n->op = apart ? DDP_OP_ATTENTION_APART_CACHED : DDP_OP_ATTENTION_CACHED;
+    n->in[at++] = add_buffer(m, heads, "keys", size, capacity);
+    n->in[at++] = add_buffer(m, heads, "values", capacity, size);
+    n->in[at++] = m->start;
+    n->in_count = at;
     n->out_count = 1;
 }
 
 static void change_node(maker *m, ddp_node *n)
 {
-    if (n->op == DDP_OP_ATTENTION) keep_attention(m, n);
+    if (n->op == DDP_OP_ATTENTION || n->op == DDP_OP_ATTENTION_APART) keep_attention(m, n);
     if (n->op == DDP_OP_POSITION) {
         n->op = DDP_OP_POSITION_AT;
         n->in[2] = m->start;
         n->in_count = 3;
     }
-    if (n->op == DDP_OP_ROPE) {
+    if (n->op == DDP_OP_ROPE) { /* the positions of one text count from its start, whatever field gave them */
         n->in[1] = m->start;
         n->in_count = 2;
     }

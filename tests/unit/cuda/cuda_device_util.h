@@ -152,7 +152,7 @@ typedef struct operand {
 } operand;
 
 typedef struct single {
-    ddp_value values[9];
+    ddp_value values[DDP_NODE_MAX_IN + DDP_NODE_MAX_OUT];
     ddp_node node;
     ddp_program p;
     int32_t metrics[3];

@@ -242,7 +242,8 @@ static void check_lengths(int64_t size, uint32_t causal, const kind &k)
 
     for (int64_t t : lengths) {
         heads = heads % 3 + 1;
-        cu_attention a = {t < 100 ? 2 : 1, t, heads, size, 1.0 / sqrt(static_cast<double>(size)), 0.0, causal, 0, NULL};
+        cu_attention a = {
+            t < 100 ? 2 : 1, t, heads, size, 1.0 / sqrt(static_cast<double>(size)), 0.0, causal, 0, NULL, 0, NULL};
         if (k.flash) assert_true(cu_flash_can(&a));
         check(a, k);
     }
@@ -276,8 +277,8 @@ static void plain_of_odd_sizes(void **state)
     (void)state;
     for (int64_t size : {1, 5, 67, 130, 200}) /* the last two in two blocks of columns */
         for (uint32_t causal = 0; causal < 2; causal++) {
-            check({2, 33, 2, size, 0.2, 0.0, causal, 0, NULL}, plain);
-            check({1, 70, 1, size, -0.1, 0.1, causal, 4, NULL}, plain);
+            check({2, 33, 2, size, 0.2, 0.0, causal, 0, NULL, 0, NULL}, plain);
+            check({1, 70, 1, size, -0.1, 0.1, causal, 4, NULL, 0, NULL}, plain);
         }
 }
 
@@ -287,11 +288,11 @@ static void plain_in_other_types(void **state)
 
     (void)state;
     for (int64_t size : {20, 64, 67, 128})
-        for (uint32_t causal = 0; causal < 2; causal++) check({1, 65, 2, size, 0.15, 0.0, causal, 0, NULL}, k);
+        for (uint32_t causal = 0; causal < 2; causal++) check({1, 65, 2, size, 0.15, 0.0, causal, 0, NULL, 0, NULL}, k);
     k.qkv = CU_F32;
-    check({1, 65, 2, 20, 0.15, 0.0, 1, 0, NULL}, k);
+    check({1, 65, 2, 20, 0.15, 0.0, 1, 0, NULL, 0, NULL}, k);
     k.qkv = CU_BF16, k.y = CU_F32, k.dqkv = CU_F32;
-    check({1, 65, 2, 20, 0.15, 0.0, 1, 0, NULL}, k);
+    check({1, 65, 2, 20, 0.15, 0.0, 1, 0, NULL, 0, NULL}, k);
 }
 
 static void plain_with_dropout(void **state)
@@ -299,8 +300,8 @@ static void plain_with_dropout(void **state)
     (void)state;
     for (int64_t t : {1, 2, 17, 64, 67, 130})
         for (uint32_t causal = 0; causal < 2; causal++) {
-            check({2, t, 3, 20, 0.2, 0.3, causal, 9, NULL}, plain);
-            check({1, t, 2, 64, 0.2, 0.9, causal, 9, NULL}, plain_bf16);
+            check({2, t, 3, 20, 0.2, 0.3, causal, 9, NULL, 0, NULL}, plain);
+            check({1, t, 2, 64, 0.2, 0.9, causal, 9, NULL, 0, NULL}, plain_bf16);
         }
 }
 
@@ -310,10 +311,10 @@ static void plain_adds(void **state)
 
     (void)state;
     k.add = true;
-    check({2, 65, 2, 20, 0.2, 0.0, 1, 0, NULL}, k);
-    check({1, 33, 2, 7, 0.2, 0.3, 0, 2, NULL}, k);
+    check({2, 65, 2, 20, 0.2, 0.0, 1, 0, NULL, 0, NULL}, k);
+    check({1, 33, 2, 7, 0.2, 0.3, 0, 2, NULL, 0, NULL}, k);
     k = plain_bf16, k.add = true;
-    check({1, 65, 2, 64, 0.2, 0.0, 1, 0, NULL}, k);
+    check({1, 65, 2, 64, 0.2, 0.0, 1, 0, NULL, 0, NULL}, k);
 }
 
 /* Arrays that no 16-byte read can take, for the tensor cores' entry point too. */
@@ -323,17 +324,17 @@ static void arrays_anywhere(void **state)
 
     (void)state;
     k.skew = 1;
-    check({1, 65, 2, 64, 0.125, 0.0, 1, 0, NULL}, k);
+    check({1, 65, 2, 64, 0.125, 0.0, 1, 0, NULL, 0, NULL}, k);
     k = flash, k.skew = 1;
-    check({1, 65, 2, 64, 0.125, 0.0, 1, 0, NULL}, k);
-    check({1, 40, 2, 64, -0.125, 0.0, 1, 0, NULL}, k); /* a scale that it leaves to the other */
+    check({1, 65, 2, 64, 0.125, 0.0, 1, 0, NULL, 0, NULL}, k);
+    check({1, 40, 2, 64, -0.125, 0.0, 1, 0, NULL, 0, NULL}, k); /* a scale that it leaves to the other */
 }
 
 static void many_pairs(void **state) /* whose keys and values are more than the cache is to hold: blocks in sections */
 {
     (void)state;
-    check({1, 5, 300, 64, 0.125, 0.0, 1, 0, NULL}, flash);
-    check({2, 129, 130, 128, 0.125, 0.0, 1, 0, NULL}, flash);
+    check({1, 5, 300, 64, 0.125, 0.0, 1, 0, NULL, 0, NULL}, flash);
+    check({2, 129, 130, 128, 0.125, 0.0, 1, 0, NULL, 0, NULL}, flash);
 }
 
 static void extreme_scores(void **state)
@@ -343,21 +344,21 @@ static void extreme_scores(void **state)
     (void)state;
     k.tolerance = 3e-2; /* a weight near 1 leaves of its gradient little but how y was rounded */
     for (uint32_t causal = 0; causal < 2; causal++) {
-        check({1, 130, 1, 64, 50.0, 0.0, causal, 0, NULL}, k);
-        check({1, 130, 1, 128, 50.0, 0.0, causal, 0, NULL}, k);
+        check({1, 130, 1, 64, 50.0, 0.0, causal, 0, NULL, 0, NULL}, k);
+        check({1, 130, 1, 128, 50.0, 0.0, causal, 0, NULL, 0, NULL}, k);
         k.flash = false;
-        check({1, 130, 1, 64, 50.0, 0.0, causal, 0, NULL}, k);
+        check({1, 130, 1, 64, 50.0, 0.0, causal, 0, NULL, 0, NULL}, k);
         k.flash = true;
     }
     /* Log-sum-exps far below 0: what is computed for keys that are not there must not get into the sums. */
-    for (int64_t t = 1; t < 4; t++) check({2, t, 3, 64, 50.0, 0.0, 0, 0, NULL}, k);
+    for (int64_t t = 1; t < 4; t++) check({2, t, 3, 64, 50.0, 0.0, 0, 0, NULL, 0, NULL}, k);
 }
 
 static void no_nan(void **state) /* where f32 cannot hold the scores well: weights are 0 or 1, none is a NaN */
 {
     (void)state;
     for (int64_t size : {64, 128}) {
-        cu_attention a = {1, 130, 1, size, 1e6, 0.0, 1, 0, NULL};
+        cu_attention a = {1, 130, 1, size, 1e6, 0.0, 1, 0, NULL, 0, NULL};
         const numbers x = some(130 * 3 * size, CU_BF16), dy = some(130 * size, CU_BF16);
         array qkv(x, CU_BF16), y(dy.size(), CU_BF16), lse(130, CU_F32), given(dy, CU_BF16), dqkv(x.size(), CU_BF16);
         void *scratch = scratch_of(cu_flash_grad_scratch(&a));
@@ -370,9 +371,82 @@ static void no_nan(void **state) /* where f32 cannot hold the scores well: weigh
     }
 }
 
+/* ---- q, k and v apart ---------------------------------------------------------------------------------------------- */
+enum { LENGTH = 200, HEADS = 4, KV_HEADS = 2, SIZE = 16 };
+
+struct apart_arrays {
+    const int64_t t;
+    array q, k, v, dy, y, lse, dq, dk, dv;
+
+    static numbers part(const numbers &x, int64_t first, int64_t t, int64_t wide)
+    {
+        return numbers(x.begin() + first * wide, x.begin() + (first + t) * wide);
+    }
+    /* Positions first .. first + t - 1 of what there is. */
+    apart_arrays(const numbers (&x)[4], int64_t first, int64_t length)
+        : t(length), q(part(x[0], first, t, HEADS * SIZE), CU_F32), k(part(x[1], first, t, KV_HEADS * SIZE), CU_F32),
+          v(part(x[2], first, t, KV_HEADS * SIZE), CU_F32), dy(part(x[3], first, t, HEADS * SIZE), CU_F32),
+          y(q.count, CU_F32), lse(static_cast<size_t>(HEADS * t), CU_F32), dq(q.count, CU_F32), dk(k.count, CU_F32),
+          dv(k.count, CU_F32)
+    {
+    }
+    void run(uint32_t causal, const int64_t *segment)
+    {
+        cu_attention a = {1, t, HEADS, SIZE, 0.25, 0.0, causal, 0, NULL, KV_HEADS, segment};
+        void *scratch = scratch_of(cu_attention_plain_grad_scratch(&a));
+
+        CUDA(cu_attention_apart(NULL, &a, q.view, k.view, v.view, y.view, lse.floats()));
+        const cu_apart_grad g = {dy.view, q.view, k.view, v.view, y.view, lse.floats(), dq.view, dk.view, dv.view};
+        CUDA(cu_attention_apart_grad(NULL, &a, &g, scratch));
+        CUDA(cudaFree(scratch));
+    }
+};
+
+static void same_part(const array &whole, const array &part, int64_t first, int64_t wide, double tolerance)
+{
+    const numbers got = whole.get(), want = part.get();
+    double largest = 1e-3;
+
+    for (double x : want) largest = fmax(largest, fabs(x));
+    for (size_t i = 0; i < want.size(); i++)
+        assert_true(fabs(got[static_cast<size_t>(first * wide) + i] - want[i]) <= tolerance * largest);
+}
+
+/* Packed samples give what each gives alone, whole tiles of keys being left out; the last is padding. */
+static void segments_apart(void **state)
+{
+    static const int64_t lengths_of[] = {70, 5, 100, 25};
+    int64_t segment[LENGTH], first = 0;
+    void *there = scratch_of(sizeof(segment));
+
+    (void)state;
+    for (int64_t i = 0; i < 4; first += lengths_of[i++])
+        for (int64_t t = first; t < first + lengths_of[i]; t++) segment[t] = i < 3 ? i + 1 : 0;
+    CUDA(cudaMemcpy(there, segment, sizeof(segment), cudaMemcpyHostToDevice));
+    for (uint32_t causal = 0; causal < 2; causal++) {
+        const numbers x[4] = {some(LENGTH * HEADS * SIZE, CU_F32), some(LENGTH * KV_HEADS * SIZE, CU_F32),
+                              some(LENGTH * KV_HEADS * SIZE, CU_F32), some(LENGTH * HEADS * SIZE, CU_F32)};
+        apart_arrays all(x, 0, LENGTH);
+
+        all.run(causal, static_cast<int64_t *>(there));
+        first = 0;
+        for (int64_t length : lengths_of) {
+            apart_arrays alone(x, first, length);
+
+            alone.run(causal, NULL);
+            same_part(all.y, alone.y, first, HEADS * SIZE, 1e-5);
+            same_part(all.dq, alone.dq, first, HEADS * SIZE, 2e-5);
+            same_part(all.dk, alone.dk, first, KV_HEADS * SIZE, 2e-5);
+            same_part(all.dv, alone.dv, first, KV_HEADS * SIZE, 2e-5);
+            first += length;
+        }
+    }
+    CUDA(cudaFree(there));
+}
+
 static void nothing_to_do(void **state)
 {
-    cu_attention a = {0, 5, 2, 64, 0.125, 0.0, 1, 0, NULL};
+    cu_attention a = {0, 5, 2, 64, 0.125, 0.0, 1, 0, NULL, 0, NULL};
     const cu_view none = {NULL, CU_BF16};
 
     (void)state;
@@ -386,7 +460,7 @@ static void nothing_to_do(void **state)
 
 static void what_flash_can(void **state)
 {
-    const cu_attention good = {1, 5, 2, 64, 0.125, 0.0, 1, 0, NULL};
+    const cu_attention good = {1, 5, 2, 64, 0.125, 0.0, 1, 0, NULL, 0, NULL};
     cu_attention a = good;
 
     (void)state;
@@ -413,6 +487,7 @@ int main(void)
         cmocka_unit_test(many_pairs),
         cmocka_unit_test(extreme_scores),
         cmocka_unit_test(no_nan),
+        cmocka_unit_test(segments_apart),
         cmocka_unit_test(nothing_to_do),
         cmocka_unit_test(what_flash_can),
     };

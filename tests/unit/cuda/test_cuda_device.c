@@ -207,6 +207,48 @@ static void attention_ops(fixture *f, int64_t n, int64_t t, int64_t heads, int64
        SEQ(INPUT, n, heads, t), SEQ(GRAD, n, t, 3 * e));
 }
 
+typedef struct apart_sizes {
+    int64_t t, heads, kv_heads, size;
+    uint32_t causal;
+    double dropout;
+} apart_sizes;
+
+/* Segments are random numbers, in any order. */
+static void apart_ops(fixture *f, int64_t n, const apart_sizes *s)
+{
+    int64_t e = s->heads * s->size, kv = s->kv_heads * s->size, t = s->t;
+    const ddp_attrs a = {.attention = {.scale = 1.0 / sqrt((double)s->size),
+                                       .dropout = s->dropout,
+                                       .heads = (uint32_t)s->heads,
+                                       .causal = s->causal,
+                                       .place = 12,
+                                       .kv_heads = (uint32_t)s->kv_heads}};
+    double near = f->half ? 1e-2 : 1e-5;
+
+    OP(DDP_OP_ATTENTION_APART, &a, 3, 2, near, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, kv), SEQ(INPUT, n, t, kv),
+       SEQ(ACT, n, t, e), SEQ(ACT, n, s->heads, t));
+    OP(DDP_OP_ATTENTION_APART, &a, 4, 2, near, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, kv), SEQ(INPUT, n, t, kv),
+       T(INPUT, DDP_I64, 2, n, t), SEQ(ACT, n, t, e), {0});
+    OP(DDP_OP_ATTENTION_APART_GRAD, &a, 6, 3, 1e-4, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, kv),
+       SEQ(INPUT, n, t, kv), SEQ(INPUT, n, t, e), SEQ(INPUT, n, s->heads, t), SEQ(ACT, n, t, e), SEQ(GRAD, n, t, kv),
+       SEQ(GRAD, n, t, kv));
+    OP(DDP_OP_ATTENTION_APART_GRAD, &a, 7, 3, 1e-4, SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, e), SEQ(INPUT, n, t, kv),
+       SEQ(INPUT, n, t, kv), SEQ(INPUT, n, t, e), SEQ(INPUT, n, s->heads, t), T(INPUT, DDP_I64, 2, n, t),
+       SEQ(GRAD, n, t, e), {0}, SEQ(GRAD, n, t, kv));
+}
+
+static void test_apart(void **state)
+{
+    static const apart_sizes sizes[] = {
+        {1, 1, 1, 6, 1, 0.0},
+        {7, 4, 2, 3, 0, 0.2},
+        {33, 3, 1, 16, 1, 0.0},
+        {65, 2, 2, 8, 1, 0.1},
+        {70, 2, 1, 80, 1, 0.0} LARGE({200, 6, 2, 64, 1, 0.0}, {130, 2, 1, 128, 0, 0.1})};
+
+    for (size_t i = 0; i < DDP_COUNT(sizes); i++) apart_ops(*state, 1 + (int64_t)i % 2, &sizes[i]);
+}
+
 /* The gradient behind its forward node, whose y and log-sum-exp it gets: the only way to try it where both are
  * rounded. */
 static void attention_pair(fixture *f, int64_t n, int64_t t, int64_t heads, int64_t size, bool causal)
@@ -405,10 +447,10 @@ static void test_unsupported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        F32(test_linear),     BF16(test_linear),    TIMED(test_linear),   F32(test_pointwise), BF16(test_pointwise),
-        F32(test_losses),     F32(test_sequences),  BF16(test_sequences), OWN(test_sequences), TIMED(test_sequences),
-        F32(test_conv),       BF16(test_conv),      OWN(test_conv),       TIMED(test_conv),    F32(test_pool),
-        F32(test_batch_norm), F32(test_unsupported)};
+        F32(test_linear), BF16(test_linear),   TIMED(test_linear),   F32(test_pointwise),  BF16(test_pointwise),
+        F32(test_losses), F32(test_sequences), BF16(test_sequences), OWN(test_sequences),  TIMED(test_sequences),
+        F32(test_apart),  BF16(test_apart),    F32(test_conv),       BF16(test_conv),      OWN(test_conv),
+        TIMED(test_conv), F32(test_pool),      F32(test_batch_norm), F32(test_unsupported)};
 
     seed = test_seed();
     return cmocka_run_group_tests_name("ops on the CUDA device", tests, NULL, NULL);

@@ -7,6 +7,8 @@ enum { T = 7, E = 6, VOCABULARY = 9, LAYERS = 2 };
 static const ddp_field fields[] = {
     {.name = "token", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
     {.name = "label", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
+    {.name = "segment", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = VOCABULARY - 1},
+    {.name = "position", .dtype = DDP_I64, .rank = 1, .dims = {T}, .min = 0, .max = T - 1},
     {.name = "one", .dtype = DDP_F32, .rank = 1, .dims = {E}, .min = 1, .max = 0},
 };
 
@@ -43,6 +45,31 @@ static ddp_tensor seen_by_all(ddp_graph *g, ddp_tensor x)
     return x;
 }
 
+/* As LLaMA has it: three heads of q and one of k and v. */
+static ddp_tensor apart(ddp_graph *g, ddp_tensor x, ddp_tensor position, ddp_tensor segment, int causal)
+{
+    const ddp_attention_spec spec = {.heads = 3, .kv_heads = 1, .causal = causal, .dropout = 0.2};
+    const ddp_rope_spec rope = {.head_dim = E / 3, .theta = 100.0};
+    ddp_tensor q = ddp_rope(g, ddp_linear(g, x, E, 0, "q_proj"), position, &rope);
+    ddp_tensor k = ddp_rope(g, ddp_linear(g, x, E / 3, 0, "k_proj"), position, &rope);
+    ddp_tensor v = ddp_linear(g, x, E / 3, 0, "v_proj");
+
+    x = ddp_rms_norm(g, ddp_add(g, x, ddp_attention_apart(g, q, k, v, segment, &spec)), 1e-5, "norm");
+    return ddp_mul(g, ddp_silu(g, ddp_linear(g, x, E, 0, "gate_proj")), x);
+}
+static ddp_tensor llama(ddp_graph *g, ddp_tensor x) { return apart(g, x, (ddp_tensor){-1}, (ddp_tensor){-1}, 1); }
+static ddp_tensor packed(ddp_graph *g, ddp_tensor x)
+{
+    return apart(g, x, ddp_input(g, "position"), ddp_input(g, "segment"), 1);
+}
+static ddp_tensor seen_apart(ddp_graph *g, ddp_tensor x)
+{
+    ddp_scope(g, "more");
+    x = apart(g, x, (ddp_tensor){-1}, (ddp_tensor){-1}, 0);
+    ddp_scope_end(g);
+    return x;
+}
+
 static ddp_tensor flat(ddp_graph *g, ddp_tensor x)
 {
     const int64_t dims[] = {DDP_N, T, E};
@@ -61,12 +88,13 @@ static ddp_tensor turned(ddp_graph *g, ddp_tensor x)
 typedef struct made {
     ddp_graph *g;
     ddp_layout *layout;
+    uint64_t more; /* features of further keys of a layer */
 } made;
 
 static made make(change_fn change)
 {
     ddp_err err = {0};
-    made m;
+    made m = {.more = change == llama || change == packed ? E / 3 : 0};
     ddp_tensor x, table;
 
     ok(ddp_graph_create(fields, DDP_COUNT(fields), &m.g, &err));
@@ -132,9 +160,20 @@ static void piece(const made *m, const values *whole, double *cache, int64_t sta
             memcpy(cache + p->values[i].offset, v.at[i].data, (size_t)p->values[i].elements * sizeof(double));
             at += ddp_round_up((uint64_t)p->values[i].elements, 16);
         }
-    assert_true(at == ddp_program_buffer_elements(p) && at == 2ull * LAYERS * 16 * E);
+    assert_true(at == ddp_program_buffer_elements(p));
+    assert_true(at == 2ull * LAYERS * 16 * (E + m->more));
     values_free(&v);
     ddp_program_free(p);
+}
+
+/* Where it has them: one segment, and positions from 0 on. */
+static void one_text(values *v)
+{
+    for (uint32_t i = 0; i < v->p->value_count; i++)
+        for (int64_t t = 0; v->p->values[i].kind == DDP_VALUE_INPUT && t < T; t++) {
+            if (strcmp(v->p->values[i].name, "segment") == 0) v->at[i].data[t] = 1.0;
+            if (strcmp(v->p->values[i].name, "position") == 0) v->at[i].data[t] = (double)t;
+        }
 }
 
 static void pieces(change_fn change)
@@ -148,9 +187,10 @@ static void pieces(change_fn change)
     ok(ddp_program_create_outputs(m.g, m.layout, 1, &p, &err));
     whole = values_make(p);
     values_fill(&whole, 5, VOCABULARY);
+    one_text(&whole);
     ok(ddp_reference_run(p, &(ddp_random){0}, whole.at, &err));
     for (size_t i = 0; i < DDP_COUNT(cuts); i++) {
-        double cache[2 * LAYERS * 16 * E];
+        double cache[2 * LAYERS * 16 * 2 * E];
         int64_t start = 0;
 
         for (size_t e = 0; e < DDP_COUNT(cache); e++) cache[e] = (double)NAN; /* nothing of it may be seen */
@@ -168,6 +208,8 @@ static void test_pieces(void **state)
     (void)state;
     pieces(same);
     pieces(other_shapes);
+    pieces(llama);
+    pieces(packed);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------------------------- */
@@ -187,6 +229,7 @@ static void test_refused(void **state)
 {
     (void)state;
     refuses(seen_by_all, "attention \"h.0.more.sees_all\"");
+    refuses(seen_apart, "attention_apart \"h.0.more.attention_apart\"");
     refuses(flat, "reshape \"h.0.");
     refuses(turned, "reshape \"h.0.");
 }
@@ -200,7 +243,7 @@ static void test_no_tokens(void **state)
     ddp_tensor x;
 
     (void)state;
-    ok(ddp_graph_create(fields + 2, 1, &m.g, &err));
+    ok(ddp_graph_create(fields + 4, 1, &m.g, &err));
     x = ddp_linear(m.g, ddp_input(m.g, "one"), E, 1, "fc");
     ddp_loss(m.g, ddp_mse(m.g, x, ddp_input(m.g, "one")));
     ddp_output(m.g, "y", x);

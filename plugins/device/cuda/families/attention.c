@@ -1,7 +1,8 @@
 /* plugins/device/cuda/families/attention.c -- attention and its gradient: by cuDNN in bf16 without dropout, else by the
  * device's own kernel for tensor cores where that can, else by the one that can do everything.
  *
- * cuDNN's plans take long to make and all layers of a model have one shape: the device keeps them. */
+ * cuDNN's plans take long to make and all layers of a model have one shape: the device keeps them. Over q, k and v apart
+ * it is always the last of these. */
 #include "host/cu.h"
 
 #include <stdlib.h>
@@ -173,3 +174,69 @@ static ddp_status run_gradient(const cu_call *c, ddp_err *err)
 }
 
 const cu_family cu_family_attention_grad = {.base.group = group_attention, .run = run_gradient, .base.release = free};
+
+/* ---- q, k and v apart -------------------------------------------------------------------------------------------- */
+enum { Q, K, V, SEGMENT };                                                 /* forward: in */
+enum { APART_Q = 1, APART_K, APART_V, APART_Y, APART_LSE, APART_SEGMENT }; /* gradient: in behind DY */
+enum { DQ, DK, DV };                                                       /* gradient: out */
+
+/* By the plain kernel, which reads and writes any type. */
+static ddp_status group_apart(low_lowering *w, low_kernel *k, uint32_t node, ddp_err *err)
+{
+    const ddp_node *n = low_node(w->p, node);
+    bool gradient = n->op == DDP_OP_ATTENTION_APART_GRAD;
+    const ddp_value *q = low_value(w->p, k->in[gradient ? APART_Q : Q]);
+    attention_state *t = cu_state(k, sizeof(*t), err);
+
+    if (t == NULL) return err->status;
+    t->a = (cu_attention){.n = q->dims[0],
+                          .t = q->dims[1],
+                          .heads = n->attrs.attention.heads,
+                          .kv_heads = n->attrs.attention.kv_heads,
+                          .size = q->dims[2] / n->attrs.attention.heads,
+                          .scale = n->attrs.attention.scale,
+                          .dropout = n->attrs.attention.dropout,
+                          .causal = n->attrs.attention.causal,
+                          .place = n->attrs.attention.place};
+    k->plain = true;
+    k->kind = PLAIN;
+    if (gradient) k->scratch_bytes = cu_attention_plain_grad_scratch(&t->a);
+    cu_tell_slow(w->device, k->name, k->layer, "q, k and v are apart, which the kernels for tensor cores do not take");
+    log_choice(w, k, &t->a);
+    return DDP_OK;
+}
+
+static ddp_status run_apart(const cu_call *c, ddp_err *err)
+{
+    const attention_state *t = c->k->state;
+    cu_attention a = t->a;
+
+    a.params = c->params;
+    a.segment = c->in[SEGMENT].at;
+    return cu_started(c, cu_attention_apart(c->stream, &a, c->in[Q], c->in[K], c->in[V], c->out[Y], c->out[LSE].at),
+                      err);
+}
+
+const cu_family cu_family_attention_apart = {.base.group = group_apart, .run = run_apart, .base.release = free};
+
+static ddp_status run_apart_grad(const cu_call *c, ddp_err *err)
+{
+    const attention_state *t = c->k->state;
+    const cu_apart_grad g = {.dy = c->in[DY],
+                             .q = c->in[APART_Q],
+                             .k = c->in[APART_K],
+                             .v = c->in[APART_V],
+                             .y = c->in[APART_Y],
+                             .lse = c->in[APART_LSE].at,
+                             .dq = c->out[DQ],
+                             .dk = c->out[DK],
+                             .dv = c->out[DV]};
+    cu_attention a = t->a;
+
+    a.params = c->params;
+    a.segment = c->in[APART_SEGMENT].at;
+    return cu_started(c, cu_attention_apart_grad(c->stream, &a, &g, c->scratch), err);
+}
+
+const cu_family cu_family_attention_apart_grad = {
+    .base.group = group_apart, .run = run_apart_grad, .base.release = free};

@@ -129,7 +129,8 @@ extern const cu_family cu_family_act, cu_family_act_grad, cu_family_add, cu_fami
 extern const cu_family cu_family_conv, cu_family_conv_grad, cu_family_pool, cu_family_pool_grad, cu_family_batch_norm,
     cu_family_batch_norm_grad;
 extern const cu_family cu_family_layer_norm, cu_family_layer_norm_grad, cu_family_embedding, cu_family_embedding_grad,
-    cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad;
+    cu_family_position, cu_family_position_grad, cu_family_attention, cu_family_attention_grad,
+    cu_family_attention_apart, cu_family_attention_apart_grad;
 extern const cu_family cu_family_head;
 /* families/head.c: whether the linear layer's logits are so many that it, its loss and the gradients become one
  * kernel; k becomes it. */

@@ -75,7 +75,8 @@ static void find_random(ddp_exec *e)
 {
     for (uint32_t i = 0; i < e->program->node_count; i++) {
         const ddp_node *n = low_node(e->program, i);
-        bool attention = n->op == DDP_OP_ATTENTION || n->op == DDP_OP_ATTENTION_GRAD;
+        bool attention = n->op == DDP_OP_ATTENTION || n->op == DDP_OP_ATTENTION_GRAD ||
+                         n->op == DDP_OP_ATTENTION_APART || n->op == DDP_OP_ATTENTION_APART_GRAD;
         if (n->op == DDP_OP_DROPOUT || n->op == DDP_OP_DROPOUT_GRAD || (attention && n->attrs.attention.dropout > 0.0))
             e->random = true;
     }

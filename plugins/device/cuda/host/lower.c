@@ -63,6 +63,8 @@ static const low_family *const families[DDP_OP_END_] = {
     [DDP_OP_POSITION_GRAD] = &cu_family_position_grad.base,
     [DDP_OP_ATTENTION] = &cu_family_attention.base,
     [DDP_OP_ATTENTION_GRAD] = &cu_family_attention_grad.base,
+    [DDP_OP_ATTENTION_APART] = &cu_family_attention_apart.base,
+    [DDP_OP_ATTENTION_APART_GRAD] = &cu_family_attention_apart_grad.base,
     [DDP_OP_DROPOUT] = &cu_family_dropout.base,
     [DDP_OP_DROPOUT_GRAD] = &cu_family_dropout.base,
 };

@@ -54,13 +54,14 @@ static uint8_t type_of_dropouts_input(const low_lowering *w, const ddp_node *gra
     return w->type[grad->in[0]];
 }
 
-/* Of output 0; all others are statistics or slices of arenas. */
+/* Of output 0; all others are statistics or slices of arenas, but for the gradients of k and v apart, which stay f32. */
 static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
 {
     switch (n->op) {
     case DDP_OP_LINEAR:
     case DDP_OP_CONV2D:
-    case DDP_OP_ATTENTION: return CU_BF16;
+    case DDP_OP_ATTENTION:
+    case DDP_OP_ATTENTION_APART: return CU_BF16;
     case DDP_OP_RELU:
     case DDP_OP_LEAKY_RELU:
     case DDP_OP_GELU:
@@ -93,7 +94,8 @@ static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
     case DDP_OP_MAX_POOL2D_GRAD:
     case DDP_OP_BATCH_NORM_GRAD:
     case DDP_OP_LAYER_NORM_GRAD:
-    case DDP_OP_ATTENTION_GRAD: return w->type[n->in[1]];
+    case DDP_OP_ATTENTION_GRAD:
+    case DDP_OP_ATTENTION_APART_GRAD: return w->type[n->in[1]];
     case DDP_OP_LINEAR_GRAD_INPUT: return type_of_layers_input(w, n, DDP_OP_LINEAR);
     case DDP_OP_CONV2D_GRAD_INPUT: return type_of_layers_input(w, n, DDP_OP_CONV2D);
     case DDP_OP_DROPOUT_GRAD: return type_of_dropouts_input(w, n);

@@ -171,11 +171,23 @@ typedef struct cu_attention {
     double scale, dropout;
     uint32_t causal, place;
     const cu_run_params *params; /* device memory */
+    int64_t kv_heads;            /* of k and v where they are apart; 0: heads */
+    const int64_t *segment;      /* (n, t) where they are apart; NULL: all positions are of one */
 } cu_attention;
 cudaError_t cu_attention_plain(cudaStream_t s, const cu_attention *a, cu_view qkv, cu_view y, float *lse);
 size_t cu_attention_plain_grad_scratch(const cu_attention *a);
 cudaError_t cu_attention_plain_grad(cudaStream_t s, const cu_attention *a, cu_view dy, cu_view qkv, cu_view y,
                                     const float *lse, cu_view dqkv, bool add, void *scratch);
+/* q, y and their gradients (n, t, heads size), k, v and theirs (n, t, kv_heads size); each result is of a type of its
+ * own. One whose `at` is NULL is not wanted. The scratch is that of the packed gradient. */
+cudaError_t cu_attention_apart(cudaStream_t s, const cu_attention *a, cu_view q, cu_view k, cu_view v, cu_view y,
+                               float *lse);
+typedef struct cu_apart_grad {
+    cu_view dy, q, k, v, y;
+    const float *lse;
+    cu_view dq, dk, dv;
+} cu_apart_grad;
+cudaError_t cu_attention_apart_grad(cudaStream_t s, const cu_attention *a, const cu_apart_grad *g, void *scratch);
 bool cu_flash_can(const cu_attention *a); /* size 64 or 128, bf16 everywhere, no dropout */
 cudaError_t cu_flash(cudaStream_t s, const cu_attention *a, cu_view qkv, cu_view y, float *lse);
 size_t cu_flash_grad_scratch(const cu_attention *a);

@@ -6,12 +6,23 @@
  * thread computes 4 x 4 of the 64 x 64 scores, 64 multiply-adds for 8 reads of 16 bytes from shared memory, and 4
  * rows of the result. A result wider than WIDTH columns is split over blocks, each of which makes the scores again:
  * heads up to 128 are not. 36 KiB of shared memory and at most 128 registers a thread leave room for two blocks a
- * multiprocessor, which hide each other's loads. */
+ * multiprocessor, which hide each other's loads.
+ *
+ * Functions and kernels are templates over their arguments: plain_args where q, k and v are packed, apart_args where
+ * they are apart, k and v may have fewer heads and positions may be of different segments. A gradient of keys and
+ * values is then the sum over the heads of q that share them, by the block that owns the keys. */
 #pragma once
 
 #include "kernels/load.cuh"
 
 enum { THREADS = 256, TILE = 64, DEPTH = 32, PAD = DEPTH + 4, WIDE = TILE + 4 };
+
+enum side { SIDE_Q, SIDE_K, SIDE_V, SIDE_Y };
+
+struct plain_place {
+    int pair, first; /* sample * heads + head; the block's first row */
+    int row, column; /* the thread's first of four, of the tile */
+};
 
 struct plain_args {
     cu_view qkv, dy, out; /* (n, t, 3 e), (n, t, e); y or dqkv */
@@ -23,29 +34,89 @@ struct plain_args {
     unsigned causal, place;
     float scale, keep;        /* keep: 1 / (1 - dropout) */
     bool dropped, whole, add; /* whole: rows can be read and written four elements at a time */
+
+    __device__ __forceinline__ const cu_view &given(side of) const { return of == SIDE_Y ? dy : qkv; }
+    __device__ __forceinline__ const cu_view &result(side) const { return out; }
+    __device__ __forceinline__ bool wants(side) const { return true; }
+    /* Where a row of one side of the block's head begins, of arrays (n, t, e) and (n, t, 3 e). */
+    __device__ __forceinline__ int64_t row_at(side of, const plain_place &at, int row) const
+    {
+        const int64_t time = static_cast<int64_t>(at.pair / heads) * t + row;
+
+        return ((of == SIDE_Y ? time : time * 3 + of) * heads + at.pair % heads) * size;
+    }
+    __device__ __forceinline__ int sharing() const { return 1; } /* heads of q for one of k and v */
+    __device__ __forceinline__ bool sees(const plain_place &, int, int) const { return true; }
+    __device__ __forceinline__ bool overlap(const plain_place &, int) const { return true; }
 };
 
-struct plain_place {
-    int pair, first; /* sample * heads + head; the block's first row */
-    int row, column; /* the thread's first of four, of the tile */
+struct apart_args : plain_args {
+    cu_view k, v, dk, dv;   /* (n, t, kv_heads size); q and y or dq are qkv and out */
+    const int64_t *segment; /* (n, t); NULL: all positions are of one */
+    int group, kv_heads;    /* group: heads / kv_heads */
+
+    __device__ __forceinline__ const cu_view &given(side of) const
+    {
+        return of == SIDE_Y ? dy : of == SIDE_Q ? qkv : of == SIDE_K ? k : v;
+    }
+    __device__ __forceinline__ const cu_view &result(side of) const
+    {
+        return of == SIDE_K ? dk : of == SIDE_V ? dv : out;
+    }
+    __device__ __forceinline__ bool wants(side of) const { return result(of).at != NULL; }
+    __device__ __forceinline__ int64_t row_at(side of, const plain_place &at, int row) const
+    {
+        const int64_t time = static_cast<int64_t>(at.pair / heads) * t + row;
+        const int head = at.pair % heads;
+
+        return (of == SIDE_K || of == SIDE_V ? time * kv_heads + head / group : time * heads + head) * size;
+    }
+    __device__ __forceinline__ int sharing() const { return group; }
+    /* Both are positions that there are. */
+    __device__ __forceinline__ bool sees(const plain_place &at, int query, int key) const
+    {
+        const int64_t *own = segment + static_cast<int64_t>(at.pair / heads) * t;
+
+        return segment == NULL || own[query] == own[key];
+    }
+    /* Whether a position of the block's tile may see one of the tile at `other`: the ranges of their segments overlap,
+     * where the padding 0 is above all. Each warp finds the same. */
+    __device__ __forceinline__ bool overlap(const plain_place &at, int other) const
+    {
+        int64_t low[2], high[2];
+
+        if (segment == NULL) return true;
+        for (int i = 0; i < 2; i++) {
+            range(at, i == 0 ? at.first : other, low[i], high[i]);
+            for (int step = 16; step > 0; step /= 2) {
+                const int64_t l = __shfl_xor_sync(CU_WARP, low[i], step), h = __shfl_xor_sync(CU_WARP, high[i], step);
+                low[i] = l < low[i] ? l : low[i];
+                high[i] = h > high[i] ? h : high[i];
+            }
+        }
+        return low[0] <= high[1] && low[1] <= high[0];
+    }
+    /* Of the lane's two positions of a tile. */
+    __device__ __forceinline__ void range(const plain_place &at, int first, int64_t &low, int64_t &high) const
+    {
+        low = INT64_MAX;
+        high = INT64_MIN;
+        for (int i = static_cast<int>(threadIdx.x) % 32; i < TILE && first + i < t; i += 32) {
+            const int64_t s = segment[static_cast<int64_t>(at.pair / heads) * t + first + i];
+            const int64_t rank = s == 0 ? INT64_MAX : s;
+            low = rank < low ? rank : low;
+            high = rank > high ? rank : high;
+        }
+    }
 };
 
 /* Most work first: with a causal mask the last queries, or the first keys. */
-static __device__ __forceinline__ plain_place place_of(const plain_args &p, bool keys)
+template <class P> static __device__ __forceinline__ plain_place place_of(const P &p, bool keys)
 {
     const int rank = static_cast<int>(blockIdx.x) / p.pairs, pair = static_cast<int>(blockIdx.x) % p.pairs;
 
-    return {pair, (keys ? rank : p.tiles - 1 - rank) * TILE, static_cast<int>(threadIdx.x) / 16 * 4,
-            static_cast<int>(threadIdx.x) % 16 * 4};
-}
-
-/* Where a row of one side of the block's head begins, of arrays (n, t, e) and (n, t, 3 e). */
-enum side { SIDE_Q, SIDE_K, SIDE_V, SIDE_Y };
-static __device__ __forceinline__ int64_t row_at(side of, const plain_place &at, int row, const plain_args &p)
-{
-    const int64_t time = static_cast<int64_t>(at.pair / p.heads) * p.t + row;
-
-    return ((of == SIDE_Y ? time : time * 3 + of) * p.heads + at.pair % p.heads) * p.size;
+    return {keys ? pair * p.sharing() : pair, (keys ? rank : p.tiles - 1 - rank) * TILE,
+            static_cast<int>(threadIdx.x) / 16 * 4, static_cast<int>(threadIdx.x) % 16 * 4};
 }
 
 static __device__ __forceinline__ void get_four(const cu_view &x, int64_t at, int count, bool whole, float (&v)[4])
@@ -71,9 +142,9 @@ static __device__ __forceinline__ void put_four(const cu_view &y, int64_t at, in
 
 /* 64 rows from `first` on, COLUMNS columns from `column` on; zeros outside. SPREAD: row r goes to row r % 4 * 16 +
  * r / 4, so that threads with four rows each, one after the other, read different banks. */
-template <int COLUMNS, bool SPREAD>
+template <int COLUMNS, bool SPREAD, class P>
 static __device__ __forceinline__ void load_tile(float *tile, side from, int first, int column, const plain_place &at,
-                                                 const plain_args &p)
+                                                 const P &p)
 {
     CU_UNROLL
     for (int i = static_cast<int>(threadIdx.x); i < TILE * COLUMNS / 4; i += THREADS) {
@@ -81,15 +152,16 @@ static __device__ __forceinline__ void load_tile(float *tile, side from, int fir
         float v[4] = {};
 
         if (first + row < p.t)
-            get_four(from == SIDE_Y ? p.dy : p.qkv, row_at(from, at, first + row, p) + column + four,
-                     p.size - column - four, p.whole, v);
+            get_four(p.given(from), p.row_at(from, at, first + row) + column + four, p.size - column - four, p.whole,
+                     v);
         cu_store(tile + to * (COLUMNS + 4) + four, v);
     }
 }
 
 /* s = the products of the block's rows of a with 64 rows of b; 4 x 4 of them */
+template <class P>
 static __device__ __forceinline__ void score(float (&s)[4][4], float *tiles, side a, side b, int other,
-                                             const plain_place &at, const plain_args &p)
+                                             const plain_place &at, const P &p)
 {
     float *left = tiles, *right = tiles + TILE * PAD;
 
@@ -117,10 +189,10 @@ static __device__ __forceinline__ void score(float (&s)[4][4], float *tiles, sid
 }
 
 /* sums += w (64, 64) b (64, WIDTH columns from `column` on). The thread's columns: 64 piece + its four. */
-template <int WIDTH>
+template <int WIDTH, class P>
 static __device__ __forceinline__ void weigh(float (&sums)[WIDTH / 64][4][4], const float (&w)[4][4], float *weights,
                                              float *tiles, side b, int other, int column, const plain_place &at,
-                                             const plain_args &p)
+                                             const P &p)
 {
     __syncthreads();
     CU_UNROLL
@@ -148,8 +220,8 @@ static __device__ __forceinline__ void weigh(float (&sums)[WIDTH / 64][4][4], co
 }
 
 /* What the weights of keys key .. key + 3 are multiplied by: 0 or 1 / (1 - dropout). */
-static __device__ __forceinline__ void masks(float (&m)[4], const plain_place &at, int query, int key,
-                                             const plain_args &p)
+template <class P>
+static __device__ __forceinline__ void masks(float (&m)[4], const plain_place &at, int query, int key, const P &p)
 {
     const uint64_t t = static_cast<uint64_t>(p.t);
     const uint64_t first =
@@ -167,21 +239,21 @@ static __device__ __forceinline__ void masks(float (&m)[4], const plain_place &a
 }
 
 /* to (rows of the block) = sums * by[row], or more by it */
-template <int WIDTH>
+template <int WIDTH, class P>
 static __device__ __forceinline__ void store_tile(const float (&sums)[WIDTH / 64][4][4], const float (&by)[4], side to,
-                                                  int column, const plain_place &at, const plain_args &p)
+                                                  int column, const plain_place &at, const P &p)
 {
     CU_UNROLL
     for (int k = 0; k < WIDTH / 64 * 4; k++) {
         const int i = k % 4, left = p.size - (column + k / 4 * 64 + at.column);
-        const int64_t put = row_at(to, at, at.first + at.row + i, p) + p.size - left;
+        const int64_t put = p.row_at(to, at, at.first + at.row + i) + p.size - left;
         float v[4], before[4] = {};
 
-        if (at.first + at.row + i >= p.t || left <= 0) continue;
-        if (p.add) get_four(p.out, put, left, p.whole, before);
+        if (at.first + at.row + i >= p.t || left <= 0 || !p.wants(to)) continue;
+        if (p.add) get_four(p.result(to), put, left, p.whole, before);
         CU_UNROLL
         for (int c = 0; c < 4; c++) v[c] = fmaf(sums[k / 4][i][c], by[i], before[c]);
-        put_four(p.out, put, left, p.whole, v);
+        put_four(p.result(to), put, left, p.whole, v);
     }
 }
 
@@ -191,9 +263,10 @@ static inline bool whole(const cu_attention *a, cu_view v)
     return a->size % 4 == 0 && cu_aligned(v.at, static_cast<uintptr_t>(4 * cu_size_of(v.type)));
 }
 
-static inline plain_args args_of(const cu_attention *a, cu_view qkv, cu_view out)
+/* qkv, or q. */
+template <class P> static inline P args_of(const cu_attention *a, cu_view qkv, cu_view out)
 {
-    plain_args p = {};
+    P p = {};
 
     p.qkv = qkv;
     p.out = out;
@@ -213,6 +286,21 @@ static inline plain_args args_of(const cu_attention *a, cu_view qkv, cu_view out
     return p;
 }
 
+static inline int64_t kv_heads_of(const cu_attention *a) { return a->kv_heads > 0 ? a->kv_heads : a->heads; }
+
+static inline apart_args apart_of(const cu_attention *a, cu_view q, cu_view k, cu_view v, cu_view out)
+{
+    apart_args p = args_of<apart_args>(a, q, out);
+
+    p.k = k;
+    p.v = v;
+    p.segment = a->segment;
+    p.kv_heads = static_cast<int>(kv_heads_of(a));
+    p.group = p.heads / p.kv_heads;
+    p.whole = p.whole && whole(a, k) && whole(a, v);
+    return p;
+}
+
 /* What ints hold, in the kernels and for the grid. */
 static inline bool counts_fit(const cu_attention *a)
 {
@@ -220,8 +308,7 @@ static inline bool counts_fit(const cu_attention *a)
            cu_div_up(a->size, 64) <= 65535;
 }
 
-static inline cudaError_t start(void (*narrow)(plain_args), void (*wide)(plain_args), const plain_args &p,
-                                cudaStream_t s)
+template <class P> static inline cudaError_t start(void (*narrow)(P), void (*wide)(P), const P &p, cudaStream_t s)
 {
     const bool small = p.size <= 64;
     const dim3 grid(static_cast<unsigned>(p.tiles * p.pairs),

@@ -18,9 +18,9 @@ static __global__ void __launch_bounds__(THREADS) plain_delta(plain_args p, cu_v
 
 /* s: scores -> weights after dropout; d: dy v^T -> the gradient of q k^T. KEYS: rows are keys and columns are
  * queries. */
-template <bool KEYS>
+template <bool KEYS, class P>
 static __device__ __forceinline__ void slope(float (&s)[4][4], float (&d)[4][4], int other, const plain_place &at,
-                                             const plain_args &p)
+                                             const P &p)
 {
     const int key0 = KEYS ? at.first + at.row : other + at.column,
               query0 = KEYS ? other + at.column : at.first + at.row;
@@ -36,7 +36,8 @@ static __device__ __forceinline__ void slope(float (&s)[4][4], float (&d)[4][4],
         CU_UNROLL
         for (int b = 0; b < 4; b++) {
             float &weight = KEYS ? s[b][a] : s[a][b], &gradient = KEYS ? d[b][a] : d[a][b];
-            const bool seen = query < p.t && key0 + b < p.t && (p.causal == 0 || key0 + b <= query);
+            const bool seen =
+                query < p.t && key0 + b < p.t && (p.causal == 0 || key0 + b <= query) && p.sees(at, query, key0 + b);
 
             weight = seen ? expf(fmaf(weight, p.scale, -lse)) : 0.0f;
             gradient = seen ? weight * (gradient * m[b] - delta) : 0.0f;
@@ -45,22 +46,25 @@ static __device__ __forceinline__ void slope(float (&s)[4][4], float (&d)[4][4],
     }
 }
 
-template <int WIDTH, bool KEYS>
-__global__ void __launch_bounds__(THREADS, KEYS &&WIDTH > 64 ? 1 : 2) plain_gradient(plain_args p)
+template <int WIDTH, bool KEYS, class P>
+__global__ void __launch_bounds__(THREADS, KEYS &&WIDTH > 64 ? 1 : 2) plain_gradient(P p)
 {
     CU_SHARED_WIDE(float, tiles, [2 * TILE * PAD]);
     CU_SHARED_WIDE(float, weights, [TILE * WIDE]);
-    const plain_place at = place_of(p, KEYS);
+    plain_place at = place_of(p, KEYS);
     const int column = static_cast<int>(blockIdx.y) * WIDTH, begin = KEYS && p.causal != 0 ? at.first : 0;
     const int end = !KEYS && p.causal != 0 && at.first + TILE < p.t ? at.first + TILE : p.t;
     float sums[WIDTH / 64][4][4] = {}, values[KEYS ? WIDTH / 64 : 1][4][4] = {}, s[4][4], d[4][4];
 
-    for (int other = begin; other < end; other += TILE) {
-        score(s, tiles, KEYS ? SIDE_K : SIDE_Q, KEYS ? SIDE_Q : SIDE_K, other, at, p);
-        score(d, tiles, KEYS ? SIDE_V : SIDE_Y, KEYS ? SIDE_Y : SIDE_V, other, at, p);
-        slope<KEYS>(s, d, other, at, p);
-        if constexpr (KEYS) weigh<WIDTH>(values, s, weights, tiles, SIDE_Y, other, column, at, p);
-        weigh<WIDTH>(sums, d, weights, tiles, KEYS ? SIDE_Q : SIDE_K, other, column, at, p);
+    for (int left = KEYS ? p.sharing() : 1; left > 0; left--, at.pair += KEYS && left > 0) {
+        for (int other = begin; other < end; other += TILE) {
+            if (!p.overlap(at, other)) continue;
+            score(s, tiles, KEYS ? SIDE_K : SIDE_Q, KEYS ? SIDE_Q : SIDE_K, other, at, p);
+            score(d, tiles, KEYS ? SIDE_V : SIDE_Y, KEYS ? SIDE_Y : SIDE_V, other, at, p);
+            slope<KEYS>(s, d, other, at, p);
+            if constexpr (KEYS) weigh<WIDTH>(values, s, weights, tiles, SIDE_Y, other, column, at, p);
+            weigh<WIDTH>(sums, d, weights, tiles, KEYS ? SIDE_Q : SIDE_K, other, column, at, p);
+        }
     }
     const float by[4] = {p.scale, p.scale, p.scale, p.scale}, one[4] = {1.0f, 1.0f, 1.0f, 1.0f};
     store_tile<WIDTH>(sums, by, KEYS ? SIDE_K : SIDE_Q, column, at, p);
@@ -81,7 +85,7 @@ cudaError_t cu_attention_plain_grad(cudaStream_t s, const cu_attention *a, cu_vi
 
     if (count * a->size == 0) return cudaSuccess;
     if (!counts_fit(a) || blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-    p = args_of(a, qkv, dqkv);
+    p = args_of<plain_args>(a, qkv, dqkv);
     p.dy = dy;
     p.lse = const_cast<float *>(lse);
     p.delta = static_cast<const float *>(scratch);
@@ -89,7 +93,42 @@ cudaError_t cu_attention_plain_grad(cudaStream_t s, const cu_attention *a, cu_vi
     p.add = add;
     result = cu_launch(plain_delta, cu_grid(blocks), dim3(THREADS), 0, s, p, y, static_cast<float *>(scratch), count);
     if (result != cudaSuccess) return result;
-    result = start(plain_gradient<64, true>, plain_gradient<128, true>, p, s);
+    result = start(plain_gradient<64, true, plain_args>, plain_gradient<128, true, plain_args>, p, s);
     if (result != cudaSuccess) return result;
-    return start(plain_gradient<64, false>, plain_gradient<128, false>, p, s);
+    return start(plain_gradient<64, false, plain_args>, plain_gradient<128, false, plain_args>, p, s);
+}
+
+static apart_args apart_grad_of(const cu_attention *a, const cu_apart_grad *g, const float *delta)
+{
+    apart_args p = apart_of(a, g->q, g->k, g->v, g->dq);
+
+    p.dk = g->dk;
+    p.dv = g->dv;
+    p.dy = g->dy;
+    p.lse = const_cast<float *>(g->lse);
+    p.delta = delta;
+    p.whole = p.whole && whole(a, g->dy) && whole(a, g->dk) && whole(a, g->dv);
+    return p;
+}
+
+cudaError_t cu_attention_apart_grad(cudaStream_t s, const cu_attention *a, const cu_apart_grad *g, void *scratch)
+{
+    const int64_t count = a->n * a->heads * a->t, blocks = cu_div_up(count, THREADS / 32);
+    float *delta = static_cast<float *>(scratch);
+    cudaError_t result;
+    apart_args p;
+
+    if (count * a->size == 0) return cudaSuccess;
+    if (!counts_fit(a) || blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+    p = apart_grad_of(a, g, delta);
+    result =
+        cu_launch(plain_delta, cu_grid(blocks), dim3(THREADS), 0, s, static_cast<plain_args>(p), g->y, delta, count);
+    if (result != cudaSuccess) return result;
+    if (g->dq.at != NULL) {
+        result = start(plain_gradient<64, false, apart_args>, plain_gradient<128, false, apart_args>, p, s);
+        if (result != cudaSuccess) return result;
+    }
+    if (g->dk.at == NULL && g->dv.at == NULL) return cudaSuccess;
+    p.pairs = static_cast<int>(a->n) * p.kv_heads;
+    return start(plain_gradient<64, true, apart_args>, plain_gradient<128, true, apart_args>, p, s);
 }
