@@ -48,7 +48,12 @@ ddp_status ddp_safetensors_open(const char *path, ddp_safetensors **out, ddp_err
 /* The same of a file that lies in memory, an anonymous mapping, which is taken over, also on failure. `path`: for
  * messages. */
 ddp_status checkpoint_safetensors_adopt(const char *path, void *map, size_t bytes, ddp_safetensors **out, ddp_err *err);
+/* The same of a model that Hugging Face has split: `path` is its model.safetensors.index.json, and the files that this
+ * names lie beside it. Each tensor must be in the file that the index says. Else it is one file, as above. */
+ddp_status checkpoint_safetensors_open_model(const char *path, ddp_safetensors **out, ddp_err *err);
 void ddp_safetensors_close(ddp_safetensors *s);
+/* The file that the tensor is of. */
+const char *checkpoint_safetensors_path(const ddp_safetensors *s, const ddp_named_tensor *t);
 /* Who has read a tensor of a large file and does not want it again: its pages no longer count as this process's memory.
  * They come from the file when it is read all the same. */
 void checkpoint_safetensors_release(const ddp_safetensors *s, const ddp_named_tensor *t);

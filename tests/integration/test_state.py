@@ -190,6 +190,38 @@ class State(Case):
         untied = {**tied, "lm_head.weight": ("F32", [17, 12], bytes(17 * 12 * 4))}
         self.fails(self.taken(self.write("untied.safetensors", untied), first="wte", expect=8), 8, "1 unexpected (lm_head.weight)")
 
+    def test_init_from_several_files(self):
+        """A folder as Hugging Face's save_pretrained splits it: an index, and files in the dtypes of others."""
+        model = {n: t for n, t in self.source().items() if n != "calls"}
+        folder = self.dir / "split"
+        folder.mkdir()
+        where = {n: f"model-{i % 3 + 1:05}-of-00003.safetensors" for i, n in enumerate(model)}
+
+        def split(change=lambda index: None, **more):
+            for file in set(where.values()):
+                self.write("split/" + file, {n: t for n, t in {**model, **more}.items() if where.get(n, file) == file})
+            index = {"metadata": {"total_size": 1}, "weight_map": dict(where)}
+            change(index)
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+            return folder
+        for path in (split(), folder / "model.safetensors.index.json"):
+            taken = self.taken(path)
+            self.equal({n: t for n, t in taken.items() if n != "calls"}, model)
+        name, file = next(iter(where.items()))
+        other = next(f for f in where.values() if f != file)
+        for change, *parts in (
+                (lambda i: i["weight_map"].update({"fc1.weight": "../x.safetensors"}), '"fc1.weight"', "../x.safetensors"),
+                (lambda i: i["weight_map"].update({"extra": file}), f'{file} has no tensor "extra"'),
+                (lambda i: i["weight_map"].update({name: other}), f'{other} has no tensor "{name}"'),
+                (lambda i: i["weight_map"].pop(name), f'tensor "{name}" of {file}', "not in weight_map"),
+                (lambda i: i["weight_map"].update({"extra": "absent.safetensors"}), "cannot open", "absent.safetensors"),
+                (lambda i: i["weight_map"].clear(), "no weight_map"), (lambda i: i.update({"weight_map": 3}), "no weight_map")):
+            self.fails(self.taken(split(change), expect=8), 8, "init_from", "model.safetensors.index.json", *parts)
+        (folder / "model.safetensors.index.json").write_text('{"weight_map": {')
+        self.fails(self.taken(folder, expect=8), 8, "model.safetensors.index.json:1: not JSON")
+        split(scale=("F32", [3, 2], model["scale"][2]))
+        self.fails(self.taken(folder, expect=8), 8, f"scale: f32 3x2 there in {where['scale']}, f32 2x3 here")
+
     def test_init_from_another_model(self):
         model = self.source()
         wrong = {n: t for n, t in model.items() if n not in ("fc1.bias", "fc2.weight")}

@@ -3,7 +3,7 @@
  *
  * The header is read in place, by scan.c: memory is taken for the tensors that were accepted, and what is
  * wrong is refused where it stands. */
-#include "checkpoint/safetensors/format.h"
+#include "checkpoint/safetensors/file.h"
 #include "checkpoint/safetensors/scan.h"
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,25 +14,6 @@
 #include <unistd.h>
 
 enum { METADATA_MAX = 16384, DTYPE_NAME_MAX = 20, KEY_SHOWN = 40 };
-
-struct entry {
-    ddp_named_tensor tensor;
-    uint64_t begin, end; /* bytes from the start of the data */
-};
-
-struct named {
-    const struct entry *entry;
-};
-
-struct ddp_safetensors {
-    unsigned char *map;
-    size_t map_bytes;
-    bool of_file; /* the map is of a file; else of memory alone */
-    size_t count;
-    struct entry *entries; /* by offset in the file */
-    struct named *by_name; /* the same, sorted by name */
-    ddp_pool pool;         /* names */
-};
 
 /* What is being read. */
 struct reader {
@@ -145,7 +126,8 @@ static ddp_status read_field(struct reader *r, const safetensors_string *key, vo
                     r->path, f->name, (int)DDP_MIN_OF(key->bytes, (size_t)KEY_SHOWN), (const char *)key->at);
 }
 
-static ddp_status check_fields(const struct reader *r, const struct fields *f, struct entry *e, ddp_err *err)
+static ddp_status check_fields(const struct reader *r, const struct fields *f, struct safetensors_entry *e,
+                               ddp_err *err)
 {
     uint64_t bytes;
 
@@ -213,7 +195,7 @@ static ddp_status read_metadata(struct reader *r, ddp_err *err)
 /* ---- the whole --------------------------------------------------------------------------------------------------- */
 static int compare_places(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
+    const struct safetensors_entry *x = a, *y = b;
 
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     if (x->end != y->end) return x->end < y->end ? -1 : 1; /* an empty tensor comes before the one at the same offset */
@@ -222,7 +204,7 @@ static int compare_places(const void *a, const void *b)
 
 static int compare_names(const void *a, const void *b)
 {
-    const struct named *x = a, *y = b;
+    const struct safetensors_named *x = a, *y = b;
 
     return strcmp(x->entry->tensor.name, y->entry->tensor.name);
 }
@@ -233,7 +215,7 @@ static ddp_status check_cover(const struct reader *r, ddp_err *err)
     uint64_t at = 0;
 
     for (size_t i = 0; i < r->s->count; i++) {
-        const struct entry *e = &r->s->entries[i];
+        const struct safetensors_entry *e = &r->s->entries[i];
 
         if (e->begin < at) return bad_tensor(r, e->tensor.name, err, "overlaps the one before it");
         if (e->begin > at) return bad_tensor(r, e->tensor.name, err, "a hole in the data before it");
@@ -249,7 +231,7 @@ static ddp_status check_cover(const struct reader *r, ddp_err *err)
 static ddp_status grow_entries(struct reader *r, ddp_err *err)
 {
     size_t capacity = r->capacity == 0 ? 64 : 2 * r->capacity;
-    struct entry *grown;
+    struct safetensors_entry *grown;
 
     if (r->s->count < r->capacity) return DDP_OK;
     if (r->s->count == DDP_SAFETENSORS_MAX_TENSORS)
@@ -265,7 +247,7 @@ static ddp_status grow_entries(struct reader *r, ddp_err *err)
 
 static ddp_status read_tensor(struct reader *r, const safetensors_string *key, void *to, ddp_err *err)
 {
-    struct entry e = {0};
+    struct safetensors_entry e = {0};
     struct fields f = {.tensor = &e.tensor};
 
     (void)to;
@@ -279,18 +261,25 @@ static ddp_status read_tensor(struct reader *r, const safetensors_string *key, v
     return DDP_OK;
 }
 
+ddp_status checkpoint_safetensors_sort(ddp_safetensors *s, const char **twice, ddp_err *err)
+{
+    *twice = NULL;
+    if ((s->by_name = ddp_alloc((s->count + 1) * sizeof(*s->by_name), err)) == NULL) return err->status;
+    for (size_t i = 0; i < s->count; i++) s->by_name[i].entry = &s->entries[i];
+    qsort(s->by_name, s->count, sizeof(*s->by_name), compare_names);
+    for (size_t i = 1; i < s->count && *twice == NULL; i++)
+        if (compare_names(&s->by_name[i - 1], &s->by_name[i]) == 0) *twice = s->by_name[i].entry->tensor.name;
+    return DDP_OK;
+}
+
 static ddp_status sort_entries(struct reader *r, ddp_err *err)
 {
     ddp_safetensors *s = r->s;
+    const char *twice;
 
-    if ((s->by_name = ddp_alloc((s->count + 1) * sizeof(*s->by_name), err)) == NULL) return err->status;
     if (s->count > 0) qsort(s->entries, s->count, sizeof(*s->entries), compare_places);
-    for (size_t i = 0; i < s->count; i++) s->by_name[i].entry = &s->entries[i];
-    qsort(s->by_name, s->count, sizeof(*s->by_name), compare_names);
-    for (size_t i = 1; i < s->count; i++)
-        if (compare_names(&s->by_name[i - 1], &s->by_name[i]) == 0)
-            return bad_tensor(r, s->by_name[i].entry->tensor.name, err, "is there twice");
-    return DDP_OK;
+    DDP_TRY(checkpoint_safetensors_sort(s, &twice, err));
+    return twice == NULL ? DDP_OK : bad_tensor(r, twice, err, "is there twice");
 }
 
 static ddp_status read_header(struct reader *r, ddp_err *err)
@@ -341,8 +330,7 @@ static ddp_status map_file(const char *path, ddp_safetensors *s, ddp_err *err)
     return st;
 }
 
-/* Names and JSON from a strange file end up in messages: no control character may reach the terminal. */
-static void defuse(char *text)
+void checkpoint_safetensors_defuse(char *text)
 {
     for (; *text != '\0'; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
@@ -353,9 +341,10 @@ static ddp_status finish_open(const char *path, ddp_safetensors *s, ddp_status s
 {
     struct reader r = {.path = path, .s = s};
 
+    if (st == DDP_OK && (s->path = ddp_pool_strdup(&s->pool, path, err)) == NULL) st = err->status;
     if (st == DDP_OK) st = read_header(&r, err);
     if (st != DDP_OK) {
-        defuse(err->msg);
+        checkpoint_safetensors_defuse(err->msg);
         ddp_safetensors_close(s);
         return st;
     }
@@ -386,6 +375,8 @@ ddp_status checkpoint_safetensors_adopt(const char *path, void *map, size_t byte
 void ddp_safetensors_close(ddp_safetensors *s)
 {
     if (s == NULL) return;
+    for (size_t i = 0; i < s->part_count; i++) ddp_safetensors_close(s->parts[i]);
+    free(s->parts);
     if (s->map != NULL) (void)munmap(s->map, s->map_bytes);
     ddp_pool_free(&s->pool);
     free(s->by_name);
@@ -393,8 +384,28 @@ void ddp_safetensors_close(ddp_safetensors *s)
     free(s);
 }
 
-void checkpoint_safetensors_release(const ddp_safetensors *s, const ddp_named_tensor *t)
+/* The file that the tensor is of. */
+static const ddp_safetensors *part_of(const ddp_safetensors *s, const ddp_named_tensor *t)
 {
+    const unsigned char *at = t->data;
+
+    for (size_t i = 0; i < s->part_count; i++)
+        if (at >= s->parts[i]->map && at <= s->parts[i]->map + s->parts[i]->map_bytes) {
+            const ddp_named_tensor *same = ddp_safetensors_find(s->parts[i], t->name);
+
+            if (same != NULL && same->data == t->data) return s->parts[i];
+        }
+    return s;
+}
+
+const char *checkpoint_safetensors_path(const ddp_safetensors *s, const ddp_named_tensor *t)
+{
+    return part_of(s, t)->path;
+}
+
+void checkpoint_safetensors_release(const ddp_safetensors *whole, const ddp_named_tensor *t)
+{
+    const ddp_safetensors *s = part_of(whole, t);
     size_t page = (size_t)sysconf(_SC_PAGESIZE), from = (size_t)((const unsigned char *)t->data - s->map), to;
     uint64_t bytes = 0;
 
@@ -413,8 +424,8 @@ const ddp_named_tensor *ddp_safetensors_at(const ddp_safetensors *s, size_t i)
 
 const ddp_named_tensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
-    const struct entry key = {.tensor.name = name};
-    const struct named wanted = {&key}, *found;
+    const struct safetensors_entry key = {.tensor.name = name};
+    const struct safetensors_named wanted = {&key}, *found;
 
     if (s->count == 0) return NULL;
     found = bsearch(&wanted, s->by_name, s->count, sizeof(*s->by_name), compare_names);

@@ -1,5 +1,5 @@
-/* train/state/weights.c -- weights from a safetensors file, as torchvision, Hugging Face or a checkpoint of ours has
- * it: the start of a run, or what an evaluation and a generation use.
+/* train/state/weights.c -- weights from a safetensors file or from several with an index, as torchvision, Hugging Face
+ * or a checkpoint of ours has them: the start of a run, or what an evaluation and a generation use.
  *
  * Tensors are matched by name; one that wrappers put in front ("module.", "transformer.") may be there or not. All
  * that does not fit is reported at once: what is missing, what has another shape, what the model does not have. */
@@ -28,6 +28,7 @@ struct fit {
     const ddp_named_tensor **from; /* by view: the tensor of the file */
     bool *used;                    /* by tensor of the file, in its order */
     size_t problems[PROBLEMS], lines;
+    char part[112];
     ddp_text names[PROBLEMS];
 };
 
@@ -109,6 +110,16 @@ static void convert(float *to, const ddp_named_tensor *from)
     }
 }
 
+/* " in model-00002-of-00003.safetensors" of a tensor of a model in several files; else "". */
+static const char *part_name(struct fit *f, const ddp_named_tensor *there)
+{
+    const char *file = checkpoint_safetensors_path(f->file, there), *slash = strrchr(file, '/');
+
+    if (strcmp(file, f->path) == 0) return "";
+    (void)snprintf(f->part, sizeof(f->part), " in %.100s", slash != NULL ? slash + 1 : file);
+    return f->part;
+}
+
 /* ---- what does not fit ----------------------------------------------------------------------------------------- */
 static void problem(struct fit *f, int which, const char *name, const ddp_named_tensor *there,
                     const ddp_named_tensor *here)
@@ -120,7 +131,7 @@ static void problem(struct fit *f, int which, const char *name, const ddp_named_
     state_tensor_text(here, b, sizeof(b));
     if (f->problems[which]++ < SHOWN) {
         ddp_text_printf(&f->names[which], "%s%.100s", f->problems[which] > 1 ? ", " : "", name);
-        if (which == MISSHAPED) ddp_text_printf(&f->names[which], ": %s there, %s here", a, b);
+        if (which == MISSHAPED) ddp_text_printf(&f->names[which], ": %s there%s, %s here", a, part_name(f, there), b);
     }
     if (f->lines++ < LOGGED)
         ddp_log_line(f->t->s->log, DDP_LOG_INFO, "%s is %s: %s in the file, %s in the model", name, words[which], a, b);
@@ -183,17 +194,21 @@ static void match(struct fit *f, size_t i)
         if (ddp_safetensors_at(f->file, k) == there) f->used[k] = true;
 }
 
-/* Masks that Hugging Face's GPT-2 keeps as buffers and older versions save. */
-static bool is_mask(const ddp_named_tensor *t)
+/* Masks of GPT-2 and frequencies of LLaMA, which Hugging Face's models keep as buffers and older versions save. */
+static bool is_constant(const ddp_named_tensor *t)
 {
-    return (ends_with(t->name, ".attn.bias") && t->rank == 4) || ends_with(t->name, ".attn.masked_bias");
+    return ends_with(t->name, ".rotary_emb.inv_freq") || (ends_with(t->name, ".attn.bias") && t->rank == 4) ||
+           ends_with(t->name, ".attn.masked_bias");
 }
 
 /* An output layer that is the token embedding once more. */
 static bool is_tied_copy(const struct fit *f, const ddp_named_tensor *t)
 {
-    const ddp_named_tensor *wte = strcmp(bare(t->name), "lm_head.weight") == 0 ? lookup(f->file, "wte.weight") : NULL;
+    const ddp_named_tensor *wte;
 
+    if (strcmp(bare(t->name), "lm_head.weight") != 0) return false;
+    wte = lookup(f->file, "wte.weight");
+    if (wte == NULL) wte = lookup(f->file, "model.embed_tokens.weight");
     return wte != NULL && state_tensor_alike(t, wte) &&
            memcmp(t->data, wte->data, state_tensor_elements(t) * ddp_safetensors_dtype_size(t->dtype)) == 0;
 }
@@ -204,7 +219,7 @@ static void match_all(struct fit *f)
     for (size_t k = 0; k < ddp_safetensors_count(f->file); k++) {
         const ddp_named_tensor *t = ddp_safetensors_at(f->file, k);
 
-        if (!f->used[k] && !is_mask(t) && !is_tied_copy(f, t)) problem(f, UNEXPECTED, t->name, t, NULL);
+        if (!f->used[k] && !is_constant(t) && !is_tied_copy(f, t)) problem(f, UNEXPECTED, t->name, t, NULL);
     }
 }
 
@@ -220,6 +235,7 @@ static void fill(const struct fit *f)
             memcpy(f->views.data[i], from->data, sizeof(int64_t));
         else
             convert(f->views.data[i], from);
+        checkpoint_safetensors_release(f->file, from);
     }
 }
 
@@ -255,7 +271,7 @@ static ddp_status open_and_take(ddp_trainer *t, const char *path, state_which wh
     ddp_safetensors *file = NULL;
     ddp_status st;
 
-    DDP_TRY(ddp_safetensors_open(path, &file, err));
+    DDP_TRY(checkpoint_safetensors_open_model(path, &file, err));
     st = take_file(t, path, file, which, err);
     ddp_safetensors_close(file);
     return st;
@@ -269,16 +285,23 @@ static bool inside(const char *path, const char *name, char *out, size_t capacit
     return (size_t)snprintf(out, capacity, "%s/%s", path, name) < capacity && stat(out, &facts) == 0;
 }
 
+/* The model of a folder, in one file or in several. */
+static bool has_model(const char *path, char *out, size_t capacity)
+{
+    return inside(path, "model.safetensors", out, capacity) ||
+           inside(path, "model.safetensors.index.json", out, capacity);
+}
+
 static ddp_status init_from(ddp_trainer *t, const char *path, ddp_err *err)
 {
     char file[4096];
     struct stat facts;
 
-    if (!inside(path, "model.safetensors", file, sizeof(file))) {
+    if (!has_model(path, file, sizeof(file))) {
         if (stat(path, &facts) == 0 && S_ISDIR(facts.st_mode))
             return ddp_fail(
                 err, DDP_ERR_DATA,
-                "[checkpoint] init_from: the folder %s holds no model.safetensors; name one checkpoint's folder, such as %s/step-..., or a safetensors file",
+                "[checkpoint] init_from: the folder %s holds no model.safetensors and no model.safetensors.index.json; name one checkpoint's folder, such as %s/step-..., a safetensors file, or a folder of Hugging Face's",
                 path, path);
         ddp_copy_text(file, sizeof(file), path);
     }
@@ -379,7 +402,7 @@ static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_
     ddp_copy_text(out->path, sizeof(out->path), path);
     if (inside(path, "adapter_model.safetensors", file, sizeof(file)) && t->s->model.lora.on)
         return take_on_base(t, file, err);
-    if (inside(path, "model.safetensors", file, sizeof(file))) return take_on_base(t, file, err);
+    if (has_model(path, file, sizeof(file))) return take_on_base(t, file, err);
     if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return take_on_base(t, path, err);
     st = newest(t, path, out, err);
     return st == DDP_IN_PROGRESS
