@@ -24,8 +24,8 @@ FUZZ_SHARED += plugins/dataset/idx/file.c
 FUZZ_CPPFLAGS += -DDDP_WITH_ZLIB $(ZLIB_CFLAGS)
 FUZZ_LIBS += $(ZLIB_LIBS)
 endif
-# what the dataset tokens has
-FUZZ_SHARED += $(TOKENIZER_SHARED) $(TOKENS_SHARED)
+# what the datasets tokens and sft have
+FUZZ_SHARED += plugins/dataset/common/entry.c plugins/dataset/common/tokenizer/text.c $(TOKENIZER_SHARED) $(TOKENS_SHARED)
 FUZZ_LIBS += $(TOKENIZER_LINK)
 if WITH_TOKENIZER
 FUZZ_SOURCES += tests/fuzz/targets/regex.c tests/fuzz/targets/tokenizer.c

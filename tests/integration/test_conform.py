@@ -152,6 +152,10 @@ class Conform(Case):
         elif (kind, name) == ("dataset", "jsonl"):
             (self.dir / "t.jsonl").write_text("".join(f'{{"text": "text number {n}"}}\n' for n in range(300)))
             return "--set", f"files={self.dir}/t.jsonl", "--set", "context=33"
+        elif (kind, name) == ("dataset", "sft"):
+            (self.dir / "s.jsonl").write_text("".join(f'{{"instruction": "say {n}", "output": "{n}"}}\n' for n in range(50)))
+            return ("--set", f"files={self.dir}/s.jsonl", "--set", "packing=separate", "--set", "length=64",
+                    "--set", f"tokenizer={SRC}/tests/parity/vectors/sft/llama3")
         elif (kind, name) == ("dataset", "idx"):
             for key, head, rest in (("images", (0x0803, 50, 28, 28), os.urandom(50 * 784)),
                                     ("labels", (0x0801, 50), bytes(range(10)) * 5)):

@@ -170,7 +170,7 @@ def writers(name, all_structs, files, texts):
 # A launcher's variables carry its name, help explains what can be written, and what is taken where nothing is written has one list.
 NAMING = re.compile(r"core/(base/launcher\.[ch]|config/(sections\.c|defaults\.h))$")
 DTYPES = {"bf16", "int8"}  # hooks are named for them
-PLAIN = {"csv", "file", "folder", "jsonl", "tar", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common", "layers"}
+PLAIN = {"csv", "sft", "file", "folder", "jsonl", "tar", "env", "tcp", "cpu", "tokens", "bf16", "sequential", "distributed", "synthetic", "toy", "common", "layers"}
 
 
 def plugin_names(files):

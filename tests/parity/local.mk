@@ -79,4 +79,5 @@ tests_parity_test_augment_LDADD = $(UNIT_LDADD)
 endif
 
 # tokenizers of each kind of pipeline, and what Hugging Face's library makes of texts
-EXTRA_DIST += tests/parity/make/make_tokenizers.py tests/parity/vectors/tokenizers
+EXTRA_DIST += tests/parity/make/make_tokenizers.py tests/parity/vectors/tokenizers tests/parity/make/make_sft.py \
+	tests/parity/vectors/sft

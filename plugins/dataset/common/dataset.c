@@ -40,8 +40,10 @@ uint64_t data_length(const ddp_dataset *d) { return base_of(d)->length; }
 
 uint32_t data_fields(const ddp_dataset *d, const ddp_field **out)
 {
-    *out = base_of(d)->fields;
-    return 2;
+    const data_base *b = base_of(d);
+
+    *out = b->fields;
+    return b->field_count != 0 ? b->field_count : 2;
 }
 
 uint64_t data_fingerprint(const ddp_dataset *d) { return base_of(d)->fingerprint; }

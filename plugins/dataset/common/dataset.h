@@ -8,7 +8,8 @@
 /* The first member of each plugin's struct ddp_dataset. */
 typedef struct data_base {
     const char *plugin; /* its name, for messages */
-    ddp_field fields[2];
+    ddp_field fields[4];
+    uint32_t field_count; /* 0: two */
     uint64_t length, fingerprint;
 } data_base;
 

@@ -5,6 +5,7 @@ DATASET_FILES = $(DATASET_COMMON) plugins/dataset/common/file.c plugins/dataset/
 DATASET_TEXTS = plugins/dataset/common/cell.c plugins/dataset/common/cell.h plugins/dataset/common/texts.c \
 	plugins/dataset/common/texts.h
 DATASET_SPLIT = plugins/dataset/common/split.c plugins/dataset/common/split.h
+DATASET_ENTRY = plugins/dataset/common/entry.c plugins/dataset/common/entry.h
 DATASET_TEMP = plugins/dataset/common/temp.c plugins/dataset/common/temp.h
 IMAGE_SHARED = plugins/dataset/common/image/catalog.c plugins/dataset/common/image/exif.c \
 	plugins/dataset/common/image/image.c plugins/dataset/common/image/jpeg.c plugins/dataset/common/image/png.c \
@@ -20,7 +21,7 @@ TOKENIZER_H = plugins/dataset/common/tokenizer/added.h plugins/dataset/common/to
 	plugins/dataset/common/tokenizer/regex/program.h plugins/dataset/common/tokenizer/read.h \
 	plugins/dataset/common/tokenizer/sentencepiece.h plugins/dataset/common/tokenizer/regex/sets.h \
 	plugins/dataset/common/tokenizer/steps/split.h plugins/dataset/common/tokenizer/steps/steps.h \
-	plugins/dataset/common/tokenizer/tokenizer.h plugins/dataset/common/tokenizer/utf8.h \
+	plugins/dataset/common/tokenizer/text.h plugins/dataset/common/tokenizer/tokenizer.h plugins/dataset/common/tokenizer/utf8.h \
 	plugins/dataset/common/tokenizer/vocabulary.h
 if WITH_TOKENIZER
 TOKENIZER_SHARED = plugins/dataset/common/tokenizer/added.c plugins/dataset/common/tokenizer/bpe.c \
@@ -43,4 +44,4 @@ TOKENIZER_SHARED = plugins/dataset/common/tokenizer/absent.c
 TOKENIZER_PIECES =
 TOKENIZER_LINK =
 endif
-DATASET_TOKENIZER = $(TOKENIZER_SHARED) $(TOKENIZER_PIECES) $(TOKENIZER_H)
+DATASET_TOKENIZER = plugins/dataset/common/tokenizer/text.c $(TOKENIZER_SHARED) $(TOKENIZER_PIECES) $(TOKENIZER_H)

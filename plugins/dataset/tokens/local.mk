@@ -1,7 +1,8 @@
-TOKENS_SHARED = plugins/dataset/tokens/cache.c plugins/dataset/tokens/encode.c plugins/dataset/tokens/text.c
+TOKENS_SHARED = plugins/dataset/tokens/cache.c plugins/dataset/tokens/encode.c
 plugin_LTLIBRARIES += dataset_tokens.la
 dataset_tokens_la_SOURCES = plugins/dataset/tokens/tokens.c $(TOKENS_SHARED) plugins/dataset/tokens/cache.h \
-	plugins/dataset/tokens/encode.h plugins/dataset/tokens/text.h $(DATASET_FILES) $(DATASET_TEMP) $(DATASET_TOKENIZER)
+	plugins/dataset/tokens/encode.h $(DATASET_FILES) $(DATASET_TEMP) $(DATASET_ENTRY) \
+	$(DATASET_TOKENIZER)
 dataset_tokens_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
 dataset_tokens_la_CFLAGS = $(AM_CFLAGS)
 # libtool's -export-symbols-regex does not hide the C++ library's templates

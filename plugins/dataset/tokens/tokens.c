@@ -8,7 +8,7 @@
 #include "cache.h"
 #include "common/dataset.h"
 #include "common/file.h"
-#include "text.h"
+#include "common/tokenizer/text.h"
 #include <glob.h>
 #include <inttypes.h>
 #include <math.h>

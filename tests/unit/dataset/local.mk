@@ -18,6 +18,12 @@ TESTS += tests/unit/dataset/test_tokenizer
 tests_unit_dataset_test_tokenizer_SOURCES = tests/unit/dataset/test_tokenizer.c $(DATASET_TOKENIZER) $(DATASET_TEST_UTIL)
 tests_unit_dataset_test_tokenizer_CPPFLAGS = $(UNIT_CPPFLAGS) -I$(srcdir)/plugins/dataset $(XXHASH_CFLAGS)
 tests_unit_dataset_test_tokenizer_LDADD = $(UNIT_LDADD) $(TOKENIZER_LINK)
+
+check_PROGRAMS += tests/unit/dataset/test_sft
+TESTS += tests/unit/dataset/test_sft
+tests_unit_dataset_test_sft_SOURCES = tests/unit/dataset/test_sft.c $(DATASET_TEST_UTIL)
+tests_unit_dataset_test_sft_CPPFLAGS = $(UNIT_CPPFLAGS) $(XXHASH_CFLAGS)
+tests_unit_dataset_test_sft_LDADD = $(UNIT_LDADD) $(JANSSON_LIBS)
 endif
 
 if WITH_CSV

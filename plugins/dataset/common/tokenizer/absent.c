@@ -78,6 +78,12 @@ int64_t tokenizer_eos(const tokenizer *t)
     return -1;
 }
 
+int64_t tokenizer_pad(const tokenizer *t)
+{
+    (void)t;
+    return -1;
+}
+
 uint64_t tokenizer_hash(const tokenizer *t)
 {
     (void)t;

@@ -199,12 +199,14 @@ ddp_status read_names(tokenizer *t, const char *path, const bytes *text, ddp_err
 {
     char where[WHERE];
     json_t *tree;
+    ddp_err ignored = {0}; /* a token that is only for padding need not be there */
     ddp_status status;
 
     (void)snprintf(where, sizeof(where), "tokenizer \"%.200s\"", path);
     DDP_TRY(read_tree(where, text, &tree, err));
     status = read_name(t, where, tree, "bos_token", &t->bos, err);
     if (status == DDP_OK) status = read_name(t, where, tree, "eos_token", &t->eos, err);
+    if (status == DDP_OK && read_name(t, where, tree, "pad_token", &t->pad, &ignored) != DDP_OK) t->pad = -1;
     json_decref(tree);
     return status;
 }

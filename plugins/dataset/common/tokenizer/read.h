@@ -17,7 +17,7 @@ struct tokenizer {
     bool splits_bytes;
     numbers before, after; /* what the template adds */
     spm_model *pieces;     /* else NULL: then nothing above is used */
-    int64_t bos, eos;
+    int64_t bos, eos, pad;
     uint64_t hash;
 };
 
@@ -25,7 +25,7 @@ struct tokenizer {
 ddp_status read_file(const char *path, bool *found, bytes *out, ddp_err *err);
 ddp_status read_json(tokenizer *t, const char *path, const bytes *text, ddp_err *err);
 ddp_status read_gpt2(tokenizer *t, const char *path, const bytes *vocabulary_text, const bytes *merges, ddp_err *err);
-/* bos_token and eos_token of tokenizer_config.json */
+/* bos_token, eos_token and pad_token of tokenizer_config.json */
 ddp_status read_names(tokenizer *t, const char *path, const bytes *text, ddp_err *err);
 /* For those above: the tree of a JSON text */
 ddp_status read_tree(const char *where, const bytes *text, json_t **out, ddp_err *err);

@@ -125,7 +125,7 @@ ddp_status tokenizer_open(const char *path, tokenizer **out, ddp_err *err)
         free(t);
         return ddp_fail(err, DDP_ERR_NOMEM, "tokenizer: out of memory");
     }
-    t->bos = t->eos = -1;
+    t->bos = t->eos = t->pad = -1;
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         status = open_folder(t, err);
     } else {
@@ -333,6 +333,8 @@ int64_t tokenizer_id(const tokenizer *t, const char *piece, size_t size)
 int64_t tokenizer_bos(const tokenizer *t) { return t->bos; }
 
 int64_t tokenizer_eos(const tokenizer *t) { return t->eos; }
+
+int64_t tokenizer_pad(const tokenizer *t) { return t->pad; }
 
 uint64_t tokenizer_hash(const tokenizer *t) { return t->hash; }
 

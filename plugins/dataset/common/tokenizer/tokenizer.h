@@ -47,9 +47,10 @@ uint32_t tokenizer_vocabulary(const tokenizer *t); /* largest id + 1 */
 /* A token as its file writes it, NULL: none has this id. Not ended by NUL. */
 const char *tokenizer_piece(const tokenizer *t, uint32_t id, size_t *size);
 int64_t tokenizer_id(const tokenizer *t, const char *piece, size_t size); /* or -1 */
-/* The tokens of begin and end, -1: the files name none. */
+/* The tokens of begin, of end and for padding, -1: the files name none. */
 int64_t tokenizer_bos(const tokenizer *t);
 int64_t tokenizer_eos(const tokenizer *t);
+int64_t tokenizer_pad(const tokenizer *t);
 /* Of the contents of its files. */
 uint64_t tokenizer_hash(const tokenizer *t);
 /* A text may be cut after a line's end between two other characters: the tokens of the parts are those of the whole. */

@@ -1,5 +1,5 @@
-/* plugins/dataset/tokens/text.h -- the slots `encode` and `decode` of dataset.h, without special tokens around a
- * text. */
+/* plugins/dataset/common/tokenizer/text.h -- the slots `encode` and `decode` of dataset.h, without special tokens
+ * around a text. */
 #pragma once
 
 #include "common/tokenizer/tokenizer.h"

@@ -1,10 +1,10 @@
-/* plugins/dataset/tokens/text.c -- see text.h. */
-#include "text.h"
+/* plugins/dataset/common/tokenizer/text.c -- see text.h. */
+#include "common/tokenizer/text.h"
 
 static ddp_status no_tokenizer(ddp_err *err)
 {
     return ddp_fail(err, DDP_ERR_UNSUPPORTED,
-                    "dataset tokens: tokenizer is not set, so that nothing says which text the tokens are");
+                    "dataset: tokenizer is not set, so that nothing says which text the tokens are");
 }
 
 ddp_status text_encode(const tokenizer *t, bool are_bytes, const char *text, size_t size, int64_t *ids, size_t capacity,
