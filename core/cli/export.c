@@ -16,6 +16,8 @@ typedef struct request {
 static const ddp_cli_option options[] = {
     {"torch", "DIR", "writes DIR/model.safetensors, a state_dict by PyTorch's names, and DIR/config.json",
      DDP_TAKES_ROW, .most = 0},
+    {"peft", "DIR", "writes the adapters of [lora] as PEFT does: DIR/adapter_model.safetensors, adapter_config.json",
+     DDP_TAKES_ROW, .most = 0},
     {"onnx", "FILE", "writes the forward pass as ONNX, opset 17, for any batch size", DDP_TAKES_ROW, .most = 0},
     {"--config", "FILE", "the INI that the model was trained with", DDP_TAKES_TEXT, .letter = 'c', FIELD(config_path)},
     {"--set", "SECTION.KEY=V", "overrides one key; may be repeated", DDP_TAKES_LIST, .most = DDP_MAX_OVERRIDES,
@@ -30,30 +32,30 @@ static const ddp_cli_option options[] = {
 static const ddp_command command = {
     .name = "export",
     .usage = "usage: ddpengine export torch -c FILE [--checkpoint PATH] DIR\n"
+             "       ddpengine export peft -c FILE [--checkpoint PATH] DIR\n"
              "       ddpengine export onnx -c FILE [--checkpoint PATH] FILE\n",
     .options = options,
     .option_count = DDP_COUNT(options),
     .footer = "",
 };
 
-typedef ddp_status (*writer)(infer_model *m, const char *path, ddp_err *err);
-
-static writer find_writer(const char *format)
+static infer_writer find_writer(const char *format)
 {
     if (strcmp(format, "torch") == 0) return infer_export_torch;
+    if (strcmp(format, "peft") == 0) return infer_export_peft;
     return strcmp(format, "onnx") == 0 ? infer_export_onnx : NULL;
 }
 
 /* -1: go on; else the exit code of a command that is done. */
-static int parse(int argc, char **argv, request *q, writer *write)
+static int parse(int argc, char **argv, request *q, infer_writer *write)
 {
     const char *format = argc > 1 && argv[1][0] != '-' ? argv[1] : NULL;
     int next, code = cli_parse_options(&command, format != NULL ? argc - 1 : argc, argv + (format != NULL), q, &next);
 
     if (code >= 0) return code;
-    if (format == NULL) return cli_usage_error(&command, "no format: torch or onnx", "");
+    if (format == NULL) return cli_usage_error(&command, "no format: torch, peft or onnx", "");
     *write = find_writer(format);
-    if (*write == NULL) return cli_usage_error(&command, "a format is torch or onnx, not ", format);
+    if (*write == NULL) return cli_usage_error(&command, "a format is torch, peft or onnx, not ", format);
     argc--;
     argv++;
     if (q->config_path == NULL) return cli_usage_error(&command, "no config file: give -c FILE", "");
@@ -68,7 +70,7 @@ int cli_command_export(int argc, char **argv, ddp_log *log)
     /* nothing is computed, so the machine need not have the device that the model was trained on */
     request q = {.overrides = {"train.device=" DDP_DEFAULT_DEVICE}, .override_count = 1};
     ddp_config config = {0};
-    writer write = NULL;
+    infer_writer write = NULL;
     int code = parse(argc, argv, &q, &write);
 
     if (code >= 0) return code;

@@ -76,7 +76,9 @@ static const ddp_cli_option options[] = {
     {"eval", NULL, "evaluates a checkpoint on the [eval] data; without --checkpoint the newest one", DDP_TAKES_ROW,
      .most = 0},
     {"predict", NULL, "says what a model makes of files; see ddpengine predict --help", DDP_TAKES_ROW, .most = 0},
-    {"export", "FORMAT", "writes a model for PyTorch or as ONNX; see ddpengine export --help", DDP_TAKES_ROW,
+    {"export", "FORMAT", "writes a model for PyTorch, PEFT or as ONNX; see ddpengine export --help", DDP_TAKES_ROW,
+     .most = 0},
+    {"merge", "DIR", "writes a model with its adapters in its weights; see ddpengine merge --help", DDP_TAKES_ROW,
      .most = 0},
     {"generate", NULL, "continues a text with a language model; see ddpengine generate --help", DDP_TAKES_ROW,
      .most = 0},
@@ -108,7 +110,8 @@ static const ddp_command program = {
              "                 [--sweep section.key=value,value]... [--profile | --check [--all] | --print-config]\n"
              "       ddpengine eval -c FILE [--checkpoint PATH] [--set section.key=value]... [--nproc N]\n"
              "       ddpengine predict -c FILE [--checkpoint PATH] [--top N] [--json] FILE...\n"
-             "       ddpengine export torch|onnx -c FILE [--checkpoint PATH] PATH\n"
+             "       ddpengine export torch|peft|onnx -c FILE [--checkpoint PATH] PATH\n"
+             "       ddpengine merge -c FILE [--checkpoint PATH] [--dtype f32|bf16] DIR\n"
              "       ddpengine generate -c FILE [--checkpoint PATH] [--prompt TEXT] [...]\n"
              "       ddpengine tokenize -c FILE [--ids | --pieces] [FILE]\n"
              "       ddpengine model -c FILE [--set section.key=value]...\n"
@@ -258,6 +261,7 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     if (argc > 1 && strcmp(argv[1], "tokenize") == 0) return cli_command_tokenize;
     if (argc > 1 && strcmp(argv[1], "model") == 0) return cli_command_model;
     if (argc > 1 && strcmp(argv[1], "export") == 0) return cli_command_export;
+    if (argc > 1 && strcmp(argv[1], "merge") == 0) return cli_command_merge;
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return cli_command_predict;
     if (argc > 1 && strcmp(argv[1], "checkpoint") == 0) return cli_command_checkpoint;
     return NULL;

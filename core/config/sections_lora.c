@@ -22,7 +22,7 @@ const ddp_option config_lora_options[CONFIG_LORA_OPTIONS] = {
      "Layers that are trained whole beside the adapters, and saved with them, by name as in target.", DDP_OPT_STRING, L,
      AT(modules_to_save)},
     {"init_from", "", NULL,
-     "Folder with an adapter_model.safetensors in PEFT's layout, or such a file. "
-     "A run that starts from scratch begins with these adapters. Rank 0 reads it.",
+     "Folder with PEFT's adapter_model.safetensors, or such a file, for a run that starts from scratch. "
+     "Rank 0 reads it.",
      DDP_OPT_PATH, 0, AT(init_from)},
 };

@@ -2,8 +2,7 @@
 #include "infer/export/export.h"
 #include "session/open.h"
 
-int infer_export(const ddp_export_request *q, ddp_config *config, ddp_log *log,
-                 ddp_status (*write)(infer_model *m, const char *path, ddp_err *err))
+int infer_export(const ddp_export_request *q, ddp_config *config, ddp_log *log, infer_writer write)
 {
     ddp_session session;
     infer_model model = {0};
@@ -14,7 +13,7 @@ int infer_export(const ddp_export_request *q, ddp_config *config, ddp_log *log,
     if (st == DDP_OK) {
         model.t.s = &session;
         st = infer_model_read(&model, &err);
-        if (st == DDP_OK) st = write(&model, q->path, &err);
+        if (st == DDP_OK) st = write(&model, q, &err);
         infer_model_close(&model);
         ddp_session_close(&session);
     }

@@ -231,7 +231,7 @@ static ddp_status make_programs(infer_model *m, const char *path, ddp_program **
     return st;
 }
 
-ddp_status infer_export_onnx(infer_model *m, const char *path, ddp_err *err)
+ddp_status infer_export_onnx(infer_model *m, const ddp_export_request *q, ddp_err *err)
 {
     const ddp_session_model *model = &m->t.s->model;
     ddp_program *one = NULL, *two = NULL;
@@ -240,7 +240,7 @@ ddp_status infer_export_onnx(infer_model *m, const char *path, ddp_err *err)
     if ((model->param_elements + model->buffer_elements) * sizeof(float) > MOST_BYTES)
         return ddp_fail(err, DDP_ERR_UNSUPPORTED,
                         "the weights are larger than the 2 GiB that an ONNX file can hold; use export torch");
-    st = make_programs(m, path, &one, &two, err);
+    st = make_programs(m, q->path, &one, &two, err);
     ddp_program_free(one);
     ddp_program_free(two);
     return st == DDP_OK ? st : ddp_fail_context(err, "model \"%s\"", model->plugin->desc.name);

@@ -1,7 +1,7 @@
 # Whatever bytes reach a parser: the kept inputs are replayed by `make check`; `make fuzz` looks for new ones with clang's
 # libFuzzer, FUZZ_SECONDS for each target of FUZZ_TARGETS; `make fuzz-coverage`
 # prints what the kept ones reach (COVERAGE_FLAGS=--missing: and what they do not).
-FUZZ_SOURCES = tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/targets/control.c tests/fuzz/targets/elf.c \
+FUZZ_SOURCES = tests/fuzz/targets/adapter.c tests/fuzz/targets/audit.c tests/fuzz/targets/cifar.c tests/fuzz/targets/control.c tests/fuzz/targets/elf.c \
 	tests/fuzz/targets/environment.c \
 	tests/fuzz/targets/hook_state.c tests/fuzz/targets/identity.c tests/fuzz/targets/ini.c tests/fuzz/targets/manifest.c \
 	tests/fuzz/targets/jsonl.c tests/fuzz/targets/net.c tests/fuzz/targets/nodes.c tests/fuzz/targets/option.c tests/fuzz/targets/record.c tests/fuzz/targets/safetensors.c \

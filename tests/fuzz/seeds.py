@@ -1264,6 +1264,23 @@ def seeds_pieces():
         put("pieces", name, struct.pack("<H", len(data)) + data + text)
 
 
+def seeds_adapter():
+    good = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "use_rslora": False, "bias": "none", "rank_pattern": {}, "use_dora": False}
+    put("adapter", "good", json.dumps(good))
+    put("adapter", "rslora", json.dumps({**good, "use_rslora": True, "lora_alpha": 1.5}))
+    changes = {"bad_type": {"peft_type": "LOHA"}, "bad_bias": {"bias": "all"}, "bad_dora": {"use_dora": True}, "bad_rank": {"r": 0},
+               "bad_rank_text": {"r": "8"}, "bad_alpha": {"lora_alpha": None}, "bad_huge": {"r": 1e300}, "bad_pattern": {"rank_pattern": {"a": 4}},
+               "bad_indices": {"trainable_token_indices": [1]}}
+    for name, change in changes.items():
+        put("adapter", name, json.dumps({**good, **change}))
+    put("adapter", "bad_array", "[1]")
+    put("adapter", "bad_json", "{")
+    put("adapter", "bad_twice", '{"r": 8, "r": 9}')
+    put("adapter", "bad_utf8", b'{"peft_type": "\xff"}')
+    put("adapter", "bad_deep", "[" * 3000)
+    put("adapter", "bad_empty", "")
+
+
 def main():
     for name, function in sorted(globals().items()):
         if name.startswith("seeds_"):

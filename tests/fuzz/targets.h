@@ -1,5 +1,6 @@
 /* tests/fuzz/targets.h -- every target: TARGET(NAME) of targets/NAME.c. A new one is a line here, a line in local.mk
  * and a folder in corpus/. */
+TARGET(adapter)
 TARGET(audit)
 TARGET(cifar)
 TARGET(control)

@@ -107,6 +107,51 @@ class Lora(Case):
         for weights in (self.dir / "ck", FILES / "adapter"):
             self.near(logits(self.dir / "run.ini", weights), want, 1e-4)
 
+    def test_adapter_for_peft(self):
+        """export peft has PEFT's names and values, and a config that says what PEFT's own says."""
+        self.run_like(LORA)
+        r = self.run("export", "peft", "-c", "run.ini", "out")
+        self.equal(r.code, 0, r)
+        ours, theirs = tensors(self.dir / "out/adapter_model.safetensors"), tensors(FILES / "adapter/adapter_model.safetensors")
+        self.equal(sorted(ours), sorted(theirs))
+        self.equal({n: list(v[2]) for n, v in ours.items()}, {n: list(v[2]) for n, v in self.saved().items()})
+        said, want = (json.loads((f / "adapter_config.json").read_text()) for f in (self.dir / "out", FILES / "adapter"))
+        for key in said.keys() - {"base_model_name_or_path", "target_modules"}:
+            self.equal(said[key], want[key], key)
+        self.equal(sorted(said["target_modules"]), sorted(want["target_modules"]))
+
+    def test_saved_modules_for_peft(self):
+        self.run_like(PLUS, steps=1)
+        r = self.run("export", "peft", "-c", "run.ini", "out")
+        self.equal(r.code, 0, r)
+        names = set(tensors(self.dir / "out/adapter_model.safetensors"))
+        self.check("base_model.model.transformer.ln_f.weight" in names and len(names) == 10, names)
+        said = json.loads((self.dir / "out/adapter_config.json").read_text())
+        self.equal(said["modules_to_save"], ["transformer.ln_f"])
+        self.check(said["use_rslora"] is True and said["r"] == 4 and said["lora_alpha"] == 8, said)
+
+    def test_merged(self):
+        """PEFT's adapter in the weights gives PEFT's logits, whole and in shards; bf16 is that rounded."""
+        want = tensors(FILES / "logits.safetensors")["logits"][2]
+        self.run_like(LORA, {"lora": {"init_from": FILES / "adapter"}}, {"optimizer": {"lr": 0}}, steps=1)
+        plain = self.ini("plain.ini", NOT_BASE, GPT2, {"lora": {"rank": 0}})
+        for name, args in {"whole": [], "shards": ["--shard-size", "30KB"], "bf16": ["--dtype", "bf16"]}.items():
+            r = self.run("merge", "-c", "run.ini", *args, name)
+            self.equal(r.code, 0, r)
+            config = json.loads((self.dir / name / "config.json").read_text())
+            base = json.loads((FILES / "gpt2/config.json").read_text())
+            self.equal(config, {**base, "dtype": "bfloat16" if name == "bf16" else "float32"})
+        whole = tensors(self.dir / "whole/model.safetensors")
+        index = json.loads((self.dir / "shards/model.safetensors.index.json").read_text())
+        files = {f: tensors(self.dir / "shards" / f) for f in set(index["weight_map"].values())}
+        self.equal(sorted(files), [f"model-{i:05}-of-{len(files):05}.safetensors" for i in range(1, len(files) + 1)])
+        self.check(len(files) > 3 and index["metadata"]["total_size"] == sum(4 * len(t[2]) for t in whole.values()), index["metadata"])
+        self.equal({n: files[f][n] for n, f in index["weight_map"].items()}, whole)
+        self.near(logits(plain, self.dir / "whole"), want, 1e-4)
+        for name, (dtype, _, values) in tensors(self.dir / "bf16/model.safetensors").items():
+            self.equal(dtype, "BF16")
+            self.check(all(abs(a - b) <= abs(b) / 256 for a, b in zip(values, whole[name][2], strict=True)), name)
+
 
 if __name__ == "__main__":
     sys.exit(harness.main(Lora))

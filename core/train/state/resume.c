@@ -66,7 +66,9 @@ static ddp_status fill_average(ddp_trainer *t, const ddp_checkpoint *c, ddp_err 
                      a.ema != NULL ? "no average of the parameters: [optimizer] ema begins with the next update"
                                    : "an average of the parameters, which is left out: [optimizer] ema is 0");
     if (a.ema == NULL || c->parts[DDP_PART_EMA] == NULL) return DDP_OK;
-    st = state_ema_views(t, &a, &average, err);
+    if (t->s->model.lora.on) /* what is not trained is its own average, and no file has it */
+        memcpy(a.ema, a.params, t->s->model.layout->param_elements * sizeof(float));
+    st = state_ema_views(t, &a, STATE_SAVED, &average, err);
     if (st == DDP_OK) st = fill_views(c, DDP_PART_EMA, "model", &average, err);
     state_views_free(&average);
     return st;

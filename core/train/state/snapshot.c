@@ -104,7 +104,7 @@ ddp_status state_contents_open(const ddp_trainer *t, const ddp_state_arenas *a, 
     if (t->s->launch.rank != 0) return DDP_OK;
     DDP_TRY(state_model_views(t, a, STATE_SAVED, &out->model, err));
     DDP_TRY(state_hook_views(t, &out->hook, err));
-    DDP_TRY(state_ema_views(t, a, &out->ema, err));
+    DDP_TRY(state_ema_views(t, a, STATE_SAVED, &out->ema, err));
     DDP_TRY(describe(t, &out->what.meta, err));
     ddp_session_settings(t->s, &out->settings);
     if (out->settings.failed) return ddp_fail(err, DDP_ERR_NOMEM, "out of memory for a checkpoint's settings");

@@ -88,7 +88,7 @@ static ddp_status open_views(ddp_trainer *t, ddp_views all[KINDS], ddp_err *err)
     a = state_arenas(t);
     DDP_TRY(state_model_views(t, &a, STATE_ALL, &all[MODEL], err));
     DDP_TRY(state_views(t, &a, &all[STATES], err));
-    return state_ema_views(t, &a, &all[AVERAGE], err);
+    return state_ema_views(t, &a, STATE_ALL, &all[AVERAGE], err);
 }
 
 static void close_views(ddp_views all[KINDS])

@@ -96,13 +96,14 @@ ddp_status state_base_hash(const ddp_trainer *t, const float *params, char hex[D
     return DDP_OK;
 }
 
-ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err)
+ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, state_which which, ddp_views *out,
+                           ddp_err *err)
 {
     ddp_state_arenas of_ema = *a;
 
     if (a->ema == NULL) return create(out, 0, err);
     of_ema.params = a->ema;
-    return state_model_views(t, &of_ema, STATE_SAVED, out, err);
+    return state_model_views(t, &of_ema, which, out, err);
 }
 
 static const char *state_name(const ddp_trainer *t, int k)

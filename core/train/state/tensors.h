@@ -28,7 +28,8 @@ ddp_status state_model_views(const ddp_trainer *t, const ddp_state_arenas *a, st
 /* Of what is not trained beside adapters, by name; "" where there are none. */
 ddp_status state_base_hash(const ddp_trainer *t, const float *params, char hex[DDP_XXH128_HEX], ddp_err *err);
 /* The same names, of the average of the parameters; none where there is none. */
-ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
+ddp_status state_ema_views(const ddp_trainer *t, const ddp_state_arenas *a, state_which which, ddp_views *out,
+                           ddp_err *err);
 /* Of the optimiser: "fc1.weight.momentum_buffer" or ".exp_avg" and ".exp_avg_sq" for each parameter. */
 ddp_status state_views(const ddp_trainer *t, const ddp_state_arenas *a, ddp_views *out, ddp_err *err);
 /* The pieces of these that this rank has, where it has a shard of every bucket: `own` are its arenas of state, and the

@@ -5,6 +5,7 @@
  * that does not fit is reported at once: what is missing, what has another shape, what the model does not have. */
 #include "train/state/weights.h"
 #include "base/log.h"
+#include "checkpoint/peft/adapter_config.h"
 #include "train/state/tensors.h"
 #include <inttypes.h>
 #include <math.h>
@@ -320,11 +321,27 @@ static ddp_status first_base(ddp_trainer *t, ddp_err *err)
     return path[0] == '\0' ? DDP_OK : init_from(t, path, err);
 }
 
+/* What an adapter's result is multiplied by is not in its tensors. */
+static ddp_status check_adapter_config(const ddp_trainer *t, const char *path, ddp_err *err)
+{
+    const struct ddp_lora_config *own = t->s->config->lora;
+    double alpha = own->alpha > 0.0 ? own->alpha : 2.0 * (double)own->rank;
+    ddp_adapter_config c;
+
+    DDP_TRY(ddp_adapter_config_read(path, &c, err));
+    if (c.rank == (double)own->rank && c.alpha == alpha && c.rslora == (own->rslora != 0)) return DDP_OK;
+    return ddp_fail(err, DDP_ERR_CONFIG,
+                    "%s is of rank %g, alpha %g, rslora %s, and [lora] has %" PRId64
+                    ", %g, %s; set these as they are there",
+                    path, c.rank, c.alpha, c.rslora ? "yes" : "no", own->rank, alpha, own->rslora ? "yes" : "no");
+}
+
 /* PEFT's, in a folder or by itself. */
 static ddp_status take_adapters(ddp_trainer *t, const char *path, ddp_err *err)
 {
     char file[4096];
 
+    if (inside(path, "adapter_config.json", file, sizeof(file))) DDP_TRY(check_adapter_config(t, file, err));
     if (!inside(path, "adapter_model.safetensors", file, sizeof(file))) ddp_copy_text(file, sizeof(file), path);
     return open_and_take(t, file, STATE_SAVED, err);
 }
@@ -384,8 +401,9 @@ static ddp_status newest(ddp_trainer *t, const char *dir, ddp_weights *out, ddp_
 /* A file that another program has written, of adapters where the model has them. */
 static ddp_status take_on_base(ddp_trainer *t, const char *path, ddp_err *err)
 {
-    if (t->s->model.lora.on) DDP_TRY(first_base(t, err));
-    return open_and_take(t, path, STATE_SAVED, err);
+    if (!t->s->model.lora.on) return open_and_take(t, path, STATE_ALL, err);
+    DDP_TRY(first_base(t, err));
+    return take_adapters(t, path, err);
 }
 
 static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_err *err)
@@ -400,8 +418,8 @@ static ddp_status given(ddp_trainer *t, const char *path, ddp_weights *out, ddp_
         return take_checkpoint(t, &c, out, err);
     }
     ddp_copy_text(out->path, sizeof(out->path), path);
-    if (inside(path, "adapter_model.safetensors", file, sizeof(file)) && t->s->model.lora.on)
-        return take_on_base(t, file, err);
+    if (t->s->model.lora.on && inside(path, "adapter_model.safetensors", file, sizeof(file)))
+        return take_on_base(t, path, err);
     if (has_model(path, file, sizeof(file))) return take_on_base(t, file, err);
     if (stat(path, &facts) != 0 || !S_ISDIR(facts.st_mode)) return take_on_base(t, path, err);
     st = newest(t, path, out, err);

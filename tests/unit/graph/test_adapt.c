@@ -111,7 +111,7 @@ static void adds_two_matrices(void **state)
     ddp_graph_free(g);
 }
 
-/* As torch.manual_seed(seed) and nn.Linear(in, 2), nn.Linear(2, out), kaiming_uniform_ of the first. */
+/* As torch's nn.Linear(in, 2), nn.Linear(2, out) and kaiming_uniform_ of the first draw them, from `*generator`. */
 static void drawn_is(ddp_mt19937 *generator, const float *a, const float *b, uint64_t in, uint64_t out)
 {
     float want[16], ignored[16];

@@ -1,0 +1,219 @@
+/* infer/export/merge.c -- a model with its adapters in its weights, as a folder of Hugging Face's; see export.h. */
+#include "infer/export/base.h"
+#include "infer/export/export.h"
+#include "infer/export/folder.h"
+#include "base/log.h"
+#include "train/state/memory.h"
+#include "train/state/tensors.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INDEX "model.safetensors.index.json"
+enum { FILE_NAME = 64, PIECE = 256 };
+
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
+/* Columns first .. first + PIECE - 1 of row o of W += scale B A, summed in doubles; w is (out, in), or (in, out) where it
+ * is transposed. */
+static void add_piece(const ddp_adapted *d, float *w, const float *a, const float *b, const uint64_t dims[3],
+                      uint64_t o, uint64_t first)
+{
+    const uint64_t in = dims[0], out = dims[1], rank = dims[2], count = DDP_MIN_OF((uint64_t)PIECE, in - first);
+    double sum[PIECE] = {0};
+
+    for (uint64_t r = 0; r < rank; r++)
+        for (uint64_t i = 0; i < count; i++) sum[i] += (double)b[o * rank + r] * (double)a[r * in + first + i];
+    for (uint64_t i = 0; i < count; i++) {
+        float *to = &w[d->transposed ? (first + i) * out + o : o * in + first + i];
+
+        *to = (float)((double)*to + d->scale * sum[i]);
+    }
+}
+
+static void add_adapters(const ddp_session *s, float *params)
+{
+    const ddp_session_model *m = &s->model;
+    const ddp_adapted *adapted;
+    uint32_t count = ddp_graph_adapted(m->graph, &adapted);
+
+    for (uint32_t i = 0; i < count; i++) {
+        const ddp_adapted *d = &adapted[i];
+        const int64_t *a = m->params[d->a].dims, *b = m->params[d->b].dims;
+        const uint64_t dims[] = {(uint64_t)a[1], (uint64_t)b[0], (uint64_t)a[0]};
+
+        for (uint64_t o = 0; o < dims[1]; o++)
+            for (uint64_t first = 0; first < dims[0]; first += PIECE)
+                add_piece(d, params + m->layout->offset[d->weight], params + m->layout->offset[d->a],
+                          params + m->layout->offset[d->b], dims, o, first);
+    }
+}
+
+/* ---- shards ------------------------------------------------------------------------------------------------------ */
+typedef struct sharding {
+    const ddp_views *views;
+    uint32_t *of; /* by tensor */
+    uint32_t count, dtype;
+    const char *folder;
+    json_t *map; /* tensor -> file */
+    uint64_t bytes;
+} sharding;
+
+/* Of a tensor as it is written: counts stay as they are. */
+static uint32_t dtype_of(const sharding *h, size_t i)
+{
+    return h->views->tensors[i].dtype == DDP_F32 ? h->dtype : h->views->tensors[i].dtype;
+}
+static uint64_t bytes_of(const sharding *h, size_t i)
+{
+    return state_tensor_elements(&h->views->tensors[i]) * ddp_dtype_size(dtype_of(h, i));
+}
+
+/* In order, each as full as it may be; a tensor that is larger than a shard has one to itself. */
+static void divide(sharding *h, uint64_t most)
+{
+    uint64_t held = 0;
+
+    h->count = 1;
+    for (size_t i = 0; i < h->views->count; i++) {
+        uint64_t bytes = bytes_of(h, i);
+
+        if (held > 0 && held + bytes > most) {
+            h->count++;
+            held = 0;
+        }
+        held += bytes;
+        h->of[i] = h->count - 1;
+        h->bytes += bytes;
+    }
+}
+
+static void name_shard(const sharding *h, uint32_t k, char name[FILE_NAME])
+{
+    if (h->count == 1)
+        ddp_copy_text(name, FILE_NAME, "model.safetensors");
+    else
+        (void)snprintf(name, FILE_NAME, "model-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", k + 1, h->count);
+}
+
+/* To nearest even; NaN stays one. */
+static uint16_t to_bf16(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+/* The tensor in place, its values rounded into `room`, which moves on. */
+static void round_tensor(ddp_named_tensor *t, uint16_t **room)
+{
+    uint64_t count = state_tensor_elements(t);
+    const float *from = t->data;
+
+    for (uint64_t i = 0; i < count; i++) (*room)[i] = to_bf16(from[i]);
+    t->dtype = DDP_BF16;
+    t->data = *room;
+    *room += count;
+}
+
+static ddp_status write_shard(sharding *h, uint32_t k, ddp_err *err)
+{
+    ddp_named_tensor *own = ddp_alloc((h->views->count + 1) * sizeof(*own), err);
+    uint16_t *room = NULL, *at;
+    uint64_t rounded = 0;
+    size_t count = 0;
+    char name[FILE_NAME];
+    ddp_status st = own != NULL ? DDP_OK : err->status;
+
+    name_shard(h, k, name);
+    for (size_t i = 0; i < h->views->count; i++)
+        if (h->of[i] == k && dtype_of(h, i) == DDP_BF16) rounded += bytes_of(h, i);
+    if (st == DDP_OK && rounded > 0 && (room = ddp_alloc(rounded, err)) == NULL) st = err->status;
+    at = room;
+    for (size_t i = 0; st == DDP_OK && i < h->views->count; i++) {
+        if (h->of[i] != k) continue;
+        own[count] = h->views->tensors[i];
+        if (dtype_of(h, i) == DDP_BF16) round_tensor(&own[count], &at);
+        (void)json_object_set_new(h->map, own[count++].name, json_string(name));
+    }
+    if (st == DDP_OK) st = export_write_tensors(h->folder, name, own, count, err);
+    free(room);
+    free(own);
+    return st;
+}
+
+/* What an earlier call has left under the other name would be read in its place. */
+static void remove_other(const sharding *h)
+{
+    char path[EXPORT_PATH];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", h->folder, h->count == 1 ? INDEX : "model.safetensors");
+    (void)unlink(path);
+}
+
+static ddp_status write_shards(sharding *h, ddp_err *err)
+{
+    for (uint32_t k = 0; k < h->count; k++) DDP_TRY(write_shard(h, k, err));
+    remove_other(h);
+    if (h->count == 1) return DDP_OK;
+    return export_write_json(
+        h->folder, INDEX,
+        json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)h->bytes, "weight_map", h->map), err);
+}
+
+static ddp_status write_weights(infer_model *m, const ddp_export_request *q, ddp_err *err)
+{
+    ddp_views views = {0};
+    sharding h = {.views = &views, .dtype = q->dtype, .folder = q->path};
+    ddp_state_arenas a;
+    ddp_status st;
+
+    DDP_TRY(state_pull(&m->t, DDP_ARENA_PARAMS | DDP_ARENA_BUFFERS, err));
+    a = state_arenas(&m->t);
+    add_adapters(m->t.s, a.params);
+    st = state_model_views(&m->t, &a, STATE_BASE, &views, err);
+    h.of = st == DDP_OK ? ddp_alloc((views.count + 1) * sizeof(*h.of), err) : NULL;
+    h.map = json_object();
+    if (st == DDP_OK && (h.of == NULL || h.map == NULL)) st = ddp_fail(err, DDP_ERR_NOMEM, "out of memory");
+    if (st == DDP_OK) divide(&h, q->shard_bytes);
+    if (st == DDP_OK) st = write_shards(&h, err);
+    json_decref(h.map);
+    free(h.of);
+    state_views_free(&views);
+    ddp_staging_close(&m->t);
+    return st;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
+/* The base's, with the dtype of these weights under the name that it has there. */
+static ddp_status write_config(const ddp_session *s, const ddp_export_request *q, const char *base, ddp_err *err)
+{
+    json_t *config = export_base_config(base);
+    const char *key = json_object_get(config, "dtype") != NULL ? "dtype" : "torch_dtype";
+
+    if (config == NULL) {
+        ddp_log_line(s->log, DDP_LOG_WARN,
+                     "there is no config.json beside the weights that the model began with ([checkpoint] init_from): "
+                     "%s has the weights alone. Add the model's config.json for transformers",
+                     q->path);
+        return DDP_OK;
+    }
+    (void)json_object_set_new(config, key, json_string(q->dtype == DDP_BF16 ? "bfloat16" : "float32"));
+    return export_write_json(q->path, "config.json", config, err);
+}
+
+ddp_status infer_export_merged(infer_model *m, const ddp_export_request *q, ddp_err *err)
+{
+    const ddp_session *s = m->t.s;
+    char base[EXPORT_PATH];
+    ddp_status st = export_make_folder(q->path, err);
+
+    export_base_folder(s->config, base);
+    if (st == DDP_OK) st = write_weights(m, q, err);
+    if (st == DDP_OK) st = write_config(s, q, base, err);
+    if (st == DDP_OK) st = export_base_copy(base, q->path, err);
+    return st == DDP_OK ? st : ddp_fail_as(err, DDP_EXIT_CHECKPOINT);
+}

@@ -1,0 +1,137 @@
+"""[lora] on models of the engine: what checkpoints hold, resumes after kill -9, bases that are another, every way of an update, and what is
+said of names that do not exist. Numbers against PEFT are in tests/parity/test_lora.py."""
+import json
+import os
+import pathlib
+import signal
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from checkpoint_files import read_safetensors  # noqa: E402
+from harness import Case, until  # noqa: E402
+
+ADAMW = {"algorithm": "adamw", "lr": 0.003, "momentum": None}
+LORA = {"lora": {"rank": 3, "dropout": 0.1}, "optimizer": ADAMW}
+A, B = "base_model.model.{}.lora_A.weight", "base_model.model.{}.lora_B.weight"
+SHAPES = {A.format("fc1"): [3, 12], B.format("fc1"): [24, 3], A.format("fc2"): [3, 24], B.format("fc2"): [17, 3]}
+WAYS = {"direct": {}, "all_reduce": {"ddp": {"shard_update": "no"}}, "zero": {"ddp": {"zero": 1}}}
+
+
+class Lora(Case):
+    def saved(self, *layers, folder="ck", nproc=2, **more):
+        return self.train({"checkpoint": {"dir": self.dir / folder, "every": 20}}, LORA, *layers, nproc=nproc, **more)
+
+    def newest(self, folder="ck"):
+        return max((self.dir / folder).glob("step-????????"))
+
+    def test_a_checkpoint_holds_the_adapters(self):
+        """Not the model; the output layer has none."""
+        self.saved()
+        folder = self.newest()
+        self.equal({n: t[1] for n, t in read_safetensors(folder / "model.safetensors").items()}, SHAPES)
+        self.equal(set(read_safetensors(folder / "optimizer.safetensors")),
+                   {f"{n}.{k}" for n in SHAPES for k in ("exp_avg", "exp_avg_sq")})
+        self.equal(len(json.loads((folder / "MANIFEST.json").read_text())["base_hash"]), 32)
+
+    def test_targets(self):
+        one = {"lora": {"target": "fc1", "modules_to_save": "fc3"}}
+        self.saved(one)
+        names = set(read_safetensors(self.newest() / "model.safetensors"))
+        self.equal(names, {A.format("fc1"), B.format("fc1"), "fc3.weight", "fc3.bias"})
+        self.saved({"lora": {"target": "all-linear, fc3"}}, folder="all")
+        self.equal(len(read_safetensors(self.newest("all") / "model.safetensors")), 6)
+
+    def test_resumed_after_kill_9(self):
+        whole = self.saved(folder="whole", name="whole.ini")
+        path = self.ini("run.ini", {"checkpoint": {"dir": self.dir / "ck", "every": 7}}, LORA, {"output": {"dir": self.dir / "out"}})
+        p = self.start("-c", path, "--nproc", 2)
+        until(lambda: p.poll() is not None or list((self.dir / "ck").glob("step-????????")), "no checkpoint comes")
+        for pid in [p.pid, *(harness.children_of(p.pid) if p.poll() is None else [])]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.finish(p)
+        self.no_processes_left(path)
+        r = self.run("-c", path, "--nproc", 2)
+        self.equal(r.code, 0, r)
+        self.equal((self.newest() / "model.safetensors").read_bytes(), (self.newest("whole") / "model.safetensors").read_bytes())
+        summary = json.loads((self.dir / "out/summary.json").read_text())
+        self.equal(summary["parameter_sha256"], whole.summary["parameter_sha256"])
+
+    def test_every_way_of_an_update(self):
+        shas = {}
+        for name, way in WAYS.items():
+            r = self.saved(way, {"lora": {"plus_ratio": 4}, "train": {"max_steps": 20}}, folder=name, name=f"{name}.ini")
+            shas[name] = r.summary["parameter_sha256"]
+        self.equal(len(set(shas.values())), 1, shas)
+
+    def test_several_devices(self):
+        """Replicas, and stages that share out the layers: as one device, but for the order of sums."""
+        quiet = {"lora": {"dropout": 0, "target": "fc1, fc2"}, "train": {"max_steps": 20, "batch_size": 32}, "model": {"plugin": "toy"},
+                 "model.mlp": None, "model.toy": {}, "data.synthetic": {"shape": 10, "classes": 0, "outputs": 2}}
+        two = {"device": "cpu:0, cpu:1"}
+        one = self.saved(quiet, folder="one", nproc=0)
+        for name, way in {"dp": {"train": {"parallel": "dp", **two, "batch_size": 16}},
+                          "model": {"train": {"parallel": "model", **two}, "model.toy": {"place": "fc1:0, fc2:1"}}}.items():
+            r = self.saved(quiet, way, folder=name, nproc=0)
+            self.check(abs(r.summary["final_loss"] / one.summary["final_loss"] - 1) < 1e-5, (name, r.summary, one.summary))
+
+    def test_another_base(self):
+        self.saved({"train": {"max_steps": 20}})
+        more = {"train": {"max_steps": 30}}
+        r = self.saved(more, {"train": {"max_steps": 30, "seed": 4}}, nproc=0, expect=8)
+        self.fails(r, 8, "the adapters of checkpoint", "are of another base", "init_from")
+        self.fails(self.saved(more, {"lora": {"rank": 0}}, nproc=0, expect=8), 8, "has adapters alone, and this run has none")
+        self.fails(self.saved(more, {"lora": {"rank": 4}}, nproc=0, expect=8), 8, "f32 3x12 there and f32 4x12")
+        self.saved({"lora": None}, {"lora": {"rank": 0}}, folder="whole", nproc=0)
+        self.fails(self.saved({"train": {"epochs": 3}}, folder="whole", nproc=0, expect=8), 8, "has a whole model, and this run has some",
+                   "init_from")
+
+    def test_evaluates_as_it_trained(self):
+        """`eval` puts the adapters on the base again; without the section there is nothing to put them on."""
+        data = {"eval": {"plugin": "synthetic"}, "eval.synthetic": {"samples": 64, "shape": 12, "classes": 4, "seed": 1}}
+        r = self.saved(data, nproc=0)
+        loss = r.summary["eval_loss"]
+        e = self.run("eval", "-c", self.dir / "run.ini")
+        self.equal(e.code, 0, e)
+        self.check(f"{loss:.6g}"[:6] in e.out, (loss, e))
+        self.fails(self.run("eval", "-c", self.dir / "run.ini", "--set", "lora.rank=0"), 8, "adapters alone")
+
+    def test_average_of_adapters(self):
+        """A checkpoint has the average of what is trained; a resumed run evaluates the same average on the same base."""
+        ema = {"optimizer": {"ema": 0.9}, "eval": {"plugin": "synthetic"},
+               "eval.synthetic": {"samples": 64, "shape": 12, "classes": 4, "seed": 1}}
+        whole = self.saved(ema, folder="whole")
+        self.equal({n: t[1] for n, t in read_safetensors(self.newest("whole") / "ema.safetensors").items()}, SHAPES)
+        self.saved(ema, {"train": {"max_steps": 25}})
+        r = self.saved(ema)
+        self.check("resuming from" in r.err, r)
+        self.equal(r.summary["eval_loss"], whole.summary["eval_loss"])
+        self.equal((self.newest() / "ema.safetensors").read_bytes(), (self.newest("whole") / "ema.safetensors").read_bytes())
+
+    def test_names_that_are_not_there(self):
+        self.fails(self.saved({"lora": {"target": "q_proj"}}, nproc=0, expect=2), 2, "run.ini:", "[lora] target",
+                   '"q_proj" names no linear layer; there are fc1, fc2, fc3')
+        self.fails(self.saved({"lora": {"modules_to_save": "fc9"}}, nproc=0, expect=2), 2, "[lora] modules_to_save", '"fc9" names no layer')
+        self.fails(self.saved({"lora": {"rnk": 1}}, nproc=0, expect=2), 2, "rnk", "rank")
+
+    def test_adapter_of_another_scale(self):
+        folder = self.dir / "peft"
+        self.saved(nproc=0)
+        r = self.run("export", "peft", "-c", "run.ini", folder)
+        self.equal(r.code, 0, r)
+        started = {"lora": {"init_from": folder}, "checkpoint": {"dir": self.dir / "more"}, "train": {"max_steps": 1}}
+        self.saved(started, nproc=0, folder="more")
+        for change in ({"alpha": 7}, {"rslora": "yes"}):
+            r = self.saved(started, {"lora": change, "checkpoint": {"resume": "never"}}, folder="more", nproc=0, expect=8)
+            self.fails(r, 8, "[lora] init_from", "alpha 6, rslora no")
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+        r = self.saved(started, {"checkpoint": {"resume": "never"}}, folder="more", nproc=0, expect=8)
+        self.fails(r, 8, '"use_dora" asks for what is not plain LoRA')
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(Lora))
