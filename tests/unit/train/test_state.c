@@ -107,7 +107,7 @@ static void state_dict_order(void **state)
     t->mem.host.buffers = buffers;
     t->mem.counts = count;
     a = state_arenas(t);
-    assert_int_equal(state_model_views(t, &a, &v, &err), DDP_OK);
+    assert_int_equal(state_model_views(t, &a, STATE_BASE, &v, &err), DDP_OK);
     assert_int_equal(v.count, 6);
     for (size_t i = 0; i < v.count; i++) assert_string_equal(v.tensors[i].name, expected[i]);
     assert_ptr_equal(v.data[1], arena + 16);
