@@ -73,7 +73,8 @@ static ddp_tensor add_op(ddp_graph_core *c, uint32_t op, const ddp_attrs *attrs,
 {
     const char *name = adapter_name(c, layer, part);
 
-    return name == NULL ? (ddp_tensor){-1} : c->head.api->op(&c->head, op, attrs, count, in, name);
+    if (name == NULL) return (ddp_tensor){-1};
+    return c->head.api->op(&c->head, op, attrs, count, in, name);
 }
 
 /* The scale is on the rank's few columns: there it costs next to nothing. */
