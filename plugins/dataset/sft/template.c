@@ -119,10 +119,7 @@ static ddp_status read_all(const char *where, json_t *root, template *t, ddp_err
     const char *key;
     json_t *value;
 
-    json_object_foreach(root, key, value)
-    {
-        DDP_TRY(read_key(where, key, value, t, err));
-    }
+    json_object_foreach(root, key, value) { DDP_TRY(read_key(where, key, value, t, err)); }
     if (t->replace_eos && t->stop_words.size == 0)
         return fail_read(where, "replace_eos", "needs a first word in \"stop_words\"", err);
     return fill_defaults(t, err);
