@@ -29,6 +29,7 @@ int cli_command_conform(int argc, char **argv, ddp_log *log);
 int cli_command_bench(int argc, char **argv, ddp_log *log);
 int cli_command_checkpoint(int argc, char **argv, ddp_log *log);
 int cli_command_export(int argc, char **argv, ddp_log *log);
+int cli_command_runs(int argc, char **argv, ddp_log *log);
 int cli_command_merge(int argc, char **argv, ddp_log *log);
 int cli_command_generate(int argc, char **argv, ddp_log *log);
 int cli_command_tokenize(int argc, char **argv, ddp_log *log);

@@ -5,6 +5,6 @@ ddpengine_SOURCES = core/cli/checkpoint/diff.h core/cli/checkpoint/merge.h core/
 	core/cli/checkpoint/checkpoint.c core/cli/checkpoint/diff.c core/cli/checkpoint/merge.c core/cli/child.c \
 	core/cli/commands.c core/cli/conform.c core/cli/export.c core/cli/generate.c \
 	core/cli/lr.c core/cli/lr_curve.c core/cli/main.c core/cli/merge.c core/cli/model.c \
-	core/cli/options.c core/cli/predict.c core/cli/run.c core/cli/sweep.c core/cli/tokenize.c
+	core/cli/options.c core/cli/predict.c core/cli/run.c core/cli/runs.c core/cli/sweep.c core/cli/tokenize.c
 ddpengine_LDFLAGS = $(AM_LDFLAGS) $(DDP_WRAP)
 ddpengine_LDADD = $(ONNX_LIBS) $(CORE_LIBS)

@@ -91,6 +91,7 @@ static const ddp_cli_option options[] = {
      .most = 0},
     {"audit", "RUN...", "proves from [output] audit that each epoch used each sample exactly once", DDP_TAKES_ROW,
      .most = 0},
+    {"runs", "[FOLDER]", "lists the runs below a folder; see ddpengine runs --help", DDP_TAKES_ROW, .most = 0},
     {"plugins", "[NAME]", "lists the plugins that are found, or the options of one", DDP_TAKES_ROW, .most = 0},
     {"help", "[SECTION]", "lists the sections of the INI file, or the keys of one", DDP_TAKES_ROW, .most = 0},
     {"conform", "PLUGIN", "checks whether a plugin keeps its contract; see ddpengine conform --help", DDP_TAKES_ROW,
@@ -118,7 +119,7 @@ static const ddp_command program = {
              "       ddpengine lr -c FILE [--nproc N] [...]\n"
              "       ddpengine checkpoint ls DIR | verify PATH | diff A B |\n"
              "                            merge A DIR | prune DIR --keep N [...]\n"
-             "       ddpengine audit RUN...\n"
+             "       ddpengine audit RUN... | runs [FOLDER]\n"
              "       ddpengine plugins [NAME]\n"
              "       ddpengine help [SECTION]\n"
              "       ddpengine conform PLUGIN [...] | bench all_reduce [...]\n"
@@ -262,6 +263,7 @@ static int (*find_command(int argc, char **argv))(int argc, char **argv, ddp_log
     if (argc > 1 && strcmp(argv[1], "model") == 0) return cli_command_model;
     if (argc > 1 && strcmp(argv[1], "export") == 0) return cli_command_export;
     if (argc > 1 && strcmp(argv[1], "merge") == 0) return cli_command_merge;
+    if (argc > 1 && strcmp(argv[1], "runs") == 0) return cli_command_runs;
     if (argc > 1 && strcmp(argv[1], "predict") == 0) return cli_command_predict;
     if (argc > 1 && strcmp(argv[1], "checkpoint") == 0) return cli_command_checkpoint;
     return NULL;

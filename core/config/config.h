@@ -23,6 +23,8 @@ ddp_status ddp_ini_load(const char *path, ddp_ini **out, ddp_err *err);
 ddp_status ddp_ini_set(ddp_ini *ini, const char *assignment, ddp_err *err);
 void ddp_ini_free(ddp_ini *ini);
 const ddp_ini_entry *config_ini_find(const ddp_ini *ini, const char *section, const char *key); /* NULL when absent */
+/* The entry after `before`, in the order of the file; NULL: the first one, or there is none. */
+const ddp_ini_entry *ddp_ini_next(const ddp_ini *ini, const ddp_ini_entry *before);
 /* Where a section is first, "node1.ini:3"; NULL: it is absent. An empty section counts. */
 const char *ddp_ini_section_where(const ddp_ini *ini, const char *section);
 

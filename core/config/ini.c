@@ -14,6 +14,14 @@ ddp_ini_item *config_ini_item_find(const ddp_ini *ini, const char *section, cons
     return NULL;
 }
 
+const ddp_ini_entry *ddp_ini_next(const ddp_ini *ini, const ddp_ini_entry *before)
+{
+    const ddp_ini_item *item =
+        before == NULL ? ini->items : ((const ddp_ini_item *)before)->next; /* its first member */
+
+    return item == NULL ? NULL : &item->entry;
+}
+
 const ddp_ini_entry *config_ini_find(const ddp_ini *ini, const char *section, const char *key)
 {
     const ddp_ini_item *item = config_ini_item_find(ini, section, key);

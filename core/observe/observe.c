@@ -232,6 +232,21 @@ void ddp_observe_event(ddp_observer *o, const char *event, const char *members, 
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
+/* The effective INI: settings.ini in the folder, and for TensorBoard a code block of Markdown. */
+static ddp_status write_settings(ddp_observer *o, const char *settings, ddp_err *err)
+{
+    ddp_text text = {0};
+    char path[4096];
+
+    ddp_text_printf(&text, "```ini\n%s```\n", settings);
+    if (!text.failed) observe_tensorboard_text(o->tensorboard, "settings", text.data, 0);
+    ddp_text_free(&text);
+    if (o->dir[0] == '\0') return DDP_OK;
+    if ((size_t)snprintf(path, sizeof(path), "%s/settings.ini", o->dir) >= sizeof(path))
+        return ddp_fail(err, DDP_ERR_CONFIG, "[output] dir %.200s... is too long", o->dir);
+    return ddp_file_replace(path, settings, strlen(settings), err);
+}
+
 ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, ddp_err *err)
 {
     ddp_observer *o = ddp_alloc_aligned(sizeof(*o), err);
@@ -250,9 +265,9 @@ ddp_status ddp_observer_open(const ddp_observe_params *p, ddp_observer **out, dd
     if (st == DDP_OK) st = observe_metrics_open(&o->metrics, o->dir, p->append, p->log, err);
     if (st == DDP_OK && p->tensorboard)
         st = observe_tensorboard_open(o->dir, p->first_step, p->log, &o->tensorboard, err);
+    if (st == DDP_OK && p->settings != NULL) st = write_settings(o, p->settings, err);
     if (st == DDP_OK) st = observe_prometheus_open(&o->prometheus, p->prometheus, p->total_steps, p->log, err);
     if (st == DDP_OK) {
-        if (p->settings != NULL) observe_tensorboard_text(o->tensorboard, "settings", p->settings, 0);
         observe_progress_open(&o->progress, &own);
         st = ddp_thread_start(&o->thread, "ddp-observe", observe_main, o, err);
         o->running = st == DDP_OK;

@@ -20,7 +20,7 @@ typedef struct ddp_observe_params {
     uint64_t steps_per_epoch, epochs;
     double loss_spike;      /* warns of a loss above so many times the usual one; 0: never */
     bool tensorboard;       /* an event file in `dir`, which is not empty then */
-    const char *settings;   /* a text for TensorBoard; NULL: none */
+    const char *settings;   /* the effective INI, for settings.ini and TensorBoard; NULL: none */
     const char *prometheus; /* a file of the run's state; "" or NULL: none */
     ddp_log *log;
 } ddp_observe_params;

@@ -192,14 +192,6 @@ static void plan_steps(ddp_trainer *t)
     if (c->max_steps > 0) t->progress.total_steps = DDP_MIN_OF(t->progress.total_steps, (uint64_t)c->max_steps);
 }
 
-/* The effective INI as Markdown's code block. */
-static void settings_text(const ddp_session *s, ddp_text *out)
-{
-    ddp_text_printf(out, "```ini\n");
-    ddp_settings_print(&s->config->settings, out);
-    ddp_text_printf(out, "```\n");
-}
-
 static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
 {
     const ddp_session *s = t->s;
@@ -222,7 +214,7 @@ static ddp_status open_observer(ddp_trainer *t, ddp_err *err)
     ddp_status st;
 
     if (s->launch.rank != 0) return DDP_OK;
-    if (p.tensorboard) settings_text(s, &settings);
+    ddp_settings_print(&s->config->settings, &settings);
     p.settings = settings.data;
     st = ddp_observer_open(&p, &t->observer, err);
     ddp_text_free(&settings);

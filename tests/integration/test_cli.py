@@ -174,8 +174,8 @@ class Cli(Case):
 
     def test_progress_fits_the_terminal(self):
         """Whatever its width, and however often it changes."""
-        path = self.ini("x.ini", {"train": {"epochs": 400}})
         for widths in ((200,), (80,), (30,), (160, 40)):
+            path = self.ini("x.ini", {"train": {"epochs": 400 * len(widths) ** 2}})
             master, slave = harness.open_terminal()
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 25, widths[0], 0, 0))
             p = subprocess.Popen([str(ENGINE), "-c", str(path)], stdout=slave, stderr=slave, stdin=subprocess.DEVNULL,

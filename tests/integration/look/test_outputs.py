@@ -1,4 +1,5 @@
 """What other programs read of a run: TensorBoard's event file and Prometheus' text file, against metrics.jsonl."""
+import os
 import pathlib
 import re
 import signal
@@ -120,6 +121,35 @@ class Outputs(Case):
         self.check(reads > 100, reads)
         p.send_signal(signal.SIGTERM)
         self.equal(self.finish(p).code, 143)
+
+    def test_runs(self):
+        plan = {"output": {"dir": "runs/a"}, "checkpoint": {"dir": "ck", "keep_best": "accuracy"}}
+        ini = self.ini("run.ini", EVALUATED, plan)
+        for args in ([], ["--set", "output.dir=runs/deep/b", "--set", "optimizer.lr=0.1", "--set", "checkpoint.dir=ck-b"],
+                     ["--set", "output.dir=runs/c", "--set", "data.synthetic.samples=0"]):
+            self.run("-c", ini, *args)
+        self.run("-c", ini, "--set", "output.dir=runs/d", "--set", "optimizer.lr=1e30", "--set", "checkpoint.dir=ck-d")  # exit 7
+        cut = self.dir / "runs/cut"
+        cut.mkdir()
+        lines = [x for x in (self.dir / "runs/a/metrics.jsonl").read_text().splitlines() if '"end"' not in x]
+        (cut / "metrics.jsonl").write_text("\n".join(lines[:20] + [lines[20][:9]]))
+        old = (cut / "metrics.jsonl").stat().st_mtime - 3600
+        os.utime(cut / "metrics.jsonl", (old, old))
+        r = self.run("runs", "runs")
+        self.equal(r.code, 0, r)
+        rows = {line.split()[0]: line for line in r.out.splitlines()[1:]}
+        self.equal(sorted(rows), ["runs/a", "runs/cut", "runs/d", "runs/deep/b"])
+        best = max(x["eval_accuracy"] for x in self.metrics(self.dir / "runs/a", "eval"))
+        self.check(re.search(rf"^runs/a +done +80 +[0-9.]+ +accuracy {best:.4f} at \d+ +.* optimizer.lr=0.05$", rows["runs/a"]), r.out)
+        self.check("optimizer.lr=0.1" in rows["runs/deep/b"] and "output.dir" not in r.out and "checkpoint.dir" not in r.out, r.out)
+        self.check(re.search(r"^runs/d +exit 7 ", rows["runs/d"]), r.out)
+        self.check(re.search(r"^runs/cut +cut off +19/80 .*\(no settings.ini\)$", rows["runs/cut"]), r.out)
+        # the settings of a run are an INI that runs
+        again = self.run("-c", self.dir / "runs/a/settings.ini", "--set", "output.dir=again", "--set", "checkpoint.dir=ck-again")
+        self.equal(again.code, 0, again)
+        self.equal(self.metrics(self.dir / "again", "step")[-1]["loss"], self.metrics(self.dir / "runs/a", "step")[-1]["loss"])
+        self.fails(self.run("runs", "nothing"), 2, "nothing")
+        self.fails(self.run("runs", "ck"), 2, "no run below ck")
 
     def test_mistakes(self):
         r = self.run("-c", self.ini("run.ini", {"output": {"tensorboard": "yes"}}))
