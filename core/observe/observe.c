@@ -27,6 +27,7 @@ struct ddp_observer {
     pthread_t thread;
     char *dir;
     ddp_log *log;
+    ddp_tensorboard *tensorboard; /* NULL: none */
     bool running;
 
     alignas(64) atomic_uint_fast64_t tail; /* written by the consumer */
@@ -39,7 +40,6 @@ struct ddp_observer {
     ddp_progress progress;
     ddp_loss_spike spike;
     struct slot ring[RING];
-    ddp_tensorboard *tensorboard; /* NULL: none */
     ddp_prometheus prometheus;
     ddp_metrics metrics;
 };
