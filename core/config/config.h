@@ -71,6 +71,7 @@ typedef enum ddp_pin_wish { DDP_AFFINITY_AUTO = 0, DDP_AFFINITY_YES, DDP_AFFINIT
 enum { DDP_PROGRESS_AUTO = 0, DDP_PROGRESS_PLAIN, DDP_PROGRESS_OFF };
 enum { DDP_ALGORITHM_SGD = 0, DDP_ALGORITHM_ADAM, DDP_ALGORITHM_ADAMW };
 enum { DDP_SAVE_ABORT = 0, DDP_SAVE_WARN };
+enum { DDP_RECOMPUTE_NO = 0, DDP_RECOMPUTE_YES, DDP_RECOMPUTE_BLOCKS, DDP_RECOMPUTE_AUTO };
 enum { DDP_NON_FINITE_ABORT = 0, DDP_NON_FINITE_SKIP, DDP_NON_FINITE_ROLLBACK };
 enum { DDP_REPLICAS_DIFFER_ABORT = 0, DDP_REPLICAS_DIFFER_ROLLBACK };
 enum {
@@ -120,8 +121,9 @@ struct ddp_train_config {
     int32_t noise_scale;          /* the gradient noise scale is measured */
     ddp_list freeze;              /* of const char *, patterns of names */
     int32_t deterministic;
-    int32_t precision; /* DDP_PRECISION_* */
-    int32_t recompute;
+    int32_t precision;          /* DDP_PRECISION_* */
+    int32_t recompute;          /* DDP_RECOMPUTE_* */
+    uint64_t activation_memory; /* bytes, of recompute = auto; 0: not given */
 };
 /* [data] and [eval]: a dataset, and the transforms of its images (data/transform.h). The empty list means "not
  * given". */

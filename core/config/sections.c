@@ -147,9 +147,13 @@ static const ddp_option train_options[] = {
     {"precision", "f32", "f32|bf16",
      "Precision of matrix products and convolutions. bf16: operands are rounded to bf16; sums and all else stay f32.",
      DDP_OPT_ENUM, 0, AT(precision)},
-    {"recompute", "no", NULL,
-     "yes: recomputes the outputs of gelu and layer norm in the backward pass: less memory, more time.", DDP_OPT_BOOL,
-     0, AT(recompute)},
+    {"recompute", "no", "no|yes|blocks|auto",
+     "Less memory for activations, more time. yes: recomputes outputs of activations and norms in the backward pass. "
+     "blocks: recomputes all blocks of a transformer. auto: as many blocks as it takes for activation_memory.",
+     DDP_OPT_ENUM, 0, AT(recompute)},
+    {"activation_memory", "0", NULL,
+     "Of recompute = auto: what a rank's activations may take, as in 2GiB; what --check prints as activations.",
+     DDP_OPT_SIZE, 0, AT(activation_memory)},
 };
 #undef AT
 

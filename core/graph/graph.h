@@ -10,6 +10,7 @@
  *   autodiff.c     appends gradient nodes; program.c makes the program for one N
  *   cached.c       the outputs' program for a few tokens, with keys and values of those before in a cache
  *   recompute.c    computes cheap activations again for the gradients instead of keeping them
+ *   recompute_blocks.c   whole blocks
  *   fold.c         batch norms that go into convolutions, where nothing is trained
  *   layout.c       offsets of parameters and gradients in the arenas, and the buckets
  *   lowered.c      checks what a device made of a program
@@ -204,6 +205,11 @@ uint64_t ddp_program_buffer_elements(const ddp_program *p); /* of the arena that
  * from inputs that are kept anyway, instead of being kept from the forward pass on. The gradients have the same bits on
  * a device that rounds an op alone as it does after another. */
 ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err);
+/* Changes a training program: the first `count` of its blocks are computed again as a whole for their gradients, and of
+ * what they compute only their output is kept. A block is what the model has in a scope with a number, "h.3" or
+ * "model.layers.3"; those with a batch norm are none. The gradients have the same bits as above. */
+ddp_status ddp_program_recompute_blocks(ddp_program *p, uint32_t count, ddp_err *err);
+uint32_t ddp_program_blocks(const ddp_program *p); /* how many there are */
 /* A batch norm that has become part of the convolution before it; offsets in elements of the arenas. */
 typedef struct ddp_fold {
     uint64_t weight, bias, gamma, beta; /* of the parameters */

@@ -131,6 +131,9 @@ ddp_status ddp_grad_pass(ddp_grad_context *c, const ddp_node *node, int32_t targ
 /* A loss's gradient is the constant 1; anything else is a mistake that ddp_graph_finish has to refuse. */
 ddp_status ddp_grad_require_one(const ddp_node *node, int32_t grad_out, ddp_err *err);
 
+/* Of the forward pass, which come first: up to the loss. */
+uint32_t graph_forward_nodes(const ddp_program *p);
+
 /* ---- a lowered program ------------------------------------------------------------------------------------------- */
 #define DDP_NEVER UINT32_MAX
 

@@ -15,7 +15,7 @@ typedef struct copies {
     uint32_t forward; /* nodes of the forward pass, which come first */
 } copies;
 
-static uint32_t forward_nodes(const ddp_program *p)
+uint32_t graph_forward_nodes(const ddp_program *p)
 {
     for (uint32_t i = 0; i < p->node_count; i++)
         for (uint32_t k = 0; k < p->nodes[i].out_count; k++)
@@ -113,7 +113,7 @@ static void copy_in_front(copies *c, const ddp_node *n, uint32_t at)
 
 ddp_status ddp_program_recompute(ddp_program *p, ddp_err *err)
 {
-    copies c = {.value_count = p->value_count, .node_count = p->node_count, .forward = forward_nodes(p)};
+    copies c = {.value_count = p->value_count, .node_count = p->node_count, .forward = graph_forward_nodes(p)};
 
     c.values = ddp_alloc(2 * (size_t)p->value_count * sizeof(*c.values), err);
     c.nodes = ddp_alloc(2 * (size_t)p->node_count * sizeof(*c.nodes), err);

@@ -134,6 +134,16 @@ static void report_memory(const ddp_session *s, const ddp_variant *v, ddp_text *
                     ddp_kernel_at(v->lowered, v->planned->peak_kernel)->name);
 }
 
+static void report_recomputed(const ddp_variant *v, ddp_text *out)
+{
+    char a[32], b[32];
+
+    if (v->blocks == 0) return;
+    ddp_text_printf(out, "  recompute           %u of %u blocks, activations of a micro-batch %s instead of %s\n",
+                    v->recomputed, v->blocks, ddp_format_bytes(v->planned->plan.arena_bytes, a, sizeof(a)),
+                    ddp_format_bytes(v->kept_bytes, b, sizeof(b)));
+}
+
 /* With parallel = model. The lines of kernels and memory are of the whole model on one device. */
 static void report_stages(const ddp_session *s, const ddp_variant *v, ddp_text *out)
 {
@@ -219,6 +229,7 @@ void ddp_session_report(const ddp_session *s, ddp_text *out)
     session_groups_report(s, out);
     report_buckets(s, v, out);
     report_memory(s, v, out);
+    report_recomputed(v, out);
     ddp_text_printf(out, "a step, batch %-7" PRId64 " %.3f GFLOP, %s read and written if nothing were fused\n",
                     v->batch, (double)ddp_program_flops(v->program) * 1e-9,
                     ddp_format_bytes(ddp_program_bytes(v->program), a, sizeof(a)));

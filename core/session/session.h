@@ -103,7 +103,9 @@ typedef struct ddp_variant {
     ddp_planned *planned;
     ddp_fold *folds; /* to infer: what the parameters have to be changed by before it runs */
     uint32_t fold_count;
-    ddp_exec *exec; /* NULL until compiled */
+    uint32_t recomputed, blocks; /* to train: of so many blocks; blocks 0: it was not asked for */
+    uint64_t kept_bytes;         /* of the activations, were none recomputed */
+    ddp_exec *exec;              /* NULL until compiled */
     ddp_instance *instance;
 } ddp_variant;
 

@@ -23,20 +23,91 @@ static ddp_status fold(ddp_variant *v, ddp_err *err)
     return DDP_OK;
 }
 
-ddp_status session_variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
+static ddp_status lower_and_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
 {
-    DDP_TRY_AS(DDP_EXIT_CONFIG, err, create_program(s, v, err));
-    if (s->launch.purpose >= DDP_TO_INFER) DDP_TRY(fold(v, err));
-    if (v->training && s->config->train->recompute) DDP_TRY(ddp_program_recompute(v->program, err));
-    if (s->devices.stages > 1 && v->training)
-        DDP_TRY(
-            ddp_stages_create(v->program, s->model.layout, s->devices.stages, s->train.field_count, &v->stages, err));
     if (ddp_device_lower(&s->device, v->program, &v->lowered, err) != DDP_OK) {
         (void)ddp_fail_as(err, DDP_EXIT_PLUGIN);
         return ddp_fail_context(err, "device \"%s\"", s->devices.text);
     }
     DDP_TRY(ddp_lowered_check(v->program, v->lowered, err));
     return ddp_plan_create(v->program, v->lowered, v->training ? s->model.layout : NULL, &v->planned, err);
+}
+
+/* With the first `count` blocks recomputed, instead of what was planned before. */
+static ddp_status plan_blocks(ddp_session *s, ddp_variant *v, uint32_t count, ddp_err *err)
+{
+    ddp_plan_free(v->planned);
+    ddp_device_lowered_free(&s->device, v->lowered);
+    ddp_program_free(v->program);
+    v->planned = NULL;
+    v->lowered = NULL;
+    v->program = NULL;
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, create_program(s, v, err));
+    DDP_TRY(ddp_program_recompute_blocks(v->program, count, err));
+    v->recomputed = count;
+    return lower_and_plan(s, v, err);
+}
+
+static ddp_status too_large(const ddp_session *s, const ddp_variant *v, ddp_err *err)
+{
+    char bound[32], kept[32], least[32];
+
+    (void)ddp_fail(
+        err, DDP_ERR_CONFIG,
+        "[train] activation_memory is %s, but activations need %s, and %s where all %u blocks are recomputed; "
+        "raise it, or lower batch_size and raise accumulate",
+        ddp_format_bytes(s->config->train->activation_memory, bound, sizeof(bound)),
+        ddp_format_bytes(v->kept_bytes, kept, sizeof(kept)),
+        ddp_format_bytes(v->planned->plan.arena_bytes, least, sizeof(least)), v->blocks);
+    return ddp_fail_as(err, DDP_EXIT_CONFIG);
+}
+
+/* The least number of blocks whose plan fits, by halves: each more takes less. What is planned at the end is it. */
+static ddp_status choose_blocks(ddp_session *s, ddp_variant *v, ddp_err *err)
+{
+    uint64_t bound = s->config->train->activation_memory;
+    uint32_t few = 0, enough = v->blocks; /* `few` are too few, `enough` fit */
+
+    if (bound == 0) {
+        (void)ddp_fail(err, DDP_ERR_CONFIG,
+                       "[train] recompute = auto needs activation_memory, what activations may take; "
+                       "--check prints what they take without it");
+        return ddp_fail_as(err, DDP_EXIT_CONFIG);
+    }
+    if (v->kept_bytes <= bound) return DDP_OK;
+    DDP_TRY(plan_blocks(s, v, v->blocks, err));
+    if (v->planned->plan.arena_bytes > bound) return too_large(s, v, err);
+    while (enough - few > 1) {
+        uint32_t half = few + (enough - few) / 2;
+
+        DDP_TRY(plan_blocks(s, v, half, err));
+        if (v->planned->plan.arena_bytes <= bound)
+            enough = half;
+        else
+            few = half;
+    }
+    return v->recomputed == enough ? DDP_OK : plan_blocks(s, v, enough, err);
+}
+
+static ddp_status recompute_blocks(ddp_session *s, ddp_variant *v, ddp_err *err)
+{
+    v->blocks = ddp_program_blocks(v->program);
+    v->kept_bytes = v->planned->plan.arena_bytes;
+    if (s->config->train->recompute == DDP_RECOMPUTE_AUTO) return choose_blocks(s, v, err);
+    return plan_blocks(s, v, v->blocks, err);
+}
+
+ddp_status session_variant_plan(ddp_session *s, ddp_variant *v, ddp_err *err)
+{
+    int32_t way = v->training ? s->config->train->recompute : DDP_RECOMPUTE_NO;
+
+    DDP_TRY_AS(DDP_EXIT_CONFIG, err, create_program(s, v, err));
+    if (s->launch.purpose >= DDP_TO_INFER) DDP_TRY(fold(v, err));
+    if (way == DDP_RECOMPUTE_YES) DDP_TRY(ddp_program_recompute(v->program, err));
+    DDP_TRY(lower_and_plan(s, v, err));
+    if (way >= DDP_RECOMPUTE_BLOCKS) DDP_TRY(recompute_blocks(s, v, err));
+    if (s->devices.stages <= 1 || !v->training) return DDP_OK;
+    return ddp_stages_create(v->program, s->model.layout, s->devices.stages, s->train.field_count, &v->stages, err);
 }
 
 static ddp_status variant_plan_next(ddp_session *s, int64_t batch, int64_t positions, bool training, ddp_err *err)

@@ -371,7 +371,7 @@ static void no_nan(void **state) /* where f32 cannot hold the scores well: weigh
     }
 }
 
-/* ---- q, k and v apart ---------------------------------------------------------------------------------------------- */
+/* ---- q, k and v apart -------------------------------------------------------------------------------------------- */
 enum { LENGTH = 200, HEADS = 4, KV_HEADS = 2, SIZE = 16 };
 
 struct apart_arrays {

@@ -234,6 +234,52 @@ static void test_recompute(void **state)
     }
 }
 
+static uint64_t arena_of(fixture *f, const built *b)
+{
+    ddp_lowered *l;
+    ddp_planned *planned;
+    uint64_t bytes;
+
+    OK(f, f->ops->lower(f->device, b->p, &l, &f->err));
+    OK(f, ddp_lowered_check(b->p, l, &f->err));
+    OK(f, ddp_plan_create(b->p, l, b->layout, &planned, &f->err));
+    bytes = planned->plan.arena_bytes;
+    ddp_plan_free(planned);
+    f->ops->lowered_free(f->device, l);
+    return bytes;
+}
+
+/* Blocks "h.0" .. computed again as a whole: each more takes less memory, and the gradients are right. */
+static void test_recompute_blocks(void **state)
+{
+    for (int i = 0; i < 8; i++) {
+        const gpt m = {.length = 33,
+                       .heads = 2,
+                       .size = 8,
+                       .vocabulary = 22,
+                       .layers = 4,
+                       .tied = i % 2 == 0,
+                       .post = i >= 4,
+                       .dropout = i & 2 ? 0.3 : 0};
+        job like = {.f = *state, .seed = &seed, .classes = m.vocabulary, .tolerance = 1e-4, .by_scale = true};
+        uint64_t before = UINT64_MAX, bytes;
+
+        for (uint32_t count = 0; count <= 4; count++) {
+            built b = gpt_build(*state, &m, 2, true);
+            uint32_t nodes = b.p->node_count;
+
+            assert_int_equal(ddp_program_blocks(b.p), 4);
+            OK(like.f, ddp_program_recompute_blocks(b.p, count, &like.f->err));
+            assert_true(count == 0 ? b.p->node_count == nodes : b.p->node_count > nodes);
+            bytes = arena_of(*state, &b);
+            assert_true(count == 4 ? bytes <= before : bytes < before);
+            before = bytes;
+            if (count == 2 || count == 4) built_check(&b, like, 1);
+            unbuild(&b);
+        }
+    }
+}
+
 /* ---- single ops, whose every output is a result or a gradient ---------------------------------------------------- */
 typedef struct op_case {
     uint32_t op, in_count, out_count;
@@ -537,6 +583,7 @@ int main(void)
                                        BOTH(test_ops),
                                        BOTH(test_models),
                                        BOTH(test_recompute),
+                                       BOTH(test_recompute_blocks),
                                        ONE(test_lowering),
                                        ONE(test_bad_index)};
 

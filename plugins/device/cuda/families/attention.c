@@ -1,8 +1,8 @@
 /* plugins/device/cuda/families/attention.c -- attention and its gradient: by cuDNN in bf16 without dropout, else by the
  * device's own kernel for tensor cores where that can, else by the one that can do everything.
  *
- * cuDNN's plans take long to make and all layers of a model have one shape: the device keeps them. Over q, k and v apart
- * it is always the last of these. */
+ * cuDNN's plans take long to make and all layers of a model have one shape: the device keeps them. Over q, k and v
+ * apart it is always the last of these. */
 #include "host/cu.h"
 
 #include <stdlib.h>

@@ -54,7 +54,7 @@ static uint8_t type_of_dropouts_input(const low_lowering *w, const ddp_node *gra
     return w->type[grad->in[0]];
 }
 
-/* Of output 0; all others are statistics or slices of arenas, but for the gradients of k and v apart, which stay f32. */
+/* Of output 0; all others are statistics or slices of arenas, but for gradients of k and v apart, which stay f32. */
 static uint8_t type_of_output(const low_lowering *w, const ddp_node *n)
 {
     switch (n->op) {
