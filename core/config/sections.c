@@ -306,8 +306,9 @@ static const ddp_option checkpoint_options[] = {
      "Rank 0's value counts.",
      DDP_OPT_STRING, DDP_OPT_F_PER_RANK, AT(resume)},
     {"init_from", "", NULL,
-     "Safetensors file, Hugging Face or checkpoint folder with the initial parameters and buffers of a run that starts "
-     "from scratch. Names are PyTorch's. Rank 0 reads it.",
+     "The initial parameters and buffers of a run that starts from scratch. "
+     "A safetensors file, or a folder with one or several: a checkpoint's or Hugging Face's. "
+     "Names are PyTorch's. Rank 0 reads it.",
      DDP_OPT_PATH, 0, AT(init_from)},
 };
 #undef AT

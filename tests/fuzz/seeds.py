@@ -977,6 +977,39 @@ def seeds_wire():
 
 
 # ---- nets --------------------------------------------------------------------------------------------------------------
+def seeds_model_config():
+    stored = json.loads((ROOT / "tests/parity/vectors/llama.json").read_text())
+    for name in ("llama", "qwen2", "qwen3"):
+        for style in ("new", "old"):
+            keys = ("architectures", "id2label", "label2id")  # long, and nothing is done with them
+            put("model_config", f"{name}_{style}", json.dumps({k: v for k, v in stored[name][style].items() if k not in keys}))
+    small = {"vocab_size": 256, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for name, more in {
+            "mistral": {"model_type": "mistral", "sliding_window": None, "head_dim": None},
+            "window": {"model_type": "mistral", "sliding_window": 4096}, "gemma": {"model_type": "gemma"},
+            "biases": {"attention_bias": True, "mlp_bias": True, "layer_types": ["full_attention"]},
+            "yarn": {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 2, "mscale": 1.0, "mscale_all_dim": 0.5,
+                                                         "beta_fast": 16, "beta_slow": 2, "truncate": False}},
+            "large": {"hidden_size": 16777216, "vocab_size": 268435456, "num_hidden_layers": 512},
+            "half": {"num_attention_heads": 2.5}, "control": {"model_type": "a\x1b[31m\n"}, "text": {"hidden_size": "8"}}.items():
+        put("model_config", name, json.dumps({**small, **more}))
+    for name, text in {"not_json": "{", "list": "[1, 2]", "twice": '{"a": 1, "a": 2}', "deep": "[" * 3000}.items():
+        put("model_config", name, text)
+
+
+def seeds_model_index():
+    whole = {"x": "a.safetensors", "y": "a.safetensors", "z": "b.safetensors"}
+    for name, index in {
+            "whole": {"metadata": {"total_size": 24}, "weight_map": whole}, "one": {"weight_map": {"z": "b.safetensors"}},
+            "lacking": {"weight_map": {**whole, "w": "a.safetensors"}}, "elsewhere": {"weight_map": {**whole, "z": "a.safetensors"}},
+            "unnamed": {"weight_map": {"x": "a.safetensors"}}, "outside": {"weight_map": {**whole, "x": "../a.safetensors"}},
+            "hidden": {"weight_map": {"x": ".a"}}, "absent": {"weight_map": {"x": "c.safetensors"}},
+            "itself": {"weight_map": {"x": "model.safetensors.index.json"}}, "number": {"weight_map": {"x": 3}},
+            "empty": {"weight_map": {}}, "none": {}}.items():
+        put("model_index", name, json.dumps(index))
+    put("model_index", "not_json", '{"weight_map": {')
+
+
 def seeds_net():
     for path in sorted((ROOT / "conf/nets").glob("*.net")):
         put("net", path.stem, path.read_text())

@@ -21,6 +21,8 @@ TARGET(image_list)
 TARGET(ini)
 TARGET(jsonl)
 TARGET(manifest)
+TARGET(model_config)
+TARGET(model_index)
 TARGET(net)
 TARGET(nodes)
 #ifdef DDP_WITH_LIBZIP

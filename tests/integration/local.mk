@@ -11,7 +11,7 @@ INTEGRATION_TESTS = tests/integration/test_update.py tests/integration/test_back
 	tests/integration/habits/test_sweep.py tests/integration/habits/test_lr.py \
 	tests/integration/test_state.py tests/integration/test_use.py tests/integration/test_profile.py \
 	tests/integration/test_affinity.py tests/integration/test_modes.py tests/integration/test_hooks.py tests/integration/model/test_nets.py \
-	tests/integration/model/test_metrics.py tests/integration/model/test_recipes.py tests/integration/model/test_predict.py tests/integration/model/test_recompute.py tests/integration/model/test_lora.py tests/integration/model/test_export.py \
+	tests/integration/model/test_metrics.py tests/integration/model/test_recipes.py tests/integration/model/test_predict.py tests/integration/model/test_recompute.py tests/integration/model/test_llama.py tests/integration/model/test_lora.py tests/integration/model/test_export.py \
 	tests/integration/watch/test_watch.py tests/integration/watch/test_rollback.py \
 	tests/integration/watch/test_audit.py tests/integration/restart/test_restart.py \
 	tests/integration/restart/test_missing.py tests/integration/save/test_async.py tests/integration/look/test_outputs.py \

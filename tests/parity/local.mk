@@ -36,7 +36,7 @@ EXTRA_DIST += tests/parity/accuracy.py
 # every op against PyTorch's stored results
 EXTRA_DIST += tests/parity/make/make_ops.py tests/parity/vectors/ops.safetensors tests/parity/make/make_losses.py tests/parity/make/make_metrics.py \
 	tests/parity/vectors/losses.safetensors tests/parity/vectors/metrics.json tests/parity/make/make_llama.py \
-	tests/parity/vectors/llama_ops.safetensors
+	tests/parity/vectors/llama_ops.safetensors tests/parity/vectors/llama.json
 if WITH_CMOCKA
 check_PROGRAMS += tests/parity/test_ops
 TESTS += tests/parity/test_ops
@@ -46,7 +46,7 @@ tests_parity_test_ops_LDADD = $(UNIT_LDADD)
 endif
 
 # every model against torchvision's, Hugging Face's and PyTorch's
-MODEL_VECTORS = lenet two_conv resnet resnet_imagenet gpt2
+MODEL_VECTORS = lenet two_conv resnet resnet_imagenet gpt2 llama qwen2 qwen3
 EXTRA_DIST += tests/parity/torch_models.py tests/parity/make/make_models.py tests/parity/vectors/models.json \
 	$(MODEL_VECTORS:%=tests/parity/vectors/models/%.safetensors) $(MODEL_VECTORS:%=tests/parity/vectors/models/%.expected.safetensors)
 if WITH_CMOCKA

@@ -62,9 +62,9 @@ static inline double ddp_kaiming_bound_(double fan_in)
 }
 
 /* torch.nn.Linear: parameters "NAME.weight" (out, in) and "NAME.bias" (out), both kaiming-uniform with a = sqrt(5).
- * x (*, in) -> (*, out). `weight`, unless NULL, gets the weight, to tie it or draw it again. */
-static inline ddp_tensor ddp_linear_weight(ddp_graph *g, ddp_tensor x, int64_t out, int bias, ddp_tensor *weight,
-                                           const char *name)
+ * x (*, in) -> (*, out). `drawn`, unless NULL, gets weight and bias, to tie them or draw them again; id -1: no bias. */
+static inline ddp_tensor ddp_linear_drawn(ddp_graph *g, ddp_tensor x, int64_t out, int bias, ddp_tensor drawn[2],
+                                          const char *name)
 {
     int64_t dims[DDP_MAX_DIMS], shape[2];
     uint32_t rank = ddp_dims(g, x, dims);
@@ -78,8 +78,20 @@ static inline ddp_tensor ddp_linear_weight(ddp_graph *g, ddp_tensor x, int64_t o
     in[2].id = -1;
     bound = 1.0 / sqrt(in_features);
     if (bias) in[2] = ddp_param_(g, name, "bias", 1, shape, DDP_INIT_UNIFORM, -bound, bound);
-    if (weight != NULL) *weight = in[1];
+    if (drawn != NULL) drawn[0] = in[1];
+    if (drawn != NULL) drawn[1] = in[2];
     return g->api->op(g, DDP_OP_LINEAR, NULL, bias ? 3 : 2, in, name);
+}
+
+/* The same; `weight`, unless NULL, gets the weight alone. */
+static inline ddp_tensor ddp_linear_weight(ddp_graph *g, ddp_tensor x, int64_t out, int bias, ddp_tensor *weight,
+                                           const char *name)
+{
+    ddp_tensor drawn[2];
+
+    x = ddp_linear_drawn(g, x, out, bias, drawn, name);
+    if (weight != NULL) *weight = drawn[0];
+    return x;
 }
 
 /* The same with a name that is a format. */
