@@ -1,5 +1,5 @@
-/* cli/import/datasets.h -- [data] and [eval] of a YAML: the entries of its datasets in dataset_info.json, and the options
- * of both sections. */
+/* cli/import/datasets.h -- [data] and [eval] of a YAML: the entries of its datasets in dataset_info.json, and the
+ * options of both sections. */
 #pragma once
 
 #include "cli/import/values.h"
