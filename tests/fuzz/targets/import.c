@@ -1,5 +1,5 @@
-/* fuzz/targets/import.c -- a YAML of LLaMA-Factory. Input: the length of the YAML, 16 bits, the YAML, to which its model
- * and the folder of dataset_info.json are added, and then dataset_info.json. What comes out is an INI. */
+/* fuzz/targets/import.c -- a YAML of LLaMA-Factory. Input: the length of the YAML, 16 bits; the YAML, to which its
+ * model and the folder of dataset_info.json are added; and then dataset_info.json. What comes out is an INI. */
 #include "cli/import/convert.h"
 #include "fuzz.h"
 
